@@ -1,0 +1,76 @@
+# Fairlead. `make` alone lists what can be done; every target does its own set-up.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help setup build failpoints fmt lint test bench demo lab lab-test fuzz clean
+
+export PATH := $(CURDIR)/.cache/bin:$(PATH)
+
+TARGET_DIR = $(or $(CARGO_TARGET_DIR),target)
+MUSL := x86_64-unknown-linux-musl
+GNU := x86_64-unknown-linux-gnu
+# Where the musl target cannot be had, the executable is a static gnu one. Asked when a recipe runs, after `setup`.
+HAVE_MUSL = $(wildcard $(shell rustc --print target-libdir --target $(MUSL) 2>/dev/null))
+SHIM_TARGET = $(if $(HAVE_MUSL),$(MUSL),$(GNU))
+SHIM_FLAGS = $(if $(HAVE_MUSL),,RUSTFLAGS='-C target-feature=+crt-static -C relocation-model=static')
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## install and build all that the other targets need (Debian packages, musl target, reference plugins)
+	@tests/setup.sh build runtimes reference deny
+
+build: ## all programs, into dist/
+	@tests/setup.sh build
+	@$(MAKE) -s dist-programs
+
+.PHONY: dist-programs
+dist-programs:
+	@echo "build: fairlead ($(SHIM_TARGET), optimised for size)"
+	@$(SHIM_FLAGS) cargo build -q --profile shim --target $(SHIM_TARGET) -p fairlead --bin fairlead
+	@$(SHIM_FLAGS) cargo build -q --profile shim --target $(SHIM_TARGET) -p fairlead-bench --no-default-features --bin fairlead-empty
+	@echo "build: fairleadd and fairlead-bench (release; a minute or two the first time)"
+	@cargo build -q --release -p fairlead-daemon -p fairlead-bench --bin fairleadd --bin fairlead-bench
+	@mkdir -p dist
+	@install -C -m 755 $(addprefix $(TARGET_DIR)/$(SHIM_TARGET)/shim/,fairlead fairlead-empty) dist
+	@install -C -m 755 $(addprefix $(TARGET_DIR)/release/,fairleadd fairlead-bench) dist
+	@stat -c '%s %n' dist/fairlead dist/fairlead-empty dist/fairleadd dist/fairlead-bench | awk '{printf "build: %7.0f KiB  %s\n", $$1 / 1024, $$2}'
+	@[ "$$(stat -c %s dist/fairlead)" -le 524288 ] || echo "build: NOTICE: fairlead is larger than its target of 512 KiB"
+	@[ -n "$(HAVE_MUSL)" ] || echo "build: NOTICE: no musl target: fairlead is a static gnu executable, its targets for size and start time are missed"
+
+failpoints: ## dist/failpoints/fairleadd, the daemon that tests can kill at a named step
+	@echo "build: fairleadd with failpoints"
+	@cargo build -q -p fairlead-daemon --features failpoints --bin fairleadd
+	@install -C -D -m 755 $(TARGET_DIR)/debug/fairleadd dist/failpoints/fairleadd
+
+fmt: ## format the Rust code
+	@cargo fmt --all
+
+lint: ## rustfmt, clippy and cargo-deny; any warning fails
+	@tests/setup.sh build deny
+	@tests/lint.sh
+
+test: ## everything that proves it: lint, tests, real runtimes, equality, the lab (under 40 minutes from nothing)
+	@tests/run.sh
+
+bench: build ## the latency suite against the reference plugins; BENCH='--quick' or any other option of it
+	@tests/setup.sh runtimes reference
+	@dist/fairlead-bench --reference .cache/bin/plugins $(BENCH)
+
+demo: build ## the main job on a real containerd, in a minute
+	@tests/demo.sh
+
+lab: ## a shell in the virtual two-socket machine; LAB='command' runs that instead
+	@lab/up.sh $(if $(LAB),'$(LAB)',--shell)
+
+lab-test: build ## the tests that need the virtual machine's kernel: ipvlan, vlan, passthru, real NICs
+	@tests/setup.sh runtimes reference
+	@lab/test.sh
+
+fuzz: ## guided fuzzing of every target; FUZZ_SECONDS=60 for each
+	@tests/setup.sh build
+	@fuzz/run.sh
+
+clean: ## remove what was built, not what was fetched (.cache)
+	@rm -rf dist $(TARGET_DIR)

@@ -1,0 +1,112 @@
+//! The command line: which subjects are measured, in which cases, on which file systems, and where it is written.
+//!
+//! Nothing is left out silently: a subject that is not there is an error with its remedy, or it is left out by
+//! order (`--without`).
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::Parser;
+
+/// Times CNI plugins the way a runtime calls them: side by side, in real network namespaces, each result verified.
+#[derive(Debug, Parser)]
+#[command(name = "fairlead-bench", version)]
+pub(crate) struct Options {
+    /// Directory with `fairlead` and `fairleadd`; the daemon is started from it.
+    #[arg(long, value_name = "DIR", default_value = "dist")]
+    pub(crate) ours: PathBuf,
+    /// Directory of Debian's reference plugins.
+    #[arg(long, value_name = "DIR", default_value = "/usr/lib/cni")]
+    pub(crate) debian: PathBuf,
+    /// Directory of other reference plugins, such as the newest built from the Go module proxy.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) reference: Option<PathBuf>,
+    /// Any other plugin by the path of its executable. Can be given several times.
+    #[arg(long = "peer", value_name = "NAME=PATH")]
+    pub(crate) peers: Vec<Named>,
+    /// The CNI config of a peer (`@DATA_DIR@` in it becomes the run's allocation directory); default: the suite's own.
+    #[arg(long = "peer-config", value_name = "NAME=FILE")]
+    pub(crate) peer_configs: Vec<Named>,
+    /// A command line that serves a peer, run by `sh -c` inside the private node while the suite runs.
+    #[arg(long = "peer-daemon", value_name = "NAME=COMMAND")]
+    pub(crate) peer_daemons: Vec<Named>,
+    /// An empty static executable: the floor of a spawn.
+    #[arg(long, value_name = "FILE", default_value = "dist/fairlead-empty")]
+    pub(crate) empty: PathBuf,
+    /// Leaves a subject out: `ours`, `debian`, `floor`. Can be given several times.
+    #[arg(long, value_name = "SUBJECT")]
+    pub(crate) without: Vec<String>,
+    /// Runs this case alone. Can be given several times.
+    #[arg(long, value_name = "CASE")]
+    pub(crate) only: Vec<String>,
+    /// Lists the cases and ends.
+    #[arg(long)]
+    pub(crate) list: bool,
+    /// Small numbers: shows that everything works, measures nothing.
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Repeats every case so many times; the samples are put together.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) runs: u32,
+    /// Writes everything measured, with the raw histograms, as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Writes a self-contained report with latency curves.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// Where the allocation files and the daemon's state directory lie: a real disk, as on a node.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib")]
+    pub(crate) data_dir_fs: PathBuf,
+    /// Where the daemon's run directory lies: a tmpfs on most nodes (`/dev/shm` where `/run` is none).
+    #[arg(long, value_name = "DIR", default_value = "/run")]
+    pub(crate) run_dir_fs: PathBuf,
+}
+
+impl Options {
+    /// True when a subject was left out by order.
+    pub(crate) fn leaves_out(&self, subject: &str) -> bool {
+        self.without.iter().any(|name| name == subject)
+    }
+}
+
+/// A value with the name of the subject it belongs to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Named {
+    /// The subject.
+    pub(crate) name: String,
+    /// A path or a command line.
+    pub(crate) value: String,
+}
+
+impl FromStr for Named {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Named, String> {
+        match text.split_once('=') {
+            Some((name, value)) if !name.is_empty() && !value.is_empty() => {
+                Ok(Named { name: name.to_owned(), value: value.to_owned() })
+            }
+            _ => Err(format!("{text:?} is not of the form NAME=VALUE")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_is_a_name_and_a_value_that_may_contain_an_equals_sign() {
+        let named: Named = "multus=A=1 /opt/multus".parse().unwrap();
+        assert_eq!((named.name.as_str(), named.value.as_str()), ("multus", "A=1 /opt/multus"));
+        for text in ["", "multus", "=path", "multus="] {
+            assert!(text.parse::<Named>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Options::command().debug_assert();
+    }
+}

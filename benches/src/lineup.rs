@@ -1,0 +1,306 @@
+//! Who is measured: made from the command line, each one checked before anything is begun.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::bench::Waiting;
+use crate::cli::Options;
+use crate::daemon::{Daemon, DaemonError, Places};
+use crate::network::{config, peer_config};
+use crate::node::MASTER;
+use crate::subject::{Role, Subject, version_of};
+
+/// Why a subject cannot be measured.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LineupError {
+    /// Its executable is not there.
+    #[error("{name}: there is no executable {path}: {remedy}, or leave it out with `--without {name}`")]
+    Missing {
+        /// The subject.
+        name: String,
+        /// What is missing.
+        path: PathBuf,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// Its config cannot be read.
+    #[error("config {path} of peer {name}: {source}")]
+    Config {
+        /// The subject.
+        name: String,
+        /// The file.
+        path: String,
+        /// The reason.
+        #[source]
+        source: io::Error,
+    },
+    /// Its name cannot begin a container id, or is taken.
+    #[error(
+        "peer {0:?}: a name begins with a letter or digit, goes on with those, `_`, `.` or `-`, and is not taken"
+    )]
+    Name(String),
+    /// An option is about a peer that there is none of.
+    #[error("{option} names {name:?}, which is {what}")]
+    Unknown {
+        /// The option.
+        option: &'static str,
+        /// The name.
+        name: String,
+        /// What can be named.
+        what: &'static str,
+    },
+    /// A directory of the run could not be made, or one of a killed run not removed.
+    #[error("{path}: {source}")]
+    Directory {
+        /// Which.
+        path: PathBuf,
+        /// The reason.
+        #[source]
+        source: io::Error,
+    },
+    /// Its daemon does not serve.
+    #[error(transparent)]
+    Daemon(#[from] DaemonError),
+    /// Nobody is left.
+    #[error("everybody was left out: there is nothing to measure")]
+    Nobody,
+}
+
+/// Before the number of the process that a directory belongs to.
+const PREFIX: &str = "fairlead-bench-";
+
+/// The run's own directories; removed when dropped.
+#[derive(Debug)]
+pub(crate) struct Workshop {
+    /// On a real disk: allocations, state, namespaces, logs.
+    pub(crate) data: PathBuf,
+    /// Where the daemons' run directories are.
+    pub(crate) run: PathBuf,
+}
+
+impl Workshop {
+    /// Makes them, and removes those of runs that were killed.
+    pub(crate) fn make(options: &Options) -> Result<Workshop, LineupError> {
+        for dir in [&options.data_dir_fs, &options.run_dir_fs] {
+            sweep(dir).map_err(|source| LineupError::Directory { path: dir.clone(), source })?;
+        }
+        let name = format!("{PREFIX}{}", std::process::id());
+        let workshop = Workshop {
+            data: options.data_dir_fs.join(format!("{name}-data")),
+            run: options.run_dir_fs.join(name),
+        };
+        for dir in [&workshop.data, &workshop.run] {
+            fs::create_dir_all(dir).map_err(|source| LineupError::Directory { path: dir.clone(), source })?;
+        }
+        Ok(workshop)
+    }
+
+    /// host-local's `dataDir`.
+    pub(crate) fn allocations(&self) -> PathBuf {
+        self.data.join("networks")
+    }
+
+    fn places(&self, name: &str) -> Places {
+        Places {
+            run_dir: self.run.join(name),
+            state_dir: self.data.join(format!("{name}-state")),
+            config: self.data.join(format!("{name}.yaml")),
+            log: self.data.join(format!("{name}.log")),
+        }
+    }
+}
+
+impl Drop for Workshop {
+    fn drop(&mut self) {
+        // What cannot be removed is named after this process and harms nobody.
+        let _ = fs::remove_dir_all(&self.data);
+        let _ = fs::remove_dir_all(&self.run);
+    }
+}
+
+/// Removes directories of this suite in `dir` whose process is gone.
+fn sweep(dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let process = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split('-').next());
+        let Some(process) = process.filter(|p| !p.is_empty() && p.bytes().all(|b| b.is_ascii_digit())) else {
+            continue;
+        };
+        if !Path::new("/proc").join(process).exists() {
+            match fs::remove_dir_all(entry.path()) {
+                // A run that was ending while this one looked has removed it itself.
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                other => other?,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Everybody, daemons started, in the order in which they take turns.
+pub(crate) fn subjects(options: &Options, workshop: &Workshop) -> Result<Vec<Subject>, LineupError> {
+    check_names(options)?;
+    let mut all = Vec::new();
+    if !options.leaves_out("ours") {
+        all.push(ours(options, workshop)?);
+    }
+    if !options.leaves_out("debian") {
+        let remedy = "`apt-get install -y containernetworking-plugins`";
+        all.push(reference("debian", &options.debian, remedy, workshop)?);
+    }
+    if let Some(dir) = &options.reference {
+        all.push(reference("newest", dir, "give the directory of the built reference plugins", workshop)?);
+    }
+    for peer in &options.peers {
+        all.push(self::peer(options, &peer.name, Path::new(&peer.value), workshop)?);
+    }
+    if !options.leaves_out("floor") {
+        all.push(floor(options)?);
+    }
+    if all.is_empty() { Err(LineupError::Nobody) } else { Ok(all) }
+}
+
+/// What a daemon of ours with `del: wait` is started from, where ours is measured.
+pub(crate) fn waiting(options: &Options, workshop: &Workshop) -> Option<Waiting> {
+    (!options.leaves_out("ours")).then(|| Waiting {
+        daemon: absolute(&options.ours.join("fairleadd")),
+        places: workshop.places("ours-wait"),
+    })
+}
+
+fn check_names(options: &Options) -> Result<(), LineupError> {
+    const OWN: [&str; 5] = ["ours", "ours-wait", "debian", "newest", "floor"];
+    for name in &options.without {
+        if !["ours", "debian", "floor"].contains(&name.as_str()) {
+            let what = "none of `ours`, `debian`, `floor`";
+            return Err(LineupError::Unknown { option: "--without", name: name.clone(), what });
+        }
+    }
+    for (at, peer) in options.peers.iter().enumerate() {
+        let taken =
+            OWN.contains(&peer.name.as_str()) || options.peers[..at].iter().any(|p| p.name == peer.name);
+        let good = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
+        if taken
+            || !peer.name.starts_with(|c: char| c.is_ascii_alphanumeric())
+            || !peer.name.chars().all(good)
+        {
+            return Err(LineupError::Name(peer.name.clone()));
+        }
+    }
+    for (option, named) in
+        [("--peer-config", &options.peer_configs), ("--peer-daemon", &options.peer_daemons)]
+    {
+        if let Some(stray) = named.iter().find(|n| !options.peers.iter().any(|p| p.name == n.name)) {
+            let what = "no `--peer`";
+            return Err(LineupError::Unknown { option, name: stray.name.clone(), what });
+        }
+    }
+    Ok(())
+}
+
+fn ours(options: &Options, workshop: &Workshop) -> Result<Subject, LineupError> {
+    let remedy = "`make build` makes it";
+    let binary = existing("ours", &options.ours.join("fairlead"), remedy)?;
+    let fairleadd = existing("ours", &options.ours.join("fairleadd"), remedy)?;
+    let places = workshop.places("ours");
+    let daemon = Daemon::start(&fairleadd, &places, "{}\n")?;
+    Ok(Subject {
+        name: "ours".to_owned(),
+        role: Role::Ours,
+        version: version_of(&fairleadd, Some("--version")),
+        binary,
+        config: Some(config(&workshop.allocations())),
+        environment: places.environment(),
+        daemon: Some(daemon),
+    })
+}
+
+fn reference(
+    name: &str,
+    dir: &Path,
+    remedy: &'static str,
+    workshop: &Workshop,
+) -> Result<Subject, LineupError> {
+    let binary = existing(name, &dir.join("macvlan"), remedy)?;
+    existing(name, &dir.join("host-local"), remedy)?;
+    Ok(Subject {
+        name: name.to_owned(),
+        role: Role::Reference,
+        version: version_of(&binary, None),
+        binary,
+        config: Some(config(&workshop.allocations())),
+        environment: Vec::new(),
+        daemon: None,
+    })
+}
+
+fn peer(options: &Options, name: &str, path: &Path, workshop: &Workshop) -> Result<Subject, LineupError> {
+    let binary = existing(name, path, "give the path of the plugin's executable")?;
+    let data_dir = workshop.allocations();
+    let config = match options.peer_configs.iter().find(|c| c.name == name) {
+        Some(file) => peer_config(Path::new(&file.value), &data_dir).map_err(|source| {
+            LineupError::Config { name: name.to_owned(), path: file.value.clone(), source }
+        })?,
+        None => config(&data_dir),
+    };
+    let daemon = match options.peer_daemons.iter().find(|d| d.name == name) {
+        Some(line) => Some(Daemon::companion(&line.value, &workshop.places(name).log)?),
+        None => None,
+    };
+    let version = version_of(&binary, None);
+    let (name, config) = (name.to_owned(), Some(config));
+    Ok(Subject { name, role: Role::Peer, version, binary, config, environment: Vec::new(), daemon })
+}
+
+fn floor(options: &Options) -> Result<Subject, LineupError> {
+    Ok(Subject {
+        name: "floor".to_owned(),
+        role: Role::Floor,
+        version: format!("an empty program, and the kernel calls of an ADD on {MASTER}"),
+        binary: existing("floor", &options.empty, "`make build` makes it")?,
+        config: None,
+        environment: Vec::new(),
+        daemon: None,
+    })
+}
+
+fn existing(name: &str, path: &Path, remedy: &'static str) -> Result<PathBuf, LineupError> {
+    let path = absolute(path);
+    if path.is_file() { Ok(path) } else { Err(LineupError::Missing { name: name.to_owned(), path, remedy }) }
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_killed_run_left_is_removed_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let dead = i32::MAX;
+        let ours = std::process::id();
+        for name in
+            [format!("{PREFIX}{dead}"), format!("{PREFIX}{dead}-data"), format!("{PREFIX}{ours}-data")]
+        {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        for name in ["fairlead-bench-", "fairlead-bench-of-mine", "fairlead", "networks"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        sweep(dir.path()).unwrap();
+        let mut left: Vec<_> = fs::read_dir(dir.path())
+            .unwrap()
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .collect();
+        left.sort_unstable();
+        let kept = format!("{PREFIX}{ours}-data");
+        let mut want = ["fairlead", "fairlead-bench-", "fairlead-bench-of-mine", "networks", kept.as_str()];
+        want.sort_unstable();
+        assert_eq!(left, want);
+    }
+}

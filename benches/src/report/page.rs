@@ -1,0 +1,179 @@
+//! The report as one page that needs nothing beside itself: no script, no font, no picture from elsewhere.
+
+use std::fmt::Write;
+
+use crate::report::table::{COLUMNS, cells, outcome};
+use crate::report::{Report, plot};
+use crate::results::Figure;
+use crate::targets::{State, number};
+
+const STYLE: &str = "body{font:15px/1.45 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem;color:#222}\
+table{border-collapse:collapse;margin:.6rem 0;font-size:14px}td,th{padding:.2rem .7rem;text-align:right;\
+border-bottom:1px solid #e4e4e4}td:first-child,th:first-child{text-align:left}svg{max-width:100%;height:auto}\
+.met{color:#00704a}.missed{color:#b03a00;font-weight:600}.not-measured{color:#777}.about{color:#555}";
+
+/// Why the page could not be made.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PageError {
+    /// A drawing.
+    #[error("a latency curve cannot be drawn: {0}")]
+    Plot(String),
+    /// Text.
+    #[error(transparent)]
+    Text(#[from] std::fmt::Error),
+}
+
+/// The page.
+pub(crate) fn page(report: &Report) -> Result<String, PageError> {
+    let mut html = String::new();
+    write!(
+        html,
+        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>fairlead-bench</title><style>{STYLE}</style>"
+    )?;
+    write!(html, "<h1>fairlead-bench</h1>")?;
+    head(report, &mut html)?;
+    if !report.quick {
+        targets(report, &mut html)?;
+    }
+    for case in &report.cases {
+        write!(html, "<h2>{}</h2><p class=\"about\">{}</p>", escaped(case.name), escaped(case.about))?;
+        section(report, case.name, &mut html)?;
+    }
+    failures(report, &mut html)?;
+    html.push_str("</html>\n");
+    Ok(html)
+}
+
+fn head(report: &Report, html: &mut String) -> Result<(), PageError> {
+    let m = &report.machine;
+    if report.quick {
+        write!(html, "<p class=\"missed\">A smoke test (--quick): its numbers measure nothing.</p>")?;
+    }
+    let about = format!("{} · {} CPUs ({}) · {} MiB", m.kernel, m.cpus, m.cpu_model, m.memory_mib);
+    let places = format!("run directory on {} · allocation files on {}", m.run_dir_fs, m.data_dir_fs);
+    write!(
+        html,
+        "<p>{}<br>{}<br>revision {}</p>",
+        escaped(&about),
+        escaped(&places),
+        escaped(&m.git_revision)
+    )?;
+    write!(html, "<table><tr><th>subject</th><th>executable</th><th>says of itself</th></tr>")?;
+    for told in &report.subjects.0 {
+        row(html, [&told.name, &told.path, &told.version].map(String::as_str), "")?;
+    }
+    Ok(write!(html, "</table>")?)
+}
+
+fn targets(report: &Report, html: &mut String) -> Result<(), PageError> {
+    write!(
+        html,
+        "<h2>Targets</h2><table><tr><th>figure</th><th>target</th><th>measured</th><th>met?</th></tr>"
+    )?;
+    for verdict in &report.verdicts {
+        let class = match verdict.state {
+            State::Met => "met",
+            State::Missed => "missed",
+            State::NotMeasured => "not-measured",
+        };
+        row(
+            html,
+            [&verdict.figure, &verdict.target, &verdict.measured, &outcome(verdict)].map(String::as_str),
+            class,
+        )?;
+    }
+    Ok(write!(html, "</table>")?)
+}
+
+fn section(report: &Report, case: &str, html: &mut String) -> Result<(), PageError> {
+    let figures: Vec<&Figure> =
+        report.results.figures.iter().filter(|f| f.case == case && !f.series.is_empty()).collect();
+    if !figures.is_empty() {
+        write!(html, "<table><tr>")?;
+        for column in COLUMNS {
+            write!(html, "<th>{}</th>", escaped(column))?;
+        }
+        write!(html, "</tr>")?;
+        for figure in &figures {
+            row(html, cells(figure).each_ref().map(String::as_str), "")?;
+        }
+        write!(html, "</table>")?;
+    }
+    // ADD and DEL of one case are two drawings: their latencies are not compared with each other.
+    for (verb, also) in [("ADD", "of it"), ("DEL", "spawn alone")] {
+        let belongs = |f: &&Figure| f.what.starts_with(verb) || f.what.starts_with(also);
+        let drawn: Vec<_> = figures.iter().copied().filter(belongs).collect();
+        if !drawn.is_empty() {
+            html.push_str(&plot::latency_curves(&drawn).map_err(PageError::Plot)?);
+        }
+    }
+    readings(report, case, html)
+}
+
+fn readings(report: &Report, case: &str, html: &mut String) -> Result<(), PageError> {
+    let readings: Vec<_> = report.results.readings.iter().filter(|r| r.case == case).collect();
+    if readings.is_empty() {
+        return Ok(());
+    }
+    write!(html, "<table><tr><th></th><th>median</th><th>most</th><th>rounds</th></tr>")?;
+    for reading in readings {
+        let told =
+            |value: Option<f64>| value.map(|v| format!("{} {}", number(v), reading.unit)).unwrap_or_default();
+        let name = format!("{}: {}", reading.subject, reading.what);
+        let (median, most) = (told(reading.median()), told(reading.max()));
+        row(html, [&name, &median, &most, &reading.values.len().to_string()].map(String::as_str), "")?;
+    }
+    Ok(write!(html, "</table>")?)
+}
+
+fn failures(report: &Report, html: &mut String) -> Result<(), PageError> {
+    let failures = &report.results.failures;
+    if failures.is_empty() {
+        return Ok(write!(html, "<p class=\"met\">Every interface was verified; nothing failed.</p>")?);
+    }
+    write!(html, "<h2 class=\"missed\">{} calls failed or gave a wrong interface</h2><ul>", failures.len())?;
+    for failure in failures.iter().take(100) {
+        let what = format!("{}: {}: {}", failure.case, failure.subject, failure.what);
+        write!(html, "<li>{}</li>", escaped(&what))?;
+    }
+    Ok(write!(html, "</ul>")?)
+}
+
+/// One row; the last cell has the class.
+fn row<const N: usize>(html: &mut String, cells: [&str; N], class: &str) -> Result<(), PageError> {
+    html.push_str("<tr>");
+    for (at, cell) in cells.iter().enumerate() {
+        match class {
+            class if !class.is_empty() && at + 1 == N => {
+                write!(html, "<td class=\"{class}\">{}</td>", escaped(cell))?;
+            }
+            _ => write!(html, "<td>{}</td>", escaped(cell))?,
+        }
+    }
+    html.push_str("</tr>");
+    Ok(())
+}
+
+fn escaped(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => safe.push_str("&amp;"),
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '"' => safe.push_str("&quot;"),
+            other => safe.push(other),
+        }
+    }
+    safe
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_a_plugin_cannot_become_markup() {
+        assert_eq!(escaped("<b a=\"1\">&"), "&lt;b a=&quot;1&quot;&gt;&amp;");
+    }
+}

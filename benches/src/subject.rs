@@ -1,0 +1,230 @@
+//! Who is measured: a plugin (ours, a reference, any peer) or the floor, all behind one shape, so that every case
+//! treats them the same.
+
+use std::io;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use fairlead_host::{Address, AddressFlags, Kernel, Kind, MacvlanMode, NewLink, Op, Parent, Route};
+use ipnet::{IpNet, Ipv4Net};
+use serde_json::Value;
+
+use crate::daemon::Daemon;
+use crate::exec::{Answer, Invocation, Verb};
+use crate::network::{IFNAME, stdin};
+use crate::node::{Node, Pod};
+
+/// What a subject is in the targets' eyes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Role {
+    /// Fairlead.
+    Ours,
+    /// Fairlead with `del: wait`.
+    OursWaiting,
+    /// The reference plugins.
+    Reference,
+    /// Named on the command line.
+    Peer,
+    /// An empty program and the raw kernel calls.
+    Floor,
+}
+
+/// What an answered DEL promises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Removal {
+    /// The link is gone.
+    LinkGone,
+    /// No address is left and the name is free; the link goes after.
+    Silenced,
+}
+
+/// Somebody who can be called.
+#[derive(Debug)]
+pub(crate) struct Subject {
+    /// Its name in tables; also the beginning of its container ids.
+    pub(crate) name: String,
+    /// What it is.
+    pub(crate) role: Role,
+    /// The executable.
+    pub(crate) binary: PathBuf,
+    /// What its executable says about itself.
+    pub(crate) version: String,
+    /// Its config; `None` for the floor.
+    pub(crate) config: Option<Value>,
+    /// Environment beside the standard's.
+    pub(crate) environment: Vec<(String, String)>,
+    /// What serves it.
+    pub(crate) daemon: Option<Daemon>,
+}
+
+/// An interface that a subject is asked for, and the pod that it is for.
+#[derive(Debug)]
+pub(crate) struct Attachment {
+    /// `CNI_CONTAINERID`
+    pub(crate) id: String,
+    /// The namespace.
+    pub(crate) pod: Pod,
+    /// Number of this attachment in the run; the floor's addresses are made of it.
+    pub(crate) serial: u32,
+    /// What ADD answered.
+    pub(crate) result: Option<Vec<u8>>,
+}
+
+/// A call that is ready to be made.
+#[derive(Debug)]
+pub(crate) struct Job<'a> {
+    invocation: Invocation,
+    kernel_calls: Option<KernelAdd<'a>>,
+}
+
+/// A call that was made.
+#[derive(Debug)]
+pub(crate) struct Done {
+    /// The exec's outcome; the latency is that of everything.
+    pub(crate) answer: Answer,
+    /// The floor's two parts: spawn, kernel calls.
+    pub(crate) parts: Option<(Duration, Duration)>,
+}
+
+impl Subject {
+    /// What its DEL promises.
+    pub(crate) fn removal(&self) -> Removal {
+        match self.role {
+            Role::Ours | Role::Floor => Removal::Silenced,
+            Role::OursWaiting | Role::Reference | Role::Peer => Removal::LinkGone,
+        }
+    }
+
+    /// True when its DEL takes the interface away: the floor has no DEL but a spawn.
+    pub(crate) fn detaches(&self) -> bool {
+        self.role != Role::Floor
+    }
+
+    /// What a timed call of it is called.
+    pub(crate) fn what(&self, verb: Verb) -> &'static str {
+        if verb == Verb::Del && !self.detaches() { "spawn alone" } else { verb.name() }
+    }
+
+    /// Makes a call ready.
+    pub(crate) fn job<'a>(&self, node: &'a Node, verb: Verb, attachment: &'a Attachment) -> Job<'a> {
+        let netns = attachment.pod.path.display().to_string();
+        let cni_path = self.binary.parent().map(|dir| dir.display().to_string()).unwrap_or_default();
+        let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=bench;K8S_POD_NAME={}", attachment.id);
+        let standard = [
+            ("CNI_COMMAND", verb.name()),
+            ("CNI_CONTAINERID", &attachment.id),
+            ("CNI_NETNS", &netns),
+            ("CNI_IFNAME", IFNAME),
+            ("CNI_ARGS", &args),
+            ("CNI_PATH", &cni_path),
+            ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+        ];
+        let own = self.environment.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        let result = if verb == Verb::Del { attachment.result.as_deref() } else { None };
+        let input = self.config.as_ref().map(|config| stdin(config, result)).unwrap_or_default();
+        let kernel_calls = (self.role == Role::Floor && verb == Verb::Add).then(|| KernelAdd {
+            node,
+            netns: &attachment.pod.path,
+            address: floor_address(attachment.serial),
+        });
+        Job {
+            invocation: Invocation::new(&self.binary, standard.into_iter().chain(own), input),
+            kernel_calls,
+        }
+    }
+}
+
+impl Job<'_> {
+    /// Makes the call.
+    pub(crate) fn run(self) -> io::Result<Done> {
+        let mut answer = self.invocation.run()?;
+        let Some(kernel_calls) = self.kernel_calls else { return Ok(Done { answer, parts: None }) };
+        let spawn = answer.latency;
+        let start = Instant::now();
+        kernel_calls.run().map_err(io::Error::other)?;
+        let kernel = start.elapsed();
+        answer.latency = spawn + kernel;
+        answer.finished = Instant::now();
+        Ok(Done { answer, parts: Some((spawn, kernel)) })
+    }
+}
+
+/// The address that the floor gives to attachment number `serial`.
+pub(crate) fn floor_address(serial: u32) -> Ipv4Net {
+    let base = u32::from(Ipv4Addr::new(10, 96, 0, 2));
+    // The prefix length is a constant that `Ipv4Net` allows.
+    Ipv4Net::new_assert(Ipv4Addr::from(base + serial % 500_000), 12)
+}
+
+/// The kernel calls without which there is no ADD: open the namespace, make the link in it, address, up, route.
+#[derive(Debug)]
+struct KernelAdd<'a> {
+    node: &'a Node,
+    netns: &'a Path,
+    address: Ipv4Net,
+}
+
+/// Why the kernel calls failed.
+#[derive(Debug, thiserror::Error)]
+enum KernelAddError {
+    /// The namespace cannot be opened.
+    #[error(transparent)]
+    Netns(#[from] fairlead_host::NetnsError),
+    /// The kernel refused an operation.
+    #[error(transparent)]
+    Net(#[from] fairlead_host::NetError),
+}
+
+impl KernelAdd<'_> {
+    fn run(&self) -> Result<(), KernelAddError> {
+        /// Asked for, so that nothing has to be read back.
+        const INDEX: u32 = 4242;
+        let link = NewLink {
+            name: IFNAME.to_owned(),
+            index: Some(INDEX),
+            kind: Kind::Macvlan { mode: MacvlanMode::Bridge, bc_queue_len: None },
+            parent: Parent::Host(self.node.master),
+            mac: None,
+            mtu: None,
+            up: true,
+        };
+        let address = Address {
+            index: INDEX,
+            net: IpNet::V4(self.address),
+            broadcast: None,
+            flags: AddressFlags::default(),
+        };
+        let default = Route {
+            dst: IpNet::V4(Ipv4Net::default()),
+            gateway: Some(Ipv4Addr::new(10, 96, 0, 1).into()),
+            index: INDEX,
+            source: None,
+            table: None,
+            scope: None,
+            priority: None,
+            mtu: None,
+            advmss: None,
+            protocol: None,
+        };
+        let mut pod = self.node.kernel.pod(self.netns)?;
+        pod.batch(&[Op::CreateLink(link), Op::AddAddress(address), Op::AddRoute(default)])?;
+        Ok(())
+    }
+}
+
+/// What an executable says of itself: the first line it prints when it is started without a command, or by `flag`.
+pub(crate) fn version_of(binary: &Path, flag: Option<&str>) -> String {
+    let mut command = std::process::Command::new(binary);
+    command.env_clear().args(flag).stdin(std::process::Stdio::null());
+    let said = command.output().map(|o| [o.stdout, o.stderr].concat()).unwrap_or_default();
+    let text = String::from_utf8_lossy(&said);
+    text.lines()
+        .find(|line| !line.trim().is_empty())
+        .unwrap_or("says nothing")
+        .trim()
+        .chars()
+        .take(120)
+        .collect()
+}

@@ -1,0 +1,252 @@
+//! The targets of the project and what was measured against each.
+//!
+//! A target is met, missed by so much, or not measured (its case or its subject was left out): never silently met.
+//! Where there are several references the fastest counts.
+
+use serde::Serialize;
+
+use crate::report::Subjects;
+use crate::results::{Figure, Results};
+use crate::statistics::Summary;
+use crate::subject::Role;
+
+/// What came of a target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum State {
+    /// Met.
+    Met,
+    /// Missed.
+    Missed,
+    /// There is no number.
+    NotMeasured,
+}
+
+/// A target and what was measured.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Verdict {
+    /// The figure.
+    pub(crate) figure: String,
+    /// The target.
+    pub(crate) target: String,
+    /// The measurement.
+    pub(crate) measured: String,
+    /// What came of it.
+    pub(crate) state: State,
+    /// By how many per cent of the target it was missed.
+    pub(crate) missed_by_percent: Option<f64>,
+}
+
+#[derive(Clone, Copy)]
+enum Limit {
+    AtMost(f64),
+    AtLeast(f64),
+}
+
+fn verdict(figure: &str, measured: Option<f64>, limit: Limit, unit: &str) -> Verdict {
+    let (sign, bound) = match limit {
+        Limit::AtMost(bound) => ("≤", bound),
+        Limit::AtLeast(bound) => ("≥", bound),
+    };
+    let missed = measured.and_then(|value| match limit {
+        Limit::AtMost(bound) => (value > bound).then(|| (value / bound.max(1e-9) - 1.0) * 100.0),
+        // Not `value < bound`: a number that is none is a miss too.
+        Limit::AtLeast(bound) => (!value.ge(&bound)).then(|| (1.0 - value / bound) * 100.0),
+    });
+    Verdict {
+        figure: figure.to_owned(),
+        target: format!("{sign} {}{unit}", number(bound)),
+        measured: measured
+            .map_or_else(|| "not measured".to_owned(), |value| format!("{}{unit}", number(value))),
+        state: match (measured, missed) {
+            (None, _) => State::NotMeasured,
+            (Some(_), None) => State::Met,
+            (Some(_), Some(_)) => State::Missed,
+        },
+        missed_by_percent: missed,
+    }
+}
+
+/// Three significant digits or the whole number.
+pub(crate) fn number(value: f64) -> String {
+    let digits = match value.abs() {
+        v if v >= 100.0 => 0,
+        v if v >= 10.0 => 1,
+        0.0 => 0,
+        v if v >= 1.0 => 2,
+        _ => 3,
+    };
+    format!("{value:.digits$}")
+}
+
+/// Holds all results against all targets.
+pub(crate) fn verdicts(results: &Results, subjects: &Subjects) -> Vec<Verdict> {
+    let view = View { results, subjects };
+    [view.one_at_a_time(), view.at_once(), view.under_del(), view.silence(), view.storm_and_idle()].concat()
+}
+
+struct View<'a> {
+    results: &'a Results,
+    subjects: &'a Subjects,
+}
+
+impl View<'_> {
+    fn figure(&self, case: &str, role: Role, what: &str) -> Option<&Figure> {
+        self.results.figure(case, self.subjects.name_of(role)?, what)
+    }
+
+    fn summary(&self, case: &str, role: Role, what: &str) -> Option<Summary> {
+        Some(self.figure(case, role, what)?.series.summary())
+    }
+
+    /// The least of a number among the references.
+    fn reference(&self, case: &str, what: &str, value: impl Fn(&Summary) -> f64) -> Option<f64> {
+        self.subjects
+            .names_of(Role::Reference)
+            .filter_map(|name| Some(value(&self.results.figure(case, name, what)?.series.summary())))
+            .reduce(f64::min)
+    }
+
+    fn one_at_a_time(&self) -> Vec<Verdict> {
+        let ours = self.summary("add-one", Role::Ours, "ADD");
+        let floor = self.summary("add-one", Role::Floor, "ADD");
+        let reference = self.reference("add-one", "ADD", |s| s.p50_ms);
+        let p50 = ours.map(|s| s.p50_ms);
+        let tail = |s: Summary| s.p99_ms / s.p50_ms;
+        let allowed = floor.map_or(2.0, |s| tail(s).max(2.0));
+        let del = self.summary("del-one", Role::Ours, "DEL").map(|s| s.p50_ms);
+        let del_reference = self.reference("del-one", "DEL", |s| s.p50_ms);
+        vec![
+            verdict("ADD p50, one at a time", p50, Limit::AtMost(0.8), " ms"),
+            verdict(
+                "the same against the floor",
+                ratio(p50, floor.map(|s| s.p50_ms)),
+                Limit::AtMost(1.7),
+                " ×",
+            ),
+            verdict("the same, faster than the reference", ratio(reference, p50), Limit::AtLeast(12.0), " ×"),
+            verdict(
+                "ADD p99 against its p50 (2, or the floor's own)",
+                ours.map(tail),
+                Limit::AtMost(allowed),
+                " ×",
+            ),
+            verdict(
+                "DEL p50, faster than the reference",
+                ratio(del_reference, del),
+                Limit::AtLeast(25.0),
+                " ×",
+            ),
+        ]
+    }
+
+    fn at_once(&self) -> Vec<Verdict> {
+        let add = self.figure("burst-100", Role::Ours, "ADD");
+        let p99 = add.map(|f| f.series.summary().p99_ms);
+        let reference = self.reference("burst-100", "ADD", |s| s.p99_ms);
+        let del = self.figure("burst-100", Role::Ours, "DEL").and_then(Figure::rate);
+        let del_reference = self
+            .subjects
+            .names_of(Role::Reference)
+            .filter_map(|name| self.results.figure("burst-100", name, "DEL")?.rate())
+            .reduce(f64::max);
+        vec![
+            verdict("100 ADDs at once, rate", add.and_then(Figure::rate), Limit::AtLeast(1700.0), "/s"),
+            verdict(
+                "the same, p99 better than the reference",
+                ratio(reference, p99),
+                Limit::AtLeast(10.0),
+                " ×",
+            ),
+            verdict(
+                "100 DELs at once, rate over the reference",
+                ratio(del, del_reference),
+                Limit::AtLeast(10.0),
+                " ×",
+            ),
+        ]
+    }
+
+    fn under_del(&self) -> Vec<Verdict> {
+        let quiet = self.summary("add-under-del", Role::Ours, "ADD quiet");
+        let busy = self.summary("add-under-del", Role::Ours, "ADD under DEL");
+        let p50 = ratio(busy.map(|s| s.p50_ms), quiet.map(|s| s.p50_ms));
+        let p99 = ratio(busy.map(|s| s.p99_ms), quiet.map(|s| s.p99_ms));
+        vec![
+            verdict("ADD p50 under 50 DEL/s against the quiet one", p50, Limit::AtMost(1.5), " ×"),
+            verdict("ADD p99 under 50 DEL/s against the quiet one", p99, Limit::AtMost(4.0), " ×"),
+        ]
+    }
+
+    fn silence(&self) -> Vec<Verdict> {
+        let whole = |name: &str| {
+            self.results.reading("silence", name, "kept: first DEL → last link gone").and_then(|r| r.median())
+        };
+        let reference = self.subjects.names_of(Role::Reference).filter_map(whole).reduce(f64::min);
+        let waiting = self.subjects.name_of(Role::OursWaiting).and_then(whole);
+        vec![verdict(
+            "`del: wait`, first DEL → last link gone, against the reference",
+            ratio(waiting, reference),
+            Limit::AtMost(1.0),
+            " ×",
+        )]
+    }
+
+    fn storm_and_idle(&self) -> Vec<Verdict> {
+        let storm = self.figure("storm-500", Role::Ours, "ADD");
+        let ours = self.subjects.name_of(Role::Ours).unwrap_or_default();
+        let failed = storm.map(|_| self.results.failures_of("storm-500", ours) as f64);
+        let peak = storm.and_then(|f| f.daemon).map(|m| m.peak_kib as f64 / 1024.0);
+        let idle = |what| self.results.reading("idle", ours, what).and_then(|r| r.max());
+        vec![
+            verdict("500 ADDs at once, failures", failed, Limit::AtMost(0.0), ""),
+            verdict("the same, peak RSS of the daemon", peak, Limit::AtMost(40.0), " MiB"),
+            verdict("idle, CPU ticks", idle("CPU ticks"), Limit::AtMost(0.0), ""),
+            verdict("idle, RSS", idle("RSS"), Limit::AtMost(20.0), " MiB"),
+        ]
+    }
+}
+
+fn ratio(above: Option<f64>, below: Option<f64>) -> Option<f64> {
+    Some(above? / below?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_missed_target_says_by_how_much() {
+        let v = verdict("x", Some(1.0), Limit::AtMost(0.8), " ms");
+        assert_eq!(
+            (v.state, v.target.as_str(), v.measured.as_str()),
+            (State::Missed, "≤ 0.800 ms", "1.00 ms")
+        );
+        assert!((v.missed_by_percent.unwrap() - 25.0).abs() < 1e-9);
+        let v = verdict("x", Some(9.0), Limit::AtLeast(12.0), " ×");
+        assert!((v.missed_by_percent.unwrap() - 25.0).abs() < 1e-9);
+        assert_eq!(verdict("x", Some(12.0), Limit::AtLeast(12.0), "").state, State::Met);
+        assert_eq!(verdict("x", Some(f64::NAN), Limit::AtLeast(12.0), "").state, State::Missed);
+    }
+
+    #[test]
+    fn a_target_without_a_number_is_not_measured_and_not_met() {
+        let all = verdicts(&Results::default(), &Subjects::default());
+        assert_eq!(all.len(), 15);
+        assert!(all.iter().all(|v| v.state == State::NotMeasured && v.missed_by_percent.is_none()));
+    }
+
+    #[test]
+    fn the_fastest_reference_is_the_one_that_counts() {
+        let mut results = Results::default();
+        for (subject, ms) in [("ours", 1), ("slow", 40), ("fast", 20)] {
+            results.figure_mut("add-one", subject, "ADD").unwrap().series.record(Duration::from_millis(ms));
+        }
+        let subjects =
+            Subjects::of(&[("ours", Role::Ours), ("slow", Role::Reference), ("fast", Role::Reference)]);
+        let faster =
+            verdicts(&results, &subjects).into_iter().find(|v| v.figure.contains("faster than")).unwrap();
+        assert_eq!((faster.state, faster.measured.as_str()), (State::Met, "20.0 ×"));
+    }
+}

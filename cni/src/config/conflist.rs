@@ -1,0 +1,261 @@
+//! A runtime's list of plugins, and the configuration that each plugin of it is given, as libcni builds them
+//! (`NetworkConfFromBytes`, `buildOneConfig`, `injectRuntimeConfig`).
+//!
+//! Unlike plugins, libcni reads a list's own keys exactly as written; only a plugin's `type` and `capabilities` match
+//! in any case. What is built is the plugin's own object plus what is injected: nothing of it is lost.
+
+use serde_json::{Map, Value, json};
+
+use super::{AttachmentRef, NetConf, netconf};
+use crate::error::{CniError, Code};
+use crate::lax::Fields;
+use crate::names;
+use crate::result::CniResult;
+use crate::version::CniVersion;
+
+/// A list of plugins that make one attachment, in order.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ConfList {
+    /// `name`
+    pub name: String,
+    /// The newest of `cniVersion` and `cniVersions` that we speak.
+    pub version: CniVersion,
+    /// `disableCheck`
+    pub disable_check: bool,
+    /// `disableGC`
+    pub disable_gc: bool,
+    /// `loadOnlyInlinedPlugins`; when false, `<conf dir>/<name>/*.conf` come after the plugins of the list itself.
+    pub load_only_inlined_plugins: bool,
+    plugins: Vec<Plugin>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Plugin {
+    kind: String,
+    capabilities: Vec<String>,
+    keys: Map<String, Value>,
+}
+
+impl ConfList {
+    /// Reads a list, or one plugin's configuration, which becomes a list of one. A list may be empty when its
+    /// plugins are in a directory. Code 6, 7, or 1 for a version that we don't speak.
+    pub fn parse(text: &str) -> Result<ConfList, CniError> {
+        let keys = object(text)?;
+        let name = match keys.get("name") {
+            Some(Value::String(name)) => name.clone(),
+            Some(_) => return Err(wrong("name", "a string")),
+            None => String::new(),
+        };
+        names::network_name(&name)?;
+        let single = !keys.contains_key("plugins") && keys.contains_key("type");
+        let mut list = ConfList {
+            name,
+            version: version(&keys)?,
+            disable_check: flag(&keys, "disableCheck")?,
+            disable_gc: flag(&keys, "disableGC")?,
+            load_only_inlined_plugins: single || flag(&keys, "loadOnlyInlinedPlugins")?,
+            plugins: Vec::new(),
+        };
+        match keys.get("plugins") {
+            _ if single => list.plugins.push(Plugin::read(Value::Object(keys))?),
+            Some(Value::Array(plugins)) if !plugins.is_empty() => {
+                list.plugins = plugins.iter().cloned().map(Plugin::read).collect::<Result<_, _>>()?;
+            }
+            Some(Value::Array(_)) => return Err(invalid("\"plugins\" is empty", "name at least one plugin")),
+            Some(_) => return Err(wrong("plugins", "a list")),
+            None if list.load_only_inlined_plugins => {
+                return Err(invalid(
+                    "\"loadOnlyInlinedPlugins\" is true and there is no \"plugins\"",
+                    "add \"plugins\"",
+                ));
+            }
+            None => {}
+        }
+        Ok(list)
+    }
+
+    /// Adds a plugin that stands in a file of its own, `<conf dir>/<name>/*.conf`.
+    pub fn push_plugin(&mut self, text: &str) -> Result<(), CniError> {
+        self.plugins.push(Plugin::read(Value::Object(object(text)?))?);
+        Ok(())
+    }
+
+    /// The list as one self-contained text, plugins of a directory included: for a record that must do without the
+    /// files it came from.
+    pub fn to_text(&self) -> String {
+        let plugins: Vec<&Map<String, Value>> = self.plugins.iter().map(|plugin| &plugin.keys).collect();
+        json!({
+            "cniVersion": self.version.as_str(),
+            "name": self.name,
+            "disableCheck": self.disable_check,
+            "disableGC": self.disable_gc,
+            "loadOnlyInlinedPlugins": true,
+            "plugins": plugins,
+        })
+        .to_string()
+    }
+
+    /// How many plugins there are.
+    pub fn len(&self) -> usize {
+        self.plugins.len()
+    }
+
+    /// True when there are none (yet).
+    pub fn is_empty(&self) -> bool {
+        self.plugins.is_empty()
+    }
+
+    /// The `type` of each plugin.
+    pub fn plugin_types(&self) -> impl DoubleEndedIterator<Item = &str> + ExactSizeIterator {
+        self.plugins.iter().map(|plugin| plugin.kind.as_str())
+    }
+
+    /// True when a plugin declares the capability.
+    pub fn declares(&self, index: usize, capability: &str) -> bool {
+        self.plugins.get(index).is_some_and(|plugin| plugin.capabilities.iter().any(|c| c == capability))
+    }
+
+    /// The configuration of plugin `index`: name and version of the list, the previous plugin's result, and of
+    /// `runtime` what the plugin declares in `capabilities`.
+    pub fn plugin_config(
+        &self,
+        index: usize,
+        prev: Option<&CniResult>,
+        runtime: &Map<String, Value>,
+    ) -> Result<String, CniError> {
+        let (plugin, mut keys) = self.begin(index)?;
+        if let Some(prev) = prev {
+            keys.insert("prevResult".to_owned(), value_of(&prev.to_json(self.version)?)?);
+        }
+        let declared =
+            plugin.capabilities.iter().filter_map(|c| runtime.get(c).map(|data| (c.clone(), data.clone())));
+        let declared: Map<String, Value> = declared.collect();
+        if !declared.is_empty() {
+            keys.insert("runtimeConfig".to_owned(), Value::Object(declared));
+        }
+        Ok(Value::Object(keys).to_string())
+    }
+
+    /// The configuration of plugin `index` for a GC that keeps `valid`, under the key of today and the old one.
+    pub fn gc_config(&self, index: usize, valid: &[AttachmentRef]) -> Result<String, CniError> {
+        let (_, mut keys) = self.begin(index)?;
+        let valid: Vec<Value> =
+            valid.iter().map(|a| json!({"containerID": a.container_id, "ifname": a.ifname})).collect();
+        for key in ["cni.dev/valid-attachments", "cni.dev/attachments"] {
+            keys.insert(key.to_owned(), Value::Array(valid.clone()));
+        }
+        Ok(Value::Object(keys).to_string())
+    }
+
+    /// The same as [`ConfList::plugin_config`], read.
+    pub fn plugin_conf(
+        &self,
+        index: usize,
+        prev: Option<&CniResult>,
+        runtime: &Map<String, Value>,
+    ) -> Result<NetConf, CniError> {
+        NetConf::parse(&self.plugin_config(index, prev, runtime)?)
+    }
+
+    fn begin(&self, index: usize) -> Result<(&Plugin, Map<String, Value>), CniError> {
+        let plugin = self.plugins.get(index).ok_or_else(|| {
+            let msg =
+                format!("network {} has {} plugins, none with index {index}", self.name, self.plugins.len());
+            CniError::new(Code::Internal, msg)
+        })?;
+        let mut keys = plugin.keys.clone();
+        keys.insert("name".to_owned(), Value::String(self.name.clone()));
+        keys.insert("cniVersion".to_owned(), Value::String(self.version.as_str().to_owned()));
+        Ok((plugin, keys))
+    }
+}
+
+impl Plugin {
+    fn read(value: Value) -> Result<Plugin, CniError> {
+        let Value::Object(keys) = value else { return Err(wrong("plugins", "a list of objects")) };
+        let whole = Value::Object(keys);
+        let fields = Fields::of(&whole)?;
+        let kind = fields
+            .text("type")?
+            .ok_or_else(|| fields.missing("type", "every plugin of a list has a type"))?;
+        names::plugin_type(&kind)?;
+        let capabilities = match fields.item("capabilities").map(|item| item.value()) {
+            None => Vec::new(),
+            Some(Value::Object(map)) => capabilities(map)?,
+            Some(_) => return Err(wrong("capabilities", "an object")),
+        };
+        match whole {
+            Value::Object(keys) => Ok(Plugin { kind, capabilities, keys }),
+            _ => Err(wrong("plugins", "a list of objects")),
+        }
+    }
+}
+
+fn capabilities(map: &Map<String, Value>) -> Result<Vec<String>, CniError> {
+    let mut declared = Vec::new();
+    for (name, value) in map {
+        match value {
+            Value::Bool(true) => declared.push(name.clone()),
+            Value::Bool(false) | Value::Null => {}
+            _ => return Err(wrong(&format!("capabilities.{name}"), "true or false")),
+        }
+    }
+    Ok(declared)
+}
+
+fn object(text: &str) -> Result<Map<String, Value>, CniError> {
+    match value_of(text)? {
+        Value::Object(keys) => Ok(keys),
+        _ => Err(CniError::new(Code::Decode, "a network configuration must be a JSON object")),
+    }
+}
+
+fn value_of(text: &str) -> Result<Value, CniError> {
+    serde_json::from_str(text).map_err(|e| {
+        CniError::new(Code::Decode, format!("the JSON cannot be read: {e}"))
+            .with("it must be one JSON object in UTF-8, without comments and trailing commas")
+    })
+}
+
+/// libcni takes the newest of all versions that are named and that it speaks.
+fn version(keys: &Map<String, Value>) -> Result<CniVersion, CniError> {
+    let one = match keys.get("cniVersion") {
+        None => None,
+        Some(Value::String(text)) => Some(text.as_str()),
+        Some(_) => return Err(wrong("cniVersion", "a string")),
+    };
+    let many = match keys.get("cniVersions") {
+        None => &[][..],
+        Some(Value::Array(list)) => list,
+        Some(_) => return Err(wrong("cniVersions", "a list of strings")),
+    };
+    let mut newest = None;
+    for value in many {
+        let text = value.as_str().ok_or_else(|| wrong("cniVersions", "a list of strings"))?;
+        newest = newest.max(CniVersion::parse(text));
+    }
+    newest = newest.max(one.filter(|text| !text.is_empty()).and_then(CniVersion::parse));
+    match newest {
+        Some(version) => Ok(version),
+        None => netconf::supported(one.unwrap_or_default()),
+    }
+}
+
+/// libcni takes the words "true" and "false" too.
+fn flag(keys: &Map<String, Value>, key: &str) -> Result<bool, CniError> {
+    match keys.get(key) {
+        None => Ok(false),
+        Some(Value::Bool(b)) => Ok(*b),
+        Some(Value::String(text)) if text.eq_ignore_ascii_case("true") => Ok(true),
+        Some(Value::String(text)) if text.eq_ignore_ascii_case("false") => Ok(false),
+        Some(_) => Err(wrong(key, "true or false")),
+    }
+}
+
+fn wrong(key: &str, expected: &str) -> CniError {
+    CniError::new(Code::Decode, format!("\"{key}\" of the network configuration must be {expected}"))
+}
+
+fn invalid(what: &str, remedy: &str) -> CniError {
+    CniError::new(Code::InvalidConfig, format!("the network configuration is invalid: {what}")).with(remedy)
+}

@@ -1,0 +1,66 @@
+//! Type `host-device`: moves an interface of the host into the pod.
+
+use super::NetConf;
+use crate::error::{CniError, Code};
+use crate::names::shown;
+
+/// A host-device configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostDevice {
+    /// How the device is found.
+    pub device: Device,
+    /// The device's id on a bus: `runtimeConfig.deviceID` (PCI or auxiliary), else `pciBusID`. A device that a
+    /// user-space driver has (vfio-pci, …) has no interface and is not moved, however it was to be found.
+    pub bus_id: Option<String>,
+}
+
+/// How the device is found. Where a configuration says it in several ways, the first of these counts, as in the
+/// reference plugin.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Device {
+    /// `device`: an interface's name
+    Name(String),
+    /// `hwaddr`: a MAC address, as written
+    HwAddr(String),
+    /// `kernelpath`: a path below `/sys/devices/`
+    KernelPath(String),
+    /// [`HostDevice::bus_id`]: the PCI address or the name on the auxiliary bus
+    BusId(String),
+}
+
+impl HostDevice {
+    /// Reads the type's fields. Code 6 for a wrong type, 7 for a wrong or missing value.
+    pub fn parse(conf: &NetConf) -> Result<HostDevice, CniError> {
+        let fields = conf.fields()?;
+        let (name, hwaddr) = (fields.text("device")?, fields.text("hwaddr")?);
+        let (kernel_path, pci) = (fields.text("kernelpath")?, fields.text("pciBusID")?);
+        let bus_id = conf.runtime.device_id.clone().or(pci);
+        if let Some(id) = bus_id.as_deref().filter(|id| id.contains('/') || id.starts_with('.')) {
+            return Err(fields.invalid(
+                "pciBusID",
+                &shown(id),
+                "a PCI address such as 0000:21:00.1, or a device id",
+            ));
+        }
+        let device = if let Some(name) = name {
+            Device::Name(name)
+        } else if let Some(mac) = hwaddr {
+            Device::HwAddr(mac)
+        } else if let Some(path) = kernel_path {
+            if !path.starts_with("/sys/devices/") {
+                return Err(fields.invalid(
+                    "kernelpath",
+                    &shown(&path),
+                    "a path that begins with /sys/devices/",
+                ));
+            }
+            Device::KernelPath(path)
+        } else if let Some(id) = &bus_id {
+            Device::BusId(id.clone())
+        } else {
+            return Err(CniError::new(Code::InvalidConfig, "host-device names no device")
+                .with("specify one of \"device\", \"hwaddr\", \"kernelpath\" and \"pciBusID\", or have the runtime pass deviceID"));
+        };
+        Ok(HostDevice { device, bus_id })
+    }
+}

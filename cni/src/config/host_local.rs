@@ -1,0 +1,289 @@
+//! IPAM `host-local`: which addresses may be handed out, read and canonicalised as the reference plugin's allocator
+//! does (`backend/allocator/config.go`, `range.go`, `range_set.go`).
+//!
+//! Invariant of what [`HostLocal::parse`] answers: every set has at least one range, all ranges of a set are of one
+//! family, no two ranges overlap, and `start ≤ end` lie in the subnet. One address is handed out from each set.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+
+use super::NetConf;
+use crate::addr;
+use crate::args::Args;
+use crate::error::{CniError, Code};
+use crate::lax::{Fields, Item};
+use crate::names::shown;
+use crate::result::RouteConfig;
+use crate::version::CniVersion;
+
+/// Where allocations lie when `dataDir` is absent.
+pub const DEFAULT_DATA_DIR: &str = "/var/lib/cni/networks";
+
+/// A host-local configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostLocal {
+    /// Range sets in the order of their `last_reserved_ip.<index>`: those of the runtime, the old single range, `ranges`.
+    pub ranges: Vec<RangeSet>,
+    /// `routes`
+    pub routes: Vec<RouteConfig>,
+    /// `dataDir`, [`DEFAULT_DATA_DIR`] when absent
+    pub data_dir: String,
+    /// `resolvConf`
+    pub resolv_conf: Option<String>,
+    /// Requested addresses: `CNI_ARGS` `IP`, `args.cni.ips`, `runtimeConfig.ips`. Each must be had.
+    pub requested: Vec<IpAddr>,
+}
+
+/// Ranges of which one address is handed out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RangeSet(pub Vec<Range>);
+
+/// A range of addresses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Range {
+    /// `subnet`, without host bits
+    pub subnet: IpNet,
+    /// `rangeStart`, inclusive
+    pub start: IpAddr,
+    /// `rangeEnd`, inclusive
+    pub end: IpAddr,
+    /// `gateway`, which is never handed out
+    pub gateway: IpAddr,
+}
+
+impl HostLocal {
+    /// Reads `ipam`, and what the runtime and `CNI_ARGS` add. Code 6 for a wrong type, 7 for a wrong value, 4 for
+    /// wrong arguments.
+    pub fn parse(conf: &NetConf, args: &Args) -> Result<HostLocal, CniError> {
+        let fields = conf.fields()?;
+        let ipam = fields
+            .object("ipam")?
+            .ok_or_else(|| fields.missing("ipam", "host-local needs its configuration"))?;
+        let ranges = range_sets(&fields, &ipam)?;
+        check_families(&ranges, conf.version)?;
+        check_overlaps(&ranges)?;
+        Ok(HostLocal {
+            ranges,
+            routes: ipam.each("routes", |item| RouteConfig::read(&item))?,
+            data_dir: ipam.text("dataDir")?.unwrap_or_else(|| DEFAULT_DATA_DIR.to_owned()),
+            resolv_conf: ipam.text("resolvConf")?,
+            requested: requested(conf, args)?,
+        })
+    }
+}
+
+/// An empty text asks for nothing in `CNI_ARGS`; in a list it is an error, as in the reference.
+fn requested(conf: &NetConf, args: &Args) -> Result<Vec<IpAddr>, CniError> {
+    args.only(&["IP"])?;
+    let mut requested = Vec::new();
+    if let Some(text) = args.get("IP").filter(|text| !text.is_empty()) {
+        requested.push(address(text, "CNI_ARGS IP", Code::BadEnvironment)?);
+    }
+    for (key, texts) in [("args.cni.ips", &conf.args_cni_ips), ("runtimeConfig.ips", &conf.runtime.ips)] {
+        for text in texts {
+            requested.push(address(text, key, Code::InvalidConfig)?);
+        }
+    }
+    Ok(requested)
+}
+
+fn address(text: &str, key: &str, code: Code) -> Result<IpAddr, CniError> {
+    addr::ip_or_cidr(text).ok_or_else(|| {
+        CniError::new(
+            code,
+            format!("\"{key}\" is {}, expected an IP address, with or without prefix length", shown(text)),
+        )
+    })
+}
+
+fn range_sets(fields: &Fields<'_>, ipam: &Fields<'_>) -> Result<Vec<RangeSet>, CniError> {
+    let mut sets = match fields.object("runtimeConfig")? {
+        Some(runtime) => runtime.each("ipRanges", |item| RangeSet::read(&item))?,
+        None => Vec::new(),
+    };
+    if ipam.item("subnet").is_some() {
+        sets.push(RangeSet(vec![Range::read(ipam)?]));
+    }
+    sets.extend(ipam.each("ranges", |item| RangeSet::read(&item))?);
+    if sets.is_empty() {
+        return Err(ipam.missing(
+            "ranges",
+            "no IP ranges specified: give \"ranges\": [[{\"subnet\": \"10.1.0.0/16\"}]]",
+        ));
+    }
+    Ok(sets)
+}
+
+fn check_families(sets: &[RangeSet], version: CniVersion) -> Result<(), CniError> {
+    let v4 = sets.iter().filter(|set| set.is_ipv4()).count();
+    if version < CniVersion::V0_3_0 && (v4 > 1 || sets.len() - v4 > 1) {
+        return Err(more_than_one(version));
+    }
+    Ok(())
+}
+
+/// Results below 0.3.0 have room for one address of each family.
+pub(super) fn more_than_one(version: CniVersion) -> CniError {
+    CniError::new(
+        Code::InvalidConfig,
+        format!("CNI version {version} does not support more than 1 address per family"),
+    )
+    .with("raise \"cniVersion\" to 0.3.0 or later")
+}
+
+fn check_overlaps(sets: &[RangeSet]) -> Result<(), CniError> {
+    for (i, one) in sets.iter().enumerate() {
+        for (j, other) in sets.iter().enumerate().skip(i + 1) {
+            if one.overlaps(other) {
+                let msg = format!("\"ipam.ranges\": range set {i} overlaps with {j}");
+                return Err(CniError::new(Code::InvalidConfig, msg)
+                    .with("every address may belong to one range only; ranges of runtimeConfig.ipRanges count first"));
+            }
+        }
+    }
+    Ok(())
+}
+
+impl RangeSet {
+    fn read(item: &Item<'_>) -> Result<RangeSet, CniError> {
+        let set = RangeSet(item.each(|range| Range::read(&range.object()?))?);
+        let Some(first) = set.0.first() else { return Err(bad("empty range set")) };
+        if set.0.iter().any(|range| range.start.is_ipv4() != first.start.is_ipv4()) {
+            return Err(bad(&format!("mixed address families in one range set ({set})")));
+        }
+        for (i, one) in set.0.iter().enumerate() {
+            if let Some(other) = set.0.iter().skip(i + 1).find(|other| one.overlaps(other)) {
+                return Err(bad(&format!("subnets {one} and {other} overlap")));
+            }
+        }
+        Ok(set)
+    }
+
+    /// True for a set of IPv4 addresses.
+    pub fn is_ipv4(&self) -> bool {
+        self.0.first().is_some_and(|range| range.start.is_ipv4())
+    }
+
+    /// True when a range of the set holds the address.
+    pub fn contains(&self, ip: IpAddr) -> bool {
+        self.range_of(ip).is_some()
+    }
+
+    /// The range that holds the address.
+    pub fn range_of(&self, ip: IpAddr) -> Option<&Range> {
+        self.0.iter().find(|range| range.contains(ip))
+    }
+
+    fn overlaps(&self, other: &RangeSet) -> bool {
+        self.0.iter().any(|one| other.0.iter().any(|two| one.overlaps(two)))
+    }
+}
+
+impl std::fmt::Display for RangeSet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (i, range) in self.0.iter().enumerate() {
+            write!(f, "{}{range}", if i == 0 { "" } else { "," })?;
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Display for Range {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}-{}", self.start, self.end)
+    }
+}
+
+impl Range {
+    fn read(fields: &Fields<'_>) -> Result<Range, CniError> {
+        let subnet = subnet(fields)?;
+        let gateway = fields.ip("gateway")?;
+        let (start, end) = (fields.ip("rangeStart")?, fields.ip("rangeEnd")?);
+        let inside = |key: &str, ip: IpAddr| {
+            if subnet.contains(&ip) {
+                Ok(())
+            } else {
+                Err(bad(&format!("{key} {ip} not in network {subnet}")))
+            }
+        };
+        if let Some(start) = start {
+            inside("rangeStart", start)?;
+        }
+        if let Some(end) = end {
+            inside("rangeEnd", end)?;
+        }
+        let first = next(subnet.addr());
+        let range = Range {
+            subnet,
+            start: start.unwrap_or(first),
+            end: end.unwrap_or_else(|| last(subnet)),
+            gateway: gateway.unwrap_or(first),
+        };
+        if range.start > range.end {
+            return Err(bad(&format!("rangeStart {} comes after rangeEnd {}", range.start, range.end)));
+        }
+        Ok(range)
+    }
+
+    /// True when the address lies between start and end, both included.
+    pub fn contains(&self, ip: IpAddr) -> bool {
+        ip.is_ipv4() == self.start.is_ipv4() && self.start <= ip && ip <= self.end
+    }
+
+    /// The gateway's address with the subnet's prefix length, or any other address so.
+    pub fn with_prefix(&self, ip: IpAddr) -> Option<IpNet> {
+        (ip.is_ipv4() == self.start.is_ipv4())
+            .then(|| IpNet::new(ip, self.subnet.prefix_len()).ok())
+            .flatten()
+    }
+
+    fn overlaps(&self, other: &Range) -> bool {
+        self.contains(other.start)
+            || self.contains(other.end)
+            || other.contains(self.start)
+            || other.contains(self.end)
+    }
+}
+
+fn subnet(fields: &Fields<'_>) -> Result<IpNet, CniError> {
+    let item =
+        fields.item("subnet").ok_or_else(|| fields.missing("subnet", "a subnet such as 10.1.0.0/16"))?;
+    let subnet = item.read("a subnet, as in 10.1.0.0/16", addr::cidr)?;
+    if addr::is_mapped_cidr(item.text()?) {
+        return Err(bad(&format!(
+            "subnet {} mixes IPv4 and IPv6: write it as {subnet}",
+            shown(item.text()?)
+        )));
+    }
+    if subnet.prefix_len() > subnet.max_prefix_len() - 2 {
+        return Err(bad(&format!("network {subnet} is too small to allocate from")));
+    }
+    if subnet.addr() != subnet.network() {
+        let (network, bits) = (subnet.network(), subnet.prefix_len());
+        return Err(bad(&format!(
+            "network {subnet} has host bits set: with a prefix length of {bits} it is {network}/{bits}"
+        )));
+    }
+    Ok(subnet)
+}
+
+fn bad(why: &str) -> CniError {
+    CniError::new(Code::InvalidConfig, format!("host-local's configuration is invalid: {why}"))
+}
+
+/// The first address that can be had. A subnet has four addresses at least, so it never wraps.
+fn next(network: IpAddr) -> IpAddr {
+    match network {
+        IpAddr::V4(ip) => Ipv4Addr::from_bits(ip.to_bits().wrapping_add(1)).into(),
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits().wrapping_add(1)).into(),
+    }
+}
+
+/// The last address, without IPv4's broadcast address.
+fn last(subnet: IpNet) -> IpAddr {
+    match subnet.broadcast() {
+        IpAddr::V4(ip) => Ipv4Addr::from_bits(ip.to_bits().wrapping_sub(1)).into(),
+        ip @ IpAddr::V6(_) => ip,
+    }
+}

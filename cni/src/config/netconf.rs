@@ -1,0 +1,184 @@
+//! What every configuration has, whatever its type (libcni `types.PluginConf`), and what the runtime added to it.
+
+use serde_json::Value;
+
+use crate::error::{CniError, Code};
+use crate::lax::{self, Fields, Item};
+use crate::names;
+use crate::result::{CniResult, Dns};
+use crate::version::CniVersion;
+use crate::wire::MAX_CONFIG;
+
+/// A network configuration as a plugin reads it on stdin.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NetConf {
+    /// The text as given.
+    pub raw: String,
+    /// The text as read by [`lax::parse`]: struct keys in lower case.
+    pub value: Value,
+    /// `cniVersion`
+    pub version: CniVersion,
+    /// `name`
+    pub name: String,
+    /// `type`
+    pub plugin_type: String,
+    /// `ipam.type`; `None` when there is no IPAM (`"ipam": {}` is a layer 2 interface).
+    pub ipam_type: Option<String>,
+    /// `prevResult`
+    pub prev_result: Option<CniResult>,
+    /// `runtimeConfig`
+    pub runtime: RuntimeConfig,
+    /// `args.cni.ips`, as written
+    pub args_cni_ips: Vec<String>,
+    /// `dns`
+    pub dns: Dns,
+    /// The attachments that a GC shall keep; `None` when neither key was given (an old caller: nothing is to be
+    /// removed), empty for `null` and `[]` (nothing is to be kept).
+    pub valid_attachments: Option<Vec<AttachmentRef>>,
+}
+
+/// What a runtime passes to a plugin that declared a capability.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct RuntimeConfig {
+    /// `mac`, as written
+    pub mac: Option<String>,
+    /// `ips`, as written: with or without prefix length
+    pub ips: Vec<String>,
+    /// `deviceID`
+    pub device_id: Option<String>,
+    /// `CNIDeviceInfoFile`
+    pub device_info_file: Option<String>,
+    /// `portMappings`
+    pub port_mappings: Option<Value>,
+}
+
+/// An attachment as a GC names it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AttachmentRef {
+    /// `containerID`
+    pub container_id: String,
+    /// `ifname`
+    pub ifname: String,
+}
+
+impl NetConf {
+    /// Reads a configuration. Code 6: cannot be decoded; 7: a name or type is missing or out of the grammar, or the
+    /// text is too long; 1: its version is none that we speak.
+    pub fn parse(text: &str) -> Result<NetConf, CniError> {
+        NetConf::read(text, true)
+    }
+
+    /// The same for a removal, which must not fail for a `prevResult` that cannot be read: it is left out.
+    pub fn parse_for_removal(text: &str) -> Result<NetConf, CniError> {
+        NetConf::read(text, false)
+    }
+
+    fn read(text: &str, strict: bool) -> Result<NetConf, CniError> {
+        if text.len() > MAX_CONFIG {
+            let msg = format!("the network configuration has {} bytes, more than {MAX_CONFIG}", text.len());
+            return Err(CniError::new(Code::InvalidConfig, msg).with("shorten it"));
+        }
+        let value = lax::parse(text)?;
+        let fields = Fields::of(&value)?;
+        let name = fields.text("name")?.unwrap_or_default();
+        names::network_name(&name)?;
+        let version = version(&fields)?;
+        let plugin_type =
+            fields.text("type")?.ok_or_else(|| fields.missing("type", "the name of a plugin"))?;
+        names::plugin_type(&plugin_type)?;
+        let prev_result = match prev_result(&fields, version) {
+            Ok(prev) => prev,
+            Err(error) if strict => return Err(error),
+            Err(_) => None,
+        };
+        let (runtime, args_cni_ips) = (runtime(&fields)?, args_cni_ips(&fields)?);
+        let (ipam_type, dns, valid_attachments) =
+            (ipam_type(&fields)?, dns(&fields)?, valid_attachments(&fields)?);
+        Ok(NetConf {
+            raw: text.to_owned(),
+            version,
+            name,
+            plugin_type,
+            ipam_type,
+            prev_result,
+            runtime,
+            args_cni_ips,
+            dns,
+            valid_attachments,
+            value,
+        })
+    }
+
+    /// The configuration's keys.
+    pub fn fields(&self) -> Result<Fields<'_>, CniError> {
+        Fields::of(&self.value)
+    }
+}
+
+fn version(fields: &Fields<'_>) -> Result<CniVersion, CniError> {
+    supported(&fields.text("cniVersion")?.unwrap_or_default())
+}
+
+/// `cniVersion`, checked. Code 1.
+pub(super) fn supported(text: &str) -> Result<CniVersion, CniError> {
+    CniVersion::parse(text).ok_or_else(|| {
+        let spoken: Vec<&str> = CniVersion::ALL.iter().map(|v| v.as_str()).collect();
+        let msg = format!("the configuration's \"cniVersion\" {} is not supported", names::shown(text));
+        CniError::new(Code::IncompatibleVersion, msg).with(format!("supported: {}", spoken.join(", ")))
+    })
+}
+
+fn prev_result(fields: &Fields<'_>, version: CniVersion) -> Result<Option<CniResult>, CniError> {
+    let Some(item) = fields.item("prevResult") else { return Ok(None) };
+    item.object()?;
+    let parsed = CniResult::parse(item.value(), version);
+    parsed.map(Some).map_err(|error| CniError { msg: format!("\"prevResult\": {}", error.msg), ..error })
+}
+
+fn ipam_type(fields: &Fields<'_>) -> Result<Option<String>, CniError> {
+    let Some(ipam) = fields.object("ipam")? else { return Ok(None) };
+    let kind = ipam.text("type")?;
+    if let Some(kind) = &kind {
+        names::plugin_type(kind)?;
+    }
+    Ok(kind)
+}
+
+fn runtime(fields: &Fields<'_>) -> Result<RuntimeConfig, CniError> {
+    let Some(runtime) = fields.object("runtimeConfig")? else { return Ok(RuntimeConfig::default()) };
+    Ok(RuntimeConfig {
+        mac: runtime.text("mac")?,
+        ips: runtime.texts("ips")?,
+        device_id: runtime.text("deviceID")?,
+        device_info_file: runtime.text("CNIDeviceInfoFile")?,
+        port_mappings: runtime.item("portMappings").map(|item| item.value().clone()),
+    })
+}
+
+fn args_cni_ips(fields: &Fields<'_>) -> Result<Vec<String>, CniError> {
+    let Some(args) = fields.object("args")? else { return Ok(Vec::new()) };
+    // `args` is a convention, not a struct: only an object under `cni` is ours to read.
+    let Some(cni) = args.item("cni").filter(|item| item.value().is_object()) else { return Ok(Vec::new()) };
+    cni.object()?.texts("ips")
+}
+
+fn dns(fields: &Fields<'_>) -> Result<Dns, CniError> {
+    fields.object("dns")?.map_or_else(|| Ok(Dns::default()), |dns| Dns::read(&dns))
+}
+
+/// The newer key first; libcni sends both.
+fn valid_attachments(fields: &Fields<'_>) -> Result<Option<Vec<AttachmentRef>>, CniError> {
+    let given = |key: &&str| fields.given(key).is_some();
+    let Some(key) = ["cni.dev/valid-attachments", "cni.dev/attachments"].into_iter().find(given) else {
+        return Ok(None);
+    };
+    fields.each(key, |item| attachment(&item)).map(Some)
+}
+
+fn attachment(item: &Item<'_>) -> Result<AttachmentRef, CniError> {
+    let fields = item.object()?;
+    Ok(AttachmentRef {
+        container_id: fields.text("containerID")?.unwrap_or_default(),
+        ifname: fields.text("ifname")?.unwrap_or_default(),
+    })
+}

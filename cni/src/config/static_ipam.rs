@@ -1,0 +1,122 @@
+//! IPAM `static`: the addresses are in the configuration, or come with the call.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::NetConf;
+use super::host_local::more_than_one;
+use crate::addr;
+use crate::args::Args;
+use crate::error::{CniError, Code};
+use crate::lax::{Fields, Item};
+use crate::names::shown;
+use crate::result::{Dns, RouteConfig};
+use crate::version::CniVersion;
+
+/// A static configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StaticIpam {
+    /// The addresses to assign, in order. `runtimeConfig.ips` replace all others, `args.cni.ips` those of the
+    /// configuration and of `CNI_ARGS`; `CNI_ARGS` `IP` are added to those of the configuration.
+    pub addresses: Vec<StaticAddress>,
+    /// `routes`
+    pub routes: Vec<RouteConfig>,
+    /// `dns`
+    pub dns: Dns,
+}
+
+/// An address to assign.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StaticAddress {
+    /// `address`
+    pub address: IpNet,
+    /// `gateway`
+    pub gateway: Option<IpAddr>,
+}
+
+impl StaticIpam {
+    /// Reads `ipam`, and what the runtime and `CNI_ARGS` add. Code 6 for a wrong type, 7 for a wrong value, 4 for
+    /// wrong arguments.
+    pub fn parse(conf: &NetConf, args: &Args) -> Result<StaticIpam, CniError> {
+        let fields = conf.fields()?;
+        let ipam =
+            fields.object("ipam")?.ok_or_else(|| fields.missing("ipam", "static needs its configuration"))?;
+        let from_args = from_args(args)?;
+        let addresses = if !conf.runtime.ips.is_empty() {
+            replaced(&conf.runtime.ips, "runtimeConfig.ips")?
+        } else if !conf.args_cni_ips.is_empty() {
+            replaced(&conf.args_cni_ips, "args.cni.ips")?
+        } else {
+            let mut addresses = ipam.each("addresses", |item| configured(&item))?;
+            addresses.extend(from_args);
+            addresses
+        };
+        check_families(&addresses, conf.version)?;
+        Ok(StaticIpam {
+            addresses,
+            routes: ipam.each("routes", |item| RouteConfig::read(&item))?,
+            dns: dns(&ipam)?,
+        })
+    }
+}
+
+fn configured(item: &Item<'_>) -> Result<StaticAddress, CniError> {
+    let fields = item.object()?;
+    let address =
+        fields.cidr("address")?.ok_or_else(|| fields.missing("address", "an address with prefix length"))?;
+    Ok(StaticAddress { address, gateway: fields.ip("gateway")? })
+}
+
+/// `IP=10.1.2.3/24,…` and `GATEWAY=…`, each gateway for the addresses whose subnet holds it.
+fn from_args(args: &Args) -> Result<Vec<StaticAddress>, CniError> {
+    args.only(&["IP", "GATEWAY"])?;
+    let mut addresses = Vec::new();
+    for text in args.ip() {
+        addresses
+            .push(StaticAddress { address: cidr(text, "CNI_ARGS IP", Code::BadEnvironment)?, gateway: None });
+    }
+    for text in
+        args.get("GATEWAY").filter(|list| !list.is_empty()).into_iter().flat_map(|list| list.split(','))
+    {
+        let gateway = addr::ip(text.trim()).ok_or_else(|| {
+            CniError::new(
+                Code::BadEnvironment,
+                format!("\"CNI_ARGS GATEWAY\" is {}, expected an IP address", shown(text)),
+            )
+        })?;
+        for address in addresses.iter_mut().filter(|a| a.address.contains(&gateway)) {
+            address.gateway = Some(gateway);
+        }
+    }
+    Ok(addresses)
+}
+
+fn replaced(texts: &[String], key: &str) -> Result<Vec<StaticAddress>, CniError> {
+    let each = texts.iter().map(|text| cidr(text, key, Code::InvalidConfig));
+    each.map(|address| Ok(StaticAddress { address: address?, gateway: None })).collect()
+}
+
+fn cidr(text: &str, key: &str, code: Code) -> Result<IpNet, CniError> {
+    addr::cidr(text).ok_or_else(|| {
+        CniError::new(
+            code,
+            format!(
+                "\"{key}\" is {}, expected an address with prefix length, as in 10.1.2.3/24",
+                shown(text)
+            ),
+        )
+    })
+}
+
+fn check_families(addresses: &[StaticAddress], version: CniVersion) -> Result<(), CniError> {
+    let v4 = addresses.iter().filter(|a| matches!(a.address, IpNet::V4(_))).count();
+    if version < CniVersion::V0_3_0 && (v4 > 1 || addresses.len() - v4 > 1) {
+        return Err(more_than_one(version));
+    }
+    Ok(())
+}
+
+fn dns(ipam: &Fields<'_>) -> Result<Dns, CniError> {
+    ipam.object("dns")?.map_or_else(|| Ok(Dns::default()), |dns| Dns::read(&dns))
+}

@@ -1,0 +1,17 @@
+//! Whole configurations through the parsers.
+
+mod chain;
+mod ipam;
+mod types;
+
+use super::NetConf;
+
+/// A configuration of one type with the given keys.
+fn conf(plugin_type: &str, keys: &str) -> NetConf {
+    NetConf::parse(&text(plugin_type, keys)).unwrap()
+}
+
+fn text(plugin_type: &str, keys: &str) -> String {
+    let comma = if keys.is_empty() { "" } else { "," };
+    format!("{{\"cniVersion\":\"1.1.0\",\"name\":\"net\",\"type\":\"{plugin_type}\"{comma}{keys}}}")
+}

@@ -1,0 +1,132 @@
+use super::conf;
+use crate::args::Args;
+use crate::config::{HostLocal, NetConf, StaticIpam, host_local};
+use crate::error::{CniError, Code};
+
+/// Answers of the reference plugin's own code, recorded.
+const REFERENCE: &str = include_str!("../../../testdata/host_local.txt");
+
+#[test]
+fn host_local_reads_every_form_as_the_reference_plugin_does() {
+    let mut lines = REFERENCE.lines().filter(|line| !line.starts_with('#'));
+    let mut cases = 0;
+    while let (Some(call), Some(want)) = (lines.next(), lines.next()) {
+        let words: Vec<&str> = call.splitn(3, ' ').collect();
+        let args = if words[1] == "-" { "" } else { words[1] };
+        // The reference's IPAM reads no type of the network.
+        let text = words[2].replacen('{', "{\"type\":\"macvlan\",", 1);
+        let got = read(&text, args);
+        match want.strip_prefix("ERR ") {
+            Some(_) => assert!(got.is_err(), "{call}\n{got:?}"),
+            None => assert_eq!(told(&got.unwrap_or_else(|e| panic!("{call}\n{e}"))), want, "{call}"),
+        }
+        cases += 1;
+    }
+    assert_eq!(cases, 38);
+}
+
+fn read(text: &str, args: &str) -> Result<HostLocal, CniError> {
+    HostLocal::parse(&NetConf::parse(text)?, &Args::parse(args)?)
+}
+
+/// In the words of the recording.
+fn told(ipam: &HostLocal) -> String {
+    let mut text = String::new();
+    for set in &ipam.ranges {
+        for range in &set.0 {
+            text += &format!("{range}@{} ", range.gateway);
+        }
+        text += "; ";
+    }
+    let want: Vec<String> = ipam.requested.iter().map(ToString::to_string).collect();
+    let dir = if ipam.data_dir == host_local::DEFAULT_DATA_DIR { "" } else { &ipam.data_dir };
+    let (want, resolv) = (want.join(" "), ipam.resolv_conf.as_deref().unwrap_or_default());
+    format!("{text}want=[{want}] dir={dir} resolv={resolv} routes={}", ipam.routes.len())
+}
+
+#[test]
+fn a_range_that_ends_before_it_begins_is_refused_even_by_default() {
+    let keys = r#""ipam":{"type":"host-local","subnet":"10.1.2.0/24","rangeStart":"10.1.2.255"}"#;
+    let error = HostLocal::parse(&conf("macvlan", keys), &Args::default()).unwrap_err();
+    assert_eq!(error.code, Code::InvalidConfig);
+    assert!(error.msg.ends_with("rangeStart 10.1.2.255 comes after rangeEnd 10.1.2.254"), "{}", error.msg);
+}
+
+#[test]
+fn a_wrong_range_is_named_with_its_place_and_value() {
+    for (ipam, want) in [
+        (
+            r#""ranges":[[{"subnet":"10.1.2.0/24"}],[{"subnet":"x"}]]"#,
+            r#""ipam.ranges[1][0].subnet" is "x", expected a subnet, as in 10.1.0.0/16"#,
+        ),
+        (r#""ranges":[[{}]]"#, r#""ipam.ranges[0][0].subnet" is missing"#),
+        (r#""ranges":[{}]"#, r#""ipam.ranges[0]" is an object, expected a list"#),
+        (r#""subnet":"10.1.2.0/24","gateway":"x""#, r#""ipam.gateway" is "x", expected an IP address"#),
+        (
+            r#""subnet":"10.1.2.0/24","routes":[{"dst":"x"}]"#,
+            r#""ipam.routes[0].dst" is "x", expected an address with prefix length, as in 10.1.2.3/24"#,
+        ),
+    ] {
+        let error = HostLocal::parse(&conf("macvlan", &format!(r#""ipam":{{{ipam}}}"#)), &Args::default())
+            .unwrap_err();
+        assert_eq!(error.msg, want);
+    }
+}
+
+#[test]
+fn an_address_is_found_in_its_range_and_gets_the_subnets_prefix_length() {
+    let keys = r#""ipam":{"ranges":[[{"subnet":"10.1.2.0/29"},{"subnet":"10.9.0.0/16"}]]}"#;
+    let ipam = HostLocal::parse(&conf("macvlan", keys), &Args::default()).unwrap();
+    let set = &ipam.ranges[0];
+    let ip = "10.9.0.7".parse().unwrap();
+    assert!(set.contains(ip) && set.is_ipv4() && !set.contains("10.1.2.7".parse().unwrap()));
+    assert_eq!(set.range_of(ip).unwrap().with_prefix(ip).unwrap().to_string(), "10.9.0.7/16");
+}
+
+fn addresses(keys: &str, args: &str) -> Result<Vec<String>, CniError> {
+    let ipam = StaticIpam::parse(&conf("macvlan", keys), &Args::parse(args)?)?;
+    let told = |a: &crate::config::static_ipam::StaticAddress| match a.gateway {
+        Some(gateway) => format!("{} via {gateway}", a.address),
+        None => a.address.to_string(),
+    };
+    Ok(ipam.addresses.iter().map(told).collect())
+}
+
+#[test]
+fn static_addresses_come_from_the_configuration_and_the_arguments_are_added() {
+    let keys = r#""ipam":{"type":"static","addresses":[{"address":"10.10.0.1/24","gateway":"10.10.0.254"},
+        {"address":"3ffe:ffff:0:01ff::1/64","gateway":"3ffe:ffff:0::1"}],"routes":[{"dst":"0.0.0.0/0"}],"dns":{"domain":"x"}}"#;
+    let configured = ["10.10.0.1/24 via 10.10.0.254", "3ffe:ffff:0:1ff::1/64 via 3ffe:ffff::1"];
+    assert_eq!(addresses(keys, "").unwrap(), configured);
+    let added = addresses(keys, "IP=10.10.0.9/24, 10.20.0.1/16;GATEWAY=10.20.0.254,10.10.0.253").unwrap();
+    assert_eq!(added[..2], configured, "GATEWAY is for the addresses of CNI_ARGS only, as in the reference");
+    assert_eq!(added[2..], ["10.10.0.9/24 via 10.10.0.253", "10.20.0.1/16 via 10.20.0.254"]);
+    let ipam = StaticIpam::parse(&conf("macvlan", keys), &Args::default()).unwrap();
+    assert_eq!((ipam.routes.len(), ipam.dns.domain.as_str()), (1, "x"));
+}
+
+#[test]
+fn static_addresses_of_args_replace_the_configurations_and_the_runtimes_replace_both() {
+    let keys = r#""ipam":{"addresses":[{"address":"10.10.0.1/24"}]},"args":{"cni":{"ips":["10.10.0.2/24"]}}"#;
+    assert_eq!(addresses(keys, "IP=10.10.0.9/24").unwrap(), ["10.10.0.2/24"]);
+    let keys = format!(r#"{keys},"runtimeConfig":{{"ips":["10.10.0.3/24","2001:db8::3/64"]}}"#);
+    assert_eq!(addresses(&keys, "").unwrap(), ["10.10.0.3/24", "2001:db8::3/64"]);
+}
+
+#[test]
+fn static_addresses_need_a_prefix_length() {
+    for (keys, args, code) in [
+        (r#""ipam":{"addresses":[{"address":"10.10.0.1"}]}"#, "", Code::InvalidConfig),
+        (r#""ipam":{"addresses":[{}]}"#, "", Code::InvalidConfig),
+        (r#""ipam":{}"#, "IP=10.0.0.1", Code::BadEnvironment),
+        (r#""ipam":{}"#, "GATEWAY=x", Code::BadEnvironment),
+        (r#""ipam":{}"#, "MAC=x", Code::BadEnvironment),
+        (r#""ipam":{},"runtimeConfig":{"ips":["10.0.0.1"]}"#, "", Code::InvalidConfig),
+        ("", "", Code::InvalidConfig),
+    ] {
+        assert_eq!(addresses(keys, args).unwrap_err().code, code, "{keys} {args}");
+    }
+    let two = r#"{"cniVersion":"0.2.0","name":"n","type":"x","ipam":{"addresses":[{"address":"10.0.0.1/8"},{"address":"10.0.0.2/8"}]}}"#;
+    let error = StaticIpam::parse(&NetConf::parse(two).unwrap(), &Args::default()).unwrap_err();
+    assert_eq!(error.msg, "CNI version 0.2.0 does not support more than 1 address per family");
+}

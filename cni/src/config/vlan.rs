@@ -1,0 +1,33 @@
+//! Type `vlan`.
+
+use super::{NetConf, mtu};
+use crate::error::CniError;
+
+/// A vlan configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Vlan {
+    /// `master`
+    pub master: String,
+    /// `vlanId`, 0 to 4094
+    pub vlan_id: u16,
+    /// `mtu` in bytes; `None`: the master's.
+    pub mtu: Option<u32>,
+    /// `linkInContainer`: the master is in the pod's namespace.
+    pub link_in_container: bool,
+}
+
+impl Vlan {
+    /// Reads the type's fields. Code 6 for a wrong type, 7 for a wrong or missing value.
+    pub fn parse(conf: &NetConf) -> Result<Vlan, CniError> {
+        let fields = conf.fields()?;
+        let master = fields.text("master")?;
+        let vlan_id = fields.within("vlanId", 0, 4094)?.unwrap_or_default();
+        Ok(Vlan {
+            master: master
+                .ok_or_else(|| fields.missing("master", "the host's interface that carries the VLAN"))?,
+            vlan_id: u16::try_from(vlan_id).unwrap_or_default(),
+            mtu: mtu(&fields)?,
+            link_in_container: fields.flag("linkInContainer")?,
+        })
+    }
+}

@@ -1,0 +1,135 @@
+//! CNI error objects and the one table of their codes.
+
+use serde::{Deserialize, Serialize};
+
+use crate::version::CniVersion;
+
+/// The specification's error codes (CNI SPEC.md, "Error"), libcni's own, and ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Code {
+    /// 1: the configuration's version is not supported.
+    IncompatibleVersion,
+    /// 2: a field of the configuration is not supported; the message names key and value.
+    UnsupportedField,
+    /// 3: the container is unknown or gone.
+    UnknownContainer,
+    /// 4: an environment variable is missing or invalid.
+    BadEnvironment,
+    /// 5: I/O failure.
+    Io,
+    /// 6: content that can't be decoded.
+    Decode,
+    /// 7: invalid network configuration.
+    InvalidConfig,
+    /// 8: the network namespace is invalid (libcni).
+    InvalidNetns,
+    /// 11: try again later.
+    TryAgain,
+    /// 50: the plugin is not available (STATUS).
+    NotAvailable,
+    /// 51: not available, and existing containers may have limited connectivity (STATUS).
+    LimitedConnectivity,
+    /// 999: anything else (libcni's internal error).
+    Internal,
+    /// A code of another plugin, passed on.
+    Other(u32),
+}
+
+impl Code {
+    /// Its number.
+    pub fn number(self) -> u32 {
+        match self {
+            Code::IncompatibleVersion => 1,
+            Code::UnsupportedField => 2,
+            Code::UnknownContainer => 3,
+            Code::BadEnvironment => 4,
+            Code::Io => 5,
+            Code::Decode => 6,
+            Code::InvalidConfig => 7,
+            Code::InvalidNetns => 8,
+            Code::TryAgain => 11,
+            Code::NotAvailable => 50,
+            Code::LimitedConnectivity => 51,
+            Code::Internal => 999,
+            Code::Other(n) => n,
+        }
+    }
+
+    /// The code with this number.
+    pub fn from_number(number: u32) -> Code {
+        match number {
+            1 => Code::IncompatibleVersion,
+            2 => Code::UnsupportedField,
+            3 => Code::UnknownContainer,
+            4 => Code::BadEnvironment,
+            5 => Code::Io,
+            6 => Code::Decode,
+            7 => Code::InvalidConfig,
+            8 => Code::InvalidNetns,
+            11 => Code::TryAgain,
+            50 => Code::NotAvailable,
+            51 => Code::LimitedConnectivity,
+            999 => Code::Internal,
+            n => Code::Other(n),
+        }
+    }
+}
+
+/// A CNI error: what the caller reads. `msg` is one sentence that names the thing and the reason, `details` the
+/// remedy or the chain of causes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{msg}{}", if details.is_empty() { String::new() } else { format!(": {details}") })]
+pub struct CniError {
+    /// The code.
+    pub code: Code,
+    /// What failed.
+    pub msg: String,
+    /// Why, and what to do.
+    pub details: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Body<'a> {
+    #[serde(rename = "cniVersion", default)]
+    version: std::borrow::Cow<'a, str>,
+    code: u32,
+    msg: std::borrow::Cow<'a, str>,
+    #[serde(default, skip_serializing_if = "str::is_empty")]
+    details: std::borrow::Cow<'a, str>,
+}
+
+impl CniError {
+    /// An error without details.
+    pub fn new(code: Code, msg: impl Into<String>) -> CniError {
+        CniError { code, msg: msg.into(), details: String::new() }
+    }
+
+    /// The same with details.
+    #[must_use]
+    pub fn with(mut self, details: impl Into<String>) -> CniError {
+        self.details = details.into();
+        self
+    }
+
+    /// The error object of the specification, in the configuration's own version.
+    pub fn to_json(&self, version: CniVersion) -> String {
+        let body = Body {
+            version: version.as_str().into(),
+            code: self.code.number(),
+            msg: self.msg.as_str().into(),
+            details: self.details.as_str().into(),
+        };
+        // Three strings and a number always serialise.
+        serde_json::to_string(&body).unwrap_or_default()
+    }
+
+    /// Reads another plugin's error object; `None` when the text is none.
+    pub fn from_json(text: &str) -> Option<CniError> {
+        let body: Body<'_> = serde_json::from_str(text).ok()?;
+        Some(CniError {
+            code: Code::from_number(body.code),
+            msg: body.msg.into_owned(),
+            details: body.details.into_owned(),
+        })
+    }
+}

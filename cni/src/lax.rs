@@ -1,0 +1,390 @@
+//! JSON as Go's encoding/json reads it into structs, because that is what existing configurations were written for.
+//!
+//! Keys match in any case, the last duplicate in the text wins (objects given twice are merged, as Go decodes twice
+//! into one struct), `null` is the same as absent, unknown keys are ignored; but types are strict: a number is no
+//! string, and an integer is not written with a point.
+//!
+//! [`parse`] answers a tree whose struct keys are in lower case; maps with keys of the user's own (`args` but
+//! `args.cni`, `capabilities`, pod annotations) keep theirs. [`Fields`] reads such a tree, or one that was not
+//! parsed here, and its errors name the key, the value and what was expected. Nesting deeper than 127 is refused.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde::de::{self, DeserializeSeed, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+
+use crate::addr;
+use crate::error::{CniError, Code};
+use crate::names::shown;
+
+/// Reads a text. Code 6 with line and column.
+pub fn parse(text: &str) -> Result<Value, CniError> {
+    let mut json = serde_json::Deserializer::from_str(text);
+    let value = Keys::Fold.deserialize(&mut json).map_err(|e| unreadable(&e))?;
+    json.end().map_err(|e| unreadable(&e))?;
+    Ok(value)
+}
+
+fn unreadable(error: &serde_json::Error) -> CniError {
+    let hint = match error.classify() {
+        serde_json::error::Category::Eof => "the text ends too early: is a closing bracket or quote missing?",
+        _ => "it must be one JSON object in UTF-8, without comments and trailing commas",
+    };
+    CniError::new(Code::Decode, format!("the JSON cannot be read: {error}")).with(hint)
+}
+
+/// What happens to the keys of an object, by where it stands.
+#[derive(Clone, Copy, PartialEq)]
+enum Keys {
+    /// A struct: any case.
+    Fold,
+    /// `args`: a map in which only `cni` is a struct.
+    Args,
+    /// A map: as given.
+    Keep,
+}
+
+impl Keys {
+    fn below(self, key: &str) -> Keys {
+        match (self, key) {
+            (Keys::Fold, "args") => Keys::Args,
+            (Keys::Fold, "capabilities" | "io.kubernetes.cri.pod-annotations") => Keys::Keep,
+            (Keys::Fold, _) | (Keys::Args, "cni") => Keys::Fold,
+            _ => Keys::Keep,
+        }
+    }
+
+    fn fold(self, mut key: String) -> String {
+        match self {
+            Keys::Fold => fold(&mut key),
+            Keys::Args if key.len() <= 4 && key.eq_ignore_ascii_case("cni") => key.make_ascii_lowercase(),
+            _ => {}
+        }
+        key
+    }
+}
+
+/// Lower case as Go folds: of all other letters only `ſ` and the Kelvin sign are equal to an ASCII one.
+fn fold(key: &mut String) {
+    if !key.is_ascii() && key.contains(['\u{17f}', '\u{212a}']) {
+        *key = key.replace('\u{17f}', "s").replace('\u{212a}', "k");
+    }
+    key.make_ascii_lowercase();
+}
+
+impl<'de> DeserializeSeed<'de> for Keys {
+    type Value = Value;
+
+    fn deserialize<D: de::Deserializer<'de>>(self, json: D) -> Result<Value, D::Error> {
+        json.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Keys {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_bool<E>(self, b: bool) -> Result<Value, E> {
+        Ok(Value::Bool(b))
+    }
+
+    fn visit_i64<E>(self, n: i64) -> Result<Value, E> {
+        Ok(Value::Number(n.into()))
+    }
+
+    fn visit_u64<E>(self, n: u64) -> Result<Value, E> {
+        Ok(Value::Number(n.into()))
+    }
+
+    fn visit_f64<E>(self, n: f64) -> Result<Value, E> {
+        Ok(Number::from_f64(n).map_or(Value::Null, Value::Number))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Value, E> {
+        Ok(Value::String(text.to_owned()))
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut list = Vec::new();
+        while let Some(item) = items.next_element_seed(self)? {
+            list.push(item);
+        }
+        Ok(Value::Array(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut pairs: A) -> Result<Value, A::Error> {
+        let mut map = Map::new();
+        while let Some(key) = pairs.next_key::<String>()? {
+            let key = self.fold(key);
+            let value = pairs.next_value_seed(self.below(&key))?;
+            insert(&mut map, key, value);
+        }
+        Ok(Value::Object(map))
+    }
+}
+
+fn insert(map: &mut Map<String, Value>, key: String, value: Value) {
+    match map.get_mut(&key) {
+        None => {
+            map.insert(key, value);
+        }
+        Some(Value::Object(old)) if value.is_object() => {
+            if let Value::Object(new) = value {
+                new.into_iter().for_each(|(key, value)| insert(old, key, value));
+            }
+        }
+        // Go leaves a text, number or truth value as it is when null follows.
+        Some(Value::String(_) | Value::Number(_) | Value::Bool(_)) if value.is_null() => {}
+        Some(old) => *old = value,
+    }
+}
+
+/// Where a value stands, for errors: `ipam.ranges[0][1].subnet`.
+#[derive(Debug, Clone, Copy)]
+enum Place<'a> {
+    Root,
+    Key(&'a Place<'a>, &'a str),
+    Item(&'a Place<'a>, usize),
+}
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Root => Ok(()),
+            Place::Key(Place::Root, key) => f.write_str(key),
+            Place::Key(up, key) => write!(f, "{up}.{key}"),
+            Place::Item(up, at) => write!(f, "{up}[{at}]"),
+        }
+    }
+}
+
+/// One value and where it stands.
+#[derive(Debug, Clone, Copy)]
+pub struct Item<'a> {
+    value: &'a Value,
+    place: Place<'a>,
+}
+
+impl<'a> Item<'a> {
+    /// The value as it is.
+    pub fn value(&self) -> &'a Value {
+        self.value
+    }
+
+    fn wrong(&self, expected: &str) -> CniError {
+        CniError::new(
+            Code::Decode,
+            format!("\"{}\" is {}, expected {expected}", self.place, told(self.value)),
+        )
+    }
+
+    /// An object.
+    pub fn object(&self) -> Result<Fields<'a>, CniError> {
+        match self.value {
+            Value::Object(map) => Ok(Fields { map, place: self.place }),
+            _ => Err(self.wrong("an object")),
+        }
+    }
+
+    /// Each item of a list, `null` left out.
+    pub fn each<T>(&self, mut read: impl FnMut(Item<'_>) -> Result<T, CniError>) -> Result<Vec<T>, CniError> {
+        let Value::Array(list) = self.value else { return Err(self.wrong("a list")) };
+        let items = list.iter().enumerate().filter(|(_, value)| !value.is_null());
+        items.map(|(at, value)| read(Item { value, place: Place::Item(&self.place, at) })).collect()
+    }
+
+    /// A text.
+    pub fn text(&self) -> Result<&'a str, CniError> {
+        self.value.as_str().ok_or_else(|| self.wrong("a string"))
+    }
+
+    /// A text that `read` understands; `what` says what it should be. Code 7.
+    pub fn read<T>(&self, what: &str, read: impl Fn(&str) -> Option<T>) -> Result<T, CniError> {
+        let text = self.text()?;
+        read(text).ok_or_else(|| {
+            CniError::new(
+                Code::InvalidConfig,
+                format!("\"{}\" is {}, expected {what}", self.place, shown(text)),
+            )
+        })
+    }
+}
+
+/// The keys of an object. `null` counts as absent everywhere.
+#[derive(Debug, Clone, Copy)]
+pub struct Fields<'a> {
+    map: &'a Map<String, Value>,
+    place: Place<'a>,
+}
+
+impl<'a> Fields<'a> {
+    /// The whole of a tree. Code 6 when it is no object.
+    pub fn of(value: &'a Value) -> Result<Fields<'a>, CniError> {
+        match value {
+            Value::Object(map) => Ok(Fields { map, place: Place::Root }),
+            other => {
+                Err(CniError::new(Code::Decode, format!("the JSON is {}, expected an object", told(other))))
+            }
+        }
+    }
+
+    /// The value of `key` in any case, even `null`; `None` when the key is absent.
+    pub fn given(&self, key: &str) -> Option<&'a Value> {
+        let mut lower = [0u8; 64];
+        let exact = lower.get_mut(..key.len()).and_then(|lower| {
+            lower.copy_from_slice(key.as_bytes());
+            lower.make_ascii_lowercase();
+            std::str::from_utf8(lower).ok()
+        });
+        exact.and_then(|lower| self.map.get(lower)).or_else(|| {
+            let mut others = self.map.iter().filter(|(k, _)| k.eq_ignore_ascii_case(key));
+            others.next_back().map(|(_, value)| value)
+        })
+    }
+
+    /// A value that is there.
+    pub fn item<'s>(&'s self, key: &'s str) -> Option<Item<'s>> {
+        let value = self.given(key).filter(|value| !value.is_null())?;
+        Some(Item { value, place: Place::Key(&self.place, key) })
+    }
+
+    /// An object.
+    pub fn object<'s>(&'s self, key: &'s str) -> Result<Option<Fields<'s>>, CniError> {
+        self.item(key).map(|item| item.object()).transpose()
+    }
+
+    /// Each item of a list; none when it is absent.
+    pub fn each<T>(
+        &self,
+        key: &str,
+        read: impl FnMut(Item<'_>) -> Result<T, CniError>,
+    ) -> Result<Vec<T>, CniError> {
+        self.item(key).map_or_else(|| Ok(Vec::new()), |item| item.each(read))
+    }
+
+    /// A list of texts; none when it is absent.
+    pub fn texts(&self, key: &str) -> Result<Vec<String>, CniError> {
+        self.each(key, |item| item.text().map(str::to_owned))
+    }
+
+    /// A text; absent and empty are the same, as they are in Go.
+    pub fn text(&self, key: &str) -> Result<Option<String>, CniError> {
+        let text = self.item(key).map(|item| item.text().map(str::to_owned)).transpose()?;
+        Ok(text.filter(|text| !text.is_empty()))
+    }
+
+    /// A truth value; false when absent.
+    pub fn flag(&self, key: &str) -> Result<bool, CniError> {
+        match self.item(key) {
+            Some(item) => item.value.as_bool().ok_or_else(|| item.wrong("true or false")),
+            None => Ok(false),
+        }
+    }
+
+    /// An integer. Code 6 for another type, a fraction, or one beyond 64 bits.
+    pub fn int(&self, key: &str) -> Result<Option<i64>, CniError> {
+        self.item(key).map(|item| item.value.as_i64().ok_or_else(|| item.wrong("an integer"))).transpose()
+    }
+
+    /// An integer from 0 to `T`'s largest. Code 6 otherwise.
+    pub fn unsigned<T: TryFrom<u64>>(&self, key: &str) -> Result<Option<T>, CniError> {
+        let Some(item) = self.item(key) else { return Ok(None) };
+        let number = item.value.as_u64().and_then(|n| T::try_from(n).ok());
+        let bits = 8 * size_of::<T>();
+        number.map(Some).ok_or_else(|| item.wrong(&format!("an integer of {bits} bits without sign")))
+    }
+
+    /// An integer from `least` to `most`. Code 7 out of the range, 6 for another type.
+    pub fn within(&self, key: &str, least: u32, most: u32) -> Result<Option<u32>, CniError> {
+        let Some(number) = self.int(key)? else { return Ok(None) };
+        match u32::try_from(number) {
+            Ok(n) if (least..=most).contains(&n) => Ok(Some(n)),
+            _ => Err(self.invalid(key, &number.to_string(), &format!("an integer from {least} to {most}"))),
+        }
+    }
+
+    /// An address; absent and empty are the same. Code 7 when it is none.
+    pub fn ip(&self, key: &str) -> Result<Option<IpAddr>, CniError> {
+        self.filled(key).map(|item| item.read("an IP address", addr::ip)).transpose()
+    }
+
+    /// An address with prefix length. Code 7 when it is none.
+    pub fn cidr(&self, key: &str) -> Result<Option<IpNet>, CniError> {
+        self.item(key)
+            .map(|item| item.read("an address with prefix length, as in 10.1.2.3/24", addr::cidr))
+            .transpose()
+    }
+
+    /// A configuration error about one key of this object: code 7.
+    pub fn invalid(&self, key: &str, value: &str, allowed: &str) -> CniError {
+        let place = Place::Key(&self.place, key);
+        CniError::new(Code::InvalidConfig, format!("\"{place}\" is {value}, expected {allowed}"))
+    }
+
+    /// A key of this object that must be there and is not: code 7.
+    pub fn missing(&self, key: &str, what: &str) -> CniError {
+        let place = Place::Key(&self.place, key);
+        CniError::new(Code::InvalidConfig, format!("\"{place}\" is missing")).with(what)
+    }
+
+    fn filled<'s>(&'s self, key: &'s str) -> Option<Item<'s>> {
+        self.item(key).filter(|item| item.value.as_str() != Some(""))
+    }
+}
+
+fn told(value: &Value) -> String {
+    match value {
+        Value::Null => "null".to_owned(),
+        Value::Bool(b) => b.to_string(),
+        Value::Number(n) => format!("the number {n}"),
+        Value::String(s) => format!("the string {}", shown(s)),
+        Value::Array(_) => "a list".to_owned(),
+        Value::Object(_) => "an object".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_last_duplicate_in_the_text_wins_whatever_its_case() {
+        assert_eq!(parse(r#"{"mode":"a","Mode":"b","MODE":"c"}"#).unwrap(), json!({"mode": "c"}));
+        assert_eq!(parse(r#"{"MODE":"c","mode":"a"}"#).unwrap(), json!({"mode": "a"}));
+        assert_eq!(parse(r#"{"l":[1,2],"L":[3]}"#).unwrap(), json!({"l": [3]}));
+    }
+
+    #[test]
+    fn an_object_given_twice_is_merged_and_null_leaves_a_text_as_it_is() {
+        let twice =
+            parse(r#"{"ipam":{"type":"a","x":1},"IPAM":{"X":2},"m":"v","m":null,"l":[1],"l":null}"#).unwrap();
+        assert_eq!(twice, json!({"ipam": {"type": "a", "x": 2}, "m": "v", "l": null}));
+    }
+
+    #[test]
+    fn two_letters_beyond_ascii_are_folded_as_in_go_and_no_others() {
+        let value = parse("{\"ma\u{17f}ter\":1,\"lin\u{212a}\":2,\"\u{c4}\":3}").unwrap();
+        assert_eq!(value, json!({"master": 1, "link": 2, "\u{c4}": 3}));
+    }
+
+    #[test]
+    fn a_tree_that_was_not_parsed_here_is_read_in_any_case_too() {
+        let value = json!({"MTU": 9, "linkInContainer": true, "x": null});
+        let fields = Fields::of(&value).unwrap();
+        assert_eq!(fields.int("mtu"), Ok(Some(9)));
+        assert_eq!(fields.flag("linkInContainer"), Ok(true));
+        assert_eq!((fields.given("x"), fields.item("x").is_none()), (Some(&Value::Null), true));
+        assert_eq!(fields.int(&"k".repeat(100)), Ok(None));
+    }
+}

@@ -1,0 +1,125 @@
+//! Differences that are meant: each with the place where it may appear and the reason why.
+
+use serde_json::Value;
+
+use crate::diff::{Difference, STEP};
+
+/// When a difference at an allowed place is the one that was meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum When {
+    /// Whatever the values.
+    Any,
+    /// The reference answers an error with code 999 ("internal", which it gives to all that it does not sort),
+    /// the subject an error with another code.
+    Unsorted,
+    /// The subject alone has something there.
+    OnlySubject,
+    /// The reference alone has something there.
+    OnlyReference,
+    /// The reference answers an error, the subject succeeds.
+    Succeeds,
+    /// The reference succeeds, the subject answers an error with a code.
+    Refuses,
+}
+
+/// One difference that is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Allowance {
+    /// Path as [`crate::diff`] writes it; a step `*` stands for any one step. Everything below it is covered.
+    pub path: &'static str,
+    /// Further condition.
+    pub when: When,
+    /// Why it is meant.
+    pub reason: &'static str,
+}
+
+impl Allowance {
+    /// Whatever differs at or below `path`.
+    pub const fn any(path: &'static str, reason: &'static str) -> Allowance {
+        Allowance { path, when: When::Any, reason }
+    }
+
+    /// True when it covers this difference.
+    pub fn covers(&self, difference: &Difference) -> bool {
+        let mut steps = difference.path.split(STEP);
+        let here =
+            self.path.split(STEP).all(|wanted| steps.next().is_some_and(|s| wanted == "*" || wanted == s));
+        here && self.when.holds(difference)
+    }
+}
+
+impl When {
+    fn holds(self, difference: &Difference) -> bool {
+        let code = |v: &Option<Value>| {
+            v.as_ref().and_then(Value::as_str).and_then(|s| s.strip_prefix("code ")).map(str::to_owned)
+        };
+        let ok = |v: &Option<Value>| v.as_ref().and_then(Value::as_str) == Some("ok");
+        match self {
+            When::Any => true,
+            When::Unsorted => {
+                code(&difference.reference).as_deref() == Some("999") && code(&difference.subject).is_some()
+            }
+            When::OnlySubject => difference.reference.is_none() && difference.subject.is_some(),
+            When::OnlyReference => difference.subject.is_none() && difference.reference.is_some(),
+            When::Succeeds => code(&difference.reference).is_some() && ok(&difference.subject),
+            When::Refuses => ok(&difference.reference) && code(&difference.subject).is_some(),
+        }
+    }
+}
+
+/// What may differ on every row: decisions of the design, not of a configuration.
+pub const EVERYWHERE: &[Allowance] = &[
+    Allowance {
+        path: "*",
+        when: When::Unsorted,
+        reason: "the reference gives 999 to every error that it does not sort; a code of the specification says more",
+    },
+    Allowance {
+        path: "added > pod > interfaces > * > addresses > * > nodad",
+        when: When::OnlySubject,
+        reason: "an IPv6 address is usable when ADD answers: no waiting for the kernel's duplicate address detection",
+    },
+    Allowance {
+        path: "added > pod > interfaces > * > addresses > * > optimistic",
+        when: When::OnlySubject,
+        reason: "an IPv6 address is usable when ADD answers: no waiting for the kernel's duplicate address detection",
+    },
+];
+
+/// The reason why a difference is meant, if it is.
+pub fn reason(difference: &Difference, row: &[Allowance]) -> Option<&'static str> {
+    row.iter()
+        .chain(EVERYWHERE)
+        .find(|allowance| allowance.covers(difference))
+        .map(|allowance| allowance.reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn difference(path: &str, reference: Value, subject: Value) -> Difference {
+        Difference { path: path.into(), reference: Some(reference), subject: Some(subject) }
+    }
+
+    #[test]
+    fn an_allowance_covers_its_place_and_all_below_and_nothing_beside() {
+        let allowance = Allowance::any("added > pod > * > mtu", "why");
+        assert!(allowance.covers(&difference("added > pod > eth0 > mtu > deep", json!(1), json!(2))));
+        assert!(!allowance.covers(&difference("added > pod > eth0", json!(1), json!(2))));
+        assert!(!allowance.covers(&difference("added > pod > eth0 > mac", json!(1), json!(2))));
+    }
+
+    #[test]
+    fn an_unsorted_error_may_become_a_sorted_one_but_never_a_success() {
+        assert!(reason(&difference("add > verdict", json!("code 999"), json!("code 7")), &[]).is_some());
+        assert!(reason(&difference("add > verdict", json!("code 999"), json!("ok")), &[]).is_none());
+        assert!(reason(&difference("add > verdict", json!("code 4"), json!("code 7")), &[]).is_none());
+        assert!(
+            reason(&difference("add > verdict", json!("code 999"), json!("no error object (exit 2)")), &[])
+                .is_none()
+        );
+    }
+}

@@ -1,0 +1,372 @@
+//! Runs one row with one implementation on a stage and takes down everything that can be seen of it; then compares
+//! what two implementations left.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value, json};
+
+use crate::allowance;
+use crate::case::{Case, Expect, Plugin};
+use crate::diff::{self, Difference};
+use crate::implementation::{Answer, Call, CallError, Implementation, Verdict};
+use crate::normal::Normaliser;
+use crate::observe;
+use crate::probe::Probe;
+use crate::stage::{self, MASTER_MACS, Stage, StageError};
+
+/// How long an interface whose DEL was answered may still be seen under another name.
+const AFTERLIFE: Duration = Duration::from_millis(2500);
+
+/// Why a row could not be run to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum RowError {
+    /// The stage failed.
+    #[error(transparent)]
+    Stage(#[from] StageError),
+    /// The implementation could not be called.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// The thread of one side ended in a panic.
+    #[error("the {0} side's thread panicked")]
+    Panic(&'static str),
+}
+
+/// How a row came out.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Differences that nothing allows, and broken expectations, as lines for the report.
+    pub faults: Vec<String>,
+    /// Differences that are meant, with the reason.
+    pub allowed: Vec<(Difference, &'static str)>,
+    /// Verdict of the reference's and of the subject's ADD, with the complaint where there is one.
+    pub adds: [String; 2],
+}
+
+/// Runs a row with both implementations at once, each on its own stage, and compares.
+pub fn run(case: &Case, reference: &Implementation, subject: &Implementation) -> Result<Outcome, RowError> {
+    let (theirs, ours) = thread::scope(|scope| {
+        let theirs = scope.spawn(|| enact(case, reference));
+        let ours = scope.spawn(|| enact(case, subject));
+        (theirs.join(), ours.join())
+    });
+    let theirs = theirs.map_err(|_| RowError::Panic("reference"))??;
+    let ours = ours.map_err(|_| RowError::Panic("subject"))??;
+    Ok(compare(case, &theirs, &ours))
+}
+
+fn compare(case: &Case, theirs: &Record, ours: &Record) -> Outcome {
+    let mut outcome = Outcome { faults: Vec::new(), allowed: Vec::new(), adds: [theirs.add(), ours.add()] };
+    let succeeded = theirs.seen["add"]["verdict"] == "ok";
+    if succeeded != (case.expect == Expect::Success) {
+        outcome.faults.push(format!(
+            "the reference was expected to {:?} here: {}",
+            case.expect,
+            theirs.add()
+        ));
+    }
+    for difference in diff::differences(&theirs.seen, &ours.seen) {
+        match allowance::reason(&difference, &case.allow) {
+            Some(reason) => outcome.allowed.push((difference, reason)),
+            None => outcome.faults.push(line(&difference)),
+        }
+    }
+    if !outcome.faults.is_empty() {
+        outcome.faults.extend(ours.log.iter().map(|log| format!("the subject's daemon: {log}")));
+    }
+    outcome
+}
+
+/// A difference as a line for the report.
+pub fn line(difference: &Difference) -> String {
+    let show = |value: &Option<Value>| value.as_ref().map_or_else(|| "nothing".to_owned(), brief);
+    format!(
+        "{}: reference {}, subject {}",
+        difference.path,
+        show(&difference.reference),
+        show(&difference.subject)
+    )
+}
+
+/// The start of a value: an interface with its sysctls fills a screen.
+fn brief(value: &Value) -> String {
+    let text = value.to_string();
+    match text.char_indices().nth(240) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
+
+/// What was seen of one implementation.
+struct Record {
+    seen: Value,
+    complaint: String,
+    log: Option<String>,
+}
+
+impl Record {
+    fn add(&self) -> String {
+        let verdict = self.seen["add"]["verdict"].as_str().unwrap_or_default();
+        if self.complaint.is_empty() { verdict.to_owned() } else { format!("{verdict} ({})", self.complaint) }
+    }
+}
+
+fn enact(case: &Case, implementation: &Implementation) -> Result<Record, RowError> {
+    let mut stage = Stage::raise()?;
+    stage::ip_batch(&case.node)?;
+    let daemon = implementation.start_daemon()?;
+    let node_before = observe::interfaces()?;
+    let actor = Actor { case, implementation };
+
+    actor.prepare(&mut stage, "pod")?;
+    let attachment = actor.add("pod")?;
+    let mut seen = Map::new();
+    let mut normal = Normaliser::default().with_node(&node_before);
+    actor.look_after_add(&stage, &attachment, &mut seen, &mut normal)?;
+    if attachment.answer.ok() {
+        seen.insert("check".into(), actor.check(&attachment)?);
+        seen.insert("status".into(), json!(actor.plain("STATUS", &attachment)?.to_string()));
+    }
+    actor.look_after_del(&stage, &attachment, &mut seen, &normal)?;
+    stage.remove_pod("pod")?;
+    for probe in &case.probes {
+        let verdict = actor.probe(&mut stage, *probe)?;
+        seen.insert(format!("probe {probe}"), normal.apply(verdict));
+    }
+    let complaint = if attachment.answer.ok() { String::new() } else { attachment.answer.complaint() };
+    let log = daemon.as_ref().map(|daemon| daemon.log());
+    Ok(Record { seen: Value::Object(seen), complaint, log })
+}
+
+/// One ADD of a whole chain.
+struct Attachment {
+    id: String,
+    pod: String,
+    /// The last plugin's answer, or that of the one that failed.
+    answer: Answer,
+    /// What every plugin on the way answered.
+    bodies: Vec<Value>,
+}
+
+/// Plays the runtime for one case: what libcni does with a conflist, step by step.
+struct Actor<'a> {
+    case: &'a Case,
+    implementation: &'a Implementation,
+}
+
+impl Actor<'_> {
+    fn prepare(&self, stage: &mut Stage, pod: &str) -> Result<(), StageError> {
+        stage.add_pod(pod, !self.case.dad)?;
+        stage.in_pod(pod, || {
+            stage::ip_batch(&self.case.pod)?;
+            self.case
+                .sysctls
+                .iter()
+                .try_for_each(|(path, value)| stage::put(&format!("/proc/sys/{path}"), value))
+        })
+    }
+
+    fn call(
+        &self,
+        command: &str,
+        id: &str,
+        pod: &str,
+        plugin: &Plugin,
+        prev: Option<&str>,
+    ) -> Result<Answer, CallError> {
+        let config = with_key(&plugin.config, "prevResult", prev);
+        let netns = Stage::netns_path(pod);
+        let call = Call {
+            command,
+            container_id: id,
+            netns: &netns,
+            ifname: self.case.ifname,
+            args: self.case.args,
+            config: config.as_bytes(),
+        };
+        self.implementation.call(plugin.executable, &call)
+    }
+
+    fn add(&self, pod: &str) -> Result<Attachment, CallError> {
+        let id = format!("contest-{pod}");
+        let mut prev = self.case.prev_result.clone();
+        let mut answer = None;
+        let mut bodies = Vec::new();
+        for plugin in &self.case.plugins {
+            let said = self.call("ADD", &id, pod, plugin, prev.as_deref())?;
+            bodies.push(said.body.clone());
+            let ok = said.ok();
+            prev = Some(said.body.to_string());
+            answer = Some(said);
+            if !ok {
+                break;
+            }
+        }
+        let nothing = Answer { verdict: Verdict::Wordless(None), body: Value::Null, stderr: String::new() };
+        Ok(Attachment { id, pod: pod.to_owned(), answer: answer.unwrap_or(nothing), bodies })
+    }
+
+    fn look_after_add(
+        &self,
+        stage: &Stage,
+        attachment: &Attachment,
+        seen: &mut Map<String, Value>,
+        normal: &mut Normaliser,
+    ) -> Result<(), StageError> {
+        let answer = &attachment.answer;
+        let waiting = stage.in_pod("pod", observe::unusable)?;
+        let pod = stage.in_pod("pod", || observe::settle().and_then(|()| observe::namespace()))?;
+        let interfaces = pod["interfaces"].as_object().cloned().unwrap_or_default();
+        let asked = self.asked();
+        *normal = std::mem::take(normal).with_pod(&interfaces, &asked);
+        for body in &attachment.bodies {
+            *normal = std::mem::take(normal).with_result(body, &asked);
+        }
+        let mut add = json!({
+            "verdict": answer.verdict.to_string(),
+            "plugins reached": attachment.bodies.len(),
+            "addresses not usable at the answer": waiting,
+        });
+        if answer.ok() {
+            add["result"] = answer.body.clone();
+        }
+        seen.insert("add".into(), normal.apply(add));
+        let added = json!({"pod": pod, "node": observe::namespace()?, "files": observe::files()});
+        seen.insert("added".into(), normal.apply(added));
+        Ok(())
+    }
+
+    /// Texts in which a MAC is no accident.
+    fn asked(&self) -> String {
+        let configs: Vec<&str> = self.case.plugins.iter().map(|p| p.config.as_str()).collect();
+        let setup = [self.case.pod.join(" "), self.case.node.join(" ")].join(" ");
+        let node: Vec<&str> = MASTER_MACS.iter().flat_map(|(_, mac, wire)| [*mac, *wire]).collect();
+        [configs.join(" "), self.case.args.to_owned(), setup, node.join(" ")].join(" ")
+    }
+
+    fn check(&self, attachment: &Attachment) -> Result<Value, CallError> {
+        let result = attachment.answer.body.to_string();
+        let mut verdicts = Map::new();
+        for plugin in &self.case.plugins {
+            let said = self.call("CHECK", &attachment.id, &attachment.pod, plugin, Some(&result))?;
+            verdicts.insert(plugin.executable.to_owned(), json!(said.verdict.to_string()));
+        }
+        Ok(Value::Object(verdicts))
+    }
+
+    fn plain(&self, command: &str, attachment: &Attachment) -> Result<Verdict, CallError> {
+        let Some(first) = self.case.plugins.first() else { return Ok(Verdict::Success) };
+        Ok(self.call(command, &attachment.id, &attachment.pod, first, None)?.verdict)
+    }
+
+    fn del(&self, attachment: &Attachment) -> Result<Value, CallError> {
+        let result = attachment.answer.ok().then(|| attachment.answer.body.to_string());
+        let mut verdicts = Map::new();
+        for plugin in self.case.plugins.iter().rev() {
+            let said = self.call("DEL", &attachment.id, &attachment.pod, plugin, result.as_deref())?;
+            verdicts.insert(plugin.executable.to_owned(), json!(said.verdict.to_string()));
+        }
+        Ok(Value::Object(verdicts))
+    }
+
+    fn look_after_del(
+        &self,
+        stage: &Stage,
+        attachment: &Attachment,
+        seen: &mut Map<String, Value>,
+        normal: &Normaliser,
+    ) -> Result<(), RowError> {
+        let before = stage.in_pod("pod", observe::interfaces)?;
+        seen.insert("del".into(), self.del(attachment)?);
+        seen.insert("at del's answer".into(), stage.in_pod("pod", || silence(self.case.ifname))?);
+        stage.in_pod("pod", || wait_for_burial(&before, &attachment.id))?;
+        seen.insert("del again".into(), self.del(attachment)?);
+        let removed = json!({
+            "pod": stage.in_pod("pod", observe::namespace)?,
+            "node": observe::namespace()?,
+            "files": observe::files(),
+        });
+        seen.insert("removed".into(), normal.apply(removed));
+        Ok(())
+    }
+
+    fn probe(&self, stage: &mut Stage, probe: Probe) -> Result<Value, RowError> {
+        let pod = format!("pod-{}", probe.to_string().replace(' ', "-"));
+        self.prepare(stage, &pod)?;
+        let attachment = self.add(&pod)?;
+        let mut seen = Map::new();
+        seen.insert("add".into(), json!(attachment.answer.verdict.to_string()));
+        if attachment.answer.ok() {
+            let harmed = stage.in_pod(&pod, || probe.inflict(self.case.ifname, &attachment.id))?;
+            seen.insert("something to harm".into(), json!(harmed));
+            let found =
+                if probe == Probe::Collect { self.collect(&attachment)? } else { self.check(&attachment)? };
+            seen.insert("found".into(), found);
+        }
+        seen.insert("del".into(), self.del(&attachment)?);
+        stage.remove_pod(&pod)?;
+        Ok(Value::Object(seen))
+    }
+
+    /// GC of the first plugin: with the attachment on the list, then with an empty one.
+    fn collect(&self, attachment: &Attachment) -> Result<Value, CallError> {
+        let Some(first) = self.case.plugins.first() else { return Ok(Value::Null) };
+        let listed = json!([{"containerID": attachment.id, "ifname": self.case.ifname}]).to_string();
+        let mut seen = Map::new();
+        for (name, list) in [("listed", listed.as_str()), ("not listed", "[]")] {
+            let config = with_key(&first.config, "cni.dev/valid-attachments", Some(list));
+            let plugin = Plugin { executable: first.executable, config };
+            let said = self.call("GC", "", "", &plugin, None)?;
+            seen.insert(name.into(), json!({"verdict": said.verdict.to_string(), "files": observe::files()}));
+        }
+        Ok(Value::Object(seen))
+    }
+}
+
+/// What surface.md promises for DEL's answer: the name is free, nobody answers for the addresses.
+fn silence(ifname: &str) -> Result<Value, StageError> {
+    let interfaces = observe::interfaces()?;
+    let speaking: Vec<&String> = interfaces
+        .iter()
+        .filter(|(name, _)| *name != "lo")
+        .flat_map(|(_, interface)| {
+            interface["addresses"].as_object().into_iter().flatten().map(|(text, _)| text)
+        })
+        .collect();
+    Ok(json!({"name free": !interfaces.contains_key(ifname), "addresses": speaking}))
+}
+
+/// Waits until no interface is left that came to be while DEL was answered (one that was renamed to die), and its
+/// addresses are free.
+fn wait_for_burial(before: &Map<String, Value>, id: &str) -> Result<(), StageError> {
+    let deadline = Instant::now() + AFTERLIFE;
+    while Instant::now() < deadline {
+        let renamed = observe::interfaces()?.keys().any(|name| !before.contains_key(name));
+        if !renamed && !observe::files().to_string().contains(id) {
+            break;
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
+
+/// The configuration with one more key, put in as text right behind the opening brace.
+fn with_key(config: &str, key: &str, value: Option<&str>) -> String {
+    let (Some(value), Some(brace)) = (value, config.find('{')) else { return config.to_owned() };
+    let rest = config[brace + 1..].trim_start();
+    let comma = if rest.starts_with('}') { "" } else { "," };
+    format!("{}{{\"{key}\":{value}{comma}{rest}", &config[..brace])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_added_without_touching_the_rest() {
+        assert_eq!(with_key(" {\"a\":1,\"A\":2}", "k", Some("[]")), " {\"k\":[],\"a\":1,\"A\":2}");
+        assert_eq!(with_key("{ }", "k", Some("1")), "{\"k\":1}");
+        assert_eq!(with_key("{}", "k", None), "{}");
+        assert_eq!(with_key("no object", "k", Some("1")), "no object");
+    }
+}

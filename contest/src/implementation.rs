@@ -1,0 +1,265 @@
+//! One set of CNI plugins under judgement, and how it is called: exactly as libcni does it, through executables,
+//! environment, standard input and output. Nothing of any implementation's inside is known here.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::process::{self, RunError};
+use crate::stage::PROPS;
+
+const CALL_LIMIT: Duration = Duration::from_secs(45);
+const DAEMON_START_LIMIT: Duration = Duration::from_secs(10);
+const RUN_DIR: &str = "/run/fairlead";
+const STATE_DIR: &str = "/var/lib/fairlead";
+
+/// A directory of plugin executables, with what they need beside them.
+#[derive(Debug, Clone)]
+pub struct Implementation {
+    /// `reference` or `subject`, as it stands in the tables.
+    pub role: &'static str,
+    /// Where its executables lie.
+    pub dir: PathBuf,
+    /// Where plugins are taken from that it does not have itself.
+    pub fallback: Option<PathBuf>,
+    /// A `fairleadd` to be run on each of its stages.
+    pub daemon: Option<PathBuf>,
+}
+
+/// Why an implementation could not be called at all.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// There is no such executable.
+    #[error("the {role} has no plugin {plugin} in {dir}")]
+    NoPlugin {
+        /// Which implementation.
+        role: &'static str,
+        /// The plugin's name.
+        plugin: String,
+        /// Where it was looked for.
+        dir: PathBuf,
+    },
+    /// It could not be started.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// The daemon did not come up.
+    #[error("the daemon {program} ended or did not listen within {} s; its log: {log}", DAEMON_START_LIMIT.as_secs())]
+    Daemon {
+        /// The program.
+        program: PathBuf,
+        /// The end of its log.
+        log: String,
+    },
+    /// Its files could not be made.
+    #[error("{path}: {source}")]
+    File {
+        /// Which file.
+        path: String,
+        /// Why not.
+        source: std::io::Error,
+    },
+}
+
+/// One call's environment and input.
+#[derive(Debug, Clone, Default)]
+pub struct Call<'a> {
+    /// `CNI_COMMAND`
+    pub command: &'a str,
+    /// `CNI_CONTAINERID`; empty: not set.
+    pub container_id: &'a str,
+    /// `CNI_NETNS`; empty: not set.
+    pub netns: &'a str,
+    /// `CNI_IFNAME`; empty: not set.
+    pub ifname: &'a str,
+    /// `CNI_ARGS`; empty: not set.
+    pub args: &'a str,
+    /// Standard input.
+    pub config: &'a [u8],
+}
+
+/// How a call ended, as a runtime sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// Exit status 0.
+    Success,
+    /// An error object with this code.
+    Error(u64),
+    /// A failure without an error object on standard output.
+    Wordless(Option<i32>),
+    /// No end within the time limit.
+    Hung,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Verdict::Success => f.write_str("ok"),
+            Verdict::Error(code) => write!(f, "code {code}"),
+            Verdict::Wordless(Some(status)) => write!(f, "no error object (exit {status})"),
+            Verdict::Wordless(None) => f.write_str("no error object (killed)"),
+            Verdict::Hung => write!(f, "no answer in {} s", CALL_LIMIT.as_secs()),
+        }
+    }
+}
+
+/// What came back.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// How it ended.
+    pub verdict: Verdict,
+    /// Standard output as JSON; null when there was none.
+    pub body: Value,
+    /// Standard error.
+    pub stderr: String,
+}
+
+impl Answer {
+    /// True when the call succeeded.
+    pub fn ok(&self) -> bool {
+        self.verdict == Verdict::Success
+    }
+
+    /// The error's sentence and details, or standard error where there is none.
+    pub fn complaint(&self) -> String {
+        let field = |name| self.body.get(name).and_then(Value::as_str).unwrap_or_default();
+        match (field("msg"), field("details")) {
+            ("", _) => self.stderr.trim().to_owned(),
+            (msg, "") => msg.to_owned(),
+            (msg, details) => format!("{msg}: {details}"),
+        }
+    }
+}
+
+impl Implementation {
+    /// Calls one of its plugins from the current stage.
+    pub fn call(&self, plugin: &str, call: &Call<'_>) -> Result<Answer, CallError> {
+        let mut command = Command::new(self.find(plugin)?);
+        command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("CNI_PATH", self.cni_path());
+        for (key, value) in [
+            ("CNI_COMMAND", call.command),
+            ("CNI_CONTAINERID", call.container_id),
+            ("CNI_NETNS", call.netns),
+            ("CNI_IFNAME", call.ifname),
+            ("CNI_ARGS", call.args),
+        ] {
+            if !value.is_empty() {
+                command.env(key, value);
+            }
+        }
+        if self.daemon.is_some() {
+            command.env("FAIRLEAD_SOCKET", format!("{RUN_DIR}/fairlead.sock"));
+            command.env("FAIRLEAD_STATE_DIR", STATE_DIR);
+        }
+        let output = process::run(&mut command, call.config, CALL_LIMIT)?;
+        Ok(judge(&output))
+    }
+
+    fn find(&self, plugin: &str) -> Result<PathBuf, CallError> {
+        let places = [Some(&self.dir), self.fallback.as_ref()];
+        places.into_iter().flatten().map(|dir| dir.join(plugin)).find(|path| path.exists()).ok_or_else(|| {
+            CallError::NoPlugin { role: self.role, plugin: plugin.to_owned(), dir: self.dir.clone() }
+        })
+    }
+
+    /// True when it brings this plugin itself.
+    pub fn has(&self, plugin: &str) -> bool {
+        self.dir.join(plugin).exists()
+    }
+
+    fn cni_path(&self) -> String {
+        match &self.fallback {
+            Some(fallback) => format!("{}:{}", self.dir.display(), fallback.display()),
+            None => self.dir.display().to_string(),
+        }
+    }
+
+    /// Starts its daemon, where it has one, on the current stage.
+    pub fn start_daemon(&self) -> Result<Option<Daemon>, CallError> {
+        self.daemon
+            .as_deref()
+            .map(|program| Daemon::start(program, &self.dir, self.fallback.as_deref()))
+            .transpose()
+    }
+}
+
+fn judge(output: &process::Output) -> Answer {
+    let body: Value = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
+    let code = body.get("code").and_then(Value::as_u64);
+    let verdict = match (output.timed_out, output.status, code) {
+        (true, ..) => Verdict::Hung,
+        (_, Some(0), _) => Verdict::Success,
+        (_, Some(_), Some(code)) => Verdict::Error(code),
+        (_, status, _) => Verdict::Wordless(status),
+    };
+    Answer { verdict, body, stderr: String::from_utf8_lossy(&output.stderr).into_owned() }
+}
+
+/// A daemon on a stage; it is killed with its guard.
+#[derive(Debug)]
+pub struct Daemon {
+    child: Child,
+}
+
+impl Daemon {
+    fn start(program: &Path, dir: &Path, fallback: Option<&Path>) -> Result<Daemon, CallError> {
+        let log = format!("{PROPS}/daemon.log");
+        let net_d = format!("{PROPS}/net.d");
+        let file = |path: &str| {
+            let path = path.to_owned();
+            move |source| CallError::File { path, source }
+        };
+        fs::create_dir_all(&net_d).map_err(file(&net_d))?;
+        let out = File::create(&log).map_err(file(&log))?;
+        let err = out.try_clone().map_err(file(&log))?;
+        let child = Command::new(program)
+            .args(["run", "--run-dir", RUN_DIR, "--state-dir", STATE_DIR])
+            .env("CNI_CONF_DIR", &net_d)
+            .env("CNI_PLUGIN_DIR", fallback.unwrap_or(dir))
+            .stdin(Stdio::null())
+            .stdout(out)
+            .stderr(err)
+            .spawn()
+            .map_err(file(&program.display().to_string()))?;
+        let mut daemon = Daemon { child };
+        daemon.wait_until_listening(program, &log)?;
+        Ok(daemon)
+    }
+
+    fn wait_until_listening(&mut self, program: &Path, log: &str) -> Result<(), CallError> {
+        let socket = format!("{RUN_DIR}/fairlead.sock");
+        let deadline = Instant::now() + DAEMON_START_LIMIT;
+        while UnixStream::connect(&socket).is_err() {
+            let ended = self.child.try_wait().is_ok_and(|status| status.is_some());
+            if ended || Instant::now() > deadline {
+                return Err(CallError::Daemon { program: program.to_owned(), log: tail(log) });
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    /// The end of its log on the current stage, for a report.
+    pub fn log(&self) -> String {
+        tail(&format!("{PROPS}/daemon.log"))
+    }
+}
+
+fn tail(path: &str) -> String {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(12)..].join("\n")
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // Already ended is as good as killed; its zombie is collected either way.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}

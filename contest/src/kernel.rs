@@ -1,0 +1,56 @@
+//! What the running kernel can make, found out by trying. Rows that need more are told by name, never passed over.
+
+use std::fmt;
+
+use crate::stage::{self, Stage, StageError};
+
+/// A kind of link that a row needs and that not every kernel has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// `ipvlan`
+    Ipvlan,
+    /// `vlan`
+    Vlan,
+    /// `dummy`
+    Dummy,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 3] = [Kind::Ipvlan, Kind::Vlan, Kind::Dummy];
+
+    fn creation(self) -> &'static str {
+        match self {
+            Kind::Ipvlan => "link add link eth1 name probe0 type ipvlan",
+            Kind::Vlan => "link add link eth1 name probe0 type vlan id 7",
+            Kind::Dummy => "link add name probe0 type dummy",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Kind::Ipvlan => "ipvlan",
+            Kind::Vlan => "vlan",
+            Kind::Dummy => "dummy",
+        })
+    }
+}
+
+/// The kinds that this kernel makes. Tries each on a stage of its own; call it on a thread made for it.
+pub fn probe() -> Result<Vec<Kind>, StageError> {
+    let stage = Stage::raise()?;
+    let made = Kind::ALL.into_iter().filter(|kind| makes(*kind)).collect();
+    drop(stage);
+    Ok(made)
+}
+
+fn makes(kind: Kind) -> bool {
+    let made = stage::ip(kind.creation()).is_ok();
+    if made {
+        // The next kind is tried under the same name.
+        stage::ip("link del probe0").ok();
+    }
+    made
+}

@@ -1,0 +1,25 @@
+//! Behaviour cases for CNI plugins that take the implementation as an argument: the same cases judge the reference
+//! plugins, Fairlead, and any other that is named by its directory.
+//!
+//! Three parts: the equality [`table`] (reference and subject side by side, everything that can be seen of them
+//! compared), the cases of the specification ([`spec`]), and both at once on one host-local directory
+//! ([`shared_store`]). Everything happens in mount, process and network namespaces that die with the program
+//! ([`stage`]); the host's own interfaces and files are never touched.
+
+#![forbid(unsafe_code)]
+
+pub mod allowance;
+pub mod case;
+pub mod diff;
+pub mod equality;
+pub mod implementation;
+pub mod kernel;
+pub mod normal;
+pub mod observe;
+pub mod probe;
+pub mod process;
+pub mod report;
+pub mod shared_store;
+pub mod spec;
+pub mod stage;
+pub mod table;

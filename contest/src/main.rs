@@ -1,0 +1,24 @@
+//! `fairlead-contest`: judges a directory of CNI plugins beside the reference plugins.
+//!
+//! Starts itself again in mount and process namespaces of its own, so that whatever a case leaves behind, even when
+//! the program is killed, dies with it.
+
+#![forbid(unsafe_code)]
+
+use std::io::Write;
+use std::process::ExitCode;
+
+mod arena;
+mod schedule;
+
+fn main() -> ExitCode {
+    match schedule::run() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            // Nothing is left to be told that to, when standard error is gone too.
+            writeln!(std::io::stderr(), "fairlead-contest: {error}").ok();
+            ExitCode::from(2)
+        }
+    }
+}

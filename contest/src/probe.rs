@@ -1,0 +1,93 @@
+//! What is done to an attachment before CHECK looks at it, and garbage collection: each on a fresh attachment.
+
+use std::fmt;
+use std::fs;
+
+use serde_json::Value;
+
+use crate::observe;
+use crate::stage::{self, StageError};
+
+/// One way to harm an attachment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Probe {
+    /// Its first address is removed.
+    Address,
+    /// The first route through a gateway is removed.
+    Route,
+    /// The interface is set down.
+    Down,
+    /// The interface is removed.
+    Link,
+    /// Its allocation file is removed.
+    Allocation,
+    /// The interface's MTU is changed.
+    Mtu,
+    /// Nothing is harmed: GC with the attachment on its list, then with an empty list.
+    Collect,
+}
+
+/// The ones that every network with addresses can be put to.
+pub const HARMS: [Probe; 6] =
+    [Probe::Address, Probe::Route, Probe::Down, Probe::Link, Probe::Allocation, Probe::Mtu];
+
+impl fmt::Display for Probe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Probe::Address => "address gone",
+            Probe::Route => "route gone",
+            Probe::Down => "link down",
+            Probe::Link => "link gone",
+            Probe::Allocation => "allocation gone",
+            Probe::Mtu => "mtu changed",
+            Probe::Collect => "gc",
+        })
+    }
+}
+
+impl Probe {
+    /// Does the harm, inside the pod's namespace. `false` when there was nothing to harm.
+    pub fn inflict(self, ifname: &str, container_id: &str) -> Result<bool, StageError> {
+        match self {
+            Probe::Address => remove_address(ifname),
+            Probe::Route => remove_route(ifname),
+            Probe::Down => stage::ip(&format!("link set {ifname} down")).map(|_| true),
+            Probe::Link => stage::ip(&format!("link del {ifname}")).map(|_| true),
+            Probe::Mtu => stage::ip(&format!("link set {ifname} mtu 1300")).map(|_| true),
+            Probe::Allocation => Ok(remove_allocation(container_id)),
+            Probe::Collect => Ok(true),
+        }
+    }
+}
+
+fn remove_address(ifname: &str) -> Result<bool, StageError> {
+    let interfaces = observe::interfaces()?;
+    let order =
+        interfaces.get(ifname).and_then(|i| i["address order"].as_array()).cloned().unwrap_or_default();
+    let Some(first) = order.first().and_then(Value::as_str) else { return Ok(false) };
+    stage::ip(&format!("addr del {first} dev {ifname}")).map(|_| true)
+}
+
+fn remove_route(ifname: &str) -> Result<bool, StageError> {
+    for family in ["-4", "-6"] {
+        let routes: Vec<Value> =
+            serde_json::from_str(&stage::ip(&format!("-j {family} route show dev {ifname}"))?)
+                .unwrap_or_default();
+        let via = routes.iter().find(|route| route.get("gateway").is_some());
+        if let Some(dst) = via.and_then(|route| route["dst"].as_str()) {
+            return stage::ip(&format!("{family} route del {dst} dev {ifname}")).map(|_| true);
+        }
+    }
+    Ok(false)
+}
+
+fn remove_allocation(container_id: &str) -> bool {
+    let Value::Object(files) = observe::files() else { return false };
+    let mut removed = false;
+    for (path, file) in files {
+        if file["content"].as_str().is_some_and(|content| content.starts_with(container_id)) {
+            removed |= fs::remove_file(path).is_ok();
+        }
+    }
+    removed
+}

@@ -1,0 +1,91 @@
+//! CHECK.
+
+use serde_json::{Value, json};
+
+use super::{Finding, POD, SpecCase, World, network};
+use crate::equality::RowError;
+use crate::stage;
+
+const SECTION: &str = "spec: CHECK";
+
+pub(super) const CASES: &[SpecCase] = &[
+    SpecCase { section: SECTION, name: "check_after_add_succeeds", judge: fresh },
+    SpecCase { section: SECTION, name: "check_below_0_4_is_code_1", judge: below_0_4 },
+    SpecCase { section: SECTION, name: "check_without_prev_result_fails", judge: without_prev_result },
+    SpecCase { section: SECTION, name: "check_of_a_container_never_added_fails", judge: never_added },
+    SpecCase { section: SECTION, name: "check_sees_that_the_interface_is_gone", judge: link_gone },
+    SpecCase { section: SECTION, name: "check_sees_that_an_address_is_gone", judge: address_gone },
+    SpecCase { section: SECTION, name: "check_sees_that_a_route_is_gone", judge: route_gone },
+    SpecCase { section: SECTION, name: "check_changes_nothing", judge: changes_nothing },
+    SpecCase {
+        section: SECTION,
+        name: "check_takes_a_prev_result_with_more_interfaces",
+        judge: more_interfaces,
+    },
+];
+
+/// An attachment and the configuration with which it is checked.
+fn attached(world: &World<'_>) -> Result<(Value, Finding), RowError> {
+    let mut config = network("1.0.0", &json!({}));
+    let added = world.call("ADD", &config)?;
+    config["prevResult"] = added.body.clone();
+    Ok((config, Finding::success(&added)))
+}
+
+fn fresh(world: &mut World<'_>) -> Result<Finding, RowError> {
+    let (config, add) = attached(world)?;
+    Ok(Finding::all([add, Finding::success(&world.call("CHECK", &config)?)]))
+}
+
+fn below_0_4(world: &mut World<'_>) -> Result<Finding, RowError> {
+    let config = network("0.3.1", &json!({}));
+    let add = Finding::success(&world.call("ADD", &config)?);
+    Ok(Finding::all([add, Finding::code(&world.call("CHECK", &config)?, &[1])]))
+}
+
+fn without_prev_result(world: &mut World<'_>) -> Result<Finding, RowError> {
+    let (mut config, add) = attached(world)?;
+    config["prevResult"] = Value::Null;
+    Ok(Finding::all([add, Finding::error(&world.call("CHECK", &config)?)]))
+}
+
+fn never_added(world: &mut World<'_>) -> Result<Finding, RowError> {
+    let (config, add) = attached(world)?;
+    Ok(Finding::all([add, Finding::error(&world.call_as("CHECK", "contest-2", "eth7", &config)?)]))
+}
+
+fn harmed(world: &World<'_>, command: &str) -> Result<Finding, RowError> {
+    let (config, add) = attached(world)?;
+    world.stage.in_pod(POD, || stage::ip(command))?;
+    Ok(Finding::all([add, Finding::error(&world.call("CHECK", &config)?)]))
+}
+
+fn link_gone(world: &mut World<'_>) -> Result<Finding, RowError> {
+    harmed(world, "link del eth0")
+}
+
+fn address_gone(world: &mut World<'_>) -> Result<Finding, RowError> {
+    harmed(world, "addr flush dev eth0 scope global")
+}
+
+fn route_gone(world: &mut World<'_>) -> Result<Finding, RowError> {
+    harmed(world, "route del default dev eth0")
+}
+
+fn changes_nothing(world: &mut World<'_>) -> Result<Finding, RowError> {
+    let (config, add) = attached(world)?;
+    let look =
+        || world.stage.in_pod(POD, || crate::observe::settle().and_then(|()| crate::observe::namespace()));
+    let before = (look()?, crate::observe::files());
+    let check = Finding::success(&world.call("CHECK", &config)?);
+    let same = before == (look()?, crate::observe::files());
+    Ok(Finding::all([add, check]).and(same, "the pod or the files differ after it"))
+}
+
+fn more_interfaces(world: &mut World<'_>) -> Result<Finding, RowError> {
+    let (mut config, add) = attached(world)?;
+    if let Some(interfaces) = config["prevResult"]["interfaces"].as_array_mut() {
+        interfaces.push(json!({"name": "veth1234", "mac": "02:00:5e:00:09:09"}));
+    }
+    Ok(Finding::all([add, Finding::success(&world.call("CHECK", &config)?)]))
+}

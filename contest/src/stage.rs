@@ -1,0 +1,203 @@
+//! A private world for one implementation and one case: a "node" network namespace with masters to build on, pods
+//! beside it, and empty `/run` and `/var/lib` of its own.
+//!
+//! Two stages are alike to the last MAC, index and path, so what two implementations leave on them can be compared
+//! word for word. A stage belongs to the thread that raised it and dies with it: nothing is mounted, created or
+//! named outside. It never looks at the namespace that the program was started in.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::process::Command;
+use std::time::Duration;
+
+use nix::mount::{MsFlags, mount, umount};
+use nix::sched::{CloneFlags, setns, unshare};
+
+use crate::process::{self, RunError};
+
+/// MAC of the masters on every stage; the pods' wire ends differ in the last byte.
+pub const MASTER_MACS: [(&str, &str, &str); 4] = [
+    ("eth0", "02:00:5e:00:00:01", "02:00:5e:00:00:81"),
+    ("eth1", "02:00:5e:00:00:02", "02:00:5e:00:00:82"),
+    ("small0", "02:00:5e:00:00:03", "02:00:5e:00:00:83"),
+    ("dev0", "02:00:5e:00:00:04", "02:00:5e:00:00:84"),
+];
+
+/// Where stage files lie (resolv.conf for host-local and the like); the same on every stage.
+pub const PROPS: &str = "/run/contest";
+
+/// Why a stage could not be set up or looked at.
+#[derive(Debug, thiserror::Error)]
+pub enum StageError {
+    /// A system call on the stage failed.
+    #[error("the stage can't {what}: {source}")]
+    System {
+        /// What was being done.
+        what: String,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// A program that the stage needs could not be run.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// `ip` refused a command.
+    #[error("ip {command}: {stderr}")]
+    Ip {
+        /// Its arguments.
+        command: String,
+        /// What it said.
+        stderr: String,
+    },
+    /// No pod of this name was made.
+    #[error("the stage has no pod {0}")]
+    NoPod(String),
+}
+
+fn system<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> StageError {
+    let what = what.into();
+    move |e| StageError::System { what, source: e.into() }
+}
+
+/// One implementation's world.
+#[derive(Debug)]
+pub struct Stage {
+    node: File,
+    pods: BTreeMap<String, File>,
+}
+
+impl Stage {
+    /// Moves the calling thread into a new world and furnishes it. The thread can't come back: give it one of its
+    /// own and let it end with the case.
+    pub fn raise() -> Result<Stage, StageError> {
+        unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWNET)
+            .map_err(system("leave the host's namespaces"))?;
+        for (fstype, target) in [("tmpfs", "/run"), ("tmpfs", "/var/lib"), ("sysfs", "/sys")] {
+            mount(Some(fstype), target, Some(fstype), MsFlags::empty(), None::<&str>)
+                .map_err(system(format!("mount {target}")))?;
+        }
+        for dir in ["/run/netns", "/run/lock", PROPS] {
+            fs::create_dir_all(dir).map_err(system(format!("make {dir}")))?;
+        }
+        let stage = Stage { node: own_netns()?, pods: BTreeMap::new() };
+        stage.furnish()?;
+        crate::observe::settle()?;
+        Ok(stage)
+    }
+
+    fn furnish(&self) -> Result<(), StageError> {
+        // Without this the masters' own link-local addresses appear at a time of their own choosing.
+        put("/proc/sys/net/ipv6/conf/default/accept_dad", "0")?;
+        let mut lines = vec!["link set lo up".to_owned()];
+        for (name, mac, wire_mac) in MASTER_MACS {
+            let wire = format!("{name}.wire");
+            lines
+                .push(format!("link add {name} address {mac} type veth peer name {wire} address {wire_mac}"));
+            lines.push(format!("link set {wire} up"));
+        }
+        lines.push("link set small0 mtu 1400".into());
+        for name in ["eth0", "eth1", "small0"] {
+            lines.push(format!("link set {name} up"));
+        }
+        lines.push("addr add 192.0.2.10/24 dev eth0".into());
+        lines.push("route add default via 192.0.2.1 dev eth0".into());
+        ip_batch(&lines)?;
+        put(&format!("{PROPS}/resolv.conf"), RESOLV_CONF)
+    }
+
+    /// Makes a pod: a network namespace with nothing but `lo`, held at `/run/netns/<name>`. With `settled` the
+    /// kernel gives its link-local addresses at once, so that they need not be waited for.
+    pub fn add_pod(&mut self, name: &str, settled: bool) -> Result<(), StageError> {
+        let path = Stage::netns_path(name);
+        File::create(&path).map_err(system(format!("make {path}")))?;
+        unshare(CloneFlags::CLONE_NEWNET).map_err(system(format!("make the pod {name}")))?;
+        let made = own_netns().and_then(|pod| {
+            mount(
+                Some("/proc/thread-self/ns/net"),
+                path.as_str(),
+                None::<&str>,
+                MsFlags::MS_BIND,
+                None::<&str>,
+            )
+            .map_err(system(format!("hold {path}")))?;
+            if settled {
+                put("/proc/sys/net/ipv6/conf/default/accept_dad", "0")?;
+            }
+            Ok(pod)
+        });
+        self.return_to_node()?;
+        self.pods.insert(name.to_owned(), made?);
+        Ok(())
+    }
+
+    /// Takes a pod away as a runtime does: its path goes, and with the last reference the namespace.
+    pub fn remove_pod(&mut self, name: &str) -> Result<(), StageError> {
+        self.pods.remove(name);
+        let path = Stage::netns_path(name);
+        umount(path.as_str()).map_err(system(format!("release {path}")))?;
+        fs::remove_file(&path).map_err(system(format!("remove {path}")))
+    }
+
+    /// `CNI_NETNS` of a pod.
+    pub fn netns_path(pod: &str) -> String {
+        format!("/run/netns/{pod}")
+    }
+
+    /// Does `work` inside a pod's network namespace.
+    pub fn in_pod<T>(
+        &self,
+        name: &str,
+        work: impl FnOnce() -> Result<T, StageError>,
+    ) -> Result<T, StageError> {
+        let pod = self.pods.get(name).ok_or_else(|| StageError::NoPod(name.to_owned()))?;
+        setns(pod, CloneFlags::CLONE_NEWNET).map_err(system(format!("enter the pod {name}")))?;
+        let done = work();
+        self.return_to_node()?;
+        done
+    }
+
+    fn return_to_node(&self) -> Result<(), StageError> {
+        setns(&self.node, CloneFlags::CLONE_NEWNET).map_err(system("return to the node"))
+    }
+}
+
+/// Runs `ip` in the current namespace.
+pub fn ip(arguments: &str) -> Result<String, StageError> {
+    let out = process::run(Command::new("ip").args(arguments.split(' ')), b"", Duration::from_secs(20))?;
+    if out.status == Some(0) {
+        return Ok(String::from_utf8_lossy(&out.stdout).into_owned());
+    }
+    Err(StageError::Ip {
+        command: arguments.to_owned(),
+        stderr: String::from_utf8_lossy(&out.stderr).into_owned(),
+    })
+}
+
+/// Runs many `ip` commands in one process; stops at the first that fails.
+pub fn ip_batch(lines: &[String]) -> Result<(), StageError> {
+    if lines.is_empty() {
+        return Ok(());
+    }
+    let input = lines.join("\n");
+    let out =
+        process::run(Command::new("ip").args(["-batch", "-"]), input.as_bytes(), Duration::from_secs(20))?;
+    if out.status == Some(0) {
+        return Ok(());
+    }
+    Err(StageError::Ip {
+        command: lines.join("; "),
+        stderr: String::from_utf8_lossy(&out.stderr).into_owned(),
+    })
+}
+
+fn own_netns() -> Result<File, StageError> {
+    File::open("/proc/thread-self/ns/net").map_err(system("open its own network namespace"))
+}
+
+/// Writes a file, of `/proc/sys` or of the stage.
+pub fn put(path: &str, content: &str) -> Result<(), StageError> {
+    fs::write(path, content).map_err(system(format!("write {path}")))
+}
+
+const RESOLV_CONF: &str = "# as a node has it\nnameserver 192.0.2.53\nnameserver 2001:db8::53\n\
+                           domain example.org\nsearch a.example.org b.example.org\noptions ndots:2 timeout:1\n";

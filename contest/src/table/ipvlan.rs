@@ -1,0 +1,82 @@
+//! ipvlan: modes, chained masters. Needs a kernel with ipvlan.
+
+use serde_json::json;
+
+use super::network;
+use crate::case::Case;
+use crate::kernel::Kind;
+use crate::probe::HARMS;
+
+pub(super) fn rows() -> Vec<Case> {
+    let mut rows: Vec<Case> = ["l2", "l3", "l3s"]
+        .into_iter()
+        .map(|mode| Case::new(format!("ipvlan {mode}"), "ipvlan", &network("ipvlan", &json!({"mode": mode}))))
+        .collect();
+    let before = json!({"cniVersion": "1.0.0", "interfaces": [{"name": "eth1"}],
+        "ips": [{"address": "10.9.9.9/24", "gateway": "10.9.9.1", "interface": 0}],
+            "routes": [{"dst": "0.0.0.0/0"}]});
+    rows.extend([
+        Case::new("ipvlan, mode absent", "ipvlan", &network("ipvlan", &json!({}))).probing(&HARMS),
+        Case::new("ipvlan, mtu 1300", "ipvlan", &network("ipvlan", &json!({"mtu": 1300}))),
+        Case::new("ipvlan, master absent", "ipvlan", &network("ipvlan", &json!({"master": null}))),
+        Case::new(
+            "ipvlan, two families",
+            "ipvlan",
+            &network(
+                "ipvlan",
+                &json!({"ipam": {"type": "host-local",
+            "ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00:1::/64"}]],
+            "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]}}),
+            ),
+        )
+        .with_dad(),
+        Case::new(
+            "ipvlan, master and addresses of prevResult",
+            "ipvlan",
+            &network("ipvlan", &json!({"master": null, "ipam": null})),
+        )
+        .after(&before),
+        Case::new(
+            "ipvlan, master of prevResult, addresses of its own",
+            "ipvlan",
+            &network("ipvlan", &json!({"master": null})),
+        )
+        .after(&before),
+        Case::new(
+            "ipvlan, prevResult with two interfaces",
+            "ipvlan",
+            &network("ipvlan", &json!({"master": null})),
+        )
+        .after(&json!({"cniVersion": "1.0.0", "interfaces": [{"name": "eth1"}, {"name": "small0"}]}))
+        .fails(),
+        Case::new("ipvlan, ipam {}", "ipvlan", &network("ipvlan", &json!({"ipam": {}}))).fails(),
+        Case::new("ipvlan, unknown mode", "ipvlan", &network("ipvlan", &json!({"mode": "l4"}))).fails(),
+        Case::new("ipvlan, unknown master", "ipvlan", &network("ipvlan", &json!({"master": "nowhere0"})))
+            .fails(),
+        Case::new(
+            "ipvlan, mtu above the parent's",
+            "ipvlan",
+            &network(
+                "ipvlan",
+                &json!({"master": "small0",
+            "mtu": 1500}),
+            ),
+        )
+        .refused("K24: an MTU above the parent's is a clear error; the reference's ipvlan takes it"),
+        Case::new(
+            "ipvlan, linkInContainer",
+            "ipvlan",
+            &network(
+                "ipvlan",
+                &json!({"master": "inner0",
+            "linkInContainer": true}),
+            ),
+        )
+        .in_pod(
+            "link add inner0 address 02:00:5e:00:01:01 type veth peer name inner1 address 02:00:5e:00:01:02",
+        )
+        .in_pod("link set inner1 up")
+        .in_pod("link set inner0 up"),
+    ]);
+    rows.into_iter().map(|row| row.needs(Kind::Ipvlan)).collect()
+}

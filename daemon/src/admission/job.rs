@@ -1,0 +1,133 @@
+//! A call in the queue, and the other end of it: whoever waits for its answer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::Instant;
+
+use fairlead_cni::wire::Command;
+use tokio::sync::oneshot;
+
+use super::queue::Line;
+use crate::call::{Call, CallerGone, Reply};
+
+/// What became of a call.
+#[derive(Debug)]
+pub enum Outcome {
+    /// It was carried out; the receipt is to be given back when the caller has the answer.
+    Reply(Reply, Receipt),
+    /// The daemon is stopping; nothing was done.
+    NotBegun,
+    /// Its deadline passed before its turn came; nothing was done.
+    TooLate,
+    /// Too many are waiting; nothing was done.
+    Full,
+}
+
+/// An ADD, and whether its answer was delivered.
+pub(super) type Delivery = (Arc<Call>, bool);
+
+/// Goes with an ADD's answer and comes back when it is known whether the answer was delivered: only then may the
+/// engine forget that the same ADD could be asked again. Dropped: it was not.
+#[derive(Debug)]
+pub struct Receipt(Option<(Arc<Call>, Sender<Delivery>)>);
+
+impl Receipt {
+    /// One that goes back to `to`; to nobody where there is none.
+    pub(super) fn new(call: &Arc<Call>, to: Option<Sender<Delivery>>) -> Receipt {
+        Receipt(to.map(|to| (Arc::clone(call), to)))
+    }
+
+    /// The answer was written out, or could not be.
+    pub fn give_back(mut self, delivered: bool) {
+        self.send(delivered);
+    }
+
+    fn send(&mut self, delivered: bool) {
+        if let Some((call, to)) = self.0.take() {
+            // The thread at the other end lives as long as the process.
+            let _ = to.send((call, delivered));
+        }
+    }
+}
+
+impl Drop for Receipt {
+    fn drop(&mut self) {
+        self.send(false);
+    }
+}
+
+const WAITING: u8 = 0;
+pub(super) const BEGUN: u8 = 1;
+pub(super) const WITHDRAWN: u8 = 2;
+
+/// A call's state, shared by the one who waits for the answer and the thread that carries it out.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Ticket(Arc<AtomicU8>);
+
+impl Ticket {
+    /// Takes the next state, unless another was taken before.
+    pub(super) fn turn(&self, to: u8) -> bool {
+        self.0.compare_exchange(WAITING, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+}
+
+/// A call in the queue.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) number: u64,
+    pub(super) call: Arc<Call>,
+    pub(super) line: Line,
+    pub(super) ticket: Ticket,
+    pub(super) answer: oneshot::Sender<Outcome>,
+}
+
+impl Job {
+    /// DEL and GC go on without their caller: what they remove must go in any case.
+    pub(super) fn outlives_its_caller(&self) -> bool {
+        matches!(self.call.request.command, Command::Del | Command::Gc)
+    }
+}
+
+/// A call that was handed in. Dropped before the answer came: the caller has hung up.
+#[derive(Debug)]
+pub struct Submitted {
+    pub(super) answer: oneshot::Receiver<Outcome>,
+    pub(super) ticket: Ticket,
+    pub(super) gone: CallerGone,
+    pub(super) durable: bool,
+    /// When the caller stops waiting.
+    pub deadline: Instant,
+}
+
+impl Submitted {
+    /// The answer. At the deadline a call that has not been begun is answered [`Outcome::TooLate`]; one at work is
+    /// waited for, since only it knows what it has done.
+    pub async fn outcome(mut self) -> Outcome {
+        let answer = tokio::time::timeout_at(self.deadline.into(), &mut self.answer).await;
+        let outcome = match answer {
+            Ok(answer) => answer,
+            // A DEL stays in the queue: its caller will be told to try again, and finds it done.
+            Err(_) if self.durable && self.ticket.0.load(Ordering::Acquire) == WAITING => {
+                Ok(Outcome::TooLate)
+            }
+            Err(_) if self.ticket.turn(WITHDRAWN) => Ok(Outcome::TooLate),
+            Err(_) => (&mut self.answer).await,
+        };
+        // Only a thread that dies lets go of the other end, and they don't: a panic is caught.
+        outcome.unwrap_or(Outcome::NotBegun)
+    }
+
+    /// The same, for a thread that may wait; without a deadline.
+    pub fn wait(mut self) -> Outcome {
+        let (_, closed) = oneshot::channel();
+        let answer = std::mem::replace(&mut self.answer, closed);
+        answer.blocking_recv().unwrap_or(Outcome::NotBegun)
+    }
+}
+
+impl Drop for Submitted {
+    fn drop(&mut self) {
+        self.gone.set();
+    }
+}

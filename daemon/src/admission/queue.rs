@@ -1,0 +1,153 @@
+//! The order in which calls are begun: a pure state machine, without threads or clocks.
+//!
+//! Calls are begun in the order of their arrival. At most one call of a container is in a line or at work; the
+//! others of that container wait behind it, in order, without holding a thread. An ADD that would overtake a
+//! spooled DEL of the same attachment is parked until that DEL is done, and holds up nobody meanwhile.
+
+use std::collections::{BTreeMap, HashMap};
+
+use fairlead_cni::wire::{Command, Request};
+
+use super::Job;
+
+/// A line of calls with threads of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Line {
+    /// Kernel calls only.
+    Fast = 0,
+    /// Starts programs, or waits.
+    Slow = 1,
+    /// STATUS, which must answer whatever the others do.
+    Status = 2,
+}
+
+/// An attachment: container id and interface name.
+pub type Attachment = (String, String);
+
+/// The attachment that a request is about.
+pub fn attachment_of(request: &Request) -> Attachment {
+    (request.container_id.clone(), request.ifname.clone())
+}
+
+/// Calls that have not been begun.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    next: u64,
+    lines: [BTreeMap<u64, Job>; 3],
+    /// A key for every container that has a call in a line or at work; the value: those that wait behind it.
+    containers: HashMap<String, BTreeMap<u64, Job>>,
+    blocked: HashMap<Attachment, usize>,
+    parked: Vec<Job>,
+    len: usize,
+}
+
+impl Queue {
+    /// Calls in it.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether a line has calls.
+    pub(super) fn has(&self, line: Line) -> bool {
+        !self.lines[line as usize].is_empty()
+    }
+
+    /// Puts a call at the end; answers the line that has got work by it.
+    pub(super) fn push(&mut self, mut job: Job) -> Option<Line> {
+        job.number = self.next;
+        self.next += 1;
+        self.len += 1;
+        self.place(job)
+    }
+
+    fn place(&mut self, job: Job) -> Option<Line> {
+        let container = &job.call.request.container_id;
+        if !container.is_empty() {
+            if let Some(behind) = self.containers.get_mut(container) {
+                behind.insert(job.number, job);
+                return None;
+            }
+            self.containers.insert(container.clone(), BTreeMap::new());
+        }
+        let line = job.line;
+        self.lines[line as usize].insert(job.number, job);
+        Some(line)
+    }
+
+    /// Takes the next call of a line. The caller must [`Queue::finish`] its container.
+    /// `woken` gets the lines that have got work by a parked call's stepping aside.
+    pub(super) fn pop(&mut self, line: Line, woken: &mut Vec<Line>) -> Option<Job> {
+        while let Some((_, job)) = self.lines[line as usize].pop_first() {
+            if !self.must_park(&job) {
+                self.len -= 1;
+                return Some(job);
+            }
+            woken.extend(self.finish(&job.call.request.container_id));
+            self.parked.push(job);
+        }
+        None
+    }
+
+    fn must_park(&self, job: &Job) -> bool {
+        !self.blocked.is_empty()
+            && job.call.request.command == Command::Add
+            && self.blocked.contains_key(&attachment_of(&job.call.request))
+    }
+
+    /// A container's call is over: the next of that container comes into its line.
+    pub(super) fn finish(&mut self, container: &str) -> Option<Line> {
+        if container.is_empty() {
+            return None;
+        }
+        let behind = self.containers.get_mut(container)?;
+        let Some((number, job)) = behind.pop_first() else {
+            self.containers.remove(container);
+            return None;
+        };
+        let line = job.line;
+        self.lines[line as usize].insert(number, job);
+        Some(line)
+    }
+
+    /// From now on no ADD of this attachment is begun.
+    pub(super) fn block(&mut self, attachment: Attachment) {
+        *self.blocked.entry(attachment).or_insert(0) += 1;
+    }
+
+    /// Takes one [`Queue::block`] back; answers the lines that have got work by it.
+    pub(super) fn unblock(&mut self, attachment: &Attachment) -> Vec<Line> {
+        match self.blocked.get_mut(attachment) {
+            Some(count) if *count > 1 => {
+                *count -= 1;
+                return Vec::new();
+            }
+            Some(_) => self.blocked.remove(attachment),
+            None => return Vec::new(),
+        };
+        let (free, still): (Vec<Job>, Vec<Job>) =
+            self.parked.drain(..).partition(|job| attachment_of(&job.call.request) == *attachment);
+        self.parked = still;
+        free.into_iter().filter_map(|job| self.place(job)).collect()
+    }
+
+    /// Takes out every call for which `keep` is false, in order of arrival.
+    pub(super) fn drain(&mut self, keep: impl Fn(&Job) -> bool) -> Vec<Job> {
+        let mut all: BTreeMap<u64, Job> = BTreeMap::new();
+        for line in &mut self.lines {
+            for (number, job) in std::mem::take(line) {
+                if let Some(behind) = self.containers.remove(&job.call.request.container_id) {
+                    all.extend(behind);
+                }
+                all.insert(number, job);
+            }
+        }
+        all.extend(self.containers.values_mut().flat_map(std::mem::take));
+        all.extend(self.parked.drain(..).map(|job| (job.number, job)));
+        let (kept, out): (Vec<Job>, Vec<Job>) = all.into_values().partition(keep);
+        self.len = kept.len();
+        for job in kept {
+            self.place(job);
+        }
+        out
+    }
+}

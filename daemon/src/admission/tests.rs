@@ -1,0 +1,274 @@
+//! The gate, with an engine that says what it was asked and waits when told to.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::sleep;
+
+use fairlead_cni::wire::WIRE;
+use fairlead_cni::{CniVersion, Code};
+use serde_json::Value;
+
+use super::*;
+use crate::call::Reply;
+
+/// Serves `wait:<ms>` by waiting, `slow:…` on the slow lane, `panic` by panicking; keeps what it was asked, in order.
+#[derive(Default)]
+struct Fake {
+    log: Mutex<Vec<String>>,
+    inside: Mutex<HashSet<String>>,
+    overlaps: AtomicUsize,
+    delivered: Mutex<Vec<(String, bool)>>,
+}
+
+impl Service for Fake {
+    fn lane(&self, request: &Request) -> Lane {
+        if request.config.starts_with("slow:") { Lane::Slow } else { Lane::Fast }
+    }
+
+    fn serve(&self, call: &Call) -> Reply {
+        let request = &call.request;
+        self.log.lock().unwrap().push(format!("{} {}", request.command.name(), request.args));
+        if !request.container_id.is_empty()
+            && !self.inside.lock().unwrap().insert(request.container_id.clone())
+        {
+            self.overlaps.fetch_add(1, Ordering::Relaxed);
+        }
+        assert_ne!(request.config, "panic", "as asked");
+        if let Some((_, ms)) = request.config.split_once(':') {
+            sleep(Duration::from_millis(ms.parse().unwrap()));
+        }
+        self.inside.lock().unwrap().remove(&request.container_id);
+        Reply { version: CniVersion::LATEST, outcome: Ok(String::new()) }
+    }
+
+    fn answered(&self, call: &Call, delivered: bool) {
+        self.delivered.lock().unwrap().push((call.request.args.clone(), delivered));
+    }
+
+    fn table(&self, _: &str) -> Option<Value> {
+        None
+    }
+
+    fn collect(&self, _: bool) -> Value {
+        Value::Null
+    }
+}
+
+fn gate(fast: usize) -> (Admission, Arc<Fake>) {
+    let (gate, fake) = shut(fast);
+    gate.open(fake.clone()).unwrap();
+    (gate, fake)
+}
+
+fn shut(fast: usize) -> (Admission, Arc<Fake>) {
+    let calls = Calls::new(&crate::metrics::Exposition::default());
+    let limits = Limits { fast, slow: 8, queued: 1000 };
+    (Admission::new(limits, calls, Arc::default()), Arc::default())
+}
+
+fn request(command: Command, container: &str, label: &str, config: &str) -> Request {
+    Request {
+        wire: WIRE,
+        command,
+        container_id: container.into(),
+        netns: String::new(),
+        netns_inode: None,
+        own_netns: None,
+        ifname: "eth0".into(),
+        args: label.into(),
+        path: String::new(),
+        env: Vec::new(),
+        config: config.into(),
+        deadline_ms: 10_000,
+        spooled: None,
+    }
+}
+
+fn send(gate: &Admission, command: Command, container: &str, label: &str, config: &str) -> Submitted {
+    gate.submit(request(command, container, label, config), Instant::now())
+}
+
+fn log(fake: &Fake) -> Vec<String> {
+    fake.log.lock().unwrap().clone()
+}
+
+fn until(what: impl Fn() -> bool) {
+    let limit = Instant::now() + Duration::from_secs(10);
+    while !what() {
+        assert!(Instant::now() < limit, "it never came");
+        sleep(Duration::from_millis(2));
+    }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+#[test]
+fn calls_are_begun_in_the_order_of_their_arrival() {
+    let (gate, fake) = gate(1);
+    let all: Vec<Submitted> =
+        (0..20).map(|n| send(&gate, Command::Add, &format!("c{n}"), &n.to_string(), "wait:1")).collect();
+    all.into_iter().for_each(|s| assert!(matches!(s.wait(), Outcome::Reply(..))));
+    assert_eq!(log(&fake), (0..20).map(|n| format!("ADD {n}")).collect::<Vec<_>>());
+}
+
+#[test]
+fn calls_of_one_container_never_overlap_and_keep_their_order_across_lanes() {
+    let (gate, fake) = gate(4);
+    let mut all = Vec::new();
+    for n in 0..60 {
+        let config = if n % 7 == 0 { "slow:3" } else { "wait:1" };
+        let command = if n % 3 == 0 { Command::Del } else { Command::Add };
+        all.push(send(&gate, command, &format!("c{}", n % 3), &format!("{n:02}"), config));
+    }
+    all.into_iter().for_each(|s| drop(s.wait()));
+    assert_eq!(fake.overlaps.load(Ordering::Relaxed), 0);
+    for container in 0..3 {
+        let of: Vec<u32> = log(&fake)
+            .iter()
+            .map(|line| line.split(' ').nth(1).unwrap().parse().unwrap())
+            .filter(|n| n % 3 == container)
+            .collect();
+        assert!(of.is_sorted(), "{of:?}");
+        assert_eq!(of.len(), 20);
+    }
+}
+
+#[test]
+fn one_containers_queue_holds_up_no_other() {
+    let (gate, fake) = gate(2);
+    let first = send(&gate, Command::Add, "a", "a1", "wait:300");
+    let behind: Vec<Submitted> =
+        (2..9).map(|n| send(&gate, Command::Add, "a", &format!("a{n}"), "")).collect();
+    assert!(matches!(send(&gate, Command::Add, "b", "b1", "").wait(), Outcome::Reply(..)));
+    assert_eq!(log(&fake), ["ADD a1", "ADD b1"]);
+    drop(first.wait());
+    behind.into_iter().for_each(|s| drop(s.wait()));
+}
+
+#[test]
+fn a_queued_add_whose_caller_is_gone_is_never_begun_and_a_del_goes_on() {
+    let (gate, fake) = gate(1);
+    let busy = send(&gate, Command::Add, "x", "busy", "wait:100");
+    until(|| !log(&fake).is_empty());
+    drop(send(&gate, Command::Add, "a", "gone", ""));
+    drop(send(&gate, Command::Check, "b", "gone", ""));
+    drop(send(&gate, Command::Del, "c", "durable", ""));
+    drop(send(&gate, Command::Gc, "", "durable", ""));
+    drop(busy.wait());
+    drop(send(&gate, Command::Add, "d", "last", "").wait());
+    assert_eq!(log(&fake), ["ADD busy", "DEL durable", "GC durable", "ADD last"]);
+}
+
+#[test]
+fn a_call_at_work_learns_that_its_caller_is_gone() {
+    let (gate, fake) = gate(1);
+    let call = send(&gate, Command::Add, "a", "a", "wait:50");
+    let gone = call.gone.clone();
+    until(|| !log(&fake).is_empty());
+    drop(call);
+    assert!(gone.get());
+    until(|| fake.delivered.lock().unwrap().len() == 1);
+    assert_eq!(*fake.delivered.lock().unwrap(), [("a".to_owned(), false)]);
+}
+
+#[test]
+fn an_adds_receipt_tells_the_engine_whether_its_answer_was_delivered() {
+    let (gate, fake) = gate(1);
+    match send(&gate, Command::Add, "a", "written", "").wait() {
+        Outcome::Reply(_, receipt) => receipt.give_back(true),
+        other => panic!("{other:?}"),
+    }
+    drop(send(&gate, Command::Add, "b", "lost", "").wait());
+    until(|| fake.delivered.lock().unwrap().len() == 2);
+    let told = fake.delivered.lock().unwrap().clone();
+    assert_eq!(told, [("written".to_owned(), true), ("lost".to_owned(), false)]);
+}
+
+#[test]
+fn a_deadline_that_passes_in_the_queue_is_told_and_the_call_is_never_begun() {
+    let (gate, fake) = gate(1);
+    let busy = send(&gate, Command::Add, "x", "busy", "wait:150");
+    until(|| !log(&fake).is_empty());
+    let late = Request { deadline_ms: 20, ..request(Command::Add, "a", "late", "") };
+    let late = gate.submit(late, Instant::now());
+    assert!(matches!(runtime().block_on(late.outcome()), Outcome::TooLate));
+    drop(busy.wait());
+    drop(send(&gate, Command::Add, "b", "next", "").wait());
+    assert_eq!(log(&fake), ["ADD busy", "ADD next"]);
+}
+
+#[test]
+fn r6_before_it_is_open_calls_are_held_in_order_and_then_begun() {
+    let (gate, fake) = shut(1);
+    let held = [(Command::Del, "1"), (Command::Add, "2"), (Command::Check, "3")]
+        .map(|(command, label)| send(&gate, command, "c", label, ""));
+    let late = Request { deadline_ms: 20, ..request(Command::Add, "d", "late", "") };
+    let late = gate.submit(late, Instant::now());
+    assert!(matches!(runtime().block_on(late.outcome()), Outcome::TooLate));
+    assert!(log(&fake).is_empty());
+    gate.open(fake.clone()).unwrap();
+    held.into_iter().for_each(|s| assert!(matches!(s.wait(), Outcome::Reply(..))));
+    assert_eq!(log(&fake), ["DEL 1", "ADD 2", "CHECK 3"]);
+}
+
+#[test]
+fn x2_an_add_waits_for_the_spooled_del_of_its_attachment_and_holds_up_nobody() {
+    let (gate, fake) = gate(1);
+    gate.hold(("a".into(), "eth0".into()));
+    let held = send(&gate, Command::Add, "a", "held", "");
+    assert!(matches!(send(&gate, Command::Del, "a", "retried", "").wait(), Outcome::Reply(..)));
+    assert!(matches!(send(&gate, Command::Add, "b", "other", "").wait(), Outcome::Reply(..)));
+    assert_eq!(log(&fake), ["DEL retried", "ADD other"]);
+    gate.release(&("a".into(), "eth0".into()));
+    assert!(matches!(held.wait(), Outcome::Reply(..)));
+    assert_eq!(log(&fake).last().unwrap(), "ADD held");
+}
+
+#[test]
+fn k18_after_the_stop_nothing_is_begun_what_is_at_work_ends_and_a_del_without_a_caller_goes_on() {
+    let (gate, fake) = gate(1);
+    let busy = send(&gate, Command::Add, "x", "busy", "wait:150");
+    until(|| !log(&fake).is_empty());
+    let queued = send(&gate, Command::Del, "a", "queued", "");
+    drop(send(&gate, Command::Del, "b", "orphaned", ""));
+    gate.stop();
+    assert!(matches!(queued.wait(), Outcome::NotBegun));
+    assert!(matches!(send(&gate, Command::Add, "c", "new", "").wait(), Outcome::NotBegun));
+    assert!(!gate.drained(Duration::from_millis(10)));
+    drop(busy.wait());
+    assert!(gate.drained(Duration::from_secs(10)));
+    assert_eq!(log(&fake), ["ADD busy", "DEL orphaned"]);
+}
+
+#[test]
+fn k4_a_panic_in_the_engine_is_answered_and_the_thread_goes_on() {
+    let (gate, _fake) = gate(1);
+    match send(&gate, Command::Add, "a", "a", "panic").wait() {
+        Outcome::Reply(reply, _) => {
+            let error = reply.outcome.unwrap_err();
+            assert_eq!(error.code, Code::Internal);
+            assert!(error.msg.contains("as asked"), "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(send(&gate, Command::Add, "b", "b", "").wait(), Outcome::Reply(..)));
+}
+
+#[test]
+fn x4_status_is_answered_while_every_other_thread_is_busy() {
+    let (gate, _fake) = gate(1);
+    let mut busy = send(&gate, Command::Add, "x", "busy", "wait:3000");
+    // Asked again where this machine is so loaded that 90 ms pass before the thread runs.
+    until(|| matches!(send(&gate, Command::Status, "", "s", "").wait(), Outcome::Reply(..)));
+    assert!(busy.answer.try_recv().is_err(), "the other call was still at work");
+}
+
+#[test]
+fn x12_more_calls_than_may_wait_are_told_to_try_again() {
+    let calls = Calls::new(&crate::metrics::Exposition::default());
+    let gate = Admission::new(Limits { fast: 1, slow: 1, queued: 2 }, calls, Arc::default());
+    let _waiting = [send(&gate, Command::Add, "a", "1", ""), send(&gate, Command::Add, "b", "2", "")];
+    assert!(matches!(send(&gate, Command::Add, "c", "3", "").wait(), Outcome::Full));
+}

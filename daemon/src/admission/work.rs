@@ -1,0 +1,113 @@
+//! Carrying one call out: what is decided last, what the caller gets, and what is counted and logged after it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fairlead_cni::wire::Command;
+use fairlead_cni::{CniError, Code};
+use tracing::{error, info};
+
+use super::Shared;
+use super::job::{BEGUN, Job, Outcome, Receipt, WITHDRAWN};
+use crate::call::{Call, Reply, Service};
+use crate::glance;
+use crate::metrics::kind_label;
+
+/// A call that was carried out and answered.
+pub(super) struct Done {
+    call: Arc<Call>,
+    /// Counted as ended when its receipt has come back.
+    pub(super) receipt: bool,
+    took: Duration,
+    failure: Option<(Code, String)>,
+}
+
+impl Shared {
+    /// `None`: the call was not begun.
+    pub(super) fn carry_out(&self, job: Job) -> Option<Done> {
+        let durable = job.outlives_its_caller();
+        if job.call.gone.get() && !durable {
+            return None;
+        }
+        if !durable && Instant::now() >= job.call.deadline {
+            if job.ticket.turn(WITHDRAWN) {
+                let _ = job.answer.send(Outcome::TooLate);
+            }
+            return None;
+        }
+        if !job.ticket.turn(BEGUN) {
+            return None;
+        }
+        let service = self.service.get()?;
+        let reply = guarded(&**service, &job.call);
+        let failure = reply.outcome.as_ref().err().map(|e| (e.code, e.to_string()));
+        let took = job.call.arrived.elapsed();
+        let call = job.call;
+        let receipts = self.receipts.get().filter(|_| call.request.command == Command::Add);
+        let receipt = Receipt::new(&call, receipts.cloned());
+        let done = Done { receipt: receipts.is_some(), call, took, failure };
+        let delivered = job.answer.send(Outcome::Reply(reply, receipt)).is_ok();
+        if !done.receipt {
+            service.answered(&done.call, delivered);
+        }
+        Some(done)
+    }
+
+    pub(super) fn note(&self, done: &Done) {
+        let Done { call, took, failure, .. } = done;
+        let request = &call.request;
+        let glance = glance::of(&request.config);
+        let kind = kind_label(&glance.kind);
+        self.calls.observe(request.command, kind, failure.as_ref().map_or(0, |(c, _)| c.number()), *took);
+        self.health.note(failure.as_ref().map(|(code, _)| *code));
+        let trace = || request.env.iter().find(|(k, _)| k == "TRACEPARENT").map_or("", |(_, v)| v.as_str());
+        match failure {
+            None => info!(
+                command = request.command.name(),
+                container = request.container_id,
+                ifname = request.ifname,
+                netns = request.netns,
+                network = glance.name,
+                r#type = glance.kind,
+                traceparent = trace(),
+                took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
+                "done"
+            ),
+            Some((code, error)) => error!(
+                command = request.command.name(),
+                container = request.container_id,
+                ifname = request.ifname,
+                netns = request.netns,
+                network = glance.name,
+                r#type = glance.kind,
+                traceparent = trace(),
+                took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
+                code = code.number(),
+                error,
+                "failed"
+            ),
+        }
+    }
+}
+
+/// Carries a call out; a panic becomes an answer like any other failure.
+pub(crate) fn guarded(service: &dyn Service, call: &Call) -> Reply {
+    catch_unwind(AssertUnwindSafe(|| service.serve(call))).unwrap_or_else(|panic| {
+        let text = panic_text(&*panic);
+        let command = call.request.command.name();
+        let error =
+            CniError::new(Code::Internal, format!("{command} failed by a fault in fairleadd: {text}"))
+                .with("the daemon goes on; please report this with its log");
+        Reply { version: glance::of(&call.request.config).version, outcome: Err(error) }
+    })
+}
+
+/// What a panic said.
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("a panic without a text")
+}

@@ -1,0 +1,189 @@
+//! A whole configuration list, run without a runtime: every plugin of it in order, built-in ones in process, all
+//! others executed.
+//!
+//! As libcni does it: each plugin of an ADD gets the result of the one before, a DEL goes backwards and past errors.
+//! What libcni leaves to the runtime is done here: after a failed ADD every plugin that was begun, the failed one
+//! included, gets its DEL.
+
+use std::fs::File;
+use std::time::{Duration, Instant};
+
+use fairlead_cni::config::{AttachmentRef, ConfList};
+use fairlead_cni::wire::Command;
+use fairlead_cni::{CniError, CniResult, CniVersion, Code};
+use serde_json::{Map, Value};
+
+use crate::delegate::{DelegateCall, Delegates, Found, Parameters, harmless};
+
+/// The plugins that are part of the daemon.
+pub trait BuiltIn {
+    /// True when a type is served in process, whatever lies in `CNI_PATH`.
+    fn serves(&self, plugin: &str) -> bool;
+
+    /// Carries a call out, as an executed plugin would: a result for ADD, nothing for other commands.
+    fn call(&self, command: Command, plugin: &str, config: &str) -> Result<String, CniError>;
+}
+
+/// A list, and all that its plugins are called with.
+pub struct Chain<'a> {
+    /// The list.
+    pub list: &'a ConfList,
+    /// Runs what is not built in.
+    pub delegates: &'a Delegates,
+    /// What is.
+    pub built_in: &'a dyn BuiltIn,
+    /// The parameters of the call.
+    pub parameters: Parameters<'a>,
+    /// The capability arguments; each plugin gets those that it declares.
+    pub runtime: &'a Map<String, Value>,
+    /// When ADD, CHECK and STATUS must have ended. DEL and GC have only the limit of each plugin: they go on.
+    pub deadline: Instant,
+    /// How long one plugin may take.
+    pub plugin_limit: Duration,
+    /// Asked every 20 ms; true kills the running plugin, but never that of a DEL.
+    pub cancelled: &'a dyn Fn() -> bool,
+    /// Whether a plugin's file is Fairlead's own executable.
+    pub is_ours: &'a dyn Fn(&File) -> bool,
+}
+
+impl Chain<'_> {
+    /// ADD in order. On a failure everything that was begun gets its DEL, backwards; the error is that of the plugin
+    /// that failed, its details name what the removal could not do.
+    pub fn add(&self) -> Result<CniResult, CniError> {
+        let mut result = None;
+        for index in 0..self.list.len() {
+            match self.add_one(index, result.as_ref()) {
+                Ok(next) => result = Some(next),
+                Err(error) => return Err(self.undone(index, result.as_ref(), error)),
+            }
+        }
+        result.ok_or_else(|| {
+            CniError::new(Code::InvalidConfig, format!("network {:?} has no plugins", self.list.name))
+        })
+    }
+
+    /// DEL in reverse order, past errors; the error names all of them. `prev` is the result of the ADD.
+    pub fn del(&self, prev: Option<&CniResult>) -> Result<(), CniError> {
+        self.del_from(self.list.len(), prev)
+    }
+
+    /// CHECK in order, unless the list disables it. `prev` is the result of the ADD.
+    pub fn check(&self, prev: &CniResult) -> Result<(), CniError> {
+        if self.list.version < CniVersion::V0_4_0 {
+            return Err(self.too_old(Command::Check));
+        }
+        if self.list.disable_check {
+            return Ok(());
+        }
+        for index in 0..self.list.len() {
+            let config = self.list.plugin_config(index, Some(prev), self.runtime)?;
+            self.call(Command::Check, index, &config)?;
+        }
+        Ok(())
+    }
+
+    /// GC of every plugin, past errors, unless the list disables it; the error names all of them. A list below 1.1.0
+    /// has none.
+    pub fn gc(&self, valid: &[AttachmentRef]) -> Result<(), CniError> {
+        if self.list.disable_gc || self.list.version < CniVersion::V1_1_0 {
+            return Ok(());
+        }
+        let one = |index| {
+            self.list.gc_config(index, valid).and_then(|config| self.call(Command::Gc, index, &config))
+        };
+        all_of(&(0..self.list.len()).filter_map(|index| one(index).err()).collect::<Vec<_>>())
+    }
+
+    /// STATUS in order, to the first that is not ready. A list below 1.1.0 has none.
+    pub fn status(&self) -> Result<(), CniError> {
+        if self.list.version < CniVersion::V1_1_0 {
+            return Ok(());
+        }
+        for index in 0..self.list.len() {
+            let config = self.list.plugin_config(index, None, &Map::new())?;
+            self.call(Command::Status, index, &config)?;
+        }
+        Ok(())
+    }
+
+    fn add_one(&self, index: usize, prev: Option<&CniResult>) -> Result<CniResult, CniError> {
+        let config = self.list.plugin_config(index, prev, self.runtime)?;
+        let answer = self.call(Command::Add, index, &config)?;
+        CniResult::parse_text(&answer, self.list.version).map_err(|error| CniError {
+            msg: format!("{}: its result: {}", self.name(index), error.msg),
+            ..error
+        })
+    }
+
+    /// Undoes an ADD that failed at `index`.
+    fn undone(&self, index: usize, prev: Option<&CniResult>, error: CniError) -> CniError {
+        let Err(removal) = self.del_from(index + 1, prev) else { return error };
+        let details = match error.details.as_str() {
+            "" => format!("and it could not be undone: {removal}"),
+            details => format!("{details}; and it could not be undone: {removal}"),
+        };
+        CniError { details, ..error }
+    }
+
+    fn del_from(&self, end: usize, prev: Option<&CniResult>) -> Result<(), CniError> {
+        // Before 0.4.0 a DEL has no prevResult.
+        let prev = prev.filter(|_| self.list.version >= CniVersion::V0_4_0);
+        let one = |index| {
+            let config = self.list.plugin_config(index, prev, self.runtime)?;
+            self.call(Command::Del, index, &config)
+        };
+        all_of(&(0..end).rev().filter_map(|index| one(index).err()).collect::<Vec<_>>())
+            .map_err(|e| CniError { msg: harmless(&e.msg), details: harmless(&e.details), ..e })
+    }
+
+    fn call(&self, command: Command, index: usize, config: &str) -> Result<String, CniError> {
+        let plugin = self.list.plugin_types().nth(index).unwrap_or_default();
+        if self.built_in.serves(plugin) {
+            return self.built_in.call(command, plugin, config);
+        }
+        let goes_on = matches!(command, Command::Del | Command::Gc);
+        let left =
+            if goes_on { Duration::MAX } else { self.deadline.saturating_duration_since(Instant::now()) };
+        let call = DelegateCall {
+            command,
+            plugin,
+            config,
+            parameters: self.parameters,
+            time_limit: self.plugin_limit.min(left),
+            cancelled: if goes_on { &|| false } else { self.cancelled },
+            is_ours: self.is_ours,
+        };
+        match self.delegates.run(&call) {
+            Ok(Found::Output(answer)) => Ok(answer),
+            Ok(Found::Ours) => self.built_in.call(command, plugin, config),
+            Err(error) => Err(error.told(command)),
+        }
+        .map_err(|e| CniError { msg: format!("network {:?}: {}", self.list.name, e.msg), ..e })
+    }
+
+    fn name(&self, index: usize) -> String {
+        let plugin = self.list.plugin_types().nth(index).unwrap_or_default();
+        format!("network {:?}: plugin {plugin:?}", self.list.name)
+    }
+
+    fn too_old(&self, command: Command) -> CniError {
+        let (version, name) = (self.list.version, command.name());
+        CniError::new(
+            Code::IncompatibleVersion,
+            format!("network {:?}: configuration version {version} does not support {name}", self.list.name),
+        )
+    }
+}
+
+/// All errors as one, with the code of the first.
+fn all_of(errors: &[CniError]) -> Result<(), CniError> {
+    let Some(first) = errors.first() else { return Ok(()) };
+    let join = |part: fn(&CniError) -> &str| {
+        let parts: Vec<&str> = errors.iter().map(part).filter(|text| !text.is_empty()).collect();
+        parts.join("; ")
+    };
+    Err(CniError { code: first.code, msg: join(|e| &e.msg), details: join(|e| &e.details) })
+}
+
+#[cfg(test)]
+mod tests;

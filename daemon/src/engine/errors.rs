@@ -1,0 +1,80 @@
+//! The one table from what went wrong inside to what a CNI caller is told.
+
+use std::path::Path;
+
+use fairlead_cni::{CniError, Code};
+use fairlead_host::{NetError, NetnsError};
+use nix::errno::Errno;
+
+use crate::delegate::harmless;
+use crate::store::StoreError;
+
+/// A namespace that could not be opened (K4: gone is code 3; no namespace 4; the host's own 8).
+pub(super) fn netns(error: &NetnsError) -> CniError {
+    let told = CniError::new(
+        match error {
+            NetnsError::Missing { .. } => Code::UnknownContainer,
+            NetnsError::NotANetns { .. } => Code::BadEnvironment,
+            NetnsError::Host { .. } => Code::InvalidNetns,
+            NetnsError::Io { .. } => Code::Io,
+            NetnsError::Net { .. } => Code::Internal,
+        },
+        format!("CNI_NETNS: {}", harmless(&error.to_string())),
+    );
+    match error {
+        NetnsError::Missing { .. } => told.with(
+            "the sandbox is gone, or the daemon does not see the host's mounts: if it runs in a container, mount the \
+             directory of the namespaces with mountPropagation: HostToContainer",
+        ),
+        NetnsError::NotANetns { .. } => told.with("give the path of a network namespace (/proc/<pid>/ns/net or a bind mount of it)"),
+        NetnsError::Host { .. } => told.with("a pod on the host network needs no CNI call"),
+        NetnsError::Io { .. } | NetnsError::Net { .. } => told,
+    }
+}
+
+/// What the kernel refused while something was done for a network.
+pub(super) fn kernel(network: &str, doing: &str, error: &NetError) -> CniError {
+    let (code, remedy) = match error.errno() {
+        Some(Errno::EEXIST) => (Code::InvalidConfig, "something of that name or with that address is there already: give the interface another name, or remove what is left in the namespace"),
+        Some(Errno::EADDRINUSE) => (Code::TryAgain, "another interface on the same parent has this MAC address"),
+        Some(Errno::EBUSY) => (Code::TryAgain, "the parent is in use by another kind of interface (macvlan, ipvlan and bridges exclude each other on one parent)"),
+        Some(Errno::EOPNOTSUPP) => (Code::InvalidConfig, "the node's kernel has no support for it: load the module (modprobe macvlan, ipvlan, 8021q)"),
+        Some(Errno::EPERM | Errno::EACCES) => (Code::Internal, "the daemon needs CAP_NET_ADMIN and CAP_SYS_ADMIN"),
+        Some(Errno::ENETUNREACH) => (Code::InvalidConfig, "the route's gateway is on none of the interface's networks"),
+        Some(Errno::EINVAL) => (Code::InvalidConfig, "the kernel does not accept this combination of settings"),
+        Some(Errno::ENOBUFS | Errno::ENOMEM | Errno::EAGAIN) => (Code::TryAgain, "the node is short of memory"),
+        _ => (Code::Internal, ""),
+    };
+    CniError::new(code, format!("network {network:?}: {doing}: {}", harmless(&error.to_string()))).with(remedy)
+}
+
+/// The store could not take a record.
+pub(super) fn store(error: &StoreError) -> CniError {
+    CniError::new(Code::TryAgain, error.to_string())
+}
+
+/// A call that cannot be had before its deadline.
+pub(super) fn too_late(waited_for: &str) -> CniError {
+    CniError::new(Code::TryAgain, format!("the call's time ended while it waited for {waited_for}"))
+        .with("the runtime will try again; `fairleadd status` tells what the daemon is busy with")
+}
+
+/// What the executable saw at `CNI_NETNS` is not what the daemon sees there.
+pub(super) fn other_namespace(path: &Path) -> CniError {
+    CniError::new(
+        Code::InvalidNetns,
+        format!("CNI_NETNS {}: the daemon opens another namespace there than the runtime's", path.display()),
+    )
+    .with(
+        "the daemon and the runtime see different mounts: if the daemon runs in a container, mount the directory of \
+         the namespaces with mountPropagation: HostToContainer; a rootless runtime needs a daemon of its own",
+    )
+}
+
+/// The caller's own namespace is not the daemon's.
+pub(super) fn other_host() -> CniError {
+    CniError::new(Code::InvalidNetns, "the runtime runs in another network namespace than the daemon").with(
+        "rootless podman and nested runtimes have a network namespace of their own, in which this daemon can make no \
+         interface: run the daemon there, or the runtime in the host's namespace",
+    )
+}

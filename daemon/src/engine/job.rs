@@ -1,0 +1,74 @@
+//! A call that has been read and validated: everything that can be refused without looking at the host is refused
+//! here.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use fairlead_cni::args::Args;
+use fairlead_cni::config::{Loopback, NetConf};
+use fairlead_cni::wire::{Command, Request};
+use fairlead_cni::{CniError, Code, names};
+
+use super::timing::Timing;
+use crate::call::CallerGone;
+use crate::store::{Caller, Key};
+
+/// A validated call.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) request: Request,
+    pub(super) conf: Arc<NetConf>,
+    pub(super) args: Args,
+    pub(super) key: Key,
+    pub(super) arrived: Instant,
+    pub(super) deadline: Instant,
+    pub(super) gone: CallerGone,
+    pub(super) timing: Timing,
+    /// Called by a plugin list that holds the container already.
+    pub(super) inner: bool,
+}
+
+/// When a call came, when it has to end, and whether anybody still waits for it.
+#[derive(Debug, Clone)]
+pub(super) struct Waiting {
+    pub(super) arrived: Instant,
+    pub(super) deadline: Instant,
+    pub(super) gone: CallerGone,
+}
+
+impl Job {
+    /// Validates what the environment and the configuration say.
+    pub(super) fn read(request: &Request, conf: Arc<NetConf>, waiting: &Waiting, inner: bool) -> Result<Job, CniError> {
+        let timing = Timing::since(waiting.arrived);
+        let args = Args::parse(&request.args)?;
+        if matches!(request.command, Command::Add | Command::Del | Command::Check) {
+            names::container_id(&request.container_id)?;
+            names::ifname(&request.ifname)?;
+        }
+        if matches!(request.command, Command::Add | Command::Check) && request.netns.is_empty() {
+            return Err(CniError::new(Code::BadEnvironment, "CNI_NETNS is empty")
+                .with(format!("{} needs the path of the pod's network namespace", request.command.name())));
+        }
+        // The loopback plugin serves `lo`, whatever the caller calls it.
+        let ifname = if conf.plugin_type == "loopback" { Loopback::IFNAME } else { &request.ifname };
+        let key = Key {
+            container: request.container_id.clone(),
+            network: conf.name.clone(),
+            ifname: ifname.to_owned(),
+            plugin: conf.plugin_type.clone(),
+        };
+        let Waiting { arrived, deadline, gone } = waiting.clone();
+        Ok(Job { request: request.clone(), conf, args, key, arrived, deadline, gone, timing, inner })
+    }
+
+    /// The pod's namespace.
+    pub(super) fn netns(&self) -> &Path {
+        Path::new(&self.request.netns)
+    }
+
+    /// What executed plugins need.
+    pub(super) fn caller(&self) -> Caller {
+        Caller { args: self.request.args.clone(), path: self.request.path.clone(), env: self.request.env.clone() }
+    }
+}

@@ -1,0 +1,146 @@
+//! What is still to be done for attachments that were answered as gone, and when: a queue by time, and the threads
+//! that work it off.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+#[derive(Debug, Default)]
+struct Queue {
+    by_time: BTreeSet<(Instant, u64)>,
+    due: HashMap<u64, Instant>,
+    at_work: HashSet<u64>,
+    stopped: bool,
+}
+
+/// The queue.
+#[derive(Debug, Default)]
+pub(super) struct Reaper {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+/// One attachment that nobody else works on while this is held.
+#[derive(Debug)]
+pub(super) struct Turn<'a> {
+    reaper: &'a Reaper,
+    id: u64,
+}
+
+impl Reaper {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The attachment is to be looked after at `due`, or earlier if it already was.
+    pub(super) fn expect(&self, id: u64, due: Instant) {
+        let mut queue = self.lock();
+        let due = queue.due.get(&id).map_or(due, |before| due.min(*before));
+        if let Some(before) = queue.due.insert(id, due) {
+            queue.by_time.remove(&(before, id));
+        }
+        queue.by_time.insert((due, id));
+        self.changed.notify_one();
+    }
+
+    /// How many wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.lock().due.len()
+    }
+
+    /// The next attachment whose time has come; waits for it. `None` when the daemon stops.
+    pub(super) fn next(&self) -> Option<u64> {
+        let mut queue = self.lock();
+        loop {
+            if queue.stopped {
+                return None;
+            }
+            let now = Instant::now();
+            match queue.by_time.first().copied() {
+                Some((due, id)) if due <= now => {
+                    queue.by_time.remove(&(due, id));
+                    queue.due.remove(&id);
+                    return Some(id);
+                }
+                Some((due, _)) => {
+                    queue = self.changed.wait_timeout(queue, due - now).unwrap_or_else(PoisonError::into_inner).0;
+                }
+                None => queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+
+    /// Everything that waits, whatever its time; nothing of it waits any more.
+    #[cfg(test)]
+    pub(super) fn drain(&self) -> Vec<u64> {
+        let mut queue = self.lock();
+        queue.by_time.clear();
+        queue.due.drain().map(|(id, _)| id).collect()
+    }
+
+    /// Waits until nobody works on the attachment and takes it. `None` when the daemon stops.
+    pub(super) fn turn(&self, id: u64) -> Option<Turn<'_>> {
+        let mut queue = self.lock();
+        while queue.at_work.contains(&id) {
+            if queue.stopped {
+                return None;
+            }
+            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+        queue.at_work.insert(id);
+        Some(Turn { reaper: self, id })
+    }
+
+    /// Ends [`Reaper::next`] for all threads. What waits is on record and goes on after the restart.
+    pub(super) fn stop(&self) {
+        self.lock().stopped = true;
+        self.changed.notify_all();
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut queue = self.reaper.lock();
+        queue.at_work.remove(&self.id);
+        if let Some(due) = queue.due.remove(&self.id) {
+            // Somebody hurried it: it need not be looked at again, unless it failed and is expected anew.
+            queue.by_time.remove(&(due, self.id));
+        }
+        self.reaper.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn attachments_come_in_the_order_of_their_time_and_a_hurried_one_comes_at_once() {
+        let reaper = Reaper::default();
+        let now = Instant::now();
+        reaper.expect(1, now + Duration::from_secs(60));
+        reaper.expect(2, now + Duration::from_millis(5));
+        reaper.expect(1, now);
+        reaper.expect(1, now + Duration::from_secs(90));
+        assert_eq!(reaper.next(), Some(1));
+        assert_eq!(reaper.next(), Some(2));
+        assert_eq!(reaper.waiting(), 0);
+        reaper.stop();
+        assert_eq!(reaper.next(), None);
+    }
+
+    #[test]
+    fn one_attachment_is_worked_on_by_one_thread_at_a_time() {
+        let reaper = Reaper::default();
+        let turn = reaper.turn(1).unwrap();
+        std::thread::scope(|s| {
+            let second = s.spawn(|| reaper.turn(1).is_some());
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!second.is_finished());
+            drop(turn);
+            assert!(second.join().unwrap());
+        });
+    }
+}

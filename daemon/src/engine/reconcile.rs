@@ -1,0 +1,136 @@
+//! After a start: what the store says is compared with the kernel. Half-done work is undone, what was begun to be
+//! removed is removed, what lives is left alone. And while the daemon runs: attachments whose namespace has died are
+//! collected without waiting for anyone.
+
+use std::time::Instant;
+
+use fairlead_host::Nsid;
+
+use super::link::{self, Reach};
+use super::removal::Answer;
+use super::Engine;
+use crate::store::{Attachment, LinkRecord, Opened, Phase};
+
+/// What the start has found.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Found {
+    pub(super) alive: usize,
+    pub(super) undone: usize,
+    pub(super) finished: usize,
+    pub(super) collected: usize,
+    pub(super) failed: usize,
+}
+
+impl Engine {
+    /// Brings store and kernel together. What fails stays on record and is tried again in the background.
+    pub(super) fn reconcile(&self, opened: Opened, of_records: Vec<Attachment>) -> Found {
+        let mut found = Found::default();
+        for attachment in self.store.all() {
+            let done = match attachment.phase {
+                Phase::Adding => self.remove(&attachment, Answer::WhenGone).map(|()| found.undone += 1),
+                Phase::Removing => self.remove(&attachment, Answer::WhenGone).map(|()| found.finished += 1),
+                Phase::Silenced => self.reap(attachment.id).map(|()| found.finished += 1),
+                Phase::Attached if self.is_dead(&attachment, None) => {
+                    self.remove(&attachment, Answer::WhenGone).map(|()| found.collected += 1)
+                }
+                Phase::Attached => {
+                    found.alive += 1;
+                    Ok(())
+                }
+            };
+            if let Err(e) = done {
+                found.failed += 1;
+                tracing::error!(container = %attachment.key.container, network = %attachment.key.network, error = %e,
+                    "an attachment could not be reconciled; it is tried again");
+                self.reaper.expect(attachment.id, Instant::now() + super::SWEEP);
+            }
+        }
+        self.after_reboot(opened, of_records, &mut found);
+        found
+    }
+
+    /// X24: what an earlier boot left: its namespaces are gone; local addresses are given back at once, delegates get
+    /// their DEL in the background.
+    fn after_reboot(&self, opened: Opened, of_records: Vec<Attachment>, found: &mut Found) {
+        let mut earlier = opened.of_earlier_boot;
+        earlier.extend(of_records.into_iter().filter(|a| self.store.get(a.id).is_none()));
+        earlier.sort_by_key(|a| a.id);
+        earlier.dedup_by_key(|a| a.id);
+        for mut attachment in earlier {
+            attachment.phase = Phase::Removing;
+            attachment.netns.path = String::new();
+            attachment.netns.nsid = None;
+            if !matches!(attachment.link, LinkRecord::Moved(_) | LinkRecord::List { .. }) {
+                attachment.link = LinkRecord::None;
+            }
+            let id = attachment.id;
+            let Ok(attachment) = self.store.begin(attachment) else { continue };
+            if attachment.has_delegates() {
+                self.reaper.expect(id, Instant::now());
+                continue;
+            }
+            match self.remove(&attachment, Answer::WhenGone) {
+                Ok(()) => found.collected += 1,
+                Err(e) => {
+                    found.failed += 1;
+                    tracing::error!(container = %attachment.key.container, error = %e, "an attachment of an earlier boot could not be given back");
+                    self.reaper.expect(id, Instant::now() + super::SWEEP);
+                }
+            }
+        }
+        let released = self.host_local.release_orphaned_by_reboot();
+        if !released.allocations.is_empty() {
+            tracing::info!(addresses = released.allocations.len(), "addresses of before the reboot are free again");
+        }
+        for error in released.errors {
+            tracing::warn!(error = %error, "an address of before the reboot could not be given back");
+        }
+    }
+
+    /// Whether the attachment's namespace is provably dead. `died`: this number has just been given back by the kernel.
+    fn is_dead(&self, attachment: &Attachment, died: Option<Nsid>) -> bool {
+        if matches!(attachment.link, LinkRecord::List { .. }) && attachment.netns.nsid.is_none() {
+            return false;
+        }
+        match link::reach(self.kernel.as_ref(), &attachment.netns) {
+            Ok(Reach::Dead) => true,
+            // The number may have been given to the next namespace at once: then our link is not there.
+            Ok(Reach::ByNumber(nsid)) if died == Some(nsid) => match &attachment.link {
+                LinkRecord::Made { index, mac, .. } => {
+                    let link = self.kernel.link_at(nsid, *index);
+                    link.is_ok_and(|l| l.is_none_or(|l| l.mac != *mac))
+                }
+                _ => true,
+            },
+            Ok(Reach::Inside(_) | Reach::ByNumber(_) | Reach::Unknown) | Err(_) => false,
+        }
+    }
+
+    /// The kernel has told that a namespace died: what was in it is given back.
+    pub(super) fn namespace_died(&self, nsid: Nsid) {
+        for attachment in self.store.all().into_iter().filter(|a| a.netns.nsid == Some(nsid)) {
+            self.collect_if_dead(&attachment, Some(nsid));
+        }
+    }
+
+    /// Looks through everything, for what no event has told.
+    pub(super) fn sweep(&self) {
+        for attachment in self.store.all() {
+            self.collect_if_dead(&attachment, None);
+        }
+    }
+
+    fn collect_if_dead(&self, attachment: &Attachment, died: Option<Nsid>) {
+        match attachment.phase {
+            Phase::Silenced => self.reaper.expect(attachment.id, Instant::now()),
+            Phase::Attached if self.is_dead(attachment, died) => {
+                tracing::info!(container = %attachment.key.container, network = %attachment.key.network,
+                    ifname = %attachment.key.ifname, "the namespace is gone: its attachment is collected");
+                if self.store.enter(attachment.id, Phase::Removing).is_ok() {
+                    self.reaper.expect(attachment.id, Instant::now());
+                }
+            }
+            Phase::Adding | Phase::Attached | Phase::Removing => {}
+        }
+    }
+}

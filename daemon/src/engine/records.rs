@@ -1,0 +1,85 @@
+//! Records of attachments for which programs were executed: on disk, because what those programs hold (a lease, a
+//! port mapping) does not die with the boot.
+//!
+//! One file an attachment, written and synced before the first program is started, removed when nothing is left.
+
+use std::collections::HashSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use fairlead_cni::{CniError, Code};
+
+use crate::store::{Attachment, Phase};
+
+/// The directory of records.
+#[derive(Debug)]
+pub(super) struct Records {
+    dir: PathBuf,
+    kept: Mutex<HashSet<u64>>,
+}
+
+impl Records {
+    /// Opens the directory and reads what an earlier daemon left in it. A file that cannot be read is set aside.
+    pub(super) fn open(state_dir: &Path) -> io::Result<(Records, Vec<Attachment>)> {
+        let dir = state_dir.join("attachments");
+        fs::create_dir_all(&dir)?;
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&dir)? {
+            let path = entry?.path();
+            if path.extension().is_none_or(|e| e != "json") {
+                continue;
+            }
+            match fs::read(&path).ok().and_then(|b| serde_json::from_slice::<Attachment>(&b).ok()) {
+                Some(attachment) => found.push(attachment),
+                None => {
+                    tracing::error!(file = %path.display(), "a record of an attachment cannot be read; it is set aside");
+                    fs::rename(&path, path.with_extension("unreadable"))?;
+                }
+            }
+        }
+        found.sort_by_key(|a| a.id);
+        let kept = Mutex::new(found.iter().map(|a| a.id).collect());
+        Ok((Records { dir, kept }, found))
+    }
+
+    fn path(&self, id: u64) -> PathBuf {
+        self.dir.join(format!("{id:016x}.json"))
+    }
+
+    /// Writes the record of an attachment with delegates; of another nothing.
+    pub(super) fn keep(&self, attachment: &Attachment) -> Result<(), CniError> {
+        if !attachment.has_delegates() {
+            return Ok(());
+        }
+        let path = self.path(attachment.id);
+        self.write(&path, attachment).map_err(|e| {
+            CniError::new(Code::TryAgain, format!("the record {} cannot be written: {e}", path.display()))
+                .with("make space on that file system, or make the directory writable")
+        })?;
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).insert(attachment.id);
+        Ok(())
+    }
+
+    fn write(&self, path: &Path, attachment: &Attachment) -> io::Result<()> {
+        // What a restart finds here was attached as far as its delegates can tell.
+        let attachment = Attachment { phase: Phase::Attached, ..attachment.clone() };
+        let beside = path.with_extension("tmp");
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
+        file.write_all(&serde_json::to_vec(&attachment)?)?;
+        file.sync_all()?;
+        fs::rename(&beside, path)?;
+        File::open(&self.dir)?.sync_all()
+    }
+
+    /// Nothing is left of it.
+    pub(super) fn forget(&self, id: u64) {
+        if self.kept.lock().unwrap_or_else(PoisonError::into_inner).remove(&id)
+            && let Err(e) = fs::remove_file(self.path(id))
+        {
+            tracing::warn!(file = %self.path(id).display(), error = %e, "a record cannot be removed; its delegates get another DEL after a restart");
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Taking an attachment down: by DEL, as the undo of an ADD, after a restart, or when its namespace has died. One way
+//! for all, from the record alone, and it may be begun again at any step.
+
+use std::time::{Duration, Instant};
+
+use fairlead_cni::{CniError, Code};
+use fairlead_host::NetError;
+
+use super::link::{self, Reach};
+use super::{Engine, errors, failpoint};
+use crate::delegate;
+use crate::networks::Network;
+use crate::store::{Attachment, IpamRecord, LinkRecord, Phase};
+
+/// After a removal that failed, it is tried again after this long.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// Whether DEL may be answered before the link is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// When the interface is silent.
+    WhenSilent,
+    /// When nothing is left.
+    WhenGone,
+}
+
+impl Engine {
+    /// Takes an attachment down as far as its answer needs.
+    pub(super) fn remove(&self, attachment: &Attachment, answer: Answer) -> Result<(), CniError> {
+        self.store.enter(attachment.id, Phase::Removing).map_err(|e| errors::store(&e))?;
+        failpoint::pass("del.removing");
+        self.delegates_del(attachment)?;
+        let told = |e: NetError| errors::kernel(&attachment.key.network, &format!("removing {:?}", attachment.key.ifname), &e);
+        let reach = link::reach(self.kernel.as_ref(), &attachment.netns).map_err(told)?;
+        let reach = match reach {
+            Reach::Inside(mut pod) if answer == Answer::WhenSilent => {
+                match link::find(attachment, pod.as_mut()).map_err(told)? {
+                    Some(link) => {
+                        self.quiet(attachment);
+                        link::silence(pod.as_mut(), link.index, &attachment.parked_name()).map_err(told)?;
+                        drop(pod);
+                        failpoint::pass("del.silent");
+                        return self.park(attachment);
+                    }
+                    None => Reach::Inside(pod),
+                }
+            }
+            other => other,
+        };
+        self.quiet(attachment);
+        link::take_down(self.kernel.as_ref(), attachment, reach).map_err(told)?;
+        failpoint::pass("del.unlinked");
+        self.free(attachment)
+    }
+
+    /// The removal is on record and answered; the rest is the reaper's.
+    fn park(&self, attachment: &Attachment) -> Result<(), CniError> {
+        self.store.enter(attachment.id, Phase::Silenced).map_err(|e| errors::store(&e))?;
+        failpoint::pass("del.silenced");
+        self.reaper.expect(attachment.id, Instant::now() + self.policy().reap_after);
+        Ok(())
+    }
+
+    /// Gives back what the attachment held, once its link is gone, and forgets it.
+    fn free(&self, attachment: &Attachment) -> Result<(), CniError> {
+        if let IpamRecord::HostLocal { data_dir } = &attachment.ipam {
+            let key = &attachment.key;
+            let released = if attachment.addresses.is_empty() {
+                self.host_local.release(data_dir, &key.network, &key.container, &key.ifname)
+            } else {
+                let ips: Vec<_> = attachment.addresses.iter().map(ipnet::IpNet::addr).collect();
+                self.host_local.release_ips(data_dir, &key.network, &key.container, &key.ifname, &ips)
+            };
+            released.map_err(|e| harmless(e.into()))?;
+        }
+        failpoint::pass("del.released");
+        self.records.forget(attachment.id);
+        self.store.removed(attachment.id).map_err(|e| errors::store(&e))?;
+        failpoint::pass("del.removed");
+        Ok(())
+    }
+
+    /// Finishes a silenced attachment: deletes its link unless the namespace has taken it along, and frees what it held.
+    /// Holds nothing of the namespace.
+    pub(super) fn reap(&self, id: u64) -> Result<(), CniError> {
+        let Some(_turn) = self.reaper.turn(id) else { return Ok(()) };
+        let Some(attachment) = self.store.get(id).filter(|a| a.phase == Phase::Silenced) else { return Ok(()) };
+        let told = |e: NetError| errors::kernel(&attachment.key.network, &format!("removing {:?}", attachment.key.ifname), &e);
+        let reach = match attachment.netns.nsid {
+            Some(nsid) if self.kernel.nsids().map_err(told)?.contains(&nsid) => Reach::ByNumber(nsid),
+            Some(_) => Reach::Dead,
+            None => link::reach(self.kernel.as_ref(), &attachment.netns).map_err(told)?,
+        };
+        link::take_down(self.kernel.as_ref(), &attachment, reach).map_err(told)?;
+        failpoint::pass("del.unlinked");
+        self.free(&attachment)
+    }
+
+    /// Undoes an ADD that failed with `error`. What cannot be undone now stays on record and is tried again.
+    pub(super) fn undo(&self, attachment: &Attachment, error: &CniError) {
+        tracing::info!(container = %attachment.key.container, network = %attachment.key.network, ifname = %attachment.key.ifname,
+            error = %error, "ADD is undone");
+        if let Err(e) = self.remove(attachment, Answer::WhenGone) {
+            tracing::error!(container = %attachment.key.container, network = %attachment.key.network,
+                ifname = %attachment.key.ifname, error = %e, "the undo of a failed ADD failed; it is tried again");
+            self.reaper.expect(attachment.id, Instant::now() + RETRY);
+        }
+    }
+
+    /// What the reaper does when an attachment's time has come.
+    pub(super) fn attend(&self, id: u64) {
+        let Some(attachment) = self.store.get(id) else { return };
+        let done = match attachment.phase {
+            Phase::Silenced => self.reap(id),
+            Phase::Removing => self.try_remove(&attachment),
+            Phase::Adding | Phase::Attached => return,
+        };
+        if let Err(e) = done {
+            tracing::warn!(container = %attachment.key.container, network = %attachment.key.network,
+                ifname = %attachment.key.ifname, error = %e, "a removal failed; it is tried again");
+            self.reaper.expect(id, Instant::now() + RETRY);
+        }
+    }
+
+    /// Removes an attachment in the background, unless a call works on its container just now.
+    pub(super) fn try_remove(&self, attachment: &Attachment) -> Result<(), CniError> {
+        let Some(_claim) = self.claims.try_take(&attachment.key.container) else {
+            return Err(errors::too_late("another call of the same container"));
+        };
+        match self.store.get(attachment.id) {
+            Some(now) if now.phase != Phase::Silenced => self.remove(&now, Answer::WhenGone),
+            _ => Ok(()),
+        }
+    }
+
+    /// When the DEL of this attachment may be answered.
+    pub(super) fn answer_of(&self, attachment: &Attachment, network: Option<&Network>) -> Answer {
+        let made = matches!(attachment.link, LinkRecord::Made { .. });
+        let early = made
+            && !attachment.addresses.is_empty()
+            && !self.policy().del_waits
+            && self.kernel.renames_while_up()
+            && network.is_some_and(Network::silent_is_gone);
+        if early { Answer::WhenSilent } else { Answer::WhenGone }
+    }
+
+    /// Ends what the announcer still does for this attachment: no socket of ours may outlive it.
+    fn quiet(&self, attachment: &Attachment) {
+        if let (Some(announcer), LinkRecord::Made { index, .. }) = (&self.announcer, &attachment.link) {
+            announcer.cancel(*index, &attachment.netns.id);
+        }
+    }
+}
+
+/// A DEL error without the words that containerd takes for success.
+pub(super) fn harmless(error: CniError) -> CniError {
+    CniError { code: error.code, msg: delegate::harmless(&error.msg), details: delegate::harmless(&error.details) }
+}
+
+/// All that went wrong while one thing after the other was removed.
+pub(super) fn all(errors: Vec<CniError>) -> Result<(), CniError> {
+    let mut errors = errors.into_iter();
+    let Some(first) = errors.next() else { return Ok(()) };
+    let rest: Vec<String> = errors.map(|e| e.to_string()).collect();
+    if rest.is_empty() {
+        return Err(first);
+    }
+    let code = if first.code == Code::Internal { Code::Internal } else { first.code };
+    Err(CniError::new(code, format!("{first}; {}", rest.join("; "))))
+}

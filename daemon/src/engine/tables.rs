@@ -1,0 +1,96 @@
+//! What the operator sees: attachments, networks, pools, orphans; and the collection that he can order.
+
+use serde_json::{Value, json};
+
+use super::Engine;
+use super::removal::Answer;
+use crate::ipam::{Allocation, Owner};
+use crate::store::{Attachment, LinkRecord, Phase};
+
+pub(super) fn table(engine: &Engine, name: &str) -> Option<Value> {
+    match name {
+        "attachments" => Some(engine.store.all().iter().map(|a| row(a)).collect()),
+        "networks" => Some(engine.networks.list()),
+        "pools" => Some(json!([])),
+        "orphans" => Some(orphans(engine).iter().map(|o| json!(o)).collect()),
+        _ => None,
+    }
+}
+
+fn row(a: &Attachment) -> Value {
+    let (kind, mac) = match &a.link {
+        LinkRecord::Made { kind, mac, .. } => (kind.name().to_owned(), mac.map(|m| m.to_string())),
+        LinkRecord::Moved(lent) => (format!("lent {}", lent.name), lent.mac.map(|m| m.to_string())),
+        LinkRecord::Loopback => ("loopback".to_owned(), None),
+        LinkRecord::List { .. } => ("list".to_owned(), None),
+        LinkRecord::None => ("none".to_owned(), None),
+    };
+    json!({
+        "container": a.key.container,
+        "network": a.key.network,
+        "ifname": a.key.ifname,
+        "type": a.key.plugin,
+        "phase": a.phase,
+        "link": kind,
+        "mac": mac,
+        "addresses": a.addresses,
+        "netns": a.netns.path,
+        "nsid": a.netns.nsid,
+    })
+}
+
+#[derive(serde::Serialize)]
+struct Orphan {
+    network: String,
+    #[serde(rename = "dataDir")]
+    data_dir: String,
+    #[serde(flatten)]
+    allocation: Allocation,
+}
+
+fn known(engine: &Engine, owner: &Owner) -> bool {
+    match owner {
+        Owner::Attachment { container_id, ifname } => engine.owns(container_id, ifname),
+        Owner::Container { container_id } => engine.store.all().iter().any(|a| a.key.container == *container_id),
+        Owner::Nobody => false,
+    }
+}
+
+fn orphans(engine: &Engine) -> Vec<Orphan> {
+    let mut found = Vec::new();
+    for place in engine.host_local.places() {
+        match engine.host_local.orphans(&place.data_dir, &place.network, &|owner| known(engine, owner)) {
+            Ok(here) => found.extend(here.into_iter().map(|allocation| Orphan {
+                network: place.network.clone(),
+                data_dir: place.data_dir.clone(),
+                allocation,
+            })),
+            Err(e) => tracing::warn!(network = %place.network, error = %e, "allocations cannot be listed"),
+        }
+    }
+    found
+}
+
+/// Removes what is provably dead, and on order the allocations whose container is unknown here.
+pub(super) fn collect(engine: &Engine, with_orphans: bool) -> Value {
+    let (mut removed, mut errors) = (Vec::new(), Vec::<String>::new());
+    engine.sweep();
+    for attachment in engine.store.all().into_iter().filter(|a| a.phase == Phase::Removing) {
+        match engine.claims.try_take(&attachment.key.container) {
+            Some(_claim) => match engine.remove(&attachment, Answer::WhenGone) {
+                Ok(()) => removed.push(row(&attachment)),
+                Err(e) => errors.push(e.to_string()),
+            },
+            None => continue,
+        }
+    }
+    let mut addresses = Vec::new();
+    if with_orphans {
+        for place in engine.host_local.places() {
+            let here = engine.host_local.release_orphans(&place.data_dir, &place.network, &|owner| known(engine, owner));
+            addresses.extend(here.allocations);
+            errors.extend(here.errors.iter().map(ToString::to_string));
+        }
+    }
+    json!({ "attachments": removed, "addresses": addresses, "errors": errors })
+}

@@ -1,0 +1,132 @@
+//! Only what is provably meant is removed.
+
+use fairlead_host::{Kind, MacvlanMode};
+
+use super::*;
+
+fn macvlan_link() -> Kind {
+    Kind::Macvlan { mode: MacvlanMode::Bridge, bc_queue_len: None }
+}
+
+#[test]
+fn k09_del_of_an_older_sandbox_changes_nothing() {
+    let rig = Rig::new();
+    rig.add(&macvlan()).unwrap();
+    let before = rig.state();
+    rig.call(rig.request(Command::Del, "older", &macvlan())).unwrap();
+    assert_eq!(rig.state(), before);
+}
+
+#[test]
+fn k10_del_of_a_pod_never_seen_removes_what_the_configuration_implies() {
+    let rig = Rig::new();
+    rig.kernel.add_link(POD, "net1", macvlan_link()).unwrap();
+    let dir = rig.dir.path().join("root/var/lib/cni/networks/net");
+    std::fs::create_dir_all(&dir).unwrap();
+    std::fs::write(dir.join("10.1.0.7"), "c1\r\nnet1").unwrap();
+    std::fs::write(dir.join("10.1.0.8"), "c2\r\nnet1").unwrap();
+    rig.del(&macvlan()).unwrap();
+    assert_eq!(rig.allocations(), ["10.1.0.8"]);
+    let links = rig.kernel.snapshot().namespaces.into_values().flat_map(|n| n.links.into_values());
+    assert!(!links.into_iter().any(|l| l.name == "net1"));
+}
+
+#[test]
+fn k10_del_of_a_pod_never_seen_leaves_a_link_of_another_kind_alone() {
+    let rig = Rig::new();
+    rig.kernel.add_link(POD, "net1", Kind::Dummy).unwrap();
+    let before = rig.state();
+    rig.del(&macvlan()).unwrap();
+    assert_eq!(rig.state(), before);
+}
+
+#[test]
+fn r3_teardown_with_a_namespace_that_is_gone_succeeds() {
+    let rig = Rig::new();
+    rig.add(&macvlan()).unwrap();
+    rig.kernel.kill_namespace(POD);
+    rig.del(&macvlan()).unwrap();
+    rig.reap();
+    assert_eq!(rig.allocations(), Vec::<String>::new());
+    assert!(rig.engine.store.all().is_empty());
+}
+
+#[test]
+fn x03_a_namespace_that_died_is_collected_without_anyones_gc() {
+    let rig = Rig::new();
+    rig.add(&macvlan()).unwrap();
+    let nsid = rig.engine.store.all()[0].netns.nsid.unwrap();
+    rig.kernel.kill_namespace(POD);
+    rig.engine.namespace_died(nsid);
+    rig.reap();
+    assert_eq!(rig.allocations(), Vec::<String>::new());
+    assert!(rig.engine.store.all().is_empty());
+}
+
+#[test]
+fn x22_a_new_namespace_with_the_dead_ones_inode_keeps_its_interface() {
+    let rig = Rig::new();
+    rig.kernel.reuse_inodes();
+    rig.add(&macvlan()).unwrap();
+    rig.kernel.kill_namespace(POD);
+    rig.kernel.add_namespace(POD);
+    rig.kernel.add_link(POD, "net1", macvlan_link()).unwrap();
+    rig.call(rig.request(Command::Add, "c2", &macvlan())).unwrap_err();
+    let before = rig.kernel.snapshot();
+    rig.del(&macvlan()).unwrap();
+    rig.reap();
+    assert_eq!(rig.kernel.snapshot(), before, "the DEL of the dead namespace's attachment");
+}
+
+#[test]
+fn x22_an_older_sandbox_never_loses_a_newer_one_its_link_in_the_same_namespace() {
+    let rig = Rig::new();
+    rig.add(&macvlan()).unwrap();
+    rig.del(&macvlan()).unwrap();
+    rig.call(rig.request(Command::Add, "c2", &macvlan())).unwrap();
+    rig.reap();
+    rig.del(&macvlan()).unwrap();
+    let attachments = rig.engine.store.all();
+    assert_eq!(attachments.len(), 1);
+    let links = rig.kernel.snapshot().namespaces.into_values().flat_map(|n| n.links.into_values());
+    assert_eq!(links.into_iter().filter(|l| l.name == "net1").count(), 1);
+}
+
+#[test]
+fn the_hosts_own_namespace_and_what_is_no_namespace_are_refused_by_code() {
+    let rig = Rig::new();
+    let code = |netns: &str| {
+        let request = Request { netns: netns.to_owned(), ..rig.request(Command::Add, "c1", &macvlan()) };
+        rig.call(request).unwrap_err().code.number()
+    };
+    assert_eq!(code(""), 4);
+    assert_eq!(code("/run/netns/gone"), 3);
+}
+
+#[test]
+fn a_namespace_that_is_not_the_one_that_the_executable_saw_is_refused_with_the_remedy() {
+    let rig = Rig::new();
+    let seen = Some(fairlead_cni::wire::Inode { dev: 1, ino: 1 });
+    let request = Request { netns_inode: seen, ..rig.request(Command::Add, "c1", &macvlan()) };
+    let told = rig.call(request).unwrap_err();
+    assert_eq!(told.code.number(), 8);
+    assert!(told.details.contains("mountPropagation"), "{told}");
+}
+
+#[test]
+fn before_cookies_a_link_whose_mac_is_not_the_recorded_one_is_left_alone() {
+    let rig = Rig::on(FakeKernel::new().without_cookies());
+    rig.add(&macvlan()).unwrap();
+    rig.del(&macvlan()).unwrap();
+    rig.reap();
+    assert!(rig.engine.store.all().is_empty());
+}
+
+#[test]
+fn on_a_kernel_that_cannot_rename_a_link_that_is_up_del_waits_until_the_link_is_gone() {
+    let rig = Rig::on(FakeKernel::new().without_rename_while_up());
+    let before = rig.state();
+    rig.add(&macvlan()).unwrap();
+    rig.del(&macvlan()).unwrap();
+    assert_eq!(rig.state(), before, "nothing is left for the reaper");
+}

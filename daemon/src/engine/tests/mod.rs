@@ -1,0 +1,176 @@
+//! The engine on a kernel in memory: what it does when any single step is refused, and what it never does.
+
+mod faults;
+mod identity;
+mod lists;
+mod order;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fairlead_cni::CniError;
+use fairlead_cni::wire::{Command, Request, WIRE};
+use fairlead_host::double::{FakeKernel, Snapshot};
+
+use super::{Beside, Engine, Places, Policy};
+use crate::call::{Call, CallerGone, Service};
+use crate::metrics::{Calls, Exposition, Node};
+use crate::netconf::{Directories, Networks};
+use crate::networks::BUILT_IN;
+
+/// The pod's namespace in most tests.
+const POD: &str = "/run/netns/pod";
+
+/// A daemon without its door: an engine, a kernel in memory, and directories of its own.
+struct Rig {
+    kernel: Arc<FakeKernel>,
+    engine: Arc<Engine>,
+    dir: tempfile::TempDir,
+    policy: Policy,
+}
+
+impl Rig {
+    fn new() -> Rig {
+        Rig::on(FakeKernel::new())
+    }
+
+    fn on(kernel: FakeKernel) -> Rig {
+        let dir = tempfile::tempdir().unwrap();
+        for sub in ["run", "state", "root/etc/cni/net.d"] {
+            std::fs::create_dir_all(dir.path().join(sub)).unwrap();
+        }
+        let kernel = Arc::new(kernel);
+        kernel.add_host_link("eth0");
+        kernel.add_host_link("dev0");
+        kernel.add_namespace(POD);
+        let policy = Policy::default();
+        let engine = open(&kernel, dir.path(), policy.clone());
+        Rig { kernel, engine, dir, policy }
+    }
+
+    /// Kills the daemon where it stands and starts another.
+    fn restart(&mut self) {
+        self.engine = open(&self.kernel, self.dir.path(), self.policy.clone());
+    }
+
+    fn request(&self, command: Command, container: &str, config: &str) -> Request {
+        Request {
+            wire: WIRE,
+            command,
+            container_id: container.to_owned(),
+            netns: POD.to_owned(),
+            netns_inode: None,
+            own_netns: None,
+            ifname: "net1".to_owned(),
+            args: String::new(),
+            path: "/opt/cni/bin".to_owned(),
+            env: Vec::new(),
+            config: config.to_owned(),
+            deadline_ms: 5000,
+            spooled: None,
+        }
+    }
+
+    fn call(&self, request: Request) -> Result<String, CniError> {
+        self.call_with(request, CallerGone::default())
+    }
+
+    fn call_with(&self, request: Request, gone: CallerGone) -> Result<String, CniError> {
+        let now = Instant::now();
+        let call = Call { request, arrived: now, deadline: now + Duration::from_secs(5), gone };
+        let reply = self.engine.serve(&call);
+        self.engine.answered(&call, !call.gone.get());
+        reply.outcome
+    }
+
+    fn add(&self, config: &str) -> Result<String, CniError> {
+        self.call(self.request(Command::Add, "c1", config))
+    }
+
+    fn del(&self, config: &str) -> Result<String, CniError> {
+        self.call(self.request(Command::Del, "c1", config))
+    }
+
+    /// What the reaper's threads would do in the end.
+    fn reap(&self) {
+        for id in self.engine.reaper.drain() {
+            self.engine.attend(id);
+        }
+    }
+
+    /// host-local's files, without its own bookkeeping.
+    fn allocations(&self) -> Vec<String> {
+        files(&self.dir.path().join("root/var/lib/cni/networks"))
+    }
+
+    fn state(&self) -> State {
+        let mut kernel = self.kernel.snapshot();
+        for netns in kernel.namespaces.values_mut() {
+            // Those of an interface die with it; the real kernel forgets them, a model need not.
+            netns.sysctls.clear();
+        }
+        State { kernel, allocations: self.allocations(), records: self.engine.store.all().len() }
+    }
+}
+
+/// Everything that an attachment could leave behind.
+#[derive(Debug, PartialEq)]
+struct State {
+    kernel: Snapshot,
+    allocations: Vec<String>,
+    records: usize,
+}
+
+fn open(kernel: &Arc<FakeKernel>, dir: &Path, policy: Policy) -> Arc<Engine> {
+    let exposition = Exposition::default();
+    let node = Node::new(&exposition);
+    let root = dir.join("root");
+    let beside = Beside {
+        kernel: Arc::clone(kernel) as Arc<dyn fairlead_host::Kernel>,
+        networks: Arc::new(Networks::new(Directories::new(&root, None, None), &BUILT_IN, node.clone())),
+        calls: Calls::new(&exposition),
+        node,
+        cgroup: None,
+        announce: false,
+    };
+    let places = Places { run_dir: dir.join("run"), state_dir: dir.join("state"), host_root: root };
+    Engine::open(&places, policy, beside).unwrap()
+}
+
+fn files(dir: &Path) -> Vec<String> {
+    let Ok(read) = std::fs::read_dir(dir) else { return Vec::new() };
+    let mut found = Vec::new();
+    for path in read.map(|e| e.unwrap().path()).collect::<Vec<PathBuf>>() {
+        if path.is_dir() {
+            found.extend(files(&path));
+        } else {
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            if name != "lock" && !name.starts_with("last_reserved_ip") {
+                found.push(name);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// One configuration of every built-in type and way of addressing.
+fn configurations() -> Vec<(&'static str, String)> {
+    let both = r#""ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]],"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}]}"#;
+    let with = |kind: &str, more: &str| format!(r#"{{"cniVersion":"1.0.0","name":"net","type":"{kind}",{more}}}"#);
+    vec![
+        ("macvlan with two families", with("macvlan", &format!(r#""master":"eth0",{both}"#))),
+        ("macvlan, static", with("macvlan", r#""master":"eth0","ipam":{"type":"static","addresses":[{"address":"10.2.0.5/24","gateway":"10.2.0.1"}]}"#)),
+        ("macvlan, layer 2 only", with("macvlan", r#""master":"eth0","ipam":{}"#)),
+        ("macvlan passthru", with("macvlan", &format!(r#""master":"eth0","mode":"passthru",{both}"#))),
+        ("ipvlan", with("ipvlan", &format!(r#""master":"eth0","mode":"l3",{both}"#))),
+        ("vlan", with("vlan", &format!(r#""master":"eth0","vlanId":100,{both}"#))),
+        ("host-device", with("host-device", &format!(r#""device":"dev0",{both}"#))),
+        ("loopback", with("loopback", r#""x":1"#)),
+    ]
+}
+
+fn macvlan() -> String {
+    configurations().swap_remove(0).1
+}

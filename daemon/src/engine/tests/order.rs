@@ -1,0 +1,130 @@
+//! What comes after what: repeats, callers that go away, removals that an ADD has to wait for, GC.
+
+use super::*;
+
+fn gc(rig: &Rig, valid: &str) -> Result<String, CniError> {
+    let config = macvlan().replace(r#""cniVersion":"1.0.0""#, &format!(r#""cniVersion":"1.1.0"{valid}"#));
+    rig.call(rig.request(Command::Gc, "", &config))
+}
+
+#[test]
+fn the_identical_add_gets_the_stored_answer_only_if_the_first_one_may_not_have_arrived() {
+    let mut rig = Rig::new();
+    let request = rig.request(Command::Add, "c1", &macvlan());
+    let now = Instant::now();
+    let call = Call { request: request.clone(), arrived: now, deadline: now + Duration::from_secs(5), gone: CallerGone::default() };
+    let first = rig.engine.serve(&call).outcome.unwrap();
+    rig.engine.answered(&call, false);
+    rig.restart();
+    assert_eq!(rig.call(request.clone()).unwrap(), first, "a restart never undoes a committed attachment");
+    let told = rig.call(request).unwrap_err();
+    assert!(told.msg.contains("already has interface"), "{told}");
+}
+
+#[test]
+fn an_add_whose_caller_went_before_the_commit_is_undone() {
+    let rig = Rig::new();
+    let before = rig.state();
+    let gone = CallerGone::default();
+    gone.set();
+    rig.call_with(rig.request(Command::Add, "c1", &macvlan()), gone).unwrap_err();
+    assert_eq!(rig.state(), before);
+}
+
+#[test]
+fn a_del_whose_caller_went_goes_on() {
+    let rig = Rig::new();
+    let before = rig.state();
+    rig.add(&macvlan()).unwrap();
+    let gone = CallerGone::default();
+    gone.set();
+    rig.call_with(rig.request(Command::Del, "c1", &macvlan()), gone).unwrap();
+    rig.reap();
+    assert_eq!(rig.state(), before);
+}
+
+#[test]
+fn after_del_the_name_is_free_nobody_answers_and_the_address_comes_back_with_the_links_end() {
+    let rig = Rig::new();
+    rig.add(&macvlan()).unwrap();
+    rig.del(&macvlan()).unwrap();
+    let pod = rig.kernel.snapshot().namespaces.into_values().find(|n| n.links.values().any(|l| l.name.starts_with("fl"))).unwrap();
+    assert!(!pod.links.values().any(|l| l.name == "net1"));
+    assert!(pod.addresses.iter().all(|a| a.contains("127.0.0.1") || a.contains("::1/128")), "{:?}", pod.addresses);
+    assert_eq!(rig.allocations().len(), 2, "the addresses are kept until the link is gone");
+    rig.reap();
+    assert!(rig.allocations().is_empty());
+}
+
+#[test]
+fn add_again_on_the_same_namespace_and_name_right_after_a_del_works() {
+    let rig = Rig::new();
+    rig.add(&macvlan()).unwrap();
+    rig.del(&macvlan()).unwrap();
+    rig.add(&macvlan()).unwrap();
+    rig.reap();
+    assert_eq!(rig.engine.store.all().len(), 1);
+}
+
+#[test]
+fn an_add_that_needs_the_last_address_hurries_the_removal_that_holds_it() {
+    let rig = Rig::new();
+    let small = macvlan().replace(r#"[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]]"#, r#"[[{"subnet":"10.1.0.0/30"}]]"#).replace(r#",{"dst":"::/0"}"#, "");
+    rig.add(&small).unwrap();
+    rig.del(&small).unwrap();
+    rig.call(rig.request(Command::Add, "c2", &small)).unwrap();
+    let told = rig.call(Request { ifname: "net2".into(), ..rig.request(Command::Add, "c3", &small) }).unwrap_err();
+    assert!(told.msg.contains("no IP addresses available"), "{told}");
+}
+
+#[test]
+fn gc_without_a_list_removes_nothing_and_with_one_everything_else_of_this_network() {
+    let rig = Rig::new();
+    rig.add(&macvlan()).unwrap();
+    rig.call(Request { ifname: "net2".into(), ..rig.request(Command::Add, "c2", &macvlan()) }).unwrap();
+    let other = macvlan().replace(r#""name":"net""#, r#""name":"other""#);
+    rig.call(Request { ifname: "net3".into(), ..rig.request(Command::Add, "c3", &other) }).unwrap();
+    gc(&rig, "").unwrap();
+    assert_eq!(rig.engine.store.all().len(), 3);
+    gc(&rig, r#","cni.dev/valid-attachments":[{"containerID":"c2","ifname":"net2"}]"#).unwrap();
+    let left: Vec<_> = rig.engine.store.all().iter().map(|a| a.key.container.clone()).collect();
+    assert_eq!(left, ["c2", "c3"]);
+    gc(&rig, r#","cni.dev/valid-attachments":null"#).unwrap();
+    assert_eq!(rig.engine.store.all().len(), 1);
+}
+
+#[test]
+fn gc_never_touches_what_was_attached_after_it_arrived() {
+    let rig = Rig::new();
+    let arrived = Instant::now();
+    rig.add(&macvlan()).unwrap();
+    let config = macvlan().replace(r#""cniVersion":"1.0.0""#, r#""cniVersion":"1.1.0","cni.dev/valid-attachments":[]"#);
+    let request = rig.request(Command::Gc, "", &config);
+    let call = Call { request, arrived, deadline: arrived + Duration::from_secs(5), gone: CallerGone::default() };
+    rig.engine.serve(&call).outcome.unwrap();
+    assert_eq!(rig.engine.store.all().len(), 1);
+    assert_eq!(rig.allocations().len(), 2);
+}
+
+#[test]
+fn k24_a_pod_mtu_above_the_parents_is_a_clear_error() {
+    let rig = Rig::new();
+    let told = rig.add(&macvlan().replace(r#""master":"eth0""#, r#""master":"eth0","mtu":9000"#)).unwrap_err();
+    assert_eq!(told.code.number(), 7);
+    assert!(told.msg.contains("mtu 9000 is above 1500 of its master \"eth0\""), "{told}");
+}
+
+#[test]
+fn x04_check_finds_what_has_changed() {
+    let rig = Rig::new();
+    let answer = rig.add(&macvlan()).unwrap();
+    let config = macvlan().replace(r#""cniVersion":"1.0.0""#, &format!(r#""cniVersion":"1.0.0","prevResult":{answer}"#));
+    rig.call(rig.request(Command::Check, "c1", &config)).unwrap();
+    let mut pod = fairlead_host::Kernel::pod(&*rig.kernel, POD.as_ref()).unwrap();
+    let link = pod.link_by_name("net1").unwrap().unwrap();
+    let address = pod.addresses(link.index).unwrap().into_iter().find(|a| a.net.addr().is_ipv4()).unwrap();
+    pod.batch(&[fairlead_host::Op::DeleteAddress(address)]).unwrap();
+    drop(pod);
+    let told = rig.call(rig.request(Command::Check, "c1", &config)).unwrap_err();
+    assert!(told.msg.contains("its address 10.1.0.2/24 is gone"), "{told}");
+}

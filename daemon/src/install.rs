@@ -1,0 +1,329 @@
+//! Puts the executable under the plugins' names, and takes it away again.
+//!
+//! At no moment is a name missing that was there, or a file half written: the new file is written beside, made
+//! durable and renamed into place; the original gets its second name before it loses the first. So a kill at any
+//! point leaves either the one or the other, a running executable is not disturbed, and running the same command
+//! again completes it.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use fairlead_cni::wire::OUTCOME_HEADER;
+
+/// What an original's name ends in while ours stands in its place.
+pub const ORIGINAL: &str = ".fairlead-original";
+
+/// Why it could not be done.
+#[derive(Debug, thiserror::Error)]
+pub enum InstallError {
+    /// No file name.
+    #[error("{name:?} is no name of a plugin: it must be a bare file name")]
+    Name {
+        /// As given.
+        name: String,
+    },
+    /// What should be installed is not the executable.
+    #[error("{path} is not Fairlead's executable; name it with --from", path = .path.display())]
+    NotOurs {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A step failed.
+    #[error("{path} can't be {what}: {source}", path = .path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// read, written, …
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// What was done to one name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Done {
+    /// Ours stands there now.
+    Installed,
+    /// Ours stood there already.
+    Unchanged,
+    /// The original is back.
+    Restored,
+    /// Ours is gone; there was no original.
+    Removed,
+    /// Nothing of ours stood there.
+    NotOurs,
+}
+
+impl Done {
+    /// For a person.
+    pub fn told(self) -> &'static str {
+        match self {
+            Done::Installed => "installed",
+            Done::Unchanged => "already installed",
+            Done::Restored => "original restored",
+            Done::Removed => "removed, there was no original",
+            Done::NotOurs => "not ours, left as it is",
+        }
+    }
+}
+
+/// Called before every step that changes something; an error ends the work there, as a kill would.
+type Step<'a> = &'a mut dyn FnMut(&'static str) -> Result<(), InstallError>;
+
+fn failed(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> InstallError {
+    let path = path.to_path_buf();
+    move |source| InstallError::Io { path, what, source }
+}
+
+/// Puts the executable `from` under `name` into `directory`.
+///
+/// # Errors
+/// When the name or the executable is wrong, or a step fails.
+pub fn install(directory: &Path, name: &str, from: &Path) -> Result<Done, InstallError> {
+    let program = fs::read(from).map_err(failed(from, "read"))?;
+    if !is_ours(&program) {
+        return Err(InstallError::NotOurs { path: from.into() });
+    }
+    install_with(directory, name, &program, &mut |_| Ok(()))
+}
+
+fn install_with(directory: &Path, name: &str, program: &[u8], step: Step<'_>) -> Result<Done, InstallError> {
+    let (target, original) = places(directory, name)?;
+    let there = read_optional(&target)?;
+    if there.as_deref() == Some(program) {
+        return Ok(Done::Unchanged);
+    }
+    let new = directory.join(format!(".{name}.fairlead-new"));
+    step("write")?;
+    write_durably(&new, program)?;
+    if there.is_some_and(|there| !is_ours(&there)) {
+        keep(directory, &target, &original, step)?;
+    }
+    step("rename")?;
+    fs::rename(&new, &target).map_err(failed(&target, "replaced"))?;
+    step("sync")?;
+    sync(directory)?;
+    Ok(Done::Installed)
+}
+
+/// Gives the original its second name. One that is kept already is replaced only by a newer original, one that was
+/// put in our place since: never by a file of ours.
+fn keep(directory: &Path, target: &Path, original: &Path, step: Step<'_>) -> Result<(), InstallError> {
+    let second = directory.join(format!(".{}.fairlead-keep", file_name(original)));
+    step("clear")?;
+    match fs::remove_file(&second) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(failed(&second, "removed")(error));
+        }
+        _ => {}
+    }
+    step("link")?;
+    fs::hard_link(target, &second).map_err(failed(&second, "linked"))?;
+    step("keep")?;
+    fs::rename(&second, original).map_err(failed(original, "kept aside"))?;
+    // Renaming one name of a file over another name of the same file leaves both.
+    let _ = fs::remove_file(&second);
+    step("sync kept")?;
+    sync(directory)
+}
+
+/// Puts the original of `name` back, or removes ours where there was none.
+///
+/// # Errors
+/// When the name is wrong or a step fails.
+pub fn uninstall(directory: &Path, name: &str) -> Result<Done, InstallError> {
+    uninstall_with(directory, name, &mut |_| Ok(()))
+}
+
+fn uninstall_with(directory: &Path, name: &str, step: Step<'_>) -> Result<Done, InstallError> {
+    let (target, original) = places(directory, name)?;
+    let _ = fs::remove_file(directory.join(format!(".{name}.fairlead-new")));
+    let there = read_optional(&target)?;
+    let done = match (there.as_deref().map(is_ours), original.exists()) {
+        // A package has put a newer original there: that one stays, and the older one has served.
+        (Some(false), _) => return Ok(Done::NotOurs),
+        (_, true) => {
+            step("restore")?;
+            fs::rename(&original, &target).map_err(failed(&target, "restored"))?;
+            Done::Restored
+        }
+        (Some(true), false) => {
+            step("remove")?;
+            fs::remove_file(&target).map_err(failed(&target, "removed"))?;
+            Done::Removed
+        }
+        (None, false) => return Ok(Done::NotOurs),
+    };
+    step("sync")?;
+    sync(directory)?;
+    Ok(done)
+}
+
+/// The names under which something of ours stands in `directory`.
+pub fn installed(directory: &Path) -> Vec<String> {
+    let files = fs::read_dir(directory).into_iter().flatten().flatten();
+    let ours =
+        |name: &String| !name.starts_with('.') && fs::read(directory.join(name)).is_ok_and(|b| is_ours(&b));
+    let mut names: Vec<String> =
+        files.filter_map(|f| f.file_name().into_string().ok()).filter(ours).collect();
+    names.sort();
+    names
+}
+
+/// Whether this is Fairlead's executable, of any version: it speaks of the header that only it knows. The daemon
+/// does too, so its own marks are excluded.
+fn is_ours(program: &[u8]) -> bool {
+    let says = |words: &[u8]| program.windows(words.len()).any(|w| w == words);
+    says(OUTCOME_HEADER.as_bytes()) && !says(ORIGINAL.as_bytes())
+}
+
+fn places(directory: &Path, name: &str) -> Result<(PathBuf, PathBuf), InstallError> {
+    let bare = !name.is_empty()
+        && !name.contains(['/', '\0'])
+        && !name.starts_with('.')
+        && !name.ends_with(ORIGINAL);
+    if !bare {
+        return Err(InstallError::Name { name: name.into() });
+    }
+    Ok((directory.join(name), directory.join(format!("{name}{ORIGINAL}"))))
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn read_optional(path: &Path) -> Result<Option<Vec<u8>>, InstallError> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed(path, "read")(error)),
+    }
+}
+
+fn write_durably(path: &Path, bytes: &[u8]) -> Result<(), InstallError> {
+    let mut file = File::options()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o755)
+        .open(path)
+        .map_err(failed(path, "made"))?;
+    file.write_all(bytes)
+        .and_then(|()| file.set_permissions(fs::Permissions::from_mode(0o755)))
+        .and_then(|()| file.sync_all())
+        .map_err(failed(path, "written"))
+}
+
+fn sync(directory: &Path) -> Result<(), InstallError> {
+    File::open(directory).and_then(|d| d.sync_all()).map_err(failed(directory, "made durable"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GO: &[u8] = b"the plugin that was there";
+
+    fn ours(version: &str) -> Vec<u8> {
+        [b"ELF fairlead ", OUTCOME_HEADER.as_bytes(), version.as_bytes()].concat()
+    }
+
+    fn killed(at: usize) -> impl FnMut(&'static str) -> Result<(), InstallError> {
+        let mut left = at;
+        move |what| match left {
+            0 => Err(failed(Path::new("killed"), what)(io::Error::other("here"))),
+            _ => {
+                left -= 1;
+                Ok(())
+            }
+        }
+    }
+
+    #[test]
+    fn x18_killed_at_any_step_of_install_the_name_is_whole_and_the_next_run_completes_it() {
+        let mut kills = 0;
+        loop {
+            let dir = tempfile::tempdir().unwrap();
+            let target = dir.path().join("macvlan");
+            fs::write(&target, GO).unwrap();
+            let new = ours("1");
+            let ended = install_with(dir.path(), "macvlan", &new, &mut killed(kills));
+            let there = fs::read(&target).unwrap();
+            assert!(there == GO || there == new, "at step {kills}");
+            assert!(there == GO || fs::read(dir.path().join("macvlan.fairlead-original")).unwrap() == GO);
+            install_with(dir.path(), "macvlan", &new, &mut |_| Ok(())).unwrap();
+            assert_eq!(fs::read(&target).unwrap(), new);
+            assert_eq!(uninstall(dir.path(), "macvlan").unwrap(), Done::Restored);
+            assert_eq!(fs::read(&target).unwrap(), GO);
+            assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "something is left after step {kills}");
+            if ended.is_ok() {
+                break;
+            }
+            kills += 1;
+        }
+        assert_eq!(kills, 7);
+    }
+
+    #[test]
+    fn x18_killed_at_any_step_of_uninstall_the_name_is_whole_and_the_next_run_completes_it() {
+        for kills in 0..2 {
+            let dir = tempfile::tempdir().unwrap();
+            let target = dir.path().join("vlan");
+            fs::write(&target, GO).unwrap();
+            install_with(dir.path(), "vlan", &ours("1"), &mut |_| Ok(())).unwrap();
+            uninstall_with(dir.path(), "vlan", &mut killed(kills)).unwrap_err();
+            let there = fs::read(&target).unwrap();
+            assert!(there == GO || there == ours("1"));
+            uninstall(dir.path(), "vlan").unwrap();
+            assert_eq!(fs::read(&target).unwrap(), GO);
+        }
+    }
+
+    #[test]
+    fn x18_a_second_install_and_an_upgrade_keep_the_original() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("ipvlan"), GO).unwrap();
+        let put = |version| install_with(dir.path(), "ipvlan", &ours(version), &mut |_| Ok(())).unwrap();
+        assert_eq!([put("1"), put("1"), put("2")], [Done::Installed, Done::Unchanged, Done::Installed]);
+        assert_eq!(fs::read(dir.path().join("ipvlan.fairlead-original")).unwrap(), GO);
+        assert_eq!(installed(dir.path()), ["ipvlan"]);
+    }
+
+    #[test]
+    fn x18_without_an_original_nothing_is_left_and_a_foreign_file_is_not_touched() {
+        let dir = tempfile::tempdir().unwrap();
+        install_with(dir.path(), "fairlead", &ours("1"), &mut |_| Ok(())).unwrap();
+        assert_eq!(uninstall(dir.path(), "fairlead").unwrap(), Done::Removed);
+        assert_eq!(uninstall(dir.path(), "fairlead").unwrap(), Done::NotOurs);
+        fs::write(dir.path().join("bridge"), GO).unwrap();
+        assert_eq!(uninstall(dir.path(), "bridge").unwrap(), Done::NotOurs);
+        assert_eq!(fs::read(dir.path().join("bridge")).unwrap(), GO);
+    }
+
+    #[test]
+    fn x18_a_running_executable_is_replaced_without_being_busy() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("macvlan");
+        fs::copy("/bin/sleep", &target).unwrap();
+        let mut running = std::process::Command::new(&target).arg("60").spawn().unwrap();
+        let done = install_with(dir.path(), "macvlan", &ours("1"), &mut |_| Ok(()));
+        let alive = running.try_wait().unwrap().is_none();
+        running.kill().unwrap();
+        running.wait().unwrap();
+        assert_eq!((done.unwrap(), alive), (Done::Installed, true));
+    }
+
+    #[test]
+    fn names_with_a_slash_and_files_that_are_not_ours_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["a/b", "", "..", ".hidden", "x.fairlead-original"] {
+            assert!(matches!(uninstall(dir.path(), name), Err(InstallError::Name { .. })), "{name:?}");
+        }
+        fs::write(dir.path().join("other"), GO).unwrap();
+        let refused = install(dir.path(), "macvlan", &dir.path().join("other"));
+        assert!(matches!(refused, Err(InstallError::NotOurs { .. })));
+    }
+}

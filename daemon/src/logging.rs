@@ -1,0 +1,43 @@
+//! The log: one line an event, on standard error, for a person or for a program.
+
+use std::io;
+
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, Registry, fmt, reload};
+
+use crate::settings::{LogFormat, LogLevel};
+
+/// Changes the level while the daemon runs.
+#[derive(Debug, Clone)]
+pub(crate) struct Level(reload::Handle<LevelFilter, Registry>);
+
+impl Level {
+    /// From now on.
+    pub(crate) fn set(&self, level: LogLevel) {
+        // Fails only when the subscriber is gone, and then there is nothing to log to.
+        let _ = self.0.reload(filter(level));
+    }
+}
+
+fn filter(level: LogLevel) -> LevelFilter {
+    match level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    }
+}
+
+/// Begins to log. In a process that logs already, nothing changes.
+pub(crate) fn begin(level: LogLevel, format: LogFormat) -> Level {
+    let (level, handle) = reload::Layer::new(filter(level));
+    let lines = match format {
+        LogFormat::Text => fmt::layer().with_target(false).with_ansi(false).with_writer(io::stderr).boxed(),
+        LogFormat::Json => fmt::layer().json().flatten_event(true).with_writer(io::stderr).boxed(),
+    };
+    let _ = tracing_subscriber::registry().with(level).with(lines).try_init();
+    Level(handle)
+}

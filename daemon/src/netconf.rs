@@ -1,0 +1,351 @@
+//! The networks that the runtime's directory holds, and the plugins that can be executed.
+//!
+//! Both directories are read at the start, when something in them changes, and at every STATUS. A file that can't be
+//! taken is refused by name and harms no other; what it said last that was good stays in force. So does all of a
+//! directory that can't be read.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use fairlead_cni::config::ConfList;
+use fairlead_cni::wire::MAX_CONFIG;
+use serde_json::{Value, json};
+use tracing::{error, info};
+
+use crate::metrics::Node;
+
+/// `CNI_CONF_DIR`'s default.
+pub const CONF_DIR: &str = "/etc/cni/net.d";
+/// `CNI_PLUGIN_DIR`'s default.
+pub const PLUGIN_DIR: &str = "/opt/cni/bin";
+
+/// Why a file is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NetconfError {
+    /// It can't be read.
+    #[error("{file}: can't be read: {reason}", file = .file.display())]
+    Read {
+        /// The file or directory.
+        file: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// It is no configuration.
+    #[error("{file}: {reason}", file = .file.display())]
+    Content {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// Its name is another file's.
+    #[error("{file}: the network {name:?} is already defined in {first}; give it another name", file = .file.display(), first = .first.display())]
+    Twice {
+        /// The file.
+        file: PathBuf,
+        /// The network.
+        name: String,
+        /// The file that comes first.
+        first: PathBuf,
+    },
+}
+
+/// Where to look.
+#[derive(Debug, Clone)]
+pub struct Directories {
+    /// Network configurations.
+    pub conf: PathBuf,
+    /// Executables of plugins, in order of search.
+    pub plugins: Vec<PathBuf>,
+}
+
+impl Directories {
+    /// From `CNI_CONF_DIR` and `CNI_PLUGIN_DIR` as they stand in the environment, below the host's root.
+    pub fn new(host_root: &Path, conf: Option<&str>, plugins: Option<&str>) -> Directories {
+        let set =
+            |value: Option<&str>, default| value.filter(|v| !v.is_empty()).unwrap_or(default).to_owned();
+        Directories {
+            conf: below(host_root, Path::new(&set(conf, CONF_DIR))),
+            plugins: set(plugins, PLUGIN_DIR).split(':').map(|p| below(host_root, Path::new(p))).collect(),
+        }
+    }
+
+    /// All of them, to be watched.
+    pub fn all(&self) -> Vec<PathBuf> {
+        std::iter::once(&self.conf).chain(&self.plugins).cloned().collect()
+    }
+}
+
+/// A path of the host, as this process sees it.
+pub fn below(host_root: &Path, path: &Path) -> PathBuf {
+    host_root.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+/// One network and its file.
+#[derive(Debug, Clone)]
+struct Network {
+    file: PathBuf,
+    list: Arc<ConfList>,
+}
+
+/// What one look at the directories found.
+#[derive(Debug, Clone, Default)]
+struct Scan {
+    networks: BTreeMap<String, Network>,
+    refused: Vec<NetconfError>,
+    plugins: BTreeSet<String>,
+}
+
+/// The networks of the conf dir.
+#[derive(Debug)]
+pub struct Networks {
+    directories: Directories,
+    built_in: &'static [&'static str],
+    scan: RwLock<Arc<Scan>>,
+    node: Node,
+}
+
+impl Networks {
+    /// Reads the directories. `built_in`: the types that need no executable.
+    pub fn new(directories: Directories, built_in: &'static [&'static str], node: Node) -> Networks {
+        let networks = Networks { directories, built_in, scan: RwLock::default(), node };
+        networks.rescan();
+        networks
+    }
+
+    /// The directories to watch.
+    pub fn directories(&self) -> Vec<PathBuf> {
+        self.directories.all()
+    }
+
+    /// Reads the directories again.
+    pub fn rescan(&self) {
+        // Held for writing all the while: two looks at once could put the older one in force.
+        let mut scan = self.scan.write().unwrap_or_else(PoisonError::into_inner);
+        let new = look(&self.directories, &scan);
+        for refused in new.refused.iter().filter(|r| !scan.refused.contains(r)) {
+            error!(reason = %refused, "a network configuration is refused; the others are not affected");
+        }
+        if new.networks.keys().ne(scan.networks.keys()) {
+            let names: Vec<&str> = new.networks.keys().map(String::as_str).collect();
+            info!(dir = %self.directories.conf.display(), networks = names.join(","), "networks");
+        }
+        self.node.networks_refused.set(i64::try_from(new.refused.len()).unwrap_or(i64::MAX));
+        *scan = Arc::new(new);
+    }
+
+    fn current(&self) -> Arc<Scan> {
+        self.scan.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The network of this name.
+    pub fn find(&self, name: &str) -> Option<Arc<ConfList>> {
+        self.current().networks.get(name).map(|n| n.list.clone())
+    }
+
+    /// What is refused, and why.
+    pub fn refused(&self) -> Vec<NetconfError> {
+        self.current().refused.clone()
+    }
+
+    /// A table for the operator: every network, its file, its plugins and those of them that are not there; and what
+    /// is refused.
+    pub fn list(&self) -> Value {
+        let scan = self.current();
+        let rows = scan.networks.iter().map(|(name, network)| {
+            let types: Vec<&str> = network.list.plugin_types().collect();
+            let there = |t: &&str| self.built_in.contains(t) || scan.plugins.contains(*t);
+            let missing: Vec<&str> = types.iter().copied().filter(|t| !there(t)).collect();
+            let version = network.list.version.as_str();
+            json!({ "name": name, "cniVersion": version, "plugins": types, "missing": missing, "file": network.file })
+        });
+        let refused: Vec<String> = scan.refused.iter().map(ToString::to_string).collect();
+        json!({ "networks": rows.collect::<Vec<Value>>(), "refused": refused })
+    }
+}
+
+fn look(directories: &Directories, last: &Scan) -> Scan {
+    let mut scan = Scan { plugins: executables(&directories.plugins), ..Scan::default() };
+    match files(&directories.conf, &["conflist", "conf", "json"]) {
+        Ok(files) => files.into_iter().for_each(|file| take(&mut scan, last, file)),
+        // No directory from the start is a node without networks; one that vanishes is a mount in between.
+        Err(error) if error.kind() == io::ErrorKind::NotFound && last.networks.is_empty() => {}
+        Err(error) => {
+            scan.networks = last.networks.clone();
+            scan.refused
+                .push(NetconfError::Read { file: directories.conf.clone(), reason: error.to_string() });
+        }
+    }
+    scan
+}
+
+/// Takes one file, or what it said last that was good.
+fn take(scan: &mut Scan, last: &Scan, file: PathBuf) {
+    let network = match load(&file) {
+        Ok(list) => Network { file: file.clone(), list: Arc::new(list) },
+        Err(refused) => {
+            scan.refused.push(refused);
+            match last.networks.values().find(|n| n.file == file) {
+                Some(good) => good.clone(),
+                None => return,
+            }
+        }
+    };
+    let name = network.list.name.clone();
+    match scan.networks.get(&name) {
+        Some(first) => scan.refused.push(NetconfError::Twice { file, name, first: first.file.clone() }),
+        None => drop(scan.networks.insert(name, network)),
+    }
+}
+
+/// Regular files with one of the endings, in the order of their names, as libcni's `ConfFiles`.
+fn files(directory: &Path, endings: &[&str]) -> io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        let ending = path.extension().and_then(|e| e.to_str());
+        if ending.is_some_and(|e| endings.contains(&e)) && !path.is_dir() {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn load(file: &Path) -> Result<ConfList, NetconfError> {
+    let content = |reason: String| NetconfError::Content { file: file.into(), reason };
+    let text = read(file)?;
+    let mut list = ConfList::parse(&text).map_err(|e| content(e.to_string()))?;
+    if !list.load_only_inlined_plugins {
+        let folder = file.parent().unwrap_or(Path::new("/")).join(&list.name);
+        for plugin in files(&folder, &["conf"]).unwrap_or_default() {
+            list.push_plugin(&read(&plugin)?)
+                .map_err(|e| NetconfError::Content { file: plugin.clone(), reason: e.to_string() })?;
+        }
+    }
+    if list.is_empty() {
+        return Err(content("the list has no plugins".into()));
+    }
+    Ok(list)
+}
+
+fn read(file: &Path) -> Result<String, NetconfError> {
+    let failed = |reason: String| NetconfError::Read { file: file.into(), reason };
+    let size = fs::metadata(file).map_err(|e| failed(e.to_string()))?.len();
+    if size > MAX_CONFIG as u64 {
+        return Err(failed(format!("it has {size} bytes, a configuration may have {MAX_CONFIG}")));
+    }
+    fs::read_to_string(file).map_err(|e| failed(e.to_string()))
+}
+
+fn executables(directories: &[PathBuf]) -> BTreeSet<String> {
+    let files = directories.iter().filter_map(|d| fs::read_dir(d).ok()).flatten().flatten();
+    let is_program = |f: &fs::DirEntry| {
+        fs::metadata(f.path()).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+    };
+    files.filter(is_program).filter_map(|f| f.file_name().into_string().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn network(name: &str, kind: &str) -> String {
+        format!(r#"{{"cniVersion":"1.0.0","name":"{name}","plugins":[{{"type":"{kind}"}}]}}"#)
+    }
+
+    fn over(dir: &Path) -> Networks {
+        let directories = Directories { conf: dir.join("net.d"), plugins: vec![dir.join("bin")] };
+        Networks::new(directories, &["macvlan"], Node::default())
+    }
+
+    fn names(networks: &Networks) -> Vec<String> {
+        networks.current().networks.keys().cloned().collect()
+    }
+
+    #[test]
+    fn r7_the_environment_names_the_directories_below_the_hosts_root() {
+        let default = Directories::new(Path::new("/host"), None, Some(""));
+        assert_eq!(default.all(), [Path::new("/host/etc/cni/net.d"), Path::new("/host/opt/cni/bin")]);
+        let set = Directories::new(Path::new("/"), Some("/c"), Some("/a:/b"));
+        assert_eq!(set.all(), [Path::new("/c"), Path::new("/a"), Path::new("/b")]);
+    }
+
+    #[test]
+    fn r8_a_broken_file_is_refused_by_name_and_harms_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let conf = dir.path().join("net.d");
+        fs::create_dir(&conf).unwrap();
+        fs::write(conf.join("10-good.conflist"), network("good", "macvlan")).unwrap();
+        fs::write(conf.join("20-bad.conflist"), "{").unwrap();
+        fs::write(conf.join("30-single.conf"), r#"{"cniVersion":"0.4.0","name":"single","type":"dhcp"}"#)
+            .unwrap();
+        fs::write(conf.join("40-again.conflist"), network("good", "vlan")).unwrap();
+        fs::write(conf.join("50-no-config.txt"), "?").unwrap();
+        symlink("/nowhere", conf.join("60-dangling.conf")).unwrap();
+        let networks = over(dir.path());
+        assert_eq!(names(&networks), ["good", "single"]);
+        let refused: Vec<String> = networks.refused().iter().map(ToString::to_string).collect();
+        assert_eq!(refused.len(), 3, "{refused:?}");
+        for (told, part) in refused.iter().zip(["20-bad.conflist", "already defined in", "60-dangling.conf"])
+        {
+            assert!(told.contains(part), "{told}");
+        }
+        assert_eq!(networks.list()["networks"][1]["missing"], json!(["dhcp"]));
+    }
+
+    #[test]
+    fn m11_a_bad_scan_keeps_the_last_good_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let conf = dir.path().join("net.d");
+        fs::create_dir(&conf).unwrap();
+        fs::write(conf.join("a.conflist"), network("a", "macvlan")).unwrap();
+        let networks = over(dir.path());
+        fs::write(conf.join("a.conflist"), "not json").unwrap();
+        networks.rescan();
+        assert!(networks.find("a").is_some());
+        assert_eq!(networks.refused().len(), 1);
+        fs::rename(&conf, dir.path().join("aside")).unwrap();
+        networks.rescan();
+        assert!(networks.find("a").is_some());
+        fs::create_dir(&conf).unwrap();
+        networks.rescan();
+        assert_eq!((names(&networks).len(), networks.refused().len()), (0, 0));
+    }
+
+    #[test]
+    fn r4_a_network_that_comes_later_is_found_by_the_next_look() {
+        let dir = tempfile::tempdir().unwrap();
+        let networks = over(dir.path());
+        assert_eq!((names(&networks).len(), networks.refused().len()), (0, 0));
+        fs::create_dir(dir.path().join("net.d")).unwrap();
+        fs::write(dir.path().join("net.d/x.conflist"), network("late", "macvlan")).unwrap();
+        networks.rescan();
+        assert!(networks.find("late").is_some());
+    }
+
+    #[test]
+    fn r7_a_config_map_swap_changes_the_network() {
+        let dir = tempfile::tempdir().unwrap();
+        let conf = dir.path().join("net.d");
+        for (version, kind) in [("..1", "macvlan"), ("..2", "ipvlan")] {
+            fs::create_dir_all(conf.join(version)).unwrap();
+            fs::write(conf.join(version).join("n.conflist"), network("n", kind)).unwrap();
+        }
+        symlink("..1", conf.join("..data")).unwrap();
+        symlink("..data/n.conflist", conf.join("n.conflist")).unwrap();
+        let networks = over(dir.path());
+        let kind = |n: &Networks| n.find("n").unwrap().plugin_types().next().unwrap().to_owned();
+        assert_eq!(kind(&networks), "macvlan");
+        symlink("..2", conf.join("..data_tmp")).unwrap();
+        fs::rename(conf.join("..data_tmp"), conf.join("..data")).unwrap();
+        networks.rescan();
+        assert_eq!(kind(&networks), "ipvlan");
+    }
+}

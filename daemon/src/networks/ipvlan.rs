@@ -1,0 +1,55 @@
+//! `ipvlan`: an interface that shares its parent's MAC address.
+
+use fairlead_cni::CniError;
+use fairlead_cni::config::{self, NetConf};
+use fairlead_host::{IpvlanMode, Kind, Link, NewLink};
+
+use super::{Facts, LinkPlan, ParentRef, on_parent};
+
+/// A validated configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ipvlan {
+    master: Option<String>,
+    in_container: bool,
+    mode: IpvlanMode,
+    mtu: Option<u32>,
+}
+
+impl Ipvlan {
+    /// Reads the configuration; without `master` a chained one stands on the interface of `prevResult`.
+    pub fn validate(conf: &NetConf) -> Result<Ipvlan, CniError> {
+        let read = config::ipvlan::Ipvlan::parse(conf)?;
+        let master = read.master(conf)?.map(str::to_owned);
+        Ok(Ipvlan { master, in_container: read.link_in_container, mode: mode(read.mode), mtu: read.mtu })
+    }
+
+    /// Where it stands.
+    pub fn parent(&self) -> ParentRef {
+        ParentRef { name: self.master.clone(), in_container: self.in_container }
+    }
+
+    /// One `RTM_NEWLINK`.
+    pub fn plan(&self, facts: &Facts<'_>) -> Result<LinkPlan, CniError> {
+        let (link, parent, mtu) = on_parent(facts, self.in_container, self.mtu)?;
+        let kind = Kind::Ipvlan { mode: self.mode, flag: None };
+        let new = NewLink { name: facts.ifname.to_owned(), index: Some(facts.index), kind, parent, mac: None, mtu, up: false };
+        Ok(LinkPlan::Make(new, link.mac))
+    }
+
+    /// Kind and mode.
+    pub fn check(&self, link: &Link) -> Result<(), String> {
+        match link.kind {
+            Kind::Ipvlan { mode, .. } if mode == self.mode => Ok(()),
+            Kind::Ipvlan { mode, .. } => Err(format!("{:?} is in mode {mode:?} instead of {:?}", link.name, self.mode)),
+            _ => Err(format!("{:?} is no ipvlan but {:?}", link.name, link.kind.name())),
+        }
+    }
+}
+
+fn mode(mode: config::ipvlan::Mode) -> IpvlanMode {
+    match mode {
+        config::ipvlan::Mode::L2 => IpvlanMode::L2,
+        config::ipvlan::Mode::L3 => IpvlanMode::L3,
+        config::ipvlan::Mode::L3s => IpvlanMode::L3s,
+    }
+}

@@ -1,0 +1,84 @@
+//! `macvlan`: an interface of its own MAC address on an interface of the host.
+
+use fairlead_cni::args::Args;
+use fairlead_cni::config::{self, NetConf};
+use fairlead_cni::{CniError, Code};
+use fairlead_host::{Kind, Link, Mac, MacvlanMode, NewLink};
+
+use super::{Facts, LinkPlan, ParentRef, on_parent};
+
+/// A validated configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Macvlan {
+    master: Option<String>,
+    in_container: bool,
+    mode: MacvlanMode,
+    mtu: Option<u32>,
+    mac: Option<Mac>,
+    bc_queue_len: Option<u32>,
+}
+
+impl Macvlan {
+    /// Reads the configuration; `runtimeConfig.mac` goes before `CNI_ARGS` `MAC`, that before `mac`.
+    pub fn validate(conf: &NetConf, args: &Args) -> Result<Macvlan, CniError> {
+        let read = config::macvlan::Macvlan::parse(conf)?;
+        let mac = read.mac(conf, args)?;
+        Ok(Macvlan {
+            master: read.master,
+            in_container: read.link_in_container,
+            mode: mode(read.mode),
+            mtu: read.mtu,
+            mac: mac.as_deref().map(wanted_mac).transpose()?,
+            bc_queue_len: read.bcqueuelen,
+        })
+    }
+
+    /// Where it stands.
+    pub fn parent(&self) -> ParentRef {
+        ParentRef { name: self.master.clone(), in_container: self.in_container }
+    }
+
+    /// One `RTM_NEWLINK`.
+    pub fn plan(&self, facts: &Facts<'_>) -> Result<LinkPlan, CniError> {
+        let (link, parent, mtu) = on_parent(facts, self.in_container, self.mtu)?;
+        // passthru takes the parent over, its MAC address included, unless another one is asked for.
+        let mac = self.mac.unwrap_or(if self.takes_parent_over() { link.mac.unwrap_or(facts.mac) } else { facts.mac });
+        let kind = Kind::Macvlan { mode: self.mode, bc_queue_len: self.bc_queue_len };
+        let set = (self.mac.is_some() || !self.takes_parent_over()).then_some(mac);
+        let new = NewLink { name: facts.ifname.to_owned(), index: Some(facts.index), kind, parent, mac: set, mtu, up: false };
+        Ok(LinkPlan::Make(new, Some(mac)))
+    }
+
+    /// Whether the parent can have only this one.
+    pub fn takes_parent_over(&self) -> bool {
+        self.mode == MacvlanMode::Passthru
+    }
+
+    /// Kind and mode.
+    pub fn check(&self, link: &Link) -> Result<(), String> {
+        match link.kind {
+            Kind::Macvlan { mode, .. } if mode == self.mode => Ok(()),
+            Kind::Macvlan { mode, .. } => Err(format!("{:?} is in mode {mode:?} instead of {:?}", link.name, self.mode)),
+            _ => Err(format!("{:?} is no macvlan but {:?}", link.name, link.kind.name())),
+        }
+    }
+}
+
+fn mode(mode: config::macvlan::Mode) -> MacvlanMode {
+    match mode {
+        config::macvlan::Mode::Bridge => MacvlanMode::Bridge,
+        config::macvlan::Mode::Private => MacvlanMode::Private,
+        config::macvlan::Mode::Vepa => MacvlanMode::Vepa,
+        config::macvlan::Mode::Passthru => MacvlanMode::Passthru,
+    }
+}
+
+/// A MAC address that an interface can have.
+fn wanted_mac(text: &str) -> Result<Mac, CniError> {
+    let mac: Mac = text.parse().map_err(|e| CniError::new(Code::InvalidConfig, format!("mac: {e}")))?;
+    if mac.is_multicast() || mac.is_zero() {
+        return Err(CniError::new(Code::InvalidConfig, format!("mac {mac} is no address that an interface can have"))
+            .with("take a unicast address: the lowest bit of its first byte is 0"));
+    }
+    Ok(mac)
+}

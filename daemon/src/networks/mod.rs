@@ -1,0 +1,199 @@
+//! Network types: one file each, all of the same shape — what a configuration asks for, which link that means, and
+//! whether a link still is what it should be. Pure: nothing in here touches the kernel.
+
+pub mod host_device;
+pub mod interface;
+pub mod ipvlan;
+pub mod loopback;
+pub mod macvlan;
+pub mod vlan;
+
+use fairlead_cni::args::Args;
+use fairlead_cni::config::NetConf;
+use fairlead_cni::{CniError, Code};
+use fairlead_host::{Link, Mac, NewLink, Parent};
+
+use crate::store::Lent;
+
+/// Which link a new one stands on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParentRef {
+    /// Its name; `None`: the interface of the default route.
+    pub name: Option<String>,
+    /// In the pod's namespace instead of the host's (`linkInContainer`).
+    pub in_container: bool,
+}
+
+/// How a device of the host is named.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DeviceRef {
+    /// By interface name.
+    Name(String),
+    /// By MAC address.
+    Mac(Mac),
+    /// By a device directory under /sys (`kernelpath`), with a `net/` directory in it.
+    Sysfs(String),
+    /// By PCI or auxiliary bus address.
+    Bus(String),
+}
+
+/// What a plan needs to know beside the configuration.
+#[derive(Debug, Clone, Copy)]
+pub struct Facts<'a> {
+    /// `CNI_IFNAME`
+    pub ifname: &'a str,
+    /// The link that [`Network::parent`] names.
+    pub parent: Option<&'a Link>,
+    /// A free index for a new link.
+    pub index: u32,
+    /// A random MAC address for a new link.
+    pub mac: Mac,
+}
+
+/// What is to be done about the link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LinkPlan {
+    /// Make one, with this MAC address in the end.
+    Make(NewLink, Option<Mac>),
+    /// Lend one of the host's.
+    Lend(Lent),
+    /// Use `lo`.
+    Loopback,
+}
+
+/// How much a type wants an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Addressing {
+    /// A configuration without `ipam.type` is an error.
+    Required,
+    /// Without `ipam.type` the interface is layer 2 only.
+    Optional,
+    /// `ipam` is not looked at.
+    Never,
+}
+
+/// A validated configuration of a built-in type.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Network {
+    /// `macvlan`
+    Macvlan(macvlan::Macvlan),
+    /// `ipvlan`
+    Ipvlan(ipvlan::Ipvlan),
+    /// `vlan`
+    Vlan(vlan::Vlan),
+    /// `host-device`
+    HostDevice(host_device::HostDevice),
+    /// `loopback`
+    Loopback,
+}
+
+/// The types that are built in.
+pub const BUILT_IN: [&str; 5] = ["macvlan", "ipvlan", "vlan", "host-device", "loopback"];
+
+impl Network {
+    /// Reads and validates the configuration of a built-in type.
+    pub fn validate(conf: &NetConf, args: &Args) -> Result<Network, CniError> {
+        match conf.plugin_type.as_str() {
+            "macvlan" => macvlan::Macvlan::validate(conf, args).map(Network::Macvlan),
+            "ipvlan" => ipvlan::Ipvlan::validate(conf).map(Network::Ipvlan),
+            "vlan" => vlan::Vlan::validate(conf).map(Network::Vlan),
+            "host-device" => host_device::HostDevice::validate(conf).map(Network::HostDevice),
+            "loopback" => loopback::validate(conf).map(|()| Network::Loopback),
+            other => Err(not_built_in(other)),
+        }
+    }
+
+    /// The link that it stands on, if its type has one.
+    pub fn parent(&self) -> Option<ParentRef> {
+        match self {
+            Network::Macvlan(n) => Some(n.parent()),
+            Network::Ipvlan(n) => Some(n.parent()),
+            Network::Vlan(n) => Some(n.parent()),
+            Network::HostDevice(_) | Network::Loopback => None,
+        }
+    }
+
+    /// The device of the host that it takes, if its type takes one.
+    pub fn device(&self) -> Option<&host_device::HostDevice> {
+        match self {
+            Network::HostDevice(n) => Some(n),
+            _ => None,
+        }
+    }
+
+    /// What is to be done about the link. Pure.
+    pub fn plan(&self, facts: &Facts<'_>) -> Result<LinkPlan, CniError> {
+        match self {
+            Network::Macvlan(n) => n.plan(facts),
+            Network::Ipvlan(n) => n.plan(facts),
+            Network::Vlan(n) => n.plan(facts),
+            Network::HostDevice(n) => n.plan(facts),
+            Network::Loopback => Ok(LinkPlan::Loopback),
+        }
+    }
+
+    /// Whether a link still is what this configuration asked for.
+    pub fn check(&self, link: &Link) -> Result<(), String> {
+        match self {
+            Network::Macvlan(n) => n.check(link),
+            Network::Ipvlan(n) => n.check(link),
+            Network::Vlan(n) => n.check(link),
+            Network::HostDevice(n) => n.check(link),
+            Network::Loopback => loopback::check(link),
+        }
+    }
+
+    /// Whether a link is of the kind that this type makes: what may be removed when nothing is on record (K10).
+    pub fn made(&self, link: &Link) -> bool {
+        match self {
+            Network::Macvlan(_) => link.kind.name() == "macvlan",
+            Network::Ipvlan(_) => link.kind.name() == "ipvlan",
+            Network::Vlan(_) => link.kind.name() == "vlan",
+            Network::HostDevice(_) | Network::Loopback => false,
+        }
+    }
+
+    /// How much it wants an address.
+    pub fn addressing(&self) -> Addressing {
+        match self {
+            Network::Macvlan(_) | Network::HostDevice(_) => Addressing::Optional,
+            Network::Ipvlan(_) | Network::Vlan(_) => Addressing::Required,
+            Network::Loopback => Addressing::Never,
+        }
+    }
+
+    /// Whether the kernel is told to announce address changes (`arp_notify`, `ndisc_notify`).
+    pub fn notifies(&self) -> bool {
+        matches!(self, Network::Macvlan(_) | Network::Ipvlan(_))
+    }
+
+    /// Whether DEL may be answered as soon as the interface is silent: not where the parent can hold only one such
+    /// link, nor where the device itself is wanted back.
+    pub fn silent_is_gone(&self) -> bool {
+        match self {
+            Network::Macvlan(n) => !n.takes_parent_over(),
+            Network::Ipvlan(_) => true,
+            Network::Vlan(_) | Network::HostDevice(_) | Network::Loopback => false,
+        }
+    }
+}
+
+/// Code 7 for a type that somebody gave our executable the name of.
+pub fn not_built_in(plugin: &str) -> CniError {
+    CniError::new(Code::InvalidConfig, format!("type {plugin:?} is not built into Fairlead")).with(format!(
+        "it serves {}; put the original plugin back with `fairleadd uninstall`",
+        BUILT_IN.join(", ")
+    ))
+}
+
+/// The parent of a link to be made, with its MTU checked (K24).
+fn on_parent<'a>(facts: &Facts<'a>, in_container: bool, mtu: Option<u32>) -> Result<(&'a Link, Parent, Option<u32>), CniError> {
+    let parent = facts.parent.ok_or_else(|| CniError::new(Code::InvalidConfig, "the network has no master interface"))?;
+    if let Some(mtu) = mtu.filter(|mtu| *mtu > parent.mtu) {
+        let msg = format!("mtu {mtu} is above {} of its master {:?}", parent.mtu, parent.name);
+        return Err(CniError::new(Code::InvalidConfig, msg)
+            .with("lower `mtu` in the network's configuration or raise the master's"));
+    }
+    let place = if in_container { Parent::Same(parent.index) } else { Parent::Host(parent.index) };
+    Ok((parent, place, mtu))
+}

@@ -1,0 +1,46 @@
+//! `vlan`: an 802.1Q interface on an interface of the host.
+
+use fairlead_cni::CniError;
+use fairlead_cni::config::{self, NetConf};
+use fairlead_host::{Kind, Link, NewLink};
+
+use super::{Facts, LinkPlan, ParentRef, on_parent};
+
+/// A validated configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Vlan {
+    master: String,
+    in_container: bool,
+    id: u16,
+    mtu: Option<u32>,
+}
+
+impl Vlan {
+    /// Reads the configuration.
+    pub fn validate(conf: &NetConf) -> Result<Vlan, CniError> {
+        let read = config::vlan::Vlan::parse(conf)?;
+        Ok(Vlan { master: read.master, in_container: read.link_in_container, id: read.vlan_id, mtu: read.mtu })
+    }
+
+    /// Where it stands.
+    pub fn parent(&self) -> ParentRef {
+        ParentRef { name: Some(self.master.clone()), in_container: self.in_container }
+    }
+
+    /// One `RTM_NEWLINK`.
+    pub fn plan(&self, facts: &Facts<'_>) -> Result<LinkPlan, CniError> {
+        let (link, parent, mtu) = on_parent(facts, self.in_container, self.mtu)?;
+        let kind = Kind::Vlan { id: self.id };
+        let new = NewLink { name: facts.ifname.to_owned(), index: Some(facts.index), kind, parent, mac: None, mtu, up: false };
+        Ok(LinkPlan::Make(new, link.mac))
+    }
+
+    /// Kind and VLAN id.
+    pub fn check(&self, link: &Link) -> Result<(), String> {
+        match link.kind {
+            Kind::Vlan { id } if id == self.id => Ok(()),
+            Kind::Vlan { id } => Err(format!("{:?} has VLAN id {id} instead of {}", link.name, self.id)),
+            _ => Err(format!("{:?} is no vlan but {:?}", link.name, link.kind.name())),
+        }
+    }
+}

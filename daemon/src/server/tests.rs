@@ -1,0 +1,315 @@
+//! The door over a real socket, with an engine that answers what the configuration says.
+
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream as Caller;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use fairlead_cni::wire::{self, Command, MAX_BODY, NOT_BEGUN, OUTCOME_HEADER, WIRE};
+use fairlead_cni::{CniError, CniVersion, Code};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::admission::Limits;
+use crate::call::{Call, Lane, Reply};
+use crate::metrics::Calls;
+
+#[derive(Default)]
+struct Fake {
+    served: Mutex<Vec<String>>,
+    delivered: Mutex<Vec<bool>>,
+}
+
+impl Service for Fake {
+    fn lane(&self, _: &wire::Request) -> Lane {
+        Lane::Fast
+    }
+
+    fn serve(&self, call: &Call) -> Reply {
+        let config: Value = serde_json::from_str(&call.request.config).unwrap();
+        if let Some(ms) = config["wait"].as_u64() {
+            std::thread::sleep(Duration::from_millis(ms));
+        }
+        self.served.lock().unwrap().push(call.request.container_id.clone());
+        let outcome = match config["fail"].as_str() {
+            Some(msg) => Err(CniError::new(Code::InvalidConfig, msg)),
+            None => Ok(r#"{"cniVersion":"1.1.0"}"#.to_owned()),
+        };
+        Reply { version: CniVersion::V0_4_0, outcome }
+    }
+
+    fn answered(&self, _: &Call, delivered: bool) {
+        self.delivered.lock().unwrap().push(delivered);
+    }
+
+    fn table(&self, name: &str) -> Option<Value> {
+        assert_ne!(name, "pools", "as asked");
+        (name == "attachments").then(|| json!([{ "container": "c1" }]))
+    }
+
+    fn collect(&self, orphans: bool) -> Value {
+        json!({ "orphans": orphans })
+    }
+}
+
+struct House {
+    _dir: tempfile::TempDir,
+    socket: PathBuf,
+    door: Door,
+    fake: Arc<Fake>,
+    closing: Arc<Notify>,
+    server: Option<std::thread::JoinHandle<()>>,
+}
+
+impl House {
+    fn shut() -> House {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("s");
+        let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let exposition = Arc::new(Exposition::default());
+        let health = Arc::new(Health::default());
+        let limits = Limits { fast: 1, slow: 1, queued: 100 };
+        let admission = Admission::new(limits, Calls::new(&exposition), health.clone());
+        let readiness = Arc::new(Readiness::new(&["engine"]));
+        let door = Door::new(admission, readiness, health, exposition);
+        let closing = Arc::new(Notify::new());
+        let (served, closed) = (door.clone(), closing.clone());
+        let server = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime
+                .block_on(async { serve(UnixListener::from_std(listener).unwrap(), served, closed).await });
+        });
+        House { _dir: dir, socket, door, fake: Arc::default(), closing, server: Some(server) }
+    }
+
+    fn open() -> House {
+        let house = House::shut();
+        let service: Arc<dyn Service> = house.fake.clone();
+        let _ = house.door.service.set(service.clone());
+        house.door.readiness.met("engine");
+        house.door.admission.open(service).unwrap();
+        house
+    }
+}
+
+impl Drop for House {
+    fn drop(&mut self) {
+        self.closing.notify_one();
+        self.server.take().unwrap().join().unwrap();
+    }
+}
+
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    head: String,
+    body: String,
+}
+
+impl Answer {
+    /// Every answer but DEL's is checked to be an error object with a code, or JSON.
+    fn code(&self) -> u64 {
+        let body: Value = serde_json::from_str(&self.body).unwrap_or_else(|e| panic!("{e}: {self:?}"));
+        assert!(body["cniVersion"].is_string() && !body["msg"].as_str().unwrap().is_empty(), "{self:?}");
+        body["code"].as_u64().unwrap()
+    }
+}
+
+fn raw(socket: &Path, request: &[u8]) -> Answer {
+    let mut stream = Caller::connect(socket).unwrap();
+    // A server that has answered early may have hung up.
+    let _ = stream.write_all(request);
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {text:?}"));
+    let length = head.to_ascii_lowercase();
+    let length = length.split("content-length: ").nth(1).unwrap().split("\r\n").next().unwrap();
+    assert_eq!(length.parse::<usize>().unwrap(), body.len());
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    Answer { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
+}
+
+fn http(socket: &Path, method: &str, path: &str, body: &str) -> Answer {
+    let length = body.len();
+    raw(
+        socket,
+        format!("{method} {path} HTTP/1.1\r\nHost: f\r\nContent-Length: {length}\r\n\r\n{body}").as_bytes(),
+    )
+}
+
+fn request(command: Command, container: &str, config: &Value) -> Value {
+    json!({ "wire": WIRE, "command": command, "container_id": container, "ifname": "eth0",
+            "config": config.to_string(), "deadline_ms": 10_000 })
+}
+
+fn call(house: &House, command: Command, container: &str, config: &Value) -> Answer {
+    http(&house.socket, "POST", command.path(), &request(command, container, config).to_string())
+}
+
+#[test]
+fn k1_each_call_is_answered_with_a_result_or_an_error_in_its_own_version() {
+    let house = House::open();
+    for command in [Command::Add, Command::Del, Command::Check, Command::Gc, Command::Status] {
+        let good = call(&house, command, "c", &json!({}));
+        assert_eq!((good.status, good.body.as_str()), (200, r#"{"cniVersion":"1.1.0"}"#));
+        let bad = call(&house, command, "c", &json!({ "fail": "no such mode" }));
+        assert_eq!((bad.status, bad.code()), (400, 7));
+        assert!(bad.body.contains(r#""cniVersion":"0.4.0""#), "{bad:?}");
+    }
+}
+
+#[test]
+fn every_rejection_of_the_servers_own_is_a_cni_error_object() {
+    let house = House::open();
+    let add = request(Command::Add, "c", &json!({}));
+    let with = |key: &str, value: Value| {
+        let mut changed = add.clone();
+        changed[key] = value;
+        changed.to_string()
+    };
+    let large = format!("POST /addNetwork HTTP/1.1\r\nHost: f\r\nContent-Length: {}\r\n\r\n", MAX_BODY + 1);
+    let chunked = "POST /addNetwork HTTP/1.1\r\nHost: f\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n";
+    let post = |path: &str, body: &str| http(&house.socket, "POST", path, body);
+    let later = r#"{"wire":2,"shape":"another"}"#;
+    let table = [
+        ("too large", raw(&house.socket, large.as_bytes()), 413, 7),
+        ("broken chunks", raw(&house.socket, chunked.as_bytes()), 400, 6),
+        ("wrong method", http(&house.socket, "GET", "/addNetwork", ""), 405, 4),
+        ("wrong method for a table", post("/v1/attachments", ""), 405, 4),
+        ("no such path", post("/nothing", ""), 404, 4),
+        ("no such table", http(&house.socket, "GET", "/v1/nothing", ""), 404, 4),
+        ("no JSON", post("/addNetwork", "{"), 400, 6),
+        (
+            "no UTF-8",
+            raw(&house.socket, b"POST /addNetwork HTTP/1.1\r\nHost: f\r\nContent-Length: 3\r\n\r\n\"\xff\""),
+            400,
+            6,
+        ),
+        ("empty", post("/addNetwork", ""), 400, 6),
+        ("later wire", post("/addNetwork", &with("wire", json!(WIRE + 1))), 400, 1),
+        ("later wire of another shape", post("/addNetwork", later), 400, 1),
+        ("wire 0", post("/addNetwork", &with("wire", json!(0))), 400, 1),
+        ("path of another command", post("/delNetwork", &add.to_string()), 400, 4),
+        ("panic in a handler", http(&house.socket, "GET", "/v1/pools", ""), 500, 999),
+    ];
+    for (name, answer, status, code) in table {
+        assert_eq!((answer.status, answer.code()), (status, code), "{name}: {answer:?}");
+    }
+    assert_eq!(call(&house, Command::Add, "c", &json!({})).status, 200);
+}
+
+#[test]
+fn a_deeply_nested_body_is_refused_and_does_not_hang_or_kill() {
+    let house = House::open();
+    let deep = format!(r#"{{"wire":1,"x":{}"#, "[".repeat(200_000));
+    assert_eq!(http(&house.socket, "POST", "/addNetwork", &deep).code(), 6);
+}
+
+#[test]
+fn only_uid_0_is_served() {
+    let house = House::open();
+    let dir = house.socket.parent().unwrap();
+    std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::set_permissions(&house.socket, std::fs::Permissions::from_mode(0o666)).unwrap();
+    // This very program, as another user: `the_caller_of_another_user` below.
+    let output = std::process::Command::new("/proc/self/exe")
+        .args(["--exact", "server::tests::the_caller_of_another_user", "--ignored", "--nocapture"])
+        .env("FAIRLEAD_TEST_SOCKET", &house.socket)
+        .current_dir("/")
+        .uid(65534)
+        .gid(65534)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains("answer: 403 4 fairleadd serves only uid 0"), "{said}{output:?}");
+    assert!(house.fake.served.lock().unwrap().is_empty());
+}
+
+#[test]
+#[ignore = "run by only_uid_0_is_served as another user"]
+fn the_caller_of_another_user() {
+    let socket = std::env::var("FAIRLEAD_TEST_SOCKET").unwrap();
+    let answer =
+        http(Path::new(&socket), "POST", "/delNetwork", &request(Command::Del, "c", &json!({})).to_string());
+    let body: Value = serde_json::from_str(&answer.body).unwrap();
+    println!("answer: {} {} {}", answer.status, body["code"], body["msg"].as_str().unwrap());
+}
+
+fn send_and_hang_up(house: &House, command: Command, container: &str) {
+    let body = request(command, container, &json!({})).to_string();
+    let mut stream = Caller::connect(&house.socket).unwrap();
+    let head =
+        format!("POST {} HTTP/1.1\r\nHost: f\r\nContent-Length: {}\r\n\r\n", command.path(), body.len());
+    stream.write_all((head + &body).as_bytes()).unwrap();
+    // Handed in before it hangs up, so that it is the queue that drops it.
+    std::thread::sleep(Duration::from_millis(150));
+}
+
+#[test]
+fn a_caller_that_hangs_up_in_the_queue_is_not_served_and_its_del_is() {
+    let house = House::open();
+    std::thread::scope(|scope| {
+        let busy = scope.spawn(|| call(&house, Command::Add, "busy", &json!({ "wait": 1500 })));
+        std::thread::sleep(Duration::from_millis(150));
+        send_and_hang_up(&house, Command::Add, "gone");
+        send_and_hang_up(&house, Command::Del, "removed");
+        assert_eq!(busy.join().unwrap().status, 200);
+    });
+    assert_eq!(call(&house, Command::Add, "last", &json!({})).status, 200);
+    assert_eq!(*house.fake.served.lock().unwrap(), ["busy", "removed", "last"]);
+}
+
+#[test]
+fn the_engine_learns_whether_an_adds_answer_was_written_to_its_caller() {
+    let house = House::open();
+    assert_eq!(call(&house, Command::Add, "a", &json!({})).status, 200);
+    let until = Instant::now() + Duration::from_secs(10);
+    while house.fake.delivered.lock().unwrap().is_empty() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert_eq!(*house.fake.delivered.lock().unwrap(), [true]);
+}
+
+#[test]
+fn k18_a_stopping_daemon_says_that_it_did_not_begin() {
+    let house = House::open();
+    house.door.admission.stop();
+    let refused = call(&house, Command::Add, "a", &json!({ "cniVersion": "0.3.1" }));
+    assert_eq!((refused.status, refused.code()), (503, 11));
+    assert!(refused.head.contains(&format!("{OUTCOME_HEADER}: {NOT_BEGUN}")), "{refused:?}");
+    assert!(refused.body.contains(r#""cniVersion":"0.3.1""#));
+}
+
+#[test]
+fn r6_before_it_is_ready_status_is_50_tables_are_50_and_an_add_gets_11_at_its_deadline() {
+    let house = House::shut();
+    assert_eq!(call(&house, Command::Status, "", &json!({})).code(), 50);
+    assert_eq!(http(&house.socket, "GET", "/v1/attachments", "").code(), 50);
+    let mut add = request(Command::Add, "a", &json!({}));
+    add["deadline_ms"] = json!(50);
+    let late = http(&house.socket, "POST", "/addNetwork", &add.to_string());
+    assert_eq!(late.code(), 11);
+    assert!(late.body.contains("engine (not yet done)"), "{late:?}");
+    let ready = http(&house.socket, "GET", "/readyz", "");
+    assert_eq!(ready.status, 503);
+    assert!(ready.body.contains("not yet done"));
+}
+
+#[test]
+fn k19_k21_health_metrics_tables_and_the_order_to_collect_are_answered() {
+    let house = House::open();
+    assert_eq!(call(&house, Command::Add, "a", &json!({ "type": "macvlan" })).status, 200);
+    let get = |path: &str| http(&house.socket, "GET", path, "");
+    assert_eq!((get("/healthz").status, get("/readyz").status), (200, 200));
+    assert!(get("/metrics").body.contains("# EOF"));
+    assert_eq!(get("/v1/attachments").body, r#"[{"container":"c1"}]"#);
+    let status: Value = serde_json::from_str(&get("/v1/status").body).unwrap();
+    assert_eq!((&status["ready"], &status["healthy"]), (&json!(true), &json!(true)));
+    assert_eq!(http(&house.socket, "POST", "/v1/gc?orphans=true", "").body, r#"{"orphans":true}"#);
+    assert_eq!(http(&house.socket, "POST", "/v1/gc", "").body, r#"{"orphans":false}"#);
+    house.door.health.probe("netlink", Box::new(|| Err("no answer".into())));
+    assert_eq!(get("/healthz").status, 503);
+}

@@ -1,0 +1,427 @@
+//! The requests that came while the daemon was down: carried out once at the start, in order, before anything
+//! else; what fails is tried again in the background until it succeeds.
+//!
+//! An entry is removed only after it was answered with success. One that can't be read is set aside in
+//! `unreadable/`, never deleted. As long as a DEL is pending, no ADD of the same attachment is begun. A DEL that
+//! starts other programs never keeps the node from being ready: it goes to the background at once.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use fairlead_cni::spool::{DIRECTORY, EntryName, LOCK_FILE, MAX_ENTRY, parse};
+use fairlead_cni::wire::{Command, Request};
+use tracing::{error, info, warn};
+
+use crate::admission::{Admission, Outcome, attachment_of, guarded};
+use crate::call::{Call, CallerGone, Lane, Service};
+use crate::metrics::Node;
+
+/// Where entries go that can't be read.
+pub const UNREADABLE: &str = "unreadable";
+/// How long one replayed call may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The first pause before another attempt; doubled up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// Why the spool can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SpoolError {
+    /// Its directory can't be made or read.
+    #[error("the spool {path} can't be {what}: {source}; it must lie on a writable disk (--state-dir)", path = .path.display())]
+    Directory {
+        /// The directory or file.
+        path: PathBuf,
+        /// made, locked or read
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// One spooled request.
+#[derive(Debug)]
+pub struct Entry {
+    path: PathBuf,
+    request: Request,
+}
+
+/// The spool, locked: no executable writes to it.
+#[derive(Debug)]
+pub struct Locked {
+    directory: PathBuf,
+    _lock: File,
+    node: Node,
+}
+
+/// Locks the spool; waits for the executables that are just writing to it.
+///
+/// # Errors
+/// When the directory can't be made or locked.
+pub fn lock(state_dir: &Path, node: Node) -> Result<Locked, SpoolError> {
+    let directory = state_dir.join(DIRECTORY);
+    let failed = |path: &Path, what| {
+        let path = path.to_path_buf();
+        move |source| SpoolError::Directory { path, what, source }
+    };
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&directory)
+        .map_err(failed(&directory, "made"))?;
+    let path = directory.join(LOCK_FILE);
+    let mut options = File::options();
+    let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
+    let file = file.map_err(failed(&path, "made"))?;
+    file.lock().map_err(failed(&path, "locked"))?;
+    Ok(Locked { directory, _lock: file, node })
+}
+
+impl Locked {
+    /// All entries in order. What can't be read is set aside; what was never finished is removed: nothing was
+    /// promised for it, and nobody is writing.
+    ///
+    /// # Errors
+    /// When the directory can't be read.
+    pub fn entries(&self) -> Result<Vec<Entry>, SpoolError> {
+        let failed = |source| SpoolError::Directory { path: self.directory.clone(), what: "read", source };
+        let mut names = Vec::new();
+        for file in fs::read_dir(&self.directory).map_err(failed)? {
+            let name = file.map_err(failed)?.file_name();
+            let Some(name) = name.to_str() else { continue };
+            if let Some(name) = EntryName::parse_whole(name) {
+                names.push(name);
+            } else if EntryName::parse_partial(name).is_some() {
+                let _ = fs::remove_file(self.directory.join(name));
+            }
+        }
+        names.sort();
+        let entries: Vec<Entry> = names.into_iter().filter_map(|name| self.entry(&name.whole())).collect();
+        self.node.spool_entries.set(i64::try_from(entries.len()).unwrap_or(i64::MAX));
+        self.node.spool_unreadable.set(i64::try_from(unreadable(&self.directory).len()).unwrap_or(i64::MAX));
+        Ok(entries)
+    }
+
+    fn entry(&self, name: &str) -> Option<Entry> {
+        let path = self.directory.join(name);
+        let read = read_bounded(&path).map_err(|e| e.to_string());
+        match read.and_then(|bytes| parse(&bytes).map_err(|e| e.to_string())) {
+            Ok(request) => Some(Entry { path, request }),
+            Err(reason) => {
+                self.set_aside(name, &path, &reason);
+                None
+            }
+        }
+    }
+
+    fn set_aside(&self, name: &str, path: &Path, reason: &str) {
+        let aside = self.directory.join(UNREADABLE);
+        let moved = fs::DirBuilder::new().recursive(true).mode(0o700).create(&aside);
+        match moved.and_then(|()| fs::rename(path, aside.join(name))) {
+            Ok(()) => {
+                error!(entry = name, reason, to = %aside.display(), "a spooled request can't be read; set aside")
+            }
+            Err(error) => {
+                error!(entry = name, reason, %error, "a spooled request can't be read, nor set aside")
+            }
+        }
+    }
+}
+
+fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    // One byte more than is allowed, so that the parser sees that it is too many.
+    File::open(path)?.take(MAX_ENTRY as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The entries that were set aside, for `doctor`. `directory` is the spool's.
+pub fn unreadable(directory: &Path) -> Vec<PathBuf> {
+    let files = fs::read_dir(directory.join(UNREADABLE));
+    files.into_iter().flatten().filter_map(|f| f.ok().map(|f| f.path())).collect()
+}
+
+/// Carries the entries out, each once, in order; answers those that are still to be done, each of them holding
+/// back the ADDs of its attachment.
+pub fn first_pass(
+    entries: Vec<Entry>,
+    service: &dyn Service,
+    admission: &Admission,
+    node: &Node,
+) -> Vec<Entry> {
+    let mut pending: Vec<Entry> = Vec::new();
+    for entry in entries {
+        let attachment = attachment_of(&entry.request);
+        let behind = pending.iter().any(|p| attachment_of(&p.request) == attachment);
+        let later = behind || service.lane(&entry.request) == Lane::Slow;
+        if !later && serve(service, &entry) {
+            remove(&entry, node);
+            continue;
+        }
+        if entry.request.command == Command::Del {
+            admission.hold(attachment);
+        }
+        pending.push(entry);
+    }
+    pending
+}
+
+fn serve(service: &dyn Service, entry: &Entry) -> bool {
+    let arrived = Instant::now();
+    let request = entry.request.clone();
+    let call = Call { request, arrived, deadline: arrived + PATIENCE, gone: CallerGone::default() };
+    let reply = guarded(service, &call);
+    service.answered(&call, true);
+    match reply.outcome {
+        Ok(_) => true,
+        Err(error) => {
+            tell(entry, &error.to_string());
+            false
+        }
+    }
+}
+
+fn tell(entry: &Entry, reason: &str) {
+    let Request { command, container_id, ifname, .. } = &entry.request;
+    let command = command.name();
+    warn!(
+        command,
+        container = container_id,
+        ifname,
+        reason,
+        "a spooled request failed; it will be tried again"
+    );
+}
+
+fn remove(entry: &Entry, node: &Node) {
+    let Request { command, container_id, ifname, .. } = &entry.request;
+    let command = command.name();
+    match fs::remove_file(&entry.path) {
+        Ok(()) => info!(command, container = container_id, ifname, "a spooled request was carried out"),
+        // It will be carried out once more at the next start, which changes nothing.
+        Err(error) => warn!(entry = %entry.path.display(), %error, "a spooled request was done but stays"),
+    }
+    node.spool_entries.dec();
+}
+
+/// Tries the pending entries again, in order, until all are done.
+#[derive(Debug)]
+pub struct Retry {
+    wake: Sender<()>,
+}
+
+impl Retry {
+    /// Begins, on a thread of its own. `calls` go through the queue like everyone's.
+    ///
+    /// # Errors
+    /// When there is no thread.
+    pub fn begin(pending: Vec<Entry>, admission: Admission, node: Node) -> io::Result<Retry> {
+        let (wake, woken) = channel();
+        if !pending.is_empty() {
+            let work = move || retry(pending, &admission, &node, &woken);
+            std::thread::Builder::new().name("spool".into()).spawn(work)?;
+        }
+        Ok(Retry { wake })
+    }
+
+    /// Tries at once, without waiting for the pause to end.
+    pub fn now(&self) {
+        let _ = self.wake.send(());
+    }
+}
+
+fn retry(mut pending: Vec<Entry>, admission: &Admission, node: &Node, woken: &Receiver<()>) {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        // All are handed in at once: those that start programs run side by side, each container's in order.
+        let handed: Vec<_> =
+            pending.iter().map(|e| admission.submit(again(&e.request), Instant::now())).collect();
+        let mut still = Vec::new();
+        for (entry, submitted) in pending.into_iter().zip(handed) {
+            match submitted.wait() {
+                Outcome::Reply(reply, _) if reply.outcome.is_ok() => {
+                    remove(&entry, node);
+                    if entry.request.command == Command::Del {
+                        admission.release(&attachment_of(&entry.request));
+                    }
+                }
+                Outcome::NotBegun => return,
+                Outcome::Reply(reply, _) => {
+                    tell(&entry, &reply.outcome.err().map(|e| e.to_string()).unwrap_or_default());
+                    still.push(entry);
+                }
+                Outcome::TooLate | Outcome::Full => still.push(entry),
+            }
+        }
+        if still.is_empty() {
+            return;
+        }
+        pending = still;
+        match woken.recv_timeout(pause) {
+            Ok(()) => pause = FIRST_PAUSE,
+            Err(RecvTimeoutError::Timeout) => pause = (pause * 2).min(LONGEST_PAUSE),
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+fn again(request: &Request) -> Request {
+    let deadline_ms = u64::try_from(PATIENCE.as_millis()).unwrap_or(u64::MAX);
+    Request { deadline_ms, ..request.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Arc, Mutex};
+
+    use fairlead_cni::spool::serialise;
+    use fairlead_cni::wire::{Spooled, WIRE};
+    use fairlead_cni::{CniError, CniVersion, Code};
+    use serde_json::Value;
+
+    use super::*;
+    use crate::admission::Limits;
+    use crate::call::Reply;
+    use crate::metrics::{Calls, Exposition};
+
+    /// Fails the first `failures` calls of container `bad`; `slow` is on the slow lane.
+    #[derive(Default)]
+    struct Fake {
+        failures: AtomicUsize,
+        log: Mutex<Vec<String>>,
+    }
+
+    impl Service for Fake {
+        fn lane(&self, request: &Request) -> Lane {
+            if request.container_id == "slow" { Lane::Slow } else { Lane::Fast }
+        }
+
+        fn serve(&self, call: &Call) -> Reply {
+            let container = call.request.container_id.clone();
+            let fails = container == "bad"
+                && self
+                    .failures
+                    .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1))
+                    .is_ok();
+            self.log.lock().unwrap().push(format!("{} {container}", call.request.command.name()));
+            let outcome = if fails { Err(CniError::new(Code::Io, "busy")) } else { Ok(String::new()) };
+            Reply { version: CniVersion::LATEST, outcome }
+        }
+
+        fn answered(&self, _: &Call, _: bool) {}
+
+        fn table(&self, _: &str) -> Option<Value> {
+            None
+        }
+
+        fn collect(&self, _: bool) -> Value {
+            Value::Null
+        }
+    }
+
+    fn del(container: &str) -> Request {
+        Request {
+            wire: WIRE,
+            command: Command::Del,
+            container_id: container.into(),
+            netns: String::new(),
+            netns_inode: None,
+            own_netns: None,
+            ifname: "eth0".into(),
+            args: String::new(),
+            path: String::new(),
+            env: Vec::new(),
+            config: "{}".into(),
+            deadline_ms: 0,
+            spooled: Some(Spooled { boot_id: "an earlier one".into(), at: 1, cookie: None }),
+        }
+    }
+
+    fn put(state: &Path, sequence: u64, bytes: &[u8]) -> PathBuf {
+        let directory = state.join(DIRECTORY);
+        fs::create_dir_all(&directory).unwrap();
+        let path = directory.join(EntryName { sequence, pid: 1 }.whole());
+        fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    fn gate() -> Admission {
+        Admission::new(
+            Limits { fast: 1, slow: 2, queued: 10 },
+            Calls::new(&Exposition::default()),
+            Arc::default(),
+        )
+    }
+
+    fn left(state: &Path) -> usize {
+        fs::read_dir(state.join(DIRECTORY))
+            .unwrap()
+            .filter(|f| f.as_ref().unwrap().path().extension().is_some())
+            .count()
+    }
+
+    #[test]
+    fn x2_entries_are_carried_out_in_order_and_removed_and_what_cant_be_read_is_set_aside() {
+        let state = tempfile::tempdir().unwrap();
+        for (n, container) in [(20, "c"), (3, "a"), (11, "b")] {
+            put(state.path(), n, &serialise(&del(container)).unwrap());
+        }
+        put(state.path(), 4, b"torn");
+        let partial = state.path().join(DIRECTORY).join(EntryName { sequence: 5, pid: 2 }.partial());
+        fs::write(&partial, "half").unwrap();
+        let node = Node::default();
+        let entries = lock(state.path(), node.clone()).unwrap().entries().unwrap();
+        assert_eq!(node.spool_entries.get(), 3);
+        let fake = Fake::default();
+        assert!(first_pass(entries, &fake, &gate(), &node).is_empty());
+        assert_eq!(*fake.log.lock().unwrap(), ["DEL a", "DEL b", "DEL c"]);
+        let aside = unreadable(&state.path().join(DIRECTORY));
+        assert_eq!((aside.len(), left(state.path()), partial.exists()), (1, 0, false));
+        assert_eq!(fs::read(&aside[0]).unwrap(), b"torn");
+        assert_eq!((node.spool_entries.get(), node.spool_unreadable.get()), (0, 1));
+    }
+
+    #[test]
+    fn x2_what_fails_is_kept_holds_back_its_add_and_succeeds_later_while_programs_never_delay_the_start() {
+        let state = tempfile::tempdir().unwrap();
+        for (n, container) in [(1, "slow"), (2, "bad"), (3, "good")] {
+            put(state.path(), n, &serialise(&del(container)).unwrap());
+        }
+        let node = Node::default();
+        let entries = lock(state.path(), node.clone()).unwrap().entries().unwrap();
+        let fake = Arc::new(Fake { failures: AtomicUsize::new(2), ..Fake::default() });
+        let admission = gate();
+        let pending = first_pass(entries, &*fake, &admission, &node);
+        assert_eq!(*fake.log.lock().unwrap(), ["DEL bad", "DEL good"]);
+        assert_eq!((pending.len(), left(state.path())), (2, 2));
+        admission.open(fake.clone()).unwrap();
+        let add = Request { command: Command::Add, spooled: None, deadline_ms: 20_000, ..del("bad") };
+        let held = admission.submit(add, Instant::now());
+        let _retry = Retry::begin(pending, admission, node.clone()).unwrap();
+        assert!(matches!(held.wait(), Outcome::Reply(..)));
+        let log = fake.log.lock().unwrap().clone();
+        assert_eq!(log.iter().filter(|line| *line == "DEL bad").count(), 3, "{log:?}");
+        assert_eq!(log.last().unwrap(), "ADD bad");
+        assert_eq!((left(state.path()), node.spool_entries.get()), (0, 0));
+    }
+
+    #[test]
+    fn an_executable_that_is_writing_is_waited_for() {
+        let state = tempfile::tempdir().unwrap();
+        drop(lock(state.path(), Node::default()).unwrap());
+        let writer = File::open(state.path().join(DIRECTORY).join(LOCK_FILE)).unwrap();
+        writer.lock_shared().unwrap();
+        let path = state.path().to_path_buf();
+        let daemon =
+            std::thread::spawn(move || lock(&path, Node::default()).unwrap().entries().unwrap().len());
+        std::thread::sleep(Duration::from_millis(50));
+        put(state.path(), 1, &serialise(&del("late")).unwrap());
+        drop(writer);
+        assert_eq!(daemon.join().unwrap(), 1);
+    }
+}

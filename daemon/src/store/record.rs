@@ -1,0 +1,197 @@
+//! What is on record of an attachment: enough to take it down with nothing else left — no configuration, no pod,
+//! no path.
+
+use fairlead_host::{Kind, Mac, NetnsId, Nsid};
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+/// By what the caller knows an attachment (CNI SPEC.md: container id and interface name), per network and plugin:
+/// several plugins of one chain share the first three.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Key {
+    /// `CNI_CONTAINERID`
+    pub container: String,
+    /// The network's name.
+    pub network: String,
+    /// `CNI_IFNAME`
+    pub ifname: String,
+    /// The configuration's `type`.
+    pub plugin: String,
+}
+
+/// How far an attachment has come. Written before the step that it names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// The host is about to be changed; a restart undoes it.
+    Adding,
+    /// Committed: a restart never undoes it.
+    Attached,
+    /// About to be taken down; a restart finishes that.
+    Removing,
+    /// Silent and off its name, answered; its link and addresses are still to be given back.
+    Silenced,
+}
+
+/// The pod's namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Namespace {
+    /// `CNI_NETNS`
+    pub path: String,
+    /// Its identity.
+    pub id: NetnsId,
+    /// By what number the host's namespace knows it.
+    pub nsid: Option<Nsid>,
+}
+
+/// What was done about a link.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", tag = "link")]
+pub enum LinkRecord {
+    /// Made for this attachment: deleted with it.
+    Made {
+        /// Chosen index.
+        index: u32,
+        /// Kind.
+        kind: Kind,
+        /// MAC address, chosen or the parent's.
+        mac: Option<Mac>,
+    },
+    /// A link of the host, lent to the pod: given back as it was.
+    Moved(Lent),
+    /// The namespace's own `lo`.
+    Loopback,
+    /// A configuration that is a whole list of plugins (`clusterNetwork`): its text.
+    List {
+        /// The conflist as it stood at ADD.
+        conflist: String,
+    },
+    /// No link is touched by this plugin.
+    None,
+}
+
+/// A link of the host before it was lent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lent {
+    /// Its name.
+    pub name: String,
+    /// Its index.
+    pub index: u32,
+    /// Its MAC address.
+    pub mac: Option<Mac>,
+    /// Its MTU in bytes.
+    pub mtu: u32,
+    /// Its alias.
+    pub alias: String,
+    /// Whether it was up.
+    pub up: bool,
+}
+
+/// Where the addresses came from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", tag = "ipam")]
+pub enum IpamRecord {
+    /// Built-in host-local: `dataDir` (without the host's root) holds the files.
+    HostLocal {
+        /// The configuration's `dataDir`.
+        data_dir: String,
+    },
+    /// Addresses of the configuration itself: nothing to give back.
+    Static,
+    /// Another program.
+    Delegate {
+        /// Its type.
+        plugin: String,
+    },
+    /// None.
+    None,
+}
+
+/// What a plugin that is executed needs at DEL, when the caller that made the attachment is gone.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Caller {
+    /// `CNI_ARGS`
+    pub args: String,
+    /// `CNI_PATH`
+    pub path: String,
+    /// The environment of the ADD; kept only where a program was executed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub env: Vec<(String, String)>,
+}
+
+/// An attachment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attachment {
+    /// Number in this store, never reused in it.
+    pub id: u64,
+    /// By what the caller knows it.
+    pub key: Key,
+    /// How far it has come.
+    pub phase: Phase,
+    /// The pod's namespace.
+    pub netns: Namespace,
+    /// Its link.
+    pub link: LinkRecord,
+    /// Its IPAM.
+    pub ipam: IpamRecord,
+    /// The configuration as given at ADD.
+    pub config: String,
+    /// Environment for executed plugins.
+    #[serde(default)]
+    pub caller: Caller,
+    /// Addresses that were assigned (known from the commit on).
+    #[serde(default)]
+    pub addresses: Vec<IpNet>,
+    /// The answer, in the configuration's version (known from the commit on).
+    #[serde(default)]
+    pub answer: Option<String>,
+    /// Whether that answer reached its caller as far as we know.
+    #[serde(default)]
+    pub answered: bool,
+}
+
+impl Attachment {
+    /// The name that the link has after the pod was silenced: free for nobody else, 15 bytes at most.
+    pub fn parked_name(&self) -> String {
+        format!("fl{:x}", self.id & 0xfff_ffff_ffff)
+    }
+
+    /// True where programs were executed for it, so that its record must outlive a reboot.
+    pub fn has_delegates(&self) -> bool {
+        matches!(self.ipam, IpamRecord::Delegate { .. }) || matches!(self.link, LinkRecord::List { .. })
+    }
+}
+
+/// One line of the journal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", tag = "e")]
+pub enum Entry {
+    /// An attachment with all that is known of it (the intent; in a compacted journal its present state).
+    Put(Box<Attachment>),
+    /// It is attached.
+    Commit {
+        /// Which.
+        id: u64,
+        /// What was assigned.
+        addresses: Vec<IpNet>,
+        /// The answer.
+        answer: String,
+    },
+    /// Its answer reached the caller.
+    Answered {
+        /// Which.
+        id: u64,
+    },
+    /// It entered this phase.
+    Phase {
+        /// Which.
+        id: u64,
+        /// Into which phase.
+        phase: Phase,
+    },
+    /// Nothing is left of it.
+    Removed {
+        /// Which.
+        id: u64,
+    },
+}

@@ -1,0 +1,207 @@
+//! The daemon as a process: one for each run directory, its start and stop, its files that are watched. Each runs in a
+//! network namespace of its own, so nothing touches the machine's.
+
+// Every one of these is a test's; what is unwrapped is what it claims.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use fairlead_cni::spool::{DIRECTORY, EntryName, serialise};
+use fairlead_cni::wire;
+use serde_json::{Value, json};
+
+const BIN: &str = env!("CARGO_BIN_EXE_fairleadd");
+
+struct Node {
+    dir: tempfile::TempDir,
+}
+
+impl Node {
+    fn new() -> Node {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("net.d")).unwrap();
+        Node { dir }
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new("unshare");
+        command.args(["--net", "--", BIN]).args(words);
+        let flags = [("--run-dir", "run"), ("--state-dir", "state"), ("--config", "config.yaml")];
+        let all = matches!(words[0], "run" | "doctor");
+        for (flag, name) in flags.into_iter().take(if all { 3 } else { 1 }) {
+            command.arg(flag).arg(self.path(name));
+        }
+        command.env("CNI_CONF_DIR", self.path("net.d")).env("CNI_PLUGIN_DIR", self.path("bin"));
+        command
+    }
+
+    fn run(&self) -> Daemon {
+        let child = self.command(&["run"]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        Daemon(child)
+    }
+
+    fn start(&self) -> Daemon {
+        let mut daemon = self.run();
+        until("it is ready", || {
+            assert!(daemon.0.try_wait().unwrap().is_none(), "it ended: {}", daemon.log());
+            self.try_get("/readyz").is_some_and(|answer| answer.starts_with("HTTP/1.1 200"))
+        });
+        daemon
+    }
+
+    fn ask(&self, words: &[&str]) -> Output {
+        self.command(words).output().unwrap()
+    }
+
+    fn try_get(&self, path: &str) -> Option<String> {
+        let mut stream = UnixStream::connect(self.path("run/fairlead.sock")).ok()?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: f\r\n\r\n").ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        Some(answer)
+    }
+
+    fn get(&self, path: &str) -> Value {
+        let answer = self.try_get(path).unwrap();
+        serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
+    }
+}
+
+struct Daemon(Child);
+
+impl Daemon {
+    fn signal(&self, name: &str) {
+        let pid = self.0.id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
+    }
+
+    fn log(&mut self) -> String {
+        let mut log = String::new();
+        self.0.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+        log
+    }
+
+    fn ended(mut self) -> (Option<i32>, String) {
+        let code = self.0.wait().unwrap().code();
+        (code, self.log())
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn until(what: &str, mut is: impl FnMut() -> bool) {
+    let limit = Instant::now() + Duration::from_secs(20);
+    while !is() {
+        assert!(Instant::now() < limit, "it never came that {what}");
+        sleep(Duration::from_millis(10));
+    }
+}
+
+fn network(name: &str) -> String {
+    json!({ "cniVersion": "1.0.0", "name": name, "plugins": [{ "type": "macvlan" }] }).to_string()
+}
+
+fn replace(path: &Path, text: &str) {
+    let beside = path.with_extension("new");
+    fs::write(&beside, text).unwrap();
+    fs::rename(beside, path).unwrap();
+}
+
+#[test]
+fn k18_sigterm_ends_it_with_0_announced_and_the_next_start_takes_the_announcement_back() {
+    let node = Node::new();
+    let daemon = node.start();
+    assert!(!node.path("run/stopping").exists());
+    daemon.signal("TERM");
+    let (code, log) = daemon.ended();
+    assert_eq!(code, Some(0), "{log}");
+    assert!(node.path("run/stopping").exists() && !node.path("run/fairlead.sock").exists());
+    let _daemon = node.start();
+    assert!(!node.path("run/stopping").exists());
+}
+
+#[test]
+fn a_second_daemon_is_refused_by_name_and_a_killed_ones_socket_is_replaced() {
+    let node = Node::new();
+    let first = node.start();
+    let second = node.ask(&["run"]);
+    let said = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert_eq!(second.status.code(), Some(1));
+    assert!(said.contains(&format!("another fairleadd (pid {})", first.0.id())), "{said}");
+    assert!(node.try_get("/readyz").is_some());
+    first.signal("KILL");
+    drop(first);
+    assert!(node.path("run/fairlead.sock").exists());
+    let _third = node.start();
+}
+
+#[test]
+fn r7_r8_networks_and_configuration_are_watched_and_broken_files_are_told_and_harm_nothing() {
+    let node = Node::new();
+    let _daemon = node.start();
+    fs::write(node.path("net.d/10-a.conflist"), network("a")).unwrap();
+    let names = || {
+        let list = node.get("/v1/networks");
+        list["networks"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|n| n["name"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    until("the network is there", || names() == ["a"]);
+    replace(&node.path("net.d/10-a.conflist"), "{");
+    until("the file is refused", || node.get("/v1/networks")["refused"][0].as_str().is_some());
+    assert_eq!(names(), ["a"]);
+    fs::write(node.path("config.yaml"), "del: wait\n").unwrap();
+    let daemon = || node.get("/v1/status")["daemon"].clone();
+    until("the configuration is in force", || daemon()["settings"]["del"] == "wait");
+    replace(&node.path("config.yaml"), "del: wait\ncolour: red\n");
+    until("the configuration is refused", || daemon()["settingsRefused"].is_string());
+    assert!(daemon()["settingsRefused"].as_str().unwrap().contains("config.yaml:2: "));
+    assert_eq!(daemon()["settings"]["del"], "wait");
+    let told = node.ask(&["status"]);
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    assert!(told.contains("ready: yes") && told.contains("refused: ") && told.contains("colour"), "{told}");
+}
+
+#[test]
+fn x2_a_del_that_was_spooled_before_an_earlier_boot_is_carried_out_at_the_start_and_doctor_tells_what_cant_be_read()
+ {
+    let node = Node::new();
+    let spool = node.path("state").join(DIRECTORY);
+    fs::create_dir_all(&spool).unwrap();
+    let config = json!({ "cniVersion": "1.0.0", "name": "net", "type": "macvlan", "ipam": {} }).to_string();
+    let request: wire::Request = serde_json::from_value(json!({
+        "wire": wire::WIRE, "command": "DEL", "container_id": "c1", "ifname": "eth0", "config": config,
+        "netns": "/run/netns/was-there-before-the-reboot", "spooled": { "boot_id": "another", "at": 7 },
+    }))
+    .unwrap();
+    let entry = spool.join(EntryName { sequence: 1, pid: 1 }.whole());
+    fs::write(&entry, serialise(&request).unwrap()).unwrap();
+    fs::write(spool.join(EntryName { sequence: 2, pid: 1 }.whole()), "torn").unwrap();
+    let _daemon = node.start();
+    until("the entry is done", || !entry.exists());
+    let doctor = node.ask(&["doctor", "--output", "json"]);
+    assert_eq!(doctor.status.code(), Some(1));
+    let findings: Value = serde_json::from_slice(&doctor.stdout).unwrap();
+    let about =
+        |what: &str| findings.as_array().unwrap().iter().find(|f| f["about"] == what).unwrap().clone();
+    assert_eq!((&about("daemon")["verdict"], &about("spool")["verdict"]), (&json!("good"), &json!("wrong")));
+    assert!(about("spool")["seen"].as_str().unwrap().contains("unreadable/"));
+}

@@ -1,0 +1,337 @@
+//! The rules of the kernel in memory.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+
+use super::namespace::{Namespace, bare_link};
+use super::{Asked, Call, NetnsSnapshot, Place, Snapshot};
+use crate::Mac;
+use crate::seam::{Address, Kind, Link, NetnsId, NewLink, Nsid, Op, Parent, Route, SetLink};
+
+/// The key (and cookie) of the daemon's own namespace.
+pub(super) const HOST: u64 = 1;
+
+/// The whole state behind the double's lock.
+#[derive(Debug)]
+pub(super) struct Model {
+    namespaces: BTreeMap<u64, Namespace>,
+    pub(super) paths: BTreeMap<PathBuf, u64>,
+    next_cookie: u64,
+    next_inode: u64,
+    free_inodes: Vec<u64>,
+    next_mac: u64,
+    pub(super) reuse_inodes: bool,
+    pub(super) no_cookies: bool,
+    pub(super) no_rename_while_up: bool,
+    pub(super) calls: Vec<Call>,
+    pub(super) failures: BTreeMap<usize, Errno>,
+    pub(super) failing_from: Option<(usize, Errno)>,
+}
+
+impl Default for Model {
+    fn default() -> Model {
+        let host = NetnsId { dev: 4, ino: 4_026_531_840, cookie: Some(HOST) };
+        Model {
+            namespaces: BTreeMap::from([(HOST, Namespace::new(host))]),
+            paths: BTreeMap::from([(PathBuf::from("/proc/1/ns/net"), HOST)]),
+            next_cookie: HOST + 1,
+            next_inode: 4_026_532_000,
+            free_inodes: Vec::new(),
+            next_mac: 1,
+            reuse_inodes: false,
+            no_cookies: false,
+            no_rename_while_up: false,
+            calls: Vec::new(),
+            failures: BTreeMap::new(),
+            failing_from: None,
+        }
+    }
+}
+
+impl Model {
+    pub(super) fn record(&mut self, place: Place, asked: Asked) -> Result<(), Errno> {
+        let n = self.calls.len();
+        self.calls.push(Call { place, asked });
+        let ordered = self.failures.get(&n).copied();
+        match ordered.or(self.failing_from.filter(|(from, _)| n >= *from).map(|(_, errno)| errno)) {
+            Some(errno) => Err(errno),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn add_namespace(&mut self, path: PathBuf) -> NetnsId {
+        let key = self.next_cookie;
+        self.next_cookie += 1;
+        let old = if self.reuse_inodes { self.free_inodes.pop() } else { None };
+        let ino = old.unwrap_or_else(|| {
+            self.next_inode += 1;
+            self.next_inode
+        });
+        let id = NetnsId { dev: 4, ino, cookie: Some(key) };
+        self.namespaces.insert(key, Namespace::new(id));
+        self.paths.insert(path, key);
+        self.id_of(key)
+    }
+
+    pub(super) fn kill_namespace(&mut self, path: &Path) {
+        let Some(key) = self.paths.remove(path).filter(|key| *key != HOST) else { return };
+        self.paths.retain(|_, other| *other != key);
+        let Some(mut dead) = self.namespaces.remove(&key) else { return };
+        self.free_inodes.push(dead.id.ino);
+        let Some(host) = self.namespaces.get_mut(&HOST) else { return };
+        let physical = |link: &Link| !link.loopback && link.kind == Kind::Other { name: String::new() };
+        let fallen: Vec<u32> =
+            dead.links.values().filter(|link| physical(link)).map(|link| link.index).collect();
+        for mut link in fallen.into_iter().filter_map(|index| dead.take(index)) {
+            link.up = false;
+            let clash = host.named(&link.name).is_some();
+            let index = host.insert(link);
+            if let Some(link) = host.links.get_mut(&index).filter(|_| clash) {
+                link.name = format!("dev{index}");
+            }
+        }
+    }
+
+    pub(super) fn plug(&mut self, key: u64, name: &str, kind: Kind) -> u32 {
+        let mac = self.fresh_mac();
+        let Some(namespace) = self.namespaces.get_mut(&key) else { return 0 };
+        namespace.insert(Link { mac: Some(mac), up: true, ..bare_link(0, name, kind, 1500) })
+    }
+
+    pub(super) fn id_of(&self, key: u64) -> NetnsId {
+        let known = self.namespaces.get(&key).map(|namespace| namespace.id.clone());
+        let mut id = known.unwrap_or(NetnsId { dev: 0, ino: 0, cookie: Some(key) });
+        id.cookie = id.cookie.filter(|_| !self.no_cookies);
+        id
+    }
+
+    pub(super) fn by_nsid(&self, nsid: Nsid) -> Option<u64> {
+        self.namespaces.iter().find(|(_, namespace)| namespace.nsid == Some(nsid)).map(|(key, _)| *key)
+    }
+
+    pub(super) fn nsids(&self) -> Vec<Nsid> {
+        self.namespaces.values().filter_map(|namespace| namespace.nsid).collect()
+    }
+
+    /// The lowest free number, as the kernel gives it.
+    pub(super) fn assign_nsid(&mut self, key: u64) -> Option<Nsid> {
+        let taken = self.nsids();
+        let free = (0..).map(Nsid).find(|nsid| !taken.contains(nsid));
+        let namespace = self.namespaces.get_mut(&key)?;
+        namespace.nsid = namespace.nsid.or(free);
+        namespace.nsid
+    }
+
+    pub(super) fn link(&self, key: u64, index: u32) -> Option<Link> {
+        self.namespaces.get(&key)?.links.get(&index).cloned()
+    }
+
+    pub(super) fn link_named(&self, key: u64, name: &str) -> Option<Link> {
+        self.namespaces.get(&key)?.named(name).cloned()
+    }
+
+    pub(super) fn links(&self, key: u64) -> Vec<Link> {
+        self.namespaces
+            .get(&key)
+            .map(|namespace| namespace.links.values().cloned().collect())
+            .unwrap_or_default()
+    }
+
+    pub(super) fn addresses(&self, key: u64, index: u32) -> Vec<Address> {
+        let all =
+            self.namespaces.get(&key).map(|namespace| namespace.addresses.as_slice()).unwrap_or_default();
+        all.iter().filter(|address| address.index == index).cloned().collect()
+    }
+
+    pub(super) fn routes(&self, key: u64) -> Vec<Route> {
+        let Some(namespace) = self.namespaces.get(&key) else { return Vec::new() };
+        let mut routes = namespace.connected();
+        routes.extend(namespace.routes.iter().cloned());
+        routes
+    }
+
+    /// Keys of an interface exist while it does; every value is "0" until it is written.
+    pub(super) fn sysctl(&self, key: u64, name: &str) -> Result<String, Errno> {
+        let namespace = self.namespaces.get(&key).ok_or(Errno::ENODEV)?;
+        let parts: Vec<&str> = name.split('/').collect();
+        if let ["net", _, "conf" | "neigh", interface, _] = parts.as_slice()
+            && !["all", "default"].contains(interface)
+            && namespace.named(interface).is_none()
+        {
+            return Err(Errno::ENOENT);
+        }
+        Ok(namespace.sysctls.get(name).cloned().unwrap_or_else(|| "0".to_owned()))
+    }
+
+    pub(super) fn set_sysctl(&mut self, key: u64, name: &str, value: &str) -> Result<(), Errno> {
+        self.sysctl(key, name)?;
+        let namespace = self.namespaces.get_mut(&key).ok_or(Errno::ENODEV)?;
+        namespace.sysctls.insert(name.to_owned(), value.to_owned());
+        Ok(())
+    }
+
+    pub(super) fn snapshot(&self) -> Snapshot {
+        let picture = |namespace: &Namespace| NetnsSnapshot {
+            links: namespace.links.clone(),
+            addresses: namespace.addresses.iter().map(|address| format!("{address:?}")).collect(),
+            routes: namespace.routes.iter().map(|route| format!("{route:?}")).collect(),
+            sysctls: namespace.sysctls.clone(),
+        };
+        let place = |key: u64| if key == HOST { Place::Host } else { Place::Pod(key) };
+        Snapshot {
+            namespaces: self.namespaces.iter().map(|(key, one)| (place(*key), picture(one))).collect(),
+        }
+    }
+
+    pub(super) fn carry_out(&mut self, key: u64, op: &Op) -> Result<(), Errno> {
+        match op {
+            Op::CreateLink(new) => self.create(key, new),
+            Op::SetLink(set) => self.set(key, set),
+            Op::DeleteLink(index) => self.delete(key, *index),
+            Op::MoveToHost { index, name } => self.relocate(key, *index, HOST, name),
+            Op::TakeFromHost { index, name } => self.relocate(HOST, *index, key, name),
+            Op::AddAddress(address) => self.namespace(key)?.add_address(address),
+            Op::DeleteAddress(address) => self.namespace(key)?.delete_address(address),
+            Op::AddRoute(route) => self.namespace(key)?.add_route(route),
+            Op::DeleteRoute(route) => self.namespace(key)?.delete_route(route),
+        }
+    }
+
+    fn namespace(&mut self, key: u64) -> Result<&mut Namespace, Errno> {
+        self.namespaces.get_mut(&key).ok_or(Errno::ENODEV)
+    }
+
+    fn fresh_mac(&mut self) -> Mac {
+        self.next_mac += 1;
+        Mac::local(self.next_mac << 8)
+    }
+
+    fn create(&mut self, key: u64, new: &NewLink) -> Result<(), Errno> {
+        let (parent, parent_nsid) = match new.parent {
+            Parent::Host(index) => (Some((HOST, index)), (key != HOST).then_some(Nsid(0))),
+            Parent::Same(index) => (Some((key, index)), None),
+            Parent::None => (None, None),
+        };
+        let lower = match parent {
+            Some((at, index)) => Some(self.link(at, index).ok_or(Errno::ENODEV)?),
+            None => None,
+        };
+        let mac = match (&new.kind, new.mac, &lower) {
+            (_, Some(mac), _) => mac,
+            (Kind::Ipvlan { .. } | Kind::Vlan { .. }, None, Some(lower)) => lower.mac.unwrap_or(Mac([0; 6])),
+            _ => self.fresh_mac(),
+        };
+        if matches!(new.kind, Kind::Macvlan { .. }) && self.mac_is_taken(parent, mac) {
+            return Err(Errno::EADDRINUSE);
+        }
+        let namespace = self.namespace(key)?;
+        let wrong = match new.name.len() {
+            0 => Some(Errno::EINVAL),
+            16.. => Some(Errno::ERANGE),
+            _ => mac.is_multicast().then_some(Errno::EADDRNOTAVAIL),
+        };
+        if let Some(errno) = wrong {
+            return Err(errno);
+        }
+        if namespace.named(&new.name).is_some() || new.index.is_some_and(|i| namespace.links.contains_key(&i))
+        {
+            return Err(Errno::EEXIST);
+        }
+        if lower.as_ref().is_some_and(|lower| new.mtu.is_some_and(|mtu| mtu > lower.mtu)) {
+            return Err(Errno::EINVAL);
+        }
+        let mtu = new.mtu.or(lower.as_ref().map(|lower| lower.mtu)).unwrap_or(1500);
+        namespace.insert(Link {
+            mac: Some(mac),
+            up: new.up,
+            parent: parent.map(|(_, index)| index),
+            parent_nsid,
+            ..bare_link(new.index.unwrap_or(0), &new.name, new.kind.clone(), mtu)
+        });
+        Ok(())
+    }
+
+    /// A macvlan parent knows its ports that are up by their MAC addresses.
+    fn mac_is_taken(&self, parent: Option<(u64, u32)>, mac: Mac) -> bool {
+        let Some(parent) = parent else { return false };
+        let mut all =
+            self.namespaces.iter().flat_map(|(key, one)| one.links.values().map(move |link| (*key, link)));
+        all.any(|(key, link)| {
+            link.up
+                && link.mac == Some(mac)
+                && matches!(link.kind, Kind::Macvlan { .. })
+                && parent_of(key, link) == Some(parent)
+        })
+    }
+
+    fn set(&mut self, key: u64, set: &SetLink) -> Result<(), Errno> {
+        let no_rename_while_up = self.no_rename_while_up;
+        let namespace = self.namespace(key)?;
+        let link = namespace.links.get(&set.index).ok_or(Errno::ENODEV)?;
+        let old_name = link.name.clone();
+        if let Some(name) = set.name.as_ref().filter(|name| **name != old_name) {
+            if namespace.named(name).is_some() {
+                return Err(Errno::EEXIST);
+            }
+            if no_rename_while_up && link.up {
+                return Err(Errno::EBUSY);
+            }
+            namespace.rename_sysctls(&old_name, name);
+        }
+        let link = namespace.links.get_mut(&set.index).ok_or(Errno::ENODEV)?;
+        link.name = set.name.clone().unwrap_or(old_name);
+        link.mtu = set.mtu.unwrap_or(link.mtu);
+        link.mac = set.mac.or(link.mac);
+        link.up = set.up.unwrap_or(link.up);
+        if let Some(alias) = &set.alias {
+            link.alias = Some(alias.clone()).filter(|alias| !alias.is_empty());
+        }
+        if set.up == Some(false) {
+            namespace.routes.retain(|route| route.index != set.index);
+            namespace.addresses.retain(|address| address.index != set.index || address.net.addr().is_ipv4());
+        }
+        Ok(())
+    }
+
+    /// Upper links of a link die with it, wherever they are.
+    fn delete(&mut self, key: u64, index: u32) -> Result<(), Errno> {
+        let link = self.link(key, index).ok_or(Errno::ENODEV)?;
+        if link.loopback || link.kind == (Kind::Other { name: String::new() }) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        self.namespace(key)?.take(index);
+        let mut uppers = Vec::new();
+        for (at, namespace) in &self.namespaces {
+            let above = namespace.links.values().filter(|link| parent_of(*at, link) == Some((key, index)));
+            uppers.extend(above.map(|link| (*at, link.index)));
+        }
+        uppers.into_iter().try_for_each(|(at, upper)| self.delete(at, upper))
+    }
+
+    /// A link that moves arrives down, without addresses, and under a new index if its own is taken there.
+    fn relocate(&mut self, from: u64, index: u32, to: u64, name: &str) -> Result<(), Errno> {
+        let link = self.link(from, index).ok_or(Errno::ENODEV)?;
+        if link.loopback {
+            return Err(Errno::EINVAL);
+        }
+        if self.namespace(to)?.named(name).is_some_and(|other| from != to || other.index != index) {
+            return Err(Errno::EEXIST);
+        }
+        if from == to {
+            return self.set(from, &SetLink { index, name: Some(name.to_owned()), ..SetLink::default() });
+        }
+        let Some(mut link) = self.namespace(from)?.take(index) else { return Err(Errno::ENODEV) };
+        link.up = false;
+        name.clone_into(&mut link.name);
+        self.namespace(to)?.insert(link);
+        Ok(())
+    }
+}
+
+/// Where a link's lower device is.
+fn parent_of(key: u64, link: &Link) -> Option<(u64, u32)> {
+    let at = if link.parent_nsid.is_some() { HOST } else { key };
+    link.parent.map(|parent| (at, parent))
+}

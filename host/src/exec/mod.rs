@@ -1,0 +1,278 @@
+//! Runs another program (a delegated plugin) to its end, or to the end of our patience.
+//!
+//! The program gets a process group of its own, which is killed whole when its time is over or the call is
+//! cancelled; it gets exactly the environment it is given; it runs in the daemon's network namespace even if the
+//! calling thread is in a pod's, and in the host's mount namespace when the daemon lives in a container. Its
+//! pipes are served together, so no amount of input or output can lock both sides up.
+//!
+//! `PR_SET_PDEATHSIG` is left alone on purpose: a plugin whose daemon is killed must be able to finish its work,
+//! a half-done DEL above all. (It would also fire when the *thread* that started it ends.)
+
+mod running;
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::unistd::pipe2;
+
+use crate::real::home_of_this_thread;
+use running::{End, Running};
+
+/// More on standard output than this is an error: a CNI result has a few hundred bytes.
+pub const STDOUT_LIMIT: usize = 1 << 20;
+/// Of standard error the last so many bytes are kept.
+pub const STDERR_LIMIT: usize = 64 << 10;
+/// A program to be run.
+pub struct Exec<'call> {
+    /// Absolute path, in the host's mount namespace if `host_root` is set.
+    pub program: PathBuf,
+    /// Arguments after its name.
+    pub args: Vec<OsString>,
+    /// Its whole environment.
+    pub env: Vec<(OsString, OsString)>,
+    /// Its standard input.
+    pub stdin: Vec<u8>,
+    /// How long it may take.
+    pub time_limit: Duration,
+    /// Where the host's root is mounted; other than `/`, the program runs in the mount namespace of
+    /// `<host_root>/proc/1`.
+    pub host_root: Option<PathBuf>,
+    /// Directory of the cgroup that it is put into, out of the daemon's own memory limit.
+    pub cgroup: Option<PathBuf>,
+    /// Asked every 20 ms; true kills the program.
+    pub cancelled: &'call dyn Fn() -> bool,
+}
+
+/// What a program left behind that ended by itself, with whatever status.
+#[derive(Debug)]
+pub struct Output {
+    /// Its exit status; never a signal.
+    pub status: ExitStatus,
+    /// Its standard output.
+    pub stdout: Vec<u8>,
+    /// The end of its standard error.
+    pub stderr: Vec<u8>,
+    /// Why it could not be put into the cgroup, where it was not: it ran all the same.
+    pub cgroup_error: Option<io::Error>,
+}
+
+/// Why a program did not run to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum ExecError {
+    /// There is no such file, or its interpreter is missing.
+    #[error("{program}: there is no such program (or no interpreter for it)")]
+    Missing {
+        /// The program.
+        program: PathBuf,
+    },
+    /// The file cannot be executed.
+    #[error("{program} cannot be executed: {errno:?}")]
+    NotExecutable {
+        /// The program.
+        program: PathBuf,
+        /// The kernel's answer.
+        errno: Errno,
+    },
+    /// The host's mount namespace cannot be opened.
+    #[error("the host's mount namespace {path} cannot be opened: {errno:?}")]
+    HostMounts {
+        /// What was opened.
+        path: PathBuf,
+        /// The kernel's answer.
+        errno: Errno,
+    },
+    /// Something else kept it from starting, or its pipes failed.
+    #[error("{program} could not be run: {errno:?}")]
+    Failed {
+        /// The program.
+        program: PathBuf,
+        /// The kernel's answer.
+        errno: Errno,
+    },
+    /// It took too long and was killed with its process group.
+    #[error("{program} was killed after its time limit of {limit:?}{}", quoted(stderr))]
+    TimedOut {
+        /// The program.
+        program: PathBuf,
+        /// The limit.
+        limit: Duration,
+        /// The end of its standard error so far.
+        stderr: Vec<u8>,
+    },
+    /// The call was cancelled and the program was killed with its process group.
+    #[error("{program} was killed because the call was cancelled{}", quoted(stderr))]
+    Cancelled {
+        /// The program.
+        program: PathBuf,
+        /// The end of its standard error so far.
+        stderr: Vec<u8>,
+    },
+    /// It was killed by a signal that was not ours.
+    #[error("{program} was killed by signal {signal}{}", quoted(stderr))]
+    Signalled {
+        /// The program.
+        program: PathBuf,
+        /// The signal's number.
+        signal: i32,
+        /// The end of its standard error.
+        stderr: Vec<u8>,
+    },
+    /// It wrote more than [`STDOUT_LIMIT`] and was killed with its process group.
+    #[error("{program} wrote more than {STDOUT_LIMIT} bytes to its standard output and was killed")]
+    TooMuchOutput {
+        /// The program.
+        program: PathBuf,
+    },
+}
+
+fn quoted(stderr: &[u8]) -> String {
+    let text = String::from_utf8_lossy(stderr);
+    let text = text.trim();
+    if text.is_empty() { String::new() } else { format!("; its standard error: {text}") }
+}
+
+impl Exec<'_> {
+    /// Runs it. An exit status other than 0 is no error here.
+    pub fn run(&self) -> Result<Output, ExecError> {
+        if !self.program.is_absolute() {
+            return Err(ExecError::Missing { program: self.program.clone() });
+        }
+        let deadline = Instant::now() + self.time_limit;
+        let (cgroup, mut cgroup_error) = match self.open_cgroup() {
+            Ok(cgroup) => (cgroup, None),
+            Err(error) => (None, Some(error)),
+        };
+        let child = self.spawn(cgroup.as_ref().map(|cgroup| &cgroup.procs))?;
+        let mut running = Running::new(child, &self.stdin).map_err(|error| self.failed(&error))?;
+        if let Some(cgroup) = cgroup {
+            cgroup_error = cgroup.error();
+        }
+        let end = running.serve(deadline, self.cancelled);
+        running.kill();
+        let (stdout, stderr) = (std::mem::take(&mut running.stdout), std::mem::take(&mut running.stderr));
+        let program = self.program.clone();
+        match end.map_err(|error| self.failed(&error))? {
+            End::Exited(status) => match status.signal() {
+                Some(signal) => Err(ExecError::Signalled { program, signal, stderr }),
+                None => Ok(Output { status, stdout, stderr, cgroup_error }),
+            },
+            End::TimedOut => Err(ExecError::TimedOut { program, limit: self.time_limit, stderr }),
+            End::Cancelled => Err(ExecError::Cancelled { program, stderr }),
+            End::TooMuchOutput => Err(ExecError::TooMuchOutput { program }),
+        }
+    }
+
+    fn failed(&self, error: &io::Error) -> ExecError {
+        ExecError::Failed { program: self.program.clone(), errno: errno_of(error) }
+    }
+
+    fn spawn(&self, cgroup: Option<&CgroupFds>) -> Result<Child, ExecError> {
+        let mounts = self.host_mounts()?;
+        let entry = Entry {
+            mounts: mounts.as_ref().map(AsRawFd::as_raw_fd),
+            network: home_of_this_thread(),
+            cgroup: cgroup.map(|fds| (fds.procs.as_raw_fd(), fds.report.as_raw_fd())),
+        };
+        let mut command = Command::new(&self.program);
+        command.args(&self.args).env_clear().envs(self.env.iter().map(|(key, value)| (key, value)));
+        command.current_dir("/").process_group(0);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // SAFETY: `Entry::enter` makes system calls only: no allocation, no lock, nothing that another thread of
+        // this process could have left half done at the fork. Its descriptors live until `spawn` has returned.
+        unsafe { command.pre_exec(move || entry.enter()) };
+        command.spawn().map_err(|error| self.not_started(errno_of(&error)))
+    }
+
+    fn not_started(&self, errno: Errno) -> ExecError {
+        let program = self.program.clone();
+        match errno {
+            Errno::ENOENT | Errno::ENOTDIR => ExecError::Missing { program },
+            Errno::EACCES | Errno::ENOEXEC | Errno::EISDIR => ExecError::NotExecutable { program, errno },
+            errno => ExecError::Failed { program, errno },
+        }
+    }
+
+    fn host_mounts(&self) -> Result<Option<File>, ExecError> {
+        let Some(root) = self.host_root.as_ref().filter(|root| root.as_path() != Path::new("/")) else {
+            return Ok(None);
+        };
+        let path = root.join("proc/1/ns/mnt");
+        let file =
+            File::open(&path).map_err(|error| ExecError::HostMounts { path, errno: errno_of(&error) })?;
+        Ok(Some(file))
+    }
+
+    fn open_cgroup(&self) -> io::Result<Option<Cgroup>> {
+        let Some(directory) = &self.cgroup else { return Ok(None) };
+        let file = OpenOptions::new()
+            .write(true)
+            .custom_flags(libc::O_CLOEXEC)
+            .open(directory.join("cgroup.procs"))?;
+        let (read, write) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
+        Ok(Some(Cgroup { procs: CgroupFds { procs: file, report: write }, report: read.into() }))
+    }
+}
+
+fn errno_of(error: &io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
+}
+
+/// What the child opens of its cgroup, and the pipe on which it tells that it could not enter.
+struct Cgroup {
+    procs: CgroupFds,
+    report: File,
+}
+
+struct CgroupFds {
+    procs: File,
+    report: OwnedFd,
+}
+
+impl Cgroup {
+    /// The child has been started, so its report is in the pipe or will never be.
+    fn error(mut self) -> Option<io::Error> {
+        let mut errno = [0; 4];
+        self.report.read_exact(&mut errno).ok()?;
+        Some(io::Error::from_raw_os_error(i32::from_ne_bytes(errno)))
+    }
+}
+
+/// What the child does between fork and exec.
+#[derive(Clone, Copy)]
+struct Entry {
+    mounts: Option<RawFd>,
+    network: Option<RawFd>,
+    cgroup: Option<(RawFd, RawFd)>,
+}
+
+impl Entry {
+    /// System calls only.
+    fn enter(self) -> io::Result<()> {
+        if let Some((procs, report)) = self.cgroup {
+            // SAFETY: the buffer is one static byte.
+            if unsafe { libc::write(procs, c"0".as_ptr().cast(), 1) } < 0 {
+                let errno = Errno::last_raw().to_ne_bytes();
+                // SAFETY: `errno` is 4 bytes on this stack. A report that cannot be written is lost.
+                unsafe { libc::write(report, errno.as_ptr().cast(), errno.len()) };
+            }
+        }
+        for (fd, kind) in [(self.network, libc::CLONE_NEWNET), (self.mounts, libc::CLONE_NEWNS)] {
+            let Some(fd) = fd else { continue };
+            // SAFETY: setns takes two numbers; the child has one thread and shares no file system state.
+            Errno::result(unsafe { libc::setns(fd, kind) })?;
+        }
+        // SAFETY: takes numbers only. It marks whatever a library of ours may have opened without O_CLOEXEC;
+        // before kernel 5.11 it fails and the standard library's own O_CLOEXEC has to do.
+        unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+        Ok(())
+    }
+}

@@ -1,0 +1,120 @@
+//! The real kernel, over netlink sockets of our own.
+//!
+//! Every request is synchronous: rtnetlink carries a message out inside `send`, so its answer is there when `send`
+//! returns. Host sockets are kept, one for each thread; a pod's socket lives exactly as long as the view of its
+//! namespace, because it would keep that namespace and its links alive.
+//!
+//! Messages are written and read attribute by attribute (`message`, `decode`) instead of by the packet types of
+//! `netlink-packet-route`: those read every attribute of a link (statistics, per-family settings) and fail the
+//! whole message at the first one they do not know; here a dozen are picked and the rest cannot hurt.
+//!
+//! It never acts on the daemon's own namespace by mistake: a host socket is used only if its namespace is the one
+//! that [`RealKernel::new`] saw, and a view of a pod refuses that one.
+
+mod decode;
+mod message;
+mod namespace;
+mod relocate;
+mod request;
+mod socket;
+mod view;
+
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use nix::errno::Errno;
+
+pub use decode::{Answer, Body, Unreadable, decode};
+pub(crate) use namespace::{Entered, OwnNetns, cookie_of, home_of_this_thread, open_netns};
+pub(crate) use socket::netlink_news;
+
+use crate::seam::{Kernel, Link, Net, NetError, NetnsError, NetnsId, Nsid};
+use socket::Failure;
+use view::{HostView, PodView, with_host};
+
+/// The kernel of this machine, seen from the namespace that the thread was in when this was made.
+#[derive(Debug)]
+pub struct RealKernel {
+    own: OwnNetns,
+    renames_while_up: bool,
+}
+
+impl RealKernel {
+    /// Takes the calling thread's network namespace for the daemon's own.
+    pub fn new() -> Result<RealKernel, NetError> {
+        let own = OwnNetns::of_this_thread().map_err(NetError::Socket)?;
+        Ok(RealKernel { own, renames_while_up: kernel_is_at_least(6, 2) })
+    }
+
+    /// The identity of the daemon's own namespace.
+    pub fn own_id(&self) -> &NetnsId {
+        &self.own.id
+    }
+}
+
+impl Kernel for RealKernel {
+    fn host(&self) -> Result<Box<dyn Net + '_>, NetError> {
+        Ok(Box::new(HostView::new(&self.own)))
+    }
+
+    fn pod(&self, path: &Path) -> Result<Box<dyn Net + '_>, NetnsError> {
+        Ok(Box::new(PodView::open(&self.own, path)?))
+    }
+
+    fn link_at(&self, nsid: Nsid, index: u32) -> Result<Option<Link>, NetError> {
+        let request = request::get_link_at(nsid, index);
+        match with_host(&self.own, |socket| socket.link(request)) {
+            Ok(link) => Ok(Some(link)),
+            Err(failure) if is_gone(&failure) => Ok(None),
+            Err(failure) => Err(failure.into_net(0, || format!("read link {index} of namespace {}", nsid.0))),
+        }
+    }
+
+    fn delete_at(&self, nsid: Nsid, index: u32) -> Result<(), NetError> {
+        let request = request::delete_link_at(nsid, index);
+        match with_host(&self.own, |socket| socket.acknowledged(request)) {
+            Ok(()) => Ok(()),
+            Err(failure) if is_gone(&failure) => Ok(()),
+            Err(failure) => {
+                Err(failure.into_net(0, || format!("delete link {index} of namespace {}", nsid.0)))
+            }
+        }
+    }
+
+    fn nsids(&self) -> Result<Vec<Nsid>, NetError> {
+        let listed = with_host(&self.own, |socket| {
+            let mut found = Vec::new();
+            let mut keep = |body: Body| found.extend(nsid_in(&body));
+            socket.dump(request::dump_nsids, &mut keep)?;
+            // Asked about a link by number, the kernel gives the asking namespace a number in itself.
+            let mut own = None;
+            socket.exchange(request::get_nsid(self.own.fd.as_fd()), &mut |body| own = nsid_in(&body))?;
+            found.retain(|nsid| Some(*nsid) != own);
+            Ok(found)
+        });
+        listed.map_err(|failure| failure.into_net(0, || "list the known namespaces".to_owned()))
+    }
+
+    fn renames_while_up(&self) -> bool {
+        self.renames_while_up
+    }
+}
+
+fn nsid_in(body: &Body) -> Option<Nsid> {
+    if let Body::Nsid(nsid) = body { *nsid } else { None }
+}
+
+/// Neither the namespace of that number (EINVAL) nor the link (ENODEV) is there any more.
+fn is_gone(failure: &Failure) -> bool {
+    matches!(
+        failure,
+        Failure::Refused { errno: Errno::ENODEV | Errno::EINVAL | Errno::ESRCH | Errno::ENOENT, .. }
+    )
+}
+
+fn kernel_is_at_least(major: u32, minor: u32) -> bool {
+    let Ok(names) = nix::sys::utsname::uname() else { return false };
+    let release = names.release().to_string_lossy().into_owned();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse::<u32>().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (major, minor)
+}

@@ -1,0 +1,223 @@
+//! One rtnetlink socket: a request and its answer, or a dump, and never a wait without an end.
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, NetlinkAddr, bind, recv, send, setsockopt, sockopt};
+use nix::sys::time::{TimeVal, TimeValLike};
+
+use super::decode::{Answer, Body, decode};
+use super::message::Message;
+use crate::seam::{Link, NetError, OpError};
+
+/// `SOL_NETLINK`.
+const SOL_NETLINK: libc::c_int = 270;
+/// `NETLINK_EXT_ACK`.
+const NETLINK_EXT_ACK: libc::c_int = 11;
+const NETLINK_GET_STRICT_CHK: libc::c_int = 12;
+/// The kernel answers inside `send`; a socket that has no answer for so long is broken.
+const ANSWER_SECONDS: i64 = 20;
+/// The kernel never makes a dump's datagram larger.
+const DATAGRAM: usize = 32 * 1024;
+/// How often a dump that was changed under way is begun anew.
+const DUMP_TRIES: usize = 32;
+
+thread_local! {
+    static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; DATAGRAM]);
+}
+
+/// Why a request failed.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The kernel said no.
+    Refused { errno: Errno, extack: Option<String> },
+    /// The socket failed.
+    Socket(io::Error),
+    /// The answer could not be read.
+    Answer(String),
+}
+
+impl Failure {
+    /// As the seam tells it: `what` was operation number `at`.
+    pub(super) fn into_net(self, at: usize, what: impl FnOnce() -> String) -> NetError {
+        match self {
+            Failure::Refused { errno, extack } => NetError::Op(OpError { at, what: what(), errno, extack }),
+            Failure::Socket(error) => NetError::Socket(error),
+            Failure::Answer(text) => NetError::Answer(text),
+        }
+    }
+}
+
+/// An rtnetlink socket, bound to the namespace that its thread was in when it was opened.
+#[derive(Debug)]
+pub(super) struct Socket {
+    fd: OwnedFd,
+    sequence: u32,
+}
+
+impl Socket {
+    /// Opens one in the calling thread's namespace.
+    pub(super) fn open() -> io::Result<Socket> {
+        let fd = rtnetlink(0)?;
+        setsockopt(&fd, sockopt::ReceiveTimeout, &TimeVal::seconds(ANSWER_SECONDS))?;
+        let socket = Socket { fd, sequence: 0 };
+        // Both are comfort (texts of refusals, filtered dumps): older kernels do without, and so do we.
+        let _ = set_option(socket.as_fd(), NETLINK_EXT_ACK, 1);
+        let _ = set_option(socket.as_fd(), NETLINK_GET_STRICT_CHK, 1);
+        Ok(socket)
+    }
+
+    /// The descriptor, for socket options.
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Sends a request with NLM_F_ACK and reads its acknowledgement.
+    pub(super) fn acknowledged(&mut self, message: Message) -> Result<(), Failure> {
+        self.exchange(message, &mut |_| {})
+    }
+
+    /// Sends a request that is answered by one link.
+    pub(super) fn link(&mut self, message: Message) -> Result<Link, Failure> {
+        let mut found = None;
+        self.exchange(message, &mut |body| {
+            if let Body::Link(link) = body {
+                found = Some(link);
+            }
+        })?;
+        found
+            .map(|link| *link)
+            .ok_or_else(|| Failure::Answer("a link was asked for, and something else came".into()))
+    }
+
+    /// Sends one request and reads up to its end: an acknowledgement, a refusal or, for a request without
+    /// NLM_F_ACK, the answer itself.
+    pub(super) fn exchange(&mut self, message: Message, each: &mut dyn FnMut(Body)) -> Result<(), Failure> {
+        let wants_ack = message.wants_ack();
+        let sequence = self.send(message)?;
+        loop {
+            for answer in self.receive()? {
+                if answer.sequence != sequence {
+                    continue;
+                }
+                match answer.body {
+                    Body::Ack | Body::Done => return Ok(()),
+                    Body::Refused { errno, extack } => return Err(Failure::Refused { errno, extack }),
+                    body => {
+                        each(body);
+                        if !wants_ack {
+                            return Ok(());
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads a whole dump; one that changed under way (NLM_F_DUMP_INTR) or overflowed is begun anew. `each` gets only
+    /// what came of a consistent one.
+    pub(super) fn dump(
+        &mut self,
+        request: impl Fn() -> Message,
+        each: &mut dyn FnMut(Body),
+    ) -> Result<(), Failure> {
+        for _ in 0..DUMP_TRIES {
+            let mut bodies = Vec::new();
+            if self.dump_once(request(), &mut bodies)? {
+                bodies.into_iter().for_each(each);
+                return Ok(());
+            }
+        }
+        Err(Failure::Answer(format!("the list changed while it was read, {DUMP_TRIES} times in a row")))
+    }
+
+    /// True when the dump is consistent.
+    fn dump_once(&mut self, request: Message, bodies: &mut Vec<Body>) -> Result<bool, Failure> {
+        let sequence = self.send(request)?;
+        let mut consistent = true;
+        loop {
+            let answers = match self.receive() {
+                Err(Failure::Socket(error)) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                    consistent = false;
+                    continue;
+                }
+                other => other?,
+            };
+            for answer in answers.into_iter().filter(|answer| answer.sequence == sequence) {
+                consistent &= !answer.interrupted;
+                match answer.body {
+                    Body::Done | Body::Ack => return Ok(consistent),
+                    Body::Refused { errno: Errno::EINTR | Errno::EAGAIN, .. } => return Ok(false),
+                    Body::Refused { errno, extack } => return Err(Failure::Refused { errno, extack }),
+                    body => bodies.push(body),
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, mut message: Message) -> Result<u32, Failure> {
+        self.sequence = self.sequence.wrapping_add(1).max(1);
+        let bytes = message.with_sequence(self.sequence);
+        loop {
+            match send(self.fd.as_raw_fd(), bytes, MsgFlags::empty()) {
+                Ok(_) => return Ok(self.sequence),
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(Failure::Socket(errno.into())),
+            }
+        }
+    }
+
+    fn receive(&mut self) -> Result<Vec<Answer>, Failure> {
+        BUFFER.with_borrow_mut(|buffer| {
+            let length = loop {
+                match recv(self.fd.as_raw_fd(), buffer, MsgFlags::MSG_TRUNC) {
+                    Ok(length) => break length,
+                    Err(Errno::EINTR) => {}
+                    Err(Errno::EAGAIN) => return Err(Failure::Socket(no_answer())),
+                    Err(errno) => return Err(Failure::Socket(errno.into())),
+                }
+            };
+            let datagram = buffer.get(..length).ok_or_else(|| {
+                Failure::Answer(format!(
+                    "a datagram of {length} bytes is larger than the buffer of {DATAGRAM}"
+                ))
+            })?;
+            decode(datagram).map_err(|error| Failure::Answer(error.to_string()))
+        })
+    }
+}
+
+fn no_answer() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, format!("no answer in {ANSWER_SECONDS} s"))
+}
+
+/// A socket without an address: the kernel binds it at its first request.
+fn rtnetlink(flags: libc::c_int) -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | flags;
+    // SAFETY: socket(2) takes no pointers.
+    let raw = Errno::result(unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) })?;
+    // SAFETY: the kernel has just made this descriptor and nothing else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+/// A non-blocking socket that hears the news of the given groups of the calling thread's namespace.
+pub(crate) fn netlink_news(groups: &[libc::c_int]) -> io::Result<OwnedFd> {
+    let fd = rtnetlink(libc::SOCK_NONBLOCK)?;
+    bind(fd.as_raw_fd(), &NetlinkAddr::new(0, 0))?;
+    for group in groups {
+        set_option(fd.as_fd(), libc::NETLINK_ADD_MEMBERSHIP, *group)?;
+    }
+    Ok(fd)
+}
+
+/// Sets an option of a netlink socket.
+fn set_option(fd: BorrowedFd<'_>, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    let length = libc::socklen_t::try_from(size_of::<libc::c_int>()).unwrap_or(4);
+    // SAFETY: `value` outlives the call and `length` is its size.
+    let outcome =
+        unsafe { libc::setsockopt(fd.as_raw_fd(), SOL_NETLINK, name, (&raw const value).cast(), length) };
+    Errno::result(outcome)?;
+    Ok(())
+}

@@ -1,0 +1,211 @@
+//! News of namespaces and links, and announcements of addresses, on the real kernel. Needs root.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::net::IpAddr;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use fairlead_host::announce::{Announcement, Announcer, Conflict};
+use fairlead_host::real::RealKernel;
+use fairlead_host::scratch::ScratchNetns;
+use fairlead_host::watch::{Event, NetnsEvents};
+use fairlead_host::{Address, AddressFlags, Kernel, Kind, MacvlanMode, NewLink, Op, Parent, SetLink};
+
+fn veth(name: &str) -> NewLink {
+    NewLink {
+        name: name.to_owned(),
+        index: None,
+        kind: Kind::Other { name: "veth".to_owned() },
+        parent: Parent::None,
+        mac: None,
+        mtu: None,
+        up: true,
+    }
+}
+
+fn macvlan(name: &str, parent: u32) -> NewLink {
+    let kind = Kind::Macvlan { mode: MacvlanMode::Bridge, bc_queue_len: None };
+    NewLink { kind, index: Some(7000), parent: Parent::Host(parent), ..veth(name) }
+}
+
+fn address(text: &str) -> Address {
+    let flags = AddressFlags { nodad: true, ..AddressFlags::default() };
+    Address { index: 7000, net: text.parse().unwrap(), broadcast: None, flags }
+}
+
+/// Makes `eth0`, with its other end up, in the thread's namespace; answers its index.
+fn parent(kernel: &RealKernel) -> u32 {
+    let mut host = kernel.host().unwrap();
+    host.batch(&[Op::CreateLink(veth("eth0"))]).unwrap();
+    for link in host.links().unwrap().into_iter().filter(|link| !link.loopback) {
+        host.batch(&[Op::SetLink(SetLink { index: link.index, up: Some(true), ..SetLink::default() })])
+            .unwrap();
+    }
+    host.link_by_name("eth0").unwrap().unwrap().index
+}
+
+#[test]
+fn links_that_come_and_go_and_a_namespace_that_dies_are_seen() {
+    let directory = tempfile::tempdir().unwrap();
+    let host = ScratchNetns::new(directory.path(), "host").unwrap();
+    host.inside(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut news = NetnsEvents::open().unwrap();
+            let kernel = RealKernel::new().unwrap();
+            kernel.host().unwrap().batch(&[Op::CreateLink(veth("eth0"))]).unwrap();
+            let index = kernel.host().unwrap().link_by_name("eth0").unwrap().unwrap().index;
+            until(&mut news, |event| matches!(event, Event::LinkNew(link) if link.name == "eth0")).await;
+            kernel.host().unwrap().batch(&[Op::DeleteLink(index)]).unwrap();
+            until(&mut news, |event| *event == Event::LinkGone(index)).await;
+            let pod = ScratchNetns::new(directory.path(), "pod").unwrap();
+            let nsid = kernel.pod(pod.path()).unwrap().nsid().unwrap().unwrap();
+            until(&mut news, |event| *event == Event::NsidNew(nsid)).await;
+            drop(pod);
+            until(&mut news, |event| *event == Event::NsidGone(nsid)).await;
+        });
+    })
+    .unwrap();
+}
+
+async fn until(news: &mut NetnsEvents, wanted: impl Fn(&Event) -> bool) {
+    let seen = async { while !wanted(&news.next().await) {} };
+    tokio::time::timeout(Duration::from_secs(10), seen).await.unwrap();
+}
+
+#[test]
+fn news_that_nobody_read_in_time_are_told_as_an_overflow() {
+    let directory = tempfile::tempdir().unwrap();
+    let host = ScratchNetns::new(directory.path(), "host").unwrap();
+    host.inside(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut news = NetnsEvents::open().unwrap();
+            let kernel = RealKernel::new().unwrap();
+            let mut net = kernel.host().unwrap();
+            net.batch(&[Op::CreateLink(veth("eth0"))]).unwrap();
+            let index = net.link_by_name("eth0").unwrap().unwrap().index;
+            for round in 0..3000_u32 {
+                let alias = Some(format!("round {round}"));
+                net.batch(&[Op::SetLink(SetLink { index, alias, ..SetLink::default() })]).unwrap();
+            }
+            until(&mut news, |event| *event == Event::Overflow).await;
+        });
+    })
+    .unwrap();
+}
+
+/// Two pods on one parent that have the same addresses; the announcements are without any so far.
+fn two_pods(act: impl FnOnce(&Announcer, [Announcement; 2], &mpsc::Receiver<Conflict>) + Send) {
+    let directory = tempfile::tempdir().unwrap();
+    let host = ScratchNetns::new(directory.path(), "host").unwrap();
+    let pods = ["ours", "other"].map(|name| ScratchNetns::new(directory.path(), name).unwrap());
+    host.inside(|| {
+        let kernel = RealKernel::new().unwrap();
+        let parent = parent(&kernel);
+        let announcements = pods.each_ref().map(|pod| {
+            let mut net = kernel.pod(pod.path()).unwrap();
+            let ops = [
+                Op::CreateLink(macvlan("net1", parent)),
+                Op::AddAddress(address("10.9.0.2/24")),
+                Op::AddAddress(address("fd00:9::2/64")),
+            ];
+            net.batch(&ops).unwrap();
+            Announcement {
+                netns: pod.path().to_owned(),
+                netns_id: net.id().clone(),
+                ifindex: 7000,
+                mac: net.link_by_name("net1").unwrap().unwrap().mac.unwrap(),
+                addresses: Vec::new(),
+                probe: true,
+                label: pod.path().file_name().unwrap().to_string_lossy().into_owned(),
+            }
+        });
+        let (sender, conflicts) = mpsc::channel();
+        let tell = move |conflict| sender.send(conflict).unwrap_or_default();
+        let announcer = Announcer::start(Box::new(tell)).unwrap();
+        act(&announcer, announcements, &conflicts);
+    })
+    .unwrap();
+}
+
+#[test]
+fn somebody_else_with_the_same_address_is_named_in_both_families() {
+    two_pods(|announcer, [announcement, _], conflicts| {
+        for address in ["10.9.0.2", "fd00:9::2"] {
+            let address: IpAddr = address.parse().unwrap();
+            announcer.announce(Announcement { addresses: vec![address], ..announcement.clone() });
+            let conflict = conflicts.recv_timeout(Duration::from_secs(10)).unwrap();
+            assert_eq!((conflict.address, conflict.label.as_str()), (address, "ours"));
+            assert_ne!(conflict.other, announcement.mac);
+        }
+        assert_eq!((announcer.failed(), announcer.dropped()), (0, 0));
+    });
+}
+
+#[test]
+fn d21_the_neighbours_hear_of_a_new_address_without_asking() {
+    two_pods(|announcer, [ours, other], conflicts| {
+        for address in ["10.9.0.50", "fd00:9::50"] {
+            let addresses: Vec<IpAddr> = vec![address.parse().unwrap()];
+            // The neighbour listens by probing for the address itself: what it hears is the announcement.
+            announcer.announce(Announcement { addresses: addresses.clone(), ..other.clone() });
+            announcer.announce(Announcement { addresses: addresses.clone(), probe: false, ..ours.clone() });
+            let heard = conflicts.recv_timeout(Duration::from_secs(10)).unwrap();
+            assert_eq!((heard.label.as_str(), heard.address, heard.other), ("other", addresses[0], ours.mac));
+        }
+        assert_eq!(announcer.failed(), 0);
+    });
+}
+
+#[test]
+fn an_address_of_nobody_else_is_no_conflict() {
+    two_pods(|announcer, [ours, _], conflicts| {
+        let addresses = vec!["10.9.0.99".parse().unwrap(), "fd00:9::99".parse().unwrap()];
+        announcer.announce(Announcement { addresses, ..ours });
+        assert_eq!(conflicts.recv_timeout(Duration::from_millis(600)).ok(), None);
+    });
+}
+
+#[test]
+fn another_namespace_at_the_path_is_left_alone() {
+    two_pods(|announcer, [ours, other], conflicts| {
+        let addresses = vec!["10.9.0.2".parse().unwrap()];
+        announcer.announce(Announcement { netns: other.netns, addresses, ..ours });
+        assert_eq!(conflicts.recv_timeout(Duration::from_millis(400)).ok(), None);
+        assert_eq!(announcer.failed(), 0);
+    });
+}
+
+#[test]
+fn no_socket_outlives_its_time_or_its_cancellation() {
+    two_pods(|announcer, [ours, _], _| {
+        let quiet = Announcement { addresses: vec!["10.9.0.77".parse().unwrap()], ..ours };
+        let begun = Instant::now();
+        announcer.announce(quiet.clone());
+        while packet_sockets(&quiet) == 0 {
+            assert!(begun.elapsed() < Duration::from_secs(5));
+        }
+        announcer.cancel(7000, &quiet.netns_id);
+        assert_eq!(packet_sockets(&quiet), 0);
+        announcer.announce(quiet.clone());
+        std::thread::sleep(Duration::from_millis(600));
+        assert_eq!(packet_sockets(&quiet), 0);
+        announcer.announce(Announcement { netns: "/nowhere".into(), ..quiet });
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(announcer.failed(), 0, "a namespace that has ended is no failure");
+    });
+}
+
+/// How many packet sockets there are in the pod's namespace, whoever has them.
+fn packet_sockets(announcement: &Announcement) -> usize {
+    let netns = std::fs::File::open(&announcement.netns).unwrap();
+    std::thread::scope(|scope| {
+        let counted = scope.spawn(|| {
+            nix::sched::setns(&netns, nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+            std::fs::read_to_string("/proc/thread-self/net/packet").unwrap().lines().count() - 1
+        });
+        counted.join().unwrap()
+    })
+}

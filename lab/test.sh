@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Runs lab/tests/*.sh, or those that are named, one after the other in one boot of the lab machine.
+#   PLUGINS=reference   the reference plugins in Fairlead's place: shows that the tests themselves are right
+set -euo pipefail
+here=$(dirname "$(readlink -f "$0")")
+"$here/../tests/setup.sh" build runtimes reference
+[ $# -gt 0 ] || set -- "$here"/tests/*.sh
+scripts=$(printf '%q ' "$@")
+LAB_TIMEOUT=${LAB_TIMEOUT:-600} exec "$here/up.sh" "
+    status=0
+    for script in $scripts; do
+        echo \"-- \${script##*/}\"
+        PLUGINS=${PLUGINS:-fairlead} bash \"\$script\" || status=1
+    done
+    exit \$status"

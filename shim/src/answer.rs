@@ -1,0 +1,57 @@
+//! What the caller gets: the one place that writes to standard output.
+
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::process::ExitCode;
+
+use fairlead_cni::{CniError, CniVersion};
+use nix::errno::Errno;
+use nix::poll::PollFlags;
+use nix::unistd::write;
+
+use crate::deadline::Deadline;
+
+/// Prints the result of a call that succeeded; an empty one prints nothing.
+pub(crate) fn success(body: &[u8], deadline: Deadline) -> ExitCode {
+    if print(body, deadline) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Prints an error object that is ready.
+pub(crate) fn failure(body: &[u8], deadline: Deadline) -> ExitCode {
+    // Nobody is left to tell when this fails, and the exit status says the same.
+    print(body, deadline);
+    ExitCode::FAILURE
+}
+
+/// Prints an error.
+pub(crate) fn error(error: &CniError, version: CniVersion, deadline: Deadline) -> ExitCode {
+    failure(error.to_json(version).as_bytes(), deadline)
+}
+
+/// What VERSION answers (SPEC.md, "VERSION").
+pub(crate) fn versions(version: CniVersion) -> String {
+    let all: Vec<String> = CniVersion::ALL.iter().map(|known| format!("\"{known}\"")).collect();
+    format!("{{\"cniVersion\":\"{version}\",\"supportedVersions\":[{}]}}\n", all.join(","))
+}
+
+/// Tells a person what this program is.
+pub(crate) fn about() {
+    let _ = writeln!(
+        io::stderr(),
+        "fairlead {}: a CNI plugin; container runtimes call it, and it passes their calls to the daemon fairleadd",
+        env!("CARGO_PKG_VERSION")
+    );
+}
+
+fn print(mut bytes: &[u8], deadline: Deadline) -> bool {
+    let stdout = io::stdout();
+    while !bytes.is_empty() {
+        match write(stdout.as_fd(), bytes) {
+            Ok(n) => bytes = bytes.get(n..).unwrap_or_default(),
+            Err(Errno::EINTR) => {}
+            Err(Errno::EAGAIN) if deadline.wait(stdout.as_fd(), PollFlags::POLLOUT) => {}
+            Err(_) => return false,
+        }
+    }
+    true
+}

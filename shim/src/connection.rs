@@ -1,0 +1,90 @@
+//! The way to the daemon: a connection to its unix socket.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::poll::PollFlags;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, send, setsockopt, socket, sockopt,
+};
+use nix::sys::time::{TimeVal, TimeValLike};
+use std::os::fd::AsRawFd;
+
+use crate::deadline::Deadline;
+use crate::reason::Reason;
+
+/// Why there is no connection.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+pub(crate) enum Unreached {
+    /// Nobody listens: no socket, or one that a dead daemon left.
+    #[error("no daemon listens there: {0}")]
+    Down(Reason),
+    /// The daemon's queue of connections was full until the deadline: it lives and is busy.
+    #[error("the daemon is too busy to take one more connection")]
+    Busy,
+    /// The socket is not for us, or is no socket.
+    #[error("the socket can't be used: {0}")]
+    Refused(Reason),
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct Connection(OwnedFd);
+
+impl Connection {
+    /// Connects if that can be done this instant.
+    pub(crate) fn at_once(path: &Path) -> Option<Connection> {
+        let fd = stream(SockFlag::SOCK_NONBLOCK).ok()?;
+        connect(fd.as_raw_fd(), &UnixAddr::new(path).ok()?).ok()?;
+        Some(Connection(fd))
+    }
+
+    /// Connects; while the daemon's queue is full, waits in the kernel for a place in it.
+    pub(crate) fn open(path: &Path, deadline: Deadline) -> Result<Connection, Unreached> {
+        let refused = |errno: Errno| Unreached::Refused(errno.into());
+        let address = UnixAddr::new(path).map_err(refused)?;
+        let fd = stream(SockFlag::empty()).map_err(refused)?;
+        loop {
+            // Zero would mean no limit.
+            let micros = i64::try_from(deadline.remaining().as_micros()).unwrap_or(i64::MAX).max(1);
+            setsockopt(&fd, sockopt::SendTimeout, &TimeVal::microseconds(micros)).map_err(refused)?;
+            return match connect(fd.as_raw_fd(), &address) {
+                Ok(()) => Ok(Connection(fd)),
+                Err(Errno::EINTR) => continue,
+                Err(Errno::EAGAIN) => Err(Unreached::Busy),
+                Err(errno @ (Errno::ENOENT | Errno::ECONNREFUSED)) => Err(Unreached::Down(errno.into())),
+                Err(errno) => Err(refused(errno)),
+            };
+        }
+    }
+
+    /// Sends as much as goes; `Ok(0)` when the deadline came first.
+    pub(crate) fn send(&self, bytes: &[u8], deadline: Deadline) -> Result<usize, Errno> {
+        loop {
+            match send(self.0.as_raw_fd(), bytes, MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT) {
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) if !deadline.wait(self.0.as_fd(), PollFlags::POLLOUT) => return Ok(0),
+                Err(Errno::EAGAIN) => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// Receives what is there, waiting for the first byte; `None` when the deadline came first.
+    pub(crate) fn receive(&self, into: &mut [u8], deadline: Deadline) -> Option<Result<usize, Errno>> {
+        loop {
+            if !deadline.wait(self.0.as_fd(), PollFlags::POLLIN) {
+                return None;
+            }
+            match recv(self.0.as_raw_fd(), into, MsgFlags::MSG_DONTWAIT) {
+                Err(Errno::EINTR | Errno::EAGAIN) => {}
+                other => return Some(other),
+            }
+        }
+    }
+}
+
+fn stream(flags: SockFlag) -> Result<OwnedFd, Errno> {
+    socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC | flags, None)
+}

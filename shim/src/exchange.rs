@@ -1,0 +1,212 @@
+//! One request and its answer: HTTP/1.1 as far as two programs of one project need it.
+//!
+//! The one question that matters when it goes wrong is whether the daemon can have begun. It has not when it
+//! says so, and not when it can't have read the whole request: then the call may be made anew. In every other
+//! case nothing is sent twice from here.
+
+use fairlead_cni::wire::{MAX_BODY, NOT_BEGUN, OUTCOME_HEADER, Request};
+use nix::errno::Errno;
+
+use crate::connection::Connection;
+use crate::deadline::Deadline;
+
+/// Longest status line and headers, in bytes.
+const MAX_HEAD: usize = 16 << 10;
+
+/// What became of a request.
+#[derive(Debug)]
+pub(crate) enum Exchange {
+    /// It was answered.
+    Answer(Answer),
+    /// The daemon is stopping and did not begin.
+    Stopping,
+    /// The connection ended before the daemon had read the request.
+    Unread,
+    /// The connection ended; the daemon may have begun, or even ended.
+    Lost,
+    /// The deadline passed; the daemon may have begun.
+    Late,
+    /// What came back is no answer.
+    Garbled(Garbled),
+}
+
+/// A whole answer.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    /// HTTP status.
+    pub(crate) status: u16,
+    /// The body.
+    pub(crate) body: Vec<u8>,
+}
+
+/// Why the bytes that came back are no answer.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub(crate) enum Garbled {
+    /// Headers without end.
+    #[error("its headers are longer than {MAX_HEAD} bytes")]
+    LongHead,
+    /// Not HTTP/1.
+    #[error("its first line is no HTTP/1 status line")]
+    StatusLine,
+    /// A header without a colon, or no text.
+    #[error("a header line can't be read")]
+    Header,
+    /// The daemon always tells the length, so that half an answer is known as such.
+    #[error("it has no usable Content-Length header")]
+    NoLength,
+    /// More than [`MAX_BODY`].
+    #[error("its body is larger than the limit of {MAX_BODY} bytes")]
+    LongBody,
+    /// Bytes after the body.
+    #[error("it is longer than its Content-Length says")]
+    Trailing,
+}
+
+/// Sends the request and reads the answer.
+pub(crate) fn exchange(connection: &Connection, request: &mut Request, deadline: Deadline) -> Exchange {
+    request.deadline_ms = u64::try_from(deadline.remaining().as_millis()).unwrap_or(u64::MAX);
+    let message = message(request);
+    let mut sent = 0;
+    while let Some(rest) = message.get(sent..).filter(|rest| !rest.is_empty()) {
+        match connection.send(rest, deadline) {
+            Ok(0) => return Exchange::Late,
+            Ok(n) => sent += n,
+            // The daemon may have answered before it had read everything (too large, stopping).
+            Err(_) => break,
+        }
+    }
+    receive(connection, sent == message.len(), deadline)
+}
+
+fn message(request: &Request) -> Vec<u8> {
+    // Strings, numbers and a list of pairs always serialise.
+    let body = serde_json::to_vec(request).unwrap_or_default();
+    let mut message = format!(
+        "POST {} HTTP/1.1\r\nHost: fairlead\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        request.command.path(),
+        body.len()
+    )
+    .into_bytes();
+    message.extend_from_slice(&body);
+    message
+}
+
+fn receive(connection: &Connection, all_sent: bool, deadline: Deadline) -> Exchange {
+    let mut received = Vec::new();
+    let mut chunk = [0; 2048];
+    let mut head = None;
+    loop {
+        let n = match connection.receive(&mut chunk, deadline) {
+            None => return Exchange::Late,
+            Some(Ok(0)) if received.is_empty() && !all_sent => return Exchange::Unread,
+            // The kernel says this when the other side closed with bytes of ours unread: the request was not
+            // whole there. (After a whole one it says end of file.)
+            Some(Err(Errno::ECONNRESET)) if received.is_empty() => return Exchange::Unread,
+            Some(Ok(0) | Err(_)) => return Exchange::Lost,
+            Some(Ok(n)) => n,
+        };
+        received.extend_from_slice(chunk.get(..n).unwrap_or_default());
+        if head.is_none() {
+            head = match Head::find(&received) {
+                Ok(found) => found,
+                Err(garbled) => return Exchange::Garbled(garbled),
+            };
+        }
+        if let Some(head) = head.as_ref() {
+            match received.len().cmp(&(head.end + head.length)) {
+                std::cmp::Ordering::Less => {}
+                std::cmp::Ordering::Equal => return head.conclude(received),
+                std::cmp::Ordering::Greater => return Exchange::Garbled(Garbled::Trailing),
+            }
+        }
+    }
+}
+
+/// Status line and the headers that matter.
+#[derive(Debug, PartialEq, Eq)]
+struct Head {
+    status: u16,
+    length: usize,
+    not_begun: bool,
+    /// Where the body begins.
+    end: usize,
+}
+
+impl Head {
+    /// Reads the head once it is whole; `None` before.
+    fn find(received: &[u8]) -> Result<Option<Head>, Garbled> {
+        let Some(end) = received.windows(4).position(|four| four == b"\r\n\r\n") else {
+            return if received.len() > MAX_HEAD { Err(Garbled::LongHead) } else { Head::prefix(received) };
+        };
+        let text =
+            received.get(..end).and_then(|head| std::str::from_utf8(head).ok()).ok_or(Garbled::Header)?;
+        let mut lines = text.split("\r\n");
+        let status = status(lines.next().unwrap_or_default())?;
+        let mut head = Head { status, length: 0, not_begun: false, end: end + 4 };
+        let mut length = None;
+        for line in lines {
+            let (name, value) = line.split_once(':').ok_or(Garbled::Header)?;
+            if name.eq_ignore_ascii_case("content-length") {
+                length = value.trim().parse::<usize>().ok();
+            } else if name.eq_ignore_ascii_case(OUTCOME_HEADER) {
+                head.not_begun = value.trim() == NOT_BEGUN;
+            } else if name.eq_ignore_ascii_case("transfer-encoding") {
+                return Err(Garbled::NoLength);
+            }
+        }
+        head.length = length.ok_or(Garbled::NoLength)?;
+        if head.length > MAX_BODY { Err(Garbled::LongBody) } else { Ok(Some(head)) }
+    }
+
+    /// Something that will never be HTTP is refused without waiting for the end of its headers.
+    fn prefix(received: &[u8]) -> Result<Option<Head>, Garbled> {
+        let expected = b"HTTP/1.";
+        let n = received.len().min(expected.len());
+        if received.get(..n) == expected.get(..n) { Ok(None) } else { Err(Garbled::StatusLine) }
+    }
+
+    fn conclude(&self, mut received: Vec<u8>) -> Exchange {
+        if self.not_begun {
+            return Exchange::Stopping;
+        }
+        Exchange::Answer(Answer { status: self.status, body: received.split_off(self.end) })
+    }
+}
+
+fn status(line: &str) -> Result<u16, Garbled> {
+    let rest = line.strip_prefix("HTTP/1.1 ").or_else(|| line.strip_prefix("HTTP/1.0 "));
+    let code = rest.and_then(|rest| rest.get(..3)).ok_or(Garbled::StatusLine)?;
+    code.parse().map_err(|_| Garbled::StatusLine)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_is_read_whatever_the_case_and_order_of_its_headers() {
+        let text = b"HTTP/1.1 503 Service Unavailable\r\nFairlead-Outcome: not-begun\r\ncontent-length:  2\r\n\r\n{}";
+        let head = Head { status: 503, length: 2, not_begun: true, end: text.len() - 2 };
+        assert_eq!(Head::find(text), Ok(Some(head)));
+        for end in 0..text.len() - 3 {
+            assert_eq!(Head::find(&text[..end]), Ok(None), "{end}");
+        }
+    }
+
+    #[test]
+    fn every_garbled_head_is_named() {
+        for (text, garbled) in [
+            ("SSH-2.0", Garbled::StatusLine),
+            ("HTTP/1.1 abc\r\n\r\n", Garbled::StatusLine),
+            ("HTTP/1.1 2\r\n\r\n", Garbled::StatusLine),
+            ("HTTP/1.1 200 OK\r\nnonsense\r\n\r\n", Garbled::Header),
+            ("HTTP/1.1 200 OK\r\n\r\n", Garbled::NoLength),
+            ("HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", Garbled::NoLength),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", Garbled::NoLength),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 8388609\r\n\r\n", Garbled::LongBody),
+        ] {
+            assert_eq!(Head::find(text.as_bytes()), Err(garbled), "{text}");
+        }
+        assert_eq!(Head::find(&[b'H'; MAX_HEAD + 1]), Err(Garbled::LongHead));
+    }
+}

@@ -1,0 +1,223 @@
+//! The call as the environment tells it. Everything in it has been checked before anybody else is asked.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use fairlead_cni::wire::{Command, Request, WIRE};
+use fairlead_cni::{CniError, names};
+
+/// Time limit of ADD, CHECK, DEL and GC.
+pub(crate) const WORK_LIMIT: Duration = Duration::from_secs(30);
+
+/// Time limit of STATUS and VERSION, for which runtimes wait without one. A daemon that is not there is told at
+/// once, one that can't be reached after [`STATUS_CONNECT_LIMIT`].
+pub(crate) const STATUS_LIMIT: Duration = Duration::from_secs(1);
+
+/// How long STATUS waits for a place in the daemon's queue of connections.
+pub(crate) const STATUS_CONNECT_LIMIT: Duration = Duration::from_millis(100);
+
+/// Longest path of a unix socket, in bytes (unix(7), `sun_path` less its terminator).
+const MAX_SOCKET_PATH: usize = 107;
+
+const DEFAULT_SOCKET: &str = "/run/fairlead/fairlead.sock";
+const DEFAULT_STATE_DIR: &str = "/var/lib/fairlead";
+
+/// Names of IPAM plugins, under which a plugin is called by another plugin and not by a runtime.
+const IPAM_PLUGINS: [&str; 4] = ["host-local", "static", "dhcp", "whereabouts"];
+
+/// Why a call can't be made.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BadCall {
+    /// Nobody said what to do.
+    #[error("required env variables [CNI_COMMAND] missing")]
+    NoCommand,
+    /// A command that the specification does not have.
+    #[error("unknown CNI_COMMAND: {0:?}")]
+    UnknownCommand(String),
+    /// Variables that the command needs.
+    #[error("required env variables [{0}] missing")]
+    Missing(String),
+    /// A variable that is no text.
+    #[error("the environment variable {0} is not UTF-8")]
+    NotText(&'static str),
+    /// A variable outside the specification's grammar.
+    #[error("{0}")]
+    Grammar(CniError),
+    /// No usable time limit.
+    #[error("FAIRLEAD_TIMEOUT is {0:?}, which is no number of seconds between 0.001 and 86400")]
+    Timeout(String),
+    /// No usable socket path.
+    #[error("FAIRLEAD_SOCKET is a path of {0} bytes, and a unix socket's path has at most {MAX_SOCKET_PATH}")]
+    SocketPath(usize),
+    /// Called as an IPAM plugin.
+    #[error(
+        "Fairlead was called under the name of the IPAM plugin {name}, and it serves IPAM inside its daemon only"
+    )]
+    Ipam {
+        /// The plugin's name.
+        name: String,
+        /// The file's path.
+        path: String,
+    },
+}
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// The versions that are spoken: answered without the daemon.
+    Version,
+    /// A command for the daemon.
+    Daemon(Command),
+}
+
+/// A checked call; its configuration comes later.
+#[derive(Debug)]
+pub(crate) struct Invocation {
+    /// The request, still without configuration, namespaces and deadline.
+    pub(crate) request: Request,
+    /// Where the daemon listens.
+    pub(crate) socket: PathBuf,
+    /// Where the spool is.
+    pub(crate) state_dir: PathBuf,
+}
+
+/// What the call asks for, and within which time.
+pub(crate) fn asked() -> Result<(Asked, Duration), BadCall> {
+    let command = text("CNI_COMMAND")?;
+    let asked = match command.as_str() {
+        "ADD" => Asked::Daemon(Command::Add),
+        "DEL" => Asked::Daemon(Command::Del),
+        "CHECK" => Asked::Daemon(Command::Check),
+        "GC" => Asked::Daemon(Command::Gc),
+        "STATUS" => Asked::Daemon(Command::Status),
+        "VERSION" => Asked::Version,
+        "" => return Err(BadCall::NoCommand),
+        _ => return Err(BadCall::UnknownCommand(command)),
+    };
+    let limit = match asked {
+        Asked::Version | Asked::Daemon(Command::Status) => STATUS_LIMIT,
+        Asked::Daemon(_) => WORK_LIMIT,
+    };
+    Ok((asked, time_limit()?.unwrap_or(limit)))
+}
+
+impl Invocation {
+    /// Reads and checks the environment of a command for the daemon.
+    pub(crate) fn read(command: Command) -> Result<Invocation, BadCall> {
+        refuse_ipam_name()?;
+        let request = Request {
+            wire: WIRE,
+            command,
+            container_id: text("CNI_CONTAINERID")?,
+            netns: text("CNI_NETNS")?,
+            netns_inode: None,
+            own_netns: None,
+            ifname: text("CNI_IFNAME")?,
+            args: text("CNI_ARGS")?,
+            path: text("CNI_PATH")?,
+            env: whole_environment(),
+            config: String::new(),
+            deadline_ms: 0,
+            spooled: None,
+        };
+        check(&request)?;
+        let socket = path("FAIRLEAD_SOCKET", DEFAULT_SOCKET);
+        if socket.as_os_str().len() > MAX_SOCKET_PATH {
+            return Err(BadCall::SocketPath(socket.as_os_str().len()));
+        }
+        Ok(Invocation { request, socket, state_dir: path("FAIRLEAD_STATE_DIR", DEFAULT_STATE_DIR) })
+    }
+}
+
+/// Checks what the specification asks of the command's variables. `CNI_PATH` may be missing, as the specification
+/// (not the reference plugins) has it.
+fn check(request: &Request) -> Result<(), BadCall> {
+    let (container, netns) = match request.command {
+        Command::Add | Command::Check => (true, true),
+        Command::Del => (true, false),
+        Command::Gc | Command::Status => (false, false),
+    };
+    let missing: Vec<&str> = [
+        ("CNI_CONTAINERID", container && request.container_id.is_empty()),
+        ("CNI_NETNS", netns && request.netns.is_empty()),
+        ("CNI_IFNAME", container && request.ifname.is_empty()),
+    ]
+    .into_iter()
+    .filter_map(|(name, missing)| missing.then_some(name))
+    .collect();
+    if !missing.is_empty() {
+        return Err(BadCall::Missing(missing.join(",")));
+    }
+    if container {
+        names::container_id(&request.container_id).map_err(BadCall::Grammar)?;
+        names::ifname(&request.ifname).map_err(BadCall::Grammar)?;
+    }
+    Ok(())
+}
+
+fn refuse_ipam_name() -> Result<(), BadCall> {
+    let path = env::args_os().next().unwrap_or_default();
+    let name = Path::new(&path).file_name().and_then(OsStr::to_str).unwrap_or_default();
+    if IPAM_PLUGINS.contains(&name) {
+        return Err(BadCall::Ipam { name: name.to_owned(), path: path.to_string_lossy().into_owned() });
+    }
+    Ok(())
+}
+
+fn text(name: &'static str) -> Result<String, BadCall> {
+    env::var_os(name).unwrap_or_default().into_string().map_err(|_| BadCall::NotText(name))
+}
+
+fn path(name: &str, default: &str) -> PathBuf {
+    let given = env::var_os(name).filter(|value| !value.is_empty());
+    PathBuf::from(given.unwrap_or_else(|| OsString::from(default)))
+}
+
+fn whole_environment() -> Vec<(String, String)> {
+    env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
+}
+
+fn time_limit() -> Result<Option<Duration>, BadCall> {
+    let given = text("FAIRLEAD_TIMEOUT")?;
+    if given.is_empty() {
+        return Ok(None);
+    }
+    match seconds(&given) {
+        Some(limit) => Ok(Some(limit)),
+        None => Err(BadCall::Timeout(given)),
+    }
+}
+
+/// Reads decimal seconds, down to the millisecond.
+fn seconds(given: &str) -> Option<Duration> {
+    let (whole, fraction) = given.split_once('.').unwrap_or((given, "0"));
+    let digits = |part: &str| (1..=5).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_digit());
+    if !digits(whole) || !digits(fraction) {
+        return None;
+    }
+    let millis: u64 = format!("{fraction:0<3.3}").parse().ok()?;
+    let limit = Duration::from_secs(whole.parse().ok()?) + Duration::from_millis(millis);
+    (!limit.is_zero() && limit <= Duration::from_secs(86_400)).then_some(limit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_are_read_to_the_millisecond() {
+        for (given, millis) in
+            [("30", 30_000), ("0.25", 250), ("1.5", 1_500), ("0.0019", 1), ("86400", 86_400_000)]
+        {
+            assert_eq!(seconds(given), Some(Duration::from_millis(millis)), "{given}");
+        }
+        for given in ["", "0", "-1", "1s", ".5", "1.", "1e3", "86401", "0.0001", "999999999999", "1.2.3", "٣"]
+        {
+            assert_eq!(seconds(given), None, "{given}");
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! What ADD, CHECK and STATUS do while no daemon is there.
+
+#![allow(clippy::unwrap_used, reason = "what fails here is the test")]
+
+mod stage;
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use fairlead_cni::wire::Request;
+use stage::{Daemon, RESULT, Running, Stage, not_begun, ok};
+
+const LATE: Duration = Duration::from_millis(250);
+
+fn serves(_: usize, _: &Request, mut connection: UnixStream) {
+    connection.write_all(ok(RESULT).as_bytes()).unwrap();
+}
+
+/// Voluntary context switches so far: how often it went to sleep.
+fn sleeps(call: &Running) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", call.child.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
+    line.trim().parse().unwrap()
+}
+
+#[test]
+fn k03_with_no_daemon_add_and_check_are_code_11_at_the_deadline_with_a_remedy() {
+    let stage = Stage::new();
+    for command in ["ADD", "CHECK"] {
+        let outcome = stage.call(command).set("FAIRLEAD_TIMEOUT", "0.3").run();
+        assert_eq!(outcome.refused(), 11);
+        outcome.took_at_least(300);
+        outcome.took_less_than(2000);
+        let error = outcome.error();
+        assert!(error.msg.contains("no daemon listens there"), "{}", error.msg);
+        assert!(error.details.contains("systemctl start fairleadd"), "{}", error.details);
+    }
+}
+
+#[test]
+fn x01_an_add_that_waits_is_served_as_soon_as_the_daemon_listens() {
+    let stage = Stage::new();
+    let calls: Vec<_> = ["ADD", "CHECK", "ADD"].map(|command| stage.call(command).start()).into();
+    thread::sleep(LATE);
+    let _daemon = Daemon::listen(&stage.socket(), serves);
+    for call in calls {
+        let outcome = call.end();
+        assert!(outcome.ok, "{outcome:?}");
+        outcome.took_less_than(1500);
+    }
+}
+
+#[test]
+fn x01_a_daemon_that_binds_in_place_and_listens_later_is_met_too() {
+    use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
+    let stage = Stage::new();
+    let call = stage.call("ADD").start();
+    thread::sleep(LATE);
+    let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
+    bind(std::os::fd::AsRawFd::as_raw_fd(&fd), &UnixAddr::new(&stage.socket()).unwrap()).unwrap();
+    thread::sleep(Duration::from_millis(20));
+    listen(&fd, Backlog::new(8).unwrap()).unwrap();
+    let _daemon = Daemon::serve(UnixListener::from(fd), serves);
+    assert!(call.end().ok);
+}
+
+#[test]
+fn x01_an_add_waits_through_the_making_of_the_socket_s_directories() {
+    let stage = Stage::new();
+    let directory = stage.path("run/fairlead");
+    let call = stage.call("ADD").set("FAIRLEAD_SOCKET", directory.join("d.sock")).start();
+    thread::sleep(LATE);
+    fs::create_dir(stage.path("run")).unwrap();
+    thread::sleep(Duration::from_millis(30));
+    fs::create_dir(&directory).unwrap();
+    thread::sleep(Duration::from_millis(30));
+    let _daemon = Daemon::listen(&directory.join("d.sock"), serves);
+    let outcome = call.end();
+    assert!(outcome.ok, "{outcome:?}");
+    outcome.took_less_than(1500);
+}
+
+#[test]
+fn x01_an_add_waits_through_directories_that_are_made_at_once_or_made_anew() {
+    for _ in 0..20 {
+        let stage = Stage::new();
+        let directory = stage.path("run/a/b/c");
+        fs::create_dir_all(&directory).unwrap();
+        let call = stage.call("ADD").set("FAIRLEAD_SOCKET", directory.join("d.sock")).start();
+        fs::remove_dir_all(stage.path("run")).unwrap();
+        thread::sleep(Duration::from_millis(5));
+        fs::create_dir_all(&directory).unwrap();
+        let _daemon = Daemon::listen(&directory.join("d.sock"), serves);
+        let outcome = call.end();
+        assert!(outcome.ok, "{outcome:?}");
+        outcome.took_less_than(1500);
+    }
+}
+
+#[test]
+fn x01_a_dead_daemons_socket_is_waited_at_and_the_next_daemon_s_is_met() {
+    let stage = Stage::new();
+    drop(UnixListener::bind(stage.socket()).unwrap());
+    let call = stage.call("ADD").start();
+    thread::sleep(LATE);
+    let _daemon = Daemon::listen(&stage.socket(), serves);
+    let outcome = call.end();
+    assert!(outcome.ok, "{outcome:?}");
+    outcome.took_less_than(1500);
+}
+
+#[test]
+fn waiting_is_asleep_and_not_polling() {
+    let stage = Stage::new();
+    drop(UnixListener::bind(stage.socket()).unwrap());
+    let call = stage.call("ADD").start();
+    thread::sleep(LATE);
+    let before = sleeps(&call);
+    thread::sleep(Duration::from_millis(1000));
+    assert_eq!(sleeps(&call), before);
+    assert_eq!(call.end().refused(), 11);
+}
+
+#[test]
+fn x01_an_add_that_gets_no_inotify_instance_is_served_all_the_same() {
+    let stage = Stage::new();
+    let script = stage.path("limited");
+    let exec =
+        format!("echo 0 >/proc/sys/user/max_inotify_instances && exec {}", env!("CARGO_BIN_EXE_fairlead"));
+    fs::write(&script, format!("#!/bin/sh\nexec unshare --user --map-root-user sh -c '{exec}'\n")).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o700)).unwrap();
+    let call = stage.call("ADD").program(&script).set("PATH", "/usr/bin:/bin").start();
+    thread::sleep(LATE);
+    let _daemon = Daemon::listen(&stage.socket(), serves);
+    let outcome = call.end();
+    assert!(outcome.ok, "{outcome:?}");
+    outcome.took_less_than(1500);
+}
+
+#[test]
+fn a_socket_that_is_not_for_us_is_an_error_with_its_reason_at_once() {
+    let stage = Stage::new();
+    fs::write(stage.path("file"), "").unwrap();
+    for (command, code) in [("ADD", 5), ("DEL", 5), ("STATUS", 50)] {
+        let outcome = stage.call(command).set("FAIRLEAD_SOCKET", stage.path("file/d.sock")).run();
+        assert_eq!(outcome.refused(), code);
+        assert!(outcome.error().msg.contains("Not a directory"), "{outcome:?}");
+        outcome.took_less_than(1500);
+    }
+    assert!(stage.entries().is_empty());
+}
+
+#[test]
+fn k03_status_with_no_daemon_is_50_at_once() {
+    let outcome = Stage::new().call("STATUS").run();
+    assert_eq!(outcome.refused(), 50);
+    outcome.took_less_than(500);
+}
+
+#[test]
+fn x01_status_within_ten_seconds_of_an_announced_stop_is_success_and_after_it_is_50() {
+    let stage = Stage::new();
+    let marker = File::create(stage.path("stopping")).unwrap();
+    stage.call("STATUS").run().silent_success();
+    for (age, code) in [(9, None), (11, Some(50)), (3600, Some(50))] {
+        marker.set_modified(SystemTime::now() - Duration::from_secs(age)).unwrap();
+        let outcome = stage.call("STATUS").run();
+        assert_eq!(if outcome.ok { None } else { Some(outcome.refused()) }, code, "{age}");
+    }
+    marker.set_modified(SystemTime::now() + Duration::from_secs(60)).unwrap();
+    assert_eq!(stage.call("STATUS").run().refused(), 50, "a time that is still to come proves nothing");
+}
+
+#[test]
+fn x01_status_of_a_daemon_that_says_it_is_stopping_goes_by_the_announcement() {
+    let stage = Stage::new();
+    let _daemon = Daemon::answering(&stage.socket(), not_begun());
+    assert_eq!(stage.call("STATUS").run().refused(), 50);
+    File::create(stage.path("stopping")).unwrap();
+    stage.call("STATUS").run().silent_success();
+}

@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# libcni as the caller (cnitool): every command of the specification in the versions that libcni sends
+# (PLUGINS=reference: the same with the reference plugins, without the cases that concern the daemon).
+set -euo pipefail
+. "$(dirname "$(readlink -f "$0")")/lib.sh"
+NODE_PARTS=(reference)
+enter_node "$@"
+
+# call COMMAND NETWORK
+call() { CNI_PATH=$CNIBIN NETCONFPATH=$NETD "$BIN/cnitool" "$1" "$2" /run/netns/pod; }
+
+fresh_pod() {
+    ip netns del pod 2>/dev/null || true
+    ip netns add pod
+}
+
+released() { eventually 10 equal_now 0 || equal_now 0; }
+equal_now() { equal "addresses held" "$(addresses_held)" "$1"; }
+
+a_call_of_each_kind() { # VERSION
+    fresh_pod
+    call add "net-$1" >"$NODE/result"
+    jq -e --arg v "$1" '.cniVersion == $v' "$NODE/result"
+    jq -e '.interfaces[0].name == "eth0" and .interfaces[0].sandbox == "/run/netns/pod"' "$NODE/result"
+    jq -e '.ips[0].address | startswith("10.60.")' "$NODE/result"
+    ip -n pod -j address show dev eth0 | jq -e --slurpfile r "$NODE/result" \
+        '.[0].address == $r[0].interfaces[0].mac and any(.[0].addr_info[]; "\(.local)/\(.prefixlen)" == $r[0].ips[0].address)'
+    ip netns exec pod busybox ping -c 1 -W 2 -q 10.60.0.1
+    [ "$1" = 0.3.1 ] || call check "net-$1"
+    call del "net-$1"
+    call del "net-$1" # once more is success too
+    equal "links of the pod" "$(ip -n pod -br link | awk '{print $1}' | tr '\n' ' ')" "lo "
+    released
+}
+
+check_really_looks() {
+    fresh_pod
+    call add net-1.1.0 >/dev/null
+    ip -n pod address flush dev eth0 scope global
+    ! call check net-1.1.0 || { echo "CHECK did not see that the address is gone"; return 1; }
+    call del net-1.1.0
+    released
+}
+
+del_without_namespace() {
+    fresh_pod
+    call add net-1.1.0 >/dev/null
+    ip netns del pod
+    call del net-1.1.0
+    released
+}
+
+gc_collects() {
+    fresh_pod
+    call add net-1.1.0 >/dev/null
+    equal_now 1
+    call gc net-1.1.0
+    released
+}
+
+an_error_is_an_error_object() {
+    fresh_pod
+    ip -n pod link add eth0 type veth peer name other
+    ! call add net-1.1.0 >"$NODE/error" 2>&1 || { echo "ADD took a name that is taken"; return 1; }
+    grep -F eth0 "$NODE/error"
+    released
+}
+
+status_with_the_daemon_down() {
+    daemon_kill
+    ! call status net-1.1.0 >"$NODE/error" 2>&1 || { echo "STATUS is success without a daemon"; return 1; }
+    grep -i -e 'code: 50' -e fairleadd "$NODE/error"
+    daemon_start
+    call status net-1.1.0
+}
+
+for version in 0.3.1 0.4.0 1.0.0 1.1.0; do
+    network_config net-$version 10.60.0.0/16 $version >"$NETD/net-$version.conflist"
+done
+! ours || it "the daemon starts and is ready" daemon_start
+for version in 0.3.1 0.4.0 1.0.0 1.1.0; do
+    it "libcni adds, checks and deletes with version $version" a_call_of_each_kind $version
+done
+it "CHECK fails when the address is gone" check_really_looks
+it "r3 DEL succeeds when the namespace is gone" del_without_namespace
+it "GC collects what no longer counts" gc_collects
+it "STATUS is success" call status net-1.1.0
+it "an ADD on a name that is taken fails and holds no address" an_error_is_an_error_object
+if ours; then
+    it "k3 STATUS is refused while the daemon is down" status_with_the_daemon_down
+    it "k18 the daemon stops when it is told to" daemon_stop
+fi
+finish

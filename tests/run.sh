@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# All the proof there is, in stages; the last line is "N passed, N failed".
+#
+#   STAGES="lint runtimes"   only these (setup always)
+#
+# Each stage's whole output is kept in .cache/test/<stage>.log.
+set -euo pipefail
+cd "$(dirname "$(readlink -f "$0")")/.."
+
+ALL="lint build crates runtimes equality bench lab"
+STAGES=${STAGES:-$ALL}
+EQUALITY=${EQUALITY:-cargo run -q --release -p fairlead-contest}
+LOGS=.cache/test
+STAGE_LIMIT=1500 # seconds; what hangs is ended
+
+stage_setup() { tests/setup.sh build runtimes reference deny; }
+stage_lint() { tests/lint.sh; }
+stage_build() { make -s build failpoints; }
+stage_crates() { cargo test -q --workspace --no-fail-fast; }
+stage_runtimes() {
+    local rc=0 runtime
+    for runtime in cnitool containerd podman; do
+        echo "-- $runtime"
+        tests/$runtime.sh || rc=1
+    done
+    return $rc
+}
+stage_equality() { $EQUALITY; }
+stage_bench() { dist/fairlead-bench --quick --reference .cache/bin/plugins; }
+stage_lab() { lab/test.sh; }
+
+title() {
+    case $1 in
+    setup) echo "what the tests need" ;;
+    lint) echo "rustfmt, clippy, cargo deny" ;;
+    build) echo "the programs" ;;
+    crates) echo "the crates' own tests, on this machine's kernel" ;;
+    runtimes) echo "real callers: cnitool, containerd, podman" ;;
+    equality) echo "side by side with the reference plugins" ;;
+    bench) echo "the latency suite runs and verifies (small numbers, no timing is judged)" ;;
+    lab) echo "the virtual machine: ipvlan, vlan, passthru, NICs" ;;
+    *) echo "tests/run.sh: there is no stage '$1'; there are: $ALL" >&2; exit 2 ;;
+    esac
+}
+
+# Adds up every "12 passed; 0 failed" (cargo) and "12 passed, 0 failed" (ours) of a log.
+count() {
+    awk '{ while (match($0, /[0-9]+ passed[;,] [0-9]+ failed/)) {
+               split(substr($0, RSTART, RLENGTH), n, / passed[;,] | failed/); p += n[1]; f += n[2]
+               $0 = substr($0, RSTART + RLENGTH) } }
+         END { print p + 0, f + 0 }' "$1"
+}
+
+passed=0 failed=0 number=0 begun=$EPOCHSECONDS
+read -ra stages <<<"setup $STAGES"
+total=${#stages[@]}
+
+run_stage() {
+    local name=$1 log=$LOGS/$1.log rc=0 start=$EPOCHSECONDS p f
+    number=$((number + 1))
+    printf '\n== %d/%d %s: %s\n' $number $total "$name" "$(title "$name")"
+    timeout --foreground -k 10 $STAGE_LIMIT "$0" --stage "$name" 2>&1 | tee "$log" || rc=$?
+    read -r p f < <(count "$log")
+    [ $rc = 0 ] || [ "$f" != 0 ] || f=1
+    [ $rc != 124 ] || echo "== $name was ended after $STAGE_LIMIT s"
+    passed=$((passed + p)) failed=$((failed + f))
+    printf '== %d/%d %s: %d s, %d passed, %d failed\n' $number $total "$name" $((EPOCHSECONDS - start)) "$p" "$f"
+    return $rc
+}
+
+if [ "${1:-}" = --stage ]; then
+    "stage_$2"
+    exit
+fi
+for name in "${stages[@]}"; do title "$name" >/dev/null; done
+[ "$(id -u)" = 0 ] || { echo "the tests make network namespaces: run this as root (sudo -E make test)" >&2; exit 1; }
+mkdir -p $LOGS
+for name in "${stages[@]}"; do
+    run_stage "$name" || case $name in
+    setup | build) break ;; # nothing after it can tell anything
+    esac
+done
+printf '\n%d s in all\n%d passed, %d failed\n' $((EPOCHSECONDS - begun)) $passed $failed
+[ $failed = 0 ]

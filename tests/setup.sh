@@ -1,0 +1,135 @@
+#!/usr/bin/env bash
+# Brings a Debian 12 machine with Rust to where Fairlead can be built, tested and shown. Does nothing, and says
+# nothing, where all is there.
+#
+#   setup.sh PART…
+#     build      C linker, musl target
+#     runtimes   containerd, runc, static busybox, Go, the CRI client: what `make demo` needs
+#     reference  podman, Debian's plugins, cnitool and the reference plugins, built from the Go module proxy
+#     deny       cargo-deny, built by cargo (about a minute)
+#
+# What it builds goes to .cache/bin; nothing outside this directory changes but Debian packages, the Rust target
+# and Go's own module cache. The virtual machine brings its own (lab/up.sh --install).
+set -euo pipefail
+cd "$(dirname "$(readlink -f "$0")")/.."
+
+BIN=$PWD/.cache/bin
+CNITOOL=v1.3.1
+PLUGINS=v1.9.1
+DENY=0.20.2
+MUSL=x86_64-unknown-linux-musl
+
+APT_LOG=$PWD/.cache/apt.log
+begun=$EPOCHSECONDS
+spoke=
+say() { spoke=1; printf 'setup: %s\n' "$*"; }
+die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+
+# ---- Debian packages ----
+. tests/packages.sh
+missing=()
+need() { command -v "$1" >/dev/null || missing+=("${2:-$1}"); }
+
+install_missing() {
+    [ ${#missing[@]} = 0 ] || { say "installing ${missing[*]}"; apt "${missing[@]}"; }
+    missing=()
+}
+
+# ---- Rust ----
+part_build() {
+    command -v cargo >/dev/null || die "Rust is missing: install it from https://rustup.rs, then run this again"
+    need cc build-essential
+    install_missing
+    local lib
+    lib=$(rustc --print target-libdir --target $MUSL)
+    [ ! -d "$lib" ] || return 0
+    if command -v rustup >/dev/null; then
+        say "adding the Rust target $MUSL"
+        rustup -q target add $MUSL && return 0
+    fi
+    say "NOTICE: the Rust target $MUSL cannot be had: the executable becomes a static gnu one," \
+        "and its targets for size and start time are missed"
+}
+
+# ---- Go: 1.24.2, or any from 1.21 that can fetch a newer one ----
+go_version() { GOTOOLCHAIN=local "$1" env GOVERSION 2>/dev/null; }
+at_least() { [ "$(printf '%s\n' "$1" "$2" | sort -V | head -1)" = "$1" ]; } # WANTED VERSION
+
+find_go() {
+    local candidate version
+    for candidate in go /usr/local/go/bin/go /usr/lib/go-*/bin/go; do
+        version=$(go_version "$candidate") || continue
+        at_least go1.21 "$version" || continue
+        command -v "$candidate"
+        return
+    done
+    return 1
+}
+
+go_ready() {
+    export GOTOOLCHAIN=auto CGO_ENABLED=0 GOBIN=$BIN GOFLAGS='-trimpath -buildvcs=false'
+    if ! GO=$(find_go); then
+        need update-ca-certificates ca-certificates
+        install_missing
+        say "installing Go"
+        backports
+        apt -t bookworm-backports golang-1.23-go
+        GO=$(find_go) || die "Go 1.21 or newer is missing: install it, then run this again"
+    fi
+    # one newer toolchain for all that is built here, instead of one for each module's own wish
+    at_least go1.24.2 "$(go_version "$GO")" || export GOTOOLCHAIN=go1.24.13+auto
+}
+
+part_runtimes() {
+    need ip iproute2; need containerd; need runc; need curl; need jq; need python3
+    if ! [ -x /bin/busybox ] || ldd /bin/busybox >/dev/null 2>&1; then missing+=(busybox-static); fi
+    install_missing
+    [ ! "$BIN/cri" -nt tests/cri/main.go ] || return 0
+    go_ready
+    say "building the CRI client"
+    (cd tests/cri && "$GO" build -ldflags '-s -w' -o "$BIN/cri" .) || die "the CRI client cannot be built (see above)"
+}
+
+part_reference() {
+    need podman; need iptables
+    [ -x /usr/lib/cni/macvlan ] || missing+=(containernetworking-plugins)
+    install_missing
+    if ! [ -x "$BIN/cnitool" ]; then
+        go_ready
+        say "building cnitool $CNITOOL"
+        "$GO" install -ldflags '-s -w' "github.com/containernetworking/cni/cnitool@$CNITOOL" ||
+            die "cnitool cannot be built: is the Go module proxy reachable?"
+    fi
+    [ ! -e "$BIN/plugins/.$PLUGINS" ] || return 0
+    go_ready
+    say "building the reference plugins $PLUGINS"
+    local from=github.com/containernetworking/plugins
+    mkdir -p "$BIN/plugins"
+    GOBIN=$BIN/plugins "$GO" install -ldflags "-s -w -X $from/pkg/utils/buildversion.BuildVersion=$PLUGINS" \
+        $from/plugins/main/{macvlan,ipvlan,vlan,host-device,loopback,bridge,dummy,ptp}@$PLUGINS \
+        $from/plugins/ipam/{host-local,static}@$PLUGINS \
+        $from/plugins/meta/{tuning,portmap,bandwidth,sbr}@$PLUGINS ||
+        die "the reference plugins cannot be built: is the Go module proxy reachable?"
+    touch "$BIN/plugins/.$PLUGINS"
+}
+
+part_deny() {
+    [ -x "$BIN/cargo-deny" ] && return 0
+    command -v cargo-deny >/dev/null && return 0
+    say "building cargo-deny $DENY, once (unoptimised: that is fast enough, and three times as fast to build)"
+    CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0 CARGO_TARGET_DIR=$PWD/.cache/deny-build \
+        cargo install -q cargo-deny --version $DENY --locked --debug --root .cache --force ||
+        die "cargo-deny cannot be built (see above)"
+    rm -rf .cache/deny-build
+}
+
+mkdir -p "$BIN"
+exec 9>.cache/setup.lock
+flock 9 # two of them at once would fetch everything twice
+for part; do
+    case $part in
+    build | runtimes | reference | deny) "part_$part" ;;
+    *) die "there is no part '$part'" ;;
+    esac
+done
+[ -z "$spoke" ] || say "ready after $((EPOCHSECONDS - begun)) s"
