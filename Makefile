@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup build failpoints fmt lint test bench demo lab lab-test fuzz clean
+.PHONY: help setup build test-programs fmt lint test bench demo lab lab-test fuzz clean
 
 export PATH := $(CURDIR)/.cache/bin:$(PATH)
 
@@ -16,7 +16,7 @@ SHIM_TARGET = $(if $(HAVE_MUSL),$(MUSL),$(GNU))
 SHIM_FLAGS = $(if $(HAVE_MUSL),,RUSTFLAGS='-C target-feature=+crt-static -C relocation-model=static')
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## install and build all that the other targets need (Debian packages, musl target, reference plugins)
 	@tests/setup.sh build runtimes reference deny
@@ -39,9 +39,11 @@ dist-programs:
 	@[ "$$(stat -c %s dist/fairlead)" -le 524288 ] || echo "build: NOTICE: fairlead is larger than its target of 512 KiB"
 	@[ -n "$(HAVE_MUSL)" ] || echo "build: NOTICE: no musl target: fairlead is a static gnu executable, its targets for size and start time are missed"
 
-failpoints: ## dist/failpoints/fairleadd, the daemon that tests can kill at a named step
-	@echo "build: fairleadd with failpoints"
+test-programs: ## what only tests need: dist/fairlead-contest, and the daemon that can be killed at a named step
+	@echo "build: fairlead-contest, fairleadd with failpoints"
+	@cargo build -q -p fairlead-contest --bin fairlead-contest
 	@cargo build -q -p fairlead-daemon --features failpoints --bin fairleadd
+	@install -C -D -m 755 $(TARGET_DIR)/debug/fairlead-contest dist/fairlead-contest
 	@install -C -D -m 755 $(TARGET_DIR)/debug/fairleadd dist/failpoints/fairleadd
 
 fmt: ## format the Rust code
@@ -64,7 +66,7 @@ demo: build ## the main job on a real containerd, in a minute
 lab: ## a shell in the virtual two-socket machine; LAB='command' runs that instead
 	@lab/up.sh $(if $(LAB),'$(LAB)',--shell)
 
-lab-test: build ## the tests that need the virtual machine's kernel: ipvlan, vlan, passthru, real NICs
+lab-test: build test-programs ## the tests that need the virtual machine's kernel: ipvlan, vlan, passthru, real NICs
 	@tests/setup.sh runtimes reference
 	@lab/test.sh
 

@@ -24,7 +24,7 @@ status=0
 for target; do
     echo "fuzz: $target for ${FUZZ_SECONDS:-60} s"
     mkdir -p ".cache/fuzz/$target" "fuzz/artifacts/$target"
-    cargo "${toolchain[@]}" fuzz run "${options[@]}" --target-dir .cache/fuzz/target "$target" ".cache/fuzz/$target" "fuzz/corpus/$target" \
+    cargo "${toolchain[@]}" fuzz run --features libfuzzer "${options[@]}" --target-dir .cache/fuzz/target "$target" ".cache/fuzz/$target" "fuzz/corpus/$target" \
         -- -max_total_time="${FUZZ_SECONDS:-60}" -max_len=65536 -timeout=10 -rss_limit_mb=1024 -print_final_stats=1 \
         >".cache/fuzz/$target.log" 2>&1 || status=1
     for broken in "fuzz/artifacts/$target"/*; do
@@ -33,7 +33,7 @@ for target; do
         echo "fuzz: $target broke on fuzz/corpus/$target/${broken##*/}; the log is .cache/fuzz/$target.log"
         status=1
     done
-    grep -E 'number_of_executed_units|new_units_added' ".cache/fuzz/$target.log" || tail -5 ".cache/fuzz/$target.log"
+    grep -E 'number_of_executed_units|new_units_added' ".cache/fuzz/$target.log" || grep -m 5 -E '^(error|==)|panicked' ".cache/fuzz/$target.log"
 done
 rm -rf fuzz/artifacts
 exit $status

@@ -6,7 +6,7 @@ here=$(dirname "$(readlink -f "$0")")
 "$here/../tests/setup.sh" build runtimes reference
 [ $# -gt 0 ] || set -- "$here"/tests/*.sh
 scripts=$(printf '%q ' "$@")
-LAB_TIMEOUT=${LAB_TIMEOUT:-600} exec "$here/up.sh" "
+LAB_TIMEOUT=${LAB_TIMEOUT:-1200} exec "$here/up.sh" "
     status=0
     for script in $scripts; do
         echo \"-- \${script##*/}\"

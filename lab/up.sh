@@ -128,6 +128,7 @@ boot() {
         vng "${options[@]}" --qemu-opts="$(qemu_options)" -- "bash $LAB_SHARE/.guest.sh" \
         </dev/null > >(cat) 2> >(grep --line-buffered -v 'is not connected to host network' >&2) &
     pid=$!
+    trap 'kill $pid 2>/dev/null; exit 143' INT TERM # the machine ends with the one who asked for it
     for ((i = 0; i < LAB_BOOT_TIMEOUT * 5; i++)); do
         [ -e "$LAB_SHARE/.started" ] || ! kill -0 $pid 2>/dev/null || { sleep 0.2; continue; }
         [ -z "$LAB_LINES" ] || "$here/lines.sh" outside <&3 || true

@@ -47,6 +47,7 @@ settled() { [ "$(addresses_held) $(attachments) $(namespaces) $(spooled)" = "$1 
 # The phases of an ADD out of the daemon's own histograms: mean time and share.
 time_table() {
     api /metrics | awk '
+        BEGIN { n = split("parse queue namespace plan ipam intent link configure commit", order); for (i in order) seen[order[i]] }
         /^fairlead_call_(phase|duration)_seconds_(sum|count)[{]/ && /command="ADD"/ && /type="macvlan"/ {
             what = $0 ~ /_sum[{]/ ? "sum" : "count"
             name = $0 ~ /_duration_/ ? "total" : $0

@@ -10,7 +10,7 @@ ROOT=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." && pwd)
 BIN=$ROOT/.cache/bin
 DIST=$ROOT/dist
 PLUGINS=${PLUGINS:-fairlead} # or "reference": the same cases with the reference plugins
-REPLACED="macvlan ipvlan vlan host-device loopback"
+REPLACED=macvlan,ipvlan,vlan,host-device,loopback
 
 die() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
 ours() { [ "$PLUGINS" = fairlead ]; }
@@ -32,14 +32,28 @@ enter_node() {
     export FAIRLEAD_NODE NODE_CGROUP=/fairlead-${FAIRLEAD_NODE##*.} PLUGINS
     local rc=0
     unshare --mount --net --pid --fork --kill-child --mount-proc -- bash -- "$0" "$@" || rc=$?
-    find /sys/fs/cgroup -depth -type d -path "*$NODE_CGROUP*" -exec rmdir {} \; 2>/dev/null || true
+    eventually 3 cgroups_removed || true
     rm -rf --one-file-system "$FAIRLEAD_NODE"
     exit $rc
+}
+
+# One to be in, two levels deep: the daemon makes one beside its own, which must not be taken for a real daemon's.
+own_cgroup() {
+    local root=/sys/fs/cgroup
+    [ ! -d $root/memory ] || root=$root/memory
+    mkdir -p "$root$NODE_CGROUP-node/self"
+    echo 0 >"$root$NODE_CGROUP-node/self/cgroup.procs"
+}
+
+cgroups_removed() {
+    find /sys/fs/cgroup -depth -type d -path "*$NODE_CGROUP*" -exec rmdir {} + 2>/dev/null || true
+    [ -z "$(find /sys/fs/cgroup -type d -path "*$NODE_CGROUP*" -print -quit)" ]
 }
 
 node_inside() {
     trap 'exit 130' INT TERM # the first process of a namespace ignores what it does not handle
     node_places "$FAIRLEAD_NODE"
+    own_cgroup
     mkdir -p "$NODE/lib"
     mount -t tmpfs -o mode=755 tmpfs /run # as on a real node; it dies with this one
     mkdir -p /run/netns /run/lock
@@ -69,10 +83,7 @@ node_places() { # DIRECTORY
 plugins_in() {
     mkdir -p "$1"
     [ ! -d "$BIN/plugins" ] || cp "$BIN/plugins"/* "$1"
-    if ours; then
-        local name
-        for name in fairlead $REPLACED; do install -m 755 "$DIST/fairlead" "$1/$name"; done
-    fi
+    ! ours || "$DIST/fairleadd" install --as "$REPLACED" --bin-dir "$1" --from "$DIST/fairlead" >/dev/null
 }
 
 # A conflist as macvlan's own documentation has it: network_config NAME SUBNET [CNI_VERSION]
@@ -108,9 +119,11 @@ eventually() {
     done
 }
 
-running() { # PID: alive, and not only waiting to be reaped
+# PID: alive, and not only waiting to be reaped. A process whose first thread is dead holds its files until the last is.
+running() {
     local state
-    state=$(sed 's/.*) //; s/ .*//' "/proc/$1/stat" 2>/dev/null) && [ "$state" != Z ]
+    state=$(sed 's/.*) //; s/ .*//' "/proc/$1/stat" 2>/dev/null) || return 1
+    [ "$state" != Z ] || [ "$(find "/proc/$1/task" -mindepth 1 -maxdepth 1 2>/dev/null | wc -l)" -gt 1 ]
 }
 
 gone() { ! running "$1"; }
@@ -119,6 +132,7 @@ gone() { ! running "$1"; }
 daemon_start() { # [BINARY]: returns when it is ready
     "${1:-$DIST/fairleadd}" run ${DAEMON_FLAGS:-} >>"$LOG/fairleadd" 2>&1 &
     echo $! >"$NODE/fairleadd.pid"
+    disown $! # bash would tell of its end
     eventually 10 daemon_ready || { tail -20 "$LOG/fairleadd"; return 1; }
 }
 
@@ -138,9 +152,10 @@ daemon_stop() { daemon_end TERM; }
 # api PATH: what the daemon answers on its socket; fails on anything but success
 api() { curl -sS --fail --max-time 5 --unix-socket /run/fairlead/fairlead.sock "http://fairlead$1"; }
 
-spooled() { find /var/lib/fairlead/spool -type f 2>/dev/null | wc -l; }
+spooled() { find /var/lib/fairlead/spool -type f -name '*.json' 2>/dev/null | wc -l; }
 addresses_held() { find /var/lib/cni/networks -type f ! -name 'last_reserved*' ! -name lock 2>/dev/null | wc -l; }
-attachments() { "$DIST/fairleadd" attachments -o json | jq 'length'; }
+# containerd has one of "lo" made for every pod too
+attachments() { "$DIST/fairleadd" attachments -o json | jq 'map(select(.type != "loopback")) | length'; }
 
 # ---- cases ----
 passed=0 failed=0

@@ -9,13 +9,13 @@ cd "$(dirname "$(readlink -f "$0")")/.."
 
 ALL="lint build crates runtimes equality bench lab"
 STAGES=${STAGES:-$ALL}
-EQUALITY=${EQUALITY:-cargo run -q --release -p fairlead-contest}
+EQUALITY=${EQUALITY:-dist/fairlead-contest}
 LOGS=.cache/test
 STAGE_LIMIT=1500 # seconds; what hangs is ended
 
 stage_setup() { tests/setup.sh build runtimes reference deny; }
 stage_lint() { tests/lint.sh; }
-stage_build() { make -s build failpoints; }
+stage_build() { make -s build test-programs; }
 stage_crates() { cargo test -q --workspace --no-fail-fast; }
 stage_runtimes() {
     local rc=0 runtime

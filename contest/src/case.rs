@@ -6,8 +6,17 @@ use crate::allowance::{Allowance, When};
 use crate::kernel::Kind;
 use crate::probe::Probe;
 
-const NOTHING_LEFT: &str = "a refused ADD leaves nothing (X5): no link, address, route or allocation, and no turn of \
-                            the range; the reference leaves some of them";
+const NOTHING_LEFT: &str = "a refused ADD leaves nothing (X5): no link, address, route or allocation; the reference leaves some of them";
+const NOTHING_TO_DELETE: &str = "DEL of what was never made succeeds, whatever the configuration";
+const ADDRESS_FIRST: &str =
+    "the subject may take the address before it makes the link: a refused ADD costs a turn of the range";
+/// Files of host-local that are no allocation.
+const TURN_TAKEN: [&str; 4] = [
+    "added > files > /var/lib/cni/networks/net/lock",
+    "added > files > /var/lib/cni/networks/net/last_reserved_ip.0",
+    "removed > files > /var/lib/cni/networks/net/lock",
+    "removed > files > /var/lib/cni/networks/net/last_reserved_ip.0",
+];
 
 /// One plugin of a network, as it stands in a conflist.
 #[derive(Debug, Clone)]
@@ -115,10 +124,14 @@ impl Case {
     #[must_use]
     pub fn fails(mut self) -> Case {
         self.expect = Expect::Error;
-        for path in ["added", "removed > files"] {
+        for path in ["added", "at del's answer", "removed"] {
             self.allow.push(Allowance { path, when: When::OnlyReference, reason: NOTHING_LEFT });
         }
-        self
+        self.allow.push(Allowance::any("added > node > interfaces > eth1 > promiscuity", NOTHING_LEFT));
+        for path in TURN_TAKEN {
+            self.allow.push(Allowance { path, when: When::OnlySubject, reason: ADDRESS_FIRST });
+        }
+        self.succeeds("del", NOTHING_TO_DELETE).succeeds("del again", NOTHING_TO_DELETE)
     }
 
     /// Runs only on kernels with this kind of link.
@@ -190,6 +203,19 @@ impl Case {
         self.allow.push(Allowance { path: "add > verdict", when: When::Refuses, reason });
         self.allow.push(Allowance { path: "*", when: When::OnlyReference, reason });
         self
+    }
+
+    /// Only the subject has something here, and that is meant.
+    #[must_use]
+    pub fn adds(mut self, path: &'static str, reason: &'static str) -> Case {
+        self.allow.push(Allowance { path, when: When::OnlySubject, reason });
+        self
+    }
+
+    /// The reference refuses it, the subject takes it as a whole, and that is meant.
+    #[must_use]
+    pub fn taken(self, reason: &'static str) -> Case {
+        self.succeeds("add > verdict", reason).adds("*", reason)
     }
 
     /// With these further keys in its (first) configuration.

@@ -333,7 +333,8 @@ fn silence(ifname: &str) -> Result<Value, StageError> {
             interface["addresses"].as_object().into_iter().flatten().map(|(text, _)| text)
         })
         .collect();
-    Ok(json!({"name free": !interfaces.contains_key(ifname), "addresses": speaking}))
+    let name: Vec<&str> = interfaces.contains_key(ifname).then_some(ifname).into_iter().collect();
+    Ok(json!({"the name is held": name, "addresses": speaking}))
 }
 
 /// Waits until no interface is left that came to be while DEL was answered (one that was renamed to die), and its

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::fs::{self, File};
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -15,7 +16,7 @@ use crate::process::{self, RunError};
 use crate::stage::PROPS;
 
 const CALL_LIMIT: Duration = Duration::from_secs(45);
-const DAEMON_START_LIMIT: Duration = Duration::from_secs(10);
+const DAEMON_START_LIMIT: Duration = Duration::from_secs(30);
 const RUN_DIR: &str = "/run/fairlead";
 const STATE_DIR: &str = "/var/lib/fairlead";
 
@@ -49,7 +50,7 @@ pub enum CallError {
     #[error(transparent)]
     Run(#[from] RunError),
     /// The daemon did not come up.
-    #[error("the daemon {program} ended or did not listen within {} s; its log: {log}", DAEMON_START_LIMIT.as_secs())]
+    #[error("the daemon {program} ended or was not ready within {} s; its log: {log}", DAEMON_START_LIMIT.as_secs())]
     Daemon {
         /// The program.
         program: PathBuf,
@@ -227,14 +228,14 @@ impl Daemon {
             .spawn()
             .map_err(file(&program.display().to_string()))?;
         let mut daemon = Daemon { child };
-        daemon.wait_until_listening(program, &log)?;
+        daemon.wait_until_ready(program, &log)?;
         Ok(daemon)
     }
 
-    fn wait_until_listening(&mut self, program: &Path, log: &str) -> Result<(), CallError> {
+    fn wait_until_ready(&mut self, program: &Path, log: &str) -> Result<(), CallError> {
         let socket = format!("{RUN_DIR}/fairlead.sock");
         let deadline = Instant::now() + DAEMON_START_LIMIT;
-        while UnixStream::connect(&socket).is_err() {
+        while !ready(&socket) {
             let ended = self.child.try_wait().is_ok_and(|status| status.is_some());
             if ended || Instant::now() > deadline {
                 return Err(CallError::Daemon { program: program.to_owned(), log: tail(log) });
@@ -254,6 +255,19 @@ fn tail(path: &str) -> String {
     let text = fs::read_to_string(path).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(12)..].join("\n")
+}
+
+/// True when the daemon at `socket` says that it is.
+fn ready(socket: &str) -> bool {
+    let ask = || -> std::io::Result<String> {
+        let mut stream = UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+        stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: fairlead\r\nConnection: close\r\n\r\n")?;
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer)?;
+        Ok(String::from_utf8_lossy(&answer).into_owned())
+    };
+    ask().is_ok_and(|answer| answer == "HTTP/1.1 200")
 }
 
 impl Drop for Daemon {

@@ -15,6 +15,10 @@ use fairlead_host::exec::{Exec, ExecError, Output};
 
 use crate::rooted::HostRoot;
 
+mod outlived;
+
+use outlived::AtWork;
+
 /// How much of a plugin's output an error repeats, in bytes.
 const SHOWN: usize = 2048;
 
@@ -189,13 +193,31 @@ pub struct Delegates {
     root: HostRoot,
     host_root: PathBuf,
     cgroup: Option<PathBuf>,
+    at_work: Option<AtWork>,
 }
 
 impl Delegates {
     /// `host_root`: the host's root as the daemon sees it. `cgroup`: the directory of a cgroup for the plugins, outside
     /// the daemon's own memory limit.
     pub fn new(host_root: PathBuf, cgroup: Option<PathBuf>) -> Delegates {
-        Delegates { root: HostRoot::new(host_root.clone()), host_root, cgroup }
+        Delegates { root: HostRoot::new(host_root.clone()), host_root, cgroup, at_work: None }
+    }
+
+    /// The same, and what an earlier daemon started and did not live to see the end of can be waited for: `dir` is in
+    /// the run directory.
+    pub fn watched_in(self, dir: &Path) -> Delegates {
+        let at_work = AtWork::open(dir).inspect_err(|error| {
+            tracing::warn!(dir = %dir.display(), %error, "plugins that outlive a killed daemon will not be waited for");
+        });
+        Delegates { at_work: at_work.ok(), ..self }
+    }
+
+    /// Waits, up to `limit` after the start, until no plugin that an earlier daemon started is at work: it must not do
+    /// after its DEL what it was told before.
+    pub fn wait_for_earlier(&self, limit: Duration) {
+        if let Some(at_work) = &self.at_work {
+            at_work.wait_for_earlier(limit);
+        }
     }
 
     /// Where a plugin is, as the host names it: the first directory of `CNI_PATH` with a regular file of that name.
@@ -225,6 +247,7 @@ impl Delegates {
             time_limit: call.time_limit,
             host_root: Some(self.host_root.clone()),
             cgroup: self.cgroup.clone(),
+            keeps_open: self.at_work.as_ref().map(AtWork::lock),
             cancelled: call.cancelled,
         };
         let told =

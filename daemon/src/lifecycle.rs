@@ -9,6 +9,7 @@ use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// The socket in the run directory.
 pub const SOCKET: &str = "fairlead.sock";
@@ -58,6 +59,32 @@ fn failed(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> RunDirEr
     move |source| RunDirError::Io { path, what, source }
 }
 
+/// Takes the lock; else the process id of its holder, as it wrote it down.
+///
+/// A living holder is believed at once. Otherwise it has just begun and not written its id yet, or it was killed in
+/// the moment of starting a program, whose process holds the lock up to its `exec`: both pass soon.
+fn lock_or_holder(file: &mut File) -> io::Result<Option<String>> {
+    let limit = Instant::now() + Duration::from_secs(2);
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(None),
+            Err(fs::TryLockError::Error(source)) => return Err(source),
+            Err(fs::TryLockError::WouldBlock) => {}
+        }
+        let mut pid = String::new();
+        file.rewind()?;
+        let _ = file.read_to_string(&mut pid);
+        let pid = pid.trim();
+        if !pid.is_empty() && Path::new("/proc").join(pid).exists() {
+            return Ok(Some(pid.to_owned()));
+        }
+        if Instant::now() >= limit {
+            return Ok(Some("unknown".to_owned()));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 impl RunDir {
     /// Makes the directory (0700) where it is missing, and takes it.
     ///
@@ -70,15 +97,8 @@ impl RunDir {
         let mut options = File::options();
         let options = options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let mut file = options.open(&lock).map_err(failed(&lock, "opened"))?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(fs::TryLockError::WouldBlock) => {
-                let mut pid = String::new();
-                let _ = file.read_to_string(&mut pid);
-                let pid = if pid.trim().is_empty() { "unknown".into() } else { pid.trim().to_owned() };
-                return Err(RunDirError::Taken { path: path.into(), pid });
-            }
-            Err(fs::TryLockError::Error(source)) => return Err(failed(&lock, "locked")(source)),
+        if let Some(pid) = lock_or_holder(&mut file).map_err(failed(&lock, "locked"))? {
+            return Err(RunDirError::Taken { path: path.into(), pid });
         }
         // For the message of a second daemon only.
         let told = file.set_len(0).and_then(|()| file.rewind());

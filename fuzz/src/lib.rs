@@ -8,14 +8,19 @@
 #![forbid(unsafe_code)]
 
 use fairlead_cni::args::Args;
-use fairlead_cni::config::{ConfList, HostDevice, HostLocal, Ipvlan, Loopback, Macvlan, NetConf, StaticIpam, Vlan};
+use fairlead_cni::config::{
+    ConfList, HostDevice, HostLocal, Ipvlan, Loopback, Macvlan, NetConf, StaticIpam, Vlan,
+};
 use fairlead_cni::wire::Request;
 use fairlead_cni::{CniError, CniResult, CniVersion, spool as entry};
 use fairlead_daemon::store::replay;
 use fairlead_host::real::decode;
 
-/// The names of all of them, which are those of the corpus' directories.
-pub const TARGETS: [(&str, fn(&[u8])); 6] = [
+/// A name, which is that of the corpus' directory, and its function.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All of them.
+pub const TARGETS: [Target; 6] = [
     ("config", config),
     ("prev_result", prev_result),
     ("wire", wire),

@@ -19,11 +19,11 @@ pub fn peer_uid(socket: &impl AsFd) -> io::Result<u32> {
     Ok(getsockopt(socket, sockopt::PeerCredentials)?.uid())
 }
 
-/// Sets the calling thread's nice value, −20 (first) to 19 (last).
-pub fn set_thread_nice(nice: i32) -> io::Result<()> {
-    let thread = libc::id_t::try_from(nix::unistd::gettid().as_raw()).unwrap_or(0);
-    // SAFETY: setpriority takes three numbers; on Linux PRIO_PROCESS with a thread id means that thread.
-    Errno::result(unsafe { libc::setpriority(libc::PRIO_PROCESS, thread, nice) })?;
+/// From now on the calling thread runs only where nobody else wants the processor (`SCHED_IDLE`).
+pub fn give_way() -> io::Result<()> {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: `parameters` outlives the call; 0 is the calling thread.
+    Errno::result(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) })?;
     Ok(())
 }
 

@@ -22,6 +22,7 @@ fn shell(script: &str) -> Exec<'static> {
         time_limit: Duration::from_secs(20),
         host_root: None,
         cgroup: None,
+        keeps_open: None,
         cancelled: &|| false,
     }
 }
@@ -189,4 +190,18 @@ fn it_enters_its_cgroup_or_tells_why_not_and_runs() {
     let refused = Exec { cgroup: Some(directory.path().to_owned()), ..shell("echo ran") }.run().unwrap();
     assert_eq!(refused.cgroup_error.unwrap().raw_os_error(), Some(nix::errno::Errno::ENOSPC as i32));
     assert_eq!(text(&refused.stdout), "ran");
+}
+
+#[test]
+fn what_a_program_started_keeps_a_lock_that_nobody_else_here_has_any_more() {
+    let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
+    let lock = fs::File::options().write(true).open(&path).unwrap();
+    lock.lock().unwrap();
+    // Left in a group of its own, so that it is not killed with the program's.
+    let script = "setsid sleep 0.3 >/dev/null 2>&1 </dev/null &";
+    Exec { keeps_open: Some(&lock), ..shell(script) }.run().unwrap();
+    drop(lock);
+    let other = fs::File::options().write(true).open(&path).unwrap();
+    assert!(matches!(other.try_lock(), Err(fs::TryLockError::WouldBlock)));
+    other.lock().unwrap();
 }

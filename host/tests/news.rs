@@ -188,7 +188,13 @@ fn no_socket_outlives_its_time_or_its_cancellation() {
             assert!(begun.elapsed() < Duration::from_secs(5));
         }
         announcer.cancel(7000, &quiet.netns_id);
-        assert_eq!(packet_sockets(&quiet), 0);
+        let cancelled = Instant::now();
+        while packet_sockets(&quiet) > 0 {
+            assert!(
+                cancelled.elapsed() < Duration::from_millis(200),
+                "closed at once, but for the kernel's grace period"
+            );
+        }
         announcer.announce(quiet.clone());
         std::thread::sleep(Duration::from_millis(600));
         assert_eq!(packet_sockets(&quiet), 0);

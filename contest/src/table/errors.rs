@@ -6,6 +6,9 @@ use serde_json::{Value, json};
 use super::{network, with_ipam};
 use crate::case::Case;
 
+const NOT_OURS: &str =
+    "DEL never removes a link of another kind; the reference removes whatever has the name";
+
 pub(super) fn rows() -> Vec<Case> {
     let macvlan = |title: &str, more: Value| Case::new(title, "macvlan", &network("macvlan", &more)).fails();
     vec![
@@ -25,9 +28,12 @@ pub(super) fn rows() -> Vec<Case> {
         macvlan("a mac that is taken on this master", json!({"mac": "02:aa:bb:cc:dd:07"}))
             .on_node("link add link eth1 name mv0 address 02:aa:bb:cc:dd:07 type macvlan mode bridge")
             .on_node("link set mv0 up"),
-        macvlan("interface exists", json!({})).in_pod(
-            "link add eth0 address 02:00:5e:00:01:01 type veth peer name other address 02:00:5e:00:01:02",
-        ),
+        macvlan("interface exists", json!({}))
+            .adds("removed > pod", NOT_OURS)
+            .adds("at del's answer", NOT_OURS)
+            .in_pod(
+                "link add eth0 address 02:00:5e:00:01:01 type veth peer name other address 02:00:5e:00:01:02",
+            ),
         macvlan("passthru on a master that is in use", json!({"mode": "passthru"}))
             .on_node("link add link eth1 name mv0 address 02:aa:bb:cc:dd:07 type macvlan mode bridge"),
         macvlan("unknown IPAM plugin", json!({"ipam": {"type": "nobody"}})),

@@ -8,6 +8,8 @@ use crate::probe::{HARMS, Probe};
 
 const GO_MAP_ORDER: &str =
     "which of the two addresses the reference tries first is its map's order: it differs from run to run";
+const ROUTE_METRICS: &str =
+    "mtu and advmss of a route (1.1.0) are set; the reference's plugins leave them out";
 const STRICTER: &str = "CHECK really looks (X4): the reference does not see this";
 
 pub(super) fn rows() -> Vec<Case> {
@@ -172,6 +174,7 @@ fn routes() -> Vec<Case> {
             json!({"subnet": "10.1.2.0/24",
             "routes": [{"dst": "192.168.7.7/16"}]}),
         )
+        .taken("host bits of a route are cut off; the reference hands them to the kernel, which refuses them")
         .fails(),
         host(
             "a route given twice",
@@ -196,7 +199,8 @@ fn routes() -> Vec<Case> {
             "1.1.0 routes: mtu and advmss",
             json!([{"dst": "192.168.0.0/16", "mtu": 1400, "advmss": 1300},
             {"dst": "fd00:9::/64", "mtu": 1390}]),
-        ),
+        )
+        .adds("added > pod > routes > * > metrics", ROUTE_METRICS),
         on_1_1(
             "1.1.0 routes: priority",
             json!([{"dst": "0.0.0.0/0", "priority": 700}, {"dst": "::/0",
@@ -206,7 +210,8 @@ fn routes() -> Vec<Case> {
             "1.1.0 routes: table",
             json!([{"dst": "192.168.0.0/16", "table": 77}, {"dst": "fd00:9::/64",
             "table": 77}]),
-        ),
+        )
+        .succeeds("check", "CHECK looks into the route's own table; the reference looks into the main one"),
         on_1_1(
             "1.1.0 routes: scope link through a gateway",
             json!([{"dst": "192.168.0.0/16", "scope": 253}]),

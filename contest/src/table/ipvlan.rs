@@ -7,6 +7,9 @@ use crate::case::Case;
 use crate::kernel::Kind;
 use crate::probe::HARMS;
 
+const MASTER_AS_AT_ADD: &str =
+    "CHECK finds the master as ADD did; the reference's CHECK of ipvlan knows only one that the config names";
+
 pub(super) fn rows() -> Vec<Case> {
     let mut rows: Vec<Case> = ["l2", "l3", "l3s"]
         .into_iter()
@@ -78,5 +81,5 @@ pub(super) fn rows() -> Vec<Case> {
         .in_pod("link set inner1 up")
         .in_pod("link set inner0 up"),
     ]);
-    rows.into_iter().map(|row| row.needs(Kind::Ipvlan)).collect()
+    rows.into_iter().map(|row| row.needs(Kind::Ipvlan).succeeds("check", MASTER_AS_AT_ADD)).collect()
 }

@@ -29,7 +29,7 @@ impl Engine {
     pub(super) fn add(&self, job: &mut Job) -> Result<String, CniError> {
         let network = Network::validate(&job.conf, &job.args)?;
         let _claim = self.claim(job)?;
-        self.finish_older(job);
+        self.finish_older(job)?;
         let mut pod = self.enter(job)?;
         job.timing.end("namespace");
         if let Some(before) = self.store.find(&job.key) {
@@ -37,10 +37,10 @@ impl Engine {
         }
         let (plan, attachment) = self.intend(job, &network, pod.as_mut())?;
         let attachment = self.store.begin(attachment).map_err(|e| errors::store(&e))?;
-        self.records.keep(&attachment)?;
         job.timing.end("intent");
         failpoint::pass("add.begun");
-        let done = self.apply(job, &network, &plan, &attachment, pod.as_mut());
+        let kept = self.records.keep(&attachment);
+        let done = kept.and_then(|()| self.apply(job, &network, &plan, &attachment, pod.as_mut()));
         let committed = done.and_then(|(result, made)| self.commit(job, &attachment, &result).map(|answer| (answer, result, made)));
         match committed {
             Ok((answer, result, made)) => {

@@ -8,8 +8,9 @@ use fairlead_cni::{CniError, CniResult, CniVersion, Code};
 
 use super::job::Job;
 use super::Engine;
+use super::removal::Answer;
 use crate::ipam::{Lease, LeaseRequest, PendingRemovals, Place, static_ipam};
-use crate::store::{Attachment, IpamRecord, LinkRecord};
+use crate::store::{Attachment, IpamRecord, LinkRecord, Phase};
 
 /// host-local's part of a configuration, if that is its IPAM.
 pub(super) fn host_local_config(conf: &NetConf, args: &Args) -> Result<Option<HostLocal>, CniError> {
@@ -123,10 +124,18 @@ impl Engine {
         finished
     }
 
-    /// The removal of this very interface of this container, should it still be under way.
-    pub(super) fn finish_older(&self, job: &Job) {
+    /// The removal of this very interface of this container, should it still be under way. The caller has the container.
+    pub(super) fn finish_older(&self, job: &Job) -> Result<(), CniError> {
         let key = &job.key;
+        if let Some(before) = self.store.find(key).filter(|a| a.phase == Phase::Removing) {
+            self.remove(&before, Answer::WhenGone).map_err(|e| CniError {
+                code: Code::TryAgain,
+                msg: format!("what an earlier attachment of this name left is not removed yet: {}", e.msg),
+                details: e.details,
+            })?;
+        }
         self.hurry(|a| a.key.container == key.container && a.key.network == key.network && a.key.ifname == key.ifname);
+        Ok(())
     }
 
     /// A removal that still holds this MAC address.

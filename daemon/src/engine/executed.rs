@@ -52,6 +52,10 @@ impl Engine {
 
     /// The DEL of everything that was executed for an attachment, from its record alone.
     pub(super) fn delegates_del(&self, attachment: &Attachment) -> Result<(), CniError> {
+        if !attachment.has_delegates() {
+            return Ok(());
+        }
+        self.delegates.wait_for_earlier(self.policy().delegate_timeout);
         if let LinkRecord::List { conflist } = &attachment.link {
             return self.list_del(attachment, conflist);
         }

@@ -201,7 +201,7 @@ pub(super) fn bring_home(kernel: &dyn Kernel, lent: &Lent, ifname: &str) -> Resu
     host.batch(&ops)
 }
 
-/// Sysctls, addresses, up, routes.
+/// Sysctls, addresses, routes.
 pub(super) fn configure(pod: &mut dyn Net, setup: &Setup, index: u32) -> Result<(), NetError> {
     for (key, value, must) in &setup.sysctls {
         let written = match must {

@@ -76,6 +76,7 @@ impl Engine {
     fn list_add(&self, job: &mut Job) -> Result<String, CniError> {
         let list = self.wanted(job)?;
         let _claim = self.claim(job)?;
+        self.finish_older(job)?;
         let mut pod = self.enter(job)?;
         if let Some(before) = self.store.find(&job.key) {
             return self.repeat(job, &before, pod.as_ref());
@@ -103,6 +104,9 @@ impl Engine {
             .keep(&attachment)
             .and_then(|()| self.with_chain(job, &list, |chain| chain.add()))
             .and_then(|result| self.commit(job, &attachment, &result));
+        if done.is_ok() {
+            failpoint::pass("add.committed");
+        }
         done.inspect_err(|error| self.undo(&attachment, error))
     }
 

@@ -8,7 +8,7 @@ use fairlead_host::Nsid;
 
 use super::link::{self, Reach};
 use super::removal::Answer;
-use super::Engine;
+use super::{Engine, errors};
 use crate::store::{Attachment, LinkRecord, Opened, Phase};
 
 /// What the start has found.
@@ -18,6 +18,8 @@ pub(super) struct Found {
     pub(super) undone: usize,
     pub(super) finished: usize,
     pub(super) collected: usize,
+    /// Left to the background: other programs have a part in it.
+    pub(super) later: usize,
     pub(super) failed: usize,
 }
 
@@ -26,10 +28,20 @@ impl Engine {
     pub(super) fn reconcile(&self, opened: Opened, of_records: Vec<Attachment>) -> Found {
         let mut found = Found::default();
         for attachment in self.store.all() {
+            // What a list has removed with it is done.
+            let Some(attachment) = self.store.get(attachment.id) else { continue };
             let done = match attachment.phase {
+                Phase::Adding | Phase::Removing if attachment.has_delegates() => {
+                    found.later += 1;
+                    self.remove_later(&attachment)
+                }
                 Phase::Adding => self.remove(&attachment, Answer::WhenGone).map(|()| found.undone += 1),
                 Phase::Removing => self.remove(&attachment, Answer::WhenGone).map(|()| found.finished += 1),
                 Phase::Silenced => self.reap(attachment.id).map(|()| found.finished += 1),
+                Phase::Attached if self.is_dead(&attachment, None) && attachment.has_delegates() => {
+                    found.later += 1;
+                    self.remove_later(&attachment)
+                }
                 Phase::Attached if self.is_dead(&attachment, None) => {
                     self.remove(&attachment, Answer::WhenGone).map(|()| found.collected += 1)
                 }
@@ -47,6 +59,13 @@ impl Engine {
         }
         self.after_reboot(opened, of_records, &mut found);
         found
+    }
+
+    /// Puts the removal on record and leaves it to the reaper.
+    fn remove_later(&self, attachment: &Attachment) -> Result<(), fairlead_cni::CniError> {
+        self.store.enter(attachment.id, Phase::Removing).map_err(|e| errors::store(&e))?;
+        self.reaper.expect(attachment.id, Instant::now());
+        Ok(())
     }
 
     /// X24: what an earlier boot left: its namespaces are gone; local addresses are given back at once, delegates get
@@ -95,14 +114,14 @@ impl Engine {
         match link::reach(self.kernel.as_ref(), &attachment.netns) {
             Ok(Reach::Dead) => true,
             // The number may have been given to the next namespace at once: then our link is not there.
-            Ok(Reach::ByNumber(nsid)) if died == Some(nsid) => match &attachment.link {
+            Ok(Reach::ByNumber(nsid)) => match &attachment.link {
                 LinkRecord::Made { index, mac, .. } => {
                     let link = self.kernel.link_at(nsid, *index);
                     link.is_ok_and(|l| l.is_none_or(|l| l.mac != *mac))
                 }
-                _ => true,
+                _ => died == Some(nsid),
             },
-            Ok(Reach::Inside(_) | Reach::ByNumber(_) | Reach::Unknown) | Err(_) => false,
+            Ok(Reach::Inside(_) | Reach::Unknown) | Err(_) => false,
         }
     }
 

@@ -29,8 +29,14 @@ impl Records {
         let mut found = Vec::new();
         for entry in fs::read_dir(&dir)? {
             let path = entry?.path();
-            if path.extension().is_none_or(|e| e != "json") {
-                continue;
+            match path.extension().and_then(|e| e.to_str()) {
+                Some("json") => {}
+                // Never finished: no program was started for it yet.
+                Some("tmp") => {
+                    fs::remove_file(&path)?;
+                    continue;
+                }
+                _ => continue,
             }
             match fs::read(&path).ok().and_then(|b| serde_json::from_slice::<Attachment>(&b).ok()) {
                 Some(attachment) => found.push(attachment),

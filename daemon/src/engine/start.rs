@@ -92,7 +92,7 @@ impl Engine {
         let engine = Arc::new(Engine {
             kernel: beside.kernel,
             host_id,
-            delegates: Delegates::new(places.host_root.clone(), beside.cgroup),
+            delegates: Delegates::new(places.host_root.clone(), beside.cgroup).watched_in(&places.run_dir.join("plugins")),
             policy: RwLock::new(Arc::new(policy)),
             store,
             records,
@@ -106,7 +106,7 @@ impl Engine {
             calls: beside.calls,
         });
         let found = engine.reconcile(opened, of_records);
-        tracing::info!(alive = found.alive, undone = found.undone, finished = found.finished, collected = found.collected,
+        tracing::info!(alive = found.alive, undone = found.undone, finished = found.finished, collected = found.collected, later = found.later,
             failed = found.failed, "the store agrees with the kernel");
         Ok(engine)
     }

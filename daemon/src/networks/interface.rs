@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use fairlead_cni::CniResult;
-use fairlead_host::{Address, AddressFlags, Op, Route, SetLink};
+use fairlead_host::{Address, AddressFlags, Op, Route};
 use ipnet::{IpNet, Ipv4Net};
 
 /// How duplicate address detection of IPv6 is done.
@@ -20,7 +20,7 @@ pub enum Dad {
 pub struct Setup {
     /// Sysctls to be written first, with whether a failure matters.
     pub sysctls: Vec<(String, &'static str, Must)>,
-    /// Addresses, then up, then routes.
+    /// The addresses.
     pub addresses: Vec<Op>,
     /// The routes, after the addresses have settled.
     pub routes: Vec<Op>,
@@ -39,7 +39,9 @@ pub enum Must {
     ClearIfSet,
 }
 
-/// What a result means for the interface `index` called `ifname`.
+/// What a result means for the interface `index` called `ifname`, which is up: the kernel would send its own
+/// announcement (`arp_notify`) of an address that is there when the link comes up, to every pod on the same parent, while
+/// ADD waits; the daemon sends one afterwards.
 pub fn setup(result: &CniResult, index: u32, ifname: &str, notifies: bool, dad: Dad) -> Setup {
     let mut setup = Setup::default();
     let v6 = result.ips.iter().any(|ip| ip.address.addr().is_ipv6());
@@ -62,7 +64,6 @@ pub fn setup(result: &CniResult, index: u32, ifname: &str, notifies: bool, dad: 
             flags: AddressFlags { nodad, ..AddressFlags::default() },
         }));
     }
-    setup.addresses.push(Op::SetLink(SetLink { index, up: Some(true), ..SetLink::default() }));
     let v6_gateway = gateway(result, true);
     setup.settle = dad == Dad::Wait && v6_gateway.is_some();
     setup.routes = routes(result, index).map(Op::AddRoute).collect();

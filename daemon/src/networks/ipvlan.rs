@@ -32,7 +32,7 @@ impl Ipvlan {
     pub fn plan(&self, facts: &Facts<'_>) -> Result<LinkPlan, CniError> {
         let (link, parent, mtu) = on_parent(facts, self.in_container, self.mtu)?;
         let kind = Kind::Ipvlan { mode: self.mode, flag: None };
-        let new = NewLink { name: facts.ifname.to_owned(), index: Some(facts.index), kind, parent, mac: None, mtu, up: false };
+        let new = NewLink { name: facts.ifname.to_owned(), index: Some(facts.index), kind, parent, mac: None, mtu, up: true };
         Ok(LinkPlan::Make(new, link.mac))
     }
 

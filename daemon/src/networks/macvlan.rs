@@ -45,7 +45,7 @@ impl Macvlan {
         let mac = self.mac.unwrap_or(if self.takes_parent_over() { link.mac.unwrap_or(facts.mac) } else { facts.mac });
         let kind = Kind::Macvlan { mode: self.mode, bc_queue_len: self.bc_queue_len };
         let set = (self.mac.is_some() || !self.takes_parent_over()).then_some(mac);
-        let new = NewLink { name: facts.ifname.to_owned(), index: Some(facts.index), kind, parent, mac: set, mtu, up: false };
+        let new = NewLink { name: facts.ifname.to_owned(), index: Some(facts.index), kind, parent, mac: set, mtu, up: true };
         Ok(LinkPlan::Make(new, Some(mac)))
     }
 

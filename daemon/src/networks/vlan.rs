@@ -31,7 +31,7 @@ impl Vlan {
     pub fn plan(&self, facts: &Facts<'_>) -> Result<LinkPlan, CniError> {
         let (link, parent, mtu) = on_parent(facts, self.in_container, self.mtu)?;
         let kind = Kind::Vlan { id: self.id };
-        let new = NewLink { name: facts.ifname.to_owned(), index: Some(facts.index), kind, parent, mac: None, mtu, up: false };
+        let new = NewLink { name: facts.ifname.to_owned(), index: Some(facts.index), kind, parent, mac: None, mtu, up: true };
         Ok(LinkPlan::Make(new, link.mac))
     }
 

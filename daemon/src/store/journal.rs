@@ -99,10 +99,16 @@ impl Journal {
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
         let replayed = replay(&bytes);
-        file.set_len(replayed.length as u64)?;
+        // Not where nothing is torn: it would give back the space that the journal before has reserved.
+        if replayed.length < bytes.len() {
+            file.set_len(replayed.length as u64)?;
+        }
         let end = replayed.length as u64;
         let mut journal = Journal { file, path: path.to_owned(), end, reserved: end, buffer: Vec::with_capacity(4096) };
-        journal.reserve()?;
+        // On a full file system it serves what is on record: nothing is begun until there is space again.
+        if let Err(e) = journal.reserve() {
+            tracing::warn!(store = %path.display(), error = %e, "no space can be reserved for the store; ADD is refused");
+        }
         Ok((journal, replayed))
     }
 

@@ -97,6 +97,9 @@ impl Store {
             opened.of_earlier_boot = live.values().map(|a| Attachment::clone(a)).collect();
             live.clear();
         }
+        if replayed.damaged > 0 {
+            live.values_mut().for_each(give_the_benefit);
+        }
         if !same_boot || replayed.damaged > 0 {
             let payloads = live.values().map(|a| put(a)).collect::<Result<Vec<_>, _>>()?;
             journal.rewrite(payloads.iter().map(Vec::as_slice)).map_err(failed)?;
@@ -248,6 +251,14 @@ fn set_aside(path: &Path, boot_id: &str) -> io::Result<PathBuf> {
     let aside = path.with_extension(format!("damaged-{}", boot_id.get(..8).unwrap_or("unknown")));
     std::fs::copy(path, &aside)?;
     Ok(aside)
+}
+
+/// In a damaged journal the record that is missing may be the commit: a restart never undoes what was committed, so
+/// what may have been stays, and goes with its DEL, its GC or its namespace.
+fn give_the_benefit(attachment: &mut Arc<Attachment>) {
+    if attachment.phase == Phase::Adding {
+        *attachment = Arc::new(Attachment { phase: Phase::Attached, ..Attachment::clone(attachment) });
+    }
 }
 
 fn applied(mut attachment: Attachment, entry: &Entry) -> Attachment {

@@ -1,17 +1,21 @@
 //! After an ADD, off its way: tells the neighbours of the new addresses (gratuitous ARP, unsolicited neighbour
 //! advertisement) and asks whether somebody else has one of them already.
 //!
-//! One thread of low priority serves all interfaces. A failure here is a warning, never an ADD's failure. A packet
-//! socket keeps its namespace alive, so none lives longer than 250 ms, and [`Announcer::cancel`] closes it at once.
+//! One thread of the lowest priority serves all interfaces. A failure here is a warning, never an ADD's failure. A packet
+//! socket keeps its namespace alive, so none is used longer than 250 ms or past [`Announcer::cancel`]; closing it takes the
+//! kernel some milliseconds more.
 
+mod filter;
 mod packet;
 mod probe;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -21,19 +25,19 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::Mac;
-use crate::process::set_thread_nice;
+use crate::process::give_way;
 use crate::real::OwnNetns;
 use crate::seam::{NetnsError, NetnsId};
 use probe::Probe;
 
-/// So many announcements wait; the oldest makes room for one more.
+/// So many announcements wait or are under way; further ones are dropped.
 const QUEUE: usize = 1024;
 /// So many interfaces are listened to at once; more are announced without being asked about.
 const LISTENING: usize = 256;
 /// The epoll token of the bell that rings when the queue is no longer empty.
 const BELL: u64 = 0;
-/// Nice value of the thread.
-const NICE: i32 = 10;
+/// Threads that close sockets.
+const CLOSERS: usize = 4;
 
 /// An interface whose addresses are to be announced.
 #[derive(Debug, Clone)]
@@ -86,30 +90,93 @@ enum AnnounceError {
     Socket(#[from] io::Error),
 }
 
+/// What the thread is told. It comes by a channel: a caller never waits for a lock that a thread of the lowest priority
+/// holds.
+#[derive(Debug)]
+enum Order {
+    Announce(Announcement),
+    Cancel(u32, NetnsId),
+}
+
 /// The thread that announces. Dropping this ends it.
 #[derive(Debug)]
 pub struct Announcer {
     shared: Arc<Shared>,
+    orders: Sender<Order>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Lock order: `probes` before `queue`.
 #[derive(Debug)]
 struct Shared {
     own: OwnNetns,
     epoll: Epoll,
     bell: EventFd,
-    queue: Mutex<VecDeque<Announcement>>,
-    probes: Mutex<Probes>,
+    /// Announcements that wait or are under way: where there are none, there is nothing to cancel.
+    open: AtomicUsize,
     stop: AtomicBool,
     dropped: AtomicU64,
     failed: AtomicU64,
 }
 
-#[derive(Debug, Default)]
+/// The announcements under way; the announcer's thread alone has them.
+#[derive(Debug)]
 struct Probes {
     by_token: HashMap<u64, Probe>,
     last_token: u64,
+    closers: Closers,
+}
+
+impl Probes {
+    fn new(closers: Closers) -> Probes {
+        Probes { by_token: HashMap::new(), last_token: BELL, closers }
+    }
+
+    fn timeout(&self) -> EpollTimeout {
+        let Some(at) = self.by_token.values().map(Probe::until).min() else {
+            return EpollTimeout::NONE;
+        };
+        let wait = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+        EpollTimeout::try_from(wait).unwrap_or(EpollTimeout::ZERO)
+    }
+
+    /// Ends those that are meant; answers how many.
+    fn close_where(&mut self, epoll: &Epoll, mut meant: impl FnMut(&mut Probe) -> bool) -> usize {
+        let ended: Vec<u64> =
+            self.by_token.iter_mut().filter_map(|(token, probe)| meant(probe).then_some(*token)).collect();
+        for probe in ended.iter().filter_map(|token| self.by_token.remove(token)) {
+            // Else what still comes in would wake the thread until the socket is closed.
+            let _ = epoll.delete(probe.fd());
+            self.closers.close(probe.into_socket());
+        }
+        ended.len()
+    }
+}
+
+/// Threads that close packet sockets: each close waits for a grace period of the kernel, several wait for the same one.
+#[derive(Debug)]
+struct Closers(Sender<OwnedFd>);
+
+impl Closers {
+    fn start() -> io::Result<Closers> {
+        let (sender, receiver) = channel();
+        let receiver = Arc::new(Mutex::new(receiver));
+        for n in 0..CLOSERS {
+            let receiver: Arc<Mutex<Receiver<OwnedFd>>> = Arc::clone(&receiver);
+            std::thread::Builder::new().name(format!("closer-{n}")).spawn(move || {
+                loop {
+                    let next = locked(&receiver).recv();
+                    let Ok(socket) = next else { return };
+                    drop(socket);
+                }
+            })?;
+        }
+        Ok(Closers(sender))
+    }
+
+    /// Closes a socket soon; with the threads gone at once.
+    fn close(&self, socket: OwnedFd) {
+        let _ = self.0.send(socket);
+    }
 }
 
 /// Called on the announcer's thread for each conflict; must not block for long, and must not call the announcer.
@@ -122,40 +189,43 @@ impl Announcer {
             own: OwnNetns::of_this_thread()?,
             epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
             bell: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
-            queue: Mutex::default(),
-            probes: Mutex::default(),
+            open: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
             dropped: AtomicU64::new(0),
             failed: AtomicU64::new(0),
         });
         shared.epoll.add(&shared.bell, EpollEvent::new(EpollFlags::EPOLLIN, BELL))?;
         let for_thread = Arc::clone(&shared);
+        let (orders, taken) = channel();
+        let closers = Closers::start()?;
         let builder = std::thread::Builder::new().name("announcer".to_owned());
-        let thread = builder.spawn(move || for_thread.serve(&on_conflict))?;
-        Ok(Announcer { shared, thread: Some(thread) })
+        let thread = builder.spawn(move || for_thread.serve(&taken, Probes::new(closers), &on_conflict))?;
+        Ok(Announcer { shared, orders, thread: Some(thread) })
     }
 
-    /// Puts an interface into the queue; returns at once.
+    /// Puts an interface into the queue; returns at once. With the queue full it is dropped and counted.
     pub fn announce(&self, announcement: Announcement) {
-        let mut queue = locked(&self.shared.queue);
-        if queue.len() >= QUEUE {
-            queue.pop_front();
+        if self.shared.open.fetch_add(1, Ordering::AcqRel) >= QUEUE {
             self.shared.dropped.fetch_add(1, Ordering::Relaxed);
+            self.shared.closed(1);
+            return;
         }
-        queue.push_back(announcement);
-        let first = queue.len() == 1;
-        drop(queue);
-        if first {
+        self.order(Order::Announce(announcement));
+    }
+
+    /// Forgets an interface. Returns at once; its socket is closed right after, which the kernel lets wait some
+    /// milliseconds for a grace period.
+    pub fn cancel(&self, ifindex: u32, netns: &NetnsId) {
+        if self.shared.open.load(Ordering::Acquire) > 0 {
+            self.order(Order::Cancel(ifindex, netns.clone()));
+        }
+    }
+
+    fn order(&self, order: Order) {
+        // It fails only when the thread has ended, which has said so itself.
+        if self.orders.send(order).is_ok() {
             self.shared.ring();
         }
-    }
-
-    /// Forgets an interface: when this returns, no socket of its namespace is open here on its account.
-    pub fn cancel(&self, ifindex: u32, netns: &NetnsId) {
-        let meant = |what: &Announcement| what.ifindex == ifindex && what.netns_id.same(netns);
-        let mut probes = locked(&self.shared.probes);
-        locked(&self.shared.queue).retain(|what| !meant(what));
-        probes.by_token.retain(|_, probe| !meant(&probe.what));
     }
 
     /// How many announcements were dropped because the queue was full.
@@ -186,13 +256,13 @@ impl Shared {
         let _ = self.bell.write(1);
     }
 
-    fn serve(&self, on_conflict: &OnConflict) {
-        if let Err(error) = set_thread_nice(NICE) {
+    fn serve(&self, orders: &Receiver<Order>, mut probes: Probes, on_conflict: &OnConflict) {
+        if let Err(error) = give_way() {
             tracing::debug!(%error, "the announcer keeps its priority");
         }
         let mut events = [EpollEvent::empty(); 64];
         while !self.stop.load(Ordering::Acquire) {
-            let heard = match self.epoll.wait(&mut events, self.timeout()) {
+            let heard = match self.epoll.wait(&mut events, probes.timeout()) {
                 Ok(count) => count,
                 Err(Errno::EINTR) => 0,
                 Err(error) => {
@@ -203,74 +273,77 @@ impl Shared {
             for event in &events[..heard] {
                 match event.data() {
                     BELL => drop(self.bell.read()),
-                    token => self.listen(token, on_conflict),
+                    token => self.listen(&mut probes, token, on_conflict),
                 }
             }
-            while self.begin_next() {}
-            self.advance();
+            while let Ok(order) = orders.try_recv() {
+                match order {
+                    Order::Announce(what) => self.begin_one(what, &mut probes),
+                    Order::Cancel(ifindex, netns) => {
+                        let meant = |probe: &mut Probe| {
+                            probe.what.ifindex == ifindex && probe.what.netns_id.same(&netns)
+                        };
+                        self.closed(probes.close_where(&self.epoll, meant));
+                    }
+                }
+            }
+            self.expire(&mut probes);
         }
     }
 
-    fn timeout(&self) -> EpollTimeout {
-        let next = locked(&self.probes).by_token.values().filter_map(Probe::next).min();
-        let Some(at) = next else { return EpollTimeout::NONE };
-        let wait = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
-        EpollTimeout::try_from(wait).unwrap_or(EpollTimeout::ZERO)
+    fn closed(&self, count: usize) {
+        self.open.fetch_sub(count, Ordering::Release);
     }
 
-    /// Takes one announcement from the queue and sends its first packets. The lock is held from taking to keeping,
-    /// so that `cancel` finds it on one side or the other.
-    fn begin_next(&self) -> bool {
-        let mut probes = locked(&self.probes);
-        let Some(mut what) = locked(&self.queue).pop_front() else { return false };
+    /// Sends an announcement's packets and begins to listen.
+    fn begin_one(&self, mut what: Announcement, probes: &mut Probes) {
         what.probe &= probes.by_token.len() < LISTENING;
         let label = what.label.clone();
-        match self.begin(what, &mut probes) {
-            Ok(()) => {}
+        match self.begin(what, probes) {
+            Ok(true) => return,
+            Ok(false) => {}
             // The namespace ended before its announcement began: nobody is left to be announced.
             Err(AnnounceError::Netns(NetnsError::Missing { .. }) | AnnounceError::Replaced { .. }) => {}
             Err(error) => self.failure(&label, &error),
         }
-        true
+        self.closed(1);
     }
 
-    fn begin(&self, what: Announcement, probes: &mut Probes) -> Result<(), AnnounceError> {
-        let mut probe = Probe::open(&self.own, what)?;
-        if probe.advance(Instant::now())? {
-            probes.last_token += 1;
-            let event = EpollEvent::new(EpollFlags::EPOLLIN, probes.last_token);
-            self.epoll.add(probe.fd(), event).map_err(io::Error::from)?;
-            probes.by_token.insert(probes.last_token, probe);
+    /// True when it goes on.
+    fn begin(&self, what: Announcement, probes: &mut Probes) -> Result<bool, AnnounceError> {
+        let probe = Probe::open(&self.own, what)?;
+        let spoken = probe.speak();
+        if spoken.is_err() || !probe.what.probe {
+            probes.closers.close(probe.into_socket());
+            return Ok(spoken.map(|()| false)?);
         }
-        Ok(())
+        probes.last_token += 1;
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, probes.last_token);
+        self.epoll.add(probe.fd(), event).map_err(io::Error::from)?;
+        probes.by_token.insert(probes.last_token, probe);
+        Ok(true)
     }
 
-    fn listen(&self, token: u64, on_conflict: &OnConflict) {
-        let mut probes = locked(&self.probes);
+    fn listen(&self, probes: &mut Probes, token: u64, on_conflict: &OnConflict) {
         let Some(probe) = probes.by_token.get_mut(&token) else { return };
         match probe.listen() {
             Ok(None) => {}
-            Ok(Some(conflict)) => {
-                drop(probes);
-                on_conflict(conflict);
-            }
+            Ok(Some(conflict)) => on_conflict(conflict),
             // The link went down or away: there is nothing to listen to any more.
             Err(error) => {
-                let gone = probes.by_token.remove(&token);
-                tracing::debug!(%error, interface = gone.map(|probe| probe.what.label), "an announced link is gone");
+                tracing::debug!(%error, interface = probe.what.label, "an announced link is gone");
+                let gone = probe.what.clone();
+                self.closed(probes.close_where(&self.epoll, |probe| {
+                    probe.what.ifindex == gone.ifindex && probe.what.netns_id == gone.netns_id
+                }));
             }
         }
     }
 
-    fn advance(&self) {
+    /// Ends what has listened long enough.
+    fn expire(&self, probes: &mut Probes) {
         let now = Instant::now();
-        locked(&self.probes).by_token.retain(|_, probe| match probe.advance(now) {
-            Ok(goes_on) => goes_on,
-            Err(error) => {
-                self.failure(&probe.what.label, &AnnounceError::Socket(error));
-                false
-            }
-        });
+        self.closed(probes.close_where(&self.epoll, |probe| probe.until() <= now));
     }
 
     fn failure(&self, interface: &str, error: &AnnounceError) {

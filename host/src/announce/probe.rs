@@ -1,6 +1,7 @@
 //! One interface being announced: its packet socket, what is still to be sent on it, and what comes back.
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -8,51 +9,19 @@ use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
 
 use super::packet::{announcement, claim, probe};
-use super::{AnnounceError, Announcement, Conflict};
+use super::{AnnounceError, Announcement, Conflict, filter};
 use crate::real::{Entered, OwnNetns, cookie_of, open_netns};
 use crate::seam::NetnsId;
 
-/// When packets go out, counted from the first: a lost one is made up for once.
-const ROUNDS: [Duration; 2] = [Duration::ZERO, Duration::from_millis(100)];
-/// When the socket is closed, at the latest: it keeps the pod's namespace alive.
-const END: Duration = Duration::from_millis(250);
-
-/// ARP, or ICMPv6 neighbour advertisements; everything else stays in the kernel.
-const FILTER: [libc::sock_filter; 9] = [
-    load_half(12),
-    jump_if(0x0806, 5, 0),
-    jump_if(0x86dd, 0, 5),
-    load_byte(20),
-    jump_if(58, 0, 3),
-    load_byte(54),
-    jump_if(136, 0, 1),
-    accept(128),
-    accept(0),
-];
-
-const fn load_half(at: u32) -> libc::sock_filter {
-    libc::sock_filter { code: 0x28, jt: 0, jf: 0, k: at }
-}
-
-const fn load_byte(at: u32) -> libc::sock_filter {
-    libc::sock_filter { code: 0x30, jt: 0, jf: 0, k: at }
-}
-
-const fn jump_if(value: u32, jt: u8, jf: u8) -> libc::sock_filter {
-    libc::sock_filter { code: 0x15, jt, jf, k: value }
-}
-
-const fn accept(bytes: u32) -> libc::sock_filter {
-    libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: bytes }
-}
+/// How long is listened for somebody else: the socket keeps the pod's namespace alive.
+const LISTEN: Duration = Duration::from_millis(250);
 
 /// An announcement under way.
 #[derive(Debug)]
 pub(super) struct Probe {
     pub(super) what: Announcement,
     socket: OwnedFd,
-    began: Instant,
-    rounds: usize,
+    until: Instant,
     reported: bool,
 }
 
@@ -68,36 +37,26 @@ impl Probe {
         if !found.same(&what.netns_id) {
             return Err(AnnounceError::Replaced { netns: what.netns });
         }
-        filter_and_bind(socket.as_fd(), what.ifindex)?;
-        Ok(Probe { what, socket, began: Instant::now(), rounds: 0, reported: false })
+        filter_and_bind(socket.as_fd(), what.ifindex, &what.addresses)?;
+        Ok(Probe { what, socket, until: Instant::now() + LISTEN, reported: false })
+    }
+
+    /// Its socket, to be closed by somebody who can wait.
+    pub(super) fn into_socket(self) -> OwnedFd {
+        self.socket
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// When something is to be done next; `None` when it is over.
-    pub(super) fn next(&self) -> Option<Instant> {
-        if !self.what.probe && self.rounds > 0 {
-            return None;
-        }
-        let after = ROUNDS.get(self.rounds).copied().unwrap_or(END);
-        Some(self.began + after)
+    /// When it is over.
+    pub(super) fn until(&self) -> Instant {
+        self.until
     }
 
-    /// Sends what is due by `now`; false when it is over.
-    pub(super) fn advance(&mut self, now: Instant) -> io::Result<bool> {
-        while self.next().is_some_and(|at| at <= now) {
-            if self.rounds == ROUNDS.len() {
-                return Ok(false);
-            }
-            self.rounds += 1;
-            self.send_round()?;
-        }
-        Ok(self.next().is_some())
-    }
-
-    fn send_round(&self) -> io::Result<()> {
+    /// Asks and announces, once: every broadcast costs each pod on the same parent a packet.
+    pub(super) fn speak(&self) -> io::Result<()> {
         for address in &self.what.addresses {
             if self.what.probe {
                 self.transmit(&probe(self.what.mac, *address))?;
@@ -109,7 +68,7 @@ impl Probe {
 
     fn transmit(&self, frame: &[u8]) -> io::Result<()> {
         match send(self.socket.as_raw_fd(), frame, MsgFlags::MSG_DONTWAIT) {
-            // A full transmit queue drops it; the second round makes up for it.
+            // A full transmit queue drops it; the neighbours then learn of it by themselves.
             Ok(_) | Err(Errno::EAGAIN | Errno::ENOBUFS) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
@@ -144,10 +103,10 @@ fn packet_socket() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
-fn filter_and_bind(socket: BorrowedFd<'_>, ifindex: u32) -> io::Result<()> {
-    let mut filter = FILTER;
+fn filter_and_bind(socket: BorrowedFd<'_>, ifindex: u32, addresses: &[IpAddr]) -> io::Result<()> {
+    let mut filter = filter::claims_of(addresses);
     let program = libc::sock_fprog {
-        len: libc::c_ushort::try_from(FILTER.len()).unwrap_or(0),
+        len: libc::c_ushort::try_from(filter.len()).unwrap_or(0),
         filter: filter.as_mut_ptr(),
     };
     let length = libc::socklen_t::try_from(size_of::<libc::sock_fprog>()).unwrap_or(0);
@@ -157,9 +116,10 @@ fn filter_and_bind(socket: BorrowedFd<'_>, ifindex: u32) -> io::Result<()> {
         libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, pointer, length)
     };
     Errno::result(outcome)?;
+    let protocol = if addresses.iter().all(IpAddr::is_ipv4) { libc::ETH_P_ARP } else { libc::ETH_P_ALL };
     let address = libc::sockaddr_ll {
         sll_family: libc::sa_family_t::try_from(libc::AF_PACKET).unwrap_or(0),
-        sll_protocol: u16::try_from(libc::ETH_P_ALL).unwrap_or(0).to_be(),
+        sll_protocol: u16::try_from(protocol).unwrap_or(0).to_be(),
         sll_ifindex: i32::try_from(ifindex).unwrap_or(0),
         sll_hatype: 0,
         sll_pkttype: 0,

@@ -48,6 +48,9 @@ pub struct Exec<'call> {
     pub host_root: Option<PathBuf>,
     /// Directory of the cgroup that it is put into, out of the daemon's own memory limit.
     pub cgroup: Option<PathBuf>,
+    /// A file that it and all that it starts keep open: whoever has the file's lock thereby knows, even after this
+    /// process was killed, that it is still at work.
+    pub keeps_open: Option<&'call File>,
     /// Asked every 20 ms; true kills the program.
     pub cancelled: &'call dyn Fn() -> bool,
 }
@@ -181,6 +184,7 @@ impl Exec<'_> {
             mounts: mounts.as_ref().map(AsRawFd::as_raw_fd),
             network: home_of_this_thread(),
             cgroup: cgroup.map(|fds| (fds.procs.as_raw_fd(), fds.report.as_raw_fd())),
+            keeps_open: self.keeps_open.map(AsRawFd::as_raw_fd),
         };
         let mut command = Command::new(&self.program);
         command.args(&self.args).env_clear().envs(self.env.iter().map(|(key, value)| (key, value)));
@@ -252,6 +256,7 @@ struct Entry {
     mounts: Option<RawFd>,
     network: Option<RawFd>,
     cgroup: Option<(RawFd, RawFd)>,
+    keeps_open: Option<RawFd>,
 }
 
 impl Entry {
@@ -273,6 +278,10 @@ impl Entry {
         // SAFETY: takes numbers only. It marks whatever a library of ours may have opened without O_CLOEXEC;
         // before kernel 5.11 it fails and the standard library's own O_CLOEXEC has to do.
         unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+        if let Some(fd) = self.keeps_open {
+            // SAFETY: fcntl takes numbers only; the flag is that of the child's own descriptor.
+            Errno::result(unsafe { libc::fcntl(fd, libc::F_SETFD, 0) })?;
+        }
         Ok(())
     }
 }

@@ -1,0 +1,86 @@
+//! A full run directory: ADD is refused clean, DEL goes on, and so does a restart.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use serde_json::json;
+
+use super::rig::{Reply, Rig};
+
+/// A small tmpfs, unmounted when dropped.
+struct Small(PathBuf);
+
+impl Small {
+    fn mount(path: &Path) -> Small {
+        let none: Option<&str> = None;
+        mount(none, path, Some("tmpfs"), MsFlags::empty(), Some("size=2m")).unwrap();
+        Small(path.to_owned())
+    }
+
+    /// Takes every byte that is left.
+    fn fill(&self) {
+        let mut file = File::options().create(true).append(true).open(self.0.join("filler")).unwrap();
+        for size in [65_536, 4096, 1] {
+            while file.write_all(&vec![0; size]).is_ok() {}
+        }
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = umount2(&self.0, MntFlags::MNT_DETACH);
+    }
+}
+
+#[test]
+fn x05_with_a_full_run_directory_add_is_refused_clean_and_del_works_also_after_a_restart() {
+    let rig = Rig::new();
+    let run = Small::mount(&rig.path("run"));
+    let pod = rig.pod("pod");
+    let mut config = rig.macvlan("net");
+    // A record as large as this uses the journal's reserved space up soon.
+    config["comment"] = json!("x".repeat(60_000));
+    let calls: Vec<_> = (0..40)
+        .map(|n| {
+            let mut call = rig.call(&format!("c{n}"), &pod, &config);
+            call.ifname = format!("net{n}");
+            call
+        })
+        .collect();
+    let daemon = rig.start();
+    let before = rig.inventory(&[&pod]);
+    run.fill();
+    let mut added = 0;
+    let refused = loop {
+        let with = rig.inventory(&[&pod]);
+        match calls[added].add() {
+            Reply::Refused(error) => {
+                rig.is_as(&with, &[&pod], "the refused ADD");
+                break error;
+            }
+            reply => reply.succeeds(),
+        }
+        added += 1;
+    };
+    assert!(added >= 4, "only {added} ADDs went in");
+    assert_eq!(refused.code.number(), 11, "{refused:?}");
+    assert!(refused.to_string().contains("make space on that file system"), "{refused}");
+    calls[0].del().succeeds();
+    run.fill();
+    daemon.kill();
+    run.fill();
+    let daemon = rig.start();
+    run.fill();
+    assert_eq!(rig.attachments().len(), added - 1);
+    for call in &calls[1..added] {
+        call.del().succeeds();
+    }
+    rig.is_as(&before, &[&pod], "the DELs with the directory full");
+    fs::remove_file(run.0.join("filler")).unwrap();
+    calls[0].add().succeeds();
+    calls[0].del().succeeds();
+    rig.is_as(&before, &[&pod], "space again");
+    drop(daemon);
+}

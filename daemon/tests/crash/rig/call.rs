@@ -1,0 +1,182 @@
+//! A call as a runtime makes it: by the executable, or, where only the daemon matters, straight over its socket.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command as Program, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use fairlead_cni::CniError;
+use fairlead_cni::wire::{Command, Request, WIRE};
+use serde_json::{Value, json};
+
+use super::{PATIENCE, Pod, Rig, executable};
+
+/// What became of a call.
+#[derive(Debug, Clone)]
+pub(crate) enum Reply {
+    /// Success, with what was printed.
+    Done(String),
+    /// An error object.
+    Refused(CniError),
+    /// No answer: nobody listened, or who did died.
+    Lost,
+}
+
+impl Reply {
+    /// A success with a result.
+    pub(crate) fn result(&self) -> Value {
+        match self {
+            Reply::Done(text) => serde_json::from_str(text).unwrap(),
+            other => panic!("no success: {other:?}"),
+        }
+    }
+
+    /// A success.
+    pub(crate) fn succeeds(&self) {
+        assert!(matches!(self, Reply::Done(_)), "no success: {self:?}");
+    }
+}
+
+/// One interface of one container.
+pub(crate) struct Call<'r> {
+    pub(crate) rig: &'r Rig,
+    pub(crate) container: String,
+    pub(crate) ifname: String,
+    pub(crate) config: String,
+    netns: PathBuf,
+    inode: Option<fairlead_cni::wire::Inode>,
+}
+
+impl Rig {
+    /// Calls for `eth0` of a container.
+    pub(crate) fn call(&self, container: &str, pod: &Pod, config: &Value) -> Call<'_> {
+        Call {
+            rig: self,
+            container: container.to_owned(),
+            ifname: "eth0".to_owned(),
+            config: config.to_string(),
+            netns: pod.path().to_owned(),
+            inode: Some(pod.inode()),
+        }
+    }
+}
+
+impl Call<'_> {
+    fn request(&self, command: Command) -> Request {
+        Request {
+            wire: WIRE,
+            command,
+            container_id: self.container.clone(),
+            netns: self.netns.display().to_string(),
+            netns_inode: self.inode,
+            own_netns: None,
+            ifname: self.ifname.clone(),
+            args: "IgnoreUnknown=1".to_owned(),
+            path: self.rig.path("bin").display().to_string(),
+            env: vec![("PATH".to_owned(), "/usr/sbin:/usr/bin:/sbin:/bin".to_owned())],
+            config: self.config.clone(),
+            deadline_ms: 30_000,
+            spooled: None,
+        }
+    }
+
+    pub(crate) fn add(&self) -> Reply {
+        post(&self.rig.socket(), &self.request(Command::Add))
+    }
+
+    pub(crate) fn del(&self) -> Reply {
+        post(&self.rig.socket(), &self.request(Command::Del))
+    }
+
+    /// As a runtime insists: again and again while nobody answers, or the answer is to try again.
+    pub(crate) fn insist(&self, command: Command) -> Reply {
+        let limit = Instant::now() + 2 * PATIENCE;
+        loop {
+            match post(&self.rig.socket(), &self.request(command)) {
+                Reply::Refused(error) if error.code.number() == 11 && Instant::now() < limit => {}
+                Reply::Lost if Instant::now() < limit => {}
+                reply => return reply,
+            }
+            sleep(Duration::from_millis(3));
+        }
+    }
+
+    /// Starts the executable.
+    pub(crate) fn execute(&self, command: Command) -> Running {
+        let mut program = Program::new(executable());
+        program.env_clear().envs([
+            ("CNI_COMMAND", command.name()),
+            ("CNI_CONTAINERID", self.container.as_str()),
+            ("CNI_IFNAME", self.ifname.as_str()),
+            ("CNI_ARGS", "IgnoreUnknown=1"),
+            ("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"),
+            ("FAIRLEAD_TIMEOUT", "20"),
+        ]);
+        program.env("CNI_NETNS", &self.netns).env("CNI_PATH", self.rig.path("bin"));
+        program.env("FAIRLEAD_SOCKET", self.rig.socket());
+        program.env("FAIRLEAD_STATE_DIR", self.rig.path("state"));
+        program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = self.rig.spawn(&mut program);
+        child.stdin.take().unwrap().write_all(self.config.as_bytes()).unwrap();
+        Running(child)
+    }
+}
+
+/// A run of the executable; killed when dropped.
+pub(crate) struct Running(Child);
+
+impl Running {
+    pub(crate) fn is_at_work(&mut self) -> bool {
+        self.0.try_wait().unwrap().is_none()
+    }
+
+    pub(crate) fn end(mut self) -> Reply {
+        let mut text = String::new();
+        self.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+        match self.0.wait().unwrap().success() {
+            true => Reply::Done(text),
+            false => CniError::from_json(&text).map_or(Reply::Lost, Reply::Refused),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The answer to a GET, head and body.
+pub(super) fn get(socket: &Path, path: &str) -> Option<String> {
+    exchange(socket, &format!("GET {path} HTTP/1.1\r\nHost: f\r\nConnection: close\r\n\r\n"))
+}
+
+fn exchange(socket: &Path, request: &str) -> Option<String> {
+    let mut stream = UnixStream::connect(socket).ok()?;
+    stream.set_read_timeout(Some(2 * PATIENCE)).unwrap();
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    Some(answer)
+}
+
+fn post(socket: &Path, request: &Request) -> Reply {
+    let body = serde_json::to_string(request).unwrap();
+    let path = request.command.path();
+    let head =
+        format!("POST {path} HTTP/1.1\r\nHost: f\r\nConnection: close\r\nContent-Type: application/json");
+    let answer = exchange(socket, &format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len()));
+    match answer.as_deref().and_then(|answer| answer.split_once("\r\n\r\n")) {
+        None => Reply::Lost,
+        Some((head, body)) if head.starts_with("HTTP/1.1 200") => Reply::Done(body.to_owned()),
+        Some((_, body)) => Reply::Refused(CniError::from_json(body).unwrap_or_else(|| panic!("{answer:?}"))),
+    }
+}
+
+/// What stands in a row of the operator's table, for comparing.
+pub(crate) fn stored(rows: &[Value]) -> Vec<Value> {
+    rows.iter().map(|r| json!([r["container"], r["phase"]])).collect()
+}

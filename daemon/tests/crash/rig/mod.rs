@@ -1,0 +1,195 @@
+//! A node of its own for one test: a network namespace with a master `eth0`, directories, a daemon that can be killed
+//! at a step. Everything is removed when the test ends, however it ends.
+
+mod call;
+mod chance;
+mod inventory;
+mod pod;
+
+use std::fs::{self, File};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use fairlead_host::scratch::ScratchNetns;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+pub(crate) use call::{Call, Reply, stored};
+pub(crate) use chance::Chance;
+pub(crate) use inventory::Inventory;
+pub(crate) use pod::Pod;
+
+/// Nothing here takes longer.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The node.
+pub(crate) struct Rig {
+    node: ScratchNetns,
+    dir: TempDir,
+}
+
+impl Rig {
+    /// A node with `eth0`, up, on a wire with nobody else.
+    pub(crate) fn new() -> Rig {
+        let dir = TempDir::new().unwrap();
+        for name in ["run", "state", "data", "net.d", "bin", "pods"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        // DELs are finished soon after their answer, so that little is waited for.
+        fs::write(dir.path().join("config.yaml"), "reapAfter: 30ms\n").unwrap();
+        let rig = Rig { node: ScratchNetns::new(dir.path(), "node").unwrap(), dir };
+        rig.ip("link add eth0 type veth peer name wire0");
+        rig.ip("link set wire0 up");
+        rig.ip("link set eth0 up");
+        rig
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.path("run/fairlead.sock")
+    }
+
+    /// `ip` in the node.
+    pub(crate) fn ip(&self, words: &str) {
+        pod::ip(&self.node, words);
+    }
+
+    /// Starts a program in the node's namespace.
+    pub(crate) fn spawn(&self, command: &mut Command) -> Child {
+        self.node.inside(|| command.spawn().unwrap()).unwrap()
+    }
+
+    /// A daemon that is not waited for.
+    pub(crate) fn launch(&self, failpoint: Option<&str>) -> Daemon {
+        let log = File::options().create(true).append(true).open(self.path("log")).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fairleadd"));
+        command.arg("run");
+        for (flag, name) in [("--run-dir", "run"), ("--state-dir", "state"), ("--config", "config.yaml")] {
+            command.arg(flag).arg(self.path(name));
+        }
+        command.env("CNI_CONF_DIR", self.path("net.d")).env("CNI_PLUGIN_DIR", self.path("bin"));
+        command.env_remove("FAIRLEAD_FAILPOINT");
+        command.envs(failpoint.map(|step| ("FAIRLEAD_FAILPOINT", step)));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        Daemon(self.spawn(&mut command))
+    }
+
+    /// A daemon that has put in order what an earlier one left.
+    pub(crate) fn start(&self) -> Daemon {
+        self.ready(self.launch(None))
+    }
+
+    /// The same; it will die at a step, `<step>[:n]`.
+    pub(crate) fn start_dying_at(&self, step: &str) -> Daemon {
+        self.ready(self.launch(Some(step)))
+    }
+
+    fn ready(&self, mut daemon: Daemon) -> Daemon {
+        until("the daemon is ready", || {
+            let ended = daemon.0.try_wait().unwrap();
+            assert_eq!(ended, None, "the daemon ended by itself");
+            call::get(&self.socket(), "/readyz").is_some_and(|answer| answer.starts_with("HTTP/1.1 200"))
+        });
+        daemon
+    }
+
+    /// What `fairleadd attachments -o json` prints.
+    pub(crate) fn attachments(&self) -> Vec<Value> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fairleadd"));
+        command.args(["attachments", "--output", "json", "--run-dir"]).arg(self.path("run"));
+        let out = command.output().unwrap();
+        assert!(out.status.success(), "{out:?}");
+        let rows: Value = serde_json::from_slice(&out.stdout).unwrap();
+        rows.as_array().unwrap().clone()
+    }
+
+    /// The end of what the daemons have logged.
+    pub(crate) fn log(&self) -> String {
+        let log = fs::read_to_string(self.path("log")).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(60)..].join("\n")
+    }
+
+    /// macvlan on `eth0` with an address of each family from host-local; each name has subnets of its own.
+    pub(crate) fn macvlan(&self, name: &str) -> Value {
+        let n = 70 + name.len();
+        json!({
+            "cniVersion": "1.0.0", "name": name, "type": "macvlan", "master": "eth0", "mode": "bridge",
+            "ipam": {
+                "type": "host-local", "dataDir": self.path("data"),
+                "ranges": [[{ "subnet": format!("10.{n}.0.0/22") }], [{ "subnet": format!("fd00:{n}::/64") }]],
+                "routes": [{ "dst": "0.0.0.0/0" }],
+            },
+        })
+    }
+
+    /// macvlan on `eth0` without addresses.
+    pub(crate) fn layer2(&self) -> Value {
+        json!({ "cniVersion": "1.0.0", "name": "wire", "type": "macvlan", "master": "eth0", "ipam": {} })
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("-- the daemons' log\n{}", self.log());
+        }
+    }
+}
+
+/// A daemon; killed when dropped.
+pub(crate) struct Daemon(Child);
+
+impl Daemon {
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// SIGKILL.
+    pub(crate) fn kill(mut self) {
+        assert!(self.0.try_wait().unwrap().is_none(), "the daemon ended by itself");
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+
+    /// Waits for it to die at its failpoint.
+    pub(crate) fn dies(mut self) {
+        until("the daemon dies at its failpoint", || self.0.try_wait().unwrap().is_some());
+        assert_eq!(self.0.wait().unwrap().signal(), Some(9));
+    }
+
+    /// Its exit status, once it has ended.
+    pub(crate) fn ended(&mut self) -> Option<Option<i32>> {
+        self.0.try_wait().unwrap().map(|status| status.code())
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Waits until something holds.
+pub(crate) fn until(what: &str, mut is: impl FnMut() -> bool) {
+    let limit = Instant::now() + PATIENCE;
+    while !is() {
+        assert!(Instant::now() < limit, "it never came that {what}");
+        sleep(Duration::from_millis(5));
+    }
+}
+
+/// The built executable.
+pub(crate) fn executable() -> PathBuf {
+    let beside = Path::new(env!("CARGO_BIN_EXE_fairleadd")).with_file_name("fairlead");
+    let path = std::env::var_os("FAIRLEAD_SHIM").map_or(beside, PathBuf::from);
+    assert!(path.exists(), "{} is missing; make it with: cargo build -p fairlead", path.display());
+    path
+}

@@ -1,0 +1,96 @@
+//! A pod's namespace, and what `ip` sees in one.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::Command;
+
+use fairlead_cni::wire::Inode;
+use fairlead_host::scratch::ScratchNetns;
+use serde_json::Value;
+
+use super::Rig;
+
+/// The namespace.
+pub(crate) struct Pod {
+    netns: ScratchNetns,
+}
+
+impl Rig {
+    /// A new namespace.
+    pub(crate) fn pod(&self, name: &str) -> Pod {
+        Pod { netns: ScratchNetns::new(&self.path("pods"), name).unwrap() }
+    }
+
+    /// What the node has: a line for each interface.
+    pub(crate) fn links(&self) -> Vec<String> {
+        links(&self.node)
+    }
+}
+
+impl Pod {
+    pub(crate) fn path(&self) -> &Path {
+        self.netns.path()
+    }
+
+    pub(crate) fn inode(&self) -> Inode {
+        let meta = std::fs::metadata(self.path()).unwrap();
+        Inode { dev: meta.dev(), ino: meta.ino() }
+    }
+
+    /// `ip` in the namespace.
+    pub(crate) fn ip(&self, words: &str) {
+        ip(&self.netns, words);
+    }
+
+    /// What it has: a line for each interface.
+    pub(crate) fn links(&self) -> Vec<String> {
+        links(&self.netns)
+    }
+
+    /// Checks that the interface is there just as the answer says: name, MAC address and addresses.
+    pub(crate) fn has_what_was_answered(&self, ifname: &str, result: &Value) {
+        let link = interfaces(&self.netns).into_iter().find(|l| l["ifname"] == ifname);
+        let link = link.unwrap_or_else(|| panic!("no {ifname}: {result}"));
+        assert_eq!(link["address"], result["interfaces"][0]["mac"], "{link}");
+        let ips = result["ips"].as_array().cloned().unwrap_or_default();
+        let told: Vec<String> = ips.iter().map(|ip| ip["address"].as_str().unwrap().to_owned()).collect();
+        assert_eq!(global_addresses(&link), told, "{link}");
+    }
+}
+
+/// `ip` with these words.
+pub(super) fn ip(netns: &ScratchNetns, words: &str) -> Vec<u8> {
+    let out = netns.inside(|| Command::new("ip").args(words.split(' ')).output().unwrap()).unwrap();
+    assert!(out.status.success(), "ip {words}: {}", String::from_utf8_lossy(&out.stderr));
+    out.stdout
+}
+
+fn interfaces(netns: &ScratchNetns) -> Vec<Value> {
+    serde_json::from_slice(&ip(netns, "-j -d address show")).unwrap()
+}
+
+fn global_addresses(link: &Value) -> Vec<String> {
+    let all = link["addr_info"].as_array().unwrap();
+    let global = all.iter().filter(|a| a["scope"] == "global");
+    global.map(|a| format!("{}/{}", a["local"].as_str().unwrap(), a["prefixlen"])).collect()
+}
+
+fn links(netns: &ScratchNetns) -> Vec<String> {
+    let line = |l: &Value| {
+        let up = l["flags"].as_array().unwrap().iter().any(|f| f == "UP");
+        let text = |key: &str| l[key].as_str().unwrap_or("-").to_owned();
+        let kind = l["linkinfo"]["info_kind"].as_str().unwrap_or("-");
+        let fields = [&text("ifname"), kind, &text("address"), &l["mtu"].to_string(), &text("ifalias")];
+        format!("{} up={up} {:?}", fields.join(" "), global_addresses(l))
+    };
+    let mut lines: Vec<String> = interfaces(netns).iter().map(line).collect();
+    lines.sort();
+    lines
+}
+
+impl Pod {
+    /// The index of its interface, whatever that is called now.
+    pub(crate) fn index(&self) -> Option<u64> {
+        interfaces(&self.netns).into_iter().find(|l| l["ifname"] != "lo")?["ifindex"].as_u64()
+    }
+}

@@ -1,0 +1,172 @@
+//! SIGKILL at every recorded step of ADD and DEL, for every shape that a network can have. Before the commit the
+//! restart leaves nothing; after it the interface stays and the same call gets the stored answer; a DEL that was begun
+//! is finished by the restart.
+
+use fairlead_daemon::engine::failpoint::STEPS;
+use serde_json::Value;
+
+use super::plugins::Ledger;
+use super::rig::{Inventory, Pod, Reply, Rig, stored};
+
+/// One kind of network on a node of its own.
+struct Kind {
+    rig: Rig,
+    pod: Pod,
+    config: Value,
+    /// Where an ADD can die before its commit, and where after it.
+    add: (&'static [&'static str], &'static str),
+    del: &'static [&'static str],
+}
+
+const ADD: [&str; 4] = ["add.begun", "add.allocated", "add.linked", "add.configured"];
+const DEL_THAT_WAITS: [&str; 4] = ["del.removing", "del.unlinked", "del.released", "del.removed"];
+
+impl Kind {
+    fn new(config: impl Fn(&Rig) -> Value) -> Kind {
+        let rig = Rig::new();
+        let (pod, config) = (rig.pod("pod"), config(&rig));
+        Kind { rig, pod, config, add: (&ADD, "add.committed"), del: &DEL_THAT_WAITS }
+    }
+
+    fn add(&self) -> Reply {
+        self.rig.call("c1", &self.pod, &self.config).add()
+    }
+
+    fn del(&self) -> Reply {
+        self.rig.call("c1", &self.pod, &self.config).del()
+    }
+
+    fn inventory(&self) -> Inventory {
+        self.rig.inventory(&[&self.pod])
+    }
+
+    fn is_as(&self, before: &Inventory, after: &str) {
+        self.rig.is_as(before, &[&self.pod], after);
+    }
+
+    /// Everything that there was before the first call.
+    fn before(&self) -> Inventory {
+        let _daemon = self.rig.start();
+        self.inventory()
+    }
+
+    fn die_everywhere(&self) {
+        let before = self.before();
+        for step in self.add.0 {
+            self.die_in_add(step, &before);
+        }
+        self.die_between_commit_and_answer(&before);
+        for step in self.del {
+            self.die_in_del(step, &before);
+        }
+    }
+
+    fn die_in_add(&self, step: &str, before: &Inventory) {
+        let daemon = self.rig.start_dying_at(step);
+        assert!(matches!(self.add(), Reply::Lost), "{step}");
+        daemon.dies();
+        let _daemon = self.rig.start();
+        self.is_as(before, step);
+        let result = self.add().result();
+        self.pod.has_what_was_answered("eth0", &result);
+        self.del().succeeds();
+        self.is_as(before, &format!("{step}, ADD again, DEL"));
+    }
+
+    fn die_between_commit_and_answer(&self, before: &Inventory) {
+        let step = self.add.1;
+        let daemon = self.rig.start_dying_at(step);
+        assert!(matches!(self.add(), Reply::Lost), "{step}");
+        daemon.dies();
+        let links = self.pod.links();
+        assert_ne!(self.pod_links(before), links, "{step}: there is no interface");
+        let _daemon = self.rig.start();
+        assert_eq!(self.pod.links(), links, "{step}: a restart changed what was committed");
+        assert!(stored(&self.rig.attachments()).iter().all(|row| row[1] == "attached"));
+        let result = self.add().result();
+        assert_eq!(self.pod.links(), links, "{step}: the stored answer made something");
+        self.pod.has_what_was_answered("eth0", &result);
+        self.answered_once_only();
+        self.del().succeeds();
+        self.is_as(before, &format!("{step}, DEL"));
+    }
+
+    /// The stored answer was delivered now: a further ADD is an error, as the specification says.
+    fn answered_once_only(&self) {
+        super::rig::until("the delivery is on record", || match self.add() {
+            Reply::Refused(error) => error.msg.contains("already has interface"),
+            _ => false,
+        });
+    }
+
+    fn pod_links(&self, before: &Inventory) -> Vec<String> {
+        before.links_of(&self.pod)
+    }
+
+    fn die_in_del(&self, step: &str, before: &Inventory) {
+        let daemon = self.rig.start_dying_at(step);
+        self.pod.has_what_was_answered("eth0", &self.add().result());
+        // It may die before its answer or, where the interface is silent, after it.
+        let reply = self.del();
+        assert!(!matches!(reply, Reply::Refused(_)), "{step}: {reply:?}");
+        daemon.dies();
+        let _daemon = self.rig.start();
+        self.is_as(before, step);
+        self.del().succeeds();
+        self.pod.has_what_was_answered("eth0", &self.add().result());
+        self.del().succeeds();
+        self.is_as(before, &format!("{step}, ADD and DEL again"));
+    }
+}
+
+#[test]
+fn k14_x05_macvlan_with_host_local_survives_a_kill_at_every_step() {
+    let mut kind = Kind::new(|rig| rig.macvlan("net"));
+    kind.del = &["del.removing", "del.silent", "del.silenced", "del.unlinked", "del.released", "del.removed"];
+    let all: Vec<&str> =
+        kind.add.0.iter().copied().chain([kind.add.1]).chain(kind.del.iter().copied()).collect();
+    assert_eq!(all, STEPS, "a step has no test");
+    kind.die_everywhere();
+}
+
+#[test]
+fn k14_x05_macvlan_of_layer_2_survives_a_kill_at_every_step() {
+    Kind::new(Rig::layer2).die_everywhere();
+}
+
+#[test]
+fn k14_x05_a_lent_device_survives_a_kill_at_every_step_and_comes_home_as_it_was() {
+    let kind = Kind::new(|rig| {
+        rig.ip("link add dev0 mtu 1400 type veth peer name dev0-peer");
+        rig.ip("link set dev0 alias mine");
+        rig.ip("link set dev0 up");
+        rig.ip("link set dev0-peer up");
+        let mut config = rig.macvlan("lent");
+        config["type"] = "host-device".into();
+        config["device"] = "dev0".into();
+        config
+    });
+    kind.die_everywhere();
+}
+
+#[test]
+fn k14_x05_a_cluster_network_with_an_executed_plugin_survives_a_kill_at_every_step() {
+    let mut kind = Kind::new(|rig| rig.cluster_network());
+    // The first passage of a step is the list's own, the second that of the macvlan in it, or the other way round.
+    kind.add.0 =
+        &["add.begun:1", "add.begun:2", "add.allocated", "add.linked", "add.configured", "add.committed:1"];
+    kind.add.1 = "add.committed:2";
+    kind.del = &[
+        "del.removing:1",
+        "del.removing:2",
+        "del.silent",
+        "del.silenced",
+        "del.unlinked:1",
+        "del.unlinked:2",
+        "del.released:1",
+        "del.released:2",
+        "del.removed:1",
+        "del.removed:2",
+    ];
+    kind.die_everywhere();
+}
