@@ -8,6 +8,7 @@
 //! `args.cni`, `capabilities`, pod annotations) keep theirs. [`Fields`] reads such a tree, or one that was not
 //! parsed here, and its errors name the key, the value and what was expected. Nesting deeper than 127 is refused.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::net::IpAddr;
 
@@ -21,6 +22,57 @@ use crate::names::shown;
 
 /// Reads a text. Code 6 with line and column.
 pub fn parse(text: &str) -> Result<Value, CniError> {
+    read(text).or_else(|error| match gos_reading(text) {
+        Cow::Owned(text) => read(&text),
+        Cow::Borrowed(_) => Err(error),
+    })
+}
+
+/// What Go takes and serde_json refuses: half of a surrogate pair, which Go reads as U+FFFD, and a number beyond every
+/// range, which it steps over where nobody asks for it (and which is no integer where somebody does).
+fn gos_reading(text: &str) -> Cow<'_, str> {
+    let mut out = Cow::Borrowed(text);
+    let mut at = 0;
+    let mut in_string = false;
+    while let Some(byte) = out.as_bytes().get(at).copied() {
+        match byte {
+            b'"' => in_string = !in_string,
+            b'\\' if in_string => {
+                let half = |from: usize, low: bool| surrogate(out.as_bytes().get(from..from + 6), low);
+                if half(at, false) && half(at + 6, true) {
+                    at += 11;
+                } else if half(at, false) || half(at, true) {
+                    out.to_mut().replace_range(at + 2..at + 6, "fffd");
+                    at += 5;
+                } else {
+                    at += 1;
+                }
+            }
+            b'-' | b'0'..=b'9' if !in_string => {
+                let number = |b: &u8| b.is_ascii_digit() || matches!(b, b'-' | b'+' | b'.' | b'e' | b'E');
+                let end = at + out.as_bytes()[at..].iter().take_while(|b| number(b)).count();
+                if out.get(at..end).and_then(|n| n.parse::<f64>().ok()).is_some_and(f64::is_infinite) {
+                    out.to_mut().replace_range(at..end, "1e308");
+                    at += 4;
+                } else {
+                    at = end - 1;
+                }
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    out
+}
+
+/// Whether this is `\uD8xx` to `\uDFxx`, the low or the high half of a pair.
+fn surrogate(escape: Option<&[u8]>, low: bool) -> bool {
+    let digits = escape.and_then(|e| e.strip_prefix(b"\\u")).and_then(|d| std::str::from_utf8(d).ok());
+    let unit = digits.and_then(|d| u16::from_str_radix(d, 16).ok()).unwrap_or(0);
+    if low { (0xdc00..=0xdfff).contains(&unit) } else { (0xd800..=0xdbff).contains(&unit) }
+}
+
+fn read(text: &str) -> Result<Value, CniError> {
     let mut json = serde_json::Deserializer::from_str(text);
     let value = Keys::Fold.deserialize(&mut json).map_err(|e| unreadable(&e))?;
     json.end().map_err(|e| unreadable(&e))?;
@@ -357,6 +409,19 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn what_go_takes_and_json_forbids_in_a_key_that_nobody_reads_is_taken() {
+        let text =
+            r#"{"note":"a\ud800b\udc00 \ud83d\ude00 \\ud800","n":[1e999,-1E+999,12],"name":"1e999 \"1e999"}"#;
+        let read = parse(text).unwrap();
+        assert_eq!(read["note"], "a\u{fffd}b\u{fffd} \u{1f600} \\ud800");
+        assert_eq!(read["n"][2], 12);
+        assert_eq!(read["name"], "1e999 \"1e999");
+        for bad in [r#"{"a":"\ud8"}"#, r#"{"a":1e}"#, r#"{"a":"\"#, "-", "\"\\"] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn the_last_duplicate_in_the_text_wins_whatever_its_case() {

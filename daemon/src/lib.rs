@@ -4,26 +4,26 @@
 
 #![forbid(unsafe_code)]
 
-pub mod call;
 pub mod admission;
-pub mod health;
-pub mod metrics;
-pub mod server;
+pub mod call;
+pub mod cli;
+pub mod conflist;
+pub mod daemon;
+pub mod delegate;
+pub mod doctor;
+pub mod engine;
 mod glance;
+pub mod health;
+pub mod install;
+pub mod ipam;
+pub mod lifecycle;
+mod logging;
+pub mod metrics;
+pub mod netconf;
+pub mod networks;
+mod rooted;
+pub mod server;
 pub mod settings;
 pub mod spool;
-pub mod watch;
-pub mod ipam;
-pub mod delegate;
-pub mod conflist;
-mod rooted;
-pub mod netconf;
-pub mod lifecycle;
-pub mod engine;
-pub mod networks;
 pub mod store;
-pub mod daemon;
-mod logging;
-pub mod install;
-pub mod cli;
-pub mod doctor;
+pub mod watch;

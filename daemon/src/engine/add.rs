@@ -41,7 +41,9 @@ impl Engine {
         failpoint::pass("add.begun");
         let kept = self.records.keep(&attachment);
         let done = kept.and_then(|()| self.apply(job, &network, &plan, &attachment, pod.as_mut()));
-        let committed = done.and_then(|(result, made)| self.commit(job, &attachment, &result).map(|answer| (answer, result, made)));
+        let committed = done.and_then(|(result, made)| {
+            self.commit(job, &attachment, &result).map(|answer| (answer, result, made))
+        });
         match committed {
             Ok((answer, result, made)) => {
                 drop(pod);
@@ -74,7 +76,9 @@ impl Engine {
 
     /// A second ADD: the stored answer if the first one's may not have arrived and this is the same call.
     pub(super) fn repeat(&self, job: &Job, before: &Attachment, pod: &dyn Net) -> Result<String, CniError> {
-        let same = before.netns.id.same(pod.id()) && before.config == job.conf.raw && before.phase == Phase::Attached;
+        let same = before.netns.id.same(pod.id())
+            && before.config == job.conf.raw
+            && before.phase == Phase::Attached;
         match &before.answer {
             Some(answer) if same && !before.answered => Ok(answer.clone()),
             _ => Err(CniError::new(
@@ -89,7 +93,12 @@ impl Engine {
     }
 
     /// Looks at the host and makes the plan and the record of it.
-    fn intend(&self, job: &mut Job, network: &Network, pod: &mut dyn Net) -> Result<(LinkPlan, Attachment), CniError> {
+    fn intend(
+        &self,
+        job: &mut Job,
+        network: &Network,
+        pod: &mut dyn Net,
+    ) -> Result<(LinkPlan, Attachment), CniError> {
         let told = |e| errors::kernel(&job.key.network, "looking at the pod's namespace", &e);
         let nsid = pod.nsid().map_err(told)?;
         let parent = self.stands_on(network, pod)?;
@@ -102,7 +111,9 @@ impl Engine {
         };
         let plan = if self.is_in_user_space(network) { None } else { Some(network.plan(&facts)?) };
         let record = match &plan {
-            Some(LinkPlan::Make(new, mac)) => LinkRecord::Made { index: facts.index, kind: new.kind.clone(), mac: *mac },
+            Some(LinkPlan::Make(new, mac)) => {
+                LinkRecord::Made { index: facts.index, kind: new.kind.clone(), mac: *mac }
+            }
             Some(LinkPlan::Lend(lent)) => {
                 if pod.link_by_name(facts.ifname).map_err(told)?.is_some() {
                     return Err(name_taken(job));
@@ -133,7 +144,11 @@ impl Engine {
         Ok((plan.unwrap_or(LinkPlan::Loopback), attachment))
     }
 
-    fn stands_on(&self, network: &Network, pod: &mut dyn Net) -> Result<Option<fairlead_host::Link>, CniError> {
+    fn stands_on(
+        &self,
+        network: &Network,
+        pod: &mut dyn Net,
+    ) -> Result<Option<fairlead_host::Link>, CniError> {
         if let Some(device) = network.device() {
             if self.is_in_user_space(network) {
                 return Ok(None);
@@ -148,8 +163,14 @@ impl Engine {
         match (network.addressing(), job.conf.ipam_type.as_deref()) {
             (Addressing::Never, _) => Ok(IpamRecord::None),
             (Addressing::Required, None) if !(chained && matches!(network, Network::Ipvlan(_))) => {
-                Err(CniError::new(Code::InvalidConfig, format!("network {:?}: {} needs an \"ipam\" with a \"type\"", job.key.network, job.key.plugin))
-                    .with("host-local and static are built in; any other is executed from CNI_PATH"))
+                Err(CniError::new(
+                    Code::InvalidConfig,
+                    format!(
+                        "network {:?}: {} needs an \"ipam\" with a \"type\"",
+                        job.key.network, job.key.plugin
+                    ),
+                )
+                .with("host-local and static are built in; any other is executed from CNI_PATH"))
             }
             (_, kind) => self.ipam_of(&job.conf, kind),
         }
@@ -185,8 +206,9 @@ impl Engine {
         if attachment.link != LinkRecord::None {
             let notifies = network.notifies() && !result.ips.is_empty();
             let setup = interface::setup(&result, made.index, &job.key.ifname, notifies, self.policy().dad);
-            link::configure(pod, &setup, made.index)
-                .map_err(|e| errors::kernel(&job.key.network, &format!("setting up {:?}", job.key.ifname), &e))?;
+            link::configure(pod, &setup, made.index).map_err(|e| {
+                errors::kernel(&job.key.network, &format!("setting up {:?}", job.key.ifname), &e)
+            })?;
         }
         result.dns = job.conf.dns.clone();
         job.timing.end("configure");
@@ -194,12 +216,19 @@ impl Engine {
         Ok((result, made))
     }
 
-    fn link(&self, job: &Job, plan: &LinkPlan, attachment: &Attachment, pod: &mut dyn Net) -> Result<Made, CniError> {
+    fn link(
+        &self,
+        job: &Job,
+        plan: &LinkPlan,
+        attachment: &Attachment,
+        pod: &mut dyn Net,
+    ) -> Result<Made, CniError> {
         let told = |e| errors::kernel(&job.key.network, &format!("making {:?}", job.key.ifname), &e);
         match (plan, &attachment.link) {
             (LinkPlan::Make(new, mac), LinkRecord::Made { index, .. }) => {
                 let mut made = link::make(pod, new);
-                if made.as_ref().is_err_and(|e| e.errno() == Some(Errno::EADDRINUSE)) && self.hurry_mac(*mac) {
+                if made.as_ref().is_err_and(|e| e.errno() == Some(Errno::EADDRINUSE)) && self.hurry_mac(*mac)
+                {
                     made = link::make(pod, new);
                 }
                 match made {
@@ -219,9 +248,10 @@ impl Engine {
     /// `lo` has what the kernel gives it.
     fn loopback(&self, job: &Job, pod: &mut dyn Net) -> Result<(CniResult, Made), CniError> {
         let told = |e| errors::kernel(&job.key.network, "setting up \"lo\"", &e);
-        let lo = pod.link_by_name("lo").map_err(told)?.ok_or_else(|| {
-            CniError::new(Code::Internal, "the namespace has no interface \"lo\"")
-        })?;
+        let lo = pod
+            .link_by_name("lo")
+            .map_err(told)?
+            .ok_or_else(|| CniError::new(Code::Internal, "the namespace has no interface \"lo\""))?;
         let up = fairlead_host::SetLink { index: lo.index, up: Some(true), ..Default::default() };
         pod.batch(&[fairlead_host::Op::SetLink(up)]).map_err(told)?;
         let made = Made { index: 0, mac: None };
@@ -239,11 +269,21 @@ impl Engine {
             gateway: None,
             interface: Some(0),
         });
-        let lo = Interface { name: "lo".into(), mac: Mac([0; 6]).to_string(), sandbox: job.request.netns.clone(), ..Interface::default() };
+        let lo = Interface {
+            name: "lo".into(),
+            mac: Mac([0; 6]).to_string(),
+            sandbox: job.request.netns.clone(),
+            ..Interface::default()
+        };
         Ok((CniResult { interfaces: vec![lo], ips: ips.collect(), ..CniResult::default() }, made))
     }
 
-    pub(super) fn commit(&self, job: &mut Job, attachment: &Attachment, result: &CniResult) -> Result<String, CniError> {
+    pub(super) fn commit(
+        &self,
+        job: &mut Job,
+        attachment: &Attachment,
+        result: &CniResult,
+    ) -> Result<String, CniError> {
         let answer = result.to_json(job.conf.version)?;
         if job.gone.get() {
             return Err(CniError::new(Code::TryAgain, "the caller went away before the interface was ready"));
@@ -276,7 +316,10 @@ impl Engine {
 fn name_taken(job: &Job) -> CniError {
     CniError::new(
         Code::Internal,
-        format!("network {:?}: an interface {:?} is already in the pod's namespace", job.key.network, job.key.ifname),
+        format!(
+            "network {:?}: an interface {:?} is already in the pod's namespace",
+            job.key.network, job.key.ifname
+        ),
     )
     .with("DEL the attachment that has it, or give this one another name")
 }

@@ -4,10 +4,10 @@ use fairlead_cni::args::Args;
 use fairlead_cni::config::host_local::DEFAULT_DATA_DIR;
 use fairlead_cni::config::{HostLocal, NetConf, StaticIpam};
 use fairlead_cni::wire::Command;
-use fairlead_cni::{CniError, CniResult, CniVersion, Code};
+use fairlead_cni::{CniError, CniResult, Code};
 
-use super::job::Job;
 use super::Engine;
+use super::job::Job;
 use super::removal::Answer;
 use crate::ipam::{Lease, LeaseRequest, PendingRemovals, Place, static_ipam};
 use crate::store::{Attachment, IpamRecord, LinkRecord, Phase};
@@ -53,7 +53,9 @@ impl Engine {
         };
         if result.ips.is_empty() {
             let msg = format!("network {:?}: its IPAM gave no address", job.key.network);
-            return Err(CniError::new(Code::InvalidConfig, msg).with("an IPAM has to give at least one address"));
+            return Err(
+                CniError::new(Code::InvalidConfig, msg).with("an IPAM has to give at least one address")
+            );
         }
         Ok(result)
     }
@@ -104,8 +106,11 @@ impl Engine {
             None => Ok(()),
             Some("host-local") => HostLocal::parse(&job.conf, &job.args).map(drop),
             Some("static") => StaticIpam::parse(&job.conf, &job.args).map(drop),
-            Some(plugin) if job.conf.version >= CniVersion::V1_1_0 => self.delegate(job, plugin, Command::Status).map(drop),
-            Some(_) => Ok(()),
+            // Whatever its reason is: without addresses no ADD can succeed.
+            Some(plugin) => self
+                .delegate(job, plugin, Command::Status)
+                .map(drop)
+                .map_err(|e| CniError { code: Code::NotAvailable, ..e }),
         }
     }
 
@@ -134,7 +139,9 @@ impl Engine {
                 details: e.details,
             })?;
         }
-        self.hurry(|a| a.key.container == key.container && a.key.network == key.network && a.key.ifname == key.ifname);
+        self.hurry(|a| {
+            a.key.container == key.container && a.key.network == key.network && a.key.ifname == key.ifname
+        });
         Ok(())
     }
 
@@ -147,7 +154,8 @@ impl Engine {
 impl PendingRemovals for Engine {
     fn hurry(&self, place: &Place) -> bool {
         self.hurry(|a| {
-            a.key.network == place.network && matches!(&a.ipam, IpamRecord::HostLocal { data_dir } if *data_dir == place.data_dir)
+            a.key.network == place.network
+                && matches!(&a.ipam, IpamRecord::HostLocal { data_dir } if *data_dir == place.data_dir)
         })
     }
 }

@@ -12,7 +12,10 @@ use crate::networks::{Network, interface};
 impl Engine {
     pub(super) fn check(&self, job: &mut Job) -> Result<(), CniError> {
         if job.conf.version < CniVersion::V0_4_0 {
-            return Err(CniError::new(Code::IncompatibleVersion, format!("CHECK came with 0.4.0; the network's version is {}", job.conf.version)));
+            return Err(CniError::new(
+                Code::IncompatibleVersion,
+                format!("CHECK came with 0.4.0; the network's version is {}", job.conf.version),
+            ));
         }
         let network = Network::validate(&job.conf, &job.args)?;
         let _claim = self.claim(job)?;
@@ -27,14 +30,24 @@ impl Engine {
         done
     }
 
-    fn compare(&self, job: &Job, network: &Network, prev: &CniResult, pod: &mut dyn Net) -> Result<(), CniError> {
+    fn compare(
+        &self,
+        job: &Job,
+        network: &Network,
+        prev: &CniResult,
+        pod: &mut dyn Net,
+    ) -> Result<(), CniError> {
         let told = |e| errors::kernel(&job.key.network, &format!("looking at {:?}", job.key.ifname), &e);
-        let at = prev.interfaces.iter().position(|i| i.name == job.key.ifname && i.sandbox == job.request.netns);
+        let at =
+            prev.interfaces.iter().position(|i| i.name == job.key.ifname && i.sandbox == job.request.netns);
         let at = match at {
             Some(at) => at,
             None if matches!(network, Network::Loopback) => 0,
             None => {
-                return Err(changed(job, format!("prevResult has no interface of this name in {}", job.request.netns)));
+                return Err(changed(
+                    job,
+                    format!("prevResult has no interface of this name in {}", job.request.netns),
+                ));
             }
         };
         if self.is_in_user_space(network) {
@@ -46,12 +59,19 @@ impl Engine {
         let link = pod.link_by_name(&job.key.ifname).map_err(told)?;
         let link = link.ok_or_else(|| changed(job, "the interface is gone".to_owned()))?;
         network.check(&link).map_err(|reason| changed(job, reason))?;
+        if !link.up {
+            return Err(changed(job, "the interface is down".to_owned()));
+        }
         if matches!(network, Network::Loopback) {
             return Ok(());
         }
         self.compare_mac(job, prev, at, &link)?;
         let present: Vec<_> = pod.addresses(link.index).map_err(told)?.into_iter().map(|a| a.net).collect();
-        let lost = prev.ips.iter().filter(|ip| ip.interface.is_none_or(|i| i == at)).find(|ip| !present.contains(&ip.address));
+        let lost = prev
+            .ips
+            .iter()
+            .filter(|ip| ip.interface.is_none_or(|i| i == at))
+            .find(|ip| !present.contains(&ip.address));
         if let Some(ip) = lost {
             return Err(changed(job, format!("its address {} is gone", ip.address)));
         }
@@ -82,6 +102,9 @@ fn serves(present: &Route, wanted: &Route) -> bool {
 }
 
 fn changed(job: &Job, reason: String) -> CniError {
-    let msg = format!("network {:?}, container {}, interface {:?}: {reason}", job.key.network, job.key.container, job.key.ifname);
+    let msg = format!(
+        "network {:?}, container {}, interface {:?}: {reason}",
+        job.key.network, job.key.container, job.key.ifname
+    );
     CniError::new(Code::Internal, msg).with("delete the pod and make it anew")
 }

@@ -26,7 +26,8 @@ impl ConfCache {
         }
         let parsed = if removal { NetConf::parse_for_removal(text) } else { NetConf::parse(text) };
         let conf = Arc::new(parsed?);
-        if text.len() <= LARGEST && conf.prev_result.is_none() && conf.valid_attachments.is_none() && !removal {
+        if text.len() <= LARGEST && conf.prev_result.is_none() && conf.valid_attachments.is_none() && !removal
+        {
             let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
             if read.len() >= LIMIT {
                 read.clear();

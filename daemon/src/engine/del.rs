@@ -44,12 +44,15 @@ impl Engine {
         }
         let mut pod = match self.kernel.pod(job.netns()) {
             Ok(pod) => pod,
-            Err(NetnsError::Missing { .. } | NetnsError::NotANetns { .. } | NetnsError::Host { .. }) => return Ok(()),
+            Err(NetnsError::Missing { .. } | NetnsError::NotANetns { .. } | NetnsError::Host { .. }) => {
+                return Ok(());
+            }
             Err(e) => return Err(errors::netns(&e)),
         };
         let told = |e| errors::kernel(&job.key.network, &format!("removing {:?}", job.key.ifname), &e);
         let Some(link) = pod.link_by_name(&job.key.ifname).map_err(told)? else { return Ok(()) };
-        let held = self.store.all().iter().any(|a| a.netns.id.same(pod.id()) && a.key.ifname == job.key.ifname);
+        let held =
+            self.store.all().iter().any(|a| a.netns.id.same(pod.id()) && a.key.ifname == job.key.ifname);
         if held || !network.made(&link) {
             return Ok(());
         }

@@ -48,7 +48,9 @@ impl Engine {
 fn entries(dir: &Path) -> Result<Vec<String>, CniError> {
     let read = match fs::read_dir(dir) {
         Ok(read) => read,
-        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(Vec::new()),
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(Vec::new());
+        }
         Err(e) => return Err(CniError::new(Code::Io, format!("{}: {e}", dir.display()))),
     };
     Ok(read.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect())

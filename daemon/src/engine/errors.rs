@@ -35,17 +35,37 @@ pub(super) fn netns(error: &NetnsError) -> CniError {
 /// What the kernel refused while something was done for a network.
 pub(super) fn kernel(network: &str, doing: &str, error: &NetError) -> CniError {
     let (code, remedy) = match error.errno() {
-        Some(Errno::EEXIST) => (Code::InvalidConfig, "something of that name or with that address is there already: give the interface another name, or remove what is left in the namespace"),
-        Some(Errno::EADDRINUSE) => (Code::TryAgain, "another interface on the same parent has this MAC address"),
-        Some(Errno::EBUSY) => (Code::TryAgain, "the parent is in use by another kind of interface (macvlan, ipvlan and bridges exclude each other on one parent)"),
-        Some(Errno::EOPNOTSUPP) => (Code::InvalidConfig, "the node's kernel has no support for it: load the module (modprobe macvlan, ipvlan, 8021q)"),
-        Some(Errno::EPERM | Errno::EACCES) => (Code::Internal, "the daemon needs CAP_NET_ADMIN and CAP_SYS_ADMIN"),
-        Some(Errno::ENETUNREACH) => (Code::InvalidConfig, "the route's gateway is on none of the interface's networks"),
-        Some(Errno::EINVAL) => (Code::InvalidConfig, "the kernel does not accept this combination of settings"),
-        Some(Errno::ENOBUFS | Errno::ENOMEM | Errno::EAGAIN) => (Code::TryAgain, "the node is short of memory"),
+        Some(Errno::EEXIST) => (
+            Code::InvalidConfig,
+            "something of that name or with that address is there already: give the interface another name, or remove what is left in the namespace",
+        ),
+        Some(Errno::EADDRINUSE) => {
+            (Code::TryAgain, "another interface on the same parent has this MAC address")
+        }
+        Some(Errno::EBUSY) => (
+            Code::TryAgain,
+            "the parent is in use by another kind of interface (macvlan, ipvlan and bridges exclude each other on one parent)",
+        ),
+        Some(Errno::EOPNOTSUPP) => (
+            Code::InvalidConfig,
+            "the node's kernel has no support for it: load the module (modprobe macvlan, ipvlan, 8021q)",
+        ),
+        Some(Errno::EPERM | Errno::EACCES) => {
+            (Code::Internal, "the daemon needs CAP_NET_ADMIN and CAP_SYS_ADMIN")
+        }
+        Some(Errno::ENETUNREACH) => {
+            (Code::InvalidConfig, "the route's gateway is on none of the interface's networks")
+        }
+        Some(Errno::EINVAL) => {
+            (Code::InvalidConfig, "the kernel does not accept this combination of settings")
+        }
+        Some(Errno::ENOBUFS | Errno::ENOMEM | Errno::EAGAIN) => {
+            (Code::TryAgain, "the node is short of memory")
+        }
         _ => (Code::Internal, ""),
     };
-    CniError::new(code, format!("network {network:?}: {doing}: {}", harmless(&error.to_string()))).with(remedy)
+    CniError::new(code, format!("network {network:?}: {doing}: {}", harmless(&error.to_string())))
+        .with(remedy)
 }
 
 /// The store could not take a record.

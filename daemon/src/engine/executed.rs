@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use fairlead_cni::wire::{Command, OUTCOME_HEADER};
 use fairlead_cni::{CniError, CniResult, Code};
 
+use super::Engine;
 use super::job::Job;
 use super::link::{self, Reach};
 use super::removal::harmless;
-use super::Engine;
 use crate::delegate::{DelegateCall, Parameters};
 use crate::store::{Attachment, IpamRecord, LinkRecord};
 
@@ -29,9 +29,15 @@ pub(super) fn is_ours(file: &File) -> bool {
 
 impl Engine {
     /// Calls the IPAM plugin of a configuration.
-    pub(super) fn delegate(&self, job: &Job, plugin: &str, command: Command) -> Result<Option<CniResult>, CniError> {
+    pub(super) fn delegate(
+        &self,
+        job: &Job,
+        plugin: &str,
+        command: Command,
+    ) -> Result<Option<CniResult>, CniError> {
         let goes_on = matches!(command, Command::Del | Command::Gc);
-        let left = if goes_on { Duration::MAX } else { job.deadline.saturating_duration_since(Instant::now()) };
+        let left =
+            if goes_on { Duration::MAX } else { job.deadline.saturating_duration_since(Instant::now()) };
         let call = DelegateCall {
             command,
             plugin,
@@ -41,9 +47,7 @@ impl Engine {
             cancelled: &|| !goes_on && job.gone.get(),
             is_ours: &is_ours,
         };
-        self.delegates
-            .ipam(&call, job.conf.version)
-            .map_err(|e| told(&job.key.network, e.told(command)))
+        self.delegates.ipam(&call, job.conf.version).map_err(|e| told(&job.key.network, e.told(command)))
     }
 
     pub(super) fn delegate_add(&self, job: &Job, plugin: &str) -> Result<CniResult, CniError> {

@@ -17,12 +17,16 @@ impl Engine {
     pub(super) fn gc(&self, job: &mut Job) -> Result<(), CniError> {
         below_1_1(&job.conf, "GC")?;
         let Some(valid) = &job.conf.valid_attachments else { return Ok(()) };
-        let valid: HashSet<(&str, &str)> = valid.iter().map(|a| (a.container_id.as_str(), a.ifname.as_str())).collect();
+        let valid: HashSet<(&str, &str)> =
+            valid.iter().map(|a| (a.container_id.as_str(), a.ifname.as_str())).collect();
         let mut errors = Vec::new();
         for attachment in self.store.all() {
             let key = &attachment.key;
             let meant = key.network == job.key.network && key.plugin == job.key.plugin;
-            if !meant || valid.contains(&(key.container.as_str(), key.ifname.as_str())) || !self.settled_before(&attachment, job) {
+            if !meant
+                || valid.contains(&(key.container.as_str(), key.ifname.as_str()))
+                || !self.settled_before(&attachment, job)
+            {
                 continue;
             }
             errors.extend(self.collect_one(&attachment, job).err());
@@ -34,7 +38,8 @@ impl Engine {
     }
 
     fn settled_before(&self, attachment: &Attachment, job: &Job) -> bool {
-        attachment.phase == Phase::Attached && self.store.committed_at(attachment.id).is_none_or(|at| at < job.arrived)
+        attachment.phase == Phase::Attached
+            && self.store.committed_at(attachment.id).is_none_or(|at| at < job.arrived)
     }
 
     fn collect_one(&self, attachment: &Attachment, job: &Job) -> Result<(), CniError> {
@@ -42,14 +47,18 @@ impl Engine {
             return Err(errors::too_late(&format!("container {}", attachment.key.container)));
         };
         match self.store.get(attachment.id) {
-            Some(now) if now.phase == Phase::Attached => self.remove(&now, Answer::WhenGone).map_err(harmless),
+            Some(now) if now.phase == Phase::Attached => {
+                self.remove(&now, Answer::WhenGone).map_err(harmless)
+            }
             _ => Ok(()),
         }
     }
 
     /// Allocations in host-local's directory that belong to nobody: not valid, and not on record here.
     fn gc_addresses(&self, job: &Job, valid: &HashSet<(&str, &str)>) -> Vec<CniError> {
-        let Ok(Some(config)) = super::addresses::host_local_config(&job.conf, &job.args) else { return Vec::new() };
+        let Ok(Some(config)) = super::addresses::host_local_config(&job.conf, &job.args) else {
+            return Vec::new();
+        };
         // Asked under the network's lock: an ADD that takes an address now is on record before it does.
         let keep = |owner: &Owner| match owner {
             Owner::Attachment { container_id, ifname } => {

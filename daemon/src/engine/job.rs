@@ -39,7 +39,12 @@ pub(super) struct Waiting {
 
 impl Job {
     /// Validates what the environment and the configuration say.
-    pub(super) fn read(request: &Request, conf: Arc<NetConf>, waiting: &Waiting, inner: bool) -> Result<Job, CniError> {
+    pub(super) fn read(
+        request: &Request,
+        conf: Arc<NetConf>,
+        waiting: &Waiting,
+        inner: bool,
+    ) -> Result<Job, CniError> {
         let timing = Timing::since(waiting.arrived);
         let args = Args::parse(&request.args)?;
         if matches!(request.command, Command::Add | Command::Del | Command::Check) {
@@ -69,6 +74,10 @@ impl Job {
 
     /// What executed plugins need.
     pub(super) fn caller(&self) -> Caller {
-        Caller { args: self.request.args.clone(), path: self.request.path.clone(), env: self.request.env.clone() }
+        Caller {
+            args: self.request.args.clone(),
+            path: self.request.path.clone(),
+            env: self.request.env.clone(),
+        }
     }
 }

@@ -31,7 +31,8 @@ pub(super) fn reach<'k>(kernel: &'k dyn Kernel, netns: &Namespace) -> Result<Rea
     if !netns.path.is_empty() {
         match kernel.pod(netns.path.as_ref()) {
             Ok(view) if view.id().same(&netns.id) => return Ok(Reach::Inside(view)),
-            Ok(_) | Err(NetnsError::Missing { .. } | NetnsError::NotANetns { .. } | NetnsError::Host { .. }) => {}
+            Ok(_)
+            | Err(NetnsError::Missing { .. } | NetnsError::NotANetns { .. } | NetnsError::Host { .. }) => {}
             Err(NetnsError::Net { source, .. }) => return Err(source),
             Err(NetnsError::Io { source, .. }) => return Err(NetError::Socket(source)),
         }
@@ -68,7 +69,9 @@ pub(super) fn find(attachment: &Attachment, pod: &mut dyn Net) -> Result<Option<
 fn find_lent(lent: &Lent, ifname: &str, pod: &mut dyn Net) -> Result<Option<Link>, NetError> {
     let links = pod.links()?;
     let by_alias = links.iter().find(|l| l.alias.as_deref() == Some(lent.name.as_str()) && !l.loopback);
-    let by_mac = || links.iter().find(|l| l.mac == lent.mac && (l.name == ifname || l.name == lent.name) && !l.loopback);
+    let by_mac = || {
+        links.iter().find(|l| l.mac == lent.mac && (l.name == ifname || l.name == lent.name) && !l.loopback)
+    };
     Ok(by_alias.or_else(by_mac).cloned())
 }
 
@@ -85,12 +88,18 @@ pub(super) fn parent(kernel: &dyn Kernel, pod: &mut dyn Net, wanted: &ParentRef)
     let told = |e: NetError| errors::kernel("", "looking for the master interface", &e);
     match &wanted.name {
         Some(name) => net.link_by_name(name).map_err(told)?.ok_or_else(|| {
-            CniError::new(Code::InvalidConfig, format!("master {name:?}: {place} has no interface of that name"))
-                .with("correct `master` in the network's configuration, or create the interface")
+            CniError::new(
+                Code::InvalidConfig,
+                format!("master {name:?}: {place} has no interface of that name"),
+            )
+            .with("correct `master` in the network's configuration, or create the interface")
         }),
         None => default_route(net).map_err(told)?.ok_or_else(|| {
-            CniError::new(Code::InvalidConfig, format!("no `master` is given and {place} has no default route"))
-                .with("name the interface in `master`")
+            CniError::new(
+                Code::InvalidConfig,
+                format!("no `master` is given and {place} has no default route"),
+            )
+            .with("name the interface in `master`")
         }),
     }
 }
@@ -110,7 +119,9 @@ pub(super) fn device(
     let mut host = kernel.host().map_err(told)?;
     let found = match wanted {
         DeviceRef::Name(name) => host.link_by_name(name).map_err(told)?,
-        DeviceRef::Mac(mac) => host.links().map_err(told)?.into_iter().find(|l| l.mac == Some(*mac) && !l.loopback),
+        DeviceRef::Mac(mac) => {
+            host.links().map_err(told)?.into_iter().find(|l| l.mac == Some(*mac) && !l.loopback)
+        }
         DeviceRef::Sysfs(_) | DeviceRef::Bus(_) => {
             let mut found = None;
             for name in names(wanted)? {
@@ -152,7 +163,12 @@ pub(super) fn lend(pod: &mut dyn Net, lent: &Lent, ifname: &str) -> Result<u32, 
 }
 
 /// Gives a lent device back: its name, MTU, MAC address, alias and whether it was up.
-pub(super) fn give_back(kernel: &dyn Kernel, pod: &mut dyn Net, link: &Link, lent: &Lent) -> Result<(), NetError> {
+pub(super) fn give_back(
+    kernel: &dyn Kernel,
+    pod: &mut dyn Net,
+    link: &Link,
+    lent: &Lent,
+) -> Result<(), NetError> {
     let index = link.index;
     let mut ops = vec![Op::SetLink(SetLink { index, up: Some(false), ..SetLink::default() })];
     let restored = SetLink {
@@ -235,7 +251,10 @@ fn settle(pod: &mut dyn Net, index: u32) -> Result<(), NetError> {
             return Ok(());
         }
         if Instant::now() >= until {
-            return Err(NetError::Answer(format!("duplicate address detection did not end within {} s", SETTLE.as_secs())));
+            return Err(NetError::Answer(format!(
+                "duplicate address detection did not end within {} s",
+                SETTLE.as_secs()
+            )));
         }
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -250,7 +269,9 @@ pub(super) fn silence(pod: &mut dyn Net, index: u32, parked: &str) -> Result<(),
     while !rest.is_empty() {
         match pod.batch(rest) {
             Ok(()) => return Ok(()),
-            Err(NetError::Op(e)) if matches!(e.errno, Errno::EADDRNOTAVAIL | Errno::ENODEV) => rest = &rest[e.at + 1..],
+            Err(NetError::Op(e)) if matches!(e.errno, Errno::EADDRNOTAVAIL | Errno::ENODEV) => {
+                rest = &rest[e.at + 1..]
+            }
             Err(e) => return Err(e),
         }
     }
@@ -258,7 +279,11 @@ pub(super) fn silence(pod: &mut dyn Net, index: u32, parked: &str) -> Result<(),
 }
 
 /// Takes the attachment's link down for good, or gives it back. Waits for the kernel: 16–30 ms for a deletion.
-pub(super) fn take_down(kernel: &dyn Kernel, attachment: &Attachment, reach: Reach<'_>) -> Result<(), NetError> {
+pub(super) fn take_down(
+    kernel: &dyn Kernel,
+    attachment: &Attachment,
+    reach: Reach<'_>,
+) -> Result<(), NetError> {
     match (&attachment.link, reach) {
         (LinkRecord::Made { .. }, Reach::Inside(mut pod)) => match find(attachment, pod.as_mut())? {
             Some(link) => gone_is_fine(pod.batch(&[Op::DeleteLink(link.index)])),
@@ -279,7 +304,9 @@ pub(super) fn take_down(kernel: &dyn Kernel, attachment: &Attachment, reach: Rea
             bring_home(kernel, lent, &attachment.key.ifname)
         }
         (LinkRecord::Loopback, Reach::Inside(mut pod)) => match pod.link_by_name("lo")? {
-            Some(lo) => pod.batch(&[Op::SetLink(SetLink { index: lo.index, up: Some(false), ..SetLink::default() })]),
+            Some(lo) => {
+                pod.batch(&[Op::SetLink(SetLink { index: lo.index, up: Some(false), ..SetLink::default() })])
+            }
             None => Ok(()),
         },
         _ => Ok(()),

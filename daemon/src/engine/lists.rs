@@ -54,7 +54,8 @@ impl Engine {
             Command::Check => {
                 let _claim = self.claim(job)?;
                 let attachment = self.store.find(&job.key).ok_or_else(|| unknown(job))?;
-                let prev = job.conf.prev_result.clone().or_else(|| self.result_of(&attachment)).unwrap_or_default();
+                let prev =
+                    job.conf.prev_result.clone().or_else(|| self.result_of(&attachment)).unwrap_or_default();
                 let list = list_of(&attachment)?;
                 self.with_chain(job, &list, |chain| chain.check(&prev))?;
                 Ok(String::new())
@@ -82,7 +83,11 @@ impl Engine {
             return self.repeat(job, &before, pod.as_ref());
         }
         let told = |e| errors::kernel(&job.key.network, "looking at the pod's namespace", &e);
-        let netns = Namespace { path: job.request.netns.clone(), id: pod.id().clone(), nsid: pod.nsid().map_err(told)? };
+        let netns = Namespace {
+            path: job.request.netns.clone(),
+            id: pod.id().clone(),
+            nsid: pod.nsid().map_err(told)?,
+        };
         drop(pod);
         let attachment = self.store.begin(Attachment {
             id: self.store.next_id(),
@@ -116,9 +121,17 @@ impl Engine {
             Own::ClusterNetwork(name) => name,
             Own::Paths { .. } => return Err(unsupported("paths", "this version serves clusterNetwork only")),
         };
-        self.networks.find(&name).map(|list| ConfList::clone(&list)).ok_or_else(|| {
-            CniError::new(Code::TryAgain, format!("clusterNetwork {name:?}: no configuration of that name is in the conf dir"))
-                .with("put it there; `fairleadd networks` lists what is there and what was refused")
+        let found = self.networks.find(&name).or_else(|| {
+            // It may have come a moment ago, before its directory's watch has told.
+            self.networks.rescan();
+            self.networks.find(&name)
+        });
+        found.map(|list| ConfList::clone(&list)).ok_or_else(|| {
+            CniError::new(
+                Code::TryAgain,
+                format!("clusterNetwork {name:?}: no configuration of that name is in the conf dir"),
+            )
+            .with("put it there; `fairleadd networks` lists what is there and what was refused")
         })
     }
 
@@ -205,6 +218,9 @@ fn runtime_config(config: &str) -> Map<String, Value> {
 }
 
 fn unknown(job: &Job) -> CniError {
-    let msg = format!("network {:?}: container {} has no attachment {:?}", job.key.network, job.key.container, job.key.ifname);
+    let msg = format!(
+        "network {:?}: container {} has no attachment {:?}",
+        job.key.network, job.key.container, job.key.ifname
+    );
     CniError::new(Code::UnknownContainer, msg)
 }

@@ -121,7 +121,12 @@ impl Engine {
         *self.policy.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(policy);
     }
 
-    fn call(&self, request: &Request, waiting: &Waiting, inner: bool) -> (CniVersion, Result<(String, Job), CniError>) {
+    fn call(
+        &self,
+        request: &Request,
+        waiting: &Waiting,
+        inner: bool,
+    ) -> (CniVersion, Result<(String, Job), CniError>) {
         let removal = matches!(request.command, Command::Del | Command::Gc);
         let conf = match self.confs.get(&request.config, removal) {
             Ok(conf) => conf,
@@ -191,8 +196,12 @@ impl Service for Engine {
             return;
         }
         let Ok(conf) = self.confs.get(&call.request.config, false) else { return };
-        let Ok(job) = Job::read(&call.request, conf, &Waiting { arrived: call.arrived, deadline: call.deadline, gone: call.gone.clone() }, false)
-        else {
+        let Ok(job) = Job::read(
+            &call.request,
+            conf,
+            &Waiting { arrived: call.arrived, deadline: call.deadline, gone: call.gone.clone() },
+            false,
+        ) else {
             return;
         };
         if let Some(attachment) = self.store.find(&job.key)

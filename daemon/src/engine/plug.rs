@@ -49,10 +49,13 @@ pub fn start(surroundings: &Surroundings) -> Result<Started, Box<dyn Error + Sen
         announce: true,
     };
     let engine = Engine::start(&places, Policy::from(&*settings), beside)?;
-    let answers = move || kernel.host().and_then(|mut host| host.link_by_index(1)).map(drop).map_err(|e| e.to_string());
+    let answers =
+        move || kernel.host().and_then(|mut host| host.link_by_index(1)).map(drop).map_err(|e| e.to_string());
     surroundings.health.probe("netlink", Box::new(answers));
     let of_store = Arc::clone(&engine);
-    let writable = move || if of_store.store.writable() { Ok(()) } else { Err("the store's file system is full".to_owned()) };
+    let writable = move || {
+        if of_store.store.writable() { Ok(()) } else { Err("the store's file system is full".to_owned()) }
+    };
     surroundings.health.probe("store", Box::new(writable));
     let told = Arc::clone(&engine);
     Ok(Started {

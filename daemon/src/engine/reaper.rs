@@ -63,7 +63,8 @@ impl Reaper {
                     return Some(id);
                 }
                 Some((due, _)) => {
-                    queue = self.changed.wait_timeout(queue, due - now).unwrap_or_else(PoisonError::into_inner).0;
+                    queue =
+                        self.changed.wait_timeout(queue, due - now).unwrap_or_else(PoisonError::into_inner).0;
                 }
                 None => queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
             }

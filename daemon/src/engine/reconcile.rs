@@ -99,7 +99,10 @@ impl Engine {
         }
         let released = self.host_local.release_orphaned_by_reboot();
         if !released.allocations.is_empty() {
-            tracing::info!(addresses = released.allocations.len(), "addresses of before the reboot are free again");
+            tracing::info!(
+                addresses = released.allocations.len(),
+                "addresses of before the reboot are free again"
+            );
         }
         for error in released.errors {
             tracing::warn!(error = %error, "an address of before the reboot could not be given back");

@@ -73,10 +73,10 @@ impl Records {
         // What a restart finds here was attached as far as its delegates can tell.
         let attachment = Attachment { phase: Phase::Attached, ..attachment.clone() };
         let beside = path.with_extension("tmp");
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
-        file.write_all(&serde_json::to_vec(&attachment)?)?;
-        file.sync_all()?;
-        fs::rename(&beside, path)?;
+        let written = write_synced(&beside, &serde_json::to_vec(&attachment)?);
+        written.and_then(|()| fs::rename(&beside, path)).inspect_err(|_| {
+            let _ = fs::remove_file(&beside);
+        })?;
         File::open(&self.dir)?.sync_all()
     }
 
@@ -88,4 +88,10 @@ impl Records {
             tracing::warn!(file = %self.path(id).display(), error = %e, "a record cannot be removed; its delegates get another DEL after a restart");
         }
     }
+}
+
+fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
 }

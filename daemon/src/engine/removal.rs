@@ -30,7 +30,9 @@ impl Engine {
         self.store.enter(attachment.id, Phase::Removing).map_err(|e| errors::store(&e))?;
         failpoint::pass("del.removing");
         self.delegates_del(attachment)?;
-        let told = |e: NetError| errors::kernel(&attachment.key.network, &format!("removing {:?}", attachment.key.ifname), &e);
+        let told = |e: NetError| {
+            errors::kernel(&attachment.key.network, &format!("removing {:?}", attachment.key.ifname), &e)
+        };
         let reach = link::reach(self.kernel.as_ref(), &attachment.netns).map_err(told)?;
         let reach = match reach {
             Reach::Inside(mut pod) if answer == Answer::WhenSilent => {
@@ -84,8 +86,12 @@ impl Engine {
     /// Holds nothing of the namespace.
     pub(super) fn reap(&self, id: u64) -> Result<(), CniError> {
         let Some(_turn) = self.reaper.turn(id) else { return Ok(()) };
-        let Some(attachment) = self.store.get(id).filter(|a| a.phase == Phase::Silenced) else { return Ok(()) };
-        let told = |e: NetError| errors::kernel(&attachment.key.network, &format!("removing {:?}", attachment.key.ifname), &e);
+        let Some(attachment) = self.store.get(id).filter(|a| a.phase == Phase::Silenced) else {
+            return Ok(());
+        };
+        let told = |e: NetError| {
+            errors::kernel(&attachment.key.network, &format!("removing {:?}", attachment.key.ifname), &e)
+        };
         let reach = match attachment.netns.nsid {
             Some(nsid) if self.kernel.nsids().map_err(told)?.contains(&nsid) => Reach::ByNumber(nsid),
             Some(_) => Reach::Dead,
@@ -154,7 +160,11 @@ impl Engine {
 
 /// A DEL error without the words that containerd takes for success.
 pub(super) fn harmless(error: CniError) -> CniError {
-    CniError { code: error.code, msg: delegate::harmless(&error.msg), details: delegate::harmless(&error.details) }
+    CniError {
+        code: error.code,
+        msg: delegate::harmless(&error.msg),
+        details: delegate::harmless(&error.details),
+    }
 }
 
 /// All that went wrong while one thing after the other was removed.

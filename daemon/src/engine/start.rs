@@ -79,7 +79,8 @@ impl Engine {
         let boot_id = process::boot_id().map_err(failed("the boot id"))?;
         let host_id = beside.kernel.host()?.id().clone();
         let (store, opened) = Store::open(&places.run_dir, &boot_id)?;
-        let (records, of_records) = Records::open(&places.state_dir).map_err(failed(places.state_dir.display().to_string()))?;
+        let (records, of_records) =
+            Records::open(&places.state_dir).map_err(failed(places.state_dir.display().to_string()))?;
         let host_local = HostLocal::new(places.host_root.clone(), &places.state_dir, &boot_id)
             .map_err(failed("the list of host-local's directories"))?;
         if opened.damaged > 0 {
@@ -92,7 +93,8 @@ impl Engine {
         let engine = Arc::new(Engine {
             kernel: beside.kernel,
             host_id,
-            delegates: Delegates::new(places.host_root.clone(), beside.cgroup).watched_in(&places.run_dir.join("plugins")),
+            delegates: Delegates::new(places.host_root.clone(), beside.cgroup)
+                .watched_in(&places.run_dir.join("plugins")),
             policy: RwLock::new(Arc::new(policy)),
             store,
             records,
@@ -106,8 +108,15 @@ impl Engine {
             calls: beside.calls,
         });
         let found = engine.reconcile(opened, of_records);
-        tracing::info!(alive = found.alive, undone = found.undone, finished = found.finished, collected = found.collected, later = found.later,
-            failed = found.failed, "the store agrees with the kernel");
+        tracing::info!(
+            alive = found.alive,
+            undone = found.undone,
+            finished = found.finished,
+            collected = found.collected,
+            later = found.later,
+            failed = found.failed,
+            "the store agrees with the kernel"
+        );
         Ok(engine)
     }
 

@@ -10,6 +10,7 @@ use crate::networks::Network;
 impl Engine {
     pub(super) fn status(&self, job: &mut Job) -> Result<(), CniError> {
         below_1_1(&job.conf, "STATUS")?;
+        self.networks.rescan();
         let network = Network::validate(&job.conf, &job.args)?;
         self.ipam_status(job)?;
         if !self.store.writable() {
@@ -22,8 +23,11 @@ impl Engine {
             && let Some(name) = &parent.name
             && host.link_by_name(name).map_err(told)?.is_none()
         {
-            let msg = format!("network {:?}: the host has no interface {name:?}, its master", job.key.network);
-            return Err(CniError::new(Code::NotAvailable, msg).with("create the interface, or correct `master`"));
+            let msg =
+                format!("network {:?}: the host has no interface {name:?}, its master", job.key.network);
+            return Err(
+                CniError::new(Code::NotAvailable, msg).with("create the interface, or correct `master`")
+            );
         }
         job.timing.end("look");
         Ok(())

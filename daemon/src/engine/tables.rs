@@ -51,7 +51,9 @@ struct Orphan {
 fn known(engine: &Engine, owner: &Owner) -> bool {
     match owner {
         Owner::Attachment { container_id, ifname } => engine.owns(container_id, ifname),
-        Owner::Container { container_id } => engine.store.all().iter().any(|a| a.key.container == *container_id),
+        Owner::Container { container_id } => {
+            engine.store.all().iter().any(|a| a.key.container == *container_id)
+        }
         Owner::Nobody => false,
     }
 }
@@ -87,7 +89,9 @@ pub(super) fn collect(engine: &Engine, with_orphans: bool) -> Value {
     let mut addresses = Vec::new();
     if with_orphans {
         for place in engine.host_local.places() {
-            let here = engine.host_local.release_orphans(&place.data_dir, &place.network, &|owner| known(engine, owner));
+            let here = engine
+                .host_local
+                .release_orphans(&place.data_dir, &place.network, &|owner| known(engine, owner));
             addresses.extend(here.allocations);
             errors.extend(here.errors.iter().map(ToString::to_string));
         }

@@ -18,6 +18,7 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, pread, pwrite};
 
+use super::blanks::{Blanks, Filler};
 use super::draft::{Draft, Put, steps};
 use super::index::{Entry, Index, Version};
 use super::owner::{CURSOR, LOCK, Name};
@@ -56,6 +57,7 @@ impl Directory {
         root: &HostRoot,
         path: &Path,
         boot_id: Arc<str>,
+        filler: &Filler,
         make: bool,
     ) -> io::Result<Option<Directory>> {
         let dir = match if make { root.make_directory(path) } else { root.directory(path) } {
@@ -63,6 +65,7 @@ impl Directory {
             dir => dir?,
         };
         let lock = open_lock(&dir)?;
+        let draft = Draft::new(Blanks::new(&dir, Arc::clone(&boot_id), filler.clone())?);
         Ok(Some(Directory {
             path: path.to_owned(),
             dir,
@@ -71,7 +74,7 @@ impl Directory {
             index: Index::default(),
             seen: None,
             boot_id,
-            draft: Draft::default(),
+            draft,
         }))
     }
 

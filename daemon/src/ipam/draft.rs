@@ -6,10 +6,12 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat, XattrFlags, fsetxattr, fstat, linkat, openat, unlinkat};
 use rustix::io::{Errno, write};
 
+use super::blanks::Blanks;
 use super::directory::LABEL;
 
 /// What became of an attempt.
@@ -22,52 +24,31 @@ pub(super) enum Put {
 }
 
 /// How files are made on one file system, found out once.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Draft {
-    /// It has no `O_TMPFILE`, or does not let us link one.
-    named_only: bool,
+    /// Nameless files; `None` where it has no `O_TMPFILE`, or does not let us link one.
+    blanks: Option<Arc<Blanks>>,
     /// It takes no extended attributes.
     unlabelled: bool,
 }
 
 impl Draft {
+    /// With nameless files, until the file system refuses them.
+    pub(super) fn new(blanks: Arc<Blanks>) -> Draft {
+        Draft { blanks: Some(blanks), unlabelled: false }
+    }
+
     /// Makes the file `name` with this content.
     pub(super) fn put(&mut self, dir: &OwnedFd, name: &str, content: &str, boot_id: &str) -> io::Result<Put> {
-        if !self.named_only {
-            match self.put_linked(dir, name, content, boot_id) {
+        if let Some(blanks) = &self.blanks {
+            match put_linked(blanks, dir, name, content) {
                 Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::PERM | Errno::XDEV) => {
-                    self.named_only = true
+                    self.blanks = None;
                 }
                 done => return Ok(done?),
             }
         }
         Ok(self.put_named(dir, name, content, boot_id)?)
-    }
-
-    fn put_linked(&mut self, dir: &OwnedFd, name: &str, content: &str, boot_id: &str) -> Result<Put, Errno> {
-        let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
-        let file = openat(dir, ".", flags, Mode::from_raw_mode(0o600))?;
-        steps::reach("drafted");
-        self.label(&file, boot_id);
-        write_whole(&file, content)?;
-        let stat = fstat(&file)?;
-        steps::reach("written");
-        let linked = match linkat(file.as_fd(), "", dir, name, AtFlags::EMPTY_PATH) {
-            // Without CAP_DAC_READ_SEARCH the kernel wants the way round by /proc.
-            Err(Errno::NOENT) => {
-                let own = format!("/proc/self/fd/{}", file.as_raw_fd());
-                linkat(CWD, own, dir, name, AtFlags::SYMLINK_FOLLOW)
-            }
-            done => done,
-        };
-        match linked {
-            Ok(()) => {
-                steps::reach("linked");
-                Ok(Put::Made(stat))
-            }
-            Err(Errno::EXIST) => Ok(Put::Taken),
-            Err(e) => Err(e),
-        }
     }
 
     fn put_named(&mut self, dir: &OwnedFd, name: &str, content: &str, boot_id: &str) -> Result<Put, Errno> {
@@ -90,7 +71,7 @@ impl Draft {
     /// As on a file system without nameless files.
     #[cfg(test)]
     pub(super) fn named_only() -> Draft {
-        Draft { named_only: true, unlabelled: false }
+        Draft { blanks: None, unlabelled: false }
     }
 
     fn label(&mut self, file: &OwnedFd, boot_id: &str) {
@@ -101,6 +82,31 @@ impl Draft {
         if fsetxattr(file, LABEL, boot_id.as_bytes(), XattrFlags::empty()) == Err(Errno::OPNOTSUPP) {
             self.unlabelled = true;
         }
+    }
+}
+
+/// Writes a nameless file and gives it its name.
+fn put_linked(blanks: &Arc<Blanks>, dir: &OwnedFd, name: &str, content: &str) -> Result<Put, Errno> {
+    let file = blanks.take()?;
+    steps::reach("drafted");
+    write_whole(&file, content)?;
+    let stat = fstat(&file)?;
+    steps::reach("written");
+    let linked = match linkat(file.as_fd(), "", dir, name, AtFlags::EMPTY_PATH) {
+        // Without CAP_DAC_READ_SEARCH the kernel wants the way round by /proc.
+        Err(Errno::NOENT) => {
+            let own = format!("/proc/self/fd/{}", file.as_raw_fd());
+            linkat(CWD, own, dir, name, AtFlags::SYMLINK_FOLLOW)
+        }
+        done => done,
+    };
+    match linked {
+        Ok(()) => {
+            steps::reach("linked");
+            Ok(Put::Made(stat))
+        }
+        Err(Errno::EXIST) => Ok(Put::Taken),
+        Err(e) => Err(e),
     }
 }
 

@@ -16,6 +16,7 @@ use fairlead_cni::result::{Dns, IpConfig};
 use serde::Serialize;
 
 use self::taking::Taking;
+use super::blanks::Filler;
 use super::directory::{Directory, Locked};
 use super::draft::steps;
 use super::owner::{self, Name, Owner};
@@ -58,6 +59,7 @@ pub struct HostLocal {
     boot_id: Arc<str>,
     roster: Roster,
     roster_path: PathBuf,
+    filler: Filler,
     directories: Mutex<HashMap<Place, Shared>>,
 }
 
@@ -71,6 +73,7 @@ impl HostLocal {
             boot_id: boot_id.trim().into(),
             roster: Roster::open(roster_path.clone())?,
             roster_path,
+            filler: Filler::start()?,
             directories: Mutex::default(),
         })
     }
@@ -280,7 +283,8 @@ impl HostLocal {
                 source,
             })?;
         }
-        Directory::open(&self.root, &path(place), self.boot_id.clone(), make).map_err(|e| store(place, e))
+        Directory::open(&self.root, &path(place), self.boot_id.clone(), &self.filler, make)
+            .map_err(|e| store(place, e))
     }
 
     fn shared(&self, place: &Place) -> Shared {

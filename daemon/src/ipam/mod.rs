@@ -5,6 +5,7 @@
 //! attachment gets an address of every range set or none, and a kill at any point leaves nothing that a release
 //! by container id and interface name does not remove. It never decides anything by the age of a file.
 
+mod blanks;
 mod directory;
 mod draft;
 mod host_local;

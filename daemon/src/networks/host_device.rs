@@ -26,9 +26,9 @@ impl HostDevice {
         let read = config::HostDevice::parse(conf)?;
         let device = match read.device {
             Device::Name(name) => DeviceRef::Name(name),
-            Device::HwAddr(mac) => {
-                DeviceRef::Mac(mac.parse().map_err(|e| CniError::new(Code::InvalidConfig, format!("hwaddr: {e}")))?)
-            }
+            Device::HwAddr(mac) => DeviceRef::Mac(
+                mac.parse().map_err(|e| CniError::new(Code::InvalidConfig, format!("hwaddr: {e}")))?,
+            ),
             Device::KernelPath(path) => DeviceRef::Sysfs(path),
             Device::BusId(id) => DeviceRef::Bus(id),
         };
@@ -37,7 +37,8 @@ impl HostDevice {
 
     /// Moves and renames it; what it was is on record before.
     pub fn plan(&self, facts: &Facts<'_>) -> Result<LinkPlan, CniError> {
-        let link = facts.parent.ok_or_else(|| CniError::new(Code::InvalidConfig, "the host has no such device"))?;
+        let link =
+            facts.parent.ok_or_else(|| CniError::new(Code::InvalidConfig, "the host has no such device"))?;
         if link.loopback {
             return Err(CniError::new(Code::InvalidConfig, "the loopback interface cannot be lent to a pod"));
         }

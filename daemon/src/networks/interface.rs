@@ -155,7 +155,9 @@ mod tests {
         let broadcasts: Vec<_> = setup(&result(), 7, "net1", false, Dad::Fast)
             .addresses
             .iter()
-            .filter_map(|op| if let Op::AddAddress(a) = op { Some(a.broadcast.map(|b| b.to_string())) } else { None })
+            .filter_map(|op| {
+                if let Op::AddAddress(a) = op { Some(a.broadcast.map(|b| b.to_string())) } else { None }
+            })
             .collect();
         assert_eq!(broadcasts, [Some("10.1.255.255".to_owned()), None, None]);
     }

@@ -32,7 +32,15 @@ impl Ipvlan {
     pub fn plan(&self, facts: &Facts<'_>) -> Result<LinkPlan, CniError> {
         let (link, parent, mtu) = on_parent(facts, self.in_container, self.mtu)?;
         let kind = Kind::Ipvlan { mode: self.mode, flag: None };
-        let new = NewLink { name: facts.ifname.to_owned(), index: Some(facts.index), kind, parent, mac: None, mtu, up: true };
+        let new = NewLink {
+            name: facts.ifname.to_owned(),
+            index: Some(facts.index),
+            kind,
+            parent,
+            mac: None,
+            mtu,
+            up: true,
+        };
         Ok(LinkPlan::Make(new, link.mac))
     }
 
@@ -40,7 +48,9 @@ impl Ipvlan {
     pub fn check(&self, link: &Link) -> Result<(), String> {
         match link.kind {
             Kind::Ipvlan { mode, .. } if mode == self.mode => Ok(()),
-            Kind::Ipvlan { mode, .. } => Err(format!("{:?} is in mode {mode:?} instead of {:?}", link.name, self.mode)),
+            Kind::Ipvlan { mode, .. } => {
+                Err(format!("{:?} is in mode {mode:?} instead of {:?}", link.name, self.mode))
+            }
             _ => Err(format!("{:?} is no ipvlan but {:?}", link.name, link.kind.name())),
         }
     }

@@ -2,7 +2,6 @@
 
 use fairlead_cni::CniError;
 use fairlead_cni::config::NetConf;
-use fairlead_host::Link;
 
 /// Takes any configuration, as the reference plugin does.
 ///
@@ -10,9 +9,4 @@ use fairlead_host::Link;
 /// None today; the shape is that of the other types.
 pub fn validate(_conf: &NetConf) -> Result<(), CniError> {
     Ok(())
-}
-
-/// Whether `lo` is up.
-pub fn check(link: &Link) -> Result<(), String> {
-    if link.up { Ok(()) } else { Err(format!("{:?} is down", link.name)) }
 }

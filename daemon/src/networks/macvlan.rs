@@ -42,10 +42,22 @@ impl Macvlan {
     pub fn plan(&self, facts: &Facts<'_>) -> Result<LinkPlan, CniError> {
         let (link, parent, mtu) = on_parent(facts, self.in_container, self.mtu)?;
         // passthru takes the parent over, its MAC address included, unless another one is asked for.
-        let mac = self.mac.unwrap_or(if self.takes_parent_over() { link.mac.unwrap_or(facts.mac) } else { facts.mac });
+        let mac = self.mac.unwrap_or(if self.takes_parent_over() {
+            link.mac.unwrap_or(facts.mac)
+        } else {
+            facts.mac
+        });
         let kind = Kind::Macvlan { mode: self.mode, bc_queue_len: self.bc_queue_len };
         let set = (self.mac.is_some() || !self.takes_parent_over()).then_some(mac);
-        let new = NewLink { name: facts.ifname.to_owned(), index: Some(facts.index), kind, parent, mac: set, mtu, up: true };
+        let new = NewLink {
+            name: facts.ifname.to_owned(),
+            index: Some(facts.index),
+            kind,
+            parent,
+            mac: set,
+            mtu,
+            up: true,
+        };
         Ok(LinkPlan::Make(new, Some(mac)))
     }
 
@@ -58,7 +70,9 @@ impl Macvlan {
     pub fn check(&self, link: &Link) -> Result<(), String> {
         match link.kind {
             Kind::Macvlan { mode, .. } if mode == self.mode => Ok(()),
-            Kind::Macvlan { mode, .. } => Err(format!("{:?} is in mode {mode:?} instead of {:?}", link.name, self.mode)),
+            Kind::Macvlan { mode, .. } => {
+                Err(format!("{:?} is in mode {mode:?} instead of {:?}", link.name, self.mode))
+            }
             _ => Err(format!("{:?} is no macvlan but {:?}", link.name, link.kind.name())),
         }
     }
@@ -77,8 +91,11 @@ fn mode(mode: config::macvlan::Mode) -> MacvlanMode {
 fn wanted_mac(text: &str) -> Result<Mac, CniError> {
     let mac: Mac = text.parse().map_err(|e| CniError::new(Code::InvalidConfig, format!("mac: {e}")))?;
     if mac.is_multicast() || mac.is_zero() {
-        return Err(CniError::new(Code::InvalidConfig, format!("mac {mac} is no address that an interface can have"))
-            .with("take a unicast address: the lowest bit of its first byte is 0"));
+        return Err(CniError::new(
+            Code::InvalidConfig,
+            format!("mac {mac} is no address that an interface can have"),
+        )
+        .with("take a unicast address: the lowest bit of its first byte is 0"));
     }
     Ok(mac)
 }

@@ -19,7 +19,12 @@ impl Vlan {
     /// Reads the configuration.
     pub fn validate(conf: &NetConf) -> Result<Vlan, CniError> {
         let read = config::vlan::Vlan::parse(conf)?;
-        Ok(Vlan { master: read.master, in_container: read.link_in_container, id: read.vlan_id, mtu: read.mtu })
+        Ok(Vlan {
+            master: read.master,
+            in_container: read.link_in_container,
+            id: read.vlan_id,
+            mtu: read.mtu,
+        })
     }
 
     /// Where it stands.
@@ -31,7 +36,15 @@ impl Vlan {
     pub fn plan(&self, facts: &Facts<'_>) -> Result<LinkPlan, CniError> {
         let (link, parent, mtu) = on_parent(facts, self.in_container, self.mtu)?;
         let kind = Kind::Vlan { id: self.id };
-        let new = NewLink { name: facts.ifname.to_owned(), index: Some(facts.index), kind, parent, mac: None, mtu, up: true };
+        let new = NewLink {
+            name: facts.ifname.to_owned(),
+            index: Some(facts.index),
+            kind,
+            parent,
+            mac: None,
+            mtu,
+            up: true,
+        };
         Ok(LinkPlan::Make(new, link.mac))
     }
 

@@ -95,7 +95,8 @@ pub(super) struct Journal {
 impl Journal {
     /// Opens or makes the journal at `path` and reads it back; a torn end is cut off.
     pub(super) fn open(path: &Path) -> io::Result<(Journal, Replay)> {
-        let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        let mut file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
         let replayed = replay(&bytes);
@@ -104,7 +105,8 @@ impl Journal {
             file.set_len(replayed.length as u64)?;
         }
         let end = replayed.length as u64;
-        let mut journal = Journal { file, path: path.to_owned(), end, reserved: end, buffer: Vec::with_capacity(4096) };
+        let mut journal =
+            Journal { file, path: path.to_owned(), end, reserved: end, buffer: Vec::with_capacity(4096) };
         // On a full file system it serves what is on record: nothing is begun until there is space again.
         if let Err(e) = journal.reserve() {
             tracing::warn!(store = %path.display(), error = %e, "no space can be reserved for the store; ADD is refused");
@@ -221,7 +223,10 @@ mod tests {
         bytes[42 * 2 + 20] ^= 0xff;
         std::fs::write(&path, &bytes).unwrap();
         let (_, replayed) = Journal::open(&path).unwrap();
-        assert_eq!(replayed.payloads, [payloads[0].clone(), payloads[1].clone(), payloads[3].clone(), payloads[4].clone()]);
+        assert_eq!(
+            replayed.payloads,
+            [payloads[0].clone(), payloads[1].clone(), payloads[3].clone(), payloads[4].clone()]
+        );
         assert_eq!(replayed.damaged, 42);
     }
 

@@ -108,7 +108,14 @@ impl Store {
         let next = live.keys().next_back().map_or(1, |n| n + 1);
         let by_key = live.values().map(|a| (a.key.clone(), a.id)).collect();
         let silenced = live.values().filter(|a| a.phase == Phase::Silenced).map(|a| a.id).collect();
-        let state = Mutex::new(State { journal, live, by_key, silenced, committed: HashMap::new(), next: next.max(now_based_id()) });
+        let state = Mutex::new(State {
+            journal,
+            live,
+            by_key,
+            silenced,
+            committed: HashMap::new(),
+            next: next.max(now_based_id()),
+        });
         Ok((Store { state, path }, opened))
     }
 
@@ -119,7 +126,10 @@ impl Store {
 
     fn append(&self, state: &mut State, entry: &Entry, purpose: Purpose) -> Result<(), StoreError> {
         let payload = serde_json::to_vec(entry)?;
-        state.journal.append(&payload, purpose).map_err(|source| StoreError::Append { path: self.path.clone(), source })
+        state
+            .journal
+            .append(&payload, purpose)
+            .map_err(|source| StoreError::Append { path: self.path.clone(), source })
     }
 
     /// A number for a new attachment.

@@ -8,7 +8,7 @@ use fairlead_cni::wire::Command;
 use serde_json::Value;
 
 use super::plugins::Ledger;
-use super::rig::{Chance, Rig};
+use super::rig::{Chance, Rig, Way};
 
 const RUNTIMES: usize = 8;
 const PODS_EACH: usize = 25;
@@ -18,15 +18,16 @@ fn runtime(rig: &Rig, number: usize, configs: &[Value], mut chance: Chance) {
     for n in 0..PODS_EACH {
         let container = format!("c{number}-{n}");
         let pod = rig.pod(&container);
+        let way = if chance.below(3) == 0 { Way::Executable } else { Way::Socket };
         let call = rig.call(
             &container,
             &pod,
             &configs[usize::try_from(chance.below(configs.len() as u64)).unwrap()],
         );
-        pod.has_what_was_answered("eth0", &call.insist(Command::Add).result());
+        pod.has_what_was_answered("eth0", &call.insist(Command::Add, way).result());
         sleep(chance.micros(20_000));
         let kept = (chance.below(2) == 0).then_some(pod);
-        call.insist(Command::Del).succeeds();
+        call.insist(Command::Del, way).succeeds();
         drop(kept);
     }
 }

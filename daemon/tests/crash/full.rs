@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -83,4 +84,30 @@ fn x05_with_a_full_run_directory_add_is_refused_clean_and_del_works_also_after_a
     calls[0].del().succeeds();
     rig.is_as(&before, &[&pod], "space again");
     drop(daemon);
+}
+
+#[test]
+fn x05_with_a_full_state_directory_an_add_that_executes_a_plugin_is_refused_clean() {
+    let rig = Rig::new();
+    let state = Small::mount(&rig.path("state"));
+    let pod = rig.pod("pod");
+    let mut config = rig.layer2();
+    config["ipam"] = json!({ "type": "lease" });
+    let lease = json!({ "cniVersion": "1.0.0", "ips": [{ "address": "192.0.2.9/24" }] });
+    let script = format!("#!/bin/sh\ncat >/dev/null\n[ $CNI_COMMAND != ADD ] || echo '{lease}'\n");
+    fs::write(rig.path("bin/lease"), script).unwrap();
+    fs::set_permissions(rig.path("bin/lease"), fs::Permissions::from_mode(0o755)).unwrap();
+    let _daemon = rig.start();
+    let before = rig.inventory(&[&pod]);
+    let call = rig.call("c1", &pod, &config);
+    state.fill();
+    match call.add() {
+        Reply::Refused(error) => assert_eq!(error.code.number(), 11, "{error:?}"),
+        reply => panic!("{reply:?}"),
+    }
+    rig.is_as(&before, &[&pod], "the refused ADD");
+    fs::remove_file(state.0.join("filler")).unwrap();
+    pod.has_what_was_answered("eth0", &call.add().result());
+    call.del().succeeds();
+    rig.is_as(&before, &[&pod], "DEL");
 }

@@ -6,34 +6,44 @@ use std::time::{Duration, Instant};
 
 use super::rig::{Call, Pod, Reply, Rig, until};
 
-/// A new namespace at the same path with the same inode, and in it an interface of another plugin with the same name,
-/// kind and index.
-fn made_anew(rig: &Rig, old: Pod, stranger: Option<u64>) -> Pod {
+/// How often it is begun again when somebody else got the inode first.
+const ATTEMPTS: usize = 15;
+
+/// A new namespace at the same path with the same inode. `None` when another program on this machine got it first.
+fn made_anew(rig: &Rig, old: Pod) -> Option<Pod> {
     let inode = old.inode();
     let name = old.path().file_name().unwrap().to_str().unwrap().to_owned();
     drop(old);
-    let limit = Instant::now() + Duration::from_secs(15);
-    let pod = loop {
+    let limit = Instant::now() + Duration::from_secs(1);
+    loop {
         let pod = rig.pod(&name);
         if pod.inode() == inode {
-            break pod;
+            return Some(pod);
         }
-        assert!(Instant::now() < limit, "the kernel did not give the inode out again");
+        if Instant::now() >= limit {
+            return None;
+        }
         drop(pod);
         sleep(Duration::from_millis(2));
-    };
-    if let Some(index) = stranger {
-        let path = pod.path().display().to_string();
-        rig.ip(&format!("link add link eth0 name stranger index {index} type macvlan mode bridge"));
-        rig.ip(&format!("link set stranger netns {path} name eth0"));
-        pod.ip("link set eth0 up");
-        pod.ip("addr add 192.0.2.7/24 dev eth0");
     }
-    pod
 }
 
-/// Kills by `kill`, replaces the namespace, restarts: nothing of the old one is on record, the new one is as it was.
+/// An interface of another plugin, of the same name, kind and index as the old namespace's had.
+fn put_stranger(rig: &Rig, pod: &Pod, index: u64) {
+    rig.ip(&format!("link add link eth0 name stranger index {index} type macvlan mode bridge"));
+    rig.ip(&format!("link set stranger netns {} name eth0", pod.path().display()));
+    pod.ip("link set eth0 up");
+    pod.ip("addr add 192.0.2.7/24 dev eth0");
+}
+
+/// `prepare` leaves a killed daemon; the namespace is replaced; after a restart nothing of the old one is on record and
+/// the new one is as it was.
 fn replaced(prepare: impl Fn(&Rig, &Call<'_>), with_stranger: bool) {
+    let done = (0..ATTEMPTS).any(|_| try_replaced(&prepare, with_stranger));
+    assert!(done, "the kernel did not give the inode out again in {ATTEMPTS} attempts");
+}
+
+fn try_replaced(prepare: &impl Fn(&Rig, &Call<'_>), with_stranger: bool) -> bool {
     let rig = Rig::new();
     let config = rig.macvlan("net");
     let before = {
@@ -43,8 +53,11 @@ fn replaced(prepare: impl Fn(&Rig, &Call<'_>), with_stranger: bool) {
     let pod = rig.pod("pod");
     let call = rig.call("c1", &pod, &config);
     prepare(&rig, &call);
-    let stranger = if with_stranger { pod.index() } else { None };
-    let pod = made_anew(&rig, pod, stranger);
+    let index = pod.index();
+    let Some(pod) = made_anew(&rig, pod) else { return false };
+    if with_stranger {
+        put_stranger(&rig, &pod, index.unwrap());
+    }
     let untouched = pod.links();
     let _daemon = rig.start();
     rig.is_as(&before, &[], "the restart");
@@ -61,6 +74,7 @@ fn replaced(prepare: impl Fn(&Rig, &Call<'_>), with_stranger: bool) {
     next.del().succeeds();
     until("the new namespace is as it was", || pod.links() == untouched);
     rig.is_as(&before, &[], "the end");
+    true
 }
 
 fn attached(rig: &Rig, call: &Call<'_>) {

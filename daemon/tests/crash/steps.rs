@@ -10,8 +10,8 @@ use super::rig::{Inventory, Pod, Reply, Rig, stored};
 
 /// One kind of network on a node of its own.
 struct Kind {
-    rig: Rig,
     pod: Pod,
+    rig: Rig,
     config: Value,
     /// Where an ADD can die before its commit, and where after it.
     add: (&'static [&'static str], &'static str),
@@ -25,7 +25,7 @@ impl Kind {
     fn new(config: impl Fn(&Rig) -> Value) -> Kind {
         let rig = Rig::new();
         let (pod, config) = (rig.pod("pod"), config(&rig));
-        Kind { rig, pod, config, add: (&ADD, "add.committed"), del: &DEL_THAT_WAITS }
+        Kind { pod, rig, config, add: (&ADD, "add.committed"), del: &DEL_THAT_WAITS }
     }
 
     fn add(&self) -> Reply {

@@ -5,7 +5,11 @@ use nix::errno::Errno;
 use super::*;
 
 /// Runs a whole life of one attachment; every call of the kernel is counted.
-fn calls_of(config: &str, call: impl Fn(&Rig) -> Result<String, CniError>, before: impl Fn(&Rig, &str)) -> usize {
+fn calls_of(
+    config: &str,
+    call: impl Fn(&Rig) -> Result<String, CniError>,
+    before: impl Fn(&Rig, &str),
+) -> usize {
     let rig = Rig::new();
     before(&rig, config);
     rig.kernel.forget_calls();

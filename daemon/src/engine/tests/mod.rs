@@ -158,10 +158,17 @@ fn files(dir: &Path) -> Vec<String> {
 /// One configuration of every built-in type and way of addressing.
 fn configurations() -> Vec<(&'static str, String)> {
     let both = r#""ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]],"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}]}"#;
-    let with = |kind: &str, more: &str| format!(r#"{{"cniVersion":"1.0.0","name":"net","type":"{kind}",{more}}}"#);
+    let with =
+        |kind: &str, more: &str| format!(r#"{{"cniVersion":"1.0.0","name":"net","type":"{kind}",{more}}}"#);
     vec![
         ("macvlan with two families", with("macvlan", &format!(r#""master":"eth0",{both}"#))),
-        ("macvlan, static", with("macvlan", r#""master":"eth0","ipam":{"type":"static","addresses":[{"address":"10.2.0.5/24","gateway":"10.2.0.1"}]}"#)),
+        (
+            "macvlan, static",
+            with(
+                "macvlan",
+                r#""master":"eth0","ipam":{"type":"static","addresses":[{"address":"10.2.0.5/24","gateway":"10.2.0.1"}]}"#,
+            ),
+        ),
         ("macvlan, layer 2 only", with("macvlan", r#""master":"eth0","ipam":{}"#)),
         ("macvlan passthru", with("macvlan", &format!(r#""master":"eth0","mode":"passthru",{both}"#))),
         ("ipvlan", with("ipvlan", &format!(r#""master":"eth0","mode":"l3",{both}"#))),

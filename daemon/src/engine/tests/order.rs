@@ -12,7 +12,12 @@ fn the_identical_add_gets_the_stored_answer_only_if_the_first_one_may_not_have_a
     let mut rig = Rig::new();
     let request = rig.request(Command::Add, "c1", &macvlan());
     let now = Instant::now();
-    let call = Call { request: request.clone(), arrived: now, deadline: now + Duration::from_secs(5), gone: CallerGone::default() };
+    let call = Call {
+        request: request.clone(),
+        arrived: now,
+        deadline: now + Duration::from_secs(5),
+        gone: CallerGone::default(),
+    };
     let first = rig.engine.serve(&call).outcome.unwrap();
     rig.engine.answered(&call, false);
     rig.restart();
@@ -48,9 +53,19 @@ fn after_del_the_name_is_free_nobody_answers_and_the_address_comes_back_with_the
     let rig = Rig::new();
     rig.add(&macvlan()).unwrap();
     rig.del(&macvlan()).unwrap();
-    let pod = rig.kernel.snapshot().namespaces.into_values().find(|n| n.links.values().any(|l| l.name.starts_with("fl"))).unwrap();
+    let pod = rig
+        .kernel
+        .snapshot()
+        .namespaces
+        .into_values()
+        .find(|n| n.links.values().any(|l| l.name.starts_with("fl")))
+        .unwrap();
     assert!(!pod.links.values().any(|l| l.name == "net1"));
-    assert!(pod.addresses.iter().all(|a| a.contains("127.0.0.1") || a.contains("::1/128")), "{:?}", pod.addresses);
+    assert!(
+        pod.addresses.iter().all(|a| a.contains("127.0.0.1") || a.contains("::1/128")),
+        "{:?}",
+        pod.addresses
+    );
     assert_eq!(rig.allocations().len(), 2, "the addresses are kept until the link is gone");
     rig.reap();
     assert!(rig.allocations().is_empty());
@@ -69,11 +84,17 @@ fn add_again_on_the_same_namespace_and_name_right_after_a_del_works() {
 #[test]
 fn an_add_that_needs_the_last_address_hurries_the_removal_that_holds_it() {
     let rig = Rig::new();
-    let small = macvlan().replace(r#"[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]]"#, r#"[[{"subnet":"10.1.0.0/30"}]]"#).replace(r#",{"dst":"::/0"}"#, "");
+    let small = macvlan()
+        .replace(
+            r#"[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]]"#,
+            r#"[[{"subnet":"10.1.0.0/30"}]]"#,
+        )
+        .replace(r#",{"dst":"::/0"}"#, "");
     rig.add(&small).unwrap();
     rig.del(&small).unwrap();
     rig.call(rig.request(Command::Add, "c2", &small)).unwrap();
-    let told = rig.call(Request { ifname: "net2".into(), ..rig.request(Command::Add, "c3", &small) }).unwrap_err();
+    let told =
+        rig.call(Request { ifname: "net2".into(), ..rig.request(Command::Add, "c3", &small) }).unwrap_err();
     assert!(told.msg.contains("no IP addresses available"), "{told}");
 }
 
@@ -98,9 +119,11 @@ fn gc_never_touches_what_was_attached_after_it_arrived() {
     let rig = Rig::new();
     let arrived = Instant::now();
     rig.add(&macvlan()).unwrap();
-    let config = macvlan().replace(r#""cniVersion":"1.0.0""#, r#""cniVersion":"1.1.0","cni.dev/valid-attachments":[]"#);
+    let config = macvlan()
+        .replace(r#""cniVersion":"1.0.0""#, r#""cniVersion":"1.1.0","cni.dev/valid-attachments":[]"#);
     let request = rig.request(Command::Gc, "", &config);
-    let call = Call { request, arrived, deadline: arrived + Duration::from_secs(5), gone: CallerGone::default() };
+    let call =
+        Call { request, arrived, deadline: arrived + Duration::from_secs(5), gone: CallerGone::default() };
     rig.engine.serve(&call).outcome.unwrap();
     assert_eq!(rig.engine.store.all().len(), 1);
     assert_eq!(rig.allocations().len(), 2);
@@ -109,7 +132,8 @@ fn gc_never_touches_what_was_attached_after_it_arrived() {
 #[test]
 fn k24_a_pod_mtu_above_the_parents_is_a_clear_error() {
     let rig = Rig::new();
-    let told = rig.add(&macvlan().replace(r#""master":"eth0""#, r#""master":"eth0","mtu":9000"#)).unwrap_err();
+    let told =
+        rig.add(&macvlan().replace(r#""master":"eth0""#, r#""master":"eth0","mtu":9000"#)).unwrap_err();
     assert_eq!(told.code.number(), 7);
     assert!(told.msg.contains("mtu 9000 is above 1500 of its master \"eth0\""), "{told}");
 }
@@ -118,7 +142,8 @@ fn k24_a_pod_mtu_above_the_parents_is_a_clear_error() {
 fn x04_check_finds_what_has_changed() {
     let rig = Rig::new();
     let answer = rig.add(&macvlan()).unwrap();
-    let config = macvlan().replace(r#""cniVersion":"1.0.0""#, &format!(r#""cniVersion":"1.0.0","prevResult":{answer}"#));
+    let config = macvlan()
+        .replace(r#""cniVersion":"1.0.0""#, &format!(r#""cniVersion":"1.0.0","prevResult":{answer}"#));
     rig.call(rig.request(Command::Check, "c1", &config)).unwrap();
     let mut pod = fairlead_host::Kernel::pod(&*rig.kernel, POD.as_ref()).unwrap();
     let link = pod.link_by_name("net1").unwrap().unwrap();

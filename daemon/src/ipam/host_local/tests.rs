@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fairlead_cni::CniError;
 
+use super::super::blanks::Filler;
 use super::super::draft::steps;
 use super::super::{NothingPending, fixture};
 use super::*;
@@ -82,7 +83,9 @@ fn an_allocation_is_a_file_as_host_local_writes_it() {
 fn a_file_is_the_same_where_the_file_system_has_no_nameless_files() {
     let host = Host::new();
     let root = HostRoot::new(host.dir.path().into());
-    let mut directory = Directory::open(&root, Path::new("/d"), BOOT.into(), true).unwrap().unwrap();
+    let mut directory = Directory::open(&root, Path::new("/d"), BOOT.into(), &Filler::start().unwrap(), true)
+        .unwrap()
+        .unwrap();
     directory.without_nameless_files();
     let mut locked = directory.locked().unwrap();
     assert!(locked.take("10.0.0.2".parse().unwrap(), "a\r\neth0").unwrap());
@@ -382,7 +385,8 @@ fn a_lock_that_another_process_never_lets_go_is_told_by_name() {
     let lock = std::fs::File::open(host.pods().join("lock")).unwrap();
     lock.lock().unwrap();
     let root = HostRoot::new("/".into());
-    let mut directory = Directory::open(&root, &host.pods(), BOOT.into(), false).unwrap().unwrap();
+    let mut directory =
+        Directory::open(&root, &host.pods(), BOOT.into(), &Filler::start().unwrap(), false).unwrap().unwrap();
     let error = directory.locked_within(std::time::Duration::from_millis(50)).unwrap_err().to_string();
     assert!(
         error.starts_with("another process has held the lock ")

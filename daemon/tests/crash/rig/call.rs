@@ -39,6 +39,15 @@ impl Reply {
     }
 }
 
+/// How a call gets to the daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// By the executable, which waits for a daemon and spools a DEL without one.
+    Executable,
+    /// Straight over the socket: a daemon that dies is seen as it is.
+    Socket,
+}
+
 /// One interface of one container.
 pub(crate) struct Call<'r> {
     pub(crate) rig: &'r Rig,
@@ -90,11 +99,15 @@ impl Call<'_> {
         post(&self.rig.socket(), &self.request(Command::Del))
     }
 
-    /// As a runtime insists: again and again while nobody answers, or the answer is to try again.
-    pub(crate) fn insist(&self, command: Command) -> Reply {
+    /// As a runtime insists: again and again while there is no answer, or the answer is to try again.
+    pub(crate) fn insist(&self, command: Command, way: Way) -> Reply {
         let limit = Instant::now() + 2 * PATIENCE;
         loop {
-            match post(&self.rig.socket(), &self.request(command)) {
+            let reply = match way {
+                Way::Executable => self.execute(command).end(),
+                Way::Socket => post(&self.rig.socket(), &self.request(command)),
+            };
+            match reply {
                 Reply::Refused(error) if error.code.number() == 11 && Instant::now() < limit => {}
                 Reply::Lost if Instant::now() < limit => {}
                 reply => return reply,

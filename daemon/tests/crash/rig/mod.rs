@@ -17,7 +17,7 @@ use fairlead_host::scratch::ScratchNetns;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-pub(crate) use call::{Call, Reply, stored};
+pub(crate) use call::{Call, Reply, Way, stored};
 pub(crate) use chance::Chance;
 pub(crate) use inventory::Inventory;
 pub(crate) use pod::Pod;
