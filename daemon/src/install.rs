@@ -92,6 +92,8 @@ pub fn install(directory: &Path, name: &str, from: &Path) -> Result<Done, Instal
 
 fn install_with(directory: &Path, name: &str, program: &[u8], step: Step<'_>) -> Result<Done, InstallError> {
     let (target, original) = places(directory, name)?;
+    // A node whose runtime was never given a plugin has no such directory yet.
+    fs::create_dir_all(directory).map_err(failed(directory, "made"))?;
     let there = read_optional(&target)?;
     if there.as_deref() == Some(program) {
         return Ok(Done::Unchanged);
@@ -175,7 +177,7 @@ pub fn installed(directory: &Path) -> Vec<String> {
 
 /// Whether this is Fairlead's executable, of any version: it speaks of the header that only it knows. The daemon
 /// does too, so its own marks are excluded.
-fn is_ours(program: &[u8]) -> bool {
+pub(crate) fn is_ours(program: &[u8]) -> bool {
     let says = |words: &[u8]| program.windows(words.len()).any(|w| w == words);
     says(OUTCOME_HEADER.as_bytes()) && !says(ORIGINAL.as_bytes())
 }

@@ -12,11 +12,12 @@ use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, setsockopt, sockopt};
 use tokio::io::unix::AsyncFd;
 
-use crate::real::{Body, decode, netlink_news};
+use crate::real::{Body, decode, netlink_news, only_of_type};
 use crate::seam::{Link, Nsid};
 
 const RTNLGRP_LINK: libc::c_int = 1;
 const RTNLGRP_NSID: libc::c_int = 28;
+const RTM_DELNSID: u16 = 89;
 /// Room for the news of some hundred links at once.
 const RECEIVE_BUFFER: usize = 2 << 20;
 const DATAGRAM: usize = 64 << 10;
@@ -47,9 +48,19 @@ pub struct NetnsEvents {
 }
 
 impl NetnsEvents {
-    /// Begins to listen, in the calling thread's namespace. Needs a tokio runtime with I/O.
+    /// Begins to listen to everything, in the calling thread's namespace. Needs a tokio runtime with I/O.
     pub fn open() -> io::Result<NetnsEvents> {
-        let socket = netlink_news(&[RTNLGRP_LINK, RTNLGRP_NSID])?;
+        NetnsEvents::listen(netlink_news(&[RTNLGRP_LINK, RTNLGRP_NSID])?)
+    }
+
+    /// Begins to listen to deaths of namespaces alone: whoever only wants those is not woken by every link that is made.
+    pub fn open_deaths() -> io::Result<NetnsEvents> {
+        let socket = netlink_news(&[RTNLGRP_NSID])?;
+        only_of_type(&socket, RTM_DELNSID)?;
+        NetnsEvents::listen(socket)
+    }
+
+    fn listen(socket: OwnedFd) -> io::Result<NetnsEvents> {
         // Forcing it takes CAP_NET_ADMIN; without it the system's limit holds.
         if setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BUFFER).is_err() {
             setsockopt(&socket, sockopt::RcvBuf, &RECEIVE_BUFFER)?;

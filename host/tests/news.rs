@@ -53,6 +53,7 @@ fn links_that_come_and_go_and_a_namespace_that_dies_are_seen() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let mut news = NetnsEvents::open().unwrap();
+            let mut deaths = NetnsEvents::open_deaths().unwrap();
             let kernel = RealKernel::new().unwrap();
             kernel.host().unwrap().batch(&[Op::CreateLink(veth("eth0"))]).unwrap();
             let index = kernel.host().unwrap().link_by_name("eth0").unwrap().unwrap().index;
@@ -64,6 +65,11 @@ fn links_that_come_and_go_and_a_namespace_that_dies_are_seen() {
             until(&mut news, |event| *event == Event::NsidNew(nsid)).await;
             drop(pod);
             until(&mut news, |event| *event == Event::NsidGone(nsid)).await;
+            assert_eq!(
+                deaths.next().await,
+                Event::NsidGone(nsid),
+                "nothing else is heard by who wants nothing else"
+            );
         });
     })
     .unwrap();

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::time::{Duration, Instant};
 
-use fairlead_cni::wire::{Command, OUTCOME_HEADER};
+use fairlead_cni::wire::Command;
 use fairlead_cni::{CniError, CniResult, Code};
 
 use super::Engine;
@@ -12,19 +12,18 @@ use super::job::Job;
 use super::link::{self, Reach};
 use super::removal::harmless;
 use crate::delegate::{DelegateCall, Parameters};
+use crate::install;
 use crate::store::{Attachment, IpamRecord, LinkRecord};
 
 /// Our executable is smaller than this, so a larger file need not be read.
 const LARGEST_OF_OURS: u64 = 1 << 20;
 
-/// Whether a plugin's file is our own executable under whatever name: it alone knows the header of our wire.
+/// Whether a plugin's file is our own executable under whatever name.
 pub(super) fn is_ours(file: &File) -> bool {
     let small = file.metadata().is_ok_and(|m| m.len() <= LARGEST_OF_OURS);
     let mut bytes = Vec::new();
     let mut reader = file;
-    small
-        && reader.read_to_end(&mut bytes).is_ok()
-        && bytes.windows(OUTCOME_HEADER.len()).any(|w| w == OUTCOME_HEADER.as_bytes())
+    small && reader.read_to_end(&mut bytes).is_ok() && install::is_ours(&bytes)
 }
 
 impl Engine {

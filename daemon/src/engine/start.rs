@@ -165,7 +165,7 @@ fn watch(engine: &Weak<Engine>) {
     };
     runtime.block_on(async {
         let mut events = loop {
-            match NetnsEvents::open() {
+            match NetnsEvents::open_deaths() {
                 Ok(events) => break events,
                 Err(e) => tracing::error!(error = %e, "deaths of namespaces cannot be watched; tried again"),
             }

@@ -36,6 +36,8 @@ const QUEUE: usize = 1024;
 const LISTENING: usize = 256;
 /// The epoll token of the bell that rings when the queue is no longer empty.
 const BELL: u64 = 0;
+/// From the first order to the thread's work on all that have come by then.
+const GATHER: Duration = Duration::from_millis(10);
 /// Threads that close sockets.
 const CLOSERS: usize = 4;
 
@@ -272,7 +274,12 @@ impl Shared {
             };
             for event in &events[..heard] {
                 match event.data() {
-                    BELL => drop(self.bell.read()),
+                    BELL => {
+                        // A little later, many are begun at once: woken for each, this thread would take a processor
+                        // from the next call.
+                        std::thread::sleep(GATHER);
+                        drop(self.bell.read());
+                    }
                     token => self.listen(&mut probes, token, on_conflict),
                 }
             }

@@ -212,6 +212,23 @@ pub(crate) fn netlink_news(groups: &[libc::c_int]) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
+/// Lets the kernel drop every message but those of one type before it wakes the reader.
+pub(crate) fn only_of_type(socket: &OwnedFd, kind: u16) -> io::Result<()> {
+    let op = |code, jt, k| libc::sock_filter { code, jt, jf: 0, k };
+    // `nlmsg_type` is in the machine's byte order, a filter loads in the network's.
+    let wanted = u32::from(kind.swap_bytes());
+    let mut filter = [op(0x28, 0, 4), op(0x15, 1, wanted), op(0x06, 0, 0), op(0x06, 0, u32::MAX)];
+    let program = libc::sock_fprog { len: 4, filter: filter.as_mut_ptr() };
+    let length = libc::socklen_t::try_from(size_of::<libc::sock_fprog>()).unwrap_or(0);
+    let pointer = (&raw const program).cast();
+    // SAFETY: `program` and the filter that it points at outlive the call; the kernel copies both.
+    let outcome = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, pointer, length)
+    };
+    Errno::result(outcome)?;
+    Ok(())
+}
+
 /// Sets an option of a netlink socket.
 fn set_option(fd: BorrowedFd<'_>, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
     let length = libc::socklen_t::try_from(size_of::<libc::c_int>()).unwrap_or(4);
