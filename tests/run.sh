@@ -16,7 +16,12 @@ STAGE_LIMIT=1500 # seconds; what hangs is ended
 stage_setup() { tests/setup.sh build runtimes reference deny; }
 stage_lint() { tests/lint.sh; }
 stage_build() { make -s build test-programs; }
-stage_crates() { cargo test -q --workspace --no-fail-fast; }
+stage_crates() {
+    cargo test -q --workspace --no-fail-fast
+    echo "-- the daemon killed at every step"
+    cargo build -q -p fairlead
+    cargo test -q -p fairlead-daemon --features failpoints --test crash
+}
 stage_runtimes() {
     local rc=0 runtime
     for runtime in cnitool containerd podman; do

@@ -46,7 +46,7 @@ impl Engine {
             None => {
                 return Err(changed(
                     job,
-                    format!("prevResult has no interface of this name in {}", job.request.netns),
+                    &format!("prevResult has no interface of this name in {}", job.request.netns),
                 ));
             }
         };
@@ -57,10 +57,10 @@ impl Engine {
             link::parent(self.kernel.as_ref(), pod, &parent)?;
         }
         let link = pod.link_by_name(&job.key.ifname).map_err(told)?;
-        let link = link.ok_or_else(|| changed(job, "the interface is gone".to_owned()))?;
-        network.check(&link).map_err(|reason| changed(job, reason))?;
+        let link = link.ok_or_else(|| changed(job, "the interface is gone"))?;
+        network.check(&link).map_err(|reason| changed(job, &reason))?;
         if !link.up {
-            return Err(changed(job, "the interface is down".to_owned()));
+            return Err(changed(job, "the interface is down"));
         }
         if matches!(network, Network::Loopback) {
             return Ok(());
@@ -73,11 +73,11 @@ impl Engine {
             .filter(|ip| ip.interface.is_none_or(|i| i == at))
             .find(|ip| !present.contains(&ip.address));
         if let Some(ip) = lost {
-            return Err(changed(job, format!("its address {} is gone", ip.address)));
+            return Err(changed(job, &format!("its address {} is gone", ip.address)));
         }
         let routes = pod.routes().map_err(told)?;
         match interface::routes(prev, link.index).find(|wanted| !routes.iter().any(|r| serves(r, wanted))) {
-            Some(lost) => Err(changed(job, format!("the route to {} is gone", lost.dst))),
+            Some(lost) => Err(changed(job, &format!("the route to {} is gone", lost.dst))),
             None => Ok(()),
         }
     }
@@ -86,7 +86,7 @@ impl Engine {
         let wanted = prev.interfaces.get(at).map(|i| i.mac.as_str()).unwrap_or_default();
         match link.mac {
             Some(mac) if !wanted.is_empty() && !wanted.eq_ignore_ascii_case(&mac.to_string()) => {
-                Err(changed(job, format!("its MAC address is {mac} instead of {wanted}")))
+                Err(changed(job, &format!("its MAC address is {mac} instead of {wanted}")))
             }
             _ => Ok(()),
         }
@@ -101,7 +101,7 @@ fn serves(present: &Route, wanted: &Route) -> bool {
         && wanted.priority.is_none_or(|p| present.priority.unwrap_or(0) == p || present.dst.addr().is_ipv6())
 }
 
-fn changed(job: &Job, reason: String) -> CniError {
+fn changed(job: &Job, reason: &str) -> CniError {
     let msg = format!(
         "network {:?}, container {}, interface {:?}: {reason}",
         job.key.network, job.key.container, job.key.ifname

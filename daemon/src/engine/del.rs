@@ -17,14 +17,14 @@ impl Engine {
             let answer = self.answer_of(&attachment, network.as_ref());
             let done = self.remove(&attachment, answer);
             job.timing.end("remove");
-            return done.map_err(harmless);
+            return done.map_err(|e| harmless(&e));
         }
         if self.store.silenced().iter().any(|a| a.key == job.key) {
             return Ok(());
         }
         let done = self.del_unrecorded(job, network.as_ref());
         job.timing.end("remove");
-        done.map_err(harmless)
+        done.map_err(|e| harmless(&e))
     }
 
     /// K10: nothing is on record; another plugin may have made it.

@@ -75,7 +75,7 @@ impl Engine {
             is_ours: &is_ours,
         };
         let done = self.delegates.ipam(&call, conf.version);
-        done.map(drop).map_err(|e| harmless(told(&attachment.key.network, e.told(Command::Del))))
+        done.map(drop).map_err(|e| harmless(&told(&attachment.key.network, e.told(Command::Del))))
     }
 
     /// The namespace's path if it still leads there, else empty, as the specification wants it.

@@ -48,7 +48,7 @@ impl Engine {
         };
         match self.store.get(attachment.id) {
             Some(now) if now.phase == Phase::Attached => {
-                self.remove(&now, Answer::WhenGone).map_err(harmless)
+                self.remove(&now, Answer::WhenGone).map_err(|e| harmless(&e))
             }
             _ => Ok(()),
         }

@@ -44,10 +44,9 @@ impl Engine {
             Command::Add => self.list_add(job),
             Command::Del => {
                 let _claim = self.claim(job)?;
-                match self.store.find(&job.key) {
-                    Some(attachment) => self.remove(&attachment, super::removal::Answer::WhenGone)?,
-                    // Nothing on record, and the file may be another by now: what it made is unknown.
-                    None => {}
+                // With nothing on record the file may be another by now: what the list made is unknown.
+                if let Some(attachment) = self.store.find(&job.key) {
+                    self.remove(&attachment, super::removal::Answer::WhenGone)?;
                 }
                 Ok(String::new())
             }

@@ -73,7 +73,7 @@ impl Engine {
                 let ips: Vec<_> = attachment.addresses.iter().map(ipnet::IpNet::addr).collect();
                 self.host_local.release_ips(data_dir, &key.network, &key.container, &key.ifname, &ips)
             };
-            released.map_err(|e| harmless(e.into()))?;
+            released.map_err(|e| harmless(&e.into()))?;
         }
         failpoint::pass("del.released");
         self.records.forget(attachment.id);
@@ -159,7 +159,7 @@ impl Engine {
 }
 
 /// A DEL error without the words that containerd takes for success.
-pub(super) fn harmless(error: CniError) -> CniError {
+pub(super) fn harmless(error: &CniError) -> CniError {
     CniError {
         code: error.code,
         msg: delegate::harmless(&error.msg),

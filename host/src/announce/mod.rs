@@ -278,7 +278,7 @@ impl Shared {
                         // A little later, many are begun at once: woken for each, this thread would take a processor
                         // from the next call.
                         std::thread::sleep(GATHER);
-                        drop(self.bell.read());
+                        let _ = self.bell.read();
                     }
                     token => self.listen(&mut probes, token, on_conflict),
                 }
