@@ -37,7 +37,7 @@ install_missing() {
 
 # ---- Rust ----
 part_build() {
-    command -v cargo >/dev/null || die "Rust is missing: install it from https://rustup.rs, then run this again"
+    command -v cargo >/dev/null || die "Rust is missing: install it with rustup, then run this again"
     need cc build-essential
     install_missing
     local lib

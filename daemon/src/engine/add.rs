@@ -110,19 +110,7 @@ impl Engine {
             mac: Mac::local(self.chance.next()),
         };
         let plan = if self.is_in_user_space(network) { None } else { Some(network.plan(&facts)?) };
-        let record = match &plan {
-            Some(LinkPlan::Make(new, mac)) => {
-                LinkRecord::Made { index: facts.index, kind: new.kind.clone(), mac: *mac }
-            }
-            Some(LinkPlan::Lend(lent)) => {
-                if pod.link_by_name(facts.ifname).map_err(told)?.is_some() {
-                    return Err(name_taken(job));
-                }
-                LinkRecord::Moved(lent.clone())
-            }
-            Some(LinkPlan::Loopback) => LinkRecord::Loopback,
-            None => LinkRecord::None,
-        };
+        let record = record_of(job, plan.as_ref(), pod)?;
         let attachment = Attachment {
             id,
             key: job.key.clone(),
@@ -311,6 +299,25 @@ impl Engine {
             label: format!("{}/{}", job.key.container, job.key.ifname),
         });
     }
+}
+
+/// What is put on record about the link of a plan; `None`: a process in user space has the device.
+fn record_of(job: &Job, plan: Option<&LinkPlan>, pod: &mut dyn Net) -> Result<LinkRecord, CniError> {
+    Ok(match plan {
+        Some(LinkPlan::Make(new, mac)) => {
+            LinkRecord::Made { index: new.index.unwrap_or_default(), kind: new.kind.clone(), mac: *mac }
+        }
+        Some(LinkPlan::Lend(lent)) => {
+            // With its name taken in the pod the kernel would move it all the same, under its old name.
+            let taken = pod.link_by_name(&job.key.ifname);
+            match taken.map_err(|e| errors::kernel(&job.key.network, "looking at the pod's namespace", &e))? {
+                Some(_) => return Err(name_taken(job)),
+                None => LinkRecord::Moved(lent.clone()),
+            }
+        }
+        Some(LinkPlan::Loopback) => LinkRecord::Loopback,
+        None => LinkRecord::None,
+    })
 }
 
 fn name_taken(job: &Job) -> CniError {

@@ -41,7 +41,7 @@ impl Engine {
             command,
             plugin,
             config: &job.conf.raw,
-            parameters: Parameters::from(&job.request),
+            parameters: Parameters::from(job.request),
             time_limit: self.policy().delegate_timeout.min(left),
             cancelled: &|| !goes_on && job.gone.get(),
             is_ours: &is_ours,

@@ -16,8 +16,8 @@ use crate::store::{Caller, Key};
 
 /// A validated call.
 #[derive(Debug)]
-pub(super) struct Job {
-    pub(super) request: Request,
+pub(super) struct Job<'a> {
+    pub(super) request: &'a Request,
     pub(super) conf: Arc<NetConf>,
     pub(super) args: Args,
     pub(super) key: Key,
@@ -37,14 +37,14 @@ pub(super) struct Waiting {
     pub(super) gone: CallerGone,
 }
 
-impl Job {
+impl<'a> Job<'a> {
     /// Validates what the environment and the configuration say.
     pub(super) fn read(
-        request: &Request,
+        request: &'a Request,
         conf: Arc<NetConf>,
         waiting: &Waiting,
         inner: bool,
-    ) -> Result<Job, CniError> {
+    ) -> Result<Job<'a>, CniError> {
         let timing = Timing::since(waiting.arrived);
         let args = Args::parse(&request.args)?;
         if matches!(request.command, Command::Add | Command::Del | Command::Check) {
@@ -64,7 +64,7 @@ impl Job {
             plugin: conf.plugin_type.clone(),
         };
         let Waiting { arrived, deadline, gone } = waiting.clone();
-        Ok(Job { request: request.clone(), conf, args, key, arrived, deadline, gone, timing, inner })
+        Ok(Job { request, conf, args, key, arrived, deadline, gone, timing, inner })
     }
 
     /// The pod's namespace.

@@ -147,7 +147,7 @@ impl Engine {
             list,
             delegates: &self.delegates,
             built_in: &inner,
-            parameters: Parameters::from(&job.request),
+            parameters: Parameters::from(job.request),
             runtime: &runtime,
             deadline: job.deadline,
             plugin_limit: self.policy().delegate_timeout,

@@ -121,12 +121,12 @@ impl Engine {
         *self.policy.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(policy);
     }
 
-    fn call(
+    fn call<'a>(
         &self,
-        request: &Request,
+        request: &'a Request,
         waiting: &Waiting,
         inner: bool,
-    ) -> (CniVersion, Result<(String, Job), CniError>) {
+    ) -> (CniVersion, Result<(String, Job<'a>), CniError>) {
         let removal = matches!(request.command, Command::Del | Command::Gc);
         let conf = match self.confs.get(&request.config, removal) {
             Ok(conf) => conf,
