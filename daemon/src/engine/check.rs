@@ -59,7 +59,8 @@ impl Engine {
         let link = pod.link_by_name(&job.key.ifname).map_err(told)?;
         let link = link.ok_or_else(|| changed(job, "the interface is gone"))?;
         network.check(&link).map_err(|reason| changed(job, &reason))?;
-        if !link.up {
+        // A lent device is the pod's own to set down.
+        if !link.up && network.device().is_none() {
             return Err(changed(job, "the interface is down"));
         }
         if matches!(network, Network::Loopback) {
