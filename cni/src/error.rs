@@ -29,6 +29,12 @@ pub enum Code {
     NotAvailable,
     /// 51: not available, and existing containers may have limited connectivity (STATUS).
     LimitedConnectivity,
+    /// 100, ours: the container has this attachment, or the pod this interface, already.
+    AlreadyThere,
+    /// 101, ours: CHECK found that something is not as ADD left it.
+    Changed,
+    /// 102, ours: an executed plugin failed without a code of the specification.
+    PluginFailed,
     /// 999: anything else (libcni's internal error).
     Internal,
     /// A code of another plugin, passed on.
@@ -50,6 +56,9 @@ impl Code {
             Code::TryAgain => 11,
             Code::NotAvailable => 50,
             Code::LimitedConnectivity => 51,
+            Code::AlreadyThere => 100,
+            Code::Changed => 101,
+            Code::PluginFailed => 102,
             Code::Internal => 999,
             Code::Other(n) => n,
         }
@@ -69,6 +78,9 @@ impl Code {
             11 => Code::TryAgain,
             50 => Code::NotAvailable,
             51 => Code::LimitedConnectivity,
+            100 => Code::AlreadyThere,
+            101 => Code::Changed,
+            102 => Code::PluginFailed,
             999 => Code::Internal,
             n => Code::Other(n),
         }

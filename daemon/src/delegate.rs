@@ -162,7 +162,8 @@ impl DelegateError {
             DelegateError::Exec { .. } => {
                 (Code::Internal, "is the plugin made for this machine, and executable?")
             }
-            DelegateError::Refused { code, .. } => (code.unwrap_or(Code::Internal), ""),
+            DelegateError::Refused { code: Some(Code::Internal) | None, .. } => (Code::PluginFailed, ""),
+            DelegateError::Refused { code: Some(code), .. } => (*code, ""),
             DelegateError::Garbage { .. } => {
                 (Code::Decode, "the plugin does not follow the CNI specification")
             }

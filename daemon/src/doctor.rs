@@ -161,7 +161,12 @@ fn kinds() -> Vec<Finding> {
     let finding = |(kind, known): (String, bool)| match known {
         true => good(ABOUT, kind),
         false => {
-            less(ABOUT, format!("the kernel has no {kind}"), format!("modprobe {kind}, if a network uses it"))
+            let module = if kind == "vlan" { "8021q" } else { &kind };
+            less(
+                ABOUT,
+                format!("the kernel has no {kind}"),
+                format!("modprobe {module}, if a network uses it"),
+            )
         }
     };
     kinds.into_iter().map(finding).collect()

@@ -15,12 +15,21 @@ use fairlead_cni::wire::OUTCOME_HEADER;
 /// What an original's name ends in while ours stands in its place.
 pub const ORIGINAL: &str = ".fairlead-original";
 
+/// The names that the executable may stand under.
+const SERVED: [&str; 6] = ["fairlead", "macvlan", "ipvlan", "vlan", "host-device", "loopback"];
+
 /// Why it could not be done.
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
     /// No file name.
     #[error("{name:?} is no name of a plugin: it must be a bare file name")]
     Name {
+        /// As given.
+        name: String,
+    },
+    /// Its networks would all be refused.
+    #[error("{name:?} is no plugin that Fairlead stands for; it serves {}", SERVED.join(", "))]
+    NotServed {
         /// As given.
         name: String,
     },
@@ -83,6 +92,9 @@ fn failed(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> InstallE
 /// # Errors
 /// When the name or the executable is wrong, or a step fails.
 pub fn install(directory: &Path, name: &str, from: &Path) -> Result<Done, InstallError> {
+    if !SERVED.contains(&name) {
+        return Err(InstallError::NotServed { name: name.into() });
+    }
     let program = fs::read(from).map_err(failed(from, "read"))?;
     if !is_ours(&program) {
         return Err(InstallError::NotOurs { path: from.into() });

@@ -4,7 +4,7 @@
 //! Never follows a link, or a `..`, to something of the daemon's own file system.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read as _};
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 
@@ -26,6 +26,23 @@ impl HostRoot {
     /// A file, for reading.
     pub(crate) fn open(&self, path: &Path) -> io::Result<File> {
         Ok(File::from(self.open_with(path, OFlags::RDONLY | OFlags::CLOEXEC)?))
+    }
+
+    /// The text of a regular file of at most `limit` bytes: neither a pipe that nobody writes to nor a device without an
+    /// end keeps the caller.
+    pub(crate) fn read(&self, path: &Path, limit: u64) -> io::Result<String> {
+        let file = File::from(self.open_with(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC)?);
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+        }
+        let mut text = String::new();
+        if file.take(limit + 1).read_to_string(&mut text)? as u64 > limit {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("it has more than {limit} bytes"),
+            ));
+        }
+        Ok(text)
     }
 
     /// A directory that exists.

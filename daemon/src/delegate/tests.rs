@@ -150,7 +150,7 @@ fn an_error_that_is_no_json_is_quoted_and_never_whole() {
         "head -c 100000 /dev/zero | tr '\\0' x; head -c 100000 /dev/zero | tr '\\0' y >&2; exit 1",
     );
     let error = plugins.told(Command::Add, "p");
-    assert_eq!(error.code, Code::Internal);
+    assert_eq!(error.code, Code::PluginFailed);
     assert!(error.msg.len() < 3 * SHOWN, "{}", error.msg.len());
     assert!(error.msg.contains("xxx\"…; its standard error: …yyy"), "{}", error.msg);
 }

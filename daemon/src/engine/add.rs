@@ -82,7 +82,7 @@ impl Engine {
         match &before.answer {
             Some(answer) if same && !before.answered => Ok(answer.clone()),
             _ => Err(CniError::new(
-                Code::Internal,
+                Code::AlreadyThere,
                 format!(
                     "network {:?}: container {} already has interface {:?}",
                     job.key.network, job.key.container, job.key.ifname
@@ -160,7 +160,7 @@ impl Engine {
                 )
                 .with("host-local and static are built in; any other is executed from CNI_PATH"))
             }
-            (_, kind) => self.ipam_of(&job.conf, kind),
+            (_, kind) => self.ipam_of(job, kind),
         }
     }
 
@@ -322,7 +322,7 @@ fn record_of(job: &Job, plan: Option<&LinkPlan>, pod: &mut dyn Net) -> Result<Li
 
 fn name_taken(job: &Job) -> CniError {
     CniError::new(
-        Code::Internal,
+        Code::AlreadyThere,
         format!(
             "network {:?}: an interface {:?} is already in the pod's namespace",
             job.key.network, job.key.ifname

@@ -22,12 +22,17 @@ pub(super) fn host_local_config(conf: &NetConf, args: &Args) -> Result<Option<Ho
 
 impl Engine {
     /// What is put on record about the addresses before the first is taken.
-    pub(super) fn ipam_of(&self, conf: &NetConf, kind: Option<&str>) -> Result<IpamRecord, CniError> {
+    pub(super) fn ipam_of(&self, job: &Job, kind: Option<&str>) -> Result<IpamRecord, CniError> {
         Ok(match kind {
             None => IpamRecord::None,
-            Some("host-local") => IpamRecord::HostLocal { data_dir: data_dir(conf)? },
+            Some("host-local") => IpamRecord::HostLocal { data_dir: data_dir(&job.conf)? },
             Some("static") => IpamRecord::Static,
-            Some(plugin) => IpamRecord::Delegate { plugin: plugin.to_owned() },
+            Some(plugin) => {
+                // One that is not there has made nothing that a record would have to remember.
+                let found = self.delegates.find(plugin, &job.request.path);
+                found.map_err(|e| e.told(Command::Add))?;
+                IpamRecord::Delegate { plugin: plugin.to_owned() }
+            }
         })
     }
 

@@ -107,5 +107,5 @@ fn changed(job: &Job, reason: &str) -> CniError {
         "network {:?}, container {}, interface {:?}: {reason}",
         job.key.network, job.key.container, job.key.ifname
     );
-    CniError::new(Code::Internal, msg).with("delete the pod and make it anew")
+    CniError::new(Code::Changed, msg).with("delete the pod and make it anew")
 }

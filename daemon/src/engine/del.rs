@@ -13,7 +13,8 @@ impl Engine {
     pub(super) fn del(&self, job: &mut Job) -> Result<(), CniError> {
         let _claim = self.claim(job)?;
         let network = Network::validate(&job.conf, &job.args).ok();
-        if let Some(attachment) = self.store.find(&job.key) {
+        if let Some(attachment) = self.store.find(&job.key).or_else(|| self.store.find_of_any_type(&job.key))
+        {
             let answer = self.answer_of(&attachment, network.as_ref());
             let done = self.remove(&attachment, answer);
             job.timing.end("remove");

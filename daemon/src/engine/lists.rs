@@ -29,10 +29,21 @@ struct Inner<'e> {
 
 impl BuiltIn for Inner<'_> {
     fn serves(&self, plugin: &str) -> bool {
-        BUILT_IN.contains(&plugin)
+        BUILT_IN.contains(&plugin) || plugin == TYPE
     }
 
-    fn call(&self, command: Command, _plugin: &str, config: &str) -> Result<String, CniError> {
+    fn call(&self, command: Command, plugin: &str, config: &str) -> Result<String, CniError> {
+        if plugin == TYPE {
+            // A list that names a list, itself at last: nothing was ever made for it.
+            return match command {
+                Command::Del | Command::Gc => Ok(String::new()),
+                Command::Add | Command::Check | Command::Status => Err(CniError::new(
+                    Code::InvalidConfig,
+                    format!("a plugin of type {TYPE:?} cannot stand in a list that {TYPE:?} runs"),
+                )
+                .with("name the network itself in clusterNetwork")),
+            };
+        }
         let request = Request { command, config: config.to_owned(), ..self.request.clone() };
         self.engine.call(&request, &self.waiting, true).1.map(|(answer, _)| answer)
     }
@@ -66,7 +77,10 @@ impl Engine {
             }
             Command::Status => {
                 super::gc::below_1_1(&job.conf, "STATUS")?;
-                let list = self.wanted(job)?;
+                let list = self.wanted(job).map_err(|e| match e.code {
+                    Code::TryAgain => CniError { code: Code::NotAvailable, ..e },
+                    _ => e,
+                })?;
                 self.with_chain(job, &list, |chain| chain.status())?;
                 Ok(String::new())
             }

@@ -3,13 +3,19 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Between the first two attempts at a removal.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// Between later ones at most.
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
 #[derive(Debug, Default)]
 struct Queue {
     by_time: BTreeSet<(Instant, u64)>,
     due: HashMap<u64, Instant>,
     at_work: HashSet<u64>,
+    failures: HashMap<u64, u32>,
     stopped: bool,
 }
 
@@ -41,6 +47,21 @@ impl Reaper {
         }
         queue.by_time.insert((due, id));
         self.changed.notify_one();
+    }
+
+    /// The attachment's removal failed: it is tried again after a pause that doubles with every failure.
+    pub(super) fn again(&self, id: u64) {
+        let mut queue = self.lock();
+        let failures = queue.failures.entry(id).or_default();
+        *failures += 1;
+        let pause = FIRST_PAUSE.saturating_mul(1 << (*failures - 1).min(10)).min(LONGEST_PAUSE);
+        drop(queue);
+        self.expect(id, Instant::now() + pause);
+    }
+
+    /// Nothing is left of it.
+    pub(super) fn done(&self, id: u64) {
+        self.lock().failures.remove(&id);
     }
 
     /// How many wait.
@@ -113,8 +134,6 @@ impl Drop for Turn<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
@@ -130,6 +149,23 @@ mod tests {
         assert_eq!(reaper.waiting(), 0);
         reaper.stop();
         assert_eq!(reaper.next(), None);
+    }
+
+    #[test]
+    fn a_removal_that_fails_again_and_again_is_tried_ever_more_seldom() {
+        let reaper = Reaper::default();
+        let mut pauses = Vec::new();
+        for _ in 0..12 {
+            reaper.again(7);
+            let due = reaper.lock().due[&7];
+            pauses.push((due - Instant::now() + Duration::from_millis(500)).as_secs());
+            reaper.drain();
+        }
+        assert_eq!(pauses[..5], [1, 2, 4, 8, 16]);
+        assert_eq!(pauses[11], 300);
+        reaper.done(7);
+        reaper.again(7);
+        assert!(reaper.lock().due[&7] <= Instant::now() + FIRST_PAUSE);
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub(super) struct Found {
 
 impl Engine {
     /// Brings store and kernel together. What fails stays on record and is tried again in the background.
-    pub(super) fn reconcile(&self, opened: Opened, of_records: Vec<Attachment>) -> Found {
+    pub(super) fn reconcile(&self, opened: Opened, of_records: Vec<(bool, Attachment)>) -> Found {
         let mut found = Found::default();
         for attachment in self.store.all() {
             // What a list has removed with it is done.
@@ -37,7 +37,12 @@ impl Engine {
                 }
                 Phase::Adding => self.remove(&attachment, Answer::WhenGone).map(|()| found.undone += 1),
                 Phase::Removing => self.remove(&attachment, Answer::WhenGone).map(|()| found.finished += 1),
-                Phase::Silenced => self.reap(attachment.id).map(|()| found.finished += 1),
+                // Each may wait 30 ms for its link: nobody needs them before the daemon is ready.
+                Phase::Silenced => {
+                    found.later += 1;
+                    self.reaper.expect(attachment.id, Instant::now());
+                    Ok(())
+                }
                 Phase::Attached if self.is_dead(&attachment, None) && attachment.has_delegates() => {
                     found.later += 1;
                     self.remove_later(&attachment)
@@ -70,9 +75,18 @@ impl Engine {
 
     /// X24: what an earlier boot left: its namespaces are gone; local addresses are given back at once, delegates get
     /// their DEL in the background.
-    fn after_reboot(&self, opened: Opened, of_records: Vec<Attachment>, found: &mut Found) {
+    fn after_reboot(&self, opened: Opened, of_records: Vec<(bool, Attachment)>, found: &mut Found) {
         let mut earlier = opened.of_earlier_boot;
-        earlier.extend(of_records.into_iter().filter(|a| self.store.get(a.id).is_none()));
+        for (of_this_boot, attachment) in of_records {
+            if self.store.get(attachment.id).is_some() {
+                continue;
+            }
+            if of_this_boot {
+                self.adopt(attachment, found);
+            } else {
+                earlier.push(attachment);
+            }
+        }
         earlier.sort_by_key(|a| a.id);
         earlier.dedup_by_key(|a| a.id);
         for mut attachment in earlier {
@@ -106,6 +120,18 @@ impl Engine {
         }
         for error in released.errors {
             tracing::warn!(error = %error, "an address of before the reboot could not be given back");
+        }
+    }
+
+    /// An attachment of this boot that the store has lost: its record is enough to go on with it, or to take it down.
+    fn adopt(&self, attachment: Attachment, found: &mut Found) {
+        tracing::warn!(container = %attachment.key.container, network = %attachment.key.network,
+            "the store has lost an attachment; it is taken from its record");
+        let Ok(attachment) = self.store.begin(attachment) else { return };
+        if !self.is_dead(&attachment, None) {
+            found.alive += 1;
+        } else if self.remove_later(&attachment).is_ok() {
+            found.later += 1;
         }
     }
 

@@ -9,6 +9,11 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use serde::{Deserialize, Serialize};
 
 use fairlead_cni::{CniError, Code};
 
@@ -18,14 +23,26 @@ use crate::store::{Attachment, Phase};
 #[derive(Debug)]
 pub(super) struct Records {
     dir: PathBuf,
+    boot_id: String,
     kept: Mutex<HashSet<u64>>,
+    _lock: Flock<File>,
+}
+
+/// A file of the directory.
+#[derive(Serialize, Deserialize)]
+struct Record<A> {
+    #[serde(rename = "bootId")]
+    boot_id: String,
+    attachment: A,
 }
 
 impl Records {
-    /// Opens the directory and reads what an earlier daemon left in it. A file that cannot be read is set aside.
-    pub(super) fn open(state_dir: &Path) -> io::Result<(Records, Vec<Attachment>)> {
+    /// Opens the directory, which one daemon has at a time, and reads what an earlier one left in it, with whether it was
+    /// in this boot. A file that cannot be read is set aside.
+    pub(super) fn open(state_dir: &Path, boot_id: &str) -> io::Result<(Records, Vec<(bool, Attachment)>)> {
         let dir = state_dir.join("attachments");
         fs::create_dir_all(&dir)?;
+        let lock = lock(&dir)?;
         let mut found = Vec::new();
         for entry in fs::read_dir(&dir)? {
             let path = entry?.path();
@@ -38,17 +55,17 @@ impl Records {
                 }
                 _ => continue,
             }
-            match fs::read(&path).ok().and_then(|b| serde_json::from_slice::<Attachment>(&b).ok()) {
-                Some(attachment) => found.push(attachment),
+            match fs::read(&path).ok().and_then(|b| serde_json::from_slice::<Record<Attachment>>(&b).ok()) {
+                Some(record) => found.push((record.boot_id == boot_id, record.attachment)),
                 None => {
                     tracing::error!(file = %path.display(), "a record of an attachment cannot be read; it is set aside");
                     fs::rename(&path, path.with_extension("unreadable"))?;
                 }
             }
         }
-        found.sort_by_key(|a| a.id);
-        let kept = Mutex::new(found.iter().map(|a| a.id).collect());
-        Ok((Records { dir, kept }, found))
+        found.sort_by_key(|(_, a)| a.id);
+        let kept = Mutex::new(found.iter().map(|(_, a)| a.id).collect());
+        Ok((Records { dir, boot_id: boot_id.to_owned(), kept, _lock: lock }, found))
     }
 
     fn path(&self, id: u64) -> PathBuf {
@@ -72,8 +89,9 @@ impl Records {
     fn write(&self, path: &Path, attachment: &Attachment) -> io::Result<()> {
         // What a restart finds here was attached as far as its delegates can tell.
         let attachment = Attachment { phase: Phase::Attached, ..attachment.clone() };
+        let record = Record { boot_id: self.boot_id.clone(), attachment };
         let beside = path.with_extension("tmp");
-        let written = write_synced(&beside, &serde_json::to_vec(&attachment)?);
+        let written = write_synced(&beside, &serde_json::to_vec(&record)?);
         written.and_then(|()| fs::rename(&beside, path)).inspect_err(|_| {
             let _ = fs::remove_file(&beside);
         })?;
@@ -94,4 +112,27 @@ fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
     file.write_all(bytes)?;
     file.sync_all()
+}
+
+/// A daemon that was killed may leave a child between fork and exec, which holds the lock a moment longer.
+const LOCK_LIMIT: Duration = Duration::from_secs(2);
+
+fn lock(dir: &Path) -> io::Result<Flock<File>> {
+    let begun = Instant::now();
+    let mut file =
+        OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(dir.join(".lock"))?;
+    loop {
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => return Ok(lock),
+            Err((back, Errno::EWOULDBLOCK)) if begun.elapsed() < LOCK_LIMIT => {
+                file = back;
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err((_, Errno::EWOULDBLOCK)) => {
+                let why = "another fairleadd uses this state directory: give each its own --state-dir";
+                return Err(io::Error::new(io::ErrorKind::AddrInUse, why));
+            }
+            Err((_, e)) => return Err(e.into()),
+        }
+    }
 }

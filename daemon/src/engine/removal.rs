@@ -1,9 +1,9 @@
 //! Taking an attachment down: by DEL, as the undo of an ADD, after a restart, or when its namespace has died. One way
 //! for all, from the record alone, and it may be begun again at any step.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use fairlead_cni::{CniError, Code};
+use fairlead_cni::CniError;
 use fairlead_host::NetError;
 
 use super::link::{self, Reach};
@@ -11,9 +11,6 @@ use super::{Engine, errors, failpoint};
 use crate::delegate;
 use crate::networks::Network;
 use crate::store::{Attachment, IpamRecord, LinkRecord, Phase};
-
-/// After a removal that failed, it is tried again after this long.
-const RETRY: Duration = Duration::from_secs(5);
 
 /// Whether DEL may be answered before the link is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,6 +74,7 @@ impl Engine {
         }
         failpoint::pass("del.released");
         self.records.forget(attachment.id);
+        self.reaper.done(attachment.id);
         self.store.removed(attachment.id).map_err(|e| errors::store(&e))?;
         failpoint::pass("del.removed");
         Ok(())
@@ -109,7 +107,7 @@ impl Engine {
         if let Err(e) = self.remove(attachment, Answer::WhenGone) {
             tracing::error!(container = %attachment.key.container, network = %attachment.key.network,
                 ifname = %attachment.key.ifname, error = %e, "the undo of a failed ADD failed; it is tried again");
-            self.reaper.expect(attachment.id, Instant::now() + RETRY);
+            self.reaper.again(attachment.id);
         }
     }
 
@@ -124,7 +122,7 @@ impl Engine {
         if let Err(e) = done {
             tracing::warn!(container = %attachment.key.container, network = %attachment.key.network,
                 ifname = %attachment.key.ifname, error = %e, "a removal failed; it is tried again");
-            self.reaper.expect(id, Instant::now() + RETRY);
+            self.reaper.again(id);
         }
     }
 
@@ -175,6 +173,5 @@ pub(super) fn all(errors: Vec<CniError>) -> Result<(), CniError> {
     if rest.is_empty() {
         return Err(first);
     }
-    let code = if first.code == Code::Internal { Code::Internal } else { first.code };
-    Err(CniError::new(code, format!("{first}; {}", rest.join("; "))))
+    Err(CniError::new(first.code, format!("{first}; {}", rest.join("; "))))
 }

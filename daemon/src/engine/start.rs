@@ -79,8 +79,8 @@ impl Engine {
         let boot_id = process::boot_id().map_err(failed("the boot id"))?;
         let host_id = beside.kernel.host()?.id().clone();
         let (store, opened) = Store::open(&places.run_dir, &boot_id)?;
-        let (records, of_records) =
-            Records::open(&places.state_dir).map_err(failed(places.state_dir.display().to_string()))?;
+        let (records, of_records) = Records::open(&places.state_dir, &boot_id)
+            .map_err(failed(places.state_dir.display().to_string()))?;
         let host_local = HostLocal::new(places.host_root.clone(), &places.state_dir, &boot_id)
             .map_err(failed("the list of host-local's directories"))?;
         if opened.damaged > 0 {

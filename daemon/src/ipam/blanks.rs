@@ -7,13 +7,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::{Mode, OFlags, XattrFlags, fsetxattr, openat};
+use rustix::fs::{Mode, OFlags, XattrFlags, fsetxattr, fstatvfs, openat};
 use rustix::io::Errno;
 
 use super::directory::LABEL;
 
 /// So many wait for one network.
 const READY: usize = 32;
+
+/// With fewer free inodes than this none is kept waiting.
+const PLENTY: u64 = 4096;
 
 /// The waiting files of one network's directory.
 #[derive(Debug)]
@@ -59,7 +62,9 @@ impl Blanks {
 
     fn fill(&self) {
         self.asked.store(false, Ordering::Release);
-        while self.lock().len() < READY {
+        // Where inodes are short, each is somebody's address. (A file system that does not count them says 0.)
+        let short = fstatvfs(&self.dir).is_ok_and(|fs| fs.f_files > 0 && fs.f_favail < PLENTY);
+        while !short && self.lock().len() < READY {
             // What is refused here is told when somebody needs a file.
             let Ok(file) = self.make() else { return };
             self.lock().push(file);

@@ -52,6 +52,9 @@ pub struct Removed {
 
 type Shared = Arc<Mutex<Option<Directory>>>;
 
+/// A longer `resolvConf` is none, in bytes.
+const RESOLV_CONF_LIMIT: u64 = 1 << 20;
+
 /// The allocations of all networks of this node.
 #[derive(Debug)]
 pub struct HostLocal {
@@ -252,7 +255,7 @@ impl HostLocal {
             return Ok(Dns::default());
         };
         let path = Path::new(path);
-        let text = self.root.open(path).and_then(io::read_to_string);
+        let text = self.root.read(path, RESOLV_CONF_LIMIT);
         let told =
             |source| IpamError::ResolvConf { network: network.to_owned(), path: path.to_owned(), source };
         Ok(resolv_conf::parse(&text.map_err(told)?))

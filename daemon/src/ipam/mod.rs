@@ -201,15 +201,15 @@ impl IpamError {
     pub fn code(&self) -> Code {
         match self {
             IpamError::Exhausted { .. } => Code::TryAgain,
+            IpamError::Store { source, .. } if source.kind() == io::ErrorKind::TimedOut => Code::TryAgain,
             IpamError::RequestedGateway { .. }
             | IpamError::RequestedOutside { .. }
             | IpamError::BadPlace { .. }
             | IpamError::ResolvConf { .. } => Code::InvalidConfig,
             IpamError::Store { .. } | IpamError::Roster { .. } => Code::Io,
-            IpamError::Duplicate { .. }
-            | IpamError::RequestedTaken { .. }
-            | IpamError::Unallocated { .. }
-            | IpamError::Mismatch { .. } => Code::Internal,
+            IpamError::Duplicate { .. } => Code::AlreadyThere,
+            IpamError::RequestedTaken { .. } => Code::TryAgain,
+            IpamError::Unallocated { .. } | IpamError::Mismatch { .. } => Code::Changed,
         }
     }
 

@@ -40,8 +40,9 @@ fn status_of(code: Code) -> StatusCode {
         | Code::Decode
         | Code::InvalidConfig
         | Code::InvalidNetns => StatusCode::BAD_REQUEST,
+        Code::AlreadyThere | Code::Changed => StatusCode::CONFLICT,
         Code::TryAgain | Code::NotAvailable | Code::LimitedConnectivity => StatusCode::SERVICE_UNAVAILABLE,
-        Code::Io | Code::Internal | Code::Other(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        Code::Io | Code::Internal | Code::PluginFailed | Code::Other(_) => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
 

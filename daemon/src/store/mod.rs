@@ -224,6 +224,17 @@ impl Store {
         state.live.get(id).filter(|a| a.phase != Phase::Silenced).cloned()
     }
 
+    /// The attachment of this container's interface in this network by whatever plugin: the network's type may have been
+    /// changed under it. Slow: for a DEL that finds nothing under its own key.
+    pub fn find_of_any_type(&self, key: &Key) -> Option<Arc<Attachment>> {
+        let state = self.lock();
+        let same = |a: &&Arc<Attachment>| {
+            let of = &a.key;
+            of.container == key.container && of.network == key.network && of.ifname == key.ifname
+        };
+        state.live.values().filter(|a| a.phase != Phase::Silenced).find(same).cloned()
+    }
+
     /// One attachment.
     pub fn get(&self, id: u64) -> Option<Arc<Attachment>> {
         self.lock().live.get(&id).cloned()

@@ -56,3 +56,38 @@ fn x5_a_list_that_is_refused_at_any_call_leaves_the_host_as_before() {
         assert_eq!(rig.state(), before, "call {n} of {calls}: {answer:?}");
     }
 }
+
+#[test]
+fn a_list_that_names_itself_is_refused_and_leaves_nothing() {
+    let mut rig = Rig::new();
+    let before = rig.state();
+    let file = rig.dir.path().join("root/etc/cni/net.d/10-loop.conflist");
+    let plugin = r#"{"type":"fairlead","clusterNetwork":"loop"}"#;
+    std::fs::write(&file, format!(r#"{{"cniVersion":"1.1.0","name":"loop","plugins":[{plugin}]}}"#)).unwrap();
+    rig.restart();
+    let own = OWN.replace(r#""net""#, r#""loop""#);
+    let told = rig.add(&own).unwrap_err();
+    assert_eq!(told.code.number(), 7, "{told}");
+    rig.reap();
+    assert_eq!(rig.state(), before);
+    rig.restart();
+    rig.del(&own).unwrap();
+}
+
+#[test]
+fn an_attachment_that_the_store_has_lost_is_taken_from_its_record_and_its_plugins_get_no_del() {
+    let (mut rig, _) = with_list();
+    rig.add(OWN).unwrap();
+    let attached = rig.state();
+    rig.engine = None;
+    std::fs::remove_file(rig.dir.path().join("run/attachments.journal")).unwrap();
+    rig.restart();
+    rig.reap();
+    let now = rig.state();
+    assert_eq!((now.kernel, now.allocations), (attached.kernel, attached.allocations));
+    let of_list = rig.engine().store.all().into_iter().map(|a| a.key.plugin.clone()).collect::<Vec<_>>();
+    assert_eq!(of_list, ["fairlead"]);
+    rig.del(OWN).unwrap();
+    rig.reap();
+    assert!(rig.allocations().is_empty(), "what the list's record names is taken down all the same");
+}

@@ -25,7 +25,7 @@ const POD: &str = "/run/netns/pod";
 /// A daemon without its door: an engine, a kernel in memory, and directories of its own.
 struct Rig {
     kernel: Arc<FakeKernel>,
-    engine: Arc<Engine>,
+    engine: Option<Arc<Engine>>,
     dir: tempfile::TempDir,
     policy: Policy,
 }
@@ -45,13 +45,18 @@ impl Rig {
         kernel.add_host_link("dev0");
         kernel.add_namespace(POD);
         let policy = Policy::default();
-        let engine = open(&kernel, dir.path(), policy.clone());
+        let engine = Some(open(&kernel, dir.path(), policy.clone()));
         Rig { kernel, engine, dir, policy }
+    }
+
+    fn engine(&self) -> &Engine {
+        self.engine.as_deref().unwrap()
     }
 
     /// Kills the daemon where it stands and starts another.
     fn restart(&mut self) {
-        self.engine = open(&self.kernel, self.dir.path(), self.policy.clone());
+        self.engine = None;
+        self.engine = Some(open(&self.kernel, self.dir.path(), self.policy.clone()));
     }
 
     fn request(&self, command: Command, container: &str, config: &str) -> Request {
@@ -79,8 +84,8 @@ impl Rig {
     fn call_with(&self, request: Request, gone: CallerGone) -> Result<String, CniError> {
         let now = Instant::now();
         let call = Call { request, arrived: now, deadline: now + Duration::from_secs(5), gone };
-        let reply = self.engine.serve(&call);
-        self.engine.answered(&call, !call.gone.get());
+        let reply = self.engine().serve(&call);
+        self.engine().answered(&call, !call.gone.get());
         reply.outcome
     }
 
@@ -94,8 +99,8 @@ impl Rig {
 
     /// What the reaper's threads would do in the end.
     fn reap(&self) {
-        for id in self.engine.reaper.drain() {
-            self.engine.attend(id);
+        for id in self.engine().reaper.drain() {
+            self.engine().attend(id);
         }
     }
 
@@ -110,7 +115,7 @@ impl Rig {
             // Those of an interface die with it; the real kernel forgets them, a model need not.
             netns.sysctls.clear();
         }
-        State { kernel, allocations: self.allocations(), records: self.engine.store.all().len() }
+        State { kernel, allocations: self.allocations(), records: self.engine().store.all().len() }
     }
 }
 

@@ -18,8 +18,8 @@ fn the_identical_add_gets_the_stored_answer_only_if_the_first_one_may_not_have_a
         deadline: now + Duration::from_secs(5),
         gone: CallerGone::default(),
     };
-    let first = rig.engine.serve(&call).outcome.unwrap();
-    rig.engine.answered(&call, false);
+    let first = rig.engine().serve(&call).outcome.unwrap();
+    rig.engine().answered(&call, false);
     rig.restart();
     assert_eq!(rig.call(request.clone()).unwrap(), first, "a restart never undoes a committed attachment");
     let told = rig.call(request).unwrap_err();
@@ -78,7 +78,7 @@ fn add_again_on_the_same_namespace_and_name_right_after_a_del_works() {
     rig.del(&macvlan()).unwrap();
     rig.add(&macvlan()).unwrap();
     rig.reap();
-    assert_eq!(rig.engine.store.all().len(), 1);
+    assert_eq!(rig.engine().store.all().len(), 1);
 }
 
 #[test]
@@ -106,12 +106,12 @@ fn gc_without_a_list_removes_nothing_and_with_one_everything_else_of_this_networ
     let other = macvlan().replace(r#""name":"net""#, r#""name":"other""#);
     rig.call(Request { ifname: "net3".into(), ..rig.request(Command::Add, "c3", &other) }).unwrap();
     gc(&rig, "").unwrap();
-    assert_eq!(rig.engine.store.all().len(), 3);
+    assert_eq!(rig.engine().store.all().len(), 3);
     gc(&rig, r#","cni.dev/valid-attachments":[{"containerID":"c2","ifname":"net2"}]"#).unwrap();
-    let left: Vec<_> = rig.engine.store.all().iter().map(|a| a.key.container.clone()).collect();
+    let left: Vec<_> = rig.engine().store.all().iter().map(|a| a.key.container.clone()).collect();
     assert_eq!(left, ["c2", "c3"]);
     gc(&rig, r#","cni.dev/valid-attachments":null"#).unwrap();
-    assert_eq!(rig.engine.store.all().len(), 1);
+    assert_eq!(rig.engine().store.all().len(), 1);
 }
 
 #[test]
@@ -124,8 +124,8 @@ fn gc_never_touches_what_was_attached_after_it_arrived() {
     let request = rig.request(Command::Gc, "", &config);
     let call =
         Call { request, arrived, deadline: arrived + Duration::from_secs(5), gone: CallerGone::default() };
-    rig.engine.serve(&call).outcome.unwrap();
-    assert_eq!(rig.engine.store.all().len(), 1);
+    rig.engine().serve(&call).outcome.unwrap();
+    assert_eq!(rig.engine().store.all().len(), 1);
     assert_eq!(rig.allocations().len(), 2);
 }
 
@@ -152,4 +152,31 @@ fn x04_check_finds_what_has_changed() {
     drop(pod);
     let told = rig.call(rig.request(Command::Check, "c1", &config)).unwrap_err();
     assert!(told.msg.contains("its address 10.1.0.2/24 is gone"), "{told}");
+}
+
+#[test]
+fn an_ipam_plugin_that_is_not_there_is_refused_before_anything_is_on_record() {
+    let rig = Rig::new();
+    let before = rig.state();
+    let config =
+        r#"{"cniVersion":"1.0.0","name":"net","type":"macvlan","master":"eth0","ipam":{"type":"nobody"}}"#;
+    let told = rig.add(config).unwrap_err();
+    assert_eq!(told.code.number(), 7, "{told}");
+    assert_eq!(rig.state(), before);
+    rig.add(&macvlan()).unwrap();
+}
+
+#[test]
+fn a_resolv_conf_that_is_a_pipe_or_has_no_end_keeps_nobody() {
+    let rig = Rig::new();
+    let root = rig.dir.path().join("root");
+    nix::unistd::mkfifo(&root.join("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    std::fs::write(root.join("long"), vec![b'#'; 2 << 20]).unwrap();
+    for (path, why) in [("/pipe", "no regular file"), ("/long", "more than 1048576 bytes")] {
+        let config = macvlan()
+            .replace(r#""type":"host-local","#, &format!(r#""type":"host-local","resolvConf":"{path}","#));
+        let told = rig.add(&config).unwrap_err();
+        assert!(told.msg.contains(why), "{told}");
+    }
+    assert!(rig.engine().store.all().is_empty());
 }
