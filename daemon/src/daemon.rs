@@ -191,7 +191,7 @@ fn door(surroundings: &Surroundings) -> Door {
         let refused: Vec<String> = networks.refused().iter().map(ToString::to_string).collect();
         serde_json::json!({
             "runDir": places.run_dir, "stateDir": places.state_dir, "hostRoot": places.host_root,
-            "config": places.config, "settings": *settings.current(), "settingsRefused": settings.refused(),
+            "config": places.config, "confDir": places.conf_dir, "pluginDir": places.plugin_dir, "settings": *settings.current(), "settingsRefused": settings.refused(),
             "networksRefused": refused, "spoolEntries": node.spool_entries.get(),
         })
     });

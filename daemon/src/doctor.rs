@@ -4,7 +4,7 @@
 //! own that dies with its thread.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use fairlead_host::real::RealKernel;
 use fairlead_host::seam::{IpvlanMode, Kind, MacvlanMode, NewLink, Op, Parent};
@@ -59,6 +59,22 @@ fn less(about: &'static str, seen: impl Into<String>, remedy: impl Into<String>)
 
 fn wrong(about: &'static str, seen: impl Into<String>, remedy: impl Into<String>) -> Finding {
     Finding { about, verdict: Verdict::Wrong, seen: seen.into(), remedy: remedy.into() }
+}
+
+/// Where things lie as the daemon of this run directory says; as given where none answers.
+pub fn places_in_use(given: Places) -> Places {
+    let Ok(status) = ask(&given.run_dir.join(SOCKET), "GET", "/v1/status") else { return given };
+    let told = |key: &str, given: PathBuf| status["daemon"][key].as_str().map_or(given, PathBuf::from);
+    let told_text =
+        |key: &str, given: Option<String>| status["daemon"][key].as_str().map(str::to_owned).or(given);
+    Places {
+        state_dir: told("stateDir", given.state_dir),
+        host_root: told("hostRoot", given.host_root),
+        config: told("config", given.config),
+        conf_dir: told_text("confDir", given.conf_dir),
+        plugin_dir: told_text("pluginDir", given.plugin_dir),
+        run_dir: given.run_dir,
+    }
 }
 
 /// Looks at everything.

@@ -37,8 +37,8 @@ impl Node {
         let mut command = Command::new("unshare");
         command.args(["--net", "--", BIN]).args(words);
         let flags = [("--run-dir", "run"), ("--state-dir", "state"), ("--config", "config.yaml")];
-        let all = matches!(words[0], "run" | "doctor");
-        for (flag, name) in flags.into_iter().take(if all { 3 } else { 1 }) {
+        // The daemon itself tells the operator's commands where the rest lies.
+        for (flag, name) in flags.into_iter().take(if words[0] == "run" { 3 } else { 1 }) {
             command.arg(flag).arg(self.path(name));
         }
         command.env("CNI_CONF_DIR", self.path("net.d")).env("CNI_PLUGIN_DIR", self.path("bin"));

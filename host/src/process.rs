@@ -27,6 +27,15 @@ pub fn give_way() -> io::Result<()> {
     Ok(())
 }
 
+/// Gives memory that was freed back to the system: after a burst the allocator keeps it, in pieces.
+pub fn give_memory_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: malloc_trim takes a number and changes nothing that is in use.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// Ends this process as `kill -9` does: for failpoints.
 pub fn kill_self() -> ! {
     let _ = kill(Pid::this(), Signal::SIGKILL);

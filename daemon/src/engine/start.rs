@@ -180,7 +180,11 @@ fn watch(engine: &Weak<Engine>) {
             let Some(engine) = engine.upgrade() else { return };
             match event {
                 Some(Event::NsidGone(nsid)) => engine.namespace_died(nsid),
-                Some(Event::Overflow) | None => engine.sweep(),
+                Some(Event::Overflow) => engine.sweep(),
+                None => {
+                    engine.sweep();
+                    process::give_memory_back();
+                }
                 Some(_) => {}
             }
         }
