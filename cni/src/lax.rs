@@ -52,11 +52,11 @@ fn gos_reading(text: &str) -> Cow<'_, str> {
                 let number = |b: &u8| b.is_ascii_digit() || matches!(b, b'-' | b'+' | b'.' | b'e' | b'E');
                 let end = at + out.as_bytes()[at..].iter().take_while(|b| number(b)).count();
                 if out.get(at..end).and_then(|n| n.parse::<f64>().ok()).is_some_and(f64::is_infinite) {
-                    out.to_mut().replace_range(at..end, "1e308");
-                    at += 4;
-                } else {
-                    at = end - 1;
+                    // As long as what it replaces: a text of nothing else must not be moved at each of them.
+                    let largest = format!("1e{:0>1$}", 308, end - at - 2);
+                    out.to_mut().replace_range(at..end, &largest);
                 }
+                at = end - 1;
             }
             _ => {}
         }

@@ -12,11 +12,13 @@ use std::path::{Path, PathBuf};
 
 use fairlead_cni::wire::OUTCOME_HEADER;
 
+use crate::networks::BUILT_IN;
+
 /// What an original's name ends in while ours stands in its place.
 pub const ORIGINAL: &str = ".fairlead-original";
 
-/// The names that the executable may stand under.
-const SERVED: [&str; 6] = ["fairlead", "macvlan", "ipvlan", "vlan", "host-device", "loopback"];
+/// The executable's own name, under which it may stand beside those of the built-in types.
+const OWN_NAME: &str = "fairlead";
 
 /// Why it could not be done.
 #[derive(Debug, thiserror::Error)]
@@ -28,7 +30,7 @@ pub enum InstallError {
         name: String,
     },
     /// Its networks would all be refused.
-    #[error("{name:?} is no plugin that Fairlead stands for; it serves {}", SERVED.join(", "))]
+    #[error("{name:?} is no plugin that Fairlead stands for; it serves {}", BUILT_IN.join(", "))]
     NotServed {
         /// As given.
         name: String,
@@ -92,7 +94,7 @@ fn failed(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> InstallE
 /// # Errors
 /// When the name or the executable is wrong, or a step fails.
 pub fn install(directory: &Path, name: &str, from: &Path) -> Result<Done, InstallError> {
-    if !SERVED.contains(&name) {
+    if !BUILT_IN.contains(&name) && name != OWN_NAME {
         return Err(InstallError::NotServed { name: name.into() });
     }
     let program = fs::read(from).map_err(failed(from, "read"))?;

@@ -63,7 +63,7 @@ fn failed(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> RunDirEr
 ///
 /// A living holder is believed at once. Otherwise it has just begun and not written its id yet, or it was killed in
 /// the moment of starting a program, whose process holds the lock up to its `exec`: both pass soon.
-fn lock_or_holder(file: &mut File) -> io::Result<Option<String>> {
+pub(crate) fn lock_or_holder(file: &mut File) -> io::Result<Option<String>> {
     let limit = Instant::now() + Duration::from_secs(2);
     loop {
         match file.try_lock() {

@@ -11,7 +11,7 @@ use fairlead_cni::wire::{Command, Request};
 use fairlead_cni::{CniError, Code, names};
 
 use super::timing::Timing;
-use crate::call::CallerGone;
+use crate::call::{Call, CallerGone};
 use crate::store::{Caller, Key};
 
 /// A validated call.
@@ -35,6 +35,12 @@ pub(super) struct Waiting {
     pub(super) arrived: Instant,
     pub(super) deadline: Instant,
     pub(super) gone: CallerGone,
+}
+
+impl From<&Call> for Waiting {
+    fn from(call: &Call) -> Waiting {
+        Waiting { arrived: call.arrived, deadline: call.deadline, gone: call.gone.clone() }
+    }
 }
 
 impl<'a> Job<'a> {

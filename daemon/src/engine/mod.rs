@@ -179,8 +179,7 @@ impl Service for Engine {
     }
 
     fn serve(&self, call: &Call) -> Reply {
-        let waiting = Waiting { arrived: call.arrived, deadline: call.deadline, gone: call.gone.clone() };
-        let (version, done) = self.call(&call.request, &waiting, false);
+        let (version, done) = self.call(&call.request, &Waiting::from(call), false);
         let outcome = done.map(|(answer, job)| {
             let kind = metrics::kind_label(&job.key.plugin);
             for (phase, took) in job.timing.phases() {
@@ -196,14 +195,7 @@ impl Service for Engine {
             return;
         }
         let Ok(conf) = self.confs.get(&call.request.config, false) else { return };
-        let Ok(job) = Job::read(
-            &call.request,
-            conf,
-            &Waiting { arrived: call.arrived, deadline: call.deadline, gone: call.gone.clone() },
-            false,
-        ) else {
-            return;
-        };
+        let Ok(job) = Job::read(&call.request, conf, &Waiting::from(call), false) else { return };
         if let Some(attachment) = self.store.find(&job.key)
             && !attachment.answered
             && let Err(e) = self.store.answered(attachment.id)

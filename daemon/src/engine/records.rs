@@ -9,14 +9,12 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
 use fairlead_cni::{CniError, Code};
 
+use crate::lifecycle::lock_or_holder;
 use crate::store::{Attachment, Phase};
 
 /// The directory of records.
@@ -25,7 +23,7 @@ pub(super) struct Records {
     dir: PathBuf,
     boot_id: String,
     kept: Mutex<HashSet<u64>>,
-    _lock: Flock<File>,
+    _lock: File,
 }
 
 /// A file of the directory.
@@ -114,25 +112,15 @@ fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// A daemon that was killed may leave a child between fork and exec, which holds the lock a moment longer.
-const LOCK_LIMIT: Duration = Duration::from_secs(2);
-
-fn lock(dir: &Path) -> io::Result<Flock<File>> {
-    let begun = Instant::now();
+fn lock(dir: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
     let mut file =
-        OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(dir.join(".lock"))?;
-    loop {
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => return Ok(lock),
-            Err((back, Errno::EWOULDBLOCK)) if begun.elapsed() < LOCK_LIMIT => {
-                file = back;
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            Err((_, Errno::EWOULDBLOCK)) => {
-                let why = "another fairleadd uses this state directory: give each its own --state-dir";
-                return Err(io::Error::new(io::ErrorKind::AddrInUse, why));
-            }
-            Err((_, e)) => return Err(e.into()),
+        options.read(true).write(true).create(true).truncate(false).mode(0o600).open(dir.join(".lock"))?;
+    match lock_or_holder(&mut file)? {
+        None => Ok(file),
+        Some(_) => {
+            let why = "another fairleadd uses this state directory: give each its own --state-dir";
+            Err(io::Error::new(io::ErrorKind::AddrInUse, why))
         }
     }
 }

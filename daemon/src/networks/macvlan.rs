@@ -3,7 +3,7 @@
 use fairlead_cni::args::Args;
 use fairlead_cni::config::{self, NetConf};
 use fairlead_cni::{CniError, Code};
-use fairlead_host::{Kind, Link, Mac, MacvlanMode, NewLink};
+use fairlead_host::{Kind, Link, Mac, MacvlanMode};
 
 use super::{Facts, LinkPlan, ParentRef, on_parent};
 
@@ -40,24 +40,15 @@ impl Macvlan {
 
     /// One `RTM_NEWLINK`.
     pub fn plan(&self, facts: &Facts<'_>) -> Result<LinkPlan, CniError> {
-        let (link, parent, mtu) = on_parent(facts, self.in_container, self.mtu)?;
+        let kind = Kind::Macvlan { mode: self.mode, bc_queue_len: self.bc_queue_len };
+        let (mut new, parent) = on_parent(facts, self.in_container, self.mtu, kind)?;
         // passthru takes the parent over, its MAC address included, unless another one is asked for.
         let mac = self.mac.unwrap_or(if self.takes_parent_over() {
-            link.mac.unwrap_or(facts.mac)
+            parent.mac.unwrap_or(facts.mac)
         } else {
             facts.mac
         });
-        let kind = Kind::Macvlan { mode: self.mode, bc_queue_len: self.bc_queue_len };
-        let set = (self.mac.is_some() || !self.takes_parent_over()).then_some(mac);
-        let new = NewLink {
-            name: facts.ifname.to_owned(),
-            index: Some(facts.index),
-            kind,
-            parent,
-            mac: set,
-            mtu,
-            up: true,
-        };
+        new.mac = (self.mac.is_some() || !self.takes_parent_over()).then_some(mac);
         Ok(LinkPlan::Make(new, Some(mac)))
     }
 

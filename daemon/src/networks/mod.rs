@@ -11,7 +11,7 @@ pub mod vlan;
 use fairlead_cni::args::Args;
 use fairlead_cni::config::NetConf;
 use fairlead_cni::{CniError, Code};
-use fairlead_host::{Link, Mac, NewLink, Parent};
+use fairlead_host::{Kind, Link, Mac, NewLink, Parent};
 
 use crate::store::Lent;
 
@@ -186,12 +186,13 @@ pub fn not_built_in(plugin: &str) -> CniError {
     ))
 }
 
-/// The parent of a link to be made, with its MTU checked (K24).
+/// A link of this kind on the parent, which is answered too; the MTU is checked (K24), the MAC address left open.
 fn on_parent<'a>(
     facts: &Facts<'a>,
     in_container: bool,
     mtu: Option<u32>,
-) -> Result<(&'a Link, Parent, Option<u32>), CniError> {
+    kind: Kind,
+) -> Result<(NewLink, &'a Link), CniError> {
     let parent = facts
         .parent
         .ok_or_else(|| CniError::new(Code::InvalidConfig, "the network has no master interface"))?;
@@ -201,5 +202,6 @@ fn on_parent<'a>(
             .with("lower `mtu` in the network's configuration or raise the master's"));
     }
     let place = if in_container { Parent::Same(parent.index) } else { Parent::Host(parent.index) };
-    Ok((parent, place, mtu))
+    let (name, index) = (facts.ifname.to_owned(), Some(facts.index));
+    Ok((NewLink { name, index, kind, parent: place, mac: None, mtu, up: true }, parent))
 }

@@ -2,7 +2,7 @@
 
 use fairlead_cni::CniError;
 use fairlead_cni::config::{self, NetConf};
-use fairlead_host::{Kind, Link, NewLink};
+use fairlead_host::{Kind, Link};
 
 use super::{Facts, LinkPlan, ParentRef, on_parent};
 
@@ -34,18 +34,9 @@ impl Vlan {
 
     /// One `RTM_NEWLINK`.
     pub fn plan(&self, facts: &Facts<'_>) -> Result<LinkPlan, CniError> {
-        let (link, parent, mtu) = on_parent(facts, self.in_container, self.mtu)?;
         let kind = Kind::Vlan { id: self.id };
-        let new = NewLink {
-            name: facts.ifname.to_owned(),
-            index: Some(facts.index),
-            kind,
-            parent,
-            mac: None,
-            mtu,
-            up: true,
-        };
-        Ok(LinkPlan::Make(new, link.mac))
+        let (new, parent) = on_parent(facts, self.in_container, self.mtu, kind)?;
+        Ok(LinkPlan::Make(new, parent.mac))
     }
 
     /// Kind and VLAN id.

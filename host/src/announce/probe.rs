@@ -10,7 +10,7 @@ use nix::sys::socket::{MsgFlags, recv, send};
 
 use super::packet::{announcement, claim, probe};
 use super::{AnnounceError, Announcement, Conflict, filter};
-use crate::real::{Entered, OwnNetns, cookie_of, open_netns};
+use crate::real::{Entered, OwnNetns, attach_filter, cookie_of, open_netns};
 use crate::seam::NetnsId;
 
 /// How long is listened for somebody else: the socket keeps the pod's namespace alive.
@@ -104,18 +104,7 @@ fn packet_socket() -> io::Result<OwnedFd> {
 }
 
 fn filter_and_bind(socket: BorrowedFd<'_>, ifindex: u32, addresses: &[IpAddr]) -> io::Result<()> {
-    let mut filter = filter::claims_of(addresses);
-    let program = libc::sock_fprog {
-        len: libc::c_ushort::try_from(filter.len()).unwrap_or(0),
-        filter: filter.as_mut_ptr(),
-    };
-    let length = libc::socklen_t::try_from(size_of::<libc::sock_fprog>()).unwrap_or(0);
-    let pointer = (&raw const program).cast();
-    // SAFETY: `program` and the filter that it points at outlive the call; the kernel copies both.
-    let outcome = unsafe {
-        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, pointer, length)
-    };
-    Errno::result(outcome)?;
+    attach_filter(socket, &mut filter::claims_of(addresses))?;
     let protocol = if addresses.iter().all(IpAddr::is_ipv4) { libc::ETH_P_ARP } else { libc::ETH_P_ALL };
     let address = libc::sockaddr_ll {
         sll_family: libc::sa_family_t::try_from(libc::AF_PACKET).unwrap_or(0),

@@ -218,7 +218,15 @@ pub(crate) fn only_of_type(socket: &OwnedFd, kind: u16) -> io::Result<()> {
     // `nlmsg_type` is in the machine's byte order, a filter loads in the network's.
     let wanted = u32::from(kind.swap_bytes());
     let mut filter = [op(0x28, 0, 4), op(0x15, 1, wanted), op(0x06, 0, 0), op(0x06, 0, u32::MAX)];
-    let program = libc::sock_fprog { len: 4, filter: filter.as_mut_ptr() };
+    attach_filter(socket.as_fd(), &mut filter)
+}
+
+/// Has the kernel run a classic packet filter over what comes in.
+pub(crate) fn attach_filter(socket: BorrowedFd<'_>, filter: &mut [libc::sock_filter]) -> io::Result<()> {
+    let program = libc::sock_fprog {
+        len: libc::c_ushort::try_from(filter.len()).unwrap_or(0),
+        filter: filter.as_mut_ptr(),
+    };
     let length = libc::socklen_t::try_from(size_of::<libc::sock_fprog>()).unwrap_or(0);
     let pointer = (&raw const program).cast();
     // SAFETY: `program` and the filter that it points at outlive the call; the kernel copies both.
