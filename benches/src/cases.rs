@@ -48,7 +48,7 @@ const fn settings(warmup: usize, calls: usize, rounds: usize, at_once: usize, se
 pub(crate) const CASES: &[Case] = &[
     Case {
         name: "add-one",
-        about: "ADD of macvlan + host-local, one at a time, the subjects taking turns",
+        about: "ADD of macvlan + host-local, one at a time, 20 of each subject in turn",
         settings: settings(20, 400, 0, 1, 0),
         quick: settings(1, 4, 0, 1, 0),
         course: course::one::run,
@@ -56,7 +56,7 @@ pub(crate) const CASES: &[Case] = &[
     },
     Case {
         name: "del-one",
-        about: "DEL, one at a time, the subjects taking turns",
+        about: "DEL, one at a time, 20 of each subject in turn",
         settings: settings(20, 400, 0, 1, 0),
         quick: settings(1, 4, 0, 1, 0),
         course: course::one::run,
