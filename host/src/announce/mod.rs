@@ -2,7 +2,7 @@
 //! advertisement) and asks whether somebody else has one of them already.
 //!
 //! One thread of the lowest priority serves all interfaces. A failure here is a warning, never an ADD's failure. A packet
-//! socket keeps its namespace alive, so none is used longer than 250 ms or past [`Announcer::cancel`]; closing it takes the
+//! socket keeps its namespace alive, so none is used longer than 350 ms or past [`Announcer::cancel`]; closing it takes the
 //! kernel some milliseconds more.
 
 mod filter;
@@ -36,8 +36,11 @@ const QUEUE: usize = 1024;
 const LISTENING: usize = 256;
 /// The epoll token of the bell that rings when the queue is no longer empty.
 const BELL: u64 = 0;
-/// From the first order to the thread's work on all that have come by then.
-const GATHER: Duration = Duration::from_millis(10);
+/// Work begins when no order has come for so long: woken for each, the thread would take a processor from the next
+/// call, and so would its packets, which the kernel copies to every neighbour.
+const QUIET: Duration = Duration::from_millis(10);
+/// But at the latest so long after the first order (RFC 5227 lets a host wait a second before it probes).
+const GATHER: Duration = Duration::from_millis(100);
 /// Threads that close sockets.
 const CLOSERS: usize = 4;
 
@@ -275,26 +278,43 @@ impl Shared {
             for event in &events[..heard] {
                 match event.data() {
                     BELL => {
-                        // A little later, many are begun at once: woken for each, this thread would take a processor
-                        // from the next call.
-                        std::thread::sleep(GATHER);
-                        let _ = self.bell.read();
+                        for what in self.gather(orders, &mut probes) {
+                            self.begin_one(what, &mut probes);
+                        }
                     }
                     token => self.listen(&mut probes, token, on_conflict),
                 }
             }
+            self.expire(&mut probes);
+        }
+    }
+
+    /// Takes orders until none has come for a while; what is cancelled meanwhile is not begun.
+    fn gather(&self, orders: &Receiver<Order>, probes: &mut Probes) -> Vec<Announcement> {
+        let latest = Instant::now() + GATHER;
+        let mut gathered = Vec::new();
+        loop {
+            std::thread::sleep(QUIET);
+            // Read before the orders are taken: it rings again for those that come after.
+            let _ = self.bell.read();
+            let before = gathered.len();
             while let Ok(order) = orders.try_recv() {
                 match order {
-                    Order::Announce(what) => self.begin_one(what, &mut probes),
+                    Order::Announce(what) => gathered.push(what),
                     Order::Cancel(ifindex, netns) => {
-                        let meant = |probe: &mut Probe| {
-                            probe.what.ifindex == ifindex && probe.what.netns_id.same(&netns)
-                        };
-                        self.closed(probes.close_where(&self.epoll, meant));
+                        let meant =
+                            |what: &Announcement| what.ifindex == ifindex && what.netns_id.same(&netns);
+                        let waiting = gathered.len();
+                        gathered.retain(|what| !meant(what));
+                        let ended = probes.close_where(&self.epoll, |probe| meant(&probe.what));
+                        self.closed(ended + waiting - gathered.len());
                     }
                 }
             }
-            self.expire(&mut probes);
+            self.expire(probes);
+            if gathered.len() <= before || Instant::now() >= latest {
+                return gathered;
+            }
         }
     }
 
