@@ -13,6 +13,7 @@ pub mod lax;
 pub mod names;
 pub mod result;
 pub mod spool;
+pub mod trace;
 pub mod version;
 pub mod wire;
 

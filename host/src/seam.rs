@@ -438,6 +438,10 @@ pub trait Kernel: Send + Sync {
     /// The numbers of all namespaces that the daemon's own one knows.
     fn nsids(&self) -> Result<Vec<Nsid>, NetError>;
 
+    /// True when the kernel has links of this kind (`IFLA_INFO_KIND`), built in or by a module that it has loaded
+    /// for the question. Nothing can be seen of it in any namespace.
+    fn knows(&self, kind: &str) -> Result<bool, NetError>;
+
     /// True when a link that is up can be renamed (kernel ≥ 6.2).
     fn renames_while_up(&self) -> bool;
 }

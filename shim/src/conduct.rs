@@ -2,7 +2,7 @@
 //!
 //! ADD and CHECK wait for a daemon and are never sent twice once a daemon may have begun. DEL and GC may be sent
 //! twice, because both do nothing where nothing is left to do; with no daemon they are spooled. STATUS says at
-//! once what is.
+//! once what is, and waits only for a daemon that is seen at work.
 
 use std::fs;
 use std::path::Path;
@@ -14,9 +14,10 @@ use fairlead_cni::wire::{Command, Request, Spooled};
 use crate::config::{self, BadConfig};
 use crate::connection::{Connection, Unreached};
 use crate::deadline::{Deadline, Pause};
-use crate::exchange::{Answer, Exchange, Garbled, exchange};
-use crate::invocation::{Invocation, STATUS_CONNECT_LIMIT};
+use crate::exchange::{Answer, Exchange, Garbled, Talk};
+use crate::invocation::Invocation;
 use crate::namespace::Namespace;
+use crate::peer::{Patience, Peer, Standstill};
 use crate::spool::{Spool, Unspooled};
 use crate::watch;
 
@@ -47,6 +48,9 @@ pub(crate) enum Unserved {
     /// No answer in time.
     #[error("the daemon did not answer within the time limit")]
     Late,
+    /// No answer, and nothing that it could come from.
+    #[error("{0}")]
+    Standstill(Standstill),
     /// An answer that is none.
     #[error("the daemon's answer can't be understood: {0}")]
     Garbled(Garbled),
@@ -59,6 +63,26 @@ pub(crate) enum Unserved {
     /// No daemon is there, and the spool can't take the call.
     #[error("no daemon is running, and {0}")]
     Spool(Unspooled),
+}
+
+impl Unserved {
+    /// Whether the daemon's next start may end it.
+    fn passes(&self) -> bool {
+        match self {
+            Unserved::Stopping
+            | Unserved::Unread
+            | Unserved::Lost
+            | Unserved::Late
+            | Unserved::Standstill(_)
+            | Unserved::Unreached(Unreached::Down(_) | Unreached::Busy) => true,
+            Unserved::Told(_)
+            | Unserved::Unreached(Unreached::Refused(_))
+            | Unserved::Garbled(_)
+            | Unserved::NoBody(_)
+            | Unserved::Config(_)
+            | Unserved::Spool(_) => false,
+        }
+    }
 }
 
 /// A call that is ready to be made.
@@ -149,23 +173,44 @@ impl Call {
     }
 
     fn ask_now(&mut self, early: Option<Connection>) -> Result<Vec<u8>, Unserved> {
-        let connect_by = self.deadline.at_most(STATUS_CONNECT_LIMIT);
-        let unserved = match early.map_or_else(|| Connection::open(&self.invocation.socket, connect_by), Ok) {
-            Ok(connection) => match self.exchange(&connection) {
-                Exchange::Stopping => Unserved::Stopping,
-                Exchange::Unread => Unserved::Unread,
-                Exchange::Lost => Unserved::Lost,
+        match self.ask_a_living_daemon(early) {
+            // ADD waits and is served, so a node whose daemon restarts is no less ready.
+            Err(unserved) if unserved.passes() && stop_was_announced(&self.invocation.socket) => {
+                Ok(Vec::new())
+            }
+            other => other,
+        }
+    }
+
+    /// Waits for the answer as long as the daemon is at work on it.
+    fn ask_a_living_daemon(&mut self, early: Option<Connection>) -> Result<Vec<u8>, Unserved> {
+        let mut patience = Patience::new(self.deadline);
+        let connection = early.map_or_else(|| self.reach_a_living_daemon(&mut patience), Ok)?;
+        let mut talk = Talk::new(&connection, &mut self.invocation.request, self.deadline);
+        loop {
+            match talk.go_on(patience.until) {
+                Exchange::Late => patience.goes_on(Peer::of(&connection), Unserved::Late)?,
                 other => return self.conclude(other),
-            },
-            Err(unreached @ Unreached::Down(_)) => Unserved::Unreached(unreached),
-            Err(other) => return Err(Unserved::Unreached(other)),
-        };
-        // ADD waits and is served, so a node whose daemon restarts is no less ready.
-        if stop_was_announced(&self.invocation.socket) { Ok(Vec::new()) } else { Err(unserved) }
+            }
+        }
+    }
+
+    fn reach_a_living_daemon(&self, patience: &mut Patience) -> Result<Connection, Unserved> {
+        let socket = &self.invocation.socket;
+        loop {
+            let busy = match Connection::open(socket, patience.until) {
+                Err(busy @ Unreached::Busy) => Unserved::Unreached(busy),
+                other => return other.map_err(Unserved::Unreached),
+            };
+            match Peer::beside(socket) {
+                Some(peer) => patience.goes_on(peer, busy)?,
+                None => return Err(busy),
+            }
+        }
     }
 
     fn exchange(&mut self, connection: &Connection) -> Exchange {
-        exchange(connection, &mut self.invocation.request, self.deadline)
+        Talk::new(connection, &mut self.invocation.request, self.deadline).go_on(self.deadline)
     }
 
     fn conclude(&self, exchange: Exchange) -> Result<Vec<u8>, Unserved> {

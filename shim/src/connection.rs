@@ -1,6 +1,6 @@
 //! The way to the daemon: a connection to its unix socket.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use nix::errno::Errno;
@@ -82,6 +82,12 @@ impl Connection {
                 other => return Some(other),
             }
         }
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

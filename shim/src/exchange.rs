@@ -4,6 +4,8 @@
 //! says so, and not when it can't have read the whole request: then the call may be made anew. In every other
 //! case nothing is sent twice from here.
 
+use std::cmp::Ordering;
+
 use fairlead_cni::wire::{MAX_BODY, NOT_BEGUN, OUTCOME_HEADER, Request};
 use nix::errno::Errno;
 
@@ -62,20 +64,69 @@ pub(crate) enum Garbled {
     Trailing,
 }
 
-/// Sends the request and reads the answer.
-pub(crate) fn exchange(connection: &Connection, request: &mut Request, deadline: Deadline) -> Exchange {
-    request.deadline_ms = u64::try_from(deadline.remaining().as_millis()).unwrap_or(u64::MAX);
-    let message = message(request);
-    let mut sent = 0;
-    while let Some(rest) = message.get(sent..).filter(|rest| !rest.is_empty()) {
-        match connection.send(rest, deadline) {
-            Ok(0) => return Exchange::Late,
-            Ok(n) => sent += n,
-            // The daemon may have answered before it had read everything (too large, stopping).
-            Err(_) => break,
+/// A request on its way, and as much of its answer as has come.
+#[derive(Debug)]
+pub(crate) struct Talk<'connection> {
+    connection: &'connection Connection,
+    message: Vec<u8>,
+    sent: usize,
+    received: Vec<u8>,
+    head: Option<Head>,
+}
+
+impl<'connection> Talk<'connection> {
+    /// Begins one; the daemon is told how long the caller waits.
+    pub(crate) fn new(
+        connection: &'connection Connection,
+        request: &mut Request,
+        deadline: Deadline,
+    ) -> Self {
+        request.deadline_ms = u64::try_from(deadline.remaining().as_millis()).unwrap_or(u64::MAX);
+        Talk { connection, message: message(request), sent: 0, received: Vec::new(), head: None }
+    }
+
+    /// Sends the request and reads the answer. After [`Exchange::Late`] it can be gone on with.
+    pub(crate) fn go_on(&mut self, deadline: Deadline) -> Exchange {
+        while let Some(rest) = self.message.get(self.sent..).filter(|rest| !rest.is_empty()) {
+            match self.connection.send(rest, deadline) {
+                Ok(0) => return Exchange::Late,
+                Ok(n) => self.sent += n,
+                // The daemon may have answered before it had read everything (too large, stopping).
+                Err(_) => break,
+            }
+        }
+        self.receive(deadline)
+    }
+
+    fn receive(&mut self, deadline: Deadline) -> Exchange {
+        let mut chunk = [0; 2048];
+        loop {
+            let nothing_yet = self.received.is_empty();
+            let n = match self.connection.receive(&mut chunk, deadline) {
+                None => return Exchange::Late,
+                Some(Ok(0)) if nothing_yet && self.sent < self.message.len() => return Exchange::Unread,
+                // The kernel says this when the other side closed with bytes of ours unread: the request was not
+                // whole there. (After a whole one it says end of file.)
+                Some(Err(Errno::ECONNRESET)) if nothing_yet => return Exchange::Unread,
+                Some(Ok(0) | Err(_)) => return Exchange::Lost,
+                Some(Ok(n)) => n,
+            };
+            self.received.extend_from_slice(chunk.get(..n).unwrap_or_default());
+            if self.head.is_none() {
+                self.head = match Head::find(&self.received) {
+                    Ok(found) => found,
+                    Err(garbled) => return Exchange::Garbled(garbled),
+                };
+            }
+            if let Some(head) = self.head.as_ref() {
+                match self.received.len().cmp(&(head.end + head.length)) {
+                    Ordering::Less => {}
+                    Ordering::Equal => return head.conclude(std::mem::take(&mut self.received)),
+                    Ordering::Greater => return Exchange::Garbled(Garbled::Trailing),
+                }
+            }
         }
     }
-    receive(connection, sent == message.len(), deadline)
 }
 
 fn message(request: &Request) -> Vec<u8> {
@@ -89,37 +140,6 @@ fn message(request: &Request) -> Vec<u8> {
     .into_bytes();
     message.extend_from_slice(&body);
     message
-}
-
-fn receive(connection: &Connection, all_sent: bool, deadline: Deadline) -> Exchange {
-    let mut received = Vec::new();
-    let mut chunk = [0; 2048];
-    let mut head = None;
-    loop {
-        let n = match connection.receive(&mut chunk, deadline) {
-            None => return Exchange::Late,
-            Some(Ok(0)) if received.is_empty() && !all_sent => return Exchange::Unread,
-            // The kernel says this when the other side closed with bytes of ours unread: the request was not
-            // whole there. (After a whole one it says end of file.)
-            Some(Err(Errno::ECONNRESET)) if received.is_empty() => return Exchange::Unread,
-            Some(Ok(0) | Err(_)) => return Exchange::Lost,
-            Some(Ok(n)) => n,
-        };
-        received.extend_from_slice(chunk.get(..n).unwrap_or_default());
-        if head.is_none() {
-            head = match Head::find(&received) {
-                Ok(found) => found,
-                Err(garbled) => return Exchange::Garbled(garbled),
-            };
-        }
-        if let Some(head) = head.as_ref() {
-            match received.len().cmp(&(head.end + head.length)) {
-                std::cmp::Ordering::Less => {}
-                std::cmp::Ordering::Equal => return head.conclude(received),
-                std::cmp::Ordering::Greater => return Exchange::Garbled(Garbled::Trailing),
-            }
-        }
-    }
 }
 
 /// Status line and the headers that matter.

@@ -84,6 +84,7 @@ fn remedy(unserved: &Unserved, command: Command) -> &'static str {
         Unserved::Unreached(Unreached::Refused(_)) => {
             "the executable must run as root, and FAIRLEAD_SOCKET, where it is set, must name fairleadd's socket"
         }
+        Unserved::Standstill(standstill) => standstill.remedy(),
         Unserved::Stopping | Unserved::Unread => "try again once the daemon has come back",
         Unserved::Lost | Unserved::Late if command == Command::Add => {
             "the daemon undoes an ADD whose caller is gone; see its log, make a DEL, then try again"

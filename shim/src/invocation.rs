@@ -11,12 +11,19 @@ use fairlead_cni::{CniError, names};
 /// Time limit of ADD, CHECK, DEL and GC.
 pub(crate) const WORK_LIMIT: Duration = Duration::from_secs(30);
 
-/// Time limit of STATUS and VERSION, for which runtimes wait without one. A daemon that is not there is told at
-/// once, one that can't be reached after [`STATUS_CONNECT_LIMIT`].
+/// Time limit of STATUS and VERSION, for which runtimes wait without one. STATUS takes so long only while a daemon is
+/// seen at work that has not answered within [`STATUS_PATIENCE`].
 pub(crate) const STATUS_LIMIT: Duration = Duration::from_secs(1);
 
-/// How long STATUS waits for a place in the daemon's queue of connections.
-pub(crate) const STATUS_CONNECT_LIMIT: Duration = Duration::from_millis(100);
+/// How long STATUS waits for a daemon that is not seen at work: with the rest of the call, STATUS is answered within
+/// 100 ms whatever is broken.
+pub(crate) const STATUS_PATIENCE: Duration = Duration::from_millis(95);
+
+/// For so long of it the daemon is not looked at.
+pub(crate) const STATUS_UNWATCHED: Duration = Duration::from_millis(60);
+
+/// And then so often.
+pub(crate) const STATUS_LOOK: Duration = Duration::from_millis(8);
 
 /// Longest path of a unix socket, in bytes (unix(7), `sun_path` less its terminator).
 const MAX_SOCKET_PATH: usize = 107;
@@ -96,11 +103,12 @@ pub(crate) fn asked() -> Result<(Asked, Duration), BadCall> {
         "" => return Err(BadCall::NoCommand),
         _ => return Err(BadCall::UnknownCommand(command)),
     };
+    let given = time_limit()?;
     let limit = match asked {
-        Asked::Version | Asked::Daemon(Command::Status) => STATUS_LIMIT,
-        Asked::Daemon(_) => WORK_LIMIT,
+        Asked::Version | Asked::Daemon(Command::Status) => given.unwrap_or(STATUS_LIMIT).min(STATUS_LIMIT),
+        Asked::Daemon(_) => given.unwrap_or(WORK_LIMIT),
     };
-    Ok((asked, time_limit()?.unwrap_or(limit)))
+    Ok((asked, limit))
 }
 
 impl Invocation {

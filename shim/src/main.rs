@@ -16,6 +16,7 @@ mod exchange;
 mod failure;
 mod invocation;
 mod namespace;
+mod peer;
 mod reason;
 mod spool;
 mod watch;

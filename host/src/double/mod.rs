@@ -59,6 +59,8 @@ pub enum Asked {
     DeleteAt(Nsid, u32),
     /// [`Kernel::nsids`]
     Nsids,
+    /// [`Kernel::knows`]
+    Knows(String),
 }
 
 /// One recorded call.
@@ -113,6 +115,12 @@ impl FakeKernel {
     /// A kernel before 5.14: namespaces have no cookies.
     pub fn without_cookies(self) -> FakeKernel {
         self.model().no_cookies = true;
+        self
+    }
+
+    /// A kernel that has no links of this kind.
+    pub fn without_kind(self, kind: &str) -> FakeKernel {
+        self.model().unknown_kinds.insert(kind.to_owned());
         self
     }
 
@@ -230,6 +238,13 @@ impl Kernel for FakeKernel {
         let mut model = self.model();
         model.record(Place::Kernel, Asked::Nsids).map_err(|errno| refused(errno, "list namespaces"))?;
         Ok(model.nsids())
+    }
+
+    fn knows(&self, kind: &str) -> Result<bool, NetError> {
+        let mut model = self.model();
+        let asked = Asked::Knows(kind.to_owned());
+        model.record(Place::Kernel, asked).map_err(|errno| refused(errno, "look for a kind of link"))?;
+        Ok(!model.unknown_kinds.contains(kind))
     }
 
     fn renames_while_up(&self) -> bool {

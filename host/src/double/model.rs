@@ -1,6 +1,6 @@
 //! The rules of the kernel in memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -25,6 +25,7 @@ pub(super) struct Model {
     pub(super) reuse_inodes: bool,
     pub(super) no_cookies: bool,
     pub(super) no_rename_while_up: bool,
+    pub(super) unknown_kinds: BTreeSet<String>,
     pub(super) calls: Vec<Call>,
     pub(super) failures: BTreeMap<usize, Errno>,
     pub(super) failing_from: Option<(usize, Errno)>,
@@ -43,6 +44,7 @@ impl Default for Model {
             reuse_inodes: false,
             no_cookies: false,
             no_rename_while_up: false,
+            unknown_kinds: BTreeSet::new(),
             calls: Vec::new(),
             failures: BTreeMap::new(),
             failing_from: None,
@@ -214,6 +216,9 @@ impl Model {
             Parent::Same(index) => (Some((key, index)), None),
             Parent::None => (None, None),
         };
+        if self.unknown_kinds.contains(new.kind.name()) {
+            return Err(Errno::EOPNOTSUPP);
+        }
         let lower = match parent {
             Some((at, index)) => Some(self.link(at, index).ok_or(Errno::ENODEV)?),
             None => None,

@@ -12,6 +12,7 @@
 //! that [`RealKernel::new`] saw, and a view of a pod refuses that one.
 
 mod decode;
+mod kinds;
 mod message;
 mod namespace;
 mod relocate;
@@ -93,6 +94,10 @@ impl Kernel for RealKernel {
             Ok(found)
         });
         listed.map_err(|failure| failure.into_net(0, || "list the known namespaces".to_owned()))
+    }
+
+    fn knows(&self, kind: &str) -> Result<bool, NetError> {
+        kinds::knows(kind)
     }
 
     fn renames_while_up(&self) -> bool {

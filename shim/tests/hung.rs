@@ -1,0 +1,148 @@
+//! STATUS of a daemon that does not answer: told within 100 ms when nothing is at work, waited for when something is.
+
+#![allow(clippy::unwrap_used, reason = "what fails here is the test")]
+
+mod stage;
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use stage::{Outcome, Stage};
+
+/// Twice what is promised: the machine may be busy with other tests.
+const AT_ONCE: u64 = 200;
+
+/// A process of its own that listens and never answers. Perl, because its threads must be its alone.
+struct Hung(Child);
+
+impl Hung {
+    /// `then` is what it does once it listens, with the listener in `$s`.
+    fn listening(stage: &Stage, backlog: u32, then: &str) -> Hung {
+        let script = format!(
+            r#"$s = IO::Socket::UNIX->new(Local => $ARGV[0], Listen => {backlog}) or die; $| = 1; print "on\n"; {then}"#
+        );
+        let mut child = Command::new("perl")
+            .args(["-MIO::Socket::UNIX", "-e", &script])
+            .arg(stage.socket())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        assert_eq!(said, "on\n");
+        Hung(child)
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    fn stopped(self) -> Hung {
+        assert!(
+            Command::new("kill").args(["-s", "STOP", &self.pid().to_string()]).status().unwrap().success()
+        );
+        self
+    }
+
+    /// Waits until it is in a state (proc(5)).
+    fn until(self, state: char) -> Hung {
+        let came = (0..2000).any(|_| {
+            std::thread::sleep(Duration::from_millis(1));
+            let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
+            stat.rsplit_once(") ").unwrap().1.starts_with(state)
+        });
+        assert!(came, "it never came to {state}");
+        self
+    }
+}
+
+impl Drop for Hung {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn status(stage: &Stage) -> Outcome {
+    stage.call("STATUS").unset("FAIRLEAD_TIMEOUT").run()
+}
+
+/// Three times: what else the machine does may slow one of them.
+fn is_told_at_once(stage: &Stage, words: &str, remedy: &str) {
+    let outcomes = [(); 3].map(|()| status(stage));
+    for outcome in &outcomes {
+        let error = outcome.error();
+        assert_eq!(error.code.number(), 50, "{outcome:?}");
+        assert!(error.msg.contains(words), "{}", error.msg);
+        assert!(error.details.contains(remedy), "{}", error.details);
+    }
+    outcomes.iter().min_by_key(|outcome| outcome.took).unwrap().took_less_than(AT_ONCE);
+}
+
+#[test]
+fn x04_status_of_a_daemon_that_never_accepts_is_50_in_time_and_says_who_sleeps() {
+    let stage = Stage::new();
+    let hung = Hung::listening(&stage, 8, "sleep 60").until('S');
+    let words = format!("fairleadd (pid {}) does not answer, and no thread of it is at work", hung.pid());
+    is_told_at_once(&stage, &words, "systemctl restart fairleadd");
+}
+
+#[test]
+fn x04_status_of_a_daemon_that_accepts_and_never_answers_is_50_in_time() {
+    let stage = Stage::new();
+    let _hung =
+        Hung::listening(&stage, 8, "while ($c = $s->accept) { sysread $c, $b, 65536; push @all, $c }");
+    is_told_at_once(&stage, "does not answer", "systemctl restart fairleadd");
+}
+
+#[test]
+fn x04_status_of_a_stopped_daemon_is_50_in_time_and_success_when_its_stop_was_announced() {
+    let stage = Stage::new();
+    let hung = Hung::listening(&stage, 8, "sleep 60").stopped().until('T');
+    let words = format!("fairleadd (pid {}) is stopped", hung.pid());
+    is_told_at_once(&stage, &words, "kill -CONT");
+    File::create(stage.path("stopping")).unwrap();
+    status(&stage).silent_success();
+}
+
+#[test]
+fn x04_status_of_a_dead_daemon_whose_socket_another_process_holds_is_50_in_time() {
+    let stage = Stage::new();
+    let _hung = Hung::listening(&stage, 8, "exit if fork; sleep 2").until('Z');
+    is_told_at_once(&stage, "has ended", "systemctl restart fairleadd");
+}
+
+#[test]
+fn x04_status_meets_a_full_backlog_and_says_what_the_daemon_of_the_lock_does() {
+    let stage = Stage::new();
+    let hung = Hung::listening(&stage, 1, "sleep 60").stopped().until('T');
+    let held: Vec<_> =
+        (0..2).map(|_| std::os::unix::net::UnixStream::connect(stage.socket()).unwrap()).collect();
+    is_told_at_once(&stage, "busy", "try again");
+    fs::write(stage.path("lock"), format!("{}\n", hung.pid())).unwrap();
+    is_told_at_once(&stage, "is stopped", "kill -CONT");
+    drop(held);
+}
+
+#[test]
+fn x04_status_of_a_busy_daemon_waits_for_its_answer_and_gives_up_after_a_second() {
+    let works = |seconds: &str| {
+        format!(
+            r#"$c = $s->accept; sysread $c, $b, 65536; do {{ @t = times }} while $t[0] + $t[1] < {seconds}; syswrite $c, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"; sleep 60"#
+        )
+    };
+    let stage = Stage::new();
+    let _busy = Hung::listening(&stage, 8, &works("0.3"));
+    let outcome = status(&stage);
+    outcome.silent_success();
+    outcome.took_at_least(250);
+    let stage = Stage::new();
+    let _busy = Hung::listening(&stage, 8, &works("60"));
+    let outcome = stage.call("STATUS").set("FAIRLEAD_TIMEOUT", "30").run();
+    assert_eq!(outcome.refused(), 50);
+    assert!(outcome.error().msg.contains("did not answer within the time limit"), "{outcome:?}");
+    outcome.took_at_least(1000);
+    outcome.took_less_than(3000);
+}
