@@ -1,26 +1,50 @@
 //! One call on its way through the daemon: what the server hands to the engine and what comes back.
 
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use fairlead_cni::wire::Request;
 use fairlead_cni::{CniError, CniVersion};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// Says that the caller has hung up. Set by the server, read by the engine before it commits an ADD.
-#[derive(Debug, Clone, Default)]
-pub struct CallerGone(Arc<AtomicBool>);
+/// Says whether the caller has hung up. Read by the engine before it commits an ADD.
+#[derive(Debug, Clone)]
+pub enum CallerGone {
+    /// The server says so.
+    Told(Arc<AtomicBool>),
+    /// The connection is looked at: nobody watches it while the call is at work on the thread that serves it.
+    Seen(Arc<OwnedFd>),
+}
+
+impl Default for CallerGone {
+    fn default() -> CallerGone {
+        CallerGone::Told(Arc::default())
+    }
+}
 
 impl CallerGone {
     /// The caller has hung up.
     pub fn set(&self) {
-        self.0.store(true, Ordering::Release);
+        if let CallerGone::Told(gone) = self {
+            gone.store(true, Ordering::Release);
+        }
     }
 
     /// True once it has.
     pub fn get(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+        match self {
+            CallerGone::Told(gone) => gone.load(Ordering::Acquire),
+            CallerGone::Seen(connection) => has_hung_up(connection.as_fd()),
+        }
     }
+}
+
+fn has_hung_up(connection: BorrowedFd<'_>) -> bool {
+    let mut look = [PollFd::new(connection, PollFlags::empty())];
+    let seen = poll(&mut look, PollTimeout::ZERO).is_ok_and(|n| n > 0);
+    seen && look[0].any() == Some(true)
 }
 
 /// A call that was admitted.
@@ -69,7 +93,7 @@ pub trait Service: Send + Sync + 'static {
     /// Carries a call out. Never panics on input.
     fn serve(&self, call: &Call) -> Reply;
 
-    /// Called after `serve`, off the answer's path: `delivered` tells whether the reply could be handed to a caller
+    /// Called after the `serve` of an ADD, off the answer's path: `delivered` tells whether the reply could be handed to a caller
     /// that was still there. An ADD whose answer was not delivered is answered again when it is repeated.
     fn answered(&self, call: &Call, delivered: bool);
 
@@ -79,4 +103,20 @@ pub trait Service: Send + Sync + 'static {
     /// The operator's `gc`: what the periodic collection does, at once; with `orphans` also host-local allocations
     /// whose container is unknown here. Answers what was removed and what failed.
     fn collect(&self, orphans: bool) -> serde_json::Value;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn a_caller_that_closes_its_connection_is_seen_to_be_gone() {
+        let (here, caller) = UnixStream::pair().unwrap();
+        let gone = CallerGone::Seen(Arc::new(here.into()));
+        assert!(!gone.get());
+        drop(caller);
+        assert!(gone.get());
+    }
 }

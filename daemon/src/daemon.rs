@@ -3,28 +3,30 @@
 //! It listens before the engine is started, so that callers wait in order instead of failing; it is ready only after
 //! the replay. At a stop nothing new is begun and what is at work ends.
 
-use std::path::PathBuf;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use sd_notify::NotifyState;
-use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use tracing::{error, info, warn};
 
 use crate::admission::{Admission, Limits};
 use crate::call::Service;
+use crate::capabilities;
 use crate::health::{Health, Readiness};
 use crate::lifecycle::{RunDir, RunDirError};
 use crate::logging::{self, Level};
+use crate::memory;
 use crate::metrics::{Calls, Exposition, Node};
 use crate::netconf::{Directories, Networks};
 use crate::server::{self, Door};
 use crate::settings::{Live, Settings};
 use crate::spool::{self, Retry, SpoolError};
-use crate::watch::{Watch, WatchError};
+use crate::watch::{Pulse, Watch, WatchError};
 
 /// What is at work has so long to end. systemd's own limit (`TimeoutStopSec`) is longer.
 const STOP_LIMIT: Duration = Duration::from_secs(25);
@@ -61,9 +63,10 @@ pub struct Surroundings {
     pub node: Node,
     /// For metrics of its own.
     pub exposition: Arc<Exposition>,
-    /// For reasons why it is not ready yet; the condition `engine` is met when it has been started.
+    /// For reasons why it is not ready yet; the condition `engine` is met when it has been started, and the condition
+    /// `store` is its own.
     pub readiness: Arc<Readiness>,
-    /// For its probes: `netlink`, `store`.
+    /// For its probes: `netlink`, `store`, `namespaces`.
     pub health: Arc<Health>,
 }
 
@@ -123,10 +126,11 @@ pub fn run(
     settings.log();
     let directories =
         Directories::new(&places.host_root, places.conf_dir.as_deref(), places.plugin_dir.as_deref());
+    let networks = Arc::new(Networks::new(directories, built_in, node.clone()));
     let surroundings = Surroundings {
-        networks: Arc::new(Networks::new(directories, built_in, node.clone())),
-        readiness: Arc::new(Readiness::new(&["engine", "replay"])),
+        readiness: Arc::new(readiness(networks.clone())),
         health: Arc::default(),
+        networks,
         places,
         settings,
         calls,
@@ -136,33 +140,55 @@ pub fn run(
     serve(&run_dir, &surroundings, &level, start)
 }
 
+/// What the node's readiness is made of (K19). The engine tells of its store, once it has opened it.
+fn readiness(networks: Arc<Networks>) -> Readiness {
+    let readiness = Readiness::new(&["capabilities", "networks", "store", "engine", "replay"]);
+    readiness.probe("capabilities", capabilities::probe(Path::new(capabilities::OWN_STATUS)));
+    readiness.probe("networks", Box::new(move || networks.loaded()));
+    readiness
+}
+
+/// What the daemon's own health is made of, beside what the engine tells.
+fn health(surroundings: &Surroundings, watches: &[Watch]) {
+    let pulses: Vec<Pulse> = watches.iter().map(Watch::pulse).collect();
+    let alive = move || {
+        let wrong: Vec<String> = pulses.iter().filter_map(|pulse| pulse.ask().err()).collect();
+        if wrong.is_empty() { Ok(String::new()) } else { Err(wrong.join("; ")) }
+    };
+    surroundings.health.probe("watchers", Box::new(alive));
+    surroundings.health.probe("memory", memory::probe(memory::Places::default()));
+}
+
 fn serve(
     run_dir: &RunDir,
     surroundings: &Surroundings,
     level: &Level,
     start: impl FnOnce(&Surroundings) -> Result<Started, Box<dyn std::error::Error + Send + Sync>>,
 ) -> Result<(), DaemonError> {
+    let (events, told) = channel();
+    let watches = watches(surroundings, &events)?;
+    health(surroundings, &watches);
+    // What changed between the first look and the watch.
+    let _ = events.send(Event::Reload);
     let door = door(surroundings);
     let locked = spool::lock(&surroundings.places.state_dir, surroundings.node.clone())?;
     let entries = locked.entries()?;
     let listener = run_dir.listen()?;
     // From here on executables reach the daemon, and none can have spooled meanwhile.
     drop(locked);
-    let (events, told) = channel();
     let closing = Arc::new(Notify::new());
-    let server = server_thread(listener, door.clone(), closing.clone(), events.clone())?;
+    let server = server_thread(listener, door.clone(), closing.clone(), events)?;
 
     let begun = Instant::now();
     let started = start(surroundings).map_err(DaemonError::Engine)?;
     surroundings.readiness.met("engine");
     let spooled = entries.len();
     let pending = spool::first_pass(entries, &*started.service, &door.admission, &surroundings.node);
-    surroundings.readiness.met("replay");
     let (left, took_ms) = (pending.len(), begun.elapsed().as_millis());
     let _ = door.service.set(started.service.clone());
     door.admission.open(started.service.clone())?;
     let _retry = Retry::begin(pending, door.admission.clone(), surroundings.node.clone())?;
-    let _watches = watches(surroundings, &events)?;
+    surroundings.readiness.met("replay");
     info!(socket = %run_dir.socket().display(), spooled, left, took_ms, version = env!("CARGO_PKG_VERSION"), "ready");
     notify(&[NotifyState::Ready]);
 
@@ -199,21 +225,12 @@ fn door(surroundings: &Surroundings) -> Door {
 }
 
 fn server_thread(
-    listener: std::os::unix::net::UnixListener,
+    listener: UnixListener,
     door: Door,
     closing: Arc<Notify>,
     events: Sender<Event>,
 ) -> Result<std::thread::JoinHandle<()>, DaemonError> {
-    // One thread: it does so little for a call that a second one would only add wake-ups between them.
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .thread_name("look-up")
-        .thread_keep_alive(Duration::from_secs(2))
-        .build()?;
-    let listener = {
-        let _within = runtime.enter();
-        UnixListener::from_std(listener)?
-    };
+    let runtime = server::runtime()?;
     let work = move || {
         runtime.block_on(async move {
             tokio::spawn(watchdog());
@@ -221,7 +238,9 @@ fn server_thread(
                 Ok(signals) => drop(tokio::spawn(tell(signals, events))),
                 Err(error) => error!(%error, "signals are not heard; SIGKILL alone will end this daemon"),
             }
-            server::serve(listener, door, closing).await;
+            if let Err(error) = server::serve(listener, door, closing).await {
+                error!(%error, "the socket can't be served");
+            }
         });
     };
     Ok(std::thread::Builder::new().name("server".into()).spawn(work)?)

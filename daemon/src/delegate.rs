@@ -22,6 +22,10 @@ use outlived::AtWork;
 /// How much of a plugin's output an error repeats, in bytes.
 const SHOWN: usize = 2048;
 
+/// What to do about a plugin's own error.
+const REFUSED: &str =
+    "the plugin's own words say why: mend that, or correct the plugin's part of the network's configuration";
+
 /// The variables of the specification; a plugin gets those of its own call, never those of the caller's.
 const VARIABLES: [&str; 6] =
     ["CNI_COMMAND", "CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_ARGS", "CNI_PATH"];
@@ -162,8 +166,8 @@ impl DelegateError {
             DelegateError::Exec { .. } => {
                 (Code::Internal, "is the plugin made for this machine, and executable?")
             }
-            DelegateError::Refused { code: Some(Code::Internal) | None, .. } => (Code::PluginFailed, ""),
-            DelegateError::Refused { code: Some(code), .. } => (*code, ""),
+            DelegateError::Refused { code: Some(Code::Internal) | None, .. } => (Code::PluginFailed, REFUSED),
+            DelegateError::Refused { code: Some(code), .. } => (*code, REFUSED),
             DelegateError::Garbage { .. } => {
                 (Code::Decode, "the plugin does not follow the CNI specification")
             }

@@ -1,27 +1,28 @@
 //! What on this node is missing or wrong, and the remedy, in one sentence each.
 //!
-//! Looks only; changes nothing. What it tries (making a link of each kind) happens in a network namespace of its
-//! own that dies with its thread.
+//! Looks only; changes nothing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use fairlead_cni::args::Args;
+use fairlead_cni::config::ConfList;
+use fairlead_host::Kernel;
 use fairlead_host::real::RealKernel;
-use fairlead_host::seam::{IpvlanMode, Kind, MacvlanMode, NewLink, Op, Parent};
-use fairlead_host::{Kernel, NetError};
-use nix::errno::Errno;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
+use crate::capabilities::{Capability, Effective, NEEDED, OWN_STATUS, USEFUL};
 use crate::cli::ask;
 use crate::daemon::Places;
 use crate::install;
 use crate::lifecycle::SOCKET;
 use crate::metrics::Node;
 use crate::netconf::{Directories, Networks};
-use crate::networks::BUILT_IN;
+use crate::networks::{BUILT_IN, Network, module_of};
 use crate::settings::Settings;
 use crate::spool;
+use crate::store;
 
 /// How it stands with one thing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -86,6 +87,7 @@ pub fn examine(places: &Places) -> Vec<Finding> {
     findings.extend(kinds());
     findings.extend(daemon(&places.run_dir.join(SOCKET)));
     findings.push(run_dir(&places.run_dir));
+    findings.push(store(&places.run_dir));
     findings.push(state_dir(&places.state_dir));
     findings.push(spooled(&places.state_dir));
     findings.push(configuration(&places.config));
@@ -140,67 +142,36 @@ fn kernel() -> Vec<Finding> {
 }
 
 fn capabilities() -> Vec<Finding> {
-    const NEEDED: [(&str, u32); 2] = [("CAP_NET_ADMIN", 12), ("CAP_SYS_ADMIN", 21)];
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|l| l.strip_prefix("CapEff:")).unwrap_or_default();
-    let effective = u64::from_str_radix(line.trim(), 16).unwrap_or(0);
-    let finding = |(name, bit): (&'static str, u32)| match effective >> bit & 1 {
-        1 => good("capabilities", name),
-        _ => wrong(
-            "capabilities",
-            format!("{name} is missing"),
-            format!("run as root, with {name} not dropped"),
-        ),
+    const ABOUT: &str = "capabilities";
+    let effective = match Effective::read(Path::new(OWN_STATUS)) {
+        Ok(effective) => effective,
+        Err(error) => return vec![wrong(ABOUT, format!("{OWN_STATUS}: {error}"), "mount /proc")],
     };
-    NEEDED.map(finding).into()
+    let finding = |finding: fn(_, String, String) -> Finding,
+                   Capability { name, purpose, .. }: &Capability| {
+        finding(
+            ABOUT,
+            format!("{name} is missing: {purpose}"),
+            format!("run as root, with {name} not dropped"),
+        )
+    };
+    let (there, missing): (Vec<_>, Vec<_>) =
+        NEEDED.iter().chain(&USEFUL).partition(|capability| effective.has(capability));
+    let told = missing.into_iter().map(|c| finding(if NEEDED.contains(c) { wrong } else { less }, c));
+    there.into_iter().map(|capability| good(ABOUT, capability.name)).chain(told).collect()
 }
 
 fn kinds() -> Vec<Finding> {
     const ABOUT: &str = "link kinds";
-    let probed = std::thread::spawn(|| -> Result<Vec<(String, bool)>, String> {
-        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).map_err(|e| e.to_string())?;
-        let kernel = RealKernel::new().map_err(|e| e.to_string())?;
-        let kinds = [
-            Kind::Macvlan { mode: MacvlanMode::Bridge, bc_queue_len: None },
-            Kind::Ipvlan { mode: IpvlanMode::L2, flag: None },
-            Kind::Vlan { id: 2 },
-        ];
-        Ok(kinds.map(|kind| (kind.name().to_owned(), knows(&kernel, kind))).into())
-    });
-    let probed = probed.join().unwrap_or_else(|_| Err("the probe ended by a fault".into()));
-    let kinds = match probed {
-        Ok(kinds) => kinds,
-        Err(error) => {
-            return vec![wrong(ABOUT, format!("no namespace to try them in: {error}"), "run as root")];
+    let finding = |kind: &'static str| match RealKernel::new().and_then(|kernel| kernel.knows(kind)) {
+        Ok(true) => good(ABOUT, kind),
+        Ok(false) => {
+            let remedy = format!("modprobe {}, if a network uses it", module_of(kind));
+            less(ABOUT, format!("the kernel has no {kind}"), remedy)
         }
+        Err(error) => wrong(ABOUT, format!("{kind} can't be tried: {error}"), "run as root"),
     };
-    let finding = |(kind, known): (String, bool)| match known {
-        true => good(ABOUT, kind),
-        false => {
-            let module = if kind == "vlan" { "8021q" } else { &kind };
-            less(
-                ABOUT,
-                format!("the kernel has no {kind}"),
-                format!("modprobe {module}, if a network uses it"),
-            )
-        }
-    };
-    kinds.into_iter().map(finding).collect()
-}
-
-/// Without a parent none can be made; a kernel that does not know the kind says so before it misses the parent.
-fn knows(kernel: &RealKernel, kind: Kind) -> bool {
-    let link = NewLink {
-        name: "probe".into(),
-        index: None,
-        kind,
-        parent: Parent::None,
-        mac: None,
-        mtu: None,
-        up: false,
-    };
-    let made = kernel.host().and_then(|mut own| own.batch(&[Op::CreateLink(link)]));
-    made.err().as_ref().and_then(NetError::errno) != Some(Errno::EOPNOTSUPP)
+    ["macvlan", "ipvlan", "vlan"].map(finding).into()
 }
 
 fn daemon(socket: &Path) -> Vec<Finding> {
@@ -253,6 +224,18 @@ fn run_dir(path: &Path) -> Finding {
     }
 }
 
+fn store(run_dir: &Path) -> Finding {
+    const ABOUT: &str = "store";
+    let damaged = store::damaged(run_dir);
+    if damaged.is_empty() {
+        return good(ABOUT, "no damage was found in this boot");
+    }
+    let names: Vec<String> = damaged.iter().map(|p| p.display().to_string()).collect();
+    let seen = format!("it was damaged, what could be read is kept, the rest is in {}", names.join(", "));
+    let remedy = "the daemon's log names what was lost; it goes with the pods' DEL or GC, addresses also with                   `fairleadd gc --orphans`; then remove the file";
+    wrong(ABOUT, seen, remedy)
+}
+
 fn state_dir(path: &Path) -> Finding {
     const ABOUT: &str = "state directory";
     match nix::unistd::access(path, nix::unistd::AccessFlags::W_OK) {
@@ -303,14 +286,35 @@ fn networks(directories: &Directories) -> Vec<Finding> {
         let missing: Vec<&str> =
             network["missing"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         let name = network["name"].as_str().unwrap_or("?");
-        findings.push(if missing.is_empty() {
-            good(ABOUT, name)
-        } else {
+        let masters = networks.find(name).map(|list| missing_masters(&list)).unwrap_or_default();
+        if !missing.is_empty() {
             let seen = format!("{name}: no executable {} in the plugin directories", missing.join(", "));
-            wrong(ABOUT, seen, "install the plugin, or correct CNI_PLUGIN_DIR")
-        });
+            findings.push(wrong(ABOUT, seen, "install the plugin, or correct CNI_PLUGIN_DIR"));
+        }
+        if !masters.is_empty() {
+            let seen = format!("{name}: the host has no interface {}, its master", masters.join(", "));
+            findings.push(wrong(ABOUT, seen, "create the interface, or correct `master`"));
+        }
+        if missing.is_empty() && masters.is_empty() {
+            findings.push(good(ABOUT, name));
+        }
     }
     findings
+}
+
+/// Masters that the plugins of a list name and the host does not have.
+fn missing_masters(list: &ConfList) -> Vec<String> {
+    let master = |index| {
+        let conf = list.plugin_conf(index, None, &Map::new()).ok()?;
+        let parent = Network::validate(&conf, &Args::default()).ok()?.parent()?;
+        parent.name.filter(|_| !parent.in_container)
+    };
+    let absent = |name: &String| {
+        let there =
+            RealKernel::new().and_then(|kernel| kernel.host()?.link_by_name(name).map(|l| l.is_some()));
+        matches!(there, Ok(false))
+    };
+    (0..list.len()).filter_map(master).filter(absent).collect()
 }
 
 /// The installed executables must be this release's, which lies beside this program.
@@ -396,11 +400,18 @@ mod tests {
         fs::write(dir.path().join("config.yaml"), "colour: red\n").unwrap();
         fs::create_dir_all(dir.path().join("etc/cni/net.d")).unwrap();
         fs::write(dir.path().join("etc/cni/net.d/10-bad.conflist"), "{").unwrap();
+        let unplugged =
+            r#"{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"macvlan","master":"unplugged0"}]}"#;
+        fs::write(dir.path().join("etc/cni/net.d/20-unplugged.conflist"), unplugged).unwrap();
+        fs::create_dir(dir.path().join("run")).unwrap();
+        fs::write(dir.path().join("run/attachments.damaged-6ad4ae67"), "?").unwrap();
         let findings = examine(&places(dir.path()));
         let seen = |about| findings.iter().find(|f: &&Finding| f.about == about).unwrap().seen.clone();
         assert!(seen("spool").contains("7-1.json"));
+        assert!(seen("store").contains("attachments.damaged-6ad4ae67"));
         assert!(seen("configuration").contains("colour"));
         assert!(seen("networks").contains("10-bad.conflist"));
+        assert!(findings.iter().any(|f| f.seen == "n: the host has no interface unplugged0, its master"));
     }
 
     #[test]

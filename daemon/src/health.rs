@@ -1,11 +1,11 @@
-//! Whether the daemon is ready (once, at start) and whether it is well (asked again and again).
+//! Whether the daemon is ready for calls and whether it is well (K19).
 //!
-//! Readiness is a list of named conditions that are met one after the other; it never goes back. Health is asked
-//! of probes that look, and of the calls' own outcomes: so many internal failures in a row are an illness, one
-//! success heals.
+//! Both are lists of named conditions. Some are met once, one after the other, at the start; the others are looked at
+//! whenever somebody asks. The calls' own outcomes count too: so many internal failures in a row are an illness, one
+//! success heals. Nothing in here is on the calls' path, but for one counter.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fairlead_cni::Code;
 use serde::Serialize;
@@ -13,72 +13,101 @@ use serde::Serialize;
 /// Internal failures in a row that make the daemon unwell.
 pub const FAILURES: u32 = 5;
 
-/// One condition and why it is not met.
+/// One condition and how it stands.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Condition {
     /// Its name.
     pub name: &'static str,
     /// Whether it is met.
     pub met: bool,
-    /// Why it is not met; empty when it is.
+    /// Why it is not met; where it is, what was seen, if there is anything to say.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
 }
 
-/// The conditions that must all be met before calls are begun.
-#[derive(Debug)]
-pub struct Readiness(Mutex<Vec<Condition>>);
+impl Condition {
+    fn new(name: &'static str, seen: Result<String, String>) -> Condition {
+        Condition { name, met: seen.is_ok(), reason: seen.unwrap_or_else(|reason| reason) }
+    }
+}
+
+/// Looks at one thing that must work: `Ok` says what was seen (or nothing), `Err` what does not work, why, and the
+/// remedy. Called on a thread of its own, never on the calls' path.
+pub type Probe = Box<dyn Fn() -> Result<String, String> + Send + Sync>;
+
+/// How it stands with a condition of the start.
+enum Stand {
+    /// As it was told.
+    Told(Result<(), String>),
+    /// As it is seen now.
+    Seen(Probe),
+}
+
+/// The conditions that must all be met before the node counts on this daemon.
+pub struct Readiness(Mutex<Vec<(&'static str, Stand)>>);
+
+impl std::fmt::Debug for Readiness {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names: Vec<&str> = self.lock().iter().map(|(name, _)| *name).collect();
+        f.debug_tuple("Readiness").field(&names).finish()
+    }
+}
 
 impl Readiness {
     /// The conditions, none of them met.
     pub fn new(names: &[&'static str]) -> Readiness {
-        let open = |name: &&'static str| Condition { name, met: false, reason: "not yet done".into() };
+        let open = |name: &&'static str| (*name, Stand::Told(Err("not yet done".into())));
         Readiness(Mutex::new(names.iter().map(open).collect()))
     }
 
     /// A condition is met.
     pub fn met(&self, name: &'static str) {
-        self.set(Condition { name, met: true, reason: String::new() });
+        self.set(name, Stand::Told(Ok(())));
     }
 
     /// A condition is not met yet, and why.
     pub fn unmet(&self, name: &'static str, reason: impl Into<String>) {
-        self.set(Condition { name, met: false, reason: reason.into() });
+        self.set(name, Stand::Told(Err(reason.into())));
+    }
+
+    /// From now on a condition is looked at.
+    pub fn probe(&self, name: &'static str, probe: Probe) {
+        self.set(name, Stand::Seen(probe));
     }
 
     /// True when all are met.
     pub fn ready(&self) -> bool {
-        self.lock().iter().all(|c| c.met)
+        self.conditions().iter().all(|c| c.met)
     }
 
     /// All conditions as they stand.
     pub fn conditions(&self) -> Vec<Condition> {
-        self.lock().clone()
+        let seen = |stand: &Stand| match stand {
+            Stand::Told(told) => told.clone().map(|()| String::new()),
+            Stand::Seen(probe) => probe(),
+        };
+        self.lock().iter().map(|(name, stand)| Condition::new(name, seen(stand))).collect()
     }
 
     /// What is still missing, in one line for a person.
     pub fn missing(&self) -> String {
-        let all = self.lock();
+        let all = self.conditions();
         let open = all.iter().filter(|c| !c.met).map(|c| format!("{} ({})", c.name, c.reason));
         open.collect::<Vec<String>>().join(", ")
     }
 
-    fn set(&self, new: Condition) {
+    fn set(&self, name: &'static str, stand: Stand) {
         let mut all = self.lock();
-        match all.iter_mut().find(|c| c.name == new.name) {
-            Some(old) => *old = new,
-            None => all.push(new),
+        match all.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, old)) => *old = stand,
+            None => all.push((name, stand)),
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Condition>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<(&'static str, Stand)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
-
-/// Looks at one thing that must work: `Err` says what does not, and why. Called on a thread of its own, never on the
-/// calls' path.
-pub type Probe = Box<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 /// Whether the daemon is well.
 #[derive(Default)]
@@ -114,23 +143,24 @@ impl Health {
     /// Looks at everything.
     pub fn conditions(&self) -> Vec<Condition> {
         let row = self.failures.load(Ordering::Relaxed);
-        let calls =
-            if row < FAILURES { Ok(()) } else { Err(format!("{row} calls in a row failed internally")) };
+        let calls = match row {
+            0..FAILURES => Ok(String::new()),
+            _ => Err(format!("{row} calls in a row failed internally; the daemon's log says how")),
+        };
         let probes = self.probes.lock().unwrap_or_else(PoisonError::into_inner);
         let looked = probes.iter().map(|(name, probe)| (*name, probe()));
         std::iter::once(("calls", calls))
             .chain(looked)
-            .map(|(name, outcome)| Condition {
-                name,
-                met: outcome.is_ok(),
-                reason: outcome.err().unwrap_or_default(),
-            })
+            .map(|(name, seen)| Condition::new(name, seen))
             .collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+
     use super::*;
 
     #[test]
@@ -142,6 +172,23 @@ mod tests {
         assert_eq!(readiness.missing(), "replay (3 requests to go)");
         readiness.met("replay");
         assert!(readiness.ready());
+    }
+
+    #[test]
+    fn k19_readiness_goes_by_what_is_seen_when_it_is_asked_for() {
+        let readiness = Readiness::new(&["store"]);
+        let full = Arc::new(AtomicBool::new(true));
+        let seen = full.clone();
+        readiness.probe(
+            "store",
+            Box::new(move || match seen.load(Ordering::Relaxed) {
+                true => Err("full".into()),
+                false => Ok("open".into()),
+            }),
+        );
+        assert_eq!((readiness.ready(), readiness.missing().as_str()), (false, "store (full)"));
+        full.store(false, Ordering::Relaxed);
+        assert_eq!(readiness.conditions(), [Condition { name: "store", met: true, reason: "open".into() }]);
     }
 
     #[test]

@@ -3,11 +3,12 @@
 //! At no moment is a name missing that was there, or a file half written: the new file is written beside, made
 //! durable and renamed into place; the original gets its second name before it loses the first. So a kill at any
 //! point leaves either the one or the other, a running executable is not disturbed, and running the same command
-//! again completes it.
+//! again completes it. What a kill leaves beside the names is removed by whichever command comes next.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use fairlead_cni::wire::OUTCOME_HEADER;
@@ -16,6 +17,12 @@ use crate::networks::BUILT_IN;
 
 /// What an original's name ends in while ours stands in its place.
 pub const ORIGINAL: &str = ".fairlead-original";
+
+/// Of a name with a dot before it: ours while it is being written.
+const NEW: &str = ".fairlead-new";
+
+/// Of an original's second name with a dot before it: while it is being given.
+const KEEP: &str = ".fairlead-keep";
 
 /// The executable's own name, under which it may stand beside those of the built-in types.
 const OWN_NAME: &str = "fairlead";
@@ -64,6 +71,8 @@ pub enum Done {
     Restored,
     /// Ours is gone; there was no original.
     Removed,
+    /// Nothing of ours stood there, but for what an interrupted install had left beside it.
+    Cleared,
     /// Nothing of ours stood there.
     NotOurs,
 }
@@ -76,6 +85,7 @@ impl Done {
             Done::Unchanged => "already installed",
             Done::Restored => "original restored",
             Done::Removed => "removed, there was no original",
+            Done::Cleared => "not ours, what an interrupted install had left is removed",
             Done::NotOurs => "not ours, left as it is",
         }
     }
@@ -105,18 +115,19 @@ pub fn install(directory: &Path, name: &str, from: &Path) -> Result<Done, Instal
 }
 
 fn install_with(directory: &Path, name: &str, program: &[u8], step: Step<'_>) -> Result<Done, InstallError> {
-    let (target, original) = places(directory, name)?;
+    let (target, _) = places(directory, name)?;
     // A node whose runtime was never given a plugin has no such directory yet.
     fs::create_dir_all(directory).map_err(failed(directory, "made"))?;
+    clear(directory, name, step)?;
     let there = read_optional(&target)?;
     if there.as_deref() == Some(program) {
         return Ok(Done::Unchanged);
     }
-    let new = directory.join(format!(".{name}.fairlead-new"));
+    let new = directory.join(format!(".{name}{NEW}"));
     step("write")?;
     write_durably(&new, program)?;
     if there.is_some_and(|there| !is_ours(&there)) {
-        keep(directory, &target, &original, step)?;
+        keep(directory, name, step)?;
     }
     step("rename")?;
     fs::rename(&new, &target).map_err(failed(&target, "replaced"))?;
@@ -127,23 +138,31 @@ fn install_with(directory: &Path, name: &str, program: &[u8], step: Step<'_>) ->
 
 /// Gives the original its second name. One that is kept already is replaced only by a newer original, one that was
 /// put in our place since: never by a file of ours.
-fn keep(directory: &Path, target: &Path, original: &Path, step: Step<'_>) -> Result<(), InstallError> {
-    let second = directory.join(format!(".{}.fairlead-keep", file_name(original)));
-    step("clear")?;
-    match fs::remove_file(&second) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(failed(&second, "removed")(error));
-        }
-        _ => {}
-    }
+fn keep(directory: &Path, name: &str, step: Step<'_>) -> Result<(), InstallError> {
+    let (target, original) = places(directory, name)?;
+    let second = directory.join(format!(".{name}{ORIGINAL}{KEEP}"));
     step("link")?;
-    fs::hard_link(target, &second).map_err(failed(&second, "linked"))?;
+    fs::hard_link(&target, &second).map_err(failed(&second, "linked"))?;
     step("keep")?;
-    fs::rename(&second, original).map_err(failed(original, "kept aside"))?;
+    fs::rename(&second, &original).map_err(failed(&original, "kept aside"))?;
     // Renaming one name of a file over another name of the same file leaves both.
     let _ = fs::remove_file(&second);
     step("sync kept")?;
     sync(directory)
+}
+
+/// Removes what a killed install left beside a name; true when there was something.
+fn clear(directory: &Path, name: &str, step: Step<'_>) -> Result<bool, InstallError> {
+    let mut cleared = false;
+    for leftover in [format!(".{name}{NEW}"), format!(".{name}{ORIGINAL}{KEEP}")] {
+        let path = directory.join(leftover);
+        if path.symlink_metadata().is_ok() {
+            step("clear")?;
+            fs::remove_file(&path).map_err(failed(&path, "removed"))?;
+            cleared = true;
+        }
+    }
+    Ok(cleared)
 }
 
 /// Puts the original of `name` back, or removes ours where there was none.
@@ -156,11 +175,22 @@ pub fn uninstall(directory: &Path, name: &str) -> Result<Done, InstallError> {
 
 fn uninstall_with(directory: &Path, name: &str, step: Step<'_>) -> Result<Done, InstallError> {
     let (target, original) = places(directory, name)?;
-    let _ = fs::remove_file(directory.join(format!(".{name}.fairlead-new")));
+    let mut cleared = clear(directory, name, step)?;
     let there = read_optional(&target)?;
     let done = match (there.as_deref().map(is_ours), original.exists()) {
-        // A package has put a newer original there: that one stays, and the older one has served.
-        (Some(false), _) => return Ok(Done::NotOurs),
+        (Some(false), kept) => {
+            // An install was killed between the original's second name and ours in its place. Another original is
+            // older than what a package has put there since: it stays.
+            if kept && same_file(&target, &original) {
+                step("clear")?;
+                fs::remove_file(&original).map_err(failed(&original, "removed"))?;
+                cleared = true;
+            }
+            if !cleared {
+                return Ok(Done::NotOurs);
+            }
+            Done::Cleared
+        }
         (_, true) => {
             step("restore")?;
             fs::rename(&original, &target).map_err(failed(&target, "restored"))?;
@@ -171,6 +201,7 @@ fn uninstall_with(directory: &Path, name: &str, step: Step<'_>) -> Result<Done, 
             fs::remove_file(&target).map_err(failed(&target, "removed"))?;
             Done::Removed
         }
+        (None, false) if cleared => Done::Cleared,
         (None, false) => return Ok(Done::NotOurs),
     };
     step("sync")?;
@@ -187,6 +218,20 @@ pub fn installed(directory: &Path) -> Vec<String> {
         files.filter_map(|f| f.file_name().into_string().ok()).filter(ours).collect();
     names.sort();
     names
+}
+
+/// The same, and the names beside which a killed install left something.
+pub fn touched(directory: &Path) -> Vec<String> {
+    let left = |file: &str| {
+        let aside = file.strip_prefix('.').and_then(|f| f.strip_suffix(NEW).or_else(|| f.strip_suffix(KEEP)));
+        let name = aside.unwrap_or(file);
+        name.strip_suffix(ORIGINAL).or(aside).map(str::to_owned)
+    };
+    let files = fs::read_dir(directory).into_iter().flatten().flatten();
+    let beside = files.filter_map(|file| left(file.file_name().to_str()?));
+    let bare = |name: &String| places(directory, name).is_ok();
+    let names: BTreeSet<String> = beside.chain(installed(directory)).filter(bare).collect();
+    names.into_iter().collect()
 }
 
 /// Whether this is Fairlead's executable, of any version: it speaks of the header that only it knows. The daemon
@@ -207,8 +252,9 @@ fn places(directory: &Path, name: &str) -> Result<(PathBuf, PathBuf), InstallErr
     Ok((directory.join(name), directory.join(format!("{name}{ORIGINAL}"))))
 }
 
-fn file_name(path: &Path) -> String {
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+fn same_file(one: &Path, other: &Path) -> bool {
+    let of = |path| fs::symlink_metadata(path).map(|m| (m.dev(), m.ino())).ok();
+    of(one).is_some() && of(one) == of(other)
 }
 
 fn read_optional(path: &Path) -> Result<Option<Vec<u8>>, InstallError> {
@@ -280,7 +326,51 @@ mod tests {
             }
             kills += 1;
         }
-        assert_eq!(kills, 7);
+        assert_eq!(kills, 6);
+    }
+
+    fn names(dir: &Path) -> Vec<String> {
+        let mut names: Vec<String> =
+            fs::read_dir(dir).unwrap().map(|f| f.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn x18_what_an_install_that_was_killed_has_left_is_removed_by_uninstall_without_being_named() {
+        for original in [Some(GO), None] {
+            for kills in 0..7 {
+                let dir = tempfile::tempdir().unwrap();
+                let target = dir.path().join("macvlan");
+                if let Some(original) = original {
+                    fs::write(&target, original).unwrap();
+                }
+                let _ = install_with(dir.path(), "macvlan", &ours("1"), &mut killed(kills));
+                let touched = touched(dir.path());
+                for name in &touched {
+                    assert_ne!(uninstall(dir.path(), name).unwrap(), Done::NotOurs, "at step {kills}");
+                }
+                assert_eq!(
+                    names(dir.path()),
+                    original.map_or(vec![], |_| vec!["macvlan"]),
+                    "at step {kills}"
+                );
+                assert_eq!(fs::read(&target).ok().as_deref(), original, "at step {kills}");
+                assert!(super::touched(dir.path()).is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn x18_what_an_upgrade_that_was_killed_has_left_is_removed_by_the_next_install() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("macvlan"), GO).unwrap();
+        let put = |version, kills| install_with(dir.path(), "macvlan", &ours(version), &mut killed(kills));
+        put("1", 9).unwrap();
+        put("2", 1).unwrap_err();
+        assert!(dir.path().join(".macvlan.fairlead-new").exists());
+        assert_eq!(put("1", 9).unwrap(), Done::Unchanged);
+        assert_eq!(names(dir.path()), ["macvlan", "macvlan.fairlead-original"]);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 pub mod admission;
 pub mod call;
+mod capabilities;
 pub mod cli;
 pub mod conflist;
 pub mod daemon;
@@ -18,6 +19,7 @@ pub mod install;
 pub mod ipam;
 pub mod lifecycle;
 mod logging;
+mod memory;
 pub mod metrics;
 pub mod netconf;
 pub mod networks;

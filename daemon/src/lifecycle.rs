@@ -122,8 +122,8 @@ impl RunDir {
         }
         // The directory is closed to others, so nobody gets in before the socket's own mode is set.
         let listener = UnixListener::bind(&socket).map_err(failed(&socket, "listened on"))?;
-        let private = fs::set_permissions(&socket, Permissions::from_mode(0o600));
-        private.and_then(|()| listener.set_nonblocking(true)).map_err(failed(&socket, "made private"))?;
+        fs::set_permissions(&socket, Permissions::from_mode(0o600))
+            .map_err(failed(&socket, "made private"))?;
         Ok(listener)
     }
 

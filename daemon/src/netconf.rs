@@ -98,6 +98,8 @@ struct Scan {
     networks: BTreeMap<String, Network>,
     refused: Vec<NetconfError>,
     plugins: BTreeSet<String>,
+    /// Whether the conf dir could ever be read; one that is not there is a node without networks.
+    loaded: bool,
 }
 
 /// The networks of the conf dir.
@@ -147,6 +149,16 @@ impl Networks {
         self.current().networks.get(name).map(|n| n.list.clone())
     }
 
+    /// The readiness condition: the conf dir has been read, now or earlier.
+    pub fn loaded(&self) -> Result<String, String> {
+        let scan = self.current();
+        if scan.loaded {
+            return Ok(format!("{} loaded", scan.networks.len()));
+        }
+        let refused: Vec<String> = scan.refused.iter().map(ToString::to_string).collect();
+        Err(format!("{}; mend it, or correct CNI_CONF_DIR", refused.join("; ")))
+    }
+
     /// What is refused, and why.
     pub fn refused(&self) -> Vec<NetconfError> {
         self.current().refused.clone()
@@ -169,11 +181,17 @@ impl Networks {
 }
 
 fn look(directories: &Directories, last: &Scan) -> Scan {
-    let mut scan = Scan { plugins: executables(&directories.plugins), ..Scan::default() };
+    let plugins = executables(&directories.plugins);
+    let mut scan = Scan { plugins, loaded: last.loaded, ..Scan::default() };
     match files(&directories.conf, &["conflist", "conf", "json"]) {
-        Ok(files) => files.into_iter().for_each(|file| take(&mut scan, last, file)),
+        Ok(files) => {
+            scan.loaded = true;
+            files.into_iter().for_each(|file| take(&mut scan, last, file));
+        }
         // No directory from the start is a node without networks; one that vanishes is a mount in between.
-        Err(error) if error.kind() == io::ErrorKind::NotFound && last.networks.is_empty() => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound && last.networks.is_empty() => {
+            scan.loaded = true
+        }
         Err(error) => {
             scan.networks = last.networks.clone();
             scan.refused
@@ -270,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn r7_the_environment_names_the_directories_below_the_hosts_root() {
+    fn r07_the_environment_names_the_directories_below_the_hosts_root() {
         let default = Directories::new(Path::new("/host"), None, Some(""));
         assert_eq!(default.all(), [Path::new("/host/etc/cni/net.d"), Path::new("/host/opt/cni/bin")]);
         let set = Directories::new(Path::new("/"), Some("/c"), Some("/a:/b"));
@@ -278,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn r8_a_broken_file_is_refused_by_name_and_harms_no_other() {
+    fn r08_a_broken_file_is_refused_by_name_and_harms_no_other() {
         let dir = tempfile::tempdir().unwrap();
         let conf = dir.path().join("net.d");
         fs::create_dir(&conf).unwrap();
@@ -320,7 +338,24 @@ mod tests {
     }
 
     #[test]
-    fn r4_a_network_that_comes_later_is_found_by_the_next_look() {
+    fn k19_networks_are_not_loaded_while_their_directory_can_not_be_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let conf = dir.path().join("net.d");
+        fs::write(&conf, "no directory").unwrap();
+        let networks = over(dir.path());
+        let told = networks.loaded().unwrap_err();
+        assert!(told.contains("net.d") && told.contains("CNI_CONF_DIR"), "{told}");
+        fs::remove_file(&conf).unwrap();
+        networks.rescan();
+        assert_eq!(networks.loaded(), Ok("0 loaded".into()), "a node without networks");
+        fs::create_dir(&conf).unwrap();
+        fs::write(conf.join("10-a.conflist"), network("a", "macvlan")).unwrap();
+        networks.rescan();
+        assert_eq!(networks.loaded(), Ok("1 loaded".into()));
+    }
+
+    #[test]
+    fn r04_a_network_that_comes_later_is_found_by_the_next_look() {
         let dir = tempfile::tempdir().unwrap();
         let networks = over(dir.path());
         assert_eq!((names(&networks).len(), networks.refused().len()), (0, 0));
@@ -331,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn r7_a_config_map_swap_changes_the_network() {
+    fn r07_a_config_map_swap_changes_the_network() {
         let dir = tempfile::tempdir().unwrap();
         let conf = dir.path().join("net.d");
         for (version, kind) in [("..1", "macvlan"), ("..2", "ipvlan")] {

@@ -5,10 +5,10 @@
 
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2};
+use rustix::fs::{Access, CWD, Mode, OFlags, ResolveFlags, access, mkdirat, openat, openat2};
 use rustix::io::Errno;
 
 /// The host's root directory.
@@ -71,6 +71,21 @@ impl HostRoot {
             parent = self.directory(&prefix)?;
         }
         Ok(parent)
+    }
+
+    /// Whether a file could be made in a directory, or the directory itself where it does not exist yet.
+    pub(crate) fn writable(&self, path: &Path) -> io::Result<()> {
+        for place in path.ancestors() {
+            match self.open_with(place, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC) {
+                Err(Errno::NOENT) => {}
+                Err(e) => return Err(e.into()),
+                Ok(fd) => {
+                    let itself = format!("/proc/self/fd/{}", fd.as_raw_fd());
+                    return Ok(access(itself, Access::WRITE_OK)?);
+                }
+            }
+        }
+        Err(Errno::NOENT.into())
     }
 
     fn open_with(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {

@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn r8_what_is_refused_is_refused_by_key_and_line() {
+    fn r08_what_is_refused_is_refused_by_key_and_line() {
         let table = [
             ("logLevel: info\ncolour: red\n", ":2: ", "colour"),
             ("logLevel: loud\n", ":1: ", "loud"),
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn r8_a_broken_file_harms_nothing_and_is_told_until_it_is_put_right() {
+    fn r08_a_broken_file_harms_nothing_and_is_told_until_it_is_put_right() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("config.yaml");
         std::fs::write(&path, "del: wait\n").unwrap();

@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn x2_entries_are_carried_out_in_order_and_removed_and_what_cant_be_read_is_set_aside() {
+    fn x02_entries_are_carried_out_in_order_and_removed_and_what_cant_be_read_is_set_aside() {
         let state = tempfile::tempdir().unwrap();
         for (n, container) in [(20, "c"), (3, "a"), (11, "b")] {
             put(state.path(), n, &serialise(&del(container)).unwrap());
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn x2_what_fails_is_kept_holds_back_its_add_and_succeeds_later_while_programs_never_delay_the_start() {
+    fn x02_what_fails_is_kept_holds_back_its_add_and_succeeds_later_while_programs_never_delay_the_start() {
         let state = tempfile::tempdir().unwrap();
         for (n, container) in [(1, "slow"), (2, "bad"), (3, "good")] {
             put(state.path(), n, &serialise(&del(container)).unwrap());

@@ -8,7 +8,7 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use notify::event::{AccessKind, AccessMode, EventKind};
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
@@ -28,18 +28,53 @@ pub enum WatchError {
     Thread(#[from] std::io::Error),
 }
 
+/// A watch that is alive answers within this time.
+const PULSE_LIMIT: Duration = Duration::from_secs(1);
+
 enum Message {
     Changed,
+    /// Asked whether all that is to be watched is watched.
+    Pulse(Sender<Result<(), String>>),
     End,
 }
 
 /// A watch; ends when dropped.
 #[derive(Debug)]
-pub struct Watch(Sender<Message>);
+pub struct Watch {
+    name: String,
+    messages: Sender<Message>,
+}
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        let _ = self.0.send(Message::End);
+        let _ = self.messages.send(Message::End);
+    }
+}
+
+/// Asks a watch whether it lives and sees.
+#[derive(Debug, Clone)]
+pub struct Pulse {
+    name: String,
+    messages: Sender<Message>,
+}
+
+impl Pulse {
+    /// What is wrong, if anything is: its thread is gone or hangs, or the kernel takes no watch. Waits for a second at
+    /// most.
+    ///
+    /// # Errors
+    /// When changes of files are not seen.
+    pub fn ask(&self) -> Result<(), String> {
+        let (reply, told) = channel();
+        // Whether its thread has ended is seen by the end of the answer's channel.
+        let _ = self.messages.send(Message::Pulse(reply));
+        let wrong = match told.recv_timeout(PULSE_LIMIT) {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) => format!("{error}; raise fs.inotify.max_user_watches"),
+            Err(RecvTimeoutError::Timeout) => "it does not answer; restart fairleadd".to_owned(),
+            Err(RecvTimeoutError::Disconnected) => "its thread has ended; restart fairleadd".to_owned(),
+        };
+        Err(format!("{}: {wrong}", self.name))
     }
 }
 
@@ -61,11 +96,16 @@ impl Watch {
             }
         })?;
         let mut places = Places { watcher, directories, watched: HashSet::new() };
-        places.arm();
+        drop(places.arm());
         std::thread::Builder::new()
             .name(name.into())
             .spawn(move || follow(&receiver, &mut places, changed))?;
-        Ok(Watch(sender))
+        Ok(Watch { name: name.into(), messages: sender })
+    }
+
+    /// For asking whether it lives.
+    pub fn pulse(&self) -> Pulse {
+        Pulse { name: self.name.clone(), messages: self.messages.clone() }
     }
 }
 
@@ -78,39 +118,46 @@ fn is_change(kind: EventKind) -> bool {
 }
 
 fn follow(receiver: &Receiver<Message>, places: &mut Places, changed: impl Fn()) {
-    while let Ok(Message::Changed) = receiver.recv() {
-        loop {
-            match receiver.recv_timeout(SETTLE) {
-                Ok(Message::Changed) => {}
-                Err(RecvTimeoutError::Timeout) => break,
-                Ok(Message::End) | Err(RecvTimeoutError::Disconnected) => return,
+    let mut settled: Option<Instant> = None;
+    loop {
+        let left = settled.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
+        match receiver.recv_timeout(left) {
+            Ok(Message::Changed) => settled = Some(Instant::now() + SETTLE),
+            // Watching again what is watched goes through the watcher's own thread: an answer proves both.
+            Ok(Message::Pulse(reply)) => drop(reply.send(places.arm())),
+            Err(RecvTimeoutError::Timeout) => {
+                settled = None;
+                drop(places.arm());
+                changed();
             }
+            Ok(Message::End) | Err(RecvTimeoutError::Disconnected) => return,
         }
-        places.arm();
-        changed();
     }
 }
 
-struct Places {
-    watcher: RecommendedWatcher,
+struct Places<W = RecommendedWatcher> {
+    watcher: W,
     directories: Vec<PathBuf>,
     watched: HashSet<PathBuf>,
 }
 
-impl Places {
+impl<W: Watcher> Places<W> {
     /// Watches each directory, or the nearest ancestor that exists. Asking again for one that is watched follows a
-    /// directory that was removed and made anew.
-    fn arm(&mut self) {
+    /// directory that was removed and made anew. The error is the last one's that can't be watched.
+    fn arm(&mut self) -> Result<(), String> {
         let wanted: HashSet<PathBuf> = self.directories.iter().map(|d| nearest(d)).collect();
         for gone in self.watched.difference(&wanted) {
             let _ = self.watcher.unwatch(gone);
         }
+        let mut armed = Ok(());
         for place in &wanted {
             if let Err(error) = self.watcher.watch(place, RecursiveMode::NonRecursive) {
                 warn!(place = %place.display(), %error, "changes in this directory will not be seen");
+                armed = Err(format!("{} can't be watched: {error}", place.display()));
             }
         }
         self.watched = wanted;
+        armed
     }
 }
 
@@ -134,10 +181,32 @@ mod tests {
         (watch, receiver)
     }
 
+    /// A kernel that has no watch left.
+    #[derive(Debug)]
+    struct Refusing;
+
+    impl Watcher for Refusing {
+        fn new<F: notify::EventHandler>(_: F, _: notify::Config) -> notify::Result<Refusing> {
+            Ok(Refusing)
+        }
+
+        fn watch(&mut self, _: &Path, _: RecursiveMode) -> notify::Result<()> {
+            Err(notify::Error::new(notify::ErrorKind::MaxFilesWatch))
+        }
+
+        fn unwatch(&mut self, _: &Path) -> notify::Result<()> {
+            Ok(())
+        }
+
+        fn kind() -> notify::WatcherKind {
+            notify::WatcherKind::NullWatcher
+        }
+    }
+
     const LONG: Duration = Duration::from_secs(10);
 
     #[test]
-    fn r7_the_swap_of_a_config_map_is_seen() {
+    fn r07_the_swap_of_a_config_map_is_seen() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("..1")).unwrap();
         fs::create_dir(dir.path().join("..2")).unwrap();
@@ -146,6 +215,47 @@ mod tests {
         symlink("..2", dir.path().join("..data_tmp")).unwrap();
         fs::rename(dir.path().join("..data_tmp"), dir.path().join("..data")).unwrap();
         told.recv_timeout(LONG).unwrap();
+    }
+
+    #[test]
+    fn k19_a_watch_that_lives_answers_and_one_that_has_ended_or_hangs_is_told_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let (watch, _told) = watched(dir.path());
+        let pulse = watch.pulse();
+        assert_eq!(pulse.ask(), Ok(()));
+        drop(watch);
+        assert_eq!(pulse.ask(), Err("watch-test: its thread has ended; restart fairleadd".into()));
+        let (began, begun) = channel();
+        let (_go_on, held) = channel::<()>();
+        let hangs = Watch::new("watch-hung", vec![dir.path().into()], move || {
+            let _ = began.send(());
+            let _ = held.recv();
+        });
+        let hangs = hangs.unwrap();
+        fs::write(dir.path().join("x"), "1").unwrap();
+        begun.recv_timeout(LONG).unwrap();
+        assert_eq!(hangs.pulse().ask(), Err("watch-hung: it does not answer; restart fairleadd".into()));
+    }
+
+    #[test]
+    fn k19_a_watch_that_is_asked_all_the_time_still_tells_changes() {
+        let dir = tempfile::tempdir().unwrap();
+        let (watch, told) = watched(dir.path());
+        fs::write(dir.path().join("x"), "1").unwrap();
+        let limit = Instant::now() + LONG;
+        while told.try_recv().is_err() {
+            assert!(Instant::now() < limit, "it was never told");
+            watch.pulse().ask().unwrap();
+        }
+    }
+
+    #[test]
+    fn k19_a_directory_that_the_kernel_can_not_watch_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut places =
+            Places { watcher: Refusing, directories: vec![dir.path().into()], watched: HashSet::new() };
+        let told = places.arm().unwrap_err();
+        assert!(told.starts_with(&format!("{} can't be watched: ", dir.path().display())), "{told}");
     }
 
     #[test]

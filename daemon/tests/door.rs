@@ -36,9 +36,13 @@ impl Node {
     fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new("unshare");
         command.args(["--net", "--", BIN]).args(words);
+        self.with_places(command, words[0] == "run")
+    }
+
+    fn with_places(&self, mut command: Command, runs: bool) -> Command {
         let flags = [("--run-dir", "run"), ("--state-dir", "state"), ("--config", "config.yaml")];
         // The daemon itself tells the operator's commands where the rest lies.
-        for (flag, name) in flags.into_iter().take(if words[0] == "run" { 3 } else { 1 }) {
+        for (flag, name) in flags.into_iter().take(if runs { 3 } else { 1 }) {
             command.arg(flag).arg(self.path(name));
         }
         command.env("CNI_CONF_DIR", self.path("net.d")).env("CNI_PLUGIN_DIR", self.path("bin"));
@@ -46,8 +50,14 @@ impl Node {
     }
 
     fn run(&self) -> Daemon {
-        let child = self.command(&["run"]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        Daemon(child)
+        spawned(self.command(&["run"]))
+    }
+
+    /// As `fairleadd run` in a network namespace of its own, by way of a program that takes it along.
+    fn run_as(&self, inner: &Command) -> Daemon {
+        let mut command = Command::new("unshare");
+        command.args(["--net", "--"]).arg(inner.get_program()).args(inner.get_args());
+        spawned(self.with_places(command, true))
     }
 
     fn start(&self) -> Daemon {
@@ -75,6 +85,10 @@ impl Node {
         let answer = self.try_get(path).unwrap();
         serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
     }
+}
+
+fn spawned(mut command: Command) -> Daemon {
+    Daemon(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap())
 }
 
 struct Daemon(Child);
@@ -136,6 +150,40 @@ fn k18_sigterm_ends_it_with_0_announced_and_the_next_start_takes_the_announcemen
 }
 
 #[test]
+fn k19_readyz_and_healthz_tell_every_condition_and_what_was_seen() {
+    let node = Node::new();
+    let _daemon = node.start();
+    let names = |path| {
+        let told = node.get(path);
+        assert_eq!(told["ok"], true, "{told}");
+        let all = told["conditions"].as_array().unwrap().clone();
+        all.iter().map(|c| c["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names("/readyz"), ["capabilities", "networks", "store", "engine", "replay"]);
+    assert_eq!(names("/healthz"), ["calls", "watchers", "memory", "netlink", "store", "namespaces"]);
+    assert!(node.get("/healthz")["conditions"][2]["reason"].as_str().unwrap().contains(" MiB"));
+}
+
+#[test]
+fn k19_a_daemon_without_its_capabilities_is_not_ready_and_says_which_and_what_to_do() {
+    let node = Node::new();
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set", "-net_admin,-dac_override", "--", BIN, "run"]);
+    let daemon = node.run_as(&command);
+    until("it answers", || node.try_get("/readyz").is_some_and(|answer| answer.contains(r#""ok":"#)));
+    until("it has replayed", || node.get("/readyz")["conditions"][4]["met"] == true);
+    assert!(node.try_get("/readyz").unwrap().starts_with("HTTP/1.1 503"));
+    let told = node.get("/readyz")["conditions"][0].clone();
+    let reason = told["reason"].as_str().unwrap();
+    assert_eq!((&told["name"], &told["met"]), (&json!("capabilities"), &json!(false)));
+    for part in ["CAP_NET_ADMIN (", "CAP_DAC_OVERRIDE (", "CapabilityBoundingSet"] {
+        assert!(reason.contains(part), "{reason}");
+    }
+    assert!(!reason.contains("CAP_SYS_ADMIN"), "{reason}");
+    drop(daemon);
+}
+
+#[test]
 fn a_second_daemon_is_refused_by_name_and_a_killed_ones_socket_is_replaced() {
     let node = Node::new();
     let first = node.start();
@@ -151,7 +199,7 @@ fn a_second_daemon_is_refused_by_name_and_a_killed_ones_socket_is_replaced() {
 }
 
 #[test]
-fn r7_r8_networks_and_configuration_are_watched_and_broken_files_are_told_and_harm_nothing() {
+fn r07_r08_networks_and_configuration_are_watched_and_broken_files_are_told_and_harm_nothing() {
     let node = Node::new();
     let _daemon = node.start();
     fs::write(node.path("net.d/10-a.conflist"), network("a")).unwrap();
@@ -181,7 +229,7 @@ fn r7_r8_networks_and_configuration_are_watched_and_broken_files_are_told_and_ha
 }
 
 #[test]
-fn x2_a_del_that_was_spooled_before_an_earlier_boot_is_carried_out_at_the_start_and_doctor_tells_what_cant_be_read()
+fn x02_a_del_that_was_spooled_before_an_earlier_boot_is_carried_out_at_the_start_and_doctor_tells_what_cant_be_read()
  {
     let node = Node::new();
     let spool = node.path("state").join(DIRECTORY);

@@ -7,7 +7,10 @@ use std::time::Instant;
 
 use fairlead_cni::wire::Command;
 use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::RecvError;
 
+use super::Admission;
+use super::crew::STUCK;
 use super::queue::Line;
 use crate::call::{Call, CallerGone, Reply};
 
@@ -96,6 +99,8 @@ pub struct Submitted {
     pub(super) ticket: Ticket,
     pub(super) gone: CallerGone,
     pub(super) durable: bool,
+    pub(super) gate: Admission,
+    pub(super) line: Line,
     /// When the caller stops waiting.
     pub deadline: Instant,
 }
@@ -104,7 +109,10 @@ impl Submitted {
     /// The answer. At the deadline a call that has not been begun is answered [`Outcome::TooLate`]; one at work is
     /// waited for, since only it knows what it has done.
     pub async fn outcome(mut self) -> Outcome {
-        let answer = tokio::time::timeout_at(self.deadline.into(), &mut self.answer).await;
+        let answer = match self.until_begun().await {
+            Some(answer) => Ok(answer),
+            None => tokio::time::timeout_at(self.deadline.into(), &mut self.answer).await,
+        };
         let outcome = match answer {
             Ok(answer) => answer,
             // A DEL stays in the queue: its caller will be told to try again, and finds it done.
@@ -116,6 +124,22 @@ impl Submitted {
         };
         // Only a thread that dies lets go of the other end, and they don't: a panic is caught.
         outcome.unwrap_or(Outcome::NotBegun)
+    }
+
+    /// The answer, if it comes before it is seen that the call was begun or that its deadline passed. Looks now and then
+    /// that a call of the fast line is not held up by stuck ones.
+    async fn until_begun(&mut self) -> Option<Result<Outcome, RecvError>> {
+        while self.line == Line::Fast && self.ticket.0.load(Ordering::Acquire) == WAITING {
+            let look = Instant::now() + STUCK;
+            if look >= self.deadline {
+                return None;
+            }
+            if let Ok(answer) = tokio::time::timeout_at(look.into(), &mut self.answer).await {
+                return Some(answer);
+            }
+            self.gate.relieve();
+        }
+        None
     }
 
     /// The same, for a thread that may wait; without a deadline.

@@ -1,17 +1,18 @@
 //! Who is served when: a bounded number of calls at work, the others in order behind them.
 //!
-//! Calls run on threads made for that, never on the server's: [`Lane::Fast`] has a fixed few, [`Lane::Slow`] gets
-//! threads on demand, STATUS has one of its own. A call is answered once. A queued call whose caller has hung up is
-//! dropped unexecuted, except DEL and GC, which always go on. Before [`Admission::open`] everything is held in
-//! order; after [`Admission::stop`] nothing is begun.
+//! Calls run on threads made for that, never on the server's: [`Lane::Fast`] has a few, and one more for each that is
+//! stuck while others wait, [`Lane::Slow`] gets threads on demand, STATUS has one of its own. A call is answered once.
+//! A queued call whose caller has hung up is dropped unexecuted, except DEL and GC, which always go on. Before
+//! [`Admission::open`] everything is held in order; after [`Admission::stop`] nothing is begun.
 
+mod crew;
 mod job;
 mod queue;
 #[cfg(test)]
 mod tests;
 mod work;
 
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,10 +20,12 @@ use fairlead_cni::wire::{Command, Request};
 use tokio::sync::oneshot;
 use tracing::error;
 
+use self::crew::Crew;
 use self::job::{Delivery, Job, Ticket};
 pub use self::job::{Outcome, Receipt, Submitted};
 pub use self::queue::{Attachment, attachment_of};
 use self::queue::{Line, Queue};
+pub use self::work::Done;
 pub(crate) use self::work::{guarded, panic_text};
 use crate::call::{Call, CallerGone, Lane, Service};
 use crate::health::Health;
@@ -35,17 +38,22 @@ const LONGEST_DEADLINE: Duration = Duration::from_secs(600);
 /// A delivered answer is put on record within this time.
 const CONFIRMED_AFTER: Duration = Duration::from_millis(5);
 
-/// STATUS is answered within 100 ms whatever is broken; the rest is for the way back.
-const STATUS_DEADLINE: Duration = Duration::from_millis(90);
+/// So many ADDs take memory that is worth giving back, when none has come for a while.
+const MANY: usize = 64;
+const QUIET: Duration = Duration::from_secs(1);
+
+/// STATUS waits no longer than this for its turn. What hangs is told by the executable after 100 ms; a daemon that is only
+/// short of processors must not be called broken.
+const STATUS_DEADLINE: Duration = Duration::from_secs(1);
 /// An idle thread of the slow lane ends after this.
 const SLOW_IDLE: Duration = Duration::from_secs(10);
 
 /// How many calls at once.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Threads of the fast lane.
+    /// Threads of the fast lane that are not stuck.
     pub fast: usize,
-    /// At most so many threads of the slow lane.
+    /// At most so many threads of the slow lane, and as many further ones of the fast lane.
     pub slow: usize,
     /// Calls queued at most; a further one is told to try again.
     pub queued: usize,
@@ -64,9 +72,20 @@ struct State {
     held: Vec<Job>,
     open: bool,
     stopping: bool,
+    /// Begun, and not yet on record as answered.
     running: usize,
+    crew: Crew,
+    /// A call is carried out by the thread that accepted it.
+    inline: bool,
     slow_threads: usize,
     slow_idle: usize,
+}
+
+impl State {
+    fn is_quiet(&self) -> bool {
+        let at_work = self.inline || self.crew.is_at_work() || self.queue.has(Line::Fast);
+        self.open && !self.stopping && !at_work
+    }
 }
 
 struct Shared {
@@ -94,6 +113,7 @@ impl std::fmt::Debug for Admission {
 impl Admission {
     /// A gate that is shut: calls are taken and held.
     pub fn new(limits: Limits, calls: Calls, health: Arc<Health>) -> Admission {
+        let limits = Limits { fast: limits.fast.max(1), ..limits };
         Admission(Arc::new(Shared {
             state: Mutex::default(),
             work: Default::default(),
@@ -112,7 +132,8 @@ impl Admission {
     /// When a thread can't be made.
     pub fn open(&self, service: Arc<dyn Service>) -> std::io::Result<()> {
         let service = self.0.service.get_or_init(|| service);
-        for n in 0..self.0.limits.fast.max(1) {
+        self.0.lock().crew.threads = self.0.limits.fast;
+        for n in 0..self.0.limits.fast {
             self.spawn(format!("call-{n}"), Line::Fast)?;
         }
         self.spawn("status".into(), Line::Status)?;
@@ -134,13 +155,28 @@ impl Admission {
     }
 
     /// Tells the engine which ADDs' answers were delivered, a little later and many at once: woken for each, this thread
-    /// would take a processor from the next call.
+    /// would take a processor from the next call. When it is quiet after many, gives back the memory that they took.
     fn confirm(&self, given_back: &Receiver<Delivery>) {
-        while let (Ok(first), Some(service)) = (given_back.recv(), self.0.service.get()) {
-            std::thread::sleep(CONFIRMED_AFTER);
-            for (call, delivered) in std::iter::once(first).chain(given_back.try_iter()) {
-                service.answered(&call, delivered);
-                self.ended();
+        let mut since = 0;
+        while let Some(service) = self.0.service.get() {
+            let first = match since < MANY {
+                true => given_back.recv().map_err(RecvTimeoutError::from),
+                false => given_back.recv_timeout(QUIET),
+            };
+            match first {
+                Ok(first) => {
+                    std::thread::sleep(CONFIRMED_AFTER);
+                    for (call, delivered) in std::iter::once(first).chain(given_back.try_iter()) {
+                        service.answered(&call, delivered);
+                        self.ended();
+                        since += 1;
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    fairlead_host::process::give_memory_back();
+                    since = 0;
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
             }
         }
     }
@@ -159,9 +195,60 @@ impl Admission {
         let call = Call { request, arrived, deadline, gone: gone.clone() };
         let call = Arc::new(call);
         let job = Job { number: 0, call, line, ticket: ticket.clone(), answer: sender };
-        let submitted = Submitted { answer, ticket, gone, durable: job.outlives_its_caller(), deadline };
+        let (gate, durable) = (self.clone(), job.outlives_its_caller());
+        let submitted = Submitted { answer, ticket, gone, durable, gate, line, deadline };
         self.enqueue(job);
         submitted
+    }
+
+    /// Whether a call that came now would be begun at once, and be the only one at work in the fast line.
+    pub fn is_quiet(&self) -> bool {
+        self.0.lock().is_quiet()
+    }
+
+    /// Carries a call out on the thread that asks, where it is the only one and starts no other program; gives it back
+    /// otherwise. The caller must see to it that [`Admission::conclude`] follows when the answer has left.
+    ///
+    /// # Errors
+    /// The request, for [`Admission::submit`].
+    pub fn serve_here(
+        &self,
+        request: Request,
+        arrived: Instant,
+        gone: CallerGone,
+    ) -> Result<(Outcome, Done), Box<Request>> {
+        let Some(service) = self.0.service.get() else { return Err(Box::new(request)) };
+        if line_of(&**service, &request) != Line::Fast {
+            return Err(Box::new(request));
+        }
+        let mut state = self.0.lock();
+        if !state.is_quiet() || !state.queue.enter(&request) {
+            return Err(Box::new(request));
+        }
+        state.running += 1;
+        state.inline = true;
+        self.0.gauge(&state);
+        drop(state);
+        let deadline = arrived + patience(&request);
+        let call = Arc::new(Call { request, arrived, deadline, gone });
+        Ok(self.0.perform(&**service, call))
+    }
+
+    /// The end of [`Admission::serve_here`].
+    pub fn conclude(&self, done: &Done) {
+        let mut state = self.0.lock();
+        state.inline = false;
+        let woken = state.queue.finish(done.container());
+        self.wake(state, woken);
+        self.counted(done);
+    }
+
+    /// The answer has left and the next call may begin; only now is this one counted and logged.
+    fn counted(&self, done: &Done) {
+        self.0.note(done);
+        if !done.receipt {
+            self.ended();
+        }
     }
 
     fn enqueue(&self, job: Job) {
@@ -253,6 +340,17 @@ impl Admission {
         line
     }
 
+    /// Makes a further thread for the fast line where a call waits because others are stuck.
+    fn relieve(&self) {
+        let mut state = self.0.lock();
+        if state.queue.has(Line::Fast) && state.crew.is_short(&self.0.limits, Instant::now()) {
+            match self.spawn(format!("call-{}", state.crew.threads), Line::Fast) {
+                Ok(()) => state.crew.threads += 1,
+                Err(error) => error!(%error, "no further thread for calls that wait behind slow ones"),
+            }
+        }
+    }
+
     fn spawn(&self, name: String, line: Line) -> std::io::Result<()> {
         let gate = self.clone();
         std::thread::Builder::new().name(name).spawn(move || gate.work(line)).map(drop)
@@ -260,17 +358,15 @@ impl Admission {
 
     fn work(&self, line: Line) {
         while let Some(job) = self.next(line) {
-            let container = job.call.request.container_id.clone();
+            let (number, container) = (job.number, job.call.request.container_id.clone());
             let done = self.0.carry_out(job);
             let mut state = self.0.lock();
+            state.crew.end(number);
             let woken = state.queue.finish(&container);
             self.wake(state, woken);
-            // The answer has left and the next call may begin; only now is this one counted and logged.
-            if let Some(done) = &done {
-                self.0.note(done);
-            }
-            if done.is_none_or(|done| !done.receipt) {
-                self.ended();
+            match &done {
+                Some(done) => self.counted(done),
+                None => self.ended(),
             }
         }
     }
@@ -291,6 +387,10 @@ impl Admission {
     /// The next call of a line; `None`: this thread is not needed any more.
     fn next(&self, line: Line) -> Option<Job> {
         let mut state = self.0.lock();
+        if line == Line::Fast && state.crew.is_large(&self.0.limits, Instant::now()) {
+            state.crew.threads -= 1;
+            return None;
+        }
         loop {
             let mut woken = Vec::new();
             let job = state.queue.pop(line, &mut woken);
@@ -300,6 +400,9 @@ impl Admission {
             }
             if let Some(job) = job {
                 state.running += 1;
+                if line == Line::Fast {
+                    state.crew.begin(job.number, Instant::now());
+                }
                 self.0.gauge(&state);
                 return Some(job);
             }

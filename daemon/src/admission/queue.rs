@@ -74,6 +74,18 @@ impl Queue {
         Some(line)
     }
 
+    /// Takes note of a call that is begun without having been in line; false where another call has to come first. The
+    /// caller must [`Queue::finish`] its container.
+    pub(super) fn enter(&mut self, request: &Request) -> bool {
+        let container = &request.container_id;
+        let later = self.containers.contains_key(container)
+            || (request.command == Command::Add && self.blocked.contains_key(&attachment_of(request)));
+        if !later && !container.is_empty() {
+            self.containers.insert(container.clone(), BTreeMap::new());
+        }
+        !later
+    }
+
     /// Takes the next call of a line. The caller must [`Queue::finish`] its container.
     /// `woken` gets the lines that have got work by a parked call's stepping aside.
     pub(super) fn pop(&mut self, line: Line, woken: &mut Vec<Line>) -> Option<Job> {

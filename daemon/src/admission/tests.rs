@@ -138,7 +138,7 @@ fn calls_of_one_container_never_overlap_and_keep_their_order_across_lanes() {
 #[test]
 fn one_containers_queue_holds_up_no_other() {
     let (gate, fake) = gate(2);
-    let first = send(&gate, Command::Add, "a", "a1", "wait:300");
+    let first = send(&gate, Command::Add, "a", "a1", "wait:1500");
     let behind: Vec<Submitted> =
         (2..9).map(|n| send(&gate, Command::Add, "a", &format!("a{n}"), "")).collect();
     assert!(matches!(send(&gate, Command::Add, "b", "b1", "").wait(), Outcome::Reply(..)));
@@ -200,7 +200,7 @@ fn a_deadline_that_passes_in_the_queue_is_told_and_the_call_is_never_begun() {
 }
 
 #[test]
-fn r6_before_it_is_open_calls_are_held_in_order_and_then_begun() {
+fn r06_before_it_is_open_calls_are_held_in_order_and_then_begun() {
     let (gate, fake) = shut(1);
     let held = [(Command::Del, "1"), (Command::Add, "2"), (Command::Check, "3")]
         .map(|(command, label)| send(&gate, command, "c", label, ""));
@@ -214,7 +214,7 @@ fn r6_before_it_is_open_calls_are_held_in_order_and_then_begun() {
 }
 
 #[test]
-fn x2_an_add_waits_for_the_spooled_del_of_its_attachment_and_holds_up_nobody() {
+fn x02_an_add_waits_for_the_spooled_del_of_its_attachment_and_holds_up_nobody() {
     let (gate, fake) = gate(1);
     gate.hold(("a".into(), "eth0".into()));
     let held = send(&gate, Command::Add, "a", "held", "");
@@ -243,7 +243,7 @@ fn k18_after_the_stop_nothing_is_begun_what_is_at_work_ends_and_a_del_without_a_
 }
 
 #[test]
-fn k4_a_panic_in_the_engine_is_answered_and_the_thread_goes_on() {
+fn k04_a_panic_in_the_engine_is_answered_and_the_thread_goes_on() {
     let (gate, _fake) = gate(1);
     match send(&gate, Command::Add, "a", "a", "panic").wait() {
         Outcome::Reply(reply, _) => {
@@ -257,12 +257,70 @@ fn k4_a_panic_in_the_engine_is_answered_and_the_thread_goes_on() {
 }
 
 #[test]
-fn x4_status_is_answered_while_every_other_thread_is_busy() {
+fn x04_status_is_answered_while_every_other_thread_is_busy() {
     let (gate, _fake) = gate(1);
     let mut busy = send(&gate, Command::Add, "x", "busy", "wait:3000");
-    // Asked again where this machine is so loaded that 90 ms pass before the thread runs.
-    until(|| matches!(send(&gate, Command::Status, "", "s", "").wait(), Outcome::Reply(..)));
+    assert!(matches!(send(&gate, Command::Status, "", "s", "").wait(), Outcome::Reply(..)));
     assert!(busy.answer.try_recv().is_err(), "the other call was still at work");
+}
+
+/// Calls of `outcome`, all at once.
+fn outcomes(all: Vec<Submitted>) -> Vec<Outcome> {
+    runtime().block_on(futures_util::future::join_all(all.into_iter().map(Submitted::outcome)))
+}
+
+fn threads(gate: &Admission) -> usize {
+    gate.0.lock().crew.threads
+}
+
+#[test]
+fn stuck_calls_of_the_fast_line_hold_up_nobody_and_their_threads_end_with_them() {
+    let (gate, fake) = gate(2);
+    let stuck: Vec<Submitted> =
+        (0..6).map(|n| send(&gate, Command::Add, &format!("s{n}"), "stuck", "wait:3000")).collect();
+    let behind = send(&gate, Command::Add, "b", "behind", "");
+    let answered = std::thread::scope(|s| {
+        let stuck = s.spawn(|| outcomes(stuck));
+        assert!(matches!(runtime().block_on(behind.outcome()), Outcome::Reply(..)));
+        assert!(!stuck.is_finished(), "the others are over");
+        assert!(threads(&gate) > 2);
+        stuck.join().unwrap()
+    });
+    assert!(answered.iter().all(|outcome| matches!(outcome, Outcome::Reply(..))));
+    assert_eq!(log(&fake).len(), 7);
+    until(|| threads(&gate) == 2);
+}
+
+#[test]
+fn further_threads_of_the_fast_line_are_bounded() {
+    let calls = Calls::new(&crate::metrics::Exposition::default());
+    let gate = Admission::new(Limits { fast: 1, slow: 2, queued: 100 }, calls, Arc::default());
+    gate.open(Arc::<Fake>::default()).unwrap();
+    let stuck: Vec<Submitted> =
+        (0..9).map(|n| send(&gate, Command::Add, &format!("s{n}"), "stuck", "wait:200")).collect();
+    assert_eq!(most_threads(&gate, stuck), 3);
+    until(|| threads(&gate) == 1);
+}
+
+/// The most threads of the fast line that there were until these calls were answered.
+fn most_threads(gate: &Admission, all: Vec<Submitted>) -> usize {
+    std::thread::scope(|s| {
+        let all = s.spawn(|| outcomes(all));
+        let mut most = 0;
+        while !all.is_finished() {
+            most = most.max(threads(gate));
+            sleep(Duration::from_millis(1));
+        }
+        most
+    })
+}
+
+#[test]
+fn a_burst_of_short_calls_makes_no_further_thread() {
+    let (gate, _fake) = gate(4);
+    let short = |n| send(&gate, Command::Add, &format!("c{n}"), "short", "wait:2");
+    // Once more where this machine is so loaded that a call of 2 ms takes 50.
+    until(|| most_threads(&gate, (0..500).map(short).collect()) == 4);
 }
 
 #[test]
@@ -271,4 +329,31 @@ fn x12_more_calls_than_may_wait_are_told_to_try_again() {
     let gate = Admission::new(Limits { fast: 1, slow: 1, queued: 2 }, calls, Arc::default());
     let _waiting = [send(&gate, Command::Add, "a", "1", ""), send(&gate, Command::Add, "b", "2", "")];
     assert!(matches!(send(&gate, Command::Add, "c", "3", "").wait(), Outcome::Full));
+}
+
+#[test]
+fn a_call_is_carried_out_where_it_was_accepted_only_if_nothing_has_to_come_before_it() {
+    let (gate, fake) = gate(1);
+    let here = |container: &str, config: &str| {
+        let request = request(Command::Add, container, "here", config);
+        gate.serve_here(request, Instant::now(), CallerGone::default())
+    };
+    let (outcome, done) = here("a", "").unwrap();
+    assert!(matches!(outcome, Outcome::Reply(..)));
+    drop(outcome);
+    here("b", "").expect_err("another is at work until it was concluded");
+    gate.conclude(&done);
+    here("b", "slow:0").expect_err("it would keep the thread for long");
+
+    gate.hold(attachment_of(&request(Command::Add, "held", "", "")));
+    here("held", "").expect_err("a spooled DEL comes before it");
+    let (_, done) = here("b", "").unwrap();
+    let behind = gate.submit(request(Command::Del, "b", "behind", ""), Instant::now());
+    gate.conclude(&done);
+    assert!(matches!(behind.wait(), Outcome::Reply(..)));
+    assert_eq!(*fake.log.lock().unwrap(), ["ADD here", "ADD here", "DEL behind"]);
+
+    gate.stop();
+    here("c", "").expect_err("nothing is begun any more");
+    assert!(gate.drained(Duration::from_secs(5)));
 }

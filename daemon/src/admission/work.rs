@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fairlead_cni::trace::TraceParent;
 use fairlead_cni::wire::Command;
 use fairlead_cni::{CniError, Code};
 use tracing::{error, info};
@@ -15,12 +16,19 @@ use crate::glance;
 use crate::metrics::kind_label;
 
 /// A call that was carried out and answered.
-pub(super) struct Done {
+#[derive(Debug)]
+pub struct Done {
     call: Arc<Call>,
     /// Counted as ended when its receipt has come back.
     pub(super) receipt: bool,
     took: Duration,
     failure: Option<(Code, String)>,
+}
+
+impl Done {
+    pub(super) fn container(&self) -> &str {
+        &self.call.request.container_id
+    }
 }
 
 impl Shared {
@@ -40,18 +48,21 @@ impl Shared {
             return None;
         }
         let service = self.service.get()?;
-        let reply = guarded(&**service, &job.call);
+        let (outcome, done) = self.perform(&**service, job.call);
+        // Nobody there to take it: the receipt in it says so.
+        let _ = job.answer.send(outcome);
+        Some(done)
+    }
+
+    /// The call itself.
+    pub(super) fn perform(&self, service: &dyn Service, call: Arc<Call>) -> (Outcome, Done) {
+        let reply = guarded(service, &call);
         let failure = reply.outcome.as_ref().err().map(|e| (e.code, e.to_string()));
-        let took = job.call.arrived.elapsed();
-        let call = job.call;
+        let took = call.arrived.elapsed();
         let receipts = self.receipts.get().filter(|_| call.request.command == Command::Add);
         let receipt = Receipt::new(&call, receipts.cloned());
         let done = Done { receipt: receipts.is_some(), call, took, failure };
-        let delivered = job.answer.send(Outcome::Reply(reply, receipt)).is_ok();
-        if !done.receipt {
-            service.answered(&done.call, delivered);
-        }
-        Some(done)
+        (Outcome::Reply(reply, receipt), done)
     }
 
     pub(super) fn note(&self, done: &Done) {
@@ -61,7 +72,7 @@ impl Shared {
         let kind = kind_label(&glance.kind);
         self.calls.observe(request.command, kind, failure.as_ref().map_or(0, |(c, _)| c.number()), *took);
         self.health.note(failure.as_ref().map(|(code, _)| *code));
-        let trace = || request.env.iter().find(|(k, _)| k == "TRACEPARENT").map_or("", |(_, v)| v.as_str());
+        let trace = || TraceParent::of(&request.env).map_or("", TraceParent::as_str);
         match failure {
             None => info!(
                 command = request.command.name(),

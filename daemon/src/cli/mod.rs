@@ -179,7 +179,7 @@ fn installed(args: InstallArgs) -> Result<(), CliError> {
 }
 
 fn uninstalled(args: UninstallArgs) -> Result<(), CliError> {
-    let names = if args.names.is_empty() { install::installed(&args.bin_dir) } else { args.names };
+    let names = if args.names.is_empty() { install::touched(&args.bin_dir) } else { args.names };
     for name in &names {
         let done = install::uninstall(&args.bin_dir, name)?;
         table::print(&format!("{}: {}\n", args.bin_dir.join(name).display(), done.told()))?;

@@ -179,7 +179,7 @@ impl Engine {
         let mut result = self.addresses(job, attachment)?;
         job.timing.end("ipam");
         failpoint::pass("add.allocated");
-        let made = self.link(job, plan, attachment, pod)?;
+        let made = self.link(job, network, plan, attachment, pod)?;
         job.timing.end("link");
         failpoint::pass("add.linked");
         for ip in &mut result.ips {
@@ -207,11 +207,13 @@ impl Engine {
     fn link(
         &self,
         job: &Job,
+        network: &Network,
         plan: &LinkPlan,
         attachment: &Attachment,
         pod: &mut dyn Net,
     ) -> Result<Made, CniError> {
-        let told = |e| errors::kernel(&job.key.network, &format!("making {:?}", job.key.ifname), &e);
+        let doing = || format!("making {:?}{}", job.key.ifname, network.of_device());
+        let told = |e| errors::kernel(&job.key.network, &doing(), &e);
         match (plan, &attachment.link) {
             (LinkPlan::Make(new, mac), LinkRecord::Made { index, .. }) => {
                 let mut made = link::make(pod, new);

@@ -109,7 +109,7 @@ impl Engine {
     pub(super) fn ipam_status(&self, job: &Job) -> Result<(), CniError> {
         match job.conf.ipam_type.as_deref() {
             None => Ok(()),
-            Some("host-local") => HostLocal::parse(&job.conf, &job.args).map(drop),
+            Some("host-local") => self.host_local_status(job),
             Some("static") => StaticIpam::parse(&job.conf, &job.args).map(drop),
             // Whatever its reason is: without addresses no ADD can succeed.
             Some(plugin) => self

@@ -2,12 +2,33 @@
 
 use std::path::Path;
 
+use fairlead_cni::wire::Command;
 use fairlead_cni::{CniError, Code};
 use fairlead_host::{NetError, NetnsError};
 use nix::errno::Errno;
 
+use super::job::Job;
 use crate::delegate::harmless;
-use crate::store::StoreError;
+use crate::store::{Key, StoreError};
+
+/// Whatever went wrong: a person is told on which network, and on which interface where the call has one (X14). What
+/// a list's plugin says is told so once, by the list's own call.
+pub(super) fn of_call(job: &Job, error: CniError) -> CniError {
+    let Key { network, ifname, .. } = &job.key;
+    let of_network = format!("network {network:?}");
+    let rest = error.msg.strip_prefix(&of_network).and_then(|rest| rest.strip_prefix(": "));
+    let attaches = matches!(job.request.command, Command::Add | Command::Del | Command::Check);
+    let msg = match rest {
+        _ if job.inner => return error,
+        Some(rest) if attaches && !rest.contains(&format!("{ifname:?}")) => {
+            format!("{of_network}, interface {ifname:?}: {rest}")
+        }
+        Some(_) => return error,
+        None if attaches => format!("{of_network}, interface {ifname:?}: {}", error.msg),
+        None => format!("{of_network}: {}", error.msg),
+    };
+    CniError { msg, ..error }
+}
 
 /// A namespace that could not be opened (K4: gone is code 3; no namespace 4; the host's own 8).
 pub(super) fn netns(error: &NetnsError) -> CniError {

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fairlead_cni::args::Args;
 use fairlead_cni::config::{Loopback, NetConf};
@@ -13,6 +13,9 @@ use fairlead_cni::{CniError, Code, names};
 use super::timing::Timing;
 use crate::call::{Call, CallerGone};
 use crate::store::{Caller, Key};
+
+/// What is executed for a STATUS is killed so long after the call's arrival: its name must still be told in time.
+const STATUS_EXECUTES: Duration = Duration::from_millis(75);
 
 /// A validated call.
 #[derive(Debug)]
@@ -69,7 +72,10 @@ impl<'a> Job<'a> {
             ifname: ifname.to_owned(),
             plugin: conf.plugin_type.clone(),
         };
-        let Waiting { arrived, deadline, gone } = waiting.clone();
+        let Waiting { arrived, mut deadline, gone } = waiting.clone();
+        if request.command == Command::Status && !inner {
+            deadline = deadline.min(arrived + STATUS_EXECUTES);
+        }
         Ok(Job { request, conf, args, key, arrived, deadline, gone, timing, inner })
     }
 

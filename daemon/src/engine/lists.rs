@@ -77,12 +77,9 @@ impl Engine {
             }
             Command::Status => {
                 super::gc::below_1_1(&job.conf, "STATUS")?;
-                let list = self.wanted(job).map_err(|e| match e.code {
-                    Code::TryAgain => CniError { code: Code::NotAvailable, ..e },
-                    _ => e,
-                })?;
-                self.with_chain(job, &list, |chain| chain.status())?;
-                Ok(String::new())
+                let list = self.wanted(job);
+                let told = list.and_then(|list| self.with_chain(job, &list, |chain| chain.status()));
+                told.map(|()| String::new()).map_err(not_available_now)
             }
         }
     }
@@ -227,6 +224,14 @@ fn runtime_config(config: &str) -> Map<String, Value> {
             _ => Map::new(),
         },
         _ => Map::new(),
+    }
+}
+
+/// STATUS: what must be waited for, a plugin that does not answer in time too, is a network that is not available.
+fn not_available_now(error: CniError) -> CniError {
+    match error.code {
+        Code::TryAgain => CniError { code: Code::NotAvailable, ..error },
+        _ => error,
     }
 }
 

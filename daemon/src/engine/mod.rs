@@ -27,6 +27,7 @@ mod start;
 mod status;
 mod tables;
 mod timing;
+mod wellbeing;
 
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -44,6 +45,7 @@ use crate::metrics;
 use crate::netconf::Networks;
 use crate::networks::interface::Dad;
 use crate::networks::{BUILT_IN, Network};
+use crate::rooted::HostRoot;
 use crate::store::Store;
 
 use chance::Chance;
@@ -52,6 +54,8 @@ use conf_cache::ConfCache;
 use job::{Job, Waiting};
 use reaper::Reaper;
 use records::Records;
+use status::Kinds;
+use wellbeing::LookOut;
 
 pub use start::{Beside, StartError};
 
@@ -103,6 +107,9 @@ pub struct Engine {
     claims: Claims,
     reaper: Reaper,
     host_local: HostLocal,
+    root: HostRoot,
+    kinds: Kinds,
+    look_out: LookOut,
     delegates: Delegates,
     networks: Arc<Networks>,
     announcer: Option<Announcer>,
@@ -135,7 +142,7 @@ impl Engine {
         let version = conf.version;
         let done = Job::read(request, conf, waiting, inner).and_then(|mut job| {
             job.timing.end("parse");
-            let answer = self.dispatch(&mut job)?;
+            let answer = self.dispatch(&mut job).map_err(|e| errors::of_call(&job, e))?;
             Ok((answer, job))
         });
         (version, done)

@@ -41,7 +41,7 @@ pub fn start(surroundings: &Surroundings) -> Result<Started, Box<dyn Error + Sen
         host_root: surroundings.places.host_root.clone(),
     };
     let beside = Beside {
-        kernel: Arc::clone(&kernel),
+        kernel,
         networks: Arc::clone(&surroundings.networks),
         calls: surroundings.calls.clone(),
         node: surroundings.node.clone(),
@@ -49,14 +49,7 @@ pub fn start(surroundings: &Surroundings) -> Result<Started, Box<dyn Error + Sen
         announce: true,
     };
     let engine = Engine::start(&places, Policy::from(&*settings), beside)?;
-    let answers =
-        move || kernel.host().and_then(|mut host| host.link_by_index(1)).map(drop).map_err(|e| e.to_string());
-    surroundings.health.probe("netlink", Box::new(answers));
-    let of_store = Arc::clone(&engine);
-    let writable = move || {
-        if of_store.store.writable() { Ok(()) } else { Err("the store's file system is full".to_owned()) }
-    };
-    surroundings.health.probe("store", Box::new(writable));
+    Engine::tell(&engine, &surroundings.health, &surroundings.readiness);
     let told = Arc::clone(&engine);
     Ok(Started {
         service: engine as Arc<dyn Service>,

@@ -8,8 +8,8 @@ use fairlead_host::Nsid;
 
 use super::link::{self, Reach};
 use super::removal::Answer;
-use super::{Engine, errors};
-use crate::store::{Attachment, LinkRecord, Opened, Phase};
+use super::{Engine, errors, tables};
+use crate::store::{Attachment, LinkRecord, Lost, Opened, Phase};
 
 /// What the start has found.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -120,6 +120,23 @@ impl Engine {
         }
         for error in released.errors {
             tracing::warn!(error = %error, "an address of before the reboot could not be given back");
+        }
+    }
+
+    /// What may be left of attachments that a damaged store has lost, by name. Nothing proves that their pods are dead: their
+    /// DEL or GC removes it, or the operator.
+    pub(super) fn tell_lost(&self, lost: &[Lost]) {
+        for Lost { addresses, answer } in lost {
+            tracing::error!(
+                ?addresses,
+                answer,
+                "the store has lost this attachment; it stays until its DEL or GC"
+            );
+        }
+        // Those of an earlier boot are free by now: a label that is left is of this one.
+        for orphan in tables::orphans(self).iter().filter(|orphan| orphan.allocation.boot_id.is_some()) {
+            tracing::error!(network = orphan.network, file = orphan.allocation.file, owner = ?orphan.allocation.owner,
+                "Fairlead gave out this address and does not know its container any more; its DEL or GC frees it, or `fairleadd gc --orphans`");
         }
     }
 

@@ -15,11 +15,14 @@ use super::claims::Claims;
 use super::conf_cache::ConfCache;
 use super::reaper::Reaper;
 use super::records::Records;
+use super::status::Kinds;
+use super::wellbeing::LookOut;
 use super::{Engine, Places, Policy, SWEEP};
 use crate::delegate::Delegates;
 use crate::ipam::HostLocal;
 use crate::metrics;
 use crate::netconf::Networks;
+use crate::rooted::HostRoot;
 use crate::store::{Store, StoreError};
 
 /// Threads that work off what is left after answers.
@@ -78,7 +81,7 @@ impl Engine {
     pub(super) fn open(places: &Places, policy: Policy, beside: Beside) -> Result<Arc<Engine>, StartError> {
         let boot_id = process::boot_id().map_err(failed("the boot id"))?;
         let host_id = beside.kernel.host()?.id().clone();
-        let (store, opened) = Store::open(&places.run_dir, &boot_id)?;
+        let (store, mut opened) = Store::open(&places.run_dir, &boot_id)?;
         let (records, of_records) = Records::open(&places.state_dir, &boot_id)
             .map_err(failed(places.state_dir.display().to_string()))?;
         let host_local = HostLocal::new(places.host_root.clone(), &places.state_dir, &boot_id)
@@ -101,13 +104,20 @@ impl Engine {
             claims: Claims::default(),
             reaper: Reaper::default(),
             host_local,
+            root: HostRoot::new(places.host_root.clone()),
+            kinds: Kinds::default(),
+            look_out: LookOut::default(),
             networks: beside.networks,
             announcer,
             confs: ConfCache::default(),
             chance: Chance::default(),
             calls: beside.calls,
         });
+        let (damaged, lost) = (opened.damaged > 0, std::mem::take(&mut opened.lost));
         let found = engine.reconcile(opened, of_records);
+        if damaged {
+            engine.tell_lost(&lost);
+        }
         tracing::info!(
             alive = found.alive,
             undone = found.undone,
@@ -161,13 +171,13 @@ fn reap(engine: &Weak<Engine>) {
 fn watch(engine: &Weak<Engine>) {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(e) => return tracing::error!(error = %e, "deaths of namespaces cannot be watched"),
+        Err(e) => return blind(engine, &e),
     };
     runtime.block_on(async {
         let mut events = loop {
             match NetnsEvents::open_deaths() {
                 Ok(events) => break events,
-                Err(e) => tracing::error!(error = %e, "deaths of namespaces cannot be watched; tried again"),
+                Err(e) => blind(engine, &e),
             }
             tokio::time::sleep(Duration::from_secs(5)).await;
         };
@@ -178,6 +188,7 @@ fn watch(engine: &Weak<Engine>) {
                 _ = sweep.tick() => None,
             };
             let Some(engine) = engine.upgrade() else { return };
+            engine.look_out.turns();
             match event {
                 Some(Event::NsidGone(nsid)) => engine.namespace_died(nsid),
                 Some(Event::Overflow) => engine.sweep(),
@@ -189,4 +200,11 @@ fn watch(engine: &Weak<Engine>) {
             }
         }
     });
+}
+
+fn blind(engine: &Weak<Engine>, error: &io::Error) {
+    tracing::error!(%error, "deaths of namespaces cannot be watched");
+    if let Some(engine) = engine.upgrade() {
+        engine.look_out.is_blind(error);
+    }
 }

@@ -1,35 +1,100 @@
 //! STATUS: whether an ADD of this network could succeed now. Looks at the host, waits for nothing.
+//!
+//! It is refused for what lasts until somebody mends it: a kind of link that the kernel does not have, no room for
+//! records or allocations, an IPAM plugin that says so. A missing master is no reason: a runtime takes the whole node
+//! out of service for one network's error, and the reference plugins don't refuse it either. It is logged, and
+//! `doctor` tells it.
 
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use fairlead_cni::config::HostLocal;
 use fairlead_cni::{CniError, Code};
+use fairlead_host::{Kernel, NetError};
 
 use super::gc::below_1_1;
 use super::job::Job;
 use super::{Engine, errors};
-use crate::networks::Network;
+use crate::networks::{Network, module_of};
+
+/// Kinds of links that the kernel was seen to have. One that it had not is asked for again: a module may have come.
+#[derive(Debug, Default)]
+pub(super) struct Kinds(Mutex<BTreeSet<&'static str>>);
+
+impl Kinds {
+    fn has(&self, kernel: &dyn Kernel, kind: &'static str) -> Result<bool, NetError> {
+        if self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(kind) {
+            return Ok(true);
+        }
+        let known = kernel.knows(kind)?;
+        if known {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(kind);
+        }
+        Ok(known)
+    }
+}
 
 impl Engine {
     pub(super) fn status(&self, job: &mut Job) -> Result<(), CniError> {
         below_1_1(&job.conf, "STATUS")?;
         self.networks.rescan();
         let network = Network::validate(&job.conf, &job.args)?;
-        self.ipam_status(job)?;
+        self.kind_is_there(job, &network)?;
         if !self.store.writable() {
-            return Err(CniError::new(Code::NotAvailable, "the daemon's store has no space left")
+            return Err(not_available(job, "the daemon's store has no space left")
                 .with("make space on the file system of the run directory"));
         }
-        let told = |e| errors::kernel(&job.key.network, "looking at the host", &e);
-        let mut host = self.kernel.host().map_err(told)?;
-        if let Some(parent) = network.parent().filter(|p| !p.in_container)
-            && let Some(name) = &parent.name
-            && host.link_by_name(name).map_err(told)?.is_none()
-        {
-            let msg =
-                format!("network {:?}: the host has no interface {name:?}, its master", job.key.network);
-            return Err(
-                CniError::new(Code::NotAvailable, msg).with("create the interface, or correct `master`")
-            );
-        }
+        self.ipam_status(job)?;
+        self.look_for_master(job, &network)?;
         job.timing.end("look");
         Ok(())
     }
+
+    fn kind_is_there(&self, job: &Job, network: &Network) -> Result<(), CniError> {
+        let Some(kind) = network.kind_name() else { return Ok(()) };
+        if self.kinds.has(self.kernel.as_ref(), kind).map_err(|e| looking(job, &e))? {
+            return Ok(());
+        }
+        let module = module_of(kind);
+        Err(not_available(job, format!("the kernel has no {kind}")).with(format!(
+            "modprobe {module}, and name {module} in /etc/modules-load.d; if there is no such module, the node needs another kernel"
+        )))
+    }
+
+    /// host-local: its configuration, and whether its files can be made. How full its ranges are is not looked at.
+    pub(super) fn host_local_status(&self, job: &Job) -> Result<(), CniError> {
+        let config = HostLocal::parse(&job.conf, &job.args)?;
+        let directory = Path::new(&config.data_dir).join(&job.key.network);
+        self.root.writable(&directory).map_err(|error| {
+            not_available(
+                job,
+                format!("host-local's directory {} can't be written: {error}", directory.display()),
+            )
+            .with("make it a directory on a file system that can be written, or correct `dataDir`")
+        })
+    }
+
+    fn look_for_master(&self, job: &Job, network: &Network) -> Result<(), CniError> {
+        let Some(master) = network.parent().filter(|p| !p.in_container).and_then(|p| p.name) else {
+            return Ok(());
+        };
+        let there = self.kernel.host().and_then(|mut host| host.link_by_name(&master));
+        if there.map_err(|e| looking(job, &e))?.is_none() {
+            tracing::warn!(
+                network = job.key.network,
+                master,
+                "the host has no interface of the master's name: an ADD of this network would fail"
+            );
+        }
+        Ok(())
+    }
+}
+
+fn not_available(job: &Job, what: impl std::fmt::Display) -> CniError {
+    CniError::new(Code::NotAvailable, format!("network {:?}: {what}", job.key.network))
+}
+
+fn looking(job: &Job, error: &NetError) -> CniError {
+    CniError { code: Code::NotAvailable, ..errors::kernel(&job.key.network, "looking at the host", error) }
 }

@@ -39,13 +39,14 @@ fn row(a: &Attachment) -> Value {
     })
 }
 
+/// An allocation whose container is unknown here.
 #[derive(serde::Serialize)]
-struct Orphan {
-    network: String,
+pub(super) struct Orphan {
+    pub(super) network: String,
     #[serde(rename = "dataDir")]
     data_dir: String,
     #[serde(flatten)]
-    allocation: Allocation,
+    pub(super) allocation: Allocation,
 }
 
 fn known(engine: &Engine, owner: &Owner) -> bool {
@@ -58,7 +59,7 @@ fn known(engine: &Engine, owner: &Owner) -> bool {
     }
 }
 
-fn orphans(engine: &Engine) -> Vec<Orphan> {
+pub(super) fn orphans(engine: &Engine) -> Vec<Orphan> {
     let mut found = Vec::new();
     for place in engine.host_local.places() {
         match engine.host_local.orphans(&place.data_dir, &place.network, &|owner| known(engine, owner)) {

@@ -10,7 +10,6 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use rustix::fs::{
     AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, Stat, fgetxattr, flock, fstat, ftruncate, openat,
@@ -23,9 +22,6 @@ use super::draft::{Draft, Put, steps};
 use super::index::{Entry, Index, Version};
 use super::owner::{CURSOR, LOCK, Name};
 use crate::rooted::HostRoot;
-
-/// How long the lock is waited for; its other holders hold it for milliseconds.
-const LOCK_LIMIT: Duration = Duration::from_secs(10);
 
 /// Largest file that is read: a container id and an interface name.
 const MAX_CONTENT: u64 = 64 << 10;
@@ -83,17 +79,14 @@ impl Directory {
         fstat(&self.dir).is_ok_and(|stat| stat.st_nlink > 0)
     }
 
-    /// Takes the lock and brings the index up to date.
-    pub(super) fn locked(&mut self) -> io::Result<Locked<'_>> {
-        self.locked_within(LOCK_LIMIT)
-    }
-
-    /// The same, with an end to the waiting.
-    pub(super) fn locked_within(&mut self, limit: Duration) -> io::Result<Locked<'_>> {
-        self.take_lock(limit)?;
+    /// Takes the lock and brings the index up to date. `None`: another process holds it.
+    pub(super) fn locked(&mut self) -> io::Result<Option<Locked<'_>>> {
+        if !self.take_lock()? {
+            return Ok(None);
+        }
         let mut locked = Locked(self);
         locked.refresh()?;
-        Ok(locked)
+        Ok(Some(locked))
     }
 
     /// As on a file system without nameless files.
@@ -102,21 +95,13 @@ impl Directory {
         self.draft = Draft::named_only();
     }
 
-    fn take_lock(&mut self, limit: Duration) -> io::Result<()> {
-        let begun = Instant::now();
-        let mut pause = Duration::from_micros(50);
+    fn take_lock(&mut self) -> io::Result<bool> {
         loop {
             match flock(&self.lock, FlockOperation::NonBlockingLockExclusive) {
                 // Somebody may have cleaned the directory up: a lock on a file without a name keeps nobody out.
-                Ok(()) if fstat(&self.lock)?.st_nlink > 0 => return Ok(()),
+                Ok(()) if fstat(&self.lock)?.st_nlink > 0 => return Ok(true),
                 Ok(()) => self.lock = open_lock(&self.dir)?,
-                Err(Errno::WOULDBLOCK) if begun.elapsed() > limit => {
-                    return Err(held_too_long(&self.path, limit));
-                }
-                Err(Errno::WOULDBLOCK) => {
-                    std::thread::sleep(pause);
-                    pause = (pause * 2).min(Duration::from_micros(250));
-                }
+                Err(Errno::WOULDBLOCK) => return Ok(false),
                 Err(Errno::INTR) => {}
                 Err(e) => return Err(e.into()),
             }
@@ -127,14 +112,6 @@ impl Directory {
 fn open_lock(dir: &OwnedFd) -> io::Result<OwnedFd> {
     // Mode and flags of the reference plugin's lock library.
     Ok(openat(dir, LOCK, OFlags::RDONLY | OFlags::CREATE | OFlags::CLOEXEC, Mode::from_raw_mode(0o750))?)
-}
-
-fn held_too_long(path: &Path, limit: Duration) -> io::Error {
-    let path = path.join(LOCK);
-    io::Error::new(
-        io::ErrorKind::TimedOut,
-        format!("another process has held the lock {} for {limit:?} (see who: lslocks)", path.display()),
-    )
 }
 
 impl Locked<'_> {

@@ -19,6 +19,7 @@ use self::taking::Taking;
 use super::blanks::Filler;
 use super::directory::{Directory, Locked};
 use super::draft::steps;
+use super::foreign::{Foreign, Wait};
 use super::owner::{self, Name, Owner};
 use super::roster::{Place, Roster};
 use super::{IpamError, Lease, LeaseRequest, PendingRemovals};
@@ -50,7 +51,12 @@ pub struct Removed {
     pub errors: Vec<IpamError>,
 }
 
-type Shared = Arc<Mutex<Option<Directory>>>;
+/// One network's directory, once it was opened, and the other processes that hold its lock.
+#[derive(Debug, Default)]
+struct Shared {
+    directory: Mutex<Option<Directory>>,
+    foreign: Foreign,
+}
 
 /// A longer `resolvConf` is none, in bytes.
 const RESOLV_CONF_LIMIT: u64 = 1 << 20;
@@ -63,7 +69,7 @@ pub struct HostLocal {
     roster: Roster,
     roster_path: PathBuf,
     filler: Filler,
-    directories: Mutex<HashMap<Place, Shared>>,
+    directories: Mutex<HashMap<Place, Arc<Shared>>>,
 }
 
 impl HostLocal {
@@ -269,13 +275,21 @@ impl HostLocal {
         work: impl FnOnce(&mut Locked<'_>) -> T,
     ) -> Result<Option<T>, IpamError> {
         let shared = self.shared(place);
-        let mut slot = shared.lock().unwrap_or_else(PoisonError::into_inner);
-        if slot.as_ref().is_none_or(|directory| !directory.exists()) {
-            *slot = self.open(place, make)?;
+        let mut waiting: Option<Wait<'_>> = None;
+        loop {
+            let mut slot = shared.directory.lock().unwrap_or_else(PoisonError::into_inner);
+            if slot.as_ref().is_none_or(|directory| !directory.exists()) {
+                *slot = self.open(place, make)?;
+            }
+            let Some(directory) = slot.as_mut() else { return Ok(None) };
+            if let Some(mut locked) = directory.locked().map_err(|e| store(place, e))? {
+                shared.foreign.is_over();
+                return Ok(Some(work(&mut locked)));
+            }
+            drop(slot);
+            let wait = waiting.get_or_insert_with(|| shared.foreign.wait());
+            wait.moment().map_err(|in_vain| store(place, in_vain.told(&path(place))))?;
         }
-        let Some(directory) = slot.as_mut() else { return Ok(None) };
-        let mut locked = directory.locked().map_err(|e| store(place, e))?;
-        Ok(Some(work(&mut locked)))
     }
 
     fn open(&self, place: &Place, make: bool) -> Result<Option<Directory>, IpamError> {
@@ -290,7 +304,7 @@ impl HostLocal {
             .map_err(|e| store(place, e))
     }
 
-    fn shared(&self, place: &Place) -> Shared {
+    fn shared(&self, place: &Place) -> Arc<Shared> {
         let mut directories = self.directories.lock().unwrap_or_else(PoisonError::into_inner);
         directories.entry(place.clone()).or_default().clone()
     }

@@ -8,6 +8,7 @@
 mod blanks;
 mod directory;
 mod draft;
+mod foreign;
 mod host_local;
 mod index;
 mod owner;
@@ -231,6 +232,9 @@ impl IpamError {
             IpamError::BadPlace { .. } => "correct the network's configuration",
             IpamError::ResolvConf { .. } => {
                 "correct `resolvConf` in the network's configuration, or the file"
+            }
+            IpamError::Store { source, .. } if source.kind() == io::ErrorKind::TimedOut => {
+                "find the process that holds it (lslocks) and end it; other networks are not held up"
             }
             IpamError::Store { .. } | IpamError::Roster { .. } => {
                 "look after the disk: is it full, read-only or failing?"

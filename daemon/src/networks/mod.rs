@@ -121,6 +121,18 @@ impl Network {
         }
     }
 
+    /// For a sentence: the interface that the new one stands on, or the device that it is made of, as configured.
+    pub fn of_device(&self) -> String {
+        match (self.parent(), self.device().map(|d| &d.device)) {
+            (Some(ParentRef { name: Some(master), .. }), _) => format!(" on {master:?}"),
+            (_, Some(DeviceRef::Name(text) | DeviceRef::Sysfs(text) | DeviceRef::Bus(text))) => {
+                format!(" of device {text:?}")
+            }
+            (_, Some(DeviceRef::Mac(mac))) => format!(" of device {mac}"),
+            (_, None) => String::new(),
+        }
+    }
+
     /// What is to be done about the link. Pure.
     pub fn plan(&self, facts: &Facts<'_>) -> Result<LinkPlan, CniError> {
         match self {
@@ -143,14 +155,19 @@ impl Network {
         }
     }
 
+    /// The kind of link that this type makes (`IFLA_INFO_KIND`), if it makes any.
+    pub fn kind_name(&self) -> Option<&'static str> {
+        match self {
+            Network::Macvlan(_) => Some("macvlan"),
+            Network::Ipvlan(_) => Some("ipvlan"),
+            Network::Vlan(_) => Some("vlan"),
+            Network::HostDevice(_) | Network::Loopback => None,
+        }
+    }
+
     /// Whether a link is of the kind that this type makes: what may be removed when nothing is on record (K10).
     pub fn made(&self, link: &Link) -> bool {
-        match self {
-            Network::Macvlan(_) => link.kind.name() == "macvlan",
-            Network::Ipvlan(_) => link.kind.name() == "ipvlan",
-            Network::Vlan(_) => link.kind.name() == "vlan",
-            Network::HostDevice(_) | Network::Loopback => false,
-        }
+        self.kind_name() == Some(link.kind.name())
     }
 
     /// How much it wants an address.
@@ -176,6 +193,11 @@ impl Network {
             Network::Vlan(_) | Network::HostDevice(_) | Network::Loopback => false,
         }
     }
+}
+
+/// The kernel's module with a kind of link.
+pub fn module_of(kind: &str) -> &str {
+    if kind == "vlan" { "8021q" } else { kind }
 }
 
 /// Code 7 for a type that somebody gave our executable the name of.

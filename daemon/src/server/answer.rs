@@ -167,7 +167,7 @@ pub(super) fn not_ready(version: CniVersion, missing: &str) -> Response {
 
 /// STATUS that was not answered in time.
 pub(super) fn status_too_late(version: CniVersion) -> Response {
-    let error = CniError::new(Code::NotAvailable, "fairleadd did not find out its status within 90 ms")
+    let error = CniError::new(Code::NotAvailable, "fairleadd did not find out its status within a second")
         .with("something it depends on hangs; `fairleadd doctor` and /healthz name it");
     failed(version, &error)
 }

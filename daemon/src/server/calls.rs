@@ -12,6 +12,7 @@ use fairlead_cni::wire::{self, Command, MAX_BODY, WIRE};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::Deserialize;
 
+use super::acceptor::Inline;
 use super::{BODIES_KIB, Door, answer};
 use crate::admission::Outcome;
 use crate::glance;
@@ -30,7 +31,8 @@ fn route(command: Command) -> MethodRouter<Door> {
 }
 
 async fn call(door: &Door, command: Command, request: Request) -> Result<Response, Box<Response>> {
-    let (head, body) = request.into_parts();
+    let (mut head, body) = request.into_parts();
+    let inline = head.extensions.remove::<Inline>();
     let room = room_for(&head.headers).ok_or_else(|| Box::new(answer::too_large()))?;
     // Held until the answer: what waits in the queue counts.
     let _room = door.bodies.acquire_many(room).await;
@@ -41,10 +43,15 @@ async fn call(door: &Door, command: Command, request: Request) -> Result<Respons
     if request.command != command {
         return Err(Box::new(answer::wrong_path(request.command.name(), command.path())));
     }
-    Ok(carried_out(door, request, arrived).await)
+    Ok(carried_out(door, request, arrived, inline).await)
 }
 
-async fn carried_out(door: &Door, request: wire::Request, arrived: Instant) -> Response {
+async fn carried_out(
+    door: &Door,
+    request: wire::Request,
+    arrived: Instant,
+    inline: Option<Inline>,
+) -> Response {
     let status = request.command == Command::Status;
     let open = door.admission.is_open();
     if status && !open {
@@ -53,15 +60,26 @@ async fn carried_out(door: &Door, request: wire::Request, arrived: Instant) -> R
     // An answer of the server's own is told in the configuration's version; by then the request is the engine's.
     let config = request.config.clone();
     let version = || glance::of(&config).version;
-    let outcome = door.admission.submit(request, arrived).outcome().await;
-    match outcome {
-        Outcome::Reply(..) => answer::outcome(outcome, fairlead_cni::CniVersion::LATEST, None),
+    match outcome(door, request, arrived, inline).await {
+        outcome @ Outcome::Reply(..) => answer::outcome(outcome, fairlead_cni::CniVersion::LATEST, None),
         Outcome::TooLate if status => answer::status_too_late(version()),
         other => {
             let missing = (!open).then(|| door.readiness.missing());
             answer::outcome(other, version(), missing.as_deref())
         }
     }
+}
+
+/// Carries a call out on this thread if that may be, else where its turn has come.
+async fn outcome(door: &Door, request: wire::Request, arrived: Instant, inline: Option<Inline>) -> Outcome {
+    let request = match inline {
+        Some(inline) => match inline.carry_out(&door.admission, request, arrived) {
+            Ok(outcome) => return outcome,
+            Err(request) => *request,
+        },
+        None => request,
+    };
+    door.admission.submit(request, arrived).outcome().await
 }
 
 /// KiB that a body will need; `None`: more than is taken.

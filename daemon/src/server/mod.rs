@@ -1,9 +1,11 @@
 //! The door: HTTP/1.1 with JSON on a unix socket, for the executable and for the operator.
 //!
 //! Only uid 0 is served. Every answer to a call, the server's own rejections included, is a CNI result or a CNI error
-//! object with a `Content-Length`. All of it runs on one thread, which never waits for a call: calls go through
+//! object with a `Content-Length`. A connection that comes when nothing else is to be done is served by the thread
+//! that accepted it (`acceptor`); all others by one thread, which never waits for a call: calls go through
 //! [`Admission`], and what is slow to look up goes to a thread for that.
 
+mod acceptor;
 mod answer;
 mod calls;
 mod operator;
@@ -12,9 +14,10 @@ mod tests;
 
 use std::convert::Infallible;
 use std::io;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -23,12 +26,13 @@ use axum::response::Response;
 use futures_util::FutureExt;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::unix::SocketAddr;
-use tokio::net::{UnixListener, UnixStream};
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::{Notify, Semaphore};
 use tower::ServiceExt;
 use tracing::{debug, warn};
 
+use self::acceptor::{Acceptors, Inline};
 use self::answer::Slip;
 use crate::admission::{Admission, Receipt};
 use crate::call::Service;
@@ -37,8 +41,6 @@ use crate::metrics::Exposition;
 
 /// A caller that connects must have sent its request's head by then.
 const HEAD_LIMIT: Duration = Duration::from_secs(10);
-/// At the end: so long without a further connection means that the backlog is empty.
-const LAST_ONES: Duration = Duration::from_millis(10);
 /// At the end: the last answers have so long to leave.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 /// Bodies held at once, in KiB: what waits in the queue can't eat the node's memory (row X12).
@@ -93,57 +95,79 @@ pub fn router(door: Door) -> Router {
     calls::routes().merge(operator::routes()).fallback(answer::no_such_path).with_state(door)
 }
 
-/// Accepts connections until `closing`, then those that are still in the backlog, and waits for their answers to
-/// leave. The socket's file must be gone by then.
-pub async fn serve(listener: UnixListener, door: Door, closing: Arc<Notify>) {
-    let router = router(door);
-    let open = Arc::new(());
-    let closed = closing.notified();
-    tokio::pin!(closed);
-    loop {
-        tokio::select! {
-            accepted = listener.accept() => accept(accepted, &router, &open).await,
-            () = &mut closed => break,
-        }
-    }
-    while let Ok(accepted) = tokio::time::timeout(LAST_ONES, listener.accept()).await {
-        accept(accepted, &router, &open).await;
-    }
-    drop(listener);
-    let until = Instant::now() + LAST_ANSWERS;
-    while Arc::strong_count(&open) > 1 && Instant::now() < until {
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
+/// What a thread that serves connections runs on.
+///
+/// # Errors
+/// When the kernel has no descriptors left for it.
+pub fn runtime() -> io::Result<Runtime> {
+    // One thread: it does so little for a call that a second one would only add wake-ups between them.
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .thread_name("look-up")
+        .thread_keep_alive(Duration::from_secs(2))
+        .build()
 }
 
-async fn accept(accepted: io::Result<(UnixStream, SocketAddr)>, router: &Router, open: &Arc<()>) {
-    match accepted {
-        Ok((stream, _)) => {
-            let (router, open) = (router.clone(), Arc::clone(open));
-            tokio::spawn(async move {
-                connection(stream, router).await;
-                drop(open);
-            });
+/// Accepts connections until `closing`, then those that are still in the backlog, and waits for their answers to
+/// leave. The socket's file must be gone by then.
+///
+/// # Errors
+/// When the acceptors can't be had.
+pub async fn serve(listener: UnixListener, door: Door, closing: Arc<Notify>) -> io::Result<()> {
+    let admission = door.admission.clone();
+    let router = router(door);
+    let open = Arc::new(());
+    let (hand_over, mut others) = unbounded_channel();
+    let acceptors = Acceptors::begin(listener, &admission, &router, &hand_over)?;
+    // Theirs are the only ones: when they have ended, nothing more comes.
+    drop(hand_over);
+    let serving = serve_others(&mut others, &router, &open);
+    tokio::select! {
+        () = serving => {}
+        () = closing.notified() => {}
+    }
+    acceptors.close();
+    let last = async {
+        serve_others(&mut others, &router, &open).await;
+        while Arc::strong_count(&open) > 1 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
         }
-        Err(error) => {
-            // Out of descriptors, mostly: those that wait stay in the backlog meanwhile.
-            warn!(%error, "a connection could not be accepted");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+    };
+    if tokio::time::timeout(LAST_ANSWERS, last).await.is_err() {
+        warn!("callers that do not read their answers are cut off");
+    }
+    Ok(())
+}
+
+/// Serves what the acceptors hand over, until they have ended.
+async fn serve_others(others: &mut UnboundedReceiver<UnixStream>, router: &Router, open: &Arc<()>) {
+    while let Some(stream) = others.recv().await {
+        let (router, open) = (router.clone(), Arc::clone(open));
+        tokio::spawn(async move {
+            match tokio::net::UnixStream::from_std(stream) {
+                Ok(stream) => connection(stream, router, None).await,
+                Err(error) => warn!(%error, "a connection could not be served"),
+            }
+            drop(open);
+        });
     }
 }
 
 /// One request, one answer.
-async fn connection(stream: UnixStream, router: Router) {
+async fn connection(stream: tokio::net::UnixStream, router: Router, inline: Option<Inline>) {
     let root = stream.peer_cred().is_ok_and(|peer| peer.uid() == 0);
     let slip: Slip = Slip::default();
     let service = hyper::service::service_fn(|request: hyper::Request<hyper::body::Incoming>| {
-        let (router, slip) = (router.clone(), Arc::clone(&slip));
+        let (router, slip, inline) = (router.clone(), Arc::clone(&slip), inline.clone());
         async move {
             if !root {
                 return Ok::<_, Infallible>(answer::not_root());
             }
-            let mut response = caught(router, request.map(Body::new)).await;
+            let mut request = request.map(Body::new);
+            if let Some(inline) = inline {
+                request.extensions_mut().insert(inline);
+            }
+            let mut response = caught(router, request).await;
             if let Some(receipt) = response.extensions_mut().remove::<Slip>() {
                 pass(&receipt, &slip);
             }

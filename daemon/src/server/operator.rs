@@ -54,7 +54,11 @@ async fn healthz(State(door): State<Door>) -> Response {
 }
 
 async fn readyz(State(door): State<Door>) -> Response {
-    conditions(door.readiness.ready(), &door.readiness.conditions())
+    aside(move || {
+        let all = door.readiness.conditions();
+        conditions(all.iter().all(|c| c.met), &all)
+    })
+    .await
 }
 
 async fn metrics(State(door): State<Door>) -> Response {
@@ -68,13 +72,13 @@ async fn metrics(State(door): State<Door>) -> Response {
 
 async fn status(State(door): State<Door>) -> Response {
     aside(move || {
-        let health = door.health.conditions();
+        let (readiness, health) = (door.readiness.conditions(), door.health.conditions());
         let body = json!({
             "version": env!("CARGO_PKG_VERSION"),
             "wire": fairlead_cni::wire::WIRE,
             "pid": std::process::id(),
-            "ready": door.readiness.ready(),
-            "readiness": door.readiness.conditions(),
+            "ready": readiness.iter().all(|c| c.met),
+            "readiness": readiness,
             "healthy": health.iter().all(|c| c.met),
             "health": health,
             "calls": door.admission.counts(),

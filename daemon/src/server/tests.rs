@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream as Caller;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::time::Instant;
 
 use fairlead_cni::wire::{self, Command, MAX_BODY, NOT_BEGUN, OUTCOME_HEADER, WIRE};
 use fairlead_cni::{CniError, CniVersion, Code};
@@ -67,20 +68,17 @@ impl House {
     fn shut() -> House {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("s");
-        let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-        listener.set_nonblocking(true).unwrap();
+        let listener = UnixListener::bind(&socket).unwrap();
         let exposition = Arc::new(Exposition::default());
         let health = Arc::new(Health::default());
-        let limits = Limits { fast: 1, slow: 1, queued: 100 };
+        let limits = Limits { fast: 1, slow: 0, queued: 100 };
         let admission = Admission::new(limits, Calls::new(&exposition), health.clone());
         let readiness = Arc::new(Readiness::new(&["engine"]));
         let door = Door::new(admission, readiness, health, exposition);
         let closing = Arc::new(Notify::new());
         let (served, closed) = (door.clone(), closing.clone());
         let server = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime
-                .block_on(async { serve(UnixListener::from_std(listener).unwrap(), served, closed).await });
+            runtime().unwrap().block_on(serve(listener, served, closed)).unwrap();
         });
         House { _dir: dir, socket, door, fake: Arc::default(), closing, server: Some(server) }
     }
@@ -98,7 +96,9 @@ impl House {
 impl Drop for House {
     fn drop(&mut self) {
         self.closing.notify_one();
-        self.server.take().unwrap().join().unwrap();
+        if let Some(server) = self.server.take() {
+            server.join().unwrap();
+        }
     }
 }
 
@@ -150,7 +150,7 @@ fn call(house: &House, command: Command, container: &str, config: &Value) -> Ans
 }
 
 #[test]
-fn k1_each_call_is_answered_with_a_result_or_an_error_in_its_own_version() {
+fn k01_each_call_is_answered_with_a_result_or_an_error_in_its_own_version() {
     let house = House::open();
     for command in [Command::Add, Command::Del, Command::Check, Command::Gc, Command::Status] {
         let good = call(&house, command, "c", &json!({}));
@@ -252,14 +252,53 @@ fn send_and_hang_up(house: &House, command: Command, container: &str) {
 fn a_caller_that_hangs_up_in_the_queue_is_not_served_and_its_del_is() {
     let house = House::open();
     std::thread::scope(|scope| {
-        let busy = scope.spawn(|| call(&house, Command::Add, "busy", &json!({ "wait": 1500 })));
-        std::thread::sleep(Duration::from_millis(150));
+        // One is at work where it was accepted, one on the only thread for calls.
+        let busy = ["first", "second"].map(|container| {
+            let call = scope.spawn(|| call(&house, Command::Add, container, &json!({ "wait": 1500 })));
+            std::thread::sleep(Duration::from_millis(150));
+            call
+        });
         send_and_hang_up(&house, Command::Add, "gone");
         send_and_hang_up(&house, Command::Del, "removed");
-        assert_eq!(busy.join().unwrap().status, 200);
+        assert!(busy.into_iter().all(|call| call.join().unwrap().status == 200));
     });
     assert_eq!(call(&house, Command::Add, "last", &json!({})).status, 200);
-    assert_eq!(*house.fake.served.lock().unwrap(), ["busy", "removed", "last"]);
+    assert_eq!(*house.fake.served.lock().unwrap(), ["first", "second", "removed", "last"]);
+}
+
+#[test]
+fn a_call_that_takes_long_where_it_was_accepted_holds_up_nobody() {
+    let house = House::open();
+    std::thread::scope(|scope| {
+        let long = scope.spawn(|| call(&house, Command::Add, "long", &json!({ "wait": 2000 })));
+        std::thread::sleep(Duration::from_millis(150));
+        assert_eq!(http(&house.socket, "GET", "/healthz", "").status, 200);
+        assert_eq!(call(&house, Command::Add, "other", &json!({})).status, 200);
+        assert_eq!(*house.fake.served.lock().unwrap(), ["other"]);
+        // Of the same container: behind it.
+        assert_eq!(call(&house, Command::Del, "long", &json!({})).status, 200);
+        assert_eq!(*house.fake.served.lock().unwrap(), ["other", "long", "long"]);
+        assert_eq!(long.join().unwrap().status, 200);
+    });
+}
+
+#[test]
+fn what_is_in_the_backlog_at_the_end_is_answered_still() {
+    let mut house = House::open();
+    let (said, asked) = (house.socket.clone(), request(Command::Add, "c", &json!({})).to_string());
+    house.door.admission.stop();
+    let callers: Vec<_> = (0..20)
+        .map(|_| {
+            let (socket, body) = (said.clone(), asked.clone());
+            std::thread::spawn(move || http(&socket, "POST", "/addNetwork", &body).code())
+        })
+        .collect();
+    // All have connected, at the latest, when the first is answered or half a second has passed.
+    std::thread::sleep(Duration::from_millis(500));
+    house.closing.notify_one();
+    house.server.take().unwrap().join().unwrap();
+    assert!(callers.into_iter().all(|caller| caller.join().unwrap() == 11));
+    assert!(Caller::connect(&house.socket).is_err(), "nobody gets in any more");
 }
 
 #[test]
@@ -284,7 +323,7 @@ fn k18_a_stopping_daemon_says_that_it_did_not_begin() {
 }
 
 #[test]
-fn r6_before_it_is_ready_status_is_50_tables_are_50_and_an_add_gets_11_at_its_deadline() {
+fn r06_before_it_is_ready_status_is_50_tables_are_50_and_an_add_gets_11_at_its_deadline() {
     let house = House::shut();
     assert_eq!(call(&house, Command::Status, "", &json!({})).code(), 50);
     assert_eq!(http(&house.socket, "GET", "/v1/attachments", "").code(), 50);

@@ -5,7 +5,8 @@
 //! sector does not lose the node's attachments.
 //!
 //! Space is reserved ahead (`fallocate`): what ends an attachment may use the reserve, what begins one may not, so a
-//! full /run refuses ADD and still lets DEL through. Nothing is synced: the file lives and dies with the boot, and a
+//! full /run refuses ADD and still lets DEL through. The file that a compaction writes is reserved too, half as large
+//! as the journal: a full /run can be compacted without touching the reserve. Nothing is synced: the file lives and dies with the boot, and a
 //! killed process loses nothing that `write` has taken.
 
 use std::fs::{File, OpenOptions};
@@ -38,7 +39,7 @@ pub enum Purpose {
 pub struct Replay {
     /// Payloads in order.
     pub payloads: Vec<Vec<u8>>,
-    /// Bytes that were stepped over in the middle.
+    /// Bytes that are of no whole frame, but for a torn last one.
     pub damaged: usize,
     /// Bytes up to the end of the last whole frame.
     pub length: usize,
@@ -48,24 +49,37 @@ pub struct Replay {
 pub fn replay(bytes: &[u8]) -> Replay {
     let mut out = Replay::default();
     let mut at = 0;
-    let mut lost = 0;
+    let mut torn = None;
     while at < bytes.len() {
         match frame(&bytes[at..]) {
             Some(payload) => {
-                out.damaged += std::mem::take(&mut lost);
+                out.damaged += at - out.length;
                 out.payloads.push(payload.to_vec());
                 at += HEADER + payload.len();
                 out.length = at;
+                torn = None;
             }
             None => {
+                if is_torn(&bytes[at..]) {
+                    torn.get_or_insert(at);
+                }
                 let next = bytes[at + 1..].windows(MAGIC.len()).position(|w| w == MAGIC);
-                let step = next.map_or(bytes.len() - at, |n| n + 1);
-                lost += step;
-                at += step;
+                at = next.map_or(bytes.len(), |n| at + 1 + n);
             }
         }
     }
+    out.damaged += torn.unwrap_or(bytes.len()) - out.length;
     out
+}
+
+/// Whether this is the begin of a frame that goes on where the file has ended.
+fn is_torn(bytes: &[u8]) -> bool {
+    let Some(head) = bytes.get(..HEADER) else {
+        return bytes.iter().zip(MAGIC).all(|(found, magic)| found == magic);
+    };
+    let length = head.get(4..8).and_then(|l| l.try_into().ok()).map(u32::from_le_bytes);
+    head.starts_with(MAGIC)
+        && length.is_some_and(|l| l as usize <= MAX_PAYLOAD && HEADER + l as usize > bytes.len())
 }
 
 fn frame(bytes: &[u8]) -> Option<&[u8]> {
@@ -90,23 +104,28 @@ pub(super) struct Journal {
     end: u64,
     reserved: u64,
     buffer: Vec<u8>,
+    /// What the next [`Journal::rewrite`] is written into, and how much is reserved there.
+    spare: Option<(File, u64)>,
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
 }
 
 impl Journal {
-    /// Opens or makes the journal at `path` and reads it back; a torn end is cut off.
+    /// Opens or makes the journal at `path` and reads it back; a torn end is cut off, a damaged journal is left as it is.
     pub(super) fn open(path: &Path) -> io::Result<(Journal, Replay)> {
-        let mut file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        let mut file = open(path)?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
         let replayed = replay(&bytes);
+        let whole = if replayed.damaged == 0 { replayed.length } else { bytes.len() };
         // Not where nothing is torn: it would give back the space that the journal before has reserved.
-        if replayed.length < bytes.len() {
-            file.set_len(replayed.length as u64)?;
+        if whole < bytes.len() {
+            file.set_len(whole as u64)?;
         }
-        let end = replayed.length as u64;
-        let mut journal =
-            Journal { file, path: path.to_owned(), end, reserved: end, buffer: Vec::with_capacity(4096) };
+        let mut journal = Journal::of(file, path.to_owned(), whole as u64);
+        journal.spare = journal.open_spare();
         // On a full file system it serves what is on record: nothing is begun until there is space again.
         if let Err(e) = journal.reserve() {
             tracing::warn!(store = %path.display(), error = %e, "no space can be reserved for the store; ADD is refused");
@@ -114,9 +133,32 @@ impl Journal {
         Ok((journal, replayed))
     }
 
+    fn of(file: File, path: PathBuf, end: u64) -> Journal {
+        Journal { file, path, end, reserved: end, buffer: Vec::with_capacity(4096), spare: None }
+    }
+
+    fn beside(&self) -> PathBuf {
+        self.path.with_extension("new")
+    }
+
+    /// Without one the journal grows until there is space for it.
+    fn open_spare(&self) -> Option<(File, u64)> {
+        let file = open(&self.beside()).ok()?;
+        // What a killed compaction has left. An empty one keeps what is reserved for it.
+        if file.metadata().is_ok_and(|m| m.len() > 0) {
+            file.set_len(0).ok()?;
+        }
+        Some((file, 0))
+    }
+
     /// Bytes in use.
     pub(super) fn length(&self) -> u64 {
         self.end
+    }
+
+    /// Whether what begins something fits into what is reserved.
+    pub(super) fn has_room(&self) -> bool {
+        self.reserved != u64::MAX && self.reserved > self.end + RESERVE
     }
 
     /// Appends one record with one `write`; when this returns, a killed process does not lose it.
@@ -135,42 +177,57 @@ impl Journal {
         self.buffer.extend_from_slice(&length.to_le_bytes());
         self.buffer.extend_from_slice(&crc32fast::hash(payload).to_le_bytes());
         self.buffer.extend_from_slice(payload);
-        self.file.write_all_at(&self.buffer, self.end)?;
+        if let Err(e) = self.file.write_all_at(&self.buffer, self.end) {
+            // Half a record must not stay behind a shorter one.
+            if self.file.set_len(self.end).is_ok() {
+                self.reserved = self.end;
+            }
+            return Err(e);
+        }
         self.end += size;
         Ok(())
     }
 
     fn reserve(&mut self) -> io::Result<()> {
         let size = self.end + RESERVE + STEP;
-        let size = i64::try_from(size).map_err(io::Error::other)?;
-        match fallocate(&self.file, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, size) {
-            Ok(()) => {
-                self.reserved = self.end + RESERVE + STEP;
-                Ok(())
-            }
-            // A file system that cannot reserve (none of tmpfs, ext4, xfs): then a full disk is seen at the write.
-            Err(nix::errno::Errno::EOPNOTSUPP) => {
-                self.reserved = u64::MAX;
-                Ok(())
-            }
-            Err(e) => Err(e.into()),
+        self.reserved = reserved(&self.file, size)?;
+        // Half of the journal is the most that is worth a compaction.
+        if let Some((spare, there)) = &mut self.spare
+            && let Ok(reserved) = reserved(spare, size / 2)
+        {
+            *there = reserved;
         }
+        Ok(())
     }
 
     /// Replaces the journal by one of just these records: a new file beside it, renamed over it.
-    pub(super) fn rewrite<'a>(&mut self, payloads: impl Iterator<Item = &'a [u8]>) -> io::Result<()> {
-        let beside = self.path.with_extension("new");
-        let _ = std::fs::remove_file(&beside);
-        let (mut fresh, _) = Journal::open(&beside)?;
-        for payload in payloads {
-            fresh.append(payload, Purpose::Begin).inspect_err(|_| {
-                let _ = std::fs::remove_file(&beside);
-            })?;
+    pub(super) fn rewrite<'a>(&mut self, mut payloads: impl Iterator<Item = &'a [u8]>) -> io::Result<()> {
+        let beside = self.beside();
+        let (file, there) =
+            self.spare.take().or_else(|| self.open_spare()).ok_or(io::ErrorKind::StorageFull)?;
+        let mut fresh = Journal { reserved: u64::MAX, ..Journal::of(file, self.path.clone(), 0) };
+        let written = payloads.try_for_each(|payload| fresh.append(payload, Purpose::Finish));
+        if let Err(e) = written.and_then(|()| std::fs::rename(&beside, &self.path)) {
+            self.spare = self.open_spare();
+            return Err(e);
         }
-        std::fs::rename(&beside, &self.path)?;
-        fresh.path.clone_from(&self.path);
+        fresh.reserved = there.max(fresh.end);
         *self = fresh;
+        self.spare = self.open_spare();
+        // The space of the old one is free now; if others took it, what was reserved ahead is enough to go on.
+        let _ = self.reserve();
         Ok(())
+    }
+}
+
+/// Reserves so many bytes of a file; answers how many are reserved now.
+fn reserved(file: &File, size: u64) -> io::Result<u64> {
+    let bytes = i64::try_from(size).map_err(io::Error::other)?;
+    match fallocate(file, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, bytes) {
+        Ok(()) => Ok(size),
+        // A file system that cannot reserve (none of tmpfs, ext4, xfs): then a full disk is seen at the write.
+        Err(nix::errno::Errno::EOPNOTSUPP) => Ok(u64::MAX),
+        Err(e) => Err(e.into()),
     }
 }
 
@@ -211,6 +268,28 @@ mod tests {
         }
 
         #[test]
+        fn every_record_without_a_flipped_bit_survives_and_the_damage_is_told(
+            payloads in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..200), 2..20),
+            flips in prop::collection::vec((any::<prop::sample::Index>(), 0u8..8), 1..12),
+        ) {
+            let (_dir, path, mut bytes) = bytes_of(&payloads);
+            let frames: Vec<usize> = payloads.iter().map(|payload| HEADER + payload.len()).collect();
+            let ends: Vec<usize> = frames.iter().scan(0, |end, frame| { *end += frame; Some(*end) }).collect();
+            // In the last one a longer length looks like a record that a kill has torn.
+            let flips: Vec<_> = flips.iter().map(|(at, bit)| (at.index(ends[ends.len() - 2]), bit)).collect();
+            let whole = bytes.clone();
+            flips.iter().for_each(|(at, bit)| bytes[*at] ^= 1 << *bit);
+            let kept: Vec<_> = frames.iter().zip(&ends).zip(&payloads)
+                .filter(|((frame, end), _)| whole[*end - *frame..**end] == bytes[*end - *frame..**end])
+                .map(|(_, payload)| payload.clone())
+                .collect();
+            std::fs::write(&path, &bytes).unwrap();
+            let (_, replayed) = Journal::open(&path).unwrap();
+            prop_assert_eq!(replayed.damaged > 0, kept.len() < payloads.len());
+            prop_assert_eq!(replayed.payloads, kept);
+        }
+
+        #[test]
         fn any_bytes_are_replayed_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
             replay(&bytes);
         }
@@ -228,6 +307,19 @@ mod tests {
             [payloads[0].clone(), payloads[1].clone(), payloads[3].clone(), payloads[4].clone()]
         );
         assert_eq!(replayed.damaged, 42);
+    }
+
+    #[test]
+    fn a_damaged_last_record_is_told_and_a_torn_one_is_cut_off() {
+        let payloads: Vec<_> = (0u8..3).map(|n| vec![n + 1; 30]).collect();
+        let (_dir, path, mut bytes) = bytes_of(&payloads);
+        bytes[42 * 2 + 20] ^= 0xff;
+        std::fs::write(&path, &bytes).unwrap();
+        assert_eq!(Journal::open(&path).unwrap().1.damaged, 42);
+        assert_eq!(std::fs::read(&path).unwrap(), bytes, "it is left as it is, to be set aside");
+        std::fs::write(&path, &bytes[..42 * 2 + 20]).unwrap();
+        assert_eq!(Journal::open(&path).unwrap().1.damaged, 0);
+        assert_eq!(std::fs::read(&path).unwrap().len(), 42 * 2);
     }
 
     #[test]

@@ -23,6 +23,21 @@ use journal::Journal;
 /// Rewritten when it is longer than this and more than half of it is of attachments that are gone.
 const COMPACT_FROM: u64 = 4 << 20;
 
+/// The journal's file in the run directory.
+const JOURNAL: &str = "attachments.journal";
+
+/// Damaged journals that were set aside in this run directory.
+pub fn damaged(run_dir: &Path) -> Vec<PathBuf> {
+    let damaged = |path: &PathBuf| {
+        path.file_stem() == Path::new(JOURNAL).file_stem()
+            && path.extension().is_some_and(|e| e.to_string_lossy().starts_with(DAMAGED))
+    };
+    let entries = std::fs::read_dir(run_dir).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(damaged).collect()
+}
+
+const DAMAGED: &str = "damaged-";
+
 /// Why the store could not do something.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -54,10 +69,21 @@ pub enum StoreError {
 pub struct Opened {
     /// Bytes of damaged records that were stepped over.
     pub damaged: usize,
-    /// Where a journal that was damaged or of another boot was set aside.
+    /// Where a damaged journal was set aside.
     pub set_aside: Option<PathBuf>,
+    /// Commits of attachments whose intent is among the damaged records: neither their container nor their network is known.
+    pub lost: Vec<Lost>,
     /// Attachments of an earlier boot: their namespaces died with it.
     pub of_earlier_boot: Vec<Attachment>,
+}
+
+/// What a damaged journal still says of an attachment whose intent it has lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lost {
+    /// Its addresses.
+    pub addresses: Vec<ipnet::IpNet>,
+    /// Its answer, which names interface and namespace.
+    pub answer: String,
 }
 
 #[derive(Debug)]
@@ -82,28 +108,31 @@ pub struct Store {
 impl Store {
     /// Opens the store in `dir`. A journal that another boot wrote is read, handed out and begun anew.
     pub fn open(dir: &Path, boot_id: &str) -> Result<(Store, Opened), StoreError> {
-        let path = dir.join("attachments.journal");
+        let path = dir.join(JOURNAL);
         let failed = |source| StoreError::Open { path: path.clone(), source };
         let boot_file = dir.join("boot-id");
         let mut opened = Opened::default();
         let (mut journal, replayed) = Journal::open(&path).map_err(failed)?;
-        opened.damaged = replayed.damaged;
-        if replayed.damaged > 0 {
-            opened.set_aside = Some(set_aside(&path, boot_id).map_err(failed)?);
-        }
-        let mut live = rebuild(&replayed.payloads);
+        let Rebuilt { mut live, lost, unreadable } = rebuild(&replayed.payloads);
+        opened.damaged = replayed.damaged + unreadable;
         let same_boot = std::fs::read_to_string(&boot_file).is_ok_and(|b| b.trim() == boot_id);
+        if opened.damaged > 0 {
+            opened.lost = lost.into_values().collect();
+            let aside = set_aside(&path, boot_id);
+            opened.set_aside = aside.inspect_err(|e| cannot(&path, "be set aside", e)).ok();
+            live.values_mut().for_each(give_the_benefit);
+        }
         if !same_boot {
             opened.of_earlier_boot = live.values().map(|a| Attachment::clone(a)).collect();
             live.clear();
-        }
-        if replayed.damaged > 0 {
-            live.values_mut().for_each(give_the_benefit);
-        }
-        if !same_boot || replayed.damaged > 0 {
-            let payloads = live.values().map(|a| put(a)).collect::<Result<Vec<_>, _>>()?;
-            journal.rewrite(payloads.iter().map(Vec::as_slice)).map_err(failed)?;
+            journal.rewrite(std::iter::empty()).map_err(failed)?;
             std::fs::write(&boot_file, boot_id).map_err(failed)?;
+        } else if opened.set_aside.is_some() {
+            let payloads = live.values().map(|a| put(a)).collect::<Result<Vec<_>, _>>()?;
+            // With no space left it goes on with the damaged one.
+            let _ = journal
+                .rewrite(payloads.iter().map(Vec::as_slice))
+                .inspect_err(|e| cannot(&path, "be mended", e));
         }
         let next = live.keys().next_back().map_or(1, |n| n + 1);
         let by_key = live.values().map(|a| (a.key.clone(), a.id)).collect();
@@ -124,12 +153,15 @@ impl Store {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn append(&self, state: &mut State, entry: &Entry, purpose: Purpose) -> Result<(), StoreError> {
-        let payload = serde_json::to_vec(entry)?;
-        state
-            .journal
-            .append(&payload, purpose)
-            .map_err(|source| StoreError::Append { path: self.path.clone(), source })
+    /// Appends a record; where there is no space, what ended attachments take up is given back first.
+    fn append(&self, state: &mut State, payload: &[u8], purpose: Purpose) -> Result<(), StoreError> {
+        let full =
+            |e: &io::Error| matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+        let done = match state.journal.append(payload, purpose) {
+            Err(e) if full(&e) && self.compact(state) => state.journal.append(payload, purpose),
+            done => done,
+        };
+        done.map_err(|source| StoreError::Append { path: self.path.clone(), source })
     }
 
     /// A number for a new attachment.
@@ -145,18 +177,16 @@ impl Store {
         let payload = put(&attachment)?;
         let attachment = Arc::new(attachment);
         let mut state = self.lock();
-        state
-            .journal
-            .append(&payload, Purpose::Begin)
-            .map_err(|source| StoreError::Append { path: self.path.clone(), source })?;
+        self.append(&mut state, &payload, Purpose::Begin)?;
         state.by_key.insert(attachment.key.clone(), attachment.id);
         state.live.insert(attachment.id, Arc::clone(&attachment));
         Ok(attachment)
     }
 
     fn change(&self, id: u64, entry: &Entry) -> Result<(), StoreError> {
+        let payload = serde_json::to_vec(entry)?;
         let mut state = self.lock();
-        self.append(&mut state, entry, Purpose::Finish)?;
+        self.append(&mut state, &payload, Purpose::Finish)?;
         let Some(old) = state.live.get(&id) else { return Ok(()) };
         let changed = Arc::new(applied(Attachment::clone(old), entry));
         if changed.phase == Phase::Silenced {
@@ -190,8 +220,9 @@ impl Store {
 
     /// Nothing is left of it.
     pub fn removed(&self, id: u64) -> Result<(), StoreError> {
+        let payload = serde_json::to_vec(&Entry::Removed { id })?;
         let mut state = self.lock();
-        self.append(&mut state, &Entry::Removed { id }, Purpose::Finish)?;
+        self.append(&mut state, &payload, Purpose::Finish)?;
         state.committed.remove(&id);
         state.silenced.remove(&id);
         if let Some(gone) = state.live.remove(&id)
@@ -205,16 +236,16 @@ impl Store {
         Ok(())
     }
 
-    fn compact(&self, state: &mut State) {
+    /// Rewrites the journal without what is gone, where that makes it half as long; true when it did.
+    fn compact(&self, state: &mut State) -> bool {
         let payloads: Vec<_> = state.live.values().filter_map(|a| put(a).ok()).collect();
         let needed: usize = payloads.iter().map(Vec::len).sum();
         if payloads.len() < state.live.len() || needed as u64 * 2 > state.journal.length() {
-            return;
+            return false;
         }
         // A full file system only means that the old journal goes on.
-        if let Err(e) = state.journal.rewrite(payloads.iter().map(Vec::as_slice)) {
-            tracing::warn!(store = %self.path.display(), error = %e, "the store cannot be compacted; it goes on growing");
-        }
+        let done = state.journal.rewrite(payloads.iter().map(Vec::as_slice));
+        done.inspect_err(|e| cannot(&self.path, "be compacted; it goes on growing", e)).is_ok()
     }
 
     /// The attachment that the caller means, if it is not already silenced.
@@ -251,11 +282,16 @@ impl Store {
         self.lock().live.values().cloned().collect()
     }
 
-    /// True when a record can be taken now.
+    /// True when a record can be taken now: there is space, or some is reserved.
     pub fn writable(&self) -> bool {
         let dir = self.path.parent().unwrap_or(Path::new("/"));
-        nix::sys::statvfs::statvfs(dir).is_ok_and(|s| s.blocks_available() > 0)
+        let space = nix::sys::statvfs::statvfs(dir).map(|s| s.blocks_available() > 0);
+        space.is_ok_and(|space| space || self.lock().journal.has_room())
     }
+}
+
+fn cannot(store: &Path, what: &str, error: &io::Error) {
+    tracing::warn!(store = %store.display(), %error, "the store cannot {what}");
 }
 
 fn put(attachment: &Attachment) -> Result<Vec<u8>, StoreError> {
@@ -269,7 +305,7 @@ fn now_based_id() -> u64 {
 }
 
 fn set_aside(path: &Path, boot_id: &str) -> io::Result<PathBuf> {
-    let aside = path.with_extension(format!("damaged-{}", boot_id.get(..8).unwrap_or("unknown")));
+    let aside = path.with_extension(format!("{DAMAGED}{}", boot_id.get(..8).unwrap_or("unknown")));
     std::fs::copy(path, &aside)?;
     Ok(aside)
 }
@@ -296,24 +332,47 @@ fn applied(mut attachment: Attachment, entry: &Entry) -> Attachment {
     attachment
 }
 
+#[derive(Debug, Default)]
+struct Rebuilt {
+    live: BTreeMap<u64, Arc<Attachment>>,
+    lost: BTreeMap<u64, Lost>,
+    /// Bytes of records that are no entries of ours.
+    unreadable: usize,
+}
+
 /// The state that a journal's records lead to. A record that is no entry of ours is stepped over.
-fn rebuild(payloads: &[Vec<u8>]) -> BTreeMap<u64, Arc<Attachment>> {
-    let mut live = BTreeMap::new();
-    for entry in payloads.iter().filter_map(|p| serde_json::from_slice::<Entry>(p).ok()) {
+fn rebuild(payloads: &[Vec<u8>]) -> Rebuilt {
+    let mut out = Rebuilt::default();
+    for payload in payloads {
+        match serde_json::from_slice::<Entry>(payload) {
+            Ok(entry) => out.apply(entry),
+            Err(_) => out.unreadable += payload.len(),
+        }
+    }
+    out
+}
+
+impl Rebuilt {
+    fn apply(&mut self, entry: Entry) {
         match entry {
             Entry::Put(attachment) => {
-                live.insert(attachment.id, Arc::new(*attachment));
+                self.live.insert(attachment.id, Arc::new(*attachment));
             }
             Entry::Removed { id } => {
-                live.remove(&id);
+                self.live.remove(&id);
+                self.lost.remove(&id);
             }
             Entry::Commit { id, .. } | Entry::Answered { id } | Entry::Phase { id, .. } => {
-                if let Some(old) = live.get(&id) {
+                if let Some(old) = self.live.get(&id) {
                     let changed = applied(Attachment::clone(old), &entry);
-                    live.insert(id, Arc::new(changed));
+                    self.live.insert(id, Arc::new(changed));
+                } else if let Entry::Commit { addresses, answer, .. } = entry {
+                    self.lost.insert(id, Lost { addresses, answer });
                 }
             }
         }
     }
-    live
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,7 @@
 //! A journal with damaged bytes in its middle: set aside, the rest kept, the daemon serves.
 
 use std::fs;
+use std::process::Command;
 
 use super::rig::{Call, Rig, stored};
 use serde_json::json;
@@ -49,10 +50,22 @@ fn damage(text: &str, then: impl FnOnce(&Rig, &[Call<'_>])) {
     rig.is_as(&before, &all, "the DELs");
 }
 
+fn doctor(rig: &Rig) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fairleadd"));
+    let out = command.arg("doctor").arg("--run-dir").arg(rig.path("run")).output().unwrap();
+    String::from_utf8(out.stdout).unwrap()
+}
+
 #[test]
 fn x05_a_damaged_intent_costs_one_row_and_its_del_still_frees_everything() {
     damage(r#""container":"c1""#, |rig, _| {
         assert_eq!(stored(&rig.attachments()), [json!(["c0", "attached"]), json!(["c2", "attached"])]);
+        let log = rig.log();
+        let lost = log.lines().find(|line| line.contains("the store has lost this attachment")).unwrap();
+        assert!(lost.contains("10.73.0.3") && lost.contains("pods/pod1"), "{lost}");
+        let address = log.lines().find(|line| line.contains("does not know its container")).unwrap();
+        assert!(address.contains("10.73.0.3") && address.contains("c1"), "{address}");
+        assert!(doctor(rig).contains("attachments.damaged-"), "doctor says nothing");
     });
 }
 

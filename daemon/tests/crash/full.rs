@@ -72,13 +72,25 @@ fn x05_with_a_full_run_directory_add_is_refused_clean_and_del_works_also_after_a
     run.fill();
     daemon.kill();
     run.fill();
-    let daemon = rig.start();
+    // It is not ready, since ADD would be refused; DEL is served.
+    let daemon = rig.launch(None);
+    until("it serves", || matches!(calls[1].del(), Reply::Done(_)));
     run.fill();
-    until("the silenced one is finished off the start's way", || rig.attachments().len() == added - 1);
-    for call in &calls[1..added] {
+    until("the silenced one is finished off the start's way", || rig.attachments().len() == added - 2);
+    for call in &calls[2..added] {
         call.del().succeeds();
     }
     rig.is_as(&before, &[&pod], "the DELs with the directory full");
+    // What they took up is given back without anybody making space.
+    for call in &calls {
+        run.fill();
+        call.add().succeeds();
+        run.fill();
+        call.del().succeeds();
+        until("it is finished", || rig.attachments().is_empty());
+    }
+    rig.is_as(&before, &[&pod], "ADDs and DELs with the directory full");
+    run.fill();
     fs::remove_file(run.0.join("filler")).unwrap();
     calls[0].add().succeeds();
     calls[0].del().succeeds();

@@ -76,7 +76,7 @@ fn of_two_daemons_started_at_once_one_serves_and_the_other_is_refused_by_name() 
         assert_eq!(both[refused].ended(), Some(Some(1)));
         let name = format!("another fairleadd (pid {other}) serves");
         assert!(rig.log().contains(&name), "{name}: {}", rig.log());
-        until("the other serves", || rig.socket().exists());
+        until("the other serves", || rig.is_ready());
         assert!(rig.attachments().is_empty());
         assert_eq!(both[1 - refused].ended(), None);
     }

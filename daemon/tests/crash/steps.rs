@@ -1,39 +1,59 @@
 //! SIGKILL at every recorded step of ADD and DEL, for every shape that a network can have. Before the commit the
 //! restart leaves nothing; after it the interface stays and the same call gets the stored answer; a DEL that was begun
 //! is finished by the restart.
+//!
+//! The ignored ones need a kernel that has the type, or a NIC: the lab runs them (`lab/tests/crash.sh`).
 
 use fairlead_daemon::engine::failpoint::STEPS;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::plugins::Ledger;
-use super::rig::{Inventory, Pod, Reply, Rig, stored};
+use super::rig::{Call, Inventory, Pod, Reply, Rig, stored};
 
 /// One kind of network on a node of its own.
 struct Kind {
     pod: Pod,
     rig: Rig,
     config: Value,
+    ifname: &'static str,
     /// Where an ADD can die before its commit, and where after it.
     add: (&'static [&'static str], &'static str),
     del: &'static [&'static str],
 }
 
 const ADD: [&str; 4] = ["add.begun", "add.allocated", "add.linked", "add.configured"];
+const DEL_WHEN_SILENT: [&str; 6] =
+    ["del.removing", "del.silent", "del.silenced", "del.unlinked", "del.released", "del.removed"];
 const DEL_THAT_WAITS: [&str; 4] = ["del.removing", "del.unlinked", "del.released", "del.removed"];
 
 impl Kind {
     fn new(config: impl Fn(&Rig) -> Value) -> Kind {
         let rig = Rig::new();
         let (pod, config) = (rig.pod("pod"), config(&rig));
-        Kind { pod, rig, config, add: (&ADD, "add.committed"), del: &DEL_THAT_WAITS }
+        Kind { pod, rig, config, ifname: "eth0", add: (&ADD, "add.committed"), del: &DEL_THAT_WAITS }
+    }
+
+    /// A type whose DEL is answered when the interface is silent.
+    fn early(config: impl Fn(&Rig) -> Value) -> Kind {
+        Kind { del: &DEL_WHEN_SILENT, ..Kind::new(config) }
+    }
+
+    fn call(&self) -> Call<'_> {
+        let mut call = self.rig.call("c1", &self.pod, &self.config);
+        self.ifname.clone_into(&mut call.ifname);
+        call
     }
 
     fn add(&self) -> Reply {
-        self.rig.call("c1", &self.pod, &self.config).add()
+        self.call().add()
     }
 
     fn del(&self) -> Reply {
-        self.rig.call("c1", &self.pod, &self.config).del()
+        self.call().del()
+    }
+
+    fn has_what_was_answered(&self, result: &Value) {
+        self.pod.has_what_was_answered(self.ifname, result);
     }
 
     fn inventory(&self) -> Inventory {
@@ -68,7 +88,7 @@ impl Kind {
         let _daemon = self.rig.start();
         self.is_as(before, step);
         let result = self.add().result();
-        self.pod.has_what_was_answered("eth0", &result);
+        self.has_what_was_answered(&result);
         self.del().succeeds();
         self.is_as(before, &format!("{step}, ADD again, DEL"));
     }
@@ -85,7 +105,7 @@ impl Kind {
         assert!(stored(&self.rig.attachments()).iter().all(|row| row[1] == "attached"));
         let result = self.add().result();
         assert_eq!(self.pod.links(), links, "{step}: the stored answer made something");
-        self.pod.has_what_was_answered("eth0", &result);
+        self.has_what_was_answered(&result);
         self.answered_once_only();
         self.del().succeeds();
         self.is_as(before, &format!("{step}, DEL"));
@@ -105,7 +125,7 @@ impl Kind {
 
     fn die_in_del(&self, step: &str, before: &Inventory) {
         let daemon = self.rig.start_dying_at(step);
-        self.pod.has_what_was_answered("eth0", &self.add().result());
+        self.has_what_was_answered(&self.add().result());
         // It may die before its answer or, where the interface is silent, after it.
         let reply = self.del();
         assert!(!matches!(reply, Reply::Refused(_)), "{step}: {reply:?}");
@@ -113,16 +133,23 @@ impl Kind {
         let _daemon = self.rig.start();
         self.is_as(before, step);
         self.del().succeeds();
-        self.pod.has_what_was_answered("eth0", &self.add().result());
+        self.has_what_was_answered(&self.add().result());
         self.del().succeeds();
         self.is_as(before, &format!("{step}, ADD and DEL again"));
     }
 }
 
+/// A network on `eth0` like [`Rig::macvlan`], of another type.
+fn of_type(rig: &Rig, plugin: &str, field: &str, value: Value) -> Value {
+    let mut config = rig.macvlan(plugin);
+    config["type"] = plugin.into();
+    config[field] = value;
+    config
+}
+
 #[test]
 fn k14_x05_macvlan_with_host_local_survives_a_kill_at_every_step() {
-    let mut kind = Kind::new(|rig| rig.macvlan("net"));
-    kind.del = &["del.removing", "del.silent", "del.silenced", "del.unlinked", "del.released", "del.removed"];
+    let kind = Kind::early(|rig| rig.macvlan("net"));
     let all: Vec<&str> =
         kind.add.0.iter().copied().chain([kind.add.1]).chain(kind.del.iter().copied()).collect();
     assert_eq!(all, STEPS, "a step has no test");
@@ -135,16 +162,47 @@ fn k14_x05_macvlan_of_layer_2_survives_a_kill_at_every_step() {
 }
 
 #[test]
+#[ignore = "this needs a kernel with ipvlan: `make lab-test` runs it"]
+fn k14_x05_ipvlan_survives_a_kill_at_every_step() {
+    Kind::early(|rig| of_type(rig, "ipvlan", "mode", json!("l2"))).die_everywhere();
+}
+
+#[test]
+#[ignore = "this needs a kernel with vlan: `make lab-test` runs it"]
+fn k14_x05_vlan_survives_a_kill_at_every_step() {
+    Kind::new(|rig| of_type(rig, "vlan", "vlanId", json!(100))).die_everywhere();
+}
+
+#[test]
+fn k14_x05_loopback_survives_a_kill_at_every_step() {
+    let mut kind = Kind::new(|_| json!({ "cniVersion": "1.0.0", "name": "lo", "type": "loopback" }));
+    kind.ifname = "lo";
+    // It has no address to allocate and no link to make.
+    kind.add.0 = &["add.begun"];
+    kind.die_everywhere();
+}
+
+#[test]
+#[ignore = "this needs a NIC, which LAB_NIC names: `make lab-test` runs it"]
+fn k14_x05_a_lent_nic_survives_a_kill_at_every_step_and_comes_home_as_it_was() {
+    let nic = std::env::var("LAB_NIC").unwrap();
+    let kind = Kind::new(|rig| {
+        rig.take(&nic);
+        rig.ip(&format!("link set {nic} mtu 1400 alias mine"));
+        rig.ip(&format!("link set {nic} up"));
+        of_type(rig, "host-device", "device", json!(nic))
+    });
+    kind.die_everywhere();
+}
+
+#[test]
 fn k14_x05_a_lent_device_survives_a_kill_at_every_step_and_comes_home_as_it_was() {
     let kind = Kind::new(|rig| {
         rig.ip("link add dev0 mtu 1400 type veth peer name dev0-peer");
         rig.ip("link set dev0 alias mine");
         rig.ip("link set dev0 up");
         rig.ip("link set dev0-peer up");
-        let mut config = rig.macvlan("lent");
-        config["type"] = "host-device".into();
-        config["device"] = "dev0".into();
-        config
+        of_type(rig, "host-device", "device", json!("dev0"))
     });
     kind.die_everywhere();
 }

@@ -24,7 +24,7 @@ fn added(rig: &Rig, config: &str) {
 }
 
 #[test]
-fn x5_an_add_that_is_refused_at_any_call_leaves_the_host_as_before() {
+fn x05_an_add_that_is_refused_at_any_call_leaves_the_host_as_before() {
     for (name, config) in configurations() {
         let calls = calls_of(&config, |rig| rig.add(&config), nothing);
         for n in 0..calls {
@@ -50,7 +50,7 @@ fn x5_an_add_that_is_refused_at_any_call_leaves_the_host_as_before() {
 }
 
 #[test]
-fn x5_a_del_that_is_refused_at_any_call_is_done_by_the_next_one() {
+fn x05_a_del_that_is_refused_at_any_call_is_done_by_the_next_one() {
     for (name, config) in configurations() {
         let calls = calls_of(&config, |rig| rig.del(&config), added);
         for n in 0..calls {

@@ -41,7 +41,7 @@ fn k10_del_of_a_pod_never_seen_leaves_a_link_of_another_kind_alone() {
 }
 
 #[test]
-fn r3_teardown_with_a_namespace_that_is_gone_succeeds() {
+fn r03_teardown_with_a_namespace_that_is_gone_succeeds() {
     let rig = Rig::new();
     rig.add(&macvlan()).unwrap();
     rig.kernel.kill_namespace(POD);

@@ -35,7 +35,7 @@ fn a_network_that_is_not_there_yet_is_worth_another_try() {
 }
 
 #[test]
-fn x5_a_list_that_is_refused_at_any_call_leaves_the_host_as_before() {
+fn x05_a_list_that_is_refused_at_any_call_leaves_the_host_as_before() {
     let calls = {
         let (rig, _) = with_list();
         rig.kernel.forget_calls();

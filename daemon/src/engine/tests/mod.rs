@@ -4,6 +4,10 @@ mod faults;
 mod identity;
 mod lists;
 mod order;
+mod status;
+mod trace;
+mod wellbeing;
+mod words;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,7 +30,9 @@ const POD: &str = "/run/netns/pod";
 struct Rig {
     kernel: Arc<FakeKernel>,
     engine: Option<Arc<Engine>>,
+    exposition: Exposition,
     dir: tempfile::TempDir,
+    root: PathBuf,
     policy: Policy,
 }
 
@@ -37,6 +43,16 @@ impl Rig {
 
     fn on(kernel: FakeKernel) -> Rig {
         let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("root");
+        Rig::at(kernel, dir, root)
+    }
+
+    /// With this machine's own root: executed plugins run in the mounts of the root's first process.
+    fn on_this_host() -> Rig {
+        Rig::at(FakeKernel::new(), tempfile::tempdir().unwrap(), "/".into())
+    }
+
+    fn at(kernel: FakeKernel, dir: tempfile::TempDir, root: PathBuf) -> Rig {
         for sub in ["run", "state", "root/etc/cni/net.d"] {
             std::fs::create_dir_all(dir.path().join(sub)).unwrap();
         }
@@ -45,8 +61,8 @@ impl Rig {
         kernel.add_host_link("dev0");
         kernel.add_namespace(POD);
         let policy = Policy::default();
-        let engine = Some(open(&kernel, dir.path(), policy.clone()));
-        Rig { kernel, engine, dir, policy }
+        let (engine, exposition) = open(&kernel, dir.path(), &root, policy.clone());
+        Rig { kernel, engine: Some(engine), exposition, dir, root, policy }
     }
 
     fn engine(&self) -> &Engine {
@@ -56,7 +72,8 @@ impl Rig {
     /// Kills the daemon where it stands and starts another.
     fn restart(&mut self) {
         self.engine = None;
-        self.engine = Some(open(&self.kernel, self.dir.path(), self.policy.clone()));
+        let (engine, exposition) = open(&self.kernel, self.dir.path(), &self.root, self.policy.clone());
+        (self.engine, self.exposition) = (Some(engine), exposition);
     }
 
     fn request(&self, command: Command, container: &str, config: &str) -> Request {
@@ -127,20 +144,20 @@ struct State {
     records: usize,
 }
 
-fn open(kernel: &Arc<FakeKernel>, dir: &Path, policy: Policy) -> Arc<Engine> {
+fn open(kernel: &Arc<FakeKernel>, dir: &Path, root: &Path, policy: Policy) -> (Arc<Engine>, Exposition) {
     let exposition = Exposition::default();
     let node = Node::new(&exposition);
-    let root = dir.join("root");
     let beside = Beside {
         kernel: Arc::clone(kernel) as Arc<dyn fairlead_host::Kernel>,
-        networks: Arc::new(Networks::new(Directories::new(&root, None, None), &BUILT_IN, node.clone())),
+        networks: Arc::new(Networks::new(Directories::new(root, None, None), &BUILT_IN, node.clone())),
         calls: Calls::new(&exposition),
         node,
         cgroup: None,
         announce: false,
     };
-    let places = Places { run_dir: dir.join("run"), state_dir: dir.join("state"), host_root: root };
-    Engine::open(&places, policy, beside).unwrap()
+    let places =
+        Places { run_dir: dir.join("run"), state_dir: dir.join("state"), host_root: root.to_owned() };
+    (Engine::open(&places, policy, beside).unwrap(), exposition)
 }
 
 fn files(dir: &Path) -> Vec<String> {

@@ -87,7 +87,7 @@ fn a_file_is_the_same_where_the_file_system_has_no_nameless_files() {
         .unwrap()
         .unwrap();
     directory.without_nameless_files();
-    let mut locked = directory.locked().unwrap();
+    let mut locked = directory.locked().unwrap().unwrap();
     assert!(locked.take("10.0.0.2".parse().unwrap(), "a\r\neth0").unwrap());
     assert!(!locked.take("10.0.0.2".parse().unwrap(), "b\r\neth0").unwrap());
     let name = Name::of("10.0.0.2").unwrap();
@@ -100,7 +100,7 @@ fn a_file_is_the_same_where_the_file_system_has_no_nameless_files() {
 }
 
 #[test]
-fn d7_addresses_go_round_from_the_last_one() {
+fn d07_addresses_go_round_from_the_last_one() {
     let host = Host::new();
     for (id, ip) in [("a", "10.0.0.2/29"), ("b", "10.0.0.3/29"), ("c", "10.0.0.4/29")] {
         assert_eq!(host.add(&small(), id).unwrap(), [ip]);
@@ -112,7 +112,7 @@ fn d7_addresses_go_round_from_the_last_one() {
 }
 
 #[test]
-fn d7_an_exhausted_range_is_told_with_network_ranges_and_use() {
+fn d07_an_exhausted_range_is_told_with_network_ranges_and_use() {
     let host = Host::new();
     for id in ["a", "b", "c", "d", "e"] {
         host.add(&small(), id).unwrap();
@@ -379,22 +379,36 @@ fn a_full_file_system_fails_an_add_clean_and_still_lets_a_release_through() {
 }
 
 #[test]
-fn a_lock_that_another_process_never_lets_go_is_told_by_name() {
+fn of_many_who_wait_for_a_lock_that_another_process_holds_some_are_told_at_once_and_the_others_served() {
     let host = Host::new();
     host.add(&small(), "a").unwrap();
     let lock = std::fs::File::open(host.pods().join("lock")).unwrap();
     lock.lock().unwrap();
-    let root = HostRoot::new("/".into());
-    let mut directory =
-        Directory::open(&root, &host.pods(), BOOT.into(), &Filler::start().unwrap(), false).unwrap().unwrap();
-    let error = directory.locked_within(std::time::Duration::from_millis(50)).unwrap_err().to_string();
-    assert!(
-        error.starts_with("another process has held the lock ")
-            && error.ends_with("pods/lock for 50ms (see who: lslocks)"),
-        "{error}"
-    );
-    lock.unlock().unwrap();
-    directory.locked_within(std::time::Duration::from_millis(50)).unwrap();
+    let network = fixture::host_local(r#""subnet":"10.9.0.0/24""#);
+    let (told, answered) = std::sync::mpsc::channel();
+    let mut served = 0;
+    std::thread::scope(|s| {
+        for n in 0..20 {
+            let (host, network, told) = (&host, &network, told.clone());
+            s.spawn(move || told.send(host.add(network, &format!("w{n}"))).unwrap());
+        }
+        for _ in 0..12 {
+            let error = answered.recv().unwrap().unwrap_err();
+            assert_eq!(error.code(), fairlead_cni::Code::TryAgain);
+            assert!(error.remedy().contains("lslocks"), "{}", error.remedy());
+            let text = error.to_string();
+            assert!(
+                text.contains("another process has held the lock ") && text.contains("pods/lock for "),
+                "{text}"
+            );
+        }
+        lock.unlock().unwrap();
+        for _ in 0..8 {
+            served += usize::from(answered.recv().unwrap().is_ok());
+        }
+    });
+    assert_eq!(served, 8);
+    host.add(&network, "next").unwrap();
 }
 
 #[test]

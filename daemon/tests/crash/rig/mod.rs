@@ -8,7 +8,7 @@ mod pod;
 
 use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -60,6 +60,13 @@ impl Rig {
         pod::ip(&self.node, words);
     }
 
+    /// Takes an interface of this machine into the node; it falls back when the test ends.
+    pub(crate) fn take(&self, nic: &str) {
+        let netns = self.node.path();
+        let out = Command::new("ip").args(["link", "set", nic, "netns"]).arg(netns).output().unwrap();
+        assert!(out.status.success(), "{nic}: {}", String::from_utf8_lossy(&out.stderr));
+    }
+
     /// Starts a program in the node's namespace.
     pub(crate) fn spawn(&self, command: &mut Command) -> Child {
         self.node.inside(|| command.spawn().unwrap()).unwrap()
@@ -68,7 +75,7 @@ impl Rig {
     /// A daemon that is not waited for.
     pub(crate) fn launch(&self, failpoint: Option<&str>) -> Daemon {
         let log = File::options().create(true).append(true).open(self.path("log")).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_fairleadd"));
+        let mut command = Command::new(daemon());
         command.arg("run");
         for (flag, name) in [("--run-dir", "run"), ("--state-dir", "state"), ("--config", "config.yaml")] {
             command.arg(flag).arg(self.path(name));
@@ -94,14 +101,19 @@ impl Rig {
         until("the daemon is ready", || {
             let ended = daemon.0.try_wait().unwrap();
             assert_eq!(ended, None, "the daemon ended by itself");
-            call::get(&self.socket(), "/readyz").is_some_and(|answer| answer.starts_with("HTTP/1.1 200"))
+            self.is_ready()
         });
         daemon
     }
 
+    /// Whether a daemon serves and is ready.
+    pub(crate) fn is_ready(&self) -> bool {
+        call::get(&self.socket(), "/readyz").is_some_and(|answer| answer.starts_with("HTTP/1.1 200"))
+    }
+
     /// What `fairleadd attachments -o json` prints.
     pub(crate) fn attachments(&self) -> Vec<Value> {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_fairleadd"));
+        let mut command = Command::new(daemon());
         command.args(["attachments", "--output", "json", "--run-dir"]).arg(self.path("run"));
         let out = command.output().unwrap();
         assert!(out.status.success(), "{out:?}");
@@ -186,9 +198,14 @@ pub(crate) fn until(what: &str, mut is: impl FnMut() -> bool) {
     }
 }
 
+/// The built daemon; where this suite was carried away from it, as into the lab, `FAIRLEAD_DAEMON`.
+fn daemon() -> PathBuf {
+    std::env::var_os("FAIRLEAD_DAEMON").map_or_else(|| env!("CARGO_BIN_EXE_fairleadd").into(), PathBuf::from)
+}
+
 /// The built executable.
 pub(crate) fn executable() -> PathBuf {
-    let beside = Path::new(env!("CARGO_BIN_EXE_fairleadd")).with_file_name("fairlead");
+    let beside = daemon().with_file_name("fairlead");
     let path = std::env::var_os("FAIRLEAD_SHIM").map_or(beside, PathBuf::from);
     assert!(path.exists(), "{} is missing; make it with: cargo build -p fairlead", path.display());
     path

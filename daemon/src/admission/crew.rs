@@ -1,0 +1,74 @@
+//! The fast line's threads: how many there are, and since when each is at work. A pure state machine.
+//!
+//! The invariant: so many of them as configured are idle or busy with a call of a moment. One whose call takes long (a
+//! lock that another process holds, a kernel that waits) is stuck and does not count: a further thread is made for
+//! those who wait, and whichever thread next finds one too many ends.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::Limits;
+
+/// A call of the fast line that is at work for so long is stuck: nearly all take less than 5 ms.
+pub(super) const STUCK: Duration = Duration::from_millis(50);
+
+/// The threads.
+#[derive(Debug, Default)]
+pub(super) struct Crew {
+    pub(super) threads: usize,
+    /// Calls at work by their number, and when they were begun.
+    begun: BTreeMap<u64, Instant>,
+}
+
+impl Crew {
+    /// A call was begun.
+    pub(super) fn begin(&mut self, number: u64, now: Instant) {
+        self.begun.insert(number, now);
+    }
+
+    /// A call is over.
+    pub(super) fn end(&mut self, number: u64) {
+        self.begun.remove(&number);
+    }
+
+    /// Some call is at work.
+    pub(super) fn is_at_work(&self) -> bool {
+        !self.begun.is_empty()
+    }
+
+    fn at_hand(&self, now: Instant) -> usize {
+        let stuck = self.begun.values().filter(|begun| now.duration_since(**begun) >= STUCK).count();
+        self.threads.saturating_sub(stuck)
+    }
+
+    /// A further thread is to be made for a call that waits.
+    pub(super) fn is_short(&self, limits: &Limits, now: Instant) -> bool {
+        self.threads < limits.fast + limits.slow && self.at_hand(now) < limits.fast
+    }
+
+    /// The thread that asks, which has just ended a call, is one too many.
+    pub(super) fn is_large(&self, limits: &Limits, now: Instant) -> bool {
+        self.at_hand(now) > limits.fast
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_stuck_calls_make_it_short_and_it_is_large_when_they_are_over() {
+        let limits = Limits { fast: 2, slow: 1, queued: 9 };
+        let mut crew = Crew { threads: 2, ..Crew::default() };
+        let start = Instant::now();
+        crew.begin(1, start);
+        crew.begin(2, start + STUCK / 2);
+        assert!(!crew.is_short(&limits, start + STUCK / 2));
+        assert!(crew.is_short(&limits, start + STUCK));
+        crew.threads += 1;
+        assert!(!crew.is_short(&limits, start + STUCK) && !crew.is_large(&limits, start + STUCK));
+        assert!(!crew.is_short(&limits, start + 2 * STUCK), "no more than the limit");
+        crew.end(1);
+        assert!(crew.is_large(&limits, start + STUCK));
+    }
+}

@@ -1,0 +1,116 @@
+//! Capabilities (capabilities(7)) of this process: which ones the daemon can't do without, and which it misses in
+//! places. Looks at the effective set only; never changes it.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use crate::health::Probe;
+
+/// Where the kernel tells a process's own.
+pub(crate) const OWN_STATUS: &str = "/proc/self/status";
+
+/// One capability.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Capability {
+    /// Its name.
+    pub(crate) name: &'static str,
+    /// Its number (`linux/capability.h`).
+    bit: u32,
+    /// What the daemon does with it.
+    pub(crate) purpose: &'static str,
+}
+
+/// Without one of these no pod gets a network.
+pub(crate) const NEEDED: [Capability; 3] = [
+    Capability { name: "CAP_NET_ADMIN", bit: 12, purpose: "making links, addresses and routes" },
+    Capability { name: "CAP_SYS_ADMIN", bit: 21, purpose: "entering the pods' namespaces" },
+    Capability { name: "CAP_DAC_OVERRIDE", bit: 1, purpose: "writing the runtimes' files whoever owns them" },
+];
+
+/// Without one of these some things do not work.
+pub(crate) const USEFUL: [Capability; 2] = [
+    Capability {
+        name: "CAP_SYS_PTRACE",
+        bit: 19,
+        purpose: "namespaces under /proc of other users' processes",
+    },
+    Capability { name: "CAP_NET_RAW", bit: 13, purpose: "announcing addresses to the neighbours" },
+];
+
+/// What a process may do now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Effective(u64);
+
+impl Effective {
+    /// Read from a `/proc/<pid>/status`.
+    ///
+    /// # Errors
+    /// When it can't be read, or says nothing of capabilities.
+    pub(crate) fn read(status: &Path) -> io::Result<Effective> {
+        let text = fs::read_to_string(status)?;
+        let line = text.lines().find_map(|line| line.strip_prefix("CapEff:"));
+        let set = line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+        set.map(Effective).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it has no line CapEff"))
+    }
+
+    /// Whether this one is among them.
+    pub(crate) fn has(self, capability: &Capability) -> bool {
+        self.0 >> capability.bit & 1 == 1
+    }
+}
+
+/// The readiness condition: all that are needed are there.
+pub(crate) fn probe(status: &'static Path) -> Probe {
+    Box::new(move || {
+        let effective = Effective::read(status).map_err(|e| format!("{}: {e}", status.display()))?;
+        let missing: Vec<String> = NEEDED
+            .iter()
+            .filter(|capability| !effective.has(capability))
+            .map(|capability| format!("{} ({})", capability.name, capability.purpose))
+            .collect();
+        if missing.is_empty() {
+            return Ok(String::new());
+        }
+        Err(format!(
+            "missing: {}; run fairleadd as root and leave them in its capability set (systemd: CapabilityBoundingSet; \
+             a container: securityContext.capabilities.add)",
+            missing.join(", ")
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(status: &str) -> Result<String, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path: &'static Path = Box::leak(dir.path().join("status").into_boxed_path());
+        fs::write(path, status).unwrap();
+        probe(path)()
+    }
+
+    #[test]
+    fn k19_missing_capabilities_are_named_with_their_purpose_and_the_remedy() {
+        assert_eq!(with("Name:\tx\nCapEff:\t000001ffffffffff\n"), Ok(String::new()));
+        let only_net_admin = with("CapEff:\t0000000000001000\n").unwrap_err();
+        assert!(!only_net_admin.contains("CAP_NET_ADMIN"), "{only_net_admin}");
+        for part in
+            ["CAP_SYS_ADMIN (entering the pods' namespaces)", "CAP_DAC_OVERRIDE", "CapabilityBoundingSet"]
+        {
+            assert!(only_net_admin.contains(part), "{only_net_admin}");
+        }
+    }
+
+    #[test]
+    fn k19_capabilities_that_can_not_be_known_are_not_there() {
+        assert!(with("Name:\tx\n").unwrap_err().contains("no line CapEff"));
+        assert!(probe(Path::new("/nowhere/status"))().unwrap_err().starts_with("/nowhere/status: "));
+    }
+
+    #[test]
+    fn k19_this_test_runs_with_all_that_is_needed() {
+        assert_eq!(probe(Path::new(OWN_STATUS))(), Ok(String::new()));
+    }
+}

@@ -1,0 +1,70 @@
+//! What the engine tells of itself when its health is asked for (K19): its kernel, its store, its look-out for dead
+//! namespaces. Looks only; heals nothing.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::{Engine, SWEEP};
+use crate::health::{Health, Readiness};
+
+/// The look-out turns at least once in a sweep, and a sweep that removes much may take its time.
+const LONGEST_TURN: Duration = SWEEP.saturating_mul(4);
+
+/// How it stands with the thread that looks out for dead namespaces.
+#[derive(Debug)]
+pub(super) struct LookOut(Mutex<Result<Instant, String>>);
+
+impl Default for LookOut {
+    fn default() -> LookOut {
+        LookOut(Mutex::new(Ok(Instant::now())))
+    }
+}
+
+impl LookOut {
+    /// It goes round.
+    pub(super) fn turns(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Ok(Instant::now());
+    }
+
+    /// It can't see.
+    pub(super) fn is_blind(&self, why: impl std::fmt::Display) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Err(why.to_string());
+    }
+
+    pub(super) fn seen(&self, now: Instant) -> Result<String, String> {
+        match &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            Err(why) => Err(format!("deaths of namespaces can't be watched: {why}")),
+            Ok(last) if now.saturating_duration_since(*last) > LONGEST_TURN => Err(format!(
+                "the look-out for dead namespaces hangs since {} s; restart fairleadd",
+                now.saturating_duration_since(*last).as_secs()
+            )),
+            Ok(_) => Ok(String::new()),
+        }
+    }
+}
+
+impl Engine {
+    /// Adds what it knows of itself.
+    pub(super) fn tell(engine: &Arc<Engine>, health: &Health, readiness: &Readiness) {
+        let about = |look: fn(&Engine) -> Result<String, String>| {
+            let engine = Arc::clone(engine);
+            Box::new(move || look(&engine))
+        };
+        health.probe("netlink", about(Engine::kernel_answers));
+        health.probe("store", about(Engine::store_takes_records));
+        health.probe("namespaces", about(|engine| engine.look_out.seen(Instant::now())));
+        readiness.probe("store", about(Engine::store_takes_records));
+    }
+
+    fn kernel_answers(&self) -> Result<String, String> {
+        let asked = self.kernel.host().and_then(|mut host| host.link_by_index(1));
+        asked.map(|_| String::new()).map_err(|e| format!("the kernel does not answer: {e}"))
+    }
+
+    fn store_takes_records(&self) -> Result<String, String> {
+        if self.store.writable() {
+            return Ok(String::new());
+        }
+        Err("the run directory's file system is full or gone: make space there; DEL still works".to_owned())
+    }
+}

@@ -1,0 +1,157 @@
+//! The threads that accept connections, and serve the one that comes when nothing else is to be done.
+//!
+//! Each wake-up of another thread costs a call some 20 µs: so the thread that accepted a connection serves it and
+//! carries its call out, if no call is at work. Meanwhile the other acceptor hands everything that comes to the
+//! server's thread, so a call that takes long holds up nobody. There are no more than these two, and never two
+//! calls at once on them.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::Builder;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use fairlead_cni::wire::Request;
+use nix::errno::Errno;
+use nix::sys::socket::{Shutdown, shutdown};
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc::UnboundedSender;
+use tracing::warn;
+
+use super::connection;
+use crate::admission::{Admission, Done, Outcome};
+use crate::call::CallerGone;
+
+/// One that may be at work, and one that goes on accepting.
+const ACCEPTORS: usize = 2;
+
+/// Out of descriptors, mostly: those that wait stay in the backlog meanwhile.
+const AFTER_A_FAILURE: Duration = Duration::from_millis(20);
+
+/// The acceptors' end: they accept what is in the backlog still, and nobody can connect any more.
+#[derive(Debug)]
+pub(super) struct Acceptors(Arc<UnixListener>);
+
+impl Acceptors {
+    /// Begins to accept. What they don't serve themselves is handed to `others`.
+    ///
+    /// # Errors
+    /// When a thread, or the runtime on it, can't be had.
+    pub(super) fn begin(
+        listener: UnixListener,
+        admission: &Admission,
+        router: &Router,
+        others: &UnboundedSender<UnixStream>,
+    ) -> io::Result<Acceptors> {
+        let listener = Arc::new(listener);
+        let busy = Arc::new(AtomicBool::new(false));
+        for n in 0..ACCEPTORS {
+            let acceptor = Acceptor {
+                listener: Arc::clone(&listener),
+                admission: admission.clone(),
+                router: router.clone(),
+                busy: Arc::clone(&busy),
+                others: others.clone(),
+                runtime: super::runtime()?,
+            };
+            Builder::new().name(format!("accept-{n}")).spawn(move || acceptor.run())?;
+        }
+        Ok(Acceptors(listener))
+    }
+
+    /// Lets them end.
+    pub(super) fn close(&self) {
+        if let Err(errno) = shutdown(self.0.as_raw_fd(), Shutdown::Read) {
+            warn!(error = %errno, "the socket can't be shut; who connects now is cut off at the end");
+        }
+    }
+}
+
+struct Acceptor {
+    listener: Arc<UnixListener>,
+    admission: Admission,
+    router: Router,
+    /// One of them serves a connection.
+    busy: Arc<AtomicBool>,
+    others: UnboundedSender<UnixStream>,
+    runtime: Runtime,
+}
+
+impl Acceptor {
+    fn run(&self) {
+        loop {
+            match self.listener.accept() {
+                Ok((stream, _)) => {
+                    if let Err(error) = self.take(stream) {
+                        warn!(%error, "a connection could not be served");
+                    }
+                }
+                // The socket was shut, and its backlog is empty.
+                Err(error) if error.raw_os_error() == Some(Errno::EINVAL as i32) => return,
+                Err(error) => {
+                    warn!(%error, "a connection could not be accepted");
+                    std::thread::sleep(AFTER_A_FAILURE);
+                }
+            }
+        }
+    }
+
+    fn take(&self, stream: UnixStream) -> io::Result<()> {
+        stream.set_nonblocking(true)?;
+        if self.admission.is_quiet() && !self.busy.swap(true, Ordering::AcqRel) {
+            let served = self.serve(stream);
+            self.busy.store(false, Ordering::Release);
+            return served;
+        }
+        // The other end goes when the server ends, and nobody is served then.
+        let _ = self.others.send(stream);
+        Ok(())
+    }
+
+    fn serve(&self, stream: UnixStream) -> io::Result<()> {
+        let inline = Inline::new(stream.try_clone()?.into());
+        self.runtime.block_on(async {
+            let stream = tokio::net::UnixStream::from_std(stream)?;
+            connection(stream, self.router.clone(), Some(inline.clone())).await;
+            io::Result::Ok(())
+        })?;
+        inline.conclude(&self.admission);
+        Ok(())
+    }
+}
+
+/// Goes with a request whose call may be carried out on the thread that serves its connection.
+#[derive(Debug, Clone)]
+pub(super) struct Inline {
+    connection: Arc<OwnedFd>,
+    done: Arc<Mutex<Option<Done>>>,
+}
+
+impl Inline {
+    fn new(connection: OwnedFd) -> Inline {
+        Inline { connection: Arc::new(connection), done: Arc::default() }
+    }
+
+    /// Carries the call out; the request comes back where it has to wait, or would keep this thread for long.
+    pub(super) fn carry_out(
+        &self,
+        admission: &Admission,
+        request: Request,
+        arrived: Instant,
+    ) -> Result<Outcome, Box<Request>> {
+        let gone = CallerGone::Seen(Arc::clone(&self.connection));
+        let (outcome, done) = admission.serve_here(request, arrived, gone)?;
+        *self.done.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
+        Ok(outcome)
+    }
+
+    /// The answer has left.
+    fn conclude(&self, admission: &Admission) {
+        if let Some(done) = self.done.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            admission.conclude(&done);
+        }
+    }
+}

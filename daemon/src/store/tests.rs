@@ -1,0 +1,111 @@
+//! The store on a journal that was damaged, and on what a kill leaves.
+
+use fairlead_host::{Kind, MacvlanMode, NetnsId};
+use proptest::prelude::*;
+
+use super::*;
+
+const BOOT: &str = "6ad4ae67-5d19-4a22-b33d-6d09b3d6a2a0";
+
+fn attachment(id: u64) -> Attachment {
+    let kind = Kind::Macvlan { mode: MacvlanMode::Bridge, bc_queue_len: None };
+    let container = format!("c{id}");
+    Attachment {
+        id,
+        key: Key { container, network: "pods".into(), ifname: "eth0".into(), plugin: "macvlan".into() },
+        phase: Phase::Adding,
+        netns: Namespace {
+            path: format!("/run/netns/{id}"),
+            id: NetnsId { dev: 4, ino: id, cookie: Some(id) },
+            nsid: None,
+        },
+        link: LinkRecord::Made { index: 7, kind, mac: None },
+        ipam: IpamRecord::HostLocal { data_dir: "/var/lib/cni/networks".into() },
+        config: r#"{"cniVersion":"1.1.0","name":"pods","type":"macvlan"}"#.into(),
+        caller: Caller::default(),
+        addresses: Vec::new(),
+        answer: None,
+        answered: false,
+    }
+}
+
+/// A journal of attachments that are committed, and where each one's records begin and end.
+fn filled(dir: &Path, count: u64) -> (PathBuf, Vec<std::ops::Range<usize>>) {
+    let (store, opened) = Store::open(dir, BOOT).unwrap();
+    assert_eq!((opened.damaged, opened.set_aside), (0, None));
+    let length = |store: &Store| usize::try_from(store.lock().journal.length()).unwrap();
+    let ranges = (1..=count).map(|id| {
+        let begin = length(&store);
+        store.begin(attachment(id)).unwrap();
+        let address = format!("10.0.0.{id}/24").parse().unwrap();
+        store.commit(id, vec![address], format!("answer {id}")).unwrap();
+        begin..length(&store)
+    });
+    let ranges = ranges.collect();
+    (dir.join(JOURNAL), ranges)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn x05_of_a_damaged_journal_every_undamaged_attachment_survives_and_the_damage_is_kept_and_told(
+        flips in prop::collection::vec((any::<prop::sample::Index>(), 0u8..8), 1..6),
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, ranges) = filled(dir.path(), 8);
+        // The last one is left whole, as a longer last record looks like a torn one.
+        let end = ranges[6].end;
+        let mut bytes = std::fs::read(&path).unwrap();
+        let whole = bytes.clone();
+        flips.iter().for_each(|(at, bit)| bytes[at.index(end)] ^= 1 << bit);
+        std::fs::write(&path, &bytes).unwrap();
+        let (store, opened) = Store::open(dir.path(), BOOT).unwrap();
+        let intact = |range: &std::ops::Range<usize>| bytes[range.clone()] == whole[range.clone()];
+        for (id, range) in (1..).zip(&ranges) {
+            if intact(range) {
+                let there = store.get(id).unwrap();
+                prop_assert_eq!((there.phase, there.answer.as_deref()), (Phase::Attached, Some(&*format!("answer {id}"))));
+            }
+        }
+        // No attachment is undone: of one whose commit is damaged it is assumed.
+        prop_assert!(store.all().iter().all(|a| a.phase == Phase::Attached));
+        prop_assert_eq!(opened.damaged > 0, bytes != whole);
+        if bytes != whole {
+            prop_assert_eq!(damaged(dir.path()), vec![opened.set_aside.clone().unwrap()]);
+            prop_assert_eq!(std::fs::read(opened.set_aside.unwrap()).unwrap(), bytes);
+        }
+        // Those whose intent alone is damaged are told by their commit.
+        prop_assert!(opened.lost.len() + store.all().len() <= 8);
+        let kept = store.all();
+        drop(store);
+        let (store, opened) = Store::open(dir.path(), BOOT).unwrap();
+        prop_assert_eq!((opened.damaged, store.all()), (0, kept));
+    }
+}
+
+#[test]
+fn x05_an_attachment_whose_intent_is_damaged_is_told_by_its_commit_until_it_is_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, ranges) = filled(dir.path(), 2);
+    let (store, _) = Store::open(dir.path(), BOOT).unwrap();
+    store.removed(1).unwrap();
+    drop(store);
+    let mut bytes = std::fs::read(&path).unwrap();
+    ranges.iter().for_each(|range| bytes[range.start + 20] ^= 1);
+    std::fs::write(&path, &bytes).unwrap();
+    let (store, opened) = Store::open(dir.path(), BOOT).unwrap();
+    assert!(store.all().is_empty());
+    let lost = Lost { addresses: vec!["10.0.0.2/24".parse().unwrap()], answer: "answer 2".into() };
+    assert_eq!(opened.lost, [lost]);
+}
+
+#[test]
+fn x05_a_whole_record_that_is_no_entry_of_ours_is_damage_too() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(filled(dir.path(), 1));
+    let (mut journal, _) = Journal::open(&dir.path().join(JOURNAL)).unwrap();
+    journal.append(br#"{"e":"of another release"}"#, Purpose::Finish).unwrap();
+    let (store, opened) = Store::open(dir.path(), BOOT).unwrap();
+    assert!(opened.damaged > 0 && opened.set_aside.is_some());
+    assert_eq!(store.all().len(), 1);
+}

@@ -1,0 +1,107 @@
+//! STATUS by the executable, of a daemon and of plugins that hang: it is answered all the same, and in time.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+
+use fairlead_cni::wire::Command;
+use fairlead_cni::{CniError, Code};
+use fairlead_host::Kernel;
+use fairlead_host::real::RealKernel;
+use serde_json::{Value, json};
+
+use super::rig::{Reply, Rig};
+
+/// Twice what is promised: the machine may be busy with other tests.
+const AT_ONCE: Duration = Duration::from_millis(200);
+
+impl Rig {
+    fn status(&self, config: &Value) -> (Reply, Duration) {
+        let pod = self.pod("unused");
+        let call = self.call("unused", &pod, config);
+        let begun = Instant::now();
+        let reply = call.execute(Command::Status).end();
+        (reply, begun.elapsed())
+    }
+
+    /// The error of a STATUS; of three, because what else the machine does may slow one of them.
+    fn is_refused_at_once(&self, config: &Value) -> CniError {
+        let answers = [(); 3].map(|()| self.status(config));
+        assert!(answers.iter().any(|(_, took)| *took < AT_ONCE), "{answers:?}");
+        let [(reply, _), ..] = answers;
+        let Reply::Refused(error) = reply else { panic!("no error: {reply:?}") };
+        assert_eq!(error.code, Code::NotAvailable, "{error}");
+        error
+    }
+
+    fn sleeper(&self) {
+        let (path, beside) = (self.path("bin/sleeper"), self.path("sleeper.new"));
+        fs::write(&beside, "#!/bin/sh\nexec sleep 5\n").unwrap();
+        fs::set_permissions(&beside, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::rename(beside, path).unwrap();
+    }
+}
+
+fn newest(mut config: Value) -> Value {
+    config["cniVersion"] = json!("1.1.0");
+    config
+}
+
+fn signal(name: &str, pid: u32) {
+    let sent = std::process::Command::new("kill").args(["-s", name, &pid.to_string()]).status().unwrap();
+    assert!(sent.success());
+}
+
+#[test]
+fn x04_status_of_a_stopped_daemon_is_50_at_once_and_success_when_it_goes_on() {
+    let rig = Rig::new();
+    let daemon = rig.start();
+    let config = newest(rig.macvlan("net"));
+    rig.status(&config).0.succeeds();
+    signal("STOP", daemon.pid());
+    let error = rig.is_refused_at_once(&config);
+    assert!(error.msg.contains(&format!("fairleadd (pid {}) is stopped", daemon.pid())), "{error}");
+    assert!(error.details.contains("kill -CONT"), "{error}");
+    fs::write(rig.path("run/stopping"), "").unwrap();
+    rig.status(&config).0.succeeds();
+    fs::remove_file(rig.path("run/stopping")).unwrap();
+    signal("CONT", daemon.pid());
+    rig.status(&config).0.succeeds();
+}
+
+#[test]
+fn x04_status_of_a_plugin_that_sleeps_is_50_at_once_with_its_name() {
+    let rig = Rig::new();
+    rig.sleeper();
+    let _daemon = rig.start();
+    let mut config = newest(rig.macvlan("net"));
+    config["ipam"] = json!({ "type": "sleeper" });
+    let list = json!({ "cniVersion": "1.1.0", "name": "cluster", "plugins": [newest(rig.macvlan("cluster")), { "type": "sleeper" }] });
+    fs::write(rig.path("net.d/10-cluster.conflist"), list.to_string()).unwrap();
+    let all =
+        json!({ "cniVersion": "1.1.0", "name": "all", "type": "fairlead", "clusterNetwork": "cluster" });
+    for (config, networks) in [(config, r#"network "net""#), (all, r#"network "all": network "cluster""#)] {
+        let error = rig.is_refused_at_once(&config);
+        let words = format!("{networks}: plugin \"sleeper\", STATUS: killed after its time limit");
+        assert!(error.msg.starts_with(&words), "{error}");
+    }
+}
+
+#[test]
+fn x04_status_says_of_each_type_whether_this_kernel_has_it() {
+    let rig = Rig::new();
+    let _daemon = rig.start();
+    for kind in ["macvlan", "ipvlan", "vlan"] {
+        let mut config = newest(rig.macvlan("net"));
+        config["type"] = json!(kind);
+        config["mode"] = Value::Null;
+        config["vlanId"] = json!(7);
+        if RealKernel::new().unwrap().knows(kind).unwrap() {
+            rig.status(&config).0.succeeds();
+        } else {
+            let error = rig.is_refused_at_once(&config);
+            assert_eq!(error.msg, format!("network \"net\": the kernel has no {kind}"));
+            assert!(error.details.starts_with("modprobe "), "{error}");
+        }
+    }
+}
