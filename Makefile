@@ -39,12 +39,19 @@ dist-programs:
 	@[ "$$(stat -c %s dist/fairlead)" -le 524288 ] || echo "build: NOTICE: fairlead is larger than its target of 512 KiB"
 	@[ -n "$(HAVE_MUSL)" ] || echo "build: NOTICE: no musl target: fairlead is a static gnu executable, its targets for size and start time are missed"
 
-test-programs: ## what only tests need: dist/fairlead-contest, and the daemon that can be killed at a named step
-	@echo "build: fairlead-contest, fairleadd with failpoints"
+test-programs: ## what only tests need: dist/fairlead-contest, the daemon that can be killed at a named step, its suite
+	@echo "build: fairlead-contest, fairleadd with failpoints, the suite that kills it"
 	@cargo build -q -p fairlead-contest --bin fairlead-contest
 	@cargo build -q -p fairlead-daemon --features failpoints --bin fairleadd
 	@install -C -D -m 755 $(TARGET_DIR)/debug/fairlead-contest dist/fairlead-contest
-	@install -C -D -m 755 $(TARGET_DIR)/debug/fairleadd dist/failpoints/fairleadd
+	@mkdir -p dist/failpoints
+	@suite=$$(cargo test -q -p fairlead-daemon --features failpoints --test crash --no-run --message-format=json | \
+		sed -n 's|.*"executable":"\([^"]*/crash-[^"]*\)".*|\1|p'); \
+	for program in $(TARGET_DIR)/debug/fairleadd "$$suite"; do \
+		name=dist/failpoints/$$(basename "$${program%-????????????????}"); \
+		strip -g -o "$$name.new" "$$program"; \
+		mv "$$name.new" "$$name"; \
+	done
 
 fmt: ## format the Rust code
 	@cargo fmt --all
@@ -66,7 +73,7 @@ demo: build ## the main job on a real containerd, in a minute
 lab: ## a shell in the virtual two-socket machine; LAB='command' runs that instead
 	@lab/up.sh $(if $(LAB),'$(LAB)',--shell)
 
-lab-test: build test-programs ## the tests that need the virtual machine's kernel: ipvlan, vlan, passthru, real NICs
+lab-test: build test-programs ## the tests that need the virtual machine: ipvlan, vlan, passthru, real NICs, systemd
 	@tests/setup.sh runtimes reference
 	@lab/test.sh
 

@@ -5,7 +5,14 @@
 
 # By PCI address, never by name: node 0, node 1, and the one without a node. All on one wire.
 PF0=0000:21:00.0 PF1=0000:41:00.0 PF2=0000:01:00.0
+VF0=0000:21:10.0 VF1=0000:21:10.2 # of PF0
 nic() { basename "$(echo /sys/bus/pci/devices/"$1"/net/*)"; }
+
+# Makes them, for all scripts of one boot: their number can't be raised later, and PF0 must be up before.
+vfs_up() {
+    ip link set "$(nic $PF0)" up
+    [ -e /sys/bus/pci/devices/$VF1 ] || echo 2 >/sys/bus/pci/devices/$PF0/sriov_numvfs
+}
 
 guest_up() {
     node_places "$(mktemp -d)"
@@ -14,36 +21,48 @@ guest_up() {
     mkdir -p /run/netns /var/lib/cni
     ip link set lo up
     MASTER=$(nic $PF0)
+    ip link set "$MASTER" up
+    [ -e /run/netns/wire ] || peer_up # an earlier script of this boot did it
+    eventually 10 linked wire "wire" && eventually 10 linked "" "$MASTER"
+}
+
+# 10.8.0.1, out on the wire
+peer_up() {
     ip netns add wire
     ip link set "$(nic $PF1)" netns wire name wire
     ip -n wire link set lo up
     ip -n wire link set wire up
     ip -n wire address add 10.8.0.1/24 dev wire
-    ip link set "$MASTER" up
-    eventually 10 linked wire "wire" && eventually 10 linked "" "$MASTER"
 }
 
 linked() { # NETNS LINK
     ip ${1:+-n "$1"} -br link show dev "$2" | grep -q LOWER_UP
 }
 
+static() { printf '"ipam":{"type":"static","addresses":[{"address":"%s"}]}' "$1"; } # ADDRESS
+config() { printf '{"cniVersion":"1.1.0","name":"lab","type":"%s",%s}' "$1" "$2"; } # TYPE FIELDS
+
+# A jq takes a quarter of a second in here: what is done for every call is done without.
+with_result() { printf '%s,"prevResult":%s}' "${1%\}}" "$2"; } # CONFIG RESULT
+type_of() { [[ $1 =~ \"type\":\"([a-z-]+)\" ]] && echo "${BASH_REMATCH[1]}"; } # CONFIG
+
 # plugin DIRECTORY COMMAND NETNS CONFIG: one call of the plugin that the config names
 plugin() {
     CNI_COMMAND=$2 CNI_CONTAINERID="$3" CNI_NETNS=/run/netns/$3 CNI_IFNAME=net1 CNI_PATH=$1 CNI_ARGS='' \
-        "$1/$(jq -r .type <<<"$4")" <<<"$4"
+        "$1/$(type_of "$4")" <<<"$4"
 }
 
-# What a pod sees of its interface, without what differs from one link to the next.
-seen() { # NETNS
-    ip -n "$1" -j -d address show dev net1 | jq -S 'map(
-        del(.ifindex, .link_index, .link_netnsid, .address, .operstate) # the wire takes a second to come up
-        | .flags |= (. - ["NO-CARRIER", "LOWER_UP"] | sort)
-        | .addr_info |= map(select(.scope != "link") | del(.stable_privacy)))'
-    ip -n "$1" -j route show table all | jq -S 'map(select(.dev == "net1" and .protocol != "kernel"))'
+# What the runtime is told and what the pod sees of its interface, if it has one, without what differs from one link to
+# the next.
+told_and_seen() { # RESULT NETNS
+    { echo "$1"; ip -n "$2" -j -d address show; ip -n "$2" -j route show table all; } | jq -S -s '
+        (.[0] | del(.interfaces[]?.mac)),
+        (.[1] | map(select(.ifname == "net1")
+            | del(.ifindex, .link_index, .link_netnsid, .address, .operstate) # the wire takes a second to come up
+            | .flags |= (. - ["NO-CARRIER", "LOWER_UP"] | sort)
+            | .addr_info |= map(select(.scope != "link") | del(.stable_privacy)))),
+        (.[2] // [] | map(select(.dev == "net1" and .protocol != "kernel")))'
 }
-
-# The result without what differs: MAC addresses.
-told() { jq -S 'del(.interfaces[]?.mac)'; }
 
 # life DIRECTORY CONFIG [PROOF…]: ADD, CHECK, the proof (a command that gets the namespace's name), DEL; what is seen
 # and told goes to standard output
@@ -53,11 +72,10 @@ life() {
     ip netns del pod 2>/dev/null || true
     ip netns add pod
     result=$(plugin "$directory" ADD pod "$config") || { echo "$result"; return 1; }
-    told <<<"$result"
-    seen pod
-    plugin "$directory" CHECK pod "$(jq --argjson r "$result" '.prevResult = $r' <<<"$config")"
+    told_and_seen "$result" pod
+    plugin "$directory" CHECK pod "$(with_result "$config" "$result")"
     [ $# = 0 ] || "$@" pod >&2
-    plugin "$directory" DEL pod "$(jq --argjson r "$result" '.prevResult = $r' <<<"$config")"
+    plugin "$directory" DEL pod "$(with_result "$config" "$result")"
     equal "links of the pod after DEL" "$(ip -n pod -br link | grep -c net1 || true)" 0
     ip netns del pod
 }

@@ -27,6 +27,7 @@ install_tools() {
     if ! [ -x /bin/busybox ] || ldd /bin/busybox >/dev/null 2>&1; then want+=(busybox-static); fi
     # virtme-ng's init calls udevd by its path; up.sh puts a stand-in over it
     [ -e /lib/systemd/systemd-udevd ] || want+=(udev)
+    [ -x /lib/systemd/systemd ] || want+=(systemd) # the first process of a node in tests/systemd.sh
     /usr/bin/python3 -c 'import venv, ensurepip' 2>/dev/null || want+=(python3-venv)
     [ ${#want[@]} = 0 ] || { say "installing ${want[*]}"; apt "${want[@]}"; }
     [ -x "$LAB_CACHE/venv/bin/vng" ] && return 0

@@ -87,12 +87,12 @@ for version in 0.3.1 0.4.0 1.0.0 1.1.0; do
     it "libcni adds, checks and deletes with version $version" a_call_of_each_kind $version
 done
 it "CHECK fails when the address is gone" check_really_looks
-it "r3 DEL succeeds when the namespace is gone" del_without_namespace
+it "r03 DEL succeeds when the namespace is gone" del_without_namespace
 it "GC collects what no longer counts" gc_collects
 it "STATUS is success" call status net-1.1.0
 it "an ADD on a name that is taken fails and holds no address" an_error_is_an_error_object
 if ours; then
-    it "k3 STATUS is refused while the daemon is down" status_with_the_daemon_down
+    it "k03 STATUS is refused while the daemon is down" status_with_the_daemon_down
     it "k18 the daemon stops when it is told to" daemon_stop
 fi
 finish

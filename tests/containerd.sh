@@ -112,9 +112,9 @@ it "nothing is left when they are gone" all_of_it_goes
 it "twenty pods at once get twenty addresses" twenty_at_once
 it "the runtime's status polls are answered" status_is_polled
 if ours; then
-    it "k14 x5 killed in a burst, the daemon leaves nothing behind" kill_in_a_burst
-    it "x2 a DEL made while the daemon is down is carried out at its restart" del_while_the_daemon_is_down
-    it "x1 an ADD waits for a daemon that restarts" add_waits_for_the_daemon
+    it "k14 x05 killed in a burst, the daemon leaves nothing behind" kill_in_a_burst
+    it "x02 a DEL made while the daemon is down is carried out at its restart" del_while_the_daemon_is_down
+    it "x01 an ADD waits for a daemon that restarts" add_waits_for_the_daemon
 fi
 it "containerd ends" containerd_down
 finish

@@ -43,7 +43,7 @@ title() {
     runtimes) echo "real callers: cnitool, containerd, podman" ;;
     equality) echo "side by side with the reference plugins" ;;
     bench) echo "the latency suite runs and verifies (small numbers, no timing is judged)" ;;
-    lab) echo "the virtual machine: ipvlan, vlan, passthru, NICs" ;;
+    lab) echo "the virtual machine: ipvlan, vlan, passthru, NICs, systemd" ;;
     *) echo "tests/run.sh: there is no stage '$1'; there are: $ALL" >&2; exit 2 ;;
     esac
 }

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# The daemon killed at every step of ADD and DEL of what needs this kernel or these NICs: the ignored tests of
+# daemon/tests/crash, one after the other.
+set -euo pipefail
+. "$(dirname "$(readlink -f "$0")")/../guest.sh"
+if ! ours; then
+    echo "crash.sh: 0 passed, 0 failed (it is about the daemon)"
+    exit
+fi
+modprobe -a ipvlan 8021q veth macvlan
+vfs_up
+programs=$(mktemp -d)
+for program in fairleadd crash; do cp "$DIST/failpoints/$program" "$programs"; done # off the 9p file system
+LAB_NIC=$(nic $VF0) FAIRLEAD_DAEMON=$programs/fairleadd FAIRLEAD_SHIM=$DIST/fairlead \
+    "$programs/crash" --ignored --test-threads 1
