@@ -9,6 +9,7 @@ mod acceptor;
 mod answer;
 mod calls;
 mod operator;
+mod refusal;
 #[cfg(test)]
 mod tests;
 
@@ -16,6 +17,7 @@ use std::convert::Infallible;
 use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -25,7 +27,7 @@ use axum::extract::Request;
 use axum::response::Response;
 use futures_util::FutureExt;
 use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioTimer;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::{Notify, Semaphore};
@@ -34,6 +36,7 @@ use tracing::{debug, warn};
 
 use self::acceptor::{Acceptors, Inline};
 use self::answer::Slip;
+use self::refusal::Outgoing;
 use crate::admission::{Admission, Receipt};
 use crate::call::Service;
 use crate::health::{Health, Readiness};
@@ -157,7 +160,10 @@ async fn serve_others(others: &mut UnboundedReceiver<UnixStream>, router: &Route
 async fn connection(stream: tokio::net::UnixStream, router: Router, inline: Option<Inline>) {
     let root = stream.peer_cred().is_ok_and(|peer| peer.uid() == 0);
     let slip: Slip = Slip::default();
+    let asked: Arc<AtomicBool> = Arc::default();
+    let outgoing = Outgoing::new(stream, Arc::clone(&asked));
     let service = hyper::service::service_fn(|request: hyper::Request<hyper::body::Incoming>| {
+        asked.store(true, Ordering::Release);
         let (router, slip, inline) = (router.clone(), Arc::clone(&slip), inline.clone());
         async move {
             if !root {
@@ -179,7 +185,7 @@ async fn connection(stream: tokio::net::UnixStream, router: Router, inline: Opti
         .auto_date_header(false)
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_LIMIT)
-        .serve_connection(TokioIo::new(stream), service)
+        .serve_connection(outgoing, service)
         .await;
     if let Some(receipt) = take(&slip) {
         receipt.give_back(served.is_ok());

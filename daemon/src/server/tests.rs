@@ -173,9 +173,13 @@ fn every_rejection_of_the_servers_own_is_a_cni_error_object() {
     let large = format!("POST /addNetwork HTTP/1.1\r\nHost: f\r\nContent-Length: {}\r\n\r\n", MAX_BODY + 1);
     let chunked = "POST /addNetwork HTTP/1.1\r\nHost: f\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n";
     let post = |path: &str, body: &str| http(&house.socket, "POST", path, body);
+    let endless = format!("GET / HTTP/1.1\r\n{}", "X: y\r\n".repeat(200_000));
     let later = r#"{"wire":2,"shape":"another"}"#;
     let table = [
         ("too large", raw(&house.socket, large.as_bytes()), 413, 7),
+        ("no HTTP", raw(&house.socket, b"hello\r\n\r\n"), 400, 6),
+        ("HTTP of another version", raw(&house.socket, b"GET / HTTP/9.9\r\n\r\n"), 400, 6),
+        ("a head without an end", raw(&house.socket, endless.as_bytes()), 431, 6),
         ("broken chunks", raw(&house.socket, chunked.as_bytes()), 400, 6),
         ("wrong method", http(&house.socket, "GET", "/addNetwork", ""), 405, 4),
         ("wrong method for a table", post("/v1/attachments", ""), 405, 4),
