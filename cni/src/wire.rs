@@ -22,6 +22,10 @@ pub const OUTCOME_HEADER: &str = "fairlead-outcome";
 /// Value of [`OUTCOME_HEADER`]: the daemon is stopping and did not begin this request.
 pub const NOT_BEGUN: &str = "not-begun";
 
+/// Sent by the executable on the same connection when the runtime has an ADD's answer. Without it, a closed connection means
+/// that the answer may not have arrived, and the identical ADD is answered again.
+pub const RECEIVED: &[u8] = b"\x06";
+
 /// The commands that reach the daemon; VERSION is answered by the executable itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]

@@ -11,11 +11,6 @@ use nix::unistd::write;
 
 use crate::deadline::Deadline;
 
-/// Prints the result of a call that succeeded; an empty one prints nothing.
-pub(crate) fn success(body: &[u8], deadline: Deadline) -> ExitCode {
-    if print(body, deadline) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
 /// Prints an error object that is ready.
 pub(crate) fn failure(body: &[u8], deadline: Deadline) -> ExitCode {
     // Nobody is left to tell when this fails, and the exit status says the same.
@@ -43,7 +38,8 @@ pub(crate) fn about() {
     );
 }
 
-fn print(mut bytes: &[u8], deadline: Deadline) -> bool {
+/// Prints the result of a call that succeeded; an empty one prints nothing. True when all of it was taken.
+pub(crate) fn print(mut bytes: &[u8], deadline: Deadline) -> bool {
     let stdout = io::stdout();
     while !bytes.is_empty() {
         match write(stdout.as_fd(), bytes) {

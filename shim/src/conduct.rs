@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fairlead_cni::CniError;
-use fairlead_cni::wire::{Command, Request, Spooled};
+use fairlead_cni::wire::{Command, RECEIVED, Request, Spooled};
 
 use crate::config::{self, BadConfig};
 use crate::connection::{Connection, Unreached};
@@ -94,6 +94,8 @@ pub(crate) struct Call {
     pub(crate) namespace: Option<Namespace>,
     /// When the caller stops waiting.
     pub(crate) deadline: Deadline,
+    /// The connection on which the answer came, of a daemon that waits to hear whether it arrived.
+    pub(crate) answered_on: Option<Connection>,
 }
 
 impl Call {
@@ -113,11 +115,23 @@ impl Call {
             let unserved = match self.exchange(&connection) {
                 Exchange::Stopping => Unserved::Stopping,
                 Exchange::Unread => Unserved::Unread,
-                other => return self.conclude(other),
+                other => {
+                    self.answered_on = Some(connection);
+                    return self.conclude(other);
+                }
             };
             if !pause.sleep(self.deadline) {
                 return Err(unserved);
             }
+        }
+    }
+
+    /// The runtime has the result.
+    pub(crate) fn was_delivered(&self) {
+        if let Some(connection) = self.answered_on.as_ref().filter(|_| self.request().command == Command::Add)
+        {
+            // A daemon that is gone meanwhile answers the same ADD once more, which does no harm.
+            let _ = connection.send(RECEIVED, self.deadline);
         }
     }
 

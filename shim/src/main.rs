@@ -58,7 +58,8 @@ fn main() -> ExitCode {
 fn version(deadline: Deadline) -> ExitCode {
     let typed = std::io::stdin().is_terminal();
     let config = if typed { String::new() } else { config::read_all(deadline).unwrap_or_default() };
-    answer::success(answer::versions(config::version_of(&config)).as_bytes(), deadline)
+    let printed = answer::print(answer::versions(config::version_of(&config)).as_bytes(), deadline);
+    if printed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn serve(command: Command, deadline: Deadline) -> ExitCode {
@@ -76,9 +77,13 @@ fn serve(command: Command, deadline: Deadline) -> ExitCode {
         Ok(config) => invocation.request.config = config,
         Err(bad) => return answer::error(&bad.into(), CniVersion::LATEST, deadline),
     }
-    let mut call = Call { invocation, namespace, deadline };
+    let mut call = Call { invocation, namespace, deadline, answered_on: None };
     match call.carry_out(early) {
-        Ok(result) => answer::success(&result, deadline),
+        Ok(result) if answer::print(&result, deadline) => {
+            call.was_delivered();
+            ExitCode::SUCCESS
+        }
+        Ok(_) => ExitCode::FAILURE,
         Err(Unserved::Told(error)) => answer::failure(&error, deadline),
         Err(unserved) => {
             let version = config::version_of(&call.invocation.request.config);

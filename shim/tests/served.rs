@@ -10,7 +10,7 @@ use std::os::unix::net::UnixListener;
 use std::thread;
 use std::time::Duration;
 
-use fairlead_cni::wire::{Inode, WIRE};
+use fairlead_cni::wire::{Inode, RECEIVED, WIRE};
 use stage::{Daemon, RESULT, Stage, answer, not_begun, ok};
 
 #[test]
@@ -34,6 +34,29 @@ fn k01_a_call_becomes_one_request_and_its_answer_is_printed() {
     assert!(request.env.contains(&("TRACEPARENT".into(), "00-1-2-01".into())));
     assert!((1000..=2000).contains(&request.deadline_ms), "{}", request.deadline_ms);
     assert!(request.spooled.is_none() && daemon.arrived.try_recv().is_err());
+}
+
+#[test]
+fn the_daemon_hears_that_an_adds_result_reached_the_runtime_and_nothing_where_it_did_not() {
+    let stage = Stage::new();
+    let (told, heard) = std::sync::mpsc::channel();
+    let (answer_now, go_on) = std::sync::mpsc::channel::<()>();
+    let _daemon = Daemon::listen(&stage.socket(), move |_, _, mut connection| {
+        go_on.recv().unwrap();
+        connection.write_all(ok(RESULT).as_bytes()).unwrap();
+        let mut after = Vec::new();
+        connection.read_to_end(&mut after).unwrap();
+        told.send(after).unwrap();
+    });
+    answer_now.send(()).unwrap();
+    assert!(stage.call("ADD").run().ok);
+    assert_eq!(heard.recv().unwrap(), RECEIVED);
+
+    let mut call = stage.call("ADD").start();
+    drop(call.child.stdout.take());
+    answer_now.send(()).unwrap();
+    assert!(!call.child.wait().unwrap().success());
+    assert!(heard.recv().unwrap().is_empty());
 }
 
 #[test]

@@ -137,6 +137,9 @@ impl Admission {
             self.spawn(format!("call-{n}"), Line::Fast)?;
         }
         self.spawn("status".into(), Line::Status)?;
+        // One slow thread is always there: when no further one can be made, what is in line is begun all the same.
+        self.0.lock().slow_threads = 1;
+        self.spawn("slow-0".into(), Line::Slow)?;
         let (receipts, given_back) = channel();
         let gate = self.clone();
         std::thread::Builder::new().name("answered".into()).spawn(move || gate.confirm(&given_back))?;
@@ -411,12 +414,13 @@ impl Admission {
             }
             let condvar = &self.0.work[line as usize];
             if line == Line::Slow {
+                let limit = if state.slow_threads > 1 { SLOW_IDLE } else { Duration::MAX };
                 state.slow_idle += 1;
                 let (again, timeout) =
-                    condvar.wait_timeout(state, SLOW_IDLE).unwrap_or_else(PoisonError::into_inner);
+                    condvar.wait_timeout(state, limit).unwrap_or_else(PoisonError::into_inner);
                 state = again;
                 state.slow_idle -= 1;
-                if timeout.timed_out() && !state.queue.has(line) {
+                if timeout.timed_out() && state.slow_threads > 1 && !state.queue.has(line) {
                     state.slow_threads -= 1;
                     return None;
                 }

@@ -112,14 +112,12 @@ impl Acceptor {
     }
 
     fn serve(&self, stream: UnixStream) -> io::Result<()> {
-        let inline = Inline::new(stream.try_clone()?.into());
+        let inline = Inline::new(stream.try_clone()?.into(), self.admission.clone());
         self.runtime.block_on(async {
             let stream = tokio::net::UnixStream::from_std(stream)?;
-            connection(stream, self.router.clone(), Some(inline.clone())).await;
-            io::Result::Ok(())
-        })?;
-        inline.conclude(&self.admission);
-        Ok(())
+            connection(stream, self.router.clone(), Some(inline)).await;
+            Ok(())
+        })
     }
 }
 
@@ -127,31 +125,27 @@ impl Acceptor {
 #[derive(Debug, Clone)]
 pub(super) struct Inline {
     connection: Arc<OwnedFd>,
+    admission: Admission,
     done: Arc<Mutex<Option<Done>>>,
 }
 
 impl Inline {
-    fn new(connection: OwnedFd) -> Inline {
-        Inline { connection: Arc::new(connection), done: Arc::default() }
+    fn new(connection: OwnedFd, admission: Admission) -> Inline {
+        Inline { connection: Arc::new(connection), admission, done: Arc::default() }
     }
 
     /// Carries the call out; the request comes back where it has to wait, or would keep this thread for long.
-    pub(super) fn carry_out(
-        &self,
-        admission: &Admission,
-        request: Request,
-        arrived: Instant,
-    ) -> Result<Outcome, Box<Request>> {
+    pub(super) fn carry_out(&self, request: Request, arrived: Instant) -> Result<Outcome, Box<Request>> {
         let gone = CallerGone::Seen(Arc::clone(&self.connection));
-        let (outcome, done) = admission.serve_here(request, arrived, gone)?;
+        let (outcome, done) = self.admission.serve_here(request, arrived, gone)?;
         *self.done.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
         Ok(outcome)
     }
 
     /// The answer has left.
-    fn conclude(&self, admission: &Admission) {
+    pub(super) fn conclude(&self) {
         if let Some(done) = self.done.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            admission.conclude(&done);
+            self.admission.conclude(&done);
         }
     }
 }

@@ -3,6 +3,7 @@
 //! The body decides, not the status: a CNI error object is one whatever its status says.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Uri, header};
@@ -128,6 +129,20 @@ pub(super) fn too_large() -> Response {
 /// The body broke off, or is no request.
 pub(super) fn unreadable(why: impl std::fmt::Display) -> Response {
     let error = CniError::new(Code::Decode, "the request could not be decoded").with(why.to_string());
+    rejected(StatusCode::BAD_REQUEST, &error)
+}
+
+/// 408
+pub(super) fn body_too_slow(limit: Duration) -> Response {
+    let error = CniError::new(Code::Io, format!("the request's body did not come within {limit:?}"))
+        .with("is the executable stopped, or something else connected to the socket?");
+    rejected(StatusCode::REQUEST_TIMEOUT, &error)
+}
+
+/// A path or a query that is none.
+pub(super) fn malformed(why: impl std::fmt::Display) -> Response {
+    let error = CniError::new(Code::BadEnvironment, format!("the request's address can't be read: {why}"))
+        .with("`fairleadd --help` lists what can be asked");
     rejected(StatusCode::BAD_REQUEST, &error)
 }
 

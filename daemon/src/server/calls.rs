@@ -1,21 +1,25 @@
 //! The five calls of the runtime.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, header};
+use axum::http::header;
 use axum::response::Response;
 use axum::routing::{MethodRouter, post};
 use fairlead_cni::wire::{self, Command, MAX_BODY, WIRE};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::BodyExt;
 use serde::Deserialize;
+use tokio::sync::SemaphorePermit;
 
 use super::acceptor::Inline;
 use super::{BODIES_KIB, Door, answer};
 use crate::admission::Outcome;
 use crate::glance;
+
+/// A body must have come by then.
+const BODY_LIMIT: Duration = Duration::from_secs(5);
 
 pub(super) fn routes() -> Router<Door> {
     [Command::Add, Command::Del, Command::Check, Command::Gc, Command::Status]
@@ -33,10 +37,14 @@ fn route(command: Command) -> MethodRouter<Door> {
 async fn call(door: &Door, command: Command, request: Request) -> Result<Response, Box<Response>> {
     let (mut head, body) = request.into_parts();
     let inline = head.extensions.remove::<Inline>();
-    let room = room_for(&head.headers).ok_or_else(|| Box::new(answer::too_large()))?;
-    // Held until the answer: what waits in the queue counts.
-    let _room = door.bodies.acquire_many(room).await;
-    let body = collect(body).await?;
+    let told = head.headers.get(header::CONTENT_LENGTH);
+    let told = told.and_then(|v| v.to_str().ok()).and_then(|v| v.parse::<usize>().ok());
+    if told.is_some_and(|bytes| bytes > MAX_BODY) {
+        return Err(Box::new(answer::too_large()));
+    }
+    let collected = tokio::time::timeout(BODY_LIMIT, collect(door, body)).await;
+    // The room is held until the answer: what waits in the queue counts.
+    let (body, _room) = collected.map_err(|_| Box::new(answer::body_too_slow(BODY_LIMIT)))??;
     let arrived = Instant::now();
     let request = decode(&body)?;
     drop(body);
@@ -73,7 +81,7 @@ async fn carried_out(
 /// Carries a call out on this thread if that may be, else where its turn has come.
 async fn outcome(door: &Door, request: wire::Request, arrived: Instant, inline: Option<Inline>) -> Outcome {
     let request = match inline {
-        Some(inline) => match inline.carry_out(&door.admission, request, arrived) {
+        Some(inline) => match inline.carry_out(request, arrived) {
             Ok(outcome) => return outcome,
             Err(request) => *request,
         },
@@ -82,22 +90,29 @@ async fn outcome(door: &Door, request: wire::Request, arrived: Instant, inline: 
     door.admission.submit(request, arrived).outcome().await
 }
 
-/// KiB that a body will need; `None`: more than is taken.
-fn room_for(headers: &HeaderMap) -> Option<u32> {
-    let told = headers.get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()).and_then(|v| v.parse().ok());
-    let bytes: usize = told.unwrap_or(MAX_BODY);
-    if bytes > MAX_BODY {
-        return None;
+/// Reads a body, with room in memory for as much of it as has come: one that never ends takes no more than that.
+async fn collect(
+    door: &Door,
+    mut body: Body,
+) -> Result<(Vec<u8>, Option<SemaphorePermit<'_>>), Box<Response>> {
+    let mut bytes = Vec::new();
+    let mut room: Option<SemaphorePermit<'_>> = None;
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| Box::new(answer::unreadable(error)))?;
+        let Ok(data) = frame.into_data() else { continue };
+        if bytes.len() + data.len() > MAX_BODY {
+            return Err(Box::new(answer::too_large()));
+        }
+        let needed = (bytes.len() + data.len()) / 1024 + 1;
+        let more = needed.saturating_sub(room.as_ref().map_or(0, SemaphorePermit::num_permits));
+        let more = door.bodies.acquire_many(u32::try_from(more).unwrap_or(BODIES_KIB)).await.ok();
+        match (&mut room, more) {
+            (Some(room), Some(more)) => room.merge(more),
+            (room, more) => *room = room.take().or(more),
+        }
+        bytes.extend_from_slice(&data);
     }
-    u32::try_from(bytes / 1024 + 1).ok().map(|kib| kib.min(BODIES_KIB))
-}
-
-async fn collect(body: Body) -> Result<Bytes, Box<Response>> {
-    match Limited::new(body, MAX_BODY).collect().await {
-        Ok(whole) => Ok(whole.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(Box::new(answer::too_large())),
-        Err(error) => Err(Box::new(answer::unreadable(error))),
-    }
+    Ok((bytes, room))
 }
 
 /// All that is read of a request whose version is not ours.

@@ -25,9 +25,11 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;
+use fairlead_cni::wire::RECEIVED;
 use futures_util::FutureExt;
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioTimer;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::{Notify, Semaphore};
@@ -44,7 +46,7 @@ use crate::metrics::Exposition;
 
 /// A caller that connects must have sent its request's head by then.
 const HEAD_LIMIT: Duration = Duration::from_secs(10);
-/// At the end: the last answers have so long to leave.
+/// The last answers have so long to leave at the end, and any answer has so long to arrive.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 /// Bodies held at once, in KiB: what waits in the queue can't eat the node's memory (row X12).
 const BODIES_KIB: u32 = 32 << 10;
@@ -186,13 +188,29 @@ async fn connection(stream: tokio::net::UnixStream, router: Router, inline: Opti
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_LIMIT)
         .serve_connection(outgoing, service)
+        .without_shutdown()
         .await;
-    if let Some(receipt) = take(&slip) {
-        receipt.give_back(served.is_ok());
+    if let Some(inline) = &inline {
+        inline.conclude();
     }
-    if let Err(error) = served {
-        debug!(%error, "a connection ended early");
+    match (served, take(&slip)) {
+        (Ok(parts), Some(receipt)) => receipt.give_back(arrived(parts).await),
+        (Ok(parts), None) => drop(parts),
+        (Err(error), _) => debug!(%error, "a connection ended early"),
     }
+}
+
+/// Whether the executable says that the runtime has the answer. What was only written may never have been read.
+async fn arrived<S>(parts: http1::Parts<Outgoing, S>) -> bool {
+    let early = parts.read_buf.starts_with(RECEIVED);
+    let mut stream = parts.io.into_stream();
+    // Others read until the end; they close then, and say nothing.
+    if stream.shutdown().await.is_err() {
+        return early;
+    }
+    let mut word = [0; RECEIVED.len()];
+    let heard = tokio::time::timeout(LAST_ANSWERS, stream.read_exact(&mut word)).await;
+    early || (matches!(heard, Ok(Ok(_))) && word == RECEIVED)
 }
 
 fn take(slip: &Slip) -> Option<Receipt> {

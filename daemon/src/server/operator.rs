@@ -4,6 +4,7 @@
 //! for blocking, never on the server's.
 
 use axum::Router;
+use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
@@ -100,7 +101,11 @@ async fn engine(
     }
 }
 
-async fn table(State(door): State<Door>, Path(name): Path<String>) -> Response {
+async fn table(State(door): State<Door>, name: Result<Path<String>, PathRejection>) -> Response {
+    let name = match name {
+        Ok(Path(name)) => name,
+        Err(why) => return answer::malformed(why),
+    };
     engine(door, move |service| match service.table(&name) {
         Some(rows) => answer::json(StatusCode::OK, rows.to_string()),
         None => {
@@ -120,6 +125,10 @@ struct Collection {
     orphans: bool,
 }
 
-async fn collect(State(door): State<Door>, Query(what): Query<Collection>) -> Response {
+async fn collect(State(door): State<Door>, what: Result<Query<Collection>, QueryRejection>) -> Response {
+    let what = match what {
+        Ok(Query(what)) => what,
+        Err(why) => return answer::malformed(why),
+    };
     engine(door, move |service| answer::json(StatusCode::OK, service.collect(what.orphans).to_string())).await
 }

@@ -29,6 +29,11 @@ impl Outgoing {
         Outgoing { stream: TokioIo::new(stream), asked, refusal: Vec::new(), written: 0 }
     }
 
+    /// The connection, when hyper is done with it.
+    pub(super) fn into_stream(self) -> UnixStream {
+        self.stream.into_inner()
+    }
+
     fn write_refusal(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(rest) = self.refusal.get(self.written..).filter(|rest| !rest.is_empty()) {
             match ready!(Pin::new(&mut self.stream).poll_write(cx, rest))? {

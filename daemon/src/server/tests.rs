@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Instant;
 
-use fairlead_cni::wire::{self, Command, MAX_BODY, NOT_BEGUN, OUTCOME_HEADER, WIRE};
+use fairlead_cni::wire::{self, Command, MAX_BODY, NOT_BEGUN, OUTCOME_HEADER, RECEIVED, WIRE};
 use fairlead_cni::{CniError, CniVersion, Code};
 use serde_json::{Value, json};
 
@@ -124,6 +124,7 @@ fn raw(socket: &Path, request: &[u8]) -> Answer {
     let _ = stream.write_all(request);
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
+    let _ = stream.write_all(RECEIVED);
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {text:?}"));
     let length = head.to_ascii_lowercase();
     let length = length.split("content-length: ").nth(1).unwrap().split("\r\n").next().unwrap();
@@ -184,6 +185,8 @@ fn every_rejection_of_the_servers_own_is_a_cni_error_object() {
         ("wrong method", http(&house.socket, "GET", "/addNetwork", ""), 405, 4),
         ("wrong method for a table", post("/v1/attachments", ""), 405, 4),
         ("no such path", post("/nothing", ""), 404, 4),
+        ("a table that is no text", http(&house.socket, "GET", "/v1/%ff", ""), 400, 4),
+        ("orphans neither true nor false", post("/v1/gc?orphans=maybe", ""), 400, 4),
         ("no such table", http(&house.socket, "GET", "/v1/nothing", ""), 404, 4),
         ("no JSON", post("/addNetwork", "{"), 400, 6),
         (
@@ -210,6 +213,28 @@ fn a_deeply_nested_body_is_refused_and_does_not_hang_or_kill() {
     let house = House::open();
     let deep = format!(r#"{{"wire":1,"x":{}"#, "[".repeat(200_000));
     assert_eq!(http(&house.socket, "POST", "/addNetwork", &deep).code(), 6);
+}
+
+#[test]
+fn bodies_that_never_end_keep_nobody_from_being_served_and_are_refused_in_time() {
+    let house = House::open();
+    let begun: Vec<Caller> = (0..40)
+        .map(|_| {
+            let mut stream = Caller::connect(&house.socket).unwrap();
+            let head =
+                format!("POST /addNetwork HTTP/1.1\r\nHost: f\r\nContent-Length: {MAX_BODY}\r\n\r\n{{");
+            stream.write_all(head.as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    let asked = Instant::now();
+    assert_eq!(call(&house, Command::Add, "c", &json!({})).status, 200);
+    assert!(asked.elapsed() < Duration::from_secs(3), "it waited {:?}", asked.elapsed());
+    for mut stream in begun {
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        assert!(text.starts_with("HTTP/1.1 408") && text.contains(r#""code":5"#), "{text}");
+    }
 }
 
 #[test]
@@ -314,6 +339,23 @@ fn the_engine_learns_whether_an_adds_answer_was_written_to_its_caller() {
         std::thread::sleep(Duration::from_millis(2));
     }
     assert_eq!(*house.fake.delivered.lock().unwrap(), [true]);
+}
+
+#[test]
+fn an_answer_that_was_written_and_not_read_counts_as_not_arrived() {
+    let house = House::open();
+    let body = request(Command::Add, "c", &json!({})).to_string();
+    let mut stream = Caller::connect(&house.socket).unwrap();
+    let head = format!("POST /addNetwork HTTP/1.1\r\nHost: f\r\nContent-Length: {}\r\n\r\n", body.len());
+    stream.write_all((head + &body).as_bytes()).unwrap();
+    let mut first = [0; 1];
+    stream.read_exact(&mut first).unwrap();
+    drop(stream);
+    let until = Instant::now() + Duration::from_secs(10);
+    while house.fake.delivered.lock().unwrap().is_empty() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert_eq!(*house.fake.delivered.lock().unwrap(), [false]);
 }
 
 #[test]
