@@ -3,11 +3,16 @@
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::OnceLock;
 
 use nix::errno::Errno;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{getsockopt, sockopt};
 use nix::unistd::Pid;
+
+/// What this process was started with, once it has taken more: programs that it executes get that back.
+static FEWER_OPEN_FILES: OnceLock<libc::rlimit> = OnceLock::new();
 
 /// The id of this boot: a new one after every start of the machine.
 pub fn boot_id() -> io::Result<String> {
@@ -25,6 +30,24 @@ pub fn give_way() -> io::Result<()> {
     // SAFETY: `parameters` outlives the call; 0 is the calling thread.
     Errno::result(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) })?;
     Ok(())
+}
+
+/// How many files this process may have open at once (the soft limit).
+pub fn open_files() -> io::Result<u64> {
+    Ok(getrlimit(Resource::RLIMIT_NOFILE)?.0)
+}
+
+/// From now on this process may have as many files open as its hard limit allows. Programs that it executes still get
+/// the soft limit of its start: some close whatever could be open, others cannot wait for a file above 1023.
+pub fn raise_open_files() -> io::Result<()> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    FEWER_OPEN_FILES.get_or_init(|| libc::rlimit { rlim_cur: soft, rlim_max: hard });
+    Ok(setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?)
+}
+
+/// The limit of open files for programs that this process executes, where it is not its own.
+pub(crate) fn open_files_of_programs() -> Option<libc::rlimit> {
+    FEWER_OPEN_FILES.get().copied()
 }
 
 /// Gives memory that was freed back to the system: after a burst the allocator keeps it, in pieces.

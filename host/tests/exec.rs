@@ -10,8 +10,10 @@ use std::time::{Duration, Instant};
 
 use fairlead_host::Kernel;
 use fairlead_host::exec::{Exec, ExecError, Output, STDERR_LIMIT};
+use fairlead_host::process::{open_files, raise_open_files};
 use fairlead_host::real::RealKernel;
 use fairlead_host::scratch::ScratchNetns;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 fn shell(script: &str) -> Exec<'static> {
     Exec {
@@ -64,6 +66,19 @@ fn full_pipes_on_all_sides_lock_nothing_up() {
 }
 
 #[test]
+fn a_process_that_raises_its_own_limit_of_open_files_leaves_its_programs_the_one_it_had() {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    assert!(hard > 500, "{hard}");
+    setrlimit(Resource::RLIMIT_NOFILE, 500, hard).unwrap();
+    raise_open_files().unwrap();
+    assert_eq!(open_files().unwrap(), hard);
+    let script = "ulimit -Sn; ulimit -Hn";
+    assert_eq!(text(&run(script).stdout), format!("500\n{hard}"));
+    raise_open_files().unwrap();
+    assert_eq!(text(&run(script).stdout), format!("500\n{hard}"), "the first one counts");
+}
+
+#[test]
 fn input_that_nobody_reads_is_no_error() {
     let output = Exec { stdin: vec![b'x'; 1 << 20], ..shell("exec <&-; echo done") }.run().unwrap();
     assert_eq!(text(&output.stdout), "done");
@@ -81,7 +96,7 @@ fn x13_the_whole_group_is_killed_at_the_limit_and_its_stderr_is_told() {
     let pid_file = directory.path().join("pid");
     let script = format!("echo working >&2; sleep 300 & echo $! > {}; wait", pid_file.display());
     let begun = Instant::now();
-    let error = Exec { time_limit: Duration::from_millis(300), ..shell(&script) }.run().unwrap_err();
+    let error = Exec { time_limit: Duration::from_nanos(300_019_456), ..shell(&script) }.run().unwrap_err();
     assert!(begun.elapsed() < Duration::from_secs(10));
     assert_eq!(
         error.to_string(),

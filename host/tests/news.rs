@@ -184,6 +184,40 @@ fn another_namespace_at_the_path_is_left_alone() {
     });
 }
 
+/// The second interface is in the same subnet as the first one, and in another.
+#[test]
+fn another_interface_of_the_same_pod_is_no_conflict_and_one_of_another_pod_is() {
+    for second in ["10.9.0.3/24", "10.8.0.3/24"] {
+        two_pods(|announcer, [ours, _], conflicts| {
+            let kernel = RealKernel::new().unwrap();
+            let parent = kernel.host().unwrap().link_by_name("eth0").unwrap().unwrap().index;
+            let mut pod = kernel.pod(&ours.netns).unwrap();
+            let net2 = NewLink { index: Some(7001), ..macvlan("net2", parent) };
+            let mine = Address { index: 7000, ..address("10.9.0.7/24") };
+            pod.batch(&[
+                Op::AddAddress(mine),
+                Op::CreateLink(net2),
+                Op::AddAddress(Address { index: 7001, ..address(second) }),
+                Op::AddAddress(Address { index: 7001, ..address("fd00:8::3/64") }),
+            ])
+            .unwrap();
+            let mac = pod.link_by_name("net2").unwrap().unwrap().mac.unwrap();
+            drop(pod);
+            let net2 = Announcement { ifindex: 7001, mac, ..ours.clone() };
+            let of = |text: &str| text.split('/').next().unwrap().parse::<IpAddr>().unwrap();
+            let alone = [of("10.9.0.7"), of(second), of("fd00:8::3")];
+            announcer.announce(Announcement { addresses: vec![alone[0]], ..ours.clone() });
+            announcer.announce(Announcement { addresses: alone[1..].to_vec(), ..net2 });
+            assert_eq!(conflicts.recv_timeout(Duration::from_millis(700)).ok(), None, "{second}");
+            // The other pod has this one too.
+            announcer.announce(Announcement { addresses: vec![of("10.9.0.2")], ..ours.clone() });
+            let conflict = conflicts.recv_timeout(Duration::from_secs(10)).unwrap();
+            assert!(conflict.other != ours.mac && conflict.other != mac, "{conflict:?}");
+            assert_eq!(announcer.failed(), 0);
+        });
+    }
+}
+
 #[test]
 fn no_socket_outlives_its_time_or_its_cancellation() {
     two_pods(|announcer, [ours, _], _| {
@@ -204,8 +238,11 @@ fn no_socket_outlives_its_time_or_its_cancellation() {
         announcer.announce(quiet.clone());
         std::thread::sleep(Duration::from_millis(600));
         assert_eq!(packet_sockets(&quiet), 0);
-        announcer.announce(Announcement { netns: "/nowhere".into(), ..quiet });
-        std::thread::sleep(Duration::from_millis(50));
+        announcer.announce(Announcement { netns: "/nowhere".into(), ..quiet.clone() });
+        // What a namespace was mounted on is there without it, too.
+        let unmounted = tempfile::NamedTempFile::new().unwrap();
+        announcer.announce(Announcement { netns: unmounted.path().into(), ..quiet });
+        std::thread::sleep(Duration::from_millis(200));
         assert_eq!(announcer.failed(), 0, "a namespace that has ended is no failure");
     });
 }

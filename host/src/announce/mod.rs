@@ -95,6 +95,17 @@ enum AnnounceError {
     Socket(#[from] io::Error),
 }
 
+impl AnnounceError {
+    /// True when the namespace has ended: nobody is left to be announced. What it was mounted on may still be there.
+    fn has_ended(&self) -> bool {
+        matches!(
+            self,
+            AnnounceError::Replaced { .. }
+                | AnnounceError::Netns(NetnsError::Missing { .. } | NetnsError::NotANetns { .. })
+        )
+    }
+}
+
 /// What the thread is told. It comes by a channel: a caller never waits for a lock that a thread of the lowest priority
 /// holds.
 #[derive(Debug)]
@@ -329,8 +340,7 @@ impl Shared {
         match self.begin(what, probes) {
             Ok(true) => return,
             Ok(false) => {}
-            // The namespace ended before its announcement began: nobody is left to be announced.
-            Err(AnnounceError::Netns(NetnsError::Missing { .. }) | AnnounceError::Replaced { .. }) => {}
+            Err(error) if error.has_ended() => {}
             Err(error) => self.failure(&label, &error),
         }
         self.closed(1);
@@ -353,7 +363,7 @@ impl Shared {
 
     fn listen(&self, probes: &mut Probes, token: u64, on_conflict: &OnConflict) {
         let Some(probe) = probes.by_token.get_mut(&token) else { return };
-        match probe.listen() {
+        match probe.listen(&self.own) {
             Ok(None) => {}
             Ok(Some(conflict)) => on_conflict(conflict),
             // The link went down or away: there is nothing to listen to any more.

@@ -10,8 +10,9 @@ use nix::sys::socket::{MsgFlags, recv, send};
 
 use super::packet::{announcement, claim, probe};
 use super::{AnnounceError, Announcement, Conflict, filter};
-use crate::real::{Entered, OwnNetns, attach_filter, cookie_of, open_netns};
-use crate::seam::NetnsId;
+use crate::Mac;
+use crate::real::{Entered, OwnNetns, PodView, attach_filter, cookie_of, open_netns};
+use crate::seam::{Net as _, NetnsError, NetnsId};
 
 /// How long is listened for somebody else: the socket keeps the pod's namespace alive.
 const LISTEN: Duration = Duration::from_millis(250);
@@ -23,6 +24,8 @@ pub(super) struct Probe {
     socket: OwnedFd,
     until: Instant,
     reported: bool,
+    /// MAC addresses of the pod's other interfaces, as far as they were heard.
+    siblings: Vec<Mac>,
 }
 
 impl Probe {
@@ -38,7 +41,7 @@ impl Probe {
             return Err(AnnounceError::Replaced { netns: what.netns });
         }
         filter_and_bind(socket.as_fd(), what.ifindex, &what.addresses)?;
-        Ok(Probe { what, socket, until: Instant::now() + LISTEN, reported: false })
+        Ok(Probe { what, socket, until: Instant::now() + LISTEN, reported: false, siblings: Vec::new() })
     }
 
     /// Its socket, to be closed by somebody who can wait.
@@ -74,8 +77,9 @@ impl Probe {
         }
     }
 
-    /// Reads what has come; a conflict is told once.
-    pub(super) fn listen(&mut self) -> io::Result<Option<Conflict>> {
+    /// Reads what has come; a conflict is told once. Another interface of the same pod is none: by default a kernel
+    /// answers on each of its interfaces for every IPv4 address that its namespace has (`arp_ignore` 0).
+    pub(super) fn listen(&mut self, own: &OwnNetns) -> io::Result<Option<Conflict>> {
         let mut frame = [0; 128];
         loop {
             let length = match recv(self.socket.as_raw_fd(), &mut frame, MsgFlags::MSG_DONTWAIT) {
@@ -85,12 +89,41 @@ impl Probe {
                 Err(errno) => return Err(errno.into()),
             };
             let Some((address, other)) = claim(&frame[..length]) else { continue };
-            if other != self.what.mac && self.what.addresses.contains(&address) && !self.reported {
+            let foreign = other != self.what.mac && !self.siblings.contains(&other);
+            if !foreign || self.reported || !self.what.addresses.contains(&address) {
+                continue;
+            }
+            if self.is_sibling(own, other) {
+                self.siblings.push(other);
+            } else {
                 self.reported = true;
                 let Announcement { label, ifindex, netns_id, .. } = self.what.clone();
                 return Ok(Some(Conflict { label, ifindex, netns_id, address, other }));
             }
         }
+    }
+
+    /// Whether `other` is nobody else: an interface of the pod itself, or the pod has ended and nobody is left to have
+    /// a conflict. Where it can't be found out the conflict is believed.
+    fn is_sibling(&self, own: &OwnNetns, other: Mac) -> bool {
+        match self.macs_of_the_pod(own) {
+            Ok(macs) => macs.contains(&other),
+            Err(error) if error.has_ended() => true,
+            Err(error) => {
+                tracing::debug!(%error, interface = self.what.label, "a conflict's MAC address could not be looked for in the pod");
+                false
+            }
+        }
+    }
+
+    fn macs_of_the_pod(&self, own: &OwnNetns) -> Result<Vec<Mac>, AnnounceError> {
+        let path = &self.what.netns;
+        let mut pod = PodView::open(own, path)?;
+        if !pod.id().same(&self.what.netns_id) {
+            return Err(AnnounceError::Replaced { netns: path.clone() });
+        }
+        let links = pod.links().map_err(|source| NetnsError::Net { path: path.clone(), source })?;
+        Ok(links.into_iter().filter_map(|link| link.mac).collect())
     }
 }
 

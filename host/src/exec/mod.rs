@@ -24,6 +24,7 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::unistd::pipe2;
 
+use crate::process::open_files_of_programs;
 use crate::real::home_of_this_thread;
 use running::{End, Running};
 
@@ -106,7 +107,7 @@ pub enum ExecError {
     TimedOut {
         /// The program.
         program: PathBuf,
-        /// The limit.
+        /// The limit, in whole milliseconds.
         limit: Duration,
         /// The end of its standard error so far.
         stderr: Vec<u8>,
@@ -135,6 +136,11 @@ pub enum ExecError {
         /// The program.
         program: PathBuf,
     },
+}
+
+/// What is left of a call's time has nanoseconds that nobody wants to read.
+fn in_millis(limit: Duration) -> Duration {
+    Duration::from_millis(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX))
 }
 
 fn quoted(stderr: &[u8]) -> String {
@@ -168,7 +174,7 @@ impl Exec<'_> {
                 Some(signal) => Err(ExecError::Signalled { program, signal, stderr }),
                 None => Ok(Output { status, stdout, stderr, cgroup_error }),
             },
-            End::TimedOut => Err(ExecError::TimedOut { program, limit: self.time_limit, stderr }),
+            End::TimedOut => Err(ExecError::TimedOut { program, limit: in_millis(self.time_limit), stderr }),
             End::Cancelled => Err(ExecError::Cancelled { program, stderr }),
             End::TooMuchOutput => Err(ExecError::TooMuchOutput { program }),
         }
@@ -185,6 +191,7 @@ impl Exec<'_> {
             network: home_of_this_thread(),
             cgroup: cgroup.map(|fds| (fds.procs.as_raw_fd(), fds.report.as_raw_fd())),
             keeps_open: self.keeps_open.map(AsRawFd::as_raw_fd),
+            open_files: open_files_of_programs(),
         };
         let mut command = Command::new(&self.program);
         command.args(&self.args).env_clear().envs(self.env.iter().map(|(key, value)| (key, value)));
@@ -257,6 +264,7 @@ struct Entry {
     network: Option<RawFd>,
     cgroup: Option<(RawFd, RawFd)>,
     keeps_open: Option<RawFd>,
+    open_files: Option<libc::rlimit>,
 }
 
 impl Entry {
@@ -281,6 +289,10 @@ impl Entry {
         if let Some(fd) = self.keeps_open {
             // SAFETY: fcntl takes numbers only; the flag is that of the child's own descriptor.
             Errno::result(unsafe { libc::fcntl(fd, libc::F_SETFD, 0) })?;
+        }
+        if let Some(limit) = self.open_files {
+            // SAFETY: `limit` outlives the call. What is open above it stays open; where it fails the program gets more.
+            unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
         }
         Ok(())
     }

@@ -28,10 +28,11 @@ use nix::errno::Errno;
 pub use decode::{Answer, Body, Unreadable, decode};
 pub(crate) use namespace::{Entered, OwnNetns, cookie_of, home_of_this_thread, open_netns};
 pub(crate) use socket::{attach_filter, netlink_news, only_of_type};
+pub(crate) use view::PodView;
 
 use crate::seam::{Kernel, Link, Net, NetError, NetnsError, NetnsId, Nsid};
 use socket::Failure;
-use view::{HostView, PodView, with_host};
+use view::{HostView, with_host};
 
 /// The kernel of this machine, seen from the namespace that the thread was in when this was made.
 #[derive(Debug)]

@@ -56,7 +56,7 @@ impl<'own> HostView<'own> {
 
 /// A pod's namespace; its socket is closed before the thread goes home (fields drop in order).
 #[derive(Debug)]
-pub(super) struct PodView<'own> {
+pub(crate) struct PodView<'own> {
     socket: Socket,
     away: Entered<'own>,
     id: NetnsId,
@@ -65,7 +65,7 @@ pub(super) struct PodView<'own> {
 
 impl<'own> PodView<'own> {
     /// Opens and enters the namespace at `path`.
-    pub(super) fn open(own: &'own OwnNetns, path: &Path) -> Result<PodView<'own>, NetnsError> {
+    pub(crate) fn open(own: &'own OwnNetns, path: &Path) -> Result<PodView<'own>, NetnsError> {
         let (fd, dev, ino) = open_netns(path)?;
         if (dev, ino) == (own.id.dev, own.id.ino) {
             return Err(NetnsError::Host { path: path.to_owned() });
