@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
+use fairlead_host::process::raise_open_files;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
@@ -122,6 +123,9 @@ pub fn run(
     // The level and the form of the log stand in the file whose refusal is logged: so it is read twice.
     let first = Settings::load(&places.config).unwrap_or_default();
     let level = logging::begin(first.log_level, first.log_format);
+    if let Err(error) = raise_open_files() {
+        warn!(%error, "the limit of open files stays as it is; many calls at once may be refused (code 11)");
+    }
     let settings = Arc::new(Live::new(&places.config, node.clone()));
     settings.log();
     let directories =

@@ -71,7 +71,7 @@ pub struct DelegateCall<'a> {
     pub config: &'a str,
     /// The parameters.
     pub parameters: Parameters<'a>,
-    /// How long it may take; then it is killed with all that it started.
+    /// How long it may take; then its process group is killed.
     pub time_limit: Duration,
     /// Asked every 20 ms; true kills it.
     pub cancelled: &'a dyn Fn() -> bool,
@@ -162,7 +162,7 @@ impl DelegateError {
             }
             DelegateError::Exec {
                 source: ExecError::TimedOut { .. } | ExecError::Cancelled { .. }, ..
-            } => (Code::TryAgain, "the plugin was killed with all that it started"),
+            } => (Code::TryAgain, "its process group was killed"),
             DelegateError::Exec { .. } => {
                 (Code::Internal, "is the plugin made for this machine, and executable?")
             }

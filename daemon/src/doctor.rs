@@ -1,6 +1,9 @@
 //! What on this node is missing or wrong, and the remedy, in one sentence each.
 //!
-//! Looks only; changes nothing.
+//! Looks only; changes nothing. A daemon that does not answer is one of the findings, and keeps nobody waiting for the
+//! others.
+
+mod directories;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +16,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::capabilities::{Capability, Effective, NEEDED, OWN_STATUS, USEFUL};
-use crate::cli::ask;
+use crate::cli::{ClientError, ask};
 use crate::daemon::Places;
 use crate::install;
 use crate::lifecycle::SOCKET;
@@ -21,8 +24,6 @@ use crate::metrics::Node;
 use crate::netconf::{Directories, Networks};
 use crate::networks::{BUILT_IN, Network, module_of};
 use crate::settings::Settings;
-use crate::spool;
-use crate::store;
 
 /// How it stands with one thing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -50,6 +51,8 @@ pub struct Finding {
     pub remedy: String,
 }
 
+const DAEMON: &str = "daemon";
+
 fn good(about: &'static str, seen: impl Into<String>) -> Finding {
     Finding { about, verdict: Verdict::Good, seen: seen.into(), remedy: String::new() }
 }
@@ -62,9 +65,8 @@ fn wrong(about: &'static str, seen: impl Into<String>, remedy: impl Into<String>
     Finding { about, verdict: Verdict::Wrong, seen: seen.into(), remedy: remedy.into() }
 }
 
-/// Where things lie as the daemon of this run directory says; as given where none answers.
-pub fn places_in_use(given: Places) -> Places {
-    let Ok(status) = ask(&given.run_dir.join(SOCKET), "GET", "/v1/status") else { return given };
+/// Where things lie as the daemon of this run directory says.
+fn in_use(given: Places, status: &Value) -> Places {
     let told = |key: &str, given: PathBuf| status["daemon"][key].as_str().map_or(given, PathBuf::from);
     let told_text =
         |key: &str, given: Option<String>| status["daemon"][key].as_str().map(str::to_owned).or(given);
@@ -78,18 +80,24 @@ pub fn places_in_use(given: Places) -> Places {
     }
 }
 
-/// Looks at everything.
-pub fn examine(places: &Places) -> Vec<Finding> {
+/// Looks at everything, where the daemon of this run directory says that it lies; as given where none answers.
+pub fn examine(given: Places) -> Vec<Finding> {
+    let socket = given.run_dir.join(SOCKET);
+    let status = ask(&socket, "/v1/status");
+    let places = match &status {
+        Ok(status) => in_use(given, status),
+        Err(_) => given,
+    };
     let directories =
         Directories::new(&places.host_root, places.conf_dir.as_deref(), places.plugin_dir.as_deref());
     let mut findings = kernel();
     findings.extend(capabilities());
     findings.extend(kinds());
-    findings.extend(daemon(&places.run_dir.join(SOCKET)));
-    findings.push(run_dir(&places.run_dir));
-    findings.push(store(&places.run_dir));
-    findings.push(state_dir(&places.state_dir));
-    findings.push(spooled(&places.state_dir));
+    match &status {
+        Ok(status) => findings.extend(daemon(&socket, status)),
+        Err(error) => findings.push(unanswered(error)),
+    }
+    findings.extend(directories::findings(&places));
     findings.push(configuration(&places.config));
     findings.extend(networks(&directories));
     findings.extend(directories.plugins.iter().map(|d| executables(d)));
@@ -174,18 +182,23 @@ fn kinds() -> Vec<Finding> {
     ["macvlan", "ipvlan", "vlan"].map(finding).into()
 }
 
-fn daemon(socket: &Path) -> Vec<Finding> {
-    const ABOUT: &str = "daemon";
-    let status = match ask(socket, "GET", "/v1/status") {
-        Ok(status) => status,
-        Err(error) => return vec![wrong(ABOUT, error.to_string(), "systemctl start fairleadd")],
+fn unanswered(error: &ClientError) -> Finding {
+    let remedy = match error {
+        ClientError::Silent { .. } => "kill -CONT and its pid, or systemctl restart fairleadd",
+        ClientError::Unreachable { .. } | ClientError::Strange { .. } | ClientError::Refused(_) => {
+            "systemctl start fairleadd"
+        }
     };
+    wrong(DAEMON, error.to_string(), remedy)
+}
+
+fn daemon(socket: &Path, status: &Value) -> Vec<Finding> {
     let ours = env!("CARGO_PKG_VERSION");
     let theirs = status["version"].as_str().unwrap_or("?");
     let mut findings = vec![match theirs == ours {
-        true => good(ABOUT, format!("version {theirs} answers at {}", socket.display())),
+        true => good(DAEMON, format!("version {theirs} answers at {}", socket.display())),
         false => wrong(
-            ABOUT,
+            DAEMON,
             format!("it is version {theirs}, this program {ours}"),
             "restart the daemon after an upgrade",
         ),
@@ -193,9 +206,15 @@ fn daemon(socket: &Path) -> Vec<Finding> {
     let all = ["readiness", "health"].into_iter().flat_map(|k| status[k].as_array().into_iter().flatten());
     for unmet in all.filter(|c| c["met"] == false) {
         let text = |key: &str| unmet[key].as_str().unwrap_or("?").to_owned();
-        findings.push(wrong(ABOUT, format!("{}: {}", text("name"), text("reason")), "its log says more"));
+        findings.push(wrong(DAEMON, format!("{}: {}", text("name"), text("reason")), "its log says more"));
     }
-    findings.push(match ask(socket, "GET", "/v1/orphans").as_ref().map(Value::as_array) {
+    findings.push(orphans(socket));
+    findings
+}
+
+/// Found by reading host-local's directories, which may take longer than the status that was just answered.
+fn orphans(socket: &Path) -> Finding {
+    match ask(socket, "/v1/orphans").as_ref().map(Value::as_array) {
         Ok(Some(orphans)) if orphans.is_empty() => good("addresses", "no orphans"),
         Ok(Some(orphans)) => {
             let seen =
@@ -203,61 +222,12 @@ fn daemon(socket: &Path) -> Vec<Finding> {
             less("addresses", seen, "if no other plugin uses them: fairleadd gc --orphans")
         }
         Ok(None) => less("addresses", "the daemon gave no list of orphans", "use programs of one release"),
+        Err(ClientError::Silent { patience, .. }) => {
+            let seen = format!("the daemon did not list the orphans within {} s", patience.as_secs());
+            less("addresses", seen, "see whether host-local's directories lie on a file system that hangs")
+        }
         Err(error) => less("addresses", error.to_string(), "ask again when the daemon is ready"),
-    });
-    findings
-}
-
-fn run_dir(path: &Path) -> Finding {
-    const ABOUT: &str = "run directory";
-    match nix::sys::statfs::statfs(path) {
-        Ok(stat) if stat.filesystem_type() == nix::sys::statfs::TMPFS_MAGIC => {
-            good(ABOUT, format!("{} is on a tmpfs", path.display()))
-        }
-        Ok(_) => {
-            let seen = format!("{} is not on a tmpfs: every call waits for a disk", path.display());
-            less(ABOUT, seen, "mount a tmpfs on /run")
-        }
-        Err(error) => {
-            wrong(ABOUT, format!("{}: {error}", path.display()), "start the daemon, it makes the directory")
-        }
     }
-}
-
-fn store(run_dir: &Path) -> Finding {
-    const ABOUT: &str = "store";
-    let damaged = store::damaged(run_dir);
-    if damaged.is_empty() {
-        return good(ABOUT, "no damage was found in this boot");
-    }
-    let names: Vec<String> = damaged.iter().map(|p| p.display().to_string()).collect();
-    let seen = format!("it was damaged, what could be read is kept, the rest is in {}", names.join(", "));
-    let remedy = "the daemon's log names what was lost; it goes with the pods' DEL or GC, addresses also with                   `fairleadd gc --orphans`; then remove the file";
-    wrong(ABOUT, seen, remedy)
-}
-
-fn state_dir(path: &Path) -> Finding {
-    const ABOUT: &str = "state directory";
-    match nix::unistd::access(path, nix::unistd::AccessFlags::W_OK) {
-        Ok(()) => good(ABOUT, format!("{} can be written", path.display())),
-        Err(error) => {
-            let remedy =
-                "a DEL can't be kept there while the daemon is down: make it a writable directory on a disk";
-            wrong(ABOUT, format!("{}: {error}", path.display()), remedy)
-        }
-    }
-}
-
-fn spooled(state_dir: &Path) -> Finding {
-    const ABOUT: &str = "spool";
-    let directory = state_dir.join(fairlead_cni::spool::DIRECTORY);
-    let unreadable = spool::unreadable(&directory);
-    if unreadable.is_empty() {
-        return good(ABOUT, "every entry can be read");
-    }
-    let names: Vec<String> = unreadable.iter().map(|p| p.display().to_string()).collect();
-    let remedy = "each is a DEL or GC that was answered and not done: see what the file names, clean up, remove the file";
-    wrong(ABOUT, format!("can't be read: {}", names.join(", ")), remedy)
 }
 
 fn configuration(path: &Path) -> Finding {
@@ -366,59 +336,4 @@ fn mounts() -> Finding {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn places(dir: &Path) -> Places {
-        Places {
-            run_dir: dir.join("run"),
-            state_dir: dir.join("state"),
-            host_root: dir.into(),
-            config: dir.join("config.yaml"),
-            conf_dir: None,
-            plugin_dir: None,
-        }
-    }
-
-    #[test]
-    fn on_a_bare_directory_everything_that_is_missing_is_told_with_a_remedy() {
-        let dir = tempfile::tempdir().unwrap();
-        let findings = examine(&places(dir.path()));
-        for about in ["daemon", "run directory", "state directory"] {
-            let finding = findings.iter().find(|f| f.about == about).unwrap();
-            assert_eq!(finding.verdict, Verdict::Wrong, "{finding:?}");
-        }
-        assert!(findings.iter().all(|f| f.verdict == Verdict::Good || !f.remedy.is_empty()));
-        assert!(report(&findings).contains("WRONG  daemon"));
-    }
-
-    #[test]
-    fn what_was_set_aside_and_what_is_refused_is_told_by_name() {
-        let dir = tempfile::tempdir().unwrap();
-        fs::create_dir_all(dir.path().join("state/spool/unreadable")).unwrap();
-        fs::write(dir.path().join("state/spool/unreadable/7-1.json"), "?").unwrap();
-        fs::write(dir.path().join("config.yaml"), "colour: red\n").unwrap();
-        fs::create_dir_all(dir.path().join("etc/cni/net.d")).unwrap();
-        fs::write(dir.path().join("etc/cni/net.d/10-bad.conflist"), "{").unwrap();
-        let unplugged =
-            r#"{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"macvlan","master":"unplugged0"}]}"#;
-        fs::write(dir.path().join("etc/cni/net.d/20-unplugged.conflist"), unplugged).unwrap();
-        fs::create_dir(dir.path().join("run")).unwrap();
-        fs::write(dir.path().join("run/attachments.damaged-6ad4ae67"), "?").unwrap();
-        let findings = examine(&places(dir.path()));
-        let seen = |about| findings.iter().find(|f: &&Finding| f.about == about).unwrap().seen.clone();
-        assert!(seen("spool").contains("7-1.json"));
-        assert!(seen("store").contains("attachments.damaged-6ad4ae67"));
-        assert!(seen("configuration").contains("colour"));
-        assert!(seen("networks").contains("10-bad.conflist"));
-        assert!(findings.iter().any(|f| f.seen == "n: the host has no interface unplugged0, its master"));
-    }
-
-    #[test]
-    fn the_kinds_of_links_that_this_kernel_has_are_told() {
-        let findings = kinds();
-        assert_eq!(findings.len(), 3, "{findings:?}");
-        // Every kernel that this is built on has macvlan (README).
-        assert_eq!(findings[0], good("link kinds", "macvlan"));
-    }
-}
+mod tests;

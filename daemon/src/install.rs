@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use fairlead_cni::wire::OUTCOME_HEADER;
 
+use crate::netconf::PLUGIN_DIR;
 use crate::networks::BUILT_IN;
 
 /// What an original's name ends in while ours stands in its place.
@@ -48,6 +49,12 @@ pub enum InstallError {
         /// The file.
         path: PathBuf,
     },
+    /// Probably mistyped.
+    #[error("there is no directory {path}; correct --bin-dir, or make it: mkdir -p {path}", path = .path.display())]
+    NoDirectory {
+        /// `--bin-dir`
+        path: PathBuf,
+    },
     /// A step failed.
     #[error("{path} can't be {what}: {source}", path = .path.display())]
     Io {
@@ -75,6 +82,8 @@ pub enum Done {
     Cleared,
     /// Nothing of ours stood there.
     NotOurs,
+    /// Another's stands there, put in our place since; the original that was kept aside for us stays.
+    Overwritten,
 }
 
 impl Done {
@@ -87,6 +96,10 @@ impl Done {
             Done::Removed => "removed, there was no original",
             Done::Cleared => "not ours, what an interrupted install had left is removed",
             Done::NotOurs => "not ours, left as it is",
+            Done::Overwritten => {
+                "not ours any more (a package has put its own there since), left as it is; what ours had replaced is \
+                 beside it with the ending .fairlead-original: remove that, or rename it back if it is the one you want"
+            }
         }
     }
 }
@@ -111,13 +124,20 @@ pub fn install(directory: &Path, name: &str, from: &Path) -> Result<Done, Instal
     if !is_ours(&program) {
         return Err(InstallError::NotOurs { path: from.into() });
     }
-    install_with(directory, name, &program, &mut |_| Ok(()))
+    install_with(directory, name, &program, &mut |_| Ok(())).inspect_err(|_| {
+        // On a full disk a half-written file would keep the space that it lacked.
+        let _ = clear(directory, name, &mut |_| Ok(()));
+    })
 }
 
 fn install_with(directory: &Path, name: &str, program: &[u8], step: Step<'_>) -> Result<Done, InstallError> {
     let (target, _) = places(directory, name)?;
-    // A node whose runtime was never given a plugin has no such directory yet.
-    fs::create_dir_all(directory).map_err(failed(directory, "made"))?;
+    // A node whose runtime was never given a plugin has not even the usual directory yet; another one may be mistyped.
+    if directory == Path::new(PLUGIN_DIR) {
+        fs::create_dir_all(directory).map_err(failed(directory, "made"))?;
+    } else if !directory.is_dir() {
+        return Err(InstallError::NoDirectory { path: directory.into() });
+    }
     clear(directory, name, step)?;
     let there = read_optional(&target)?;
     if there.as_deref() == Some(program) {
@@ -181,15 +201,17 @@ fn uninstall_with(directory: &Path, name: &str, step: Step<'_>) -> Result<Done, 
         (Some(false), kept) => {
             // An install was killed between the original's second name and ours in its place. Another original is
             // older than what a package has put there since: it stays.
-            if kept && same_file(&target, &original) {
+            let twice = kept && same_file(&target, &original);
+            if twice {
                 step("clear")?;
                 fs::remove_file(&original).map_err(failed(&original, "removed"))?;
                 cleared = true;
             }
-            if !cleared {
-                return Ok(Done::NotOurs);
+            match (kept && !twice, cleared) {
+                (true, _) => Done::Overwritten,
+                (false, true) => Done::Cleared,
+                (false, false) => return Ok(Done::NotOurs),
             }
-            Done::Cleared
         }
         (_, true) => {
             step("restore")?;
@@ -212,8 +234,10 @@ fn uninstall_with(directory: &Path, name: &str, step: Step<'_>) -> Result<Done, 
 /// The names under which something of ours stands in `directory`.
 pub fn installed(directory: &Path) -> Vec<String> {
     let files = fs::read_dir(directory).into_iter().flatten().flatten();
-    let ours =
-        |name: &String| !name.starts_with('.') && fs::read(directory.join(name)).is_ok_and(|b| is_ours(&b));
+    let ours = |name: &String| {
+        let path = directory.join(name);
+        !name.starts_with('.') && path.is_file() && fs::read(path).is_ok_and(|b| is_ours(&b))
+    };
     let mut names: Vec<String> =
         files.filter_map(|f| f.file_name().into_string().ok()).filter(ours).collect();
     names.sort();
@@ -407,6 +431,51 @@ mod tests {
         fs::write(dir.path().join("bridge"), GO).unwrap();
         assert_eq!(uninstall(dir.path(), "bridge").unwrap(), Done::NotOurs);
         assert_eq!(fs::read(dir.path().join("bridge")).unwrap(), GO);
+    }
+
+    #[test]
+    fn x18_an_original_that_a_package_has_overtaken_is_told_and_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("macvlan");
+        fs::write(&target, GO).unwrap();
+        install_with(dir.path(), "macvlan", &ours("1"), &mut |_| Ok(())).unwrap();
+        fs::write(dir.path().join("newer"), "of the package").unwrap();
+        fs::rename(dir.path().join("newer"), &target).unwrap();
+        assert_eq!(touched(dir.path()), ["macvlan"]);
+        let done = uninstall(dir.path(), "macvlan").unwrap();
+        assert_eq!(done, Done::Overwritten);
+        assert!(done.told().contains(ORIGINAL), "{}", done.told());
+        assert_eq!(fs::read(&target).unwrap(), b"of the package");
+        assert_eq!(names(dir.path()), ["macvlan", "macvlan.fairlead-original"]);
+    }
+
+    #[test]
+    fn a_directory_that_is_not_there_is_refused_and_not_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let from = dir.path().join("fairlead");
+        fs::write(&from, ours("1")).unwrap();
+        let mistyped = dir.path().join("bni");
+        let refused = install(&mistyped, "macvlan", &from).unwrap_err().to_string();
+        assert!(refused.ends_with(&format!("mkdir -p {}", mistyped.display())), "{refused}");
+        assert_eq!(names(dir.path()), ["fairlead"]);
+    }
+
+    /// Needs root: a file system of 64 KiB.
+    #[test]
+    fn x18_an_install_that_a_full_disk_ends_leaves_nothing_half_written() {
+        use nix::mount::{MntFlags, MsFlags, mount, umount2};
+        let dir = tempfile::tempdir().unwrap();
+        let from = dir.path().join("fairlead");
+        fs::write(&from, [ours("1"), vec![0; 1 << 20]].concat()).unwrap();
+        let small = dir.path().join("small");
+        fs::create_dir(&small).unwrap();
+        mount(Some("tmpfs"), &small, Some("tmpfs"), MsFlags::empty(), Some("size=64k")).unwrap();
+        fs::write(small.join("macvlan"), GO).unwrap();
+        let ended = install(&small, "macvlan", &from);
+        let left = names(&small);
+        umount2(&small, MntFlags::MNT_DETACH).unwrap();
+        assert!(matches!(ended, Err(InstallError::Io { what: "written", .. })), "{ended:?}");
+        assert_eq!(left, ["macvlan"]);
     }
 
     #[test]

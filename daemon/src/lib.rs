@@ -26,6 +26,8 @@ pub mod networks;
 mod rooted;
 pub mod server;
 pub mod settings;
+mod shortage;
+mod space;
 pub mod spool;
 pub mod store;
 pub mod watch;

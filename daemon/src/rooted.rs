@@ -11,6 +11,8 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{Access, CWD, Mode, OFlags, ResolveFlags, access, mkdirat, openat, openat2};
 use rustix::io::Errno;
 
+use crate::space;
+
 /// The host's root directory.
 #[derive(Debug)]
 pub(crate) struct HostRoot {
@@ -32,17 +34,7 @@ impl HostRoot {
     /// end keeps the caller.
     pub(crate) fn read(&self, path: &Path, limit: u64) -> io::Result<String> {
         let file = File::from(self.open_with(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC)?);
-        if !file.metadata()?.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
-        }
-        let mut text = String::new();
-        if file.take(limit + 1).read_to_string(&mut text)? as u64 > limit {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                format!("it has more than {limit} bytes"),
-            ));
-        }
-        Ok(text)
+        text_of(file, limit)
     }
 
     /// A directory that exists.
@@ -73,7 +65,8 @@ impl HostRoot {
         Ok(parent)
     }
 
-    /// Whether a file could be made in a directory, or the directory itself where it does not exist yet.
+    /// Whether a file could be made in a directory, or the directory itself where it does not exist yet: by its rights, and
+    /// by what its file system has left.
     pub(crate) fn writable(&self, path: &Path) -> io::Result<()> {
         for place in path.ancestors() {
             match self.open_with(place, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC) {
@@ -81,7 +74,8 @@ impl HostRoot {
                 Err(e) => return Err(e.into()),
                 Ok(fd) => {
                     let itself = format!("/proc/self/fd/{}", fd.as_raw_fd());
-                    return Ok(access(itself, Access::WRITE_OK)?);
+                    access(&itself, Access::WRITE_OK)?;
+                    return space::left(Path::new(&itself));
                 }
             }
         }
@@ -93,6 +87,19 @@ impl HostRoot {
             openat(CWD, &self.path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         openat2(&root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS)
     }
+}
+
+/// The text of a regular file of at most `limit` bytes; no more than that is read.
+pub(crate) fn text_of(file: File, limit: u64) -> io::Result<String> {
+    let refused = |why: String| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    if !file.metadata()?.is_file() {
+        return refused("it is no regular file".to_owned());
+    }
+    let mut text = String::new();
+    if file.take(limit + 1).read_to_string(&mut text)? as u64 > limit {
+        return refused(format!("it has more than {limit} bytes"));
+    }
+    Ok(text)
 }
 
 #[cfg(test)]

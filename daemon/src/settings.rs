@@ -1,8 +1,10 @@
 //! The daemon's configuration: one YAML file, watched.
 //!
 //! An absent file means the defaults. An unknown key, a value out of its range, a file that is no YAML are refused
-//! by name, with the line; what was in force before goes on.
+//! by name, with the line; what was in force before goes on. Never reads more than [`LIMIT`] bytes.
 
+use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
@@ -12,12 +14,18 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tracing::{error, info};
 
 use crate::metrics::Node;
+use crate::rooted::text_of;
+
+/// A longer file is no configuration of ours.
+const LIMIT: u64 = 1 << 20;
+/// So many characters of an error, and of the line that it is about, are told.
+const TOLD: usize = 200;
 
 /// Why a configuration file is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
     /// It is there but can't be read.
-    #[error("{path}: the configuration can't be read: {source}; make it readable for root, or remove it to get the defaults", path = .path.display())]
+    #[error("{path}: the configuration can't be read: {source}; make it a file of at most 1 MiB that root can read, or remove it to get the defaults", path = .path.display())]
     Read {
         /// The file.
         path: PathBuf,
@@ -145,6 +153,29 @@ impl<'de> Deserialize<'de> for Span {
     }
 }
 
+/// Zero would kill every plugin at its start.
+fn some_time<'de, D: Deserializer<'de>>(from: D) -> Result<Span, D::Error> {
+    let span = Span::deserialize(from)?;
+    if span.0.is_zero() {
+        return Err(D::Error::custom("a time of 0 would kill every plugin at its start: give one like 30s"));
+    }
+    Ok(span)
+}
+
+/// The begin of a text, for an error.
+fn cut(text: &str) -> String {
+    match text.char_indices().nth(TOLD) {
+        Some((at, _)) => format!("{}…", text.get(..at).unwrap_or_default()),
+        None => text.to_owned(),
+    }
+}
+
+fn read(path: &Path) -> std::io::Result<String> {
+    // A pipe that nobody writes to must not keep the daemon from starting.
+    let file = File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
+    text_of(file, LIMIT)
+}
+
 /// The configuration. Every key has a default.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -164,6 +195,7 @@ pub struct Settings {
     /// Duplicate address detection: `fast` or `wait`. In force at once.
     pub dad: Dad,
     /// How long another plugin may take. In force at once.
+    #[serde(deserialize_with = "some_time")]
     pub delegate_timeout: Span,
     /// The cgroup that other plugins are started in, below the host's cgroup root; absent: the daemon's own parent.
     pub delegate_cgroup: Option<String>,
@@ -194,7 +226,7 @@ impl Settings {
     /// # Errors
     /// When it can't be read, or says something that it may not.
     pub fn load(path: &Path) -> Result<Settings, SettingsError> {
-        match std::fs::read_to_string(path) {
+        match read(path) {
             Ok(text) => Settings::parse(path, &text),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Settings::default()),
             Err(source) => Err(SettingsError::Read { path: path.into(), source }),
@@ -207,9 +239,12 @@ impl Settings {
             let error = error.without_snippet();
             let line = error.location().map_or(0, |l| l.line());
             let there = usize::try_from(line).ok().and_then(|n| text.lines().nth(n.checked_sub(1)?));
-            let reason = match there {
-                Some(there) => format!("{error}, in {:?}", there.trim()),
-                None => error.to_string(),
+            let reason = match (error, there) {
+                (serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. }, _) => {
+                    format!("the key {:?} is there twice", cut(key))
+                }
+                (_, Some(there)) => format!("{}, in {:?}", cut(&error.to_string()), cut(there.trim())),
+                (_, None) => cut(&error.to_string()),
             };
             SettingsError::Content { path: path.into(), line, reason }
         })?;
@@ -329,13 +364,34 @@ mod tests {
             ("callThreads: many\n", ":1: ", "many"),
             ("reapAfter: soon\n", ":1: ", "\"soon\" is no time"),
             ("reapAfter: -1s\n", ":1: ", "\"-1s\" is no time"),
-            ("del: early\ndel: wait\n", ":2: ", "del"),
+            ("del: early\ndel: wait\n", ":2: ", "the key \"del\" is there twice; put it right"),
+            ("del: early\ndelegateTimeout: 0s\n", ":2: ", "would kill every plugin at its start"),
+            ("delegateTimeout: 0.0us\n", ":1: ", "would kill every plugin at its start"),
             ("a: [\n", ":", ""),
         ];
         for (text, line, part) in table {
             let refused = parse(text).unwrap_err();
             assert!(refused.starts_with("/etc/fairlead/config.yaml:"), "{text:?}: {refused}");
             assert!(refused.contains(line) && refused.contains(part), "{text:?}: {refused}");
+        }
+    }
+
+    #[test]
+    fn r08_a_huge_file_is_refused_unread_and_a_long_line_is_cut() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config.yaml");
+        // Of 64 GiB without a block: who reads it whole ends here.
+        File::create(&path).unwrap().set_len(64 << 30).unwrap();
+        let refused = Settings::load(&path).unwrap_err().to_string();
+        assert!(refused.contains("config.yaml") && refused.contains("more than 1048576 bytes"), "{refused}");
+        nix::unistd::mkfifo(&dir.path().join("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let refused = Settings::load(&dir.path().join("pipe")).unwrap_err().to_string();
+        assert!(refused.contains("no regular file"), "{refused}");
+        let long = "ö".repeat(400_000);
+        for text in [format!("{long}: 1\n"), format!("logLevel: {long}\n"), format!("{long}: 1\n{long}: 2\n")]
+        {
+            let refused = parse(&text).unwrap_err();
+            assert!(refused.chars().count() < 600 && refused.contains("öö"), "{refused}");
         }
     }
 

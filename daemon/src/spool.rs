@@ -102,7 +102,8 @@ impl Locked {
         names.sort();
         let entries: Vec<Entry> = names.into_iter().filter_map(|name| self.entry(&name.whole())).collect();
         self.node.spool_entries.set(i64::try_from(entries.len()).unwrap_or(i64::MAX));
-        self.node.spool_unreadable.set(i64::try_from(unreadable(&self.directory).len()).unwrap_or(i64::MAX));
+        let unreadable = unreadable(&self.directory).map_or(0, |all| all.len());
+        self.node.spool_unreadable.set(i64::try_from(unreadable).unwrap_or(i64::MAX));
         Ok(entries)
     }
 
@@ -132,17 +133,29 @@ impl Locked {
     }
 }
 
+/// Neither a pipe that nobody writes to nor what a link leads to keeps the daemon from being ready.
 fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+    let flags = nix::libc::O_NONBLOCK | nix::libc::O_NOFOLLOW | nix::libc::O_NOCTTY;
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+    }
     let mut bytes = Vec::new();
     // One byte more than is allowed, so that the parser sees that it is too many.
-    File::open(path)?.take(MAX_ENTRY as u64 + 1).read_to_end(&mut bytes)?;
+    file.take(MAX_ENTRY as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
 /// The entries that were set aside, for `doctor`. `directory` is the spool's.
-pub fn unreadable(directory: &Path) -> Vec<PathBuf> {
-    let files = fs::read_dir(directory.join(UNREADABLE));
-    files.into_iter().flatten().filter_map(|f| f.ok().map(|f| f.path())).collect()
+///
+/// # Errors
+/// When the spool, or what was set aside in it, can't be read.
+pub fn unreadable(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    fs::read_dir(directory)?;
+    match fs::read_dir(directory.join(UNREADABLE)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        files => files?.map(|file| Ok(file?.path())).collect(),
+    }
 }
 
 /// Carries the entries out, each once, in order; answers those that are still to be done, each of them holding
@@ -380,10 +393,25 @@ mod tests {
         let fake = Fake::default();
         assert!(first_pass(entries, &fake, &gate(), &node).is_empty());
         assert_eq!(*fake.log.lock().unwrap(), ["DEL a", "DEL b", "DEL c"]);
-        let aside = unreadable(&state.path().join(DIRECTORY));
+        let aside = unreadable(&state.path().join(DIRECTORY)).unwrap();
         assert_eq!((aside.len(), left(state.path()), partial.exists()), (1, 0, false));
         assert_eq!(fs::read(&aside[0]).unwrap(), b"torn");
         assert_eq!((node.spool_entries.get(), node.spool_unreadable.get()), (0, 1));
+    }
+
+    #[test]
+    fn what_is_no_regular_file_keeps_nobody_waiting_and_is_set_aside() {
+        let state = tempfile::tempdir().unwrap();
+        let whole = put(state.path(), 9, &serialise(&del("a")).unwrap());
+        let place = |sequence| whole.with_file_name(EntryName { sequence, pid: 1 }.whole());
+        nix::unistd::mkfifo(&place(1), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(place(2)).unwrap();
+        std::os::unix::fs::symlink(&whole, place(3)).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", place(4)).unwrap();
+        fs::create_dir(place(5)).unwrap();
+        let node = Node::default();
+        let entries = lock(state.path(), node.clone()).unwrap().entries().unwrap();
+        assert_eq!((entries.len(), node.spool_unreadable.get()), (1, 5));
     }
 
     #[test]

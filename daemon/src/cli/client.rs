@@ -1,15 +1,24 @@
 //! Asks the daemon over its socket: one request, one answer, no runtime.
+//!
+//! Never waits longer than the request's patience, whatever state the daemon is in.
 
 use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fairlead_cni::CniError;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, setsockopt, socket, sockopt};
+use nix::sys::time::{TimeVal, TimeValLike};
 use serde_json::Value;
 
-/// The daemon answers a question at once; a collection may wait for links to go.
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::lifecycle::LOCK;
+
+/// A question is answered from memory, but for its two watchers, each of which health gives 1 s.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// A collection may wait for links to go.
+const COLLECTION: Duration = Duration::from_secs(60);
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +30,16 @@ pub enum ClientError {
         socket: PathBuf,
         /// Why.
         source: io::Error,
+    },
+    /// The socket is there, and nothing comes.
+    #[error("fairleadd{who} does not answer at {socket} within {} s: it hangs or is stopped; let it go on if it is stopped (kill -CONT and its pid), else see its log and restart it (systemctl restart fairleadd)", .patience.as_secs(), socket = .socket.display())]
+    Silent {
+        /// The socket.
+        socket: PathBuf,
+        /// Its process id as it wrote it, introduced; empty where that can't be read.
+        who: String,
+        /// How long it was waited for.
+        patience: Duration,
     },
     /// The answer is none of the daemon's.
     #[error("{socket} gave an answer that is not fairleadd's", socket = .socket.display())]
@@ -34,9 +53,22 @@ pub enum ClientError {
 }
 
 /// Asks, and reads the answer's JSON.
-pub(crate) fn ask(socket: &Path, method: &str, path: &str) -> Result<Value, ClientError> {
-    let unreachable = |source| ClientError::Unreachable { socket: socket.into(), source };
-    let answer = exchange(socket, method, path).map_err(unreachable)?;
+pub(crate) fn ask(socket: &Path, path: &str) -> Result<Value, ClientError> {
+    request(socket, "GET", path, PATIENCE)
+}
+
+/// Orders a collection, and waits for its end.
+pub(crate) fn order(socket: &Path, path: &str) -> Result<Value, ClientError> {
+    request(socket, "POST", path, COLLECTION)
+}
+
+fn request(socket: &Path, method: &str, path: &str, patience: Duration) -> Result<Value, ClientError> {
+    let answer = exchange(socket, method, path, patience).map_err(|source| match source.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            ClientError::Silent { socket: socket.into(), who: holder(socket), patience }
+        }
+        _ => ClientError::Unreachable { socket: socket.into(), source },
+    })?;
     let strange = || ClientError::Strange { socket: socket.into() };
     let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(strange)?;
     let status = head.split(' ').nth(1).and_then(|s| s.parse::<u16>().ok()).ok_or_else(strange)?;
@@ -47,15 +79,40 @@ pub(crate) fn ask(socket: &Path, method: &str, path: &str) -> Result<Value, Clie
     }
 }
 
-fn exchange(socket: &Path, method: &str, path: &str) -> io::Result<String> {
-    let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+/// Who says that it serves this socket.
+fn holder(socket: &Path) -> String {
+    let pid = std::fs::read_to_string(socket.with_file_name(LOCK)).ok();
+    let pid = pid.and_then(|text| text.trim().parse::<u32>().ok());
+    pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
+}
+
+fn exchange(socket: &Path, method: &str, path: &str, patience: Duration) -> io::Result<String> {
+    let end = Instant::now() + patience;
+    let mut stream = connected(socket, patience)?;
     write!(
         stream,
         "{method} {path} HTTP/1.1\r\nHost: fairlead\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     )?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    Ok(answer)
+    let mut answer = Vec::new();
+    let mut part = [0; 16 << 10];
+    loop {
+        // Zero would mean no limit.
+        let left = end.saturating_duration_since(Instant::now()).max(Duration::from_micros(1));
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut part) {
+            Ok(0) => return String::from_utf8(answer).map_err(io::Error::other),
+            Ok(count) => answer.extend_from_slice(part.get(..count).unwrap_or_default()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// A connection; a daemon that takes none for so long, its queue being full, is silent too.
+fn connected(socket_path: &Path, patience: Duration) -> io::Result<UnixStream> {
+    let fd: OwnedFd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    let limit = TimeVal::seconds(i64::try_from(patience.as_secs()).unwrap_or(i64::MAX));
+    setsockopt(&fd, sockopt::SendTimeout, &limit)?;
+    connect(fd.as_raw_fd(), &UnixAddr::new(socket_path)?)?;
+    Ok(UnixStream::from(fd))
 }

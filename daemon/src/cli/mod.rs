@@ -190,7 +190,7 @@ fn uninstalled(args: UninstallArgs) -> Result<(), CliError> {
 fn examined(args: DoctorArgs) -> Result<ExitCode, CliError> {
     let Dirs { run_dir, state_dir, host_root, config } = args.dirs;
     let given = run::places(run_dir, state_dir, host_root, config);
-    let findings = doctor::examine(&doctor::places_in_use(given));
+    let findings = doctor::examine(given);
     match args.output {
         Output::Json => table::print_json(&serde_json::to_value(&findings).unwrap_or_default())?,
         Output::Table => table::print(&doctor::report(&findings))?,

@@ -4,12 +4,12 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 
-use super::client::ask;
+use super::client::{ask, order};
 use super::table::{print, print_json, table};
 use super::{Ask, CliError, Output};
 
 fn answer(question: &Ask, path: &str, form: impl FnOnce(&Value) -> String) -> Result<(), CliError> {
-    let value = ask(&question.socket(), "GET", path)?;
+    let value = ask(&question.socket(), path)?;
     match question.output {
         Output::Json => print_json(&value)?,
         Output::Table => print(&form(&value))?,
@@ -73,7 +73,7 @@ pub(super) fn pools(question: &Ask) -> Result<(), CliError> {
 /// Orders a collection; the exit status tells whether all went.
 pub(super) fn collect(question: &Ask, orphans: bool) -> Result<ExitCode, CliError> {
     let path = if orphans { "/v1/gc?orphans=true" } else { "/v1/gc" };
-    let done = ask(&question.socket(), "POST", path)?;
+    let done = order(&question.socket(), path)?;
     let failed = done["errors"].as_array().is_some_and(|f| !f.is_empty());
     match question.output {
         Output::Json => print_json(&done)?,

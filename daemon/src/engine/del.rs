@@ -40,7 +40,8 @@ impl Engine {
 
     /// Removes `CNI_IFNAME` from the pod's namespace if it is of the configuration's kind and no attachment holds it.
     fn unlink_unrecorded(&self, job: &Job, network: &Network) -> Result<(), CniError> {
-        if job.request.netns.is_empty() {
+        // From the directory that the daemon is in, a relative path would lead to somebody else.
+        if !job.netns().is_absolute() {
             return Ok(());
         }
         let mut pod = match self.kernel.pod(job.netns()) {

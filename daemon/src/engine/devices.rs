@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use fairlead_cni::{CniError, Code};
 
-use super::Engine;
+use super::{Engine, errors};
 use crate::networks::host_device::USER_SPACE_DRIVERS;
 use crate::networks::{DeviceRef, Network};
 
@@ -51,7 +51,7 @@ fn entries(dir: &Path) -> Result<Vec<String>, CniError> {
         Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             return Ok(Vec::new());
         }
-        Err(e) => return Err(CniError::new(Code::Io, format!("{}: {e}", dir.display()))),
+        Err(e) => return Err(errors::file(dir.display(), &e, Code::Io, "")),
     };
     Ok(read.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect())
 }

@@ -1,5 +1,7 @@
 //! The one table from what went wrong inside to what a CNI caller is told.
 
+use std::fmt::Display;
+use std::io;
 use std::path::Path;
 
 use fairlead_cni::wire::Command;
@@ -9,6 +11,7 @@ use nix::errno::Errno;
 
 use super::job::Job;
 use crate::delegate::harmless;
+use crate::shortage;
 use crate::store::{Key, StoreError};
 
 /// Whatever went wrong: a person is told on which network, and on which interface where the call has one (X14). What
@@ -32,8 +35,14 @@ pub(super) fn of_call(job: &Job, error: CniError) -> CniError {
 
 /// A namespace that could not be opened (K4: gone is code 3; no namespace 4; the host's own 8).
 pub(super) fn netns(error: &NetnsError) -> CniError {
+    let short = match error {
+        NetnsError::Io { source, .. } => shortage::remedy_of(source),
+        NetnsError::Net { source, .. } => source.errno().and_then(shortage::remedy),
+        NetnsError::Missing { .. } | NetnsError::NotANetns { .. } | NetnsError::Host { .. } => None,
+    };
     let told = CniError::new(
         match error {
+            _ if short.is_some() => Code::TryAgain,
             NetnsError::Missing { .. } => Code::UnknownContainer,
             NetnsError::NotANetns { .. } => Code::BadEnvironment,
             NetnsError::Host { .. } => Code::InvalidNetns,
@@ -49,13 +58,25 @@ pub(super) fn netns(error: &NetnsError) -> CniError {
         ),
         NetnsError::NotANetns { .. } => told.with("give the path of a network namespace (/proc/<pid>/ns/net or a bind mount of it)"),
         NetnsError::Host { .. } => told.with("a pod on the host network needs no CNI call"),
-        NetnsError::Io { .. } | NetnsError::Net { .. } => told,
+        NetnsError::Io { .. } | NetnsError::Net { .. } => told.with(short.unwrap_or_default()),
     }
 }
 
 /// What the kernel refused while something was done for a network.
 pub(super) fn kernel(network: &str, doing: &str, error: &NetError) -> CniError {
-    let (code, remedy) = match error.errno() {
+    let (code, remedy) = match error.errno().and_then(shortage::remedy) {
+        Some(remedy) => (Code::TryAgain, remedy),
+        None => {
+            let (code, remedy) = refusal(error.errno());
+            (code, remedy.to_owned())
+        }
+    };
+    CniError::new(code, format!("network {network:?}: {doing}: {}", harmless(&error.to_string())))
+        .with(remedy)
+}
+
+fn refusal(errno: Option<Errno>) -> (Code, &'static str) {
+    match errno {
         Some(Errno::EEXIST) => (
             Code::InvalidConfig,
             "something of that name or with that address is there already: give the interface another name, or remove what is left in the namespace",
@@ -80,18 +101,27 @@ pub(super) fn kernel(network: &str, doing: &str, error: &NetError) -> CniError {
         Some(Errno::EINVAL) => {
             (Code::InvalidConfig, "the kernel does not accept this combination of settings")
         }
-        Some(Errno::ENOBUFS | Errno::ENOMEM | Errno::EAGAIN) => {
-            (Code::TryAgain, "the node is short of memory")
-        }
         _ => (Code::Internal, ""),
-    };
-    CniError::new(code, format!("network {network:?}: {doing}: {}", harmless(&error.to_string())))
-        .with(remedy)
+    }
 }
 
 /// The store could not take a record.
 pub(super) fn store(error: &StoreError) -> CniError {
-    CniError::new(Code::TryAgain, error.to_string())
+    let short = match error {
+        StoreError::Open { source, .. } | StoreError::Append { source, .. } => shortage::remedy_of(source),
+        StoreError::Encode(_) => None,
+    };
+    CniError::new(Code::TryAgain, error.to_string()).with(short.unwrap_or_default())
+}
+
+/// A file of the host or of ours could not be had: `code` and `remedy`, unless it is for want of something that comes
+/// back.
+pub(super) fn file(what: impl Display, error: &io::Error, code: Code, remedy: &str) -> CniError {
+    let told = |code| CniError::new(code, harmless(&format!("{what}: {error}")));
+    match shortage::remedy_of(error) {
+        Some(short) => told(Code::TryAgain).with(short),
+        None => told(code).with(remedy),
+    }
 }
 
 /// A call that cannot be had before its deadline.

@@ -60,9 +60,8 @@ impl<'a> Job<'a> {
             names::container_id(&request.container_id)?;
             names::ifname(&request.ifname)?;
         }
-        if matches!(request.command, Command::Add | Command::Check) && request.netns.is_empty() {
-            return Err(CniError::new(Code::BadEnvironment, "CNI_NETNS is empty")
-                .with(format!("{} needs the path of the pod's network namespace", request.command.name())));
+        if matches!(request.command, Command::Add | Command::Check) {
+            netns(&request.netns)?;
         }
         // The loopback plugin serves `lo`, whatever the caller calls it.
         let ifname = if conf.plugin_type == "loopback" { Loopback::IFNAME } else { &request.ifname };
@@ -91,5 +90,21 @@ impl<'a> Job<'a> {
             path: self.request.path.clone(),
             env: self.request.env.clone(),
         }
+    }
+}
+
+/// The daemon is in another working directory than the caller: what leads to the pod's namespace from there may lead to
+/// another one from here.
+fn netns(path: &str) -> Result<(), CniError> {
+    let wrong = |what: &str| {
+        CniError::new(Code::BadEnvironment, what)
+            .with("give the path of the pod's network namespace (/proc/<pid>/ns/net or a bind mount of it)")
+    };
+    match path {
+        "" => Err(wrong("CNI_NETNS is empty")),
+        path if !Path::new(path).is_absolute() => {
+            Err(wrong(&format!("CNI_NETNS must be an absolute path, and is {path:?}")))
+        }
+        _ => Ok(()),
     }
 }

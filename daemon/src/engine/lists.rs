@@ -77,6 +77,7 @@ impl Engine {
             }
             Command::Status => {
                 super::gc::below_1_1(&job.conf, "STATUS")?;
+                self.store_status(job)?;
                 let list = self.wanted(job);
                 let told = list.and_then(|list| self.with_chain(job, &list, |chain| chain.status()));
                 told.map(|()| String::new()).map_err(not_available_now)

@@ -57,6 +57,7 @@ use records::Records;
 use status::Kinds;
 use wellbeing::LookOut;
 
+pub(crate) use records::unreadable as unreadable_records;
 pub use start::{Beside, StartError};
 
 /// Everything on record is looked through this often, for what no event has told.

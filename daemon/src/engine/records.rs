@@ -14,8 +14,23 @@ use serde::{Deserialize, Serialize};
 
 use fairlead_cni::{CniError, Code};
 
+use super::errors;
 use crate::lifecycle::lock_or_holder;
 use crate::store::{Attachment, Phase};
+
+/// The directory of records, in the state directory.
+const DIRECTORY: &str = "attachments";
+/// What a record that can't be read is called from then on.
+const UNREADABLE: &str = "unreadable";
+
+/// The records that were set aside, for `doctor`: none where there is no such directory yet.
+pub(crate) fn unreadable(state_dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let files = match fs::read_dir(state_dir.join(DIRECTORY)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        files => files?.map(|file| Ok(file?.path())).collect::<io::Result<Vec<_>>>()?,
+    };
+    Ok(files.into_iter().filter(|path| path.extension().is_some_and(|e| e == UNREADABLE)).collect())
+}
 
 /// The directory of records.
 #[derive(Debug)]
@@ -38,12 +53,17 @@ impl Records {
     /// Opens the directory, which one daemon has at a time, and reads what an earlier one left in it, with whether it was
     /// in this boot. A file that cannot be read is set aside.
     pub(super) fn open(state_dir: &Path, boot_id: &str) -> io::Result<(Records, Vec<(bool, Attachment)>)> {
-        let dir = state_dir.join("attachments");
+        let dir = state_dir.join(DIRECTORY);
         fs::create_dir_all(&dir)?;
         let lock = lock(&dir)?;
         let mut found = Vec::new();
         for entry in fs::read_dir(&dir)? {
-            let path = entry?.path();
+            let entry = entry?;
+            // Of a pipe the reading would not end.
+            if !entry.file_type()?.is_file() {
+                continue;
+            }
+            let path = entry.path();
             match path.extension().and_then(|e| e.to_str()) {
                 Some("json") => {}
                 // Never finished: no program was started for it yet.
@@ -57,7 +77,7 @@ impl Records {
                 Some(record) => found.push((record.boot_id == boot_id, record.attachment)),
                 None => {
                     tracing::error!(file = %path.display(), "a record of an attachment cannot be read; it is set aside");
-                    fs::rename(&path, path.with_extension("unreadable"))?;
+                    fs::rename(&path, path.with_extension(UNREADABLE))?;
                 }
             }
         }
@@ -77,8 +97,13 @@ impl Records {
         }
         let path = self.path(attachment.id);
         self.write(&path, attachment).map_err(|e| {
-            CniError::new(Code::TryAgain, format!("the record {} cannot be written: {e}", path.display()))
-                .with("make space on that file system, or make the directory writable")
+            let what = format!("the record {} cannot be written", path.display());
+            errors::file(
+                what,
+                &e,
+                Code::TryAgain,
+                "make space on that file system, or make the directory writable",
+            )
         })?;
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).insert(attachment.id);
         Ok(())

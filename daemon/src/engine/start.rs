@@ -86,7 +86,9 @@ impl Engine {
             .map_err(failed(places.state_dir.display().to_string()))?;
         let host_local = HostLocal::new(places.host_root.clone(), &places.state_dir, &boot_id)
             .map_err(failed("the list of host-local's directories"))?;
-        if opened.damaged > 0 {
+        if let Some(error) = &opened.unread {
+            tracing::error!(%error, kept = ?opened.set_aside, "the store can't be read and was set aside; it begins anew from records and kernel");
+        } else if opened.is_damaged() {
             tracing::error!(bytes = opened.damaged, kept = ?opened.set_aside, "the store was damaged; what could be read is kept");
         }
         let announcer = match beside.announce {
@@ -113,7 +115,7 @@ impl Engine {
             chance: Chance::default(),
             calls: beside.calls,
         });
-        let (damaged, lost) = (opened.damaged > 0, std::mem::take(&mut opened.lost));
+        let (damaged, lost) = (opened.is_damaged(), std::mem::take(&mut opened.lost));
         let found = engine.reconcile(opened, of_records);
         if damaged {
             engine.tell_lost(&lost);

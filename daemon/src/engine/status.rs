@@ -41,14 +41,20 @@ impl Engine {
         self.networks.rescan();
         let network = Network::validate(&job.conf, &job.args)?;
         self.kind_is_there(job, &network)?;
-        if !self.store.writable() {
-            return Err(not_available(job, "the daemon's store has no space left")
-                .with("make space on the file system of the run directory"));
-        }
+        self.store_status(job)?;
         self.ipam_status(job)?;
         self.look_for_master(job, &network)?;
         job.timing.end("look");
         Ok(())
+    }
+
+    /// Whether the record that an ADD begins with could be taken.
+    pub(super) fn store_status(&self, job: &Job) -> Result<(), CniError> {
+        if self.store.writable(job.request.config.len()) {
+            return Ok(());
+        }
+        Err(not_available(job, "the daemon's store has no space left")
+            .with("make space on the file system of the run directory"))
     }
 
     fn kind_is_there(&self, job: &Job, network: &Network) -> Result<(), CniError> {
@@ -71,7 +77,7 @@ impl Engine {
                 job,
                 format!("host-local's directory {} can't be written: {error}", directory.display()),
             )
-            .with("make it a directory on a file system that can be written, or correct `dataDir`")
+            .with("make it a directory on a file system that can be written and has space, or correct `dataDir`")
         })
     }
 

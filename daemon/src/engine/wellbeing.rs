@@ -1,5 +1,5 @@
 //! What the engine tells of itself when its health is asked for (K19): its kernel, its store, its look-out for dead
-//! namespaces. Looks only; heals nothing.
+//! namespaces. Heals nothing; the store makes the room that an ADD would make.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -62,7 +62,7 @@ impl Engine {
     }
 
     fn store_takes_records(&self) -> Result<String, String> {
-        if self.store.writable() {
+        if self.store.writable(0) {
             return Ok(String::new());
         }
         Err("the run directory's file system is full or gone: make space there; DEL still works".to_owned())

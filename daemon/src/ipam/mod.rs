@@ -24,6 +24,7 @@ use fairlead_cni::result::{Dns, IpConfig, RouteConfig};
 use fairlead_cni::{CniError, Code};
 
 use crate::delegate::harmless;
+use crate::shortage;
 
 pub use host_local::{Allocation, HostLocal, Removed};
 pub use owner::Owner;
@@ -198,9 +199,20 @@ impl IpamError {
         matches!(self, IpamError::Exhausted { .. } | IpamError::RequestedTaken { .. })
     }
 
+    /// What to do, where a file could not be had for want of something that comes back.
+    fn shortage(&self) -> Option<String> {
+        match self {
+            IpamError::Store { source, .. }
+            | IpamError::Roster { source, .. }
+            | IpamError::ResolvConf { source, .. } => shortage::remedy_of(source),
+            _ => None,
+        }
+    }
+
     /// The code that a CNI caller is told.
     pub fn code(&self) -> Code {
         match self {
+            _ if self.shortage().is_some() => Code::TryAgain,
             IpamError::Exhausted { .. } => Code::TryAgain,
             IpamError::Store { source, .. } if source.kind() == io::ErrorKind::TimedOut => Code::TryAgain,
             IpamError::RequestedGateway { .. }
@@ -215,7 +227,11 @@ impl IpamError {
     }
 
     /// What to do about it.
-    pub fn remedy(&self) -> &'static str {
+    pub fn remedy(&self) -> String {
+        self.shortage().unwrap_or_else(|| self.lasting_remedy().to_owned())
+    }
+
+    fn lasting_remedy(&self) -> &'static str {
         match self {
             IpamError::Exhausted { .. } => {
                 "widen the ranges, or delete pods of this network; `fairleadd doctor` lists addresses whose container is \

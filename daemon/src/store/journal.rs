@@ -4,10 +4,11 @@
 //! is what a kill leaves and is cut off; damage elsewhere is stepped over to the next frame and told, so that one bad
 //! sector does not lose the node's attachments.
 //!
-//! Space is reserved ahead (`fallocate`): what ends an attachment may use the reserve, what begins one may not, so a
-//! full /run refuses ADD and still lets DEL through. The file that a compaction writes is reserved too, half as large
-//! as the journal: a full /run can be compacted without touching the reserve. Nothing is synced: the file lives and dies with the boot, and a
-//! killed process loses nothing that `write` has taken.
+//! Space is reserved ahead (`fallocate`), in smaller steps where a large one can't be had: what ends an attachment may
+//! use the reserve, what begins one may not, so a full /run refuses ADD and still lets DEL through. The file that a
+//! compaction writes is reserved too, half as large as the journal: a full /run can be compacted without touching the
+//! reserve. Nothing is synced: the file lives and dies with the boot, and a killed process loses nothing that `write`
+//! has taken.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -18,8 +19,8 @@ use nix::fcntl::{FallocateFlags, fallocate};
 
 const MAGIC: &[u8; 4] = b"FLJ1";
 const HEADER: usize = 12;
-/// Reserved in steps of this many bytes.
-const STEP: u64 = 512 << 10;
+/// Reserved in steps of this many bytes; with little space left, in smaller ones, down to what one record needs.
+const STEPS: [u64; 3] = [512 << 10, 64 << 10, 0];
 /// What only the end of an attachment may use.
 const RESERVE: u64 = 128 << 10;
 /// A longer payload is not a record of ours: a configuration is at most 1 MiB, and JSON can double it.
@@ -116,6 +117,10 @@ impl Journal {
     /// Opens or makes the journal at `path` and reads it back; a torn end is cut off, a damaged journal is left as it is.
     pub(super) fn open(path: &Path) -> io::Result<(Journal, Replay)> {
         let mut file = open(path)?;
+        // Reading a pipe or a device would never end.
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "it is no regular file"));
+        }
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
         let replayed = replay(&bytes);
@@ -127,7 +132,7 @@ impl Journal {
         let mut journal = Journal::of(file, path.to_owned(), whole as u64);
         journal.spare = journal.open_spare();
         // On a full file system it serves what is on record: nothing is begun until there is space again.
-        if let Err(e) = journal.reserve() {
+        if let Err(e) = journal.reserve(0) {
             tracing::warn!(store = %path.display(), error = %e, "no space can be reserved for the store; ADD is refused");
         }
         Ok((journal, replayed))
@@ -156,9 +161,15 @@ impl Journal {
         self.end
     }
 
-    /// Whether what begins something fits into what is reserved.
-    pub(super) fn has_room(&self) -> bool {
-        self.reserved != u64::MAX && self.reserved > self.end + RESERVE
+    /// Takes care that a record of so many bytes that begins something can be appended.
+    pub(super) fn make_room(&mut self, payload: u64) -> io::Result<()> {
+        let size = HEADER as u64 + payload;
+        if self.reserved == u64::MAX {
+            let stat = nix::sys::statvfs::fstatvfs(&self.file)?;
+            let free = stat.blocks_free().saturating_mul(stat.fragment_size());
+            return if free < size { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) };
+        }
+        if self.end + size + RESERVE > self.reserved { self.reserve(size) } else { Ok(()) }
     }
 
     /// Appends one record with one `write`; when this returns, a killed process does not lose it.
@@ -167,7 +178,7 @@ impl Journal {
         let length = u32::try_from(payload.len()).map_err(|_| too_long())?;
         let size = HEADER as u64 + u64::from(length);
         if self.end + size + RESERVE > self.reserved {
-            let extended = self.reserve();
+            let extended = self.reserve(size);
             if purpose == Purpose::Begin {
                 extended?;
             }
@@ -188,15 +199,30 @@ impl Journal {
         Ok(())
     }
 
-    fn reserve(&mut self) -> io::Result<()> {
-        let size = self.end + RESERVE + STEP;
-        self.reserved = reserved(&self.file, size)?;
-        // Half of the journal is the most that is worth a compaction.
-        if let Some((spare, there)) = &mut self.spare
-            && let Ok(reserved) = reserved(spare, size / 2)
-        {
-            *there = reserved;
+    /// Reserves what a record of so many bytes needs beside the reserve, and as large a step more as can be had.
+    fn reserve(&mut self, size: u64) -> io::Result<()> {
+        let mut done = Ok(());
+        for step in STEPS {
+            done = self.reserve_up_to(self.end + size + RESERVE + step);
+            if !done.as_ref().is_err_and(is_full) {
+                break;
+            }
         }
+        done
+    }
+
+    fn reserve_up_to(&mut self, size: u64) -> io::Result<()> {
+        if let Some((spare, there)) = &mut self.spare {
+            // Half of the journal is the most that is worth a compaction.
+            let half = size / 2;
+            if *there > half {
+                // A larger step took it, and then there was too little for the journal.
+                *there = 0;
+                spare.set_len(0)?;
+            }
+            *there = reserved(spare, half)?;
+        }
+        self.reserved = reserved(&self.file, size)?.max(self.reserved);
         Ok(())
     }
 
@@ -215,9 +241,14 @@ impl Journal {
         *self = fresh;
         self.spare = self.open_spare();
         // The space of the old one is free now; if others took it, what was reserved ahead is enough to go on.
-        let _ = self.reserve();
+        let _ = self.reserve(0);
         Ok(())
     }
+}
+
+/// Whether the file system has no space for it.
+pub(super) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// Reserves so many bytes of a file; answers how many are reserved now.

@@ -18,10 +18,13 @@ use std::time::Instant;
 pub use journal::{Purpose, replay};
 pub use record::{Attachment, Caller, Entry, IpamRecord, Key, Lent, LinkRecord, Namespace, Phase};
 
-use journal::Journal;
+use journal::{Journal, Replay, is_full};
 
 /// Rewritten when it is longer than this and more than half of it is of attachments that are gone.
 const COMPACT_FROM: u64 = 4 << 20;
+
+/// What an ADD's record takes beside the text of its configuration.
+const RECORD: u64 = 8 << 10;
 
 /// The journal's file in the run directory.
 const JOURNAL: &str = "attachments.journal";
@@ -69,12 +72,21 @@ pub enum StoreError {
 pub struct Opened {
     /// Bytes of damaged records that were stepped over.
     pub damaged: usize,
+    /// Why nothing of the journal could be read.
+    pub unread: Option<io::Error>,
     /// Where a damaged journal was set aside.
     pub set_aside: Option<PathBuf>,
     /// Commits of attachments whose intent is among the damaged records: neither their container nor their network is known.
     pub lost: Vec<Lost>,
     /// Attachments of an earlier boot: their namespaces died with it.
     pub of_earlier_boot: Vec<Attachment>,
+}
+
+impl Opened {
+    /// Whether something of the journal was lost.
+    pub fn is_damaged(&self) -> bool {
+        self.damaged > 0 || self.unread.is_some()
+    }
 }
 
 /// What a damaged journal still says of an attachment whose intent it has lost.
@@ -106,13 +118,14 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the store in `dir`. A journal that another boot wrote is read, handed out and begun anew.
+    /// Opens the store in `dir`. A journal that another boot wrote is read, handed out and begun anew; one that can't be
+    /// read at all is set aside, and a new one begun.
     pub fn open(dir: &Path, boot_id: &str) -> Result<(Store, Opened), StoreError> {
         let path = dir.join(JOURNAL);
         let failed = |source| StoreError::Open { path: path.clone(), source };
         let boot_file = dir.join("boot-id");
         let mut opened = Opened::default();
-        let (mut journal, replayed) = Journal::open(&path).map_err(failed)?;
+        let (mut journal, replayed) = open_journal(&path, boot_id, &mut opened).map_err(failed)?;
         let Rebuilt { mut live, lost, unreadable } = rebuild(&replayed.payloads);
         opened.damaged = replayed.damaged + unreadable;
         let same_boot = std::fs::read_to_string(&boot_file).is_ok_and(|b| b.trim() == boot_id);
@@ -127,7 +140,7 @@ impl Store {
             live.clear();
             journal.rewrite(std::iter::empty()).map_err(failed)?;
             std::fs::write(&boot_file, boot_id).map_err(failed)?;
-        } else if opened.set_aside.is_some() {
+        } else if opened.damaged > 0 && opened.set_aside.is_some() {
             let payloads = live.values().map(|a| put(a)).collect::<Result<Vec<_>, _>>()?;
             // With no space left it goes on with the damaged one.
             let _ = journal
@@ -155,10 +168,8 @@ impl Store {
 
     /// Appends a record; where there is no space, what ended attachments take up is given back first.
     fn append(&self, state: &mut State, payload: &[u8], purpose: Purpose) -> Result<(), StoreError> {
-        let full =
-            |e: &io::Error| matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
         let done = match state.journal.append(payload, purpose) {
-            Err(e) if full(&e) && self.compact(state) => state.journal.append(payload, purpose),
+            Err(e) if is_full(&e) && self.compact(state) => state.journal.append(payload, purpose),
             done => done,
         };
         done.map_err(|source| StoreError::Append { path: self.path.clone(), source })
@@ -282,11 +293,17 @@ impl Store {
         self.lock().live.values().cloned().collect()
     }
 
-    /// True when a record can be taken now: there is space, or some is reserved.
-    pub fn writable(&self) -> bool {
-        let dir = self.path.parent().unwrap_or(Path::new("/"));
-        let space = nix::sys::statvfs::statvfs(dir).map(|s| s.blocks_available() > 0);
-        space.is_ok_and(|space| space || self.lock().journal.has_room())
+    /// True when the record of an ADD with so long a configuration can be taken now. Makes the room that such an ADD would
+    /// make, by a reservation or a compaction: looking at free blocks alone would promise what is not kept.
+    pub fn writable(&self, config: usize) -> bool {
+        // As JSON in JSON the configuration can double.
+        let size = RECORD + 2 * config as u64;
+        let mut state = self.lock();
+        let room = match state.journal.make_room(size) {
+            Err(e) if is_full(&e) && self.compact(&mut state) => state.journal.make_room(size),
+            done => done,
+        };
+        room.is_ok() && self.path.exists()
     }
 }
 
@@ -304,10 +321,39 @@ fn now_based_id() -> u64 {
     (since.as_secs() & 0xff_ffff) << 20
 }
 
+/// The journal; where nothing of it can be read, a new one in its place.
+fn open_journal(path: &Path, boot_id: &str, opened: &mut Opened) -> io::Result<(Journal, Replay)> {
+    let unread = match Journal::open(path) {
+        Err(e) if !passes(&e) => e,
+        done => return done,
+    };
+    let Some(aside) = put_aside(path, boot_id) else { return Err(unread) };
+    (opened.unread, opened.set_aside) = (Some(unread), Some(aside));
+    Journal::open(path)
+}
+
+fn aside(path: &Path, boot_id: &str, which: &str) -> PathBuf {
+    path.with_extension(format!("{DAMAGED}{}{which}", boot_id.get(..8).unwrap_or("unknown")))
+}
+
 fn set_aside(path: &Path, boot_id: &str) -> io::Result<PathBuf> {
-    let aside = path.with_extension(format!("{DAMAGED}{}", boot_id.get(..8).unwrap_or("unknown")));
+    let aside = aside(path, boot_id, "");
     std::fs::copy(path, &aside)?;
     Ok(aside)
+}
+
+/// Takes away what can't be read, whatever it is; `None` where there is nothing, or it can't be done.
+fn put_aside(path: &Path, boot_id: &str) -> Option<PathBuf> {
+    let names = (1..).map(|n| aside(path, boot_id, &format!("-{n}")));
+    let free = names.take(1000).find(|name| name.symlink_metadata().is_err())?;
+    let moved = std::fs::rename(path, &free).inspect_err(|e| cannot(path, "be set aside", e));
+    moved.ok().map(|()| free)
+}
+
+/// Whether an error says nothing about the journal: another start may read it.
+fn passes(error: &io::Error) -> bool {
+    const SCARCE: [i32; 3] = [nix::libc::EMFILE, nix::libc::ENFILE, nix::libc::ENOMEM];
+    error.kind() == io::ErrorKind::OutOfMemory || error.raw_os_error().is_some_and(|e| SCARCE.contains(&e))
 }
 
 /// In a damaged journal the record that is missing may be the commit: a restart never undoes what was committed, so

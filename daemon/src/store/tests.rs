@@ -109,3 +109,26 @@ fn x05_a_whole_record_that_is_no_entry_of_ours_is_damage_too() {
     assert!(opened.damaged > 0 && opened.set_aside.is_some());
     assert_eq!(store.all().len(), 1);
 }
+
+#[test]
+fn x05_a_journal_that_can_not_be_read_at_all_is_set_aside_and_a_new_one_begun() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = dir.path().join(JOURNAL);
+    drop(filled(dir.path(), 1));
+    let a_pipe = || nix::unistd::mkfifo(&journal, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let unreadable: [&dyn Fn(); 3] = [&|| std::fs::create_dir(&journal).unwrap(), &a_pipe, &|| {
+        std::os::unix::fs::symlink(&journal, &journal).unwrap()
+    }];
+    for (n, make) in (1..).zip(unreadable) {
+        std::fs::remove_file(&journal).unwrap();
+        make();
+        let (store, opened) = Store::open(dir.path(), BOOT).unwrap();
+        assert!(opened.is_damaged() && opened.unread.is_some(), "{opened:?}");
+        assert_eq!(opened.set_aside.unwrap(), dir.path().join(format!("attachments.damaged-6ad4ae67-{n}")));
+        assert_eq!((store.all().len(), damaged(dir.path()).len()), (0, n));
+        store.begin(attachment(7)).unwrap();
+        drop(store);
+        let (store, opened) = Store::open(dir.path(), BOOT).unwrap();
+        assert_eq!((store.all().len(), opened.is_damaged()), (1, false));
+    }
+}

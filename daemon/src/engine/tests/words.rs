@@ -1,7 +1,7 @@
 //! Errors as a person reads them (X14): what failed, on which network and interface, why, and what to do.
 
-use fairlead_cni::CniError;
 use fairlead_cni::wire::Command;
+use fairlead_cni::{CniError, Code};
 use fairlead_host::double::{Asked, Call, FakeKernel};
 use fairlead_host::{Kind, Op};
 use nix::errno::Errno;
@@ -150,6 +150,48 @@ const FAILURES: &[Failure] = &[
         remedy: "macvlan, ipvlan and bridges exclude each other",
     },
 ];
+
+#[test]
+fn x14_what_runs_out_and_comes_back_is_told_as_that_and_the_call_is_to_be_tried_again() {
+    let config = config("macvlan", ETH0, FIXED);
+    for (command, before) in [(Command::Add, false), (Command::Del, false), (Command::Del, true)] {
+        for errno in [Errno::EMFILE, Errno::ENFILE, Errno::ENOMEM] {
+            let rig = Rig::new();
+            if before {
+                rig.add(&config).unwrap();
+            }
+            rig.kernel.forget_calls();
+            rig.kernel.fail_from(0, errno);
+            let error = rig.call(rig.request(command, "c1", &config)).unwrap_err();
+            let remedy = match errno {
+                Errno::EMFILE => "raise LimitNOFILE of fairleadd's service (now ",
+                Errno::ENFILE => "fs.file-max",
+                _ => "MemoryMax",
+            };
+            assert_eq!(error.code, Code::TryAgain, "{error:?}");
+            assert!(error.details.contains(remedy), "{error:?}");
+        }
+    }
+}
+
+#[test]
+fn a_namespace_that_is_named_from_the_callers_directory_is_refused_and_its_del_succeeds() {
+    let rig = Rig::new();
+    let config = config("macvlan", ETH0, FIXED);
+    let relative = |command| {
+        let mut request = rig.request(command, "c1", &config);
+        request.netns = "ns/pod".into();
+        rig.call(request)
+    };
+    for command in [Command::Add, Command::Check] {
+        let error = relative(command).unwrap_err();
+        assert_eq!(error.code, Code::BadEnvironment, "{error:?}");
+        assert!(error.msg.contains("CNI_NETNS must be an absolute path, and is \"ns/pod\""), "{error:?}");
+    }
+    rig.kernel.forget_calls();
+    relative(Command::Del).unwrap();
+    assert_eq!(rig.kernel.calls(), []);
+}
 
 #[test]
 fn x14_an_error_names_network_and_interface_the_reason_and_what_to_do() {

@@ -339,6 +339,21 @@ fn no_error_contains_the_words_that_containerd_takes_for_success() {
 }
 
 #[test]
+fn with_too_many_files_open_the_disk_is_not_blamed() {
+    let source = || io::Error::from_raw_os_error(nix::libc::EMFILE);
+    let (network, path) = (String::from("n"), PathBuf::from("/x"));
+    for error in [
+        IpamError::Store { network: network.clone(), path: path.clone(), source: source() },
+        IpamError::Roster { network: network.clone(), path: path.clone(), source: source() },
+        IpamError::ResolvConf { network, path, source: source() },
+    ] {
+        let told = CniError::from(error);
+        assert_eq!(told.code, fairlead_cni::Code::TryAgain, "{told:?}");
+        assert!(told.details.starts_with("raise LimitNOFILE of fairleadd's service (now "), "{told:?}");
+    }
+}
+
+#[test]
 fn gc_keeps_what_is_valid_and_what_has_no_owner() {
     let host = Host::new();
     host.write("10.0.0.2", "a\r\neth0");

@@ -8,7 +8,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use fairlead_cni::CniError;
-use fairlead_cni::wire::{Command, Request, WIRE};
+use fairlead_cni::wire::{Command, RECEIVED, Request, WIRE};
 use serde_json::{Value, json};
 
 use super::{PATIENCE, Pod, Rig, executable};
@@ -173,6 +173,8 @@ fn exchange(socket: &Path, request: &str) -> Option<String> {
     stream.write_all(request.as_bytes()).ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
+    // As the executable does when the runtime has it.
+    let _ = stream.write_all(RECEIVED);
     Some(answer)
 }
 

@@ -1,0 +1,98 @@
+//! What is told of a node on which much is wrong.
+
+use super::*;
+
+fn places(dir: &Path) -> Places {
+    Places {
+        run_dir: dir.join("run"),
+        state_dir: dir.join("state"),
+        host_root: dir.into(),
+        config: dir.join("config.yaml"),
+        conf_dir: None,
+        plugin_dir: None,
+    }
+}
+
+#[test]
+fn on_a_bare_directory_everything_that_is_missing_is_told_with_a_remedy() {
+    let dir = tempfile::tempdir().unwrap();
+    let findings = examine(places(dir.path()));
+    for about in ["daemon", "run directory", "state directory", "spool"] {
+        let finding = findings.iter().find(|f| f.about == about).unwrap();
+        assert_eq!(finding.verdict, Verdict::Wrong, "{finding:?}");
+    }
+    assert!(findings.iter().all(|f| f.verdict == Verdict::Good || !f.remedy.is_empty()));
+    assert!(report(&findings).contains("WRONG  daemon"));
+}
+
+#[test]
+fn what_was_set_aside_and_what_is_refused_is_told_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir_all(dir.path().join("state/spool/unreadable")).unwrap();
+    fs::write(dir.path().join("state/spool/unreadable/7-1.json"), "?").unwrap();
+    fs::create_dir_all(dir.path().join("state/attachments")).unwrap();
+    fs::write(dir.path().join("state/attachments/0f.unreadable"), "?").unwrap();
+    fs::write(dir.path().join("config.yaml"), "colour: red\n").unwrap();
+    fs::create_dir_all(dir.path().join("etc/cni/net.d")).unwrap();
+    fs::write(dir.path().join("etc/cni/net.d/10-bad.conflist"), "{").unwrap();
+    let unplugged =
+        r#"{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"macvlan","master":"unplugged0"}]}"#;
+    fs::write(dir.path().join("etc/cni/net.d/20-unplugged.conflist"), unplugged).unwrap();
+    fs::create_dir(dir.path().join("run")).unwrap();
+    fs::write(dir.path().join("run/attachments.damaged-6ad4ae67"), "?").unwrap();
+    let findings = examine(places(dir.path()));
+    let seen = |about| findings.iter().find(|f: &&Finding| f.about == about).unwrap().seen.clone();
+    assert!(seen("spool").contains("7-1.json"));
+    assert!(seen("store").contains("attachments.damaged-6ad4ae67"));
+    assert!(seen("records").contains("attachments/0f.unreadable"));
+    assert!(report(&findings).contains("never get their DEL"));
+    assert!(!findings.iter().any(|f| f.remedy.contains("  ")), "{findings:?}");
+    assert!(seen("configuration").contains("colour"));
+    assert!(seen("networks").contains("10-bad.conflist"));
+    assert!(findings.iter().any(|f| f.seen == "n: the host has no interface unplugged0, its master"));
+}
+
+#[test]
+fn the_kinds_of_links_that_this_kernel_has_are_told() {
+    let findings = kinds();
+    assert_eq!(findings.len(), 3, "{findings:?}");
+    // Every kernel that this is built on has macvlan (README).
+    assert_eq!(findings[0], good("link kinds", "macvlan"));
+}
+
+#[test]
+fn x02_a_spool_that_is_no_directory_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("state")).unwrap();
+    let spool = |findings: &[Finding]| findings.iter().find(|f| f.about == "spool").unwrap().clone();
+    for what in ["state/spool", "state/spool/unreadable"] {
+        fs::write(dir.path().join(what), "?").unwrap();
+        let told = spool(&examine(places(dir.path())));
+        assert_eq!(told.verdict, Verdict::Wrong, "{told:?}");
+        assert!(told.seen.contains("Not a directory"), "{told:?}");
+        fs::remove_file(dir.path().join(what)).unwrap();
+        fs::create_dir_all(dir.path().join("state/spool")).unwrap();
+    }
+    assert_eq!(spool(&examine(places(dir.path()))).verdict, Verdict::Good);
+}
+
+#[test]
+fn k19_a_daemon_that_never_answers_is_one_finding_among_the_others_and_soon_there() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("run")).unwrap();
+    fs::write(dir.path().join("run/lock"), "4711\n").unwrap();
+    let socket = std::os::unix::net::UnixListener::bind(dir.path().join("run").join(SOCKET)).unwrap();
+    let full = || {
+        let begun = std::time::Instant::now();
+        let findings = examine(places(dir.path()));
+        assert!(begun.elapsed() < std::time::Duration::from_secs(10), "{:?}", begun.elapsed());
+        let told = findings.iter().find(|f| f.about == "daemon").unwrap();
+        assert!(told.seen.contains("fairleadd (pid 4711) does not answer"), "{told:?}");
+        assert!(told.remedy.contains("kill -CONT"), "{told:?}");
+        assert!(findings.iter().any(|f| f.about == "configuration" && f.verdict == Verdict::Good));
+    };
+    full();
+    // Nor when its queue of connections is full: the one of before is still in it.
+    nix::sys::socket::listen(&socket, nix::sys::socket::Backlog::new(0).unwrap()).unwrap();
+    full();
+}

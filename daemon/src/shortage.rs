@@ -1,0 +1,28 @@
+//! What runs out and comes back: open files, memory, threads. A call that met it is worth another try (code 11), and is
+//! told what to raise instead of that something is wrong with a disk or a namespace.
+
+use std::io;
+
+use fairlead_host::process;
+use nix::errno::Errno;
+
+/// What to do about it; `None` where `errno` is no shortage.
+pub(crate) fn remedy(errno: Errno) -> Option<String> {
+    match errno {
+        Errno::EMFILE => {
+            let now = process::open_files().map_or_else(|_| String::new(), |now| format!(" (now {now})"));
+            Some(format!("raise LimitNOFILE of fairleadd's service{now}"))
+        }
+        Errno::ENFILE => Some("the node has too many files open: raise fs.file-max (sysctl)".to_owned()),
+        Errno::ENOMEM | Errno::ENOBUFS | Errno::EAGAIN => {
+            let told = "the node is short of memory, or fairleadd's service of memory (MemoryMax) or threads (TasksMax)";
+            Some(told.to_owned())
+        }
+        _ => None,
+    }
+}
+
+/// The same for an error of files or threads.
+pub(crate) fn remedy_of(error: &io::Error) -> Option<String> {
+    remedy(Errno::from_raw(error.raw_os_error()?))
+}

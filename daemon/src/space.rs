@@ -1,0 +1,20 @@
+//! Whether a file system can take one more file. Looks only.
+
+use std::io;
+use std::path::Path;
+
+use nix::sys::statvfs::statvfs;
+
+/// An error where the file system of `path` has no free block, or no free inode, that root could take.
+pub(crate) fn left(path: &Path) -> io::Result<()> {
+    let stat = statvfs(path)?;
+    let full = |what| Err(io::Error::new(io::ErrorKind::StorageFull, what));
+    if stat.blocks() > 0 && stat.blocks_free() == 0 {
+        return full("no block of its file system is free");
+    }
+    // A file system without a fixed number of inodes says 0 of 0.
+    if stat.files() > 0 && stat.files_free() == 0 {
+        return full("no inode of its file system is free");
+    }
+    Ok(())
+}
