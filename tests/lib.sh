@@ -10,7 +10,7 @@ ROOT=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." && pwd)
 BIN=$ROOT/.cache/bin
 DIST=$ROOT/dist
 PLUGINS=${PLUGINS:-fairlead} # or "reference": the same cases with the reference plugins
-REPLACED=macvlan,ipvlan,vlan,host-device,loopback
+REPLACED=macvlan,ipvlan,vlan,host-device,sriov,loopback
 
 die() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
 ours() { [ "$PLUGINS" = fairlead ]; }

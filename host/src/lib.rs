@@ -14,6 +14,7 @@ pub mod process;
 pub mod real;
 pub mod scratch;
 pub mod seam;
+pub mod vf;
 pub mod watch;
 
 pub use mac::Mac;
@@ -21,3 +22,4 @@ pub use seam::{
     Address, AddressFlags, IpvlanFlag, IpvlanMode, Kernel, Kind, Link, MacvlanMode, Net, NetError,
     NetnsError, NetnsId, NewLink, Nsid, Op, OpError, Parent, Route, Rule, SetLink,
 };
+pub use vf::{Vf, VfChange, VfLinkState, VfRate, VfVlan, VlanProto};

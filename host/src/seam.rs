@@ -13,6 +13,7 @@ use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::Mac;
+use crate::vf::{Vf, VfChange};
 
 /// The number by which the daemon's namespace knows another one (`RTM_GETNSID`); the kernel frees it when that
 /// namespace dies and may then give it to the next.
@@ -181,6 +182,8 @@ pub struct Link {
     pub parent_nsid: Option<Nsid>,
     /// `IFLA_MASTER`.
     pub master: Option<u32>,
+    /// The device on a bus that it belongs to, by its address there (`IFLA_PARENT_DEV_NAME`, kernel ≥ 5.14).
+    pub device: Option<String>,
 }
 
 /// Changes to a link that exists; `None` leaves a property as it is.
@@ -284,6 +287,30 @@ pub enum Op {
         /// Its name here.
         name: String,
     },
+    /// `RTM_NEWLINKPROP`: one more alternative name.
+    AddAltName {
+        /// Of which link.
+        index: u32,
+        /// 1–127 bytes.
+        name: String,
+    },
+    /// `RTM_DELLINKPROP`
+    DeleteAltName {
+        /// Of which link.
+        index: u32,
+        /// Which.
+        name: String,
+    },
+    /// `RTM_SETLINK` with `IFLA_VFINFO_LIST`. The kernel stops at the first setting that is refused and keeps what came
+    /// before it (in the order of [`VfChange::singly`]).
+    SetVf {
+        /// Index of the physical function's link.
+        pf: u32,
+        /// Number of the virtual function.
+        vf: u32,
+        /// The settings.
+        change: VfChange,
+    },
     /// `RTM_NEWADDR`, NLM_F_CREATE | NLM_F_EXCL
     AddAddress(Address),
     /// `RTM_DELADDR`
@@ -306,6 +333,17 @@ pub enum NetError {
     /// An answer of the kernel could not be read.
     #[error("the kernel's netlink answer cannot be read: {0}")]
     Answer(String),
+    /// The driver of a device could not be changed.
+    #[error("device {device}: {doing}: {source}")]
+    Driver {
+        /// Its PCI address.
+        device: String,
+        /// What was to be done, for a person.
+        doing: String,
+        /// The reason.
+        #[source]
+        source: io::Error,
+    },
     /// A sysctl could not be read or written.
     #[error("sysctl {key}: {source}")]
     Sysctl {
@@ -322,7 +360,9 @@ impl NetError {
     pub fn errno(&self) -> Option<Errno> {
         match self {
             NetError::Op(op) => Some(op.errno),
-            NetError::Socket(e) | NetError::Sysctl { source: e, .. } => e.raw_os_error().map(Errno::from_raw),
+            NetError::Socket(e) | NetError::Sysctl { source: e, .. } | NetError::Driver { source: e, .. } => {
+                e.raw_os_error().map(Errno::from_raw)
+            }
             NetError::Answer(_) => None,
         }
     }
@@ -405,6 +445,10 @@ pub trait Net {
     /// All links.
     fn links(&mut self) -> Result<Vec<Link>, NetError>;
 
+    /// The settings of all virtual functions of the link `pf`; none when it has none or is gone. Dear: 64 of them cost
+    /// 157–866 ms.
+    fn vfs(&mut self, pf: u32) -> Result<Vec<Vf>, NetError>;
+
     /// Addresses of one interface, both families, link-local ones included.
     fn addresses(&mut self, index: u32) -> Result<Vec<Address>, NetError>;
 
@@ -437,6 +481,10 @@ pub trait Kernel: Send + Sync {
 
     /// The numbers of all namespaces that the daemon's own one knows.
     fn nsids(&self) -> Result<Vec<Nsid>, NetError>;
+
+    /// Takes the PCI device `address` from its driver, if it has one, and has `driver` take it (anew): its interface comes
+    /// back as a new one, in the namespace of the machine. Ends with an error after a time, whatever the driver does.
+    fn bind_anew(&self, address: &str, driver: &str) -> Result<(), NetError>;
 
     /// True when the kernel has links of this kind (`IFLA_INFO_KIND`), built in or by a module that it has loaded
     /// for the question. Nothing can be seen of it in any namespace.

@@ -112,7 +112,7 @@ fn events(datagram: Option<&[u8]>) -> Vec<Event> {
     let news = answers.into_iter().filter_map(|answer| match answer.body {
         Body::NsidGone(nsid) => Some(Event::NsidGone(nsid)),
         Body::Nsid(nsid) => nsid.map(Event::NsidNew),
-        Body::Link(link) => Some(Event::LinkNew(link)),
+        Body::Link(link, _) => Some(Event::LinkNew(link)),
         Body::LinkGone(index) => Some(Event::LinkGone(index)),
         Body::Overrun => Some(Event::Overflow),
         _ => None,

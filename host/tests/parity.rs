@@ -9,6 +9,7 @@ use fairlead_host::real::RealKernel;
 use fairlead_host::scratch::ScratchNetns;
 use fairlead_host::{
     Address, AddressFlags, Kernel, Kind, Mac, MacvlanMode, NetError, NewLink, Op, Parent, Route, SetLink,
+    VfChange,
 };
 use nix::errno::Errno;
 
@@ -48,6 +49,11 @@ fn set(index: u32, name: Option<&str>, up: Option<bool>) -> Op {
     Op::SetLink(SetLink { index, name: name.map(str::to_owned), up, ..SetLink::default() })
 }
 
+fn alt_name(add: bool, index: u32, name: &str) -> Op {
+    let name = name.to_owned();
+    if add { Op::AddAltName { index, name } } else { Op::DeleteAltName { index, name } }
+}
+
 /// What the engine does, and what goes wrong with it.
 fn script(parent: u32) -> Vec<Op> {
     let host = Parent::Host(parent);
@@ -79,6 +85,15 @@ fn script(parent: u32) -> Vec<Op> {
         Op::DeleteRoute(tables),
         Op::DeleteAddress(address(50, "10.9.0.3/24")),
         set(50, Some("lo"), None),
+        alt_name(true, 50, "alias-of-more-than-fifteen-bytes"),
+        alt_name(true, 50, "alias-of-more-than-fifteen-bytes"),
+        alt_name(true, 50, "lo"),
+        alt_name(true, 99, "gone"),
+        set(50, Some("alias-of-more"), None),
+        alt_name(false, 50, "no-such-name"),
+        alt_name(false, 50, "alias-of-more-than-fifteen-bytes"),
+        Op::SetVf { pf: 50, vf: 0, change: VfChange { trust: Some(true), ..VfChange::default() } },
+        Op::SetVf { pf: 99, vf: 0, change: VfChange { trust: Some(true), ..VfChange::default() } },
         set(50, Some("other"), None),
         set(99, Some("none"), None),
         set(50, None, Some(false)),
@@ -109,7 +124,8 @@ fn played(kernel: &dyn Kernel, path: &Path) -> Vec<String> {
             Err(other) => panic!("{other}"),
         };
         let links = pod.links().unwrap();
-        let links: Vec<(String, bool)> = links.into_iter().map(|link| (link.name, link.up)).collect();
+        let links: Vec<_> = links.into_iter().map(|link| (link.name, link.alt_names, link.up)).collect();
+        assert_eq!(pod.vfs(50).unwrap(), [], "a macvlan has no functions");
         let addresses = pod.addresses(50).unwrap().into_iter().map(|address| address.net);
         let addresses: Vec<String> =
             addresses.filter(|net| net.addr().is_ipv4()).map(|net| net.to_string()).collect();

@@ -11,5 +11,8 @@ modprobe -a ipvlan 8021q veth macvlan
 vfs_up
 programs=$(mktemp -d)
 for program in fairleadd crash; do cp "$DIST/failpoints/$program" "$programs"; done # off the 9p file system
-LAB_NIC=$(nic $VF0) FAIRLEAD_DAEMON=$programs/fairleadd FAIRLEAD_SHIM=$DIST/fairlead \
-    "$programs/crash" --ignored --test-threads 1
+status=0
+LAB_PF=$(nic $PF0) LAB_VF=$VF0 LAB_NIC=$(nic $VF0) FAIRLEAD_DAEMON=$programs/fairleadd FAIRLEAD_SHIM=$DIST/fairlead \
+    "$programs/crash" --ignored --test-threads 1 || status=$?
+echo 0 >/sys/bus/pci/devices/$PF0/sriov_numvfs # its NIC was down: the next script makes them anew
+exit $status

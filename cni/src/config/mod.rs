@@ -12,6 +12,7 @@ pub mod macvlan;
 mod netconf;
 pub mod own;
 pub mod resolv_conf;
+pub mod sriov;
 pub mod static_ipam;
 pub mod vlan;
 
@@ -23,6 +24,7 @@ pub use loopback::Loopback;
 pub use macvlan::Macvlan;
 pub use netconf::{AttachmentRef, NetConf, RuntimeConfig};
 pub use own::Own;
+pub use sriov::Sriov;
 pub use static_ipam::StaticIpam;
 pub use vlan::Vlan;
 

@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{HostDevice, Ipvlan, Macvlan, NetConf, Vlan};
+use super::{HostDevice, Ipvlan, Macvlan, NetConf, Sriov, Vlan};
 use crate::error::{CniError, Code};
 use crate::names::{self, shown};
 
@@ -174,7 +174,8 @@ fn read_path(whole: &Map<String, Value>, path: &Value) -> Result<NetConf, CniErr
         "ipvlan" => Ipvlan::parse(&conf).map(drop),
         "vlan" => Vlan::parse(&conf).map(drop),
         "host-device" => HostDevice::parse(&conf).map(drop),
-        // The devices of these are the node's to find; their values are read where they are.
+        "sriov" => Sriov::parse(&conf).map(drop),
+        // Its values are read where it is served.
         _ => Ok(()),
     }?;
     Ok(conf)

@@ -2,6 +2,7 @@
 
 mod chain;
 mod ipam;
+mod sriov;
 mod types;
 
 use super::NetConf;

@@ -14,15 +14,18 @@ use ipnet::IpNet;
 use nix::errno::Errno;
 
 use super::job::Job;
-use super::{Engine, errors, failpoint, link};
+use super::{Engine, errors, failpoint, functions, link};
 use crate::networks::interface::{self, Dad};
 use crate::networks::{Addressing, Facts, LinkPlan, Network};
 use crate::store::{Attachment, IpamRecord, LinkRecord, Namespace, Phase};
 
-/// What an ADD has come to know of its interface.
+/// What an ADD has come to know of its interface; MTU and PCI address where the answer tells them.
+#[derive(Default)]
 struct Made {
     index: u32,
     mac: Option<Mac>,
+    mtu: u32,
+    pci_id: String,
 }
 
 impl Engine {
@@ -35,8 +38,10 @@ impl Engine {
         if let Some(before) = self.store.find(&job.key) {
             return self.repeat(job, &before, pod.as_ref());
         }
+        let function = self.reserve(job, &network)?;
         let (plan, attachment) = self.intend(job, &network, pod.as_mut())?;
         let attachment = self.store.begin(attachment).map_err(|e| errors::store(&e))?;
+        drop(function); // on record, it is nobody else's
         job.timing.end("intent");
         failpoint::pass("add.begun");
         let kept = self.records.keep(&attachment);
@@ -101,11 +106,15 @@ impl Engine {
     ) -> Result<(LinkPlan, Attachment), CniError> {
         let told = |e| errors::kernel(&job.key.network, "looking at the pod's namespace", &e);
         let nsid = pod.nsid().map_err(told)?;
-        let parent = self.stands_on(network, pod)?;
+        let (parent, function) = match network.function() {
+            Some(wanted) => self.at_home(wanted).map(|(link, home)| (Some(link), Some(home)))?,
+            None => (self.stands_on(network, pod)?, None),
+        };
         let id = self.store.next_id();
         let facts = Facts {
             ifname: &job.key.ifname,
             parent: parent.as_ref(),
+            function: function.as_ref(),
             index: self.chance.index(),
             mac: Mac::local(self.chance.next()),
         };
@@ -189,10 +198,12 @@ impl Engine {
             name: job.key.ifname.clone(),
             mac: made.mac.map(|m| m.to_string()).unwrap_or_default(),
             sandbox: job.request.netns.clone(),
+            mtu: made.mtu,
+            pci_id: made.pci_id.clone(),
             ..Interface::default()
         }];
         if attachment.link != LinkRecord::None {
-            let notifies = network.notifies() && !result.ips.is_empty();
+            let notifies = network.notifies(!result.ips.is_empty());
             let setup = interface::setup(&result, made.index, &job.key.ifname, notifies, self.policy().dad);
             link::configure(pod, &setup, made.index).map_err(|e| {
                 errors::kernel(&job.key.network, &format!("setting up {:?}", job.key.ifname), &e)
@@ -224,14 +235,26 @@ impl Engine {
                 match made {
                     Err(e) if e.errno() == Some(Errno::EEXIST) => Err(name_taken(job)),
                     Err(e) => Err(told(e)),
-                    Ok(()) => Ok(Made { index: *index, mac: link::mac_of(pod, *index, *mac).map_err(told)? }),
+                    Ok(()) => {
+                        let mac = link::mac_of(pod, *index, *mac).map_err(told)?;
+                        Ok(Made { index: *index, mac, ..Made::default() })
+                    }
                 }
             }
             (LinkPlan::Lend(lent), LinkRecord::Moved(_)) => {
                 let index = link::lend(pod, lent, &job.key.ifname).map_err(told)?;
-                Ok(Made { index, mac: link::mac_of(pod, index, None).map_err(told)? })
+                Ok(Made { index, mac: link::mac_of(pod, index, None).map_err(told)?, ..Made::default() })
             }
-            _ => Ok(Made { index: 0, mac: None }),
+            (LinkPlan::LendFunction { lent, change, mac }, LinkRecord::Moved(_)) => {
+                let index = self.prepare(lent, change, *mac)?;
+                failpoint::pass("add.prepared");
+                let index = functions::lend(pod, index, &job.key.ifname).map_err(told)?;
+                let lent_now = pod.link_by_index(index).map_err(told)?;
+                let (mac, mtu) = lent_now.map(|l| (l.mac, l.mtu)).unwrap_or_default();
+                let pci_id = network.function().map(|f| f.device.to_string()).unwrap_or_default();
+                Ok(Made { index, mac, mtu, pci_id })
+            }
+            _ => Ok(Made::default()),
         }
     }
 
@@ -244,7 +267,7 @@ impl Engine {
             .ok_or_else(|| CniError::new(Code::Internal, "the namespace has no interface \"lo\""))?;
         let up = fairlead_host::SetLink { index: lo.index, up: Some(true), ..Default::default() };
         pod.batch(&[fairlead_host::Op::SetLink(up)]).map_err(told)?;
-        let made = Made { index: 0, mac: None };
+        let made = Made::default();
         if let Some(prev) = &job.conf.prev_result {
             return Ok((prev.clone(), made));
         }
@@ -309,7 +332,7 @@ fn record_of(job: &Job, plan: Option<&LinkPlan>, pod: &mut dyn Net) -> Result<Li
         Some(LinkPlan::Make(new, mac)) => {
             LinkRecord::Made { index: new.index.unwrap_or_default(), kind: new.kind.clone(), mac: *mac }
         }
-        Some(LinkPlan::Lend(lent)) => {
+        Some(LinkPlan::Lend(lent) | LinkPlan::LendFunction { lent, .. }) => {
             // With its name taken in the pod the kernel would move it all the same, under its old name.
             let taken = pod.link_by_name(&job.key.ifname);
             match taken.map_err(|e| errors::kernel(&job.key.network, "looking at the pod's namespace", &e))? {

@@ -59,7 +59,11 @@ impl Engine {
         let link = pod.link_by_name(&job.key.ifname).map_err(told)?;
         let link = link.ok_or_else(|| changed(job, "the interface is gone"))?;
         network.check(&link).map_err(|reason| changed(job, &reason))?;
-        // A lent device is the pod's own to set down.
+        if let Some(function) = network.function() {
+            let settings = self.settings_now(function)?;
+            settings.map_or(Ok(()), |now| function.check_settings(&now)).map_err(|r| changed(job, &r))?;
+        }
+        // A lent device is the pod's own to set down; a function that was set up for it is not.
         if !link.up && network.device().is_none() {
             return Err(changed(job, "the interface is down"));
         }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use fairlead_cni::{CniError, Code};
 
@@ -10,19 +10,14 @@ use super::{Engine, errors};
 use crate::networks::host_device::USER_SPACE_DRIVERS;
 use crate::networks::{DeviceRef, Network};
 
-const BUSES: [&str; 2] = ["sys/bus/pci/devices", "sys/bus/auxiliary/devices"];
+const BUSES: [&str; 2] = ["bus/pci/devices", "bus/auxiliary/devices"];
 
 impl Engine {
-    fn sysfs(&self, path: impl AsRef<Path>) -> PathBuf {
-        // /sys of the host is the same for everyone; only its mount may lie elsewhere.
-        Path::new("/").join(path)
-    }
-
     /// Interfaces of a device.
     pub(super) fn interfaces_of(&self, device: &DeviceRef) -> Result<Vec<String>, CniError> {
         let dirs = match device {
-            DeviceRef::Bus(id) => BUSES.iter().map(|bus| self.sysfs(bus).join(id)).collect(),
-            DeviceRef::Sysfs(path) => vec![self.sysfs(path.trim_start_matches('/'))],
+            DeviceRef::Bus(id) => BUSES.iter().map(|bus| self.sysfs.join(bus).join(id)).collect(),
+            DeviceRef::Sysfs(path) => vec![self.sysfs.join(path.trim_start_matches("/sys/"))],
             DeviceRef::Name(_) | DeviceRef::Mac(_) => Vec::new(),
         };
         let mut names = Vec::new();
@@ -39,7 +34,7 @@ impl Engine {
     /// Whether the device has no interface because a driver for user space has it.
     pub(super) fn is_in_user_space(&self, network: &Network) -> bool {
         let Some(id) = network.device().and_then(|d| d.bus_id.as_deref()) else { return false };
-        let driver = fs::read_link(self.sysfs(BUSES[0]).join(id).join("driver")).ok();
+        let driver = fs::read_link(self.sysfs.join(BUSES[0]).join(id).join("driver")).ok();
         let name = driver.as_deref().and_then(Path::file_name).and_then(|n| n.to_str()).map(str::to_owned);
         name.is_some_and(|name| USER_SPACE_DRIVERS.contains(&name.as_str()))
     }

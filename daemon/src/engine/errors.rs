@@ -71,8 +71,9 @@ pub(super) fn kernel(network: &str, doing: &str, error: &NetError) -> CniError {
             (code, remedy.to_owned())
         }
     };
-    CniError::new(code, format!("network {network:?}: {doing}: {}", harmless(&error.to_string())))
-        .with(remedy)
+    // Where it is not known here, the call's own edge adds it.
+    let of = if network.is_empty() { String::new() } else { format!("network {network:?}: ") };
+    CniError::new(code, format!("{of}{doing}: {}", harmless(&error.to_string()))).with(remedy)
 }
 
 fn refusal(errno: Option<Errno>) -> (Code, &'static str) {

@@ -3,15 +3,17 @@
 //! `FAIRLEAD_FAILPOINT=<step>` kills at the first passage of that step, `<step>:<n>` at the n-th.
 
 /// The steps, in the order in which a call passes them. Every one has a test that dies there.
-pub const STEPS: [&str; 11] = [
+pub const STEPS: [&str; 13] = [
     "add.begun",
     "add.allocated",
+    "add.prepared",
     "add.linked",
     "add.configured",
     "add.committed",
     "del.removing",
     "del.silent",
     "del.silenced",
+    "del.home",
     "del.unlinked",
     "del.released",
     "del.removed",

@@ -6,7 +6,7 @@ use fairlead_cni::{CniError, Code};
 use fairlead_host::{Kernel, Link, Mac, Net, NetError, NetnsError, NewLink, Nsid, Op, SetLink};
 use nix::errno::Errno;
 
-use super::errors;
+use super::{errors, functions};
 use crate::networks::interface::{Must, Setup};
 use crate::networks::{DeviceRef, ParentRef};
 use crate::store::{Attachment, Lent, LinkRecord, Namespace};
@@ -68,6 +68,9 @@ pub(super) fn find(attachment: &Attachment, pod: &mut dyn Net) -> Result<Option<
 /// A lent device in the pod: by the alias that it was given, else by the MAC address and one of its two names.
 fn find_lent(lent: &Lent, ifname: &str, pod: &mut dyn Net) -> Result<Option<Link>, NetError> {
     let links = pod.links()?;
+    if let Some(function) = &lent.function {
+        return Ok(functions::interface_among(&links, function, &[ifname, &lent.name], lent.mac).cloned());
+    }
     let by_alias = links.iter().find(|l| l.alias.as_deref() == Some(lent.name.as_str()) && !l.loopback);
     let by_mac = || {
         links.iter().find(|l| l.mac == lent.mac && (l.name == ifname || l.name == lent.name) && !l.loopback)

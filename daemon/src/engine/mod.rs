@@ -14,7 +14,9 @@ mod devices;
 mod errors;
 mod executed;
 pub mod failpoint;
+mod functions;
 mod gc;
+mod homecoming;
 mod job;
 mod link;
 mod lists;
@@ -37,6 +39,7 @@ use fairlead_cni::wire::{Command, Request};
 use fairlead_cni::{CniError, CniVersion, Code};
 use fairlead_host::announce::Announcer;
 use fairlead_host::{Kernel, NetnsId};
+use fairlead_sriov::Inventory;
 
 use crate::call::{Call, Lane, Reply, Service};
 use crate::delegate::Delegates;
@@ -72,6 +75,8 @@ pub struct Places {
     pub state_dir: PathBuf,
     /// The host's root as the daemon sees it.
     pub host_root: PathBuf,
+    /// Where sysfs is mounted.
+    pub sysfs: PathBuf,
 }
 
 /// What the configuration can change while the daemon runs.
@@ -106,6 +111,10 @@ pub struct Engine {
     store: Store,
     records: Records,
     claims: Claims,
+    /// Virtual functions that an ADD is about to put on record.
+    reserved: Claims,
+    inventory: Inventory,
+    sysfs: PathBuf,
     reaper: Reaper,
     host_local: HostLocal,
     root: HostRoot,
@@ -180,8 +189,12 @@ impl Service for Engine {
                 !early || self.policy().del_waits || !self.kernel.renames_while_up()
             }
             Command::Gc => true,
-            Command::Add => self.policy().dad == Dad::Wait || conf.plugin_type == "host-device",
-            Command::Check | Command::Status => false,
+            Command::Add => {
+                self.policy().dad == Dad::Wait || matches!(conf.plugin_type.as_str(), "host-device" | "sriov")
+            }
+            // The settings of virtual functions are dear to read.
+            Command::Check => conf.plugin_type == "sriov",
+            Command::Status => false,
         };
         if executes || waits || conf.plugin_type == lists::TYPE { Lane::Slow } else { Lane::Fast }
     }

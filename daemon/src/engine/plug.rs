@@ -39,6 +39,7 @@ pub fn start(surroundings: &Surroundings) -> Result<Started, Box<dyn Error + Sen
         run_dir: surroundings.places.run_dir.clone(),
         state_dir: surroundings.places.state_dir.clone(),
         host_root: surroundings.places.host_root.clone(),
+        sysfs: "/sys".into(),
     };
     let beside = Beside {
         kernel,

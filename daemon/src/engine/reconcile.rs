@@ -93,7 +93,9 @@ impl Engine {
             attachment.phase = Phase::Removing;
             attachment.netns.path = String::new();
             attachment.netns.nsid = None;
-            if !matches!(attachment.link, LinkRecord::Moved(_) | LinkRecord::List { .. }) {
+            // A virtual function begins a boot anew, with everything about it.
+            let lent = matches!(attachment.link, LinkRecord::Moved(_)) && attachment.function().is_none();
+            if !lent && !matches!(attachment.link, LinkRecord::List { .. }) {
                 attachment.link = LinkRecord::None;
             }
             let id = attachment.id;
@@ -185,7 +187,7 @@ impl Engine {
         }
     }
 
-    fn collect_if_dead(&self, attachment: &Attachment, died: Option<Nsid>) {
+    pub(super) fn collect_if_dead(&self, attachment: &Attachment, died: Option<Nsid>) {
         match attachment.phase {
             Phase::Silenced => self.reaper.expect(attachment.id, Instant::now()),
             Phase::Attached if self.is_dead(attachment, died) => {

@@ -47,9 +47,19 @@ impl Engine {
             other => other,
         };
         self.quiet(attachment);
-        link::take_down(self.kernel.as_ref(), attachment, reach).map_err(told)?;
+        self.take_down(attachment, reach)?;
         failpoint::pass("del.unlinked");
         self.free(attachment)
+    }
+
+    /// The link goes for good, or home.
+    fn take_down(&self, attachment: &Attachment, reach: Reach<'_>) -> Result<(), CniError> {
+        if attachment.function().is_some() {
+            return self.bring_function_home(attachment, reach);
+        }
+        link::take_down(self.kernel.as_ref(), attachment, reach).map_err(|e| {
+            errors::kernel(&attachment.key.network, &format!("removing {:?}", attachment.key.ifname), &e)
+        })
     }
 
     /// The removal is on record and answered; the rest is the reaper's.
@@ -95,7 +105,7 @@ impl Engine {
             Some(_) => Reach::Dead,
             None => link::reach(self.kernel.as_ref(), &attachment.netns).map_err(told)?,
         };
-        link::take_down(self.kernel.as_ref(), &attachment, reach).map_err(told)?;
+        self.take_down(&attachment, reach)?;
         failpoint::pass("del.unlinked");
         self.free(&attachment)
     }

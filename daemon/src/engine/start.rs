@@ -9,6 +9,7 @@ use std::time::Duration;
 use fairlead_host::announce::{Announcer, Conflict};
 use fairlead_host::watch::{Event, NetnsEvents};
 use fairlead_host::{Kernel, NetError, process};
+use fairlead_sriov::Inventory;
 
 use super::chance::Chance;
 use super::claims::Claims;
@@ -104,6 +105,9 @@ impl Engine {
             store,
             records,
             claims: Claims::default(),
+            reserved: Claims::default(),
+            inventory: Inventory::new(&places.sysfs),
+            sysfs: places.sysfs.clone(),
             reaper: Reaper::default(),
             host_local,
             root: HostRoot::new(places.host_root.clone()),

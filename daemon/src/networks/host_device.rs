@@ -42,14 +42,7 @@ impl HostDevice {
         if link.loopback {
             return Err(CniError::new(Code::InvalidConfig, "the loopback interface cannot be lent to a pod"));
         }
-        Ok(LinkPlan::Lend(Lent {
-            name: link.name.clone(),
-            index: link.index,
-            mac: link.mac,
-            mtu: link.mtu,
-            alias: link.alias.clone().unwrap_or_default(),
-            up: link.up,
-        }))
+        Ok(LinkPlan::Lend(Lent::of(link)))
     }
 
     /// Whether the link in the pod is the device that was lent: it carries its host name as alias.

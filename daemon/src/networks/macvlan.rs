@@ -1,11 +1,11 @@
 //! `macvlan`: an interface of its own MAC address on an interface of the host.
 
+use fairlead_cni::CniError;
 use fairlead_cni::args::Args;
 use fairlead_cni::config::{self, NetConf};
-use fairlead_cni::{CniError, Code};
 use fairlead_host::{Kind, Link, Mac, MacvlanMode};
 
-use super::{Facts, LinkPlan, ParentRef, on_parent};
+use super::{Facts, LinkPlan, ParentRef, on_parent, wanted_mac};
 
 /// A validated configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,17 +76,4 @@ fn mode(mode: config::macvlan::Mode) -> MacvlanMode {
         config::macvlan::Mode::Vepa => MacvlanMode::Vepa,
         config::macvlan::Mode::Passthru => MacvlanMode::Passthru,
     }
-}
-
-/// A MAC address that an interface can have.
-fn wanted_mac(text: &str) -> Result<Mac, CniError> {
-    let mac: Mac = text.parse().map_err(|e| CniError::new(Code::InvalidConfig, format!("mac: {e}")))?;
-    if mac.is_multicast() || mac.is_zero() {
-        return Err(CniError::new(
-            Code::InvalidConfig,
-            format!("mac {mac} is no address that an interface can have"),
-        )
-        .with("take a unicast address: the lowest bit of its first byte is 0"));
-    }
-    Ok(mac)
 }

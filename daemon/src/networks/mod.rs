@@ -6,12 +6,13 @@ pub mod interface;
 pub mod ipvlan;
 pub mod loopback;
 pub mod macvlan;
+pub mod sriov;
 pub mod vlan;
 
 use fairlead_cni::args::Args;
 use fairlead_cni::config::NetConf;
 use fairlead_cni::{CniError, Code};
-use fairlead_host::{Kind, Link, Mac, NewLink, Parent};
+use fairlead_host::{Kind, Link, Mac, NewLink, Parent, VfChange};
 
 use crate::store::Lent;
 
@@ -42,8 +43,10 @@ pub enum DeviceRef {
 pub struct Facts<'a> {
     /// `CNI_IFNAME`
     pub ifname: &'a str,
-    /// The link that [`Network::parent`] names.
+    /// The link that [`Network::parent`] names, or that is lent.
     pub parent: Option<&'a Link>,
+    /// The virtual function that [`Network::function`] names.
+    pub function: Option<&'a sriov::AtHome>,
     /// A free index for a new link.
     pub index: u32,
     /// A random MAC address for a new link.
@@ -57,6 +60,15 @@ pub enum LinkPlan {
     Make(NewLink, Option<Mac>),
     /// Lend one of the host's.
     Lend(Lent),
+    /// Set a virtual function up and lend it.
+    LendFunction {
+        /// What it is.
+        lent: Lent,
+        /// Settings that differ from what is wanted.
+        change: VfChange,
+        /// The MAC address that its interface is to have.
+        mac: Option<Mac>,
+    },
     /// Use `lo`.
     Loopback,
 }
@@ -83,12 +95,14 @@ pub enum Network {
     Vlan(vlan::Vlan),
     /// `host-device`
     HostDevice(host_device::HostDevice),
+    /// `sriov`
+    Sriov(sriov::Sriov),
     /// `loopback`
     Loopback,
 }
 
 /// The types that are built in.
-pub const BUILT_IN: [&str; 5] = ["macvlan", "ipvlan", "vlan", "host-device", "loopback"];
+pub const BUILT_IN: [&str; 6] = ["macvlan", "ipvlan", "vlan", "host-device", "sriov", "loopback"];
 
 impl Network {
     /// Reads and validates the configuration of a built-in type.
@@ -98,6 +112,7 @@ impl Network {
             "ipvlan" => ipvlan::Ipvlan::validate(conf).map(Network::Ipvlan),
             "vlan" => vlan::Vlan::validate(conf).map(Network::Vlan),
             "host-device" => host_device::HostDevice::validate(conf).map(Network::HostDevice),
+            "sriov" => sriov::Sriov::validate(conf, args).map(Network::Sriov),
             "loopback" => loopback::validate(conf).map(|()| Network::Loopback),
             other => Err(not_built_in(other)),
         }
@@ -109,7 +124,7 @@ impl Network {
             Network::Macvlan(n) => Some(n.parent()),
             Network::Ipvlan(n) => Some(n.parent()),
             Network::Vlan(n) => Some(n.parent()),
-            Network::HostDevice(_) | Network::Loopback => None,
+            Network::HostDevice(_) | Network::Sriov(_) | Network::Loopback => None,
         }
     }
 
@@ -121,8 +136,19 @@ impl Network {
         }
     }
 
+    /// The virtual function that it takes, if its type takes one.
+    pub fn function(&self) -> Option<&sriov::Sriov> {
+        match self {
+            Network::Sriov(n) => Some(n),
+            _ => None,
+        }
+    }
+
     /// For a sentence: the interface that the new one stands on, or the device that it is made of, as configured.
     pub fn of_device(&self) -> String {
+        if let Some(function) = self.function() {
+            return format!(" of device \"{}\"", function.device);
+        }
         match (self.parent(), self.device().map(|d| &d.device)) {
             (Some(ParentRef { name: Some(master), .. }), _) => format!(" on {master:?}"),
             (_, Some(DeviceRef::Name(text) | DeviceRef::Sysfs(text) | DeviceRef::Bus(text))) => {
@@ -140,6 +166,7 @@ impl Network {
             Network::Ipvlan(n) => n.plan(facts),
             Network::Vlan(n) => n.plan(facts),
             Network::HostDevice(n) => n.plan(facts),
+            Network::Sriov(n) => n.plan(facts),
             Network::Loopback => Ok(LinkPlan::Loopback),
         }
     }
@@ -151,6 +178,7 @@ impl Network {
             Network::Ipvlan(n) => n.check(link),
             Network::Vlan(n) => n.check(link),
             Network::HostDevice(n) => n.check(link),
+            Network::Sriov(n) => n.check(link),
             Network::Loopback => Ok(()),
         }
     }
@@ -161,7 +189,7 @@ impl Network {
             Network::Macvlan(_) => Some("macvlan"),
             Network::Ipvlan(_) => Some("ipvlan"),
             Network::Vlan(_) => Some("vlan"),
-            Network::HostDevice(_) | Network::Loopback => None,
+            Network::HostDevice(_) | Network::Sriov(_) | Network::Loopback => None,
         }
     }
 
@@ -173,15 +201,20 @@ impl Network {
     /// How much it wants an address.
     pub fn addressing(&self) -> Addressing {
         match self {
-            Network::Macvlan(_) | Network::HostDevice(_) => Addressing::Optional,
+            Network::Macvlan(_) | Network::HostDevice(_) | Network::Sriov(_) => Addressing::Optional,
             Network::Ipvlan(_) | Network::Vlan(_) => Addressing::Required,
             Network::Loopback => Addressing::Never,
         }
     }
 
-    /// Whether the kernel is told to announce address changes (`arp_notify`, `ndisc_notify`).
-    pub fn notifies(&self) -> bool {
-        matches!(self, Network::Macvlan(_) | Network::Ipvlan(_))
+    /// Whether the kernel is told to announce address changes (`arp_notify`, `ndisc_notify`): as the reference plugins do
+    /// it, with an address at ADD or always.
+    pub fn notifies(&self, has_address: bool) -> bool {
+        match self {
+            Network::Macvlan(_) | Network::Ipvlan(_) => has_address,
+            Network::Sriov(_) => true,
+            Network::Vlan(_) | Network::HostDevice(_) | Network::Loopback => false,
+        }
     }
 
     /// Whether DEL may be answered as soon as the interface is silent: not where the parent can hold only one such
@@ -190,7 +223,7 @@ impl Network {
         match self {
             Network::Macvlan(n) => !n.takes_parent_over(),
             Network::Ipvlan(_) => true,
-            Network::Vlan(_) | Network::HostDevice(_) | Network::Loopback => false,
+            Network::Vlan(_) | Network::HostDevice(_) | Network::Sriov(_) | Network::Loopback => false,
         }
     }
 }
@@ -226,4 +259,17 @@ fn on_parent<'a>(
     let place = if in_container { Parent::Same(parent.index) } else { Parent::Host(parent.index) };
     let (name, index) = (facts.ifname.to_owned(), Some(facts.index));
     Ok((NewLink { name, index, kind, parent: place, mac: None, mtu, up: true }, parent))
+}
+
+/// A MAC address that an interface can have.
+fn wanted_mac(text: &str) -> Result<Mac, CniError> {
+    let mac: Mac = text.parse().map_err(|e| CniError::new(Code::InvalidConfig, format!("mac: {e}")))?;
+    if mac.is_multicast() || mac.is_zero() {
+        return Err(CniError::new(
+            Code::InvalidConfig,
+            format!("mac {mac} is no address that an interface can have"),
+        )
+        .with("take a unicast address: the lowest bit of its first byte is 0"));
+    }
+    Ok(mac)
 }

@@ -1,7 +1,8 @@
 //! What is on record of an attachment: enough to take it down with nothing else left — no configuration, no pod,
 //! no path.
 
-use fairlead_host::{Kind, Mac, NetnsId, Nsid};
+use fairlead_host::{Kind, Link, Mac, NetnsId, Nsid, VfChange};
+use fairlead_sriov::PciAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
@@ -85,6 +86,41 @@ pub struct Lent {
     pub alias: String,
     /// Whether it was up.
     pub up: bool,
+    /// What it is besides an interface.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub function: Option<LentVf>,
+}
+
+/// A virtual function before it was lent, beside its interface.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LentVf {
+    /// Its PCI address.
+    pub address: PciAddr,
+    /// Its physical function's.
+    pub physical: PciAddr,
+    /// Its number there.
+    pub index: u32,
+    /// Its driver.
+    pub driver: String,
+    /// Its interface's alternative names.
+    pub alt_names: Vec<String>,
+    /// The settings that ADD changes, as they were.
+    pub before: VfChange,
+}
+
+impl Lent {
+    /// A link as it is.
+    pub fn of(link: &Link) -> Lent {
+        Lent {
+            name: link.name.clone(),
+            index: link.index,
+            mac: link.mac,
+            mtu: link.mtu,
+            alias: link.alias.clone().unwrap_or_default(),
+            up: link.up,
+            function: None,
+        }
+    }
 }
 
 /// Where the addresses came from.
@@ -154,6 +190,14 @@ impl Attachment {
     /// The name that the link has after the pod was silenced: free for nobody else, 15 bytes at most.
     pub fn parked_name(&self) -> String {
         format!("fl{:x}", self.id & 0xfff_ffff_ffff)
+    }
+
+    /// The virtual function that it was lent.
+    pub fn function(&self) -> Option<&LentVf> {
+        match &self.link {
+            LinkRecord::Moved(lent) => lent.function.as_ref(),
+            _ => None,
+        }
     }
 
     /// True where programs were executed for it, so that its record must outlive a reboot.

@@ -4,6 +4,7 @@
 //! It models namespaces by path, links, addresses, routes and sysctls. It does not model packets, link-local
 //! addresses, or waiting.
 
+mod functions;
 mod model;
 mod namespace;
 
@@ -14,6 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
 
+use crate::Vf;
 use crate::seam::{
     Address, Kernel, Kind, Link, Net, NetError, NetnsError, NetnsId, Nsid, Op, OpError, Route,
 };
@@ -45,6 +47,8 @@ pub enum Asked {
     LinkByIndex(u32),
     /// [`Net::links`]
     Links,
+    /// [`Net::vfs`]
+    Vfs(u32),
     /// [`Net::addresses`]
     Addresses(u32),
     /// [`Net::routes`]
@@ -59,6 +63,8 @@ pub enum Asked {
     DeleteAt(Nsid, u32),
     /// [`Kernel::nsids`]
     Nsids,
+    /// [`Kernel::bind_anew`]
+    BindAnew(String),
     /// [`Kernel::knows`]
     Knows(String),
 }
@@ -90,6 +96,8 @@ pub struct NetnsSnapshot {
 pub struct Snapshot {
     /// By place; numbers (nsid) are left out, because one that was assigned stays.
     pub namespaces: BTreeMap<Place, NetnsSnapshot>,
+    /// Settings of virtual functions, by their physical function's index.
+    pub vfs: BTreeMap<u32, Vec<Vf>>,
 }
 
 /// The kernel in memory.
@@ -147,6 +155,17 @@ impl FakeKernel {
     /// Puts a physical link, up, into the host's namespace: a parent. Answers its index.
     pub fn add_host_link(&self, name: &str) -> u32 {
         self.model().plug(HOST, name, Kind::Other { name: String::new() })
+    }
+
+    /// Puts a virtual function of the host's link `pf` into the host's namespace, with an interface called `name`, down.
+    /// Answers its number.
+    pub fn add_vf(&self, pf: u32, address: &str, name: &str) -> u32 {
+        self.model().add_vf(pf, address, name)
+    }
+
+    /// The driver of a link's functions takes no link state, no 802.1ad and no guaranteed rate, as igb.
+    pub fn refuse_what_igb_refuses(&self) {
+        self.model().like_igb = true;
     }
 
     /// Puts a link of any kind, up, into the namespace at `path`. `None` when there is none at the path.
@@ -247,6 +266,18 @@ impl Kernel for FakeKernel {
         Ok(!model.unknown_kinds.contains(kind))
     }
 
+    fn bind_anew(&self, address: &str, driver: &str) -> Result<(), NetError> {
+        let mut model = self.model();
+        let asked = Asked::BindAnew(address.to_owned());
+        model.record(Place::Kernel, asked).and_then(|()| model.bind_anew(address)).map_err(|errno| {
+            NetError::Driver {
+                device: address.to_owned(),
+                doing: format!("binding it to {driver}"),
+                source: errno.into(),
+            }
+        })
+    }
+
     fn renames_while_up(&self) -> bool {
         !self.no_rename_while_up
     }
@@ -308,6 +339,12 @@ impl Net for FakeNet<'_> {
     fn links(&mut self) -> Result<Vec<Link>, NetError> {
         let key = self.key;
         self.ask(Asked::Links, |model| Ok(model.links(key))).map_err(|errno| refused(errno, "list links"))
+    }
+
+    fn vfs(&mut self, pf: u32) -> Result<Vec<Vf>, NetError> {
+        let host = self.key == HOST;
+        self.ask(Asked::Vfs(pf), |model| Ok(if host { model.vfs(pf) } else { Vec::new() }))
+            .map_err(|errno| refused(errno, "read virtual functions"))
     }
 
     fn addresses(&mut self, index: u32) -> Result<Vec<Address>, NetError> {

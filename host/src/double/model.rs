@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
+use super::functions::Functions;
 use super::namespace::{Namespace, bare_link};
 use super::{Asked, Call, NetnsSnapshot, Place, Snapshot};
 use crate::Mac;
@@ -16,7 +17,7 @@ pub(super) const HOST: u64 = 1;
 /// The whole state behind the double's lock.
 #[derive(Debug)]
 pub(super) struct Model {
-    namespaces: BTreeMap<u64, Namespace>,
+    pub(super) namespaces: BTreeMap<u64, Namespace>,
     pub(super) paths: BTreeMap<PathBuf, u64>,
     next_cookie: u64,
     next_inode: u64,
@@ -25,6 +26,8 @@ pub(super) struct Model {
     pub(super) reuse_inodes: bool,
     pub(super) no_cookies: bool,
     pub(super) no_rename_while_up: bool,
+    pub(super) functions: Functions,
+    pub(super) like_igb: bool,
     pub(super) unknown_kinds: BTreeSet<String>,
     pub(super) calls: Vec<Call>,
     pub(super) failures: BTreeMap<usize, Errno>,
@@ -44,6 +47,8 @@ impl Default for Model {
             reuse_inodes: false,
             no_cookies: false,
             no_rename_while_up: false,
+            functions: Functions::default(),
+            like_igb: false,
             unknown_kinds: BTreeSet::new(),
             calls: Vec::new(),
             failures: BTreeMap::new(),
@@ -184,6 +189,7 @@ impl Model {
         let place = |key: u64| if key == HOST { Place::Host } else { Place::Pod(key) };
         Snapshot {
             namespaces: self.namespaces.iter().map(|(key, one)| (place(*key), picture(one))).collect(),
+            vfs: self.functions.settings.clone(),
         }
     }
 
@@ -194,6 +200,9 @@ impl Model {
             Op::DeleteLink(index) => self.delete(key, *index),
             Op::MoveToHost { index, name } => self.relocate(key, *index, HOST, name),
             Op::TakeFromHost { index, name } => self.relocate(HOST, *index, key, name),
+            Op::AddAltName { index, name } => self.namespace(key)?.add_alt_name(*index, name),
+            Op::DeleteAltName { index, name } => self.namespace(key)?.delete_alt_name(*index, name),
+            Op::SetVf { pf, vf, change } => self.set_vf(key, *pf, *vf, change),
             Op::AddAddress(address) => self.namespace(key)?.add_address(address),
             Op::DeleteAddress(address) => self.namespace(key)?.delete_address(address),
             Op::AddRoute(route) => self.namespace(key)?.add_route(route),
@@ -201,11 +210,11 @@ impl Model {
         }
     }
 
-    fn namespace(&mut self, key: u64) -> Result<&mut Namespace, Errno> {
+    pub(super) fn namespace(&mut self, key: u64) -> Result<&mut Namespace, Errno> {
         self.namespaces.get_mut(&key).ok_or(Errno::ENODEV)
     }
 
-    fn fresh_mac(&mut self) -> Mac {
+    pub(super) fn fresh_mac(&mut self) -> Mac {
         self.next_mac += 1;
         Mac::local(self.next_mac << 8)
     }
@@ -273,6 +282,9 @@ impl Model {
 
     fn set(&mut self, key: u64, set: &SetLink) -> Result<(), Errno> {
         let no_rename_while_up = self.no_rename_while_up;
+        if let Some(mac) = set.mac {
+            self.take_mac(key, set.index, mac)?;
+        }
         let namespace = self.namespace(key)?;
         let link = namespace.links.get(&set.index).ok_or(Errno::ENODEV)?;
         let old_name = link.name.clone();

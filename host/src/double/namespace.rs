@@ -110,10 +110,27 @@ pub(super) fn bare_link(index: u32, name: &str, kind: Kind, mtu: u32) -> Link {
         parent: None,
         parent_nsid: None,
         master: None,
+        device: None,
     }
 }
 
 impl Namespace {
+    pub(super) fn add_alt_name(&mut self, index: u32, name: &str) -> Result<(), Errno> {
+        if self.named(name).is_some() {
+            return Err(Errno::EEXIST);
+        }
+        let link = self.links.get_mut(&index).ok_or(Errno::ENODEV)?;
+        link.alt_names.push(name.to_owned());
+        Ok(())
+    }
+
+    pub(super) fn delete_alt_name(&mut self, index: u32, name: &str) -> Result<(), Errno> {
+        let link = self.links.get_mut(&index).ok_or(Errno::ENODEV)?;
+        let at = link.alt_names.iter().position(|other| other == name).ok_or(Errno::ENOENT)?;
+        link.alt_names.remove(at);
+        Ok(())
+    }
+
     pub(super) fn rename_sysctls(&mut self, old: &str, new: &str) {
         let part = format!("/{old}/");
         let renamed = std::mem::take(&mut self.sysctls).into_iter();

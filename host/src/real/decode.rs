@@ -13,8 +13,10 @@ use super::request::{
     IFLA_IPVLAN_FLAGS, IFLA_IPVLAN_MODE, IFLA_MACVLAN_BC_QUEUE_LEN, IFLA_MACVLAN_MODE, IFLA_VLAN_ID,
     NETNSA_NSID, RTAX_ADVMSS, RTAX_MTU,
 };
+use super::vf;
 use crate::Mac;
 use crate::seam::{Address, AddressFlags, IpvlanFlag, IpvlanMode, Kind, Link, MacvlanMode, Nsid, Route};
+use crate::vf::Vf;
 
 // The kernel's numbers in the width of `nlmsg_type`; libc has them as `int`.
 const NLMSG_ERROR: u16 = 2;
@@ -51,8 +53,8 @@ pub enum Body {
     },
     /// A dump is complete.
     Done,
-    /// A link as it is.
-    Link(Box<Link>),
+    /// A link as it is, with its virtual functions where they were asked for.
+    Link(Box<Link>, Vec<Vf>),
     /// A link that is gone: its index.
     LinkGone(u32),
     /// An address as it is.
@@ -114,7 +116,7 @@ fn body(kind: u16, flags: u16, payload: &[u8]) -> Option<Body> {
         libc::RTM_NEWLINK | libc::RTM_DELLINK if payload.first().is_some_and(|family| *family != 0) => {
             Body::Other(kind)
         }
-        libc::RTM_NEWLINK => Body::Link(Box::new(link(payload)?)),
+        libc::RTM_NEWLINK => Body::Link(Box::new(link(payload)?), vfs(payload)),
         libc::RTM_DELLINK => Body::LinkGone(u32_at(payload, 4)?),
         libc::RTM_NEWADDR => address(payload)?.map_or(Body::Other(kind), Body::Address),
         libc::RTM_NEWROUTE => Body::Routes(routes(payload)?),
@@ -163,6 +165,7 @@ fn link(payload: &[u8]) -> Option<Link> {
         parent: None,
         parent_nsid: None,
         master: None,
+        device: None,
     };
     for (kind, value) in attributes(payload.get(16..)?) {
         match kind {
@@ -178,10 +181,16 @@ fn link(payload: &[u8]) -> Option<Link> {
             libc::IFLA_LINK => link.parent = u32_at(value, 0).filter(|index| *index != 0),
             libc::IFLA_LINK_NETNSID => link.parent_nsid = i32_at(value, 0).filter(|n| *n >= 0).map(Nsid),
             libc::IFLA_MASTER => link.master = u32_at(value, 0),
+            libc::IFLA_PARENT_DEV_NAME => link.device = Some(text(value)),
             _ => {}
         }
     }
     Some(link)
+}
+
+fn vfs(payload: &[u8]) -> Vec<Vf> {
+    let all = attributes(payload.get(16..).unwrap_or(&[]));
+    all.filter(|(kind, _)| *kind == libc::IFLA_VFINFO_LIST).flat_map(|(_, list)| vf::read(list)).collect()
 }
 
 fn link_kind(info: &[u8]) -> Kind {
@@ -337,7 +346,7 @@ fn next_hops(route: &Route, mut hops: &[u8]) -> Vec<Route> {
 }
 
 /// The attributes of a row of them, up to the first that does not fit.
-fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(u16_at(bytes, 0)?);
         let kind = u16_at(bytes, 2)? & NLA_TYPE_MASK;
@@ -360,11 +369,11 @@ fn text(value: &[u8]) -> String {
     String::from_utf8_lossy(&value[..end]).into_owned()
 }
 
-fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+pub(super) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..at + 2).and_then(|b| b.try_into().ok()).map(u16::from_ne_bytes)
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map(u32::from_ne_bytes)
 }
 

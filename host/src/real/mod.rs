@@ -12,12 +12,14 @@
 //! that [`RealKernel::new`] saw, and a view of a pod refuses that one.
 
 mod decode;
+mod driver;
 mod kinds;
 mod message;
 mod namespace;
 mod relocate;
 mod request;
 mod socket;
+mod vf;
 mod view;
 
 use std::os::fd::AsFd;
@@ -99,6 +101,11 @@ impl Kernel for RealKernel {
 
     fn knows(&self, kind: &str) -> Result<bool, NetError> {
         kinds::knows(kind)
+    }
+
+    fn bind_anew(&self, address: &str, driver: &str) -> Result<(), NetError> {
+        // A thread that hangs there must not keep a pod's namespace alive.
+        self.own.at_home(|| driver::bind_anew(Path::new("/sys"), address, driver, driver::LIMIT))
     }
 
     fn renames_while_up(&self) -> bool {

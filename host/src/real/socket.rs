@@ -83,7 +83,7 @@ impl Socket {
     pub(super) fn link(&mut self, message: Message) -> Result<Link, Failure> {
         let mut found = None;
         self.exchange(message, &mut |body| {
-            if let Body::Link(link) = body {
+            if let Body::Link(link, _) = body {
                 found = Some(link);
             }
         })?;

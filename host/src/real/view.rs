@@ -16,6 +16,7 @@ use super::relocate::{End, relocate};
 use super::request::{self, Ends, Via};
 use super::socket::{Failure, Socket};
 use crate::seam::{Address, Link, Net, NetError, NetnsError, NetnsId, Nsid, Op, Route};
+use crate::vf::Vf;
 
 thread_local! {
     /// This thread's socket in the daemon's namespace, with the identity of that namespace.
@@ -122,6 +123,10 @@ impl Net for HostView<'_> {
         with_host(self.own, links).map_err(|failure| failure.into_net(0, || "list links".to_owned()))
     }
 
+    fn vfs(&mut self, pf: u32) -> Result<Vec<Vf>, NetError> {
+        with_host(self.own, |socket| vfs(socket, pf)).map_err(|failure| failure.into_net(0, || read_vfs(pf)))
+    }
+
     fn addresses(&mut self, index: u32) -> Result<Vec<Address>, NetError> {
         with_host(self.own, |socket| addresses(socket, index))
             .map_err(|failure| failure.into_net(0, || reading(index)))
@@ -193,6 +198,10 @@ impl Net for PodView<'_> {
         links(&mut self.socket).map_err(|failure| failure.into_net(0, || "list links".to_owned()))
     }
 
+    fn vfs(&mut self, pf: u32) -> Result<Vec<Vf>, NetError> {
+        vfs(&mut self.socket, pf).map_err(|failure| failure.into_net(0, || read_vfs(pf)))
+    }
+
     fn addresses(&mut self, index: u32) -> Result<Vec<Address>, NetError> {
         addresses(&mut self.socket, index).map_err(|failure| failure.into_net(0, || reading(index)))
     }
@@ -245,6 +254,10 @@ fn present(answer: Result<Link, Failure>, what: impl FnOnce() -> String) -> Resu
     }
 }
 
+fn read_vfs(index: u32) -> String {
+    format!("read the virtual functions of link {index}")
+}
+
 fn reading(index: u32) -> String {
     format!("list the addresses of link {index}")
 }
@@ -252,11 +265,26 @@ fn reading(index: u32) -> String {
 fn links(socket: &mut Socket) -> Result<Vec<Link>, Failure> {
     let mut found = Vec::new();
     socket.dump(request::dump_links, &mut |body| {
-        if let Body::Link(link) = body {
+        if let Body::Link(link, _) = body {
             found.push(*link);
         }
     })?;
     Ok(found)
+}
+
+/// The virtual functions of one link; none when the link is gone.
+fn vfs(socket: &mut Socket, pf: u32) -> Result<Vec<Vf>, Failure> {
+    let mut found = Vec::new();
+    let outcome = socket.exchange(request::get_vfs(pf), &mut |body| {
+        if let Body::Link(_, vfs) = body {
+            found = vfs;
+        }
+    });
+    match outcome {
+        Ok(()) => Ok(found),
+        Err(Failure::Refused { errno: Errno::ENODEV, .. }) => Ok(Vec::new()),
+        Err(failure) => Err(failure),
+    }
 }
 
 /// The addresses of one link; none when the link is gone.

@@ -1,6 +1,7 @@
 //! The engine on a kernel in memory: what it does when any single step is refused, and what it never does.
 
 mod faults;
+mod functions;
 mod identity;
 mod lists;
 mod order;
@@ -25,6 +26,9 @@ use crate::networks::BUILT_IN;
 
 /// The pod's namespace in most tests.
 const POD: &str = "/run/netns/pod";
+/// The one virtual function, and the interface of its physical one.
+const VF: &str = "0000:21:10.0";
+const PF: &str = "pf0";
 
 /// A daemon without its door: an engine, a kernel in memory, and directories of its own.
 struct Rig {
@@ -59,6 +63,9 @@ impl Rig {
         let kernel = Arc::new(kernel);
         kernel.add_host_link("eth0");
         kernel.add_host_link("dev0");
+        let pf = kernel.add_host_link(PF);
+        kernel.add_vf(pf, VF, "vf0");
+        functions::sysfs(&dir.path().join("sys"));
         kernel.add_namespace(POD);
         let policy = Policy::default();
         let (engine, exposition) = open(&kernel, dir.path(), &root, policy.clone());
@@ -131,6 +138,7 @@ impl Rig {
         for netns in kernel.namespaces.values_mut() {
             // Those of an interface die with it; the real kernel forgets them, a model need not.
             netns.sysctls.clear();
+            functions::forget_indices(netns);
         }
         State { kernel, allocations: self.allocations(), records: self.engine().store.all().len() }
     }
@@ -155,8 +163,12 @@ fn open(kernel: &Arc<FakeKernel>, dir: &Path, root: &Path, policy: Policy) -> (A
         cgroup: None,
         announce: false,
     };
-    let places =
-        Places { run_dir: dir.join("run"), state_dir: dir.join("state"), host_root: root.to_owned() };
+    let places = Places {
+        run_dir: dir.join("run"),
+        state_dir: dir.join("state"),
+        host_root: root.to_owned(),
+        sysfs: dir.join("sys"),
+    };
     (Engine::open(&places, policy, beside).unwrap(), exposition)
 }
 
@@ -196,6 +208,21 @@ fn configurations() -> Vec<(&'static str, String)> {
         ("ipvlan", with("ipvlan", &format!(r#""master":"eth0","mode":"l3",{both}"#))),
         ("vlan", with("vlan", &format!(r#""master":"eth0","vlanId":100,{both}"#))),
         ("host-device", with("host-device", &format!(r#""device":"dev0",{both}"#))),
+        ("sriov, just as it is", with("sriov", &format!(r#""deviceID":"{VF}",{both}"#))),
+        (
+            "sriov with every setting",
+            with(
+                "sriov",
+                &format!(
+                    r#""deviceID":"{VF}","vlan":100,"vlanQoS":3,"vlanProto":"802.1ad","spoofchk":"off","trust":"on",
+                       "link_state":"enable","min_tx_rate":10,"max_tx_rate":200,{both}"#
+                ),
+            ),
+        ),
+        (
+            "sriov with a MAC address",
+            with("sriov", &format!(r#""deviceID":"{VF}","mac":"02:00:00:00:00:77","vlan":100,"ipam":{{}}"#)),
+        ),
         ("loopback", with("loopback", r#""x":1"#)),
     ]
 }

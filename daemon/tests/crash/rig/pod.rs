@@ -27,6 +27,14 @@ impl Rig {
     }
 }
 
+impl Rig {
+    /// What the node's physical functions hold for their virtual ones.
+    pub(crate) fn functions(&self) -> Vec<String> {
+        let links: Vec<Value> = serde_json::from_slice(&ip(&self.node, "-j link show")).unwrap();
+        links.iter().filter_map(|l| l["vfinfo_list"].as_array()).flatten().map(Value::to_string).collect()
+    }
+}
+
 impl Pod {
     pub(crate) fn path(&self) -> &Path {
         self.netns.path()
@@ -82,7 +90,8 @@ fn links(netns: &ScratchNetns) -> Vec<String> {
         let text = |key: &str| l[key].as_str().unwrap_or("-").to_owned();
         let kind = l["linkinfo"]["info_kind"].as_str().unwrap_or("-");
         let fields = [&text("ifname"), kind, &text("address"), &l["mtu"].to_string(), &text("ifalias")];
-        format!("{} up={up} {:?}", fields.join(" "), addresses(l, &["global"]))
+        let names = &l["altnames"];
+        format!("{} up={up} {names} {:?}", fields.join(" "), addresses(l, &["global"]))
     };
     let mut lines: Vec<String> = interfaces(netns).iter().map(line).collect();
     lines.sort();

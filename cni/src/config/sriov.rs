@@ -1,0 +1,160 @@
+//! Type `sriov`: a virtual function, set up by its physical function's driver and moved into the pod.
+
+use super::NetConf;
+use crate::args::Args;
+use crate::error::{CniError, Code};
+
+/// Largest VLAN id: 4095 is reserved, though some drivers take it.
+const MAX_VLAN: u32 = 4094;
+
+/// An sriov configuration. What is `None` is left as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sriov {
+    /// `deviceID` of the configuration alone; see [`Sriov::device_id`].
+    pub device_id: Option<String>,
+    /// `mac` of the configuration alone, as written; see [`Sriov::mac`].
+    pub mac: Option<String>,
+    /// `vlan`, `vlanQoS` and `vlanProto`
+    pub vlan: Option<Vlan>,
+    /// `spoofchk`
+    pub spoofchk: Option<bool>,
+    /// `trust`
+    pub trust: Option<bool>,
+    /// `link_state`
+    pub link_state: Option<LinkState>,
+    /// `min_tx_rate` in Mbit/s; 0 takes the guarantee away.
+    pub min_tx_rate: Option<u32>,
+    /// `max_tx_rate` in Mbit/s; 0 takes the limit away.
+    pub max_tx_rate: Option<u32>,
+}
+
+/// The port VLAN that is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Vlan {
+    /// 1–4094; 0 takes it away.
+    pub id: u16,
+    /// 0–7
+    pub qos: u8,
+    /// 802.1ad instead of 802.1Q.
+    pub service: bool,
+}
+
+/// `link_state`
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LinkState {
+    /// `auto`
+    Auto,
+    /// `enable`
+    Enable,
+    /// `disable`
+    Disable,
+}
+
+impl Sriov {
+    /// Reads the type's fields. Code 6 for a wrong type, 7 for a wrong value.
+    pub fn parse(conf: &NetConf) -> Result<Sriov, CniError> {
+        let fields = conf.fields()?;
+        let switch = |key: &str| match fields.text(key)? {
+            Some(_) => fields.item(key).map(|item| item.read("on or off", on_or_off)).transpose(),
+            None => Ok(None),
+        };
+        let link_state = match fields.text("link_state")? {
+            Some(_) => {
+                fields.item("link_state").map(|i| i.read("auto, enable or disable", state)).transpose()?
+            }
+            None => None,
+        };
+        let rate = |key: &str| fields.within(key, 0, u32::MAX);
+        let (min_tx_rate, max_tx_rate) = (rate("min_tx_rate")?, rate("max_tx_rate")?);
+        if let (Some(min), Some(max @ 1..)) = (min_tx_rate, max_tx_rate)
+            && min > max
+        {
+            let allowed = format!("at most \"max_tx_rate\", which is {max}");
+            return Err(fields.invalid("min_tx_rate", &min.to_string(), &allowed));
+        }
+        Ok(Sriov {
+            device_id: fields.text("deviceID")?,
+            mac: fields.text("mac")?,
+            vlan: vlan(conf)?,
+            spoofchk: switch("spoofchk")?,
+            trust: switch("trust")?,
+            link_state,
+            min_tx_rate,
+            max_tx_rate,
+        })
+    }
+
+    /// The device that is asked for: `runtimeConfig.deviceID`, else `CNI_ARGS` `deviceID`, else `deviceID`. Code 4 for
+    /// arguments that sriov does not know, 7 where nobody names a device.
+    pub fn device_id(&self, conf: &NetConf, args: &Args) -> Result<String, CniError> {
+        known(args)?;
+        let of_args = args.get("deviceID").filter(|id| !id.is_empty());
+        let asked = conf.runtime.device_id.as_deref().or(of_args).or(self.device_id.as_deref());
+        asked.map(str::to_owned).ok_or_else(|| {
+            CniError::new(Code::InvalidConfig, "sriov names no device").with(
+                "give \"deviceID\", the PCI address of a virtual function, or have the meta plugin or the runtime pass it",
+            )
+        })
+    }
+
+    /// The MAC address that is asked for, as written: `runtimeConfig.mac`, else `CNI_ARGS` `MAC`, else `mac`. Code 4 for
+    /// arguments that sriov does not know.
+    pub fn mac(&self, conf: &NetConf, args: &Args) -> Result<Option<String>, CniError> {
+        known(args)?;
+        let asked = conf.runtime.mac.as_deref().or_else(|| args.mac()).or(self.mac.as_deref());
+        Ok(asked.map(str::to_owned))
+    }
+}
+
+fn known(args: &Args) -> Result<(), CniError> {
+    args.only(&["MAC", "deviceID"])
+}
+
+/// Priority and tag mean something on a VLAN only.
+fn vlan(conf: &NetConf) -> Result<Option<Vlan>, CniError> {
+    let fields = conf.fields()?;
+    let id = fields.within("vlan", 0, MAX_VLAN)?;
+    let qos = fields.within("vlanQoS", 0, 7)?.unwrap_or(0);
+    let service = match fields.text("vlanProto")? {
+        Some(_) => fields.item("vlanProto").map(|i| i.read("802.1q or 802.1ad", is_service)).transpose()?,
+        None => None,
+    };
+    let service = service.unwrap_or(false);
+    if id.unwrap_or(0) == 0 {
+        let alone =
+            |key: &str, value: &str| Err(fields.invalid(key, value, "a \"vlan\" from 1 to 4094 with it"));
+        if qos > 0 {
+            return alone("vlanQoS", &qos.to_string());
+        }
+        if service {
+            return alone("vlanProto", "802.1ad");
+        }
+    }
+    let narrow = |id: u32| Some((u16::try_from(id).ok()?, u8::try_from(qos).ok()?));
+    Ok(id.and_then(narrow).map(|(id, qos)| Vlan { id, qos, service }))
+}
+
+fn is_service(text: &str) -> Option<bool> {
+    match text.to_ascii_lowercase().as_str() {
+        "802.1q" => Some(false),
+        "802.1ad" => Some(true),
+        _ => None,
+    }
+}
+
+fn on_or_off(text: &str) -> Option<bool> {
+    match text {
+        "on" => Some(true),
+        "off" => Some(false),
+        _ => None,
+    }
+}
+
+fn state(text: &str) -> Option<LinkState> {
+    match text {
+        "auto" => Some(LinkState::Auto),
+        "enable" => Some(LinkState::Enable),
+        "disable" => Some(LinkState::Disable),
+        _ => None,
+    }
+}

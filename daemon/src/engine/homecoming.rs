@@ -1,0 +1,148 @@
+//! How a virtual function comes home: from the pod, from a namespace that died, or from an ADD that failed half way. From
+//! the record alone; it may be begun again at any step.
+//!
+//! The settings are put back only when the interface has left the pod: until then the pod stays on its VLAN.
+
+use fairlead_cni::{CniError, Code};
+use fairlead_host::{Link, Mac, Net, NetError, Op, SetLink, VfChange};
+use fairlead_sriov::{Function, InventoryError, VfProfile};
+use nix::errno::Errno;
+
+use super::functions::{self, APPEARS, as_before, is_refusal};
+use super::link::{self, Reach};
+use super::{Engine, errors, failpoint};
+use crate::store::{Attachment, Lent, LentVf, LinkRecord};
+
+impl Engine {
+    /// Brings the function of an attachment home and gives it back everything as it was.
+    pub(super) fn bring_function_home(
+        &self,
+        attachment: &Attachment,
+        reach: Reach<'_>,
+    ) -> Result<(), CniError> {
+        let LinkRecord::Moved(lent) = &attachment.link else { return Ok(()) };
+        let Some(vf) = &lent.function else { return Ok(()) };
+        let told = |e: NetError| {
+            errors::kernel(&attachment.key.network, &format!("bringing function {} home", vf.address), &e)
+        };
+        if let Reach::Inside(mut pod) = reach
+            && let Some(link) = link::find(attachment, pod.as_mut()).map_err(told)?
+        {
+            if let Some(announcer) = &self.announcer {
+                announcer.cancel(link.index, &attachment.netns.id);
+            }
+            leave(pod.as_mut(), &link, lent, &attachment.parked_name()).map_err(told)?;
+        }
+        failpoint::pass("del.home");
+        let Some(function) = self.what_is_left(vf)? else { return Ok(()) };
+        if function.driver.is_none() {
+            // It was being bound anew, or somebody took it away.
+            self.kernel.bind_anew(&vf.address.to_string(), &vf.driver).map_err(told)?;
+        }
+        let mut host = self.kernel.host().map_err(told)?;
+        let link = functions::appear(host.as_mut(), vf.address, APPEARS).map_err(told)?;
+        let link = link.ok_or_else(|| still_away(vf))?;
+        let link = self.put_settings_back(host.as_mut(), vf, &function, link, lent.mac)?;
+        let link = match wrong(&link, lent.mac) {
+            Some(mac) => self.take_back(host.as_mut(), vf, &link, mac).map_err(told)?,
+            None => link,
+        };
+        as_before(host.as_mut(), &link, lent, vf, Some(lent.up)).map_err(told)
+    }
+
+    /// The function, if it is still there and a kernel driver's; what became of it otherwise is told.
+    fn what_is_left(&self, vf: &LentVf) -> Result<Option<Function>, CniError> {
+        match self.inventory.function(vf.address) {
+            Ok(function) if function.driver.as_ref().is_none_or(|driver| *driver == vf.driver) => {
+                Ok(Some(function))
+            }
+            Ok(function) => {
+                tracing::warn!(pci = %vf.address, driver = ?function.driver,
+                    "a lent function has another driver now: it is left to whoever gave it that");
+                Ok(None)
+            }
+            Err(
+                e @ (InventoryError::Absent(_)
+                | InventoryError::Disowned { .. }
+                | InventoryError::NotVirtual(_)),
+            ) => {
+                tracing::warn!(pci = %vf.address, error = %e, "a lent function is gone");
+                Ok(None)
+            }
+            Err(e) => Err(functions::unusable(&e)),
+        }
+    }
+
+    /// The settings that ADD changed, as they were; only what differs is sent, in one message. What the NIC refuses to take
+    /// back is told and passed over: nothing would be better if it were tried for ever.
+    fn put_settings_back(
+        &self,
+        host: &mut dyn Net,
+        vf: &LentVf,
+        function: &Function,
+        mut link: Link,
+        mac: Option<Mac>,
+    ) -> Result<Link, CniError> {
+        if vf.before.is_empty() {
+            return Ok(link);
+        }
+        let told = |e: NetError| {
+            errors::kernel("", &format!("giving function {} its settings back", vf.address), &e)
+        };
+        let (pf, mut now) = self.settings(host, function)?;
+        if let (Some(mac), Some(true)) = (wrong(&link, mac), now.trust) {
+            // Trusted, it may have taken another one; when it is trusted no more it cannot take its own any more.
+            link = functions::try_mac(host, vf, &link, mac).map_err(told)?.unwrap_or(link);
+            now = self.settings(host, function)?.1;
+        }
+        let change = VfProfile::from(&vf.before).plan(&now).change;
+        set_back(host, pf, vf, &change).map_err(told)?;
+        Ok(link)
+    }
+}
+
+/// In one message; if the NIC refuses one of the settings, one by one.
+fn set_back(host: &mut dyn Net, pf: u32, vf: &LentVf, change: &VfChange) -> Result<(), NetError> {
+    let set = |change| Op::SetVf { pf, vf: vf.index, change };
+    if change.is_empty() {
+        return Ok(());
+    }
+    match host.batch(&[set(change.clone())]) {
+        Err(e) if e.errno().is_some_and(is_refusal) => {}
+        other => return other,
+    }
+    for one in change.singly() {
+        match host.batch(&[set(one.clone())]) {
+            Err(e) if e.errno().is_some_and(is_refusal) => {
+                tracing::error!(pci = %vf.address, setting = one.describe(), error = %e,
+                    "a function cannot have a setting back as it was");
+            }
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+/// The MAC address that an interface should have and has not.
+fn wrong(link: &Link, mac: Option<Mac>) -> Option<Mac> {
+    mac.filter(|mac| link.mac != Some(*mac))
+}
+
+/// Out of the pod, under its own name; where another has that now, under one that nobody has.
+fn leave(pod: &mut dyn Net, link: &Link, lent: &Lent, parked: &str) -> Result<(), NetError> {
+    let index = link.index;
+    let home = |name: &str| Op::MoveToHost { index, name: name.to_owned() };
+    pod.batch(&[Op::SetLink(SetLink { index, up: Some(false), ..SetLink::default() })])?;
+    match pod.batch(&[home(&lent.name)]) {
+        Err(e) if e.errno() == Some(Errno::EEXIST) => pod.batch(&[home(parked)]),
+        other => other,
+    }
+}
+
+fn still_away(vf: &LentVf) -> CniError {
+    CniError::new(
+        Code::TryAgain,
+        format!("function {} is in no pod of its attachment and not in the host's namespace", vf.address),
+    )
+    .with("it comes home when the namespace that it is in ends; if somebody has moved it, move it back")
+}

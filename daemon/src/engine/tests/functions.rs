@@ -1,0 +1,345 @@
+//! Virtual functions on a kernel in memory: how one is set up, and how it comes home whatever happened.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use fairlead_cni::Code;
+use fairlead_host::double::{Asked, NetnsSnapshot};
+use fairlead_host::{Kernel, Link, Mac, Op, SetLink, Vf};
+
+use super::*;
+
+/// The machine's sysfs: one physical function with one virtual one.
+pub(super) fn sysfs(root: &Path) {
+    let devices = root.join("bus/pci/devices");
+    let (pf, vf) = (devices.join("0000:21:00.0"), devices.join(VF));
+    for dir in [pf.join("net").join(PF), vf.join("net/vf0")] {
+        fs::create_dir_all(dir).unwrap();
+    }
+    symlink("../0000:21:00.0", vf.join("physfn")).unwrap();
+    symlink(format!("../{VF}"), pf.join("virtfn0")).unwrap();
+    drive(root, "igbvf");
+}
+
+fn drive(root: &Path, driver: &str) {
+    let link = root.join("bus/pci/devices").join(VF).join("driver");
+    let _ = fs::remove_file(&link);
+    symlink(format!("../../../bus/pci/drivers/{driver}"), link).unwrap();
+}
+
+/// An interface that a driver made anew has another index.
+pub(super) fn forget_indices(netns: &mut NetnsSnapshot) {
+    let mine = |link: &Link| link.device.is_some();
+    let found: Vec<Link> = netns.links.values().filter(|link| mine(link)).cloned().collect();
+    netns.links.retain(|_, link| !mine(link));
+    for (at, link) in (0..).zip(found) {
+        netns.links.insert(u32::MAX - at, Link { index: 0, ..link });
+    }
+}
+
+fn config(more: &str) -> String {
+    format!(r#"{{"cniVersion":"1.1.0","name":"lab-net","type":"sriov","deviceID":"{VF}"{more}}}"#)
+}
+
+const TAGGED: &str = r#","vlan":100,"spoofchk":"on","max_tx_rate":200"#;
+
+impl Rig {
+    fn ops(&self) -> Vec<Op> {
+        let op = |call: fairlead_host::double::Call| match call.asked {
+            Asked::Op(op) => Some(op),
+            _ => None,
+        };
+        self.kernel.calls().into_iter().filter_map(op).collect()
+    }
+
+    fn count(&self, is: impl Fn(&Asked) -> bool) -> usize {
+        self.kernel.calls().iter().filter(|call| is(&call.asked)).count()
+    }
+
+    fn settings(&self) -> Vf {
+        self.kernel.snapshot().vfs.values().next().unwrap()[0].clone()
+    }
+
+    fn at_home(&self) -> Option<Link> {
+        let links = self.kernel.host().unwrap().links().unwrap();
+        links.into_iter().find(|link| link.device.as_deref() == Some(VF))
+    }
+
+    fn in_pod(&self, ops: impl Fn(u32) -> Vec<Op>) {
+        let mut pod = self.kernel.pod(POD.as_ref()).unwrap();
+        let index = pod.link_by_name("net1").unwrap().unwrap().index;
+        pod.batch(&ops(index)).unwrap();
+    }
+
+    fn check(&self, config: &str, result: &str) -> Result<String, CniError> {
+        let with = format!(r#"{},"prevResult":{result}}}"#, config.strip_suffix('}').unwrap());
+        self.call(self.request(Command::Check, "c1", &with))
+    }
+}
+
+#[test]
+fn k27_what_differs_is_set_through_the_physical_function_in_one_message() {
+    let rig = Rig::new();
+    rig.add(&config(TAGGED)).unwrap();
+    let set: Vec<_> = rig.ops().into_iter().filter(|op| matches!(op, Op::SetVf { .. })).collect();
+    let [Op::SetVf { vf: 0, change, .. }] = set.as_slice() else { panic!("{set:?}") };
+    assert_eq!(change.describe(), "vlan 100, min_tx_rate 0 max_tx_rate 200", "spoofchk is on already");
+    assert_eq!((rig.settings().vlan.unwrap().id, rig.settings().rate.unwrap().max), (100, 200));
+    rig.del(&config(TAGGED)).unwrap();
+    assert_eq!((rig.settings().vlan.unwrap().id, rig.settings().rate.unwrap().max), (0, 0));
+}
+
+#[test]
+fn a_function_of_which_nothing_is_wanted_is_neither_read_nor_set() {
+    let rig = Rig::new();
+    rig.add(&config("")).unwrap();
+    rig.del(&config("")).unwrap();
+    assert_eq!(rig.count(|asked| matches!(asked, Asked::Vfs(_) | Asked::Op(Op::SetVf { .. }))), 0);
+    assert_eq!(rig.count(|asked| matches!(asked, Asked::BindAnew(_))), 0);
+}
+
+#[test]
+fn the_answer_tells_mtu_and_pci_address_and_the_pod_announces_its_addresses() {
+    let rig = Rig::new();
+    let answer: serde_json::Value = serde_json::from_str(&rig.add(&config("")).unwrap()).unwrap();
+    let interface = &answer["interfaces"][0];
+    assert_eq!((interface["mtu"].as_u64(), interface["pciID"].as_str()), (Some(1500), Some(VF)));
+    let mut pod = rig.kernel.pod(POD.as_ref()).unwrap();
+    for key in ["net/ipv4/conf/net1/arp_notify", "net/ipv6/conf/net1/ndisc_notify"] {
+        assert_eq!(pod.sysctl(key).unwrap(), "1", "{key}");
+    }
+}
+
+#[test]
+fn k27_a_requested_mac_is_given_by_the_physical_function_and_taken_over_by_a_new_binding() {
+    let rig = Rig::new();
+    let mac: Mac = "02:00:00:00:00:77".parse().unwrap();
+    let before = rig.state();
+    let with_mac = config(r#","mac":"02:00:00:00:00:77""#);
+    let answer = rig.add(&with_mac).unwrap();
+    assert!(answer.contains("02:00:00:00:00:77"), "{answer}");
+    assert_eq!(rig.settings().mac, Some(mac));
+    assert_eq!(rig.count(|asked| matches!(asked, Asked::BindAnew(_))), 1);
+    rig.check(&with_mac, &answer).unwrap();
+    rig.del(&with_mac).unwrap();
+    assert_eq!(rig.state(), before, "its own MAC address and name, and no administrator's");
+}
+
+#[test]
+fn x06_a_function_whose_pod_died_has_everything_back_whatever_the_pod_did_to_it() {
+    let rig = Rig::new();
+    let before = rig.at_home().unwrap();
+    // Its own MAC address has become the administrator's by that, which it may not change.
+    let with_mac = config(r#","mac":"02:00:00:00:00:77""#);
+    rig.add(&with_mac).unwrap();
+    rig.del(&with_mac).unwrap();
+    let tagged = config(&format!(r#"{TAGGED},"trust":"on""#));
+    rig.add(&tagged).unwrap();
+    rig.in_pod(|index| {
+        vec![
+            Op::SetLink(SetLink {
+                index,
+                mtu: Some(1300),
+                mac: Some(Mac([2, 9, 9, 9, 9, 9])),
+                ..SetLink::default()
+            }),
+            Op::SetLink(SetLink { index, alias: Some("mine".into()), ..SetLink::default() }),
+            Op::DeleteAltName { index, name: "vf0-alt".into() },
+            Op::AddAltName { index, name: "hidden".into() },
+        ]
+    });
+    rig.kernel.add_host_link("net1"); // so that the kernel has to find it another name
+    let settings = Rig::new().settings();
+    rig.kernel.kill_namespace(POD);
+    assert_ne!(rig.at_home().unwrap().name, before.name);
+    rig.del(&tagged).unwrap();
+    assert_eq!(forget_index(rig.at_home()), forget_index(Some(before)));
+    assert_eq!(rig.settings(), settings);
+    assert_eq!(rig.engine().store.all().len(), 0);
+}
+
+#[test]
+fn a_setting_that_the_nic_refuses_is_named_and_everything_is_as_before() {
+    for (more, says) in [
+        (r#","vlan":100,"link_state":"enable""#, "link_state enable"),
+        (r#","vlan":100,"vlanProto":"802.1ad","trust":"on""#, "vlan 100 proto 802.1ad"),
+        (r#","vlan":100,"min_tx_rate":5"#, "min_tx_rate 5"),
+    ] {
+        let rig = Rig::new();
+        rig.kernel.refuse_what_igb_refuses();
+        let before = rig.state();
+        let error = rig.add(&config(more)).unwrap_err();
+        assert_eq!(error.code, Code::InvalidConfig, "{error}");
+        assert!(error.msg.contains(&format!("setting {says}")) && error.msg.contains(VF), "{error}");
+        assert!(error.details.contains("this NIC does not take the setting"), "{error}");
+        assert_eq!(rig.state(), before, "{more}");
+    }
+}
+
+#[test]
+fn a_function_that_is_lent_is_refused_to_the_next_pod_with_the_name_of_who_has_it() {
+    let rig = Rig::new();
+    rig.add(&config(TAGGED)).unwrap();
+    let (state, settings) = (rig.state(), rig.settings());
+    let error = rig.call(rig.request(Command::Add, "c2", &config(""))).unwrap_err();
+    assert_eq!(error.code, Code::TryAgain);
+    assert!(error.msg.contains("it is interface \"net1\" of container c1"), "{error}");
+    assert_eq!((rig.state(), rig.settings()), (state, settings));
+}
+
+#[test]
+fn an_add_waits_for_a_function_that_is_still_coming_home() {
+    let rig = Rig::new();
+    rig.add(&config(TAGGED)).unwrap();
+    rig.kernel.forget_calls();
+    rig.kernel.fail_from(0, nix::errno::Errno::ENOBUFS);
+    rig.del(&config(TAGGED)).unwrap_err();
+    rig.kernel.heal();
+    rig.engine().reaper.expect(rig.engine().store.all()[0].id, Instant::now());
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| rig.call(rig.request(Command::Add, "c2", &config(""))));
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!waits.is_finished());
+        rig.reap();
+        waits.join().unwrap().unwrap();
+    });
+    assert_eq!(rig.settings().vlan.unwrap().id, 0);
+}
+
+#[test]
+fn x22_an_add_for_a_function_of_a_dead_pod_finishes_that_one_first() {
+    let rig = Rig::new();
+    rig.add(&config(TAGGED)).unwrap();
+    rig.kernel.kill_namespace(POD);
+    rig.kernel.add_namespace(POD);
+    std::thread::scope(|scope| {
+        let add = scope.spawn(|| rig.call(rig.request(Command::Add, "c2", &config(""))));
+        while !add.is_finished() {
+            rig.reap();
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        add.join().unwrap().unwrap();
+    });
+    assert_eq!(rig.settings().vlan.unwrap().id, 0, "what the dead pod had is gone");
+    assert_eq!(rig.engine().store.all().len(), 1);
+}
+
+#[test]
+fn a_driver_that_lets_its_interface_take_an_address_is_not_bound_anew() {
+    let rig = Rig::new();
+    drive(&rig.dir.path().join("sys"), "mlx5_core");
+    let with_mac = config(r#","mac":"02:00:00:00:00:77","trust":"on""#);
+    let before = rig.state();
+    assert!(rig.add(&with_mac).unwrap().contains("02:00:00:00:00:77"));
+    rig.del(&with_mac).unwrap();
+    assert_eq!(rig.count(|asked| matches!(asked, Asked::BindAnew(_))), 0);
+    assert_eq!(rig.state(), before);
+}
+
+#[test]
+fn what_cannot_be_lent_is_refused_with_its_address_the_reason_and_a_remedy() {
+    let told = |rig: &Rig, config: &str| rig.add(config).unwrap_err();
+    let rig = Rig::new();
+    let sys = rig.dir.path().join("sys");
+    let of = |device: &str| config("").replace(VF, device);
+    for (device, says) in [
+        ("0000:21:00.0", "PCI device 0000:21:00.0 is no virtual function"),
+        ("0000:21:12.0", "the machine has no PCI device 0000:21:12.0"),
+        ("eth0", "deviceID: \"eth0\" is no PCI address"),
+    ] {
+        let error = told(&rig, &of(device));
+        assert!(error.msg.contains(says) && !error.details.is_empty(), "{error:?}");
+        assert_eq!(error.code, Code::InvalidConfig);
+    }
+    drive(&sys, "vfio-pci");
+    let error = told(&rig, &config(""));
+    assert!(error.msg.contains("function 0000:21:10.0 is bound to vfio-pci"), "{error}");
+    assert!(error.details.contains("kernel driver"));
+    fs::remove_file(sys.join("bus/pci/devices").join(VF).join("driver")).unwrap();
+    assert!(told(&rig, &config("")).msg.contains("has no driver"));
+    assert_eq!(rig.state(), Rig::new().state());
+}
+
+#[test]
+fn check_looks_at_the_interface_and_at_the_settings() {
+    let rig = Rig::new();
+    let result = rig.add(&config(TAGGED)).unwrap();
+    rig.check(&config(TAGGED), &result).unwrap();
+    let mut host = rig.kernel.host().unwrap();
+    let pf = host.link_by_name(PF).unwrap().unwrap().index;
+    let vlan = |id| Op::SetVf {
+        pf,
+        vf: 0,
+        change: fairlead_host::VfChange {
+            vlan: Some(fairlead_host::VfVlan { id, ..Default::default() }),
+            ..Default::default()
+        },
+    };
+    host.batch(&[vlan(7)]).unwrap();
+    let error = rig.check(&config(TAGGED), &result).unwrap_err();
+    assert!(
+        error.msg.contains("settings of its function 0000:21:10.0 have changed: vlan 7 instead of vlan 100")
+    );
+    assert_eq!(error.code, Code::Changed);
+    host.batch(&[vlan(100)]).unwrap();
+    rig.in_pod(|index| vec![Op::SetLink(SetLink { index, up: Some(false), ..SetLink::default() })]);
+    assert!(rig.check(&config(TAGGED), &result).unwrap_err().msg.contains("the interface is down"));
+}
+
+#[test]
+fn a_function_comes_home_even_where_its_name_is_taken_and_gets_it_when_it_is_free() {
+    let rig = Rig::new();
+    let before = rig.at_home().unwrap();
+    rig.add(&config(TAGGED)).unwrap();
+    let thief = rig.kernel.add_host_link("vf0");
+    let error = rig.del(&config(TAGGED)).unwrap_err();
+    assert!(error.msg.contains("bringing function 0000:21:10.0 home"), "{error}");
+    assert_eq!(rig.settings().vlan.unwrap().id, 0, "its settings need no name");
+    assert!(rig.at_home().unwrap().name.starts_with("fl"));
+    let away = SetLink { index: thief, name: Some("other".into()), ..SetLink::default() };
+    rig.kernel.host().unwrap().batch(&[Op::SetLink(away)]).unwrap();
+    rig.del(&config(TAGGED)).unwrap();
+    assert_eq!(forget_index(rig.at_home()), forget_index(Some(before)));
+}
+
+fn forget_index(link: Option<Link>) -> Option<Link> {
+    link.map(|link| Link { index: 0, ..link })
+}
+
+#[test]
+fn a_function_that_lost_its_driver_is_bound_again_and_one_that_got_another_is_left_alone() {
+    let rig = Rig::new();
+    let driver = rig.dir.path().join("sys/bus/pci/devices").join(VF).join("driver");
+    let before = rig.state();
+    rig.add(&config("")).unwrap();
+    fs::remove_file(&driver).unwrap();
+    rig.del(&config("")).unwrap();
+    assert_eq!(rig.count(|asked| *asked == Asked::BindAnew(VF.to_owned())), 1);
+    assert_eq!(rig.state(), before);
+    drive(&rig.dir.path().join("sys"), "igbvf");
+    rig.add(&config("")).unwrap();
+    drive(&rig.dir.path().join("sys"), "vfio-pci");
+    rig.kernel.forget_calls();
+    rig.del(&config("")).unwrap();
+    assert_eq!(rig.count(|asked| matches!(asked, Asked::BindAnew(_))), 0);
+}
+
+#[test]
+fn the_del_of_a_function_that_is_gone_from_the_machine_is_success() {
+    let rig = Rig::new();
+    rig.add(&config(TAGGED)).unwrap();
+    fs::remove_dir_all(rig.dir.path().join("sys/bus/pci/devices").join(VF)).unwrap();
+    rig.kernel.kill_namespace(POD);
+    rig.del(&config(TAGGED)).unwrap();
+    assert_eq!(rig.engine().store.all().len(), 0);
+}
+
+#[test]
+fn k10_the_del_of_a_pod_never_seen_is_success_and_touches_no_function() {
+    let rig = Rig::new();
+    let before = rig.state();
+    rig.kernel.forget_calls();
+    rig.del(&config(TAGGED)).unwrap();
+    assert_eq!(rig.ops(), []);
+    assert_eq!(rig.state(), before);
+}

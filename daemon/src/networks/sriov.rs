@@ -1,0 +1,109 @@
+//! `sriov`: a virtual function, set up by its physical function, lent to the pod and given back as it was.
+
+use fairlead_cni::args::Args;
+use fairlead_cni::config::sriov::{LinkState, Vlan};
+use fairlead_cni::config::{self, NetConf};
+use fairlead_cni::{CniError, Code};
+use fairlead_host::{Link, Vf, VfLinkState, VfVlan, VlanProto};
+use fairlead_sriov::{Function, PciAddr, VfProfile};
+
+use super::{Facts, LinkPlan, wanted_mac};
+use crate::store::{Lent, LentVf};
+
+/// A validated configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sriov {
+    /// Which virtual function.
+    pub device: PciAddr,
+    /// How it is to be set up.
+    pub profile: VfProfile,
+}
+
+/// A virtual function that can be lent, as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AtHome {
+    /// Where it is.
+    pub function: Function,
+    /// Who drives it.
+    pub driver: String,
+    /// Its settings; `None` where nothing of them is wanted, because they are dear to read.
+    pub settings: Option<Vf>,
+}
+
+impl Sriov {
+    /// Reads the configuration; what the runtime says goes before `CNI_ARGS`, that before the configuration.
+    pub fn validate(conf: &NetConf, args: &Args) -> Result<Sriov, CniError> {
+        let read = config::Sriov::parse(conf)?;
+        let device = read.device_id(conf, args)?;
+        let device = device.parse().map_err(|e| {
+            CniError::new(Code::InvalidConfig, format!("deviceID: {e}"))
+                .with("give the PCI address of a virtual function")
+        })?;
+        let mac = read.mac(conf, args)?;
+        let profile = VfProfile {
+            mac: mac.as_deref().map(wanted_mac).transpose()?,
+            vlan: read.vlan.map(vlan),
+            spoofchk: read.spoofchk,
+            trust: read.trust,
+            link_state: read.link_state.map(link_state),
+            min_rate: read.min_tx_rate,
+            max_rate: read.max_tx_rate,
+        };
+        Ok(Sriov { device, profile })
+    }
+
+    /// What differs is set, then it is moved and renamed; what it was is on record before.
+    pub fn plan(&self, facts: &Facts<'_>) -> Result<LinkPlan, CniError> {
+        let (Some(link), Some(home)) = (facts.parent, facts.function) else {
+            return Err(CniError::new(Code::InvalidConfig, format!("there is no function {}", self.device)));
+        };
+        let plan = home.settings.as_ref().map(|now| self.profile.plan(now)).unwrap_or_default();
+        let function = LentVf {
+            address: self.device,
+            physical: home.function.physical.address,
+            index: home.function.index,
+            driver: home.driver.clone(),
+            alt_names: link.alt_names.clone(),
+            before: plan.undo,
+        };
+        let lent = Lent { function: Some(function), ..Lent::of(link) };
+        Ok(LinkPlan::LendFunction { lent, change: plan.change, mac: self.profile.mac })
+    }
+
+    /// Whether the link in the pod is the function's, as far as the kernel tells (from 5.14).
+    pub fn check(&self, link: &Link) -> Result<(), String> {
+        match link.device.as_deref() {
+            Some(device) if device != self.device.to_string() => {
+                Err(format!("{:?} is the interface of {device} instead of {}", link.name, self.device))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the function's settings still are what this configuration asks for.
+    pub fn check_settings(&self, now: &Vf) -> Result<(), String> {
+        let plan = self.profile.plan(now);
+        if plan.change.is_empty() {
+            return Ok(());
+        }
+        Err(format!(
+            "the settings of its function {} have changed: {} instead of {}",
+            self.device,
+            plan.undo.describe(),
+            plan.change.describe()
+        ))
+    }
+}
+
+fn vlan(vlan: Vlan) -> VfVlan {
+    let proto = if vlan.service { VlanProto::Dot1ad } else { VlanProto::Dot1q };
+    VfVlan { id: vlan.id, qos: vlan.qos, proto }
+}
+
+fn link_state(state: LinkState) -> VfLinkState {
+    match state {
+        LinkState::Auto => VfLinkState::Auto,
+        LinkState::Enable => VfLinkState::Enable,
+        LinkState::Disable => VfLinkState::Disable,
+    }
+}

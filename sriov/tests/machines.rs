@@ -1,0 +1,132 @@
+//! Machines as their sysfs shows them: an Intel 82576 as captured from the lab, and what it cannot show, written after the
+//! kernel's `Documentation/ABI/testing/sysfs-bus-pci`, its mlx5 and ice documentation and `PCI/iov.c`.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+
+use fairlead_sriov::{Inventory, InventoryError, PciAddr};
+
+/// A sysfs of its own.
+struct Machine(tempfile::TempDir);
+
+impl Machine {
+    fn new() -> Machine {
+        Machine(tempfile::tempdir().unwrap())
+    }
+
+    fn dir(&self, address: &str) -> PathBuf {
+        self.0.path().join("bus/pci/devices").join(address)
+    }
+
+    fn device(&self, address: &str, driver: &str, interfaces: &[&str], node: i32) {
+        let dir = self.dir(address);
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join("numa_node"), format!("{node}\n")).unwrap();
+        if !driver.is_empty() {
+            symlink(format!("../../../../bus/pci/drivers/{driver}"), dir.join("driver")).unwrap();
+        }
+        for name in interfaces {
+            fs::create_dir_all(dir.join("net").join(name)).unwrap();
+        }
+    }
+
+    fn virtual_of(&self, physical: &str, index: u32, address: &str) {
+        symlink(format!("../{physical}"), self.dir(address).join("physfn")).unwrap();
+        symlink(format!("../{address}"), self.dir(physical).join(format!("virtfn{index}"))).unwrap();
+    }
+
+    fn group(&self, address: &str, group: u32) {
+        let to = format!("../../../../kernel/iommu_groups/{group}");
+        symlink(to, self.dir(address).join("iommu_group")).unwrap();
+    }
+
+    fn inventory(&self) -> Inventory {
+        Inventory::new(self.0.path())
+    }
+}
+
+fn at(text: &str) -> PciAddr {
+    text.parse().unwrap()
+}
+
+#[test]
+fn a_function_of_the_labs_igb_is_read_whole() {
+    let machine = Machine::new();
+    machine.device("0000:21:00.0", "igb", &["eth2"], 0);
+    machine.device("0000:21:10.0", "igbvf", &["eth3"], 0);
+    machine.device("0000:21:10.2", "igbvf", &["eth4"], 0);
+    machine.virtual_of("0000:21:00.0", 0, "0000:21:10.0");
+    machine.virtual_of("0000:21:00.0", 1, "0000:21:10.2");
+    machine.group("0000:21:10.2", 20);
+    let function = machine.inventory().function(at("0000:21:10.2")).unwrap();
+    assert_eq!((function.index, function.physical.address), (1, at("0000:21:00.0")));
+    assert_eq!(function.physical.interfaces, ["eth2"]);
+    assert_eq!(function.interfaces, ["eth4"]);
+    assert_eq!(function.driver.as_deref(), Some("igbvf"));
+    assert_eq!((function.iommu_group, function.numa_node), (Some(20), Some(0)));
+}
+
+#[test]
+fn a_function_behind_another_bus_and_domain_is_its_physical_functions_all_the_same() {
+    // More functions than a bus has room for go on to the next one; a VMD controller opens a domain of its own.
+    let machine = Machine::new();
+    machine.device("10000:e1:00.0", "ice", &["ens801f0"], 1);
+    machine.device("10000:e2:01.0", "iavf", &["ens801f0v255"], 1);
+    machine.virtual_of("10000:e1:00.0", 255, "10000:e2:01.0");
+    let function = machine.inventory().function(at("10000:e2:01.0")).unwrap();
+    assert_eq!((function.index, function.physical.address), (255, at("10000:e1:00.0")));
+}
+
+#[test]
+fn a_node_of_minus_1_is_no_node_and_a_machine_without_an_iommu_has_no_groups() {
+    let machine = Machine::new();
+    machine.device("0000:01:00.0", "igb", &["eth0"], -1);
+    machine.device("0000:01:10.0", "igbvf", &["eth5"], -1);
+    machine.virtual_of("0000:01:00.0", 0, "0000:01:10.0");
+    let function = machine.inventory().function(at("0000:01:10.0")).unwrap();
+    assert_eq!((function.numa_node, function.iommu_group), (None, None));
+}
+
+#[test]
+fn an_mlx5_in_switchdev_mode_shows_its_representors_beside_its_own_interface() {
+    // mlx5 switchdev: the uplink and the representors of all functions hang on the physical function's device.
+    let machine = Machine::new();
+    machine.device("0000:08:00.0", "mlx5_core", &["enp8s0f0np0", "enp8s0f0npf0vf0", "enp8s0f0npf0vf1"], 0);
+    machine.device("0000:08:00.2", "mlx5_core", &["enp8s0f0v0"], 0);
+    machine.virtual_of("0000:08:00.0", 0, "0000:08:00.2");
+    let function = machine.inventory().function(at("0000:08:00.2")).unwrap();
+    assert_eq!(function.physical.interfaces, ["enp8s0f0np0", "enp8s0f0npf0vf0", "enp8s0f0npf0vf1"]);
+    assert_eq!(function.driver.as_deref(), Some("mlx5_core"));
+}
+
+#[test]
+fn a_function_without_driver_or_interface_is_read_as_such() {
+    let machine = Machine::new();
+    machine.device("0000:21:00.0", "igb", &["eth2"], 0);
+    machine.device("0000:21:10.0", "", &[], 0);
+    machine.virtual_of("0000:21:00.0", 0, "0000:21:10.0");
+    let function = machine.inventory().function(at("0000:21:10.0")).unwrap();
+    assert_eq!((function.driver, function.interfaces), (None, Vec::new()));
+}
+
+#[test]
+fn what_is_no_virtual_function_is_refused_with_its_address_and_why() {
+    let machine = Machine::new();
+    machine.device("0000:21:00.0", "igb", &["eth2"], 0);
+    // A function that was handed to this virtual machine: its physical function stayed with the host.
+    machine.device("0000:00:05.0", "iavf", &["ens5"], -1);
+    machine.device("0000:21:10.0", "igbvf", &[], 0);
+    symlink("../0000:21:00.0", machine.dir("0000:21:10.0").join("physfn")).unwrap();
+    machine.device("0000:21:10.2", "igbvf", &[], 0);
+    symlink("../somewhere", machine.dir("0000:21:10.2").join("physfn")).unwrap();
+    let told = |address: &str| machine.inventory().function(at(address)).unwrap_err().to_string();
+    assert_eq!(told("0000:21:00.0"), "PCI device 0000:21:00.0 is no virtual function");
+    assert_eq!(told("0000:00:05.0"), "PCI device 0000:00:05.0 is no virtual function");
+    assert_eq!(told("0000:21:11.0"), "the machine has no PCI device 0000:21:11.0");
+    assert!(told("0000:21:10.0").contains("belongs to 0000:21:00.0, which has no such virtual function"));
+    let astray = machine.inventory().function(at("0000:21:10.2")).unwrap_err();
+    assert!(matches!(astray, InventoryError::Astray(path) if path.ends_with("0000:21:10.2/physfn")));
+}
