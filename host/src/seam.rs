@@ -176,6 +176,8 @@ pub struct Link {
     pub up: bool,
     /// `IFF_LOOPBACK`.
     pub loopback: bool,
+    /// Up, and what is sent leaves it (`IFF_RUNNING`).
+    pub carrier: bool,
     /// Index of the lower device (`IFLA_LINK`), in `parent_nsid`'s namespace if that is set.
     pub parent: Option<u32>,
     /// `IFLA_LINK_NETNSID`.

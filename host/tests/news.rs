@@ -125,6 +125,7 @@ fn two_pods(act: impl FnOnce(&Announcer, [Announcement; 2], &mpsc::Receiver<Conf
                 mac: net.link_by_name("net1").unwrap().unwrap().mac.unwrap(),
                 addresses: Vec::new(),
                 probe: true,
+                awaits_carrier: false,
                 label: pod.path().file_name().unwrap().to_string_lossy().into_owned(),
             }
         });
@@ -171,6 +172,35 @@ fn an_address_of_nobody_else_is_no_conflict() {
         let addresses = vec!["10.9.0.99".parse().unwrap(), "fd00:9::99".parse().unwrap()];
         announcer.announce(Announcement { addresses, ..ours });
         assert_eq!(conflicts.recv_timeout(Duration::from_millis(600)).ok(), None);
+    });
+}
+
+#[test]
+fn what_awaits_its_carrier_is_announced_when_that_is_there_and_forgotten_when_it_is_cancelled() {
+    two_pods(|announcer, [ours, _], conflicts| {
+        let kernel = RealKernel::new().unwrap();
+        let mut host = kernel.host().unwrap();
+        let wire = host.links().unwrap().into_iter().find(|link| link.name.starts_with("veth")).unwrap();
+        let mut wire = |up| {
+            let set = SetLink { index: wire.index, up: Some(up), ..SetLink::default() };
+            host.batch(&[Op::SetLink(set)]).unwrap();
+        };
+        // The other pod has this address: it answers as soon as it is asked.
+        let addresses = vec!["10.9.0.2".parse().unwrap()];
+        let late = Announcement { addresses, awaits_carrier: true, ..ours };
+        wire(false);
+        announcer.announce(late.clone());
+        assert_eq!(conflicts.recv_timeout(Duration::from_millis(400)).ok(), None);
+        assert_eq!(packet_sockets(&late), 0, "nothing of the pod is held meanwhile");
+        wire(true);
+        assert_eq!(conflicts.recv_timeout(Duration::from_secs(10)).unwrap().label, "ours");
+        wire(false);
+        announcer.announce(late.clone());
+        std::thread::sleep(Duration::from_millis(200));
+        announcer.cancel(7000, &late.netns_id);
+        wire(true);
+        assert_eq!(conflicts.recv_timeout(Duration::from_millis(600)).ok(), None);
+        assert_eq!((announcer.failed(), announcer.dropped()), (0, 0));
     });
 }
 

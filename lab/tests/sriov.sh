@@ -136,6 +136,20 @@ apart() { # VLAN-OF-ONE VLAN-OF-THE-OTHER
     off_vlans
 }
 
+heard() { ip -n wire neigh show "$1" dev wire | grep -q lladdr; } # ADDRESS
+the_wire_hears_of_it() {
+    local fields
+    fields=$(static 10.8.0.9/24)
+    pods_gone
+    ip netns exec wire sh -c 'echo 1 >/proc/sys/net/ipv4/conf/wire/arp_accept'
+    ip -n wire neigh flush dev wire
+    ip netns add pod
+    add pod $VF0 "$fields" >/dev/null
+    eventually 15 linked pod net1
+    eventually 5 heard 10.8.0.9
+    del pod $VF0 "$fields"
+}
+
 whatever_the_pod_did() {
     local before
     marked $VF0
@@ -271,6 +285,7 @@ user_space() {
 }
 
 it "the daemon starts and is ready" daemon_start
+it "the wire hears of a pod's address unasked, though a function's first carrier takes seconds" the_wire_hears_of_it
 it "k27 every setting that the NIC takes is set, checked, and as before after DEL" every_setting
 it "a link state, which igb refuses, is named, and everything is as before" \
     refused '"link_state":"enable"' "link_state enable"
@@ -298,4 +313,6 @@ it "GC brings a function of no valid attachment home" gc_brings_it_home
 it "a function under vfio-pci is refused and left alone" user_space
 it "the daemon stops when it is told to" daemon_stop
 pods_gone
+# VF0's own MAC address is the administrator's now: the next script makes them anew.
+for pf in $PF0 $PF2; do echo 0 >/sys/bus/pci/devices/"$pf"/sriov_numvfs; done
 finish

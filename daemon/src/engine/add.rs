@@ -321,6 +321,7 @@ impl Engine {
             mac,
             addresses,
             probe: self.policy().dad == Dad::Fast,
+            awaits_carrier: matches!(attachment.link, LinkRecord::Moved(_)),
             label: format!("{}/{}", job.key.container, job.key.ifname),
         });
     }

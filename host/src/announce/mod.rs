@@ -6,6 +6,7 @@
 //! kernel some milliseconds more.
 
 mod filter;
+mod late;
 mod packet;
 mod probe;
 
@@ -27,7 +28,8 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use crate::Mac;
 use crate::process::give_way;
 use crate::real::OwnNetns;
-use crate::seam::{NetnsError, NetnsId};
+use crate::seam::{NetError, NetnsError, NetnsId};
+use late::{Late, Waiting};
 use probe::Probe;
 
 /// So many announcements wait or are under way; further ones are dropped.
@@ -59,6 +61,8 @@ pub struct Announcement {
     pub addresses: Vec<IpAddr>,
     /// Also ask whether somebody else has them.
     pub probe: bool,
+    /// Wait for the interface's carrier, some seconds at most: it is a NIC's own, which has just been set up.
+    pub awaits_carrier: bool,
     /// What a person calls it, for logs and conflicts.
     pub label: String,
 }
@@ -90,6 +94,12 @@ enum AnnounceError {
         /// The path.
         netns: PathBuf,
     },
+    /// It has no carrier yet.
+    #[error("the interface has no carrier")]
+    NoCarrier,
+    /// The kernel did not tell of its carrier.
+    #[error(transparent)]
+    Link(#[from] NetError),
     /// Its packet socket failed.
     #[error("packet socket: {0}")]
     Socket(#[from] io::Error),
@@ -140,15 +150,16 @@ struct Probes {
     by_token: HashMap<u64, Probe>,
     last_token: u64,
     closers: Closers,
+    late: Late,
 }
 
 impl Probes {
     fn new(closers: Closers) -> Probes {
-        Probes { by_token: HashMap::new(), last_token: BELL, closers }
+        Probes { by_token: HashMap::new(), last_token: BELL, closers, late: Late::default() }
     }
 
     fn timeout(&self) -> EpollTimeout {
-        let Some(at) = self.by_token.values().map(Probe::until).min() else {
+        let Some(at) = self.by_token.values().map(Probe::until).chain(self.late.next()).min() else {
             return EpollTimeout::NONE;
         };
         let wait = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
@@ -290,13 +301,16 @@ impl Shared {
                 match event.data() {
                     BELL => {
                         for what in self.gather(orders, &mut probes) {
-                            self.begin_one(what, &mut probes);
+                            self.begin_one(Waiting::new(what), &mut probes);
                         }
                     }
                     token => self.listen(&mut probes, token, on_conflict),
                 }
             }
             self.expire(&mut probes);
+            for one in probes.late.due() {
+                self.begin_one(one, &mut probes);
+            }
         }
     }
 
@@ -318,7 +332,8 @@ impl Shared {
                         let waiting = gathered.len();
                         gathered.retain(|what| !meant(what));
                         let ended = probes.close_where(&self.epoll, |probe| meant(&probe.what));
-                        self.closed(ended + waiting - gathered.len());
+                        let late = probes.late.forget(meant);
+                        self.closed(ended + late + waiting - gathered.len());
                     }
                 }
             }
@@ -334,12 +349,14 @@ impl Shared {
     }
 
     /// Sends an announcement's packets and begins to listen.
-    fn begin_one(&self, mut what: Announcement, probes: &mut Probes) {
+    fn begin_one(&self, one: Waiting, probes: &mut Probes) {
+        let mut what = one.what.clone();
         what.probe &= probes.by_token.len() < LISTENING;
         let label = what.label.clone();
         match self.begin(what, probes) {
             Ok(true) => return,
-            Ok(false) => {}
+            Err(AnnounceError::NoCarrier) if probes.late.wait(one) => return,
+            Ok(false) | Err(AnnounceError::NoCarrier) => {}
             Err(error) if error.has_ended() => {}
             Err(error) => self.failure(&label, &error),
         }

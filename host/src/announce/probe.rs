@@ -11,7 +11,7 @@ use nix::sys::socket::{MsgFlags, recv, send};
 use super::packet::{announcement, claim, probe};
 use super::{AnnounceError, Announcement, Conflict, filter};
 use crate::Mac;
-use crate::real::{Entered, OwnNetns, PodView, attach_filter, cookie_of, open_netns};
+use crate::real::{Entered, OwnNetns, PodView, attach_filter, carrier_here, cookie_of, open_netns};
 use crate::seam::{Net as _, NetnsError, NetnsId};
 
 /// How long is listened for somebody else: the socket keeps the pod's namespace alive.
@@ -34,6 +34,9 @@ impl Probe {
         let (fd, dev, ino) = open_netns(&what.netns)?;
         let socket = {
             let _inside = Entered::enter(own, fd)?;
+            if what.awaits_carrier && !carrier_here(what.ifindex)? {
+                return Err(AnnounceError::NoCarrier);
+            }
             packet_socket()?
         };
         let found = NetnsId { dev, ino, cookie: cookie_of(socket.as_fd())? };

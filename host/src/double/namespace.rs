@@ -107,6 +107,7 @@ pub(super) fn bare_link(index: u32, name: &str, kind: Kind, mtu: u32) -> Link {
         mtu,
         up: false,
         loopback: false,
+        carrier: true,
         parent: None,
         parent_nsid: None,
         master: None,

@@ -162,6 +162,7 @@ fn link(payload: &[u8]) -> Option<Link> {
         mtu: 0,
         up: flags & libc::IFF_UP as u32 != 0,
         loopback: flags & libc::IFF_LOOPBACK as u32 != 0,
+        carrier: flags & libc::IFF_RUNNING as u32 != 0,
         parent: None,
         parent_nsid: None,
         master: None,

@@ -30,7 +30,7 @@ use nix::errno::Errno;
 pub use decode::{Answer, Body, Unreadable, decode};
 pub(crate) use namespace::{Entered, OwnNetns, cookie_of, home_of_this_thread, open_netns};
 pub(crate) use socket::{attach_filter, netlink_news, only_of_type};
-pub(crate) use view::PodView;
+pub(crate) use view::{PodView, carrier_here};
 
 use crate::seam::{Kernel, Link, Net, NetError, NetnsError, NetnsId, Nsid};
 use socket::Failure;

@@ -219,6 +219,13 @@ impl Net for PodView<'_> {
     }
 }
 
+/// Whether a link of the namespace that the calling thread is in has a carrier; false when the link is gone.
+pub(crate) fn carrier_here(index: u32) -> Result<bool, NetError> {
+    let mut socket = Socket::open().map_err(NetError::Socket)?;
+    let link = by_index(index, |message| socket.link(message))?;
+    Ok(link.is_some_and(|link| link.carrier))
+}
+
 /// One `send` for each operation. All of them in one `send` would save about a microsecond each, but the kernel
 /// goes on after a message that it refuses, so what comes after the refused one would be done all the same.
 fn in_order(ops: &[Op], mut carry_out: impl FnMut(&Op) -> Result<(), Failure>) -> Result<(), NetError> {
