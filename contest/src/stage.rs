@@ -11,7 +11,7 @@ use std::io;
 use std::process::Command;
 use std::time::Duration;
 
-use nix::mount::{MsFlags, mount, umount};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 
 use crate::process::{self, RunError};
@@ -134,7 +134,8 @@ impl Stage {
     pub fn remove_pod(&mut self, name: &str) -> Result<(), StageError> {
         self.pods.remove(name);
         let path = Stage::netns_path(name);
-        umount(path.as_str()).map_err(system(format!("release {path}")))?;
+        // Somebody may be looking at it just now: runtimes and ip(8) detach it, too.
+        umount2(path.as_str(), MntFlags::MNT_DETACH).map_err(system(format!("release {path}")))?;
         fs::remove_file(&path).map_err(system(format!("remove {path}")))
     }
 
