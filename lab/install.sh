@@ -30,9 +30,10 @@ install_tools() {
     [ -x /lib/systemd/systemd ] || want+=(systemd) # the first process of a node in tests/systemd.sh
     /usr/bin/python3 -c 'import venv, ensurepip' 2>/dev/null || want+=(python3-venv)
     [ ${#want[@]} = 0 ] || { say "installing ${want[*]}"; apt "${want[@]}"; }
-    [ -x "$LAB_CACHE/venv/bin/vng" ] && return 0
+    # run, not only looked at: its first line has the checkout's path, and a checkout may have been moved
+    "$LAB_CACHE/venv/bin/vng" --version >/dev/null 2>&1 && return 0
     say "installing virtme-ng"
-    /usr/bin/python3 -m venv "$LAB_CACHE/venv"
+    /usr/bin/python3 -m venv --clear "$LAB_CACHE/venv"
     "$LAB_CACHE/venv/bin/pip" install -q 'virtme-ng>=1.33' || die "pip cannot install virtme-ng: is PyPI reachable?"
 }
 
