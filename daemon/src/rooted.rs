@@ -4,13 +4,14 @@
 //! Never follows a link, or a `..`, to something of the daemon's own file system.
 
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{Access, CWD, Mode, OFlags, ResolveFlags, access, mkdirat, openat, openat2};
 use rustix::io::Errno;
 
+use crate::reading::text_of;
 use crate::space;
 
 /// The host's root directory.
@@ -87,19 +88,6 @@ impl HostRoot {
             openat(CWD, &self.path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         openat2(&root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS)
     }
-}
-
-/// The text of a regular file of at most `limit` bytes; no more than that is read.
-pub(crate) fn text_of(file: File, limit: u64) -> io::Result<String> {
-    let refused = |why: String| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-    if !file.metadata()?.is_file() {
-        return refused("it is no regular file".to_owned());
-    }
-    let mut text = String::new();
-    if file.take(limit + 1).read_to_string(&mut text)? as u64 > limit {
-        return refused(format!("it has more than {limit} bytes"));
-    }
-    Ok(text)
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tracing::{error, info};
 
 use crate::metrics::Node;
-use crate::rooted::text_of;
+use crate::reading::text_of;
 
 /// A longer file is no configuration of ours.
 const LIMIT: u64 = 1 << 20;

@@ -19,6 +19,7 @@ use tracing::{error, info, warn};
 use crate::admission::{Admission, Outcome, attachment_of, guarded};
 use crate::call::{Call, CallerGone, Lane, Service};
 use crate::metrics::Node;
+use crate::reading::{paths_in, regular};
 
 /// Where entries go that can't be read.
 pub const UNREADABLE: &str = "unreadable";
@@ -136,10 +137,7 @@ impl Locked {
 /// Neither a pipe that nobody writes to nor what a link leads to keeps the daemon from being ready.
 fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     let flags = nix::libc::O_NONBLOCK | nix::libc::O_NOFOLLOW | nix::libc::O_NOCTTY;
-    let file = File::options().read(true).custom_flags(flags).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
-    }
+    let file = regular(File::options().read(true).custom_flags(flags).open(path)?)?;
     let mut bytes = Vec::new();
     // One byte more than is allowed, so that the parser sees that it is too many.
     file.take(MAX_ENTRY as u64 + 1).read_to_end(&mut bytes)?;
@@ -152,10 +150,7 @@ fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
 /// When the spool, or what was set aside in it, can't be read.
 pub fn unreadable(directory: &Path) -> io::Result<Vec<PathBuf>> {
     fs::read_dir(directory)?;
-    match fs::read_dir(directory.join(UNREADABLE)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        files => files?.map(|file| Ok(file?.path())).collect(),
-    }
+    paths_in(&directory.join(UNREADABLE))
 }
 
 /// Carries the entries out, each once, in order; answers those that are still to be done, each of them holding

@@ -16,6 +16,7 @@ use fairlead_cni::{CniError, Code};
 
 use super::errors;
 use crate::lifecycle::lock_or_holder;
+use crate::reading::paths_in;
 use crate::store::{Attachment, Phase};
 
 /// The directory of records, in the state directory.
@@ -25,10 +26,7 @@ const UNREADABLE: &str = "unreadable";
 
 /// The records that were set aside, for `doctor`: none where there is no such directory yet.
 pub(crate) fn unreadable(state_dir: &Path) -> io::Result<Vec<PathBuf>> {
-    let files = match fs::read_dir(state_dir.join(DIRECTORY)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        files => files?.map(|file| Ok(file?.path())).collect::<io::Result<Vec<_>>>()?,
-    };
+    let files = paths_in(&state_dir.join(DIRECTORY))?;
     Ok(files.into_iter().filter(|path| path.extension().is_some_and(|e| e == UNREADABLE)).collect())
 }
 

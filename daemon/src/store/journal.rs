@@ -17,6 +17,8 @@ use std::path::{Path, PathBuf};
 
 use nix::fcntl::{FallocateFlags, fallocate};
 
+use crate::reading::regular;
+
 const MAGIC: &[u8; 4] = b"FLJ1";
 const HEADER: usize = 12;
 /// Reserved in steps of this many bytes; with little space left, in smaller ones, down to what one record needs.
@@ -116,11 +118,8 @@ fn open(path: &Path) -> io::Result<File> {
 impl Journal {
     /// Opens or makes the journal at `path` and reads it back; a torn end is cut off, a damaged journal is left as it is.
     pub(super) fn open(path: &Path) -> io::Result<(Journal, Replay)> {
-        let mut file = open(path)?;
         // Reading a pipe or a device would never end.
-        if !file.metadata()?.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "it is no regular file"));
-        }
+        let mut file = regular(open(path)?)?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
         let replayed = replay(&bytes);
