@@ -3,6 +3,9 @@
 
 . "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../tests/lib.sh"
 
+# Under emulation, on a busy machine, the daemon alone can take ten seconds to start.
+PATIENCE=8
+
 # By PCI address, never by name: node 0, node 1, and the one without a node. All on one wire.
 PF0=0000:21:00.0 PF1=0000:41:00.0 PF2=0000:01:00.0
 VF0=0000:21:10.0 VF1=0000:21:10.2 # of PF0

@@ -109,9 +109,9 @@ J
 }
 
 # ---- processes and waiting ----
-# eventually SECONDS COMMAND…: until the command succeeds
+# eventually SECONDS COMMAND…: until the command succeeds. PATIENCE stretches the time on a slow machine.
 eventually() {
-    local end=$((${EPOCHREALTIME/./} + $1 * 1000000))
+    local end=$((${EPOCHREALTIME/./} + $1 * ${PATIENCE:-1} * 1000000))
     shift
     until "$@" >/dev/null 2>&1; do
         [ "${EPOCHREALTIME/./}" -lt $end ] || { echo "not so within the time limit: $*"; return 1; }

@@ -11,7 +11,7 @@ ALL="lint build crates runtimes equality bench lab"
 STAGES=${STAGES:-$ALL}
 EQUALITY=${EQUALITY:-dist/fairlead-contest}
 LOGS=.cache/test
-STAGE_LIMIT=1500 # seconds; what hangs is ended
+STAGE_LIMIT=2700 # seconds; what hangs is ended
 
 stage_setup() { tests/setup.sh build runtimes reference deny; }
 stage_lint() { tests/lint.sh; }

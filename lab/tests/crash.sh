@@ -9,8 +9,7 @@ if ! ours; then
 fi
 modprobe -a ipvlan 8021q veth macvlan
 vfs_up
-programs=$(mktemp -d)
-for program in fairleadd crash; do cp "$DIST/failpoints/$program" "$programs"; done # off the 9p file system
+programs=$DIST/failpoints
 status=0
 LAB_PF=$(nic $PF0) LAB_VF=$VF0 LAB_NIC=$(nic $VF0) FAIRLEAD_DAEMON=$programs/fairleadd FAIRLEAD_SHIM=$DIST/fairlead \
     "$programs/crash" --ignored --test-threads 1 || status=$?

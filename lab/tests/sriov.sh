@@ -213,7 +213,7 @@ dies_at() { # STEP
     marked $VF0
     daemon_stop
     FAIRLEAD_FAILPOINT=$1 daemon_start "$DIST/failpoints/fairleadd"
-    ! FAIRLEAD_TIMEOUT=5 add pod $VF0 "$fields" || FAIRLEAD_TIMEOUT=5 del pod $VF0 "$fields" || true
+    ! add pod $VF0 "$fields" || del pod $VF0 "$fields" || true
     eventually 10 gone "$(daemon_pid)"
     daemon_start
     eventually_home $VF0 "$before"
