@@ -1,14 +1,20 @@
-//! Virtual functions of SR-IOV devices: where they are ([`Inventory`]), how one is to be set up ([`VfProfile`]), and what
-//! has to change for that ([`VfProfile::plan`], pure).
+//! Virtual functions of SR-IOV devices: where they are ([`Inventory`]), how one is to be set up ([`VfProfile`]), what has
+//! to change for that ([`VfProfile::plan`], pure), and how that is done ([`Administrator`], [`KernelVf`], [`interface`]).
 //!
-//! It reads sysfs, whose root it is given, and changes nothing: that is done through the kernel's seam.
+//! It reads sysfs, whose root it is given, and changes things through the kernel's seam only. It keeps no record: what is
+//! changed must be on its caller's before.
 
 #![forbid(unsafe_code)]
 
 mod address;
+mod admin;
+pub mod interface;
 mod inventory;
+mod kernel_vf;
 mod profile;
 
 pub use address::{BadPciAddr, PciAddr};
+pub use admin::{Administrator, SettingError};
 pub use inventory::{Function, Inventory, InventoryError, Physical};
+pub use kernel_vf::KernelVf;
 pub use profile::{Plan, VfProfile};

@@ -7,6 +7,7 @@ use std::path::Path;
 use fairlead_cni::wire::Command;
 use fairlead_cni::{CniError, Code};
 use fairlead_host::{NetError, NetnsError};
+use fairlead_sriov::SettingError;
 use nix::errno::Errno;
 
 use super::job::Job;
@@ -74,6 +75,27 @@ pub(super) fn kernel(network: &str, doing: &str, error: &NetError) -> CniError {
     // Where it is not known here, the call's own edge adds it.
     let of = if network.is_empty() { String::new() } else { format!("network {network:?}: ") };
     CniError::new(code, format!("{of}{doing}: {}", harmless(&error.to_string()))).with(remedy)
+}
+
+/// Settings of a function that could not be read or set.
+pub(super) fn setting(error: &SettingError) -> CniError {
+    let told = match error {
+        SettingError::NoInterface { .. } => {
+            return CniError::new(Code::InvalidConfig, error.to_string())
+                .with("bring the physical function's interface back into the host's namespace");
+        }
+        SettingError::Unread { function, source } => {
+            kernel("", &format!("reading the settings of function {function}"), source)
+        }
+        SettingError::NotSet { function, physical, setting, source } => {
+            kernel("", &format!("setting {setting} for function {function} by {physical}"), source)
+        }
+    };
+    match error.is_refusal() {
+        true => CniError { code: Code::InvalidConfig, ..told }
+            .with("this NIC does not take the setting: leave it out of the network's configuration"),
+        false => told,
+    }
 }
 
 fn refusal(errno: Option<Errno>) -> (Code, &'static str) {

@@ -4,11 +4,12 @@
 //! The settings are put back only when the interface has left the pod: until then the pod stays on its VLAN.
 
 use fairlead_cni::{CniError, Code};
-use fairlead_host::{Link, Mac, Net, NetError, Op, SetLink, VfChange};
+use fairlead_host::{Link, Mac, Net, NetError, Op, SetLink};
+use fairlead_sriov::interface::{APPEARS, appear};
 use fairlead_sriov::{Function, InventoryError, VfProfile};
 use nix::errno::Errno;
 
-use super::functions::{self, APPEARS, as_before, is_refusal};
+use super::functions;
 use super::link::{self, Reach};
 use super::{Engine, errors, failpoint};
 use crate::store::{Attachment, Lent, LentVf, LinkRecord};
@@ -40,14 +41,18 @@ impl Engine {
             self.kernel.bind_anew(&vf.address.to_string(), &vf.driver).map_err(told)?;
         }
         let mut host = self.kernel.host().map_err(told)?;
-        let link = functions::appear(host.as_mut(), vf.address, APPEARS).map_err(told)?;
+        let link = appear(host.as_mut(), vf.address, APPEARS).map_err(told)?;
         let link = link.ok_or_else(|| still_away(vf))?;
         let link = self.put_settings_back(host.as_mut(), vf, &function, link, lent.mac)?;
         let link = match wrong(&link, lent.mac) {
-            Some(mac) => self.take_back(host.as_mut(), vf, &link, mac).map_err(told)?,
+            Some(mac) => self.kernel_vf(vf).take_back(host.as_mut(), &link, mac).map_err(told)?,
             None => link,
         };
-        as_before(host.as_mut(), &link, lent, vf, Some(lent.up)).map_err(told)
+        if let Some(mac) = wrong(&link, lent.mac) {
+            tracing::warn!(pci = %vf.address, was = %mac,
+                "a function keeps the MAC address that its physical function has for it");
+        }
+        host.batch(&functions::look(lent).restored(&link)).map_err(told)
     }
 
     /// The function, if it is still there and a kernel driver's; what became of it otherwise is told.
@@ -89,38 +94,18 @@ impl Engine {
         let told = |e: NetError| {
             errors::kernel("", &format!("giving function {} its settings back", vf.address), &e)
         };
-        let (pf, mut now) = self.settings(host, function)?;
+        let mut now = self.admin.settings(function).map_err(|e| errors::setting(&e))?;
         if let (Some(mac), Some(true)) = (wrong(&link, mac), now.trust) {
             // Trusted, it may have taken another one; when it is trusted no more it cannot take its own any more.
-            link = functions::try_mac(host, vf, &link, mac).map_err(told)?.unwrap_or(link);
-            now = self.settings(host, function)?.1;
+            link = self.kernel_vf(vf).try_mac(host, &link, mac).map_err(told)?.unwrap_or(link);
+            now = self.admin.settings(function).map_err(|e| errors::setting(&e))?;
         }
         let change = VfProfile::from(&vf.before).plan(&now).change;
-        set_back(host, pf, vf, &change).map_err(told)?;
+        for error in self.admin.set_what_is_taken(function, &change).map_err(|e| errors::setting(&e))? {
+            tracing::error!(pci = %vf.address, %error, "a function cannot have a setting back as it was");
+        }
         Ok(link)
     }
-}
-
-/// In one message; if the NIC refuses one of the settings, one by one.
-fn set_back(host: &mut dyn Net, pf: u32, vf: &LentVf, change: &VfChange) -> Result<(), NetError> {
-    let set = |change| Op::SetVf { pf, vf: vf.index, change };
-    if change.is_empty() {
-        return Ok(());
-    }
-    match host.batch(&[set(change.clone())]) {
-        Err(e) if e.errno().is_some_and(is_refusal) => {}
-        other => return other,
-    }
-    for one in change.singly() {
-        match host.batch(&[set(one.clone())]) {
-            Err(e) if e.errno().is_some_and(is_refusal) => {
-                tracing::error!(pci = %vf.address, setting = one.describe(), error = %e,
-                    "a function cannot have a setting back as it was");
-            }
-            other => other?,
-        }
-    }
-    Ok(())
 }
 
 /// The MAC address that an interface should have and has not.

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use fairlead_cni::{CniError, Code};
 use fairlead_host::{Kernel, Link, Mac, Net, NetError, NetnsError, NewLink, Nsid, Op, SetLink};
+use fairlead_sriov::interface::interface_among;
 use nix::errno::Errno;
 
 use super::{errors, functions};
@@ -69,7 +70,7 @@ pub(super) fn find(attachment: &Attachment, pod: &mut dyn Net) -> Result<Option<
 fn find_lent(lent: &Lent, ifname: &str, pod: &mut dyn Net) -> Result<Option<Link>, NetError> {
     let links = pod.links()?;
     if let Some(function) = &lent.function {
-        return Ok(functions::interface_among(&links, function, &[ifname, &lent.name], lent.mac).cloned());
+        return Ok(interface_among(&links, function.address, &[ifname, &lent.name], lent.mac).cloned());
     }
     let by_alias = links.iter().find(|l| l.alias.as_deref() == Some(lent.name.as_str()) && !l.loopback);
     let by_mac = || {
@@ -200,23 +201,11 @@ fn bring_up(kernel: &dyn Kernel, lent: &Lent) -> Result<(), NetError> {
 pub(super) fn bring_home(kernel: &dyn Kernel, lent: &Lent, ifname: &str) -> Result<(), NetError> {
     let mut host = kernel.host()?;
     let Some(link) = find_lent(lent, ifname, host.as_mut())? else { return Ok(()) };
-    if link.name == lent.name && link.alias.clone().unwrap_or_default() == lent.alias && link.up == lent.up {
-        return Ok(());
-    }
-    let index = link.index;
     let mut ops = Vec::new();
-    if link.name != lent.name {
-        ops.push(Op::SetLink(SetLink { index, up: Some(false), ..SetLink::default() }));
-        ops.push(Op::SetLink(SetLink { index, name: Some(lent.name.clone()), ..SetLink::default() }));
+    if let Some(mac) = lent.mac.filter(|mac| link.mac != Some(*mac)) {
+        ops.push(Op::SetLink(SetLink { index: link.index, mac: Some(mac), ..SetLink::default() }));
     }
-    ops.push(Op::SetLink(SetLink {
-        index,
-        mtu: Some(lent.mtu),
-        mac: lent.mac.filter(|mac| link.mac != Some(*mac)),
-        alias: Some(lent.alias.clone()),
-        up: Some(lent.up),
-        ..SetLink::default()
-    }));
+    ops.extend(functions::look(lent).restored(&link));
     host.batch(&ops)
 }
 

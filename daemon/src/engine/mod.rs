@@ -39,7 +39,7 @@ use fairlead_cni::wire::{Command, Request};
 use fairlead_cni::{CniError, CniVersion, Code};
 use fairlead_host::announce::Announcer;
 use fairlead_host::{Kernel, NetnsId};
-use fairlead_sriov::Inventory;
+use fairlead_sriov::{Administrator, Inventory};
 
 use crate::call::{Call, Lane, Reply, Service};
 use crate::delegate::Delegates;
@@ -114,6 +114,7 @@ pub struct Engine {
     /// Virtual functions that an ADD is about to put on record.
     reserved: Claims,
     inventory: Inventory,
+    admin: Administrator,
     sysfs: PathBuf,
     reaper: Reaper,
     host_local: HostLocal,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use fairlead_host::announce::{Announcer, Conflict};
 use fairlead_host::watch::{Event, NetnsEvents};
 use fairlead_host::{Kernel, NetError, process};
-use fairlead_sriov::Inventory;
+use fairlead_sriov::{Administrator, Inventory};
 
 use super::chance::Chance;
 use super::claims::Claims;
@@ -97,6 +97,7 @@ impl Engine {
             false => None,
         };
         let engine = Arc::new(Engine {
+            admin: Administrator::new(Arc::clone(&beside.kernel)),
             kernel: beside.kernel,
             host_id,
             delegates: Delegates::new(places.host_root.clone(), beside.cgroup)

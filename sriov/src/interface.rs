@@ -1,0 +1,101 @@
+//! The interface of a function: found in a namespace, waited for, and made to look again as it did.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use fairlead_host::{Kind, Link, Mac, Net, NetError, Op, SetLink};
+
+use crate::PciAddr;
+
+/// How long an interface may take to be there after its driver has it, or its namespace has died.
+pub const APPEARS: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(10);
+
+/// What an interface looks like, and is made to look like again; its MAC address is its driver's affair.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Look {
+    /// Name.
+    pub name: String,
+    /// MTU in bytes.
+    pub mtu: u32,
+    /// Alias; empty for none.
+    pub alias: String,
+    /// Alternative names; `None` leaves them as they are.
+    pub alt_names: Option<Vec<String>>,
+    /// Up or down; `None` leaves that.
+    pub up: Option<bool>,
+}
+
+impl Look {
+    /// What gives `link` this look: nothing where it has it.
+    pub fn restored(&self, link: &Link) -> Vec<Op> {
+        let index = link.index;
+        let alt_names = self.alt_names.as_ref().unwrap_or(&link.alt_names);
+        let mut ops = Vec::new();
+        for name in link.alt_names.iter().filter(|name| !alt_names.contains(name)) {
+            ops.push(Op::DeleteAltName { index, name: name.clone() });
+        }
+        if link.name != self.name {
+            ops.push(Op::SetLink(SetLink { index, up: Some(false), ..SetLink::default() }));
+            ops.push(Op::SetLink(SetLink { index, name: Some(self.name.clone()), ..SetLink::default() }));
+        }
+        let alias = Some(&self.alias).filter(|alias| link.alias.as_deref().unwrap_or_default() != *alias);
+        let mtu = Some(self.mtu).filter(|mtu| link.mtu != *mtu);
+        if mtu.is_some() || alias.is_some() {
+            ops.push(Op::SetLink(SetLink { index, mtu, alias: alias.cloned(), ..SetLink::default() }));
+        }
+        for name in alt_names.iter().filter(|name| !link.alt_names.contains(name)) {
+            ops.push(Op::AddAltName { index, name: name.clone() });
+        }
+        let is_up = link.up && link.name == self.name;
+        if self.up.is_some_and(|up| up != is_up) {
+            ops.push(Op::SetLink(SetLink { index, up: self.up, ..SetLink::default() }));
+        }
+        ops
+    }
+}
+
+/// The interface of a function in a namespace; `names` are looked at first.
+pub fn interface(net: &mut dyn Net, address: PciAddr, names: &[String]) -> Result<Option<Link>, NetError> {
+    let wanted = address.to_string();
+    for name in names {
+        if let Some(link) = net.link_by_name(name)?
+            && link.device.as_ref().is_none_or(|device| *device == wanted)
+        {
+            return Ok(Some(link));
+        }
+    }
+    // Sysfs lists those of the namespace that it was mounted in, which need not be the daemon's.
+    Ok(net.links()?.into_iter().find(|link| is_of(link, &wanted)))
+}
+
+/// The interface of a function among the links of a namespace; by name and MAC address where the kernel does not tell whose
+/// it is (before 5.14).
+pub fn interface_among<'l>(
+    links: &'l [Link],
+    address: PciAddr,
+    names: &[&str],
+    mac: Option<Mac>,
+) -> Option<&'l Link> {
+    let wanted = address.to_string();
+    let by_name = |link: &&Link| {
+        link.device.is_none() && !link.loopback && link.mac == mac && names.contains(&link.name.as_str())
+    };
+    links.iter().find(|link| is_of(link, &wanted)).or_else(|| links.iter().find(by_name))
+}
+
+/// The interface of a function, waited for.
+pub fn appear(net: &mut dyn Net, address: PciAddr, limit: Duration) -> Result<Option<Link>, NetError> {
+    let until = Instant::now() + limit;
+    loop {
+        match interface(net, address, &[])? {
+            None if Instant::now() < until => sleep(LOOK),
+            found => return Ok(found),
+        }
+    }
+}
+
+/// What stands on the interface (macvlan, vlan) has a kind.
+pub(crate) fn is_of(link: &Link, address: &str) -> bool {
+    link.device.as_deref() == Some(address) && link.kind == (Kind::Other { name: String::new() })
+}

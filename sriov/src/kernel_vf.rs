@@ -1,0 +1,98 @@
+//! The MAC address of a function that a kernel driver has: what the administrator gave it is taken over, and its own taken
+//! back, in the way that its driver needs.
+
+use std::io;
+
+use fairlead_host::{Kernel, Link, Mac, Net, NetError, Op, SetLink};
+use nix::errno::Errno;
+
+use crate::PciAddr;
+use crate::interface::{APPEARS, appear, interface};
+
+/// Drivers whose interface takes the administrator's MAC address over only when they take the function anew.
+const BOUND_ANEW: [&str; 2] = ["igbvf", "ixgbevf"];
+
+/// A function with an interface, and the driver that makes that.
+#[derive(Clone, Copy)]
+pub struct KernelVf<'k> {
+    /// Where its driver is changed.
+    pub kernel: &'k dyn Kernel,
+    /// Where it is.
+    pub address: PciAddr,
+    /// Its driver.
+    pub driver: &'k str,
+}
+
+impl KernelVf<'_> {
+    /// Has the interface take the MAC address over that the administrator has given the function. Answers the interface as
+    /// it is then.
+    pub fn take_over(&self, host: &mut dyn Net, link: &Link, mac: Mac) -> Result<Link, NetError> {
+        let link = if BOUND_ANEW.contains(&self.driver) {
+            self.bound_anew(host)?
+        } else {
+            match self.try_mac(host, link, mac)? {
+                Some(link) => link,
+                None => self.bound_anew(host)?,
+            }
+        };
+        match link.mac == Some(mac) {
+            true => Ok(link),
+            false => Err(self.failed(
+                format!("taking the MAC address {mac} over"),
+                io::Error::other(format!("driver {} did not", self.driver)),
+            )),
+        }
+    }
+
+    /// Gives the interface its own MAC address again; one that has the administrator's for good comes back with that.
+    pub fn take_back(&self, host: &mut dyn Net, link: &Link, mac: Mac) -> Result<Link, NetError> {
+        if let Some(link) = self.try_mac(host, link, mac)? {
+            return Ok(link);
+        }
+        let link = self.bound_anew(host)?;
+        if link.mac == Some(mac) {
+            return Ok(link);
+        }
+        Ok(self.try_mac(host, &link, mac)?.unwrap_or(link))
+    }
+
+    /// Gives the interface a MAC address by itself; `None`: its driver does not let it have that. Some drivers change it only
+    /// while the interface is down, and so it is after this.
+    pub fn try_mac(&self, host: &mut dyn Net, link: &Link, mac: Mac) -> Result<Option<Link>, NetError> {
+        let index = link.index;
+        let set = host.batch(&[
+            Op::SetLink(SetLink { index, up: Some(false), ..SetLink::default() }),
+            Op::SetLink(SetLink { index, mac: Some(mac), ..SetLink::default() }),
+        ]);
+        match set {
+            Ok(()) => interface(host, self.address, std::slice::from_ref(&link.name))?
+                .ok_or_else(|| self.absent())
+                .map(Some),
+            Err(e) if needs_binding(&e) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Has the driver take the function anew; answers the interface that it makes then.
+    pub fn bound_anew(&self, host: &mut dyn Net) -> Result<Link, NetError> {
+        self.kernel.bind_anew(&self.address.to_string(), self.driver)?;
+        appear(host, self.address, APPEARS)?.ok_or_else(|| self.absent())
+    }
+
+    fn absent(&self) -> NetError {
+        self.failed(
+            format!("having its interface back from driver {}", self.driver),
+            io::Error::new(io::ErrorKind::TimedOut, "it did not appear in the host's namespace"),
+        )
+    }
+
+    fn failed(&self, doing: String, source: io::Error) -> NetError {
+        NetError::Driver { device: self.address.to_string(), doing, source }
+    }
+}
+
+/// A driver that keeps the address that it was given until it takes the function anew.
+fn needs_binding(error: &NetError) -> bool {
+    let refusals = [Errno::EADDRNOTAVAIL, Errno::EPERM, Errno::EACCES, Errno::EOPNOTSUPP, Errno::EINVAL];
+    error.errno().is_some_and(|errno| refusals.contains(&errno))
+}
