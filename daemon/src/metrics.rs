@@ -56,6 +56,12 @@ struct CodeLabels {
     code: u32,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PathLabels {
+    r#type: &'static str,
+    outcome: &'static str,
+}
+
 /// Bucket bounds in seconds: 10 µs to 30 s, six a decade.
 fn buckets() -> impl Iterator<Item = f64> {
     const STEPS: [f64; 6] = [1.0, 1.5, 2.0, 3.0, 5.0, 7.0];
@@ -102,6 +108,7 @@ pub struct Calls {
     duration: Family<CallLabels, Histogram, fn() -> Histogram>,
     phase: Family<PhaseLabels, Histogram, fn() -> Histogram>,
     total: Family<CodeLabels, Counter>,
+    paths: Family<PathLabels, Counter>,
     /// Calls that wait for their turn.
     pub queued: Gauge,
     /// Calls at work.
@@ -115,6 +122,7 @@ impl Calls {
             duration: Family::new_with_constructor(fine as fn() -> Histogram),
             phase: Family::new_with_constructor(fine as fn() -> Histogram),
             total: Family::default(),
+            paths: Family::default(),
             queued: Gauge::default(),
             running: Gauge::default(),
         };
@@ -129,6 +137,11 @@ impl Calls {
             calls.phase.clone(),
         );
         exposition.register("call", "Calls by CNI error code, 0 = success", calls.total.clone());
+        exposition.register(
+            "paths",
+            "Paths of type fairlead that an ADD took or passed over",
+            calls.paths.clone(),
+        );
         exposition.register("calls_queued", "Calls that wait for their turn", calls.queued.clone());
         exposition.register("calls_running", "Calls at work", calls.running.clone());
         calls
@@ -139,6 +152,12 @@ impl Calls {
         let command = Verb(command);
         self.duration.get_or_create(&CallLabels { command, r#type: kind }).observe(took.as_secs_f64());
         self.total.get_or_create(&CodeLabels { command, r#type: kind, code }).inc();
+    }
+
+    /// An ADD took a path of this kind, or passed it over. `kind` is from [`kind_label`].
+    pub fn path(&self, kind: &'static str, taken: bool) {
+        let outcome = if taken { "taken" } else { "passed-over" };
+        self.paths.get_or_create(&PathLabels { r#type: kind, outcome }).inc();
     }
 
     /// One phase of a call took so long. `kind` is from [`kind_label`].

@@ -49,8 +49,8 @@ fn rows(value: &Value) -> &[Value] {
 }
 
 pub(super) fn attachments(question: &Ask) -> Result<(), CliError> {
-    const COLUMNS: [&str; 8] =
-        ["container", "ifname", "network", "type", "phase", "mac", "addresses", "netns"];
+    const COLUMNS: [&str; 9] =
+        ["container", "ifname", "network", "type", "phase", "mac", "addresses", "netns", "passedOver"];
     answer(question, "/v1/attachments", |value| table(rows(value), &COLUMNS))
 }
 

@@ -132,6 +132,7 @@ impl Engine {
             addresses: Vec::new(),
             answer: None,
             answered: false,
+            passed_over: job.passed_over.clone(),
         };
         let attachment = Attachment {
             caller: if attachment.has_delegates() { job.caller() } else { attachment.caller },

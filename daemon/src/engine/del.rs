@@ -11,11 +11,16 @@ use crate::networks::Network;
 
 impl Engine {
     pub(super) fn del(&self, job: &mut Job) -> Result<(), CniError> {
+        self.del_of(job, &[Network::validate(&job.conf, &job.args).ok()])
+    }
+
+    /// The same for a configuration that may have become any of several networks; `None`: one that cannot be read.
+    pub(super) fn del_of(&self, job: &mut Job, networks: &[Option<Network>]) -> Result<(), CniError> {
         let _claim = self.claim(job)?;
-        let network = Network::validate(&job.conf, &job.args).ok();
         if let Some(attachment) = self.store.find(&job.key).or_else(|| self.store.find_of_any_type(&job.key))
         {
-            let answer = self.answer_of(&attachment, network.as_ref());
+            let network = networks.get(attachment.passed_over.len()).and_then(Option::as_ref);
+            let answer = self.answer_of(&attachment, network);
             let done = self.remove(&attachment, answer);
             job.timing.end("remove");
             return done.map_err(|e| harmless(&e));
@@ -23,16 +28,16 @@ impl Engine {
         if self.store.silenced().iter().any(|a| a.key == job.key) {
             return Ok(());
         }
-        let done = self.del_unrecorded(job, network.as_ref());
+        let done = self.del_unrecorded(job, networks);
         job.timing.end("remove");
         done.map_err(|e| harmless(&e))
     }
 
     /// K10: nothing is on record; another plugin may have made it.
-    fn del_unrecorded(&self, job: &Job, network: Option<&Network>) -> Result<(), CniError> {
+    fn del_unrecorded(&self, job: &Job, networks: &[Option<Network>]) -> Result<(), CniError> {
         let mut errors = Vec::new();
         errors.extend(self.ipam_del_unrecorded(job).err());
-        if let Some(network) = network {
+        for network in networks.iter().flatten() {
             errors.extend(self.unlink_unrecorded(job, network).err());
         }
         removal::all(errors)

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::time::{Duration, Instant};
 
 use fairlead_cni::wire::Command;
-use fairlead_cni::{CniError, CniResult, Code};
+use fairlead_cni::{CniError, CniResult};
 
 use super::Engine;
 use super::job::Job;
@@ -101,9 +101,4 @@ pub(super) fn parameters<'a>(attachment: &'a Attachment, netns: &'a str) -> Para
 
 fn told(network: &str, error: CniError) -> CniError {
     CniError { msg: format!("network {network:?}: {}", error.msg), ..error }
-}
-
-/// Code 2 for a key that is known and not served.
-pub(super) fn unsupported(field: &str, why: &str) -> CniError {
-    CniError::new(Code::UnsupportedField, format!("{field:?}: {why}"))
 }

@@ -65,6 +65,13 @@ impl Engine {
         Ok((link, AtHome { function, driver, settings }))
     }
 
+    /// Whether the machine has the function, with a driver that makes an interface of it. One that another pod has, or that is
+    /// coming home, is there.
+    pub(super) fn can_be_lent(&self, wanted: &Sriov) -> Result<(), CniError> {
+        let function = self.inventory.function(wanted.device).map_err(|e| unusable(&e))?;
+        kernel_driver(&function).map(drop)
+    }
+
     /// The settings of a function that is lent, where its configuration asks for any.
     pub(super) fn settings_now(&self, wanted: &Sriov) -> Result<Option<Vf>, CniError> {
         if wanted.profile.is_empty() {

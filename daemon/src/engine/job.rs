@@ -12,7 +12,7 @@ use fairlead_cni::{CniError, Code, names};
 
 use super::timing::Timing;
 use crate::call::{Call, CallerGone};
-use crate::store::{Caller, Key};
+use crate::store::{Caller, Key, PassedOver};
 
 /// What is executed for a STATUS is killed so long after the call's arrival: its name must still be told in time.
 const STATUS_EXECUTES: Duration = Duration::from_millis(75);
@@ -30,6 +30,8 @@ pub(super) struct Job<'a> {
     pub(super) timing: Timing,
     /// Called by a plugin list that holds the container already.
     pub(super) inner: bool,
+    /// The paths before the one that `conf` is (`paths` of our own type).
+    pub(super) passed_over: Vec<PassedOver>,
 }
 
 /// When a call came, when it has to end, and whether anybody still waits for it.
@@ -75,7 +77,8 @@ impl<'a> Job<'a> {
         if request.command == Command::Status && !inner {
             deadline = deadline.min(arrived + STATUS_EXECUTES);
         }
-        Ok(Job { request, conf, args, key, arrived, deadline, gone, timing, inner })
+        let passed_over = Vec::new();
+        Ok(Job { request, conf, args, key, arrived, deadline, gone, timing, inner, passed_over })
     }
 
     /// The pod's namespace.

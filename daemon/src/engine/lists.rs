@@ -1,4 +1,4 @@
-//! Our own type: a network of the conf dir by its name, run as a whole list by ourselves.
+//! Our own type with `clusterNetwork`: a network of the conf dir by its name, run as a whole list by ourselves.
 //!
 //! The list with its full text is on record before its first plugin is called: DEL takes down exactly that, whatever
 //! has become of the file since (M9).
@@ -8,7 +8,7 @@ use fairlead_cni::wire::{Command, Request};
 use fairlead_cni::{CniError, CniResult, Code};
 use serde_json::{Map, Value};
 
-use super::executed::{is_ours, parameters, unsupported};
+use super::executed::{is_ours, parameters};
 use super::job::{Job, Waiting};
 use super::{Engine, errors, failpoint};
 use crate::call::CallerGone;
@@ -50,9 +50,19 @@ impl BuiltIn for Inner<'_> {
 }
 
 impl Engine {
-    pub(super) fn list(&self, job: &mut Job) -> Result<String, CniError> {
+    /// A call of our own type.
+    pub(super) fn own(&self, job: &mut Job) -> Result<String, CniError> {
+        match Own::parse(&job.conf) {
+            Ok(Own::Paths { paths, .. }) => self.by_paths(job, paths),
+            Ok(Own::ClusterNetwork(name)) => self.list(job, Ok(name)),
+            Err(refused) => self.list(job, Err(refused)),
+        }
+    }
+
+    /// A call for the list of this name; what is on record is removed without it.
+    fn list(&self, job: &mut Job, name: Result<String, CniError>) -> Result<String, CniError> {
         match job.request.command {
-            Command::Add => self.list_add(job),
+            Command::Add => self.list_add(job, &name?),
             Command::Del => {
                 let _claim = self.claim(job)?;
                 // With nothing on record the file may be another by now: what the list made is unknown.
@@ -78,15 +88,15 @@ impl Engine {
             Command::Status => {
                 super::gc::below_1_1(&job.conf, "STATUS")?;
                 self.store_status(job)?;
-                let list = self.wanted(job);
+                let list = self.wanted(&name?);
                 let told = list.and_then(|list| self.with_chain(job, &list, |chain| chain.status()));
                 told.map(|()| String::new()).map_err(not_available_now)
             }
         }
     }
 
-    fn list_add(&self, job: &mut Job) -> Result<String, CniError> {
-        let list = self.wanted(job)?;
+    fn list_add(&self, job: &mut Job, name: &str) -> Result<String, CniError> {
+        let list = self.wanted(name)?;
         let _claim = self.claim(job)?;
         self.finish_older(job)?;
         let mut pod = self.enter(job)?;
@@ -112,6 +122,7 @@ impl Engine {
             addresses: Vec::new(),
             answer: None,
             answered: false,
+            passed_over: Vec::new(),
         });
         let attachment = attachment.map_err(|e| errors::store(&e))?;
         failpoint::pass("add.begun");
@@ -126,16 +137,12 @@ impl Engine {
         done.inspect_err(|error| self.undo(&attachment, error))
     }
 
-    /// The list that the configuration names.
-    fn wanted(&self, job: &Job) -> Result<ConfList, CniError> {
-        let name = match Own::parse(&job.conf)? {
-            Own::ClusterNetwork(name) => name,
-            Own::Paths { .. } => return Err(unsupported("paths", "this version serves clusterNetwork only")),
-        };
-        let found = self.networks.find(&name).or_else(|| {
+    /// The list of the conf dir that has this name.
+    fn wanted(&self, name: &str) -> Result<ConfList, CniError> {
+        let found = self.networks.find(name).or_else(|| {
             // It may have come a moment ago, before its directory's watch has told.
             self.networks.rescan();
-            self.networks.find(&name)
+            self.networks.find(name)
         });
         found.map(|list| ConfList::clone(&list)).ok_or_else(|| {
             CniError::new(
@@ -236,7 +243,7 @@ fn not_available_now(error: CniError) -> CniError {
     }
 }
 
-fn unknown(job: &Job) -> CniError {
+pub(super) fn unknown(job: &Job) -> CniError {
     let msg = format!(
         "network {:?}: container {} has no attachment {:?}",
         job.key.network, job.key.container, job.key.ifname

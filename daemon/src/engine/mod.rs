@@ -20,6 +20,7 @@ mod homecoming;
 mod job;
 mod link;
 mod lists;
+mod paths;
 pub mod plug;
 mod reaper;
 mod reconcile;
@@ -161,7 +162,7 @@ impl Engine {
 
     fn dispatch(&self, job: &mut Job) -> Result<String, CniError> {
         if job.key.plugin == lists::TYPE {
-            return self.list(job);
+            return self.own(job);
         }
         if !BUILT_IN.contains(&job.key.plugin.as_str()) {
             return Err(crate::networks::not_built_in(&job.key.plugin));

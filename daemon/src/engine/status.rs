@@ -58,14 +58,19 @@ impl Engine {
     }
 
     fn kind_is_there(&self, job: &Job, network: &Network) -> Result<(), CniError> {
-        let Some(kind) = network.kind_name() else { return Ok(()) };
-        if self.kinds.has(self.kernel.as_ref(), kind).map_err(|e| looking(job, &e))? {
-            return Ok(());
-        }
+        let Some(kind) = self.missing_kind(network).map_err(|e| looking(job, &e))? else { return Ok(()) };
         let module = module_of(kind);
         Err(not_available(job, format!("the kernel has no {kind}")).with(format!(
             "modprobe {module}, and name {module} in /etc/modules-load.d; if there is no such module, the node needs another kernel"
         )))
+    }
+
+    /// The kind of link that the network needs, if the kernel does not have it.
+    pub(super) fn missing_kind(&self, network: &Network) -> Result<Option<&'static str>, NetError> {
+        match network.kind_name() {
+            Some(kind) if !self.kinds.has(self.kernel.as_ref(), kind)? => Ok(Some(kind)),
+            _ => Ok(None),
+        }
     }
 
     /// host-local: its configuration, and whether its files can be made. How full its ranges are is not looked at.
@@ -82,11 +87,7 @@ impl Engine {
     }
 
     fn look_for_master(&self, job: &Job, network: &Network) -> Result<(), CniError> {
-        let Some(master) = network.parent().filter(|p| !p.in_container).and_then(|p| p.name) else {
-            return Ok(());
-        };
-        let there = self.kernel.host().and_then(|mut host| host.link_by_name(&master));
-        if there.map_err(|e| looking(job, &e))?.is_none() {
+        if let Some(master) = self.missing_master(network).map_err(|e| looking(job, &e))? {
             tracing::warn!(
                 network = job.key.network,
                 master,
@@ -94,6 +95,14 @@ impl Engine {
             );
         }
         Ok(())
+    }
+
+    /// The master by name, if it should be in the host's namespace and is not.
+    pub(super) fn missing_master(&self, network: &Network) -> Result<Option<String>, NetError> {
+        let named = network.parent().filter(|p| !p.in_container).and_then(|p| p.name);
+        let Some(master) = named else { return Ok(None) };
+        let there = self.kernel.host().and_then(|mut host| host.link_by_name(&master))?;
+        Ok(there.is_none().then_some(master))
     }
 }
 

@@ -16,7 +16,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 pub use journal::{Purpose, replay};
-pub use record::{Attachment, Caller, Entry, IpamRecord, Key, Lent, LentVf, LinkRecord, Namespace, Phase};
+pub use record::{
+    Attachment, Caller, Entry, IpamRecord, Key, Lent, LentVf, LinkRecord, Namespace, PassedOver, Phase,
+};
 
 use journal::{Journal, Replay, is_full};
 

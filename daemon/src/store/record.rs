@@ -184,6 +184,19 @@ pub struct Attachment {
     /// Whether that answer reached its caller as far as we know.
     #[serde(default)]
     pub answered: bool,
+    /// The paths of our own type that came before the one that was taken.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub passed_over: Vec<PassedOver>,
+}
+
+/// A path that was not taken.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PassedOver {
+    /// Its type.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// What the host or the pod lacked.
+    pub why: String,
 }
 
 impl Attachment {

@@ -26,6 +26,7 @@ fn attachment(id: u64) -> Attachment {
         addresses: Vec::new(),
         answer: None,
         answered: false,
+        passed_over: Vec::new(),
     }
 }
 

@@ -5,6 +5,7 @@ mod functions;
 mod identity;
 mod lists;
 mod order;
+mod paths;
 mod status;
 mod trace;
 mod wellbeing;
@@ -223,6 +224,8 @@ fn configurations() -> Vec<(&'static str, String)> {
             "sriov with a MAC address",
             with("sriov", &format!(r#""deviceID":"{VF}","mac":"02:00:00:00:00:77","vlan":100,"ipam":{{}}"#)),
         ),
+        ("a path for a function", paths::config(&[paths::SRIOV, paths::MACVLAN], paths::GIVEN)),
+        ("the path after the first", paths::config(&[paths::SRIOV, paths::MACVLAN], "")),
         ("loopback", with("loopback", r#""x":1"#)),
     ]
 }

@@ -1,0 +1,162 @@
+//! Our own type with `paths`: the first one that can be had is taken.
+//!
+//! A path is passed over only for what the host or the pod lacks, before anything is changed; whatever fails once it has
+//! been taken fails the call. An attachment's record tells which path it has: behind those that were passed over.
+
+use std::sync::Arc;
+
+use fairlead_cni::config::{self, NetConf};
+use fairlead_cni::wire::Command;
+use fairlead_cni::{CniError, Code};
+
+use super::job::Job;
+use super::{Engine, errors, link, lists};
+use crate::networks::Network;
+use crate::store::PassedOver;
+
+/// The type of a path that is not served yet.
+const VHOST_USER: &str = "vhost-user";
+
+impl Engine {
+    /// Carries a call out for the path that its attachment has, or for the first that can be had.
+    pub(super) fn by_paths(&self, job: &mut Job, paths: Vec<NetConf>) -> Result<String, CniError> {
+        let paths: Vec<Arc<NetConf>> = paths.into_iter().map(Arc::new).collect();
+        match job.request.command {
+            Command::Add => self.add_by_paths(job, &paths),
+            Command::Del => {
+                let networks: Vec<_> = paths.iter().map(|p| Network::validate(p, &job.args).ok()).collect();
+                self.del_of(job, &networks).map(|()| String::new())
+            }
+            Command::Check => {
+                let attachment = self.store.find(&job.key).ok_or_else(|| lists::unknown(job))?;
+                let taken = paths.get(attachment.passed_over.len()).ok_or_else(|| fewer_paths(job))?;
+                job.conf = Arc::clone(taken);
+                self.check(job).map(|()| String::new())
+            }
+            Command::Gc => self.gc(job).map(|()| String::new()),
+            Command::Status => self.status_of_any(job, &paths).map(|()| String::new()),
+        }
+    }
+
+    fn add_by_paths(&self, job: &mut Job, paths: &[Arc<NetConf>]) -> Result<String, CniError> {
+        for (at, path) in paths.iter().enumerate() {
+            validated(path, job).map_err(|e| CniError { msg: format!("\"paths[{at}]\": {}", e.msg), ..e })?;
+        }
+        // A second ADD gets the stored answer, or is told that there is one already.
+        let taken = self.store.find(&job.key).map(|before| before.passed_over.len());
+        for (at, path) in paths.iter().enumerate() {
+            job.conf = Arc::clone(path);
+            let another = at + 1 < paths.len();
+            let why = match taken {
+                _ if !another => None,
+                Some(taken) => (taken != at).then(String::new),
+                None => self.lacks(job)?,
+            };
+            if let Some(why) = why {
+                tracing::info!(container = %job.key.container, network = %job.key.network, ifname = %job.key.ifname,
+                    path = at, r#type = %path.plugin_type, why, "a path is passed over");
+                self.calls.path(crate::metrics::kind_label(&path.plugin_type), false);
+                job.passed_over.push(PassedOver { kind: path.plugin_type.clone(), why });
+                continue;
+            }
+            let done = match path.plugin_type.as_str() {
+                VHOST_USER => Err(not_served()),
+                _ => self.add(job),
+            };
+            self.calls.path(crate::metrics::kind_label(&path.plugin_type), true);
+            return done.map_err(|e| after(e, &job.passed_over));
+        }
+        Err(super::internal("a configuration without paths was taken for one with paths"))
+    }
+
+    /// What the host or the pod lacks for this path; asked only where another comes after it. A question that fails fails the
+    /// call: what is not known is not lacking.
+    fn lacks(&self, job: &Job) -> Result<Option<String>, CniError> {
+        let told = |e| errors::kernel(&job.key.network, "looking for what a path needs", &e);
+        if job.conf.plugin_type == VHOST_USER {
+            return Ok(Some(not_served().msg));
+        }
+        if let Some(nothing_given) = names_no_function(&job.conf, job)? {
+            return Ok(Some(nothing_given.msg));
+        }
+        let network = Network::validate(&job.conf, &job.args)?;
+        if let Some(kind) = self.missing_kind(&network).map_err(told)? {
+            return Ok(Some(format!("the kernel has no {kind}")));
+        }
+        if let Some(master) = self.missing_master(&network).map_err(told)? {
+            return Ok(Some(format!("the host has no interface {master:?}")));
+        }
+        let there = match (network.device(), network.function()) {
+            (Some(device), _) => {
+                link::device(self.kernel.as_ref(), &device.device, |d| self.interfaces_of(d)).map(drop)
+            }
+            (None, Some(wanted)) => self.can_be_lent(wanted),
+            (None, None) => Ok(()),
+        };
+        match there {
+            Err(e) if matches!(e.code, Code::InvalidConfig | Code::NotAvailable) => Ok(Some(e.msg)),
+            other => other.map(|()| None),
+        }
+    }
+
+    /// Available while one of its paths is.
+    fn status_of_any(&self, job: &mut Job, paths: &[Arc<NetConf>]) -> Result<(), CniError> {
+        super::gc::below_1_1(&job.conf, "STATUS")?;
+        let mut last = Ok(());
+        for path in paths {
+            job.conf = Arc::clone(path);
+            last = match names_no_function(path, job)? {
+                _ if path.plugin_type == VHOST_USER => Err(not_served()),
+                // Which one it is, a pod's ADD tells.
+                Some(_) => self.store_status(job),
+                None => self.status(job),
+            };
+            if last.is_ok() {
+                break;
+            }
+        }
+        last
+    }
+}
+
+/// All that can be refused without looking at the host.
+fn validated(path: &NetConf, job: &Job) -> Result<(), CniError> {
+    if path.plugin_type == VHOST_USER || names_no_function(path, job)?.is_some() {
+        return Ok(());
+    }
+    Network::validate(path, &job.args).map(drop)
+}
+
+/// An `sriov` path for a pod that was given no function.
+fn names_no_function(path: &NetConf, job: &Job) -> Result<Option<CniError>, CniError> {
+    if path.plugin_type != "sriov" {
+        return Ok(None);
+    }
+    let given = config::Sriov::parse(path)?.device_id(path, &job.args);
+    Ok(given.err().filter(|e| e.code == Code::InvalidConfig))
+}
+
+fn not_served() -> CniError {
+    CniError::new(Code::UnsupportedField, "paths of type \"vhost-user\" are not served by this version")
+        .with("put another path behind it")
+}
+
+fn fewer_paths(job: &Job) -> CniError {
+    CniError::new(
+        Code::InvalidConfig,
+        format!("network {:?} has fewer paths than when {:?} was added", job.key.network, job.key.ifname),
+    )
+    .with("delete the pod and make it anew")
+}
+
+/// The error of the path that was taken, and why it came to that one.
+fn after(error: CniError, passed_over: &[PassedOver]) -> CniError {
+    let mut reasons: Vec<String> =
+        passed_over.iter().map(|p| format!("path {} was passed over: {}", p.kind, p.why)).collect();
+    if reasons.is_empty() {
+        return error;
+    }
+    reasons.insert(0, error.details.clone());
+    reasons.retain(|reason| !reason.is_empty());
+    error.with(reasons.join("; "))
+}

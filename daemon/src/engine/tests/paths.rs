@@ -1,0 +1,153 @@
+//! Our own type with several paths to one interface: which is taken, why the others are not, and that the calls after it
+//! are for the one that was taken.
+
+use fairlead_cni::Code;
+
+use super::*;
+use crate::store::Phase;
+
+pub(super) const MACVLAN: &str = r#"{"type":"macvlan","master":"pf0"}"#;
+pub(super) const SRIOV: &str = r#"{"type":"sriov","vlan":100}"#;
+/// What kubelet's choice comes as.
+pub(super) const GIVEN: &str = r#","runtimeConfig":{"deviceID":"0000:21:10.0"}"#;
+
+pub(super) fn config(paths: &[&str], more: &str) -> String {
+    let paths = paths.join(",");
+    format!(
+        r#"{{"cniVersion":"1.1.0","name":"radio","type":"fairlead","paths":[{paths}],"ipam":{{"type":"host-local","subnet":"10.9.0.0/24"}}{more}}}"#
+    )
+}
+
+impl Rig {
+    /// What the attachment's link is, and why it is not of an earlier path.
+    fn taken(&self) -> (String, Vec<String>) {
+        let rows = self.engine().table("attachments").unwrap();
+        let reasons = rows[0]["passedOver"].as_array().unwrap().iter();
+        (rows[0]["link"].as_str().unwrap().into(), reasons.map(|r| r.as_str().unwrap().into()).collect())
+    }
+}
+
+#[test]
+fn x19_the_function_that_the_pod_was_given_is_taken_and_without_one_the_next_path() {
+    let rig = Rig::new();
+    let before = rig.state();
+    let paths = [SRIOV, MACVLAN];
+    rig.add(&config(&paths, GIVEN)).unwrap();
+    assert_eq!(rig.taken(), ("lent vf0".to_owned(), vec![]));
+    rig.del(&config(&paths, GIVEN)).unwrap();
+    assert_eq!(rig.state(), before);
+    rig.add(&config(&paths, "")).unwrap();
+    assert_eq!(rig.taken(), ("macvlan".to_owned(), vec!["sriov: sriov names no device".to_owned()]));
+    let text = rig.exposition.text();
+    for line in [
+        r#"fairlead_paths_total{type="sriov",outcome="taken"} 1"#,
+        r#"fairlead_paths_total{type="sriov",outcome="passed-over"} 1"#,
+        r#"fairlead_paths_total{type="macvlan",outcome="taken"} 1"#,
+    ] {
+        assert!(text.contains(line), "{line} is not in {text}");
+    }
+}
+
+#[test]
+fn x19_what_the_host_lacks_is_told_for_every_path_that_was_passed_over() {
+    let rig = Rig::new();
+    let paths = [
+        r#"{"type":"vhost-user","switch":"fairlead"}"#,
+        r#"{"type":"sriov"}"#,
+        r#"{"type":"host-device","device":"ens9"}"#,
+        r#"{"type":"macvlan","master":"ens9"}"#,
+        MACVLAN,
+    ];
+    rig.add(&config(&paths, r#","runtimeConfig":{"deviceID":"0000:99:10.0"}"#)).unwrap();
+    let (link, reasons) = rig.taken();
+    assert_eq!(link, "macvlan");
+    let expected = [
+        "vhost-user: paths of type \"vhost-user\" are not served by this version",
+        "sriov: the machine has no PCI device 0000:99:10.0",
+        "host-device: ",
+        "macvlan: the host has no interface \"ens9\"",
+    ];
+    assert_eq!(reasons.len(), expected.len(), "{reasons:?}");
+    for (reason, begin) in reasons.iter().zip(expected) {
+        assert!(reason.starts_with(begin), "{reason} instead of {begin}…");
+    }
+}
+
+#[test]
+fn x19_when_no_path_can_be_had_the_last_ones_error_tells_of_all() {
+    let rig = Rig::new();
+    let before = rig.state();
+    let last = r#"{"type":"macvlan","master":"ens9"}"#;
+    let told = rig.add(&config(&[SRIOV, last], "")).unwrap_err();
+    assert!(told.msg.contains("ens9"), "{told}");
+    assert!(told.details.contains("path sriov was passed over: sriov names no device"), "{told}");
+    let told = rig.add(&config(&[r#"{"type":"vhost-user"}"#], "")).unwrap_err();
+    assert_eq!(told.code, Code::UnsupportedField);
+    assert_eq!(rig.state(), before);
+}
+
+#[test]
+fn a_path_that_is_wrong_is_refused_even_behind_one_that_can_be_had() {
+    let rig = Rig::new();
+    let wrong = r#"{"type":"macvlan","master":"pf0","mac":"01:00:00:00:00:01"}"#;
+    let told = rig.add(&config(&[MACVLAN, wrong], "")).unwrap_err();
+    assert_eq!(told.code, Code::InvalidConfig);
+    assert!(told.msg.contains("\"paths[1]\": mac 01:00:00:00:00:01"), "{told}");
+    assert_eq!(rig.state().records, 0);
+}
+
+#[test]
+fn what_cannot_be_asked_is_no_reason_to_take_the_next_path() {
+    let rig = Rig::new();
+    rig.kernel.fail_from(0, nix::errno::Errno::ENOBUFS);
+    let told = rig.add(&config(&[MACVLAN, SRIOV], GIVEN)).unwrap_err();
+    assert!(!told.to_string().contains("passed over"), "{told}");
+}
+
+#[test]
+fn the_identical_add_gets_its_answer_again_and_check_is_for_the_path_that_was_taken() {
+    let rig = Rig::new();
+    let config = config(&[SRIOV, MACVLAN], "");
+    // As a caller that has not had its answer yet makes it.
+    let undelivered = |config: &str| {
+        let request = rig.request(Command::Add, "c1", config);
+        let now = Instant::now();
+        let call = Call {
+            request,
+            arrived: now,
+            deadline: now + Duration::from_secs(5),
+            gone: CallerGone::default(),
+        };
+        rig.engine().serve(&call).outcome
+    };
+    let first = undelivered(&config).unwrap();
+    assert_eq!(undelivered(&config).unwrap(), first);
+    let checked = |result: &str| {
+        let with = format!(r#"{},"prevResult":{result}}}"#, config.strip_suffix('}').unwrap());
+        rig.call(rig.request(Command::Check, "c1", &with))
+    };
+    checked(&first).unwrap();
+    rig.add(&config).unwrap();
+    assert_eq!(rig.add(&config).unwrap_err().code, Code::AlreadyThere);
+    rig.del(&config).unwrap();
+    assert_eq!(rig.engine().store.all()[0].phase, Phase::Silenced, "as for a macvlan of its own");
+    assert_eq!(checked(&first).unwrap_err().code, Code::UnknownContainer);
+}
+
+#[test]
+fn status_is_success_while_one_path_can_be_had_and_gc_takes_what_any_path_made() {
+    let rig = Rig::new();
+    let status = |paths: &[&str]| rig.call(rig.request(Command::Status, "", &config(paths, "")));
+    let no_such = r#"{"type":"vhost-user"}"#;
+    status(&[no_such, MACVLAN]).unwrap();
+    status(&[SRIOV]).unwrap();
+    assert_eq!(status(&[no_such]).unwrap_err().code, Code::UnsupportedField);
+    let before = rig.state();
+    rig.add(&config(&[SRIOV, MACVLAN], "")).unwrap();
+    rig.add(&config(&[SRIOV, MACVLAN], "")).unwrap_err();
+    let collected =
+        rig.request(Command::Gc, "", &config(&[SRIOV, MACVLAN], r#","cni.dev/valid-attachments":[]"#));
+    rig.call(collected).unwrap();
+    rig.reap();
+    assert_eq!(rig.state(), before);
+}
