@@ -1,5 +1,6 @@
-//! Virtual functions of SR-IOV devices: where they are ([`Inventory`]), how one is to be set up ([`VfProfile`]), what has
-//! to change for that ([`VfProfile::plan`], pure), and how that is done ([`Administrator`], [`KernelVf`], [`interface`]).
+//! Virtual functions of SR-IOV devices: where they are ([`Inventory`]), which of them a pool is made of ([`Selectors`]), how
+//! one is to be set up ([`VfProfile`]), what has to change for that ([`VfProfile::plan`], pure), and how that is done
+//! ([`Administrator`], [`KernelVf`], [`interface`]).
 //!
 //! It reads sysfs, whose root it is given, and changes things through the kernel's seam only. It keeps no record: what is
 //! changed must be on its caller's before.
@@ -8,13 +9,20 @@
 
 mod address;
 mod admin;
+mod device_plugin;
 pub mod interface;
 mod inventory;
 mod kernel_vf;
 mod profile;
+mod selector;
 
 pub use address::{BadPciAddr, PciAddr};
 pub use admin::{Administrator, SettingError};
-pub use inventory::{Function, Inventory, InventoryError, Physical};
+pub use device_plugin::{DevicePluginConfig, DevicePluginConfigError, Refusal, RefusedResource, Resource};
+pub use inventory::{
+    Function, GroupMember, Interface, Inventory, InventoryError, LinkType, Model, Physical, PhysicalFunction,
+    Rdma, Scan, VirtualFunction,
+};
 pub use kernel_vf::KernelVf;
 pub use profile::{Plan, VfProfile};
+pub use selector::{Selector, Selectors};

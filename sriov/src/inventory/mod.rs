@@ -1,13 +1,22 @@
 //! Virtual functions as sysfs shows them. Reads only, and never the interfaces' settings.
 //!
 //! An interface is listed here only while it is in the network namespace that this sysfs was mounted in: a function whose
-//! interface was moved has none.
+//! interface was moved has none. [`Inventory::function`] is on the way of an ADD and reads the least; everything that a pool
+//! is chosen by is told by [`Inventory::scan`].
 
-use std::fs;
+mod group;
+mod ports;
+mod scan;
+mod sysfs;
+
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::PciAddr;
+use sysfs::{names, number, pci_address, target, target_name};
+
+pub use group::GroupMember;
+pub use scan::{Interface, LinkType, Model, PhysicalFunction, Rdma, Scan, VirtualFunction};
 
 /// The sysfs of the machine, or one made for a test.
 #[derive(Debug, Clone)]
@@ -82,89 +91,58 @@ impl Inventory {
 
     /// The virtual function at an address.
     pub fn function(&self, address: PciAddr) -> Result<Function, InventoryError> {
-        let dir = self.devices.join(address.to_string());
+        let dir = self.dir(address);
         if !dir.is_dir() {
             return Err(InventoryError::Absent(address));
         }
         let parent = target(&dir.join("physfn"))?.ok_or(InventoryError::NotVirtual(address))?;
         let physical = pci_address(&dir.join("physfn"), &parent)?;
         let index = self.index(physical, address)?;
-        let interfaces = names(&self.devices.join(physical.to_string()).join("net"))?;
+        let interfaces = names(&self.dir(physical).join("net"))?;
+        self.read(address, index, Physical { address: physical, interfaces })
+    }
+
+    fn dir(&self, address: PciAddr) -> PathBuf {
+        self.devices.join(address.to_string())
+    }
+
+    fn read(&self, address: PciAddr, index: u32, physical: Physical) -> Result<Function, InventoryError> {
+        let dir = self.dir(address);
         Ok(Function {
             address,
-            physical: Physical { address: physical, interfaces },
+            physical,
             index,
             interfaces: names(&dir.join("net"))?,
-            driver: target(&dir.join("driver"))?.and_then(|path| last(&path)),
-            iommu_group: target(&dir.join("iommu_group"))?
-                .and_then(|path| last(&path))
-                .and_then(|group| group.parse().ok()),
-            numa_node: numa_node(&dir.join("numa_node"))?,
+            driver: target_name(&dir.join("driver"))?,
+            iommu_group: target_name(&dir.join("iommu_group"))?.and_then(|group| group.parse().ok()),
+            numa_node: number(&dir.join("numa_node"))?,
         })
     }
 
-    /// The number that the physical function has for it: `virtfn<n>`.
+    /// The number that the physical function has for it.
     fn index(&self, physical: PciAddr, address: PciAddr) -> Result<u32, InventoryError> {
-        let dir = self.devices.join(physical.to_string());
-        for name in names(&dir)? {
-            let Some(number) = name.strip_prefix("virtfn").and_then(|n| n.parse().ok()) else { continue };
-            let path = dir.join(&name);
-            // One that vanishes while the directory is read is not the one that is looked for.
-            let Some(to) = target(&path)? else { continue };
-            if pci_address(&path, &to)? == address {
-                return Ok(number);
+        for numbered in self.numbered(physical)? {
+            let (index, of) = numbered?;
+            if of == address {
+                return Ok(index);
             }
         }
         Err(InventoryError::Disowned { address, physical })
     }
-}
 
-fn failed(path: &Path) -> impl FnOnce(io::Error) -> InventoryError {
-    let path = path.to_owned();
-    move |source| InventoryError::Io { path, source }
-}
-
-fn is_absent(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
-}
-
-/// Where a link leads; `None` where there is none.
-fn target(link: &Path) -> Result<Option<PathBuf>, InventoryError> {
-    match fs::read_link(link) {
-        Ok(path) => Ok(Some(path)),
-        Err(e) if is_absent(&e) => Ok(None),
-        Err(e) => Err(failed(link)(e)),
-    }
-}
-
-fn last(path: &Path) -> Option<String> {
-    path.file_name().and_then(|name| name.to_str()).map(str::to_owned)
-}
-
-fn pci_address(link: &Path, to: &Path) -> Result<PciAddr, InventoryError> {
-    let name = last(to).and_then(|name| name.parse().ok());
-    name.ok_or_else(|| InventoryError::Astray(link.to_owned()))
-}
-
-/// What is in a directory, in order; nothing where there is none.
-fn names(dir: &Path) -> Result<Vec<String>, InventoryError> {
-    let read = match fs::read_dir(dir) {
-        Ok(read) => read,
-        Err(e) if is_absent(&e) => return Ok(Vec::new()),
-        Err(e) => return Err(failed(dir)(e)),
-    };
-    let mut found = Vec::new();
-    for entry in read {
-        found.extend(entry.map_err(failed(dir))?.file_name().into_string().ok());
-    }
-    found.sort();
-    Ok(found)
-}
-
-fn numa_node(file: &Path) -> Result<Option<u32>, InventoryError> {
-    match fs::read_to_string(file) {
-        Ok(text) => Ok(text.trim().parse().ok()),
-        Err(e) if is_absent(&e) => Ok(None),
-        Err(e) => Err(failed(file)(e)),
+    /// The virtual functions of a physical one with their numbers, `virtfn<n>`; each is read when its turn comes.
+    fn numbered(
+        &self,
+        physical: PciAddr,
+    ) -> Result<impl Iterator<Item = Result<(u32, PciAddr), InventoryError>> + use<>, InventoryError> {
+        let dir = self.dir(physical);
+        let links = names(&dir)?;
+        Ok(links.into_iter().filter_map(move |name| {
+            let index = name.strip_prefix("virtfn")?.parse().ok()?;
+            let link = dir.join(name);
+            // One that vanishes while the directory is read is none any more.
+            let to = target(&link).transpose()?;
+            Some(to.and_then(|to| Ok((index, pci_address(&link, &to)?))))
+        }))
     }
 }

@@ -1,56 +1,10 @@
-//! Machines as their sysfs shows them: an Intel 82576 as captured from the lab, and what it cannot show, written after the
-//! kernel's `Documentation/ABI/testing/sysfs-bus-pci`, its mlx5 and ice documentation and `PCI/iov.c`.
+//! One function at a time: an Intel 82576 as captured from the lab, and what it cannot show, written after the kernel's
+//! `Documentation/ABI/testing/sysfs-bus-pci`, its mlx5 and ice documentation and `PCI/iov.c`.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::PathBuf;
 
-use fairlead_sriov::{Inventory, InventoryError, PciAddr};
-
-/// A sysfs of its own.
-struct Machine(tempfile::TempDir);
-
-impl Machine {
-    fn new() -> Machine {
-        Machine(tempfile::tempdir().unwrap())
-    }
-
-    fn dir(&self, address: &str) -> PathBuf {
-        self.0.path().join("bus/pci/devices").join(address)
-    }
-
-    fn device(&self, address: &str, driver: &str, interfaces: &[&str], node: i32) {
-        let dir = self.dir(address);
-        fs::create_dir_all(&dir).unwrap();
-        fs::write(dir.join("numa_node"), format!("{node}\n")).unwrap();
-        if !driver.is_empty() {
-            symlink(format!("../../../../bus/pci/drivers/{driver}"), dir.join("driver")).unwrap();
-        }
-        for name in interfaces {
-            fs::create_dir_all(dir.join("net").join(name)).unwrap();
-        }
-    }
-
-    fn virtual_of(&self, physical: &str, index: u32, address: &str) {
-        symlink(format!("../{physical}"), self.dir(address).join("physfn")).unwrap();
-        symlink(format!("../{address}"), self.dir(physical).join(format!("virtfn{index}"))).unwrap();
-    }
-
-    fn group(&self, address: &str, group: u32) {
-        let to = format!("../../../../kernel/iommu_groups/{group}");
-        symlink(to, self.dir(address).join("iommu_group")).unwrap();
-    }
-
-    fn inventory(&self) -> Inventory {
-        Inventory::new(self.0.path())
-    }
-}
-
-fn at(text: &str) -> PciAddr {
-    text.parse().unwrap()
-}
+use crate::machine::{Machine, at};
+use fairlead_sriov::InventoryError;
 
 #[test]
 fn a_function_of_the_labs_igb_is_read_whole() {

@@ -1,0 +1,181 @@
+//! The configuration file of the SR-IOV network device plugin, read as that reads it: keys in any case, `null` for absent,
+//! unknown keys left out.
+//!
+//! A resource that cannot be served as it is meant is refused alone, with the reason; the others are served. Never reads a
+//! file: its text is handed in.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::{PciAddr, Selectors};
+
+/// What the device plugin puts before a resource's name unless it is told otherwise.
+const PREFIX: &str = "intel.com";
+/// The only kind of device that is served, and the default.
+const NET_DEVICE: &str = "netDevice";
+/// The entry of `additionalInfo` that holds for all devices.
+const EVERY_DEVICE: &str = "*";
+
+const RESOURCE_KEYS: &[&str] =
+    &["resourceName", "resourcePrefix", "deviceType", "excludeTopology", "selectors", "additionalInfo"];
+const SELECTOR_KEYS: &[&str] = &[
+    "vendors",
+    "devices",
+    "drivers",
+    "pciAddresses",
+    "acpiIndexes",
+    "pfNames",
+    "rootDevices",
+    "linkTypes",
+    "pKeys",
+    "isRdma",
+    "needVhostNet",
+    "ddpProfiles",
+    "vdpaType",
+];
+
+/// What a configuration file says.
+#[derive(Debug, Default)]
+pub struct DevicePluginConfig {
+    /// The resources that can be served, in the file's order: a function belongs to the first that matches.
+    pub resources: Vec<Resource>,
+    /// The others.
+    pub refused: Vec<RefusedResource>,
+}
+
+/// A resource for kubelet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resource {
+    /// With its prefix: `intel.com/radio`.
+    pub name: String,
+    /// Its functions.
+    pub selectors: Selectors,
+    /// Kubelet is not to be told the devices' NUMA nodes.
+    pub exclude_topology: bool,
+    info: BTreeMap<String, BTreeMap<String, String>>,
+}
+
+impl Resource {
+    /// What pods are told of a function besides (`extraInfo`): what holds for all, and over it what holds for this one.
+    pub fn additional_info(&self, address: PciAddr) -> BTreeMap<String, String> {
+        let of = |key: &str| self.info.get(key).cloned().unwrap_or_default();
+        let mut info = of(EVERY_DEVICE);
+        info.extend(of(&address.to_string()));
+        info
+    }
+}
+
+/// A resource that is not served.
+#[derive(Debug, thiserror::Error)]
+#[error("resource {name:?}: {reason}")]
+pub struct RefusedResource {
+    /// Its name, as far as it has one.
+    pub name: String,
+    /// Why not.
+    #[source]
+    pub reason: Refusal,
+}
+
+/// Why a resource is not served.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// Something of it has another form.
+    #[error(transparent)]
+    Form(#[from] serde_json::Error),
+    /// Its name has characters that kubelet does not take, or none.
+    #[error("resourceName must consist of letters, digits, - and _")]
+    Name,
+    /// Another one has its name.
+    #[error("a resource before it has the same name")]
+    Twice,
+    /// It has no selectors.
+    #[error("it has no selectors; {{}} selects every function")]
+    NoSelectors,
+    /// It is about devices of another type.
+    #[error("deviceType {0} is not served yet, only netDevice")]
+    DeviceType(String),
+}
+
+/// Why a configuration file cannot be read at all.
+#[derive(Debug, thiserror::Error)]
+pub enum DevicePluginConfigError {
+    /// It is no JSON.
+    #[error("it is no JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    /// It has not what makes it one.
+    #[error("it has no list resourceList")]
+    NoList,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[derive(Default)]
+struct Written {
+    resource_name: String,
+    resource_prefix: String,
+    device_type: String,
+    exclude_topology: bool,
+    selectors: Option<Selectors>,
+    additional_info: BTreeMap<String, BTreeMap<String, String>>,
+}
+
+impl DevicePluginConfig {
+    /// Reads the text of a file.
+    pub fn read(text: &str) -> Result<DevicePluginConfig, DevicePluginConfigError> {
+        let mut file = known(serde_json::from_str(text)?, &["resourceList"]);
+        let Some(Value::Array(list)) = file.get_mut("resourceList").map(Value::take) else {
+            return Err(DevicePluginConfigError::NoList);
+        };
+        let mut config = DevicePluginConfig::default();
+        let mut names = BTreeSet::new();
+        for written in list {
+            let written = known(written, RESOURCE_KEYS);
+            let name = written["resourceName"].as_str().unwrap_or_default().to_owned();
+            match resource(written) {
+                Ok(resource) if names.insert(resource.name.clone()) => config.resources.push(resource),
+                Ok(resource) => {
+                    config.refused.push(RefusedResource { name: resource.name, reason: Refusal::Twice });
+                }
+                Err(reason) => config.refused.push(RefusedResource { name, reason }),
+            }
+        }
+        Ok(config)
+    }
+}
+
+fn resource(mut written: Value) -> Result<Resource, Refusal> {
+    let kind = written["deviceType"].as_str().unwrap_or_default();
+    if ![NET_DEVICE, ""].contains(&kind) {
+        return Err(Refusal::DeviceType(kind.to_owned()));
+    }
+    if let Some(selectors) = written.get_mut("selectors") {
+        *selectors = match selectors.take() {
+            Value::Array(list) => list.into_iter().map(|one| known(one, SELECTOR_KEYS)).collect(),
+            one => known(one, SELECTOR_KEYS),
+        };
+    }
+    let written = Written::deserialize(written)?;
+    let name = written.resource_name;
+    if name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_') {
+        return Err(Refusal::Name);
+    }
+    let prefix = Some(written.resource_prefix).filter(|prefix| !prefix.is_empty());
+    Ok(Resource {
+        name: format!("{}/{name}", prefix.as_deref().unwrap_or(PREFIX)),
+        selectors: written.selectors.ok_or(Refusal::NoSelectors)?,
+        exclude_topology: written.exclude_topology,
+        info: written.additional_info,
+    })
+}
+
+/// An object with the keys that are known, as they are written here, and a value; anything else as it is.
+fn known(value: Value, keys: &[&str]) -> Value {
+    let Value::Object(object) = value else { return value };
+    let own = |key: &str| keys.iter().find(|known| known.eq_ignore_ascii_case(key));
+    let kept = object.into_iter().filter(|(_, value)| !value.is_null());
+    Value::Object(
+        kept.filter_map(|(key, value)| Some(((*own(&key)?).to_owned(), value))).collect::<Map<_, _>>(),
+    )
+}

@@ -1,0 +1,215 @@
+//! The whole machine: every network card that can have virtual functions, with those that it has.
+//!
+//! A function that goes away while it is read is left out; one that cannot be read is told, and keeps no other from being
+//! read.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::ports::{Ports, link_type};
+use super::sysfs::{hexadecimal, names, number, target_name};
+use super::{Function, GroupMember, Inventory, InventoryError, Physical};
+use crate::PciAddr;
+
+/// Base class of network controllers.
+const NETWORK: u32 = 0x02;
+
+/// What a scan has found.
+#[derive(Debug, Default)]
+pub struct Scan {
+    /// The physical functions, in the order of their addresses.
+    pub physical: Vec<PhysicalFunction>,
+    /// What could not be read, and is missing there.
+    pub unreadable: Vec<InventoryError>,
+}
+
+/// A physical function of a network card, as far as a pool is chosen by it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PhysicalFunction {
+    /// Its PCI address.
+    pub address: PciAddr,
+    /// What kind of card it is.
+    pub model: Model,
+    /// The driver that has it.
+    pub driver: Option<String>,
+    /// Its NUMA node; `None` where the machine does not tell (-1).
+    pub numa_node: Option<u32>,
+    /// Its own interface, while that is at home: in switchdev mode the uplink, not a representor.
+    pub interface: Option<Interface>,
+    /// The switch that it is the uplink of, in switchdev mode.
+    pub switch: Option<String>,
+    /// Its RDMA devices.
+    pub rdma: Rdma,
+    /// How many virtual functions it can have.
+    pub most: u32,
+    /// How many it has. It is the number of sysfs's links to them: `sriov_numvfs` is not read, because it answers only when
+    /// nobody writes it, which takes seconds or, in a driver that hangs, no end.
+    pub has: usize,
+    /// Those that could be read, in the order of their numbers.
+    pub functions: Vec<VirtualFunction>,
+}
+
+/// A virtual function, with what pools are chosen by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VirtualFunction {
+    /// What is known of any.
+    pub function: Function,
+    /// What kind of card it is.
+    pub model: Model,
+    /// What its interface speaks, while it has one at home.
+    pub link_type: Option<LinkType>,
+    /// The number that the firmware has for it (`acpi_index`).
+    pub acpi_index: Option<u32>,
+    /// Its RDMA devices.
+    pub rdma: Rdma,
+    /// The default partition key of its RDMA device.
+    pub partition_key: Option<u16>,
+    /// The other members of its IOMMU group.
+    pub group: Vec<GroupMember>,
+    /// The switch's interface that stands for it, with its physical function in switchdev mode.
+    pub representor: Option<String>,
+}
+
+/// Vendor and device as PCI numbers them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Model {
+    /// Vendor: 0x8086 is Intel.
+    pub vendor: u16,
+    /// Device.
+    pub device: u16,
+}
+
+/// A physical function's own interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// What it speaks.
+    pub link_type: Option<LinkType>,
+    /// Whether it has a carrier; `None` while it is down.
+    pub carrier: Option<bool>,
+}
+
+/// What an interface speaks, by the names that `ip link` has for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LinkType {
+    /// `ether`
+    Ether,
+    /// `infiniband`
+    Infiniband,
+}
+
+/// What a function has for RDMA.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Rdma {
+    /// Its devices (`mlx5_2`). With exclusive RDMA namespaces, none while a pod has them.
+    pub devices: Vec<String>,
+    /// Their nodes in `/dev/infiniband`: `issm2`, `umad2`, `uverbs2`.
+    pub nodes: Vec<String>,
+}
+
+impl Inventory {
+    /// Reads all network cards that can have virtual functions. Fails only if the list of devices cannot be read.
+    pub fn scan(&self) -> Result<Scan, InventoryError> {
+        let mut scan = Scan::default();
+        let addresses = names(&self.devices)?.into_iter().filter_map(|name| name.parse().ok());
+        for address in addresses {
+            match self.physical(address, &mut scan.unreadable) {
+                Ok(found) => scan.physical.extend(found),
+                Err(error) => scan.unreadable.push(error),
+            }
+        }
+        scan.physical.sort_by_key(|physical| physical.address);
+        Ok(scan)
+    }
+
+    /// `None` for what is no network card's physical function, or none any more.
+    fn physical(
+        &self,
+        address: PciAddr,
+        unreadable: &mut Vec<InventoryError>,
+    ) -> Result<Option<PhysicalFunction>, InventoryError> {
+        let dir = self.dir(address);
+        let Some(most) = number(&dir.join("sriov_totalvfs"))? else { return Ok(None) };
+        if hexadecimal(&dir.join("class"))?.is_none_or(|class| class >> 16 != NETWORK) {
+            return Ok(None);
+        }
+        let Some(model) = model(&dir)? else { return Ok(None) };
+        let ports = Ports::read(&dir)?;
+        let interface = ports.interface(&dir)?;
+        let mut numbered = self.numbered(address)?.collect::<Result<Vec<_>, _>>()?;
+        numbered.sort();
+        let has = numbered.len();
+        let mut functions = Vec::new();
+        for (index, of) in numbered {
+            match self.virtual_function(of, index, address, &ports) {
+                Ok(found) => functions.extend(found),
+                Err(error) => unreadable.push(error),
+            }
+        }
+        Ok(Some(PhysicalFunction {
+            address,
+            model,
+            driver: target_name(&dir.join("driver"))?,
+            numa_node: number(&dir.join("numa_node"))?,
+            interface,
+            switch: ports.switch(),
+            rdma: rdma(&dir)?,
+            most,
+            has,
+            functions,
+        }))
+    }
+
+    fn virtual_function(
+        &self,
+        address: PciAddr,
+        index: u32,
+        physical: PciAddr,
+        ports: &Ports,
+    ) -> Result<Option<VirtualFunction>, InventoryError> {
+        let dir = self.dir(address);
+        let Some(model) = model(&dir)? else { return Ok(None) };
+        let function =
+            self.read(address, index, Physical { address: physical, interfaces: ports.names() })?;
+        let link_type = match function.interfaces.first() {
+            Some(name) => link_type(&dir.join("net").join(name))?,
+            None => None,
+        };
+        let rdma = rdma(&dir)?;
+        let found = VirtualFunction {
+            function,
+            model,
+            link_type,
+            acpi_index: number(&dir.join("acpi_index"))?,
+            partition_key: partition_key(&dir, &rdma)?,
+            rdma,
+            group: self.group_of(address)?,
+            representor: ports.representor(index),
+        };
+        // What went away under way was read half.
+        Ok(dir.is_dir().then_some(found))
+    }
+}
+
+/// Key 0 of the first port of the first device.
+fn partition_key(dir: &Path, rdma: &Rdma) -> Result<Option<u16>, InventoryError> {
+    let Some(device) = rdma.devices.first() else { return Ok(None) };
+    let key = hexadecimal(&dir.join("infiniband").join(device).join("ports/1/pkeys/0"))?;
+    Ok(key.and_then(|key| u16::try_from(key).ok()))
+}
+
+/// `None` where the device has gone.
+fn model(dir: &Path) -> Result<Option<Model>, InventoryError> {
+    let id = |name| Ok(hexadecimal(&dir.join(name))?.and_then(|id| u16::try_from(id).ok()));
+    let (vendor, device) = (id("vendor")?, id("device")?);
+    Ok(vendor.zip(device).map(|(vendor, device)| Model { vendor, device }))
+}
+
+fn rdma(dir: &Path) -> Result<Rdma, InventoryError> {
+    let mut nodes = names(&dir.join("infiniband_mad"))?;
+    nodes.extend(names(&dir.join("infiniband_verbs"))?);
+    Ok(Rdma { devices: names(&dir.join("infiniband"))?, nodes })
+}

@@ -1,0 +1,221 @@
+//! Which virtual functions a pool is made of: the selectors of the SR-IOV network device plugin, so that its
+//! configuration can be taken as it is.
+//!
+//! A function is matched by what a scan has told of it, and by nothing else. What a selector asks for and cannot be told here
+//! is refused when it is read: it never matches more than was meant.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
+use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::{LinkType, PciAddr, PhysicalFunction, VirtualFunction};
+
+/// A list of selectors, or a single one without a list around it. A function belongs to it that any of them matches.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Selectors(Vec<Selector>);
+
+impl Selectors {
+    /// The first that matches a function: what else it says (`isRdma`, `needVhostNet`) holds for that function.
+    pub fn matching(&self, physical: &PhysicalFunction, function: &VirtualFunction) -> Option<&Selector> {
+        self.0.iter().find(|selector| selector.matches(physical, function))
+    }
+}
+
+impl<'de> Deserialize<'de> for Selectors {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Selectors, D::Error> {
+        from.deserialize_any(OneOrMore)
+    }
+}
+
+struct OneOrMore;
+
+impl<'de> Visitor<'de> for OneOrMore {
+    type Value = Selectors;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a selector or a list of selectors")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Selectors, A::Error> {
+        Ok(Selectors(vec![Selector::deserialize(MapAccessDeserializer::new(map))?]))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Selectors, A::Error> {
+        let selectors = Vec::deserialize(SeqAccessDeserializer::new(list))?;
+        if selectors.is_empty() {
+            return Err(A::Error::custom("a list of selectors without one; {} selects every function"));
+        }
+        Ok(Selectors(selectors))
+    }
+}
+
+/// What a function must have. Every list that is not empty must have it in it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Selector {
+    vendors: Vec<Number>,
+    devices: Vec<Number>,
+    /// As they are before a pool binds one of its own.
+    drivers: Vec<String>,
+    pci_addresses: Vec<PciAddr>,
+    acpi_indexes: Vec<AcpiIndex>,
+    pf_names: Vec<Share<String>>,
+    root_devices: Vec<Share<PciAddr>>,
+    link_types: Vec<LinkType>,
+    p_keys: Vec<Number>,
+    /// It has an RDMA device, whose nodes go with it.
+    pub is_rdma: bool,
+    /// `/dev/vhost-net` and `/dev/net/tun` go with it. Selects nothing.
+    pub need_vhost_net: bool,
+    #[serde(deserialize_with = "no_ddp_profiles", skip_serializing)]
+    ddp_profiles: (),
+    #[serde(deserialize_with = "no_vdpa", skip_serializing)]
+    vdpa_type: (),
+}
+
+impl Selector {
+    fn matches(&self, physical: &PhysicalFunction, found: &VirtualFunction) -> bool {
+        let (function, own) = (&found.function, physical.interface.as_ref());
+        let speaks = found.link_type.or_else(|| own?.link_type);
+        let key = found.partition_key.filter(|_| speaks == Some(LinkType::Infiniband));
+        holds(&self.vendors, |vendor| vendor.0 == found.model.vendor)
+            && holds(&self.devices, |device| device.0 == found.model.device)
+            && holds(&self.drivers, |driver| function.driver.as_ref() == Some(driver))
+            && holds(&self.pci_addresses, |address| *address == function.address)
+            && holds(&self.acpi_indexes, |index| found.acpi_index == Some(index.0))
+            && has_share(&self.pf_names, function.index, |name| {
+                own.is_some_and(|own| own.name.eq_ignore_ascii_case(name))
+            })
+            && has_share(&self.root_devices, function.index, |address| *address == physical.address)
+            && holds(&self.link_types, |link_type| speaks == Some(*link_type))
+            && holds(&self.p_keys, |wanted| key == Some(wanted.0))
+            && (!self.is_rdma || !found.rdma.devices.is_empty())
+    }
+}
+
+fn holds<T>(list: &[T], is_it: impl Fn(&T) -> bool) -> bool {
+    list.is_empty() || list.iter().any(is_it)
+}
+
+/// As with the device plugin, only the first entry for a physical function counts.
+fn has_share<T>(list: &[Share<T>], index: u32, is_it: impl Fn(&T) -> bool) -> bool {
+    list.is_empty() || list.iter().find(|share| is_it(&share.of)).is_some_and(|share| share.has(index))
+}
+
+fn no_ddp_profiles<'de, D: Deserializer<'de>>(from: D) -> Result<(), D::Error> {
+    let profiles = Vec::<String>::deserialize(from)?;
+    if profiles.is_empty() { Ok(()) } else { Err(unserved("ddpProfiles")) }
+}
+
+fn no_vdpa<'de, D: Deserializer<'de>>(from: D) -> Result<(), D::Error> {
+    let kind = String::deserialize(from)?;
+    if kind.is_empty() { Ok(()) } else { Err(unserved("vdpaType")) }
+}
+
+fn unserved<E: serde::de::Error>(selector: &str) -> E {
+    E::custom(format!(
+        "the selector {selector} is not served yet; take it out, and name the functions otherwise"
+    ))
+}
+
+/// A number of at most four hexadecimal digits, in either case, as PCI ids and partition keys are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+struct Number(u16);
+
+impl TryFrom<String> for Number {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Number, String> {
+        let digits = text.strip_prefix("0x").unwrap_or(&text);
+        let hexadecimal = digits.bytes().all(|b| b.is_ascii_hexdigit());
+        let number = hexadecimal.then(|| u16::from_str_radix(digits, 16).ok()).flatten();
+        number
+            .map(Number)
+            .ok_or_else(|| format!("{text:?} is no number of up to four hexadecimal digits, as 154c is"))
+    }
+}
+
+impl From<Number> for String {
+    fn from(number: Number) -> String {
+        format!("{:04x}", number.0)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+struct AcpiIndex(u32);
+
+impl TryFrom<String> for AcpiIndex {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<AcpiIndex, String> {
+        text.parse().map(AcpiIndex).map_err(|_| format!("{text:?} is no ACPI index (a number, as 101 is)"))
+    }
+}
+
+impl From<AcpiIndex> for String {
+    fn from(index: AcpiIndex) -> String {
+        index.0.to_string()
+    }
+}
+
+/// Some functions of a physical one: `eth0` for all, `eth0#0-3,7` for these.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(
+    try_from = "String",
+    into = "String",
+    bound(serialize = "T: Clone + fmt::Display", deserialize = "T: FromStr, T::Err: fmt::Display")
+)]
+struct Share<T> {
+    of: T,
+    /// From the first to the last of each; `None` for all.
+    ranges: Option<Vec<(u32, u32)>>,
+}
+
+impl<T> Share<T> {
+    fn has(&self, index: u32) -> bool {
+        self.ranges
+            .as_ref()
+            .is_none_or(|ranges| ranges.iter().any(|(from, to)| (*from..=*to).contains(&index)))
+    }
+}
+
+impl<T: FromStr<Err: fmt::Display>> TryFrom<String> for Share<T> {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Share<T>, String> {
+        let (of, ranges) = match text.split_once('#') {
+            Some((of, ranges)) => (of, Some(ranges)),
+            None => (text.as_str(), None),
+        };
+        if of.is_empty() {
+            return Err(format!("{text:?} names no physical function"));
+        }
+        let bad = || format!("{text:?}: what is behind # is no list of functions, as in #0-3,7");
+        let ranges = ranges.map(|list| list.split(',').map(range).collect::<Option<_>>().ok_or_else(bad));
+        Ok(Share { of: of.parse().map_err(|e: T::Err| e.to_string())?, ranges: ranges.transpose()? })
+    }
+}
+
+fn range(text: &str) -> Option<(u32, u32)> {
+    let (from, to) = text.split_once('-').unwrap_or((text, text));
+    let (from, to) = (from.trim().parse().ok()?, to.trim().parse().ok()?);
+    (from <= to).then_some((from, to))
+}
+
+impl<T: fmt::Display> From<Share<T>> for String {
+    fn from(share: Share<T>) -> String {
+        let shown =
+            |(from, to): &(u32, u32)| if from == to { from.to_string() } else { format!("{from}-{to}") };
+        match share.ranges {
+            None => share.of.to_string(),
+            Some(ranges) => {
+                format!("{}#{}", share.of, ranges.iter().map(shown).collect::<Vec<_>>().join(","))
+            }
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! The device plugin's own configuration files; the first is the example of its `README.md`.
+
+use fairlead_sriov::{DevicePluginConfig, DevicePluginConfigError};
+use proptest::prelude::*;
+use serde_json::json;
+
+use crate::machine::at;
+use crate::selectors::json;
+
+const EXAMPLE: &str = r#"{
+    "resourceList": [
+        {"resourceName": "intel_sriov_netdevice",
+         "selectors": [{"vendors": ["8086"], "devices": ["154c", "10ed", "1889"], "drivers": ["i40evf", "ixgbevf", "iavf"]}]},
+        {"resourceName": "intel_sriov_dpdk", "resourcePrefix": "intel.com",
+         "selectors": [{"vendors": ["8086"], "devices": ["154c", "10ed", "1889"], "drivers": ["vfio-pci"],
+                        "pfNames": ["enp0s0f0","enp2s2f1"], "needVhostNet": true}]},
+        {"resourceName": "mlnx_sriov_rdma", "resourcePrefix": "mellanox.com",
+         "selectors": [{"vendors": ["15b3"], "devices": ["1018"], "drivers": ["mlx5_ib"], "isRdma": true}]},
+        {"resourceName": "infiniband_rdma_netdevs", "selectors": [{"linkTypes": ["infiniband"], "isRdma": true}]},
+        {"resourceName": "ct6dx_vdpa_vhost",
+         "selectors": [{"vendors": ["15b3"], "devices": ["101e"], "drivers": ["mlx5_core"], "vdpaType": "vhost"}]},
+        {"resourceName": "intel_fpga", "deviceType": "accelerator",
+         "selectors": [{"vendors": ["8086"], "devices": ["0d90"]}]},
+        {"resourceName": "bf2_sf", "resourcePrefix": "nvidia.com", "deviceType": "auxNetDevice",
+         "selectors": [{"vendors": ["15b3"], "devices": ["a2d6"], "pfNames": ["p0#1-5"], "auxTypes": ["sf"]}]},
+        {"resourceName": "intel_sriov_netdevice_additional_env",
+         "selectors": [{"vendors": ["8086"], "devices": ["154c", "10ed", "1889"], "drivers": ["i40evf", "ixgbevf", "iavf"]}],
+         "additionalInfo": {"*": {"token": "3e49019f"}}},
+        {"resourceName": "brcm_sriov_bnxt", "resourcePrefix": "broadcom.com",
+         "selectors": [{"vendors": ["14e4"], "devices": ["1750"], "drivers": ["bnxt_en"]}]},
+        {"resourceName": "old_selectors_syntax_example",
+         "selectors": {"vendors": ["8086"], "devices": ["154c", "10ed", "1889"], "drivers": ["i40evf", "ixgbevf", "iavf"]}}
+    ]
+}"#;
+
+#[test]
+fn the_example_of_its_documentation_is_read_as_it_is_and_what_is_not_served_is_refused_by_name() {
+    let config = DevicePluginConfig::read(EXAMPLE).unwrap();
+    let names: Vec<_> = config.resources.iter().map(|resource| resource.name.as_str()).collect();
+    assert_eq!(
+        names,
+        [
+            "intel.com/intel_sriov_netdevice",
+            "intel.com/intel_sriov_dpdk",
+            "mellanox.com/mlnx_sriov_rdma",
+            "intel.com/infiniband_rdma_netdevs",
+            "intel.com/intel_sriov_netdevice_additional_env",
+            "broadcom.com/brcm_sriov_bnxt",
+            "intel.com/old_selectors_syntax_example",
+        ]
+    );
+    assert_eq!(
+        config.resources[0].selectors, config.resources[6].selectors,
+        "a list, and a single one without"
+    );
+    let refused: Vec<_> = config.refused.iter().map(ToString::to_string).collect();
+    assert_eq!(refused.len(), 3, "{refused:?}");
+    assert!(
+        refused[0].starts_with(r#"resource "ct6dx_vdpa_vhost": the selector vdpaType is not served yet"#)
+    );
+    assert_eq!(
+        refused[1],
+        r#"resource "intel_fpga": deviceType accelerator is not served yet, only netDevice"#
+    );
+    assert_eq!(refused[2], r#"resource "bf2_sf": deviceType auxNetDevice is not served yet, only netDevice"#);
+}
+
+#[test]
+fn keys_in_any_case_nulls_and_unknown_keys_are_read_as_go_reads_them() {
+    let written = json!({"ResourceList": [{
+        "RESOURCENAME": "radio", "resourceprefix": "", "deviceType": null, "excludeTopology": true, "comment": 1,
+        "Selectors": [{"PFNAMES": ["eth0#0-3"], "vendors": null, "isrdma": false, "note": "mine", "auxTypes": ["sf"]}],
+    }]});
+    let plain = json!({"resourceList": [{
+        "resourceName": "radio", "excludeTopology": true, "selectors": {"pfNames": ["eth0#0-3"]},
+    }]});
+    let read = |value: &serde_json::Value| DevicePluginConfig::read(&value.to_string()).unwrap();
+    assert_eq!(read(&written).resources, read(&plain).resources);
+    assert!(read(&written).resources[0].exclude_topology);
+}
+
+#[test]
+fn what_holds_for_one_function_is_over_what_holds_for_all() {
+    let written = json!({"resourceList": [{"resourceName": "radio", "selectors": {}, "additionalInfo": {
+        "*": {"token": "original", "more": "1"}, "0000:86:00.0": {"token": "specific"},
+    }}]});
+    let config = DevicePluginConfig::read(&written.to_string()).unwrap();
+    let told =
+        |address: &str| config.resources[0].additional_info(at(address)).into_iter().collect::<Vec<_>>();
+    let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    assert_eq!(told("0000:3b:02.6"), [pair("more", "1"), pair("token", "original")]);
+    assert_eq!(told("0000:86:00.0"), [pair("more", "1"), pair("token", "specific")]);
+}
+
+#[test]
+fn a_resource_that_is_wrong_is_refused_alone() {
+    let table = [
+        (
+            json!({"resourceName": "a", "selectors": {}}),
+            r#"resource "intel.com/a": a resource before it has the same name"#,
+        ),
+        (json!({"selectors": {}}), r#"resource "": resourceName must consist of letters, digits, - and _"#),
+        (json!({"resourceName": "b/c", "selectors": {}}), "resourceName must consist of"),
+        (json!({"resourceName": "b"}), r#"resource "b": it has no selectors"#),
+        (json!({"resourceName": "b", "selectors": null}), "it has no selectors"),
+        (json!({"resourceName": "b", "selectors": []}), "a list of selectors without one"),
+        (json!({"resourceName": "b", "selectors": {"isRdma": "yes"}}), "expected a boolean"),
+        (json!({"resourceName": 7, "selectors": {}}), "expected a string"),
+        (json!("b"), "invalid type: string \"b\""),
+    ];
+    for (wrong, reason) in table {
+        let file = json!({"resourceList": [{"resourceName": "a", "selectors": {}}, wrong]});
+        let config = DevicePluginConfig::read(&file.to_string()).unwrap();
+        assert_eq!((config.resources.len(), config.refused.len()), (1, 1));
+        let told = config.refused[0].to_string();
+        assert!(told.contains(reason), "{told}");
+    }
+}
+
+#[test]
+fn what_is_no_configuration_of_the_device_plugin_is_refused_as_a_whole() {
+    for text in ["", "{", "{\"resourceList\": [{},]}"] {
+        assert!(matches!(DevicePluginConfig::read(text), Err(DevicePluginConfigError::Json(_))), "{text}");
+    }
+    for text in ["{}", "[]", "7", "{\"resourceList\": {}}", "{\"resourceList\": null}"] {
+        assert!(matches!(DevicePluginConfig::read(text), Err(DevicePluginConfigError::NoList)), "{text}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_json_is_read_as_a_configuration_without_a_panic(value in json(), resources in prop::collection::vec(json(), 0..4)) {
+        let _ = DevicePluginConfig::read(&value.to_string());
+        let file = json!({"resourceList": resources});
+        let config = DevicePluginConfig::read(&file.to_string()).unwrap();
+        prop_assert_eq!(config.resources.len() + config.refused.len(), resources.len());
+    }
+}
