@@ -29,9 +29,7 @@ impl Engine {
         if let Reach::Inside(mut pod) = reach
             && let Some(link) = link::find(attachment, pod.as_mut()).map_err(told)?
         {
-            if let Some(announcer) = &self.announcer {
-                announcer.cancel(link.index, &attachment.netns.id);
-            }
+            self.quiet(attachment, link.index);
             leave(pod.as_mut(), &link, lent, &attachment.parked_name()).map_err(told)?;
         }
         failpoint::pass("del.home");

@@ -61,7 +61,14 @@ pub(super) fn find(attachment: &Attachment, pod: &mut dyn Net) -> Result<Option<
             let certain = attachment.netns.id.cookie.is_some();
             Ok(pod.link_by_index(*index)?.filter(|l| is_made_here(attachment, l, certain)))
         }
-        LinkRecord::Moved(lent) => find_lent(lent, &attachment.key.ifname, pod),
+        LinkRecord::Moved(lent) => match &lent.function {
+            Some(vf) => {
+                let parked = attachment.parked_name();
+                let names = [attachment.key.ifname.as_str(), &parked, &lent.name];
+                Ok(interface_among(&pod.links()?, vf.address, &names, lent.mac).cloned())
+            }
+            None => find_lent(lent, &attachment.key.ifname, pod),
+        },
         LinkRecord::Loopback | LinkRecord::List { .. } | LinkRecord::None => Ok(None),
     }
 }
@@ -69,9 +76,6 @@ pub(super) fn find(attachment: &Attachment, pod: &mut dyn Net) -> Result<Option<
 /// A lent device in the pod: by the alias that it was given, else by the MAC address and one of its two names.
 fn find_lent(lent: &Lent, ifname: &str, pod: &mut dyn Net) -> Result<Option<Link>, NetError> {
     let links = pod.links()?;
-    if let Some(function) = &lent.function {
-        return Ok(interface_among(&links, function.address, &[ifname, &lent.name], lent.mac).cloned());
-    }
     let by_alias = links.iter().find(|l| l.alias.as_deref() == Some(lent.name.as_str()) && !l.loopback);
     let by_mac = || {
         links.iter().find(|l| l.mac == lent.mac && (l.name == ifname || l.name == lent.name) && !l.loopback)

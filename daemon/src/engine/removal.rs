@@ -1,7 +1,7 @@
 //! Taking an attachment down: by DEL, as the undo of an ADD, after a restart, or when its namespace has died. One way
 //! for all, from the record alone, and it may be begun again at any step.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fairlead_cni::CniError;
 use fairlead_host::NetError;
@@ -35,7 +35,7 @@ impl Engine {
             Reach::Inside(mut pod) if answer == Answer::WhenSilent => {
                 match link::find(attachment, pod.as_mut()).map_err(told)? {
                     Some(link) => {
-                        self.quiet(attachment);
+                        self.quiet(attachment, link.index);
                         link::silence(pod.as_mut(), link.index, &attachment.parked_name()).map_err(told)?;
                         drop(pod);
                         failpoint::pass("del.silent");
@@ -46,7 +46,9 @@ impl Engine {
             }
             other => other,
         };
-        self.quiet(attachment);
+        if let LinkRecord::Made { index, .. } = &attachment.link {
+            self.quiet(attachment, *index);
+        }
         self.take_down(attachment, reach)?;
         failpoint::pass("del.unlinked");
         self.free(attachment)
@@ -62,11 +64,13 @@ impl Engine {
         })
     }
 
-    /// The removal is on record and answered; the rest is the reaper's.
+    /// The removal is on record and answered; the rest is the reaper's. A function is wanted back at once; any other link is
+    /// given time to die with its namespace, which costs nothing.
     fn park(&self, attachment: &Attachment) -> Result<(), CniError> {
         self.store.enter(attachment.id, Phase::Silenced).map_err(|e| errors::store(&e))?;
         failpoint::pass("del.silenced");
-        self.reaper.expect(attachment.id, Instant::now() + self.policy().reap_after);
+        let wait = if attachment.function().is_some() { Duration::ZERO } else { self.policy().reap_after };
+        self.reaper.expect(attachment.id, Instant::now() + wait);
         Ok(())
     }
 
@@ -91,7 +95,7 @@ impl Engine {
     }
 
     /// Finishes a silenced attachment: deletes its link unless the namespace has taken it along, and frees what it held.
-    /// Holds nothing of the namespace.
+    /// Holds nothing of the namespace, but for as long as a function takes to leave it.
     pub(super) fn reap(&self, id: u64) -> Result<(), CniError> {
         let Some(_turn) = self.reaper.turn(id) else { return Ok(()) };
         let Some(attachment) = self.store.get(id).filter(|a| a.phase == Phase::Silenced) else {
@@ -101,6 +105,9 @@ impl Engine {
             errors::kernel(&attachment.key.network, &format!("removing {:?}", attachment.key.ifname), &e)
         };
         let reach = match attachment.netns.nsid {
+            _ if attachment.function().is_some() => {
+                link::reach(self.kernel.as_ref(), &attachment.netns).map_err(told)?
+            }
             Some(nsid) if self.kernel.nsids().map_err(told)?.contains(&nsid) => Reach::ByNumber(nsid),
             Some(_) => Reach::Dead,
             None => link::reach(self.kernel.as_ref(), &attachment.netns).map_err(told)?,
@@ -149,8 +156,8 @@ impl Engine {
 
     /// When the DEL of this attachment may be answered.
     pub(super) fn answer_of(&self, attachment: &Attachment, network: Option<&Network>) -> Answer {
-        let made = matches!(attachment.link, LinkRecord::Made { .. });
-        let early = made
+        let has_link = matches!(attachment.link, LinkRecord::Made { .. } | LinkRecord::Moved(_));
+        let early = has_link
             && !attachment.addresses.is_empty()
             && !self.policy().del_waits
             && self.kernel.renames_while_up()
@@ -158,10 +165,10 @@ impl Engine {
         if early { Answer::WhenSilent } else { Answer::WhenGone }
     }
 
-    /// Ends what the announcer still does for this attachment: no socket of ours may outlive it.
-    fn quiet(&self, attachment: &Attachment) {
-        if let (Some(announcer), LinkRecord::Made { index, .. }) = (&self.announcer, &attachment.link) {
-            announcer.cancel(*index, &attachment.netns.id);
+    /// Ends what the announcer still does for this attachment's link: no socket of ours may outlive it.
+    pub(super) fn quiet(&self, attachment: &Attachment, index: u32) {
+        if let Some(announcer) = &self.announcer {
+            announcer.cancel(index, &attachment.netns.id);
         }
     }
 }

@@ -218,12 +218,12 @@ impl Network {
     }
 
     /// Whether DEL may be answered as soon as the interface is silent: not where the parent can hold only one such
-    /// link, nor where the device itself is wanted back.
+    /// link, nor where somebody else may look for the device at once. An ADD that wants the same function waits for it.
     pub fn silent_is_gone(&self) -> bool {
         match self {
             Network::Macvlan(n) => !n.takes_parent_over(),
-            Network::Ipvlan(_) => true,
-            Network::Vlan(_) | Network::HostDevice(_) | Network::Sriov(_) | Network::Loopback => false,
+            Network::Ipvlan(_) | Network::Sriov(_) => true,
+            Network::Vlan(_) | Network::HostDevice(_) | Network::Loopback => false,
         }
     }
 }

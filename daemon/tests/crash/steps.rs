@@ -28,8 +28,8 @@ const DEL_THAT_WAITS: [&str; 4] = ["del.removing", "del.unlinked", "del.released
 /// A virtual function is set up before it is lent, and gets its settings back after it has left the pod.
 const ADD_OF_A_FUNCTION: [&str; 5] =
     ["add.begun", "add.allocated", "add.prepared", "add.linked", "add.configured"];
-const DEL_OF_A_FUNCTION: [&str; 5] =
-    ["del.removing", "del.home", "del.unlinked", "del.released", "del.removed"];
+const DEL_OF_A_FUNCTION: [&str; 7] =
+    ["del.removing", "del.silent", "del.silenced", "del.home", "del.unlinked", "del.released", "del.removed"];
 
 impl Kind {
     fn new(config: impl Fn(&Rig) -> Value) -> Kind {

@@ -343,3 +343,29 @@ fn k10_the_del_of_a_pod_never_seen_is_success_and_touches_no_function() {
     assert_eq!(rig.ops(), []);
     assert_eq!(rig.state(), before);
 }
+
+#[test]
+fn del_of_a_function_with_addresses_is_answered_when_it_is_silent_and_the_next_add_waits_for_it() {
+    let rig = Rig::new();
+    let before = rig.state();
+    let with_address =
+        config(r#","vlan":100,"ipam":{"type":"static","addresses":[{"address":"10.8.0.9/24"}]}"#);
+    rig.add(&with_address).unwrap();
+    rig.kernel.forget_calls();
+    rig.del(&with_address).unwrap();
+    let renamed = |op: &Op| matches!(op, Op::SetLink(SetLink { name: Some(_), up: None, .. }));
+    let ops = rig.ops();
+    assert!(ops.iter().all(|op| matches!(op, Op::DeleteAddress(_)) || renamed(op)), "{ops:?}");
+    assert_eq!(rig.settings().vlan.unwrap().id, 100, "until it has left the pod, the pod stays on its VLAN");
+    assert!(rig.at_home().is_none());
+    std::thread::scope(|s| {
+        // Another pod's, as soon as the reaper has it home.
+        let next = s.spawn(|| rig.call(rig.request(Command::Add, "c2", &config(""))));
+        std::thread::sleep(Duration::from_millis(30));
+        assert!(!next.is_finished());
+        rig.reap();
+        next.join().unwrap().unwrap();
+    });
+    rig.call(rig.request(Command::Del, "c2", &config(""))).unwrap();
+    assert_eq!(rig.state(), before);
+}

@@ -35,6 +35,7 @@ fn x19_the_function_that_the_pod_was_given_is_taken_and_without_one_the_next_pat
     rig.add(&config(&paths, GIVEN)).unwrap();
     assert_eq!(rig.taken(), ("lent vf0".to_owned(), vec![]));
     rig.del(&config(&paths, GIVEN)).unwrap();
+    rig.reap();
     assert_eq!(rig.state(), before);
     rig.add(&config(&paths, "")).unwrap();
     assert_eq!(rig.taken(), ("macvlan".to_owned(), vec!["sriov: sriov names no device".to_owned()]));
