@@ -19,7 +19,7 @@ pub mod watch;
 
 pub use mac::Mac;
 pub use seam::{
-    Address, AddressFlags, IpvlanFlag, IpvlanMode, Kernel, Kind, Link, MacvlanMode, Net, NetError,
-    NetnsError, NetnsId, NewLink, Nsid, Op, OpError, Parent, Route, Rule, SetLink,
+    Address, AddressFlags, IommuGroup, IpvlanFlag, IpvlanMode, Kernel, Kind, Link, MacvlanMode, Net,
+    NetError, NetnsError, NetnsId, NewLink, Nsid, Op, OpError, Override, Parent, Route, Rule, SetLink,
 };
 pub use vf::{Vf, VfChange, VfLinkState, VfRate, VfVlan, VlanProto};

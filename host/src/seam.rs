@@ -335,7 +335,7 @@ pub enum NetError {
     /// An answer of the kernel could not be read.
     #[error("the kernel's netlink answer cannot be read: {0}")]
     Answer(String),
-    /// The driver of a device could not be changed.
+    /// A PCI device or its driver did not do what it was to do.
     #[error("device {device}: {doing}: {source}")]
     Driver {
         /// Its PCI address.
@@ -464,6 +464,31 @@ pub trait Net {
     fn set_sysctl(&mut self, key: &str, value: &str) -> Result<(), NetError>;
 }
 
+/// What becomes of the driver that the administrator has fixed for a PCI device (`driver_override`), and which no other may
+/// take it then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Override {
+    /// It stays as it is.
+    Keep,
+    /// It is the one that takes the device now: vfio-pci has no devices of its own.
+    Set,
+    /// There is none any more.
+    Clear,
+}
+
+/// What opening an IOMMU group tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum IommuGroup {
+    /// A process could open it.
+    Free,
+    /// A process has it open (EBUSY).
+    InUse,
+    /// It has no node: no device of it is bound to a driver of vfio.
+    Absent,
+    /// Its devices are behind no IOMMU and reach all of the memory (`noiommu-<group>`).
+    NoIommu,
+}
+
 /// The kernel, as far as Fairlead asks it anything.
 pub trait Kernel: Send + Sync {
     /// The daemon's own namespace.
@@ -484,9 +509,22 @@ pub trait Kernel: Send + Sync {
     /// The numbers of all namespaces that the daemon's own one knows.
     fn nsids(&self) -> Result<Vec<Nsid>, NetError>;
 
-    /// Takes the PCI device `address` from its driver, if it has one, and has `driver` take it (anew): its interface comes
-    /// back as a new one, in the namespace of the machine. Ends with an error after a time, whatever the driver does.
-    fn bind_anew(&self, address: &str, driver: &str) -> Result<(), NetError>;
+    /// Takes the PCI device `address` from its driver, if it has one. Refused (EBUSY) under vfio-pci while a process has its
+    /// IOMMU group open: the kernel would wait for that process. Ends with an error after a time, whatever the driver does.
+    fn unbind(&self, address: &str) -> Result<(), NetError>;
+
+    /// The same, and has `driver` take it (anew): its interface comes back as a new one, in the namespace of the machine.
+    fn bind(&self, address: &str, driver: &str, fixed: Override) -> Result<(), NetError>;
+
+    /// Resets the PCI device `address`. Refused unless it is under vfio-pci with its IOMMU group closed (EBUSY; the group is
+    /// held meanwhile) or has no driver: a reset under igbvf with its link down never ends and holds the device's lock.
+    fn reset(&self, address: &str) -> Result<(), NetError>;
+
+    /// Whether a process could open an IOMMU group now. Found out by opening it, for no longer than that takes.
+    fn iommu_group(&self, number: u32) -> Result<IommuGroup, NetError>;
+
+    /// Whether the configuration space of the PCI device `address` answers. One that has died reads as nothing but ones.
+    fn answers(&self, address: &str) -> Result<bool, NetError>;
 
     /// True when the kernel has links of this kind (`IFLA_INFO_KIND`), built in or by a module that it has loaded
     /// for the question. Nothing can be seen of it in any namespace.

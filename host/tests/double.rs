@@ -6,12 +6,13 @@ use std::path::Path;
 
 use fairlead_host::double::{Asked, FakeKernel, Place};
 use fairlead_host::{
-    Address, AddressFlags, Kernel, Kind, MacvlanMode, NetError, NetnsError, NewLink, Nsid, Op, Parent, Route,
-    SetLink,
+    Address, AddressFlags, IommuGroup, Kernel, Kind, MacvlanMode, NetError, NetnsError, NewLink, Nsid, Op,
+    Override, Parent, Route, SetLink,
 };
 use nix::errno::Errno;
 
 const POD: &str = "/run/netns/pod";
+const VF: &str = "0000:21:10.0";
 
 fn macvlan(name: &str, parent: u32) -> NewLink {
     NewLink {
@@ -142,4 +143,39 @@ fn an_old_kernel_renames_only_what_is_down() {
     assert_eq!(host.link_by_name("eth9").unwrap().unwrap().index, index);
     assert!(!kernel.renames_while_up());
     assert_eq!(kernel.add_namespace(POD).cookie, None);
+}
+
+#[test]
+fn a_function_under_vfio_has_no_interface_and_is_let_go_only_when_its_group_is_free() {
+    let kernel = FakeKernel::new();
+    let sysfs = tempfile::tempdir().unwrap();
+    let device = sysfs.path().join("bus/pci/devices").join(VF);
+    std::fs::create_dir_all(&device).unwrap();
+    std::os::unix::fs::symlink("../groups/19", device.join("iommu_group")).unwrap();
+    let pf = kernel.add_host_link("pf0");
+    kernel.add_vf(pf, VF, "vf0");
+    kernel.show_in(sysfs.path());
+    let interfaces = || {
+        let links = kernel.host().unwrap().links().unwrap();
+        links.into_iter().filter(|link| link.device.as_deref() == Some(VF)).count()
+    };
+    assert_eq!(errno(kernel.reset(VF)), Some(Errno::EPERM), "a kernel driver has it");
+    kernel.bind(VF, "vfio-pci", Override::Set).unwrap();
+    assert_eq!(
+        (interfaces(), std::fs::read_link(device.join("driver")).unwrap().ends_with("vfio-pci")),
+        (0, true)
+    );
+    assert_eq!(errno(kernel.bind(VF, "igbvf", Override::Keep)), Some(Errno::ENODEV), "vfio-pci is fixed");
+    kernel.set_group(19, IommuGroup::InUse);
+    assert_eq!(kernel.iommu_group(19).unwrap(), IommuGroup::InUse);
+    for refused in [kernel.reset(VF), kernel.unbind(VF), kernel.bind(VF, "igbvf", Override::Clear)] {
+        assert_eq!(errno(refused), Some(Errno::EBUSY));
+    }
+    kernel.set_group(19, IommuGroup::Free);
+    kernel.unbind(VF).unwrap();
+    kernel.reset(VF).unwrap();
+    kernel.bind(VF, "igbvf", Override::Clear).unwrap();
+    assert_eq!(interfaces(), 1);
+    kernel.set_dead(VF, true);
+    assert!(!kernel.answers(VF).unwrap());
 }

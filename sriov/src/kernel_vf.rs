@@ -3,7 +3,7 @@
 
 use std::io;
 
-use fairlead_host::{Kernel, Link, Mac, Net, NetError, Op, SetLink};
+use fairlead_host::{Kernel, Link, Mac, Net, NetError, Op, Override, SetLink};
 use nix::errno::Errno;
 
 use crate::PciAddr;
@@ -75,7 +75,7 @@ impl KernelVf<'_> {
 
     /// Has the driver take the function anew; answers the interface that it makes then.
     pub fn bound_anew(&self, host: &mut dyn Net) -> Result<Link, NetError> {
-        self.kernel.bind_anew(&self.address.to_string(), self.driver)?;
+        self.kernel.bind(&self.address.to_string(), self.driver, Override::Keep)?;
         appear(host, self.address, APPEARS)?.ok_or_else(|| self.absent())
     }
 

@@ -4,7 +4,7 @@
 //! The settings are put back only when the interface has left the pod: until then the pod stays on its VLAN.
 
 use fairlead_cni::{CniError, Code};
-use fairlead_host::{Link, Mac, Net, NetError, Op, SetLink};
+use fairlead_host::{Link, Mac, Net, NetError, Op, Override, SetLink};
 use fairlead_sriov::interface::{APPEARS, appear};
 use fairlead_sriov::{Function, InventoryError, VfProfile};
 use nix::errno::Errno;
@@ -36,7 +36,8 @@ impl Engine {
         let Some(function) = self.what_is_left(vf)? else { return Ok(()) };
         if function.driver.is_none() {
             // It was being bound anew, or somebody took it away.
-            self.kernel.bind_anew(&vf.address.to_string(), &vf.driver).map_err(told)?;
+            let address = vf.address.to_string();
+            self.kernel.bind(&address, &vf.driver, Override::Keep).map_err(told)?;
         }
         let mut host = self.kernel.host().map_err(told)?;
         let link = appear(host.as_mut(), vf.address, APPEARS).map_err(told)?;

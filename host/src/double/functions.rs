@@ -1,14 +1,18 @@
-//! Virtual functions in memory, as igb has them: the administrator's MAC address reaches the function when its driver
+//! Virtual functions in memory, as igb has them: under vfio-pci they have no interface; the administrator's MAC address reaches the function when its driver
 //! takes it anew, and unless it is trusted it may take no other then. What it takes itself is told as if it were the
 //! administrator's.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
 use super::model::{HOST, Model};
 use super::namespace::bare_link;
-use crate::seam::{Kind, Link};
+use crate::seam::{IommuGroup, Kind, Link, Override};
 use crate::{Mac, Vf, VfChange, VfLinkState, VfRate, VfVlan, VlanProto};
 
 /// All of them.
@@ -16,10 +20,86 @@ use crate::{Mac, Vf, VfChange, VfLinkState, VfRate, VfVlan, VlanProto};
 pub(super) struct Functions {
     /// By their physical function's index.
     pub(super) settings: BTreeMap<u32, Vec<Vf>>,
-    /// Physical function and number by PCI address.
-    places: BTreeMap<String, (u32, u32)>,
+    /// By PCI address.
+    devices: BTreeMap<String, Device>,
     /// Those whose MAC address is the administrator's.
     fixed: BTreeSet<(u32, u32)>,
+    /// IOMMU groups that are not free.
+    pub(super) groups: BTreeMap<u32, IommuGroup>,
+    sysfs: Option<PathBuf>,
+}
+
+/// A function as a PCI device.
+#[derive(Debug, Clone)]
+struct Device {
+    /// Its physical function's index and its number there.
+    place: (u32, u32),
+    driver: Option<String>,
+    fixed: Option<String>,
+    dead: bool,
+}
+
+/// The driver that gives devices to processes.
+const VFIO: &str = "vfio-pci";
+
+impl Functions {
+    pub(super) fn drivers(&self) -> BTreeMap<String, (Option<String>, Option<String>)> {
+        let drivers = |device: &Device| (device.driver.clone(), device.fixed.clone());
+        self.devices.iter().map(|(address, device)| (address.clone(), drivers(device))).collect()
+    }
+
+    pub(super) fn set_dead(&mut self, address: &str, dead: bool) {
+        if let Some(device) = self.devices.get_mut(address) {
+            device.dead = dead;
+        }
+    }
+
+    /// The drivers that the tree shows are the functions' from now on.
+    pub(super) fn show_in(&mut self, sysfs: &Path) {
+        self.sysfs = Some(sysfs.to_owned());
+        for (address, device) in &mut self.devices {
+            let shown = last_of_link(&sysfs.join("bus/pci/devices").join(address).join("driver"));
+            device.driver = shown.or(device.driver.take());
+        }
+    }
+
+    fn device(&mut self, address: &str) -> Result<&mut Device, Errno> {
+        self.devices.get_mut(address).ok_or(Errno::ENODEV)
+    }
+
+    fn group_of(&self, address: &str) -> Option<u32> {
+        let device = self.sysfs.as_ref()?.join("bus/pci/devices").join(address);
+        last_of_link(&device.join("iommu_group"))?.parse().ok()
+    }
+
+    /// EBUSY under vfio-pci while a process has the function's group.
+    fn let_go(&self, address: &str) -> Result<(), Errno> {
+        let device = self.devices.get(address).ok_or(Errno::ENODEV)?;
+        let in_use =
+            || self.groups.get(&self.group_of(address)?).filter(|state| **state == IommuGroup::InUse);
+        match device.driver.as_deref() == Some(VFIO) && in_use().is_some() {
+            true => Err(Errno::EBUSY),
+            false => Ok(()),
+        }
+    }
+
+    fn show(&self, address: &str) -> Result<(), Errno> {
+        let (Some(sysfs), Some(device)) = (&self.sysfs, self.devices.get(address)) else { return Ok(()) };
+        let link = sysfs.join("bus/pci/devices").join(address).join("driver");
+        let gone = fs::remove_file(&link);
+        let shown = device
+            .driver
+            .as_ref()
+            .map_or(Ok(()), |driver| symlink(format!("../../../bus/pci/drivers/{driver}"), &link));
+        gone.or_else(|e| if e.kind() == ErrorKind::NotFound { Ok(()) } else { Err(e) })
+            .and(shown)
+            .map_err(|e| Errno::from_raw(e.raw_os_error().unwrap_or_default()))
+    }
+}
+
+fn last_of_link(link: &Path) -> Option<String> {
+    let to = fs::read_link(link).ok()?;
+    Some(to.file_name()?.to_str()?.to_owned())
 }
 
 impl Model {
@@ -40,7 +120,9 @@ impl Model {
             trust: Some(false),
             link_state: Some(VfLinkState::Auto),
         });
-        self.functions.places.insert(address.to_owned(), (pf, index));
+        let device =
+            Device { place: (pf, index), driver: Some("igbvf".to_owned()), fixed: None, dead: false };
+        self.functions.devices.insert(address.to_owned(), device);
         let kind = Kind::Other { name: String::new() };
         let link = Link {
             mac: Some(mac),
@@ -75,9 +157,9 @@ impl Model {
     }
 
     fn of_address(&mut self, address: &str) -> Option<(bool, &mut Vf)> {
-        let (pf, index) = self.functions.places.get(address)?;
-        let fixed = self.functions.fixed.contains(&(*pf, *index));
-        let vf = self.functions.settings.get_mut(pf)?.iter_mut().find(|vf| vf.index == *index)?;
+        let (pf, index) = self.functions.devices.get(address)?.place;
+        let fixed = self.functions.fixed.contains(&(pf, index));
+        let vf = self.functions.settings.get_mut(&pf)?.iter_mut().find(|vf| vf.index == index)?;
         Some((fixed, vf))
     }
 
@@ -94,17 +176,62 @@ impl Model {
         }
     }
 
-    /// The interface comes back in the host's namespace as a new one.
-    pub(super) fn bind_anew(&mut self, address: &str) -> Result<(), Errno> {
-        let random = self.fresh_mac();
-        let (fixed, vf) = self.of_address(address).ok_or(Errno::ENODEV)?;
-        vf.mac = if fixed { vf.mac } else { Some(random) };
-        let mac = vf.mac;
+    pub(super) fn unbind(&mut self, address: &str) -> Result<(), Errno> {
+        self.functions.let_go(address)?;
+        self.drive(address, None)
+    }
+
+    pub(super) fn bind(&mut self, address: &str, driver: &str, fixed: Override) -> Result<(), Errno> {
+        self.functions.let_go(address)?;
+        let device = self.functions.device(address)?;
+        match fixed {
+            Override::Keep => {}
+            Override::Set => device.fixed = Some(driver.to_owned()),
+            Override::Clear => device.fixed = None,
+        }
+        if device.fixed.as_deref().is_some_and(|only| only != driver) {
+            return Err(Errno::ENODEV);
+        }
+        self.drive(address, None)?;
+        self.drive(address, Some(driver))
+    }
+
+    pub(super) fn reset(&mut self, address: &str) -> Result<(), Errno> {
+        self.functions.let_go(address)?;
+        match self.functions.device(address)?.driver.as_deref() {
+            None | Some(VFIO) => Ok(()),
+            Some(_) => Err(Errno::EPERM),
+        }
+    }
+
+    pub(super) fn iommu_group(&self, number: u32) -> IommuGroup {
+        self.functions.groups.get(&number).copied().unwrap_or(IommuGroup::Free)
+    }
+
+    pub(super) fn answers(&mut self, address: &str) -> Result<bool, Errno> {
+        self.functions.device(address).map(|device| !device.dead)
+    }
+
+    /// The interface goes with its driver; a kernel driver makes a new one in the host's namespace.
+    pub(super) fn drive(&mut self, address: &str, driver: Option<&str>) -> Result<(), Errno> {
+        self.functions.device(address)?.driver = driver.map(str::to_owned);
+        self.functions.show(address)?;
         let mine = |link: &&Link| link.device.as_deref() == Some(address);
         for namespace in self.namespaces.values_mut() {
             let old = namespace.links.values().find(mine).map(|link| link.index);
             old.and_then(|index| namespace.take(index));
         }
+        match driver {
+            None | Some(VFIO) => Ok(()),
+            Some(_) => self.appear(address),
+        }
+    }
+
+    fn appear(&mut self, address: &str) -> Result<(), Errno> {
+        let random = self.fresh_mac();
+        let (fixed, vf) = self.of_address(address).ok_or(Errno::ENODEV)?;
+        vf.mac = if fixed { vf.mac } else { Some(random) };
+        let mac = vf.mac;
         let kind = Kind::Other { name: String::new() };
         let device = Some(address.to_owned());
         let host = self.namespace(HOST)?;

@@ -17,7 +17,8 @@ use nix::errno::Errno;
 
 use crate::Vf;
 use crate::seam::{
-    Address, Kernel, Kind, Link, Net, NetError, NetnsError, NetnsId, Nsid, Op, OpError, Route,
+    Address, IommuGroup, Kernel, Kind, Link, Net, NetError, NetnsError, NetnsId, Nsid, Op, OpError, Override,
+    Route,
 };
 use model::{HOST, Model};
 
@@ -63,8 +64,16 @@ pub enum Asked {
     DeleteAt(Nsid, u32),
     /// [`Kernel::nsids`]
     Nsids,
-    /// [`Kernel::bind_anew`]
-    BindAnew(String),
+    /// [`Kernel::unbind`]
+    Unbind(String),
+    /// [`Kernel::bind`], to which driver
+    Bind(String, String, Override),
+    /// [`Kernel::reset`]
+    Reset(String),
+    /// [`Kernel::iommu_group`]
+    IommuGroup(u32),
+    /// [`Kernel::answers`]
+    Answers(String),
     /// [`Kernel::knows`]
     Knows(String),
 }
@@ -98,6 +107,8 @@ pub struct Snapshot {
     pub namespaces: BTreeMap<Place, NetnsSnapshot>,
     /// Settings of virtual functions, by their physical function's index.
     pub vfs: BTreeMap<u32, Vec<Vf>>,
+    /// Who drives each virtual function, and the driver that is fixed for it, by PCI address.
+    pub drivers: BTreeMap<String, (Option<String>, Option<String>)>,
 }
 
 /// The kernel in memory.
@@ -168,6 +179,26 @@ impl FakeKernel {
         self.model().like_igb = true;
     }
 
+    /// Every change of a function's driver is shown in this tree of sysfs too, which also tells its IOMMU group.
+    pub fn show_in(&self, sysfs: &Path) {
+        self.model().functions.show_in(sysfs);
+    }
+
+    /// Somebody else gives a function to `driver`, or takes it away from all.
+    pub fn drive(&self, address: &str, driver: Option<&str>) -> Result<(), Errno> {
+        self.model().drive(address, driver)
+    }
+
+    /// What opening an IOMMU group tells from now on; free before that.
+    pub fn set_group(&self, number: u32, state: IommuGroup) {
+        self.model().functions.groups.insert(number, state);
+    }
+
+    /// From now on a function's configuration space reads as ones, or (`false`) no more.
+    pub fn set_dead(&self, address: &str, dead: bool) {
+        self.model().functions.set_dead(address, dead);
+    }
+
     /// Puts a link of any kind, up, into the namespace at `path`. `None` when there is none at the path.
     pub fn add_link(&self, path: impl AsRef<Path>, name: &str, kind: Kind) -> Option<u32> {
         let mut model = self.model();
@@ -205,6 +236,20 @@ impl FakeKernel {
     /// The state of all living namespaces.
     pub fn snapshot(&self) -> Snapshot {
         self.model().snapshot()
+    }
+
+    fn ask_device<T>(
+        &self,
+        device: &str,
+        asked: Asked,
+        answer: impl FnOnce(&mut Model) -> Result<T, Errno>,
+    ) -> Result<T, NetError> {
+        let mut model = self.model();
+        let doing = format!("{asked:?}");
+        model
+            .record(Place::Kernel, asked)
+            .and_then(|()| answer(&mut model))
+            .map_err(|errno| NetError::Driver { device: device.to_owned(), doing, source: errno.into() })
     }
 
     fn model(&self) -> MutexGuard<'_, Model> {
@@ -266,16 +311,26 @@ impl Kernel for FakeKernel {
         Ok(!model.unknown_kinds.contains(kind))
     }
 
-    fn bind_anew(&self, address: &str, driver: &str) -> Result<(), NetError> {
-        let mut model = self.model();
-        let asked = Asked::BindAnew(address.to_owned());
-        model.record(Place::Kernel, asked).and_then(|()| model.bind_anew(address)).map_err(|errno| {
-            NetError::Driver {
-                device: address.to_owned(),
-                doing: format!("binding it to {driver}"),
-                source: errno.into(),
-            }
-        })
+    fn unbind(&self, address: &str) -> Result<(), NetError> {
+        self.ask_device(address, Asked::Unbind(address.to_owned()), |model| model.unbind(address))
+    }
+
+    fn bind(&self, address: &str, driver: &str, fixed: Override) -> Result<(), NetError> {
+        let asked = Asked::Bind(address.to_owned(), driver.to_owned(), fixed);
+        self.ask_device(address, asked, |model| model.bind(address, driver, fixed))
+    }
+
+    fn reset(&self, address: &str) -> Result<(), NetError> {
+        self.ask_device(address, Asked::Reset(address.to_owned()), |model| model.reset(address))
+    }
+
+    fn iommu_group(&self, number: u32) -> Result<IommuGroup, NetError> {
+        let node = format!("/dev/vfio/{number}");
+        self.ask_device(&node, Asked::IommuGroup(number), |model| Ok(model.iommu_group(number)))
+    }
+
+    fn answers(&self, address: &str) -> Result<bool, NetError> {
+        self.ask_device(address, Asked::Answers(address.to_owned()), |model| model.answers(address))
     }
 
     fn renames_while_up(&self) -> bool {

@@ -190,6 +190,7 @@ impl Model {
         Snapshot {
             namespaces: self.namespaces.iter().map(|(key, one)| (place(*key), picture(one))).collect(),
             vfs: self.functions.settings.clone(),
+            drivers: self.functions.drivers(),
         }
     }
 

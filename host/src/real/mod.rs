@@ -12,10 +12,10 @@
 //! that [`RealKernel::new`] saw, and a view of a pod refuses that one.
 
 mod decode;
-mod driver;
 mod kinds;
 mod message;
 mod namespace;
+mod pci;
 mod relocate;
 mod request;
 mod socket;
@@ -32,7 +32,8 @@ pub(crate) use namespace::{Entered, OwnNetns, cookie_of, home_of_this_thread, op
 pub(crate) use socket::{attach_filter, netlink_news, only_of_type};
 pub(crate) use view::{PodView, carrier_here};
 
-use crate::seam::{Kernel, Link, Net, NetError, NetnsError, NetnsId, Nsid};
+use crate::seam::{IommuGroup, Kernel, Link, Net, NetError, NetnsError, NetnsId, Nsid, Override};
+use pci::PciBus;
 use socket::Failure;
 use view::{HostView, with_host};
 
@@ -53,6 +54,11 @@ impl RealKernel {
     /// The identity of the daemon's own namespace.
     pub fn own_id(&self) -> &NetnsId {
         &self.own.id
+    }
+
+    /// A thread that hangs there must not keep a pod's namespace alive.
+    fn pci<T>(&self, work: impl FnOnce(&PciBus) -> T) -> T {
+        self.own.at_home(|| work(&PciBus::of_this_machine()))
     }
 }
 
@@ -103,9 +109,24 @@ impl Kernel for RealKernel {
         kinds::knows(kind)
     }
 
-    fn bind_anew(&self, address: &str, driver: &str) -> Result<(), NetError> {
-        // A thread that hangs there must not keep a pod's namespace alive.
-        self.own.at_home(|| driver::bind_anew(Path::new("/sys"), address, driver, driver::LIMIT))
+    fn unbind(&self, address: &str) -> Result<(), NetError> {
+        self.pci(|bus| bus.unbind(address))
+    }
+
+    fn bind(&self, address: &str, driver: &str, fixed: Override) -> Result<(), NetError> {
+        self.pci(|bus| bus.bind(address, driver, fixed))
+    }
+
+    fn reset(&self, address: &str) -> Result<(), NetError> {
+        self.pci(|bus| bus.reset(address))
+    }
+
+    fn iommu_group(&self, number: u32) -> Result<IommuGroup, NetError> {
+        self.pci(|bus| bus.group(number))
+    }
+
+    fn answers(&self, address: &str) -> Result<bool, NetError> {
+        self.pci(|bus| bus.answers(address))
     }
 
     fn renames_while_up(&self) -> bool {

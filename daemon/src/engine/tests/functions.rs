@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 
 use fairlead_cni::Code;
 use fairlead_host::double::{Asked, NetnsSnapshot};
-use fairlead_host::{Kernel, Link, Mac, Op, SetLink, Vf};
+use fairlead_host::{Kernel, Link, Mac, Op, Override, SetLink, Vf};
 
 use super::*;
 
@@ -95,7 +95,7 @@ fn a_function_of_which_nothing_is_wanted_is_neither_read_nor_set() {
     rig.add(&config("")).unwrap();
     rig.del(&config("")).unwrap();
     assert_eq!(rig.count(|asked| matches!(asked, Asked::Vfs(_) | Asked::Op(Op::SetVf { .. }))), 0);
-    assert_eq!(rig.count(|asked| matches!(asked, Asked::BindAnew(_))), 0);
+    assert_eq!(rig.count(|asked| matches!(asked, Asked::Bind(..))), 0);
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn k27_a_requested_mac_is_given_by_the_physical_function_and_taken_over_by_a_new
     let answer = rig.add(&with_mac).unwrap();
     assert!(answer.contains("02:00:00:00:00:77"), "{answer}");
     assert_eq!(rig.settings().mac, Some(mac));
-    assert_eq!(rig.count(|asked| matches!(asked, Asked::BindAnew(_))), 1);
+    assert_eq!(rig.count(|asked| matches!(asked, Asked::Bind(..))), 1);
     rig.check(&with_mac, &answer).unwrap();
     rig.del(&with_mac).unwrap();
     assert_eq!(rig.state(), before, "its own MAC address and name, and no administrator's");
@@ -232,7 +232,7 @@ fn a_driver_that_lets_its_interface_take_an_address_is_not_bound_anew() {
     let before = rig.state();
     assert!(rig.add(&with_mac).unwrap().contains("02:00:00:00:00:77"));
     rig.del(&with_mac).unwrap();
-    assert_eq!(rig.count(|asked| matches!(asked, Asked::BindAnew(_))), 0);
+    assert_eq!(rig.count(|asked| matches!(asked, Asked::Bind(..))), 0);
     assert_eq!(rig.state(), before);
 }
 
@@ -314,14 +314,14 @@ fn a_function_that_lost_its_driver_is_bound_again_and_one_that_got_another_is_le
     rig.add(&config("")).unwrap();
     fs::remove_file(&driver).unwrap();
     rig.del(&config("")).unwrap();
-    assert_eq!(rig.count(|asked| *asked == Asked::BindAnew(VF.to_owned())), 1);
+    let anew = Asked::Bind(VF.to_owned(), "igbvf".to_owned(), Override::Keep);
+    assert_eq!(rig.count(|asked| *asked == anew), 1);
     assert_eq!(rig.state(), before);
-    drive(&rig.dir.path().join("sys"), "igbvf");
     rig.add(&config("")).unwrap();
     drive(&rig.dir.path().join("sys"), "vfio-pci");
     rig.kernel.forget_calls();
     rig.del(&config("")).unwrap();
-    assert_eq!(rig.count(|asked| matches!(asked, Asked::BindAnew(_))), 0);
+    assert_eq!(rig.count(|asked| matches!(asked, Asked::Bind(..))), 0);
 }
 
 #[test]

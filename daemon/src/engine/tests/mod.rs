@@ -67,6 +67,7 @@ impl Rig {
         let pf = kernel.add_host_link(PF);
         kernel.add_vf(pf, VF, "vf0");
         functions::sysfs(&dir.path().join("sys"));
+        kernel.show_in(&dir.path().join("sys"));
         kernel.add_namespace(POD);
         let policy = Policy::default();
         let (engine, exposition) = open(&kernel, dir.path(), &root, policy.clone());

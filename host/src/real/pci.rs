@@ -1,0 +1,201 @@
+//! PCI devices: who drives one, its reset, whether it answers, and whether its IOMMU group is free. By the files of sysfs
+//! and the nodes of vfio.
+//!
+//! A write there lasts until the driver has done its work, and a broken driver never does: so all of it is done by threads
+//! of their own, and waited for no longer than a limit. What hangs keeps its thread; nothing can end it.
+//!
+//! Nothing here opens a device, a descriptor of a group lives for one call, and no node's owner or mode is ever changed.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+use nix::errno::Errno;
+
+use crate::seam::{IommuGroup, NetError, Override};
+
+/// A driver has its device ready in a tenth of a second; in bad cases it tries for some.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// The driver that gives devices to processes.
+const VFIO: &str = "vfio-pci";
+
+/// The PCI bus of a machine.
+#[derive(Debug)]
+pub(super) struct PciBus {
+    bus: PathBuf,
+    nodes: PathBuf,
+    limit: Duration,
+}
+
+impl PciBus {
+    pub(super) fn of_this_machine() -> PciBus {
+        PciBus::at(Path::new("/sys"), Path::new("/dev/vfio"), LIMIT)
+    }
+
+    /// `sysfs` is the mount, `nodes` the directory of vfio's groups.
+    fn at(sysfs: &Path, nodes: &Path, limit: Duration) -> PciBus {
+        PciBus { bus: sysfs.join("bus/pci"), nodes: nodes.to_owned(), limit }
+    }
+
+    pub(super) fn unbind(&self, address: &str) -> Result<(), NetError> {
+        let unbound = self.let_go(address).and_then(|driven| self.take_away(address, driven));
+        unbound.map_err(failed(address, "taking it from its driver"))
+    }
+
+    pub(super) fn bind(&self, address: &str, driver: &str, fixed: Override) -> Result<(), NetError> {
+        let bind = self.bus.join("drivers").join(driver).join("bind");
+        let bound = (|| {
+            if !bind.exists() {
+                return Err(io::Error::other("the kernel has no such driver; load its module"));
+            }
+            let driven = self.let_go(address)?;
+            // First: a device without a driver is given to any that fits.
+            match fixed {
+                Override::Keep => {}
+                Override::Set => self.write(self.device(address).join("driver_override"), driver, None)?,
+                Override::Clear => self.write(self.device(address).join("driver_override"), "\n", None)?,
+            }
+            self.take_away(address, driven)?;
+            self.write(bind, address, None)
+        })();
+        bound.map_err(failed(address, &format!("binding it to {driver}")))
+    }
+
+    pub(super) fn reset(&self, address: &str) -> Result<(), NetError> {
+        let reset = (|| {
+            let held = match self.driver(address)? {
+                None => None,
+                Some(driver) if driver == VFIO => Some(self.hold(address)?),
+                Some(driver) => {
+                    let why =
+                        format!("{driver} drives it: only a device that vfio-pci or nobody has is reset");
+                    return Err(io::Error::other(why));
+                }
+            };
+            self.write(self.device(address).join("reset"), "1", held)
+        })();
+        reset.map_err(failed(address, "resetting it"))
+    }
+
+    pub(super) fn group(&self, number: u32) -> Result<IommuGroup, NetError> {
+        let Some((node, free)) = self.node(number) else { return Ok(IommuGroup::Absent) };
+        let failed = failed(&node.display().to_string(), "opening it");
+        let opened = match within(self.limit, move || open(&node)) {
+            Ok(_) => Ok(free),
+            Err(e) => match e.raw_os_error().map(Errno::from_raw) {
+                Some(Errno::EBUSY) => Ok(IommuGroup::InUse),
+                Some(Errno::ENOENT | Errno::ENODEV | Errno::ENXIO) => Ok(IommuGroup::Absent), // gone meanwhile
+                _ => Err(e),
+            },
+        };
+        opened.map_err(failed)
+    }
+
+    /// A virtual function's vendor and device id read as ones by the standard (SR-IOV 3.4.1.1); the rest of a header never does.
+    pub(super) fn answers(&self, address: &str) -> Result<bool, NetError> {
+        let file = self.device(address).join("config");
+        let read = within(self.limit, move || {
+            let mut header = [0_u8; 16];
+            File::open(&file)?.read_exact(&mut header)?;
+            Ok(header.iter().any(|byte| *byte != 0xff))
+        });
+        read.map_err(failed(address, "reading its configuration space"))
+    }
+
+    fn device(&self, address: &str) -> PathBuf {
+        self.bus.join("devices").join(address)
+    }
+
+    fn driver(&self, address: &str) -> io::Result<Option<String>> {
+        last_of_link(&self.device(address).join("driver"))
+    }
+
+    /// Whether a driver has the device; EBUSY where it would wait for the process that uses it.
+    fn let_go(&self, address: &str) -> io::Result<bool> {
+        let driver = self.driver(address)?;
+        if driver.as_deref() == Some(VFIO) {
+            drop(self.hold(address)?);
+        }
+        Ok(driver.is_some())
+    }
+
+    fn take_away(&self, address: &str, driven: bool) -> io::Result<()> {
+        match driven {
+            true => self.write(self.device(address).join("driver/unbind"), address, None),
+            false => Ok(()),
+        }
+    }
+
+    /// The device's group, open: nobody else can open it meanwhile. EBUSY: somebody has it.
+    fn hold(&self, address: &str) -> io::Result<File> {
+        let group = last_of_link(&self.device(address).join("iommu_group"))?;
+        let node = group.and_then(|group| group.parse().ok()).and_then(|number| self.node(number));
+        let (node, _) = node.ok_or_else(|| io::Error::other("its IOMMU group has no node"))?;
+        within(self.limit, move || open(&node))
+    }
+
+    /// The node of a group, and what it is if it can be opened.
+    fn node(&self, group: u32) -> Option<(PathBuf, IommuGroup)> {
+        let kinds = [
+            (self.nodes.join(group.to_string()), IommuGroup::Free),
+            (self.nodes.join(format!("noiommu-{group}")), IommuGroup::NoIommu),
+        ];
+        kinds.into_iter().find(|(node, _)| node.exists())
+    }
+
+    /// Writes `text` to `file`; `held` is kept open until that has ended.
+    fn write(&self, file: PathBuf, text: &str, held: Option<File>) -> io::Result<()> {
+        let text = text.to_owned();
+        within(self.limit, move || {
+            let written = OpenOptions::new()
+                .write(true)
+                .open(&file)
+                .and_then(|mut open| open.write_all(text.as_bytes()));
+            drop(held);
+            written
+        })
+    }
+}
+
+fn open(node: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).open(node)
+}
+
+fn failed(device: &str, doing: &str) -> impl FnOnce(io::Error) -> NetError + use<> {
+    let (device, doing) = (device.to_owned(), doing.to_owned());
+    move |source| NetError::Driver { device, doing, source }
+}
+
+/// The last name of where a link leads; `None` where there is none.
+fn last_of_link(link: &Path) -> io::Result<Option<String>> {
+    match fs::read_link(link) {
+        Ok(to) => Ok(to.file_name().map(|name| name.to_string_lossy().into_owned())),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// Has a thread do `work`, and waits for it no longer than `limit`.
+fn within<T: Send + 'static>(
+    limit: Duration,
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let (told, outcome) = channel();
+    // Nobody waits any more where the limit has passed.
+    thread::Builder::new().name("pci-device".to_owned()).spawn(move || drop(told.send(work())))?;
+    match outcome.recv_timeout(limit) {
+        Ok(done) => done,
+        Err(RecvTimeoutError::Timeout) => Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            format!("the driver did not end within {} s", limit.as_secs_f32()),
+        )),
+        Err(RecvTimeoutError::Disconnected) => Err(io::Error::other("the thread that did it ended")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,153 @@
+//! On a tree of files in place of sysfs; the real one is `lab/tests/vfio.sh`'s.
+
+use std::os::unix::fs::symlink;
+
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+
+use super::*;
+
+const ADDRESS: &str = "0000:21:10.0";
+
+/// A device in IOMMU group 19 with a driver.
+struct Tree {
+    _dir: tempfile::TempDir,
+    bus: PciBus,
+}
+
+impl Tree {
+    fn new(driver: Option<&str>) -> Tree {
+        let dir = tempfile::tempdir().unwrap();
+        let (sysfs, nodes) = (dir.path().join("sys"), dir.path().join("vfio"));
+        let bus = PciBus::at(&sysfs, &nodes, Duration::from_millis(500));
+        let device = bus.device(ADDRESS);
+        for dir in [&device, &nodes] {
+            fs::create_dir_all(dir).unwrap();
+        }
+        for driver in ["igbvf", VFIO] {
+            let driver = bus.bus.join("drivers").join(driver);
+            fs::create_dir_all(&driver).unwrap();
+            for file in ["bind", "unbind"] {
+                fs::write(driver.join(file), "").unwrap();
+            }
+        }
+        for file in ["driver_override", "reset"] {
+            fs::write(device.join(file), "").unwrap();
+        }
+        symlink("/groups/19", device.join("iommu_group")).unwrap();
+        if let Some(driver) = driver {
+            symlink(bus.bus.join("drivers").join(driver), device.join("driver")).unwrap();
+        }
+        fs::write(nodes.join("19"), "").unwrap();
+        Tree { _dir: dir, bus }
+    }
+
+    fn read(&self, file: &str) -> String {
+        fs::read_to_string(self.bus.bus.join(file)).unwrap()
+    }
+
+    fn of_device(&self, file: &str) -> String {
+        self.read(&format!("devices/{ADDRESS}/{file}"))
+    }
+}
+
+#[test]
+fn the_address_is_written_to_unbind_and_to_bind() {
+    let tree = Tree::new(Some("igbvf"));
+    tree.bus.bind(ADDRESS, "igbvf", Override::Keep).unwrap();
+    for file in ["unbind", "bind"] {
+        assert_eq!(tree.read(&format!("drivers/igbvf/{file}")), ADDRESS, "{file}");
+    }
+    assert_eq!(tree.of_device("driver_override"), "");
+}
+
+#[test]
+fn a_device_without_a_driver_is_only_bound() {
+    let tree = Tree::new(None);
+    tree.bus.unbind(ADDRESS).unwrap();
+    tree.bus.bind(ADDRESS, "igbvf", Override::Keep).unwrap();
+    assert_eq!(tree.read("drivers/igbvf/bind"), ADDRESS);
+}
+
+#[test]
+fn a_driver_that_has_no_devices_of_its_own_is_fixed_for_the_device_and_back() {
+    let tree = Tree::new(Some("igbvf"));
+    tree.bus.bind(ADDRESS, VFIO, Override::Set).unwrap();
+    assert_eq!(tree.of_device("driver_override"), VFIO);
+    assert_eq!(tree.read("drivers/igbvf/unbind"), ADDRESS);
+    assert_eq!(tree.read("drivers/vfio-pci/bind"), ADDRESS);
+    tree.bus.bind(ADDRESS, "igbvf", Override::Clear).unwrap();
+    assert_eq!(tree.of_device("driver_override"), "\nfio-pci", "a file keeps what sysfs does not");
+}
+
+#[test]
+fn a_driver_that_is_not_there_is_told_before_anything_is_changed() {
+    let tree = Tree::new(Some("igbvf"));
+    let error = tree.bus.bind(ADDRESS, "uio_pci_generic", Override::Set).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "device 0000:21:10.0: binding it to uio_pci_generic: the kernel has no such driver; load its module"
+    );
+    assert_eq!((tree.of_device("driver_override"), tree.read("drivers/igbvf/unbind")), Default::default());
+}
+
+#[test]
+fn only_a_device_that_vfio_or_nobody_has_is_reset() {
+    for driver in [None, Some(VFIO)] {
+        let tree = Tree::new(driver);
+        tree.bus.reset(ADDRESS).unwrap();
+        assert_eq!(tree.of_device("reset"), "1", "{driver:?}");
+    }
+    let tree = Tree::new(Some("igbvf"));
+    let error = tree.bus.reset(ADDRESS).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "device 0000:21:10.0: resetting it: igbvf drives it: only a device that vfio-pci or nobody has is reset"
+    );
+    assert_eq!(tree.of_device("reset"), "");
+}
+
+#[test]
+fn a_device_whose_group_cannot_be_held_is_neither_reset_nor_unbound() {
+    let tree = Tree::new(Some(VFIO));
+    fs::remove_file(tree.bus.nodes.join("19")).unwrap();
+    fs::create_dir(tree.bus.nodes.join("19")).unwrap(); // cannot be opened for writing
+    let bound = tree.bus.bind(ADDRESS, "igbvf", Override::Set);
+    for refused in [tree.bus.reset(ADDRESS), tree.bus.unbind(ADDRESS), bound] {
+        assert_eq!(refused.unwrap_err().errno(), Some(Errno::EISDIR));
+    }
+    assert_eq!(tree.of_device("driver_override"), "");
+    assert_eq!((tree.of_device("reset"), tree.read("drivers/vfio-pci/unbind")), Default::default());
+}
+
+#[test]
+fn a_group_is_free_absent_or_behind_no_iommu() {
+    let tree = Tree::new(Some(VFIO));
+    assert_eq!(tree.bus.group(19).unwrap(), IommuGroup::Free);
+    assert_eq!(tree.bus.group(20).unwrap(), IommuGroup::Absent);
+    fs::write(tree.bus.nodes.join("noiommu-20"), "").unwrap();
+    assert_eq!(tree.bus.group(20).unwrap(), IommuGroup::NoIommu);
+}
+
+#[test]
+fn a_virtual_function_answers_although_its_vendor_reads_as_ones() {
+    let tree = Tree::new(Some("igbvf"));
+    let config = tree.bus.device(ADDRESS).join("config");
+    fs::write(&config, [0xff, 0xff, 0xff, 0xff, 0, 0, 0x10, 0, 1, 0, 0, 2, 0, 0, 0, 0]).unwrap();
+    assert!(tree.bus.answers(ADDRESS).unwrap());
+    fs::write(&config, [0xff; 64]).unwrap();
+    assert!(!tree.bus.answers(ADDRESS).unwrap());
+}
+
+#[test]
+fn a_driver_that_hangs_is_waited_for_no_longer_than_the_limit_and_named() {
+    let tree = Tree::new(Some("igbvf"));
+    let unbind = tree.bus.bus.join("drivers/igbvf/unbind");
+    fs::remove_file(&unbind).unwrap();
+    mkfifo(&unbind, Mode::S_IRWXU).unwrap(); // opened only when somebody reads
+    let error = tree.bus.bind(ADDRESS, "igbvf", Override::Keep).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "device 0000:21:10.0: binding it to igbvf: the driver did not end within 0.5 s"
+    );
+}
