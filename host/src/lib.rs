@@ -14,6 +14,7 @@ pub mod process;
 pub mod real;
 pub mod scratch;
 pub mod seam;
+pub mod topology;
 pub mod vf;
 pub mod watch;
 
