@@ -259,6 +259,12 @@ impl<'a> Item<'a> {
         self.value.as_str().ok_or_else(|| self.wrong("a string"))
     }
 
+    /// An integer of 32 bits without sign. Code 6 otherwise.
+    pub fn number(&self) -> Result<u32, CniError> {
+        let number = self.value.as_u64().and_then(|n| u32::try_from(n).ok());
+        number.ok_or_else(|| self.wrong("an integer of 32 bits without sign"))
+    }
+
     /// A text that `read` understands; `what` says what it should be. Code 7.
     pub fn read<T>(&self, what: &str, read: impl Fn(&str) -> Option<T>) -> Result<T, CniError> {
         let text = self.text()?;

@@ -1,6 +1,6 @@
 //! Virtual functions of SR-IOV devices: where they are ([`Inventory`]), which of them a pool is made of ([`Selectors`]), how
 //! one is to be set up ([`VfProfile`]), what has to change for that ([`VfProfile::plan`], pure), and how that is done
-//! ([`Administrator`], [`KernelVf`], [`interface`]).
+//! ([`Administrator`], [`KernelVf`], [`interface`]). Which one is near a pod: [`numa`] (pure).
 //!
 //! It reads sysfs, whose root it is given, and changes things through the kernel's seam only. It keeps no record: what is
 //! changed must be on its caller's before.
@@ -13,6 +13,7 @@ mod device_plugin;
 pub mod interface;
 mod inventory;
 mod kernel_vf;
+pub mod numa;
 mod profile;
 mod selector;
 

@@ -30,6 +30,8 @@ pub struct NetConf {
     pub runtime: RuntimeConfig,
     /// `args.cni.ips`, as written
     pub args_cni_ips: Vec<String>,
+    /// `args.cni.numaNodes`: the pod's NUMA nodes, where a caller knows them better than kubelet
+    pub args_cni_numa_nodes: Vec<u32>,
     /// `dns`
     pub dns: Dns,
     /// The attachments that a GC shall keep; `None` when neither key was given (an old caller: nothing is to be
@@ -91,7 +93,7 @@ impl NetConf {
             Err(error) if strict => return Err(error),
             Err(_) => None,
         };
-        let (runtime, args_cni_ips) = (runtime(&fields)?, args_cni_ips(&fields)?);
+        let (runtime, of_args) = (runtime(&fields)?, args_cni(&fields)?);
         let (ipam_type, dns, valid_attachments) =
             (ipam_type(&fields)?, dns(&fields)?, valid_attachments(&fields)?);
         Ok(NetConf {
@@ -102,7 +104,8 @@ impl NetConf {
             ipam_type,
             prev_result,
             runtime,
-            args_cni_ips,
+            args_cni_ips: of_args.ips,
+            args_cni_numa_nodes: of_args.numa_nodes,
             dns,
             valid_attachments,
             value,
@@ -155,11 +158,21 @@ fn runtime(fields: &Fields<'_>) -> Result<RuntimeConfig, CniError> {
     })
 }
 
-fn args_cni_ips(fields: &Fields<'_>) -> Result<Vec<String>, CniError> {
-    let Some(args) = fields.object("args")? else { return Ok(Vec::new()) };
+/// `args.cni`
+#[derive(Default)]
+struct ArgsCni {
+    ips: Vec<String>,
+    numa_nodes: Vec<u32>,
+}
+
+fn args_cni(fields: &Fields<'_>) -> Result<ArgsCni, CniError> {
+    let Some(args) = fields.object("args")? else { return Ok(ArgsCni::default()) };
     // `args` is a convention, not a struct: only an object under `cni` is ours to read.
-    let Some(cni) = args.item("cni").filter(|item| item.value().is_object()) else { return Ok(Vec::new()) };
-    cni.object()?.texts("ips")
+    let Some(cni) = args.item("cni").filter(|item| item.value().is_object()) else {
+        return Ok(ArgsCni::default());
+    };
+    let cni = cni.object()?;
+    Ok(ArgsCni { ips: cni.texts("ips")?, numa_nodes: cni.each("numaNodes", |node| node.number())? })
 }
 
 fn dns(fields: &Fields<'_>) -> Result<Dns, CniError> {

@@ -240,7 +240,7 @@ fn what_the_runtime_passes_is_read_and_maps_of_the_users_keep_their_case() {
         "macvlan",
         r#""runtimeConfig":{"mac":"02:00:00:00:00:01","ips":["10.0.0.1/24"],"deviceID":"d","CNIDeviceInfoFile":"/f",
              "portMappings":[{"hostPort":80}],"io.kubernetes.cri.pod-annotations":{"Example.com/Key":"V"}},
-           "capabilities":{"portMappings":true},"args":{"Labels":{"App":"x"},"CNI":{"IPs":["10.0.0.3"]}}"#,
+           "capabilities":{"portMappings":true},"args":{"Labels":{"App":"x"},"CNI":{"IPs":["10.0.0.3"],"numaNodes":[1,0]}}"#,
     );
     assert_eq!(conf.runtime.ips, ["10.0.0.1/24"]);
     assert_eq!(
@@ -249,6 +249,7 @@ fn what_the_runtime_passes_is_read_and_maps_of_the_users_keep_their_case() {
     );
     assert!(conf.runtime.port_mappings.as_ref().unwrap().is_array());
     assert_eq!(conf.args_cni_ips, ["10.0.0.3"]);
+    assert_eq!(conf.args_cni_numa_nodes, [1, 0]);
     assert_eq!(conf.value["runtimeconfig"]["io.kubernetes.cri.pod-annotations"]["Example.com/Key"], "V");
     assert_eq!(conf.value["capabilities"]["portMappings"], true);
     assert_eq!(conf.value["args"]["Labels"]["App"], "x");
