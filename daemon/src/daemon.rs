@@ -24,6 +24,7 @@ use crate::logging::{self, Level};
 use crate::memory;
 use crate::metrics::{Calls, Exposition, Node};
 use crate::netconf::{Directories, Networks};
+use crate::processors::stay_off_isolated;
 use crate::server::{self, Door};
 use crate::settings::{Live, Settings};
 use crate::spool::{self, Retry, SpoolError};
@@ -123,6 +124,7 @@ pub fn run(
     // The level and the form of the log stand in the file whose refusal is logged: so it is read twice.
     let first = Settings::load(&places.config).unwrap_or_default();
     let level = logging::begin(first.log_level, first.log_format);
+    stay_off_isolated(Path::new("/sys"));
     if let Err(error) = raise_open_files() {
         warn!(%error, "the limit of open files stays as it is; many calls at once may be refused (code 11)");
     }

@@ -23,6 +23,7 @@ mod memory;
 pub mod metrics;
 pub mod netconf;
 pub mod networks;
+mod processors;
 mod reading;
 mod rooted;
 pub mod server;

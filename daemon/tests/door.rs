@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use fairlead_cni::spool::{DIRECTORY, EntryName, serialise};
 use fairlead_cni::wire;
+use fairlead_host::topology::CpuList;
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_fairleadd");
@@ -252,4 +253,40 @@ fn x02_a_del_that_was_spooled_before_an_earlier_boot_is_carried_out_at_the_start
         |what: &str| findings.as_array().unwrap().iter().find(|f| f["about"] == what).unwrap().clone();
     assert_eq!((&about("daemon")["verdict"], &about("spool")["verdict"]), (&json!("good"), &json!("wrong")));
     assert!(about("spool")["seen"].as_str().unwrap().contains("unreadable/"));
+}
+
+/// On which processors each thread of a process may run, the same told once.
+fn processors(pid: u32) -> Vec<CpuList> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let allowed = |thread: &Path| -> CpuList {
+        let status = fs::read_to_string(thread.join("status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        line.unwrap().parse().unwrap()
+    };
+    let mut found: Vec<CpuList> = threads.map(|thread| allowed(&thread.unwrap().path())).collect();
+    found.dedup();
+    found
+}
+
+#[test]
+fn every_thread_of_it_stays_off_isolated_processors_unless_it_has_no_other() {
+    let given = processors(std::process::id()).remove(0);
+    let last: CpuList = given.iter().last().into_iter().collect();
+    let others = if given.len() > 1 { given.without(&last) } else { given.clone() };
+    for (isolated, on) in [(&given, &given), (&last, &others)] {
+        let node = Node::new();
+        fs::write(node.path("isolated"), isolated.to_string()).unwrap();
+        let mut command = Command::new("unshare");
+        let bound = r#"mount --bind "$0" /sys/devices/system/cpu/isolated && exec "$@""#;
+        command.args(["--mount", "--", "sh", "-c", bound]).arg(node.path("isolated")).args([BIN, "run"]);
+        let mut daemon = node.run_as(&command);
+        until("it is ready", || {
+            node.try_get("/readyz").is_some_and(|answer| answer.starts_with("HTTP/1.1 200"))
+        });
+        assert_eq!(processors(daemon.0.id()), std::slice::from_ref(on));
+        daemon.signal("TERM");
+        daemon.0.wait().unwrap();
+        let log = daemon.log();
+        assert!(log.contains(&format!("isolated={isolated}")), "{log}");
+    }
 }

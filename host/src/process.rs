@@ -6,10 +6,13 @@ use std::os::fd::AsFd;
 use std::sync::OnceLock;
 
 use nix::errno::Errno;
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{getsockopt, sockopt};
 use nix::unistd::Pid;
+
+use crate::topology::CpuList;
 
 /// What this process was started with, once it has taken more: programs that it executes get that back.
 static FEWER_OPEN_FILES: OnceLock<libc::rlimit> = OnceLock::new();
@@ -30,6 +33,27 @@ pub fn give_way() -> io::Result<()> {
     // SAFETY: `parameters` outlives the call; 0 is the calling thread.
     Errno::result(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) })?;
     Ok(())
+}
+
+/// Takes the calling thread, and every one that it starts from now on, off these processors; answers on which it runs from
+/// then on. `None`: it was on none of them, or it may run on no other, and nothing was changed. Programs that are executed
+/// stay off them too.
+pub fn leave_cpus(unwanted: &CpuList) -> io::Result<Option<CpuList>> {
+    let this_thread = Pid::from_raw(0);
+    let allowed = sched_getaffinity(this_thread)?;
+    let is_allowed = |cpu: &usize| allowed.is_set(*cpu).unwrap_or(false);
+    let now: CpuList =
+        (0..CpuSet::count()).filter(is_allowed).filter_map(|cpu| u32::try_from(cpu).ok()).collect();
+    let left = now.without(unwanted);
+    if left.is_empty() || left == now {
+        return Ok(None);
+    }
+    let mut mask = CpuSet::new();
+    for cpu in left.iter() {
+        mask.set(cpu as usize)?;
+    }
+    sched_setaffinity(this_thread, &mask)?;
+    Ok(Some(left))
 }
 
 /// How many files this process may have open at once (the soft limit).

@@ -1,0 +1,28 @@
+//! The daemon stays off processors that are kept free for somebody (`isolcpus`, `nohz_full`): a pod that polls there must
+//! not be interrupted by us, nor by the plugins that we execute. It never takes a processor that it was not given.
+
+use std::path::Path;
+
+use fairlead_host::process::leave_cpus;
+use fairlead_host::topology::isolated;
+use tracing::{info, warn};
+
+/// For the calling thread and all that it starts from now on: to be called while there is no other.
+pub(crate) fn stay_off_isolated(sysfs: &Path) {
+    let isolated = match isolated(sysfs) {
+        Ok(none) if none.is_empty() => return,
+        Ok(isolated) => isolated,
+        Err(error) => {
+            return warn!(%error, "isolated processors can't be told; the daemon runs wherever it may");
+        }
+    };
+    match leave_cpus(&isolated) {
+        Ok(Some(left)) => {
+            info!(%isolated, on = %left, "the daemon and what it executes stay off isolated processors")
+        }
+        Ok(None) => {
+            info!(%isolated, "the daemon's processors stay as they are: none is isolated, or it was given no other")
+        }
+        Err(error) => warn!(%isolated, %error, "the daemon can't leave isolated processors"),
+    }
+}
