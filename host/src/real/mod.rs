@@ -29,7 +29,9 @@ use nix::errno::Errno;
 
 pub use decode::{Answer, Body, Unreadable, decode};
 pub(crate) use namespace::{Entered, OwnNetns, cookie_of, home_of_this_thread, open_netns};
-pub(crate) use socket::{attach_filter, netlink_news, only_of_type};
+pub(crate) use socket::{
+    attach_filter, netlink_news, no_virtual_devices, only_of_type, only_with_a_device, uevents,
+};
 pub(crate) use view::{PodView, carrier_here};
 
 use crate::seam::{IommuGroup, Kernel, Link, Net, NetError, NetnsError, NetnsId, Nsid, Override};

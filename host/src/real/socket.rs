@@ -17,6 +17,10 @@ const SOL_NETLINK: libc::c_int = 270;
 /// `NETLINK_EXT_ACK`.
 const NETLINK_EXT_ACK: libc::c_int = 11;
 const NETLINK_GET_STRICT_CHK: libc::c_int = 12;
+/// Group 1 of `NETLINK_KOBJECT_UEVENT`; udev's own is group 2.
+const UEVENTS_OF_THE_KERNEL: u32 = 1;
+/// `SKF_AD_OFF + SKF_AD_NLATTR`: instead of loading, a filter looks for an attribute.
+const FIND_ATTRIBUTE: u32 = 0xffff_f000 + 12;
 /// The kernel answers inside `send`; a socket that has no answer for so long is broken.
 const ANSWER_SECONDS: i64 = 20;
 /// The kernel never makes a dump's datagram larger.
@@ -195,9 +199,13 @@ fn no_answer() -> io::Error {
 
 /// A socket without an address: the kernel binds it at its first request.
 fn rtnetlink(flags: libc::c_int) -> io::Result<OwnedFd> {
+    netlink(libc::NETLINK_ROUTE, flags)
+}
+
+fn netlink(protocol: libc::c_int, flags: libc::c_int) -> io::Result<OwnedFd> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | flags;
     // SAFETY: socket(2) takes no pointers.
-    let raw = Errno::result(unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) })?;
+    let raw = Errno::result(unsafe { libc::socket(libc::AF_NETLINK, kind, protocol) })?;
     // SAFETY: the kernel has just made this descriptor and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
@@ -212,12 +220,47 @@ pub(crate) fn netlink_news(groups: &[libc::c_int]) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
+/// A non-blocking socket that hears the kernel's news of devices, those of interfaces from the calling thread's namespace.
+pub(crate) fn uevents() -> io::Result<OwnedFd> {
+    let fd = netlink(libc::NETLINK_KOBJECT_UEVENT, libc::SOCK_NONBLOCK)?;
+    bind(fd.as_raw_fd(), &NetlinkAddr::new(0, UEVENTS_OF_THE_KERNEL))?;
+    Ok(fd)
+}
+
 /// Lets the kernel drop every message but those of one type before it wakes the reader.
 pub(crate) fn only_of_type(socket: &OwnedFd, kind: u16) -> io::Result<()> {
     let op = |code, jt, k| libc::sock_filter { code, jt, jf: 0, k };
     // `nlmsg_type` is in the machine's byte order, a filter loads in the network's.
     let wanted = u32::from(kind.swap_bytes());
     let mut filter = [op(0x28, 0, 4), op(0x15, 1, wanted), op(0x06, 0, 0), op(0x06, 0, u32::MAX)];
+    attach_filter(socket.as_fd(), &mut filter)
+}
+
+/// Lets the kernel drop the news of links that belong to no device on a bus.
+pub(crate) fn only_with_a_device(socket: &OwnedFd) -> io::Result<()> {
+    let op = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    // A: where the attributes begin, behind the two headers; X: the attribute that is looked for; then A: where it is, or 0.
+    let mut filter = [
+        op(0x00, 0, 0, 32),
+        op(0x01, 0, 0, u32::from(libc::IFLA_PARENT_DEV_NAME)),
+        op(0x20, 0, 0, FIND_ATTRIBUTE),
+        op(0x15, 0, 1, 0),
+        op(0x06, 0, 0, 0),
+        op(0x06, 0, 0, u32::MAX),
+    ];
+    attach_filter(socket.as_fd(), &mut filter)
+}
+
+/// Lets the kernel drop the news of devices that are on no bus.
+pub(crate) fn no_virtual_devices(socket: &OwnedFd) -> io::Result<()> {
+    let op = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    // `<action>@/devices/virtual/…`: where `virt` is depends on the action, which has 3 to 7 letters.
+    let at = |letters: u32| letters + 10;
+    let mut filter = Vec::new();
+    for (left, letters) in [(4, 3), (3, 4), (2, 6), (1, 7)] {
+        filter.extend([op(0x20, 0, 0, at(letters)), op(0x15, 2 * left - 1, 0, u32::from_be_bytes(*b"virt"))]);
+    }
+    filter.extend([op(0x06, 0, 0, u32::MAX), op(0x06, 0, 0, 0)]);
     attach_filter(socket.as_fd(), &mut filter)
 }
 
