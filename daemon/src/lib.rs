@@ -17,6 +17,7 @@ mod glance;
 pub mod health;
 pub mod install;
 pub mod ipam;
+pub mod kubelet;
 pub mod lifecycle;
 mod logging;
 mod memory;

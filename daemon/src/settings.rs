@@ -162,6 +162,15 @@ fn some_time<'de, D: Deserializer<'de>>(from: D) -> Result<Span, D::Error> {
     Ok(span)
 }
 
+/// The daemon's own directory is not the one that is meant.
+fn absolute<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
+    let path = PathBuf::deserialize(from)?;
+    match path.is_absolute() {
+        true => Ok(path),
+        false => Err(D::Error::custom(format!("{path:?} is no absolute path"))),
+    }
+}
+
 /// The begin of a text, for an error.
 fn cut(text: &str) -> String {
     match text.char_indices().nth(TOLD) {
@@ -201,6 +210,23 @@ pub struct Settings {
     pub delegate_cgroup: Option<String>,
     /// How long a namespace is given to die with its links before the reaper removes them. In force at once.
     pub reap_after: Span,
+    /// Where kubelet is. In force from the next start.
+    pub kubelet: Kubelet,
+}
+
+/// Where kubelet is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Kubelet {
+    /// Its directory on the host (`--root-dir`), absolute.
+    #[serde(deserialize_with = "absolute")]
+    pub dir: PathBuf,
+}
+
+impl Default for Kubelet {
+    fn default() -> Kubelet {
+        Kubelet { dir: "/var/lib/kubelet".into() }
+    }
 }
 
 impl Default for Settings {
@@ -216,6 +242,7 @@ impl Default for Settings {
             delegate_timeout: Span(Duration::from_secs(30)),
             delegate_cgroup: None,
             reap_after: Span(Duration::from_millis(1500)),
+            kubelet: Kubelet::default(),
         }
     }
 }
@@ -329,7 +356,8 @@ mod tests {
     #[test]
     fn every_key_is_read() {
         let text = "logLevel: debug\nlogFormat: json\ncallThreads: 8\nslowThreads: 16\nmaxCalls: 100\ndel: wait\n\
-                    dad: wait\ndelegateTimeout: 2m\ndelegateCgroup: system.slice/delegates\nreapAfter: 500ms\n";
+                    dad: wait\ndelegateTimeout: 2m\ndelegateCgroup: system.slice/delegates\nreapAfter: 500ms\n\
+                    kubelet:\n  dir: /data/kubelet\n";
         let expected = Settings {
             log_level: LogLevel::Debug,
             log_format: LogFormat::Json,
@@ -341,6 +369,7 @@ mod tests {
             delegate_timeout: Span(Duration::from_secs(120)),
             delegate_cgroup: Some("system.slice/delegates".into()),
             reap_after: Span(Duration::from_millis(500)),
+            kubelet: Kubelet { dir: "/data/kubelet".into() },
         };
         assert_eq!(parse(text).unwrap(), expected);
         let again = serde_saphyr::to_string(&expected).unwrap();
@@ -367,6 +396,8 @@ mod tests {
             ("del: early\ndel: wait\n", ":2: ", "the key \"del\" is there twice; put it right"),
             ("del: early\ndelegateTimeout: 0s\n", ":2: ", "would kill every plugin at its start"),
             ("delegateTimeout: 0.0us\n", ":1: ", "would kill every plugin at its start"),
+            ("kubelet:\n  dir: kubelet\n", ":2: ", "\"kubelet\" is no absolute path"),
+            ("kubelet:\n  root: /x\n", ":2: ", "root"),
             ("a: [\n", ":", ""),
         ];
         for (text, line, part) in table {

@@ -59,6 +59,7 @@ const PATHS: &[(&str, &[&str])] = &[
         "sriov",
         &[
             "pool",
+            "resourceName",
             "driver",
             "deviceAccess",
             "vlan",

@@ -7,11 +7,16 @@ use crate::error::{CniError, Code};
 /// Largest VLAN id: 4095 is reserved, though some drivers take it.
 const MAX_VLAN: u32 = 4094;
 
+/// `resourceName` as the annotation of a network attachment definition calls it.
+const RESOURCE_NAME: &str = "k8s.v1.cni.cncf.io/resourceName";
+
 /// An sriov configuration. What is `None` is left as it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sriov {
-    /// `deviceID` of the configuration alone; see [`Sriov::device_id`].
+    /// `deviceID` of the configuration alone; see [`Sriov::device`].
     pub device_id: Option<String>,
+    /// `resourceName`, under the name that a network attachment definition's annotation has for it too.
+    pub resource_name: Option<String>,
     /// `mac` of the configuration alone, as written; see [`Sriov::mac`].
     pub mac: Option<String>,
     /// `vlan`, `vlanQoS` and `vlanProto`
@@ -26,6 +31,15 @@ pub struct Sriov {
     pub min_tx_rate: Option<u32>,
     /// `max_tx_rate` in Mbit/s; 0 takes the limit away.
     pub max_tx_rate: Option<u32>,
+}
+
+/// Which virtual function is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Device {
+    /// This one, by its PCI address as written.
+    Named(String),
+    /// One of those of this resource that kubelet has given the pod.
+    OfResource(String),
 }
 
 /// The port VLAN that is asked for.
@@ -74,6 +88,7 @@ impl Sriov {
         }
         Ok(Sriov {
             device_id: fields.text("deviceID")?,
+            resource_name: fields.text("resourceName")?.or(fields.text(RESOURCE_NAME)?),
             mac: fields.text("mac")?,
             vlan: vlan(conf)?,
             spoofchk: switch("spoofchk")?,
@@ -84,15 +99,16 @@ impl Sriov {
         })
     }
 
-    /// The device that is asked for: `runtimeConfig.deviceID`, else `CNI_ARGS` `deviceID`, else `deviceID`. Code 4 for
-    /// arguments that sriov does not know, 7 where nobody names a device.
-    pub fn device_id(&self, conf: &NetConf, args: &Args) -> Result<String, CniError> {
+    /// The device that is asked for: `runtimeConfig.deviceID`, else `CNI_ARGS` `deviceID`, else `deviceID`, else one of
+    /// `resourceName`. Code 4 for arguments that sriov does not know, 7 where nobody names a device.
+    pub fn device(&self, conf: &NetConf, args: &Args) -> Result<Device, CniError> {
         known(args)?;
         let of_args = args.get("deviceID").filter(|id| !id.is_empty());
         let asked = conf.runtime.device_id.as_deref().or(of_args).or(self.device_id.as_deref());
-        asked.map(str::to_owned).ok_or_else(|| {
+        let resource = self.resource_name.clone().map(Device::OfResource);
+        asked.map(|id| Device::Named(id.to_owned())).or(resource).ok_or_else(|| {
             CniError::new(Code::InvalidConfig, "sriov names no device").with(
-                "give \"deviceID\", the PCI address of a virtual function, or have the meta plugin or the runtime pass it",
+                "give \"deviceID\", the PCI address of a virtual function, have the meta plugin or the runtime pass it, or give \"resourceName\" for one that kubelet has given the pod",
             )
         })
     }

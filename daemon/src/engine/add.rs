@@ -16,6 +16,7 @@ use nix::errno::Errno;
 use super::job::Job;
 use super::{Engine, errors, failpoint, functions, link};
 use crate::networks::interface::{self, Dad};
+use crate::networks::sriov::Sriov;
 use crate::networks::{Addressing, Facts, LinkPlan, Network};
 use crate::store::{Attachment, IpamRecord, LinkRecord, Namespace, Phase};
 
@@ -38,6 +39,7 @@ impl Engine {
         if let Some(before) = self.store.find(&job.key) {
             return self.repeat(job, &before, pod.as_ref());
         }
+        let network = self.with_device(job, network)?;
         let function = self.reserve(job, &network)?;
         let (plan, attachment) = self.intend(job, &network, pod.as_mut())?;
         let attachment = self.store.begin(attachment).map_err(|e| errors::store(&e))?;
@@ -252,7 +254,11 @@ impl Engine {
                 let index = functions::lend(pod, index, &job.key.ifname).map_err(told)?;
                 let lent_now = pod.link_by_index(index).map_err(told)?;
                 let (mac, mtu) = lent_now.map(|l| (l.mac, l.mtu)).unwrap_or_default();
-                let pci_id = network.function().map(|f| f.device.to_string()).unwrap_or_default();
+                let pci_id = network
+                    .function()
+                    .map(Sriov::address)
+                    .transpose()?
+                    .map_or_else(String::new, |a| a.to_string());
                 Ok(Made { index, mac, mtu, pci_id })
             }
             _ => Ok(Made::default()),

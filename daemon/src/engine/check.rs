@@ -19,6 +19,7 @@ impl Engine {
         }
         let network = Network::validate(&job.conf, &job.args)?;
         let _claim = self.claim(job)?;
+        let network = self.with_recorded_device(job, network)?;
         let prev = job.conf.prev_result.clone().ok_or_else(|| {
             CniError::new(Code::InvalidConfig, "CHECK needs the result of ADD as prevResult")
         })?;

@@ -26,7 +26,7 @@ impl Engine {
     /// Keeps every other ADD from the function that this one wants, until the intent is on record. Code 11 for one that is
     /// lent already, or that does not come home in time.
     pub(super) fn reserve(&self, job: &Job, network: &Network) -> Result<Option<Claim<'_>>, CniError> {
-        let Some(address) = network.function().map(|f| f.device) else { return Ok(None) };
+        let Some(address) = network.function().map(Sriov::address).transpose()? else { return Ok(None) };
         let limit = job.deadline.min(Instant::now() + HOMECOMING);
         let claim = self.reserved.take(&address.to_string(), limit);
         let claim = claim.ok_or_else(|| lent(address, "another call takes it just now"))?;
@@ -52,12 +52,13 @@ impl Engine {
 
     /// The function that is wanted, if it can be lent, with its interface.
     pub(super) fn at_home(&self, wanted: &Sriov) -> Result<(Link, AtHome), CniError> {
-        let function = self.inventory.function(wanted.device).map_err(|e| unusable(&e))?;
+        let address = wanted.address()?;
+        let function = self.inventory.function(address).map_err(|e| unusable(&e))?;
         let driver = kernel_driver(&function)?;
         let told = |e: NetError| errors::kernel("", "looking for the function's interface", &e);
         let mut host = self.kernel.host().map_err(told)?;
-        let link = interface::interface(host.as_mut(), wanted.device, &function.interfaces).map_err(told)?;
-        let link = link.ok_or_else(|| lent(wanted.device, "its interface is not in the host's namespace"))?;
+        let link = interface::interface(host.as_mut(), address, &function.interfaces).map_err(told)?;
+        let link = link.ok_or_else(|| lent(address, "its interface is not in the host's namespace"))?;
         let settings = match wanted.profile.is_empty() {
             true => None,
             false => Some(self.admin.settings(&function).map_err(|e| errors::setting(&e))?),
@@ -68,7 +69,7 @@ impl Engine {
     /// Whether the machine has the function, with a driver that makes an interface of it. One that another pod has, or that is
     /// coming home, is there.
     pub(super) fn can_be_lent(&self, wanted: &Sriov) -> Result<(), CniError> {
-        let function = self.inventory.function(wanted.device).map_err(|e| unusable(&e))?;
+        let function = self.inventory.function(wanted.address()?).map_err(|e| unusable(&e))?;
         kernel_driver(&function).map(drop)
     }
 
@@ -77,7 +78,7 @@ impl Engine {
         if wanted.profile.is_empty() {
             return Ok(None);
         }
-        let function = self.inventory.function(wanted.device).map_err(|e| unusable(&e))?;
+        let function = self.inventory.function(wanted.address()?).map_err(|e| unusable(&e))?;
         self.admin.settings(&function).map(Some).map_err(|e| errors::setting(&e))
     }
 

@@ -16,6 +16,7 @@ mod executed;
 pub mod failpoint;
 mod functions;
 mod gc;
+mod granted;
 mod homecoming;
 mod job;
 mod link;
@@ -45,6 +46,7 @@ use fairlead_sriov::{Administrator, Inventory};
 use crate::call::{Call, Lane, Reply, Service};
 use crate::delegate::Delegates;
 use crate::ipam::HostLocal;
+use crate::kubelet::PodResources;
 use crate::metrics;
 use crate::netconf::Networks;
 use crate::networks::interface::Dad;
@@ -78,6 +80,8 @@ pub struct Places {
     pub host_root: PathBuf,
     /// Where sysfs is mounted.
     pub sysfs: PathBuf,
+    /// Kubelet's directory on the host.
+    pub kubelet: PathBuf,
 }
 
 /// What the configuration can change while the daemon runs.
@@ -117,6 +121,7 @@ pub struct Engine {
     inventory: Inventory,
     admin: Administrator,
     sysfs: PathBuf,
+    pod_resources: PodResources,
     reaper: Reaper,
     host_local: HostLocal,
     root: HostRoot,

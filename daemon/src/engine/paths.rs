@@ -86,6 +86,13 @@ impl Engine {
         if let Some(master) = self.missing_master(&network).map_err(told)? {
             return Ok(Some(format!("the host has no interface {master:?}")));
         }
+        let network = match self.with_device(job, network) {
+            // No pod of Kubernetes has none either.
+            Err(none) if matches!(none.code, Code::InvalidConfig | Code::BadEnvironment) => {
+                return Ok(Some(none.msg));
+            }
+            known => known?,
+        };
         let there = match (network.device(), network.function()) {
             (Some(device), _) => {
                 link::device(self.kernel.as_ref(), &device.device, |d| self.interfaces_of(d)).map(drop)
@@ -132,7 +139,7 @@ fn names_no_function(path: &NetConf, job: &Job) -> Result<Option<CniError>, CniE
     if path.plugin_type != "sriov" {
         return Ok(None);
     }
-    let given = config::Sriov::parse(path)?.device_id(path, &job.args);
+    let given = config::Sriov::parse(path)?.device(path, &job.args);
     Ok(given.err().filter(|e| e.code == Code::InvalidConfig))
 }
 

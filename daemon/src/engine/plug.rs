@@ -40,6 +40,7 @@ pub fn start(surroundings: &Surroundings) -> Result<Started, Box<dyn Error + Sen
         state_dir: surroundings.places.state_dir.clone(),
         host_root: surroundings.places.host_root.clone(),
         sysfs: "/sys".into(),
+        kubelet: settings.kubelet.dir.clone(),
     };
     let beside = Beside {
         kernel,

@@ -21,6 +21,7 @@ use super::wellbeing::LookOut;
 use super::{Engine, Places, Policy, SWEEP};
 use crate::delegate::Delegates;
 use crate::ipam::HostLocal;
+use crate::kubelet::{KubeletDir, PodResources};
 use crate::metrics;
 use crate::netconf::Networks;
 use crate::rooted::HostRoot;
@@ -109,6 +110,7 @@ impl Engine {
             reserved: Claims::default(),
             inventory: Inventory::new(&places.sysfs),
             sysfs: places.sysfs.clone(),
+            pod_resources: PodResources::new(KubeletDir::new(&places.host_root, &places.kubelet)),
             reaper: Reaper::default(),
             host_local,
             root: HostRoot::new(places.host_root.clone()),

@@ -147,7 +147,10 @@ impl Network {
     /// For a sentence: the interface that the new one stands on, or the device that it is made of, as configured.
     pub fn of_device(&self) -> String {
         if let Some(function) = self.function() {
-            return format!(" of device \"{}\"", function.device);
+            return match &function.device {
+                sriov::Device::Known(address) => format!(" of device \"{address}\""),
+                sriov::Device::OfResource(resource) => format!(" of a device of resource {resource:?}"),
+            };
         }
         match (self.parent(), self.device().map(|d| &d.device)) {
             (Some(ParentRef { name: Some(master), .. }), _) => format!(" on {master:?}"),

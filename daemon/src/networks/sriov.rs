@@ -14,9 +14,18 @@ use crate::store::{Lent, LentVf};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sriov {
     /// Which virtual function.
-    pub device: PciAddr,
+    pub device: Device,
     /// How it is to be set up.
     pub profile: VfProfile,
+}
+
+/// Which virtual function is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Device {
+    /// This one.
+    Known(PciAddr),
+    /// One of those of this resource that kubelet has given the pod: known once kubelet was asked.
+    OfResource(String),
 }
 
 /// A virtual function that can be lent, as it is.
@@ -34,11 +43,13 @@ impl Sriov {
     /// Reads the configuration; what the runtime says goes before `CNI_ARGS`, that before the configuration.
     pub fn validate(conf: &NetConf, args: &Args) -> Result<Sriov, CniError> {
         let read = config::Sriov::parse(conf)?;
-        let device = read.device_id(conf, args)?;
-        let device = device.parse().map_err(|e| {
-            CniError::new(Code::InvalidConfig, format!("deviceID: {e}"))
-                .with("give the PCI address of a virtual function")
-        })?;
+        let device = match read.device(conf, args)? {
+            config::sriov::Device::Named(id) => Device::Known(id.parse().map_err(|e| {
+                CniError::new(Code::InvalidConfig, format!("deviceID: {e}"))
+                    .with("give the PCI address of a virtual function")
+            })?),
+            config::sriov::Device::OfResource(resource) => Device::OfResource(resource),
+        };
         let mac = read.mac(conf, args)?;
         let profile = VfProfile {
             mac: mac.as_deref().map(wanted_mac).transpose()?,
@@ -52,14 +63,26 @@ impl Sriov {
         Ok(Sriov { device, profile })
     }
 
+    /// The virtual function. Code 999 before it is known.
+    pub fn address(&self) -> Result<PciAddr, CniError> {
+        match &self.device {
+            Device::Known(address) => Ok(*address),
+            Device::OfResource(resource) => {
+                let told = format!("it is not known yet which device of resource {resource:?} it is");
+                Err(CniError::new(Code::Internal, told))
+            }
+        }
+    }
+
     /// What differs is set, then it is moved and renamed; what it was is on record before.
     pub fn plan(&self, facts: &Facts<'_>) -> Result<LinkPlan, CniError> {
+        let address = self.address()?;
         let (Some(link), Some(home)) = (facts.parent, facts.function) else {
-            return Err(CniError::new(Code::InvalidConfig, format!("there is no function {}", self.device)));
+            return Err(CniError::new(Code::InvalidConfig, format!("there is no function {address}")));
         };
         let plan = home.settings.as_ref().map(|now| self.profile.plan(now)).unwrap_or_default();
         let function = LentVf {
-            address: self.device,
+            address,
             physical: home.function.physical.address,
             index: home.function.index,
             driver: home.driver.clone(),
@@ -72,9 +95,9 @@ impl Sriov {
 
     /// Whether the link in the pod is the function's, as far as the kernel tells (from 5.14).
     pub fn check(&self, link: &Link) -> Result<(), String> {
-        match link.device.as_deref() {
-            Some(device) if device != self.device.to_string() => {
-                Err(format!("{:?} is the interface of {device} instead of {}", link.name, self.device))
+        match (link.device.as_deref(), &self.device) {
+            (Some(device), Device::Known(wanted)) if device != wanted.to_string() => {
+                Err(format!("{:?} is the interface of {device} instead of {wanted}", link.name))
             }
             _ => Ok(()),
         }
@@ -88,7 +111,7 @@ impl Sriov {
         }
         Err(format!(
             "the settings of its function {} have changed: {} instead of {}",
-            self.device,
+            self.address().map_err(|e| e.msg)?,
             plan.undo.describe(),
             plan.change.describe()
         ))

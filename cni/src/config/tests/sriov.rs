@@ -1,6 +1,6 @@
 use super::conf;
 use crate::args::Args;
-use crate::config::sriov::{LinkState, Vlan};
+use crate::config::sriov::{Device, LinkState, Vlan};
 use crate::config::*;
 use crate::error::Code;
 
@@ -17,6 +17,7 @@ fn an_sriov_configuration_is_read_with_every_field() {
     );
     let wanted = Sriov {
         device_id: Some("0000:21:10.0".into()),
+        resource_name: Some("intel.com/igb".into()),
         mac: Some("02:00:00:00:00:01".into()),
         vlan: Some(Vlan { id: 100, qos: 3, service: true }),
         spoofchk: Some(false),
@@ -108,9 +109,9 @@ fn the_runtimes_device_and_mac_come_before_the_arguments_and_these_before_the_co
     );
     let asked = |conf: &NetConf, args: &Args| {
         let sriov = Sriov::parse(conf).unwrap();
-        (sriov.device_id(conf, args).unwrap(), sriov.mac(conf, args).unwrap().unwrap())
+        (sriov.device(conf, args).unwrap(), sriov.mac(conf, args).unwrap().unwrap())
     };
-    let is = |device: &str, mac: &str| (device.to_owned(), mac.to_owned());
+    let is = |device: &str, mac: &str| (Device::Named(device.to_owned()), mac.to_owned());
     assert_eq!(asked(&runtime, &args), is("0000:21:10.4", "02:00:00:00:00:03"));
     assert_eq!(asked(&plain, &args), is("0000:21:10.2", "02:00:00:00:00:02"));
     assert_eq!(asked(&plain, &none), is("0000:21:10.0", "02:00:00:00:00:01"));
@@ -120,8 +121,22 @@ fn the_runtimes_device_and_mac_come_before_the_arguments_and_these_before_the_co
 fn a_configuration_without_a_device_and_unknown_arguments_are_refused() {
     let conf = conf("sriov", r#""vlan":5"#);
     let sriov = Sriov::parse(&conf).unwrap();
-    let error = sriov.device_id(&conf, &Args::default()).unwrap_err();
+    let error = sriov.device(&conf, &Args::default()).unwrap_err();
     assert_eq!((error.code, error.msg.as_str()), (Code::InvalidConfig, "sriov names no device"));
     let unknown = Args::parse("FOO=1").unwrap();
     assert_eq!(sriov.mac(&conf, &unknown).unwrap_err().code, Code::BadEnvironment);
+}
+
+#[test]
+fn k27_a_resource_counts_where_no_device_is_named_under_both_names_that_it_has() {
+    let none = Args::default();
+    let asked = |keys: &str| {
+        let conf = conf("sriov", keys);
+        Sriov::parse(&conf).unwrap().device(&conf, &none).unwrap()
+    };
+    let of_resource = Device::OfResource("intel.com/igb".into());
+    assert_eq!(asked(r#""resourceName":"intel.com/igb""#), of_resource);
+    assert_eq!(asked(r#""k8s.v1.cni.cncf.io/resourceName":"intel.com/igb""#), of_resource);
+    let named = Device::Named("0000:21:10.0".into());
+    assert_eq!(asked(r#""resourceName":"intel.com/igb","deviceID":"0000:21:10.0""#), named);
 }

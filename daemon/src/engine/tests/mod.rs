@@ -2,6 +2,7 @@
 
 mod faults;
 mod functions;
+mod granted;
 mod identity;
 mod lists;
 mod order;
@@ -170,6 +171,7 @@ fn open(kernel: &Arc<FakeKernel>, dir: &Path, root: &Path, policy: Policy) -> (A
         state_dir: dir.join("state"),
         host_root: root.to_owned(),
         sysfs: dir.join("sys"),
+        kubelet: "/var/lib/kubelet".into(),
     };
     (Engine::open(&places, policy, beside).unwrap(), exposition)
 }

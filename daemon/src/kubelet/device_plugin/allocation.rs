@@ -1,0 +1,180 @@
+//! What a container is told of its devices: environment and device nodes, as the SR-IOV network device plugin tells them
+//! (its `pkg/resources/pool_stub.go` and `pkg/infoprovider`). Pure.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::super::proto::deviceplugin as wire;
+use super::rdma::RdmaNodes;
+
+const VFIO: &str = "/dev/vfio/vfio";
+const VHOST_NET: &str = "/dev/vhost-net";
+const TUN: &str = "/dev/net/tun";
+
+/// How a pod reaches a device, beside its network interface.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Access {
+    /// The IOMMU group of one that is bound to vfio-pci; without an IOMMU it has another node on the host.
+    pub vfio: Option<VfioGroup>,
+    /// Its RDMA nodes, where the pool gives them.
+    pub rdma: Option<RdmaNodes>,
+    /// With vhost-net and tun for an application that has its own way to the kernel.
+    pub vhost_net: bool,
+}
+
+/// An IOMMU group's node under `/dev/vfio`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VfioGroup {
+    /// Its number.
+    pub number: u32,
+    /// It stands for no real group: the node's IOMMU is off.
+    pub no_iommu: bool,
+}
+
+impl VfioGroup {
+    fn on_host(self) -> String {
+        let prefix = if self.no_iommu { "noiommu-" } else { "" };
+        format!("/dev/vfio/{prefix}{}", self.number)
+    }
+
+    fn in_container(self) -> String {
+        format!("/dev/vfio/{}", self.number)
+    }
+}
+
+/// By kind of access (`generic`, `vfio`, …) what is to be known of it.
+type Told = BTreeMap<&'static str, BTreeMap<&'static str, String>>;
+
+/// The answer for one container.
+pub(super) fn answer(resource: &str, given: &[(String, Access)]) -> wire::ContainerAllocateResponse {
+    let ids: Vec<&str> = given.iter().map(|(id, _)| id.as_str()).collect();
+    let info: BTreeMap<&str, Told> =
+        given.iter().map(|(id, access)| (id.as_str(), access.told(id))).collect();
+    let variable = variable(resource);
+    let envs = HashMap::from([
+        (format!("{variable}_INFO"), serde_json::json!(info).to_string()),
+        (variable, ids.join(",")),
+    ]);
+    let mut devices: Vec<wire::DeviceSpec> = Vec::new();
+    for node in given.iter().flat_map(|(_, access)| access.nodes()) {
+        if devices.iter().all(|there| there.host_path != node.host_path) {
+            devices.push(node);
+        }
+    }
+    wire::ContainerAllocateResponse { envs, mounts: Vec::new(), devices }
+}
+
+/// `PCIDEVICE_INTEL_COM_RADIO` of `intel.com/radio`. A hyphen stays, as it does there.
+fn variable(resource: &str) -> String {
+    format!("PCIDEVICE_{}", resource.replace(['.', '/'], "_")).to_uppercase()
+}
+
+fn node(host_path: String, container_path: String) -> wire::DeviceSpec {
+    wire::DeviceSpec { container_path, host_path, permissions: "rw".to_owned() }
+}
+
+fn same(path: &str) -> wire::DeviceSpec {
+    node(path.to_owned(), path.to_owned())
+}
+
+impl Access {
+    fn nodes(&self) -> Vec<wire::DeviceSpec> {
+        let mut nodes = Vec::new();
+        if let Some(group) = self.vfio {
+            nodes.extend([same(VFIO), node(group.on_host(), group.in_container())]);
+        }
+        nodes.extend(self.rdma.iter().flat_map(|rdma| &rdma.nodes).map(|path| same(path)));
+        if self.vhost_net {
+            nodes.extend([same(VHOST_NET), same(TUN)]);
+        }
+        nodes
+    }
+
+    fn told(&self, id: &str) -> Told {
+        let mut told = Told::from([("generic", BTreeMap::from([("deviceID", id.to_owned())]))]);
+        if let Some(group) = self.vfio {
+            let facts = [("mount", VFIO.to_owned()), ("dev-mount", group.in_container())];
+            told.insert("vfio", facts.into());
+        }
+        if let Some(rdma) = &self.rdma {
+            told.insert("rdma", rdma.told());
+        }
+        if self.vhost_net {
+            let facts = [("net-mount", VHOST_NET.to_owned()), ("tun-mount", TUN.to_owned())];
+            told.insert("vhost", facts.into());
+        }
+        told
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vfio(number: u32, no_iommu: bool) -> Access {
+        Access { vfio: Some(VfioGroup { number, no_iommu }), ..Access::default() }
+    }
+
+    fn paths(answer: &wire::ContainerAllocateResponse) -> Vec<(&str, &str, &str)> {
+        let path =
+            |d: &'_ wire::DeviceSpec| (d.host_path.clone(), d.container_path.clone(), d.permissions.clone());
+        let _ = path;
+        answer
+            .devices
+            .iter()
+            .map(|d| (d.host_path.as_str(), d.container_path.as_str(), d.permissions.as_str()))
+            .collect()
+    }
+
+    #[test]
+    fn the_environment_is_that_of_the_sriov_network_device_plugin() {
+        let given =
+            [("0000:3b:02.1".to_owned(), Access::default()), ("0000:3b:02.0".to_owned(), vfio(17, false))];
+        let answer = answer("intel.com/radio-a", &given);
+        assert_eq!(
+            answer.envs["PCIDEVICE_INTEL_COM_RADIO-A"], "0000:3b:02.1,0000:3b:02.0",
+            "kubelet's order"
+        );
+        assert_eq!(
+            answer.envs["PCIDEVICE_INTEL_COM_RADIO-A_INFO"],
+            r#"{"0000:3b:02.0":{"generic":{"deviceID":"0000:3b:02.0"},"vfio":{"dev-mount":"/dev/vfio/17","mount":"/dev/vfio/vfio"}},"0000:3b:02.1":{"generic":{"deviceID":"0000:3b:02.1"}}}"#
+        );
+        assert_eq!(answer.envs.len(), 2);
+    }
+
+    #[test]
+    fn a_vfio_device_comes_with_the_container_node_and_its_group_each_once() {
+        let given = [("a".to_owned(), vfio(17, false)), ("b".to_owned(), vfio(18, false))];
+        let answer = answer("a/b", &given);
+        let wanted = ["/dev/vfio/vfio", "/dev/vfio/17", "/dev/vfio/18"].map(|path| (path, path, "rw"));
+        assert_eq!(paths(&answer), wanted);
+    }
+
+    #[test]
+    fn without_an_iommu_the_group_has_its_usual_name_in_the_container() {
+        let answer = answer("a/b", &[("a".to_owned(), vfio(0, true))]);
+        assert_eq!(paths(&answer)[1], ("/dev/vfio/noiommu-0", "/dev/vfio/0", "rw"));
+        assert!(answer.envs["PCIDEVICE_A_B_INFO"].contains(r#""dev-mount":"/dev/vfio/0""#));
+    }
+
+    #[test]
+    fn a_device_of_the_kernel_comes_with_nothing_but_its_environment() {
+        let answer = answer("a/b", &[("0000:3b:02.0".to_owned(), Access::default())]);
+        assert_eq!((answer.devices.len(), answer.mounts.len()), (0, 0));
+    }
+
+    #[test]
+    fn vhost_net_and_rdma_come_with_their_nodes() {
+        let rdma = RdmaNodes {
+            device: "mlx5_2".into(),
+            nodes: vec!["/dev/infiniband/uverbs2".into(), "/dev/infiniband/rdma_cm".into()],
+        };
+        let answer =
+            answer("a/b", &[("x".to_owned(), Access { vfio: None, rdma: Some(rdma), vhost_net: true })]);
+        let wanted = ["/dev/infiniband/uverbs2", "/dev/infiniband/rdma_cm", VHOST_NET, TUN];
+        assert_eq!(paths(&answer), wanted.map(|path| (path, path, "rw")));
+        assert_eq!(
+            answer.envs["PCIDEVICE_A_B_INFO"],
+            r#"{"x":{"generic":{"deviceID":"x"},"rdma":{"rdma_cm":"/dev/infiniband/rdma_cm","rdma_dev":"mlx5_2","uverbs":"/dev/infiniband/uverbs2"},"vhost":{"net-mount":"/dev/vhost-net","tun-mount":"/dev/net/tun"}}}"#
+        );
+    }
+}

@@ -1,0 +1,81 @@
+//! Device information files (NPWG device-info 1.1.0) for what kubelet gives a pod, where Multus looks for them. One is
+//! written anew whenever its device is given away.
+
+use std::fs::{self, File, Permissions};
+use std::io::{self, Write as _};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::allocation::Access;
+use crate::rooted::HostRoot;
+
+const DIRECTORY: &str = "/var/run/k8s.cni.cncf.io/devinfo/dp";
+
+#[derive(Serialize)]
+struct DeviceInfo<'a> {
+    r#type: &'static str,
+    version: &'static str,
+    pci: Pci<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct Pci<'a> {
+    pci_address: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rdma_device: Option<&'a str>,
+}
+
+/// The host's files.
+#[derive(Debug)]
+pub(super) struct DeviceInfoFiles {
+    root: HostRoot,
+}
+
+impl DeviceInfoFiles {
+    pub(super) fn new(root: HostRoot) -> DeviceInfoFiles {
+        DeviceInfoFiles { root }
+    }
+
+    /// Writes the file of a device; who reads it meanwhile finds the old one or the new one.
+    pub(super) fn write(&self, resource: &str, id: &str, access: &Access) -> io::Result<()> {
+        let rdma_device = access.rdma.as_ref().map(|rdma| rdma.device.as_str());
+        let info = DeviceInfo { r#type: "pci", version: "1.1.0", pci: Pci { pci_address: id, rdma_device } };
+        let directory = self.root.make_directory(Path::new(DIRECTORY))?;
+        let place = Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string());
+        let name = format!("{}-{}-device.json", resource.replace('/', "-"), id.replace('/', "-"));
+        let draft = place.join(format!(".{name}"));
+        // What a killed daemon left.
+        let _ = fs::remove_file(&draft);
+        let mut file = File::options().write(true).create_new(true).mode(0o444).open(&draft)?;
+        file.write_all(serde_json::to_string(&info)?.as_bytes())?;
+        file.set_permissions(Permissions::from_mode(0o444))?;
+        fs::rename(&draft, place.join(name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rdma::RdmaNodes;
+    use super::*;
+
+    #[test]
+    fn the_file_is_where_multus_looks_and_nobody_can_write_it() {
+        let root = tempfile::tempdir().unwrap();
+        let files = DeviceInfoFiles::new(HostRoot::new(root.path().into()));
+        let path =
+            root.path().join("var/run/k8s.cni.cncf.io/devinfo/dp/intel.com-radio-0000:3b:02.0-device.json");
+        files.write("intel.com/radio", "0000:3b:02.0", &Access::default()).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(text, r#"{"type":"pci","version":"1.1.0","pci":{"pci-address":"0000:3b:02.0"}}"#);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o444);
+        let rdma = Some(RdmaNodes { device: "mlx5_2".into(), nodes: Vec::new() });
+        files.write("intel.com/radio", "0000:3b:02.0", &Access { rdma, ..Access::default() }).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.contains(r#""rdma-device":"mlx5_2""#), "{text}");
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+    }
+}
