@@ -304,14 +304,12 @@ pub enum Op {
         name: String,
     },
     /// `RTM_SETLINK` with `IFLA_VFINFO_LIST`. The kernel stops at the first setting that is refused and keeps what came
-    /// before it (in the order of [`VfChange::singly`]).
-    SetVf {
+    /// before it (function by function, and in the order of [`VfChange::singly`]).
+    SetVfs {
         /// Index of the physical function's link.
         pf: u32,
-        /// Number of the virtual function.
-        vf: u32,
-        /// The settings.
-        change: VfChange,
+        /// Numbers of virtual functions, each with its settings: 64 KiB in all, which is more than 400.
+        changes: Vec<(u32, VfChange)>,
     },
     /// `RTM_NEWADDR`, NLM_F_CREATE | NLM_F_EXCL
     AddAddress(Address),

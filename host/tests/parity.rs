@@ -92,8 +92,8 @@ fn script(parent: u32) -> Vec<Op> {
         set(50, Some("alias-of-more"), None),
         alt_name(false, 50, "no-such-name"),
         alt_name(false, 50, "alias-of-more-than-fifteen-bytes"),
-        Op::SetVf { pf: 50, vf: 0, change: VfChange { trust: Some(true), ..VfChange::default() } },
-        Op::SetVf { pf: 99, vf: 0, change: VfChange { trust: Some(true), ..VfChange::default() } },
+        trusted(50),
+        trusted(99),
         set(50, Some("other"), None),
         set(99, Some("none"), None),
         set(50, None, Some(false)),
@@ -110,6 +110,10 @@ fn script(parent: u32) -> Vec<Op> {
         Op::DeleteLink(50),
         Op::DeleteLink(1),
     ]
+}
+
+fn trusted(pf: u32) -> Op {
+    Op::SetVfs { pf, changes: vec![(0, VfChange { trust: Some(true), ..VfChange::default() })] }
 }
 
 /// Each step with its answer, and with the links, IPv4 addresses and IPv4 routes after it.

@@ -2,15 +2,19 @@
 //! back, in the way that its driver needs.
 
 use std::io;
+use std::time::Instant;
 
 use fairlead_host::{Kernel, Link, Mac, Net, NetError, Op, Override, SetLink};
 use nix::errno::Errno;
 
 use crate::PciAddr;
 use crate::interface::{APPEARS, appear, interface};
+use crate::resetting::{Pauses, SETTLES, patiently};
 
 /// Drivers whose interface takes the administrator's MAC address over only when they take the function anew.
 const BOUND_ANEW: [&str; 2] = ["igbvf", "ixgbevf"];
+/// Drivers whose interface takes it over by itself, when the reset that it caused has ended.
+const FOLLOWS: [&str; 1] = ["iavf"];
 
 /// A function with an interface, and the driver that makes that.
 #[derive(Clone, Copy)]
@@ -27,13 +31,13 @@ impl KernelVf<'_> {
     /// Has the interface take the MAC address over that the administrator has given the function. Answers the interface as
     /// it is then.
     pub fn take_over(&self, host: &mut dyn Net, link: &Link, mac: Mac) -> Result<Link, NetError> {
-        let link = if BOUND_ANEW.contains(&self.driver) {
-            self.bound_anew(host)?
-        } else {
-            match self.try_mac(host, link, mac)? {
+        let link = match self.driver {
+            driver if BOUND_ANEW.contains(&driver) => self.bound_anew(host)?,
+            driver if FOLLOWS.contains(&driver) => self.followed(host, link, mac)?,
+            _ => match self.try_mac(host, link, mac)? {
                 Some(link) => link,
                 None => self.bound_anew(host)?,
-            }
+            },
         };
         match link.mac == Some(mac) {
             true => Ok(link),
@@ -60,16 +64,27 @@ impl KernelVf<'_> {
     /// while the interface is down, and so it is after this.
     pub fn try_mac(&self, host: &mut dyn Net, link: &Link, mac: Mac) -> Result<Option<Link>, NetError> {
         let index = link.index;
-        let set = host.batch(&[
-            Op::SetLink(SetLink { index, up: Some(false), ..SetLink::default() }),
-            Op::SetLink(SetLink { index, mac: Some(mac), ..SetLink::default() }),
-        ]);
-        match set {
+        host.batch(&[Op::SetLink(SetLink { index, up: Some(false), ..SetLink::default() })])?;
+        let set = Op::SetLink(SetLink { index, mac: Some(mac), ..SetLink::default() });
+        match patiently(Instant::now() + SETTLES, || host.batch(std::slice::from_ref(&set))) {
             Ok(()) => interface(host, self.address, std::slice::from_ref(&link.name))?
                 .ok_or_else(|| self.absent())
                 .map(Some),
             Err(e) if needs_binding(&e) => Ok(None),
             Err(e) => Err(e),
+        }
+    }
+
+    /// The interface when it has the address, or when it should have it.
+    fn followed(&self, host: &mut dyn Net, link: &Link, mac: Mac) -> Result<Link, NetError> {
+        let mut pauses = Pauses::until(Instant::now() + SETTLES);
+        loop {
+            let now = interface(host, self.address, std::slice::from_ref(&link.name))?;
+            match now {
+                Some(link) if link.mac == Some(mac) || !pauses.pause() => return Ok(link),
+                Some(_) => {}
+                None => return Err(self.absent()),
+            }
         }
     }
 

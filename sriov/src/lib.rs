@@ -15,6 +15,7 @@ mod inventory;
 mod kernel_vf;
 pub mod numa;
 mod profile;
+pub mod resetting;
 mod selector;
 
 pub use address::{BadPciAddr, PciAddr};

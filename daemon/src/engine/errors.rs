@@ -87,6 +87,11 @@ pub(super) fn setting(error: &SettingError) -> CniError {
         SettingError::Unread { function, source } => {
             kernel("", &format!("reading the settings of function {function}"), source)
         }
+        SettingError::Untold { .. } | SettingError::Unsettled { .. } => {
+            return CniError::new(Code::TryAgain, error.to_string())
+                .with("try again; if it stays so, look at the kernel's log for what its driver says");
+        }
+        SettingError::Lost { .. } => return super::internal(error.to_string()),
         SettingError::NotSet { function, physical, setting, source } => {
             kernel("", &format!("setting {setting} for function {function} by {physical}"), source)
         }

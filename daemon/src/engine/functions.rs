@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use fairlead_cni::{CniError, Code};
 use fairlead_host::{Link, Mac, Net, NetError, Op, SetLink, Vf, VfChange};
 use fairlead_sriov::interface::{self, Look};
+use fairlead_sriov::resetting::{SETTLES, patiently};
 use fairlead_sriov::{Function, InventoryError, KernelVf, PciAddr};
 
 use super::claims::Claim;
@@ -124,7 +125,8 @@ pub(super) fn look(lent: &Lent) -> Look {
 pub(super) fn lend(pod: &mut dyn Net, index: u32, ifname: &str) -> Result<u32, NetError> {
     pod.batch(&[Op::TakeFromHost { index, name: ifname.to_owned() }])?;
     let index = pod.link_by_name(ifname)?.map_or(index, |l| l.index);
-    pod.batch(&[Op::SetLink(SetLink { index, up: Some(true), ..SetLink::default() })])?;
+    let up = Op::SetLink(SetLink { index, up: Some(true), ..SetLink::default() });
+    patiently(Instant::now() + SETTLES, || pod.batch(std::slice::from_ref(&up)))?;
     Ok(index)
 }
 

@@ -5,7 +5,7 @@
 
 use fairlead_cni::{CniError, Code};
 use fairlead_host::{Link, Mac, Net, NetError, Op, Override, SetLink};
-use fairlead_sriov::interface::{APPEARS, appear};
+use fairlead_sriov::interface::{APPEARS, appear, interface};
 use fairlead_sriov::{Function, InventoryError, VfProfile};
 use nix::errno::Errno;
 
@@ -100,10 +100,21 @@ impl Engine {
             now = self.admin.settings(function).map_err(|e| errors::setting(&e))?;
         }
         let change = VfProfile::from(&vf.before).plan(&now).change;
-        for error in self.admin.set_what_is_taken(function, &change).map_err(|e| errors::setting(&e))? {
+        if change.is_empty() {
+            return Ok(link);
+        }
+        let refused = self.admin.set_what_is_taken(function, &change).map_err(|e| errors::setting(&e))?;
+        for error in &refused {
             tracing::error!(pci = %vf.address, %error, "a function cannot have a setting back as it was");
         }
-        Ok(link)
+        if refused.is_empty()
+            && let Err(error) = self.admin.settle(function, &change)
+        {
+            tracing::warn!(pci = %vf.address, %error, "a function's settings are not as they were");
+        }
+        // Its MAC address may have followed.
+        let now = interface(host, vf.address, std::slice::from_ref(&link.name)).map_err(told)?;
+        now.ok_or_else(|| still_away(vf))
     }
 }
 

@@ -1,6 +1,6 @@
-//! Virtual functions in memory, as igb has them: under vfio-pci they have no interface; the administrator's MAC address reaches the function when its driver
-//! takes it anew, and unless it is trusted it may take no other then. What it takes itself is told as if it were the
-//! administrator's.
+//! Virtual functions in memory, as igb has them: under vfio-pci they have no interface; the administrator's MAC address
+//! reaches the function when its driver takes it anew, and unless it is trusted it may take no other then. What it takes
+//! itself is told as if it were the administrator's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,6 +12,7 @@ use nix::errno::Errno;
 
 use super::model::{HOST, Model};
 use super::namespace::bare_link;
+use super::resets::Running;
 use crate::seam::{IommuGroup, Kind, Link, Override};
 use crate::{Mac, Vf, VfChange, VfLinkState, VfRate, VfVlan, VlanProto};
 
@@ -27,6 +28,8 @@ pub(super) struct Functions {
     /// IOMMU groups that are not free.
     pub(super) groups: BTreeMap<u32, IommuGroup>,
     sysfs: Option<PathBuf>,
+    /// Those that are being reset.
+    pub(super) resets: Running,
 }
 
 /// A function as a PCI device.
@@ -61,6 +64,16 @@ impl Functions {
             let shown = last_of_link(&sysfs.join("bus/pci/devices").join(address).join("driver"));
             device.driver = shown.or(device.driver.take());
         }
+    }
+
+    /// Physical function's index and number.
+    pub(super) fn place(&self, address: &str) -> Option<(u32, u32)> {
+        self.devices.get(address).map(|device| device.place)
+    }
+
+    /// PCI address.
+    pub(super) fn address(&self, place: (u32, u32)) -> Option<&String> {
+        self.devices.iter().find(|(_, device)| device.place == place).map(|(address, _)| address)
     }
 
     fn device(&mut self, address: &str) -> Result<&mut Device, Errno> {
@@ -104,7 +117,8 @@ fn last_of_link(link: &Path) -> Option<String> {
 
 impl Model {
     pub(super) fn vfs(&self, pf: u32) -> Vec<Vf> {
-        self.functions.settings.get(&pf).cloned().unwrap_or_default()
+        let all = self.functions.settings.get(&pf).into_iter().flatten();
+        all.filter(|vf| !self.functions.resets.runs(pf, vf.index)).cloned().collect()
     }
 
     pub(super) fn add_vf(&mut self, pf: u32, address: &str, name: &str) -> u32 {
@@ -137,9 +151,21 @@ impl Model {
     }
 
     /// As the kernel: setting by setting, what came before the refused one stays.
-    pub(super) fn set_vf(&mut self, key: u64, pf: u32, vf: u32, change: &VfChange) -> Result<(), Errno> {
-        let igb = self.like_igb;
+    pub(super) fn set_vfs(&mut self, key: u64, pf: u32, changes: &[(u32, VfChange)]) -> Result<(), Errno> {
         self.link(key, pf).ok_or(Errno::ENODEV)?;
+        changes.iter().try_for_each(|(vf, change)| {
+            if self.functions.resets.runs(pf, *vf) {
+                return Err(Errno::EBUSY);
+            }
+            let done = self.set_vf(key, pf, *vf, change);
+            let lasting = self.functions.resets.lasting.reset;
+            self.functions.resets.begin(pf, *vf, change.mac, lasting);
+            done
+        })
+    }
+
+    fn set_vf(&mut self, key: u64, pf: u32, vf: u32, change: &VfChange) -> Result<(), Errno> {
+        let igb = self.like_igb;
         let found = self.functions.settings.get_mut(&pf).filter(|_| key == HOST).ok_or(Errno::EOPNOTSUPP)?;
         let settings = found.iter_mut().find(|one| one.index == vf).ok_or(Errno::EINVAL)?;
         for one in change.singly() {

@@ -7,11 +7,14 @@
 mod functions;
 mod model;
 mod namespace;
+mod resets;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::sleep;
+use std::time::Duration;
 
 use nix::errno::Errno;
 
@@ -21,6 +24,7 @@ use crate::seam::{
     Route,
 };
 use model::{HOST, Model};
+pub use resets::Resets;
 
 /// Where a call went: to the daemon's own namespace, or to the one that was made with this cookie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -199,6 +203,16 @@ impl FakeKernel {
         self.model().functions.set_dead(address, dead);
     }
 
+    /// From now on functions are reset after each change of their settings, and things take their time.
+    pub fn reset_functions(&self, resets: Resets) {
+        self.model().functions.resets.lasting = resets;
+    }
+
+    /// A function begins a reset that lasts so long.
+    pub fn reset_function(&self, address: &str, lasting: Duration) {
+        self.model().begin_reset(address, lasting);
+    }
+
     /// Puts a link of any kind, up, into the namespace at `path`. `None` when there is none at the path.
     pub fn add_link(&self, path: impl AsRef<Path>, name: &str, kind: Kind) -> Option<u32> {
         let mut model = self.model();
@@ -250,6 +264,13 @@ impl FakeKernel {
             .record(Place::Kernel, asked)
             .and_then(|()| answer(&mut model))
             .map_err(|errno| NetError::Driver { device: device.to_owned(), doing, source: errno.into() })
+    }
+
+    /// What takes its time does so before it is done, and keeps nobody from the rest of the kernel.
+    fn work(&self, op: &Op) {
+        if matches!(op, Op::SetVfs { .. }) {
+            sleep(self.model().functions.resets.lasting.message);
+        }
     }
 
     fn model(&self) -> MutexGuard<'_, Model> {
@@ -350,6 +371,7 @@ impl FakeNet<'_> {
     fn ask<T>(&self, asked: Asked, answer: impl FnOnce(&mut Model) -> Result<T, Errno>) -> Result<T, Errno> {
         let mut model = self.kernel.model();
         let place = if self.key == HOST { Place::Host } else { Place::Pod(self.key) };
+        model.end_resets();
         model.record(place, asked)?;
         answer(&mut model)
     }
@@ -372,6 +394,7 @@ impl Net for FakeNet<'_> {
     fn batch(&mut self, ops: &[Op]) -> Result<(), NetError> {
         for (at, op) in ops.iter().enumerate() {
             let key = self.key;
+            self.kernel.work(op);
             self.ask(Asked::Op(op.clone()), |model| model.carry_out(key, op)).map_err(|errno| {
                 NetError::Op(OpError { at, what: format!("{op:?}"), errno, extack: None })
             })?;
@@ -398,6 +421,7 @@ impl Net for FakeNet<'_> {
 
     fn vfs(&mut self, pf: u32) -> Result<Vec<Vf>, NetError> {
         let host = self.key == HOST;
+        sleep(self.kernel.model().functions.resets.lasting.reading);
         self.ask(Asked::Vfs(pf), |model| Ok(if host { model.vfs(pf) } else { Vec::new() }))
             .map_err(|errno| refused(errno, "read virtual functions"))
     }

@@ -203,7 +203,7 @@ impl Model {
             Op::TakeFromHost { index, name } => self.relocate(HOST, *index, key, name),
             Op::AddAltName { index, name } => self.namespace(key)?.add_alt_name(*index, name),
             Op::DeleteAltName { index, name } => self.namespace(key)?.delete_alt_name(*index, name),
-            Op::SetVf { pf, vf, change } => self.set_vf(key, *pf, *vf, change),
+            Op::SetVfs { pf, changes } => self.set_vfs(key, *pf, changes),
             Op::AddAddress(address) => self.namespace(key)?.add_address(address),
             Op::DeleteAddress(address) => self.namespace(key)?.delete_address(address),
             Op::AddRoute(route) => self.namespace(key)?.add_route(route),
@@ -283,6 +283,9 @@ impl Model {
 
     fn set(&mut self, key: u64, set: &SetLink) -> Result<(), Errno> {
         let no_rename_while_up = self.no_rename_while_up;
+        if (set.mac.is_some() || set.up == Some(true)) && self.link_is_resetting(key, set.index) {
+            return Err(Errno::EBUSY);
+        }
         if let Some(mac) = set.mac {
             self.take_mac(key, set.index, mac)?;
         }

@@ -65,7 +65,7 @@ pub(super) fn of(op: &Op, ends: Ends<'_>) -> (Via, Message) {
         Op::TakeFromHost { index, name } => (Via::Host, move_link(*index, name, ends.view)),
         Op::AddAltName { index, name } => (Via::View, alt_name(RTM_NEWLINKPROP, *index, name)),
         Op::DeleteAltName { index, name } => (Via::View, alt_name(RTM_DELLINKPROP, *index, name)),
-        Op::SetVf { pf, vf, change } => (Via::View, set_vf(*pf, *vf, change)),
+        Op::SetVfs { pf, changes } => (Via::View, set_vfs(*pf, changes)),
         Op::AddAddress(address) => {
             (Via::View, address_message(address, libc::RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL))
         }
@@ -85,9 +85,10 @@ pub(super) fn describe(op: &Op) -> String {
         Op::TakeFromHost { index, name } => format!("move the host's link {index} into the pod as {name:?}"),
         Op::AddAltName { index, name } => format!("give link {index} the alternative name {name:?}"),
         Op::DeleteAltName { index, name } => format!("take the alternative name {name:?} from link {index}"),
-        Op::SetVf { pf, vf, change } => {
-            format!("set virtual function {vf} of link {pf} to {}", change.describe())
-        }
+        Op::SetVfs { pf, changes } => match changes.as_slice() {
+            [(vf, change)] => format!("set virtual function {vf} of link {pf} to {}", change.describe()),
+            many => format!("set {} virtual functions of link {pf}", many.len()),
+        },
         Op::AddAddress(address) => format!("add address {} to link {}", address.net, address.index),
         Op::DeleteAddress(address) => format!("remove address {} from link {}", address.net, address.index),
         Op::AddRoute(route) => format!("add route {}", describe_route(route)),
@@ -217,9 +218,9 @@ fn alt_name(kind: u16, index: u32, name: &str) -> Message {
     message
 }
 
-fn set_vf(pf: u32, vf: u32, change: &VfChange) -> Message {
+fn set_vfs(pf: u32, changes: &[(u32, VfChange)]) -> Message {
     let mut message = Message::new(libc::RTM_SETLINK, NLM_F_ACK, &ifinfomsg(pf, 0, 0));
-    vf::write(&mut message, vf, change);
+    vf::write(&mut message, changes);
     message
 }
 

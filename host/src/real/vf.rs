@@ -19,9 +19,13 @@ const MAX_ADDR_LEN: usize = 32;
 const ETH_P_8021Q: u16 = 0x8100;
 const ETH_P_8021AD: u16 = 0x88a8;
 
-/// Writes `IFLA_VFINFO_LIST` with all settings of one function.
-pub(super) fn write(message: &mut Message, vf: u32, change: &VfChange) {
-    message.nest(libc::IFLA_VFINFO_LIST, |list| list.nest(IFLA_VF_INFO, |info| fill(info, vf, change)));
+/// Writes `IFLA_VFINFO_LIST` with the settings of some functions.
+pub(super) fn write(message: &mut Message, changes: &[(u32, VfChange)]) {
+    message.nest(libc::IFLA_VFINFO_LIST, |list| {
+        for (vf, change) in changes {
+            list.nest(IFLA_VF_INFO, |info| fill(info, *vf, change));
+        }
+    });
 }
 
 fn fill(info: &mut Message, vf: u32, change: &VfChange) {
@@ -144,11 +148,13 @@ mod tests {
     #[test]
     fn what_is_written_for_a_function_is_what_is_read_of_it() {
         let mut message = Message::new(0, 0, &[]);
-        write(&mut message, 6, &all());
+        let numbers = || 0..400;
+        write(&mut message, &numbers().map(|n| (n, all())).collect::<Vec<_>>());
         let bytes = message.with_sequence(1).to_vec();
         let list = attributes(&bytes[16..]).next().unwrap();
         assert_eq!(list.0, libc::IFLA_VFINFO_LIST);
-        assert_eq!(read(list.1), [Vf { index: 6, ..Vf::default() }.after(&all())]);
+        let wanted: Vec<_> = numbers().map(|index| Vf { index, ..Vf::default() }.after(&all())).collect();
+        assert_eq!(read(list.1), wanted, "as many as go into one attribute");
     }
 
     #[test]

@@ -11,18 +11,26 @@ use super::*;
 
 /// The machine's sysfs: one physical function with one virtual one.
 pub(super) fn sysfs(root: &Path) {
-    let devices = root.join("bus/pci/devices");
-    let (pf, vf) = (devices.join("0000:21:00.0"), devices.join(VF));
-    for dir in [pf.join("net").join(PF), vf.join("net/vf0")] {
-        fs::create_dir_all(dir).unwrap();
-    }
-    symlink("../0000:21:00.0", vf.join("physfn")).unwrap();
-    symlink(format!("../{VF}"), pf.join("virtfn0")).unwrap();
+    plug(root, ("0000:21:00.0", PF), 0, (VF, "vf0"));
     drive(root, "igbvf");
 }
 
+/// A virtual function and its physical one, each with its interface.
+pub(super) fn plug(root: &Path, pf: (&str, &str), index: u32, vf: (&str, &str)) {
+    let devices = root.join("bus/pci/devices");
+    for (address, interface) in [pf, vf] {
+        fs::create_dir_all(devices.join(address).join("net").join(interface)).unwrap();
+    }
+    symlink(format!("../{}", pf.0), devices.join(vf.0).join("physfn")).unwrap();
+    symlink(format!("../{}", vf.0), devices.join(pf.0).join(format!("virtfn{index}"))).unwrap();
+}
+
 fn drive(root: &Path, driver: &str) {
-    let link = root.join("bus/pci/devices").join(VF).join("driver");
+    driven(root, VF, driver);
+}
+
+pub(super) fn driven(root: &Path, vf: &str, driver: &str) {
+    let link = root.join("bus/pci/devices").join(vf).join("driver");
     let _ = fs::remove_file(&link);
     symlink(format!("../../../bus/pci/drivers/{driver}"), link).unwrap();
 }
@@ -30,7 +38,8 @@ fn drive(root: &Path, driver: &str) {
 /// An interface that a driver made anew has another index.
 pub(super) fn forget_indices(netns: &mut NetnsSnapshot) {
     let mine = |link: &Link| link.device.is_some();
-    let found: Vec<Link> = netns.links.values().filter(|link| mine(link)).cloned().collect();
+    let mut found: Vec<Link> = netns.links.values().filter(|link| mine(link)).cloned().collect();
+    found.sort_by(|a, b| a.device.cmp(&b.device));
     netns.links.retain(|_, link| !mine(link));
     for (at, link) in (0..).zip(found) {
         netns.links.insert(u32::MAX - at, Link { index: 0, ..link });
@@ -81,8 +90,9 @@ impl Rig {
 fn k27_what_differs_is_set_through_the_physical_function_in_one_message() {
     let rig = Rig::new();
     rig.add(&config(TAGGED)).unwrap();
-    let set: Vec<_> = rig.ops().into_iter().filter(|op| matches!(op, Op::SetVf { .. })).collect();
-    let [Op::SetVf { vf: 0, change, .. }] = set.as_slice() else { panic!("{set:?}") };
+    let set: Vec<_> = rig.ops().into_iter().filter(|op| matches!(op, Op::SetVfs { .. })).collect();
+    let [Op::SetVfs { changes, .. }] = set.as_slice() else { panic!("{set:?}") };
+    let [(0, change)] = changes.as_slice() else { panic!("{changes:?}") };
     assert_eq!(change.describe(), "vlan 100, min_tx_rate 0 max_tx_rate 200", "spoofchk is on already");
     assert_eq!((rig.settings().vlan.unwrap().id, rig.settings().rate.unwrap().max), (100, 200));
     rig.del(&config(TAGGED)).unwrap();
@@ -94,7 +104,7 @@ fn a_function_of_which_nothing_is_wanted_is_neither_read_nor_set() {
     let rig = Rig::new();
     rig.add(&config("")).unwrap();
     rig.del(&config("")).unwrap();
-    assert_eq!(rig.count(|asked| matches!(asked, Asked::Vfs(_) | Asked::Op(Op::SetVf { .. }))), 0);
+    assert_eq!(rig.count(|asked| matches!(asked, Asked::Vfs(_) | Asked::Op(Op::SetVfs { .. }))), 0);
     assert_eq!(rig.count(|asked| matches!(asked, Asked::Bind(..))), 0);
 }
 
@@ -267,13 +277,9 @@ fn check_looks_at_the_interface_and_at_the_settings() {
     rig.check(&config(TAGGED), &result).unwrap();
     let mut host = rig.kernel.host().unwrap();
     let pf = host.link_by_name(PF).unwrap().unwrap().index;
-    let vlan = |id| Op::SetVf {
-        pf,
-        vf: 0,
-        change: fairlead_host::VfChange {
-            vlan: Some(fairlead_host::VfVlan { id, ..Default::default() }),
-            ..Default::default()
-        },
+    let vlan = |id| {
+        let vlan = Some(fairlead_host::VfVlan { id, ..Default::default() });
+        Op::SetVfs { pf, changes: vec![(0, fairlead_host::VfChange { vlan, ..Default::default() })] }
     };
     host.batch(&[vlan(7)]).unwrap();
     let error = rig.check(&config(TAGGED), &result).unwrap_err();

@@ -8,6 +8,7 @@ mod lists;
 mod order;
 mod paths;
 mod status;
+mod together;
 mod trace;
 mod wellbeing;
 mod words;

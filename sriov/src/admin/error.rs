@@ -1,0 +1,95 @@
+//! Why settings could not be read or set.
+
+use std::sync::Arc;
+
+use fairlead_host::{NetError, VfChange};
+use nix::errno::Errno;
+
+use crate::{Function, PciAddr};
+
+/// Why settings could not be read or set.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingError {
+    /// The physical function is not there to be asked.
+    #[error("the physical function {physical} of {function} has no interface here that tells its settings")]
+    NoInterface {
+        /// Whose settings.
+        function: PciAddr,
+        /// Who should have told.
+        physical: PciAddr,
+    },
+    /// The kernel could not be asked.
+    #[error("reading the settings of function {function}: {source}")]
+    Unread {
+        /// Whose settings.
+        function: PciAddr,
+        /// Why not; one reading is for many.
+        #[source]
+        source: Arc<NetError>,
+    },
+    /// The physical function tells nothing of this one.
+    #[error(
+        "the settings of function {function} are not told: its physical function does not end resetting it"
+    )]
+    Untold {
+        /// Whose settings.
+        function: PciAddr,
+    },
+    /// A setting was not taken.
+    #[error("setting {setting} for function {function} by {physical}: {source}")]
+    NotSet {
+        /// Whose.
+        function: PciAddr,
+        /// Who should have set it.
+        physical: PciAddr,
+        /// Which, for a person.
+        setting: String,
+        /// Why not.
+        #[source]
+        source: NetError,
+    },
+    /// It was taken, and is not in force.
+    #[error("function {function} has not settled: its physical function tells {told} instead of {wanted}")]
+    Unsettled {
+        /// Whose settings.
+        function: PciAddr,
+        /// What was taken.
+        wanted: String,
+        /// What is told instead.
+        told: String,
+    },
+    /// The thread that did it for others too did not end.
+    #[error("the settings of function {function}: what was asked for many at once did not end")]
+    Lost {
+        /// Whose settings.
+        function: PciAddr,
+    },
+}
+
+impl SettingError {
+    pub(super) fn no_interface(function: &Function) -> SettingError {
+        SettingError::NoInterface { function: function.address, physical: function.physical.address }
+    }
+
+    pub(super) fn not_set(function: &Function, setting: &VfChange, source: NetError) -> SettingError {
+        SettingError::NotSet {
+            function: function.address,
+            physical: function.physical.address,
+            setting: setting.describe(),
+            source,
+        }
+    }
+
+    /// The driver will never take the setting.
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            SettingError::NotSet { source, .. } => source.errno().is_some_and(is_refusal),
+            _ => false,
+        }
+    }
+}
+
+/// What a driver answers to a setting that it will never take.
+fn is_refusal(errno: Errno) -> bool {
+    matches!(errno, Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT | Errno::EINVAL | Errno::ERANGE | Errno::EPERM)
+}

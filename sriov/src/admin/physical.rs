@@ -1,0 +1,117 @@
+//! One physical function: its interface, and what is asked of it for all its functions at once.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use fairlead_host::{Kernel, Link, Net, NetError, Op, Vf, VfChange};
+
+use super::batch::{Batch, Left};
+use super::gathered::Gathered;
+use crate::Physical;
+use crate::interface::is_of;
+
+/// The kernel takes 64 KiB in one attribute; a function's settings are 124 bytes of it.
+const ONE_MESSAGE: usize = 256;
+/// How often the rest of a batch is sent in one message after a refusal, each time for the price of a reading. Then each
+/// has its own.
+const RESUMED: usize = 2;
+
+/// Who waits for what of a physical function.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    /// Changes, and what of each is left to be made one setting at a time.
+    pub(super) changes: Gathered<(u32, VfChange), Left>,
+    readings: Gathered<(), Reading>,
+    /// In switchdev mode it has several interfaces: the one that tells the settings.
+    teller: Mutex<Option<u32>>,
+}
+
+/// The settings of all functions; `None` where the physical function has no interface here that tells them.
+type Reading = Result<Option<Arc<Vec<Vf>>>, Arc<NetError>>;
+
+/// A physical function that is asked.
+pub(super) struct Asked<'k> {
+    pub(super) kernel: &'k dyn Kernel,
+    pub(super) physical: &'k Physical,
+    pub(super) queue: &'k Queue,
+}
+
+impl Asked<'_> {
+    /// Makes the changes of many, in as few messages as can be; what is left of each is to be tried alone. The kernel stops
+    /// at the first that is refused and does nothing of those behind it.
+    pub(super) fn change(&self, wanted: &[(u32, VfChange)]) -> Vec<Left> {
+        wanted.chunks(ONE_MESSAGE).flat_map(|some| self.change_some(some)).collect()
+    }
+
+    fn change_some(&self, wanted: &[(u32, VfChange)]) -> Vec<Left> {
+        let mut batch = Batch::of(wanted);
+        for _ in 0..=RESUMED {
+            let message = batch.message();
+            if message.is_empty() {
+                break;
+            }
+            if self.send(message).is_ok_and(|sent| sent) {
+                batch.all_done();
+                break;
+            }
+            match self.read() {
+                Some(Ok(Some(now))) => batch.stopped(&now),
+                _ => break,
+            }
+        }
+        batch.left()
+    }
+
+    /// One message; false where there is nobody to send it to.
+    pub(super) fn send(&self, changes: Vec<(u32, VfChange)>) -> Result<bool, NetError> {
+        let mut host = self.kernel.host()?;
+        let Some(pf) = self.interface(host.as_mut())? else { return Ok(false) };
+        host.batch(&[Op::SetVfs { pf, changes }]).map(|()| true)
+    }
+
+    /// All settings, in one reading with everybody who wants one just now; `None` where the thread that did it did not end.
+    pub(super) fn read(&self) -> Option<Reading> {
+        self.queue.readings.pass((), |all| {
+            let reading = self.read_now();
+            all.iter().map(|()| reading.clone()).collect()
+        })
+    }
+
+    /// Dear, and there is none for a single function.
+    fn read_now(&self) -> Reading {
+        let mut host = self.kernel.host().map_err(Arc::new)?;
+        let Some(pf) = self.interface(host.as_mut()).map_err(Arc::new)? else { return Ok(None) };
+        host.vfs(pf).map(|vfs| Some(Arc::new(vfs))).map_err(Arc::new)
+    }
+
+    /// The interface that tells and takes the settings. Only where there are several are they read to find it.
+    fn interface(&self, host: &mut dyn Net) -> Result<Option<u32>, NetError> {
+        let links = links_of(host, self.physical)?;
+        if let [] | [_] = links.as_slice() {
+            return Ok(links.first().map(|link| link.index));
+        }
+        let mut teller = self.queue.teller.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(one) = links.iter().find(|link| *teller == Some(link.index)) {
+            return Ok(Some(one.index));
+        }
+        for link in links {
+            if !host.vfs(link.index)?.is_empty() {
+                *teller = Some(link.index);
+                return Ok(*teller);
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn links_of(host: &mut dyn Net, physical: &Physical) -> Result<Vec<Link>, NetError> {
+    let mut links = Vec::new();
+    for name in &physical.interfaces {
+        links.extend(host.link_by_name(name)?);
+    }
+    if links.is_empty() {
+        // Sysfs lists those of the namespace that it was mounted in, which need not be the daemon's.
+        let wanted = physical.address.to_string();
+        links.extend(host.links()?.into_iter().filter(|link| is_of(link, &wanted)));
+    }
+    Ok(links)
+}

@@ -1,0 +1,150 @@
+//! Changes of many functions of one NIC at once, on a kernel in memory whose functions are reset after each.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::sync::Arc;
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fairlead_host::double::{Asked, FakeKernel, Resets};
+use fairlead_host::{Op, VfChange, VfLinkState, VfVlan};
+use fairlead_sriov::{Administrator, Function, Inventory, SettingError};
+
+const NIC: &str = "0000:81:00.0";
+
+/// A NIC with some functions.
+struct Machine {
+    kernel: Arc<FakeKernel>,
+    administrator: Administrator,
+    functions: Vec<Function>,
+    pf: u32,
+    dir: tempfile::TempDir,
+}
+
+impl Machine {
+    fn new(count: u32) -> Machine {
+        let kernel = Arc::new(FakeKernel::new());
+        let dir = tempfile::tempdir().unwrap();
+        let devices = dir.path().join("bus/pci/devices");
+        let pf = kernel.add_host_link("ens81");
+        fs::create_dir_all(devices.join(NIC).join("net/ens81")).unwrap();
+        let inventory = Inventory::new(dir.path());
+        let functions = (0..count).map(|n| {
+            let address = format!("0000:81:{:02x}.{}", 8 + n / 8, n % 8);
+            kernel.add_vf(pf, &address, &format!("v{n}"));
+            fs::create_dir_all(devices.join(&address)).unwrap();
+            symlink(format!("../{NIC}"), devices.join(&address).join("physfn")).unwrap();
+            symlink(format!("../{address}"), devices.join(NIC).join(format!("virtfn{n}"))).unwrap();
+            inventory.function(address.parse().unwrap()).unwrap()
+        });
+        let functions = functions.collect();
+        kernel.refuse_what_igb_refuses();
+        let administrator = Administrator::new(Arc::clone(&kernel) as _);
+        Machine { kernel, administrator, functions, pf, dir }
+    }
+
+    fn resets(&self, reset: Duration) {
+        let ms = Duration::from_millis;
+        self.kernel.reset_functions(Resets { message: ms(15), reading: ms(40), reset });
+    }
+
+    fn messages(&self) -> usize {
+        self.count(|asked| matches!(asked, Asked::Op(Op::SetVfs { .. })))
+    }
+
+    fn count(&self, is: impl Fn(&Asked) -> bool) -> usize {
+        self.kernel.calls().iter().filter(|call| is(&call.asked)).count()
+    }
+}
+
+fn tagged(id: u16) -> VfChange {
+    VfChange { vlan: Some(VfVlan { id, ..VfVlan::default() }), trust: Some(true), ..VfChange::default() }
+}
+
+fn tagged_as(function: &Function) -> VfChange {
+    tagged(100 + u16::try_from(function.index).unwrap())
+}
+
+#[test]
+fn x08_functions_that_are_still_resetting_are_waited_for_and_hold_nobody_up() {
+    let machine = Machine::new(64);
+    let slow = |index: u32| index % 8 == 5;
+    machine.resets(Duration::from_millis(100));
+    for function in machine.functions.iter().filter(|function| slow(function.index)) {
+        machine.kernel.reset_function(&function.address.to_string(), Duration::from_secs(2));
+    }
+    let begin = Barrier::new(64);
+    let set = |function: &Function| {
+        let refused = (function.index == 20).then_some(VfLinkState::Enable);
+        let change = VfChange { link_state: refused, ..tagged_as(function) };
+        begin.wait();
+        let done = machine.administrator.set(function, &change);
+        (function.index, done, Instant::now())
+    };
+    let ends: Vec<_> = thread::scope(|scope| {
+        let all: Vec<_> =
+            machine.functions.iter().map(|function| scope.spawn(move || set(function))).collect();
+        all.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    for (index, done, _) in &ends {
+        match done {
+            Ok(()) => assert_ne!(*index, 20),
+            Err(SettingError::NotSet { setting, .. }) => {
+                assert_eq!((*index, setting.as_str()), (20, "link_state enable"))
+            }
+            Err(other) => panic!("{index}: {other}"),
+        }
+    }
+    let of = |wanted: bool| ends.iter().filter(move |(index, ..)| slow(*index) == wanted).map(|end| end.2);
+    assert!(of(false).max() < of(true).min(), "whoever was not being reset did not wait for those that were");
+    assert!(machine.messages() < 64, "{} messages", machine.messages());
+    for vf in machine.kernel.snapshot().vfs.values().flatten() {
+        assert_eq!(u32::from(vf.vlan.unwrap().id), 100 + vf.index);
+        assert_eq!(vf.trust, Some(vf.index != 20), "what comes behind the refused setting is not set");
+    }
+}
+
+#[test]
+fn x08_a_change_counts_as_done_when_the_function_has_settled() {
+    let machine = Machine::new(2);
+    machine.resets(Duration::from_millis(200));
+    let function = &machine.functions[1];
+    let begun = Instant::now();
+    machine.administrator.set(function, &tagged(7)).unwrap();
+    machine.administrator.settle(function, &tagged(7)).unwrap();
+    assert!(begun.elapsed() >= Duration::from_millis(200));
+    assert_eq!(machine.messages(), 1);
+}
+
+#[test]
+fn what_a_nic_refuses_is_passed_over_where_that_is_asked_for() {
+    let machine = Machine::new(1);
+    let wanted = VfChange { link_state: Some(VfLinkState::Enable), ..tagged(9) };
+    let refused = machine.administrator.set_what_is_taken(&machine.functions[0], &wanted).unwrap();
+    assert!(
+        refused[0]
+            .to_string()
+            .starts_with("setting link_state enable for function 0000:81:08.0 by 0000:81:00.0")
+    );
+    let now = machine.administrator.settings(&machine.functions[0]).unwrap();
+    assert_eq!((refused.len(), now.trust, now.vlan.unwrap().id), (1, Some(true), 9));
+}
+
+#[test]
+fn of_several_interfaces_of_a_nic_the_one_that_tells_the_settings_is_found_once() {
+    let machine = Machine::new(1);
+    let representor = machine.kernel.add_host_link("ens81r0");
+    fs::create_dir_all(machine.dir.path().join("bus/pci/devices").join(NIC).join("net/a-ens81r0")).unwrap();
+    let mut function = machine.functions[0].clone();
+    function.physical.interfaces = vec!["ens81r0".into(), "ens81".into()];
+    machine.administrator.set(&function, &tagged(5)).unwrap();
+    machine.administrator.set(&function, &tagged(6)).unwrap();
+    assert_eq!(machine.count(|asked| *asked == Asked::Vfs(representor)), 1);
+    assert_eq!(machine.count(|asked| *asked == Asked::Vfs(machine.pf)), 1);
+    function.physical.interfaces = vec!["gone".into()];
+    let error = machine.administrator.settings(&function).unwrap_err();
+    assert!(matches!(error, SettingError::NoInterface { .. }), "{error}");
+}
