@@ -15,6 +15,7 @@ pub mod doctor;
 pub mod engine;
 mod glance;
 pub mod health;
+pub mod hotplug;
 pub mod install;
 pub mod ipam;
 pub mod kubelet;
