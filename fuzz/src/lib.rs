@@ -1,5 +1,6 @@
 //! One function for each kind of bytes that reach Fairlead from outside: a runtime's configuration, another plugin's
-//! result, the executable's request, the kernel's answers, and the files that a kill or a bad disk may leave.
+//! result, the executable's request, the kernel's answers, another device plugin's configuration, and the files that a kill or
+//! a bad disk may leave.
 //!
 //! Each takes anything, must not panic, and asserts what holds for whatever was accepted. The guided run
 //! (`fuzz_targets/`, `make fuzz`) and the replay of the kept corpus (`tests/corpus.rs`, part of `make test`) call the
@@ -15,18 +16,20 @@ use fairlead_cni::wire::Request;
 use fairlead_cni::{CniError, CniResult, CniVersion, spool as entry};
 use fairlead_daemon::store::replay;
 use fairlead_host::real::decode;
+use fairlead_sriov::{DevicePluginConfig, Selectors};
 
 /// A name, which is that of the corpus' directory, and its function.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them.
-pub const TARGETS: [Target; 6] = [
+pub const TARGETS: [Target; 7] = [
     ("config", config),
     ("prev_result", prev_result),
     ("wire", wire),
     ("netlink", netlink),
     ("spool", spool),
     ("journal", journal),
+    ("device_plugin", device_plugin),
 ];
 
 /// A configuration or a list of them. What ADD can read, DEL can read.
@@ -88,4 +91,15 @@ pub fn journal(data: &[u8]) {
     let again = replay(&data[..whole.length]);
     assert_eq!(again.payloads, whole.payloads);
     assert_eq!(again.length, whole.length);
+}
+
+/// A configuration file of the SR-IOV network device plugin. Selectors that were read are written and read again without loss.
+pub fn device_plugin(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let Ok(config) = DevicePluginConfig::read(text) else { return };
+    for resource in config.resources {
+        let written = serde_json::to_string(&resource.selectors).unwrap_or_default();
+        let again = serde_json::from_str::<Selectors>(&written).ok();
+        assert_eq!(again, Some(resource.selectors), "{written} is not what was read");
+    }
 }
