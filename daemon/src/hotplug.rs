@@ -1,7 +1,7 @@
 //! Tells when something on the PCI bus has changed: devices, drivers, interfaces, carriers.
 //!
-//! What comes close together is told once. Whoever is told looks for himself: lost news cost time, never truth, and once a
-//! minute everything is to be looked at for what no news tell. Never asks a device anything.
+//! What comes close together is told once. Whoever is told looks for himself: lost news cost time, never truth. Never asks a
+//! device anything.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -11,21 +11,19 @@ use std::time::Duration;
 use fairlead_host::watch::{DeviceEvent, DeviceEvents};
 use fairlead_sriov::PciAddr;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, interval, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 /// News within this time of the first are told with it.
 const SETTLE: Duration = Duration::from_millis(50);
-/// How often everything is to be looked at.
-const SWEEP: Duration = Duration::from_secs(60);
-/// How often, where nothing can be heard.
-const BLIND_SWEEP: Duration = Duration::from_secs(5);
+/// How often it is tried to listen, where that fails.
+const PAUSE: Duration = Duration::from_secs(5);
 
 /// What has changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Changed {
     /// These devices, or something of theirs. Functions are told beside the physical function that they belong to.
     Devices(BTreeSet<PciAddr>),
-    /// Nobody knows what.
+    /// News were lost.
     Anything,
 }
 
@@ -59,17 +57,18 @@ pub struct Hotplug {
 }
 
 impl Hotplug {
-    /// Tells on a thread of its own, first that anything may have changed: nothing that happens after is missed.
+    /// Tells on a thread of its own. Of what happens after this has returned nothing is missed.
     ///
     /// # Errors
     /// When there is no thread to be had.
     pub fn watch(tell: impl FnMut(Changed) + Send + 'static) -> io::Result<Hotplug> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let events = runtime.block_on(async { DeviceEvents::open() });
         let (end, ended) = oneshot::channel();
         thread::Builder::new().name("hotplug".into()).spawn(move || {
             runtime.block_on(async {
                 tokio::select! {
-                    () = listen(tell) => {}
+                    () = listen(events, tell) => {}
                     _ = ended => {}
                 }
             });
@@ -78,21 +77,10 @@ impl Hotplug {
     }
 }
 
-async fn listen(mut tell: impl FnMut(Changed)) {
-    let mut events = loop {
-        match DeviceEvents::open() {
-            Ok(events) => break events,
-            Err(error) => tracing::error!(%error, "news of devices cannot be heard"),
-        }
-        tell(Changed::Anything);
-        sleep(BLIND_SWEEP).await;
-    };
-    let mut sweep = interval(SWEEP);
+async fn listen(events: io::Result<DeviceEvents>, mut tell: impl FnMut(Changed)) {
+    let mut events = heard_at_last(events, &mut tell).await;
     loop {
-        let mut changed = tokio::select! {
-            event = events.next() => Changed::Devices(BTreeSet::new()).and(event),
-            _ = sweep.tick() => Changed::Anything,
-        };
+        let mut changed = Changed::Devices(BTreeSet::new()).and(events.next().await);
         let settled = Instant::now() + SETTLE;
         while let Ok(event) = timeout_at(settled, events.next()).await {
             changed = changed.and(event);
@@ -100,6 +88,19 @@ async fn listen(mut tell: impl FnMut(Changed)) {
         if !changed.is_nothing() {
             tell(changed);
         }
+    }
+}
+
+/// Until it can be listened, anything may happen unheard.
+async fn heard_at_last(mut events: io::Result<DeviceEvents>, tell: &mut impl FnMut(Changed)) -> DeviceEvents {
+    loop {
+        match events {
+            Ok(events) => return events,
+            Err(error) => tracing::error!(%error, "news of devices cannot be heard"),
+        }
+        sleep(PAUSE).await;
+        events = DeviceEvents::open();
+        tell(Changed::Anything);
     }
 }
 
@@ -114,7 +115,6 @@ mod tests {
     fn x17_changes_of_a_device_are_told_together_and_within_a_second_until_the_watch_ends() {
         let (sender, told) = channel();
         let watch = Hotplug::watch(move |changed| sender.send(changed).unwrap()).unwrap();
-        assert_eq!(told.recv_timeout(Duration::from_secs(10)).unwrap(), Changed::Anything);
         let device = fs::read_dir("/sys/bus/pci/devices").unwrap().next().unwrap().unwrap();
         let address: PciAddr = device.file_name().into_string().unwrap().parse().unwrap();
         for _ in 0..20 {
