@@ -1,6 +1,7 @@
 //! Virtual functions of SR-IOV devices: where they are ([`Inventory`]), which of them a pool is made of ([`Selectors`]), how
-//! one is to be set up ([`VfProfile`]), what has to change for that ([`VfProfile::plan`], pure), and how that is done
-//! ([`Administrator`], [`KernelVf`], [`interface`]). Which one is near a pod: [`numa`] (pure).
+//! one is to be set up ([`VfProfile`]), what has to change for that ([`VfProfile::plan`], pure), how that is done
+//! ([`Administrator`], [`KernelVf`], [`interface`]), and the pool itself as a value ([`pool`], pure). Which one is near a pod:
+//! [`numa`] (pure).
 //!
 //! It reads sysfs, whose root it is given, and changes things through the kernel's seam only. It keeps no record: what is
 //! changed must be on its caller's before.
@@ -14,6 +15,7 @@ pub mod interface;
 mod inventory;
 mod kernel_vf;
 pub mod numa;
+pub mod pool;
 mod profile;
 pub mod resetting;
 mod selector;

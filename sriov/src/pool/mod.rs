@@ -1,0 +1,300 @@
+//! A pool of virtual functions that are ready before somebody asks, as a value: which members it has, how each stands, what
+//! is to be done next, and which one a draw gives. Pure: who carries the tasks out tells it how they ended.
+//!
+//! One that is lent, quarantined, drained or somebody else's is never given, and nothing is ever to be done to one that is
+//! lent or somebody else's.
+
+mod draw;
+mod member;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+pub use draw::Spread;
+pub use member::{Condition, Hold, Member};
+
+use crate::PciAddr;
+
+/// So many failures in a row keep a member from being tried again.
+pub const FAILURES: u32 = 2;
+
+/// How many are kept ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stock {
+    /// Below this it is filled up; `None`: all members are kept ready.
+    pub min: Option<usize>,
+    /// Never more than this; what is above is given back. `None`: no limit.
+    pub max: Option<usize>,
+    /// At least so many are prepared together when it is filled up, as far as `max` lets them; 0 and 1 fill up to `min`.
+    pub batch: usize,
+}
+
+impl Stock {
+    fn min(&self) -> usize {
+        self.min.unwrap_or(usize::MAX).min(self.max())
+    }
+
+    fn max(&self) -> usize {
+        self.max.unwrap_or(usize::MAX)
+    }
+}
+
+/// What is to be done to a member, by the caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Task {
+    /// Reset, set up, bound and verified; ends with [`Pool::prepared`], [`Pool::failed`] or [`Pool::taken`].
+    Prepare(PciAddr),
+    /// Put back as it was when it was adopted; ends with [`Pool::given_back`], [`Pool::failed`] or [`Pool::taken`].
+    GiveBack(PciAddr),
+}
+
+impl Task {
+    /// Whom it is about.
+    pub fn address(self) -> PciAddr {
+        match self {
+            Task::Prepare(address) | Task::GiveBack(address) => address,
+        }
+    }
+}
+
+/// Why a member is not given.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// It will be ready: waiting for it makes sense.
+    #[error("it is not ready yet ({0})")]
+    NotYet(&'static str),
+    /// Somebody has it.
+    #[error("it is lent")]
+    Lent,
+    /// It does not work, or the operator has said so.
+    #[error("it is quarantined: {0}")]
+    Quarantined(String),
+    /// Somebody else uses it.
+    #[error("somebody else uses it: {0}")]
+    Foreign(String),
+    /// It is not there.
+    #[error("the machine does not have it any more")]
+    Gone,
+}
+
+/// The pool.
+#[derive(Debug, Clone, Default)]
+pub struct Pool {
+    stock: Stock,
+    members: BTreeMap<PciAddr, Member>,
+}
+
+impl Pool {
+    /// Without members.
+    pub fn new(stock: Stock) -> Pool {
+        Pool { stock, members: BTreeMap::new() }
+    }
+
+    /// Takes changed numbers.
+    pub fn set_stock(&mut self, stock: Stock) {
+        self.stock = stock;
+    }
+
+    /// Its members, in the order of their addresses.
+    pub fn members(&self) -> impl Iterator<Item = &Member> {
+        self.members.values()
+    }
+
+    /// One of them.
+    pub fn member(&self, address: PciAddr) -> Option<&Member> {
+        self.members.get(&address)
+    }
+
+    /// Takes a member in, or again one that had vanished.
+    pub fn appeared(&mut self, member: Member) {
+        match self.members.get_mut(&member.address) {
+            Some(known) if known.condition == Condition::Gone => {
+                let hold = known.hold.take().or(member.hold.clone());
+                *known = Member { hold, ..member };
+            }
+            Some(_) => {}
+            None => drop(self.members.insert(member.address, member)),
+        }
+    }
+
+    /// A member is not in the machine any more. One that is lent stays so until it is returned.
+    pub fn vanished(&mut self, address: PciAddr) {
+        self.with(address, |member| {
+            if member.condition != Condition::Lent {
+                member.condition = Condition::Gone;
+                member.failures = 0;
+            }
+        });
+    }
+
+    /// It is no member any more; the caller sees to it that nothing is left to be given back.
+    pub fn forget(&mut self, address: PciAddr) -> Option<Member> {
+        self.members.remove(&address)
+    }
+
+    /// What is to be done now. Each task is told once: its member is at work until the caller says how it ended.
+    pub fn due(&mut self) -> Vec<Task> {
+        let mut tasks = Vec::new();
+        let mut supply = self.supply();
+        for member in self.members.values_mut() {
+            let surplus = supply > self.stock.max();
+            match (&member.condition, &member.hold) {
+                (Condition::Ready | Condition::Due, Some(Hold::Drained)) => tasks.push(member.leave()),
+                (Condition::Ready, None) if surplus => {
+                    supply -= 1;
+                    tasks.push(member.leave());
+                }
+                (Condition::Due, None) if supply < self.stock.max() => {
+                    supply += 1;
+                    tasks.push(member.prepare());
+                }
+                (Condition::Due, None) => tasks.push(member.leave()),
+                _ => {}
+            }
+        }
+        tasks.extend(self.refill(supply));
+        tasks
+    }
+
+    /// Idle members, where too few are ready.
+    fn refill(&mut self, supply: usize) -> Vec<Task> {
+        if supply >= self.stock.min() {
+            return Vec::new();
+        }
+        let wanted = (self.stock.min() - supply).max(self.stock.batch).min(self.stock.max() - supply);
+        let idle = self.members.values_mut().filter(|m| m.condition == Condition::Idle && m.hold.is_none());
+        idle.take(wanted).map(Member::prepare).collect()
+    }
+
+    /// Those that are ready, or will be without anybody asking.
+    fn supply(&self) -> usize {
+        let supplies = |m: &&Member| m.hold.is_none() && m.condition.supplies();
+        self.members.values().filter(supplies).count()
+    }
+
+    /// A member is ready, by a task or because it was found so.
+    pub fn prepared(&mut self, address: PciAddr) {
+        self.with(address, |member| {
+            member.condition = Condition::Ready;
+            member.failures = 0;
+        });
+    }
+
+    /// A member is as it was when it was adopted.
+    pub fn given_back(&mut self, address: PciAddr) {
+        self.with(address, |member| {
+            member.condition = Condition::Idle;
+            member.failures = 0;
+        });
+    }
+
+    /// A task failed, or a member that was ready is not what it should be. Answers whether it is quarantined now.
+    pub fn failed(&mut self, address: PciAddr, reason: &str) -> bool {
+        let Some(member) = self.members.get_mut(&address) else { return false };
+        if matches!(member.condition, Condition::Lent | Condition::Gone) {
+            return false;
+        }
+        member.failures += 1;
+        member.condition = Condition::Due;
+        let now = member.failures >= FAILURES && !matches!(member.hold, Some(Hold::Quarantined(_)));
+        if now {
+            member.hold = Some(Hold::Quarantined(reason.to_owned()));
+        }
+        now
+    }
+
+    /// Somebody else uses a member: it is left alone.
+    pub fn taken(&mut self, address: PciAddr, why: &str) {
+        self.with(address, |member| {
+            if member.condition != Condition::Lent {
+                member.condition = Condition::Foreign(why.to_owned());
+            }
+        });
+    }
+
+    /// Nobody else uses a member any more.
+    pub fn left(&mut self, address: PciAddr) {
+        self.with(address, |member| {
+            if matches!(member.condition, Condition::Foreign(_)) {
+                member.condition = Condition::Due;
+            }
+        });
+    }
+
+    /// Gives a member to a pod, if it may have it.
+    pub fn lend(&mut self, address: PciAddr) -> Result<(), Refusal> {
+        let Some(member) = self.members.get_mut(&address) else { return Err(Refusal::Gone) };
+        member.lendable()?;
+        member.condition = Condition::Lent;
+        Ok(())
+    }
+
+    /// A member that is on record as somebody's, as the start finds it.
+    pub fn is_lent(&mut self, address: PciAddr) {
+        self.with(address, |member| member.condition = Condition::Lent);
+    }
+
+    /// A lent member was not used after all: it is what it was.
+    pub fn unused(&mut self, address: PciAddr, was: Condition) {
+        self.with(address, |member| {
+            if member.condition == Condition::Lent {
+                member.condition = was;
+            }
+        });
+    }
+
+    /// A lent member is nobody's any more; it is not clean.
+    pub fn returned(&mut self, address: PciAddr) {
+        self.with(address, |member| {
+            if member.condition == Condition::Lent {
+                member.condition = Condition::Due;
+                member.failures = 0;
+            }
+        });
+    }
+
+    /// The operator wants a member ready, whatever `min` says.
+    pub fn fill(&mut self, address: PciAddr) {
+        self.with(address, |member| {
+            if member.hold == Some(Hold::Drained) {
+                member.hold = None;
+            }
+            if member.condition == Condition::Idle && member.hold.is_none() {
+                member.condition = Condition::Due;
+            }
+        });
+    }
+
+    /// The operator wants a member as it was; one that is lent when it is returned.
+    pub fn drain(&mut self, address: PciAddr) {
+        self.with(address, |member| {
+            member.hold = Some(Hold::Drained);
+            member.failures = 0;
+        });
+    }
+
+    /// A member is not to be given any more.
+    pub fn quarantine(&mut self, address: PciAddr, reason: &str) {
+        self.with(address, |member| member.hold = Some(Hold::Quarantined(reason.to_owned())));
+    }
+
+    /// A quarantined member is tried again.
+    pub fn release(&mut self, address: PciAddr) {
+        self.with(address, |member| {
+            if matches!(member.hold, Some(Hold::Quarantined(_))) {
+                member.hold = None;
+                member.failures = 0;
+                if matches!(member.condition, Condition::Ready | Condition::Idle) {
+                    member.condition = Condition::Due;
+                }
+            }
+        });
+    }
+
+    fn with(&mut self, address: PciAddr, change: impl FnOnce(&mut Member)) {
+        if let Some(member) = self.members.get_mut(&address) {
+            change(member);
+        }
+    }
+}
