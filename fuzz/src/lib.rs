@@ -43,7 +43,7 @@ pub fn config(data: &[u8]) {
     let _ = Ipvlan::parse(&conf).map(|c| c.master(&conf).map(|_| c.chained_addresses(&conf).is_some()));
     let _ = Vlan::parse(&conf);
     let _ = HostDevice::parse(&conf);
-    let _ = Sriov::parse(&conf).map(|c| c.device_id(&conf, &args).map(|_| c.mac(&conf, &args)));
+    let _ = Sriov::parse(&conf).map(|c| c.device(&conf, &args).map(|_| c.mac(&conf, &args)));
     let _ = Loopback::parse(&conf);
     let _ = HostLocal::parse(&conf, &args);
     let _ = StaticIpam::parse(&conf, &args);

@@ -254,11 +254,8 @@ impl Engine {
                 let index = functions::lend(pod, index, &job.key.ifname).map_err(told)?;
                 let lent_now = pod.link_by_index(index).map_err(told)?;
                 let (mac, mtu) = lent_now.map(|l| (l.mac, l.mtu)).unwrap_or_default();
-                let pci_id = network
-                    .function()
-                    .map(Sriov::address)
-                    .transpose()?
-                    .map_or_else(String::new, |a| a.to_string());
+                let address = network.function().map(Sriov::address).transpose()?;
+                let pci_id = address.map(|address| address.to_string()).unwrap_or_default();
                 Ok(Made { index, mac, mtu, pci_id })
             }
             _ => Ok(Made::default()),
