@@ -9,6 +9,8 @@ use fairlead_cni::wire::Request;
 use fairlead_cni::{CniError, CniVersion};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use crate::pools::Verb;
+
 /// Says whether the caller has hung up. Read by the engine before it commits an ADD.
 #[derive(Debug, Clone)]
 pub enum CallerGone {
@@ -99,6 +101,9 @@ pub trait Service: Send + Sync + 'static {
 
     /// A table for the operator: `attachments`, `networks`, `pools`, `orphans`; `None` for another name.
     fn table(&self, name: &str) -> Option<serde_json::Value>;
+
+    /// The operator's order about a pool or one of its functions, by name or PCI address. Answers how they stand then.
+    fn order_pools(&self, verb: Verb, of: &str) -> Result<serde_json::Value, CniError>;
 
     /// The operator's `gc`: what the periodic collection does, at once; with `orphans` also host-local allocations
     /// whose container is unknown here. Answers what was removed and what failed.

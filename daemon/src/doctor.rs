@@ -209,6 +209,42 @@ fn daemon(socket: &Path, status: &Value) -> Vec<Finding> {
         findings.push(wrong(DAEMON, format!("{}: {}", text("name"), text("reason")), "its log says more"));
     }
     findings.push(orphans(socket));
+    findings.extend(pools(socket));
+    findings
+}
+
+/// Functions of pools that nobody gets, and faults of the pools' configuration.
+fn pools(socket: &Path) -> Vec<Finding> {
+    const ABOUT: &str = "pools";
+    let answer = match ask(socket, "/v1/pools") {
+        Ok(answer) => answer,
+        Err(error) => return vec![less(ABOUT, error.to_string(), "ask again when the daemon is ready")],
+    };
+    let list = |key: &str| answer[key].as_array().map(Vec::as_slice).unwrap_or_default();
+    let word = |value: &Value, key: &str| value[key].as_str().unwrap_or("?").to_owned();
+    let notice = |notice: &Value| {
+        let finding = if notice["wrong"] == true { wrong } else { less };
+        finding(ABOUT, word(notice, "seen"), word(notice, "remedy"))
+    };
+    let mut findings: Vec<Finding> = list("notices").iter().map(notice).collect();
+    for row in list("functions") {
+        let (function, pool, reason) = (word(row, "function"), word(row, "pool"), word(row, "reason"));
+        match row["state"].as_str() {
+            Some("quarantined") => findings.push(wrong(
+                ABOUT,
+                format!("{function} of pool {pool} is quarantined: {reason}"),
+                format!("when the cause is gone: fairleadd pools release {function}"),
+            )),
+            Some("foreign") => findings.push(less(
+                ABOUT,
+                format!("{function} of pool {pool} is left alone: {reason}"),
+                "take it from whoever uses it, or leave it out of the pool's selectors",
+            )),
+            _ => {}
+        }
+    }
+    let stock = |pool: &Value| good(ABOUT, format!("{}: {}", word(pool, "name"), word(pool, "functions")));
+    findings.extend(list("pools").iter().map(stock));
     findings
 }
 

@@ -68,7 +68,8 @@ fn buckets() -> impl Iterator<Item = f64> {
     (-5..=1).flat_map(|decade| STEPS.map(|s| s * 10f64.powi(decade))).filter(|b| *b <= 30.0)
 }
 
-fn fine() -> Histogram {
+/// A histogram from microseconds to seconds.
+pub(crate) fn fine() -> Histogram {
     Histogram::new(buckets())
 }
 

@@ -3,6 +3,8 @@
 //! An absent file means the defaults. An unknown key, a value out of its range, a file that is no YAML are refused
 //! by name, with the line; what was in force before goes on. Never reads more than [`LIMIT`] bytes.
 
+mod pools;
+
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -15,6 +17,7 @@ use tracing::{error, info};
 
 use crate::metrics::Node;
 use crate::reading::text_of;
+pub use pools::{Allocator, AtRest, PoolSettings, Profile};
 
 /// A longer file is no configuration of ours.
 const LIMIT: u64 = 1 << 20;
@@ -212,6 +215,12 @@ pub struct Settings {
     pub reap_after: Span,
     /// Where kubelet is. In force from the next start.
     pub kubelet: Kubelet,
+    /// Pools of virtual functions, the first that matches one has it. In force at once; a function that a pod has stays in
+    /// its pool until it comes home.
+    #[serde(deserialize_with = "pools::sound")]
+    pub pools: Vec<PoolSettings>,
+    /// The SR-IOV network device plugin's configuration file, whose resources are further pools. Read when this file is.
+    pub device_plugin_config: Option<PathBuf>,
 }
 
 /// Where kubelet is.
@@ -243,6 +252,8 @@ impl Default for Settings {
             delegate_cgroup: None,
             reap_after: Span(Duration::from_millis(1500)),
             kubelet: Kubelet::default(),
+            pools: Vec::new(),
+            device_plugin_config: None,
         }
     }
 }
@@ -353,11 +364,16 @@ mod tests {
         Settings::parse(Path::new("/etc/fairlead/config.yaml"), text).map_err(|e| e.to_string())
     }
 
+    fn pool(text: &str) -> Result<Vec<PoolSettings>, String> {
+        parse(&format!("pools: [{{{text}}}]\n")).map(|settings| settings.pools)
+    }
+
     #[test]
     fn every_key_is_read() {
         let text = "logLevel: debug\nlogFormat: json\ncallThreads: 8\nslowThreads: 16\nmaxCalls: 100\ndel: wait\n\
                     dad: wait\ndelegateTimeout: 2m\ndelegateCgroup: system.slice/delegates\nreapAfter: 500ms\n\
-                    kubelet:\n  dir: /data/kubelet\n";
+                    kubelet:\n  dir: /data/kubelet\n\
+                    pools: [{name: radio, selectors: {vendors: ['8086']}}]\ndevicePluginConfig: /etc/pcidp/config.json\n";
         let expected = Settings {
             log_level: LogLevel::Debug,
             log_format: LogFormat::Json,
@@ -370,6 +386,8 @@ mod tests {
             delegate_cgroup: Some("system.slice/delegates".into()),
             reap_after: Span(Duration::from_millis(500)),
             kubelet: Kubelet { dir: "/data/kubelet".into() },
+            pools: pool("name: radio, selectors: {vendors: ['8086']}").unwrap(),
+            device_plugin_config: Some("/etc/pcidp/config.json".into()),
         };
         assert_eq!(parse(text).unwrap(), expected);
         let again = serde_saphyr::to_string(&expected).unwrap();
@@ -404,6 +422,52 @@ mod tests {
             let refused = parse(text).unwrap_err();
             assert!(refused.starts_with("/etc/fairlead/config.yaml:"), "{text:?}: {refused}");
             assert!(refused.contains(line) && refused.contains(part), "{text:?}: {refused}");
+        }
+    }
+
+    #[test]
+    fn k25_a_pool_is_read_with_all_it_can_say() {
+        let radio = "name: radio, selectors: [{vendors: ['8086'], pfNames: ['ens1f0#0-3']}], driver: kernel, min: 2, max: 7, \
+                     batch: 4, numvfs: 7, allocator: fairlead, spread: spread, allowNoIommu: true, profile: {vlan: 7, \
+                     vlanQoS: 3, vlanProto: 802.1ad, spoofchk: off, trust: true, linkState: auto, minTxRate: 1, maxTxRate: 9, \
+                     mtu: 9000}";
+        let read = &pool(radio).unwrap()[0];
+        let wanted = read.profile.settings();
+        assert_eq!(
+            (wanted.vlan.unwrap().id, wanted.vlan.unwrap().qos, read.profile.mtu()),
+            (7, 3, Some(9000))
+        );
+        assert_eq!((wanted.spoofchk, wanted.trust, wanted.max_rate), (Some(false), Some(true), Some(9)));
+        assert!(read.is_drawn_from());
+        let again = serde_saphyr::to_string(&parse(&format!("pools: [{{{radio}}}]\n")).unwrap()).unwrap();
+        assert_eq!(parse(&again).unwrap().pools[0], *read, "{again}");
+        let announced =
+            &pool("name: a, selectors: {}, driver: vfio-pci, resourceName: intel.com/a").unwrap()[0];
+        assert_eq!((announced.is_drawn_from(), announced.at_rest()), (false, AtRest::VfioPci));
+        let external = &pool("name: a, selectors: {}, driver: vfio-pci, allocator: external").unwrap()[0];
+        assert_eq!((external.is_drawn_from(), external.at_rest()), (false, AtRest::Unchanged));
+    }
+
+    #[test]
+    fn k25_a_pool_that_cannot_be_is_refused_with_the_reason() {
+        let table = [
+            ("name: radio", "selectors"),
+            ("name: '', selectors: {}", "no name of a pool"),
+            ("name: a, selectors: {}, colour: red", "colour"),
+            ("name: a, selectors: {vdpaType: vhost}", "vdpaType is not served yet"),
+            ("name: a, selectors: {}, driver: igb_uio", "igb_uio"),
+            ("name: a, selectors: {}, min: 3, max: 2", "min 3 is more than max 2"),
+            ("name: a, selectors: {}, max: 0", "leaves nothing"),
+            ("name: a, selectors: {}, resourceName: x/a, min: 1", "all are kept ready"),
+            ("name: a, selectors: {}, profile: {vlanQoS: 1}", "need a vlan"),
+            ("name: a, selectors: {}, profile: {vlan: 4095}", "4095 is not between"),
+            ("name: a, selectors: {}, profile: {trust: maybe}", "neither on nor off"),
+            ("name: a, selectors: {}, driver: vfio-pci, profile: {mtu: 9000}", "an interface's"),
+            ("name: a, selectors: {}}, {name: a, selectors: {}", "two pools \"a\""),
+        ];
+        for (text, part) in table {
+            let refused = pool(text).unwrap_err();
+            assert!(refused.contains(part), "{text}: {refused}");
         }
     }
 

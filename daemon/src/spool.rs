@@ -327,6 +327,10 @@ mod tests {
             None
         }
 
+        fn order_pools(&self, _: crate::pools::Verb, of: &str) -> Result<Value, CniError> {
+            Ok(vec![of].into())
+        }
+
         fn collect(&self, _: bool) -> Value {
             Value::Null
         }

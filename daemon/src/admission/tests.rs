@@ -49,6 +49,10 @@ impl Service for Fake {
         None
     }
 
+    fn order_pools(&self, _: crate::pools::Verb, of: &str) -> Result<Value, fairlead_cni::CniError> {
+        Ok(vec![of].into())
+    }
+
     fn collect(&self, _: bool) -> Value {
         Value::Null
     }

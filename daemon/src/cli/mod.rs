@@ -13,6 +13,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::doctor;
 use crate::install::{self, InstallError};
 use crate::lifecycle::SOCKET;
+use crate::pools::Verb;
 
 pub use client::ClientError;
 pub(crate) use client::ask;
@@ -35,8 +36,8 @@ enum Command {
     Attachments(Ask),
     /// The networks of the conf dir, and those that are refused.
     Networks(Ask),
-    /// Pools of ready resources.
-    Pools(Ask),
+    /// Pools of virtual functions that are ready before they are asked for: how each stands, or an order about them.
+    Pools(PoolsArgs),
     /// Remove now what nobody needs any more, without waiting for the periodic collection.
     Gc(GcArgs),
     /// Put the executable under the plugins' names; the originals are kept aside.
@@ -89,6 +90,17 @@ impl Ask {
     fn socket(&self) -> PathBuf {
         self.run_dir.join(SOCKET)
     }
+}
+
+#[derive(Debug, Args)]
+struct PoolsArgs {
+    #[command(flatten)]
+    ask: Ask,
+    /// An order; without one they are listed.
+    #[arg(requires = "of")]
+    order: Option<Verb>,
+    /// A pool's name, or a function's PCI address.
+    of: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -159,7 +171,10 @@ pub fn main(cli: Cli) -> Result<ExitCode, CliError> {
         Command::Status(ask) => operator::status(&ask)?,
         Command::Attachments(ask) => operator::attachments(&ask)?,
         Command::Networks(ask) => operator::networks(&ask)?,
-        Command::Pools(ask) => operator::pools(&ask)?,
+        Command::Pools(args) => match (args.order, args.of) {
+            (Some(verb), Some(of)) => operator::order_pools(&args.ask, verb, &of)?,
+            _ => operator::pools(&args.ask)?,
+        },
         Command::Gc(args) => return operator::collect(&args.ask, args.orphans),
         Command::Install(args) => installed(args)?,
         Command::Uninstall(args) => uninstalled(args)?,

@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::client::{ask, order};
 use super::table::{print, print_json, table};
 use super::{Ask, CliError, Output};
+use crate::pools::Verb;
 
 fn answer(question: &Ask, path: &str, form: impl FnOnce(&Value) -> String) -> Result<(), CliError> {
     let value = ask(&question.socket(), path)?;
@@ -66,8 +67,29 @@ pub(super) fn networks(question: &Ask) -> Result<(), CliError> {
 
 pub(super) fn pools(question: &Ask) -> Result<(), CliError> {
     answer(question, "/v1/pools", |value| {
-        table(rows(value), &["name", "kind", "ready", "used", "min", "max"])
+        let mut text = functions(&value["functions"]);
+        for notice in rows(&value["notices"]) {
+            let words = |key: &str| notice[key].as_str().unwrap_or("?").to_owned();
+            text.push_str(&format!("{}\n  → {}\n", words("seen"), words("remedy")));
+        }
+        text
     })
+}
+
+fn functions(value: &Value) -> String {
+    const COLUMNS: [&str; 9] =
+        ["pool", "function", "physical", "node", "driver", "state", "for", "attachment", "reason"];
+    table(rows(value), &COLUMNS)
+}
+
+/// Orders something about a pool or one function; tells how they stand then.
+pub(super) fn order_pools(question: &Ask, verb: Verb, of: &str) -> Result<(), CliError> {
+    let value = order(&question.socket(), &format!("/v1/pools/{}?of={of}", verb.name()))?;
+    match question.output {
+        Output::Json => print_json(&value)?,
+        Output::Table => print(&functions(&value))?,
+    }
+    Ok(())
 }
 
 /// Orders a collection; the exit status tells whether all went.

@@ -13,11 +13,13 @@ use fairlead_host::{Mac, Net};
 use ipnet::IpNet;
 use nix::errno::Errno;
 
+use super::functions::Reserved;
 use super::job::Job;
 use super::{Engine, errors, failpoint, functions, link};
 use crate::networks::interface::{self, Dad};
 use crate::networks::sriov::Sriov;
 use crate::networks::{Addressing, Facts, LinkPlan, Network};
+use crate::pools::Known;
 use crate::store::{Attachment, IpamRecord, LinkRecord, Namespace, Phase};
 
 /// What an ADD has come to know of its interface; MTU and PCI address where the answer tells them.
@@ -41,9 +43,12 @@ impl Engine {
         }
         let network = self.with_device(job, network)?;
         let function = self.reserve(job, &network)?;
-        let (plan, attachment) = self.intend(job, &network, pod.as_mut())?;
+        let ready = function.as_ref().and_then(Reserved::ready);
+        let (plan, attachment) = self.intend(job, &network, pod.as_mut(), ready)?;
         let attachment = self.store.begin(attachment).map_err(|e| errors::store(&e))?;
-        drop(function); // on record, it is nobody else's
+        if let Some(function) = function {
+            function.keep(); // on record, it is nobody else's
+        }
         job.timing.end("intent");
         failpoint::pass("add.begun");
         let kept = self.records.keep(&attachment);
@@ -105,11 +110,12 @@ impl Engine {
         job: &mut Job,
         network: &Network,
         pod: &mut dyn Net,
+        ready: Option<&Known>,
     ) -> Result<(LinkPlan, Attachment), CniError> {
         let told = |e| errors::kernel(&job.key.network, "looking at the pod's namespace", &e);
         let nsid = pod.nsid().map_err(told)?;
         let (parent, function) = match network.function() {
-            Some(wanted) => self.at_home(wanted).map(|(link, home)| (Some(link), Some(home)))?,
+            Some(wanted) => self.at_home(wanted, ready).map(|(link, home)| (Some(link), Some(home)))?,
             None => (self.stands_on(network, pod)?, None),
         };
         let id = self.store.next_id();

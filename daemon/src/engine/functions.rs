@@ -13,27 +13,46 @@ use fairlead_sriov::{Function, InventoryError, KernelVf, PciAddr};
 
 use super::claims::Claim;
 use super::job::Job;
-use super::{Engine, errors};
+use super::{Engine, errors, pooled};
 use crate::networks::Network;
 use crate::networks::host_device::USER_SPACE_DRIVERS;
 use crate::networks::sriov::{AtHome, Sriov};
+use crate::pools::{Known, Loan};
 use crate::store::{Attachment, Lent, LentVf, Phase};
 
 /// How long an ADD waits for a function that is still coming home.
 const HOMECOMING: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(10);
 
+/// A function that nobody else gets.
+pub(super) struct Reserved<'e> {
+    loan: Loan<'e>,
+    _claim: Claim<'e>,
+}
+
+impl Reserved<'_> {
+    /// What its pool knows of it, if it was ready there.
+    pub(super) fn ready(&self) -> Option<&Known> {
+        self.loan.known()
+    }
+
+    /// It is on record now.
+    pub(super) fn keep(self) {
+        self.loan.keep();
+    }
+}
+
 impl Engine {
-    /// Keeps every other ADD from the function that this one wants, until the intent is on record. Code 11 for one that is
-    /// lent already, or that does not come home in time.
-    pub(super) fn reserve(&self, job: &Job, network: &Network) -> Result<Option<Claim<'_>>, CniError> {
+    /// Keeps every other ADD and the pools from the function that this one wants, until the intent is on record. Code 11 for
+    /// one that is lent already, or is not ready in time.
+    pub(super) fn reserve(&self, job: &Job, network: &Network) -> Result<Option<Reserved<'_>>, CniError> {
         let Some(address) = network.function().map(Sriov::address).transpose()? else { return Ok(None) };
         let limit = job.deadline.min(Instant::now() + HOMECOMING);
         let claim = self.reserved.take(&address.to_string(), limit);
         let claim = claim.ok_or_else(|| lent(address, "another call takes it just now"))?;
         loop {
             let mine = |a: &Arc<Attachment>| a.function().is_some_and(|f| f.address == address);
-            let Some(holder) = self.store.all().into_iter().find(mine) else { return Ok(Some(claim)) };
+            let Some(holder) = self.store.all().into_iter().find(mine) else { break };
             self.collect_if_dead(&holder, None); // X22: an older sandbox's
             match self.store.get(holder.id).map(|now| now.phase) {
                 Some(Phase::Adding | Phase::Attached) => {
@@ -49,20 +68,27 @@ impl Engine {
                 _ => sleep(LOOK),
             }
         }
+        let loan = self.pools.lend(address, limit).map_err(|e| pooled::refused(address, &e))?;
+        Ok(Some(Reserved { loan, _claim: claim }))
     }
 
     /// The function that is wanted, if it can be lent, with its interface.
-    pub(super) fn at_home(&self, wanted: &Sriov) -> Result<(Link, AtHome), CniError> {
+    /// Of one that its pool has ready nothing is read that the pool knows.
+    pub(super) fn at_home(&self, wanted: &Sriov, ready: Option<&Known>) -> Result<(Link, AtHome), CniError> {
         let address = wanted.address()?;
-        let function = self.inventory.function(address).map_err(|e| unusable(&e))?;
+        let function = match ready {
+            Some(known) => known.function.clone(),
+            None => self.inventory.function(address).map_err(|e| unusable(&e))?,
+        };
         let driver = kernel_driver(&function)?;
         let told = |e: NetError| errors::kernel("", "looking for the function's interface", &e);
         let mut host = self.kernel.host().map_err(told)?;
         let link = interface::interface(host.as_mut(), address, &function.interfaces).map_err(told)?;
         let link = link.ok_or_else(|| lent(address, "its interface is not in the host's namespace"))?;
-        let settings = match wanted.profile.is_empty() {
-            true => None,
-            false => Some(self.admin.settings(&function).map_err(|e| errors::setting(&e))?),
+        let settings = match (ready, wanted.profile.is_empty()) {
+            (Some(known), _) => Some(known.settings.clone()),
+            (None, true) => None,
+            (None, false) => Some(self.admin.settings(&function).map_err(|e| errors::setting(&e))?),
         };
         Ok((link, AtHome { function, driver, settings }))
     }

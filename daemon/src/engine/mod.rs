@@ -23,6 +23,7 @@ mod link;
 mod lists;
 mod paths;
 pub mod plug;
+mod pooled;
 mod reaper;
 mod reconcile;
 mod records;
@@ -51,7 +52,9 @@ use crate::metrics;
 use crate::netconf::Networks;
 use crate::networks::interface::Dad;
 use crate::networks::{BUILT_IN, Network};
+use crate::pools::{Pools, Verb};
 use crate::rooted::HostRoot;
+use crate::settings::Settings;
 use crate::store::Store;
 
 use chance::Chance;
@@ -119,7 +122,8 @@ pub struct Engine {
     /// Virtual functions that an ADD is about to put on record.
     reserved: Claims,
     inventory: Inventory,
-    admin: Administrator,
+    admin: Arc<Administrator>,
+    pools: Arc<Pools>,
     sysfs: PathBuf,
     pod_resources: PodResources,
     reaper: Reaper,
@@ -131,7 +135,7 @@ pub struct Engine {
     networks: Arc<Networks>,
     announcer: Option<Announcer>,
     confs: ConfCache,
-    chance: Chance,
+    chance: Arc<Chance>,
     calls: metrics::Calls,
 }
 
@@ -141,7 +145,12 @@ impl Engine {
     }
 
     /// Takes a changed configuration.
-    pub fn set_policy(&self, policy: Policy) {
+    pub fn configure(&self, settings: &Settings) {
+        self.set_policy(Policy::from(settings));
+        self.pools.configure(settings);
+    }
+
+    fn set_policy(&self, policy: Policy) {
         *self.policy.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(policy);
     }
 
@@ -234,6 +243,10 @@ impl Service for Engine {
 
     fn table(&self, name: &str) -> Option<serde_json::Value> {
         tables::table(self, name)
+    }
+
+    fn order_pools(&self, verb: Verb, of: &str) -> Result<serde_json::Value, CniError> {
+        self.pools.order(verb, of, &|address| self.holder(address))
     }
 
     fn collect(&self, orphans: bool) -> serde_json::Value {

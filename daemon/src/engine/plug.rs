@@ -12,6 +12,7 @@ use super::{Beside, Engine, Places, Policy};
 use crate::call::Service;
 use crate::daemon::{Started, Surroundings};
 use crate::networks::interface;
+use crate::pools::PoolMetrics;
 use crate::settings::{Dad, DelAnswer, Settings};
 
 impl From<&Settings> for Policy {
@@ -49,13 +50,15 @@ pub fn start(surroundings: &Surroundings) -> Result<Started, Box<dyn Error + Sen
         node: surroundings.node.clone(),
         cgroup: cgroup(settings.delegate_cgroup.as_deref()),
         announce: true,
+        pool_metrics: PoolMetrics::new(&surroundings.exposition),
+        settings: Arc::clone(&settings),
     };
     let engine = Engine::start(&places, Policy::from(&*settings), beside)?;
     Engine::tell(&engine, &surroundings.health, &surroundings.readiness);
     let told = Arc::clone(&engine);
     Ok(Started {
         service: engine as Arc<dyn Service>,
-        changed: Box::new(move |settings| told.set_policy(Policy::from(settings))),
+        changed: Box::new(move |settings| told.configure(settings)),
     })
 }
 

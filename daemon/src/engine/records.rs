@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -111,12 +111,7 @@ impl Records {
         // What a restart finds here was attached as far as its delegates can tell.
         let attachment = Attachment { phase: Phase::Attached, ..attachment.clone() };
         let record = Record { boot_id: self.boot_id.clone(), attachment };
-        let beside = path.with_extension("tmp");
-        let written = write_synced(&beside, &serde_json::to_vec(&record)?);
-        written.and_then(|()| fs::rename(&beside, path)).inspect_err(|_| {
-            let _ = fs::remove_file(&beside);
-        })?;
-        File::open(&self.dir)?.sync_all()
+        crate::writing::replace(path, &serde_json::to_vec(&record)?)
     }
 
     /// Nothing is left of it.
@@ -127,12 +122,6 @@ impl Records {
             tracing::warn!(file = %self.path(id).display(), error = %e, "a record cannot be removed; its delegates get another DEL after a restart");
         }
     }
-}
-
-fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
 }
 
 fn lock(dir: &Path) -> io::Result<File> {

@@ -89,7 +89,8 @@ impl Engine {
         failpoint::pass("del.released");
         self.records.forget(attachment.id);
         self.reaper.done(attachment.id);
-        self.store.removed(attachment.id).map_err(|e| errors::store(&e))?;
+        let forget = || self.store.removed(attachment.id).map_err(|e| errors::store(&e));
+        self.back_to_its_pool(attachment, forget)?;
         failpoint::pass("del.removed");
         Ok(())
     }

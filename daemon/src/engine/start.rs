@@ -24,7 +24,9 @@ use crate::ipam::HostLocal;
 use crate::kubelet::{KubeletDir, PodResources};
 use crate::metrics;
 use crate::netconf::Networks;
+use crate::pools::{Ground, Look, PoolMetrics, Pools};
 use crate::rooted::HostRoot;
+use crate::settings::Settings;
 use crate::store::{Store, StoreError};
 
 /// Threads that work off what is left after answers.
@@ -44,6 +46,10 @@ pub struct Beside {
     pub cgroup: Option<PathBuf>,
     /// Tell the neighbours after ADD.
     pub announce: bool,
+    /// What is counted of pools.
+    pub pool_metrics: PoolMetrics,
+    /// The pools of the configuration.
+    pub settings: Arc<Settings>,
 }
 
 /// Why the engine could not start.
@@ -97,8 +103,27 @@ impl Engine {
             true => Some(announcer(beside.node.clone()).map_err(failed("the announcer"))?),
             false => None,
         };
+        let (admin, inventory) =
+            (Arc::new(Administrator::new(Arc::clone(&beside.kernel))), Inventory::new(&places.sysfs));
+        let chance = Arc::new(Chance::default());
+        let ground = Ground {
+            state_dir: &places.state_dir,
+            run_dir: &places.run_dir,
+            boot_id: &boot_id,
+            kernel: Arc::clone(&beside.kernel),
+            admin: Arc::clone(&admin),
+            inventory: inventory.clone(),
+            metrics: beside.pool_metrics,
+            random: Box::new({
+                let chance = Arc::clone(&chance);
+                move || chance.next()
+            }),
+        };
+        let pools = Pools::open(ground).map_err(failed("the records of pools"))?;
+        pools.configure(&beside.settings);
         let engine = Arc::new(Engine {
-            admin: Administrator::new(Arc::clone(&beside.kernel)),
+            admin,
+            pools: Arc::new(pools),
             kernel: beside.kernel,
             host_id,
             delegates: Delegates::new(places.host_root.clone(), beside.cgroup)
@@ -108,7 +133,7 @@ impl Engine {
             records,
             claims: Claims::default(),
             reserved: Claims::default(),
-            inventory: Inventory::new(&places.sysfs),
+            inventory,
             sysfs: places.sysfs.clone(),
             pod_resources: PodResources::new(KubeletDir::new(&places.host_root, &places.kubelet)),
             reaper: Reaper::default(),
@@ -119,7 +144,7 @@ impl Engine {
             networks: beside.networks,
             announcer,
             confs: ConfCache::default(),
-            chance: Chance::default(),
+            chance,
             calls: beside.calls,
         });
         let (damaged, lost) = (opened.is_damaged(), std::mem::take(&mut opened.lost));
@@ -136,6 +161,8 @@ impl Engine {
             failed = found.failed,
             "the store agrees with the kernel"
         );
+        // Before the first ADD: it must not be given what is not clean.
+        engine.look_at_pools(Look::Quick);
         Ok(engine)
     }
 
@@ -146,12 +173,13 @@ impl Engine {
         }
         let watched = Arc::downgrade(engine);
         thread::Builder::new().name("netns-watch".to_owned()).spawn(move || watch(&watched))?;
-        Ok(())
+        Engine::begin_pools(engine)
     }
 
     /// Ends the engine's threads. What they had still to do is on record.
     pub fn stop(&self) {
         self.reaper.stop();
+        self.pools.stop();
     }
 
     /// How many answered removals are not finished yet.

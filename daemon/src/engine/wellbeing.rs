@@ -53,6 +53,8 @@ impl Engine {
         health.probe("netlink", about(Engine::kernel_answers));
         health.probe("store", about(Engine::store_takes_records));
         health.probe("namespaces", about(|engine| engine.look_out.seen(Instant::now())));
+        // Told, and no illness: a restart of the daemon heals no function.
+        health.probe("pools", about(|engine| Ok(engine.pools.trouble())));
         readiness.probe("store", about(Engine::store_takes_records));
     }
 

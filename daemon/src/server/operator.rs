@@ -15,6 +15,7 @@ use serde_json::json;
 
 use super::{Door, answer};
 use crate::health::Condition;
+use crate::pools::Verb;
 
 /// OpenMetrics' own content type.
 const OPEN_METRICS: HeaderValue =
@@ -27,6 +28,7 @@ pub(super) fn routes() -> Router<Door> {
         .route("/metrics", get(metrics).fallback(answer::wrong_method))
         .route("/v1/status", get(status).fallback(answer::wrong_method))
         .route("/v1/gc", post(collect).fallback(answer::wrong_method))
+        .route("/v1/pools/{verb}", post(pools).fallback(answer::wrong_method))
         .route("/v1/{table}", get(table).fallback(answer::wrong_method))
 }
 
@@ -123,6 +125,30 @@ struct Collection {
     /// Also host-local allocations whose container is unknown here.
     #[serde(default)]
     orphans: bool,
+}
+
+/// What an order is about.
+#[derive(Debug, Deserialize)]
+struct Meant {
+    /// A pool's name, or a function's PCI address.
+    of: String,
+}
+
+async fn pools(
+    State(door): State<Door>,
+    verb: Result<Path<Verb>, PathRejection>,
+    meant: Result<Query<Meant>, QueryRejection>,
+) -> Response {
+    let (verb, of) = match (verb, meant) {
+        (Ok(Path(verb)), Ok(Query(meant))) => (verb, meant.of),
+        (Err(why), _) => return answer::malformed(why),
+        (_, Err(why)) => return answer::malformed(why),
+    };
+    engine(door, move |service| match service.order_pools(verb, &of) {
+        Ok(rows) => answer::json(StatusCode::OK, rows.to_string()),
+        Err(error) => answer::json(StatusCode::NOT_FOUND, error.to_json(CniVersion::LATEST)),
+    })
+    .await
 }
 
 async fn collect(State(door): State<Door>, what: Result<Query<Collection>, QueryRejection>) -> Response {

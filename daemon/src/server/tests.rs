@@ -50,6 +50,10 @@ impl Service for Fake {
         (name == "attachments").then(|| json!([{ "container": "c1" }]))
     }
 
+    fn order_pools(&self, _: crate::pools::Verb, of: &str) -> Result<Value, CniError> {
+        Ok(vec![of].into())
+    }
+
     fn collect(&self, orphans: bool) -> Value {
         json!({ "orphans": orphans })
     }

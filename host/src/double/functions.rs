@@ -98,13 +98,17 @@ impl Functions {
 
     fn show(&self, address: &str) -> Result<(), Errno> {
         let (Some(sysfs), Some(device)) = (&self.sysfs, self.devices.get(address)) else { return Ok(()) };
-        let link = sysfs.join("bus/pci/devices").join(address).join("driver");
+        let directory = sysfs.join("bus/pci/devices").join(address);
+        let link = directory.join("driver");
         let gone = fs::remove_file(&link);
+        let fixed = device.fixed.as_deref().unwrap_or("(null)");
+        let told = fs::write(directory.join("driver_override"), format!("{fixed}\n"));
         let shown = device
             .driver
             .as_ref()
             .map_or(Ok(()), |driver| symlink(format!("../../../bus/pci/drivers/{driver}"), &link));
         gone.or_else(|e| if e.kind() == ErrorKind::NotFound { Ok(()) } else { Err(e) })
+            .and(told)
             .and(shown)
             .map_err(|e| Errno::from_raw(e.raw_os_error().unwrap_or_default()))
     }

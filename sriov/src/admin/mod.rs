@@ -38,7 +38,7 @@ impl Administrator {
     pub fn settings(&self, function: &Function) -> Result<Vf, SettingError> {
         let mut pauses = Pauses::until(Instant::now() + SETTLES);
         loop {
-            match self.read(function)?.iter().find(|vf| vf.index == function.index) {
+            match self.all(function)?.iter().find(|vf| vf.index == function.index) {
                 Some(vf) => return Ok(vf.clone()),
                 None if pauses.pause() => {}
                 None => return Err(SettingError::Untold { function: function.address }),
@@ -90,7 +90,8 @@ impl Administrator {
         }
     }
 
-    fn read(&self, function: &Function) -> Result<Arc<Vec<Vf>>, SettingError> {
+    /// The settings of all functions of the same physical one, in one reading; of one that is being reset nothing is told.
+    pub fn all(&self, function: &Function) -> Result<Arc<Vec<Vf>>, SettingError> {
         let queue = self.queue(function);
         match self.asked(function, &queue).read() {
             Some(Ok(Some(all))) => Ok(all),

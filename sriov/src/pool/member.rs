@@ -38,6 +38,8 @@ pub enum Hold {
     Drained,
     /// It does not work, or the operator says so.
     Quarantined(String),
+    /// It is no member any more, as soon as it is as it was.
+    Dismissed,
 }
 
 /// A member.
@@ -71,8 +73,8 @@ impl Member {
             (Condition::Foreign(_), _) => "foreign",
             (Condition::Leaving, _) => "draining",
             (_, Some(Hold::Quarantined(_))) => "quarantined",
-            (Condition::Idle, Some(Hold::Drained)) => "drained",
-            (_, Some(Hold::Drained)) => "draining",
+            (Condition::Idle, Some(_)) => "drained",
+            (_, Some(_)) => "draining",
             (Condition::Idle, None) => "idle",
             (Condition::Due | Condition::Preparing, None) => "preparing",
             (Condition::Ready, None) => "ready",
@@ -103,6 +105,16 @@ impl Member {
             (Condition::Ready, None) | (Condition::Idle, _) => Ok(()),
             _ => Err(Refusal::NotYet(self.state())),
         }
+    }
+
+    /// Whether it cannot be given now, and will be without anybody's doing.
+    pub fn is_awaited(&self) -> bool {
+        matches!(self.lendable(), Err(Refusal::NotYet(_) | Refusal::Lent))
+    }
+
+    /// Whether it waits for the operator.
+    pub fn is_quarantined(&self) -> bool {
+        matches!(self.hold, Some(Hold::Quarantined(_)))
     }
 
     /// Whether it is what a draw may give.

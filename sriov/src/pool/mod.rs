@@ -128,9 +128,27 @@ impl Pool {
         });
     }
 
-    /// It is no member any more; the caller sees to it that nothing is left to be given back.
-    pub fn forget(&mut self, address: PciAddr) -> Option<Member> {
-        self.members.remove(&address)
+    /// It is to be no member any more, or (`false`) is one again. [`Pool::forget_dismissed`] ends it.
+    pub fn dismiss(&mut self, address: PciAddr, dismissed: bool) {
+        self.with(address, |member| match (&member.hold, dismissed) {
+            (Some(Hold::Dismissed), false) => member.hold = None,
+            (Some(Hold::Dismissed), true) | (_, false) => {}
+            (_, true) => {
+                member.hold = Some(Hold::Dismissed);
+                member.failures = 0;
+            }
+        });
+    }
+
+    /// Those that were dismissed and of which nothing is left to be given back.
+    pub fn forget_dismissed(&mut self) -> Vec<PciAddr> {
+        let over = |m: &&Member| {
+            let nothing = matches!(m.condition, Condition::Idle | Condition::Foreign(_) | Condition::Gone);
+            m.hold == Some(Hold::Dismissed) && nothing
+        };
+        let over: Vec<PciAddr> = self.members().filter(over).map(|m| m.address).collect();
+        over.iter().for_each(|address| drop(self.members.remove(address)));
+        over
     }
 
     /// What is to be done now. Each task is told once: its member is at work until the caller says how it ended.
@@ -140,7 +158,9 @@ impl Pool {
         for member in self.members.values_mut() {
             let surplus = supply > self.stock.max();
             match (&member.condition, &member.hold) {
-                (Condition::Ready | Condition::Due, Some(Hold::Drained)) => tasks.push(member.leave()),
+                (Condition::Ready | Condition::Due, Some(Hold::Drained | Hold::Dismissed)) => {
+                    tasks.push(member.leave());
+                }
                 (Condition::Ready, None) if surplus => {
                     supply -= 1;
                     tasks.push(member.leave());
@@ -197,11 +217,25 @@ impl Pool {
         }
         member.failures += 1;
         member.condition = Condition::Due;
+        if member.hold == Some(Hold::Dismissed) && member.failures >= FAILURES {
+            // Nothing more can be done about it, and it is not ours any more.
+            member.condition = Condition::Idle;
+            return false;
+        }
         let now = member.failures >= FAILURES && !matches!(member.hold, Some(Hold::Quarantined(_)));
         if now {
             member.hold = Some(Hold::Quarantined(reason.to_owned()));
         }
         now
+    }
+
+    /// A member that was ready is not what it should be, and may be made so again.
+    pub fn spoiled(&mut self, address: PciAddr) {
+        self.with(address, |member| {
+            if member.condition == Condition::Ready {
+                member.condition = Condition::Due;
+            }
+        });
     }
 
     /// Somebody else uses a member: it is left alone.
@@ -269,14 +303,20 @@ impl Pool {
     /// The operator wants a member as it was; one that is lent when it is returned.
     pub fn drain(&mut self, address: PciAddr) {
         self.with(address, |member| {
-            member.hold = Some(Hold::Drained);
-            member.failures = 0;
+            if member.hold != Some(Hold::Dismissed) {
+                member.hold = Some(Hold::Drained);
+                member.failures = 0;
+            }
         });
     }
 
     /// A member is not to be given any more.
     pub fn quarantine(&mut self, address: PciAddr, reason: &str) {
-        self.with(address, |member| member.hold = Some(Hold::Quarantined(reason.to_owned())));
+        self.with(address, |member| {
+            if member.hold != Some(Hold::Dismissed) {
+                member.hold = Some(Hold::Quarantined(reason.to_owned()));
+            }
+        });
     }
 
     /// A quarantined member is tried again.

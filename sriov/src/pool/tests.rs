@@ -133,6 +133,20 @@ fn k26_a_drained_member_is_given_back_at_once_or_after_its_pod_and_filled_on_ord
 }
 
 #[test]
+fn one_that_is_a_member_no_more_is_given_back_after_its_pod_and_forgotten() {
+    let mut pool = pool(2, Stock::default());
+    settle(&mut pool);
+    pool.lend(address(1)).unwrap();
+    (0..2).for_each(|n| pool.dismiss(address(n), true));
+    settle(&mut pool);
+    assert_eq!(pool.forget_dismissed(), [address(0)]);
+    pool.returned(address(1));
+    assert_eq!(pool.lend(address(1)), Err(Refusal::NotYet("draining")));
+    settle(&mut pool);
+    assert_eq!(pool.forget_dismissed(), [address(1)]);
+}
+
+#[test]
 fn draws_use_one_nic_up_or_go_over_all_as_the_pool_says_and_the_rank_goes_before() {
     let drawn = |spread, rank: fn(&Member) -> Option<u32>| {
         let mut pool = pool(8, Stock::default());
@@ -147,7 +161,7 @@ fn draws_use_one_nic_up_or_go_over_all_as_the_pool_says_and_the_rank_goes_before
     assert_eq!(drawn(Spread::Packed, |_| None), []);
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 enum Happening {
     Work(u8),
     Fails(u8),

@@ -19,10 +19,19 @@ pub(super) fn sysfs(root: &Path) {
 pub(super) fn plug(root: &Path, pf: (&str, &str), index: u32, vf: (&str, &str)) {
     let devices = root.join("bus/pci/devices");
     for (address, interface) in [pf, vf] {
-        fs::create_dir_all(devices.join(address).join("net").join(interface)).unwrap();
+        let dir = devices.join(address);
+        fs::create_dir_all(dir.join("net").join(interface)).unwrap();
+        for (file, text) in [("class", "0x020000"), ("vendor", "0x8086"), ("device", "0x10ca")] {
+            fs::write(dir.join(file), text).unwrap();
+        }
     }
+    fs::write(devices.join(pf.0).join("sriov_totalvfs"), "7").unwrap();
     symlink(format!("../{}", pf.0), devices.join(vf.0).join("physfn")).unwrap();
     symlink(format!("../{}", vf.0), devices.join(pf.0).join(format!("virtfn{index}"))).unwrap();
+    let groups = root.join("kernel/iommu_groups");
+    let group = groups.join((20 + fs::read_dir(&groups).map_or(0, Iterator::count)).to_string());
+    fs::create_dir_all(group.join("devices").join(vf.0)).unwrap();
+    symlink(group, devices.join(vf.0).join("iommu_group")).unwrap();
 }
 
 fn drive(root: &Path, driver: &str) {

@@ -7,6 +7,7 @@ mod identity;
 mod lists;
 mod order;
 mod paths;
+mod pools;
 mod status;
 mod together;
 mod trace;
@@ -26,6 +27,8 @@ use crate::call::{Call, CallerGone, Service};
 use crate::metrics::{Calls, Exposition, Node};
 use crate::netconf::{Directories, Networks};
 use crate::networks::BUILT_IN;
+use crate::pools::PoolMetrics;
+use crate::settings::Settings;
 
 /// The pod's namespace in most tests.
 const POD: &str = "/run/netns/pod";
@@ -41,6 +44,7 @@ struct Rig {
     dir: tempfile::TempDir,
     root: PathBuf,
     policy: Policy,
+    settings: Settings,
 }
 
 impl Rig {
@@ -72,8 +76,9 @@ impl Rig {
         kernel.show_in(&dir.path().join("sys"));
         kernel.add_namespace(POD);
         let policy = Policy::default();
-        let (engine, exposition) = open(&kernel, dir.path(), &root, policy.clone());
-        Rig { kernel, engine: Some(engine), exposition, dir, root, policy }
+        let settings = Settings::default();
+        let (engine, exposition) = open(&kernel, dir.path(), &root, policy.clone(), settings.clone());
+        Rig { kernel, engine: Some(engine), exposition, dir, root, policy, settings }
     }
 
     fn engine(&self) -> &Engine {
@@ -83,7 +88,8 @@ impl Rig {
     /// Kills the daemon where it stands and starts another.
     fn restart(&mut self) {
         self.engine = None;
-        let (engine, exposition) = open(&self.kernel, self.dir.path(), &self.root, self.policy.clone());
+        let (policy, settings) = (self.policy.clone(), self.settings.clone());
+        let (engine, exposition) = open(&self.kernel, self.dir.path(), &self.root, policy, settings);
         (self.engine, self.exposition) = (Some(engine), exposition);
     }
 
@@ -156,7 +162,13 @@ struct State {
     records: usize,
 }
 
-fn open(kernel: &Arc<FakeKernel>, dir: &Path, root: &Path, policy: Policy) -> (Arc<Engine>, Exposition) {
+fn open(
+    kernel: &Arc<FakeKernel>,
+    dir: &Path,
+    root: &Path,
+    policy: Policy,
+    settings: Settings,
+) -> (Arc<Engine>, Exposition) {
     let exposition = Exposition::default();
     let node = Node::new(&exposition);
     let beside = Beside {
@@ -166,6 +178,8 @@ fn open(kernel: &Arc<FakeKernel>, dir: &Path, root: &Path, policy: Policy) -> (A
         node,
         cgroup: None,
         announce: false,
+        pool_metrics: PoolMetrics::new(&exposition),
+        settings: Arc::new(settings),
     };
     let places = Places {
         run_dir: dir.join("run"),

@@ -1,0 +1,114 @@
+//! The engine and the pools: whose a function is, what an ADD takes from a pool, and that its pool hears of its return.
+
+use std::io;
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fairlead_cni::{CniError, Code};
+use fairlead_host::watch::DeviceEvents;
+use fairlead_sriov::PciAddr;
+use fairlead_sriov::pool::Refusal;
+
+use tokio::time::timeout;
+
+use super::Engine;
+use crate::pools::{Look, Refused, SLOW};
+use crate::store::Attachment;
+
+/// News are waited for so long, once there are some.
+const QUIET: Duration = Duration::from_millis(100);
+
+impl Engine {
+    /// The attachment that has a function, in words.
+    pub(super) fn holder(&self, address: PciAddr) -> Option<String> {
+        let mine = |a: &Arc<Attachment>| a.function().is_some_and(|f| f.address == address);
+        let holder = self.store.all().into_iter().find(mine)?;
+        Some(format!("{}/{}", holder.key.container, holder.key.ifname))
+    }
+
+    /// Compares the pools with the machine, without waiting for what has to be done then.
+    pub(super) fn look_at_pools(&self, how: Look) {
+        self.pools.look(how, &|address| self.holder(address));
+    }
+
+    /// Begins the keeper's thread, and that which hears of devices.
+    pub(super) fn begin_pools(engine: &Arc<Engine>) -> io::Result<()> {
+        let engine = Arc::downgrade(engine);
+        let watched = Weak::clone(&engine);
+        thread::Builder::new().name("pool-keeper".to_owned()).spawn(move || keep(&engine))?;
+        thread::Builder::new().name("device-watch".to_owned()).spawn(move || watch(&watched))?;
+        Ok(())
+    }
+
+    /// The function of an attachment that is over goes back to its pool.
+    pub(super) fn back_to_its_pool(
+        &self,
+        attachment: &Attachment,
+        forget: impl FnOnce() -> Result<(), CniError>,
+    ) -> Result<(), CniError> {
+        let address = attachment.function().map(|f| f.address);
+        if let Some(address) = address {
+            self.pools.soiled(address);
+        }
+        forget()?;
+        if let Some(address) = address {
+            self.pools.returned(address);
+        }
+        Ok(())
+    }
+}
+
+fn keep(engine: &Weak<Engine>) {
+    let mut thorough = Instant::now() + SLOW;
+    loop {
+        let Some(strong) = engine.upgrade() else { return };
+        let Some(how) = strong.pools.next_look(thorough) else { return };
+        strong.look_at_pools(how);
+        if how == Look::Thorough {
+            thorough = Instant::now() + SLOW;
+        }
+    }
+}
+
+/// Has the pools look when a device has come, gone, or has another driver. Blind, they see it with their next check.
+fn watch(engine: &Weak<Engine>) {
+    let blind = |error: io::Error| tracing::error!(%error, "devices cannot be watched; what becomes of them is seen a minute late");
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return blind(error),
+    };
+    runtime.block_on(async {
+        let mut events = match DeviceEvents::open() {
+            Ok(events) => events,
+            Err(error) => return blind(error),
+        };
+        loop {
+            let mut news = vec![events.next().await];
+            // One does not come alone: functions are made one after the other, and each gets a driver then.
+            while news.len() < 1000
+                && let Ok(event) = timeout(QUIET, events.next()).await
+            {
+                news.push(event);
+            }
+            let Some(engine) = engine.upgrade() else { return };
+            if let Some(how) = news.iter().filter_map(|event| engine.pools.concern(event)).max() {
+                engine.pools.look_soon(how);
+            }
+        }
+    });
+}
+
+/// Why a pool does not give a function. Code 11 for all: each can be had again without a change of the configuration, and
+/// a runtime that tries again with the same function is right to.
+pub(super) fn refused(address: PciAddr, refused: &Refused) -> CniError {
+    let remedy = match &refused.why {
+        Refusal::NotYet(_) | Refusal::Lent => "it is waited for again with the next try",
+        Refusal::Quarantined(_) => {
+            "see `fairleadd pools`; when the cause is gone: fairleadd pools release, and its address"
+        }
+        Refusal::Foreign(_) => "take it from whoever uses it, or leave it out of the pool's selectors",
+        Refusal::Gone => "make it again (sriov_numvfs), or give the pod another one",
+    };
+    CniError::new(Code::TryAgain, format!("function {address} cannot be had: {refused}")).with(remedy)
+}

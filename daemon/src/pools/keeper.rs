@@ -1,0 +1,371 @@
+//! The keeper: looks at the machine when something has changed and now and then, and has done what is due.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fairlead_host::watch::{Action, DeviceEvent};
+use fairlead_host::{Mac, Vf};
+use fairlead_sriov::pool::{Condition, Hold, Member, Pool, Task};
+use fairlead_sriov::{Function, PciAddr, Scan};
+
+use super::membership::{self, Membership, Place};
+use super::record::Record;
+use super::workshop::{Trouble, Wish};
+use super::{Known, Live, Pools, State};
+use crate::settings::PoolSettings;
+
+/// What no event tells is looked for so often.
+pub const SLOW: Duration = Duration::from_secs(60);
+/// Functions that are worked on at a time.
+const WORKERS: usize = 8;
+
+/// How much a look looks at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Look {
+    /// What has come and gone.
+    Quick,
+    /// Also whether what is ready still is.
+    Thorough,
+}
+
+/// Whose a function is, as the engine's store has it.
+pub type Holder<'h> = &'h dyn Fn(PciAddr) -> Option<String>;
+
+impl Pools {
+    /// Waits until a look is due, and says how much it is to look at; has queued work done meanwhile. `None` when the daemon
+    /// stops.
+    pub fn next_look(self: &Arc<Pools>, thorough: Instant) -> Option<Look> {
+        loop {
+            self.work();
+            let state = self.lock();
+            let waits = |state: &mut State| !state.stopped && state.look.is_none() && !state.wants_a_worker();
+            let left = thorough.saturating_duration_since(Instant::now());
+            let (mut state, _) =
+                self.changed.wait_timeout_while(state, left, waits).unwrap_or_else(PoisonError::into_inner);
+            if state.stopped {
+                return None;
+            }
+            if Instant::now() >= thorough {
+                state.look = None;
+                return Some(Look::Thorough);
+            }
+            if let Some(how) = state.look.take() {
+                return Some(how);
+            }
+        }
+    }
+
+    /// How much a piece of news makes it necessary to look at. What is done to members that are at work or lent is ours.
+    pub fn concern(&self, event: &DeviceEvent) -> Option<Look> {
+        let device = match event {
+            DeviceEvent::Overflow => return Some(Look::Thorough),
+            DeviceEvent::Pci { action: Action::Added | Action::Removed, .. } => return Some(Look::Quick),
+            DeviceEvent::Pci { device, action: Action::Bound | Action::Unbound } => device,
+            DeviceEvent::Interface { device, action: Action::Added | Action::Removed, .. } => device,
+            _ => return None,
+        };
+        let state = self.lock();
+        let (_, member) = state.member(device.parse().ok()?)?;
+        matches!(member.condition, Condition::Ready | Condition::Foreign(_)).then_some(Look::Thorough)
+    }
+
+    /// Something may have changed.
+    pub fn look_soon(&self, how: Look) {
+        let mut state = self.lock();
+        state.look = state.look.max(Some(how));
+        self.changed.notify_all();
+    }
+
+    /// Compares the pools with the machine. Changes nothing there: what is to be changed is queued.
+    pub fn look(&self, how: Look, holder: Holder<'_>) {
+        let declared = {
+            let state = self.lock();
+            let nothing = state.declared.is_empty() && state.pools.is_empty();
+            if nothing && self.shop.records.all().is_empty() {
+                return;
+            }
+            state.declared.clone()
+        };
+        let scan = match self.shop.inventory.scan() {
+            Ok(scan) => scan,
+            Err(error) => return tracing::error!(%error, "the machine's virtual functions cannot be listed"),
+        };
+        scan.unreadable.iter().for_each(|error| tracing::warn!(%error, "a device is left out"));
+        let boot = &self.shop.boot_id;
+        let driver_before = |address| Some(self.shop.records.get(address)?.was_in(boot)?.driver.clone());
+        let membership = membership::of(&declared, &scan, driver_before);
+        let mut eye = Eye { pools: self, readings: BTreeMap::new(), scan: &scan };
+        self.depart(&membership, &scan);
+        self.arrive(&declared, &membership, holder, &mut eye);
+        self.orphans(&membership, holder);
+        self.compare(how, &mut eye);
+        self.act(|state| state.notices = membership.notices);
+    }
+
+    /// Members that are not in the machine any more, or not this pool's.
+    fn depart(&self, membership: &Membership, scan: &Scan) {
+        let there = |address| functions(scan).any(|function| function.address == address);
+        self.act(|state| {
+            for (at, live) in (0..).zip(&mut state.pools) {
+                let members: Vec<PciAddr> = live.pool.members().map(|member| member.address).collect();
+                for address in members {
+                    let place = membership.places.get(&address);
+                    match there(address) {
+                        false => live.pool.vanished(address),
+                        true => live.pool.dismiss(address, place.is_none_or(|place| place.pool != at)),
+                    }
+                }
+            }
+        });
+    }
+
+    /// Members that are new, or back.
+    fn arrive(&self, declared: &[PoolSettings], all: &Membership, holder: Holder<'_>, eye: &mut Eye<'_>) {
+        for (address, place) in &all.places {
+            let Some(settings) = declared.get(place.pool) else { continue };
+            let (is_in, is_gone) = {
+                let state = self.lock();
+                let found = state.member(*address).map(|(_, member)| member.condition == Condition::Gone);
+                (found.is_some(), found == Some(true))
+            };
+            if is_in && !is_gone {
+                continue;
+            }
+            if is_gone {
+                // It is another one now, whatever the last one was.
+                self.keep(*address, self.shop.records.change(*address, |record| record.was = None));
+            }
+            self.shop.records.begin(*address, &settings.name, || Mac::local((self.random)()));
+            let found = eye.condition_of(*address, &Wish::of(settings));
+            self.act(|state| state.arrive(*address, place, found, holder, self.shop.records.get(*address)));
+        }
+    }
+
+    /// Functions that were changed for a pool that there is no more.
+    fn orphans(&self, membership: &Membership, holder: Holder<'_>) {
+        for record in self.shop.records.all() {
+            let address = record.address;
+            let known = self.lock().member(address).is_some();
+            if known || membership.places.contains_key(&address) {
+                continue;
+            }
+            if record.was_in(&self.shop.boot_id).is_none() {
+                self.keep(address, self.shop.records.forget(address));
+                continue;
+            }
+            let Ok(function) = self.shop.inventory.function(address) else { continue };
+            self.act(|state| state.adopt_orphan(&record, &function, holder));
+        }
+    }
+
+    /// Whether what was somebody else's still is, and what is ready.
+    fn compare(&self, how: Look, eye: &mut Eye<'_>) {
+        let looked_at: Vec<(PciAddr, u64, Wish, Condition)> = {
+            let state = self.lock();
+            let is = |m: &Member| match m.condition {
+                Condition::Foreign(_) => true,
+                _ => m.condition == Condition::Ready && how == Look::Thorough,
+            };
+            let all = state.members().filter(|(_, member)| is(member));
+            all.map(|(live, m)| (m.address, state.turns(m.address), live.wish.clone(), m.condition.clone()))
+                .collect()
+        };
+        for (address, turns, wish, condition) in looked_at {
+            let found = eye.compare(address, &wish);
+            self.act(|state| {
+                if state.turns(address) == turns {
+                    state.compared(address, &condition, found);
+                }
+            });
+        }
+    }
+
+    /// Has done what is queued, on threads that end when nothing is left.
+    fn work(self: &Arc<Pools>) {
+        loop {
+            let mut state = self.lock();
+            if !state.wants_a_worker() {
+                return;
+            }
+            state.workers += 1;
+            drop(state);
+            let pools = Arc::clone(self);
+            let begun = thread::Builder::new().name("pool-worker".to_owned()).spawn(move || pools.work_off());
+            if let Err(error) = begun {
+                tracing::error!(%error, "no thread for a pool's function; it waits for one");
+                self.lock().workers -= 1;
+                thread::sleep(Duration::from_secs(1));
+                return;
+            }
+        }
+    }
+
+    fn work_off(&self) {
+        while let Some(task) = self.next_task() {
+            self.carry_out(task);
+        }
+    }
+
+    fn next_task(&self) -> Option<Task> {
+        let mut state = self.lock();
+        let next = if state.stopped { None } else { state.queue.pop_front() };
+        if next.is_none() {
+            state.workers -= 1;
+        }
+        next
+    }
+
+    /// Does all that is queued, here and now.
+    #[cfg(test)]
+    pub(crate) fn work_here(&self) {
+        loop {
+            let Some(task) = self.lock().queue.pop_front() else { return };
+            self.carry_out(task);
+        }
+    }
+
+    fn carry_out(&self, task: Task) {
+        let address = task.address();
+        let Some(wish) = self.lock().member(address).map(|(live, _)| live.wish.clone()) else { return };
+        let begun = Instant::now();
+        let done = match task {
+            Task::Prepare(_) => self.shop.prepare(address, &wish).map(Some),
+            Task::GiveBack(_) => {
+                self.unmark(address).and_then(|()| self.shop.give_back(address)).map(|()| None)
+            }
+        };
+        self.metrics.took(task, begun.elapsed(), done.is_ok());
+        if let Ok(Some(_)) = &done {
+            self.keep(address, self.shop.records.mark(address, true));
+        }
+        if let Err(Trouble::Gone(_)) = &done {
+            self.keep(address, self.shop.records.change(address, |record| record.was = None));
+        }
+        self.act(|state| state.ended(address, done));
+    }
+
+    fn unmark(&self, address: PciAddr) -> Result<(), Trouble> {
+        self.shop.records.mark(address, false).map_err(Trouble::Record)
+    }
+}
+
+/// One look at the machine: every physical function's settings are read once.
+struct Eye<'l> {
+    pools: &'l Pools,
+    readings: BTreeMap<PciAddr, Result<Arc<Vec<Vf>>, String>>,
+    scan: &'l Scan,
+}
+
+impl Eye<'_> {
+    /// What a new member is in, with what is known of it.
+    fn condition_of(&mut self, address: PciAddr, wish: &Wish) -> (Condition, Option<Known>) {
+        let shop = &self.pools.shop;
+        let adopted = shop.records.get(address).is_some_and(|record| record.was_in(&shop.boot_id).is_some());
+        if !adopted {
+            return (Condition::Idle, None);
+        }
+        match self.compare(address, wish) {
+            Ok(known) if shop.records.is_clean(address) => (Condition::Ready, Some(known)),
+            Err(Trouble::Taken(who)) => (Condition::Foreign(who), None),
+            _ => (Condition::Due, None),
+        }
+    }
+
+    fn compare(&mut self, address: PciAddr, wish: &Wish) -> Result<Known, Trouble> {
+        let shop = &self.pools.shop;
+        let found = functions(self.scan).find(|function| function.address == address);
+        let Some(function) = found else { return Err(Trouble::Unfit("it is not there".to_owned())) };
+        let read = self
+            .readings
+            .entry(function.physical.address)
+            .or_insert_with(|| shop.admin.all(function).map_err(|e| e.to_string()));
+        match read {
+            Ok(settings) => shop.compare(function, wish, settings),
+            Err(why) => {
+                shop.leave_alone(function)?;
+                Err(Trouble::Unfit(why.clone()))
+            }
+        }
+    }
+}
+
+fn functions(scan: &Scan) -> impl Iterator<Item = &Function> {
+    scan.physical.iter().flat_map(|physical| physical.functions.iter().map(|found| &found.function))
+}
+
+impl State {
+    fn wants_a_worker(&self) -> bool {
+        !self.queue.is_empty() && self.workers < WORKERS
+    }
+
+    fn arrive(
+        &mut self,
+        address: PciAddr,
+        place: &Place,
+        (condition, known): (Condition, Option<Known>),
+        holder: Holder<'_>,
+        record: Option<Record>,
+    ) {
+        if self.strangers.contains(&address) {
+            return; // The next look sees whose it became.
+        }
+        let lent = holder(address).is_some();
+        let hold = record.and_then(|record| record.held).map(|held| held.hold());
+        let Some(live) = self.pools.get_mut(place.pool) else { return };
+        let condition = if lent { Condition::Lent } else { condition };
+        let member = Member::new(address, place.physical, place.numa_node);
+        live.pool.appeared(Member { condition, hold, ..member });
+        self.known.extend(known.map(|known| (address, known)));
+    }
+
+    /// It is given back, and nobody's then.
+    fn adopt_orphan(&mut self, record: &Record, function: &Function, holder: Holder<'_>) {
+        let address = record.address;
+        let condition = if holder(address).is_some() { Condition::Lent } else { Condition::Due };
+        let hold = Some(Hold::Dismissed);
+        let member = Member::new(address, function.physical.address, function.numa_node);
+        let mut pool = Pool::default();
+        pool.appeared(Member { condition, hold, ..member });
+        let wish = Wish::default();
+        self.pools.push(Live { name: record.pool.clone(), settings: None, wish, pool });
+    }
+
+    /// A task has ended.
+    fn ended(&mut self, address: PciAddr, done: Result<Option<Known>, Trouble>) {
+        let Some(live) = self.of(address) else { return };
+        match done {
+            Ok(Some(known)) => {
+                live.pool.prepared(address);
+                self.known.insert(address, known);
+            }
+            Ok(None) => {
+                live.pool.given_back(address);
+                self.known.remove(&address);
+            }
+            Err(Trouble::Taken(who)) => live.pool.taken(address, &who),
+            Err(Trouble::Gone(_)) => live.pool.vanished(address),
+            Err(why) => {
+                tracing::warn!(pci = %address, pool = live.name, error = %why, "a function of a pool is not ready");
+                live.pool.failed(address, &why.to_string());
+            }
+        }
+    }
+
+    /// A member that was ready, or somebody else's, was looked at.
+    fn compared(&mut self, address: PciAddr, was: &Condition, found: Result<Known, Trouble>) {
+        let Some(live) = self.of(address) else { return };
+        match (was, found) {
+            (Condition::Ready, Ok(_)) => {}
+            (_, Err(Trouble::Taken(who))) => live.pool.taken(address, &who),
+            (_, Err(Trouble::Gone(_))) => live.pool.vanished(address),
+            (Condition::Ready, Err(Trouble::Changed(why))) => {
+                tracing::warn!(pci = %address, pool = live.name, why, "a function of a pool is made ready anew");
+                live.pool.spoiled(address);
+            }
+            (Condition::Ready, Err(why)) => drop(live.pool.failed(address, &why.to_string())),
+            (_, _) => live.pool.left(address),
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! A function on its way to a pod: taken from its pool until the engine has the intent on record, and back if that never
+//! comes.
+
+use std::sync::PoisonError;
+use std::time::Instant;
+
+use fairlead_sriov::PciAddr;
+use fairlead_sriov::pool::{Condition, Member, Refusal};
+
+use super::{Known, Pools, State};
+
+/// A function that nobody else is given. Dropped without [`Loan::keep`], it is what it was.
+pub struct Loan<'p> {
+    pools: &'p Pools,
+    address: PciAddr,
+    known: Option<Known>,
+    /// What it was in; `None` for a function of no pool.
+    was: Option<Condition>,
+    kept: bool,
+}
+
+/// Why a function of a pool is not given.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("it is a function of pool {pool:?}, and {why}")]
+pub struct Refused {
+    /// Its pool.
+    pub pool: String,
+    /// Why not.
+    #[source]
+    pub why: Refusal,
+}
+
+/// Why a draw gives nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DrawError {
+    /// There is no such pool.
+    #[error("there is no pool {0:?} in the configuration")]
+    NoSuchPool(String),
+    /// Somebody else gives its functions out.
+    #[error("pool {0:?} is given out by kubelet, and an ADD has only what kubelet gave its pod")]
+    NotDrawnFrom(String),
+    /// None is ready that the caller would have.
+    #[error("pool {pool:?} has no function ready: {stock}")]
+    Empty {
+        /// The pool.
+        pool: String,
+        /// How its members stand.
+        stock: String,
+    },
+}
+
+impl Loan<'_> {
+    /// Which function.
+    pub fn address(&self) -> PciAddr {
+        self.address
+    }
+
+    /// What is known of it, where it was ready.
+    pub fn known(&self) -> Option<&Known> {
+        self.known.as_ref()
+    }
+
+    /// The engine's store says whose it is from now on; its return is told with [`Pools::returned`].
+    pub fn keep(mut self) {
+        self.kept = true;
+    }
+}
+
+impl Drop for Loan<'_> {
+    fn drop(&mut self) {
+        let (address, was) = (self.address, self.was.take());
+        if self.kept && was.is_some() {
+            return;
+        }
+        self.pools.act(|state| match was {
+            Some(was) => {
+                if let Some(live) = state.of(address) {
+                    live.pool.unused(address, was);
+                }
+            }
+            None => drop(state.strangers.remove(&address)),
+        });
+    }
+}
+
+impl Pools {
+    /// Takes a function for a pod; one that is at work or coming home is waited for until `limit`. A function of no pool is
+    /// given as it is.
+    pub fn lend(&self, address: PciAddr, limit: Instant) -> Result<Loan<'_>, Refused> {
+        loop {
+            let why = match self.act(|state| state.lend(address)) {
+                Ok((known, was)) => return Ok(Loan { pools: self, address, known, was, kept: false }),
+                Err(why) => why,
+            };
+            let left = limit.saturating_duration_since(Instant::now());
+            if !matches!(why.why, Refusal::NotYet(_) | Refusal::Lent) || left.is_zero() {
+                return Err(why);
+            }
+            let state = self.lock();
+            let waits = |state: &mut State| state.member(address).is_some_and(|(_, m)| m.is_awaited());
+            drop(self.changed.wait_timeout_while(state, left, waits).unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    /// Takes a ready function of a pool that ADD draws from, of the lowest `rank`; those that have none are not taken.
+    pub fn draw(&self, pool: &str, rank: impl Fn(&Member) -> Option<u32>) -> Result<Loan<'_>, DrawError> {
+        self.act(|state| {
+            let named = state.pools.iter_mut().filter(|live| live.name == pool);
+            let declared = named.filter_map(|live| Some((live.settings.clone()?, live))).next();
+            let (settings, live) = declared.ok_or_else(|| DrawError::NoSuchPool(pool.to_owned()))?;
+            if !settings.is_drawn_from() {
+                return Err(DrawError::NotDrawnFrom(pool.to_owned()));
+            }
+            let drawn = live.pool.draw(settings.spread.into(), rank);
+            let empty = || DrawError::Empty { pool: pool.to_owned(), stock: live.stock() };
+            let address = drawn.ok_or_else(empty)?;
+            let known = state.known.get(&address).cloned();
+            Ok(Loan { pools: self, address, known, was: Some(Condition::Ready), kept: false })
+        })
+    }
+
+    /// A pod has had it: it is not clean. On record before the engine forgets whose it was.
+    pub fn soiled(&self, address: PciAddr) {
+        self.keep(address, self.shop.records.mark(address, false));
+    }
+
+    /// A function is nobody's any more.
+    pub fn returned(&self, address: PciAddr) {
+        self.act(|state| {
+            if let Some(live) = state.of(address) {
+                live.pool.returned(address);
+            }
+        });
+    }
+}
+
+impl State {
+    /// Takes it at once or not at all: what is known of it, and what it was in.
+    fn lend(&mut self, address: PciAddr) -> Result<(Option<Known>, Option<Condition>), Refused> {
+        let Some(live) = self.of(address) else {
+            self.strangers.insert(address);
+            return Ok((None, None));
+        };
+        let was = live.pool.member(address).map(|member| member.condition.clone());
+        let given = live.pool.lend(address);
+        given.map_err(|why| Refused { pool: live.name.clone(), why })?;
+        let known = self.known.get(&address).filter(|_| was == Some(Condition::Ready)).cloned();
+        Ok((known, was))
+    }
+}
+
+impl super::Live {
+    /// How its members stand, in words: `2 lent, 1 quarantined`.
+    pub(super) fn stock(&self) -> String {
+        let count = |state: &str| self.pool.members().filter(|member| member.state() == state).count();
+        let counted = Member::STATES.iter().map(|state| (count(state), state)).filter(|(n, _)| *n > 0);
+        let words: Vec<String> = counted.map(|(n, state)| format!("{n} {state}")).collect();
+        if words.is_empty() { "it has no functions".to_owned() } else { words.join(", ") }
+    }
+}

@@ -1,0 +1,88 @@
+//! Which pool has which function: the first, in the order of the configuration, whose selectors match it. Pure.
+
+use std::collections::BTreeMap;
+
+use fairlead_sriov::{PciAddr, Scan};
+use serde::Serialize;
+
+use crate::settings::{Allocator, PoolSettings};
+
+/// What the operator is to know.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Notice {
+    /// The configuration is wrong, not only unusual.
+    pub(super) wrong: bool,
+    /// What it is.
+    pub(super) seen: String,
+    /// What to do.
+    pub(super) remedy: String,
+}
+
+/// A function that a pool has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Which pool, by its place in the configuration.
+    pub(super) pool: usize,
+    /// Its physical function.
+    pub(super) physical: PciAddr,
+    /// Its NUMA node.
+    pub(super) numa_node: Option<u32>,
+}
+
+/// All of them, and what is remarkable about it.
+#[derive(Debug, Default)]
+pub(super) struct Membership {
+    pub(super) places: BTreeMap<PciAddr, Place>,
+    pub(super) notices: Vec<Notice>,
+}
+
+/// `driver_before`: what drove a function before a pool gave it another driver; selectors go by that.
+pub(super) fn of(
+    pools: &[PoolSettings],
+    scan: &Scan,
+    driver_before: impl Fn(PciAddr) -> Option<String>,
+) -> Membership {
+    let mut membership = Membership::default();
+    let mut overlaps = BTreeMap::<(usize, usize), Vec<PciAddr>>::new();
+    for physical in &scan.physical {
+        for found in &physical.functions {
+            let mut found = found.clone();
+            let address = found.function.address;
+            found.function.driver = driver_before(address).or(found.function.driver);
+            let mut matching =
+                (0..).zip(pools).filter(|(_, pool)| pool.selectors.matching(physical, &found).is_some());
+            let Some((pool, _)) = matching.next() else { continue };
+            for (later, _) in matching {
+                overlaps.entry((pool, later)).or_default().push(address);
+            }
+            let place = Place { pool, physical: physical.address, numa_node: found.function.numa_node };
+            membership.places.insert(address, place);
+        }
+    }
+    let told = overlaps
+        .into_iter()
+        .filter_map(|((first, later), all)| Some(overlap(pools.get(first)?, pools.get(later)?, &all)));
+    membership.notices = told.collect();
+    membership
+}
+
+fn overlap(first: &PoolSettings, later: &PoolSettings, all: &[PciAddr]) -> Notice {
+    let announces =
+        |pool: &PoolSettings| pool.resource_name.is_some() || pool.allocator == Allocator::External;
+    let wrong = announces(first) && announces(later);
+    let which: Vec<String> = all.iter().map(ToString::to_string).collect();
+    let (which, first, later) = (which.join(", "), &first.name, &later.name);
+    let (seen, remedy) = match wrong {
+        true => (
+            format!("pools {first:?} and {later:?} both announce {which} to kubelet"),
+            "give each function to one of them by its selectors: a function has exactly one allocator",
+        ),
+        false => (
+            format!(
+                "pools {first:?} and {later:?} both select {which}; {first:?} has them, because it comes first"
+            ),
+            "say in the selectors which pool is meant",
+        ),
+    };
+    Notice { wrong, seen, remedy: remedy.to_owned() }
+}

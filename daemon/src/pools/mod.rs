@@ -1,0 +1,280 @@
+//! Pools of virtual functions that are ready before a pod asks: which functions they have, who does the slow work, what an ADD
+//! is given and what becomes of it afterwards.
+//!
+//! All that may take time happens on the keeper's threads. A function is at one place only: with its pod (as long as the
+//! engine's store says so), at work, or in the pool; this module's lock is held for no longer than a look at that.
+
+mod keeper;
+mod loan;
+mod membership;
+mod metrics;
+mod orders;
+mod record;
+mod user;
+mod workshop;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use fairlead_host::Kernel;
+use fairlead_sriov::pool::{Member, Pool, Task};
+use fairlead_sriov::{Administrator, Inventory, PciAddr};
+
+pub use keeper::{Holder, Look, SLOW};
+pub use loan::{DrawError, Loan, Refused};
+pub use metrics::PoolMetrics;
+pub use orders::Verb;
+pub use workshop::Known;
+
+use crate::settings::{PoolSettings, Settings};
+use membership::Notice;
+use record::{Held, Records};
+use workshop::{Wish, Workshop};
+
+/// The pools.
+pub struct Pools {
+    shop: Workshop,
+    state: Mutex<State>,
+    changed: Condvar,
+    metrics: PoolMetrics,
+    random: Box<dyn Fn() -> u64 + Send + Sync>,
+}
+
+/// What pools stand on.
+pub struct Ground<'a> {
+    /// What outlives the boot.
+    pub state_dir: &'a Path,
+    /// What does not.
+    pub run_dir: &'a Path,
+    /// This boot.
+    pub boot_id: &'a str,
+    /// The kernel.
+    pub kernel: Arc<dyn Kernel>,
+    /// Who reads and sets settings.
+    pub admin: Arc<Administrator>,
+    /// Who sees functions.
+    pub inventory: Inventory,
+    /// Where it is counted.
+    pub metrics: PoolMetrics,
+    /// For lasting MAC addresses.
+    pub random: Box<dyn Fn() -> u64 + Send + Sync>,
+}
+
+#[derive(Default)]
+struct State {
+    /// As the configuration has them.
+    declared: Vec<PoolSettings>,
+    /// What of the configuration cannot be used.
+    refused: Vec<Notice>,
+    /// In the same order, and behind them those that are declared no more and still have members.
+    pools: Vec<Live>,
+    known: BTreeMap<PciAddr, Known>,
+    stands: BTreeMap<PciAddr, Stand>,
+    /// Functions of no pool that an ADD is about to put on record.
+    strangers: BTreeSet<PciAddr>,
+    queue: VecDeque<Task>,
+    notices: Vec<Notice>,
+    /// Threads that work the queue off.
+    workers: usize,
+    look: Option<Look>,
+    stopped: bool,
+}
+
+/// A pool and its members.
+struct Live {
+    name: String,
+    /// `None` for one that is declared no more.
+    settings: Option<PoolSettings>,
+    wish: Wish,
+    pool: Pool,
+}
+
+/// Since when a member stands as it does.
+struct Stand {
+    state: &'static str,
+    since: SystemTime,
+    reason: String,
+    held: Option<Held>,
+    /// How often that has changed.
+    turns: u64,
+}
+
+impl Pools {
+    /// Reads what is on record. Nothing is looked at yet.
+    pub fn open(ground: Ground<'_>) -> io::Result<Pools> {
+        let shop = Workshop {
+            kernel: ground.kernel,
+            admin: ground.admin,
+            inventory: ground.inventory,
+            records: Records::open(ground.state_dir, ground.run_dir)?,
+            boot_id: ground.boot_id.to_owned(),
+        };
+        Ok(Pools {
+            shop,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            metrics: ground.metrics,
+            random: ground.random,
+        })
+    }
+
+    /// Takes a configuration; the keeper acts on it with its next look, which is at once.
+    pub fn configure(&self, settings: &Settings) {
+        let (declared, refused) = declared(settings);
+        let mut state = self.lock();
+        if state.declared != declared || state.refused != refused {
+            state.declared = declared;
+            state.refused = refused;
+            state.arrange();
+            state.look = Some(Look::Quick);
+            self.changed.notify_all();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The one way to change anything: what is due afterwards is queued, what holds a member is put on record, whoever waits
+    /// looks again.
+    fn act<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.lock();
+        let answer = change(&mut state);
+        let due: Vec<Task> = state.pools.iter_mut().flat_map(|live| live.pool.due()).collect();
+        state.queue.extend(due);
+        let forgotten = state.forget();
+        let holds = state.note();
+        self.metrics.show(&state);
+        drop(state);
+        self.changed.notify_all();
+        for (address, held) in holds {
+            self.keep(address, self.shop.records.change(address, |record| record.held = held));
+        }
+        for address in forgotten {
+            self.keep(address, self.shop.records.forget(address));
+        }
+        answer
+    }
+
+    fn keep(&self, address: PciAddr, written: io::Result<()>) {
+        if let Err(error) = written {
+            tracing::error!(pci = %address, %error,
+                "what is on record of a pool's function cannot be changed; make room in the state directory, or make it writable");
+        }
+    }
+
+    /// Ends the keeper's threads. What they had still to do is done after the next start.
+    pub fn stop(&self) {
+        self.lock().stopped = true;
+        self.changed.notify_all();
+    }
+}
+
+/// The pools of a configuration, and what of it cannot be used.
+fn declared(settings: &Settings) -> (Vec<PoolSettings>, Vec<Notice>) {
+    let (mut pools, mut refused) = (settings.pools.clone(), Vec::new());
+    let Some(path) = &settings.device_plugin_config else { return (pools, refused) };
+    let mut refuse = |seen: String, remedy: &str| {
+        let seen = format!("{}: {seen}", path.display());
+        refused.push(Notice { wrong: true, seen, remedy: remedy.to_owned() });
+    };
+    let text = std::fs::File::open(path).and_then(|file| crate::reading::text_of(file, 1 << 20));
+    let read = text.map_err(|e| e.to_string());
+    let read =
+        read.and_then(|text| fairlead_sriov::DevicePluginConfig::read(&text).map_err(|e| e.to_string()));
+    match read {
+        Ok(config) => {
+            for resource in config.refused {
+                refuse(
+                    resource.to_string(),
+                    "take out what is not served yet; the other resources are served",
+                );
+            }
+            let others = config.resources.into_iter().map(PoolSettings::of_resource);
+            pools.extend(others);
+        }
+        Err(why) => refuse(why, "correct devicePluginConfig, or the file"),
+    }
+    (pools, refused)
+}
+
+impl State {
+    fn members(&self) -> impl Iterator<Item = (&Live, &Member)> {
+        self.pools.iter().flat_map(|live| live.pool.members().map(move |member| (live, member)))
+    }
+
+    fn of(&mut self, address: PciAddr) -> Option<&mut Live> {
+        self.pools.iter_mut().find(|live| live.pool.member(address).is_some())
+    }
+
+    fn member(&self, address: PciAddr) -> Option<(&Live, &Member)> {
+        self.members().find(|(_, member)| member.address == address)
+    }
+
+    /// Has the pools as they are declared, each with the members that it had; those that are declared no more come last.
+    fn arrange(&mut self) {
+        let mut before = std::mem::take(&mut self.pools);
+        for settings in &self.declared {
+            let known = before.iter().position(|live| live.name == settings.name);
+            let mut pool = known.map_or_else(Pool::default, |at| before.remove(at).pool);
+            pool.set_stock(settings.stock());
+            self.pools.push(Live {
+                name: settings.name.clone(),
+                wish: Wish::of(settings),
+                settings: Some(settings.clone()),
+                pool,
+            });
+        }
+        self.pools.extend(before.into_iter().map(|live| Live { settings: None, ..live }));
+    }
+
+    /// Members that were dismissed and have nothing of ours any more.
+    fn forget(&mut self) -> Vec<PciAddr> {
+        let forgotten: Vec<PciAddr> =
+            self.pools.iter_mut().flat_map(|live| live.pool.forget_dismissed()).collect();
+        for address in &forgotten {
+            self.known.remove(address);
+            self.stands.remove(address);
+        }
+        self.pools.retain(|live| live.settings.is_some() || live.pool.members().next().is_some());
+        forgotten
+    }
+
+    /// Since when each member stands as it does; answers what of that is for the record.
+    fn note(&mut self) -> Vec<(PciAddr, Option<Held>)> {
+        let (mut changed, mut holds) = (Vec::new(), Vec::new());
+        for (live, member) in self.members() {
+            let (state, reason) = (member.state(), member.reason());
+            let held = Held::of(member.hold.as_ref());
+            let before = self.stands.get(&member.address);
+            if before.is_none_or(|before| before.held != held) {
+                holds.push((member.address, held.clone()));
+            } else if before.is_some_and(|before| before.state == state && before.reason == reason) {
+                continue;
+            }
+            tell(live, member);
+            let turns = before.map_or(0, |before| before.turns) + 1;
+            let stand = Stand { state, since: SystemTime::now(), reason: reason.to_owned(), held, turns };
+            changed.push((member.address, stand));
+        }
+        self.stands.extend(changed);
+        holds
+    }
+
+    fn turns(&self, address: PciAddr) -> u64 {
+        self.stands.get(&address).map_or(0, |stand| stand.turns)
+    }
+}
+
+fn tell(live: &Live, member: &Member) {
+    let (pci, pool, state, reason) = (member.address, &live.name, member.state(), member.reason());
+    match state {
+        "quarantined" => tracing::error!(%pci, pool, reason, "a function is quarantined"),
+        "foreign" => tracing::warn!(%pci, pool, reason, "a function of a pool is left alone"),
+        "gone" | "drained" => tracing::info!(%pci, pool, state, "a function of a pool"),
+        _ => tracing::debug!(%pci, pool, state, "a function of a pool"),
+    }
+}

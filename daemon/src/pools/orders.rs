@@ -1,0 +1,161 @@
+//! What the operator sees of the pools, and what he orders (K26).
+
+use std::sync::PoisonError;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use fairlead_cni::{CniError, Code};
+use fairlead_sriov::PciAddr;
+use fairlead_sriov::pool::{Condition, Pool};
+use serde_json::{Value, json};
+
+use super::keeper::{Holder, Look};
+use super::{Pools, State};
+
+/// An order is answered when all of it is done, or after this.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What is ordered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verb {
+    /// Make them ready, whatever `min` says.
+    Fill,
+    /// Give them back as they were, and keep them so.
+    Drain,
+    /// Give them to nobody.
+    Quarantine,
+    /// Try quarantined ones again.
+    Release,
+}
+
+impl Verb {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Verb::Fill => "fill",
+            Verb::Drain => "drain",
+            Verb::Quarantine => "quarantine",
+            Verb::Release => "release",
+        }
+    }
+
+    fn carry_out(self, pool: &mut Pool, address: PciAddr) {
+        match self {
+            Verb::Fill => pool.fill(address),
+            Verb::Drain => pool.drain(address),
+            Verb::Quarantine => pool.quarantine(address, "by order of the operator"),
+            Verb::Release => pool.release(address),
+        }
+    }
+}
+
+impl Pools {
+    /// All members and all that is remarkable, for `/v1/pools`.
+    pub fn table(&self, holder: Holder<'_>) -> Value {
+        let state = self.lock();
+        let functions: Vec<Value> = state.members().map(|(_, m)| state.row(m.address, holder)).collect();
+        let pools: Vec<Value> = state
+            .pools
+            .iter()
+            .map(|live| json!({ "name": live.name, "declared": live.settings.is_some(), "functions": live.stock() }))
+            .collect();
+        json!({
+            "functions": functions,
+            "pools": pools,
+            "notices": state.refused.iter().chain(&state.notices).collect::<Vec<_>>(),
+        })
+    }
+
+    /// Carries an order out on a pool or one function; answers when it is done, or still at work after a while.
+    pub fn order(&self, verb: Verb, of: &str, holder: Holder<'_>) -> Result<Value, CniError> {
+        let all = self.act(|state| {
+            let all = state.meant(of)?;
+            for address in &all {
+                if let Some(live) = state.of(*address) {
+                    verb.carry_out(&mut live.pool, *address);
+                }
+            }
+            Ok::<_, CniError>(all)
+        })?;
+        tracing::info!(order = verb.name(), of, functions = all.len(), "the operator's order");
+        // Whoever was somebody else's is looked at again.
+        self.look_soon(Look::Thorough);
+        let at_work = |state: &mut State| {
+            let busy = [Condition::Due, Condition::Preparing, Condition::Leaving];
+            let member = |address: &PciAddr| state.member(*address).map(|(_, member)| member);
+            !state.stopped
+                && all.iter().filter_map(member).any(|m| busy.contains(&m.condition) && !m.is_quarantined())
+        };
+        let state = self.lock();
+        let (state, _) =
+            self.changed.wait_timeout_while(state, PATIENCE, at_work).unwrap_or_else(PoisonError::into_inner);
+        Ok(all.iter().map(|address| state.row(*address, holder)).collect())
+    }
+
+    /// What is not as it should be, in one sentence; empty where all is.
+    pub fn trouble(&self) -> String {
+        let state = self.lock();
+        let bad = |word: &str| state.stands.values().filter(|stand| stand.state == word).count();
+        let counted = [("quarantined", bad("quarantined")), ("somebody else's", bad("foreign"))];
+        let mut words: Vec<String> = counted
+            .iter()
+            .filter(|(_, count)| *count > 0)
+            .map(|(word, count)| format!("{count} functions of pools are {word}"))
+            .collect();
+        words.extend(state.refused.iter().chain(&state.notices).filter(|n| n.wrong).map(|n| n.seen.clone()));
+        words.join("; ")
+    }
+}
+
+impl State {
+    /// The functions that a name of a pool or a PCI address means.
+    fn meant(&self, of: &str) -> Result<Vec<PciAddr>, CniError> {
+        let is_address = of.parse::<PciAddr>().ok();
+        let meant = |live: &str, address: PciAddr| live == of || is_address == Some(address);
+        let all: Vec<PciAddr> = self
+            .members()
+            .filter(|(live, member)| meant(&live.name, member.address))
+            .map(|(_, member)| member.address)
+            .collect();
+        match all.is_empty() && !self.pools.iter().any(|live| live.name == of) {
+            true => Err(CniError::new(
+                Code::BadEnvironment,
+                format!("{of:?} is no pool, and no pool has such a function"),
+            )
+            .with("fairleadd pools lists them")),
+            false => Ok(all),
+        }
+    }
+
+    fn row(&self, address: PciAddr, holder: Holder<'_>) -> Value {
+        let Some((live, member)) = self.member(address) else {
+            return json!({ "function": address, "state": "no member any more" });
+        };
+        let known = self.known.get(&address);
+        let stand = self.stands.get(&address);
+        let since = stand.and_then(|stand| stand.since.duration_since(UNIX_EPOCH).ok());
+        let age = stand.and_then(|stand| SystemTime::now().duration_since(stand.since).ok());
+        json!({
+            "pool": live.name,
+            "function": address,
+            "physical": member.physical,
+            "node": member.numa_node,
+            "driver": known.map(|known| &known.driver),
+            "state": member.state(),
+            "since": since.map(|since| since.as_secs()),
+            "for": age.map(|age| spoken(age.as_secs())),
+            "reason": member.reason(),
+            "attachment": holder(address),
+        })
+    }
+}
+
+/// `3s`, `12m`, `5h`, `9d`.
+fn spoken(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds}s"),
+        120..7200 => format!("{}m", seconds / 60),
+        7200..172_800 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}

@@ -1,0 +1,231 @@
+//! What is on disk of the members of pools: how each was when it was adopted, what it keeps for good, what holds it. Written
+//! before anything is changed; one file a function. And which members are clean, in the run directory: that dies with the
+//! boot, as their cleanness does.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use fairlead_host::{Link, Mac, VfChange};
+use fairlead_sriov::PciAddr;
+use fairlead_sriov::interface::Look;
+use fairlead_sriov::pool::Hold;
+use serde::{Deserialize, Serialize};
+
+use crate::reading::paths_in;
+use crate::writing;
+
+/// The directory of records in the state directory, and that of marks in the run directory.
+const DIRECTORY: &str = "pools";
+/// What a record that cannot be read is called from then on.
+const UNREADABLE: &str = "unreadable";
+
+/// A function that is or was a member.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Record {
+    /// Which.
+    pub(super) address: PciAddr,
+    /// The pool that has it.
+    pub(super) pool: String,
+    /// Its lasting MAC address, given by the administrator.
+    pub(super) mac: Mac,
+    /// What holds it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) held: Option<Held>,
+    /// How it was, while it is anything else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) was: Option<Was>,
+}
+
+/// What holds a member, as it is on disk.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum Held {
+    /// By order of the operator.
+    Drained,
+    /// And why.
+    Quarantined(String),
+}
+
+/// A function before it was changed, in the boot that it was seen in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Was {
+    /// The boot.
+    pub(super) boot_id: String,
+    /// Its driver.
+    pub(super) driver: String,
+    /// Whether the administrator had fixed that driver.
+    pub(super) fixed: bool,
+    /// Its interface; none under vfio-pci.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) interface: Option<Appearance>,
+    /// All of its settings, as far as its driver tells them.
+    pub(super) settings: VfChange,
+}
+
+/// An interface as it was.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Appearance {
+    pub(super) name: String,
+    pub(super) mac: Option<Mac>,
+    pub(super) mtu: u32,
+    pub(super) alias: String,
+    pub(super) alt_names: Vec<String>,
+    pub(super) up: bool,
+}
+
+impl Record {
+    /// How it was, if that was seen in this boot.
+    pub(super) fn was_in(&self, boot_id: &str) -> Option<&Was> {
+        self.was.as_ref().filter(|was| was.boot_id == boot_id)
+    }
+}
+
+impl Appearance {
+    pub(super) fn of(link: &Link) -> Appearance {
+        Appearance {
+            name: link.name.clone(),
+            mac: link.mac,
+            mtu: link.mtu,
+            alias: link.alias.clone().unwrap_or_default(),
+            alt_names: link.alt_names.clone(),
+            up: link.up,
+        }
+    }
+
+    /// What it is to look like again.
+    pub(super) fn look(&self) -> Look {
+        Look {
+            name: self.name.clone(),
+            mtu: self.mtu,
+            alias: self.alias.clone(),
+            alt_names: Some(self.alt_names.clone()),
+            up: Some(self.up),
+        }
+    }
+}
+
+impl Held {
+    /// What of a hold outlives the daemon.
+    pub(super) fn of(hold: Option<&Hold>) -> Option<Held> {
+        match hold? {
+            Hold::Drained => Some(Held::Drained),
+            Hold::Quarantined(why) => Some(Held::Quarantined(why.clone())),
+            Hold::Dismissed => None,
+        }
+    }
+
+    pub(super) fn hold(&self) -> Hold {
+        match self {
+            Held::Drained => Hold::Drained,
+            Held::Quarantined(why) => Hold::Quarantined(why.clone()),
+        }
+    }
+}
+
+/// The two directories, and the records as they are on disk.
+#[derive(Debug)]
+pub(super) struct Records {
+    directory: PathBuf,
+    clean: PathBuf,
+    kept: Mutex<BTreeMap<PciAddr, Record>>,
+}
+
+impl Records {
+    /// Makes the directories where they are not there, and reads the records; one that cannot be read is set aside.
+    pub(super) fn open(state_dir: &Path, run_dir: &Path) -> io::Result<Records> {
+        let (directory, clean) = (state_dir.join(DIRECTORY), run_dir.join(DIRECTORY));
+        fs::create_dir_all(&directory)?;
+        fs::create_dir_all(&clean)?;
+        let mut kept = BTreeMap::new();
+        for path in
+            paths_in(&directory)?.into_iter().filter(|path| path.extension().is_some_and(|e| e == "json"))
+        {
+            match fs::read(&path).ok().and_then(|bytes| serde_json::from_slice::<Record>(&bytes).ok()) {
+                Some(record) => drop(kept.insert(record.address, record)),
+                None => {
+                    tracing::error!(file = %path.display(),
+                        "the record of a pool's function cannot be read; it is set aside, and what the function was before is lost");
+                    fs::rename(&path, path.with_extension(UNREADABLE))?;
+                }
+            }
+        }
+        Ok(Records { directory, clean, kept: Mutex::new(kept) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<PciAddr, Record>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn file(&self, address: PciAddr) -> PathBuf {
+        self.directory.join(format!("{address}.json"))
+    }
+
+    /// All of them.
+    pub(super) fn all(&self) -> Vec<Record> {
+        self.lock().values().cloned().collect()
+    }
+
+    /// One of them.
+    pub(super) fn get(&self, address: PciAddr) -> Option<Record> {
+        self.lock().get(&address).cloned()
+    }
+
+    /// There is a record of a pool's member; it is on disk when it is first changed.
+    pub(super) fn begin(&self, address: PciAddr, pool: &str, mac: impl FnOnce() -> Mac) {
+        let mut kept = self.lock();
+        let record = kept.entry(address).or_insert_with(|| Record {
+            address,
+            pool: String::new(),
+            mac: mac(),
+            held: None,
+            was: None,
+        });
+        pool.clone_into(&mut record.pool);
+    }
+
+    /// Changes a record; on disk when this returns, as it was when it fails.
+    pub(super) fn change(&self, address: PciAddr, change: impl FnOnce(&mut Record)) -> io::Result<()> {
+        let mut kept = self.lock();
+        let Some(record) = kept.get(&address) else { return Ok(()) };
+        let mut changed = record.clone();
+        change(&mut changed);
+        if changed != *record {
+            writing::replace(&self.file(address), &serde_json::to_vec(&changed)?)?;
+            kept.insert(address, changed);
+        }
+        Ok(())
+    }
+
+    /// Nothing is known of it any more.
+    pub(super) fn forget(&self, address: PciAddr) -> io::Result<()> {
+        self.lock().remove(&address);
+        gone(fs::remove_file(self.file(address)))
+    }
+
+    /// Whether a member was clean when a daemon of this boot looked last.
+    pub(super) fn is_clean(&self, address: PciAddr) -> bool {
+        self.clean.join(address.to_string()).exists()
+    }
+
+    /// A member is clean, or (`false`) somebody had it in hands.
+    pub(super) fn mark(&self, address: PciAddr, clean: bool) -> io::Result<()> {
+        let mark = self.clean.join(address.to_string());
+        match clean {
+            true => fs::write(mark, ""),
+            false => gone(fs::remove_file(mark)),
+        }
+    }
+}
+
+fn gone(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}

@@ -1,0 +1,407 @@
+//! What is done to one member: made ready, given back, compared. Each step is on record before it is taken, and each of these
+//! may be begun again at any step, by another daemon too.
+//!
+//! Nothing is done to a function that somebody else uses, and none is reset but under vfio-pci or without a driver.
+
+use std::io;
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use fairlead_host::{IommuGroup, Kernel, Link, NetError, Override, Vf, VfChange};
+use fairlead_sriov::interface::{APPEARS, Look, appear, interface};
+use fairlead_sriov::{
+    Administrator, Function, Inventory, InventoryError, KernelVf, PciAddr, SettingError, VfProfile,
+};
+use nix::errno::Errno;
+
+use super::record::{Appearance, Record, Records, Was};
+use super::user;
+use crate::engine::failpoint;
+use crate::settings::{AtRest, PoolSettings};
+
+/// The driver that gives devices to processes.
+pub(super) const VFIO: &str = "vfio-pci";
+/// How long a name may be another one's, who is being bound just now and has not got its own yet.
+const NAME: Duration = Duration::from_secs(2);
+
+/// What is done with, and where.
+pub(super) struct Workshop {
+    pub(super) kernel: Arc<dyn Kernel>,
+    pub(super) admin: Arc<Administrator>,
+    pub(super) inventory: Inventory,
+    pub(super) records: Records,
+    pub(super) boot_id: String,
+}
+
+/// How a member is to be while it is nobody's.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Wish {
+    at_rest: AtRest,
+    profile: VfProfile,
+    mtu: Option<u32>,
+    allow_no_iommu: bool,
+}
+
+/// What is known of a member that is ready, so that nobody has to look.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Known {
+    /// Where it is.
+    pub function: Function,
+    /// Who drives it.
+    pub driver: String,
+    /// Its settings.
+    pub settings: Vf,
+}
+
+/// Why a member is not what it was to be.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Trouble {
+    /// Somebody else uses it.
+    #[error("{0}")]
+    Taken(String),
+    /// The machine has it no more.
+    #[error("{0}")]
+    Gone(InventoryError),
+    /// It is not as it was left, and can be made so again.
+    #[error("{0}")]
+    Changed(String),
+    /// The inventory.
+    #[error(transparent)]
+    Unread(InventoryError),
+    /// The kernel.
+    #[error(transparent)]
+    Kernel(#[from] NetError),
+    /// The administrator's settings.
+    #[error(transparent)]
+    Setting(#[from] SettingError),
+    /// Its record.
+    #[error("its record cannot be written: {0}")]
+    Record(#[source] io::Error),
+    /// It is not what it should be.
+    #[error("{0}")]
+    Unfit(String),
+}
+
+impl From<InventoryError> for Trouble {
+    fn from(error: InventoryError) -> Trouble {
+        match error {
+            InventoryError::Io { .. } | InventoryError::Astray(_) => Trouble::Unread(error),
+            _ => Trouble::Gone(error),
+        }
+    }
+}
+
+impl Wish {
+    /// What a pool wants of its members.
+    pub(super) fn of(pool: &PoolSettings) -> Wish {
+        Wish {
+            at_rest: pool.at_rest(),
+            profile: pool.profile.settings(),
+            mtu: pool.profile.mtu(),
+            allow_no_iommu: pool.allow_no_iommu,
+        }
+    }
+
+    /// The driver of a member at rest.
+    fn driver<'w>(&self, was: &'w Was) -> &'w str {
+        match self.at_rest {
+            AtRest::VfioPci => VFIO,
+            AtRest::Kernel | AtRest::Unchanged => &was.driver,
+        }
+    }
+
+    /// All settings of a member at rest: as they were, but for what the pool wants and its lasting MAC address.
+    fn settings(&self, record: &Record, was: &Was) -> VfProfile {
+        let before = VfProfile::from(&was.settings);
+        let wanted = &self.profile;
+        VfProfile {
+            mac: Some(record.mac),
+            vlan: wanted.vlan.or(before.vlan),
+            spoofchk: wanted.spoofchk.or(before.spoofchk),
+            trust: wanted.trust.or(before.trust),
+            link_state: wanted.link_state.or(before.link_state),
+            min_rate: wanted.min_rate.or(before.min_rate),
+            max_rate: wanted.max_rate.or(before.max_rate),
+        }
+    }
+
+    fn look(&self, was: &Appearance) -> Look {
+        let look = was.look();
+        Look { mtu: self.mtu.unwrap_or(look.mtu), up: Some(false), ..look }
+    }
+}
+
+impl Workshop {
+    /// Makes a member ready: adopted, clean, set up, bound, verified.
+    pub(super) fn prepare(&self, address: PciAddr, wish: &Wish) -> Result<Known, Trouble> {
+        let function = self.inventory.function(address)?;
+        self.leave_alone(&function)?;
+        let was = self.adopted(&function, wish)?;
+        let record = &self.record(address)?;
+        failpoint::pass("pool.adopted");
+        let driver = wish.driver(&was);
+        self.cleaned(&function, driver)?;
+        failpoint::pass("pool.reset");
+        let settings = self.set(&function, &wish.settings(record, &was), false)?;
+        failpoint::pass("pool.set");
+        self.driven(&function, driver, &was)?;
+        failpoint::pass("pool.bound");
+        if let Some(interface) = was.interface.as_ref().filter(|_| driver != VFIO) {
+            self.dressed(address, driver, Some(record.mac), &wish.look(interface))?;
+        }
+        let known =
+            Known { function: self.inventory.function(address)?, driver: driver.to_owned(), settings };
+        self.verify(record, wish, &known)?;
+        Ok(known)
+    }
+
+    /// Gives a member back as it was. What the NIC does not take back any more is told and passed over.
+    pub(super) fn give_back(&self, address: PciAddr) -> Result<(), Trouble> {
+        let record = self.record(address)?;
+        let Some(was) = record.was_in(&self.boot_id) else { return self.nothing_to_give_back(address) };
+        let function = self.inventory.function(address)?;
+        self.leave_alone(&function)?;
+        self.cleaned(&function, &was.driver)?;
+        failpoint::pass("pool.stripped");
+        self.set(&function, &VfProfile::from(&was.settings), true)?;
+        failpoint::pass("pool.restored");
+        self.driven(&function, &was.driver, was)?;
+        failpoint::pass("pool.rebound");
+        if let Some(interface) = &was.interface {
+            self.dressed(address, &was.driver, interface.mac, &interface.look())?;
+        }
+        failpoint::pass("pool.given");
+        self.nothing_to_give_back(address)
+    }
+
+    /// How it was is of no use any more.
+    pub(super) fn nothing_to_give_back(&self, address: PciAddr) -> Result<(), Trouble> {
+        self.records.change(address, |record| record.was = None).map_err(Trouble::Record)
+    }
+
+    fn record(&self, address: PciAddr) -> Result<Record, Trouble> {
+        let record = self.records.get(address);
+        record.ok_or_else(|| Trouble::Unfit("nothing is on record of it".to_owned()))
+    }
+
+    /// Whether a member is ready as it stands; changes nothing. `settings` are its physical function's, read once for all.
+    pub(super) fn compare(
+        &self,
+        function: &Function,
+        wish: &Wish,
+        settings: &[Vf],
+    ) -> Result<Known, Trouble> {
+        self.leave_alone(function)?;
+        let record = self.record(function.address)?;
+        let was = record.was_in(&self.boot_id);
+        let was = was.ok_or_else(|| Trouble::Changed("it was not adopted in this boot".to_owned()))?;
+        let driver = wish.driver(was);
+        if function.driver.as_deref() != Some(driver) {
+            let now = function.driver.as_deref().unwrap_or("no driver");
+            return Err(Trouble::Changed(format!("it has {now} instead of {driver}")));
+        }
+        let settings = settings.iter().find(|vf| vf.index == function.index).cloned();
+        let settings = settings.ok_or_else(|| {
+            Trouble::Unfit(format!("{} does not tell its settings", function.physical.address))
+        })?;
+        let plan = wish.settings(&record, was).plan(&settings);
+        if !plan.change.is_empty() {
+            return Err(Trouble::Changed(format!(
+                "somebody has set {} instead of {}",
+                plan.undo.describe(),
+                plan.change.describe()
+            )));
+        }
+        let known = Known { function: function.clone(), driver: driver.to_owned(), settings };
+        self.verify(&record, wish, &known)?;
+        Ok(known)
+    }
+
+    /// Refuses a function that somebody else uses.
+    pub(super) fn leave_alone(&self, function: &Function) -> Result<(), Trouble> {
+        user::of(self.kernel.as_ref(), function)?.map_or(Ok(()), |who| Err(Trouble::Taken(who)))
+    }
+
+    /// How it was, on record from now on; what an earlier boot knew of it is no longer so.
+    fn adopted(&self, function: &Function, wish: &Wish) -> Result<Was, Trouble> {
+        if let Some(was) = self.record(function.address)?.was_in(&self.boot_id) {
+            return Ok(was.clone());
+        }
+        let driver = function.driver.clone().ok_or_else(|| {
+            Trouble::Taken("it has no driver: bind it to the one that it is to come back to".to_owned())
+        })?;
+        if driver == VFIO && wish.at_rest == AtRest::Kernel {
+            return Err(Trouble::Taken(format!(
+                "it is bound to {VFIO}, and its pool's driver is the kernel's: bind it to its kernel driver, or give the \
+                 pool driver: {VFIO}"
+            )));
+        }
+        let interface = match driver == VFIO {
+            true => None,
+            false => self.interface(function)?.as_ref().map(Appearance::of),
+        };
+        let fixed = self.inventory.driver_override(function.address)?.is_some();
+        let settings = everything(&self.admin.settings(function)?);
+        let was = Was { boot_id: self.boot_id.clone(), driver, fixed, interface, settings };
+        let write = |record: &mut Record| record.was = Some(was.clone());
+        self.records.change(function.address, write).map_err(Trouble::Record)?;
+        Ok(was)
+    }
+
+    /// Without a kernel driver, and reset: what somebody has left in it or in its physical function by the mailbox is gone.
+    fn cleaned(&self, function: &Function, next: &str) -> Result<(), Trouble> {
+        let address = function.address.to_string();
+        let stays = function.driver.as_deref() == Some(VFIO) && next == VFIO;
+        if function.driver.is_some() && !stays {
+            self.kernel.unbind(&address).map_err(in_use)?;
+        }
+        failpoint::pass("pool.unbound");
+        self.kernel.reset(&address).map_err(in_use)
+    }
+
+    /// The settings are as wanted, and read back. `as_far_as_taken`: what the NIC refuses is told and passed over.
+    fn set(&self, function: &Function, wanted: &VfProfile, as_far_as_taken: bool) -> Result<Vf, Trouble> {
+        let change = wanted.plan(&self.admin.settings(function)?).change;
+        if as_far_as_taken {
+            for refused in self.admin.set_what_is_taken(function, &change)? {
+                tracing::error!(pci = %function.address, error = %refused, "a function cannot have a setting back as it was");
+            }
+        } else {
+            self.admin.set(function, &change)?;
+        }
+        let now = self.admin.settings(function)?;
+        let left = wanted.plan(&now);
+        match left.change.is_empty() || as_far_as_taken {
+            true => Ok(now),
+            false => Err(Trouble::Unfit(format!(
+                "its physical function {} took {}, and tells {}",
+                function.physical.address,
+                left.change.describe(),
+                left.undo.describe()
+            ))),
+        }
+    }
+
+    /// Bound to `driver`. The driver that the administrator has fixed is changed only where it stood in the way of vfio-pci,
+    /// or is ours.
+    fn driven(&self, function: &Function, driver: &str, was: &Was) -> Result<(), Trouble> {
+        let now = self.inventory.function(function.address)?;
+        if now.driver.as_deref() == Some(driver) {
+            return Ok(());
+        }
+        let only = self.inventory.driver_override(function.address)?;
+        let ours = only.as_deref() == Some(VFIO) && was.driver != VFIO;
+        let fixed = match (driver == VFIO, ours) {
+            (true, _) => Override::Set,
+            (false, true) if was.fixed => Override::Set,
+            (false, true) => Override::Clear,
+            (false, false) => Override::Keep,
+        };
+        Ok(self.kernel.bind(&function.address.to_string(), driver, fixed)?)
+    }
+
+    /// The interface is there, with this MAC address and look.
+    fn dressed(
+        &self,
+        address: PciAddr,
+        driver: &str,
+        mac: Option<fairlead_host::Mac>,
+        look: &Look,
+    ) -> Result<(), Trouble> {
+        let mut host = self.kernel.host()?;
+        let link = appear(host.as_mut(), address, APPEARS)?
+            .ok_or_else(|| Trouble::Unfit(format!("driver {driver} makes no interface for it")))?;
+        let vf = KernelVf { kernel: self.kernel.as_ref(), address, driver };
+        let link = match mac.filter(|mac| link.mac != Some(*mac)) {
+            Some(mac) => vf.take_back(host.as_mut(), &link, mac)?,
+            None => link,
+        };
+        if let Some(mac) = mac.filter(|mac| link.mac != Some(*mac)) {
+            tracing::warn!(pci = %address, %mac, "a function's interface does not take its MAC address");
+        }
+        let until = Instant::now() + NAME;
+        loop {
+            let link = interface(host.as_mut(), address, &[])?.unwrap_or_else(|| link.clone());
+            match host.batch(&look.restored(&link)) {
+                Err(e) if e.errno() == Some(Errno::EEXIST) && Instant::now() < until => {
+                    sleep(Duration::from_millis(50));
+                }
+                other => return Ok(other?),
+            }
+        }
+    }
+
+    /// Looks at all that a ready member must be; changes nothing.
+    fn verify(&self, record: &Record, wish: &Wish, known: &Known) -> Result<(), Trouble> {
+        let function = &known.function;
+        if !self.kernel.answers(&function.address.to_string())? {
+            return Err(Trouble::Unfit("its configuration space does not answer".to_owned()));
+        }
+        if known.driver == VFIO {
+            return self.verify_group(function, wish);
+        }
+        let link = self.interface(function)?;
+        let link = link.ok_or_else(|| Trouble::Changed("it has no interface".to_owned()))?;
+        if link.mac != Some(record.mac) {
+            return Err(Trouble::Changed(format!(
+                "its interface {:?} has not taken its MAC address {} over",
+                link.name, record.mac
+            )));
+        }
+        let was = record.was.as_ref().and_then(|was| was.interface.as_ref());
+        let look = was.map(|was| Look { up: None, ..wish.look(was) });
+        match look.is_some_and(|look| !look.restored(&link).is_empty()) {
+            true => {
+                Err(Trouble::Changed(format!("its interface {:?} does not look as it should", link.name)))
+            }
+            false => Ok(()),
+        }
+    }
+
+    fn verify_group(&self, function: &Function, wish: &Wish) -> Result<(), Trouble> {
+        let unfit = |why: String| Err(Trouble::Unfit(why));
+        let Some(number) = function.iommu_group else {
+            return unfit("it is in no IOMMU group: boot with the IOMMU on (intel_iommu=on)".to_owned());
+        };
+        if let Some(other) = self.inventory.group_of(function.address)?.iter().find(|other| !other.bridge) {
+            return unfit(format!(
+                "its IOMMU group {number} has {} too: they cannot go to two pods",
+                other.device
+            ));
+        }
+        match self.kernel.iommu_group(number)? {
+            IommuGroup::Free => Ok(()),
+            IommuGroup::NoIommu if wish.allow_no_iommu => Ok(()),
+            IommuGroup::NoIommu => unfit(
+                "it is behind no IOMMU: whoever has it reaches all of the memory; allowNoIommu: true permits that".to_owned(),
+            ),
+            IommuGroup::InUse => Err(Trouble::Taken(format!("a process has its IOMMU group {number} open"))),
+            IommuGroup::Absent => unfit(format!("its IOMMU group {number} has no node in /dev/vfio")),
+        }
+    }
+
+    fn interface(&self, function: &Function) -> Result<Option<Link>, NetError> {
+        interface(self.kernel.host()?.as_mut(), function.address, &function.interfaces)
+    }
+}
+
+/// A process that holds it makes the kernel wait, and so it is asked before.
+fn in_use(error: NetError) -> Trouble {
+    match error.errno() == Some(Errno::EBUSY) {
+        true => Trouble::Taken(format!("a process uses it: {error}")),
+        false => Trouble::Kernel(error),
+    }
+}
+
+/// All settings that a driver tells, to come back to.
+fn everything(vf: &Vf) -> VfChange {
+    VfChange {
+        mac: vf.mac,
+        vlan: vf.vlan,
+        rate: vf.rate,
+        spoofchk: vf.spoofchk,
+        trust: vf.trust,
+        link_state: vf.link_state,
+    }
+}

@@ -1,0 +1,254 @@
+//! Pools of virtual functions, as the configuration declares them.
+
+use std::collections::BTreeSet;
+
+use fairlead_host::{VfLinkState, VfVlan, VlanProto};
+use fairlead_sriov::pool::{Spread, Stock};
+use fairlead_sriov::{Resource, Selectors, VfProfile};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::Bounded;
+
+/// A pool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PoolSettings {
+    /// By what networks and the operator know it.
+    pub name: String,
+    /// Which functions it is made of; one that an earlier pool has is not this one's.
+    pub selectors: Selectors,
+    /// What drives them while they are nobody's.
+    #[serde(default)]
+    pub driver: AtRest,
+    /// How they are set up while they are nobody's; what is absent stays as it was.
+    #[serde(default)]
+    pub profile: Profile,
+    /// So many are kept ready; absent: all.
+    #[serde(default)]
+    pub min: Option<usize>,
+    /// And never more than this.
+    #[serde(default)]
+    pub max: Option<usize>,
+    /// So many are prepared together where there are too few.
+    #[serde(default = "one")]
+    pub batch: Bounded<1, 256>,
+    /// How many functions their physical functions are to have.
+    #[serde(default)]
+    pub numvfs: Option<Bounded<1, 256>>,
+    /// Kubelet gives them out, under this name.
+    #[serde(default)]
+    pub resource_name: Option<String>,
+    /// Who gives them out.
+    #[serde(default)]
+    pub allocator: Allocator,
+    /// How draws go over the physical functions.
+    #[serde(default)]
+    pub spread: Over,
+    /// Kubelet is not given those whose physical function has no carrier.
+    #[serde(default)]
+    pub withdraw_on_link_down: bool,
+    /// Functions behind no IOMMU may be given out, which reach all of the memory.
+    #[serde(default)]
+    pub allow_no_iommu: bool,
+}
+
+fn one() -> Bounded<1, 256> {
+    Bounded(1)
+}
+
+/// What drives a function while it is nobody's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AtRest {
+    /// Its kernel driver.
+    #[default]
+    Kernel,
+    /// vfio-pci.
+    VfioPci,
+    /// Whatever drove it when it became a member.
+    #[serde(skip)]
+    Unchanged,
+}
+
+/// Who gives the functions of a pool out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Allocator {
+    /// Kubelet by our own device plugin where there is a `resourceName`, else ADD.
+    #[default]
+    Fairlead,
+    /// Another device plugin.
+    External,
+}
+
+/// How draws go over the physical functions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Over {
+    /// One is used up before the next is begun.
+    #[default]
+    Packed,
+    /// The one with the fewest lent comes next.
+    Spread,
+}
+
+impl From<Over> for Spread {
+    fn from(over: Over) -> Spread {
+        match over {
+            Over::Packed => Spread::Packed,
+            Over::Spread => Spread::Spread,
+        }
+    }
+}
+
+/// How the functions of a pool are set up.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Profile {
+    vlan: Option<Bounded<0, 4094>>,
+    #[serde(rename = "vlanQoS")]
+    vlan_qos: Option<Bounded<0, 7>>,
+    vlan_proto: Option<VlanProto>,
+    spoofchk: Option<Switch>,
+    trust: Option<Switch>,
+    link_state: Option<VfLinkState>,
+    min_tx_rate: Option<u32>,
+    max_tx_rate: Option<u32>,
+    mtu: Option<Bounded<68, 65535>>,
+}
+
+/// `on` or `off`, as networks have it, or YAML's own words for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "neither on nor off")]
+enum Switch {
+    Plain(bool),
+    Word(Word),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Word {
+    On,
+    Off,
+}
+
+impl Switch {
+    fn on(self) -> bool {
+        matches!(self, Switch::Plain(true) | Switch::Word(Word::On))
+    }
+}
+
+impl Profile {
+    /// The administrator's settings of it.
+    pub fn settings(&self) -> VfProfile {
+        let small = |number: usize| u16::try_from(number).unwrap_or_default();
+        let vlan = self.vlan.map(|id| VfVlan {
+            id: small(id.get()),
+            qos: self.vlan_qos.map_or(0, |qos| u8::try_from(qos.get()).unwrap_or_default()),
+            proto: self.vlan_proto.unwrap_or_default(),
+        });
+        VfProfile {
+            mac: None,
+            vlan,
+            spoofchk: self.spoofchk.map(Switch::on),
+            trust: self.trust.map(Switch::on),
+            link_state: self.link_state,
+            min_rate: self.min_tx_rate,
+            max_rate: self.max_tx_rate,
+        }
+    }
+
+    /// The interface's MTU.
+    pub fn mtu(&self) -> Option<u32> {
+        self.mtu.and_then(|mtu| u32::try_from(mtu.get()).ok())
+    }
+
+    fn wrong(&self) -> Option<&'static str> {
+        let tagged = self.vlan.is_some_and(|vlan| vlan.get() > 0);
+        let more =
+            self.vlan_qos.is_some_and(|qos| qos.get() > 0) || self.vlan_proto == Some(VlanProto::Dot1ad);
+        (more && !tagged).then_some("vlanQoS and vlanProto 802.1ad need a vlan")
+    }
+}
+
+impl PoolSettings {
+    /// A resource of the SR-IOV network device plugin's own configuration.
+    pub fn of_resource(resource: Resource) -> PoolSettings {
+        PoolSettings {
+            name: resource.name.clone(),
+            selectors: resource.selectors,
+            driver: AtRest::Unchanged,
+            profile: Profile::default(),
+            min: None,
+            max: None,
+            batch: one(),
+            numvfs: None,
+            resource_name: Some(resource.name),
+            allocator: Allocator::default(),
+            spread: Over::default(),
+            withdraw_on_link_down: false,
+            allow_no_iommu: false,
+        }
+    }
+
+    /// How many are kept ready.
+    pub fn stock(&self) -> Stock {
+        Stock { min: self.min, max: self.max, batch: self.batch.get() }
+    }
+
+    /// What drives its functions while they are nobody's; those of another allocator keep what they have.
+    pub fn at_rest(&self) -> AtRest {
+        match self.allocator {
+            Allocator::Fairlead => self.driver,
+            Allocator::External => AtRest::Unchanged,
+        }
+    }
+
+    /// Whether an ADD may choose one of its functions.
+    pub fn is_drawn_from(&self) -> bool {
+        self.allocator == Allocator::Fairlead && self.resource_name.is_none()
+    }
+
+    fn wrong(&self) -> Option<String> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        if self.name.is_empty() || !self.name.chars().all(plain) {
+            return Some(format!("{:?} is no name of a pool (letters, digits, - _ .)", self.name));
+        }
+        let of = format!("pool {:?}", self.name);
+        if let (Some(min), Some(max)) = (self.min, self.max)
+            && min > max
+        {
+            return Some(format!("{of}: min {min} is more than max {max}"));
+        }
+        if self.max == Some(0) {
+            return Some(format!("{of}: a max of 0 leaves nothing to give out"));
+        }
+        let others = self.resource_name.is_some() || self.allocator == Allocator::External;
+        if others && (self.min.is_some() || self.max.is_some()) {
+            return Some(format!(
+                "{of}: min and max are for pools that ADD draws from; another allocator may give out any of its \
+                 functions, and so all are kept ready"
+            ));
+        }
+        if self.profile.mtu.is_some() && self.driver == AtRest::VfioPci {
+            return Some(format!("{of}: an mtu is an interface's, and under vfio-pci there is none"));
+        }
+        self.profile.wrong().map(|why| format!("{of}: {why}"))
+    }
+}
+
+/// Pools whose names differ, each of them sound.
+pub(super) fn sound<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<PoolSettings>, D::Error> {
+    let pools = Vec::<PoolSettings>::deserialize(from)?;
+    let mut names = BTreeSet::new();
+    for pool in &pools {
+        if let Some(why) = pool.wrong() {
+            return Err(D::Error::custom(why));
+        }
+        if !names.insert(&pool.name) {
+            return Err(D::Error::custom(format!("there are two pools {:?}", pool.name)));
+        }
+    }
+    Ok(pools)
+}
