@@ -12,8 +12,7 @@ mod pod_resources;
 pub(crate) mod recorded;
 
 pub use device_plugin::{
-    Access, Device, DeviceList, DevicePluginError, DevicePlugins, Devices, Health, RdmaNodes, Refused,
-    Spread, VfioGroup,
+    Access, Device, DeviceList, DevicePluginError, DevicePlugins, Devices, Health, Refused, Spread, VfioGroup,
 };
 pub use grants::{NoDevice, next_device};
 pub use place::KubeletDir;

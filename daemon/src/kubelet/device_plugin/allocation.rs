@@ -3,8 +3,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use fairlead_sriov::Rdma;
+
 use super::super::proto::deviceplugin as wire;
-use super::rdma::RdmaNodes;
 
 const VFIO: &str = "/dev/vfio/vfio";
 const VHOST_NET: &str = "/dev/vhost-net";
@@ -15,10 +16,12 @@ const TUN: &str = "/dev/net/tun";
 pub struct Access {
     /// The IOMMU group of one that is bound to vfio-pci; without an IOMMU it has another node on the host.
     pub vfio: Option<VfioGroup>,
-    /// Its RDMA nodes, where the pool gives them.
-    pub rdma: Option<RdmaNodes>,
+    /// Its RDMA devices and nodes, where the pool gives them; `rdma_cm`, which is of all devices, is one of the nodes.
+    pub rdma: Option<Rdma>,
     /// With vhost-net and tun for an application that has its own way to the kernel.
     pub vhost_net: bool,
+    /// What the configuration has to say of it besides.
+    pub extra: BTreeMap<String, String>,
 }
 
 /// An IOMMU group's node under `/dev/vfio`.
@@ -42,7 +45,7 @@ impl VfioGroup {
 }
 
 /// By kind of access (`generic`, `vfio`, …) what is to be known of it.
-type Told = BTreeMap<&'static str, BTreeMap<&'static str, String>>;
+type Told = BTreeMap<&'static str, BTreeMap<String, String>>;
 
 /// The answer for one container.
 pub(super) fn answer(resource: &str, given: &[(String, Access)]) -> wire::ContainerAllocateResponse {
@@ -82,7 +85,7 @@ impl Access {
         if let Some(group) = self.vfio {
             nodes.extend([same(VFIO), node(group.on_host(), group.in_container())]);
         }
-        nodes.extend(self.rdma.iter().flat_map(|rdma| &rdma.nodes).map(|path| same(path)));
+        nodes.extend(self.rdma.iter().flat_map(rdma_paths).map(|path| same(&path)));
         if self.vhost_net {
             nodes.extend([same(VHOST_NET), same(TUN)]);
         }
@@ -90,20 +93,38 @@ impl Access {
     }
 
     fn told(&self, id: &str) -> Told {
-        let mut told = Told::from([("generic", BTreeMap::from([("deviceID", id.to_owned())]))]);
+        let mut told = Told::from([("generic", facts([("deviceID", id)]))]);
         if let Some(group) = self.vfio {
-            let facts = [("mount", VFIO.to_owned()), ("dev-mount", group.in_container())];
-            told.insert("vfio", facts.into());
+            told.insert("vfio", facts([("mount", VFIO), ("dev-mount", &group.in_container())]));
         }
         if let Some(rdma) = &self.rdma {
-            told.insert("rdma", rdma.told());
+            told.insert("rdma", rdma_facts(rdma));
         }
         if self.vhost_net {
-            let facts = [("net-mount", VHOST_NET.to_owned()), ("tun-mount", TUN.to_owned())];
-            told.insert("vhost", facts.into());
+            told.insert("vhost", facts([("net-mount", VHOST_NET), ("tun-mount", TUN)]));
+        }
+        if !self.extra.is_empty() {
+            told.insert("extra", self.extra.clone());
         }
         told
     }
+}
+
+fn facts<const N: usize>(facts: [(&str, &str); N]) -> BTreeMap<String, String> {
+    facts.into_iter().map(|(name, fact)| (name.to_owned(), fact.to_owned())).collect()
+}
+
+fn rdma_paths(rdma: &Rdma) -> impl Iterator<Item = String> {
+    rdma.nodes.iter().map(|node| format!("/dev/infiniband/{node}"))
+}
+
+/// By kind of node its path, of several of a kind the last; of several devices (switchdev) the first.
+fn rdma_facts(rdma: &Rdma) -> BTreeMap<String, String> {
+    let kinds = ["uverbs", "umad", "issm", "rdma_cm"];
+    let of_kind = |path: String| Some(((*kinds.iter().find(|kind| path.contains(*kind))?).to_owned(), path));
+    let mut told: BTreeMap<String, String> = rdma_paths(rdma).filter_map(of_kind).collect();
+    told.extend(rdma.devices.first().map(|device| ("rdma_dev".to_owned(), device.clone())));
+    told
 }
 
 #[cfg(test)]
@@ -115,9 +136,6 @@ mod tests {
     }
 
     fn paths(answer: &wire::ContainerAllocateResponse) -> Vec<(&str, &str, &str)> {
-        let path =
-            |d: &'_ wire::DeviceSpec| (d.host_path.clone(), d.container_path.clone(), d.permissions.clone());
-        let _ = path;
         answer
             .devices
             .iter()
@@ -163,18 +181,18 @@ mod tests {
     }
 
     #[test]
-    fn vhost_net_and_rdma_come_with_their_nodes() {
-        let rdma = RdmaNodes {
-            device: "mlx5_2".into(),
-            nodes: vec!["/dev/infiniband/uverbs2".into(), "/dev/infiniband/rdma_cm".into()],
-        };
-        let answer =
-            answer("a/b", &[("x".to_owned(), Access { vfio: None, rdma: Some(rdma), vhost_net: true })]);
+    fn vhost_net_rdma_and_what_the_configuration_adds_come_too() {
+        let rdma = Rdma { devices: vec!["mlx5_2".into()], nodes: vec!["uverbs2".into(), "rdma_cm".into()] };
+        let extra = BTreeMap::from([("rack".to_owned(), "7".to_owned())]);
+        let answer = answer(
+            "a/b",
+            &[("x".to_owned(), Access { vfio: None, rdma: Some(rdma), vhost_net: true, extra })],
+        );
         let wanted = ["/dev/infiniband/uverbs2", "/dev/infiniband/rdma_cm", VHOST_NET, TUN];
         assert_eq!(paths(&answer), wanted.map(|path| (path, path, "rw")));
         assert_eq!(
             answer.envs["PCIDEVICE_A_B_INFO"],
-            r#"{"x":{"generic":{"deviceID":"x"},"rdma":{"rdma_cm":"/dev/infiniband/rdma_cm","rdma_dev":"mlx5_2","uverbs":"/dev/infiniband/uverbs2"},"vhost":{"net-mount":"/dev/vhost-net","tun-mount":"/dev/net/tun"}}}"#
+            r#"{"x":{"extra":{"rack":"7"},"generic":{"deviceID":"x"},"rdma":{"rdma_cm":"/dev/infiniband/rdma_cm","rdma_dev":"mlx5_2","uverbs":"/dev/infiniband/uverbs2"},"vhost":{"net-mount":"/dev/vhost-net","tun-mount":"/dev/net/tun"}}}"#
         );
     }
 }

@@ -26,7 +26,7 @@ struct DeviceInfo<'a> {
 struct Pci<'a> {
     pci_address: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    rdma_device: Option<&'a str>,
+    rdma_device: Option<String>,
 }
 
 /// The host's files.
@@ -42,7 +42,7 @@ impl DeviceInfoFiles {
 
     /// Writes the file of a device; who reads it meanwhile finds the old one or the new one.
     pub(super) fn write(&self, resource: &str, id: &str, access: &Access) -> io::Result<()> {
-        let rdma_device = access.rdma.as_ref().map(|rdma| rdma.device.as_str());
+        let rdma_device = access.rdma.as_ref().map(|rdma| rdma.devices.join(","));
         let info = DeviceInfo { r#type: "pci", version: "1.1.0", pci: Pci { pci_address: id, rdma_device } };
         let directory = self.root.make_directory(Path::new(DIRECTORY))?;
         let place = Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string());
@@ -59,7 +59,8 @@ impl DeviceInfoFiles {
 
 #[cfg(test)]
 mod tests {
-    use super::super::rdma::RdmaNodes;
+    use fairlead_sriov::Rdma;
+
     use super::*;
 
     #[test]
@@ -72,7 +73,7 @@ mod tests {
         let text = fs::read_to_string(&path).unwrap();
         assert_eq!(text, r#"{"type":"pci","version":"1.1.0","pci":{"pci-address":"0000:3b:02.0"}}"#);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o444);
-        let rdma = Some(RdmaNodes { device: "mlx5_2".into(), nodes: Vec::new() });
+        let rdma = Some(Rdma { devices: vec!["mlx5_2".into()], nodes: Vec::new() });
         files.write("intel.com/radio", "0000:3b:02.0", &Access { rdma, ..Access::default() }).unwrap();
         let text = fs::read_to_string(&path).unwrap();
         assert!(text.contains(r#""rdma-device":"mlx5_2""#), "{text}");

@@ -7,7 +7,6 @@
 mod allocation;
 mod device_info;
 mod preference;
-mod rdma;
 mod registration;
 mod service;
 #[cfg(test)]
@@ -30,7 +29,6 @@ use service::Offer;
 
 pub use allocation::{Access, VfioGroup};
 pub use preference::Spread;
-pub use rdma::RdmaNodes;
 
 /// Plugins' directory in kubelet's.
 const DIRECTORY: &str = "device-plugins";
