@@ -12,13 +12,15 @@ mod service;
 #[cfg(test)]
 mod tests;
 
-use std::io;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use std::{fmt, io};
 
+use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
+use tokio::task::AbortHandle;
 
 use super::place::KubeletDir;
 use crate::rooted::HostRoot;
@@ -98,24 +100,83 @@ pub enum DevicePluginError {
     Thread(#[from] io::Error),
 }
 
-/// Offers devices until it is dropped.
-#[derive(Debug)]
+/// Offers devices to the kubelet of a directory, until it is dropped.
 pub struct DevicePlugins {
+    host_root: PathBuf,
+    directory: Arc<KubeletDir>,
+    /// Begun with the first resource.
+    running: Mutex<Option<Running>>,
+}
+
+/// The thread that serves kubelet.
+struct Running {
+    offered: Vec<Offered>,
+    changed: watch::Receiver<()>,
+    runtime: Handle,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
     _watch: Watch,
 }
 
+/// A resource that is offered; no more, when dropped.
+struct Offered {
+    devices: Arc<dyn Devices>,
+    task: AbortHandle,
+}
+
+impl Drop for Offered {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl fmt::Debug for DevicePlugins {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DevicePlugins").field("directory", &self.directory).finish_non_exhaustive()
+    }
+}
+
 impl DevicePlugins {
-    /// Offers the devices of these resources to the kubelet of a directory, now and whenever it comes again.
+    /// For the kubelet of a directory. Nothing is offered yet.
+    pub fn new(host_root: &Path, directory: KubeletDir) -> DevicePlugins {
+        let directory = Arc::new(directory);
+        DevicePlugins { host_root: host_root.to_owned(), directory, running: Mutex::default() }
+    }
+
+    /// Offers the devices of these resources and of no others, now and whenever kubelet comes again. One that is offered
+    /// already goes on undisturbed.
     ///
     /// # Errors
     /// When there is no watch or no thread to be had.
-    pub fn start(
-        host_root: &Path,
-        directory: KubeletDir,
-        resources: Vec<Arc<dyn Devices>>,
-    ) -> Result<DevicePlugins, DevicePluginError> {
+    pub fn offer(&self, resources: Vec<Arc<dyn Devices>>) -> Result<(), DevicePluginError> {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        if running.is_none() && resources.is_empty() {
+            return Ok(());
+        }
+        let running = match running.as_mut() {
+            Some(running) => running,
+            None => running.insert(Running::begin(&self.directory)?),
+        };
+        running
+            .offered
+            .retain(|offered| resources.iter().any(|wanted| Arc::ptr_eq(wanted, &offered.devices)));
+        for devices in resources {
+            if running.offered.iter().any(|offered| Arc::ptr_eq(&devices, &offered.devices)) {
+                continue;
+            }
+            let files = DeviceInfoFiles::new(HostRoot::new(self.host_root.clone()));
+            let offer = Arc::new(Offer::new(Arc::clone(&devices), files));
+            let directory = Arc::clone(&self.directory);
+            let registration = Registration::new(offer, directory, running.changed.clone());
+            let task = running.runtime.spawn(registration.run()).abort_handle();
+            running.offered.push(Offered { devices, task });
+        }
+        Ok(())
+    }
+}
+
+impl Running {
+    fn begin(directory: &KubeletDir) -> Result<Running, DevicePluginError> {
         let (changes, changed) = watch::channel(());
         let watch = Watch::new("watch-kubelet", vec![directory.seen_at(DIRECTORY)], move || {
             changes.send_replace(());
@@ -125,31 +186,20 @@ impl DevicePlugins {
             .thread_name("kubelet-access")
             .thread_keep_alive(Duration::from_secs(2))
             .build()?;
-        let directory = Arc::new(directory);
-        let offers = resources.into_iter().map(|devices| {
-            let files = DeviceInfoFiles::new(HostRoot::new(host_root.to_owned()));
-            let offer = Arc::new(Offer::new(devices, files));
-            Registration::new(offer, Arc::clone(&directory), changed.clone())
-        });
-        let offers: Vec<Registration> = offers.collect();
+        let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel();
         let work = move || {
-            runtime.block_on(async move {
-                let all = futures_util::future::join_all(offers.into_iter().map(Registration::run));
-                tokio::select! {
-                    _ = all => {}
-                    _ = stopped => {}
-                }
-            });
+            let _ = runtime.block_on(stopped);
             // What looks at a device that hangs keeps nobody.
             runtime.shutdown_background();
         };
         let thread = std::thread::Builder::new().name("kubelet".into()).spawn(work)?;
-        Ok(DevicePlugins { stop: Some(stop), thread: Some(thread), _watch: watch })
+        let (stop, thread) = (Some(stop), Some(thread));
+        Ok(Running { offered: Vec::new(), changed, runtime: handle, stop, thread, _watch: watch })
     }
 }
 
-impl Drop for DevicePlugins {
+impl Drop for Running {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {

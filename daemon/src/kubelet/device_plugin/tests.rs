@@ -70,6 +70,10 @@ fn two() -> [Device; 2] {
     [vf(0, Some(1), Health::Healthy), vf(1, None, Health::Healthy)]
 }
 
+fn all(shelves: &[&Arc<Shelf>]) -> Vec<Arc<dyn Devices>> {
+    shelves.iter().map(|shelf| Arc::clone(*shelf) as Arc<dyn Devices>).collect()
+}
+
 struct Node {
     root: TempDir,
     kubelet: RecordedKubelet,
@@ -83,8 +87,9 @@ impl Node {
     }
 
     fn offer(&self, shelves: &[&Arc<Shelf>]) -> DevicePlugins {
-        let resources = shelves.iter().map(|shelf| Arc::clone(*shelf) as Arc<dyn Devices>).collect();
-        DevicePlugins::start(self.root.path(), self.kubelet.directory(), resources).unwrap()
+        let plugins = DevicePlugins::new(self.root.path(), self.kubelet.directory());
+        plugins.offer(all(shelves)).unwrap();
+        plugins
     }
 
     /// The next list of one resource alone: each device's last digit, with `!` where it is not healthy.
@@ -283,4 +288,21 @@ fn every_resource_has_a_socket_of_its_own() {
         [node.kubelet.next_list(), node.kubelet.next_list()].map(|(name, list)| (name, list.len()));
     told.sort();
     assert_eq!(told, [(CORE.to_owned(), 1), (RADIO.to_owned(), 2)]);
+}
+
+#[test]
+fn a_resource_that_comes_or_goes_with_the_configuration_disturbs_no_other() {
+    let node = Node::new();
+    let (radio, core) = (Shelf::with(RADIO, &two()), Shelf::with(CORE, &two()[..1]));
+    let plugins = node.offer(&[]);
+    plugins.offer(all(&[&radio])).unwrap();
+    assert_eq!(node.kubelet.next_list().0, RADIO);
+    plugins.offer(all(&[&core, &radio])).unwrap();
+    assert_eq!(node.kubelet.next_list().0, CORE);
+    plugins.offer(all(&[&radio])).unwrap();
+    let socket = node.kubelet.plugin_dir().join("fairlead-intel.com_core.sock");
+    until("the socket of a resource that is gone stays", || !socket.exists());
+    radio.tell(&two()[1..]);
+    assert_eq!(node.kubelet.next_list().1.len(), 1);
+    assert_eq!(node.kubelet.registrations().len(), 2);
 }
