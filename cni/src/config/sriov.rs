@@ -31,6 +31,21 @@ pub struct Sriov {
     pub min_tx_rate: Option<u32>,
     /// `max_tx_rate` in Mbit/s; 0 takes the limit away.
     pub max_tx_rate: Option<u32>,
+    /// `pool`, of a path of our own type: any function of it that is ready.
+    pub pool: Option<String>,
+    /// `driver`, of a path of our own type: who must have the function.
+    pub driver: Option<Driver>,
+    /// `deviceAccess`, of a path of our own type, is `host`: the pod has the host's devices, whoever chose the function.
+    pub on_host: bool,
+}
+
+/// `driver`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Driver {
+    /// `kernel`: any that makes an interface of it.
+    Kernel,
+    /// `vfio-pci`
+    Vfio,
 }
 
 /// Which virtual function is asked for.
@@ -40,6 +55,8 @@ pub enum Device {
     Named(String),
     /// One of those of this resource that kubelet has given the pod.
     OfResource(String),
+    /// One of those that are ready in this pool of the daemon's.
+    OfPool(String),
 }
 
 /// The port VLAN that is asked for.
@@ -86,6 +103,14 @@ impl Sriov {
             let allowed = format!("at most \"max_tx_rate\", which is {max}");
             return Err(fields.invalid("min_tx_rate", &min.to_string(), &allowed));
         }
+        let driver = match fields.text("driver")? {
+            Some(_) => fields.item("driver").map(|i| i.read("kernel or vfio-pci", driver)).transpose()?,
+            None => None,
+        };
+        let on_host = match fields.text("deviceAccess")? {
+            Some(_) => fields.item("deviceAccess").map(|i| i.read("host", on_host)).transpose()?,
+            None => None,
+        };
         Ok(Sriov {
             device_id: fields.text("deviceID")?,
             resource_name: fields.text("resourceName")?.or(fields.text(RESOURCE_NAME)?),
@@ -96,17 +121,21 @@ impl Sriov {
             link_state,
             min_tx_rate,
             max_tx_rate,
+            pool: fields.text("pool")?,
+            driver,
+            on_host: on_host.unwrap_or(false),
         })
     }
 
     /// The device that is asked for: `runtimeConfig.deviceID`, else `CNI_ARGS` `deviceID`, else `deviceID`, else one of
-    /// `resourceName`. Code 4 for arguments that sriov does not know, 7 where nobody names a device.
+    /// `resourceName`, else one of `pool`. Code 4 for arguments that sriov does not know, 7 where nobody names a device.
     pub fn device(&self, conf: &NetConf, args: &Args) -> Result<Device, CniError> {
         known(args)?;
         let of_args = args.get("deviceID").filter(|id| !id.is_empty());
         let asked = conf.runtime.device_id.as_deref().or(of_args).or(self.device_id.as_deref());
         let resource = self.resource_name.clone().map(Device::OfResource);
-        asked.map(|id| Device::Named(id.to_owned())).or(resource).ok_or_else(|| {
+        let any = resource.or_else(|| self.pool.clone().map(Device::OfPool));
+        asked.map(|id| Device::Named(id.to_owned())).or(any).ok_or_else(|| {
             CniError::new(Code::InvalidConfig, "sriov names no device").with(
                 "give \"deviceID\", the PCI address of a virtual function, have the meta plugin or the runtime pass it, or give \"resourceName\" for one that kubelet has given the pod",
             )
@@ -164,6 +193,18 @@ fn on_or_off(text: &str) -> Option<bool> {
         "off" => Some(false),
         _ => None,
     }
+}
+
+fn driver(text: &str) -> Option<Driver> {
+    match text {
+        "kernel" => Some(Driver::Kernel),
+        "vfio-pci" => Some(Driver::Vfio),
+        _ => None,
+    }
+}
+
+fn on_host(text: &str) -> Option<bool> {
+    (text == "host").then_some(true)
 }
 
 fn state(text: &str) -> Option<LinkState> {

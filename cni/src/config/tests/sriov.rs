@@ -1,6 +1,6 @@
 use super::conf;
 use crate::args::Args;
-use crate::config::sriov::{Device, LinkState, Vlan};
+use crate::config::sriov::{Device, Driver, LinkState, Vlan};
 use crate::config::*;
 use crate::error::Code;
 
@@ -25,6 +25,9 @@ fn an_sriov_configuration_is_read_with_every_field() {
         link_state: Some(LinkState::Enable),
         min_tx_rate: Some(10),
         max_tx_rate: Some(200),
+        pool: None,
+        driver: None,
+        on_host: false,
     };
     assert_eq!(sriov, wanted);
 }
@@ -40,6 +43,23 @@ fn what_is_absent_null_or_empty_is_left_as_it_is_and_a_vlan_of_0_is_not_absent()
     assert_eq!(read(r#""vlan":4094,"vlanQoS":7"#).vlan.unwrap().qos, 7);
     assert_eq!(read(r#""max_tx_rate":0"#).max_tx_rate, Some(0));
     assert_eq!(read(r#""VLAN":5,"SpoofChk":"on""#).vlan.unwrap().id, 5, "keys match in any case, as in Go");
+}
+
+#[test]
+fn a_path_of_our_own_type_may_name_pool_driver_and_access() {
+    let text = r#""pool":"radio","driver":"vfio-pci","deviceAccess":"host""#;
+    let path = read(text);
+    assert_eq!((path.pool.as_deref(), path.driver, path.on_host), (Some("radio"), Some(Driver::Vfio), true));
+    let device = |keys: &str| read(keys).device(&conf("sriov", keys), &Args::parse("").unwrap()).unwrap();
+    assert_eq!(device(text), Device::OfPool("radio".into()));
+    let given = r#""pool":"radio","runtimeConfig":{"deviceID":"0000:21:10.0"}"#;
+    assert_eq!(device(given), Device::Named("0000:21:10.0".into()), "what the pod was given goes first");
+    for (keys, want) in [
+        (r#""driver":"igbvf""#, r#""driver" is "igbvf", expected kernel or vfio-pci"#),
+        (r#""deviceAccess":"pod""#, r#""deviceAccess" is "pod", expected host"#),
+    ] {
+        assert_eq!(Sriov::parse(&conf("sriov", keys)).unwrap_err().msg, want);
+    }
 }
 
 #[test]
