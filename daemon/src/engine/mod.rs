@@ -47,7 +47,7 @@ use fairlead_sriov::{Administrator, Inventory};
 use crate::call::{Call, Lane, Reply, Service};
 use crate::delegate::Delegates;
 use crate::ipam::HostLocal;
-use crate::kubelet::PodResources;
+use crate::kubelet::{DevicePlugins, PodResources};
 use crate::metrics;
 use crate::netconf::Networks;
 use crate::networks::interface::Dad;
@@ -124,6 +124,7 @@ pub struct Engine {
     inventory: Inventory,
     admin: Arc<Administrator>,
     pools: Arc<Pools>,
+    device_plugins: DevicePlugins,
     sysfs: PathBuf,
     pod_resources: PodResources,
     reaper: Reaper,
@@ -148,6 +149,7 @@ impl Engine {
     pub fn configure(&self, settings: &Settings) {
         self.set_policy(Policy::from(settings));
         self.pools.configure(settings);
+        self.offer_to_kubelet();
     }
 
     fn set_policy(&self, policy: Policy) {

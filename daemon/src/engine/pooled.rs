@@ -19,6 +19,9 @@ use crate::store::Attachment;
 /// News are waited for so long, once there are some.
 const QUIET: Duration = Duration::from_millis(100);
 
+/// Kubelet may take so long to tell what device plugins announce.
+const ALLOCATABLE: Duration = Duration::from_millis(500);
+
 impl Engine {
     /// The attachment that has a function, in words.
     pub(super) fn holder(&self, address: PciAddr) -> Option<String> {
@@ -30,6 +33,21 @@ impl Engine {
     /// Compares the pools with the machine, without waiting for what has to be done then.
     pub(super) fn look_at_pools(&self, how: Look) {
         self.pools.look(how, &|address| self.holder(address));
+    }
+
+    /// Offers kubelet the pools that it gives out, as they are configured.
+    pub(super) fn offer_to_kubelet(&self) {
+        if let Err(error) = self.device_plugins.offer(self.pools.offers()) {
+            tracing::error!(%error, "pools cannot be offered to kubelet; they are after the next start");
+        }
+    }
+
+    /// Asks kubelet whether another device plugin announces a function of ours too.
+    pub(super) fn look_for_doubles(&self) {
+        match self.pod_resources.allocatable(Instant::now() + ALLOCATABLE) {
+            Ok(all) => self.pools.announced(&all),
+            Err(error) => tracing::debug!(%error, "what device plugins announce is not known"),
+        }
     }
 
     /// Begins the keeper's thread, and that which hears of devices.
@@ -66,6 +84,7 @@ fn keep(engine: &Weak<Engine>) {
         let Some(how) = strong.pools.next_look(thorough) else { return };
         strong.look_at_pools(how);
         if how == Look::Thorough {
+            strong.look_for_doubles();
             thorough = Instant::now() + SLOW;
         }
     }

@@ -21,7 +21,7 @@ use super::wellbeing::LookOut;
 use super::{Engine, Places, Policy, SWEEP};
 use crate::delegate::Delegates;
 use crate::ipam::HostLocal;
-use crate::kubelet::{KubeletDir, PodResources};
+use crate::kubelet::{DevicePlugins, KubeletDir, PodResources};
 use crate::metrics;
 use crate::netconf::Networks;
 use crate::pools::{Ground, Look, PoolMetrics, Pools};
@@ -119,11 +119,15 @@ impl Engine {
                 move || chance.next()
             }),
         };
-        let pools = Pools::open(ground).map_err(failed("the records of pools"))?;
+        let pools = Arc::new(Pools::open(ground).map_err(failed("the records of pools"))?);
         pools.configure(&beside.settings);
         let engine = Arc::new(Engine {
             admin,
-            pools: Arc::new(pools),
+            pools,
+            device_plugins: DevicePlugins::new(
+                &places.host_root,
+                KubeletDir::new(&places.host_root, &places.kubelet),
+            ),
             kernel: beside.kernel,
             host_id,
             delegates: Delegates::new(places.host_root.clone(), beside.cgroup)
@@ -173,6 +177,7 @@ impl Engine {
         }
         let watched = Arc::downgrade(engine);
         thread::Builder::new().name("netns-watch".to_owned()).spawn(move || watch(&watched))?;
+        engine.offer_to_kubelet();
         Engine::begin_pools(engine)
     }
 

@@ -12,7 +12,7 @@ mod pod_resources;
 pub(crate) mod recorded;
 
 pub use device_plugin::{
-    Access, Device, DeviceList, DevicePluginError, DevicePlugins, Devices, Health, Refused, Spread, VfioGroup,
+    Access, Device, DeviceList, DevicePluginError, DevicePlugins, Devices, Health, Refused, VfioGroup,
 };
 pub use grants::{NoDevice, next_device};
 pub use place::KubeletDir;

@@ -64,7 +64,11 @@ impl Pools {
             DeviceEvent::Pci { action: Action::Added | Action::Removed, .. } => return Some(Look::Quick),
             DeviceEvent::Pci { device, action: Action::Bound | Action::Unbound } => device,
             DeviceEvent::Interface { device, action: Action::Added | Action::Removed, .. } => device,
-            _ => return None,
+            DeviceEvent::Carrier { device, .. } => {
+                let physical = device.parse().ok()?;
+                return self.lock().goes_by_carrier(physical).then_some(Look::Quick);
+            }
+            DeviceEvent::Pci { .. } | DeviceEvent::Interface { .. } => return None,
         };
         let state = self.lock();
         let (_, member) = state.member(device.parse().ok()?)?;
@@ -101,7 +105,10 @@ impl Pools {
         self.arrive(&declared, &membership, holder, &mut eye);
         self.orphans(&membership, holder);
         self.compare(how, &mut eye);
-        self.act(|state| state.notices = membership.notices);
+        self.act(|state| {
+            state.notices = membership.notices;
+            state.looked_at(&declared, &scan);
+        });
     }
 
     /// Members that are not in the machine any more, or not this pool's.

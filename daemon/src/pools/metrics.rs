@@ -87,7 +87,7 @@ impl PoolMetrics {
         for ((pool, word), count) in counted {
             self.functions.get_or_create(&Standing { pool: pool.to_owned(), state: word }).set(count);
         }
-        let notices = state.notices.len() + state.refused.len();
+        let notices = state.all_notices().count();
         self.notices.set(i64::try_from(notices).unwrap_or(i64::MAX));
     }
 }

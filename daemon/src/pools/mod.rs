@@ -8,6 +8,7 @@ mod keeper;
 mod loan;
 mod membership;
 mod metrics;
+mod offers;
 mod orders;
 mod record;
 mod user;
@@ -31,6 +32,7 @@ pub use workshop::Known;
 
 use crate::settings::{PoolSettings, Settings};
 use membership::Notice;
+use offers::Offers;
 use record::{Held, Records};
 use workshop::{Wish, Workshop};
 
@@ -77,6 +79,9 @@ struct State {
     strangers: BTreeSet<PciAddr>,
     queue: VecDeque<Task>,
     notices: Vec<Notice>,
+    /// Functions that two device plugins announce.
+    doubles: Vec<Notice>,
+    offers: Offers,
     /// Threads that work the queue off.
     workers: usize,
     look: Option<Look>,
@@ -122,13 +127,14 @@ impl Pools {
     }
 
     /// Takes a configuration; the keeper acts on it with its next look, which is at once.
-    pub fn configure(&self, settings: &Settings) {
+    pub fn configure(self: &Arc<Pools>, settings: &Settings) {
         let (declared, refused) = declared(settings);
         let mut state = self.lock();
         if state.declared != declared || state.refused != refused {
             state.declared = declared;
             state.refused = refused;
             state.arrange();
+            state.arrange_offers(&Arc::downgrade(self));
             state.look = Some(Look::Quick);
             self.changed.notify_all();
         }
@@ -147,6 +153,7 @@ impl Pools {
         state.queue.extend(due);
         let forgotten = state.forget();
         let holds = state.note();
+        state.show_offers();
         self.metrics.show(&state);
         drop(state);
         self.changed.notify_all();
@@ -238,6 +245,7 @@ impl State {
         for address in &forgotten {
             self.known.remove(address);
             self.stands.remove(address);
+            self.withdraw(*address);
         }
         self.pools.retain(|live| live.settings.is_some() || live.pool.members().next().is_some());
         forgotten

@@ -9,6 +9,7 @@ use fairlead_sriov::pool::{Condition, Pool};
 use serde_json::{Value, json};
 
 use super::keeper::{Holder, Look};
+use super::membership::Notice;
 use super::{Pools, State};
 
 /// An order is answered when all of it is done, or after this.
@@ -62,7 +63,7 @@ impl Pools {
         json!({
             "functions": functions,
             "pools": pools,
-            "notices": state.refused.iter().chain(&state.notices).collect::<Vec<_>>(),
+            "notices": state.all_notices().collect::<Vec<_>>(),
         })
     }
 
@@ -102,12 +103,17 @@ impl Pools {
             .filter(|(_, count)| *count > 0)
             .map(|(word, count)| format!("{count} functions of pools are {word}"))
             .collect();
-        words.extend(state.refused.iter().chain(&state.notices).filter(|n| n.wrong).map(|n| n.seen.clone()));
+        words.extend(state.all_notices().filter(|n| n.wrong).map(|n| n.seen.clone()));
         words.join("; ")
     }
 }
 
 impl State {
+    /// All that the operator is to know of the configuration.
+    pub(super) fn all_notices(&self) -> impl Iterator<Item = &Notice> {
+        self.refused.iter().chain(&self.notices).chain(&self.doubles)
+    }
+
     /// The functions that a name of a pool or a PCI address means.
     fn meant(&self, of: &str) -> Result<Vec<PciAddr>, CniError> {
         let is_address = of.parse::<PciAddr>().ok();

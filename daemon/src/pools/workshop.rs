@@ -104,7 +104,7 @@ impl Wish {
     }
 
     /// The driver of a member at rest.
-    fn driver<'w>(&self, was: &'w Was) -> &'w str {
+    pub(super) fn driver<'w>(&self, was: &'w Was) -> &'w str {
         match self.at_rest {
             AtRest::VfioPci => VFIO,
             AtRest::Kernel | AtRest::Unchanged => &was.driver,

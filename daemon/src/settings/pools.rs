@@ -1,10 +1,10 @@
 //! Pools of virtual functions, as the configuration declares them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fairlead_host::{VfLinkState, VfVlan, VlanProto};
 use fairlead_sriov::pool::{Spread, Stock};
-use fairlead_sriov::{Resource, Selectors, VfProfile};
+use fairlead_sriov::{PciAddr, Resource, Selectors, VfProfile};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -51,6 +51,9 @@ pub struct PoolSettings {
     /// Functions behind no IOMMU may be given out, which reach all of the memory.
     #[serde(default)]
     pub allow_no_iommu: bool,
+    /// The resource of the SR-IOV network device plugin's configuration that it is.
+    #[serde(skip)]
+    pub resource: Option<Resource>,
 }
 
 fn one() -> Bounded<1, 256> {
@@ -177,19 +180,40 @@ impl PoolSettings {
     pub fn of_resource(resource: Resource) -> PoolSettings {
         PoolSettings {
             name: resource.name.clone(),
-            selectors: resource.selectors,
+            selectors: resource.selectors.clone(),
             driver: AtRest::Unchanged,
             profile: Profile::default(),
             min: None,
             max: None,
             batch: one(),
             numvfs: None,
-            resource_name: Some(resource.name),
+            resource_name: Some(resource.name.clone()),
             allocator: Allocator::default(),
             spread: Over::default(),
             withdraw_on_link_down: false,
             allow_no_iommu: false,
+            resource: Some(resource),
         }
+    }
+
+    /// Under what name our own device plugin offers it to kubelet, if it does.
+    pub fn offered_as(&self) -> Option<&str> {
+        self.resource_name.as_deref().filter(|_| self.is_only_ours())
+    }
+
+    /// Whether no other device plugin may announce its functions.
+    pub fn is_only_ours(&self) -> bool {
+        self.allocator == Allocator::Fairlead
+    }
+
+    /// Whether kubelet is told the nodes of its functions.
+    pub fn tells_topology(&self) -> bool {
+        self.resource.as_ref().is_none_or(|resource| !resource.exclude_topology)
+    }
+
+    /// What pods are told of a function besides.
+    pub fn additional_info(&self, address: PciAddr) -> BTreeMap<String, String> {
+        self.resource.as_ref().map(|resource| resource.additional_info(address)).unwrap_or_default()
     }
 
     /// How many are kept ready.

@@ -89,6 +89,11 @@ impl Inventory {
         Inventory { devices: sysfs.join("bus/pci/devices") }
     }
 
+    /// Whether the machine has the connection manager of RDMA (`/dev/infiniband/rdma_cm`), which is of all devices.
+    pub fn has_rdma_cm(&self) -> bool {
+        self.devices.join("../../../class/misc/rdma_cm").exists()
+    }
+
     /// The virtual function at an address.
     pub fn function(&self, address: PciAddr) -> Result<Function, InventoryError> {
         let dir = self.dir(address);

@@ -1,8 +1,5 @@
 //! Configurations that name a resource: kubelet says which virtual function the pod has.
 
-use std::fs;
-use std::os::unix::fs::symlink;
-
 use fairlead_cni::Code;
 use fairlead_host::Kernel;
 
@@ -18,11 +15,9 @@ const CONFIG: &str =
 /// A rig whose host has two functions and a kubelet that has given the pod both.
 fn rig() -> (Rig, RecordedKubelet) {
     let rig = Rig::new();
-    let devices = rig.dir.path().join("sys/bus/pci/devices");
-    fs::create_dir_all(devices.join(OTHER).join("net/vf1")).unwrap();
-    symlink("../0000:21:00.0", devices.join(OTHER).join("physfn")).unwrap();
-    symlink(format!("../{OTHER}"), devices.join("0000:21:00.0/virtfn1")).unwrap();
-    symlink("../../../bus/pci/drivers/igbvf", devices.join(OTHER).join("driver")).unwrap();
+    let sys = rig.dir.path().join("sys");
+    functions::plug(&sys, ("0000:21:00.0", PF), 1, (OTHER, "vf1"));
+    functions::driven(&sys, OTHER, "igbvf");
     let pf = rig.kernel.host().unwrap().link_by_name(PF).unwrap().unwrap().index;
     rig.kernel.add_vf(pf, OTHER, "vf1");
     let kubelet = RecordedKubelet::running(&rig.root);

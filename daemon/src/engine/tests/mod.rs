@@ -5,6 +5,7 @@ mod functions;
 mod granted;
 mod identity;
 mod lists;
+mod offers;
 mod order;
 mod paths;
 mod pools;

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::*;
 use crate::pools::{DrawError, Look, Verb};
 
-const SECOND: &str = "0000:21:10.2";
+pub(super) const SECOND: &str = "0000:21:10.2";
 const POOL: &str = "pools: [{name: radio, selectors: {vendors: ['8086']}, profile: {vlan: 7, trust: on}}]";
 
 fn settings(text: &str) -> Settings {
@@ -31,7 +31,7 @@ fn pci(address: &str) -> PciAddr {
 }
 
 /// A machine with two functions and this configuration; nothing was looked at yet.
-fn with(text: &str) -> Rig {
+pub(super) fn with(text: &str) -> Rig {
     let mut rig = Rig::new();
     let pf = rig.kernel.host().unwrap().link_by_name(PF).unwrap().unwrap().index;
     let sys = rig.dir.path().join("sys");
@@ -44,19 +44,19 @@ fn with(text: &str) -> Rig {
 }
 
 impl Rig {
-    fn configure(&mut self, text: &str) {
+    pub(super) fn configure(&mut self, text: &str) {
         self.settings = settings(text);
         self.engine().configure(&self.settings);
         self.keep();
     }
 
     /// What the keeper's threads would do.
-    fn keep(&self) {
+    pub(super) fn keep(&self) {
         self.engine().look_at_pools(Look::Quick);
         self.engine().pools.work_here();
     }
 
-    fn check_pools(&self) {
+    pub(super) fn check_pools(&self) {
         self.engine().look_at_pools(Look::Thorough);
         self.engine().pools.work_here();
     }
@@ -66,7 +66,7 @@ impl Rig {
         table["functions"].as_array().unwrap().clone()
     }
 
-    fn states(&self) -> Vec<String> {
+    pub(super) fn states(&self) -> Vec<String> {
         self.members().iter().map(|row| row["state"].as_str().unwrap().to_owned()).collect()
     }
 
@@ -83,7 +83,7 @@ impl Rig {
         })
     }
 
-    fn order(&self, verb: Verb, of: &str) {
+    pub(super) fn order(&self, verb: Verb, of: &str) {
         // The keeper would do it while the order is waited for.
         std::thread::scope(|scope| {
             let ordered = scope.spawn(|| self.engine().order_pools(verb, of).unwrap());

@@ -18,6 +18,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use std::{fmt, io};
 
+use fairlead_sriov::pool::Spread;
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 use tokio::task::AbortHandle;
@@ -30,7 +31,6 @@ use registration::Registration;
 use service::Offer;
 
 pub use allocation::{Access, VfioGroup};
-pub use preference::Spread;
 
 /// Plugins' directory in kubelet's.
 const DIRECTORY: &str = "device-plugins";

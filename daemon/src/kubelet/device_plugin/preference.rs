@@ -3,20 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use fairlead_sriov::pool::Spread;
 
 use super::Device;
-
-/// Of which physical functions a pod's devices are to be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Spread {
-    /// Of as few as can be.
-    #[default]
-    Packed,
-    /// Of as many as can be.
-    Spread,
-}
 
 /// Chooses `size` of the available devices; those of `must` are among them. Fewer where there are not as many. An
 /// available one that is not known counts as one of no node.

@@ -1,0 +1,185 @@
+//! Pools that kubelet gives out, with a recorded kubelet: what it is told of them, and what a pod has of that.
+
+use std::fs;
+
+use fairlead_cni::Code;
+use fairlead_host::double::Asked;
+use fairlead_host::watch::DeviceEvent;
+
+use super::pools::{SECOND, with};
+use super::*;
+use crate::kubelet::recorded::{Announced, LONG, RecordedKubelet, device, pod};
+use crate::pools::{Look, Verb};
+
+const RADIO: &str = "intel.com/radio";
+const NETWORK: &str =
+    r#"{"cniVersion":"1.1.0","name":"radio","type":"sriov","resourceName":"intel.com/radio"}"#;
+
+fn pool(more: &str) -> String {
+    format!("pools: [{{name: radio, selectors: {{vendors: ['8086']}}, resourceName: {RADIO}{more}}}]")
+}
+
+/// A machine with two functions, this configuration and a kubelet that has heard of nothing yet.
+fn rig(text: &str) -> (Rig, RecordedKubelet) {
+    let mut rig = with(text);
+    rig.restart();
+    let kubelet = RecordedKubelet::running(&rig.root);
+    rig.engine().offer_to_kubelet();
+    (rig, kubelet)
+}
+
+/// Waits for a list: each device by the last digit of its address, with `!` where it is not healthy.
+fn hears(kubelet: &RecordedKubelet, wanted: &str) {
+    let short = |(id, health, _): &Announced| {
+        let sick = if health == "Healthy" { "" } else { "!" };
+        format!("{}{sick}", id.rsplit('.').next().unwrap())
+    };
+    let limit = Instant::now() + LONG;
+    loop {
+        let list: Vec<String> = kubelet.next_list().1.iter().map(short).collect();
+        if list.join(" ") == wanted {
+            return;
+        }
+        assert!(Instant::now() < limit, "{list:?} instead of {wanted}");
+    }
+}
+
+impl Rig {
+    fn of_pod(&self, command: Command, ifname: &str) -> Result<String, CniError> {
+        let args = "IgnoreUnknown=1;K8S_POD_NAMESPACE=ran;K8S_POD_NAME=du-0".to_owned();
+        let request = self.request(command, "c1", NETWORK);
+        self.call(Request { ifname: ifname.to_owned(), args, ..request })
+    }
+}
+
+#[test]
+fn x17_x23_functions_are_announced_when_they_are_verified_and_withdrawn_while_they_are_not() {
+    let (rig, kubelet) = rig(&pool(""));
+    hears(&kubelet, "");
+    rig.keep();
+    hears(&kubelet, "0 2");
+    rig.order(Verb::Quarantine, VF);
+    hears(&kubelet, "0! 2");
+    rig.order(Verb::Release, VF);
+    hears(&kubelet, "0 2");
+    rig.kernel.set_dead(VF, true);
+    rig.check_pools();
+    rig.check_pools();
+    hears(&kubelet, "0! 2");
+    rig.kernel.set_dead(VF, false);
+    rig.order(Verb::Release, VF);
+    hears(&kubelet, "0 2");
+}
+
+#[test]
+fn x17_after_our_restart_the_first_list_is_complete() {
+    let (mut rig, kubelet) = rig(&pool(""));
+    rig.keep();
+    hears(&kubelet, "0 2");
+    kubelet.answers.lock().unwrap().pods = vec![pod("ran", "du-0", &[("app", &[(RADIO, VF, 0)])])];
+    rig.of_pod(Command::Add, "net1").unwrap();
+    rig.restart();
+    rig.engine().offer_to_kubelet();
+    let (resource, list) = kubelet.next_list();
+    let told = |id: &str| (id.to_owned(), "Healthy".to_owned());
+    let list: Vec<(String, String)> = list.into_iter().map(|(id, health, _)| (id, health)).collect();
+    assert_eq!((resource.as_str(), list), (RADIO, vec![told(VF), told(SECOND)]), "the pod's own too");
+}
+
+#[test]
+fn x10_k27_a_pod_has_of_the_pool_what_kubelet_has_given_it_and_it_stays_healthy_on_its_way_home() {
+    let (rig, kubelet) = rig(&pool(", profile: {vlan: 7}"));
+    rig.keep();
+    hears(&kubelet, "0 2");
+    kubelet.answers.lock().unwrap().pods = vec![pod("ran", "du-0", &[("app", &[(RADIO, SECOND, 0)])])];
+    rig.kernel.forget_calls();
+    let answer = rig.of_pod(Command::Add, "net1").unwrap();
+    assert!(answer.contains(SECOND), "{answer}");
+    assert!(!rig.kernel.calls().iter().any(|call| matches!(call.asked, Asked::Vfs(_))), "the pool knows it");
+    assert_eq!(rig.states(), ["ready", "lent"]);
+    let none = rig.of_pod(Command::Add, "net2").unwrap_err();
+    assert_eq!(none.code, Code::InvalidConfig, "it is not drawn instead: {none}");
+    rig.of_pod(Command::Del, "net1").unwrap();
+    rig.reap();
+    assert_eq!(rig.states(), ["ready", "preparing"]);
+    rig.engine().pools.work_here();
+    assert_eq!(rig.states(), ["ready", "ready"]);
+    assert!(kubelet.hears_nothing(Duration::from_millis(300)), "it was healthy all the while");
+}
+
+#[test]
+fn k27_kubelet_gets_the_nodes_of_a_function_under_vfio() {
+    let (rig, kubelet) = rig(&pool(", driver: vfio-pci"));
+    rig.keep();
+    hears(&kubelet, "0 2");
+    let given = kubelet.allocate(RADIO, &[&[VF]]).unwrap().remove(0);
+    assert_eq!(given.envs["PCIDEVICE_INTEL_COM_RADIO"], VF);
+    let nodes: Vec<&str> = given.devices.iter().map(|d| d.host_path.as_str()).collect();
+    assert_eq!(nodes, ["/dev/vfio/vfio", "/dev/vfio/20"]);
+    rig.order(Verb::Quarantine, VF);
+    let refused = kubelet.allocate(RADIO, &[&[VF]]).unwrap_err();
+    assert!(refused.message().contains("it is quarantined by order of the operator"), "{refused}");
+}
+
+#[test]
+fn x17_a_physical_function_without_a_carrier_withdraws_its_functions_where_the_pool_says_so() {
+    let carrier = |rig: &Rig, text: &str| {
+        let net = rig.dir.path().join("sys/bus/pci/devices/0000:21:00.0/net").join(PF);
+        fs::write(net.join("carrier"), text).unwrap();
+    };
+    let (dark, kubelet) = rig(&pool(", withdrawOnLinkDown: true"));
+    carrier(&dark, "1\n");
+    dark.keep();
+    hears(&kubelet, "0 2");
+    carrier(&dark, "0\n");
+    let news = DeviceEvent::Carrier { device: "0000:21:00.0".into(), carrier: false };
+    assert_eq!(dark.engine().pools.concern(&news), Some(Look::Quick), "at once, not with the next check");
+    dark.keep();
+    hears(&kubelet, "0! 2!");
+    carrier(&dark, "1\n");
+    dark.keep();
+    hears(&kubelet, "0 2");
+    let (bright, kubelet) = rig(&pool(""));
+    carrier(&bright, "0\n");
+    assert_eq!(bright.engine().pools.concern(&news), None);
+    bright.keep();
+    hears(&kubelet, "0 2");
+}
+
+#[test]
+fn a_function_that_another_device_plugin_announces_too_is_told_unless_the_pool_is_its_own() {
+    let external = pool(", allocator: external");
+    for (text, told) in [(pool(""), true), (external, false)] {
+        let (rig, kubelet) = rig(&text);
+        rig.keep();
+        kubelet.answers.lock().unwrap().allocatable = vec![
+            device(RADIO, VF, 0),
+            device("other.org/vf", SECOND, 0),
+            device("other.org/gpu", "gpu-1", 0),
+        ];
+        rig.engine().look_for_doubles();
+        let trouble = rig.engine().pools.trouble();
+        let wanted = format!(
+            "another device plugin announces {SECOND} of pool \"radio\" to kubelet, as \"other.org/vf\""
+        );
+        assert_eq!(trouble, if told { wanted } else { String::new() });
+        assert_eq!(rig.exposition.text().contains("fairlead_pool_notices 1"), told);
+    }
+}
+
+#[test]
+fn pools_come_to_kubelet_and_go_with_the_configuration() {
+    let (mut rig, kubelet) = rig("pools: [{name: radio, selectors: {vendors: ['8086']}}]");
+    rig.keep();
+    assert!(kubelet.hears_nothing(Duration::from_millis(300)), "ADD draws from it");
+    rig.configure(&pool(""));
+    hears(&kubelet, "0 2");
+    rig.configure(&pool(", allocator: external"));
+    let socket = kubelet.plugin_dir().join("fairlead-intel.com_radio.sock");
+    let limit = Instant::now() + LONG;
+    while socket.exists() {
+        assert!(Instant::now() < limit, "it is offered still");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(rig.states(), ["ready", "ready"]);
+}

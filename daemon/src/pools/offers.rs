@@ -1,0 +1,241 @@
+//! The pools that kubelet gives out, as it is offered them: one resource each, of all pools that have its name.
+//!
+//! What was never verified is not announced (X23). What comes home from a pod is still healthy: an ADD waits for it. Whatever
+//! else is not ready is unhealthy at once, and healthy as soon as it is ready again (X17).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Weak};
+
+use fairlead_host::IommuGroup;
+use fairlead_sriov::PciAddr;
+use fairlead_sriov::pool::{Condition, Member, Spread};
+use fairlead_sriov::{Rdma, Scan, Selector};
+use tokio::sync::watch;
+
+use super::membership::Notice;
+use super::workshop::{VFIO, Wish};
+use super::{Pools, State};
+use crate::kubelet::{Access, Device, DeviceList, Devices, Grant, Health, Refused, VfioGroup};
+use crate::settings::PoolSettings;
+
+/// What is offered, and what is known for that.
+#[derive(Default)]
+pub(super) struct Offers {
+    resources: BTreeMap<String, Arc<Offer>>,
+    /// Resources whose pools have been compared with the machine.
+    looked_at: BTreeSet<String>,
+    /// Functions that were ready, or a pod's.
+    verified: BTreeSet<PciAddr>,
+    /// Physical functions without a carrier.
+    dark: BTreeSet<PciAddr>,
+}
+
+/// A resource.
+struct Offer {
+    resource: String,
+    list: watch::Sender<DeviceList>,
+    pools: Weak<Pools>,
+}
+
+impl Devices for Offer {
+    fn resource(&self) -> &str {
+        &self.resource
+    }
+
+    fn spread(&self) -> Spread {
+        self.pools.upgrade().map(|pools| pools.lock().spread_of(&self.resource)).unwrap_or_default()
+    }
+
+    fn list(&self) -> watch::Receiver<DeviceList> {
+        self.list.subscribe()
+    }
+
+    fn access(&self, id: &str) -> Result<Access, Refused> {
+        let pools = self.pools.upgrade().ok_or_else(|| "the daemon stops".to_owned());
+        let address = id.parse::<PciAddr>().map_err(|e| e.to_string());
+        let access = pools.and_then(|pools| pools.access(address?));
+        access.map_err(|reason| Refused { id: id.to_owned(), reason })
+    }
+}
+
+impl Pools {
+    /// The resources that kubelet is to be offered, as they are configured.
+    pub fn offers(&self) -> Vec<Arc<dyn Devices>> {
+        let all = self.lock();
+        all.offers.resources.values().map(|offer| Arc::clone(offer) as Arc<dyn Devices>).collect()
+    }
+
+    /// What every device plugin of the node announces: a function that two announce is told.
+    pub fn announced(&self, all: &[Grant]) {
+        self.act(|state| state.doubles = state.doubles_among(all));
+    }
+
+    /// What a pod needs to reach a member.
+    fn access(&self, address: PciAddr) -> Result<Access, String> {
+        let (settings, wish) = self.lock().given_out(address)?;
+        let scan = self.shop.inventory.scan().map_err(|e| e.to_string())?;
+        let record = self.shop.records.get(address);
+        let was = record.as_ref().and_then(|record| record.was_in(&self.shop.boot_id));
+        let of_all = scan.physical.iter().flat_map(|pf| pf.functions.iter().map(move |found| (pf, found)));
+        let (physical, found) = of_all
+            .into_iter()
+            .find(|(_, found)| found.function.address == address)
+            .ok_or("it is not in the machine")?;
+        let driver = was.map(|was| wish.driver(was)).or(found.function.driver.as_deref());
+        let mut as_selected = found.clone();
+        as_selected.function.driver = was.map(|was| was.driver.clone()).or(as_selected.function.driver);
+        let selector = settings.selectors.matching(physical, &as_selected);
+        let with = |is: fn(&Selector) -> bool| selector.is_some_and(is);
+        let vfio = match driver {
+            Some(VFIO) => Some(self.vfio_group(found.function.iommu_group, settings.allow_no_iommu)?),
+            _ => None,
+        };
+        let rdma = with(|s| s.is_rdma).then(|| self.rdma(&found.rdma));
+        let extra = settings.additional_info(address);
+        Ok(Access { vfio, rdma, vhost_net: with(|s| s.need_vhost_net), extra })
+    }
+
+    fn vfio_group(&self, number: Option<u32>, allow_no_iommu: bool) -> Result<VfioGroup, String> {
+        let number = number.ok_or("it has no IOMMU group: the machine's IOMMU is off")?;
+        let group = self.shop.kernel.iommu_group(number).map_err(|e| e.to_string())?;
+        let no_iommu = group == IommuGroup::NoIommu;
+        match no_iommu && !allow_no_iommu {
+            true => Err("there is no IOMMU behind it, and its pool does not say allowNoIommu".to_owned()),
+            false => Ok(VfioGroup { number, no_iommu }),
+        }
+    }
+
+    /// With the node of the connection manager, which is of all devices.
+    fn rdma(&self, found: &Rdma) -> Rdma {
+        let mut rdma = found.clone();
+        if self.shop.inventory.has_rdma_cm() {
+            rdma.nodes.push("rdma_cm".to_owned());
+        }
+        rdma
+    }
+}
+
+impl State {
+    fn spread_of(&self, resource: &str) -> Spread {
+        let pool = self.declared.iter().find(|pool| pool.offered_as() == Some(resource));
+        pool.map(|pool| pool.spread.into()).unwrap_or_default()
+    }
+
+    /// Offers what is declared, and nothing else.
+    pub(super) fn arrange_offers(&mut self, pools: &Weak<Pools>) {
+        let wanted: BTreeSet<String> =
+            self.declared.iter().filter_map(PoolSettings::offered_as).map(str::to_owned).collect();
+        self.offers.resources.retain(|resource, _| wanted.contains(resource));
+        self.offers.looked_at.retain(|resource| wanted.contains(resource));
+        for resource in wanted {
+            self.offers.resources.entry(resource.clone()).or_insert_with(|| {
+                Arc::new(Offer { resource, list: watch::Sender::new(None), pools: Weak::clone(pools) })
+            });
+        }
+    }
+
+    /// The machine was compared with what was declared.
+    pub(super) fn looked_at(&mut self, declared: &[PoolSettings], scan: &Scan) {
+        let offered = declared.iter().filter_map(PoolSettings::offered_as);
+        self.offers.looked_at.extend(offered.map(str::to_owned));
+        let dark = scan.physical.iter().filter(|physical| {
+            physical.interface.as_ref().is_some_and(|interface| interface.carrier != Some(true))
+        });
+        self.offers.dark = dark.map(|physical| physical.address).collect();
+    }
+
+    /// Whether something that is offered depends on a physical function's carrier.
+    pub(super) fn goes_by_carrier(&self, physical: PciAddr) -> bool {
+        let says_so = |pool: &PoolSettings| pool.withdraw_on_link_down && pool.offered_as().is_some();
+        self.members().any(|(live, m)| m.physical == physical && live.settings.as_ref().is_some_and(says_so))
+    }
+
+    /// Tells kubelet what has changed.
+    pub(super) fn show_offers(&mut self) {
+        let verified =
+            self.members().filter(|(_, m)| matches!(m.condition, Condition::Ready | Condition::Lent));
+        let verified: Vec<PciAddr> = verified.map(|(_, member)| member.address).collect();
+        self.offers.verified.extend(verified);
+        for (resource, offer) in &self.offers.resources {
+            if !self.offers.looked_at.contains(resource) {
+                continue;
+            }
+            let list: Arc<[Device]> = self.devices(resource).into();
+            offer.list.send_if_modified(|told| {
+                let changed = told.as_ref() != Some(&list);
+                *told = Some(list);
+                changed
+            });
+        }
+    }
+
+    /// A function is nobody's any more.
+    pub(super) fn withdraw(&mut self, address: PciAddr) {
+        self.offers.verified.remove(&address);
+    }
+
+    fn devices(&self, resource: &str) -> Vec<Device> {
+        let of_resource = self.members().filter_map(|(live, member)| {
+            let settings = live.settings.as_ref().filter(|pool| pool.offered_as() == Some(resource))?;
+            self.offers.verified.contains(&member.address).then_some((settings, member))
+        });
+        let device = |(settings, member): (&PoolSettings, &Member)| {
+            let dark = settings.withdraw_on_link_down && self.offers.dark.contains(&member.physical);
+            Device {
+                id: member.address.to_string(),
+                node: member.numa_node.filter(|_| settings.tells_topology()),
+                health: if is_well(member) && !dark { Health::Healthy } else { Health::Unhealthy },
+                physical: member.physical.to_string(),
+            }
+        };
+        of_resource.map(device).collect()
+    }
+
+    /// The pool that gives a member out, unless that is not to be given now.
+    fn given_out(&self, address: PciAddr) -> Result<(PoolSettings, Wish), String> {
+        let (live, member) = self.member(address).ok_or("no pool has it any more")?;
+        if !is_well(member) {
+            return Err(format!("it is {} {}", member.state(), member.reason()).trim_end().to_owned());
+        }
+        let settings = live.settings.clone().ok_or("its pool is not in the configuration any more")?;
+        Ok((settings, live.wish.clone()))
+    }
+
+    /// Members of pools that another device plugin announces.
+    fn doubles_among(&self, all: &[Grant]) -> Vec<Notice> {
+        let ours = |grant: &&Grant| self.offers.resources.contains_key(&grant.resource);
+        let strangers = all.iter().filter(|grant| !ours(grant));
+        let mut doubles = BTreeMap::<(&str, &str), BTreeSet<&str>>::new();
+        for grant in strangers {
+            for id in &grant.ids {
+                let member = id.parse().ok().and_then(|address| self.member(address));
+                let settings = member.and_then(|(live, _)| live.settings.as_ref());
+                if let Some(pool) = settings.filter(|pool| pool.is_only_ours()) {
+                    doubles.entry((&pool.name, &grant.resource)).or_default().insert(id);
+                }
+            }
+        }
+        doubles.into_iter().map(|((pool, resource), ids)| double(pool, resource, &ids)).collect()
+    }
+}
+
+fn double(pool: &str, resource: &str, ids: &BTreeSet<&str>) -> Notice {
+    let ids: Vec<&str> = ids.iter().copied().collect();
+    Notice {
+        wrong: true,
+        seen: format!(
+            "another device plugin announces {} of pool {pool:?} to kubelet, as {resource:?}",
+            ids.join(", ")
+        ),
+        remedy: "take them out of its configuration (kubelet forgets it five minutes after its end), or say allocator: external for the pool".to_owned(),
+    }
+}
+
+/// Whether a pod may be given it: ready, with a pod, or on its way home from one.
+fn is_well(member: &Member) -> bool {
+    let home_soon = matches!(
+        member.condition,
+        Condition::Ready | Condition::Lent | Condition::Due | Condition::Preparing
+    );
+    home_soon && member.hold.is_none()
+}
