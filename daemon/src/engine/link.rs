@@ -1,10 +1,11 @@
 //! What is done to links: made, lent, silenced, taken down. Each is the other's undo, and each may be begun again.
 
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use fairlead_cni::{CniError, Code};
 use fairlead_host::{Kernel, Link, Mac, Net, NetError, NetnsError, NewLink, Nsid, Op, SetLink};
-use fairlead_sriov::interface::interface_among;
+use fairlead_sriov::interface::{APPEARS, interface_among};
 use nix::errno::Errno;
 
 use super::{errors, functions};
@@ -14,6 +15,7 @@ use crate::store::{Attachment, Lent, LinkRecord, Namespace};
 
 /// How long an address may be under the kernel's duplicate address detection (the reference plugins' limit).
 const SETTLE: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(10);
 
 /// How a namespace that is on record can be reached now.
 pub(super) enum Reach<'k> {
@@ -201,10 +203,18 @@ fn bring_up(kernel: &dyn Kernel, lent: &Lent) -> Result<(), NetError> {
     host.batch(&[Op::SetLink(SetLink { index: link.index, up: Some(true), ..SetLink::default() })])
 }
 
-/// A lent device that its namespace's death, or a failed move, left in the host's: it gets everything back.
-pub(super) fn bring_home(kernel: &dyn Kernel, lent: &Lent, ifname: &str) -> Result<(), NetError> {
+/// A lent device that its namespace's death, or a failed move, left in the host's: it gets everything back. Out of a dead
+/// namespace it falls a little after the kernel has told of the death: so long (`falls`) it is waited for.
+fn bring_home(kernel: &dyn Kernel, lent: &Lent, ifname: &str, falls: Duration) -> Result<(), NetError> {
     let mut host = kernel.host()?;
-    let Some(link) = find_lent(lent, ifname, host.as_mut())? else { return Ok(()) };
+    let until = Instant::now() + falls;
+    let link = loop {
+        match find_lent(lent, ifname, host.as_mut())? {
+            None if Instant::now() < until => sleep(LOOK),
+            found => break found,
+        }
+    };
+    let Some(link) = link else { return Ok(()) };
     let mut ops = Vec::new();
     if let Some(mac) = lent.mac.filter(|mac| link.mac != Some(*mac)) {
         ops.push(Op::SetLink(SetLink { index: link.index, mac: Some(mac), ..SetLink::default() }));
@@ -252,7 +262,7 @@ fn settle(pod: &mut dyn Net, index: u32) -> Result<(), NetError> {
                 SETTLE.as_secs()
             )));
         }
-        std::thread::sleep(Duration::from_millis(10));
+        sleep(LOOK);
     }
 }
 
@@ -294,10 +304,11 @@ pub(super) fn take_down(
                 return give_back(kernel, pod.as_mut(), &link, lent);
             }
             drop(pod);
-            bring_home(kernel, lent, &attachment.key.ifname)
+            bring_home(kernel, lent, &attachment.key.ifname, Duration::ZERO)
         }
-        (LinkRecord::Moved(lent), Reach::Dead | Reach::Unknown | Reach::ByNumber(_)) => {
-            bring_home(kernel, lent, &attachment.key.ifname)
+        (LinkRecord::Moved(lent), Reach::Dead) => bring_home(kernel, lent, &attachment.key.ifname, APPEARS),
+        (LinkRecord::Moved(lent), Reach::Unknown | Reach::ByNumber(_)) => {
+            bring_home(kernel, lent, &attachment.key.ifname, Duration::ZERO)
         }
         (LinkRecord::Loopback, Reach::Inside(mut pod)) => match pod.link_by_name("lo")? {
             Some(lo) => {

@@ -162,6 +162,11 @@ impl FakeKernel {
         self.model().kill_namespace(path.as_ref());
     }
 
+    /// From now on physical links fall home so long after their namespace's death has been told.
+    pub fn fall_home_after(&self, late: Duration) {
+        self.model().fall = late;
+    }
+
     /// The path is gone and the namespace lives on, as when a process holds it.
     pub fn unmount(&self, path: impl AsRef<Path>) {
         self.model().paths.remove(path.as_ref());
@@ -372,6 +377,7 @@ impl FakeNet<'_> {
         let mut model = self.kernel.model();
         let place = if self.key == HOST { Place::Host } else { Place::Pod(self.key) };
         model.end_resets();
+        model.end_falls();
         model.record(place, asked)?;
         answer(&mut model)
     }

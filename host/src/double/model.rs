@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
@@ -29,6 +30,9 @@ pub(super) struct Model {
     pub(super) functions: Functions,
     pub(super) like_igb: bool,
     pub(super) unknown_kinds: BTreeSet<String>,
+    /// How long a link takes from a dead namespace to the host's.
+    pub(super) fall: Duration,
+    falling: Vec<(Instant, Link)>,
     pub(super) calls: Vec<Call>,
     pub(super) failures: BTreeMap<usize, Errno>,
     pub(super) failing_from: Option<(usize, Errno)>,
@@ -50,6 +54,8 @@ impl Default for Model {
             functions: Functions::default(),
             like_igb: false,
             unknown_kinds: BTreeSet::new(),
+            fall: Duration::ZERO,
+            falling: Vec::new(),
             calls: Vec::new(),
             failures: BTreeMap::new(),
             failing_from: None,
@@ -85,13 +91,20 @@ impl Model {
     pub(super) fn kill_namespace(&mut self, path: &Path) {
         let Some(key) = self.paths.remove(path).filter(|key| *key != HOST) else { return };
         self.paths.retain(|_, other| *other != key);
-        let Some(mut dead) = self.namespaces.remove(&key) else { return };
+        let Some(dead) = self.namespaces.remove(&key) else { return };
         self.free_inodes.push(dead.id.ino);
-        let Some(host) = self.namespaces.get_mut(&HOST) else { return };
         let physical = |link: &Link| !link.loopback && link.kind == Kind::Other { name: String::new() };
-        let fallen: Vec<u32> =
-            dead.links.values().filter(|link| physical(link)).map(|link| link.index).collect();
-        for mut link in fallen.into_iter().filter_map(|index| dead.take(index)) {
+        let home = Instant::now() + self.fall;
+        self.falling.extend(dead.links.into_values().filter(physical).map(|link| (home, link)));
+        self.end_falls();
+    }
+
+    /// What was in a dead namespace comes home.
+    pub(super) fn end_falls(&mut self) {
+        let Some(host) = self.namespaces.get_mut(&HOST) else { return };
+        let now = Instant::now();
+        let fallen = self.falling.extract_if(.., |(home, _)| *home <= now).map(|(_, link)| link);
+        for mut link in fallen {
             link.up = false;
             let clash = host.named(&link.name).is_some();
             let index = host.insert(link);

@@ -141,3 +141,24 @@ fn m09_a_del_whose_type_was_changed_under_the_pod_takes_down_what_is_on_record()
     rig.reap();
     assert_eq!(rig.state(), before);
 }
+
+#[test]
+fn x06_a_device_that_falls_home_after_its_namespaces_death_was_told_is_waited_for() {
+    for (name, config) in configurations() {
+        if !name.starts_with("host-device") && !name.starts_with("sriov") {
+            continue;
+        }
+        let rig = Rig::new();
+        let before = rig.state();
+        rig.add(&config).unwrap();
+        rig.kernel.fall_home_after(Duration::from_millis(300));
+        rig.kernel.kill_namespace(POD);
+        rig.kernel.add_namespace(POD);
+        rig.del(&config).unwrap();
+        rig.reap();
+        let now = rig.state();
+        let home = |state: &State| state.kernel.namespaces.get(&fairlead_host::double::Place::Host).cloned();
+        assert_eq!(home(&now), home(&before), "{name}");
+        assert_eq!((now.records, now.kernel.vfs), (0, before.kernel.vfs), "{name}");
+    }
+}
