@@ -5,6 +5,7 @@ set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 "$here/../tests/setup.sh" build runtimes reference
 [ $# -gt 0 ] || set -- "$here"/tests/*.sh
+case " $* " in *netdevsim.sh*) export LAB_NETDEVSIM=1 ;; esac
 scripts=$(printf '%q ' "$@")
 LAB_TIMEOUT=${LAB_TIMEOUT:-2400} exec "$here/up.sh" "
     status=0

@@ -18,6 +18,7 @@
 #   LAB_TIMEOUT       seconds until the machine is ended, status 124       (default 1800)
 #   LAB_BOOT_TIMEOUT  seconds for the guest to come up; three tries        (default 60)
 #   LAB_MODULES       modules loaded before the command                    (default: igb igbvf vfio-pci vfio_iommu_type1)
+#   LAB_NETDEVSIM     1: netdevsim is built for the guest's kernel, and $NETDEVSIM is the module
 #   LAB_APPEND, LAB_QEMU   more kernel parameters, more QEMU options
 #   LAB_VERBOSE       1: the guest's console on standard error
 set -euo pipefail
@@ -35,6 +36,7 @@ say() { printf '[lab %6.1f s] %s\n' "$(awk -v a="$begun" -v b="$EPOCHREALTIME" '
 die() { say "$*"; exit 125; }
 [ "$(id -u)" = 0 ] || die "must be root: it installs packages and mounts in a mount namespace of its own"
 . "$here/install.sh"
+. "$here/netdevsim.sh"
 
 # ---- outside: what is missing, one machine at a time, how it is run ----
 outside() {
@@ -43,6 +45,7 @@ outside() {
     install_qemu
     install_tools
     install_kernel
+    [ -z "${LAB_NETDEVSIM:-}" ] || install_netdevsim
     [ "${1:-}" != --install ] || { say "ready: QEMU $(qemu_major), kernel $KVER"; exit 0; }
     case ${1:-} in
     --shell) LAB_LINES=1 ;;
@@ -106,7 +109,7 @@ U
 guest_script() {
     cat <<G
 [ -z "$LAB_MODULES" ] || modprobe -a $LAB_MODULES || exit 125
-export LAB_SHARE=$(printf %q "$LAB_SHARE")
+export LAB_SHARE=$(printf %q "$LAB_SHARE") NETDEVSIM=$(printf %q "${NETDEVSIM:-}")
 touch "\$LAB_SHARE/.started"
 [ -z "$LAB_LINES" ] || exec bash $(printf %q "$here/lines.sh") inside
 exec bash "\$LAB_SHARE/.command.sh"
