@@ -528,6 +528,10 @@ pub trait Kernel: Send + Sync {
     /// for the question. Nothing can be seen of it in any namespace.
     fn knows(&self, kind: &str) -> Result<bool, NetError>;
 
+    /// What a driver was asked to do with a device and has not ended, though its caller waits no more: for a person. Nothing
+    /// but the driver can end it.
+    fn hung(&self) -> Vec<String>;
+
     /// True when a link that is up can be renamed (kernel ≥ 6.2).
     fn renames_while_up(&self) -> bool;
 }

@@ -1,5 +1,5 @@
 //! What the engine tells of itself when its health is asked for (K19): its kernel, its store, its look-out for dead
-//! namespaces. Heals nothing; the store makes the room that an ADD would make.
+//! namespaces, drivers that hang. Heals nothing; the store makes the room that an ADD would make.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -53,6 +53,7 @@ impl Engine {
         health.probe("netlink", about(Engine::kernel_answers));
         health.probe("store", about(Engine::store_takes_records));
         health.probe("namespaces", about(|engine| engine.look_out.seen(Instant::now())));
+        health.probe("drivers", about(Engine::drivers_end));
         // Told, and no illness: a restart of the daemon heals no function.
         health.probe("pools", about(|engine| Ok(engine.pools.trouble())));
         readiness.probe("store", about(Engine::store_takes_records));
@@ -61,6 +62,16 @@ impl Engine {
     fn kernel_answers(&self) -> Result<String, String> {
         let asked = self.kernel.host().and_then(|mut host| host.link_by_index(1));
         asked.map(|_| String::new()).map_err(|e| format!("the kernel does not answer: {e}"))
+    }
+
+    /// Told, and no illness of the daemon: its restart would end nothing, and a thread in a driver keeps it from ending.
+    fn drivers_end(&self) -> Result<String, String> {
+        let hung = self.kernel.hung();
+        if hung.is_empty() {
+            return Ok(String::new());
+        }
+        let all = hung.join("; ");
+        Ok(format!("drivers do not end what they were asked to do, which only a reboot may end: {all}"))
     }
 
     fn store_takes_records(&self) -> Result<String, String> {

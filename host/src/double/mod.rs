@@ -162,6 +162,11 @@ impl FakeKernel {
         self.model().kill_namespace(path.as_ref());
     }
 
+    /// A driver does not end what it was asked to do.
+    pub fn hang(&self, what: &str) {
+        self.model().hung.push(what.to_owned());
+    }
+
     /// From now on physical links fall home so long after their namespace's death has been told.
     pub fn fall_home_after(&self, late: Duration) {
         self.model().fall = late;
@@ -357,6 +362,10 @@ impl Kernel for FakeKernel {
 
     fn answers(&self, address: &str) -> Result<bool, NetError> {
         self.ask_device(address, Asked::Answers(address.to_owned()), |model| model.answers(address))
+    }
+
+    fn hung(&self) -> Vec<String> {
+        self.model().hung.clone()
     }
 
     fn renames_while_up(&self) -> bool {

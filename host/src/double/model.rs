@@ -30,6 +30,7 @@ pub(super) struct Model {
     pub(super) functions: Functions,
     pub(super) like_igb: bool,
     pub(super) unknown_kinds: BTreeSet<String>,
+    pub(super) hung: Vec<String>,
     /// How long a link takes from a dead namespace to the host's.
     pub(super) fall: Duration,
     falling: Vec<(Instant, Link)>,
@@ -54,6 +55,7 @@ impl Default for Model {
             functions: Functions::default(),
             like_igb: false,
             unknown_kinds: BTreeSet::new(),
+            hung: Vec::new(),
             fall: Duration::ZERO,
             falling: Vec::new(),
             calls: Vec::new(),

@@ -12,6 +12,7 @@
 //! that [`RealKernel::new`] saw, and a view of a pod refuses that one.
 
 mod decode;
+mod hung;
 mod kinds;
 mod message;
 mod namespace;
@@ -35,6 +36,7 @@ pub(crate) use socket::{
 pub(crate) use view::{PodView, carrier_here};
 
 use crate::seam::{IommuGroup, Kernel, Link, Net, NetError, NetnsError, NetnsId, Nsid, Override};
+use hung::Hung;
 use pci::PciBus;
 use socket::Failure;
 use view::{HostView, with_host};
@@ -44,13 +46,14 @@ use view::{HostView, with_host};
 pub struct RealKernel {
     own: OwnNetns,
     renames_while_up: bool,
+    hung: Hung,
 }
 
 impl RealKernel {
     /// Takes the calling thread's network namespace for the daemon's own.
     pub fn new() -> Result<RealKernel, NetError> {
         let own = OwnNetns::of_this_thread().map_err(NetError::Socket)?;
-        Ok(RealKernel { own, renames_while_up: kernel_is_at_least(6, 2) })
+        Ok(RealKernel { own, renames_while_up: kernel_is_at_least(6, 2), hung: Hung::default() })
     }
 
     /// The identity of the daemon's own namespace.
@@ -60,7 +63,7 @@ impl RealKernel {
 
     /// A thread that hangs there must not keep a pod's namespace alive.
     fn pci<T>(&self, work: impl FnOnce(&PciBus) -> T) -> T {
-        self.own.at_home(|| work(&PciBus::of_this_machine()))
+        self.own.at_home(|| work(&PciBus::of_this_machine(&self.hung)))
     }
 }
 
@@ -129,6 +132,10 @@ impl Kernel for RealKernel {
 
     fn answers(&self, address: &str) -> Result<bool, NetError> {
         self.pci(|bus| bus.answers(address))
+    }
+
+    fn hung(&self) -> Vec<String> {
+        self.hung.told()
     }
 
     fn renames_while_up(&self) -> bool {

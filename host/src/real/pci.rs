@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
+use super::hung::Hung;
 use crate::seam::{IommuGroup, NetError, Override};
 
 /// A driver has its device ready in a tenth of a second; in bad cases it tries for some.
@@ -29,16 +30,18 @@ pub(super) struct PciBus {
     bus: PathBuf,
     nodes: PathBuf,
     limit: Duration,
+    hung: Hung,
 }
 
 impl PciBus {
-    pub(super) fn of_this_machine() -> PciBus {
-        PciBus::at(Path::new("/sys"), Path::new("/dev/vfio"), LIMIT)
+    /// What hangs is told there.
+    pub(super) fn of_this_machine(hung: &Hung) -> PciBus {
+        PciBus { hung: hung.clone(), ..PciBus::at(Path::new("/sys"), Path::new("/dev/vfio"), LIMIT) }
     }
 
     /// `sysfs` is the mount, `nodes` the directory of vfio's groups.
     fn at(sysfs: &Path, nodes: &Path, limit: Duration) -> PciBus {
-        PciBus { bus: sysfs.join("bus/pci"), nodes: nodes.to_owned(), limit }
+        PciBus { bus: sysfs.join("bus/pci"), nodes: nodes.to_owned(), limit, hung: Hung::default() }
     }
 
     pub(super) fn unbind(&self, address: &str) -> Result<(), NetError> {
@@ -84,7 +87,7 @@ impl PciBus {
     pub(super) fn group(&self, number: u32) -> Result<IommuGroup, NetError> {
         let Some((node, free)) = self.node(number) else { return Ok(IommuGroup::Absent) };
         let failed = failed(&node.display().to_string(), "opening it");
-        let opened = match within(self.limit, move || open(&node)) {
+        let opened = match self.within(format!("opening {}", node.display()), move || open(&node)) {
             Ok(_) => Ok(free),
             Err(e) => match e.raw_os_error().map(Errno::from_raw) {
                 Some(Errno::EBUSY) => Ok(IommuGroup::InUse),
@@ -98,7 +101,7 @@ impl PciBus {
     /// A virtual function's vendor and device id read as ones by the standard (SR-IOV 3.4.1.1); the rest of a header never does.
     pub(super) fn answers(&self, address: &str) -> Result<bool, NetError> {
         let file = self.device(address).join("config");
-        let read = within(self.limit, move || {
+        let read = self.within(format!("reading {}", file.display()), move || {
             let mut header = [0_u8; 16];
             File::open(&file)?.read_exact(&mut header)?;
             Ok(header.iter().any(|byte| *byte != 0xff))
@@ -135,7 +138,7 @@ impl PciBus {
         let group = last_of_link(&self.device(address).join("iommu_group"))?;
         let node = group.and_then(|group| group.parse().ok()).and_then(|number| self.node(number));
         let (node, _) = node.ok_or_else(|| io::Error::other("its IOMMU group has no node"))?;
-        within(self.limit, move || open(&node))
+        self.within(format!("opening {}", node.display()), move || open(&node))
     }
 
     /// The node of a group, and what it is if it can be opened.
@@ -150,7 +153,7 @@ impl PciBus {
     /// Writes `text` to `file`; `held` is kept open until that has ended.
     fn write(&self, file: PathBuf, text: &str, held: Option<File>) -> io::Result<()> {
         let text = text.to_owned();
-        within(self.limit, move || {
+        self.within(format!("writing {:?} to {}", text.trim(), file.display()), move || {
             let written = OpenOptions::new()
                 .write(true)
                 .open(&file)
@@ -158,6 +161,29 @@ impl PciBus {
             drop(held);
             written
         })
+    }
+
+    /// Has a thread do `work`, and waits for it no longer than the limit.
+    fn within<T: Send + 'static>(
+        &self,
+        what: String,
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let (told, outcome) = channel();
+        let turn = self.hung.begin(what, self.limit);
+        thread::Builder::new().name("pci-device".to_owned()).spawn(move || {
+            let done = work();
+            drop(turn);
+            drop(told.send(done)); // nobody waits any more where the limit has passed
+        })?;
+        match outcome.recv_timeout(self.limit) {
+            Ok(done) => done,
+            Err(RecvTimeoutError::Timeout) => Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("the driver did not end within {} s", self.limit.as_secs_f32()),
+            )),
+            Err(RecvTimeoutError::Disconnected) => Err(io::Error::other("the thread that did it ended")),
+        }
     }
 }
 
@@ -176,24 +202,6 @@ fn last_of_link(link: &Path) -> io::Result<Option<String>> {
         Ok(to) => Ok(to.file_name().map(|name| name.to_string_lossy().into_owned())),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(e) => Err(e),
-    }
-}
-
-/// Has a thread do `work`, and waits for it no longer than `limit`.
-fn within<T: Send + 'static>(
-    limit: Duration,
-    work: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    let (told, outcome) = channel();
-    // Nobody waits any more where the limit has passed.
-    thread::Builder::new().name("pci-device".to_owned()).spawn(move || drop(told.send(work())))?;
-    match outcome.recv_timeout(limit) {
-        Ok(done) => done,
-        Err(RecvTimeoutError::Timeout) => Err(io::Error::new(
-            io::ErrorKind::TimedOut,
-            format!("the driver did not end within {} s", limit.as_secs_f32()),
-        )),
-        Err(RecvTimeoutError::Disconnected) => Err(io::Error::other("the thread that did it ended")),
     }
 }
 

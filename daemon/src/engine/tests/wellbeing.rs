@@ -52,6 +52,17 @@ fn k19_a_store_that_can_not_take_records_is_neither_well_nor_ready() {
 }
 
 #[test]
+fn k19_a_driver_that_does_not_end_is_told_and_is_no_illness() {
+    let rig = Rig::new();
+    let told = told(&rig);
+    let drivers = || told.health.conditions().into_iter().find(|c| c.name == "drivers").unwrap();
+    assert_eq!(drivers().reason, "");
+    rig.kernel.hang("writing \"1\" to /sys/bus/pci/devices/0000:21:10.0/reset: since 40 s");
+    assert!(drivers().reason.ends_with("0000:21:10.0/reset: since 40 s"), "{}", drivers().reason);
+    assert_eq!(told.unmet(), []);
+}
+
+#[test]
 fn k19_a_look_out_for_dead_namespaces_that_is_blind_or_hangs_is_an_illness() {
     let rig = Rig::new();
     let told = told(&rig);

@@ -150,4 +150,12 @@ fn a_driver_that_hangs_is_waited_for_no_longer_than_the_limit_and_named() {
         error.to_string(),
         "device 0000:21:10.0: binding it to igbvf: the driver did not end within 0.5 s"
     );
+    let [told] = &tree.bus.hung.told()[..] else { panic!("one hangs") };
+    assert!(told.starts_with("writing \"0000:21:10.0\" to ") && told.contains("unbind: since "), "{told}");
+    assert_eq!(fs::read_to_string(unbind).unwrap(), ADDRESS); // it ends
+    let until = std::time::Instant::now() + Duration::from_secs(10);
+    while !tree.bus.hung.told().is_empty() {
+        assert!(std::time::Instant::now() < until);
+        thread::yield_now();
+    }
 }
