@@ -19,7 +19,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## install and build all that the other targets need (Debian packages, musl target, reference plugins)
-	@tests/setup.sh build runtimes reference deny
+	@tests/setup.sh build runtimes reference dpdk deny
 
 build: ## all programs, into dist/
 	@tests/setup.sh build

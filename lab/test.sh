@@ -3,7 +3,7 @@
 #   PLUGINS=reference   the reference plugins in Fairlead's place: shows that the tests themselves are right
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
-"$here/../tests/setup.sh" build runtimes reference
+"$here/../tests/setup.sh" build runtimes reference dpdk
 [ $# -gt 0 ] || set -- "$here"/tests/*.sh
 case " $* " in *netdevsim.sh*) export LAB_NETDEVSIM=1 ;; esac
 scripts=$(printf '%q ' "$@")

@@ -13,7 +13,7 @@ EQUALITY=${EQUALITY:-dist/fairlead-contest}
 LOGS=.cache/test
 STAGE_LIMIT=2700 # seconds; what hangs is ended
 
-stage_setup() { tests/setup.sh build runtimes reference deny; }
+stage_setup() { tests/setup.sh build runtimes reference dpdk deny; }
 stage_lint() { tests/lint.sh; }
 stage_build() { make -s build test-programs; }
 stage_crates() {

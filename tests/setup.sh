@@ -5,6 +5,7 @@
 #   setup.sh PART…
 #     build      C linker, musl target
 #     runtimes   containerd, runc, static busybox, Go, the CRI client: what `make demo` needs
+#     dpdk       DPDK's testpmd, which drives virtual functions in the lab
 #     reference  podman, Debian's plugins, cnitool and the reference plugins, built from the Go module proxy
 #     deny       cargo-deny, built by cargo (about a minute)
 #
@@ -90,6 +91,11 @@ part_runtimes() {
     (cd tests/cri && "$GO" build -ldflags '-s -w' -o "$BIN/cri" .) || die "the CRI client cannot be built (see above)"
 }
 
+part_dpdk() {
+    command -v dpdk-testpmd >/dev/null || missing+=(dpdk dpdk-dev)
+    install_missing
+}
+
 part_reference() {
     need podman; need iptables
     [ -x /usr/lib/cni/macvlan ] || missing+=(containernetworking-plugins)
@@ -128,7 +134,7 @@ exec 9>.cache/setup.lock
 flock 9 # two of them at once would fetch everything twice
 for part; do
     case $part in
-    build | runtimes | reference | deny) "part_$part" ;;
+    build | runtimes | dpdk | reference | deny) "part_$part" ;;
     *) die "there is no part '$part'" ;;
     esac
 done

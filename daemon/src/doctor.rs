@@ -4,6 +4,7 @@
 //! others.
 
 mod directories;
+mod vfio;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,10 +19,11 @@ use serde_json::{Map, Value};
 use crate::capabilities::{Capability, Effective, NEEDED, OWN_STATUS, USEFUL};
 use crate::cli::{ClientError, ask};
 use crate::daemon::Places;
+use crate::engine::plug::VFIO_NODES;
 use crate::install;
 use crate::lifecycle::SOCKET;
 use crate::metrics::Node;
-use crate::netconf::{Directories, Networks};
+use crate::netconf::{Directories, Networks, below};
 use crate::networks::{BUILT_IN, Network, module_of};
 use crate::settings::Settings;
 
@@ -101,6 +103,7 @@ pub fn examine(given: Places) -> Vec<Finding> {
     findings.push(configuration(&places.config));
     findings.extend(networks(&directories));
     findings.extend(directories.plugins.iter().map(|d| executables(d)));
+    findings.extend(vfio::findings(Path::new("/sys"), &below(&places.host_root, Path::new(VFIO_NODES))));
     findings.push(mounts());
     findings
 }

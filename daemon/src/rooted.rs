@@ -3,12 +3,16 @@
 //!
 //! Never follows a link, or a `..`, to something of the daemon's own file system.
 
+use std::ffi::OsStr;
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{Access, CWD, Mode, OFlags, ResolveFlags, access, mkdirat, openat, openat2};
+use rustix::fs::{
+    Access, AtFlags, CWD, Mode, OFlags, ResolveFlags, access, fchmod, mkdirat, openat, openat2, renameat,
+    unlinkat,
+};
 use rustix::io::Errno;
 
 use crate::reading::text_of;
@@ -66,6 +70,30 @@ impl HostRoot {
         Ok(parent)
     }
 
+    /// Puts a file in place of what is there, at once and whole, with this mode; its directories are made.
+    pub(crate) fn replace(&self, path: &Path, text: &[u8], mode: u32) -> io::Result<()> {
+        let (dir, name) = split(path)?;
+        let dir = self.make_directory(dir)?;
+        let beside = format!(".{}.fairlead", name.to_string_lossy());
+        let _ = unlinkat(&dir, &beside, AtFlags::empty()); // what a kill has left
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut file = File::from(openat(&dir, &beside, flags, Mode::from_raw_mode(mode))?);
+        let written = file
+            .write_all(text)
+            .and_then(|()| fchmod(&file, Mode::from_raw_mode(mode)).map_err(io::Error::from))
+            .and_then(|()| renameat(&dir, &beside, &dir, name).map_err(io::Error::from));
+        written.inspect_err(|_| {
+            let _ = unlinkat(&dir, &beside, AtFlags::empty());
+        })
+    }
+
+    /// Removes a file; one that is not there is success.
+    pub(crate) fn remove(&self, path: &Path) -> io::Result<()> {
+        let (dir, name) = split(path)?;
+        let removed = self.directory(dir).and_then(|dir| Ok(unlinkat(&dir, name, AtFlags::empty())?));
+        removed.or_else(|e| if e.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(e) })
+    }
+
     /// Whether a file could be made in a directory, or the directory itself where it does not exist yet: by its rights, and
     /// by what its file system has left.
     pub(crate) fn writable(&self, path: &Path) -> io::Result<()> {
@@ -90,9 +118,14 @@ impl HostRoot {
     }
 }
 
+/// A file's directory and name.
+fn split(path: &Path) -> io::Result<(&Path, &OsStr)> {
+    path.parent().zip(path.file_name()).ok_or_else(|| io::Error::other("it is no file's path"))
+}
+
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
 
@@ -108,5 +141,27 @@ mod tests {
         assert_eq!(text, "of the host");
         root.make_directory(Path::new("/../../a/b/c")).unwrap();
         assert!(dir.path().join("a/b/c").is_dir());
+    }
+
+    #[test]
+    fn a_file_is_put_in_place_whole_and_removed_and_no_link_leads_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let (outside, inside) = (dir.path().join("outside"), dir.path().join("root"));
+        std::fs::create_dir_all(&outside).unwrap();
+        std::fs::create_dir_all(&inside).unwrap();
+        symlink(&outside, inside.join("away")).unwrap();
+        let root = HostRoot::new(inside.clone());
+        let path = Path::new("/var/run/info.json");
+        for text in ["one", "another"] {
+            root.replace(path, text.as_bytes(), 0o444).unwrap();
+            assert_eq!(std::fs::read_to_string(inside.join("var/run/info.json")).unwrap(), text);
+        }
+        let mode = std::fs::metadata(inside.join("var/run/info.json")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o444);
+        root.remove(path).unwrap();
+        root.remove(path).unwrap();
+        assert_eq!(std::fs::read_dir(inside.join("var/run")).unwrap().count(), 0);
+        root.replace(Path::new("/away/info.json"), b"text", 0o444).unwrap_err();
+        assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 0);
     }
 }

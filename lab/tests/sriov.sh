@@ -270,20 +270,6 @@ gc_brings_it_home() {
     eventually_home $VF0 "$before"
 }
 
-user_space() {
-    pods_gone
-    ip netns add pod
-    echo vfio-pci >/sys/bus/pci/devices/$VF1/driver_override
-    echo $VF1 >/sys/bus/pci/devices/$VF1/driver/unbind
-    echo $VF1 >/sys/bus/pci/drivers_probe
-    ! add pod $VF1 >"$NODE/error" || return 1
-    grep -F "function $VF1 is bound to vfio-pci" "$NODE/error"
-    equal "driver" "$(driver $VF1)" vfio-pci
-    echo >/sys/bus/pci/devices/$VF1/driver_override
-    echo $VF1 >/sys/bus/pci/devices/$VF1/driver/unbind
-    echo $VF1 >/sys/bus/pci/drivers_probe
-}
-
 it "the daemon starts and is ready" daemon_start
 it "the wire hears of a pod's address unasked, though a function's first carrier takes seconds" the_wire_hears_of_it
 it "k27 every setting that the NIC takes is set, checked, and as before after DEL" every_setting
@@ -310,7 +296,6 @@ it "a function whose driver is taken away under the pod has it back after DEL" i
 it "the DEL of a function that is gone is success, and one that was made anew is as before" its_functions_are_made_anew
 it "a function that is lent is refused to the next pod, and stays as it is" one_pod_at_a_time
 it "GC brings a function of no valid attachment home" gc_brings_it_home
-it "a function under vfio-pci is refused and left alone" user_space
 it "the daemon stops when it is told to" daemon_stop
 pods_gone
 # VF0's own MAC address is the administrator's now: the next script makes them anew.

@@ -19,6 +19,7 @@ pub mod pool;
 mod profile;
 pub mod resetting;
 mod selector;
+mod vfio;
 
 pub use address::{BadPciAddr, PciAddr};
 pub use admin::{Administrator, SettingError};
@@ -30,3 +31,4 @@ pub use inventory::{
 pub use kernel_vf::KernelVf;
 pub use profile::{Plan, VfProfile};
 pub use selector::{Selector, Selectors};
+pub use vfio::{UnfitForVfio, VFIO_PCI, fit_for_vfio};

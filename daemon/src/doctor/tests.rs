@@ -1,5 +1,7 @@
 //! What is told of a node on which much is wrong.
 
+use std::os::unix::fs::{PermissionsExt, symlink};
+
 use super::*;
 
 fn places(dir: &Path) -> Places {
@@ -95,4 +97,57 @@ fn k19_a_daemon_that_never_answers_is_one_finding_among_the_others_and_soon_ther
     // Nor when its queue of connections is full: the one of before is still in it.
     nix::sys::socket::listen(&socket, nix::sys::socket::Backlog::new(0).unwrap()).unwrap();
     full();
+}
+
+/// Functions under vfio-pci by number and IOMMU group.
+fn functions(sysfs: &Path, functions: &[(u32, u32)]) {
+    let devices = sysfs.join("bus/pci/devices");
+    let pf = devices.join("0000:21:00.0");
+    fs::create_dir_all(&pf).unwrap();
+    for (file, text) in
+        [("sriov_totalvfs", "7"), ("class", "0x020000"), ("vendor", "0x8086"), ("device", "0x10c9")]
+    {
+        fs::write(pf.join(file), text).unwrap();
+    }
+    for (number, group) in functions {
+        let address = format!("0000:21:10.{number}");
+        let vf = devices.join(&address);
+        let members = sysfs.join("kernel/iommu_groups").join(group.to_string()).join("devices");
+        fs::create_dir_all(&vf).unwrap();
+        fs::create_dir_all(&members).unwrap();
+        fs::write(vf.join("vendor"), "0x8086").unwrap();
+        fs::write(vf.join("device"), "0x10ca").unwrap();
+        symlink("../0000:21:00.0", vf.join("physfn")).unwrap();
+        symlink("../../../bus/pci/drivers/vfio-pci", vf.join("driver")).unwrap();
+        symlink(format!("../../../../kernel/iommu_groups/{group}"), vf.join("iommu_group")).unwrap();
+        symlink(&vf, members.join(&address)).unwrap();
+        symlink(format!("../{address}"), pf.join(format!("virtfn{number}"))).unwrap();
+    }
+}
+
+#[test]
+fn what_pods_that_are_not_root_need_for_vfio_is_told_and_what_no_pod_can_have() {
+    let dir = tempfile::tempdir().unwrap();
+    let (sysfs, nodes) = (dir.path().join("sys"), dir.path().join("vfio"));
+    fs::create_dir_all(&nodes).unwrap();
+    fs::create_dir_all(sysfs.join("bus/pci/devices")).unwrap();
+    assert_eq!(vfio::findings(&sysfs, &nodes), []);
+    functions(&sysfs, &[(0, 19), (2, 20), (4, 21), (6, 22)]);
+    fs::write(nodes.join("19"), "").unwrap();
+    fs::set_permissions(nodes.join("19"), fs::Permissions::from_mode(0o600)).unwrap();
+    fs::write(nodes.join("20"), "").unwrap();
+    fs::set_permissions(nodes.join("20"), fs::Permissions::from_mode(0o666)).unwrap();
+    fs::write(nodes.join("noiommu-21"), "").unwrap();
+    let findings = vfio::findings(&sysfs, &nodes);
+    let seen: Vec<_> =
+        findings.iter().map(|f| (f.verdict, f.seen.replace(dir.path().to_str().unwrap(), ""))).collect();
+    assert_eq!(
+        seen,
+        [
+            (Verdict::Wrong, "0000:21:10.4 is behind no IOMMU (noiommu-21): it is refused".to_owned()),
+            (Verdict::Wrong, "0000:21:10.6 has no node /vfio/22".to_owned()),
+            (Verdict::Less, "/vfio/19: root's alone".to_owned()),
+        ]
+    );
+    assert!(findings[2].remedy.contains("memlock") && findings.iter().all(|f| !f.remedy.contains("  ")));
 }

@@ -19,7 +19,6 @@ use super::{Engine, errors, failpoint, functions, link};
 use crate::networks::interface::{self, Dad};
 use crate::networks::sriov::Sriov;
 use crate::networks::{Addressing, Facts, LinkPlan, Network};
-use crate::pools::Known;
 use crate::store::{Attachment, IpamRecord, LinkRecord, Namespace, Phase};
 
 /// What an ADD has come to know of its interface; MTU and PCI address where the answer tells them.
@@ -43,8 +42,7 @@ impl Engine {
         }
         let network = self.with_device(job, network)?;
         let function = self.reserve(job, &network)?;
-        let ready = function.as_ref().and_then(Reserved::ready);
-        let (plan, attachment) = self.intend(job, &network, pod.as_mut(), ready)?;
+        let (plan, attachment) = self.intend(job, &network, function.as_ref(), pod.as_mut())?;
         let attachment = self.store.begin(attachment).map_err(|e| errors::store(&e))?;
         if let Some(function) = function {
             function.keep(); // on record, it is nobody else's
@@ -109,13 +107,15 @@ impl Engine {
         &self,
         job: &mut Job,
         network: &Network,
+        reserved: Option<&Reserved<'_>>,
         pod: &mut dyn Net,
-        ready: Option<&Known>,
     ) -> Result<(LinkPlan, Attachment), CniError> {
         let told = |e| errors::kernel(&job.key.network, "looking at the pod's namespace", &e);
         let nsid = pod.nsid().map_err(told)?;
-        let (parent, function) = match network.function() {
-            Some(wanted) => self.at_home(wanted, ready).map(|(link, home)| (Some(link), Some(home)))?,
+        let (parent, function) = match network.function().zip(reserved) {
+            Some((wanted, reserved)) => {
+                self.at_home(wanted, reserved).map(|(link, home)| (link, Some(home)))?
+            }
             None => (self.stands_on(network, pod)?, None),
         };
         let id = self.store.next_id();
@@ -141,6 +141,7 @@ impl Engine {
             answer: None,
             answered: false,
             passed_over: job.passed_over.clone(),
+            device_info: network.function().and_then(|function| function.device_info.clone()),
         };
         let attachment = Attachment {
             caller: if attachment.has_delegates() { job.caller() } else { attachment.caller },
@@ -197,6 +198,7 @@ impl Engine {
         let mut result = self.addresses(job, attachment)?;
         job.timing.end("ipam");
         failpoint::pass("add.allocated");
+        self.tell_of_device(attachment)?;
         let made = self.link(job, network, plan, attachment, pod)?;
         job.timing.end("link");
         failpoint::pass("add.linked");
@@ -211,7 +213,7 @@ impl Engine {
             pci_id: made.pci_id.clone(),
             ..Interface::default()
         }];
-        if attachment.link != LinkRecord::None {
+        if !matches!(attachment.link, LinkRecord::None | LinkRecord::Given(_)) {
             let notifies = network.notifies(!result.ips.is_empty());
             let setup = interface::setup(&result, made.index, &job.key.ifname, notifies, self.policy().dad);
             link::configure(pod, &setup, made.index).map_err(|e| {
@@ -263,6 +265,11 @@ impl Engine {
                 let address = network.function().map(Sriov::address).transpose()?;
                 let pci_id = address.map(|address| address.to_string()).unwrap_or_default();
                 Ok(Made { index, mac, mtu, pci_id })
+            }
+            (LinkPlan::GiveFunction { function, change, mac }, LinkRecord::Given(_)) => {
+                self.set_up(function, change)?;
+                failpoint::pass("add.prepared");
+                Ok(Made { mac: *mac, pci_id: function.address.to_string(), ..Made::default() })
             }
             _ => Ok(Made::default()),
         }
@@ -321,7 +328,9 @@ impl Engine {
     fn announce(&self, job: &Job, attachment: &Attachment, result: &CniResult, made: &Made) {
         let (Some(announcer), Some(mac)) = (&self.announcer, made.mac) else { return };
         let addresses: Vec<IpAddr> = result.ips.iter().map(|ip| ip.address.addr()).collect();
-        if addresses.is_empty() || matches!(attachment.link, LinkRecord::Loopback | LinkRecord::None) {
+        if addresses.is_empty()
+            || matches!(attachment.link, LinkRecord::Loopback | LinkRecord::Given(_) | LinkRecord::None)
+        {
             return;
         }
         announcer.announce(fairlead_host::announce::Announcement {
@@ -351,6 +360,7 @@ fn record_of(job: &Job, plan: Option<&LinkPlan>, pod: &mut dyn Net) -> Result<Li
                 None => LinkRecord::Moved(lent.clone()),
             }
         }
+        Some(LinkPlan::GiveFunction { function, .. }) => LinkRecord::Given(function.clone()),
         Some(LinkPlan::Loopback) => LinkRecord::Loopback,
         None => LinkRecord::None,
     })

@@ -54,6 +54,13 @@ impl Engine {
         if self.is_in_user_space(network) {
             return Ok(());
         }
+        if let Some(function) = network.function()
+            && self.is_given(job, function)?
+        {
+            let told = prev.interfaces.get(at).map(|i| i.mac.as_str()).unwrap_or_default();
+            let reason = self.check_given(function, told)?;
+            return reason.map_or(Ok(()), |reason| Err(changed(job, &reason)));
+        }
         if let Some(parent) = network.parent() {
             link::parent(self.kernel.as_ref(), pod, &parent)?;
         }

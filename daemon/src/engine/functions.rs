@@ -1,7 +1,6 @@
 //! Virtual functions before they are lent: who has one, how it is, and what is to be done to it.
 //! What is done here is undone by the homecoming.
 
-use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -9,7 +8,7 @@ use fairlead_cni::{CniError, Code};
 use fairlead_host::{Link, Mac, Net, NetError, Op, SetLink, Vf, VfChange};
 use fairlead_sriov::interface::{self, Look};
 use fairlead_sriov::resetting::{SETTLES, patiently};
-use fairlead_sriov::{Function, InventoryError, KernelVf, PciAddr};
+use fairlead_sriov::{Function, InventoryError, KernelVf, PciAddr, VFIO_PCI};
 
 use super::claims::Claim;
 use super::job::Job;
@@ -17,25 +16,24 @@ use super::{Engine, errors, pooled};
 use crate::networks::Network;
 use crate::networks::host_device::USER_SPACE_DRIVERS;
 use crate::networks::sriov::{AtHome, Sriov};
-use crate::pools::{Known, Loan};
+use crate::pools::Loan;
 use crate::store::{Attachment, Lent, LentVf, Phase};
 
 /// How long an ADD waits for a function that is still coming home.
 const HOMECOMING: Duration = Duration::from_secs(10);
-const LOOK: Duration = Duration::from_millis(10);
+pub(super) const LOOK: Duration = Duration::from_millis(10);
 
 /// A function that nobody else gets.
 pub(super) struct Reserved<'e> {
+    /// It.
+    function: Function,
+    /// Who drives it.
+    driver: String,
     loan: Loan<'e>,
-    _claim: Claim<'e>,
+    _claims: Vec<Claim<'e>>,
 }
 
 impl Reserved<'_> {
-    /// What its pool knows of it, if it was ready there.
-    pub(super) fn ready(&self) -> Option<&Known> {
-        self.loan.known()
-    }
-
     /// It is on record now.
     pub(super) fn keep(self) {
         self.loan.keep();
@@ -48,39 +46,60 @@ impl Engine {
     pub(super) fn reserve(&self, job: &Job, network: &Network) -> Result<Option<Reserved<'_>>, CniError> {
         let Some(address) = network.function().map(Sriov::address).transpose()? else { return Ok(None) };
         let limit = job.deadline.min(Instant::now() + HOMECOMING);
-        let claim = self.reserved.take(&address.to_string(), limit);
-        let claim = claim.ok_or_else(|| lent(address, "another call takes it just now"))?;
+        let mine = |a: &Attachment| a.function().is_some_and(|f| f.address == address);
+        let mut claims =
+            vec![self.reserve_alone(&address.to_string(), &mine, limit, |why| lent(address, why))?];
+        let loan = self.pools.lend(address, limit).map_err(|e| pooled::refused(address, &e))?;
+        let function = match loan.known() {
+            Some(known) => known.function.clone(),
+            None => self.inventory.function(address).map_err(|e| unusable(&e))?,
+        };
+        let driver = driver_of(&function)?;
+        if driver == VFIO_PCI {
+            claims.extend(self.reserve_group(job, &function, limit)?);
+        }
+        Ok(Some(Reserved { function, driver, loan, _claims: claims }))
+    }
+
+    /// Keeps every other ADD from what has this name; waits until none of its holders is coming home any more.
+    pub(super) fn reserve_alone(
+        &self,
+        name: &str,
+        holds: &dyn Fn(&Attachment) -> bool,
+        limit: Instant,
+        refused: impl Fn(&str) -> CniError,
+    ) -> Result<Claim<'_>, CniError> {
+        let claim = self.reserved.take(name, limit);
+        let claim = claim.ok_or_else(|| refused("another call takes it just now"))?;
         loop {
-            let mine = |a: &Arc<Attachment>| a.function().is_some_and(|f| f.address == address);
-            let Some(holder) = self.store.all().into_iter().find(mine) else { break };
+            let Some(holder) = self.store.all().into_iter().find(|a| holds(a)) else { return Ok(claim) };
             self.collect_if_dead(&holder, None); // X22: an older sandbox's
             match self.store.get(holder.id).map(|now| now.phase) {
                 Some(Phase::Adding | Phase::Attached) => {
                     let (container, ifname) = (&holder.key.container, &holder.key.ifname);
-                    return Err(lent(
-                        address,
-                        &format!("it is interface {ifname:?} of container {container}"),
-                    ));
+                    return Err(refused(&format!("it is interface {ifname:?} of container {container}")));
                 }
                 Some(_) if Instant::now() >= limit => {
-                    return Err(lent(address, "it has not come home from its last pod yet"));
+                    return Err(refused("it has not come home from its last pod yet"));
                 }
                 _ => sleep(LOOK),
             }
         }
-        let loan = self.pools.lend(address, limit).map_err(|e| pooled::refused(address, &e))?;
-        Ok(Some(Reserved { loan, _claim: claim }))
     }
 
-    /// The function that is wanted, if it can be lent, with its interface.
-    /// Of one that its pool has ready nothing is read that the pool knows.
-    pub(super) fn at_home(&self, wanted: &Sriov, ready: Option<&Known>) -> Result<(Link, AtHome), CniError> {
+    /// The function that was reserved, as it is, with its interface if its driver makes one. Of one that its pool has ready
+    /// nothing is read that the pool knows.
+    pub(super) fn at_home(
+        &self,
+        wanted: &Sriov,
+        reserved: &Reserved<'_>,
+    ) -> Result<(Option<Link>, AtHome), CniError> {
         let address = wanted.address()?;
-        let function = match ready {
-            Some(known) => known.function.clone(),
-            None => self.inventory.function(address).map_err(|e| unusable(&e))?,
-        };
-        let driver = kernel_driver(&function)?;
+        let (function, driver, ready) =
+            (reserved.function.clone(), reserved.driver.clone(), reserved.loan.known());
+        if driver == VFIO_PCI {
+            return Ok((None, self.ready_to_give(wanted, function, ready)?));
+        }
         let told = |e: NetError| errors::kernel("", "looking for the function's interface", &e);
         let mut host = self.kernel.host().map_err(told)?;
         let link = interface::interface(host.as_mut(), address, &function.interfaces).map_err(told)?;
@@ -90,14 +109,14 @@ impl Engine {
             (None, true) => None,
             (None, false) => Some(self.admin.settings(&function).map_err(|e| errors::setting(&e))?),
         };
-        Ok((link, AtHome { function, driver, settings }))
+        Ok((Some(link), AtHome { function, driver, settings }))
     }
 
-    /// Whether the machine has the function, with a driver that makes an interface of it. One that another pod has, or that is
-    /// coming home, is there.
+    /// Whether the machine has the function, with a driver that is served. One that another pod has, or that is coming home, is
+    /// there.
     pub(super) fn can_be_lent(&self, wanted: &Sriov) -> Result<(), CniError> {
         let function = self.inventory.function(wanted.address()?).map_err(|e| unusable(&e))?;
-        kernel_driver(&function).map(drop)
+        driver_of(&function).map(drop)
     }
 
     /// The settings of a function that is lent, where its configuration asks for any.
@@ -109,14 +128,20 @@ impl Engine {
         self.admin.settings(&function).map(Some).map_err(|e| errors::setting(&e))
     }
 
+    /// Sets what differs.
+    pub(super) fn set_up(&self, vf: &LentVf, change: &VfChange) -> Result<(), CniError> {
+        if change.is_empty() {
+            return Ok(());
+        }
+        let function = self.inventory.function(vf.address).map_err(|e| unusable(&e))?;
+        self.admin.set(&function, change).map_err(|e| errors::setting(&e))
+    }
+
     /// Sets what differs and has the function take its MAC address over; answers the index of its interface.
     pub(super) fn prepare(&self, given: &Lent, change: &VfChange, mac: Option<Mac>) -> Result<u32, CniError> {
         let Some(vf) = &given.function else { return Ok(given.index) };
         let told = |e: NetError| errors::kernel("", &format!("setting up function {}", vf.address), &e);
-        if !change.is_empty() {
-            let function = self.inventory.function(vf.address).map_err(|e| unusable(&e))?;
-            self.admin.set(&function, change).map_err(|e| errors::setting(&e))?;
-        }
+        self.set_up(vf, change)?;
         let mut host = self.kernel.host().map_err(told)?;
         let (Some(mac), Some(link)) = (mac, host.link_by_index(given.index).map_err(told)?) else {
             return Ok(given.index);
@@ -156,22 +181,27 @@ pub(super) fn lend(pod: &mut dyn Net, index: u32, ifname: &str) -> Result<u32, N
     Ok(index)
 }
 
-fn kernel_driver(function: &Function) -> Result<String, CniError> {
+/// Who drives it: vfio-pci, or a driver that makes an interface.
+fn driver_of(function: &Function) -> Result<String, CniError> {
     let address = function.address;
     let refuse = |msg: String, remedy: &str| Err(CniError::new(Code::InvalidConfig, msg).with(remedy));
-    match &function.driver {
-        Some(driver) if USER_SPACE_DRIVERS.contains(&driver.as_str()) => refuse(
+    match function.driver.as_deref() {
+        Some(driver) if driver == VFIO_PCI => Ok(driver.to_owned()),
+        Some(driver) if USER_SPACE_DRIVERS.contains(&driver) || driver.contains("vfio") => refuse(
             format!(
-                "function {address} is bound to {driver}, and type sriov serves functions with an interface only"
+                "function {address} is bound to {driver}: of the drivers for user space sriov serves vfio-pci only"
             ),
-            "bind it to its kernel driver, or take another function",
+            "bind it to vfio-pci or to its kernel driver, or take another function",
         ),
-        Some(driver) => Ok(driver.clone()),
-        None => refuse(format!("function {address} has no driver"), "bind it to its kernel driver"),
+        Some(driver) => Ok(driver.to_owned()),
+        None => refuse(
+            format!("function {address} has no driver"),
+            "bind it to its kernel driver, or to vfio-pci for a process that drives it itself",
+        ),
     }
 }
 
-fn lent(address: PciAddr, why: &str) -> CniError {
+pub(super) fn lent(address: PciAddr, why: &str) -> CniError {
     CniError::new(Code::TryAgain, format!("function {address} cannot be had: {why}"))
         .with("a function is one pod's at a time: DEL the attachment that has it, or take another one")
 }

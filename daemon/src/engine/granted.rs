@@ -16,9 +16,9 @@ impl Engine {
     /// not tell, 7 when the pod has none left.
     pub(super) fn with_device(&self, job: &Job, network: Network) -> Result<Network, CniError> {
         match network {
-            Network::Sriov(Sriov { device: Device::OfResource(resource), profile }) => {
+            Network::Sriov(Sriov { device: Device::OfResource(resource), profile, device_info }) => {
                 let device = Device::Known(self.given_by_kubelet(job, &resource)?);
-                Ok(Network::Sriov(Sriov { device, profile }))
+                Ok(Network::Sriov(Sriov { device, profile, device_info }))
             }
             network => Ok(network),
         }
@@ -27,14 +27,14 @@ impl Engine {
     /// The network with the function that is on record for it.
     pub(super) fn with_recorded_device(&self, job: &Job, network: Network) -> Result<Network, CniError> {
         match network {
-            Network::Sriov(Sriov { device: Device::OfResource(resource), profile }) => {
+            Network::Sriov(Sriov { device: Device::OfResource(resource), profile, device_info }) => {
                 let recorded = self.store.find(&job.key).and_then(|a| a.function().map(|f| f.address));
                 let address = recorded.ok_or_else(|| {
                     let told =
                         format!("no device of resource {resource:?} is on record for {:?}", job.key.ifname);
                     CniError::new(Code::Changed, told).with("delete the pod and make it anew")
                 })?;
-                Ok(Network::Sriov(Sriov { device: Device::Known(address), profile }))
+                Ok(Network::Sriov(Sriov { device: Device::Known(address), profile, device_info }))
             }
             network => Ok(network),
         }

@@ -4,7 +4,7 @@
 //! The settings are put back only when the interface has left the pod: until then the pod stays on its VLAN.
 
 use fairlead_cni::{CniError, Code};
-use fairlead_host::{Link, Mac, Net, NetError, Op, Override, SetLink};
+use fairlead_host::{Link, Mac, Net, NetError, Op, Override, SetLink, VfChange};
 use fairlead_sriov::interface::{APPEARS, appear, interface};
 use fairlead_sriov::{Function, InventoryError, VfProfile};
 use nix::errno::Errno;
@@ -21,7 +21,11 @@ impl Engine {
         attachment: &Attachment,
         reach: Reach<'_>,
     ) -> Result<(), CniError> {
-        let LinkRecord::Moved(lent) = &attachment.link else { return Ok(()) };
+        let lent = match &attachment.link {
+            LinkRecord::Moved(lent) => lent,
+            LinkRecord::Given(vf) => return self.take_back_given(attachment, vf),
+            _ => return Ok(()),
+        };
         let Some(vf) = &lent.function else { return Ok(()) };
         let told = |e: NetError| {
             errors::kernel(&attachment.key.network, &format!("bringing function {} home", vf.address), &e)
@@ -56,15 +60,20 @@ impl Engine {
 
     /// The function, if it is still there and a kernel driver's; what became of it otherwise is told.
     fn what_is_left(&self, vf: &LentVf) -> Result<Option<Function>, CniError> {
-        match self.inventory.function(vf.address) {
-            Ok(function) if function.driver.as_ref().is_none_or(|driver| *driver == vf.driver) => {
-                Ok(Some(function))
-            }
-            Ok(function) => {
+        Ok(self.still_there(vf)?.filter(|function| {
+            let same = function.driver.as_ref().is_none_or(|driver| *driver == vf.driver);
+            if !same {
                 tracing::warn!(pci = %vf.address, driver = ?function.driver,
                     "a lent function has another driver now: it is left to whoever gave it that");
-                Ok(None)
             }
+            same
+        }))
+    }
+
+    /// The function; one that is gone is told.
+    pub(super) fn still_there(&self, vf: &LentVf) -> Result<Option<Function>, CniError> {
+        match self.inventory.function(vf.address) {
+            Ok(function) => Ok(Some(function)),
             Err(
                 e @ (InventoryError::Absent(_)
                 | InventoryError::Disowned { .. }
@@ -77,8 +86,7 @@ impl Engine {
         }
     }
 
-    /// The settings that ADD changed, as they were; only what differs is sent, in one message. What the NIC refuses to take
-    /// back is told and passed over: nothing would be better if it were tried for ever.
+    /// The settings that ADD changed, as they were; only what differs is sent.
     fn put_settings_back(
         &self,
         host: &mut dyn Net,
@@ -103,18 +111,30 @@ impl Engine {
         if change.is_empty() {
             return Ok(link);
         }
-        let refused = self.admin.set_what_is_taken(function, &change).map_err(|e| errors::setting(&e))?;
+        self.put_back(vf, function, &change)?;
+        // Its MAC address may have followed.
+        let now = interface(host, vf.address, std::slice::from_ref(&link.name)).map_err(told)?;
+        now.ok_or_else(|| still_away(vf))
+    }
+
+    /// Settings as they were, in one message. What the NIC refuses to take back is told and passed over: nothing would be
+    /// better if it were tried for ever.
+    pub(super) fn put_back(
+        &self,
+        vf: &LentVf,
+        function: &Function,
+        change: &VfChange,
+    ) -> Result<(), CniError> {
+        let refused = self.admin.set_what_is_taken(function, change).map_err(|e| errors::setting(&e))?;
         for error in &refused {
             tracing::error!(pci = %vf.address, %error, "a function cannot have a setting back as it was");
         }
         if refused.is_empty()
-            && let Err(error) = self.admin.settle(function, &change)
+            && let Err(error) = self.admin.settle(function, change)
         {
             tracing::warn!(pci = %vf.address, %error, "a function's settings are not as they were");
         }
-        // Its MAC address may have followed.
-        let now = interface(host, vf.address, std::slice::from_ref(&link.name)).map_err(told)?;
-        now.ok_or_else(|| still_away(vf))
+        Ok(())
     }
 }
 

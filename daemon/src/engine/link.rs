@@ -71,7 +71,7 @@ pub(super) fn find(attachment: &Attachment, pod: &mut dyn Net) -> Result<Option<
             }
             None => find_lent(lent, &attachment.key.ifname, pod),
         },
-        LinkRecord::Loopback | LinkRecord::List { .. } | LinkRecord::None => Ok(None),
+        LinkRecord::Given(_) | LinkRecord::Loopback | LinkRecord::List { .. } | LinkRecord::None => Ok(None),
     }
 }
 

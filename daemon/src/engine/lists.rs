@@ -123,6 +123,7 @@ impl Engine {
             answer: None,
             answered: false,
             passed_over: Vec::new(),
+            device_info: None,
         });
         let attachment = attachment.map_err(|e| errors::store(&e))?;
         failpoint::pass("add.begun");

@@ -11,9 +11,13 @@ use fairlead_host::real::RealKernel;
 use super::{Beside, Engine, Places, Policy};
 use crate::call::Service;
 use crate::daemon::{Started, Surroundings};
+use crate::netconf::below;
 use crate::networks::interface;
 use crate::pools::PoolMetrics;
 use crate::settings::{Dad, DelAnswer, Settings};
+
+/// The nodes of IOMMU groups.
+pub(crate) const VFIO_NODES: &str = "/dev/vfio";
 
 impl From<&Settings> for Policy {
     fn from(settings: &Settings) -> Policy {
@@ -34,7 +38,8 @@ impl From<&Settings> for Policy {
 /// # Errors
 /// When the kernel, the store or a directory cannot be had.
 pub fn start(surroundings: &Surroundings) -> Result<Started, Box<dyn Error + Send + Sync>> {
-    let kernel: Arc<dyn Kernel> = Arc::new(RealKernel::new()?);
+    let nodes = below(&surroundings.places.host_root, Path::new(VFIO_NODES));
+    let kernel: Arc<dyn Kernel> = Arc::new(RealKernel::new()?.with_vfio_nodes(&nodes));
     let settings = surroundings.settings.current();
     let places = Places {
         run_dir: surroundings.places.run_dir.clone(),

@@ -86,6 +86,7 @@ impl Engine {
             };
             released.map_err(|e| harmless(&e.into()))?;
         }
+        self.withdraw_device_info(attachment)?;
         failpoint::pass("del.released");
         self.records.forget(attachment.id);
         self.reaper.done(attachment.id);

@@ -21,6 +21,7 @@ fn row(a: &Attachment) -> Value {
     let (kind, mac) = match &a.link {
         LinkRecord::Made { kind, mac, .. } => (kind.name().to_owned(), mac.map(|m| m.to_string())),
         LinkRecord::Moved(lent) => (format!("lent {}", lent.name), lent.mac.map(|m| m.to_string())),
+        LinkRecord::Given(vf) => (format!("given {}", vf.address), None),
         LinkRecord::Loopback => ("loopback".to_owned(), None),
         LinkRecord::List { .. } => ("list".to_owned(), None),
         LinkRecord::None => ("none".to_owned(), None),

@@ -14,7 +14,7 @@ use fairlead_cni::config::NetConf;
 use fairlead_cni::{CniError, Code};
 use fairlead_host::{Kind, Link, Mac, NewLink, Parent, VfChange};
 
-use crate::store::Lent;
+use crate::store::{Lent, LentVf};
 
 /// Which link a new one stands on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub enum DeviceRef {
 pub struct Facts<'a> {
     /// `CNI_IFNAME`
     pub ifname: &'a str,
-    /// The link that [`Network::parent`] names, or that is lent.
+    /// The link that [`Network::parent`] names, or that is lent. A function that vfio-pci has is none.
     pub parent: Option<&'a Link>,
     /// The virtual function that [`Network::function`] names.
     pub function: Option<&'a sriov::AtHome>,
@@ -67,6 +67,15 @@ pub enum LinkPlan {
         /// Settings that differ from what is wanted.
         change: VfChange,
         /// The MAC address that its interface is to have.
+        mac: Option<Mac>,
+    },
+    /// Set a virtual function up that vfio-pci has: the pod has it already.
+    GiveFunction {
+        /// What it is.
+        function: LentVf,
+        /// Settings that differ from what is wanted.
+        change: VfChange,
+        /// The MAC address that its physical function has for it.
         mac: Option<Mac>,
     },
     /// Use `lo`.

@@ -1,4 +1,4 @@
-//! `sriov`: a virtual function, set up by its physical function, lent to the pod and given back as it was.
+//! `sriov`: a virtual function, set up by its physical function, lent to the pod (by vfio-pci: given) and given back as it was.
 
 use fairlead_cni::args::Args;
 use fairlead_cni::config::sriov::{LinkState, Vlan};
@@ -17,6 +17,8 @@ pub struct Sriov {
     pub device: Device,
     /// How it is to be set up.
     pub profile: VfProfile,
+    /// Where to tell what the device is (`CNIDeviceInfoFile`), below the host's root.
+    pub device_info: Option<String>,
 }
 
 /// Which virtual function is asked for.
@@ -35,7 +37,7 @@ pub struct AtHome {
     pub function: Function,
     /// Who drives it.
     pub driver: String,
-    /// Its settings; `None` where nothing of them is wanted, because they are dear to read.
+    /// Its settings; `None` where nothing of them is needed, because they are dear to read.
     pub settings: Option<Vf>,
 }
 
@@ -60,7 +62,8 @@ impl Sriov {
             min_rate: read.min_tx_rate,
             max_rate: read.max_tx_rate,
         };
-        Ok(Sriov { device, profile })
+        let device_info = conf.runtime.device_info_file.as_deref().map(absolute).transpose()?;
+        Ok(Sriov { device, profile, device_info })
     }
 
     /// The virtual function. Code 999 before it is known.
@@ -74,10 +77,10 @@ impl Sriov {
         }
     }
 
-    /// What differs is set, then it is moved and renamed; what it was is on record before.
+    /// What differs is set, then its interface, if it has one, is moved and renamed; what it was is on record before.
     pub fn plan(&self, facts: &Facts<'_>) -> Result<LinkPlan, CniError> {
         let address = self.address()?;
-        let (Some(link), Some(home)) = (facts.parent, facts.function) else {
+        let Some(home) = facts.function else {
             return Err(CniError::new(Code::InvalidConfig, format!("there is no function {address}")));
         };
         let plan = home.settings.as_ref().map(|now| self.profile.plan(now)).unwrap_or_default();
@@ -86,8 +89,14 @@ impl Sriov {
             physical: home.function.physical.address,
             index: home.function.index,
             driver: home.driver.clone(),
-            alt_names: link.alt_names.clone(),
+            alt_names: facts.parent.map(|link| link.alt_names.clone()).unwrap_or_default(),
+            iommu_group: home.function.iommu_group,
             before: plan.undo,
+        };
+        let Some(link) = facts.parent else {
+            let given = home.settings.as_ref().and_then(|now| now.mac).filter(|mac| !mac.is_zero());
+            let mac = self.profile.mac.or(given);
+            return Ok(LinkPlan::GiveFunction { function, change: plan.change, mac });
         };
         let lent = Lent { function: Some(function), ..Lent::of(link) };
         Ok(LinkPlan::LendFunction { lent, change: plan.change, mac: self.profile.mac })
@@ -115,6 +124,17 @@ impl Sriov {
             plan.undo.describe(),
             plan.change.describe()
         ))
+    }
+}
+
+fn absolute(path: &str) -> Result<String, CniError> {
+    match path.starts_with('/') && !path.ends_with('/') {
+        true => Ok(path.to_owned()),
+        false => Err(CniError::new(
+            Code::InvalidConfig,
+            format!("runtimeConfig.CNIDeviceInfoFile: {path:?} is no absolute path of a file"),
+        )
+        .with("it is the meta plugin that gives it")),
     }
 }
 

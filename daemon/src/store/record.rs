@@ -60,6 +60,9 @@ pub enum LinkRecord {
     },
     /// A link of the host, lent to the pod: given back as it was.
     Moved(Lent),
+    /// A virtual function that vfio-pci has: the pod's process drives it, and nothing of it is in a namespace. Its settings
+    /// are given back.
+    Given(LentVf),
     /// The namespace's own `lo`.
     Loopback,
     /// A configuration that is a whole list of plugins (`clusterNetwork`): its text.
@@ -91,7 +94,7 @@ pub struct Lent {
     pub function: Option<LentVf>,
 }
 
-/// A virtual function before it was lent, beside its interface.
+/// A virtual function before a pod got it, beside its interface.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LentVf {
     /// Its PCI address.
@@ -104,6 +107,9 @@ pub struct LentVf {
     pub driver: String,
     /// Its interface's alternative names.
     pub alt_names: Vec<String>,
+    /// Its IOMMU group, which two pods never share where vfio-pci has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iommu_group: Option<u32>,
     /// The settings that ADD changes, as they were.
     pub before: VfChange,
 }
@@ -187,6 +193,9 @@ pub struct Attachment {
     /// The paths of our own type that came before the one that was taken.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub passed_over: Vec<PassedOver>,
+    /// The file that tells the pod's other parts about its device, below the host's root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_info: Option<String>,
 }
 
 /// A path that was not taken.
@@ -205,10 +214,11 @@ impl Attachment {
         format!("fl{:x}", self.id & 0xfff_ffff_ffff)
     }
 
-    /// The virtual function that it was lent.
+    /// The virtual function that it was lent or given.
     pub fn function(&self) -> Option<&LentVf> {
         match &self.link {
             LinkRecord::Moved(lent) => lent.function.as_ref(),
+            LinkRecord::Given(function) => Some(function),
             _ => None,
         }
     }

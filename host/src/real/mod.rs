@@ -45,6 +45,7 @@ use view::{HostView, with_host};
 #[derive(Debug)]
 pub struct RealKernel {
     own: OwnNetns,
+    bus: PciBus,
     renames_while_up: bool,
     hung: Hung,
 }
@@ -53,7 +54,19 @@ impl RealKernel {
     /// Takes the calling thread's network namespace for the daemon's own.
     pub fn new() -> Result<RealKernel, NetError> {
         let own = OwnNetns::of_this_thread().map_err(NetError::Socket)?;
-        Ok(RealKernel { own, renames_while_up: kernel_is_at_least(6, 2), hung: Hung::default() })
+        let hung = Hung::default();
+        Ok(RealKernel {
+            own,
+            bus: PciBus::of_this_machine(Path::new("/dev/vfio"), &hung),
+            renames_while_up: kernel_is_at_least(6, 2),
+            hung,
+        })
+    }
+
+    /// With the host's `/dev/vfio` where this thread's is not the host's.
+    pub fn with_vfio_nodes(mut self, directory: &Path) -> RealKernel {
+        self.bus = PciBus::of_this_machine(directory, &self.hung);
+        self
     }
 
     /// The identity of the daemon's own namespace.
@@ -63,7 +76,7 @@ impl RealKernel {
 
     /// A thread that hangs there must not keep a pod's namespace alive.
     fn pci<T>(&self, work: impl FnOnce(&PciBus) -> T) -> T {
-        self.own.at_home(|| work(&PciBus::of_this_machine(&self.hung)))
+        self.own.at_home(|| work(&self.bus))
     }
 }
 

@@ -34,12 +34,12 @@ pub(super) struct PciBus {
 }
 
 impl PciBus {
-    /// What hangs is told there.
-    pub(super) fn of_this_machine(hung: &Hung) -> PciBus {
-        PciBus { hung: hung.clone(), ..PciBus::at(Path::new("/sys"), Path::new("/dev/vfio"), LIMIT) }
+    /// This machine's; `nodes` is the directory of vfio's groups. What hangs is told to `hung`.
+    pub(super) fn of_this_machine(nodes: &Path, hung: &Hung) -> PciBus {
+        PciBus { hung: hung.clone(), ..PciBus::at(Path::new("/sys"), nodes, LIMIT) }
     }
 
-    /// `sysfs` is the mount, `nodes` the directory of vfio's groups.
+    /// `sysfs` is the mount.
     fn at(sysfs: &Path, nodes: &Path, limit: Duration) -> PciBus {
         PciBus { bus: sysfs.join("bus/pci"), nodes: nodes.to_owned(), limit, hung: Hung::default() }
     }

@@ -125,6 +125,16 @@ impl Inventory {
         Ok(scan)
     }
 
+    /// What a function has for RDMA.
+    pub fn rdma(&self, address: PciAddr) -> Result<Rdma, InventoryError> {
+        rdma(&self.dir(address))
+    }
+
+    /// The switch's interface that stands for a function, with its physical function in switchdev mode.
+    pub fn representor(&self, physical: PciAddr, index: u32) -> Result<Option<String>, InventoryError> {
+        Ok(Ports::read(&self.dir(physical))?.representor(index))
+    }
+
     /// `None` for what is no network card's physical function, or none any more.
     fn physical(
         &self,

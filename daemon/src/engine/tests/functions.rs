@@ -9,10 +9,13 @@ use fairlead_host::{Kernel, Link, Mac, Op, Override, SetLink, Vf};
 
 use super::*;
 
-/// The machine's sysfs: one physical function with one virtual one.
+/// The machine's sysfs: two physical functions, each with a virtual one. No pool can have the second.
 pub(super) fn sysfs(root: &Path) {
     plug(root, ("0000:21:00.0", PF), 0, (VF, "vf0"));
     drive(root, "igbvf");
+    plug(root, (VFIO_PF, VFIO_LINK), 0, (VFIO, "vf1"));
+    driven(root, VFIO, "vfio-pci");
+    fs::remove_file(root.join("bus/pci/devices").join(VFIO_PF).join("sriov_totalvfs")).unwrap();
 }
 
 /// A virtual function and its physical one, each with its interface.
@@ -28,10 +31,17 @@ pub(super) fn plug(root: &Path, pf: (&str, &str), index: u32, vf: (&str, &str)) 
     fs::write(devices.join(pf.0).join("sriov_totalvfs"), "7").unwrap();
     symlink(format!("../{}", pf.0), devices.join(vf.0).join("physfn")).unwrap();
     symlink(format!("../{}", vf.0), devices.join(pf.0).join(format!("virtfn{index}"))).unwrap();
-    let groups = root.join("kernel/iommu_groups");
-    let group = groups.join((20 + fs::read_dir(&groups).map_or(0, Iterator::count)).to_string());
-    fs::create_dir_all(group.join("devices").join(vf.0)).unwrap();
-    symlink(group, devices.join(vf.0).join("iommu_group")).unwrap();
+    join_group(root, vf.0, 20 + fs::read_dir(root.join("kernel/iommu_groups")).map_or(0, Iterator::count));
+}
+
+/// Puts a device into an IOMMU group.
+pub(super) fn join_group(root: &Path, address: &str, group: usize) {
+    let device = root.join("bus/pci/devices").join(address);
+    let members = root.join("kernel/iommu_groups").join(group.to_string()).join("devices");
+    fs::create_dir_all(&members).unwrap();
+    let _ = fs::remove_file(device.join("iommu_group"));
+    symlink(format!("../../../../kernel/iommu_groups/{group}"), device.join("iommu_group")).unwrap();
+    symlink(&device, members.join(address)).unwrap();
 }
 
 fn drive(root: &Path, driver: &str) {
@@ -55,14 +65,14 @@ pub(super) fn forget_indices(netns: &mut NetnsSnapshot) {
     }
 }
 
-fn config(more: &str) -> String {
+pub(super) fn config(more: &str) -> String {
     format!(r#"{{"cniVersion":"1.1.0","name":"lab-net","type":"sriov","deviceID":"{VF}"{more}}}"#)
 }
 
-const TAGGED: &str = r#","vlan":100,"spoofchk":"on","max_tx_rate":200"#;
+pub(super) const TAGGED: &str = r#","vlan":100,"spoofchk":"on","max_tx_rate":200"#;
 
 impl Rig {
-    fn ops(&self) -> Vec<Op> {
+    pub(super) fn ops(&self) -> Vec<Op> {
         let op = |call: fairlead_host::double::Call| match call.asked {
             Asked::Op(op) => Some(op),
             _ => None,
@@ -70,7 +80,7 @@ impl Rig {
         self.kernel.calls().into_iter().filter_map(op).collect()
     }
 
-    fn count(&self, is: impl Fn(&Asked) -> bool) -> usize {
+    pub(super) fn count(&self, is: impl Fn(&Asked) -> bool) -> usize {
         self.kernel.calls().iter().filter(|call| is(&call.asked)).count()
     }
 
@@ -89,7 +99,7 @@ impl Rig {
         pod.batch(&ops(index)).unwrap();
     }
 
-    fn check(&self, config: &str, result: &str) -> Result<String, CniError> {
+    pub(super) fn check(&self, config: &str, result: &str) -> Result<String, CniError> {
         let with = format!(r#"{},"prevResult":{result}}}"#, config.strip_suffix('}').unwrap());
         self.call(self.request(Command::Check, "c1", &with))
     }
@@ -270,10 +280,15 @@ fn what_cannot_be_lent_is_refused_with_its_address_the_reason_and_a_remedy() {
         assert!(error.msg.contains(says) && !error.details.is_empty(), "{error:?}");
         assert_eq!(error.code, Code::InvalidConfig);
     }
-    drive(&sys, "vfio-pci");
-    let error = told(&rig, &config(""));
-    assert!(error.msg.contains("function 0000:21:10.0 is bound to vfio-pci"), "{error}");
-    assert!(error.details.contains("kernel driver"));
+    for driver in ["uio_pci_generic", "igb_uio", "mlx5_vfio_pci"] {
+        drive(&sys, driver);
+        let error = told(&rig, &config(""));
+        assert!(
+            error.msg.contains(&format!("function 0000:21:10.0 is bound to {driver}: of the")),
+            "{error}"
+        );
+        assert!(error.details.contains("kernel driver"));
+    }
     fs::remove_file(sys.join("bus/pci/devices").join(VF).join("driver")).unwrap();
     assert!(told(&rig, &config("")).msg.contains("has no driver"));
     assert_eq!(rig.state(), Rig::new().state());

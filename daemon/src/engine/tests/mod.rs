@@ -2,6 +2,7 @@
 
 mod faults;
 mod functions;
+mod given;
 mod granted;
 mod identity;
 mod lists;
@@ -36,6 +37,11 @@ const POD: &str = "/run/netns/pod";
 /// The one virtual function, and the interface of its physical one.
 const VF: &str = "0000:21:10.0";
 const PF: &str = "pf0";
+/// Another function, which vfio-pci has, its physical one, the interface of that, and its IOMMU group.
+const VFIO: &str = "0000:41:10.0";
+const VFIO_PF: &str = "0000:41:00.0";
+const VFIO_LINK: &str = "pf1";
+const GROUP: u32 = 21;
 
 /// A daemon without its door: an engine, a kernel in memory, and directories of its own.
 struct Rig {
@@ -73,8 +79,10 @@ impl Rig {
         kernel.add_host_link("dev0");
         let pf = kernel.add_host_link(PF);
         kernel.add_vf(pf, VF, "vf0");
+        kernel.add_vf(kernel.add_host_link(VFIO_LINK), VFIO, "vf1");
         functions::sysfs(&dir.path().join("sys"));
         kernel.show_in(&dir.path().join("sys"));
+        kernel.drive(VFIO, Some("vfio-pci")).unwrap();
         kernel.add_namespace(POD);
         let policy = Policy::default();
         let settings = Settings::default();
@@ -151,7 +159,8 @@ impl Rig {
             netns.sysctls.clear();
             functions::forget_indices(netns);
         }
-        State { kernel, allocations: self.allocations(), records: self.engine().store.all().len() }
+        let told = files(&self.dir.path().join("root/var/run/devinfo"));
+        State { kernel, allocations: self.allocations(), told, records: self.engine().store.all().len() }
     }
 }
 
@@ -160,6 +169,8 @@ impl Rig {
 struct State {
     kernel: Snapshot,
     allocations: Vec<String>,
+    /// Device information.
+    told: Vec<String>,
     records: usize,
 }
 
@@ -245,6 +256,17 @@ fn configurations() -> Vec<(&'static str, String)> {
         ),
         ("a path for a function", paths::config(&[paths::SRIOV, paths::MACVLAN], paths::GIVEN)),
         ("the path after the first", paths::config(&[paths::SRIOV, paths::MACVLAN], "")),
+        ("sriov by vfio, just as it is", with("sriov", &format!(r#""deviceID":"{VFIO}",{both}"#))),
+        (
+            "sriov by vfio with settings and device information",
+            with(
+                "sriov",
+                &format!(
+                    r#""deviceID":"{VFIO}","vlan":100,"trust":"on","mac":"02:00:00:00:00:78",{both},
+                       "runtimeConfig":{{"CNIDeviceInfoFile":"/var/run/devinfo/cni/of-c1.json"}}"#
+                ),
+            ),
+        ),
         ("loopback", with("loopback", r#""x":1"#)),
     ]
 }

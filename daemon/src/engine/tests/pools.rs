@@ -420,17 +420,38 @@ fn a_pool_for_user_space_has_its_functions_under_vfio_and_gives_them_back_to_the
     let mut rig = with(vfio);
     let before = rig.machine();
     rig.restart();
-    rig.kernel.set_group(21, IommuGroup::InUse);
+    rig.kernel.set_group(22, IommuGroup::InUse);
     rig.keep();
     assert_eq!(rig.states(), ["ready", "foreign"], "a process has the second one's group open");
     rig.restart();
     assert_eq!(rig.states(), ["ready", "foreign"], "though its driver is not what the selector says");
-    rig.kernel.set_group(21, IommuGroup::Free);
+    rig.kernel.set_group(22, IommuGroup::Free);
     rig.keep();
     rig.engine().pools.work_here();
     assert_eq!(rig.states(), ["ready", "ready"]);
     rig.order(Verb::Drain, "dpdk");
     assert_eq!(rig.machine(), before);
+}
+
+#[test]
+fn d24_an_add_of_a_ready_function_for_user_space_reads_no_settings_and_tells_the_pools_mac_address() {
+    let mut rig =
+        with("pools: [{name: dpdk, selectors: {drivers: [igbvf]}, driver: vfio-pci, profile: {vlan: 7}}]");
+    rig.restart();
+    rig.keep();
+    for (more, messages) in [("", 0), (r#","vlan":100"#, 1)] {
+        rig.kernel.forget_calls();
+        let answer: Value = serde_json::from_str(&rig.add(&config(VF, more)).unwrap()).unwrap();
+        let mac = rig.kernel.snapshot().vfs.values().next().unwrap()[0].mac.unwrap().to_string();
+        assert_eq!(answer["interfaces"][0]["mac"], mac.as_str());
+        assert_eq!(rig.asked(|asked| matches!(asked, Asked::Vfs(_))), 0, "{more}");
+        assert_eq!(rig.asked(|asked| matches!(asked, Asked::Op(Op::SetVfs { .. }))), messages, "{more}");
+        assert_eq!(rig.states(), ["lent", "ready"]);
+        rig.del(&config(VF, more)).unwrap();
+        rig.engine().pools.work_here();
+        assert_eq!(rig.states(), ["ready", "ready"]);
+        assert_eq!(rig.kernel.snapshot().vfs.values().next().unwrap()[0].vlan.unwrap().id, 7);
+    }
 }
 
 #[test]

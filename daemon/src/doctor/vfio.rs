@@ -1,0 +1,80 @@
+//! Virtual functions that vfio-pci has: whether a pod can be given them, and what one that is not root needs for that.
+//!
+//! No group is opened, and no node's owner or mode is ever changed: who may have a device is the operator's to say.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use fairlead_sriov::{Inventory, VFIO_PCI, VirtualFunction};
+
+use super::{Finding, good, less, wrong};
+
+const ABOUT: &str = "vfio";
+
+/// What a user who is not root lacks.
+const FOR_OTHERS: &str = "for pods that are not root: a rule of udev for SUBSYSTEM==\"vfio\" with the OWNER, GROUP and MODE of their user, \
+or containerd's device_ownership_from_security_context; and a limit of locked memory (memlock) for all that they map, or CAP_IPC_LOCK";
+
+/// `nodes` is `/dev/vfio`.
+pub(super) fn findings(sysfs: &Path, nodes: &Path) -> Vec<Finding> {
+    let scan = match Inventory::new(sysfs).scan() {
+        Ok(scan) => scan,
+        Err(error) => return vec![less(ABOUT, error.to_string(), "mount sysfs")],
+    };
+    let all = scan.physical.into_iter().flat_map(|physical| physical.functions);
+    let given: Vec<_> = all.filter(|f| f.function.driver.as_deref() == Some(VFIO_PCI)).collect();
+    let (mut findings, mut roots) = (Vec::new(), Vec::new());
+    for function in &given {
+        match unfit(function, nodes) {
+            Some(finding) => findings.push(finding),
+            None => roots.extend(function.function.iommu_group.filter(|group| is_roots_alone(nodes, *group))),
+        }
+    }
+    roots.sort_unstable();
+    roots.dedup();
+    if !roots.is_empty() {
+        let listed: Vec<_> = roots.iter().map(|g| nodes.join(g.to_string()).display().to_string()).collect();
+        findings.push(less(ABOUT, format!("{}: root's alone", listed.join(", ")), FOR_OTHERS));
+    }
+    if findings.is_empty() && !given.is_empty() {
+        findings.push(good(ABOUT, format!("{} virtual functions for processes to drive", given.len())));
+    }
+    findings
+}
+
+/// What keeps a function from every pod.
+fn unfit(function: &VirtualFunction, nodes: &Path) -> Option<Finding> {
+    let address = function.function.address;
+    let no_iommu = "switch the machine's IOMMU on (in its firmware, and intel_iommu=on or amd_iommu=on)";
+    let Some(group) = function.function.iommu_group else {
+        return Some(wrong(ABOUT, format!("{address} is in no IOMMU group"), no_iommu));
+    };
+    if let Some(member) = function.group.iter().find(|member| member.is_in_the_way_of_vfio()) {
+        let driver = member.driver.as_deref().unwrap_or_default();
+        let seen =
+            format!("{address} shares IOMMU group {group} with {}, which {driver} drives", member.device);
+        return Some(wrong(ABOUT, seen, "bind that device to vfio-pci or to no driver"));
+    }
+    if nodes.join(format!("noiommu-{group}")).exists() {
+        let seen = format!("{address} is behind no IOMMU (noiommu-{group}): it is refused");
+        return Some(wrong(ABOUT, seen, no_iommu));
+    }
+    if !nodes.join(group.to_string()).exists() {
+        let seen = format!("{address} has no node {}", nodes.join(group.to_string()).display());
+        return Some(wrong(
+            ABOUT,
+            seen,
+            "the daemon must see the host's /dev: in a container, below --host-root",
+        ));
+    }
+    None
+}
+
+fn is_roots_alone(nodes: &Path, group: u32) -> bool {
+    let node = fs::metadata(nodes.join(group.to_string()));
+    node.is_ok_and(|node| {
+        let by_group = node.mode() & 0o060 == 0o060 && node.gid() != 0;
+        node.uid() == 0 && !by_group && node.mode() & 0o006 != 0o006
+    })
+}

@@ -1,0 +1,159 @@
+//! Virtual functions that vfio-pci has: the pod's process drives one by its IOMMU group's node, which is not ours to put into
+//! the pod. Here it is seen to that nobody else has the group, and what was set for the pod is given back.
+//!
+//! The group is tried before anything is changed, so that "in use" is told instead of done to a running pod; the settings are
+//! given back only when no process has it any more: until then it stays on its VLAN. Nothing here binds or resets a device.
+
+use std::thread::sleep;
+use std::time::Instant;
+
+use fairlead_cni::{CniError, Code};
+use fairlead_host::{IommuGroup, Mac, NetError};
+use fairlead_sriov::interface::APPEARS;
+use fairlead_sriov::{Function, UnfitForVfio, VFIO_PCI, VfProfile, fit_for_vfio};
+
+use super::claims::Claim;
+use super::functions::{self, LOOK};
+use super::job::Job;
+use super::{Engine, errors, failpoint};
+use crate::networks::sriov::{AtHome, Sriov};
+use crate::pools::Known;
+use crate::store::{Attachment, LentVf, LinkRecord};
+
+impl Engine {
+    /// The function as it is, if a process could have it. Without an interface nothing but its settings tells its MAC address:
+    /// they are read even where none is wanted, unless its pool has it ready and knows them.
+    pub(super) fn ready_to_give(
+        &self,
+        wanted: &Sriov,
+        function: Function,
+        ready: Option<&Known>,
+    ) -> Result<AtHome, CniError> {
+        match fit_for_vfio(self.kernel.as_ref(), &self.inventory, &function) {
+            // It is ready without an IOMMU only where its pool allows that.
+            Err(UnfitForVfio::NoIommu { .. }) if ready.is_some() => {}
+            fit => drop(fit.map_err(|e| unfit(&e))?),
+        }
+        let read = ready.map_or_else(|| self.admin.settings(&function), |known| Ok(known.settings.clone()));
+        let settings = match read {
+            Ok(settings) => Some(settings),
+            Err(error) if wanted.profile.is_empty() => {
+                tracing::warn!(pci = %function.address, %error, "a function's MAC address cannot be told");
+                None
+            }
+            Err(error) => return Err(errors::setting(&error)),
+        };
+        Ok(AtHome { function, driver: VFIO_PCI.to_owned(), settings })
+    }
+
+    /// Whether the pod has this function by vfio: as it is on record, or else by its driver.
+    pub(super) fn is_given(&self, job: &Job, wanted: &Sriov) -> Result<bool, CniError> {
+        match self.store.find(&job.key) {
+            Some(attachment) => Ok(matches!(attachment.link, LinkRecord::Given(_))),
+            None => {
+                let function = self.inventory.function(wanted.address()?);
+                function.map(|f| f.driver.as_deref() == Some(VFIO_PCI)).map_err(|e| functions::unusable(&e))
+            }
+        }
+    }
+
+    /// Whether it still is what the pod was given; the reason why it is not. `told`: the MAC address that ADD answered.
+    pub(super) fn check_given(&self, wanted: &Sriov, told: &str) -> Result<Option<String>, CniError> {
+        let function = self.inventory.function(wanted.address()?).map_err(|e| functions::unusable(&e))?;
+        let address = function.address;
+        match function.driver.as_deref() {
+            Some(VFIO_PCI) => {}
+            other => {
+                let other = other.unwrap_or("no driver");
+                return Ok(Some(format!("its function {address} is bound to {other} instead of {VFIO_PCI}")));
+            }
+        }
+        if wanted.profile.is_empty() && told.is_empty() {
+            return Ok(None);
+        }
+        let now = self.admin.settings(&function).map_err(|e| errors::setting(&e))?;
+        let told: Option<Mac> = told.parse().ok();
+        if let (Some(told), Some(mac)) = (told, now.mac.filter(|mac| Some(*mac) != told)) {
+            return Ok(Some(format!("the MAC address of its function {address} is {mac} instead of {told}")));
+        }
+        Ok(wanted.check_settings(&now).err())
+    }
+
+    /// Gives a function back that the pod drove: its settings, when no process has it any more. From the record alone; it may
+    /// be begun again at any step.
+    pub(super) fn take_back_given(&self, attachment: &Attachment, vf: &LentVf) -> Result<(), CniError> {
+        failpoint::pass("del.home");
+        let Some(function) = self.still_there(vf)? else { return Ok(()) };
+        match function.driver.as_deref() {
+            Some(VFIO_PCI) => self.await_its_end(attachment, &function)?,
+            driver => tracing::warn!(pci = %vf.address, ?driver,
+                "a function that a pod had by vfio has another driver now: it gets its settings back, and keeps that"),
+        }
+        if vf.before.is_empty() {
+            return Ok(());
+        }
+        let now = self.admin.settings(&function).map_err(|e| errors::setting(&e))?;
+        self.put_back(vf, &function, &VfProfile::from(&vf.before).plan(&now).change)
+    }
+
+    /// A process that was killed has the group until the kernel has taken its memory apart.
+    fn await_its_end(&self, attachment: &Attachment, function: &Function) -> Result<(), CniError> {
+        let Some(group) = function.iommu_group else { return Ok(()) };
+        let address = function.address;
+        let told = |e: NetError| errors::kernel(&attachment.key.network, "looking whether it is in use", &e);
+        let until = Instant::now() + APPEARS;
+        while self.kernel.iommu_group(group).map_err(told)? == IommuGroup::InUse {
+            if Instant::now() >= until {
+                let error = unfit(&UnfitForVfio::InUse { function: address, group });
+                return Err(error.with("end the process; what it was set up with is given back after that"));
+            }
+            sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    /// Keeps every other pod from the IOMMU group of a function: no two have functions of one.
+    pub(super) fn reserve_group(
+        &self,
+        job: &Job,
+        function: &Function,
+        limit: Instant,
+    ) -> Result<Option<Claim<'_>>, CniError> {
+        let Some(group) = function.iommu_group else { return Ok(None) };
+        let another = |a: &Attachment| {
+            a.key.container != job.key.container
+                && matches!(a.link, LinkRecord::Given(_))
+                && a.function().is_some_and(|f| f.iommu_group == Some(group))
+        };
+        let name = format!("IOMMU group {group}");
+        let refused = |why: &str| functions::lent(function.address, &format!("of its {name}, {why}"));
+        self.reserve_alone(&name, &another, limit, refused).map(Some)
+    }
+}
+
+/// What a caller is told of a function that cannot be given.
+fn unfit(error: &UnfitForVfio) -> CniError {
+    let told = |code, remedy| CniError::new(code, error.to_string()).with(remedy);
+    match error {
+        UnfitForVfio::Unprotected(_) => told(
+            Code::InvalidConfig,
+            "switch the machine's IOMMU on (in its firmware, and intel_iommu=on or amd_iommu=on), or bind the function to its kernel driver",
+        ),
+        UnfitForVfio::NoIommu { .. } => {
+            told(Code::InvalidConfig, "switch the machine's IOMMU on; vfio without one is not served")
+        }
+        UnfitForVfio::Shared { .. } => told(
+            Code::InvalidConfig,
+            "bind the other device to vfio-pci or to no driver: a group goes to one pod as a whole",
+        ),
+        UnfitForVfio::InUse { .. } => told(
+            Code::TryAgain,
+            "a function is one pod's at a time: end the process, or take another function",
+        ),
+        UnfitForVfio::NoNode { .. } => {
+            told(Code::Io, "the daemon must see the host's /dev: in a container, below --host-root")
+        }
+        UnfitForVfio::Unread(error) => functions::unusable(error),
+        UnfitForVfio::Untried(error) => errors::kernel("", "looking whether the function is in use", error),
+    }
+}

@@ -1,0 +1,266 @@
+//! Virtual functions that vfio-pci has: nothing of one is in the pod's namespace, and it comes back as it was.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::thread;
+
+use fairlead_cni::Code;
+use fairlead_host::double::Asked;
+use fairlead_host::{IommuGroup, Kernel, Op, Vf};
+
+use super::functions::{TAGGED, config as kernel_config, join_group};
+use super::*;
+
+const INFO: &str = "/var/run/devinfo/cni/default-net-c1_net1.json";
+
+fn config(more: &str) -> String {
+    kernel_config(more).replace(VF, VFIO)
+}
+
+fn informed() -> String {
+    config(&format!(r#","runtimeConfig":{{"CNIDeviceInfoFile":"{INFO}"}}"#))
+}
+
+impl Rig {
+    fn settings_given(&self) -> Vf {
+        self.kernel.snapshot().vfs.values().nth(1).unwrap()[0].clone()
+    }
+
+    fn settings_sent(&self) -> usize {
+        self.ops().into_iter().filter(|op| matches!(op, Op::SetVfs { .. })).count()
+    }
+
+    fn sys(&self) -> PathBuf {
+        self.dir.path().join("sys")
+    }
+
+    /// What another pod's ADD of this configuration is told.
+    fn refused(&self, container: &str, config: &str) -> CniError {
+        self.call(self.request(Command::Add, container, config)).unwrap_err()
+    }
+
+    fn told_of_device(&self) -> PathBuf {
+        self.root.join(INFO.trim_start_matches('/'))
+    }
+}
+
+#[test]
+fn k27_d24_the_answer_tells_address_mac_and_device_and_no_link_is_touched() {
+    let rig = Rig::new();
+    let before = rig.state();
+    let ipam =
+        r#","mac":"02:00:00:00:00:78","ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}]]}"#;
+    let answer = rig.add(&config(ipam)).unwrap();
+    let told: serde_json::Value = serde_json::from_str(&answer).unwrap();
+    let wanted = serde_json::json!({
+        "name": "net1", "mac": "02:00:00:00:00:78", "pciID": VFIO, "sandbox": POD,
+    });
+    assert_eq!(told["interfaces"], serde_json::json!([wanted]));
+    assert_eq!((told["ips"][0]["interface"].as_u64(), rig.allocations().len()), (Some(0), 1));
+    let changes = |op: &Op| !matches!(op, Op::SetVfs { .. });
+    assert!(!rig.ops().iter().any(changes), "{:?}", rig.ops());
+    assert_eq!(rig.settings_sent(), 1);
+    rig.check(&config(ipam), &answer).unwrap();
+    rig.del(&config(ipam)).unwrap();
+    assert_eq!(rig.state(), before);
+    let bound = |asked: &Asked| matches!(asked, Asked::Bind(..) | Asked::Unbind(_) | Asked::Reset(_));
+    assert_eq!(rig.count(bound), 0, "nothing is bound, unbound or reset");
+}
+
+#[test]
+fn d24_a_mac_that_nobody_asked_for_is_told_as_the_physical_function_has_it() {
+    let rig = Rig::new();
+    let answer: serde_json::Value = serde_json::from_str(&rig.add(&config("")).unwrap()).unwrap();
+    let mac = rig.settings_given().mac.unwrap().to_string();
+    assert_eq!(answer["interfaces"][0]["mac"].as_str(), Some(mac.as_str()));
+    assert_eq!(rig.settings_sent(), 0);
+}
+
+#[test]
+fn k27_settings_are_set_in_one_message_and_given_back_in_one() {
+    let rig = Rig::new();
+    let before = rig.settings_given();
+    rig.add(&config(TAGGED)).unwrap();
+    assert_eq!((rig.settings_given().vlan.unwrap().id, rig.settings_sent()), (100, 1));
+    rig.del(&config(TAGGED)).unwrap();
+    assert_eq!((rig.settings_given(), rig.settings_sent()), (before, 2));
+}
+
+#[test]
+fn a_function_that_a_process_has_is_told_as_in_use_before_anything_is_changed() {
+    let rig = Rig::new();
+    let before = rig.state();
+    rig.kernel.set_group(GROUP, IommuGroup::InUse);
+    let error = rig.add(&config(TAGGED)).unwrap_err();
+    assert_eq!(error.code, Code::TryAgain);
+    let says = "function 0000:41:10.0 is in use: a process has its IOMMU group 21 open (/dev/vfio/21)";
+    assert!(error.msg.contains(says), "{error}");
+    assert_eq!((rig.state(), rig.settings_sent()), (before, 0));
+}
+
+#[test]
+fn what_vfio_must_not_be_given_is_refused_with_the_reason_and_a_remedy() {
+    let rig = Rig::new();
+    let before = rig.state();
+    let told = |says: &str| {
+        let error = rig.add(&config("")).unwrap_err();
+        assert!(error.msg.contains(says) && !error.details.is_empty(), "{error:?}");
+        error.code
+    };
+    rig.kernel.set_group(GROUP, IommuGroup::NoIommu);
+    assert_eq!(told("function 0000:41:10.0 is behind no IOMMU (/dev/vfio/noiommu-21)"), Code::InvalidConfig);
+    rig.kernel.set_group(GROUP, IommuGroup::Absent);
+    assert_eq!(told("function 0000:41:10.0 has no node /dev/vfio/21"), Code::Io);
+    rig.kernel.set_group(GROUP, IommuGroup::Free);
+    // Another function of its group is a host driver's.
+    join_group(&rig.sys(), VF, GROUP as usize);
+    assert_eq!(
+        told("function 0000:41:10.0 shares IOMMU group 21 with 0000:21:10.0, which igbvf drives"),
+        Code::InvalidConfig
+    );
+    fs::remove_file(rig.sys().join("bus/pci/devices").join(VFIO).join("iommu_group")).unwrap();
+    assert_eq!(told("function 0000:41:10.0 is in no IOMMU group"), Code::InvalidConfig);
+    assert_eq!(rig.state(), before);
+}
+
+#[test]
+fn two_pods_never_have_functions_of_one_group_and_one_pod_may() {
+    let rig = Rig::new();
+    rig.kernel.drive(VF, Some("vfio-pci")).unwrap();
+    join_group(&rig.sys(), VF, GROUP as usize);
+    rig.add(&config("")).unwrap();
+    let error = rig.refused("c2", &config(""));
+    assert_eq!(error.code, Code::TryAgain);
+    assert!(
+        error.msg.contains("function 0000:41:10.0 cannot be had: it is interface \"net1\" of container c1")
+    );
+    let error = rig.refused("c2", &kernel_config(""));
+    assert_eq!(error.code, Code::TryAgain);
+    let says = "function 0000:21:10.0 cannot be had: of its IOMMU group 21, it is interface \"net1\" of container c1";
+    assert!(error.msg.contains(says), "{error}");
+    let mut second = rig.request(Command::Add, "c1", &kernel_config(""));
+    second.ifname = "net2".to_owned();
+    rig.call(second).unwrap();
+}
+
+#[test]
+fn settings_stay_until_no_process_has_the_function_any_more() {
+    let rig = Rig::new();
+    let before = rig.state();
+    rig.add(&config(TAGGED)).unwrap();
+    rig.kernel.set_group(GROUP, IommuGroup::InUse);
+    let error = rig.del(&config(TAGGED)).unwrap_err();
+    assert_eq!((error.code, rig.settings_given().vlan.unwrap().id), (Code::TryAgain, 100));
+    thread::scope(|s| {
+        s.spawn(|| {
+            thread::sleep(Duration::from_millis(100));
+            rig.kernel.set_group(GROUP, IommuGroup::Free);
+        });
+        rig.del(&config(TAGGED)).unwrap();
+    });
+    assert_eq!(rig.state(), before);
+}
+
+#[test]
+fn whatever_became_of_it_del_is_success_and_the_settings_are_given_back() {
+    type Fate = fn(&Rig);
+    let dies: Fate = |rig| rig.kernel.kill_namespace(POD);
+    let unmounted: Fate = |rig| rig.kernel.unmount(POD);
+    let driven: Fate = |rig| rig.kernel.drive(VFIO, Some("igbvf")).unwrap();
+    let unbound: Fate = |rig| rig.kernel.drive(VFIO, None).unwrap();
+    for (name, fate) in [("dies", dies), ("unmounted", unmounted), ("driven", driven), ("unbound", unbound)] {
+        let rig = Rig::new();
+        let before = rig.settings_given().vlan;
+        rig.add(&config(TAGGED)).unwrap();
+        fate(&rig);
+        rig.kernel.forget_calls();
+        rig.del(&config(TAGGED)).unwrap();
+        assert_eq!(rig.settings_given().vlan, before, "{name}");
+        assert_eq!(rig.count(|asked| matches!(asked, Asked::Bind(..) | Asked::Unbind(_))), 0, "{name}");
+        assert!(rig.engine().store.all().is_empty(), "{name}");
+    }
+    let rig = Rig::new();
+    rig.add(&config(TAGGED)).unwrap();
+    fs::remove_dir_all(rig.sys().join("bus/pci/devices").join(VFIO)).unwrap();
+    rig.del(&config(TAGGED)).unwrap();
+    assert!(rig.engine().store.all().is_empty());
+}
+
+#[test]
+fn the_death_of_its_namespace_brings_a_given_function_back() {
+    let rig = Rig::new();
+    let before = rig.settings_given();
+    rig.add(&config(TAGGED)).unwrap();
+    rig.kernel.kill_namespace(POD);
+    rig.engine().sweep();
+    rig.reap();
+    assert_eq!(rig.settings_given(), before);
+    assert!(rig.engine().store.all().is_empty());
+}
+
+#[test]
+fn check_looks_at_the_driver_and_at_the_settings() {
+    let rig = Rig::new();
+    let result = rig.add(&config(TAGGED)).unwrap();
+    rig.check(&config(TAGGED), &result).unwrap();
+    let mut host = rig.kernel.host().unwrap();
+    let pf = host.link_by_name(VFIO_LINK).unwrap().unwrap().index;
+    let vlan = fairlead_host::VfVlan { id: 7, ..Default::default() };
+    let change = fairlead_host::VfChange { vlan: Some(vlan), ..Default::default() };
+    host.batch(&[Op::SetVfs { pf, changes: vec![(0, change)] }]).unwrap();
+    let error = rig.check(&config(TAGGED), &result).unwrap_err();
+    assert!(error.msg.contains("settings of its function 0000:41:10.0 have changed: vlan 7"), "{error}");
+    rig.kernel.drive(VFIO, Some("igbvf")).unwrap();
+    let error = rig.check(&config(TAGGED), &result).unwrap_err();
+    let says = "its function 0000:41:10.0 is bound to igbvf instead of vfio-pci";
+    assert!(error.code == Code::Changed && error.msg.contains(says), "{error}");
+}
+
+#[test]
+fn device_information_is_told_to_everybody_and_withdrawn() {
+    let kernels = informed().replace(VFIO, VF);
+    for (config, device, pf) in [(informed(), VFIO, VFIO_PF), (kernels, VF, "0000:21:00.0")] {
+        let rig = Rig::new();
+        rig.add(&config).unwrap();
+        let text = fs::read_to_string(rig.told_of_device()).unwrap();
+        let told: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let pci = serde_json::json!({ "pci-address": device, "pf-pci-address": pf });
+        assert_eq!(told, serde_json::json!({ "type": "pci", "version": "1.1.0", "pci": pci }));
+        assert_eq!(fs::metadata(rig.told_of_device()).unwrap().permissions().mode() & 0o777, 0o444);
+        rig.del(&config).unwrap();
+        assert!(!rig.told_of_device().exists());
+    }
+}
+
+#[test]
+fn device_information_tells_rdma_device_and_representor() {
+    let rig = Rig::new();
+    let devices = rig.sys().join("bus/pci/devices");
+    fs::create_dir_all(devices.join(VFIO).join("infiniband/mlx5_2")).unwrap();
+    for (name, port) in [(VFIO_LINK, "p0"), ("pf0vf0", "pf0vf0")] {
+        let dir = devices.join(VFIO_PF).join("net").join(name);
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join("phys_switch_id"), "1234").unwrap();
+        fs::write(dir.join("phys_port_name"), port).unwrap();
+    }
+    rig.add(&informed()).unwrap();
+    let told: serde_json::Value = serde_json::from_slice(&fs::read(rig.told_of_device()).unwrap()).unwrap();
+    assert_eq!(
+        (told["pci"]["rdma-device"].as_str(), told["pci"]["representor-device"].as_str()),
+        (Some("mlx5_2"), Some("pf0vf0"))
+    );
+}
+
+#[test]
+fn device_information_that_cannot_be_written_fails_the_add_and_leaves_the_host_as_before() {
+    let rig = Rig::new();
+    let before = rig.state();
+    let relative = config(r#","runtimeConfig":{"CNIDeviceInfoFile":"devinfo.json"}"#);
+    let error = rig.add(&relative).unwrap_err();
+    assert!(error.code == Code::InvalidConfig && error.msg.contains("\"devinfo.json\" is no absolute path"));
+    fs::create_dir_all(rig.root.join("var/run")).unwrap();
+    symlink("/nowhere", rig.root.join("var/run/devinfo")).unwrap();
+    let error = rig.add(&informed()).unwrap_err();
+    assert!(error.code == Code::Io && error.msg.contains("device information"), "{error}");
+    assert_eq!(rig.state(), before);
+}
