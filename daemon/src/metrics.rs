@@ -62,6 +62,11 @@ struct PathLabels {
     outcome: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct NearLabels {
+    locality: &'static str,
+}
+
 /// Bucket bounds in seconds: 10 µs to 30 s, six a decade.
 fn buckets() -> impl Iterator<Item = f64> {
     const STEPS: [f64; 6] = [1.0, 1.5, 2.0, 3.0, 5.0, 7.0];
@@ -110,6 +115,7 @@ pub struct Calls {
     phase: Family<PhaseLabels, Histogram, fn() -> Histogram>,
     total: Family<CodeLabels, Counter>,
     paths: Family<PathLabels, Counter>,
+    near: Family<NearLabels, Counter>,
     /// Calls that wait for their turn.
     pub queued: Gauge,
     /// Calls at work.
@@ -124,6 +130,7 @@ impl Calls {
             phase: Family::new_with_constructor(fine as fn() -> Histogram),
             total: Family::default(),
             paths: Family::default(),
+            near: Family::default(),
             queued: Gauge::default(),
             running: Gauge::default(),
         };
@@ -143,6 +150,11 @@ impl Calls {
             "Paths of type fairlead that an ADD took or passed over",
             calls.paths.clone(),
         );
+        exposition.register(
+            "numa_choices",
+            "Virtual functions by how they lie to their pod's NUMA node, where numa was asked for",
+            calls.near.clone(),
+        );
         exposition.register("calls_queued", "Calls that wait for their turn", calls.queued.clone());
         exposition.register("calls_running", "Calls at work", calls.running.clone());
         calls
@@ -159,6 +171,11 @@ impl Calls {
     pub fn path(&self, kind: &'static str, taken: bool) {
         let outcome = if taken { "taken" } else { "passed-over" };
         self.paths.get_or_create(&PathLabels { r#type: kind, outcome }).inc();
+    }
+
+    /// A function was taken that lies so to its pod; from [`Locality::label`](fairlead_sriov::numa::Locality::label).
+    pub fn near(&self, locality: &'static str) {
+        self.near.get_or_create(&NearLabels { locality }).inc();
     }
 
     /// One phase of a call took so long. `kind` is from [`kind_label`].

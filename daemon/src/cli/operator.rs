@@ -50,8 +50,18 @@ fn rows(value: &Value) -> &[Value] {
 }
 
 pub(super) fn attachments(question: &Ask) -> Result<(), CliError> {
-    const COLUMNS: [&str; 9] =
-        ["container", "ifname", "network", "type", "phase", "mac", "addresses", "netns", "passedOver"];
+    const COLUMNS: [&str; 10] = [
+        "container",
+        "ifname",
+        "network",
+        "type",
+        "phase",
+        "mac",
+        "addresses",
+        "netns",
+        "near",
+        "passedOver",
+    ];
     answer(question, "/v1/attachments", |value| table(rows(value), &COLUMNS))
 }
 

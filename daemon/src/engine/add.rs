@@ -42,6 +42,11 @@ impl Engine {
         }
         let network = self.with_device(job, network)?;
         let function = self.reserve(job, &network)?;
+        let network = match &function {
+            Some(reserved) => network.with_function(reserved.address()),
+            None => network,
+        };
+        self.tell_nearness(job, &network);
         let (plan, attachment) = self.intend(job, &network, function.as_ref(), pod.as_mut())?;
         let attachment = self.store.begin(attachment).map_err(|e| errors::store(&e))?;
         if let Some(function) = function {
@@ -142,6 +147,7 @@ impl Engine {
             answered: false,
             passed_over: job.passed_over.clone(),
             device_info: network.function().and_then(|function| function.device_info.clone()),
+            near: job.near.as_ref().map(ToString::to_string),
         };
         let attachment = Attachment {
             caller: if attachment.has_delegates() { job.caller() } else { attachment.caller },

@@ -15,7 +15,7 @@ use super::job::Job;
 use super::{Engine, errors, pooled};
 use crate::networks::Network;
 use crate::networks::host_device::USER_SPACE_DRIVERS;
-use crate::networks::sriov::{AtHome, Sriov};
+use crate::networks::sriov::{AtHome, Device, Sriov};
 use crate::pools::Loan;
 use crate::store::{Attachment, Lent, LentVf, Phase};
 
@@ -34,6 +34,11 @@ pub(super) struct Reserved<'e> {
 }
 
 impl Reserved<'_> {
+    /// Which function.
+    pub(super) fn address(&self) -> PciAddr {
+        self.function.address
+    }
+
     /// It is on record now.
     pub(super) fn keep(self) {
         self.loan.keep();
@@ -41,24 +46,80 @@ impl Reserved<'_> {
 }
 
 impl Engine {
-    /// Keeps every other ADD and the pools from the function that this one wants, until the intent is on record. Code 11 for
-    /// one that is lent already, or is not ready in time.
-    pub(super) fn reserve(&self, job: &Job, network: &Network) -> Result<Option<Reserved<'_>>, CniError> {
-        let Some(address) = network.function().map(Sriov::address).transpose()? else { return Ok(None) };
+    /// Keeps every other ADD and the pools from the function that this one wants, or from one that it draws, until the intent
+    /// is on record. Code 11 for one that is lent already, or is not ready in time.
+    pub(super) fn reserve(&self, job: &mut Job, network: &Network) -> Result<Option<Reserved<'_>>, CniError> {
+        let Some(wanted) = network.function() else { return Ok(None) };
         let limit = job.deadline.min(Instant::now() + HOMECOMING);
-        let mine = |a: &Attachment| a.function().is_some_and(|f| f.address == address);
-        let mut claims =
-            vec![self.reserve_alone(&address.to_string(), &mine, limit, |why| lent(address, why))?];
-        let loan = self.pools.lend(address, limit).map_err(|e| pooled::refused(address, &e))?;
+        let (loan, mut claims) = match &wanted.device {
+            Device::OfPool(pool) => (self.draw(job, pool, limit)?, Vec::new()),
+            Device::Known(_) | Device::OfResource(_) => {
+                let address = wanted.address()?;
+                let mine = |a: &Attachment| a.function().is_some_and(|f| f.address == address);
+                let name = address.to_string();
+                let claim = self.reserve_alone(&name, &mine, limit, |why| lent(address, why))?;
+                let loan = self.pools.lend(address, limit).map_err(|e| pooled::refused(address, &e))?;
+                (loan, vec![claim])
+            }
+        };
         let function = match loan.known() {
             Some(known) => known.function.clone(),
-            None => self.inventory.function(address).map_err(|e| unusable(&e))?,
+            None => self.inventory.function(loan.address()).map_err(|e| unusable(&e))?,
         };
         let driver = driver_of(&function)?;
+        self.must_suit(job, wanted, &function, &driver)?;
         if driver == VFIO_PCI {
             claims.extend(self.reserve_group(job, &function, limit)?);
         }
         Ok(Some(Reserved { function, driver, loan, _claims: claims }))
+    }
+
+    /// Whether the function is what this path wants: its driver, the pod's access to it, its NUMA node.
+    fn must_suit(
+        &self,
+        job: &mut Job,
+        wanted: &Sriov,
+        function: &Function,
+        driver: &str,
+    ) -> Result<(), CniError> {
+        let address = function.address;
+        let unsuited = |msg: String, remedy: &str| Err(CniError::new(Code::InvalidConfig, msg).with(remedy));
+        if !wanted.takes(driver) {
+            job.lacks = true;
+            let msg =
+                format!("function {address} is bound to {driver}, and the path asks for another driver");
+            return unsuited(msg, "correct `driver` of the path, or of the pool");
+        }
+        if job.numa.is_some() && driver == VFIO_PCI && !wanted.has_access {
+            job.lacks = true;
+            let msg =
+                format!("function {address} is bound to {driver}, and kubelet has not given it to the pod");
+            return unsuited(
+                msg,
+                "CNI cannot add a device to a container: give the pool a resourceName that the pod asks for, or say \"deviceAccess\": \"host\" where the pod has the host's devices",
+            );
+        }
+        if job.near.is_none() {
+            job.near = self.verify_nearness(job, function)?;
+        }
+        Ok(())
+    }
+
+    /// A function of a pool, the nearest that is ready. An empty pool is waited for, unless there is another path.
+    fn draw(&self, job: &mut Job, pool: &str, limit: Instant) -> Result<Loan<'_>, CniError> {
+        let near = self.nearness(job)?;
+        let ranks = near.ranks(&self.pools.nodes(pool)).map_err(|e| {
+            job.lacks = true;
+            CniError::new(Code::InvalidConfig, format!("pool {pool:?}: {e}")).with(e.remedy())
+        })?;
+        let limit = if job.another { Instant::now() } else { limit };
+        let drawn = self.pools.draw_by(pool, limit, |member| ranks.get(&member.numa_node).copied());
+        let loan = drawn.map_err(|e| {
+            job.lacks = true;
+            pooled::undrawn(&e)
+        })?;
+        job.near = loan.known().and_then(|known| near.locality(known.function.numa_node));
+        Ok(loan)
     }
 
     /// Keeps every other ADD from what has this name; waits until none of its holders is coming home any more.

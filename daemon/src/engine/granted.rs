@@ -15,28 +15,31 @@ impl Engine {
     /// The network with the function that it is about: for a resource the next of the pod's devices. Code 11 when kubelet does
     /// not tell, 7 when the pod has none left.
     pub(super) fn with_device(&self, job: &Job, network: Network) -> Result<Network, CniError> {
-        match network {
-            Network::Sriov(Sriov { device: Device::OfResource(resource), profile, device_info }) => {
-                let device = Device::Known(self.given_by_kubelet(job, &resource)?);
-                Ok(Network::Sriov(Sriov { device, profile, device_info }))
+        match &network {
+            Network::Sriov(Sriov { device: Device::OfResource(resource), .. }) => {
+                let address = self.given_by_kubelet(job, resource)?;
+                Ok(network.with_function(address))
             }
-            network => Ok(network),
+            Network::Sriov(Sriov { device: Device::OfPool(pool), .. }) => match self.pools.resource(pool) {
+                Some(resource) => Ok(network.with_function(self.given_by_kubelet(job, &resource)?)),
+                None => Ok(network),
+            },
+            _ => Ok(network),
         }
     }
 
     /// The network with the function that is on record for it.
     pub(super) fn with_recorded_device(&self, job: &Job, network: Network) -> Result<Network, CniError> {
-        match network {
-            Network::Sriov(Sriov { device: Device::OfResource(resource), profile, device_info }) => {
+        match &network {
+            Network::Sriov(Sriov { device: Device::OfResource(of) | Device::OfPool(of), .. }) => {
                 let recorded = self.store.find(&job.key).and_then(|a| a.function().map(|f| f.address));
                 let address = recorded.ok_or_else(|| {
-                    let told =
-                        format!("no device of resource {resource:?} is on record for {:?}", job.key.ifname);
+                    let told = format!("no function of {of:?} is on record for {:?}", job.key.ifname);
                     CniError::new(Code::Changed, told).with("delete the pod and make it anew")
                 })?;
-                Ok(Network::Sriov(Sriov { device: Device::Known(address), profile, device_info }))
+                Ok(network.with_function(address))
             }
-            network => Ok(network),
+            _ => Ok(network),
         }
     }
 
@@ -44,7 +47,9 @@ impl Engine {
     /// claimed the container. One that an older sandbox of the pod still has is waited for when it is reserved.
     pub(super) fn given_by_kubelet(&self, job: &Job, resource: &str) -> Result<PciAddr, CniError> {
         let pod = pod_of(job)?;
-        let given = self.pod_resources.pod(&pod, job.deadline).map_err(|e| unknown(resource, &e))?;
+        let given = self.pod_resources.pod(&pod, job.deadline).map_err(|error| {
+            unknown(&format!("which device of resource {resource:?} the pod has"), &error)
+        })?;
         let held: Vec<String> = self
             .store
             .all()
@@ -62,7 +67,8 @@ impl Engine {
     }
 }
 
-fn pod_of(job: &Job) -> Result<PodName, CniError> {
+/// The pod that a call is for.
+pub(super) fn pod_of(job: &Job) -> Result<PodName, CniError> {
     let arg = |key: &str| {
         job.args.get(key).filter(|value| !value.is_empty()).map(str::to_owned).ok_or_else(|| {
             CniError::new(Code::BadEnvironment, format!("\"resourceName\" needs {key} in CNI_ARGS"))
@@ -72,8 +78,8 @@ fn pod_of(job: &Job) -> Result<PodName, CniError> {
     Ok(PodName { namespace: arg("K8S_POD_NAMESPACE")?, name: arg("K8S_POD_NAME")? })
 }
 
-/// What the pod has is not known: that passes, and is never taken for "it has none".
-fn unknown(resource: &str, error: &PodResourcesError) -> CniError {
+/// What kubelet has not told: that passes, and is never taken for "it has none".
+pub(super) fn unknown(what: &str, error: &PodResourcesError) -> CniError {
     let remedy = match error {
         PodResourcesError::UnknownPod(_) | PodResourcesError::Ambiguous(_) => {
             "the runtime will try again; pods that kubelet has not started need \"deviceID\""
@@ -82,8 +88,7 @@ fn unknown(resource: &str, error: &PodResourcesError) -> CniError {
             "the runtime will try again; if it stays so: does kubelet run, and is its directory what the key kubelet.dir says?"
         }
     };
-    let told = format!("which device of resource {resource:?} the pod has is not known: {error}");
-    CniError::new(Code::TryAgain, told).with(remedy)
+    CniError::new(Code::TryAgain, format!("{what} is not known: {error}")).with(remedy)
 }
 
 fn none(error: &NoDevice) -> CniError {

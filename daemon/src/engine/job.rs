@@ -9,6 +9,7 @@ use fairlead_cni::args::Args;
 use fairlead_cni::config::{Loopback, NetConf};
 use fairlead_cni::wire::{Command, Request};
 use fairlead_cni::{CniError, Code, names};
+use fairlead_sriov::numa::{Locality, NumaPolicy};
 
 use super::timing::Timing;
 use crate::call::{Call, CallerGone};
@@ -32,6 +33,14 @@ pub(super) struct Job<'a> {
     pub(super) inner: bool,
     /// The paths before the one that `conf` is (`paths` of our own type).
     pub(super) passed_over: Vec<PassedOver>,
+    /// Another path comes after it: what is not there now is not waited for.
+    pub(super) another: bool,
+    /// It failed for what is not there now.
+    pub(super) lacks: bool,
+    /// `numa` of our own type.
+    pub(super) numa: Option<NumaPolicy>,
+    /// How the function lies to the pod, where that was asked for.
+    pub(super) near: Option<Locality>,
 }
 
 /// When a call came, when it has to end, and whether anybody still waits for it.
@@ -77,8 +86,22 @@ impl<'a> Job<'a> {
         if request.command == Command::Status && !inner {
             deadline = deadline.min(arrived + STATUS_EXECUTES);
         }
-        let passed_over = Vec::new();
-        Ok(Job { request, conf, args, key, arrived, deadline, gone, timing, inner, passed_over })
+        Ok(Job {
+            request,
+            conf,
+            args,
+            key,
+            arrived,
+            deadline,
+            gone,
+            timing,
+            inner,
+            passed_over: Vec::new(),
+            another: false,
+            lacks: false,
+            numa: None,
+            near: None,
+        })
     }
 
     /// The pod's namespace.

@@ -53,7 +53,7 @@ impl Engine {
     /// A call of our own type.
     pub(super) fn own(&self, job: &mut Job) -> Result<String, CniError> {
         match Own::parse(&job.conf) {
-            Ok(Own::Paths { paths, .. }) => self.by_paths(job, paths),
+            Ok(Own::Paths { paths, numa }) => self.by_paths(job, paths, numa),
             Ok(Own::ClusterNetwork(name)) => self.list(job, Ok(name)),
             Err(refused) => self.list(job, Err(refused)),
         }
@@ -124,6 +124,7 @@ impl Engine {
             answered: false,
             passed_over: Vec::new(),
             device_info: None,
+            near: None,
         });
         let attachment = attachment.map_err(|e| errors::store(&e))?;
         failpoint::pass("add.begun");

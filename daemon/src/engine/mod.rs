@@ -23,6 +23,7 @@ mod homecoming;
 mod job;
 mod link;
 mod lists;
+mod nearness;
 mod paths;
 pub mod plug;
 mod pooled;

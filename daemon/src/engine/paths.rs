@@ -5,13 +5,16 @@
 
 use std::sync::Arc;
 
+use fairlead_cni::config::own::Numa;
 use fairlead_cni::config::{self, NetConf};
 use fairlead_cni::wire::Command;
 use fairlead_cni::{CniError, Code};
+use fairlead_sriov::numa::NumaPolicy;
 
 use super::job::Job;
 use super::{Engine, errors, link, lists};
 use crate::networks::Network;
+use crate::networks::sriov::Device;
 use crate::store::PassedOver;
 
 /// The type of a path that is not served yet.
@@ -19,7 +22,13 @@ const VHOST_USER: &str = "vhost-user";
 
 impl Engine {
     /// Carries a call out for the path that its attachment has, or for the first that can be had.
-    pub(super) fn by_paths(&self, job: &mut Job, paths: Vec<NetConf>) -> Result<String, CniError> {
+    pub(super) fn by_paths(
+        &self,
+        job: &mut Job,
+        paths: Vec<NetConf>,
+        numa: Option<Numa>,
+    ) -> Result<String, CniError> {
+        job.numa = Some(policy(numa));
         let paths: Vec<Arc<NetConf>> = paths.into_iter().map(Arc::new).collect();
         match job.request.command {
             Command::Add => self.add_by_paths(job, &paths),
@@ -46,27 +55,47 @@ impl Engine {
         let taken = self.store.find(&job.key).map(|before| before.passed_over.len());
         for (at, path) in paths.iter().enumerate() {
             job.conf = Arc::clone(path);
-            let another = at + 1 < paths.len();
+            job.another = at + 1 < paths.len();
+            let kind = crate::metrics::kind_label(&path.plugin_type);
             let why = match taken {
-                _ if !another => None,
+                _ if !job.another => None,
                 Some(taken) => (taken != at).then(String::new),
                 None => self.lacks(job)?,
             };
-            if let Some(why) = why {
-                tracing::info!(container = %job.key.container, network = %job.key.network, ifname = %job.key.ifname,
-                    path = at, r#type = %path.plugin_type, why, "a path is passed over");
-                self.calls.path(crate::metrics::kind_label(&path.plugin_type), false);
-                job.passed_over.push(PassedOver { kind: path.plugin_type.clone(), why });
-                continue;
-            }
-            let done = match path.plugin_type.as_str() {
-                VHOST_USER => Err(not_served()),
-                _ => self.add(job),
+            let done = match why {
+                None => self.add_by(job),
+                Some(why) => Err(Untaken::Lacks(why)),
             };
-            self.calls.path(crate::metrics::kind_label(&path.plugin_type), true);
-            return done.map_err(|e| after(e, &job.passed_over));
+            match done {
+                Err(Untaken::Lacks(why)) => {
+                    tracing::info!(container = %job.key.container, network = %job.key.network, ifname = %job.key.ifname,
+                        path = at, r#type = %path.plugin_type, why, "a path is passed over");
+                    self.calls.path(kind, false);
+                    job.passed_over.push(PassedOver { kind: path.plugin_type.clone(), why });
+                }
+                Err(Untaken::Failed(error)) => {
+                    self.calls.path(kind, true);
+                    return Err(after(error, &job.passed_over));
+                }
+                Ok(answer) => {
+                    self.calls.path(kind, true);
+                    return Ok(answer);
+                }
+            }
         }
         Err(super::internal("a configuration without paths was taken for one with paths"))
+    }
+
+    /// ADD by this path. What turns out to be lacking before anything is changed makes room for the next one.
+    fn add_by(&self, job: &mut Job) -> Result<String, Untaken> {
+        if job.conf.plugin_type == VHOST_USER {
+            return Err(Untaken::Failed(not_served()));
+        }
+        job.lacks = false;
+        self.add(job).map_err(|error| match job.lacks && job.another {
+            true => Untaken::Lacks(error.msg),
+            false => Untaken::Failed(error),
+        })
     }
 
     /// What the host or the pod lacks for this path; asked only where another comes after it. A question that fails fails the
@@ -93,6 +122,9 @@ impl Engine {
             }
             known => known?,
         };
+        if network.function().is_some_and(|f| matches!(f.device, Device::OfPool(_))) {
+            return Ok(None); // what it has, the draw tells
+        }
         let there = match (network.device(), network.function()) {
             (Some(device), _) => {
                 link::device(self.kernel.as_ref(), &device.device, |d| self.interfaces_of(d)).map(drop)
@@ -123,6 +155,23 @@ impl Engine {
             }
         }
         last
+    }
+}
+
+/// Why a path was not taken.
+enum Untaken {
+    /// It cannot be had now.
+    Lacks(String),
+    /// It was taken, and failed.
+    Failed(CniError),
+}
+
+/// `numa`, and what it is where nobody says.
+fn policy(numa: Option<Numa>) -> NumaPolicy {
+    match numa {
+        Some(Numa::Strict) => NumaPolicy::Strict,
+        Some(Numa::Preferred) | None => NumaPolicy::Preferred,
+        Some(Numa::Any) => NumaPolicy::Any,
     }
 }
 

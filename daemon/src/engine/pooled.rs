@@ -13,7 +13,7 @@ use fairlead_sriov::pool::Refusal;
 use tokio::time::timeout;
 
 use super::Engine;
-use crate::pools::{Look, Refused, SLOW};
+use crate::pools::{DrawError, Look, Refused, SLOW};
 use crate::store::Attachment;
 
 /// News are waited for so long, once there are some.
@@ -116,6 +116,21 @@ fn watch(engine: &Weak<Engine>) {
             }
         }
     });
+}
+
+/// Why nothing was drawn from a pool.
+pub(super) fn undrawn(error: &DrawError) -> CniError {
+    let (code, remedy) = match error {
+        DrawError::NoSuchPool(_) => (Code::InvalidConfig, "name it in `pools` of the daemon's configuration"),
+        DrawError::NotDrawnFrom(_) => {
+            (Code::InvalidConfig, "have the pod ask for the pool's resource, or have its deviceID passed")
+        }
+        DrawError::Empty { .. } => (
+            Code::TryAgain,
+            "it is waited for again with the next try; `fairleadd pools` tells who has its functions",
+        ),
+    };
+    CniError::new(code, error.to_string()).with(remedy)
 }
 
 /// Why a pool does not give a function. Code 11 for all: each can be had again without a change of the configuration, and

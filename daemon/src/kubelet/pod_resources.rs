@@ -151,6 +151,11 @@ impl PodResources {
         }
     }
 
+    /// Whether this node has a kubelet at all, be it that it does not run just now.
+    pub fn is_expected(&self) -> bool {
+        self.directory.seen_at(DIRECTORY).is_dir()
+    }
+
     /// What a pod has been given.
     ///
     /// # Errors

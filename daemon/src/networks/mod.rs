@@ -13,6 +13,7 @@ use fairlead_cni::args::Args;
 use fairlead_cni::config::NetConf;
 use fairlead_cni::{CniError, Code};
 use fairlead_host::{Kind, Link, Mac, NewLink, Parent, VfChange};
+use fairlead_sriov::PciAddr;
 
 use crate::store::{Lent, LentVf};
 
@@ -153,12 +154,22 @@ impl Network {
         }
     }
 
+    /// The same with the virtual function that it has turned out to be.
+    #[must_use]
+    pub fn with_function(self, address: PciAddr) -> Network {
+        match self {
+            Network::Sriov(n) => Network::Sriov(sriov::Sriov { device: sriov::Device::Known(address), ..n }),
+            other => other,
+        }
+    }
+
     /// For a sentence: the interface that the new one stands on, or the device that it is made of, as configured.
     pub fn of_device(&self) -> String {
         if let Some(function) = self.function() {
             return match &function.device {
                 sriov::Device::Known(address) => format!(" of device \"{address}\""),
                 sriov::Device::OfResource(resource) => format!(" of a device of resource {resource:?}"),
+                sriov::Device::OfPool(pool) => format!(" of pool {pool:?}"),
             };
         }
         match (self.parent(), self.device().map(|d| &d.device)) {

@@ -1,11 +1,11 @@
 //! `sriov`: a virtual function, set up by its physical function, lent to the pod (by vfio-pci: given) and given back as it was.
 
 use fairlead_cni::args::Args;
-use fairlead_cni::config::sriov::{LinkState, Vlan};
+use fairlead_cni::config::sriov::{Driver, LinkState, Vlan};
 use fairlead_cni::config::{self, NetConf};
 use fairlead_cni::{CniError, Code};
 use fairlead_host::{Link, Vf, VfLinkState, VfVlan, VlanProto};
-use fairlead_sriov::{Function, PciAddr, VfProfile};
+use fairlead_sriov::{Function, PciAddr, VFIO_PCI, VfProfile};
 
 use super::{Facts, LinkPlan, wanted_mac};
 use crate::store::{Lent, LentVf};
@@ -19,6 +19,10 @@ pub struct Sriov {
     pub profile: VfProfile,
     /// Where to tell what the device is (`CNIDeviceInfoFile`), below the host's root.
     pub device_info: Option<String>,
+    /// Who must have it.
+    pub driver: Option<Driver>,
+    /// Whether its pod can reach its nodes below /dev: it was given to the pod, or the configuration says so.
+    pub has_access: bool,
 }
 
 /// Which virtual function is asked for.
@@ -28,6 +32,8 @@ pub enum Device {
     Known(PciAddr),
     /// One of those of this resource that kubelet has given the pod: known once kubelet was asked.
     OfResource(String),
+    /// One that is ready in this pool: known once it is drawn.
+    OfPool(String),
 }
 
 /// A virtual function that can be lent, as it is.
@@ -51,7 +57,12 @@ impl Sriov {
                     .with("give the PCI address of a virtual function")
             })?),
             config::sriov::Device::OfResource(resource) => Device::OfResource(resource),
+            config::sriov::Device::OfPool(pool) => Device::OfPool(pool),
         };
+        let has_access = read.on_host
+            || matches!(device, Device::OfResource(_))
+            || conf.runtime.device_id.is_some()
+            || args.get("deviceID").is_some_and(|id| !id.is_empty());
         let mac = read.mac(conf, args)?;
         let profile = VfProfile {
             mac: mac.as_deref().map(wanted_mac).transpose()?,
@@ -63,7 +74,7 @@ impl Sriov {
             max_rate: read.max_tx_rate,
         };
         let device_info = conf.runtime.device_info_file.as_deref().map(absolute).transpose()?;
-        Ok(Sriov { device, profile, device_info })
+        Ok(Sriov { device, profile, device_info, driver: read.driver, has_access })
     }
 
     /// The virtual function. Code 999 before it is known.
@@ -74,7 +85,16 @@ impl Sriov {
                 let told = format!("it is not known yet which device of resource {resource:?} it is");
                 Err(CniError::new(Code::Internal, told))
             }
+            Device::OfPool(pool) => {
+                let told = format!("it is not known yet which function of pool {pool:?} it is");
+                Err(CniError::new(Code::Internal, told))
+            }
         }
+    }
+
+    /// Whether a function with this driver is what is wanted.
+    pub fn takes(&self, driver: &str) -> bool {
+        self.driver.is_none_or(|wanted| (wanted == Driver::Vfio) == (driver == VFIO_PCI))
     }
 
     /// What differs is set, then its interface, if it has one, is moved and renamed; what it was is on record before.

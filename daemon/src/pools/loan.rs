@@ -1,6 +1,7 @@
 //! A function on its way to a pod: taken from its pool until the engine has the intent on record, and back if that never
 //! comes.
 
+use std::collections::BTreeSet;
 use std::sync::PoisonError;
 use std::time::Instant;
 
@@ -117,6 +118,45 @@ impl Pools {
             let known = state.known.get(&address).cloned();
             Ok(Loan { pools: self, address, known, was: Some(Condition::Ready), kept: false })
         })
+    }
+
+    /// The same; an empty pool is waited for until `limit`.
+    pub fn draw_by(
+        &self,
+        pool: &str,
+        limit: Instant,
+        rank: impl Fn(&Member) -> Option<u32>,
+    ) -> Result<Loan<'_>, DrawError> {
+        loop {
+            let empty = match self.draw(pool, &rank) {
+                Err(empty @ DrawError::Empty { .. }) => empty,
+                other => return other,
+            };
+            let left = limit.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(empty);
+            }
+            let state = self.lock();
+            let waits = |state: &mut State| {
+                let mut members =
+                    state.pools.iter().filter(|live| live.name == pool).flat_map(|live| live.pool.members());
+                !members.any(|member| member.condition == Condition::Ready && rank(member).is_some())
+            };
+            drop(self.changed.wait_timeout_while(state, left, waits).unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    /// The resource under which kubelet gives a pool's functions out, if it does.
+    pub fn resource(&self, pool: &str) -> Option<String> {
+        let state = self.lock();
+        state.declared.iter().find(|declared| declared.name == pool)?.resource_name.clone()
+    }
+
+    /// The NUMA nodes that a pool's functions are on.
+    pub fn nodes(&self, pool: &str) -> BTreeSet<Option<u32>> {
+        let state = self.lock();
+        let of_pool = state.members().filter(|(live, _)| live.name == pool);
+        of_pool.map(|(_, member)| member.numa_node).collect()
     }
 
     /// A pod has had it: it is not clean. On record before the engine forgets whose it was.

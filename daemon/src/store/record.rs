@@ -190,6 +190,9 @@ pub struct Attachment {
     /// Whether that answer reached its caller as far as we know.
     #[serde(default)]
     pub answered: bool,
+    /// How its virtual function lies to the pod's NUMA node, where that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub near: Option<String>,
     /// The paths of our own type that came before the one that was taken.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub passed_over: Vec<PassedOver>,

@@ -27,6 +27,7 @@ fn attachment(id: u64) -> Attachment {
         answer: None,
         answered: false,
         passed_over: Vec::new(),
+        near: None,
         device_info: None,
     }
 }
