@@ -108,7 +108,8 @@ impl Engine {
     /// A function of a pool, the nearest that is ready. An empty pool is waited for, unless there is another path.
     fn draw(&self, job: &mut Job, pool: &str, limit: Instant) -> Result<Loan<'_>, CniError> {
         let near = self.nearness(job)?;
-        let ranks = near.ranks(&self.pools.nodes(pool)).map_err(|e| {
+        let nodes = self.pools.nodes(pool);
+        let ranks = near.ranks(&nodes).map_err(|e| {
             job.lacks = true;
             CniError::new(Code::InvalidConfig, format!("pool {pool:?}: {e}")).with(e.remedy())
         })?;
@@ -116,7 +117,17 @@ impl Engine {
         let drawn = self.pools.draw_by(pool, limit, |member| ranks.get(&member.numa_node).copied());
         let loan = drawn.map_err(|e| {
             job.lacks = true;
-            pooled::undrawn(&e)
+            let told = pooled::undrawn(&e);
+            match nodes.iter().all(|node| ranks.contains_key(node)) {
+                true => told,
+                false => CniError {
+                    msg: format!(
+                        "{}; numa is strict, and others than the pod's node are not taken",
+                        told.msg
+                    ),
+                    ..told
+                },
+            }
         })?;
         job.near = loan.known().and_then(|known| near.locality(known.function.numa_node));
         Ok(loan)

@@ -1,5 +1,6 @@
 //! The engine on a kernel in memory: what it does when any single step is refused, and what it never does.
 
+mod drawn;
 mod faults;
 mod functions;
 mod given;
