@@ -518,6 +518,10 @@ pub trait Kernel: Send + Sync {
     /// held meanwhile) or has no driver: a reset under igbvf with its link down never ends and holds the device's lock.
     fn reset(&self, address: &str) -> Result<(), NetError>;
 
+    /// Has the physical function `address` make `count` virtual ones. It must have none (EBUSY). Ends with an error after a
+    /// time, whatever its driver does.
+    fn make_functions(&self, address: &str, count: u32) -> Result<(), NetError>;
+
     /// Whether a process could open an IOMMU group now. Found out by opening it, for no longer than that takes.
     fn iommu_group(&self, number: u32) -> Result<IommuGroup, NetError>;
 

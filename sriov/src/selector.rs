@@ -24,6 +24,14 @@ impl Selectors {
     }
 }
 
+impl Selectors {
+    /// Whether a physical function is named, by its interface or its address: more than that nobody means who wants functions
+    /// to be made.
+    pub fn names(&self, physical: &PhysicalFunction) -> bool {
+        self.0.iter().any(|selector| selector.names(physical))
+    }
+}
+
 impl<'de> Deserialize<'de> for Selectors {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Selectors, D::Error> {
         from.deserialize_any(OneOrMore)
@@ -77,6 +85,14 @@ pub struct Selector {
 }
 
 impl Selector {
+    fn names(&self, physical: &PhysicalFunction) -> bool {
+        let own = physical.interface.as_ref();
+        let is_named = |name: &Share<String>| own.is_some_and(|own| own.name.eq_ignore_ascii_case(&name.of));
+        let some = !self.pf_names.is_empty() || !self.root_devices.is_empty();
+        some && holds(&self.pf_names, is_named)
+            && holds(&self.root_devices, |address| address.of == physical.address)
+    }
+
     fn matches(&self, physical: &PhysicalFunction, found: &VirtualFunction) -> bool {
         let (function, own) = (&found.function, physical.interface.as_ref());
         let speaks = found.link_type.or_else(|| own?.link_type);

@@ -92,9 +92,16 @@ fn functions(value: &Value) -> String {
     table(rows(value), &COLUMNS)
 }
 
+/// For a query.
+fn escaped(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:/".contains(&byte);
+    let one = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    text.bytes().map(one).collect()
+}
+
 /// Orders something about a pool or one function; tells how they stand then.
 pub(super) fn order_pools(question: &Ask, verb: Verb, of: &str) -> Result<(), CliError> {
-    let value = order(&question.socket(), &format!("/v1/pools/{}?of={of}", verb.name()))?;
+    let value = order(&question.socket(), &format!("/v1/pools/{}?of={}", verb.name(), escaped(of)))?;
     match question.output {
         Output::Json => print_json(&value)?,
         Output::Table => print(&functions(&value))?,

@@ -187,7 +187,15 @@ impl Engine {
     /// Whether the machine has the function, with a driver that is served. One that another pod has, or that is coming home, is
     /// there.
     pub(super) fn can_be_lent(&self, wanted: &Sriov) -> Result<(), CniError> {
-        let function = self.inventory.function(wanted.address()?).map_err(|e| unusable(&e))?;
+        let address = wanted.address()?;
+        match self.pools.lendable(address) {
+            Some(Err(refused)) if refused.why.passes() => return Ok(()), // its driver may be away just now
+            Some(Err(refused)) => {
+                return Err(CniError { code: Code::NotAvailable, ..pooled::refused(address, &refused) });
+            }
+            Some(Ok(())) | None => {}
+        }
+        let function = self.inventory.function(address).map_err(|e| unusable(&e))?;
         driver_of(&function).map(drop)
     }
 

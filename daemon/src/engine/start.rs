@@ -166,7 +166,7 @@ impl Engine {
             "the store agrees with the kernel"
         );
         // Before the first ADD: it must not be given what is not clean.
-        engine.look_at_pools(Look::Quick);
+        engine.look_at_pools(Look::First);
         Ok(engine)
     }
 

@@ -24,6 +24,8 @@ const WORKERS: usize = 8;
 /// How much a look looks at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Look {
+    /// What is there, before anybody is served: nothing is made.
+    First,
     /// What has come and gone.
     Quick,
     /// Also whether what is ready still is.
@@ -100,32 +102,47 @@ impl Pools {
         let boot = &self.shop.boot_id;
         let driver_before = |address| Some(self.shop.records.get(address)?.was_in(boot)?.driver.clone());
         let membership = membership::of(&declared, &scan, driver_before);
+        let mut notices = membership.notices.clone();
+        if how != Look::First {
+            notices.extend(self.make_functions(&declared, &scan));
+        }
         let mut eye = Eye { pools: self, readings: BTreeMap::new(), scan: &scan };
         self.depart(&membership, &scan);
         self.arrive(&declared, &membership, holder, &mut eye);
-        self.orphans(&membership, holder);
+        self.orphans(&declared, &membership, holder);
         self.compare(how, &mut eye);
         self.act(|state| {
-            state.notices = membership.notices;
+            state.notices = notices;
             state.looked_at(&declared, &scan);
+            if how == Look::First {
+                state.look = Some(Look::Quick);
+            }
         });
     }
 
-    /// Members that are not in the machine any more, or not this pool's.
+    /// Members that are not in the machine any more, or not this pool's. One that could not be read is still there.
     fn depart(&self, membership: &Membership, scan: &Scan) {
-        let there = |address| functions(scan).any(|function| function.address == address);
+        let read = |address| functions(scan).any(|function| function.address == address);
+        let members: Vec<PciAddr> = self.lock().members().map(|(_, member)| member.address).collect();
+        let unread = members.into_iter().filter(|address| !read(*address));
+        let gone: Vec<PciAddr> = unread.filter(|address| self.is_gone(*address)).collect();
         self.act(|state| {
             for (at, live) in (0..).zip(&mut state.pools) {
                 let members: Vec<PciAddr> = live.pool.members().map(|member| member.address).collect();
                 for address in members {
                     let place = membership.places.get(&address);
-                    match there(address) {
-                        false => live.pool.vanished(address),
-                        true => live.pool.dismiss(address, place.is_none_or(|place| place.pool != at)),
+                    if gone.contains(&address) {
+                        live.pool.vanished(address);
+                    } else if read(address) {
+                        live.pool.dismiss(address, place.is_none_or(|place| place.pool != at));
                     }
                 }
             }
         });
+    }
+
+    fn is_gone(&self, address: PciAddr) -> bool {
+        self.shop.inventory.function(address).is_err_and(|e| matches!(Trouble::from(e), Trouble::Gone(_)))
     }
 
     /// Members that are new, or back.
@@ -150,20 +167,22 @@ impl Pools {
         }
     }
 
-    /// Functions that were changed for a pool that there is no more.
-    fn orphans(&self, membership: &Membership, holder: Holder<'_>) {
+    /// Functions that were changed for a pool that has them no more; and what is on record of some that are not there: it is
+    /// kept as long as there is their pool.
+    fn orphans(&self, declared: &[PoolSettings], membership: &Membership, holder: Holder<'_>) {
         for record in self.shop.records.all() {
             let address = record.address;
             let known = self.lock().member(address).is_some();
             if known || membership.places.contains_key(&address) {
                 continue;
             }
-            if record.was_in(&self.shop.boot_id).is_none() {
-                self.keep(address, self.shop.records.forget(address));
-                continue;
+            match self.shop.inventory.function(address) {
+                Ok(function) if record.was_in(&self.shop.boot_id).is_some() => {
+                    self.act(|state| state.adopt_orphan(&record, &function, holder));
+                }
+                Err(_) if declared.iter().any(|pool| pool.name == record.pool) => {}
+                _ => self.keep(address, self.shop.records.forget(address)),
             }
-            let Ok(function) = self.shop.inventory.function(address) else { continue };
-            self.act(|state| state.adopt_orphan(&record, &function, holder));
         }
     }
 

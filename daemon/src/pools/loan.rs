@@ -94,13 +94,20 @@ impl Pools {
                 Err(why) => why,
             };
             let left = limit.saturating_duration_since(Instant::now());
-            if !matches!(why.why, Refusal::NotYet(_) | Refusal::Lent) || left.is_zero() {
+            if !why.why.passes() || left.is_zero() {
                 return Err(why);
             }
             let state = self.lock();
             let waits = |state: &mut State| state.member(address).is_some_and(|(_, m)| m.is_awaited());
             drop(self.changed.wait_timeout_while(state, left, waits).unwrap_or_else(PoisonError::into_inner));
         }
+    }
+
+    /// Whether a function of a pool could be lent now, and why not; `None` for one of no pool.
+    pub fn lendable(&self, address: PciAddr) -> Option<Result<(), Refused>> {
+        let state = self.lock();
+        let (live, member) = state.member(address)?;
+        Some(member.lendable().map_err(|why| Refused { pool: live.name.clone(), why }))
     }
 
     /// Takes a ready function of a pool that ADD draws from, of the lowest `rank`; those that have none are not taken.

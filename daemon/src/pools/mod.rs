@@ -6,6 +6,7 @@
 
 mod keeper;
 mod loan;
+mod making;
 mod membership;
 mod metrics;
 mod offers;
@@ -135,7 +136,8 @@ impl Pools {
             state.refused = refused;
             state.arrange();
             state.arrange_offers(&Arc::downgrade(self));
-            state.look = Some(Look::Quick);
+            // Also whether what is ready still is what its pool wants.
+            state.look = Some(Look::Thorough);
             self.changed.notify_all();
         }
     }
@@ -152,6 +154,10 @@ impl Pools {
         let due: Vec<Task> = state.pools.iter_mut().flat_map(|live| live.pool.due()).collect();
         state.queue.extend(due);
         let forgotten = state.forget();
+        if !forgotten.is_empty() {
+            // Another pool may have them.
+            state.look = state.look.max(Some(Look::Quick));
+        }
         let holds = state.note();
         state.show_offers();
         self.metrics.show(&state);

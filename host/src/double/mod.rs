@@ -74,6 +74,8 @@ pub enum Asked {
     Bind(String, String, Override),
     /// [`Kernel::reset`]
     Reset(String),
+    /// [`Kernel::make_functions`]; whoever tests it has them appear by [`FakeKernel::add_vf`].
+    MakeFunctions(String, u32),
     /// [`Kernel::iommu_group`]
     IommuGroup(u32),
     /// [`Kernel::answers`]
@@ -353,6 +355,10 @@ impl Kernel for FakeKernel {
 
     fn reset(&self, address: &str) -> Result<(), NetError> {
         self.ask_device(address, Asked::Reset(address.to_owned()), |model| model.reset(address))
+    }
+
+    fn make_functions(&self, address: &str, count: u32) -> Result<(), NetError> {
+        self.ask_device(address, Asked::MakeFunctions(address.to_owned(), count), |_| Ok(()))
     }
 
     fn iommu_group(&self, number: u32) -> Result<IommuGroup, NetError> {

@@ -139,6 +139,10 @@ impl Kernel for RealKernel {
         self.pci(|bus| bus.reset(address))
     }
 
+    fn make_functions(&self, address: &str, count: u32) -> Result<(), NetError> {
+        self.pci(|bus| bus.make_functions(address, count))
+    }
+
     fn iommu_group(&self, number: u32) -> Result<IommuGroup, NetError> {
         self.pci(|bus| bus.group(number))
     }

@@ -84,6 +84,11 @@ impl PciBus {
         reset.map_err(failed(address, "resetting it"))
     }
 
+    pub(super) fn make_functions(&self, address: &str, count: u32) -> Result<(), NetError> {
+        let made = self.write(self.device(address).join("sriov_numvfs"), &count.to_string(), None);
+        made.map_err(failed(address, &format!("making {count} virtual functions")))
+    }
+
     pub(super) fn group(&self, number: u32) -> Result<IommuGroup, NetError> {
         let Some((node, free)) = self.node(number) else { return Ok(IommuGroup::Absent) };
         let failed = failed(&node.display().to_string(), "opening it");

@@ -95,7 +95,7 @@ impl Member {
     }
 
     /// Whether it may be given to a pod.
-    pub(super) fn lendable(&self) -> Result<(), Refusal> {
+    pub fn lendable(&self) -> Result<(), Refusal> {
         match (&self.condition, &self.hold) {
             (Condition::Gone, _) => Err(Refusal::Gone),
             (Condition::Lent, _) => Err(Refusal::Lent),
@@ -109,7 +109,7 @@ impl Member {
 
     /// Whether it cannot be given now, and will be without anybody's doing.
     pub fn is_awaited(&self) -> bool {
-        matches!(self.lendable(), Err(Refusal::NotYet(_) | Refusal::Lent))
+        self.lendable().is_err_and(|why| why.passes())
     }
 
     /// Whether it waits for the operator.

@@ -78,6 +78,13 @@ pub enum Refusal {
     Gone,
 }
 
+impl Refusal {
+    /// Whether it passes without anybody's doing.
+    pub fn passes(&self) -> bool {
+        matches!(self, Refusal::NotYet(_) | Refusal::Lent)
+    }
+}
+
 /// The pool.
 #[derive(Debug, Clone, Default)]
 pub struct Pool {

@@ -312,6 +312,29 @@ fn x22_a_function_that_is_being_prepared_is_waited_for_and_then_told_to_be_tried
 }
 
 #[test]
+fn x19_a_path_whose_function_is_being_prepared_is_waited_for_and_one_that_is_quarantined_is_passed_over() {
+    let paths = format!(
+        r#"{{"cniVersion":"1.1.0","name":"lab-net","type":"fairlead","ipam":{{}},
+            "runtimeConfig":{{"deviceID":"{VF}"}},"paths":[{{"type":"sriov"}},{{"type":"macvlan","master":"eth0"}}]}}"#
+    );
+    let mut rig = with(POOL);
+    rig.restart();
+    rig.kernel.drive(VF, None).unwrap(); // as it is in the middle of it
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| rig.add(&paths));
+        std::thread::sleep(Duration::from_millis(20));
+        rig.kernel.drive(VF, Some("igbvf")).unwrap();
+        rig.engine().pools.work_here();
+        assert!(waits.join().unwrap().unwrap().contains(VF));
+    });
+    rig.del(&paths).unwrap();
+    rig.reap();
+    rig.order(Verb::Quarantine, VF);
+    let answer = rig.add(&paths).unwrap();
+    assert!(!answer.contains(VF), "{answer}");
+}
+
+#[test]
 fn x24_after_a_reboot_everything_is_prepared_anew_and_the_mac_address_stays() {
     let mut rig = with(POOL);
     rig.restart();
@@ -332,6 +355,39 @@ fn x24_after_a_reboot_everything_is_prepared_anew_and_the_mac_address_stays() {
     assert!(rig.kernel.calls().len() > before);
     assert_eq!(mac(&rig), lasting);
     assert!(rig.kernel.host().unwrap().link_by_name("of-that-boot").unwrap().is_none());
+}
+
+#[test]
+fn x24_functions_that_are_not_made_yet_after_a_reboot_have_their_mac_address_when_they_are() {
+    let mut rig = with(POOL);
+    rig.restart();
+    rig.keep();
+    let lasting = rig.kernel.snapshot().vfs.values().next().unwrap()[1].mac;
+    let sys = rig.dir.path().join("sys/bus/pci/devices");
+    let (link, dir, aside) =
+        (sys.join("0000:21:00.0/virtfn1"), sys.join(SECOND), rig.dir.path().join("aside"));
+    fs::remove_file(&link).unwrap();
+    fs::rename(&dir, &aside).unwrap();
+    rig.restart();
+    rig.keep();
+    assert_eq!(rig.states(), ["ready"]);
+    fs::rename(&aside, &dir).unwrap();
+    std::os::unix::fs::symlink(format!("../{SECOND}"), link).unwrap();
+    rig.keep();
+    assert_eq!(rig.kernel.snapshot().vfs.values().next().unwrap()[1].mac, lasting);
+}
+
+#[test]
+fn a_changed_profile_is_given_to_what_is_ready_at_once() {
+    let mut rig = with(POOL);
+    rig.restart();
+    rig.keep();
+    rig.settings = settings(&POOL.replace("vlan: 7", "vlan: 9"));
+    rig.engine().configure(&rig.settings);
+    assert_eq!(rig.engine().pools.next_look(Instant::now() + Duration::from_secs(9)), Some(Look::Thorough));
+    rig.check_pools();
+    let vfs = rig.kernel.snapshot().vfs;
+    assert!(vfs.values().next().unwrap().iter().all(|vf| vf.vlan.unwrap().id == 9));
 }
 
 #[test]
@@ -452,6 +508,25 @@ fn d24_an_add_of_a_ready_function_for_user_space_reads_no_settings_and_tells_the
         assert_eq!(rig.states(), ["ready", "ready"]);
         assert_eq!(rig.kernel.snapshot().vfs.values().next().unwrap()[0].vlan.unwrap().id, 7);
     }
+}
+
+#[test]
+fn functions_are_made_where_there_are_none_and_their_number_is_not_changed_where_there_are() {
+    let many = "pools: [{name: radio, selectors: {rootDevices: ['0000:21:00.0']}, numvfs: 4}]";
+    let mut rig = with(many);
+    let made = |rig: &Rig| rig.asked(|asked| matches!(asked, Asked::MakeFunctions(..)));
+    rig.restart();
+    rig.keep();
+    assert_eq!(made(&rig), 0);
+    let notice = rig.engine().table("pools").unwrap()["notices"][0]["seen"].clone();
+    assert_eq!(notice, "0000:21:00.0 has 2 functions, and pool \"radio\" wants 4");
+    for n in 0..2 {
+        fs::remove_file(rig.dir.path().join(format!("sys/bus/pci/devices/0000:21:00.0/virtfn{n}"))).unwrap();
+    }
+    rig.restart();
+    assert_eq!(made(&rig), 0, "nobody waits for it at the start");
+    rig.keep();
+    assert_eq!(rig.asked(|asked| *asked == Asked::MakeFunctions("0000:21:00.0".to_owned(), 4)), 1);
 }
 
 #[test]

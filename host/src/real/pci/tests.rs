@@ -92,6 +92,18 @@ fn a_driver_that_is_not_there_is_told_before_anything_is_changed() {
 }
 
 #[test]
+fn a_physical_function_is_told_how_many_it_shall_have() {
+    let tree = Tree::new(Some("igb"));
+    let file = tree.bus.device(ADDRESS).join("sriov_numvfs");
+    fs::write(&file, "").unwrap();
+    tree.bus.make_functions(ADDRESS, 7).unwrap();
+    assert_eq!(tree.of_device("sriov_numvfs"), "7");
+    fs::remove_file(file).unwrap();
+    let error = tree.bus.make_functions(ADDRESS, 7).unwrap_err().to_string();
+    assert!(error.starts_with("device 0000:21:10.0: making 7 virtual functions: "), "{error}");
+}
+
+#[test]
 fn only_a_device_that_vfio_or_nobody_has_is_reset() {
     for driver in [None, Some(VFIO)] {
         let tree = Tree::new(driver);
