@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use fairlead_host::{IommuGroup, Kernel, Link, NetError, Override, Vf, VfChange};
+use fairlead_host::{IommuGroup, Kernel, Link, NetError, Op, Override, SetLink, Vf, VfChange};
 use fairlead_sriov::interface::{APPEARS, Look, appear, interface};
 use fairlead_sriov::{
     Administrator, Function, Inventory, InventoryError, KernelVf, PciAddr, SettingError, VfProfile,
@@ -23,7 +23,8 @@ use crate::settings::{AtRest, PoolSettings};
 /// The driver that gives devices to processes.
 pub(super) const VFIO: &str = "vfio-pci";
 /// How long a name may be another one's, who is being bound just now and has not got its own yet.
-const NAME: Duration = Duration::from_secs(2);
+const NAME: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(50);
 
 /// What is done with, and where.
 pub(super) struct Workshop {
@@ -325,7 +326,10 @@ impl Workshop {
             let link = interface(host.as_mut(), address, &[])?.unwrap_or_else(|| link.clone());
             match host.batch(&look.restored(&link)) {
                 Err(e) if e.errno() == Some(Errno::EEXIST) && Instant::now() < until => {
-                    sleep(Duration::from_millis(50));
+                    // The kernel gave each of two the other's: whoever waits must have none that another waits for.
+                    let (index, name) = (link.index, Some(aside(address)));
+                    host.batch(&[Op::SetLink(SetLink { index, name, ..SetLink::default() })])?;
+                    sleep(LOOK);
                 }
                 other => return Ok(other?),
             }
@@ -384,6 +388,12 @@ impl Workshop {
     fn interface(&self, function: &Function) -> Result<Option<Link>, NetError> {
         interface(self.kernel.host()?.as_mut(), function.address, &function.interfaces)
     }
+}
+
+/// A name that nobody else has, of 15 bytes at most.
+fn aside(address: PciAddr) -> String {
+    let digits: String = address.to_string().chars().filter(char::is_ascii_hexdigit).collect();
+    format!("fp{digits}")
 }
 
 /// A process that holds it makes the kernel wait, and so it is asked before.

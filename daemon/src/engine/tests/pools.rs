@@ -530,6 +530,31 @@ fn functions_are_made_where_there_are_none_and_their_number_is_not_changed_where
 }
 
 #[test]
+fn two_functions_that_come_back_under_each_others_names_get_their_own() {
+    let mut rig = with(POOL);
+    rig.restart();
+    rig.engine().look_at_pools(Look::Quick);
+    // Adopted under names as the kernel gives them, and all unbound before any is bound.
+    let mut host = rig.kernel.host().unwrap();
+    for (name, kernels) in [("vf0", "eth5"), ("vf1", "eth1")] {
+        let index = host.link_by_name(name).unwrap().unwrap().index;
+        let name = Some(kernels.to_owned());
+        host.batch(&[Op::SetLink(SetLink { index, name, ..SetLink::default() })]).unwrap();
+    }
+    drop(host);
+    let pools = &rig.engine().pools;
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| pools.work_here());
+        }
+    });
+    let mut host = rig.kernel.host().unwrap();
+    for (name, device) in [("eth5", VF), ("eth1", SECOND)] {
+        assert_eq!(host.link_by_name(name).unwrap().unwrap().device.as_deref(), Some(device), "{name}");
+    }
+}
+
+#[test]
 fn what_a_pool_knows_of_its_functions_is_counted() {
     let mut rig = with(POOL);
     rig.restart();
