@@ -161,7 +161,10 @@ fn k19_readyz_and_healthz_tell_every_condition_and_what_was_seen() {
         all.iter().map(|c| c["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
     assert_eq!(names("/readyz"), ["capabilities", "networks", "store", "engine", "replay"]);
-    assert_eq!(names("/healthz"), ["calls", "watchers", "memory", "netlink", "store", "namespaces", "pools"]);
+    assert_eq!(
+        names("/healthz"),
+        ["calls", "watchers", "memory", "netlink", "store", "namespaces", "drivers", "pools"]
+    );
     assert!(node.get("/healthz")["conditions"][2]["reason"].as_str().unwrap().contains(" MiB"));
 }
 
