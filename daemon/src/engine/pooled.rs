@@ -6,18 +6,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fairlead_cni::{CniError, Code};
-use fairlead_host::watch::DeviceEvents;
 use fairlead_sriov::PciAddr;
 use fairlead_sriov::pool::Refusal;
 
-use tokio::time::timeout;
-
 use super::Engine;
+use crate::hotplug::Hotplug;
 use crate::pools::{DrawError, Look, Refused, SLOW};
 use crate::store::Attachment;
-
-/// News are waited for so long, once there are some.
-const QUIET: Duration = Duration::from_millis(100);
 
 /// Kubelet may take so long to tell what device plugins announce.
 const ALLOCATABLE: Duration = Duration::from_millis(500);
@@ -50,12 +45,19 @@ impl Engine {
         }
     }
 
-    /// Begins the keeper's thread, and that which hears of devices.
+    /// Begins the keeper's thread, and that which hears of devices for it.
     pub(super) fn begin_pools(engine: &Arc<Engine>) -> io::Result<()> {
         let engine = Arc::downgrade(engine);
-        let watched = Weak::clone(&engine);
-        thread::Builder::new().name("pool-keeper".to_owned()).spawn(move || keep(&engine))?;
-        thread::Builder::new().name("device-watch".to_owned()).spawn(move || watch(&watched))?;
+        let told = Weak::clone(&engine);
+        let hotplug = Hotplug::watch(move |news| {
+            if let Some(engine) = told.upgrade() {
+                engine.pools.heard(news);
+            }
+        })?;
+        thread::Builder::new().name("pool-keeper".to_owned()).spawn(move || {
+            keep(&engine);
+            drop(hotplug);
+        })?;
         Ok(())
     }
 
@@ -88,34 +90,6 @@ fn keep(engine: &Weak<Engine>) {
             thorough = Instant::now() + SLOW;
         }
     }
-}
-
-/// Has the pools look when a device has come, gone, or has another driver. Blind, they see it with their next check.
-fn watch(engine: &Weak<Engine>) {
-    let blind = |error: io::Error| tracing::error!(%error, "devices cannot be watched; what becomes of them is seen a minute late");
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => return blind(error),
-    };
-    runtime.block_on(async {
-        let mut events = match DeviceEvents::open() {
-            Ok(events) => events,
-            Err(error) => return blind(error),
-        };
-        loop {
-            let mut news = vec![events.next().await];
-            // One does not come alone: functions are made one after the other, and each gets a driver then.
-            while news.len() < 1000
-                && let Ok(event) = timeout(QUIET, events.next()).await
-            {
-                news.push(event);
-            }
-            let Some(engine) = engine.upgrade() else { return };
-            if let Some(how) = news.iter().filter_map(|event| engine.pools.concern(event)).max() {
-                engine.pools.look_soon(how);
-            }
-        }
-    });
 }
 
 /// Why nothing was drawn from a pool.

@@ -5,12 +5,12 @@ use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fairlead_host::watch::{Action, DeviceEvent};
 use fairlead_host::{Mac, Vf};
 use fairlead_sriov::pool::{Condition, Hold, Member, Pool, Task};
 use fairlead_sriov::{Function, PciAddr, Scan};
 
 use super::membership::{self, Membership, Place};
+use super::news::Settled;
 use super::record::Record;
 use super::workshop::{Trouble, Wish};
 use super::{Known, Live, Pools, State};
@@ -24,6 +24,8 @@ const WORKERS: usize = 8;
 /// How much a look looks at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Look {
+    /// The members that news were about.
+    Glance,
     /// What is there, before anybody is served: nothing is made.
     First,
     /// What has come and gone.
@@ -42,7 +44,8 @@ impl Pools {
         loop {
             self.work();
             let state = self.lock();
-            let waits = |state: &mut State| !state.stopped && state.look.is_none() && !state.wants_a_worker();
+            let waits =
+                |state: &mut State| !(state.stopped || state.is_to_be_looked_at() || state.wants_a_worker());
             let left = thorough.saturating_duration_since(Instant::now());
             let (mut state, _) =
                 self.changed.wait_timeout_while(state, left, waits).unwrap_or_else(PoisonError::into_inner);
@@ -53,28 +56,10 @@ impl Pools {
                 state.look = None;
                 return Some(Look::Thorough);
             }
-            if let Some(how) = state.look.take() {
-                return Some(how);
+            if state.is_to_be_looked_at() {
+                return Some(state.look.take().unwrap_or(Look::Glance));
             }
         }
-    }
-
-    /// How much a piece of news makes it necessary to look at. What is done to members that are at work or lent is ours.
-    pub fn concern(&self, event: &DeviceEvent) -> Option<Look> {
-        let device = match event {
-            DeviceEvent::Overflow => return Some(Look::Thorough),
-            DeviceEvent::Pci { action: Action::Added | Action::Removed, .. } => return Some(Look::Quick),
-            DeviceEvent::Pci { device, action: Action::Bound | Action::Unbound } => device,
-            DeviceEvent::Interface { device, action: Action::Added | Action::Removed, .. } => device,
-            DeviceEvent::Carrier { device, .. } => {
-                let physical = device.parse().ok()?;
-                return self.lock().goes_by_carrier(physical).then_some(Look::Quick);
-            }
-            DeviceEvent::Pci { .. } | DeviceEvent::Interface { .. } => return None,
-        };
-        let state = self.lock();
-        let (_, member) = state.member(device.parse().ok()?)?;
-        matches!(member.condition, Condition::Ready | Condition::Foreign(_)).then_some(Look::Thorough)
     }
 
     /// Something may have changed.
@@ -86,6 +71,10 @@ impl Pools {
 
     /// Compares the pools with the machine. Changes nothing there: what is to be changed is queued.
     pub fn look(&self, how: Look, holder: Holder<'_>) {
+        self.glance();
+        if how == Look::Glance {
+            return;
+        }
         let declared = {
             let state = self.lock();
             let nothing = state.declared.is_empty() && state.pools.is_empty();
@@ -188,23 +177,10 @@ impl Pools {
 
     /// Whether what was somebody else's still is, and what is ready.
     fn compare(&self, how: Look, eye: &mut Eye<'_>) {
-        let looked_at: Vec<(PciAddr, u64, Wish, Condition)> = {
-            let state = self.lock();
-            let is = |m: &Member| match m.condition {
-                Condition::Foreign(_) => true,
-                _ => m.condition == Condition::Ready && how == Look::Thorough,
-            };
-            let all = state.members().filter(|(_, member)| is(member));
-            all.map(|(live, m)| (m.address, state.turns(m.address), live.wish.clone(), m.condition.clone()))
-                .collect()
-        };
-        for (address, turns, wish, condition) in looked_at {
-            let found = eye.compare(address, &wish);
-            self.act(|state| {
-                if state.turns(address) == turns {
-                    state.compared(address, &condition, found);
-                }
-            });
+        let all = self.lock().settled(how);
+        for settled in all {
+            let found = eye.compare(settled.address, &settled.wish);
+            self.found(&settled, found);
         }
     }
 
@@ -322,6 +298,13 @@ fn functions(scan: &Scan) -> impl Iterator<Item = &Function> {
 }
 
 impl State {
+    /// Those that are somebody else's, and with a thorough look those that are ready.
+    fn settled(&self, how: Look) -> Vec<Settled> {
+        let is_due = |member: &Member| member.condition != Condition::Ready || how == Look::Thorough;
+        let due = self.members().filter(|(_, member)| is_due(member));
+        due.filter_map(|(live, member)| self.at_rest(live, member)).collect()
+    }
+
     fn wants_a_worker(&self) -> bool {
         !self.queue.is_empty() && self.workers < WORKERS
     }
@@ -380,7 +363,7 @@ impl State {
     }
 
     /// A member that was ready, or somebody else's, was looked at.
-    fn compared(&mut self, address: PciAddr, was: &Condition, found: Result<Known, Trouble>) {
+    pub(super) fn compared(&mut self, address: PciAddr, was: &Condition, found: Result<Known, Trouble>) {
         let Some(live) = self.of(address) else { return };
         match (was, found) {
             (Condition::Ready, Ok(_)) => {}

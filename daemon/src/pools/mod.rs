@@ -9,6 +9,7 @@ mod loan;
 mod making;
 mod membership;
 mod metrics;
+mod news;
 mod offers;
 mod orders;
 mod record;
@@ -86,6 +87,8 @@ struct State {
     /// Threads that work the queue off.
     workers: usize,
     look: Option<Look>,
+    /// Members that are to be looked at because of news about them.
+    suspects: BTreeSet<PciAddr>,
     stopped: bool,
 }
 

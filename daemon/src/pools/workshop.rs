@@ -25,6 +25,8 @@ pub(super) const VFIO: &str = "vfio-pci";
 /// How long a name may be another one's, who is being bound just now and has not got its own yet.
 const NAME: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(50);
+/// How long functions may take to be made, those with this one.
+const MAKING: Duration = Duration::from_secs(10);
 
 /// What is done with, and where.
 pub(super) struct Workshop {
@@ -243,11 +245,22 @@ impl Workshop {
             false => self.interface(function)?.as_ref().map(Appearance::of),
         };
         let fixed = self.inventory.driver_override(function.address)?.is_some();
-        let settings = everything(&self.admin.settings(function)?);
+        let settings = everything(&self.told(function)?);
         let was = Was { boot_id: self.boot_id.clone(), driver, fixed, interface, settings };
         let write = |record: &mut Record| record.was = Some(was.clone());
         self.records.change(function.address, write).map_err(Trouble::Record)?;
         Ok(was)
+    }
+
+    /// Its settings. While functions are being made their physical function tells of none: that is waited for.
+    fn told(&self, function: &Function) -> Result<Vf, SettingError> {
+        let until = Instant::now() + MAKING;
+        loop {
+            match self.admin.settings(function) {
+                Err(SettingError::NoInterface { .. }) if Instant::now() < until => sleep(LOOK),
+                told => return told,
+            }
+        }
     }
 
     /// Without a kernel driver, and reset: what somebody has left in it or in its physical function by the mailbox is gone.

@@ -135,6 +135,11 @@ impl Inventory {
         Ok(Ports::read(&self.dir(physical))?.representor(index))
     }
 
+    /// Whether a device can have virtual functions.
+    pub fn is_physical(&self, address: PciAddr) -> bool {
+        self.dir(address).join("sriov_totalvfs").exists()
+    }
+
     /// `None` for what is no network card's physical function, or none any more.
     fn physical(
         &self,

@@ -133,7 +133,9 @@ fn x17_a_physical_function_without_a_carrier_withdraws_its_functions_where_the_p
     hears(&kubelet, "0 2");
     carrier(&dark, "0\n");
     let news = DeviceEvent::Carrier { device: "0000:21:00.0".into(), carrier: false };
-    assert_eq!(dark.engine().pools.concern(&news), Some(Look::Quick), "at once, not with the next check");
+    dark.look_due();
+    dark.engine().pools.heard(std::slice::from_ref(&news));
+    assert_eq!(dark.look_due(), Look::Quick, "at once, not with the next check");
     dark.keep();
     hears(&kubelet, "0! 2!");
     carrier(&dark, "1\n");
@@ -141,7 +143,9 @@ fn x17_a_physical_function_without_a_carrier_withdraws_its_functions_where_the_p
     hears(&kubelet, "0 2");
     let (bright, kubelet) = rig(&pool(""));
     carrier(&bright, "0\n");
-    assert_eq!(bright.engine().pools.concern(&news), None);
+    bright.look_due();
+    bright.engine().pools.heard(&[news]);
+    assert_eq!(bright.look_due(), Look::Thorough, "nothing is due before that");
     bright.keep();
     hears(&kubelet, "0 2");
 }

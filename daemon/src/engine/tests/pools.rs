@@ -4,6 +4,7 @@ use std::fs;
 
 use fairlead_cni::Code;
 use fairlead_host::double::{Asked, Snapshot};
+use fairlead_host::watch::{Action, DeviceEvent};
 use fairlead_host::{Address, AddressFlags, IommuGroup, Kernel, Op, SetLink};
 use fairlead_sriov::PciAddr;
 use fairlead_sriov::pool::Refusal;
@@ -59,6 +60,11 @@ impl Rig {
     pub(super) fn check_pools(&self) {
         self.engine().look_at_pools(Look::Thorough);
         self.engine().pools.work_here();
+    }
+
+    /// The look that the keeper takes next; the thorough one, which is due at its time, where nothing else is.
+    pub(super) fn look_due(&self) -> Look {
+        self.engine().pools.next_look(Instant::now() + Duration::from_millis(30)).unwrap()
     }
 
     fn members(&self) -> Vec<Value> {
@@ -256,6 +262,61 @@ fn x17_one_that_breaks_while_it_is_ready_is_withdrawn_by_the_next_check() {
     rig.kernel.set_dead(VF, true);
     rig.check_pools();
     assert_eq!(rig.states(), ["quarantined", "ready"]);
+}
+
+#[test]
+fn x17_news_of_a_ready_function_have_it_alone_compared_and_no_settings_read() {
+    let mut rig = with(POOL);
+    rig.restart();
+    rig.keep();
+    let news = |device: &str, action| {
+        rig.kernel.forget_calls();
+        rig.engine().pools.heard(&[DeviceEvent::Pci { device: device.to_owned(), action }]);
+        rig.engine().look_at_pools(Look::Glance);
+        assert_eq!(rig.asked(|asked| matches!(asked, Asked::Vfs(_))), 0);
+    };
+    rig.kernel.unbind(VF).unwrap();
+    news(SECOND, Action::Bound);
+    assert_eq!(rig.states(), ["ready", "ready"], "nobody has told of the first one");
+    news(VF, Action::Unbound);
+    assert_eq!(rig.states(), ["preparing", "ready"]);
+    rig.engine().pools.work_here();
+    assert_eq!(rig.states(), ["ready", "ready"]);
+    news(VF, Action::Bound);
+    assert_eq!((rig.states(), rig.changes()), (vec!["ready".to_owned(); 2], 0), "what the pool did itself");
+}
+
+#[test]
+fn x17_news_of_a_function_that_is_lent_or_of_no_pool_make_nobody_look() {
+    let mut rig = with(POOL);
+    rig.restart();
+    rig.keep();
+    rig.add(&config(VF, "")).unwrap();
+    rig.kernel.forget_calls();
+    for device in [VF, "0000:99:00.0", "virtio2"] {
+        let device = device.to_owned();
+        let name = "net1".to_owned();
+        rig.engine().pools.heard(&[DeviceEvent::Interface { device, name, action: Action::Removed }]);
+    }
+    rig.engine().look_at_pools(Look::Glance);
+    assert!(rig.kernel.calls().is_empty());
+    assert_eq!(rig.states(), ["lent", "ready"]);
+}
+
+#[test]
+fn x17_new_functions_are_looked_for_when_their_physical_function_has_them_all() {
+    let mut rig = with(POOL);
+    rig.restart();
+    rig.look_due();
+    for (device, action, how) in [
+        (SECOND, Action::Added, Look::Thorough),
+        (SECOND, Action::Changed, Look::Thorough),
+        ("0000:21:00.0", Action::Changed, Look::Quick),
+        (SECOND, Action::Removed, Look::Quick),
+    ] {
+        rig.engine().pools.heard(&[DeviceEvent::Pci { device: device.to_owned(), action }]);
+        assert_eq!(rig.look_due(), how, "{device} {action:?}");
+    }
 }
 
 #[test]

@@ -1,0 +1,109 @@
+//! News of devices, and the members to which nothing is done: those are looked at because of them.
+
+use std::mem;
+
+use fairlead_host::watch::{Action, DeviceEvent};
+use fairlead_sriov::PciAddr;
+use fairlead_sriov::pool::{Condition, Member};
+
+use super::keeper::Look;
+use super::workshop::{Trouble, Wish};
+use super::{Known, Live, Pools, State};
+
+/// A member to which nothing is done, as it was when it was looked at.
+pub(super) struct Settled {
+    pub(super) address: PciAddr,
+    turns: u64,
+    pub(super) wish: Wish,
+    condition: Condition,
+}
+
+impl Pools {
+    /// Has the keeper look at what news make necessary. What is done to members that are at work or lent is ours.
+    pub fn heard(&self, news: &[DeviceEvent]) {
+        let mut state = self.lock();
+        for event in news {
+            match event {
+                DeviceEvent::Overflow => state.look = Some(Look::Thorough),
+                DeviceEvent::Pci { action: Action::Removed, .. } => {
+                    state.look = state.look.max(Some(Look::Quick));
+                }
+                // New functions are whole when their physical function has changed: until then it tells nothing of them.
+                DeviceEvent::Pci { device, action: Action::Changed } if self.is_physical(device) => {
+                    state.look = state.look.max(Some(Look::Quick));
+                }
+                DeviceEvent::Pci { device, action: Action::Bound | Action::Unbound }
+                | DeviceEvent::Interface { device, action: Action::Added | Action::Removed, .. } => {
+                    let at_rest = device.parse().ok().filter(|address| state.settled_one(*address).is_some());
+                    state.suspects.extend(at_rest);
+                }
+                DeviceEvent::Carrier { device, .. } => {
+                    if device.parse().is_ok_and(|physical| state.goes_by_carrier(physical)) {
+                        state.look = state.look.max(Some(Look::Quick));
+                    }
+                }
+                DeviceEvent::Pci { .. } | DeviceEvent::Interface { .. } => {}
+            }
+        }
+        if state.is_to_be_looked_at() {
+            self.changed.notify_all();
+        }
+    }
+
+    fn is_physical(&self, device: &str) -> bool {
+        device.parse().is_ok_and(|address| self.shop.inventory.is_physical(address))
+    }
+
+    /// Compares the members that news were about, each alone: what no news tell, its settings, is not read again for it.
+    pub(super) fn glance(&self) {
+        let suspects: Vec<(Option<Known>, Settled)> = {
+            let mut state = self.lock();
+            let suspects = mem::take(&mut state.suspects).into_iter();
+            let with_known = |one: Settled| (state.known.get(&one.address).cloned(), one);
+            suspects.filter_map(|address| state.settled_one(address)).map(with_known).collect()
+        };
+        for (known, settled) in suspects {
+            self.found(&settled, self.glance_at(&settled, known));
+        }
+    }
+
+    fn glance_at(&self, settled: &Settled, known: Option<Known>) -> Result<Known, Trouble> {
+        let function = self.shop.inventory.function(settled.address)?;
+        match known {
+            Some(known) => self.shop.compare(&function, &settled.wish, &[known.settings]),
+            None => {
+                self.shop.leave_alone(&function)?;
+                Err(Trouble::Changed("nobody uses it any more".to_owned()))
+            }
+        }
+    }
+
+    /// How a member was found, unless something was done to it meanwhile.
+    pub(super) fn found(&self, settled: &Settled, found: Result<Known, Trouble>) {
+        self.act(|state| {
+            if state.turns(settled.address) == settled.turns {
+                state.compared(settled.address, &settled.condition, found);
+            }
+        });
+    }
+}
+
+impl State {
+    pub(super) fn is_to_be_looked_at(&self) -> bool {
+        self.look.is_some() || !self.suspects.is_empty()
+    }
+
+    fn settled_one(&self, address: PciAddr) -> Option<Settled> {
+        self.member(address).and_then(|(live, member)| self.at_rest(live, member))
+    }
+
+    /// `None` for one that is at work, lent, or gone.
+    pub(super) fn at_rest(&self, live: &Live, member: &Member) -> Option<Settled> {
+        matches!(member.condition, Condition::Ready | Condition::Foreign(_)).then(|| Settled {
+            address: member.address,
+            turns: self.turns(member.address),
+            wish: live.wish.clone(),
+            condition: member.condition.clone(),
+        })
+    }
+}
