@@ -63,12 +63,12 @@ its_life() {
     fields="$TAKEN,$IPAM,\"runtimeConfig\":{\"CNIDeviceInfoFile\":\"$INFO\"}"
     call=$(sriov $VF0 "$fields")
     result=$(plugin "$CNIBIN" ADD pod "$call")
-    equal "answer" "$(jq -c '[.interfaces[0], .ips[0].address, .ips[0].interface]' <<<"$result")" \
-        "[{\"name\":\"net1\",\"mac\":\"02:00:00:00:aa:00\",\"pciID\":\"$VF0\",\"sandbox\":\"/run/netns/pod\"},\"10.20.0.2/24\",0]"
+    equal "answer" "$(jq -cS '[.interfaces[0], .ips[0].address, .ips[0].interface]' <<<"$result")" \
+        "[{\"mac\":\"02:00:00:00:aa:00\",\"name\":\"net1\",\"pciID\":\"$VF0\",\"sandbox\":\"/run/netns/pod\"},\"10.20.0.2/24\",0]"
     equal "settings" "$(settings $PF0)" "$AS_WANTED"
     equal "links of the pod" "$(ip -n pod -br link | wc -l)" 1
-    equal "device information" "$(jq -c . $INFO)" \
-        "{\"type\":\"pci\",\"version\":\"1.1.0\",\"pci\":{\"pci-address\":\"$VF0\",\"pf-pci-address\":\"$PF0\"}}"
+    equal "device information" "$(jq -cS . $INFO)" \
+        "{\"pci\":{\"pci-address\":\"$VF0\",\"pf-pci-address\":\"$PF0\"},\"type\":\"pci\",\"version\":\"1.1.0\"}"
     equal "its mode" "$(stat -c %a $INFO)" 444
     plugin "$CNIBIN" CHECK pod "$(with_result "$call" "$result")"
     ip link set "$(nic $PF0)" vf 0 vlan 7
