@@ -114,13 +114,9 @@ impl Engine {
             admin: Arc::clone(&admin),
             inventory: inventory.clone(),
             metrics: beside.pool_metrics,
-            random: Box::new({
-                let chance = Arc::clone(&chance);
-                move || chance.next()
-            }),
+            random: random(&chance),
         };
-        let pools = Arc::new(Pools::open(ground).map_err(failed("the records of pools"))?);
-        pools.configure(&beside.settings);
+        let pools = pools(ground, &beside.settings)?;
         let engine = Arc::new(Engine {
             admin,
             pools,
@@ -191,6 +187,18 @@ impl Engine {
     pub fn unfinished(&self) -> usize {
         self.reaper.waiting()
     }
+}
+
+/// For MAC addresses that last.
+fn random(chance: &Arc<Chance>) -> Box<dyn Fn() -> u64 + Send + Sync> {
+    let chance = Arc::clone(chance);
+    Box::new(move || chance.next())
+}
+
+fn pools(ground: Ground<'_>, settings: &Settings) -> Result<Arc<Pools>, StartError> {
+    let pools = Arc::new(Pools::open(ground).map_err(failed("the records of pools"))?);
+    pools.configure(settings);
+    Ok(pools)
 }
 
 fn announcer(node: metrics::Node) -> io::Result<Announcer> {

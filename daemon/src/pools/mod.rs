@@ -14,6 +14,7 @@ mod offers;
 mod orders;
 mod record;
 mod user;
+mod verifying;
 mod workshop;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use fairlead_host::{IommuGroup, Kernel, Link, NetError, Op, Override, SetLink, Vf, VfChange};
+use fairlead_host::{Kernel, Link, NetError, Op, Override, SetLink, Vf, VfChange};
 use fairlead_sriov::interface::{APPEARS, Look, appear, interface};
 use fairlead_sriov::{
     Administrator, Function, Inventory, InventoryError, KernelVf, PciAddr, SettingError, VfProfile,
@@ -43,7 +43,7 @@ pub(super) struct Wish {
     at_rest: AtRest,
     profile: VfProfile,
     mtu: Option<u32>,
-    allow_no_iommu: bool,
+    pub(super) allow_no_iommu: bool,
 }
 
 /// What is known of a member that is ready, so that nobody has to look.
@@ -115,7 +115,7 @@ impl Wish {
     }
 
     /// All settings of a member at rest: as they were, but for what the pool wants and its lasting MAC address.
-    fn settings(&self, record: &Record, was: &Was) -> VfProfile {
+    pub(super) fn settings(&self, record: &Record, was: &Was) -> VfProfile {
         let before = VfProfile::from(&was.settings);
         let wanted = &self.profile;
         VfProfile {
@@ -129,7 +129,7 @@ impl Wish {
         }
     }
 
-    fn look(&self, was: &Appearance) -> Look {
+    pub(super) fn look(&self, was: &Appearance) -> Look {
         let look = was.look();
         Look { mtu: self.mtu.unwrap_or(look.mtu), up: Some(false), ..look }
     }
@@ -183,42 +183,9 @@ impl Workshop {
         self.records.change(address, |record| record.was = None).map_err(Trouble::Record)
     }
 
-    fn record(&self, address: PciAddr) -> Result<Record, Trouble> {
+    pub(super) fn record(&self, address: PciAddr) -> Result<Record, Trouble> {
         let record = self.records.get(address);
         record.ok_or_else(|| Trouble::Unfit("nothing is on record of it".to_owned()))
-    }
-
-    /// Whether a member is ready as it stands; changes nothing. `settings` are its physical function's, read once for all.
-    pub(super) fn compare(
-        &self,
-        function: &Function,
-        wish: &Wish,
-        settings: &[Vf],
-    ) -> Result<Known, Trouble> {
-        self.leave_alone(function)?;
-        let record = self.record(function.address)?;
-        let was = record.was_in(&self.boot_id);
-        let was = was.ok_or_else(|| Trouble::Changed("it was not adopted in this boot".to_owned()))?;
-        let driver = wish.driver(was);
-        if function.driver.as_deref() != Some(driver) {
-            let now = function.driver.as_deref().unwrap_or("no driver");
-            return Err(Trouble::Changed(format!("it has {now} instead of {driver}")));
-        }
-        let settings = settings.iter().find(|vf| vf.index == function.index).cloned();
-        let settings = settings.ok_or_else(|| {
-            Trouble::Unfit(format!("{} does not tell its settings", function.physical.address))
-        })?;
-        let plan = wish.settings(&record, was).plan(&settings);
-        if !plan.change.is_empty() {
-            return Err(Trouble::Changed(format!(
-                "somebody has set {} instead of {}",
-                plan.undo.describe(),
-                plan.change.describe()
-            )));
-        }
-        let known = Known { function: function.clone(), driver: driver.to_owned(), settings };
-        self.verify(&record, wish, &known)?;
-        Ok(known)
     }
 
     /// Refuses a function that somebody else uses.
@@ -349,56 +316,7 @@ impl Workshop {
         }
     }
 
-    /// Looks at all that a ready member must be; changes nothing.
-    fn verify(&self, record: &Record, wish: &Wish, known: &Known) -> Result<(), Trouble> {
-        let function = &known.function;
-        if !self.kernel.answers(&function.address.to_string())? {
-            return Err(Trouble::Unfit("its configuration space does not answer".to_owned()));
-        }
-        if known.driver == VFIO {
-            return self.verify_group(function, wish);
-        }
-        let link = self.interface(function)?;
-        let link = link.ok_or_else(|| Trouble::Changed("it has no interface".to_owned()))?;
-        if link.mac != Some(record.mac) {
-            return Err(Trouble::Changed(format!(
-                "its interface {:?} has not taken its MAC address {} over",
-                link.name, record.mac
-            )));
-        }
-        let was = record.was.as_ref().and_then(|was| was.interface.as_ref());
-        let look = was.map(|was| Look { up: None, ..wish.look(was) });
-        match look.is_some_and(|look| !look.restored(&link).is_empty()) {
-            true => {
-                Err(Trouble::Changed(format!("its interface {:?} does not look as it should", link.name)))
-            }
-            false => Ok(()),
-        }
-    }
-
-    fn verify_group(&self, function: &Function, wish: &Wish) -> Result<(), Trouble> {
-        let unfit = |why: String| Err(Trouble::Unfit(why));
-        let Some(number) = function.iommu_group else {
-            return unfit("it is in no IOMMU group: boot with the IOMMU on (intel_iommu=on)".to_owned());
-        };
-        if let Some(other) = self.inventory.group_of(function.address)?.iter().find(|other| !other.bridge) {
-            return unfit(format!(
-                "its IOMMU group {number} has {} too: they cannot go to two pods",
-                other.device
-            ));
-        }
-        match self.kernel.iommu_group(number)? {
-            IommuGroup::Free => Ok(()),
-            IommuGroup::NoIommu if wish.allow_no_iommu => Ok(()),
-            IommuGroup::NoIommu => unfit(
-                "it is behind no IOMMU: whoever has it reaches all of the memory; allowNoIommu: true permits that".to_owned(),
-            ),
-            IommuGroup::InUse => Err(Trouble::Taken(format!("a process has its IOMMU group {number} open"))),
-            IommuGroup::Absent => unfit(format!("its IOMMU group {number} has no node in /dev/vfio")),
-        }
-    }
-
-    fn interface(&self, function: &Function) -> Result<Option<Link>, NetError> {
+    pub(super) fn interface(&self, function: &Function) -> Result<Option<Link>, NetError> {
         interface(self.kernel.host()?.as_mut(), function.address, &function.interfaces)
     }
 }

@@ -1,0 +1,92 @@
+//! Whether a member is what it is to be. Looks only, changes nothing.
+
+use fairlead_host::{IommuGroup, Vf};
+use fairlead_sriov::Function;
+use fairlead_sriov::interface::Look;
+
+use super::record::Record;
+use super::workshop::{Known, Trouble, VFIO, Wish, Workshop};
+
+impl Workshop {
+    /// Whether a member is ready as it stands. `settings` are its physical function's, read once for all.
+    pub(super) fn compare(
+        &self,
+        function: &Function,
+        wish: &Wish,
+        settings: &[Vf],
+    ) -> Result<Known, Trouble> {
+        self.leave_alone(function)?;
+        let record = self.record(function.address)?;
+        let was = record.was_in(&self.boot_id);
+        let was = was.ok_or_else(|| Trouble::Changed("it was not adopted in this boot".to_owned()))?;
+        let driver = wish.driver(was);
+        if function.driver.as_deref() != Some(driver) {
+            let now = function.driver.as_deref().unwrap_or("no driver");
+            return Err(Trouble::Changed(format!("it has {now} instead of {driver}")));
+        }
+        let settings = settings.iter().find(|vf| vf.index == function.index).cloned();
+        let settings = settings.ok_or_else(|| {
+            Trouble::Unfit(format!("{} does not tell its settings", function.physical.address))
+        })?;
+        let plan = wish.settings(&record, was).plan(&settings);
+        if !plan.change.is_empty() {
+            return Err(Trouble::Changed(format!(
+                "somebody has set {} instead of {}",
+                plan.undo.describe(),
+                plan.change.describe()
+            )));
+        }
+        let known = Known { function: function.clone(), driver: driver.to_owned(), settings };
+        self.verify(&record, wish, &known)?;
+        Ok(known)
+    }
+
+    /// Looks at all that a ready member must be.
+    pub(super) fn verify(&self, record: &Record, wish: &Wish, known: &Known) -> Result<(), Trouble> {
+        let function = &known.function;
+        if !self.kernel.answers(&function.address.to_string())? {
+            return Err(Trouble::Unfit("its configuration space does not answer".to_owned()));
+        }
+        if known.driver == VFIO {
+            return self.verify_group(function, wish);
+        }
+        let link = self.interface(function)?;
+        let link = link.ok_or_else(|| Trouble::Changed("it has no interface".to_owned()))?;
+        if link.mac != Some(record.mac) {
+            return Err(Trouble::Changed(format!(
+                "its interface {:?} has not taken its MAC address {} over",
+                link.name, record.mac
+            )));
+        }
+        let was = record.was.as_ref().and_then(|was| was.interface.as_ref());
+        let look = was.map(|was| Look { up: None, ..wish.look(was) });
+        match look.is_some_and(|look| !look.restored(&link).is_empty()) {
+            true => {
+                Err(Trouble::Changed(format!("its interface {:?} does not look as it should", link.name)))
+            }
+            false => Ok(()),
+        }
+    }
+
+    fn verify_group(&self, function: &Function, wish: &Wish) -> Result<(), Trouble> {
+        let unfit = |why: String| Err(Trouble::Unfit(why));
+        let Some(number) = function.iommu_group else {
+            return unfit("it is in no IOMMU group: boot with the IOMMU on (intel_iommu=on)".to_owned());
+        };
+        if let Some(other) = self.inventory.group_of(function.address)?.iter().find(|other| !other.bridge) {
+            return unfit(format!(
+                "its IOMMU group {number} has {} too: they cannot go to two pods",
+                other.device
+            ));
+        }
+        match self.kernel.iommu_group(number)? {
+            IommuGroup::Free => Ok(()),
+            IommuGroup::NoIommu if wish.allow_no_iommu => Ok(()),
+            IommuGroup::NoIommu => unfit(
+                "it is behind no IOMMU: whoever has it reaches all of the memory; allowNoIommu: true permits that".to_owned(),
+            ),
+            IommuGroup::InUse => Err(Trouble::Taken(format!("a process has its IOMMU group {number} open"))),
+            IommuGroup::Absent => unfit(format!("its IOMMU group {number} has no node in /dev/vfio")),
+        }
+    }
+}
