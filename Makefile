@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup build test-programs fmt lint test bench demo lab lab-test fuzz clean
+.PHONY: help setup build test-programs fmt lint test bench bench-lab demo lab lab-test fuzz clean
 
 export PATH := $(CURDIR)/.cache/bin:$(PATH)
 
@@ -69,6 +69,10 @@ test: ## everything that proves it: lint, tests, real runtimes, equality, the la
 bench: build ## the latency suite against the reference plugins; BENCH='--quick' or any other option of it
 	@tests/setup.sh runtimes reference
 	@dist/fairlead-bench --reference .cache/bin/plugins $(BENCH)
+
+bench-lab: build ## the suite with real virtual functions in the virtual machine; BENCH='--quick' or any other option of it
+	@tests/setup.sh runtimes reference
+	@lab/bench.sh $(BENCH)
 
 demo: build ## the main job on a real containerd, in a minute
 	@tests/demo.sh

@@ -14,6 +14,7 @@ use ipnet::IpNet;
 
 use crate::daemon::{DaemonError, Places};
 use crate::exec::Verb;
+use crate::functions::home::HomeError;
 use crate::network::allocations;
 use crate::node::{Node, NodeError};
 use crate::process;
@@ -34,6 +35,9 @@ pub(crate) enum BenchError {
     /// A daemon.
     #[error(transparent)]
     Daemon(#[from] DaemonError),
+    /// A virtual function.
+    #[error(transparent)]
+    Function(#[from] HomeError),
     /// A process could not be started, watched or accounted.
     #[error("{doing}: {source}")]
     Process {
@@ -252,6 +256,20 @@ pub(crate) enum CallFailure {
     /// The plugin said yes, and it is not so.
     #[error(transparent)]
     Wrong(#[from] Wrong),
+    /// The same, of a virtual function.
+    #[error(transparent)]
+    Function(#[from] HomeError),
+    /// The same, of one that no link shows.
+    #[error("the answer does not tell function {0} and an address")]
+    NotNamed(String),
+    /// The same, of its settings.
+    #[error("the function is on VLAN {is} instead of {wanted}")]
+    Vlan {
+        /// The one that it is on.
+        is: u16,
+        /// The one that was asked for.
+        wanted: u16,
+    },
 }
 
 /// Verifies an ADD.
@@ -293,14 +311,18 @@ pub(crate) fn deleted(
     Ok(done)
 }
 
-/// Makes the same call for all `attachments` at once: one thread for each, all let go together.
+/// Makes the same call for all `attachments` at once.
 pub(crate) fn at_once(
     node: &Node,
     subject: &Subject,
     verb: Verb,
     attachments: &[Attachment],
 ) -> Result<Burst, BenchError> {
-    let jobs: Vec<Job<'_>> = attachments.iter().map(|a| subject.job(node, verb, a)).collect();
+    together(subject, attachments.iter().map(|a| subject.job(node, verb, a)).collect())
+}
+
+/// Makes calls at once: one thread for each, all let go together.
+pub(crate) fn together(subject: &Subject, jobs: Vec<Job<'_>>) -> Result<Burst, BenchError> {
     let before = CpuMark::now(subject)?;
     let gate = Barrier::new(jobs.len());
     let start = |job: Job<'_>| {
@@ -322,9 +344,14 @@ pub(crate) fn at_once(
 }
 
 impl Burst {
-    /// Calls per second from the first start to the last end.
+    /// From the first start to the last end.
+    pub(crate) fn took(&self) -> Duration {
+        self.finished - self.started
+    }
+
+    /// Calls per second in that time.
     pub(crate) fn rate(&self) -> f64 {
         let calls = u32::try_from(self.done.len()).unwrap_or(u32::MAX);
-        f64::from(calls) / (self.finished - self.started).as_secs_f64().max(1e-9)
+        f64::from(calls) / self.took().as_secs_f64().max(1e-9)
     }
 }

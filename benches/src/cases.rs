@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::bench::{Bench, BenchError};
 use crate::course;
+use crate::functions::{self, Functions};
 
 /// How much is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -21,7 +22,13 @@ pub(crate) struct Settings {
 }
 
 /// One procedure; two cases may be two sides of it.
-type Course = fn(&mut Bench, &Settings) -> Result<(), BenchError>;
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Course {
+    /// On the private node.
+    Node(fn(&mut Bench, &Settings) -> Result<(), BenchError>),
+    /// With virtual functions of this machine.
+    Functions(fn(&mut Functions, &Settings) -> Result<(), BenchError>),
+}
 
 /// A case.
 #[derive(Debug)]
@@ -51,7 +58,7 @@ pub(crate) const CASES: &[Case] = &[
         about: "ADD of macvlan + host-local, one at a time, 20 of each subject in turn",
         settings: settings(20, 400, 0, 1, 0),
         quick: settings(1, 4, 0, 1, 0),
-        course: course::one::run,
+        course: Course::Node(course::one::run),
         beside: None,
     },
     Case {
@@ -59,7 +66,7 @@ pub(crate) const CASES: &[Case] = &[
         about: "DEL, one at a time, 20 of each subject in turn",
         settings: settings(20, 400, 0, 1, 0),
         quick: settings(1, 4, 0, 1, 0),
-        course: course::one::run,
+        course: Course::Node(course::one::run),
         beside: Some("add-one"),
     },
     Case {
@@ -67,7 +74,7 @@ pub(crate) const CASES: &[Case] = &[
         about: "100 ADDs at once, then 100 DELs at once",
         settings: settings(1, 0, 10, 100, 0),
         quick: settings(0, 0, 1, 8, 0),
-        course: course::burst::hundred,
+        course: Course::Node(course::burst::hundred),
         beside: None,
     },
     Case {
@@ -75,7 +82,7 @@ pub(crate) const CASES: &[Case] = &[
         about: "ADD while 50 DELs a second run, against ADD when nothing else happens",
         settings: settings(0, 150, 4, 100, 0),
         quick: settings(0, 5, 1, 5, 0),
-        course: course::contention::run,
+        course: Course::Node(course::contention::run),
         beside: None,
     },
     Case {
@@ -83,7 +90,7 @@ pub(crate) const CASES: &[Case] = &[
         about: "the last DEL's answer → the last link gone, 100 pods, namespaces kept and removed",
         settings: settings(0, 0, 5, 100, 0),
         quick: settings(0, 0, 1, 5, 0),
-        course: course::silence::run,
+        course: Course::Node(course::silence::run),
         beside: None,
     },
     Case {
@@ -91,7 +98,7 @@ pub(crate) const CASES: &[Case] = &[
         about: "500 ADDs at once: none fails, and what memory that takes",
         settings: settings(0, 0, 2, 500, 0),
         quick: settings(0, 0, 1, 12, 0),
-        course: course::burst::storm,
+        course: Course::Node(course::burst::storm),
         beside: None,
     },
     Case {
@@ -99,19 +106,52 @@ pub(crate) const CASES: &[Case] = &[
         about: "CPU time and memory of a daemon that nobody calls",
         settings: settings(0, 0, 1, 0, 20),
         quick: settings(0, 0, 1, 0, 1),
-        course: course::idle::run,
+        course: Course::Node(course::idle::run),
+        beside: None,
+    },
+    Case {
+        name: "function-add",
+        about: "ADD of a virtual function as it is, and with a VLAN and a rate, one at a time, all of each subject in turn",
+        settings: settings(1, 0, 3, 1, 0),
+        quick: settings(0, 0, 1, 1, 0),
+        course: Course::Functions(functions::one::run),
+        beside: None,
+    },
+    Case {
+        name: "function-del",
+        about: "DEL of them, and the time from its answer until the function can be lent again",
+        settings: settings(1, 0, 3, 1, 0),
+        quick: settings(0, 0, 1, 1, 0),
+        course: Course::Functions(functions::one::run),
+        beside: Some("function-add"),
+    },
+    Case {
+        name: "function-burst",
+        about: "all functions of one NIC at once, against one after the other by the floor",
+        settings: settings(1, 0, 3, 7, 0),
+        quick: settings(0, 0, 1, 2, 0),
+        course: Course::Functions(functions::burst::run),
+        beside: None,
+    },
+    Case {
+        name: "function-vfio",
+        about: "ADD of a function that vfio-pci has, and of a macvlan on its NIC; until it can be given again; a reset",
+        settings: settings(1, 0, 10, 1, 0),
+        quick: settings(0, 0, 1, 1, 0),
+        course: Course::Functions(functions::vfio::run),
         beside: None,
     },
 ];
 
-/// The cases of that name; all when none is named. The names that are no case's are the error.
-pub(crate) fn chosen(names: &[String]) -> Result<Vec<&'static Case>, Vec<String>> {
-    let unknown: Vec<_> =
-        names.iter().filter(|n| !CASES.iter().any(|c| c.name == n.as_str())).cloned().collect();
+/// The cases of that name, with virtual functions or without; all of them when none is named. The names that are no such
+/// case's are the error.
+pub(crate) fn chosen(names: &[String], functions: bool) -> Result<Vec<&'static Case>, Vec<String>> {
+    let all = || CASES.iter().filter(|c| matches!(c.course, Course::Functions(_)) == functions);
+    let unknown: Vec<_> = names.iter().filter(|n| !all().any(|c| c.name == n.as_str())).cloned().collect();
     if !unknown.is_empty() {
         return Err(unknown);
     }
-    Ok(CASES.iter().filter(|c| names.is_empty() || names.iter().any(|n| n == c.name)).collect())
+    Ok(all().filter(|c| names.is_empty() || names.iter().any(|n| n == c.name)).collect())
 }
 
 #[cfg(test)]
@@ -120,9 +160,10 @@ mod tests {
 
     #[test]
     fn a_case_that_does_not_exist_is_named() {
-        assert_eq!(chosen(&["idle".to_owned(), "fast".to_owned()]).unwrap_err(), ["fast"]);
-        assert_eq!(chosen(&["idle".to_owned()]).unwrap().len(), 1);
-        assert_eq!(chosen(&[]).unwrap().len(), CASES.len());
+        assert_eq!(chosen(&["idle".to_owned(), "fast".to_owned()], false).unwrap_err(), ["fast"]);
+        assert_eq!(chosen(&["idle".to_owned()], false).unwrap().len(), 1);
+        assert_eq!(chosen(&["idle".to_owned()], true).unwrap_err(), ["idle"]);
+        assert_eq!(chosen(&[], false).unwrap().len() + chosen(&[], true).unwrap().len(), CASES.len());
     }
 
     #[test]

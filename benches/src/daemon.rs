@@ -81,6 +81,8 @@ pub(crate) struct Daemon {
     child: Child,
     /// Its process.
     pub(crate) pid: Pid,
+    /// Of ours.
+    socket: Option<PathBuf>,
     log: PathBuf,
 }
 
@@ -99,6 +101,7 @@ impl Daemon {
         command.arg("--config").arg(&places.config);
         let mut daemon = Daemon::spawn(command, &binary.display().to_string(), &places.log)?;
         daemon.until_ready(binary, places)?;
+        daemon.socket = Some(places.socket());
         Ok(daemon)
     }
 
@@ -107,6 +110,14 @@ impl Daemon {
         let mut command = dying_with_us(Path::new("/bin/sh"));
         command.args(["-c", &format!("exec {line}")]);
         Daemon::spawn(command, line, log)
+    }
+
+    /// What it answers to `GET path`; an empty answer from one that is not ours.
+    pub(crate) fn get(&self, path: &str) -> io::Result<Vec<u8>> {
+        let Some(socket) = &self.socket else { return Ok(Vec::new()) };
+        let answer = ask(socket, path)?;
+        let end = answer.windows(4).position(|four| four == b"\r\n\r\n");
+        Ok(end.map(|end| answer[end + 4..].to_vec()).unwrap_or_default())
     }
 
     /// The last lines of its output.
@@ -121,7 +132,7 @@ impl Daemon {
         let start = |source| DaemonError::Start { program: program.to_owned(), source };
         let child = command.stdin(Stdio::null()).stdout(out).stderr(err).spawn().map_err(start)?;
         let pid = i32::try_from(child.id()).map_err(|e| start(io::Error::other(e)))?;
-        Ok(Daemon { child, pid: Pid::from_raw(pid), log: log.to_owned() })
+        Ok(Daemon { child, pid: Pid::from_raw(pid), socket: None, log: log.to_owned() })
     }
 
     fn until_ready(&mut self, binary: &Path, places: &Places) -> Result<(), DaemonError> {
@@ -169,16 +180,17 @@ fn dying_with_us(program: &Path) -> Command {
 
 /// True when `GET /readyz` is answered with 200.
 fn is_ready(socket: &Path) -> bool {
-    ask(socket).is_ok_and(|line| line.split(' ').nth(1) == Some("200"))
+    ask(socket, "/readyz").is_ok_and(|answer| answer.split(|byte| *byte == b' ').nth(1) == Some(b"200"))
 }
 
-fn ask(socket: &Path) -> io::Result<String> {
+/// HTTP 1.0: the answer ends with the connection, and comes in one piece.
+fn ask(socket: &Path, path: &str) -> io::Result<Vec<u8>> {
     let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(Duration::from_secs(2)))?;
-    stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: fairlead\r\nConnection: close\r\n\r\n")?;
-    let mut head = [0; 64];
-    let got = stream.read(&mut head)?;
-    Ok(String::from_utf8_lossy(&head[..got]).into_owned())
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: fairlead\r\n\r\n").as_bytes())?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    Ok(answer)
 }
 
 fn last_lines(log: &Path) -> String {

@@ -4,10 +4,12 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
+
 use crate::bench::Waiting;
 use crate::cli::Options;
 use crate::daemon::{Daemon, DaemonError, Places};
-use crate::network::{config, peer_config};
+use crate::network::{config, function_config, peer_config, pools};
 use crate::node::MASTER;
 use crate::subject::{Role, Subject, version_of};
 
@@ -144,7 +146,7 @@ pub(crate) fn subjects(options: &Options, workshop: &Workshop) -> Result<Vec<Sub
     check_names(options)?;
     let mut all = Vec::new();
     if !options.leaves_out("ours") {
-        all.push(ours(options, workshop)?);
+        all.push(ours(options, workshop, config(&workshop.allocations()), "{}\n")?);
     }
     if !options.leaves_out("debian") {
         let remedy = "`apt-get install -y containernetworking-plugins`";
@@ -154,10 +156,33 @@ pub(crate) fn subjects(options: &Options, workshop: &Workshop) -> Result<Vec<Sub
         all.push(reference("newest", dir, "give the directory of the built reference plugins", workshop)?);
     }
     for peer in &options.peers {
-        all.push(self::peer(options, &peer.name, Path::new(&peer.value), workshop)?);
+        let config = config(&workshop.allocations());
+        all.push(self::peer(options, &peer.name, Path::new(&peer.value), config, workshop)?);
     }
     if !options.leaves_out("floor") {
-        all.push(floor(options)?);
+        all.push(floor(options, format!("an empty program, and the kernel calls of an ADD on {MASTER}"))?);
+    }
+    if all.is_empty() { Err(LineupError::Nobody) } else { Ok(all) }
+}
+
+/// Ours, the peers and the floor, for virtual functions.
+pub(crate) fn for_functions(options: &Options, workshop: &Workshop) -> Result<Vec<Subject>, LineupError> {
+    check_names(options)?;
+    let config = function_config(&workshop.allocations());
+    let mut all = Vec::new();
+    if !options.leaves_out("ours") {
+        all.push(ours(
+            options,
+            workshop,
+            config.clone(),
+            &pools(&options.functions, &options.in_user_space),
+        )?);
+    }
+    for named in &options.peers {
+        all.push(peer(options, &named.name, Path::new(&named.value), config.clone(), workshop)?);
+    }
+    if !options.leaves_out("floor") {
+        all.push(floor(options, "an empty program, and the kernel calls of an ADD and a DEL".to_owned())?);
     }
     if all.is_empty() { Err(LineupError::Nobody) } else { Ok(all) }
 }
@@ -200,18 +225,18 @@ fn check_names(options: &Options) -> Result<(), LineupError> {
     Ok(())
 }
 
-fn ours(options: &Options, workshop: &Workshop) -> Result<Subject, LineupError> {
+fn ours(options: &Options, workshop: &Workshop, config: Value, yaml: &str) -> Result<Subject, LineupError> {
     let remedy = "`make build` makes it";
     let binary = existing("ours", &options.ours.join("fairlead"), remedy)?;
     let fairleadd = existing("ours", &options.ours.join("fairleadd"), remedy)?;
     let places = workshop.places("ours");
-    let daemon = Daemon::start(&fairleadd, &places, "{}\n")?;
+    let daemon = Daemon::start(&fairleadd, &places, yaml)?;
     Ok(Subject {
         name: "ours".to_owned(),
         role: Role::Ours,
         version: version_of(&fairleadd, Some("--version")),
         binary,
-        config: Some(config(&workshop.allocations())),
+        config: Some(config),
         environment: places.environment(),
         daemon: Some(daemon),
     })
@@ -236,14 +261,20 @@ fn reference(
     })
 }
 
-fn peer(options: &Options, name: &str, path: &Path, workshop: &Workshop) -> Result<Subject, LineupError> {
+fn peer(
+    options: &Options,
+    name: &str,
+    path: &Path,
+    suites: Value,
+    workshop: &Workshop,
+) -> Result<Subject, LineupError> {
     let binary = existing(name, path, "give the path of the plugin's executable")?;
     let data_dir = workshop.allocations();
     let config = match options.peer_configs.iter().find(|c| c.name == name) {
         Some(file) => peer_config(Path::new(&file.value), &data_dir).map_err(|source| {
             LineupError::Config { name: name.to_owned(), path: file.value.clone(), source }
         })?,
-        None => config(&data_dir),
+        None => suites,
     };
     let daemon = match options.peer_daemons.iter().find(|d| d.name == name) {
         Some(line) => Some(Daemon::companion(&line.value, &workshop.places(name).log)?),
@@ -254,11 +285,11 @@ fn peer(options: &Options, name: &str, path: &Path, workshop: &Workshop) -> Resu
     Ok(Subject { name, role: Role::Peer, version, binary, config, environment: Vec::new(), daemon })
 }
 
-fn floor(options: &Options) -> Result<Subject, LineupError> {
+fn floor(options: &Options, version: String) -> Result<Subject, LineupError> {
     Ok(Subject {
         name: "floor".to_owned(),
         role: Role::Floor,
-        version: format!("an empty program, and the kernel calls of an ADD on {MASTER}"),
+        version,
         binary: existing("floor", &options.empty, "`make build` makes it")?,
         config: None,
         environment: Vec::new(),

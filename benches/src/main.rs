@@ -12,6 +12,7 @@ mod cli;
 mod course;
 mod daemon;
 mod exec;
+mod functions;
 mod lineup;
 mod machine;
 mod network;
@@ -34,12 +35,14 @@ use clap::Parser;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::bench::{Bench, BenchError};
-use crate::cases::{CASES, Case};
+use crate::cases::{CASES, Case, Course, Settings};
 use crate::cli::Options;
+use crate::functions::Functions;
 use crate::lineup::{LineupError, Workshop};
 use crate::machine::Machine;
 use crate::node::{Node, NodeError};
 use crate::report::{Report, Subjects};
+use crate::subject::Subject;
 
 /// Why there is no report, or not all of it.
 #[derive(Debug, thiserror::Error)]
@@ -96,8 +99,10 @@ fn run(options: &Options) -> Result<bool, MainError> {
         }
         return Ok(true);
     }
-    let cases = cases::chosen(&options.only).map_err(|unknown| MainError::Case(unknown.join(", ")))?;
-    let report = measure(options, cases)?;
+    let functions = !options.functions.is_empty();
+    let cases =
+        cases::chosen(&options.only, functions).map_err(|unknown| MainError::Case(unknown.join(", ")))?;
+    let report = if functions { measure_functions(options, cases)? } else { measure(options, cases)? };
     report::table::write(&report, &mut io::stdout().lock())?;
     if let Some(path) = &options.json {
         write(path, &report::json::document(&report)?)?;
@@ -118,9 +123,12 @@ fn measure(options: &Options, cases: Vec<&'static Case>) -> Result<Report, MainE
     let waiting = lineup::waiting(options, &workshop);
     let (data_dir, results) = (workshop.allocations(), results::Results::default());
     let mut bench = Bench { node, subjects, waiting, data_dir, results, serial: 0, leaked: HashSet::new() };
-    let outcome = run_cases(options, &cases, &mut bench);
+    let outcome = run_cases(options, &cases, |case, settings| match case.course {
+        Course::Node(course) => course(&mut bench, settings),
+        Course::Functions(_) => Ok(()),
+    });
     if outcome.is_err() || !bench.results.failures.is_empty() {
-        tell_logs(&bench)?;
+        tell_logs(&bench.subjects)?;
     }
     outcome?;
     let Bench { subjects, mut results, .. } = bench;
@@ -133,7 +141,32 @@ fn measure(options: &Options, cases: Vec<&'static Case>) -> Result<Report, MainE
     Ok(Report { machine, subjects: told, cases, quick: options.quick, results, verdicts })
 }
 
-fn run_cases(options: &Options, cases: &[&'static Case], bench: &mut Bench) -> Result<(), MainError> {
+/// The same with virtual functions, which are this machine's own.
+fn measure_functions(options: &Options, cases: Vec<&'static Case>) -> Result<Report, MainError> {
+    let machine = Machine::this(options);
+    let workshop = Workshop::make(options)?;
+    let node = Node::this_machine(&workshop.data.join("netns"))?;
+    let subjects = lineup::for_functions(options, &workshop)?;
+    let functions = Functions::new(node, subjects, options, &workshop.allocations());
+    let mut functions = functions.map_err(BenchError::from)?;
+    let outcome = run_cases(options, &cases, |case, settings| match case.course {
+        Course::Functions(course) => course(&mut functions, settings),
+        Course::Node(_) => Ok(()),
+    });
+    if outcome.is_err() || !functions.results.failures.is_empty() {
+        tell_logs(&functions.subjects)?;
+    }
+    outcome?;
+    let (told, results) = functions.close();
+    let verdicts = if options.quick { Vec::new() } else { targets::of_functions(&results, &told) };
+    Ok(Report { machine, subjects: told, cases, quick: options.quick, results, verdicts })
+}
+
+fn run_cases(
+    options: &Options,
+    cases: &[&'static Case],
+    mut course: impl FnMut(&'static Case, &Settings) -> Result<(), BenchError>,
+) -> Result<(), MainError> {
     for turn in 1..=options.runs {
         for case in cases {
             // Measured already, by the course of another case that was chosen too.
@@ -141,15 +174,15 @@ fn run_cases(options: &Options, cases: &[&'static Case], bench: &mut Bench) -> R
                 continue;
             }
             writeln!(io::stderr(), "{} (run {turn} of {}) …", case.name, options.runs)?;
-            (case.course)(bench, if options.quick { &case.quick } else { &case.settings })?;
+            course(case, if options.quick { &case.quick } else { &case.settings })?;
         }
     }
     Ok(())
 }
 
 /// When something went wrong, the daemons' own words are worth more than ours.
-fn tell_logs(bench: &Bench) -> io::Result<()> {
-    for (name, daemon) in bench.subjects.iter().filter_map(|s| Some((&s.name, s.daemon.as_ref()?))) {
+fn tell_logs(subjects: &[Subject]) -> io::Result<()> {
+    for (name, daemon) in subjects.iter().filter_map(|s| Some((&s.name, s.daemon.as_ref()?))) {
         writeln!(io::stderr(), "the end of the log of {name}:\n{}", daemon.last_words())?;
     }
     Ok(())

@@ -28,6 +28,30 @@ pub(crate) fn config(data_dir: &Path) -> Value {
     })
 }
 
+/// The config for virtual functions, but for which one.
+pub(crate) fn function_config(data_dir: &Path) -> Value {
+    json!({
+        "cniVersion": "1.0.0", "name": NETWORK, "type": "sriov",
+        "ipam": { "type": "host-local", "dataDir": data_dir, "ranges": [[{"subnet": SUBNET}]] },
+    })
+}
+
+/// The same, for this one.
+pub(crate) fn of_function(mut config: Value, address: &str) -> Value {
+    config["deviceID"] = json!(address);
+    config
+}
+
+/// The daemon's configuration: the functions are pools (JSON is YAML).
+pub(crate) fn pools(with_interface: &[String], in_user_space: &[String]) -> String {
+    let pool = |driver, functions| json!({ "name": driver, "selectors": { "pciAddresses": functions }, "driver": driver });
+    let mut pools = vec![pool("kernel", with_interface)];
+    if !in_user_space.is_empty() {
+        pools.push(pool("vfio-pci", in_user_space));
+    }
+    json!({ "pools": pools }).to_string()
+}
+
 /// A peer's config read from `file`, with `@DATA_DIR@` replaced.
 pub(crate) fn peer_config(file: &Path, data_dir: &Path) -> io::Result<Value> {
     let text = fs::read_to_string(file)?.replace("@DATA_DIR@", &data_dir.display().to_string());

@@ -92,11 +92,8 @@ pub(crate) struct Node {
 impl Node {
     /// Leaves the host's network behind. To be called before any other thread is started; `dir` is made.
     pub(crate) fn enter(dir: &Path) -> Result<Node, NodeError> {
-        unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).map_err(NodeError::Unshare)?;
-        let root = Path::new("/");
-        mount(None::<&str>, root, None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
-            .map_err(|source| NodeError::Mount { path: root.to_owned(), source })?;
-        fs::create_dir_all(dir).map_err(|source| NodeError::File { path: dir.to_owned(), source })?;
+        unshare(CloneFlags::CLONE_NEWNET).map_err(NodeError::Unshare)?;
+        own_mounts(dir)?;
         make_links()?;
         let kernel = RealKernel::new()?;
         let limit = Duration::from_secs(5);
@@ -108,6 +105,16 @@ impl Node {
             thread::sleep(Duration::from_millis(5));
         }
         let master = kernel.host()?.link_by_name(MASTER)?.ok_or(NodeError::NoMaster(limit))?.index;
+        Node::of(dir, kernel, master)
+    }
+
+    /// This machine itself: where a virtual function's driver makes its interface. Only mounts are private.
+    pub(crate) fn this_machine(dir: &Path) -> Result<Node, NodeError> {
+        own_mounts(dir)?;
+        Node::of(dir, RealKernel::new()?, 0)
+    }
+
+    fn of(dir: &Path, kernel: RealKernel, master: u32) -> Result<Node, NodeError> {
         let dir = dir.to_owned();
         let mut node = Node { dir, kernel, master, born_with: Vec::new(), members_without_pods: members()? };
         for pod in node.pods("empty", 1)? {
@@ -192,6 +199,15 @@ impl Drop for Pod {
         let _ = umount2(&self.path, MntFlags::MNT_DETACH);
         let _ = fs::remove_file(&self.path);
     }
+}
+
+/// What is mounted from now on is seen by this process and its children alone; `dir`, for namespaces, is made.
+fn own_mounts(dir: &Path) -> Result<(), NodeError> {
+    unshare(CloneFlags::CLONE_NEWNS).map_err(NodeError::Unshare)?;
+    let root = Path::new("/");
+    mount(None::<&str>, root, None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
+        .map_err(|source| NodeError::Mount { path: root.to_owned(), source })?;
+    fs::create_dir_all(dir).map_err(|source| NodeError::File { path: dir.to_owned(), source })
 }
 
 fn make_links() -> Result<(), NodeError> {

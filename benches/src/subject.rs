@@ -109,6 +109,21 @@ impl Subject {
 
     /// Makes a call ready.
     pub(crate) fn job<'a>(&self, node: &'a Node, verb: Verb, attachment: &'a Attachment) -> Job<'a> {
+        let kernel_calls = (self.role == Role::Floor && verb == Verb::Add).then(|| KernelAdd {
+            node,
+            netns: &attachment.pod.path,
+            address: floor_address(attachment.serial),
+        });
+        Job { invocation: self.invocation(verb, attachment, self.config.as_ref()), kernel_calls }
+    }
+
+    /// Makes its executable ready, with a config.
+    pub(crate) fn invocation(
+        &self,
+        verb: Verb,
+        attachment: &Attachment,
+        config: Option<&Value>,
+    ) -> Invocation {
         let netns = attachment.pod.path.display().to_string();
         let cni_path = self.binary.parent().map(|dir| dir.display().to_string()).unwrap_or_default();
         let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=bench;K8S_POD_NAME={}", attachment.id);
@@ -123,27 +138,37 @@ impl Subject {
         ];
         let own = self.environment.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let result = if verb == Verb::Del { attachment.result.as_deref() } else { None };
-        let input = self.config.as_ref().map(|config| stdin(config, result)).unwrap_or_default();
-        let kernel_calls = (self.role == Role::Floor && verb == Verb::Add).then(|| KernelAdd {
-            node,
-            netns: &attachment.pod.path,
-            address: floor_address(attachment.serial),
-        });
-        Job {
-            invocation: Invocation::new(&self.binary, standard.into_iter().chain(own), input),
-            kernel_calls,
-        }
+        let input = config.map(|config| stdin(config, result)).unwrap_or_default();
+        Invocation::new(&self.binary, standard.into_iter().chain(own), input)
+    }
+}
+
+impl From<Invocation> for Job<'_> {
+    fn from(invocation: Invocation) -> Self {
+        Job { invocation, kernel_calls: None }
     }
 }
 
 impl Job<'_> {
     /// Makes the call.
     pub(crate) fn run(self) -> io::Result<Done> {
-        let mut answer = self.invocation.run()?;
-        let Some(kernel_calls) = self.kernel_calls else { return Ok(Done { answer, parts: None }) };
+        match self.kernel_calls {
+            Some(calls) => Done::of_floor(self.invocation, || calls.run().map_err(io::Error::other)),
+            None => Ok(Done { answer: self.invocation.run()?, parts: None }),
+        }
+    }
+}
+
+impl Done {
+    /// A call of the floor: the spawn of its empty program, then kernel calls.
+    pub(crate) fn of_floor(
+        spawn: Invocation,
+        kernel_calls: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<Done> {
+        let mut answer = spawn.run()?;
         let spawn = answer.latency;
         let start = Instant::now();
-        kernel_calls.run().map_err(io::Error::other)?;
+        kernel_calls()?;
         let kernel = start.elapsed();
         answer.latency = spawn + kernel;
         answer.finished = Instant::now();
@@ -168,7 +193,7 @@ struct KernelAdd<'a> {
 
 /// Why the kernel calls failed.
 #[derive(Debug, thiserror::Error)]
-enum KernelAddError {
+pub(crate) enum KernelCallError {
     /// The namespace cannot be opened.
     #[error(transparent)]
     Netns(#[from] fairlead_host::NetnsError),
@@ -178,7 +203,7 @@ enum KernelAddError {
 }
 
 impl KernelAdd<'_> {
-    fn run(&self) -> Result<(), KernelAddError> {
+    fn run(&self) -> Result<(), KernelCallError> {
         /// Asked for, so that nothing has to be read back.
         const INDEX: u32 = 4242;
         let link = NewLink {

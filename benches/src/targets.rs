@@ -5,6 +5,7 @@
 
 use serde::Serialize;
 
+use crate::functions::burst::{AT_ONCE, ONE_AFTER_THE_OTHER};
 use crate::report::Subjects;
 use crate::results::{Figure, Results};
 use crate::statistics::Summary;
@@ -83,6 +84,12 @@ pub(crate) fn number(value: f64) -> String {
 pub(crate) fn verdicts(results: &Results, subjects: &Subjects) -> Vec<Verdict> {
     let view = View { results, subjects };
     [view.one_at_a_time(), view.at_once(), view.under_del(), view.silence(), view.storm_and_idle()].concat()
+}
+
+/// Holds what was measured with virtual functions against their targets.
+pub(crate) fn of_functions(results: &Results, subjects: &Subjects) -> Vec<Verdict> {
+    let view = View { results, subjects };
+    [view.function_add(), view.function_del(), view.function_vfio()].concat()
 }
 
 struct View<'a> {
@@ -175,6 +182,97 @@ impl View<'_> {
         vec![
             verdict("ADD p50 under 50 DEL/s against the quiet one", p50, Limit::AtMost(1.5), " ×"),
             verdict("ADD p99 under 50 DEL/s against the quiet one", p99, Limit::AtMost(4.0), " ×"),
+        ]
+    }
+
+    /// The median of one of the functions' calls.
+    fn p50(&self, case: &str, role: Role, what: &str) -> Option<f64> {
+        self.summary(case, role, what).map(|s| s.p50_ms)
+    }
+
+    /// How often ours fits into the fastest peer's.
+    fn over_peers(&self, case: &str, what: &str) -> Option<f64> {
+        let peers = self.subjects.names_of(Role::Peer);
+        let fastest = peers
+            .filter_map(|name| Some(self.results.figure(case, name, what)?.series.summary().p50_ms))
+            .reduce(f64::min);
+        ratio(fastest, self.p50(case, Role::Ours, what))
+    }
+
+    fn function_add(&self) -> Vec<Verdict> {
+        let case = "function-add";
+        let ours = |what| self.p50(case, Role::Ours, what);
+        let floor = self.p50(case, Role::Floor, "ADD");
+        let burst = |role, what| {
+            let name = self.subjects.name_of(role)?;
+            self.results.reading("function-burst", name, what)?.median()
+        };
+        let at_once = ratio(burst(Role::Ours, AT_ONCE), burst(Role::Floor, ONE_AFTER_THE_OTHER));
+        let other = ratio(ours("ADD, other settings"), ours("ADD"));
+        vec![
+            verdict(
+                "ADD p50, against spawn + move + link up + address",
+                ratio(ours("ADD"), floor),
+                Limit::AtMost(1.3),
+                " ×",
+            ),
+            verdict(
+                "the same, faster than the peer",
+                self.over_peers(case, "ADD"),
+                Limit::AtLeast(3.0),
+                " ×",
+            ),
+            verdict("ADD with another VLAN and rate, against ADD", other, Limit::AtMost(1.3), " ×"),
+            verdict(
+                "all of one NIC at once, against the kernel calls one after the other",
+                at_once,
+                Limit::AtMost(1.2),
+                " ×",
+            ),
+        ]
+    }
+
+    fn function_del(&self) -> Vec<Verdict> {
+        let case = "function-del";
+        let against_floor = |what| ratio(self.p50(case, Role::Ours, what), self.p50(case, Role::Floor, what));
+        vec![
+            verdict(
+                "DEL p50, against spawn + address deletion + rename",
+                against_floor("DEL"),
+                Limit::AtMost(1.5),
+                " ×",
+            ),
+            verdict(
+                "DEL with another VLAN and rate, faster than the peer",
+                self.over_peers(case, "DEL, other settings"),
+                Limit::AtLeast(8.0),
+                " ×",
+            ),
+            verdict(
+                "ready again after DEL, against move back + unbind + reset + bind",
+                against_floor("ready again"),
+                Limit::AtMost(2.0),
+                " ×",
+            ),
+        ]
+    }
+
+    fn function_vfio(&self) -> Vec<Verdict> {
+        let ours = |what| self.p50("function-vfio", Role::Ours, what);
+        let reset = self.p50("function-vfio", Role::Floor, "reset");
+        vec![
+            verdict(
+                "ADD under vfio-pci, against ADD of a macvlan",
+                ratio(ours("ADD"), ours("ADD of a macvlan")),
+                Limit::AtMost(1.3),
+                " ×",
+            ),
+            verdict(
+                "ready again after its DEL, against a reset",
+                ratio(ours("ready again"), reset),
+                Limit::AtMost(2.0),
+                " ×",
+            ),
         ]
     }
 

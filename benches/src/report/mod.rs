@@ -45,6 +45,17 @@ pub(crate) struct Told {
     pub(crate) version: String,
 }
 
+impl Told {
+    fn of(subject: &Subject) -> Told {
+        Told {
+            name: subject.name.clone(),
+            role: subject.role,
+            path: subject.binary.display().to_string(),
+            version: subject.version.clone(),
+        }
+    }
+}
+
 /// All who were measured.
 #[derive(Debug, Clone, Default, Serialize)]
 #[serde(transparent)]
@@ -53,15 +64,7 @@ pub(crate) struct Subjects(pub(crate) Vec<Told>);
 impl Subjects {
     /// Those, and ours with `del: wait` where ours is among them.
     pub(crate) fn tell(subjects: &[Subject]) -> Subjects {
-        let mut told: Vec<_> = subjects
-            .iter()
-            .map(|s| Told {
-                name: s.name.clone(),
-                role: s.role,
-                path: s.binary.display().to_string(),
-                version: s.version.clone(),
-            })
-            .collect();
+        let mut told: Vec<_> = subjects.iter().map(Told::of).collect();
         let waiting = told.iter().find(|t| t.role == Role::Ours).cloned();
         told.extend(waiting.map(|ours| Told {
             name: "ours-wait".to_owned(),
@@ -70,6 +73,11 @@ impl Subjects {
             ..ours
         }));
         Subjects(told)
+    }
+
+    /// Those alone, where virtual functions were measured.
+    pub(crate) fn of_functions(subjects: &[Subject]) -> Subjects {
+        Subjects(subjects.iter().map(Told::of).collect())
     }
 
     /// The names in a role.
