@@ -222,10 +222,9 @@ impl Engine {
         let Some(vf) = &given.function else { return Ok(given.index) };
         let told = |e: NetError| errors::kernel("", &format!("setting up function {}", vf.address), &e);
         self.set_up(vf, change)?;
+        let Some(mac) = mac else { return Ok(given.index) };
         let mut host = self.kernel.host().map_err(told)?;
-        let (Some(mac), Some(link)) = (mac, host.link_by_index(given.index).map_err(told)?) else {
-            return Ok(given.index);
-        };
+        let Some(link) = host.link_by_index(given.index).map_err(told)? else { return Ok(given.index) };
         if link.mac == Some(mac) {
             return Ok(link.index);
         }

@@ -67,7 +67,13 @@ pub(super) fn find(attachment: &Attachment, pod: &mut dyn Net) -> Result<Option<
             Some(vf) => {
                 let parked = attachment.parked_name();
                 let names = [attachment.key.ifname.as_str(), &parked, &lent.name];
-                Ok(interface_among(&pod.links()?, vf.address, &names, lent.mac).cloned())
+                let own = |links: &[Link]| interface_among(links, vf.address, &names, lent.mac).cloned();
+                // Mostly it has the name that it was given, and a list of all links is dear.
+                let named = pod.link_by_name(&attachment.key.ifname)?;
+                match named.and_then(|link| own(&[link])) {
+                    Some(link) => Ok(Some(link)),
+                    None => Ok(own(&pod.links()?)),
+                }
             }
             None => find_lent(lent, &attachment.key.ifname, pod),
         },

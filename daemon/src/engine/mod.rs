@@ -211,7 +211,12 @@ impl Service for Engine {
             }
             Command::Gc => true,
             Command::Add => {
-                self.policy().dad == Dad::Wait || matches!(conf.plugin_type.as_str(), "host-device" | "sriov")
+                let waits_for_device = match conf.plugin_type.as_str() {
+                    "host-device" => true,
+                    "sriov" => !self.has_ready(&conf, request),
+                    _ => false,
+                };
+                self.policy().dad == Dad::Wait || waits_for_device
             }
             // The settings of virtual functions are dear to read.
             Command::Check => conf.plugin_type == "sriov",

@@ -5,13 +5,17 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fairlead_cni::args::Args;
+use fairlead_cni::config::NetConf;
+use fairlead_cni::wire::Request;
 use fairlead_cni::{CniError, Code};
 use fairlead_sriov::PciAddr;
 use fairlead_sriov::pool::Refusal;
 
 use super::Engine;
 use crate::hotplug::Hotplug;
-use crate::pools::{DrawError, Look, Refused, SLOW};
+use crate::networks::Network;
+use crate::pools::{DrawError, Known, Look, Refused, SLOW};
 use crate::store::Attachment;
 
 /// Kubelet may take so long to tell what device plugins announce.
@@ -23,6 +27,14 @@ impl Engine {
         let mine = |a: &Arc<Attachment>| a.function().is_some_and(|f| f.address == address);
         let holder = self.store.all().into_iter().find(mine)?;
         Some(format!("{}/{}", holder.key.container, holder.key.ifname))
+    }
+
+    /// Whether an ADD finds its function ready, and as it wants it: it waits for nothing but the kernel then.
+    pub(super) fn has_ready(&self, conf: &NetConf, request: &Request) -> bool {
+        let network = Args::parse(&request.args).ok().and_then(|args| Network::validate(conf, &args).ok());
+        let Some(wanted) = network.as_ref().and_then(Network::function) else { return false };
+        let fits = |known: &Known| wanted.profile.plan(&known.settings).change.is_empty();
+        wanted.address().is_ok_and(|address| self.pools.has_ready(address, fits))
     }
 
     /// Compares the pools with the machine, without waiting for what has to be done then.

@@ -110,6 +110,13 @@ impl Pools {
         Some(member.lendable().map_err(|why| Refused { pool: live.name.clone(), why }))
     }
 
+    /// Whether a function is ready in its pool, and what is known of it `fits`.
+    pub fn has_ready(&self, address: PciAddr, fits: impl FnOnce(&Known) -> bool) -> bool {
+        let state = self.lock();
+        let is_ready = state.member(address).is_some_and(|(_, member)| member.is_ready());
+        is_ready && state.known.get(&address).is_some_and(fits)
+    }
+
     /// Takes a ready function of a pool that ADD draws from, of the lowest `rank`; those that have none are not taken.
     pub fn draw(&self, pool: &str, rank: impl Fn(&Member) -> Option<u32>) -> Result<Loan<'_>, DrawError> {
         self.act(|state| {

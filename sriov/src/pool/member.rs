@@ -118,7 +118,7 @@ impl Member {
     }
 
     /// Whether it is what a draw may give.
-    pub(super) fn is_ready(&self) -> bool {
+    pub fn is_ready(&self) -> bool {
         self.condition == Condition::Ready && self.hold.is_none()
     }
 

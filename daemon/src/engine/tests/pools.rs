@@ -11,6 +11,7 @@ use fairlead_sriov::pool::Refusal;
 use serde_json::Value;
 
 use super::*;
+use crate::call::Lane;
 use crate::pools::{DrawError, Look, Verb};
 
 pub(super) const SECOND: &str = "0000:21:10.2";
@@ -142,6 +143,20 @@ fn an_add_of_a_ready_function_reads_no_settings_and_sends_none_that_fit() {
         let vf = rig.kernel.snapshot().vfs.values().next().unwrap()[0].clone();
         assert_eq!((vf.vlan.unwrap().id, vf.rate.unwrap().max), (7, 0));
     }
+}
+
+#[test]
+fn an_add_that_finds_its_function_as_it_wants_it_is_not_handed_to_another_thread() {
+    let mut rig = with(POOL);
+    rig.restart();
+    let lane = |rig: &Rig, more| rig.engine().lane(&rig.request(Command::Add, "c1", &config(VF, more)));
+    assert_eq!(lane(&rig, ""), Lane::Slow, "it is not ready yet");
+    rig.keep();
+    for (more, expected) in [("", Lane::Fast), (r#","vlan":7"#, Lane::Fast), (r#","vlan":100"#, Lane::Slow)] {
+        assert_eq!(lane(&rig, more), expected, "{more}");
+    }
+    rig.add(&config(VF, "")).unwrap();
+    assert_eq!(lane(&rig, ""), Lane::Slow, "it is lent");
 }
 
 #[test]
