@@ -91,15 +91,16 @@ impl Pools {
         let boot = &self.shop.boot_id;
         let driver_before = |address| Some(self.shop.records.get(address)?.was_in(boot)?.driver.clone());
         let membership = membership::of(&declared, &scan, driver_before);
-        let mut notices = membership.notices.clone();
-        if how != Look::First {
-            notices.extend(self.make_functions(&declared, &scan));
-        }
         let mut eye = Eye { pools: self, readings: BTreeMap::new(), scan: &scan };
         self.depart(&membership, &scan);
         self.arrive(&declared, &membership, holder, &mut eye);
-        self.orphans(&declared, &membership, holder);
+        self.orphans(&declared, &membership, &scan, holder);
         self.compare(how, &mut eye);
+        let mut notices = membership.notices;
+        if how != Look::First {
+            // At last: what is made now is not in what was looked at.
+            notices.extend(self.make_functions(&declared, &scan));
+        }
         self.act(|state| {
             state.notices = notices;
             state.looked_at(&declared, &scan);
@@ -158,18 +159,19 @@ impl Pools {
 
     /// Functions that were changed for a pool that has them no more; and what is on record of some that are not there: it is
     /// kept as long as there is their pool.
-    fn orphans(&self, declared: &[PoolSettings], membership: &Membership, holder: Holder<'_>) {
+    fn orphans(&self, declared: &[PoolSettings], membership: &Membership, scan: &Scan, holder: Holder<'_>) {
         for record in self.shop.records.all() {
             let address = record.address;
             let known = self.lock().member(address).is_some();
             if known || membership.places.contains_key(&address) {
                 continue;
             }
-            match self.shop.inventory.function(address) {
-                Ok(function) if record.was_in(&self.shop.boot_id).is_some() => {
-                    self.act(|state| state.adopt_orphan(&record, &function, holder));
+            match functions(scan).find(|function| function.address == address) {
+                Some(function) if record.was_in(&self.shop.boot_id).is_some() => {
+                    self.act(|state| state.adopt_orphan(&record, function, holder));
                 }
-                Err(_) if declared.iter().any(|pool| pool.name == record.pool) => {}
+                None if !self.is_gone(address) => {} // it came after the look, or cannot be read
+                None if declared.iter().any(|pool| pool.name == record.pool) => {}
                 _ => self.keep(address, self.shop.records.forget(address)),
             }
         }
