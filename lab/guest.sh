@@ -42,6 +42,27 @@ linked() { # NETNS LINK
     ip ${1:+-n "$1"} -br link show dev "$2" | grep -q LOWER_UP
 }
 
+pf_of() { basename "$(readlink -f "/sys/bus/pci/devices/$1/physfn")"; }    # PCI
+driver() { basename "$(readlink -f "/sys/bus/pci/devices/$1/driver")"; } # PCI
+
+# The administrator's settings as the physical function tells them.
+settings() { # PCI
+    local n
+    for n in /sys/bus/pci/devices/"$1"/physfn/virtfn*; do
+        [ "$(basename "$(readlink -f "$n")")" != "$1" ] || break
+    done
+    ip -j link show dev "$(nic "$(pf_of "$1")")" | jq -c ".[0].vfinfo_list[] | select(.vf == ${n##*virtfn})
+        | [.address, .vlan_list[0].vlan, .vlan_list[0].qos, .rate.max_tx, .spoofchk, .trust, .link_state]"
+}
+
+# All that an administrator can see of a function that is at home.
+home() { # PCI
+    ip -j link show dev "$(nic "$1")" |
+        jq -c '.[0] | [.ifname, .address, .mtu, .ifalias, .altnames, (.flags | index("UP") != null)]'
+    settings "$1"
+    driver "$1"
+}
+
 static() { printf '"ipam":{"type":"static","addresses":[{"address":"%s"}]}' "$1"; } # ADDRESS
 config() { printf '{"cniVersion":"1.1.0","name":"lab","type":"%s",%s}' "$1" "$2"; } # TYPE FIELDS
 

@@ -87,7 +87,6 @@ bind() { # PCI DRIVER
     echo "$1" >/sys/bus/pci/drivers_probe
     equal "driver" "$(driver "$1")" "$2"
 }
-driver() { basename "$(readlink -f "/sys/bus/pci/devices/$1/driver")"; } # PCI
 
 in_user_space() { # FIELDS
     same_as_reference "$(host_device "$1")"

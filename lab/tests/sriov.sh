@@ -17,26 +17,6 @@ sriov() { config sriov "\"deviceID\":\"$1\"${2:+,$2}"; } # PCI [FIELDS]
 add() { plugin "$CNIBIN" ADD "$1" "$(sriov "$2" "${3:-}")"; }         # POD PCI [FIELDS]
 del() { plugin "$CNIBIN" DEL "$1" "$(sriov "$2" "${3:-}")"; }         # POD PCI [FIELDS]
 
-pf_of() { basename "$(readlink -f "/sys/bus/pci/devices/$1/physfn")"; }    # PCI
-driver() { basename "$(readlink -f "/sys/bus/pci/devices/$1/driver")"; } # PCI
-
-# The administrator's settings as the physical function tells them.
-settings() { # PCI
-    local n
-    for n in /sys/bus/pci/devices/"$1"/physfn/virtfn*; do
-        [ "$(basename "$(readlink -f "$n")")" != "$1" ] || break
-    done
-    ip -j link show dev "$(nic "$(pf_of "$1")")" | jq -c ".[0].vfinfo_list[] | select(.vf == ${n##*virtfn})
-        | [.address, .vlan_list[0].vlan, .vlan_list[0].qos, .rate.max_tx, .spoofchk, .trust, .link_state]"
-}
-
-# All that an administrator can see of a function that is at home.
-home() { # PCI
-    ip -j link show dev "$(nic "$1")" |
-        jq -c '.[0] | [.ifname, .address, .mtu, .ifalias, .altnames, (.flags | index("UP") != null)]'
-    settings "$1"
-    driver "$1"
-}
 is_home() { [ "$(home "$1")" = "$2" ]; } # PCI WHAT-IT-WAS
 eventually_home() { eventually 15 is_home "$1" "$2" || { diff -u <(echo "$2") <(home "$1"); return 1; }; }
 comes_home() { equal "the function" "$(home "$1")" "$2"; }

@@ -15,7 +15,6 @@ ip link set "$(nic $PF2)" up
 modprobe vfio-pci
 INFO=/run/devinfo/cni/of-pod.json
 
-driver() { basename "$(readlink -f "/sys/bus/pci/devices/$1/driver")"; }      # PCI
 group() { basename "$(readlink "/sys/bus/pci/devices/$1/iommu_group")"; }     # PCI
 bind() { # PCI DRIVER
     local device=/sys/bus/pci/devices/$1

@@ -1,0 +1,227 @@
+#!/usr/bin/env bash
+# Pools of real virtual functions (igb): ready before a pod asks, clean after it, given back as they were, whatever dies.
+set -euo pipefail
+. "$(dirname "$(readlink -f "$0")")/../guest.sh"
+if ! ours; then
+    echo "pools.sh: 0 passed, 0 failed (it is about the daemon)"
+    exit
+fi
+guest_up
+KERNEL=(0000:21:10.0 0000:21:10.2 0000:21:10.4) # of PF0
+DPDK=(0000:01:10.0 0000:01:10.2)                # of PF2
+STEPS=${POOL_STEPS:-unbound bound stripped rebound} # of: adopted unbound reset set bound stripped restored rebound given
+
+numvfs() { echo "$2" >/sys/bus/pci/devices/"$1"/sriov_numvfs; } # PF COUNT
+ip link set "$(nic $PF0)" up
+ip link set "$(nic $PF2)" up
+for pf in $PF0 $PF2; do numvfs $pf 0; done
+numvfs $PF0 3
+numvfs $PF2 2
+
+cat >"$NODE/config.yaml" <<'J'
+pools:
+  - name: radio
+    selectors: { rootDevices: ["0000:21:00.0"] }
+    profile: { vlan: 7, trust: off, mtu: 1400 }
+    numvfs: 3
+  - name: dpdk
+    selectors: { rootDevices: ["0000:01:00.0"], drivers: [igbvf] }
+    driver: vfio-pci
+J
+DAEMON_FLAGS="--config $NODE/config.yaml"
+
+pools() { "$DIST/fairleadd" pools "$@"; }
+states() { pools -o json | jq -c "[.functions[] | select(.pool == \"$1\") | .state]"; } # POOL
+stand() { [ "$(states "$1")" = "$2" ] || { pools; return 1; }; }                        # POOL STATES
+all_ready() { stand radio '["ready","ready","ready"]' && stand dpdk '["ready","ready"]'; }
+mac() { cat /sys/bus/pci/devices/"$1"/net/*/address; } # PCI
+index() { cat /sys/bus/pci/devices/"$1"/net/*/ifindex; } # PCI
+homes() {
+    local vf
+    for vf in "${KERNEL[@]}" "${DPDK[@]}"; do home "$vf"; done
+}
+
+pods() { # NAME…: anew
+    local pod
+    for pod in "$@"; do
+        ip netns del "$pod" 2>/dev/null || true
+        ip netns add "$pod"
+    done
+}
+add() { plugin "$CNIBIN" ADD "$1" "$(config sriov "\"deviceID\":\"$2\"${3:+,$3}")"; } # POD PCI [FIELDS]
+del() { plugin "$CNIBIN" DEL "$1" "$(config sriov "\"deviceID\":\"$2\"${3:+,$3}")"; } # POD PCI [FIELDS]
+
+BEFORE=$(homes)
+
+starts() {
+    daemon_start
+    eventually 60 all_ready
+    pools
+    local vf
+    for vf in "${KERNEL[@]}"; do
+        equal "VLAN and trust of $vf" "$(settings "$vf" | jq -c '[.[1], .[5]]')" '[7,false]'
+        equal "its own MAC address" "$(mac "$vf")" "$(settings "$vf" | jq -r '.[0]')"
+        equal "its MTU" "$(cat /sys/bus/pci/devices/"$vf"/net/*/mtu)" 1400
+    done
+    for vf in "${DPDK[@]}"; do equal "driver of $vf" "$(driver "$vf")" vfio-pci; done
+    api /metrics | grep -E '^fairlead_pool_(functions.*ready|work_seconds_(sum|count))'
+}
+
+untouched() {
+    local before begun
+    before=$(index "${KERNEL[0]}")
+    daemon_stop
+    begun=${EPOCHREALTIME/./}
+    daemon_start
+    all_ready
+    echo "ready after $(((${EPOCHREALTIME/./} - begun) / 1000)) ms"
+    equal "the interface" "$(index "${KERNEL[0]}")" "$before"
+}
+
+lent_and_back() {
+    local before lasting
+    lasting=$(mac "${KERNEL[0]}")
+    before=$(index "${KERNEL[0]}")
+    pods pod
+    add pod "${KERNEL[0]}"
+    stand radio '["lent","ready","ready"]'
+    ip -n pod link set net1 down
+    ip -n pod link set net1 alias theirs promisc on up
+    del pod "${KERNEL[0]}"
+    eventually 30 all_ready
+    [ "$(index "${KERNEL[0]}")" != "$before" ] || { echo "it was not bound anew"; return 1; }
+    equal "MAC address" "$(mac "${KERNEL[0]}")" "$lasting"
+    pods other
+    add other "${KERNEL[0]}" '"vlan":100,"max_tx_rate":200' # at once the next one
+    equal "settings" "$(settings "${KERNEL[0]}" | jq -c '[.[1], .[3]]')" '[100,200]'
+    del other "${KERNEL[0]}"
+    eventually 30 all_ready
+    equal "settings" "$(settings "${KERNEL[0]}" | jq -c '[.[1], .[3]]')" '[7,0]'
+}
+
+drained() {
+    pools drain radio
+    pools drain dpdk
+    equal "everything" "$(homes)" "$BEFORE"
+    daemon_stop
+    daemon_start
+    stand radio '["drained","drained","drained"]'
+    equal "everything" "$(homes)" "$BEFORE"
+    pools fill radio
+    pools fill dpdk
+    all_ready
+}
+
+# A driver_override of somebody else: nothing but that may have it.
+quarantined() {
+    local vf=${KERNEL[1]}
+    pods pod
+    add pod "$vf"
+    echo nobody >/sys/bus/pci/devices/"$vf"/driver_override
+    del pod "$vf"
+    eventually 30 stand radio '["ready","quarantined","ready"]'
+    ! add pod "$vf" >"$NODE/error" || return 1
+    cat "$NODE/error"
+    equal "code" "$(jq .code "$NODE/error")" 11
+    grep -F "function $vf cannot be had" "$NODE/error" | grep -F quarantined
+    "$DIST/fairleadd" doctor >"$NODE/findings" || true
+    grep -F "fairleadd pools release $vf" "$NODE/findings"
+    daemon_stop
+    daemon_start
+    stand radio '["ready","quarantined","ready"]'
+    echo >/sys/bus/pci/devices/"$vf"/driver_override
+    pools release "$vf"
+    all_ready
+    add pod "$vf"
+    del pod "$vf"
+    eventually 30 all_ready
+}
+
+used_by_others() {
+    local vf=${KERNEL[2]} before
+    before=$(index "$vf")
+    daemon_stop
+    ip address add 192.0.2.7/24 dev "$(nic "$vf")"
+    daemon_start
+    stand radio '["ready","ready","foreign"]'
+    pools | grep -F 192.0.2.7/24
+    equal "the interface" "$(index "$vf")" "$before"
+    ip address del 192.0.2.7/24 dev "$(nic "$vf")"
+    pools fill radio >/dev/null
+    eventually 30 all_ready
+}
+
+# Killed at the second passage of a step, with functions in all stages.
+killed_at() { # STEP
+    pools drain radio >/dev/null
+    pools drain dpdk >/dev/null
+    daemon_stop
+    FAIRLEAD_FAILPOINT=pool.$1:2 daemon_start "$DIST/failpoints/fairleadd"
+    pools fill radio >/dev/null 2>&1 && pools drain radio >/dev/null 2>&1 || true
+    eventually 15 gone "$(daemon_pid)"
+    daemon_start
+    pools drain radio >/dev/null
+    equal "everything" "$(homes)" "$BEFORE"
+    pools fill radio >/dev/null
+    pools fill dpdk >/dev/null
+    all_ready
+}
+
+vanished() {
+    numvfs $PF2 0
+    eventually 15 stand dpdk '["gone","gone"]'
+    numvfs $PF2 2
+    eventually 30 all_ready
+}
+
+# The namespace of the old sandbox is gone, its DEL comes late, the new one has the function already.
+old_and_new() {
+    local vf=${KERNEL[0]}
+    pods old new
+    add old "$vf" >/dev/null
+    ip netns del old
+    add new "$vf" >/dev/null
+    del old "$vf"
+    ip -n new link show dev net1
+    stand radio '["lent","ready","ready"]'
+    del new "$vf"
+    eventually 30 all_ready
+}
+
+rebooted() {
+    local macs vf pf
+    macs=$(for vf in "${KERNEL[@]}"; do mac "$vf"; done)
+    pods pod
+    add pod "${KERNEL[0]}" >/dev/null
+    daemon_kill
+    ip netns del pod
+    rm -rf /run/fairlead
+    for pf in $PF0 $PF2; do numvfs $pf 0; done
+    numvfs $PF2 2 # those of PF0 are the daemon's affair
+    echo 11111111-2222-3333-4444-555555555555 >"$NODE/boot_id"
+    mount --bind "$NODE/boot_id" /proc/sys/kernel/random/boot_id
+    daemon_start
+    eventually 60 all_ready
+    equal "the lasting MAC addresses" "$(for vf in "${KERNEL[@]}"; do mac "$vf"; done)" "$macs"
+    pods pod
+    add pod "${KERNEL[0]}" >/dev/null
+    del pod "${KERNEL[0]}"
+    eventually 30 all_ready
+}
+
+it "k25 x23 every function is set up and verified when it is ready, under its kernel driver or vfio" starts
+it "k25 a restart finds them ready and touches none" untouched
+it "x07 a function that comes home is reset, bound anew and ready for the next pod" lent_and_back
+it "k26 drained functions are as they were, and filled ones ready" drained
+it "x07 a function that fails twice is quarantined, named, and released" quarantined
+it "a function that somebody else uses is left alone and told" used_by_others
+it "x22 the late DEL of an old sandbox changes nothing for the one that has the function now" old_and_new
+for step in $STEPS; do
+    it "x05 killed at pool.$step, the next start ends what was begun" killed_at "$step"
+done
+it "x17 functions that vanish are withdrawn, and offered when they are back" vanished
+it "x24 after a reboot the functions are ready again, with their lasting MAC addresses" rebooted
+it "the daemon stops when it is told to" daemon_stop
+umount /proc/sys/kernel/random/boot_id 2>/dev/null || true
+for pf in $PF0 $PF2; do numvfs $pf 0; done
+finish
