@@ -119,6 +119,7 @@ fn a_physical_link_falls_back_to_the_host_and_a_deleted_parent_takes_its_ports_a
     let mut pod = kernel.pod(Path::new(POD)).unwrap();
     pod.batch(&[Op::TakeFromHost { index: parent, name: "vf0".to_owned() }]).unwrap();
     assert!(kernel.host().unwrap().link_by_name("eth0").unwrap().is_none());
+    drop(pod);
     kernel.kill_namespace(POD);
     assert!(kernel.host().unwrap().link_by_name("vf0").unwrap().is_some());
     let bridge = kernel.add_host_link("eth1");
@@ -129,6 +130,17 @@ fn a_physical_link_falls_back_to_the_host_and_a_deleted_parent_takes_its_ports_a
     let lower = NewLink { index: Some(9), parent: Parent::Same(4242), ..macvlan("net2", 4242) };
     pod.batch(&[Op::CreateLink(lower), Op::DeleteLink(4242)]).unwrap();
     assert_eq!(pod.links().unwrap().len(), 1);
+}
+
+#[test]
+fn a_thread_is_in_one_pods_namespace_at_a_time() {
+    let kernel = FakeKernel::new();
+    kernel.add_namespace(POD);
+    let pod = kernel.pod(Path::new(POD)).unwrap();
+    assert!(kernel.pod(Path::new(POD)).is_err());
+    std::thread::scope(|scope| assert!(scope.spawn(|| kernel.pod(Path::new(POD)).is_ok()).join().unwrap()));
+    drop(pod);
+    kernel.pod(Path::new(POD)).unwrap();
 }
 
 #[test]

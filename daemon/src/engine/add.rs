@@ -30,23 +30,23 @@ struct Made {
     pci_id: String,
 }
 
+/// A network that knows its function, the function reserved, and the pod's namespace.
+type WithFunction<'e> = (Network, Option<Reserved<'e>>, Box<dyn Net + 'e>);
+
 impl Engine {
     pub(super) fn add(&self, job: &mut Job) -> Result<String, CniError> {
         let network = Network::validate(&job.conf, &job.args)?;
         let _claim = self.claim(job)?;
         self.finish_older(job)?;
-        let mut pod = self.enter(job)?;
+        let pod = self.enter(job)?;
         job.timing.end("namespace");
         if let Some(before) = self.store.find(&job.key) {
             return self.repeat(job, &before, pod.as_ref());
         }
-        let network = self.with_device(job, network)?;
-        let function = self.reserve(job, &network)?;
-        let network = match &function {
-            Some(reserved) => network.with_function(reserved.address()),
-            None => network,
+        let (network, function, mut pod) = match network.function() {
+            Some(_) => self.with_function(job, network, pod)?,
+            None => (network, None, pod),
         };
-        self.tell_nearness(job, &network);
         let (plan, attachment) = self.intend(job, &network, function.as_ref(), pod.as_mut())?;
         let attachment = self.store.begin(attachment).map_err(|e| errors::store(&e))?;
         if let Some(function) = function {
@@ -72,6 +72,25 @@ impl Engine {
                 Err(error)
             }
         }
+    }
+
+    /// The function that the network needs is had outside the pod's namespace: another one may have to be looked at, and
+    /// nothing must keep this one alive while it is waited for.
+    fn with_function<'e>(
+        &'e self,
+        job: &mut Job,
+        network: Network,
+        pod: Box<dyn Net + 'e>,
+    ) -> Result<WithFunction<'e>, CniError> {
+        drop(pod);
+        let network = self.with_device(job, network)?;
+        let function = self.reserve(job, &network)?;
+        let network = match &function {
+            Some(reserved) => network.with_function(reserved.address()),
+            None => network,
+        };
+        self.tell_nearness(job, &network);
+        Ok((network, function, self.enter(job)?))
     }
 
     /// The pod's namespace, if it is what the caller meant.

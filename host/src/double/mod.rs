@@ -1,8 +1,8 @@
 //! A kernel in memory, for tests: it keeps the rules that the engine relies on, records every call, and fails at
 //! the one it is told to.
 //!
-//! It models namespaces by path, links, addresses, routes and sysctls. It does not model packets, link-local
-//! addresses, or waiting.
+//! It models namespaces by path (a thread is in one pod's at a time), links, addresses, routes and sysctls. It does not
+//! model packets, link-local addresses, or waiting.
 
 mod functions;
 mod model;
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread::sleep;
+use std::thread::{self, sleep};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -306,6 +306,10 @@ impl Kernel for FakeKernel {
         if key == HOST {
             return Err(NetnsError::Host { path: path.to_owned() });
         }
+        if !model.away.insert(thread::current().id()) {
+            let source = io::Error::other("this thread is in another pod's network namespace already");
+            return Err(NetnsError::Io { path: path.to_owned(), source });
+        }
         let id = model.id_of(key);
         Ok(Box::new(FakeNet { kernel: self, key, id }))
     }
@@ -395,6 +399,14 @@ impl FakeNet<'_> {
         model.end_falls();
         model.record(place, asked)?;
         answer(&mut model)
+    }
+}
+
+impl Drop for FakeNet<'_> {
+    fn drop(&mut self) {
+        if self.key != HOST {
+            self.kernel.model().away.remove(&thread::current().id());
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! The rules of the kernel in memory.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -37,6 +38,8 @@ pub(super) struct Model {
     pub(super) calls: Vec<Call>,
     pub(super) failures: BTreeMap<usize, Errno>,
     pub(super) failing_from: Option<(usize, Errno)>,
+    /// Threads that are in a pod's namespace.
+    pub(super) away: HashSet<ThreadId>,
 }
 
 impl Default for Model {
@@ -61,6 +64,7 @@ impl Default for Model {
             calls: Vec::new(),
             failures: BTreeMap::new(),
             failing_from: None,
+            away: HashSet::new(),
         }
     }
 }
