@@ -4,6 +4,7 @@
 //! others.
 
 mod directories;
+mod predecessor;
 mod vfio;
 
 use std::fs;
@@ -100,6 +101,7 @@ pub fn examine(given: Places) -> Vec<Finding> {
         Err(error) => findings.push(unanswered(error)),
     }
     findings.extend(directories::findings(&places));
+    findings.extend(predecessor::findings(&places.host_root));
     findings.push(configuration(&places.config));
     findings.extend(networks(&directories));
     findings.extend(directories.plugins.iter().map(|d| executables(d)));

@@ -34,6 +34,7 @@ pub mod settings;
 mod shortage;
 mod space;
 pub mod spool;
+mod sriov_cni;
 pub mod store;
 pub mod watch;
 mod writing;

@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::OnceLock;
+use std::time::{Duration, SystemTime};
 
 use nix::errno::Errno;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -20,6 +21,14 @@ static FEWER_OPEN_FILES: OnceLock<libc::rlimit> = OnceLock::new();
 /// The id of this boot: a new one after every start of the machine.
 pub fn boot_id() -> io::Result<String> {
     Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+}
+
+/// When this boot began, by the clock as it goes now.
+pub fn booted_at() -> io::Result<SystemTime> {
+    let stat = fs::read_to_string("/proc/stat")?;
+    let seconds = stat.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok());
+    let seconds = seconds.ok_or_else(|| io::Error::other("/proc/stat tells no btime"))?;
+    Ok(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
 }
 
 /// The user id of the process at the other end of a unix socket, as it was when it connected.

@@ -250,6 +250,114 @@ gc_brings_it_home() {
     eventually_home $VF0 "$before"
 }
 
+# ---- functions that sriov-cni gave to pods before ----
+NOTED=/var/lib/cni/sriov
+
+# What its release 2.10 does at ADD with what TAKEN asks for, and what it notes then.
+given_by_sriov_cni() { # PCI
+    local name mac mtu admin
+    name=$(nic "$1")
+    mac=$(cat "/sys/class/net/$name/address") mtu=$(cat "/sys/class/net/$name/mtu") admin=$(settings "$1" | jq -r '.[0]')
+    taken_settings "$1" 0
+    ip link set dev "$name" netns pod name net1
+    ip -n pod link set net1 up
+    noted_by_sriov_cni "$1" "\"AdminMAC\":\"$admin\",\"EffectiveMAC\":\"$mac\",\"HostIFName\":\"$name\",\"MTU\":$mtu"
+}
+
+taken_settings() { # PCI INDEX
+    ip link set "$(nic "$(pf_of "$1")")" vf "$2" vlan 100 qos 3 spoofchk off trust on max_tx_rate 200
+}
+
+noted_by_sriov_cni() { # PCI ORIGINAL
+    mkdir -p $NOTED/pci
+    cat >$NOTED/pod-net1 <<J
+{"MAC":"","MTU":1500,"Master":"eth0","OrigVfState":{$2,"LinkState":0,"MaxTxRate":0,"MinTxRate":0,"SpoofChk":true,"Trust":false,
+ "Vlan":0,"VlanProto":33024,"VlanQoS":0},"VFID":0,"cniVersion":"1.1.0","deviceID":"$1","ipam":{},"max_tx_rate":200,"min_tx_rate":null,
+ "name":"lab","runtimeConfig":{},"spoofchk":"off","trust":"on","type":"sriov","vlan":100,"vlanProto":"802.1q","vlanQoS":3}
+J
+    printf /run/netns/pod >$NOTED/pci/"$1"
+}
+none_is_noted() { equal "its files" "$(find $NOTED -type f -not -name '*.lock')" ""; }
+
+its_old_sandbox_ends() {
+    local before
+    marked $VF0
+    given_by_sriov_cni $VF0
+    del pod $VF0 "$TAKEN"
+    comes_home $VF0 "$before"
+    none_is_noted
+    del pod $VF0 "$TAKEN"
+    comes_home $VF0 "$before"
+}
+
+its_old_sandbox_lives() {
+    local before
+    marked $VF0
+    ip netns add other
+    given_by_sriov_cni $VF0
+    ! add other $VF0 >"$NODE/error" || return 1
+    cat "$NODE/error"
+    equal "code" "$(jq .code "$NODE/error")" 11
+    grep -F 'sriov-cni has given it to a pod (pod-net1)' "$NODE/error"
+    "$DIST/fairleadd" doctor >"$NODE/doctor" || true
+    grep -F "$VF0 (pod-net1)" "$NODE/doctor"
+    equal "settings" "$(settings $VF0 | jq -c '.[1:6]')" "$AS_WANTED"
+    del pod $VF0 "$TAKEN"
+    comes_home $VF0 "$before"
+}
+
+its_old_sandbox_is_dead() {
+    local before
+    marked $VF0
+    ip link add net1 type dummy # the pod's name for it is taken: the kernel finds it another
+    given_by_sriov_cni $VF0
+    ip netns del pod
+    ip netns add other
+    eventually 15 at_home $VF0
+    add other $VF0 >/dev/null
+    none_is_noted
+    equal "vlan" "$(settings $VF0 | jq '.[1]')" null
+    del pod $VF0 "$TAKEN" # late, and nobody's any more
+    ip -n other link show dev net1
+    del other $VF0
+    eventually_home $VF0 "$before"
+    ip link del net1
+}
+at_home() { [ -e /sys/bus/pci/devices/"$1"/net ] && [ -n "$(ls /sys/bus/pci/devices/"$1"/net)" ]; } # PCI
+
+its_old_sandbox_ends_and_the_daemon_dies() {
+    local before
+    marked $VF0
+    given_by_sriov_cni $VF0
+    daemon_stop
+    FAIRLEAD_FAILPOINT=del.home daemon_start "$DIST/failpoints/fairleadd"
+    FAIRLEAD_TIMEOUT=5 del pod $VF0 "$TAKEN" || true
+    eventually 10 gone "$(daemon_pid)"
+    daemon_start
+    del pod $VF0 "$TAKEN"
+    comes_home $VF0 "$before"
+    none_is_noted
+}
+
+its_old_sandbox_had_it_in_user_space() {
+    local before
+    pods_gone
+    ip netns add pod
+    echo vfio-pci >/sys/bus/pci/devices/$VF1/driver_override
+    echo $VF1 >/sys/bus/pci/devices/$VF1/driver/unbind
+    echo $VF1 >/sys/bus/pci/drivers_probe
+    before=$(settings $VF1)
+    taken_settings $VF1 1
+    noted_by_sriov_cni $VF1 '"AdminMAC":"00:00:00:00:00:00","EffectiveMAC":"","HostIFName":"","MTU":0'
+    del pod $VF1 "$TAKEN"
+    equal "settings" "$(settings $VF1)" "$before"
+    equal "driver" "$(driver $VF1)" vfio-pci
+    none_is_noted
+    echo >/sys/bus/pci/devices/$VF1/driver_override
+    echo $VF1 >/sys/bus/pci/devices/$VF1/driver/unbind
+    echo $VF1 >/sys/bus/pci/drivers_probe
+}
+
 it "the daemon starts and is ready" daemon_start
 it "the wire hears of a pod's address unasked, though a function's first carrier takes seconds" the_wire_hears_of_it
 it "k27 every setting that the NIC takes is set, checked, and as before after DEL" every_setting
@@ -276,6 +384,11 @@ it "a function whose driver is taken away under the pod has it back after DEL" i
 it "the DEL of a function that is gone is success, and one that was made anew is as before" its_functions_are_made_anew
 it "a function that is lent is refused to the next pod, and stays as it is" one_pod_at_a_time
 it "GC brings a function of no valid attachment home" gc_brings_it_home
+it "the DEL of a pod that sriov-cni made brings its function home as it noted it" its_old_sandbox_ends
+it "a function of a living pod of sriov-cni's is handed to nobody, and doctor tells of it" its_old_sandbox_lives
+it "a function of a dead pod of sriov-cni's is brought home before it is handed out" its_old_sandbox_is_dead
+it "k14 the daemon killed in that DEL: the next one brings it home" its_old_sandbox_ends_and_the_daemon_dies
+it "a function of sriov-cni's in user space has its settings back and keeps its driver" its_old_sandbox_had_it_in_user_space
 it "the daemon stops when it is told to" daemon_stop
 pods_gone
 # VF0's own MAC address is the administrator's now: the next script makes them anew.

@@ -42,7 +42,17 @@ fn what_was_set_aside_and_what_is_refused_is_told_by_name() {
     fs::write(dir.path().join("etc/cni/net.d/20-unplugged.conflist"), unplugged).unwrap();
     fs::create_dir(dir.path().join("run")).unwrap();
     fs::write(dir.path().join("run/attachments.damaged-6ad4ae67"), "?").unwrap();
+    let noted = dir.path().join("var/lib/cni/sriov/pci");
+    fs::create_dir_all(&noted).unwrap();
+    fs::write(noted.join("0000:21:10.0"), "/run/netns/p").unwrap();
+    fs::write(noted.join("../c1-net1"), "{").unwrap();
     let findings = examine(places(dir.path()));
+    let of_sriov_cni: Vec<_> = findings.iter().filter(|f| f.about == "sriov-cni").collect();
+    assert_eq!(
+        of_sriov_cni[0].seen,
+        "virtual functions that it noted as pods': 1: 0000:21:10.0 (/run/netns/p)"
+    );
+    assert!(of_sriov_cni[1].seen.starts_with("can't be read: /var/lib/cni/sriov/c1-net1 ("));
     let seen = |about| findings.iter().find(|f: &&Finding| f.about == about).unwrap().seen.clone();
     assert!(seen("spool").contains("7-1.json"));
     assert!(seen("store").contains("attachments.damaged-6ad4ae67"));

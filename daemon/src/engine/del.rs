@@ -35,6 +35,8 @@ impl Engine {
 
     /// K10: nothing is on record; another plugin may have made it.
     fn del_unrecorded(&self, job: &Job, networks: &[Option<Network>]) -> Result<(), CniError> {
+        // Its addresses are free when it has left the pod.
+        self.del_inherited(job)?;
         let mut errors = Vec::new();
         errors.extend(self.ipam_del_unrecorded(job).err());
         for network in networks.iter().flatten() {

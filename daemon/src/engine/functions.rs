@@ -47,7 +47,8 @@ impl Reserved<'_> {
 
 impl Engine {
     /// Keeps every other ADD and the pools from the function that this one wants, or from one that it draws, until the intent
-    /// is on record. Code 11 for one that is lent already, or is not ready in time.
+    /// is on record. Code 11 for one that is lent already, or is not ready in time. Not from within a pod's namespace: others
+    /// must be looked at, and it can take seconds.
     pub(super) fn reserve(&self, job: &mut Job, network: &Network) -> Result<Option<Reserved<'_>>, CniError> {
         let Some(wanted) = network.function() else { return Ok(None) };
         let limit = job.deadline.min(Instant::now() + HOMECOMING);
@@ -58,6 +59,7 @@ impl Engine {
                 let mine = |a: &Attachment| a.function().is_some_and(|f| f.address == address);
                 let name = address.to_string();
                 let claim = self.reserve_alone(&name, &mine, limit, |why| lent(address, why))?;
+                self.inherit(address)?;
                 let loan = self.pools.lend(address, limit).map_err(|e| pooled::refused(address, &e))?;
                 (loan, vec![claim])
             }

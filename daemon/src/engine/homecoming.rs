@@ -154,7 +154,7 @@ fn leave(pod: &mut dyn Net, link: &Link, lent: &Lent, parked: &str) -> Result<()
     }
 }
 
-fn still_away(vf: &LentVf) -> CniError {
+pub(super) fn still_away(vf: &LentVf) -> CniError {
     CniError::new(
         Code::TryAgain,
         format!("function {} is in no pod of its attachment and not in the host's namespace", vf.address),

@@ -20,6 +20,7 @@ mod gc;
 mod given;
 mod granted;
 mod homecoming;
+mod inherited;
 mod job;
 mod link;
 mod lists;
@@ -256,7 +257,7 @@ impl Service for Engine {
     }
 
     fn order_pools(&self, verb: Verb, of: &str) -> Result<serde_json::Value, CniError> {
-        self.pools.order(verb, of, &|address| self.holder(address))
+        self.pools.order(verb, of, &self.holders())
     }
 
     fn collect(&self, orphans: bool) -> serde_json::Value {

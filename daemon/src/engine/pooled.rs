@@ -22,11 +22,15 @@ use crate::store::Attachment;
 const ALLOCATABLE: Duration = Duration::from_millis(500);
 
 impl Engine {
-    /// The attachment that has a function, in words.
-    pub(super) fn holder(&self, address: PciAddr) -> Option<String> {
-        let mine = |a: &Arc<Attachment>| a.function().is_some_and(|f| f.address == address);
-        let holder = self.store.all().into_iter().find(mine)?;
-        Some(format!("{}/{}", holder.key.container, holder.key.ifname))
+    /// Who has a function, in words: an attachment, or a pod that sriov-cni made.
+    pub(super) fn holders(&self) -> impl Fn(PciAddr) -> Option<String> {
+        let inherited = self.inherited_holders();
+        move |address| {
+            let mine = |a: &Arc<Attachment>| a.function().is_some_and(|f| f.address == address);
+            let holder = self.store.all().into_iter().find(mine);
+            let ours = holder.map(|holder| format!("{}/{}", holder.key.container, holder.key.ifname));
+            ours.or_else(|| inherited(address))
+        }
     }
 
     /// Whether an ADD finds its function ready, and as it wants it: it waits for nothing but the kernel then.
@@ -39,7 +43,7 @@ impl Engine {
 
     /// Compares the pools with the machine, without waiting for what has to be done then.
     pub(super) fn look_at_pools(&self, how: Look) {
-        self.pools.look(how, &|address| self.holder(address));
+        self.pools.look(how, &self.holders());
     }
 
     /// Offers kubelet the pools that it gives out, as they are configured.

@@ -161,6 +161,7 @@ impl Engine {
             failed = found.failed,
             "the store agrees with the kernel"
         );
+        engine.tell_inherited();
         // Before the first ADD: it must not be given what is not clean.
         engine.look_at_pools(Look::First);
         Ok(engine)

@@ -44,7 +44,7 @@ pub(super) fn join_group(root: &Path, address: &str, group: usize) {
     symlink(&device, members.join(address)).unwrap();
 }
 
-fn drive(root: &Path, driver: &str) {
+pub(super) fn drive(root: &Path, driver: &str) {
     driven(root, VF, driver);
 }
 
@@ -84,11 +84,11 @@ impl Rig {
         self.kernel.calls().iter().filter(|call| is(&call.asked)).count()
     }
 
-    fn settings(&self) -> Vf {
+    pub(super) fn settings(&self) -> Vf {
         self.kernel.snapshot().vfs.values().next().unwrap()[0].clone()
     }
 
-    fn at_home(&self) -> Option<Link> {
+    pub(super) fn at_home(&self) -> Option<Link> {
         let links = self.kernel.host().unwrap().links().unwrap();
         links.into_iter().find(|link| link.device.as_deref() == Some(VF))
     }

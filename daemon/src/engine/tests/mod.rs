@@ -6,6 +6,7 @@ mod functions;
 mod given;
 mod granted;
 mod identity;
+mod inherited;
 mod lists;
 mod offers;
 mod order;

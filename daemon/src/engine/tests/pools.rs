@@ -68,7 +68,7 @@ impl Rig {
         self.engine().pools.next_look(Instant::now() + Duration::from_millis(30)).unwrap()
     }
 
-    fn members(&self) -> Vec<Value> {
+    pub(super) fn members(&self) -> Vec<Value> {
         let table = self.engine().table("pools").unwrap();
         table["functions"].as_array().unwrap().clone()
     }

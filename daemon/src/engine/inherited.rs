@@ -1,0 +1,284 @@
+//! Virtual functions that sriov-cni gave to pods before Fairlead came: nobody gets one while its pod lives, and it comes home
+//! with that pod's DEL, or when the pod's namespace is dead: before the next ADD, or with the next sweep. To its pool it is lent.
+//!
+//! That plugin's own files are the record: they are there before anything is done and are removed when all of it is, so that
+//! it may be begun again at any step. Of an earlier boot they mean nothing any more.
+
+use std::path::Path;
+
+use fairlead_cni::{CniError, Code};
+use fairlead_host::{Link, Net, NetError, NetnsError, process};
+use fairlead_sriov::interface::{self, APPEARS};
+use fairlead_sriov::{Function, InventoryError, PciAddr};
+
+use super::functions::{lent, unusable};
+use super::homecoming::still_away;
+use super::job::Job;
+use super::link::Reach;
+use super::{Engine, errors};
+use crate::networks::host_device::USER_SPACE_DRIVERS;
+use crate::sriov_cni::{self, DIRECTORY, Left, Record, Was};
+use crate::store::{Attachment, Caller, IpamRecord, Key, Lent, LentVf, LinkRecord, Namespace, Phase};
+
+/// Whether the pod that a function went to lives.
+enum Pod {
+    Lives,
+    Dead,
+    /// That release noted no namespace, and the function is not seen here.
+    Untold,
+}
+
+impl Engine {
+    /// What is there, once for the log.
+    pub(super) fn tell_inherited(&self) {
+        match self.left_by_sriov_cni() {
+            Ok(none) if none.is_empty() => {}
+            Ok(left) => tracing::warn!(functions = ?left.functions(), unreadable = ?left.unreadable,
+                "sriov-cni has left virtual functions with pods: each is handed out again after that pod's DEL or death"),
+            Err(error) => tracing::error!(%error, "what sriov-cni has left can't be read"),
+        }
+    }
+
+    fn left_by_sriov_cni(&self) -> Result<Left, CniError> {
+        sriov_cni::left(&self.root).map_err(|e| {
+            let what = format!("the files of sriov-cni in {DIRECTORY}");
+            errors::file(
+                what,
+                &e,
+                Code::Io,
+                "make it a directory that root can read, or remove it if no pod is left of that plugin",
+            )
+        })
+    }
+
+    /// The pods of that plugin that have a function, as its files tell; of files that cannot be read nobody knows.
+    pub(super) fn inherited_holders(&self) -> impl Fn(PciAddr) -> Option<String> + use<> {
+        let left = self.left_by_sriov_cni().map(|left| left.functions());
+        move |address| match &left {
+            Ok(functions) => functions.get(&address).map(|pod| format!("sriov-cni's {pod}")),
+            Err(_) => Some("sriov-cni's, whose files cannot be read".to_owned()),
+        }
+    }
+
+    /// Brings home what belongs to dead pods of that plugin, for pools that nobody asks for it.
+    pub(super) fn inherit_from_the_dead(&self) {
+        let Ok(left) = self.left_by_sriov_cni() else { return };
+        for address in left.functions().into_keys() {
+            let Some(_claim) = self.reserved.try_take(&address.to_string()) else { continue };
+            let ours = self.store.all().iter().any(|a| a.function().is_some_and(|f| f.address == address));
+            if ours {
+                continue;
+            }
+            if let Err(error) = self.inherit(address) {
+                tracing::debug!(pci = %address, %error, "a function of sriov-cni's is not home");
+            }
+        }
+    }
+
+    /// Before an ADD takes a function that it has reserved: refused while a pod of sriov-cni lives with it, brought home where
+    /// that pod is dead.
+    pub(super) fn inherit(&self, address: PciAddr) -> Result<(), CniError> {
+        let left = self.left_by_sriov_cni()?;
+        let (record, netns) = (left.holder(address), left.taken.get(&address));
+        if record.is_none() && netns.is_none() {
+            return Ok(());
+        }
+        let who = match (record, netns) {
+            (Some(record), _) => format!("sriov-cni has given it to a pod ({})", record.name),
+            (None, netns) => format!("sriov-cni has given it to the pod in {}", shown(netns)),
+        };
+        match self.pod_of(address, netns.map(|path| path.as_path()))? {
+            Pod::Lives => return Err(lent(address, &who)),
+            Pod::Untold => {
+                let why = format!("{who}, and nothing tells whether that lives");
+                let remedy =
+                    format!("DEL that pod; if it is gone for good, remove its file from {DIRECTORY}");
+                return Err(CniError { details: remedy, ..lent(address, &why) });
+            }
+            Pod::Dead => {}
+        }
+        tracing::info!(pci = %address, who, "the pod that sriov-cni gave a function to is dead: it is brought home");
+        if let Some(record) = record {
+            self.bring_inherited_home(record, None)?;
+        }
+        self.forget_inherited(&left, address)
+    }
+
+    /// The DEL of a pod that sriov-cni made. X22: a function that a newer one has is not touched.
+    pub(super) fn del_inherited(&self, job: &Job) -> Result<(), CniError> {
+        if job.key.plugin != "sriov" {
+            return Ok(());
+        }
+        let find = |left: &Left| left.of(&job.key.container, &job.key.ifname).cloned();
+        let Some(record) = find(&self.left_by_sriov_cni()?) else { return Ok(()) };
+        let address = record.device;
+        let claim = self.reserved.take(&address.to_string(), job.deadline);
+        let _claim = claim.ok_or_else(|| lent(address, "another call works on it just now"))?;
+        let left = self.left_by_sriov_cni()?;
+        let Some(record) = find(&left) else { return Ok(()) };
+        let ours = self.store.all().iter().any(|a| a.function().is_some_and(|f| f.address == address));
+        if ours || left.holder(address) != Some(&record) {
+            tracing::info!(pci = %address, record = record.name, "a newer pod has the function of an old one's DEL");
+            return sriov_cni::forget(&self.root, &record).map_err(|e| unforgotten(&record.name, &e));
+        }
+        let noted = left.taken.get(&address).map(|path| path.as_path());
+        let path = if job.netns().as_os_str().is_empty() { noted } else { Some(job.netns()) };
+        let pod = match path.filter(|path| path.is_absolute()).map(|path| self.kernel.pod(path)) {
+            None
+            | Some(Err(
+                NetnsError::Missing { .. } | NetnsError::NotANetns { .. } | NetnsError::Host { .. },
+            )) => None,
+            Some(Ok(pod)) => Some((pod, job.key.ifname.as_str())),
+            Some(Err(e)) => return Err(errors::netns(&e)),
+        };
+        self.bring_inherited_home(&record, pod)?;
+        self.forget_inherited(&left, address)
+    }
+
+    /// All that says who had it; a record of a pod before that one too.
+    fn forget_inherited(&self, left: &Left, address: PciAddr) -> Result<(), CniError> {
+        self.pools.soiled(address);
+        for record in left.records.iter().filter(|record| record.device == address) {
+            sriov_cni::forget(&self.root, record).map_err(|e| unforgotten(&record.name, &e))?;
+        }
+        sriov_cni::forget_taken(&self.root, address)
+            .map_err(|e| unforgotten(&format!("pci/{address}"), &e))?;
+        self.pools.returned(address);
+        Ok(())
+    }
+
+    fn pod_of(&self, address: PciAddr, netns: Option<&Path>) -> Result<Pod, CniError> {
+        match netns.filter(|path| path.is_absolute()).map(|path| self.kernel.pod(path)) {
+            Some(Ok(_)) => Ok(Pod::Lives),
+            Some(Err(
+                NetnsError::Missing { .. } | NetnsError::NotANetns { .. } | NetnsError::Host { .. },
+            )) => Ok(Pod::Dead),
+            Some(Err(e)) => Err(errors::netns(&e)),
+            // Until 2.7 no namespace was noted: an interface that is here is in no pod.
+            None => match self.seen_here(address)? {
+                Some(_) => Ok(Pod::Dead),
+                None => Ok(Pod::Untold),
+            },
+        }
+    }
+
+    fn seen_here(&self, address: PciAddr) -> Result<Option<Link>, CniError> {
+        let told = |e: NetError| errors::kernel("", &format!("looking for function {address}"), &e);
+        interface::interface(self.kernel.host().map_err(told)?.as_mut(), address, &[]).map_err(told)
+    }
+
+    /// As it is on record, from the pod (with the interface's name there) or from where its namespace's death has left it.
+    fn bring_inherited_home(
+        &self,
+        record: &Record,
+        pod: Option<(Box<dyn Net + '_>, &str)>,
+    ) -> Result<(), CniError> {
+        // A virtual function begins a boot anew, with everything about it.
+        if process::booted_at().is_ok_and(|booted| record.written < booted) {
+            return Ok(());
+        }
+        let address = record.device;
+        let function = match self.inventory.function(address) {
+            Ok(function) => function,
+            Err(e @ InventoryError::Io { .. }) => return Err(unusable(&e)),
+            Err(e) => {
+                tracing::warn!(pci = %address, error = %e, "a function that sriov-cni lent is gone");
+                return Ok(());
+            }
+        };
+        let driver = function.driver.as_deref().filter(|driver| !USER_SPACE_DRIVERS.contains(driver));
+        let vf = as_lent(record, &function, driver.unwrap_or_default());
+        match (&record.interface, driver) {
+            (Some(was), Some(_)) => self.bring_inherited_interface(record, was, vf, pod),
+            // In user space all the time, or given to another driver since: that is left as it is.
+            _ => {
+                drop(pod);
+                self.take_back_given(&self.as_attachment(record, "", LinkRecord::Given(vf.clone())), &vf)
+            }
+        }
+    }
+
+    fn bring_inherited_interface(
+        &self,
+        record: &Record,
+        was: &Was,
+        vf: LentVf,
+        pod: Option<(Box<dyn Net + '_>, &str)>,
+    ) -> Result<(), CniError> {
+        let address = vf.address;
+        let told = |e: NetError| errors::kernel("", &format!("bringing function {address} home"), &e);
+        if let Some((mut pod, ifname)) = pod {
+            let links = pod.links().map_err(told)?;
+            let found = interface::interface_among(&links, address, &[ifname, &was.name], was.mac);
+            if let Some(link) = found {
+                let lent = LinkRecord::Moved(before(was, vf, link));
+                return self
+                    .bring_function_home(&self.as_attachment(record, ifname, lent), Reach::Inside(pod));
+            }
+        }
+        let mut host = self.kernel.host().map_err(told)?;
+        let link = interface::appear(host.as_mut(), address, APPEARS).map_err(told)?;
+        let link = link.ok_or_else(|| still_away(&vf))?;
+        let lent = LinkRecord::Moved(before(was, vf, &link));
+        self.bring_function_home(&self.as_attachment(record, "", lent), Reach::Dead)
+    }
+
+    /// What our own homecoming works from; never in the store.
+    fn as_attachment(&self, record: &Record, ifname: &str, link: LinkRecord) -> Attachment {
+        Attachment {
+            id: self.store.next_id(),
+            key: Key {
+                container: record.name.clone(),
+                network: String::new(),
+                ifname: ifname.to_owned(),
+                plugin: "sriov".to_owned(),
+            },
+            phase: Phase::Removing,
+            netns: Namespace { path: String::new(), id: self.host_id.clone(), nsid: None },
+            link,
+            ipam: IpamRecord::None,
+            config: String::new(),
+            caller: Caller::default(),
+            addresses: Vec::new(),
+            answer: None,
+            answered: false,
+            passed_over: Vec::new(),
+            device_info: None,
+            near: None,
+        }
+    }
+}
+
+fn as_lent(record: &Record, function: &Function, driver: &str) -> LentVf {
+    LentVf {
+        address: record.device,
+        physical: function.physical.address,
+        index: function.index,
+        driver: driver.to_owned(),
+        alt_names: Vec::new(),
+        iommu_group: function.iommu_group,
+        before: record.before.clone(),
+    }
+}
+
+/// What that plugin never noted stays as the interface has it now; it left them down.
+fn before(was: &Was, vf: LentVf, link: &Link) -> Lent {
+    let now = Lent::of(link);
+    Lent {
+        name: was.name.clone(),
+        mac: was.mac.or(now.mac),
+        mtu: was.mtu.unwrap_or(now.mtu),
+        up: false,
+        function: Some(LentVf { alt_names: link.alt_names.clone(), ..vf }),
+        ..now
+    }
+}
+
+fn shown(netns: Option<&std::path::PathBuf>) -> String {
+    netns.map(|path| path.display().to_string()).unwrap_or_default()
+}
+
+fn unforgotten(name: &str, error: &std::io::Error) -> CniError {
+    let what = format!("sriov-cni's file {DIRECTORY}/{name} cannot be removed");
+    errors::file(what, error, Code::Io, "make the directory writable")
+}

@@ -1,0 +1,258 @@
+//! Functions that sriov-cni gave to pods: kept from everybody while those live, and brought home as that plugin noted.
+
+use std::fs;
+use std::time::SystemTime;
+
+use fairlead_cni::Code;
+use fairlead_host::{Kernel, Link, Mac, Op, SetLink, Vf, VfChange, VfVlan};
+use nix::errno::Errno;
+
+use super::*;
+
+/// What is asked of it; that plugin was asked the same.
+const CONFIG: &str =
+    r#"{"cniVersion":"1.0.0","name":"net","type":"sriov","deviceID":"0000:21:10.0","vlan":100,"trust":"on"}"#;
+
+impl Rig {
+    fn noted(&self, name: &str) -> PathBuf {
+        self.root.join("var/lib/cni/sriov").join(name)
+    }
+
+    /// As that plugin notes it when its ADD is done.
+    fn note(&self, container: &str, interface: &str, mac: Option<Mac>) {
+        fs::create_dir_all(self.noted("pci/vf_lock")).unwrap();
+        let mac = mac.map(|mac| mac.to_string()).unwrap_or_default();
+        let state = format!(
+            r#"{{"MAC":"","MTU":1500,"Master":"pf0","OrigVfState":{{"AdminMAC":"{mac}","EffectiveMAC":"{mac}","HostIFName":"{interface}",
+                "LinkState":0,"MTU":1500,"MaxTxRate":0,"MinTxRate":0,"SpoofChk":true,"Trust":false,"Vlan":0,"VlanProto":33024,"VlanQoS":0}},
+                "VFID":0,"cniVersion":"1.0.0","deviceID":"{VF}","ipam":{{}},"max_tx_rate":null,"min_tx_rate":null,"name":"net",
+                "runtimeConfig":{{}},"trust":"on","type":"sriov","vlan":100,"vlanProto":"802.1q","vlanQoS":0}}"#
+        );
+        fs::write(self.noted(&format!("{container}-net1")), state).unwrap();
+        fs::write(self.noted(&format!("pci/{VF}")), POD).unwrap();
+    }
+
+    fn set(&self, change: VfChange) {
+        let mut host = self.kernel.host().unwrap();
+        let pf = host.link_by_name(PF).unwrap().unwrap().index;
+        host.batch(&[Op::SetVfs { pf, changes: vec![(0, change)] }]).unwrap();
+    }
+
+    /// What that plugin's ADD does: settings, MTU and name changed, in the pod, up.
+    fn lent_by_sriov_cni(&self) {
+        let vlan = VfVlan { id: 100, ..VfVlan::default() };
+        self.set(VfChange { vlan: Some(vlan), trust: Some(true), ..VfChange::default() });
+        let vf = self.kernel.host().unwrap().link_by_name("vf0").unwrap().unwrap();
+        let mut pod = self.kernel.pod(POD.as_ref()).unwrap();
+        pod.batch(&[Op::TakeFromHost { index: vf.index, name: "net1".into() }]).unwrap();
+        let index = pod.link_by_name("net1").unwrap().unwrap().index;
+        let set = SetLink { index, up: Some(true), mtu: Some(1300), ..SetLink::default() };
+        pod.batch(&[Op::SetLink(set)]).unwrap();
+        self.note("c1", "vf0", vf.mac);
+    }
+
+    fn noted_files(&self) -> Vec<String> {
+        files(&self.noted(""))
+    }
+
+    fn add_of(&self, container: &str) -> Result<String, CniError> {
+        self.call(self.request(Command::Add, container, CONFIG))
+    }
+
+    fn del_of(&self, container: &str) -> Result<String, CniError> {
+        self.call(self.request(Command::Del, container, CONFIG))
+    }
+}
+
+/// All that can be seen of the function while it is at home.
+fn home(rig: &Rig) -> (Option<Link>, Vf) {
+    (rig.at_home().map(|link| Link { index: 0, ..link }), rig.settings())
+}
+
+fn nothing_is_noted(rig: &Rig) {
+    assert_eq!(rig.noted_files(), Vec::<String>::new());
+}
+
+#[test]
+fn the_del_of_an_old_sandbox_brings_its_function_home_as_it_was() {
+    for (dies, netns) in [(false, POD), (true, POD), (false, "")] {
+        let rig = Rig::new();
+        let before = home(&rig);
+        rig.lent_by_sriov_cni();
+        rig.kernel.add_host_link("net1"); // so that the kernel has to find it another name
+        if dies {
+            rig.kernel.kill_namespace(POD);
+        }
+        for _ in 0..2 {
+            let request = rig.request(Command::Del, "c1", CONFIG);
+            rig.call(Request { netns: netns.into(), ..request }).unwrap();
+            assert_eq!(home(&rig), before, "dies: {dies}, CNI_NETNS {netns:?}");
+            assert_eq!((rig.noted_files().len(), rig.engine().store.all().len()), (0, 0));
+        }
+    }
+}
+
+#[test]
+fn x05_the_del_of_an_old_sandbox_that_is_refused_at_any_call_is_done_by_the_next_one() {
+    let counted = Rig::new();
+    counted.lent_by_sriov_cni();
+    counted.kernel.forget_calls();
+    counted.del_of("c1").unwrap();
+    for n in 0..counted.kernel.calls().len() {
+        let mut rig = Rig::new();
+        let before = rig.state();
+        rig.lent_by_sriov_cni();
+        rig.kernel.forget_calls();
+        rig.kernel.fail_from(n, Errno::ENOBUFS);
+        rig.del_of("c1").unwrap_err();
+        let noted = rig.noted_files();
+        assert!(
+            noted == [VF, "c1-net1"] || (noted.is_empty() && rig.state() == before),
+            "call {n}: {noted:?}"
+        );
+        rig.kernel.heal();
+        rig.restart();
+        rig.del_of("c1").unwrap();
+        assert_eq!(rig.state(), before, "call {n}");
+        nothing_is_noted(&rig);
+    }
+}
+
+#[test]
+fn a_function_whose_pod_lives_is_handed_to_nobody() {
+    let rig = Rig::new();
+    rig.lent_by_sriov_cni();
+    let (state, noted) = (rig.state(), rig.noted_files());
+    let error = rig.add_of("c2").unwrap_err();
+    assert_eq!(error.code, Code::TryAgain);
+    assert!(error.msg.contains("sriov-cni has given it to a pod (c1-net1)"), "{error}");
+    // Also where that plugin's DEL has left the namespace only.
+    fs::remove_file(rig.noted("c1-net1")).unwrap();
+    let error = rig.add_of("c2").unwrap_err();
+    assert!(error.msg.contains("to the pod in /run/netns/pod"), "{error}");
+    assert_eq!(rig.state(), state);
+    assert_eq!(noted, [VF, "c1-net1"]);
+}
+
+#[test]
+fn a_function_whose_pod_is_dead_is_brought_home_before_it_is_handed_out() {
+    let rig = Rig::new();
+    let before = home(&rig);
+    rig.lent_by_sriov_cni();
+    rig.kernel.kill_namespace(POD);
+    rig.kernel.add_namespace("/run/netns/next");
+    let next = |command| Request {
+        netns: "/run/netns/next".into(),
+        ..rig.request(
+            command,
+            "c2",
+            r#"{"cniVersion":"1.0.0","name":"net","type":"sriov","deviceID":"0000:21:10.0"}"#,
+        )
+    };
+    rig.call(next(Command::Add)).unwrap();
+    nothing_is_noted(&rig);
+    assert_eq!(rig.settings(), before.1, "nothing of the dead pod's is left");
+    // X22: the old sandbox's late DEL.
+    let state = rig.state();
+    rig.del_of("c1").unwrap();
+    assert_eq!(rig.state(), state);
+    rig.call(next(Command::Del)).unwrap();
+    assert_eq!(home(&rig), before);
+}
+
+#[test]
+fn x22_the_del_of_an_old_sandbox_touches_no_function_that_a_newer_one_has() {
+    let rig = Rig::new();
+    rig.lent_by_sriov_cni();
+    let old = fs::read_to_string(rig.noted("c1-net1")).unwrap();
+    let stale = |name: &str| {
+        fs::write(rig.noted(name), &old).unwrap();
+        let file = fs::File::options().write(true).open(rig.noted(name)).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(60)).unwrap();
+    };
+    stale("c0-net1");
+    let state = rig.state();
+    rig.del_of("c0").unwrap();
+    assert_eq!((rig.state(), rig.noted_files()), (state, vec![VF.to_owned(), "c1-net1".to_owned()]));
+    // Also where the newer one is ours.
+    rig.del_of("c1").unwrap();
+    rig.add_of("c2").unwrap();
+    stale("c0-net1");
+    let state = rig.state();
+    rig.del_of("c0").unwrap();
+    assert_eq!(rig.state(), state);
+    nothing_is_noted(&rig);
+}
+
+#[test]
+fn where_no_namespace_was_noted_an_interface_that_is_here_is_in_no_pod() {
+    let rig = Rig::new();
+    rig.lent_by_sriov_cni();
+    fs::remove_file(rig.noted(&format!("pci/{VF}"))).unwrap();
+    let error = rig.add_of("c2").unwrap_err();
+    assert!(error.msg.contains("nothing tells whether that lives"), "{error}");
+    assert!(error.details.contains("/var/lib/cni/sriov"), "{error:?}");
+    rig.kernel.kill_namespace(POD);
+    rig.kernel.add_namespace(POD);
+    rig.add_of("c2").unwrap();
+    nothing_is_noted(&rig);
+}
+
+#[test]
+fn a_function_in_user_space_has_its_settings_back_and_keeps_its_driver() {
+    let rig = Rig::new();
+    let before = rig.state();
+    functions::drive(&rig.dir.path().join("sys"), "vfio-pci");
+    let vlan = VfVlan { id: 100, ..VfVlan::default() };
+    rig.set(VfChange { vlan: Some(vlan), trust: Some(true), ..VfChange::default() });
+    rig.note("c1", "", None);
+    rig.del_of("c1").unwrap();
+    assert_eq!(rig.state(), before);
+    nothing_is_noted(&rig);
+}
+
+#[test]
+fn x24_what_was_noted_in_an_earlier_boot_is_forgotten_and_nothing_is_done_for_it() {
+    let rig = Rig::new();
+    rig.note("c1", "another-name", None);
+    let file = fs::File::options().write(true).open(rig.noted("c1-net1")).unwrap();
+    file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+    let before = rig.state();
+    rig.kernel.forget_calls();
+    rig.del_of("c1").unwrap();
+    assert_eq!(rig.state(), before);
+    nothing_is_noted(&rig);
+}
+
+#[test]
+fn what_cannot_be_read_stops_no_del_and_a_directory_that_cannot_be_read_stops_adds_of_functions() {
+    let rig = Rig::new();
+    fs::create_dir_all(rig.noted("")).unwrap();
+    fs::write(rig.noted("c1-net1"), "{").unwrap();
+    rig.del_of("c1").unwrap();
+    rig.add_of("c2").unwrap();
+    rig.del_of("c2").unwrap();
+    let directory = rig.root.join("var/lib/cni/sriov");
+    fs::remove_dir_all(&directory).unwrap();
+    std::os::unix::fs::symlink("sriov", directory).unwrap();
+    let error = rig.add_of("c2").unwrap_err();
+    assert_eq!(error.code, Code::Io, "{error}");
+    assert!(error.msg.contains("the files of sriov-cni in /var/lib/cni/sriov"), "{error}");
+}
+
+#[test]
+fn to_its_pool_a_function_of_sriov_cnis_is_lent_until_its_pod_is_dead_and_ready_then() {
+    let mut rig = Rig::new();
+    rig.kernel.show_in(&rig.dir.path().join("sys"));
+    rig.lent_by_sriov_cni();
+    rig.configure("pools: [{name: radio, selectors: {vendors: ['8086']}}]");
+    rig.engine().sweep();
+    assert_eq!(rig.states(), ["lent"]);
+    assert_eq!(rig.members()[0]["attachment"], "sriov-cni's c1-net1", "{:?}", rig.members());
+    rig.kernel.kill_namespace(POD);
+    rig.engine().sweep();
+    nothing_is_noted(&rig);
+    rig.keep();
+    assert_eq!(rig.states(), ["ready"]);
+    assert_eq!(rig.settings().vlan.unwrap().id, 0);
+}
