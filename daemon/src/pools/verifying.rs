@@ -1,8 +1,8 @@
 //! Whether a member is what it is to be. Looks only, changes nothing.
 
-use fairlead_host::{IommuGroup, Vf};
-use fairlead_sriov::Function;
+use fairlead_host::Vf;
 use fairlead_sriov::interface::Look;
+use fairlead_sriov::{Function, UnfitForVfio, fit_for_vfio};
 
 use super::record::Record;
 use super::workshop::{Known, Trouble, VFIO, Wish, Workshop};
@@ -69,24 +69,22 @@ impl Workshop {
     }
 
     fn verify_group(&self, function: &Function, wish: &Wish) -> Result<(), Trouble> {
-        let unfit = |why: String| Err(Trouble::Unfit(why));
-        let Some(number) = function.iommu_group else {
-            return unfit("it is in no IOMMU group: boot with the IOMMU on (intel_iommu=on)".to_owned());
-        };
-        if let Some(other) = self.inventory.group_of(function.address)?.iter().find(|other| !other.bridge) {
-            return unfit(format!(
-                "its IOMMU group {number} has {} too: they cannot go to two pods",
-                other.device
-            ));
+        match fit_for_vfio(self.kernel.as_ref(), &self.inventory, function) {
+            Ok(_) => {}
+            Err(UnfitForVfio::NoIommu { .. }) if wish.allow_no_iommu => {}
+            Err(unfit @ UnfitForVfio::NoIommu { .. }) => {
+                return Err(Trouble::Unfit(format!("{unfit}; allowNoIommu: true permits that")));
+            }
+            Err(in_use @ UnfitForVfio::InUse { .. }) => return Err(Trouble::Taken(in_use.to_string())),
+            Err(unfit) => return Err(Trouble::Unfit(unfit.to_string())),
         }
-        match self.kernel.iommu_group(number)? {
-            IommuGroup::Free => Ok(()),
-            IommuGroup::NoIommu if wish.allow_no_iommu => Ok(()),
-            IommuGroup::NoIommu => unfit(
-                "it is behind no IOMMU: whoever has it reaches all of the memory; allowNoIommu: true permits that".to_owned(),
-            ),
-            IommuGroup::InUse => Err(Trouble::Taken(format!("a process has its IOMMU group {number} open"))),
-            IommuGroup::Absent => unfit(format!("its IOMMU group {number} has no node in /dev/vfio")),
+        // vfio would let two functions share a group; two pods must not.
+        match self.inventory.group_of(function.address)?.iter().find(|other| !other.bridge) {
+            Some(other) => Err(Trouble::Unfit(format!(
+                "{} is in its IOMMU group too: they cannot go to two pods",
+                other.device
+            ))),
+            None => Ok(()),
         }
     }
 }
