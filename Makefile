@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup build test-programs fmt lint test bench bench-lab demo lab lab-test fuzz clean
+.PHONY: help setup build test-programs fmt lint test bench bench-lab demo lab lab-test lab-soak fuzz clean
 
 export PATH := $(CURDIR)/.cache/bin:$(PATH)
 
@@ -83,6 +83,10 @@ lab: ## a shell in the virtual two-socket machine; LAB='command' runs that inste
 lab-test: build test-programs ## the tests that need the virtual machine: ipvlan, vlan, passthru, real NICs, systemd
 	@tests/setup.sh runtimes reference
 	@lab/test.sh
+
+lab-soak: build test-programs ## ten rounds of 21 pods at once on 21 functions, with kills, in the virtual machine; ROUNDS=10
+	@tests/setup.sh runtimes reference
+	@ROUNDS=$(or $(ROUNDS),10) lab/test.sh lab/tests/rounds.sh
 
 fuzz: ## guided fuzzing of every target; FUZZ_SECONDS=60 for each
 	@tests/setup.sh build

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs lab/tests/*.sh, or those that are named, one after the other in one boot of the lab machine.
 #   PLUGINS=reference   the reference plugins in Fairlead's place: shows that the tests themselves are right
+#   ROUNDS=10           how often tests/rounds.sh goes round (2)
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 "$here/../tests/setup.sh" build runtimes reference dpdk
@@ -14,6 +15,6 @@ LAB_TIMEOUT=${LAB_TIMEOUT:-2400} exec "$here/up.sh" "
     mount --bind \$memory '$here/../dist'
     for script in $scripts; do
         echo \"-- \${script##*/}\"
-        PLUGINS=${PLUGINS:-fairlead} bash \"\$script\" || status=1
+        PLUGINS=${PLUGINS:-fairlead} ROUNDS=${ROUNDS:-2} bash \"\$script\" || status=1
     done
     exit \$status"
