@@ -149,7 +149,7 @@ impl Pools {
             }
             if is_gone {
                 // It is another one now, whatever the last one was.
-                self.keep(*address, self.shop.records.change(*address, |record| record.was = None));
+                self.keep(*address, self.shop.records.change(*address, Record::vanished));
             }
             self.shop.records.begin(*address, &settings.name, || Mac::local((self.random)()));
             let found = eye.condition_of(*address, &Wish::of(settings));
@@ -245,7 +245,7 @@ impl Pools {
             self.keep(address, self.shop.records.mark(address, true));
         }
         if let Err(Trouble::Gone(_)) = &done {
-            self.keep(address, self.shop.records.change(address, |record| record.was = None));
+            self.keep(address, self.shop.records.change(address, Record::vanished));
         }
         self.act(|state| state.ended(address, done));
     }

@@ -65,6 +65,9 @@ pub(super) struct Was {
     pub(super) interface: Option<Appearance>,
     /// All of its settings, as far as its driver tells them.
     pub(super) settings: VfChange,
+    /// It has vanished: what is at its address now is another one, and has nothing of it but its name.
+    #[serde(default)]
+    pub(super) gone: bool,
 }
 
 /// An interface as it was.
@@ -80,9 +83,22 @@ pub(super) struct Appearance {
 }
 
 impl Record {
-    /// How it was, if that was seen in this boot.
+    /// How it was, if that was seen in this boot and is about the one that is there.
     pub(super) fn was_in(&self, boot_id: &str) -> Option<&Was> {
-        self.was.as_ref().filter(|was| was.boot_id == boot_id)
+        self.was.as_ref().filter(|was| was.boot_id == boot_id && !was.gone)
+    }
+
+    /// What its interface is or was called in this boot.
+    pub(super) fn name_in(&self, boot_id: &str) -> Option<&str> {
+        let was = self.was.as_ref().filter(|was| was.boot_id == boot_id)?;
+        was.interface.as_ref().map(|interface| interface.name.as_str())
+    }
+
+    /// It is gone.
+    pub(super) fn vanished(&mut self) {
+        if let Some(was) = &mut self.was {
+            was.gone = true;
+        }
     }
 }
 

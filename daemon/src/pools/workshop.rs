@@ -209,14 +209,36 @@ impl Workshop {
         }
         let interface = match driver == VFIO {
             true => None,
-            false => self.interface(function)?.as_ref().map(Appearance::of),
+            false => {
+                self.interface(function)?.map(|link| self.appearance(function.address, &link)).transpose()?
+            }
         };
         let fixed = self.inventory.driver_override(function.address)?.is_some();
         let settings = everything(&self.told(function)?);
-        let was = Was { boot_id: self.boot_id.clone(), driver, fixed, interface, settings };
+        let was = Was { boot_id: self.boot_id.clone(), driver, fixed, interface, settings, gone: false };
         let write = |record: &mut Record| record.was = Some(was.clone());
         self.records.change(function.address, write).map_err(Trouble::Record)?;
         Ok(was)
+    }
+
+    /// How its interface looks. It is called as that of the one before it was, which has vanished from its address, unless
+    /// somebody else is now: the kernel gives a new one whatever name is free just then.
+    fn appearance(&self, address: PciAddr, link: &Link) -> Result<Appearance, Trouble> {
+        let now = Appearance::of(link);
+        let records = self.records.all();
+        let name_of = |record: &Record| record.name_in(&self.boot_id).map(str::to_owned);
+        let former = records.iter().find(|record| record.address == address).and_then(name_of);
+        let Some(name) = former.filter(|name| *name != now.name) else { return Ok(now) };
+        let mut others = records.iter().filter(|record| record.address != address);
+        let is_wanted = others.clone().any(|other| name_of(other).as_ref() == Some(&name));
+        // A function that is called so by chance is to be called otherwise itself.
+        let is_free = match self.kernel.host()?.link_by_name(&name)?.map(|link| link.device) {
+            None => true,
+            Some(device) => {
+                others.any(|other| name_of(other).is_some() && device == Some(other.address.to_string()))
+            }
+        };
+        Ok(if is_free && !is_wanted { Appearance { name, ..now } } else { now })
     }
 
     /// Its settings. While functions are being made their physical function tells of none: that is waited for.

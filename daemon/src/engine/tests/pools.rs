@@ -547,6 +547,45 @@ fn x17_a_function_that_vanishes_is_withdrawn_and_offered_when_it_is_back() {
 }
 
 #[test]
+fn x17_functions_that_are_made_anew_under_other_names_get_the_names_of_those_before_them() {
+    let mut rig = with(POOL);
+    rig.restart();
+    rig.keep();
+    let sys = rig.dir.path().join("sys/bus/pci/devices");
+    let places = [(VF, 0, "vf0"), (SECOND, 1, "vf1")];
+    // The next ones: each has what the kernel finds free, which is the other's.
+    for (from, to) in [("vf0", "eth9"), ("vf1", "vf0"), ("eth9", "vf1")] {
+        let mut host = rig.kernel.host().unwrap();
+        let index = host.link_by_name(from).unwrap().unwrap().index;
+        host.batch(&[Op::SetLink(SetLink { index, name: Some(to.to_owned()), ..SetLink::default() })])
+            .unwrap();
+    }
+    for (address, n, _) in places {
+        fs::remove_file(sys.join(format!("0000:21:00.0/virtfn{n}"))).unwrap();
+        fs::rename(sys.join(address), rig.dir.path().join(address)).unwrap();
+    }
+    rig.keep();
+    assert_eq!(rig.states(), ["gone", "gone"]);
+    for (address, n, _) in places {
+        fs::rename(rig.dir.path().join(address), sys.join(address)).unwrap();
+        let link = sys.join(format!("0000:21:00.0/virtfn{n}"));
+        std::os::unix::fs::symlink(format!("../{address}"), link).unwrap();
+    }
+    rig.engine().look_at_pools(Look::Quick);
+    let pools = &rig.engine().pools;
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| pools.work_here());
+        }
+    });
+    assert_eq!(rig.states(), ["ready", "ready"]);
+    let mut host = rig.kernel.host().unwrap();
+    for (address, _, name) in places {
+        assert_eq!(host.link_by_name(name).unwrap().unwrap().device.as_deref(), Some(address), "{name}");
+    }
+}
+
+#[test]
 fn a_pool_for_user_space_has_its_functions_under_vfio_and_gives_them_back_to_their_driver() {
     let vfio = "pools: [{name: dpdk, selectors: {drivers: [igbvf]}, driver: vfio-pci}]";
     let mut rig = with(vfio);
