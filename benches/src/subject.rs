@@ -38,6 +38,8 @@ pub(crate) enum Removal {
     LinkGone,
     /// No address is left and the name is free; the link goes after.
     Silenced,
+    /// The name is free: the floor takes back what it gave, and nothing that came by itself.
+    NameFree,
 }
 
 /// Somebody who can be called.
@@ -92,7 +94,8 @@ impl Subject {
     /// What its DEL promises.
     pub(crate) fn removal(&self) -> Removal {
         match self.role {
-            Role::Ours | Role::Floor => Removal::Silenced,
+            Role::Ours => Removal::Silenced,
+            Role::Floor => Removal::NameFree,
             Role::OursWaiting | Role::Reference | Role::Peer => Removal::LinkGone,
         }
     }

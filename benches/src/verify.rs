@@ -131,7 +131,7 @@ pub(crate) fn detached(node: &Node, pod: &Pod, removal: Removal) -> Result<(), W
         if link.name == IFNAME {
             return Err(Wrong::NameTaken);
         }
-        if node.born_with.contains(&link.name) {
+        if node.born_with.contains(&link.name) || removal == Removal::NameFree {
             continue;
         }
         if removal == Removal::LinkGone {
