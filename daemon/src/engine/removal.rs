@@ -12,6 +12,10 @@ use crate::delegate;
 use crate::networks::Network;
 use crate::store::{Attachment, IpamRecord, LinkRecord, Phase};
 
+/// The answer of a DEL has left by then. A homecoming that began at once would take the processor, and the kernel's lock for
+/// links, from it.
+const ANSWERED: Duration = Duration::from_millis(25);
+
 /// Whether DEL may be answered before the link is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answer {
@@ -64,12 +68,12 @@ impl Engine {
         })
     }
 
-    /// The removal is on record and answered; the rest is the reaper's. A function is wanted back at once; any other link is
+    /// The removal is on record and answered; the rest is the reaper's. A function is wanted back soon; any other link is
     /// given time to die with its namespace, which costs nothing.
     fn park(&self, attachment: &Attachment) -> Result<(), CniError> {
         self.store.enter(attachment.id, Phase::Silenced).map_err(|e| errors::store(&e))?;
         failpoint::pass("del.silenced");
-        let wait = if attachment.function().is_some() { Duration::ZERO } else { self.policy().reap_after };
+        let wait = if attachment.function().is_some() { ANSWERED } else { self.policy().reap_after };
         self.reaper.expect(attachment.id, Instant::now() + wait);
         Ok(())
     }
