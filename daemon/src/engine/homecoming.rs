@@ -55,7 +55,15 @@ impl Engine {
             tracing::warn!(pci = %vf.address, was = %mac,
                 "a function keeps the MAC address that its physical function has for it");
         }
-        host.batch(&functions::look(lent).restored(&link)).map_err(told)
+        match host.batch(&functions::look(lent).restored(&link)) {
+            // Its pool gives it its name and look when it is ready, and waits for another function that has its name by chance.
+            Err(e) if e.errno() == Some(Errno::EEXIST) && self.pools.lendable(vf.address).is_some() => {
+                tracing::info!(pci = %vf.address, name = lent.name,
+                    "the name of a function that comes home is taken: its pool sees to it");
+                Ok(())
+            }
+            other => other.map_err(told),
+        }
     }
 
     /// The function, if it is still there and a kernel driver's; what became of it otherwise is told.

@@ -586,6 +586,22 @@ fn x17_functions_that_are_made_anew_under_other_names_get_the_names_of_those_bef
 }
 
 #[test]
+fn x17_the_del_of_a_pools_function_whose_name_another_one_has_by_chance_is_success() {
+    let mut rig = with(POOL);
+    rig.restart();
+    rig.keep();
+    rig.add(&config(VF, "")).unwrap();
+    let index = rig.kernel.add_host_link("vf0");
+    rig.del(&config(VF, "")).unwrap();
+    let mut host = rig.kernel.host().unwrap();
+    host.batch(&[Op::SetLink(SetLink { index, name: Some("eth9".to_owned()), ..SetLink::default() })])
+        .unwrap();
+    rig.engine().pools.work_here();
+    assert_eq!(rig.states(), ["ready", "ready"]);
+    assert_eq!(host.link_by_name("vf0").unwrap().unwrap().device.as_deref(), Some(VF));
+}
+
+#[test]
 fn a_pool_for_user_space_has_its_functions_under_vfio_and_gives_them_back_to_their_driver() {
     let vfio = "pools: [{name: dpdk, selectors: {drivers: [igbvf]}, driver: vfio-pci}]";
     let mut rig = with(vfio);
