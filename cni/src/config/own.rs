@@ -49,6 +49,9 @@ const COMMON: &[&str] = &[
     "cni.dev/attachments",
 ];
 
+/// What a meta plugin puts into a network's configuration: the device that kubelet has given the pod.
+const DEVICE: &[&str] = &["deviceID", "pciBusID"];
+
 /// Keys of a path, by its type.
 const PATHS: &[(&str, &[&str])] = &[
     ("macvlan", &["master", "mode", "mtu", "mac", "linkInContainer", "bcqueuelen"]),
@@ -94,7 +97,11 @@ impl Own {
                 Ok(Own::ClusterNetwork(name.to_owned()))
             }
             (None, Some(paths)) => {
-                only(&whole, &[COMMON, &["paths", "numa"]], "a fairlead configuration with \"paths\"")?;
+                only(
+                    &whole,
+                    &[COMMON, DEVICE, &["paths", "numa"]],
+                    "a fairlead configuration with \"paths\"",
+                )?;
                 Ok(Own::Paths { paths: read_paths(&whole, paths)?, numa: numa(whole.get("numa"))? })
             }
             _ => Err(CniError::new(
@@ -168,6 +175,9 @@ fn read_path(whole: &Map<String, Value>, path: &Value) -> Result<NetConf, CniErr
     let mut text = whole.clone();
     text.remove("paths");
     text.remove("numa");
+    if *kind != "sriov" {
+        DEVICE.iter().for_each(|key| drop(text.remove(*key)));
+    }
     text.extend(path.clone());
     let conf = NetConf::parse(&Value::Object(text).to_string())?;
     match *kind {

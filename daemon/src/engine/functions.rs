@@ -145,9 +145,17 @@ impl Engine {
     ) -> Result<Claim<'_>, CniError> {
         let claim = self.reserved.take(name, limit);
         let claim = claim.ok_or_else(|| refused("another call takes it just now"))?;
+        let mut hurried = None;
         loop {
             let Some(holder) = self.store.all().into_iter().find(|a| holds(a)) else { return Ok(claim) };
-            self.collect_if_dead(&holder, None); // X22: an older sandbox's
+            if hurried != Some((holder.id, holder.phase)) {
+                // X22: an older sandbox's
+                hurried = Some((holder.id, holder.phase));
+                match holder.phase {
+                    Phase::Removing => self.reaper.expect(holder.id, Instant::now()),
+                    _ => self.collect_if_dead(&holder, None),
+                }
+            }
             match self.store.get(holder.id).map(|now| now.phase) {
                 Some(Phase::Adding | Phase::Attached) => {
                     let (container, ifname) = (&holder.key.container, &holder.key.ifname);

@@ -21,7 +21,13 @@ impl Engine {
                 Ok(network.with_function(address))
             }
             Network::Sriov(Sriov { device: Device::OfPool(pool), .. }) => match self.pools.resource(pool) {
-                Some(resource) => Ok(network.with_function(self.given_by_kubelet(job, &resource)?)),
+                Some(resource) => {
+                    let address = self.given_by_kubelet(job, &resource)?;
+                    match network.with_function(address) {
+                        Network::Sriov(given) => Ok(Network::Sriov(Sriov { has_access: true, ..given })),
+                        other => Ok(other),
+                    }
+                }
                 None => Ok(network),
             },
             _ => Ok(network),

@@ -91,7 +91,7 @@ impl Engine {
         if job.conf.plugin_type == VHOST_USER {
             return Err(Untaken::Failed(not_served()));
         }
-        job.lacks = false;
+        (job.lacks, job.near) = (false, None);
         self.add(job).map_err(|error| match job.lacks && job.another {
             true => Untaken::Lacks(error.msg),
             false => Untaken::Failed(error),

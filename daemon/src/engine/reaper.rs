@@ -77,7 +77,9 @@ impl Reaper {
                 return None;
             }
             let now = Instant::now();
-            match queue.by_time.first().copied() {
+            // What somebody works on already comes to its next one when that has ended.
+            let free = |(_, id): &&(Instant, u64)| !queue.at_work.contains(id);
+            match queue.by_time.iter().find(free).copied() {
                 Some((due, id)) if due <= now => {
                     queue.by_time.remove(&(due, id));
                     queue.due.remove(&id);

@@ -59,10 +59,8 @@ impl Sriov {
             config::sriov::Device::OfResource(resource) => Device::OfResource(resource),
             config::sriov::Device::OfPool(pool) => Device::OfPool(pool),
         };
-        let has_access = read.on_host
-            || matches!(device, Device::OfResource(_))
-            || conf.runtime.device_id.is_some()
-            || args.get("deviceID").is_some_and(|id| !id.is_empty());
+        // A path of our own type has no deviceID but the one that the pod was given.
+        let has_access = read.on_host || !matches!(device, Device::OfPool(_));
         let mac = read.mac(conf, args)?;
         let profile = VfProfile {
             mac: mac.as_deref().map(wanted_mac).transpose()?,

@@ -92,7 +92,7 @@ impl Pools {
         let driver_before = |address| Some(self.shop.records.get(address)?.was_in(boot)?.driver.clone());
         let membership = membership::of(&declared, &scan, driver_before);
         let mut eye = Eye { pools: self, readings: BTreeMap::new(), scan: &scan };
-        self.depart(&membership, &scan);
+        self.depart(&declared, &membership, &scan);
         self.arrive(&declared, &membership, holder, &mut eye);
         self.orphans(&declared, &membership, &scan, holder);
         self.compare(how, &mut eye);
@@ -111,12 +111,15 @@ impl Pools {
     }
 
     /// Members that are not in the machine any more, or not this pool's. One that could not be read is still there.
-    fn depart(&self, membership: &Membership, scan: &Scan) {
+    fn depart(&self, declared: &[PoolSettings], membership: &Membership, scan: &Scan) {
         let read = |address| functions(scan).any(|function| function.address == address);
         let members: Vec<PciAddr> = self.lock().members().map(|(_, member)| member.address).collect();
         let unread = members.into_iter().filter(|address| !read(*address));
         let gone: Vec<PciAddr> = unread.filter(|address| self.is_gone(*address)).collect();
         self.act(|state| {
+            if state.declared != declared {
+                return; // The membership is another one by now, and the next look is due.
+            }
             for (at, live) in (0..).zip(&mut state.pools) {
                 let members: Vec<PciAddr> = live.pool.members().map(|member| member.address).collect();
                 for address in members {
@@ -153,13 +156,21 @@ impl Pools {
             }
             self.shop.records.begin(*address, &settings.name, || Mac::local((self.random)()));
             let found = eye.condition_of(*address, &Wish::of(settings));
-            self.act(|state| state.arrive(*address, place, found, holder, self.shop.records.get(*address)));
+            let record = self.shop.records.get(*address);
+            self.act(|state| {
+                if state.declared == declared {
+                    state.arrive(*address, place, found, holder, record);
+                }
+            });
         }
     }
 
     /// Functions that were changed for a pool that has them no more; and what is on record of some that are not there: it is
     /// kept as long as there is their pool.
     fn orphans(&self, declared: &[PoolSettings], membership: &Membership, scan: &Scan, holder: Holder<'_>) {
+        if self.lock().partly_read {
+            return;
+        }
         for record in self.shop.records.all() {
             let address = record.address;
             let known = self.lock().member(address).is_some();
@@ -356,7 +367,7 @@ impl State {
                 self.known.remove(&address);
             }
             Err(Trouble::Taken(who)) => live.pool.taken(address, &who),
-            Err(Trouble::Gone(_)) => live.pool.vanished(address),
+            Err(Trouble::Gone(_)) => live.pool.lost(address),
             Err(why) => {
                 tracing::warn!(pci = %address, pool = live.name, error = %why, "a function of a pool is not ready");
                 live.pool.failed(address, &why.to_string());

@@ -74,6 +74,8 @@ struct State {
     declared: Vec<PoolSettings>,
     /// What of the configuration cannot be used.
     refused: Vec<Notice>,
+    /// Part of the configuration cannot be read: nothing is given back because it does not name it.
+    partly_read: bool,
     /// In the same order, and behind them those that are declared no more and still have members.
     pools: Vec<Live>,
     known: BTreeMap<PciAddr, Known>,
@@ -133,8 +135,20 @@ impl Pools {
 
     /// Takes a configuration; the keeper acts on it with its next look, which is at once.
     pub fn configure(self: &Arc<Pools>, settings: &Settings) {
-        let (declared, refused) = declared(settings);
+        let (mut declared, refused, whole) = declared(settings);
         let mut state = self.lock();
+        state.partly_read = !whole;
+        if !whole {
+            // What cannot be read just now is no order to give everything back.
+            let known = |pool: &PoolSettings| declared.iter().any(|declared| declared.name == pool.name);
+            let of_file: Vec<PoolSettings> = state
+                .declared
+                .iter()
+                .filter(|pool| pool.resource.is_some() && !known(pool))
+                .cloned()
+                .collect();
+            declared.extend(of_file);
+        }
         if state.declared != declared || state.refused != refused {
             state.declared = declared;
             state.refused = refused;
@@ -158,8 +172,9 @@ impl Pools {
         let due: Vec<Task> = state.pools.iter_mut().flat_map(|live| live.pool.due()).collect();
         state.queue.extend(due);
         let forgotten = state.forget();
-        if !forgotten.is_empty() {
-            // Another pool may have them.
+        for address in &forgotten {
+            // Before another pool may have it, which begins a record of its own.
+            self.keep(*address, self.shop.records.forget(*address));
             state.look = state.look.max(Some(Look::Quick));
         }
         let holds = state.note();
@@ -169,9 +184,6 @@ impl Pools {
         self.changed.notify_all();
         for (address, held) in holds {
             self.keep(address, self.shop.records.change(address, |record| record.held = held));
-        }
-        for address in forgotten {
-            self.keep(address, self.shop.records.forget(address));
         }
         answer
     }
@@ -190,10 +202,10 @@ impl Pools {
     }
 }
 
-/// The pools of a configuration, and what of it cannot be used.
-fn declared(settings: &Settings) -> (Vec<PoolSettings>, Vec<Notice>) {
+/// The pools of a configuration, what of it cannot be used, and whether all of it could be read.
+fn declared(settings: &Settings) -> (Vec<PoolSettings>, Vec<Notice>, bool) {
     let (mut pools, mut refused) = (settings.pools.clone(), Vec::new());
-    let Some(path) = &settings.device_plugin_config else { return (pools, refused) };
+    let Some(path) = &settings.device_plugin_config else { return (pools, refused, true) };
     let mut refuse = |seen: String, remedy: &str| {
         let seen = format!("{}: {seen}", path.display());
         refused.push(Notice { wrong: true, seen, remedy: remedy.to_owned() });
@@ -202,6 +214,7 @@ fn declared(settings: &Settings) -> (Vec<PoolSettings>, Vec<Notice>) {
     let read = text.map_err(|e| e.to_string());
     let read =
         read.and_then(|text| fairlead_sriov::DevicePluginConfig::read(&text).map_err(|e| e.to_string()));
+    let whole = read.is_ok();
     match read {
         Ok(config) => {
             for resource in config.refused {
@@ -215,7 +228,7 @@ fn declared(settings: &Settings) -> (Vec<PoolSettings>, Vec<Notice>) {
         }
         Err(why) => refuse(why, "correct devicePluginConfig, or the file"),
     }
-    (pools, refused)
+    (pools, refused, whole)
 }
 
 impl State {

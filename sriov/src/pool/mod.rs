@@ -125,13 +125,21 @@ impl Pool {
         }
     }
 
-    /// A member is not in the machine any more. One that is lent stays so until it is returned.
+    /// A member is not in the machine any more. One that is lent stays so until it is returned, and one that is at work until
+    /// that has ended: nobody else may begin with what is in its place by then.
     pub fn vanished(&mut self, address: PciAddr) {
+        let is_busy =
+            |m: &Member| matches!(m.condition, Condition::Lent | Condition::Preparing | Condition::Leaving);
+        if self.member(address).is_some_and(|member| !is_busy(member)) {
+            self.lost(address);
+        }
+    }
+
+    /// A task has found nothing in the member's place.
+    pub fn lost(&mut self, address: PciAddr) {
         self.with(address, |member| {
-            if member.condition != Condition::Lent {
-                member.condition = Condition::Gone;
-                member.failures = 0;
-            }
+            member.condition = Condition::Gone;
+            member.failures = 0;
         });
     }
 

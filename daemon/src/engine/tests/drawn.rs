@@ -210,3 +210,18 @@ fn x19_a_function_under_vfio_is_available_only_where_the_pod_can_reach_it() {
     let on_host = path(r#","deviceAccess":"host""#);
     assert_eq!(device(&rig.add_as("c2", &config(&[&on_host], "any", "")).unwrap()), VF);
 }
+
+#[test]
+fn x19_d23_a_path_by_a_pool_that_kubelet_gives_out_has_what_kubelet_gave_the_pod_also_under_vfio() {
+    let rig = rig(&POOL.replace("'8086']}", "'8086']}, driver: vfio-pci, resourceName: intel.com/radio"));
+    let kubelet = RecordedKubelet::running(&rig.root);
+    kubelet.answers.lock().unwrap().pods =
+        vec![pod("ran", "du-0", &[("app", &[("intel.com/radio", SECOND, 1)])])];
+    let path = r#"{"type":"sriov","pool":"radio","driver":"vfio-pci"}"#;
+    let args = "IgnoreUnknown=1;K8S_POD_NAMESPACE=ran;K8S_POD_NAME=du-0".to_owned();
+    let request = rig.request(Command::Add, "c1", &config(&[path, paths::MACVLAN], "any", ""));
+    assert_eq!(device(&rig.call(named(Request { args, ..request })).unwrap()), SECOND);
+    // As Multus passes it.
+    let of_multus = format!(r#","deviceID":"{VF}","pciBusID":"{VF}""#);
+    assert_eq!(device(&rig.add_as("c2", &config(&[path], "any", &of_multus)).unwrap()), VF);
+}

@@ -707,3 +707,29 @@ fn an_interface_that_was_set_up_by_hand_is_ready_all_the_same() {
     rig.check_pools();
     assert_eq!((rig.changes(), rig.states()), (0, vec!["ready".to_owned(), "ready".to_owned()]));
 }
+
+#[test]
+fn a_device_plugins_file_that_cannot_be_read_just_now_is_no_order_to_give_everything_back() {
+    let mut rig = with("");
+    let file = rig.dir.path().join("config.json");
+    let text = format!("devicePluginConfig: {}", file.display());
+    fs::write(&file, r#"{"resourceList":[{"resourceName":"radio","selectors":[{"vendors":["8086"]}]}]}"#)
+        .unwrap();
+    rig.settings = settings(&text);
+    rig.restart();
+    rig.keep();
+    assert_eq!(rig.states(), ["ready", "ready"]);
+    fs::write(&file, "{").unwrap();
+    rig.configure(&text);
+    assert_eq!(rig.states(), ["ready", "ready"]);
+    rig.restart();
+    rig.keep();
+    let notices = rig.engine().table("pools").unwrap()["notices"].to_string();
+    assert!(notices.contains("config.json"), "{notices}");
+    fs::write(&file, r#"{"resourceList":[{"resourceName":"radio","selectors":[{"vendors":["8086"]}]}]}"#)
+        .unwrap();
+    rig.kernel.forget_calls();
+    rig.restart();
+    rig.keep();
+    assert_eq!((rig.states(), rig.changes()), (vec!["ready".to_owned(), "ready".to_owned()], 0));
+}
