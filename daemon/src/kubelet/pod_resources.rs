@@ -305,13 +305,17 @@ fn patiently<T>(
 ) -> Result<T, PodResourcesError> {
     let until = deadline.min(Instant::now() + PATIENCE);
     let (mut pause, longest) = PAUSES;
+    let mut said = None;
     loop {
         match attempt(until) {
             Err(error) if Instant::now() + pause < until => {
                 tracing::debug!(%error, "kubelet is asked again");
+                // That the last attempt had no time says less than what was answered before.
+                said = Some(error).filter(|e| !matches!(e, PodResourcesError::Late { .. })).or(said);
                 sleep(pause);
                 pause = longest.min(pause * 2);
             }
+            Err(late @ PodResourcesError::Late { .. }) => return Err(said.unwrap_or(late)),
             told => return told,
         }
     }

@@ -105,7 +105,7 @@ fn x10_kubelet_that_does_not_tell_is_code_11_and_never_a_pod_without_a_device() 
     let before = rig.state();
     let call = |rig: &Rig| {
         let arrived = Instant::now();
-        let deadline = arrived + Duration::from_millis(300);
+        let deadline = arrived + Duration::from_secs(2);
         let request = request(rig, Command::Add, "net1", CONFIG);
         rig.engine().serve(&Call { request, arrived, deadline, gone: CallerGone::default() }).outcome
     };
