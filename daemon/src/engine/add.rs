@@ -152,26 +152,17 @@ impl Engine {
         };
         let plan = if self.is_in_user_space(network) { None } else { Some(network.plan(&facts)?) };
         let record = record_of(job, plan.as_ref(), pod)?;
-        let attachment = Attachment {
-            id,
-            key: job.key.clone(),
-            phase: Phase::Adding,
-            netns: Namespace { path: job.request.netns.clone(), id: pod.id().clone(), nsid },
-            link: record,
+        let netns = Namespace { path: job.request.netns.clone(), id: pod.id().clone(), nsid };
+        let mut attachment = Attachment {
             ipam: self.ipam_record(job, network)?,
-            config: job.conf.raw.clone(),
-            caller: crate::store::Caller::default(),
-            addresses: Vec::new(),
-            answer: None,
-            answered: false,
             passed_over: job.passed_over.clone(),
             device_info: network.function().and_then(|function| function.device_info.clone()),
             near: job.near.as_ref().map(ToString::to_string),
+            ..Attachment::new(id, job.key.clone(), netns, record, job.conf.raw.clone())
         };
-        let attachment = Attachment {
-            caller: if attachment.has_delegates() { job.caller() } else { attachment.caller },
-            ..attachment
-        };
+        if attachment.has_delegates() {
+            attachment.caller = job.caller();
+        }
         job.timing.end("plan");
         Ok((plan.unwrap_or(LinkPlan::Loopback), attachment))
     }

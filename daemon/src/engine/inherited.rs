@@ -18,7 +18,7 @@ use super::link::Reach;
 use super::{Engine, errors};
 use crate::networks::host_device::USER_SPACE_DRIVERS;
 use crate::sriov_cni::{self, DIRECTORY, Left, Record, Was};
-use crate::store::{Attachment, Caller, IpamRecord, Key, Lent, LentVf, LinkRecord, Namespace, Phase};
+use crate::store::{Attachment, Key, Lent, LentVf, LinkRecord, Namespace, Phase};
 
 /// Whether the pod that a function went to lives.
 enum Pod {
@@ -225,27 +225,15 @@ impl Engine {
 
     /// What our own homecoming works from; never in the store.
     fn as_attachment(&self, record: &Record, ifname: &str, link: LinkRecord) -> Attachment {
-        Attachment {
-            id: self.store.next_id(),
-            key: Key {
-                container: record.name.clone(),
-                network: String::new(),
-                ifname: ifname.to_owned(),
-                plugin: "sriov".to_owned(),
-            },
-            phase: Phase::Removing,
-            netns: Namespace { path: String::new(), id: self.host_id.clone(), nsid: None },
-            link,
-            ipam: IpamRecord::None,
-            config: String::new(),
-            caller: Caller::default(),
-            addresses: Vec::new(),
-            answer: None,
-            answered: false,
-            passed_over: Vec::new(),
-            device_info: None,
-            near: None,
-        }
+        let key = Key {
+            container: record.name.clone(),
+            network: String::new(),
+            ifname: ifname.to_owned(),
+            plugin: "sriov".to_owned(),
+        };
+        let netns = Namespace { path: String::new(), id: self.host_id.clone(), nsid: None };
+        let attachment = Attachment::new(self.store.next_id(), key, netns, link, String::new());
+        Attachment { phase: Phase::Removing, ..attachment }
     }
 }
 

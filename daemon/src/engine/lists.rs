@@ -15,7 +15,7 @@ use crate::call::CallerGone;
 use crate::conflist::{BuiltIn, Chain};
 use crate::delegate::Parameters;
 use crate::networks::BUILT_IN;
-use crate::store::{Attachment, IpamRecord, LinkRecord, Namespace, Phase};
+use crate::store::{Attachment, LinkRecord, Namespace};
 
 /// The type's name.
 pub(super) const TYPE: &str = "fairlead";
@@ -110,21 +110,10 @@ impl Engine {
             nsid: pod.nsid().map_err(told)?,
         };
         drop(pod);
+        let (id, link) = (self.store.next_id(), LinkRecord::List { conflist: list.to_text() });
         let attachment = self.store.begin(Attachment {
-            id: self.store.next_id(),
-            key: job.key.clone(),
-            phase: Phase::Adding,
-            netns,
-            link: LinkRecord::List { conflist: list.to_text() },
-            ipam: IpamRecord::None,
-            config: job.conf.raw.clone(),
             caller: job.caller(),
-            addresses: Vec::new(),
-            answer: None,
-            answered: false,
-            passed_over: Vec::new(),
-            device_info: None,
-            near: None,
+            ..Attachment::new(id, job.key.clone(), netns, link, job.conf.raw.clone())
         });
         let attachment = attachment.map_err(|e| errors::store(&e))?;
         failpoint::pass("add.begun");

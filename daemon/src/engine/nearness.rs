@@ -24,18 +24,17 @@ pub(super) struct Nearness {
 }
 
 impl Engine {
-    /// Where the pod is. Kubelet is asked only where its answer decides, or tells, something.
+    /// Where the pod is. The machine and kubelet are asked only where the answer decides, or tells, something.
     pub(super) fn nearness(&self, job: &Job) -> Result<Nearness, CniError> {
         let policy = job.numa.unwrap_or(NumaPolicy::Any);
+        if policy == NumaPolicy::Any {
+            return Ok(Nearness { policy, pod: BTreeSet::new(), topology: Topology::default() });
+        }
         let topology = Topology::read(&self.sysfs).map_err(|e| {
             CniError::new(Code::Io, format!("the machine's NUMA nodes cannot be read: {e}"))
                 .with("sysfs must be mounted where the daemon is")
         })?;
-        let pod = match policy {
-            NumaPolicy::Any => BTreeSet::new(),
-            NumaPolicy::Strict | NumaPolicy::Preferred => self.nodes_of(job, &topology)?,
-        };
-        Ok(Nearness { policy, pod, topology })
+        Ok(Nearness { policy, pod: self.nodes_of(job, &topology)?, topology })
     }
 
     /// The pod's nodes: those that the caller names, else those of what kubelet has given it. None where there is no kubelet, or

@@ -51,17 +51,17 @@ impl Engine {
         for (at, path) in paths.iter().enumerate() {
             validated(path, job).map_err(|e| CniError { msg: format!("\"paths[{at}]\": {}", e.msg), ..e })?;
         }
-        // A second ADD gets the stored answer, or is told that there is one already.
-        let taken = self.store.find(&job.key).map(|before| before.passed_over.len());
+        if let Some(before) = self.store.find(&job.key) {
+            // A second ADD gets the stored answer, or is told that there is one already.
+            job.conf = Arc::clone(paths.get(before.passed_over.len()).or(paths.last()).unwrap_or(&job.conf));
+            job.passed_over.clone_from(&before.passed_over);
+            return self.add(job);
+        }
         for (at, path) in paths.iter().enumerate() {
             job.conf = Arc::clone(path);
             job.another = at + 1 < paths.len();
             let kind = crate::metrics::kind_label(&path.plugin_type);
-            let why = match taken {
-                _ if !job.another => None,
-                Some(taken) => (taken != at).then(String::new),
-                None => self.lacks(job)?,
-            };
+            let why = if job.another { self.lacks(job)? } else { None };
             let done = match why {
                 None => self.add_by(job),
                 Some(why) => Err(Untaken::Lacks(why)),

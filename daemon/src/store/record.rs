@@ -212,6 +212,26 @@ pub struct PassedOver {
 }
 
 impl Attachment {
+    /// One that is about to be made: nothing of it is known yet but whose it is, where, and of what.
+    pub fn new(id: u64, key: Key, netns: Namespace, link: LinkRecord, config: String) -> Attachment {
+        Attachment {
+            id,
+            key,
+            phase: Phase::Adding,
+            netns,
+            link,
+            ipam: IpamRecord::None,
+            config,
+            caller: Caller::default(),
+            addresses: Vec::new(),
+            answer: None,
+            answered: false,
+            passed_over: Vec::new(),
+            device_info: None,
+            near: None,
+        }
+    }
+
     /// The name that the link has after the pod was silenced: free for nobody else, 15 bytes at most.
     pub fn parked_name(&self) -> String {
         format!("fl{:x}", self.id & 0xfff_ffff_ffff)

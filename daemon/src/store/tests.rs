@@ -10,25 +10,17 @@ const BOOT: &str = "6ad4ae67-5d19-4a22-b33d-6d09b3d6a2a0";
 fn attachment(id: u64) -> Attachment {
     let kind = Kind::Macvlan { mode: MacvlanMode::Bridge, bc_queue_len: None };
     let container = format!("c{id}");
+    let key = Key { container, network: "pods".into(), ifname: "eth0".into(), plugin: "macvlan".into() };
+    let netns = Namespace {
+        path: format!("/run/netns/{id}"),
+        id: NetnsId { dev: 4, ino: id, cookie: Some(id) },
+        nsid: None,
+    };
+    let link = LinkRecord::Made { index: 7, kind, mac: None };
+    let config = r#"{"cniVersion":"1.1.0","name":"pods","type":"macvlan"}"#.into();
     Attachment {
-        id,
-        key: Key { container, network: "pods".into(), ifname: "eth0".into(), plugin: "macvlan".into() },
-        phase: Phase::Adding,
-        netns: Namespace {
-            path: format!("/run/netns/{id}"),
-            id: NetnsId { dev: 4, ino: id, cookie: Some(id) },
-            nsid: None,
-        },
-        link: LinkRecord::Made { index: 7, kind, mac: None },
         ipam: IpamRecord::HostLocal { data_dir: "/var/lib/cni/networks".into() },
-        config: r#"{"cniVersion":"1.1.0","name":"pods","type":"macvlan"}"#.into(),
-        caller: Caller::default(),
-        addresses: Vec::new(),
-        answer: None,
-        answered: false,
-        passed_over: Vec::new(),
-        near: None,
-        device_info: None,
+        ..Attachment::new(id, key, netns, link, config)
     }
 }
 
