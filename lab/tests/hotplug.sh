@@ -3,10 +3,7 @@
 # or withdrawn by their pool, without a restart.
 set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/../guest.sh"
-if ! ours; then
-    echo "hotplug.sh: 0 passed, 0 failed (it is about the daemon)"
-    exit
-fi
+about_the_daemon
 guest_up
 ip link set "$(nic $PF2)" up
 MADE=0000:01:10.0 ALSO=0000:01:10.2 # of PF2
@@ -18,7 +15,6 @@ Y
 DAEMON_FLAGS="--config $NODE/config.yaml"
 
 numvfs() { echo "$1" >/sys/bus/pci/devices/$PF2/sriov_numvfs; } # NUMBER
-driver() { basename "$(readlink -f "/sys/bus/pci/devices/$1/driver")"; } # PCI
 state() { api /v1/pools | jq -r ".functions[] | select(.function == \"$1\") | .state"; } # PCI
 stands() { [ "$(state "$1")" = "$2" ]; }                                                 # PCI STATE
 mac() { cat /sys/bus/pci/devices/"$1"/net/*/address; }                                   # PCI
