@@ -26,7 +26,8 @@ guest_up() {
     node_places "$(mktemp -d)"
     mkdir -p "$NODE/reference"
     cp "$BIN/plugins"/* "$NODE/reference"
-    rm -rf /run/fairlead /var/lib/fairlead # what an earlier script's daemon has on record is of other functions
+    # What an earlier script's daemon has on record, and its pods held, is of other functions and pods.
+    rm -rf /run/fairlead /var/lib/fairlead /var/lib/cni
     mkdir -p /run/netns /var/lib/cni
     ip link set lo up
     MASTER=$(nic $PF0)

@@ -154,6 +154,7 @@ api() { curl -sS --fail --max-time 5 --unix-socket /run/fairlead/fairlead.sock "
 
 spooled() { find /var/lib/fairlead/spool -type f -name '*.json' 2>/dev/null | wc -l; }
 addresses_held() { find /var/lib/cni/networks -type f ! -name 'last_reserved*' ! -name lock 2>/dev/null | wc -l; }
+no_address_held() { [ "$(addresses_held)" = 0 ]; }
 # containerd has one of "lo" made for every pod too
 attachments() { "$DIST/fairleadd" attachments -o json | jq 'map(select(.type != "loopback")) | length'; }
 

@@ -47,8 +47,6 @@ nothing_is_left() {
     ! ours || equal "the daemon's attachments" "$(attachments)" 0
 }
 
-no_address_held() { [ "$(addresses_held)" = 0 ]; }
-
 podman_config >"$NODE/containers.conf"
 export CONTAINERS_CONF=$NODE/containers.conf
 "$ROOT/tests/mkimage.py" --rootfs "$NODE/rootfs"

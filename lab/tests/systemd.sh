@@ -213,6 +213,9 @@ takes_it_from_the_daemon() {
     is MainPID "$pid"
     rm /run/witness-takes
     equal "links of the pod" "$(ip -n big -br link | grep -c net1 || true)" 0
+    # Killed in the undo as well, it owes the daemon that it is done: the address goes with it.
+    plugin $PLUGIN_DIR DEL big "$HUNGRY"
+    eventually 10 no_address_held || { find /var/lib/cni/networks; return 1; }
 }
 
 it "README's commands put Fairlead on a node with systemd" as_readme_says
