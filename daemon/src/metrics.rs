@@ -73,6 +73,13 @@ fn buckets() -> impl Iterator<Item = f64> {
     (-5..=1).flat_map(|decade| STEPS.map(|s| s * 10f64.powi(decade))).filter(|b| *b <= 30.0)
 }
 
+/// A histogram of NUMA distances: a node's own, its neighbours' on one socket, the other sockets', several together.
+fn far() -> Histogram {
+    Histogram::new([
+        10.0, 11.0, 12.0, 14.0, 16.0, 18.0, 20.0, 21.0, 24.0, 28.0, 32.0, 42.0, 64.0, 128.0, 254.0,
+    ])
+}
+
 /// A histogram from microseconds to seconds.
 pub(crate) fn fine() -> Histogram {
     Histogram::new(buckets())
@@ -116,6 +123,7 @@ pub struct Calls {
     total: Family<CodeLabels, Counter>,
     paths: Family<PathLabels, Counter>,
     near: Family<NearLabels, Counter>,
+    distance: Family<NearLabels, Histogram, fn() -> Histogram>,
     /// Calls that wait for their turn.
     pub queued: Gauge,
     /// Calls at work.
@@ -131,6 +139,7 @@ impl Calls {
             total: Family::default(),
             paths: Family::default(),
             near: Family::default(),
+            distance: Family::new_with_constructor(far as fn() -> Histogram),
             queued: Gauge::default(),
             running: Gauge::default(),
         };
@@ -155,6 +164,11 @@ impl Calls {
             "Virtual functions by how they lie to their pod's NUMA node, where numa was asked for",
             calls.near.clone(),
         );
+        exposition.register(
+            "numa_distance",
+            "From all of a pod's NUMA nodes together to its virtual function (SLIT: 10 is a node's own), where the machine tells",
+            calls.distance.clone(),
+        );
         exposition.register("calls_queued", "Calls that wait for their turn", calls.queued.clone());
         exposition.register("calls_running", "Calls at work", calls.running.clone());
         calls
@@ -174,8 +188,11 @@ impl Calls {
     }
 
     /// A function was taken that lies so to its pod; from [`Locality::label`](fairlead_sriov::numa::Locality::label).
-    pub fn near(&self, locality: &'static str) {
+    pub fn near(&self, locality: &'static str, distance: Option<u32>) {
         self.near.get_or_create(&NearLabels { locality }).inc();
+        if let Some(distance) = distance {
+            self.distance.get_or_create(&NearLabels { locality }).observe(f64::from(distance));
+        }
     }
 
     /// One phase of a call took so long. `kind` is from [`kind_label`].

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use fairlead_host::topology::Topology;
+use serde::{Deserialize, Serialize};
 
 /// How firmly a device must be on the pod's node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -41,13 +42,17 @@ impl Assigned {
     }
 }
 
-/// How a device lies to the pod.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// How a device lies to the pod. As JSON it is told to others, in this form.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "locality", rename_all = "snake_case")]
 pub enum Locality {
     /// On a node of the pod's.
     Local {
         /// Which.
         node: u32,
+        /// As of [`Locality::Remote`]: more than 10 for a pod on several nodes.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        distance: Option<u32>,
     },
     /// On another.
     Remote {
@@ -56,6 +61,7 @@ pub enum Locality {
         /// The pod's.
         pod: BTreeSet<u32>,
         /// From all of the pod's nodes together (SLIT: 10 is a node's own); `None` where the machine does not tell.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         distance: Option<u32>,
     },
     /// It has no node.
@@ -77,12 +83,20 @@ impl Locality {
             Locality::Any => "any",
         }
     }
+
+    /// How far it is, where the machine tells.
+    pub fn distance(&self) -> Option<u32> {
+        match self {
+            Locality::Local { distance, .. } | Locality::Remote { distance, .. } => *distance,
+            Locality::Nowhere | Locality::PodUnknown | Locality::Any => None,
+        }
+    }
 }
 
 impl fmt::Display for Locality {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Locality::Local { node } => write!(f, "on the pod's NUMA node {node}"),
+            Locality::Local { node, .. } => write!(f, "on the pod's NUMA node {node}"),
             Locality::Remote { node, pod, distance } => {
                 write!(f, "on NUMA node {node}, while the pod is on {}", listed(pod))?;
                 match distance {
@@ -186,12 +200,13 @@ pub fn verify(
 }
 
 fn locality(policy: NumaPolicy, pod: &BTreeSet<u32>, device: Option<u32>, topology: &Topology) -> Locality {
+    let distance = device.and_then(|node| total(pod, node, topology));
     match device {
         _ if policy == NumaPolicy::Any => Locality::Any,
         _ if pod.is_empty() => Locality::PodUnknown,
         None => Locality::Nowhere,
-        Some(node) if pod.contains(&node) => Locality::Local { node },
-        Some(node) => Locality::Remote { node, pod: pod.clone(), distance: total(pod, node, topology) },
+        Some(node) if pod.contains(&node) => Locality::Local { node, distance },
+        Some(node) => Locality::Remote { node, pod: pod.clone(), distance },
     }
 }
 

@@ -157,7 +157,7 @@ impl Engine {
             ipam: self.ipam_record(job, network)?,
             passed_over: job.passed_over.clone(),
             device_info: network.function().and_then(|function| function.device_info.clone()),
-            near: job.near.as_ref().map(ToString::to_string),
+            near: job.near.clone(),
             ..Attachment::new(id, job.key.clone(), netns, record, job.conf.raw.clone())
         };
         if attachment.has_delegates() {

@@ -3,10 +3,15 @@
 //!
 //! Its path is on record before it is written, and it goes with the attachment. What stood there is replaced: the meta plugin
 //! has copied what the device plugin knew of the same device.
+//!
+//! How the device lies to the pod's NUMA node has no key in that specification. It is told under a key of our own name beside the
+//! specified ones, so that no later version of it means something else by it: the specification names keys that must be there and
+//! forbids none, and those who read the files pass over what they do not know (Multus) or keep it (accelerated-bridge-cni).
 
 use std::path::Path;
 
 use fairlead_cni::{CniError, Code};
+use fairlead_sriov::numa::Locality;
 use serde::Serialize;
 
 use super::{Engine, errors, functions};
@@ -22,6 +27,14 @@ struct DeviceInfo<'a> {
     kind: &'a str,
     version: &'a str,
     pci: Pci,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fairlead: Option<Own<'a>>,
+}
+
+/// What the specification has no key for.
+#[derive(Serialize)]
+struct Own<'a> {
+    numa: &'a Locality,
 }
 
 #[derive(Serialize)]
@@ -41,7 +54,8 @@ impl Engine {
         let Some((path, vf)) = attachment.device_info.as_deref().zip(attachment.function()) else {
             return Ok(());
         };
-        let info = DeviceInfo { kind: "pci", version: VERSION, pci: self.pci(vf)? };
+        let fairlead = attachment.near.as_ref().map(|numa| Own { numa });
+        let info = DeviceInfo { kind: "pci", version: VERSION, pci: self.pci(vf)?, fairlead };
         let text = serde_json::to_vec(&info)
             .map_err(|e| CniError::new(Code::Internal, format!("device information: {e}")))?;
         self.root.replace(Path::new(path), &text, MODE).map_err(|e| {

@@ -60,7 +60,7 @@ impl Engine {
         let pci = function.address().map(|address| address.to_string()).unwrap_or_default();
         tracing::info!(container = %job.key.container, ifname = %job.key.ifname, network = %job.key.network, pci, near = %near,
             "a function was chosen for a pod");
-        self.calls.near(near.label());
+        self.calls.near(near.label(), near.distance());
     }
 
     /// A function that somebody else has chosen for the pod: how it lies, if it may be taken. `strict` refuses; for the others it

@@ -35,7 +35,7 @@ fn row(a: &Attachment) -> Value {
         "link": kind,
         "mac": mac,
         "addresses": a.addresses,
-        "near": a.near,
+        "near": a.near.as_ref().map(ToString::to_string),
         "passedOver": a.passed_over.iter().map(|p| format!("{}: {}", p.kind, p.why)).collect::<Vec<_>>(),
         "netns": a.netns.path,
         "nsid": a.netns.nsid,

@@ -3,6 +3,7 @@
 
 use fairlead_host::{Kind, Link, Mac, NetnsId, Nsid, VfChange};
 use fairlead_sriov::PciAddr;
+use fairlead_sriov::numa::Locality;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
@@ -192,7 +193,7 @@ pub struct Attachment {
     pub answered: bool,
     /// How its virtual function lies to the pod's NUMA node, where that was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub near: Option<String>,
+    pub near: Option<Locality>,
     /// The paths of our own type that came before the one that was taken.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub passed_over: Vec<PassedOver>,

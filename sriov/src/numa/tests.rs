@@ -74,7 +74,7 @@ fn x09_the_order_of_the_devices_for_every_policy() {
 fn x09_a_pod_on_several_nodes_gets_the_device_with_the_smallest_total_distance() {
     let topology = machine();
     let choices = order(NumaPolicy::Preferred, &nodes([0, 1]), &[Some(2), Some(1)], &topology).unwrap();
-    assert_eq!(choices[0], Choice { at: 1, locality: Locality::Local { node: 1 } });
+    assert_eq!(choices[0], Choice { at: 1, locality: Locality::Local { node: 1, distance: Some(22) } });
     assert_eq!(choices[1].locality.to_string(), "on NUMA node 2, while the pod is on 0 and 1 (distance 42)");
 }
 
@@ -83,7 +83,8 @@ fn x09_a_device_that_kubelet_has_chosen_is_verified_by_strict_and_told_by_prefer
     let topology = machine();
     let remote = verify(NumaPolicy::Preferred, &nodes([1]), Some(2), &topology).unwrap();
     assert_eq!(remote.to_string(), "on NUMA node 2, while the pod is on 1 (distance 21)");
-    assert_eq!(verify(NumaPolicy::Strict, &nodes([1]), Some(1), &topology), Ok(Locality::Local { node: 1 }));
+    let local = Locality::Local { node: 1, distance: Some(10) };
+    assert_eq!(verify(NumaPolicy::Strict, &nodes([1]), Some(1), &topology), Ok(local));
     let refused = verify(NumaPolicy::Strict, &nodes([1]), Some(2), &topology).unwrap_err();
     assert!(refused.to_string().contains("the pod's NUMA node 1, and numa is strict"), "{refused}");
     let nowhere = verify(NumaPolicy::Strict, &nodes([1]), None, &topology).unwrap_err();

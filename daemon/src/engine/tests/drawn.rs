@@ -7,6 +7,7 @@ use fairlead_cni::Code;
 use super::pools::{SECOND, with};
 use super::*;
 use crate::kubelet::recorded::{RecordedKubelet, pod};
+use crate::pools::Verb;
 
 const POOL: &str = "pools: [{name: radio, selectors: {vendors: ['8086']}}]";
 const DRAWN: &str = r#"{"type":"sriov","pool":"radio","vlan":100}"#;
@@ -74,7 +75,13 @@ fn x09_the_function_on_the_pods_own_node_is_drawn_and_the_choice_is_told() {
         assert_eq!(device(&answer), wanted);
         assert_eq!(rig.row_of("c1")["near"], format!("on the pod's NUMA node {node}"));
         let text = rig.exposition.text();
-        assert!(text.contains(r#"fairlead_numa_choices_total{locality="local"} 1"#), "{text}");
+        for line in [
+            r#"fairlead_numa_choices_total{locality="local"} 1"#,
+            r#"fairlead_numa_distance_sum{locality="local"} 10.0"#,
+            r#"fairlead_numa_distance_bucket{le="10.0",locality="local"} 1"#,
+        ] {
+            assert!(text.contains(line), "{line} is not in {text}");
+        }
         let with = format!(r#"{},"prevResult":{answer}}}"#, config.strip_suffix('}').unwrap());
         rig.call(named(rig.request(Command::Check, "c1", &with))).unwrap();
         rig.call(named(rig.request(Command::Del, "c1", &config))).unwrap();
@@ -107,6 +114,32 @@ fn x09_preferred_takes_the_other_node_when_its_own_has_none_and_strict_does_not(
     assert_eq!(waited.code, Code::TryAgain, "{waited}");
     assert_eq!(device(&rig.add_as("c4", &preferred).unwrap()), VF);
     assert_eq!(rig.row_of("c4")["near"], "on NUMA node 0, while the pod is on 1 (distance 21)");
+}
+
+#[test]
+fn x09_choice_and_distance_are_told_in_the_device_information_and_in_the_metrics() {
+    const INFO: &str = "/var/run/devinfo/cni/of-c1.json";
+    let rig = rig(POOL);
+    let told = |policy: &str, more: &str| {
+        let more = format!(r#"{more},"runtimeConfig":{{"CNIDeviceInfoFile":"{INFO}"}}"#);
+        let config = config(&[DRAWN], policy, &more);
+        rig.add_as("c1", &config).unwrap();
+        let text = fs::read_to_string(rig.root.join(INFO.trim_start_matches('/'))).unwrap();
+        rig.call(named(rig.request(Command::Del, "c1", &config))).unwrap();
+        rig.reap();
+        rig.keep();
+        let told: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!((told["type"].as_str(), told["version"].as_str()), (Some("pci"), Some("1.1.0")));
+        told["fairlead"]["numa"].to_string()
+    };
+    assert_eq!(told("strict", &on_node(1)), r#"{"distance":10,"locality":"local","node":1}"#);
+    rig.order(Verb::Drain, SECOND);
+    let remote = told("preferred", &on_node(1));
+    assert_eq!(remote, r#"{"distance":21,"locality":"remote","node":0,"pod":[1]}"#);
+    assert_eq!(told("preferred", ""), r#"{"locality":"pod_unknown"}"#);
+    let text = rig.exposition.text();
+    assert!(text.contains(r#"fairlead_numa_distance_sum{locality="remote"} 21.0"#), "{text}");
+    assert!(!text.contains(r#"fairlead_numa_distance_sum{locality="pod_unknown"}"#), "{text}");
 }
 
 #[test]
