@@ -26,7 +26,7 @@ pub use admin::{Administrator, SettingError};
 pub use device_plugin::{DevicePluginConfig, DevicePluginConfigError, Refusal, RefusedResource, Resource};
 pub use inventory::{
     Function, GroupMember, Interface, Inventory, InventoryError, LinkType, Model, Physical, PhysicalFunction,
-    Rdma, Scan, VirtualFunction,
+    Rdma, Scan, Unserved, VirtualFunction,
 };
 pub use kernel_vf::KernelVf;
 pub use profile::{Plan, VfProfile};

@@ -8,6 +8,7 @@ mod group;
 mod ports;
 mod scan;
 mod sysfs;
+mod unserved;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,10 +18,12 @@ use sysfs::{names, number, pci_address, target, target_name, text};
 
 pub use group::GroupMember;
 pub use scan::{Interface, LinkType, Model, PhysicalFunction, Rdma, Scan, VirtualFunction};
+pub use unserved::Unserved;
 
 /// The sysfs of the machine, or one made for a test.
 #[derive(Debug, Clone)]
 pub struct Inventory {
+    sysfs: PathBuf,
     devices: PathBuf,
 }
 
@@ -86,12 +89,12 @@ pub enum InventoryError {
 impl Inventory {
     /// `sysfs` is where sysfs is mounted: `/sys`.
     pub fn new(sysfs: &Path) -> Inventory {
-        Inventory { devices: sysfs.join("bus/pci/devices") }
+        Inventory { sysfs: sysfs.to_owned(), devices: sysfs.join("bus/pci/devices") }
     }
 
     /// Whether the machine has the connection manager of RDMA (`/dev/infiniband/rdma_cm`), which is of all devices.
     pub fn has_rdma_cm(&self) -> bool {
-        self.devices.join("../../../class/misc/rdma_cm").exists()
+        self.sysfs.join("class/misc/rdma_cm").exists()
     }
 
     /// The virtual function at an address.

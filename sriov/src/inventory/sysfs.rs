@@ -42,7 +42,8 @@ pub(super) fn target_name(link: &Path) -> Result<Option<String>, InventoryError>
     Ok(target(link)?.and_then(|path| last(&path)))
 }
 
-fn last(path: &Path) -> Option<String> {
+/// The last part of a path.
+pub(super) fn last(path: &Path) -> Option<String> {
     path.file_name().and_then(|name| name.to_str()).map(str::to_owned)
 }
 

@@ -3,7 +3,7 @@
 
 use std::os::unix::fs::symlink;
 
-use crate::machine::{Machine, at};
+use crate::machine::{MLX5, Machine, at};
 use fairlead_sriov::InventoryError;
 
 #[test]
@@ -54,6 +54,39 @@ fn an_mlx5_in_switchdev_mode_shows_its_representors_beside_its_own_interface() {
     let function = machine.inventory().function(at("0000:08:00.2")).unwrap();
     assert_eq!(function.physical.interfaces, ["enp8s0f0np0", "enp8s0f0npf0vf0", "enp8s0f0npf0vf1"]);
     assert_eq!(function.driver.as_deref(), Some("mlx5_core"));
+}
+
+#[test]
+fn an_rdma_device_is_in_nobodys_way_until_each_is_in_one_network_namespace_alone() {
+    let machine = Machine::new();
+    machine.physical(MLX5, "0000:08:00.0", "enp8s0f0np0", 0);
+    machine.function(MLX5, "0000:08:00.0", 0, "0000:08:00.2", 0);
+    machine.function(MLX5, "0000:08:00.0", 1, "0000:08:00.3", 0);
+    machine.attribute("0000:08:00.2", "infiniband/mlx5_2", "");
+    let unserved = |address| machine.inventory().unserved(at(address)).unwrap();
+    assert_eq!(unserved("0000:08:00.2"), None, "a kernel without ib_core");
+    let mode = "module/ib_core/parameters/netns_mode"; // drivers/infiniband/core/device.c
+    machine.of_the_machine(mode, "Y");
+    assert_eq!(unserved("0000:08:00.2"), None);
+    machine.of_the_machine(mode, "N");
+    let told = unserved("0000:08:00.2").unwrap().to_string();
+    assert!(told.starts_with("function 0000:08:00.2 has RDMA device mlx5_2, and RDMA devices are"), "{told}");
+    assert_eq!(unserved("0000:08:00.3"), None, "one that has none");
+}
+
+#[test]
+fn a_function_that_a_vdpa_device_is_made_of_is_told_as_that() {
+    // ifcvf hangs it on the function itself; drivers/vdpa/pds on an auxiliary device of it.
+    let machine = Machine::new();
+    let unserved = |address| machine.inventory().unserved(at(address)).unwrap();
+    assert_eq!(unserved("0000:65:00.2"), None);
+    machine.vdpa("vdpa0", "0000:65:00.2");
+    machine.vdpa("vdpa1", "0000:65:00.3/pds_core.vDPA.1");
+    for (address, device) in [("0000:65:00.2", "vdpa0"), ("0000:65:00.3", "vdpa1")] {
+        let told = unserved(address).unwrap().to_string();
+        assert_eq!(told, format!("function {address} is vDPA device {device}, which is not served yet"));
+    }
+    assert_eq!(unserved("0000:65:00.4"), None);
 }
 
 #[test]

@@ -72,6 +72,21 @@ impl Machine {
         symlink(self.dir(address), devices.join(address)).unwrap();
     }
 
+    /// An attribute that is no device's.
+    pub(crate) fn of_the_machine(&self, path: &str, text: &str) {
+        let path = self.0.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, format!("{text}\n")).unwrap();
+    }
+
+    /// A vDPA device; `below` is where among a function's devices.
+    pub(crate) fn vdpa(&self, name: &str, below: &str) {
+        let devices = self.0.path().join("bus/vdpa/devices");
+        fs::create_dir_all(&devices).unwrap();
+        let to = format!("../../../devices/pci0000:00/0000:00:03.0/{below}/{name}");
+        symlink(to, devices.join(name)).unwrap();
+    }
+
     /// A network card's physical function.
     pub(crate) fn physical(&self, card: Card, address: &str, interface: &str, node: i32) {
         let (device, driver) = card.physical;

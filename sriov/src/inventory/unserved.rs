@@ -1,0 +1,64 @@
+//! What a function is beside an interface, and what of it cannot be given to a pod yet.
+
+use super::sysfs::{last, names, target, text};
+use super::{Inventory, InventoryError};
+use crate::PciAddr;
+
+/// Why a function is not given to pods, whatever drives it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unserved {
+    /// Its RDMA device would stay in the host's namespace while its interface goes to the pod's.
+    #[error(
+        "function {function} has RDMA device {device}, and RDMA devices are exclusive to one network namespace on this machine, which is not served yet"
+    )]
+    ExclusiveRdma {
+        /// The function.
+        function: PciAddr,
+        /// Its RDMA device.
+        device: String,
+    },
+    /// A vDPA device is made of it.
+    #[error("function {function} is vDPA device {device}, which is not served yet")]
+    Vdpa {
+        /// The function.
+        function: PciAddr,
+        /// The vDPA device.
+        device: String,
+    },
+}
+
+impl Inventory {
+    /// What keeps a function from every pod; mostly two looks at directories that are not there.
+    pub fn unserved(&self, function: PciAddr) -> Result<Option<Unserved>, InventoryError> {
+        if let Some(device) = self.vdpa(function)? {
+            return Ok(Some(Unserved::Vdpa { function, device }));
+        }
+        let device = names(&self.dir(function).join("infiniband"))?.into_iter().next();
+        match device {
+            Some(device) if self.rdma_is_exclusive()? => {
+                Ok(Some(Unserved::ExclusiveRdma { function, device }))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether an RDMA device is in one network namespace only. The parameter is the kernel's own variable: it tells what
+    /// `rdma system set netns` has made of it since (`RDMA_NLDEV_SYS_ATTR_NETNS_MODE` is read from the same one). Kernels before
+    /// 5.3 know no such thing.
+    fn rdma_is_exclusive(&self) -> Result<bool, InventoryError> {
+        Ok(text(&self.sysfs.join("module/ib_core/parameters/netns_mode"))?.as_deref() == Some("N"))
+    }
+
+    /// The vDPA device that is made of a function, itself or by way of an auxiliary device of its driver.
+    fn vdpa(&self, function: PciAddr) -> Result<Option<String>, InventoryError> {
+        let devices = self.sysfs.join("bus/vdpa/devices");
+        let of = function.to_string();
+        for name in names(&devices)? {
+            let leads_to = target(&devices.join(&name))?;
+            if leads_to.is_some_and(|to| to.ancestors().any(|dir| last(dir).as_ref() == Some(&of))) {
+                return Ok(Some(name));
+            }
+        }
+        Ok(None)
+    }
+}
