@@ -213,6 +213,8 @@ pub struct Settings {
     pub delegate_cgroup: Option<String>,
     /// How long a namespace is given to die with its links before the reaper removes them. In force at once.
     pub reap_after: Span,
+    /// How long an ADD waits for a virtual function that is coming home or at work in its pool. In force at once.
+    pub function_wait: Span,
     /// Where kubelet is. In force from the next start.
     pub kubelet: Kubelet,
     /// Pools of virtual functions, the first that matches one has it. In force at once; a function that a pod has stays in
@@ -251,6 +253,7 @@ impl Default for Settings {
             delegate_timeout: Span(Duration::from_secs(30)),
             delegate_cgroup: None,
             reap_after: Span(Duration::from_millis(1500)),
+            function_wait: Span(Duration::from_secs(10)),
             kubelet: Kubelet::default(),
             pools: Vec::new(),
             device_plugin_config: None,
@@ -371,7 +374,7 @@ mod tests {
     #[test]
     fn every_key_is_read() {
         let text = "logLevel: debug\nlogFormat: json\ncallThreads: 8\nslowThreads: 16\nmaxCalls: 100\ndel: wait\n\
-                    dad: wait\ndelegateTimeout: 2m\ndelegateCgroup: system.slice/delegates\nreapAfter: 500ms\n\
+                    dad: wait\ndelegateTimeout: 2m\ndelegateCgroup: system.slice/delegates\nreapAfter: 500ms\nfunctionWait: 20s\n\
                     kubelet:\n  dir: /data/kubelet\n\
                     pools: [{name: radio, selectors: {vendors: ['8086']}}]\ndevicePluginConfig: /etc/pcidp/config.json\n";
         let expected = Settings {
@@ -385,6 +388,7 @@ mod tests {
             delegate_timeout: Span(Duration::from_secs(120)),
             delegate_cgroup: Some("system.slice/delegates".into()),
             reap_after: Span(Duration::from_millis(500)),
+            function_wait: Span(Duration::from_secs(20)),
             kubelet: Kubelet { dir: "/data/kubelet".into() },
             pools: pool("name: radio, selectors: {vendors: ['8086']}").unwrap(),
             device_plugin_config: Some("/etc/pcidp/config.json".into()),

@@ -36,6 +36,11 @@ type WithFunction<'e> = (Network, Option<Reserved<'e>>, Box<dyn Net + 'e>);
 impl Engine {
     pub(super) fn add(&self, job: &mut Job) -> Result<String, CniError> {
         let network = Network::validate(&job.conf, &job.args)?;
+        self.add_to(job, network)
+    }
+
+    /// ADD to a network that has been validated.
+    pub(super) fn add_to(&self, job: &mut Job, network: Network) -> Result<String, CniError> {
         let _claim = self.claim(job)?;
         self.finish_older(job)?;
         let pod = self.enter(job)?;
@@ -83,7 +88,7 @@ impl Engine {
         pod: Box<dyn Net + 'e>,
     ) -> Result<WithFunction<'e>, CniError> {
         drop(pod);
-        let network = self.with_device(job, network)?;
+        let network = self.with_device(job, network).map_err(|e| job.noting(e))?;
         let function = self.reserve(job, &network)?;
         let network = match &function {
             Some(reserved) => network.with_function(reserved.address()),

@@ -8,7 +8,7 @@ use fairlead_cni::{CniError, Code};
 use fairlead_host::{Link, Mac, Net, NetError, Op, SetLink, Vf, VfChange};
 use fairlead_sriov::interface::{self, Look};
 use fairlead_sriov::resetting::{SETTLES, patiently};
-use fairlead_sriov::{Function, InventoryError, KernelVf, PciAddr, VFIO_PCI};
+use fairlead_sriov::{Function, InventoryError, KernelVf, PciAddr, Unserved, VFIO_PCI};
 
 use super::claims::Claim;
 use super::job::Job;
@@ -16,11 +16,9 @@ use super::{Engine, errors, pooled};
 use crate::networks::Network;
 use crate::networks::host_device::USER_SPACE_DRIVERS;
 use crate::networks::sriov::{AtHome, Device, Sriov};
-use crate::pools::Loan;
+use crate::pools::{Loan, Refused};
 use crate::store::{Attachment, Lent, LentVf, Phase};
 
-/// How long an ADD waits for a function that is still coming home.
-const HOMECOMING: Duration = Duration::from_secs(10);
 pub(super) const LOOK: Duration = Duration::from_millis(10);
 
 /// A function that nobody else gets.
@@ -51,7 +49,7 @@ impl Engine {
     /// must be looked at, and it can take seconds.
     pub(super) fn reserve(&self, job: &mut Job, network: &Network) -> Result<Option<Reserved<'_>>, CniError> {
         let Some(wanted) = network.function() else { return Ok(None) };
-        let limit = job.deadline.min(Instant::now() + HOMECOMING);
+        let limit = job.deadline.min(Instant::now() + self.policy().function_wait);
         let (loan, mut claims) = match &wanted.device {
             Device::OfPool(pool) => (self.draw(job, pool, limit)?, Vec::new()),
             Device::Known(_) | Device::OfResource(_) => {
@@ -60,51 +58,35 @@ impl Engine {
                 let name = address.to_string();
                 let claim = self.reserve_alone(&name, &mine, limit, |why| lent(address, why))?;
                 self.inherit(address)?;
-                let loan = self.pools.lend(address, limit).map_err(|e| pooled::refused(address, &e))?;
-                (loan, vec![claim])
+                let refused = |e: Refused| match (e.why.passes(), pooled::refused(address, &e)) {
+                    (true, error) => error,
+                    (false, error) => job.lacking(error),
+                };
+                (self.pools.lend(address, limit).map_err(refused)?, vec![claim])
             }
         };
-        let function = match loan.known() {
-            Some(known) => known.function.clone(),
-            None => self.inventory.function(loan.address()).map_err(|e| unusable(&e))?,
-        };
-        let driver = driver_of(&function)?;
-        self.must_suit(job, wanted, &function, &driver)?;
+        let (function, driver) = self.looked_at(&loan).map_err(|e| job.noting(e))?;
+        must_suit(wanted, &function, &driver, job.numa.is_some()).map_err(|e| job.noting(e))?;
+        if job.near.is_none() {
+            job.near = self.verify_nearness(job, &function)?;
+        }
         if driver == VFIO_PCI {
             claims.extend(self.reserve_group(job, &function, limit)?);
         }
         Ok(Some(Reserved { function, driver, loan, _claims: claims }))
     }
 
-    /// Whether the function is what this path wants: its driver, the pod's access to it, its NUMA node.
-    fn must_suit(
-        &self,
-        job: &mut Job,
-        wanted: &Sriov,
-        function: &Function,
-        driver: &str,
-    ) -> Result<(), CniError> {
-        let address = function.address;
-        let unsuited = |msg: String, remedy: &str| Err(CniError::new(Code::InvalidConfig, msg).with(remedy));
-        if !wanted.takes(driver) {
-            job.lacks = true;
-            let msg =
-                format!("function {address} is bound to {driver}, and the path asks for another driver");
-            return unsuited(msg, "correct `driver` of the path, or of the pool");
+    /// A function that could be a pod's, and its driver. Of one that is ready nothing is read that its pool knows.
+    fn looked_at(&self, loan: &Loan<'_>) -> Result<(Function, String), CniError> {
+        let function = match loan.known() {
+            Some(known) => known.function.clone(),
+            None => self.inventory.function(loan.address()).map_err(|e| unusable(&e))?,
+        };
+        if let Some(unserved) = self.inventory.unserved(function.address).map_err(|e| unusable(&e))? {
+            return Err(not_given(&unserved));
         }
-        if job.numa.is_some() && driver == VFIO_PCI && !wanted.has_access {
-            job.lacks = true;
-            let msg =
-                format!("function {address} is bound to {driver}, and kubelet has not given it to the pod");
-            return unsuited(
-                msg,
-                "CNI cannot add a device to a container: give the pool a resourceName that the pod asks for, or say \"deviceAccess\": \"host\" where the pod has the host's devices",
-            );
-        }
-        if job.near.is_none() {
-            job.near = self.verify_nearness(job, function)?;
-        }
-        Ok(())
+        let driver = driver_of(&function)?;
+        Ok((function, driver))
     }
 
     /// A function of a pool, the nearest that is ready. An empty pool is waited for, unless there is another path.
@@ -112,14 +94,12 @@ impl Engine {
         let near = self.nearness(job)?;
         let nodes = self.pools.nodes(pool);
         let ranks = near.ranks(&nodes).map_err(|e| {
-            job.lacks = true;
-            CniError::new(Code::InvalidConfig, format!("pool {pool:?}: {e}")).with(e.remedy())
+            job.lacking(CniError::new(Code::InvalidConfig, format!("pool {pool:?}: {e}")).with(e.remedy()))
         })?;
         let limit = if job.another { Instant::now() } else { limit };
         let drawn = self.pools.draw_by(pool, limit, |member| ranks.get(&member.numa_node).copied());
         let loan = drawn.map_err(|e| {
-            job.lacks = true;
-            let told = pooled::undrawn(&e);
+            let told = job.lacking(pooled::undrawn(&e));
             match nodes.iter().all(|node| ranks.contains_key(node)) {
                 true => told,
                 false => CniError {
@@ -194,21 +174,6 @@ impl Engine {
         Ok((Some(link), AtHome { function, driver, settings }))
     }
 
-    /// Whether the machine has the function, with a driver that is served. One that another pod has, or that is coming home, is
-    /// there.
-    pub(super) fn can_be_lent(&self, wanted: &Sriov) -> Result<(), CniError> {
-        let address = wanted.address()?;
-        match self.pools.lendable(address) {
-            Some(Err(refused)) if refused.why.passes() => return Ok(()), // its driver may be away just now
-            Some(Err(refused)) => {
-                return Err(CniError { code: Code::NotAvailable, ..pooled::refused(address, &refused) });
-            }
-            Some(Ok(())) | None => {}
-        }
-        let function = self.inventory.function(address).map_err(|e| unusable(&e))?;
-        driver_of(&function).map(drop)
-    }
-
     /// The settings of a function that is lent, where its configuration asks for any.
     pub(super) fn settings_now(&self, wanted: &Sriov) -> Result<Option<Vf>, CniError> {
         if wanted.profile.is_empty() {
@@ -268,6 +233,35 @@ pub(super) fn lend(pod: &mut dyn Net, index: u32, ifname: &str) -> Result<u32, N
     let up = Op::SetLink(SetLink { index, up: Some(true), ..SetLink::default() });
     patiently(Instant::now() + SETTLES, || pod.batch(std::slice::from_ref(&up)))?;
     Ok(index)
+}
+
+/// Whether a function is what its path wants: its driver, and, where the type is our own, the pod's access to it.
+fn must_suit(wanted: &Sriov, function: &Function, driver: &str, by_path: bool) -> Result<(), CniError> {
+    let address = function.address;
+    let unsuited = |msg: String, remedy: &str| Err(CniError::new(Code::InvalidConfig, msg).with(remedy));
+    if !wanted.takes(driver) {
+        let msg = format!("function {address} is bound to {driver}, and the path asks for another driver");
+        return unsuited(msg, "correct `driver` of the path, or of the pool");
+    }
+    if by_path && driver == VFIO_PCI && !wanted.has_access {
+        let msg = format!("function {address} is bound to {driver}, and kubelet has not given it to the pod");
+        return unsuited(
+            msg,
+            "CNI cannot add a device to a container: give the pool a resourceName that the pod asks for, or say \"deviceAccess\": \"host\" where the pod has the host's devices",
+        );
+    }
+    Ok(())
+}
+
+/// What a caller is told of a function that is no pod's to have.
+fn not_given(unserved: &Unserved) -> CniError {
+    let remedy = match unserved {
+        Unserved::ExclusiveRdma { .. } => {
+            "share RDMA devices (`rdma system set netns shared`, while there is no other network namespace; or ib_core's parameter netns_mode=1), or give the pod a function without one"
+        }
+        Unserved::Vdpa { .. } => "delete the vDPA device (`vdpa dev del`), or take another function",
+    };
+    CniError::new(Code::InvalidConfig, unserved.to_string()).with(remedy)
 }
 
 /// Who drives it: vfio-pci, or a driver that makes an interface.

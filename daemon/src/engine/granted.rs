@@ -6,7 +6,7 @@ use fairlead_sriov::PciAddr;
 
 use super::Engine;
 use super::job::Job;
-use crate::kubelet::{NoDevice, PodName, PodResourcesError, next_device};
+use crate::kubelet::{NoDevice, PodName, PodResourcesError, ResourcesOfPod, next_device};
 use crate::networks::Network;
 use crate::networks::sriov::{Device, Sriov};
 use crate::store::Phase;
@@ -49,11 +49,24 @@ impl Engine {
         }
     }
 
+    /// What kubelet has given the pod of a call.
+    pub(super) fn given_to<'j>(
+        &self,
+        job: &'j Job,
+        pod: &PodName,
+    ) -> Result<&'j ResourcesOfPod, PodResourcesError> {
+        if let Some(told) = job.given.get() {
+            return Ok(told);
+        }
+        let told = self.pod_resources.pod(pod, job.deadline)?;
+        Ok(job.given.get_or_init(|| told))
+    }
+
     /// The first device of a resource that kubelet has given the pod and no attachment of its sandbox holds. The caller has
     /// claimed the container. One that an older sandbox of the pod still has is waited for when it is reserved.
     pub(super) fn given_by_kubelet(&self, job: &Job, resource: &str) -> Result<PciAddr, CniError> {
         let pod = pod_of(job)?;
-        let given = self.pod_resources.pod(&pod, job.deadline).map_err(|error| {
+        let given = self.given_to(job, &pod).map_err(|error| {
             unknown(&format!("which device of resource {resource:?} the pod has"), &error)
         })?;
         let held: Vec<String> = self
@@ -64,7 +77,7 @@ impl Engine {
             .filter(|a| matches!(a.phase, Phase::Adding | Phase::Attached))
             .filter_map(|a| a.function().map(|f| f.address.to_string()))
             .collect();
-        let id = next_device(&pod, &given, resource, |id| held.iter().any(|held| held == id));
+        let id = next_device(&pod, given, resource, |id| held.iter().any(|held| held == id));
         let id = id.map_err(|e| none(&e))?;
         id.parse().map_err(|e| {
             CniError::new(Code::InvalidConfig, format!("pod {pod}, resource {resource:?}: {e}"))

@@ -1,6 +1,7 @@
 //! A call that has been read and validated: everything that can be refused without looking at the host is refused
 //! here.
 
+use std::cell::OnceCell;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,6 +14,7 @@ use fairlead_sriov::numa::{Locality, NumaPolicy};
 
 use super::timing::Timing;
 use crate::call::{Call, CallerGone};
+use crate::kubelet::ResourcesOfPod;
 use crate::store::{Caller, Key, PassedOver};
 
 /// What is executed for a STATUS is killed so long after the call's arrival: its name must still be told in time.
@@ -37,6 +39,8 @@ pub(super) struct Job<'a> {
     pub(super) another: bool,
     /// It failed for what is not there now.
     pub(super) lacks: bool,
+    /// What kubelet has told of the pod: it gave that out before the sandbox was made, and is asked once.
+    pub(super) given: OnceCell<ResourcesOfPod>,
     /// `numa` of our own type.
     pub(super) numa: Option<NumaPolicy>,
     /// How the function lies to the pod, where that was asked for.
@@ -99,9 +103,23 @@ impl<'a> Job<'a> {
             passed_over: Vec::new(),
             another: false,
             lacks: false,
+            given: OnceCell::new(),
             numa: None,
             near: None,
         })
+    }
+
+    /// Notes of an error, met before anything was changed, whether it tells what the host or the pod lacks: another path may be
+    /// taken then. What could not be asked, and what comes by itself (code 11), is not lacking.
+    pub(super) fn noting(&mut self, error: CniError) -> CniError {
+        self.lacks |= matches!(error.code, Code::InvalidConfig | Code::BadEnvironment | Code::NotAvailable);
+        error
+    }
+
+    /// Notes that an error tells what is lacking, whatever its code.
+    pub(super) fn lacking(&mut self, error: CniError) -> CniError {
+        self.lacks = true;
+        error
     }
 
     /// The pod's namespace.

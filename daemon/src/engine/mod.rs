@@ -102,6 +102,8 @@ pub struct Policy {
     pub delegate_timeout: Duration,
     /// How long a silenced link waits for its namespace to take it along.
     pub reap_after: Duration,
+    /// How long an ADD waits for a function that is coming home or at work in its pool.
+    pub function_wait: Duration,
 }
 
 impl Default for Policy {
@@ -111,6 +113,7 @@ impl Default for Policy {
             dad: Dad::Fast,
             delegate_timeout: Duration::from_secs(30),
             reap_after: Duration::from_millis(1500),
+            function_wait: Duration::from_secs(10),
         }
     }
 }

@@ -47,11 +47,10 @@ impl Engine {
         if !self.pod_resources.is_expected() {
             return Ok(BTreeSet::new());
         }
-        let given = self
-            .pod_resources
-            .pod(&pod, job.deadline)
-            .map_err(|error| granted::unknown(&format!("on which NUMA node pod {pod} is"), &error))?;
-        Ok(assigned(&given).nodes(topology))
+        let given = self.given_to(job, &pod);
+        let given =
+            given.map_err(|error| granted::unknown(&format!("on which NUMA node pod {pod} is"), &error))?;
+        Ok(assigned(given).nodes(topology))
     }
 
     /// How the function that is taken lies to its pod, in the log and the metric.

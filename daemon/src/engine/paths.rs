@@ -14,7 +14,6 @@ use fairlead_sriov::numa::NumaPolicy;
 use super::job::Job;
 use super::{Engine, errors, link, lists};
 use crate::networks::Network;
-use crate::networks::sriov::Device;
 use crate::store::PassedOver;
 
 /// The type of a path that is not served yet.
@@ -48,25 +47,21 @@ impl Engine {
     }
 
     fn add_by_paths(&self, job: &mut Job, paths: &[Arc<NetConf>]) -> Result<String, CniError> {
-        for (at, path) in paths.iter().enumerate() {
-            validated(path, job).map_err(|e| CniError { msg: format!("\"paths[{at}]\": {}", e.msg), ..e })?;
-        }
+        let asked = paths.iter().enumerate().map(|(at, path)| {
+            asked(path, job).map_err(|e| CniError { msg: format!("\"paths[{at}]\": {}", e.msg), ..e })
+        });
+        let asked = asked.collect::<Result<Vec<Asked>, CniError>>()?;
         if let Some(before) = self.store.find(&job.key) {
             // A second ADD gets the stored answer, or is told that there is one already.
             job.conf = Arc::clone(paths.get(before.passed_over.len()).or(paths.last()).unwrap_or(&job.conf));
             job.passed_over.clone_from(&before.passed_over);
             return self.add(job);
         }
-        for (at, path) in paths.iter().enumerate() {
+        for (at, (path, asked)) in paths.iter().zip(asked).enumerate() {
             job.conf = Arc::clone(path);
             job.another = at + 1 < paths.len();
             let kind = crate::metrics::kind_label(&path.plugin_type);
-            let why = if job.another { self.lacks(job)? } else { None };
-            let done = match why {
-                None => self.add_by(job),
-                Some(why) => Err(Untaken::Lacks(why)),
-            };
-            match done {
+            match self.add_by(job, asked) {
                 Err(Untaken::Lacks(why)) => {
                     tracing::info!(container = %job.key.container, network = %job.key.network, ifname = %job.key.ifname,
                         path = at, r#type = %path.plugin_type, why, "a path is passed over");
@@ -86,55 +81,39 @@ impl Engine {
         Err(super::internal("a configuration without paths was taken for one with paths"))
     }
 
-    /// ADD by this path. What turns out to be lacking before anything is changed makes room for the next one.
-    fn add_by(&self, job: &mut Job) -> Result<String, Untaken> {
-        if job.conf.plugin_type == VHOST_USER {
-            return Err(Untaken::Failed(not_served()));
+    /// ADD by this path. What is lacking before anything is changed makes room for the next one, if there is one.
+    fn add_by(&self, job: &mut Job, asked: Asked) -> Result<String, Untaken> {
+        let network = match asked {
+            Asked::Of(network) => *network,
+            Asked::Nothing(none) if job.another => return Err(Untaken::Lacks(none.msg)),
+            Asked::Nothing(none) => return Err(Untaken::Failed(none)),
+        };
+        if job.another
+            && let Some(why) = self.lacks(job, &network).map_err(Untaken::Failed)?
+        {
+            return Err(Untaken::Lacks(why));
         }
         (job.lacks, job.near) = (false, None);
-        self.add(job).map_err(|error| match job.lacks && job.another {
+        self.add_to(job, network).map_err(|error| match job.lacks && job.another {
             true => Untaken::Lacks(error.msg),
             false => Untaken::Failed(error),
         })
     }
 
-    /// What the host or the pod lacks for this path; asked only where another comes after it. A question that fails fails the
-    /// call: what is not known is not lacking.
-    fn lacks(&self, job: &Job) -> Result<Option<String>, CniError> {
+    /// What the host lacks for this path; asked only where another comes after it. A question that fails fails the call: what is
+    /// not known is not lacking. Whether a virtual function can be had, its reservation tells.
+    fn lacks(&self, job: &Job, network: &Network) -> Result<Option<String>, CniError> {
         let told = |e| errors::kernel(&job.key.network, "looking for what a path needs", &e);
-        if job.conf.plugin_type == VHOST_USER {
-            return Ok(Some(not_served().msg));
-        }
-        if let Some(nothing_given) = names_no_function(&job.conf, job)? {
-            return Ok(Some(nothing_given.msg));
-        }
-        let network = Network::validate(&job.conf, &job.args)?;
-        if let Some(kind) = self.missing_kind(&network).map_err(told)? {
+        if let Some(kind) = self.missing_kind(network).map_err(told)? {
             return Ok(Some(format!("the kernel has no {kind}")));
         }
-        if let Some(master) = self.missing_master(&network).map_err(told)? {
+        if let Some(master) = self.missing_master(network).map_err(told)? {
             return Ok(Some(format!("the host has no interface {master:?}")));
         }
-        let network = match self.with_device(job, network) {
-            // No pod of Kubernetes has none either.
-            Err(none) if matches!(none.code, Code::InvalidConfig | Code::BadEnvironment) => {
-                return Ok(Some(none.msg));
-            }
-            known => known?,
-        };
-        if network.function().is_some_and(|f| matches!(f.device, Device::OfPool(_))) {
-            return Ok(None); // what it has, the draw tells
-        }
-        let there = match (network.device(), network.function()) {
-            (Some(device), _) => {
-                link::device(self.kernel.as_ref(), &device.device, |d| self.interfaces_of(d)).map(drop)
-            }
-            (None, Some(wanted)) => self.can_be_lent(wanted),
-            (None, None) => Ok(()),
-        };
-        match there {
+        let Some(device) = network.device() else { return Ok(None) };
+        match link::device(self.kernel.as_ref(), &device.device, |d| self.interfaces_of(d)) {
             Err(e) if matches!(e.code, Code::InvalidConfig | Code::NotAvailable) => Ok(Some(e.msg)),
-            other => other.map(|()| None),
+            other => other.map(|_| None),
         }
     }
 
@@ -175,12 +154,23 @@ fn policy(numa: Option<Numa>) -> NumaPolicy {
     }
 }
 
-/// All that can be refused without looking at the host.
-fn validated(path: &NetConf, job: &Job) -> Result<(), CniError> {
-    if path.plugin_type == VHOST_USER || names_no_function(path, job)?.is_some() {
-        return Ok(());
+/// What a path asks for, as far as it can be told without looking at the host.
+enum Asked {
+    /// This.
+    Of(Box<Network>),
+    /// Nothing that could be had: why.
+    Nothing(CniError),
+}
+
+/// Refuses all that can be refused without looking at the host.
+fn asked(path: &NetConf, job: &Job) -> Result<Asked, CniError> {
+    if path.plugin_type == VHOST_USER {
+        return Ok(Asked::Nothing(not_served()));
     }
-    Network::validate(path, &job.args).map(drop)
+    match names_no_function(path, job)? {
+        Some(none) => Ok(Asked::Nothing(none)),
+        None => Network::validate(path, &job.args).map(|network| Asked::Of(Box::new(network))),
+    }
 }
 
 /// An `sriov` path for a pod that was given no function.

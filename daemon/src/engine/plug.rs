@@ -29,6 +29,7 @@ impl From<&Settings> for Policy {
             },
             delegate_timeout: settings.delegate_timeout.0,
             reap_after: settings.reap_after.0,
+            function_wait: settings.function_wait.0,
         }
     }
 }

@@ -179,6 +179,24 @@ fn x09_where_the_pod_is_kubelet_knows_by_its_processors_and_its_silence_is_code_
 }
 
 #[test]
+fn x09_kubelet_is_asked_once_for_an_add_for_the_device_and_for_the_pods_node() {
+    let rig = rig(&POOL.replace("'8086']}", "'8086']}, resourceName: intel.com/radio"));
+    let kubelet = RecordedKubelet::running(&rig.root);
+    let mut assigned = pod("ran", "du-0", &[("app", &[("intel.com/radio", SECOND, 1)])]);
+    assigned.containers[0].cpu_ids = vec![2];
+    kubelet.answers.lock().unwrap().pods = vec![assigned];
+    let of_pod = |container: &str| {
+        let args = "IgnoreUnknown=1;K8S_POD_NAMESPACE=ran;K8S_POD_NAME=du-0".to_owned();
+        let config = config(&[DRAWN, paths::MACVLAN], "strict", "");
+        named(Request { args, ..rig.request(Command::Add, container, &config) })
+    };
+    assert_eq!(device(&rig.call(of_pod("c1")).unwrap()), SECOND);
+    assert_eq!(rig.row_of("c1")["near"], "on the pod's NUMA node 1");
+    let answers = kubelet.answers.lock().unwrap();
+    assert_eq!((answers.gets, answers.lists), (1, 0));
+}
+
+#[test]
 fn x09_a_function_that_was_given_on_another_node_is_refused_by_strict_and_told_by_preferred() {
     let rig = rig(POOL);
     let sriov = r#"{"type":"sriov"}"#;

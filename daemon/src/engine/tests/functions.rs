@@ -236,6 +236,28 @@ fn an_add_waits_for_a_function_that_is_still_coming_home() {
 }
 
 #[test]
+fn an_add_for_a_function_on_its_way_home_is_told_to_try_again_when_its_time_is_over_and_never_falls_back() {
+    let mut rig = Rig::new();
+    rig.policy.function_wait = Duration::from_millis(100);
+    rig.restart();
+    let paths = paths::config(&[paths::SRIOV, paths::MACVLAN], paths::GIVEN);
+    rig.add(&paths).unwrap();
+    rig.del(&paths).unwrap(); // answered; no reaper brings it home
+    for config in [config(""), paths.clone()] {
+        let begun = Instant::now();
+        let late = rig.call(rig.request(Command::Add, "c2", &config)).unwrap_err();
+        assert_eq!(late.code, Code::TryAgain, "{late}");
+        assert!(late.msg.contains("it has not come home from its last pod yet"), "{late}");
+        assert!(begun.elapsed() >= Duration::from_millis(100), "it was waited for");
+    }
+    let text = rig.exposition.text();
+    assert!(!text.contains(r#"outcome="passed-over""#), "{text}");
+    rig.reap();
+    let answer = rig.call(rig.request(Command::Add, "c2", &paths)).unwrap();
+    assert!(answer.contains(VF), "{answer}");
+}
+
+#[test]
 fn x22_an_add_for_a_function_of_a_dead_pod_finishes_that_one_first() {
     let rig = Rig::new();
     rig.add(&config(TAGGED)).unwrap();
@@ -292,6 +314,38 @@ fn what_cannot_be_lent_is_refused_with_its_address_the_reason_and_a_remedy() {
     fs::remove_file(sys.join("bus/pci/devices").join(VF).join("driver")).unwrap();
     assert!(told(&rig, &config("")).msg.contains("has no driver"));
     assert_eq!(rig.state(), Rig::new().state());
+}
+
+#[test]
+fn a_vdpa_device_and_an_rdma_device_of_one_namespace_alone_are_refused_and_a_shared_one_is_in_nobodys_way() {
+    let rig = Rig::new();
+    let sys = rig.dir.path().join("sys");
+    let put = |path: &str, text: &str| {
+        fs::create_dir_all(sys.join(path).parent().unwrap()).unwrap();
+        fs::write(sys.join(path), text).unwrap();
+    };
+    let mode = "module/ib_core/parameters/netns_mode";
+    fs::create_dir_all(sys.join(format!("bus/pci/devices/{VF}/infiniband/mlx5_2"))).unwrap();
+    put(mode, "Y\n");
+    rig.add(&config("")).unwrap();
+    rig.del(&config("")).unwrap();
+    let before = rig.state();
+    put(mode, "N\n");
+    let refused = rig.add(&config("")).unwrap_err();
+    let says = "function 0000:21:10.0 has RDMA device mlx5_2, and RDMA devices are exclusive to one network namespace";
+    assert!(refused.code == Code::InvalidConfig && refused.msg.contains(says), "{refused}");
+    assert!(refused.details.contains("rdma system set netns shared"), "{refused}");
+    put(mode, "Y\n");
+    fs::create_dir_all(sys.join("bus/vdpa/devices")).unwrap();
+    symlink(format!("../../../devices/pci0000:20/{VF}/vdpa0"), sys.join("bus/vdpa/devices/vdpa0")).unwrap();
+    let refused = rig.add(&config("")).unwrap_err();
+    let says = "function 0000:21:10.0 is vDPA device vdpa0, which is not served yet";
+    assert!(refused.code == Code::InvalidConfig && refused.msg.contains(says), "{refused}");
+    assert_eq!(rig.state(), before);
+    let paths = paths::config(&[paths::SRIOV, paths::MACVLAN], paths::GIVEN);
+    rig.add(&paths).unwrap();
+    let rows = rig.engine().table("attachments").unwrap();
+    assert!(rows[0]["passedOver"][0].as_str().unwrap().contains("vDPA device vdpa0"), "{rows}");
 }
 
 #[test]

@@ -108,6 +108,33 @@ fn x10_k27_a_pod_has_of_the_pool_what_kubelet_has_given_it_and_it_stays_healthy_
 }
 
 #[test]
+fn adds_that_wait_in_vain_for_a_function_on_its_way_home_are_no_failure_of_it_and_kubelet_sees_it_healthy() {
+    let (mut rig, kubelet) = rig(&pool(""));
+    rig.policy.function_wait = Duration::from_millis(50);
+    rig.restart();
+    rig.engine().offer_to_kubelet();
+    rig.keep();
+    hears(&kubelet, "0 2");
+    kubelet.answers.lock().unwrap().pods = vec![pod("ran", "du-0", &[("app", &[(RADIO, SECOND, 0)])])];
+    rig.of_pod(Command::Add, "net1").unwrap();
+    rig.of_pod(Command::Del, "net1").unwrap();
+    // First the old sandbox's attachment is waited for, then its pool's work: either way this is the only function it may have.
+    for _ in 0..3 {
+        let late = rig.of_pod(Command::Add, "net2").unwrap_err();
+        assert_eq!(late.code, Code::TryAgain, "{late}");
+    }
+    rig.reap();
+    for _ in 0..3 {
+        let late = rig.of_pod(Command::Add, "net2").unwrap_err();
+        assert!(late.code == Code::TryAgain && late.msg.contains("it is not ready yet"), "{late}");
+    }
+    rig.engine().pools.work_here();
+    assert_eq!(rig.states(), ["ready", "ready"], "none of that quarantines it");
+    assert!(rig.of_pod(Command::Add, "net2").unwrap().contains(SECOND));
+    assert!(kubelet.hears_nothing(Duration::from_millis(300)), "it was healthy all the while");
+}
+
+#[test]
 fn k27_kubelet_gets_the_nodes_of_a_function_under_vfio() {
     let (rig, kubelet) = rig(&pool(", driver: vfio-pci"));
     rig.keep();
