@@ -7,6 +7,8 @@
 use std::thread::sleep;
 use std::time::Instant;
 
+use fairlead_cni::config::NetConf;
+use fairlead_cni::wire::Request;
 use fairlead_cni::{CniError, Code};
 use fairlead_host::{IommuGroup, Mac, NetError};
 use fairlead_sriov::interface::APPEARS;
@@ -14,7 +16,7 @@ use fairlead_sriov::{Function, UnfitForVfio, VFIO_PCI, VfProfile, fit_for_vfio};
 
 use super::claims::Claim;
 use super::functions::{self, LOOK};
-use super::job::Job;
+use super::job::{self, Job};
 use super::{Engine, errors, failpoint};
 use crate::networks::sriov::{AtHome, Sriov};
 use crate::pools::Known;
@@ -55,6 +57,13 @@ impl Engine {
                 function.map(|f| f.driver.as_deref() == Some(VFIO_PCI)).map_err(|e| functions::unusable(&e))
             }
         }
+    }
+
+    /// Whether the attachment of a call is a function that has an interface in its pod. The DEL of one that was given waits for
+    /// the process that has it; one that is not on record may be sriov-cni's, to be brought home before the answer.
+    pub(super) fn is_lent(&self, conf: &NetConf, request: &Request) -> bool {
+        let attachment = self.store.find(&job::key(request, conf));
+        attachment.is_some_and(|attachment| matches!(attachment.link, LinkRecord::Moved(_)))
     }
 
     /// Whether it still is what the pod was given; the reason why it is not. `told`: the MAC address that ADD answered.

@@ -78,14 +78,7 @@ impl<'a> Job<'a> {
         if matches!(request.command, Command::Add | Command::Check) {
             netns(&request.netns)?;
         }
-        // The loopback plugin serves `lo`, whatever the caller calls it.
-        let ifname = if conf.plugin_type == "loopback" { Loopback::IFNAME } else { &request.ifname };
-        let key = Key {
-            container: request.container_id.clone(),
-            network: conf.name.clone(),
-            ifname: ifname.to_owned(),
-            plugin: conf.plugin_type.clone(),
-        };
+        let key = key(request, &conf);
         let Waiting { arrived, mut deadline, gone } = waiting.clone();
         if request.command == Command::Status && !inner {
             deadline = deadline.min(arrived + STATUS_EXECUTES);
@@ -134,6 +127,18 @@ impl<'a> Job<'a> {
             path: self.request.path.clone(),
             env: self.request.env.clone(),
         }
+    }
+}
+
+/// By what the attachment of a call is known.
+pub(super) fn key(request: &Request, conf: &NetConf) -> Key {
+    // The loopback plugin serves `lo`, whatever the caller calls it.
+    let ifname = if conf.plugin_type == "loopback" { Loopback::IFNAME } else { &request.ifname };
+    Key {
+        container: request.container_id.clone(),
+        network: conf.name.clone(),
+        ifname: ifname.to_owned(),
+        plugin: conf.plugin_type.clone(),
     }
 }
 

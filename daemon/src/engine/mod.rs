@@ -211,7 +211,8 @@ impl Service for Engine {
                     .ok()
                     .and_then(|args| Network::validate(&conf, &args).ok())
                     .is_some_and(|n| n.silent_is_gone() && conf.ipam_type.is_some());
-                !early || self.policy().del_waits || !self.kernel.renames_while_up()
+                let lent = conf.plugin_type != "sriov" || self.is_lent(&conf, request);
+                !early || !lent || self.policy().del_waits || !self.kernel.renames_while_up()
             }
             Command::Gc => true,
             Command::Add => {

@@ -43,8 +43,8 @@ impl Inventory {
     }
 
     /// Whether an RDMA device is in one network namespace only. The parameter is the kernel's own variable: it tells what
-    /// `rdma system set netns` has made of it since (`RDMA_NLDEV_SYS_ATTR_NETNS_MODE` is read from the same one). Kernels before
-    /// 5.3 know no such thing.
+    /// `rdma system set netns` has made of it since (`RDMA_NLDEV_SYS_ATTR_NETNS_MODE` is read from the same one; seen on 6.12).
+    /// Kernels before 5.3 know no such thing.
     fn rdma_is_exclusive(&self) -> Result<bool, InventoryError> {
         Ok(text(&self.sysfs.join("module/ib_core/parameters/netns_mode"))?.as_deref() == Some("N"))
     }

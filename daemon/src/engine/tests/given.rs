@@ -10,6 +10,7 @@ use fairlead_host::{IommuGroup, Kernel, Op, Vf};
 
 use super::functions::{TAGGED, config as kernel_config, join_group};
 use super::*;
+use crate::call::Lane;
 
 const INFO: &str = "/var/run/devinfo/cni/default-net-c1_net1.json";
 
@@ -263,4 +264,18 @@ fn device_information_that_cannot_be_written_fails_the_add_and_leaves_the_host_a
     let error = rig.add(&informed()).unwrap_err();
     assert!(error.code == Code::Io && error.msg.contains("device information"), "{error}");
     assert_eq!(rig.state(), before);
+}
+
+#[test]
+fn the_del_of_what_a_process_may_have_is_for_a_thread_that_may_wait_and_that_of_an_interface_is_not() {
+    let rig = Rig::new();
+    let ipam = r#","ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}]]}"#;
+    for (config, expected) in [(kernel_config(ipam), Lane::Fast), (config(ipam), Lane::Slow)] {
+        let lane = || rig.engine().lane(&rig.request(Command::Del, "c1", &config));
+        assert_eq!(lane(), Lane::Slow, "what is not on record may be sriov-cni's");
+        rig.add(&config).unwrap();
+        assert_eq!(lane(), expected);
+        rig.del(&config).unwrap();
+        rig.reap();
+    }
 }
