@@ -149,6 +149,32 @@ fn k27_kubelet_gets_the_nodes_of_a_function_under_vfio() {
 }
 
 #[test]
+fn k27_an_rdma_function_is_lent_as_an_interface_and_its_nodes_go_with_it_where_the_pool_says_so() {
+    let is_rdma = pool("").replace("['8086']", "['8086'], isRdma: true");
+    for (text, nodes) in [(pool(""), &[][..]), (is_rdma, &["umad1", "uverbs1", "rdma_cm"])] {
+        let mut rig = with(&text);
+        let sys = rig.dir.path().join("sys");
+        let device = sys.join("bus/pci/devices").join(SECOND);
+        for dir in ["infiniband/mlx5_1", "infiniband_mad/umad1", "infiniband_verbs/uverbs1"] {
+            fs::create_dir_all(device.join(dir)).unwrap();
+        }
+        fs::create_dir_all(sys.join("class/misc/rdma_cm")).unwrap();
+        rig.restart();
+        let kubelet = RecordedKubelet::running(&rig.root);
+        rig.engine().offer_to_kubelet();
+        rig.keep();
+        hears(&kubelet, if nodes.is_empty() { "0 2" } else { "2" });
+        let given = kubelet.allocate(RADIO, &[&[SECOND]]).unwrap();
+        let paths: Vec<_> = given[0].devices.iter().map(|node| node.host_path.as_str()).collect();
+        let wanted: Vec<_> = nodes.iter().map(|node| format!("/dev/infiniband/{node}")).collect();
+        assert_eq!(paths, wanted);
+        kubelet.answers.lock().unwrap().pods = vec![pod("ran", "du-0", &[("app", &[(RADIO, SECOND, 0)])])];
+        let answer = rig.of_pod(Command::Add, "net1").unwrap();
+        assert!(answer.contains(SECOND) && answer.contains("mtu"), "{answer}");
+    }
+}
+
+#[test]
 fn x17_a_physical_function_without_a_carrier_withdraws_its_functions_where_the_pool_says_so() {
     let carrier = |rig: &Rig, text: &str| {
         let net = rig.dir.path().join("sys/bus/pci/devices/0000:21:00.0/net").join(PF);
