@@ -245,6 +245,11 @@ fn pools(socket: &Path) -> Vec<Finding> {
                 format!("{function} of pool {pool} is left alone: {reason}"),
                 "take it from whoever uses it, or leave it out of the pool's selectors",
             )),
+            Some("preparing" | "draining") if !reason.is_empty() => findings.push(less(
+                ABOUT,
+                format!("{function} of pool {pool} is not ready: {reason}"),
+                "it is tried again by itself; fairleadd pools fill, and its address, tries it now",
+            )),
             _ => {}
         }
     }

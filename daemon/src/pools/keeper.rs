@@ -9,10 +9,11 @@ use fairlead_host::{Mac, Vf};
 use fairlead_sriov::pool::{Condition, Hold, Member, Pool, Task};
 use fairlead_sriov::{Function, PciAddr, Scan};
 
-use super::membership::{self, Membership, Place};
+use super::membership::{self, Membership, Notice, Place};
 use super::news::Settled;
 use super::record::Record;
-use super::workshop::{Trouble, Wish};
+use super::trouble::Trouble;
+use super::workshop::Wish;
 use super::{Known, Live, Pools, State};
 use crate::settings::PoolSettings;
 
@@ -46,7 +47,8 @@ impl Pools {
             let state = self.lock();
             let waits =
                 |state: &mut State| !(state.stopped || state.is_to_be_looked_at() || state.wants_a_worker());
-            let left = thorough.saturating_duration_since(Instant::now());
+            let until = state.next_try().map_or(thorough, |next| next.min(thorough));
+            let left = until.saturating_duration_since(Instant::now());
             let (mut state, _) =
                 self.changed.wait_timeout_while(state, left, waits).unwrap_or_else(PoisonError::into_inner);
             if state.stopped {
@@ -59,7 +61,14 @@ impl Pools {
             if state.is_to_be_looked_at() {
                 return Some(state.look.take().unwrap_or(Look::Glance));
             }
+            drop(state);
+            self.wake(Instant::now());
         }
+    }
+
+    /// Queues what is due by `now` because a pause is over.
+    pub(crate) fn wake(&self, now: Instant) {
+        self.act_at(now, |_| ());
     }
 
     /// Something may have changed.
@@ -96,13 +105,14 @@ impl Pools {
         self.arrive(&declared, &membership, holder, &mut eye);
         self.orphans(&declared, &membership, &scan, holder);
         self.compare(how, &mut eye);
-        let mut notices = membership.notices;
+        let (readings, mut notices) = (eye.readings, membership.notices);
         if how != Look::First {
             // At last: what is made now is not in what was looked at.
             notices.extend(self.make_functions(&declared, &scan));
         }
         self.act(|state| {
             state.notices = notices;
+            state.asked(&readings, &scan);
             state.looked_at(&declared, &scan);
             if how == Look::First {
                 state.look = Some(Look::Quick);
@@ -192,7 +202,7 @@ impl Pools {
     fn compare(&self, how: Look, eye: &mut Eye<'_>) {
         let all = self.lock().settled(how);
         for settled in all {
-            let found = eye.compare(settled.address, &settled.wish);
+            let found = eye.compare(settled.address, &settled.wish, settled.known.as_ref());
             self.found(&settled, found);
         }
     }
@@ -251,6 +261,7 @@ impl Pools {
                 self.unmark(address).and_then(|()| self.shop.give_back(address)).map(|()| None)
             }
         };
+        let done = done.map_err(|why| self.shop.blamed(address, why));
         self.metrics.took(task, begun.elapsed(), done.is_ok());
         if let Ok(Some(_)) = &done {
             self.keep(address, self.shop.records.mark(address, true));
@@ -269,9 +280,12 @@ impl Pools {
 /// One look at the machine: every physical function's settings are read once.
 struct Eye<'l> {
     pools: &'l Pools,
-    readings: BTreeMap<PciAddr, Result<Arc<Vec<Vf>>, String>>,
+    readings: Readings,
     scan: &'l Scan,
 }
+
+/// The settings of functions by their physical one, or why that could not be asked.
+type Readings = BTreeMap<PciAddr, Result<Arc<Vec<Vf>>, String>>;
 
 impl Eye<'_> {
     /// What a new member is in, with what is known of it.
@@ -281,14 +295,15 @@ impl Eye<'_> {
         if !adopted {
             return (Condition::Idle, None);
         }
-        match self.compare(address, wish) {
+        match self.compare(address, wish, None) {
             Ok(known) if shop.records.is_clean(address) => (Condition::Ready, Some(known)),
             Err(Trouble::Taken(who)) => (Condition::Foreign(who), None),
             _ => (Condition::Due, None),
         }
     }
 
-    fn compare(&mut self, address: PciAddr, wish: &Wish) -> Result<Known, Trouble> {
+    /// Where its physical function cannot be asked, one that is ready has the settings that it was `known` to have.
+    fn compare(&mut self, address: PciAddr, wish: &Wish, known: Option<&Known>) -> Result<Known, Trouble> {
         let shop = &self.pools.shop;
         let found = functions(self.scan).find(|function| function.address == address);
         let Some(function) = found else { return Err(Trouble::Unfit("it is not there".to_owned())) };
@@ -296,11 +311,12 @@ impl Eye<'_> {
             .readings
             .entry(function.physical.address)
             .or_insert_with(|| shop.admin.all(function).map_err(|e| e.to_string()));
-        match read {
-            Ok(settings) => shop.compare(function, wish, settings),
-            Err(why) => {
+        match (read, known) {
+            (Ok(settings), _) => shop.compare(function, wish, settings),
+            (Err(_), Some(known)) => shop.compare(function, wish, std::slice::from_ref(&known.settings)),
+            (Err(why), None) => {
                 shop.leave_alone(function)?;
-                Err(Trouble::Unfit(why.clone()))
+                Err(Trouble::Physical(why.clone()))
             }
         }
     }
@@ -370,7 +386,7 @@ impl State {
             Err(Trouble::Gone(_)) => live.pool.lost(address),
             Err(why) => {
                 tracing::warn!(pci = %address, pool = live.name, error = %why, "a function of a pool is not ready");
-                live.pool.failed(address, &why.to_string());
+                live.failed(address, &why);
             }
         }
     }
@@ -386,8 +402,45 @@ impl State {
                 tracing::warn!(pci = %address, pool = live.name, why, "a function of a pool is made ready anew");
                 live.pool.spoiled(address);
             }
-            (Condition::Ready, Err(why)) => drop(live.pool.failed(address, &why.to_string())),
+            (Condition::Ready, Err(why)) => live.failed(address, &why),
             (_, _) => live.pool.left(address),
         }
+    }
+
+    /// Physical functions that could not be asked are told until they can, or are gone.
+    fn asked(&mut self, readings: &Readings, scan: &Scan) {
+        self.unread.retain(|address, _| scan.physical.iter().any(|physical| physical.address == *address));
+        for (physical, read) in readings {
+            match read {
+                Ok(_) => drop(self.unread.remove(physical)),
+                Err(why) => drop(self.unread.insert(*physical, unread(*physical, why))),
+            }
+        }
+    }
+
+    /// When the next try is due of a member that waits for one.
+    fn next_try(&self) -> Option<Instant> {
+        self.pools.iter().filter_map(|live| live.pool.next_try()).min()
+    }
+}
+
+impl Live {
+    /// A member is not what it is to be: through a fault of its own, or of others.
+    fn failed(&mut self, address: PciAddr, why: &Trouble) {
+        let (reason, now) = (why.to_string(), Instant::now());
+        match why.is_of_others() {
+            true => self.pool.hindered(address, &reason, now),
+            false => drop(self.pool.failed(address, &reason, now)),
+        }
+    }
+}
+
+fn unread(physical: PciAddr, why: &str) -> Notice {
+    Notice {
+        wrong: true,
+        seen: format!("physical function {physical} cannot be asked for its functions' settings: {why}"),
+        remedy: "see that its driver has it and its interface is in the host's namespace; functions that were ready are given \
+                 out, the others are tried again"
+            .to_owned(),
     }
 }

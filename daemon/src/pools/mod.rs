@@ -13,6 +13,7 @@ mod news;
 mod offers;
 mod orders;
 mod record;
+mod trouble;
 mod user;
 mod verifying;
 mod workshop;
@@ -21,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use fairlead_host::Kernel;
 use fairlead_sriov::pool::{Member, Pool, Task};
@@ -84,6 +85,8 @@ struct State {
     strangers: BTreeSet<PciAddr>,
     queue: VecDeque<Task>,
     notices: Vec<Notice>,
+    /// Physical functions that could not be asked when they were last to be, and why.
+    unread: BTreeMap<PciAddr, Notice>,
     /// Functions that two device plugins announce.
     doubles: Vec<Notice>,
     offers: Offers,
@@ -167,11 +170,16 @@ impl Pools {
     /// The one way to change anything: what is due afterwards is queued, what holds a member is put on record, whoever waits
     /// looks again.
     fn act<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        self.act_at(Instant::now(), change)
+    }
+
+    fn act_at<T>(&self, now: Instant, change: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.lock();
         let answer = change(&mut state);
-        let due: Vec<Task> = state.pools.iter_mut().flat_map(|live| live.pool.due()).collect();
+        let due: Vec<Task> = state.pools.iter_mut().flat_map(|live| live.pool.due(now)).collect();
         state.queue.extend(due);
-        let forgotten = state.forget();
+        let owes = |address| self.shop.record(address).is_ok_and(|r| r.was_in(&self.shop.boot_id).is_some());
+        let forgotten = state.forget(owes);
         for address in &forgotten {
             // Before another pool may have it, which begins a record of its own.
             self.keep(*address, self.shop.records.forget(*address));
@@ -262,9 +270,9 @@ impl State {
     }
 
     /// Members that were dismissed and have nothing of ours any more.
-    fn forget(&mut self) -> Vec<PciAddr> {
+    fn forget(&mut self, owes: impl Fn(PciAddr) -> bool) -> Vec<PciAddr> {
         let forgotten: Vec<PciAddr> =
-            self.pools.iter_mut().flat_map(|live| live.pool.forget_dismissed()).collect();
+            self.pools.iter_mut().flat_map(|live| live.pool.forget_dismissed(&owes)).collect();
         for address in &forgotten {
             self.known.remove(address);
             self.stands.remove(address);

@@ -7,7 +7,8 @@ use fairlead_sriov::PciAddr;
 use fairlead_sriov::pool::{Condition, Member};
 
 use super::keeper::Look;
-use super::workshop::{Trouble, Wish};
+use super::trouble::Trouble;
+use super::workshop::Wish;
 use super::{Known, Live, Pools, State};
 
 /// A member to which nothing is done, as it was when it was looked at.
@@ -15,6 +16,8 @@ pub(super) struct Settled {
     pub(super) address: PciAddr,
     turns: u64,
     pub(super) wish: Wish,
+    /// As it was when it became ready.
+    pub(super) known: Option<Known>,
     condition: Condition,
 }
 
@@ -56,21 +59,20 @@ impl Pools {
 
     /// Compares the members that news were about, each alone: what no news tell, its settings, is not read again for it.
     pub(super) fn glance(&self) {
-        let suspects: Vec<(Option<Known>, Settled)> = {
+        let suspects: Vec<Settled> = {
             let mut state = self.lock();
             let suspects = mem::take(&mut state.suspects).into_iter();
-            let with_known = |one: Settled| (state.known.get(&one.address).cloned(), one);
-            suspects.filter_map(|address| state.settled_one(address)).map(with_known).collect()
+            suspects.filter_map(|address| state.settled_one(address)).collect()
         };
-        for (known, settled) in suspects {
-            self.found(&settled, self.glance_at(&settled, known));
+        for settled in suspects {
+            self.found(&settled, self.glance_at(&settled));
         }
     }
 
-    fn glance_at(&self, settled: &Settled, known: Option<Known>) -> Result<Known, Trouble> {
+    fn glance_at(&self, settled: &Settled) -> Result<Known, Trouble> {
         let function = self.shop.inventory.function(settled.address)?;
-        match known {
-            Some(known) => self.shop.compare(&function, &settled.wish, &[known.settings]),
+        match &settled.known {
+            Some(known) => self.shop.compare(&function, &settled.wish, std::slice::from_ref(&known.settings)),
             None => {
                 self.shop.leave_alone(&function)?;
                 Err(Trouble::Changed("nobody uses it any more".to_owned()))
@@ -103,6 +105,7 @@ impl State {
             address: member.address,
             turns: self.turns(member.address),
             wish: live.wish.clone(),
+            known: self.known.get(&member.address).filter(|_| member.condition == Condition::Ready).cloned(),
             condition: member.condition.clone(),
         })
     }

@@ -237,5 +237,5 @@ fn is_well(member: &Member) -> bool {
         member.condition,
         Condition::Ready | Condition::Lent | Condition::Due | Condition::Preparing
     );
-    home_soon && member.hold.is_none()
+    home_soon && member.hold.is_none() && !member.is_hindered()
 }

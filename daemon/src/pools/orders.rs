@@ -85,7 +85,10 @@ impl Pools {
             let busy = [Condition::Due, Condition::Preparing, Condition::Leaving];
             let member = |address: &PciAddr| state.member(*address).map(|(_, member)| member);
             !state.stopped
-                && all.iter().filter_map(member).any(|m| busy.contains(&m.condition) && !m.is_quarantined())
+                && all
+                    .iter()
+                    .filter_map(member)
+                    .any(|m| busy.contains(&m.condition) && !m.is_quarantined() && !m.is_hindered())
         };
         let state = self.lock();
         let (state, _) =
@@ -111,7 +114,7 @@ impl Pools {
 impl State {
     /// All that the operator is to know of the configuration.
     pub(super) fn all_notices(&self) -> impl Iterator<Item = &Notice> {
-        self.refused.iter().chain(&self.notices).chain(&self.doubles)
+        self.refused.iter().chain(&self.notices).chain(self.unread.values()).chain(&self.doubles)
     }
 
     /// The functions that a name of a pool or a PCI address means.

@@ -5,7 +5,8 @@ use fairlead_sriov::interface::Look;
 use fairlead_sriov::{Function, UnfitForVfio, fit_for_vfio};
 
 use super::record::Record;
-use super::workshop::{Known, Trouble, VFIO, Wish, Workshop};
+use super::trouble::Trouble;
+use super::workshop::{Known, VFIO, Wish, Workshop};
 
 impl Workshop {
     /// Whether a member is ready as it stands. `settings` are its physical function's, read once for all.
@@ -26,7 +27,8 @@ impl Workshop {
         }
         let settings = settings.iter().find(|vf| vf.index == function.index).cloned();
         let settings = settings.ok_or_else(|| {
-            Trouble::Unfit(format!("{} does not tell its settings", function.physical.address))
+            let physical = function.physical.address;
+            Trouble::Changed(format!("{physical} does not tell its settings: it is being reset"))
         })?;
         let plan = wish.settings(&record, was).plan(&settings);
         if !plan.change.is_empty() {

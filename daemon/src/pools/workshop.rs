@@ -3,19 +3,17 @@
 //!
 //! Nothing is done to a function that somebody else uses, and none is reset but under vfio-pci or without a driver.
 
-use std::io;
 use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use fairlead_host::{Kernel, Link, NetError, Op, Override, SetLink, Vf, VfChange};
 use fairlead_sriov::interface::{APPEARS, Look, appear, interface};
-use fairlead_sriov::{
-    Administrator, Function, Inventory, InventoryError, KernelVf, PciAddr, SettingError, VfProfile,
-};
+use fairlead_sriov::{Administrator, Function, Inventory, KernelVf, PciAddr, SettingError, VfProfile};
 use nix::errno::Errno;
 
 use super::record::{Appearance, Record, Records, Was};
+use super::trouble::{Trouble, in_use};
 use super::user;
 use crate::engine::failpoint;
 use crate::settings::{AtRest, PoolSettings};
@@ -55,44 +53,6 @@ pub struct Known {
     pub driver: String,
     /// Its settings.
     pub settings: Vf,
-}
-
-/// Why a member is not what it was to be.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Trouble {
-    /// Somebody else uses it.
-    #[error("{0}")]
-    Taken(String),
-    /// The machine has it no more.
-    #[error("{0}")]
-    Gone(InventoryError),
-    /// It is not as it was left, and can be made so again.
-    #[error("{0}")]
-    Changed(String),
-    /// The inventory.
-    #[error(transparent)]
-    Unread(InventoryError),
-    /// The kernel.
-    #[error(transparent)]
-    Kernel(#[from] NetError),
-    /// The administrator's settings.
-    #[error(transparent)]
-    Setting(#[from] SettingError),
-    /// Its record.
-    #[error("its record cannot be written: {0}")]
-    Record(#[source] io::Error),
-    /// It is not what it should be.
-    #[error("{0}")]
-    Unfit(String),
-}
-
-impl From<InventoryError> for Trouble {
-    fn from(error: InventoryError) -> Trouble {
-        match error {
-            InventoryError::Io { .. } | InventoryError::Astray(_) => Trouble::Unread(error),
-            _ => Trouble::Gone(error),
-        }
-    }
 }
 
 impl Wish {
@@ -347,14 +307,6 @@ impl Workshop {
 fn aside(address: PciAddr) -> String {
     let digits: String = address.to_string().chars().filter(char::is_ascii_hexdigit).collect();
     format!("fp{digits}")
-}
-
-/// A process that holds it makes the kernel wait, and so it is asked before.
-fn in_use(error: NetError) -> Trouble {
-    match error.errno() == Some(Errno::EBUSY) {
-        true => Trouble::Taken(format!("a process uses it: {error}")),
-        false => Trouble::Kernel(error),
-    }
 }
 
 /// All settings that a driver tells, to come back to.

@@ -80,6 +80,14 @@ impl SettingError {
         }
     }
 
+    /// It says nothing against the function: its physical one is not there, cannot be asked, or a reset is under way.
+    pub fn is_of_physical(&self) -> bool {
+        match self {
+            SettingError::NotSet { source, .. } => source.errno().is_none_or(is_away),
+            _ => true,
+        }
+    }
+
     /// The driver will never take the setting.
     pub fn is_refusal(&self) -> bool {
         match self {
@@ -87,6 +95,14 @@ impl SettingError {
             _ => false,
         }
     }
+}
+
+/// What comes of a physical function that is down, gone or being reset, and of a function that is.
+fn is_away(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::EBUSY | Errno::EAGAIN | Errno::ENETDOWN | Errno::ENODEV | Errno::ENXIO | Errno::ETIMEDOUT
+    )
 }
 
 /// What a driver answers to a setting that it will never take.

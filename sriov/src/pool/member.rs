@@ -1,7 +1,14 @@
 //! One member of a pool, and how it stands.
 
-use super::{Refusal, Task};
+use std::time::{Duration, Instant};
+
+use super::{FAILURES, Refusal, Task};
 use crate::PciAddr;
+
+/// Between the first try that did not succeed and the next one; it doubles with every further one.
+const FIRST_PAUSE: Duration = Duration::from_secs(2);
+/// And never longer than this.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// What a member is in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,6 +49,19 @@ pub enum Hold {
     Dismissed,
 }
 
+/// Why the last try did not make a member what it was to be, and when the next one is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Setback {
+    /// Why.
+    pub why: String,
+    /// Not before this.
+    pub until: Instant,
+    /// It is not the member's own fault: its physical function was not there to be asked.
+    pub hindered: bool,
+    /// So many of the kind in a row.
+    times: u32,
+}
+
 /// A member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
@@ -57,12 +77,22 @@ pub struct Member {
     pub hold: Option<Hold>,
     /// Failures in a row.
     pub failures: u32,
+    /// What keeps it waiting for the next try.
+    pub setback: Option<Setback>,
 }
 
 impl Member {
     /// One that nothing was done to.
     pub fn new(address: PciAddr, physical: PciAddr, numa_node: Option<u32>) -> Member {
-        Member { address, physical, numa_node, condition: Condition::Idle, hold: None, failures: 0 }
+        Member {
+            address,
+            physical,
+            numa_node,
+            condition: Condition::Idle,
+            hold: None,
+            failures: 0,
+            setback: None,
+        }
     }
 
     /// How it stands, in one word of a closed set.
@@ -90,6 +120,9 @@ impl Member {
         match (&self.condition, &self.hold) {
             (Condition::Foreign(why), _) => why,
             (_, Some(Hold::Quarantined(why))) => why,
+            (Condition::Due | Condition::Preparing | Condition::Leaving, _) => {
+                self.setback.as_ref().map_or("", |setback| &setback.why)
+            }
             _ => "",
         }
     }
@@ -103,8 +136,16 @@ impl Member {
             (_, Some(Hold::Quarantined(why))) => Err(Refusal::Quarantined(why.clone())),
             // One that nothing was done to is a function like any other.
             (Condition::Ready, None) | (Condition::Idle, _) => Ok(()),
-            _ => Err(Refusal::NotYet(self.state())),
+            _ => Err(Refusal::NotYet(match self.reason() {
+                "" => self.state().to_owned(),
+                why => format!("{}: {why}", self.state()),
+            })),
         }
+    }
+
+    /// Whether it waits for its physical function, and not for a turn of its own.
+    pub fn is_hindered(&self) -> bool {
+        self.setback.as_ref().is_some_and(|setback| setback.hindered)
     }
 
     /// Whether it cannot be given now, and will be without anybody's doing.
@@ -120,6 +161,36 @@ impl Member {
     /// Whether it is what a draw may give.
     pub fn is_ready(&self) -> bool {
         self.condition == Condition::Ready && self.hold.is_none()
+    }
+
+    /// Whether what was tried with it can have come to nothing: not with one that a pod has by now, or that is gone.
+    pub(super) fn can_fail(&self) -> bool {
+        !matches!(self.condition, Condition::Lent | Condition::Gone)
+    }
+
+    /// Whether the pause after the last try is not over.
+    pub(super) fn rests(&self, now: Instant) -> bool {
+        self.setback.as_ref().is_some_and(|setback| setback.until > now)
+    }
+
+    /// The next try is after a pause that grows.
+    pub(super) fn set_back(&mut self, why: &str, hindered: bool, now: Instant) {
+        let before = self.setback.take().filter(|before| before.hindered == hindered);
+        let times = before.map_or(0, |before| before.times) + 1;
+        let pause = FIRST_PAUSE.saturating_mul(1 << (times - 1).min(10)).min(LONGEST_PAUSE);
+        self.setback = Some(Setback { why: why.to_owned(), until: now + pause, hindered, times });
+        self.condition = Condition::Due;
+    }
+
+    /// What was is over: the next try is at once, and the first one.
+    pub(super) fn begin_anew(&mut self) {
+        self.failures = 0;
+        self.setback = None;
+    }
+
+    /// Whether it has failed so often that it is not tried again, unless it has to be given back to others.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.failures >= FAILURES && self.hold != Some(Hold::Dismissed)
     }
 
     pub(super) fn prepare(&mut self) -> Task {

@@ -10,9 +10,10 @@ mod member;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 pub use draw::Spread;
-pub use member::{Condition, Hold, Member};
+pub use member::{Condition, Hold, Member, Setback};
 
 use crate::PciAddr;
 
@@ -43,9 +44,9 @@ impl Stock {
 /// What is to be done to a member, by the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Task {
-    /// Reset, set up, bound and verified; ends with [`Pool::prepared`], [`Pool::failed`] or [`Pool::taken`].
+    /// Reset, set up, bound and verified; ends with [`Pool::prepared`], [`Pool::failed`], [`Pool::hindered`] or [`Pool::taken`].
     Prepare(PciAddr),
-    /// Put back as it was when it was adopted; ends with [`Pool::given_back`], [`Pool::failed`] or [`Pool::taken`].
+    /// Put back as it was when it was adopted; ends with [`Pool::given_back`] or, as above, without success.
     GiveBack(PciAddr),
 }
 
@@ -63,7 +64,7 @@ impl Task {
 pub enum Refusal {
     /// It will be ready: waiting for it makes sense.
     #[error("it is not ready yet ({0})")]
-    NotYet(&'static str),
+    NotYet(String),
     /// Somebody has it.
     #[error("it is lent")]
     Lent,
@@ -139,7 +140,7 @@ impl Pool {
     pub fn lost(&mut self, address: PciAddr) {
         self.with(address, |member| {
             member.condition = Condition::Gone;
-            member.failures = 0;
+            member.begin_anew();
         });
     }
 
@@ -150,15 +151,20 @@ impl Pool {
             (Some(Hold::Dismissed), true) | (_, false) => {}
             (_, true) => {
                 member.hold = Some(Hold::Dismissed);
-                member.failures = 0;
+                member.begin_anew();
             }
         });
     }
 
-    /// Those that were dismissed and of which nothing is left to be given back.
-    pub fn forget_dismissed(&mut self) -> Vec<PciAddr> {
+    /// Those that were dismissed and of which nothing is left to be given back; `owes`: whether something is, of one that
+    /// somebody else uses.
+    pub fn forget_dismissed(&mut self, owes: impl Fn(PciAddr) -> bool) -> Vec<PciAddr> {
         let over = |m: &&Member| {
-            let nothing = matches!(m.condition, Condition::Idle | Condition::Foreign(_) | Condition::Gone);
+            let nothing = match m.condition {
+                Condition::Idle | Condition::Gone => true,
+                Condition::Foreign(_) => !owes(m.address),
+                _ => false,
+            };
             m.hold == Some(Hold::Dismissed) && nothing
         };
         let over: Vec<PciAddr> = self.members().filter(over).map(|m| m.address).collect();
@@ -166,13 +172,20 @@ impl Pool {
         over
     }
 
+    /// When the next try is due of those that wait for one.
+    pub fn next_try(&self) -> Option<Instant> {
+        let waits = self.members().filter(|m| m.condition == Condition::Due && !m.is_quarantined());
+        waits.filter_map(|member| Some(member.setback.as_ref()?.until)).min()
+    }
+
     /// What is to be done now. Each task is told once: its member is at work until the caller says how it ended.
-    pub fn due(&mut self) -> Vec<Task> {
+    pub fn due(&mut self, now: Instant) -> Vec<Task> {
         let mut tasks = Vec::new();
         let mut supply = self.supply();
         for member in self.members.values_mut() {
             let surplus = supply > self.stock.max();
             match (&member.condition, &member.hold) {
+                (Condition::Due, _) if member.rests(now) => {}
                 (Condition::Ready | Condition::Due, Some(Hold::Drained | Hold::Dismissed)) => {
                     tasks.push(member.leave());
                 }
@@ -212,7 +225,7 @@ impl Pool {
     pub fn prepared(&mut self, address: PciAddr) {
         self.with(address, |member| {
             member.condition = Condition::Ready;
-            member.failures = 0;
+            member.begin_anew();
         });
     }
 
@@ -220,28 +233,29 @@ impl Pool {
     pub fn given_back(&mut self, address: PciAddr) {
         self.with(address, |member| {
             member.condition = Condition::Idle;
-            member.failures = 0;
+            member.begin_anew();
         });
     }
 
-    /// A task failed, or a member that was ready is not what it should be. Answers whether it is quarantined now.
-    pub fn failed(&mut self, address: PciAddr, reason: &str) -> bool {
-        let Some(member) = self.members.get_mut(&address) else { return false };
-        if matches!(member.condition, Condition::Lent | Condition::Gone) {
-            return false;
-        }
+    /// A task failed, or a member that was ready is not what it should be: it is tried again after a pause, and not a third
+    /// time. One that is to be given back for good is tried until it is. Answers whether it is quarantined now.
+    pub fn failed(&mut self, address: PciAddr, reason: &str, now: Instant) -> bool {
+        let Some(member) = self.members.get_mut(&address).filter(|m| m.can_fail()) else { return false };
         member.failures += 1;
-        member.condition = Condition::Due;
-        if member.hold == Some(Hold::Dismissed) && member.failures >= FAILURES {
-            // Nothing more can be done about it, and it is not ours any more.
-            member.condition = Condition::Idle;
-            return false;
-        }
-        let now = member.failures >= FAILURES && !matches!(member.hold, Some(Hold::Quarantined(_)));
-        if now {
+        member.set_back(reason, false, now);
+        let given_up = member.is_given_up() && !member.is_quarantined();
+        if given_up {
             member.hold = Some(Hold::Quarantined(reason.to_owned()));
         }
-        now
+        given_up
+    }
+
+    /// A task came to nothing through no fault of its member: its physical function was not there to be asked, or not itself.
+    /// It is tried again as often as it takes, after ever longer pauses.
+    pub fn hindered(&mut self, address: PciAddr, reason: &str, now: Instant) {
+        if let Some(member) = self.members.get_mut(&address).filter(|m| m.can_fail()) {
+            member.set_back(reason, true, now);
+        }
     }
 
     /// A member that was ready is not what it should be, and may be made so again.
@@ -298,7 +312,7 @@ impl Pool {
         self.with(address, |member| {
             if member.condition == Condition::Lent {
                 member.condition = Condition::Due;
-                member.failures = 0;
+                member.begin_anew();
             }
         });
     }
@@ -312,6 +326,7 @@ impl Pool {
             if member.condition == Condition::Idle && member.hold.is_none() {
                 member.condition = Condition::Due;
             }
+            member.setback = None; // now, not later
         });
     }
 
@@ -320,7 +335,7 @@ impl Pool {
         self.with(address, |member| {
             if member.hold != Some(Hold::Dismissed) {
                 member.hold = Some(Hold::Drained);
-                member.failures = 0;
+                member.begin_anew();
             }
         });
     }
@@ -339,7 +354,7 @@ impl Pool {
         self.with(address, |member| {
             if matches!(member.hold, Some(Hold::Quarantined(_))) {
                 member.hold = None;
-                member.failures = 0;
+                member.begin_anew();
                 if matches!(member.condition, Condition::Ready | Condition::Idle) {
                     member.condition = Condition::Due;
                 }

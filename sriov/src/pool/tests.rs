@@ -1,6 +1,7 @@
 //! What a pool promises, whatever happens to it in whatever order.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use proptest::prelude::*;
 
@@ -24,6 +25,11 @@ fn pool(members: u8, stock: Stock) -> Pool {
     pool
 }
 
+/// When every pause is over.
+fn later() -> Instant {
+    Instant::now() + Duration::from_secs(3600)
+}
+
 fn ready(pool: &Pool) -> usize {
     pool.members().filter(|m| m.is_ready()).count()
 }
@@ -31,7 +37,7 @@ fn ready(pool: &Pool) -> usize {
 /// Carries out everything that is due, until nothing is.
 fn settle(pool: &mut Pool) {
     for _ in 0..20 {
-        for task in pool.due() {
+        for task in pool.due(later()) {
             match task {
                 Task::Prepare(address) => pool.prepared(address),
                 Task::GiveBack(address) => pool.given_back(address),
@@ -43,22 +49,22 @@ fn settle(pool: &mut Pool) {
 #[test]
 fn k25_a_pool_without_numbers_keeps_all_its_members_ready() {
     let mut pool = pool(7, Stock::default());
-    assert_eq!(pool.due().len(), 7);
-    assert_eq!(pool.due(), []);
+    assert_eq!(pool.due(later()).len(), 7);
+    assert_eq!(pool.due(later()), []);
 }
 
 #[test]
 fn k25_below_min_a_batch_is_prepared_and_what_comes_home_above_max_is_given_back() {
     let mut pool = pool(7, Stock { min: Some(2), max: Some(4), batch: 3 });
-    assert_eq!(pool.due().len(), 3, "a batch, though two would do");
+    assert_eq!(pool.due(later()).len(), 3, "a batch, though two would do");
     (0..3).for_each(|n| pool.prepared(address(n)));
-    assert_eq!(pool.due(), []);
+    assert_eq!(pool.due(later()), []);
     (0..2).for_each(|n| pool.lend(address(n)).unwrap());
-    assert_eq!(pool.due().len(), 3, "one is left, and four at most");
+    assert_eq!(pool.due(later()).len(), 3, "one is left, and four at most");
     (3..6).for_each(|n| pool.prepared(address(n)));
     assert_eq!(ready(&pool), 4);
     pool.returned(address(0));
-    assert_eq!(pool.due(), [Task::GiveBack(address(0))]);
+    assert_eq!(pool.due(later()), [Task::GiveBack(address(0))]);
     pool.given_back(address(0));
     assert_eq!(pool.member(address(0)).unwrap().state(), "idle");
 }
@@ -77,17 +83,57 @@ fn k25_a_smaller_max_frees_what_is_above_it_and_touches_nobody_who_has_one() {
 #[test]
 fn x07_a_member_that_fails_twice_is_quarantined_until_it_is_released() {
     let mut pool = pool(1, Stock::default());
-    let vf = address(0);
-    assert_eq!(pool.due(), [Task::Prepare(vf)]);
-    assert!(!pool.failed(vf, "no answer"));
-    assert_eq!(pool.due(), [Task::Prepare(vf)]);
-    assert!(pool.failed(vf, "still none"));
-    assert_eq!(pool.due(), []);
+    let (vf, now) = (address(0), Instant::now());
+    assert_eq!(pool.due(now), [Task::Prepare(vf)]);
+    assert!(!pool.failed(vf, "no answer", now));
+    assert_eq!(pool.due(now), [], "not at once");
+    let next = pool.next_try().unwrap();
+    assert!(next > now + Duration::from_secs(1));
+    assert_eq!(pool.lend(vf), Err(Refusal::NotYet("preparing: no answer".to_owned())));
+    assert_eq!(pool.due(next), [Task::Prepare(vf)]);
+    assert!(pool.failed(vf, "still none", next));
+    assert_eq!((pool.due(later()), pool.next_try()), (vec![], None));
     assert_eq!(pool.lend(vf), Err(Refusal::Quarantined("still none".to_owned())));
     pool.release(vf);
-    assert_eq!(pool.due(), [Task::Prepare(vf)]);
+    assert_eq!(pool.due(now), [Task::Prepare(vf)]);
     pool.prepared(vf);
     assert_eq!(pool.lend(vf), Ok(()));
+}
+
+#[test]
+fn x07_what_its_physical_function_keeps_from_a_member_is_tried_ever_more_seldom_and_is_no_failure_of_it() {
+    let mut pool = pool(1, Stock::default());
+    let (vf, mut now, mut pauses) = (address(0), Instant::now(), Vec::new());
+    for _ in 0..9 {
+        assert_eq!(pool.due(now), [Task::Prepare(vf)]);
+        pool.hindered(vf, "its physical function is not there", now);
+        let next = pool.next_try().unwrap();
+        pauses.push((next - now).as_secs());
+        now = next;
+    }
+    assert_eq!(pauses, [2, 4, 8, 16, 32, 60, 60, 60, 60]);
+    let member = pool.member(vf).unwrap();
+    assert_eq!((member.state(), member.reason()), ("preparing", "its physical function is not there"));
+    pool.due(now);
+    assert!(!pool.failed(vf, "no answer", now), "the first of its own");
+    settle(&mut pool);
+    assert_eq!((ready(&pool), pool.member(vf).unwrap().reason()), (1, ""));
+}
+
+#[test]
+fn what_is_a_member_no_more_is_given_back_however_often_that_fails_or_whoever_uses_it_first() {
+    let mut pool = pool(2, Stock::default());
+    settle(&mut pool);
+    pool.taken(address(1), "a VM");
+    (0..2).for_each(|n| pool.dismiss(address(n), true));
+    for _ in 0..5 {
+        assert_eq!(pool.due(later()), [Task::GiveBack(address(0))]);
+        assert!(!pool.failed(address(0), "no answer", Instant::now()));
+        assert_eq!(pool.forget_dismissed(|_| true), []);
+    }
+    pool.left(address(1));
+    settle(&mut pool);
+    assert_eq!(pool.forget_dismissed(|_| true), [address(0), address(1)]);
 }
 
 #[test]
@@ -96,7 +142,7 @@ fn x17_one_that_vanishes_is_withdrawn_and_offered_again_when_it_is_back() {
     settle(&mut pool);
     pool.vanished(address(1));
     assert_eq!(pool.lend(address(1)), Err(Refusal::Gone));
-    assert_eq!(pool.due(), []);
+    assert_eq!(pool.due(later()), []);
     pool.appeared(member(1));
     settle(&mut pool);
     assert_eq!(ready(&pool), 2);
@@ -121,10 +167,10 @@ fn k26_a_drained_member_is_given_back_at_once_or_after_its_pod_and_filled_on_ord
     settle(&mut pool);
     pool.lend(address(1)).unwrap();
     (0..2).for_each(|n| pool.drain(address(n)));
-    assert_eq!(pool.due(), [Task::GiveBack(address(0))]);
+    assert_eq!(pool.due(later()), [Task::GiveBack(address(0))]);
     pool.given_back(address(0));
     pool.returned(address(1));
-    assert_eq!(pool.due(), [Task::GiveBack(address(1))]);
+    assert_eq!(pool.due(later()), [Task::GiveBack(address(1))]);
     pool.given_back(address(1));
     assert_eq!(pool.member(address(1)).unwrap().state(), "drained");
     (0..2).for_each(|n| pool.fill(address(n)));
@@ -139,11 +185,11 @@ fn one_that_is_a_member_no_more_is_given_back_after_its_pod_and_forgotten() {
     pool.lend(address(1)).unwrap();
     (0..2).for_each(|n| pool.dismiss(address(n), true));
     settle(&mut pool);
-    assert_eq!(pool.forget_dismissed(), [address(0)]);
+    assert_eq!(pool.forget_dismissed(|_| true), [address(0)]);
     pool.returned(address(1));
-    assert_eq!(pool.lend(address(1)), Err(Refusal::NotYet("draining")));
+    assert_eq!(pool.lend(address(1)), Err(Refusal::NotYet("draining".to_owned())));
     settle(&mut pool);
-    assert_eq!(pool.forget_dismissed(), [address(1)]);
+    assert_eq!(pool.forget_dismissed(|_| true), [address(1)]);
 }
 
 #[test]
@@ -165,6 +211,7 @@ fn draws_use_one_nic_up_or_go_over_all_as_the_pool_says_and_the_rank_goes_before
 enum Happening {
     Work(u8),
     Fails(u8),
+    Hindered(u8),
     Lend(u8),
     Draw,
     Returned(u8),
@@ -183,6 +230,7 @@ fn happening() -> impl Strategy<Value = Happening> {
     prop_oneof![
         4 => n().prop_map(Happening::Work),
         1 => n().prop_map(Happening::Fails),
+        1 => n().prop_map(Happening::Hindered),
         2 => n().prop_map(Happening::Lend),
         2 => Just(Happening::Draw),
         3 => n().prop_map(Happening::Returned),
@@ -226,9 +274,14 @@ impl Watched {
             },
             Happening::Fails(n) => {
                 if let Some(task) = self.task(n)
-                    && self.pool.failed(task.address(), "it fails")
+                    && self.pool.failed(task.address(), "it fails", Instant::now())
                 {
                     self.never.insert(task.address());
+                }
+            }
+            Happening::Hindered(n) => {
+                if let Some(task) = self.task(n) {
+                    self.pool.hindered(task.address(), "nobody there", Instant::now());
                 }
             }
             Happening::Lend(n) => {
@@ -274,7 +327,7 @@ impl Watched {
     }
 
     fn look(&mut self, stock: Stock) {
-        for task in self.pool.due() {
+        for task in self.pool.due(later()) {
             assert!(!self.lent.contains(&task.address()), "{task:?} though it is lent");
             assert!(!self.tasks.iter().any(|t| t.address() == task.address()), "{task:?} is at work");
             self.tasks.push(task);

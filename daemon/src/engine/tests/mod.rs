@@ -12,6 +12,7 @@ mod offers;
 mod order;
 mod paths;
 mod pools;
+mod setbacks;
 mod status;
 mod together;
 mod trace;

@@ -64,7 +64,7 @@ fn x17_x23_functions_are_announced_when_they_are_verified_and_withdrawn_while_th
     hears(&kubelet, "0 2");
     rig.kernel.set_dead(VF, true);
     rig.check_pools();
-    rig.check_pools();
+    rig.keep_on();
     hears(&kubelet, "0! 2");
     rig.kernel.set_dead(VF, false);
     rig.order(Verb::Release, VF);

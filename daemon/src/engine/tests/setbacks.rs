@@ -1,0 +1,409 @@
+//! What becomes of a pool's functions when they break, vanish, are made anew or are somebody else's, and when the daemon or the
+//! machine dies: on a kernel in memory.
+
+use std::fs;
+
+use fairlead_cni::Code;
+use fairlead_host::double::Asked;
+use fairlead_host::watch::{Action, DeviceEvent};
+use fairlead_host::{Address, AddressFlags, Kernel, Op, SetLink};
+use serde_json::Value;
+
+use super::pools::{POOL, SECOND, config, with};
+use super::*;
+use crate::pools::{Look, Verb};
+
+#[test]
+fn x05_killed_at_any_call_of_preparing_or_draining_the_next_start_ends_it() {
+    let before = with(POOL).machine();
+    for n in 0.. {
+        let mut rig = with(POOL);
+        rig.restart();
+        rig.kernel.forget_calls();
+        rig.kernel.fail_from(n, nix::errno::Errno::EIO);
+        rig.keep();
+        let survived = rig.kernel.calls().len() <= n;
+        rig.kernel.heal();
+        forget_holds(&rig);
+        rig.restart();
+        rig.keep();
+        assert_eq!(rig.states(), ["ready", "ready"], "killed at call {n} of preparing");
+        rig.kernel.forget_calls();
+        rig.kernel.fail_from(n, nix::errno::Errno::EIO);
+        rig.order(Verb::Drain, "radio");
+        rig.kernel.heal();
+        forget_holds(&rig);
+        rig.restart();
+        rig.keep();
+        rig.order(Verb::Drain, "radio");
+        assert_eq!(rig.machine(), before, "killed at call {n} of draining");
+        if survived {
+            return;
+        }
+    }
+}
+
+/// A daemon that was killed has quarantined nothing.
+fn forget_holds(rig: &Rig) {
+    for file in fs::read_dir(rig.dir.path().join("state/pools")).unwrap() {
+        let path = file.unwrap().path();
+        let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        record.as_object_mut().unwrap().remove("held");
+        fs::write(&path, record.to_string()).unwrap();
+    }
+}
+
+#[test]
+fn x07_a_function_that_fails_twice_is_quarantined_by_name_and_reason_until_it_is_released() {
+    let mut rig = with(POOL);
+    rig.restart();
+    rig.kernel.set_dead(VF, true);
+    rig.keep();
+    assert_eq!(rig.states(), ["preparing", "ready"], "the second try is after a pause");
+    rig.keep_on();
+    assert_eq!(rig.states(), ["quarantined", "ready"]);
+    let refused = rig.add(&config(VF, "")).unwrap_err();
+    assert_eq!(refused.code, Code::TryAgain);
+    assert!(
+        refused.msg.contains(VF) && refused.msg.contains("configuration space does not answer"),
+        "{refused}"
+    );
+    assert!(rig.engine().pools.trouble().contains("1 functions of pools are quarantined"));
+    rig.restart();
+    rig.keep();
+    assert_eq!(rig.states(), ["quarantined", "ready"], "it outlives the daemon");
+    rig.kernel.set_dead(VF, false);
+    rig.order(Verb::Release, VF);
+    assert_eq!(rig.states(), ["ready", "ready"]);
+    rig.add(&config(VF, "")).unwrap();
+}
+
+#[test]
+fn x17_one_that_breaks_while_it_is_ready_is_withdrawn_by_the_next_check() {
+    let mut rig = with(POOL);
+    rig.restart();
+    rig.keep();
+    rig.kernel.set_dead(VF, true);
+    rig.check_pools();
+    rig.keep_on();
+    assert_eq!(rig.states(), ["quarantined", "ready"]);
+}
+
+/// Has an interface of the host another name.
+fn rename(rig: &Rig, from: &str, to: &str) {
+    let mut host = rig.kernel.host().unwrap();
+    let index = host.link_by_name(from).unwrap().unwrap().index;
+    host.batch(&[Op::SetLink(SetLink { index, name: Some(to.to_owned()), ..SetLink::default() })]).unwrap();
+}
+
+#[test]
+fn x07_a_hiccup_of_a_physical_function_quarantines_none_and_costs_no_ready_one_its_place() {
+    let mut rig = with(POOL);
+    rig.restart();
+    rig.keep();
+    // While they are ready: nothing is done to them, and it is told.
+    rename(&rig, PF, "elsewhere");
+    rig.kernel.forget_calls();
+    rig.check_pools();
+    rig.check_pools();
+    assert_eq!((rig.states(), rig.changes()), (vec!["ready".to_owned(), "ready".to_owned()], 0));
+    let trouble = rig.engine().pools.trouble();
+    assert!(trouble.contains("physical function 0000:21:00.0 cannot be asked"), "{trouble}");
+    // Nor does one that comes home meanwhile count as broken.
+    rig.add(&config(VF, "")).unwrap();
+    rig.del(&config(VF, "")).unwrap();
+    for _ in 0..4 {
+        rig.keep_on();
+    }
+    let row = rig.members().remove(0);
+    assert_eq!(row["state"], "preparing");
+    assert!(row["reason"].as_str().unwrap().contains("0000:21:00.0"), "{row}");
+    let refused = rig.engine().pools.lend(VF.parse().unwrap(), Instant::now()).err().unwrap();
+    assert!(refused.to_string().contains("not ready yet (preparing: the physical function"), "{refused}");
+    rename(&rig, "elsewhere", PF);
+    rig.keep_on();
+    rig.check_pools();
+    assert_eq!((rig.states(), rig.engine().pools.trouble().as_str()), (vec!["ready".to_owned(); 2], ""));
+}
+
+#[test]
+fn x07_a_function_that_fails_while_its_physical_one_is_down_is_tried_until_that_is_up() {
+    let mut rig = with(POOL);
+    rig.restart();
+    rig.set_up(PF, false);
+    rig.kernel.set_dead(VF, true); // as it may seem then
+    rig.keep();
+    for _ in 0..4 {
+        rig.keep_on();
+    }
+    let row = rig.members().remove(0);
+    assert_eq!(row["state"], "preparing");
+    assert!(row["reason"].as_str().unwrap().contains("0000:21:00.0 is down"), "{row}");
+    rig.set_up(PF, true);
+    rig.kernel.set_dead(VF, false);
+    rig.keep_on();
+    assert_eq!(rig.states(), ["ready", "ready"]);
+}
+
+#[test]
+fn x17_news_of_a_ready_function_have_it_alone_compared_and_no_settings_read() {
+    let mut rig = with(POOL);
+    rig.restart();
+    rig.keep();
+    let news = |device: &str, action| {
+        rig.kernel.forget_calls();
+        rig.engine().pools.heard(&[DeviceEvent::Pci { device: device.to_owned(), action }]);
+        rig.engine().look_at_pools(Look::Glance);
+        assert_eq!(rig.asked(|asked| matches!(asked, Asked::Vfs(_))), 0);
+    };
+    rig.kernel.unbind(VF).unwrap();
+    news(SECOND, Action::Bound);
+    assert_eq!(rig.states(), ["ready", "ready"], "nobody has told of the first one");
+    news(VF, Action::Unbound);
+    assert_eq!(rig.states(), ["preparing", "ready"]);
+    rig.engine().pools.work_here();
+    assert_eq!(rig.states(), ["ready", "ready"]);
+    news(VF, Action::Bound);
+    assert_eq!((rig.states(), rig.changes()), (vec!["ready".to_owned(); 2], 0), "what the pool did itself");
+}
+
+#[test]
+fn x17_news_of_a_function_that_is_lent_or_of_no_pool_make_nobody_look() {
+    let mut rig = with(POOL);
+    rig.restart();
+    rig.keep();
+    rig.add(&config(VF, "")).unwrap();
+    rig.kernel.forget_calls();
+    for device in [VF, "0000:99:00.0", "virtio2"] {
+        let device = device.to_owned();
+        let name = "net1".to_owned();
+        rig.engine().pools.heard(&[DeviceEvent::Interface { device, name, action: Action::Removed }]);
+    }
+    rig.engine().look_at_pools(Look::Glance);
+    assert!(rig.kernel.calls().is_empty());
+    assert_eq!(rig.states(), ["lent", "ready"]);
+}
+
+#[test]
+fn x17_new_functions_are_looked_for_when_their_physical_function_has_them_all() {
+    let mut rig = with(POOL);
+    rig.restart();
+    rig.look_due();
+    for (device, action, how) in [
+        (SECOND, Action::Added, Look::Thorough),
+        (SECOND, Action::Changed, Look::Thorough),
+        ("0000:21:00.0", Action::Changed, Look::Quick),
+        (SECOND, Action::Removed, Look::Quick),
+    ] {
+        rig.engine().pools.heard(&[DeviceEvent::Pci { device: device.to_owned(), action }]);
+        assert_eq!(rig.look_due(), how, "{device} {action:?}");
+    }
+}
+
+#[test]
+fn what_somebody_changed_of_a_ready_function_is_put_right_by_the_next_check() {
+    let mut rig = with(POOL);
+    rig.restart();
+    rig.keep();
+    let mut host = rig.kernel.host().unwrap();
+    let pf = host.link_by_name(PF).unwrap().unwrap().index;
+    let change = fairlead_host::VfChange { trust: Some(false), ..Default::default() };
+    host.batch(&[Op::SetVfs { pf, changes: vec![(1, change)] }]).unwrap();
+    rig.check_pools();
+    assert_eq!(rig.states(), ["ready", "ready"]);
+    assert_eq!(rig.kernel.snapshot().vfs.values().next().unwrap()[1].trust, Some(true));
+}
+
+#[test]
+fn a_function_that_somebody_uses_is_left_alone_and_taken_when_it_is_free() {
+    let mut rig = with(POOL);
+    let index = rig.kernel.host().unwrap().link_by_name("vf1").unwrap().unwrap().index;
+    let net = "192.0.2.7/24".parse().unwrap();
+    let address = Address { index, net, broadcast: None, flags: AddressFlags::default() };
+    rig.kernel.host().unwrap().batch(&[Op::AddAddress(address.clone())]).unwrap();
+    rig.restart();
+    rig.keep();
+    assert_eq!(rig.states(), ["ready", "foreign"]);
+    assert!(rig.members()[1]["reason"].as_str().unwrap().contains("192.0.2.7/24"));
+    assert_eq!(rig.asked(|asked| *asked == Asked::Unbind(SECOND.to_owned())), 0);
+    let refused = rig.add(&config(SECOND, "")).unwrap_err();
+    assert!(refused.msg.contains("somebody else uses it"), "{refused}");
+    rig.kernel.host().unwrap().batch(&[Op::DeleteAddress(address)]).unwrap();
+    rig.keep();
+    rig.engine().pools.work_here();
+    assert_eq!(rig.states(), ["ready", "ready"]);
+}
+
+#[test]
+fn x24_after_a_reboot_everything_is_prepared_anew_and_the_mac_address_stays() {
+    let mut rig = with(POOL);
+    rig.restart();
+    rig.keep();
+    let mac = |rig: &Rig| rig.kernel.snapshot().vfs.values().next().unwrap()[0].mac;
+    let (before, lasting) = (rig.kernel.calls().len(), mac(&rig));
+    for file in fs::read_dir(rig.dir.path().join("state/pools")).unwrap() {
+        let path = file.unwrap().path();
+        let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        record["was"]["bootId"] = "another".into();
+        record["was"]["interface"]["name"] = "of-that-boot".into();
+        fs::write(&path, record.to_string()).unwrap();
+    }
+    fs::remove_dir_all(rig.dir.path().join("run/pools")).unwrap();
+    rig.restart();
+    rig.keep();
+    assert_eq!(rig.states(), ["ready", "ready"]);
+    assert!(rig.kernel.calls().len() > before);
+    assert_eq!(mac(&rig), lasting);
+    assert!(rig.kernel.host().unwrap().link_by_name("of-that-boot").unwrap().is_none());
+}
+
+#[test]
+fn x24_functions_that_are_not_made_yet_after_a_reboot_have_their_mac_address_when_they_are() {
+    let mut rig = with(POOL);
+    rig.restart();
+    rig.keep();
+    let lasting = rig.kernel.snapshot().vfs.values().next().unwrap()[1].mac;
+    let sys = rig.dir.path().join("sys/bus/pci/devices");
+    let (link, dir, aside) =
+        (sys.join("0000:21:00.0/virtfn1"), sys.join(SECOND), rig.dir.path().join("aside"));
+    fs::remove_file(&link).unwrap();
+    fs::rename(&dir, &aside).unwrap();
+    rig.restart();
+    rig.keep();
+    assert_eq!(rig.states(), ["ready"]);
+    fs::rename(&aside, &dir).unwrap();
+    std::os::unix::fs::symlink(format!("../{SECOND}"), link).unwrap();
+    rig.keep();
+    assert_eq!(rig.kernel.snapshot().vfs.values().next().unwrap()[1].mac, lasting);
+}
+
+#[test]
+fn x17_a_function_that_vanishes_is_withdrawn_and_offered_when_it_is_back() {
+    let mut rig = with(POOL);
+    rig.restart();
+    rig.keep();
+    let sys = rig.dir.path().join("sys/bus/pci/devices");
+    let (link, dir) = (sys.join("0000:21:00.0/virtfn1"), sys.join(SECOND));
+    fs::remove_file(&link).unwrap();
+    fs::rename(&dir, rig.dir.path().join("aside")).unwrap();
+    rig.keep();
+    assert_eq!(rig.states(), ["ready", "gone"]);
+    let refused = rig.add(&config(SECOND, "")).unwrap_err();
+    assert!(refused.msg.contains("does not have it any more"), "{refused}");
+    fs::rename(rig.dir.path().join("aside"), &dir).unwrap();
+    std::os::unix::fs::symlink(format!("../{SECOND}"), link).unwrap();
+    rig.keep();
+    assert_eq!(rig.states(), ["ready", "ready"]);
+}
+
+#[test]
+fn x17_functions_that_are_made_anew_under_other_names_get_the_names_of_those_before_them() {
+    let mut rig = with(POOL);
+    rig.restart();
+    rig.keep();
+    let sys = rig.dir.path().join("sys/bus/pci/devices");
+    let places = [(VF, 0, "vf0"), (SECOND, 1, "vf1")];
+    // The next ones: each has what the kernel finds free, which is the other's.
+    for (from, to) in [("vf0", "eth9"), ("vf1", "vf0"), ("eth9", "vf1")] {
+        let mut host = rig.kernel.host().unwrap();
+        let index = host.link_by_name(from).unwrap().unwrap().index;
+        host.batch(&[Op::SetLink(SetLink { index, name: Some(to.to_owned()), ..SetLink::default() })])
+            .unwrap();
+    }
+    for (address, n, _) in places {
+        fs::remove_file(sys.join(format!("0000:21:00.0/virtfn{n}"))).unwrap();
+        fs::rename(sys.join(address), rig.dir.path().join(address)).unwrap();
+    }
+    rig.keep();
+    assert_eq!(rig.states(), ["gone", "gone"]);
+    for (address, n, _) in places {
+        fs::rename(rig.dir.path().join(address), sys.join(address)).unwrap();
+        let link = sys.join(format!("0000:21:00.0/virtfn{n}"));
+        std::os::unix::fs::symlink(format!("../{address}"), link).unwrap();
+    }
+    rig.engine().look_at_pools(Look::Quick);
+    let pools = &rig.engine().pools;
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| pools.work_here());
+        }
+    });
+    assert_eq!(rig.states(), ["ready", "ready"]);
+    let mut host = rig.kernel.host().unwrap();
+    for (address, _, name) in places {
+        assert_eq!(host.link_by_name(name).unwrap().unwrap().device.as_deref(), Some(address), "{name}");
+    }
+}
+
+#[test]
+fn x17_the_del_of_a_pools_function_whose_name_another_one_has_by_chance_is_success() {
+    let mut rig = with(POOL);
+    rig.restart();
+    rig.keep();
+    rig.add(&config(VF, "")).unwrap();
+    let index = rig.kernel.add_host_link("vf0");
+    rig.del(&config(VF, "")).unwrap();
+    let mut host = rig.kernel.host().unwrap();
+    host.batch(&[Op::SetLink(SetLink { index, name: Some("eth9".to_owned()), ..SetLink::default() })])
+        .unwrap();
+    rig.engine().pools.work_here();
+    assert_eq!(rig.states(), ["ready", "ready"]);
+    assert_eq!(host.link_by_name("vf0").unwrap().unwrap().device.as_deref(), Some(VF));
+}
+
+#[test]
+fn functions_are_made_where_there_are_none_and_their_number_is_not_changed_where_there_are() {
+    let many = "pools: [{name: radio, selectors: {rootDevices: ['0000:21:00.0']}, numvfs: 4}]";
+    let mut rig = with(many);
+    let made = |rig: &Rig| rig.asked(|asked| matches!(asked, Asked::MakeFunctions(..)));
+    rig.restart();
+    rig.keep();
+    assert_eq!(made(&rig), 0);
+    let notice = rig.engine().table("pools").unwrap()["notices"][0]["seen"].clone();
+    assert_eq!(notice, "0000:21:00.0 has 2 functions, and pool \"radio\" wants 4");
+    for n in 0..2 {
+        fs::remove_file(rig.dir.path().join(format!("sys/bus/pci/devices/0000:21:00.0/virtfn{n}"))).unwrap();
+    }
+    rig.restart();
+    assert_eq!(made(&rig), 0, "nobody waits for it at the start");
+    rig.keep();
+    assert_eq!(rig.asked(|asked| *asked == Asked::MakeFunctions("0000:21:00.0".to_owned(), 4)), 1);
+}
+
+#[test]
+fn two_functions_that_come_back_under_each_others_names_get_their_own() {
+    let mut rig = with(POOL);
+    rig.restart();
+    rig.engine().look_at_pools(Look::Quick);
+    // Adopted under names as the kernel gives them, and all unbound before any is bound.
+    let mut host = rig.kernel.host().unwrap();
+    for (name, kernels) in [("vf0", "eth5"), ("vf1", "eth1")] {
+        let index = host.link_by_name(name).unwrap().unwrap().index;
+        let name = Some(kernels.to_owned());
+        host.batch(&[Op::SetLink(SetLink { index, name, ..SetLink::default() })]).unwrap();
+    }
+    drop(host);
+    let pools = &rig.engine().pools;
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| pools.work_here());
+        }
+    });
+    let mut host = rig.kernel.host().unwrap();
+    for (name, device) in [("eth5", VF), ("eth1", SECOND)] {
+        assert_eq!(host.link_by_name(name).unwrap().unwrap().device.as_deref(), Some(device), "{name}");
+    }
+}
+
+#[test]
+fn an_interface_that_was_set_up_by_hand_is_ready_all_the_same() {
+    let mut rig = with(POOL);
+    rig.restart();
+    rig.keep();
+    let mut host = rig.kernel.host().unwrap();
+    let index = host.link_by_name("vf1").unwrap().unwrap().index;
+    host.batch(&[Op::SetLink(SetLink { index, up: Some(true), ..SetLink::default() })]).unwrap();
+    rig.kernel.forget_calls();
+    rig.check_pools();
+    assert_eq!((rig.changes(), rig.states()), (0, vec!["ready".to_owned(), "ready".to_owned()]));
+}

@@ -1,0 +1,91 @@
+//! What keeps a member from being what it is to be, and whose fault that is.
+
+use std::io;
+
+use fairlead_host::NetError;
+use fairlead_sriov::{InventoryError, PciAddr, SettingError};
+use nix::errno::Errno;
+
+use super::workshop::Workshop;
+
+/// Why a member is not what it was to be.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Trouble {
+    /// Somebody else uses it.
+    #[error("{0}")]
+    Taken(String),
+    /// The machine has it no more.
+    #[error("{0}")]
+    Gone(InventoryError),
+    /// It is not as it was left, and can be made so again.
+    #[error("{0}")]
+    Changed(String),
+    /// It may be what it should be: its physical function was not there to be asked, or not itself.
+    #[error("{0}")]
+    Physical(String),
+    /// The inventory.
+    #[error(transparent)]
+    Unread(InventoryError),
+    /// The kernel.
+    #[error(transparent)]
+    Kernel(#[from] NetError),
+    /// The administrator's settings.
+    #[error(transparent)]
+    Setting(#[from] SettingError),
+    /// Its record.
+    #[error("its record cannot be written: {0}")]
+    Record(#[source] io::Error),
+    /// It is not what it should be.
+    #[error("{0}")]
+    Unfit(String),
+}
+
+impl From<InventoryError> for Trouble {
+    fn from(error: InventoryError) -> Trouble {
+        match error {
+            InventoryError::Io { .. } | InventoryError::Astray(_) => Trouble::Unread(error),
+            _ => Trouble::Gone(error),
+        }
+    }
+}
+
+impl Trouble {
+    /// Whether it says nothing against the function itself: it may be as good as any when what is in the way is gone.
+    pub(super) fn is_of_others(&self) -> bool {
+        match self {
+            Trouble::Physical(_) | Trouble::Unread(_) | Trouble::Record(_) => true,
+            Trouble::Setting(error) => error.is_of_physical(),
+            _ => false,
+        }
+    }
+}
+
+impl Workshop {
+    /// The same trouble, laid at the physical function's door where that is down: nothing can be said of its functions then.
+    pub(super) fn blamed(&self, address: PciAddr, why: Trouble) -> Trouble {
+        let is_its_own = !matches!(why, Trouble::Taken(_) | Trouble::Gone(_)) && !why.is_of_others();
+        match self.is_down(address).filter(|_| is_its_own) {
+            Some(physical) => {
+                Trouble::Physical(format!("{why}; its physical function {physical} is down: set it up"))
+            }
+            None => why,
+        }
+    }
+
+    /// A function's physical one, if none of its interfaces is up.
+    fn is_down(&self, address: PciAddr) -> Option<PciAddr> {
+        let physical = self.inventory.function(address).ok()?.physical;
+        let mut host = self.kernel.host().ok()?;
+        let links = physical.interfaces.iter().filter_map(|name| host.link_by_name(name).ok()?);
+        let up: Vec<bool> = links.map(|link| link.up).collect();
+        (!up.is_empty() && !up.contains(&true)).then_some(physical.address)
+    }
+}
+
+/// A process that holds it makes the kernel wait, and so it is asked before.
+pub(super) fn in_use(error: NetError) -> Trouble {
+    match error.errno() == Some(Errno::EBUSY) {
+        true => Trouble::Taken(format!("a process uses it: {error}")),
+        false => Trouble::Kernel(error),
+    }
+}
