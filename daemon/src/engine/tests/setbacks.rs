@@ -407,3 +407,30 @@ fn an_interface_that_was_set_up_by_hand_is_ready_all_the_same() {
     rig.check_pools();
     assert_eq!((rig.changes(), rig.states()), (0, vec!["ready".to_owned(), "ready".to_owned()]));
 }
+
+#[test]
+fn what_is_a_member_no_more_stays_on_record_until_it_can_be_given_back() {
+    let mut rig = with(POOL);
+    let before = rig.machine();
+    rig.restart();
+    rig.keep();
+    let index = rig.kernel.host().unwrap().link_by_name("vf1").unwrap().unwrap().index;
+    let net = "192.0.2.7/24".parse().unwrap();
+    let address = Address { index, net, broadcast: None, flags: AddressFlags::default() };
+    rig.kernel.host().unwrap().batch(&[Op::AddAddress(address.clone())]).unwrap();
+    rig.configure("pools: []");
+    assert_eq!(rig.states(), ["foreign"]);
+    rig.restart();
+    rig.keep();
+    assert_eq!(rig.states(), ["foreign"], "a restart forgets it no more than that");
+    rig.kernel.host().unwrap().batch(&[Op::DeleteAddress(address)]).unwrap();
+    rig.kernel.fail_from(0, nix::errno::Errno::EIO);
+    for _ in 0..4 {
+        rig.keep_on();
+    }
+    rig.kernel.heal();
+    rig.keep();
+    rig.keep_on();
+    assert_eq!((rig.members().len(), rig.machine()), (0, before));
+    assert_eq!(fs::read_dir(rig.dir.path().join("state/pools")).unwrap().count(), 0);
+}
