@@ -24,5 +24,10 @@ pub(crate) fn remedy(errno: Errno) -> Option<String> {
 
 /// The same for an error of files or threads.
 pub(crate) fn remedy_of(error: &io::Error) -> Option<String> {
-    remedy(Errno::from_raw(error.raw_os_error()?))
+    match error.raw_os_error() {
+        Some(errno) => remedy(Errno::from_raw(errno)),
+        // The allocator's, not the kernel's.
+        None if error.kind() == io::ErrorKind::OutOfMemory => remedy(Errno::ENOMEM),
+        None => None,
+    }
 }

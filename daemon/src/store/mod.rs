@@ -7,6 +7,7 @@
 //! journal 0.7 / 3, fjall 2 / 9 with 50 ms to open, SQLite 4.5 / 38, redb 68 / 99.
 
 mod journal;
+mod rebuilt;
 mod record;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -21,6 +22,9 @@ pub use record::{
 };
 
 use journal::{Journal, Replay, is_full};
+use rebuilt::{Rebuilt, applied, give_the_benefit, rebuild};
+
+use crate::shortage;
 
 /// Rewritten when it is longer than this and more than half of it is of attachments that are gone.
 const COMPACT_FROM: u64 = 4 << 20;
@@ -326,7 +330,8 @@ fn now_based_id() -> u64 {
 /// The journal; where nothing of it can be read, a new one in its place.
 fn open_journal(path: &Path, boot_id: &str, opened: &mut Opened) -> io::Result<(Journal, Replay)> {
     let unread = match Journal::open(path) {
-        Err(e) if !passes(&e) => e,
+        // A shortage says nothing about the journal: another start may read it.
+        Err(e) if shortage::remedy_of(&e).is_none() => e,
         done => return done,
     };
     let Some(aside) = put_aside(path, boot_id) else { return Err(unread) };
@@ -350,76 +355,6 @@ fn put_aside(path: &Path, boot_id: &str) -> Option<PathBuf> {
     let free = names.take(1000).find(|name| name.symlink_metadata().is_err())?;
     let moved = std::fs::rename(path, &free).inspect_err(|e| cannot(path, "be set aside", e));
     moved.ok().map(|()| free)
-}
-
-/// Whether an error says nothing about the journal: another start may read it.
-fn passes(error: &io::Error) -> bool {
-    const SCARCE: [i32; 3] = [nix::libc::EMFILE, nix::libc::ENFILE, nix::libc::ENOMEM];
-    error.kind() == io::ErrorKind::OutOfMemory || error.raw_os_error().is_some_and(|e| SCARCE.contains(&e))
-}
-
-/// In a damaged journal the record that is missing may be the commit: a restart never undoes what was committed, so
-/// what may have been stays, and goes with its DEL, its GC or its namespace.
-fn give_the_benefit(attachment: &mut Arc<Attachment>) {
-    if attachment.phase == Phase::Adding {
-        *attachment = Arc::new(Attachment { phase: Phase::Attached, ..Attachment::clone(attachment) });
-    }
-}
-
-fn applied(mut attachment: Attachment, entry: &Entry) -> Attachment {
-    match entry {
-        Entry::Commit { addresses, answer, .. } => {
-            attachment.phase = Phase::Attached;
-            attachment.addresses.clone_from(addresses);
-            attachment.answer = Some(answer.clone());
-        }
-        Entry::Answered { .. } => attachment.answered = true,
-        Entry::Phase { phase, .. } => attachment.phase = *phase,
-        Entry::Put(_) | Entry::Removed { .. } => {}
-    }
-    attachment
-}
-
-#[derive(Debug, Default)]
-struct Rebuilt {
-    live: BTreeMap<u64, Arc<Attachment>>,
-    lost: BTreeMap<u64, Lost>,
-    /// Bytes of records that are no entries of ours.
-    unreadable: usize,
-}
-
-/// The state that a journal's records lead to. A record that is no entry of ours is stepped over.
-fn rebuild(payloads: &[Vec<u8>]) -> Rebuilt {
-    let mut out = Rebuilt::default();
-    for payload in payloads {
-        match serde_json::from_slice::<Entry>(payload) {
-            Ok(entry) => out.apply(entry),
-            Err(_) => out.unreadable += payload.len(),
-        }
-    }
-    out
-}
-
-impl Rebuilt {
-    fn apply(&mut self, entry: Entry) {
-        match entry {
-            Entry::Put(attachment) => {
-                self.live.insert(attachment.id, Arc::new(*attachment));
-            }
-            Entry::Removed { id } => {
-                self.live.remove(&id);
-                self.lost.remove(&id);
-            }
-            Entry::Commit { id, .. } | Entry::Answered { id } | Entry::Phase { id, .. } => {
-                if let Some(old) = self.live.get(&id) {
-                    let changed = applied(Attachment::clone(old), &entry);
-                    self.live.insert(id, Arc::new(changed));
-                } else if let Entry::Commit { addresses, answer, .. } = entry {
-                    self.lost.insert(id, Lost { addresses, answer });
-                }
-            }
-        }
-    }
 }
 
 #[cfg(test)]

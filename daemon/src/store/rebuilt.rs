@@ -1,0 +1,74 @@
+//! What a journal's records lead to, one after the other. Pure.
+//!
+//! Nothing is made up: a record whose intent is missing leaves only what it says itself.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{Attachment, Entry, Lost, Phase};
+
+/// In a damaged journal the record that is missing may be the commit: a restart never undoes what was committed, so
+/// what may have been stays, and goes with its DEL, its GC or its namespace.
+pub(super) fn give_the_benefit(attachment: &mut Arc<Attachment>) {
+    if attachment.phase == Phase::Adding {
+        *attachment = Arc::new(Attachment { phase: Phase::Attached, ..Attachment::clone(attachment) });
+    }
+}
+
+/// An attachment after one more record.
+pub(super) fn applied(mut attachment: Attachment, entry: &Entry) -> Attachment {
+    match entry {
+        Entry::Commit { addresses, answer, .. } => {
+            attachment.phase = Phase::Attached;
+            attachment.addresses.clone_from(addresses);
+            attachment.answer = Some(answer.clone());
+        }
+        Entry::Answered { .. } => attachment.answered = true,
+        Entry::Phase { phase, .. } => attachment.phase = *phase,
+        Entry::Put(_) | Entry::Removed { .. } => {}
+    }
+    attachment
+}
+
+/// What a journal leads to.
+#[derive(Debug, Default)]
+pub(super) struct Rebuilt {
+    pub(super) live: BTreeMap<u64, Arc<Attachment>>,
+    pub(super) lost: BTreeMap<u64, Lost>,
+    /// Bytes of records that are no entries of ours.
+    pub(super) unreadable: usize,
+}
+
+/// The state that a journal's records lead to. A record that is no entry of ours is stepped over.
+pub(super) fn rebuild(payloads: &[Vec<u8>]) -> Rebuilt {
+    let mut out = Rebuilt::default();
+    for payload in payloads {
+        match serde_json::from_slice::<Entry>(payload) {
+            Ok(entry) => out.apply(entry),
+            Err(_) => out.unreadable += payload.len(),
+        }
+    }
+    out
+}
+
+impl Rebuilt {
+    fn apply(&mut self, entry: Entry) {
+        match entry {
+            Entry::Put(attachment) => {
+                self.live.insert(attachment.id, Arc::new(*attachment));
+            }
+            Entry::Removed { id } => {
+                self.live.remove(&id);
+                self.lost.remove(&id);
+            }
+            Entry::Commit { id, .. } | Entry::Answered { id } | Entry::Phase { id, .. } => {
+                if let Some(old) = self.live.get(&id) {
+                    let changed = applied(Attachment::clone(old), &entry);
+                    self.live.insert(id, Arc::new(changed));
+                } else if let Entry::Commit { addresses, answer, .. } = entry {
+                    self.lost.insert(id, Lost { addresses, answer });
+                }
+            }
+        }
+    }
+}
