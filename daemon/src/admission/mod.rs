@@ -12,7 +12,7 @@ mod queue;
 mod tests;
 mod work;
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -37,10 +37,6 @@ const UNTOLD_DEADLINE: Duration = Duration::from_secs(30);
 const LONGEST_DEADLINE: Duration = Duration::from_secs(600);
 /// A delivered answer is put on record within this time.
 const CONFIRMED_AFTER: Duration = Duration::from_millis(5);
-
-/// So many ADDs take memory that is worth giving back, when none has come for a while.
-const MANY: usize = 64;
-const QUIET: Duration = Duration::from_secs(1);
 
 /// STATUS waits no longer than this for its turn. What hangs is told by the executable after 100 ms; a daemon that is only
 /// short of processors must not be called broken.
@@ -158,28 +154,13 @@ impl Admission {
     }
 
     /// Tells the engine which ADDs' answers were delivered, a little later and many at once: woken for each, this thread
-    /// would take a processor from the next call. When it is quiet after many, gives back the memory that they took.
+    /// would take a processor from the next call.
     fn confirm(&self, given_back: &Receiver<Delivery>) {
-        let mut since = 0;
-        while let Some(service) = self.0.service.get() {
-            let first = match since < MANY {
-                true => given_back.recv().map_err(RecvTimeoutError::from),
-                false => given_back.recv_timeout(QUIET),
-            };
-            match first {
-                Ok(first) => {
-                    std::thread::sleep(CONFIRMED_AFTER);
-                    for (call, delivered) in std::iter::once(first).chain(given_back.try_iter()) {
-                        service.answered(&call, delivered);
-                        self.ended();
-                        since += 1;
-                    }
-                }
-                Err(RecvTimeoutError::Timeout) => {
-                    fairlead_host::process::give_memory_back();
-                    since = 0;
-                }
-                Err(RecvTimeoutError::Disconnected) => return,
+        while let (Some(service), Ok(first)) = (self.0.service.get(), given_back.recv()) {
+            std::thread::sleep(CONFIRMED_AFTER);
+            for (call, delivered) in std::iter::once(first).chain(given_back.try_iter()) {
+                service.answered(&call, delivered);
+                self.ended();
             }
         }
     }
