@@ -1,0 +1,121 @@
+//! What is asked of no one namespace: namespaces themselves, drivers, IOMMU groups.
+
+use std::io;
+use std::path::Path;
+use std::thread;
+
+use nix::errno::Errno;
+
+use super::model::{HOST, Model};
+use super::net::FakeNet;
+use super::{Asked, FakeKernel, Place, refused};
+use crate::seam::{IommuGroup, Kernel, Link, Net, NetError, NetnsError, Nsid, Op, Override};
+
+impl FakeKernel {
+    fn ask_device<T>(
+        &self,
+        device: &str,
+        asked: Asked,
+        answer: impl FnOnce(&mut Model) -> Result<T, Errno>,
+    ) -> Result<T, NetError> {
+        let mut model = self.model();
+        let doing = format!("{asked:?}");
+        model
+            .record(Place::Kernel, asked)
+            .and_then(|()| answer(&mut model))
+            .map_err(|errno| NetError::Driver { device: device.to_owned(), doing, source: errno.into() })
+    }
+}
+
+impl Kernel for FakeKernel {
+    fn host(&self) -> Result<Box<dyn Net + '_>, NetError> {
+        let id = self.model().id_of(HOST);
+        Ok(Box::new(FakeNet { kernel: self, key: HOST, id }))
+    }
+
+    fn pod(&self, path: &Path) -> Result<Box<dyn Net + '_>, NetnsError> {
+        let mut model = self.model();
+        let asked = Asked::Open(path.to_owned());
+        model
+            .record(Place::Kernel, asked)
+            .map_err(|errno| NetnsError::Io { path: path.to_owned(), source: errno.into() })?;
+        let key = *model.paths.get(path).ok_or_else(|| NetnsError::Missing { path: path.to_owned() })?;
+        if key == HOST {
+            return Err(NetnsError::Host { path: path.to_owned() });
+        }
+        if !model.away.insert(thread::current().id()) {
+            let source = io::Error::other("this thread is in another pod's network namespace already");
+            return Err(NetnsError::Io { path: path.to_owned(), source });
+        }
+        let id = model.id_of(key);
+        Ok(Box::new(FakeNet { kernel: self, key, id }))
+    }
+
+    fn link_at(&self, nsid: Nsid, index: u32) -> Result<Option<Link>, NetError> {
+        let mut model = self.model();
+        model
+            .record(Place::Kernel, Asked::LinkAt(nsid, index))
+            .map_err(|errno| refused(errno, "read a link"))?;
+        Ok(model.by_nsid(nsid).and_then(|key| model.link(key, index)))
+    }
+
+    fn delete_at(&self, nsid: Nsid, index: u32) -> Result<(), NetError> {
+        let mut model = self.model();
+        model
+            .record(Place::Kernel, Asked::DeleteAt(nsid, index))
+            .map_err(|errno| refused(errno, "delete a link"))?;
+        match model.by_nsid(nsid) {
+            Some(key) if model.link(key, index).is_some() => {
+                model.carry_out(key, &Op::DeleteLink(index)).map_err(|errno| refused(errno, "delete a link"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn nsids(&self) -> Result<Vec<Nsid>, NetError> {
+        let mut model = self.model();
+        model.record(Place::Kernel, Asked::Nsids).map_err(|errno| refused(errno, "list namespaces"))?;
+        Ok(model.nsids())
+    }
+
+    fn knows(&self, kind: &str) -> Result<bool, NetError> {
+        let mut model = self.model();
+        let asked = Asked::Knows(kind.to_owned());
+        model.record(Place::Kernel, asked).map_err(|errno| refused(errno, "look for a kind of link"))?;
+        Ok(!model.unknown_kinds.contains(kind))
+    }
+
+    fn unbind(&self, address: &str) -> Result<(), NetError> {
+        self.ask_device(address, Asked::Unbind(address.to_owned()), |model| model.unbind(address))
+    }
+
+    fn bind(&self, address: &str, driver: &str, fixed: Override) -> Result<(), NetError> {
+        let asked = Asked::Bind(address.to_owned(), driver.to_owned(), fixed);
+        self.ask_device(address, asked, |model| model.bind(address, driver, fixed))
+    }
+
+    fn reset(&self, address: &str) -> Result<(), NetError> {
+        self.ask_device(address, Asked::Reset(address.to_owned()), |model| model.reset(address))
+    }
+
+    fn make_functions(&self, address: &str, count: u32) -> Result<(), NetError> {
+        self.ask_device(address, Asked::MakeFunctions(address.to_owned(), count), |_| Ok(()))
+    }
+
+    fn iommu_group(&self, number: u32) -> Result<IommuGroup, NetError> {
+        let node = format!("/dev/vfio/{number}");
+        self.ask_device(&node, Asked::IommuGroup(number), |model| Ok(model.iommu_group(number)))
+    }
+
+    fn answers(&self, address: &str) -> Result<bool, NetError> {
+        self.ask_device(address, Asked::Answers(address.to_owned()), |model| model.answers(address))
+    }
+
+    fn hung(&self) -> Vec<String> {
+        self.model().hung.clone()
+    }
+
+    fn renames_while_up(&self) -> bool {
+        !self.no_rename_while_up
+    }
+}
