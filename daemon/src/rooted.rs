@@ -17,6 +17,7 @@ use rustix::io::Errno;
 
 use crate::reading::text_of;
 use crate::space;
+use crate::writing::gone;
 
 /// The host's root directory.
 #[derive(Debug)]
@@ -90,8 +91,7 @@ impl HostRoot {
     /// Removes a file; one that is not there is success.
     pub(crate) fn remove(&self, path: &Path) -> io::Result<()> {
         let (dir, name) = split(path)?;
-        let removed = self.directory(dir).and_then(|dir| Ok(unlinkat(&dir, name, AtFlags::empty())?));
-        removed.or_else(|e| if e.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(e) })
+        gone(self.directory(dir).and_then(|dir| Ok(unlinkat(&dir, name, AtFlags::empty())?)))
     }
 
     /// Whether a file could be made in a directory, or the directory itself where it does not exist yet: by its rights, and

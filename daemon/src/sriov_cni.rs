@@ -3,6 +3,8 @@
 //!
 //! Read as that plugin wrote it (its releases 2.0 to 2.10), and removed when it holds no more; never written.
 
+mod predecessor;
+
 use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::fs::File;
@@ -13,12 +15,12 @@ use std::time::SystemTime;
 
 use fairlead_host::{Mac, VfChange, VfLinkState, VfRate, VfVlan, VlanProto};
 use fairlead_sriov::PciAddr;
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, openat, statat, unlinkat};
-use rustix::io::Errno;
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, openat, statat};
 use serde::Deserialize;
 
 use crate::reading::text_of;
 use crate::rooted::HostRoot;
+pub(crate) use predecessor::Predecessor;
 
 /// Where it keeps its files; those of functions lie in `pci`.
 pub(crate) const DIRECTORY: &str = "/var/lib/cni/sriov";
@@ -80,6 +82,11 @@ impl Left {
         self.records.iter().rfind(|record| record.device == device)
     }
 
+    /// Whether it says that a pod has a function.
+    pub(crate) fn lists(&self, device: PciAddr) -> bool {
+        self.taken.contains_key(&device) || self.holder(device).is_some()
+    }
+
     /// Each function, with the file or the namespace that names its pod.
     pub(crate) fn functions(&self) -> BTreeMap<PciAddr, String> {
         let taken = self.taken.iter().map(|(device, netns)| (*device, netns.display().to_string()));
@@ -125,11 +132,7 @@ pub(crate) fn forget_taken(root: &HostRoot, device: PciAddr) -> io::Result<()> {
 }
 
 fn remove(root: &HostRoot, below: &str, name: &str) -> io::Result<()> {
-    let Some(dir) = directory(root, below)? else { return Ok(()) };
-    match unlinkat(&dir, name, AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => Ok(()),
-        Err(e) => Err(e.into()),
-    }
+    root.remove(&Path::new(DIRECTORY).join(below).join(name))
 }
 
 fn directory(root: &HostRoot, below: &str) -> io::Result<Option<OwnedFd>> {

@@ -1,4 +1,4 @@
-//! Small files that are whole or not there at all, whatever ends this process or the machine.
+//! Small files that are whole or not there at all, whatever ends this process or the machine. Removing what is gone is success.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -13,6 +13,11 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
         let _ = fs::remove_file(&beside);
     })?;
     path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
+}
+
+/// What removing a file came to.
+pub(crate) fn gone(removed: io::Result<()>) -> io::Result<()> {
+    removed.or_else(|e| if e.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(e) })
 }
 
 fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {

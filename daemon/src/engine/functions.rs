@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use fairlead_cni::{CniError, Code};
 use fairlead_host::{Link, Mac, Net, NetError, Op, SetLink, Vf, VfChange};
 use fairlead_sriov::interface::{self, Look};
+use fairlead_sriov::pool::Member;
 use fairlead_sriov::resetting::{SETTLES, patiently};
 use fairlead_sriov::{Function, InventoryError, KernelVf, PciAddr, Unserved, VFIO_PCI};
 
@@ -16,7 +17,7 @@ use super::{Engine, errors, pooled};
 use crate::networks::Network;
 use crate::networks::host_device::USER_SPACE_DRIVERS;
 use crate::networks::sriov::{AtHome, Device, Sriov};
-use crate::pools::{Loan, Refused};
+use crate::pools::{DrawError, Loan, Refused};
 use crate::store::{Attachment, Lent, LentVf, Phase};
 
 pub(super) const LOOK: Duration = Duration::from_millis(10);
@@ -97,7 +98,7 @@ impl Engine {
             job.lacking(CniError::new(Code::InvalidConfig, format!("pool {pool:?}: {e}")).with(e.remedy()))
         })?;
         let limit = if job.another { Instant::now() } else { limit };
-        let drawn = self.pools.draw_by(pool, limit, |member| ranks.get(&member.numa_node).copied());
+        let drawn = self.draw_ours(pool, limit, |member| ranks.get(&member.numa_node).copied());
         let loan = drawn.map_err(|e| {
             let told = job.lacking(pooled::undrawn(&e));
             match nodes.iter().all(|node| ranks.contains_key(node)) {
@@ -113,6 +114,22 @@ impl Engine {
         })?;
         job.near = loan.known().and_then(|known| near.locality(known.function.numa_node));
         Ok(loan)
+    }
+
+    /// Draws, past what sriov-cni has given to a pod since the pool was looked at.
+    fn draw_ours(
+        &self,
+        pool: &str,
+        limit: Instant,
+        rank: impl Fn(&Member) -> Option<u32>,
+    ) -> Result<Loan<'_>, DrawError> {
+        loop {
+            let loan = self.pools.draw_by(pool, limit, &rank)?;
+            let Some(holder) = self.inherited_holder(loan.address()) else { return Ok(loan) };
+            tracing::warn!(pci = %loan.address(), pool, holder, "a function of a pool is somebody else's pod's");
+            // To its pool it is lent, until a look finds it nobody's.
+            loan.keep();
+        }
     }
 
     /// Keeps every other ADD from what has this name; waits until none of its holders is coming home any more.

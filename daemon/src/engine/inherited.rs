@@ -5,6 +5,8 @@
 //! it may be begun again at any step. Of an earlier boot they mean nothing any more.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
 
 use fairlead_cni::{CniError, Code};
 use fairlead_host::{Link, Net, NetError, NetnsError, process};
@@ -40,44 +42,45 @@ impl Engine {
     }
 
     fn left_by_sriov_cni(&self) -> Result<Left, CniError> {
-        sriov_cni::left(&self.root).map_err(|e| {
-            let what = format!("the files of sriov-cni in {DIRECTORY}");
-            errors::file(
-                what,
-                &e,
-                Code::Io,
-                "make it a directory that root can read, or remove it if no pod is left of that plugin",
-            )
-        })
+        sriov_cni::left(&self.root).map_err(|e| unread(&e))
     }
 
-    /// The pods of that plugin that have a function, as its files tell; of files that cannot be read nobody knows.
-    pub(super) fn inherited_holders(&self) -> impl Fn(PciAddr) -> Option<String> + use<> {
-        let left = self.left_by_sriov_cni().map(|left| left.functions());
-        move |address| match &left {
-            Ok(functions) => functions.get(&address).map(|pod| format!("sriov-cni's {pod}")),
+    /// The same, read again only when one has come or gone: of a function that is listed it may not tell the newest.
+    fn listed_by_sriov_cni(&self) -> Result<Arc<Left>, CniError> {
+        self.predecessor.left(&self.root).map_err(|e| unread(&e))
+    }
+
+    /// The pod of that plugin that has a function, as its files tell; of files that cannot be read nobody knows.
+    pub(super) fn inherited_holder(&self, address: PciAddr) -> Option<String> {
+        match self.listed_by_sriov_cni() {
+            Ok(left) => left.functions().get(&address).map(|pod| format!("sriov-cni's {pod}")),
             Err(_) => Some("sriov-cni's, whose files cannot be read".to_owned()),
         }
     }
 
-    /// Brings home what belongs to dead pods of that plugin, for pools that nobody asks for it.
-    pub(super) fn inherit_from_the_dead(&self) {
-        let Ok(left) = self.left_by_sriov_cni() else { return };
+    /// Has the reaper bring home what belongs to dead pods of that plugin, for pools that nobody asks for it.
+    pub(super) fn expect_from_the_dead(&self) {
+        let Ok(left) = self.listed_by_sriov_cni() else { return };
         for address in left.functions().into_keys() {
-            let Some(_claim) = self.reserved.try_take(&address.to_string()) else { continue };
-            let ours = self.store.all().iter().any(|a| a.function().is_some_and(|f| f.address == address));
-            if ours {
-                continue;
-            }
-            if let Err(error) = self.inherit(address) {
-                tracing::debug!(pci = %address, %error, "a function of sriov-cni's is not home");
-            }
+            self.reaper.expect(address, Instant::now());
+        }
+    }
+
+    /// Brings a function home if the pod that it went to is dead.
+    pub(super) fn inherit_from_the_dead(&self, address: PciAddr) {
+        let Some(_claim) = self.reserved.try_take(&address.to_string()) else { return };
+        let ours = self.store.all().iter().any(|a| a.function().is_some_and(|f| f.address == address));
+        if !ours && let Err(error) = self.inherit(address) {
+            tracing::debug!(pci = %address, %error, "a function of sriov-cni's is not home");
         }
     }
 
     /// Before an ADD takes a function that it has reserved: refused while a pod of sriov-cni lives with it, brought home where
     /// that pod is dead.
     pub(super) fn inherit(&self, address: PciAddr) -> Result<(), CniError> {
+        if !self.listed_by_sriov_cni()?.lists(address) {
+            return Ok(());
+        }
         let left = self.left_by_sriov_cni()?;
         let (record, netns) = (left.holder(address), left.taken.get(&address));
         if record.is_none() && netns.is_none() {
@@ -87,7 +90,7 @@ impl Engine {
             (Some(record), _) => format!("sriov-cni has given it to a pod ({})", record.name),
             (None, netns) => format!("sriov-cni has given it to the pod in {}", shown(netns)),
         };
-        match self.pod_of(address, netns.map(|path| path.as_path()))? {
+        match self.pod_of(address, record, netns.map(|path| path.as_path()))? {
             Pod::Lives => return Err(lent(address, &who)),
             Pod::Untold => {
                 let why = format!("{who}, and nothing tells whether that lives");
@@ -110,7 +113,7 @@ impl Engine {
             return Ok(());
         }
         let find = |left: &Left| left.of(&job.key.container, &job.key.ifname).cloned();
-        let Some(record) = find(&self.left_by_sriov_cni()?) else { return Ok(()) };
+        let Some(record) = find(&*self.listed_by_sriov_cni()?) else { return Ok(()) };
         let address = record.device;
         let claim = self.reserved.take(&address.to_string(), job.deadline);
         let _claim = claim.ok_or_else(|| lent(address, "another call works on it just now"))?;
@@ -137,24 +140,30 @@ impl Engine {
 
     /// All that says who had it; a record of a pod before that one too.
     fn forget_inherited(&self, left: &Left, address: PciAddr) -> Result<(), CniError> {
-        self.pools.soiled(address);
-        for record in left.records.iter().filter(|record| record.device == address) {
-            sriov_cni::forget(&self.root, record).map_err(|e| unforgotten(&record.name, &e))?;
-        }
-        sriov_cni::forget_taken(&self.root, address)
-            .map_err(|e| unforgotten(&format!("pci/{address}"), &e))?;
-        self.pools.returned(address);
-        Ok(())
+        self.pools.take_back(address, || {
+            for record in left.records.iter().filter(|record| record.device == address) {
+                sriov_cni::forget(&self.root, record).map_err(|e| unforgotten(&record.name, &e))?;
+            }
+            sriov_cni::forget_taken(&self.root, address)
+                .map_err(|e| unforgotten(&format!("pci/{address}"), &e))
+        })
     }
 
-    fn pod_of(&self, address: PciAddr, netns: Option<&Path>) -> Result<Pod, CniError> {
+    fn pod_of(
+        &self,
+        address: PciAddr,
+        record: Option<&Record>,
+        netns: Option<&Path>,
+    ) -> Result<Pod, CniError> {
         match netns.filter(|path| path.is_absolute()).map(|path| self.kernel.pod(path)) {
             Some(Ok(_)) => Ok(Pod::Lives),
             Some(Err(
                 NetnsError::Missing { .. } | NetnsError::NotANetns { .. } | NetnsError::Host { .. },
             )) => Ok(Pod::Dead),
             Some(Err(e)) => Err(errors::netns(&e)),
-            // Until 2.7 no namespace was noted: an interface that is here is in no pod.
+            // Until 2.7 no namespace was noted: an interface that is here is in no pod, and no pod outlives a boot. In user
+            // space a function has no interface to be seen.
+            None if record.is_some_and(is_of_an_earlier_boot) => Ok(Pod::Dead),
             None => match self.seen_here(address)? {
                 Some(_) => Ok(Pod::Dead),
                 None => Ok(Pod::Untold),
@@ -174,7 +183,7 @@ impl Engine {
         pod: Option<(Box<dyn Net + '_>, &str)>,
     ) -> Result<(), CniError> {
         // A virtual function begins a boot anew, with everything about it.
-        if process::booted_at().is_ok_and(|booted| record.written < booted) {
+        if is_of_an_earlier_boot(record) {
             return Ok(());
         }
         let address = record.device;
@@ -260,6 +269,15 @@ fn before(was: &Was, vf: LentVf, link: &Link) -> Lent {
         function: Some(LentVf { alt_names: link.alt_names.clone(), ..vf }),
         ..now
     }
+}
+
+fn is_of_an_earlier_boot(record: &Record) -> bool {
+    process::booted_at().is_ok_and(|booted| record.written < booted)
+}
+
+fn unread(error: &std::io::Error) -> CniError {
+    let remedy = "make it a directory that root can read, or remove it if no pod is left of that plugin";
+    errors::file(format!("the files of sriov-cni in {DIRECTORY}"), error, Code::Io, remedy)
 }
 
 fn shown(netns: Option<&std::path::PathBuf>) -> String {

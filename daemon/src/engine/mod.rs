@@ -59,6 +59,7 @@ use crate::networks::{BUILT_IN, Network};
 use crate::pools::{Pools, Verb};
 use crate::rooted::HostRoot;
 use crate::settings::Settings;
+use crate::sriov_cni::Predecessor;
 use crate::store::Store;
 
 use chance::Chance;
@@ -137,6 +138,7 @@ pub struct Engine {
     reaper: Reaper,
     host_local: HostLocal,
     root: HostRoot,
+    predecessor: Predecessor,
     kinds: Kinds,
     look_out: LookOut,
     delegates: Delegates,

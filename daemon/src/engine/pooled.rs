@@ -24,12 +24,11 @@ const ALLOCATABLE: Duration = Duration::from_millis(500);
 impl Engine {
     /// Who has a function, in words: an attachment, or a pod that sriov-cni made.
     pub(super) fn holders(&self) -> impl Fn(PciAddr) -> Option<String> {
-        let inherited = self.inherited_holders();
         move |address| {
             let mine = |a: &Arc<Attachment>| a.function().is_some_and(|f| f.address == address);
             let holder = self.store.all().into_iter().find(mine);
             let ours = holder.map(|holder| format!("{}/{}", holder.key.container, holder.key.ifname));
-            ours.or_else(|| inherited(address))
+            ours.or_else(|| self.inherited_holder(address))
         }
     }
 
@@ -83,15 +82,10 @@ impl Engine {
         attachment: &Attachment,
         forget: impl FnOnce() -> Result<(), CniError>,
     ) -> Result<(), CniError> {
-        let address = attachment.function().map(|f| f.address);
-        if let Some(address) = address {
-            self.pools.soiled(address);
+        match attachment.function() {
+            Some(function) => self.pools.take_back(function.address, forget),
+            None => forget(),
         }
-        forget()?;
-        if let Some(address) = address {
-            self.pools.returned(address);
-        }
-        Ok(())
     }
 }
 

@@ -1,21 +1,44 @@
-//! What is still to be done for attachments that were answered as gone, and when: a queue by time, and the threads
-//! that work it off.
+//! What is still to be done for attachments that were answered as gone, and for functions of dead pods, and when: a queue by
+//! time, and the threads that work it off.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use fairlead_sriov::PciAddr;
 
 /// Between the first two attempts at a removal.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// Between later ones at most.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
+/// What is to be looked after.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Errand {
+    /// An attachment that goes.
+    Attachment(u64),
+    /// A function that sriov-cni gave to a pod.
+    Inherited(PciAddr),
+}
+
+impl From<u64> for Errand {
+    fn from(id: u64) -> Errand {
+        Errand::Attachment(id)
+    }
+}
+
+impl From<PciAddr> for Errand {
+    fn from(address: PciAddr) -> Errand {
+        Errand::Inherited(address)
+    }
+}
+
 #[derive(Debug, Default)]
 struct Queue {
-    by_time: BTreeSet<(Instant, u64)>,
-    due: HashMap<u64, Instant>,
-    at_work: HashSet<u64>,
-    failures: HashMap<u64, u32>,
+    by_time: BTreeSet<(Instant, Errand)>,
+    due: HashMap<Errand, Instant>,
+    at_work: HashSet<Errand>,
+    failures: HashMap<Errand, u32>,
     stopped: bool,
 }
 
@@ -30,7 +53,7 @@ pub(super) struct Reaper {
 #[derive(Debug)]
 pub(super) struct Turn<'a> {
     reaper: &'a Reaper,
-    id: u64,
+    id: Errand,
 }
 
 impl Reaper {
@@ -38,8 +61,9 @@ impl Reaper {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The attachment is to be looked after at `due`, or earlier if it already was.
-    pub(super) fn expect(&self, id: u64, due: Instant) {
+    /// It is to be looked after at `due`, or earlier if it already was.
+    pub(super) fn expect(&self, errand: impl Into<Errand>, due: Instant) {
+        let id = errand.into();
         let mut queue = self.lock();
         let due = queue.due.get(&id).map_or(due, |before| due.min(*before));
         if let Some(before) = queue.due.insert(id, due) {
@@ -52,7 +76,7 @@ impl Reaper {
     /// The attachment's removal failed: it is tried again after a pause that doubles with every failure.
     pub(super) fn again(&self, id: u64) {
         let mut queue = self.lock();
-        let failures = queue.failures.entry(id).or_default();
+        let failures = queue.failures.entry(id.into()).or_default();
         *failures += 1;
         let pause = FIRST_PAUSE.saturating_mul(1 << (*failures - 1).min(10)).min(LONGEST_PAUSE);
         drop(queue);
@@ -61,7 +85,7 @@ impl Reaper {
 
     /// Nothing is left of it.
     pub(super) fn done(&self, id: u64) {
-        self.lock().failures.remove(&id);
+        self.lock().failures.remove(&id.into());
     }
 
     /// How many wait.
@@ -69,8 +93,8 @@ impl Reaper {
         self.lock().due.len()
     }
 
-    /// The next attachment whose time has come; waits for it. `None` when the daemon stops.
-    pub(super) fn next(&self) -> Option<u64> {
+    /// The next whose time has come; waits for it. `None` when the daemon stops.
+    pub(super) fn next(&self) -> Option<Errand> {
         let mut queue = self.lock();
         loop {
             if queue.stopped {
@@ -78,7 +102,7 @@ impl Reaper {
             }
             let now = Instant::now();
             // What somebody works on already comes to its next one when that has ended.
-            let free = |(_, id): &&(Instant, u64)| !queue.at_work.contains(id);
+            let free = |(_, id): &&(Instant, Errand)| !queue.at_work.contains(id);
             match queue.by_time.iter().find(free).copied() {
                 Some((due, id)) if due <= now => {
                     queue.by_time.remove(&(due, id));
@@ -96,7 +120,7 @@ impl Reaper {
 
     /// Everything that waits, whatever its time; nothing of it waits any more.
     #[cfg(test)]
-    pub(super) fn drain(&self) -> Vec<u64> {
+    pub(super) fn drain(&self) -> Vec<Errand> {
         let mut queue = self.lock();
         queue.by_time.clear();
         queue.due.drain().map(|(id, _)| id).collect()
@@ -104,6 +128,7 @@ impl Reaper {
 
     /// Waits until nobody works on the attachment and takes it. `None` when the daemon stops.
     pub(super) fn turn(&self, id: u64) -> Option<Turn<'_>> {
+        let id = Errand::from(id);
         let mut queue = self.lock();
         while queue.at_work.contains(&id) {
             if queue.stopped {
@@ -142,12 +167,12 @@ mod tests {
     fn attachments_come_in_the_order_of_their_time_and_a_hurried_one_comes_at_once() {
         let reaper = Reaper::default();
         let now = Instant::now();
-        reaper.expect(1, now + Duration::from_secs(60));
-        reaper.expect(2, now + Duration::from_millis(5));
-        reaper.expect(1, now);
-        reaper.expect(1, now + Duration::from_secs(90));
-        assert_eq!(reaper.next(), Some(1));
-        assert_eq!(reaper.next(), Some(2));
+        reaper.expect(1_u64, now + Duration::from_secs(60));
+        reaper.expect(2_u64, now + Duration::from_millis(5));
+        reaper.expect(1_u64, now);
+        reaper.expect(1_u64, now + Duration::from_secs(90));
+        assert_eq!(reaper.next(), Some(1.into()));
+        assert_eq!(reaper.next(), Some(2.into()));
         assert_eq!(reaper.waiting(), 0);
         reaper.stop();
         assert_eq!(reaper.next(), None);
@@ -159,7 +184,7 @@ mod tests {
         let mut pauses = Vec::new();
         for _ in 0..12 {
             reaper.again(7);
-            let due = reaper.lock().due[&7];
+            let due = reaper.lock().due[&7.into()];
             pauses.push((due - Instant::now() + Duration::from_millis(500)).as_secs());
             reaper.drain();
         }
@@ -167,7 +192,7 @@ mod tests {
         assert_eq!(pauses[11], 300);
         reaper.done(7);
         reaper.again(7);
-        assert!(reaper.lock().due[&7] <= Instant::now() + FIRST_PAUSE);
+        assert!(reaper.lock().due[&7.into()] <= Instant::now() + FIRST_PAUSE);
     }
 
     #[test]

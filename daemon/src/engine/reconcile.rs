@@ -185,7 +185,7 @@ impl Engine {
         for attachment in self.store.all() {
             self.collect_if_dead(&attachment, None);
         }
-        self.inherit_from_the_dead();
+        self.expect_from_the_dead();
     }
 
     pub(super) fn collect_if_dead(&self, attachment: &Attachment, died: Option<Nsid>) {

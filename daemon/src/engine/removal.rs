@@ -7,6 +7,7 @@ use fairlead_cni::CniError;
 use fairlead_host::NetError;
 
 use super::link::{self, Reach};
+use super::reaper::Errand;
 use super::{Engine, errors, failpoint};
 use crate::delegate;
 use crate::networks::Network;
@@ -134,8 +135,15 @@ impl Engine {
         }
     }
 
-    /// What the reaper does when an attachment's time has come.
-    pub(super) fn attend(&self, id: u64) {
+    /// What the reaper does when the time of something has come.
+    pub(super) fn attend(&self, errand: Errand) {
+        match errand {
+            Errand::Attachment(id) => self.finish(id),
+            Errand::Inherited(address) => self.inherit_from_the_dead(address),
+        }
+    }
+
+    fn finish(&self, id: u64) {
         let Some(attachment) = self.store.get(id) else { return };
         let done = match attachment.phase {
             Phase::Silenced => self.reap(id),

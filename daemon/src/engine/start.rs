@@ -27,6 +27,7 @@ use crate::netconf::Networks;
 use crate::pools::{Ground, Look, PoolMetrics, Pools};
 use crate::rooted::HostRoot;
 use crate::settings::Settings;
+use crate::sriov_cni::Predecessor;
 use crate::store::{Store, StoreError};
 
 /// Threads that work off what is left after answers.
@@ -139,6 +140,7 @@ impl Engine {
             reaper: Reaper::default(),
             host_local,
             root: HostRoot::new(places.host_root.clone()),
+            predecessor: Predecessor::default(),
             kinds: Kinds::default(),
             look_out: LookOut::default(),
             networks: beside.networks,
@@ -213,8 +215,8 @@ fn announcer(node: metrics::Node) -> io::Result<Announcer> {
 fn reap(engine: &Weak<Engine>) {
     loop {
         let Some(strong) = engine.upgrade() else { return };
-        let Some(id) = strong.reaper.next() else { return };
-        strong.attend(id);
+        let Some(errand) = strong.reaper.next() else { return };
+        strong.attend(errand);
     }
 }
 

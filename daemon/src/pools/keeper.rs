@@ -1,15 +1,15 @@
 //! The keeper: looks at the machine when something has changed and now and then, and has done what is due.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fairlead_host::{Mac, Vf};
+use fairlead_host::Mac;
 use fairlead_sriov::pool::{Condition, Hold, Member, Pool, Task};
 use fairlead_sriov::{Function, PciAddr, Scan};
 
-use super::membership::{self, Membership, Notice, Place};
+use super::eye::{Eye, functions};
+use super::membership::{self, Membership, Place};
 use super::news::Settled;
 use super::record::Record;
 use super::trouble::Trouble;
@@ -100,19 +100,20 @@ impl Pools {
         let boot = &self.shop.boot_id;
         let driver_before = |address| Some(self.shop.records.get(address)?.was_in(boot)?.driver.clone());
         let membership = membership::of(&declared, &scan, driver_before);
-        let mut eye = Eye { pools: self, readings: BTreeMap::new(), scan: &scan };
+        let mut eye = Eye::new(&self.shop, &scan);
         self.depart(&declared, &membership, &scan);
         self.arrive(&declared, &membership, holder, &mut eye);
         self.orphans(&declared, &membership, &scan, holder);
+        self.reclaim(holder);
         self.compare(how, &mut eye);
-        let (readings, mut notices) = (eye.readings, membership.notices);
+        let (readings, mut notices) = (eye.closed(), membership.notices);
         if how != Look::First {
             // At last: what is made now is not in what was looked at.
             notices.extend(self.make_functions(&declared, &scan));
         }
         self.act(|state| {
             state.notices = notices;
-            state.asked(&readings, &scan);
+            readings.tell(&mut state.unread, &scan);
             state.looked_at(&declared, &scan);
             if how == Look::First {
                 state.look = Some(Look::Quick);
@@ -193,8 +194,27 @@ impl Pools {
                 }
                 None if !self.is_gone(address) => {} // it came after the look, or cannot be read
                 None if declared.iter().any(|pool| pool.name == record.pool) => {}
-                _ => self.keep(address, self.shop.records.forget(address)),
+                _ => {
+                    self.shop.records.forget(address);
+                    self.keep(address, self.shop.records.settle(address));
+                }
             }
+        }
+    }
+
+    /// Members that are lent to nobody any more: whoever had one has not told of its return, as sriov-cni does not.
+    fn reclaim(&self, holder: Holder<'_>) {
+        let is_left =
+            |state: &State, address| !state.on_the_way.contains(&address) && holder(address).is_none();
+        let lent = self.lock().lent();
+        for address in lent.into_iter().filter(|address| holder(*address).is_none()) {
+            self.act(|state| {
+                if is_left(state, address)
+                    && let Some(live) = state.of(address)
+                {
+                    live.pool.returned(address);
+                }
+            });
         }
     }
 
@@ -255,75 +275,17 @@ impl Pools {
         let address = task.address();
         let Some(wish) = self.lock().member(address).map(|(live, _)| live.wish.clone()) else { return };
         let begun = Instant::now();
-        let done = match task {
+        let done = self.mark(address).map_err(Trouble::Record).and_then(|()| match task {
             Task::Prepare(_) => self.shop.prepare(address, &wish).map(Some),
-            Task::GiveBack(_) => {
-                self.unmark(address).and_then(|()| self.shop.give_back(address)).map(|()| None)
-            }
-        };
+            Task::GiveBack(_) => self.shop.give_back(address).map(|()| None),
+        });
         let done = done.map_err(|why| self.shop.blamed(address, why));
         self.metrics.took(task, begun.elapsed(), done.is_ok());
-        if let Ok(Some(_)) = &done {
-            self.keep(address, self.shop.records.mark(address, true));
-        }
         if let Err(Trouble::Gone(_)) = &done {
             self.keep(address, self.shop.records.change(address, Record::vanished));
         }
         self.act(|state| state.ended(address, done));
     }
-
-    fn unmark(&self, address: PciAddr) -> Result<(), Trouble> {
-        self.shop.records.mark(address, false).map_err(Trouble::Record)
-    }
-}
-
-/// One look at the machine: every physical function's settings are read once.
-struct Eye<'l> {
-    pools: &'l Pools,
-    readings: Readings,
-    scan: &'l Scan,
-}
-
-/// The settings of functions by their physical one, or why that could not be asked.
-type Readings = BTreeMap<PciAddr, Result<Arc<Vec<Vf>>, String>>;
-
-impl Eye<'_> {
-    /// What a new member is in, with what is known of it.
-    fn condition_of(&mut self, address: PciAddr, wish: &Wish) -> (Condition, Option<Known>) {
-        let shop = &self.pools.shop;
-        let adopted = shop.records.get(address).is_some_and(|record| record.was_in(&shop.boot_id).is_some());
-        if !adopted {
-            return (Condition::Idle, None);
-        }
-        match self.compare(address, wish, None) {
-            Ok(known) if shop.records.is_clean(address) => (Condition::Ready, Some(known)),
-            Err(Trouble::Taken(who)) => (Condition::Foreign(who), None),
-            _ => (Condition::Due, None),
-        }
-    }
-
-    /// Where its physical function cannot be asked, one that is ready has the settings that it was `known` to have.
-    fn compare(&mut self, address: PciAddr, wish: &Wish, known: Option<&Known>) -> Result<Known, Trouble> {
-        let shop = &self.pools.shop;
-        let found = functions(self.scan).find(|function| function.address == address);
-        let Some(function) = found else { return Err(Trouble::Unfit("it is not there".to_owned())) };
-        let read = self
-            .readings
-            .entry(function.physical.address)
-            .or_insert_with(|| shop.admin.all(function).map_err(|e| e.to_string()));
-        match (read, known) {
-            (Ok(settings), _) => shop.compare(function, wish, settings),
-            (Err(_), Some(known)) => shop.compare(function, wish, std::slice::from_ref(&known.settings)),
-            (Err(why), None) => {
-                shop.leave_alone(function)?;
-                Err(Trouble::Physical(why.clone()))
-            }
-        }
-    }
-}
-
-fn functions(scan: &Scan) -> impl Iterator<Item = &Function> {
-    scan.physical.iter().flat_map(|physical| physical.functions.iter().map(|found| &found.function))
 }
 
 impl State {
@@ -332,6 +294,11 @@ impl State {
         let is_due = |member: &Member| member.condition != Condition::Ready || how == Look::Thorough;
         let due = self.members().filter(|(_, member)| is_due(member));
         due.filter_map(|(live, member)| self.at_rest(live, member)).collect()
+    }
+
+    fn lent(&self) -> Vec<PciAddr> {
+        let lent = self.members().filter(|(_, member)| member.condition == Condition::Lent);
+        lent.map(|(_, member)| member.address).collect()
     }
 
     fn wants_a_worker(&self) -> bool {
@@ -346,7 +313,7 @@ impl State {
         holder: Holder<'_>,
         record: Option<Record>,
     ) {
-        if self.strangers.contains(&address) {
+        if self.on_the_way.contains(&address) {
             return; // The next look sees whose it became.
         }
         let lent = holder(address).is_some();
@@ -407,17 +374,6 @@ impl State {
         }
     }
 
-    /// Physical functions that could not be asked are told until they can, or are gone.
-    fn asked(&mut self, readings: &Readings, scan: &Scan) {
-        self.unread.retain(|address, _| scan.physical.iter().any(|physical| physical.address == *address));
-        for (physical, read) in readings {
-            match read {
-                Ok(_) => drop(self.unread.remove(physical)),
-                Err(why) => drop(self.unread.insert(*physical, unread(*physical, why))),
-            }
-        }
-    }
-
     /// When the next try is due of a member that waits for one.
     fn next_try(&self) -> Option<Instant> {
         self.pools.iter().filter_map(|live| live.pool.next_try()).min()
@@ -432,15 +388,5 @@ impl Live {
             true => self.pool.hindered(address, &reason, now),
             false => drop(self.pool.failed(address, &reason, now)),
         }
-    }
-}
-
-fn unread(physical: PciAddr, why: &str) -> Notice {
-    Notice {
-        wrong: true,
-        seen: format!("physical function {physical} cannot be asked for its functions' settings: {why}"),
-        remedy: "see that its driver has it and its interface is in the host's namespace; functions that were ready are given \
-                 out, the others are tried again"
-            .to_owned(),
     }
 }

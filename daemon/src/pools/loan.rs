@@ -61,7 +61,7 @@ impl Loan<'_> {
         self.known.as_ref()
     }
 
-    /// The engine's store says whose it is from now on; its return is told with [`Pools::returned`].
+    /// The engine says whose it is from now on; its return is told with [`Pools::take_back`], or seen by a look.
     pub fn keep(mut self) {
         self.kept = true;
     }
@@ -69,18 +69,16 @@ impl Loan<'_> {
 
 impl Drop for Loan<'_> {
     fn drop(&mut self) {
-        let (address, was) = (self.address, self.was.take());
-        if self.kept && was.is_some() {
-            return;
-        }
-        self.pools.act(|state| match was {
-            Some(was) => {
+        let address = self.address;
+        match self.was.take().filter(|_| !self.kept) {
+            None => self.pools.lock().has_arrived(address),
+            Some(was) => self.pools.act(|state| {
+                state.has_arrived(address);
                 if let Some(live) = state.of(address) {
                     live.pool.unused(address, was);
                 }
-            }
-            None => drop(state.strangers.remove(&address)),
-        });
+            }),
+        }
     }
 }
 
@@ -129,6 +127,7 @@ impl Pools {
             let drawn = live.pool.draw(settings.spread.into(), rank);
             let empty = || DrawError::Empty { pool: pool.to_owned(), stock: live.stock() };
             let address = drawn.ok_or_else(empty)?;
+            state.on_the_way.push(address);
             let known = state.known.get(&address).cloned();
             Ok(Loan { pools: self, address, known, was: Some(Condition::Ready), kept: false })
         })
@@ -173,18 +172,18 @@ impl Pools {
         of_pool.map(|(_, member)| member.numa_node).collect()
     }
 
-    /// A pod has had it: it is not clean. On record before the engine forgets whose it was.
-    pub fn soiled(&self, address: PciAddr) {
-        self.keep(address, self.shop.records.mark(address, false));
-    }
-
-    /// A function is nobody's any more.
-    pub fn returned(&self, address: PciAddr) {
+    /// Takes a function back from its pod: it is nobody's as soon as `forget` has ended what is on record of that.
+    pub fn take_back<E>(&self, address: PciAddr, forget: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        // A look that finds it nobody's before this returns must not have it given out twice.
+        self.lock().on_the_way.push(address);
+        let forgotten = forget();
         self.act(|state| {
-            if let Some(live) = state.of(address) {
+            state.has_arrived(address);
+            if let (Ok(()), Some(live)) = (&forgotten, state.of(address)) {
                 live.pool.returned(address);
             }
         });
+        forgotten
     }
 }
 
@@ -192,14 +191,22 @@ impl State {
     /// Takes it at once or not at all: what is known of it, and what it was in.
     fn lend(&mut self, address: PciAddr) -> Result<(Option<Known>, Option<Condition>), Refused> {
         let Some(live) = self.of(address) else {
-            self.strangers.insert(address);
+            self.on_the_way.push(address);
             return Ok((None, None));
         };
         let was = live.pool.member(address).map(|member| member.condition.clone());
         let given = live.pool.lend(address);
         given.map_err(|why| Refused { pool: live.name.clone(), why })?;
         let known = self.known.get(&address).filter(|_| was == Some(Condition::Ready)).cloned();
+        self.on_the_way.push(address);
         Ok((known, was))
+    }
+
+    /// A call has ended what it had a function in hands for.
+    fn has_arrived(&mut self, address: PciAddr) {
+        if let Some(at) = self.on_the_way.iter().position(|other| *other == address) {
+            self.on_the_way.swap_remove(at);
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! All that may take time happens on the keeper's threads. A function is at one place only: with its pod (as long as the
 //! engine's store says so), at work, or in the pool; this module's lock is held for no longer than a look at that.
 
+mod eye;
 mod keeper;
 mod loan;
 mod making;
@@ -37,7 +38,7 @@ pub use workshop::Known;
 use crate::settings::{PoolSettings, Settings};
 use membership::Notice;
 use offers::Offers;
-use record::{Held, Records};
+use record::{Held, Record, Records};
 use workshop::{Wish, Workshop};
 
 /// The pools.
@@ -47,6 +48,8 @@ pub struct Pools {
     changed: Condvar,
     metrics: PoolMetrics,
     random: Box<dyn Fn() -> u64 + Send + Sync>,
+    /// Held by whoever marks a member as it stands.
+    marking: Mutex<()>,
 }
 
 /// What pools stand on.
@@ -81,8 +84,9 @@ struct State {
     pools: Vec<Live>,
     known: BTreeMap<PciAddr, Known>,
     stands: BTreeMap<PciAddr, Stand>,
-    /// Functions of no pool that an ADD is about to put on record.
-    strangers: BTreeSet<PciAddr>,
+    /// Functions that a call has in hands between their pool and the engine's store: neither says whose they are. Once for
+    /// each call.
+    on_the_way: Vec<PciAddr>,
     queue: VecDeque<Task>,
     notices: Vec<Notice>,
     /// Physical functions that could not be asked when they were last to be, and why.
@@ -105,6 +109,21 @@ struct Live {
     settings: Option<PoolSettings>,
     wish: Wish,
     pool: Pool,
+}
+
+/// A member that stands otherwise than before.
+struct Turned {
+    address: PciAddr,
+    /// Whether it is ready is to be marked.
+    marked: bool,
+    /// Something else holds it, or nothing any more.
+    held: bool,
+}
+
+impl Stand {
+    fn is_ready(&self) -> bool {
+        self.state == "ready"
+    }
 }
 
 /// Since when a member stands as it does.
@@ -133,6 +152,7 @@ impl Pools {
             changed: Condvar::new(),
             metrics: ground.metrics,
             random: ground.random,
+            marking: Mutex::default(),
         })
     }
 
@@ -182,18 +202,40 @@ impl Pools {
         let forgotten = state.forget(owes);
         for address in &forgotten {
             // Before another pool may have it, which begins a record of its own.
-            self.keep(*address, self.shop.records.forget(*address));
+            self.shop.records.forget(*address);
             state.look = state.look.max(Some(Look::Quick));
         }
-        let holds = state.note();
+        let turned = state.note();
         state.show_offers();
         self.metrics.show(&state);
         drop(state);
         self.changed.notify_all();
-        for (address, held) in holds {
-            self.keep(address, self.shop.records.change(address, |record| record.held = held));
+        for address in forgotten {
+            self.keep(address, self.shop.records.settle(address));
+        }
+        for Turned { address, marked, held } in turned {
+            if marked {
+                self.keep(address, self.mark(address));
+            }
+            if held {
+                self.keep(address, self.shop.records.change(address, |record| self.hold(record)));
+            }
         }
         answer
+    }
+
+    /// What holds a member, as it stands when the record is written: of two who write, the later one knows.
+    fn hold(&self, record: &mut Record) {
+        if let Some(stand) = self.lock().stands.get(&record.address) {
+            record.held.clone_from(&stand.held);
+        }
+    }
+
+    /// Whether a member is clean and ready, as it stands when that is marked. A pod has it only when its mark is gone.
+    fn mark(&self, address: PciAddr) -> io::Result<()> {
+        let _marking = self.marking.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_ready = self.lock().stands.get(&address).is_some_and(Stand::is_ready);
+        self.shop.records.mark(address, is_ready)
     }
 
     fn keep(&self, address: PciAddr, written: io::Result<()>) {
@@ -283,24 +325,25 @@ impl State {
     }
 
     /// Since when each member stands as it does; answers what of that is for the record.
-    fn note(&mut self) -> Vec<(PciAddr, Option<Held>)> {
-        let (mut changed, mut holds) = (Vec::new(), Vec::new());
+    fn note(&mut self) -> Vec<Turned> {
+        let (mut changed, mut turned) = (Vec::new(), Vec::new());
         for (live, member) in self.members() {
-            let (state, reason) = (member.state(), member.reason());
+            let (address, state, reason) = (member.address, member.state(), member.reason());
+            let before = self.stands.get(&address);
             let held = Held::of(member.hold.as_ref());
-            let before = self.stands.get(&member.address);
-            if before.is_none_or(|before| before.held != held) {
-                holds.push((member.address, held.clone()));
-            } else if before.is_some_and(|before| before.state == state && before.reason == reason) {
+            let is_held = before.is_none_or(|before| before.held != held);
+            if !is_held && before.is_some_and(|before| before.state == state && before.reason == reason) {
                 continue;
             }
             tell(live, member);
             let turns = before.map_or(0, |before| before.turns) + 1;
             let stand = Stand { state, since: SystemTime::now(), reason: reason.to_owned(), held, turns };
-            changed.push((member.address, stand));
+            let marked = before.is_none_or(|before| before.is_ready() != stand.is_ready());
+            turned.push(Turned { address, marked, held: is_held });
+            changed.push((address, stand));
         }
         self.stands.extend(changed);
-        holds
+        turned
     }
 
     fn turns(&self, address: PciAddr) -> u64 {

@@ -1,6 +1,8 @@
 //! What is on disk of the members of pools: how each was when it was adopted, what it keeps for good, what holds it. Written
-//! before anything is changed; one file a function. And which members are clean, in the run directory: that dies with the
-//! boot, as their cleanness does.
+//! before anything is changed; one file a function. And which members are clean and ready, in the run directory: that dies with
+//! the boot, as their cleanness does.
+//!
+//! Whoever reads waits for no disk: what is read is as it was written last.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -149,7 +151,10 @@ impl Held {
 pub(super) struct Records {
     directory: PathBuf,
     clean: PathBuf,
+    /// As they are on disk, but for what is forgotten. Held for a look only.
     kept: Mutex<BTreeMap<PciAddr, Record>>,
+    /// Whoever writes, for as long as that takes.
+    disk: Mutex<()>,
 }
 
 impl Records {
@@ -171,11 +176,15 @@ impl Records {
                 }
             }
         }
-        Ok(Records { directory, clean, kept: Mutex::new(kept) })
+        Ok(Records { directory, clean, kept: Mutex::new(kept), disk: Mutex::default() })
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<PciAddr, Record>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn writing(&self) -> MutexGuard<'_, ()> {
+        self.disk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn file(&self, address: PciAddr) -> PathBuf {
@@ -194,6 +203,7 @@ impl Records {
 
     /// There is a record of a pool's member; it is on disk when it is first changed.
     pub(super) fn begin(&self, address: PciAddr, pool: &str, mac: impl FnOnce() -> Mac) {
+        let _writing = self.writing();
         let mut kept = self.lock();
         let record = kept.entry(address).or_insert_with(|| Record {
             address,
@@ -207,41 +217,76 @@ impl Records {
 
     /// Changes a record; on disk when this returns, as it was when it fails.
     pub(super) fn change(&self, address: PciAddr, change: impl FnOnce(&mut Record)) -> io::Result<()> {
-        let mut kept = self.lock();
-        let Some(record) = kept.get(&address) else { return Ok(()) };
+        let _writing = self.writing();
+        let Some(record) = self.get(address) else { return Ok(()) };
         let mut changed = record.clone();
         change(&mut changed);
-        if changed != *record {
+        if changed != record {
             writing::replace(&self.file(address), &serde_json::to_vec(&changed)?)?;
-            kept.insert(address, changed);
+            if let Some(kept) = self.lock().get_mut(&address) {
+                *kept = changed;
+            }
         }
         Ok(())
     }
 
-    /// Nothing is known of it any more.
-    pub(super) fn forget(&self, address: PciAddr) -> io::Result<()> {
+    /// Nothing is known of it any more; who has it next begins a record of his own. The disk follows with [`Records::settle`].
+    pub(super) fn forget(&self, address: PciAddr) {
         self.lock().remove(&address);
-        gone(fs::remove_file(self.file(address)))
     }
 
-    /// Whether a member was clean when a daemon of this boot looked last.
+    /// Has the disk say what is known of it after it was forgotten: nothing, or what somebody knows by now.
+    pub(super) fn settle(&self, address: PciAddr) -> io::Result<()> {
+        let _writing = self.writing();
+        match self.get(address) {
+            Some(record) => writing::replace(&self.file(address), &serde_json::to_vec(&record)?),
+            None => writing::gone(fs::remove_file(self.file(address))),
+        }
+    }
+
+    /// Whether a member was clean and ready, and nobody has had it since.
     pub(super) fn is_clean(&self, address: PciAddr) -> bool {
         self.clean.join(address.to_string()).exists()
     }
 
-    /// A member is clean, or (`false`) somebody had it in hands.
+    /// A member is clean and ready, or (`false`) not any more.
     pub(super) fn mark(&self, address: PciAddr, clean: bool) -> io::Result<()> {
         let mark = self.clean.join(address.to_string());
         match clean {
             true => fs::write(mark, ""),
-            false => gone(fs::remove_file(mark)),
+            false => writing::gone(fs::remove_file(mark)),
         }
     }
 }
 
-fn gone(removed: io::Result<()>) -> io::Result<()> {
-    match removed {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use nix::sys::stat::Mode;
+
+    use super::*;
+
+    #[test]
+    fn whoever_reads_waits_for_no_disk_and_what_is_forgotten_meanwhile_is_not_there_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records::open(dir.path(), dir.path()).unwrap();
+        let address: PciAddr = "0000:21:10.0".parse().unwrap();
+        records.begin(address, "radio", || Mac::local(7));
+        let beside = records.file(address).with_extension("tmp");
+        nix::unistd::mkfifo(&beside, Mode::S_IRWXU).unwrap(); // opened only when somebody reads: a disk that hangs
+        thread::scope(|scope| {
+            let writes = scope.spawn(|| records.change(address, |record| record.held = Some(Held::Drained)));
+            while records.disk.try_lock().is_ok() {
+                thread::yield_now();
+            }
+            assert_eq!(records.get(address).unwrap().held, None, "what is not on disk is not so yet");
+            records.forget(address);
+            drop(fs::read(&beside));
+            drop(writes.join().unwrap());
+        });
+        assert_eq!(records.all(), []);
+        records.settle(address).unwrap();
+        assert!(!records.file(address).exists());
     }
 }

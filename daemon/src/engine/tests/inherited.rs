@@ -250,9 +250,75 @@ fn to_its_pool_a_function_of_sriov_cnis_is_lent_until_its_pod_is_dead_and_ready_
     assert_eq!(rig.states(), ["lent"]);
     assert_eq!(rig.members()[0]["attachment"], "sriov-cni's c1-net1", "{:?}", rig.members());
     rig.kernel.kill_namespace(POD);
+    rig.kernel.forget_calls();
     rig.engine().sweep();
+    assert_eq!(rig.noted_files().len(), 2, "the look-out for namespaces waits for no function");
+    rig.reap();
     nothing_is_noted(&rig);
     rig.keep();
     assert_eq!(rig.states(), ["ready"]);
     assert_eq!(rig.settings().vlan.unwrap().id, 0);
+}
+
+#[test]
+fn to_its_pool_a_function_whose_file_is_removed_by_hand_is_nobodys_with_the_next_look() {
+    let mut rig = Rig::new();
+    rig.kernel.show_in(&rig.dir.path().join("sys"));
+    rig.lent_by_sriov_cni();
+    rig.configure("pools: [{name: radio, selectors: {vendors: ['8086']}}]");
+    fs::remove_dir_all(rig.noted("")).unwrap();
+    rig.keep();
+    assert_eq!(rig.states(), ["foreign"], "its interface is in the pod still");
+    rig.kernel.kill_namespace(POD);
+    rig.keep();
+    rig.engine().pools.work_here();
+    assert_eq!(rig.states(), ["ready"]);
+}
+
+#[test]
+fn to_its_pool_a_function_is_lent_as_long_as_the_files_cannot_be_read() {
+    let mut rig = Rig::new();
+    rig.kernel.show_in(&rig.dir.path().join("sys"));
+    let directory = rig.root.join("var/lib/cni/sriov");
+    fs::create_dir_all(directory.parent().unwrap()).unwrap();
+    std::os::unix::fs::symlink("sriov", &directory).unwrap();
+    rig.configure("pools: [{name: radio, selectors: {vendors: ['8086']}}]");
+    rig.keep();
+    assert_eq!(rig.states(), ["lent"]);
+    fs::remove_file(directory).unwrap();
+    rig.keep();
+    assert_eq!(rig.states(), ["ready"]);
+}
+
+#[test]
+fn a_draw_passes_over_what_sriov_cni_gave_to_a_pod_since_the_pool_was_looked_at() {
+    let mut rig = pools::with("pools: [{name: radio, selectors: {vendors: ['8086']}}]");
+    rig.restart();
+    rig.keep();
+    assert_eq!(rig.states(), ["ready", "ready"]);
+    rig.note("c0", "vf0", None);
+    let drawn = r#"{"cniVersion":"1.1.0","name":"net","type":"fairlead","ipam":{},"paths":[{"type":"sriov","pool":"radio"}]}"#;
+    let answer = rig.add(drawn).unwrap();
+    assert!(answer.contains(pools::SECOND) && !answer.contains(VF), "{answer}");
+    assert_eq!(rig.states(), ["lent", "lent"]);
+    assert_eq!(rig.members()[0]["attachment"], "sriov-cni's c0-net1");
+    rig.keep();
+    assert_eq!(rig.states(), ["lent", "lent"], "a look finds whose it is");
+    fs::remove_dir_all(rig.noted("")).unwrap();
+    rig.keep();
+    assert_eq!(rig.states(), ["ready", "lent"]);
+}
+
+#[test]
+fn x24_a_function_in_user_space_that_an_earlier_boots_pod_had_is_free_though_no_namespace_was_noted() {
+    let rig = Rig::new();
+    rig.kernel.drive(VF, Some("vfio-pci")).unwrap();
+    rig.note("c1", "", None);
+    fs::remove_file(rig.noted(&format!("pci/{VF}"))).unwrap();
+    let error = rig.add_of("c2").unwrap_err();
+    assert!(error.msg.contains("nothing tells whether that lives"), "of this boot: {error}");
+    let file = fs::File::options().write(true).open(rig.noted("c1-net1")).unwrap();
+    file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+    rig.add_of("c2").unwrap();
+    nothing_is_noted(&rig);
 }

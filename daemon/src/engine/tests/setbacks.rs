@@ -434,3 +434,49 @@ fn what_is_a_member_no_more_stays_on_record_until_it_can_be_given_back() {
     assert_eq!((rig.members().len(), rig.machine()), (0, before));
     assert_eq!(fs::read_dir(rig.dir.path().join("state/pools")).unwrap().count(), 0);
 }
+
+#[test]
+fn x07_what_somebody_has_had_is_not_ready_after_a_restart_before_it_is_prepared_anew() {
+    let mut rig = with(POOL);
+    rig.restart();
+    rig.keep();
+    // A VM's, and free again when the next daemon looks.
+    rig.set_up("vf1", false);
+    let index = rig.kernel.host().unwrap().link_by_name("vf1").unwrap().unwrap().index;
+    let net = "192.0.2.7/24".parse().unwrap();
+    let address = Address { index, net, broadcast: None, flags: AddressFlags::default() };
+    rig.kernel.host().unwrap().batch(&[Op::AddAddress(address.clone())]).unwrap();
+    rig.check_pools();
+    assert_eq!(rig.states(), ["ready", "foreign"]);
+    rig.kernel.host().unwrap().batch(&[Op::DeleteAddress(address)]).unwrap();
+    // The other one's ADD is killed before anything of it is on record.
+    std::mem::forget(rig.engine().pools.lend(VF.parse().unwrap(), Instant::now()).ok());
+    rig.restart();
+    assert_eq!(rig.states(), ["preparing", "preparing"]);
+    rig.keep();
+    assert_eq!(rig.states(), ["ready", "ready"]);
+    rig.restart();
+    assert_eq!(rig.states(), ["ready", "ready"]);
+}
+
+#[test]
+fn k26_of_two_orders_at_once_the_record_keeps_the_one_that_holds() {
+    let mut rig = with(POOL);
+    rig.restart();
+    rig.keep();
+    let orders = |verb| {
+        for _ in 0..8 {
+            rig.engine().order_pools(verb, VF).unwrap();
+        }
+    };
+    std::thread::scope(|scope| {
+        let both = [scope.spawn(|| orders(Verb::Quarantine)), scope.spawn(|| orders(Verb::Release))];
+        while !both.iter().all(|one| one.is_finished()) {
+            rig.keep_on();
+        }
+    });
+    rig.keep_on();
+    let file = fs::read(rig.dir.path().join(format!("state/pools/{VF}.json"))).unwrap();
+    let record: Value = serde_json::from_slice(&file).unwrap();
+    assert_eq!(record.get("held").is_some(), rig.states()[0] == "quarantined", "{record}");
+}

@@ -1,0 +1,102 @@
+//! One look at the machine: what members are in, with every physical function asked once for all. Changes nothing.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fairlead_host::Vf;
+use fairlead_sriov::pool::Condition;
+use fairlead_sriov::{Function, PciAddr, Scan};
+
+use super::membership::Notice;
+use super::trouble::Trouble;
+use super::workshop::{Known, Wish, Workshop};
+
+/// One look at the machine: every physical function's settings are read once.
+pub(super) struct Eye<'l> {
+    shop: &'l Workshop,
+    readings: Readings,
+    scan: &'l Scan,
+}
+
+/// The settings of functions by their physical one, or why that could not be asked.
+#[derive(Default)]
+pub(super) struct Readings(BTreeMap<PciAddr, Result<Arc<Vec<Vf>>, String>>);
+
+impl<'l> Eye<'l> {
+    /// Nothing is read yet.
+    pub(super) fn new(shop: &'l Workshop, scan: &'l Scan) -> Eye<'l> {
+        Eye { shop, readings: Readings::default(), scan }
+    }
+
+    /// What it has read.
+    pub(super) fn closed(self) -> Readings {
+        self.readings
+    }
+
+    /// What a new member is in, with what is known of it.
+    pub(super) fn condition_of(&mut self, address: PciAddr, wish: &Wish) -> (Condition, Option<Known>) {
+        let shop = self.shop;
+        let adopted = shop.records.get(address).is_some_and(|record| record.was_in(&shop.boot_id).is_some());
+        if !adopted {
+            return (Condition::Idle, None);
+        }
+        match self.compare(address, wish, None) {
+            Ok(known) if shop.records.is_clean(address) => (Condition::Ready, Some(known)),
+            Err(Trouble::Taken(who)) => (Condition::Foreign(who), None),
+            _ => (Condition::Due, None),
+        }
+    }
+
+    /// Where its physical function cannot be asked, one that is ready has the settings that it was `known` to have.
+    pub(super) fn compare(
+        &mut self,
+        address: PciAddr,
+        wish: &Wish,
+        known: Option<&Known>,
+    ) -> Result<Known, Trouble> {
+        let shop = self.shop;
+        let found = functions(self.scan).find(|function| function.address == address);
+        let Some(function) = found else { return Err(Trouble::Unfit("it is not there".to_owned())) };
+        let read = self
+            .readings
+            .0
+            .entry(function.physical.address)
+            .or_insert_with(|| shop.admin.all(function).map_err(|e| e.to_string()));
+        match (read, known) {
+            (Ok(settings), _) => shop.compare(function, wish, settings),
+            (Err(_), Some(known)) => shop.compare(function, wish, std::slice::from_ref(&known.settings)),
+            (Err(why), None) => {
+                shop.leave_alone(function)?;
+                Err(Trouble::Physical(why.clone()))
+            }
+        }
+    }
+}
+
+impl Readings {
+    /// Physical functions that could not be asked are told until they can, or are gone.
+    pub(super) fn tell(&self, told: &mut BTreeMap<PciAddr, Notice>, scan: &Scan) {
+        told.retain(|address, _| scan.physical.iter().any(|physical| physical.address == *address));
+        for (physical, read) in &self.0 {
+            match read {
+                Ok(_) => drop(told.remove(physical)),
+                Err(why) => drop(told.insert(*physical, unread(*physical, why))),
+            }
+        }
+    }
+}
+
+/// All of them.
+pub(super) fn functions(scan: &Scan) -> impl Iterator<Item = &Function> {
+    scan.physical.iter().flat_map(|physical| physical.functions.iter().map(|found| &found.function))
+}
+
+fn unread(physical: PciAddr, why: &str) -> Notice {
+    Notice {
+        wrong: true,
+        seen: format!("physical function {physical} cannot be asked for its functions' settings: {why}"),
+        remedy: "see that its driver has it and its interface is in the host's namespace; functions that were ready are given \
+                 out, the others are tried again"
+            .to_owned(),
+    }
+}
