@@ -35,7 +35,8 @@ type WithFunction<'e> = (Network, Option<Reserved<'e>>, Box<dyn Net + 'e>);
 
 impl Engine {
     pub(super) fn add(&self, job: &mut Job) -> Result<String, CniError> {
-        let network = Network::validate(&job.conf, &job.args)?;
+        let network = self.validated.take(&job.conf, &job.request.args);
+        let network = network.map_or_else(|| Network::validate(&job.conf, &job.args), Ok)?;
         self.add_to(job, network)
     }
 

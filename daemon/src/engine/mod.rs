@@ -36,6 +36,7 @@ mod start;
 mod status;
 mod tables;
 mod timing;
+mod validated;
 mod wellbeing;
 
 use std::path::PathBuf;
@@ -69,6 +70,7 @@ use job::{Job, Waiting};
 use reaper::Reaper;
 use records::Records;
 use status::Kinds;
+use validated::Validated;
 use wellbeing::LookOut;
 
 pub(crate) use records::unreadable as unreadable_records;
@@ -145,6 +147,7 @@ pub struct Engine {
     networks: Arc<Networks>,
     announcer: Option<Announcer>,
     confs: ConfCache,
+    validated: Validated,
     chance: Arc<Chance>,
     calls: metrics::Calls,
 }

@@ -15,6 +15,7 @@ use fairlead_sriov::pool::Refusal;
 use super::Engine;
 use crate::hotplug::Hotplug;
 use crate::networks::Network;
+use crate::networks::sriov::Sriov;
 use crate::pools::{DrawError, Known, Look, Refused, SLOW};
 use crate::store::Attachment;
 
@@ -33,11 +34,16 @@ impl Engine {
     }
 
     /// Whether an ADD finds its function ready, and as it wants it: it waits for nothing but the kernel then.
-    pub(super) fn has_ready(&self, conf: &NetConf, request: &Request) -> bool {
-        let network = Args::parse(&request.args).ok().and_then(|args| Network::validate(conf, &args).ok());
-        let Some(wanted) = network.as_ref().and_then(Network::function) else { return false };
-        let fits = |known: &Known| wanted.profile.plan(&known.settings).change.is_empty();
-        wanted.address().is_ok_and(|address| self.pools.has_ready(address, fits))
+    pub(super) fn has_ready(&self, conf: &Arc<NetConf>, request: &Request) -> bool {
+        let validate = || Args::parse(&request.args).and_then(|args| Network::validate(conf, &args));
+        let network = self.validated.take(conf, &request.args).map_or_else(validate, Ok);
+        let Ok(network) = network else { return false };
+        let fits = |wanted: &Sriov, known: &Known| wanted.profile.plan(&known.settings).change.is_empty();
+        let ready = network.function().is_some_and(|wanted| {
+            wanted.address().is_ok_and(|address| self.pools.has_ready(address, |known| fits(wanted, known)))
+        });
+        self.validated.keep(conf, &request.args, network);
+        ready
     }
 
     /// Compares the pools with the machine, without waiting for what has to be done then.

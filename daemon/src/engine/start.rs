@@ -17,6 +17,7 @@ use super::conf_cache::ConfCache;
 use super::reaper::Reaper;
 use super::records::Records;
 use super::status::Kinds;
+use super::validated::Validated;
 use super::wellbeing::LookOut;
 use super::{Engine, Places, Policy, SWEEP};
 use crate::delegate::Delegates;
@@ -146,6 +147,7 @@ impl Engine {
             networks: beside.networks,
             announcer,
             confs: ConfCache::default(),
+            validated: Validated::default(),
             chance,
             calls: beside.calls,
         });
