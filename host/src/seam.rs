@@ -174,6 +174,8 @@ pub struct Link {
     pub mtu: u32,
     /// Administratively up (IFF_UP).
     pub up: bool,
+    /// Somebody has it hear what is not for it (`IFF_PROMISC`, `IFF_ALLMULTI`).
+    pub promiscuous: bool,
     /// `IFF_LOOPBACK`.
     pub loopback: bool,
     /// Up, and what is sent leaves it (`IFF_RUNNING`).
@@ -203,6 +205,8 @@ pub struct SetLink {
     pub mac: Option<Mac>,
     /// Alias; an empty string removes it.
     pub alias: Option<String>,
+    /// It hears what is not for it (`IFF_PROMISC`), or not (that and `IFF_ALLMULTI` taken away).
+    pub promiscuous: Option<bool>,
 }
 
 /// `IFA_FLAGS` that Fairlead sets or reads.

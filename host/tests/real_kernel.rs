@@ -268,9 +268,11 @@ fn a_link_is_changed_moved_to_the_host_and_taken_back() {
             mtu: Some(1300),
             mac: Some(mac),
             alias: Some("pod's own".to_owned()),
+            promiscuous: Some(true),
         };
         pod.batch(&[Op::SetLink(changes)]).unwrap();
         let link = pod.link_by_index(POD_INDEX).unwrap().unwrap();
+        assert!(link.promiscuous);
         assert_eq!((link.name.as_str(), link.up, link.mtu, link.mac), ("renamed0", false, 1300, Some(mac)));
         assert_eq!(link.alias.as_deref(), Some("pod's own"));
         pod.batch(&[Op::SetLink(SetLink {

@@ -4,12 +4,16 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use fairlead_host::{Kind, Link, Mac, Net, NetError, Op, SetLink};
+use nix::errno::Errno;
 
 use crate::PciAddr;
 
 /// How long an interface may take to be there after its driver has it, or its namespace has died.
 pub const APPEARS: Duration = Duration::from_secs(5);
+/// How long a name may be another one's, who is being bound just now and has not got its own yet.
+pub const NAMED: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(10);
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// What an interface looks like, and is made to look like again; its MAC address is its driver's affair.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +48,10 @@ impl Look {
         if mtu.is_some() || alias.is_some() {
             ops.push(Op::SetLink(SetLink { index, mtu, alias: alias.cloned(), ..SetLink::default() }));
         }
+        if link.promiscuous {
+            // Of a pod that has ended: on a machine nobody wants that for long.
+            ops.push(Op::SetLink(SetLink { index, promiscuous: Some(false), ..SetLink::default() }));
+        }
         for name in alt_names.iter().filter(|name| !link.alt_names.contains(name)) {
             ops.push(Op::AddAltName { index, name: name.clone() });
         }
@@ -53,6 +61,45 @@ impl Look {
         }
         ops
     }
+}
+
+/// Gives a function's interface its look. A name that another device's interface has is waited for: the kernel gives one that
+/// a driver has just made whatever name is free, so that each of two can have the other's.
+pub fn dress(
+    host: &mut dyn Net,
+    address: PciAddr,
+    link: Link,
+    look: &Look,
+    limit: Duration,
+) -> Result<(), NetError> {
+    let until = Instant::now() + limit;
+    let mut link = link;
+    loop {
+        match host.batch(&look.restored(&link)) {
+            Err(e)
+                if e.errno() == Some(Errno::EEXIST)
+                    && Instant::now() < until
+                    && is_a_devices(host, &look.name)? =>
+            {
+                // Whoever waits must have no name that another waits for.
+                let (index, name) = (link.index, Some(aside(address)));
+                host.batch(&[Op::SetLink(SetLink { index, name, ..SetLink::default() })])?;
+                sleep(PAUSE);
+                link = interface(host, address, &[])?.unwrap_or(link);
+            }
+            other => return other,
+        }
+    }
+}
+
+fn is_a_devices(host: &mut dyn Net, name: &str) -> Result<bool, NetError> {
+    Ok(host.link_by_name(name)?.is_none_or(|link| link.device.is_some()))
+}
+
+/// A name that nobody else has, of 15 bytes at most.
+fn aside(address: PciAddr) -> String {
+    let digits: String = address.to_string().chars().filter(char::is_ascii_hexdigit).collect();
+    format!("fp{digits}")
 }
 
 /// The interface of a function in a namespace; `names` are looked at first.

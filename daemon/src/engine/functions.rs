@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use fairlead_cni::{CniError, Code};
 use fairlead_host::{Link, Mac, Net, NetError, Op, SetLink, Vf, VfChange};
-use fairlead_sriov::interface::{self, Look};
+use fairlead_sriov::interface::{self, Look, NAMED};
 use fairlead_sriov::pool::Member;
 use fairlead_sriov::resetting::{SETTLES, patiently};
 use fairlead_sriov::{Function, InventoryError, KernelVf, PciAddr, Unserved, VFIO_PCI};
@@ -222,8 +222,9 @@ impl Engine {
         }
         let link = self.kernel_vf(vf).take_over(host.as_mut(), &link, mac).map_err(told)?;
         let look = Look { up: None, ..look(given) };
-        host.batch(&look.restored(&link)).map_err(told)?;
-        Ok(link.index)
+        let index = link.index;
+        interface::dress(host.as_mut(), vf.address, link, &look, NAMED).map_err(told)?;
+        Ok(index)
     }
 
     /// A lent function and its driver.

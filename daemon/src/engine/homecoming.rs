@@ -3,9 +3,11 @@
 //!
 //! The settings are put back only when the interface has left the pod: until then the pod stays on its VLAN.
 
+use std::time::Duration;
+
 use fairlead_cni::{CniError, Code};
 use fairlead_host::{Link, Mac, Net, NetError, Op, Override, SetLink, VfChange};
-use fairlead_sriov::interface::{APPEARS, appear, interface};
+use fairlead_sriov::interface::{APPEARS, NAMED, appear, dress, interface};
 use fairlead_sriov::{Function, InventoryError, VfProfile};
 use nix::errno::Errno;
 
@@ -55,9 +57,11 @@ impl Engine {
             tracing::warn!(pci = %vf.address, was = %mac,
                 "a function keeps the MAC address that its physical function has for it");
         }
-        match host.batch(&functions::look(lent).restored(&link)) {
+        let pooled = self.pools.lendable(vf.address).is_some();
+        let limit = if pooled { Duration::ZERO } else { NAMED };
+        match dress(host.as_mut(), vf.address, link, &functions::look(lent), limit) {
             // Its pool gives it its name and look when it is ready, and waits for another function that has its name by chance.
-            Err(e) if e.errno() == Some(Errno::EEXIST) && self.pools.lendable(vf.address).is_some() => {
+            Err(e) if e.errno() == Some(Errno::EEXIST) && pooled => {
                 tracing::info!(pci = %vf.address, name = lent.name,
                     "the name of a function that comes home is taken: its pool sees to it");
                 Ok(())

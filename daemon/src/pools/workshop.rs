@@ -7,10 +7,9 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use fairlead_host::{Kernel, Link, NetError, Op, Override, SetLink, Vf, VfChange};
-use fairlead_sriov::interface::{APPEARS, Look, appear, interface};
+use fairlead_host::{Kernel, Link, NetError, Override, Vf, VfChange};
+use fairlead_sriov::interface::{APPEARS, Look, NAMED, appear, dress, interface};
 use fairlead_sriov::{Administrator, Function, Inventory, KernelVf, PciAddr, SettingError, VfProfile};
-use nix::errno::Errno;
 
 use super::record::{Appearance, Record, Records, Was};
 use super::trouble::{Trouble, in_use};
@@ -20,8 +19,6 @@ use crate::settings::{AtRest, PoolSettings};
 
 /// The driver that gives devices to processes.
 pub(super) const VFIO: &str = "vfio-pci";
-/// How long a name may be another one's, who is being bound just now and has not got its own yet.
-const NAME: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(50);
 /// How long functions may take to be made, those with this one.
 const MAKING: Duration = Duration::from_secs(10);
@@ -283,30 +280,12 @@ impl Workshop {
         if let Some(mac) = mac.filter(|mac| link.mac != Some(*mac)) {
             tracing::warn!(pci = %address, %mac, "a function's interface does not take its MAC address");
         }
-        let until = Instant::now() + NAME;
-        loop {
-            let link = interface(host.as_mut(), address, &[])?.unwrap_or_else(|| link.clone());
-            match host.batch(&look.restored(&link)) {
-                Err(e) if e.errno() == Some(Errno::EEXIST) && Instant::now() < until => {
-                    // The kernel gave each of two the other's: whoever waits must have none that another waits for.
-                    let (index, name) = (link.index, Some(aside(address)));
-                    host.batch(&[Op::SetLink(SetLink { index, name, ..SetLink::default() })])?;
-                    sleep(LOOK);
-                }
-                other => return Ok(other?),
-            }
-        }
+        Ok(dress(host.as_mut(), address, link, look, NAMED)?)
     }
 
     pub(super) fn interface(&self, function: &Function) -> Result<Option<Link>, NetError> {
         interface(self.kernel.host()?.as_mut(), function.address, &function.interfaces)
     }
-}
-
-/// A name that nobody else has, of 15 bytes at most.
-fn aside(address: PciAddr) -> String {
-    let digits: String = address.to_string().chars().filter(char::is_ascii_hexdigit).collect();
-    format!("fp{digits}")
 }
 
 /// All settings that a driver tells, to come back to.

@@ -325,6 +325,7 @@ impl Model {
         link.mtu = set.mtu.unwrap_or(link.mtu);
         link.mac = set.mac.or(link.mac);
         link.up = set.up.unwrap_or(link.up);
+        link.promiscuous = set.promiscuous.unwrap_or(link.promiscuous);
         if let Some(alias) = &set.alias {
             link.alias = Some(alias.clone()).filter(|alias| !alias.is_empty());
         }

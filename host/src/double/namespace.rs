@@ -106,6 +106,7 @@ pub(super) fn bare_link(index: u32, name: &str, kind: Kind, mtu: u32) -> Link {
         mac: None,
         mtu,
         up: false,
+        promiscuous: false,
         loopback: false,
         carrier: true,
         parent: None,

@@ -161,6 +161,7 @@ fn link(payload: &[u8]) -> Option<Link> {
         mac: None,
         mtu: 0,
         up: flags & libc::IFF_UP as u32 != 0,
+        promiscuous: flags & (libc::IFF_PROMISC | libc::IFF_ALLMULTI) as u32 != 0,
         loopback: flags & libc::IFF_LOOPBACK as u32 != 0,
         carrier: flags & libc::IFF_RUNNING as u32 != 0,
         parent: None,

@@ -36,6 +36,8 @@ pub(super) const RTAX_ADVMSS: u16 = 8;
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 const IFF_UP: u32 = libc::IFF_UP as u32;
+const IFF_PROMISC: u32 = libc::IFF_PROMISC as u32;
+const IFF_ALLMULTI: u32 = libc::IFF_ALLMULTI as u32;
 
 /// Whose socket a message is sent on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,6 +105,7 @@ fn describe_set(set: &SetLink) -> String {
     changes.extend(set.mtu.map(|mtu| format!("mtu {mtu}")));
     changes.extend(set.mac.map(|mac| format!("address {mac}")));
     changes.extend(set.alias.as_ref().map(|alias| format!("alias {alias:?}")));
+    changes.extend(set.promiscuous.map(|on| if on { "promisc on" } else { "promisc off" }.to_owned()));
     format!("set link {} to {}", set.index, changes.join(", "))
 }
 
@@ -189,11 +192,14 @@ fn ipvlan_flag(flag: IpvlanFlag) -> u16 {
 }
 
 fn set_link(set: &SetLink) -> Message {
-    let (flags, change) = match set.up {
-        Some(true) => (IFF_UP, IFF_UP),
-        Some(false) => (0, IFF_UP),
+    let bits = |wanted: Option<bool>, on: u32, all: u32| match wanted {
+        Some(true) => (on, all),
+        Some(false) => (0, all),
         None => (0, 0),
     };
+    let (up, of_up) = bits(set.up, IFF_UP, IFF_UP);
+    let (hears, of_hearing) = bits(set.promiscuous, IFF_PROMISC, IFF_PROMISC | IFF_ALLMULTI);
+    let (flags, change) = (up | hears, of_up | of_hearing);
     let mut message = Message::new(libc::RTM_SETLINK, NLM_F_ACK, &ifinfomsg(set.index, flags, change));
     if let Some(name) = &set.name {
         message.text(libc::IFLA_IFNAME, name);

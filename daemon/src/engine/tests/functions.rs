@@ -173,6 +173,7 @@ fn x06_a_function_whose_pod_died_has_everything_back_whatever_the_pod_did_to_it(
                 ..SetLink::default()
             }),
             Op::SetLink(SetLink { index, alias: Some("mine".into()), ..SetLink::default() }),
+            Op::SetLink(SetLink { index, promiscuous: Some(true), ..SetLink::default() }),
             Op::DeleteAltName { index, name: "vf0-alt".into() },
             Op::AddAltName { index, name: "hidden".into() },
         ]
