@@ -43,7 +43,7 @@ fn stamp(root: &HostRoot) -> io::Result<Stamp> {
         let Some(dir) = directory(root, below)? else { return Ok(None) };
         let stat = fstat(dir)?;
         let seconds = Duration::from_secs(u64::try_from(stat.st_mtime).unwrap_or_default());
-        let nanos = Duration::from_nanos(u64::try_from(stat.st_mtime_nsec).unwrap_or_default());
+        let nanos = Duration::from_nanos(stat.st_mtime_nsec);
         Ok::<_, io::Error>(Some((stat.st_dev, stat.st_ino, SystemTime::UNIX_EPOCH + seconds + nanos)))
     };
     Ok([one("")?, one("pci")?])
