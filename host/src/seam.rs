@@ -370,6 +370,11 @@ impl NetError {
             NetError::Answer(_) => None,
         }
     }
+
+    /// A device or its driver did not end what it was asked to do.
+    pub fn timed_out(&self) -> bool {
+        matches!(self, NetError::Driver { source, .. } if source.kind() == io::ErrorKind::TimedOut)
+    }
 }
 
 /// The kernel's refusal of one operation.

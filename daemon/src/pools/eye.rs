@@ -1,6 +1,6 @@
 //! One look at the machine: what members are in, with every physical function asked once for all. Changes nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use fairlead_host::Vf;
@@ -16,6 +16,8 @@ pub(super) struct Eye<'l> {
     shop: &'l Workshop,
     readings: Readings,
     scan: &'l Scan,
+    /// Physical functions of which one does not end what it is asked: one limit is waited for each, not one for each function.
+    hanging: BTreeSet<PciAddr>,
 }
 
 /// The settings of functions by their physical one, or why that could not be asked.
@@ -25,7 +27,7 @@ pub(super) struct Readings(BTreeMap<PciAddr, Result<Arc<Vec<Vf>>, String>>);
 impl<'l> Eye<'l> {
     /// Nothing is read yet.
     pub(super) fn new(shop: &'l Workshop, scan: &'l Scan) -> Eye<'l> {
-        Eye { shop, readings: Readings::default(), scan }
+        Eye { shop, readings: Readings::default(), scan, hanging: BTreeSet::new() }
     }
 
     /// What it has read.
@@ -40,11 +42,23 @@ impl<'l> Eye<'l> {
         if !adopted {
             return (Condition::Idle, None);
         }
+        if self.hangs(address) {
+            return (Condition::Due, None);
+        }
         match self.compare(address, wish, None) {
             Ok(known) if shop.records.is_clean(address) => (Condition::Ready, Some(known)),
             Err(Trouble::Taken(who)) => (Condition::Foreign(who), None),
             _ => (Condition::Due, None),
         }
+    }
+
+    /// Whether another function of the same card has kept this look waiting in vain.
+    pub(super) fn hangs(&self, address: PciAddr) -> bool {
+        self.function(address).is_some_and(|function| self.hanging.contains(&function.physical.address))
+    }
+
+    fn function(&self, address: PciAddr) -> Option<&'l Function> {
+        functions(self.scan).find(|function| function.address == address)
     }
 
     /// Where its physical function cannot be asked, one that is ready has the settings that it was `known` to have.
@@ -55,21 +69,23 @@ impl<'l> Eye<'l> {
         known: Option<&Known>,
     ) -> Result<Known, Trouble> {
         let shop = self.shop;
-        let found = functions(self.scan).find(|function| function.address == address);
-        let Some(function) = found else { return Err(Trouble::Unfit("it is not there".to_owned())) };
+        let Some(function) = self.function(address) else {
+            return Err(Trouble::Unfit("it is not there".to_owned()));
+        };
         let read = self
             .readings
             .0
             .entry(function.physical.address)
             .or_insert_with(|| shop.admin.all(function).map_err(|e| e.to_string()));
-        match (read, known) {
+        let found = match (read, known) {
             (Ok(settings), _) => shop.compare(function, wish, settings),
             (Err(_), Some(known)) => shop.compare(function, wish, std::slice::from_ref(&known.settings)),
-            (Err(why), None) => {
-                shop.leave_alone(function)?;
-                Err(Trouble::Physical(why.clone()))
-            }
+            (Err(why), None) => shop.leave_alone(function).and(Err(Trouble::Physical(why.clone()))),
+        };
+        if matches!(&found, Err(Trouble::Kernel(error)) if error.timed_out()) {
+            self.hanging.insert(function.physical.address);
         }
+        found
     }
 }
 

@@ -14,7 +14,7 @@ use super::news::Settled;
 use super::record::Record;
 use super::trouble::Trouble;
 use super::workshop::Wish;
-use super::{Known, Live, Pools, State};
+use super::{Chore, Known, Live, Pools, State};
 use crate::settings::PoolSettings;
 
 /// What no event tells is looked for so often.
@@ -221,9 +221,12 @@ impl Pools {
     /// Whether what was somebody else's still is, and what is ready.
     fn compare(&self, how: Look, eye: &mut Eye<'_>) {
         let all = self.lock().settled(how);
-        for settled in all {
+        for settled in &all {
+            if eye.hangs(settled.address) {
+                continue;
+            }
             let found = eye.compare(settled.address, &settled.wish, settled.known.as_ref());
-            self.found(&settled, found);
+            self.found(settled, found);
         }
     }
 
@@ -248,12 +251,19 @@ impl Pools {
     }
 
     fn work_off(&self) {
-        while let Some(task) = self.next_task() {
-            self.carry_out(task);
+        while let Some(chore) = self.next_chore() {
+            self.do_chore(chore);
         }
     }
 
-    fn next_task(&self) -> Option<Task> {
+    fn do_chore(&self, chore: Chore) {
+        match chore {
+            Chore::Member(task) => self.carry_out(task),
+            Chore::Make(making) => self.make(making),
+        }
+    }
+
+    fn next_chore(&self) -> Option<Chore> {
         let mut state = self.lock();
         let next = if state.stopped { None } else { state.queue.pop_front() };
         if next.is_none() {
@@ -266,8 +276,8 @@ impl Pools {
     #[cfg(test)]
     pub(crate) fn work_here(&self) {
         loop {
-            let Some(task) = self.lock().queue.pop_front() else { return };
-            self.carry_out(task);
+            let Some(chore) = self.lock().queue.pop_front() else { return };
+            self.do_chore(chore);
         }
     }
 

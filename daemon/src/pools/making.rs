@@ -1,25 +1,35 @@
 //! How many functions a physical one has, where the configuration of a pool says so. They are made where there are none, and
 //! their number is never changed while there is one: somebody may use it.
 
-use fairlead_sriov::{PhysicalFunction, Scan};
+use fairlead_sriov::{PciAddr, PhysicalFunction, Scan};
 
 use super::membership::Notice;
-use super::{Look, Pools};
+use super::{Chore, Look, Pools};
 use crate::settings::PoolSettings;
 
+/// Functions that are to be made.
+pub(super) struct Making {
+    pool: String,
+    physical: PciAddr,
+    count: u32,
+}
+
 impl Pools {
-    /// Makes those that are missing; the next look finds them. Answers what the operator is to know.
+    /// Has those made that are missing; the next look finds them. Answers what the operator is to know.
     pub(super) fn make_functions(&self, declared: &[PoolSettings], scan: &Scan) -> Vec<Notice> {
         let told = scan.physical.iter().filter_map(|physical| {
             let wants = |pool: &&PoolSettings| pool.numvfs.is_some() && pool.selectors.names(physical);
             let pool = declared.iter().find(wants)?;
-            self.make(pool, pool.numvfs?.get(), physical)
+            self.missing(pool, pool.numvfs?.get(), physical)
         });
         told.collect()
     }
 
-    fn make(&self, pool: &PoolSettings, wanted: usize, physical: &PhysicalFunction) -> Option<Notice> {
+    fn missing(&self, pool: &PoolSettings, wanted: usize, physical: &PhysicalFunction) -> Option<Notice> {
         let (address, name, has) = (physical.address, &pool.name, physical.has);
+        if has > 0 {
+            self.lock().unmade.remove(&address);
+        }
         if has == wanted {
             return None;
         }
@@ -35,16 +45,31 @@ impl Pools {
                 format!("{address} can have {} functions, and pool {name:?} wants {wanted}", physical.most);
             return notice(true, seen, "correct numvfs");
         };
-        match self.shop.kernel.make_functions(&address.to_string(), count) {
-            Ok(()) => {
-                tracing::info!(physical = %address, pool = name, count, "functions were made");
-                self.look_soon(Look::Quick);
-                None
-            }
-            Err(error) => {
-                let seen = format!("pool {name:?} wants {wanted} functions: {error}");
-                notice(true, seen, "see the kernel's log for what its driver says")
-            }
+        let mut state = self.lock();
+        if state.making.insert(address) {
+            state.queue.push_back(Chore::Make(Making { pool: name.clone(), physical: address, count }));
         }
+        None
+    }
+
+    /// Makes them, as long as the driver takes.
+    pub(super) fn make(&self, making: Making) {
+        let Making { pool, physical, count } = making;
+        let made = self.shop.kernel.make_functions(&physical.to_string(), count);
+        self.act(|state| {
+            state.making.remove(&physical);
+            state.unmade.remove(&physical);
+            match made {
+                Ok(()) => {
+                    tracing::info!(%physical, pool, count, "functions were made");
+                    state.look = state.look.max(Some(Look::Quick));
+                }
+                Err(error) => {
+                    let seen = format!("pool {pool:?} wants {count} functions: {error}");
+                    let remedy = "see the kernel's log for what its driver says".to_owned();
+                    state.unmade.insert(physical, Notice { wrong: true, seen, remedy });
+                }
+            }
+        });
     }
 }

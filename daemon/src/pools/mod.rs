@@ -36,6 +36,7 @@ pub use orders::Verb;
 pub use workshop::Known;
 
 use crate::settings::{PoolSettings, Settings};
+use making::Making;
 use membership::Notice;
 use offers::Offers;
 use record::{Held, Record, Records};
@@ -87,7 +88,10 @@ struct State {
     /// Functions that a call has in hands between their pool and the engine's store: neither says whose they are. Once for
     /// each call.
     on_the_way: Vec<PciAddr>,
-    queue: VecDeque<Task>,
+    queue: VecDeque<Chore>,
+    /// Physical functions whose functions are being made, and what became of the last try where it failed.
+    making: BTreeSet<PciAddr>,
+    unmade: BTreeMap<PciAddr, Notice>,
     notices: Vec<Notice>,
     /// Physical functions that could not be asked when they were last to be, and why.
     unread: BTreeMap<PciAddr, Notice>,
@@ -100,6 +104,12 @@ struct State {
     /// Members that are to be looked at because of news about them.
     suspects: BTreeSet<PciAddr>,
     stopped: bool,
+}
+
+/// What a worker does. It may take as long as a driver does.
+enum Chore {
+    Member(Task),
+    Make(Making),
 }
 
 /// A pool and its members.
@@ -197,7 +207,7 @@ impl Pools {
         let mut state = self.lock();
         let answer = change(&mut state);
         let due: Vec<Task> = state.pools.iter_mut().flat_map(|live| live.pool.due(now)).collect();
-        state.queue.extend(due);
+        state.queue.extend(due.into_iter().map(Chore::Member));
         let owes = |address| self.shop.record(address).is_ok_and(|r| r.was_in(&self.shop.boot_id).is_some());
         let forgotten = state.forget(owes);
         for address in &forgotten {

@@ -114,7 +114,8 @@ impl Pools {
 impl State {
     /// All that the operator is to know of the configuration.
     pub(super) fn all_notices(&self) -> impl Iterator<Item = &Notice> {
-        self.refused.iter().chain(&self.notices).chain(self.unread.values()).chain(&self.doubles)
+        let unasked = self.unread.values().chain(self.unmade.values());
+        self.refused.iter().chain(&self.notices).chain(unasked).chain(&self.doubles)
     }
 
     /// The functions that a name of a pool or a PCI address means.

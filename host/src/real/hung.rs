@@ -1,7 +1,8 @@
 //! What drivers were asked to do and have not ended, though nobody waits any more: it keeps its thread, and nothing can end
-//! it. So it can at least be told.
+//! it. So it can at least be told, and nothing more is asked of its device: that would hang too, and keep another thread.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,7 @@ struct UnderWay {
 
 #[derive(Debug)]
 struct Work {
+    device: String,
     what: String,
     begun: Instant,
     limit: Duration,
@@ -30,24 +32,35 @@ pub(super) struct Turn {
 }
 
 impl Hung {
-    /// `what` begins, and should end within `limit`.
-    pub(super) fn begin(&self, what: String, limit: Duration) -> Turn {
+    /// `what` begins, and should end within `limit`. Refused while something that was asked of the device before hangs.
+    pub(super) fn begin(&self, device: &str, what: String, limit: Duration) -> io::Result<Turn> {
         let mut under_way = self.lock();
+        if let Some(hangs) = under_way.work.values().find(|work| work.device == device && work.is_late()) {
+            let seconds = hangs.begun.elapsed().as_secs();
+            let why = format!("still hanging since {seconds} s: {}; only a reboot may end it", hangs.what);
+            return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+        }
         let number = under_way.next;
         under_way.next += 1;
-        under_way.work.insert(number, Work { what, begun: Instant::now(), limit });
-        Turn { hung: self.clone(), number }
+        let work = Work { device: device.to_owned(), what, begun: Instant::now(), limit };
+        under_way.work.insert(number, work);
+        Ok(Turn { hung: self.clone(), number })
     }
 
     /// What has not ended within its limit, and since when.
     pub(super) fn told(&self) -> Vec<String> {
-        let late = |work: &&Work| work.begun.elapsed() > work.limit;
         let told = |work: &Work| format!("{}: since {} s", work.what, work.begun.elapsed().as_secs());
-        self.lock().work.values().filter(late).map(told).collect()
+        self.lock().work.values().filter(|work| work.is_late()).map(told).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, UnderWay> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Work {
+    fn is_late(&self) -> bool {
+        self.begun.elapsed() > self.limit
     }
 }
 

@@ -2,7 +2,8 @@
 //! and the nodes of vfio.
 //!
 //! A write there lasts until the driver has done its work, and a broken driver never does: so all of it is done by threads
-//! of their own, and waited for no longer than a limit. What hangs keeps its thread; nothing can end it.
+//! of their own, and waited for no longer than a limit. What hangs keeps its thread; nothing can end it, and nothing more is
+//! asked of its device meanwhile.
 //!
 //! Nothing here opens a device, a descriptor of a group lives for one call, and no node's owner or mode is ever changed.
 
@@ -20,6 +21,10 @@ use crate::seam::{IommuGroup, NetError, Override};
 
 /// A driver has its device ready in a tenth of a second; in bad cases it tries for some.
 const LIMIT: Duration = Duration::from_secs(20);
+/// Making functions takes it longer, each of them a little.
+const MAKING: Duration = Duration::from_secs(120);
+/// What only looks at a device is done at once. Those who look wait on each other.
+const LOOKING: Duration = Duration::from_secs(5);
 
 /// The driver that gives devices to processes.
 const VFIO: &str = "vfio-pci";
@@ -59,11 +64,11 @@ impl PciBus {
             // First: a device without a driver is given to any that fits.
             match fixed {
                 Override::Keep => {}
-                Override::Set => self.write(self.device(address).join("driver_override"), driver, None)?,
-                Override::Clear => self.write(self.device(address).join("driver_override"), "\n", None)?,
+                Override::Set => self.write(address, "driver_override", driver)?,
+                Override::Clear => self.write(address, "driver_override", "\n")?,
             }
             self.take_away(address, driven)?;
-            self.write(bind, address, None)
+            self.write_within(address, Order { file: bind, text: address.to_owned(), held: None }, self.limit)
         })();
         bound.map_err(failed(address, &format!("binding it to {driver}")))
     }
@@ -79,20 +84,23 @@ impl PciBus {
                     return Err(io::Error::other(why));
                 }
             };
-            self.write(self.device(address).join("reset"), "1", held)
+            let order = Order { file: self.device(address).join("reset"), text: "1".to_owned(), held };
+            self.write_within(address, order, self.limit)
         })();
         reset.map_err(failed(address, "resetting it"))
     }
 
     pub(super) fn make_functions(&self, address: &str, count: u32) -> Result<(), NetError> {
-        let made = self.write(self.device(address).join("sriov_numvfs"), &count.to_string(), None);
+        let order =
+            Order { file: self.device(address).join("sriov_numvfs"), text: count.to_string(), held: None };
+        let made = self.write_within(address, order, self.limit.max(MAKING));
         made.map_err(failed(address, &format!("making {count} virtual functions")))
     }
 
     pub(super) fn group(&self, number: u32) -> Result<IommuGroup, NetError> {
         let Some((node, free)) = self.node(number) else { return Ok(IommuGroup::Absent) };
         let failed = failed(&node.display().to_string(), "opening it");
-        let opened = match self.within(format!("opening {}", node.display()), move || open(&node)) {
+        let opened = match self.opened(node) {
             Ok(_) => Ok(free),
             Err(e) => match e.raw_os_error().map(Errno::from_raw) {
                 Some(Errno::EBUSY) => Ok(IommuGroup::InUse),
@@ -106,7 +114,8 @@ impl PciBus {
     /// A virtual function's vendor and device id read as ones by the standard (SR-IOV 3.4.1.1); the rest of a header never does.
     pub(super) fn answers(&self, address: &str) -> Result<bool, NetError> {
         let file = self.device(address).join("config");
-        let read = self.within(format!("reading {}", file.display()), move || {
+        let what = format!("reading {}", file.display());
+        let read = self.within(address, what, self.limit.min(LOOKING), move || {
             let mut header = [0_u8; 16];
             File::open(&file)?.read_exact(&mut header)?;
             Ok(header.iter().any(|byte| *byte != 0xff))
@@ -133,7 +142,7 @@ impl PciBus {
 
     fn take_away(&self, address: &str, driven: bool) -> io::Result<()> {
         match driven {
-            true => self.write(self.device(address).join("driver/unbind"), address, None),
+            true => self.write(address, "driver/unbind", address),
             false => Ok(()),
         }
     }
@@ -143,7 +152,13 @@ impl PciBus {
         let group = last_of_link(&self.device(address).join("iommu_group"))?;
         let node = group.and_then(|group| group.parse().ok()).and_then(|number| self.node(number));
         let (node, _) = node.ok_or_else(|| io::Error::other("its IOMMU group has no node"))?;
-        self.within(format!("opening {}", node.display()), move || open(&node))
+        self.opened(node)
+    }
+
+    fn opened(&self, node: PathBuf) -> io::Result<File> {
+        let name = node.display().to_string();
+        let work = move || OpenOptions::new().read(true).write(true).open(&node);
+        self.within(&name, format!("opening {name}"), self.limit.min(LOOKING), work)
     }
 
     /// The node of a group, and what it is if it can be opened.
@@ -155,45 +170,54 @@ impl PciBus {
         kinds.into_iter().find(|(node, _)| node.exists())
     }
 
-    /// Writes `text` to `file`; `held` is kept open until that has ended.
-    fn write(&self, file: PathBuf, text: &str, held: Option<File>) -> io::Result<()> {
-        let text = text.to_owned();
-        self.within(format!("writing {:?} to {}", text.trim(), file.display()), move || {
-            let written = OpenOptions::new()
-                .write(true)
-                .open(&file)
-                .and_then(|mut open| open.write_all(text.as_bytes()));
+    /// Writes to a device's own file.
+    fn write(&self, address: &str, file: &str, text: &str) -> io::Result<()> {
+        let file = self.device(address).join(file);
+        self.write_within(address, Order { file, text: text.to_owned(), held: None }, self.limit)
+    }
+
+    fn write_within(&self, address: &str, order: Order, limit: Duration) -> io::Result<()> {
+        let what = format!("writing {:?} to {}", order.text.trim(), order.file.display());
+        self.within(address, what, limit, move || {
+            let Order { file, text, held } = order;
+            let opened = OpenOptions::new().write(true).open(&file);
+            let written = opened.and_then(|mut open| open.write_all(text.as_bytes()));
             drop(held);
             written
         })
     }
 
-    /// Has a thread do `work`, and waits for it no longer than the limit.
+    /// Has a thread do `work` at a device, and waits for it no longer than the limit.
     fn within<T: Send + 'static>(
         &self,
+        device: &str,
         what: String,
+        limit: Duration,
         work: impl FnOnce() -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
         let (told, outcome) = channel();
-        let turn = self.hung.begin(what, self.limit);
+        let turn = self.hung.begin(device, what, limit)?;
         thread::Builder::new().name("pci-device".to_owned()).spawn(move || {
             let done = work();
             drop(turn);
             drop(told.send(done)); // nobody waits any more where the limit has passed
         })?;
-        match outcome.recv_timeout(self.limit) {
+        match outcome.recv_timeout(limit) {
             Ok(done) => done,
             Err(RecvTimeoutError::Timeout) => Err(io::Error::new(
                 io::ErrorKind::TimedOut,
-                format!("the driver did not end within {} s", self.limit.as_secs_f32()),
+                format!("the driver did not end within {} s", limit.as_secs_f32()),
             )),
             Err(RecvTimeoutError::Disconnected) => Err(io::Error::other("the thread that did it ended")),
         }
     }
 }
 
-fn open(node: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).open(node)
+/// What is to be written to a file of sysfs; `held` is kept open until that has ended.
+struct Order {
+    file: PathBuf,
+    text: String,
+    held: Option<File>,
 }
 
 fn failed(device: &str, doing: &str) -> impl FnOnce(io::Error) -> NetError + use<> {

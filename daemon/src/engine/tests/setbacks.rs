@@ -368,6 +368,13 @@ fn functions_are_made_where_there_are_none_and_their_number_is_not_changed_where
     assert_eq!(made(&rig), 0, "nobody waits for it at the start");
     rig.keep();
     assert_eq!(rig.asked(|asked| *asked == Asked::MakeFunctions("0000:21:00.0".to_owned(), 4)), 1);
+    // By a worker: the keeper waits for no driver, and begins none twice.
+    rig.kernel.forget_calls();
+    rig.engine().look_at_pools(Look::Quick);
+    rig.engine().look_at_pools(Look::Quick);
+    assert_eq!(made(&rig), 0);
+    rig.engine().pools.work_here();
+    assert_eq!(made(&rig), 1);
 }
 
 #[test]
@@ -479,4 +486,20 @@ fn k26_of_two_orders_at_once_the_record_keeps_the_one_that_holds() {
     let file = fs::read(rig.dir.path().join(format!("state/pools/{VF}.json"))).unwrap();
     let record: Value = serde_json::from_slice(&file).unwrap();
     assert_eq!(record.get("held").is_some(), rig.states()[0] == "quarantined", "{record}");
+}
+
+#[test]
+fn x17_a_card_that_hangs_is_waited_for_once_a_look_and_not_once_a_function() {
+    let mut rig = with(POOL);
+    rig.restart();
+    rig.keep();
+    let is_look = |asked: &Asked| matches!(asked, Asked::Answers(_));
+    rig.kernel.forget_calls();
+    rig.check_pools();
+    assert_eq!(rig.asked(is_look), 2);
+    let first = rig.kernel.calls().iter().position(|call| is_look(&call.asked)).unwrap();
+    rig.kernel.forget_calls();
+    rig.kernel.fail_at(first, nix::errno::Errno::ETIMEDOUT);
+    rig.engine().look_at_pools(Look::Thorough);
+    assert_eq!((rig.asked(is_look), rig.states()), (1, vec!["preparing".to_owned(), "ready".to_owned()]));
 }

@@ -164,6 +164,14 @@ fn a_driver_that_hangs_is_waited_for_no_longer_than_the_limit_and_named() {
     );
     let [told] = &tree.bus.hung.told()[..] else { panic!("one hangs") };
     assert!(told.starts_with("writing \"0000:21:10.0\" to ") && told.contains("unbind: since "), "{told}");
+    // Nothing more is asked of it, and no thread begun.
+    let threads = || fs::read_dir("/proc/self/task").unwrap().count();
+    let before = threads();
+    for _ in 0..20 {
+        let again = tree.bus.answers(ADDRESS).unwrap_err();
+        assert!(again.timed_out() && again.to_string().contains("still hanging since "), "{again}");
+    }
+    assert!(threads() < before + 20, "other tests begin some too");
     assert_eq!(fs::read_to_string(unbind).unwrap(), ADDRESS); // it ends
     let until = std::time::Instant::now() + Duration::from_secs(10);
     while !tree.bus.hung.told().is_empty() {
