@@ -64,14 +64,16 @@ impl Look {
 }
 
 /// Gives a function's interface its look. A name that another device's interface has is waited for: the kernel gives one that
-/// a driver has just made whatever name is free, so that each of two can have the other's.
-pub fn dress(
+/// a driver has just made whatever name is free, so that each of two can have the other's. `make_way` is asked meanwhile to have
+/// whoever would keep the name give it up.
+pub fn dress<E: From<NetError>>(
     host: &mut dyn Net,
     address: PciAddr,
     link: Link,
     look: &Look,
     limit: Duration,
-) -> Result<(), NetError> {
+    mut make_way: impl FnMut(&mut dyn Net, &str) -> Result<(), E>,
+) -> Result<(), E> {
     let until = Instant::now() + limit;
     let mut link = link;
     loop {
@@ -84,10 +86,11 @@ pub fn dress(
                 // Whoever waits must have no name that another waits for.
                 let (index, name) = (link.index, Some(aside(address)));
                 host.batch(&[Op::SetLink(SetLink { index, name, ..SetLink::default() })])?;
+                make_way(host, &look.name)?;
                 sleep(PAUSE);
                 link = interface(host, address, &[])?.unwrap_or(link);
             }
-            other => return other,
+            other => return Ok(other?),
         }
     }
 }
@@ -97,7 +100,7 @@ fn is_a_devices(host: &mut dyn Net, name: &str) -> Result<bool, NetError> {
 }
 
 /// A name that nobody else has, of 15 bytes at most.
-fn aside(address: PciAddr) -> String {
+pub fn aside(address: PciAddr) -> String {
     let digits: String = address.to_string().chars().filter(char::is_ascii_hexdigit).collect();
     format!("fp{digits}")
 }

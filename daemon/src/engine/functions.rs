@@ -223,7 +223,7 @@ impl Engine {
         let link = self.kernel_vf(vf).take_over(host.as_mut(), &link, mac).map_err(told)?;
         let look = Look { up: None, ..look(given) };
         let index = link.index;
-        interface::dress(host.as_mut(), vf.address, link, &look, NAMED).map_err(told)?;
+        interface::dress(host.as_mut(), vf.address, link, &look, NAMED, |_, _| Ok(())).map_err(told)?;
         Ok(index)
     }
 

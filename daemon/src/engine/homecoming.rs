@@ -59,7 +59,9 @@ impl Engine {
         }
         let pooled = self.pools.lendable(vf.address).is_some();
         let limit = if pooled { Duration::ZERO } else { NAMED };
-        match dress(host.as_mut(), vf.address, link, &functions::look(lent), limit) {
+        match dress(host.as_mut(), vf.address, link, &functions::look(lent), limit, |_, _| {
+            Ok::<(), NetError>(())
+        }) {
             // Its pool gives it its name and look when it is ready, and waits for another function that has its name by chance.
             Err(e) if e.errno() == Some(Errno::EEXIST) && pooled => {
                 tracing::info!(pci = %vf.address, name = lent.name,

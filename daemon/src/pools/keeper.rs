@@ -285,9 +285,10 @@ impl Pools {
         let address = task.address();
         let Some(wish) = self.lock().member(address).map(|(live, _)| live.wish.clone()) else { return };
         let begun = Instant::now();
+        let idle = |other| self.take_idle(other);
         let done = self.mark(address).map_err(Trouble::Record).and_then(|()| match task {
-            Task::Prepare(_) => self.shop.prepare(address, &wish).map(Some),
-            Task::GiveBack(_) => self.shop.give_back(address).map(|()| None),
+            Task::Prepare(_) => self.shop.prepare(address, &wish, &idle).map(Some),
+            Task::GiveBack(_) => self.shop.give_back(address, &idle).map(|()| None),
         });
         let done = done.map_err(|why| self.shop.blamed(address, why));
         self.metrics.took(task, begun.elapsed(), done.is_ok());

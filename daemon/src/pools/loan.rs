@@ -101,6 +101,16 @@ impl Pools {
         }
     }
 
+    /// Takes a member to which nothing was done, out of everybody's hands; it is idle again when this is dropped.
+    pub(super) fn take_idle(&self, address: PciAddr) -> Option<Loan<'_>> {
+        let taken = self.act(|state| {
+            let (_, member) = state.member(address)?;
+            let is_idle = member.condition == Condition::Idle;
+            is_idle.then(|| state.lend(address).ok()).flatten()
+        });
+        taken.map(|(known, was)| Loan { pools: self, address, known, was, kept: false })
+    }
+
     /// Whether a function of a pool could be lent now, and why not; `None` for one of no pool.
     pub fn lendable(&self, address: PciAddr) -> Option<Result<(), Refused>> {
         let state = self.lock();

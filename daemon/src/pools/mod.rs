@@ -10,6 +10,7 @@ mod loan;
 mod making;
 mod membership;
 mod metrics;
+mod naming;
 mod news;
 mod offers;
 mod orders;

@@ -8,9 +8,10 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use fairlead_host::{Kernel, Link, NetError, Override, Vf, VfChange};
-use fairlead_sriov::interface::{APPEARS, Look, NAMED, appear, dress, interface};
+use fairlead_sriov::interface::{APPEARS, Look, appear, interface};
 use fairlead_sriov::{Administrator, Function, Inventory, KernelVf, PciAddr, SettingError, VfProfile};
 
+use super::naming::Idle;
 use super::record::{Appearance, Record, Records, Was};
 use super::trouble::{Trouble, in_use};
 use super::user;
@@ -94,7 +95,7 @@ impl Wish {
 
 impl Workshop {
     /// Makes a member ready: adopted, clean, set up, bound, verified.
-    pub(super) fn prepare(&self, address: PciAddr, wish: &Wish) -> Result<Known, Trouble> {
+    pub(super) fn prepare(&self, address: PciAddr, wish: &Wish, idle: Idle<'_>) -> Result<Known, Trouble> {
         let function = self.inventory.function(address)?;
         self.leave_alone(&function)?;
         let was = self.adopted(&function, wish)?;
@@ -108,7 +109,8 @@ impl Workshop {
         self.driven(&function, driver, &was)?;
         failpoint::pass("pool.bound");
         if let Some(interface) = was.interface.as_ref().filter(|_| driver != VFIO) {
-            self.dressed(address, driver, Some(record.mac), &wish.look(interface))?;
+            let link = self.at_home(address, driver, Some(record.mac))?;
+            self.look_so(address, link, &wish.look(interface), idle)?;
         }
         let known =
             Known { function: self.inventory.function(address)?, driver: driver.to_owned(), settings };
@@ -117,7 +119,7 @@ impl Workshop {
     }
 
     /// Gives a member back as it was. What the NIC does not take back any more is told and passed over.
-    pub(super) fn give_back(&self, address: PciAddr) -> Result<(), Trouble> {
+    pub(super) fn give_back(&self, address: PciAddr, idle: Idle<'_>) -> Result<(), Trouble> {
         let record = self.record(address)?;
         let Some(was) = record.was_in(&self.boot_id) else { return self.nothing_to_give_back(address) };
         let function = self.inventory.function(address)?;
@@ -129,7 +131,8 @@ impl Workshop {
         self.driven(&function, &was.driver, was)?;
         failpoint::pass("pool.rebound");
         if let Some(interface) = &was.interface {
-            self.dressed(address, &was.driver, interface.mac, &interface.look())?;
+            let link = self.at_home(address, &was.driver, interface.mac)?;
+            self.look_so(address, link, &interface.look(), idle)?;
         }
         failpoint::pass("pool.given");
         self.nothing_to_give_back(address)
@@ -176,26 +179,6 @@ impl Workshop {
         let write = |record: &mut Record| record.was = Some(was.clone());
         self.records.change(function.address, write).map_err(Trouble::Record)?;
         Ok(was)
-    }
-
-    /// How its interface looks. It is called as that of the one before it was, which has vanished from its address, unless
-    /// somebody else is now: the kernel gives a new one whatever name is free just then.
-    fn appearance(&self, address: PciAddr, link: &Link) -> Result<Appearance, Trouble> {
-        let now = Appearance::of(link);
-        let records = self.records.all();
-        let name_of = |record: &Record| record.name_in(&self.boot_id).map(str::to_owned);
-        let former = records.iter().find(|record| record.address == address).and_then(name_of);
-        let Some(name) = former.filter(|name| *name != now.name) else { return Ok(now) };
-        let mut others = records.iter().filter(|record| record.address != address);
-        let is_wanted = others.clone().any(|other| name_of(other).as_ref() == Some(&name));
-        // A function that is called so by chance is to be called otherwise itself.
-        let is_free = match self.kernel.host()?.link_by_name(&name)?.map(|link| link.device) {
-            None => true,
-            Some(device) => {
-                others.any(|other| name_of(other).is_some() && device == Some(other.address.to_string()))
-            }
-        };
-        Ok(if is_free && !is_wanted { Appearance { name, ..now } } else { now })
     }
 
     /// Its settings. While functions are being made their physical function tells of none: that is waited for.
@@ -261,14 +244,13 @@ impl Workshop {
         Ok(self.kernel.bind(&function.address.to_string(), driver, fixed)?)
     }
 
-    /// The interface is there, with this MAC address and look.
-    fn dressed(
+    /// The interface is there, with this MAC address.
+    fn at_home(
         &self,
         address: PciAddr,
         driver: &str,
         mac: Option<fairlead_host::Mac>,
-        look: &Look,
-    ) -> Result<(), Trouble> {
+    ) -> Result<Link, Trouble> {
         let mut host = self.kernel.host()?;
         let link = appear(host.as_mut(), address, APPEARS)?
             .ok_or_else(|| Trouble::Unfit(format!("driver {driver} makes no interface for it")))?;
@@ -280,7 +262,7 @@ impl Workshop {
         if let Some(mac) = mac.filter(|mac| link.mac != Some(*mac)) {
             tracing::warn!(pci = %address, %mac, "a function's interface does not take its MAC address");
         }
-        Ok(dress(host.as_mut(), address, link, look, NAMED)?)
+        Ok(link)
     }
 
     pub(super) fn interface(&self, function: &Function) -> Result<Option<Link>, NetError> {

@@ -503,3 +503,33 @@ fn x17_a_card_that_hangs_is_waited_for_once_a_look_and_not_once_a_function() {
     rig.engine().look_at_pools(Look::Thorough);
     assert_eq!((rig.asked(is_look), rig.states()), (1, vec!["preparing".to_owned(), "ready".to_owned()]));
 }
+
+#[test]
+fn x17_functions_made_anew_get_their_names_though_an_idle_one_has_it_by_chance() {
+    let mut rig = with("pools: [{name: radio, selectors: {vendors: ['8086']}, min: 1}]");
+    rig.restart();
+    rig.keep();
+    rig.order(Verb::Fill, "radio");
+    assert_eq!(rig.states(), ["ready", "ready"]);
+    let sys = rig.dir.path().join("sys/bus/pci/devices");
+    let link = |n| sys.join(format!("0000:21:00.0/virtfn{n}"));
+    for (address, n) in [(VF, 0), (SECOND, 1)] {
+        fs::remove_file(link(n)).unwrap();
+        fs::rename(sys.join(address), rig.dir.path().join(address)).unwrap();
+    }
+    rig.keep();
+    assert_eq!(rig.states(), ["gone", "gone"]);
+    for (from, to) in [("vf0", "eth9"), ("vf1", "vf0"), ("eth9", "vf1")] {
+        rename(&rig, from, to);
+    }
+    for (address, n) in [(VF, 0), (SECOND, 1)] {
+        fs::rename(rig.dir.path().join(address), sys.join(address)).unwrap();
+        std::os::unix::fs::symlink(format!("../{address}"), link(n)).unwrap();
+    }
+    rig.keep();
+    assert_eq!(rig.states(), ["ready", "idle"]);
+    let mut host = rig.kernel.host().unwrap();
+    for (address, name) in [(VF, "vf0"), (SECOND, "vf1")] {
+        assert_eq!(host.link_by_name(name).unwrap().unwrap().device.as_deref(), Some(address), "{name}");
+    }
+}

@@ -1,0 +1,74 @@
+//! What the interfaces of members are called: as before, whatever the kernel has called those that were made anew or bound anew.
+
+use fairlead_host::{Link, Net, Op, SetLink};
+use fairlead_sriov::PciAddr;
+use fairlead_sriov::interface::{Look, NAMED, aside, dress};
+use nix::errno::Errno;
+
+use super::loan::Loan;
+use super::record::{Appearance, Record};
+use super::trouble::Trouble;
+use super::workshop::Workshop;
+
+/// Takes a member to which nothing was done, so that nobody has it or begins with it while it is held.
+pub(super) type Idle<'p> = &'p dyn Fn(PciAddr) -> Option<Loan<'p>>;
+
+impl Workshop {
+    /// How its interface looks. It is called as that of the one before it was, which has vanished from its address, unless
+    /// somebody else is now: the kernel gives a new one whatever name is free just then.
+    pub(super) fn appearance(&self, address: PciAddr, link: &Link) -> Result<Appearance, Trouble> {
+        let now = Appearance::of(link);
+        let records = self.records.all();
+        let name_of = |record: &Record| record.name_in(&self.boot_id).map(str::to_owned);
+        let former = records.iter().find(|record| record.address == address).and_then(name_of);
+        let Some(name) = former.filter(|name| *name != now.name) else { return Ok(now) };
+        let mut others = records.iter().filter(|record| record.address != address);
+        let is_wanted = others.clone().any(|other| name_of(other).as_ref() == Some(&name));
+        // A function that is called so by chance is to be called otherwise itself.
+        let is_free = match self.kernel.host()?.link_by_name(&name)?.map(|link| link.device) {
+            None => true,
+            Some(device) => {
+                others.any(|other| name_of(other).is_some() && device == Some(other.address.to_string()))
+            }
+        };
+        Ok(if is_free && !is_wanted { Appearance { name, ..now } } else { now })
+    }
+
+    /// The interface looks so, also where another member has its name by chance.
+    pub(super) fn look_so(
+        &self,
+        address: PciAddr,
+        link: Link,
+        look: &Look,
+        idle: Idle<'_>,
+    ) -> Result<(), Trouble> {
+        let mut host = self.kernel.host()?;
+        dress(host.as_mut(), address, link, look, NAMED, |host, name| self.make_way(host, name, idle))
+    }
+
+    /// Has an idle member that is called so by chance give the name up, for its own or one that nobody has: it is bound by
+    /// nobody, and would have it for ever.
+    fn make_way(&self, host: &mut dyn Net, name: &str, idle: Idle<'_>) -> Result<(), Trouble> {
+        let Some(link) = host.link_by_name(name)? else { return Ok(()) };
+        let device = link.device.as_deref().and_then(|device| device.parse().ok());
+        let Some((other, _held)) = device.and_then(|other| Some((other, idle(other)?))) else {
+            return Ok(());
+        };
+        if self.leave_alone(&self.inventory.function(other)?).is_err() {
+            return Ok(());
+        }
+        let its_own =
+            self.records.get(other).and_then(|record| record.name_in(&self.boot_id).map(str::to_owned));
+        for new in its_own.into_iter().chain([aside(other)]) {
+            let renamed = SetLink { index: link.index, name: Some(new.clone()), ..SetLink::default() };
+            match host.batch(&[Op::SetLink(renamed)]) {
+                Err(e) if e.errno() == Some(Errno::EEXIST) => {}
+                done => {
+                    tracing::info!(pci = %other, from = name, to = new, "the interface of an idle function makes way");
+                    return Ok(done?);
+                }
+            }
+        }
+        Ok(())
+    }
+}
