@@ -256,6 +256,33 @@ caller_killed() {
     without_pods 0 4
 }
 
+# The machine's own tables say which NIC is near a pod, and how far the others are.
+by_node() { # NUMA NODE PATH [RUNTIME-CONFIG]
+    config fairlead "\"numa\":\"$1\",\"args\":{\"cni\":{\"numaNodes\":[$2]}},\"ipam\":{},\"paths\":[{\"type\":\"sriov\"$3}],
+        \"runtimeConfig\":{\"CNIDeviceInfoFile\":\"$NODE/devinfo.json\"${4:-}}"
+}
+is_near() { # CONFIG NIC LOCALITY
+    local told
+    told=$(plugin "$CNIBIN" ADD pod0 "$1") || { echo "$told"; return 1; }
+    [[ $told =~ \"pciID\":\ *\"${2%00.0} ]] || { echo "not of $2: $told"; return 1; }
+    told=$(<"$NODE/devinfo.json")
+    [[ $told == *"\"numa\":$3"* ]] || { echo "$told"; return 1; }
+    plugin "$CNIBIN" DEL pod0 "$1"
+    [ ! -e "$NODE/devinfo.json" ]
+}
+near_and_far() {
+    local given=",\"deviceID\":\"${FUNCTIONS[0]}\""
+    pods add 0
+    is_near "$(by_node strict 0 ',"pool":"kernel"')" $PF0 '{"locality":"local","node":0,"distance":10}'
+    is_near "$(by_node strict 1 ',"pool":"kernel"')" $PF1 '{"locality":"local","node":1,"distance":10}'
+    is_near "$(by_node preferred 1 '' "$given")" $PF0 '{"locality":"remote","node":0,"pod":[1],"distance":21}'
+    ! plugin "$CNIBIN" ADD pod0 "$(by_node strict 1 '' "$given")" >"$NODE/error"
+    grep -q 'numa is strict' "$NODE/error" || { cat "$NODE/error"; return 1; }
+    api /metrics | grep '^fairlead_numa_distance_sum{locality="remote"} 21'
+    all_at_rest
+    pods del 0
+}
+
 BEFORE=$(everything)
 it "k25 x23 21 functions of three NICs are ready, under igbvf and vfio-pci" starts
 for ((round = 1; round <= ${ROUNDS:-2}; round++)); do
@@ -263,6 +290,7 @@ for ((round = 1; round <= ${ROUNDS:-2}; round++)); do
     it "x05 x06 x07 round $round: 21 DELs, killed again, three pods dead before: all are ready, and as they were" detached
 done
 it "k26 drained, everything is as it was before the daemon was there" drained
+it "x09 the NIC of the pod's node is taken, and how far one is that was given is told or refused" near_and_far
 it "x05 callers are killed in the middle of their ADDs" caller_killed
 it "x17 drivers are unbound under two pods" unbound
 it "the physical function goes down and up under two pods" link_down

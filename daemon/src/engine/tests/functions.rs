@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use fairlead_cni::Code;
-use fairlead_host::double::{Asked, NetnsSnapshot};
+use fairlead_host::double::{Asked, NetnsSnapshot, Resets};
 use fairlead_host::{Kernel, Link, Mac, Op, Override, SetLink, Vf};
 
 use super::*;
@@ -93,7 +93,7 @@ impl Rig {
         links.into_iter().find(|link| link.device.as_deref() == Some(VF))
     }
 
-    fn in_pod(&self, ops: impl Fn(u32) -> Vec<Op>) {
+    pub(super) fn in_pod(&self, ops: impl Fn(u32) -> Vec<Op>) {
         let mut pod = self.kernel.pod(POD.as_ref()).unwrap();
         let index = pod.link_by_name("net1").unwrap().unwrap().index;
         pod.batch(&ops(index)).unwrap();
@@ -152,6 +152,24 @@ fn k27_a_requested_mac_is_given_by_the_physical_function_and_taken_over_by_a_new
     rig.check(&with_mac, &answer).unwrap();
     rig.del(&with_mac).unwrap();
     assert_eq!(rig.state(), before, "its own MAC address and name, and no administrator's");
+}
+
+#[test]
+fn an_iavf_takes_the_address_over_when_its_reset_has_ended_and_is_not_bound_anew() {
+    let rig = Rig::new();
+    drive(&rig.dir.path().join("sys"), "iavf");
+    rig.kernel.drive(VF, Some("iavf")).unwrap();
+    let reset = Duration::from_millis(40);
+    rig.kernel.reset_functions(Resets { reset, ..Resets::default() });
+    let before = rig.at_home();
+    let with_mac = config(r#","mac":"02:00:00:00:00:77""#);
+    let answer = rig.add(&with_mac).unwrap();
+    assert!(answer.contains("02:00:00:00:00:77"), "{answer}");
+    let by_itself = |op: &Op| matches!(op, Op::SetLink(SetLink { mac: Some(_), .. }));
+    assert!(!rig.ops().iter().any(by_itself), "it follows what its physical function says");
+    assert_eq!(rig.count(|asked| matches!(asked, Asked::Bind(..))), 0);
+    rig.del(&with_mac).unwrap();
+    assert_eq!(rig.at_home(), before);
 }
 
 #[test]
@@ -215,65 +233,6 @@ fn a_function_that_is_lent_is_refused_to_the_next_pod_with_the_name_of_who_has_i
     assert_eq!(error.code, Code::TryAgain);
     assert!(error.msg.contains("it is interface \"net1\" of container c1"), "{error}");
     assert_eq!((rig.state(), rig.settings()), (state, settings));
-}
-
-#[test]
-fn an_add_waits_for_a_function_that_is_still_coming_home() {
-    let rig = Rig::new();
-    rig.add(&config(TAGGED)).unwrap();
-    rig.kernel.forget_calls();
-    rig.kernel.fail_from(0, nix::errno::Errno::ENOBUFS);
-    rig.del(&config(TAGGED)).unwrap_err();
-    rig.kernel.heal();
-    rig.engine().reaper.expect(rig.engine().store.all()[0].id, Instant::now());
-    std::thread::scope(|scope| {
-        let waits = scope.spawn(|| rig.call(rig.request(Command::Add, "c2", &config(""))));
-        std::thread::sleep(Duration::from_millis(50));
-        assert!(!waits.is_finished());
-        rig.reap();
-        waits.join().unwrap().unwrap();
-    });
-    assert_eq!(rig.settings().vlan.unwrap().id, 0);
-}
-
-#[test]
-fn an_add_for_a_function_on_its_way_home_is_told_to_try_again_when_its_time_is_over_and_never_falls_back() {
-    let mut rig = Rig::new();
-    rig.policy.function_wait = Duration::from_millis(100);
-    rig.restart();
-    let paths = paths::config(&[paths::SRIOV, paths::MACVLAN], paths::GIVEN);
-    rig.add(&paths).unwrap();
-    rig.del(&paths).unwrap(); // answered; no reaper brings it home
-    for config in [config(""), paths.clone()] {
-        let begun = Instant::now();
-        let late = rig.call(rig.request(Command::Add, "c2", &config)).unwrap_err();
-        assert_eq!(late.code, Code::TryAgain, "{late}");
-        assert!(late.msg.contains("it has not come home from its last pod yet"), "{late}");
-        assert!(begun.elapsed() >= Duration::from_millis(100), "it was waited for");
-    }
-    let text = rig.exposition.text();
-    assert!(!text.contains(r#"outcome="passed-over""#), "{text}");
-    rig.reap();
-    let answer = rig.call(rig.request(Command::Add, "c2", &paths)).unwrap();
-    assert!(answer.contains(VF), "{answer}");
-}
-
-#[test]
-fn x22_an_add_for_a_function_of_a_dead_pod_finishes_that_one_first() {
-    let rig = Rig::new();
-    rig.add(&config(TAGGED)).unwrap();
-    rig.kernel.kill_namespace(POD);
-    rig.kernel.add_namespace(POD);
-    std::thread::scope(|scope| {
-        let add = scope.spawn(|| rig.call(rig.request(Command::Add, "c2", &config(""))));
-        while !add.is_finished() {
-            rig.reap();
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        add.join().unwrap().unwrap();
-    });
-    assert_eq!(rig.settings().vlan.unwrap().id, 0, "what the dead pod had is gone");
-    assert_eq!(rig.engine().store.all().len(), 1);
 }
 
 #[test]
@@ -371,23 +330,7 @@ fn check_looks_at_the_interface_and_at_the_settings() {
     assert!(rig.check(&config(TAGGED), &result).unwrap_err().msg.contains("the interface is down"));
 }
 
-#[test]
-fn a_function_comes_home_even_where_its_name_is_taken_and_gets_it_when_it_is_free() {
-    let rig = Rig::new();
-    let before = rig.at_home().unwrap();
-    rig.add(&config(TAGGED)).unwrap();
-    let thief = rig.kernel.add_host_link("vf0");
-    let error = rig.del(&config(TAGGED)).unwrap_err();
-    assert!(error.msg.contains("bringing function 0000:21:10.0 home"), "{error}");
-    assert_eq!(rig.settings().vlan.unwrap().id, 0, "its settings need no name");
-    assert!(rig.at_home().unwrap().name.starts_with("fl"));
-    let away = SetLink { index: thief, name: Some("other".into()), ..SetLink::default() };
-    rig.kernel.host().unwrap().batch(&[Op::SetLink(away)]).unwrap();
-    rig.del(&config(TAGGED)).unwrap();
-    assert_eq!(forget_index(rig.at_home()), forget_index(Some(before)));
-}
-
-fn forget_index(link: Option<Link>) -> Option<Link> {
+pub(super) fn forget_index(link: Option<Link>) -> Option<Link> {
     link.map(|link| Link { index: 0, ..link })
 }
 
@@ -426,31 +369,5 @@ fn k10_the_del_of_a_pod_never_seen_is_success_and_touches_no_function() {
     rig.kernel.forget_calls();
     rig.del(&config(TAGGED)).unwrap();
     assert_eq!(rig.ops(), []);
-    assert_eq!(rig.state(), before);
-}
-
-#[test]
-fn del_of_a_function_with_addresses_is_answered_when_it_is_silent_and_the_next_add_waits_for_it() {
-    let rig = Rig::new();
-    let before = rig.state();
-    let with_address =
-        config(r#","vlan":100,"ipam":{"type":"static","addresses":[{"address":"10.8.0.9/24"}]}"#);
-    rig.add(&with_address).unwrap();
-    rig.kernel.forget_calls();
-    rig.del(&with_address).unwrap();
-    let renamed = |op: &Op| matches!(op, Op::SetLink(SetLink { name: Some(_), up: None, .. }));
-    let ops = rig.ops();
-    assert!(ops.iter().all(|op| matches!(op, Op::DeleteAddress(_)) || renamed(op)), "{ops:?}");
-    assert_eq!(rig.settings().vlan.unwrap().id, 100, "until it has left the pod, the pod stays on its VLAN");
-    assert!(rig.at_home().is_none());
-    std::thread::scope(|s| {
-        // Another pod's, as soon as the reaper has it home.
-        let next = s.spawn(|| rig.call(rig.request(Command::Add, "c2", &config(""))));
-        std::thread::sleep(Duration::from_millis(30));
-        assert!(!next.is_finished());
-        rig.reap();
-        next.join().unwrap().unwrap();
-    });
-    rig.call(rig.request(Command::Del, "c2", &config(""))).unwrap();
     assert_eq!(rig.state(), before);
 }

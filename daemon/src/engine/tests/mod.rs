@@ -5,6 +5,7 @@ mod faults;
 mod functions;
 mod given;
 mod granted;
+mod homecoming;
 mod identity;
 mod inherited;
 mod lists;

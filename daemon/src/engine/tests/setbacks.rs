@@ -185,6 +185,21 @@ fn x17_news_of_a_function_that_is_lent_or_of_no_pool_make_nobody_look() {
 }
 
 #[test]
+fn x17_lost_news_have_everything_compared_once() {
+    let mut rig = with(POOL);
+    rig.restart();
+    rig.keep();
+    rig.kernel.unbind(SECOND).unwrap(); // which nobody tells
+    rig.engine().pools.heard(&[DeviceEvent::Overflow, DeviceEvent::Overflow]);
+    let how = rig.engine().pools.next_look(Instant::now() + Duration::from_secs(3600)).unwrap();
+    assert_eq!(how, Look::Thorough);
+    rig.engine().look_at_pools(how);
+    rig.engine().pools.work_here();
+    assert_eq!(rig.states(), ["ready", "ready"]);
+    assert_eq!(rig.asked(|asked| matches!(asked, Asked::Bind(address, ..) if address == SECOND)), 2);
+}
+
+#[test]
 fn x17_new_functions_are_looked_for_when_their_physical_function_has_them_all() {
     let mut rig = with(POOL);
     rig.restart();

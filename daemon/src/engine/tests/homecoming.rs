@@ -1,0 +1,127 @@
+//! Virtual functions on their way home on a kernel in memory: whatever lies in it, and who waits for them.
+
+use fairlead_cni::Code;
+use fairlead_host::{Kernel, Kind, Op, SetLink};
+
+use super::functions::{TAGGED, config, forget_index};
+use super::*;
+
+#[test]
+fn an_add_waits_for_a_function_that_is_still_coming_home() {
+    let rig = Rig::new();
+    rig.add(&config(TAGGED)).unwrap();
+    rig.kernel.forget_calls();
+    rig.kernel.fail_from(0, nix::errno::Errno::ENOBUFS);
+    rig.del(&config(TAGGED)).unwrap_err();
+    rig.kernel.heal();
+    rig.engine().reaper.expect(rig.engine().store.all()[0].id, Instant::now());
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| rig.call(rig.request(Command::Add, "c2", &config(""))));
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!waits.is_finished());
+        rig.reap();
+        waits.join().unwrap().unwrap();
+    });
+    assert_eq!(rig.settings().vlan.unwrap().id, 0);
+}
+
+#[test]
+fn an_add_for_a_function_on_its_way_home_is_told_to_try_again_when_its_time_is_over_and_never_falls_back() {
+    let mut rig = Rig::new();
+    rig.policy.function_wait = Duration::from_millis(100);
+    rig.restart();
+    let paths = paths::config(&[paths::SRIOV, paths::MACVLAN], paths::GIVEN);
+    rig.add(&paths).unwrap();
+    rig.del(&paths).unwrap(); // answered; no reaper brings it home
+    for config in [config(""), paths.clone()] {
+        let begun = Instant::now();
+        let late = rig.call(rig.request(Command::Add, "c2", &config)).unwrap_err();
+        assert_eq!(late.code, Code::TryAgain, "{late}");
+        assert!(late.msg.contains("it has not come home from its last pod yet"), "{late}");
+        assert!(begun.elapsed() >= Duration::from_millis(100), "it was waited for");
+    }
+    let text = rig.exposition.text();
+    assert!(!text.contains(r#"outcome="passed-over""#), "{text}");
+    rig.reap();
+    let answer = rig.call(rig.request(Command::Add, "c2", &paths)).unwrap();
+    assert!(answer.contains(VF), "{answer}");
+}
+
+#[test]
+fn x22_an_add_for_a_function_of_a_dead_pod_finishes_that_one_first() {
+    let rig = Rig::new();
+    rig.add(&config(TAGGED)).unwrap();
+    rig.kernel.kill_namespace(POD);
+    rig.kernel.add_namespace(POD);
+    std::thread::scope(|scope| {
+        let add = scope.spawn(|| rig.call(rig.request(Command::Add, "c2", &config(""))));
+        while !add.is_finished() {
+            rig.reap();
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        add.join().unwrap().unwrap();
+    });
+    assert_eq!(rig.settings().vlan.unwrap().id, 0, "what the dead pod had is gone");
+    assert_eq!(rig.engine().store.all().len(), 1);
+}
+
+#[test]
+fn a_function_comes_home_even_where_its_name_is_taken_and_gets_it_when_it_is_free() {
+    let rig = Rig::new();
+    let before = rig.at_home().unwrap();
+    rig.add(&config(TAGGED)).unwrap();
+    let thief = rig.kernel.add_host_link("vf0");
+    let error = rig.del(&config(TAGGED)).unwrap_err();
+    assert!(error.msg.contains("bringing function 0000:21:10.0 home"), "{error}");
+    assert_eq!(rig.settings().vlan.unwrap().id, 0, "its settings need no name");
+    assert!(rig.at_home().unwrap().name.starts_with("fl"));
+    let away = SetLink { index: thief, name: Some("other".into()), ..SetLink::default() };
+    rig.kernel.host().unwrap().batch(&[Op::SetLink(away)]).unwrap();
+    rig.del(&config(TAGGED)).unwrap();
+    assert_eq!(forget_index(rig.at_home()), forget_index(Some(before)));
+}
+
+#[test]
+fn del_of_a_function_with_addresses_is_answered_when_it_is_silent_and_the_next_add_waits_for_it() {
+    let rig = Rig::new();
+    let before = rig.state();
+    let with_address =
+        config(r#","vlan":100,"ipam":{"type":"static","addresses":[{"address":"10.8.0.9/24"}]}"#);
+    rig.add(&with_address).unwrap();
+    rig.kernel.forget_calls();
+    rig.del(&with_address).unwrap();
+    let renamed = |op: &Op| matches!(op, Op::SetLink(SetLink { name: Some(_), up: None, .. }));
+    let ops = rig.ops();
+    assert!(ops.iter().all(|op| matches!(op, Op::DeleteAddress(_)) || renamed(op)), "{ops:?}");
+    assert_eq!(rig.settings().vlan.unwrap().id, 100, "until it has left the pod, the pod stays on its VLAN");
+    assert!(rig.at_home().is_none());
+    std::thread::scope(|s| {
+        // Another pod's, as soon as the reaper has it home.
+        let next = s.spawn(|| rig.call(rig.request(Command::Add, "c2", &config(""))));
+        std::thread::sleep(Duration::from_millis(30));
+        assert!(!next.is_finished());
+        rig.reap();
+        next.join().unwrap().unwrap();
+    });
+    rig.call(rig.request(Command::Del, "c2", &config(""))).unwrap();
+    assert_eq!(rig.state(), before);
+}
+
+#[test]
+fn a_function_that_the_kernel_moved_under_its_own_name_is_found_by_its_address_and_nobody_elses_link_is_touched()
+ {
+    // Move and rename are one message and two steps: with the name taken the kernel answers EEXIST, and it is in the pod.
+    let rig = Rig::new();
+    let before = rig.at_home();
+    rig.add(&config(TAGGED)).unwrap();
+    rig.in_pod(|index| {
+        let down = Op::SetLink(SetLink { index, up: Some(false), ..SetLink::default() });
+        vec![down, Op::SetLink(SetLink { index, name: Some("vf0".into()), ..SetLink::default() })]
+    });
+    let other = rig.kernel.add_link(POD, "net1", Kind::Dummy).unwrap();
+    rig.del(&config(TAGGED)).unwrap();
+    assert_eq!(rig.at_home(), before);
+    let mut pod = rig.kernel.pod(POD.as_ref()).unwrap();
+    assert_eq!(pod.link_by_name("net1").unwrap().map(|link| link.index), Some(other));
+    assert_eq!(pod.links().unwrap().len(), 2, "lo and that one");
+}
