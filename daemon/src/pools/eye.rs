@@ -8,6 +8,7 @@ use fairlead_sriov::pool::Condition;
 use fairlead_sriov::{Function, PciAddr, Scan};
 
 use super::membership::Notice;
+use super::record::Mark;
 use super::trouble::Trouble;
 use super::workshop::{Known, Wish, Workshop};
 
@@ -35,20 +36,20 @@ impl<'l> Eye<'l> {
         self.readings
     }
 
-    /// What a new member is in, with what is known of it.
-    pub(super) fn condition_of(&mut self, address: PciAddr, wish: &Wish) -> (Condition, Option<Known>) {
+    /// What a new member is in, what is known of it, and whether a pod may have it without an ADD. Such a one is ready whatever
+    /// it looks like: nothing is done to it before it is given again.
+    pub(super) fn condition_of(&mut self, address: PciAddr, wish: &Wish) -> (Condition, Option<Known>, bool) {
         let shop = self.shop;
         let adopted = shop.records.get(address).is_some_and(|record| record.was_in(&shop.boot_id).is_some());
         if !adopted {
-            return (Condition::Idle, None);
+            return (Condition::Idle, None, false);
         }
-        if self.hangs(address) {
-            return (Condition::Due, None);
-        }
-        match self.compare(address, wish, None) {
-            Ok(known) if shop.records.is_clean(address) => (Condition::Ready, Some(known)),
-            Err(Trouble::Taken(who)) => (Condition::Foreign(who), None),
-            _ => (Condition::Due, None),
+        let found = (!self.hangs(address)).then(|| self.compare(address, wish, None));
+        match (found, shop.records.mark_of(address)) {
+            (found, Mark::Given) => (Condition::Ready, found.and_then(Result::ok), true),
+            (Some(Ok(known)), Mark::Clean) => (Condition::Ready, Some(known), false),
+            (Some(Err(Trouble::Taken(who))), _) => (Condition::Foreign(who), None, false),
+            _ => (Condition::Due, None, false),
         }
     }
 

@@ -320,7 +320,7 @@ impl State {
         &mut self,
         address: PciAddr,
         place: &Place,
-        (condition, known): (Condition, Option<Known>),
+        (condition, known, given): (Condition, Option<Known>, bool),
         holder: Holder<'_>,
         record: Option<Record>,
     ) {
@@ -332,7 +332,7 @@ impl State {
         let Some(live) = self.pools.get_mut(place.pool) else { return };
         let condition = if lent { Condition::Lent } else { condition };
         let member = Member::new(address, place.physical, place.numa_node);
-        live.pool.appeared(Member { condition, hold, ..member });
+        live.pool.appeared(Member { condition, hold, given: given && !lent, ..member });
         self.known.extend(known.map(|known| (address, known)));
     }
 

@@ -3,12 +3,15 @@
 
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fairlead_sriov::PciAddr;
 use fairlead_sriov::pool::{Condition, Member, Refusal};
 
 use super::{Known, Pools, State};
+
+/// How long a function may take to be made clean.
+const CLEANING: Duration = Duration::from_secs(10);
 
 /// A function that nobody else is given. Dropped without [`Loan::keep`], it is what it was.
 pub struct Loan<'p> {
@@ -111,6 +114,22 @@ impl Pools {
         taken.map(|(known, was)| Loan { pools: self, address, known, was, kept: false })
     }
 
+    /// Kubelet gives a function to a pod, whose ADD will come for it, or which has it without one. What a pod may have had
+    /// without an ADD is prepared first; kubelet waits so long for that.
+    pub(super) fn give(&self, address: PciAddr) -> Result<(), Refusal> {
+        let why = match self.act(|state| state.give(address)) {
+            Err(why) if why.passes() => why,
+            given => return given,
+        };
+        tracing::info!(pci = %address, %why, "kubelet gives a function again that no ADD has come for: it is prepared first");
+        let state = self.lock();
+        let at_work = |m: &Member| m.is_awaited() && m.setback.is_none();
+        let waits = |state: &mut State| state.member(address).is_some_and(|(_, m)| at_work(m));
+        drop(self.changed.wait_timeout_while(state, CLEANING, waits).unwrap_or_else(PoisonError::into_inner));
+        self.lendable(address).unwrap_or(Ok(())).map_err(|refused| refused.why)?;
+        self.act(|state| state.give(address))
+    }
+
     /// Whether a function of a pool could be lent now, and why not; `None` for one of no pool.
     pub fn lendable(&self, address: PciAddr) -> Option<Result<(), Refused>> {
         let state = self.lock();
@@ -198,6 +217,10 @@ impl Pools {
 }
 
 impl State {
+    fn give(&mut self, address: PciAddr) -> Result<(), Refusal> {
+        self.of(address).map_or(Err(Refusal::Gone), |live| live.pool.give(address))
+    }
+
     /// Takes it at once or not at all: what is known of it, and what it was in.
     fn lend(&mut self, address: PciAddr) -> Result<(Option<Known>, Option<Condition>), Refused> {
         let Some(live) = self.of(address) else {

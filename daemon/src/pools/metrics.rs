@@ -1,6 +1,7 @@
 //! What is counted of pools.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fairlead_sriov::pool::{Member, Task};
@@ -29,6 +30,8 @@ struct Work {
 #[derive(Debug, Clone)]
 pub struct PoolMetrics {
     functions: Family<Standing, Gauge>,
+    /// The pools that are shown.
+    shown: Arc<Mutex<BTreeSet<String>>>,
     duration: Family<Work, Histogram, fn() -> Histogram>,
     failures: Family<Work, Counter>,
     /// Sentences that `fairleadd pools` and `doctor` tell: overlaps, what cannot be used of the configuration.
@@ -40,6 +43,7 @@ impl PoolMetrics {
     pub fn new(exposition: &Exposition) -> PoolMetrics {
         let metrics = PoolMetrics {
             functions: Family::default(),
+            shown: Arc::default(),
             duration: Family::new_with_constructor(fine as fn() -> Histogram),
             failures: Family::default(),
             notices: Gauge::default(),
@@ -84,6 +88,14 @@ impl PoolMetrics {
                 *counted.entry((&live.name, member.state())).or_default() += 1;
             }
         }
+        let pools: BTreeSet<String> = state.pools.iter().map(|live| live.name.clone()).collect();
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        for gone in shown.difference(&pools) {
+            for state in Member::STATES {
+                self.functions.remove(&Standing { pool: gone.clone(), state });
+            }
+        }
+        *shown = pools;
         for ((pool, word), count) in counted {
             self.functions.get_or_create(&Standing { pool: pool.to_owned(), state: word }).set(count);
         }

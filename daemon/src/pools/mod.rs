@@ -40,7 +40,7 @@ use crate::settings::{PoolSettings, Settings};
 use making::Making;
 use membership::Notice;
 use offers::Offers;
-use record::{Held, Record, Records};
+use record::{Held, Mark, Record, Records};
 use workshop::{Wish, Workshop};
 
 /// The pools.
@@ -125,15 +125,19 @@ struct Live {
 /// A member that stands otherwise than before.
 struct Turned {
     address: PciAddr,
-    /// Whether it is ready is to be marked.
+    /// In whose hands it is is to be marked.
     marked: bool,
     /// Something else holds it, or nothing any more.
     held: bool,
 }
 
 impl Stand {
-    fn is_ready(&self) -> bool {
-        self.state == "ready"
+    fn mark(&self) -> Mark {
+        match self.state {
+            "ready" => Mark::Clean,
+            "given" => Mark::Given,
+            _ => Mark::Soiled,
+        }
     }
 }
 
@@ -242,11 +246,11 @@ impl Pools {
         }
     }
 
-    /// Whether a member is clean and ready, as it stands when that is marked. A pod has it only when its mark is gone.
+    /// In whose hands a member is, as it stands when that is marked. A pod has it only when its mark says so.
     fn mark(&self, address: PciAddr) -> io::Result<()> {
         let _marking = self.marking.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_ready = self.lock().stands.get(&address).is_some_and(Stand::is_ready);
-        self.shop.records.mark(address, is_ready)
+        let mark = self.lock().stands.get(&address).map_or(Mark::Soiled, Stand::mark);
+        self.shop.records.mark(address, mark)
     }
 
     fn keep(&self, address: PciAddr, written: io::Result<()>) {
@@ -349,7 +353,7 @@ impl State {
             tell(live, member);
             let turns = before.map_or(0, |before| before.turns) + 1;
             let stand = Stand { state, since: SystemTime::now(), reason: reason.to_owned(), held, turns };
-            let marked = before.is_none_or(|before| before.is_ready() != stand.is_ready());
+            let marked = before.is_none_or(|before| before.mark() != stand.mark());
             turned.push(Turned { address, marked, held: is_held });
             changed.push((address, stand));
         }

@@ -99,9 +99,14 @@ impl State {
         self.member(address).and_then(|(live, member)| self.at_rest(live, member))
     }
 
-    /// `None` for one that is at work, lent, or gone.
+    /// `None` for one that is at work, a pod's, or gone.
     pub(super) fn at_rest(&self, live: &Live, member: &Member) -> Option<Settled> {
-        matches!(member.condition, Condition::Ready | Condition::Foreign(_)).then(|| Settled {
+        let rests = match member.condition {
+            Condition::Ready => !member.given,
+            Condition::Foreign(_) => true,
+            _ => false,
+        };
+        rests.then(|| Settled {
             address: member.address,
             turns: self.turns(member.address),
             wish: live.wish.clone(),

@@ -53,7 +53,7 @@ impl Devices for Offer {
     fn access(&self, id: &str) -> Result<Access, Refused> {
         let pools = self.pools.upgrade().ok_or_else(|| "the daemon stops".to_owned());
         let address = id.parse::<PciAddr>().map_err(|e| e.to_string());
-        let access = pools.and_then(|pools| pools.access(address?));
+        let access = pools.and_then(|pools| pools.given(address?));
         access.map_err(|reason| Refused { id: id.to_owned(), reason })
     }
 }
@@ -68,6 +68,13 @@ impl Pools {
     /// What every device plugin of the node announces: a function that two announce is told.
     pub fn announced(&self, all: &[Grant]) {
         self.act(|state| state.doubles = state.doubles_among(all));
+    }
+
+    /// A pod is given a member: what it needs to reach it.
+    fn given(&self, address: PciAddr) -> Result<Access, String> {
+        let access = self.access(address)?;
+        self.give(address).map_err(|why| why.to_string())?;
+        Ok(access)
     }
 
     /// What a pod needs to reach a member.

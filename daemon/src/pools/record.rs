@@ -146,11 +146,25 @@ impl Held {
     }
 }
 
+/// In whose hands a member is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mark {
+    /// Nobody's: clean and ready.
+    Clean,
+    /// Kubelet has given it to a pod, and no ADD has come for it.
+    Given,
+    /// Somebody's, or at work.
+    Soiled,
+}
+
+/// What a mark's file says of one that is given; of a clean one it says nothing.
+const GIVEN: &str = "given";
+
 /// The two directories, and the records as they are on disk.
 #[derive(Debug)]
 pub(super) struct Records {
     directory: PathBuf,
-    clean: PathBuf,
+    marks: PathBuf,
     /// As they are on disk, but for what is forgotten. Held for a look only.
     kept: Mutex<BTreeMap<PciAddr, Record>>,
     /// Whoever writes, for as long as that takes.
@@ -160,9 +174,9 @@ pub(super) struct Records {
 impl Records {
     /// Makes the directories where they are not there, and reads the records; one that cannot be read is set aside.
     pub(super) fn open(state_dir: &Path, run_dir: &Path) -> io::Result<Records> {
-        let (directory, clean) = (state_dir.join(DIRECTORY), run_dir.join(DIRECTORY));
+        let (directory, marks) = (state_dir.join(DIRECTORY), run_dir.join(DIRECTORY));
         fs::create_dir_all(&directory)?;
-        fs::create_dir_all(&clean)?;
+        fs::create_dir_all(&marks)?;
         let mut kept = BTreeMap::new();
         for path in
             paths_in(&directory)?.into_iter().filter(|path| path.extension().is_some_and(|e| e == "json"))
@@ -176,7 +190,7 @@ impl Records {
                 }
             }
         }
-        Ok(Records { directory, clean, kept: Mutex::new(kept), disk: Mutex::default() })
+        Ok(Records { directory, marks, kept: Mutex::new(kept), disk: Mutex::default() })
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<PciAddr, Record>> {
@@ -244,17 +258,22 @@ impl Records {
         }
     }
 
-    /// Whether a member was clean and ready, and nobody has had it since.
-    pub(super) fn is_clean(&self, address: PciAddr) -> bool {
-        self.clean.join(address.to_string()).exists()
+    /// In whose hands a member was last.
+    pub(super) fn mark_of(&self, address: PciAddr) -> Mark {
+        match fs::read_to_string(self.marks.join(address.to_string())) {
+            Ok(text) if text == GIVEN => Mark::Given,
+            Ok(_) => Mark::Clean,
+            Err(_) => Mark::Soiled,
+        }
     }
 
-    /// A member is clean and ready, or (`false`) not any more.
-    pub(super) fn mark(&self, address: PciAddr, clean: bool) -> io::Result<()> {
-        let mark = self.clean.join(address.to_string());
-        match clean {
-            true => fs::write(mark, ""),
-            false => writing::gone(fs::remove_file(mark)),
+    /// In whose hands a member is from now on.
+    pub(super) fn mark(&self, address: PciAddr, mark: Mark) -> io::Result<()> {
+        let file = self.marks.join(address.to_string());
+        match mark {
+            Mark::Clean => fs::write(file, ""),
+            Mark::Given => fs::write(file, GIVEN),
+            Mark::Soiled => writing::gone(fs::remove_file(file)),
         }
     }
 }

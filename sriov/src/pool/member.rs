@@ -79,6 +79,8 @@ pub struct Member {
     pub failures: u32,
     /// What keeps it waiting for the next try.
     pub setback: Option<Setback>,
+    /// Its allocator has given it to a pod, and no ADD has come for it since: the pod may have it in its hands all the same.
+    pub given: bool,
 }
 
 impl Member {
@@ -92,6 +94,7 @@ impl Member {
             hold: None,
             failures: 0,
             setback: None,
+            given: false,
         }
     }
 
@@ -107,13 +110,24 @@ impl Member {
             (_, Some(_)) => "draining",
             (Condition::Idle, None) => "idle",
             (Condition::Due | Condition::Preparing, None) => "preparing",
+            (Condition::Ready, None) if self.given => "given",
             (Condition::Ready, None) => "ready",
         }
     }
 
     /// Every word of [`Member::state`].
-    pub const STATES: [&'static str; 9] =
-        ["ready", "lent", "preparing", "idle", "quarantined", "foreign", "draining", "drained", "gone"];
+    pub const STATES: [&'static str; 10] = [
+        "ready",
+        "given",
+        "lent",
+        "preparing",
+        "idle",
+        "quarantined",
+        "foreign",
+        "draining",
+        "drained",
+        "gone",
+    ];
 
     /// Why it stands so; empty where there is nothing to say.
     pub fn reason(&self) -> &str {
@@ -199,6 +213,7 @@ impl Member {
     }
 
     pub(super) fn leave(&mut self) -> Task {
+        self.given = false;
         self.condition = Condition::Leaving;
         Task::GiveBack(self.address)
     }

@@ -140,6 +140,7 @@ impl Pool {
     pub fn lost(&mut self, address: PciAddr) {
         self.with(address, |member| {
             member.condition = Condition::Gone;
+            member.given = false;
             member.begin_anew();
         });
     }
@@ -285,11 +286,25 @@ impl Pool {
         });
     }
 
+    /// The allocator gives a member to a pod: its ADD comes for it, or none ever does. One that the allocator has given before,
+    /// and no ADD has come for, may be as the pod of then has left it: it is to be prepared first, and this asked again.
+    pub fn give(&mut self, address: PciAddr) -> Result<(), Refusal> {
+        let Some(member) = self.members.get_mut(&address) else { return Err(Refusal::Gone) };
+        if member.given && member.condition == Condition::Ready {
+            member.given = false;
+            member.condition = Condition::Due;
+            return Err(Refusal::NotYet(member.state().to_owned()));
+        }
+        member.given = true;
+        Ok(())
+    }
+
     /// Gives a member to a pod, if it may have it.
     pub fn lend(&mut self, address: PciAddr) -> Result<(), Refusal> {
         let Some(member) = self.members.get_mut(&address) else { return Err(Refusal::Gone) };
         member.lendable()?;
         member.condition = Condition::Lent;
+        member.given = false;
         Ok(())
     }
 

@@ -193,6 +193,25 @@ fn one_that_is_a_member_no_more_is_given_back_after_its_pod_and_forgotten() {
 }
 
 #[test]
+fn x07_one_that_was_given_and_never_lent_is_prepared_before_it_is_given_again() {
+    let mut pool = pool(1, Stock::default());
+    let vf = address(0);
+    settle(&mut pool);
+    pool.give(vf).unwrap();
+    assert_eq!(pool.member(vf).unwrap().state(), "given");
+    assert_eq!(pool.due(Instant::now()), [], "nothing is done to it while a pod may have it");
+    assert_eq!(pool.give(vf), Err(Refusal::NotYet("preparing".to_owned())));
+    assert_eq!(pool.due(Instant::now()), [Task::Prepare(vf)]);
+    pool.prepared(vf);
+    pool.give(vf).unwrap();
+    pool.lend(vf).unwrap();
+    pool.give(vf).unwrap(); // the next pod's ADD waits for it
+    pool.returned(vf);
+    settle(&mut pool);
+    assert_eq!(pool.member(vf).unwrap().state(), "given");
+}
+
+#[test]
 fn draws_use_one_nic_up_or_go_over_all_as_the_pool_says_and_the_rank_goes_before() {
     let drawn = |spread, rank: fn(&Member) -> Option<u32>| {
         let mut pool = pool(8, Stock::default());
@@ -212,6 +231,7 @@ enum Happening {
     Work(u8),
     Fails(u8),
     Hindered(u8),
+    Give(u8),
     Lend(u8),
     Draw,
     Returned(u8),
@@ -231,6 +251,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         4 => n().prop_map(Happening::Work),
         1 => n().prop_map(Happening::Fails),
         1 => n().prop_map(Happening::Hindered),
+        2 => n().prop_map(Happening::Give),
         2 => n().prop_map(Happening::Lend),
         2 => Just(Happening::Draw),
         3 => n().prop_map(Happening::Returned),
@@ -284,6 +305,7 @@ impl Watched {
                     self.pool.hindered(task.address(), "nobody there", Instant::now());
                 }
             }
+            Happening::Give(n) => drop(self.pool.give(address(n))),
             Happening::Lend(n) => {
                 if self.pool.lend(address(n)).is_ok() {
                     self.gave(address(n));

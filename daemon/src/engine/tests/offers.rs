@@ -1,10 +1,12 @@
 //! Pools that kubelet gives out, with a recorded kubelet: what it is told of them, and what a pod has of that.
 
 use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use fairlead_cni::Code;
 use fairlead_host::double::Asked;
 use fairlead_host::watch::DeviceEvent;
+use fairlead_host::{Kernel, Op, SetLink};
 
 use super::pools::{SECOND, with};
 use super::*;
@@ -148,6 +150,79 @@ fn k27_kubelet_gets_the_nodes_of_a_function_under_vfio() {
     assert!(refused.message().contains("it is quarantined by order of the operator"), "{refused}");
 }
 
+/// What kubelet is answered, while the keeper works.
+fn allocated(rig: &Rig, kubelet: &RecordedKubelet, id: &str) -> Result<(), String> {
+    let answered = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !answered.load(Ordering::Relaxed) {
+                rig.engine().pools.work_here();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let answer = kubelet.allocate(RADIO, &[&[id]]);
+        answered.store(true, Ordering::Relaxed);
+        answer.map(drop).map_err(|refused| refused.message().to_owned())
+    })
+}
+
+fn resets(rig: &Rig) -> usize {
+    rig.kernel.calls().iter().filter(|call| call.asked == Asked::Reset(VF.to_owned())).count()
+}
+
+#[test]
+fn x07_a_function_that_a_pod_had_without_an_add_is_cleaned_before_the_next_one_has_it() {
+    let (mut rig, kubelet) = rig(&pool(", profile: {vlan: 7}"));
+    rig.keep();
+    hears(&kubelet, "0 2");
+    rig.kernel.forget_calls();
+    allocated(&rig, &kubelet, VF).unwrap();
+    assert_eq!(
+        (rig.states(), resets(&rig)),
+        (vec!["given".into(), "ready".into()], 0),
+        "the first has it clean"
+    );
+    // In the host's network a pod does with it what it likes, and nothing is done about that meanwhile.
+    let kernel = Arc::clone(&rig.kernel);
+    let mut host = kernel.host().unwrap();
+    let index = host.link_by_name("vf0").unwrap().unwrap().index;
+    host.batch(&[Op::SetLink(SetLink { index, mtu: Some(1300), ..SetLink::default() })]).unwrap();
+    rig.check_pools();
+    rig.restart();
+    rig.check_pools();
+    assert_eq!(
+        (rig.states(), resets(&rig)),
+        (vec!["given".into(), "ready".into()], 0),
+        "nor by the next daemon"
+    );
+    rig.engine().offer_to_kubelet();
+    hears(&kubelet, "0 2");
+    allocated(&rig, &kubelet, VF).unwrap();
+    assert_eq!((rig.states(), resets(&rig)), (vec!["given".into(), "ready".into()], 1));
+    assert_ne!(host.link_by_name("vf0").unwrap().unwrap().mtu, 1300);
+    // One whose ADD comes is as clean as any.
+    kubelet.answers.lock().unwrap().pods = vec![pod("ran", "du-0", &[("app", &[(RADIO, VF, 0)])])];
+    rig.of_pod(Command::Add, "net1").unwrap();
+    assert_eq!(rig.states(), ["lent", "ready"]);
+    rig.of_pod(Command::Del, "net1").unwrap();
+    rig.reap();
+    rig.engine().pools.work_here();
+    allocated(&rig, &kubelet, VF).unwrap();
+    assert_eq!(resets(&rig), 2, "by the DEL");
+}
+
+#[test]
+fn x07_one_that_cannot_be_cleaned_is_refused_to_kubelet_with_the_reason() {
+    let (rig, kubelet) = rig(&pool(""));
+    rig.keep();
+    hears(&kubelet, "0 2");
+    allocated(&rig, &kubelet, VF).unwrap();
+    rig.kernel.set_dead(VF, true);
+    let refused = allocated(&rig, &kubelet, VF).unwrap_err();
+    assert!(refused.contains("its configuration space does not answer"), "{refused}");
+    assert_eq!(rig.states(), ["preparing", "ready"]);
+}
+
 #[test]
 fn k27_an_rdma_function_is_lent_as_an_interface_and_its_nodes_go_with_it_where_the_pool_says_so() {
     let is_rdma = pool("").replace("['8086']", "['8086'], isRdma: true");
@@ -239,4 +314,7 @@ fn pools_come_to_kubelet_and_go_with_the_configuration() {
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(rig.states(), ["ready", "ready"]);
+    rig.configure("pools: [{name: core, selectors: {vendors: ['8086']}}]");
+    let told = rig.exposition.text();
+    assert!(told.contains(r#"pool="core""#) && !told.contains(r#"pool="radio""#), "{told}");
 }
