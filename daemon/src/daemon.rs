@@ -198,7 +198,9 @@ fn serve(
     info!(socket = %run_dir.socket().display(), spooled, left, took_ms, version = env!("CARGO_PKG_VERSION"), "ready");
     notify(&[NotifyState::Ready]);
 
-    let ended = follow(&told, surroundings, &started, level, &server);
+    let [_, config] = &watches;
+    let reload = || reload(surroundings, &started, level, config);
+    let ended = follow(&told, &reload, &server);
     stop(run_dir, &door.admission, &closing);
     let _ = server.join();
     ended
@@ -295,7 +297,7 @@ fn watches(surroundings: &Surroundings, events: &Sender<Event>) -> Result<[Watch
     let events = events.clone();
     Ok([
         Watch::new("watch-networks", networks.directories(), move || networks.rescan())?,
-        Watch::new("watch-config", vec![surroundings.settings.directory()], move || {
+        Watch::new("watch-config", surroundings.settings.directories(), move || {
             let _ = events.send(Event::Reload);
         })?,
     ])
@@ -304,9 +306,7 @@ fn watches(surroundings: &Surroundings, events: &Sender<Event>) -> Result<[Watch
 /// Serves until told to stop.
 fn follow(
     told: &Receiver<Event>,
-    surroundings: &Surroundings,
-    started: &Started,
-    level: &Level,
+    reload: &dyn Fn(),
     server: &std::thread::JoinHandle<()>,
 ) -> Result<(), DaemonError> {
     const LOOK: Duration = Duration::from_secs(60);
@@ -316,18 +316,22 @@ fn follow(
                 info!(signal, "stopping");
                 return Ok(());
             }
-            Ok(Event::Reload) => {
-                surroundings.networks.rescan();
-                if surroundings.settings.reload() {
-                    let settings = surroundings.settings.current();
-                    level.set(settings.log_level);
-                    (started.changed)(&settings);
-                    surroundings.settings.log();
-                }
-            }
+            Ok(Event::Reload) => reload(),
             Err(_) if server.is_finished() => return Err(DaemonError::ServerEnded),
             Err(_) => {}
         }
+    }
+}
+
+/// Takes what has changed in files.
+fn reload(surroundings: &Surroundings, started: &Started, level: &Level, config: &Watch) {
+    surroundings.networks.rescan();
+    if surroundings.settings.reload() {
+        let settings = surroundings.settings.current();
+        level.set(settings.log_level);
+        config.follow(surroundings.settings.directories());
+        (started.changed)(&settings);
+        surroundings.settings.log();
     }
 }
 

@@ -221,8 +221,14 @@ pub struct Settings {
     /// its pool until it comes home.
     #[serde(deserialize_with = "pools::sound")]
     pub pools: Vec<PoolSettings>,
-    /// The SR-IOV network device plugin's configuration file, whose resources are further pools. Read when this file is.
+    /// The SR-IOV network device plugin's configuration file, whose resources are further pools. In force at once, as this one.
     pub device_plugin_config: Option<PathBuf>,
+    /// What stands in that file, or why it can't be read.
+    #[serde(skip)]
+    pub device_plugin: Option<Result<String, String>>,
+    /// The file was refused at the start: what it says is not known, and these are the defaults.
+    #[serde(skip)]
+    pub unread: bool,
 }
 
 /// Where kubelet is.
@@ -257,18 +263,25 @@ impl Default for Settings {
             kubelet: Kubelet::default(),
             pools: Vec::new(),
             device_plugin_config: None,
+            device_plugin: None,
+            unread: false,
         }
     }
 }
 
 impl Settings {
-    /// Reads the file; the defaults where there is none.
+    /// Reads the file, and the other one that it names; the defaults where there is none.
     ///
     /// # Errors
     /// When it can't be read, or says something that it may not.
     pub fn load(path: &Path) -> Result<Settings, SettingsError> {
         match read(path) {
-            Ok(text) => Settings::parse(path, &text),
+            Ok(text) => {
+                let settings = Settings::parse(path, &text)?;
+                let other = settings.device_plugin_config.as_deref();
+                let device_plugin = other.map(|other| read(other).map_err(|e| e.to_string()));
+                Ok(Settings { device_plugin, ..settings })
+            }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Settings::default()),
             Err(source) => Err(SettingsError::Read { path: path.into(), source }),
         }
@@ -304,10 +317,15 @@ pub struct Live {
 
 impl Live {
     /// Reads the file. One that is refused at the start means the defaults, and is told like one that is refused
-    /// later: a node without its network is worse than one with the defaults.
+    /// later: a node without its network is worse than one with the defaults. Pools stay as they are on the host until the
+    /// file is read.
     pub fn new(path: &Path, node: Node) -> Live {
         let live = Live { path: path.into(), current: RwLock::default(), refused: Mutex::default(), node };
         live.reload();
+        if live.refused().is_some() {
+            let unread = Arc::new(Settings { unread: true, ..Settings::default() });
+            *live.current.write().unwrap_or_else(PoisonError::into_inner) = unread;
+        }
         live
     }
 
@@ -321,9 +339,11 @@ impl Live {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The directory to watch.
-    pub fn directory(&self) -> PathBuf {
-        self.path.parent().unwrap_or(Path::new("/")).to_path_buf()
+    /// The directories to watch: the file's, and that of the device plugin's file.
+    pub fn directories(&self) -> Vec<PathBuf> {
+        let current = self.current();
+        let files = [Some(&self.path), current.device_plugin_config.as_ref()].into_iter().flatten();
+        files.map(|file| file.parent().unwrap_or(Path::new("/")).to_path_buf()).collect()
     }
 
     /// Reads the file again; one that is refused changes nothing. True when something changed.
@@ -360,155 +380,4 @@ impl Live {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parse(text: &str) -> Result<Settings, String> {
-        Settings::parse(Path::new("/etc/fairlead/config.yaml"), text).map_err(|e| e.to_string())
-    }
-
-    fn pool(text: &str) -> Result<Vec<PoolSettings>, String> {
-        parse(&format!("pools: [{{{text}}}]\n")).map(|settings| settings.pools)
-    }
-
-    #[test]
-    fn every_key_is_read() {
-        let text = "logLevel: debug\nlogFormat: json\ncallThreads: 8\nslowThreads: 16\nmaxCalls: 100\ndel: wait\n\
-                    dad: wait\ndelegateTimeout: 2m\ndelegateCgroup: system.slice/delegates\nreapAfter: 500ms\nfunctionWait: 20s\n\
-                    kubelet:\n  dir: /data/kubelet\n\
-                    pools: [{name: radio, selectors: {vendors: ['8086']}}]\ndevicePluginConfig: /etc/pcidp/config.json\n";
-        let expected = Settings {
-            log_level: LogLevel::Debug,
-            log_format: LogFormat::Json,
-            call_threads: Bounded(8),
-            slow_threads: Bounded(16),
-            max_calls: Bounded(100),
-            del: DelAnswer::Wait,
-            dad: Dad::Wait,
-            delegate_timeout: Span(Duration::from_secs(120)),
-            delegate_cgroup: Some("system.slice/delegates".into()),
-            reap_after: Span(Duration::from_millis(500)),
-            function_wait: Span(Duration::from_secs(20)),
-            kubelet: Kubelet { dir: "/data/kubelet".into() },
-            pools: pool("name: radio, selectors: {vendors: ['8086']}").unwrap(),
-            device_plugin_config: Some("/etc/pcidp/config.json".into()),
-        };
-        assert_eq!(parse(text).unwrap(), expected);
-        let again = serde_saphyr::to_string(&expected).unwrap();
-        assert_eq!(parse(&again).unwrap(), expected);
-    }
-
-    #[test]
-    fn an_empty_file_and_an_absent_one_mean_the_defaults() {
-        for text in ["", "# nothing\n", "{}"] {
-            assert_eq!(parse(text).unwrap(), Settings::default(), "{text:?}");
-        }
-        assert_eq!(Settings::load(Path::new("/nowhere/config.yaml")).unwrap(), Settings::default());
-    }
-
-    #[test]
-    fn r08_what_is_refused_is_refused_by_key_and_line() {
-        let table = [
-            ("logLevel: info\ncolour: red\n", ":2: ", "colour"),
-            ("logLevel: loud\n", ":1: ", "loud"),
-            ("dad: fast\ncallThreads: 0\n", ":2: ", "0 is not between 1 and 64"),
-            ("callThreads: many\n", ":1: ", "many"),
-            ("reapAfter: soon\n", ":1: ", "\"soon\" is no time"),
-            ("reapAfter: -1s\n", ":1: ", "\"-1s\" is no time"),
-            ("del: early\ndel: wait\n", ":2: ", "the key \"del\" is there twice; put it right"),
-            ("del: early\ndelegateTimeout: 0s\n", ":2: ", "would kill every plugin at its start"),
-            ("delegateTimeout: 0.0us\n", ":1: ", "would kill every plugin at its start"),
-            ("kubelet:\n  dir: kubelet\n", ":2: ", "\"kubelet\" is no absolute path"),
-            ("kubelet:\n  root: /x\n", ":2: ", "root"),
-            ("a: [\n", ":", ""),
-        ];
-        for (text, line, part) in table {
-            let refused = parse(text).unwrap_err();
-            assert!(refused.starts_with("/etc/fairlead/config.yaml:"), "{text:?}: {refused}");
-            assert!(refused.contains(line) && refused.contains(part), "{text:?}: {refused}");
-        }
-    }
-
-    #[test]
-    fn k25_a_pool_is_read_with_all_it_can_say() {
-        let radio = "name: radio, selectors: [{vendors: ['8086'], pfNames: ['ens1f0#0-3']}], driver: kernel, min: 2, max: 7, \
-                     batch: 4, numvfs: 7, allocator: fairlead, spread: spread, allowNoIommu: true, profile: {vlan: 7, \
-                     vlanQoS: 3, vlanProto: 802.1ad, spoofchk: off, trust: true, linkState: auto, minTxRate: 1, maxTxRate: 9, \
-                     mtu: 9000}";
-        let read = &pool(radio).unwrap()[0];
-        let wanted = read.profile.settings();
-        assert_eq!(
-            (wanted.vlan.unwrap().id, wanted.vlan.unwrap().qos, read.profile.mtu()),
-            (7, 3, Some(9000))
-        );
-        assert_eq!((wanted.spoofchk, wanted.trust, wanted.max_rate), (Some(false), Some(true), Some(9)));
-        assert!(read.is_drawn_from());
-        let again = serde_saphyr::to_string(&parse(&format!("pools: [{{{radio}}}]\n")).unwrap()).unwrap();
-        assert_eq!(parse(&again).unwrap().pools[0], *read, "{again}");
-        let announced =
-            &pool("name: a, selectors: {}, driver: vfio-pci, resourceName: intel.com/a").unwrap()[0];
-        assert_eq!((announced.is_drawn_from(), announced.at_rest()), (false, AtRest::VfioPci));
-        let external = &pool("name: a, selectors: {}, driver: vfio-pci, allocator: external").unwrap()[0];
-        assert_eq!((external.is_drawn_from(), external.at_rest()), (false, AtRest::Unchanged));
-    }
-
-    #[test]
-    fn k25_a_pool_that_cannot_be_is_refused_with_the_reason() {
-        let table = [
-            ("name: radio", "selectors"),
-            ("name: '', selectors: {}", "no name of a pool"),
-            ("name: a, selectors: {}, colour: red", "colour"),
-            ("name: a, selectors: {vdpaType: vhost}", "vdpaType is not served yet"),
-            ("name: a, selectors: {}, driver: igb_uio", "igb_uio"),
-            ("name: a, selectors: {}, min: 3, max: 2", "min 3 is more than max 2"),
-            ("name: a, selectors: {}, max: 0", "leaves nothing"),
-            ("name: a, selectors: {}, resourceName: x/a, min: 1", "all are kept ready"),
-            ("name: a, selectors: {}, profile: {vlanQoS: 1}", "need a vlan"),
-            ("name: a, selectors: {}, profile: {vlan: 4095}", "4095 is not between"),
-            ("name: a, selectors: {}, profile: {trust: maybe}", "neither on nor off"),
-            ("name: a, selectors: {}, driver: vfio-pci, profile: {mtu: 9000}", "an interface's"),
-            ("name: a, selectors: {}}, {name: a, selectors: {}", "two pools \"a\""),
-        ];
-        for (text, part) in table {
-            let refused = pool(text).unwrap_err();
-            assert!(refused.contains(part), "{text}: {refused}");
-        }
-    }
-
-    #[test]
-    fn r08_a_huge_file_is_refused_unread_and_a_long_line_is_cut() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("config.yaml");
-        // Of 64 GiB without a block: who reads it whole ends here.
-        File::create(&path).unwrap().set_len(64 << 30).unwrap();
-        let refused = Settings::load(&path).unwrap_err().to_string();
-        assert!(refused.contains("config.yaml") && refused.contains("more than 1048576 bytes"), "{refused}");
-        nix::unistd::mkfifo(&dir.path().join("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-        let refused = Settings::load(&dir.path().join("pipe")).unwrap_err().to_string();
-        assert!(refused.contains("no regular file"), "{refused}");
-        let long = "ö".repeat(400_000);
-        for text in [format!("{long}: 1\n"), format!("logLevel: {long}\n"), format!("{long}: 1\n{long}: 2\n")]
-        {
-            let refused = parse(&text).unwrap_err();
-            assert!(refused.chars().count() < 600 && refused.contains("öö"), "{refused}");
-        }
-    }
-
-    #[test]
-    fn r08_a_broken_file_harms_nothing_and_is_told_until_it_is_put_right() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("config.yaml");
-        std::fs::write(&path, "del: wait\n").unwrap();
-        let live = Live::new(&path, Node::default());
-        assert_eq!(live.current().del, DelAnswer::Wait);
-        std::fs::write(&path, "del: maybe\n").unwrap();
-        assert!(!live.reload());
-        assert!(!live.reload());
-        assert_eq!(live.current().del, DelAnswer::Wait);
-        assert!(live.refused().unwrap().contains("maybe"));
-        assert_eq!(live.node.settings_refused.get(), 1);
-        std::fs::write(&path, "del: early\n").unwrap();
-        assert!(live.reload());
-        assert_eq!((live.current().del, live.refused()), (DelAnswer::Early, None));
-    }
-}
+mod tests;

@@ -35,6 +35,8 @@ enum Message {
     Changed,
     /// Asked whether all that is to be watched is watched.
     Pulse(Sender<Result<(), String>>),
+    /// These are to be watched from now on.
+    Directories(Vec<PathBuf>),
     End,
 }
 
@@ -103,6 +105,11 @@ impl Watch {
         Ok(Watch { name: name.into(), messages: sender })
     }
 
+    /// Watches these directories from now on.
+    pub fn follow(&self, directories: Vec<PathBuf>) {
+        let _ = self.messages.send(Message::Directories(directories));
+    }
+
     /// For asking whether it lives.
     pub fn pulse(&self) -> Pulse {
         Pulse { name: self.name.clone(), messages: self.messages.clone() }
@@ -125,6 +132,10 @@ fn follow(receiver: &Receiver<Message>, places: &mut Places, changed: impl Fn())
             Ok(Message::Changed) => settled = Some(Instant::now() + SETTLE),
             // Watching again what is watched goes through the watcher's own thread: an answer proves both.
             Ok(Message::Pulse(reply)) => drop(reply.send(places.arm())),
+            Ok(Message::Directories(directories)) => {
+                places.directories = directories;
+                drop(places.arm());
+            }
             Err(RecvTimeoutError::Timeout) => {
                 settled = None;
                 drop(places.arm());
@@ -214,6 +225,16 @@ mod tests {
         let (_watch, told) = watched(dir.path());
         symlink("..2", dir.path().join("..data_tmp")).unwrap();
         fs::rename(dir.path().join("..data_tmp"), dir.path().join("..data")).unwrap();
+        told.recv_timeout(LONG).unwrap();
+    }
+
+    #[test]
+    fn a_watch_follows_what_it_is_to_watch() {
+        let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (watch, told) = watched(one.path());
+        watch.follow(vec![other.path().into()]);
+        watch.pulse().ask().unwrap(); // it has
+        fs::write(other.path().join("x"), "1").unwrap();
         told.recv_timeout(LONG).unwrap();
     }
 

@@ -30,6 +30,11 @@ impl Selectors {
     pub fn names(&self, physical: &PhysicalFunction) -> bool {
         self.0.iter().any(|selector| selector.names(physical))
     }
+
+    /// Whether any physical function could be named so.
+    pub fn name_some(&self) -> bool {
+        self.0.iter().any(Selector::names_some)
+    }
 }
 
 impl<'de> Deserialize<'de> for Selectors {
@@ -88,9 +93,13 @@ impl Selector {
     fn names(&self, physical: &PhysicalFunction) -> bool {
         let own = physical.interface.as_ref();
         let is_named = |name: &Share<String>| own.is_some_and(|own| own.name.eq_ignore_ascii_case(&name.of));
-        let some = !self.pf_names.is_empty() || !self.root_devices.is_empty();
-        some && holds(&self.pf_names, is_named)
+        self.names_some()
+            && holds(&self.pf_names, is_named)
             && holds(&self.root_devices, |address| address.of == physical.address)
+    }
+
+    fn names_some(&self) -> bool {
+        !self.pf_names.is_empty() || !self.root_devices.is_empty()
     }
 
     fn matches(&self, physical: &PhysicalFunction, found: &VirtualFunction) -> bool {

@@ -153,7 +153,7 @@ impl Pools {
             if !settings.is_drawn_from() {
                 return Err(DrawError::NotDrawnFrom(pool.to_owned()));
             }
-            let drawn = live.pool.draw(settings.spread.into(), rank);
+            let drawn = live.pool.draw(settings.spread(), rank);
             let empty = || DrawError::Empty { pool: pool.to_owned(), stock: live.stock() };
             let address = drawn.ok_or_else(empty)?;
             state.on_the_way.push(address);

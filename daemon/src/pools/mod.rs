@@ -28,7 +28,7 @@ use std::time::{Instant, SystemTime};
 
 use fairlead_host::Kernel;
 use fairlead_sriov::pool::{Member, Pool, Task};
-use fairlead_sriov::{Administrator, Inventory, PciAddr};
+use fairlead_sriov::{Administrator, DevicePluginConfig, Inventory, PciAddr};
 
 pub use keeper::{Holder, Look, SLOW};
 pub use loan::{DrawError, Loan, Refused};
@@ -96,8 +96,8 @@ struct State {
     notices: Vec<Notice>,
     /// Physical functions that could not be asked when they were last to be, and why.
     unread: BTreeMap<PciAddr, Notice>,
-    /// Functions that two device plugins announce.
-    doubles: Vec<Notice>,
+    /// What is wrong with what device plugins announce.
+    announcements: Vec<Notice>,
     offers: Offers,
     /// Threads that work the queue off.
     workers: usize,
@@ -270,15 +270,15 @@ impl Pools {
 /// The pools of a configuration, what of it cannot be used, and whether all of it could be read.
 fn declared(settings: &Settings) -> (Vec<PoolSettings>, Vec<Notice>, bool) {
     let (mut pools, mut refused) = (settings.pools.clone(), Vec::new());
-    let Some(path) = &settings.device_plugin_config else { return (pools, refused, true) };
+    let (Some(path), Some(read)) = (&settings.device_plugin_config, &settings.device_plugin) else {
+        return (pools, refused, !settings.unread);
+    };
     let mut refuse = |seen: String, remedy: &str| {
         let seen = format!("{}: {seen}", path.display());
         refused.push(Notice { wrong: true, seen, remedy: remedy.to_owned() });
     };
-    let text = std::fs::File::open(path).and_then(|file| crate::reading::text_of(file, 1 << 20));
-    let read = text.map_err(|e| e.to_string());
-    let read =
-        read.and_then(|text| fairlead_sriov::DevicePluginConfig::read(&text).map_err(|e| e.to_string()));
+    let read = read.as_ref().map_err(String::clone);
+    let read = read.and_then(|text| DevicePluginConfig::read(text).map_err(|e| e.to_string()));
     let whole = read.is_ok();
     match read {
         Ok(config) => {

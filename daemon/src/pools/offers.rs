@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use super::membership::Notice;
 use super::workshop::{VFIO, Wish};
-use super::{Pools, State};
+use super::{Live, Pools, State};
 use crate::kubelet::{Access, Device, DeviceList, Devices, Grant, Health, Refused, VfioGroup};
 use crate::settings::PoolSettings;
 
@@ -65,9 +65,13 @@ impl Pools {
         all.offers.resources.values().map(|offer| Arc::clone(offer) as Arc<dyn Devices>).collect()
     }
 
-    /// What every device plugin of the node announces: a function that two announce is told.
+    /// What every device plugin of the node announces: a function that two announce is told, and a pool for another allocator
+    /// that none announces.
     pub fn announced(&self, all: &[Grant]) {
-        self.act(|state| state.doubles = state.doubles_among(all));
+        self.act(|state| {
+            state.announcements = state.doubles_among(all);
+            state.announcements.extend(state.unannounced(all));
+        });
     }
 
     /// A pod is given a member: what it needs to reach it.
@@ -125,7 +129,7 @@ impl Pools {
 impl State {
     fn spread_of(&self, resource: &str) -> Spread {
         let pool = self.declared.iter().find(|pool| pool.offered_as() == Some(resource));
-        pool.map(|pool| pool.spread.into()).unwrap_or_default()
+        pool.map(PoolSettings::spread).unwrap_or_default()
     }
 
     /// Offers what is declared, and nothing else.
@@ -208,6 +212,19 @@ impl State {
         Ok((settings, live.wish.clone()))
     }
 
+    /// Pools that are another allocator's, and nobody announces a function of them.
+    fn unannounced(&self, all: &[Grant]) -> Vec<Notice> {
+        let announced: BTreeSet<PciAddr> =
+            all.iter().flat_map(|grant| &grant.ids).filter_map(|id| id.parse().ok()).collect();
+        let is_others = |live: &&Live| live.settings.as_ref().is_some_and(|pool| !pool.is_only_ours());
+        let is_nobodys = |live: &&Live| {
+            let mut members = live.pool.members().peekable();
+            members.peek().is_some() && members.all(|member| !announced.contains(&member.address))
+        };
+        let pools = self.pools.iter().filter(is_others).filter(is_nobodys);
+        pools.map(|live| nobodys(&live.name)).collect()
+    }
+
     /// Members of pools that another device plugin announces.
     fn doubles_among(&self, all: &[Grant]) -> Vec<Notice> {
         let ours = |grant: &&Grant| self.offers.resources.contains_key(&grant.resource);
@@ -235,6 +252,14 @@ fn double(pool: &str, resource: &str, ids: &BTreeSet<&str>) -> Notice {
             ids.join(", ")
         ),
         remedy: "take them out of its configuration (kubelet forgets it five minutes after its end), or say allocator: external for the pool".to_owned(),
+    }
+}
+
+fn nobodys(pool: &str) -> Notice {
+    Notice {
+        wrong: true,
+        seen: format!("pool {pool:?} is another allocator's, and no device plugin announces a function of it to kubelet: no pod gets one"),
+        remedy: "start that device plugin, and have its configuration select them; or take allocator: external out".to_owned(),
     }
 }
 

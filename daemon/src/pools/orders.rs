@@ -115,7 +115,7 @@ impl State {
     /// All that the operator is to know of the configuration.
     pub(super) fn all_notices(&self) -> impl Iterator<Item = &Notice> {
         let unasked = self.unread.values().chain(self.unmade.values());
-        self.refused.iter().chain(&self.notices).chain(unasked).chain(&self.doubles)
+        self.refused.iter().chain(&self.notices).chain(unasked).chain(&self.announcements)
     }
 
     /// The functions that a name of a pool or a PCI address means.

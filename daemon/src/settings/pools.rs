@@ -20,7 +20,7 @@ pub struct PoolSettings {
     pub selectors: Selectors,
     /// What drives them while they are nobody's.
     #[serde(default)]
-    pub driver: AtRest,
+    pub driver: Option<AtRest>,
     /// How they are set up while they are nobody's; what is absent stays as it was.
     #[serde(default)]
     pub profile: Profile,
@@ -31,8 +31,8 @@ pub struct PoolSettings {
     #[serde(default)]
     pub max: Option<usize>,
     /// So many are prepared together where there are too few.
-    #[serde(default = "one")]
-    pub batch: Bounded<1, 256>,
+    #[serde(default)]
+    pub batch: Option<Bounded<1, 256>>,
     /// How many functions their physical functions are to have.
     #[serde(default)]
     pub numvfs: Option<Bounded<1, 256>>,
@@ -44,7 +44,7 @@ pub struct PoolSettings {
     pub allocator: Allocator,
     /// How draws go over the physical functions.
     #[serde(default)]
-    pub spread: Over,
+    pub spread: Option<Over>,
     /// Kubelet is not given those whose physical function has no carrier.
     #[serde(default)]
     pub withdraw_on_link_down: bool,
@@ -54,10 +54,6 @@ pub struct PoolSettings {
     /// The resource of the SR-IOV network device plugin's configuration that it is.
     #[serde(skip)]
     pub resource: Option<Resource>,
-}
-
-fn one() -> Bounded<1, 256> {
-    Bounded(1)
 }
 
 /// What drives a function while it is nobody's.
@@ -181,15 +177,15 @@ impl PoolSettings {
         PoolSettings {
             name: resource.name.clone(),
             selectors: resource.selectors.clone(),
-            driver: AtRest::Unchanged,
+            driver: Some(AtRest::Unchanged),
             profile: Profile::default(),
             min: None,
             max: None,
-            batch: one(),
+            batch: None,
             numvfs: None,
             resource_name: Some(resource.name.clone()),
             allocator: Allocator::default(),
-            spread: Over::default(),
+            spread: None,
             withdraw_on_link_down: false,
             allow_no_iommu: false,
             resource: Some(resource),
@@ -218,13 +214,18 @@ impl PoolSettings {
 
     /// How many are kept ready.
     pub fn stock(&self) -> Stock {
-        Stock { min: self.min, max: self.max, batch: self.batch.get() }
+        Stock { min: self.min, max: self.max, batch: self.batch.map_or(1, Bounded::get) }
+    }
+
+    /// How draws go over the physical functions.
+    pub fn spread(&self) -> Spread {
+        self.spread.unwrap_or_default().into()
     }
 
     /// What drives its functions while they are nobody's; those of another allocator keep what they have.
     pub fn at_rest(&self) -> AtRest {
         match self.allocator {
-            Allocator::Fairlead => self.driver,
+            Allocator::Fairlead => self.driver.unwrap_or_default(),
             Allocator::External => AtRest::Unchanged,
         }
     }
@@ -255,11 +256,74 @@ impl PoolSettings {
                  functions, and so all are kept ready"
             ));
         }
-        if self.profile.mtu.is_some() && self.driver == AtRest::VfioPci {
+        if let Some(name) = self.resource_name.as_ref().filter(|name| !is_resource(name)) {
+            return Some(format!(
+                "{of}: {name:?} is no name that kubelet takes for a resource: a domain in small letters, /, and at most 63 \
+                 letters, digits, - _ . that begin and end with a letter or digit, as intel.com/radio"
+            ));
+        }
+        if self.profile.mtu.is_some() && self.driver == Some(AtRest::VfioPci) {
             return Some(format!("{of}: an mtu is an interface's, and under vfio-pci there is none"));
         }
-        self.profile.wrong().map(|why| format!("{of}: {why}"))
+        let without_effect = self.without_effect().map(|(key, why)| format!("{key} has no effect: {why}"));
+        without_effect.or(self.profile.wrong().map(str::to_owned)).map(|why| format!("{of}: {why}"))
     }
+
+    /// A key that is there and changes nothing, and why: whoever wrote it means something else.
+    fn without_effect(&self) -> Option<(&'static str, &'static str)> {
+        let external = self.allocator == Allocator::External;
+        let table = [
+            (
+                external && self.driver.is_some(),
+                "driver",
+                "another allocator's functions keep the driver that they have; take it out",
+            ),
+            (
+                external && self.batch.is_some(),
+                "batch",
+                "all functions of another allocator are kept ready; take it out",
+            ),
+            (
+                external && self.spread.is_some(),
+                "spread",
+                "the other allocator chooses which function comes next; take it out",
+            ),
+            (
+                self.withdraw_on_link_down && self.offered_as().is_none(),
+                "withdrawOnLinkDown",
+                "nothing is offered to kubelet that could be withdrawn; give the pool a resourceName and no other allocator, or \
+                 take it out",
+            ),
+            (
+                self.allow_no_iommu && !external && self.driver != Some(AtRest::VfioPci),
+                "allowNoIommu",
+                "a kernel driver needs no IOMMU; add driver: vfio-pci, or take it out",
+            ),
+            (
+                self.numvfs.is_some() && !self.selectors.name_some(),
+                "numvfs",
+                "functions are made only where the selectors name the physical function; add pfNames or rootDevices, or take \
+                 it out",
+            ),
+        ];
+        table.into_iter().find(|(is_so, _, _)| *is_so).map(|(_, key, why)| (key, why))
+    }
+}
+
+/// Whether kubelet takes it for the name of a resource (Kubernetes, `IsExtendedResourceName`).
+fn is_resource(name: &str) -> bool {
+    let plain = |text: &str, more: &[char], small: bool| {
+        let is_letter =
+            |c: char| c.is_ascii_digit() || c.is_ascii_lowercase() || (!small && c.is_ascii_uppercase());
+        text.starts_with(is_letter)
+            && text.ends_with(is_letter)
+            && text.chars().all(|c| is_letter(c) || more.contains(&c))
+    };
+    let Some((domain, own)) = name.split_once('/') else { return false };
+    let longest = 253 - "requests.".len(); // quotas put that before it
+    let is_domain = domain.len() <= longest && domain.split('.').all(|label| plain(label, &['-'], true));
+    let is_taken = name.contains("kubernetes.io/") || name.starts_with("requests.");
+    is_domain && !is_taken && own.len() <= 63 && plain(own, &['-', '_', '.'], false)
 }
 
 /// Pools whose names differ, each of them sound.

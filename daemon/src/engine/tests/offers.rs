@@ -300,6 +300,21 @@ fn a_function_that_another_device_plugin_announces_too_is_told_unless_the_pool_i
 }
 
 #[test]
+fn a_pool_for_another_device_plugin_that_none_announces_is_told_until_one_does() {
+    let (rig, kubelet) = rig(&pool(", allocator: external"));
+    rig.keep();
+    let trouble = || {
+        rig.engine().look_for_doubles();
+        rig.engine().pools.trouble()
+    };
+    kubelet.answers.lock().unwrap().allocatable = vec![device("other.org/gpu", "gpu-1", 0)];
+    assert!(trouble().starts_with("pool \"radio\" is another allocator's, and no device plugin announces"));
+    assert!(rig.exposition.text().contains("fairlead_pool_notices 1"));
+    kubelet.answers.lock().unwrap().allocatable = vec![device("other.org/vf", VF, 0)];
+    assert_eq!(trouble(), "");
+}
+
+#[test]
 fn pools_come_to_kubelet_and_go_with_the_configuration() {
     let (mut rig, kubelet) = rig("pools: [{name: radio, selectors: {vendors: ['8086']}}]");
     rig.keep();

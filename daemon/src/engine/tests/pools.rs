@@ -405,8 +405,37 @@ fn a_device_plugins_file_that_cannot_be_read_just_now_is_no_order_to_give_everyt
     assert!(notices.contains("config.json"), "{notices}");
     fs::write(&file, r#"{"resourceList":[{"resourceName":"radio","selectors":[{"vendors":["8086"]}]}]}"#)
         .unwrap();
+    rig.settings = settings(&text);
     rig.kernel.forget_calls();
     rig.restart();
     rig.keep();
     assert_eq!((rig.states(), rig.changes()), (vec!["ready".to_owned(), "ready".to_owned()], 0));
+}
+
+#[test]
+fn a_configuration_that_is_refused_at_the_start_is_no_order_to_give_everything_back() {
+    let mut rig = with(POOL);
+    rig.restart();
+    rig.keep();
+    let whole = std::mem::replace(&mut rig.settings, Settings { unread: true, ..Settings::default() });
+    rig.kernel.forget_calls();
+    rig.restart();
+    rig.keep();
+    rig.check_pools();
+    assert_eq!((rig.members().len(), rig.changes()), (0, 0));
+    rig.engine().configure(&whole);
+    rig.keep();
+    assert_eq!((rig.states(), rig.changes()), (vec!["ready".to_owned(), "ready".to_owned()], 0));
+}
+
+#[test]
+fn what_was_counted_of_a_pool_goes_with_it() {
+    let mut rig = with(POOL);
+    rig.restart();
+    rig.keep();
+    rig.configure("pools: []");
+    assert!(rig.members().is_empty());
+    rig.configure("pools: [{name: other, selectors: {vendors: ['15b3']}}]");
+    let text = rig.exposition.text();
+    assert!(!text.contains(r#"pool="radio""#) && text.contains(r#"pool="other",state="ready"} 0"#), "{text}");
 }
