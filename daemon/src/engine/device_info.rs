@@ -1,8 +1,8 @@
 //! Device information (Network Plumbing Working Group, device-info 1.1.0): a file that tells the pod's other parts, through the
 //! meta plugin that named it, which device the network is.
 //!
-//! Its path is on record before it is written, and it goes with the attachment. What stood there is replaced: the meta plugin
-//! has copied what the device plugin knew of the same device.
+//! Its path is on record before it is written, and it goes with the attachment. What the device plugin told of the same device,
+//! which the meta plugin has copied there, stays where we know nothing better (`vhost-net`); anything else is replaced.
 //!
 //! How the device lies to the pod's NUMA node has no key in that specification. It is told under a key of our own name beside the
 //! specified ones, so that no later version of it means something else by it: the specification names keys that must be there and
@@ -13,6 +13,7 @@ use std::path::Path;
 use fairlead_cni::{CniError, Code};
 use fairlead_sriov::numa::Locality;
 use serde::Serialize;
+use serde_json::{Map, Value};
 
 use super::{Engine, errors, functions};
 use crate::store::{Attachment, LentVf};
@@ -20,6 +21,8 @@ use crate::store::{Attachment, LentVf};
 const VERSION: &str = "1.1.0";
 /// Everybody may read it, as the device plugin's.
 const MODE: u32 = 0o444;
+/// A longer file is no device information.
+const LIMIT: u64 = 64 << 10;
 
 #[derive(Serialize)]
 struct DeviceInfo<'a> {
@@ -46,6 +49,9 @@ struct Pci {
     rdma_device: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     representor_device: Option<String>,
+    /// What the device plugin told besides.
+    #[serde(flatten)]
+    told: Map<String, Value>,
 }
 
 impl Engine {
@@ -55,7 +61,8 @@ impl Engine {
             return Ok(());
         };
         let fairlead = attachment.near.as_ref().map(|numa| Own { numa });
-        let info = DeviceInfo { kind: "pci", version: VERSION, pci: self.pci(vf)?, fairlead };
+        let pci = self.pci(vf, self.told_before(Path::new(path), vf))?;
+        let info = DeviceInfo { kind: "pci", version: VERSION, pci, fairlead };
         let text = serde_json::to_vec(&info)
             .map_err(|e| CniError::new(Code::Internal, format!("device information: {e}")))?;
         self.root.replace(Path::new(path), &text, MODE).map_err(|e| {
@@ -73,13 +80,29 @@ impl Engine {
         })
     }
 
-    fn pci(&self, vf: &LentVf) -> Result<Pci, CniError> {
+    /// What stands there of the same device.
+    fn told_before(&self, path: &Path, vf: &LentVf) -> Map<String, Value> {
+        let text = self.root.read(path, LIMIT).ok();
+        let there = text.and_then(|text| serde_json::from_str::<Value>(&text).ok());
+        let pci = there.and_then(|there| there.get("pci")?.as_object().cloned());
+        let same = |pci: &Map<String, Value>| {
+            pci.get("pci-address").and_then(Value::as_str) == Some(vf.address.to_string().as_str())
+        };
+        pci.filter(same).unwrap_or_default()
+    }
+
+    fn pci(&self, vf: &LentVf, mut told: Map<String, Value>) -> Result<Pci, CniError> {
         let unread = |e| functions::unusable(&e);
+        let rdma = self.inventory.rdma(vf.address).map_err(unread)?.devices;
+        for ours in ["pci-address", "pf-pci-address", "rdma-device", "representor-device"] {
+            told.remove(ours);
+        }
         Ok(Pci {
             pci_address: vf.address.to_string(),
             pf_pci_address: vf.physical.to_string(),
-            rdma_device: self.inventory.rdma(vf.address).map_err(unread)?.devices.into_iter().next(),
+            rdma_device: (!rdma.is_empty()).then(|| rdma.join(",")),
             representor_device: self.inventory.representor(vf.physical, vf.index).map_err(unread)?,
+            told,
         })
     }
 }

@@ -234,6 +234,23 @@ fn device_information_is_told_to_everybody_and_withdrawn() {
 }
 
 #[test]
+fn device_information_keeps_what_the_device_plugin_told_of_the_same_device_and_of_no_other() {
+    for (device, kept) in [(VFIO, Some("/dev/vhost-net")), ("0000:99:00.0", None)] {
+        let rig = Rig::new();
+        let before = format!(
+            r#"{{"type":"pci","version":"1.0.0","pci":{{"pci-address":"{device}","vhost-net":"/dev/vhost-net","pf-pci-address":"x"}}}}"#
+        );
+        fs::create_dir_all(rig.told_of_device().parent().unwrap()).unwrap();
+        fs::write(rig.told_of_device(), before).unwrap();
+        rig.add(&informed()).unwrap();
+        let told: serde_json::Value =
+            serde_json::from_slice(&fs::read(rig.told_of_device()).unwrap()).unwrap();
+        assert_eq!((told["version"].as_str(), told["pci"]["vhost-net"].as_str()), (Some("1.1.0"), kept));
+        assert_eq!(told["pci"]["pf-pci-address"], VFIO_PF);
+    }
+}
+
+#[test]
 fn device_information_tells_rdma_device_and_representor() {
     let rig = Rig::new();
     let devices = rig.sys().join("bus/pci/devices");
