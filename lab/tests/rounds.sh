@@ -263,11 +263,11 @@ by_node() { # NUMA NODE PATH [RUNTIME-CONFIG]
 }
 is_near() { # CONFIG NIC LOCALITY
     local told
-    told=$(plugin "$CNIBIN" ADD pod0 "$1") || { echo "$told"; return 1; }
+    told=$(plugin "$DIST" ADD pod0 "$1") || { echo "$told"; return 1; }
     [[ $told =~ \"pciID\":\ *\"${2%00.0} ]] || { echo "not of $2: $told"; return 1; }
     told=$(<"$NODE/devinfo.json")
     [[ $told == *"\"numa\":$3"* ]] || { echo "$told"; return 1; }
-    plugin "$CNIBIN" DEL pod0 "$1"
+    plugin "$DIST" DEL pod0 "$1"
     [ ! -e "$NODE/devinfo.json" ]
 }
 near_and_far() {
@@ -276,7 +276,7 @@ near_and_far() {
     is_near "$(by_node strict 0 ',"pool":"kernel"')" $PF0 '{"locality":"local","node":0,"distance":10}'
     is_near "$(by_node strict 1 ',"pool":"kernel"')" $PF1 '{"locality":"local","node":1,"distance":10}'
     is_near "$(by_node preferred 1 '' "$given")" $PF0 '{"locality":"remote","node":0,"pod":[1],"distance":21}'
-    ! plugin "$CNIBIN" ADD pod0 "$(by_node strict 1 '' "$given")" >"$NODE/error"
+    ! plugin "$DIST" ADD pod0 "$(by_node strict 1 '' "$given")" >"$NODE/error"
     grep -q 'numa is strict' "$NODE/error" || { cat "$NODE/error"; return 1; }
     api /metrics | grep '^fairlead_numa_distance_sum{locality="remote"} 21'
     all_at_rest
