@@ -95,6 +95,8 @@ impl Daemon {
         };
         fs::create_dir_all(&places.run_dir).map_err(file(&places.run_dir))?;
         fs::create_dir_all(&places.state_dir).map_err(file(&places.state_dir))?;
+        let beside = places.config.parent().unwrap_or(&places.state_dir);
+        fs::create_dir_all(beside).map_err(file(beside))?;
         fs::write(&places.config, yaml).map_err(file(&places.config))?;
         let mut command = dying_with_us(binary);
         command.arg("run").arg("--run-dir").arg(&places.run_dir).arg("--state-dir").arg(&places.state_dir);

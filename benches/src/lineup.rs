@@ -107,7 +107,9 @@ impl Workshop {
         Places {
             run_dir: self.run.join(name),
             state_dir: self.data.join(format!("{name}-state")),
-            config: self.data.join(format!("{name}.yaml")),
+            // Alone in its directory, as on a node: the daemon looks at its configuration again whenever something there
+            // has changed, and a log is written with each call.
+            config: self.data.join(format!("{name}-etc")).join("config.yaml"),
             log: self.data.join(format!("{name}.log")),
         }
     }

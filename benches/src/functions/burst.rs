@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use super::{Functions, Lent, Wanted};
+use super::{Functions, Lent, Wanted, rest};
 use crate::bench::{BenchError, together};
 use crate::cases::Settings;
 use crate::exec::Verb;
@@ -29,6 +29,7 @@ fn one_round(functions: &mut Functions, who: usize, count: usize, counts: bool) 
     let all: Vec<Lent<'_>> =
         (0..count).map(|at| functions.lent(who, at, Wanted::AsItIs)).collect::<Result<_, _>>()?;
     let is_floor = functions.subjects[who].role == Role::Floor;
+    rest();
     let (outcomes, took) = if is_floor { in_a_row(&all, &mut pods)? } else { at_once(&all, &mut pods)? };
     for (lent, pod) in all.iter().zip(&pods) {
         let deleted = lent.call(Verb::Del, pod);

@@ -13,7 +13,8 @@ pub(crate) mod vfio;
 
 use std::io;
 use std::path::Path;
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -206,6 +207,16 @@ impl Subject {
         let is = |row: &Value| row["function"] == address && row["state"] == "ready";
         table["functions"].as_array().is_some_and(|rows| rows.iter().any(is))
     }
+}
+
+/// What a call sets off in the kernel and in a daemon: duplicate address detection, reports of groups, the carrier, news of
+/// links, announcements that are listened for during 350 ms.
+const AFTERMATH: Duration = Duration::from_millis(400);
+
+/// Before each timed call, whoever's: one processor emulates all of the machine's here, and what the last call set off would
+/// be in the time of the next.
+fn rest() {
+    thread::sleep(AFTERMATH);
 }
 
 fn succeeded(done: io::Result<Done>) -> Result<Done, CallFailure> {

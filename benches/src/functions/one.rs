@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use super::{Functions, Wanted};
+use super::{Functions, Wanted, rest};
 use crate::bench::{BenchError, CallFailure};
 use crate::cases::Settings;
 use crate::exec::Verb;
@@ -55,8 +55,10 @@ fn life(
     let names = if wanted == Wanted::AsItIs { &AS_IT_IS } else { &ON_VLAN };
     for mut pod in functions.pods(who, 1)? {
         let lent = functions.lent(who, function, wanted)?;
+        rest();
         let done = lent.call(Verb::Add, &pod);
         let added = lent.added(&mut pod, done);
+        rest();
         let done = lent.call(Verb::Del, &pod);
         let answered = done.as_ref().map_or_else(|_| Instant::now(), |done| done.answer.finished);
         let deleted = lent.deleted(&pod, done);

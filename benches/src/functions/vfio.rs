@@ -8,7 +8,7 @@ use fairlead_host::Kernel;
 use serde_json::{Value, json};
 
 use super::home::until;
-use super::{Functions, succeeded};
+use super::{Functions, rest, succeeded};
 use crate::bench::{BenchError, CallFailure};
 use crate::cases::Settings;
 use crate::exec::Verb;
@@ -40,7 +40,9 @@ fn given(functions: &mut Functions, who: usize, address: &str, counts: bool) -> 
         config
     });
     for pod in functions.pods(who, 1)? {
+        rest();
         let added = named(functions.call(who, Verb::Add, &pod, config.as_ref()), address);
+        rest();
         let done = functions.call(who, Verb::Del, &pod, config.as_ref());
         let answered = done.as_ref().map_or_else(|_| Instant::now(), |done| done.answer.finished);
         let deleted = succeeded(done);
@@ -63,12 +65,14 @@ fn given(functions: &mut Functions, who: usize, address: &str, counts: bool) -> 
 fn beside(functions: &mut Functions, who: usize, counts: bool) -> Result<(), BenchError> {
     let config = functions.macvlan.clone();
     for mut pod in functions.pods(who, 1)? {
+        rest();
         let done = functions.call(who, Verb::Add, &pod, Some(&config));
         let added = succeeded(done).and_then(|done| {
             pod.result = Some(done.answer.stdout.clone());
             verify::attached(&functions.node, &pod.pod, &Expected::of_result(&done.answer.stdout)?)?;
             Ok(done)
         });
+        rest();
         let done = functions.call(who, Verb::Del, &pod, Some(&config));
         let deleted = succeeded(done).and_then(|done| {
             verify::detached(&functions.node, &pod.pod, Removal::Silenced)?;
