@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup build test-programs fmt lint test bench bench-lab demo lab lab-test lab-soak fuzz clean
+.PHONY: help setup build test-programs fmt lint test bench bench-lab demo lab lab-test lab-soak lab-kubelet fuzz clean
 
 export PATH := $(CURDIR)/.cache/bin:$(PATH)
 
@@ -87,6 +87,10 @@ lab-test: build test-programs ## the tests that need the virtual machine: ipvlan
 lab-soak: build test-programs ## ten rounds of 21 pods at once on 21 functions, with kills, in the virtual machine; ROUNDS=10
 	@tests/setup.sh runtimes reference
 	@ROUNDS=$(or $(ROUNDS),10) lab/test.sh lab/tests/rounds.sh
+
+lab-kubelet: build ## a real kubelet and cluster with pods on real functions, in the virtual machine (builds Kubernetes once: twenty minutes)
+	@tests/setup.sh runtimes reference cluster
+	@lab/test.sh lab/kubelet/test.sh
 
 fuzz: ## guided fuzzing of every target; FUZZ_SECONDS=60 for each
 	@tests/setup.sh build

@@ -7,6 +7,7 @@
 #     runtimes   containerd, runc, static busybox, Go, the CRI client: what `make demo` needs
 #     dpdk       DPDK's testpmd, which drives virtual functions in the lab
 #     reference  podman, Debian's plugins, cnitool and the reference plugins, built from the Go module proxy
+#     cluster    etcd, kube-apiserver, kubelet and containerd 2 for `make lab-kubelet` (about twenty minutes, once)
 #     deny       cargo-deny, built by cargo (about a minute)
 #
 # What it builds goes to .cache/bin; nothing outside this directory changes but Debian packages, the Rust target
@@ -119,6 +120,26 @@ part_reference() {
     touch "$BIN/plugins/.$PLUGINS"
 }
 
+# Debian's etcd is only unpacked: its package would begin to run it. The rest is built from the Go module proxy.
+part_cluster() {
+    need openssl; need runc; need curl; need jq; need python3
+    if ! [ -x /bin/busybox ] || ldd /bin/busybox >/dev/null 2>&1; then missing+=(busybox-static); fi
+    install_missing
+    local programs=$PWD/.cache/k8s unpacked
+    mkdir -p "$programs"
+    go_ready
+    GO=$GO lab/kubelet/build.sh "$programs" || die "the cluster's programs cannot be built (see above)"
+    [ ! -x "$programs/now/etcd" ] || return 0
+    say "fetching etcd"
+    apt_update
+    unpacked=$(mktemp -d -p "$programs")
+    chmod 755 "$unpacked" # apt's own user downloads into it
+    (cd "$unpacked" && apt-get download -qq etcd-server 2>/dev/null && dpkg-deb -x ./etcd-server_*.deb x) ||
+        die "the package etcd-server cannot be fetched"
+    mv "$unpacked/x/usr/bin/etcd" "$programs/now/etcd"
+    rm -rf "$unpacked"
+}
+
 part_deny() {
     [ -x "$BIN/cargo-deny" ] && return 0
     command -v cargo-deny >/dev/null && return 0
@@ -134,7 +155,7 @@ exec 9>.cache/setup.lock
 flock 9 # two of them at once would fetch everything twice
 for part; do
     case $part in
-    build | runtimes | dpdk | reference | deny) "part_$part" ;;
+    build | runtimes | dpdk | reference | cluster | deny) "part_$part" ;;
     *) die "there is no part '$part'" ;;
     esac
 done
