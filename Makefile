@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup build test-programs fmt lint test bench bench-lab demo lab lab-test lab-soak lab-kubelet fuzz clean
+.PHONY: help setup build test-programs fmt lint test bench bench-lab demo lab lab-test lab-peer lab-soak lab-kubelet fuzz clean
 
 export PATH := $(CURDIR)/.cache/bin:$(PATH)
 
@@ -84,9 +84,14 @@ lab-test: build test-programs ## the tests that need the virtual machine: ipvlan
 	@tests/setup.sh runtimes reference
 	@lab/test.sh
 
-lab-soak: build test-programs ## ten rounds of 21 pods at once on 21 functions, with kills, in the virtual machine; ROUNDS=10
+lab-peer: build test-programs ## virtual functions beside another plugin, as a table; PEER=sriov-cni=/opt/cni/bin/sriov
 	@tests/setup.sh runtimes reference
-	@ROUNDS=$(or $(ROUNDS),10) lab/test.sh lab/tests/rounds.sh
+	@lab/test.sh --peer $(or $(PEER),$(error PEER=NAME=PATH says which plugin))
+
+lab-soak: build test-programs ## the daemon killed at every step of a pool, and ten rounds of 21 pods at once; ROUNDS=10
+	@tests/setup.sh runtimes reference
+	@ROUNDS=$(or $(ROUNDS),10) POOL_STEPS='adopted unbound reset set bound stripped restored rebound given' \
+		lab/test.sh lab/tests/pools.sh lab/tests/rounds.sh
 
 lab-kubelet: build ## a real kubelet and cluster with pods on real functions, in the virtual machine (builds Kubernetes once: twenty minutes)
 	@tests/setup.sh runtimes reference cluster

@@ -22,7 +22,7 @@ pub struct Row {
     pub title: String,
     /// How it came out.
     pub mark: Mark,
-    /// What the reference did.
+    /// What the reference, or a peer, did.
     pub reference: String,
     /// What the subject did.
     pub subject: String,
@@ -30,11 +30,29 @@ pub struct Row {
     pub notes: Vec<String>,
 }
 
+/// How wide a title and what the reference did may be, and who is judged in which column.
+#[derive(Debug, Clone)]
+pub struct Columns {
+    /// Characters for a title; a longer one moves the rest.
+    pub title: usize,
+    /// Characters for what the reference did; 0: it has no column.
+    pub reference: usize,
+    /// Names of the reference and of the subject.
+    pub names: [String; 2],
+}
+
+impl Default for Columns {
+    fn default() -> Columns {
+        Columns { title: 56, reference: 30, names: ["reference".into(), "subject".into()] }
+    }
+}
+
 /// Prints rows and counts them.
 #[derive(Debug)]
 pub struct Report<W: Write> {
     out: W,
     group: &'static str,
+    columns: Columns,
     passed: usize,
     failed: usize,
     waiting: usize,
@@ -43,14 +61,21 @@ pub struct Report<W: Write> {
 impl<W: Write> Report<W> {
     /// An empty report.
     pub fn new(out: W) -> Report<W> {
-        Report { out, group: "", passed: 0, failed: 0, waiting: 0 }
+        Report { out, group: "", columns: Columns::default(), passed: 0, failed: 0, waiting: 0 }
+    }
+
+    /// From now on, others in columns of other widths.
+    pub fn columns(&mut self, columns: Columns) {
+        self.columns = columns;
     }
 
     /// Prints a row; `require_all` turns one that needs the lab into a failure.
     pub fn row(&mut self, row: &Row, require_all: bool) -> io::Result<()> {
+        let Columns { title, reference, names } = &self.columns;
         if row.group != self.group {
             self.group = row.group;
-            writeln!(self.out, "\n{}\n  {:56} {:30} subject", row.group, "", "reference")?;
+            let head = format!("  {:title$} {:reference$.reference$} {}", "", names[0], names[1]);
+            writeln!(self.out, "\n{}\n{head}", row.group)?;
         }
         let sign = match row.mark {
             Mark::Passed => '✓',
@@ -63,8 +88,8 @@ impl<W: Write> Report<W> {
             Mark::NeedsTheLab if !require_all => self.waiting += 1,
             Mark::Failed | Mark::NeedsTheLab => self.failed += 1,
         }
-        let line =
-            format!("{sign} {:56} {:30} {}", row.title, cut(&row.reference, 29), cut(&row.subject, 100));
+        let theirs = cut(&row.reference, reference.saturating_sub(1));
+        let line = format!("{sign} {:title$} {theirs:reference$} {}", row.title, cut(&row.subject, 100));
         writeln!(self.out, "{}", line.trim_end())?;
         for note in &row.notes {
             writeln!(self.out, "      {}", note.replace('\n', "\n      "))?;

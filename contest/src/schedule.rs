@@ -11,9 +11,11 @@ use std::time::Instant;
 use clap::{Parser, ValueEnum};
 use fairlead_contest::case::Case;
 use fairlead_contest::equality::{self, Outcome, RowError};
+use fairlead_contest::functions::nic::Nic;
+use fairlead_contest::functions::{self, Behaviour};
 use fairlead_contest::implementation::Implementation;
 use fairlead_contest::kernel::{self, Kind};
-use fairlead_contest::report::{Mark, Report, Row};
+use fairlead_contest::report::{Columns, Mark, Report, Row};
 use fairlead_contest::spec::{self, SpecCase};
 use fairlead_contest::{shared_store, table};
 
@@ -36,9 +38,15 @@ struct Options {
     /// Where Fairlead's programs lie.
     #[arg(long, default_value = "dist")]
     dist: PathBuf,
-    /// Only these parts.
-    #[arg(long, value_enum, value_delimiter = ',')]
+    /// Only these parts. Without it, all but the one that needs NICs.
+    #[arg(long, value_enum, value_delimiter = ',', requires_if("functions", "nics"))]
     part: Vec<Part>,
+    /// Two NICs of this machine, by PCI address, whose virtual functions the part `functions` makes anew and lends.
+    #[arg(long = "nic", num_args = 2, value_names = ["PCI", "PCI"])]
+    nics: Vec<String>,
+    /// Another plugin for `sriov` networks, put to the cases of `functions` after the subject: a row says what both did.
+    #[arg(long, value_name = "NAME=PATH", value_parser = named, requires = "nics")]
+    peer: Option<(String, PathBuf)>,
     /// Only rows whose title contains this text.
     #[arg(long)]
     only: Option<String>,
@@ -64,6 +72,13 @@ enum Part {
     Spec,
     /// Both on one host-local directory.
     Shared,
+    /// The machine's own virtual functions.
+    Functions,
+}
+
+fn named(text: &str) -> Result<(String, PathBuf), String> {
+    let (name, path) = text.split_once('=').ok_or("it is NAME=PATH")?;
+    Ok((name.to_owned(), path.into()))
 }
 
 /// Why nothing could be judged.
@@ -90,6 +105,7 @@ enum Job {
 struct Contest {
     reference: Implementation,
     subject: Implementation,
+    peer: Option<Implementation>,
     kinds: Vec<Kind>,
     shared_directory: String,
     show_allowed: bool,
@@ -115,6 +131,7 @@ pub(crate) fn run() -> Result<bool, ContestError> {
         in_order(&hear, |rows| rows.iter().try_for_each(|row| report.row(row, options.require_all)))
     });
     told?;
+    contest.functions(&options, &mut report)?;
     report.remark(&format!("{:.0} s", begun.elapsed().as_secs_f64()))?;
     Ok(report.finish()?)
 }
@@ -127,18 +144,29 @@ fn prepare(options: &Options) -> Result<Contest, ContestError> {
     let reference = Implementation { role: REFERENCE, dir: theirs.clone(), fallback: None, daemon: None };
     let daemon = place(DAEMON);
     let dir = arena::place(SUBJECT);
-    let subject = Implementation { role: SUBJECT, dir, fallback: Some(theirs), daemon };
-    let kinds = thread::spawn(kernel::probe).join().map_err(|_| ContestError::Panic)??;
+    let subject = Implementation { role: SUBJECT, dir, fallback: Some(theirs.clone()), daemon };
+    let peer = options.peer.as_ref().map(|_| Implementation {
+        role: PEER,
+        dir: arena::place(PEER),
+        fallback: Some(theirs),
+        daemon: None,
+    });
+    let kinds = if part(options, Part::Equality) {
+        thread::spawn(kernel::probe).join().map_err(|_| ContestError::Panic)??
+    } else {
+        Vec::new()
+    };
     let shared_directory = arena::shared_directory()?;
-    Ok(Contest { reference, subject, kinds, shared_directory, show_allowed: options.show_allowed })
+    Ok(Contest { reference, subject, peer, kinds, shared_directory, show_allowed: options.show_allowed })
 }
 
 const REFERENCE: &str = "reference";
 const SUBJECT: &str = "subject";
+const PEER: &str = "peer";
 const DAEMON: &str = "daemon";
 
 /// Plugins that the one executable stands for.
-const BUILT_IN: [&str; 5] = ["macvlan", "ipvlan", "vlan", "host-device", "loopback"];
+const BUILT_IN: [&str; 6] = ["macvlan", "ipvlan", "vlan", "host-device", "loopback", "sriov"];
 
 /// What is to be found where: name in the arena, path outside.
 fn places(options: &Options) -> Vec<(String, PathBuf)> {
@@ -150,14 +178,23 @@ fn places(options: &Options) -> Vec<(String, PathBuf)> {
             places.extend(BUILT_IN.into_iter().map(one));
         }
     }
+    places.extend(options.peer.iter().map(|(_, path)| (format!("{PEER}/sriov"), path.clone())));
     let ours = options.subject.is_none().then(|| options.dist.join("fairleadd"));
     places.extend(options.daemon.clone().or(ours).map(|daemon| (DAEMON.to_owned(), daemon)));
     places
 }
 
+fn part(options: &Options, wanted: Part) -> bool {
+    options.part.is_empty() || options.part.contains(&wanted)
+}
+
+fn wanted(options: &Options, title: &str) -> bool {
+    options.only.as_ref().is_none_or(|only| title.contains(only.as_str()))
+}
+
 fn jobs(options: &Options) -> Vec<Job> {
-    let part = |part| options.part.is_empty() || options.part.contains(&part);
-    let wanted = |title: &str| options.only.as_ref().is_none_or(|only| title.contains(only.as_str()));
+    let part = |wanted| part(options, wanted);
+    let wanted = |title: &str| wanted(options, title);
     let mut jobs = Vec::new();
     if part(Part::Equality) {
         for group in table::all() {
@@ -212,6 +249,25 @@ impl Contest {
                     vec![broken("both on one host-local directory", "shared store", &error)]
                 }),
         }
+    }
+
+    /// The cases on the machine's own functions, one after the other.
+    fn functions(&self, options: &Options, report: &mut Report<io::Stdout>) -> io::Result<()> {
+        let [first, second] = options.nics.as_slice() else { return Ok(()) };
+        let nics = [first, second].map(|address| Nic { address: address.clone() });
+        let peer = options.peer.as_ref().map_or("", |(name, _)| name);
+        let theirs = if peer.is_empty() { 0 } else { 70 };
+        let ours = if options.subject.is_none() { "fairlead" } else { SUBJECT };
+        report.columns(Columns { title: 74, reference: theirs, names: [peer.into(), ours.into()] });
+        let cases: Vec<Behaviour> =
+            functions::all().into_iter().filter(|case| wanted(options, case.title)).collect();
+        let mut told = Ok(());
+        functions::run(&cases, &nics, &self.subject, self.peer.as_ref(), |row| {
+            if told.is_ok() {
+                told = report.row(row, options.require_all);
+            }
+        });
+        told
     }
 
     fn equality(&self, group: &'static str, case: &Case) -> Row {

@@ -3,11 +3,13 @@
 //!
 //! Two stages are alike to the last MAC, index and path, so what two implementations leave on them can be compared
 //! word for word. A stage belongs to the thread that raised it and dies with it: nothing is mounted, created or
-//! named outside. It never looks at the namespace that the program was started in.
+//! named outside. Only
+//! [`Stage::of_this_machine`] looks at the network that the program was started in.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -54,7 +56,7 @@ pub enum StageError {
     NoPod(String),
 }
 
-fn system<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> StageError {
+pub(crate) fn system<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> StageError {
     let what = what.into();
     move |e| StageError::System { what, source: e.into() }
 }
@@ -72,17 +74,27 @@ impl Stage {
     pub fn raise() -> Result<Stage, StageError> {
         unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWNET)
             .map_err(system("leave the host's namespaces"))?;
-        for (fstype, target) in [("tmpfs", "/run"), ("tmpfs", "/var/lib"), ("sysfs", "/sys")] {
-            mount(Some(fstype), target, Some(fstype), MsFlags::empty(), None::<&str>)
-                .map_err(system(format!("mount {target}")))?;
-        }
-        for dir in ["/run/netns", "/run/lock", PROPS] {
-            fs::create_dir_all(dir).map_err(system(format!("make {dir}")))?;
-        }
-        let stage = Stage { node: own_netns()?, pods: BTreeMap::new() };
+        cover("sysfs", "/sys")?;
+        let stage = Stage::with_empty_places()?;
         stage.furnish()?;
         crate::observe::settle()?;
         Ok(stage)
+    }
+
+    /// The same on the machine's own network, for what is of the machine and can't be in two: real NICs. Only pods, `/run`
+    /// and `/var/lib` are the stage's.
+    pub fn of_this_machine() -> Result<Stage, StageError> {
+        unshare(CloneFlags::CLONE_NEWNS).map_err(system("leave the host's mounts"))?;
+        Stage::with_empty_places()
+    }
+
+    fn with_empty_places() -> Result<Stage, StageError> {
+        cover("tmpfs", "/run")?;
+        cover("tmpfs", "/var/lib")?;
+        for dir in ["/run/netns", "/run/lock", PROPS] {
+            fs::create_dir_all(dir).map_err(system(format!("make {dir}")))?;
+        }
+        Ok(Stage { node: own_netns()?, pods: BTreeMap::new() })
     }
 
     fn furnish(&self) -> Result<(), StageError> {
@@ -179,16 +191,27 @@ pub fn ip_batch(lines: &[String]) -> Result<(), StageError> {
     if lines.is_empty() {
         return Ok(());
     }
+    ip_listings(&[], lines).map(drop)
+}
+
+/// What many `ip` commands say, one after the other, in one process with these options.
+pub fn ip_listings(options: &[&str], lines: &[String]) -> Result<String, StageError> {
     let input = lines.join("\n");
-    let out =
-        process::run(Command::new("ip").args(["-batch", "-"]), input.as_bytes(), Duration::from_secs(20))?;
+    let mut command = Command::new("ip");
+    command.args(options).args(["-batch", "-"]);
+    let out = process::run(&mut command, input.as_bytes(), Duration::from_secs(20))?;
     if out.status == Some(0) {
-        return Ok(());
+        return Ok(String::from_utf8_lossy(&out.stdout).into_owned());
     }
     Err(StageError::Ip {
         command: lines.join("; "),
         stderr: String::from_utf8_lossy(&out.stderr).into_owned(),
     })
+}
+
+fn cover(fstype: &str, target: &str) -> Result<(), StageError> {
+    mount(Some(fstype), target, Some(fstype), MsFlags::empty(), None::<&str>)
+        .map_err(system(format!("mount {target}")))
 }
 
 fn own_netns() -> Result<File, StageError> {
@@ -198,6 +221,13 @@ fn own_netns() -> Result<File, StageError> {
 /// Writes a file, of `/proc/sys` or of the stage.
 pub fn put(path: &str, content: &str) -> Result<(), StageError> {
     fs::write(path, content).map_err(system(format!("write {path}")))
+}
+
+/// Writes a file of the stage and makes the directories that it lies in.
+pub fn keep(path: &str, content: &str) -> Result<(), StageError> {
+    let directory = Path::new(path).parent().unwrap_or(Path::new("/"));
+    fs::create_dir_all(directory).map_err(system(format!("make {}", directory.display())))?;
+    put(path, content)
 }
 
 const RESOLV_CONF: &str = "# as a node has it\nnameserver 192.0.2.53\nnameserver 2001:db8::53\n\

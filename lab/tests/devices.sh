@@ -81,13 +81,6 @@ one_pod_at_a_time() {
 }
 
 # ---- a function that a process in user space has ----
-bind() { # PCI DRIVER
-    echo "$2" >"/sys/bus/pci/devices/$1/driver_override"
-    [ ! -e "/sys/bus/pci/devices/$1/driver" ] || echo "$1" >"/sys/bus/pci/devices/$1/driver/unbind"
-    echo "$1" >/sys/bus/pci/drivers_probe
-    equal "driver" "$(driver "$1")" "$2"
-}
-
 in_user_space() { # FIELDS
     same_as_reference "$(host_device "$1")"
     equal "driver" "$(driver $VF1)" vfio-pci

@@ -1,0 +1,188 @@
+//! The machine's NICs and their virtual functions: found in sysfs, and seen as an administrator sees them, through one
+//! listing of all links. Changes what a case does from outside: how many functions there are, and their drivers.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+
+use crate::stage::{self, StageError, put, system};
+
+const DEVICES: &str = "/sys/bus/pci/devices";
+
+/// A NIC that makes virtual functions, by PCI address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Nic {
+    /// Such as `0000:21:00.0`.
+    pub address: String,
+}
+
+/// A virtual function.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Function {
+    /// Its PCI address.
+    pub address: String,
+    /// Whose it is.
+    pub nic: Nic,
+    /// Its number there.
+    pub index: usize,
+}
+
+/// What can be seen of a function: its interface's name, addresses and marks, its driver, and the settings that the
+/// physical function tells.
+pub type Seen = Map<String, Value>;
+
+impl Nic {
+    fn path(&self) -> PathBuf {
+        Path::new(DEVICES).join(&self.address)
+    }
+
+    /// Its interface's name.
+    pub fn name(&self) -> Result<String, StageError> {
+        interface(&self.path())
+    }
+
+    /// Makes its functions anew; none with 0.
+    pub fn make(&self, count: usize) -> Result<Vec<Function>, StageError> {
+        let numvfs = self.path().join("sriov_numvfs");
+        let numvfs = numvfs.to_string_lossy();
+        put(&numvfs, "0")?;
+        if count > 0 {
+            put(&numvfs, &count.to_string())?;
+        }
+        (0..count).map(|index| self.function(index)).collect()
+    }
+
+    fn function(&self, index: usize) -> Result<Function, StageError> {
+        let address = linked(&self.path().join(format!("virtfn{index}")))?;
+        Ok(Function { address, nic: self.clone(), index })
+    }
+}
+
+impl Function {
+    fn path(&self) -> PathBuf {
+        Path::new(DEVICES).join(&self.address)
+    }
+
+    /// Its interface's name, where it has one in this namespace.
+    pub fn name(&self) -> Result<String, StageError> {
+        interface(&self.path())
+    }
+
+    /// The driver that it is bound to; empty without one.
+    pub fn driver(&self) -> String {
+        linked(&self.path().join("driver")).unwrap_or_default()
+    }
+
+    /// Takes its driver away.
+    pub fn unbind(&self) -> Result<(), StageError> {
+        put(&self.path().join("driver/unbind").to_string_lossy(), &self.address)
+    }
+
+    /// Binds it to this driver and, but for the kernel's own, to no other from now on.
+    pub fn bind(&self, driver: &str) -> Result<(), StageError> {
+        let fixed = if driver == KERNEL_DRIVER { "\n" } else { driver };
+        put(&self.path().join("driver_override").to_string_lossy(), fixed)?;
+        if !self.driver().is_empty() {
+            self.unbind()?;
+        }
+        put("/sys/bus/pci/drivers_probe", &self.address)
+    }
+
+    /// Opens its IOMMU group, as a process does that drives it.
+    pub fn open_group(&self) -> Result<File, StageError> {
+        let group = linked(&self.path().join("iommu_group"))?;
+        let node = format!("/dev/vfio/{group}");
+        File::options().read(true).write(true).open(&node).map_err(system(format!("open {node}")))
+    }
+}
+
+/// The kernel's driver of the functions of the NICs that the lab has.
+pub const KERNEL_DRIVER: &str = "igbvf";
+/// The driver of functions that a process in user space drives.
+pub const USER_DRIVER: &str = "vfio-pci";
+
+fn interface(device: &Path) -> Result<String, StageError> {
+    let names = device.join("net");
+    let what = || format!("find an interface in {}", names.display());
+    let mut entries = fs::read_dir(&names).map_err(system(what()))?;
+    match entries.next() {
+        Some(Ok(entry)) => Ok(entry.file_name().to_string_lossy().into_owned()),
+        _ => Err(system(what())(std::io::Error::from(std::io::ErrorKind::NotFound))),
+    }
+}
+
+fn linked(link: &Path) -> Result<String, StageError> {
+    let target = fs::read_link(link).map_err(system(format!("read {}", link.display())))?;
+    Ok(target.file_name().unwrap_or_default().to_string_lossy().into_owned())
+}
+
+/// Every interface of the current namespace, one object each.
+pub fn links() -> Result<Vec<Value>, StageError> {
+    Ok(serde_json::from_str(&stage::ip("-j -d link show")?).unwrap_or_default())
+}
+
+/// What can be seen of these functions in the current namespace, by their addresses.
+pub fn seen(functions: &[Function]) -> Result<BTreeMap<String, Seen>, StageError> {
+    let links = links()?;
+    let of = |address: &str| links.iter().find(|link| link["parentdev"] == address);
+    Ok(functions
+        .iter()
+        .map(|function| {
+            let mut seen = of(&function.address).map(of_interface).unwrap_or_default();
+            let settings = of(&function.nic.address).and_then(|nic| {
+                nic["vfinfo_list"].as_array()?.iter().find(|entry| entry["vf"] == function.index)
+            });
+            seen.extend(settings.map(of_settings).unwrap_or_default());
+            seen.insert("driver".into(), json!(function.driver()));
+            (function.address.clone(), seen)
+        })
+        .collect())
+}
+
+fn of_interface(link: &Value) -> Seen {
+    let is = |flag: &str| link["flags"].as_array().is_some_and(|flags| flags.contains(&json!(flag)));
+    object(
+        &json!({"name": link["ifname"], "address": link["address"], "mtu": link["mtu"], "alias": link["ifalias"],
+        "altnames": link["altnames"], "up": is("UP"), "promiscuous": is("PROMISC") || is("ALLMULTI")}),
+    )
+}
+
+fn of_settings(entry: &Value) -> Seen {
+    let vlan = &entry["vlan_list"][0];
+    object(&json!({"mac": entry["address"], "vlan": vlan["vlan"], "qos": vlan["qos"],
+        "max_tx_rate": entry["rate"]["max_tx"], "spoofchk": entry["spoofchk"], "trust": entry["trust"],
+        "link_state": entry["link_state"]}))
+}
+
+fn object(value: &Value) -> Seen {
+    value.as_object().cloned().unwrap_or_default()
+}
+
+/// How `is` differs from `was`, for a reader.
+pub fn difference(was: &Seen, is: &Seen) -> Option<String> {
+    let names: std::collections::BTreeSet<&String> = was.keys().chain(is.keys()).collect();
+    let told: Vec<String> = names
+        .into_iter()
+        .filter(|name| was.get(*name) != is.get(*name))
+        .map(|name| {
+            let plain = |seen: &Seen| seen.get(name).map_or("none".to_owned(), Value::to_string);
+            format!("{name} {} was {}", plain(is), plain(was))
+        })
+        .collect();
+    (!told.is_empty()).then(|| told.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_is_told_with_both_values_and_what_is_alike_is_not() {
+        let was = object(&json!({"name": "eth3", "mtu": 1400}));
+        let is = object(&json!({"name": "net1", "mtu": 1400, "vlan": 7}));
+        assert_eq!(difference(&was, &was), None);
+        assert_eq!(difference(&was, &is).unwrap(), "name \"net1\" was \"eth3\", vlan 7 was none");
+    }
+}
