@@ -231,15 +231,24 @@ made_anew() {
     without_pods 0 4
 }
 
-driver_reloaded() {
-    with_pods 14 18
-    echo $PF2 >/sys/bus/pci/drivers/igb/unbind
-    is_broken 14
+# The driver of all three NICs, with pods on two of them.
+module_reloaded() {
+    local pf n names=()
+    with_pods 0 4 14 18
+    for pf in $PF0 $PF1 $PF2; do names+=("$(nic $pf)"); done
+    modprobe -r igb
+    for n in 0 4 14 18; do is_broken $n; done
     call DEL 18
-    echo $PF2 >/sys/bus/pci/drivers/igb/bind
-    ip link set "$(nic $PF2)" up
-    numvfs $PF2 7
-    without_pods 14 18
+    modprobe igb
+    for pf in $PF0 $PF1 $PF2; do # what udev and the machine's own configuration do
+        ip link set "$(nic $pf)" name "${names[0]}"
+        ip link set "${names[0]}" up
+        names=("${names[@]:1}")
+        numvfs $pf 7
+    done
+    for n in 0 4 14; do is_broken $n; done
+    for n in 0 14; do equal "links of pod$n" "$(ip -n pod$n -br link | grep -c net1 || true)" 0; done
+    without_pods 0 4 14 18
 }
 
 # What a runtime's end does to the calls that it has begun.
@@ -295,7 +304,7 @@ it "x05 callers are killed in the middle of their ADDs" caller_killed
 it "x17 drivers are unbound under two pods" unbound
 it "the physical function goes down and up under two pods" link_down
 it "x17 x22 functions are made anew under two pods: both are told as broken, and get none of the new ones" made_anew
-it "x17 a physical function's driver is taken away and comes back, under two pods" driver_reloaded
+it "x17 x22 the NICs' driver is unloaded and loaded under four pods: told as broken, and none gets a new one" module_reloaded
 it "the daemon stops when it is told to" daemon_stop
 for pf in $PF0 $PF1 $PF2; do numvfs $pf 0; done
 finish
