@@ -276,10 +276,13 @@ impl Actor<'_> {
         seen: &mut Map<String, Value>,
         normal: &Normaliser,
     ) -> Result<(), RowError> {
-        let before = stage.in_pod("pod", observe::interfaces)?;
+        let before = stage.in_pod("pod", || Ok(observe::names()))?;
         seen.insert("del".into(), self.del(attachment)?);
         seen.insert("at del's answer".into(), stage.in_pod("pod", || silence(self.case.ifname))?);
-        stage.in_pod("pod", || wait_for_burial(&before, &attachment.id))?;
+        stage.in_pod("pod", || {
+            wait_for_burial(&before, &attachment.id);
+            Ok(())
+        })?;
         seen.insert("del again".into(), self.del(attachment)?);
         let removed = json!({
             "pod": stage.in_pod("pod", observe::namespace)?,
@@ -339,16 +342,15 @@ fn silence(ifname: &str) -> Result<Value, StageError> {
 
 /// Waits until no interface is left that came to be while DEL was answered (one that was renamed to die), and its
 /// addresses are free.
-fn wait_for_burial(before: &Map<String, Value>, id: &str) -> Result<(), StageError> {
+fn wait_for_burial(before: &[String], id: &str) {
     let deadline = Instant::now() + AFTERLIFE;
     while Instant::now() < deadline {
-        let renamed = observe::interfaces()?.keys().any(|name| !before.contains_key(name));
+        let renamed = observe::names().iter().any(|name| !before.contains(name));
         if !renamed && !observe::files().to_string().contains(id) {
             break;
         }
         thread::sleep(Duration::from_millis(50));
     }
-    Ok(())
 }
 
 /// The configuration with one more key, put in as text right behind the opening brace.

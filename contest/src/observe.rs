@@ -22,33 +22,35 @@ const NOT_KEPT: [&str; 4] = ["/run/contest", "/run/netns", "/run/fairlead", "/va
 
 /// Everything of the current network namespace: interfaces, routes, rules, sysctls.
 pub fn namespace() -> Result<Value, StageError> {
-    let interfaces = listed(&["-j -d addr", "-j -d link"])?;
+    let interfaces = listed(["addr", "link"])?;
     let sysctl: Map<String, Value> = interfaces.keys().map(|name| (name.clone(), sysctls(name))).collect();
-    let mut routes = keyed(
-        &table("-j -4 route show table all")?,
-        "ipv4",
-        &["dst", "via", "gateway", "dev", "table", "metric"],
-    );
-    routes.append(&mut keyed(
-        &table("-j -6 route show table all")?,
-        "ipv6",
-        &["dst", "gateway", "dev", "table", "metric"],
-    ));
-    let mut rules = keyed(&table("-j -4 rule")?, "ipv4", &["priority", "src", "table"]);
-    rules.append(&mut keyed(&table("-j -6 rule")?, "ipv6", &["priority", "src", "table"]));
+    let (mut routes, mut rules) = (Map::new(), Map::new());
+    for (option, family) in [("-4", "ipv4"), ("-6", "ipv6")] {
+        let [of_routes, of_rules] = tables(&["-j", option], ["route show table all", "rule"])?;
+        let mut by = vec!["dst", "via", "gateway", "dev", "table", "metric"];
+        by.retain(|key| family == "ipv4" || *key != "via");
+        routes.append(&mut keyed(&of_routes, family, &by));
+        rules.append(&mut keyed(&of_rules, family, &["priority", "src", "table"]));
+    }
     Ok(json!({"interfaces": interfaces, "routes": routes, "rules": rules, "sysctl": sysctl}))
 }
 
 /// The interfaces of the current namespace with their addresses, one object each.
 pub fn interfaces() -> Result<Map<String, Value>, StageError> {
-    listed(&["-j -d addr"])
+    listed(["addr"])
+}
+
+/// Names of the interfaces of the current namespace, without a program being started: for what is asked again and again.
+pub fn names() -> Vec<String> {
+    let table = fs::read_to_string("/proc/thread-self/net/dev").unwrap_or_default();
+    table.lines().filter_map(|line| line.split_once(':')).map(|(name, _)| name.trim().to_owned()).collect()
 }
 
 /// What these listings of `ip` say together, one object per interface.
-fn listed(listings: &[&str]) -> Result<Map<String, Value>, StageError> {
+fn listed<const N: usize>(listings: [&str; N]) -> Result<Map<String, Value>, StageError> {
     let mut all = Map::new();
-    for listing in listings {
-        for mut entry in table(listing)? {
+    for listing in tables(&["-j", "-d"], listings)? {
+        for mut entry in listing {
             let Some(name) = entry.get("ifname").and_then(Value::as_str).map(str::to_owned) else { continue };
             let known = all.entry(name).or_insert_with(|| json!({}));
             if let (Some(known), Some(entry)) = (known.as_object_mut(), entry.as_object_mut()) {
@@ -94,12 +96,20 @@ pub fn unusable() -> Result<Vec<String>, StageError> {
 pub fn settle() -> Result<(), StageError> {
     let deadline = Instant::now() + SETTLING;
     while Instant::now() < deadline {
-        if interfaces()?.values().all(settled) {
+        // A program is started only when it is likely to be told so.
+        if no_address_is_tentative() && interfaces()?.values().all(settled) {
             return Ok(());
         }
         thread::sleep(Duration::from_millis(20));
     }
     Ok(())
+}
+
+fn no_address_is_tentative() -> bool {
+    const TENTATIVE: u32 = 0x40; // IFA_F_TENTATIVE
+    let addresses = fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap_or_default();
+    let flags = |line: &str| u32::from_str_radix(line.split_whitespace().nth(4)?, 16).ok();
+    addresses.lines().filter_map(flags).all(|flags| flags & TENTATIVE == 0)
 }
 
 fn settled(interface: &Value) -> bool {
@@ -114,14 +124,18 @@ fn settled(interface: &Value) -> bool {
     let ipv6 = fs::read_to_string(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"));
     let wants_link_local = ipv6.is_ok_and(|s| s.trim() == "0") && interface["inet6_addr_gen_mode"] != "none";
     let link_local = addresses.iter().any(|a| a["family"] == "inet6" && a["scope"] == "link");
-    interface["operstate"] == "UP"
-        && (link_local || !wants_link_local)
-        && addresses.iter().all(|a| a.get("tentative").is_none())
+    let is_up = match interface["linkinfo"]["info_kind"].as_str() {
+        Some("dummy") => true, // it never tells
+        _ => interface["operstate"] == "UP",
+    };
+    is_up && (link_local || !wants_link_local) && addresses.iter().all(|a| a.get("tentative").is_none())
 }
 
-fn table(arguments: &str) -> Result<Vec<Value>, StageError> {
-    let text = stage::ip(arguments)?;
-    Ok(serde_json::from_str(&text).unwrap_or_default())
+/// What `ip` lists, by one process.
+fn tables<const N: usize>(options: &[&str], listings: [&str; N]) -> Result<[Vec<Value>; N], StageError> {
+    let text = stage::ip_listings(options, &listings.map(str::to_owned))?;
+    let mut told = serde_json::Deserializer::from_str(&text).into_iter::<Vec<Value>>();
+    Ok(listings.map(|_| told.next().and_then(Result::ok).unwrap_or_default()))
 }
 
 fn keyed(entries: &[Value], family: &str, by: &[&str]) -> Map<String, Value> {
