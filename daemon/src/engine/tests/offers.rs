@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use fairlead_cni::Code;
 use fairlead_host::double::Asked;
 use fairlead_host::watch::DeviceEvent;
-use fairlead_host::{Kernel, Op, SetLink};
+use fairlead_host::{IommuGroup, Kernel, Op, SetLink};
 
 use super::pools::{SECOND, with};
 use super::*;
@@ -148,6 +148,35 @@ fn k27_kubelet_gets_the_nodes_of_a_function_under_vfio() {
     rig.order(Verb::Quarantine, VF);
     let refused = kubelet.allocate(RADIO, &[&[VF]]).unwrap_err();
     assert!(refused.message().contains("it is quarantined by order of the operator"), "{refused}");
+}
+
+#[test]
+fn k27_without_an_iommu_a_function_goes_to_a_pod_only_where_its_pool_allows_that() {
+    for allowed in [true, false] {
+        let more = if allowed { ", driver: vfio-pci, allowNoIommu: true" } else { ", driver: vfio-pci" };
+        let (rig, kubelet) = rig(&pool(more));
+        for group in [20, 22] {
+            rig.kernel.set_group(group, IommuGroup::NoIommu);
+        }
+        rig.keep();
+        rig.keep_on();
+        kubelet.answers.lock().unwrap().pods = vec![pod("ran", "du-0", &[("app", &[(RADIO, VF, 0)])])];
+        if !allowed {
+            assert_eq!(rig.states(), ["quarantined", "quarantined"]);
+            let reason = rig.members()[0].to_string();
+            assert!(reason.contains("allowNoIommu: true permits that"), "{reason}");
+            continue;
+        }
+        hears(&kubelet, "0 2");
+        let given = kubelet.allocate(RADIO, &[&[VF]]).unwrap().remove(0);
+        let nodes = given.devices.iter().map(|d| (d.host_path.as_str(), d.container_path.as_str()));
+        let wanted = [("/dev/vfio/vfio", "/dev/vfio/vfio"), ("/dev/vfio/noiommu-20", "/dev/vfio/20")];
+        assert_eq!(nodes.collect::<Vec<_>>(), wanted);
+        assert!(rig.of_pod(Command::Add, "net1").unwrap().contains(VF));
+        rig.of_pod(Command::Del, "net1").unwrap();
+        rig.keep();
+        assert_eq!(rig.states(), ["ready", "ready"]);
+    }
 }
 
 /// What kubelet is answered, while the keeper works.
