@@ -150,6 +150,9 @@ impl Workshop {
 
     /// Refuses a function that somebody else uses.
     pub(super) fn leave_alone(&self, function: &Function) -> Result<(), Trouble> {
+        if let Some(unserved) = self.inventory.unserved(function.address)? {
+            return Err(Trouble::Taken(unserved.to_string()));
+        }
         user::of(self.kernel.as_ref(), function)?.map_or(Ok(()), |who| Err(Trouble::Taken(who)))
     }
 

@@ -2,6 +2,7 @@
 //! machine dies: on a kernel in memory.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 
 use fairlead_cni::Code;
 use fairlead_host::double::Asked;
@@ -250,6 +251,31 @@ fn a_function_that_somebody_uses_is_left_alone_and_taken_when_it_is_free() {
 }
 
 #[test]
+fn what_is_not_served_of_a_pool_is_left_alone_and_taken_when_it_is_free() {
+    let mut rig = with(POOL);
+    let sys = rig.dir.path().join("sys");
+    let vdpa = sys.join("bus/vdpa/devices/vdpa0");
+    fs::create_dir_all(vdpa.parent().unwrap()).unwrap();
+    symlink(format!("../../../devices/pci0000:20/{VF}/vdpa0"), &vdpa).unwrap();
+    let mode = sys.join("module/ib_core/parameters/netns_mode");
+    fs::create_dir_all(mode.parent().unwrap()).unwrap();
+    fs::create_dir_all(sys.join("bus/pci/devices").join(SECOND).join("infiniband/mlx5_2")).unwrap();
+    fs::write(&mode, "N\n").unwrap();
+    rig.kernel.forget_calls();
+    rig.restart();
+    rig.keep();
+    assert_eq!(rig.states(), ["foreign", "foreign"]);
+    let told = rig.members().iter().map(|row| row["reason"].as_str().unwrap().to_owned()).collect::<String>();
+    assert!(told.contains("vDPA device vdpa0") && told.contains("RDMA device mlx5_2"), "{told}");
+    assert_eq!(rig.changes(), 0);
+    fs::remove_file(vdpa).unwrap();
+    fs::write(mode, "Y\n").unwrap();
+    rig.keep();
+    rig.engine().pools.work_here();
+    assert_eq!(rig.states(), ["ready", "ready"]);
+}
+
+#[test]
 fn x24_after_a_reboot_everything_is_prepared_anew_and_the_mac_address_stays() {
     let mut rig = with(POOL);
     rig.restart();
@@ -287,7 +313,7 @@ fn x24_functions_that_are_not_made_yet_after_a_reboot_have_their_mac_address_whe
     rig.keep();
     assert_eq!(rig.states(), ["ready"]);
     fs::rename(&aside, &dir).unwrap();
-    std::os::unix::fs::symlink(format!("../{SECOND}"), link).unwrap();
+    symlink(format!("../{SECOND}"), link).unwrap();
     rig.keep();
     assert_eq!(rig.kernel.snapshot().vfs.values().next().unwrap()[1].mac, lasting);
 }
@@ -306,7 +332,7 @@ fn x17_a_function_that_vanishes_is_withdrawn_and_offered_when_it_is_back() {
     let refused = rig.add(&config(SECOND, "")).unwrap_err();
     assert!(refused.msg.contains("does not have it any more"), "{refused}");
     fs::rename(rig.dir.path().join("aside"), &dir).unwrap();
-    std::os::unix::fs::symlink(format!("../{SECOND}"), link).unwrap();
+    symlink(format!("../{SECOND}"), link).unwrap();
     rig.keep();
     assert_eq!(rig.states(), ["ready", "ready"]);
 }
@@ -334,7 +360,7 @@ fn x17_functions_that_are_made_anew_under_other_names_get_the_names_of_those_bef
     for (address, n, _) in places {
         fs::rename(rig.dir.path().join(address), sys.join(address)).unwrap();
         let link = sys.join(format!("0000:21:00.0/virtfn{n}"));
-        std::os::unix::fs::symlink(format!("../{address}"), link).unwrap();
+        symlink(format!("../{address}"), link).unwrap();
     }
     rig.engine().look_at_pools(Look::Quick);
     let pools = &rig.engine().pools;
@@ -539,7 +565,7 @@ fn x17_functions_made_anew_get_their_names_though_an_idle_one_has_it_by_chance()
     }
     for (address, n) in [(VF, 0), (SECOND, 1)] {
         fs::rename(rig.dir.path().join(address), sys.join(address)).unwrap();
-        std::os::unix::fs::symlink(format!("../{address}"), link(n)).unwrap();
+        symlink(format!("../{address}"), link(n)).unwrap();
     }
     rig.keep();
     assert_eq!(rig.states(), ["ready", "idle"]);
