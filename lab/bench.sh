@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # fairlead-bench with real virtual functions: runs it in the lab machine, on what is in dist/. Arguments are its own.
 #   lab/bench.sh --quick
-#   lab/bench.sh --peer sriov-cni=/opt/cni/bin/sriov
+#   lab/bench.sh --peer sriov-cni=/opt/cni/bin/sriov     with host-local beside it, or the reference plugins'
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 case ${1:-} in
@@ -24,8 +24,19 @@ functions() { # PHYSICAL OPTION NUMBER
 }
 programs=$(mktemp -d) # off 9p a large program takes seconds to start
 cp "$here"/../dist/{fairlead,fairleadd,fairlead-bench,fairlead-empty} "$programs"
+words=() last='' # peers as well
+for word in "$@"; do
+    if [ "$last" = --peer ]; then
+        path=${word#*=} peer=$programs/peers/${word%%=*}
+        mkdir -p "$peer"
+        cp "$path" "$peer"
+        cp "$(dirname "$path")/host-local" "$peer" 2>/dev/null || cp "$here/../.cache/bin/plugins/host-local" "$peer"
+        word=${word%%=*}=$peer/$(basename "$path")
+    fi
+    words+=("$word") last=$word
+done
 options="$(functions $PHYSICAL --function "$FUNCTIONS")$(functions "$BESIDE" --function-beside "$FUNCTIONS")"
 options+=$(functions $THIRD --function-vfio "$VFIO_FUNCTIONS")
 cd "$here/.."
 # shellcheck disable=SC2086 # words
-"$programs/fairlead-bench" --ours "$programs" --empty "$programs/fairlead-empty" $options "$@"
+"$programs/fairlead-bench" --ours "$programs" --empty "$programs/fairlead-empty" $options "${words[@]}"

@@ -286,12 +286,15 @@ pub enum Op {
         /// Its name there.
         name: String,
     },
-    /// Takes a link of the daemon's own namespace into this one, under a new name in the same message.
+    /// Takes a link of the daemon's own namespace into this one, under a new name in the same message. Refused at the last
+    /// step, it is here under that name and down.
     TakeFromHost {
         /// Its index in the daemon's namespace.
         index: u32,
         /// Its name here.
         name: String,
+        /// Also set it up.
+        up: bool,
     },
     /// `RTM_NEWLINKPROP`: one more alternative name.
     AddAltName {

@@ -285,8 +285,8 @@ fn a_link_is_changed_moved_to_the_host_and_taken_back() {
         pod.batch(&[Op::MoveToHost { index: POD_INDEX, name: "parked0".to_owned() }]).unwrap();
         assert_eq!(pod.links().unwrap().len(), 1);
         let parked = kernel.host().unwrap().link_by_name("parked0").unwrap().unwrap();
-        pod.batch(&[Op::TakeFromHost { index: parked.index, name: "net5".to_owned() }]).unwrap();
-        assert!(pod.link_by_name("net5").unwrap().is_some());
+        pod.batch(&[Op::TakeFromHost { index: parked.index, name: "net5".to_owned(), up: true }]).unwrap();
+        assert!(pod.link_by_name("net5").unwrap().is_some_and(|link| link.up));
         assert_eq!(kernel.host().unwrap().link_by_name("parked0").unwrap(), None);
     });
 }

@@ -1,9 +1,68 @@
 #!/usr/bin/env bash
-# The latency suite with virtual functions runs and verifies; nobody looks at its small numbers.
+# The latency suite with virtual functions runs and verifies; nobody looks at its small numbers. And what it cannot see: how
+# much of an ADD the kernel is asked of a physical function, however many functions that has.
 set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/../guest.sh"
 about_the_daemon
 node_places "$(mktemp -d)"
+
+functions() { # PF COUNT
+    ip link set "$(nic "$1")" up
+    echo 0 >/sys/bus/pci/devices/"$1"/sriov_numvfs
+    echo "$2" >/sys/bus/pci/devices/"$1"/sriov_numvfs
+}
+
+# The kernel itself counts: messages that change a link, and functions whose settings are read.
+trace=/sys/kernel/tracing
+counting() {
+    echo 'p:fairlead/set rtnl_setlink' >$trace/kprobe_events
+    echo 'p:fairlead/read igb_ndo_get_vf_config' >>$trace/kprobe_events
+    echo 1 >$trace/events/fairlead/enable
+}
+not_counting() {
+    echo 0 >$trace/events/fairlead/enable
+    echo >$trace/kprobe_events
+}
+counted() { awk '{ n[$1] = $2 } END { print n["set"] + 0, n["read"] + 0 }' $trace/kprobe_profile; }
+
+# The messages and the readings of one ADD.
+asked() { # PF [FIELDS]: of its first function
+    local vf set read now_set now_read
+    vf=$(basename "$(readlink /sys/bus/pci/devices/"$1"/virtfn0)")
+    eventually 60 ready "$vf"
+    ip netns add pod
+    read -r set read <<<"$(counted)"
+    plugin "$CNIBIN" ADD pod "$(config sriov "\"deviceID\":\"$vf\"${2:+,$2}")" >"$NODE/result" || { cat "$NODE/result"; return 1; }
+    read -r now_set now_read <<<"$(counted)"
+    echo "$((now_set - set)) $((now_read - read))"
+    plugin "$CNIBIN" DEL pod "$(config sriov "\"deviceID\":\"$vf\"${2:+,$2}")"
+    ip netns del pod
+}
+ready() { [[ $(api /v1/pools) =~ \"function\":\"$1\"[^}]*\"state\":\"ready\" ]]; }
+
+nothing_is_asked() {
+    local pf read
+    functions $PF0 4
+    functions $PF2 7
+    mkdir -p "$NODE/etc"
+    cat >"$NODE/etc/config.yaml" <<J
+pools: [{ name: first, selectors: { pciAddresses: ["$VF0", "0000:01:10.0"] } }]
+J
+    DAEMON_FLAGS="--config $NODE/etc/config.yaml"
+    rm -rf /run/fairlead /var/lib/fairlead /var/lib/cni
+    mkdir -p /run/netns /var/lib/cni
+    daemon_start
+    counting
+    read=$(counted)
+    ip link show dev "$(nic $PF0)" >/dev/null
+    equal "what is counted of a reading of all 4" "$(counted)" "${read% *} $((${read#* } + 4))"
+    for pf in $PF0 $PF2; do
+        equal "messages and readings of an ADD that fits" "$(asked $pf)" "0 0"
+        equal "and with another VLAN and rate" "$(asked $pf '"vlan":100,"max_tx_rate":100')" "1 0"
+    done
+    not_counting
+    daemon_stop
+}
 
 suite() {
     FUNCTIONS=2 VFIO_FUNCTIONS=0 BESIDE=$PF2 bash "$ROOT/lab/bench.sh" --inside --quick >"$NODE/table" || { cat "$NODE/table"; return 1; }
@@ -12,6 +71,7 @@ suite() {
     grep -E 'floor ADD +2 ' "$NODE/table"
 }
 
+it "an ADD that fits sends no message to the NIC and reads nothing of it, with 4 functions and with 7" nothing_is_asked
 it "functions are lent by the daemon and by the floor, and every one comes home as it was" suite
 for pf in $PF0 $PF2; do echo 0 >/sys/bus/pci/devices/"$pf"/sriov_numvfs; done
 finish

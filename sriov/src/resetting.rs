@@ -23,7 +23,8 @@ pub fn patiently<T>(until: Instant, mut attempt: impl FnMut() -> Result<T, NetEr
     }
 }
 
-fn is_resetting(error: &NetError) -> bool {
+/// Whether it is refused because the function is still resetting.
+pub fn is_resetting(error: &NetError) -> bool {
     matches!(error.errno(), Some(Errno::EBUSY | Errno::EAGAIN | Errno::ENETDOWN))
 }
 

@@ -26,7 +26,7 @@ impl Lending<'_> {
         let index = self.index;
         let mut pod = self.kernel.pod(self.netns)?;
         pod.batch(&[
-            Op::TakeFromHost { index, name: IFNAME.to_owned() },
+            Op::TakeFromHost { index, name: IFNAME.to_owned(), up: false },
             Op::SetLink(SetLink { index, up: Some(true), ..SetLink::default() }),
             Op::AddAddress(self.address()),
         ])?;

@@ -30,9 +30,6 @@ struct Made {
     pci_id: String,
 }
 
-/// A network that knows its function, the function reserved, and the pod's namespace.
-type WithFunction<'e> = (Network, Option<Reserved<'e>>, Box<dyn Net + 'e>);
-
 impl Engine {
     pub(super) fn add(&self, job: &mut Job) -> Result<String, CniError> {
         let network = self.validated.take(&job.conf, &job.request.args);
@@ -44,15 +41,15 @@ impl Engine {
     pub(super) fn add_to(&self, job: &mut Job, network: Network) -> Result<String, CniError> {
         let _claim = self.claim(job)?;
         self.finish_older(job)?;
-        let pod = self.enter(job)?;
-        job.timing.end("namespace");
         if let Some(before) = self.store.find(&job.key) {
-            return self.repeat(job, &before, pod.as_ref());
+            return self.repeat(job, &before, self.enter(job)?.as_ref());
         }
-        let (network, function, mut pod) = match network.function() {
-            Some(_) => self.with_function(job, network, pod)?,
-            None => (network, None, pod),
+        let (network, function) = match network.function() {
+            Some(_) => self.with_function(job, network)?,
+            None => (network, None),
         };
+        let mut pod = self.enter(job)?;
+        job.timing.end("namespace");
         let (plan, attachment) = self.intend(job, &network, function.as_ref(), pod.as_mut())?;
         let attachment = self.store.begin(attachment).map_err(|e| errors::store(&e))?;
         if let Some(function) = function {
@@ -81,14 +78,16 @@ impl Engine {
     }
 
     /// The function that the network needs is had outside the pod's namespace: another one may have to be looked at, and
-    /// nothing must keep this one alive while it is waited for.
-    fn with_function<'e>(
-        &'e self,
+    /// nothing must keep this one alive while it is waited for. For a namespace that is not the caller's none is waited for.
+    fn with_function(
+        &self,
         job: &mut Job,
         network: Network,
-        pod: Box<dyn Net + 'e>,
-    ) -> Result<WithFunction<'e>, CniError> {
-        drop(pod);
+    ) -> Result<(Network, Option<Reserved<'_>>), CniError> {
+        let address = network.function().and_then(|wanted| wanted.address().ok());
+        if !address.is_some_and(|address| self.pools.has_ready(address, |_| true)) {
+            drop(self.enter(job)?);
+        }
         let network = self.with_device(job, network).map_err(|e| job.noting(e))?;
         let function = self.reserve(job, &network)?;
         let network = match &function {
@@ -96,7 +95,7 @@ impl Engine {
             None => network,
         };
         self.tell_nearness(job, &network);
-        Ok((network, function, self.enter(job)?))
+        Ok((network, function))
     }
 
     /// The pod's namespace, if it is what the caller meant.
@@ -281,9 +280,8 @@ impl Engine {
             (LinkPlan::LendFunction { lent, change, mac }, LinkRecord::Moved(_)) => {
                 let index = self.prepare(lent, change, *mac)?;
                 failpoint::pass("add.prepared");
-                let index = functions::lend(pod, index, &job.key.ifname).map_err(told)?;
-                let lent_now = pod.link_by_index(index).map_err(told)?;
-                let (mac, mtu) = lent_now.map(|l| (l.mac, l.mtu)).unwrap_or_default();
+                let lent_now = functions::lend(pod, index, &job.key.ifname).map_err(told)?;
+                let (index, mac, mtu) = lent_now.map_or((index, None, 0), |l| (l.index, l.mac, l.mtu));
                 let address = network.function().map(Sriov::address).transpose()?;
                 let pci_id = address.map(|address| address.to_string()).unwrap_or_default();
                 Ok(Made { index, mac, mtu, pci_id })

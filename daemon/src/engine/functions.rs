@@ -8,7 +8,7 @@ use fairlead_cni::{CniError, Code};
 use fairlead_host::{Link, Mac, Net, NetError, Op, SetLink, Vf, VfChange};
 use fairlead_sriov::interface::{self, Look, NAMED};
 use fairlead_sriov::pool::Member;
-use fairlead_sriov::resetting::{SETTLES, patiently};
+use fairlead_sriov::resetting::{SETTLES, is_resetting, patiently};
 use fairlead_sriov::{Function, InventoryError, KernelVf, PciAddr, Unserved, VFIO_PCI};
 
 use super::claims::Claim;
@@ -244,13 +244,19 @@ pub(super) fn look(lent: &Lent) -> Look {
     }
 }
 
-/// Moves an interface of the host into the pod under the pod's name for it, and sets it up.
-pub(super) fn lend(pod: &mut dyn Net, index: u32, ifname: &str) -> Result<u32, NetError> {
-    pod.batch(&[Op::TakeFromHost { index, name: ifname.to_owned() }])?;
-    let index = pod.link_by_name(ifname)?.map_or(index, |l| l.index);
-    let up = Op::SetLink(SetLink { index, up: Some(true), ..SetLink::default() });
-    patiently(Instant::now() + SETTLES, || pod.batch(std::slice::from_ref(&up)))?;
-    Ok(index)
+/// Moves an interface of the host into the pod under the pod's name for it, and sets it up; answers what it is there. All
+/// in one message: each waits for the kernel's lock for links, which every other call at work wants too. Under a driver that
+/// is still resetting the function it comes up later.
+pub(super) fn lend(pod: &mut dyn Net, index: u32, ifname: &str) -> Result<Option<Link>, NetError> {
+    match pod.batch(&[Op::TakeFromHost { index, name: ifname.to_owned(), up: true }]) {
+        Err(e) if is_resetting(&e) => {
+            let Some(link) = pod.link_by_name(ifname)? else { return Err(e) };
+            let up = Op::SetLink(SetLink { index: link.index, up: Some(true), ..SetLink::default() });
+            patiently(Instant::now() + SETTLES, || pod.batch(std::slice::from_ref(&up)))?;
+        }
+        done => done?,
+    }
+    pod.link_by_name(ifname)
 }
 
 /// Whether a function is what its path wants: its driver, and, where the type is our own, the pod's access to it.

@@ -169,7 +169,7 @@ pub(super) fn make(pod: &mut dyn Net, new: &NewLink) -> Result<(), NetError> {
 /// Moves a device of the host into the pod, with the pod's name for it, and leaves its host name in the alias, as the
 /// reference plugin does. With the name taken in the pod the kernel moves it all the same: so that is looked at first.
 pub(super) fn lend(pod: &mut dyn Net, lent: &Lent, ifname: &str) -> Result<u32, NetError> {
-    pod.batch(&[Op::TakeFromHost { index: lent.index, name: ifname.to_owned() }])?;
+    pod.batch(&[Op::TakeFromHost { index: lent.index, name: ifname.to_owned(), up: false }])?;
     let index = pod.link_by_name(ifname)?.map_or(lent.index, |l| l.index);
     pod.batch(&[
         Op::SetLink(SetLink { index, alias: Some(lent.name.clone()), ..SetLink::default() }),

@@ -218,8 +218,11 @@ impl Model {
             Op::CreateLink(new) => self.create(key, new),
             Op::SetLink(set) => self.set(key, set),
             Op::DeleteLink(index) => self.delete(key, *index),
-            Op::MoveToHost { index, name } => self.relocate(key, *index, HOST, name),
-            Op::TakeFromHost { index, name } => self.relocate(HOST, *index, key, name),
+            Op::MoveToHost { index, name } => self.relocate(key, *index, HOST, name).map(drop),
+            Op::TakeFromHost { index, name, up } => {
+                let index = self.relocate(HOST, *index, key, name)?;
+                self.set(key, &SetLink { index, up: up.then_some(true), ..SetLink::default() })
+            }
             Op::AddAltName { index, name } => self.namespace(key)?.add_alt_name(*index, name),
             Op::DeleteAltName { index, name } => self.namespace(key)?.delete_alt_name(*index, name),
             Op::SetVfs { pf, changes } => self.set_vfs(key, *pf, changes),
@@ -351,8 +354,8 @@ impl Model {
         uppers.into_iter().try_for_each(|(at, upper)| self.delete(at, upper))
     }
 
-    /// A link that moves arrives down, without addresses, and under a new index if its own is taken there.
-    fn relocate(&mut self, from: u64, index: u32, to: u64, name: &str) -> Result<(), Errno> {
+    /// A link that moves arrives down, without addresses, and under a new index if its own is taken there; answers its index.
+    fn relocate(&mut self, from: u64, index: u32, to: u64, name: &str) -> Result<u32, Errno> {
         let link = self.link(from, index).ok_or(Errno::ENODEV)?;
         if link.loopback {
             return Err(Errno::EINVAL);
@@ -361,13 +364,13 @@ impl Model {
             return Err(Errno::EEXIST);
         }
         if from == to {
-            return self.set(from, &SetLink { index, name: Some(name.to_owned()), ..SetLink::default() });
+            self.set(from, &SetLink { index, name: Some(name.to_owned()), ..SetLink::default() })?;
+            return Ok(index);
         }
         let Some(mut link) = self.namespace(from)?.take(index) else { return Err(Errno::ENODEV) };
         link.up = false;
         name.clone_into(&mut link.name);
-        self.namespace(to)?.insert(link);
-        Ok(())
+        Ok(self.namespace(to)?.insert(link))
     }
 }
 

@@ -17,15 +17,21 @@ pub(super) struct End<'a> {
     pub(super) netns: BorrowedFd<'a>,
 }
 
-/// Moves link `index` of `from` to `to` as `name`.
-pub(super) fn relocate(from: &mut End<'_>, to: &mut End<'_>, index: u32, name: &str) -> Result<(), Failure> {
+/// Moves link `index` of `from` to `to` as `name`, and sets it up there if it is to be.
+pub(super) fn relocate(
+    from: &mut End<'_>,
+    to: &mut End<'_>,
+    index: u32,
+    name: &str,
+    up: bool,
+) -> Result<(), Failure> {
     let before = from.socket.link(request::get_link(index))?;
     match to.socket.link(request::get_link_by_name(name)) {
         Ok(_) => return Err(Failure::Refused { errno: Errno::EEXIST, extack: None }),
         Err(Failure::Refused { errno: Errno::ENODEV, .. }) => {}
         Err(failure) => return Err(failure),
     }
-    let moved = from.socket.acknowledged(request::move_link(index, name, to.netns));
+    let moved = from.socket.acknowledged(request::move_link(index, name, to.netns, up));
     if matches!(moved, Err(Failure::Refused { errno: Errno::EEXIST, .. })) {
         let stranded = to.socket.link(request::get_link_by_name(&before.name));
         if let Ok(link) = stranded
@@ -33,7 +39,7 @@ pub(super) fn relocate(from: &mut End<'_>, to: &mut End<'_>, index: u32, name: &
             && link.kind == before.kind
             && from.socket.link(request::get_link(index)).is_err()
         {
-            to.socket.acknowledged(request::move_link(link.index, &before.name, from.netns))?;
+            to.socket.acknowledged(request::move_link(link.index, &before.name, from.netns, false))?;
         }
     }
     moved

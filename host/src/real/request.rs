@@ -63,8 +63,8 @@ pub(super) fn of(op: &Op, ends: Ends<'_>) -> (Via, Message) {
         Op::DeleteLink(index) => {
             (Via::View, Message::new(libc::RTM_DELLINK, NLM_F_ACK, &ifinfomsg(*index, 0, 0)))
         }
-        Op::MoveToHost { index, name } => (Via::View, move_link(*index, name, ends.host)),
-        Op::TakeFromHost { index, name } => (Via::Host, move_link(*index, name, ends.view)),
+        Op::MoveToHost { index, name } => (Via::View, move_link(*index, name, ends.host, false)),
+        Op::TakeFromHost { index, name, up } => (Via::Host, move_link(*index, name, ends.view, *up)),
         Op::AddAltName { index, name } => (Via::View, alt_name(RTM_NEWLINKPROP, *index, name)),
         Op::DeleteAltName { index, name } => (Via::View, alt_name(RTM_DELLINKPROP, *index, name)),
         Op::SetVfs { pf, changes } => (Via::View, set_vfs(*pf, changes)),
@@ -84,7 +84,10 @@ pub(super) fn describe(op: &Op) -> String {
         Op::SetLink(set) => describe_set(set),
         Op::DeleteLink(index) => format!("delete link {index}"),
         Op::MoveToHost { index, name } => format!("move link {index} to the host as {name:?}"),
-        Op::TakeFromHost { index, name } => format!("move the host's link {index} into the pod as {name:?}"),
+        Op::TakeFromHost { index, name, up } => {
+            let up = if *up { " and set it up" } else { "" };
+            format!("move the host's link {index} into the pod as {name:?}{up}")
+        }
         Op::AddAltName { index, name } => format!("give link {index} the alternative name {name:?}"),
         Op::DeleteAltName { index, name } => format!("take the alternative name {name:?} from link {index}"),
         Op::SetVfs { pf, changes } => match changes.as_slice() {
@@ -231,8 +234,10 @@ fn set_vfs(pf: u32, changes: &[(u32, VfChange)]) -> Message {
 }
 
 /// Moves a link to another namespace under a name.
-pub(super) fn move_link(index: u32, name: &str, to: BorrowedFd<'_>) -> Message {
-    let mut message = Message::new(libc::RTM_NEWLINK, NLM_F_ACK, &ifinfomsg(index, 0, 0));
+/// The kernel moves it first, renames it then, and sets it up at last.
+pub(super) fn move_link(index: u32, name: &str, to: BorrowedFd<'_>, up: bool) -> Message {
+    let flags = if up { IFF_UP } else { 0 };
+    let mut message = Message::new(libc::RTM_NEWLINK, NLM_F_ACK, &ifinfomsg(index, flags, flags));
     message.i32(libc::IFLA_NET_NS_FD, to.as_raw_fd());
     message.text(libc::IFLA_IFNAME, name);
     message

@@ -169,14 +169,16 @@ impl Net for PodView<'_> {
                     &mut End { socket: host, netns: ends.host },
                     *index,
                     name,
+                    false,
                 )
             }),
-            Op::TakeFromHost { index, name } => with_host(away.own(), |host| {
+            Op::TakeFromHost { index, name, up } => with_host(away.own(), |host| {
                 relocate(
                     &mut End { socket: host, netns: ends.host },
                     &mut End { socket, netns: ends.view },
                     *index,
                     name,
+                    *up,
                 )
             }),
             op => match request::of(op, ends) {
