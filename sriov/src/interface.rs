@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use fairlead_host::{Kind, Link, Mac, Net, NetError, Op, SetLink};
 use nix::errno::Errno;
+use serde::{Deserialize, Serialize};
 
 use crate::PciAddr;
 
@@ -60,6 +61,49 @@ impl Look {
             ops.push(Op::SetLink(SetLink { index, up: self.up, ..SetLink::default() }));
         }
         ops
+    }
+}
+
+/// An interface of the host as it was, to come back to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Appearance {
+    /// Its name.
+    pub name: String,
+    /// Its MAC address.
+    pub mac: Option<Mac>,
+    /// Its MTU in bytes.
+    pub mtu: u32,
+    /// Its alias; empty for none.
+    pub alias: String,
+    /// Its alternative names.
+    pub alt_names: Vec<String>,
+    /// Whether it was up.
+    pub up: bool,
+}
+
+impl Appearance {
+    /// A link as it is.
+    pub fn of(link: &Link) -> Appearance {
+        Appearance {
+            name: link.name.clone(),
+            mac: link.mac,
+            mtu: link.mtu,
+            alias: link.alias.clone().unwrap_or_default(),
+            alt_names: link.alt_names.clone(),
+            up: link.up,
+        }
+    }
+
+    /// What it is to look like again.
+    pub fn look(&self) -> Look {
+        Look {
+            name: self.name.clone(),
+            mtu: self.mtu,
+            alias: self.alias.clone(),
+            alt_names: Some(self.alt_names.clone()),
+            up: Some(self.up),
+        }
     }
 }
 

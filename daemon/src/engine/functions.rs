@@ -221,7 +221,7 @@ impl Engine {
             return Ok(link.index);
         }
         let link = self.kernel_vf(vf).take_over(host.as_mut(), &link, mac).map_err(told)?;
-        let look = Look { up: None, ..look(given) };
+        let look = Look { up: None, ..given.was.look() };
         let index = link.index;
         interface::dress(host.as_mut(), vf.address, link, &look, NAMED, |_, _| Ok(())).map_err(told)?;
         Ok(index)
@@ -230,17 +230,6 @@ impl Engine {
     /// A lent function and its driver.
     pub(super) fn kernel_vf<'a>(&'a self, vf: &'a LentVf) -> KernelVf<'a> {
         KernelVf { kernel: self.kernel.as_ref(), address: vf.address, driver: &vf.driver }
-    }
-}
-
-/// What a lent device looked like.
-pub(super) fn look(lent: &Lent) -> Look {
-    Look {
-        name: lent.name.clone(),
-        mtu: lent.mtu,
-        alias: lent.alias.clone(),
-        alt_names: lent.function.as_ref().map(|vf| vf.alt_names.clone()),
-        up: Some(lent.up),
     }
 }
 

@@ -48,23 +48,21 @@ impl Engine {
         let mut host = self.kernel.host().map_err(told)?;
         let link = appear(host.as_mut(), vf.address, APPEARS).map_err(told)?;
         let link = link.ok_or_else(|| still_away(vf))?;
-        let link = self.put_settings_back(host.as_mut(), vf, &function, link, lent.mac)?;
-        let link = match wrong(&link, lent.mac) {
+        let link = self.put_settings_back(host.as_mut(), vf, &function, link, lent.was.mac)?;
+        let link = match wrong(&link, lent.was.mac) {
             Some(mac) => self.kernel_vf(vf).take_back(host.as_mut(), &link, mac).map_err(told)?,
             None => link,
         };
-        if let Some(mac) = wrong(&link, lent.mac) {
+        if let Some(mac) = wrong(&link, lent.was.mac) {
             tracing::warn!(pci = %vf.address, was = %mac,
                 "a function keeps the MAC address that its physical function has for it");
         }
         let pooled = self.pools.lendable(vf.address).is_some();
         let limit = if pooled { Duration::ZERO } else { NAMED };
-        match dress(host.as_mut(), vf.address, link, &functions::look(lent), limit, |_, _| {
-            Ok::<(), NetError>(())
-        }) {
+        match dress(host.as_mut(), vf.address, link, &lent.was.look(), limit, |_, _| Ok::<(), NetError>(())) {
             // Its pool gives it its name and look when it is ready, and waits for another function that has its name by chance.
             Err(e) if e.errno() == Some(Errno::EEXIST) && pooled => {
-                tracing::info!(pci = %vf.address, name = lent.name,
+                tracing::info!(pci = %vf.address, name = lent.was.name,
                     "the name of a function that comes home is taken: its pool sees to it");
                 Ok(())
             }
@@ -162,7 +160,7 @@ fn leave(pod: &mut dyn Net, link: &Link, lent: &Lent, parked: &str) -> Result<()
     let index = link.index;
     let home = |name: &str| Op::MoveToHost { index, name: name.to_owned() };
     pod.batch(&[Op::SetLink(SetLink { index, up: Some(false), ..SetLink::default() })])?;
-    match pod.batch(&[home(&lent.name)]) {
+    match pod.batch(&[home(&lent.was.name)]) {
         Err(e) if e.errno() == Some(Errno::EEXIST) => pod.batch(&[home(parked)]),
         other => other,
     }

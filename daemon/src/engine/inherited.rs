@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use fairlead_cni::{CniError, Code};
 use fairlead_host::{Link, Net, NetError, NetnsError, process};
-use fairlead_sriov::interface::{self, APPEARS};
+use fairlead_sriov::interface::{self, APPEARS, Appearance};
 use fairlead_sriov::{Function, InventoryError, PciAddr};
 
 use super::functions::{lent, unusable};
@@ -252,7 +252,6 @@ fn as_lent(record: &Record, function: &Function, driver: &str) -> LentVf {
         physical: function.physical.address,
         index: function.index,
         driver: driver.to_owned(),
-        alt_names: Vec::new(),
         iommu_group: function.iommu_group,
         before: record.before.clone(),
     }
@@ -260,15 +259,11 @@ fn as_lent(record: &Record, function: &Function, driver: &str) -> LentVf {
 
 /// What that plugin never noted stays as the interface has it now; it left them down.
 fn before(was: &Was, vf: LentVf, link: &Link) -> Lent {
-    let now = Lent::of(link);
-    Lent {
-        name: was.name.clone(),
-        mac: was.mac.or(now.mac),
-        mtu: was.mtu.unwrap_or(now.mtu),
-        up: false,
-        function: Some(LentVf { alt_names: link.alt_names.clone(), ..vf }),
-        ..now
-    }
+    let now = Appearance::of(link);
+    let mac = was.mac.or(now.mac);
+    let mtu = was.mtu.unwrap_or(now.mtu);
+    let was = Appearance { name: was.name.clone(), mac, mtu, up: false, ..now };
+    Lent { was, index: link.index, function: Some(vf) }
 }
 
 fn is_of_an_earlier_boot(record: &Record) -> bool {

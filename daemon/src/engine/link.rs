@@ -8,7 +8,7 @@ use fairlead_host::{Kernel, Link, Mac, Net, NetError, NetnsError, NewLink, Nsid,
 use fairlead_sriov::interface::{APPEARS, interface_among};
 use nix::errno::Errno;
 
-use super::{errors, functions};
+use super::errors;
 use crate::networks::interface::{Must, Setup};
 use crate::networks::{DeviceRef, ParentRef};
 use crate::store::{Attachment, Lent, LinkRecord, Namespace};
@@ -66,8 +66,8 @@ pub(super) fn find(attachment: &Attachment, pod: &mut dyn Net) -> Result<Option<
         LinkRecord::Moved(lent) => match &lent.function {
             Some(vf) => {
                 let parked = attachment.parked_name();
-                let names = [attachment.key.ifname.as_str(), &parked, &lent.name];
-                let own = |links: &[Link]| interface_among(links, vf.address, &names, lent.mac).cloned();
+                let names = [attachment.key.ifname.as_str(), &parked, &lent.was.name];
+                let own = |links: &[Link]| interface_among(links, vf.address, &names, lent.was.mac).cloned();
                 // Mostly it has the name that it was given, and a list of all links is dear.
                 let named = pod.link_by_name(&attachment.key.ifname)?;
                 match named.and_then(|link| own(&[link])) {
@@ -84,9 +84,11 @@ pub(super) fn find(attachment: &Attachment, pod: &mut dyn Net) -> Result<Option<
 /// A lent device in the pod: by the alias that it was given, else by the MAC address and one of its two names.
 fn find_lent(lent: &Lent, ifname: &str, pod: &mut dyn Net) -> Result<Option<Link>, NetError> {
     let links = pod.links()?;
-    let by_alias = links.iter().find(|l| l.alias.as_deref() == Some(lent.name.as_str()) && !l.loopback);
+    let by_alias = links.iter().find(|l| l.alias.as_deref() == Some(lent.was.name.as_str()) && !l.loopback);
     let by_mac = || {
-        links.iter().find(|l| l.mac == lent.mac && (l.name == ifname || l.name == lent.name) && !l.loopback)
+        links
+            .iter()
+            .find(|l| l.mac == lent.was.mac && (l.name == ifname || l.name == lent.was.name) && !l.loopback)
     };
     Ok(by_alias.or_else(by_mac).cloned())
 }
@@ -172,7 +174,7 @@ pub(super) fn lend(pod: &mut dyn Net, lent: &Lent, ifname: &str) -> Result<u32, 
     pod.batch(&[Op::TakeFromHost { index: lent.index, name: ifname.to_owned(), up: false }])?;
     let index = pod.link_by_name(ifname)?.map_or(lent.index, |l| l.index);
     pod.batch(&[
-        Op::SetLink(SetLink { index, alias: Some(lent.name.clone()), ..SetLink::default() }),
+        Op::SetLink(SetLink { index, alias: Some(lent.was.name.clone()), ..SetLink::default() }),
         Op::SetLink(SetLink { index, up: Some(true), ..SetLink::default() }),
     ])?;
     Ok(index)
@@ -189,23 +191,23 @@ pub(super) fn give_back(
     let mut ops = vec![Op::SetLink(SetLink { index, up: Some(false), ..SetLink::default() })];
     let restored = SetLink {
         index,
-        mtu: (link.mtu != lent.mtu).then_some(lent.mtu),
-        mac: lent.mac.filter(|mac| link.mac != Some(*mac)),
-        alias: Some(lent.alias.clone()),
+        mtu: (link.mtu != lent.was.mtu).then_some(lent.was.mtu),
+        mac: lent.was.mac.filter(|mac| link.mac != Some(*mac)),
+        alias: Some(lent.was.alias.clone()),
         ..SetLink::default()
     };
     ops.push(Op::SetLink(restored));
-    ops.push(Op::MoveToHost { index, name: lent.name.clone() });
+    ops.push(Op::MoveToHost { index, name: lent.was.name.clone() });
     pod.batch(&ops)?;
     bring_up(kernel, lent)
 }
 
 fn bring_up(kernel: &dyn Kernel, lent: &Lent) -> Result<(), NetError> {
-    if !lent.up {
+    if !lent.was.up {
         return Ok(());
     }
     let mut host = kernel.host()?;
-    let Some(link) = host.link_by_name(&lent.name)? else { return Ok(()) };
+    let Some(link) = host.link_by_name(&lent.was.name)? else { return Ok(()) };
     host.batch(&[Op::SetLink(SetLink { index: link.index, up: Some(true), ..SetLink::default() })])
 }
 
@@ -222,10 +224,10 @@ fn bring_home(kernel: &dyn Kernel, lent: &Lent, ifname: &str, falls: Duration) -
     };
     let Some(link) = link else { return Ok(()) };
     let mut ops = Vec::new();
-    if let Some(mac) = lent.mac.filter(|mac| link.mac != Some(*mac)) {
+    if let Some(mac) = lent.was.mac.filter(|mac| link.mac != Some(*mac)) {
         ops.push(Op::SetLink(SetLink { index: link.index, mac: Some(mac), ..SetLink::default() }));
     }
-    ops.extend(functions::look(lent).restored(&link));
+    ops.extend(lent.was.look().restored(&link));
     host.batch(&ops)
 }
 

@@ -20,7 +20,7 @@ pub(super) fn table(engine: &Engine, name: &str) -> Option<Value> {
 fn row(a: &Attachment) -> Value {
     let (kind, mac) = match &a.link {
         LinkRecord::Made { kind, mac, .. } => (kind.name().to_owned(), mac.map(|m| m.to_string())),
-        LinkRecord::Moved(lent) => (format!("lent {}", lent.name), lent.mac.map(|m| m.to_string())),
+        LinkRecord::Moved(lent) => (format!("lent {}", lent.was.name), lent.was.mac.map(|m| m.to_string())),
         LinkRecord::Given(vf) => (format!("given {}", vf.address), None),
         LinkRecord::Loopback => ("loopback".to_owned(), None),
         LinkRecord::List { .. } => ("list".to_owned(), None),

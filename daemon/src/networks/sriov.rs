@@ -107,7 +107,6 @@ impl Sriov {
             physical: home.function.physical.address,
             index: home.function.index,
             driver: home.driver.clone(),
-            alt_names: facts.parent.map(|link| link.alt_names.clone()).unwrap_or_default(),
             iommu_group: home.function.iommu_group,
             before: plan.undo,
         };

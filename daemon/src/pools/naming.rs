@@ -2,11 +2,11 @@
 
 use fairlead_host::{Link, Net, Op, SetLink};
 use fairlead_sriov::PciAddr;
-use fairlead_sriov::interface::{Look, NAMED, aside, dress};
+use fairlead_sriov::interface::{Appearance, Look, NAMED, aside, dress};
 use nix::errno::Errno;
 
 use super::loan::Loan;
-use super::record::{Appearance, Record};
+use super::record::Record;
 use super::trouble::Trouble;
 use super::workshop::Workshop;
 

@@ -10,9 +10,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use fairlead_host::{Link, Mac, VfChange};
+use fairlead_host::{Mac, VfChange};
 use fairlead_sriov::PciAddr;
-use fairlead_sriov::interface::Look;
+use fairlead_sriov::interface::Appearance;
 use fairlead_sriov::pool::Hold;
 use serde::{Deserialize, Serialize};
 
@@ -72,18 +72,6 @@ pub(super) struct Was {
     pub(super) gone: bool,
 }
 
-/// An interface as it was.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Appearance {
-    pub(super) name: String,
-    pub(super) mac: Option<Mac>,
-    pub(super) mtu: u32,
-    pub(super) alias: String,
-    pub(super) alt_names: Vec<String>,
-    pub(super) up: bool,
-}
-
 impl Record {
     /// How it was, if that was seen in this boot and is about the one that is there.
     pub(super) fn was_in(&self, boot_id: &str) -> Option<&Was> {
@@ -100,30 +88,6 @@ impl Record {
     pub(super) fn vanished(&mut self) {
         if let Some(was) = &mut self.was {
             was.gone = true;
-        }
-    }
-}
-
-impl Appearance {
-    pub(super) fn of(link: &Link) -> Appearance {
-        Appearance {
-            name: link.name.clone(),
-            mac: link.mac,
-            mtu: link.mtu,
-            alias: link.alias.clone().unwrap_or_default(),
-            alt_names: link.alt_names.clone(),
-            up: link.up,
-        }
-    }
-
-    /// What it is to look like again.
-    pub(super) fn look(&self) -> Look {
-        Look {
-            name: self.name.clone(),
-            mtu: self.mtu,
-            alias: self.alias.clone(),
-            alt_names: Some(self.alt_names.clone()),
-            up: Some(self.up),
         }
     }
 }

@@ -8,11 +8,11 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use fairlead_host::{Kernel, Link, NetError, Override, Vf, VfChange};
-use fairlead_sriov::interface::{APPEARS, Look, appear, interface};
+use fairlead_sriov::interface::{APPEARS, Appearance, Look, appear, interface};
 use fairlead_sriov::{Administrator, Function, Inventory, KernelVf, PciAddr, SettingError, VfProfile};
 
 use super::naming::Idle;
-use super::record::{Appearance, Record, Records, Was};
+use super::record::{Record, Records, Was};
 use super::trouble::{Trouble, in_use};
 use super::user;
 use crate::engine::failpoint;

@@ -3,6 +3,7 @@
 
 use fairlead_host::{Kind, Link, Mac, NetnsId, Nsid, VfChange};
 use fairlead_sriov::PciAddr;
+use fairlead_sriov::interface::Appearance;
 use fairlead_sriov::numa::Locality;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -78,18 +79,11 @@ pub enum LinkRecord {
 /// A link of the host before it was lent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lent {
-    /// Its name.
-    pub name: String,
+    /// What it looked like.
+    #[serde(flatten)]
+    pub was: Appearance,
     /// Its index.
     pub index: u32,
-    /// Its MAC address.
-    pub mac: Option<Mac>,
-    /// Its MTU in bytes.
-    pub mtu: u32,
-    /// Its alias.
-    pub alias: String,
-    /// Whether it was up.
-    pub up: bool,
     /// What it is besides an interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub function: Option<LentVf>,
@@ -106,8 +100,6 @@ pub struct LentVf {
     pub index: u32,
     /// Its driver.
     pub driver: String,
-    /// Its interface's alternative names.
-    pub alt_names: Vec<String>,
     /// Its IOMMU group, which two pods never share where vfio-pci has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iommu_group: Option<u32>,
@@ -118,15 +110,7 @@ pub struct LentVf {
 impl Lent {
     /// A link as it is.
     pub fn of(link: &Link) -> Lent {
-        Lent {
-            name: link.name.clone(),
-            index: link.index,
-            mac: link.mac,
-            mtu: link.mtu,
-            alias: link.alias.clone().unwrap_or_default(),
-            up: link.up,
-            function: None,
-        }
+        Lent { was: Appearance::of(link), index: link.index, function: None }
     }
 }
 
