@@ -55,6 +55,8 @@ impl Trouble {
         match self {
             Trouble::Physical(_) | Trouble::Unread(_) | Trouble::Record(_) => true,
             Trouble::Setting(error) => error.is_of_physical(),
+            // Its interface's name is another one's, who gives it up in time: made anew under a pod, when that pod is gone.
+            Trouble::Kernel(NetError::Op(refused)) => refused.errno == Errno::EEXIST,
             _ => false,
         }
     }
@@ -87,5 +89,28 @@ pub(super) fn in_use(error: NetError) -> Trouble {
     match error.errno() == Some(Errno::EBUSY) {
         true => Trouble::Taken(format!("a process uses it: {error}")),
         false => Trouble::Kernel(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fairlead_host::double::FakeKernel;
+    use fairlead_host::{Kernel, Op, SetLink};
+
+    use super::*;
+
+    #[test]
+    fn x17_a_name_that_another_interface_has_is_no_fault_of_the_function() {
+        let kernel = FakeKernel::new();
+        kernel.add_host_link("eth3");
+        let index = kernel.add_host_link("eth4");
+        let mut host = kernel.host().unwrap();
+        let named =
+            |name: &str| Op::SetLink(SetLink { index, name: Some(name.to_owned()), ..SetLink::default() });
+        let taken = Trouble::from(host.batch(&[named("eth3")]).unwrap_err());
+        assert!(taken.is_of_others(), "{taken}");
+        kernel.fail_from(0, Errno::EIO);
+        let refused = Trouble::from(host.batch(&[named("eth5")]).unwrap_err());
+        assert!(!refused.is_of_others(), "{refused}");
     }
 }
