@@ -371,3 +371,13 @@ fn k10_the_del_of_a_pod_never_seen_is_success_and_touches_no_function() {
     assert_eq!(rig.ops(), []);
     assert_eq!(rig.state(), before);
 }
+
+#[test]
+fn a_function_that_its_driver_still_resets_is_in_the_pod_and_up_when_that_has_ended() {
+    let rig = Rig::new();
+    rig.kernel.reset_function(VF, Duration::from_millis(60));
+    rig.add(&config("")).unwrap();
+    let taken = rig.ops().iter().filter(|op| matches!(op, Op::TakeFromHost { .. })).count();
+    let link = rig.kernel.pod(POD.as_ref()).unwrap().link_by_name("net1").unwrap().unwrap();
+    assert_eq!((taken, link.up), (1, true));
+}
