@@ -150,13 +150,13 @@ daemon_kill() { daemon_end KILL; }
 daemon_stop() { daemon_end TERM; }
 
 # api PATH: what the daemon answers on its socket; fails on anything but success
-api() { curl -sS --fail --max-time 5 --unix-socket /run/fairlead/fairlead.sock "http://fairlead$1"; }
+api() { curl -sS --fail --max-time $((5 * ${PATIENCE:-1})) --unix-socket /run/fairlead/fairlead.sock "http://fairlead$1"; }
 
 spooled() { find /var/lib/fairlead/spool -type f -name '*.json' 2>/dev/null | wc -l; }
 addresses_held() { find /var/lib/cni/networks -type f ! -name 'last_reserved*' ! -name lock 2>/dev/null | wc -l; }
 no_address_held() { [ "$(addresses_held)" = 0 ]; }
 # containerd has one of "lo" made for every pod too
-attachments() { "$DIST/fairleadd" attachments -o json | jq 'map(select(.type != "loopback")) | length'; }
+attachments() { api /v1/attachments | jq 'map(select(.type != "loopback")) | length'; }
 
 # ---- cases ----
 passed=0 failed=0

@@ -182,14 +182,9 @@ impl Implementation {
 
     /// Starts its daemon, where it has one, on the current stage.
     pub fn start_daemon(&self) -> Result<Option<Daemon>, CallError> {
-        self.start_daemon_with("{}")
-    }
-
-    /// The same with a configuration of its own.
-    pub fn start_daemon_with(&self, config: &str) -> Result<Option<Daemon>, CallError> {
         self.daemon
             .as_deref()
-            .map(|program| Daemon::start(program, config, &self.dir, self.fallback.as_deref()))
+            .map(|program| Daemon::start(program, &self.dir, self.fallback.as_deref()))
             .transpose()
     }
 }
@@ -213,20 +208,18 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    fn start(program: &Path, config: &str, dir: &Path, fallback: Option<&Path>) -> Result<Daemon, CallError> {
+    fn start(program: &Path, dir: &Path, fallback: Option<&Path>) -> Result<Daemon, CallError> {
         let log = format!("{PROPS}/daemon.log");
         let net_d = format!("{PROPS}/net.d");
-        let settings = format!("{PROPS}/config.yaml");
         let file = |path: &str| {
             let path = path.to_owned();
             move |source| CallError::File { path, source }
         };
         fs::create_dir_all(&net_d).map_err(file(&net_d))?;
-        fs::write(&settings, config).map_err(file(&settings))?;
         let out = File::create(&log).map_err(file(&log))?;
         let err = out.try_clone().map_err(file(&log))?;
         let child = Command::new(program)
-            .args(["run", "--run-dir", RUN_DIR, "--state-dir", STATE_DIR, "--config", &settings])
+            .args(["run", "--run-dir", RUN_DIR, "--state-dir", STATE_DIR])
             .env("CNI_CONF_DIR", &net_d)
             .env("CNI_PLUGIN_DIR", fallback.unwrap_or(dir))
             .stdin(Stdio::null())
@@ -252,11 +245,6 @@ impl Daemon {
         Ok(())
     }
 
-    /// What it answers to a GET; empty when it does not.
-    pub fn told(&self, path: &str) -> String {
-        ask(&format!("{RUN_DIR}/fairlead.sock"), path).unwrap_or_default()
-    }
-
     /// The end of its log on the current stage, for a report.
     pub fn log(&self) -> String {
         tail(&format!("{PROPS}/daemon.log"))
@@ -271,18 +259,15 @@ fn tail(path: &str) -> String {
 
 /// True when the daemon at `socket` says that it is.
 fn ready(socket: &str) -> bool {
-    ask(socket, "/readyz").is_ok_and(|answer| answer.starts_with("HTTP/1.1 200"))
-}
-
-fn ask(socket: &str, path: &str) -> std::io::Result<String> {
-    let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(Duration::from_secs(1)))?;
-    stream.write_all(
-        format!("GET {path} HTTP/1.1\r\nHost: fairlead\r\nConnection: close\r\n\r\n").as_bytes(),
-    )?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    Ok(answer)
+    let ask = || -> std::io::Result<String> {
+        let mut stream = UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+        stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: fairlead\r\nConnection: close\r\n\r\n")?;
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer)?;
+        Ok(String::from_utf8_lossy(&answer).into_owned())
+    };
+    ask().is_ok_and(|answer| answer == "HTTP/1.1 200")
 }
 
 impl Drop for Daemon {

@@ -244,8 +244,8 @@ module_reloaded() {
         ip link set "$(nic $pf)" name "${names[0]}"
         ip link set "${names[0]}" up
         names=("${names[@]:1}")
-        numvfs $pf 7
     done
+    for pf in $PF0 $PF1 $PF2; do numvfs $pf 7; done
     for n in 0 4 14; do is_broken $n; done
     for n in 0 14; do equal "links of pod$n" "$(ip -n pod$n -br link | grep -c net1 || true)" 0; done
     without_pods 0 4 14 18

@@ -29,11 +29,6 @@ pub(super) const CASES: &[Behaviour] = &[
     Behaviour { group: GROUP, title: "x04 CHECK finds another MAC address", judge: check_mac },
     Behaviour { group: GROUP, title: "x04 STATUS answers", judge: status },
     Behaviour { group: GROUP, title: "whatever the pod did to it, it comes home as it was", judge: misused },
-    Behaviour {
-        group: GROUP,
-        title: "x07 what the pod left in the NIC is gone for the next",
-        judge: filters,
-    },
     Behaviour { group: GROUP, title: "DEL twice is success, and it is home", judge: del_twice },
 ];
 
@@ -212,49 +207,6 @@ fn misused(world: &mut World<'_>) -> Result<(), Fault> {
     )?;
     world.del(&attachment)?;
     world.home(world.first())
-}
-
-const LEFT: &str = "02:00:00:00:00:99";
-
-/// An address that a pod gave to the NIC through its function. Who cleans functions keeps them in a pool.
-fn filters(world: &mut World<'_>) -> Result<(), Fault> {
-    world.pod("pod")?;
-    world.pod("next")?;
-    world.pod("other")?;
-    let fields = with_address(json!({"trust": "on"}), "10.9.0.1/24");
-    let one = Attachment { pod: "pod", function: world.pooled().clone(), fields };
-    let sender = other(world, json!({}));
-    world.add(&sender)?;
-    world.add(&one)?;
-    world.hears_also("pod", LEFT)?;
-    world.ip_in("pod", "link set net1 promisc on")?;
-    world.ip_in("other", &format!("neigh add 10.9.0.99 lladdr {LEFT} dev net1"))?;
-    world.carrier("pod")?;
-    world.carrier("other")?;
-    let unheard = || "this NIC does not deliver what a pod asks it for".into();
-    world.in_time(|| ensure(heard(world, "pod")? > 0, unheard))?;
-    world.del(&one)?;
-    let next = Attachment { pod: "next", ..one };
-    world.add(&next)?;
-    world.carrier("next")?;
-    let heard = heard(world, "next")?;
-    world.del(&next)?;
-    world.del(&sender)?;
-    ensure(heard == 0, || format!("the next pod gets what the one before asked for: {heard} frames"))
-}
-
-/// How many of two frames for another address the pod's interface gets.
-fn heard(world: &World<'_>, pod: &str) -> Result<u64, Fault> {
-    let before = not_for_it(world, pod)?;
-    world.ping("other", "-c 2 -W 1 10.9.0.99")?;
-    Ok(not_for_it(world, pod)? - before)
-}
-
-/// How many frames a pod's interface got that were for another address.
-fn not_for_it(world: &World<'_>, pod: &str) -> Result<u64, Fault> {
-    let told: Value =
-        serde_json::from_str(&world.told_in(pod, "-j -s -s link show net1")?).unwrap_or_default();
-    Ok(told[0]["stats64"]["rx"]["otherhost_dropped"].as_u64().unwrap_or_default())
 }
 
 fn del_twice(world: &mut World<'_>) -> Result<(), Fault> {

@@ -15,8 +15,6 @@ use crate::stage::{self, Stage, StageError};
 
 /// Functions of the first NIC; all that it has.
 const MANY: usize = 7;
-/// Which of them is in a pool, where an implementation has such.
-const POOLED: usize = 6;
 /// How long is waited for what comes a moment after an answer. Generous: the lab is an emulation on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The same where no process is left that could do it, only the kernel.
@@ -91,7 +89,7 @@ impl<'a> World<'a> {
     pub(super) fn new(implementation: &'a Implementation, nics: &'a [Nic; 2]) -> Result<World<'a>, Fault> {
         let stage = Stage::of_this_machine()?;
         let (near, far, user) = furnish(nics)?;
-        let daemon = implementation.start_daemon_with(&pool_of(&near[POOLED]))?;
+        let daemon = implementation.start_daemon()?;
         let mut world = World {
             daemon,
             stage,
@@ -103,27 +101,13 @@ impl<'a> World<'a> {
             user,
             rest: BTreeMap::new(),
         };
-        world.pool_is_ready()?;
         world.rest = nic::seen(&world.functions())?;
         Ok(world)
-    }
-
-    fn pool_is_ready(&self) -> Result<(), Fault> {
-        let Some(daemon) = &self.daemon else { return Ok(()) };
-        self.in_time(|| {
-            let told = daemon.told("/v1/pools");
-            ensure(told.contains("\"state\":\"ready\""), || format!("the pool is not ready: {told}"))
-        })
     }
 
     /// The function that most cases are about.
     pub(super) fn first(&self) -> &Function {
         &self.near[0]
-    }
-
-    /// The one that an implementation with pools keeps in one.
-    pub(super) fn pooled(&self) -> &Function {
-        &self.near[POOLED]
     }
 
     fn functions(&self) -> Vec<Function> {
@@ -148,14 +132,6 @@ impl<'a> World<'a> {
     /// Runs `ip` in a pod, several lines with `;` between them in one process.
     pub(super) fn ip_in(&self, pod: &str, lines: &str) -> Result<(), Fault> {
         Ok(self.stage.in_pod(pod, || stage::ip_batch(&split(lines)))?)
-    }
-
-    /// A pod's interface asks its NIC for frames to another address, too.
-    pub(super) fn hears_also(&self, pod: &str, address: &str) -> Result<(), Fault> {
-        let mut command = Command::new("bridge");
-        command.args(["fdb", "add", address, "dev", IFNAME, "self"]);
-        let out = self.stage.in_pod(pod, || Ok(process::run(&mut command, b"", PATIENCE)?))?;
-        ensure(out.status == Some(0), || String::from_utf8_lossy(&out.stderr).into_owned())
     }
 
     /// Writes a file of `/proc/sys` in a pod.
@@ -319,9 +295,12 @@ impl<'a> World<'a> {
     }
 
     /// Makes them anew: the same addresses, and nothing of before.
-    pub(super) fn far_are_made(&self) -> Result<(), Fault> {
+    pub(super) fn far_are_made(&mut self) -> Result<(), Fault> {
         self.nics[1].make(2)?;
-        Ok(self.user.bind(USER_DRIVER)?)
+        self.user.bind(USER_DRIVER)?;
+        // Its driver, which had it for a moment, made up a MAC address.
+        self.rest.insert(self.user.address.clone(), self.seen(&self.user)?);
+        Ok(())
     }
 
     /// Makes them anew as they are at a case's beginning, with marks.
@@ -363,7 +342,10 @@ impl<'a> World<'a> {
         }
         let limit = if went_well { self.patience() } else { NOBODY_IS_LEFT };
         match within(limit, || self.all_at_rest()) {
-            Err(Fault::Wrong(_)) => self.begin_anew(),
+            Err(Fault::Wrong(left)) => {
+                self.begin_anew()?;
+                ensure(!went_well, || format!("left behind: {left}"))
+            }
             other => other,
         }
     }
@@ -376,7 +358,6 @@ impl<'a> World<'a> {
 
     fn begin_anew(&mut self) -> Result<(), Fault> {
         (self.near, self.far, self.user) = furnish(self.nics)?;
-        self.pool_is_ready()?;
         self.rest = nic::seen(&self.functions())?;
         Ok(())
     }
@@ -390,12 +371,6 @@ fn within(limit: Duration, mut right: impl FnMut() -> Result<(), Fault>) -> Resu
             other => return other,
         }
     }
-}
-
-/// The configuration of a daemon that has pools.
-fn pool_of(function: &Function) -> String {
-    let address = &function.address;
-    format!("pools: [{{name: lab, selectors: {{pciAddresses: [\"{address}\"]}}, profile: {{mtu: 1400}}}}]\n")
 }
 
 /// Functions on both NICs, with marks of their own: what is lost is seen.
