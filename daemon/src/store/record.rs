@@ -176,7 +176,7 @@ pub struct Attachment {
     #[serde(default)]
     pub answered: bool,
     /// How its virtual function lies to the pod's NUMA node, where that was asked for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "as_of_now", skip_serializing_if = "Option::is_none")]
     pub near: Option<Locality>,
     /// The paths of our own type that came before the one that was taken.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -184,6 +184,14 @@ pub struct Attachment {
     /// The file that tells the pod's other parts about its device, below the host's root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_info: Option<String>,
+}
+
+/// An attachment is worth more than what is told of it: what another release wrote otherwise is not known.
+fn as_of_now<'de, D: serde::Deserializer<'de>, T: serde::de::DeserializeOwned>(
+    written: D,
+) -> Result<Option<T>, D::Error> {
+    let written = serde_json::Value::deserialize(written)?;
+    Ok(serde_json::from_value(written).ok())
 }
 
 /// A path that was not taken.
