@@ -87,6 +87,12 @@ impl Left {
         self.taken.contains_key(&device) || self.holder(device).is_some()
     }
 
+    /// What names the pod that a function went to: its file, or the namespace.
+    pub(crate) fn holder_of(&self, device: PciAddr) -> Option<String> {
+        let of_record = self.holder(device).map(|record| record.name.clone());
+        of_record.or_else(|| Some(self.taken.get(&device)?.display().to_string()))
+    }
+
     /// Each function, with the file or the namespace that names its pod.
     pub(crate) fn functions(&self) -> BTreeMap<PciAddr, String> {
         let taken = self.taken.iter().map(|(device, netns)| (*device, netns.display().to_string()));

@@ -99,7 +99,7 @@ impl Engine {
         })?;
         let limit = if job.another { Instant::now() } else { limit };
         let drawn = self.draw_ours(pool, limit, |member| ranks.get(&member.numa_node).copied());
-        let loan = drawn.map_err(|e| {
+        let loan = drawn?.map_err(|e| {
             let told = job.lacking(pooled::undrawn(&e));
             match nodes.iter().all(|node| ranks.contains_key(node)) {
                 true => told,
@@ -116,16 +116,19 @@ impl Engine {
         Ok(loan)
     }
 
-    /// Draws, past what sriov-cni has given to a pod since the pool was looked at.
+    /// Draws, past what sriov-cni has given to a pod since the pool was looked at. Where that cannot be told nothing is drawn.
     fn draw_ours(
         &self,
         pool: &str,
         limit: Instant,
         rank: impl Fn(&Member) -> Option<u32>,
-    ) -> Result<Loan<'_>, DrawError> {
+    ) -> Result<Result<Loan<'_>, DrawError>, CniError> {
         loop {
-            let loan = self.pools.draw_by(pool, limit, &rank)?;
-            let Some(holder) = self.inherited_holder(loan.address()) else { return Ok(loan) };
+            let loan = match self.pools.draw_by(pool, limit, &rank) {
+                Ok(loan) => loan,
+                empty => return Ok(empty),
+            };
+            let Some(holder) = self.given_by_sriov_cni(loan.address())? else { return Ok(Ok(loan)) };
             tracing::warn!(pci = %loan.address(), pool, holder, "a function of a pool is somebody else's pod's");
             // To its pool it is lent, until a look finds it nobody's.
             loan.keep();

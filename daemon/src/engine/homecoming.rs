@@ -57,11 +57,11 @@ impl Engine {
             tracing::warn!(pci = %vf.address, was = %mac,
                 "a function keeps the MAC address that its physical function has for it");
         }
-        let pooled = self.pools.lendable(vf.address).is_some();
-        let limit = if pooled { Duration::ZERO } else { NAMED };
+        let named = self.pools.names(vf.address);
+        let limit = if named { Duration::ZERO } else { NAMED };
         match dress(host.as_mut(), vf.address, link, &lent.was.look(), limit, |_, _| Ok::<(), NetError>(())) {
             // Its pool gives it its name and look when it is ready, and waits for another function that has its name by chance.
-            Err(e) if e.errno() == Some(Errno::EEXIST) && pooled => {
+            Err(e) if e.errno() == Some(Errno::EEXIST) && named => {
                 tracing::info!(pci = %vf.address, name = lent.was.name,
                     "the name of a function that comes home is taken: its pool sees to it");
                 Ok(())

@@ -50,12 +50,10 @@ impl Engine {
         self.predecessor.left(&self.root).map_err(|e| unread(&e))
     }
 
-    /// The pod of that plugin that has a function, as its files tell; of files that cannot be read nobody knows.
-    pub(super) fn inherited_holder(&self, address: PciAddr) -> Option<String> {
-        match self.listed_by_sriov_cni() {
-            Ok(left) => left.functions().get(&address).map(|pod| format!("sriov-cni's {pod}")),
-            Err(_) => Some("sriov-cni's, whose files cannot be read".to_owned()),
-        }
+    /// The pod of that plugin that has a function, as its files tell.
+    pub(super) fn given_by_sriov_cni(&self, address: PciAddr) -> Result<Option<String>, CniError> {
+        let left = self.listed_by_sriov_cni()?;
+        Ok(left.holder_of(address).map(|pod| format!("sriov-cni's {pod}")))
     }
 
     /// Has the reaper bring home what belongs to dead pods of that plugin, for pools that nobody asks for it.

@@ -266,7 +266,7 @@ impl Service for Engine {
     }
 
     fn order_pools(&self, verb: Verb, of: &str) -> Result<serde_json::Value, CniError> {
-        self.pools.order(verb, of, &self.holders())
+        self.with_holders(|holders| self.pools.order(verb, of, holders))
     }
 
     fn collect(&self, orphans: bool) -> serde_json::Value {

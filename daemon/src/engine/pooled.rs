@@ -16,21 +16,26 @@ use super::Engine;
 use crate::hotplug::Hotplug;
 use crate::networks::Network;
 use crate::networks::sriov::Sriov;
-use crate::pools::{DrawError, Known, Look, Refused, SLOW};
+use crate::pools::{DrawError, Holders, Known, Look, Refused, SLOW};
 use crate::store::Attachment;
 
 /// Kubelet may take so long to tell what device plugins announce.
 const ALLOCATABLE: Duration = Duration::from_millis(500);
 
 impl Engine {
-    /// Who has a function, in words: an attachment, or a pod that sriov-cni made.
-    pub(super) fn holders(&self) -> impl Fn(PciAddr) -> Option<String> {
-        move |address| {
-            let mine = |a: &Arc<Attachment>| a.function().is_some_and(|f| f.address == address);
-            let holder = self.store.all().into_iter().find(mine);
-            let ours = holder.map(|holder| format!("{}/{}", holder.key.container, holder.key.ifname));
-            ours.or_else(|| self.inherited_holder(address))
-        }
+    /// The attachment that has a function.
+    fn attachment_with(&self, address: PciAddr) -> Option<String> {
+        let mine = |a: &Arc<Attachment>| a.function().is_some_and(|f| f.address == address);
+        let holder = self.store.all().into_iter().find(mine)?;
+        Some(format!("{}/{}", holder.key.container, holder.key.ifname))
+    }
+
+    /// Calls with who has a function: an attachment, or a pod that sriov-cni made.
+    pub(super) fn with_holders<T>(&self, call: impl FnOnce(Holders<'_>) -> T) -> T {
+        call(Holders {
+            ours: &|address| self.attachment_with(address),
+            inherited: &|address| self.given_by_sriov_cni(address),
+        })
     }
 
     /// Whether an ADD finds its function ready, and as it wants it: it waits for nothing but the kernel then.
@@ -48,7 +53,7 @@ impl Engine {
 
     /// Compares the pools with the machine, without waiting for what has to be done then.
     pub(super) fn look_at_pools(&self, how: Look) {
-        self.pools.look(how, &self.holders());
+        self.with_holders(|holders| self.pools.look(how, holders));
     }
 
     /// Offers kubelet the pools that it gives out, as they are configured.

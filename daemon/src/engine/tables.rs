@@ -11,7 +11,7 @@ pub(super) fn table(engine: &Engine, name: &str) -> Option<Value> {
     match name {
         "attachments" => Some(engine.store.all().iter().map(|a| row(a)).collect()),
         "networks" => Some(engine.networks.list()),
-        "pools" => Some(engine.pools.table(&engine.holders())),
+        "pools" => Some(engine.with_holders(|holders| engine.pools.table(holders))),
         "orphans" => Some(orphans(engine).iter().map(|o| json!(o)).collect()),
         _ => None,
     }

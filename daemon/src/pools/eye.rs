@@ -81,7 +81,7 @@ impl<'l> Eye<'l> {
         let found = match (read, known) {
             (Ok(settings), _) => shop.compare(function, wish, settings),
             (Err(_), Some(known)) => shop.compare(function, wish, std::slice::from_ref(&known.settings)),
-            (Err(why), None) => shop.leave_alone(function).and(Err(Trouble::Physical(why.clone()))),
+            (Err(why), None) => shop.may_be_had(function, wish).and(Err(Trouble::Physical(why.clone()))),
         };
         if matches!(&found, Err(Trouble::Kernel(error)) if error.timed_out()) {
             self.hanging.insert(function.physical.address);

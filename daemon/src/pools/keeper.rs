@@ -1,9 +1,10 @@
 //! The keeper: looks at the machine when something has changed and now and then, and has done what is due.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fairlead_cni::CniError;
 use fairlead_host::Mac;
 use fairlead_sriov::pool::{Condition, Hold, Member, Pool, Task};
 use fairlead_sriov::{Function, PciAddr, Scan};
@@ -35,8 +36,26 @@ pub enum Look {
     Thorough,
 }
 
-/// Whose a function is, as the engine's store has it.
-pub type Holder<'h> = &'h dyn Fn(PciAddr) -> Option<String>;
+/// Whose a function is.
+#[derive(Clone, Copy)]
+pub struct Holders<'h> {
+    /// As the engine's store has it: nothing is waited for.
+    pub ours: &'h dyn Fn(PciAddr) -> Option<String>,
+    /// As the files of the plugin before us have it. They are read: never under the pools' lock.
+    pub inherited: &'h dyn Fn(PciAddr) -> Result<Option<String>, CniError>,
+}
+
+impl Holders<'_> {
+    /// Either; of files that cannot be read nobody knows.
+    pub(super) fn of(self, address: PciAddr) -> Option<String> {
+        (self.ours)(address).or_else(|| self.before_us(address))
+    }
+
+    fn before_us(self, address: PciAddr) -> Option<String> {
+        let told = (self.inherited)(address);
+        told.unwrap_or_else(|_| Some("sriov-cni's, whose files cannot be read".to_owned()))
+    }
+}
 
 impl Pools {
     /// Waits until a look is due, and says how much it is to look at; has queued work done meanwhile. `None` when the daemon
@@ -79,8 +98,8 @@ impl Pools {
     }
 
     /// Compares the pools with the machine. Changes nothing there: what is to be changed is queued.
-    pub fn look(&self, how: Look, holder: Holder<'_>) {
-        self.glance();
+    pub fn look(&self, how: Look, holders: Holders<'_>) {
+        self.glance(holders);
         if how == Look::Glance {
             return;
         }
@@ -88,6 +107,7 @@ impl Pools {
             let state = self.lock();
             let nothing = state.declared.is_empty() && state.pools.is_empty();
             if nothing && self.shop.records.all().is_empty() {
+                self.nothing_to_tell(state);
                 return;
             }
             state.declared.clone()
@@ -102,9 +122,10 @@ impl Pools {
         let membership = membership::of(&declared, &scan, driver_before);
         let mut eye = Eye::new(&self.shop, &scan);
         self.depart(&declared, &membership, &scan);
-        self.arrive(&declared, &membership, holder, &mut eye);
-        self.orphans(&declared, &membership, &scan, holder);
-        self.reclaim(holder);
+        self.arrive(&declared, &membership, holders, &mut eye);
+        self.orphans(&declared, &membership, &scan, holders);
+        self.claim(holders);
+        self.reclaim(holders);
         self.compare(how, &mut eye);
         let (readings, mut notices) = (eye.closed(), membership.notices);
         if how != Look::First {
@@ -119,6 +140,14 @@ impl Pools {
                 state.look = Some(Look::Quick);
             }
         });
+    }
+
+    /// What was told of what is declared no more.
+    fn nothing_to_tell(&self, mut state: MutexGuard<'_, State>) {
+        state.notices.clear();
+        state.unread.clear();
+        state.unmade.clear();
+        self.metrics.show(&state);
     }
 
     /// Members that are not in the machine any more, or not this pool's. One that could not be read is still there.
@@ -150,7 +179,7 @@ impl Pools {
     }
 
     /// Members that are new, or back.
-    fn arrive(&self, declared: &[PoolSettings], all: &Membership, holder: Holder<'_>, eye: &mut Eye<'_>) {
+    fn arrive(&self, declared: &[PoolSettings], all: &Membership, holders: Holders<'_>, eye: &mut Eye<'_>) {
         for (address, place) in &all.places {
             let Some(settings) = declared.get(place.pool) else { continue };
             let (is_in, is_gone) = {
@@ -168,9 +197,11 @@ impl Pools {
             self.shop.records.begin(*address, &settings.name, || Mac::local((self.random)()));
             let found = eye.condition_of(*address, &Wish::of(settings));
             let record = self.shop.records.get(*address);
+            let inherited = holders.before_us(*address).is_some();
             self.act(|state| {
                 if state.declared == declared {
-                    state.arrive(*address, place, found, holder, record);
+                    let lent = inherited || (holders.ours)(*address).is_some();
+                    state.arrive(*address, place, found, lent, record);
                 }
             });
         }
@@ -178,7 +209,7 @@ impl Pools {
 
     /// Functions that were changed for a pool that has them no more; and what is on record of some that are not there: it is
     /// kept as long as there is their pool.
-    fn orphans(&self, declared: &[PoolSettings], membership: &Membership, scan: &Scan, holder: Holder<'_>) {
+    fn orphans(&self, declared: &[PoolSettings], membership: &Membership, scan: &Scan, holders: Holders<'_>) {
         if self.lock().partly_read {
             return;
         }
@@ -190,7 +221,11 @@ impl Pools {
             }
             match functions(scan).find(|function| function.address == address) {
                 Some(function) if record.was_in(&self.shop.boot_id).is_some() => {
-                    self.act(|state| state.adopt_orphan(&record, function, holder));
+                    let inherited = holders.before_us(address).is_some();
+                    self.act(|state| {
+                        let lent = inherited || (holders.ours)(address).is_some();
+                        state.adopt_orphan(&record, function, lent);
+                    });
                 }
                 None if !self.is_gone(address) => {} // it came after the look, or cannot be read
                 None if declared.iter().any(|pool| pool.name == record.pool) => {}
@@ -202,12 +237,32 @@ impl Pools {
         }
     }
 
+    /// Members that somebody has whom no pool has lent them, as sriov-cni's pods: lent to him all the same, so that nothing is
+    /// done to one while he brings it home.
+    fn claim(&self, holders: Holders<'_>) {
+        let unlent: Vec<PciAddr> = {
+            let state = self.lock();
+            let unlent = state.members().filter(|(_, member)| is_unlent(&member.condition));
+            unlent.map(|(_, member)| member.address).collect()
+        };
+        for address in unlent {
+            self.claimed(address, holders);
+        }
+    }
+
+    /// Whether a member is somebody's whom no pool has lent it. Files that cannot be read just now empty no pool.
+    pub(super) fn claimed(&self, address: PciAddr, holders: Holders<'_>) -> bool {
+        let is_told = matches!((holders.inherited)(address), Ok(Some(_)));
+        is_told && self.act(|state| state.claim(address))
+    }
+
     /// Members that are lent to nobody any more: whoever had one has not told of its return, as sriov-cni does not.
-    fn reclaim(&self, holder: Holder<'_>) {
-        let is_left =
-            |state: &State, address| !state.on_the_way.contains(&address) && holder(address).is_none();
+    fn reclaim(&self, holders: Holders<'_>) {
+        let is_left = |state: &State, address| {
+            !state.on_the_way.contains(&address) && (holders.ours)(address).is_none()
+        };
         let lent = self.lock().lent();
-        for address in lent.into_iter().filter(|address| holder(*address).is_none()) {
+        for address in lent.into_iter().filter(|address| holders.of(*address).is_none()) {
             self.act(|state| {
                 if is_left(state, address)
                     && let Some(live) = state.of(address)
@@ -307,6 +362,17 @@ impl State {
         due.filter_map(|(live, member)| self.at_rest(live, member)).collect()
     }
 
+    /// A call that has it in hands says itself whose it becomes.
+    fn claim(&mut self, address: PciAddr) -> bool {
+        let is_on_the_way = self.on_the_way.contains(&address);
+        let Some(live) = self.of(address).filter(|_| !is_on_the_way) else { return false };
+        let is_claimed = live.pool.member(address).is_some_and(|member| is_unlent(&member.condition));
+        if is_claimed {
+            live.pool.is_lent(address);
+        }
+        is_claimed
+    }
+
     fn lent(&self) -> Vec<PciAddr> {
         let lent = self.members().filter(|(_, member)| member.condition == Condition::Lent);
         lent.map(|(_, member)| member.address).collect()
@@ -321,13 +387,13 @@ impl State {
         address: PciAddr,
         place: &Place,
         (condition, known, given): (Condition, Option<Known>, bool),
-        holder: Holder<'_>,
+        lent: bool,
         record: Option<Record>,
     ) {
         if self.on_the_way.contains(&address) {
-            return; // The next look sees whose it became.
+            self.missed.insert(address); // The look after it has arrived sees whose it became.
+            return;
         }
-        let lent = holder(address).is_some();
         let hold = record.and_then(|record| record.held).map(|held| held.hold());
         let Some(live) = self.pools.get_mut(place.pool) else { return };
         let condition = if lent { Condition::Lent } else { condition };
@@ -337,9 +403,9 @@ impl State {
     }
 
     /// It is given back, and nobody's then.
-    fn adopt_orphan(&mut self, record: &Record, function: &Function, holder: Holder<'_>) {
+    fn adopt_orphan(&mut self, record: &Record, function: &Function, lent: bool) {
         let address = record.address;
-        let condition = if holder(address).is_some() { Condition::Lent } else { Condition::Due };
+        let condition = if lent { Condition::Lent } else { Condition::Due };
         let hold = Some(Hold::Dismissed);
         let member = Member::new(address, function.physical.address, function.numa_node);
         let mut pool = Pool::default();
@@ -389,6 +455,11 @@ impl State {
     fn next_try(&self) -> Option<Instant> {
         self.pools.iter().filter_map(|live| live.pool.next_try()).min()
     }
+}
+
+/// What a member is in that somebody can have got past its pool.
+fn is_unlent(condition: &Condition) -> bool {
+    matches!(condition, Condition::Ready | Condition::Idle | Condition::Foreign(_))
 }
 
 impl Live {

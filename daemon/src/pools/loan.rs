@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use fairlead_sriov::PciAddr;
 use fairlead_sriov::pool::{Condition, Member, Refusal};
 
-use super::{Known, Pools, State};
+use super::{Known, Look, Pools, State};
 
 /// How long a function may take to be made clean.
 const CLEANING: Duration = Duration::from_secs(10);
@@ -74,7 +74,10 @@ impl Drop for Loan<'_> {
     fn drop(&mut self) {
         let address = self.address;
         match self.was.take().filter(|_| !self.kept) {
-            None => self.pools.lock().has_arrived(address),
+            None => {
+                self.pools.lock().has_arrived(address);
+                self.pools.changed.notify_all();
+            }
             Some(was) => self.pools.act(|state| {
                 state.has_arrived(address);
                 if let Some(live) = state.of(address) {
@@ -182,10 +185,17 @@ impl Pools {
             let waits = |state: &mut State| {
                 let mut members =
                     state.pools.iter().filter(|live| live.name == pool).flat_map(|live| live.pool.members());
-                !members.any(|member| member.condition == Condition::Ready && rank(member).is_some())
+                !members.any(|member| member.is_ready() && rank(member).is_some())
             };
             drop(self.changed.wait_timeout_while(state, left, waits).unwrap_or_else(PoisonError::into_inner));
         }
+    }
+
+    /// Whether a function's interface has its name from its pool again before anybody else has it: the one that it was adopted
+    /// with. One to which nothing was done keeps whatever name it comes home with.
+    pub fn names(&self, address: PciAddr) -> bool {
+        let record = self.shop.records.get(address);
+        record.is_some_and(|record| record.name_in(&self.shop.boot_id).is_some())
     }
 
     /// The resource under which kubelet gives a pool's functions out, if it does.
@@ -210,6 +220,8 @@ impl Pools {
             state.has_arrived(address);
             if let (Ok(()), Some(live)) = (&forgotten, state.of(address)) {
                 live.pool.returned(address);
+                // Whoever had it without having been lent it has set it up: what is known of it is not so any more.
+                live.pool.spoiled(address);
             }
         });
         forgotten
@@ -239,6 +251,9 @@ impl State {
     fn has_arrived(&mut self, address: PciAddr) {
         if let Some(at) = self.on_the_way.iter().position(|other| *other == address) {
             self.on_the_way.swap_remove(at);
+        }
+        if self.missed.remove(&address) {
+            self.look = self.look.max(Some(Look::Quick));
         }
     }
 }

@@ -1,6 +1,8 @@
 //! How many functions a physical one has, where the configuration of a pool says so. They are made where there are none, and
 //! their number is never changed while there is one: somebody may use it.
 
+use std::collections::BTreeSet;
+
 use fairlead_sriov::{PciAddr, PhysicalFunction, Scan};
 
 use super::membership::Notice;
@@ -17,9 +19,15 @@ pub(super) struct Making {
 impl Pools {
     /// Has those made that are missing; the next look finds them. Answers what the operator is to know.
     pub(super) fn make_functions(&self, declared: &[PoolSettings], scan: &Scan) -> Vec<Notice> {
-        let told = scan.physical.iter().filter_map(|physical| {
+        let wanted_of = |physical: &PhysicalFunction| {
             let wants = |pool: &&PoolSettings| pool.numvfs.is_some() && pool.selectors.names(physical);
-            let pool = declared.iter().find(wants)?;
+            declared.iter().find(wants)
+        };
+        let wanting = scan.physical.iter().filter(|physical| wanted_of(physical).is_some());
+        let wanting: BTreeSet<PciAddr> = wanting.map(|physical| physical.address).collect();
+        self.lock().unmade.retain(|physical, _| wanting.contains(physical));
+        let told = scan.physical.iter().filter_map(|physical| {
+            let pool = wanted_of(physical)?;
             self.missing(pool, pool.numvfs?.get(), physical)
         });
         told.collect()

@@ -30,7 +30,7 @@ use fairlead_host::Kernel;
 use fairlead_sriov::pool::{Member, Pool, Task};
 use fairlead_sriov::{Administrator, DevicePluginConfig, Inventory, PciAddr};
 
-pub use keeper::{Holder, Look, SLOW};
+pub use keeper::{Holders, Look, SLOW};
 pub use loan::{DrawError, Loan, Refused};
 pub use metrics::PoolMetrics;
 pub use orders::Verb;
@@ -89,6 +89,8 @@ struct State {
     /// Functions that a call has in hands between their pool and the engine's store: neither says whose they are. Once for
     /// each call.
     on_the_way: Vec<PciAddr>,
+    /// Those of them that a look would have had in a pool.
+    missed: BTreeSet<PciAddr>,
     queue: VecDeque<Chore>,
     /// Physical functions whose functions are being made, and what became of the last try where it failed.
     making: BTreeSet<PciAddr>,

@@ -1,6 +1,6 @@
 //! What the interfaces of members are called: as before, whatever the kernel has called those that were made anew or bound anew.
 
-use fairlead_host::{Link, Net, Op, SetLink};
+use fairlead_host::{Link, Net, NetError, Op, SetLink};
 use fairlead_sriov::PciAddr;
 use fairlead_sriov::interface::{Appearance, Look, NAMED, aside, dress};
 use nix::errno::Errno;
@@ -60,15 +60,32 @@ impl Workshop {
         let its_own =
             self.records.get(other).and_then(|record| record.name_in(&self.boot_id).map(str::to_owned));
         for new in its_own.into_iter().chain([aside(other)]) {
-            let renamed = SetLink { index: link.index, name: Some(new.clone()), ..SetLink::default() };
-            match host.batch(&[Op::SetLink(renamed)]) {
+            match self.rename(host, &link, &new) {
                 Err(e) if e.errno() == Some(Errno::EEXIST) => {}
-                done => {
+                Err(error) => {
+                    // Whoever wants the name is not to blame for it.
+                    tracing::warn!(pci = %other, name, %error, "the interface of an idle function does not make way");
+                    return Ok(());
+                }
+                Ok(()) => {
                     tracing::info!(pci = %other, from = name, to = new, "the interface of an idle function makes way");
-                    return Ok(done?);
+                    return Ok(());
                 }
             }
         }
         Ok(())
+    }
+
+    /// Down for that moment where the kernel renames none that is up.
+    fn rename(&self, host: &mut dyn Net, link: &Link, name: &str) -> Result<(), NetError> {
+        let index = link.index;
+        let set = |up| Op::SetLink(SetLink { index, up: Some(up), ..SetLink::default() });
+        let renamed = Op::SetLink(SetLink { index, name: Some(name.to_owned()), ..SetLink::default() });
+        if !link.up || self.kernel.renames_while_up() {
+            return host.batch(&[renamed]);
+        }
+        let done = host.batch(&[set(false), renamed]);
+        host.batch(&[set(true)])?;
+        done
     }
 }

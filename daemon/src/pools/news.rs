@@ -1,12 +1,13 @@
 //! News of devices, and the members to which nothing is done: those are looked at because of them.
 
 use std::mem;
+use std::time::Instant;
 
 use fairlead_host::watch::{Action, DeviceEvent};
 use fairlead_sriov::PciAddr;
 use fairlead_sriov::pool::{Condition, Member};
 
-use super::keeper::Look;
+use super::keeper::{Holders, Look};
 use super::trouble::Trouble;
 use super::workshop::Wish;
 use super::{Known, Live, Pools, State};
@@ -25,7 +26,10 @@ impl Pools {
     /// Has the keeper look at what news make necessary. What is done to members that are at work or lent is ours.
     pub fn heard(&self, news: &[DeviceEvent]) {
         let mut state = self.lock();
+        let now = Instant::now();
+        let mut is_back = false;
         for event in news {
+            is_back |= about_physical(event).is_some_and(|physical| state.try_again(physical, now));
             match event {
                 DeviceEvent::Overflow => state.look = Some(Look::Thorough),
                 DeviceEvent::Pci { action: Action::Removed, .. } => {
@@ -51,6 +55,10 @@ impl Pools {
         if state.is_to_be_looked_at() {
             self.changed.notify_all();
         }
+        drop(state);
+        if is_back {
+            self.wake(now);
+        }
     }
 
     fn is_physical(&self, device: &str) -> bool {
@@ -58,13 +66,16 @@ impl Pools {
     }
 
     /// Compares the members that news were about, each alone: what no news tell, its settings, is not read again for it.
-    pub(super) fn glance(&self) {
+    pub(super) fn glance(&self, holders: Holders<'_>) {
         let suspects: Vec<Settled> = {
             let mut state = self.lock();
             let suspects = mem::take(&mut state.suspects).into_iter();
             suspects.filter_map(|address| state.settled_one(address)).collect()
         };
         for settled in suspects {
+            if self.claimed(settled.address, holders) {
+                continue;
+            }
             self.found(&settled, self.glance_at(&settled));
         }
     }
@@ -74,7 +85,7 @@ impl Pools {
         match &settled.known {
             Some(known) => self.shop.compare(&function, &settled.wish, std::slice::from_ref(&known.settings)),
             None => {
-                self.shop.leave_alone(&function)?;
+                self.shop.may_be_had(&function, &settled.wish)?;
                 Err(Trouble::Changed("nobody uses it any more".to_owned()))
             }
         }
@@ -90,7 +101,23 @@ impl Pools {
     }
 }
 
+/// A device that may work again by what is told of it.
+fn about_physical(event: &DeviceEvent) -> Option<PciAddr> {
+    match event {
+        DeviceEvent::Carrier { device, .. }
+        | DeviceEvent::Pci { device, action: Action::Bound | Action::Changed }
+        | DeviceEvent::Interface { device, action: Action::Added, .. } => device.parse().ok(),
+        _ => None,
+    }
+}
+
 impl State {
+    /// What waits for this physical function waits no longer.
+    fn try_again(&mut self, physical: PciAddr, now: Instant) -> bool {
+        let all = self.pools.iter_mut().map(|live| live.pool.try_again(physical, now));
+        all.fold(false, |any, one| any || one)
+    }
+
     pub(super) fn is_to_be_looked_at(&self) -> bool {
         self.look.is_some() || !self.suspects.is_empty()
     }
@@ -109,7 +136,7 @@ impl State {
         rests.then(|| Settled {
             address: member.address,
             turns: self.turns(member.address),
-            wish: live.wish.clone(),
+            wish: live.wish.for_one(member),
             known: self.known.get(&member.address).filter(|_| member.condition == Condition::Ready).cloned(),
             condition: member.condition.clone(),
         })

@@ -28,6 +28,8 @@ pub(super) struct Offers {
     verified: BTreeSet<PciAddr>,
     /// Physical functions without a carrier.
     dark: BTreeSet<PciAddr>,
+    /// Another allocator's pools of which nobody announced a function when that was last asked.
+    unannounced: BTreeSet<String>,
 }
 
 /// A resource.
@@ -70,7 +72,12 @@ impl Pools {
     pub fn announced(&self, all: &[Grant]) {
         self.act(|state| {
             state.announcements = state.doubles_among(all);
-            state.announcements.extend(state.unannounced(all));
+            let unannounced = state.unannounced(all);
+            // Twice in a row: a plugin that registers with a new kubelet takes a moment.
+            let still = unannounced.intersection(&state.offers.unannounced).map(|pool| nobodys(pool));
+            let told: Vec<Notice> = still.collect();
+            state.announcements.extend(told);
+            state.offers.unannounced = unannounced;
         });
     }
 
@@ -213,7 +220,7 @@ impl State {
     }
 
     /// Pools that are another allocator's, and nobody announces a function of them.
-    fn unannounced(&self, all: &[Grant]) -> Vec<Notice> {
+    fn unannounced(&self, all: &[Grant]) -> BTreeSet<String> {
         let announced: BTreeSet<PciAddr> =
             all.iter().flat_map(|grant| &grant.ids).filter_map(|id| id.parse().ok()).collect();
         let is_others = |live: &&Live| live.settings.as_ref().is_some_and(|pool| !pool.is_only_ours());
@@ -222,7 +229,7 @@ impl State {
             members.peek().is_some() && members.all(|member| !announced.contains(&member.address))
         };
         let pools = self.pools.iter().filter(is_others).filter(is_nobodys);
-        pools.map(|live| nobodys(&live.name)).collect()
+        pools.map(|live| live.name.clone()).collect()
     }
 
     /// Members of pools that another device plugin announces.

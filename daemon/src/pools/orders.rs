@@ -1,5 +1,6 @@
 //! What the operator sees of the pools, and what he orders (K26).
 
+use std::collections::BTreeMap;
 use std::sync::PoisonError;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,7 +9,7 @@ use fairlead_sriov::PciAddr;
 use fairlead_sriov::pool::{Condition, Pool};
 use serde_json::{Value, json};
 
-use super::keeper::{Holder, Look};
+use super::keeper::{Holders, Look};
 use super::membership::Notice;
 use super::{Pools, State};
 
@@ -52,9 +53,11 @@ impl Verb {
 
 impl Pools {
     /// All members and all that is remarkable, for `/v1/pools`.
-    pub fn table(&self, holder: Holder<'_>) -> Value {
+    pub fn table(&self, holders: Holders<'_>) -> Value {
+        let members: Vec<PciAddr> = self.lock().members().map(|(_, member)| member.address).collect();
+        let held = held(members, holders);
         let state = self.lock();
-        let functions: Vec<Value> = state.members().map(|(_, m)| state.row(m.address, holder)).collect();
+        let functions: Vec<Value> = state.members().map(|(_, m)| state.row(m.address, &held)).collect();
         let pools: Vec<Value> = state
             .pools
             .iter()
@@ -68,7 +71,7 @@ impl Pools {
     }
 
     /// Carries an order out on a pool or one function; answers when it is done, or still at work after a while.
-    pub fn order(&self, verb: Verb, of: &str, holder: Holder<'_>) -> Result<Value, CniError> {
+    pub fn order(&self, verb: Verb, of: &str, holders: Holders<'_>) -> Result<Value, CniError> {
         let all = self.act(|state| {
             let all = state.meant(of)?;
             for address in &all {
@@ -93,14 +96,22 @@ impl Pools {
         let state = self.lock();
         let (state, _) =
             self.changed.wait_timeout_while(state, PATIENCE, at_work).unwrap_or_else(PoisonError::into_inner);
-        Ok(all.iter().map(|address| state.row(*address, holder)).collect())
+        drop(state);
+        let held = held(all.iter().copied(), holders);
+        let state = self.lock();
+        Ok(all.iter().map(|address| state.row(*address, &held)).collect())
     }
 
     /// What is not as it should be, in one sentence; empty where all is.
     pub fn trouble(&self) -> String {
         let state = self.lock();
         let bad = |word: &str| state.stands.values().filter(|stand| stand.state == word).count();
-        let counted = [("quarantined", bad("quarantined")), ("somebody else's", bad("foreign"))];
+        let hindered = state.members().filter(|(_, member)| member.is_hindered()).count();
+        let counted = [
+            ("quarantined", bad("quarantined")),
+            ("somebody else's", bad("foreign")),
+            ("kept from being ready by something else", hindered),
+        ];
         let mut words: Vec<String> = counted
             .iter()
             .filter(|(_, count)| *count > 0)
@@ -137,7 +148,7 @@ impl State {
         }
     }
 
-    fn row(&self, address: PciAddr, holder: Holder<'_>) -> Value {
+    fn row(&self, address: PciAddr, held: &BTreeMap<PciAddr, String>) -> Value {
         let Some((live, member)) = self.member(address) else {
             return json!({ "function": address, "state": "no member any more" });
         };
@@ -155,9 +166,14 @@ impl State {
             "since": since.map(|since| since.as_secs()),
             "for": age.map(|age| spoken(age.as_secs())),
             "reason": member.reason(),
-            "attachment": holder(address),
+            "attachment": held.get(&address),
         })
     }
+}
+
+/// Who has functions; asked before the pools' lock is taken.
+fn held(all: impl IntoIterator<Item = PciAddr>, holders: Holders<'_>) -> BTreeMap<PciAddr, String> {
+    all.into_iter().filter_map(|address| Some((address, holders.of(address)?))).collect()
 }
 
 /// `3s`, `12m`, `5h`, `9d`.

@@ -16,7 +16,7 @@ impl Workshop {
         wish: &Wish,
         settings: &[Vf],
     ) -> Result<Known, Trouble> {
-        self.leave_alone(function)?;
+        self.may_be_had(function, wish)?;
         let record = self.record(function.address)?;
         let was = record.was_in(&self.boot_id);
         let was = was.ok_or_else(|| Trouble::Changed("it was not adopted in this boot".to_owned()))?;

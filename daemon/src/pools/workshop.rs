@@ -9,7 +9,10 @@ use std::time::{Duration, Instant};
 
 use fairlead_host::{Kernel, Link, NetError, Override, Vf, VfChange};
 use fairlead_sriov::interface::{APPEARS, Appearance, Look, appear, interface};
-use fairlead_sriov::{Administrator, Function, Inventory, KernelVf, PciAddr, SettingError, VfProfile};
+use fairlead_sriov::pool::Member;
+use fairlead_sriov::{
+    Administrator, Function, Inventory, KernelVf, PciAddr, SettingError, Unserved, VfProfile,
+};
 
 use super::naming::Idle;
 use super::record::{Record, Records, Was};
@@ -40,6 +43,8 @@ pub(super) struct Wish {
     profile: VfProfile,
     mtu: Option<u32>,
     pub(super) allow_no_iommu: bool,
+    /// It is to be given back, and no pod's before that.
+    pub(super) leaves: bool,
 }
 
 /// What is known of a member that is ready, so that nobody has to look.
@@ -61,6 +66,21 @@ impl Wish {
             profile: pool.profile.settings(),
             mtu: pool.profile.mtu(),
             allow_no_iommu: pool.allow_no_iommu,
+            leaves: false,
+        }
+    }
+
+    /// The same of one member.
+    pub(super) fn for_one(&self, member: &Member) -> Wish {
+        Wish { leaves: member.is_leaving(), ..self.clone() }
+    }
+
+    /// Whether what is not served stands in its way. An RDMA device is gone under vfio-pci, and in nobody's way when a function
+    /// is given back.
+    fn minds(&self, unserved: &Unserved) -> bool {
+        match unserved {
+            Unserved::Vdpa { .. } => true,
+            Unserved::ExclusiveRdma { .. } => !self.leaves && self.at_rest != AtRest::VfioPci,
         }
     }
 
@@ -97,7 +117,7 @@ impl Workshop {
     /// Makes a member ready: adopted, clean, set up, bound, verified.
     pub(super) fn prepare(&self, address: PciAddr, wish: &Wish, idle: Idle<'_>) -> Result<Known, Trouble> {
         let function = self.inventory.function(address)?;
-        self.leave_alone(&function)?;
+        self.may_be_had(&function, wish)?;
         let was = self.adopted(&function, wish)?;
         let record = &self.record(address)?;
         failpoint::pass("pool.adopted");
@@ -148,10 +168,18 @@ impl Workshop {
         record.ok_or_else(|| Trouble::Unfit("nothing is on record of it".to_owned()))
     }
 
+    /// Refuses a function that somebody else uses, and one that no pod could have as its pool wants it.
+    pub(super) fn may_be_had(&self, function: &Function, wish: &Wish) -> Result<(), Trouble> {
+        match self.inventory.unserved(function.address)? {
+            Some(unserved) if wish.minds(&unserved) => Err(Trouble::Taken(unserved.to_string())),
+            _ => self.leave_alone(function),
+        }
+    }
+
     /// Refuses a function that somebody else uses.
     pub(super) fn leave_alone(&self, function: &Function) -> Result<(), Trouble> {
-        if let Some(unserved) = self.inventory.unserved(function.address)? {
-            return Err(Trouble::Taken(unserved.to_string()));
+        if let Some(vdpa @ Unserved::Vdpa { .. }) = self.inventory.unserved(function.address)? {
+            return Err(Trouble::Taken(vdpa.to_string()));
         }
         user::of(self.kernel.as_ref(), function)?.map_or(Ok(()), |who| Err(Trouble::Taken(who)))
     }

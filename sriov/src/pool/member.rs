@@ -62,6 +62,14 @@ pub struct Setback {
     times: u32,
 }
 
+impl Setback {
+    /// The next try is at once, and the first one; how that ends nobody knows yet.
+    pub(super) fn begin_anew(&mut self, now: Instant) {
+        self.until = now;
+        self.times = 0;
+    }
+}
+
 /// A member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
@@ -165,6 +173,11 @@ impl Member {
     /// Whether it cannot be given now, and will be without anybody's doing.
     pub fn is_awaited(&self) -> bool {
         self.lendable().is_err_and(|why| why.passes())
+    }
+
+    /// Whether it is to be given back, for as long as it is so held.
+    pub fn is_leaving(&self) -> bool {
+        self.hold.is_some() && !self.is_quarantined()
     }
 
     /// Whether it waits for the operator.

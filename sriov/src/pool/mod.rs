@@ -259,6 +259,14 @@ impl Pool {
         }
     }
 
+    /// A physical function may be itself again: its members that were kept waiting for it are tried at once. Answers whether
+    /// there are any.
+    pub fn try_again(&mut self, physical: PciAddr, now: Instant) -> bool {
+        let of_it = self.members.values_mut().filter(|member| member.physical == physical);
+        let hindered = of_it.filter_map(|member| member.setback.as_mut().filter(|setback| setback.hindered));
+        hindered.map(|setback| setback.begin_anew(now)).count() > 0
+    }
+
     /// A member that was ready is not what it should be, and may be made so again.
     pub fn spoiled(&mut self, address: PciAddr) {
         self.with(address, |member| {
@@ -308,9 +316,13 @@ impl Pool {
         Ok(())
     }
 
-    /// A member that is on record as somebody's, as the start finds it.
+    /// A member is somebody's whom nobody has lent it.
     pub fn is_lent(&mut self, address: PciAddr) {
-        self.with(address, |member| member.condition = Condition::Lent);
+        self.with(address, |member| {
+            // Its ADD has come, if not by us.
+            member.given &= member.condition != Condition::Ready;
+            member.condition = Condition::Lent;
+        });
     }
 
     /// A lent member was not used after all: it is what it was.

@@ -4,10 +4,12 @@ use std::fs;
 use std::time::SystemTime;
 
 use fairlead_cni::Code;
+use fairlead_host::watch::{Action, DeviceEvent};
 use fairlead_host::{Kernel, Link, Mac, Op, SetLink, Vf, VfChange, VfVlan};
 use nix::errno::Errno;
 
 use super::*;
+use crate::pools::Look;
 
 /// What is asked of it; that plugin was asked the same.
 const CONFIG: &str =
@@ -321,4 +323,60 @@ fn x24_a_function_in_user_space_that_an_earlier_boots_pod_had_is_free_though_no_
     file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
     rig.add_of("c2").unwrap();
     nothing_is_noted(&rig);
+}
+
+#[test]
+fn a_draw_takes_nothing_while_the_files_cannot_be_read_and_the_pool_stays_full() {
+    let mut rig = pools::with("pools: [{name: radio, selectors: {vendors: ['8086']}}]");
+    rig.restart();
+    rig.keep();
+    let directory = rig.root.join("var/lib/cni/sriov");
+    fs::create_dir_all(directory.parent().unwrap()).unwrap();
+    std::os::unix::fs::symlink("sriov", &directory).unwrap();
+    let drawn = r#"{"cniVersion":"1.1.0","name":"net","type":"fairlead","ipam":{},"paths":[{"type":"sriov","pool":"radio"}]}"#;
+    let error = rig.add(drawn).unwrap_err();
+    assert_eq!(error.code, Code::Io, "{error}");
+    rig.check_pools();
+    assert_eq!(rig.states(), ["ready", "ready"]);
+    fs::remove_file(directory).unwrap();
+    rig.add(drawn).unwrap();
+}
+
+#[test]
+fn to_its_pool_a_function_that_sriov_cni_takes_is_lent_and_left_alone_until_it_is_home() {
+    let mut rig = pools::with("pools: [{name: radio, selectors: {vendors: ['8086']}}]");
+    rig.restart();
+    rig.keep();
+    let glance = |rig: &Rig, action| {
+        let news = DeviceEvent::Interface { device: VF.to_owned(), name: "vf0".to_owned(), action };
+        rig.engine().pools.heard(&[news]);
+        rig.engine().look_at_pools(Look::Glance);
+    };
+    rig.lent_by_sriov_cni();
+    glance(&rig, Action::Removed);
+    assert_eq!(rig.states(), ["lent", "ready"]);
+    rig.kernel.kill_namespace(POD);
+    rig.kernel.forget_calls();
+    glance(&rig, Action::Added);
+    rig.keep();
+    assert_eq!((rig.states(), rig.changes()), (vec!["lent".to_owned(), "ready".to_owned()], 0));
+    rig.engine().sweep();
+    rig.reap();
+    nothing_is_noted(&rig);
+    assert_eq!(rig.states(), ["preparing", "ready"]);
+    rig.engine().pools.work_here();
+    assert_eq!(rig.states(), ["ready", "ready"]);
+}
+
+#[test]
+fn to_its_pool_what_somebody_else_used_is_lent_as_soon_as_it_is_told_whose_it_is() {
+    let mut rig = Rig::new();
+    rig.kernel.show_in(&rig.dir.path().join("sys"));
+    rig.lent_by_sriov_cni();
+    fs::remove_dir_all(rig.noted("")).unwrap();
+    rig.configure("pools: [{name: radio, selectors: {vendors: ['8086']}}]");
+    assert_eq!(rig.states(), ["foreign"]);
+    rig.note("c1", "vf0", None);
+    rig.keep();
+    assert_eq!(rig.states(), ["lent"]);
 }

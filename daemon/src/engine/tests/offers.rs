@@ -337,6 +337,7 @@ fn a_pool_for_another_device_plugin_that_none_announces_is_told_until_one_does()
         rig.engine().pools.trouble()
     };
     kubelet.answers.lock().unwrap().allocatable = vec![device("other.org/gpu", "gpu-1", 0)];
+    assert_eq!(trouble(), "", "it may be about to register");
     assert!(trouble().starts_with("pool \"radio\" is another allocator's, and no device plugin announces"));
     assert!(rig.exposition.text().contains("fairlead_pool_notices 1"));
     kubelet.answers.lock().unwrap().allocatable = vec![device("other.org/vf", VF, 0)];

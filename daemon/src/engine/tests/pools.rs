@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::call::Lane;
-use crate::pools::{DrawError, Look, Verb};
+use crate::pools::{DrawError, Holders, Look, Verb};
 
 pub(super) const SECOND: &str = "0000:21:10.2";
 pub(super) const POOL: &str =
@@ -33,7 +33,12 @@ fn pci(address: &str) -> PciAddr {
 
 /// A machine with two functions and this configuration; nothing was looked at yet.
 pub(super) fn with(text: &str) -> Rig {
-    let mut rig = Rig::new();
+    on(FakeKernel::new(), text)
+}
+
+/// The same, with this kernel.
+pub(super) fn on(kernel: FakeKernel, text: &str) -> Rig {
+    let mut rig = Rig::on(kernel);
     let pf = rig.kernel.host().unwrap().link_by_name(PF).unwrap().unwrap().index;
     let sys = rig.dir.path().join("sys");
     functions::plug(&sys, ("0000:21:00.0", PF), 1, (SECOND, "vf1"));
@@ -438,4 +443,56 @@ fn what_was_counted_of_a_pool_goes_with_it() {
     rig.configure("pools: [{name: other, selectors: {vendors: ['15b3']}}]");
     let text = rig.exposition.text();
     assert!(!text.contains(r#"pool="radio""#) && text.contains(r#"pool="other",state="ready"} 0"#), "{text}");
+}
+
+#[test]
+fn a_draw_that_waits_asks_no_more_often_for_a_ready_function_that_is_quarantined() {
+    let mut rig = with(POOL);
+    rig.restart();
+    rig.keep();
+    rig.order(Verb::Quarantine, "radio");
+    let asked = std::cell::Cell::new(0);
+    let rank = |_: &fairlead_sriov::pool::Member| {
+        asked.set(asked.get() + 1);
+        Some(0)
+    };
+    let limit = Instant::now() + Duration::from_millis(200);
+    let drawn = rig.engine().pools.draw_by("radio", limit, rank).err();
+    assert!(matches!(drawn, Some(DrawError::Empty { .. })), "{drawn:?}");
+    assert!(asked.get() < 100, "{}", asked.get());
+}
+
+#[test]
+fn whose_a_function_is_by_files_is_asked_while_nobody_waits_for_the_pools() {
+    let mut rig = with(POOL);
+    rig.restart();
+    rig.keep();
+    rig.add(&config(VF, "")).unwrap();
+    let pools = &rig.engine().pools;
+    let asked = std::sync::atomic::AtomicUsize::new(0);
+    let inherited = |_| {
+        // Whoever else wants the pools has them meanwhile.
+        std::thread::scope(|scope| drop(scope.spawn(|| pools.trouble()).join().unwrap()));
+        asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Ok(None)
+    };
+    let holders = Holders { ours: &|_| None, inherited: &inherited };
+    pools.table(holders);
+    pools.order(Verb::Fill, "radio", holders).unwrap();
+    pools.look(Look::Thorough, holders);
+    assert!(asked.into_inner() >= 6);
+}
+
+#[test]
+fn a_function_that_a_look_finds_in_a_calls_hands_is_looked_at_when_that_has_ended() {
+    let rig = with("");
+    let loan = rig.engine().pools.lend(pci(VF), Instant::now()).unwrap();
+    rig.engine().configure(&settings(POOL));
+    assert_eq!(rig.look_due(), Look::Thorough);
+    rig.keep();
+    assert_eq!(rig.states(), ["ready"], "the other one");
+    drop(loan);
+    assert_eq!(rig.look_due(), Look::Quick);
+    rig.keep();
+    assert_eq!(rig.states(), ["ready", "ready"]);
 }

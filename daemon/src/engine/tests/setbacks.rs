@@ -140,9 +140,14 @@ fn x07_a_function_that_fails_while_its_physical_one_is_down_is_tried_until_that_
     let row = rig.members().remove(0);
     assert_eq!(row["state"], "preparing");
     assert!(row["reason"].as_str().unwrap().contains("0000:21:00.0 is down"), "{row}");
+    let trouble = rig.engine().pools.trouble();
+    assert_eq!(trouble, "1 functions of pools are kept from being ready by something else");
     rig.set_up(PF, true);
     rig.kernel.set_dead(VF, false);
-    rig.keep_on();
+    // At once, not when the pause is over.
+    let device = "0000:21:00.0".to_owned();
+    rig.engine().pools.heard(&[DeviceEvent::Carrier { device, carrier: true }]);
+    rig.engine().pools.work_here();
     assert_eq!(rig.states(), ["ready", "ready"]);
 }
 
@@ -547,7 +552,17 @@ fn x17_a_card_that_hangs_is_waited_for_once_a_look_and_not_once_a_function() {
 
 #[test]
 fn x17_functions_made_anew_get_their_names_though_an_idle_one_has_it_by_chance() {
-    let mut rig = with("pools: [{name: radio, selectors: {vendors: ['8086']}, min: 1}]");
+    for renames_while_up in [true, false] {
+        made_anew_while_an_idle_one_is_up(renames_while_up);
+    }
+}
+
+fn made_anew_while_an_idle_one_is_up(renames_while_up: bool) {
+    let kernel = match renames_while_up {
+        true => FakeKernel::new(),
+        false => FakeKernel::new().without_rename_while_up(),
+    };
+    let mut rig = pools::on(kernel, "pools: [{name: radio, selectors: {vendors: ['8086']}, min: 1}]");
     rig.restart();
     rig.keep();
     rig.order(Verb::Fill, "radio");
@@ -563,6 +578,7 @@ fn x17_functions_made_anew_get_their_names_though_an_idle_one_has_it_by_chance()
     for (from, to) in [("vf0", "eth9"), ("vf1", "vf0"), ("eth9", "vf1")] {
         rename(&rig, from, to);
     }
+    rig.set_up("vf0", true); // which the idle one has
     for (address, n) in [(VF, 0), (SECOND, 1)] {
         fs::rename(rig.dir.path().join(address), sys.join(address)).unwrap();
         symlink(format!("../{address}"), link(n)).unwrap();
@@ -573,4 +589,62 @@ fn x17_functions_made_anew_get_their_names_though_an_idle_one_has_it_by_chance()
     for (address, name) in [(VF, "vf0"), (SECOND, "vf1")] {
         assert_eq!(host.link_by_name(name).unwrap().unwrap().device.as_deref(), Some(address), "{name}");
     }
+}
+
+#[test]
+fn x17_one_to_which_nothing_was_done_comes_home_under_its_own_name_only() {
+    let mut rig = with("pools: [{name: radio, selectors: {vendors: ['8086']}, min: 1}]");
+    rig.restart();
+    rig.keep();
+    assert_eq!(rig.states(), ["ready", "idle"]);
+    rig.add(&config(SECOND, "")).unwrap();
+    rig.kernel.add_host_link("vf1");
+    let error = rig.del(&config(SECOND, "")).unwrap_err();
+    assert!(error.msg.contains("bringing function 0000:21:10.2 home"), "{error}");
+    rename(&rig, "vf1", "eth9");
+    rig.del(&config(SECOND, "")).unwrap();
+    let home = rig.kernel.host().unwrap().link_by_name("vf1").unwrap().unwrap();
+    assert_eq!(home.device.as_deref(), Some(SECOND));
+}
+
+#[test]
+fn rdma_devices_of_one_namespace_alone_hinder_no_function_under_vfio_and_no_giving_back() {
+    let mut rig = with("pools: [{name: dpdk, selectors: {drivers: [igbvf]}, driver: vfio-pci}]");
+    let before = rig.machine();
+    let sys = rig.dir.path().join("sys");
+    let mode = sys.join("module/ib_core/parameters/netns_mode");
+    fs::create_dir_all(mode.parent().unwrap()).unwrap();
+    fs::write(&mode, "N\n").unwrap();
+    fs::create_dir_all(sys.join("bus/pci/devices").join(SECOND).join("infiniband/mlx5_2")).unwrap();
+    rig.restart();
+    rig.keep();
+    rig.check_pools();
+    assert_eq!(rig.states(), ["ready", "ready"]);
+    // Somebody else's to the pool that wants it under its kernel driver, and given back as it was all the same.
+    rig.configure("pools: [{name: dpdk, selectors: {vendors: ['8086']}}]");
+    rig.check_pools();
+    assert_eq!(rig.states(), ["ready", "foreign"]);
+    rig.order(Verb::Drain, "dpdk");
+    rig.keep();
+    rig.keep_on();
+    assert_eq!((rig.states(), rig.machine()), (vec!["drained".to_owned(); 2], before));
+}
+
+#[test]
+fn what_could_not_be_made_is_told_as_long_as_it_is_wanted() {
+    let many = "pools: [{name: radio, selectors: {rootDevices: ['0000:21:00.0']}, numvfs: 4}]";
+    let mut rig = with(many);
+    for n in 0..2 {
+        fs::remove_file(rig.dir.path().join(format!("sys/bus/pci/devices/0000:21:00.0/virtfn{n}"))).unwrap();
+    }
+    rig.restart();
+    rig.engine().look_at_pools(Look::Quick);
+    rig.kernel.forget_calls();
+    rig.kernel.fail_from(0, nix::errno::Errno::EIO);
+    rig.engine().pools.work_here();
+    rig.kernel.heal();
+    assert!(rig.engine().pools.trouble().contains("pool \"radio\" wants 4 functions"));
+    rig.engine().configure(&pools::settings(&many.replace(", numvfs: 4", "")));
+    rig.engine().look_at_pools(Look::Quick);
+    assert_eq!(rig.engine().pools.trouble(), "");
 }
