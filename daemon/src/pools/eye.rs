@@ -83,7 +83,7 @@ impl<'l> Eye<'l> {
             (Err(_), Some(known)) => shop.compare(function, wish, std::slice::from_ref(&known.settings)),
             (Err(why), None) => shop.may_be_had(function, wish).and(Err(Trouble::Physical(why.clone()))),
         };
-        if matches!(&found, Err(Trouble::Kernel(error)) if error.timed_out()) {
+        if found.as_ref().is_err_and(Trouble::is_a_hang) {
             self.hanging.insert(function.physical.address);
         }
         found

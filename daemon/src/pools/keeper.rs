@@ -4,15 +4,15 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fairlead_cni::CniError;
 use fairlead_host::Mac;
 use fairlead_sriov::pool::{Condition, Hold, Member, Pool, Task};
 use fairlead_sriov::{Function, PciAddr, Scan};
 
 use super::eye::{Eye, functions};
+use super::holders::Holders;
 use super::membership::{self, Membership, Place};
 use super::news::Settled;
-use super::record::Record;
+use super::record::{Mark, Record};
 use super::trouble::Trouble;
 use super::workshop::Wish;
 use super::{Chore, Known, Live, Pools, State};
@@ -34,27 +34,6 @@ pub enum Look {
     Quick,
     /// Also whether what is ready still is.
     Thorough,
-}
-
-/// Whose a function is.
-#[derive(Clone, Copy)]
-pub struct Holders<'h> {
-    /// As the engine's store has it: nothing is waited for.
-    pub ours: &'h dyn Fn(PciAddr) -> Option<String>,
-    /// As the files of the plugin before us have it. They are read: never under the pools' lock.
-    pub inherited: &'h dyn Fn(PciAddr) -> Result<Option<String>, CniError>,
-}
-
-impl Holders<'_> {
-    /// Either; of files that cannot be read nobody knows.
-    pub(super) fn of(self, address: PciAddr) -> Option<String> {
-        (self.ours)(address).or_else(|| self.before_us(address))
-    }
-
-    fn before_us(self, address: PciAddr) -> Option<String> {
-        let told = (self.inherited)(address);
-        told.unwrap_or_else(|_| Some("sriov-cni's, whose files cannot be read".to_owned()))
-    }
 }
 
 impl Pools {
@@ -190,6 +169,9 @@ impl Pools {
             if is_in && !is_gone {
                 continue;
             }
+            if eye.hangs(*address) && self.shop.records.mark_of(*address) == Mark::Clean {
+                continue; // Another of its card does: the next look asks this one itself.
+            }
             if is_gone {
                 // It is another one now, whatever the last one was.
                 self.keep(*address, self.shop.records.change(*address, Record::vanished));
@@ -234,42 +216,6 @@ impl Pools {
                     self.keep(address, self.shop.records.settle(address));
                 }
             }
-        }
-    }
-
-    /// Members that somebody has whom no pool has lent them, as sriov-cni's pods: lent to him all the same, so that nothing is
-    /// done to one while he brings it home.
-    fn claim(&self, holders: Holders<'_>) {
-        let unlent: Vec<PciAddr> = {
-            let state = self.lock();
-            let unlent = state.members().filter(|(_, member)| is_unlent(&member.condition));
-            unlent.map(|(_, member)| member.address).collect()
-        };
-        for address in unlent {
-            self.claimed(address, holders);
-        }
-    }
-
-    /// Whether a member is somebody's whom no pool has lent it. Files that cannot be read just now empty no pool.
-    pub(super) fn claimed(&self, address: PciAddr, holders: Holders<'_>) -> bool {
-        let is_told = matches!((holders.inherited)(address), Ok(Some(_)));
-        is_told && self.act(|state| state.claim(address))
-    }
-
-    /// Members that are lent to nobody any more: whoever had one has not told of its return, as sriov-cni does not.
-    fn reclaim(&self, holders: Holders<'_>) {
-        let is_left = |state: &State, address| {
-            !state.on_the_way.contains(&address) && (holders.ours)(address).is_none()
-        };
-        let lent = self.lock().lent();
-        for address in lent.into_iter().filter(|address| holders.of(*address).is_none()) {
-            self.act(|state| {
-                if is_left(state, address)
-                    && let Some(live) = state.of(address)
-                {
-                    live.pool.returned(address);
-                }
-            });
         }
     }
 
@@ -362,22 +308,6 @@ impl State {
         due.filter_map(|(live, member)| self.at_rest(live, member)).collect()
     }
 
-    /// A call that has it in hands says itself whose it becomes.
-    fn claim(&mut self, address: PciAddr) -> bool {
-        let is_on_the_way = self.on_the_way.contains(&address);
-        let Some(live) = self.of(address).filter(|_| !is_on_the_way) else { return false };
-        let is_claimed = live.pool.member(address).is_some_and(|member| is_unlent(&member.condition));
-        if is_claimed {
-            live.pool.is_lent(address);
-        }
-        is_claimed
-    }
-
-    fn lent(&self) -> Vec<PciAddr> {
-        let lent = self.members().filter(|(_, member)| member.condition == Condition::Lent);
-        lent.map(|(_, member)| member.address).collect()
-    }
-
     fn wants_a_worker(&self) -> bool {
         !self.queue.is_empty() && self.workers < WORKERS
     }
@@ -455,11 +385,6 @@ impl State {
     fn next_try(&self) -> Option<Instant> {
         self.pools.iter().filter_map(|live| live.pool.next_try()).min()
     }
-}
-
-/// What a member is in that somebody can have got past its pool.
-fn is_unlent(condition: &Condition) -> bool {
-    matches!(condition, Condition::Ready | Condition::Idle | Condition::Foreign(_))
 }
 
 impl Live {

@@ -5,6 +5,7 @@
 //! engine's store says so), at work, or in the pool; this module's lock is held for no longer than a look at that.
 
 mod eye;
+mod holders;
 mod keeper;
 mod loan;
 mod making;
@@ -30,7 +31,8 @@ use fairlead_host::Kernel;
 use fairlead_sriov::pool::{Member, Pool, Task};
 use fairlead_sriov::{Administrator, DevicePluginConfig, Inventory, PciAddr};
 
-pub use keeper::{Holders, Look, SLOW};
+pub use holders::Holders;
+pub use keeper::{Look, SLOW};
 pub use loan::{DrawError, Loan, Refused};
 pub use metrics::PoolMetrics;
 pub use orders::Verb;

@@ -1,5 +1,6 @@
 //! News of devices, and the members to which nothing is done: those are looked at because of them.
 
+use std::collections::BTreeSet;
 use std::mem;
 use std::time::Instant;
 
@@ -7,7 +8,8 @@ use fairlead_host::watch::{Action, DeviceEvent};
 use fairlead_sriov::PciAddr;
 use fairlead_sriov::pool::{Condition, Member};
 
-use super::keeper::{Holders, Look};
+use super::holders::Holders;
+use super::keeper::Look;
 use super::trouble::Trouble;
 use super::workshop::Wish;
 use super::{Known, Live, Pools, State};
@@ -15,6 +17,7 @@ use super::{Known, Live, Pools, State};
 /// A member to which nothing is done, as it was when it was looked at.
 pub(super) struct Settled {
     pub(super) address: PciAddr,
+    physical: PciAddr,
     turns: u64,
     pub(super) wish: Wish,
     /// As it was when it became ready.
@@ -72,11 +75,16 @@ impl Pools {
             let suspects = mem::take(&mut state.suspects).into_iter();
             suspects.filter_map(|address| state.settled_one(address)).collect()
         };
+        let mut hanging = BTreeSet::new();
         for settled in suspects {
-            if self.claimed(settled.address, holders) {
+            if self.claimed(settled.address, holders) || hanging.contains(&settled.physical) {
                 continue;
             }
-            self.found(&settled, self.glance_at(&settled));
+            let found = self.glance_at(&settled);
+            if found.as_ref().is_err_and(Trouble::is_a_hang) {
+                hanging.insert(settled.physical);
+            }
+            self.found(&settled, found);
         }
     }
 
@@ -115,7 +123,7 @@ impl State {
     /// What waits for this physical function waits no longer.
     fn try_again(&mut self, physical: PciAddr, now: Instant) -> bool {
         let all = self.pools.iter_mut().map(|live| live.pool.try_again(physical, now));
-        all.fold(false, |any, one| any || one)
+        all.filter(|has_any| *has_any).count() > 0
     }
 
     pub(super) fn is_to_be_looked_at(&self) -> bool {
@@ -135,6 +143,7 @@ impl State {
         };
         rests.then(|| Settled {
             address: member.address,
+            physical: member.physical,
             turns: self.turns(member.address),
             wish: live.wish.for_one(member),
             known: self.known.get(&member.address).filter(|_| member.condition == Condition::Ready).cloned(),

@@ -9,7 +9,8 @@ use fairlead_sriov::PciAddr;
 use fairlead_sriov::pool::{Condition, Pool};
 use serde_json::{Value, json};
 
-use super::keeper::{Holders, Look};
+use super::holders::Holders;
+use super::keeper::Look;
 use super::membership::Notice;
 use super::{Pools, State};
 

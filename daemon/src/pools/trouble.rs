@@ -62,6 +62,13 @@ impl Trouble {
     }
 }
 
+impl Trouble {
+    /// Whether a device has not ended what it was asked: the others of its card are not to be waited for too.
+    pub(super) fn is_a_hang(&self) -> bool {
+        matches!(self, Trouble::Kernel(error) if error.timed_out())
+    }
+}
+
 impl Workshop {
     /// The same trouble, laid at the physical function's door where that is down: nothing can be said of its functions then.
     pub(super) fn blamed(&self, address: PciAddr, why: Trouble) -> Trouble {
