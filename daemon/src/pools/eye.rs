@@ -36,8 +36,8 @@ impl<'l> Eye<'l> {
         self.readings
     }
 
-    /// What a new member is in, what is known of it, and whether a pod may have it without an ADD. Such a one is ready whatever
-    /// it looks like: nothing is done to it before it is given again.
+    /// What a new member is in, what is known of it, and whether kubelet has given it to a pod. One that a pod may have without
+    /// an ADD is ready whatever it looks like: nothing is done to it before it is given again.
     pub(super) fn condition_of(&mut self, address: PciAddr, wish: &Wish) -> (Condition, Option<Known>, bool) {
         let shop = self.shop;
         let adopted = shop.records.get(address).is_some_and(|record| record.was_in(&shop.boot_id).is_some());
@@ -48,8 +48,8 @@ impl<'l> Eye<'l> {
         match (found, shop.records.mark_of(address)) {
             (found, Mark::Given) => (Condition::Ready, found.and_then(Result::ok), true),
             (Some(Ok(known)), Mark::Clean) => (Condition::Ready, Some(known), false),
-            (Some(Err(Trouble::Taken(who))), _) => (Condition::Foreign(who), None, false),
-            _ => (Condition::Due, None, false),
+            (Some(Err(Trouble::Taken(who))), mark) => (Condition::Foreign(who), None, mark == Mark::Awaited),
+            (_, mark) => (Condition::Due, None, mark == Mark::Awaited),
         }
     }
 

@@ -203,10 +203,11 @@ impl Pools {
             }
             match functions(scan).find(|function| function.address == address) {
                 Some(function) if record.was_in(&self.shop.boot_id).is_some() => {
+                    let is_given = self.shop.records.mark_of(address) == Mark::Given;
                     let inherited = holders.before_us(address).is_some();
                     self.act(|state| {
                         let lent = inherited || (holders.ours)(address).is_some();
-                        state.adopt_orphan(&record, function, lent);
+                        state.adopt_orphan(&record, function, lent, is_given);
                     });
                 }
                 None if !self.is_gone(address) => {} // it came after the look, or cannot be read
@@ -326,20 +327,26 @@ impl State {
         }
         let hold = record.and_then(|record| record.held).map(|held| held.hold());
         let Some(live) = self.pools.get_mut(place.pool) else { return };
+        // Its ADD has come for one that was ready; for another the next one's may.
+        let given = given && !(lent && condition == Condition::Ready);
         let condition = if lent { Condition::Lent } else { condition };
         let member = Member::new(address, place.physical, place.numa_node);
-        live.pool.appeared(Member { condition, hold, given: given && !lent, ..member });
+        live.pool.appeared(Member { condition, hold, given, ..member });
         self.known.extend(known.map(|known| (address, known)));
     }
 
     /// It is given back, and nobody's then.
-    fn adopt_orphan(&mut self, record: &Record, function: &Function, lent: bool) {
+    fn adopt_orphan(&mut self, record: &Record, function: &Function, lent: bool, is_given: bool) {
         let address = record.address;
-        let condition = if lent { Condition::Lent } else { Condition::Due };
-        let hold = Some(Hold::Dismissed);
+        let (condition, given) = match (lent, is_given) {
+            (true, _) => (Condition::Lent, false),
+            (false, true) => (Condition::Ready, true),
+            (false, false) => (Condition::Due, false),
+        };
+        let hold = Some(Hold::Dismissed(record.held.as_ref().map(|held| Box::new(held.hold()))));
         let member = Member::new(address, function.physical.address, function.numa_node);
         let mut pool = Pool::default();
-        pool.appeared(Member { condition, hold, ..member });
+        pool.appeared(Member { condition, hold, given, ..member });
         let wish = Wish::default();
         self.pools.push(Live { name: record.pool.clone(), settings: None, wish, pool });
     }

@@ -18,10 +18,13 @@ pub struct Loan<'p> {
     pools: &'p Pools,
     address: PciAddr,
     known: Option<Known>,
-    /// What it was in; `None` for a function of no pool.
-    was: Option<Condition>,
+    /// `None` for a function of no pool.
+    was: Option<Was>,
     kept: bool,
 }
+
+/// What a member was in, and whether kubelet had given it to a pod.
+type Was = (Condition, bool);
 
 /// Why a function of a pool is not given.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -117,20 +120,31 @@ impl Pools {
         taken.map(|(known, was)| Loan { pools: self, address, known, was, kept: false })
     }
 
-    /// Kubelet gives a function to a pod, whose ADD will come for it, or which has it without one. What a pod may have had
-    /// without an ADD is prepared first; kubelet waits so long for that.
-    pub(super) fn give(&self, address: PciAddr) -> Result<(), Refusal> {
-        let why = match self.act(|state| state.give(address)) {
-            Err(why) if why.passes() => why,
-            given => return given,
+    /// Kubelet gives a function to a pod, whose ADD will come for it, or which has it without one. What is at work, or what a
+    /// pod may have had without an ADD, is prepared first; kubelet waits so long for that. On record when this succeeds.
+    pub(super) fn give(&self, address: PciAddr) -> Result<(), String> {
+        let given = match self.act(|state| state.give(address)) {
+            Err(why) if why.passes() => {
+                tracing::info!(pci = %address, %why, "kubelet gives a function to a pod: it is prepared first");
+                self.await_cleaning(address);
+                self.act(|state| {
+                    state.of(address).map_or(Err(Refusal::Gone), |live| live.pool.handed(address))
+                })
+            }
+            given => given,
         };
-        tracing::info!(pci = %address, %why, "kubelet gives a function again that no ADD has come for: it is prepared first");
+        given.map_err(|why| why.to_string())?;
+        self.mark(address).map_err(|error| {
+            self.act(|state| state.of(address).map(|live| live.pool.not_given(address)));
+            format!("that a pod has it cannot be marked ({error}): make room in the run directory")
+        })
+    }
+
+    fn await_cleaning(&self, address: PciAddr) {
         let state = self.lock();
         let at_work = |m: &Member| m.is_awaited() && m.setback.is_none();
         let waits = |state: &mut State| state.member(address).is_some_and(|(_, m)| at_work(m));
         drop(self.changed.wait_timeout_while(state, CLEANING, waits).unwrap_or_else(PoisonError::into_inner));
-        self.lendable(address).unwrap_or(Ok(())).map_err(|refused| refused.why)?;
-        self.act(|state| state.give(address))
     }
 
     /// Whether a function of a pool could be lent now, and why not; `None` for one of no pool.
@@ -143,8 +157,9 @@ impl Pools {
     /// Whether a function is ready in its pool, and what is known of it `fits`.
     pub fn has_ready(&self, address: PciAddr, fits: impl FnOnce(&Known) -> bool) -> bool {
         let state = self.lock();
-        let is_ready = state.member(address).is_some_and(|(_, member)| member.is_ready());
-        is_ready && state.known.get(&address).is_some_and(fits)
+        let is_ready = |m: &Member| m.condition == Condition::Ready && m.lendable().is_ok();
+        state.member(address).is_some_and(|(_, member)| is_ready(member))
+            && state.known.get(&address).is_some_and(fits)
     }
 
     /// Takes a ready function of a pool that ADD draws from, of the lowest `rank`; those that have none are not taken.
@@ -161,7 +176,7 @@ impl Pools {
             let address = drawn.ok_or_else(empty)?;
             state.on_the_way.push(address);
             let known = state.known.get(&address).cloned();
-            Ok(Loan { pools: self, address, known, was: Some(Condition::Ready), kept: false })
+            Ok(Loan { pools: self, address, known, was: Some((Condition::Ready, false)), kept: false })
         })
     }
 
@@ -233,16 +248,16 @@ impl State {
         self.of(address).map_or(Err(Refusal::Gone), |live| live.pool.give(address))
     }
 
-    /// Takes it at once or not at all: what is known of it, and what it was in.
-    fn lend(&mut self, address: PciAddr) -> Result<(Option<Known>, Option<Condition>), Refused> {
+    /// Takes it at once or not at all: what is known of it, what it was in and whether it was given.
+    fn lend(&mut self, address: PciAddr) -> Result<(Option<Known>, Option<Was>), Refused> {
         let Some(live) = self.of(address) else {
             self.on_the_way.push(address);
             return Ok((None, None));
         };
-        let was = live.pool.member(address).map(|member| member.condition.clone());
+        let was = live.pool.member(address).map(|member| (member.condition.clone(), member.given));
         let given = live.pool.lend(address);
         given.map_err(|why| Refused { pool: live.name.clone(), why })?;
-        let known = self.known.get(&address).filter(|_| was == Some(Condition::Ready)).cloned();
+        let known = self.known.get(&address).filter(|_| matches!(was, Some((Condition::Ready, _)))).cloned();
         self.on_the_way.push(address);
         Ok((known, was))
     }

@@ -135,22 +135,13 @@ struct Turned {
     held: bool,
 }
 
-impl Stand {
-    fn mark(&self) -> Mark {
-        match self.state {
-            "ready" => Mark::Clean,
-            "given" => Mark::Given,
-            _ => Mark::Soiled,
-        }
-    }
-}
-
 /// Since when a member stands as it does.
 struct Stand {
     state: &'static str,
     since: SystemTime,
     reason: String,
     held: Option<Held>,
+    mark: Mark,
     /// How often that has changed.
     turns: u64,
 }
@@ -253,7 +244,7 @@ impl Pools {
     /// In whose hands a member is, as it stands when that is marked. A pod has it only when its mark says so.
     fn mark(&self, address: PciAddr) -> io::Result<()> {
         let _marking = self.marking.lock().unwrap_or_else(PoisonError::into_inner);
-        let mark = self.lock().stands.get(&address).map_or(Mark::Soiled, Stand::mark);
+        let mark = self.lock().stands.get(&address).map_or(Mark::Soiled, |stand| stand.mark);
         self.shop.records.mark(address, mark)
     }
 
@@ -351,13 +342,18 @@ impl State {
             let before = self.stands.get(&address);
             let held = Held::of(member.hold.as_ref());
             let is_held = before.is_none_or(|before| before.held != held);
-            if !is_held && before.is_some_and(|before| before.state == state && before.reason == reason) {
+            let mark = Mark::of(member);
+            let marked = before.is_none_or(|before| before.mark != mark);
+            let same = before.filter(|b| !is_held && b.state == state && b.reason == reason);
+            if same.is_some() && !marked {
                 continue;
             }
-            tell(live, member);
+            if same.is_none() {
+                tell(live, member);
+            }
+            let since = same.map_or_else(SystemTime::now, |same| same.since);
             let turns = before.map_or(0, |before| before.turns) + 1;
-            let stand = Stand { state, since: SystemTime::now(), reason: reason.to_owned(), held, turns };
-            let marked = before.is_none_or(|before| before.mark() != stand.mark());
+            let stand = Stand { state, since, reason: reason.to_owned(), held, mark, turns };
             turned.push(Turned { address, marked, held: is_held });
             changed.push((address, stand));
         }

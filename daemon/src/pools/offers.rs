@@ -84,7 +84,7 @@ impl Pools {
     /// A pod is given a member: what it needs to reach it.
     fn given(&self, address: PciAddr) -> Result<Access, String> {
         let access = self.access(address)?;
-        self.give(address).map_err(|why| why.to_string())?;
+        self.give(address)?;
         Ok(access)
     }
 
@@ -272,9 +272,5 @@ fn nobodys(pool: &str) -> Notice {
 
 /// Whether a pod may be given it: ready, with a pod, or on its way home from one.
 fn is_well(member: &Member) -> bool {
-    let home_soon = matches!(
-        member.condition,
-        Condition::Ready | Condition::Lent | Condition::Due | Condition::Preparing
-    );
-    home_soon && member.hold.is_none() && !member.is_hindered()
+    member.givable().is_ok() && !member.is_hindered()
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fairlead_cni::{CniError, Code};
 use fairlead_sriov::PciAddr;
-use fairlead_sriov::pool::{Condition, Pool};
+use fairlead_sriov::pool::{Condition, Member, Pool};
 use serde_json::{Value, json};
 
 use super::holders::Holders;
@@ -27,7 +27,7 @@ pub enum Verb {
     Drain,
     /// Give them to nobody.
     Quarantine,
-    /// Try quarantined ones again.
+    /// Try quarantined ones again; of one that is given, by its address: no pod has it.
     Release,
 }
 
@@ -42,11 +42,14 @@ impl Verb {
         }
     }
 
-    fn carry_out(self, pool: &mut Pool, address: PciAddr) {
+    /// `alone`: it was ordered of this function, and not of its pool.
+    fn carry_out(self, pool: &mut Pool, address: PciAddr, alone: bool) {
+        let is_quarantined = pool.member(address).is_some_and(Member::is_quarantined);
         match self {
             Verb::Fill => pool.fill(address),
             Verb::Drain => pool.drain(address),
             Verb::Quarantine => pool.quarantine(address, "by order of the operator"),
+            Verb::Release if alone && !is_quarantined => pool.nobody_has(address),
             Verb::Release => pool.release(address),
         }
     }
@@ -77,7 +80,7 @@ impl Pools {
             let all = state.meant(of)?;
             for address in &all {
                 if let Some(live) = state.of(*address) {
-                    verb.carry_out(&mut live.pool, *address);
+                    verb.carry_out(&mut live.pool, *address, live.name != of);
                 }
             }
             Ok::<_, CniError>(all)

@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use fairlead_host::{Mac, VfChange};
 use fairlead_sriov::PciAddr;
 use fairlead_sriov::interface::Appearance;
-use fairlead_sriov::pool::Hold;
+use fairlead_sriov::pool::{Condition, Hold, Member};
 use serde::{Deserialize, Serialize};
 
 use crate::reading::paths_in;
@@ -98,7 +98,7 @@ impl Held {
         match hold? {
             Hold::Drained => Some(Held::Drained),
             Hold::Quarantined(why) => Some(Held::Quarantined(why.clone())),
-            Hold::Dismissed => None,
+            Hold::Dismissed(before) => Held::of(before.as_deref()),
         }
     }
 
@@ -117,12 +117,32 @@ pub(super) enum Mark {
     Clean,
     /// Kubelet has given it to a pod, and no ADD has come for it.
     Given,
+    /// The same, and it is to be prepared before the pod has it.
+    Awaited,
     /// Somebody's, or at work.
     Soiled,
 }
 
-/// What a mark's file says of one that is given; of a clean one it says nothing.
-const GIVEN: &str = "given";
+impl Mark {
+    pub(super) fn of(member: &Member) -> Mark {
+        match (&member.condition, member.given) {
+            (Condition::Ready, true) => Mark::Given,
+            (_, true) => Mark::Awaited,
+            (Condition::Ready, false) if member.hold.is_none() => Mark::Clean,
+            _ => Mark::Soiled,
+        }
+    }
+
+    /// What its file says. A soiled one has none: whatever is not wholly written says that.
+    fn word(self) -> Option<&'static str> {
+        match self {
+            Mark::Clean => Some("clean"),
+            Mark::Given => Some("given"),
+            Mark::Awaited => Some("awaited"),
+            Mark::Soiled => None,
+        }
+    }
+}
 
 /// The two directories, and the records as they are on disk.
 #[derive(Debug)]
@@ -224,20 +244,17 @@ impl Records {
 
     /// In whose hands a member was last.
     pub(super) fn mark_of(&self, address: PciAddr) -> Mark {
-        match fs::read_to_string(self.marks.join(address.to_string())) {
-            Ok(text) if text == GIVEN => Mark::Given,
-            Ok(_) => Mark::Clean,
-            Err(_) => Mark::Soiled,
-        }
+        let written = fs::read_to_string(self.marks.join(address.to_string())).ok();
+        let says = |mark: &Mark| mark.word() == written.as_deref();
+        [Mark::Clean, Mark::Given, Mark::Awaited].into_iter().find(says).unwrap_or(Mark::Soiled)
     }
 
     /// In whose hands a member is from now on.
     pub(super) fn mark(&self, address: PciAddr, mark: Mark) -> io::Result<()> {
         let file = self.marks.join(address.to_string());
-        match mark {
-            Mark::Clean => fs::write(file, ""),
-            Mark::Given => fs::write(file, GIVEN),
-            Mark::Soiled => writing::gone(fs::remove_file(file)),
+        match mark.word() {
+            Some(word) => fs::write(file, word),
+            None => writing::gone(fs::remove_file(file)),
         }
     }
 }
@@ -249,6 +266,21 @@ mod tests {
     use nix::sys::stat::Mode;
 
     use super::*;
+
+    #[test]
+    fn a_mark_that_is_not_wholly_written_says_that_its_function_is_not_clean() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records::open(dir.path(), dir.path()).unwrap();
+        let address: PciAddr = "0000:21:10.0".parse().unwrap();
+        for mark in [Mark::Clean, Mark::Given, Mark::Awaited, Mark::Soiled, Mark::Soiled] {
+            records.mark(address, mark).unwrap();
+            assert_eq!(records.mark_of(address), mark);
+        }
+        for torn in ["", "clea", "given and more"] {
+            fs::write(records.marks.join(address.to_string()), torn).unwrap(); // as a full disk leaves it
+            assert_eq!(records.mark_of(address), Mark::Soiled, "{torn:?}");
+        }
+    }
 
     #[test]
     fn whoever_reads_waits_for_no_disk_and_what_is_forgotten_meanwhile_is_not_there_again() {

@@ -10,6 +10,10 @@ const FIRST_PAUSE: Duration = Duration::from_secs(2);
 /// And never longer than this.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
+/// Why one that is to be given back is not.
+const GIVEN: &str =
+    "it was given to a pod, and no ADD has come for it: release it by its address when no pod has it";
+
 /// What a member is in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Condition {
@@ -45,8 +49,8 @@ pub enum Hold {
     Drained,
     /// It does not work, or the operator says so.
     Quarantined(String),
-    /// It is no member any more, as soon as it is as it was.
-    Dismissed,
+    /// It is no member any more, as soon as it is as it was; and what held it until then, if it is one again before.
+    Dismissed(Option<Box<Hold>>),
 }
 
 /// Why the last try did not make a member what it was to be, and when the next one is.
@@ -142,6 +146,7 @@ impl Member {
         match (&self.condition, &self.hold) {
             (Condition::Foreign(why), _) => why,
             (_, Some(Hold::Quarantined(why))) => why,
+            (Condition::Ready, Some(_)) if self.given => GIVEN,
             (Condition::Due | Condition::Preparing | Condition::Leaving, _) => {
                 self.setback.as_ref().map_or("", |setback| &setback.why)
             }
@@ -158,10 +163,28 @@ impl Member {
             (_, Some(Hold::Quarantined(why))) => Err(Refusal::Quarantined(why.clone())),
             // One that nothing was done to is a function like any other.
             (Condition::Ready, None) | (Condition::Idle, _) => Ok(()),
-            _ => Err(Refusal::NotYet(match self.reason() {
-                "" => self.state().to_owned(),
-                why => format!("{}: {why}", self.state()),
-            })),
+            // The pod that it was given to is there already.
+            (Condition::Ready, _) if self.given => Ok(()),
+            _ => Err(self.not_yet()),
+        }
+    }
+
+    pub(super) fn not_yet(&self) -> Refusal {
+        Refusal::NotYet(match self.reason() {
+            "" => self.state().to_owned(),
+            why => format!("{}: {why}", self.state()),
+        })
+    }
+
+    /// Whether the allocator may give it to a pod: it is ready, or on its way home to be so.
+    pub fn givable(&self) -> Result<(), Refusal> {
+        let comes_home = matches!(
+            self.condition,
+            Condition::Ready | Condition::Lent | Condition::Due | Condition::Preparing
+        );
+        match comes_home && self.hold.is_none() {
+            true => Ok(()),
+            false => Err(self.lendable().err().unwrap_or_else(|| self.not_yet())),
         }
     }
 
@@ -187,7 +210,12 @@ impl Member {
 
     /// Whether it is what a draw may give.
     pub fn is_ready(&self) -> bool {
-        self.condition == Condition::Ready && self.hold.is_none()
+        self.condition == Condition::Ready && self.hold.is_none() && !self.given
+    }
+
+    /// Whether it is to be no member any more.
+    pub(super) fn is_dismissed(&self) -> bool {
+        matches!(self.hold, Some(Hold::Dismissed(_)))
     }
 
     /// Whether what was tried with it can have come to nothing: not with one that a pod has by now, or that is gone.
@@ -217,7 +245,7 @@ impl Member {
 
     /// Whether it has failed so often that it is not tried again, unless it has to be given back to others.
     pub(super) fn is_given_up(&self) -> bool {
-        self.failures >= FAILURES && self.hold != Some(Hold::Dismissed)
+        self.failures >= FAILURES && !self.is_dismissed()
     }
 
     pub(super) fn prepare(&mut self) -> Task {

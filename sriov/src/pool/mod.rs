@@ -2,9 +2,10 @@
 //! is to be done next, and which one a draw gives. Pure: who carries the tasks out tells it how they ended.
 //!
 //! One that is lent, quarantined, drained or somebody else's is never given, and nothing is ever to be done to one that is
-//! lent or somebody else's.
+//! lent or somebody else's, or that the allocator has given to a pod as it was ready.
 
 mod draw;
+mod given;
 mod member;
 #[cfg(test)]
 mod tests;
@@ -147,11 +148,11 @@ impl Pool {
 
     /// It is to be no member any more, or (`false`) is one again. [`Pool::forget_dismissed`] ends it.
     pub fn dismiss(&mut self, address: PciAddr, dismissed: bool) {
-        self.with(address, |member| match (&member.hold, dismissed) {
-            (Some(Hold::Dismissed), false) => member.hold = None,
-            (Some(Hold::Dismissed), true) | (_, false) => {}
-            (_, true) => {
-                member.hold = Some(Hold::Dismissed);
+        self.with(address, |member| match (member.hold.take(), dismissed) {
+            (Some(Hold::Dismissed(before)), false) => member.hold = before.map(|before| *before),
+            (hold @ Some(Hold::Dismissed(_)), true) | (hold, false) => member.hold = hold,
+            (before, true) => {
+                member.hold = Some(Hold::Dismissed(before.map(Box::new)));
                 member.begin_anew();
             }
         });
@@ -166,7 +167,7 @@ impl Pool {
                 Condition::Foreign(_) => !owes(m.address),
                 _ => false,
             };
-            m.hold == Some(Hold::Dismissed) && nothing
+            m.is_dismissed() && nothing
         };
         let over: Vec<PciAddr> = self.members().filter(over).map(|m| m.address).collect();
         over.iter().for_each(|address| drop(self.members.remove(address)));
@@ -187,13 +188,15 @@ impl Pool {
             let surplus = supply > self.stock.max();
             match (&member.condition, &member.hold) {
                 (Condition::Due, _) if member.rests(now) => {}
-                (Condition::Ready | Condition::Due, Some(Hold::Drained | Hold::Dismissed)) => {
+                (Condition::Ready, _) if member.given => {} // its pod may have it in its hands
+                (Condition::Ready | Condition::Due, Some(Hold::Drained | Hold::Dismissed(_))) => {
                     tasks.push(member.leave());
                 }
                 (Condition::Ready, None) if surplus => {
                     supply -= 1;
                     tasks.push(member.leave());
                 }
+                (Condition::Due, None) if member.given => tasks.push(member.prepare()),
                 (Condition::Due, None) if supply < self.stock.max() => {
                     supply += 1;
                     tasks.push(member.prepare());
@@ -216,9 +219,9 @@ impl Pool {
         idle.take(wanted).map(Member::prepare).collect()
     }
 
-    /// Those that are ready, or will be without anybody asking.
+    /// Those that are ready, or will be without anybody asking, and that no pod was given yet.
     fn supply(&self) -> usize {
-        let supplies = |m: &&Member| m.hold.is_none() && m.condition.supplies();
+        let supplies = |m: &&Member| m.hold.is_none() && !m.given && m.condition.supplies();
         self.members.values().filter(supplies).count()
     }
 
@@ -294,19 +297,6 @@ impl Pool {
         });
     }
 
-    /// The allocator gives a member to a pod: its ADD comes for it, or none ever does. One that the allocator has given before,
-    /// and no ADD has come for, may be as the pod of then has left it: it is to be prepared first, and this asked again.
-    pub fn give(&mut self, address: PciAddr) -> Result<(), Refusal> {
-        let Some(member) = self.members.get_mut(&address) else { return Err(Refusal::Gone) };
-        if member.given && member.condition == Condition::Ready {
-            member.given = false;
-            member.condition = Condition::Due;
-            return Err(Refusal::NotYet(member.state().to_owned()));
-        }
-        member.given = true;
-        Ok(())
-    }
-
     /// Gives a member to a pod, if it may have it.
     pub fn lend(&mut self, address: PciAddr) -> Result<(), Refusal> {
         let Some(member) = self.members.get_mut(&address) else { return Err(Refusal::Gone) };
@@ -325,11 +315,12 @@ impl Pool {
         });
     }
 
-    /// A lent member was not used after all: it is what it was.
-    pub fn unused(&mut self, address: PciAddr, was: Condition) {
+    /// A lent member was not used after all: it is what it `was`, and as good as `given` if it was that.
+    pub fn unused(&mut self, address: PciAddr, (was, given): (Condition, bool)) {
         self.with(address, |member| {
             if member.condition == Condition::Lent {
                 member.condition = was;
+                member.given |= given;
             }
         });
     }
@@ -357,10 +348,10 @@ impl Pool {
         });
     }
 
-    /// The operator wants a member as it was; one that is lent when it is returned.
+    /// The operator wants a member as it was; one that is lent when it is returned, one that is given when nobody has it.
     pub fn drain(&mut self, address: PciAddr) {
         self.with(address, |member| {
-            if member.hold != Some(Hold::Dismissed) {
+            if !member.is_dismissed() {
                 member.hold = Some(Hold::Drained);
                 member.begin_anew();
             }
@@ -370,22 +361,25 @@ impl Pool {
     /// A member is not to be given any more.
     pub fn quarantine(&mut self, address: PciAddr, reason: &str) {
         self.with(address, |member| {
-            if member.hold != Some(Hold::Dismissed) {
+            if !member.is_dismissed() {
                 member.hold = Some(Hold::Quarantined(reason.to_owned()));
             }
         });
     }
 
-    /// A quarantined member is tried again.
+    /// A quarantined member is tried again; one that is given when it is given again.
     pub fn release(&mut self, address: PciAddr) {
-        self.with(address, |member| {
-            if matches!(member.hold, Some(Hold::Quarantined(_))) {
+        self.with(address, |member| match &mut member.hold {
+            Some(Hold::Quarantined(_)) => {
                 member.hold = None;
                 member.begin_anew();
-                if matches!(member.condition, Condition::Ready | Condition::Idle) {
+                let is_given = member.condition == Condition::Ready && member.given;
+                if matches!(member.condition, Condition::Ready | Condition::Idle) && !is_given {
                     member.condition = Condition::Due;
                 }
             }
+            Some(Hold::Dismissed(before)) => *before = None,
+            Some(Hold::Drained) | None => {}
         });
     }
 

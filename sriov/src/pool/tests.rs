@@ -1,9 +1,8 @@
 //! What a pool promises, whatever happens to it in whatever order.
 
-use std::collections::BTreeSet;
-use std::time::Duration;
+mod histories;
 
-use proptest::prelude::*;
+use std::time::Duration;
 
 use super::*;
 
@@ -203,12 +202,107 @@ fn x07_one_that_was_given_and_never_lent_is_prepared_before_it_is_given_again() 
     assert_eq!(pool.give(vf), Err(Refusal::NotYet("preparing".to_owned())));
     assert_eq!(pool.due(Instant::now()), [Task::Prepare(vf)]);
     pool.prepared(vf);
-    pool.give(vf).unwrap();
+    assert_eq!(pool.handed(vf), Ok(()));
     pool.lend(vf).unwrap();
     pool.give(vf).unwrap(); // the next pod's ADD waits for it
     pool.returned(vf);
     settle(&mut pool);
     assert_eq!(pool.member(vf).unwrap().state(), "given");
+}
+
+#[test]
+fn x07_nothing_is_done_to_one_that_was_given_until_nobody_has_it_whatever_the_pool_is_to_be() {
+    let mut pool = pool(5, Stock::default());
+    settle(&mut pool);
+    (0..5).for_each(|n| pool.give(address(n)).unwrap());
+    pool.drain(address(0));
+    pool.dismiss(address(1), true);
+    pool.quarantine(address(2), "the operator says so");
+    pool.release(address(2));
+    pool.set_stock(Stock { min: None, max: Some(1), batch: 1 });
+    settle(&mut pool);
+    let states: Vec<&str> = pool.members().map(Member::state).collect();
+    assert_eq!(states, ["draining", "draining", "given", "given", "given"]);
+    assert!(pool.member(address(0)).unwrap().reason().contains("release it by its address"));
+    assert_eq!(pool.forget_dismissed(|_| true), []);
+    assert_eq!(pool.draw(Spread::Packed, |_| Some(0)), None, "nor is it for anybody else");
+    assert_eq!(pool.lend(address(0)), Ok(()), "its ADD has it, drained or not");
+    pool.returned(address(0));
+    (0..4).for_each(|n| pool.nobody_has(address(n)));
+    let due = pool.due(later());
+    let [zero, one, two, three] = [0, 1, 2, 3].map(address);
+    assert_eq!(due, [Task::GiveBack(zero), Task::GiveBack(one), Task::Prepare(two), Task::GiveBack(three)]);
+}
+
+#[test]
+fn what_pods_were_given_is_no_stock() {
+    let mut pool = pool(6, Stock { min: Some(2), max: Some(2), batch: 1 });
+    settle(&mut pool);
+    (0..2).for_each(|n| pool.give(address(n)).unwrap());
+    settle(&mut pool);
+    assert_eq!(ready(&pool), 2);
+    pool.give(address(0)).unwrap_err();
+    assert_eq!(pool.due(later()), [Task::Prepare(address(0))], "for its pod, not for the stock");
+}
+
+#[test]
+fn x07_what_is_not_there_or_not_well_is_given_to_nobody_and_what_is_at_work_when_it_is_ready() {
+    let mut pool = pool(6, Stock::default());
+    let refused = |pool: &mut Pool, n| {
+        let refused = pool.give(address(n)).unwrap_err();
+        assert!(!pool.member(address(n)).unwrap().given);
+        refused
+    };
+    settle(&mut pool);
+    pool.taken(address(0), "a VM");
+    pool.vanished(address(1));
+    pool.quarantine(address(2), "no answer");
+    pool.drain(address(3));
+    assert_eq!(refused(&mut pool, 0), Refusal::Foreign("a VM".to_owned()));
+    assert_eq!(refused(&mut pool, 1), Refusal::Gone);
+    assert_eq!(refused(&mut pool, 2), Refusal::Quarantined("no answer".to_owned()));
+    assert_eq!(refused(&mut pool, 3), Refusal::NotYet("draining".to_owned()));
+    pool.due(later());
+    assert_eq!(refused(&mut pool, 3), Refusal::NotYet("draining".to_owned()), "at work");
+    for n in [4, 5] {
+        pool.lend(address(n)).unwrap();
+        pool.returned(address(n));
+        assert_eq!(pool.give(address(n)), Err(Refusal::NotYet("preparing".to_owned())));
+    }
+    pool.due(later());
+    pool.prepared(address(4));
+    assert_eq!(pool.handed(address(4)), Ok(()));
+    assert_eq!(pool.handed(address(5)), Err(Refusal::NotYet("preparing".to_owned())));
+    pool.prepared(address(5));
+    assert_eq!(
+        (pool.member(address(4)).unwrap().state(), pool.member(address(5)).unwrap().state()),
+        ("given", "ready")
+    );
+}
+
+#[test]
+fn one_that_was_given_and_whose_add_did_not_use_it_is_given_still() {
+    let mut pool = pool(1, Stock::default());
+    let vf = address(0);
+    settle(&mut pool);
+    pool.give(vf).unwrap();
+    pool.lend(vf).unwrap();
+    pool.unused(vf, (Condition::Ready, true));
+    assert_eq!(pool.member(vf).unwrap().state(), "given");
+}
+
+#[test]
+fn k26_a_quarantine_outlives_a_configuration_that_leaves_its_member_out_for_a_while() {
+    let mut pool = pool(2, Stock::default());
+    settle(&mut pool);
+    (0..2).for_each(|n| pool.quarantine(address(n), "no answer"));
+    (0..2).for_each(|n| pool.dismiss(address(n), true));
+    pool.dismiss(address(0), true);
+    assert_eq!(pool.member(address(0)).unwrap().state(), "draining");
+    pool.release(address(1));
+    (0..2).for_each(|n| pool.dismiss(address(n), false));
+    assert_eq!(pool.lend(address(0)), Err(Refusal::Quarantined("no answer".to_owned())));
+    assert_eq!(pool.lend(address(1)), Ok(()));
 }
 
 #[test]
@@ -224,156 +318,4 @@ fn draws_use_one_nic_up_or_go_over_all_as_the_pool_says_and_the_rank_goes_before
     assert_eq!(drawn(Spread::Spread, |_| Some(0)), expected([0, 4, 1, 5]));
     assert_eq!(drawn(Spread::Packed, |m| m.numa_node.map(|n| 1 - n)), expected([4, 5, 6, 7]));
     assert_eq!(drawn(Spread::Packed, |_| None), []);
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Happening {
-    Work(u8),
-    Fails(u8),
-    Hindered(u8),
-    Give(u8),
-    Lend(u8),
-    Draw,
-    Returned(u8),
-    Vanished(u8),
-    Appeared(u8),
-    Taken(u8),
-    Left(u8),
-    Fill(u8),
-    Drain(u8),
-    Quarantine(u8),
-    Release(u8),
-}
-
-fn happening() -> impl Strategy<Value = Happening> {
-    let n = || 0_u8..8;
-    prop_oneof![
-        4 => n().prop_map(Happening::Work),
-        1 => n().prop_map(Happening::Fails),
-        1 => n().prop_map(Happening::Hindered),
-        2 => n().prop_map(Happening::Give),
-        2 => n().prop_map(Happening::Lend),
-        2 => Just(Happening::Draw),
-        3 => n().prop_map(Happening::Returned),
-        1 => n().prop_map(Happening::Vanished),
-        1 => n().prop_map(Happening::Appeared),
-        1 => n().prop_map(Happening::Taken),
-        1 => n().prop_map(Happening::Left),
-        1 => n().prop_map(Happening::Fill),
-        1 => n().prop_map(Happening::Drain),
-        1 => n().prop_map(Happening::Quarantine),
-        1 => n().prop_map(Happening::Release),
-    ]
-}
-
-/// A pool, and what a strict observer knows of it.
-struct Watched {
-    pool: Pool,
-    /// Told by `due`, and not ended yet.
-    tasks: Vec<Task>,
-    lent: BTreeSet<PciAddr>,
-    never: BTreeSet<PciAddr>,
-}
-
-impl Watched {
-    fn gave(&mut self, address: PciAddr) {
-        assert!(!self.never.contains(&address), "{address} is quarantined or somebody else's");
-        assert!(self.lent.insert(address), "{address} was given twice");
-    }
-
-    fn task(&mut self, n: u8) -> Option<Task> {
-        let at = self.tasks.iter().position(|task| task.address() == address(n))?;
-        Some(self.tasks.remove(at))
-    }
-
-    fn happens(&mut self, what: Happening) {
-        match what {
-            Happening::Work(n) => match self.task(n) {
-                Some(Task::Prepare(address)) => self.pool.prepared(address),
-                Some(Task::GiveBack(address)) => self.pool.given_back(address),
-                None => {}
-            },
-            Happening::Fails(n) => {
-                if let Some(task) = self.task(n)
-                    && self.pool.failed(task.address(), "it fails", Instant::now())
-                {
-                    self.never.insert(task.address());
-                }
-            }
-            Happening::Hindered(n) => {
-                if let Some(task) = self.task(n) {
-                    self.pool.hindered(task.address(), "nobody there", Instant::now());
-                }
-            }
-            Happening::Give(n) => drop(self.pool.give(address(n))),
-            Happening::Lend(n) => {
-                if self.pool.lend(address(n)).is_ok() {
-                    self.gave(address(n));
-                }
-            }
-            Happening::Draw => {
-                if let Some(address) = self.pool.draw(Spread::Packed, |_| Some(0)) {
-                    self.gave(address);
-                }
-            }
-            Happening::Returned(n) => {
-                if self.lent.remove(&address(n)) {
-                    self.pool.returned(address(n));
-                }
-            }
-            // Whoever is at work on one that vanishes sees that it is gone.
-            Happening::Vanished(n) => {
-                self.task(n);
-                self.pool.vanished(address(n));
-            }
-            Happening::Appeared(n) => self.pool.appeared(member(n)),
-            Happening::Taken(n) => {
-                self.task(n);
-                self.pool.taken(address(n), "a VM");
-            }
-            Happening::Left(n) => self.pool.left(address(n)),
-            Happening::Fill(n) => self.pool.fill(address(n)),
-            Happening::Drain(n) => {
-                self.never.remove(&address(n));
-                self.pool.drain(address(n));
-            }
-            Happening::Quarantine(n) => {
-                self.never.insert(address(n));
-                self.pool.quarantine(address(n), "the operator says so");
-            }
-            Happening::Release(n) => {
-                self.never.remove(&address(n));
-                self.pool.release(address(n));
-            }
-        }
-    }
-
-    fn look(&mut self, stock: Stock) {
-        for task in self.pool.due(later()) {
-            assert!(!self.lent.contains(&task.address()), "{task:?} though it is lent");
-            assert!(!self.tasks.iter().any(|t| t.address() == task.address()), "{task:?} is at work");
-            self.tasks.push(task);
-        }
-        assert!(ready(&self.pool) <= stock.max(), "{} of at most {}", ready(&self.pool), stock.max());
-        let able = |m: &&Member| m.hold.is_none() && m.condition == Condition::Idle;
-        let idle = self.pool.members().filter(able).count();
-        assert!(self.pool.supply() >= stock.min() || idle == 0, "too few, and {idle} could be had");
-    }
-}
-
-proptest! {
-    #[test]
-    fn nothing_is_given_twice_nothing_bad_is_given_and_the_numbers_are_kept(
-        min in proptest::option::of(0_usize..5), more in proptest::option::of(0_usize..4), batch in 0_usize..5,
-        happenings in proptest::collection::vec(happening(), 0..80),
-    ) {
-        let stock = Stock { min, max: more.map(|more| min.unwrap_or(2) + more), batch };
-        let mut watched =
-            Watched { pool: pool(8, stock), tasks: Vec::new(), lent: BTreeSet::new(), never: BTreeSet::new() };
-        watched.look(stock);
-        for what in happenings {
-            watched.happens(what);
-            watched.look(stock);
-        }
-    }
 }

@@ -241,6 +241,88 @@ fn x07_a_function_that_a_pod_had_without_an_add_is_cleaned_before_the_next_one_h
 }
 
 #[test]
+fn x07_nothing_is_done_to_a_given_function_by_drain_release_or_another_configuration_also_after_a_restart() {
+    let (mut rig, kubelet) = rig(&pool(""));
+    rig.keep();
+    hears(&kubelet, "0 2");
+    for id in [VF, SECOND] {
+        allocated(&rig, &kubelet, id).unwrap();
+    }
+    rig.kernel.forget_calls();
+    rig.order(Verb::Quarantine, VF);
+    rig.restart();
+    rig.keep();
+    rig.order(Verb::Release, VF);
+    rig.order(Verb::Drain, SECOND);
+    rig.restart();
+    rig.keep();
+    rig.order(Verb::Release, "radio");
+    assert_eq!(rig.states(), ["given", "draining"]);
+    rig.configure("pools: []");
+    rig.keep();
+    rig.restart();
+    rig.keep();
+    assert_eq!((rig.states(), resets(&rig)), (vec!["draining".into(), "draining".into()], 0));
+    let why = rig.members()[0].to_string();
+    assert!(why.contains("release it by its address when no pod has it"), "{why}");
+    rig.order(Verb::Release, VF);
+    rig.keep_on();
+    assert_eq!((rig.states(), resets(&rig)), (vec!["draining".into()], 1), "nobody has that one");
+}
+
+#[test]
+fn x07_one_given_while_its_last_pod_has_it_still_is_cleaned_for_the_next_also_after_a_restart() {
+    let (mut rig, kubelet) = rig(&pool(""));
+    rig.keep();
+    hears(&kubelet, "0 2");
+    kubelet.answers.lock().unwrap().pods = vec![pod("ran", "du-0", &[("app", &[(RADIO, VF, 0)])])];
+    rig.of_pod(Command::Add, "net1").unwrap();
+    kubelet.allocate(RADIO, &[&[VF]]).unwrap();
+    rig.restart();
+    rig.keep();
+    assert_eq!(rig.states(), ["lent", "ready"]);
+    rig.kernel.forget_calls();
+    rig.of_pod(Command::Del, "net1").unwrap();
+    rig.reap();
+    rig.restart();
+    rig.keep();
+    assert_eq!((rig.states(), resets(&rig)), (vec!["given".into(), "ready".into()], 1));
+    rig.restart();
+    rig.keep();
+    assert_eq!((rig.states(), resets(&rig)), (vec!["given".into(), "ready".into()], 1), "not under its pod");
+}
+
+#[test]
+fn x07_a_function_that_is_being_cleaned_is_answered_to_kubelet_when_it_is_ready() {
+    let (rig, kubelet) = rig(&pool(""));
+    rig.keep();
+    hears(&kubelet, "0 2");
+    kubelet.answers.lock().unwrap().pods = vec![pod("ran", "du-0", &[("app", &[(RADIO, VF, 0)])])];
+    rig.of_pod(Command::Add, "net1").unwrap();
+    rig.of_pod(Command::Del, "net1").unwrap();
+    rig.reap();
+    assert_eq!(rig.states(), ["preparing", "ready"]);
+    allocated(&rig, &kubelet, VF).unwrap();
+    assert_eq!(rig.states(), ["given", "ready"], "when it is answered");
+}
+
+#[test]
+fn a_function_whose_mark_cannot_be_written_is_refused_to_kubelet() {
+    let (rig, kubelet) = rig(&pool(""));
+    rig.keep();
+    hears(&kubelet, "0 2");
+    let mark = rig.dir.path().join("run/pools").join(VF);
+    fs::remove_file(&mark).unwrap();
+    fs::create_dir(&mark).unwrap();
+    let refused = kubelet.allocate(RADIO, &[&[VF]]).unwrap_err();
+    assert!(refused.message().contains("make room in the run directory"), "{refused}");
+    assert_eq!(rig.states(), ["ready", "ready"]);
+    fs::remove_dir(&mark).unwrap();
+    kubelet.allocate(RADIO, &[&[VF]]).unwrap();
+    assert_eq!(rig.states(), ["given", "ready"]);
+}
+
+#[test]
 fn x07_one_that_cannot_be_cleaned_is_refused_to_kubelet_with_the_reason() {
     let (rig, kubelet) = rig(&pool(""));
     rig.keep();
