@@ -70,6 +70,7 @@ its_pod_dies_and_nobody_is_there() {
 one_pod_at_a_time() {
     local before
     lend $VF0
+    ip netns del other 2>/dev/null || true
     ip netns add other
     ! plugin "$CNIBIN" ADD other "$(host_device "\"pciBusID\":\"$VF0\"")" >"$NODE/error" || return 1
     equal "code" "$(jq .code "$NODE/error")" 7
