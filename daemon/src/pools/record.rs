@@ -261,6 +261,7 @@ impl Records {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
     use std::thread;
 
     use nix::sys::stat::Mode;
@@ -290,11 +291,16 @@ mod tests {
         records.begin(address, "radio", || Mac::local(7));
         let beside = records.file(address).with_extension("tmp");
         nix::unistd::mkfifo(&beside, Mode::S_IRWXU).unwrap(); // opened only when somebody reads: a disk that hangs
+        let (begins, begun) = mpsc::channel();
         thread::scope(|scope| {
-            let writes = scope.spawn(|| records.change(address, |record| record.held = Some(Held::Drained)));
-            while records.disk.try_lock().is_ok() {
-                thread::yield_now();
-            }
+            let writes = scope.spawn(|| {
+                records.change(address, |record| {
+                    record.held = Some(Held::Drained);
+                    begins.send(()).unwrap();
+                })
+            });
+            begun.recv().unwrap();
+            assert!(records.disk.try_lock().is_err());
             assert_eq!(records.get(address).unwrap().held, None, "what is not on disk is not so yet");
             records.forget(address);
             drop(fs::read(&beside));
