@@ -43,9 +43,11 @@ impl Pools {
         loop {
             self.work();
             let state = self.lock();
-            let waits =
-                |state: &mut State| !(state.stopped || state.is_to_be_looked_at() || state.wants_a_worker());
             let until = state.next_try().map_or(thorough, |next| next.min(thorough));
+            let waits = |state: &mut State| {
+                let is_sooner = state.next_try().is_some_and(|next| next < until); // what has failed meanwhile
+                !(state.stopped || state.is_to_be_looked_at() || state.wants_a_worker() || is_sooner)
+            };
             let left = until.saturating_duration_since(Instant::now());
             let (mut state, _) =
                 self.changed.wait_timeout_while(state, left, waits).unwrap_or_else(PoisonError::into_inner);

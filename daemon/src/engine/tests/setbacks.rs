@@ -88,6 +88,29 @@ fn x07_a_function_that_fails_twice_is_quarantined_by_name_and_reason_until_it_is
 }
 
 #[test]
+fn x07_the_second_try_is_when_the_pause_is_over_and_not_with_the_next_look() {
+    let mut rig = with(POOL);
+    rig.restart();
+    rig.keep();
+    let pools = &rig.engine().pools;
+    std::thread::scope(|scope| {
+        scope.spawn(|| while pools.next_look(Instant::now() + Duration::from_secs(600)).is_some() {});
+        std::thread::sleep(Duration::from_millis(100)); // so that it waits when the function fails
+        rig.kernel.set_dead(VF, true);
+        rig.check_pools();
+        let broken = rig.states();
+        rig.kernel.set_dead(VF, false);
+        let until = Instant::now() + Duration::from_secs(60);
+        while rig.states() != ["ready", "ready"] && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        pools.stop();
+        assert_eq!(broken, ["preparing", "ready"]);
+    });
+    assert_eq!(rig.states(), ["ready", "ready"]);
+}
+
+#[test]
 fn x17_one_that_breaks_while_it_is_ready_is_withdrawn_by_the_next_check() {
     let mut rig = with(POOL);
     rig.restart();
