@@ -3,13 +3,18 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
 use crate::stage::{self, StageError, put, system};
 
 const DEVICES: &str = "/sys/bus/pci/devices";
+/// How long a NIC may be without a carrier.
+const CARRIER: Duration = Duration::from_secs(60);
 
 /// A NIC that makes virtual functions, by PCI address.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,8 +55,24 @@ impl Nic {
         put(&numvfs, "0")?;
         if count > 0 {
             put(&numvfs, &count.to_string())?;
+            self.wait_for_carrier()?;
         }
         (0..count).map(|index| self.function(index)).collect()
+    }
+
+    /// A new number of functions has igb begin anew; until it has a carrier again it refuses rates.
+    fn wait_for_carrier(&self) -> Result<(), StageError> {
+        let carrier = Path::new("/sys/class/net").join(self.name()?).join("carrier");
+        let deadline = Instant::now() + CARRIER;
+        // It cannot be read while the interface is down.
+        while fs::read_to_string(&carrier).map_or(true, |text| text.trim() != "1") {
+            if Instant::now() > deadline {
+                let what = format!("wait for a carrier of NIC {}", self.address);
+                return Err(system(what)(io::Error::from(io::ErrorKind::TimedOut)));
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
     }
 
     fn function(&self, index: usize) -> Result<Function, StageError> {
@@ -109,7 +130,7 @@ fn interface(device: &Path) -> Result<String, StageError> {
     let mut entries = fs::read_dir(&names).map_err(system(what()))?;
     match entries.next() {
         Some(Ok(entry)) => Ok(entry.file_name().to_string_lossy().into_owned()),
-        _ => Err(system(what())(std::io::Error::from(std::io::ErrorKind::NotFound))),
+        _ => Err(system(what())(io::Error::from(io::ErrorKind::NotFound))),
     }
 }
 
