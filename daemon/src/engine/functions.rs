@@ -55,7 +55,7 @@ impl Engine {
             Device::OfPool(pool) => (self.draw(job, pool, limit)?, Vec::new()),
             Device::Known(_) | Device::OfResource(_) => {
                 let address = wanted.address()?;
-                let mine = |a: &Attachment| a.function().is_some_and(|f| f.address == address);
+                let mine = |a: &Attachment| a.has(address);
                 let name = address.to_string();
                 let claim = self.reserve_alone(&name, &mine, limit, |why| lent(address, why))?;
                 self.inherit(address)?;

@@ -67,7 +67,7 @@ impl Engine {
     /// Brings a function home if the pod that it went to is dead.
     pub(super) fn inherit_from_the_dead(&self, address: PciAddr) {
         let Some(_claim) = self.reserved.try_take(&address.to_string()) else { return };
-        let ours = self.store.all().iter().any(|a| a.function().is_some_and(|f| f.address == address));
+        let ours = self.store.with_function(address).is_some();
         if !ours && let Err(error) = self.inherit(address) {
             tracing::debug!(pci = %address, %error, "a function of sriov-cni's is not home");
         }
@@ -117,7 +117,7 @@ impl Engine {
         let _claim = claim.ok_or_else(|| lent(address, "another call works on it just now"))?;
         let left = self.left_by_sriov_cni()?;
         let Some(record) = find(&left) else { return Ok(()) };
-        let ours = self.store.all().iter().any(|a| a.function().is_some_and(|f| f.address == address));
+        let ours = self.store.with_function(address).is_some();
         if ours || left.holder(address) != Some(&record) {
             tracing::info!(pci = %address, record = record.name, "a newer pod has the function of an old one's DEL");
             return sriov_cni::forget(&self.root, &record).map_err(|e| unforgotten(&record.name, &e));

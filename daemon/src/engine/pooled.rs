@@ -25,8 +25,7 @@ const ALLOCATABLE: Duration = Duration::from_millis(500);
 impl Engine {
     /// The attachment that has a function.
     fn attachment_with(&self, address: PciAddr) -> Option<String> {
-        let mine = |a: &Arc<Attachment>| a.function().is_some_and(|f| f.address == address);
-        let holder = self.store.all().into_iter().find(mine)?;
+        let holder = self.store.with_function(address)?;
         Some(format!("{}/{}", holder.key.container, holder.key.ifname))
     }
 

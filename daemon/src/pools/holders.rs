@@ -74,7 +74,7 @@ impl State {
         let Some(live) = self.of(address).filter(|_| !is_on_the_way) else { return false };
         let is_claimed = live.pool.member(address).is_some_and(|member| is_unlent(&member.condition));
         if is_claimed {
-            live.pool.is_lent(address);
+            live.pool.claimed(address);
         }
         is_claimed
     }

@@ -1,6 +1,6 @@
 //! What is counted of pools.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -30,8 +30,8 @@ struct Work {
 #[derive(Debug, Clone)]
 pub struct PoolMetrics {
     functions: Family<Standing, Gauge>,
-    /// The pools that are shown.
-    shown: Arc<Mutex<BTreeSet<String>>>,
+    /// The pools that are shown, in the order of the configuration.
+    shown: Arc<Mutex<Vec<String>>>,
     duration: Family<Work, Histogram, fn() -> Histogram>,
     failures: Family<Work, Counter>,
     /// Sentences that `fairleadd pools` and `doctor` tell: overlaps, what cannot be used of the configuration.
@@ -88,18 +88,26 @@ impl PoolMetrics {
                 *counted.entry((&live.name, member.state())).or_default() += 1;
             }
         }
-        let pools: BTreeSet<String> = state.pools.iter().map(|live| live.name.clone()).collect();
-        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        for gone in shown.difference(&pools) {
-            for state in Member::STATES {
-                self.functions.remove(&Standing { pool: gone.clone(), state });
-            }
-        }
-        *shown = pools;
+        self.forget_pools(state);
         for ((pool, word), count) in counted {
             self.functions.get_or_create(&Standing { pool: pool.to_owned(), state: word }).set(count);
         }
         let notices = state.all_notices().count();
         self.notices.set(i64::try_from(notices).unwrap_or(i64::MAX));
+    }
+
+    /// Ends what is shown of pools that are gone. Nearly always none is, and nothing is copied.
+    fn forget_pools(&self, state: &State) {
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let pools = || state.pools.iter().map(|live| &live.name);
+        if pools().eq(shown.iter()) {
+            return;
+        }
+        for gone in shown.iter().filter(|name| !pools().any(|pool| pool == *name)) {
+            for state in Member::STATES {
+                self.functions.remove(&Standing { pool: gone.clone(), state });
+            }
+        }
+        *shown = pools().cloned().collect();
     }
 }

@@ -60,9 +60,7 @@ impl Trouble {
             _ => false,
         }
     }
-}
 
-impl Trouble {
     /// Whether a device has not ended what it was asked: the others of its card are not to be waited for too.
     pub(super) fn is_a_hang(&self) -> bool {
         matches!(self, Trouble::Kernel(error) if error.timed_out())

@@ -170,18 +170,15 @@ impl Workshop {
 
     /// Refuses a function that somebody else uses, and one that no pod could have as its pool wants it.
     pub(super) fn may_be_had(&self, function: &Function, wish: &Wish) -> Result<(), Trouble> {
-        match self.inventory.unserved(function.address)? {
-            Some(unserved) if wish.minds(&unserved) => Err(Trouble::Taken(unserved.to_string())),
-            _ => self.leave_alone(function),
-        }
+        let unserved = self.inventory.unserved(function.address)?;
+        let what = unserved.filter(|unserved| wish.minds(unserved)).map(|unserved| unserved.to_string());
+        let who = what.map_or_else(|| user::of(self.kernel.as_ref(), function), |what| Ok(Some(what)))?;
+        who.map_or(Ok(()), |who| Err(Trouble::Taken(who)))
     }
 
     /// Refuses a function that somebody else uses.
     pub(super) fn leave_alone(&self, function: &Function) -> Result<(), Trouble> {
-        if let Some(vdpa @ Unserved::Vdpa { .. }) = self.inventory.unserved(function.address)? {
-            return Err(Trouble::Taken(vdpa.to_string()));
-        }
-        user::of(self.kernel.as_ref(), function)?.map_or(Ok(()), |who| Err(Trouble::Taken(who)))
+        self.may_be_had(function, &Wish { leaves: true, ..Wish::default() })
     }
 
     /// How it was, on record from now on; what an earlier boot knew of it is no longer so.

@@ -16,6 +16,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use fairlead_sriov::PciAddr;
+
 pub use journal::{Purpose, replay};
 pub use record::{
     Attachment, Caller, Entry, IpamRecord, Key, Lent, LentVf, LinkRecord, Namespace, PassedOver, Phase,
@@ -286,6 +288,11 @@ impl Store {
     /// One attachment.
     pub fn get(&self, id: u64) -> Option<Arc<Attachment>> {
         self.lock().live.get(&id).cloned()
+    }
+
+    /// The one that has a function.
+    pub fn with_function(&self, address: PciAddr) -> Option<Arc<Attachment>> {
+        self.lock().live.values().find(|attachment| attachment.has(address)).cloned()
     }
 
     /// Those that were answered as gone and whose links or addresses are still to be given back, oldest first.

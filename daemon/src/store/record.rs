@@ -239,6 +239,11 @@ impl Attachment {
         }
     }
 
+    /// Whether that is this one.
+    pub fn has(&self, function: PciAddr) -> bool {
+        self.function().is_some_and(|own| own.address == function)
+    }
+
     /// True where programs were executed for it, so that its record must outlive a reboot.
     pub fn has_delegates(&self) -> bool {
         matches!(self.ipam, IpamRecord::Delegate { .. }) || matches!(self.link, LinkRecord::List { .. })

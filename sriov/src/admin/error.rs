@@ -5,6 +5,7 @@ use std::sync::Arc;
 use fairlead_host::{NetError, VfChange};
 use nix::errno::Errno;
 
+use crate::resetting::is_resetting;
 use crate::{Function, PciAddr};
 
 /// Why settings could not be read or set.
@@ -83,7 +84,7 @@ impl SettingError {
     /// It says nothing against the function: its physical one is not there, cannot be asked, or a reset is under way.
     pub fn is_of_physical(&self) -> bool {
         match self {
-            SettingError::NotSet { source, .. } => source.errno().is_none_or(is_away),
+            SettingError::NotSet { source, .. } => is_resetting(source) || source.errno().is_none_or(is_away),
             _ => true,
         }
     }
@@ -97,12 +98,9 @@ impl SettingError {
     }
 }
 
-/// What comes of a physical function that is down, gone or being reset, and of a function that is.
+/// What comes of a physical function that is gone or does not answer.
 fn is_away(errno: Errno) -> bool {
-    matches!(
-        errno,
-        Errno::EBUSY | Errno::EAGAIN | Errno::ENETDOWN | Errno::ENODEV | Errno::ENXIO | Errno::ETIMEDOUT
-    )
+    matches!(errno, Errno::ENODEV | Errno::ENXIO | Errno::ETIMEDOUT)
 }
 
 /// What a driver answers to a setting that it will never take.

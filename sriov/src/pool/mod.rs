@@ -307,7 +307,7 @@ impl Pool {
     }
 
     /// A member is somebody's whom nobody has lent it.
-    pub fn is_lent(&mut self, address: PciAddr) {
+    pub fn claimed(&mut self, address: PciAddr) {
         self.with(address, |member| {
             // Its ADD has come, if not by us.
             member.given &= member.condition != Condition::Ready;
