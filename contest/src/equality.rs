@@ -15,8 +15,8 @@ use crate::observe;
 use crate::probe::Probe;
 use crate::stage::{self, MASTER_MACS, Stage, StageError};
 
-/// How long an interface whose DEL was answered may still be seen under another name.
-const AFTERLIFE: Duration = Duration::from_millis(2500);
+/// How long an interface whose DEL was answered may still be seen under another name: two seconds, and what a busy machine adds.
+const AFTERLIFE: Duration = Duration::from_secs(20);
 
 /// Why a row could not be run to its end.
 #[derive(Debug, thiserror::Error)]
@@ -231,6 +231,7 @@ impl Actor<'_> {
             add["result"] = answer.body.clone();
         }
         seen.insert("add".into(), normal.apply(add));
+        observe::settle()?;
         let added = json!({"pod": pod, "node": observe::namespace()?, "files": observe::files()});
         seen.insert("added".into(), normal.apply(added));
         Ok(())
@@ -284,6 +285,7 @@ impl Actor<'_> {
             Ok(())
         })?;
         seen.insert("del again".into(), self.del(attachment)?);
+        observe::settle()?;
         let removed = json!({
             "pod": stage.in_pod("pod", observe::namespace)?,
             "node": observe::namespace()?,

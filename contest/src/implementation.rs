@@ -16,7 +16,7 @@ use crate::process::{self, RunError};
 use crate::stage::PROPS;
 
 const CALL_LIMIT: Duration = Duration::from_secs(45);
-const DAEMON_START_LIMIT: Duration = Duration::from_secs(30);
+const DAEMON_START_LIMIT: Duration = Duration::from_secs(90);
 const RUN_DIR: &str = "/run/fairlead";
 const STATE_DIR: &str = "/var/lib/fairlead";
 

@@ -91,8 +91,8 @@ pub fn unusable() -> Result<Vec<String>, StageError> {
     Ok(waiting)
 }
 
-/// Waits until the kernel has done by itself what follows an ADD: link-local addresses there and none tentative,
-/// operational state up.
+/// Waits until the kernel has done by itself what follows a change: link-local addresses there and none tentative,
+/// the operational state as the carrier is.
 pub fn settle() -> Result<(), StageError> {
     let deadline = Instant::now() + SETTLING;
     while Instant::now() < deadline {
@@ -115,8 +115,11 @@ fn no_address_is_tentative() -> bool {
 fn settled(interface: &Value) -> bool {
     let flags: Vec<&str> =
         interface["flags"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    if interface["link_type"] == "loopback" || !flags.contains(&"LOWER_UP") || !flags.contains(&"UP") {
+    if interface["link_type"] == "loopback" || !flags.contains(&"UP") {
         return true;
+    }
+    if !flags.contains(&"LOWER_UP") {
+        return interface["operstate"] != "UP";
     }
     let addresses: Vec<&Value> =
         interface["addresses"].as_object().map(|a| a.values().collect()).unwrap_or_default();

@@ -59,8 +59,8 @@ struct Options {
     /// Tell the differences that are meant, too.
     #[arg(long)]
     show_allowed: bool,
-    /// Rows at work at the same time.
-    #[arg(long, default_value = "4")]
+    /// Rows at work at the same time: most of a row is waiting for what DEL left to go.
+    #[arg(long, default_value = "8")]
     workers: NonZero<usize>,
 }
 

@@ -20,7 +20,7 @@ const ADDS: usize = 40;
 /// ADDs of one side that run at the same time.
 const LANES: usize = 4;
 
-const RETURN_LIMIT: Duration = Duration::from_secs(4);
+const RETURN_LIMIT: Duration = Duration::from_secs(20);
 
 const GROUP: &str = "both on one host-local directory";
 

@@ -191,7 +191,7 @@ fn allocated(id: &str) -> Vec<String> {
 
 /// Waits a little for what may come a moment after an answer; `false` when it did not.
 fn in_time(mut come: impl FnMut() -> Result<bool, RowError>) -> Result<bool, RowError> {
-    let deadline = Instant::now() + Duration::from_secs(3);
+    let deadline = Instant::now() + Duration::from_secs(20);
     loop {
         if come()? {
             return Ok(true);
