@@ -56,7 +56,20 @@ count() {
          END { print p + 0, f + 0 }' "$1"
 }
 
-passed=0 failed=0 number=0 begun=$EPOCHSECONDS
+# What failed in a log, with the first lines of why: the end of a long output is all that some CI shows.
+failures() {
+    awk -v stage="$1" '
+        function told(line) { print substr(line, 1, 240); n++ }
+        /^-- / { script = " " $2 }
+        /^(not ok |✗ )/ { told("-- " stage script ": " $0); more = 4; next }
+        /^thread .* panicked at / { told("-- " stage ": " $0); more = 2; next }
+        /^error/ { told("-- " stage ": " $0); more = 2; next }
+        more > 0 && !/^(ok |✓ )|^[0-9]+ passed/ && NF { told($0); more--; next }
+        { more = 0; last = $0 }
+        END { if (!n) told("-- " stage script ": its last line was: " last) }' "$LOGS/$1.log"
+}
+
+passed=0 failed=0 number=0 begun=$EPOCHSECONDS failing=()
 read -ra stages <<<"setup $STAGES"
 total=${#stages[@]}
 
@@ -67,7 +80,8 @@ run_stage() {
     timeout --foreground -k 10 $STAGE_LIMIT "$0" --stage "$name" 2>&1 | tee "$log" || rc=$?
     read -r p f < <(count "$log")
     [ $rc = 0 ] || [ "$f" != 0 ] || f=1
-    [ $rc != 124 ] || echo "== $name was ended after $STAGE_LIMIT s"
+    [ $rc != 124 ] || echo "== $name was ended after $STAGE_LIMIT s" | tee -a "$log"
+    [ $rc = 0 ] || failing+=("$name")
     passed=$((passed + p)) failed=$((failed + f))
     printf '== %d/%d %s: %d s, %d passed, %d failed\n' $number $total "$name" $((EPOCHSECONDS - start)) "$p" "$f"
     return $rc
@@ -84,6 +98,10 @@ for name in "${stages[@]}"; do
     run_stage "$name" || case $name in
     setup | build) break ;; # nothing after it can tell anything
     esac
+done
+for name in "${failing[@]}"; do
+    [ "$name" != "${failing[0]}" ] || printf '\n== what failed\n'
+    failures "$name"
 done
 printf '\n%d s in all\n%d passed, %d failed\n' $((EPOCHSECONDS - begun)) $passed $failed
 [ $failed = 0 ]
