@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::lifecycle::LOCK;
 
 /// A question is answered from memory, but for its two watchers, each of which health gives 1 s.
-const PATIENCE: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_secs(10);
 /// A collection may wait for links to go.
 const COLLECTION: Duration = Duration::from_secs(60);
 
