@@ -175,7 +175,7 @@ pod() {
         apiVersion: "v1", kind: "Pod", metadata: {name: $name, namespace: "default"},
         spec: ({nodeName: "lab", automountServiceAccountToken: false, enableServiceLinks: false,
             terminationGracePeriodSeconds: 1, restartPolicy: "Never",
-            containers: [{name: "work", image: "localhost/work:1", imagePullPolicy: "Never",
+            containers: [{name: "main", image: "localhost/work:1", imagePullPolicy: "Never",
                 command: ["/bin/busybox", "sh", "-c", $tells],
                 resources: (if $resource == "" then {} else
                     {limits: {cpu: $cpus, memory: "32Mi", ("intel.com/" + $resource): "1"}} end)}]} + $more)}' >"$NODE/pod.json"
@@ -184,11 +184,11 @@ pod() {
 }
 
 phase() { kube GET $PODS/"$1" | jq -r '"\(.status.phase) \(.status.reason // "")"'; } # NAME
-has_told() { grep -qs ' told$' /var/log/pods/default_"$1"_*/work/0.log; }              # NAME
+has_told() { grep -qs ' told$' /var/log/pods/default_"$1"_*/main/0.log; }              # NAME
 runs() { # NAME
     eventually 30 has_told "$1" || { kube GET $PODS/"$1" | jq -c .status; return 1; }
 }
-told() { sed 's/^[^ ]* [^ ]* F //' /var/log/pods/default_"$1"_*/work/0.log; } # NAME: what its container told
+told() { sed 's/^[^ ]* [^ ]* F //' /var/log/pods/default_"$1"_*/main/0.log; } # NAME: what its container told
 
 deleted() { # NAME
     kube DELETE $PODS/"$1" >/dev/null
