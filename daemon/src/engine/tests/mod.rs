@@ -1,5 +1,6 @@
 //! The engine on a kernel in memory: what it does when any single step is refused, and what it never does.
 
+mod anew;
 mod drawn;
 mod faults;
 mod functions;
@@ -9,6 +10,7 @@ mod homecoming;
 mod identity;
 mod inherited;
 mod lists;
+mod machine;
 mod offers;
 mod order;
 mod paths;

@@ -3,7 +3,7 @@
 use std::fs;
 
 use fairlead_host::double::{Asked, Snapshot};
-use fairlead_host::{IommuGroup, Kernel, Op, SetLink};
+use fairlead_host::{IommuGroup, Kernel, Op};
 use fairlead_sriov::PciAddr;
 use fairlead_sriov::pool::Refusal;
 use serde_json::Value;
@@ -51,13 +51,6 @@ pub(super) fn on(kernel: FakeKernel, text: &str) -> Rig {
 }
 
 impl Rig {
-    /// Has an interface of the host up or down.
-    pub(super) fn set_up(&self, name: &str, up: bool) {
-        let mut host = self.kernel.host().unwrap();
-        let index = host.link_by_name(name).unwrap().unwrap().index;
-        host.batch(&[Op::SetLink(SetLink { index, up: Some(up), ..SetLink::default() })]).unwrap();
-    }
-
     pub(super) fn configure(&mut self, text: &str) {
         self.settings = settings(text);
         self.engine().configure(&self.settings);
@@ -292,7 +285,7 @@ fn a_changed_configuration_is_taken_while_the_daemon_runs_and_a_pod_keeps_what_i
     rig.del(&config(VF, "")).unwrap();
     rig.keep();
     assert_eq!((rig.members().len(), rig.machine()), (0, before));
-    assert_eq!(fs::read_dir(rig.dir.path().join("state/pools")).unwrap().count(), 0);
+    assert_eq!(rig.records().len(), 0);
 }
 
 #[test]
