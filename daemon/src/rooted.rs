@@ -15,6 +15,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use crate::netconf::below;
 use crate::reading::text_of;
 use crate::space;
 use crate::writing::gone;
@@ -29,6 +30,11 @@ impl HostRoot {
     /// The root as the daemon sees it: `/`, or where it is mounted in its container.
     pub(crate) fn new(path: PathBuf) -> HostRoot {
         HostRoot { path }
+    }
+
+    /// A path as this process sees it, to be watched: whoever reads goes by the other methods.
+    pub(crate) fn seen_at(&self, path: &Path) -> PathBuf {
+        below(&self.path, path)
     }
 
     /// A file, for reading.

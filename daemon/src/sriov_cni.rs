@@ -22,8 +22,10 @@ use crate::reading::text_of;
 use crate::rooted::HostRoot;
 pub(crate) use predecessor::Predecessor;
 
-/// Where it keeps its files; those of functions lie in `pci`.
+/// Where it keeps its files.
 pub(crate) const DIRECTORY: &str = "/var/lib/cni/sriov";
+/// Those of functions, in it.
+const PCI: &str = "pci";
 /// Larger than any that it writes: they hold one network's configuration.
 const LARGEST: u64 = 1 << 20;
 /// As it stands in a file, whatever the machine's byte order was.
@@ -114,17 +116,22 @@ pub(crate) fn left(root: &HostRoot) -> io::Result<Left> {
         }
     }
     left.records.sort_by(|a, b| (a.written, &a.name).cmp(&(b.written, &b.name)));
-    if let Some(dir) = directory(root, "pci")? {
+    if let Some(dir) = directory(root, PCI)? {
         for name in names(&dir)? {
             let Ok(device) = name.parse() else { continue };
             match read(&dir, &name) {
                 Ok((text, _)) => drop(left.taken.insert(device, text.trim().into())),
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-                Err(e) => left.unreadable.push((format!("pci/{name}"), e.to_string())),
+                Err(e) => left.unreadable.push((format!("{PCI}/{name}"), e.to_string())),
             }
         }
     }
     Ok(left)
+}
+
+/// Where its files come and go, to be watched.
+pub(crate) fn directories(root: &HostRoot) -> Vec<PathBuf> {
+    ["", PCI].iter().map(|below| root.seen_at(&Path::new(DIRECTORY).join(below))).collect()
 }
 
 /// An interface holds its function no more.
@@ -134,7 +141,7 @@ pub(crate) fn forget(root: &HostRoot, record: &Record) -> io::Result<()> {
 
 /// A function is nobody's any more.
 pub(crate) fn forget_taken(root: &HostRoot, device: PciAddr) -> io::Result<()> {
-    remove(root, "pci", &device.to_string())
+    remove(root, PCI, &device.to_string())
 }
 
 fn remove(root: &HostRoot, below: &str, name: &str) -> io::Result<()> {

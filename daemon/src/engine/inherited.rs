@@ -1,5 +1,6 @@
 //! Virtual functions that sriov-cni gave to pods before Fairlead came: nobody gets one while its pod lives, and it comes home
-//! with that pod's DEL, or when the pod's namespace is dead: before the next ADD, or with the next sweep. To its pool it is lent.
+//! with that pod's DEL, or when the pod's namespace is dead: before the next ADD, or with the next sweep. To its pool it is lent,
+//! until that plugin's files say otherwise: they are watched.
 //!
 //! That plugin's own files are the record: they are there before anything is done and are removed when all of it is, so that
 //! it may be begun again at any step. Of an earlier boot they mean nothing any more.
@@ -19,8 +20,10 @@ use super::job::Job;
 use super::link::Reach;
 use super::{Engine, errors};
 use crate::networks::host_device::USER_SPACE_DRIVERS;
+use crate::pools::Look;
 use crate::sriov_cni::{self, DIRECTORY, Left, Record, Was};
 use crate::store::{Attachment, Key, Lent, LentVf, LinkRecord, Namespace, Phase};
+use crate::watch::{Watch, WatchError};
 
 /// Whether the pod that a function went to lives.
 enum Pod {
@@ -54,6 +57,17 @@ impl Engine {
     pub(super) fn given_by_sriov_cni(&self, address: PciAddr) -> Result<Option<String>, CniError> {
         let left = self.listed_by_sriov_cni()?;
         Ok(left.holder_of(address).map(|pod| format!("sriov-cni's {pod}")))
+    }
+
+    /// Has the pools looked at as soon as a file of that plugin comes or goes: when its own DEL has brought a function home,
+    /// nothing else tells. Ends when dropped; without it the pools' keeper sees that with its next look.
+    pub(super) fn watch_inherited(engine: &Arc<Engine>) -> Result<Watch, WatchError> {
+        let told = Arc::downgrade(engine);
+        Watch::new("watch-sriov-cni", sriov_cni::directories(&engine.root), move || {
+            if let Some(engine) = told.upgrade() {
+                engine.pools.look_soon(Look::Quick);
+            }
+        })
     }
 
     /// Has the reaper bring home what belongs to dead pods of that plugin, for pools that nobody asks for it.

@@ -70,8 +70,11 @@ impl Engine {
         }
     }
 
-    /// Begins the keeper's thread, and that which hears of devices for it.
+    /// Begins the keeper's thread, and those which hear of devices and of sriov-cni's files for it.
     pub(super) fn begin_pools(engine: &Arc<Engine>) -> io::Result<()> {
+        let inherited = Engine::watch_inherited(engine).inspect_err(|error| {
+            tracing::error!(%error, "what sriov-cni brings home by itself is seen within a minute only");
+        });
         let engine = Arc::downgrade(engine);
         let told = Weak::clone(&engine);
         let hotplug = Hotplug::watch(move |news| {
@@ -81,7 +84,7 @@ impl Engine {
         })?;
         thread::Builder::new().name("pool-keeper".to_owned()).spawn(move || {
             keep(&engine);
-            drop(hotplug);
+            drop((hotplug, inherited));
         })?;
         Ok(())
     }

@@ -21,7 +21,6 @@ pub(super) const KUBELET_SOCKET: &str = "kubelet.sock";
 #[derive(Debug)]
 pub struct KubeletDir {
     root: HostRoot,
-    host_root: PathBuf,
     path: PathBuf,
 }
 
@@ -45,17 +44,12 @@ pub(super) struct SocketFile {
 impl KubeletDir {
     /// The directory `path` of the host whose root is seen at `host_root`.
     pub fn new(host_root: &Path, path: &Path) -> KubeletDir {
-        KubeletDir {
-            root: HostRoot::new(host_root.to_owned()),
-            host_root: host_root.to_owned(),
-            path: path.to_owned(),
-        }
+        KubeletDir { root: HostRoot::new(host_root.to_owned()), path: path.to_owned() }
     }
 
     /// One of its directories, to be watched.
     pub(super) fn seen_at(&self, name: &str) -> PathBuf {
-        let path = self.path.join(name);
-        self.host_root.join(path.strip_prefix("/").unwrap_or(&path))
+        self.root.seen_at(&self.told(name))
     }
 
     /// A path of it, as a person knows it.

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use rustix::fs::fstat;
 
-use super::{Left, directory, left};
+use super::{Left, PCI, directory, left};
 use crate::rooted::HostRoot;
 
 /// The kernel's clock for files goes in steps of some milliseconds.
@@ -46,7 +46,7 @@ fn stamp(root: &HostRoot) -> io::Result<Stamp> {
         let nanos = Duration::from_nanos(stat.st_mtime_nsec);
         Ok::<_, io::Error>(Some((stat.st_dev, stat.st_ino, SystemTime::UNIX_EPOCH + seconds + nanos)))
     };
-    Ok([one("")?, one("pci")?])
+    Ok([one("")?, one(PCI)?])
 }
 
 #[cfg(test)]

@@ -380,3 +380,29 @@ fn to_its_pool_what_somebody_else_used_is_lent_as_soon_as_it_is_told_whose_it_is
     rig.keep();
     assert_eq!(rig.states(), ["lent"]);
 }
+
+/// Looks as the keeper does until the pool's members stand so, before the look that is due each minute.
+fn kept_until(rig: &Rig, states: [&str; 2]) {
+    let minute = Instant::now() + Duration::from_secs(60);
+    while rig.states() != states {
+        let how = rig.engine().pools.next_look(minute).unwrap();
+        assert!(Instant::now() < minute, "{:?} instead of {states:?}", rig.states());
+        rig.engine().look_at_pools(how);
+        rig.engine().pools.work_here();
+    }
+}
+
+#[test]
+fn to_its_pool_what_sriov_cni_takes_and_brings_home_by_itself_is_so_at_once_where_its_directory_was_not_there()
+ {
+    let mut rig = pools::with("pools: [{name: radio, selectors: {vendors: ['8086']}}]");
+    rig.restart();
+    rig.keep();
+    let _watch = Engine::watch_inherited(rig.engine.as_ref().unwrap()).unwrap();
+    rig.lent_by_sriov_cni();
+    kept_until(&rig, ["lent", "ready"]);
+    rig.kernel.kill_namespace(POD); // and its interface is here again
+    fs::remove_file(rig.noted(&format!("pci/{VF}"))).unwrap();
+    fs::remove_file(rig.noted("c1-net1")).unwrap();
+    kept_until(&rig, ["ready", "ready"]);
+}
