@@ -73,6 +73,10 @@ impl Engine {
         }
         if driver == VFIO_PCI {
             claims.extend(self.reserve_group(job, &function, limit)?);
+            if let Err(unfit) = self.must_be_fit(&function, loan.known()) {
+                loan.doubt();
+                return Err(job.noting(unfit));
+            }
         }
         Ok(Some(Reserved { function, driver, loan, _claims: claims }))
     }

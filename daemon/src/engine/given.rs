@@ -23,19 +23,23 @@ use crate::pools::Known;
 use crate::store::{Attachment, LentVf, LinkRecord};
 
 impl Engine {
-    /// The function as it is, if a process could have it. Without an interface nothing but its settings tells its MAC address:
-    /// they are read even where none is wanted, unless its pool has it ready and knows them.
+    /// Refuses a function that no process could have: what stands in the way is told before anything is changed.
+    pub(super) fn must_be_fit(&self, function: &Function, ready: Option<&Known>) -> Result<(), CniError> {
+        match fit_for_vfio(self.kernel.as_ref(), &self.inventory, function) {
+            // It is ready without an IOMMU only where its pool allows that.
+            Err(UnfitForVfio::NoIommu { .. }) if ready.is_some() => Ok(()),
+            fit => fit.map(|_| ()).map_err(|e| unfit(&e)),
+        }
+    }
+
+    /// The function as it is. Without an interface nothing but its settings tells its MAC address: they are read even where
+    /// none is wanted, unless its pool has it ready and knows them.
     pub(super) fn ready_to_give(
         &self,
         wanted: &Sriov,
         function: Function,
         ready: Option<&Known>,
     ) -> Result<AtHome, CniError> {
-        match fit_for_vfio(self.kernel.as_ref(), &self.inventory, &function) {
-            // It is ready without an IOMMU only where its pool allows that.
-            Err(UnfitForVfio::NoIommu { .. }) if ready.is_some() => {}
-            fit => drop(fit.map_err(|e| unfit(&e))?),
-        }
         let read = ready.map_or_else(|| self.admin.settings(&function), |known| Ok(known.settings.clone()));
         let settings = match read {
             Ok(settings) => Some(settings),
@@ -148,9 +152,10 @@ fn unfit(error: &UnfitForVfio) -> CniError {
             Code::InvalidConfig,
             "switch the machine's IOMMU on (in its firmware, and intel_iommu=on or amd_iommu=on), or bind the function to its kernel driver",
         ),
-        UnfitForVfio::NoIommu { .. } => {
-            told(Code::InvalidConfig, "switch the machine's IOMMU on; vfio without one is not served")
-        }
+        UnfitForVfio::NoIommu { .. } => told(
+            Code::InvalidConfig,
+            "switch the machine's IOMMU on, or have a pool give it out that says allowNoIommu: true",
+        ),
         UnfitForVfio::Shared { .. } => told(
             Code::InvalidConfig,
             "bind the other device to vfio-pci or to no driver: a group goes to one pod as a whole",

@@ -67,6 +67,14 @@ impl Loan<'_> {
         self.known.as_ref()
     }
 
+    /// It is not what its pool takes it for: it is what it was, and looked at once more.
+    pub fn doubt(self) {
+        let (pools, address) = (self.pools, self.address);
+        drop(self);
+        pools.lock().suspect(address);
+        pools.changed.notify_all();
+    }
+
     /// The engine says whose it is from now on; its return is told with [`Pools::take_back`], or seen by a look.
     pub fn keep(mut self) {
         self.kept = true;

@@ -106,7 +106,7 @@ struct State {
     /// Threads that work the queue off.
     workers: usize,
     look: Option<Look>,
-    /// Members that are to be looked at because of news about them.
+    /// Members that are to be looked at because of news about them, or because an ADD could not have them.
     suspects: BTreeSet<PciAddr>,
     stopped: bool,
 }

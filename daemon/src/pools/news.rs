@@ -44,8 +44,7 @@ impl Pools {
                 }
                 DeviceEvent::Pci { device, action: Action::Bound | Action::Unbound }
                 | DeviceEvent::Interface { device, action: Action::Added | Action::Removed, .. } => {
-                    let at_rest = device.parse().ok().filter(|address| state.settled_one(*address).is_some());
-                    state.suspects.extend(at_rest);
+                    device.parse().into_iter().for_each(|address| state.suspect(address));
                 }
                 DeviceEvent::Carrier { device, .. } => {
                     if device.parse().is_ok_and(|physical| state.goes_by_carrier(physical)) {
@@ -124,6 +123,13 @@ impl State {
     fn try_again(&mut self, physical: PciAddr, now: Instant) -> bool {
         let all = self.pools.iter_mut().map(|live| live.pool.try_again(physical, now));
         all.filter(|has_any| *has_any).count() > 0
+    }
+
+    /// Has a member looked at, unless something is done to it or a pod has it.
+    pub(super) fn suspect(&mut self, address: PciAddr) {
+        if self.settled_one(address).is_some() {
+            self.suspects.insert(address);
+        }
     }
 
     pub(super) fn is_to_be_looked_at(&self) -> bool {

@@ -2,8 +2,10 @@
 //! are for the one that was taken.
 
 use fairlead_cni::Code;
+use fairlead_host::IommuGroup;
 
 use super::*;
+use crate::pools::Look;
 use crate::store::Phase;
 
 pub(super) const MACVLAN: &str = r#"{"type":"macvlan","master":"pf0"}"#;
@@ -72,6 +74,85 @@ fn x19_what_the_host_lacks_is_told_for_every_path_that_was_passed_over() {
     for (reason, begin) in reasons.iter().zip(expected) {
         assert!(reason.starts_with(begin), "{reason} instead of {begin}…");
     }
+}
+
+/// A path for the function that vfio-pci has.
+const BY_VFIO: &str = r#"{"type":"sriov","deviceAccess":"host"}"#;
+const GIVEN_BY_VFIO: &str = r#","runtimeConfig":{"deviceID":"0000:41:10.0"}"#;
+
+#[test]
+fn x19_a_function_whose_iommu_group_is_unfit_is_passed_over_and_one_that_a_process_has_is_not() {
+    type Cause = fn(&Rig);
+    let without: Cause = |rig| rig.kernel.set_group(GROUP, IommuGroup::NoIommu);
+    let shared: Cause = |rig| functions::join_group(&rig.dir.path().join("sys"), VF, GROUP as usize);
+    for (cause, why) in [
+        (without, "sriov: function 0000:41:10.0 is behind no IOMMU"),
+        (shared, "sriov: function 0000:41:10.0 shares IOMMU group 21 with 0000:21:10.0, which igbvf drives"),
+    ] {
+        let rig = Rig::new();
+        let before = rig.state();
+        cause(&rig);
+        let last = r#"{"type":"macvlan","master":"ens9"}"#;
+        let told = rig.add(&config(&[BY_VFIO, last], GIVEN_BY_VFIO)).unwrap_err();
+        assert!(told.details.contains(&format!("path sriov was passed over: {}", &why[7..])), "{told:?}");
+        let paths = config(&[BY_VFIO, MACVLAN], GIVEN_BY_VFIO);
+        rig.add(&paths).unwrap();
+        let (link, reasons) = rig.taken();
+        assert_eq!((link.as_str(), reasons.len()), ("macvlan", 1));
+        assert!(reasons[0].starts_with(why), "{reasons:?}");
+        rig.del(&paths).unwrap();
+        rig.reap();
+        assert_eq!(rig.state(), before);
+    }
+    let rig = Rig::new();
+    rig.kernel.set_group(GROUP, IommuGroup::InUse);
+    let told = rig.add(&config(&[BY_VFIO, MACVLAN], GIVEN_BY_VFIO)).unwrap_err();
+    assert!(told.code == Code::TryAgain && told.msg.contains("is in use"), "{told}");
+    assert_eq!(rig.state().records, 0);
+}
+
+/// A machine with a pool of two functions under vfio-pci; the first one's IOMMU group is 20.
+fn with_a_pool_for_user_space() -> Rig {
+    let mut rig = pools::with("pools: [{name: dpdk, selectors: {drivers: [igbvf]}, driver: vfio-pci}]");
+    rig.restart();
+    rig.keep();
+    while rig.look_due() != Look::Thorough {} // what is due since the start
+    rig
+}
+
+const DRAWN: &str = r#"{"type":"sriov","pool":"dpdk","deviceAccess":"host"}"#;
+
+/// The keeper has looked at the first one alone, and the next ADD has the other.
+fn doubted(rig: &Rig, state: &str) {
+    assert_eq!(rig.states(), ["ready", "ready"]);
+    assert_eq!(rig.look_due(), Look::Glance);
+    rig.engine().look_at_pools(Look::Glance);
+    assert_eq!(rig.states(), [state, "ready"]);
+    let next = rig.request(Command::Add, "c2", &config(&[DRAWN, MACVLAN], ""));
+    assert!(rig.call(next).unwrap().contains(pools::SECOND));
+}
+
+#[test]
+fn a_drawn_function_that_a_process_has_is_told_and_not_drawn_again() {
+    let rig = with_a_pool_for_user_space();
+    rig.kernel.set_group(20, IommuGroup::InUse);
+    let told = rig.add(&config(&[DRAWN, MACVLAN], "")).unwrap_err();
+    assert!(told.code == Code::TryAgain && told.msg.contains("is in use"), "{told}");
+    doubted(&rig, "foreign");
+}
+
+#[test]
+fn x19_a_drawn_function_whose_iommu_group_is_unfit_is_passed_over_and_not_drawn_again() {
+    let rig = with_a_pool_for_user_space();
+    // Beside it in its group a host driver has begun to drive another device.
+    let sys = rig.dir.path().join("sys");
+    functions::join_group(&sys, VFIO, 20);
+    rig.kernel.drive(VFIO, Some("igbvf")).unwrap();
+    rig.add(&config(&[DRAWN, MACVLAN], "")).unwrap();
+    let (link, reasons) = rig.taken();
+    assert_eq!((link.as_str(), reasons.len()), ("macvlan", 1));
+    assert!(reasons[0].contains("shares IOMMU group 20 with 0000:41:10.0"), "{reasons:?}");
+    doubted(&rig, "preparing");
 }
 
 #[test]
