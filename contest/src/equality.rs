@@ -43,8 +43,21 @@ pub struct Outcome {
     pub adds: [String; 2],
 }
 
-/// Runs a row with both implementations at once, each on its own stage, and compares.
+/// Runs a row with both implementations at once, each on its own stage, and compares. Where the reference does not answer the
+/// row is run once more: that says nothing of the subject.
 pub fn run(case: &Case, reference: &Implementation, subject: &Implementation) -> Result<Outcome, RowError> {
+    let (theirs, ours) = match both(case, reference, subject)? {
+        (theirs, _) if theirs.hung() => both(case, reference, subject)?,
+        both => both,
+    };
+    Ok(compare(case, &theirs, &ours))
+}
+
+fn both(
+    case: &Case,
+    reference: &Implementation,
+    subject: &Implementation,
+) -> Result<(Record, Record), RowError> {
     let (theirs, ours) = thread::scope(|scope| {
         let theirs = scope.spawn(|| enact(case, reference));
         let ours = scope.spawn(|| enact(case, subject));
@@ -52,7 +65,7 @@ pub fn run(case: &Case, reference: &Implementation, subject: &Implementation) ->
     });
     let theirs = theirs.map_err(|_| RowError::Panic("reference"))??;
     let ours = ours.map_err(|_| RowError::Panic("subject"))??;
-    Ok(compare(case, &theirs, &ours))
+    Ok((theirs, ours))
 }
 
 fn compare(case: &Case, theirs: &Record, ours: &Record) -> Outcome {
@@ -108,6 +121,10 @@ impl Record {
     fn add(&self) -> String {
         let verdict = self.seen["add"]["verdict"].as_str().unwrap_or_default();
         if self.complaint.is_empty() { verdict.to_owned() } else { format!("{verdict} ({})", self.complaint) }
+    }
+
+    fn hung(&self) -> bool {
+        self.seen.to_string().contains(&Verdict::Hung.to_string())
     }
 }
 

@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::process::{self, RunError};
 use crate::stage::PROPS;
 
-const CALL_LIMIT: Duration = Duration::from_secs(45);
+const CALL_LIMIT: Duration = Duration::from_secs(60);
 const DAEMON_START_LIMIT: Duration = Duration::from_secs(90);
 const RUN_DIR: &str = "/run/fairlead";
 const STATE_DIR: &str = "/var/lib/fairlead";
