@@ -91,6 +91,10 @@ pub(super) fn setting(error: &SettingError) -> CniError {
             return CniError::new(Code::TryAgain, error.to_string())
                 .with("try again; if it stays so, look at the kernel's log for what its driver says");
         }
+        SettingError::Dark { .. } => {
+            return CniError::new(Code::TryAgain, harmless(&error.to_string()))
+                .with("this NIC takes rates only while it has a carrier: see that its interface is up and its cable is in");
+        }
         SettingError::Lost { .. } => return super::internal(error.to_string()),
         SettingError::NotSet { function, physical, setting, source } => {
             kernel("", &format!("setting {setting} for function {function} by {physical}"), source)

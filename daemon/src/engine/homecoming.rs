@@ -8,7 +8,7 @@ use std::time::Duration;
 use fairlead_cni::{CniError, Code};
 use fairlead_host::{Link, Mac, Net, NetError, Op, Override, SetLink, VfChange};
 use fairlead_sriov::interface::{APPEARS, NAMED, appear, dress, interface};
-use fairlead_sriov::{Function, InventoryError, VfProfile};
+use fairlead_sriov::{Function, InventoryError, SettingError, VfProfile};
 use nix::errno::Errno;
 
 use super::functions;
@@ -130,14 +130,20 @@ impl Engine {
     }
 
     /// Settings as they were, in one message. What the NIC refuses to take back is told and passed over: nothing would be
-    /// better if it were tried for ever.
+    /// better if it were tried for ever. A rate that it takes only with a carrier is tried again, here or by the function's pool.
     pub(super) fn put_back(
         &self,
         vf: &LentVf,
         function: &Function,
         change: &VfChange,
     ) -> Result<(), CniError> {
-        let refused = self.admin.set_what_is_taken(function, change).map_err(|e| errors::setting(&e))?;
+        let refused = match self.admin.set_what_is_taken(function, change) {
+            Err(dark @ SettingError::Dark { .. }) if self.pools.sets(vf.address) => {
+                tracing::info!(pci = %vf.address, error = %dark, "its pool gives a function its rates back");
+                return Ok(());
+            }
+            other => other.map_err(|e| errors::setting(&e))?,
+        };
         for error in &refused {
             tracing::error!(pci = %vf.address, %error, "a function cannot have a setting back as it was");
         }

@@ -221,6 +221,12 @@ impl Pools {
         record.is_some_and(|record| record.name_in(&self.shop.boot_id).is_some())
     }
 
+    /// Whether a function has all its settings from its pool again before anybody else has it.
+    pub fn sets(&self, address: PciAddr) -> bool {
+        let record = self.shop.records.get(address);
+        record.is_some_and(|record| record.was_in(&self.shop.boot_id).is_some())
+    }
+
     /// The resource under which kubelet gives a pool's functions out, if it does.
     pub fn resource(&self, pool: &str) -> Option<String> {
         let state = self.lock();

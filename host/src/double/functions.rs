@@ -170,11 +170,15 @@ impl Model {
 
     fn set_vf(&mut self, key: u64, pf: u32, vf: u32, change: &VfChange) -> Result<(), Errno> {
         let igb = self.like_igb;
+        let dark = self.link(key, pf).is_some_and(|link| !link.carrier);
         let found = self.functions.settings.get_mut(&pf).filter(|_| key == HOST).ok_or(Errno::EOPNOTSUPP)?;
         let settings = found.iter_mut().find(|one| one.index == vf).ok_or(Errno::EINVAL)?;
         for one in change.singly() {
             if let (true, Some(errno)) = (igb, refused_by_igb(&one)) {
                 return Err(errno);
+            }
+            if dark && one.rate.is_some() {
+                return Err(Errno::EINVAL);
             }
             *settings = settings.after(&one);
             match one.mac {

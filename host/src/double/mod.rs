@@ -92,6 +92,11 @@ impl FakeKernel {
         self.model().plug(HOST, name, Kind::Other { name: String::new() })
     }
 
+    /// The cable of a link of the host's is out, or (`true`) in again. Without a carrier a physical function takes no rates.
+    pub fn set_carrier(&self, name: &str, carrier: bool) {
+        self.model().set_carrier(name, carrier);
+    }
+
     /// Puts a virtual function of the host's link `pf` into the host's namespace, with an interface called `name`, down.
     /// Answers its number.
     pub fn add_vf(&self, pf: u32, address: &str, name: &str) -> u32 {

@@ -126,6 +126,12 @@ impl Model {
         namespace.insert(Link { mac: Some(mac), up: true, ..bare_link(0, name, kind, 1500) })
     }
 
+    pub(super) fn set_carrier(&mut self, name: &str, carrier: bool) {
+        let host = self.namespaces.get_mut(&HOST);
+        let link = host.and_then(|host| host.links.values_mut().find(|link| link.name == name));
+        link.into_iter().for_each(|link| link.carrier = carrier);
+    }
+
     pub(super) fn id_of(&self, key: u64) -> NetnsId {
         let known = self.namespaces.get(&key).map(|namespace| namespace.id.clone());
         let mut id = known.unwrap_or(NetnsId { dev: 0, ino: 0, cookie: Some(key) });

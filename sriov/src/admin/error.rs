@@ -49,6 +49,19 @@ pub enum SettingError {
         #[source]
         source: NetError,
     },
+    /// A rate was not taken: as a share of what the link carries, many a NIC takes it only while it has a carrier.
+    #[error("setting {setting} for function {function} by {physical}, which has no carrier: {source}")]
+    Dark {
+        /// Whose.
+        function: PciAddr,
+        /// Who should have set it.
+        physical: PciAddr,
+        /// Which, for a person.
+        setting: String,
+        /// Why not.
+        #[source]
+        source: NetError,
+    },
     /// It was taken, and is not in force.
     #[error("function {function} has not settled: its physical function tells {told} instead of {wanted}")]
     Unsettled {
@@ -81,7 +94,25 @@ impl SettingError {
         }
     }
 
-    /// It says nothing against the function: its physical one is not there, cannot be asked, or a reset is under way.
+    /// The same, of a physical function that has no carrier.
+    pub(super) fn in_the_dark(self) -> SettingError {
+        match self {
+            SettingError::NotSet { function, physical, setting, source } => {
+                SettingError::Dark { function, physical, setting, source }
+            }
+            other => other,
+        }
+    }
+
+    /// Whether it is a rate that a NIC may refuse for want of a carrier: it answers the same to one that it never takes.
+    pub(super) fn is_refused_rate(&self, one: &VfChange) -> bool {
+        let is_told_so =
+            matches!(self, SettingError::NotSet { source, .. } if source.errno() == Some(Errno::EINVAL));
+        is_told_so && one.rate.is_some()
+    }
+
+    /// It says nothing against the function: its physical one is not there, cannot be asked, has no carrier, or a reset is
+    /// under way.
     pub fn is_of_physical(&self) -> bool {
         match self {
             SettingError::NotSet { source, .. } => is_resetting(source) || source.errno().is_none_or(is_away),

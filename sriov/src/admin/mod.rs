@@ -54,21 +54,23 @@ impl Administrator {
         left.singly().try_for_each(|one| self.alone(function, &one, until))
     }
 
-    /// The same, but what the driver will never take is passed over and told.
+    /// The same, but what the driver will never take is passed over and told. Nor do rates that wait for a carrier hold up the
+    /// settings behind them.
     pub fn set_what_is_taken(
         &self,
         function: &Function,
         change: &VfChange,
     ) -> Result<Vec<SettingError>, SettingError> {
         let until = Instant::now() + SETTLES;
-        let mut refused = Vec::new();
+        let (mut refused, mut dark) = (Vec::new(), None);
         for one in self.together(function, change)?.singly() {
             match self.alone(function, &one, until) {
                 Err(e) if e.is_refusal() => refused.push(e),
+                Err(e @ SettingError::Dark { .. }) => dark = Some(e),
                 other => other?,
             }
         }
-        Ok(refused)
+        dark.map_or(Ok(refused), Err)
     }
 
     /// Waits until the physical function tells that a change is in force, as far as it tells anything of the kind. For when
@@ -123,7 +125,13 @@ impl Administrator {
         match patiently(until, || asked.send(vec![(function.index, one.clone())])) {
             Ok(true) => Ok(()),
             Ok(false) => Err(SettingError::no_interface(function)),
-            Err(source) => Err(SettingError::not_set(function, one, source)),
+            Err(source) => {
+                let error = SettingError::not_set(function, one, source);
+                match error.is_refused_rate(one) && asked.is_dark() {
+                    true => Err(error.in_the_dark()),
+                    false => Err(error),
+                }
+            }
         }
     }
 

@@ -76,6 +76,12 @@ impl Asked<'_> {
         })
     }
 
+    /// Whether none of its interfaces has a carrier.
+    pub(super) fn is_dark(&self) -> bool {
+        let links = self.kernel.host().and_then(|mut host| links_of(host.as_mut(), self.physical));
+        links.is_ok_and(|links| !links.iter().any(|link| link.carrier))
+    }
+
     /// Dear, and there is none for a single function.
     fn read_now(&self) -> Reading {
         let mut host = self.kernel.host().map_err(Arc::new)?;
