@@ -66,11 +66,40 @@ fn x17_x23_functions_are_announced_when_they_are_verified_and_withdrawn_while_th
     hears(&kubelet, "0 2");
     rig.kernel.set_dead(VF, true);
     rig.check_pools();
-    rig.keep_on();
     hears(&kubelet, "0! 2");
+    assert_eq!(rig.states(), ["preparing", "ready"], "at once, not with the second try");
+    rig.keep_on();
+    rig.order(Verb::Release, VF);
+    assert!(kubelet.hears_nothing(Duration::from_millis(300)), "it is still broken");
     rig.kernel.set_dead(VF, false);
     rig.order(Verb::Release, VF);
     hears(&kubelet, "0 2");
+}
+
+#[test]
+fn x17_x23_one_that_is_back_from_wherever_it_was_is_healthy_when_it_is_verified_and_not_before() {
+    let (rig, kubelet) = rig(&pool(""));
+    rig.keep();
+    hears(&kubelet, "0 2");
+    let comes_back = || {
+        rig.engine().look_at_pools(Look::Quick);
+        assert_eq!(rig.states(), ["ready", "preparing"]);
+        assert!(kubelet.hears_nothing(Duration::from_millis(300)), "it is not verified");
+        let refused = kubelet.allocate(RADIO, &[&[SECOND]]).unwrap_err();
+        assert!(refused.message().contains("it is preparing"), "{refused}");
+        rig.engine().pools.work_here();
+        hears(&kubelet, "0 2");
+    };
+    rig.unplug(SECOND); // made anew
+    rig.keep();
+    hears(&kubelet, "0 2!");
+    rig.plug_in_again(SECOND);
+    comes_back();
+    let address = rig.use_it("vf1"); // somebody else's
+    rig.check_pools();
+    hears(&kubelet, "0 2!");
+    rig.in_host(Op::DeleteAddress(address));
+    comes_back();
 }
 
 #[test]
