@@ -44,8 +44,10 @@ impl<'l> Eye<'l> {
         if !adopted {
             return (Condition::Idle, None, false);
         }
+        let mark = shop.records.mark_of(address);
+        let wish = &wish.after_a_pod(mark == Mark::Awaited);
         let found = (!self.hangs(address)).then(|| self.compare(address, wish, None));
-        match (found, shop.records.mark_of(address)) {
+        match (found, mark) {
             (found, Mark::Given) => (Condition::Ready, found.and_then(Result::ok), true),
             (Some(Ok(known)), Mark::Clean) => (Condition::Ready, Some(known), false),
             (Some(Err(Trouble::Taken(who))), mark) => (Condition::Foreign(who), None, mark == Mark::Awaited),

@@ -287,12 +287,13 @@ impl Pools {
 
     fn carry_out(&self, task: Task) {
         let address = task.address();
-        let Some(wish) = self.lock().member(address).map(|(live, _)| live.wish.clone()) else { return };
+        let wish = self.lock().member(address).map(|(live, m)| live.wish.after_a_pod(m.left));
+        let Some(wish) = wish else { return };
         let begun = Instant::now();
         let idle = |other| self.take_idle(other);
         let done = self.mark(address).map_err(Trouble::Record).and_then(|()| match task {
             Task::Prepare(_) => self.shop.prepare(address, &wish, &idle).map(Some),
-            Task::GiveBack(_) => self.shop.give_back(address, &idle).map(|()| None),
+            Task::GiveBack(_) => self.shop.give_back(address, &wish, &idle).map(|()| None),
         });
         let done = done.map_err(|why| self.shop.blamed(address, why));
         self.metrics.took(task, begun.elapsed(), done.is_ok());
@@ -333,7 +334,8 @@ impl State {
         let given = given && !(lent && condition == Condition::Ready);
         let condition = if lent { Condition::Lent } else { condition };
         let member = Member::new(address, place.physical, place.numa_node);
-        live.pool.appeared(Member { condition, hold, given, ..member });
+        let left = given && condition == Condition::Due;
+        live.pool.appeared(Member { condition, hold, given, left, ..member });
         self.known.extend(known.map(|known| (address, known)));
     }
 

@@ -54,7 +54,7 @@ impl Workshop {
         let Some((other, _held)) = device.and_then(|other| Some((other, idle(other)?))) else {
             return Ok(());
         };
-        if self.leave_alone(&self.inventory.function(other)?).is_err() {
+        if self.leave_alone(&self.inventory.function(other)?, false).is_err() {
             return Ok(());
         }
         let its_own =

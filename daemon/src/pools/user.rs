@@ -8,8 +8,8 @@ use fairlead_sriov::interface::interface;
 use super::workshop::VFIO;
 use crate::networks::host_device::USER_SPACE_DRIVERS;
 
-/// Who uses it, in words.
-pub(super) fn of(kernel: &dyn Kernel, function: &Function) -> Result<Option<String>, NetError> {
+/// Who uses it, in words. `left`: what is on its interface at home is nobody's.
+pub(super) fn of(kernel: &dyn Kernel, function: &Function, left: bool) -> Result<Option<String>, NetError> {
     match function.driver.as_deref() {
         // It is being bound, or was when a daemon ended; nobody can use it so.
         None => Ok(None),
@@ -17,7 +17,7 @@ pub(super) fn of(kernel: &dyn Kernel, function: &Function) -> Result<Option<Stri
         Some(driver) if USER_SPACE_DRIVERS.contains(&driver) => {
             Ok(Some(format!("it is bound to {driver}, and only kernel drivers and {VFIO} are served")))
         }
-        Some(_) => of_interface(kernel, function),
+        Some(_) => of_interface(kernel, function, left),
     }
 }
 
@@ -29,11 +29,14 @@ fn of_group(kernel: &dyn Kernel, function: &Function) -> Result<Option<String>, 
     })
 }
 
-fn of_interface(kernel: &dyn Kernel, function: &Function) -> Result<Option<String>, NetError> {
+fn of_interface(kernel: &dyn Kernel, function: &Function, left: bool) -> Result<Option<String>, NetError> {
     let mut host = kernel.host()?;
     let Some(link) = interface(host.as_mut(), function.address, &function.interfaces)? else {
         return Ok(Some("its interface is not in the host's network namespace".to_owned()));
     };
+    if left {
+        return Ok(None);
+    }
     let name = &link.name;
     if let Some(master) = link.master {
         let master = host.link_by_index(master)?.map_or_else(|| master.to_string(), |link| link.name);

@@ -45,6 +45,8 @@ pub(super) struct Wish {
     pub(super) allow_no_iommu: bool,
     /// It is to be given back, and no pod's before that.
     pub(super) leaves: bool,
+    /// What is on its interface is nobody's: a pod that is gone has left it there.
+    left: bool,
 }
 
 /// What is known of a member that is ready, so that nobody has to look.
@@ -67,12 +69,18 @@ impl Wish {
             mtu: pool.profile.mtu(),
             allow_no_iommu: pool.allow_no_iommu,
             leaves: false,
+            left: false,
         }
     }
 
     /// The same of one member.
     pub(super) fn for_one(&self, member: &Member) -> Wish {
-        Wish { leaves: member.is_leaving(), ..self.clone() }
+        Wish { leaves: member.is_leaving(), ..self.after_a_pod(member.left) }
+    }
+
+    /// The same of one that a pod which is gone may have `left` as it liked.
+    pub(super) fn after_a_pod(&self, left: bool) -> Wish {
+        Wish { left, ..self.clone() }
     }
 
     /// Whether what is not served stands in its way. An RDMA device is gone under vfio-pci, and in nobody's way when a function
@@ -139,11 +147,11 @@ impl Workshop {
     }
 
     /// Gives a member back as it was. What the NIC does not take back any more is told and passed over.
-    pub(super) fn give_back(&self, address: PciAddr, idle: Idle<'_>) -> Result<(), Trouble> {
+    pub(super) fn give_back(&self, address: PciAddr, wish: &Wish, idle: Idle<'_>) -> Result<(), Trouble> {
         let record = self.record(address)?;
         let Some(was) = record.was_in(&self.boot_id) else { return self.nothing_to_give_back(address) };
         let function = self.inventory.function(address)?;
-        self.leave_alone(&function)?;
+        self.leave_alone(&function, wish.left)?;
         self.cleaned(&function, &was.driver)?;
         failpoint::pass("pool.stripped");
         self.set(&function, &VfProfile::from(&was.settings), true)?;
@@ -172,13 +180,14 @@ impl Workshop {
     pub(super) fn may_be_had(&self, function: &Function, wish: &Wish) -> Result<(), Trouble> {
         let unserved = self.inventory.unserved(function.address)?;
         let what = unserved.filter(|unserved| wish.minds(unserved)).map(|unserved| unserved.to_string());
-        let who = what.map_or_else(|| user::of(self.kernel.as_ref(), function), |what| Ok(Some(what)))?;
+        let user = || user::of(self.kernel.as_ref(), function, wish.left);
+        let who = what.map_or_else(user, |what| Ok(Some(what)))?;
         who.map_or(Ok(()), |who| Err(Trouble::Taken(who)))
     }
 
-    /// Refuses a function that somebody else uses.
-    pub(super) fn leave_alone(&self, function: &Function) -> Result<(), Trouble> {
-        self.may_be_had(function, &Wish { leaves: true, ..Wish::default() })
+    /// Refuses a function that somebody else uses. `left`: what is on its interface is nobody's.
+    pub(super) fn leave_alone(&self, function: &Function, left: bool) -> Result<(), Trouble> {
+        self.may_be_had(function, &Wish { leaves: true, left, ..Wish::default() })
     }
 
     /// How it was, on record from now on; what an earlier boot knew of it is no longer so.

@@ -12,7 +12,7 @@ impl Pool {
         let Some(member) = self.members.get_mut(&address) else { return Err(Refusal::Gone) };
         member.givable()?;
         if member.given && member.condition == Condition::Ready {
-            member.condition = Condition::Due;
+            member.leave_behind();
         }
         member.given = true;
         match member.condition {
@@ -41,7 +41,7 @@ impl Pool {
         self.with(address, |member| {
             if member.given && member.condition == Condition::Ready {
                 member.given = false;
-                member.condition = Condition::Due;
+                member.leave_behind();
             }
         });
     }

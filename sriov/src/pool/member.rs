@@ -93,6 +93,8 @@ pub struct Member {
     pub setback: Option<Setback>,
     /// Its allocator has given it to a pod, and no ADD has come for it since: the pod may have it in its hands all the same.
     pub given: bool,
+    /// Such a pod is gone, and nothing was done to it since: what is on its interface is nobody's.
+    pub left: bool,
 }
 
 impl Member {
@@ -107,6 +109,7 @@ impl Member {
             failures: 0,
             setback: None,
             given: false,
+            left: false,
         }
     }
 
@@ -234,6 +237,12 @@ impl Member {
         let times = before.map_or(0, |before| before.times) + 1;
         let pause = FIRST_PAUSE.saturating_mul(1 << (times - 1).min(10)).min(LONGEST_PAUSE);
         self.setback = Some(Setback { why: why.to_owned(), until: now + pause, hindered, times });
+        self.condition = Condition::Due;
+    }
+
+    /// The pod that it was given to is gone.
+    pub(super) fn leave_behind(&mut self) {
+        self.left = true;
         self.condition = Condition::Due;
     }
 

@@ -141,7 +141,7 @@ impl Pool {
     pub fn lost(&mut self, address: PciAddr) {
         self.with(address, |member| {
             member.condition = Condition::Gone;
-            member.given = false;
+            (member.given, member.left) = (false, false);
             member.begin_anew();
         });
     }
@@ -229,6 +229,7 @@ impl Pool {
     pub fn prepared(&mut self, address: PciAddr) {
         self.with(address, |member| {
             member.condition = Condition::Ready;
+            member.left = false;
             member.begin_anew();
         });
     }
@@ -237,6 +238,7 @@ impl Pool {
     pub fn given_back(&mut self, address: PciAddr) {
         self.with(address, |member| {
             member.condition = Condition::Idle;
+            member.left = false;
             member.begin_anew();
         });
     }

@@ -270,6 +270,45 @@ fn x07_a_function_that_a_pod_had_without_an_add_is_cleaned_before_the_next_one_h
 }
 
 #[test]
+fn x07_what_a_pod_without_an_add_has_left_on_a_functions_interface_is_nobodys() {
+    let (mut rig, kubelet) = rig(&pool(""));
+    rig.keep();
+    hears(&kubelet, "0 2");
+    allocated(&rig, &kubelet, VF).unwrap();
+    rig.use_it("vf0"); // by a pod in the host's network
+    allocated(&rig, &kubelet, VF).unwrap();
+    assert_eq!(rig.states(), ["given", "ready"], "the next pod has it without that");
+    let has_one = |rig: &Rig| {
+        let mut host = rig.kernel.host().unwrap();
+        let index = host.link_by_name("vf0").unwrap().unwrap().index;
+        !host.addresses(index).unwrap().is_empty()
+    };
+    assert!(!has_one(&rig));
+    // Killed while it is cleaned for the next pod.
+    rig.use_it("vf0");
+    fs::write(rig.dir.path().join("run/pools").join(VF), "awaited").unwrap();
+    rig.restart();
+    rig.keep();
+    assert_eq!((rig.states(), has_one(&rig)), (vec!["given".to_owned(), "ready".to_owned()], false));
+    // By order of the operator, also as it is given back.
+    rig.use_it("vf0");
+    rig.order(Verb::Release, VF);
+    assert_eq!((rig.states(), has_one(&rig)), (vec!["ready".to_owned(); 2], false));
+    rig.engine().offer_to_kubelet();
+    hears(&kubelet, "0 2");
+    allocated(&rig, &kubelet, VF).unwrap();
+    rig.use_it("vf0");
+    rig.order(Verb::Drain, VF);
+    rig.order(Verb::Release, VF);
+    assert_eq!((rig.states(), has_one(&rig)), (vec!["drained".to_owned(), "ready".to_owned()], false));
+    // Once it is nobody's such an address is somebody's.
+    rig.order(Verb::Fill, VF);
+    rig.use_it("vf0");
+    rig.check_pools();
+    assert_eq!(rig.states(), ["foreign", "ready"]);
+}
+
+#[test]
 fn x07_nothing_is_done_to_a_given_function_by_drain_release_or_another_configuration_also_after_a_restart() {
     let (mut rig, kubelet) = rig(&pool(""));
     rig.keep();
