@@ -1,11 +1,10 @@
 //! The keeper: looks at the machine when something has changed and now and then, and has done what is due.
 
 use std::sync::{Arc, MutexGuard, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use fairlead_host::Mac;
-use fairlead_sriov::pool::{Condition, Hold, Member, Pool, Task};
+use fairlead_sriov::pool::{Condition, Hold, Member, Pool};
 use fairlead_sriov::{Function, PciAddr, Scan};
 
 use super::eye::{Eye, functions};
@@ -15,13 +14,11 @@ use super::news::Settled;
 use super::record::{Mark, Record};
 use super::trouble::Trouble;
 use super::workshop::Wish;
-use super::{Chore, Known, Live, Pools, State};
+use super::{Known, Live, Pools, State};
 use crate::settings::PoolSettings;
 
 /// What no event tells is looked for so often.
 pub const SLOW: Duration = Duration::from_secs(60);
-/// Functions that are worked on at a time.
-const WORKERS: usize = 8;
 
 /// How much a look looks at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,7 +43,7 @@ impl Pools {
             let until = state.next_try().map_or(thorough, |next| next.min(thorough));
             let waits = |state: &mut State| {
                 let is_sooner = state.next_try().is_some_and(|next| next < until); // what has failed meanwhile
-                !(state.stopped || state.is_to_be_looked_at() || state.wants_a_worker() || is_sooner)
+                !(state.stopped || state.is_to_be_looked_at() || state.chores.want_a_worker() || is_sooner)
             };
             let left = until.saturating_duration_since(Instant::now());
             let (mut state, _) =
@@ -233,75 +230,6 @@ impl Pools {
             self.found(settled, found);
         }
     }
-
-    /// Has done what is queued, on threads that end when nothing is left.
-    fn work(self: &Arc<Pools>) {
-        loop {
-            let mut state = self.lock();
-            if !state.wants_a_worker() {
-                return;
-            }
-            state.workers += 1;
-            drop(state);
-            let pools = Arc::clone(self);
-            let begun = thread::Builder::new().name("pool-worker".to_owned()).spawn(move || pools.work_off());
-            if let Err(error) = begun {
-                tracing::error!(%error, "no thread for a pool's function; it waits for one");
-                self.lock().workers -= 1;
-                thread::sleep(Duration::from_secs(1));
-                return;
-            }
-        }
-    }
-
-    fn work_off(&self) {
-        while let Some(chore) = self.next_chore() {
-            self.do_chore(chore);
-        }
-    }
-
-    fn do_chore(&self, chore: Chore) {
-        match chore {
-            Chore::Member(task) => self.carry_out(task),
-            Chore::Make(making) => self.make(making),
-        }
-    }
-
-    fn next_chore(&self) -> Option<Chore> {
-        let mut state = self.lock();
-        let next = if state.stopped { None } else { state.queue.pop_front() };
-        if next.is_none() {
-            state.workers -= 1;
-        }
-        next
-    }
-
-    /// Does all that is queued, here and now.
-    #[cfg(test)]
-    pub(crate) fn work_here(&self) {
-        loop {
-            let Some(chore) = self.lock().queue.pop_front() else { return };
-            self.do_chore(chore);
-        }
-    }
-
-    fn carry_out(&self, task: Task) {
-        let address = task.address();
-        let wish = self.lock().member(address).map(|(live, m)| live.wish.after_a_pod(m.left));
-        let Some(wish) = wish else { return };
-        let begun = Instant::now();
-        let idle = |other| self.take_idle(other);
-        let done = self.mark(address).map_err(Trouble::Record).and_then(|()| match task {
-            Task::Prepare(_) => self.shop.prepare(address, &wish, &idle).map(Some),
-            Task::GiveBack(_) => self.shop.give_back(address, &wish, &idle).map(|()| None),
-        });
-        let done = done.map_err(|why| self.shop.blamed(address, why));
-        self.metrics.took(task, begun.elapsed(), done.is_ok());
-        if let Err(Trouble::Gone(_)) = &done {
-            self.keep(address, self.shop.records.change(address, Record::vanished));
-        }
-        self.act(|state| state.ended(address, done));
-    }
 }
 
 impl State {
@@ -310,10 +238,6 @@ impl State {
         let is_due = |member: &Member| member.condition != Condition::Ready || how == Look::Thorough;
         let due = self.members().filter(|(_, member)| is_due(member));
         due.filter_map(|(live, member)| self.at_rest(live, member)).collect()
-    }
-
-    fn wants_a_worker(&self) -> bool {
-        !self.queue.is_empty() && self.workers < WORKERS
     }
 
     fn arrive(
@@ -356,7 +280,7 @@ impl State {
     }
 
     /// A task has ended.
-    fn ended(&mut self, address: PciAddr, done: Result<Option<Known>, Trouble>) {
+    pub(super) fn ended(&mut self, address: PciAddr, done: Result<Option<Known>, Trouble>) {
         let Some(live) = self.of(address) else { return };
         match done {
             Ok(Some(known)) => {

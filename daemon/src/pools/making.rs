@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 
 use fairlead_sriov::{PciAddr, PhysicalFunction, Scan};
 
+use super::chores::Chore;
 use super::membership::Notice;
-use super::{Chore, Look, Pools};
+use super::{Look, Pools};
 use crate::settings::PoolSettings;
 
 /// Functions that are to be made.
@@ -55,7 +56,8 @@ impl Pools {
         };
         let mut state = self.lock();
         if state.making.insert(address) {
-            state.queue.push_back(Chore::Make(Making { pool: name.clone(), physical: address, count }));
+            let making = Making { pool: name.clone(), physical: address, count };
+            state.chores.push(address, Chore::Make(making));
         }
         None
     }

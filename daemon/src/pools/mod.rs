@@ -4,6 +4,7 @@
 //! All that may take time happens on the keeper's threads. A function is at one place only: with its pod (as long as the
 //! engine's store says so), at work, or in the pool; this module's lock is held for no longer than a look at that.
 
+mod chores;
 mod eye;
 mod holders;
 mod keeper;
@@ -21,7 +22,7 @@ mod user;
 mod verifying;
 mod workshop;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -39,7 +40,7 @@ pub use orders::Verb;
 pub use workshop::Known;
 
 use crate::settings::{PoolSettings, Settings};
-use making::Making;
+use chores::{Chore, Chores};
 use membership::Notice;
 use offers::Offers;
 use record::{Held, Mark, Record, Records};
@@ -93,7 +94,7 @@ struct State {
     on_the_way: Vec<PciAddr>,
     /// Those of them that a look would have had in a pool.
     missed: BTreeSet<PciAddr>,
-    queue: VecDeque<Chore>,
+    chores: Chores,
     /// Physical functions whose functions are being made, and what became of the last try where it failed.
     making: BTreeSet<PciAddr>,
     unmade: BTreeMap<PciAddr, Notice>,
@@ -103,18 +104,10 @@ struct State {
     /// What is wrong with what device plugins announce.
     announcements: Vec<Notice>,
     offers: Offers,
-    /// Threads that work the queue off.
-    workers: usize,
     look: Option<Look>,
     /// Members that are to be looked at because of news about them, or because an ADD could not have them.
     suspects: BTreeSet<PciAddr>,
     stopped: bool,
-}
-
-/// What a worker does. It may take as long as a driver does.
-enum Chore {
-    Member(Task),
-    Make(Making),
 }
 
 /// A pool and its members.
@@ -206,8 +199,7 @@ impl Pools {
     fn act_at<T>(&self, now: Instant, change: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.lock();
         let answer = change(&mut state);
-        let due: Vec<Task> = state.pools.iter_mut().flat_map(|live| live.pool.due(now)).collect();
-        state.queue.extend(due.into_iter().map(Chore::Member));
+        state.queue_what_is_due(now);
         let owes = |address| self.shop.record(address).is_ok_and(|r| r.was_in(&self.shop.boot_id).is_some());
         let forgotten = state.forget(owes);
         for address in &forgotten {
@@ -294,6 +286,14 @@ fn declared(settings: &Settings) -> (Vec<PoolSettings>, Vec<Notice>, bool) {
 impl State {
     fn members(&self) -> impl Iterator<Item = (&Live, &Member)> {
         self.pools.iter().flat_map(|live| live.pool.members().map(move |member| (live, member)))
+    }
+
+    fn queue_what_is_due(&mut self, now: Instant) {
+        let due: Vec<Task> = self.pools.iter_mut().flat_map(|live| live.pool.due(now)).collect();
+        for task in due {
+            let physical = self.member(task.address()).map(|(_, member)| member.physical);
+            physical.into_iter().for_each(|physical| self.chores.push(physical, Chore::Member(task)));
+        }
     }
 
     fn of(&mut self, address: PciAddr) -> Option<&mut Live> {
