@@ -62,7 +62,7 @@ pub(super) struct Was {
     pub(super) driver: String,
     /// Whether the administrator had fixed that driver.
     pub(super) fixed: bool,
-    /// Its interface; none under vfio-pci.
+    /// Its interface; none where it was under vfio-pci all the time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) interface: Option<Appearance>,
     /// All of its settings, as far as its driver tells them.

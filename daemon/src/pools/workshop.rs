@@ -92,6 +92,21 @@ impl Wish {
         }
     }
 
+    /// Whether its driver is somebody else's affair: the allocator's, or the administrator's.
+    pub(super) fn is_bound_by_others(&self) -> bool {
+        self.at_rest == AtRest::Unchanged
+    }
+
+    /// Refuses a member that whoever binds it is giving from `driver` to another.
+    fn unless_promised(&self, driver: &str, to: Option<&str>) -> Result<(), Trouble> {
+        match to.filter(|to| self.is_bound_by_others() && *to != driver) {
+            Some(to) => Err(Trouble::Taken(format!(
+                "it is being given from {driver} to {to} (driver_override), by somebody else: its pool has it when that is done"
+            ))),
+            None => Ok(()),
+        }
+    }
+
     /// The driver of a member at rest.
     pub(super) fn driver<'w>(&self, was: &'w Was) -> &'w str {
         match self.at_rest {
@@ -134,7 +149,7 @@ impl Workshop {
         failpoint::pass("pool.reset");
         let settings = self.set(&function, &wish.settings(record, &was), false)?;
         failpoint::pass("pool.set");
-        self.driven(&function, driver, &was)?;
+        self.driven(&function, driver, wish, &was)?;
         failpoint::pass("pool.bound");
         if let Some(interface) = was.interface.as_ref().filter(|_| driver != VFIO) {
             let link = self.at_home(address, driver, Some(record.mac))?;
@@ -152,13 +167,14 @@ impl Workshop {
         let Some(was) = record.was_in(&self.boot_id) else { return self.nothing_to_give_back(address) };
         let function = self.inventory.function(address)?;
         self.leave_alone(&function, wish.left)?;
+        let was = &self.as_its_owner_has_it(&function, wish, was)?;
         self.cleaned(&function, &was.driver)?;
         failpoint::pass("pool.stripped");
         self.set(&function, &VfProfile::from(&was.settings), true)?;
         failpoint::pass("pool.restored");
-        self.driven(&function, &was.driver, was)?;
+        self.driven(&function, &was.driver, wish, was)?;
         failpoint::pass("pool.rebound");
-        if let Some(interface) = &was.interface {
+        if let Some(interface) = was.interface.as_ref().filter(|_| was.driver != VFIO) {
             let link = self.at_home(address, &was.driver, interface.mac)?;
             self.look_so(address, link, &interface.look(), idle)?;
         }
@@ -193,7 +209,7 @@ impl Workshop {
     /// How it was, on record from now on; what an earlier boot knew of it is no longer so.
     fn adopted(&self, function: &Function, wish: &Wish) -> Result<Was, Trouble> {
         if let Some(was) = self.record(function.address)?.was_in(&self.boot_id) {
-            return Ok(was.clone());
+            return self.as_its_owner_has_it(function, wish, was);
         }
         let driver = function.driver.clone().ok_or_else(|| {
             Trouble::Taken("it has no driver: bind it to the one that it is to come back to".to_owned())
@@ -204,18 +220,47 @@ impl Workshop {
                  pool driver: {VFIO}"
             )));
         }
-        let interface = match driver == VFIO {
-            true => None,
-            false => {
-                self.interface(function)?.map(|link| self.appearance(function.address, &link)).transpose()?
-            }
-        };
-        let fixed = self.inventory.driver_override(function.address)?.is_some();
+        let only = self.inventory.driver_override(function.address)?;
+        wish.unless_promised(&driver, only.as_deref())?;
+        let (fixed, interface) = (only.is_some(), self.present_look(function)?);
         let settings = everything(&self.told(function)?);
         let was = Was { boot_id: self.boot_id.clone(), driver, fixed, interface, settings, gone: false };
-        let write = |record: &mut Record| record.was = Some(was.clone());
-        self.records.change(function.address, write).map_err(Trouble::Record)?;
+        self.note(function, &was)?;
         Ok(was)
+    }
+
+    /// How it was, under the driver that whoever binds it has given it since: where that is not us, it keeps what it is given.
+    /// One that it has only been promised is waited for.
+    fn as_its_owner_has_it(&self, function: &Function, wish: &Wish, was: &Was) -> Result<Was, Trouble> {
+        if !wish.is_bound_by_others() {
+            return Ok(was.clone());
+        }
+        let driver = function.driver.as_ref().unwrap_or(&was.driver);
+        let only = self.inventory.driver_override(function.address)?;
+        wish.unless_promised(driver, only.as_deref())?;
+        if *driver == was.driver {
+            return Ok(was.clone());
+        }
+        let interface = match &was.interface {
+            None => self.present_look(function)?.map(|look| Appearance { mac: was.settings.mac, ..look }),
+            before => before.clone(),
+        };
+        let now = Was { driver: driver.clone(), fixed: only.is_some(), interface, ..was.clone() };
+        tracing::info!(pci = %function.address, before = was.driver, driver, "a function of a pool was bound to another driver");
+        self.note(function, &now)?;
+        Ok(now)
+    }
+
+    fn note(&self, function: &Function, was: &Was) -> Result<(), Trouble> {
+        let write = |record: &mut Record| record.was = Some(was.clone());
+        self.records.change(function.address, write).map_err(Trouble::Record)
+    }
+
+    fn present_look(&self, function: &Function) -> Result<Option<Appearance>, Trouble> {
+        if function.driver.as_deref() == Some(VFIO) {
+            return Ok(None);
+        }
+        self.interface(function)?.map(|link| self.appearance(function.address, &link)).transpose()
     }
 
     /// Its settings. While functions are being made their physical function tells of none: that is waited for.
@@ -264,15 +309,17 @@ impl Workshop {
     }
 
     /// Bound to `driver`. The driver that the administrator has fixed is changed only where it stood in the way of vfio-pci,
-    /// or is ours.
-    fn driven(&self, function: &Function, driver: &str, was: &Was) -> Result<(), Trouble> {
+    /// or is ours; where somebody else binds the pool's functions, never.
+    fn driven(&self, function: &Function, driver: &str, wish: &Wish, was: &Was) -> Result<(), Trouble> {
         let now = self.inventory.function(function.address)?;
         if now.driver.as_deref() == Some(driver) {
             return Ok(());
         }
         let only = self.inventory.driver_override(function.address)?;
+        wish.unless_promised(driver, now.driver.as_deref().or(only.as_deref()))?;
         let ours = only.as_deref() == Some(VFIO) && was.driver != VFIO;
         let fixed = match (driver == VFIO, ours) {
+            _ if wish.is_bound_by_others() => Override::Keep,
             (true, _) => Override::Set,
             (false, true) if was.fixed => Override::Set,
             (false, true) => Override::Clear,

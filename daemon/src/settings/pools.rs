@@ -65,7 +65,7 @@ pub enum AtRest {
     Kernel,
     /// vfio-pci.
     VfioPci,
-    /// Whatever drove it when it became a member.
+    /// Whatever drove it when it became a member, or drives it since: somebody else binds it.
     #[serde(skip)]
     Unchanged,
 }

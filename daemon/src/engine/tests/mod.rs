@@ -14,6 +14,7 @@ mod lists;
 mod machine;
 mod offers;
 mod order;
+mod owners;
 mod paths;
 mod pools;
 mod setbacks;

@@ -1,0 +1,135 @@
+//! Pools whose functions somebody else binds, on a kernel in memory: they keep whatever driver they are given.
+
+use fairlead_host::double::Asked;
+use fairlead_host::watch::{Action, DeviceEvent};
+use fairlead_host::{Kernel, Override};
+
+use super::pools::{config, with};
+use super::*;
+use crate::pools::{Look, Verb};
+
+const VFIO_DRIVER: &str = "vfio-pci";
+
+/// Ready, each by its own configuration: another plugin's functions, and those of the SR-IOV device plugin's own file.
+fn rigs() -> [Rig; 2] {
+    let external =
+        "pools: [{name: radio, selectors: {vendors: ['8086']}, profile: {vlan: 7}, allocator: external}]";
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let resources = r#"{"resourceList":[{"resourceName":"radio","selectors":[{"vendors":["8086"]}]}]}"#;
+    std::fs::write(file.path(), resources).unwrap();
+    [external, &format!("devicePluginConfig: {}", file.path().display())].map(|text| {
+        let mut rig = with(text);
+        rig.restart();
+        rig.keep();
+        assert_eq!(rig.states(), ["ready", "ready"]);
+        rig.kernel.forget_calls();
+        rig
+    })
+}
+
+impl Rig {
+    /// The owner's, step by step.
+    fn rebound(&self, driver: &str, fixed: Override) {
+        self.kernel.bind(VF, driver, fixed).unwrap();
+        self.kernel.forget_calls();
+    }
+
+    fn hears_of(&self, action: Action) {
+        self.engine().pools.heard(&[DeviceEvent::Pci { device: VF.to_owned(), action }]);
+        self.engine().look_at_pools(Look::Glance);
+        self.engine().pools.work_here();
+    }
+
+    fn bound_to(&self) -> (Option<String>, Option<String>) {
+        self.kernel.snapshot().drivers[VF].clone()
+    }
+
+    fn binds(&self) -> usize {
+        self.asked(|asked| matches!(asked, Asked::Bind(..) | Asked::Unbind(_)))
+    }
+}
+
+#[test]
+fn a_function_keeps_the_driver_that_its_owner_gives_it_and_is_prepared_under_that() {
+    for mut rig in rigs() {
+        let to_vfio = (Some(VFIO_DRIVER.to_owned()), Some(VFIO_DRIVER.to_owned()));
+        rig.rebound(VFIO_DRIVER, Override::Set);
+        rig.hears_of(Action::Bound);
+        assert_eq!((rig.states(), rig.binds()), (vec!["ready".to_owned(); 2], 0));
+        assert_eq!(
+            (rig.bound_to(), rig.members()[0]["driver"].as_str()),
+            (to_vfio.clone(), Some(VFIO_DRIVER))
+        );
+        rig.restart();
+        rig.keep();
+        rig.rebound("igbvf", Override::Clear);
+        rig.hears_of(Action::Bound);
+        assert_eq!((rig.states()[0].as_str(), rig.at_home().unwrap().name.as_str()), ("ready", "vf0"));
+        assert_eq!(rig.bound_to(), (Some("igbvf".to_owned()), None));
+        rig.rebound(VFIO_DRIVER, Override::Set);
+        rig.order(Verb::Drain, VF);
+        assert_eq!((rig.bound_to(), rig.settings().vlan.unwrap().id), (to_vfio, 0), "given back under it");
+        assert_eq!(rig.states()[0], "drained");
+    }
+}
+
+#[test]
+fn a_function_that_its_owner_binds_anew_under_a_pod_keeps_that_when_it_comes_home() {
+    for rig in rigs() {
+        rig.engine().pools.lend(VF.parse().unwrap(), Instant::now()).unwrap().keep();
+        rig.rebound(VFIO_DRIVER, Override::Set);
+        rig.engine().pools.take_back(VF.parse().unwrap(), || Ok::<(), ()>(())).unwrap();
+        rig.engine().pools.work_here();
+        assert_eq!((rig.states()[0].as_str(), rig.bound_to().0.as_deref()), ("ready", Some(VFIO_DRIVER)));
+        assert_eq!(rig.binds(), 0);
+    }
+}
+
+#[test]
+fn while_its_owner_binds_a_function_it_is_left_alone() {
+    for rig in rigs() {
+        // As the SR-IOV operator does it: unbound, the override written, bound, the override cleared.
+        rig.kernel.unbind(VF).unwrap();
+        rig.kernel.forget_calls();
+        rig.hears_of(Action::Unbound);
+        assert_eq!((rig.states()[0].as_str(), rig.binds(), rig.bound_to().0), ("foreign", 0, None));
+        rig.kernel.bind(VF, "ixgbevf", Override::Set).unwrap();
+        rig.kernel.drive(VF, None).unwrap(); // promised to that, and not bound
+        rig.kernel.forget_calls();
+        rig.check_pools();
+        rig.check_pools();
+        assert_eq!((rig.states()[0].as_str(), rig.binds(), rig.bound_to().0), ("foreign", 0, None));
+        let row = rig.members().remove(0);
+        assert!(row["reason"].as_str().unwrap().contains("given from igbvf to ixgbevf"), "{row}");
+        rig.rebound(VFIO_DRIVER, Override::Set);
+        rig.rebound(VFIO_DRIVER, Override::Clear);
+        rig.hears_of(Action::Bound);
+        assert_eq!((rig.states()[0].as_str(), rig.binds()), ("ready", 0));
+        assert_eq!(rig.bound_to(), (Some(VFIO_DRIVER.to_owned()), None));
+    }
+}
+
+#[test]
+fn one_that_a_killed_daemon_has_unbound_is_bound_to_what_it_had() {
+    for mut rig in rigs() {
+        let call = {
+            rig.engine().pools.lend(VF.parse().unwrap(), Instant::now()).unwrap().keep();
+            rig.engine().pools.take_back(VF.parse().unwrap(), || Ok::<(), ()>(())).unwrap();
+            rig.kernel.forget_calls();
+            rig.engine().pools.work_here();
+            let calls = rig.kernel.calls();
+            calls.iter().position(|call| matches!(call.asked, Asked::Reset(_))).unwrap()
+        };
+        rig.engine().pools.lend(VF.parse().unwrap(), Instant::now()).unwrap().keep();
+        rig.engine().pools.take_back(VF.parse().unwrap(), || Ok::<(), ()>(())).unwrap();
+        rig.kernel.forget_calls();
+        rig.kernel.fail_from(call, nix::errno::Errno::EIO);
+        rig.engine().pools.work_here();
+        rig.kernel.heal();
+        assert_eq!(rig.bound_to().0, None);
+        rig.restart();
+        rig.keep();
+        assert_eq!((rig.states()[0].as_str(), rig.bound_to().0.as_deref()), ("ready", Some("igbvf")));
+        rig.add(&config(VF, "")).unwrap();
+    }
+}
