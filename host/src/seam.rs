@@ -526,6 +526,10 @@ pub trait Kernel: Send + Sync {
     /// The same, and has `driver` take it (anew): its interface comes back as a new one, in the namespace of the machine.
     fn bind(&self, address: &str, driver: &str, fixed: Override) -> Result<(), NetError>;
 
+    /// The only driver that may take the PCI device `address`, where the administrator has fixed one. Whoever reads it waits for
+    /// what a driver is doing with the device, and ends with an error after a time.
+    fn fixed_driver(&self, address: &str) -> Result<Option<String>, NetError>;
+
     /// Resets the PCI device `address`. Refused unless it is under vfio-pci with its IOMMU group closed (EBUSY; the group is
     /// held meanwhile) or has no driver: a reset under igbvf with its link down never ends and holds the device's lock.
     fn reset(&self, address: &str) -> Result<(), NetError>;

@@ -220,7 +220,7 @@ impl Workshop {
                  pool driver: {VFIO}"
             )));
         }
-        let only = self.inventory.driver_override(function.address)?;
+        let only = self.kernel.fixed_driver(&function.address.to_string())?;
         wish.unless_promised(&driver, only.as_deref())?;
         let (fixed, interface) = (only.is_some(), self.present_look(function)?);
         let settings = everything(&self.told(function)?);
@@ -315,7 +315,7 @@ impl Workshop {
         if now.driver.as_deref() == Some(driver) {
             return Ok(());
         }
-        let only = self.inventory.driver_override(function.address)?;
+        let only = self.kernel.fixed_driver(&function.address.to_string())?;
         wish.unless_promised(driver, now.driver.as_deref().or(only.as_deref()))?;
         let ours = only.as_deref() == Some(VFIO) && was.driver != VFIO;
         let fixed = match (driver == VFIO, ours) {

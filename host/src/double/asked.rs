@@ -50,6 +50,8 @@ pub enum Asked {
     Unbind(String),
     /// `Kernel::bind`, to which driver
     Bind(String, String, Override),
+    /// `Kernel::fixed_driver`
+    FixedDriver(String),
     /// `Kernel::reset`
     Reset(String),
     /// `Kernel::make_functions`; whoever tests it has them appear by [`FakeKernel::add_vf`](super::FakeKernel::add_vf).

@@ -80,6 +80,10 @@ impl Functions {
         self.devices.get_mut(address).ok_or(Errno::ENODEV)
     }
 
+    pub(super) fn fixed_driver(&self, address: &str) -> Result<Option<String>, Errno> {
+        self.devices.get(address).map(|device| device.fixed.clone()).ok_or(Errno::ENODEV)
+    }
+
     fn group_of(&self, address: &str) -> Option<u32> {
         let device = self.sysfs.as_ref()?.join("bus/pci/devices").join(address);
         last_of_link(&device.join("iommu_group"))?.parse().ok()

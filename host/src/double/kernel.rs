@@ -94,6 +94,12 @@ impl Kernel for FakeKernel {
         self.ask_device(address, asked, |model| model.bind(address, driver, fixed))
     }
 
+    fn fixed_driver(&self, address: &str) -> Result<Option<String>, NetError> {
+        self.ask_device(address, Asked::FixedDriver(address.to_owned()), |model| {
+            model.functions.fixed_driver(address)
+        })
+    }
+
     fn reset(&self, address: &str) -> Result<(), NetError> {
         self.ask_device(address, Asked::Reset(address.to_owned()), |model| model.reset(address))
     }

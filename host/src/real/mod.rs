@@ -139,6 +139,10 @@ impl Kernel for RealKernel {
         self.pci(|bus| bus.reset(address))
     }
 
+    fn fixed_driver(&self, address: &str) -> Result<Option<String>, NetError> {
+        self.pci(|bus| bus.fixed_driver(address))
+    }
+
     fn make_functions(&self, address: &str, count: u32) -> Result<(), NetError> {
         self.pci(|bus| bus.make_functions(address, count))
     }

@@ -73,6 +73,19 @@ impl PciBus {
         bound.map_err(failed(address, &format!("binding it to {driver}")))
     }
 
+    /// The kernel takes the device's lock to show it, which a driver that hangs has.
+    pub(super) fn fixed_driver(&self, address: &str) -> Result<Option<String>, NetError> {
+        let file = self.device(address).join("driver_override");
+        let what = format!("reading {}", file.display());
+        let read =
+            self.within(address, what, self.limit.min(LOOKING), move || match fs::read_to_string(&file) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(String::new()), // the device is gone
+                told => told,
+            });
+        let told = read.map_err(failed(address, "reading the driver that is fixed for it"))?;
+        Ok(Some(told.trim()).filter(|driver| !["", "(null)"].contains(driver)).map(str::to_owned))
+    }
+
     pub(super) fn reset(&self, address: &str) -> Result<(), NetError> {
         let reset = (|| {
             let held = match self.driver(address)? {

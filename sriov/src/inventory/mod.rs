@@ -14,7 +14,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::PciAddr;
-use sysfs::{names, number, pci_address, target, target_name, text};
+use sysfs::{names, number, pci_address, target, target_name};
 
 pub use group::GroupMember;
 pub use scan::{Interface, LinkType, Model, PhysicalFunction, Rdma, Scan, VirtualFunction};
@@ -108,12 +108,6 @@ impl Inventory {
         let index = self.index(physical, address)?;
         let interfaces = names(&self.dir(physical).join("net"))?;
         self.read(address, index, Physical { address: physical, interfaces })
-    }
-
-    /// The only driver that may take a device, where the administrator has fixed one.
-    pub fn driver_override(&self, address: PciAddr) -> Result<Option<String>, InventoryError> {
-        let fixed = text(&self.dir(address).join("driver_override"))?;
-        Ok(fixed.filter(|driver| driver != "(null)"))
     }
 
     fn dir(&self, address: PciAddr) -> PathBuf {

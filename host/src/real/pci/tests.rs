@@ -72,12 +72,27 @@ fn a_device_without_a_driver_is_only_bound() {
 #[test]
 fn a_driver_that_has_no_devices_of_its_own_is_fixed_for_the_device_and_back() {
     let tree = Tree::new(Some("igbvf"));
+    assert_eq!(tree.bus.fixed_driver(ADDRESS).unwrap(), None);
     tree.bus.bind(ADDRESS, VFIO, Override::Set).unwrap();
     assert_eq!(tree.of_device("driver_override"), VFIO);
+    assert_eq!(tree.bus.fixed_driver(ADDRESS).unwrap().as_deref(), Some(VFIO));
     assert_eq!(tree.read("drivers/igbvf/unbind"), ADDRESS);
     assert_eq!(tree.read("drivers/vfio-pci/bind"), ADDRESS);
     tree.bus.bind(ADDRESS, "igbvf", Override::Clear).unwrap();
     assert_eq!(tree.of_device("driver_override"), "\nfio-pci", "a file keeps what sysfs does not");
+}
+
+#[test]
+fn what_driver_is_fixed_is_waited_for_no_longer_than_a_look_lasts() {
+    let tree = Tree::new(Some("igbvf"));
+    let file = tree.bus.device(ADDRESS).join("driver_override");
+    fs::write(&file, "(null)\n").unwrap(); // as sysfs says that there is none
+    assert_eq!(tree.bus.fixed_driver(ADDRESS).unwrap(), None);
+    fs::remove_file(&file).unwrap();
+    mkfifo(&file, Mode::S_IRWXU).unwrap(); // opened only when somebody writes
+    let error = tree.bus.fixed_driver(ADDRESS).unwrap_err();
+    assert!(error.timed_out(), "{error}");
+    drop(OpenOptions::new().write(true).open(&file)); // it ends
 }
 
 #[test]
@@ -169,6 +184,7 @@ fn a_driver_that_hangs_is_waited_for_no_longer_than_the_limit_and_named() {
         error.to_string(),
         "device 0000:21:10.0: binding it to igbvf: the driver did not end within 0.5 s"
     );
+    assert!(tree.bus.fixed_driver(ADDRESS).is_err_and(|e| e.timed_out()), "the driver has the device's lock");
     let [told] = &tree.bus.hung.told()[..] else { panic!("one hangs") };
     assert!(told.starts_with("writing \"0000:21:10.0\" to ") && told.contains("unbind: since "), "{told}");
     // Nothing more is asked of it, and no thread begun.
