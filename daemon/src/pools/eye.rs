@@ -21,6 +21,15 @@ pub(super) struct Eye<'l> {
     hanging: BTreeSet<PciAddr>,
 }
 
+/// A new member as it was found.
+pub(super) struct Arrival {
+    pub(super) condition: Condition,
+    pub(super) known: Option<Known>,
+    /// Kubelet has given it to a pod.
+    pub(super) given: bool,
+    pub(super) verified: bool,
+}
+
 /// The settings of functions by their physical one, or why that could not be asked.
 #[derive(Default)]
 pub(super) struct Readings(BTreeMap<PciAddr, Result<Arc<Vec<Vf>>, String>>);
@@ -36,22 +45,32 @@ impl<'l> Eye<'l> {
         self.readings
     }
 
-    /// What a new member is in, what is known of it, and whether kubelet has given it to a pod. One that a pod may have without
-    /// an ADD is ready whatever it looks like: nothing is done to it before it is given again.
-    pub(super) fn condition_of(&mut self, address: PciAddr, wish: &Wish) -> (Condition, Option<Known>, bool) {
+    /// What a new member is in. One that a pod may have without an ADD is ready whatever it looks like: nothing is done to it
+    /// before it is given again. One that was being cleaned is verified as it was before, unless it is broken.
+    pub(super) fn arrival(&mut self, address: PciAddr, wish: &Wish) -> Arrival {
         let shop = self.shop;
         let adopted = shop.records.get(address).is_some_and(|record| record.was_in(&shop.boot_id).is_some());
         if !adopted {
-            return (Condition::Idle, None, false);
+            return Arrival::of(Condition::Idle);
         }
         let mark = shop.records.mark_of(address);
         let wish = &wish.after_a_pod(mark == Mark::Awaited);
         let found = (!self.hangs(address)).then(|| self.compare(address, wish, None));
+        let given = matches!(mark, Mark::Given | Mark::Awaited);
         match (found, mark) {
-            (found, Mark::Given) => (Condition::Ready, found.and_then(Result::ok), true),
-            (Some(Ok(known)), Mark::Clean) => (Condition::Ready, Some(known), false),
-            (Some(Err(Trouble::Taken(who))), mark) => (Condition::Foreign(who), None, mark == Mark::Awaited),
-            (_, mark) => (Condition::Due, None, mark == Mark::Awaited),
+            (found, Mark::Given) => {
+                let known = found.and_then(Result::ok);
+                Arrival { known, given, verified: true, ..Arrival::of(Condition::Ready) }
+            }
+            (Some(Ok(known)), Mark::Clean) => {
+                Arrival { known: Some(known), verified: true, ..Arrival::of(Condition::Ready) }
+            }
+            (Some(Err(Trouble::Taken(who))), _) => Arrival { given, ..Arrival::of(Condition::Foreign(who)) },
+            (found, mark) => {
+                let is_well = matches!(found, Some(Ok(_) | Err(Trouble::Changed(_))));
+                let verified = is_well && mark != Mark::Soiled;
+                Arrival { given, verified, ..Arrival::of(Condition::Due) }
+            }
         }
     }
 
@@ -89,6 +108,12 @@ impl<'l> Eye<'l> {
             self.hanging.insert(function.physical.address);
         }
         found
+    }
+}
+
+impl Arrival {
+    fn of(condition: Condition) -> Arrival {
+        Arrival { condition, known: None, given: false, verified: false }
     }
 }
 

@@ -7,7 +7,7 @@ use fairlead_host::Mac;
 use fairlead_sriov::pool::{Condition, Hold, Member, Pool};
 use fairlead_sriov::{Function, PciAddr, Scan};
 
-use super::eye::{Eye, functions};
+use super::eye::{Arrival, Eye, functions};
 use super::holders::Holders;
 use super::membership::{self, Membership, Place};
 use super::news::Settled;
@@ -176,7 +176,7 @@ impl Pools {
                 self.keep(*address, self.shop.records.change(*address, Record::vanished));
             }
             self.shop.records.begin(*address, &settings.name, || Mac::local((self.random)()));
-            let found = eye.condition_of(*address, &Wish::of(settings));
+            let found = eye.arrival(*address, &Wish::of(settings));
             let record = self.shop.records.get(*address);
             let inherited = holders.before_us(*address).is_some();
             self.act(|state| {
@@ -244,7 +244,7 @@ impl State {
         &mut self,
         address: PciAddr,
         place: &Place,
-        (condition, known, given): (Condition, Option<Known>, bool),
+        found: Arrival,
         lent: bool,
         record: Option<Record>,
     ) {
@@ -255,12 +255,13 @@ impl State {
         let hold = record.and_then(|record| record.held).map(|held| held.hold());
         let Some(live) = self.pools.get_mut(place.pool) else { return };
         // Its ADD has come for one that was ready; for another the next one's may.
-        let given = given && !(lent && condition == Condition::Ready);
-        let condition = if lent { Condition::Lent } else { condition };
+        let given = found.given && !(lent && found.condition == Condition::Ready);
+        let condition = if lent { Condition::Lent } else { found.condition };
         let member = Member::new(address, place.physical, place.numa_node);
+        let verified = lent || (found.verified && hold.is_none());
         let left = given && condition == Condition::Due;
-        live.pool.appeared(Member { condition, hold, given, left, ..member });
-        self.known.extend(known.map(|known| (address, known)));
+        live.pool.appeared(Member { condition, hold, given, verified, left, ..member });
+        self.known.extend(found.known.map(|known| (address, known)));
     }
 
     /// It is given back, and nobody's then.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 
 use fairlead_host::IommuGroup;
 use fairlead_sriov::PciAddr;
-use fairlead_sriov::pool::{Condition, Member, Spread};
+use fairlead_sriov::pool::{Member, Spread};
 use fairlead_sriov::{Rdma, Scan, Selector};
 use tokio::sync::watch;
 
@@ -24,8 +24,8 @@ pub(super) struct Offers {
     resources: BTreeMap<String, Arc<Offer>>,
     /// Resources whose pools have been compared with the machine.
     looked_at: BTreeSet<String>,
-    /// Functions that were ready, or a pod's, once; and whether nothing has put that in doubt since.
-    verified: BTreeMap<PciAddr, bool>,
+    /// Functions that were verified once.
+    announced: BTreeSet<PciAddr>,
     /// Physical functions without a carrier.
     dark: BTreeSet<PciAddr>,
     /// Another allocator's pools of which nobody announced a function when that was last asked.
@@ -170,7 +170,9 @@ impl State {
 
     /// Tells kubelet what has changed.
     pub(super) fn show_offers(&mut self) {
-        self.verify();
+        let verified = self.members().filter(|(_, member)| member.verified);
+        let verified: Vec<PciAddr> = verified.map(|(_, member)| member.address).collect();
+        self.offers.announced.extend(verified);
         for (resource, offer) in &self.offers.resources {
             if !self.offers.looked_at.contains(resource) {
                 continue;
@@ -184,43 +186,22 @@ impl State {
         }
     }
 
-    /// Which members are verified, by what they are in now.
-    fn verify(&mut self) {
-        let mut verified = std::mem::take(&mut self.offers.verified);
-        // What a call has in hands is as good as it was.
-        for (_, member) in self.members().filter(|(_, member)| !self.on_the_way.contains(&member.address)) {
-            let is_doubtful = member.hold.is_some() || member.setback.is_some();
-            match member.condition {
-                Condition::Ready | Condition::Lent => drop(verified.insert(member.address, !is_doubtful)),
-                // On its way home, if it was verified before.
-                Condition::Due | Condition::Preparing if !is_doubtful => {}
-                _ => verified.get_mut(&member.address).into_iter().for_each(|verified| *verified = false),
-            }
-        }
-        self.offers.verified = verified;
-    }
-
-    /// Whether a pod may be given a member: ready, with a pod, or on its way home from one.
-    fn is_well(&self, member: &Member) -> bool {
-        member.givable().is_ok() && self.offers.verified.get(&member.address) == Some(&true)
-    }
-
     /// A function is nobody's any more.
     pub(super) fn withdraw(&mut self, address: PciAddr) {
-        self.offers.verified.remove(&address);
+        self.offers.announced.remove(&address);
     }
 
     fn devices(&self, resource: &str) -> Vec<Device> {
         let of_resource = self.members().filter_map(|(live, member)| {
             let settings = live.settings.as_ref().filter(|pool| pool.offered_as() == Some(resource))?;
-            self.offers.verified.contains_key(&member.address).then_some((settings, member))
+            self.offers.announced.contains(&member.address).then_some((settings, member))
         });
         let device = |(settings, member): (&PoolSettings, &Member)| {
             let dark = settings.withdraw_on_link_down && self.offers.dark.contains(&member.physical);
             Device {
                 id: member.address.to_string(),
                 node: member.numa_node.filter(|_| settings.tells_topology()),
-                health: if self.is_well(member) && !dark { Health::Healthy } else { Health::Unhealthy },
+                health: if member.givable().is_ok() && !dark { Health::Healthy } else { Health::Unhealthy },
                 physical: member.physical.to_string(),
             }
         };
@@ -230,7 +211,7 @@ impl State {
     /// The pool that gives a member out, unless that is not to be given now.
     fn given_out(&self, address: PciAddr) -> Result<(PoolSettings, Wish), String> {
         let (live, member) = self.member(address).ok_or("no pool has it any more")?;
-        if !self.is_well(member) {
+        if member.givable().is_err() {
             return Err(format!("it is {} {}", member.state(), member.reason()).trim_end().to_owned());
         }
         let settings = live.settings.clone().ok_or("its pool is not in the configuration any more")?;

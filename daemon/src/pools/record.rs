@@ -119,7 +119,9 @@ pub(super) enum Mark {
     Given,
     /// The same, and it is to be prepared before the pod has it.
     Awaited,
-    /// Somebody's, or at work.
+    /// Somebody's, or at work, and verified before that.
+    Verified,
+    /// The same, and not verified.
     Soiled,
 }
 
@@ -129,6 +131,7 @@ impl Mark {
             (Condition::Ready, true) => Mark::Given,
             (_, true) => Mark::Awaited,
             (Condition::Ready, false) if member.hold.is_none() => Mark::Clean,
+            _ if member.verified => Mark::Verified,
             _ => Mark::Soiled,
         }
     }
@@ -139,6 +142,7 @@ impl Mark {
             Mark::Clean => Some("clean"),
             Mark::Given => Some("given"),
             Mark::Awaited => Some("awaited"),
+            Mark::Verified => Some("verified"),
             Mark::Soiled => None,
         }
     }
@@ -246,14 +250,17 @@ impl Records {
     pub(super) fn mark_of(&self, address: PciAddr) -> Mark {
         let written = fs::read_to_string(self.marks.join(address.to_string())).ok();
         let says = |mark: &Mark| mark.word() == written.as_deref();
-        [Mark::Clean, Mark::Given, Mark::Awaited].into_iter().find(says).unwrap_or(Mark::Soiled)
+        [Mark::Clean, Mark::Given, Mark::Awaited, Mark::Verified]
+            .into_iter()
+            .find(says)
+            .unwrap_or(Mark::Soiled)
     }
 
-    /// In whose hands a member is from now on.
+    /// In whose hands a member is from now on. What cannot be written says nothing, and nothing good of it then.
     pub(super) fn mark(&self, address: PciAddr, mark: Mark) -> io::Result<()> {
         let file = self.marks.join(address.to_string());
         match mark.word() {
-            Some(word) => fs::write(file, word),
+            Some(word) => fs::write(&file, word).inspect_err(|_| drop(fs::remove_file(&file))),
             None => writing::gone(fs::remove_file(file)),
         }
     }
@@ -273,7 +280,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let records = Records::open(dir.path(), dir.path()).unwrap();
         let address: PciAddr = "0000:21:10.0".parse().unwrap();
-        for mark in [Mark::Clean, Mark::Given, Mark::Awaited, Mark::Soiled, Mark::Soiled] {
+        for mark in [Mark::Clean, Mark::Given, Mark::Awaited, Mark::Verified, Mark::Soiled, Mark::Soiled] {
             records.mark(address, mark).unwrap();
             assert_eq!(records.mark_of(address), mark);
         }

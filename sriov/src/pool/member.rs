@@ -93,7 +93,9 @@ pub struct Member {
     pub setback: Option<Setback>,
     /// Its allocator has given it to a pod, and no ADD has come for it since: the pod may have it in its hands all the same.
     pub given: bool,
-    /// Such a pod is gone, and nothing was done to it since: what is on its interface is nobody's.
+    /// It was ready once, and nothing has put that in doubt since: it is ready, a pod's, or on its way home from one.
+    pub verified: bool,
+    /// A pod that it was given to is gone, and nothing was done to it since: what is on its interface is nobody's.
     pub left: bool,
 }
 
@@ -109,6 +111,7 @@ impl Member {
             failures: 0,
             setback: None,
             given: false,
+            verified: false,
             left: false,
         }
     }
@@ -185,7 +188,7 @@ impl Member {
             self.condition,
             Condition::Ready | Condition::Lent | Condition::Due | Condition::Preparing
         );
-        match comes_home && self.hold.is_none() {
+        match comes_home && self.verified && self.hold.is_none() {
             true => Ok(()),
             false => Err(self.lendable().err().unwrap_or_else(|| self.not_yet())),
         }
@@ -237,6 +240,7 @@ impl Member {
         let times = before.map_or(0, |before| before.times) + 1;
         let pause = FIRST_PAUSE.saturating_mul(1 << (times - 1).min(10)).min(LONGEST_PAUSE);
         self.setback = Some(Setback { why: why.to_owned(), until: now + pause, hindered, times });
+        self.verified = false;
         self.condition = Condition::Due;
     }
 

@@ -132,8 +132,9 @@ impl Pool {
     pub fn vanished(&mut self, address: PciAddr) {
         let is_busy =
             |m: &Member| matches!(m.condition, Condition::Lent | Condition::Preparing | Condition::Leaving);
-        if self.member(address).is_some_and(|member| !is_busy(member)) {
-            self.lost(address);
+        match self.members.get_mut(&address) {
+            Some(member) if is_busy(member) => member.verified = false,
+            _ => self.lost(address),
         }
     }
 
@@ -141,7 +142,7 @@ impl Pool {
     pub fn lost(&mut self, address: PciAddr) {
         self.with(address, |member| {
             member.condition = Condition::Gone;
-            (member.given, member.left) = (false, false);
+            (member.given, member.verified, member.left) = (false, false, false);
             member.begin_anew();
         });
     }
@@ -229,7 +230,7 @@ impl Pool {
     pub fn prepared(&mut self, address: PciAddr) {
         self.with(address, |member| {
             member.condition = Condition::Ready;
-            member.left = false;
+            (member.verified, member.left) = (true, false);
             member.begin_anew();
         });
     }
@@ -238,7 +239,7 @@ impl Pool {
     pub fn given_back(&mut self, address: PciAddr) {
         self.with(address, |member| {
             member.condition = Condition::Idle;
-            member.left = false;
+            (member.verified, member.left) = (false, false);
             member.begin_anew();
         });
     }
@@ -286,6 +287,7 @@ impl Pool {
         self.with(address, |member| {
             if member.condition != Condition::Lent {
                 member.condition = Condition::Foreign(why.to_owned());
+                member.verified = false;
             }
         });
     }
@@ -378,6 +380,7 @@ impl Pool {
                 let is_given = member.condition == Condition::Ready && member.given;
                 if matches!(member.condition, Condition::Ready | Condition::Idle) && !is_given {
                     member.condition = Condition::Due;
+                    member.verified = false;
                 }
             }
             Some(Hold::Dismissed(before)) => *before = None,

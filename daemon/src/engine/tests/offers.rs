@@ -118,6 +118,43 @@ fn x17_after_our_restart_the_first_list_is_complete() {
 }
 
 #[test]
+fn x17_what_was_being_cleaned_at_our_restart_is_in_the_first_list_unless_it_is_broken() {
+    for dead in [false, true] {
+        let (mut rig, kubelet) = rig(&pool(", profile: {vlan: 7}"));
+        rig.keep();
+        hears(&kubelet, "0 2");
+        kubelet.answers.lock().unwrap().pods = vec![pod("ran", "du-0", &[("app", &[(RADIO, VF, 0)])])];
+        rig.of_pod(Command::Add, "net1").unwrap();
+        rig.of_pod(Command::Del, "net1").unwrap();
+        rig.reap();
+        rig.kernel.set_dead(VF, dead);
+        rig.restart();
+        assert_eq!(rig.states(), ["preparing", "ready"]);
+        rig.engine().offer_to_kubelet();
+        let first: Vec<Announced> = kubelet.next_list().1;
+        assert!(first.iter().all(|(_, health, _)| health == "Healthy"), "{first:?}");
+        assert_eq!(first.len(), if dead { 1 } else { 2 });
+        if !dead {
+            allocated(&rig, &kubelet, VF).unwrap(); // when it is clean
+        }
+    }
+}
+
+#[test]
+fn x23_what_was_never_verified_is_in_no_list_after_our_restart_either() {
+    let (mut rig, kubelet) = rig(&pool(""));
+    rig.kernel.set_dead(VF, true);
+    rig.keep();
+    hears(&kubelet, "2");
+    rig.kernel.set_dead(VF, false);
+    rig.restart();
+    rig.engine().offer_to_kubelet();
+    assert_eq!(kubelet.next_list().1.len(), 1, "it was adopted, and that is all");
+    rig.keep();
+    hears(&kubelet, "0 2");
+}
+
+#[test]
 fn x10_k27_a_pod_has_of_the_pool_what_kubelet_has_given_it_and_it_stays_healthy_on_its_way_home() {
     let (rig, kubelet) = rig(&pool(", profile: {vlan: 7}"));
     rig.keep();

@@ -57,6 +57,8 @@ struct Watched {
     /// Given as they were ready: pods may have them in their hands.
     given: BTreeSet<PciAddr>,
     never: BTreeSet<PciAddr>,
+    /// Not ready since something befell them: no allocator is to be told that they are well.
+    doubtful: BTreeSet<PciAddr>,
 }
 
 impl Watched {
@@ -93,8 +95,14 @@ impl Watched {
 
     fn ends(&mut self, task: Task) {
         match task {
-            Task::Prepare(address) => self.pool.prepared(address),
-            Task::GiveBack(address) => self.pool.given_back(address),
+            Task::Prepare(address) => {
+                self.pool.prepared(address);
+                self.doubtful.remove(&address);
+            }
+            Task::GiveBack(address) => {
+                self.pool.given_back(address);
+                self.doubtful.insert(address);
+            }
         }
     }
 
@@ -111,15 +119,16 @@ impl Watched {
                 }
             }
             Happening::Fails(n) => {
-                if let Some(task) = self.task(n)
-                    && self.pool.failed(task.address(), "it fails", Instant::now())
-                {
+                let Some(task) = self.task(n) else { return };
+                self.doubtful.insert(task.address());
+                if self.pool.failed(task.address(), "it fails", Instant::now()) {
                     self.never.insert(task.address());
                 }
             }
             Happening::Hindered(n) => {
                 if let Some(task) = self.task(n) {
                     self.pool.hindered(task.address(), "nobody there", Instant::now());
+                    self.doubtful.insert(task.address());
                 }
             }
             Happening::Give(n) => self.gives(address(n)),
@@ -148,6 +157,7 @@ impl Watched {
                 self.task(n);
                 self.given.remove(&address(n));
                 self.pool.vanished(address(n));
+                self.doubtful.insert(address(n));
             }
             Happening::Appeared(n) => self.pool.appeared(member(n)),
             // Nobody looks at one that was given.
@@ -155,6 +165,9 @@ impl Watched {
             Happening::Taken(n) => {
                 self.task(n);
                 self.pool.taken(address(n), "a VM");
+                if !self.lent.contains(&address(n)) {
+                    self.doubtful.insert(address(n));
+                }
             }
             Happening::Left(n) => self.pool.left(address(n)),
             Happening::Fill(n) => self.pool.fill(address(n)),
@@ -182,6 +195,10 @@ impl Watched {
             self.tasks.push(task);
         }
         assert!(ready(&self.pool) <= stock.max(), "{} of at most {}", ready(&self.pool), stock.max());
+        let well = self.pool.members().filter(|m| m.givable().is_ok());
+        well.for_each(|m| {
+            assert!(!self.doubtful.contains(&m.address), "{m:?} is well again, and not verified")
+        });
         let able = |m: &&Member| m.hold.is_none() && m.condition == Condition::Idle;
         let idle = self.pool.members().filter(able).count();
         assert!(self.pool.supply() >= stock.min() || idle == 0, "too few, and {idle} could be had");
@@ -196,7 +213,8 @@ proptest! {
     ) {
         let stock = Stock { min, max: more.map(|more| min.unwrap_or(2) + more), batch };
         let [lent, given, never] = [(); 3].map(|()| BTreeSet::new());
-        let mut watched = Watched { pool: pool(8, stock), tasks: Vec::new(), lent, given, never };
+        let doubtful = (0..8).map(address).collect();
+        let mut watched = Watched { pool: pool(8, stock), tasks: Vec::new(), lent, given, never, doubtful };
         watched.look();
         for what in happenings {
             watched.happens(what);
