@@ -96,6 +96,8 @@ impl Engine {
 
     /// A function of a pool, the nearest that is ready. An empty pool is waited for, unless there is another path.
     fn draw(&self, job: &mut Job, pool: &str, limit: Instant) -> Result<Loan<'_>, CniError> {
+        // Not lacking: kubelet may have given the pod one.
+        self.pools.must_be_told(pool).map_err(|e| pooled::undrawn(&e))?;
         let near = self.nearness(job)?;
         let nodes = self.pools.nodes(pool);
         let ranks = near.ranks(&nodes).map_err(|e| {

@@ -119,6 +119,10 @@ fn keep(engine: &Weak<Engine>) {
 pub(super) fn undrawn(error: &DrawError) -> CniError {
     let (code, remedy) = match error {
         DrawError::NoSuchPool(_) => (Code::InvalidConfig, "name it in `pools` of the daemon's configuration"),
+        DrawError::Unread(_) => (
+            Code::TryAgain,
+            "correct the daemon's configuration, or the device plugin's; `fairleadd doctor` tells what is wrong with it",
+        ),
         DrawError::NotDrawnFrom(_) => {
             (Code::InvalidConfig, "have the pod ask for the pool's resource, or have its deviceID passed")
         }

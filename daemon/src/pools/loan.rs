@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use fairlead_sriov::PciAddr;
 use fairlead_sriov::pool::{Condition, Member, Refusal};
 
+use super::record::{Held, Mark};
 use super::{Known, Look, Pools, State};
 
 /// How long a function may take to be made clean.
@@ -43,6 +44,9 @@ pub enum DrawError {
     /// There is no such pool.
     #[error("there is no pool {0:?} in the configuration")]
     NoSuchPool(String),
+    /// Whether there is such a pool nobody knows.
+    #[error("pool {0:?} is not in what of the configuration could be read")]
+    Unread(String),
     /// Somebody else gives its functions out.
     #[error("pool {0:?} is given out by kubelet, and an ADD has only what kubelet gave its pod")]
     NotDrawnFrom(String),
@@ -77,6 +81,9 @@ impl Loan<'_> {
 
     /// The engine says whose it is from now on; its return is told with [`Pools::take_back`], or seen by a look.
     pub fn keep(mut self) {
+        if self.was.is_none() {
+            self.pools.soiled(self.address);
+        }
         self.kept = true;
     }
 }
@@ -101,8 +108,9 @@ impl Drop for Loan<'_> {
 
 impl Pools {
     /// Takes a function for a pod; one that is at work or coming home is waited for until `limit`. A function of no pool is
-    /// given as it is.
+    /// given as it is, unless its pool is only not known.
     pub fn lend(&self, address: PciAddr, limit: Instant) -> Result<Loan<'_>, Refused> {
+        self.must_be_as_left(address)?;
         loop {
             let why = match self.act(|state| state.lend(address)) {
                 Ok((known, was)) => return Ok(Loan { pools: self, address, known, was, kept: false }),
@@ -115,6 +123,42 @@ impl Pools {
             let state = self.lock();
             let waits = |state: &mut State| state.member(address).is_some_and(|(_, m)| m.is_awaited());
             drop(self.changed.wait_timeout_while(state, left, waits).unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    /// Where the configuration cannot be read nobody cleans: of what is on record nothing is given but what was left clean, or
+    /// ready for the pod that kubelet gave it to.
+    fn must_be_as_left(&self, address: PciAddr) -> Result<(), Refused> {
+        let is_undeclared = {
+            let state = self.lock();
+            state.partly_read && state.member(address).is_none()
+        };
+        let Some(record) = self.shop.records.get(address).filter(|_| is_undeclared) else { return Ok(()) };
+        let is_as_left = || matches!(self.shop.records.mark_of(address), Mark::Clean | Mark::Given);
+        let why = match &record.held {
+            Some(Held::Quarantined(why)) => format!("quarantined: {why}"),
+            _ if record.was_in(&self.shop.boot_id).is_none() || is_as_left() => return Ok(()),
+            _ => "not known to be clean".to_owned(),
+        };
+        let why =
+            format!("{why}; correct the daemon's configuration, which cannot be read (`fairleadd doctor`)");
+        Err(Refused { pool: record.pool, why: Refusal::NotYet(why) })
+    }
+
+    /// A function that is no pool's now is not clean for a pool that has it later.
+    fn soiled(&self, address: PciAddr) {
+        if self.shop.records.get(address).is_some() {
+            self.keep(address, self.shop.records.mark(address, Mark::Soiled));
+        }
+    }
+
+    /// Refuses a pool that may be declared in what of the configuration could not be read.
+    pub fn must_be_told(&self, pool: &str) -> Result<(), DrawError> {
+        let state = self.lock();
+        let is_declared = state.declared.iter().any(|declared| declared.name == pool);
+        match state.partly_read && !is_declared {
+            true => Err(DrawError::Unread(pool.to_owned())),
+            false => Ok(()),
         }
     }
 

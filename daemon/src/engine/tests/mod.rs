@@ -21,6 +21,7 @@ mod setbacks;
 mod status;
 mod together;
 mod trace;
+mod unread;
 mod wellbeing;
 mod words;
 
