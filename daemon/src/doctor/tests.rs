@@ -97,7 +97,7 @@ fn k19_a_daemon_that_never_answers_is_one_finding_among_the_others_and_soon_ther
     let full = || {
         let begun = std::time::Instant::now();
         let findings = examine(places(dir.path()));
-        assert!(begun.elapsed() < std::time::Duration::from_secs(10), "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}", begun.elapsed());
         let told = findings.iter().find(|f| f.about == "daemon").unwrap();
         assert!(told.seen.contains("fairleadd (pid 4711) does not answer"), "{told:?}");
         assert!(told.remedy.contains("kill -CONT"), "{told:?}");

@@ -236,7 +236,7 @@ impl Workshop {
             return Ok(was.clone());
         }
         let driver = function.driver.as_ref().unwrap_or(&was.driver);
-        let only = self.inventory.driver_override(function.address)?;
+        let only = self.kernel.fixed_driver(&function.address.to_string())?;
         wish.unless_promised(driver, only.as_deref())?;
         if *driver == was.driver {
             return Ok(was.clone());
