@@ -187,9 +187,14 @@ impl Pools {
         };
         given.map_err(|why| why.to_string())?;
         self.mark(address).map_err(|error| {
-            self.act(|state| state.of(address).map(|live| live.pool.not_given(address)));
+            self.not_given(address);
             format!("that a pod has it cannot be marked ({error}): make room in the run directory")
         })
+    }
+
+    /// The pod that a function was given to is refused it, or another that it wants beside it.
+    pub(super) fn not_given(&self, address: PciAddr) {
+        self.act(|state| state.of(address).map(|live| live.pool.not_given(address)));
     }
 
     fn await_cleaning(&self, address: PciAddr) {

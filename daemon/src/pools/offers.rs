@@ -58,6 +58,12 @@ impl Devices for Offer {
         let access = pools.and_then(|pools| pools.given(address?));
         access.map_err(|reason| Refused { id: id.to_owned(), reason })
     }
+
+    fn not_given(&self, id: &str) {
+        if let (Some(pools), Ok(address)) = (self.pools.upgrade(), id.parse()) {
+            pools.not_given(address);
+        }
+    }
 }
 
 impl Pools {

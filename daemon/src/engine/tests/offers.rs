@@ -419,9 +419,12 @@ fn a_function_whose_mark_cannot_be_written_is_refused_to_kubelet() {
     let mark = rig.dir.path().join("run/pools").join(VF);
     fs::remove_file(&mark).unwrap();
     fs::create_dir(&mark).unwrap();
-    let refused = kubelet.allocate(RADIO, &[&[VF]]).unwrap_err();
-    assert!(refused.message().contains("make room in the run directory"), "{refused}");
-    assert_eq!(rig.states(), ["ready", "ready"]);
+    // Nor has the pod the other one that it wanted beside it.
+    for asked in [&[VF][..], &[SECOND, VF]] {
+        let refused = kubelet.allocate(RADIO, &[asked]).unwrap_err();
+        assert!(refused.message().contains("make room in the run directory"), "{refused}");
+        assert_eq!(rig.states(), ["ready", "ready"]);
+    }
     fs::remove_dir(&mark).unwrap();
     kubelet.allocate(RADIO, &[&[VF]]).unwrap();
     assert_eq!(rig.states(), ["given", "ready"]);

@@ -87,6 +87,9 @@ pub trait Devices: Send + Sync + 'static {
     /// # Errors
     /// When it must not be given away now.
     fn access(&self, id: &str) -> Result<Access, Refused>;
+
+    /// A pod that was told what it needs to reach a device does not get it after all.
+    fn not_given(&self, id: &str);
 }
 
 /// Why nothing can be offered.

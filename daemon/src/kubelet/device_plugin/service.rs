@@ -44,8 +44,26 @@ impl Offer {
         self.devices.list().borrow().clone().unwrap_or_default()
     }
 
-    /// What one container is told. Nothing is given away of which anything is refused.
-    fn give(&self, ids: &[String]) -> Result<wire::ContainerAllocateResponse, Status> {
+    /// What each container is told. Nothing is given away of which anything is refused.
+    fn give_all(
+        &self,
+        asked: &[wire::ContainerAllocateRequest],
+    ) -> Result<Vec<wire::ContainerAllocateResponse>, Status> {
+        let mut marked = Vec::new();
+        let each = asked.iter().map(|container| self.give(&container.devices_ids, &mut marked));
+        let given = each.collect();
+        if Result::is_err(&given) {
+            marked.iter().for_each(|id| self.devices.not_given(id));
+        }
+        given
+    }
+
+    /// What one container is told; the devices that are its from now on are added to `marked`, also when it is refused another.
+    fn give(
+        &self,
+        ids: &[String],
+        marked: &mut Vec<String>,
+    ) -> Result<wire::ContainerAllocateResponse, Status> {
         let (resource, known) = (self.devices.resource(), self.known());
         let mut given: Vec<(String, Access)> = Vec::new();
         for id in ids {
@@ -57,6 +75,7 @@ impl Offer {
                 tracing::error!(resource, error = %refused, "kubelet wants a device for a pod and is refused");
                 Status::failed_precondition(refused.to_string())
             })?;
+            marked.push(id.clone());
             given.push((id.clone(), access));
         }
         for (id, access) in &given {
@@ -143,10 +162,7 @@ impl DevicePlugin for Endpoint {
     ) -> Result<Response<wire::AllocateResponse>, Status> {
         let (offer, asked) = (Arc::clone(&self.0), request.into_inner().container_requests);
         // It looks at the host and writes files: not on the thread that serves everybody.
-        let giving = tokio::task::spawn_blocking(move || {
-            let each = asked.iter().map(|container| offer.give(&container.devices_ids));
-            each.collect::<Result<Vec<_>, Status>>()
-        });
+        let giving = tokio::task::spawn_blocking(move || offer.give_all(&asked));
         let given = giving.await.map_err(|error| Status::internal(error.to_string()))?;
         Ok(Response::new(wire::AllocateResponse { container_responses: given? }))
     }

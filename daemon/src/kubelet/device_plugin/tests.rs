@@ -22,11 +22,14 @@ struct Shelf {
     resource: String,
     list: Sender<DeviceList>,
     access: Mutex<HashMap<String, Result<Access, Refused>>>,
+    /// How often each is given to pods, less how often it was not after all.
+    given: Mutex<HashMap<String, i32>>,
 }
 
 impl Shelf {
     fn unknown(resource: &str) -> Arc<Shelf> {
-        Arc::new(Shelf { resource: resource.into(), list: Sender::new(None), access: Mutex::default() })
+        let (access, given) = (Mutex::default(), Mutex::default());
+        Arc::new(Shelf { resource: resource.into(), list: Sender::new(None), access, given })
     }
 
     fn with(resource: &str, devices: &[Device]) -> Arc<Shelf> {
@@ -58,7 +61,13 @@ impl Devices for Shelf {
     }
 
     fn access(&self, id: &str) -> Result<Access, Refused> {
-        self.access.lock().unwrap().get(id).cloned().unwrap_or_else(|| Ok(Access::default()))
+        let access = self.access.lock().unwrap().get(id).cloned().unwrap_or_else(|| Ok(Access::default()))?;
+        *self.given.lock().unwrap().entry(id.to_owned()).or_default() += 1;
+        Ok(access)
+    }
+
+    fn not_given(&self, id: &str) {
+        *self.given.lock().unwrap().entry(id.to_owned()).or_default() -= 1;
     }
 }
 
@@ -267,6 +276,16 @@ fn what_is_refused_or_unknown_fails_the_whole_allocation_with_the_reason() {
     let unknown = node.kubelet.allocate(RADIO, &[&["0000:3b:02.9"]]).unwrap_err();
     assert_eq!(unknown.code(), Code::NotFound);
     assert!(!node.root.path().join("var/run/k8s.cni.cncf.io").exists(), "nothing is given away");
+    // Nor stays what was given beside it, to the same container or to another.
+    let given = || shelf.given.lock().unwrap()["0000:3b:02.0"];
+    assert_eq!(given(), 0);
+    node.kubelet.allocate(RADIO, &[&["0000:3b:02.0"], &["0000:3b:02.1"]]).unwrap_err();
+    assert_eq!(given(), 0);
+    let files = node.root.path().join("var/run/k8s.cni.cncf.io");
+    std::fs::remove_dir_all(&files).unwrap();
+    std::fs::write(files, "no directory").unwrap();
+    node.kubelet.allocate(RADIO, &[&["0000:3b:02.0"]]).unwrap_err();
+    assert_eq!(given(), 0);
 }
 
 #[test]
