@@ -248,8 +248,7 @@ impl State {
         lent: bool,
         record: Option<Record>,
     ) {
-        if self.on_the_way.contains(&address) {
-            self.missed.insert(address); // The look after it has arrived sees whose it became.
+        if self.is_on_the_way(address) {
             return;
         }
         let hold = record.and_then(|record| record.held).map(|held| held.hold());
@@ -264,9 +263,21 @@ impl State {
         self.known.extend(found.known.map(|known| (address, known)));
     }
 
+    /// Whether a call has it in hands: the look after it has arrived sees whose it became.
+    fn is_on_the_way(&mut self, address: PciAddr) -> bool {
+        let is_missed = self.on_the_way.contains(&address);
+        if is_missed {
+            self.missed.insert(address);
+        }
+        is_missed
+    }
+
     /// It is given back, and nobody's then.
     fn adopt_orphan(&mut self, record: &Record, function: &Function, lent: bool, is_given: bool) {
         let address = record.address;
+        if self.is_on_the_way(address) {
+            return;
+        }
         let (condition, given) = match (lent, is_given) {
             (true, _) => (Condition::Lent, false),
             (false, true) => (Condition::Ready, true),
