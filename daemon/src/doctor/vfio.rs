@@ -57,8 +57,9 @@ fn unfit(function: &VirtualFunction, nodes: &Path) -> Option<Finding> {
         return Some(wrong(ABOUT, seen, "bind that device to vfio-pci or to no driver"));
     }
     if nodes.join(format!("noiommu-{group}")).exists() {
-        let seen = format!("{address} is behind no IOMMU (noiommu-{group}): it is refused");
-        return Some(wrong(ABOUT, seen, no_iommu));
+        let seen = format!("{address} is behind no IOMMU (noiommu-{group}): only a pool may give it out");
+        let remedy = format!("{no_iommu}, or have its pool say allowNoIommu: true");
+        return Some(less(ABOUT, seen, remedy));
     }
     if !nodes.join(group.to_string()).exists() {
         let seen = format!("{address} has no node {}", nodes.join(group.to_string()).display());
