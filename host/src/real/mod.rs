@@ -16,6 +16,7 @@ mod hung;
 mod kinds;
 mod message;
 mod namespace;
+mod nodes;
 mod pci;
 mod relocate;
 mod request;

@@ -17,6 +17,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 
 use super::hung::Hung;
+use super::nodes::{Nodes, Opened};
 use crate::seam::{IommuGroup, NetError, Override};
 
 /// A driver has its device ready in a tenth of a second; in bad cases it tries for some.
@@ -36,6 +37,7 @@ pub(super) struct PciBus {
     nodes: PathBuf,
     limit: Duration,
     hung: Hung,
+    open: Nodes,
 }
 
 impl PciBus {
@@ -46,7 +48,8 @@ impl PciBus {
 
     /// `sysfs` is the mount.
     fn at(sysfs: &Path, nodes: &Path, limit: Duration) -> PciBus {
-        PciBus { bus: sysfs.join("bus/pci"), nodes: nodes.to_owned(), limit, hung: Hung::default() }
+        let (hung, open) = (Hung::default(), Nodes::default());
+        PciBus { bus: sysfs.join("bus/pci"), nodes: nodes.to_owned(), limit, hung, open }
     }
 
     pub(super) fn unbind(&self, address: &str) -> Result<(), NetError> {
@@ -161,17 +164,17 @@ impl PciBus {
     }
 
     /// The device's group, open: nobody else can open it meanwhile. EBUSY: somebody has it.
-    fn hold(&self, address: &str) -> io::Result<File> {
+    fn hold(&self, address: &str) -> io::Result<Opened> {
         let group = last_of_link(&self.device(address).join("iommu_group"))?;
         let node = group.and_then(|group| group.parse().ok()).and_then(|number| self.node(number));
         let (node, _) = node.ok_or_else(|| io::Error::other("its IOMMU group has no node"))?;
         self.opened(node)
     }
 
-    fn opened(&self, node: PathBuf) -> io::Result<File> {
-        let name = node.display().to_string();
-        let work = move || OpenOptions::new().read(true).write(true).open(&node);
-        self.within(&name, format!("opening {name}"), self.limit.min(LOOKING), work)
+    fn opened(&self, node: PathBuf) -> io::Result<Opened> {
+        let (name, limit) = (node.display().to_string(), self.limit.min(LOOKING));
+        let open = self.open.clone();
+        self.within(&name, format!("opening {name}"), limit, move || open.turn(&node, limit)?.open())
     }
 
     /// The node of a group, and what it is if it can be opened.
@@ -230,7 +233,7 @@ impl PciBus {
 struct Order {
     file: PathBuf,
     text: String,
-    held: Option<File>,
+    held: Option<Opened>,
 }
 
 fn failed(device: &str, doing: &str) -> impl FnOnce(io::Error) -> NetError + use<> {

@@ -157,6 +157,22 @@ fn a_group_is_free_absent_or_behind_no_iommu() {
 }
 
 #[test]
+fn who_looks_at_a_group_waits_for_another_of_us_and_never_takes_that_for_a_process() {
+    let tree = Tree::new(Some(VFIO));
+    let held = tree.bus.hold(ADDRESS).unwrap();
+    thread::scope(|scope| {
+        let looks = scope.spawn(|| tree.bus.group(19));
+        thread::sleep(Duration::from_millis(50));
+        assert!(!looks.is_finished());
+        drop(held);
+        assert_eq!(looks.join().unwrap().unwrap(), IommuGroup::Free);
+    });
+    let _held = tree.bus.hold(ADDRESS).unwrap();
+    let late = tree.bus.group(19).unwrap_err();
+    assert!(late.timed_out(), "{late}");
+}
+
+#[test]
 fn a_virtual_function_answers_although_its_vendor_reads_as_ones() {
     let tree = Tree::new(Some("igbvf"));
     let config = tree.bus.device(ADDRESS).join("config");
