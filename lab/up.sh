@@ -10,13 +10,13 @@
 # The machine's own root file system is underneath, read-only: what was built here runs there. What the guest writes
 # to /etc, /usr, /var, /tmp or /run vanishes with it. $LAB_SHARE is the one directory that both sides write to.
 #
-#   LAB_SHARE         directory shared with the guest, same path inside    (default: share/ in LAB_CACHE)
+#   LAB_SHARE         directory shared with the guest, same path inside    (default: share/ in LAB_CACHE); a machine each
 #   LAB_CACHE         virtual environment, lock, share                     (default: .cache/lab of the project)
 #   LAB_ACCEL         auto | kvm | tcg            (default auto: KVM if a kernel really boots with it)
 #   LAB_CPUS          CPUs, spread over both nodes                         (default 4)
 #   LAB_MEM           MiB, half for each node     (default and limit 2688, see README.md)
 #   LAB_TIMEOUT       seconds until the machine is ended, status 124       (default 1800)
-#   LAB_BOOT_TIMEOUT  seconds for the guest to come up; three tries        (default 60)
+#   LAB_BOOT_TIMEOUT  seconds for the guest to come up; three tries        (default 180)
 #   LAB_MODULES       modules loaded before the command                    (default: igb igbvf vfio-pci vfio_iommu_type1)
 #   LAB_NETDEVSIM     1: netdevsim is built for the guest's kernel, and $NETDEVSIM is the module
 #   LAB_APPEND, LAB_QEMU   more kernel parameters, more QEMU options
@@ -27,7 +27,7 @@ here=$(dirname "$(readlink -f "$0")")
 LAB_CACHE=${LAB_CACHE:-$(dirname "$here")/.cache/lab}
 LAB_SHARE=${LAB_SHARE:-$LAB_CACHE/share}
 LAB_CPUS=${LAB_CPUS:-4} LAB_MEM=${LAB_MEM:-2688} LAB_ACCEL=${LAB_ACCEL:-auto}
-LAB_TIMEOUT=${LAB_TIMEOUT:-1800} LAB_BOOT_TIMEOUT=${LAB_BOOT_TIMEOUT:-60}
+LAB_TIMEOUT=${LAB_TIMEOUT:-1800} LAB_BOOT_TIMEOUT=${LAB_BOOT_TIMEOUT:-180}
 LAB_MODULES=${LAB_MODULES-igb igbvf vfio-pci vfio_iommu_type1}
 mkdir -p "$LAB_SHARE" "$LAB_CACHE"
 
@@ -38,26 +38,29 @@ die() { say "$*"; exit 125; }
 . "$here/install.sh"
 . "$here/netdevsim.sh"
 
-# ---- outside: what is missing, one machine at a time, how it is run ----
+# ---- outside: what is missing, one machine at a time on a share, how it is run ----
 outside() {
-    exec 9>"$LAB_CACHE/lock"
-    flock 9
+    exec 8>"$LAB_CACHE/lock"
+    flock 8
     install_qemu
     install_tools
+    cached_root
     install_kernel
     [ -z "${LAB_NETDEVSIM:-}" ] || install_netdevsim
     [ "${1:-}" != --install ] || { say "ready: QEMU $(qemu_major), kernel $KVER"; exit 0; }
-    case ${1:-} in
-    --shell) LAB_LINES=1 ;;
-    '') cat >"$LAB_SHARE/.command.sh" ;;
-    *) printf '%s\n' "$*" >"$LAB_SHARE/.command.sh" ;;
-    esac
     if [ "$LAB_ACCEL" = auto ]; then
         local probe # asked once a boot of this machine: where KVM fails, the question takes 12 s
         probe=$LAB_CACHE/accel-$(cat /proc/sys/kernel/random/boot_id)
         [ -s "$probe" ] || { kvm_works && echo kvm || echo tcg; } >"$probe"
         LAB_ACCEL=$(cat "$probe")
     fi
+    exec 9>"$LAB_SHARE/.lock" 8>&-
+    flock 9
+    case ${1:-} in
+    --shell) LAB_LINES=1 ;;
+    '') cat >"$LAB_SHARE/.command.sh" ;;
+    *) printf '%s\n' "$*" >"$LAB_SHARE/.command.sh" ;;
+    esac
     say "QEMU $(qemu_major), kernel $KVER, $LAB_ACCEL"
     export LAB_INSIDE=1 LAB_BEGUN=$begun LAB_LINES=${LAB_LINES:-} KVER LAB_SHARE LAB_CACHE LAB_CPUS LAB_MEM LAB_ACCEL \
         LAB_TIMEOUT LAB_BOOT_TIMEOUT LAB_MODULES
@@ -85,7 +88,7 @@ qemu_options() {
 # The guest's init wants udev only to name its own serial ports; real udev costs 40 s under emulation. A stand-in is
 # bound over it, in this script's mount namespace; NICs then keep their eth<n> names.
 stand_in_for_udev() {
-    cat >"$LAB_CACHE/udevd" <<'U'
+    cat >"$LAB_SHARE/.udevd" <<'U'
 #!/bin/sh
 # stands for systemd-udevd and for udevadm, which are one file in Debian 12 and two in others
 PATH=/usr/sbin:/usr/bin:/sbin:/bin
@@ -96,13 +99,13 @@ while [ $i -lt 50 ] && ! grep -qs virtme.ret /sys/class/virtio-ports/*/name; do 
 mkdir -p /dev/virtio-ports
 for p in /sys/class/virtio-ports/*; do ln -sf "../${p##*/}" "/dev/virtio-ports/$(cat "$p/name")"; done
 U
-    printf '#!/bin/sh\nexit 0\n' >"$LAB_CACHE/nothing"
-    chmod 755 "$LAB_CACHE/udevd" "$LAB_CACHE/nothing"
+    printf '#!/bin/sh\nexit 0\n' >"$LAB_SHARE/.nothing"
+    chmod 755 "$LAB_SHARE/.udevd" "$LAB_SHARE/.nothing"
     local tool
     for tool in /lib/systemd/systemd-udevd "$(command -v udevadm || true)"; do
-        [ -z "$tool" ] || mount --bind "$LAB_CACHE/udevd" "$(readlink -f "$tool")"
+        [ -z "$tool" ] || mount --bind "$LAB_SHARE/.udevd" "$(readlink -f "$tool")"
     done
-    tool=$(command -v systemd-tmpfiles) && mount --bind "$LAB_CACHE/nothing" "$tool" || true
+    tool=$(command -v systemd-tmpfiles) && mount --bind "$LAB_SHARE/.nothing" "$tool" || true
 }
 
 # A file, because the kernel's command line is short.

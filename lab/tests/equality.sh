@@ -6,4 +6,4 @@ cd "$(dirname "$(readlink -f "$0")")/../.."
 modprobe -a ipvlan macvlan 8021q dummy veth bridge
 subject=()
 [ "${PLUGINS:-fairlead}" = fairlead ] || subject=(--subject .cache/bin/plugins)
-exec dist/fairlead-contest --part equality --lab-only --require-all --workers 2 "${subject[@]}"
+exec dist/fairlead-contest --part equality --lab-only --require-all --workers 4 "${subject[@]}"

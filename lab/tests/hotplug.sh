@@ -31,8 +31,8 @@ made() {
 
 removed() {
     numvfs 0
-    eventually 1 stands $MADE gone
-    eventually 1 stands $ALSO gone
+    eventually 5 stands $MADE gone
+    eventually 5 stands $ALSO gone
 }
 
 made_again() {
@@ -57,7 +57,7 @@ taken() {
     name=$(nic $MADE)
     ip netns add theirs
     ip link set "$name" netns theirs
-    eventually 1 stands $MADE foreign
+    eventually 5 stands $MADE foreign
     ip -n theirs link set "$name" netns 1
     ip netns del theirs
     eventually 10 stands $MADE ready

@@ -153,7 +153,7 @@ its_old_sandbox_ends_and_the_daemon_dies() {
     given_by_sriov_cni $VF0
     daemon_stop
     FAIRLEAD_FAILPOINT=del.home daemon_start "$DIST/failpoints/fairleadd"
-    FAIRLEAD_TIMEOUT=5 del pod $VF0 "$TAKEN" || true
+    FAIRLEAD_TIMEOUT=20 del pod $VF0 "$TAKEN" || true
     eventually 10 gone "$(daemon_pid)"
     daemon_start
     del pod $VF0 "$TAKEN"

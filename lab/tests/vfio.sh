@@ -43,7 +43,7 @@ dies_at() { # STEP
     pods
     daemon_stop
     FAIRLEAD_FAILPOINT=$1 daemon_start "$DIST/failpoints/fairleadd"
-    ! FAIRLEAD_TIMEOUT=5 add pod $VF0 "$fields" || FAIRLEAD_TIMEOUT=5 del pod $VF0 "$fields" || true
+    ! FAIRLEAD_TIMEOUT=20 add pod $VF0 "$fields" || FAIRLEAD_TIMEOUT=5 del pod $VF0 "$fields" || true
     eventually 10 gone "$(daemon_pid)"
     daemon_start
     del pod $VF0 "$fields"
