@@ -175,11 +175,25 @@ impl Engine {
             Some(Err(e)) => Err(errors::netns(&e)),
             // Until 2.7 no namespace was noted: an interface that is here is in no pod, and no pod outlives a boot. In user
             // space a function has no interface to be seen.
-            None if record.is_some_and(is_of_an_earlier_boot) => Ok(Pod::Dead),
-            None => match self.seen_here(address)? {
-                Some(_) => Ok(Pod::Dead),
-                None => Ok(Pod::Untold),
-            },
+            None => {
+                let is_earlier =
+                    record.map(|record| self.is_of_an_earlier_boot(record, false)).transpose()?;
+                let is_dead = is_earlier.unwrap_or_default() || self.seen_here(address)?.is_some();
+                Ok(if is_dead { Pod::Dead } else { Pod::Untold })
+            }
+        }
+    }
+
+    /// Whether a record was written before this boot. The boot's time moves with a clock that is set forward, past what was
+    /// written since: of a function that is in a pod, or may be, it is of this boot.
+    fn is_of_an_earlier_boot(&self, record: &Record, pod_lives: bool) -> Result<bool, CniError> {
+        if !process::booted_at().is_ok_and(|booted| record.written < booted) {
+            return Ok(false);
+        }
+        let driver = self.inventory.function(record.device).ok().and_then(|function| function.driver);
+        match driver.is_some_and(|driver| !USER_SPACE_DRIVERS.contains(&driver.as_str())) {
+            true => self.seen_here(record.device).map(|link| link.is_some()),
+            false => Ok(!pod_lives),
         }
     }
 
@@ -195,7 +209,7 @@ impl Engine {
         pod: Option<(Box<dyn Net + '_>, &str)>,
     ) -> Result<(), CniError> {
         // A virtual function begins a boot anew, with everything about it.
-        if is_of_an_earlier_boot(record) {
+        if self.is_of_an_earlier_boot(record, pod.is_some())? {
             return Ok(());
         }
         let address = record.device;
@@ -276,10 +290,6 @@ fn before(was: &Was, vf: LentVf, link: &Link) -> Lent {
     let mtu = was.mtu.unwrap_or(now.mtu);
     let was = Appearance { name: was.name.clone(), mac, mtu, up: false, ..now };
     Lent { was, index: link.index, function: Some(vf) }
-}
-
-fn is_of_an_earlier_boot(record: &Record) -> bool {
-    process::booted_at().is_ok_and(|booted| record.written < booted)
 }
 
 fn unread(error: &std::io::Error) -> CniError {

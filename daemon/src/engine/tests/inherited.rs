@@ -227,6 +227,34 @@ fn x24_what_was_noted_in_an_earlier_boot_is_forgotten_and_nothing_is_done_for_it
 }
 
 #[test]
+fn what_a_clock_that_was_set_forward_makes_look_old_is_of_this_boot_while_its_pod_lives() {
+    let old = |rig: &Rig| {
+        let file = fs::File::options().write(true).open(rig.noted("c1-net1")).unwrap();
+        file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+    };
+    let rig = Rig::new();
+    let before = home(&rig);
+    rig.lent_by_sriov_cni();
+    old(&rig);
+    rig.del_of("c1").unwrap();
+    assert_eq!(home(&rig), before);
+    // Nor is that pod dead because its namespace was not noted.
+    rig.lent_by_sriov_cni();
+    old(&rig);
+    fs::remove_file(rig.noted(&format!("pci/{VF}"))).unwrap();
+    let error = rig.add_of("c2").unwrap_err();
+    assert!(error.msg.contains("nothing tells whether that lives"), "{error}");
+    // In user space.
+    rig.del_of("c1").unwrap();
+    rig.kernel.drive(VF, Some("vfio-pci")).unwrap();
+    rig.set(VfChange { trust: Some(true), ..VfChange::default() });
+    rig.note("c1", "", None);
+    old(&rig);
+    rig.del_of("c1").unwrap();
+    assert_eq!(rig.settings().trust, Some(false));
+}
+
+#[test]
 fn what_cannot_be_read_stops_no_del_and_a_directory_that_cannot_be_read_stops_adds_of_functions() {
     let rig = Rig::new();
     fs::create_dir_all(rig.noted("")).unwrap();
