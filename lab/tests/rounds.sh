@@ -253,7 +253,7 @@ module_reloaded() {
 
 # What a runtime's end does to the calls that it has begun.
 callers_killed() {
-    local try n child killed=0 pids
+    local try n killed=0 pids
     for try in 1 2 3 4 5; do
         pods add 0 4
         pids=()
@@ -261,16 +261,22 @@ callers_killed() {
             call ADD "$n" >/dev/null &
             pids+=($!)
         done
-        sleep 0.2
-        for n in "${pids[@]}"; do
-            child=$(cat "/proc/$n/task/$n/children" 2>/dev/null) || continue
-            [ -z "$child" ] || ! kill -9 "${child%% *}" || killed=$((killed + 1))
-        done
+        for n in "${pids[@]}"; do ! kill_plugin_of "$n" || killed=$((killed + 1)); done
         wait "${pids[@]}" || true
         without_pods 0 4
         [ $killed = 0 ] || { echo "$killed killed, try $try"; return 0; }
     done
     echo "every call had ended before it could be killed"
+    return 1
+}
+kill_plugin_of() { # PID of the shell that calls it
+    local end=$((SECONDS + 20)) child name
+    while [ -d "/proc/$1" ] && [ $SECONDS -lt $end ]; do
+        child='' name=''
+        read -r child _ 2>/dev/null <"/proc/$1/task/$1/children" || true
+        [ -z "$child" ] || read -r name 2>/dev/null <"/proc/$child/comm" || true
+        [ "$name" != sriov ] || { kill -9 "$child" && return; }
+    done
     return 1
 }
 
