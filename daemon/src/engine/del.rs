@@ -21,9 +21,9 @@ impl Engine {
         {
             let network = networks.get(attachment.passed_over.len()).and_then(Option::as_ref);
             let answer = self.answer_of(&attachment, network);
-            let done = self.remove(&attachment, answer);
+            let done = self.remove_for(&attachment, answer);
             job.timing.end("remove");
-            return done.map_err(|e| harmless(&e));
+            return done;
         }
         if self.store.silenced().iter().any(|a| a.key == job.key) {
             return Ok(());

@@ -21,6 +21,8 @@ use crate::pools::{DrawError, Loan, Refused};
 use crate::store::{Attachment, Lent, LentVf, Phase};
 
 pub(super) const LOOK: Duration = Duration::from_millis(10);
+/// How often a homecoming that an ADD waits for is begun again.
+const HURRIED: Duration = Duration::from_millis(250);
 
 /// A function that nobody else gets.
 pub(super) struct Reserved<'e> {
@@ -151,12 +153,13 @@ impl Engine {
     ) -> Result<Claim<'_>, CniError> {
         let claim = self.reserved.take(name, limit);
         let claim = claim.ok_or_else(|| refused("another call takes it just now"))?;
-        let mut hurried = None;
+        let mut hurried: Option<(u64, Phase, Instant)> = None;
         loop {
             let Some(holder) = self.store.all().into_iter().find(|a| holds(a)) else { return Ok(claim) };
-            if hurried != Some((holder.id, holder.phase)) {
-                // X22: an older sandbox's
-                hurried = Some((holder.id, holder.phase));
+            let since = hurried.filter(|(id, phase, _)| (*id, *phase) == (holder.id, holder.phase));
+            if since.is_none_or(|(_, _, since)| since.elapsed() >= HURRIED) {
+                // X22: an older sandbox's; its process may end meanwhile.
+                hurried = Some((holder.id, holder.phase, Instant::now()));
                 match holder.phase {
                     Phase::Removing => self.reaper.expect(holder.id, Instant::now()),
                     _ => self.collect_if_dead(&holder, None),

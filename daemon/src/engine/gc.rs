@@ -6,7 +6,7 @@ use fairlead_cni::config::NetConf;
 use fairlead_cni::{CniError, CniVersion, Code};
 
 use super::job::Job;
-use super::removal::{self, Answer, harmless};
+use super::removal::{self, Answer};
 use super::{Engine, errors};
 use crate::ipam::Owner;
 use crate::store::{Attachment, Phase};
@@ -47,9 +47,7 @@ impl Engine {
             return Err(errors::too_late(&format!("container {}", attachment.key.container)));
         };
         match self.store.get(attachment.id) {
-            Some(now) if now.phase == Phase::Attached => {
-                self.remove(&now, Answer::WhenGone).map_err(|e| harmless(&e))
-            }
+            Some(now) if now.phase == Phase::Attached => self.remove_for(&now, Answer::WhenGone),
             _ => Ok(()),
         }
     }

@@ -111,18 +111,41 @@ impl Engine {
 
     /// A process that was killed has the group until the kernel has taken its memory apart.
     fn await_its_end(&self, attachment: &Attachment, function: &Function) -> Result<(), CniError> {
-        let Some(group) = function.iommu_group else { return Ok(()) };
-        let address = function.address;
-        let told = |e: NetError| errors::kernel(&attachment.key.network, "looking whether it is in use", &e);
         let until = Instant::now() + APPEARS;
-        while self.kernel.iommu_group(group).map_err(told)? == IommuGroup::InUse {
+        while let Some(in_use) = self.process_with(attachment, function)? {
             if Instant::now() >= until {
-                let error = unfit(&UnfitForVfio::InUse { function: address, group });
-                return Err(error.with("end the process; what it was set up with is given back after that"));
+                return Err(in_use);
             }
             sleep(LOOK);
         }
         Ok(())
+    }
+
+    /// Refuses while a process has the function of an attachment: whoever has no caller who waits looks once.
+    pub(super) fn must_be_let_go(&self, attachment: &Attachment) -> Result<(), CniError> {
+        let LinkRecord::Given(vf) = &attachment.link else { return Ok(()) };
+        match self.inventory.function(vf.address) {
+            Ok(function) if function.driver.as_deref() == Some(VFIO_PCI) => {
+                self.process_with(attachment, &function)?.map_or(Ok(()), Err)
+            }
+            // Whatever became of it, the removal tells.
+            _ => Ok(()),
+        }
+    }
+
+    /// What is told where a process has the function's group.
+    fn process_with(
+        &self,
+        attachment: &Attachment,
+        function: &Function,
+    ) -> Result<Option<CniError>, CniError> {
+        let Some(group) = function.iommu_group else { return Ok(None) };
+        let told = |e: NetError| errors::kernel(&attachment.key.network, "looking whether it is in use", &e);
+        if self.kernel.iommu_group(group).map_err(told)? != IommuGroup::InUse {
+            return Ok(None);
+        }
+        let in_use = unfit(&UnfitForVfio::InUse { function: function.address, group });
+        Ok(Some(in_use.with("end the process; what it was set up with is given back after that")))
     }
 
     /// Keeps every other pod from the IOMMU group of a function: no two have functions of one.

@@ -67,7 +67,7 @@ impl Engine {
                 let _claim = self.claim(job)?;
                 // With nothing on record the file may be another by now: what the list made is unknown.
                 if let Some(attachment) = self.store.find(&job.key) {
-                    self.remove(&attachment, super::removal::Answer::WhenGone)?;
+                    self.remove_for(&attachment, super::removal::Answer::WhenGone)?;
                 }
                 Ok(String::new())
             }

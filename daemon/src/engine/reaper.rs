@@ -73,14 +73,18 @@ impl Reaper {
         self.changed.notify_one();
     }
 
-    /// The attachment's removal failed: it is tried again after a pause that doubles with every failure.
-    pub(super) fn again(&self, id: u64) {
-        let mut queue = self.lock();
-        let failures = queue.failures.entry(id.into()).or_default();
-        *failures += 1;
-        let pause = FIRST_PAUSE.saturating_mul(1 << (*failures - 1).min(10)).min(LONGEST_PAUSE);
-        drop(queue);
+    /// The attachment's removal failed: it is tried again after a pause that doubles with every failure. Answers how often it
+    /// has failed.
+    pub(super) fn again(&self, id: u64) -> u32 {
+        let failures = {
+            let mut queue = self.lock();
+            let failures = queue.failures.entry(id.into()).or_default();
+            *failures = failures.saturating_add(1);
+            *failures
+        };
+        let pause = FIRST_PAUSE.saturating_mul(1 << (failures - 1).min(10)).min(LONGEST_PAUSE);
         self.expect(id, Instant::now() + pause);
+        failures
     }
 
     /// Nothing is left of it.

@@ -31,7 +31,7 @@ impl Engine {
             // What a list has removed with it is done.
             let Some(attachment) = self.store.get(attachment.id) else { continue };
             let done = match attachment.phase {
-                Phase::Adding | Phase::Removing if attachment.has_delegates() => {
+                Phase::Adding | Phase::Removing if self.awaits_others(&attachment) => {
                     found.later += 1;
                     self.remove_later(&attachment)
                 }
@@ -43,17 +43,15 @@ impl Engine {
                     self.reaper.expect(attachment.id, Instant::now());
                     Ok(())
                 }
-                Phase::Attached if self.is_dead(&attachment, None) && attachment.has_delegates() => {
-                    found.later += 1;
-                    self.remove_later(&attachment)
-                }
-                Phase::Attached if self.is_dead(&attachment, None) => {
-                    self.remove(&attachment, Answer::WhenGone).map(|()| found.collected += 1)
-                }
-                Phase::Attached => {
+                Phase::Attached if !self.is_dead(&attachment, None) => {
                     found.alive += 1;
                     Ok(())
                 }
+                Phase::Attached if self.awaits_others(&attachment) => {
+                    found.later += 1;
+                    self.remove_later(&attachment)
+                }
+                Phase::Attached => self.remove(&attachment, Answer::WhenGone).map(|()| found.collected += 1),
             };
             if let Err(e) = done {
                 found.failed += 1;
@@ -64,6 +62,11 @@ impl Engine {
         }
         self.after_reboot(opened, of_records, &mut found);
         found
+    }
+
+    /// Whether a removal cannot be had at once: other programs have a part in it, or have the function still.
+    fn awaits_others(&self, attachment: &Attachment) -> bool {
+        attachment.has_delegates() || self.must_be_let_go(attachment).is_err()
     }
 
     /// Puts the removal on record and leaves it to the reaper.
@@ -197,6 +200,10 @@ impl Engine {
                 if self.store.enter(attachment.id, Phase::Removing).is_ok() {
                     self.reaper.expect(attachment.id, Instant::now());
                 }
+            }
+            // What failed while it lived may succeed now. A DEL that is at work on it is not disturbed.
+            Phase::Removing if died.is_some() && self.is_dead(attachment, died) => {
+                self.reaper.expect(attachment.id, Instant::now());
             }
             Phase::Adding | Phase::Attached | Phase::Removing => {}
         }

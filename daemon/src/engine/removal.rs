@@ -124,6 +124,14 @@ impl Engine {
         self.free(&attachment)
     }
 
+    /// The same by order of a caller, who may never come again: what fails is tried again without him.
+    pub(super) fn remove_for(&self, attachment: &Attachment, answer: Answer) -> Result<(), CniError> {
+        self.remove(attachment, answer).map_err(|e| {
+            self.reaper.again(attachment.id);
+            harmless(&e)
+        })
+    }
+
     /// Undoes an ADD that failed with `error`. What cannot be undone now stays on record and is tried again.
     pub(super) fn undo(&self, attachment: &Attachment, error: &CniError) {
         tracing::info!(container = %attachment.key.container, network = %attachment.key.network, ifname = %attachment.key.ifname,
@@ -144,24 +152,27 @@ impl Engine {
     }
 
     fn finish(&self, id: u64) {
-        let Some(attachment) = self.store.get(id) else { return };
+        let Some(attachment) = self.store.get(id) else { return self.reaper.done(id) };
         let done = match attachment.phase {
             Phase::Silenced => self.reap(id),
             Phase::Removing => self.try_remove(&attachment),
             Phase::Adding | Phase::Attached => return,
         };
-        if let Err(e) = done {
+        let Err(e) = done else { return };
+        let failures = self.reaper.again(id);
+        // A process may keep a function for hours: told ever more seldom.
+        if failures.is_power_of_two() {
             tracing::warn!(container = %attachment.key.container, network = %attachment.key.network,
-                ifname = %attachment.key.ifname, error = %e, "a removal failed; it is tried again");
-            self.reaper.again(id);
+                ifname = %attachment.key.ifname, failures, error = %e, "a removal failed; it is tried again");
         }
     }
 
-    /// Removes an attachment in the background, unless a call works on its container just now.
-    pub(super) fn try_remove(&self, attachment: &Attachment) -> Result<(), CniError> {
+    /// Removes an attachment in the background, unless a call works on its container just now, or a process has its function.
+    fn try_remove(&self, attachment: &Attachment) -> Result<(), CniError> {
         let Some(_claim) = self.claims.try_take(&attachment.key.container) else {
             return Err(errors::too_late("another call of the same container"));
         };
+        self.must_be_let_go(attachment)?;
         match self.store.get(attachment.id) {
             Some(now) if now.phase != Phase::Silenced => self.remove(&now, Answer::WhenGone),
             _ => Ok(()),

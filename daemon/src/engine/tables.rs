@@ -82,12 +82,11 @@ pub(super) fn collect(engine: &Engine, with_orphans: bool) -> Value {
     let (mut removed, mut errors) = (Vec::new(), Vec::<String>::new());
     engine.sweep();
     for attachment in engine.store.all().into_iter().filter(|a| a.phase == Phase::Removing) {
-        match engine.claims.try_take(&attachment.key.container) {
-            Some(_claim) => match engine.remove(&attachment, Answer::WhenGone) {
-                Ok(()) => removed.push(row(&attachment)),
-                Err(e) => errors.push(e.to_string()),
-            },
-            None => continue,
+        let Some(_claim) = engine.claims.try_take(&attachment.key.container) else { continue };
+        let let_go = engine.must_be_let_go(&attachment);
+        match let_go.and_then(|()| engine.remove(&attachment, Answer::WhenGone)) {
+            Ok(()) => removed.push(row(&attachment)),
+            Err(e) => errors.push(e.to_string()),
         }
     }
     let mut addresses = Vec::new();

@@ -11,6 +11,7 @@ use fairlead_host::{IommuGroup, Kernel, Op, Vf};
 use super::functions::{TAGGED, config as kernel_config, join_group};
 use super::*;
 use crate::call::Lane;
+use crate::store::Phase;
 
 const INFO: &str = "/var/run/devinfo/cni/default-net-c1_net1.json";
 
@@ -160,6 +161,79 @@ fn settings_stay_until_no_process_has_the_function_any_more() {
         rig.del(&config(TAGGED)).unwrap();
     });
     assert_eq!(rig.state(), before);
+}
+
+#[test]
+fn a_function_that_its_process_lets_go_long_after_the_last_del_comes_back_all_the_same() {
+    let mut rig = Rig::new();
+    let before = rig.state();
+    rig.add(&config(TAGGED)).unwrap();
+    rig.kernel.set_group(GROUP, IommuGroup::InUse);
+    rig.del(&config(TAGGED)).unwrap_err();
+    // What works in the background waits for no process: it would keep others' functions from coming home.
+    let looks = |rig: &Rig| rig.count(|asked| matches!(asked, Asked::IommuGroup(_)));
+    for _ in 0..3 {
+        rig.kernel.forget_calls();
+        rig.reap();
+        assert_eq!((looks(&rig), rig.settings_given().vlan.unwrap().id), (1, 100));
+    }
+    rig.kernel.forget_calls();
+    rig.restart();
+    assert_eq!(looks(&rig), 1);
+    rig.reap();
+    rig.kernel.set_group(GROUP, IommuGroup::Free);
+    rig.reap();
+    assert_eq!(rig.state(), before);
+}
+
+#[test]
+fn while_the_del_of_a_function_waits_for_its_process_nothing_else_touches_it() {
+    let rig = Rig::new();
+    rig.add(&config(TAGGED)).unwrap();
+    rig.kernel.set_group(GROUP, IommuGroup::InUse);
+    rig.kernel.forget_calls();
+    thread::scope(|s| {
+        let del = s.spawn(|| rig.del(&config(TAGGED)));
+        while rig.engine().store.all()[0].phase != Phase::Removing {
+            thread::sleep(Duration::from_millis(1));
+        }
+        rig.kernel.kill_namespace(POD);
+        rig.engine().namespace_died(rig.engine().store.all()[0].netns.nsid.unwrap());
+        rig.reap();
+        rig.kernel.set_group(GROUP, IommuGroup::Free);
+        del.join().unwrap().unwrap();
+    });
+    assert_eq!(rig.settings_sent(), 1);
+    assert_eq!(rig.engine().reaper.waiting(), 1, "it was looked at, and left to the DEL");
+    rig.reap();
+    assert_eq!((rig.engine().reaper.waiting(), rig.engine().store.all().len()), (0, 0));
+}
+
+#[test]
+fn x22_an_add_has_the_function_of_a_pod_whose_process_ends_while_it_waits() {
+    let rig = Rig::new();
+    rig.add(&config(TAGGED)).unwrap();
+    rig.kernel.set_group(GROUP, IommuGroup::InUse);
+    rig.del(&config(TAGGED)).unwrap_err();
+    let (engine, id) = (rig.engine(), rig.engine().store.all()[0].id);
+    for _ in 0..10 {
+        engine.reaper.again(id);
+    }
+    engine.reaper.drain(); // as after hours: the next try is minutes away
+    engine.reaper.again(id);
+    thread::scope(|s| {
+        s.spawn(|| {
+            while let Some(errand) = engine.reaper.next() {
+                engine.attend(errand)
+            }
+        });
+        let add = s.spawn(|| rig.call(rig.request(Command::Add, "c2", &config(""))));
+        thread::sleep(Duration::from_millis(50));
+        rig.kernel.set_group(GROUP, IommuGroup::Free);
+        let added = add.join().unwrap();
+        engine.reaper.stop();
+        added.unwrap();
+    });
 }
 
 #[test]
