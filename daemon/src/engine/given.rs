@@ -12,7 +12,7 @@ use fairlead_cni::wire::Request;
 use fairlead_cni::{CniError, Code};
 use fairlead_host::{IommuGroup, Mac, NetError};
 use fairlead_sriov::interface::APPEARS;
-use fairlead_sriov::{Function, UnfitForVfio, VFIO_PCI, VfProfile, fit_for_vfio};
+use fairlead_sriov::{Function, UnfitForVfio, VFIO_PCI, fit_for_vfio};
 
 use super::claims::Claim;
 use super::functions::{self, LOOK};
@@ -102,11 +102,7 @@ impl Engine {
             driver => tracing::warn!(pci = %vf.address, ?driver,
                 "a function that a pod had by vfio has another driver now: it gets its settings back, and keeps that"),
         }
-        if vf.before.is_empty() {
-            return Ok(());
-        }
-        let now = self.admin.settings(&function).map_err(|e| errors::setting(&e))?;
-        self.put_back(vf, &function, &VfProfile::from(&vf.before).plan(&now).change)
+        self.undo_settings(vf, &function)
     }
 
     /// A process that was killed has the group until the kernel has taken its memory apart.
@@ -134,7 +130,7 @@ impl Engine {
     }
 
     /// What is told where a process has the function's group.
-    fn process_with(
+    pub(super) fn process_with(
         &self,
         attachment: &Attachment,
         function: &Function,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use fairlead_cni::{CniError, Code};
 use fairlead_host::{Link, Mac, Net, NetError, Op, Override, SetLink, VfChange};
 use fairlead_sriov::interface::{APPEARS, NAMED, appear, dress, interface};
-use fairlead_sriov::{Function, InventoryError, SettingError, VfProfile};
+use fairlead_sriov::{Function, InventoryError, SettingError, VFIO_PCI, VfProfile};
 use nix::errno::Errno;
 
 use super::functions;
@@ -39,12 +39,7 @@ impl Engine {
             leave(pod.as_mut(), &link, lent, &attachment.parked_name()).map_err(told)?;
         }
         failpoint::pass("del.home");
-        let Some(function) = self.what_is_left(vf)? else { return Ok(()) };
-        if function.driver.is_none() {
-            // It was being bound anew, or somebody took it away.
-            let address = vf.address.to_string();
-            self.kernel.bind(&address, &vf.driver, Override::Keep).map_err(told)?;
-        }
+        let Some(function) = self.what_is_left(attachment, vf)? else { return Ok(()) };
         let mut host = self.kernel.host().map_err(told)?;
         let link = appear(host.as_mut(), vf.address, APPEARS).map_err(told)?;
         let link = link.ok_or_else(|| still_away(vf))?;
@@ -70,16 +65,33 @@ impl Engine {
         }
     }
 
-    /// The function, if it is still there and a kernel driver's; what became of it otherwise is told.
-    fn what_is_left(&self, vf: &LentVf) -> Result<Option<Function>, CniError> {
-        Ok(self.still_there(vf)?.filter(|function| {
-            let same = function.driver.as_ref().is_none_or(|driver| *driver == vf.driver);
-            if !same {
-                tracing::warn!(pci = %vf.address, driver = ?function.driver,
-                    "a lent function has another driver now: it is left to whoever gave it that");
-            }
-            same
-        }))
+    /// The function under its driver, if it is still there and nobody has given it another.
+    fn what_is_left(&self, attachment: &Attachment, vf: &LentVf) -> Result<Option<Function>, CniError> {
+        let Some(function) = self.still_there(vf)? else { return Ok(None) };
+        match &function.driver {
+            Some(driver) if *driver == vf.driver => {}
+            Some(_) => return self.leave_to_another(attachment, vf, &function).map(|()| None),
+            // It was being bound anew, or somebody took it away.
+            None => self.kernel.bind(&vf.address.to_string(), &vf.driver, Override::Keep).map_err(|e| {
+                errors::kernel(&attachment.key.network, &format!("bringing function {} home", vf.address), &e)
+            })?,
+        }
+        Ok(Some(function))
+    }
+
+    /// A function that somebody has bound to another driver keeps that; the settings of its pod it does not keep, unless a
+    /// process has it by now.
+    fn leave_to_another(
+        &self,
+        attachment: &Attachment,
+        vf: &LentVf,
+        function: &Function,
+    ) -> Result<(), CniError> {
+        let is_given = function.driver.as_deref() == Some(VFIO_PCI);
+        let process = if is_given { self.process_with(attachment, function)? } else { None };
+        tracing::warn!(pci = %vf.address, driver = ?function.driver, in_use = process.is_some(),
+            "a lent function has another driver now: it is left to whoever gave it that");
+        process.map_or_else(|| self.undo_settings(vf, function), |_| Ok(()))
     }
 
     /// The function; one that is gone is told.
@@ -129,14 +141,18 @@ impl Engine {
         now.ok_or_else(|| still_away(vf))
     }
 
+    /// The same for one that has no interface.
+    pub(super) fn undo_settings(&self, vf: &LentVf, function: &Function) -> Result<(), CniError> {
+        if vf.before.is_empty() {
+            return Ok(());
+        }
+        let now = self.admin.settings(function).map_err(|e| errors::setting(&e))?;
+        self.put_back(vf, function, &VfProfile::from(&vf.before).plan(&now).change)
+    }
+
     /// Settings as they were, in one message. What the NIC refuses to take back is told and passed over: nothing would be
     /// better if it were tried for ever. A rate that it takes only with a carrier is tried again, here or by the function's pool.
-    pub(super) fn put_back(
-        &self,
-        vf: &LentVf,
-        function: &Function,
-        change: &VfChange,
-    ) -> Result<(), CniError> {
+    fn put_back(&self, vf: &LentVf, function: &Function, change: &VfChange) -> Result<(), CniError> {
         let refused = match self.admin.set_what_is_taken(function, change) {
             Err(dark @ SettingError::Dark { .. }) if self.pools.sets(vf.address) => {
                 tracing::info!(pci = %vf.address, error = %dark, "its pool gives a function its rates back");

@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 
 use fairlead_cni::Code;
 use fairlead_host::double::{Asked, NetnsSnapshot, Resets};
-use fairlead_host::{Kernel, Link, Mac, Op, Override, SetLink, Vf};
+use fairlead_host::{IommuGroup, Kernel, Link, Mac, Op, Override, SetLink, Vf};
 
 use super::*;
 
@@ -335,7 +335,7 @@ pub(super) fn forget_index(link: Option<Link>) -> Option<Link> {
 }
 
 #[test]
-fn a_function_that_lost_its_driver_is_bound_again_and_one_that_got_another_is_left_alone() {
+fn a_function_that_lost_its_driver_is_bound_again() {
     let rig = Rig::new();
     let driver = rig.dir.path().join("sys/bus/pci/devices").join(VF).join("driver");
     let before = rig.state();
@@ -345,11 +345,25 @@ fn a_function_that_lost_its_driver_is_bound_again_and_one_that_got_another_is_le
     let anew = Asked::Bind(VF.to_owned(), "igbvf".to_owned(), Override::Keep);
     assert_eq!(rig.count(|asked| *asked == anew), 1);
     assert_eq!(rig.state(), before);
-    rig.add(&config("")).unwrap();
-    drive(&rig.dir.path().join("sys"), "vfio-pci");
-    rig.kernel.forget_calls();
-    rig.del(&config("")).unwrap();
-    assert_eq!(rig.count(|asked| matches!(asked, Asked::Bind(..))), 0);
+}
+
+#[test]
+fn a_function_that_got_another_driver_keeps_it_and_loses_its_pods_settings_unless_a_process_has_it() {
+    for (driver, group, vlan) in [
+        ("vfio-pci", IommuGroup::Free, 0),
+        ("vfio-pci", IommuGroup::InUse, 100),
+        ("ixgbevf", IommuGroup::InUse, 0),
+    ] {
+        let rig = Rig::new();
+        rig.add(&config(TAGGED)).unwrap();
+        rig.kernel.drive(VF, Some(driver)).unwrap();
+        rig.kernel.set_group(GROUP - 1, group);
+        rig.kernel.forget_calls();
+        rig.del(&config(TAGGED)).unwrap();
+        assert_eq!(rig.settings().vlan.unwrap().id, vlan, "{driver} {group:?}");
+        let touched = |asked: &Asked| matches!(asked, Asked::Bind(..) | Asked::Unbind(_) | Asked::Reset(_));
+        assert_eq!((rig.count(touched), rig.engine().store.all().len()), (0, 0));
+    }
 }
 
 #[test]
