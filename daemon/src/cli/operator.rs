@@ -50,12 +50,13 @@ fn rows(value: &Value) -> &[Value] {
 }
 
 pub(super) fn attachments(question: &Ask) -> Result<(), CliError> {
-    const COLUMNS: [&str; 10] = [
+    const COLUMNS: [&str; 11] = [
         "container",
         "ifname",
         "network",
         "type",
         "phase",
+        "broken",
         "mac",
         "addresses",
         "netns",

@@ -5,6 +5,7 @@
 
 mod add;
 mod addresses;
+mod broken;
 mod chance;
 mod check;
 mod claims;

@@ -9,7 +9,7 @@ use crate::store::{Attachment, LinkRecord, Phase};
 
 pub(super) fn table(engine: &Engine, name: &str) -> Option<Value> {
     match name {
-        "attachments" => Some(engine.store.all().iter().map(|a| row(a)).collect()),
+        "attachments" => Some(attachments(engine)),
         "networks" => Some(engine.networks.list()),
         "pools" => Some(engine.with_holders(|holders| engine.pools.table(holders))),
         "orphans" => Some(orphans(engine).iter().map(|o| json!(o)).collect()),
@@ -17,7 +17,12 @@ pub(super) fn table(engine: &Engine, name: &str) -> Option<Value> {
     }
 }
 
-fn row(a: &Attachment) -> Value {
+fn attachments(engine: &Engine) -> Value {
+    let home = engine.devices_at_home();
+    engine.store.all().iter().map(|a| row(a, engine.broken(a, &home).as_deref())).collect()
+}
+
+fn row(a: &Attachment, broken: Option<&str>) -> Value {
     let (kind, mac) = match &a.link {
         LinkRecord::Made { kind, mac, .. } => (kind.name().to_owned(), mac.map(|m| m.to_string())),
         LinkRecord::Moved(lent) => (format!("lent {}", lent.was.name), lent.was.mac.map(|m| m.to_string())),
@@ -32,6 +37,7 @@ fn row(a: &Attachment) -> Value {
         "ifname": a.key.ifname,
         "type": a.key.plugin,
         "phase": a.phase,
+        "broken": broken,
         "link": kind,
         "mac": mac,
         "addresses": a.addresses,
@@ -85,7 +91,7 @@ pub(super) fn collect(engine: &Engine, with_orphans: bool) -> Value {
         let Some(_claim) = engine.claims.try_take(&attachment.key.container) else { continue };
         let let_go = engine.must_be_let_go(&attachment);
         match let_go.and_then(|()| engine.remove(&attachment, Answer::WhenGone)) {
-            Ok(()) => removed.push(row(&attachment)),
+            Ok(()) => removed.push(row(&attachment, None)),
             Err(e) => errors.push(e.to_string()),
         }
     }

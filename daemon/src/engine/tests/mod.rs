@@ -1,6 +1,7 @@
 //! The engine on a kernel in memory: what it does when any single step is refused, and what it never does.
 
 mod anew;
+mod broken;
 mod carrier;
 mod drawn;
 mod faults;
