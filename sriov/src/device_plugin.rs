@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::{PciAddr, Selectors};
+use crate::{BadResourceName, PciAddr, Selectors, check_resource_name};
 
 /// What the device plugin puts before a resource's name unless it is told otherwise.
 const PREFIX: &str = "intel.com";
@@ -87,6 +87,9 @@ pub enum Refusal {
     /// Its name has characters that kubelet does not take, or none.
     #[error("resourceName must consist of letters, digits, - and _")]
     Name,
+    /// Kubelet does not take it with its prefix.
+    #[error("resourcePrefix and resourceName: {0}")]
+    NotTaken(#[from] BadResourceName),
     /// Another one has its name.
     #[error("a resource before it has the same name")]
     Twice,
@@ -162,8 +165,10 @@ fn resource(mut written: Value) -> Result<Resource, Refusal> {
         return Err(Refusal::Name);
     }
     let prefix = Some(written.resource_prefix).filter(|prefix| !prefix.is_empty());
+    let name = format!("{}/{name}", prefix.as_deref().unwrap_or(PREFIX));
+    check_resource_name(&name)?;
     Ok(Resource {
-        name: format!("{}/{name}", prefix.as_deref().unwrap_or(PREFIX)),
+        name,
         selectors: written.selectors.ok_or(Refusal::NoSelectors)?,
         exclude_topology: written.exclude_topology,
         info: written.additional_info,

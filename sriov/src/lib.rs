@@ -18,6 +18,7 @@ pub mod numa;
 pub mod pool;
 mod profile;
 pub mod resetting;
+mod resource_name;
 mod selector;
 mod vfio;
 
@@ -30,5 +31,6 @@ pub use inventory::{
 };
 pub use kernel_vf::KernelVf;
 pub use profile::{Plan, VfProfile};
+pub use resource_name::{BadResourceName, check_resource_name};
 pub use selector::{Selector, Selectors};
 pub use vfio::{UnfitForVfio, VFIO_PCI, fit_for_vfio};

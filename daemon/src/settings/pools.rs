@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fairlead_host::{VfLinkState, VfVlan, VlanProto};
 use fairlead_sriov::pool::{Spread, Stock};
-use fairlead_sriov::{PciAddr, Resource, Selectors, VfProfile};
+use fairlead_sriov::{PciAddr, Resource, Selectors, VfProfile, check_resource_name};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -256,11 +256,8 @@ impl PoolSettings {
                  functions, and so all are kept ready"
             ));
         }
-        if let Some(name) = self.resource_name.as_ref().filter(|name| !is_resource(name)) {
-            return Some(format!(
-                "{of}: {name:?} is no name that kubelet takes for a resource: a domain in small letters, /, and at most 63 \
-                 letters, digits, - _ . that begin and end with a letter or digit, as intel.com/radio"
-            ));
+        if let Some(Err(bad)) = self.resource_name.as_deref().map(check_resource_name) {
+            return Some(format!("{of}: {bad}"));
         }
         if self.profile.mtu.is_some() && self.driver == Some(AtRest::VfioPci) {
             return Some(format!("{of}: an mtu is an interface's, and under vfio-pci there is none"));
@@ -308,22 +305,6 @@ impl PoolSettings {
         ];
         table.into_iter().find(|(is_so, _, _)| *is_so).map(|(_, key, why)| (key, why))
     }
-}
-
-/// Whether kubelet takes it for the name of a resource (Kubernetes, `IsExtendedResourceName`).
-fn is_resource(name: &str) -> bool {
-    let plain = |text: &str, more: &[char], small: bool| {
-        let is_letter =
-            |c: char| c.is_ascii_digit() || c.is_ascii_lowercase() || (!small && c.is_ascii_uppercase());
-        text.starts_with(is_letter)
-            && text.ends_with(is_letter)
-            && text.chars().all(|c| is_letter(c) || more.contains(&c))
-    };
-    let Some((domain, own)) = name.split_once('/') else { return false };
-    let longest = 253 - "requests.".len(); // quotas put that before it
-    let is_domain = domain.len() <= longest && domain.split('.').all(|label| plain(label, &['-'], true));
-    let is_taken = name.contains("kubernetes.io/") || name.starts_with("requests.");
-    is_domain && !is_taken && own.len() <= 63 && plain(own, &['-', '_', '.'], false)
 }
 
 /// Pools whose names differ, each of them sound.

@@ -101,6 +101,15 @@ fn a_resource_that_is_wrong_is_refused_alone() {
         ),
         (json!({"selectors": {}}), r#"resource "": resourceName must consist of letters, digits, - and _"#),
         (json!({"resourceName": "b/c", "selectors": {}}), "resourceName must consist of"),
+        (
+            json!({"resourceName": "b", "resourcePrefix": "Intel.com", "selectors": {}}),
+            r#"resource "b": resourcePrefix and resourceName: "Intel.com/b" is no name that kubelet takes"#,
+        ),
+        (
+            json!({"resourceName": "b", "resourcePrefix": "a/b", "selectors": {}}),
+            "is no name that kubelet takes",
+        ),
+        (json!({"resourceName": "_b", "selectors": {}}), r#""intel.com/_b" is no name that kubelet takes"#),
         (json!({"resourceName": "b"}), r#"resource "b": it has no selectors"#),
         (json!({"resourceName": "b", "selectors": null}), "it has no selectors"),
         (json!({"resourceName": "b", "selectors": []}), "a list of selectors without one"),
