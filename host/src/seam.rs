@@ -178,7 +178,7 @@ pub struct Link {
     pub promiscuous: bool,
     /// `IFF_LOOPBACK`.
     pub loopback: bool,
-    /// Up, and what is sent leaves it (`IFF_RUNNING`).
+    /// Up, and what is sent leaves it (`IFF_RUNNING`, `IFF_LOWER_UP`).
     pub carrier: bool,
     /// Index of the lower device (`IFLA_LINK`), in `parent_nsid`'s namespace if that is set.
     pub parent: Option<u32>,

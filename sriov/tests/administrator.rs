@@ -10,8 +10,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fairlead_host::double::{Asked, FakeKernel, Resets};
-use fairlead_host::{Op, VfChange, VfLinkState, VfVlan};
+use fairlead_host::{Op, VfChange, VfLinkState, VfRate, VfVlan};
 use fairlead_sriov::{Administrator, Function, Inventory, SettingError};
+use nix::errno::Errno;
 
 const NIC: &str = "0000:81:00.0";
 
@@ -131,6 +132,20 @@ fn what_a_nic_refuses_is_passed_over_where_that_is_asked_for() {
     );
     let now = machine.administrator.settings(&machine.functions[0]).unwrap();
     assert_eq!((refused.len(), now.trust, now.vlan.unwrap().id), (1, Some(true), 9));
+}
+
+#[test]
+fn a_rate_that_is_refused_as_the_carrier_comes_is_set() {
+    let machine = Machine::new(1);
+    let rate = |max| VfChange { rate: Some(VfRate { min: 0, max }), ..VfChange::default() };
+    for message in [1, 5] {
+        machine.kernel.fail_at(message, Errno::EINVAL); // with others, and alone
+    }
+    machine.administrator.set(&machine.functions[0], &rate(200)).unwrap();
+    assert_eq!(machine.messages(), 3);
+    machine.kernel.set_carrier("ens81", false);
+    let refused = machine.administrator.set(&machine.functions[0], &rate(300)).unwrap_err();
+    assert!(matches!(refused, SettingError::Dark { .. }) && refused.is_of_physical(), "{refused}");
 }
 
 #[test]

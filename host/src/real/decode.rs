@@ -152,6 +152,8 @@ fn nsid(payload: &[u8]) -> Option<Nsid> {
 
 fn link(payload: &[u8]) -> Option<Link> {
     let flags = u32_at(payload, 8)?;
+    // The first comes last, and stays up to a second when a cable is out.
+    const CARRIER: u32 = (libc::IFF_RUNNING | libc::IFF_LOWER_UP) as u32;
     let mut link = Link {
         index: u32_at(payload, 4)?,
         name: String::new(),
@@ -163,7 +165,7 @@ fn link(payload: &[u8]) -> Option<Link> {
         up: flags & libc::IFF_UP as u32 != 0,
         promiscuous: flags & (libc::IFF_PROMISC | libc::IFF_ALLMULTI) as u32 != 0,
         loopback: flags & libc::IFF_LOOPBACK as u32 != 0,
-        carrier: flags & libc::IFF_RUNNING as u32 != 0,
+        carrier: flags & CARRIER == CARRIER,
         parent: None,
         parent_nsid: None,
         master: None,

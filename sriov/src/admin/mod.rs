@@ -122,16 +122,16 @@ impl Administrator {
     fn alone(&self, function: &Function, one: &VfChange, until: Instant) -> Result<(), SettingError> {
         let queue = self.queue(function);
         let asked = self.asked(function, &queue);
-        match patiently(until, || asked.send(vec![(function.index, one.clone())])) {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(SettingError::no_interface(function)),
-            Err(source) => {
-                let error = SettingError::not_set(function, one, source);
-                match error.is_refused_rate(one) && asked.is_dark() {
-                    true => Err(error.in_the_dark()),
-                    false => Err(error),
-                }
-            }
+        let send = || asked.send(vec![(function.index, one.clone())]);
+        let error = match patiently(until, send) {
+            Ok(true) => return Ok(()),
+            Ok(false) => return Err(SettingError::no_interface(function)),
+            Err(source) => SettingError::not_set(function, one, source),
+        };
+        match error.is_refused_rate(one) {
+            true if asked.is_dark() => Err(error.in_the_dark()),
+            true if send().is_ok_and(|sent| sent) => Ok(()), // the carrier has come since
+            _ => Err(error),
         }
     }
 
