@@ -19,7 +19,7 @@ cat >"$NODE/config.yaml" <<'J'
 pools:
   - name: radio
     selectors: { rootDevices: ["0000:21:00.0"] }
-    profile: { vlan: 7, trust: off, mtu: 1400 }
+    profile: { vlan: 7, trust: off, maxTxRate: 300, mtu: 1400 } # a rate, which igb takes only with a carrier
     numvfs: 3
   - name: dpdk
     selectors: { rootDevices: ["0000:01:00.0"], drivers: [igbvf] }
@@ -33,6 +33,7 @@ stand() { [ "$(states "$1")" = "$2" ] || { pools; return 1; }; }                
 all_ready() { stand radio '["ready","ready","ready"]' && stand dpdk '["ready","ready"]'; }
 mac() { cat /sys/bus/pci/devices/"$1"/net/*/address; } # PCI
 index() { cat /sys/bus/pci/devices/"$1"/net/*/ifindex; } # PCI
+in_the_dark() { pools | grep -F "by $PF0, which has no carrier"; }
 homes() {
     local vf
     for vf in "${KERNEL[@]}" "${DPDK[@]}"; do home "$vf"; done
@@ -51,12 +52,15 @@ del() { plugin "$CNIBIN" DEL "$1" "$(config sriov "\"deviceID\":\"$2\"${3:+,$3}"
 BEFORE=$(homes)
 
 starts() {
+    ip link set "$(nic $PF0)" down
     daemon_start
+    eventually 30 in_the_dark
+    ip link set "$(nic $PF0)" up
     eventually 60 all_ready
     pools
     local vf
     for vf in "${KERNEL[@]}"; do
-        equal "VLAN and trust of $vf" "$(settings "$vf" | jq -c '[.[1], .[5]]')" '[7,false]'
+        equal "VLAN, rate and trust of $vf" "$(settings "$vf" | jq -c '[.[1], .[3], .[5]]')" '[7,300,false]'
         equal "its own MAC address" "$(mac "$vf")" "$(settings "$vf" | jq -r '.[0]')"
         equal "its MTU" "$(cat /sys/bus/pci/devices/"$vf"/net/*/mtu)" 1400
     done
@@ -93,7 +97,7 @@ lent_and_back() {
     equal "settings" "$(settings "${KERNEL[0]}" | jq -c '[.[1], .[3]]')" '[100,200]'
     del other "${KERNEL[0]}"
     eventually 30 all_ready
-    equal "settings" "$(settings "${KERNEL[0]}" | jq -c '[.[1], .[3]]')" '[7,0]'
+    equal "settings" "$(settings "${KERNEL[0]}" | jq -c '[.[1], .[3]]')" '[7,300]'
 }
 
 drained() {
@@ -206,7 +210,7 @@ rebooted() {
     eventually 30 all_ready
 }
 
-it "k25 x23 every function is set up and verified when it is ready, under its kernel driver or vfio" starts
+it "k25 x23 every function is set up and verified when it is ready, with a rate as soon as its NIC has a carrier" starts
 it "k25 a restart finds them ready and touches none" untouched
 it "x07 a function that comes home is reset, bound anew and ready for the next pod" lent_and_back
 it "k26 drained functions are as they were, and filled ones ready" drained
