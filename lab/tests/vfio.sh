@@ -36,6 +36,8 @@ as_before() {
     equal "addresses" "$(addresses_held)" 0
 }
 
+none_left() { [ "$(attachments)" = 0 ]; }
+
 IPAM='"ipam":{"type":"host-local","ranges":[[{"subnet":"10.20.0.0/24"}]]}'
 
 dies_at() { # STEP
@@ -109,8 +111,8 @@ packets_cross() { # UID COMMAND… for a process of that user
     type_in quit
     eventually 20 gone $pid
     exec 7>&-
-    del pod $VF0
     del other $VF2
+    eventually 60 none_left # no runtime need call again for the first
     as_before
 }
 
