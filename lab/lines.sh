@@ -13,7 +13,10 @@ outside() {
         n=$((n + 1))
         printf '%s\n' "$line" >"$q/$n.new"
         mv "$q/$n.new" "$q/$n.in"
-        until [ -e "$q/$n.done" ]; do sleep 0.1; done
+        until [ -e "$q/$n.done" ]; do
+            kill -0 "$LAB_PID" 2>/dev/null || { echo "the machine has ended" >&2; return 1; }
+            sleep 0.1
+        done
         cat "$q/$n.out"
     done
     touch "$q/end"

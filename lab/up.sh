@@ -137,9 +137,10 @@ boot() {
     trap 'kill $pid 2>/dev/null; exit 143' INT TERM # the machine ends with the one who asked for it
     for ((i = 0; i < LAB_BOOT_TIMEOUT * 5; i++)); do
         [ -e "$LAB_SHARE/.started" ] || ! kill -0 $pid 2>/dev/null || { sleep 0.2; continue; }
-        [ -z "$LAB_LINES" ] || "$here/lines.sh" outside <&3 || true
+        [ -z "$LAB_LINES" ] || LAB_PID=$pid "$here/lines.sh" outside <&3 || true
         wait $pid && status=0 || status=$?
-        return 0
+        [ -e "$LAB_SHARE/.started" ] # else QEMU or the guest's kernel ended before
+        return
     done
     kill $pid
     wait $pid 2>/dev/null || true
@@ -153,7 +154,7 @@ guest_script >"$LAB_SHARE/.guest.sh"
 status=125
 for try in 1 2 3; do
     boot && break
-    say "the guest did not come up within $LAB_BOOT_TIMEOUT s (try $try of 3; LAB_VERBOSE=1 shows its console)"
+    say "the guest did not come up, or not within $LAB_BOOT_TIMEOUT s (try $try of 3; LAB_VERBOSE=1 shows its console)"
 done
 say "machine down, exit status $status"
 exit "$status"
