@@ -60,7 +60,7 @@ count() {
 failures() {
     awk -v stage="$1" '
         function told(line) { print substr(line, 1, 240); n++ }
-        /^-- / { script = " " $2 }
+        /^-- / { script = " " $2; sub(/:$/, "", script) }
         /^(not ok |✗ )/ { told("-- " stage script ": " $0); more = 4; next }
         /^thread .* panicked at / { told("-- " stage ": " $0); more = 2; next }
         /^error/ { told("-- " stage ": " $0); more = 2; next }
