@@ -5,7 +5,7 @@ use fairlead_host::Kernel;
 use fairlead_host::double::Asked;
 use fairlead_host::watch::{Action, DeviceEvent};
 
-use super::pools::{POOL, SECOND, config, with};
+use super::pools::{POOL, SECOND, config, kept, with};
 use super::*;
 use crate::pools::{Look, Verb};
 
@@ -33,9 +33,7 @@ fn work_with_two(rig: &Rig) {
 
 #[test]
 fn x17_news_of_a_ready_function_have_it_alone_compared_and_no_settings_read() {
-    let mut rig = with(POOL);
-    rig.restart();
-    rig.keep();
+    let rig = kept(POOL);
     let news = |device: &str, action| {
         rig.kernel.forget_calls();
         rig.engine().pools.heard(&[DeviceEvent::Pci { device: device.to_owned(), action }]);
@@ -55,9 +53,7 @@ fn x17_news_of_a_ready_function_have_it_alone_compared_and_no_settings_read() {
 
 #[test]
 fn x17_news_of_a_function_that_is_lent_or_of_no_pool_make_nobody_look() {
-    let mut rig = with(POOL);
-    rig.restart();
-    rig.keep();
+    let rig = kept(POOL);
     rig.add(&config(VF, "")).unwrap();
     rig.kernel.forget_calls();
     for device in [VF, "0000:99:00.0", "virtio2"] {
@@ -72,9 +68,7 @@ fn x17_news_of_a_function_that_is_lent_or_of_no_pool_make_nobody_look() {
 
 #[test]
 fn x17_lost_news_have_everything_compared_once() {
-    let mut rig = with(POOL);
-    rig.restart();
-    rig.keep();
+    let rig = kept(POOL);
     rig.kernel.unbind(SECOND).unwrap(); // which nobody tells
     rig.engine().pools.heard(&[DeviceEvent::Overflow, DeviceEvent::Overflow]);
     let how = rig.engine().pools.next_look(Instant::now() + Duration::from_secs(3600)).unwrap();
@@ -103,9 +97,7 @@ fn x17_new_functions_are_looked_for_when_their_physical_function_has_them_all() 
 
 #[test]
 fn x24_after_a_reboot_everything_is_prepared_anew_and_the_mac_address_stays() {
-    let mut rig = with(POOL);
-    rig.restart();
-    rig.keep();
+    let mut rig = kept(POOL);
     let mac = |rig: &Rig| rig.kernel.snapshot().vfs.values().next().unwrap()[0].mac;
     let (before, lasting) = (rig.kernel.calls().len(), mac(&rig));
     rig.rewrite_records(|record| {
@@ -123,9 +115,7 @@ fn x24_after_a_reboot_everything_is_prepared_anew_and_the_mac_address_stays() {
 
 #[test]
 fn x24_functions_that_are_not_made_yet_after_a_reboot_have_their_mac_address_when_they_are() {
-    let mut rig = with(POOL);
-    rig.restart();
-    rig.keep();
+    let mut rig = kept(POOL);
     let lasting = rig.kernel.snapshot().vfs.values().next().unwrap()[1].mac;
     rig.unplug(SECOND);
     rig.restart();
@@ -138,9 +128,7 @@ fn x24_functions_that_are_not_made_yet_after_a_reboot_have_their_mac_address_whe
 
 #[test]
 fn x17_a_function_that_vanishes_is_withdrawn_and_offered_when_it_is_back() {
-    let mut rig = with(POOL);
-    rig.restart();
-    rig.keep();
+    let rig = kept(POOL);
     rig.unplug(SECOND);
     rig.keep();
     assert_eq!(rig.states(), ["ready", "gone"]);
@@ -153,9 +141,7 @@ fn x17_a_function_that_vanishes_is_withdrawn_and_offered_when_it_is_back() {
 
 #[test]
 fn x17_functions_that_are_made_anew_under_other_names_get_the_names_of_those_before_them() {
-    let mut rig = with(POOL);
-    rig.restart();
-    rig.keep();
+    let rig = kept(POOL);
     made_anew_under_each_others_names(&rig, || ());
     rig.engine().look_at_pools(Look::Quick);
     work_with_two(&rig);
@@ -165,9 +151,7 @@ fn x17_functions_that_are_made_anew_under_other_names_get_the_names_of_those_bef
 
 #[test]
 fn x17_the_del_of_a_pools_function_whose_name_another_one_has_by_chance_is_success() {
-    let mut rig = with(POOL);
-    rig.restart();
-    rig.keep();
+    let rig = kept(POOL);
     rig.add(&config(VF, "")).unwrap();
     rig.kernel.add_host_link("vf0");
     rig.del(&config(VF, "")).unwrap();
@@ -238,9 +222,7 @@ fn made_anew_while_an_idle_one_is_up(renames_while_up: bool) {
 
 #[test]
 fn x17_one_to_which_nothing_was_done_comes_home_under_its_own_name_only() {
-    let mut rig = with("pools: [{name: radio, selectors: {vendors: ['8086']}, min: 1}]");
-    rig.restart();
-    rig.keep();
+    let rig = kept("pools: [{name: radio, selectors: {vendors: ['8086']}, min: 1}]");
     assert_eq!(rig.states(), ["ready", "idle"]);
     rig.add(&config(SECOND, "")).unwrap();
     rig.kernel.add_host_link("vf1");

@@ -4,7 +4,7 @@ use fairlead_cni::Code;
 use fairlead_host::watch::DeviceEvent;
 
 use super::functions::TAGGED;
-use super::pools::{config, with};
+use super::pools::{config, kept, with};
 use super::*;
 use crate::pools::Verb;
 
@@ -74,9 +74,7 @@ fn x07_functions_of_a_pool_with_a_rate_wait_for_their_nics_carrier_and_none_is_q
 
 #[test]
 fn x07_one_that_comes_home_with_another_rate_while_the_cable_is_out_is_ready_again_when_it_is_in() {
-    let mut rig = with(RATED);
-    rig.restart();
-    rig.keep();
+    let rig = kept(RATED);
     rig.add(&config(VF, r#","max_tx_rate":300"#)).unwrap();
     rig.cable(false);
     rig.del(&config(VF, "")).unwrap(); // a pod ends all the same

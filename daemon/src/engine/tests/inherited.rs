@@ -322,9 +322,7 @@ fn to_its_pool_a_function_is_lent_as_long_as_the_files_cannot_be_read() {
 
 #[test]
 fn a_draw_passes_over_what_sriov_cni_gave_to_a_pod_since_the_pool_was_looked_at() {
-    let mut rig = pools::with("pools: [{name: radio, selectors: {vendors: ['8086']}}]");
-    rig.restart();
-    rig.keep();
+    let rig = pools::kept("pools: [{name: radio, selectors: {vendors: ['8086']}}]");
     assert_eq!(rig.states(), ["ready", "ready"]);
     rig.note("c0", "vf0", None);
     let drawn = r#"{"cniVersion":"1.1.0","name":"net","type":"fairlead","ipam":{},"paths":[{"type":"sriov","pool":"radio"}]}"#;
@@ -355,9 +353,7 @@ fn x24_a_function_in_user_space_that_an_earlier_boots_pod_had_is_free_though_no_
 
 #[test]
 fn a_draw_takes_nothing_while_the_files_cannot_be_read_and_the_pool_stays_full() {
-    let mut rig = pools::with("pools: [{name: radio, selectors: {vendors: ['8086']}}]");
-    rig.restart();
-    rig.keep();
+    let rig = pools::kept("pools: [{name: radio, selectors: {vendors: ['8086']}}]");
     let directory = rig.root.join("var/lib/cni/sriov");
     fs::create_dir_all(directory.parent().unwrap()).unwrap();
     std::os::unix::fs::symlink("sriov", &directory).unwrap();
@@ -372,9 +368,7 @@ fn a_draw_takes_nothing_while_the_files_cannot_be_read_and_the_pool_stays_full()
 
 #[test]
 fn to_its_pool_a_function_that_sriov_cni_takes_is_lent_and_left_alone_until_it_is_home() {
-    let mut rig = pools::with("pools: [{name: radio, selectors: {vendors: ['8086']}}]");
-    rig.restart();
-    rig.keep();
+    let rig = pools::kept("pools: [{name: radio, selectors: {vendors: ['8086']}}]");
     let glance = |rig: &Rig, action| {
         let news = DeviceEvent::Interface { device: VF.to_owned(), name: "vf0".to_owned(), action };
         rig.engine().pools.heard(&[news]);
@@ -423,9 +417,7 @@ fn kept_until(rig: &Rig, states: [&str; 2]) {
 #[test]
 fn to_its_pool_what_sriov_cni_takes_and_brings_home_by_itself_is_so_at_once_where_its_directory_was_not_there()
  {
-    let mut rig = pools::with("pools: [{name: radio, selectors: {vendors: ['8086']}}]");
-    rig.restart();
-    rig.keep();
+    let rig = pools::kept("pools: [{name: radio, selectors: {vendors: ['8086']}}]");
     let _watch = Engine::watch_inherited(rig.engine.as_ref().unwrap()).unwrap();
     rig.lent_by_sriov_cni();
     kept_until(&rig, ["lent", "ready"]);

@@ -30,6 +30,14 @@ fn rig(text: &str) -> (Rig, RecordedKubelet) {
     (rig, kubelet)
 }
 
+/// The first function is on its way home from a pod that kubelet gave it to.
+fn a_pod_came_and_went(rig: &Rig, kubelet: &RecordedKubelet) {
+    kubelet.answers.lock().unwrap().pods = vec![pod("ran", "du-0", &[("app", &[(RADIO, VF, 0)])])];
+    rig.of_pod(Command::Add, "net1").unwrap();
+    rig.of_pod(Command::Del, "net1").unwrap();
+    rig.reap();
+}
+
 /// Waits for a list: each device by the last digit of its address, with `!` where it is not healthy.
 fn hears(kubelet: &RecordedKubelet, wanted: &str) {
     let short = |(id, health, _): &Announced| {
@@ -123,10 +131,7 @@ fn x17_what_was_being_cleaned_at_our_restart_is_in_the_first_list_unless_it_is_b
         let (mut rig, kubelet) = rig(&pool(", profile: {vlan: 7}"));
         rig.keep();
         hears(&kubelet, "0 2");
-        kubelet.answers.lock().unwrap().pods = vec![pod("ran", "du-0", &[("app", &[(RADIO, VF, 0)])])];
-        rig.of_pod(Command::Add, "net1").unwrap();
-        rig.of_pod(Command::Del, "net1").unwrap();
-        rig.reap();
+        a_pod_came_and_went(&rig, &kubelet);
         rig.kernel.set_dead(VF, dead);
         rig.restart();
         assert_eq!(rig.states(), ["preparing", "ready"]);
@@ -402,10 +407,7 @@ fn x07_a_function_that_is_being_cleaned_is_answered_to_kubelet_when_it_is_ready(
     let (rig, kubelet) = rig(&pool(""));
     rig.keep();
     hears(&kubelet, "0 2");
-    kubelet.answers.lock().unwrap().pods = vec![pod("ran", "du-0", &[("app", &[(RADIO, VF, 0)])])];
-    rig.of_pod(Command::Add, "net1").unwrap();
-    rig.of_pod(Command::Del, "net1").unwrap();
-    rig.reap();
+    a_pod_came_and_went(&rig, &kubelet);
     assert_eq!(rig.states(), ["preparing", "ready"]);
     allocated(&rig, &kubelet, VF).unwrap();
     assert_eq!(rig.states(), ["given", "ready"], "when it is answered");

@@ -4,7 +4,7 @@ use fairlead_host::double::Asked;
 use fairlead_host::watch::{Action, DeviceEvent};
 use fairlead_host::{Kernel, Override};
 
-use super::pools::{config, with};
+use super::pools::{config, kept};
 use super::*;
 use crate::pools::{Look, Verb};
 
@@ -18,9 +18,7 @@ fn rigs() -> [Rig; 2] {
     let resources = r#"{"resourceList":[{"resourceName":"radio","selectors":[{"vendors":["8086"]}]}]}"#;
     std::fs::write(file.path(), resources).unwrap();
     [external, &format!("devicePluginConfig: {}", file.path().display())].map(|text| {
-        let mut rig = with(text);
-        rig.restart();
-        rig.keep();
+        let rig = kept(text);
         assert_eq!(rig.states(), ["ready", "ready"]);
         rig.kernel.forget_calls();
         rig

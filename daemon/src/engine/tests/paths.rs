@@ -113,9 +113,7 @@ fn x19_a_function_whose_iommu_group_is_unfit_is_passed_over_and_one_that_a_proce
 
 /// A machine with a pool of two functions under vfio-pci; the first one's IOMMU group is 20.
 fn with_a_pool_for_user_space() -> Rig {
-    let mut rig = pools::with("pools: [{name: dpdk, selectors: {drivers: [igbvf]}, driver: vfio-pci}]");
-    rig.restart();
-    rig.keep();
+    let rig = pools::kept("pools: [{name: dpdk, selectors: {drivers: [igbvf]}, driver: vfio-pci}]");
     while rig.look_due() != Look::Thorough {} // what is due since the start
     rig
 }

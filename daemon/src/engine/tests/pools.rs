@@ -50,6 +50,14 @@ pub(super) fn on(kernel: FakeKernel, text: &str) -> Rig {
     rig
 }
 
+/// The first, by a daemon that has everything ready.
+pub(super) fn kept(text: &str) -> Rig {
+    let mut rig = with(text);
+    rig.restart();
+    rig.keep();
+    rig
+}
+
 impl Rig {
     pub(super) fn configure(&mut self, text: &str) {
         self.settings = settings(text);
@@ -137,9 +145,7 @@ fn k25_x23_a_pools_functions_are_set_up_and_verified_before_anybody_has_them() {
 
 #[test]
 fn an_add_of_a_ready_function_reads_no_settings_and_sends_none_that_fit() {
-    let mut rig = with(POOL);
-    rig.restart();
-    rig.keep();
+    let rig = kept(POOL);
     for (more, messages) in [("", 0), (r#","vlan":7"#, 0), (r#","vlan":100,"max_tx_rate":200"#, 1)] {
         rig.kernel.forget_calls();
         rig.add(&config(VF, more)).unwrap();
@@ -172,9 +178,7 @@ fn an_add_that_finds_its_function_as_it_wants_it_is_not_handed_to_another_thread
 
 #[test]
 fn x07_what_comes_home_is_reset_and_set_up_anew_before_the_next_pod_has_it() {
-    let mut rig = with(POOL);
-    rig.restart();
-    rig.keep();
+    let mut rig = kept(POOL);
     rig.add(&config(VF, "")).unwrap();
     rig.del(&config(VF, "")).unwrap();
     rig.kernel.forget_calls();
@@ -189,9 +193,7 @@ fn x07_what_comes_home_is_reset_and_set_up_anew_before_the_next_pod_has_it() {
 
 #[test]
 fn k25_after_a_restart_what_fits_is_ready_untouched_with_one_reading_of_the_settings() {
-    let mut rig = with(POOL);
-    rig.restart();
-    rig.keep();
+    let mut rig = kept(POOL);
     rig.kernel.forget_calls();
     rig.restart();
     assert_eq!(rig.states(), ["ready", "ready"]);
@@ -261,9 +263,7 @@ fn x19_a_path_whose_function_is_being_prepared_is_waited_for_and_one_that_is_qua
 
 #[test]
 fn a_changed_profile_is_given_to_what_is_ready_at_once() {
-    let mut rig = with(POOL);
-    rig.restart();
-    rig.keep();
+    let mut rig = kept(POOL);
     rig.settings = settings(&POOL.replace("vlan: 7", "vlan: 9"));
     rig.engine().configure(&rig.settings);
     assert_eq!(rig.engine().pools.next_look(Instant::now() + Duration::from_secs(9)), Some(Look::Thorough));
@@ -304,9 +304,7 @@ fn a_pool_that_went_from_the_configuration_while_the_daemon_was_down_is_given_ba
 fn a_function_goes_to_the_first_pool_that_selects_it_and_two_announcers_are_a_fault() {
     let overlap = "pools: [{name: a, selectors: {pfNames: ['pf0#1']}, resourceName: x/a}, \
                    {name: b, selectors: {vendors: ['8086']}, resourceName: x/b}]";
-    let mut rig = with(overlap);
-    rig.restart();
-    rig.keep();
+    let rig = kept(overlap);
     let pools: Vec<String> =
         rig.members().iter().map(|row| row["pool"].as_str().unwrap().to_owned()).collect();
     assert_eq!(pools, ["a", "b"]);
@@ -319,9 +317,7 @@ fn a_function_goes_to_the_first_pool_that_selects_it_and_two_announcers_are_a_fa
 
 #[test]
 fn k25_a_draw_gives_a_ready_function_once_and_an_empty_pool_says_how_it_stands() {
-    let mut rig = with(POOL);
-    rig.restart();
-    rig.keep();
+    let rig = kept(POOL);
     let pools = &rig.engine().pools;
     let (first, second) =
         (pools.draw("radio", |_| Some(0)).unwrap(), pools.draw("radio", |_| Some(0)).unwrap());
@@ -375,9 +371,7 @@ fn d24_an_add_of_a_ready_function_for_user_space_reads_no_settings_and_tells_the
 
 #[test]
 fn what_a_pool_knows_of_its_functions_is_counted() {
-    let mut rig = with(POOL);
-    rig.restart();
-    rig.keep();
+    let rig = kept(POOL);
     let text = rig.exposition.text();
     assert!(text.contains(r#"fairlead_pool_functions{pool="radio",state="ready"} 2"#), "{text}");
     assert!(text.contains(r#"fairlead_pool_work_seconds_count{task="prepare"} 2"#), "{text}");
@@ -412,9 +406,7 @@ fn a_device_plugins_file_that_cannot_be_read_just_now_is_no_order_to_give_everyt
 
 #[test]
 fn a_configuration_that_is_refused_at_the_start_is_no_order_to_give_everything_back() {
-    let mut rig = with(POOL);
-    rig.restart();
-    rig.keep();
+    let mut rig = kept(POOL);
     let whole = std::mem::replace(&mut rig.settings, Settings { unread: true, ..Settings::default() });
     rig.kernel.forget_calls();
     rig.restart();
@@ -428,9 +420,7 @@ fn a_configuration_that_is_refused_at_the_start_is_no_order_to_give_everything_b
 
 #[test]
 fn what_was_counted_of_a_pool_goes_with_it() {
-    let mut rig = with(POOL);
-    rig.restart();
-    rig.keep();
+    let mut rig = kept(POOL);
     rig.configure("pools: []");
     assert!(rig.members().is_empty());
     rig.configure("pools: [{name: other, selectors: {vendors: ['15b3']}}]");
@@ -440,9 +430,7 @@ fn what_was_counted_of_a_pool_goes_with_it() {
 
 #[test]
 fn a_draw_that_waits_asks_no_more_often_for_a_ready_function_that_is_quarantined() {
-    let mut rig = with(POOL);
-    rig.restart();
-    rig.keep();
+    let rig = kept(POOL);
     rig.order(Verb::Quarantine, "radio");
     let asked = std::cell::Cell::new(0);
     let rank = |_: &fairlead_sriov::pool::Member| {
@@ -457,9 +445,7 @@ fn a_draw_that_waits_asks_no_more_often_for_a_ready_function_that_is_quarantined
 
 #[test]
 fn whose_a_function_is_by_files_is_asked_while_nobody_waits_for_the_pools() {
-    let mut rig = with(POOL);
-    rig.restart();
-    rig.keep();
+    let rig = kept(POOL);
     rig.add(&config(VF, "")).unwrap();
     let pools = &rig.engine().pools;
     let asked = std::sync::atomic::AtomicUsize::new(0);

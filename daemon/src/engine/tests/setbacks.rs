@@ -10,7 +10,7 @@ use fairlead_host::watch::{Action, DeviceEvent};
 use fairlead_host::{Kernel, Op};
 use serde_json::Value;
 
-use super::pools::{POOL, SECOND, config, with};
+use super::pools::{POOL, SECOND, config, kept, with};
 use super::*;
 use crate::pools::{Look, Verb};
 
@@ -81,9 +81,7 @@ fn x07_a_function_that_fails_twice_is_quarantined_by_name_and_reason_until_it_is
 
 #[test]
 fn x07_the_second_try_is_when_the_pause_is_over_and_not_with_the_next_look() {
-    let mut rig = with(POOL);
-    rig.restart();
-    rig.keep();
+    let rig = kept(POOL);
     let pools = &rig.engine().pools;
     std::thread::scope(|scope| {
         scope.spawn(|| while pools.next_look(Instant::now() + Duration::from_secs(600)).is_some() {});
@@ -104,9 +102,7 @@ fn x07_the_second_try_is_when_the_pause_is_over_and_not_with_the_next_look() {
 
 #[test]
 fn x17_one_that_breaks_while_it_is_ready_is_withdrawn_by_the_next_check() {
-    let mut rig = with(POOL);
-    rig.restart();
-    rig.keep();
+    let rig = kept(POOL);
     rig.kernel.set_dead(VF, true);
     rig.check_pools();
     rig.keep_on();
@@ -115,9 +111,7 @@ fn x17_one_that_breaks_while_it_is_ready_is_withdrawn_by_the_next_check() {
 
 #[test]
 fn x07_a_hiccup_of_a_physical_function_quarantines_none_and_costs_no_ready_one_its_place() {
-    let mut rig = with(POOL);
-    rig.restart();
-    rig.keep();
+    let rig = kept(POOL);
     // While they are ready: nothing is done to them, and it is told.
     rig.rename(PF, "elsewhere");
     rig.kernel.forget_calls();
@@ -169,9 +163,7 @@ fn x07_a_function_that_fails_while_its_physical_one_is_down_is_tried_until_that_
 
 #[test]
 fn what_somebody_changed_of_a_ready_function_is_put_right_by_the_next_check() {
-    let mut rig = with(POOL);
-    rig.restart();
-    rig.keep();
+    let rig = kept(POOL);
     let mut host = rig.kernel.host().unwrap();
     let pf = host.link_by_name(PF).unwrap().unwrap().index;
     let change = fairlead_host::VfChange { trust: Some(false), ..Default::default() };
@@ -225,9 +217,7 @@ fn what_is_not_served_of_a_pool_is_left_alone_and_taken_when_it_is_free() {
 
 #[test]
 fn an_interface_that_was_set_up_by_hand_is_ready_all_the_same() {
-    let mut rig = with(POOL);
-    rig.restart();
-    rig.keep();
+    let rig = kept(POOL);
     rig.set_up("vf1", true);
     rig.kernel.forget_calls();
     rig.check_pools();
@@ -260,9 +250,7 @@ fn what_is_a_member_no_more_stays_on_record_until_it_can_be_given_back() {
 
 #[test]
 fn x07_what_somebody_has_had_is_not_ready_after_a_restart_before_it_is_prepared_anew() {
-    let mut rig = with(POOL);
-    rig.restart();
-    rig.keep();
+    let mut rig = kept(POOL);
     // A VM's, and free again when the next daemon looks.
     rig.set_up("vf1", false);
     let address = rig.use_it("vf1");
@@ -281,9 +269,7 @@ fn x07_what_somebody_has_had_is_not_ready_after_a_restart_before_it_is_prepared_
 
 #[test]
 fn k26_of_two_orders_at_once_the_record_keeps_the_one_that_holds() {
-    let mut rig = with(POOL);
-    rig.restart();
-    rig.keep();
+    let rig = kept(POOL);
     let orders = |verb| {
         for _ in 0..8 {
             rig.engine().order_pools(verb, VF).unwrap();
@@ -303,9 +289,7 @@ fn k26_of_two_orders_at_once_the_record_keeps_the_one_that_holds() {
 
 #[test]
 fn x17_a_card_that_hangs_is_waited_for_once_a_look_and_not_once_a_function() {
-    let mut rig = with(POOL);
-    rig.restart();
-    rig.keep();
+    let rig = kept(POOL);
     let is_look = |asked: &Asked| matches!(asked, Asked::Answers(_));
     rig.kernel.forget_calls();
     rig.check_pools();
@@ -335,9 +319,7 @@ fn x17_a_card_that_hangs_is_waited_for_once_a_look_and_not_once_a_function() {
 
 #[test]
 fn x17_a_card_of_which_one_hangs_at_the_start_has_the_others_untouched() {
-    let mut rig = with(POOL);
-    rig.restart();
-    rig.keep();
+    let mut rig = kept(POOL);
     rig.kernel.forget_calls();
     rig.restart();
     let is_look = |asked: &Asked| matches!(asked, Asked::Answers(_));

@@ -5,7 +5,7 @@ use std::fs;
 use fairlead_cni::Code;
 use fairlead_host::double::Asked;
 
-use super::pools::{POOL, SECOND, config, with};
+use super::pools::{POOL, SECOND, config, kept, with};
 use super::*;
 use crate::pools::{Look, Verb};
 
@@ -22,9 +22,7 @@ impl Rig {
 
 #[test]
 fn a_configuration_that_is_refused_at_the_start_gives_out_nothing_that_is_not_clean_and_no_other_path() {
-    let mut rig = with(POOL);
-    rig.restart();
-    rig.keep();
+    let mut rig = kept(POOL);
     rig.add(&config(VF, "")).unwrap();
     rig.del(&config(VF, "")).unwrap();
     rig.order(Verb::Quarantine, SECOND);
