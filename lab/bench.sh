@@ -22,7 +22,7 @@ functions() { # PHYSICAL OPTION NUMBER
         printf '%s %s ' "$2" "$(basename "$(readlink /sys/bus/pci/devices/"$1"/virtfn$n)")"
     done
 }
-programs=$(mktemp -d) # off 9p a large program takes seconds to start
+programs=$(mktemp -d) # in memory, ours and the peers' alike
 cp "$here"/../dist/{fairlead,fairleadd,fairlead-bench,fairlead-empty} "$programs"
 words=() last='' # peers as well
 for word in "$@"; do

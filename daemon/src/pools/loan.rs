@@ -133,7 +133,10 @@ impl Pools {
             let state = self.lock();
             state.partly_read && state.member(address).is_none()
         };
-        let Some(record) = self.shop.records.get(address).filter(|_| is_undeclared) else { return Ok(()) };
+        if !is_undeclared {
+            return Ok(());
+        }
+        let Some(record) = self.shop.records.get(address) else { return Ok(()) };
         let is_as_left = || matches!(self.shop.records.mark_of(address), Mark::Clean | Mark::Given);
         let why = match &record.held {
             Some(Held::Quarantined(why)) => format!("quarantined: {why}"),
@@ -155,8 +158,8 @@ impl Pools {
     /// Refuses a pool that may be declared in what of the configuration could not be read.
     pub fn must_be_told(&self, pool: &str) -> Result<(), DrawError> {
         let state = self.lock();
-        let is_declared = state.declared.iter().any(|declared| declared.name == pool);
-        match state.partly_read && !is_declared {
+        let is_declared = || state.declared.iter().any(|declared| declared.name == pool);
+        match state.partly_read && !is_declared() {
             true => Err(DrawError::Unread(pool.to_owned())),
             false => Ok(()),
         }
