@@ -9,6 +9,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use fairlead_cni::wire::Command;
+use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
@@ -100,6 +101,11 @@ impl Exposition {
     /// is added by the text format.
     pub fn register(&self, name: &str, help: &str, metric: impl Metric) {
         self.lock().register(name, help, metric);
+    }
+
+    /// Adds what counts only when it is asked. It waits for nobody who waits for this.
+    pub fn register_collector(&self, collector: impl Collector) {
+        self.lock().register_collector(Box::new(collector));
     }
 
     /// The text form (OpenMetrics 1.0).

@@ -202,6 +202,7 @@ fn random(chance: &Arc<Chance>) -> Box<dyn Fn() -> u64 + Send + Sync> {
 
 fn pools(ground: Ground<'_>, settings: &Settings) -> Result<Arc<Pools>, StartError> {
     let pools = Arc::new(Pools::open(ground).map_err(failed("the records of pools"))?);
+    pools.count();
     pools.configure(settings);
     Ok(pools)
 }

@@ -1,6 +1,6 @@
 //! The keeper: looks at the machine when something has changed and now and then, and has done what is due.
 
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use fairlead_host::Mac;
@@ -82,11 +82,10 @@ impl Pools {
             return;
         }
         let declared = {
-            let state = self.lock();
+            let mut state = self.lock();
             let nothing = state.declared.is_empty() && state.pools.is_empty();
             if nothing && self.shop.records.all().is_empty() {
-                self.nothing_to_tell(state);
-                return;
+                return state.has_nothing_to_tell();
             }
             state.declared.clone()
         };
@@ -118,14 +117,6 @@ impl Pools {
                 state.look = Some(Look::Quick);
             }
         });
-    }
-
-    /// What was told of what is declared no more.
-    fn nothing_to_tell(&self, mut state: MutexGuard<'_, State>) {
-        state.notices.clear();
-        state.unread.clear();
-        state.unmade.clear();
-        self.metrics.show(&state);
     }
 
     /// Members that are not in the machine any more, or not this pool's. One that could not be read is still there.
@@ -233,6 +224,13 @@ impl Pools {
 }
 
 impl State {
+    /// Ends what was told of what is declared no more.
+    fn has_nothing_to_tell(&mut self) {
+        self.notices.clear();
+        self.unread.clear();
+        self.unmade.clear();
+    }
+
     /// Those that are somebody else's, and with a thorough look those that are ready.
     fn settled(&self, how: Look) -> Vec<Settled> {
         let is_due = |member: &Member| member.condition != Condition::Ready || how == Look::Thorough;

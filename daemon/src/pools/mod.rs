@@ -159,6 +159,11 @@ impl Pools {
         })
     }
 
+    /// Has its metrics tell how its functions stand.
+    pub fn count(self: &Arc<Pools>) {
+        self.metrics.count(Arc::downgrade(self));
+    }
+
     /// Takes a configuration; the keeper acts on it with its next look, which is at once.
     pub fn configure(self: &Arc<Pools>, settings: &Settings) {
         let (mut declared, refused, whole) = declared(settings);
@@ -209,7 +214,6 @@ impl Pools {
         }
         let turned = state.note();
         state.show_offers();
-        self.metrics.show(&state);
         drop(state);
         self.changed.notify_all();
         for address in forgotten {
