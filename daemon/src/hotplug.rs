@@ -8,8 +8,9 @@ use std::thread;
 use std::time::Duration;
 
 use fairlead_host::watch::{DeviceEvent, DeviceEvents};
+use futures_util::FutureExt;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::sleep;
 
 /// News within this time of the first are told with it.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -47,8 +48,9 @@ async fn listen(events: io::Result<DeviceEvents>, mut tell: impl FnMut(&[DeviceE
     let mut events = heard_at_last(events, &mut tell).await;
     loop {
         let mut news = vec![events.next().await];
-        let settled = Instant::now() + SETTLE;
-        while let Ok(event) = timeout_at(settled, events.next()).await {
+        // Not woken by each: that takes the processor from whoever makes the news.
+        sleep(SETTLE).await;
+        while let Some(event) = events.next().now_or_never() {
             news.push(event);
         }
         tell(&news);
