@@ -39,10 +39,10 @@ dist-programs:
 	@[ "$$(stat -c %s dist/fairlead)" -le 524288 ] || echo "build: NOTICE: fairlead is larger than its target of 512 KiB"
 	@[ -n "$(HAVE_MUSL)" ] || echo "build: NOTICE: no musl target: fairlead is a static gnu executable, its targets for size and start time are missed"
 
-test-programs: ## what only tests need: dist/fairlead-contest, the daemon that can be killed at a named step, its suite
-	@echo "build: fairlead-contest, fairleadd with failpoints, the suite that kills it, netdevsim's"
+test-programs: ## what only tests need: dist/fairlead-contest, the daemon that can be killed at a named step, its suite, a kubelet
+	@echo "build: fairlead-contest, fairleadd with failpoints, the suite that kills it, a kubelet, netdevsim's"
 	@cargo build -q -p fairlead-contest --bin fairlead-contest
-	@cargo build -q -p fairlead-daemon --features failpoints --bin fairleadd
+	@cargo build -q -p fairlead-daemon --features failpoints --bin fairleadd --example kubelet
 	@install -C -D -m 755 $(TARGET_DIR)/debug/fairlead-contest dist/fairlead-contest
 	@mkdir -p dist/failpoints
 	@strip -g -o dist/netdevsim.new "$$(cargo test -q -p fairlead-sriov --test netdevsim --no-run --message-format=json | \
@@ -50,7 +50,7 @@ test-programs: ## what only tests need: dist/fairlead-contest, the daemon that c
 	@mv dist/netdevsim.new dist/netdevsim
 	@suite=$$(cargo test -q -p fairlead-daemon --features failpoints --test crash --no-run --message-format=json | \
 		sed -n 's|.*"executable":"\([^"]*/crash-[^"]*\)".*|\1|p'); \
-	for program in $(TARGET_DIR)/debug/fairleadd "$$suite"; do \
+	for program in $(TARGET_DIR)/debug/fairleadd $(TARGET_DIR)/debug/examples/kubelet "$$suite"; do \
 		name=dist/failpoints/$$(basename "$${program%-????????????????}"); \
 		strip -g -o "$$name.new" "$$program"; \
 		mv "$$name.new" "$$name"; \

@@ -27,7 +27,7 @@ guest_up() {
     mkdir -p "$NODE/reference"
     cp "$BIN/plugins"/* "$NODE/reference"
     # What an earlier script's daemon has on record, and its pods held, is of other functions and pods.
-    rm -rf /run/fairlead /var/lib/fairlead /var/lib/cni
+    rm -rf /run/fairlead /var/lib/fairlead /var/lib/cni /var/lib/kubelet
     mkdir -p /run/netns /var/lib/cni
     ip link set lo up
     MASTER=$(nic $PF0)
@@ -91,9 +91,10 @@ config() { printf '{"cniVersion":"1.1.0","name":"lab","type":"%s",%s}' "$1" "$2"
 with_result() { printf '%s,"prevResult":%s}' "${1%\}}" "$2"; } # CONFIG RESULT
 type_of() { [[ $1 =~ \"type\":\"([a-z-]+)\" ]] && echo "${BASH_REMATCH[1]}"; } # CONFIG
 
-# plugin DIRECTORY COMMAND NETNS CONFIG: one call of the plugin that the config names
+# plugin DIRECTORY COMMAND NETNS CONFIG: one call of the plugin that the config names, for net1 and without arguments if
+# nothing else is set
 plugin() {
-    CNI_COMMAND=$2 CNI_CONTAINERID="$3" CNI_NETNS=/run/netns/$3 CNI_IFNAME=net1 CNI_PATH=$1 CNI_ARGS='' \
+    CNI_COMMAND=$2 CNI_CONTAINERID="$3" CNI_NETNS=/run/netns/$3 CNI_IFNAME=${CNI_IFNAME:-net1} CNI_PATH=$1 CNI_ARGS=${CNI_ARGS:-} \
         "$1/$(type_of "$4")" <<<"$4"
 }
 

@@ -8,8 +8,10 @@ mod device_plugin;
 mod grants;
 mod place;
 mod pod_resources;
-#[cfg(test)]
-pub(crate) mod recorded;
+#[cfg(any(test, feature = "failpoints"))]
+#[allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+#[cfg_attr(not(test), allow(dead_code, reason = "the unit tests use all of it"))]
+pub mod recorded;
 
 pub use device_plugin::{
     Access, Device, DeviceList, DevicePluginError, DevicePlugins, Devices, Health, Refused, VfioGroup,

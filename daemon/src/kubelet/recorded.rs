@@ -2,6 +2,9 @@
 //! and its conduct towards device plugins: it forgets them and removes their sockets when it starts, calls back who
 //! registers, and lets go of the one before.
 
+#[cfg(feature = "failpoints")]
+mod giving;
+
 use std::collections::{HashMap, VecDeque};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -213,7 +216,7 @@ impl Registration for Registrar {
 }
 
 /// The kubelet of a host whose root is a directory.
-pub(crate) struct RecordedKubelet {
+pub struct RecordedKubelet {
     pub(crate) answers: Arc<Mutex<Answers>>,
     root: PathBuf,
     runtime: Runtime,
@@ -236,7 +239,8 @@ impl RecordedKubelet {
         }
     }
 
-    pub(crate) fn running(root: &Path) -> RecordedKubelet {
+    /// One that runs.
+    pub fn running(root: &Path) -> RecordedKubelet {
         let mut kubelet = RecordedKubelet::at(root);
         kubelet.start();
         kubelet
