@@ -5,13 +5,12 @@
 #   --peer              another plugin for tests/functions.sh, which alone is run then if none is named
 #   PLUGINS=reference   the reference plugins in Fairlead's place: shows that the tests themselves are right
 #   ROUNDS=10           how often tests/rounds.sh goes round (2)
-#   POOL_STEPS='…'      steps at which tests/pools.sh kills the daemon
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 "$here/../tests/setup.sh" build runtimes reference dpdk
 PEER=
 case ${1:-} in --peer) PEER=${2:?NAME=PATH}; shift 2; [ $# -gt 0 ] || set -- "$here/tests/functions.sh" ;; esac
-variables=$(printf '%q ' PLUGINS="${PLUGINS:-fairlead}" ROUNDS="${ROUNDS:-2}" POOL_STEPS="${POOL_STEPS:-}" PEER="$PEER")
+variables=$(printf '%q ' PLUGINS="${PLUGINS:-fairlead}" ROUNDS="${ROUNDS:-2}" PEER="$PEER")
 
 machine() { # SCRIPT…
     local scripts

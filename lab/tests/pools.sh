@@ -6,7 +6,9 @@ about_the_daemon
 guest_up
 KERNEL=(0000:21:10.0 0000:21:10.2 0000:21:10.4) # of PF0
 DPDK=(0000:01:10.0 0000:01:10.2)                # of PF2
-STEPS=${POOL_STEPS:-unbound bound stripped rebound} # of: adopted unbound reset set bound stripped restored rebound given
+# All that a pool's work has. One of setting up is before one of giving back, which sets all up before: so whatever was
+# interrupted is done to the end.
+STEPS="adopted stripped unbound restored reset rebound set given bound"
 
 numvfs() { echo "$2" >/sys/bus/pci/devices/"$1"/sriov_numvfs; } # PF COUNT
 ip link set "$(nic $PF0)" up
@@ -34,9 +36,9 @@ all_ready() { stand radio '["ready","ready","ready"]' && stand dpdk '["ready","r
 mac() { cat /sys/bus/pci/devices/"$1"/net/*/address; } # PCI
 index() { cat /sys/bus/pci/devices/"$1"/net/*/ifindex; } # PCI
 in_the_dark() { pools | grep -F "by $PF0, which has no carrier"; }
-homes() {
+homes() { # PCI…
     local vf
-    for vf in "${KERNEL[@]}" "${DPDK[@]}"; do home "$vf"; done
+    for vf in "$@"; do home "$vf"; done
 }
 
 pods() { # NAME…: anew
@@ -49,7 +51,8 @@ pods() { # NAME…: anew
 add() { plugin "$CNIBIN" ADD "$1" "$(config sriov "\"deviceID\":\"$2\"${3:+,$3}")"; } # POD PCI [FIELDS]
 del() { plugin "$CNIBIN" DEL "$1" "$(config sriov "\"deviceID\":\"$2\"${3:+,$3}")"; } # POD PCI [FIELDS]
 
-BEFORE=$(homes)
+BEFORE=$(homes "${KERNEL[@]}" "${DPDK[@]}")
+BEFORE_RADIO=$(homes "${KERNEL[@]}")
 
 starts() {
     ip link set "$(nic $PF0)" down
@@ -103,11 +106,11 @@ lent_and_back() {
 drained() {
     pools drain radio
     pools drain dpdk
-    equal "everything" "$(homes)" "$BEFORE"
+    equal "everything" "$(homes "${KERNEL[@]}" "${DPDK[@]}")" "$BEFORE"
     daemon_stop
     daemon_start
     stand radio '["drained","drained","drained"]'
-    equal "everything" "$(homes)" "$BEFORE"
+    equal "everything" "$(homes "${KERNEL[@]}" "${DPDK[@]}")" "$BEFORE"
     pools fill radio
     pools fill dpdk
     all_ready
@@ -152,19 +155,18 @@ used_by_others() {
     eventually 30 all_ready
 }
 
-# Killed at the second passage of a step, with functions in all stages.
+# At the second passage of a step, with functions in all stages. Drained before and after.
 killed_at() { # STEP
-    pools drain radio >/dev/null
-    pools drain dpdk >/dev/null
     daemon_stop
     FAIRLEAD_FAILPOINT=pool.$1:2 daemon_start "$DIST/failpoints/fairleadd"
     pools fill radio >/dev/null 2>&1 && pools drain radio >/dev/null 2>&1 || true
     eventually 15 gone "$(daemon_pid)"
     daemon_start
     pools drain radio >/dev/null
-    equal "everything" "$(homes)" "$BEFORE"
-    pools fill radio >/dev/null
-    pools fill dpdk >/dev/null
+    equal "everything" "$(homes "${KERNEL[@]}")" "$BEFORE_RADIO"
+}
+filled() {
+    pools fill radio
     all_ready
 }
 
@@ -217,9 +219,11 @@ it "k26 drained functions are as they were, and filled ones ready" drained
 it "x07 a function that fails twice is quarantined, named, and released" quarantined
 it "a function that somebody else uses is left alone and told" used_by_others
 it "x22 the late DEL of an old sandbox changes nothing for the one that has the function now" old_and_new
+pools drain radio >/dev/null
 for step in $STEPS; do
     it "x05 killed at pool.$step, the next start ends what was begun" killed_at "$step"
 done
+it "x05 after all that they can be filled" filled
 it "x17 functions that vanish are withdrawn, and offered when they are back" vanished
 it "x24 after a reboot the functions are ready again, with their lasting MAC addresses" rebooted
 it "the daemon stops when it is told to" daemon_stop
