@@ -11,6 +11,7 @@ pub mod cli;
 pub mod conflist;
 pub mod daemon;
 pub mod delegate;
+mod devlink;
 pub mod doctor;
 pub mod engine;
 mod glance;

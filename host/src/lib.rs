@@ -7,6 +7,7 @@
 //! It knows nothing of CNI: no configuration, no result, no error code.
 
 pub mod announce;
+pub mod devlink;
 pub mod double;
 pub mod exec;
 pub mod mac;
@@ -18,6 +19,7 @@ pub mod topology;
 pub mod vf;
 pub mod watch;
 
+pub use devlink::{DevlinkDevice, DevlinkEnd, DevlinkPort};
 pub use mac::Mac;
 pub use seam::{
     Address, AddressFlags, IommuGroup, IpvlanFlag, IpvlanMode, Kernel, Kind, Link, MacvlanMode, Net,

@@ -13,6 +13,7 @@ use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::Mac;
+use crate::devlink::DevlinkDevice;
 use crate::vf::{Vf, VfChange};
 
 /// The number by which the daemon's namespace knows another one (`RTM_GETNSID`); the kernel frees it when that
@@ -543,6 +544,10 @@ pub trait Kernel: Send + Sync {
 
     /// Whether the configuration space of the PCI device `address` answers. One that has died reads as nothing but ones.
     fn answers(&self, address: &str) -> Result<bool, NetError>;
+
+    /// The network cards that devlink knows; none where the kernel has no devlink. Fails after a time when a driver keeps
+    /// devlink waiting, as one does that loads new firmware.
+    fn devlink(&self) -> Result<Vec<DevlinkDevice>, NetError>;
 
     /// True when the kernel has links of this kind (`IFLA_INFO_KIND`), built in or by a module that it has loaded
     /// for the question. Nothing can be seen of it in any namespace.

@@ -481,3 +481,9 @@ fn x04_the_kinds_that_the_kernel_has_are_told_and_nothing_is_left_of_the_questio
     let after = stage.host.inside(|| RealKernel::new().unwrap().host().unwrap().links().unwrap()).unwrap();
     assert_eq!(after, before);
 }
+
+/// In a namespace that has no devices: devlink may be in this kernel or not.
+#[test]
+fn devlink_is_asked_and_a_namespace_without_cards_has_none() {
+    Stage::new().play(|kernel, _| assert_eq!(kernel.devlink().unwrap(), []));
+}

@@ -15,7 +15,7 @@ use std::thread;
 
 use fairlead_host::real::RealKernel;
 use fairlead_host::{Kernel, NetError, Op, Vf, VfChange, VfLinkState, VfVlan, VlanProto};
-use fairlead_sriov::{Administrator, Function, Inventory, SettingError, VfProfile};
+use fairlead_sriov::{Administrator, Function, Inventory, PhysicalFunction, SettingError, VfProfile};
 use nix::errno::Errno;
 
 const CARD: &str = "0000:99:00.0";
@@ -64,6 +64,14 @@ impl Card {
         let pf = kernel.host().unwrap().link_by_name(&name).unwrap().unwrap().index;
         let administrator = Administrator::new(Arc::clone(&kernel) as _);
         Card { kernel, administrator, inventory, functions, pf, device, _sysfs: sysfs }
+    }
+
+    /// As the machine with the card, whose devlink device is not on the PCI bus either.
+    fn seen(&self) -> PhysicalFunction {
+        let mut devlink = self.kernel.devlink().unwrap();
+        let device = devlink.iter_mut().find(|device| device.bus == "netdevsim").unwrap();
+        (device.bus, device.name) = ("pci".to_owned(), CARD.to_owned());
+        self.inventory.scan(&devlink).unwrap().physical.remove(0)
     }
 
     fn settings(&self) -> Vec<Vf> {
@@ -243,11 +251,13 @@ impl Drop for Switchdev<'_> {
 #[ignore = "needs netdevsim: lab/tests/netdevsim.sh"]
 fn in_switchdev_mode_representors_are_seen_and_the_settings_are_the_uplinks() {
     let card = Card::with(4);
-    assert!(card.inventory.scan().unwrap().physical[0].functions.iter().all(|vf| vf.representor.is_none()));
+    let legacy = card.seen();
+    assert!(!legacy.switchdev && legacy.functions.iter().all(|vf| vf.representor.is_none()));
     let switchdev = Switchdev(&card);
     switchdev.set("switchdev");
-    let seen = card.inventory.scan().unwrap().physical.remove(0);
-    assert!(seen.switch.is_some());
+    let seen = card.seen();
+    assert!(seen.switchdev);
+    assert_eq!(seen, card.inventory.scan(&[]).unwrap().physical[0], "by the names in sysfs alone");
     let own = seen.interface.unwrap().name;
     for vf in &seen.functions {
         let representor = vf.representor.clone().unwrap();
@@ -255,6 +265,16 @@ fn in_switchdev_mode_representors_are_seen_and_the_settings_are_the_uplinks() {
         assert_eq!(fs::read_to_string(port).unwrap().trim(), format!("pf0vf{}", vf.function.index));
         assert_ne!(representor, own);
     }
+    // An interface that has gone elsewhere is told by nobody, and the switch still is one.
+    let gone = seen.functions[0].representor.clone().unwrap();
+    let ip = |words: &str| assert!(Command::new("ip").args(words.split(' ')).status().unwrap().success());
+    ip("netns add elsewhere");
+    ip(&format!("link set {gone} netns elsewhere"));
+    let now = card.seen();
+    ip("netns del elsewhere");
+    assert!(
+        now.switchdev && now.functions[0].representor.is_none() && now.functions[1].representor.is_some()
+    );
     let function = &seen.functions[3].function;
     assert_eq!(function.physical.interfaces.len(), 5);
     let trusted = VfChange { trust: Some(true), ..VfChange::default() };

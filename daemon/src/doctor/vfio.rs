@@ -18,7 +18,7 @@ or containerd's device_ownership_from_security_context; and a limit of locked me
 
 /// `nodes` is `/dev/vfio`.
 pub(super) fn findings(sysfs: &Path, nodes: &Path) -> Vec<Finding> {
-    let scan = match Inventory::new(sysfs).scan() {
+    let scan = match Inventory::new(sysfs).scan(&[]) {
         Ok(scan) => scan,
         Err(error) => return vec![less(ABOUT, error.to_string(), "mount sysfs")],
     };

@@ -16,6 +16,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::{Engine, errors, functions};
+use crate::devlink;
 use crate::store::{Attachment, LentVf};
 
 const VERSION: &str = "1.1.0";
@@ -94,6 +95,7 @@ impl Engine {
     fn pci(&self, vf: &LentVf, mut told: Map<String, Value>) -> Result<Pci, CniError> {
         let unread = |e| functions::unusable(&e);
         let rdma = self.inventory.rdma(vf.address).map_err(unread)?.devices;
+        let devlink = || devlink::told(self.kernel.as_ref());
         for ours in ["pci-address", "pf-pci-address", "rdma-device", "representor-device"] {
             told.remove(ours);
         }
@@ -101,7 +103,7 @@ impl Engine {
             pci_address: vf.address.to_string(),
             pf_pci_address: vf.physical.to_string(),
             rdma_device: (!rdma.is_empty()).then(|| rdma.join(",")),
-            representor_device: self.inventory.representor(vf.physical, vf.index).map_err(unread)?,
+            representor_device: self.inventory.representor(vf.physical, vf.index, devlink).map_err(unread)?,
             told,
         })
     }

@@ -89,7 +89,7 @@ impl Pools {
             }
             state.declared.clone()
         };
-        let scan = match self.shop.inventory.scan() {
+        let scan = match self.shop.scan() {
             Ok(scan) => scan,
             Err(error) => return tracing::error!(%error, "the machine's virtual functions cannot be listed"),
         };

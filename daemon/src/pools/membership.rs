@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fairlead_sriov::{PciAddr, Scan};
+use fairlead_sriov::{PciAddr, PhysicalFunction, Scan};
 use serde::Serialize;
 
 use crate::settings::{Allocator, PoolSettings};
@@ -63,7 +63,37 @@ pub(super) fn of(
         .into_iter()
         .filter_map(|((first, later), all)| Some(overlap(pools.get(first)?, pools.get(later)?, &all)));
     membership.notices = told.collect();
+    let unreached = scan.physical.iter().flat_map(|physical| unreached(pools, physical, &membership.places));
+    membership.notices.extend(unreached.collect::<Vec<_>>());
     membership
+}
+
+/// In switchdev mode a function's frames go to its representor and nowhere else.
+fn unreached(
+    pools: &[PoolSettings],
+    physical: &PhysicalFunction,
+    places: &BTreeMap<PciAddr, Place>,
+) -> Vec<Notice> {
+    let mut lacking = BTreeMap::<usize, Vec<String>>::new();
+    for found in physical.functions.iter().filter(|found| physical.switchdev && found.representor.is_none()) {
+        if let Some(place) = places.get(&found.function.address) {
+            lacking.entry(place.pool).or_default().push(found.function.address.to_string());
+        }
+    }
+    let notice = |(pool, which): (usize, Vec<String>)| {
+        let (card, which) = (physical.address, which.join(", "));
+        Some(Notice {
+            wrong: false,
+            seen: format!(
+                "pool {:?}: {card} is in switchdev mode, and the host has no representor of {which}: nothing reaches a function without one",
+                pools.get(pool)?.name
+            ),
+            remedy: format!(
+                "look for them with `devlink port show`; without them: `devlink dev eswitch set pci/{card} mode legacy`"
+            ),
+        })
+    };
+    lacking.into_iter().filter_map(notice).collect()
 }
 
 fn overlap(first: &PoolSettings, later: &PoolSettings, all: &[PciAddr]) -> Notice {

@@ -97,7 +97,7 @@ impl Pools {
     /// What a pod needs to reach a member.
     fn access(&self, address: PciAddr) -> Result<Access, String> {
         let (settings, wish) = self.lock().given_out(address)?;
-        let scan = self.shop.inventory.scan().map_err(|e| e.to_string())?;
+        let scan = self.shop.scan().map_err(|e| e.to_string())?;
         let record = self.shop.records.get(address);
         let was = record.as_ref().and_then(|record| record.was_in(&self.shop.boot_id));
         let of_all = scan.physical.iter().flat_map(|pf| pf.functions.iter().map(move |found| (pf, found)));

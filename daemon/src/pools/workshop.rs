@@ -11,13 +11,15 @@ use fairlead_host::{Kernel, Link, NetError, Override, Vf, VfChange};
 use fairlead_sriov::interface::{APPEARS, Appearance, Look, appear, interface};
 use fairlead_sriov::pool::Member;
 use fairlead_sriov::{
-    Administrator, Function, Inventory, KernelVf, PciAddr, SettingError, Unserved, VfProfile,
+    Administrator, Function, Inventory, InventoryError, KernelVf, PciAddr, Scan, SettingError, Unserved,
+    VfProfile,
 };
 
 use super::naming::Idle;
 use super::record::{Record, Records, Was};
 use super::trouble::{Trouble, in_use};
 use super::user;
+use crate::devlink;
 use crate::engine::failpoint;
 use crate::settings::{AtRest, PoolSettings};
 
@@ -185,6 +187,11 @@ impl Workshop {
     /// How it was is of no use any more.
     pub(super) fn nothing_to_give_back(&self, address: PciAddr) -> Result<(), Trouble> {
         self.records.change(address, |record| record.was = None).map_err(Trouble::Record)
+    }
+
+    /// The machine's functions, and what devlink tells of their cards.
+    pub(super) fn scan(&self) -> Result<Scan, InventoryError> {
+        self.inventory.scan(&devlink::told(self.kernel.as_ref()))
     }
 
     pub(super) fn record(&self, address: PciAddr) -> Result<Record, Trouble> {

@@ -60,6 +60,8 @@ pub enum Asked {
     IommuGroup(u32),
     /// `Kernel::answers`
     Answers(String),
+    /// `Kernel::devlink`
+    Devlink,
     /// `Kernel::knows`
     Knows(String),
 }

@@ -9,6 +9,7 @@ use nix::errno::Errno;
 use super::model::{HOST, Model};
 use super::net::FakeNet;
 use super::{Asked, FakeKernel, Place, refused};
+use crate::devlink::DevlinkDevice;
 use crate::seam::{IommuGroup, Kernel, Link, Net, NetError, NetnsError, Nsid, Op, Override};
 
 impl FakeKernel {
@@ -115,6 +116,10 @@ impl Kernel for FakeKernel {
 
     fn answers(&self, address: &str) -> Result<bool, NetError> {
         self.ask_device(address, Asked::Answers(address.to_owned()), |model| model.answers(address))
+    }
+
+    fn devlink(&self) -> Result<Vec<DevlinkDevice>, NetError> {
+        self.ask_device("devlink", Asked::Devlink, |model| Ok(model.devlink.clone()))
     }
 
     fn hung(&self) -> Vec<String> {

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
+use crate::devlink::DevlinkDevice;
 use crate::seam::{IommuGroup, Kind, NetError, NetnsId, OpError};
 pub use asked::{Asked, Call, Place};
 use model::{HOST, Model};
@@ -136,6 +137,11 @@ impl FakeKernel {
     /// A function begins a reset that lasts so long.
     pub fn reset_function(&self, address: &str, lasting: Duration) {
         self.model().begin_reset(address, lasting);
+    }
+
+    /// What devlink tells from now on; nothing before that, as by a kernel that has none.
+    pub fn set_devlink(&self, devices: Vec<DevlinkDevice>) {
+        self.model().devlink = devices;
     }
 
     /// Puts a link of any kind, up, into the namespace at `path`. `None` when there is none at the path.

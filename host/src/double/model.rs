@@ -11,6 +11,7 @@ use super::functions::Functions;
 use super::namespace::{Namespace, bare_link};
 use super::{Asked, Call, NetnsSnapshot, Place, Snapshot};
 use crate::Mac;
+use crate::devlink::DevlinkDevice;
 use crate::seam::{Address, Kind, Link, NetnsId, NewLink, Nsid, Op, Parent, Route, SetLink};
 
 /// The key (and cookie) of the daemon's own namespace.
@@ -32,6 +33,7 @@ pub(super) struct Model {
     pub(super) like_igb: bool,
     pub(super) unknown_kinds: BTreeSet<String>,
     pub(super) hung: Vec<String>,
+    pub(super) devlink: Vec<DevlinkDevice>,
     /// How long a link takes from a dead namespace to the host's.
     pub(super) fall: Duration,
     falling: Vec<(Instant, Link)>,
@@ -59,6 +61,7 @@ impl Default for Model {
             like_igb: false,
             unknown_kinds: BTreeSet::new(),
             hung: Vec::new(),
+            devlink: Vec::new(),
             fall: Duration::ZERO,
             falling: Vec::new(),
             calls: Vec::new(),

@@ -67,6 +67,8 @@ pub enum Body {
     NsidGone(Nsid),
     /// Messages were lost (`NLMSG_OVERRUN`).
     Overrun,
+    /// A message of generic netlink: its header and attributes.
+    Generic(Vec<u8>),
     /// A message type that is of no interest.
     Other(u16),
 }
@@ -84,8 +86,17 @@ pub enum Unreadable {
     },
 }
 
-/// Reads all messages of one datagram.
-pub fn decode(mut bytes: &[u8]) -> Result<Vec<Answer>, Unreadable> {
+/// Reads all messages of one datagram of rtnetlink.
+pub fn decode(bytes: &[u8]) -> Result<Vec<Answer>, Unreadable> {
+    messages(bytes, of_rtnetlink)
+}
+
+/// The same of generic netlink, where the kernel gives out the numbers of the types.
+pub(super) fn decode_generic(bytes: &[u8]) -> Result<Vec<Answer>, Unreadable> {
+    messages(bytes, |_, payload| Some(Body::Generic(payload.to_vec())))
+}
+
+fn messages(mut bytes: &[u8], read: fn(u16, &[u8]) -> Option<Body>) -> Result<Vec<Answer>, Unreadable> {
     let mut answers = Vec::with_capacity(1);
     while bytes.len() >= HEADER {
         let length = usize::try_from(u32_at(bytes, 0).unwrap_or(0)).unwrap_or(usize::MAX);
@@ -96,7 +107,11 @@ pub fn decode(mut bytes: &[u8]) -> Result<Vec<Answer>, Unreadable> {
             return Err(Unreadable::Short { kind, length });
         }
         let payload = bytes.get(HEADER..length).ok_or(Unreadable::Short { kind, length: bytes.len() })?;
-        let body = body(kind, flags, payload).ok_or(Unreadable::Short { kind, length })?;
+        let body = match kind {
+            NLMSG_ERROR | NLMSG_DONE | NLMSG_OVERRUN => of_netlink(kind, flags, payload),
+            kind => read(kind, payload),
+        };
+        let body = body.ok_or(Unreadable::Short { kind, length })?;
         let interrupted = i32::from(flags) & libc::NLM_F_DUMP_INTR != 0;
         answers.push(Answer { sequence, interrupted, body });
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or(&[]);
@@ -104,14 +119,20 @@ pub fn decode(mut bytes: &[u8]) -> Result<Vec<Answer>, Unreadable> {
     Ok(answers)
 }
 
-fn body(kind: u16, flags: u16, payload: &[u8]) -> Option<Body> {
+/// What is said of a request, whatever it was.
+fn of_netlink(kind: u16, flags: u16, payload: &[u8]) -> Option<Body> {
     Some(match kind {
         NLMSG_ERROR => refusal(flags, payload)?,
         NLMSG_DONE => match i32_at(payload, 0) {
             Some(code) if code < 0 => Body::Refused { errno: errno_of(code), extack: None },
             _ => Body::Done,
         },
-        NLMSG_OVERRUN => Body::Overrun,
+        _ => Body::Overrun,
+    })
+}
+
+fn of_rtnetlink(kind: u16, payload: &[u8]) -> Option<Body> {
+    Some(match kind {
         // The same types in another family tell of bridge ports and the like: such a link is not new, or gone.
         libc::RTM_NEWLINK | libc::RTM_DELLINK if payload.first().is_some_and(|family| *family != 0) => {
             Body::Other(kind)
@@ -368,7 +389,7 @@ fn ip(value: &[u8]) -> Option<IpAddr> {
     }
 }
 
-fn text(value: &[u8]) -> String {
+pub(super) fn text(value: &[u8]) -> String {
     let end = value.iter().position(|byte| *byte == 0).unwrap_or(value.len());
     String::from_utf8_lossy(&value[..end]).into_owned()
 }
@@ -405,6 +426,7 @@ mod tests {
         #[test]
         fn any_bytes_are_read_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..512)) {
             let _ = decode(&bytes);
+            let _ = decode_generic(&bytes);
         }
 
         #[test]

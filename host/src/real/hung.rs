@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// All that is under way.
@@ -26,14 +28,40 @@ struct Work {
 
 /// Is held by the thread that does the work, for as long as that lasts.
 #[derive(Debug)]
-pub(super) struct Turn {
+struct Turn {
     hung: Hung,
     number: u64,
 }
 
 impl Hung {
+    /// Has a thread do `work` at a device, and waits for it no longer than the limit. The thread begins in the network namespace
+    /// of the calling one.
+    pub(super) fn within<T: Send + 'static>(
+        &self,
+        device: &str,
+        what: String,
+        limit: Duration,
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let (told, outcome) = channel();
+        let turn = self.begin(device, what, limit)?;
+        thread::Builder::new().name("device".to_owned()).spawn(move || {
+            let done = work();
+            drop(turn);
+            drop(told.send(done)); // nobody waits any more where the limit has passed
+        })?;
+        match outcome.recv_timeout(limit) {
+            Ok(done) => done,
+            Err(RecvTimeoutError::Timeout) => Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("the driver did not end within {} s", limit.as_secs_f32()),
+            )),
+            Err(RecvTimeoutError::Disconnected) => Err(io::Error::other("the thread that did it ended")),
+        }
+    }
+
     /// `what` begins, and should end within `limit`. Refused while something that was asked of the device before hangs.
-    pub(super) fn begin(&self, device: &str, what: String, limit: Duration) -> io::Result<Turn> {
+    fn begin(&self, device: &str, what: String, limit: Duration) -> io::Result<Turn> {
         let mut under_way = self.lock();
         if let Some(hangs) = under_way.work.values().find(|work| work.device == device && work.is_late()) {
             let seconds = hangs.begun.elapsed().as_secs();

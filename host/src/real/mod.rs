@@ -12,6 +12,7 @@
 //! that [`RealKernel::new`] saw, and a view of a pod refuses that one.
 
 mod decode;
+mod devlink;
 mod hung;
 mod kinds;
 mod message;
@@ -26,6 +27,7 @@ mod view;
 
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::time::Duration;
 
 use nix::errno::Errno;
 
@@ -36,11 +38,15 @@ pub(crate) use socket::{
 };
 pub(crate) use view::{PodView, carrier_here};
 
+use crate::devlink::DevlinkDevice;
 use crate::seam::{IommuGroup, Kernel, Link, Net, NetError, NetnsError, NetnsId, Nsid, Override};
 use hung::Hung;
 use pci::PciBus;
 use socket::Failure;
 use view::{HostView, with_host};
+
+/// A healthy driver answers devlink at once.
+const DEVLINK: Duration = Duration::from_secs(5);
 
 /// The kernel of this machine, seen from the namespace that the thread was in when this was made.
 #[derive(Debug)]
@@ -154,6 +160,21 @@ impl Kernel for RealKernel {
 
     fn answers(&self, address: &str) -> Result<bool, NetError> {
         self.pci(|bus| bus.answers(address))
+    }
+
+    fn devlink(&self) -> Result<Vec<DevlinkDevice>, NetError> {
+        let asked = self.own.at_home(|| {
+            let mut socket = self.own.generic_socket()?;
+            let what = "asking devlink for all ports".to_owned();
+            self.hung.within("devlink", what, DEVLINK, move || Ok(devlink::devices(&mut socket)))
+        });
+        let doing = "asking for all ports";
+        match asked {
+            Ok(told) => told.map_err(|failure| failure.into_net(0, || format!("devlink: {doing}"))),
+            Err(source) => {
+                Err(NetError::Driver { device: "devlink".to_owned(), doing: doing.to_owned(), source })
+            }
+        }
     }
 
     fn hung(&self) -> Vec<String> {

@@ -60,8 +60,17 @@ impl OwnNetns {
 
     /// Opens a socket in this namespace. A thread that is elsewhere, but not by way of [`Entered`], is refused.
     pub(super) fn socket(&self) -> io::Result<Socket> {
+        self.opened(Socket::open)
+    }
+
+    /// The same of generic netlink.
+    pub(super) fn generic_socket(&self) -> io::Result<Socket> {
+        self.opened(Socket::open_generic)
+    }
+
+    fn opened(&self, open: fn() -> io::Result<Socket>) -> io::Result<Socket> {
         self.at_home(|| {
-            let socket = Socket::open()?;
+            let socket = open()?;
             match (cookie_of(socket.as_fd())?, self.id.cookie) {
                 (Some(here), Some(own)) if here != own => Err(io::Error::other(
                     "this thread is not in the network namespace that the daemon started in",

@@ -10,8 +10,6 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::thread;
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -80,11 +78,12 @@ impl PciBus {
     pub(super) fn fixed_driver(&self, address: &str) -> Result<Option<String>, NetError> {
         let file = self.device(address).join("driver_override");
         let what = format!("reading {}", file.display());
-        let read =
-            self.within(address, what, self.limit.min(LOOKING), move || match fs::read_to_string(&file) {
+        let read = self.hung.within(address, what, self.limit.min(LOOKING), move || {
+            match fs::read_to_string(&file) {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(String::new()), // the device is gone
                 told => told,
-            });
+            }
+        });
         let told = read.map_err(failed(address, "reading the driver that is fixed for it"))?;
         Ok(Some(told.trim()).filter(|driver| !["", "(null)"].contains(driver)).map(str::to_owned))
     }
@@ -131,7 +130,7 @@ impl PciBus {
     pub(super) fn answers(&self, address: &str) -> Result<bool, NetError> {
         let file = self.device(address).join("config");
         let what = format!("reading {}", file.display());
-        let read = self.within(address, what, self.limit.min(LOOKING), move || {
+        let read = self.hung.within(address, what, self.limit.min(LOOKING), move || {
             let mut header = [0_u8; 16];
             File::open(&file)?.read_exact(&mut header)?;
             Ok(header.iter().any(|byte| *byte != 0xff))
@@ -174,7 +173,7 @@ impl PciBus {
     fn opened(&self, node: PathBuf) -> io::Result<Opened> {
         let (name, limit) = (node.display().to_string(), self.limit.min(LOOKING));
         let open = self.open.clone();
-        self.within(&name, format!("opening {name}"), limit, move || open.turn(&node, limit)?.open())
+        self.hung.within(&name, format!("opening {name}"), limit, move || open.turn(&node, limit)?.open())
     }
 
     /// The node of a group, and what it is if it can be opened.
@@ -194,38 +193,13 @@ impl PciBus {
 
     fn write_within(&self, address: &str, order: Order, limit: Duration) -> io::Result<()> {
         let what = format!("writing {:?} to {}", order.text.trim(), order.file.display());
-        self.within(address, what, limit, move || {
+        self.hung.within(address, what, limit, move || {
             let Order { file, text, held } = order;
             let opened = OpenOptions::new().write(true).open(&file);
             let written = opened.and_then(|mut open| open.write_all(text.as_bytes()));
             drop(held);
             written
         })
-    }
-
-    /// Has a thread do `work` at a device, and waits for it no longer than the limit.
-    fn within<T: Send + 'static>(
-        &self,
-        device: &str,
-        what: String,
-        limit: Duration,
-        work: impl FnOnce() -> io::Result<T> + Send + 'static,
-    ) -> io::Result<T> {
-        let (told, outcome) = channel();
-        let turn = self.hung.begin(device, what, limit)?;
-        thread::Builder::new().name("pci-device".to_owned()).spawn(move || {
-            let done = work();
-            drop(turn);
-            drop(told.send(done)); // nobody waits any more where the limit has passed
-        })?;
-        match outcome.recv_timeout(limit) {
-            Ok(done) => done,
-            Err(RecvTimeoutError::Timeout) => Err(io::Error::new(
-                io::ErrorKind::TimedOut,
-                format!("the driver did not end within {} s", limit.as_secs_f32()),
-            )),
-            Err(RecvTimeoutError::Disconnected) => Err(io::Error::other("the thread that did it ended")),
-        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! One rtnetlink socket: a request and its answer, or a dump, and never a wait without an end.
+//! One netlink socket: a request and its answer, or a dump, and never a wait without an end.
 
 use std::cell::RefCell;
 use std::io;
@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, NetlinkAddr, bind, recv, send, setsockopt, sockopt};
 use nix::sys::time::{TimeVal, TimeValLike};
 
-use super::decode::{Answer, Body, decode};
+use super::decode::{Answer, Body, Unreadable, decode, decode_generic};
 use super::message::Message;
 use crate::seam::{Link, NetError, OpError};
 
@@ -54,19 +54,28 @@ impl Failure {
     }
 }
 
-/// An rtnetlink socket, bound to the namespace that its thread was in when it was opened.
+/// A socket of rtnetlink or generic netlink, bound to the namespace that its thread was in when it was opened.
 #[derive(Debug)]
 pub(super) struct Socket {
     fd: OwnedFd,
     sequence: u32,
+    decode: fn(&[u8]) -> Result<Vec<Answer>, Unreadable>,
 }
 
 impl Socket {
-    /// Opens one in the calling thread's namespace.
+    /// Opens one of rtnetlink in the calling thread's namespace.
     pub(super) fn open() -> io::Result<Socket> {
-        let fd = rtnetlink(0)?;
+        Socket::over(rtnetlink(0)?, decode)
+    }
+
+    /// Opens one of generic netlink in the calling thread's namespace.
+    pub(super) fn open_generic() -> io::Result<Socket> {
+        Socket::over(netlink(libc::NETLINK_GENERIC, 0)?, decode_generic)
+    }
+
+    fn over(fd: OwnedFd, decode: fn(&[u8]) -> Result<Vec<Answer>, Unreadable>) -> io::Result<Socket> {
         setsockopt(&fd, sockopt::ReceiveTimeout, &TimeVal::seconds(ANSWER_SECONDS))?;
-        let socket = Socket { fd, sequence: 0 };
+        let socket = Socket { fd, sequence: 0, decode };
         // Both are comfort (texts of refusals, filtered dumps): older kernels do without, and so do we.
         let _ = set_option(socket.as_fd(), NETLINK_EXT_ACK, 1);
         let _ = set_option(socket.as_fd(), NETLINK_GET_STRICT_CHK, 1);
@@ -188,7 +197,7 @@ impl Socket {
                     "a datagram of {length} bytes is larger than the buffer of {DATAGRAM}"
                 ))
             })?;
-            decode(datagram).map_err(|error| Failure::Answer(error.to_string()))
+            (self.decode)(datagram).map_err(|error| Failure::Answer(error.to_string()))
         })
     }
 }

@@ -1,4 +1,5 @@
-//! Virtual functions as sysfs shows them. Reads only, and never the interfaces' settings.
+//! Virtual functions as sysfs shows them, and their cards' switches as devlink tells them, where the caller has asked it. Reads
+//! only, and never the interfaces' settings.
 //!
 //! An interface is listed here only while it is in the network namespace that this sysfs was mounted in: a function whose
 //! interface was moved has none. [`Inventory::function`] is on the way of an ADD and reads the least; everything that a pool

@@ -1,9 +1,14 @@
 //! The interfaces of a physical function: its own one, and in switchdev mode those of the switch that stand for its virtual
-//! functions (the kernel's `Documentation/networking/representors.rst`; their names are in `switchdev.rst`).
+//! functions (the kernel's `Documentation/networking/representors.rst`).
 //!
-//! Kernels before 5.9 hang representors on no device: there none is seen.
+//! What an interface is, devlink says; the name of its port in sysfs (`switchdev.rst`) does where devlink does not know it. There
+//! is more that sysfs cannot tell: ice shows a switch in legacy mode too, a switch without representors looks like none, and
+//! kernels before 5.9 hang representors on no device. A port of another host that the card is in too (the functions that a
+//! SmartNIC's own processors see), and one of a subfunction, stand for none of the virtual functions here.
 
 use std::path::Path;
+
+use fairlead_host::{DevlinkDevice, DevlinkEnd};
 
 use super::sysfs::{names, number, text};
 use super::{Interface, InventoryError, LinkType};
@@ -12,8 +17,11 @@ use super::{Interface, InventoryError, LinkType};
 const ETHER: u32 = 1;
 const INFINIBAND: u32 = 32;
 
-/// The interfaces of a physical function that are at home, in order.
-pub(super) struct Ports(Vec<Seat>);
+/// The interfaces of a physical function that are at home, in order, and what devlink tells of it.
+pub(super) struct Ports<'d> {
+    seats: Vec<Seat>,
+    devlink: Option<&'d DevlinkDevice>,
+}
 
 struct Seat {
     name: String,
@@ -21,7 +29,7 @@ struct Seat {
     port: Port,
 }
 
-/// What an interface is by its `phys_port_name`.
+/// What an interface is.
 #[derive(Debug, PartialEq, Eq)]
 enum Port {
     /// The way out of the card.
@@ -35,6 +43,15 @@ enum Port {
 }
 
 impl Port {
+    fn told(end: DevlinkEnd) -> Port {
+        match end {
+            DevlinkEnd::Wire => Port::Uplink,
+            DevlinkEnd::Function(number) => Port::Function(number.into()),
+            DevlinkEnd::Other => Port::Other,
+        }
+    }
+
+    /// By its `phys_port_name`.
     fn of(name: Option<&str>, in_switch: bool) -> Port {
         let Some(name) = name else { return Port::None };
         let uplink =
@@ -51,25 +68,35 @@ impl Port {
     }
 }
 
-impl Ports {
+impl<'d> Ports<'d> {
     /// Those of the device in this directory.
-    pub(super) fn read(device: &Path) -> Result<Ports, InventoryError> {
+    pub(super) fn read(
+        device: &Path,
+        devlink: Option<&'d DevlinkDevice>,
+    ) -> Result<Ports<'d>, InventoryError> {
         let dir = device.join("net");
+        let told = |name: &str| {
+            let port = devlink?.ports.iter().find(|port| port.link.as_deref() == Some(name))?;
+            Some(Port::told(port.end))
+        };
         let seats = names(&dir)?.into_iter().map(|name| {
             let of = dir.join(&name);
             let switch = text(&of.join("phys_switch_id"))?;
-            let port = Port::of(text(&of.join("phys_port_name"))?.as_deref(), switch.is_some());
+            let port = match told(&name) {
+                Some(told) => told,
+                None => Port::of(text(&of.join("phys_port_name"))?.as_deref(), switch.is_some()),
+            };
             Ok(Seat { name, switch, port })
         });
-        Ok(Ports(seats.collect::<Result<_, InventoryError>>()?))
+        Ok(Ports { seats: seats.collect::<Result<_, InventoryError>>()?, devlink })
     }
 
     pub(super) fn names(&self) -> Vec<String> {
-        self.0.iter().map(|seat| seat.name.clone()).collect()
+        self.seats.iter().map(|seat| seat.name.clone()).collect()
     }
 
     fn own(&self) -> Option<&Seat> {
-        let first = |port| self.0.iter().find(|seat| seat.port == port);
+        let first = |port| self.seats.iter().find(|seat| seat.port == port);
         first(Port::Uplink).or_else(|| first(Port::None))
     }
 
@@ -81,17 +108,29 @@ impl Ports {
         Ok(Some(Interface { name: own.name.clone(), link_type: link_type(&dir)?, carrier }))
     }
 
-    /// The switch that it is the way out of.
-    pub(super) fn switch(&self) -> Option<String> {
-        self.own()?.switch.clone()
+    /// Whether it is the way out of a switch, which has representors or may have.
+    pub(super) fn has_a_switch(&self) -> bool {
+        self.own().is_some_and(|own| own.switch.is_some())
+    }
+
+    /// Whether it is in switchdev mode. Where devlink does not say that, representors do.
+    pub(super) fn switchdev(&self) -> bool {
+        let stands = |seat: &Seat| matches!(seat.port, Port::Function(_)) && self.is_of_own_switch(seat);
+        let told = self.devlink.and_then(|devlink| devlink.switchdev);
+        told.unwrap_or_else(|| self.seats.iter().any(stands))
     }
 
     /// The interface that stands for a virtual function.
     pub(super) fn representor(&self, index: u32) -> Option<String> {
-        let switch = self.own()?.switch.as_ref()?;
-        let stands =
-            |seat: &&Seat| seat.port == Port::Function(index) && seat.switch.as_ref() == Some(switch);
-        self.0.iter().find(stands).map(|seat| seat.name.clone())
+        let mut ports = self.devlink.iter().flat_map(|devlink| &devlink.ports);
+        let told = ports
+            .find_map(|port| port.link.clone().filter(|_| Port::told(port.end) == Port::Function(index)));
+        let stands = |seat: &&Seat| seat.port == Port::Function(index) && self.is_of_own_switch(seat);
+        told.or_else(|| self.seats.iter().find(stands).map(|seat| seat.name.clone()))
+    }
+
+    fn is_of_own_switch(&self, seat: &Seat) -> bool {
+        seat.switch.is_some() && self.own().is_some_and(|own| own.switch == seat.switch)
     }
 }
 

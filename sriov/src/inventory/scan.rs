@@ -5,6 +5,7 @@
 
 use std::path::Path;
 
+use fairlead_host::DevlinkDevice;
 use serde::{Deserialize, Serialize};
 
 use super::ports::{Ports, link_type};
@@ -37,8 +38,8 @@ pub struct PhysicalFunction {
     pub numa_node: Option<u32>,
     /// Its own interface, while that is at home: in switchdev mode the uplink, not a representor.
     pub interface: Option<Interface>,
-    /// The switch that it is the uplink of, in switchdev mode.
-    pub switch: Option<String>,
+    /// It is the uplink of a switch, which joins its virtual functions to nothing but their representors.
+    pub switchdev: bool,
     /// Its RDMA devices.
     pub rdma: Rdma,
     /// How many virtual functions it can have.
@@ -111,12 +112,13 @@ pub struct Rdma {
 }
 
 impl Inventory {
-    /// Reads all network cards that can have virtual functions. Fails only if the list of devices cannot be read.
-    pub fn scan(&self) -> Result<Scan, InventoryError> {
+    /// Reads all network cards that can have virtual functions, and goes by what devlink tells of them. Fails only if the list
+    /// of devices cannot be read.
+    pub fn scan(&self, devlink: &[DevlinkDevice]) -> Result<Scan, InventoryError> {
         let mut scan = Scan::default();
         let addresses = names(&self.devices)?.into_iter().filter_map(|name| name.parse().ok());
         for address in addresses {
-            match self.physical(address, &mut scan.unreadable) {
+            match self.physical(address, of(devlink, address), &mut scan.unreadable) {
                 Ok(found) => scan.physical.extend(found),
                 Err(error) => scan.unreadable.push(error),
             }
@@ -130,9 +132,20 @@ impl Inventory {
         rdma(&self.dir(address))
     }
 
-    /// The switch's interface that stands for a function, with its physical function in switchdev mode.
-    pub fn representor(&self, physical: PciAddr, index: u32) -> Result<Option<String>, InventoryError> {
-        Ok(Ports::read(&self.dir(physical))?.representor(index))
+    /// The switch's interface that stands for a function, with its physical function in switchdev mode. `devlink` is asked only
+    /// where there may be one.
+    pub fn representor(
+        &self,
+        physical: PciAddr,
+        index: u32,
+        devlink: impl FnOnce() -> Vec<DevlinkDevice>,
+    ) -> Result<Option<String>, InventoryError> {
+        let dir = self.dir(physical);
+        if !Ports::read(&dir, None)?.has_a_switch() {
+            return Ok(None);
+        }
+        let devlink = devlink();
+        Ok(Ports::read(&dir, of(&devlink, physical))?.representor(index))
     }
 
     /// Whether a device can have virtual functions.
@@ -144,6 +157,7 @@ impl Inventory {
     fn physical(
         &self,
         address: PciAddr,
+        devlink: Option<&DevlinkDevice>,
         unreadable: &mut Vec<InventoryError>,
     ) -> Result<Option<PhysicalFunction>, InventoryError> {
         let dir = self.dir(address);
@@ -152,7 +166,7 @@ impl Inventory {
             return Ok(None);
         }
         let Some(model) = model(&dir)? else { return Ok(None) };
-        let ports = Ports::read(&dir)?;
+        let ports = Ports::read(&dir, devlink)?;
         let interface = ports.interface(&dir)?;
         let mut numbered = self.numbered(address)?.collect::<Result<Vec<_>, _>>()?;
         numbered.sort();
@@ -170,7 +184,7 @@ impl Inventory {
             driver: target_name(&dir.join("driver"))?,
             numa_node: number(&dir.join("numa_node"))?,
             interface,
-            switch: ports.switch(),
+            switchdev: ports.switchdev(),
             rdma: rdma(&dir)?,
             most,
             has,
@@ -183,7 +197,7 @@ impl Inventory {
         address: PciAddr,
         index: u32,
         physical: PciAddr,
-        ports: &Ports,
+        ports: &Ports<'_>,
     ) -> Result<Option<VirtualFunction>, InventoryError> {
         let dir = self.dir(address);
         let Some(model) = model(&dir)? else { return Ok(None) };
@@ -207,6 +221,11 @@ impl Inventory {
         // What went away under way was read half.
         Ok(dir.is_dir().then_some(found))
     }
+}
+
+fn of(devlink: &[DevlinkDevice], address: PciAddr) -> Option<&DevlinkDevice> {
+    let name = address.to_string();
+    devlink.iter().find(|device| device.bus == "pci" && device.name == name)
 }
 
 /// Key 0 of the first port of the first device.

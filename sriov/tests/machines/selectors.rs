@@ -40,7 +40,7 @@ fn selected(scan: &Scan, selectors: &Selectors) -> Vec<String> {
 
 #[test]
 fn every_selector_selects_what_the_device_plugin_does() {
-    let scan = machine().inventory().scan().unwrap();
+    let scan = machine().inventory().scan(&[]).unwrap();
     let all = "3b:02.0 3b:02.3 5e:00.1 98:01.0 98:01.1";
     let table = [
         (json!({}), all),
@@ -76,7 +76,7 @@ fn every_selector_selects_what_the_device_plugin_does() {
 
 #[test]
 fn the_first_selector_that_matches_says_what_goes_with_a_function() {
-    let scan = machine().inventory().scan().unwrap();
+    let scan = machine().inventory().scan(&[]).unwrap();
     let written =
         json!([{"drivers": ["vfio-pci"], "needVhostNet": true}, {"vendors": ["8086"]}, {"isRdma": true}]);
     let selectors: Selectors = serde_json::from_value(written).unwrap();
@@ -120,7 +120,7 @@ fn what_is_no_selector_or_is_not_served_is_refused_by_name() {
 
 #[test]
 fn numbers_that_yaml_takes_for_numbers_are_read_as_they_are_written() {
-    let scan = machine().inventory().scan().unwrap();
+    let scan = machine().inventory().scan(&[]).unwrap();
     let selectors: Selectors =
         serde_saphyr::from_str("vendors: [8086]\ndevices: [154c, 1889, 10e6]\nacpiIndexes: [101]\n").unwrap();
     assert_eq!(selected(&scan, &selectors), ["3b:02.3"]);
@@ -183,7 +183,7 @@ proptest! {
 
     #[test]
     fn a_share_has_what_its_ranges_say(from in 0_u32..8, length in 0_u32..8, single in 0_u32..8) {
-        static SCAN: LazyLock<Scan> = LazyLock::new(|| machine().inventory().scan().unwrap());
+        static SCAN: LazyLock<Scan> = LazyLock::new(|| machine().inventory().scan(&[]).unwrap());
         let written = json!({"rootDevices": [format!("0000:3b:00.0#{from}-{},{single}", from + length)]});
         let selectors: Selectors = serde_json::from_value(written).unwrap();
         let wanted = [0_u32, 3].into_iter().filter(|n| (from..=from + length).contains(n) || *n == single);

@@ -19,7 +19,7 @@ fn config(more: &str) -> String {
     kernel_config(more).replace(VF, VFIO)
 }
 
-fn informed() -> String {
+pub(super) fn informed() -> String {
     config(&format!(r#","runtimeConfig":{{"CNIDeviceInfoFile":"{INFO}"}}"#))
 }
 
@@ -32,7 +32,7 @@ impl Rig {
         self.ops().into_iter().filter(|op| matches!(op, Op::SetVfs { .. })).count()
     }
 
-    fn sys(&self) -> PathBuf {
+    pub(super) fn sys(&self) -> PathBuf {
         self.dir.path().join("sys")
     }
 
@@ -43,6 +43,11 @@ impl Rig {
 
     fn told_of_device(&self) -> PathBuf {
         self.root.join(INFO.trim_start_matches('/'))
+    }
+
+    /// The device information that was written last.
+    pub(super) fn device_information(&self) -> serde_json::Value {
+        serde_json::from_slice(&fs::read(self.told_of_device()).unwrap()).unwrap()
     }
 }
 
@@ -317,8 +322,7 @@ fn device_information_keeps_what_the_device_plugin_told_of_the_same_device_and_o
         fs::create_dir_all(rig.told_of_device().parent().unwrap()).unwrap();
         fs::write(rig.told_of_device(), before).unwrap();
         rig.add(&informed()).unwrap();
-        let told: serde_json::Value =
-            serde_json::from_slice(&fs::read(rig.told_of_device()).unwrap()).unwrap();
+        let told = rig.device_information();
         assert_eq!((told["version"].as_str(), told["pci"]["vhost-net"].as_str()), (Some("1.1.0"), kept));
         assert_eq!(told["pci"]["pf-pci-address"], VFIO_PF);
     }
@@ -336,7 +340,7 @@ fn device_information_tells_rdma_device_and_representor() {
         fs::write(dir.join("phys_port_name"), port).unwrap();
     }
     rig.add(&informed()).unwrap();
-    let told: serde_json::Value = serde_json::from_slice(&fs::read(rig.told_of_device()).unwrap()).unwrap();
+    let told = rig.device_information();
     assert_eq!(
         (told["pci"]["rdma-device"].as_str(), told["pci"]["representor-device"].as_str()),
         (Some("mlx5_2"), Some("pf0vf0"))

@@ -20,6 +20,7 @@ mod paths;
 mod pools;
 mod setbacks;
 mod status;
+mod switchdev;
 mod together;
 mod trace;
 mod unread;

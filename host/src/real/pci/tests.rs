@@ -1,6 +1,7 @@
 //! On a tree of files in place of sysfs; the real one is `lab/tests/vfio.sh`'s.
 
 use std::os::unix::fs::symlink;
+use std::thread;
 
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
@@ -186,7 +187,7 @@ fn a_virtual_function_answers_although_its_vendor_reads_as_ones() {
 fn begun() -> usize {
     let all = fs::read_dir("/proc/self/task").unwrap();
     let names = all.filter_map(|task| fs::read_to_string(task.unwrap().path().join("comm")).ok());
-    names.filter(|name| name.trim() == "pci-device").count()
+    names.filter(|name| name.trim() == "device").count()
 }
 
 #[test]

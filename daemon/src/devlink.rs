@@ -1,0 +1,11 @@
+//! What devlink tells of the machine's network cards. Where it cannot be asked, sysfs alone is gone by, and that is logged.
+
+use fairlead_host::{DevlinkDevice, Kernel};
+
+/// All of it, just now.
+pub(crate) fn told(kernel: &dyn Kernel) -> Vec<DevlinkDevice> {
+    kernel.devlink().unwrap_or_else(|error| {
+        tracing::warn!(%error, "devlink cannot be asked; representors are known by sysfs alone");
+        Vec::new()
+    })
+}

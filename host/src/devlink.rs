@@ -1,0 +1,37 @@
+//! Network cards as devlink tells them: the mode of a card's switch, and what each of the switch's ports is.
+//!
+//! Of a port only what sysfs cannot be trusted for is here: a driver chooses the names of its interfaces' ports in sysfs, and
+//! some show none, or a switch that is not in use.
+
+/// A device that devlink knows, as far as it has ports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DevlinkDevice {
+    /// Its bus: `pci`.
+    pub bus: String,
+    /// Its address there.
+    pub name: String,
+    /// Whether its switch is in switchdev mode; `None` where it has no switch, or its driver does not tell.
+    pub switchdev: Option<bool>,
+    /// Its ports.
+    pub ports: Vec<DevlinkPort>,
+}
+
+/// A port of a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DevlinkPort {
+    /// What is behind it.
+    pub end: DevlinkEnd,
+    /// The name of its interface, while that is in the daemon's own network namespace.
+    pub link: Option<String>,
+}
+
+/// What is behind a port (`DEVLINK_ATTR_PORT_FLAVOUR`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DevlinkEnd {
+    /// The wire.
+    Wire,
+    /// A virtual function of the device.
+    Function(u16),
+    /// Something else: a physical function, a subfunction, a function of another host that the card is in, too.
+    Other,
+}
