@@ -282,6 +282,10 @@ impl Workshop {
     }
 
     /// Without a kernel driver, and reset: what somebody has left in it or in its physical function by the mailbox is gone.
+    ///
+    /// Not so the further MAC addresses that a pod with `trust` had on igb. igbvf takes them away by a message with an address of
+    /// zeroes, and igb (since 584af82154f5, end of 2021) looks at the address first and refuses it; without `trust` it refuses
+    /// all. Seen on 6.12: set up and down with `trust`, reset and bound anew, the function still hears them.
     fn cleaned(&self, function: &Function, next: &str) -> Result<(), Trouble> {
         let address = function.address.to_string();
         let stays = function.driver.as_deref() == Some(VFIO) && next == VFIO;
