@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use fairlead_host::double::{Asked, FakeKernel, Resets};
 use fairlead_host::{Op, VfChange, VfLinkState, VfRate, VfVlan};
+use fairlead_sriov::resetting::SETTLES;
 use fairlead_sriov::{Administrator, Function, Inventory, SettingError};
 use nix::errno::Errno;
 
@@ -43,7 +44,7 @@ impl Machine {
         });
         let functions = functions.collect();
         kernel.refuse_what_igb_refuses();
-        let administrator = Administrator::new(Arc::clone(&kernel) as _);
+        let administrator = Administrator::new(Arc::clone(&kernel) as _, SETTLES);
         Machine { kernel, administrator, functions, pf, dir }
     }
 
@@ -118,6 +119,62 @@ fn x08_a_change_counts_as_done_when_the_function_has_settled() {
     machine.administrator.settle(function, &tagged(7)).unwrap();
     assert!(begun.elapsed() >= Duration::from_millis(200));
     assert_eq!(machine.messages(), 1);
+}
+
+#[test]
+fn x08_one_that_never_ends_resetting_is_blamed_alone_and_holds_up_none_of_its_batch() {
+    let mut machine = Machine::new(64);
+    let limit = Duration::from_secs(5);
+    machine.administrator = Administrator::new(Arc::clone(&machine.kernel) as _, limit);
+    machine.resets(Duration::from_millis(20));
+    let (busy, untold) = (7, 21);
+    let address = |n: usize| machine.functions[n].address.to_string();
+    machine.kernel.keep_busy(&address(busy), true);
+    machine.kernel.reset_function(&address(untold), Duration::from_secs(3600));
+    let begin = Barrier::new(64);
+    let set = |function: &Function| {
+        begin.wait();
+        let begun = Instant::now();
+        (machine.administrator.set(function, &tagged_as(function)), begun.elapsed())
+    };
+    let ends: Vec<_> = thread::scope(|scope| {
+        let all: Vec<_> =
+            machine.functions.iter().map(|function| scope.spawn(move || set(function))).collect();
+        all.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    for (n, (done, took)) in ends.into_iter().enumerate() {
+        match done {
+            Ok(()) => assert!(n != busy && n != untold && took < limit, "{n}: {took:?}"),
+            Err(error) => {
+                assert!(n == busy || n == untold, "{n}: {error}");
+                assert!(took >= limit && !error.is_of_physical(), "{n}: {error}");
+                let says = format!("function {} does not end resetting", address(n));
+                assert!(error.to_string().starts_with(&says), "{error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn x07_while_a_physical_function_takes_no_change_at_all_none_of_its_functions_is_blamed() {
+    let mut machine = Machine::new(4);
+    let limit = Duration::from_secs(1);
+    machine.administrator = Administrator::new(Arc::clone(&machine.kernel) as _, limit);
+    let all = |does: &(dyn Fn(&Function) + Sync)| {
+        thread::scope(|scope| machine.functions.iter().for_each(|one| drop(scope.spawn(move || does(one)))));
+    };
+    machine.administrator.set(&machine.functions[0], &tagged(7)).unwrap();
+    all(&|one| machine.kernel.keep_busy(&one.address.to_string(), true));
+    all(&|one| {
+        let refused = machine.administrator.set(one, &tagged(9)).unwrap_err();
+        assert!(refused.is_of_physical(), "{refused}");
+    });
+    all(&|one| machine.kernel.keep_busy(&one.address.to_string(), false));
+    all(&|one| machine.kernel.reset_function(&one.address.to_string(), Duration::from_secs(3600)));
+    all(&|one| {
+        let untold = machine.administrator.settings(one).unwrap_err();
+        assert!(matches!(untold, SettingError::Silent { .. }) && untold.is_of_physical(), "{untold}");
+    });
 }
 
 #[test]

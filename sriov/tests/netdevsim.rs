@@ -15,6 +15,7 @@ use std::thread;
 
 use fairlead_host::real::RealKernel;
 use fairlead_host::{Kernel, NetError, Op, Vf, VfChange, VfLinkState, VfVlan, VlanProto};
+use fairlead_sriov::resetting::SETTLES;
 use fairlead_sriov::{Administrator, Function, Inventory, PhysicalFunction, SettingError, VfProfile};
 use nix::errno::Errno;
 
@@ -62,7 +63,7 @@ impl Card {
         let kernel = Arc::new(RealKernel::new().unwrap());
         let name = functions[0].physical.interfaces[0].clone();
         let pf = kernel.host().unwrap().link_by_name(&name).unwrap().unwrap().index;
-        let administrator = Administrator::new(Arc::clone(&kernel) as _);
+        let administrator = Administrator::new(Arc::clone(&kernel) as _, SETTLES);
         Card { kernel, administrator, inventory, functions, pf, device, _sysfs: sysfs }
     }
 

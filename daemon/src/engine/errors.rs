@@ -8,6 +8,7 @@ use fairlead_cni::wire::Command;
 use fairlead_cni::{CniError, Code};
 use fairlead_host::{NetError, NetnsError};
 use fairlead_sriov::SettingError;
+use fairlead_sriov::resetting::is_resetting;
 use nix::errno::Errno;
 
 use super::job::Job;
@@ -87,10 +88,11 @@ pub(super) fn setting(error: &SettingError) -> CniError {
         SettingError::Unread { function, source } => {
             kernel("", &format!("reading the settings of function {function}"), source)
         }
-        SettingError::Untold { .. } | SettingError::Unsettled { .. } => {
-            return CniError::new(Code::TryAgain, error.to_string())
-                .with("try again; if it stays so, look at the kernel's log for what its driver says");
-        }
+        SettingError::Untold { .. }
+        | SettingError::Silent { .. }
+        | SettingError::Stuck { .. }
+        | SettingError::Unsettled { .. } => return not_settled(error),
+        SettingError::NotSet { source, .. } if is_resetting(source) => return not_settled(error),
         SettingError::Dark { .. } => {
             return CniError::new(Code::TryAgain, harmless(&error.to_string()))
                 .with("this NIC takes rates only while it has a carrier: see that its interface is up and its cable is in");
@@ -105,6 +107,11 @@ pub(super) fn setting(error: &SettingError) -> CniError {
             .with("this NIC does not take the setting: leave it out of the network's configuration"),
         false => told,
     }
+}
+
+fn not_settled(error: &SettingError) -> CniError {
+    CniError::new(Code::TryAgain, harmless(&error.to_string()))
+        .with("try again; if it stays so, look at the kernel's log for what its driver says")
 }
 
 fn refusal(errno: Option<Errno>) -> (Code, &'static str) {

@@ -125,7 +125,9 @@ impl Engine {
         let told = |e: NetError| {
             errors::kernel("", &format!("giving function {} its settings back", vf.address), &e)
         };
-        let mut now = self.admin.settings(function).map_err(|e| errors::setting(&e))?;
+        let Some(mut now) = self.unless_its_pools(vf, self.admin.settings(function))? else {
+            return Ok(link);
+        };
         if let (Some(mac), Some(true)) = (wrong(&link, mac), now.trust) {
             // Trusted, it may have taken another one; when it is trusted no more it cannot take its own any more.
             link = self.kernel_vf(vf).try_mac(host, &link, mac).map_err(told)?.unwrap_or(link);
@@ -146,20 +148,30 @@ impl Engine {
         if vf.before.is_empty() {
             return Ok(());
         }
-        let now = self.admin.settings(function).map_err(|e| errors::setting(&e))?;
+        let Some(now) = self.unless_its_pools(vf, self.admin.settings(function))? else { return Ok(()) };
         self.put_back(vf, function, &VfProfile::from(&vf.before).plan(&now).change)
     }
 
-    /// Settings as they were, in one message. What the NIC refuses to take back is told and passed over: nothing would be
-    /// better if it were tried for ever. A rate that it takes only with a carrier is tried again, here or by the function's pool.
-    fn put_back(&self, vf: &LentVf, function: &Function, change: &VfChange) -> Result<(), CniError> {
-        let refused = match self.admin.set_what_is_taken(function, change) {
-            Err(dark @ SettingError::Dark { .. }) if self.pools.sets(vf.address) => {
-                tracing::info!(pci = %vf.address, error = %dark, "its pool gives a function its rates back");
-                return Ok(());
-            }
-            other => other.map_err(|e| errors::setting(&e))?,
+    /// What a function of a pool does not take now it has from that before anybody else has it: its rates when there is a
+    /// carrier, all of them when it has ended resetting. No pod stays for it.
+    fn unless_its_pools<T>(&self, vf: &LentVf, done: Result<T, SettingError>) -> Result<Option<T>, CniError> {
+        let passes = |e: &SettingError| {
+            matches!(e, SettingError::Dark { .. } | SettingError::Stuck { .. } | SettingError::Untold { .. })
         };
+        match done {
+            Err(error) if passes(&error) && self.pools.sets(vf.address) => {
+                tracing::info!(pci = %vf.address, %error, "its pool gives a function its settings back");
+                Ok(None)
+            }
+            other => other.map(Some).map_err(|e| errors::setting(&e)),
+        }
+    }
+
+    /// Settings as they were, in one message. What the NIC refuses to take back is told and passed over: nothing would be
+    /// better if it were tried for ever. What it will take later is tried again, here or by the function's pool.
+    fn put_back(&self, vf: &LentVf, function: &Function, change: &VfChange) -> Result<(), CniError> {
+        let done = self.admin.set_what_is_taken(function, change);
+        let Some(refused) = self.unless_its_pools(vf, done)? else { return Ok(()) };
         for error in &refused {
             tracing::error!(pci = %vf.address, %error, "a function cannot have a setting back as it was");
         }

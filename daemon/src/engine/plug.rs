@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use fairlead_host::Kernel;
 use fairlead_host::real::RealKernel;
+use fairlead_sriov::resetting::SETTLES;
 
 use super::{Beside, Engine, Places, Policy};
 use crate::call::Service;
@@ -58,6 +59,7 @@ pub fn start(surroundings: &Surroundings) -> Result<Started, Box<dyn Error + Sen
         announce: true,
         pool_metrics: PoolMetrics::new(&surroundings.exposition),
         settings: Arc::clone(&settings),
+        settles: SETTLES,
     };
     let engine = Engine::start(&places, Policy::from(&*settings), beside)?;
     Engine::tell(&engine, &surroundings.health, &surroundings.readiness);

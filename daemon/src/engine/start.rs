@@ -52,6 +52,8 @@ pub struct Beside {
     pub pool_metrics: PoolMetrics,
     /// The pools of the configuration.
     pub settings: Arc<Settings>,
+    /// How long a function that its driver is resetting is waited for.
+    pub settles: Duration,
 }
 
 /// Why the engine could not start.
@@ -105,8 +107,8 @@ impl Engine {
             true => Some(announcer(beside.node.clone()).map_err(failed("the announcer"))?),
             false => None,
         };
-        let (admin, inventory) =
-            (Arc::new(Administrator::new(Arc::clone(&beside.kernel))), Inventory::new(&places.sysfs));
+        let admin = Arc::new(Administrator::new(Arc::clone(&beside.kernel), beside.settles));
+        let inventory = Inventory::new(&places.sysfs);
         let chance = Arc::new(Chance::default());
         let ground = Ground {
             state_dir: &places.state_dir,

@@ -162,7 +162,7 @@ impl Model {
     pub(super) fn set_vfs(&mut self, key: u64, pf: u32, changes: &[(u32, VfChange)]) -> Result<(), Errno> {
         self.link(key, pf).ok_or(Errno::ENODEV)?;
         changes.iter().try_for_each(|(vf, change)| {
-            if self.functions.resets.runs(pf, *vf) {
+            if !self.functions.resets.takes(pf, *vf) {
                 return Err(Errno::EBUSY);
             }
             let done = self.set_vf(key, pf, *vf, change);

@@ -144,6 +144,12 @@ impl FakeKernel {
         self.model().devlink = devices;
     }
 
+    /// From now on a function's settings are told, as i40e does while it resets it, and each change of them is answered with
+    /// EBUSY, or (`false`) no more.
+    pub fn keep_busy(&self, address: &str, busy: bool) {
+        self.model().keep_busy(address, busy);
+    }
+
     /// Puts a link of any kind, up, into the namespace at `path`. `None` when there is none at the path.
     pub fn add_link(&self, path: impl AsRef<Path>, name: &str, kind: Kind) -> Option<u32> {
         let mut model = self.model();

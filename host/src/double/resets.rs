@@ -2,7 +2,7 @@
 //! physical function takes no further change and tells nothing of them, and their interfaces neither come up nor take an
 //! address (EBUSY). The administrator's MAC address is the interface's when it has ended.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use super::model::Model;
@@ -25,11 +25,18 @@ pub(super) struct Running {
     pub(super) lasting: Resets,
     /// By physical function and number: when it ends, and the address that is to be taken over.
     until: BTreeMap<(u32, u32), (Instant, Option<Mac>)>,
+    /// Those that take no change, and of which the physical function tells all the same.
+    busy: BTreeSet<(u32, u32)>,
 }
 
 impl Running {
     pub(super) fn runs(&self, pf: u32, vf: u32) -> bool {
         self.until.get(&(pf, vf)).is_some_and(|(end, _)| *end > Instant::now())
+    }
+
+    /// Whether the physical function takes a change of it.
+    pub(super) fn takes(&self, pf: u32, vf: u32) -> bool {
+        !self.runs(pf, vf) && !self.busy.contains(&(pf, vf))
     }
 
     pub(super) fn begin(&mut self, pf: u32, vf: u32, mac: Option<Mac>, lasting: Duration) {
@@ -56,6 +63,14 @@ impl Model {
         if let Some((pf, vf)) = self.functions.place(address) {
             self.functions.resets.begin(pf, vf, None, lasting);
         }
+    }
+
+    pub(super) fn keep_busy(&mut self, address: &str, busy: bool) {
+        let Some(place) = self.functions.place(address) else { return };
+        match busy {
+            true => self.functions.resets.busy.insert(place),
+            false => self.functions.resets.busy.remove(&place),
+        };
     }
 
     pub(super) fn link_is_resetting(&self, key: u64, index: u32) -> bool {

@@ -49,22 +49,25 @@ impl Batch {
     }
 
     /// It was not; `now` are the settings after it. Those that are not told are being reset, and would stop the next one. If
-    /// none of them stopped this one, the first that has not what it should has.
-    pub(super) fn stopped(&mut self, now: &[Vf]) {
-        let mut stopped = false;
+    /// none of them stopped this one, the first that has not what it should has. Answers whose changes were taken for certain,
+    /// and who may have stopped it.
+    pub(super) fn stopped(&mut self, now: &[Vf]) -> (Vec<u32>, Vec<u32>) {
+        let (mut taken, mut by) = (Vec::new(), Vec::new());
         for one in self.0.iter_mut().filter(|one| one.is_in_message()) {
             match now.iter().find(|vf| vf.index == one.vf) {
                 Some(vf) => {
                     one.left = VfProfile::from(&one.left).plan(vf).change;
-                    one.alone = !one.left.is_empty() && !stopped;
-                    stopped |= one.alone;
+                    one.alone = !one.left.is_empty() && by.is_empty();
                 }
-                None => {
-                    (one.alone, one.untold) = (true, true);
-                    stopped = true;
-                }
+                None => (one.alone, one.untold) = (true, true),
+            }
+            if one.alone {
+                by.push(one.vf);
+            } else if by.is_empty() {
+                taken.push(one.vf);
             }
         }
+        (taken, by)
     }
 
     /// What is left of each, in the order in which they were given.
@@ -156,7 +159,7 @@ mod tests {
     #[test]
     fn of_those_that_are_told_the_first_that_has_it_not_is_alone_and_the_rest_goes_on() {
         let mut batch = Batch::of(&[(3, wanted()), (1, wanted()), (2, wanted())]);
-        batch.stopped(&[vf(1), vf(2), vf(3).after(&wanted())]);
+        assert_eq!(batch.stopped(&[vf(1), vf(2), vf(3).after(&wanted())]), (vec![3], vec![1]));
         assert_eq!(batch.message(), [(2, wanted())]);
         let left = |change| Left { change, untold: false };
         assert_eq!(batch.left(), [left(VfChange::default()), left(wanted()), left(wanted())]);

@@ -28,17 +28,42 @@ pub enum SettingError {
         #[source]
         source: Arc<NetError>,
     },
-    /// The physical function tells nothing of this one.
+    /// The physical function tells nothing of this one, and of others it does.
     #[error(
-        "the settings of function {function} are not told: its physical function does not end resetting it"
+        "function {function} does not end resetting: {physical} tells the settings of others, and not its"
     )]
     Untold {
         /// Whose settings.
         function: PciAddr,
+        /// Who should have told.
+        physical: PciAddr,
+    },
+    /// The physical function tells nothing of any.
+    #[error("the physical function {physical} of {function} tells the settings of none of its functions")]
+    Silent {
+        /// Whose settings.
+        function: PciAddr,
+        /// Who should have told.
+        physical: PciAddr,
     },
     /// A setting was not taken.
     #[error("setting {setting} for function {function} by {physical}: {source}")]
     NotSet {
+        /// Whose.
+        function: PciAddr,
+        /// Who should have set it.
+        physical: PciAddr,
+        /// Which, for a person.
+        setting: String,
+        /// Why not.
+        #[source]
+        source: NetError,
+    },
+    /// A setting was not taken as long as it was waited for, because this one is resetting; others are not.
+    #[error(
+        "function {function} does not end resetting: {physical} does not take {setting} for it: {source}"
+    )]
+    Stuck {
         /// Whose.
         function: PciAddr,
         /// Who should have set it.
@@ -85,6 +110,23 @@ impl SettingError {
         SettingError::NoInterface { function: function.address, physical: function.physical.address }
     }
 
+    pub(super) fn untold(function: &Function, others_are: bool) -> SettingError {
+        let (function, physical) = (function.address, function.physical.address);
+        match others_are {
+            true => SettingError::Untold { function, physical },
+            false => SettingError::Silent { function, physical },
+        }
+    }
+
+    pub(super) fn stuck(function: &Function, setting: &VfChange, source: NetError) -> SettingError {
+        SettingError::Stuck {
+            function: function.address,
+            physical: function.physical.address,
+            setting: setting.describe(),
+            source,
+        }
+    }
+
     pub(super) fn not_set(function: &Function, setting: &VfChange, source: NetError) -> SettingError {
         SettingError::NotSet {
             function: function.address,
@@ -111,11 +153,14 @@ impl SettingError {
         is_told_so && one.rate.is_some()
     }
 
-    /// It says nothing against the function: its physical one is not there, cannot be asked, has no carrier, or a reset is
-    /// under way.
+    /// It says nothing against the function: its physical one is not there, cannot be asked, has no carrier, or is busy for
+    /// all.
     pub fn is_of_physical(&self) -> bool {
         match self {
             SettingError::NotSet { source, .. } => is_resetting(source) || source.errno().is_none_or(is_away),
+            SettingError::Untold { .. } | SettingError::Stuck { .. } | SettingError::Unsettled { .. } => {
+                false
+            }
             _ => true,
         }
     }

@@ -6,42 +6,45 @@
 //! Two changes of one function at a time are not foreseen: it belongs to one attachment or one pool.
 
 mod batch;
+mod busy;
 mod error;
 mod gathered;
 mod physical;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fairlead_host::{Kernel, Vf, VfChange};
 
 pub use error::SettingError;
 use physical::{Asked, Queue};
 
-use crate::resetting::{Pauses, SETTLES, patiently};
+use crate::resetting::{Pauses, is_resetting, patiently};
 use crate::{Function, PciAddr, VfProfile};
 
 /// Reads and sets them.
 pub struct Administrator {
     kernel: Arc<dyn Kernel>,
     queues: Mutex<BTreeMap<PciAddr, Arc<Queue>>>,
+    settles: Duration,
 }
 
 impl Administrator {
-    /// Of the machine's functions.
-    pub fn new(kernel: Arc<dyn Kernel>) -> Administrator {
-        Administrator { kernel, queues: Mutex::default() }
+    /// Of the machine's functions. One that is resetting is waited for as long as it `settles`.
+    pub fn new(kernel: Arc<dyn Kernel>, settles: Duration) -> Administrator {
+        Administrator { kernel, queues: Mutex::default(), settles }
     }
 
     /// A function's settings as they are, no older than the call. One of which nothing is told just now is being reset.
     pub fn settings(&self, function: &Function) -> Result<Vf, SettingError> {
-        let mut pauses = Pauses::until(Instant::now() + SETTLES);
+        let mut pauses = Pauses::until(Instant::now() + self.settles);
         loop {
-            match self.all(function)?.iter().find(|vf| vf.index == function.index) {
+            let all = self.all(function)?;
+            match all.iter().find(|vf| vf.index == function.index) {
                 Some(vf) => return Ok(vf.clone()),
                 None if pauses.pause() => {}
-                None => return Err(SettingError::Untold { function: function.address }),
+                None => return Err(SettingError::untold(function, !all.is_empty())),
             }
         }
     }
@@ -49,7 +52,7 @@ impl Administrator {
     /// Makes a change, in one message with those of others. A setting that is refused is named; those before it (in the
     /// order of [`VfChange::singly`]) stay.
     pub fn set(&self, function: &Function, change: &VfChange) -> Result<(), SettingError> {
-        let until = Instant::now() + SETTLES;
+        let until = Instant::now() + self.settles;
         let left = self.together(function, change)?;
         left.singly().try_for_each(|one| self.alone(function, &one, until))
     }
@@ -61,7 +64,7 @@ impl Administrator {
         function: &Function,
         change: &VfChange,
     ) -> Result<Vec<SettingError>, SettingError> {
-        let until = Instant::now() + SETTLES;
+        let until = Instant::now() + self.settles;
         let (mut refused, mut dark) = (Vec::new(), None);
         for one in self.together(function, change)?.singly() {
             match self.alone(function, &one, until) {
@@ -76,7 +79,7 @@ impl Administrator {
     /// Waits until the physical function tells that a change is in force, as far as it tells anything of the kind. For when
     /// nobody waits for an answer: it reads.
     pub fn settle(&self, function: &Function, change: &VfChange) -> Result<(), SettingError> {
-        let mut pauses = Pauses::until(Instant::now() + SETTLES);
+        let mut pauses = Pauses::until(Instant::now() + self.settles);
         loop {
             let otherwise = VfProfile::from(change).plan(&self.settings(function)?).undo;
             if otherwise.is_empty() {
@@ -126,6 +129,9 @@ impl Administrator {
         let error = match patiently(until, send) {
             Ok(true) => return Ok(()),
             Ok(false) => return Err(SettingError::no_interface(function)),
+            Err(source) if is_resetting(&source) && queue.busy().is_its_own(function.index) => {
+                return Err(SettingError::stuck(function, one, source));
+            }
             Err(source) => SettingError::not_set(function, one, source),
         };
         match error.is_refused_rate(one) {

@@ -1,13 +1,16 @@
 //! One physical function: its interface, and what is asked of it for all its functions at once.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use fairlead_host::{Kernel, Link, Net, NetError, Op, Vf, VfChange};
 
 use super::batch::{Batch, Left};
+use super::busy::Busy;
 use super::gathered::Gathered;
 use crate::Physical;
 use crate::interface::is_of;
+use crate::resetting::is_resetting;
 
 /// The kernel takes 64 KiB in one attribute; a function's settings are 124 bytes of it.
 const ONE_MESSAGE: usize = 256;
@@ -23,6 +26,14 @@ pub(super) struct Queue {
     readings: Gathered<(), Reading>,
     /// In switchdev mode it has several interfaces: the one that tells the settings.
     teller: Mutex<Option<u32>>,
+    busy: Mutex<Busy>,
+}
+
+impl Queue {
+    /// Which of its functions do not end resetting.
+    pub(super) fn busy(&self) -> MutexGuard<'_, Busy> {
+        self.busy.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The settings of all functions; `None` where the physical function has no interface here that tells them.
@@ -49,14 +60,18 @@ impl Asked<'_> {
             if message.is_empty() {
                 break;
             }
-            if self.send(message).is_ok_and(|sent| sent) {
-                batch.all_done();
-                break;
-            }
-            match self.read() {
-                Some(Ok(Some(now))) => batch.stopped(&now),
-                _ => break,
-            }
+            let refused = match self.send(message) {
+                Ok(true) => {
+                    batch.all_done();
+                    break;
+                }
+                Ok(false) => break,
+                Err(error) => error,
+            };
+            let Some(Ok(Some(now))) = self.read() else { break };
+            let (taken, by) = batch.stopped(&now);
+            let resetting = if is_resetting(&refused) { by.as_slice() } else { &[] };
+            self.queue.busy().heard(&taken, resetting, Instant::now());
         }
         batch.left()
     }
@@ -65,7 +80,15 @@ impl Asked<'_> {
     pub(super) fn send(&self, changes: Vec<(u32, VfChange)>) -> Result<bool, NetError> {
         let mut host = self.kernel.host()?;
         let Some(pf) = self.interface(host.as_mut())? else { return Ok(false) };
-        host.batch(&[Op::SetVfs { pf, changes }]).map(|()| true)
+        let vfs: Vec<u32> = changes.iter().map(|(vf, _)| *vf).collect();
+        let done = host.batch(&[Op::SetVfs { pf, changes }]);
+        match &done {
+            Ok(()) => self.queue.busy().heard(&vfs, &[], Instant::now()),
+            // Of many it is not known whose.
+            Err(e) if vfs.len() == 1 && is_resetting(e) => self.queue.busy().heard(&[], &vfs, Instant::now()),
+            Err(_) => {}
+        }
+        done.map(|()| true)
     }
 
     /// All settings, in one reading with everybody who wants one just now; `None` where the thread that did it did not end.

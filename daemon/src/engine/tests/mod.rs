@@ -21,6 +21,7 @@ mod pools;
 mod setbacks;
 mod status;
 mod switchdev;
+mod stuck;
 mod together;
 mod trace;
 mod unread;
@@ -34,6 +35,7 @@ use std::time::{Duration, Instant};
 use fairlead_cni::CniError;
 use fairlead_cni::wire::{Command, Request, WIRE};
 use fairlead_host::double::{FakeKernel, Snapshot};
+use fairlead_sriov::resetting::SETTLES;
 
 use super::{Beside, Engine, Places, Policy};
 use crate::call::{Call, CallerGone, Service};
@@ -63,6 +65,8 @@ struct Rig {
     root: PathBuf,
     policy: Policy,
     settings: Settings,
+    /// How long a function that is being reset is waited for.
+    settles: Duration,
 }
 
 impl Rig {
@@ -97,8 +101,9 @@ impl Rig {
         kernel.add_namespace(POD);
         let policy = Policy::default();
         let settings = Settings::default();
-        let (engine, exposition) = open(&kernel, dir.path(), &root, policy.clone(), settings.clone());
-        Rig { kernel, engine: Some(engine), exposition, dir, root, policy, settings }
+        let (beside, exposition) = beside(&kernel, &root, settings.clone());
+        let engine = Some(open(dir.path(), &root, policy.clone(), beside));
+        Rig { kernel, engine, exposition, dir, root, policy, settings, settles: SETTLES }
     }
 
     fn engine(&self) -> &Engine {
@@ -108,8 +113,9 @@ impl Rig {
     /// Kills the daemon where it stands and starts another.
     fn restart(&mut self) {
         self.engine = None;
-        let (policy, settings) = (self.policy.clone(), self.settings.clone());
-        let (engine, exposition) = open(&self.kernel, self.dir.path(), &self.root, policy, settings);
+        let (beside, exposition) = beside(&self.kernel, &self.root, self.settings.clone());
+        let beside = Beside { settles: self.settles, ..beside };
+        let engine = open(self.dir.path(), &self.root, self.policy.clone(), beside);
         (self.engine, self.exposition) = (Some(engine), exposition);
     }
 
@@ -185,13 +191,7 @@ struct State {
     records: usize,
 }
 
-fn open(
-    kernel: &Arc<FakeKernel>,
-    dir: &Path,
-    root: &Path,
-    policy: Policy,
-    settings: Settings,
-) -> (Arc<Engine>, Exposition) {
+fn beside(kernel: &Arc<FakeKernel>, root: &Path, settings: Settings) -> (Beside, Exposition) {
     let exposition = Exposition::default();
     let node = Node::new(&exposition);
     let beside = Beside {
@@ -203,7 +203,12 @@ fn open(
         announce: false,
         pool_metrics: PoolMetrics::new(&exposition),
         settings: Arc::new(settings),
+        settles: SETTLES,
     };
+    (beside, exposition)
+}
+
+fn open(dir: &Path, root: &Path, policy: Policy, beside: Beside) -> Arc<Engine> {
     let places = Places {
         run_dir: dir.join("run"),
         state_dir: dir.join("state"),
@@ -211,7 +216,7 @@ fn open(
         sysfs: dir.join("sys"),
         kubelet: "/var/lib/kubelet".into(),
     };
-    (Engine::open(&places, policy, beside).unwrap(), exposition)
+    Engine::open(&places, policy, beside).unwrap()
 }
 
 fn files(dir: &Path) -> Vec<String> {
