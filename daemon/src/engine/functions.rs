@@ -171,7 +171,7 @@ impl Engine {
                     return Err(refused(&format!("it is interface {ifname:?} of container {container}")));
                 }
                 Some(_) if Instant::now() >= limit => {
-                    return Err(refused("it has not come home from its last pod yet"));
+                    return Err(late(&refused, self.reaper.why(holder.id)));
                 }
                 _ => sleep(LOOK),
             }
@@ -312,6 +312,15 @@ fn driver_of(function: &Function) -> Result<String, CniError> {
 pub(super) fn lent(address: PciAddr, why: &str) -> CniError {
     CniError::new(Code::TryAgain, format!("function {address} cannot be had: {why}"))
         .with("a function is one pod's at a time: DEL the attachment that has it, or take another one")
+}
+
+/// What is told of one that has not come home in time, and why not where that is known.
+fn late(refused: &impl Fn(&str) -> CniError, why: Option<CniError>) -> CniError {
+    let late = "it has not come home from its last pod yet";
+    match why {
+        Some(CniError { msg, details, .. }) => CniError { details, ..refused(&format!("{late}: {msg}")) },
+        None => refused(late),
+    }
 }
 
 pub(super) fn unusable(error: &InventoryError) -> CniError {

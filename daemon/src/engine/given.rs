@@ -16,6 +16,7 @@ use fairlead_sriov::{Function, UnfitForVfio, VFIO_PCI, fit_for_vfio};
 
 use super::claims::Claim;
 use super::functions::{self, LOOK};
+use super::homecoming::Waits;
 use super::job::{self, Job};
 use super::{Engine, errors, failpoint};
 use crate::networks::sriov::{AtHome, Sriov};
@@ -94,9 +95,13 @@ impl Engine {
 
     /// Gives a function back that the pod drove: its settings, when no process has it any more. From the record alone; it may
     /// be begun again at any step.
-    pub(super) fn take_back_given(&self, attachment: &Attachment, vf: &LentVf) -> Result<(), CniError> {
+    pub(super) fn take_back_given(
+        &self,
+        attachment: &Attachment,
+        vf: &LentVf,
+    ) -> Result<Option<Waits>, CniError> {
         failpoint::pass("del.home");
-        let Some(function) = self.still_there(vf)? else { return Ok(()) };
+        let Some(function) = self.still_there(vf)? else { return Ok(None) };
         match function.driver.as_deref() {
             Some(VFIO_PCI) => self.await_its_end(attachment, &function)?,
             driver => tracing::warn!(pci = %vf.address, ?driver,

@@ -16,19 +16,30 @@ use super::link::{self, Reach};
 use super::{Engine, errors, failpoint};
 use crate::store::{Attachment, Lent, LentVf, LinkRecord};
 
+/// What a function that is home otherwise cannot have back before its NIC has a carrier, for a person.
+#[derive(Debug)]
+pub(super) struct Waits(pub(super) CniError);
+
+impl Waits {
+    /// For whom nothing may wait.
+    pub(super) fn nothing(waits: Option<Waits>) -> Result<(), CniError> {
+        waits.map_or(Ok(()), |Waits(why)| Err(why))
+    }
+}
+
 impl Engine {
-    /// Brings the function of an attachment home and gives it back everything as it was.
+    /// Brings the function of an attachment home and gives it back everything as it was, but for what waits for a carrier.
     pub(super) fn bring_function_home(
         &self,
         attachment: &Attachment,
         reach: Reach<'_>,
-    ) -> Result<(), CniError> {
+    ) -> Result<Option<Waits>, CniError> {
         let lent = match &attachment.link {
             LinkRecord::Moved(lent) => lent,
             LinkRecord::Given(vf) => return self.take_back_given(attachment, vf),
-            _ => return Ok(()),
+            _ => return Ok(None),
         };
-        let Some(vf) = &lent.function else { return Ok(()) };
+        let Some(vf) = &lent.function else { return Ok(None) };
         let told = |e: NetError| {
             errors::kernel(&attachment.key.network, &format!("bringing function {} home", vf.address), &e)
         };
@@ -39,11 +50,11 @@ impl Engine {
             leave(pod.as_mut(), &link, lent, &attachment.parked_name()).map_err(told)?;
         }
         failpoint::pass("del.home");
-        let Some(function) = self.what_is_left(attachment, vf)? else { return Ok(()) };
+        let Some(function) = self.what_is_left(attachment, vf)? else { return Ok(None) };
         let mut host = self.kernel.host().map_err(told)?;
         let link = appear(host.as_mut(), vf.address, APPEARS).map_err(told)?;
         let link = link.ok_or_else(|| still_away(vf))?;
-        let link = self.put_settings_back(host.as_mut(), vf, &function, link, lent.was.mac)?;
+        let (link, waits) = self.put_settings_back(host.as_mut(), vf, &function, link, lent.was.mac)?;
         let link = match wrong(&link, lent.was.mac) {
             Some(mac) => self.kernel_vf(vf).take_back(host.as_mut(), &link, mac).map_err(told)?,
             None => link,
@@ -59,9 +70,9 @@ impl Engine {
             Err(e) if e.errno() == Some(Errno::EEXIST) && named => {
                 tracing::info!(pci = %vf.address, name = lent.was.name,
                     "the name of a function that comes home is taken: its pool sees to it");
-                Ok(())
+                Ok(waits)
             }
-            other => other.map_err(told),
+            other => other.map(|_| waits).map_err(told),
         }
     }
 
@@ -91,7 +102,8 @@ impl Engine {
         let process = if is_given { self.process_with(attachment, function)? } else { None };
         tracing::warn!(pci = %vf.address, driver = ?function.driver, in_use = process.is_some(),
             "a lent function has another driver now: it is left to whoever gave it that");
-        process.map_or_else(|| self.undo_settings(vf, function), |_| Ok(()))
+        let waits = if process.is_some() { None } else { self.undo_settings(vf, function)? };
+        Waits::nothing(waits)
     }
 
     /// The function; one that is gone is told.
@@ -118,15 +130,15 @@ impl Engine {
         function: &Function,
         mut link: Link,
         mac: Option<Mac>,
-    ) -> Result<Link, CniError> {
+    ) -> Result<(Link, Option<Waits>), CniError> {
         if vf.before.is_empty() {
-            return Ok(link);
+            return Ok((link, None));
         }
         let told = |e: NetError| {
             errors::kernel("", &format!("giving function {} its settings back", vf.address), &e)
         };
         let Some(mut now) = self.unless_its_pools(vf, self.admin.settings(function))? else {
-            return Ok(link);
+            return Ok((link, None));
         };
         if let (Some(mac), Some(true)) = (wrong(&link, mac), now.trust) {
             // Trusted, it may have taken another one; when it is trusted no more it cannot take its own any more.
@@ -135,20 +147,20 @@ impl Engine {
         }
         let change = VfProfile::from(&vf.before).plan(&now).change;
         if change.is_empty() {
-            return Ok(link);
+            return Ok((link, None));
         }
-        self.put_back(vf, function, &change)?;
+        let waits = self.put_back(vf, function, &change)?;
         // Its MAC address may have followed.
         let now = interface(host, vf.address, std::slice::from_ref(&link.name)).map_err(told)?;
-        now.ok_or_else(|| still_away(vf))
+        now.map(|link| (link, waits)).ok_or_else(|| still_away(vf))
     }
 
     /// The same for one that has no interface.
-    pub(super) fn undo_settings(&self, vf: &LentVf, function: &Function) -> Result<(), CniError> {
+    pub(super) fn undo_settings(&self, vf: &LentVf, function: &Function) -> Result<Option<Waits>, CniError> {
         if vf.before.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
-        let Some(now) = self.unless_its_pools(vf, self.admin.settings(function))? else { return Ok(()) };
+        let Some(now) = self.unless_its_pools(vf, self.admin.settings(function))? else { return Ok(None) };
         self.put_back(vf, function, &VfProfile::from(&vf.before).plan(&now).change)
     }
 
@@ -169,9 +181,19 @@ impl Engine {
 
     /// Settings as they were, in one message. What the NIC refuses to take back is told and passed over: nothing would be
     /// better if it were tried for ever. What it will take later is tried again, here or by the function's pool.
-    fn put_back(&self, vf: &LentVf, function: &Function, change: &VfChange) -> Result<(), CniError> {
-        let done = self.admin.set_what_is_taken(function, change);
-        let Some(refused) = self.unless_its_pools(vf, done)? else { return Ok(()) };
+    fn put_back(
+        &self,
+        vf: &LentVf,
+        function: &Function,
+        change: &VfChange,
+    ) -> Result<Option<Waits>, CniError> {
+        let done = match self.admin.set_what_is_taken(function, change) {
+            Err(dark @ SettingError::Dark { .. }) if !self.pools.sets(vf.address) => {
+                return Ok(Some(Waits(errors::setting(&dark))));
+            }
+            done => done,
+        };
+        let Some(refused) = self.unless_its_pools(vf, done)? else { return Ok(None) };
         for error in &refused {
             tracing::error!(pci = %vf.address, %error, "a function cannot have a setting back as it was");
         }
@@ -180,7 +202,7 @@ impl Engine {
         {
             tracing::warn!(pci = %vf.address, %error, "a function's settings are not as they were");
         }
-        Ok(())
+        Ok(None)
     }
 }
 

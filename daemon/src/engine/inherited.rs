@@ -15,7 +15,7 @@ use fairlead_sriov::interface::{self, APPEARS, Appearance};
 use fairlead_sriov::{Function, InventoryError, PciAddr};
 
 use super::functions::{lent, unusable};
-use super::homecoming::still_away;
+use super::homecoming::{Waits, still_away};
 use super::job::Job;
 use super::link::Reach;
 use super::{Engine, errors};
@@ -223,14 +223,14 @@ impl Engine {
         };
         let driver = function.driver.as_deref().filter(|driver| !USER_SPACE_DRIVERS.contains(driver));
         let vf = as_lent(record, &function, driver.unwrap_or_default());
-        match (&record.interface, driver) {
-            (Some(was), Some(_)) => self.bring_inherited_interface(record, was, vf, pod),
+        Waits::nothing(match (&record.interface, driver) {
+            (Some(was), Some(_)) => self.bring_inherited_interface(record, was, vf, pod)?,
             // In user space all the time, or given to another driver since: that is left as it is.
             _ => {
                 drop(pod);
-                self.take_back_given(&self.as_attachment(record, "", LinkRecord::Given(vf.clone())), &vf)
+                self.take_back_given(&self.as_attachment(record, "", LinkRecord::Given(vf.clone())), &vf)?
             }
-        }
+        })
     }
 
     fn bring_inherited_interface(
@@ -239,7 +239,7 @@ impl Engine {
         was: &Was,
         vf: LentVf,
         pod: Option<(Box<dyn Net + '_>, &str)>,
-    ) -> Result<(), CniError> {
+    ) -> Result<Option<Waits>, CniError> {
         let address = vf.address;
         let told = |e: NetError| errors::kernel("", &format!("bringing function {address} home"), &e);
         if let Some((mut pod, ifname)) = pod {

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use fairlead_cni::CniError;
 use fairlead_sriov::PciAddr;
 
 /// Between the first two attempts at a removal.
@@ -38,7 +39,7 @@ struct Queue {
     by_time: BTreeSet<(Instant, Errand)>,
     due: HashMap<Errand, Instant>,
     at_work: HashSet<Errand>,
-    failures: HashMap<Errand, u32>,
+    failures: HashMap<Errand, (u32, CniError)>,
     stopped: bool,
 }
 
@@ -75,16 +76,22 @@ impl Reaper {
 
     /// The attachment's removal failed: it is tried again after a pause that doubles with every failure. Answers how often it
     /// has failed.
-    pub(super) fn again(&self, id: u64) -> u32 {
+    pub(super) fn again(&self, id: u64, why: &CniError) -> u32 {
         let failures = {
             let mut queue = self.lock();
-            let failures = queue.failures.entry(id.into()).or_default();
-            *failures = failures.saturating_add(1);
-            *failures
+            let before = queue.failures.get(&id.into()).map_or(0, |(times, _)| *times);
+            let times = before.saturating_add(1);
+            queue.failures.insert(id.into(), (times, why.clone()));
+            times
         };
         let pause = FIRST_PAUSE.saturating_mul(1 << (failures - 1).min(10)).min(LONGEST_PAUSE);
         self.expect(id, Instant::now() + pause);
         failures
+    }
+
+    /// Why the last attempt at the attachment's removal failed, if one did.
+    pub(super) fn why(&self, id: u64) -> Option<CniError> {
+        self.lock().failures.get(&id.into()).map(|(_, why)| why.clone())
     }
 
     /// Nothing is left of it.
@@ -165,6 +172,8 @@ impl Drop for Turn<'_> {
 
 #[cfg(test)]
 mod tests {
+    use fairlead_cni::Code;
+
     use super::*;
 
     #[test]
@@ -185,17 +194,20 @@ mod tests {
     #[test]
     fn a_removal_that_fails_again_and_again_is_tried_ever_more_seldom() {
         let reaper = Reaper::default();
+        let why = CniError::new(Code::TryAgain, "it is not there");
         let mut pauses = Vec::new();
         for _ in 0..12 {
-            reaper.again(7);
+            reaper.again(7, &why);
             let due = reaper.lock().due[&7.into()];
             pauses.push((due - Instant::now() + Duration::from_millis(500)).as_secs());
             reaper.drain();
         }
         assert_eq!(pauses[..5], [1, 2, 4, 8, 16]);
         assert_eq!(pauses[11], 300);
+        assert_eq!(reaper.why(7).map(|why| why.msg), Some("it is not there".to_owned()));
         reaper.done(7);
-        reaper.again(7);
+        assert!(reaper.why(7).is_none());
+        reaper.again(7, &why);
         assert!(reaper.lock().due[&7.into()] <= Instant::now() + FIRST_PAUSE);
     }
 

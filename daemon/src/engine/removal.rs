@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use fairlead_cni::CniError;
 use fairlead_host::NetError;
 
+use super::homecoming::Waits;
 use super::link::{self, Reach};
 use super::reaper::Errand;
 use super::{Engine, errors, failpoint};
@@ -54,19 +55,35 @@ impl Engine {
         if let LinkRecord::Made { index, .. } = &attachment.link {
             self.quiet(attachment, *index);
         }
-        self.take_down(attachment, reach)?;
-        failpoint::pass("del.unlinked");
-        self.free(attachment)
+        if let Some(Waits(why)) = self.take_down(attachment, reach)? {
+            tracing::warn!(container = %attachment.key.container, network = %attachment.key.network,
+                ifname = %attachment.key.ifname, error = %why, "a function is home, and waits for the carrier of its NIC");
+            self.reaper.again(attachment.id, &why);
+        }
+        Ok(())
     }
 
-    /// The link goes for good, or home.
-    fn take_down(&self, attachment: &Attachment, reach: Reach<'_>) -> Result<(), CniError> {
-        if attachment.function().is_some() {
-            return self.bring_function_home(attachment, reach);
+    /// The link goes for good, or home, and with it all that the attachment held. A function that waits for a carrier stays on
+    /// record as the reaper's, and is nobody else's for that long.
+    fn take_down(&self, attachment: &Attachment, reach: Reach<'_>) -> Result<Option<Waits>, CniError> {
+        let waits = if attachment.function().is_some() {
+            self.bring_function_home(attachment, reach)?
+        } else {
+            link::take_down(self.kernel.as_ref(), attachment, reach).map_err(|e| {
+                errors::kernel(&attachment.key.network, &format!("removing {:?}", attachment.key.ifname), &e)
+            })?;
+            None
+        };
+        failpoint::pass("del.unlinked");
+        self.release(attachment)?;
+        match &waits {
+            Some(_) => {
+                self.store.released(attachment).map_err(|e| errors::store(&e))?;
+                self.records.forget(attachment.id);
+            }
+            None => self.forget(attachment)?,
         }
-        link::take_down(self.kernel.as_ref(), attachment, reach).map_err(|e| {
-            errors::kernel(&attachment.key.network, &format!("removing {:?}", attachment.key.ifname), &e)
-        })
+        Ok(waits)
     }
 
     /// The removal is on record and answered; the rest is the reaper's. A function is wanted back soon; any other link is
@@ -79,8 +96,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Gives back what the attachment held, once its link is gone, and forgets it.
-    fn free(&self, attachment: &Attachment) -> Result<(), CniError> {
+    /// Gives back what the attachment held, once its link is gone.
+    fn release(&self, attachment: &Attachment) -> Result<(), CniError> {
         if let IpamRecord::HostLocal { data_dir } = &attachment.ipam {
             let key = &attachment.key;
             let released = if attachment.addresses.is_empty() {
@@ -93,6 +110,11 @@ impl Engine {
         }
         self.withdraw_device_info(attachment)?;
         failpoint::pass("del.released");
+        Ok(())
+    }
+
+    /// Nothing is left of it.
+    fn forget(&self, attachment: &Attachment) -> Result<(), CniError> {
         self.records.forget(attachment.id);
         self.reaper.done(attachment.id);
         let forget = || self.store.removed(attachment.id).map_err(|e| errors::store(&e));
@@ -119,15 +141,13 @@ impl Engine {
             Some(_) => Reach::Dead,
             None => link::reach(self.kernel.as_ref(), &attachment.netns).map_err(told)?,
         };
-        self.take_down(&attachment, reach)?;
-        failpoint::pass("del.unlinked");
-        self.free(&attachment)
+        Waits::nothing(self.take_down(&attachment, reach)?)
     }
 
     /// The same by order of a caller, who may never come again: what fails is tried again without him.
     pub(super) fn remove_for(&self, attachment: &Attachment, answer: Answer) -> Result<(), CniError> {
         self.remove(attachment, answer).map_err(|e| {
-            self.reaper.again(attachment.id);
+            self.reaper.again(attachment.id, &e);
             harmless(&e)
         })
     }
@@ -139,7 +159,7 @@ impl Engine {
         if let Err(e) = self.remove(attachment, Answer::WhenGone) {
             tracing::error!(container = %attachment.key.container, network = %attachment.key.network,
                 ifname = %attachment.key.ifname, error = %e, "the undo of a failed ADD failed; it is tried again");
-            self.reaper.again(attachment.id);
+            self.reaper.again(attachment.id, &e);
         }
     }
 
@@ -159,7 +179,7 @@ impl Engine {
             Phase::Adding | Phase::Attached => return,
         };
         let Err(e) = done else { return };
-        let failures = self.reaper.again(id);
+        let failures = self.reaper.again(id, &e);
         // A process may keep a function for hours: told ever more seldom.
         if failures.is_power_of_two() {
             tracing::warn!(container = %attachment.key.container, network = %attachment.key.network,

@@ -19,7 +19,9 @@ pub(super) fn table(engine: &Engine, name: &str) -> Option<Value> {
 
 fn attachments(engine: &Engine) -> Value {
     let home = engine.devices_at_home();
-    engine.store.all().iter().map(|a| row(a, engine.broken(a, &home).as_deref())).collect()
+    let late = |a: &Attachment| engine.reaper.why(a.id).map(|why| why.msg);
+    let of = |a: &Attachment| row(a, engine.broken(a, &home).or_else(|| late(a)).as_deref());
+    engine.store.all().iter().map(|a| of(a)).collect()
 }
 
 fn row(a: &Attachment, broken: Option<&str>) -> Value {

@@ -237,6 +237,26 @@ impl Store {
         self.change(id, &Entry::Phase { id, phase })
     }
 
+    /// It is answered as gone, and holds nothing any more but its function.
+    pub fn released(&self, attachment: &Attachment) -> Result<(), StoreError> {
+        let bare = Attachment {
+            phase: Phase::Silenced,
+            ipam: IpamRecord::None,
+            addresses: Vec::new(),
+            device_info: None,
+            ..attachment.clone()
+        };
+        let payload = put(&bare)?;
+        let mut state = self.lock();
+        if state.live.get(&bare.id).is_some_and(|known| **known == bare) {
+            return Ok(()); // it is tried again and again
+        }
+        self.append(&mut state, &payload, Purpose::Finish)?;
+        state.silenced.insert(bare.id);
+        state.live.insert(bare.id, Arc::new(bare));
+        Ok(())
+    }
+
     /// Nothing is left of it.
     pub fn removed(&self, id: u64) -> Result<(), StoreError> {
         let payload = serde_json::to_vec(&Entry::Removed { id })?;

@@ -221,11 +221,12 @@ fn x22_an_add_has_the_function_of_a_pod_whose_process_ends_while_it_waits() {
     rig.kernel.set_group(GROUP, IommuGroup::InUse);
     rig.del(&config(TAGGED)).unwrap_err();
     let (engine, id) = (rig.engine(), rig.engine().store.all()[0].id);
+    let held = engine.reaper.why(id).unwrap();
     for _ in 0..10 {
-        engine.reaper.again(id);
+        engine.reaper.again(id, &held);
     }
     engine.reaper.drain(); // as after hours: the next try is minutes away
-    engine.reaper.again(id);
+    engine.reaper.again(id, &held);
     thread::scope(|s| {
         s.spawn(|| {
             while let Some(errand) = engine.reaper.next() {
