@@ -285,7 +285,7 @@ impl State {
         let member = Member::new(address, function.physical.address, function.numa_node);
         let mut pool = Pool::default();
         pool.appeared(Member { condition, hold, given, ..member });
-        let wish = Wish::default();
+        let wish = Wish::of_none(record);
         self.pools.push(Live { name: record.pool.clone(), settings: None, wish, pool });
     }
 

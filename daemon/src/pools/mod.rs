@@ -4,6 +4,7 @@
 //! All that may take time happens on the keeper's threads. A function is at one place only: with its pod (as long as the
 //! engine's store says so), at work, or in the pool; this module's lock is held for no longer than a look at that.
 
+mod adopting;
 mod chores;
 mod eye;
 mod holders;

@@ -67,6 +67,12 @@ pub(super) struct Was {
     pub(super) interface: Option<Appearance>,
     /// All of its settings, as far as its driver tells them.
     pub(super) settings: VfChange,
+    /// Its driver is somebody else's affair, as its pool has it or had it.
+    #[serde(default)]
+    pub(super) bound_by_others: bool,
+    /// Of such a one: we are at work on it, and if it has no driver it is because of us.
+    #[serde(default)]
+    pub(super) at_work: bool,
     /// It has vanished: what is at its address now is another one, and has nothing of it but its name.
     #[serde(default)]
     pub(super) gone: bool,

@@ -4,7 +4,7 @@ use fairlead_host::Vf;
 use fairlead_sriov::interface::Look;
 use fairlead_sriov::{Function, UnfitForVfio, fit_for_vfio};
 
-use super::record::{Mark, Record};
+use super::record::Record;
 use super::trouble::Trouble;
 use super::workshop::{Known, VFIO, Wish, Workshop};
 
@@ -22,9 +22,8 @@ impl Workshop {
         let was = was.ok_or_else(|| Trouble::Changed("it was not adopted in this boot".to_owned()))?;
         let driver = wish.driver(was);
         if function.driver.as_deref() != Some(driver) {
-            let is_clean = || self.records.mark_of(function.address) == Mark::Clean;
-            if function.driver.is_none() && wish.is_bound_by_others() && is_clean() {
-                return Err(Trouble::Taken("somebody else has taken it from its driver".to_owned()));
+            if function.driver.is_none() && wish.is_bound_by_others() {
+                self.owner_is_done(function, wish, was)?;
             }
             let now = function.driver.as_deref().unwrap_or("no driver");
             return Err(Trouble::Changed(format!("it has {now} instead of {driver}")));

@@ -4,15 +4,12 @@
 //! Nothing is done to a function that somebody else uses, and none is reset but under vfio-pci or without a driver.
 
 use std::sync::Arc;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
-use fairlead_host::{Kernel, Link, NetError, Override, Vf, VfChange};
+use fairlead_host::{Kernel, Link, NetError, Override, Vf};
 use fairlead_sriov::interface::{APPEARS, Appearance, Look, appear, interface};
 use fairlead_sriov::pool::Member;
 use fairlead_sriov::{
-    Administrator, Function, Inventory, InventoryError, KernelVf, PciAddr, Scan, SettingError, Unserved,
-    VfProfile,
+    Administrator, Function, Inventory, InventoryError, KernelVf, PciAddr, Scan, Unserved, VfProfile,
 };
 
 use super::naming::Idle;
@@ -25,9 +22,6 @@ use crate::settings::{AtRest, PoolSettings};
 
 /// The driver that gives devices to processes.
 pub(super) const VFIO: &str = "vfio-pci";
-const LOOK: Duration = Duration::from_millis(50);
-/// How long functions may take to be made, those with this one.
-const MAKING: Duration = Duration::from_secs(10);
 
 /// What is done with, and where.
 pub(super) struct Workshop {
@@ -41,7 +35,7 @@ pub(super) struct Workshop {
 /// How a member is to be while it is nobody's.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Wish {
-    at_rest: AtRest,
+    pub(super) at_rest: AtRest,
     profile: VfProfile,
     mtu: Option<u32>,
     pub(super) allow_no_iommu: bool,
@@ -75,6 +69,13 @@ impl Wish {
         }
     }
 
+    /// The same of a function that no pool wants any more.
+    pub(super) fn of_none(record: &Record) -> Wish {
+        let is_bound_by_others = record.was.as_ref().is_some_and(|was| was.bound_by_others);
+        let at_rest = if is_bound_by_others { AtRest::Unchanged } else { AtRest::default() };
+        Wish { at_rest, ..Wish::default() }
+    }
+
     /// The same of one member.
     pub(super) fn for_one(&self, member: &Member) -> Wish {
         Wish { leaves: member.is_leaving(), ..self.after_a_pod(member.left) }
@@ -100,7 +101,7 @@ impl Wish {
     }
 
     /// Refuses a member that whoever binds it is giving from `driver` to another.
-    fn unless_promised(&self, driver: &str, to: Option<&str>) -> Result<(), Trouble> {
+    pub(super) fn unless_promised(&self, driver: &str, to: Option<&str>) -> Result<(), Trouble> {
         match to.filter(|to| self.is_bound_by_others() && *to != driver) {
             Some(to) => Err(Trouble::Taken(format!(
                 "it is being given from {driver} to {to} (driver_override), by somebody else: its pool has it when that is done"
@@ -141,6 +142,10 @@ impl Wish {
 impl Workshop {
     /// Makes a member ready: adopted, clean, set up, bound, verified.
     pub(super) fn prepare(&self, address: PciAddr, wish: &Wish, idle: Idle<'_>) -> Result<Known, Trouble> {
+        self.ended(address, self.made_ready(address, wish, idle))
+    }
+
+    fn made_ready(&self, address: PciAddr, wish: &Wish, idle: Idle<'_>) -> Result<Known, Trouble> {
         let function = self.inventory.function(address)?;
         self.may_be_had(&function, wish)?;
         let was = self.adopted(&function, wish)?;
@@ -165,11 +170,15 @@ impl Workshop {
 
     /// Gives a member back as it was. What the NIC does not take back any more is told and passed over.
     pub(super) fn give_back(&self, address: PciAddr, wish: &Wish, idle: Idle<'_>) -> Result<(), Trouble> {
+        self.ended(address, self.given_back(address, wish, idle))
+    }
+
+    fn given_back(&self, address: PciAddr, wish: &Wish, idle: Idle<'_>) -> Result<(), Trouble> {
         let record = self.record(address)?;
         let Some(was) = record.was_in(&self.boot_id) else { return self.nothing_to_give_back(address) };
         let function = self.inventory.function(address)?;
         self.leave_alone(&function, wish.left)?;
-        let was = &self.as_its_owner_has_it(&function, wish, was)?;
+        let was = &self.begun(&function, wish, was)?;
         self.cleaned(&function, &was.driver)?;
         failpoint::pass("pool.stripped");
         self.set(&function, &VfProfile::from(&was.settings), true)?;
@@ -211,74 +220,6 @@ impl Workshop {
     /// Refuses a function that somebody else uses. `left`: what is on its interface is nobody's.
     pub(super) fn leave_alone(&self, function: &Function, left: bool) -> Result<(), Trouble> {
         self.may_be_had(function, &Wish { leaves: true, left, ..Wish::default() })
-    }
-
-    /// How it was, on record from now on; what an earlier boot knew of it is no longer so.
-    fn adopted(&self, function: &Function, wish: &Wish) -> Result<Was, Trouble> {
-        if let Some(was) = self.record(function.address)?.was_in(&self.boot_id) {
-            return self.as_its_owner_has_it(function, wish, was);
-        }
-        let driver = function.driver.clone().ok_or_else(|| {
-            Trouble::Taken("it has no driver: bind it to the one that it is to come back to".to_owned())
-        })?;
-        if driver == VFIO && wish.at_rest == AtRest::Kernel {
-            return Err(Trouble::Taken(format!(
-                "it is bound to {VFIO}, and its pool's driver is the kernel's: bind it to its kernel driver, or give the \
-                 pool driver: {VFIO}"
-            )));
-        }
-        let only = self.kernel.fixed_driver(&function.address.to_string())?;
-        wish.unless_promised(&driver, only.as_deref())?;
-        let (fixed, interface) = (only.is_some(), self.present_look(function)?);
-        let settings = everything(&self.told(function)?);
-        let was = Was { boot_id: self.boot_id.clone(), driver, fixed, interface, settings, gone: false };
-        self.note(function, &was)?;
-        Ok(was)
-    }
-
-    /// How it was, under the driver that whoever binds it has given it since: where that is not us, it keeps what it is given.
-    /// One that it has only been promised is waited for.
-    fn as_its_owner_has_it(&self, function: &Function, wish: &Wish, was: &Was) -> Result<Was, Trouble> {
-        if !wish.is_bound_by_others() {
-            return Ok(was.clone());
-        }
-        let driver = function.driver.as_ref().unwrap_or(&was.driver);
-        let only = self.kernel.fixed_driver(&function.address.to_string())?;
-        wish.unless_promised(driver, only.as_deref())?;
-        if *driver == was.driver {
-            return Ok(was.clone());
-        }
-        let interface = match &was.interface {
-            None => self.present_look(function)?.map(|look| Appearance { mac: was.settings.mac, ..look }),
-            before => before.clone(),
-        };
-        let now = Was { driver: driver.clone(), fixed: only.is_some(), interface, ..was.clone() };
-        tracing::info!(pci = %function.address, before = was.driver, driver, "a function of a pool was bound to another driver");
-        self.note(function, &now)?;
-        Ok(now)
-    }
-
-    fn note(&self, function: &Function, was: &Was) -> Result<(), Trouble> {
-        let write = |record: &mut Record| record.was = Some(was.clone());
-        self.records.change(function.address, write).map_err(Trouble::Record)
-    }
-
-    fn present_look(&self, function: &Function) -> Result<Option<Appearance>, Trouble> {
-        if function.driver.as_deref() == Some(VFIO) {
-            return Ok(None);
-        }
-        self.interface(function)?.map(|link| self.appearance(function.address, &link)).transpose()
-    }
-
-    /// Its settings. While functions are being made their physical function tells of none: that is waited for.
-    fn told(&self, function: &Function) -> Result<Vf, SettingError> {
-        let until = Instant::now() + MAKING;
-        loop {
-            match self.admin.settings(function) {
-                Err(SettingError::NoInterface { .. }) if Instant::now() < until => sleep(LOOK),
-                told => return told,
-            }
-        }
     }
 
     /// Without a kernel driver, and reset: what somebody has left in it or in its physical function by the mailbox is gone.
@@ -362,17 +303,5 @@ impl Workshop {
 
     pub(super) fn interface(&self, function: &Function) -> Result<Option<Link>, NetError> {
         interface(self.kernel.host()?.as_mut(), function.address, &function.interfaces)
-    }
-}
-
-/// All settings that a driver tells, to come back to.
-fn everything(vf: &Vf) -> VfChange {
-    VfChange {
-        mac: vf.mac,
-        vlan: vf.vlan,
-        rate: vf.rate,
-        spoofchk: vf.spoofchk,
-        trust: vf.trust,
-        link_state: vf.link_state,
     }
 }

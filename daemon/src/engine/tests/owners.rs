@@ -108,6 +108,49 @@ fn while_its_owner_binds_a_function_it_is_left_alone() {
 }
 
 #[test]
+fn one_that_its_owner_leaves_without_a_driver_is_left_alone_until_it_has_one_across_restarts_too() {
+    for mut rig in rigs() {
+        rig.kernel.unbind(VF).unwrap();
+        rig.kernel.forget_calls();
+        rig.hears_of(Action::Unbound);
+        for restarted in [false, true, false] {
+            if restarted {
+                rig.restart();
+            }
+            rig.keep();
+            rig.check_pools();
+            rig.keep_on();
+            assert_eq!((rig.states()[0].as_str(), rig.binds(), rig.bound_to().0), ("foreign", 0, None));
+        }
+        let row = rig.members().remove(0);
+        assert!(row["reason"].as_str().unwrap().contains("bind it to the one that it is to have"), "{row}");
+        rig.rebound("igbvf", Override::Keep);
+        rig.hears_of(Action::Bound);
+        assert_eq!((rig.states()[0].as_str(), rig.bound_to().0.as_deref()), ("ready", Some("igbvf")));
+    }
+}
+
+#[test]
+fn one_that_its_owner_binds_anew_while_no_daemon_runs_keeps_that_though_its_pool_is_gone_then() {
+    for mut rig in rigs() {
+        let pool = std::mem::take(&mut rig.settings);
+        rig.engine = None;
+        rig.rebound(VFIO_DRIVER, Override::Set);
+        rig.restart();
+        rig.keep();
+        let to_vfio = (Some(VFIO_DRIVER.to_owned()), Some(VFIO_DRIVER.to_owned()));
+        assert_eq!((rig.members().len(), rig.bound_to()), (0, to_vfio));
+        assert_eq!(rig.settings().vlan.unwrap().id, 0, "what the pool has set is taken back all the same");
+        let other = rig.kernel.snapshot().drivers[pools::SECOND].0.clone();
+        assert_eq!(other.as_deref(), Some("igbvf"));
+        rig.settings = pool;
+        rig.restart();
+        rig.keep();
+        assert_eq!(rig.states(), ["ready", "ready"]);
+    }
+}
+
+#[test]
 fn one_that_a_killed_daemon_has_unbound_is_bound_to_what_it_had() {
     for mut rig in rigs() {
         let call = {
