@@ -1,5 +1,6 @@
-//! What drivers were asked to do and have not ended, though nobody waits any more: it keeps its thread, and nothing can end
-//! it. So it can at least be told, and nothing more is asked of its device: that would hang too, and keep another thread.
+//! Drivers are asked by threads of their own, and waited for no longer than a limit. What they were asked to do and have not
+//! ended, though nobody waits any more, is known here: it keeps its thread, and nothing can end it. So it can
+//! at least be told, and nothing more is asked of its device: that would hang too, and keep another thread.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -165,7 +165,8 @@ impl Kernel for RealKernel {
     fn devlink(&self) -> Result<Vec<DevlinkDevice>, NetError> {
         let asked = self.own.at_home(|| {
             let mut socket = self.own.generic_socket()?;
-            let what = "asking devlink for all ports".to_owned();
+            let what =
+                "asking devlink for all ports, which waits for a driver that loads firmware".to_owned();
             self.hung.within("devlink", what, DEVLINK, move || Ok(devlink::devices(&mut socket)))
         });
         let doing = "asking for all ports";
