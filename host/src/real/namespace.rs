@@ -80,14 +80,15 @@ impl OwnNetns {
         })
     }
 
-    /// Does `work` in this namespace, also when the thread is in a pod's just now.
+    /// Does `work` in this namespace, also when the thread is in a pod's just now. Work in it may do so again.
     pub(super) fn at_home<T>(&self, work: impl FnOnce() -> T) -> T {
-        let Some(away) = AWAY.get() else { return work() };
+        let Some(away) = AWAY.take() else { return work() };
         leave_or_abort(self.fd.as_fd());
         let outcome = work();
-        // SAFETY: `AWAY` holds the descriptor of an `Entered` guard of this thread, which is alive while it is set.
+        // SAFETY: `AWAY` held the descriptor of an `Entered` guard of this thread, which is alive while it does.
         let pod = unsafe { BorrowedFd::borrow_raw(away.pod) };
         leave_or_abort(pod);
+        AWAY.set(Some(away));
         outcome
     }
 }
@@ -178,5 +179,29 @@ pub(crate) fn cookie_of(socket: BorrowedFd<'_>) -> io::Result<Option<u64>> {
         Ok(_) => Ok(Some(cookie)),
         Err(Errno::ENOPROTOOPT) => Ok(None),
         Err(errno) => Err(errno.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::scratch::ScratchNetns;
+
+    #[test]
+    fn what_is_done_at_home_stays_there_to_its_end_though_some_of_it_is_sent_home_itself() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let _pod = ScratchNetns::new(directory.path(), "pod").unwrap();
+        let here = || fs::read_link("/proc/thread-self/ns/net").unwrap();
+        let (own, home) = (OwnNetns::of_this_thread().unwrap(), here());
+        let entered = Entered::enter(&own, open_netns(&directory.path().join("pod")).unwrap().0).unwrap();
+        let away = here();
+        assert_ne!(away, home);
+        let after_a_socket = || own.socket().map(|_| here()).unwrap();
+        assert_eq!(own.at_home(after_a_socket), home, "a thread that it begins holds no pod's namespace");
+        assert_eq!(here(), away);
+        drop(entered);
+        assert_eq!(here(), home);
     }
 }
