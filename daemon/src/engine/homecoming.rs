@@ -8,6 +8,7 @@ use std::time::Duration;
 use fairlead_cni::{CniError, Code};
 use fairlead_host::{Link, Mac, Net, NetError, Op, Override, SetLink, VfChange};
 use fairlead_sriov::interface::{APPEARS, NAMED, appear, dress, interface};
+use fairlead_sriov::resetting::is_resetting;
 use fairlead_sriov::{Function, InventoryError, SettingError, VFIO_PCI, VfProfile};
 use nix::errno::Errno;
 
@@ -56,7 +57,7 @@ impl Engine {
         let link = link.ok_or_else(|| still_away(vf))?;
         let (link, waits) = self.put_settings_back(host.as_mut(), vf, &function, link, lent.was.mac)?;
         let link = match wrong(&link, lent.was.mac) {
-            Some(mac) => self.kernel_vf(vf).take_back(host.as_mut(), &link, mac).map_err(told)?,
+            Some(mac) => self.mac_back(host.as_mut(), vf, link, mac).map_err(told)?,
             None => link,
         };
         if let Some(mac) = wrong(&link, lent.was.mac) {
@@ -73,6 +74,17 @@ impl Engine {
                 Ok(waits)
             }
             other => other.map(|_| waits).map_err(told),
+        }
+    }
+
+    /// Its own MAC address again. One of a pool that does not end resetting has it from that, as its settings.
+    fn mac_back(&self, host: &mut dyn Net, vf: &LentVf, link: Link, mac: Mac) -> Result<Link, NetError> {
+        match self.kernel_vf(vf).take_back(host, &link, mac) {
+            Err(error) if is_resetting(&error) && self.pools.sets(vf.address) => {
+                tracing::info!(pci = %vf.address, %error, "its pool gives a function its MAC address back");
+                Ok(interface(host, vf.address, std::slice::from_ref(&link.name))?.unwrap_or(link))
+            }
+            done => done,
         }
     }
 

@@ -71,7 +71,7 @@ fn x07_one_that_does_not_end_resetting_when_it_comes_home_keeps_no_pod_and_is_no
     for hangs in [&i40e as &dyn Fn(&Rig), &ice] {
         let rig = rig();
         rig.keep();
-        rig.add(&config(VF, r#","vlan":100"#)).unwrap();
+        rig.add(&config(VF, r#","vlan":100,"mac":"02:00:00:00:aa:01""#)).unwrap();
         hangs(&rig);
         rig.del(&config(VF, "")).unwrap();
         assert_eq!(rig.states(), ["preparing", "ready"]);
