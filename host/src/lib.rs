@@ -22,7 +22,7 @@ pub mod watch;
 pub use devlink::{DevlinkDevice, DevlinkEnd, DevlinkPort};
 pub use mac::Mac;
 pub use seam::{
-    Address, AddressFlags, IommuGroup, IpvlanFlag, IpvlanMode, Kernel, Kind, Link, MacvlanMode, Net,
+    Address, AddressFlags, Answers, IommuGroup, IpvlanFlag, IpvlanMode, Kernel, Kind, Link, MacvlanMode, Net,
     NetError, NetnsError, NetnsId, NewLink, Nsid, Op, OpError, Override, Parent, Route, Rule, SetLink,
 };
 pub use vf::{Vf, VfChange, VfLinkState, VfRate, VfVlan, VlanProto};

@@ -4,6 +4,7 @@
 //! it gives back every file descriptor and socket of that namespace, which would otherwise keep the namespace and
 //! its links alive. Nothing in here waits for anything but the kernel.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -500,6 +501,15 @@ pub enum IommuGroup {
     NoIommu,
 }
 
+/// What many devices answered, by address and by number; what is missing was not asked.
+#[derive(Debug, Default)]
+pub struct Answers {
+    /// Whether their configuration spaces answer.
+    pub devices: BTreeMap<String, Result<bool, NetError>>,
+    /// What opening their IOMMU groups tells.
+    pub groups: BTreeMap<u32, Result<IommuGroup, NetError>>,
+}
+
 /// The kernel, as far as Fairlead asks it anything.
 pub trait Kernel: Send + Sync {
     /// The daemon's own namespace.
@@ -548,6 +558,9 @@ pub trait Kernel: Send + Sync {
     /// The network cards that devlink knows; none where the kernel has no devlink. Fails after a time when a driver keeps
     /// devlink waiting, as one does that loads new firmware.
     fn devlink(&self) -> Result<Vec<DevlinkDevice>, NetError>;
+
+    /// Both of many: all of them in the time that one may take. What hangs ends it, and those behind are not asked.
+    fn answers_of(&self, addresses: &[String], groups: &[u32]) -> Answers;
 
     /// True when the kernel has links of this kind (`IFLA_INFO_KIND`), built in or by a module that it has loaded
     /// for the question. Nothing can be seen of it in any namespace.

@@ -3,7 +3,7 @@
 //!
 //! Looks only. The group is opened and closed, which a process that has it does not notice.
 
-use fairlead_host::{IommuGroup, Kernel, NetError};
+use fairlead_host::{IommuGroup, NetError};
 
 use crate::{Function, Inventory, InventoryError, PciAddr};
 
@@ -64,11 +64,11 @@ pub enum UnfitForVfio {
     Untried(#[from] NetError),
 }
 
-/// The IOMMU group of a function that a process could have now.
+/// The IOMMU group of a function that a process could have now, by what opening it tells.
 pub fn fit_for_vfio(
-    kernel: &dyn Kernel,
     inventory: &Inventory,
     function: &Function,
+    opened: impl FnOnce(u32) -> Result<IommuGroup, NetError>,
 ) -> Result<u32, UnfitForVfio> {
     let address = function.address;
     let group = function.iommu_group.ok_or(UnfitForVfio::Unprotected(address))?;
@@ -77,7 +77,7 @@ pub fn fit_for_vfio(
         let driver = member.driver.unwrap_or_default();
         return Err(UnfitForVfio::Shared { function: address, group, member: member.device, driver });
     }
-    match kernel.iommu_group(group)? {
+    match opened(group)? {
         IommuGroup::Free => Ok(group),
         IommuGroup::InUse => Err(UnfitForVfio::InUse { function: address, group }),
         IommuGroup::NoIommu => Err(UnfitForVfio::NoIommu { function: address, group }),

@@ -26,7 +26,7 @@ use crate::store::{Attachment, LentVf, LinkRecord};
 impl Engine {
     /// Refuses a function that no process could have: what stands in the way is told before anything is changed.
     pub(super) fn must_be_fit(&self, function: &Function, ready: Option<&Known>) -> Result<(), CniError> {
-        match fit_for_vfio(self.kernel.as_ref(), &self.inventory, function) {
+        match fit_for_vfio(&self.inventory, function, |group| self.kernel.iommu_group(group)) {
             // It is ready without an IOMMU only where its pool allows that.
             Err(UnfitForVfio::NoIommu { .. }) if ready.is_some() => Ok(()),
             fit => fit.map(|_| ()).map_err(|e| unfit(&e)),

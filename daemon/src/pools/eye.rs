@@ -9,6 +9,7 @@ use fairlead_sriov::{Function, PciAddr, Scan};
 
 use super::membership::Notice;
 use super::record::Mark;
+use super::sight::Sight;
 use super::trouble::Trouble;
 use super::workshop::{Known, Wish, Workshop};
 
@@ -16,6 +17,7 @@ use super::workshop::{Known, Wish, Workshop};
 pub(super) struct Eye<'l> {
     shop: &'l Workshop,
     readings: Readings,
+    sight: Sight<'l>,
     scan: &'l Scan,
     /// Physical functions of which one does not end what it is asked: one limit is waited for each, not one for each function.
     hanging: BTreeSet<PciAddr>,
@@ -37,7 +39,17 @@ pub(super) struct Readings(BTreeMap<PciAddr, Result<Arc<Vec<Vf>>, String>>);
 impl<'l> Eye<'l> {
     /// Nothing is read yet.
     pub(super) fn new(shop: &'l Workshop, scan: &'l Scan) -> Eye<'l> {
-        Eye { shop, readings: Readings::default(), scan, hanging: BTreeSet::new() }
+        Eye { shop, readings: Readings::default(), sight: shop.sight(), scan, hanging: BTreeSet::new() }
+    }
+
+    /// Asks those that are looked at next, together.
+    pub(super) fn ask(&self, next: &BTreeSet<PciAddr>) {
+        self.sight.ask(functions(self.scan).filter(|function| next.contains(&function.address)));
+    }
+
+    /// Whether something is on record of it in this boot: it is looked at then.
+    pub(super) fn is_adopted(&self, address: PciAddr) -> bool {
+        self.shop.records.get(address).is_some_and(|record| record.was_in(&self.shop.boot_id).is_some())
     }
 
     /// What it has read.
@@ -49,8 +61,7 @@ impl<'l> Eye<'l> {
     /// before it is given again. One that was being cleaned is verified as it was before, unless it is broken.
     pub(super) fn arrival(&mut self, address: PciAddr, wish: &Wish) -> Arrival {
         let shop = self.shop;
-        let adopted = shop.records.get(address).is_some_and(|record| record.was_in(&shop.boot_id).is_some());
-        if !adopted {
+        if !self.is_adopted(address) {
             return Arrival::of(Condition::Idle);
         }
         let mark = shop.records.mark_of(address);
@@ -90,7 +101,7 @@ impl<'l> Eye<'l> {
         wish: &Wish,
         known: Option<&Known>,
     ) -> Result<Known, Trouble> {
-        let shop = self.shop;
+        let (shop, sight) = (self.shop, &self.sight);
         let Some(function) = self.function(address) else {
             return Err(Trouble::Unfit("it is not there".to_owned()));
         };
@@ -100,9 +111,13 @@ impl<'l> Eye<'l> {
             .entry(function.physical.address)
             .or_insert_with(|| shop.admin.all(function).map_err(|e| e.to_string()));
         let found = match (read, known) {
-            (Ok(settings), _) => shop.compare(function, wish, settings),
-            (Err(_), Some(known)) => shop.compare(function, wish, std::slice::from_ref(&known.settings)),
-            (Err(why), None) => shop.may_be_had(function, wish).and(Err(Trouble::Physical(why.clone()))),
+            (Ok(settings), _) => shop.compare(function, wish, settings, sight),
+            (Err(_), Some(known)) => {
+                shop.compare(function, wish, std::slice::from_ref(&known.settings), sight)
+            }
+            (Err(why), None) => {
+                shop.may_be_had(function, wish, sight).and(Err(Trouble::Physical(why.clone())))
+            }
         };
         if found.as_ref().is_err_and(Trouble::is_a_hang) {
             self.hanging.insert(function.physical.address);

@@ -1,5 +1,6 @@
 //! The keeper: looks at the machine when something has changed and now and then, and has done what is due.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -149,6 +150,7 @@ impl Pools {
 
     /// Members that are new, or back.
     fn arrive(&self, declared: &[PoolSettings], all: &Membership, holders: Holders<'_>, eye: &mut Eye<'_>) {
+        eye.ask(&self.newcomers(all, eye));
         for (address, place) in &all.places {
             let Some(settings) = declared.get(place.pool) else { continue };
             let (is_in, is_gone) = {
@@ -177,6 +179,13 @@ impl Pools {
                 }
             });
         }
+    }
+
+    /// Those that are no members yet, and were before this daemon.
+    fn newcomers(&self, all: &Membership, eye: &Eye<'_>) -> BTreeSet<PciAddr> {
+        let state = self.lock();
+        let is_new = |address: &PciAddr| state.member(*address).is_none() && eye.is_adopted(*address);
+        all.places.keys().copied().filter(is_new).collect()
     }
 
     /// Functions that were changed for a pool that has them no more; and what is on record of some that are not there: it is
@@ -213,6 +222,8 @@ impl Pools {
     /// Whether what was somebody else's still is, and what is ready.
     fn compare(&self, how: Look, eye: &mut Eye<'_>) {
         let all = self.lock().settled(how);
+        let next = all.iter().map(|settled| settled.address).filter(|address| !eye.hangs(*address));
+        eye.ask(&next.collect());
         for settled in &all {
             if eye.hangs(settled.address) {
                 continue;

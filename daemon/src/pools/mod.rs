@@ -18,6 +18,7 @@ mod news;
 mod offers;
 mod orders;
 mod record;
+mod sight;
 mod trouble;
 mod user;
 mod verifying;

@@ -89,10 +89,11 @@ impl Pools {
 
     fn glance_at(&self, settled: &Settled) -> Result<Known, Trouble> {
         let function = self.shop.inventory.function(settled.address)?;
+        let (wish, sight) = (&settled.wish, &self.shop.sight());
         match &settled.known {
-            Some(known) => self.shop.compare(&function, &settled.wish, std::slice::from_ref(&known.settings)),
+            Some(known) => self.shop.compare(&function, wish, std::slice::from_ref(&known.settings), sight),
             None => {
-                self.shop.may_be_had(&function, &settled.wish)?;
+                self.shop.may_be_had(&function, wish, sight)?;
                 Err(Trouble::Changed("nobody uses it any more".to_owned()))
             }
         }

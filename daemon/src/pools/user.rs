@@ -1,36 +1,37 @@
 //! Whether somebody else uses a function, and who, as far as the kernel tells. A function of ours that is at home and nobody's
 //! has no user.
 
-use fairlead_host::{IommuGroup, Kernel, Link, NetError};
+use fairlead_host::{IommuGroup, Link, NetError};
 use fairlead_sriov::Function;
 use fairlead_sriov::interface::interface;
 
+use super::sight::Sight;
 use super::workshop::VFIO;
 use crate::networks::host_device::USER_SPACE_DRIVERS;
 
 /// Who uses it, in words. `left`: what is on its interface at home is nobody's.
-pub(super) fn of(kernel: &dyn Kernel, function: &Function, left: bool) -> Result<Option<String>, NetError> {
+pub(super) fn of(sight: &Sight<'_>, function: &Function, left: bool) -> Result<Option<String>, NetError> {
     match function.driver.as_deref() {
         // It is being bound, or was when a daemon ended; nobody can use it so.
         None => Ok(None),
-        Some(VFIO) => of_group(kernel, function),
+        Some(VFIO) => of_group(sight, function),
         Some(driver) if USER_SPACE_DRIVERS.contains(&driver) => {
             Ok(Some(format!("it is bound to {driver}, and only kernel drivers and {VFIO} are served")))
         }
-        Some(_) => of_interface(kernel, function, left),
+        Some(_) => of_interface(sight, function, left),
     }
 }
 
-fn of_group(kernel: &dyn Kernel, function: &Function) -> Result<Option<String>, NetError> {
+fn of_group(sight: &Sight<'_>, function: &Function) -> Result<Option<String>, NetError> {
     let Some(number) = function.iommu_group else { return Ok(None) };
-    Ok(match kernel.iommu_group(number)? {
+    Ok(match sight.group(number)? {
         IommuGroup::InUse => Some(format!("a process has its IOMMU group {number} open")),
         IommuGroup::Free | IommuGroup::Absent | IommuGroup::NoIommu => None,
     })
 }
 
-fn of_interface(kernel: &dyn Kernel, function: &Function, left: bool) -> Result<Option<String>, NetError> {
-    let mut host = kernel.host()?;
+fn of_interface(sight: &Sight<'_>, function: &Function, left: bool) -> Result<Option<String>, NetError> {
+    let mut host = sight.host()?;
     let Some(link) = interface(host.as_mut(), function.address, &function.interfaces)? else {
         return Ok(Some("its interface is not in the host's network namespace".to_owned()));
     };
@@ -43,7 +44,7 @@ fn of_interface(kernel: &dyn Kernel, function: &Function, left: bool) -> Result<
         return Ok(Some(format!("its interface {name:?} belongs to {master:?}")));
     }
     let above = |other: &Link| other.parent == Some(link.index) && other.parent_nsid.is_none();
-    if let Some(other) = host.links()?.iter().find(|other| above(other)) {
+    if let Some(other) = sight.links(host.as_mut())?.iter().find(|other| above(other)) {
         return Ok(Some(format!("interface {:?} stands on its interface {name:?}", other.name)));
     }
     let addresses = host.addresses(link.index)?;

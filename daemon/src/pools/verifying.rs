@@ -5,6 +5,7 @@ use fairlead_sriov::interface::Look;
 use fairlead_sriov::{Function, UnfitForVfio, fit_for_vfio};
 
 use super::record::Record;
+use super::sight::Sight;
 use super::trouble::Trouble;
 use super::workshop::{Known, VFIO, Wish, Workshop};
 
@@ -15,8 +16,9 @@ impl Workshop {
         function: &Function,
         wish: &Wish,
         settings: &[Vf],
+        sight: &Sight<'_>,
     ) -> Result<Known, Trouble> {
-        self.may_be_had(function, wish)?;
+        self.may_be_had(function, wish, sight)?;
         let record = self.record(function.address)?;
         let was = record.was_in(&self.boot_id);
         let was = was.ok_or_else(|| Trouble::Changed("it was not adopted in this boot".to_owned()))?;
@@ -42,18 +44,24 @@ impl Workshop {
             )));
         }
         let known = Known { function: function.clone(), driver: driver.to_owned(), settings };
-        self.verify(&record, wish, &known)?;
+        self.verify(&record, wish, &known, sight)?;
         Ok(known)
     }
 
     /// Looks at all that a ready member must be.
-    pub(super) fn verify(&self, record: &Record, wish: &Wish, known: &Known) -> Result<(), Trouble> {
+    pub(super) fn verify(
+        &self,
+        record: &Record,
+        wish: &Wish,
+        known: &Known,
+        sight: &Sight<'_>,
+    ) -> Result<(), Trouble> {
         let function = &known.function;
-        if !self.kernel.answers(&function.address.to_string())? {
+        if !sight.answers(function.address)? {
             return Err(Trouble::Unfit("its configuration space does not answer".to_owned()));
         }
         if known.driver == VFIO {
-            return self.verify_group(function, wish);
+            return self.verify_group(function, wish, sight);
         }
         let link = self.interface(function)?;
         let link = link.ok_or_else(|| Trouble::Changed("it has no interface".to_owned()))?;
@@ -73,8 +81,8 @@ impl Workshop {
         }
     }
 
-    fn verify_group(&self, function: &Function, wish: &Wish) -> Result<(), Trouble> {
-        match fit_for_vfio(self.kernel.as_ref(), &self.inventory, function) {
+    fn verify_group(&self, function: &Function, wish: &Wish, sight: &Sight<'_>) -> Result<(), Trouble> {
+        match fit_for_vfio(&self.inventory, function, |group| sight.group(group)) {
             Ok(_) => {}
             Err(UnfitForVfio::NoIommu { .. }) if wish.allow_no_iommu => {}
             Err(unfit @ UnfitForVfio::NoIommu { .. }) => {

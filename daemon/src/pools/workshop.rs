@@ -14,6 +14,7 @@ use fairlead_sriov::{
 
 use super::naming::Idle;
 use super::record::{Record, Records, Was};
+use super::sight::Sight;
 use super::trouble::{Trouble, in_use};
 use super::user;
 use crate::devlink;
@@ -147,7 +148,7 @@ impl Workshop {
 
     fn made_ready(&self, address: PciAddr, wish: &Wish, idle: Idle<'_>) -> Result<Known, Trouble> {
         let function = self.inventory.function(address)?;
-        self.may_be_had(&function, wish)?;
+        self.may_be_had(&function, wish, &self.sight())?;
         let was = self.adopted(&function, wish)?;
         let record = &self.record(address)?;
         failpoint::pass("pool.adopted");
@@ -164,7 +165,7 @@ impl Workshop {
         }
         let known =
             Known { function: self.inventory.function(address)?, driver: driver.to_owned(), settings };
-        self.verify(record, wish, &known)?;
+        self.verify(record, wish, &known, &self.sight())?;
         Ok(known)
     }
 
@@ -209,17 +210,27 @@ impl Workshop {
     }
 
     /// Refuses a function that somebody else uses, and one that no pod could have as its pool wants it.
-    pub(super) fn may_be_had(&self, function: &Function, wish: &Wish) -> Result<(), Trouble> {
+    pub(super) fn may_be_had(
+        &self,
+        function: &Function,
+        wish: &Wish,
+        sight: &Sight<'_>,
+    ) -> Result<(), Trouble> {
         let unserved = self.inventory.unserved(function.address)?;
         let what = unserved.filter(|unserved| wish.minds(unserved)).map(|unserved| unserved.to_string());
-        let user = || user::of(self.kernel.as_ref(), function, wish.left);
+        let user = || user::of(sight, function, wish.left);
         let who = what.map_or_else(user, |what| Ok(Some(what)))?;
         who.map_or(Ok(()), |who| Err(Trouble::Taken(who)))
     }
 
     /// Refuses a function that somebody else uses. `left`: what is on its interface is nobody's.
     pub(super) fn leave_alone(&self, function: &Function, left: bool) -> Result<(), Trouble> {
-        self.may_be_had(function, &Wish { leaves: true, left, ..Wish::default() })
+        self.may_be_had(function, &Wish { leaves: true, left, ..Wish::default() }, &self.sight())
+    }
+
+    /// What is to be seen now.
+    pub(super) fn sight(&self) -> Sight<'_> {
+        Sight::of(self.kernel.as_ref())
     }
 
     /// Without a kernel driver, and reset: what somebody has left in it or in its physical function by the mailbox is gone.

@@ -10,7 +10,7 @@ use super::model::{HOST, Model};
 use super::net::FakeNet;
 use super::{Asked, FakeKernel, Place, refused};
 use crate::devlink::DevlinkDevice;
-use crate::seam::{IommuGroup, Kernel, Link, Net, NetError, NetnsError, Nsid, Op, Override};
+use crate::seam::{Answers, IommuGroup, Kernel, Link, Net, NetError, NetnsError, Nsid, Op, Override};
 
 impl FakeKernel {
     fn ask_device<T>(
@@ -120,6 +120,20 @@ impl Kernel for FakeKernel {
 
     fn devlink(&self) -> Result<Vec<DevlinkDevice>, NetError> {
         self.ask_device("devlink", Asked::Devlink, |model| Ok(model.devlink.clone()))
+    }
+
+    fn answers_of(&self, addresses: &[String], groups: &[u32]) -> Answers {
+        let mut all = Answers::default();
+        for address in addresses {
+            let answer = self.answers(address);
+            let hangs = answer.as_ref().is_err_and(NetError::timed_out);
+            all.devices.insert(address.clone(), answer);
+            if hangs {
+                return all;
+            }
+        }
+        all.groups.extend(groups.iter().map(|number| (*number, self.iommu_group(*number))));
+        all
     }
 
     fn hung(&self) -> Vec<String> {

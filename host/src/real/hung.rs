@@ -29,7 +29,7 @@ struct Work {
 
 /// Is held by the thread that does the work, for as long as that lasts.
 #[derive(Debug)]
-struct Turn {
+pub(super) struct Turn {
     hung: Hung,
     number: u64,
 }
@@ -62,7 +62,7 @@ impl Hung {
     }
 
     /// `what` begins, and should end within `limit`. Refused while something that was asked of the device before hangs.
-    fn begin(&self, device: &str, what: String, limit: Duration) -> io::Result<Turn> {
+    pub(super) fn begin(&self, device: &str, what: String, limit: Duration) -> io::Result<Turn> {
         let mut under_way = self.lock();
         if let Some(hangs) = under_way.work.values().find(|work| work.device == device && work.is_late()) {
             let seconds = hangs.begun.elapsed().as_secs();

@@ -39,7 +39,7 @@ pub(crate) use socket::{
 pub(crate) use view::{PodView, carrier_here};
 
 use crate::devlink::DevlinkDevice;
-use crate::seam::{IommuGroup, Kernel, Link, Net, NetError, NetnsError, NetnsId, Nsid, Override};
+use crate::seam::{Answers, IommuGroup, Kernel, Link, Net, NetError, NetnsError, NetnsId, Nsid, Override};
 use hung::Hung;
 use pci::PciBus;
 use socket::Failure;
@@ -176,6 +176,10 @@ impl Kernel for RealKernel {
                 Err(NetError::Driver { device: "devlink".to_owned(), doing: doing.to_owned(), source })
             }
         }
+    }
+
+    fn answers_of(&self, addresses: &[String], groups: &[u32]) -> Answers {
+        self.pci(|bus| bus.answers_of(addresses, groups))
     }
 
     fn hung(&self) -> Vec<String> {

@@ -7,12 +7,12 @@
 //!
 //! Nothing here opens a device, a descriptor of a group lives for one call, and no node's owner or mode is ever changed.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+mod answers;
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-
-use nix::errno::Errno;
 
 use super::hung::Hung;
 use super::nodes::{Nodes, Opened};
@@ -29,7 +29,7 @@ const LOOKING: Duration = Duration::from_secs(5);
 const VFIO: &str = "vfio-pci";
 
 /// The PCI bus of a machine.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct PciBus {
     bus: PathBuf,
     nodes: PathBuf,
@@ -110,32 +110,6 @@ impl PciBus {
             Order { file: self.device(address).join("sriov_numvfs"), text: count.to_string(), held: None };
         let made = self.write_within(address, order, self.limit.max(MAKING));
         made.map_err(failed(address, &format!("making {count} virtual functions")))
-    }
-
-    pub(super) fn group(&self, number: u32) -> Result<IommuGroup, NetError> {
-        let Some((node, free)) = self.node(number) else { return Ok(IommuGroup::Absent) };
-        let failed = failed(&node.display().to_string(), "opening it");
-        let opened = match self.opened(node) {
-            Ok(_) => Ok(free),
-            Err(e) => match e.raw_os_error().map(Errno::from_raw) {
-                Some(Errno::EBUSY) => Ok(IommuGroup::InUse),
-                Some(Errno::ENOENT | Errno::ENODEV | Errno::ENXIO) => Ok(IommuGroup::Absent), // gone meanwhile
-                _ => Err(e),
-            },
-        };
-        opened.map_err(failed)
-    }
-
-    /// A virtual function's vendor and device id read as ones by the standard (SR-IOV 3.4.1.1); the rest of a header never does.
-    pub(super) fn answers(&self, address: &str) -> Result<bool, NetError> {
-        let file = self.device(address).join("config");
-        let what = format!("reading {}", file.display());
-        let read = self.hung.within(address, what, self.limit.min(LOOKING), move || {
-            let mut header = [0_u8; 16];
-            File::open(&file)?.read_exact(&mut header)?;
-            Ok(header.iter().any(|byte| *byte != 0xff))
-        });
-        read.map_err(failed(address, "reading its configuration space"))
     }
 
     fn device(&self, address: &str) -> PathBuf {

@@ -1,8 +1,8 @@
 //! How a device's directory of sysfs is read: links, names, attributes. What is not there, or went away meanwhile, is
 //! nothing and no error.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -70,11 +70,18 @@ pub(super) fn names(dir: &Path) -> Result<Vec<String>, InventoryError> {
 
 /// An attribute's text; `None` where there is none, or none now.
 pub(super) fn text(file: &Path) -> Result<Option<String>, InventoryError> {
-    match fs::read_to_string(file) {
+    match at_once(file) {
         Ok(text) => Ok(Some(text.trim().to_owned()).filter(|text| !text.is_empty())),
         Err(e) if is_untold(&e) => Ok(None),
         Err(e) => Err(failed(file)(e)),
     }
+}
+
+/// An attribute is a page at most, and is told with the first reading.
+fn at_once(file: &Path) -> io::Result<String> {
+    let mut page = [0; 4096];
+    let read = File::open(file)?.read(&mut page)?;
+    Ok(String::from_utf8_lossy(&page[..read]).into_owned())
 }
 
 /// An attribute that is a number in decimal; `None` for anything else (-1 is how sysfs says that there is none).

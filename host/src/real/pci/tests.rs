@@ -3,10 +3,12 @@
 use std::os::unix::fs::symlink;
 use std::thread;
 
+use nix::errno::Errno;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
 use super::*;
+use crate::seam::Answers;
 
 const ADDRESS: &str = "0000:21:10.0";
 
@@ -217,4 +219,43 @@ fn a_driver_that_hangs_is_waited_for_no_longer_than_the_limit_and_named() {
         assert!(std::time::Instant::now() < until);
         thread::yield_now();
     }
+}
+
+#[test]
+fn many_are_asked_by_one_thread_and_each_is_told_for_itself() {
+    let tree = Tree::new(Some(VFIO));
+    fs::write(tree.bus.device(ADDRESS).join("config"), [0; 64]).unwrap();
+    let dead = "0000:21:10.2";
+    fs::create_dir_all(tree.bus.device(dead)).unwrap();
+    fs::write(tree.bus.device(dead).join("config"), [0xff; 64]).unwrap();
+    let gone = "0000:21:10.4";
+    let Answers { devices, groups } =
+        tree.bus.answers_of(&[ADDRESS, dead, gone].map(str::to_owned), &[19, 20]);
+    assert!(matches!((&devices[ADDRESS], &devices[dead]), (Ok(true), Ok(false))), "{devices:?}");
+    let error = devices[gone].as_ref().unwrap_err();
+    assert_eq!(error.to_string(), tree.bus.answers(gone).unwrap_err().to_string());
+    assert!(
+        matches!((&groups[&19], &groups[&20]), (Ok(IommuGroup::Free), Ok(IommuGroup::Absent))),
+        "{groups:?}"
+    );
+}
+
+#[test]
+fn x17_of_many_the_one_that_hangs_is_waited_for_once_and_known_from_then_on() {
+    let tree = Tree::new(Some(VFIO));
+    let [well, hangs, behind] = [ADDRESS, "0000:21:10.2", "0000:21:10.4"];
+    for address in [well, behind] {
+        fs::create_dir_all(tree.bus.device(address)).unwrap();
+        fs::write(tree.bus.device(address).join("config"), [0; 64]).unwrap();
+    }
+    let file = tree.bus.device(hangs).join("config");
+    fs::create_dir_all(tree.bus.device(hangs)).unwrap();
+    mkfifo(&file, Mode::S_IRWXU).unwrap(); // opened only when somebody writes
+    let all = tree.bus.answers_of(&[well, hangs, behind].map(str::to_owned), &[19]);
+    assert_eq!(all.devices.keys().collect::<Vec<_>>(), [well]);
+    assert!(all.groups.is_empty());
+    let error = tree.bus.answers(hangs).unwrap_err();
+    assert!(error.timed_out() && error.to_string().contains("still hanging since"), "{error}");
+    assert!(tree.bus.answers(behind).unwrap());
+    drop(OpenOptions::new().write(true).open(&file)); // it ends
 }
