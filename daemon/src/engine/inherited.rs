@@ -20,7 +20,7 @@ use super::job::Job;
 use super::link::Reach;
 use super::{Engine, errors};
 use crate::networks::host_device::USER_SPACE_DRIVERS;
-use crate::pools::Look;
+use crate::pools::{Inherited, Look};
 use crate::sriov_cni::{self, DIRECTORY, Left, Record, Was};
 use crate::store::{Attachment, Key, Lent, LentVf, LinkRecord, Namespace, Phase};
 use crate::watch::{Watch, WatchError};
@@ -49,7 +49,7 @@ impl Engine {
     }
 
     /// The same, read again only when one has come or gone: of a function that is listed it may not tell the newest.
-    fn listed_by_sriov_cni(&self) -> Result<Arc<Left>, CniError> {
+    pub(super) fn listed_by_sriov_cni(&self) -> Inherited {
         self.predecessor.left(&self.root).map_err(|e| unread(&e))
     }
 

@@ -33,7 +33,7 @@ impl Engine {
     pub(super) fn with_holders<T>(&self, call: impl FnOnce(Holders<'_>) -> T) -> T {
         call(Holders {
             ours: &|address| self.attachment_with(address),
-            inherited: &|address| self.given_by_sriov_cni(address),
+            inherited: &|| self.listed_by_sriov_cni(),
         })
     }
 

@@ -2,30 +2,39 @@
 //!
 //! Files are read before the pools' lock is taken, never under it.
 
+use std::sync::Arc;
+
 use fairlead_cni::CniError;
 use fairlead_sriov::PciAddr;
 use fairlead_sriov::pool::Condition;
 
 use super::{Pools, State};
+use crate::sriov_cni::Left;
 
 /// Whose a function is.
 #[derive(Clone, Copy)]
 pub struct Holders<'h> {
     /// As the engine's store has it: nothing is waited for.
     pub ours: &'h dyn Fn(PciAddr) -> Option<String>,
-    /// As the files of the plugin before us have it. They are read: never under the pools' lock.
-    pub inherited: &'h dyn Fn(PciAddr) -> Result<Option<String>, CniError>,
+    /// As the files of the plugin before us have it. They are read: never under the pools' lock, and once for many.
+    pub(crate) inherited: &'h dyn Fn() -> Inherited,
 }
 
-impl Holders<'_> {
-    /// Either; of files that cannot be read nobody knows.
-    pub(super) fn of(self, address: PciAddr) -> Option<String> {
-        (self.ours)(address).or_else(|| self.before_us(address))
-    }
+/// What the plugin before us has given to pods.
+pub(crate) type Inherited = Result<Arc<Left>, CniError>;
 
-    pub(super) fn before_us(self, address: PciAddr) -> Option<String> {
-        let told = (self.inherited)(address);
-        told.unwrap_or_else(|_| Some("sriov-cni's, whose files cannot be read".to_owned()))
+impl Holders<'_> {
+    /// Either.
+    pub(super) fn of(self, address: PciAddr, inherited: &Inherited) -> Option<String> {
+        (self.ours)(address).or_else(|| before_us(inherited, address))
+    }
+}
+
+/// Of files that cannot be read nobody knows.
+pub(super) fn before_us(inherited: &Inherited, address: PciAddr) -> Option<String> {
+    match inherited {
+        Ok(left) => left.holder_of(address).map(|pod| format!("sriov-cni's {pod}")),
+        Err(_) => Some("sriov-cni's, whose files cannot be read".to_owned()),
     }
 }
 
@@ -38,14 +47,15 @@ impl Pools {
             let unlent = state.members().filter(|(_, member)| is_unlent(&member.condition));
             unlent.map(|(_, member)| member.address).collect()
         };
+        let inherited = (holders.inherited)();
         for address in unlent {
-            self.claimed(address, holders);
+            self.claimed(address, &inherited);
         }
     }
 
     /// Whether a member is somebody's whom no pool has lent it. Files that cannot be read just now empty no pool.
-    pub(super) fn claimed(&self, address: PciAddr, holders: Holders<'_>) -> bool {
-        let is_told = matches!((holders.inherited)(address), Ok(Some(_)));
+    pub(super) fn claimed(&self, address: PciAddr, inherited: &Inherited) -> bool {
+        let is_told = inherited.as_ref().is_ok_and(|left| left.lists(address));
         is_told && self.act(|state| state.claim(address))
     }
 
@@ -55,7 +65,8 @@ impl Pools {
             !state.on_the_way.contains(&address) && (holders.ours)(address).is_none()
         };
         let lent = self.lock().lent();
-        for address in lent.into_iter().filter(|address| holders.of(*address).is_none()) {
+        let inherited = (holders.inherited)();
+        for address in lent.into_iter().filter(|address| holders.of(*address, &inherited).is_none()) {
             self.act(|state| {
                 if is_left(state, address)
                     && let Some(live) = state.of(address)

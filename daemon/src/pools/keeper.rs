@@ -9,7 +9,7 @@ use fairlead_sriov::pool::{Condition, Hold, Member, Pool};
 use fairlead_sriov::{Function, PciAddr, Scan};
 
 use super::eye::{Arrival, Eye, functions};
-use super::holders::Holders;
+use super::holders::{Holders, before_us};
 use super::membership::{self, Membership, Place};
 use super::news::Settled;
 use super::record::{Mark, Record};
@@ -20,6 +20,9 @@ use crate::settings::PoolSettings;
 
 /// What no event tells is looked for so often.
 pub const SLOW: Duration = Duration::from_secs(60);
+
+/// The second look is so long after the first.
+const SECOND: Duration = Duration::from_secs(1);
 
 /// How much a look looks at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,9 +44,9 @@ impl Pools {
         loop {
             self.work();
             let state = self.lock();
-            let until = state.next_try().map_or(thorough, |next| next.min(thorough));
+            let until = state.next_due().map_or(thorough, |next| next.min(thorough));
             let waits = |state: &mut State| {
-                let is_sooner = state.next_try().is_some_and(|next| next < until); // what has failed meanwhile
+                let is_sooner = state.next_due().is_some_and(|next| next < until); // what has failed meanwhile
                 !(state.stopped || state.is_to_be_looked_at() || state.chores.want_a_worker() || is_sooner)
             };
             let left = until.saturating_duration_since(Instant::now());
@@ -55,6 +58,10 @@ impl Pools {
             if Instant::now() >= thorough {
                 state.look = None;
                 return Some(Look::Thorough);
+            }
+            if state.second_look.is_some_and(|at| at <= Instant::now()) {
+                state.second_look = None;
+                state.look = state.look.max(Some(Look::Quick));
             }
             if state.is_to_be_looked_at() {
                 return Some(state.look.take().unwrap_or(Look::Glance));
@@ -115,7 +122,7 @@ impl Pools {
             readings.tell(&mut state.unread, &scan);
             state.looked_at(&declared, &scan);
             if how == Look::First {
-                state.look = Some(Look::Quick);
+                state.look_again(&declared);
             }
         });
     }
@@ -151,6 +158,7 @@ impl Pools {
     /// Members that are new, or back.
     fn arrive(&self, declared: &[PoolSettings], all: &Membership, holders: Holders<'_>, eye: &mut Eye<'_>) {
         eye.ask(&self.newcomers(all, eye));
+        let inherited = (holders.inherited)();
         for (address, place) in &all.places {
             let Some(settings) = declared.get(place.pool) else { continue };
             let (is_in, is_gone) = {
@@ -171,7 +179,7 @@ impl Pools {
             self.shop.records.begin(*address, &settings.name, || Mac::local((self.random)()));
             let found = eye.arrival(*address, &Wish::of(settings));
             let record = self.shop.records.get(*address);
-            let inherited = holders.before_us(*address).is_some();
+            let inherited = before_us(&inherited, *address).is_some();
             self.act(|state| {
                 if state.declared == declared {
                     let lent = inherited || (holders.ours)(*address).is_some();
@@ -203,7 +211,7 @@ impl Pools {
             match functions(scan).find(|function| function.address == address) {
                 Some(function) if record.was_in(&self.shop.boot_id).is_some() => {
                     let is_given = self.shop.records.mark_of(address) == Mark::Given;
-                    let inherited = holders.before_us(address).is_some();
+                    let inherited = before_us(&(holders.inherited)(), address).is_some();
                     self.act(|state| {
                         let lent = inherited || (holders.ours)(address).is_some();
                         state.adopt_orphan(&record, function, lent, is_given);
@@ -337,9 +345,17 @@ impl State {
         }
     }
 
-    /// When the next try is due of a member that waits for one.
-    fn next_try(&self) -> Option<Instant> {
-        self.pools.iter().filter_map(|live| live.pool.next_try()).min()
+    /// When the next try is due of a member that waits for one, or the second look.
+    fn next_due(&self) -> Option<Instant> {
+        self.pools.iter().filter_map(|live| live.pool.next_try()).chain(self.second_look).min()
+    }
+
+    /// What has come and gone after the first look, before anybody listened for it, is looked for when kubelet has had its
+    /// first list; functions are made at once.
+    fn look_again(&mut self, declared: &[PoolSettings]) {
+        let makes = declared.iter().any(|pool| pool.numvfs.is_some());
+        self.look = makes.then_some(Look::Quick);
+        self.second_look = (!makes).then(|| Instant::now() + SECOND);
     }
 }
 

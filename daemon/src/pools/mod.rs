@@ -35,6 +35,7 @@ use fairlead_sriov::pool::{Member, Pool, Task};
 use fairlead_sriov::{Administrator, DevicePluginConfig, Inventory, PciAddr};
 
 pub use holders::Holders;
+pub(crate) use holders::Inherited;
 pub use keeper::{Look, SLOW};
 pub use loan::{DrawError, Loan, Refused};
 pub use metrics::PoolMetrics;
@@ -107,6 +108,8 @@ struct State {
     announcements: Vec<Notice>,
     offers: Offers,
     look: Option<Look>,
+    /// When the look after the first one is due.
+    second_look: Option<Instant>,
     /// Members that are to be looked at because of news about them, or because an ADD could not have them.
     suspects: BTreeSet<PciAddr>,
     stopped: bool,

@@ -74,9 +74,12 @@ impl Pools {
             let suspects = mem::take(&mut state.suspects).into_iter();
             suspects.filter_map(|address| state.settled_one(address)).collect()
         };
-        let mut hanging = BTreeSet::new();
+        if suspects.is_empty() {
+            return;
+        }
+        let (mut hanging, inherited) = (BTreeSet::new(), (holders.inherited)());
         for settled in suspects {
-            if self.claimed(settled.address, holders) || hanging.contains(&settled.physical) {
+            if self.claimed(settled.address, &inherited) || hanging.contains(&settled.physical) {
                 continue;
             }
             let found = self.glance_at(&settled);

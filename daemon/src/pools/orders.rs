@@ -177,7 +177,8 @@ impl State {
 
 /// Who has functions; asked before the pools' lock is taken.
 fn held(all: impl IntoIterator<Item = PciAddr>, holders: Holders<'_>) -> BTreeMap<PciAddr, String> {
-    all.into_iter().filter_map(|address| Some((address, holders.of(address)?))).collect()
+    let inherited = (holders.inherited)();
+    all.into_iter().filter_map(|address| Some((address, holders.of(address, &inherited)?))).collect()
 }
 
 /// `3s`, `12m`, `5h`, `9d`.
