@@ -24,7 +24,7 @@ use crate::logging::{self, Level};
 use crate::memory;
 use crate::metrics::{Calls, Exposition, Node};
 use crate::netconf::{Directories, Networks};
-use crate::processors::stay_off_isolated;
+use crate::processors::{self, stay_off_isolated};
 use crate::server::{self, Door};
 use crate::settings::{Live, Settings};
 use crate::spool::{self, Retry, SpoolError};
@@ -240,6 +240,7 @@ fn server_thread(
 ) -> Result<std::thread::JoinHandle<()>, DaemonError> {
     let runtime = server::runtime()?;
     let work = move || {
+        processors::go_before_callers();
         runtime.block_on(async move {
             tokio::spawn(watchdog());
             match signals() {

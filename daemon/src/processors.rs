@@ -1,9 +1,12 @@
 //! The daemon stays off processors that are kept free for somebody (`isolcpus`, `nohz_full`): a pod that polls there must
 //! not be interrupted by us, nor by the plugins that we execute. It never takes a processor that it was not given.
+//!
+//! Threads that carry out calls go before those who wait for them: in a burst there is one daemon and an executable for every
+//! pod, and while the kernel has one pod's interface in hands the next call can be got ready.
 
 use std::path::Path;
 
-use fairlead_host::process::leave_cpus;
+use fairlead_host::process::{go_first, leave_cpus};
 use fairlead_host::topology::isolated;
 use tracing::{info, warn};
 
@@ -24,5 +27,12 @@ pub(crate) fn stay_off_isolated(sysfs: &Path) {
             info!(%isolated, "the daemon's processors stay as they are: none is isolated, or it was given no other")
         }
         Err(error) => warn!(%isolated, %error, "the daemon can't leave isolated processors"),
+    }
+}
+
+/// The calling thread carries out calls.
+pub(crate) fn go_before_callers() {
+    if let Err(error) = go_first() {
+        tracing::debug!(%error, "threads for calls keep the usual priority");
     }
 }

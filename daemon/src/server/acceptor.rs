@@ -24,6 +24,7 @@ use tracing::warn;
 use super::connection;
 use crate::admission::{Admission, Done, Outcome};
 use crate::call::CallerGone;
+use crate::processors;
 
 /// One that may be at work, and one that goes on accepting.
 const ACCEPTORS: usize = 2;
@@ -82,6 +83,7 @@ struct Acceptor {
 
 impl Acceptor {
     fn run(&self) {
+        processors::go_before_callers();
         loop {
             match self.listener.accept() {
                 Ok((stream, _)) => {

@@ -24,7 +24,7 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::unistd::pipe2;
 
-use crate::process::open_files_of_programs;
+use crate::process::{nice_of_programs, open_files_of_programs};
 use crate::real::home_of_this_thread;
 use running::{End, Running};
 
@@ -192,6 +192,7 @@ impl Exec<'_> {
             cgroup: cgroup.map(|fds| (fds.procs.as_raw_fd(), fds.report.as_raw_fd())),
             keeps_open: self.keeps_open.map(AsRawFd::as_raw_fd),
             open_files: open_files_of_programs(),
+            nice: nice_of_programs(),
         };
         let mut command = Command::new(&self.program);
         command.args(&self.args).env_clear().envs(self.env.iter().map(|(key, value)| (key, value)));
@@ -265,6 +266,7 @@ struct Entry {
     cgroup: Option<(RawFd, RawFd)>,
     keeps_open: Option<RawFd>,
     open_files: Option<libc::rlimit>,
+    nice: Option<libc::c_int>,
 }
 
 impl Entry {
@@ -293,6 +295,10 @@ impl Entry {
         if let Some(limit) = self.open_files {
             // SAFETY: `limit` outlives the call. What is open above it stays open; where it fails the program gets more.
             unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+        }
+        if let Some(nice) = self.nice {
+            // SAFETY: takes numbers only. Giving priority up needs no capability.
+            unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) };
         }
         Ok(())
     }
