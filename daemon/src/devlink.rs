@@ -1,11 +1,14 @@
 //! What devlink tells of the machine's network cards. Where it cannot be asked, sysfs alone is gone by, and that is logged.
 
+use std::sync::Arc;
+
 use fairlead_host::{DevlinkDevice, Kernel};
 
 /// All of it, just now.
-pub(crate) fn told(kernel: &dyn Kernel) -> Vec<DevlinkDevice> {
-    kernel.devlink().unwrap_or_else(|error| {
+pub(crate) fn told(kernel: &dyn Kernel) -> Arc<[DevlinkDevice]> {
+    let told = kernel.devlink().unwrap_or_else(|error| {
         tracing::warn!(%error, "devlink cannot be asked; representors are known by sysfs alone");
         Vec::new()
-    })
+    });
+    told.into()
 }

@@ -95,7 +95,10 @@ impl Engine {
     fn pci(&self, vf: &LentVf, mut told: Map<String, Value>) -> Result<Pci, CniError> {
         let unread = |e| functions::unusable(&e);
         let rdma = self.inventory.rdma(vf.address).map_err(unread)?.devices;
-        let devlink = || devlink::told(self.kernel.as_ref());
+        let devlink = || {
+            let known = self.pools.devlink_of(vf.address);
+            known.unwrap_or_else(|| devlink::told(self.kernel.as_ref()))
+        };
         for ours in ["pci-address", "pf-pci-address", "rdma-device", "representor-device"] {
             told.remove(ours);
         }

@@ -97,7 +97,7 @@ impl Pools {
             }
             state.declared.clone()
         };
-        let scan = match self.shop.scan() {
+        let scan = match self.shop.scan_anew() {
             Ok(scan) => scan,
             Err(error) => return tracing::error!(%error, "the machine's virtual functions cannot be listed"),
         };

@@ -30,7 +30,7 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime};
 
-use fairlead_host::Kernel;
+use fairlead_host::{DevlinkDevice, Kernel};
 use fairlead_sriov::pool::{Member, Pool, Task};
 use fairlead_sriov::{Administrator, DevicePluginConfig, Inventory, PciAddr};
 
@@ -153,6 +153,7 @@ impl Pools {
             inventory: ground.inventory,
             records: Records::open(ground.state_dir, ground.run_dir)?,
             boot_id: ground.boot_id.to_owned(),
+            devlink: Mutex::default(),
         };
         Ok(Pools {
             shop,
@@ -167,6 +168,12 @@ impl Pools {
     /// Has its metrics tell how its functions stand.
     pub fn count(self: &Arc<Pools>) {
         self.metrics.count(Arc::downgrade(self));
+    }
+
+    /// What devlink told the last look; `None` of a function of no pool, which no look is for.
+    pub fn devlink_of(&self, function: PciAddr) -> Option<Arc<[DevlinkDevice]>> {
+        let is_member = self.lock().member(function).is_some();
+        is_member.then(|| self.shop.devlink())
     }
 
     /// Takes a configuration; the keeper acts on it with its next look, which is at once.

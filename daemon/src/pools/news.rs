@@ -42,6 +42,10 @@ impl Pools {
                 DeviceEvent::Pci { device, action: Action::Changed } if self.is_physical(device) => {
                     state.look = state.look.max(Some(Look::Quick));
                 }
+                // One of its switch's has come, gone or been named: what stands for its functions.
+                DeviceEvent::Interface { device, .. } if self.is_physical(device) => {
+                    state.look = state.look.max(Some(Look::Quick));
+                }
                 DeviceEvent::Pci { device, action: Action::Bound | Action::Unbound }
                 | DeviceEvent::Interface { device, action: Action::Added | Action::Removed, .. } => {
                     device.parse().into_iter().for_each(|address| state.suspect(address));

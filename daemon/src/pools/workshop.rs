@@ -3,9 +3,9 @@
 //!
 //! Nothing is done to a function that somebody else uses, and none is reset but under vfio-pci or without a driver.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use fairlead_host::{Kernel, Link, NetError, Override, Vf};
+use fairlead_host::{DevlinkDevice, Kernel, Link, NetError, Override, Vf};
 use fairlead_sriov::interface::{APPEARS, Appearance, Look, appear, interface};
 use fairlead_sriov::pool::Member;
 use fairlead_sriov::{
@@ -31,6 +31,8 @@ pub(super) struct Workshop {
     pub(super) inventory: Inventory,
     pub(super) records: Records,
     pub(super) boot_id: String,
+    /// What devlink told the last look.
+    pub(super) devlink: Mutex<Arc<[DevlinkDevice]>>,
 }
 
 /// How a member is to be while it is nobody's.
@@ -199,9 +201,21 @@ impl Workshop {
         self.records.change(address, |record| record.was = None).map_err(Trouble::Record)
     }
 
-    /// The machine's functions, and what devlink tells of their cards.
+    /// The machine's functions, and what devlink tells of their cards: for a look.
+    pub(super) fn scan_anew(&self) -> Result<Scan, InventoryError> {
+        let told = devlink::told(self.kernel.as_ref());
+        *self.devlink.lock().unwrap_or_else(PoisonError::into_inner) = told;
+        self.scan()
+    }
+
+    /// The machine's functions, and what devlink told the last look of their cards: devlink may take its time, and whoever
+    /// goes by a pool's selectors between two looks has to see what the look saw.
     pub(super) fn scan(&self) -> Result<Scan, InventoryError> {
-        self.inventory.scan(&devlink::told(self.kernel.as_ref()))
+        self.inventory.scan(&self.devlink())
+    }
+
+    pub(super) fn devlink(&self) -> Arc<[DevlinkDevice]> {
+        Arc::clone(&self.devlink.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(super) fn record(&self, address: PciAddr) -> Result<Record, Trouble> {

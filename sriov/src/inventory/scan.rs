@@ -4,6 +4,7 @@
 //! read.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use fairlead_host::DevlinkDevice;
 use serde::{Deserialize, Serialize};
@@ -138,7 +139,7 @@ impl Inventory {
         &self,
         physical: PciAddr,
         index: u32,
-        devlink: impl FnOnce() -> Vec<DevlinkDevice>,
+        devlink: impl FnOnce() -> Arc<[DevlinkDevice]>,
     ) -> Result<Option<String>, InventoryError> {
         let dir = self.dir(physical);
         if !Ports::read(&dir, None)?.has_a_switch() {

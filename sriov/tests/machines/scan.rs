@@ -3,6 +3,8 @@
 //! {switchdev,representors}.rst`, `Documentation/driver-api/vfio.rst`, `Documentation/ABI/testing/sysfs-bus-pci`,
 //! `sysfs-class-net`, `sysfs-class-infiniband`) and the PCI id list.
 
+use std::sync::Arc;
+
 use crate::machine::{Card, I40E, ICE, MLX5, Machine, at};
 use fairlead_host::{DevlinkDevice, DevlinkEnd, DevlinkPort};
 use fairlead_sriov::{LinkType, Model, PhysicalFunction, VirtualFunction};
@@ -110,8 +112,9 @@ fn what_devlink_says_goes_before_the_names_in_sysfs_and_these_before_nothing() {
     assert_eq!(card.interface.as_ref().unwrap().name, "a3");
     let of = |index: usize| card.functions[index].representor.as_deref();
     assert_eq!([of(0), of(1), of(2)], [None, Some("a0"), Some("kept_elsewhere")]);
-    let asked =
-        |index| machine.inventory().representor(at("0000:08:00.0"), index, || devlink.to_vec()).unwrap();
+    let asked = |index| {
+        machine.inventory().representor(at("0000:08:00.0"), index, || devlink.to_vec().into()).unwrap()
+    };
     assert_eq!([asked(0).as_deref(), asked(1).as_deref()], [None, Some("a0")]);
 }
 
@@ -127,7 +130,7 @@ fn switchdev_mode_is_what_devlink_says_with_representors_or_without() {
     machine.physical(MLX5, "0000:08:00.0", "enp8s0f0np0", 0);
     assert!(!is_switchdev(&machine, &[]));
     assert!(is_switchdev(&machine, &told(true, &[(DevlinkEnd::Wire, "enp8s0f0np0")])));
-    let unasked = || -> Vec<DevlinkDevice> { panic!("a card without a switch has no representors") };
+    let unasked = || -> Arc<[DevlinkDevice]> { panic!("a card without a switch has no representors") };
     assert_eq!(machine.inventory().representor(at("0000:08:00.0"), 0, unasked).unwrap(), None);
 }
 

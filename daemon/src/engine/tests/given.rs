@@ -13,7 +13,7 @@ use super::*;
 use crate::call::Lane;
 use crate::store::Phase;
 
-const INFO: &str = "/var/run/devinfo/cni/default-net-c1_net1.json";
+pub(super) const INFO: &str = "/var/run/devinfo/cni/default-net-c1_net1.json";
 
 fn config(more: &str) -> String {
     kernel_config(more).replace(VF, VFIO)

@@ -9,6 +9,7 @@ use fairlead_host::watch::DeviceEvent;
 use fairlead_host::{IommuGroup, Kernel, Op, SetLink};
 
 use super::pools::{SECOND, with};
+use super::switchdev::PHYSICAL;
 use super::*;
 use crate::kubelet::recorded::{Announced, LONG, RecordedKubelet, device, pod};
 use crate::pools::{Look, Verb};
@@ -468,6 +469,30 @@ fn k27_an_rdma_function_is_lent_as_an_interface_and_its_nodes_go_with_it_where_t
         let answer = rig.of_pod(Command::Add, "net1").unwrap();
         assert!(answer.contains(SECOND) && answer.contains("mtu"), "{answer}");
     }
+}
+
+#[test]
+fn what_a_pod_is_given_goes_by_what_devlink_told_the_last_look_and_asks_it_not() {
+    let text = pool("").replace("['8086']", "['8086'], pfNames: [pf0], needVhostNet: true");
+    let (rig, kubelet) = rig(&text);
+    let stands_in = rig.sys().join("bus/pci/devices").join(PHYSICAL).join("net/of0");
+    fs::create_dir(stands_in).unwrap();
+    rig.switch(PHYSICAL, true, &[0]);
+    rig.keep();
+    hears(&kubelet, "0 2");
+    rig.kernel.set_devlink(Vec::new());
+    rig.kernel.forget_calls();
+    let given = kubelet.allocate(RADIO, &[&[VF], &[SECOND]]).unwrap();
+    let has_vhost_net = |node: &str| node == "/dev/vhost-net";
+    assert!(given.iter().all(|given| given.devices.iter().any(|node| has_vhost_net(&node.host_path))));
+    assert_eq!(rig.asked(|asked| *asked == Asked::Devlink), 0);
+    rig.keep();
+    assert_eq!(rig.asked(|asked| *asked == Asked::Devlink), 1);
+    assert_eq!(
+        rig.states(),
+        ["draining", "draining"],
+        "without devlink the card's name is of0, which no pool wants"
+    );
 }
 
 #[test]
