@@ -297,6 +297,7 @@ impl Shared {
                     return;
                 }
             };
+            let woken = Instant::now();
             for event in &events[..heard] {
                 match event.data() {
                     BELL => {
@@ -307,7 +308,8 @@ impl Shared {
                     token => self.listen(&mut probes, token, on_conflict),
                 }
             }
-            self.expire(&mut probes);
+            // What has begun since is read first, however long this thread had to wait for a processor.
+            self.expire(&mut probes, woken);
             for one in probes.late.due() {
                 self.begin_one(one, &mut probes);
             }
@@ -337,7 +339,7 @@ impl Shared {
                     }
                 }
             }
-            self.expire(probes);
+            self.expire(probes, Instant::now());
             if gathered.len() <= before || Instant::now() >= latest {
                 return gathered;
             }
@@ -395,8 +397,7 @@ impl Shared {
     }
 
     /// Ends what has listened long enough.
-    fn expire(&self, probes: &mut Probes) {
-        let now = Instant::now();
+    fn expire(&self, probes: &mut Probes, now: Instant) {
         self.closed(probes.close_where(&self.epoll, |probe| probe.until() <= now));
     }
 
