@@ -28,7 +28,7 @@ use crate::processors::{self, stay_off_isolated};
 use crate::server::{self, Door};
 use crate::settings::{Live, Settings};
 use crate::spool::{self, Retry, SpoolError};
-use crate::watch::{Pulse, Watch, WatchError};
+use fairlead_host::file_watch::{Pulse, Watch, WatchError};
 
 /// What is at work has so long to end. systemd's own limit (`TimeoutStopSec`) is longer.
 const STOP_LIMIT: Duration = Duration::from_secs(25);

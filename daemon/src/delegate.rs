@@ -13,7 +13,7 @@ use fairlead_cni::wire::{Command, Request};
 use fairlead_cni::{CniError, CniResult, CniVersion, Code, names};
 use fairlead_host::exec::{Exec, ExecError, Output};
 
-use crate::rooted::HostRoot;
+use fairlead_host::host_root::HostRoot;
 
 mod outlived;
 

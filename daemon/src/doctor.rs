@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use fairlead_cni::args::Args;
 use fairlead_cni::config::ConfList;
 use fairlead_host::Kernel;
+use fairlead_host::host_root::below;
 use fairlead_host::real::RealKernel;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -24,7 +25,7 @@ use crate::engine::plug::VFIO_NODES;
 use crate::install;
 use crate::lifecycle::SOCKET;
 use crate::metrics::Node;
-use crate::netconf::{Directories, Networks, below};
+use crate::netconf::{Directories, Networks};
 use crate::networks::{BUILT_IN, Network, module_of};
 use crate::settings::Settings;
 

@@ -13,6 +13,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use fairlead_cni::config::ConfList;
 use fairlead_cni::wire::MAX_CONFIG;
+use fairlead_host::host_root::below;
 use serde_json::{Value, json};
 use tracing::{error, info};
 
@@ -78,11 +79,6 @@ impl Directories {
     pub fn all(&self) -> Vec<PathBuf> {
         std::iter::once(&self.conf).chain(&self.plugins).cloned().collect()
     }
-}
-
-/// A path of the host, as this process sees it.
-pub fn below(host_root: &Path, path: &Path) -> PathBuf {
-    host_root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
 /// One network and its file.

@@ -16,7 +16,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tracing::{error, info};
 
 use crate::metrics::Node;
-use crate::reading::text_of;
+use fairlead_host::files::text_of;
 pub use pools::{Allocator, AtRest, PoolSettings, Profile};
 
 /// A longer file is no configuration of ours.

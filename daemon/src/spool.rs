@@ -19,7 +19,7 @@ use tracing::{error, info, warn};
 use crate::admission::{Admission, Outcome, attachment_of, guarded};
 use crate::call::{Call, CallerGone, Lane, Service};
 use crate::metrics::Node;
-use crate::reading::{paths_in, regular};
+use fairlead_host::files::{paths_in, regular};
 
 /// Where entries go that can't be read.
 pub const UNREADABLE: &str = "unreadable";

@@ -18,8 +18,8 @@ use fairlead_sriov::PciAddr;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, openat, statat};
 use serde::Deserialize;
 
-use crate::reading::text_of;
-use crate::rooted::HostRoot;
+use fairlead_host::files::text_of;
+use fairlead_host::host_root::HostRoot;
 pub(crate) use predecessor::Predecessor;
 
 /// Where it keeps its files.

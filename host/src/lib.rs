@@ -7,19 +7,27 @@
 //! It knows nothing of CNI: no configuration, no result, no error code.
 
 pub mod announce;
+pub mod backoff;
 pub mod devlink;
+pub mod disk_space;
 pub mod double;
 pub mod exec;
+pub mod failpoint;
+pub mod file_watch;
+pub mod files;
+pub mod host_root;
 pub mod mac;
 pub mod process;
 pub mod real;
 pub mod scratch;
 pub mod seam;
+pub mod shortage;
 pub mod topology;
 pub mod vf;
 pub mod watch;
 
 pub use devlink::{DevlinkDevice, DevlinkEnd, DevlinkPort};
+pub use host_root::HostRoot;
 pub use mac::Mac;
 pub use seam::{
     Address, AddressFlags, Answers, IommuGroup, IpvlanFlag, IpvlanMode, Kernel, Kind, Link, MacvlanMode, Net,

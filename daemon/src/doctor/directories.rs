@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use super::{Finding, good, less, wrong};
 use crate::daemon::Places;
-use crate::{engine, space, spool, store};
+use fairlead_host::disk_space;
+
+use crate::{engine, spool, store};
 
 pub(super) fn findings(places: &Places) -> Vec<Finding> {
     vec![
@@ -50,7 +52,7 @@ fn store(run_dir: &Path) -> Finding {
 fn state_dir(path: &Path) -> Finding {
     const ABOUT: &str = "state directory";
     let access = nix::unistd::access(path, nix::unistd::AccessFlags::W_OK).map_err(std::io::Error::from);
-    match access.and_then(|()| space::left(path)) {
+    match access.and_then(|()| disk_space::left(path)) {
         Ok(()) => good(ABOUT, format!("{} can be written", path.display())),
         Err(error) => {
             let remedy = "a DEL can't be kept there while the daemon is down, nor what executed plugins must give back: make it a writable directory on a disk with space";

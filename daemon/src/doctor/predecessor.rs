@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::{Finding, less, wrong};
-use crate::rooted::HostRoot;
 use crate::sriov_cni::{self, DIRECTORY, Left};
+use fairlead_host::host_root::HostRoot;
 
 const ABOUT: &str = "sriov-cni";
 

@@ -13,8 +13,8 @@ use nix::errno::Errno;
 
 use super::job::Job;
 use crate::delegate::harmless;
-use crate::shortage;
 use crate::store::{Key, StoreError};
+use fairlead_host::shortage;
 
 /// Whatever went wrong: a person is told on which network, and on which interface where the call has one (X14). What
 /// a list's plugin says is told so once, by the list's own call.

@@ -23,7 +23,7 @@ use crate::networks::host_device::USER_SPACE_DRIVERS;
 use crate::pools::{Inherited, Look};
 use crate::sriov_cni::{self, DIRECTORY, Left, Record, Was};
 use crate::store::{Attachment, Key, Lent, LentVf, LinkRecord, Namespace, Phase};
-use crate::watch::{Watch, WatchError};
+use fairlead_host::file_watch::{Watch, WatchError};
 
 /// Whether the pod that a function went to lives.
 enum Pod {

@@ -59,10 +59,10 @@ use crate::netconf::Networks;
 use crate::networks::interface::Dad;
 use crate::networks::{BUILT_IN, Network};
 use crate::pools::{Pools, Verb};
-use crate::rooted::HostRoot;
 use crate::settings::Settings;
 use crate::sriov_cni::Predecessor;
 use crate::store::Store;
+use fairlead_host::host_root::HostRoot;
 
 use chance::Chance;
 use claims::Claims;

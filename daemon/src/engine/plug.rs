@@ -12,10 +12,10 @@ use fairlead_sriov::resetting::SETTLES;
 use super::{Beside, Engine, Places, Policy};
 use crate::call::Service;
 use crate::daemon::{Started, Surroundings};
-use crate::netconf::below;
 use crate::networks::interface;
 use crate::pools::PoolMetrics;
 use crate::settings::{Dad, DelAnswer, Settings};
+use fairlead_host::host_root::below;
 
 /// The nodes of IOMMU groups.
 pub(crate) const VFIO_NODES: &str = "/dev/vfio";

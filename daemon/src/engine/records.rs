@@ -16,8 +16,8 @@ use fairlead_cni::{CniError, Code};
 
 use super::errors;
 use crate::lifecycle::lock_or_holder;
-use crate::reading::paths_in;
 use crate::store::{Attachment, Phase};
+use fairlead_host::files::paths_in;
 
 /// The directory of records, in the state directory.
 const DIRECTORY: &str = "attachments";
@@ -111,7 +111,7 @@ impl Records {
         // What a restart finds here was attached as far as its delegates can tell.
         let attachment = Attachment { phase: Phase::Attached, ..attachment.clone() };
         let record = Record { boot_id: self.boot_id.clone(), attachment };
-        crate::writing::replace(path, &serde_json::to_vec(&record)?)
+        fairlead_host::files::replace(path, &serde_json::to_vec(&record)?)
     }
 
     /// Nothing is left of it.

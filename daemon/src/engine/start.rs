@@ -26,10 +26,10 @@ use crate::kubelet::{DevicePlugins, KubeletDir, PodResources};
 use crate::metrics;
 use crate::netconf::Networks;
 use crate::pools::{Ground, Look, PoolMetrics, Pools};
-use crate::rooted::HostRoot;
 use crate::settings::Settings;
 use crate::sriov_cni::Predecessor;
 use crate::store::{Store, StoreError};
+use fairlead_host::host_root::HostRoot;
 
 /// Threads that work off what is left after answers.
 const REAPERS: usize = 4;

@@ -21,7 +21,7 @@ use super::blanks::{Blanks, Filler};
 use super::draft::{Draft, Put, steps};
 use super::index::{Entry, Index, Version};
 use super::owner::{CURSOR, LOCK, Name};
-use crate::rooted::HostRoot;
+use fairlead_host::host_root::HostRoot;
 
 /// Largest file that is read: a container id and an interface name.
 const MAX_CONTENT: u64 = 64 << 10;

@@ -23,7 +23,7 @@ use super::foreign::{Foreign, Wait};
 use super::owner::{self, Name, Owner};
 use super::roster::{Place, Roster};
 use super::{IpamError, Lease, LeaseRequest, PendingRemovals};
-use crate::rooted::HostRoot;
+use fairlead_host::host_root::HostRoot;
 
 /// An address, or another file in a network's directory, and whose it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -24,7 +24,7 @@ use fairlead_cni::result::{Dns, IpConfig, RouteConfig};
 use fairlead_cni::{CniError, Code};
 
 use crate::delegate::harmless;
-use crate::shortage;
+use fairlead_host::shortage;
 
 pub use host_local::{Allocation, HostLocal, Removed};
 pub use owner::Owner;

@@ -12,7 +12,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::rooted::HostRoot;
+use fairlead_host::host_root::HostRoot;
 
 /// Kubelet's own socket, in each of its directories.
 pub(super) const KUBELET_SOCKET: &str = "kubelet.sock";

@@ -16,8 +16,8 @@ use fairlead_sriov::interface::Appearance;
 use fairlead_sriov::pool::{Condition, Hold, Member};
 use serde::{Deserialize, Serialize};
 
-use crate::reading::paths_in;
-use crate::writing;
+use fairlead_host::files;
+use fairlead_host::files::paths_in;
 
 /// The directory of records in the state directory, and that of marks in the run directory.
 const DIRECTORY: &str = "pools";
@@ -230,7 +230,7 @@ impl Records {
         let mut changed = record.clone();
         change(&mut changed);
         if changed != record {
-            writing::replace(&self.file(address), &serde_json::to_vec(&changed)?)?;
+            files::replace(&self.file(address), &serde_json::to_vec(&changed)?)?;
             if let Some(kept) = self.lock().get_mut(&address) {
                 *kept = changed;
             }
@@ -247,8 +247,8 @@ impl Records {
     pub(super) fn settle(&self, address: PciAddr) -> io::Result<()> {
         let _writing = self.writing();
         match self.get(address) {
-            Some(record) => writing::replace(&self.file(address), &serde_json::to_vec(&record)?),
-            None => writing::gone(fs::remove_file(self.file(address))),
+            Some(record) => files::replace(&self.file(address), &serde_json::to_vec(&record)?),
+            None => files::gone(fs::remove_file(self.file(address))),
         }
     }
 
@@ -267,7 +267,7 @@ impl Records {
         let file = self.marks.join(address.to_string());
         match mark.word() {
             Some(word) => fs::write(&file, word).inspect_err(|_| drop(fs::remove_file(&file))),
-            None => writing::gone(fs::remove_file(file)),
+            None => files::gone(fs::remove_file(file)),
         }
     }
 }

@@ -18,8 +18,8 @@ use super::sight::Sight;
 use super::trouble::{Trouble, in_use};
 use super::user;
 use crate::devlink;
-use crate::engine::failpoint;
 use crate::settings::{AtRest, PoolSettings};
+use fairlead_host::failpoint;
 
 /// The driver that gives devices to processes.
 pub(super) const VFIO: &str = "vfio-pci";

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::fstat;
 
 use super::{Left, PCI, directory, left};
-use crate::rooted::HostRoot;
+use fairlead_host::host_root::HostRoot;
 
 /// The kernel's clock for files goes in steps of some milliseconds.
 const YOUNG: Duration = Duration::from_secs(1);

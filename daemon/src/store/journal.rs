@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use nix::fcntl::{FallocateFlags, fallocate};
 
-use crate::reading::regular;
+use fairlead_host::files::regular;
 
 const MAGIC: &[u8; 4] = b"FLJ1";
 const HEADER: usize = 12;

@@ -26,7 +26,7 @@ pub use record::{
 use journal::{Journal, Replay, is_full};
 use rebuilt::{Rebuilt, applied, give_the_benefit, rebuild};
 
-use crate::shortage;
+use fairlead_host::shortage;
 
 /// Rewritten when it is longer than this and more than half of it is of attachments that are gone.
 const COMPACT_FROM: u64 = 4 << 20;

@@ -10,7 +10,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::allocation::Access;
-use crate::rooted::HostRoot;
+use fairlead_host::host_root::HostRoot;
 
 const DIRECTORY: &str = "/var/run/k8s.cni.cncf.io/devinfo/dp";
 

@@ -24,9 +24,9 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::AbortHandle;
 
 use super::place::KubeletDir;
-use crate::rooted::HostRoot;
-use crate::watch::{Watch, WatchError};
 use device_info::DeviceInfoFiles;
+use fairlead_host::file_watch::{Watch, WatchError};
+use fairlead_host::host_root::HostRoot;
 use registration::Registration;
 use service::Offer;
 

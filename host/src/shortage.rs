@@ -3,11 +3,12 @@
 
 use std::io;
 
-use fairlead_host::process;
 use nix::errno::Errno;
 
+use crate::process;
+
 /// What to do about it; `None` where `errno` is no shortage.
-pub(crate) fn remedy(errno: Errno) -> Option<String> {
+pub fn remedy(errno: Errno) -> Option<String> {
     match errno {
         Errno::EMFILE => {
             let now = process::open_files().map_or_else(|_| String::new(), |now| format!(" (now {now})"));
@@ -23,7 +24,7 @@ pub(crate) fn remedy(errno: Errno) -> Option<String> {
 }
 
 /// The same for an error of files or threads.
-pub(crate) fn remedy_of(error: &io::Error) -> Option<String> {
+pub fn remedy_of(error: &io::Error) -> Option<String> {
     match error.raw_os_error() {
         Some(errno) => remedy(Errno::from_raw(errno)),
         // The allocator's, not the kernel's.

@@ -15,47 +15,50 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::netconf::below;
-use crate::reading::text_of;
-use crate::space;
-use crate::writing::gone;
+use crate::disk_space;
+use crate::files::{gone, text_of};
+
+/// A path of the host, as this process sees it.
+pub fn below(host_root: &Path, path: &Path) -> PathBuf {
+    host_root.join(path.strip_prefix("/").unwrap_or(path))
+}
 
 /// The host's root directory.
 #[derive(Debug)]
-pub(crate) struct HostRoot {
+pub struct HostRoot {
     path: PathBuf,
 }
 
 impl HostRoot {
     /// The root as the daemon sees it: `/`, or where it is mounted in its container.
-    pub(crate) fn new(path: PathBuf) -> HostRoot {
+    pub fn new(path: PathBuf) -> HostRoot {
         HostRoot { path }
     }
 
     /// A path as this process sees it, to be watched: whoever reads goes by the other methods.
-    pub(crate) fn seen_at(&self, path: &Path) -> PathBuf {
+    pub fn seen_at(&self, path: &Path) -> PathBuf {
         below(&self.path, path)
     }
 
     /// A file, for reading.
-    pub(crate) fn open(&self, path: &Path) -> io::Result<File> {
+    pub fn open(&self, path: &Path) -> io::Result<File> {
         Ok(File::from(self.open_with(path, OFlags::RDONLY | OFlags::CLOEXEC)?))
     }
 
     /// The text of a regular file of at most `limit` bytes: neither a pipe that nobody writes to nor a device without an
     /// end keeps the caller.
-    pub(crate) fn read(&self, path: &Path, limit: u64) -> io::Result<String> {
+    pub fn read(&self, path: &Path, limit: u64) -> io::Result<String> {
         let file = File::from(self.open_with(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC)?);
         text_of(file, limit)
     }
 
     /// A directory that exists.
-    pub(crate) fn directory(&self, path: &Path) -> io::Result<OwnedFd> {
+    pub fn directory(&self, path: &Path) -> io::Result<OwnedFd> {
         Ok(self.open_with(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC)?)
     }
 
     /// A directory that is made, with its parents (0755), where it does not exist.
-    pub(crate) fn make_directory(&self, path: &Path) -> io::Result<OwnedFd> {
+    pub fn make_directory(&self, path: &Path) -> io::Result<OwnedFd> {
         match self.directory(path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             done => return done,
@@ -78,7 +81,7 @@ impl HostRoot {
     }
 
     /// Puts a file in place of what is there, at once and whole, with this mode; its directories are made.
-    pub(crate) fn replace(&self, path: &Path, text: &[u8], mode: u32) -> io::Result<()> {
+    pub fn replace(&self, path: &Path, text: &[u8], mode: u32) -> io::Result<()> {
         let (dir, name) = split(path)?;
         let dir = self.make_directory(dir)?;
         let beside = format!(".{}.fairlead", name.to_string_lossy());
@@ -95,14 +98,14 @@ impl HostRoot {
     }
 
     /// Removes a file; one that is not there is success.
-    pub(crate) fn remove(&self, path: &Path) -> io::Result<()> {
+    pub fn remove(&self, path: &Path) -> io::Result<()> {
         let (dir, name) = split(path)?;
         gone(self.directory(dir).and_then(|dir| Ok(unlinkat(&dir, name, AtFlags::empty())?)))
     }
 
     /// Whether a file could be made in a directory, or the directory itself where it does not exist yet: by its rights, and
     /// by what its file system has left.
-    pub(crate) fn writable(&self, path: &Path) -> io::Result<()> {
+    pub fn writable(&self, path: &Path) -> io::Result<()> {
         for place in path.ancestors() {
             match self.open_with(place, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC) {
                 Err(Errno::NOENT) => {}
@@ -110,7 +113,7 @@ impl HostRoot {
                 Ok(fd) => {
                     let itself = format!("/proc/self/fd/{}", fd.as_raw_fd());
                     access(&itself, Access::WRITE_OK)?;
-                    return space::left(Path::new(&itself));
+                    return disk_space::left(Path::new(&itself));
                 }
             }
         }

@@ -6,7 +6,7 @@ use std::path::Path;
 use nix::sys::statvfs::statvfs;
 
 /// An error where the file system of `path` has no free block, or no free inode, that root could take.
-pub(crate) fn left(path: &Path) -> io::Result<()> {
+pub fn left(path: &Path) -> io::Result<()> {
     let stat = statvfs(path)?;
     let full = |what| Err(io::Error::new(io::ErrorKind::StorageFull, what));
     if stat.blocks() > 0 && stat.blocks_free() == 0 {

@@ -1,0 +1,56 @@
+//! Files that are read with care and written whole.
+//!
+//! Somebody else may have put a file there: only a regular one is read, and no more of it than is wanted, so that a pipe that
+//! nobody writes to never keeps the daemon waiting. What is written is there whole or not at all, whatever ends this process or
+//! the machine. Removing what is gone is success.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// The text of a regular file of at most `limit` bytes; no more than that is read.
+pub fn text_of(file: File, limit: u64) -> io::Result<String> {
+    let mut text = String::new();
+    if regular(file)?.take(limit + 1).read_to_string(&mut text)? as u64 > limit {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("it has more than {limit} bytes")));
+    }
+    Ok(text)
+}
+
+/// The file, unless it is a pipe, a directory or the like.
+pub fn regular(file: File) -> io::Result<File> {
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+    }
+    Ok(file)
+}
+
+/// The paths in a directory; none where there is no such directory.
+pub fn paths_in(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        files => files?.map(|file| Ok(file?.path())).collect(),
+    }
+}
+
+/// Puts `bytes` at `path` in place of what was there, and on the disk before this returns. Only root reads it.
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let beside = path.with_extension("tmp");
+    let written = write_synced(&beside, bytes);
+    written.and_then(|()| fs::rename(&beside, path)).inspect_err(|_| {
+        let _ = fs::remove_file(&beside);
+    })?;
+    path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
+}
+
+/// What removing a file came to.
+pub fn gone(removed: io::Result<()>) -> io::Result<()> {
+    removed.or_else(|e| if e.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(e) })
+}
+
+fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
