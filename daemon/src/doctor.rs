@@ -21,12 +21,13 @@ use serde_json::{Map, Value};
 use crate::capabilities::{Capability, Effective, NEEDED, OWN_STATUS, USEFUL};
 use crate::cli::{ClientError, ask};
 use crate::daemon::Places;
-use crate::engine::plug::VFIO_NODES;
+use crate::engine::compose::VFIO_NODES;
+use crate::engine::kinds::made::KERNEL_KINDS;
+use crate::engine::kinds::{BUILT_IN, Network, module_of};
 use crate::install;
 use crate::lifecycle::SOCKET;
 use crate::metrics::Node;
 use crate::netconf::{Directories, Networks};
-use crate::networks::{BUILT_IN, Network, module_of};
 use crate::settings::Settings;
 
 /// How it stands with one thing.
@@ -185,7 +186,7 @@ fn kinds() -> Vec<Finding> {
         }
         Err(error) => wrong(ABOUT, format!("{kind} can't be tried: {error}"), "run as root"),
     };
-    ["macvlan", "ipvlan", "vlan"].map(finding).into()
+    KERNEL_KINDS.map(finding).into()
 }
 
 fn unanswered(error: &ClientError) -> Finding {

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 
 use fairlead_cni::wire::OUTCOME_HEADER;
 
+use crate::engine::kinds::BUILT_IN;
 use crate::netconf::PLUGIN_DIR;
-use crate::networks::BUILT_IN;
 
 /// What an original's name ends in while ours stands in its place.
 pub const ORIGINAL: &str = ".fairlead-original";

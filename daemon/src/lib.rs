@@ -25,7 +25,6 @@ mod logging;
 mod memory;
 pub mod metrics;
 pub mod netconf;
-pub mod networks;
 pub mod pools;
 mod processors;
 pub mod server;

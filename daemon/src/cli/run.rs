@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use super::Dirs;
 use crate::daemon::{self, DaemonError, Places};
-use crate::networks::BUILT_IN;
+use crate::engine::kinds::BUILT_IN;
 
 pub(super) fn run(dirs: Dirs) -> Result<(), DaemonError> {
     let Dirs { run_dir, state_dir, host_root, config } = dirs;
-    daemon::run(places(run_dir, state_dir, host_root, config), &BUILT_IN, crate::engine::plug::start)
+    daemon::run(places(run_dir, state_dir, host_root, config), &BUILT_IN, crate::engine::compose::start)
 }
 
 /// The places of the command line, and those of the environment.

@@ -11,20 +11,20 @@ use fairlead_sriov::SettingError;
 use fairlead_sriov::resetting::is_resetting;
 use nix::errno::Errno;
 
-use super::job::Job;
+use super::request::AttachmentRequest;
 use crate::delegate::harmless;
 use crate::store::{Key, StoreError};
 use fairlead_host::shortage;
 
 /// Whatever went wrong: a person is told on which network, and on which interface where the call has one (X14). What
 /// a list's plugin says is told so once, by the list's own call.
-pub(super) fn of_call(job: &Job, error: CniError) -> CniError {
-    let Key { network, ifname, .. } = &job.key;
+pub(crate) fn of_call(request: &AttachmentRequest<'_>, error: CniError) -> CniError {
+    let Key { network, ifname, .. } = &request.key;
     let of_network = format!("network {network:?}");
     let rest = error.msg.strip_prefix(&of_network).and_then(|rest| rest.strip_prefix(": "));
-    let attaches = matches!(job.request.command, Command::Add | Command::Del | Command::Check);
+    let attaches = matches!(request.command, Command::Add | Command::Del | Command::Check);
     let msg = match rest {
-        _ if job.inner => return error,
+        _ if request.in_conflist => return error,
         Some(rest) if attaches && !rest.contains(&format!("{ifname:?}")) => {
             format!("{of_network}, interface {ifname:?}: {rest}")
         }
@@ -36,7 +36,7 @@ pub(super) fn of_call(job: &Job, error: CniError) -> CniError {
 }
 
 /// A namespace that could not be opened (K4: gone is code 3; no namespace 4; the host's own 8).
-pub(super) fn netns(error: &NetnsError) -> CniError {
+pub(crate) fn netns(error: &NetnsError) -> CniError {
     let short = match error {
         NetnsError::Io { source, .. } => shortage::remedy_of(source),
         NetnsError::Net { source, .. } => source.errno().and_then(shortage::remedy),
@@ -65,7 +65,7 @@ pub(super) fn netns(error: &NetnsError) -> CniError {
 }
 
 /// What the kernel refused while something was done for a network.
-pub(super) fn kernel(network: &str, doing: &str, error: &NetError) -> CniError {
+pub(crate) fn kernel(network: &str, doing: &str, error: &NetError) -> CniError {
     let (code, remedy) = match error.errno().and_then(shortage::remedy) {
         Some(remedy) => (Code::TryAgain, remedy),
         None => {
@@ -79,7 +79,7 @@ pub(super) fn kernel(network: &str, doing: &str, error: &NetError) -> CniError {
 }
 
 /// Settings of a function that could not be read or set.
-pub(super) fn setting(error: &SettingError) -> CniError {
+pub(crate) fn setting(error: &SettingError) -> CniError {
     let told = match error {
         SettingError::NoInterface { .. } => {
             return CniError::new(Code::InvalidConfig, error.to_string())
@@ -97,7 +97,7 @@ pub(super) fn setting(error: &SettingError) -> CniError {
             return CniError::new(Code::TryAgain, harmless(&error.to_string()))
                 .with("this NIC takes rates only while it has a carrier: see that its interface is up and its cable is in");
         }
-        SettingError::Lost { .. } => return super::internal(error.to_string()),
+        SettingError::Lost { .. } => return internal(error.to_string()),
         SettingError::NotSet { function, physical, setting, source } => {
             kernel("", &format!("setting {setting} for function {function} by {physical}"), source)
         }
@@ -145,7 +145,7 @@ fn refusal(errno: Option<Errno>) -> (Code, &'static str) {
 }
 
 /// The store could not take a record.
-pub(super) fn store(error: &StoreError) -> CniError {
+pub(crate) fn store(error: &StoreError) -> CniError {
     let short = match error {
         StoreError::Open { source, .. } | StoreError::Append { source, .. } => shortage::remedy_of(source),
         StoreError::Encode(_) => None,
@@ -155,7 +155,7 @@ pub(super) fn store(error: &StoreError) -> CniError {
 
 /// A file of the host or of ours could not be had: `code` and `remedy`, unless it is for want of something that comes
 /// back.
-pub(super) fn file(what: impl Display, error: &io::Error, code: Code, remedy: &str) -> CniError {
+pub(crate) fn file(what: impl Display, error: &io::Error, code: Code, remedy: &str) -> CniError {
     let told = |code| CniError::new(code, harmless(&format!("{what}: {error}")));
     match shortage::remedy_of(error) {
         Some(short) => told(Code::TryAgain).with(short),
@@ -164,13 +164,13 @@ pub(super) fn file(what: impl Display, error: &io::Error, code: Code, remedy: &s
 }
 
 /// A call that cannot be had before its deadline.
-pub(super) fn too_late(waited_for: &str) -> CniError {
+pub(crate) fn too_late(waited_for: &str) -> CniError {
     CniError::new(Code::TryAgain, format!("the call's time ended while it waited for {waited_for}"))
         .with("the runtime will try again; `fairleadd status` tells what the daemon is busy with")
 }
 
 /// What the executable saw at `CNI_NETNS` is not what the daemon sees there.
-pub(super) fn other_namespace(path: &Path) -> CniError {
+pub(crate) fn other_namespace(path: &Path) -> CniError {
     CniError::new(
         Code::InvalidNetns,
         format!("CNI_NETNS {}: the daemon opens another namespace there than the runtime's", path.display()),
@@ -182,9 +182,14 @@ pub(super) fn other_namespace(path: &Path) -> CniError {
 }
 
 /// The caller's own namespace is not the daemon's.
-pub(super) fn other_host() -> CniError {
+pub(crate) fn other_host() -> CniError {
     CniError::new(Code::InvalidNetns, "the runtime runs in another network namespace than the daemon").with(
         "rootless podman and nested runtimes have a network namespace of their own, in which this daemon can make no \
          interface: run the daemon there, or the runtime in the host's namespace",
     )
+}
+
+/// Code 999 for what should not happen.
+pub(crate) fn internal(what: impl Into<String>) -> CniError {
+    CniError::new(Code::Internal, what)
 }

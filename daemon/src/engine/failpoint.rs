@@ -1,7 +1,5 @@
 //! The steps of a call at which the crash tests end the daemon ([`fairlead_host::failpoint`]).
 
-pub(super) use fairlead_host::failpoint::pass;
-
 /// The steps, in the order in which a call passes them. Every one has a test that dies there.
 pub const STEPS: [&str; 13] = [
     "add.begun",

@@ -1,84 +1,55 @@
-//! The engine: carries calls out.
+//! The engine: carries calls out. It is synchronous; the server gives it threads.
 //!
-//! One way through for all: read and validate → look at the host and plan (pure) → intent on record → apply → commit →
-//! answer. What is on record before a step is enough to undo it. The engine is synchronous; the server gives it threads.
+//! Three storeys, each of which knows only those below it:
+//!
+//! - adapters ([`call`](Engine), [`cluster_network`], [`fallback`]) make an [`AttachmentRequest`] of what was asked for;
+//! - the [`core`] takes it one way for all: validate → plan (pure) → intent on record → apply → commit → answer;
+//! - the [`kinds`] know what differs between links.
 
-mod add;
-mod addresses;
-mod broken;
-mod chance;
-mod check;
-mod claims;
+mod cluster_network;
+pub mod compose;
 mod conf_cache;
-mod del;
-mod device_info;
-mod devices;
+pub(crate) mod core;
 mod errors;
-mod executed;
 pub mod failpoint;
-mod functions;
-mod gc;
-mod given;
-mod granted;
-mod homecoming;
-mod inherited;
-mod job;
-mod link;
-mod lists;
-mod nearness;
-mod paths;
-pub mod plug;
-mod pooled;
-mod reaper;
-mod reconcile;
-mod records;
-mod removal;
+mod fallback;
+mod health_probes;
+mod keyed_locks;
+pub(crate) mod kinds;
+mod netdev;
+mod netns_reach;
+mod operator_views;
+mod policy;
+mod pool_reconciler;
+mod random_ids;
+mod request;
+mod sandbox;
+mod sriov_cni_import;
 mod start;
-mod status;
-mod tables;
+#[cfg(test)]
+mod tests;
 mod timing;
-mod validated;
-mod wellbeing;
 
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
+use std::sync::Arc;
 
 use fairlead_cni::wire::{Command, Request};
-use fairlead_cni::{CniError, CniVersion, Code};
-use fairlead_host::announce::Announcer;
-use fairlead_host::{Kernel, NetnsId};
-use fairlead_sriov::{Administrator, Inventory};
+use fairlead_cni::{CniError, CniVersion};
 
 use crate::call::{Call, Lane, Reply, Service};
-use crate::delegate::Delegates;
-use crate::ipam::HostLocal;
-use crate::kubelet::{DevicePlugins, PodResources};
 use crate::metrics;
 use crate::netconf::Networks;
-use crate::networks::interface::Dad;
-use crate::networks::{BUILT_IN, Network};
-use crate::pools::{Pools, Verb};
+use crate::pools::{Holders, Verb};
 use crate::settings::Settings;
-use crate::sriov_cni::Predecessor;
-use crate::store::Store;
-use fairlead_host::host_root::HostRoot;
 
-use chance::Chance;
-use claims::Claims;
-use conf_cache::ConfCache;
-use job::{Job, Waiting};
-use reaper::Reaper;
-use records::Records;
-use status::Kinds;
-use validated::Validated;
-use wellbeing::LookOut;
+use self::core::{Core, since_0_4, since_1_1};
+use health_probes::NetnsWatch;
+use kinds::Network;
+use request::{AttachmentRequest, Waiting};
 
-pub(crate) use records::unreadable as unreadable_records;
+pub(crate) use self::core::unreadable_records;
+pub use policy::Policy;
 pub use start::{Beside, StartError};
-
-/// Everything on record is looked through this often, for what no event has told.
-const SWEEP: Duration = Duration::from_secs(30);
 
 /// Where the engine lives.
 #[derive(Debug, Clone)]
@@ -95,153 +66,135 @@ pub struct Places {
     pub kubelet: PathBuf,
 }
 
-/// What the configuration can change while the daemon runs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Policy {
-    /// DEL waits until the link is gone.
-    pub del_waits: bool,
-    /// Duplicate address detection of IPv6.
-    pub dad: Dad,
-    /// Time limit of one executed plugin.
-    pub delegate_timeout: Duration,
-    /// How long a silenced link waits for its namespace to take it along.
-    pub reap_after: Duration,
-    /// How long an ADD waits for a function that is coming home or at work in its pool.
-    pub function_wait: Duration,
-}
-
-impl Default for Policy {
-    fn default() -> Policy {
-        Policy {
-            del_waits: false,
-            dad: Dad::Fast,
-            delegate_timeout: Duration::from_secs(30),
-            reap_after: Duration::from_millis(1500),
-            function_wait: Duration::from_secs(10),
-        }
-    }
-}
-
-/// The engine.
+/// Carries calls out.
 pub struct Engine {
-    kernel: Arc<dyn Kernel>,
-    host_id: NetnsId,
-    policy: RwLock<Arc<Policy>>,
-    store: Store,
-    records: Records,
-    claims: Claims,
-    /// Virtual functions that an ADD is about to put on record.
-    reserved: Claims,
-    inventory: Inventory,
-    admin: Arc<Administrator>,
-    pools: Arc<Pools>,
-    device_plugins: DevicePlugins,
-    sysfs: PathBuf,
-    pod_resources: PodResources,
-    reaper: Reaper,
-    host_local: HostLocal,
-    root: HostRoot,
-    predecessor: Predecessor,
-    kinds: Kinds,
-    look_out: LookOut,
-    delegates: Delegates,
+    core: Core,
     networks: Arc<Networks>,
-    announcer: Option<Announcer>,
-    confs: ConfCache,
-    validated: Validated,
-    chance: Arc<Chance>,
+    netns_watch: NetnsWatch,
     calls: metrics::Calls,
 }
 
 impl Engine {
-    fn policy(&self) -> Arc<Policy> {
-        Arc::clone(&self.policy.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
     /// Takes a changed configuration.
     pub fn configure(&self, settings: &Settings) {
-        self.set_policy(Policy::from(settings));
-        self.pools.configure(settings);
-        self.offer_to_kubelet();
+        self.core.policy.set(Policy::from(settings));
+        self.core.kinds.sriov.pools.configure(settings);
+        self.core.kinds.sriov.offer_to_kubelet();
     }
 
-    fn set_policy(&self, policy: Policy) {
-        *self.policy.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(policy);
-    }
-
+    /// Carries the call of an executable out.
     fn call<'a>(
         &self,
         request: &'a Request,
-        waiting: &Waiting,
-        inner: bool,
-    ) -> (CniVersion, Result<(String, Job<'a>), CniError>) {
+        waiting: Waiting,
+    ) -> (CniVersion, Result<(String, AttachmentRequest<'a>), CniError>) {
         let removal = matches!(request.command, Command::Del | Command::Gc);
-        let conf = match self.confs.get(&request.config, removal) {
+        let conf = match self.core.ipam.confs.get(&request.config, removal) {
             Ok(conf) => conf,
             Err(e) => return (crate::glance::of(&request.config).version, Err(e)),
         };
         let version = conf.version;
-        let done = Job::read(request, conf, waiting, inner).and_then(|mut job| {
-            job.timing.end("parse");
-            let answer = self.dispatch(&mut job).map_err(|e| errors::of_call(&job, e))?;
-            Ok((answer, job))
+        let vf_wait = self.core.policy().vf_wait;
+        let done = AttachmentRequest::of_call(request, conf, waiting, vf_wait).and_then(|mut request| {
+            request.timing.end("parse");
+            let answer = self.dispatch(&mut request).map_err(|e| errors::of_call(&request, e))?;
+            Ok((answer, request))
         });
         (version, done)
     }
 
-    fn dispatch(&self, job: &mut Job) -> Result<String, CniError> {
-        if job.key.plugin == lists::TYPE {
-            return self.own(job);
+    fn dispatch(&self, request: &mut AttachmentRequest<'_>) -> Result<String, CniError> {
+        match request.key.plugin == cluster_network::TYPE {
+            true => self.own_type(request),
+            false => self.core.carry_out(request, Some(&self.networks)),
         }
-        if !BUILT_IN.contains(&job.key.plugin.as_str()) {
-            return Err(crate::networks::not_built_in(&job.key.plugin));
+    }
+
+    /// Calls with who has a VF: an attachment of ours, or a pod that sriov-cni made.
+    fn with_holders<T>(&self, call: impl FnOnce(Holders<'_>) -> T) -> T {
+        let leftovers = || self.core.leftovers.listed();
+        self.core.kinds.sriov.with_holders(&leftovers, call)
+    }
+}
+
+impl Core {
+    /// Carries a request for a built-in type out. `networks` are looked through anew at a STATUS.
+    fn carry_out(
+        &self,
+        request: &mut AttachmentRequest<'_>,
+        networks: Option<&Networks>,
+    ) -> Result<String, CniError> {
+        if !kinds::BUILT_IN.contains(&request.key.plugin.as_str()) {
+            return Err(kinds::not_built_in(&request.key.plugin));
         }
-        match job.request.command {
-            Command::Add => self.add(job),
-            Command::Del => self.del(job).map(|()| String::new()),
-            Command::Check => self.check(job).map(|()| String::new()),
-            Command::Gc => self.gc(job).map(|()| String::new()),
-            Command::Status => self.status(job).map(|()| String::new()),
+        let network = |request: &AttachmentRequest<'_>| Network::validate(&request.conf, &request.args);
+        match request.command {
+            Command::Add => {
+                let network = network(request)?;
+                return self.add(request, network).map_err(|e| e.into_error());
+            }
+            Command::Del => {
+                let network = network(request).ok();
+                self.del(request, &[network])?;
+            }
+            Command::Check => {
+                since_0_4(request)?;
+                let network = network(request)?;
+                self.check(request, network)?;
+            }
+            Command::Gc => self.gc(request)?,
+            Command::Status => {
+                since_1_1(&request.conf, "STATUS")?;
+                networks.into_iter().for_each(Networks::rescan);
+                let network = network(request)?;
+                self.status(request, &network)?;
+            }
         }
+        Ok(String::new())
     }
 }
 
 impl Service for Engine {
     fn lane(&self, request: &Request) -> Lane {
         let removal = matches!(request.command, Command::Del | Command::Gc);
-        let Ok(conf) = self.confs.get(&request.config, removal) else { return Lane::Fast };
+        let Ok(conf) = self.core.ipam.confs.get(&request.config, removal) else { return Lane::Fast };
         let executes = !matches!(conf.ipam_type.as_deref(), None | Some("host-local" | "static"));
-        let waits = match request.command {
-            Command::Del => {
-                let early = fairlead_cni::args::Args::parse(&request.args)
-                    .ok()
-                    .and_then(|args| Network::validate(&conf, &args).ok())
-                    .is_some_and(|n| n.silent_is_gone() && conf.ipam_type.is_some());
-                let lent = conf.plugin_type != "sriov" || self.is_lent(&conf, request);
-                !early || !lent || self.policy().del_waits || !self.kernel.renames_while_up()
-            }
-            Command::Gc => true,
-            Command::Add => {
-                let waits_for_device = match conf.plugin_type.as_str() {
-                    "host-device" => true,
-                    "sriov" => !self.has_ready(&conf, request),
-                    _ => false,
-                };
-                self.policy().dad == Dad::Wait || waits_for_device
-            }
-            // The settings of virtual functions are dear to read.
-            Command::Check => conf.plugin_type == "sriov",
-            Command::Status => false,
+        if executes || conf.plugin_type == cluster_network::TYPE || request.command == Command::Gc {
+            return Lane::Slow;
+        }
+        let network = || {
+            let args = fairlead_cni::args::Args::parse(&request.args).ok()?;
+            Network::validate(&conf, &args).ok()
         };
-        if executes || waits || conf.plugin_type == lists::TYPE { Lane::Slow } else { Lane::Fast }
+        let policy = self.core.policy();
+        let kinds = &self.core.kinds;
+        let waits = match request.command {
+            Command::Del => match network() {
+                Some(network) if network.silent_is_gone() && conf.ipam_type.is_some() => {
+                    let key = request::key(&request.container_id, &request.ifname, &conf);
+                    let attachment = self.core.store.find(&key);
+                    policy.del_waits
+                        || !self.core.kernel().renames_while_up()
+                        || network.waits(kinds, request.command, attachment.as_deref())
+                }
+                _ => true,
+            },
+            Command::Add => {
+                policy.dad == netdev::setup::Dad::Wait
+                    || network().is_some_and(|network| network.waits(kinds, request.command, None))
+            }
+            Command::Check => network().is_some_and(|network| network.waits(kinds, request.command, None)),
+            Command::Gc | Command::Status => false,
+        };
+        if waits { Lane::Slow } else { Lane::Fast }
     }
 
     fn serve(&self, call: &Call) -> Reply {
-        let (version, done) = self.call(&call.request, &Waiting::from(call), false);
-        let outcome = done.map(|(answer, job)| {
-            let kind = metrics::kind_label(&job.key.plugin);
-            for (phase, took) in job.timing.phases() {
-                self.calls.phase(call.request.command, kind, phase, *took);
+        let (version, done) = self.call(&call.request, Waiting::from(call));
+        let outcome = done.map(|(answer, request)| {
+            let kind = metrics::kind_label(&request.key.plugin);
+            for (phase, took) in request.timing.phases() {
+                self.calls.phase(request.command, kind, phase, *took);
             }
             answer
         });
@@ -249,36 +202,29 @@ impl Service for Engine {
     }
 
     fn answered(&self, call: &Call, delivered: bool) {
-        if call.request.command != Command::Add || !delivered {
+        let request = &call.request;
+        if request.command != Command::Add || !delivered {
             return;
         }
-        let Ok(conf) = self.confs.get(&call.request.config, false) else { return };
-        let Ok(job) = Job::read(&call.request, conf, &Waiting::from(call), false) else { return };
-        if let Some(attachment) = self.store.find(&job.key)
+        let Ok(conf) = self.core.ipam.confs.get(&request.config, false) else { return };
+        let key = request::key(&request.container_id, &request.ifname, &conf);
+        if let Some(attachment) = self.core.store.find(&key)
             && !attachment.answered
-            && let Err(e) = self.store.answered(attachment.id)
+            && let Err(e) = self.core.store.answered(attachment.id)
         {
             tracing::warn!(error = %e, "the delivery of an answer could not be put on record");
         }
     }
 
     fn table(&self, name: &str) -> Option<serde_json::Value> {
-        tables::table(self, name)
+        operator_views::table(self, name)
     }
 
     fn order_pools(&self, verb: Verb, of: &str) -> Result<serde_json::Value, CniError> {
-        self.with_holders(|holders| self.pools.order(verb, of, holders))
+        self.with_holders(|holders| self.core.kinds.sriov.pools.order(verb, of, holders))
     }
 
     fn collect(&self, orphans: bool) -> serde_json::Value {
-        tables::collect(self, orphans)
+        operator_views::collect(self, orphans)
     }
 }
-
-/// Code 999 for what should not happen.
-fn internal(what: impl Into<String>) -> CniError {
-    CniError::new(Code::Internal, what)
-}
-
-#[cfg(test)]
-mod tests;

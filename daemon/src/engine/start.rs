@@ -2,24 +2,25 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, RwLock, Weak};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
 use fairlead_host::announce::{Announcer, Conflict};
 use fairlead_host::watch::{Event, NetnsEvents};
-use fairlead_host::{Kernel, NetError, process};
+use fairlead_host::{HostRoot, Kernel, NetError, NetnsId, process};
 use fairlead_sriov::{Administrator, Inventory};
 
-use super::chance::Chance;
-use super::claims::Claims;
 use super::conf_cache::ConfCache;
-use super::reaper::Reaper;
-use super::records::Records;
-use super::status::Kinds;
-use super::validated::Validated;
-use super::wellbeing::LookOut;
-use super::{Engine, Places, Policy, SWEEP};
+use super::core::{Core, DelegateRecords, Ipam, RemovalQueue, SWEEP};
+use super::health_probes::NetnsWatch;
+use super::keyed_locks::KeyedLocks;
+use super::kinds::Kinds;
+use super::kinds::sriov::SriovServices;
+use super::policy::CurrentPolicy;
+use super::random_ids::RandomIds;
+use super::sriov_cni_import::SriovCniImport;
+use super::{Engine, Places, Policy, cluster_network};
 use crate::delegate::Delegates;
 use crate::ipam::HostLocal;
 use crate::kubelet::{DevicePlugins, KubeletDir, PodResources};
@@ -27,12 +28,10 @@ use crate::metrics;
 use crate::netconf::Networks;
 use crate::pools::{Ground, Look, PoolMetrics, Pools};
 use crate::settings::Settings;
-use crate::sriov_cni::Predecessor;
-use crate::store::{Store, StoreError};
-use fairlead_host::host_root::HostRoot;
+use crate::store::{Opened, Store, StoreError};
 
 /// Threads that work off what is left after answers.
-const REAPERS: usize = 4;
+const REMOVAL_THREADS: usize = 4;
 
 /// What the engine is given by the program around it.
 pub struct Beside {
@@ -92,71 +91,17 @@ impl Engine {
     /// The same without threads: what is due is left to the caller.
     pub(super) fn open(places: &Places, policy: Policy, beside: Beside) -> Result<Arc<Engine>, StartError> {
         let boot_id = process::boot_id().map_err(failed("the boot id"))?;
-        let host_id = beside.kernel.host()?.id().clone();
         let (store, mut opened) = Store::open(&places.run_dir, &boot_id)?;
-        let (records, of_records) = Records::open(&places.state_dir, &boot_id)
+        let (records, of_records) = DelegateRecords::open(&places.state_dir, &boot_id)
             .map_err(failed(places.state_dir.display().to_string()))?;
-        let host_local = HostLocal::new(places.host_root.clone(), &places.state_dir, &boot_id)
-            .map_err(failed("the list of host-local's directories"))?;
-        if let Some(error) = &opened.unread {
-            tracing::error!(%error, kept = ?opened.set_aside, "the store can't be read and was set aside; it begins anew from records and kernel");
-        } else if opened.is_damaged() {
-            tracing::error!(bytes = opened.damaged, kept = ?opened.set_aside, "the store was damaged; what could be read is kept");
-        }
-        let announcer = match beside.announce {
-            true => Some(announcer(beside.node.clone()).map_err(failed("the announcer"))?),
-            false => None,
-        };
-        let admin = Arc::new(Administrator::new(Arc::clone(&beside.kernel), beside.settles));
-        let inventory = Inventory::new(&places.sysfs);
-        let chance = Arc::new(Chance::default());
-        let ground = Ground {
-            state_dir: &places.state_dir,
-            run_dir: &places.run_dir,
-            boot_id: &boot_id,
-            kernel: Arc::clone(&beside.kernel),
-            admin: Arc::clone(&admin),
-            inventory: inventory.clone(),
-            metrics: beside.pool_metrics,
-            random: random(&chance),
-        };
-        let pools = pools(ground, &beside.settings)?;
-        let engine = Arc::new(Engine {
-            admin,
-            pools,
-            device_plugins: DevicePlugins::new(
-                &places.host_root,
-                KubeletDir::new(&places.host_root, &places.kubelet),
-            ),
-            kernel: beside.kernel,
-            host_id,
-            delegates: Delegates::new(places.host_root.clone(), beside.cgroup)
-                .watched_in(&places.run_dir.join("plugins")),
-            policy: RwLock::new(Arc::new(policy)),
-            store,
-            records,
-            claims: Claims::default(),
-            reserved: Claims::default(),
-            inventory,
-            sysfs: places.sysfs.clone(),
-            pod_resources: PodResources::new(KubeletDir::new(&places.host_root, &places.kubelet)),
-            reaper: Reaper::default(),
-            host_local,
-            root: HostRoot::new(places.host_root.clone()),
-            predecessor: Predecessor::default(),
-            kinds: Kinds::default(),
-            look_out: LookOut::default(),
-            networks: beside.networks,
-            announcer,
-            confs: ConfCache::default(),
-            validated: Validated::default(),
-            chance,
-            calls: beside.calls,
-        });
+        log_opened(&opened);
+        let (networks, calls) = (Arc::clone(&beside.networks), beside.calls.clone());
+        let core = core(places, policy, beside, &boot_id, store, records)?;
+        let engine = Arc::new(Engine { core, networks, netns_watch: NetnsWatch::default(), calls });
         let (damaged, lost) = (opened.is_damaged(), std::mem::take(&mut opened.lost));
-        let found = engine.reconcile(opened, of_records);
+        let found = engine.core.reconcile(opened, of_records);
         if damaged {
-            engine.tell_lost(&lost);
+            engine.core.log_lost(&lost);
         }
         tracing::info!(
             alive = found.alive,
@@ -167,39 +112,129 @@ impl Engine {
             failed = found.failed,
             "the store agrees with the kernel"
         );
-        engine.tell_inherited();
+        engine.core.leftovers.log();
         // Before the first ADD: it must not be given what is not clean.
         engine.look_at_pools(Look::First);
         Ok(engine)
     }
 
     fn run(engine: &Arc<Engine>) -> io::Result<()> {
-        for n in 0..REAPERS {
+        for n in 0..REMOVAL_THREADS {
             let engine = Arc::downgrade(engine);
-            thread::Builder::new().name(format!("reaper-{n}")).spawn(move || reap(&engine))?;
+            thread::Builder::new().name(format!("removal-{n}")).spawn(move || work_off(&engine))?;
         }
         let watched = Arc::downgrade(engine);
         thread::Builder::new().name("netns-watch".to_owned()).spawn(move || watch(&watched))?;
-        engine.offer_to_kubelet();
-        Engine::begin_pools(engine)
+        engine.core.kinds.sriov.offer_to_kubelet();
+        Engine::watch_pools(engine)
     }
 
     /// Ends the engine's threads. What they had still to do is on record.
     pub fn stop(&self) {
-        self.reaper.stop();
-        self.pools.stop();
+        self.core.removals.stop();
+        self.core.kinds.sriov.pools.stop();
     }
 
-    /// How many answered removals are not finished yet.
+    /// The number of answered removals that are not finished yet.
     pub fn unfinished(&self) -> usize {
-        self.reaper.waiting()
+        self.core.removals.waiting()
     }
 }
 
+fn log_opened(opened: &Opened) {
+    if let Some(error) = &opened.unread {
+        tracing::error!(%error, kept = ?opened.set_aside, "the store can't be read and was set aside; it begins anew from records and kernel");
+    } else if opened.is_damaged() {
+        tracing::error!(bytes = opened.damaged, kept = ?opened.set_aside, "the store was damaged; what could be read is kept");
+    }
+}
+
+/// Stands the core on what was opened.
+fn core(
+    places: &Places,
+    policy: Policy,
+    beside: Beside,
+    boot_id: &str,
+    store: Store,
+    records: DelegateRecords,
+) -> Result<Core, StartError> {
+    let host_id = beside.kernel.host()?.id().clone();
+    let host_local = HostLocal::new(places.host_root.clone(), &places.state_dir, boot_id)
+        .map_err(failed("the list of host-local's directories"))?;
+    let announcer = match beside.announce {
+        true => Some(announcer(beside.node.clone()).map_err(failed("the announcer"))?),
+        false => None,
+    };
+    let policy = Arc::new(CurrentPolicy::new(policy));
+    let (store, ids) = (Arc::new(store), Arc::new(RandomIds::default()));
+    let root = Arc::new(HostRoot::new(places.host_root.clone()));
+    let delegates = Delegates::new(places.host_root.clone(), beside.cgroup.clone())
+        .watched_in(&places.run_dir.join("plugins"));
+    let kernel = Arc::clone(&beside.kernel);
+    let sriov = sriov(places, beside, boot_id, &host_id, &store, &root, &ids)?;
+    Ok(Core {
+        kinds: Kinds::new(kernel, places.sysfs.clone(), ids, announcer, sriov),
+        host_id,
+        store,
+        records,
+        containers: KeyedLocks::default(),
+        removals: RemovalQueue::default(),
+        ipam: Ipam {
+            host_local,
+            delegates,
+            root: Arc::clone(&root),
+            confs: ConfCache::default(),
+            policy: Arc::clone(&policy),
+        },
+        policy,
+        leftovers: SriovCniImport::new(root),
+        remove_conflist: cluster_network::remove,
+    })
+}
+
+fn sriov(
+    places: &Places,
+    beside: Beside,
+    boot_id: &str,
+    host_id: &NetnsId,
+    store: &Arc<Store>,
+    root: &Arc<HostRoot>,
+    ids: &Arc<RandomIds>,
+) -> Result<SriovServices, StartError> {
+    let admin = Arc::new(Administrator::new(Arc::clone(&beside.kernel), beside.settles));
+    let inventory = Inventory::new(&places.sysfs);
+    let ground = Ground {
+        state_dir: &places.state_dir,
+        run_dir: &places.run_dir,
+        boot_id,
+        kernel: Arc::clone(&beside.kernel),
+        admin: Arc::clone(&admin),
+        inventory: inventory.clone(),
+        metrics: beside.pool_metrics,
+        random: random(ids),
+    };
+    let pools = pools(ground, &beside.settings)?;
+    let kubelet = || KubeletDir::new(&places.host_root, &places.kubelet);
+    Ok(SriovServices {
+        kernel: beside.kernel,
+        host_id: host_id.clone(),
+        sysfs: places.sysfs.clone(),
+        root: Arc::clone(root),
+        store: Arc::clone(store),
+        inventory,
+        admin,
+        pools,
+        pod_resources: PodResources::new(kubelet()),
+        device_plugins: DevicePlugins::new(&places.host_root, kubelet()),
+        reserved: KeyedLocks::default(),
+        calls: beside.calls,
+    })
+}
+
 /// For MAC addresses that last.
-fn random(chance: &Arc<Chance>) -> Box<dyn Fn() -> u64 + Send + Sync> {
-    let chance = Arc::clone(chance);
-    Box::new(move || chance.next())
+fn random(ids: &Arc<RandomIds>) -> Box<dyn Fn() -> u64 + Send + Sync> {
+    let ids = Arc::clone(ids);
+    Box::new(move || ids.next())
 }
 
 fn pools(ground: Ground<'_>, settings: &Settings) -> Result<Arc<Pools>, StartError> {
@@ -217,11 +252,11 @@ fn announcer(node: metrics::Node) -> io::Result<Announcer> {
     }))
 }
 
-fn reap(engine: &Weak<Engine>) {
+fn work_off(engine: &Weak<Engine>) {
     loop {
         let Some(strong) = engine.upgrade() else { return };
-        let Some(errand) = strong.reaper.next() else { return };
-        strong.attend(errand);
+        let Some(task) = strong.core.removals.next() else { return };
+        strong.core.attend(task);
     }
 }
 
@@ -246,12 +281,12 @@ fn watch(engine: &Weak<Engine>) {
                 _ = sweep.tick() => None,
             };
             let Some(engine) = engine.upgrade() else { return };
-            engine.look_out.turns();
+            engine.netns_watch.turns();
             match event {
-                Some(Event::NsidGone(nsid)) => engine.namespace_died(nsid),
-                Some(Event::Overflow) => engine.sweep(),
+                Some(Event::NsidGone(nsid)) => engine.core.namespace_died(nsid),
+                Some(Event::Overflow) => engine.core.sweep(),
                 None => {
-                    engine.sweep();
+                    engine.core.sweep();
                     process::give_memory_back();
                 }
                 Some(_) => {}
@@ -263,6 +298,6 @@ fn watch(engine: &Weak<Engine>) {
 fn blind(engine: &Weak<Engine>, error: &io::Error) {
     tracing::error!(%error, "deaths of namespaces cannot be watched");
     if let Some(engine) = engine.upgrade() {
-        engine.look_out.is_blind(error);
+        engine.netns_watch.is_blind(error);
     }
 }

@@ -7,7 +7,7 @@ use fairlead_sriov::interface::interface;
 
 use super::sight::Sight;
 use super::workshop::VFIO;
-use crate::networks::host_device::USER_SPACE_DRIVERS;
+use crate::engine::kinds::sriov::USER_SPACE_DRIVERS;
 
 /// Who uses it, in words. `left`: what is on its interface at home is nobody's.
 pub(super) fn of(sight: &Sight<'_>, function: &Function, left: bool) -> Result<Option<String>, NetError> {

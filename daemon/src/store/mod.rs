@@ -20,7 +20,8 @@ use fairlead_sriov::PciAddr;
 
 pub use journal::{Purpose, replay};
 pub use record::{
-    Attachment, Caller, Entry, IpamRecord, Key, Lent, LentVf, LinkRecord, Namespace, PassedOver, Phase,
+    Attachment, Caller, Entry, IpamRecord, Key, LinkRecord, MovedNetdev, Namespace, PassedOver, Phase,
+    VfRecord,
 };
 
 use journal::{Journal, Replay, is_full};
@@ -310,9 +311,9 @@ impl Store {
         self.lock().live.get(&id).cloned()
     }
 
-    /// The one that has a function.
-    pub fn with_function(&self, address: PciAddr) -> Option<Arc<Attachment>> {
-        self.lock().live.values().find(|attachment| attachment.has(address)).cloned()
+    /// The attachment whose pod has the VF at this address.
+    pub fn with_vf(&self, address: PciAddr) -> Option<Arc<Attachment>> {
+        self.lock().live.values().find(|attachment| attachment.has_vf(address)).cloned()
     }
 
     /// Those that were answered as gone and whose links or addresses are still to be given back, oldest first.

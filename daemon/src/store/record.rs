@@ -60,15 +60,16 @@ pub enum LinkRecord {
         /// MAC address, chosen or the parent's.
         mac: Option<Mac>,
     },
-    /// A link of the host, lent to the pod: given back as it was.
-    Moved(Lent),
-    /// A virtual function that vfio-pci has: the pod's process drives it, and nothing of it is in a namespace. Its settings
-    /// are given back.
-    Given(LentVf),
+    /// A netdev of the host that was moved into the pod: moved back and restored.
+    Moved(MovedNetdev),
+    /// A VF that vfio-pci has: the pod's process drives it, and nothing of it is in a namespace. Its settings are restored.
+    #[serde(rename = "given")]
+    Vfio(VfRecord),
     /// The namespace's own `lo`.
     Loopback,
     /// A configuration that is a whole list of plugins (`clusterNetwork`): its text.
-    List {
+    #[serde(rename = "list")]
+    Conflist {
         /// The conflist as it stood at ADD.
         conflist: String,
     },
@@ -76,29 +77,30 @@ pub enum LinkRecord {
     None,
 }
 
-/// A link of the host before it was lent.
+/// A netdev of the host as it was before it was moved into a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lent {
+pub struct MovedNetdev {
     /// What it looked like.
     #[serde(flatten)]
     pub was: Appearance,
-    /// Its index.
+    /// The index that it had in the host's namespace.
     pub index: u32,
-    /// What it is besides an interface.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub function: Option<LentVf>,
+    /// The VF that it is the netdev of, if it is one's.
+    #[serde(rename = "function", default, skip_serializing_if = "Option::is_none")]
+    pub vf: Option<VfRecord>,
 }
 
-/// A virtual function before a pod got it, beside its interface.
+/// A VF as it was before a pod got it, beside its netdev.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LentVf {
+pub struct VfRecord {
     /// Its PCI address.
     pub address: PciAddr,
-    /// Its physical function's.
-    pub physical: PciAddr,
-    /// Its number there.
+    /// The PCI address of its PF.
+    #[serde(rename = "physical")]
+    pub pf: PciAddr,
+    /// Its number among the VFs of its PF, counted from 0.
     pub index: u32,
-    /// Its driver.
+    /// The name of its driver.
     pub driver: String,
     /// Its IOMMU group, which two pods never share where vfio-pci has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -107,10 +109,10 @@ pub struct LentVf {
     pub before: VfChange,
 }
 
-impl Lent {
-    /// A link as it is.
-    pub fn of(link: &Link) -> Lent {
-        Lent { was: Appearance::of(link), index: link.index, function: None }
+impl MovedNetdev {
+    /// A link as it is now.
+    pub fn of(link: &Link) -> MovedNetdev {
+        MovedNetdev { was: Appearance::of(link), index: link.index, vf: None }
     }
 }
 
@@ -175,9 +177,14 @@ pub struct Attachment {
     /// Whether that answer reached its caller as far as we know.
     #[serde(default)]
     pub answered: bool,
-    /// How its virtual function lies to the pod's NUMA node, where that was asked for.
-    #[serde(default, deserialize_with = "as_of_now", skip_serializing_if = "Option::is_none")]
-    pub near: Option<Locality>,
+    /// How its VF lies to the pod's NUMA node, where that was asked for.
+    #[serde(
+        rename = "near",
+        default,
+        deserialize_with = "as_of_now",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub locality: Option<Locality>,
     /// The paths of our own type that came before the one that was taken.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub passed_over: Vec<PassedOver>,
@@ -221,7 +228,7 @@ impl Attachment {
             answered: false,
             passed_over: Vec::new(),
             device_info: None,
-            near: None,
+            locality: None,
         }
     }
 
@@ -230,23 +237,23 @@ impl Attachment {
         format!("fl{:x}", self.id & 0xfff_ffff_ffff)
     }
 
-    /// The virtual function that it was lent or given.
-    pub fn function(&self) -> Option<&LentVf> {
+    /// The VF that its pod has, as a netdev or under vfio-pci.
+    pub fn vf(&self) -> Option<&VfRecord> {
         match &self.link {
-            LinkRecord::Moved(lent) => lent.function.as_ref(),
-            LinkRecord::Given(function) => Some(function),
+            LinkRecord::Moved(moved) => moved.vf.as_ref(),
+            LinkRecord::Vfio(vf) => Some(vf),
             _ => None,
         }
     }
 
-    /// Whether that is this one.
-    pub fn has(&self, function: PciAddr) -> bool {
-        self.function().is_some_and(|own| own.address == function)
+    /// Whether its pod has the VF at this address.
+    pub fn has_vf(&self, address: PciAddr) -> bool {
+        self.vf().is_some_and(|own| own.address == address)
     }
 
     /// True where programs were executed for it, so that its record must outlive a reboot.
     pub fn has_delegates(&self) -> bool {
-        matches!(self.ipam, IpamRecord::Delegate { .. }) || matches!(self.link, LinkRecord::List { .. })
+        matches!(self.ipam, IpamRecord::Delegate { .. }) || matches!(self.link, LinkRecord::Conflist { .. })
     }
 }
 

@@ -130,7 +130,7 @@ fn x05_a_journal_that_can_not_be_read_at_all_is_set_aside_and_a_new_one_begun() 
 
 #[test]
 fn what_an_older_release_tells_of_an_attachment_otherwise_costs_nobody_the_attachment() {
-    let near = Attachment { near: Some(fairlead_sriov::numa::Locality::Nowhere), ..attachment(1) };
+    let near = Attachment { locality: Some(fairlead_sriov::numa::Locality::Nowhere), ..attachment(1) };
     let entry = Entry::Put(Box::new(near.clone()));
     let mut written = serde_json::to_value(&entry).unwrap();
     assert_eq!(serde_json::from_value::<Entry>(written.clone()).unwrap(), entry);
@@ -138,5 +138,5 @@ fn what_an_older_release_tells_of_an_attachment_otherwise_costs_nobody_the_attac
     written = serde_json::from_str(&before).unwrap();
     assert!(written["near"].is_string(), "{written}");
     let read: Entry = serde_json::from_str(&before).unwrap();
-    assert_eq!(read, Entry::Put(Box::new(Attachment { near: None, ..near })));
+    assert_eq!(read, Entry::Put(Box::new(Attachment { locality: None, ..near })));
 }

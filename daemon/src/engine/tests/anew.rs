@@ -23,7 +23,7 @@ fn made_anew_under_each_others_names(rig: &Rig, meanwhile: impl Fn()) {
 
 /// Has both functions worked on at a time.
 fn work_with_two(rig: &Rig) {
-    let pools = &rig.engine().pools;
+    let pools = &rig.engine().core.kinds.sriov.pools;
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| pools.work_here());
@@ -36,7 +36,7 @@ fn x17_news_of_a_ready_function_have_it_alone_compared_and_no_settings_read() {
     let rig = kept(POOL);
     let news = |device: &str, action| {
         rig.kernel.forget_calls();
-        rig.engine().pools.heard(&[DeviceEvent::Pci { device: device.to_owned(), action }]);
+        rig.engine().core.kinds.sriov.pools.heard(&[DeviceEvent::Pci { device: device.to_owned(), action }]);
         rig.engine().look_at_pools(Look::Glance);
         assert_eq!(rig.asked(|asked| matches!(asked, Asked::Vfs(_))), 0);
     };
@@ -45,7 +45,7 @@ fn x17_news_of_a_ready_function_have_it_alone_compared_and_no_settings_read() {
     assert_eq!(rig.states(), ["ready", "ready"], "nobody has told of the first one");
     news(VF, Action::Unbound);
     assert_eq!(rig.states(), ["preparing", "ready"]);
-    rig.engine().pools.work_here();
+    rig.engine().core.kinds.sriov.pools.work_here();
     assert_eq!(rig.states(), ["ready", "ready"]);
     news(VF, Action::Bound);
     assert_eq!((rig.states(), rig.changes()), (vec!["ready".to_owned(); 2], 0), "what the pool did itself");
@@ -59,7 +59,11 @@ fn x17_news_of_a_function_that_is_lent_or_of_no_pool_make_nobody_look() {
     for device in [VF, "0000:99:00.0", "virtio2"] {
         let device = device.to_owned();
         let name = "net1".to_owned();
-        rig.engine().pools.heard(&[DeviceEvent::Interface { device, name, action: Action::Removed }]);
+        rig.engine().core.kinds.sriov.pools.heard(&[DeviceEvent::Interface {
+            device,
+            name,
+            action: Action::Removed,
+        }]);
     }
     rig.engine().look_at_pools(Look::Glance);
     assert!(rig.kernel.calls().is_empty());
@@ -70,11 +74,12 @@ fn x17_news_of_a_function_that_is_lent_or_of_no_pool_make_nobody_look() {
 fn x17_lost_news_have_everything_compared_once() {
     let rig = kept(POOL);
     rig.kernel.unbind(SECOND).unwrap(); // which nobody tells
-    rig.engine().pools.heard(&[DeviceEvent::Overflow, DeviceEvent::Overflow]);
-    let how = rig.engine().pools.next_look(Instant::now() + Duration::from_secs(3600)).unwrap();
+    rig.engine().core.kinds.sriov.pools.heard(&[DeviceEvent::Overflow, DeviceEvent::Overflow]);
+    let how =
+        rig.engine().core.kinds.sriov.pools.next_look(Instant::now() + Duration::from_secs(3600)).unwrap();
     assert_eq!(how, Look::Thorough);
     rig.engine().look_at_pools(how);
-    rig.engine().pools.work_here();
+    rig.engine().core.kinds.sriov.pools.work_here();
     assert_eq!(rig.states(), ["ready", "ready"]);
     assert_eq!(rig.asked(|asked| matches!(asked, Asked::Bind(address, ..) if address == SECOND)), 2);
 }
@@ -90,7 +95,7 @@ fn x17_new_functions_are_looked_for_when_their_physical_function_has_them_all() 
         ("0000:21:00.0", Action::Changed, Look::Quick),
         (SECOND, Action::Removed, Look::Quick),
     ] {
-        rig.engine().pools.heard(&[DeviceEvent::Pci { device: device.to_owned(), action }]);
+        rig.engine().core.kinds.sriov.pools.heard(&[DeviceEvent::Pci { device: device.to_owned(), action }]);
         assert_eq!(rig.look_due(), how, "{device} {action:?}");
     }
 }
@@ -156,7 +161,7 @@ fn x17_the_del_of_a_pools_function_whose_name_another_one_has_by_chance_is_succe
     rig.kernel.add_host_link("vf0");
     rig.del(&config(VF, "")).unwrap();
     rig.rename("vf0", "eth9");
-    rig.engine().pools.work_here();
+    rig.engine().core.kinds.sriov.pools.work_here();
     assert_eq!(rig.states(), ["ready", "ready"]);
     assert_eq!(rig.named("vf0").as_deref(), Some(VF));
 }
@@ -181,7 +186,7 @@ fn functions_are_made_where_there_are_none_and_their_number_is_not_changed_where
     rig.engine().look_at_pools(Look::Quick);
     rig.engine().look_at_pools(Look::Quick);
     assert_eq!(made(&rig), 0);
-    rig.engine().pools.work_here();
+    rig.engine().core.kinds.sriov.pools.work_here();
     assert_eq!(made(&rig), 1);
 }
 
@@ -242,10 +247,10 @@ fn what_could_not_be_made_is_told_as_long_as_it_is_wanted() {
     rig.engine().look_at_pools(Look::Quick);
     rig.kernel.forget_calls();
     rig.kernel.fail_from(0, nix::errno::Errno::EIO);
-    rig.engine().pools.work_here();
+    rig.engine().core.kinds.sriov.pools.work_here();
     rig.kernel.heal();
-    assert!(rig.engine().pools.trouble().contains("pool \"radio\" wants 4 functions"));
+    assert!(rig.engine().core.kinds.sriov.pools.trouble().contains("pool \"radio\" wants 4 functions"));
     rig.engine().configure(&pools::settings(&many.replace(", numvfs: 4", "")));
     rig.engine().look_at_pools(Look::Quick);
-    assert_eq!(rig.engine().pools.trouble(), "");
+    assert_eq!(rig.engine().core.kinds.sriov.pools.trouble(), "");
 }

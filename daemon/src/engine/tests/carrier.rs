@@ -15,8 +15,8 @@ impl Rig {
     fn cable(&self, is_in: bool) {
         self.kernel.set_carrier(PF, is_in);
         let device = "0000:21:00.0".to_owned();
-        self.engine().pools.heard(&[DeviceEvent::Carrier { device, carrier: is_in }]);
-        self.engine().pools.work_here();
+        self.engine().core.kinds.sriov.pools.heard(&[DeviceEvent::Carrier { device, carrier: is_in }]);
+        self.engine().core.kinds.sriov.pools.work_here();
     }
 
     fn rate(&self) -> u32 {
@@ -52,7 +52,7 @@ fn x06_a_function_of_no_pool_has_its_rate_back_before_the_next_pod_has_it() {
     assert_eq!(rig.rate(), 200);
     rig.reap();
     rig.cable(true);
-    rig.engine().sweep();
+    rig.engine().core.sweep();
     rig.reap();
     assert_eq!(rig.state(), before);
 }
@@ -60,7 +60,7 @@ fn x06_a_function_of_no_pool_has_its_rate_back_before_the_next_pod_has_it() {
 #[test]
 fn x06_until_it_has_its_rate_back_a_function_of_no_pool_is_nobody_elses_whether_a_rate_is_wanted_or_not() {
     let mut rig = Rig::new();
-    rig.policy.function_wait = Duration::from_millis(20);
+    rig.policy.vf_wait = Duration::from_millis(20);
     rig.restart();
     rig.add(&config(VF, TAGGED)).unwrap();
     rig.cable(false);
@@ -87,7 +87,7 @@ fn x06_until_it_has_its_rate_back_a_function_of_no_pool_is_nobody_elses_whether_
         }
     }
     rig.cable(true);
-    rig.engine().sweep();
+    rig.engine().core.sweep();
     rig.reap();
     rig.call(rig.request(Command::Add, "c2", &config(VF, ""))).unwrap();
     assert_eq!(rig.rate(), 0);
@@ -108,9 +108,9 @@ fn x05_killed_at_any_call_of_a_del_without_a_carrier_the_next_daemon_gives_the_r
         rig.kernel.heal();
         rig.restart();
         rig.reap();
-        assert_eq!((rig.rate(), rig.engine().store.all().len()), (200, 1), "killed at call {n}");
+        assert_eq!((rig.rate(), rig.engine().core.store.all().len()), (200, 1), "killed at call {n}");
         rig.kernel.set_carrier(PF, true);
-        rig.engine().sweep();
+        rig.engine().core.sweep();
         rig.reap();
         assert_eq!(rig.state(), before, "killed at call {n}");
         if survived {
@@ -137,12 +137,12 @@ fn x06_one_that_waits_for_a_carrier_holds_no_address_and_takes_none_from_the_nex
         rig.add(&config(SECOND, ipam)).unwrap(); // the same container and interface
         let its = rig.allocations();
         rig.cable(true);
-        rig.engine().sweep();
+        rig.engine().core.sweep();
         rig.reap();
         assert_eq!((rig.allocations(), rig.rate()), (its, 0));
         rig.del(&config(SECOND, ipam)).unwrap();
         rig.reap();
-        assert_eq!((rig.engine().store.all().len(), rig.allocations().len()), (0, 0));
+        assert_eq!((rig.engine().core.store.all().len(), rig.allocations().len()), (0, 0));
     }
 }
 
@@ -182,7 +182,7 @@ fn x07_one_that_comes_home_with_another_rate_while_the_cable_is_out_is_ready_aga
     rig.add(&config(VF, r#","max_tx_rate":300"#)).unwrap();
     rig.cable(false);
     rig.del(&config(VF, "")).unwrap(); // a pod ends all the same
-    rig.engine().pools.work_here();
+    rig.engine().core.kinds.sriov.pools.work_here();
     (0..4).for_each(|_| rig.keep_on());
     assert_eq!((rig.states(), rig.rate()), (vec!["preparing".to_owned(), "ready".to_owned()], 300));
     rig.cable(true);

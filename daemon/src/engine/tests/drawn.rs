@@ -226,7 +226,7 @@ fn x19_an_empty_pool_makes_room_for_the_next_path_at_once_and_is_waited_for_with
         assert!(!waits.is_finished());
         rig.call(named(rig.request(Command::Del, "c1", &alone))).unwrap();
         rig.reap();
-        rig.engine().pools.work_here();
+        rig.engine().core.kinds.sriov.pools.work_here();
         assert_eq!(device(&waits.join().unwrap().unwrap()), VF);
     });
 }

@@ -203,7 +203,7 @@ fn x06_a_function_whose_pod_died_has_everything_back_whatever_the_pod_did_to_it(
     rig.del(&tagged).unwrap();
     assert_eq!(forget_index(rig.at_home()), forget_index(Some(before)));
     assert_eq!(rig.settings(), settings);
-    assert_eq!(rig.engine().store.all().len(), 0);
+    assert_eq!(rig.engine().core.store.all().len(), 0);
 }
 
 #[test]
@@ -362,7 +362,7 @@ fn a_function_that_got_another_driver_keeps_it_and_loses_its_pods_settings_unles
         rig.del(&config(TAGGED)).unwrap();
         assert_eq!(rig.settings().vlan.unwrap().id, vlan, "{driver} {group:?}");
         let touched = |asked: &Asked| matches!(asked, Asked::Bind(..) | Asked::Unbind(_) | Asked::Reset(_));
-        assert_eq!((rig.count(touched), rig.engine().store.all().len()), (0, 0));
+        assert_eq!((rig.count(touched), rig.engine().core.store.all().len()), (0, 0));
     }
 }
 
@@ -373,7 +373,7 @@ fn the_del_of_a_function_that_is_gone_from_the_machine_is_success() {
     fs::remove_dir_all(rig.dir.path().join("sys/bus/pci/devices").join(VF)).unwrap();
     rig.kernel.kill_namespace(POD);
     rig.del(&config(TAGGED)).unwrap();
-    assert_eq!(rig.engine().store.all().len(), 0);
+    assert_eq!(rig.engine().core.store.all().len(), 0);
 }
 
 #[test]

@@ -192,26 +192,26 @@ fn a_function_that_its_process_lets_go_long_after_the_last_del_comes_back_all_th
 }
 
 #[test]
-fn while_the_del_of_a_function_waits_for_its_process_nothing_else_touches_it() {
+fn while_the_del_of_a_vf_waits_for_its_process_nothing_else_touches_it() {
     let rig = Rig::new();
     rig.add(&config(TAGGED)).unwrap();
     rig.kernel.set_group(GROUP, IommuGroup::InUse);
     rig.kernel.forget_calls();
     thread::scope(|s| {
         let del = s.spawn(|| rig.del(&config(TAGGED)));
-        while rig.engine().store.all()[0].phase != Phase::Removing {
+        while rig.engine().core.store.all()[0].phase != Phase::Removing {
             thread::sleep(Duration::from_millis(1));
         }
         rig.kernel.kill_namespace(POD);
-        rig.engine().namespace_died(rig.engine().store.all()[0].netns.nsid.unwrap());
+        rig.engine().core.namespace_died(rig.engine().core.store.all()[0].netns.nsid.unwrap());
         rig.reap();
         rig.kernel.set_group(GROUP, IommuGroup::Free);
         del.join().unwrap().unwrap();
     });
     assert_eq!(rig.settings_sent(), 1);
-    assert_eq!(rig.engine().reaper.waiting(), 1, "it was looked at, and left to the DEL");
+    assert_eq!(rig.engine().core.removals.waiting(), 1, "it was looked at, and left to the DEL");
     rig.reap();
-    assert_eq!((rig.engine().reaper.waiting(), rig.engine().store.all().len()), (0, 0));
+    assert_eq!((rig.engine().core.removals.waiting(), rig.engine().core.store.all().len()), (0, 0));
 }
 
 #[test]
@@ -220,24 +220,24 @@ fn x22_an_add_has_the_function_of_a_pod_whose_process_ends_while_it_waits() {
     rig.add(&config(TAGGED)).unwrap();
     rig.kernel.set_group(GROUP, IommuGroup::InUse);
     rig.del(&config(TAGGED)).unwrap_err();
-    let (engine, id) = (rig.engine(), rig.engine().store.all()[0].id);
-    let held = engine.reaper.why(id).unwrap();
+    let (engine, id) = (rig.engine(), rig.engine().core.store.all()[0].id);
+    let held = engine.core.removals.failure(id).unwrap();
     for _ in 0..10 {
-        engine.reaper.again(id, &held);
+        engine.core.removals.again(id, &held);
     }
-    engine.reaper.drain(); // as after hours: the next try is minutes away
-    engine.reaper.again(id, &held);
+    engine.core.removals.drain(); // as after hours: the next try is minutes away
+    engine.core.removals.again(id, &held);
     thread::scope(|s| {
         s.spawn(|| {
-            while let Some(errand) = engine.reaper.next() {
-                engine.attend(errand)
+            while let Some(errand) = engine.core.removals.next() {
+                engine.core.attend(errand)
             }
         });
         let add = s.spawn(|| rig.call(rig.request(Command::Add, "c2", &config(""))));
         thread::sleep(Duration::from_millis(50));
         rig.kernel.set_group(GROUP, IommuGroup::Free);
         let added = add.join().unwrap();
-        engine.reaper.stop();
+        engine.core.removals.stop();
         added.unwrap();
     });
 }
@@ -258,13 +258,13 @@ fn whatever_became_of_it_del_is_success_and_the_settings_are_given_back() {
         rig.del(&config(TAGGED)).unwrap();
         assert_eq!(rig.settings_given().vlan, before, "{name}");
         assert_eq!(rig.count(|asked| matches!(asked, Asked::Bind(..) | Asked::Unbind(_))), 0, "{name}");
-        assert!(rig.engine().store.all().is_empty(), "{name}");
+        assert!(rig.engine().core.store.all().is_empty(), "{name}");
     }
     let rig = Rig::new();
     rig.add(&config(TAGGED)).unwrap();
     fs::remove_dir_all(rig.sys().join("bus/pci/devices").join(VFIO)).unwrap();
     rig.del(&config(TAGGED)).unwrap();
-    assert!(rig.engine().store.all().is_empty());
+    assert!(rig.engine().core.store.all().is_empty());
 }
 
 #[test]
@@ -273,10 +273,10 @@ fn the_death_of_its_namespace_brings_a_given_function_back() {
     let before = rig.settings_given();
     rig.add(&config(TAGGED)).unwrap();
     rig.kernel.kill_namespace(POD);
-    rig.engine().sweep();
+    rig.engine().core.sweep();
     rig.reap();
     assert_eq!(rig.settings_given(), before);
-    assert!(rig.engine().store.all().is_empty());
+    assert!(rig.engine().core.store.all().is_empty());
 }
 
 #[test]

@@ -14,7 +14,7 @@ fn an_add_waits_for_a_function_that_is_still_coming_home() {
     rig.kernel.fail_from(0, nix::errno::Errno::ENOBUFS);
     rig.del(&config(TAGGED)).unwrap_err();
     rig.kernel.heal();
-    rig.engine().reaper.expect(rig.engine().store.all()[0].id, Instant::now());
+    rig.engine().core.removals.expect(rig.engine().core.store.all()[0].id, Instant::now());
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| rig.call(rig.request(Command::Add, "c2", &config(""))));
         std::thread::sleep(Duration::from_millis(50));
@@ -28,7 +28,7 @@ fn an_add_waits_for_a_function_that_is_still_coming_home() {
 #[test]
 fn an_add_for_a_function_on_its_way_home_is_told_to_try_again_when_its_time_is_over_and_never_falls_back() {
     let mut rig = Rig::new();
-    rig.policy.function_wait = Duration::from_millis(100);
+    rig.policy.vf_wait = Duration::from_millis(100);
     rig.restart();
     let paths = paths::config(&[paths::SRIOV, paths::MACVLAN], paths::GIVEN);
     rig.add(&paths).unwrap();
@@ -62,7 +62,7 @@ fn x22_an_add_for_a_function_of_a_dead_pod_finishes_that_one_first() {
         add.join().unwrap().unwrap();
     });
     assert_eq!(rig.settings().vlan.unwrap().id, 0, "what the dead pod had is gone");
-    assert_eq!(rig.engine().store.all().len(), 1);
+    assert_eq!(rig.engine().core.store.all().len(), 1);
 }
 
 #[test]

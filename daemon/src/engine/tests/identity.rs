@@ -48,19 +48,19 @@ fn r03_teardown_with_a_namespace_that_is_gone_succeeds() {
     rig.del(&macvlan()).unwrap();
     rig.reap();
     assert_eq!(rig.allocations(), Vec::<String>::new());
-    assert!(rig.engine().store.all().is_empty());
+    assert!(rig.engine().core.store.all().is_empty());
 }
 
 #[test]
 fn x03_a_namespace_that_died_is_collected_without_anyones_gc() {
     let rig = Rig::new();
     rig.add(&macvlan()).unwrap();
-    let nsid = rig.engine().store.all()[0].netns.nsid.unwrap();
+    let nsid = rig.engine().core.store.all()[0].netns.nsid.unwrap();
     rig.kernel.kill_namespace(POD);
-    rig.engine().namespace_died(nsid);
+    rig.engine().core.namespace_died(nsid);
     rig.reap();
     assert_eq!(rig.allocations(), Vec::<String>::new());
-    assert!(rig.engine().store.all().is_empty());
+    assert!(rig.engine().core.store.all().is_empty());
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn x22_an_older_sandbox_never_loses_a_newer_one_its_link_in_the_same_namespace()
     rig.call(rig.request(Command::Add, "c2", &macvlan())).unwrap();
     rig.reap();
     rig.del(&macvlan()).unwrap();
-    let attachments = rig.engine().store.all();
+    let attachments = rig.engine().core.store.all();
     assert_eq!(attachments.len(), 1);
     let links = rig.kernel.snapshot().namespaces.into_values().flat_map(|n| n.links.into_values());
     assert_eq!(links.into_iter().filter(|l| l.name == "net1").count(), 1);
@@ -119,7 +119,7 @@ fn before_cookies_a_link_whose_mac_is_not_the_recorded_one_is_left_alone() {
     rig.add(&macvlan()).unwrap();
     rig.del(&macvlan()).unwrap();
     rig.reap();
-    assert!(rig.engine().store.all().is_empty());
+    assert!(rig.engine().core.store.all().is_empty());
 }
 
 #[test]

@@ -89,7 +89,7 @@ fn the_del_of_an_old_sandbox_brings_its_function_home_as_it_was() {
             let request = rig.request(Command::Del, "c1", CONFIG);
             rig.call(Request { netns: netns.into(), ..request }).unwrap();
             assert_eq!(home(&rig), before, "dies: {dies}, CNI_NETNS {netns:?}");
-            assert_eq!((rig.noted_files().len(), rig.engine().store.all().len()), (0, 0));
+            assert_eq!((rig.noted_files().len(), rig.engine().core.store.all().len()), (0, 0));
         }
     }
 }
@@ -276,12 +276,12 @@ fn to_its_pool_a_function_of_sriov_cnis_is_lent_until_its_pod_is_dead_and_ready_
     rig.kernel.show_in(&rig.dir.path().join("sys"));
     rig.lent_by_sriov_cni();
     rig.configure("pools: [{name: radio, selectors: {vendors: ['8086']}}]");
-    rig.engine().sweep();
+    rig.engine().core.sweep();
     assert_eq!(rig.states(), ["lent"]);
     assert_eq!(rig.members()[0]["attachment"], "sriov-cni's c1-net1", "{:?}", rig.members());
     rig.kernel.kill_namespace(POD);
     rig.kernel.forget_calls();
-    rig.engine().sweep();
+    rig.engine().core.sweep();
     assert_eq!(rig.noted_files().len(), 2, "the look-out for namespaces waits for no function");
     rig.reap();
     nothing_is_noted(&rig);
@@ -301,7 +301,7 @@ fn to_its_pool_a_function_whose_file_is_removed_by_hand_is_nobodys_with_the_next
     assert_eq!(rig.states(), ["foreign"], "its interface is in the pod still");
     rig.kernel.kill_namespace(POD);
     rig.keep();
-    rig.engine().pools.work_here();
+    rig.engine().core.kinds.sriov.pools.work_here();
     assert_eq!(rig.states(), ["ready"]);
 }
 
@@ -371,7 +371,7 @@ fn to_its_pool_a_function_that_sriov_cni_takes_is_lent_and_left_alone_until_it_i
     let rig = pools::kept("pools: [{name: radio, selectors: {vendors: ['8086']}}]");
     let glance = |rig: &Rig, action| {
         let news = DeviceEvent::Interface { device: VF.to_owned(), name: "vf0".to_owned(), action };
-        rig.engine().pools.heard(&[news]);
+        rig.engine().core.kinds.sriov.pools.heard(&[news]);
         rig.engine().look_at_pools(Look::Glance);
     };
     rig.lent_by_sriov_cni();
@@ -382,11 +382,11 @@ fn to_its_pool_a_function_that_sriov_cni_takes_is_lent_and_left_alone_until_it_i
     glance(&rig, Action::Added);
     rig.keep();
     assert_eq!((rig.states(), rig.changes()), (vec!["lent".to_owned(), "ready".to_owned()], 0));
-    rig.engine().sweep();
+    rig.engine().core.sweep();
     rig.reap();
     nothing_is_noted(&rig);
     assert_eq!(rig.states(), ["preparing", "ready"]);
-    rig.engine().pools.work_here();
+    rig.engine().core.kinds.sriov.pools.work_here();
     assert_eq!(rig.states(), ["ready", "ready"]);
 }
 
@@ -407,10 +407,10 @@ fn to_its_pool_what_somebody_else_used_is_lent_as_soon_as_it_is_told_whose_it_is
 fn kept_until(rig: &Rig, states: [&str; 2]) {
     let minute = Instant::now() + Duration::from_secs(60);
     while rig.states() != states {
-        let how = rig.engine().pools.next_look(minute).unwrap();
+        let how = rig.engine().core.kinds.sriov.pools.next_look(minute).unwrap();
         assert!(Instant::now() < minute, "{:?} instead of {states:?}", rig.states());
         rig.engine().look_at_pools(how);
-        rig.engine().pools.work_here();
+        rig.engine().core.kinds.sriov.pools.work_here();
     }
 }
 
@@ -418,7 +418,7 @@ fn kept_until(rig: &Rig, states: [&str; 2]) {
 fn to_its_pool_what_sriov_cni_takes_and_brings_home_by_itself_is_so_at_once_where_its_directory_was_not_there()
  {
     let rig = pools::kept("pools: [{name: radio, selectors: {vendors: ['8086']}}]");
-    let _watch = Engine::watch_inherited(rig.engine.as_ref().unwrap()).unwrap();
+    let _watch = Engine::watch_leftovers(rig.engine.as_ref().unwrap()).unwrap();
     rig.lent_by_sriov_cni();
     kept_until(&rig, ["lent", "ready"]);
     rig.kernel.kill_namespace(POD); // and its interface is here again

@@ -85,7 +85,7 @@ fn an_attachment_that_the_store_has_lost_is_taken_from_its_record_and_its_plugin
     rig.reap();
     let now = rig.state();
     assert_eq!((now.kernel, now.allocations), (attached.kernel, attached.allocations));
-    let of_list = rig.engine().store.all().into_iter().map(|a| a.key.plugin.clone()).collect::<Vec<_>>();
+    let of_list = rig.engine().core.store.all().into_iter().map(|a| a.key.plugin.clone()).collect::<Vec<_>>();
     assert_eq!(of_list, ["fairlead"]);
     rig.del(OWN).unwrap();
     rig.reap();

@@ -39,9 +39,9 @@ use fairlead_sriov::resetting::SETTLES;
 
 use super::{Beside, Engine, Places, Policy};
 use crate::call::{Call, CallerGone, Service};
+use crate::engine::kinds::BUILT_IN;
 use crate::metrics::{Calls, Exposition, Node};
 use crate::netconf::{Directories, Networks};
-use crate::networks::BUILT_IN;
 use crate::pools::PoolMetrics;
 use crate::settings::Settings;
 
@@ -159,8 +159,8 @@ impl Rig {
 
     /// What the reaper's threads would do in the end.
     fn reap(&self) {
-        for id in self.engine().reaper.drain() {
-            self.engine().attend(id);
+        for id in self.engine().core.removals.drain() {
+            self.engine().core.attend(id);
         }
     }
 
@@ -177,7 +177,7 @@ impl Rig {
             functions::forget_indices(netns);
         }
         let told = files(&self.dir.path().join("root/var/run/devinfo"));
-        State { kernel, allocations: self.allocations(), told, records: self.engine().store.all().len() }
+        State { kernel, allocations: self.allocations(), told, records: self.engine().core.store.all().len() }
     }
 }
 

@@ -27,7 +27,7 @@ fn rig(text: &str) -> (Rig, RecordedKubelet) {
     let mut rig = with(text);
     rig.restart();
     let kubelet = RecordedKubelet::running(&rig.root);
-    rig.engine().offer_to_kubelet();
+    rig.engine().core.kinds.sriov.offer_to_kubelet();
     (rig, kubelet)
 }
 
@@ -96,7 +96,7 @@ fn x17_x23_one_that_is_back_from_wherever_it_was_is_healthy_when_it_is_verified_
         assert!(kubelet.hears_nothing(Duration::from_millis(300)), "it is not verified");
         let refused = kubelet.allocate(RADIO, &[&[SECOND]]).unwrap_err();
         assert!(refused.message().contains("it is preparing"), "{refused}");
-        rig.engine().pools.work_here();
+        rig.engine().core.kinds.sriov.pools.work_here();
         hears(&kubelet, "0 2");
     };
     rig.unplug(SECOND); // made anew
@@ -119,7 +119,7 @@ fn x17_after_our_restart_the_first_list_is_complete() {
     kubelet.answers.lock().unwrap().pods = vec![pod("ran", "du-0", &[("app", &[(RADIO, VF, 0)])])];
     rig.of_pod(Command::Add, "net1").unwrap();
     rig.restart();
-    rig.engine().offer_to_kubelet();
+    rig.engine().core.kinds.sriov.offer_to_kubelet();
     let (resource, list) = kubelet.next_list();
     let told = |id: &str| (id.to_owned(), "Healthy".to_owned());
     let list: Vec<(String, String)> = list.into_iter().map(|(id, health, _)| (id, health)).collect();
@@ -136,7 +136,7 @@ fn x17_what_was_being_cleaned_at_our_restart_is_in_the_first_list_unless_it_is_b
         rig.kernel.set_dead(VF, dead);
         rig.restart();
         assert_eq!(rig.states(), ["preparing", "ready"]);
-        rig.engine().offer_to_kubelet();
+        rig.engine().core.kinds.sriov.offer_to_kubelet();
         let first: Vec<Announced> = kubelet.next_list().1;
         assert!(first.iter().all(|(_, health, _)| health == "Healthy"), "{first:?}");
         assert_eq!(first.len(), if dead { 1 } else { 2 });
@@ -154,7 +154,7 @@ fn x23_what_was_never_verified_is_in_no_list_after_our_restart_either() {
     hears(&kubelet, "2");
     rig.kernel.set_dead(VF, false);
     rig.restart();
-    rig.engine().offer_to_kubelet();
+    rig.engine().core.kinds.sriov.offer_to_kubelet();
     assert_eq!(kubelet.next_list().1.len(), 1, "it was adopted, and that is all");
     rig.keep();
     hears(&kubelet, "0 2");
@@ -176,7 +176,7 @@ fn x10_k27_a_pod_has_of_the_pool_what_kubelet_has_given_it_and_it_stays_healthy_
     rig.of_pod(Command::Del, "net1").unwrap();
     rig.reap();
     assert_eq!(rig.states(), ["ready", "preparing"]);
-    rig.engine().pools.work_here();
+    rig.engine().core.kinds.sriov.pools.work_here();
     assert_eq!(rig.states(), ["ready", "ready"]);
     assert!(kubelet.hears_nothing(Duration::from_millis(300)), "it was healthy all the while");
 }
@@ -184,9 +184,9 @@ fn x10_k27_a_pod_has_of_the_pool_what_kubelet_has_given_it_and_it_stays_healthy_
 #[test]
 fn adds_that_wait_in_vain_for_a_function_on_its_way_home_are_no_failure_of_it_and_kubelet_sees_it_healthy() {
     let (mut rig, kubelet) = rig(&pool(""));
-    rig.policy.function_wait = Duration::from_millis(50);
+    rig.policy.vf_wait = Duration::from_millis(50);
     rig.restart();
-    rig.engine().offer_to_kubelet();
+    rig.engine().core.kinds.sriov.offer_to_kubelet();
     rig.keep();
     hears(&kubelet, "0 2");
     kubelet.answers.lock().unwrap().pods = vec![pod("ran", "du-0", &[("app", &[(RADIO, SECOND, 0)])])];
@@ -202,7 +202,7 @@ fn adds_that_wait_in_vain_for_a_function_on_its_way_home_are_no_failure_of_it_an
         let late = rig.of_pod(Command::Add, "net2").unwrap_err();
         assert!(late.code == Code::TryAgain && late.msg.contains("it is not ready yet"), "{late}");
     }
-    rig.engine().pools.work_here();
+    rig.engine().core.kinds.sriov.pools.work_here();
     assert_eq!(rig.states(), ["ready", "ready"], "none of that quarantines it");
     assert!(rig.of_pod(Command::Add, "net2").unwrap().contains(SECOND));
     assert!(kubelet.hears_nothing(Duration::from_millis(300)), "it was healthy all the while");
@@ -257,7 +257,7 @@ fn allocated(rig: &Rig, kubelet: &RecordedKubelet, id: &str) -> Result<(), Strin
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !answered.load(Ordering::Relaxed) {
-                rig.engine().pools.work_here();
+                rig.engine().core.kinds.sriov.pools.work_here();
                 std::thread::sleep(Duration::from_millis(1));
             }
         });
@@ -296,7 +296,7 @@ fn x07_a_function_that_a_pod_had_without_an_add_is_cleaned_before_the_next_one_h
         (vec!["given".into(), "ready".into()], 0),
         "nor by the next daemon"
     );
-    rig.engine().offer_to_kubelet();
+    rig.engine().core.kinds.sriov.offer_to_kubelet();
     hears(&kubelet, "0 2");
     allocated(&rig, &kubelet, VF).unwrap();
     assert_eq!((rig.states(), resets(&rig)), (vec!["given".into(), "ready".into()], 1));
@@ -307,7 +307,7 @@ fn x07_a_function_that_a_pod_had_without_an_add_is_cleaned_before_the_next_one_h
     assert_eq!(rig.states(), ["lent", "ready"]);
     rig.of_pod(Command::Del, "net1").unwrap();
     rig.reap();
-    rig.engine().pools.work_here();
+    rig.engine().core.kinds.sriov.pools.work_here();
     allocated(&rig, &kubelet, VF).unwrap();
     assert_eq!(resets(&rig), 2, "by the DEL");
 }
@@ -337,7 +337,7 @@ fn x07_what_a_pod_without_an_add_has_left_on_a_functions_interface_is_nobodys() 
     rig.use_it("vf0");
     rig.order(Verb::Release, VF);
     assert_eq!((rig.states(), has_one(&rig)), (vec!["ready".to_owned(); 2], false));
-    rig.engine().offer_to_kubelet();
+    rig.engine().core.kinds.sriov.offer_to_kubelet();
     hears(&kubelet, "0 2");
     allocated(&rig, &kubelet, VF).unwrap();
     rig.use_it("vf0");
@@ -458,7 +458,7 @@ fn k27_an_rdma_function_is_lent_as_an_interface_and_its_nodes_go_with_it_where_t
         fs::create_dir_all(sys.join("class/misc/rdma_cm")).unwrap();
         rig.restart();
         let kubelet = RecordedKubelet::running(&rig.root);
-        rig.engine().offer_to_kubelet();
+        rig.engine().core.kinds.sriov.offer_to_kubelet();
         rig.keep();
         hears(&kubelet, if nodes.is_empty() { "0 2" } else { "2" });
         let given = kubelet.allocate(RADIO, &[&[SECOND]]).unwrap();
@@ -508,7 +508,7 @@ fn x17_a_physical_function_without_a_carrier_withdraws_its_functions_where_the_p
     carrier(&dark, "0\n");
     let news = DeviceEvent::Carrier { device: "0000:21:00.0".into(), carrier: false };
     dark.look_due();
-    dark.engine().pools.heard(std::slice::from_ref(&news));
+    dark.engine().core.kinds.sriov.pools.heard(std::slice::from_ref(&news));
     assert_eq!(dark.look_due(), Look::Quick, "at once, not with the next check");
     dark.keep();
     hears(&kubelet, "0! 2!");
@@ -518,7 +518,7 @@ fn x17_a_physical_function_without_a_carrier_withdraws_its_functions_where_the_p
     let (bright, kubelet) = rig(&pool(""));
     carrier(&bright, "0\n");
     bright.look_due();
-    bright.engine().pools.heard(&[news]);
+    bright.engine().core.kinds.sriov.pools.heard(&[news]);
     assert_eq!(bright.look_due(), Look::Thorough, "nothing is due before that");
     bright.keep();
     hears(&kubelet, "0 2");
@@ -535,8 +535,8 @@ fn a_function_that_another_device_plugin_announces_too_is_told_unless_the_pool_i
             device("other.org/vf", SECOND, 0),
             device("other.org/gpu", "gpu-1", 0),
         ];
-        rig.engine().look_for_doubles();
-        let trouble = rig.engine().pools.trouble();
+        rig.engine().core.kinds.sriov.look_for_doubles();
+        let trouble = rig.engine().core.kinds.sriov.pools.trouble();
         let wanted = format!(
             "another device plugin announces {SECOND} of pool \"radio\" to kubelet, as \"other.org/vf\""
         );
@@ -550,8 +550,8 @@ fn a_pool_for_another_device_plugin_that_none_announces_is_told_until_one_does()
     let (rig, kubelet) = rig(&pool(", allocator: external"));
     rig.keep();
     let trouble = || {
-        rig.engine().look_for_doubles();
-        rig.engine().pools.trouble()
+        rig.engine().core.kinds.sriov.look_for_doubles();
+        rig.engine().core.kinds.sriov.pools.trouble()
     };
     kubelet.answers.lock().unwrap().allocatable = vec![device("other.org/gpu", "gpu-1", 0)];
     assert_eq!(trouble(), "", "it may be about to register");

@@ -78,7 +78,7 @@ fn add_again_on_the_same_namespace_and_name_right_after_a_del_works() {
     rig.del(&macvlan()).unwrap();
     rig.add(&macvlan()).unwrap();
     rig.reap();
-    assert_eq!(rig.engine().store.all().len(), 1);
+    assert_eq!(rig.engine().core.store.all().len(), 1);
 }
 
 #[test]
@@ -106,12 +106,12 @@ fn gc_without_a_list_removes_nothing_and_with_one_everything_else_of_this_networ
     let other = macvlan().replace(r#""name":"net""#, r#""name":"other""#);
     rig.call(Request { ifname: "net3".into(), ..rig.request(Command::Add, "c3", &other) }).unwrap();
     gc(&rig, "").unwrap();
-    assert_eq!(rig.engine().store.all().len(), 3);
+    assert_eq!(rig.engine().core.store.all().len(), 3);
     gc(&rig, r#","cni.dev/valid-attachments":[{"containerID":"c2","ifname":"net2"}]"#).unwrap();
-    let left: Vec<_> = rig.engine().store.all().iter().map(|a| a.key.container.clone()).collect();
+    let left: Vec<_> = rig.engine().core.store.all().iter().map(|a| a.key.container.clone()).collect();
     assert_eq!(left, ["c2", "c3"]);
     gc(&rig, r#","cni.dev/valid-attachments":null"#).unwrap();
-    assert_eq!(rig.engine().store.all().len(), 1);
+    assert_eq!(rig.engine().core.store.all().len(), 1);
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn gc_never_touches_what_was_attached_after_it_arrived() {
     let call =
         Call { request, arrived, deadline: arrived + Duration::from_secs(5), gone: CallerGone::default() };
     rig.engine().serve(&call).outcome.unwrap();
-    assert_eq!(rig.engine().store.all().len(), 1);
+    assert_eq!(rig.engine().core.store.all().len(), 1);
     assert_eq!(rig.allocations().len(), 2);
 }
 
@@ -178,5 +178,5 @@ fn a_resolv_conf_that_is_a_pipe_or_has_no_end_keeps_nobody() {
         let told = rig.add(&config).unwrap_err();
         assert!(told.msg.contains(why), "{told}");
     }
-    assert!(rig.engine().store.all().is_empty());
+    assert!(rig.engine().core.store.all().is_empty());
 }

@@ -33,9 +33,9 @@ impl Rig {
     }
 
     fn hears_of(&self, action: Action) {
-        self.engine().pools.heard(&[DeviceEvent::Pci { device: VF.to_owned(), action }]);
+        self.engine().core.kinds.sriov.pools.heard(&[DeviceEvent::Pci { device: VF.to_owned(), action }]);
         self.engine().look_at_pools(Look::Glance);
-        self.engine().pools.work_here();
+        self.engine().core.kinds.sriov.pools.work_here();
     }
 
     fn bound_to(&self) -> (Option<String>, Option<String>) {
@@ -74,10 +74,10 @@ fn a_function_keeps_the_driver_that_its_owner_gives_it_and_is_prepared_under_tha
 #[test]
 fn a_function_that_its_owner_binds_anew_under_a_pod_keeps_that_when_it_comes_home() {
     for rig in rigs() {
-        rig.engine().pools.lend(VF.parse().unwrap(), Instant::now()).unwrap().keep();
+        rig.engine().core.kinds.sriov.pools.lend(VF.parse().unwrap(), Instant::now()).unwrap().keep();
         rig.rebound(VFIO_DRIVER, Override::Set);
-        rig.engine().pools.take_back(VF.parse().unwrap(), || Ok::<(), ()>(())).unwrap();
-        rig.engine().pools.work_here();
+        rig.engine().core.kinds.sriov.pools.take_back(VF.parse().unwrap(), || Ok::<(), ()>(())).unwrap();
+        rig.engine().core.kinds.sriov.pools.work_here();
         assert_eq!((rig.states()[0].as_str(), rig.bound_to().0.as_deref()), ("ready", Some(VFIO_DRIVER)));
         assert_eq!(rig.binds(), 0);
     }
@@ -154,18 +154,18 @@ fn one_that_its_owner_binds_anew_while_no_daemon_runs_keeps_that_though_its_pool
 fn one_that_a_killed_daemon_has_unbound_is_bound_to_what_it_had() {
     for mut rig in rigs() {
         let call = {
-            rig.engine().pools.lend(VF.parse().unwrap(), Instant::now()).unwrap().keep();
-            rig.engine().pools.take_back(VF.parse().unwrap(), || Ok::<(), ()>(())).unwrap();
+            rig.engine().core.kinds.sriov.pools.lend(VF.parse().unwrap(), Instant::now()).unwrap().keep();
+            rig.engine().core.kinds.sriov.pools.take_back(VF.parse().unwrap(), || Ok::<(), ()>(())).unwrap();
             rig.kernel.forget_calls();
-            rig.engine().pools.work_here();
+            rig.engine().core.kinds.sriov.pools.work_here();
             let calls = rig.kernel.calls();
             calls.iter().position(|call| matches!(call.asked, Asked::Reset(_))).unwrap()
         };
-        rig.engine().pools.lend(VF.parse().unwrap(), Instant::now()).unwrap().keep();
-        rig.engine().pools.take_back(VF.parse().unwrap(), || Ok::<(), ()>(())).unwrap();
+        rig.engine().core.kinds.sriov.pools.lend(VF.parse().unwrap(), Instant::now()).unwrap().keep();
+        rig.engine().core.kinds.sriov.pools.take_back(VF.parse().unwrap(), || Ok::<(), ()>(())).unwrap();
         rig.kernel.forget_calls();
         rig.kernel.fail_from(call, nix::errno::Errno::EIO);
-        rig.engine().pools.work_here();
+        rig.engine().core.kinds.sriov.pools.work_here();
         rig.kernel.heal();
         assert_eq!(rig.bound_to().0, None);
         rig.restart();

@@ -210,7 +210,7 @@ fn the_identical_add_gets_its_answer_again_and_check_is_for_the_path_that_was_ta
     rig.add(&config).unwrap();
     assert_eq!(rig.add(&config).unwrap_err().code, Code::AlreadyThere);
     rig.del(&config).unwrap();
-    assert_eq!(rig.engine().store.all()[0].phase, Phase::Silenced, "as for a macvlan of its own");
+    assert_eq!(rig.engine().core.store.all()[0].phase, Phase::Silenced, "as for a macvlan of its own");
     assert_eq!(checked(&first).unwrap_err().code, Code::UnknownContainer);
 }
 

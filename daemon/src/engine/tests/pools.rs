@@ -68,23 +68,23 @@ impl Rig {
     /// What the keeper's threads would do.
     pub(super) fn keep(&self) {
         self.engine().look_at_pools(Look::Quick);
-        self.engine().pools.work_here();
+        self.engine().core.kinds.sriov.pools.work_here();
     }
 
     /// The same when every pause is over.
     pub(super) fn keep_on(&self) {
-        self.engine().pools.wake(Instant::now() + Duration::from_secs(3600));
-        self.engine().pools.work_here();
+        self.engine().core.kinds.sriov.pools.wake(Instant::now() + Duration::from_secs(3600));
+        self.engine().core.kinds.sriov.pools.work_here();
     }
 
     pub(super) fn check_pools(&self) {
         self.engine().look_at_pools(Look::Thorough);
-        self.engine().pools.work_here();
+        self.engine().core.kinds.sriov.pools.work_here();
     }
 
     /// The look that the keeper takes next; the thorough one, which is due at its time, where nothing else is.
     pub(super) fn look_due(&self) -> Look {
-        self.engine().pools.next_look(Instant::now() + Duration::from_millis(30)).unwrap()
+        self.engine().core.kinds.sriov.pools.next_look(Instant::now() + Duration::from_millis(30)).unwrap()
     }
 
     pub(super) fn members(&self) -> Vec<Value> {
@@ -155,7 +155,7 @@ fn an_add_of_a_ready_function_reads_no_settings_and_sends_none_that_fit() {
         assert_eq!(rig.members()[0]["attachment"], "c1/net1");
         rig.del(&config(VF, more)).unwrap();
         assert_eq!(rig.states(), ["preparing", "ready"]);
-        rig.engine().pools.work_here();
+        rig.engine().core.kinds.sriov.pools.work_here();
         assert_eq!(rig.states(), ["ready", "ready"]);
         let vf = rig.kernel.snapshot().vfs.values().next().unwrap()[0].clone();
         assert_eq!((vf.vlan.unwrap().id, vf.rate.unwrap().max), (7, 0));
@@ -224,7 +224,7 @@ fn x22_a_function_that_is_being_prepared_is_waited_for_and_then_told_to_be_tried
     let mut rig = with(POOL);
     rig.restart();
     let now = Instant::now();
-    let pools = &rig.engine().pools;
+    let pools = &rig.engine().core.kinds.sriov.pools;
     let refused = pools.lend(pci(VF), now).err().unwrap();
     assert_eq!(refused.why, Refusal::NotYet("preparing".to_owned()));
     std::thread::scope(|scope| {
@@ -251,7 +251,7 @@ fn x19_a_path_whose_function_is_being_prepared_is_waited_for_and_one_that_is_qua
         let waits = scope.spawn(|| rig.add(&paths));
         std::thread::sleep(Duration::from_millis(20));
         rig.kernel.drive(VF, Some("igbvf")).unwrap();
-        rig.engine().pools.work_here();
+        rig.engine().core.kinds.sriov.pools.work_here();
         assert!(waits.join().unwrap().unwrap().contains(VF));
     });
     rig.del(&paths).unwrap();
@@ -266,7 +266,10 @@ fn a_changed_profile_is_given_to_what_is_ready_at_once() {
     let mut rig = kept(POOL);
     rig.settings = settings(&POOL.replace("vlan: 7", "vlan: 9"));
     rig.engine().configure(&rig.settings);
-    assert_eq!(rig.engine().pools.next_look(Instant::now() + Duration::from_secs(9)), Some(Look::Thorough));
+    assert_eq!(
+        rig.engine().core.kinds.sriov.pools.next_look(Instant::now() + Duration::from_secs(9)),
+        Some(Look::Thorough)
+    );
     rig.check_pools();
     let vfs = rig.kernel.snapshot().vfs;
     assert!(vfs.values().next().unwrap().iter().all(|vf| vf.vlan.unwrap().id == 9));
@@ -311,14 +314,14 @@ fn a_function_goes_to_the_first_pool_that_selects_it_and_two_announcers_are_a_fa
     let notices = rig.engine().table("pools").unwrap()["notices"].clone();
     assert_eq!(notices[0]["wrong"], true);
     assert!(notices[0]["seen"].as_str().unwrap().contains(&format!("both announce {SECOND}")), "{notices}");
-    let drawn = rig.engine().pools.draw("a", |_| Some(0)).err();
+    let drawn = rig.engine().core.kinds.sriov.pools.draw("a", |_| Some(0)).err();
     assert_eq!(drawn, Some(DrawError::NotDrawnFrom("a".to_owned())));
 }
 
 #[test]
 fn k25_a_draw_gives_a_ready_function_once_and_an_empty_pool_says_how_it_stands() {
     let rig = kept(POOL);
-    let pools = &rig.engine().pools;
+    let pools = &rig.engine().core.kinds.sriov.pools;
     let (first, second) =
         (pools.draw("radio", |_| Some(0)).unwrap(), pools.draw("radio", |_| Some(0)).unwrap());
     assert_eq!([first.address(), second.address()], [pci(VF), pci(SECOND)]);
@@ -342,7 +345,7 @@ fn a_pool_for_user_space_has_its_functions_under_vfio_and_gives_them_back_to_the
     assert_eq!(rig.states(), ["ready", "foreign"], "though its driver is not what the selector says");
     rig.kernel.set_group(22, IommuGroup::Free);
     rig.keep();
-    rig.engine().pools.work_here();
+    rig.engine().core.kinds.sriov.pools.work_here();
     assert_eq!(rig.states(), ["ready", "ready"]);
     rig.order(Verb::Drain, "dpdk");
     assert_eq!(rig.machine(), before);
@@ -363,7 +366,7 @@ fn d24_an_add_of_a_ready_function_for_user_space_reads_no_settings_and_tells_the
         assert_eq!(rig.asked(|asked| matches!(asked, Asked::Op(Op::SetVfs { .. }))), messages, "{more}");
         assert_eq!(rig.states(), ["lent", "ready"]);
         rig.del(&config(VF, more)).unwrap();
-        rig.engine().pools.work_here();
+        rig.engine().core.kinds.sriov.pools.work_here();
         assert_eq!(rig.states(), ["ready", "ready"]);
         assert_eq!(rig.kernel.snapshot().vfs.values().next().unwrap()[0].vlan.unwrap().id, 7);
     }
@@ -438,7 +441,7 @@ fn a_draw_that_waits_asks_no_more_often_for_a_ready_function_that_is_quarantined
         Some(0)
     };
     let limit = Instant::now() + Duration::from_millis(200);
-    let drawn = rig.engine().pools.draw_by("radio", limit, rank).err();
+    let drawn = rig.engine().core.kinds.sriov.pools.draw_by("radio", limit, rank).err();
     assert!(matches!(drawn, Some(DrawError::Empty { .. })), "{drawn:?}");
     assert!(asked.get() < 100, "{}", asked.get());
 }
@@ -448,7 +451,7 @@ fn the_second_look_comes_when_kubelet_has_its_list_and_at_once_where_functions_a
     let mut rig = kept(POOL);
     rig.restart();
     assert_eq!(rig.look_due(), Look::Thorough, "which is due at its time");
-    let next = rig.engine().pools.next_look(Instant::now() + Duration::from_secs(60));
+    let next = rig.engine().core.kinds.sriov.pools.next_look(Instant::now() + Duration::from_secs(60));
     assert_eq!(next, Some(Look::Quick));
     assert_eq!(rig.look_due(), Look::Thorough);
     let mut rig = with("pools: [{name: radio, selectors: {rootDevices: ['0000:21:00.0']}, numvfs: 2}]");
@@ -460,7 +463,7 @@ fn the_second_look_comes_when_kubelet_has_its_list_and_at_once_where_functions_a
 fn whose_a_function_is_by_files_is_asked_while_nobody_waits_for_the_pools() {
     let rig = kept(POOL);
     rig.add(&config(VF, "")).unwrap();
-    let pools = &rig.engine().pools;
+    let pools = &rig.engine().core.kinds.sriov.pools;
     let asked = std::sync::atomic::AtomicUsize::new(0);
     let inherited = || {
         // Whoever else wants the pools has them meanwhile.
@@ -478,7 +481,7 @@ fn whose_a_function_is_by_files_is_asked_while_nobody_waits_for_the_pools() {
 #[test]
 fn a_function_that_a_look_finds_in_a_calls_hands_is_looked_at_when_that_has_ended() {
     let rig = with("");
-    let loan = rig.engine().pools.lend(pci(VF), Instant::now()).unwrap();
+    let loan = rig.engine().core.kinds.sriov.pools.lend(pci(VF), Instant::now()).unwrap();
     rig.engine().configure(&settings(POOL));
     assert_eq!(rig.look_due(), Look::Thorough);
     rig.keep();

@@ -69,7 +69,7 @@ fn x07_a_function_that_fails_twice_is_quarantined_by_name_and_reason_until_it_is
         refused.msg.contains(VF) && refused.msg.contains("configuration space does not answer"),
         "{refused}"
     );
-    assert!(rig.engine().pools.trouble().contains("1 functions of pools are quarantined"));
+    assert!(rig.engine().core.kinds.sriov.pools.trouble().contains("1 functions of pools are quarantined"));
     rig.restart();
     rig.keep();
     assert_eq!(rig.states(), ["quarantined", "ready"], "it outlives the daemon");
@@ -82,7 +82,7 @@ fn x07_a_function_that_fails_twice_is_quarantined_by_name_and_reason_until_it_is
 #[test]
 fn x07_the_second_try_is_when_the_pause_is_over_and_not_with_the_next_look() {
     let rig = kept(POOL);
-    let pools = &rig.engine().pools;
+    let pools = &rig.engine().core.kinds.sriov.pools;
     std::thread::scope(|scope| {
         scope.spawn(|| while pools.next_look(Instant::now() + Duration::from_secs(600)).is_some() {});
         std::thread::sleep(Duration::from_millis(100)); // so that it waits when the function fails
@@ -118,7 +118,7 @@ fn x07_a_hiccup_of_a_physical_function_quarantines_none_and_costs_no_ready_one_i
     rig.check_pools();
     rig.check_pools();
     assert_eq!((rig.states(), rig.changes()), (vec!["ready".to_owned(), "ready".to_owned()], 0));
-    let trouble = rig.engine().pools.trouble();
+    let trouble = rig.engine().core.kinds.sriov.pools.trouble();
     assert!(trouble.contains("physical function 0000:21:00.0 cannot be asked"), "{trouble}");
     // Nor does one that comes home meanwhile count as broken.
     rig.add(&config(VF, "")).unwrap();
@@ -129,12 +129,16 @@ fn x07_a_hiccup_of_a_physical_function_quarantines_none_and_costs_no_ready_one_i
     let row = rig.members().remove(0);
     assert_eq!(row["state"], "preparing");
     assert!(row["reason"].as_str().unwrap().contains("0000:21:00.0"), "{row}");
-    let refused = rig.engine().pools.lend(VF.parse().unwrap(), Instant::now()).err().unwrap();
+    let refused =
+        rig.engine().core.kinds.sriov.pools.lend(VF.parse().unwrap(), Instant::now()).err().unwrap();
     assert!(refused.to_string().contains("not ready yet (preparing: the physical function"), "{refused}");
     rig.rename("elsewhere", PF);
     rig.keep_on();
     rig.check_pools();
-    assert_eq!((rig.states(), rig.engine().pools.trouble().as_str()), (vec!["ready".to_owned(); 2], ""));
+    assert_eq!(
+        (rig.states(), rig.engine().core.kinds.sriov.pools.trouble().as_str()),
+        (vec!["ready".to_owned(); 2], "")
+    );
 }
 
 #[test]
@@ -150,14 +154,14 @@ fn x07_a_function_that_fails_while_its_physical_one_is_down_is_tried_until_that_
     let row = rig.members().remove(0);
     assert_eq!(row["state"], "preparing");
     assert!(row["reason"].as_str().unwrap().contains("0000:21:00.0 is down"), "{row}");
-    let trouble = rig.engine().pools.trouble();
+    let trouble = rig.engine().core.kinds.sriov.pools.trouble();
     assert_eq!(trouble, "1 functions of pools are kept from being ready by something else");
     rig.set_up(PF, true);
     rig.kernel.set_dead(VF, false);
     // At once, not when the pause is over.
     let device = "0000:21:00.0".to_owned();
-    rig.engine().pools.heard(&[DeviceEvent::Carrier { device, carrier: true }]);
-    rig.engine().pools.work_here();
+    rig.engine().core.kinds.sriov.pools.heard(&[DeviceEvent::Carrier { device, carrier: true }]);
+    rig.engine().core.kinds.sriov.pools.work_here();
     assert_eq!(rig.states(), ["ready", "ready"]);
 }
 
@@ -186,7 +190,7 @@ fn a_function_that_somebody_uses_is_left_alone_and_taken_when_it_is_free() {
     assert!(refused.msg.contains("somebody else uses it"), "{refused}");
     rig.in_host(Op::DeleteAddress(address));
     rig.keep();
-    rig.engine().pools.work_here();
+    rig.engine().core.kinds.sriov.pools.work_here();
     assert_eq!(rig.states(), ["ready", "ready"]);
 }
 
@@ -211,7 +215,7 @@ fn what_is_not_served_of_a_pool_is_left_alone_and_taken_when_it_is_free() {
     fs::remove_file(vdpa).unwrap();
     fs::write(mode, "Y\n").unwrap();
     rig.keep();
-    rig.engine().pools.work_here();
+    rig.engine().core.kinds.sriov.pools.work_here();
     assert_eq!(rig.states(), ["ready", "ready"]);
 }
 
@@ -258,7 +262,7 @@ fn x07_what_somebody_has_had_is_not_ready_after_a_restart_before_it_is_prepared_
     assert_eq!(rig.states(), ["ready", "foreign"]);
     rig.in_host(Op::DeleteAddress(address));
     // The other one's ADD is killed before anything of it is on record.
-    std::mem::forget(rig.engine().pools.lend(VF.parse().unwrap(), Instant::now()).ok());
+    std::mem::forget(rig.engine().core.kinds.sriov.pools.lend(VF.parse().unwrap(), Instant::now()).ok());
     rig.restart();
     assert_eq!(rig.states(), ["preparing", "preparing"]);
     rig.keep();
@@ -305,7 +309,7 @@ fn x17_a_card_that_hangs_is_waited_for_once_a_look_and_not_once_a_function() {
     let news = |device: &str| DeviceEvent::Pci { device: device.to_owned(), action: Action::Bound };
     let glance = || {
         rig.kernel.forget_calls();
-        rig.engine().pools.heard(&[news(VF), news(SECOND)]);
+        rig.engine().core.kinds.sriov.pools.heard(&[news(VF), news(SECOND)]);
     };
     glance();
     rig.engine().look_at_pools(Look::Glance);

@@ -91,7 +91,7 @@ fn an_add_of_a_pools_function_goes_by_what_devlink_told_the_last_look_and_asks_i
         let told = rig.device_information()["pci"]["representor-device"].clone();
         rig.del(&informed).unwrap();
         rig.reap();
-        rig.engine().pools.work_here();
+        rig.engine().core.kinds.sriov.pools.work_here();
         (told, rig.asked(|asked| *asked == Asked::Devlink))
     };
     assert_eq!(representor(), (json!("of0"), 0));
@@ -107,7 +107,7 @@ fn news_of_a_switchs_interfaces_have_devlink_asked_again() {
         let rig = switched(POOL);
         while rig.look_due() != Look::Thorough {}
         let news = DeviceEvent::Interface { device: PHYSICAL.to_owned(), name: "of0".to_owned(), action };
-        rig.engine().pools.heard(&[news]);
+        rig.engine().core.kinds.sriov.pools.heard(&[news]);
         assert_eq!(rig.look_due(), Look::Quick, "{action:?}");
         rig.kernel.forget_calls();
         rig.engine().look_at_pools(Look::Quick);

@@ -59,7 +59,7 @@ fn a_function_that_a_call_has_in_hands_when_its_pool_turns_out_to_be_gone_is_giv
     rig.settings = Settings { unread: true, ..Settings::default() };
     rig.restart();
     rig.kernel.forget_calls();
-    let loan = rig.engine().pools.lend(SECOND.parse().unwrap(), Instant::now()).unwrap();
+    let loan = rig.engine().core.kinds.sriov.pools.lend(SECOND.parse().unwrap(), Instant::now()).unwrap();
     rig.engine().configure(&Settings::default());
     rig.keep();
     let touched = |asked: &Asked| *asked == Asked::Unbind(SECOND.to_owned());

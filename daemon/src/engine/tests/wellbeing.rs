@@ -16,7 +16,7 @@ struct Told {
 
 fn told(rig: &Rig) -> Told {
     let told = Told { health: Health::default(), readiness: Readiness::new(&["store"]) };
-    Engine::tell(rig.engine.as_ref().unwrap(), &told.health, &told.readiness);
+    Engine::probe_health(rig.engine.as_ref().unwrap(), &told.health, &told.readiness);
     told
 }
 
@@ -66,13 +66,13 @@ fn k19_a_driver_that_does_not_end_is_told_and_is_no_illness() {
 fn k19_a_look_out_for_dead_namespaces_that_is_blind_or_hangs_is_an_illness() {
     let rig = Rig::new();
     let told = told(&rig);
-    rig.engine().look_out.is_blind("no socket");
+    rig.engine().netns_watch.is_blind("no socket");
     let unmet = told.unmet();
     assert_eq!((unmet.len(), unmet[0].name), (1, "namespaces"));
     assert_eq!(unmet[0].reason, "deaths of namespaces can't be watched: no socket");
     let engine = Arc::clone(rig.engine.as_ref().unwrap());
-    engine.look_out.turns();
+    engine.netns_watch.turns();
     assert_eq!(told.unmet(), []);
     let later = std::time::Instant::now() + Duration::from_secs(200);
-    assert!(engine.look_out.seen(later).unwrap_err().contains("hangs since "));
+    assert!(engine.netns_watch.seen(later).unwrap_err().contains("hangs since "));
 }

@@ -1,0 +1,102 @@
+//! How the daemon around the engine starts it and tells it of changes.
+
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fairlead_host::Kernel;
+use fairlead_host::real::RealKernel;
+use fairlead_sriov::resetting::SETTLES;
+
+use super::{Beside, Engine, Places, Policy};
+use crate::call::Service;
+use crate::daemon::{Started, Surroundings};
+use crate::pools::PoolMetrics;
+use fairlead_host::host_root::below;
+
+/// The nodes of IOMMU groups.
+pub(crate) const VFIO_NODES: &str = "/dev/vfio";
+
+/// Starts the engine on the real kernel.
+///
+/// # Errors
+/// When the kernel, the store or a directory cannot be had.
+pub fn start(surroundings: &Surroundings) -> Result<Started, Box<dyn Error + Send + Sync>> {
+    let nodes = below(&surroundings.places.host_root, Path::new(VFIO_NODES));
+    let kernel: Arc<dyn Kernel> = Arc::new(RealKernel::new()?.with_vfio_nodes(&nodes));
+    let settings = surroundings.settings.current();
+    let places = Places {
+        run_dir: surroundings.places.run_dir.clone(),
+        state_dir: surroundings.places.state_dir.clone(),
+        host_root: surroundings.places.host_root.clone(),
+        sysfs: "/sys".into(),
+        kubelet: settings.kubelet.dir.clone(),
+    };
+    let beside = Beside {
+        kernel,
+        networks: Arc::clone(&surroundings.networks),
+        calls: surroundings.calls.clone(),
+        node: surroundings.node.clone(),
+        cgroup: cgroup(settings.delegate_cgroup.as_deref()),
+        announce: true,
+        pool_metrics: PoolMetrics::new(&surroundings.exposition),
+        settings: Arc::clone(&settings),
+        settles: SETTLES,
+    };
+    let engine = Engine::start(&places, Policy::from(&*settings), beside)?;
+    Engine::probe_health(&engine, &surroundings.health, &surroundings.readiness);
+    let told = Arc::clone(&engine);
+    Ok(Started {
+        service: engine as Arc<dyn Service>,
+        changed: Box::new(move |settings| told.configure(settings)),
+    })
+}
+
+/// The cgroup of executed plugins, outside the daemon's own memory limit: the configured one, else one beside the
+/// daemon's. `None` when the daemon has no limit to be outside of, or none can be made.
+fn cgroup(configured: Option<&str>) -> Option<PathBuf> {
+    let root = Path::new("/sys/fs/cgroup");
+    let dir = match configured {
+        Some(path) => root.join(path.trim_start_matches('/')),
+        None => beside_own(root, &fs::read_to_string("/proc/self/cgroup").ok()?)?,
+    };
+    match fs::create_dir_all(&dir) {
+        Ok(()) => Some(dir),
+        Err(e) => {
+            tracing::warn!(cgroup = %dir.display(), error = %e, "executed plugins run in the daemon's own cgroup");
+            None
+        }
+    }
+}
+
+/// `<parent of the daemon's cgroup>/fairlead-delegates`, for cgroup v2 and for v1's memory controller.
+fn beside_own(root: &Path, membership: &str) -> Option<PathBuf> {
+    let line = |wanted: &str| {
+        membership.lines().find_map(|line| {
+            let mut parts = line.splitn(3, ':').skip(1);
+            (parts.next()? == wanted).then(|| parts.next()).flatten()
+        })
+    };
+    let (root, path) = match line("memory") {
+        Some(path) => (root.join("memory"), path),
+        None => (root.to_owned(), line("")?),
+    };
+    let parent = Path::new(path).parent()?;
+    Some(root.join(parent.strip_prefix("/").ok()?).join("fairlead-delegates"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn executed_plugins_get_a_cgroup_beside_the_daemons_own() {
+        let root = Path::new("/sys/fs/cgroup");
+        let v2 = beside_own(root, "0::/system.slice/fairleadd.service\n");
+        assert_eq!(v2, Some("/sys/fs/cgroup/system.slice/fairlead-delegates".into()));
+        let v1 = beside_own(root, "4:memory:/kubepods/pod1/c1\n0::/x\n");
+        assert_eq!(v1, Some("/sys/fs/cgroup/memory/kubepods/pod1/fairlead-delegates".into()));
+        assert_eq!(beside_own(root, "0::/\n"), None);
+    }
+}

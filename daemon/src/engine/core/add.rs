@@ -1,0 +1,243 @@
+//! ADD: plan, put the intent on record, make the link, give it addresses, commit, answer.
+//!
+//! The commit is the point of no return. Whatever fails before it, and a caller that has gone before it, is undone by
+//! the same removal that a DEL is, from the same record.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use fairlead_cni::result::Interface;
+use fairlead_cni::{CniError, CniResult, Code};
+use fairlead_host::announce::Announcement;
+use fairlead_host::{Net, failpoint};
+use ipnet::IpNet;
+
+use super::{Answer, Core};
+use crate::engine::errors;
+use crate::engine::kinds::{Applied, ApplyError, Network, NotAttached, Plan, Reservation};
+use crate::engine::netdev;
+use crate::engine::netdev::setup::{self, Dad};
+use crate::engine::request::AttachmentRequest;
+use crate::engine::sandbox;
+use crate::store::{Attachment, Namespace, Phase};
+
+impl Core {
+    /// ADD to a network that has been validated; returns the answer.
+    pub(crate) fn add(
+        &self,
+        request: &mut AttachmentRequest<'_>,
+        network: Network,
+    ) -> Result<String, NotAttached> {
+        let _lock = self.lock_container(request)?;
+        self.finish_older(request)?;
+        if let Some(before) = self.store.find(&request.key) {
+            return Ok(self.repeat(request, &before, self.enter(request)?.as_ref())?);
+        }
+        let (network, reservation) = network.reserve(&self.kinds, self, request)?;
+        let mut pod = self.enter(request)?;
+        request.timing.end("namespace");
+        let (plan, attachment) = self.intend(request, &network, &reservation, pod.as_mut())?;
+        let attachment = self.store.begin(attachment).map_err(|e| errors::store(&e))?;
+        reservation.keep(); // on record, it is nobody else's
+        request.timing.end("intent");
+        failpoint::pass("add.begun");
+        let kept = self.records.keep(&attachment);
+        let done = kept.and_then(|()| self.apply(request, &network, &plan, &attachment, pod.as_mut()));
+        let committed = done.and_then(|(result, applied)| {
+            self.commit(request, &attachment, &result).map(|answer| (answer, result, applied))
+        });
+        // Nothing of the namespace is held while the announcer works, or while the link is taken down.
+        drop(pod);
+        match committed {
+            Ok((answer, result, applied)) => {
+                failpoint::pass("add.committed");
+                self.announce(request, &attachment, &result, &applied);
+                Ok(answer)
+            }
+            Err(error) => {
+                self.undo(&attachment, &error);
+                Err(NotAttached::Failed(error))
+            }
+        }
+    }
+
+    /// The pod's namespace, if it is what the caller meant.
+    pub(crate) fn enter(&self, request: &AttachmentRequest<'_>) -> Result<Box<dyn Net + '_>, CniError> {
+        sandbox::enter(self.kernel(), &self.host_id, request)
+    }
+
+    /// A second ADD: the stored answer if the first one's may not have arrived and this is the same call.
+    pub(crate) fn repeat(
+        &self,
+        request: &AttachmentRequest<'_>,
+        before: &Attachment,
+        pod: &dyn Net,
+    ) -> Result<String, CniError> {
+        let same = before.netns.id.same(pod.id())
+            && before.config == request.conf.raw
+            && before.phase == Phase::Attached;
+        match &before.answer {
+            Some(answer) if same && !before.answered => Ok(answer.clone()),
+            _ => Err(CniError::new(
+                Code::AlreadyThere,
+                format!(
+                    "network {:?}: container {} already has interface {:?}",
+                    request.key.network, request.key.container, request.key.ifname
+                ),
+            )
+            .with("an attachment is added once; DEL it first")),
+        }
+    }
+
+    /// The removal of this very interface of this container, should it still be under way. The caller has the container.
+    pub(crate) fn finish_older(&self, request: &AttachmentRequest<'_>) -> Result<(), CniError> {
+        let key = &request.key;
+        if let Some(before) = self.store.find(key).filter(|a| a.phase == Phase::Removing) {
+            self.remove(&before, Answer::WhenGone).map_err(|e| CniError {
+                code: Code::TryAgain,
+                msg: format!("what an earlier attachment of this name left is not removed yet: {}", e.msg),
+                details: e.details,
+            })?;
+        }
+        self.finish_pending(|a| {
+            a.key.container == key.container && a.key.network == key.network && a.key.ifname == key.ifname
+        });
+        Ok(())
+    }
+
+    /// Looks at the host and makes the plan and the record of it.
+    fn intend(
+        &self,
+        request: &mut AttachmentRequest<'_>,
+        network: &Network,
+        reservation: &Reservation<'_>,
+        pod: &mut dyn Net,
+    ) -> Result<(Plan, Attachment), CniError> {
+        let netns = self.namespace(request, pod)?;
+        let id = self.store.next_id();
+        let plan = network.plan(&self.kinds, request, reservation, pod)?;
+        let mut attachment = Attachment {
+            ipam: self.ipam.record(request, network.addressing())?,
+            passed_over: request.passed_over.clone(),
+            device_info: network.device_info().map(str::to_owned),
+            locality: reservation.locality().cloned(),
+            ..Attachment::new(id, request.key.clone(), netns, plan.record.clone(), request.conf.raw.clone())
+        };
+        if attachment.has_delegates() {
+            attachment.caller = request.caller();
+        }
+        request.timing.end("plan");
+        Ok((plan, attachment))
+    }
+
+    /// What goes on record of the pod's namespace.
+    pub(crate) fn namespace(
+        &self,
+        request: &AttachmentRequest<'_>,
+        pod: &mut dyn Net,
+    ) -> Result<Namespace, CniError> {
+        let told = |e| errors::kernel(&request.key.network, "looking at the pod's namespace", &e);
+        let nsid = pod.nsid().map_err(told)?;
+        Ok(Namespace { path: request.sandbox.netns.to_owned(), id: pod.id().clone(), nsid })
+    }
+
+    /// Carries the plan out, step by step.
+    fn apply(
+        &self,
+        request: &mut AttachmentRequest<'_>,
+        network: &Network,
+        plan: &Plan,
+        attachment: &Arc<Attachment>,
+        pod: &mut dyn Net,
+    ) -> Result<(CniResult, Applied), CniError> {
+        let mut result = self.ipam.allocate(request, network.addressing(), attachment, self)?;
+        request.timing.end("ipam");
+        failpoint::pass("add.allocated");
+        let applied = self.kinds.apply(self, request, &plan.work, attachment, pod);
+        let mut applied = applied.map_err(|e| match e {
+            ApplyError::Cni(error) => error,
+            ApplyError::Kernel(error) => {
+                let doing = format!("making {:?}{}", request.key.ifname, network.of_device());
+                errors::kernel(&request.key.network, &doing, &error)
+            }
+        })?;
+        request.timing.end("link");
+        failpoint::pass("add.linked");
+        if let Some(whole) = applied.result.take() {
+            return Ok((whole, applied));
+        }
+        describe(request, &applied, &mut result);
+        if let Some(index) = applied.netdev {
+            let notifies = network.notifies(!result.ips.is_empty());
+            let dad = self.policy().dad;
+            let setup = setup::setup(&result, index, &request.key.ifname, notifies, dad);
+            netdev::configure(pod, &setup, index).map_err(|e| {
+                errors::kernel(&request.key.network, &format!("setting up {:?}", request.key.ifname), &e)
+            })?;
+        }
+        result.dns = request.conf.dns.clone();
+        request.timing.end("configure");
+        failpoint::pass("add.configured");
+        Ok((result, applied))
+    }
+
+    /// Puts the answer on record: from here on a restart never undoes the attachment.
+    pub(crate) fn commit(
+        &self,
+        request: &mut AttachmentRequest<'_>,
+        attachment: &Attachment,
+        result: &CniResult,
+    ) -> Result<String, CniError> {
+        let answer = result.to_json(request.conf.version)?;
+        if request.waiting.gone.get() {
+            return Err(CniError::new(Code::TryAgain, "the caller went away before the interface was ready"));
+        }
+        let addresses: Vec<IpNet> = result.ips.iter().map(|ip| ip.address).collect();
+        self.store.commit(attachment.id, addresses, answer.clone()).map_err(|e| errors::store(&e))?;
+        request.timing.end("commit");
+        Ok(answer)
+    }
+
+    /// Tells the neighbours, and asks whether one of them has the address already; off the answer's path.
+    fn announce(
+        &self,
+        request: &AttachmentRequest<'_>,
+        attachment: &Attachment,
+        result: &CniResult,
+        applied: &Applied,
+    ) {
+        let (Some(announcer), Some(mac), Some(index)) = (&self.kinds.announcer, applied.mac, applied.netdev)
+        else {
+            return;
+        };
+        let addresses: Vec<IpAddr> = result.ips.iter().map(|ip| ip.address.addr()).collect();
+        if addresses.is_empty() {
+            return;
+        }
+        announcer.announce(Announcement {
+            netns: request.netns().to_owned(),
+            netns_id: attachment.netns.id.clone(),
+            ifindex: index,
+            mac,
+            addresses,
+            probe: self.policy().dad == Dad::Fast,
+            awaits_carrier: applied.awaits_carrier,
+            label: format!("{}/{}", request.key.container, request.key.ifname),
+        });
+    }
+}
+
+/// Adds the interface to the answer.
+fn describe(request: &AttachmentRequest<'_>, applied: &Applied, result: &mut CniResult) {
+    for ip in &mut result.ips {
+        ip.interface = Some(0);
+    }
+    result.interfaces = vec![Interface {
+        name: request.key.ifname.clone(),
+        mac: applied.mac.map(|m| m.to_string()).unwrap_or_default(),
+        sandbox: request.sandbox.netns.to_owned(),
+        mtu: applied.mtu,
+        pci_id: applied.pci_id.clone(),
+        ..Interface::default()
+    }];
+}

@@ -1,0 +1,130 @@
+//! CHECK: whether the interface, its addresses and its routes still are what ADD answered. Really looks, and changes
+//! nothing.
+
+use fairlead_cni::result::CniResult;
+use fairlead_cni::{CniError, CniVersion, Code};
+use fairlead_host::{Link, Net, Route};
+
+use super::Core;
+use crate::engine::errors;
+use crate::engine::kinds::{Addressing, Checked, Network};
+use crate::engine::netdev::setup;
+use crate::engine::request::AttachmentRequest;
+
+impl Core {
+    /// CHECK of an attachment of this network.
+    pub(crate) fn check(
+        &self,
+        request: &mut AttachmentRequest<'_>,
+        network: Network,
+    ) -> Result<(), CniError> {
+        let _lock = self.lock_container(request)?;
+        let attachment = self.store.find(&request.key);
+        let network = network.of_attachment(attachment.as_deref(), &request.key.ifname)?;
+        let prev = request.conf.prev_result.clone().ok_or_else(|| {
+            CniError::new(Code::InvalidConfig, "CHECK needs the result of ADD as prevResult")
+        })?;
+        if network.addressing() != Addressing::Never {
+            self.ipam.check(request)?;
+        }
+        let mut pod = self.kernel().pod(request.netns()).map_err(|e| errors::netns(&e))?;
+        request.timing.end("namespace");
+        let done = self.compare(request, &network, &prev, pod.as_mut());
+        request.timing.end("compare");
+        done
+    }
+
+    fn compare(
+        &self,
+        request: &AttachmentRequest<'_>,
+        network: &Network,
+        prev: &CniResult,
+        pod: &mut dyn Net,
+    ) -> Result<(), CniError> {
+        let interfaces = &prev.interfaces;
+        let (ifname, netns) = (&request.key.ifname, request.sandbox.netns);
+        let at = match interfaces.iter().position(|i| i.name == *ifname && i.sandbox == netns) {
+            Some(at) => at,
+            // The reference plugin of `lo` passes on the result of the plugin before it, which need not name `lo`.
+            None if network.addressing() == Addressing::Never => 0,
+            None => {
+                let reason = format!("prevResult has no interface of this name in {netns}");
+                return Err(changed(request, &reason));
+            }
+        };
+        match network.check(&self.kinds, request, prev, at, pod)? {
+            Checked::Whole => Ok(()),
+            Checked::Changed(reason) => Err(changed(request, &reason)),
+            Checked::Netdev(link) => {
+                compare_mac(request, prev, at, &link)?;
+                compare_addresses(request, prev, at, &link, pod)
+            }
+        }
+    }
+}
+
+/// Code 1 where the network's version has no CHECK.
+pub(crate) fn since_0_4(request: &AttachmentRequest<'_>) -> Result<(), CniError> {
+    if request.conf.version < CniVersion::V0_4_0 {
+        return Err(CniError::new(
+            Code::IncompatibleVersion,
+            format!("CHECK came with 0.4.0; the network's version is {}", request.conf.version),
+        ));
+    }
+    Ok(())
+}
+
+fn compare_mac(
+    request: &AttachmentRequest<'_>,
+    prev: &CniResult,
+    at: usize,
+    link: &Link,
+) -> Result<(), CniError> {
+    let wanted = prev.interfaces.get(at).map(|i| i.mac.as_str()).unwrap_or_default();
+    match link.mac {
+        Some(mac) if !wanted.is_empty() && !wanted.eq_ignore_ascii_case(&mac.to_string()) => {
+            Err(changed(request, &format!("its MAC address is {mac} instead of {wanted}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn compare_addresses(
+    request: &AttachmentRequest<'_>,
+    prev: &CniResult,
+    at: usize,
+    link: &Link,
+    pod: &mut dyn Net,
+) -> Result<(), CniError> {
+    let told = |e| errors::kernel(&request.key.network, &format!("looking at {:?}", request.key.ifname), &e);
+    let present: Vec<_> = pod.addresses(link.index).map_err(told)?.into_iter().map(|a| a.net).collect();
+    let lost = prev
+        .ips
+        .iter()
+        .filter(|ip| ip.interface.is_none_or(|i| i == at))
+        .find(|ip| !present.contains(&ip.address));
+    if let Some(ip) = lost {
+        return Err(changed(request, &format!("its address {} is gone", ip.address)));
+    }
+    let routes = pod.routes().map_err(told)?;
+    match setup::routes(prev, link.index).find(|wanted| !routes.iter().any(|r| serves(r, wanted))) {
+        Some(lost) => Err(changed(request, &format!("the route to {} is gone", lost.dst))),
+        None => Ok(()),
+    }
+}
+
+fn serves(present: &Route, wanted: &Route) -> bool {
+    let table = |r: &Route| r.table.filter(|t| *t != 0).unwrap_or(254);
+    present.dst.trunc() == wanted.dst.trunc()
+        && present.gateway == wanted.gateway
+        && table(present) == table(wanted)
+        && wanted.priority.is_none_or(|p| present.priority.unwrap_or(0) == p || present.dst.addr().is_ipv6())
+}
+
+fn changed(request: &AttachmentRequest<'_>, reason: &str) -> CniError {
+    let msg = format!(
+        "network {:?}, container {}, interface {:?}: {reason}",
+        request.key.network, request.key.container, request.key.ifname
+    );
+    CniError::new(Code::Changed, msg).with("delete the pod and make it anew")
+}

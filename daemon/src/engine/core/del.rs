@@ -1,0 +1,75 @@
+//! DEL: what is on record is taken down; of what is not, only what the configuration implies and what is provably
+//! nobody else's.
+
+use fairlead_cni::CniError;
+use fairlead_host::{NetnsError, Op};
+
+use super::{Core, all_errors, without_success_phrases};
+use crate::engine::errors;
+use crate::engine::kinds::Network;
+use crate::engine::netdev::gone_is_fine;
+use crate::engine::request::AttachmentRequest;
+
+impl Core {
+    /// DEL for a configuration that may have become any of several networks; `None`: one that cannot be read.
+    pub(crate) fn del(
+        &self,
+        request: &mut AttachmentRequest<'_>,
+        networks: &[Option<Network>],
+    ) -> Result<(), CniError> {
+        let _lock = self.lock_container(request)?;
+        let key = &request.key;
+        if let Some(attachment) = self.store.find(key).or_else(|| self.store.find_of_any_type(key)) {
+            let network = networks.get(attachment.passed_over.len()).and_then(Option::as_ref);
+            let answer = self.answer_of(&attachment, network);
+            let done = self.remove_for(&attachment, answer);
+            request.timing.end("remove");
+            return done;
+        }
+        if self.store.silenced().iter().any(|a| a.key == *key) {
+            return Ok(());
+        }
+        let done = self.del_unrecorded(request, networks);
+        request.timing.end("remove");
+        done.map_err(|e| without_success_phrases(&e))
+    }
+
+    /// K10: nothing is on record; another plugin may have made it.
+    fn del_unrecorded(
+        &self,
+        request: &AttachmentRequest<'_>,
+        networks: &[Option<Network>],
+    ) -> Result<(), CniError> {
+        // Its addresses are free when it has left the pod.
+        self.leftovers.del(&self.kinds, request)?;
+        let mut errors = Vec::new();
+        errors.extend(self.ipam.del_unrecorded(request).err());
+        for network in networks.iter().flatten() {
+            errors.extend(self.unlink_unrecorded(request, network).err());
+        }
+        all_errors(errors)
+    }
+
+    /// Removes `CNI_IFNAME` from the pod's namespace if it is of the configuration's kind and no attachment holds it.
+    fn unlink_unrecorded(&self, request: &AttachmentRequest<'_>, network: &Network) -> Result<(), CniError> {
+        // From the directory that the daemon is in, a relative path would lead to somebody else.
+        if !request.netns().is_absolute() {
+            return Ok(());
+        }
+        let mut pod = match self.kernel().pod(request.netns()) {
+            Ok(pod) => pod,
+            Err(NetnsError::Missing { .. } | NetnsError::NotANetns { .. } | NetnsError::Host { .. }) => {
+                return Ok(());
+            }
+            Err(e) => return Err(errors::netns(&e)),
+        };
+        let ifname = &request.key.ifname;
+        let told = |e| errors::kernel(&request.key.network, &format!("removing {ifname:?}"), &e);
+        let Some(link) = pod.link_by_name(ifname).map_err(told)? else { return Ok(()) };
+        let held = self.store.all().iter().any(|a| a.netns.id.same(pod.id()) && a.key.ifname == *ifname);
+        if held || !network.made(&link) {
+            return Ok(());
+        }
+        gone_is_fine(pod.batch(&[Op::DeleteLink(link.index)])).map_err(told)
+    }
+}

@@ -1,0 +1,141 @@
+//! Records of attachments for which programs were executed: on disk, because what those programs hold (a lease, a
+//! port mapping) does not die with the boot.
+//!
+//! One file an attachment, written and synced before the first program is started, removed when nothing is left.
+
+use std::collections::HashSet;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use fairlead_cni::{CniError, Code};
+
+use crate::engine::errors;
+use crate::lifecycle::lock_or_holder;
+use crate::store::{Attachment, Phase};
+use fairlead_host::files::paths_in;
+
+/// The directory of records, in the state directory.
+const DIRECTORY: &str = "attachments";
+/// What a record that can't be read is called from then on.
+const UNREADABLE: &str = "unreadable";
+
+/// The records that were set aside, for `doctor`: none where there is no such directory yet.
+pub(crate) fn unreadable(state_dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let files = paths_in(&state_dir.join(DIRECTORY))?;
+    Ok(files.into_iter().filter(|path| path.extension().is_some_and(|e| e == UNREADABLE)).collect())
+}
+
+/// The directory of records.
+#[derive(Debug)]
+pub(crate) struct DelegateRecords {
+    dir: PathBuf,
+    boot_id: String,
+    kept: Mutex<HashSet<u64>>,
+    _lock: File,
+}
+
+/// A file of the directory.
+#[derive(Serialize, Deserialize)]
+struct Record<A> {
+    #[serde(rename = "bootId")]
+    boot_id: String,
+    attachment: A,
+}
+
+impl DelegateRecords {
+    /// Opens the directory, which one daemon has at a time, and reads what an earlier one left in it, with whether it was
+    /// in this boot. A file that cannot be read is set aside.
+    pub(crate) fn open(
+        state_dir: &Path,
+        boot_id: &str,
+    ) -> io::Result<(DelegateRecords, Vec<(bool, Attachment)>)> {
+        let dir = state_dir.join(DIRECTORY);
+        fs::create_dir_all(&dir)?;
+        let lock = lock(&dir)?;
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&dir)? {
+            let entry = entry?;
+            // Of a pipe the reading would not end.
+            if !entry.file_type()?.is_file() {
+                continue;
+            }
+            let path = entry.path();
+            match path.extension().and_then(|e| e.to_str()) {
+                Some("json") => {}
+                // Never finished: no program was started for it yet.
+                Some("tmp") => {
+                    fs::remove_file(&path)?;
+                    continue;
+                }
+                _ => continue,
+            }
+            match fs::read(&path).ok().and_then(|b| serde_json::from_slice::<Record<Attachment>>(&b).ok()) {
+                Some(record) => found.push((record.boot_id == boot_id, record.attachment)),
+                None => {
+                    tracing::error!(file = %path.display(), "a record of an attachment cannot be read; it is set aside");
+                    fs::rename(&path, path.with_extension(UNREADABLE))?;
+                }
+            }
+        }
+        found.sort_by_key(|(_, a)| a.id);
+        let kept = Mutex::new(found.iter().map(|(_, a)| a.id).collect());
+        Ok((DelegateRecords { dir, boot_id: boot_id.to_owned(), kept, _lock: lock }, found))
+    }
+
+    fn path(&self, id: u64) -> PathBuf {
+        self.dir.join(format!("{id:016x}.json"))
+    }
+
+    /// Writes the record of an attachment with delegates; of another nothing.
+    pub(crate) fn keep(&self, attachment: &Attachment) -> Result<(), CniError> {
+        if !attachment.has_delegates() {
+            return Ok(());
+        }
+        let path = self.path(attachment.id);
+        self.write(&path, attachment).map_err(|e| {
+            let what = format!("the record {} cannot be written", path.display());
+            errors::file(
+                what,
+                &e,
+                Code::TryAgain,
+                "make space on that file system, or make the directory writable",
+            )
+        })?;
+        self.kept.lock().insert(attachment.id);
+        Ok(())
+    }
+
+    fn write(&self, path: &Path, attachment: &Attachment) -> io::Result<()> {
+        // What a restart finds here was attached as far as its delegates can tell.
+        let attachment = Attachment { phase: Phase::Attached, ..attachment.clone() };
+        let record = Record { boot_id: self.boot_id.clone(), attachment };
+        fairlead_host::files::replace(path, &serde_json::to_vec(&record)?)
+    }
+
+    /// Nothing is left of it.
+    pub(crate) fn forget(&self, id: u64) {
+        if self.kept.lock().remove(&id)
+            && let Err(e) = fs::remove_file(self.path(id))
+        {
+            tracing::warn!(file = %self.path(id).display(), error = %e, "a record cannot be removed; its delegates get another DEL after a restart");
+        }
+    }
+}
+
+fn lock(dir: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    let mut file =
+        options.read(true).write(true).create(true).truncate(false).mode(0o600).open(dir.join(".lock"))?;
+    match lock_or_holder(&mut file)? {
+        None => Ok(file),
+        Some(_) => {
+            let why = "another fairleadd uses this state directory: give each its own --state-dir";
+            Err(io::Error::new(io::ErrorKind::AddrInUse, why))
+        }
+    }
+}

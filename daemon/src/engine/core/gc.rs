@@ -1,0 +1,68 @@
+//! GC: everything of one network that the runtime no longer counts as attached.
+
+use std::collections::HashSet;
+
+use fairlead_cni::CniError;
+
+use crate::ipam::Owner;
+
+use super::{Answer, Core, all_errors, since_1_1};
+use crate::engine::errors;
+use crate::engine::request::AttachmentRequest;
+use crate::store::{Attachment, Phase};
+
+impl Core {
+    /// Removes the network's attachments that are not in the list; goes past errors and answers with all of them.
+    /// Never touches an ADD in flight, nor an attachment that was made after the GC arrived.
+    pub(crate) fn gc(&self, request: &mut AttachmentRequest<'_>) -> Result<(), CniError> {
+        since_1_1(&request.conf, "GC")?;
+        let conf = std::sync::Arc::clone(&request.conf);
+        let Some(valid) = &conf.valid_attachments else { return Ok(()) };
+        let valid: HashSet<(&str, &str)> =
+            valid.iter().map(|a| (a.container_id.as_str(), a.ifname.as_str())).collect();
+        let mut errors = Vec::new();
+        for attachment in self.store.all() {
+            let key = &attachment.key;
+            let meant = key.network == request.key.network && key.plugin == request.key.plugin;
+            if !meant
+                || valid.contains(&(key.container.as_str(), key.ifname.as_str()))
+                || !self.settled_before(&attachment, request)
+            {
+                continue;
+            }
+            errors.extend(self.collect_one(&attachment, request).err());
+        }
+        // Asked under the network's lock: an ADD that takes an address now is on record before it does.
+        let keep = |owner: &Owner| match owner {
+            Owner::Attachment { container_id, ifname } => {
+                valid.contains(&(container_id.as_str(), ifname.as_str())) || self.owns(container_id, ifname)
+            }
+            Owner::Container { container_id } => valid.iter().any(|(c, _)| c == container_id),
+            Owner::Nobody => true,
+        };
+        errors.extend(self.ipam.gc(request, &keep));
+        request.timing.end("remove");
+        all_errors(errors)
+    }
+
+    fn settled_before(&self, attachment: &Attachment, request: &AttachmentRequest<'_>) -> bool {
+        attachment.phase == Phase::Attached
+            && self.store.committed_at(attachment.id).is_none_or(|at| at < request.waiting.arrived)
+    }
+
+    fn collect_one(&self, attachment: &Attachment, request: &AttachmentRequest<'_>) -> Result<(), CniError> {
+        let container = &attachment.key.container;
+        let Some(_lock) = self.containers.take(container, request.waiting.deadline) else {
+            return Err(errors::too_late(&format!("container {container}")));
+        };
+        match self.store.get(attachment.id) {
+            Some(now) if now.phase == Phase::Attached => self.remove_for(&now, Answer::WhenGone),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether anything on record is of this container's interface.
+    pub(crate) fn owns(&self, container: &str, ifname: &str) -> bool {
+        self.store.all().iter().any(|a| a.key.container == container && a.key.ifname == ifname)
+    }
+}

@@ -1,0 +1,299 @@
+//! Where an attachment's addresses come from: host-local and static in here, any other IPAM plugin executed. The one place that
+//! tells IPAMs apart.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fairlead_cni::config::host_local::DEFAULT_DATA_DIR;
+use fairlead_cni::config::{HostLocal as HostLocalConfig, NetConf, StaticIpam};
+use fairlead_cni::wire::Command;
+use fairlead_cni::{CniError, CniResult, Code};
+use fairlead_host::HostRoot;
+
+use super::Core;
+use super::removal::without_success_phrases;
+use super::status::not_available;
+use crate::delegate::{DelegateCall, Delegates, Parameters};
+use crate::engine::conf_cache::ConfCache;
+use crate::engine::kinds::Addressing;
+use crate::engine::policy::CurrentPolicy;
+use crate::engine::request::AttachmentRequest;
+use crate::install;
+use crate::ipam::{HostLocal, Lease, LeaseRequest, Owner, PendingRemovals, Place, static_ipam};
+use crate::store::{Attachment, IpamRecord};
+
+/// Our executable is smaller than this, so a larger file need not be read.
+const LARGEST_OF_OURS: u64 = 1 << 20;
+
+/// Whether a plugin's file is our own executable under whatever name.
+pub(crate) fn is_ours(file: &File) -> bool {
+    let small = file.metadata().is_ok_and(|m| m.len() <= LARGEST_OF_OURS);
+    let mut bytes = Vec::new();
+    let mut reader = file;
+    small && reader.read_to_end(&mut bytes).is_ok() && install::is_ours(&bytes)
+}
+
+/// Whether a command of an IPAM that its configuration names concerns a network at all.
+fn ipam_type<'c>(request: &'c AttachmentRequest<'_>) -> Option<&'c str> {
+    // `lo` has the addresses that the kernel gives it, whatever its configuration says.
+    request.conf.ipam_type.as_deref().filter(|_| request.key.plugin != "loopback")
+}
+
+/// The address plugins, built in and executed.
+pub(crate) struct Ipam {
+    pub(crate) host_local: HostLocal,
+    pub(crate) delegates: Delegates,
+    pub(crate) root: Arc<HostRoot>,
+    pub(crate) confs: ConfCache,
+    pub(crate) policy: Arc<CurrentPolicy>,
+}
+
+impl Ipam {
+    /// What is put on record about the addresses before the first is taken. Code 7 where the network must have an IPAM and has
+    /// none.
+    pub(super) fn record(
+        &self,
+        request: &AttachmentRequest<'_>,
+        addressing: Addressing,
+    ) -> Result<IpamRecord, CniError> {
+        let chained = request.conf.prev_result.as_ref().is_some_and(|prev| !prev.ips.is_empty());
+        let required = match addressing {
+            Addressing::Never => return Ok(IpamRecord::None),
+            Addressing::Required => true,
+            Addressing::RequiredUnlessChained => !chained,
+            Addressing::Optional => false,
+        };
+        Ok(match request.conf.ipam_type.as_deref() {
+            None if required => return Err(ipam_missing(request)),
+            None => IpamRecord::None,
+            Some("host-local") => IpamRecord::HostLocal { data_dir: data_dir(&request.conf)? },
+            Some("static") => IpamRecord::Static,
+            Some(plugin) => {
+                // One that is not there has made nothing that a record would have to remember.
+                let found = self.delegates.find(plugin, request.sandbox.path);
+                found.map_err(|e| e.told(Command::Add))?;
+                IpamRecord::Delegate { plugin: plugin.to_owned() }
+            }
+        })
+    }
+
+    /// Takes the addresses that are on record to be taken.
+    pub(super) fn allocate(
+        &self,
+        request: &AttachmentRequest<'_>,
+        addressing: Addressing,
+        attachment: &Attachment,
+        pending: &dyn PendingRemovals,
+    ) -> Result<CniResult, CniError> {
+        let result = match &attachment.ipam {
+            IpamRecord::None => {
+                // In a chain it takes over what the plugin before it was given.
+                let takes_over = addressing == Addressing::RequiredUnlessChained;
+                return Ok(request.conf.prev_result.clone().filter(|_| takes_over).unwrap_or_default());
+            }
+            IpamRecord::HostLocal { .. } => {
+                let config = HostLocalConfig::parse(&request.conf, &request.args)?;
+                let lease = LeaseRequest {
+                    network: &request.key.network,
+                    container_id: &request.key.container,
+                    ifname: &request.key.ifname,
+                };
+                result_of(self.host_local.allocate(&config, &lease, pending)?)
+            }
+            IpamRecord::Static => {
+                result_of(static_ipam::allocate(&StaticIpam::parse(&request.conf, &request.args)?))
+            }
+            IpamRecord::Delegate { plugin } => {
+                self.delegate(request, plugin, Command::Add)?.unwrap_or_default()
+            }
+        };
+        if result.ips.is_empty() {
+            let msg = format!("network {:?}: its IPAM gave no address", request.key.network);
+            return Err(
+                CniError::new(Code::InvalidConfig, msg).with("an IPAM has to give at least one address")
+            );
+        }
+        Ok(result)
+    }
+
+    /// CHECK of the addresses.
+    pub(super) fn check(&self, request: &AttachmentRequest<'_>) -> Result<(), CniError> {
+        match ipam_type(request) {
+            None => Ok(()),
+            Some("host-local") => {
+                let (dir, key) = (data_dir(&request.conf)?, &request.key);
+                Ok(self.host_local.check(&dir, &key.network, &key.container, &key.ifname)?)
+            }
+            Some("static") => {
+                let config = StaticIpam::parse(&request.conf, &request.args)?;
+                let prev = request.conf.prev_result.clone().unwrap_or_default();
+                Ok(static_ipam::check(&config, &prev, &request.key.ifname)?)
+            }
+            Some(plugin) => self.delegate(request, plugin, Command::Check).map(drop),
+        }
+    }
+
+    /// Gives back the addresses of an attachment whose link is gone.
+    pub(super) fn release(&self, attachment: &Attachment) -> Result<(), CniError> {
+        let IpamRecord::HostLocal { data_dir } = &attachment.ipam else { return Ok(()) };
+        let key = &attachment.key;
+        let released = if attachment.addresses.is_empty() {
+            self.host_local.release(data_dir, &key.network, &key.container, &key.ifname)
+        } else {
+            let ips: Vec<_> = attachment.addresses.iter().map(ipnet::IpNet::addr).collect();
+            self.host_local.release_ips(data_dir, &key.network, &key.container, &key.ifname, &ips)
+        };
+        released?;
+        Ok(())
+    }
+
+    /// K10: gives back what this container's interface has in the network, whoever took it.
+    pub(super) fn del_unrecorded(&self, request: &AttachmentRequest<'_>) -> Result<(), CniError> {
+        match ipam_type(request) {
+            None | Some("static") => Ok(()),
+            Some("host-local") => {
+                let (dir, key) = (data_dir(&request.conf)?, &request.key);
+                self.host_local.release(&dir, &key.network, &key.container, &key.ifname)?;
+                Ok(())
+            }
+            Some(plugin) => self.delegate(request, plugin, Command::Del).map(drop),
+        }
+    }
+
+    /// GC: allocations in host-local's directory that `keep` does not claim, and the GC of an IPAM plugin that is executed.
+    pub(super) fn gc(&self, request: &AttachmentRequest<'_>, keep: &dyn Fn(&Owner) -> bool) -> Vec<CniError> {
+        match request.conf.ipam_type.as_deref() {
+            None | Some("static") => Vec::new(),
+            Some("host-local") => {
+                let Ok(config) = HostLocalConfig::parse(&request.conf, &request.args) else {
+                    return Vec::new();
+                };
+                let removed = self.host_local.gc(&config.data_dir, &request.key.network, keep);
+                removed.errors.into_iter().map(Into::into).collect()
+            }
+            Some(plugin) => self.delegate(request, plugin, Command::Gc).err().into_iter().collect(),
+        }
+    }
+
+    /// STATUS of the IPAM. How full host-local's ranges are is not looked at.
+    pub(super) fn status(&self, request: &AttachmentRequest<'_>) -> Result<(), CniError> {
+        match request.conf.ipam_type.as_deref() {
+            None => Ok(()),
+            Some("host-local") => self.host_local_status(request),
+            Some("static") => StaticIpam::parse(&request.conf, &request.args).map(drop),
+            // Whatever its reason is: without addresses no ADD can succeed.
+            Some(plugin) => self
+                .delegate(request, plugin, Command::Status)
+                .map(drop)
+                .map_err(|e| CniError { code: Code::NotAvailable, ..e }),
+        }
+    }
+
+    /// host-local: its configuration, and whether its files can be made.
+    fn host_local_status(&self, request: &AttachmentRequest<'_>) -> Result<(), CniError> {
+        let config = HostLocalConfig::parse(&request.conf, &request.args)?;
+        let directory = Path::new(&config.data_dir).join(&request.key.network);
+        self.root.writable(&directory).map_err(|error| {
+            let what = format!("host-local's directory {} can't be written: {error}", directory.display());
+            not_available(request, what)
+                .with("make it a directory on a file system that can be written and has space, or correct `dataDir`")
+        })
+    }
+
+    /// Calls the IPAM plugin of a configuration.
+    fn delegate(
+        &self,
+        request: &AttachmentRequest<'_>,
+        plugin: &str,
+        command: Command,
+    ) -> Result<Option<CniResult>, CniError> {
+        let goes_on = matches!(command, Command::Del | Command::Gc);
+        let left = match goes_on {
+            true => Duration::MAX,
+            false => request.waiting.deadline.saturating_duration_since(Instant::now()),
+        };
+        let call = DelegateCall {
+            command,
+            plugin,
+            config: &request.conf.raw,
+            parameters: request.parameters(),
+            time_limit: self.policy.get().delegate_timeout.min(left),
+            cancelled: &|| !goes_on && request.waiting.gone.get(),
+            is_ours: &is_ours,
+        };
+        let done = self.delegates.ipam(&call, request.conf.version);
+        done.map_err(|e| of_network(&request.key.network, e.told(command)))
+    }
+
+    /// DEL of the IPAM plugin that was executed for an attachment, from its record alone.
+    pub(super) fn delegate_del(&self, attachment: &Attachment, netns: &str) -> Result<(), CniError> {
+        let IpamRecord::Delegate { plugin } = &attachment.ipam else { return Ok(()) };
+        let conf = self.confs.get(&attachment.config, true)?;
+        let call = DelegateCall {
+            command: Command::Del,
+            plugin,
+            config: &attachment.config,
+            parameters: parameters(attachment, netns),
+            time_limit: self.policy.get().delegate_timeout,
+            cancelled: &|| false,
+            is_ours: &is_ours,
+        };
+        let done = self.delegates.ipam(&call, conf.version);
+        let of = |e: CniError| without_success_phrases(&of_network(&attachment.key.network, e));
+        done.map(drop).map_err(|e| of(e.told(Command::Del)))
+    }
+
+    /// A plugin that outlived a killed daemon may still work for the same attachment.
+    pub(super) fn wait_for_earlier_delegates(&self) {
+        self.delegates.wait_for_earlier(self.policy.get().delegate_timeout);
+    }
+}
+
+impl PendingRemovals for Core {
+    fn hurry(&self, place: &Place) -> bool {
+        self.finish_pending(|a| {
+            a.key.network == place.network
+                && matches!(&a.ipam, IpamRecord::HostLocal { data_dir } if *data_dir == place.data_dir)
+        })
+    }
+}
+
+/// What a plugin gets of an attachment whose caller is long gone.
+pub(crate) fn parameters<'a>(attachment: &'a Attachment, netns: &'a str) -> Parameters<'a> {
+    Parameters {
+        container_id: &attachment.key.container,
+        netns,
+        ifname: &attachment.key.ifname,
+        args: &attachment.caller.args,
+        path: &attachment.caller.path,
+        env: &attachment.caller.env,
+    }
+}
+
+fn ipam_missing(request: &AttachmentRequest<'_>) -> CniError {
+    let msg = format!(
+        "network {:?}: {} needs an \"ipam\" with a \"type\"",
+        request.key.network, request.key.plugin
+    );
+    CniError::new(Code::InvalidConfig, msg)
+        .with("host-local and static are built in; any other is executed from CNI_PATH")
+}
+
+fn of_network(network: &str, error: CniError) -> CniError {
+    CniError { msg: format!("network {network:?}: {}", error.msg), ..error }
+}
+
+/// `dataDir`, whatever else the `ipam` says: a removal must not fail for a range that is wrong by now.
+fn data_dir(conf: &NetConf) -> Result<String, CniError> {
+    let fields = conf.fields()?;
+    let ipam = fields.object("ipam")?;
+    let given = ipam.map(|ipam| ipam.text("dataDir")).transpose()?.flatten();
+    Ok(given.unwrap_or_else(|| DEFAULT_DATA_DIR.to_owned()))
+}
+
+fn result_of(lease: Lease) -> CniResult {
+    CniResult { ips: lease.ips, routes: lease.routes, dns: lease.dns, ..CniResult::default() }
+}

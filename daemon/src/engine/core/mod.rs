@@ -1,0 +1,137 @@
+//! The engine's core: what every attachment goes through, whatever its kind.
+//!
+//! One way through for all: validate → lock the container → look at the host and plan → intent on record → apply → commit → answer.
+//! What is on record before a step is enough to undo it. There is one removal, used by DEL, by the undo of ADD, after a restart and
+//! when a namespace dies. The core knows no kind: what differs it asks of [`crate::engine::kinds`].
+
+mod add;
+mod check;
+mod collect;
+mod del;
+mod delegate_records;
+mod gc;
+mod ipam;
+mod reconcile;
+mod removal;
+mod removal_queue;
+mod status;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use fairlead_cni::config::NetConf;
+use fairlead_cni::{CniError, CniVersion, Code};
+use fairlead_host::{Kernel, NetnsId};
+use fairlead_sriov::PciAddr;
+
+use super::keyed_locks::{KeyedLock, KeyedLocks};
+use super::kinds::{Kinds, Owners};
+use super::policy::{CurrentPolicy, Policy};
+use super::request::AttachmentRequest;
+use super::sriov_cni_import::SriovCniImport;
+use crate::store::{Attachment, Phase, Store};
+
+pub(crate) use check::since_0_4;
+pub(crate) use collect::all_errors;
+pub(crate) use delegate_records::{DelegateRecords, unreadable as unreadable_records};
+pub(crate) use ipam::{Ipam, is_ours, parameters};
+pub(crate) use removal::{Answer, without_success_phrases};
+pub(crate) use removal_queue::{RemovalQueue, Task};
+
+/// Everything on record is looked through this often, for what no event has reported.
+pub(crate) const SWEEP: std::time::Duration = std::time::Duration::from_secs(30);
+
+/// How a conflist that is on record is removed: it stands above the core, which only knows its text.
+pub(crate) type ConflistRemoval = fn(&Core, &Attachment, &str) -> Result<(), CniError>;
+
+/// What every attachment goes through.
+pub(crate) struct Core {
+    pub(crate) kinds: Kinds,
+    pub(crate) host_id: NetnsId,
+    pub(crate) policy: Arc<CurrentPolicy>,
+    pub(crate) store: Arc<Store>,
+    pub(crate) records: DelegateRecords,
+    /// One call at a time for one container.
+    pub(crate) containers: KeyedLocks,
+    pub(crate) removals: RemovalQueue,
+    pub(crate) ipam: Ipam,
+    /// What sriov-cni left for pods that still run.
+    pub(crate) leftovers: SriovCniImport,
+    pub(crate) remove_conflist: ConflistRemoval,
+}
+
+impl Core {
+    pub(crate) fn policy(&self) -> Arc<Policy> {
+        self.policy.get()
+    }
+
+    pub(crate) fn kernel(&self) -> &dyn Kernel {
+        self.kinds.kernel.as_ref()
+    }
+
+    /// Waits for the container; the runtime's own order makes that rare.
+    pub(crate) fn lock_container(
+        &self,
+        request: &AttachmentRequest<'_>,
+    ) -> Result<Option<KeyedLock<'_>>, CniError> {
+        if request.in_conflist {
+            return Ok(None);
+        }
+        match self.containers.take(&request.key.container, request.waiting.deadline) {
+            Some(lock) => Ok(Some(lock)),
+            None => Err(CniError::new(
+                Code::TryAgain,
+                format!("another call of container {} did not end in time", request.key.container),
+            )),
+        }
+    }
+
+    /// Finishes the removals that may hold what an ADD wants; true when one was finished.
+    fn finish_pending(&self, wanted: impl Fn(&Attachment) -> bool) -> bool {
+        let waiting = self.store.silenced().into_iter().filter(|a| wanted(a));
+        let mut finished = false;
+        for attachment in waiting {
+            if finished {
+                // The next ADD will want the next one: the queue's threads get ahead of it.
+                self.removals.expect(attachment.id, Instant::now());
+            } else {
+                finished = self.reap(attachment.id).is_ok();
+            }
+        }
+        finished
+    }
+}
+
+impl Owners for Core {
+    fn hurry(&self, wanted: &dyn Fn(&Attachment) -> bool) -> bool {
+        self.finish_pending(wanted)
+    }
+
+    fn advance(&self, holder: &Attachment) {
+        match holder.phase {
+            Phase::Removing => self.removals.expect(holder.id, Instant::now()),
+            _ => self.collect_if_dead(holder, None),
+        }
+    }
+
+    fn removal_failure(&self, id: u64) -> Option<CniError> {
+        self.removals.failure(id)
+    }
+
+    fn settle_leftover(&self, vf: PciAddr) -> Result<(), CniError> {
+        self.leftovers.settle(&self.kinds, vf)
+    }
+
+    fn leftover_owner(&self, vf: PciAddr) -> Result<Option<String>, CniError> {
+        self.leftovers.owner(vf)
+    }
+}
+
+/// Code 1 where the network's version has no such command.
+pub(crate) fn since_1_1(conf: &NetConf, command: &str) -> Result<(), CniError> {
+    if conf.version < CniVersion::V1_1_0 {
+        let msg = format!("{command} came with 1.1.0; the network's version is {}", conf.version);
+        return Err(CniError::new(Code::IncompatibleVersion, msg));
+    }
+    Ok(())
+}

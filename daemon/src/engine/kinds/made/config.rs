@@ -1,0 +1,100 @@
+//! What a configuration of a made link asks for. One file for each type; here is what they have in common.
+
+use fairlead_cni::CniError;
+use fairlead_cni::args::Args;
+use fairlead_cni::config::NetConf;
+
+use super::ipvlan::Ipvlan;
+use super::macvlan::Macvlan;
+use super::vlan::Vlan;
+use crate::engine::kinds::Addressing;
+
+/// The types of configurations that are served here.
+pub(crate) const TYPES: [&str; 3] = ["macvlan", "ipvlan", "vlan"];
+
+/// The kinds of links (`IFLA_INFO_KIND`) that the kernel must have for them, for `doctor`.
+pub(crate) const KERNEL_KINDS: [&str; 3] = ["macvlan", "ipvlan", "vlan"];
+
+/// A validated configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Made {
+    /// An interface with a MAC address of its own on an interface of the host.
+    Macvlan(Macvlan),
+    /// An interface that shares the MAC address of its parent.
+    Ipvlan(Ipvlan),
+    /// An 802.1Q interface on an interface of the host.
+    Vlan(Vlan),
+}
+
+/// Which link a new one stands on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ParentRef {
+    /// Its name; `None`: the interface of the default route.
+    pub(crate) name: Option<String>,
+    /// In the pod's namespace instead of the host's (`linkInContainer`).
+    pub(crate) in_container: bool,
+}
+
+impl Made {
+    /// Reads and validates a configuration of one of [`TYPES`].
+    pub(crate) fn validate(conf: &NetConf, args: &Args) -> Result<Made, CniError> {
+        match conf.plugin_type.as_str() {
+            "macvlan" => Macvlan::validate(conf, args).map(Made::Macvlan),
+            "ipvlan" => Ipvlan::validate(conf).map(Made::Ipvlan),
+            "vlan" => Vlan::validate(conf).map(Made::Vlan),
+            other => Err(crate::engine::kinds::not_built_in(other)),
+        }
+    }
+
+    /// The link that it stands on, if its type stands on one.
+    pub(crate) fn parent(&self) -> Option<ParentRef> {
+        match self {
+            Made::Macvlan(n) => Some(n.parent()),
+            Made::Ipvlan(n) => Some(n.parent()),
+            Made::Vlan(n) => Some(n.parent()),
+        }
+    }
+
+    /// The kind of link that is made (`IFLA_INFO_KIND`).
+    pub(crate) fn kernel_kind(&self) -> &'static str {
+        match self {
+            Made::Macvlan(_) => "macvlan",
+            Made::Ipvlan(_) => "ipvlan",
+            Made::Vlan(_) => "vlan",
+        }
+    }
+
+    /// For a sentence: the interface that it stands on, as configured.
+    pub(crate) fn of_device(&self) -> String {
+        match self.parent() {
+            Some(ParentRef { name: Some(master), .. }) => format!(" on {master:?}"),
+            _ => String::new(),
+        }
+    }
+
+    /// How much it wants an address, as the reference plugin of its type has it.
+    pub(crate) fn addressing(&self) -> Addressing {
+        match self {
+            Made::Macvlan(_) => Addressing::Optional,
+            Made::Ipvlan(_) => Addressing::RequiredUnlessChained,
+            Made::Vlan(_) => Addressing::Required,
+        }
+    }
+
+    /// Whether `arp_notify` and `ndisc_notify` are set, as the reference plugin of its type does.
+    pub(crate) fn notifies(&self, has_address: bool) -> bool {
+        match self {
+            Made::Macvlan(_) | Made::Ipvlan(_) => has_address,
+            Made::Vlan(_) => false,
+        }
+    }
+
+    /// Whether another one can stand on the same parent while this one, silenced, is still there.
+    pub(crate) fn silent_is_gone(&self) -> bool {
+        match self {
+            Made::Macvlan(n) => !n.takes_parent_over(),
+            Made::Ipvlan(_) => true,
+            Made::Vlan(_) => false,
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! Whether a made link still is what its configuration asked for, and what the host lacks for one.
+
+use fairlead_cni::CniError;
+use fairlead_host::{Link, Net, NetError};
+
+use super::config::Made;
+use crate::engine::kinds::{Checked, Kinds};
+use crate::engine::netdev;
+use crate::engine::request::AttachmentRequest;
+
+impl Made {
+    /// CHECK: the parent is there, the link is of its kind and mode, and up.
+    pub(crate) fn check(
+        &self,
+        kinds: &Kinds,
+        request: &AttachmentRequest<'_>,
+        pod: &mut dyn Net,
+    ) -> Result<Checked, CniError> {
+        if let Some(parent) = self.parent() {
+            netdev::parent(kinds.kernel.as_ref(), pod, &parent)?;
+        }
+        netdev::check(request, pod, true, |link| self.is_as_configured(link))
+    }
+
+    fn is_as_configured(&self, link: &Link) -> Result<(), String> {
+        match self {
+            Made::Macvlan(n) => n.check(link),
+            Made::Ipvlan(n) => n.check(link),
+            Made::Vlan(n) => n.check(link),
+        }
+    }
+
+    /// The master by its name, if it should be in the host's namespace and is not.
+    pub(crate) fn missing_master(&self, kinds: &Kinds) -> Result<Option<String>, NetError> {
+        let named = self.parent().filter(|parent| !parent.in_container).and_then(|parent| parent.name);
+        let Some(master) = named else { return Ok(None) };
+        let there = kinds.kernel.host().and_then(|mut host| host.link_by_name(&master))?;
+        Ok(there.is_none().then_some(master))
+    }
+}

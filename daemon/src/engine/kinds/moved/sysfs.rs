@@ -1,0 +1,49 @@
+//! Which netdevs a bus address or a device path has, and whether a process in user space has the device instead.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use fairlead_cni::{CniError, Code};
+
+use super::config::DeviceRef;
+use crate::engine::errors;
+use crate::engine::kinds::sriov::USER_SPACE_DRIVERS;
+
+const BUSES: [&str; 2] = ["bus/pci/devices", "bus/auxiliary/devices"];
+
+/// The names of a device's netdevs.
+pub(super) fn netdevs_of(sysfs: &Path, device: &DeviceRef) -> Result<Vec<String>, CniError> {
+    let dirs = match device {
+        DeviceRef::Bus(id) => BUSES.iter().map(|bus| sysfs.join(bus).join(id)).collect(),
+        DeviceRef::Sysfs(path) => vec![sysfs.join(path.trim_start_matches("/sys/"))],
+        DeviceRef::Name(_) | DeviceRef::Mac(_) => Vec::new(),
+    };
+    let mut names = Vec::new();
+    for dir in dirs {
+        names.extend(entries(&dir.join("net"))?);
+        // A virtio device hides its netdev one directory deeper.
+        for child in entries(&dir)?.into_iter().filter(|c| c.starts_with("virtio")) {
+            names.extend(entries(&dir.join(child).join("net"))?);
+        }
+    }
+    Ok(names)
+}
+
+/// Whether a driver for user space has the PCI device at this address.
+pub(super) fn is_in_user_space(sysfs: &Path, id: &str) -> bool {
+    let driver = fs::read_link(sysfs.join(BUSES[0]).join(id).join("driver")).ok();
+    let name = driver.as_deref().and_then(Path::file_name).and_then(|n| n.to_str()).map(str::to_owned);
+    name.is_some_and(|name| USER_SPACE_DRIVERS.contains(&name.as_str()))
+}
+
+fn entries(dir: &Path) -> Result<Vec<String>, CniError> {
+    let read = match fs::read_dir(dir) {
+        Ok(read) => read,
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(Vec::new());
+        }
+        Err(e) => return Err(errors::file(dir.display(), &e, Code::Io, "")),
+    };
+    Ok(read.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect())
+}

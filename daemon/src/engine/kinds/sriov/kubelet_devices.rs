@@ -1,0 +1,106 @@
+//! VFs that kubelet has allocated to the pod: where a configuration names a resource instead of a device, kubelet is asked what
+//! the pod has, and every attachment of it gets the next one.
+
+use fairlead_cni::{CniError, Code};
+use fairlead_sriov::PciAddr;
+
+use super::config::{Device, Sriov};
+use super::services::SriovServices;
+use crate::engine::request::AttachmentRequest;
+use crate::kubelet::{NoDevice, PodName, PodResourcesError, ResourcesOfPod, next_device};
+use crate::store::Phase;
+
+impl SriovServices {
+    /// The configuration with the VF that it is about: for a resource the next of the pod's devices. Code 11 when kubelet does
+    /// not answer, 7 when the pod has none left.
+    pub(super) fn with_allocated_device(
+        &self,
+        request: &AttachmentRequest<'_>,
+        network: Sriov,
+    ) -> Result<Sriov, CniError> {
+        match &network.device {
+            Device::Known(_) => Ok(network),
+            Device::OfResource(resource) => {
+                let address = self.allocated_by_kubelet(request, resource)?;
+                Ok(network.with_vf(address))
+            }
+            Device::OfPool(pool) => match self.pools.resource(pool) {
+                Some(resource) => {
+                    let address = self.allocated_by_kubelet(request, &resource)?;
+                    Ok(Sriov { has_access: true, ..network.with_vf(address) })
+                }
+                None => Ok(network),
+            },
+        }
+    }
+
+    /// What kubelet has allocated to the pod of a request. It did that before the sandbox was made, so it is asked once.
+    pub(super) fn resources_of<'j>(
+        &self,
+        request: &'j AttachmentRequest<'_>,
+        pod: &PodName,
+    ) -> Result<&'j ResourcesOfPod, PodResourcesError> {
+        if let Some(told) = request.pod_resources.get() {
+            return Ok(told);
+        }
+        let told = self.pod_resources.pod(pod, request.waiting.deadline)?;
+        Ok(request.pod_resources.get_or_init(|| told))
+    }
+
+    /// The first device of a resource that kubelet has allocated to the pod and no attachment of its sandbox holds. The caller has
+    /// locked the container. One that an older sandbox of the pod still has is waited for when it is reserved.
+    pub(super) fn allocated_by_kubelet(
+        &self,
+        request: &AttachmentRequest<'_>,
+        resource: &str,
+    ) -> Result<PciAddr, CniError> {
+        let pod = pod_of(request)?;
+        let allocated = self.resources_of(request, &pod).map_err(|error| {
+            unknown(&format!("which device of resource {resource:?} the pod has"), &error)
+        })?;
+        let held: Vec<String> = self
+            .store
+            .all()
+            .iter()
+            .filter(|a| a.key.container == request.key.container)
+            .filter(|a| matches!(a.phase, Phase::Adding | Phase::Attached))
+            .filter_map(|a| a.vf().map(|vf| vf.address.to_string()))
+            .collect();
+        let id = next_device(&pod, allocated, resource, |id| held.iter().any(|held| held == id));
+        let id = id.map_err(|e| none(&e))?;
+        id.parse().map_err(|e| {
+            CniError::new(Code::InvalidConfig, format!("pod {pod}, resource {resource:?}: {e}"))
+                .with("type sriov takes resources whose devices are virtual functions")
+        })
+    }
+}
+
+/// The pod that a call is for.
+pub(super) fn pod_of(request: &AttachmentRequest<'_>) -> Result<PodName, CniError> {
+    let arg = |key: &str| {
+        request.args.get(key).filter(|value| !value.is_empty()).map(str::to_owned).ok_or_else(|| {
+            CniError::new(Code::BadEnvironment, format!("\"resourceName\" needs {key} in CNI_ARGS"))
+                .with("a Kubernetes runtime passes it; elsewhere give \"deviceID\"")
+        })
+    };
+    Ok(PodName { namespace: arg("K8S_POD_NAMESPACE")?, name: arg("K8S_POD_NAME")? })
+}
+
+/// What kubelet has not said: that passes, and is never taken for "it has none".
+pub(super) fn unknown(what: &str, error: &PodResourcesError) -> CniError {
+    let remedy = match error {
+        PodResourcesError::UnknownPod(_) | PodResourcesError::Ambiguous(_) => {
+            "the runtime will try again; pods that kubelet has not started need \"deviceID\""
+        }
+        _ => {
+            "the runtime will try again; if it stays so: does kubelet run, and is its directory what the key kubelet.dir says?"
+        }
+    };
+    CniError::new(Code::TryAgain, format!("{what} is not known: {error}")).with(remedy)
+}
+
+fn none(error: &NoDevice) -> CniError {
+    CniError::new(Code::InvalidConfig, error.to_string()).with(
+        "have the pod's containers ask for as many of the resource (resources.limits) as the pod has interfaces of it",
+    )
+}

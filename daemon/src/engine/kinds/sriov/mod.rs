@@ -1,0 +1,26 @@
+//! Configurations of type `sriov`, and what both of their kinds need ([`super::vf`], [`super::vfio`]): which VF, whose it is, how
+//! it is set up, where it lies, and the pool that it comes from.
+//!
+//! Which of the two kinds an attachment becomes is decided by the driver that has the VF, once the VF is reserved.
+
+mod config;
+mod device_info;
+mod inspect;
+mod iommu_group;
+mod kubelet_devices;
+mod numa;
+mod pools;
+mod reserve;
+mod restore;
+mod services;
+mod snapshot;
+
+pub(crate) use config::{Sriov, TYPES};
+
+pub(crate) use reserve::{ReservedVf, unusable, vf_not_to_be_had};
+pub(crate) use restore::still_away;
+pub(crate) use services::SriovServices;
+pub(crate) use snapshot::Snapshot;
+
+/// Drivers that give a device to a process in user space: it has no netdev then.
+pub(crate) const USER_SPACE_DRIVERS: [&str; 3] = ["vfio-pci", "uio_pci_generic", "igb_uio"];

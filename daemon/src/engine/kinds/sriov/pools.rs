@@ -1,0 +1,84 @@
+//! The pools as the VF kinds use them: whose a VF is, what an ADD finds ready, what kubelet is offered, and why a VF is not
+//! to be had.
+
+use std::time::{Duration, Instant};
+
+use fairlead_cni::{CniError, Code};
+use fairlead_sriov::PciAddr;
+use fairlead_sriov::pool::Refusal;
+
+use super::config::Sriov;
+use super::services::SriovServices;
+use crate::pools::{DrawError, Holders, Inherited, Known, Refused};
+
+/// Kubelet may take so long to tell what device plugins announce.
+const ALLOCATABLE: Duration = Duration::from_millis(500);
+
+impl SriovServices {
+    /// Calls with who has a VF: an attachment of ours, or a pod that sriov-cni made (`leftovers`).
+    pub(crate) fn with_holders<T>(
+        &self,
+        leftovers: &dyn Fn() -> Inherited,
+        call: impl FnOnce(Holders<'_>) -> T,
+    ) -> T {
+        let ours = |address: PciAddr| {
+            let holder = self.store.with_vf(address)?;
+            Some(format!("{}/{}", holder.key.container, holder.key.ifname))
+        };
+        call(Holders { ours: &ours, inherited: leftovers })
+    }
+
+    /// Whether an ADD finds its VF ready, and as it wants it: it waits for nothing but the kernel then.
+    pub(crate) fn has_ready(&self, wanted: &Sriov) -> bool {
+        let fits = |known: &Known| wanted.profile.plan(&known.settings).change.is_empty();
+        wanted.address().is_ok_and(|address| self.pools.has_ready(address, fits))
+    }
+
+    /// Offers kubelet the pools that it allocates from, as they are configured.
+    pub(crate) fn offer_to_kubelet(&self) {
+        if let Err(error) = self.device_plugins.offer(self.pools.offers()) {
+            tracing::error!(%error, "pools cannot be offered to kubelet; they are after the next start");
+        }
+    }
+
+    /// Asks kubelet whether another device plugin announces a VF of ours too.
+    pub(crate) fn look_for_doubles(&self) {
+        match self.pod_resources.allocatable(Instant::now() + ALLOCATABLE) {
+            Ok(all) => self.pools.announced(&all),
+            Err(error) => tracing::debug!(%error, "what device plugins announce is not known"),
+        }
+    }
+}
+
+/// Why nothing was drawn from a pool.
+pub(super) fn undrawn(error: &DrawError) -> CniError {
+    let (code, remedy) = match error {
+        DrawError::NoSuchPool(_) => (Code::InvalidConfig, "name it in `pools` of the daemon's configuration"),
+        DrawError::Unread(_) => (
+            Code::TryAgain,
+            "correct the daemon's configuration, or the device plugin's; `fairleadd doctor` tells what is wrong with it",
+        ),
+        DrawError::NotDrawnFrom(_) => {
+            (Code::InvalidConfig, "have the pod ask for the pool's resource, or have its deviceID passed")
+        }
+        DrawError::Empty { .. } => (
+            Code::TryAgain,
+            "it is waited for again with the next try; `fairleadd pools` tells who has its functions",
+        ),
+    };
+    CniError::new(code, error.to_string()).with(remedy)
+}
+
+/// Why a pool does not give a function. Code 11 for all: each can be had again without a change of the configuration, and
+/// a runtime that tries again with the same function is right to.
+pub(super) fn refused(address: PciAddr, refused: &Refused) -> CniError {
+    let remedy = match &refused.why {
+        Refusal::NotYet(_) | Refusal::Lent => "it is waited for again with the next try",
+        Refusal::Quarantined(_) => {
+            "see `fairleadd pools`; when the cause is gone: fairleadd pools release, and its address"
+        }
+        Refusal::Foreign(_) => "take it from whoever uses it, or leave it out of the pool's selectors",
+        Refusal::Gone => "make it again (sriov_numvfs), or give the pod another one",
+    };
+    CniError::new(Code::TryAgain, format!("function {address} cannot be had: {refused}")).with(remedy)
+}

@@ -1,0 +1,309 @@
+//! A VF is kept for one ADD: which one, that nobody else has it, that it suits, that it lies near the pod.
+//!
+//! What is reserved here is free again when the reservation is dropped, until the intent is on record. Nothing is changed.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use fairlead_cni::{CniError, Code};
+use fairlead_sriov::numa::Locality;
+use fairlead_sriov::pool::Member;
+use fairlead_sriov::{Function, InventoryError, PciAddr, Unserved, VFIO_PCI};
+
+use super::USER_SPACE_DRIVERS;
+use super::config::{Device, Sriov};
+use super::pools;
+use super::services::SriovServices;
+use crate::engine::keyed_locks::KeyedLock;
+use crate::engine::kinds::{NotAttached, Owners};
+use crate::engine::netdev::POLL;
+use crate::engine::request::AttachmentRequest;
+use crate::engine::sandbox;
+use crate::pools::{DrawError, Known, Loan, Refused};
+use crate::store::{Attachment, Phase};
+
+/// How often a removal that an ADD waits for is begun again.
+const HURRIED: Duration = Duration::from_millis(250);
+
+/// A VF that nobody else gets.
+pub(crate) struct ReservedVf<'k> {
+    function: Function,
+    driver: String,
+    loan: Loan<'k>,
+    locality: Option<Locality>,
+    _locks: Vec<KeyedLock<'k>>,
+}
+
+impl ReservedVf<'_> {
+    /// What sysfs says of it.
+    pub(super) fn function(&self) -> &Function {
+        &self.function
+    }
+
+    /// The name of the driver that has it.
+    pub(super) fn driver(&self) -> &str {
+        &self.driver
+    }
+
+    /// What its pool knows of it, where it has it ready.
+    pub(super) fn known(&self) -> Option<&Known> {
+        self.loan.known()
+    }
+
+    /// How it lies to the pod, where that was asked for.
+    pub(crate) fn locality(&self) -> Option<&Locality> {
+        self.locality.as_ref()
+    }
+
+    /// It is on record now.
+    pub(crate) fn keep(self) {
+        self.loan.keep();
+    }
+}
+
+impl SriovServices {
+    /// Keeps every other ADD and the pools from the VF that this request wants, or from one that is drawn for it, until the intent
+    /// is on record. Code 11 for one that a pod has already, or that is not ready in time. Not from within a pod's namespace: others
+    /// must be looked at, and it can take seconds.
+    pub(crate) fn reserve(
+        &self,
+        wanted: Sriov,
+        owners: &dyn Owners,
+        request: &AttachmentRequest<'_>,
+    ) -> Result<(Sriov, ReservedVf<'_>), NotAttached> {
+        let ready = wanted.address().is_ok_and(|address| self.pools.has_ready(address, |_| true));
+        if !ready {
+            // Nothing is waited for on behalf of a namespace that is not the caller's.
+            drop(sandbox::enter(self.kernel.as_ref(), &self.host_id, request)?);
+        }
+        let wanted = self.with_allocated_device(request, wanted).map_err(NotAttached::by_code)?;
+        let reserved = self.reserve_device(&wanted, owners, request)?;
+        let address = reserved.function.address;
+        self.report_locality(request, address, reserved.locality());
+        Ok((wanted.with_vf(address), reserved))
+    }
+
+    fn reserve_device(
+        &self,
+        wanted: &Sriov,
+        owners: &dyn Owners,
+        request: &AttachmentRequest<'_>,
+    ) -> Result<ReservedVf<'_>, NotAttached> {
+        let limit = request.waiting.deadline.min(Instant::now() + request.vf_wait);
+        let (loan, mut locality, mut locks) = match &wanted.device {
+            Device::OfPool(pool) => {
+                let (loan, locality) = self.draw(owners, request, pool, limit)?;
+                (loan, locality, Vec::new())
+            }
+            Device::Known(_) | Device::OfResource(_) => {
+                let (loan, lock) = self.take(wanted.address()?, owners, limit)?;
+                (loan, None, vec![lock])
+            }
+        };
+        let (function, driver) = self.looked_at(&loan).map_err(NotAttached::by_code)?;
+        must_suit(wanted, &function, &driver, request.numa.is_some()).map_err(NotAttached::by_code)?;
+        if locality.is_none() {
+            locality = self.verify_locality(request, &function)?;
+        }
+        if driver == VFIO_PCI {
+            locks.extend(self.reserve_group(owners, request, &function, limit)?);
+            if let Err(unfit) = self.must_be_fit(&function, loan.known()) {
+                loan.doubt();
+                return Err(NotAttached::by_code(unfit));
+            }
+        }
+        Ok(ReservedVf { function, driver, loan, locality, _locks: locks })
+    }
+
+    /// The VF at this address, once nobody else has it.
+    fn take(
+        &self,
+        address: PciAddr,
+        owners: &dyn Owners,
+        limit: Instant,
+    ) -> Result<(Loan<'_>, KeyedLock<'_>), NotAttached> {
+        let mine = |a: &Attachment| a.has_vf(address);
+        let name = address.to_string();
+        let lock = reserve_alone(self, owners, &name, &mine, limit, |why| vf_not_to_be_had(address, why))?;
+        owners.settle_leftover(address)?;
+        let refused = |e: Refused| match (e.why.passes(), pools::refused(address, &e)) {
+            (true, error) => NotAttached::Failed(error),
+            (false, error) => NotAttached::Unavailable(error),
+        };
+        Ok((self.pools.lend(address, limit).map_err(refused)?, lock))
+    }
+
+    /// A VF that could be a pod's, and its driver. Of one that is ready nothing is read that its pool knows.
+    fn looked_at(&self, loan: &Loan<'_>) -> Result<(Function, String), CniError> {
+        let function = match loan.known() {
+            Some(known) => known.function.clone(),
+            None => self.inventory.function(loan.address()).map_err(|e| unusable(&e))?,
+        };
+        if let Some(unserved) = self.inventory.unserved(function.address).map_err(|e| unusable(&e))? {
+            return Err(not_given(&unserved));
+        }
+        let driver = driver_of(&function)?;
+        Ok((function, driver))
+    }
+
+    /// A VF of a pool, the nearest that is ready. An empty pool is waited for, unless there is another path.
+    fn draw(
+        &self,
+        owners: &dyn Owners,
+        request: &AttachmentRequest<'_>,
+        pool: &str,
+        limit: Instant,
+    ) -> Result<(Loan<'_>, Option<Locality>), NotAttached> {
+        // No lack: kubelet may have allocated one to the pod.
+        self.pools.must_be_told(pool).map_err(|e| pools::undrawn(&e))?;
+        let near = self.pod_nodes(request)?;
+        let nodes = self.pools.nodes(pool);
+        let ranks = near.ranks(&nodes).map_err(|e| {
+            let msg = format!("pool {pool:?}: {e}");
+            NotAttached::Unavailable(CniError::new(Code::InvalidConfig, msg).with(e.remedy()))
+        })?;
+        let limit = if request.fallback_follows { Instant::now() } else { limit };
+        let drawn = self.draw_unowned(owners, pool, limit, |member| ranks.get(&member.numa_node).copied());
+        let loan = drawn?.map_err(|e| {
+            let told = pools::undrawn(&e);
+            NotAttached::Unavailable(match nodes.iter().all(|node| ranks.contains_key(node)) {
+                true => told,
+                false => CniError {
+                    msg: format!(
+                        "{}; numa is strict, and others than the pod's node are not taken",
+                        told.msg
+                    ),
+                    ..told
+                },
+            })
+        })?;
+        let locality = loan.known().and_then(|known| near.locality(known.function.numa_node));
+        Ok((loan, locality))
+    }
+
+    /// Draws, past what sriov-cni has given to a pod since the pool was looked at. Where that is not known nothing is drawn.
+    fn draw_unowned(
+        &self,
+        owners: &dyn Owners,
+        pool: &str,
+        limit: Instant,
+        rank: impl Fn(&Member) -> Option<u32>,
+    ) -> Result<Result<Loan<'_>, DrawError>, CniError> {
+        loop {
+            let loan = match self.pools.draw_by(pool, limit, &rank) {
+                Ok(loan) => loan,
+                empty => return Ok(empty),
+            };
+            let Some(holder) = owners.leftover_owner(loan.address())? else { return Ok(Ok(loan)) };
+            tracing::warn!(pci = %loan.address(), pool, holder, "a function of a pool is somebody else's pod's");
+            // To its pool it is lent, until a look finds it nobody's.
+            loan.keep();
+        }
+    }
+}
+
+/// Keeps every other ADD from what has this name; waits until none of its holders is on its way back any more.
+pub(super) fn reserve_alone<'k>(
+    sriov: &'k SriovServices,
+    owners: &dyn Owners,
+    name: &str,
+    holds: &dyn Fn(&Attachment) -> bool,
+    limit: Instant,
+    refused: impl Fn(&str) -> CniError,
+) -> Result<KeyedLock<'k>, CniError> {
+    let lock = sriov.reserved.take(name, limit);
+    let lock = lock.ok_or_else(|| refused("another call takes it just now"))?;
+    let mut hurried: Option<(u64, Phase, Instant)> = None;
+    loop {
+        let Some(holder) = sriov.store.all().into_iter().find(|a| holds(a)) else { return Ok(lock) };
+        let since = hurried.filter(|(id, phase, _)| (*id, *phase) == (holder.id, holder.phase));
+        if since.is_none_or(|(_, _, since)| since.elapsed() >= HURRIED) {
+            // X22: an older sandbox's; its process may end meanwhile.
+            hurried = Some((holder.id, holder.phase, Instant::now()));
+            owners.advance(&holder);
+        }
+        match sriov.store.get(holder.id).map(|now| now.phase) {
+            Some(Phase::Adding | Phase::Attached) => {
+                let (container, ifname) = (&holder.key.container, &holder.key.ifname);
+                return Err(refused(&format!("it is interface {ifname:?} of container {container}")));
+            }
+            Some(_) if Instant::now() >= limit => {
+                return Err(late(&refused, owners.removal_failure(holder.id)));
+            }
+            _ => sleep(POLL),
+        }
+    }
+}
+
+/// Refuses a VF that is not what its path wants: its driver, and, where the type is our own, the pod's access to it.
+fn must_suit(wanted: &Sriov, function: &Function, driver: &str, by_path: bool) -> Result<(), CniError> {
+    let address = function.address;
+    let unsuited = |msg: String, remedy: &str| Err(CniError::new(Code::InvalidConfig, msg).with(remedy));
+    if !wanted.takes(driver) {
+        let msg = format!("function {address} is bound to {driver}, and the path asks for another driver");
+        return unsuited(msg, "correct `driver` of the path, or of the pool");
+    }
+    if by_path && driver == VFIO_PCI && !wanted.has_access {
+        let msg = format!("function {address} is bound to {driver}, and kubelet has not given it to the pod");
+        return unsuited(
+            msg,
+            "CNI cannot add a device to a container: give the pool a resourceName that the pod asks for, or say \"deviceAccess\": \"host\" where the pod has the host's devices",
+        );
+    }
+    Ok(())
+}
+
+/// Why a VF is no pod's to have, and the remedy.
+fn not_given(unserved: &Unserved) -> CniError {
+    let remedy = match unserved {
+        Unserved::ExclusiveRdma { .. } => {
+            "share RDMA devices (`rdma system set netns shared`, while there is no other network namespace; or ib_core's parameter netns_mode=1), or give the pod a function without one"
+        }
+        Unserved::Vdpa { .. } => "delete the vDPA device (`vdpa dev del`), or take another function",
+    };
+    CniError::new(Code::InvalidConfig, unserved.to_string()).with(remedy)
+}
+
+/// The driver that has it: vfio-pci, or one that makes a netdev.
+fn driver_of(function: &Function) -> Result<String, CniError> {
+    let address = function.address;
+    let refuse = |msg: String, remedy: &str| Err(CniError::new(Code::InvalidConfig, msg).with(remedy));
+    match function.driver.as_deref() {
+        Some(driver) if driver == VFIO_PCI => Ok(driver.to_owned()),
+        Some(driver) if USER_SPACE_DRIVERS.contains(&driver) || driver.contains("vfio") => refuse(
+            format!(
+                "function {address} is bound to {driver}: of the drivers for user space sriov serves vfio-pci only"
+            ),
+            "bind it to vfio-pci or to its kernel driver, or take another function",
+        ),
+        Some(driver) => Ok(driver.to_owned()),
+        None => refuse(
+            format!("function {address} has no driver"),
+            "bind it to its kernel driver, or to vfio-pci for a process that drives it itself",
+        ),
+    }
+}
+
+/// Code 11 for a VF that is somebody else's now.
+pub(crate) fn vf_not_to_be_had(address: PciAddr, why: &str) -> CniError {
+    CniError::new(Code::TryAgain, format!("function {address} cannot be had: {why}"))
+        .with("a function is one pod's at a time: DEL the attachment that has it, or take another one")
+}
+
+/// What is told of one that has not come home in time, and why not where that is known.
+fn late(refused: &impl Fn(&str) -> CniError, why: Option<CniError>) -> CniError {
+    let late = "it has not come home from its last pod yet";
+    match why {
+        Some(CniError { msg, details, .. }) => CniError { details, ..refused(&format!("{late}: {msg}")) },
+        None => refused(late),
+    }
+}
+
+/// Why a VF cannot be used at all, and the remedy.
+pub(crate) fn unusable(error: &InventoryError) -> CniError {
+    let code = match error {
+        InventoryError::Io { .. } => Code::Io,
+        _ => Code::InvalidConfig,
+    };
+    CniError::new(code, error.to_string()).with("correct the deviceID, or make the function (sriov_numvfs)")
+}

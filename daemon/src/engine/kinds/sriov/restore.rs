@@ -1,0 +1,96 @@
+//! The settings of a VF are restored, whether it has a netdev or not. From the record alone; it may be begun again at any step.
+
+use fairlead_cni::{CniError, Code};
+use fairlead_host::VfChange;
+use fairlead_sriov::{Function, InventoryError, SettingError, VfProfile};
+
+use super::reserve::unusable;
+use super::services::SriovServices;
+use crate::engine::errors;
+use crate::engine::kinds::AwaitsCarrier;
+use crate::store::VfRecord;
+
+impl SriovServices {
+    /// The VF of a record; one that is gone is logged.
+    pub(crate) fn still_there(&self, vf: &VfRecord) -> Result<Option<Function>, CniError> {
+        match self.inventory.function(vf.address) {
+            Ok(function) => Ok(Some(function)),
+            Err(
+                e @ (InventoryError::Absent(_)
+                | InventoryError::Disowned { .. }
+                | InventoryError::NotVirtual(_)),
+            ) => {
+                tracing::warn!(pci = %vf.address, error = %e, "a lent function is gone");
+                Ok(None)
+            }
+            Err(e) => Err(unusable(&e)),
+        }
+    }
+
+    /// Restores the settings that ADD changed, of a VF that has no netdev.
+    pub(crate) fn undo_settings(
+        &self,
+        vf: &VfRecord,
+        function: &Function,
+    ) -> Result<Option<AwaitsCarrier>, CniError> {
+        if vf.before.is_empty() {
+            return Ok(None);
+        }
+        let Some(now) = self.unless_its_pools(vf, self.admin.settings(function))? else { return Ok(None) };
+        self.put_back(vf, function, &VfProfile::from(&vf.before).plan(&now).change)
+    }
+
+    /// The outcome of a setting, where `None` leaves it to the VF's pool: what a VF of a pool does not take now it gets from that before
+    /// anybody else has it (its rates when there is a carrier, all of them when it has ended resetting). No pod stays for it.
+    pub(crate) fn unless_its_pools<T>(
+        &self,
+        vf: &VfRecord,
+        done: Result<T, SettingError>,
+    ) -> Result<Option<T>, CniError> {
+        let passes = |e: &SettingError| {
+            matches!(e, SettingError::Dark { .. } | SettingError::Stuck { .. } | SettingError::Untold { .. })
+        };
+        match done {
+            Err(error) if passes(&error) && self.pools.sets(vf.address) => {
+                tracing::info!(pci = %vf.address, %error, "its pool gives a function its settings back");
+                Ok(None)
+            }
+            other => other.map(Some).map_err(|e| errors::setting(&e)),
+        }
+    }
+
+    /// Restores settings in one message. What the NIC refuses to take back is logged and passed over: nothing would be better if it
+    /// were tried for ever. What it will take later is tried again, here or by the VF's pool.
+    pub(crate) fn put_back(
+        &self,
+        vf: &VfRecord,
+        function: &Function,
+        change: &VfChange,
+    ) -> Result<Option<AwaitsCarrier>, CniError> {
+        let done = match self.admin.set_what_is_taken(function, change) {
+            Err(dark @ SettingError::Dark { .. }) if !self.pools.sets(vf.address) => {
+                return Ok(Some(AwaitsCarrier(errors::setting(&dark))));
+            }
+            done => done,
+        };
+        let Some(refused) = self.unless_its_pools(vf, done)? else { return Ok(None) };
+        for error in &refused {
+            tracing::error!(pci = %vf.address, %error, "a function cannot have a setting back as it was");
+        }
+        if refused.is_empty()
+            && let Err(error) = self.admin.settle(function, change)
+        {
+            tracing::warn!(pci = %vf.address, %error, "a function's settings are not as they were");
+        }
+        Ok(None)
+    }
+}
+
+/// A VF whose netdev is in no namespace that is known.
+pub(crate) fn still_away(vf: &VfRecord) -> CniError {
+    CniError::new(
+        Code::TryAgain,
+        format!("function {} is in no pod of its attachment and not in the host's namespace", vf.address),
+    )
+    .with("it comes home when the namespace that it is in ends; if somebody has moved it, move it back")
+}

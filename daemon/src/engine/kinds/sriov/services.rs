@@ -1,0 +1,38 @@
+//! What the VF kinds stand on.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use fairlead_host::host_root::HostRoot;
+use fairlead_host::{Kernel, NetnsId};
+use fairlead_sriov::{Administrator, Inventory, KernelVf};
+
+use crate::engine::keyed_locks::KeyedLocks;
+use crate::kubelet::{DevicePlugins, PodResources};
+use crate::metrics;
+use crate::pools::Pools;
+use crate::store::{Store, VfRecord};
+
+/// What the VF kinds stand on.
+pub(crate) struct SriovServices {
+    pub(crate) kernel: Arc<dyn Kernel>,
+    pub(crate) host_id: NetnsId,
+    pub(crate) sysfs: PathBuf,
+    pub(crate) root: Arc<HostRoot>,
+    pub(crate) store: Arc<Store>,
+    pub(crate) inventory: Inventory,
+    pub(crate) admin: Arc<Administrator>,
+    pub(crate) pools: Arc<Pools>,
+    pub(crate) pod_resources: PodResources,
+    pub(crate) device_plugins: DevicePlugins,
+    /// VFs and IOMMU groups that an ADD is about to put on record.
+    pub(crate) reserved: KeyedLocks,
+    pub(crate) calls: metrics::Calls,
+}
+
+impl SriovServices {
+    /// A VF of a record and its driver.
+    pub(crate) fn kernel_vf<'a>(&'a self, vf: &'a VfRecord) -> KernelVf<'a> {
+        KernelVf { kernel: self.kernel.as_ref(), address: vf.address, driver: &vf.driver }
+    }
+}

@@ -1,0 +1,112 @@
+//! A VF as it is just before it goes to a pod, and the settings of one that a pod has.
+
+use fairlead_cni::CniError;
+use fairlead_host::{Link, NetError, Vf, VfChange};
+use fairlead_sriov::{Function, VFIO_PCI, interface};
+
+use super::config::Sriov;
+use super::reserve::{ReservedVf, unusable, vf_not_to_be_had};
+use super::services::SriovServices;
+use crate::engine::errors;
+use crate::store::{Key, LinkRecord, VfRecord};
+
+/// A VF that was reserved, as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Snapshot {
+    /// What sysfs says of it.
+    pub(crate) function: Function,
+    /// The name of the driver that has it.
+    pub(crate) driver: String,
+    /// Its netdev in the host's namespace; `None` under vfio-pci.
+    pub(crate) netdev: Option<Link>,
+    /// Its settings; `None` where nothing of them is needed, because reading them takes long.
+    pub(crate) settings: Option<Vf>,
+}
+
+impl Snapshot {
+    /// What goes on record of it, and the settings that differ from what is wanted.
+    pub(crate) fn record(&self, wanted: &Sriov) -> (VfRecord, VfChange) {
+        let plan = self.settings.as_ref().map(|now| wanted.profile.plan(now)).unwrap_or_default();
+        let vf = VfRecord {
+            address: self.function.address,
+            pf: self.function.physical.address,
+            index: self.function.index,
+            driver: self.driver.clone(),
+            iommu_group: self.function.iommu_group,
+            before: plan.undo,
+        };
+        (vf, plan.change)
+    }
+}
+
+impl SriovServices {
+    /// The VF that was reserved, as it is, with its netdev if its driver makes one. Of one that its pool has ready nothing is read
+    /// that the pool knows.
+    pub(crate) fn snapshot(&self, wanted: &Sriov, reserved: &ReservedVf<'_>) -> Result<Snapshot, CniError> {
+        let (function, driver) = (reserved.function().clone(), reserved.driver().to_owned());
+        let known = reserved.known().map(|known| known.settings.clone());
+        if driver == VFIO_PCI {
+            let settings = self.settings_under_vfio(wanted, &function, known)?;
+            return Ok(Snapshot { function, driver, netdev: None, settings });
+        }
+        let told = |e: NetError| errors::kernel("", "looking for the function's interface", &e);
+        let mut host = self.kernel.host().map_err(told)?;
+        let address = wanted.address()?;
+        let link = interface::interface(host.as_mut(), address, &function.interfaces).map_err(told)?;
+        let link =
+            link.ok_or_else(|| vf_not_to_be_had(address, "its interface is not in the host's namespace"))?;
+        let settings = match (known, wanted.profile.is_empty()) {
+            (Some(known), _) => Some(known),
+            (None, true) => None,
+            (None, false) => Some(self.admin.settings(&function).map_err(|e| errors::setting(&e))?),
+        };
+        Ok(Snapshot { function, driver, netdev: Some(link), settings })
+    }
+
+    /// Without a netdev nothing but its settings says its MAC address: they are read even where none is wanted, unless its
+    /// pool has it ready and knows them.
+    fn settings_under_vfio(
+        &self,
+        wanted: &Sriov,
+        function: &Function,
+        known: Option<Vf>,
+    ) -> Result<Option<Vf>, CniError> {
+        match known.map_or_else(|| self.admin.settings(function), Ok) {
+            Ok(settings) => Ok(Some(settings)),
+            Err(error) if wanted.profile.is_empty() => {
+                tracing::warn!(pci = %function.address, %error, "a function's MAC address cannot be told");
+                Ok(None)
+            }
+            Err(error) => Err(errors::setting(&error)),
+        }
+    }
+
+    /// The settings of a VF that a pod has, where its configuration asks for any.
+    pub(crate) fn settings_now(&self, wanted: &Sriov) -> Result<Option<Vf>, CniError> {
+        if wanted.profile.is_empty() {
+            return Ok(None);
+        }
+        let function = self.inventory.function(wanted.address()?).map_err(|e| unusable(&e))?;
+        self.admin.settings(&function).map(Some).map_err(|e| errors::setting(&e))
+    }
+
+    /// Sets what differs.
+    pub(crate) fn set_up(&self, vf: &VfRecord, change: &VfChange) -> Result<(), CniError> {
+        if change.is_empty() {
+            return Ok(());
+        }
+        let function = self.inventory.function(vf.address).map_err(|e| unusable(&e))?;
+        self.admin.set(&function, change).map_err(|e| errors::setting(&e))
+    }
+
+    /// Whether the pod has this VF under vfio-pci: as it is on record, or else by its driver.
+    pub(crate) fn is_vfio(&self, wanted: &Sriov, key: &Key) -> Result<bool, CniError> {
+        match self.store.find(key) {
+            Some(attachment) => Ok(matches!(attachment.link, LinkRecord::Vfio(_))),
+            None => {
+                let function = self.inventory.function(wanted.address()?);
+                function.map(|f| f.driver.as_deref() == Some(VFIO_PCI)).map_err(|e| unusable(&e))
+            }
+        }
+    }
+}

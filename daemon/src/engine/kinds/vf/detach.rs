@@ -1,0 +1,194 @@
+//! The netdev of a VF on its way back: from the pod, from a namespace that died, or from an ADD that failed half way. From the
+//! record alone; it may be begun again at any step.
+
+use std::time::Duration;
+
+use fairlead_cni::CniError;
+use fairlead_host::{Link, Mac, Net, NetError, Op, Override, SetLink, failpoint};
+use fairlead_sriov::interface::{APPEARS, NAMED, appear, dress, interface, interface_among};
+use fairlead_sriov::resetting::is_resetting;
+use fairlead_sriov::{Function, VFIO_PCI, VfProfile};
+use nix::errno::Errno;
+
+use crate::engine::errors;
+use crate::engine::kinds::sriov::{SriovServices, still_away};
+use crate::engine::kinds::{AwaitsCarrier, Kinds};
+use crate::engine::netns_reach::Reach;
+use crate::store::{Attachment, MovedNetdev, VfRecord};
+
+/// The VF's netdev in the pod.
+pub(crate) fn find(
+    attachment: &Attachment,
+    netdev: &MovedNetdev,
+    vf: &VfRecord,
+    pod: &mut dyn Net,
+) -> Result<Option<Link>, NetError> {
+    let parked = attachment.parked_name();
+    let names = [attachment.key.ifname.as_str(), &parked, &netdev.was.name];
+    let own = |links: &[Link]| interface_among(links, vf.address, &names, netdev.was.mac).cloned();
+    // Mostly it has the name that it was given, and a list of all links takes long.
+    let named = pod.link_by_name(&attachment.key.ifname)?;
+    match named.and_then(|link| own(&[link])) {
+        Some(link) => Ok(Some(link)),
+        None => Ok(own(&pod.links()?)),
+    }
+}
+
+/// Restores the VF of an attachment: everything as it was, but for what waits for a carrier.
+pub(crate) fn undo(
+    kinds: &Kinds,
+    attachment: &Attachment,
+    netdev: &MovedNetdev,
+    vf: &VfRecord,
+    reach: Reach<'_>,
+) -> Result<Option<AwaitsCarrier>, CniError> {
+    let sriov = &kinds.sriov;
+    let told = |e: NetError| doing(attachment, vf, &e);
+    if let Reach::Inside(mut pod) = reach
+        && let Some(link) = find(attachment, netdev, vf, pod.as_mut()).map_err(told)?
+    {
+        kinds.quiet(link.index, &attachment.netns.id);
+        leave(pod.as_mut(), &link, netdev, &attachment.parked_name()).map_err(told)?;
+    }
+    failpoint::pass("del.home");
+    let Some(function) = what_is_left(sriov, attachment, vf)? else { return Ok(None) };
+    let mut host = sriov.kernel.host().map_err(told)?;
+    let link = appear(host.as_mut(), vf.address, APPEARS).map_err(told)?;
+    let link = link.ok_or_else(|| still_away(vf))?;
+    let (link, waits) = restore_settings(sriov, host.as_mut(), vf, &function, link, netdev.was.mac)?;
+    let link = match wrong(&link, netdev.was.mac) {
+        Some(mac) => restore_mac(sriov, host.as_mut(), vf, link, mac).map_err(told)?,
+        None => link,
+    };
+    if let Some(mac) = wrong(&link, netdev.was.mac) {
+        tracing::warn!(pci = %vf.address, was = %mac,
+            "a function keeps the MAC address that its physical function has for it");
+    }
+    restore_look(sriov, host.as_mut(), vf, link, netdev).map_err(told)?;
+    Ok(waits)
+}
+
+fn doing(attachment: &Attachment, vf: &VfRecord, error: &NetError) -> CniError {
+    errors::kernel(&attachment.key.network, &format!("bringing function {} home", vf.address), error)
+}
+
+/// Out of the pod, under its own name; where another has that now, under one that nobody has.
+fn leave(pod: &mut dyn Net, link: &Link, netdev: &MovedNetdev, parked: &str) -> Result<(), NetError> {
+    let index = link.index;
+    let home = |name: &str| Op::MoveToHost { index, name: name.to_owned() };
+    pod.batch(&[Op::SetLink(SetLink { index, up: Some(false), ..SetLink::default() })])?;
+    match pod.batch(&[home(&netdev.was.name)]) {
+        Err(e) if e.errno() == Some(Errno::EEXIST) => pod.batch(&[home(parked)]),
+        other => other,
+    }
+}
+
+/// The VF under its driver, if it is still there and nobody has given it another.
+fn what_is_left(
+    sriov: &SriovServices,
+    attachment: &Attachment,
+    vf: &VfRecord,
+) -> Result<Option<Function>, CniError> {
+    let Some(function) = sriov.still_there(vf)? else { return Ok(None) };
+    match &function.driver {
+        Some(driver) if *driver == vf.driver => {}
+        Some(_) => return leave_to_another(sriov, attachment, vf, &function).map(|()| None),
+        // It was being bound anew, or somebody took it away.
+        None => sriov
+            .kernel
+            .bind(&vf.address.to_string(), &vf.driver, Override::Keep)
+            .map_err(|e| doing(attachment, vf, &e))?,
+    }
+    Ok(Some(function))
+}
+
+/// A VF that somebody has bound to another driver keeps that; the settings of its pod it does not keep, unless a
+/// process has it by now.
+fn leave_to_another(
+    sriov: &SriovServices,
+    attachment: &Attachment,
+    vf: &VfRecord,
+    function: &Function,
+) -> Result<(), CniError> {
+    let under_vfio = function.driver.as_deref() == Some(VFIO_PCI);
+    let process = if under_vfio { sriov.process_with(attachment, function)? } else { None };
+    tracing::warn!(pci = %vf.address, driver = ?function.driver, in_use = process.is_some(),
+        "a lent function has another driver now: it is left to whoever gave it that");
+    let waits = if process.is_some() { None } else { sriov.undo_settings(vf, function)? };
+    AwaitsCarrier::refuse(waits)
+}
+
+/// Restores the settings that ADD changed; only what differs is sent.
+fn restore_settings(
+    sriov: &SriovServices,
+    host: &mut dyn Net,
+    vf: &VfRecord,
+    function: &Function,
+    mut link: Link,
+    mac: Option<Mac>,
+) -> Result<(Link, Option<AwaitsCarrier>), CniError> {
+    if vf.before.is_empty() {
+        return Ok((link, None));
+    }
+    let told =
+        |e: NetError| errors::kernel("", &format!("giving function {} its settings back", vf.address), &e);
+    let Some(mut now) = sriov.unless_its_pools(vf, sriov.admin.settings(function))? else {
+        return Ok((link, None));
+    };
+    if let (Some(mac), Some(true)) = (wrong(&link, mac), now.trust) {
+        // Trusted, it may have taken another one; when it is trusted no more it cannot take its own any more.
+        link = sriov.kernel_vf(vf).try_mac(host, &link, mac).map_err(told)?.unwrap_or(link);
+        now = sriov.admin.settings(function).map_err(|e| errors::setting(&e))?;
+    }
+    let change = VfProfile::from(&vf.before).plan(&now).change;
+    if change.is_empty() {
+        return Ok((link, None));
+    }
+    let waits = sriov.put_back(vf, function, &change)?;
+    // Its MAC address may have followed.
+    let now = interface(host, vf.address, std::slice::from_ref(&link.name)).map_err(told)?;
+    now.map(|link| (link, waits)).ok_or_else(|| still_away(vf))
+}
+
+/// Restores its own MAC address. A VF of a pool that does not end resetting gets it from that, as its settings.
+fn restore_mac(
+    sriov: &SriovServices,
+    host: &mut dyn Net,
+    vf: &VfRecord,
+    link: Link,
+    mac: Mac,
+) -> Result<Link, NetError> {
+    match sriov.kernel_vf(vf).take_back(host, &link, mac) {
+        Err(error) if is_resetting(&error) && sriov.pools.sets(vf.address) => {
+            tracing::info!(pci = %vf.address, %error, "its pool gives a function its MAC address back");
+            Ok(interface(host, vf.address, std::slice::from_ref(&link.name))?.unwrap_or(link))
+        }
+        done => done,
+    }
+}
+
+/// Restores name, MTU, alias, alternative names and whether it was up.
+fn restore_look(
+    sriov: &SriovServices,
+    host: &mut dyn Net,
+    vf: &VfRecord,
+    link: Link,
+    netdev: &MovedNetdev,
+) -> Result<(), NetError> {
+    let named = sriov.pools.names(vf.address);
+    let limit = if named { Duration::ZERO } else { NAMED };
+    match dress(host, vf.address, link, &netdev.was.look(), limit, |_, _| Ok::<(), NetError>(())) {
+        // Its pool gives it its name and look when it is ready, and waits for another VF that has its name by chance.
+        Err(e) if e.errno() == Some(Errno::EEXIST) && named => {
+            tracing::info!(pci = %vf.address, name = netdev.was.name,
+                "the name of a function that comes home is taken: its pool sees to it");
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+/// The MAC address that a netdev should have and has not.
+fn wrong(link: &Link, mac: Option<Mac>) -> Option<Mac> {
+    mac.filter(|mac| link.mac != Some(*mac))
+}

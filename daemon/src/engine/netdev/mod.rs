@@ -1,0 +1,153 @@
+//! What every netdev of a pod has in common, whatever its kind: its parent, its addresses and routes, its silence.
+//!
+//! Each is the other's undo, and each may be begun again.
+
+pub(crate) mod setup;
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use fairlead_cni::{CniError, Code};
+use fairlead_host::{Kernel, Link, Mac, Net, NetError, Op, SetLink};
+use nix::errno::Errno;
+
+use super::errors;
+use super::kinds::Checked;
+use super::kinds::made::ParentRef;
+use super::request::AttachmentRequest;
+use setup::{Must, Setup};
+
+/// How long an address may be under the kernel's duplicate address detection (the reference plugins' limit).
+const SETTLE: Duration = Duration::from_secs(5);
+/// How often it is looked whether what is waited for has come.
+pub(crate) const POLL: Duration = Duration::from_millis(10);
+
+/// The parent that a configuration names.
+pub(crate) fn parent(kernel: &dyn Kernel, pod: &mut dyn Net, wanted: &ParentRef) -> Result<Link, CniError> {
+    let mut host;
+    let net: &mut dyn Net = if wanted.in_container {
+        pod
+    } else {
+        host = kernel.host().map_err(|e| errors::kernel("", "opening the host's namespace", &e))?;
+        host.as_mut()
+    };
+    let place = if wanted.in_container { "the pod's namespace" } else { "the host" };
+    let told = |e: NetError| errors::kernel("", "looking for the master interface", &e);
+    match &wanted.name {
+        Some(name) => net.link_by_name(name).map_err(told)?.ok_or_else(|| {
+            CniError::new(
+                Code::InvalidConfig,
+                format!("master {name:?}: {place} has no interface of that name"),
+            )
+            .with("correct `master` in the network's configuration, or create the interface")
+        }),
+        None => default_route(net).map_err(told)?.ok_or_else(|| {
+            CniError::new(
+                Code::InvalidConfig,
+                format!("no `master` is given and {place} has no default route"),
+            )
+            .with("name the interface in `master`")
+        }),
+    }
+}
+
+fn default_route(net: &mut dyn Net) -> Result<Option<Link>, NetError> {
+    let index = net.routes()?.iter().find(|r| r.dst.prefix_len() == 0).map(|r| r.index);
+    index.map_or(Ok(None), |index| net.link_by_index(index))
+}
+
+/// CHECK of a netdev in the pod: it is there, it `fits` its configuration, and it is up where it `must_be_up`.
+pub(crate) fn check(
+    request: &AttachmentRequest<'_>,
+    pod: &mut dyn Net,
+    must_be_up: bool,
+    fits: impl FnOnce(&Link) -> Result<(), String>,
+) -> Result<Checked, CniError> {
+    let told = |e| errors::kernel(&request.key.network, &format!("looking at {:?}", request.key.ifname), &e);
+    let Some(link) = pod.link_by_name(&request.key.ifname).map_err(told)? else {
+        return Ok(Checked::Changed("the interface is gone".to_owned()));
+    };
+    Ok(match fits(&link) {
+        Err(reason) => Checked::Changed(reason),
+        Ok(()) if must_be_up && !link.up => Checked::Changed("the interface is down".to_owned()),
+        Ok(()) => Checked::Netdev(link),
+    })
+}
+
+/// Writes sysctls, then addresses and routes.
+pub(crate) fn configure(pod: &mut dyn Net, setup: &Setup, index: u32) -> Result<(), NetError> {
+    for (key, value, must) in &setup.sysctls {
+        let written = match must {
+            Must::ClearIfSet => match pod.sysctl(key) {
+                Ok(now) if now.trim() != *value => pod.set_sysctl(key, value),
+                Ok(_) | Err(_) => Ok(()),
+            },
+            Must::Succeed | Must::Try => pod.set_sysctl(key, value),
+        };
+        if *must != Must::Try {
+            written?;
+        }
+    }
+    if !setup.settle {
+        // One message: each one more is a turn at the kernel's lock for links.
+        let all: Vec<Op> = setup.addresses.iter().chain(&setup.routes).cloned().collect();
+        return pod.batch(&all);
+    }
+    pod.batch(&setup.addresses)?;
+    settle(pod, index)?;
+    pod.batch(&setup.routes)
+}
+
+fn settle(pod: &mut dyn Net, index: u32) -> Result<(), NetError> {
+    let until = Instant::now() + SETTLE;
+    loop {
+        let addresses = pod.addresses(index)?;
+        if let Some(double) = addresses.iter().find(|a| a.flags.dad_failed) {
+            return Err(NetError::Answer(format!("{} is in use by another host on the link", double.net)));
+        }
+        if !addresses.iter().any(|a| a.flags.tentative) {
+            return Ok(());
+        }
+        if Instant::now() >= until {
+            return Err(NetError::Answer(format!(
+                "duplicate address detection did not end within {} s",
+                SETTLE.as_secs()
+            )));
+        }
+        sleep(POLL);
+    }
+}
+
+/// Makes an interface silent and frees its name: nobody answers for its addresses any more, link-local ones included.
+/// What is gone already is no error.
+pub(crate) fn silence(pod: &mut dyn Net, index: u32, parked: &str) -> Result<(), NetError> {
+    let mut ops: Vec<Op> = pod.addresses(index)?.into_iter().map(Op::DeleteAddress).collect();
+    ops.push(Op::SetLink(SetLink { index, name: Some(parked.to_owned()), ..SetLink::default() }));
+    let mut rest = ops.as_slice();
+    while !rest.is_empty() {
+        match pod.batch(rest) {
+            Ok(()) => return Ok(()),
+            Err(NetError::Op(e)) if matches!(e.errno, Errno::EADDRNOTAVAIL | Errno::ENODEV) => {
+                rest = &rest[e.at + 1..]
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// What deleting a link came to, where a link that is gone already is success.
+pub(crate) fn gone_is_fine(result: Result<(), NetError>) -> Result<(), NetError> {
+    match result {
+        Err(e) if e.errno() == Some(Errno::ENODEV) => Ok(()),
+        other => other,
+    }
+}
+
+/// The MAC address of a link that was just made, where it was not chosen.
+pub(crate) fn mac_of(pod: &mut dyn Net, index: u32, chosen: Option<Mac>) -> Result<Option<Mac>, NetError> {
+    match chosen {
+        Some(mac) => Ok(Some(mac)),
+        None => Ok(pod.link_by_index(index)?.and_then(|l| l.mac)),
+    }
+}

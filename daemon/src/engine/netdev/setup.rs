@@ -1,0 +1,164 @@
+//! What an interface gets once it is there: addresses, routes, sysctls — as data, from a result. Pure.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use fairlead_cni::CniResult;
+use fairlead_host::{Address, AddressFlags, Op, Route};
+use ipnet::{IpNet, Ipv4Net};
+
+/// How duplicate address detection of IPv6 is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dad {
+    /// The address is usable at once; a probe of our own looks for its double afterwards.
+    Fast,
+    /// By the kernel, before ADD is answered, as the reference plugins do.
+    Wait,
+}
+
+/// Everything that is asked of the kernel about an interface that exists.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Setup {
+    /// Sysctls to be written first, with whether a failure matters.
+    pub sysctls: Vec<(String, &'static str, Must)>,
+    /// The addresses.
+    pub addresses: Vec<Op>,
+    /// The routes, after the addresses have settled.
+    pub routes: Vec<Op>,
+    /// True when the kernel's duplicate address detection has to end before the routes are set.
+    pub settle: bool,
+}
+
+/// Whether a sysctl has to be taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Must {
+    /// A failure fails the ADD.
+    Succeed,
+    /// A kernel without it is fine.
+    Try,
+    /// Read first, written only when it is set: the kernel then removes what the host's administrator had switched off.
+    ClearIfSet,
+}
+
+/// What a result means for the interface `index` called `ifname`, which is up: the kernel would send its own
+/// announcement (`arp_notify`) of an address that is there when the link comes up, to every pod on the same parent, while
+/// ADD waits; the daemon sends one afterwards.
+pub(crate) fn setup(result: &CniResult, index: u32, ifname: &str, notifies: bool, dad: Dad) -> Setup {
+    let mut setup = Setup::default();
+    let v6 = result.ips.iter().any(|ip| ip.address.addr().is_ipv6());
+    if notifies {
+        setup.sysctls.push((format!("net/ipv4/conf/{ifname}/arp_notify"), "1", Must::Try));
+        setup.sysctls.push((format!("net/ipv6/conf/{ifname}/ndisc_notify"), "1", Must::Try));
+    }
+    if v6 {
+        for name in ["lo", ifname] {
+            setup.sysctls.push((format!("net/ipv6/conf/{name}/disable_ipv6"), "0", Must::ClearIfSet));
+        }
+        setup.sysctls.push((format!("net/ipv6/conf/{ifname}/keep_addr_on_down"), "1", Must::Succeed));
+    }
+    for ip in &result.ips {
+        let nodad = dad == Dad::Fast && ip.address.addr().is_ipv6();
+        setup.addresses.push(Op::AddAddress(Address {
+            index,
+            net: ip.address,
+            broadcast: broadcast(ip.address),
+            flags: AddressFlags { nodad, ..AddressFlags::default() },
+        }));
+    }
+    let v6_gateway = gateway(result, true);
+    setup.settle = dad == Dad::Wait && v6_gateway.is_some();
+    setup.routes = routes(result, index).map(Op::AddRoute).collect();
+    setup
+}
+
+/// The kernel's broadcast address of an IPv4 network that has one.
+fn broadcast(net: IpNet) -> Option<IpAddr> {
+    match net {
+        IpNet::V4(net) if net.prefix_len() < 31 => Some(IpAddr::V4(last(net))),
+        _ => None,
+    }
+}
+
+fn last(net: Ipv4Net) -> Ipv4Addr {
+    net.broadcast()
+}
+
+fn gateway(result: &CniResult, v6: bool) -> Option<IpAddr> {
+    result.ips.iter().filter_map(|ip| ip.gateway).find(|g| g.is_ipv6() == v6)
+}
+
+/// The routes of a result; one without a next hop goes by the first gateway of its family.
+pub(crate) fn routes(result: &CniResult, index: u32) -> impl Iterator<Item = Route> + '_ {
+    result.routes.iter().map(move |route| Route {
+        dst: route.dst,
+        gateway: route.gw.or_else(|| gateway(result, route.dst.addr().is_ipv6())),
+        index,
+        source: None,
+        table: route.table,
+        scope: Some(route.scope.unwrap_or(0)),
+        priority: route.priority,
+        mtu: route.mtu,
+        advmss: route.advmss,
+        protocol: None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use fairlead_cni::result::{IpConfig, RouteConfig};
+
+    use super::*;
+
+    fn result() -> CniResult {
+        let ip = |address: &str, gateway: &str| IpConfig {
+            address: address.parse().unwrap(),
+            gateway: gateway.parse().ok(),
+            interface: Some(0),
+        };
+        let route = |dst: &str| RouteConfig {
+            dst: dst.parse().unwrap(),
+            gw: None,
+            mtu: None,
+            advmss: None,
+            priority: None,
+            table: None,
+            scope: None,
+        };
+        CniResult {
+            ips: vec![ip("10.1.0.5/16", "10.1.0.1"), ip("fd00::5/64", "fd00::1"), ip("10.2.0.5/31", "")],
+            routes: vec![route("0.0.0.0/0"), route("::/0")],
+            ..CniResult::default()
+        }
+    }
+
+    #[test]
+    fn a_route_without_a_next_hop_goes_by_the_gateway_of_its_family() {
+        let gateways: Vec<_> = routes(&result(), 7).map(|r| r.gateway.unwrap().to_string()).collect();
+        assert_eq!(gateways, ["10.1.0.1", "fd00::1"]);
+    }
+
+    #[test]
+    fn an_ipv6_address_is_usable_at_once_unless_the_kernel_is_to_look_for_its_double() {
+        let flags = |dad| {
+            setup(&result(), 7, "net1", true, dad)
+                .addresses
+                .iter()
+                .filter_map(|op| if let Op::AddAddress(a) = op { Some(a.flags.nodad) } else { None })
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(flags(Dad::Fast), [false, true, false]);
+        assert_eq!(flags(Dad::Wait), [false, false, false]);
+        assert!(setup(&result(), 7, "net1", true, Dad::Wait).settle);
+    }
+
+    #[test]
+    fn an_ipv4_address_gets_its_broadcast_address_where_the_network_has_one() {
+        let broadcasts: Vec<_> = setup(&result(), 7, "net1", false, Dad::Fast)
+            .addresses
+            .iter()
+            .filter_map(|op| {
+                if let Op::AddAddress(a) = op { Some(a.broadcast.map(|b| b.to_string())) } else { None }
+            })
+            .collect();
+        assert_eq!(broadcasts, [Some("10.1.255.255".to_owned()), None, None]);
+    }
+}

@@ -1,0 +1,35 @@
+//! How the namespace of a record can be reached now: by its path and identity, else by its number.
+
+use fairlead_host::{Kernel, Net, NetError, NetnsError, Nsid};
+
+use crate::store::Namespace;
+
+/// The way to a namespace that is on record.
+pub(crate) enum Reach<'k> {
+    /// By its path: the thread is in it.
+    Inside(Box<dyn Net + 'k>),
+    /// Its path is gone or leads elsewhere, but it lives.
+    ByNumber(Nsid),
+    /// It is dead, and its links with it.
+    Dead,
+    /// Its path is gone and nothing else is known of it.
+    Unknown,
+}
+
+/// Finds the namespace of a record.
+pub(crate) fn reach<'k>(kernel: &'k dyn Kernel, netns: &Namespace) -> Result<Reach<'k>, NetError> {
+    if !netns.path.is_empty() {
+        match kernel.pod(netns.path.as_ref()) {
+            Ok(view) if view.id().same(&netns.id) => return Ok(Reach::Inside(view)),
+            Ok(_)
+            | Err(NetnsError::Missing { .. } | NetnsError::NotANetns { .. } | NetnsError::Host { .. }) => {}
+            Err(NetnsError::Net { source, .. }) => return Err(source),
+            Err(NetnsError::Io { source, .. }) => return Err(NetError::Socket(source)),
+        }
+    }
+    match netns.nsid {
+        Some(nsid) if kernel.nsids()?.contains(&nsid) => Ok(Reach::ByNumber(nsid)),
+        Some(_) => Ok(Reach::Dead),
+        None => Ok(Reach::Unknown),
+    }
+}

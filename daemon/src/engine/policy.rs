@@ -1,0 +1,72 @@
+//! What the configuration can change while the daemon runs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::RwLock;
+
+use super::netdev::setup::Dad;
+use crate::settings::{Dad as DadSetting, DelAnswer, Settings};
+
+/// The part of the configuration that calls go by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Policy {
+    /// DEL waits until the link is gone.
+    pub del_waits: bool,
+    /// Duplicate address detection of IPv6.
+    pub dad: Dad,
+    /// Time limit of one executed plugin.
+    pub delegate_timeout: Duration,
+    /// How long a silenced link waits for its namespace to take it along.
+    pub reap_after: Duration,
+    /// How long an ADD waits for a VF that is being restored or prepared.
+    pub vf_wait: Duration,
+}
+
+impl Default for Policy {
+    fn default() -> Policy {
+        Policy {
+            del_waits: false,
+            dad: Dad::Fast,
+            delegate_timeout: Duration::from_secs(30),
+            reap_after: Duration::from_millis(1500),
+            vf_wait: Duration::from_secs(10),
+        }
+    }
+}
+
+impl From<&Settings> for Policy {
+    fn from(settings: &Settings) -> Policy {
+        Policy {
+            del_waits: settings.del == DelAnswer::Wait,
+            dad: match settings.dad {
+                DadSetting::Fast => Dad::Fast,
+                DadSetting::Wait => Dad::Wait,
+            },
+            delegate_timeout: settings.delegate_timeout.0,
+            reap_after: settings.reap_after.0,
+            vf_wait: settings.function_wait.0,
+        }
+    }
+}
+
+/// The policy in force. A call goes by the one that it began with.
+#[derive(Debug)]
+pub(crate) struct CurrentPolicy(RwLock<Arc<Policy>>);
+
+impl CurrentPolicy {
+    /// Begins with this one.
+    pub(crate) fn new(policy: Policy) -> CurrentPolicy {
+        CurrentPolicy(RwLock::new(Arc::new(policy)))
+    }
+
+    /// The one in force.
+    pub(crate) fn get(&self) -> Arc<Policy> {
+        Arc::clone(&self.0.read())
+    }
+
+    /// Puts another one in force.
+    pub(crate) fn set(&self, policy: Policy) {
+        *self.0.write() = Arc::new(policy);
+    }
+}

@@ -1,0 +1,64 @@
+//! The threads that keep the pools in agreement with the machine: one that compares them, one that hears of devices for it, one that
+//! hears of sriov-cni's files.
+
+use std::io;
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::Instant;
+
+use fairlead_host::file_watch::{Watch, WatchError};
+
+use super::Engine;
+use crate::hotplug::Hotplug;
+use crate::pools::{Look, SLOW};
+
+impl Engine {
+    /// Begins the threads.
+    pub(super) fn watch_pools(engine: &Arc<Engine>) -> io::Result<()> {
+        let leftovers = Engine::watch_leftovers(engine).inspect_err(|error| {
+            tracing::error!(%error, "what sriov-cni brings home by itself is seen within a minute only");
+        });
+        let engine = Arc::downgrade(engine);
+        let told = Weak::clone(&engine);
+        let hotplug = Hotplug::watch(move |news| {
+            if let Some(engine) = told.upgrade() {
+                engine.core.kinds.sriov.pools.heard(news);
+            }
+        })?;
+        thread::Builder::new().name("pool-reconciler".to_owned()).spawn(move || {
+            reconcile(&engine);
+            drop((hotplug, leftovers));
+        })?;
+        Ok(())
+    }
+
+    /// Has the pools looked at as soon as a file of sriov-cni comes or goes: when its own DEL has restored a VF, nothing else reports
+    /// it. Ends when dropped; without it the pools see that with their next look.
+    pub(super) fn watch_leftovers(engine: &Arc<Engine>) -> Result<Watch, WatchError> {
+        let told = Arc::downgrade(engine);
+        Watch::new("watch-sriov-cni", engine.core.leftovers.directories(), move || {
+            if let Some(engine) = told.upgrade() {
+                engine.core.kinds.sriov.pools.look_soon(Look::Quick);
+            }
+        })
+    }
+
+    /// Compares the pools with the machine, without waiting for what has to be done then.
+    pub(super) fn look_at_pools(&self, how: Look) {
+        self.with_holders(|holders| self.core.kinds.sriov.pools.look(how, holders));
+    }
+}
+
+fn reconcile(engine: &Weak<Engine>) {
+    let mut thorough = Instant::now() + SLOW;
+    loop {
+        let Some(strong) = engine.upgrade() else { return };
+        let sriov = &strong.core.kinds.sriov;
+        let Some(how) = sriov.pools.next_look(thorough) else { return };
+        strong.look_at_pools(how);
+        if how == Look::Thorough {
+            sriov.look_for_doubles();
+            thorough = Instant::now() + SLOW;
+        }
+    }
+}

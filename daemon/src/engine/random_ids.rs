@@ -1,0 +1,28 @@
+//! Random numbers for indexes and MAC addresses: not secret, only unlikely to meet.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A source of random numbers.
+#[derive(Debug, Default)]
+pub(crate) struct RandomIds {
+    state: RandomState,
+    count: AtomicU64,
+}
+
+impl RandomIds {
+    /// 64 bits: a keyed hash of a counter.
+    pub(crate) fn next(&self) -> u64 {
+        let mut hasher = self.state.build_hasher();
+        hasher.write_u64(self.count.fetch_add(1, Ordering::Relaxed));
+        hasher.finish()
+    }
+
+    /// An index for a new link, far above those that the kernel gives by itself.
+    pub(crate) fn index(&self) -> u32 {
+        const BASE: u32 = 1 << 20;
+        const SPAN: u32 = (1 << 30) - BASE;
+        BASE + u32::try_from(self.next() % u64::from(SPAN)).unwrap_or(0)
+    }
+}

@@ -1,0 +1,225 @@
+//! What the engine is asked to do for one interface of one pod: the engine's own form of it, whoever asks.
+//!
+//! Adapters make it: from the executable's call, from a plugin of a conflist, from one of several paths of an interface. Everything
+//! that can be refused without looking at the host is refused when it is made.
+
+use std::cell::OnceCell;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fairlead_cni::args::Args;
+use fairlead_cni::config::{Loopback, NetConf};
+use fairlead_cni::wire::{Command, Inode, Request};
+use fairlead_cni::{CniError, Code, names};
+use fairlead_sriov::numa::NumaPolicy;
+
+use super::timing::Timing;
+use crate::call::{Call, CallerGone};
+use crate::delegate::Parameters;
+use crate::kubelet::ResourcesOfPod;
+use crate::store::{Caller, Key, PassedOver};
+
+/// What is executed for a STATUS is killed so long after the call's arrival: its name must still be reported in time.
+const STATUS_EXECUTES: Duration = Duration::from_millis(75);
+
+/// The pod, as its runtime names it, and the environment of whoever asks for it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sandbox<'a> {
+    /// `CNI_CONTAINERID`
+    pub(crate) container: &'a str,
+    /// `CNI_NETNS`; empty where there is none.
+    pub(crate) netns: &'a str,
+    /// The inode that the caller sees there; `None` where nobody looked.
+    pub(crate) netns_inode: Option<Inode>,
+    /// The caller's own network namespace; `None` where nobody looked.
+    pub(crate) callers_netns: Option<Inode>,
+    /// `CNI_ARGS`
+    pub(crate) args: &'a str,
+    /// `CNI_PATH`
+    pub(crate) path: &'a str,
+    /// The caller's environment, for plugins that are executed.
+    pub(crate) env: &'a [(String, String)],
+}
+
+/// When a request came, when it has to end, and whether anybody still waits for it.
+#[derive(Debug, Clone)]
+pub(crate) struct Waiting {
+    pub(crate) arrived: Instant,
+    pub(crate) deadline: Instant,
+    pub(crate) gone: CallerGone,
+}
+
+/// A validated request for one attachment.
+#[derive(Debug)]
+pub(crate) struct AttachmentRequest<'a> {
+    pub(crate) command: Command,
+    pub(crate) sandbox: Sandbox<'a>,
+    /// By what the attachment is known.
+    pub(crate) key: Key,
+    /// The network, with the result of the plugin before it in a chain.
+    pub(crate) conf: Arc<NetConf>,
+    /// `CNI_ARGS`, read.
+    pub(crate) args: Args,
+    pub(crate) waiting: Waiting,
+    /// How long a VF may be waited for that is not ready.
+    pub(crate) vf_wait: Duration,
+    /// A plugin of a conflist: whoever runs that has locked the container already, and reports the network.
+    pub(crate) in_conflist: bool,
+    /// The paths before the one that `conf` is (`paths` of our own type).
+    pub(crate) passed_over: Vec<PassedOver>,
+    /// Another path comes after it: what is not there now is not waited for.
+    pub(crate) fallback_follows: bool,
+    /// `numa` of our own type.
+    pub(crate) numa: Option<NumaPolicy>,
+    /// What kubelet has allocated to the pod, once it was asked.
+    pub(crate) pod_resources: OnceCell<ResourcesOfPod>,
+    pub(crate) timing: Timing,
+}
+
+impl<'a> From<&'a Request> for Sandbox<'a> {
+    fn from(request: &'a Request) -> Sandbox<'a> {
+        Sandbox {
+            container: &request.container_id,
+            netns: &request.netns,
+            netns_inode: request.netns_inode,
+            callers_netns: request.own_netns,
+            args: &request.args,
+            path: &request.path,
+            env: &request.env,
+        }
+    }
+}
+
+impl From<&Call> for Waiting {
+    fn from(call: &Call) -> Waiting {
+        Waiting { arrived: call.arrived, deadline: call.deadline, gone: call.gone.clone() }
+    }
+}
+
+impl<'a> AttachmentRequest<'a> {
+    /// The request of an executable's call.
+    pub(crate) fn of_call(
+        request: &'a Request,
+        conf: Arc<NetConf>,
+        mut waiting: Waiting,
+        vf_wait: Duration,
+    ) -> Result<AttachmentRequest<'a>, CniError> {
+        if request.command == Command::Status {
+            waiting.deadline = waiting.deadline.min(waiting.arrived + STATUS_EXECUTES);
+        }
+        let timing = Timing::since(waiting.arrived);
+        let request = AttachmentRequest::new(
+            request.command,
+            Sandbox::from(request),
+            &request.ifname,
+            conf,
+            waiting,
+            vf_wait,
+        )?;
+        Ok(AttachmentRequest { timing, ..request })
+    }
+
+    /// The request of a plugin in a conflist, whose container is locked already.
+    pub(crate) fn of_plugin(
+        command: Command,
+        sandbox: Sandbox<'a>,
+        ifname: &str,
+        conf: Arc<NetConf>,
+        waiting: Waiting,
+        vf_wait: Duration,
+    ) -> Result<AttachmentRequest<'a>, CniError> {
+        let request = AttachmentRequest::new(command, sandbox, ifname, conf, waiting, vf_wait)?;
+        Ok(AttachmentRequest { in_conflist: true, ..request })
+    }
+
+    /// Validates what the environment and the configuration say.
+    fn new(
+        command: Command,
+        sandbox: Sandbox<'a>,
+        ifname: &str,
+        conf: Arc<NetConf>,
+        waiting: Waiting,
+        vf_wait: Duration,
+    ) -> Result<AttachmentRequest<'a>, CniError> {
+        let timing = Timing::since(waiting.arrived);
+        let args = Args::parse(sandbox.args)?;
+        if matches!(command, Command::Add | Command::Del | Command::Check) {
+            names::container_id(sandbox.container)?;
+            names::ifname(ifname)?;
+        }
+        if matches!(command, Command::Add | Command::Check) {
+            netns(sandbox.netns)?;
+        }
+        let key = key(sandbox.container, ifname, &conf);
+        Ok(AttachmentRequest {
+            command,
+            sandbox,
+            key,
+            conf,
+            args,
+            waiting,
+            vf_wait,
+            in_conflist: false,
+            passed_over: Vec::new(),
+            fallback_follows: false,
+            numa: None,
+            pod_resources: OnceCell::new(),
+            timing,
+        })
+    }
+
+    /// The path of the pod's namespace.
+    pub(crate) fn netns(&self) -> &Path {
+        Path::new(self.sandbox.netns)
+    }
+
+    /// What goes on record for plugins that are executed.
+    pub(crate) fn caller(&self) -> Caller {
+        Caller {
+            args: self.sandbox.args.to_owned(),
+            path: self.sandbox.path.to_owned(),
+            env: self.sandbox.env.to_vec(),
+        }
+    }
+
+    /// What a plugin that is executed is called with.
+    pub(crate) fn parameters(&self) -> Parameters<'_> {
+        Parameters {
+            container_id: self.sandbox.container,
+            netns: self.sandbox.netns,
+            ifname: &self.key.ifname,
+            args: self.sandbox.args,
+            path: self.sandbox.path,
+            env: self.sandbox.env,
+        }
+    }
+}
+
+/// By what the attachment of an interface in a network is known.
+pub(crate) fn key(container: &str, ifname: &str, conf: &NetConf) -> Key {
+    // The loopback plugin serves `lo`, whatever the caller calls it.
+    let ifname = if conf.plugin_type == "loopback" { Loopback::IFNAME } else { ifname };
+    Key {
+        container: container.to_owned(),
+        network: conf.name.clone(),
+        ifname: ifname.to_owned(),
+        plugin: conf.plugin_type.clone(),
+    }
+}
+
+/// The daemon is in another working directory than the caller: what leads to the pod's namespace from there may lead to
+/// another one from here.
+fn netns(path: &str) -> Result<(), CniError> {
+    let wrong = |what: &str| {
+        CniError::new(Code::BadEnvironment, what)
+            .with("give the path of the pod's network namespace (/proc/<pid>/ns/net or a bind mount of it)")
+    };
+    match path {
+        "" => Err(wrong("CNI_NETNS is empty")),
+        path if !Path::new(path).is_absolute() => {
+            Err(wrong(&format!("CNI_NETNS must be an absolute path, and is {path:?}")))
+        }
+        _ => Ok(()),
+    }
+}
