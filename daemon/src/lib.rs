@@ -1,6 +1,7 @@
 //! The node daemon: a server on a unix socket, an engine that carries calls out, and what they stand on.
 //!
-//! `server` (HTTP) → `engine` (add, del, check, gc, status) → `networks` (one file a type) → `ipam`.
+//! `server` (HTTP) → `engine` (add, del, check, gc, status) → `networks` (one file a type) → the crate
+//! `fairlead-ipam`.
 
 #![forbid(unsafe_code)]
 
@@ -18,7 +19,6 @@ mod glance;
 pub mod health;
 pub mod hotplug;
 pub mod install;
-pub mod ipam;
 pub mod kubelet;
 pub mod lifecycle;
 mod logging;

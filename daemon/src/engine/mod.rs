@@ -52,7 +52,6 @@ use fairlead_sriov::{Administrator, Inventory};
 
 use crate::call::{Call, Lane, Reply, Service};
 use crate::delegate::Delegates;
-use crate::ipam::HostLocal;
 use crate::kubelet::{DevicePlugins, PodResources};
 use crate::metrics;
 use crate::netconf::Networks;
@@ -63,6 +62,7 @@ use crate::settings::Settings;
 use crate::sriov_cni::Predecessor;
 use crate::store::Store;
 use fairlead_host::host_root::HostRoot;
+use fairlead_ipam::HostLocal;
 
 use chance::Chance;
 use claims::Claims;

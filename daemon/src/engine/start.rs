@@ -21,7 +21,6 @@ use super::validated::Validated;
 use super::wellbeing::LookOut;
 use super::{Engine, Places, Policy, SWEEP};
 use crate::delegate::Delegates;
-use crate::ipam::HostLocal;
 use crate::kubelet::{DevicePlugins, KubeletDir, PodResources};
 use crate::metrics;
 use crate::netconf::Networks;
@@ -30,6 +29,7 @@ use crate::settings::Settings;
 use crate::sriov_cni::Predecessor;
 use crate::store::{Store, StoreError};
 use fairlead_host::host_root::HostRoot;
+use fairlead_ipam::HostLocal;
 
 /// Threads that work off what is left after answers.
 const REAPERS: usize = 4;

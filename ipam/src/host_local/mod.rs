@@ -1,29 +1,42 @@
-//! host-local: one file an address, in a directory a network.
+//! host-local: an address is a file, a network a directory of such files.
 //!
 //! Shared by all threads; calls about one network follow each other, calls about different ones do not meet.
 
-mod taking;
+mod attempt;
+mod boot_label;
+mod file_creation;
+mod file_format;
+mod file_index;
+mod kill_steps;
+mod lock_wait;
+mod open_dir;
+mod round_robin;
+mod tmpfile_pool;
+mod used_dirs;
 
 use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use fairlead_cni::config::host_local::DEFAULT_DATA_DIR;
 use fairlead_cni::config::{HostLocal as Config, resolv_conf};
 use fairlead_cni::result::{Dns, IpConfig};
+use fairlead_host::host_root::HostRoot;
+use parking_lot::Mutex;
 use serde::Serialize;
 
-use self::taking::Taking;
-use super::blanks::Filler;
-use super::directory::{Directory, Locked};
-use super::draft::steps;
-use super::foreign::{Foreign, Wait};
-use super::owner::{self, Name, Owner};
-use super::roster::{Place, Roster};
-use super::{IpamError, Lease, LeaseRequest, PendingRemovals};
-use fairlead_host::host_root::HostRoot;
+use self::attempt::Attempt;
+use self::file_format::FileName;
+use self::lock_wait::{LockWait, Waiter};
+use self::open_dir::{LockedDir, OpenDir};
+use self::tmpfile_pool::PoolFiller;
+use self::used_dirs::UsedDirs;
+use crate::{IpamError, Lease, LeaseRequest, PendingRemovals};
+
+pub use self::file_format::Owner;
+pub use self::used_dirs::NetworkDir;
 
 /// An address, or another file in a network's directory, and whose it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -45,17 +58,17 @@ pub struct Allocation {
 /// What a collection removed, and what it could not.
 #[derive(Debug, Default)]
 pub struct Removed {
-    /// Gone.
+    /// What is gone.
     pub allocations: Vec<Allocation>,
-    /// Every failure.
+    /// Every failure: a collection goes on past errors.
     pub errors: Vec<IpamError>,
 }
 
 /// One network's directory, once it was opened, and the other processes that hold its lock.
 #[derive(Debug, Default)]
-struct Shared {
-    directory: Mutex<Option<Directory>>,
-    foreign: Foreign,
+struct SharedDir {
+    open: Mutex<Option<OpenDir>>,
+    wait: LockWait,
 }
 
 /// A longer `resolvConf` is none, in bytes.
@@ -66,23 +79,23 @@ const RESOLV_CONF_LIMIT: u64 = 1 << 20;
 pub struct HostLocal {
     root: HostRoot,
     boot_id: Arc<str>,
-    roster: Roster,
-    roster_path: PathBuf,
-    filler: Filler,
-    directories: Mutex<HashMap<Place, Arc<Shared>>>,
+    used_dirs: UsedDirs,
+    used_dirs_path: PathBuf,
+    filler: PoolFiller,
+    directories: Mutex<HashMap<NetworkDir, Arc<SharedDir>>>,
 }
 
 impl HostLocal {
     /// `host_root`: the host's root as the daemon sees it. `state_dir`: where the list of directories is kept, over
     /// reboots. Fails when that list is there and can't be read.
     pub fn new(host_root: PathBuf, state_dir: &Path, boot_id: &str) -> io::Result<HostLocal> {
-        let roster_path = state_dir.join("ipam-dirs");
+        let used_dirs_path = state_dir.join("ipam-dirs");
         Ok(HostLocal {
             root: HostRoot::new(host_root),
             boot_id: boot_id.trim().into(),
-            roster: Roster::open(roster_path.clone())?,
-            roster_path,
-            filler: Filler::start()?,
+            used_dirs: UsedDirs::open(used_dirs_path.clone())?,
+            used_dirs_path,
+            filler: PoolFiller::start()?,
             directories: Mutex::default(),
         })
     }
@@ -96,23 +109,26 @@ impl HostLocal {
         pending: &dyn PendingRemovals,
     ) -> Result<Lease, IpamError> {
         let dns = self.dns(config, request.network)?;
-        let place = place(&config.data_dir, request.network)?;
-        let ips = match self.attempt(&place, config, request) {
-            Err(e) if e.may_come_free() && pending.hurry(&place) => self.attempt(&place, config, request)?,
+        let directory = network_dir(&config.data_dir, request.network)?;
+        let ips = match self.attempt(&directory, config, request) {
+            // Asked after the lock is released: to finish a removal takes this same lock.
+            Err(e) if e.may_come_free() && pending.hurry(&directory) => {
+                self.attempt(&directory, config, request)?
+            }
             done => done?,
         };
-        steps::reach("given");
+        kill_steps::reach("allocated");
         Ok(Lease { ips, routes: config.routes.clone(), dns })
     }
 
     fn attempt(
         &self,
-        place: &Place,
+        directory: &NetworkDir,
         config: &Config,
         request: &LeaseRequest<'_>,
     ) -> Result<Vec<IpConfig>, IpamError> {
-        self.with(place, true, |locked| Taking::of(locked, request).all_or_none(config))?
-            .unwrap_or_else(|| Err(store(place, io::ErrorKind::NotFound.into())))
+        self.with(directory, true, |locked| Attempt::new(locked, request).all_or_none(config))?
+            .unwrap_or_else(|| Err(store(directory, io::ErrorKind::NotFound.into())))
     }
 
     /// Gives back everything that this interface of this container has in a network, and, where that is nothing,
@@ -124,14 +140,14 @@ impl HostLocal {
         container_id: &str,
         ifname: &str,
     ) -> Result<usize, IpamError> {
-        let place = place(data_dir, network)?;
-        self.with(&place, false, |locked| {
+        let directory = network_dir(data_dir, network)?;
+        self.with(&directory, false, |locked| {
             let contents = contents(container_id, ifname);
             let released = remove_first_of(locked, &contents).and_then(|released| match released {
                 0 => locked.reread().and_then(|()| remove_first_of(locked, &contents)),
                 released => Ok(released),
             });
-            released.map_err(|e| store(&place, e))
+            released.map_err(|e| store(&directory, e))
         })?
         .unwrap_or(Ok(0))
     }
@@ -145,13 +161,13 @@ impl HostLocal {
         ifname: &str,
         ips: &[IpAddr],
     ) -> Result<usize, IpamError> {
-        let place = place(data_dir, network)?;
-        self.with(&place, false, |locked| {
-            let content = owner::content(container_id, ifname);
+        let directory = network_dir(data_dir, network)?;
+        self.with(&directory, false, |locked| {
+            let content = file_format::content_of(container_id, ifname);
             let mut released = 0;
             for ip in ips {
-                let removed = locked.remove(&Name::Ip(ip.to_canonical()), &content);
-                released += usize::from(removed.map_err(|e| store(&place, e))?);
+                let removed = locked.remove(&FileName::Ip(ip.to_canonical()), &content);
+                released += usize::from(removed.map_err(|e| store(&directory, e))?);
             }
             Ok(released)
         })?
@@ -166,14 +182,14 @@ impl HostLocal {
         container_id: &str,
         ifname: &str,
     ) -> Result<(), IpamError> {
-        let place = place(data_dir, network)?;
-        let found = self.with(&place, false, |locked| {
+        let directory = network_dir(data_dir, network)?;
+        let found = self.with(&directory, false, |locked| {
             let contents = contents(container_id, ifname);
-            let has = |locked: &Locked<'_>| {
+            let has = |locked: &LockedDir<'_>| {
                 contents.iter().any(|content| !locked.index().held_by(content).is_empty())
             };
             if !has(locked) {
-                locked.reread().map_err(|e| store(&place, e))?;
+                locked.reread().map_err(|e| store(&directory, e))?;
             }
             Ok(has(locked))
         })?;
@@ -188,8 +204,8 @@ impl HostLocal {
 
     /// Everything that is allocated in a network, in the order of the addresses.
     pub fn list(&self, data_dir: &str, network: &str) -> Result<Vec<Allocation>, IpamError> {
-        let place = place(data_dir, network)?;
-        let mut all = self.with(&place, false, |locked| allocations(locked))?.unwrap_or_default();
+        let directory = network_dir(data_dir, network)?;
+        let mut all = self.with(&directory, false, |locked| allocations(locked))?.unwrap_or_default();
         all.sort_by(|a, b| (a.ip, &a.file).cmp(&(b.ip, &b.file)));
         Ok(all)
     }
@@ -223,8 +239,8 @@ impl HostLocal {
         let mut removed = Removed::default();
         let earlier =
             |allocation: &Allocation| allocation.boot_id.as_deref().is_some_and(|id| *id != *self.boot_id);
-        for place in self.roster.places() {
-            let here = self.remove_where(&place.data_dir, &place.network, &earlier);
+        for directory in self.used_dirs.all() {
+            let here = self.remove_where(&directory.data_dir, &directory.network, &earlier);
             removed.allocations.extend(here.allocations);
             removed.errors.extend(here.errors);
         }
@@ -232,20 +248,20 @@ impl HostLocal {
     }
 
     /// Every directory that Fairlead has allocated in.
-    pub fn places(&self) -> Vec<Place> {
-        self.roster.places()
+    pub fn places(&self) -> Vec<NetworkDir> {
+        self.used_dirs.all()
     }
 
     fn remove_where(&self, data_dir: &str, network: &str, meant: &dyn Fn(&Allocation) -> bool) -> Removed {
         let mut removed = Removed::default();
-        let done = place(data_dir, network).and_then(|place| {
-            self.with(&place, false, |locked| {
-                locked.reread().map_err(|e| store(&place, e))?;
+        let done = network_dir(data_dir, network).and_then(|directory| {
+            self.with(&directory, false, |locked| {
+                locked.reread().map_err(|e| store(&directory, e))?;
                 for allocation in allocations(locked).into_iter().filter(|allocation| meant(allocation)) {
                     match remove(locked, &allocation) {
                         Ok(true) => removed.allocations.push(allocation),
                         Ok(false) => {}
-                        Err(e) => removed.errors.push(store(&place, e)),
+                        Err(e) => removed.errors.push(store(&directory, e)),
                     }
                 }
                 Ok(())
@@ -262,61 +278,62 @@ impl HostLocal {
         };
         let path = Path::new(path);
         let text = self.root.read(path, RESOLV_CONF_LIMIT);
-        let told =
+        let unreadable =
             |source| IpamError::ResolvConf { network: network.to_owned(), path: path.to_owned(), source };
-        Ok(resolv_conf::parse(&text.map_err(told)?))
+        Ok(resolv_conf::parse(&text.map_err(unreadable)?))
     }
 
     /// Runs `work` under the network's lock. `None`: there is no such directory, and it was not to be made.
     fn with<T>(
         &self,
-        place: &Place,
+        directory: &NetworkDir,
         make: bool,
-        work: impl FnOnce(&mut Locked<'_>) -> T,
+        work: impl FnOnce(&mut LockedDir<'_>) -> T,
     ) -> Result<Option<T>, IpamError> {
-        let shared = self.shared(place);
-        let mut waiting: Option<Wait<'_>> = None;
+        let shared = self.shared(directory);
+        let mut waiting: Option<Waiter<'_>> = None;
         loop {
-            let mut slot = shared.directory.lock().unwrap_or_else(PoisonError::into_inner);
-            if slot.as_ref().is_none_or(|directory| !directory.exists()) {
-                *slot = self.open(place, make)?;
+            let mut slot = shared.open.lock();
+            if slot.as_ref().is_none_or(|open| !open.exists()) {
+                *slot = self.open(directory, make)?;
             }
-            let Some(directory) = slot.as_mut() else { return Ok(None) };
-            if let Some(mut locked) = directory.locked().map_err(|e| store(place, e))? {
-                shared.foreign.is_over();
+            let Some(open) = slot.as_mut() else { return Ok(None) };
+            if let Some(mut locked) = open.locked().map_err(|e| store(directory, e))? {
+                shared.wait.acquired();
                 return Ok(Some(work(&mut locked)));
             }
+            // Other threads of ours shall not wait behind this one's pause, but count themselves.
             drop(slot);
-            let wait = waiting.get_or_insert_with(|| shared.foreign.wait());
-            wait.moment().map_err(|in_vain| store(place, in_vain.told(&path(place))))?;
+            let waiter = waiting.get_or_insert_with(|| shared.wait.begin());
+            waiter.pause().map_err(|timeout| store(directory, timeout.into_io(&path(directory))))?;
         }
     }
 
-    fn open(&self, place: &Place, make: bool) -> Result<Option<Directory>, IpamError> {
+    fn open(&self, directory: &NetworkDir, make: bool) -> Result<Option<OpenDir>, IpamError> {
         if make {
-            self.roster.add(place).map_err(|source| IpamError::Roster {
-                network: place.network.clone(),
-                path: self.roster_path.clone(),
+            self.used_dirs.add(directory).map_err(|source| IpamError::UsedDirs {
+                network: directory.network.clone(),
+                path: self.used_dirs_path.clone(),
                 source,
             })?;
         }
-        Directory::open(&self.root, &path(place), self.boot_id.clone(), &self.filler, make)
-            .map_err(|e| store(place, e))
+        OpenDir::open(&self.root, &path(directory), self.boot_id.clone(), &self.filler, make)
+            .map_err(|e| store(directory, e))
     }
 
-    fn shared(&self, place: &Place) -> Arc<Shared> {
-        let mut directories = self.directories.lock().unwrap_or_else(PoisonError::into_inner);
-        directories.entry(place.clone()).or_default().clone()
+    fn shared(&self, directory: &NetworkDir) -> Arc<SharedDir> {
+        let mut directories = self.directories.lock();
+        directories.entry(directory.clone()).or_default().clone()
     }
 }
 
 /// What a file of this interface of this container holds: today, and before host-local 0.7.
 fn contents(container_id: &str, ifname: &str) -> [String; 2] {
-    [owner::content(container_id, ifname), container_id.trim().to_owned()]
+    [file_format::content_of(container_id, ifname), container_id.trim().to_owned()]
 }
 
 /// Removes the files with the first of these contents that any file has.
-fn remove_first_of(locked: &mut Locked<'_>, contents: &[String]) -> io::Result<usize> {
+fn remove_first_of(locked: &mut LockedDir<'_>, contents: &[String]) -> io::Result<usize> {
     for content in contents {
         let removed = remove_all(locked, content)?;
         if removed > 0 {
@@ -326,7 +343,7 @@ fn remove_first_of(locked: &mut Locked<'_>, contents: &[String]) -> io::Result<u
     Ok(0)
 }
 
-fn remove_all(locked: &mut Locked<'_>, content: &str) -> io::Result<usize> {
+fn remove_all(locked: &mut LockedDir<'_>, content: &str) -> io::Result<usize> {
     let mut removed = 0;
     for name in locked.index().held_by(content).to_vec() {
         removed += usize::from(locked.remove(&name, content)?);
@@ -334,16 +351,16 @@ fn remove_all(locked: &mut Locked<'_>, content: &str) -> io::Result<usize> {
     Ok(removed)
 }
 
-fn remove(locked: &mut Locked<'_>, allocation: &Allocation) -> io::Result<bool> {
-    let Some(name) = Name::of(&allocation.file) else { return Ok(false) };
+fn remove(locked: &mut LockedDir<'_>, allocation: &Allocation) -> io::Result<bool> {
+    let Some(name) = FileName::of(&allocation.file) else { return Ok(false) };
     let Some(content) = locked.index().get(&name).map(|entry| entry.content.clone()) else {
         return Ok(false);
     };
     locked.remove(&name, &content)
 }
 
-fn allocations(locked: &Locked<'_>) -> Vec<Allocation> {
-    let one = |(name, entry): (&Name, &super::index::Entry)| Allocation {
+fn allocations(locked: &LockedDir<'_>) -> Vec<Allocation> {
+    let one = |(name, entry): (&FileName, &file_index::Entry)| Allocation {
         file: name.file(),
         ip: name.ip(),
         owner: Owner::parse(&entry.content),
@@ -352,26 +369,28 @@ fn allocations(locked: &Locked<'_>) -> Vec<Allocation> {
     locked.index().iter().map(one).collect()
 }
 
-fn place(data_dir: &str, network: &str) -> Result<Place, IpamError> {
+fn network_dir(data_dir: &str, network: &str) -> Result<NetworkDir, IpamError> {
     let data_dir = if data_dir.is_empty() { DEFAULT_DATA_DIR } else { data_dir };
     if data_dir.contains(|c: char| c.is_control()) {
-        return Err(IpamError::BadPlace { field: "dataDir", value: data_dir.to_owned() });
+        return Err(IpamError::BadDirectory { field: "dataDir", value: data_dir.to_owned() });
     }
     if matches!(network, "" | "." | "..") || network.contains(|c: char| c == '/' || c.is_control()) {
-        return Err(IpamError::BadPlace { field: "network name", value: network.to_owned() });
+        return Err(IpamError::BadDirectory { field: "network name", value: network.to_owned() });
     }
-    Ok(Place { data_dir: data_dir.to_owned(), network: network.to_owned() })
+    Ok(NetworkDir { data_dir: data_dir.to_owned(), network: network.to_owned() })
 }
 
-fn path(place: &Place) -> PathBuf {
-    Path::new(&place.data_dir).join(&place.network)
+fn path(directory: &NetworkDir) -> PathBuf {
+    Path::new(&directory.data_dir).join(&directory.network)
 }
 
-fn store(place: &Place, source: io::Error) -> IpamError {
-    IpamError::Store { network: place.network.clone(), path: path(place), source }
+fn store(directory: &NetworkDir, source: io::Error) -> IpamError {
+    IpamError::Store { network: directory.network.clone(), path: path(directory), source }
 }
 
 #[cfg(test)]
-mod beside;
+mod reference_tests;
+#[cfg(test)]
+mod test_config;
 #[cfg(test)]
 mod tests;

@@ -3,12 +3,11 @@
 use std::collections::{HashMap, VecDeque};
 use std::io::Write;
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
 
-use super::super::{NothingPending, fixture};
 use super::*;
+use crate::NothingPending;
 
-/// Debian's `containernetworking-plugins`.
+/// The reference plugin as Debian's package `containernetworking-plugins` installs it.
 const REFERENCE: &str = "/usr/lib/cni/host-local";
 
 /// A directory that both work on, and who has which address right now.
@@ -61,12 +60,12 @@ impl Both {
     }
 
     fn give(&self, ip: IpAddr, id: &str) {
-        let before = self.given.lock().unwrap().insert(ip, id.to_owned());
+        let before = self.given.lock().insert(ip, id.to_owned());
         assert_eq!(before, None, "{ip} was given to {id} too");
     }
 
     fn take_back(&self, ip: IpAddr, id: &str) {
-        assert_eq!(self.given.lock().unwrap().remove(&ip).as_deref(), Some(id));
+        assert_eq!(self.given.lock().remove(&ip).as_deref(), Some(id));
     }
 }
 
@@ -76,7 +75,7 @@ fn no_address_is_given_twice_while_the_reference_plugin_works_on_the_same_direct
     const EACH: usize = 50;
     const HELD: usize = 20;
     let both = Both::new();
-    let config = fixture::host_local(&both.ipam_keys(KEYS));
+    let config = test_config::host_local(&both.ipam_keys(KEYS));
     let data = both.dir.path().to_str().unwrap();
     let worker = |name: &str, ours: bool| {
         let mut held = VecDeque::new();
@@ -107,7 +106,6 @@ fn no_address_is_given_twice_while_the_reference_plugin_works_on_the_same_direct
     let given: HashMap<IpAddr, Owner> = both
         .given
         .lock()
-        .unwrap()
         .iter()
         .map(|(ip, id)| (*ip, Owner::Attachment { container_id: id.clone(), ifname: "eth0".into() }))
         .collect();
@@ -119,7 +117,7 @@ fn no_address_is_given_twice_while_the_reference_plugin_works_on_the_same_direct
 fn each_side_goes_on_round_where_the_other_one_stopped() {
     const KEYS: &str = r#""ranges":[[{"subnet":"10.0.0.0/29","gateway":"10.0.0.3"},{"subnet":"10.0.1.0/29","rangeStart":"10.0.1.2","rangeEnd":"10.0.1.3"}]]"#;
     let both = Both::new();
-    let config = fixture::host_local(&both.ipam_keys(KEYS));
+    let config = test_config::host_local(&both.ipam_keys(KEYS));
     let mut given = Vec::new();
     for n in 0..20_usize {
         let id = format!("c{n}");
@@ -145,7 +143,7 @@ fn each_side_goes_on_round_where_the_other_one_stopped() {
 fn the_reference_plugin_releases_what_fairlead_gave_and_the_other_way_round() {
     const KEYS: &str = r#""subnet":"10.0.0.0/24""#;
     let both = Both::new();
-    let config = fixture::host_local(&both.ipam_keys(KEYS));
+    let config = test_config::host_local(&both.ipam_keys(KEYS));
     let data = both.dir.path().to_str().unwrap().to_owned();
     both.ours(&config, "a");
     both.theirs(KEYS, "b");

@@ -7,10 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fairlead_cni::CniError;
 
-use super::super::blanks::Filler;
-use super::super::draft::steps;
-use super::super::{NothingPending, fixture};
+use super::tmpfile_pool::PoolFiller;
 use super::*;
+use crate::NothingPending;
 
 const BOOT: &str = "6ad4ae67-5d19-4a22-b33d-6d09b3d6a2a0";
 const DATA: &str = "/var/lib/cni/networks";
@@ -65,7 +64,7 @@ fn ipam(root: &Path, boot: &str) -> HostLocal {
 }
 
 fn small() -> Config {
-    fixture::host_local(r#""ranges":[[{"subnet":"10.0.0.0/29"}]]"#)
+    test_config::host_local(r#""ranges":[[{"subnet":"10.0.0.0/29"}]]"#)
 }
 
 #[test]
@@ -83,14 +82,15 @@ fn an_allocation_is_a_file_as_host_local_writes_it() {
 fn a_file_is_the_same_where_the_file_system_has_no_nameless_files() {
     let host = Host::new();
     let root = HostRoot::new(host.dir.path().into());
-    let mut directory = Directory::open(&root, Path::new("/d"), BOOT.into(), &Filler::start().unwrap(), true)
-        .unwrap()
-        .unwrap();
+    let mut directory =
+        OpenDir::open(&root, Path::new("/d"), BOOT.into(), &PoolFiller::start().unwrap(), true)
+            .unwrap()
+            .unwrap();
     directory.without_nameless_files();
     let mut locked = directory.locked().unwrap().unwrap();
     assert!(locked.take("10.0.0.2".parse().unwrap(), "a\r\neth0").unwrap());
     assert!(!locked.take("10.0.0.2".parse().unwrap(), "b\r\neth0").unwrap());
-    let name = Name::of("10.0.0.2").unwrap();
+    let name = FileName::of("10.0.0.2").unwrap();
     assert_eq!(locked.index().get(&name).unwrap().content, "a\r\neth0");
     assert_eq!(locked.label(&name).as_deref(), Some(BOOT));
     assert_eq!(
@@ -143,7 +143,7 @@ fn a_second_address_for_the_same_interface_is_refused_as_the_reference_refuses_i
 #[test]
 fn all_range_sets_or_none() {
     let host = Host::new();
-    let config = fixture::host_local(
+    let config = test_config::host_local(
         r#""ranges":[[{"subnet":"10.0.0.0/29"}],[{"subnet":"fd00::/120","rangeStart":"fd00::5","rangeEnd":"fd00::5"}]]"#,
     );
     assert_eq!(host.add(&config, "a").unwrap(), ["10.0.0.2/29", "fd00::5/120"]);
@@ -154,9 +154,9 @@ fn all_range_sets_or_none() {
 #[test]
 fn a_failed_allocation_gives_back_what_it_took_and_nothing_else() {
     let host = Host::new();
-    let only = fixture::host_local(r#""ranges":[[{"subnet":"10.1.0.0/29"}]]"#);
+    let only = test_config::host_local(r#""ranges":[[{"subnet":"10.1.0.0/29"}]]"#);
     host.add(&only, "a").unwrap();
-    let both = fixture::host_local(r#""ranges":[[{"subnet":"10.0.0.0/29"}],[{"subnet":"10.1.0.0/29"}]]"#);
+    let both = test_config::host_local(r#""ranges":[[{"subnet":"10.0.0.0/29"}],[{"subnet":"10.1.0.0/29"}]]"#);
     assert!(matches!(host.add(&both, "a").unwrap_err(), IpamError::Duplicate { set: 1, .. }));
     assert_eq!(host.files(), ["10.1.0.2", "last_reserved_ip.0", "lock"]);
 }
@@ -164,7 +164,8 @@ fn a_failed_allocation_gives_back_what_it_took_and_nothing_else() {
 #[test]
 fn requested_addresses_are_given_or_told_why_not() {
     let host = Host::new();
-    let config = fixture::host_local(r#""ranges":[[{"subnet":"10.0.0.0/29"}],[{"subnet":"fd00::/120"}]]"#);
+    let config =
+        test_config::host_local(r#""ranges":[[{"subnet":"10.0.0.0/29"}],[{"subnet":"fd00::/120"}]]"#);
     assert_eq!(
         host.add_requesting(&config, "a", &["fd00::9", "10.0.0.4"]).unwrap(),
         ["10.0.0.4/29", "fd00::9/120"]
@@ -188,7 +189,7 @@ fn name_resolution_and_routes_come_with_the_lease() {
     let host = Host::new();
     std::fs::create_dir(host.dir.path().join("etc")).unwrap();
     std::fs::write(host.dir.path().join("etc/resolv.conf"), "nameserver 10.0.0.53\nsearch a b\n").unwrap();
-    let config = fixture::host_local(
+    let config = test_config::host_local(
         r#""subnet":"10.0.0.0/29","resolvConf":"/etc/resolv.conf","routes":[{"dst":"0.0.0.0/0"}]"#,
     );
     let request = LeaseRequest { network: "pods", container_id: "a", ifname: "eth0" };
@@ -196,7 +197,7 @@ fn name_resolution_and_routes_come_with_the_lease() {
     assert_eq!(lease.dns.nameservers, ["10.0.0.53"]);
     assert_eq!(lease.dns.search, ["a", "b"]);
     assert_eq!(lease.routes.len(), 1);
-    let config = fixture::host_local(r#""subnet":"10.0.0.0/29","resolvConf":"/etc/other""#);
+    let config = test_config::host_local(r#""subnet":"10.0.0.0/29","resolvConf":"/etc/other""#);
     assert!(matches!(
         host.ipam.allocate(&config, &request, &NothingPending),
         Err(IpamError::ResolvConf { .. })
@@ -271,9 +272,9 @@ fn a_directory_that_somebody_removed_or_emptied_is_made_anew() {
 fn a_pending_removal_that_holds_the_last_address_is_hurried_once() {
     struct Reaper<'a>(&'a Host, AtomicUsize);
     impl PendingRemovals for Reaper<'_> {
-        fn hurry(&self, place: &Place) -> bool {
+        fn hurry(&self, directory: &NetworkDir) -> bool {
             self.1.fetch_add(1, Ordering::Relaxed);
-            self.0.ipam.release(&place.data_dir, &place.network, "a", "eth0").unwrap() > 0
+            self.0.ipam.release(&directory.data_dir, &directory.network, "a", "eth0").unwrap() > 0
         }
     }
     let host = Host::new();
@@ -315,13 +316,8 @@ fn an_empty_file_is_taken_away_if_it_is_provably_ours_and_told_otherwise() {
     host.write("10.0.0.2", "");
     host.write("10.0.0.3", "");
     let ours = std::fs::File::open(host.pods().join("10.0.0.2")).unwrap();
-    rustix::fs::fsetxattr(
-        &ours,
-        super::super::directory::LABEL,
-        BOOT.as_bytes(),
-        rustix::fs::XattrFlags::empty(),
-    )
-    .unwrap();
+    rustix::fs::fsetxattr(&ours, boot_label::XATTR, BOOT.as_bytes(), rustix::fs::XattrFlags::empty())
+        .unwrap();
     let orphans = host.ipam.orphans(DATA, "pods", &|_| false).unwrap();
     assert_eq!(
         orphans.iter().map(|o| (o.file.as_str(), &o.owner)).collect::<Vec<_>>(),
@@ -344,7 +340,7 @@ fn with_too_many_files_open_the_disk_is_not_blamed() {
     let (network, path) = (String::from("n"), PathBuf::from("/x"));
     for error in [
         IpamError::Store { network: network.clone(), path: path.clone(), source: source() },
-        IpamError::Roster { network: network.clone(), path: path.clone(), source: source() },
+        IpamError::UsedDirs { network: network.clone(), path: path.clone(), source: source() },
         IpamError::ResolvConf { network, path, source: source() },
     ] {
         let told = CniError::from(error);
@@ -376,7 +372,8 @@ fn a_full_file_system_fails_an_add_clean_and_still_lets_a_release_through() {
         let host = Host::new();
         std::fs::create_dir_all(host.pods()).unwrap();
         mount(Some("tmpfs"), &host.pods(), Some("tmpfs"), MsFlags::empty(), Some("nr_inodes=20")).unwrap();
-        let both = fixture::host_local(r#""ranges":[[{"subnet":"10.0.0.0/24"}],[{"subnet":"fd00::/120"}]]"#);
+        let both =
+            test_config::host_local(r#""ranges":[[{"subnet":"10.0.0.0/24"}],[{"subnet":"fd00::/120"}]]"#);
         let done: Vec<_> = (0..20).map(|n| host.add(&both, &format!("c{n}"))).collect();
         let refused = done.iter().position(Result::is_err).unwrap();
         let error = done[refused].as_ref().unwrap_err().to_string();
@@ -399,7 +396,7 @@ fn of_many_who_wait_for_a_lock_that_another_process_holds_some_are_told_at_once_
     host.add(&small(), "a").unwrap();
     let lock = std::fs::File::open(host.pods().join("lock")).unwrap();
     lock.lock().unwrap();
-    let network = fixture::host_local(r#""subnet":"10.9.0.0/24""#);
+    let network = test_config::host_local(r#""subnet":"10.9.0.0/24""#);
     let (told, answered) = std::sync::mpsc::channel();
     let mut served = 0;
     std::thread::scope(|s| {
@@ -430,9 +427,9 @@ fn of_many_who_wait_for_a_lock_that_another_process_holds_some_are_told_at_once_
 fn names_that_would_leave_the_directory_are_refused() {
     let host = Host::new();
     for network in ["", ".", "..", "a/b", "a\nb"] {
-        assert!(matches!(host.ipam.list(DATA, network), Err(IpamError::BadPlace { .. })), "{network:?}");
+        assert!(matches!(host.ipam.list(DATA, network), Err(IpamError::BadDirectory { .. })), "{network:?}");
     }
-    assert!(matches!(host.ipam.list("/a\tb", "pods"), Err(IpamError::BadPlace { .. })));
+    assert!(matches!(host.ipam.list("/a\tb", "pods"), Err(IpamError::BadDirectory { .. })));
 }
 
 #[test]
@@ -440,7 +437,8 @@ fn names_that_would_leave_the_directory_are_refused() {
 fn victim_of_a_kill() {
     let root = std::env::var("FAIRLEAD_IPAM_VICTIM").unwrap();
     let ipam = ipam(Path::new(&root), BOOT);
-    let config = fixture::host_local(r#""ranges":[[{"subnet":"10.0.0.0/29"}],[{"subnet":"fd00::/120"}]]"#);
+    let config =
+        test_config::host_local(r#""ranges":[[{"subnet":"10.0.0.0/29"}],[{"subnet":"fd00::/120"}]]"#);
     let request = LeaseRequest { network: "pods", container_id: "a", ifname: "eth0" };
     ipam.allocate(&config, &request, &NothingPending).unwrap();
     ipam.release(DATA, "pods", "a", "eth0").unwrap();
@@ -449,12 +447,12 @@ fn victim_of_a_kill() {
 
 #[test]
 fn k14_a_kill_at_any_step_leaves_nothing_after_a_release_by_id() {
-    for step in steps::ALL {
+    for step in kill_steps::ALL {
         let host = Host::new();
         let status = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "ipam::host_local::tests::victim_of_a_kill"])
+            .args(["--ignored", "--exact", "host_local::tests::victim_of_a_kill"])
             .env("FAIRLEAD_IPAM_VICTIM", host.dir.path())
-            .env(steps::VARIABLE, step)
+            .env(kill_steps::VARIABLE, step)
             .output()
             .unwrap()
             .status;

@@ -1,4 +1,4 @@
-//! Ranges of addresses and the order in which host-local gives them out.
+//! The order in which host-local gives out the addresses of a range set.
 //!
 //! The order is the reference plugin's: round and round from the address given out last, through all ranges of
 //! a set, so that an address just released is not the next one given out.
@@ -9,10 +9,10 @@ use fairlead_cni::config::host_local::{Range, RangeSet};
 
 /// Every address of a set that may be given out, once, in the order of the reference plugin: from the one after
 /// `last`, or from the first where `last` is of another set.
-pub(super) fn round(set: &RangeSet, last: Option<IpAddr>) -> Round<'_> {
+pub(super) fn candidates(set: &RangeSet, last: Option<IpAddr>) -> Candidates<'_> {
     let last = last.map(|ip| ip.to_canonical());
     let at = last.and_then(|ip| set.0.iter().position(|range| range.contains(ip)));
-    Round { ranges: &set.0, at: at.unwrap_or(0), current: at.and(last), first: None }
+    Candidates { ranges: &set.0, at: at.unwrap_or(0), current: at.and(last), first: None }
 }
 
 /// How many addresses of a set may be given out.
@@ -24,17 +24,17 @@ pub(super) fn size(set: &RangeSet) -> u128 {
     set.0.iter().map(one).fold(0, u128::saturating_add)
 }
 
-/// One round through a set.
+/// One round through a range set.
 #[derive(Debug)]
-pub(super) struct Round<'a> {
+pub(super) struct Candidates<'a> {
     ranges: &'a [Range],
     at: usize,
     current: Option<IpAddr>,
     first: Option<IpAddr>,
 }
 
-impl<'a> Round<'a> {
-    /// One step on, the gateways included.
+impl<'a> Candidates<'a> {
+    /// The next address, gateways included; `None` when the round is complete.
     fn step(&mut self) -> Option<(&'a Range, IpAddr)> {
         let range = self.ranges.get(self.at)?;
         let (range, next) = match self.current {
@@ -56,7 +56,7 @@ impl<'a> Round<'a> {
     }
 }
 
-impl<'a> Iterator for Round<'a> {
+impl<'a> Iterator for Candidates<'a> {
     type Item = (&'a Range, IpAddr);
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -104,7 +104,7 @@ mod tests {
     }
 
     fn texts(set: &RangeSet, last: Option<&str>) -> Vec<String> {
-        round(set, last.map(|ip| ip.parse().unwrap())).map(|(_, ip)| ip.to_string()).collect()
+        candidates(set, last.map(|ip| ip.parse().unwrap())).map(|(_, ip)| ip.to_string()).collect()
     }
 
     #[test]
@@ -198,14 +198,14 @@ mod tests {
             for last in [None, Some(IpAddr::from([10, 0, third, fourth]))] {
                 let mut reference = Reference::new(&set.0, last);
                 let expected: Vec<IpAddr> = std::iter::from_fn(|| reference.next()).collect();
-                let ours: Vec<IpAddr> = round(&set, last).map(|(_, ip)| ip).collect();
+                let ours: Vec<IpAddr> = candidates(&set, last).map(|(_, ip)| ip).collect();
                 prop_assert_eq!(ours, expected);
             }
         }
 
         #[test]
         fn a_round_gives_every_address_once_and_no_gateway(set in sets(), third in 0u8..4, fourth in 0u8..40) {
-            let mut ours: Vec<IpAddr> = round(&set, Some([10, 0, third, fourth].into())).map(|(_, ip)| ip).collect();
+            let mut ours: Vec<IpAddr> = candidates(&set, Some([10, 0, third, fourth].into())).map(|(_, ip)| ip).collect();
             prop_assert_eq!(ours.len() as u128, size(&set));
             ours.sort();
             ours.dedup();

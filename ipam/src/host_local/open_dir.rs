@@ -1,4 +1,4 @@
-//! One network's directory of allocations, shared with the reference plugin.
+//! One network's directory of allocations, opened and locked. The reference plugin may work on it at the same time.
 //!
 //! The invariants: nothing in it is read for a decision or changed but under `flock(2)` on its `lock` file, as
 //! the reference plugin does, so both can serve one network at once; a file of ours appears whole and labelled
@@ -11,66 +11,65 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use fairlead_host::host_root::HostRoot;
 use rustix::fs::{
-    AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, Stat, fgetxattr, flock, fstat, ftruncate, openat,
-    statat, unlinkat,
+    AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, Stat, flock, fstat, ftruncate, openat, statat,
+    unlinkat,
 };
 use rustix::io::{Errno, pread, pwrite};
 
-use super::blanks::{Blanks, Filler};
-use super::draft::{Draft, Put, steps};
-use super::index::{Entry, Index, Version};
-use super::owner::{CURSOR, LOCK, Name};
-use fairlead_host::host_root::HostRoot;
+use super::file_creation::{Created, FileCreator};
+use super::file_format::{CURSOR, FileName, LOCK};
+use super::file_index::{Entry, FileIndex, FileVersion};
+use super::tmpfile_pool::{PoolFiller, TmpfilePool};
+use super::{boot_label, kill_steps};
 
 /// Largest file that is read: a container id and an interface name.
 const MAX_CONTENT: u64 = 64 << 10;
 
-/// Extended attribute of a file that Fairlead made: the boot id of that time.
-pub(super) const LABEL: &str = "user.fairlead.boot";
-
 /// An open directory. Its owner lets one thread at a time use it: `flock` is per open file, not per thread.
 #[derive(Debug)]
-pub(super) struct Directory {
+pub(super) struct OpenDir {
     path: PathBuf,
     dir: OwnedFd,
     lock: OwnedFd,
+    /// The files that hold the address given out last, by range set; opened at first use.
     cursors: Vec<Option<OwnedFd>>,
-    index: Index,
+    index: FileIndex,
     /// The directory's mtime when the index was known to be right.
-    seen: Option<(i64, i64)>,
+    indexed_at: Option<(i64, i64)>,
     boot_id: Arc<str>,
-    draft: Draft,
+    creator: FileCreator,
 }
 
 /// The directory while its lock is held.
 #[derive(Debug)]
-pub(super) struct Locked<'a>(&'a mut Directory);
+pub(super) struct LockedDir<'a>(&'a mut OpenDir);
 
-impl Directory {
+impl OpenDir {
     /// Opens a network's directory, and makes it first where `make` says so. `None`: there is none.
     pub(super) fn open(
         root: &HostRoot,
         path: &Path,
         boot_id: Arc<str>,
-        filler: &Filler,
+        filler: &PoolFiller,
         make: bool,
-    ) -> io::Result<Option<Directory>> {
+    ) -> io::Result<Option<OpenDir>> {
         let dir = match if make { root.make_directory(path) } else { root.directory(path) } {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             dir => dir?,
         };
         let lock = open_lock(&dir)?;
-        let draft = Draft::new(Blanks::new(&dir, Arc::clone(&boot_id), filler.clone())?);
-        Ok(Some(Directory {
+        let creator = FileCreator::new(TmpfilePool::new(&dir, Arc::clone(&boot_id), filler.clone())?);
+        Ok(Some(OpenDir {
             path: path.to_owned(),
             dir,
             lock,
             cursors: Vec::new(),
-            index: Index::default(),
-            seen: None,
+            index: FileIndex::default(),
+            indexed_at: None,
             boot_id,
-            draft,
+            creator,
         }))
     }
 
@@ -80,19 +79,19 @@ impl Directory {
     }
 
     /// Takes the lock and brings the index up to date. `None`: another process holds it.
-    pub(super) fn locked(&mut self) -> io::Result<Option<Locked<'_>>> {
+    pub(super) fn locked(&mut self) -> io::Result<Option<LockedDir<'_>>> {
         if !self.take_lock()? {
             return Ok(None);
         }
-        let mut locked = Locked(self);
+        let mut locked = LockedDir(self);
         locked.refresh()?;
         Ok(Some(locked))
     }
 
-    /// As on a file system without nameless files.
+    /// For tests: as on a file system without nameless files.
     #[cfg(test)]
     pub(super) fn without_nameless_files(&mut self) {
-        self.draft = Draft::named_only();
+        self.creator = FileCreator::named_only();
     }
 
     fn take_lock(&mut self) -> io::Result<bool> {
@@ -114,47 +113,48 @@ fn open_lock(dir: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(openat(dir, LOCK, OFlags::RDONLY | OFlags::CREATE | OFlags::CLOEXEC, Mode::from_raw_mode(0o750))?)
 }
 
-impl Locked<'_> {
-    /// Where it is, for a message.
+impl LockedDir<'_> {
+    /// Where the directory is, for a message.
     pub(super) fn path(&self) -> &Path {
         &self.0.path
     }
 
-    /// The files as they are known.
-    pub(super) fn index(&self) -> &Index {
+    /// The files of the directory, as far as they are known.
+    pub(super) fn index(&self) -> &FileIndex {
         &self.0.index
     }
 
     /// Reads the directory again, whatever its time of change says. Within one tick of the kernel's clock
-    /// (≤ 4 ms, kernels before 6.13) it may not tell of a change.
+    /// (≤ 4 ms, kernels before 6.13) that time may not show a change.
     pub(super) fn reread(&mut self) -> io::Result<()> {
-        self.0.seen = None;
+        self.0.indexed_at = None;
         self.refresh()
     }
 
     /// Brings the index up to date, if others have added or removed files.
     fn refresh(&mut self) -> io::Result<()> {
         let now = modified(&fstat(&self.0.dir)?);
-        if self.0.seen == Some(now) {
+        if self.0.indexed_at == Some(now) {
             return Ok(());
         }
-        self.0.seen = None;
+        self.0.indexed_at = None;
+        // Somebody may have removed and created the cursors' files: the open ones would be files without a name.
         self.0.cursors.clear();
-        let mut there = std::collections::HashSet::new();
+        let mut present = std::collections::HashSet::new();
         for entry in Dir::read_from(&self.0.dir)? {
             let entry = entry?;
-            let Some(name) = entry.file_name().to_str().ok().and_then(Name::of) else { continue };
-            if matches!(entry.file_type(), FileType::RegularFile | FileType::Unknown) && self.look(&name)? {
-                there.insert(name);
+            let Some(name) = entry.file_name().to_str().ok().and_then(FileName::of) else { continue };
+            if matches!(entry.file_type(), FileType::RegularFile | FileType::Unknown) && self.update(&name)? {
+                present.insert(name);
             }
         }
-        self.0.index.retain(|name| there.contains(name));
-        self.0.seen = Some(now);
+        self.0.index.retain(|name| present.contains(name));
+        self.0.indexed_at = Some(now);
         Ok(())
     }
 
     /// Brings one file of the index up to date; false when there is no such file.
-    fn look(&mut self, name: &Name) -> io::Result<bool> {
+    fn update(&mut self, name: &FileName) -> io::Result<bool> {
         let stat = match statat(&self.0.dir, name.file(), AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => None,
             stat => Some(stat?).filter(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile),
@@ -168,7 +168,7 @@ impl Locked<'_> {
             let content = match self.read(name) {
                 Ok(content) if content.is_empty() && self.label(name).is_some() => {
                     // Every writer writes under the lock that we hold: this one of ours was killed before it wrote,
-                    // or the power failed. Nobody was ever told of the address.
+                    // or the power failed. No attachment ever got the address.
                     unlinkat(&self.0.dir, name.file(), AtFlags::empty())?;
                     self.0.index.remove(name);
                     return Ok(false);
@@ -186,7 +186,7 @@ impl Locked<'_> {
     }
 
     /// A file's content, trimmed as the reference plugin trims it.
-    fn read(&self, name: &Name) -> io::Result<String> {
+    fn read(&self, name: &FileName) -> io::Result<String> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = std::fs::File::from(openat(&self.0.dir, name.file(), flags, Mode::empty())?);
         let mut bytes = Vec::with_capacity(128);
@@ -196,14 +196,14 @@ impl Locked<'_> {
 
     /// Makes the file of an address with this content; false when the address is taken.
     pub(super) fn take(&mut self, ip: IpAddr, content: &str) -> io::Result<bool> {
-        let name = Name::Ip(ip);
+        let name = FileName::Ip(ip);
         let directory = &mut *self.0;
-        match directory.draft.put(&directory.dir, &name.file(), content, &directory.boot_id)? {
-            Put::Taken => {
-                self.look(&name)?;
+        match directory.creator.create(&directory.dir, &name.file(), content, &directory.boot_id)? {
+            Created::Taken => {
+                self.update(&name)?;
                 Ok(false)
             }
-            Put::Made(stat) => {
+            Created::Made(stat) => {
                 let entry = Entry { content: content.trim().to_owned(), version: version(&stat) };
                 directory.index.insert(name, entry);
                 Ok(true)
@@ -212,11 +212,11 @@ impl Locked<'_> {
     }
 
     /// Removes a file if its content is (still) this one; false when it is not.
-    pub(super) fn remove(&mut self, name: &Name, content: &str) -> io::Result<bool> {
+    pub(super) fn remove(&mut self, name: &FileName, content: &str) -> io::Result<bool> {
         match self.read(name) {
             Ok(found) if found == content => {}
             Ok(_) => {
-                self.look(name)?;
+                self.update(name)?;
                 return Ok(false);
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -225,20 +225,16 @@ impl Locked<'_> {
             }
             Err(e) => return Err(e),
         }
-        steps::reach("removing");
+        kill_steps::reach("removing");
         unlinkat(&self.0.dir, name.file(), AtFlags::empty())?;
-        steps::reach("removed");
+        kill_steps::reach("removed");
         self.0.index.remove(name);
         Ok(true)
     }
 
     /// The boot id with which Fairlead labelled a file; `None` where it made none of it, or could not.
-    pub(super) fn label(&self, name: &Name) -> Option<String> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = openat(&self.0.dir, name.file(), flags, Mode::empty()).ok()?;
-        let mut label = [0u8; 64];
-        let length = fgetxattr(&file, LABEL, &mut label[..]).ok()?;
-        std::str::from_utf8(label.get(..length)?).ok().map(str::to_owned)
+    pub(super) fn label(&self, name: &FileName) -> Option<String> {
+        boot_label::read(&self.0.dir, &name.file())
     }
 
     /// The address that was given out last from a range set, by us or by the reference plugin.
@@ -254,7 +250,7 @@ impl Locked<'_> {
         let text = ip.to_string();
         let file = self.cursor_file(set, OFlags::CREATE)?;
         pwrite(file, text.as_bytes(), 0)?;
-        steps::reach("cursor");
+        kill_steps::reach("cursor");
         let length = text.len() as u64;
         if fstat(file)?.st_size.cast_unsigned() != length {
             ftruncate(file, length)?;
@@ -284,13 +280,13 @@ impl Locked<'_> {
     }
 }
 
-impl Drop for Locked<'_> {
+impl Drop for LockedDir<'_> {
     fn drop(&mut self) {
         // What changed while we held the lock was changed by us, and is in the index; unless reading it failed.
-        if self.0.seen.is_some() {
-            self.0.seen = fstat(&self.0.dir).ok().map(|stat| modified(&stat));
+        if self.0.indexed_at.is_some() {
+            self.0.indexed_at = fstat(&self.0.dir).ok().map(|stat| modified(&stat));
         }
-        // Closing the file would unlock it too, so a failure here can't be told apart from success.
+        // Closing the file would unlock it too, so a failure here makes no difference.
         let _ = flock(&self.0.lock, FlockOperation::Unlock);
     }
 }
@@ -299,6 +295,6 @@ fn modified(stat: &Stat) -> (i64, i64) {
     (stat.st_mtime, stat.st_mtime_nsec.cast_signed())
 }
 
-fn version(stat: &Stat) -> Version {
-    Version { inode: stat.st_ino, modified: modified(stat) }
+fn version(stat: &Stat) -> FileVersion {
+    FileVersion { inode: stat.st_ino, modified: modified(stat) }
 }

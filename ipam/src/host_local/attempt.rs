@@ -10,23 +10,25 @@ use fairlead_cni::config::HostLocal as Config;
 use fairlead_cni::config::host_local::{Range, RangeSet};
 use fairlead_cni::result::IpConfig;
 
-use super::super::directory::Locked;
-use super::super::owner::{self, Name};
-use super::super::{IpamError, LeaseRequest, ranges};
+use super::file_format::{self, FileName};
+use super::open_dir::LockedDir;
+use super::round_robin;
+use crate::{IpamError, LeaseRequest};
 
 /// One attempt to get an address of every range set.
-pub(super) struct Taking<'a, 'l, 'r> {
-    locked: &'a mut Locked<'l>,
+pub(super) struct Attempt<'a, 'l, 'r> {
+    locked: &'a mut LockedDir<'l>,
     request: &'a LeaseRequest<'r>,
+    /// What the file of an address of this attachment contains.
     content: String,
     taken: Vec<IpAddr>,
 }
 
-impl<'a, 'l, 'r> Taking<'a, 'l, 'r> {
-    /// Nothing has been taken yet.
-    pub(super) fn of(locked: &'a mut Locked<'l>, request: &'a LeaseRequest<'r>) -> Taking<'a, 'l, 'r> {
-        let content = owner::content(request.container_id, request.ifname);
-        Taking { locked, request, content, taken: Vec::new() }
+impl<'a, 'l, 'r> Attempt<'a, 'l, 'r> {
+    /// An attempt that has taken nothing yet.
+    pub(super) fn new(locked: &'a mut LockedDir<'l>, request: &'a LeaseRequest<'r>) -> Attempt<'a, 'l, 'r> {
+        let content = file_format::content_of(request.container_id, request.ifname);
+        Attempt { locked, request, content, taken: Vec::new() }
     }
 
     /// One address of every range set, and every address that is asked for; or nothing.
@@ -64,11 +66,11 @@ impl<'a, 'l, 'r> Taking<'a, 'l, 'r> {
         }
         if !self.take(at, ip)? {
             let holder =
-                self.locked.index().get(&Name::Ip(ip)).map(|entry| entry.content.replace("\r\n", " "));
+                self.locked.index().get(&FileName::Ip(ip)).map(|entry| entry.content.replace("\r\n", " "));
             let ranges = set.to_string();
             return Err(IpamError::RequestedTaken { network: self.network(), set: at, ip, ranges, holder });
         }
-        Ok(given(range, ip))
+        Ok(ip_config(range, ip))
     }
 
     fn any(&mut self, at: usize, set: &RangeSet) -> Result<IpConfig, IpamError> {
@@ -79,9 +81,9 @@ impl<'a, 'l, 'r> Taking<'a, 'l, 'r> {
                 self.locked.reread().map_err(|e| self.store(e))?;
             }
             let last = self.locked.cursor(at);
-            for (range, ip) in ranges::round(set, last) {
+            for (range, ip) in round_robin::candidates(set, last) {
                 if !self.locked.index().has(ip) && self.take(at, ip)? {
-                    return Ok(given(range, ip));
+                    return Ok(ip_config(range, ip));
                 }
             }
         }
@@ -97,16 +99,16 @@ impl<'a, 'l, 'r> Taking<'a, 'l, 'r> {
             set: at,
             ranges: set.to_string(),
             in_use,
-            size: ranges::size(set),
+            size: round_robin::size(set),
         })
     }
 
     /// The specification forbids a second allocation for the same container and interface.
     fn refuse_a_second(&mut self, at: usize, set: &RangeSet) -> Result<(), IpamError> {
         let contents = [self.content.as_str(), self.request.container_id.trim()];
-        let has = |locked: &Locked<'_>| {
+        let has = |locked: &LockedDir<'_>| {
             let names = contents.iter().flat_map(|content| locked.index().held_by(content));
-            names.filter_map(Name::ip).find(|ip| set.range_of(*ip).is_some())
+            names.filter_map(FileName::ip).find(|ip| set.range_of(*ip).is_some())
         };
         if has(self.locked).is_none() {
             return Ok(());
@@ -129,7 +131,7 @@ impl<'a, 'l, 'r> Taking<'a, 'l, 'r> {
         }
         self.taken.push(ip);
         if let Err(error) = self.locked.set_cursor(at, ip) {
-            // The address is ours all the same; the next one is looked for from an older place.
+            // The address is ours all the same; the next search begins at an older address.
             tracing::warn!(network = self.request.network, %ip, %error, "the address given out last cannot be written down");
         }
         Ok(true)
@@ -138,7 +140,7 @@ impl<'a, 'l, 'r> Taking<'a, 'l, 'r> {
     /// Undoes what this attempt has taken, and nothing else.
     fn give_back(&mut self) {
         for ip in std::mem::take(&mut self.taken) {
-            if let Err(error) = self.locked.remove(&Name::Ip(ip), &self.content) {
+            if let Err(error) = self.locked.remove(&FileName::Ip(ip), &self.content) {
                 tracing::warn!(network = self.request.network, %ip, %error, "an address of a failed allocation stays taken");
             }
         }
@@ -153,7 +155,7 @@ impl<'a, 'l, 'r> Taking<'a, 'l, 'r> {
     }
 }
 
-fn given(range: &Range, ip: IpAddr) -> IpConfig {
+fn ip_config(range: &Range, ip: IpAddr) -> IpConfig {
     // An address of the range is of its family, so the prefix length fits.
     let address = range.with_prefix(ip).unwrap_or_else(|| ip.into());
     IpConfig { address, gateway: Some(range.gateway), interface: None }

@@ -1,73 +1,14 @@
-//! Addresses: host-local and static, built in. Any other IPAM plugin is executed ([`crate::delegate`]).
+//! Why addresses could not be allocated, released or checked: the text, the CNI code and the remedy of each reason.
 //!
-//! host-local works on the reference plugin's own files under the reference plugin's own lock, so that both can
-//! serve one network at once and a roll-back loses nothing. What it promises: no address is given out twice, an
-//! attachment gets an address of every range set or none, and a kill at any point leaves nothing that a release
-//! by container id and interface name does not remove. It never decides anything by the age of a file.
-
-mod blanks;
-mod directory;
-mod draft;
-mod foreign;
-mod host_local;
-mod index;
-mod owner;
-mod ranges;
-mod roster;
-pub mod static_ipam;
+//! The texts of refusals are the reference plugin's where it has one, because runtimes and people know them. No text may contain
+//! the words that containerd takes for success; the conversion to [`CniError`] sees to that.
 
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use fairlead_cni::result::{Dns, IpConfig, RouteConfig};
-use fairlead_cni::{CniError, Code};
-
-use crate::delegate::harmless;
+use fairlead_cni::{CniError, Code, avoid_containerd_phrases};
 use fairlead_host::shortage;
-
-pub use host_local::{Allocation, HostLocal, Removed};
-pub use owner::Owner;
-pub use roster::Place;
-
-/// What an attachment is given.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Lease {
-    /// Addresses, in the order of the range sets; none has an interface yet.
-    pub ips: Vec<IpConfig>,
-    /// Routes.
-    pub routes: Vec<RouteConfig>,
-    /// Name resolution.
-    pub dns: Dns,
-}
-
-/// Who asks, and for what.
-#[derive(Debug, Clone, Copy)]
-pub struct LeaseRequest<'a> {
-    /// The network's name, which is the directory's.
-    pub network: &'a str,
-    /// `CNI_CONTAINERID`
-    pub container_id: &'a str,
-    /// `CNI_IFNAME`
-    pub ifname: &'a str,
-}
-
-/// Attachments that are on their way out: their addresses are free only when their links are really gone.
-pub trait PendingRemovals {
-    /// Called without any lock when an address could not be had: finishes the removals that hold addresses of
-    /// this network. True when one has given back an address, so that it is worth another attempt.
-    fn hurry(&self, place: &Place) -> bool;
-}
-
-/// There are none.
-#[derive(Debug, Clone, Copy)]
-pub struct NothingPending;
-
-impl PendingRemovals for NothingPending {
-    fn hurry(&self, _place: &Place) -> bool {
-        false
-    }
-}
 
 /// Why addresses could not be had, given back or looked at.
 #[derive(Debug, thiserror::Error)]
@@ -77,11 +18,11 @@ pub enum IpamError {
         "network {network:?}: failed to allocate for range {set}: no IP addresses available in range set: {ranges} ({in_use} of {size} in use)"
     )]
     Exhausted {
-        /// The network.
+        /// The network's name.
         network: String,
         /// Position of the range set.
         set: usize,
-        /// Its ranges.
+        /// Its ranges, as text.
         ranges: String,
         /// Allocations in them.
         in_use: usize,
@@ -93,43 +34,43 @@ pub enum IpamError {
         "network {network:?}: failed to allocate for range {set}: {ip} has been allocated to {container_id}, duplicate allocation is not allowed"
     )]
     Duplicate {
-        /// The network.
+        /// The network's name.
         network: String,
         /// Position of the range set.
         set: usize,
         /// The address that it has.
         ip: IpAddr,
-        /// The container.
+        /// The container's id.
         container_id: String,
     },
     /// An address that was asked for is another's.
     #[error("network {network:?}: failed to allocate for range {set}: requested IP address {ip} is not available in range set {ranges}{}", holder.as_ref().map(|h| format!(" (it belongs to {h})")).unwrap_or_default())]
     RequestedTaken {
-        /// The network.
+        /// The network's name.
         network: String,
         /// Position of the range set.
         set: usize,
-        /// The address.
+        /// The address that was asked for.
         ip: IpAddr,
         /// The set's ranges.
         ranges: String,
-        /// Whose it is.
+        /// Whose it is: the content of its file.
         holder: Option<String>,
     },
     /// An address that was asked for is the gateway.
     #[error("network {network:?}: failed to allocate for range {set}: requested ip {ip} is subnet's gateway")]
     RequestedGateway {
-        /// The network.
+        /// The network's name.
         network: String,
         /// Position of the range set.
         set: usize,
-        /// The address.
+        /// The address that was asked for.
         ip: IpAddr,
     },
     /// Addresses were asked for that are in no range set, or two of one range set.
     #[error("network {network:?}: failed to allocate all requested IPs: {}", .ips.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))]
     RequestedOutside {
-        /// The network.
+        /// The network's name.
         network: String,
         /// Those that could not be had.
         ips: Vec<IpAddr>,
@@ -137,57 +78,57 @@ pub enum IpamError {
     /// CHECK: the container's interface has no address.
     #[error("network {network:?}: host-local: Failed to find address added by container {container_id}")]
     Unallocated {
-        /// The network.
+        /// The network's name.
         network: String,
-        /// The container.
+        /// The container's id.
         container_id: String,
     },
     /// CHECK of `static`: an address has another gateway than configured.
     #[error("static: Failed to match addr {ip} on interface {ifname}")]
     Mismatch {
-        /// The address.
+        /// The address whose gateway differs.
         ip: IpAddr,
-        /// The interface.
+        /// The name of the interface.
         ifname: String,
     },
     /// The name of a network or `dataDir` can't be that of a directory.
     #[error("{field} {value:?} cannot be used as a directory's name")]
-    BadPlace {
-        /// Which of the two.
+    BadDirectory {
+        /// Which of the two it is.
         field: &'static str,
-        /// What it is.
+        /// The name that was refused.
         value: String,
     },
     /// `resolvConf` could not be read.
     #[error("network {network:?}: resolvConf {path}: {source}", path = path.display())]
     ResolvConf {
-        /// The network.
+        /// The network's name.
         network: String,
-        /// The file.
+        /// The file's path on the host.
         path: PathBuf,
-        /// Why.
+        /// What the kernel answered.
         #[source]
         source: io::Error,
     },
-    /// The directory or a file in it.
+    /// The network's directory, or a file in it, could not be read or changed.
     #[error("network {network:?}: allocations in {path}: {source}", path = path.display())]
     Store {
-        /// The network.
+        /// The network's name.
         network: String,
-        /// The directory.
+        /// The directory's path on the host.
         path: PathBuf,
-        /// Why.
+        /// What the kernel answered.
         #[source]
         source: io::Error,
     },
     /// The list of directories in the state directory could not be written.
     #[error("network {network:?}: the record of its directory cannot be written to {path}: {source}", path = path.display())]
-    Roster {
-        /// The network.
+    UsedDirs {
+        /// The network's name.
         network: String,
-        /// The list.
+        /// The list's path.
         path: PathBuf,
-        /// Why.
+        /// What the kernel answered.
         #[source]
         source: io::Error,
     },
@@ -195,7 +136,7 @@ pub enum IpamError {
 
 impl IpamError {
     /// True when a pending removal may hold what was asked for.
-    fn may_come_free(&self) -> bool {
+    pub(crate) fn may_come_free(&self) -> bool {
         matches!(self, IpamError::Exhausted { .. } | IpamError::RequestedTaken { .. })
     }
 
@@ -203,30 +144,31 @@ impl IpamError {
     fn shortage(&self) -> Option<String> {
         match self {
             IpamError::Store { source, .. }
-            | IpamError::Roster { source, .. }
+            | IpamError::UsedDirs { source, .. }
             | IpamError::ResolvConf { source, .. } => shortage::remedy_of(source),
             _ => None,
         }
     }
 
-    /// The code that a CNI caller is told.
+    /// The code of the CNI error that a caller gets.
     pub fn code(&self) -> Code {
         match self {
+            // Open files and memory come back: the runtime shall try again.
             _ if self.shortage().is_some() => Code::TryAgain,
             IpamError::Exhausted { .. } => Code::TryAgain,
             IpamError::Store { source, .. } if source.kind() == io::ErrorKind::TimedOut => Code::TryAgain,
             IpamError::RequestedGateway { .. }
             | IpamError::RequestedOutside { .. }
-            | IpamError::BadPlace { .. }
+            | IpamError::BadDirectory { .. }
             | IpamError::ResolvConf { .. } => Code::InvalidConfig,
-            IpamError::Store { .. } | IpamError::Roster { .. } => Code::Io,
+            IpamError::Store { .. } | IpamError::UsedDirs { .. } => Code::Io,
             IpamError::Duplicate { .. } => Code::AlreadyThere,
             IpamError::RequestedTaken { .. } => Code::TryAgain,
             IpamError::Unallocated { .. } | IpamError::Mismatch { .. } => Code::Changed,
         }
     }
 
-    /// What to do about it.
+    /// What a person can do about it.
     pub fn remedy(&self) -> String {
         self.shortage().unwrap_or_else(|| self.lasting_remedy().to_owned())
     }
@@ -245,14 +187,14 @@ impl IpamError {
                 "ask for addresses inside the network's ranges, at most one of each range set, and not the gateway"
             }
             IpamError::Unallocated { .. } | IpamError::Mismatch { .. } => "delete the pod and make it anew",
-            IpamError::BadPlace { .. } => "correct the network's configuration",
+            IpamError::BadDirectory { .. } => "correct the network's configuration",
             IpamError::ResolvConf { .. } => {
                 "correct `resolvConf` in the network's configuration, or the file"
             }
             IpamError::Store { source, .. } if source.kind() == io::ErrorKind::TimedOut => {
                 "find the process that holds it (lslocks) and end it; other networks are not held up"
             }
-            IpamError::Store { .. } | IpamError::Roster { .. } => {
+            IpamError::Store { .. } | IpamError::UsedDirs { .. } => {
                 "look after the disk: is it full, read-only or failing?"
             }
         }
@@ -261,10 +203,7 @@ impl IpamError {
 
 impl From<IpamError> for CniError {
     fn from(error: IpamError) -> CniError {
-        // It may be the answer to a DEL, whose text containerd reads.
-        CniError::new(error.code(), harmless(&error.to_string())).with(error.remedy())
+        // It may be the answer to a DEL, in whose text containerd looks for its phrases.
+        CniError::new(error.code(), avoid_containerd_phrases(&error.to_string())).with(error.remedy())
     }
 }
-
-#[cfg(test)]
-mod fixture;

@@ -6,64 +6,64 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use super::owner::Name;
+use super::file_format::FileName;
 
-/// What tells one version of a file from another.
+/// What differs between two versions of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Version {
-    /// `st_ino`
+pub(super) struct FileVersion {
+    /// Number of its inode (`st_ino`).
     pub(super) inode: u64,
-    /// `st_mtime` with nanoseconds.
+    /// Time of its last change (`st_mtime`), in seconds and nanoseconds.
     pub(super) modified: (i64, i64),
 }
 
-/// One file.
+/// What is known of one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
     /// Its content, trimmed.
     pub(super) content: String,
     /// Which version of it was read.
-    pub(super) version: Version,
+    pub(super) version: FileVersion,
 }
 
 /// All files of a directory but the lock and the cursors.
 #[derive(Debug, Default)]
-pub(super) struct Index {
-    files: HashMap<Name, Entry>,
+pub(super) struct FileIndex {
+    files: HashMap<FileName, Entry>,
     /// From a file's content to the files with that content.
-    held: HashMap<String, Vec<Name>>,
+    held: HashMap<String, Vec<FileName>>,
 }
 
-impl Index {
+impl FileIndex {
     /// True when a file of this address is known.
     pub(super) fn has(&self, ip: IpAddr) -> bool {
-        self.files.contains_key(&Name::Ip(ip))
+        self.files.contains_key(&FileName::Ip(ip))
     }
 
-    /// The file of this name.
-    pub(super) fn get(&self, name: &Name) -> Option<&Entry> {
+    /// What is known of the file of this name.
+    pub(super) fn get(&self, name: &FileName) -> Option<&Entry> {
         self.files.get(name)
     }
 
     /// The names of the files with this content.
-    pub(super) fn held_by(&self, content: &str) -> &[Name] {
+    pub(super) fn held_by(&self, content: &str) -> &[FileName] {
         self.held.get(content).map_or(&[], Vec::as_slice)
     }
 
-    /// All files.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&Name, &Entry)> {
+    /// All files, in no order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&FileName, &Entry)> {
         self.files.iter()
     }
 
-    /// A file is there.
-    pub(super) fn insert(&mut self, name: Name, entry: Entry) {
+    /// Records that a file exists, in place of what was known of it.
+    pub(super) fn insert(&mut self, name: FileName, entry: Entry) {
         self.remove(&name);
         self.held.entry(entry.content.clone()).or_default().push(name.clone());
         self.files.insert(name, entry);
     }
 
-    /// A file is gone.
-    pub(super) fn remove(&mut self, name: &Name) {
+    /// Records that a file is gone.
+    pub(super) fn remove(&mut self, name: &FileName) {
         let Some(entry) = self.files.remove(name) else { return };
         if let Some(names) = self.held.get_mut(&entry.content) {
             names.retain(|n| n != name);
@@ -74,8 +74,8 @@ impl Index {
     }
 
     /// Keeps only the files for which `there` says so.
-    pub(super) fn retain(&mut self, there: impl Fn(&Name) -> bool) {
-        let gone: Vec<Name> = self.files.keys().filter(|name| !there(name)).cloned().collect();
+    pub(super) fn retain(&mut self, there: impl Fn(&FileName) -> bool) {
+        let gone: Vec<FileName> = self.files.keys().filter(|name| !there(name)).cloned().collect();
         for name in gone {
             self.remove(&name);
         }
@@ -87,13 +87,13 @@ mod tests {
     use super::*;
 
     fn entry(content: &str) -> Entry {
-        Entry { content: content.into(), version: Version { inode: 1, modified: (0, 0) } }
+        Entry { content: content.into(), version: FileVersion { inode: 1, modified: (0, 0) } }
     }
 
     #[test]
     fn a_file_that_changed_hands_is_found_under_its_new_owner_only() {
-        let name = Name::of("10.0.0.1").unwrap();
-        let mut index = Index::default();
+        let name = FileName::of("10.0.0.1").unwrap();
+        let mut index = FileIndex::default();
         index.insert(name.clone(), entry("a\r\neth0"));
         index.insert(name.clone(), entry("b\r\neth0"));
         assert!(index.held_by("a\r\neth0").is_empty());
