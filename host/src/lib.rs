@@ -8,6 +8,7 @@
 
 pub mod announce;
 pub mod backoff;
+pub mod capabilities;
 pub mod devlink;
 pub mod disk_space;
 pub mod double;
@@ -17,8 +18,11 @@ pub mod file_watch;
 pub mod files;
 pub mod host_root;
 pub mod mac;
+pub mod memory;
+pub mod pid_lock;
 pub mod process;
 pub mod real;
+pub mod scheduling;
 pub mod scratch;
 pub mod seam;
 pub mod shortage;

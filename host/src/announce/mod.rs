@@ -26,8 +26,8 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::Mac;
-use crate::process::give_way;
 use crate::real::OwnNetns;
+use crate::scheduling::run_only_when_idle;
 use crate::seam::{NetError, NetnsError, NetnsId};
 use late::{Late, Waiting};
 use probe::Probe;
@@ -284,7 +284,7 @@ impl Shared {
     }
 
     fn serve(&self, orders: &Receiver<Order>, mut probes: Probes, on_conflict: &OnConflict) {
-        if let Err(error) = give_way() {
+        if let Err(error) = run_only_when_idle() {
             tracing::debug!(%error, "the announcer keeps its priority");
         }
         let mut events = [EpollEvent::empty(); 64];

@@ -24,8 +24,9 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::unistd::pipe2;
 
-use crate::process::{nice_of_programs, open_files_of_programs};
+use crate::process::open_files_of_programs;
 use crate::real::home_of_this_thread;
+use crate::scheduling::nice_of_programs;
 use running::{End, Running};
 
 /// More on standard output than this is an error: a CNI result has a few hundred bytes.
