@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use fairlead_cni::args::Args;
 use fairlead_cni::config::ConfList;
-use fairlead_host::Kernel;
+use fairlead_host::NetKernel;
 use fairlead_host::capabilities::{EffectiveCapabilities, OWN_STATUS};
 use fairlead_host::host_root::below;
 use fairlead_host::real::RealKernel;

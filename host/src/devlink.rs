@@ -5,11 +5,11 @@
 
 use std::sync::Arc;
 
-use crate::seam::Kernel;
+use crate::seam::PciKernel;
 
 /// The network cards as devlink describes them now. Where it can't be read there are none, which is logged: then representors are
 /// known by sysfs alone.
-pub fn devices_or_none(kernel: &dyn Kernel) -> Arc<[DevlinkDevice]> {
+pub fn devices_or_none(kernel: &dyn PciKernel) -> Arc<[DevlinkDevice]> {
     let devices = kernel.devlink().unwrap_or_else(|error| {
         tracing::warn!(%error, "devlink cannot be asked; representors are known by sysfs alone");
         Vec::new()

@@ -1,6 +1,6 @@
 //! The only crate of Fairlead that touches the kernel.
 //!
-//! Everything above it speaks to the kernel through two small traits, [`Kernel`] and [`Net`], so that the same
+//! Everything above it speaks to the kernel through small traits, [`Kernel`] (that is [`NetKernel`] and [`PciKernel`]) and [`Net`], so that the same
 //! code runs against the real kernel ([`real::RealKernel`]) and against a double that records every call and
 //! fails at the one it is told to ([`double::FakeKernel`]).
 //!
@@ -35,6 +35,7 @@ pub use host_root::HostRoot;
 pub use mac::Mac;
 pub use seam::{
     Address, AddressFlags, Answers, IommuGroup, IpvlanFlag, IpvlanMode, Kernel, Kind, Link, MacvlanMode, Net,
-    NetError, NetnsError, NetnsId, NewLink, Nsid, Op, OpError, Override, Parent, Route, Rule, SetLink,
+    NetError, NetKernel, NetnsError, NetnsId, NewLink, Nsid, Op, OpError, Override, Parent, PciKernel, Route,
+    SetLink,
 };
 pub use vf::{Vf, VfChange, VfLinkState, VfRate, VfVlan, VlanProto};

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use fairlead_host::Kernel;
+use fairlead_host::NetKernel;
 use fairlead_host::exec::{Exec, ExecError, Output, STDERR_LIMIT};
 use fairlead_host::process::{open_files, raise_open_files};
 use fairlead_host::real::RealKernel;

@@ -18,7 +18,7 @@ pub enum Place {
 /// What was asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Asked {
-    /// `Kernel::pod`
+    /// `NetKernel::pod`
     Open(PathBuf),
     /// `Net::nsid`
     Nsid,
@@ -40,29 +40,29 @@ pub enum Asked {
     Sysctl(String),
     /// `Net::set_sysctl`
     SetSysctl(String, String),
-    /// `Kernel::link_at`
+    /// `NetKernel::link_at`
     LinkAt(Nsid, u32),
-    /// `Kernel::delete_at`
+    /// `NetKernel::delete_at`
     DeleteAt(Nsid, u32),
-    /// `Kernel::nsids`
+    /// `NetKernel::nsids`
     Nsids,
-    /// `Kernel::unbind`
+    /// `PciKernel::unbind`
     Unbind(String),
-    /// `Kernel::bind`, to which driver
+    /// `PciKernel::bind`, to which driver
     Bind(String, String, Override),
-    /// `Kernel::fixed_driver`
+    /// `PciKernel::fixed_driver`
     FixedDriver(String),
-    /// `Kernel::reset`
+    /// `PciKernel::reset`
     Reset(String),
-    /// `Kernel::make_functions`; whoever tests it has them appear by [`FakeKernel::add_vf`](super::FakeKernel::add_vf).
-    MakeFunctions(String, u32),
-    /// `Kernel::iommu_group`
+    /// `PciKernel::create_vfs`; whoever tests it has them appear by [`FakeKernel::add_vf`](super::FakeKernel::add_vf).
+    CreateVfs(String, u32),
+    /// `PciKernel::iommu_group`
     IommuGroup(u32),
-    /// `Kernel::answers`
+    /// `PciKernel::answers`
     Answers(String),
-    /// `Kernel::devlink`
+    /// `PciKernel::devlink`
     Devlink,
-    /// `Kernel::knows`
+    /// `NetKernel::knows`
     Knows(String),
 }
 

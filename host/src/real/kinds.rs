@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
 
 use super::RealKernel;
-use crate::seam::{Kernel, Kind, NetError, NewLink, Op, Parent};
+use crate::seam::{Kind, NetError, NetKernel, NewLink, Op, Parent};
 
 /// Whether the kernel has links of this kind (`IFLA_INFO_KIND`).
 pub(super) fn knows(kind: &str) -> Result<bool, NetError> {

@@ -39,7 +39,9 @@ pub(crate) use socket::{
 pub(crate) use view::{PodView, carrier_here};
 
 use crate::devlink::DevlinkDevice;
-use crate::seam::{Answers, IommuGroup, Kernel, Link, Net, NetError, NetnsError, NetnsId, Nsid, Override};
+use crate::seam::{
+    Answers, IommuGroup, Link, Net, NetError, NetKernel, NetnsError, NetnsId, Nsid, Override, PciKernel,
+};
 use hung::Hung;
 use pci::PciBus;
 use socket::Failure;
@@ -87,7 +89,7 @@ impl RealKernel {
     }
 }
 
-impl Kernel for RealKernel {
+impl NetKernel for RealKernel {
     fn host(&self) -> Result<Box<dyn Net + '_>, NetError> {
         Ok(Box::new(HostView::new(&self.own)))
     }
@@ -134,6 +136,12 @@ impl Kernel for RealKernel {
         kinds::knows(kind)
     }
 
+    fn renames_while_up(&self) -> bool {
+        self.renames_while_up
+    }
+}
+
+impl PciKernel for RealKernel {
     fn unbind(&self, address: &str) -> Result<(), NetError> {
         self.pci(|bus| bus.unbind(address))
     }
@@ -150,8 +158,8 @@ impl Kernel for RealKernel {
         self.pci(|bus| bus.fixed_driver(address))
     }
 
-    fn make_functions(&self, address: &str, count: u32) -> Result<(), NetError> {
-        self.pci(|bus| bus.make_functions(address, count))
+    fn create_vfs(&self, address: &str, count: u32) -> Result<(), NetError> {
+        self.pci(|bus| bus.create_vfs(address, count))
     }
 
     fn iommu_group(&self, number: u32) -> Result<IommuGroup, NetError> {
@@ -182,12 +190,8 @@ impl Kernel for RealKernel {
         self.pci(|bus| bus.answers_of(addresses, groups))
     }
 
-    fn hung(&self) -> Vec<String> {
+    fn stuck_driver_calls(&self) -> Vec<String> {
         self.hung.told()
-    }
-
-    fn renames_while_up(&self) -> bool {
-        self.renames_while_up
     }
 }
 

@@ -20,8 +20,8 @@ use crate::seam::{IommuGroup, NetError, Override};
 
 /// A driver has its device ready in a tenth of a second; in bad cases it tries for some.
 const LIMIT: Duration = Duration::from_secs(20);
-/// Making functions takes it longer, each of them a little.
-const MAKING: Duration = Duration::from_secs(120);
+/// Creating VFs takes a driver longer, a little for each of them.
+const CREATING: Duration = Duration::from_secs(120);
 /// What only looks at a device is done at once. Those who look wait on each other.
 const LOOKING: Duration = Duration::from_secs(5);
 
@@ -105,10 +105,10 @@ impl PciBus {
         reset.map_err(failed(address, "resetting it"))
     }
 
-    pub(super) fn make_functions(&self, address: &str, count: u32) -> Result<(), NetError> {
+    pub(super) fn create_vfs(&self, address: &str, count: u32) -> Result<(), NetError> {
         let order =
             Order { file: self.device(address).join("sriov_numvfs"), text: count.to_string(), held: None };
-        let made = self.write_within(address, order, self.limit.max(MAKING));
+        let made = self.write_within(address, order, self.limit.max(CREATING));
         made.map_err(failed(address, &format!("making {count} virtual functions")))
     }
 

@@ -114,10 +114,10 @@ fn a_physical_function_is_told_how_many_it_shall_have() {
     let tree = Tree::new(Some("igb"));
     let file = tree.bus.device(ADDRESS).join("sriov_numvfs");
     fs::write(&file, "").unwrap();
-    tree.bus.make_functions(ADDRESS, 7).unwrap();
+    tree.bus.create_vfs(ADDRESS, 7).unwrap();
     assert_eq!(tree.of_device("sriov_numvfs"), "7");
     fs::remove_file(file).unwrap();
-    let error = tree.bus.make_functions(ADDRESS, 7).unwrap_err().to_string();
+    let error = tree.bus.create_vfs(ADDRESS, 7).unwrap_err().to_string();
     assert!(error.starts_with("device 0000:21:10.0: making 7 virtual functions: "), "{error}");
 }
 
