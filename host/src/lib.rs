@@ -27,7 +27,7 @@ pub mod scratch;
 pub mod seam;
 pub mod shortage;
 pub mod topology;
-pub mod vf;
+pub mod vf_settings;
 pub mod watch;
 
 pub use devlink::{DevlinkDevice, DevlinkEnd, DevlinkPort};
@@ -38,4 +38,4 @@ pub use seam::{
     NetError, NetKernel, NetnsError, NetnsId, NewLink, Nsid, Op, OpError, Override, Parent, PciKernel, Route,
     SetLink,
 };
-pub use vf::{Vf, VfChange, VfLinkState, VfRate, VfVlan, VlanProto};
+pub use vf_settings::{Vf, VfChange, VfLinkState, VfRate, VfVlan, VlanProto};

@@ -105,7 +105,7 @@ impl PciKernel for FakeKernel {
 
     fn fixed_driver(&self, address: &str) -> Result<Option<String>, NetError> {
         self.ask_device(address, Asked::FixedDriver(address.to_owned()), |model| {
-            model.functions.fixed_driver(address)
+            model.vfs.fixed_driver(address)
         })
     }
 
@@ -145,6 +145,6 @@ impl PciKernel for FakeKernel {
     }
 
     fn stuck_driver_calls(&self) -> Vec<String> {
-        self.model().hung.clone()
+        self.model().stuck_driver_calls.clone()
     }
 }

@@ -11,7 +11,7 @@ use super::addressing::{Address, Route};
 use super::error::{NetError, NetnsError};
 use super::link::Link;
 use super::op::Op;
-use crate::vf::Vf;
+use crate::vf_settings::Vf;
 
 /// The number by which the daemon's namespace knows another one (`RTM_GETNSID`); the kernel frees it when that
 /// namespace dies and may then give it to the next.

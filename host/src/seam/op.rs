@@ -2,7 +2,7 @@
 
 use super::addressing::{Address, Route};
 use super::link::{NewLink, SetLink};
-use crate::vf::VfChange;
+use crate::vf_settings::VfChange;
 
 /// One request to the kernel about one namespace: one netlink message, in a `send` of its own, because the kernel
 /// goes on with a datagram after a message that it refuses.

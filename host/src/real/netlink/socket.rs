@@ -34,7 +34,7 @@ thread_local! {
 
 /// Why a request failed.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(in crate::real) enum Failure {
     /// The kernel said no.
     Refused { errno: Errno, extack: Option<String> },
     /// The socket failed.
@@ -45,7 +45,7 @@ pub(super) enum Failure {
 
 impl Failure {
     /// As the seam tells it: `what` was operation number `at`.
-    pub(super) fn into_net(self, at: usize, what: impl FnOnce() -> String) -> NetError {
+    pub(in crate::real) fn into_net(self, at: usize, what: impl FnOnce() -> String) -> NetError {
         match self {
             Failure::Refused { errno, extack } => NetError::Op(OpError { at, what: what(), errno, extack }),
             Failure::Socket(error) => NetError::Socket(error),
@@ -56,7 +56,7 @@ impl Failure {
 
 /// A socket of rtnetlink or generic netlink, bound to the namespace that its thread was in when it was opened.
 #[derive(Debug)]
-pub(super) struct Socket {
+pub(in crate::real) struct Socket {
     fd: OwnedFd,
     sequence: u32,
     decode: fn(&[u8]) -> Result<Vec<Answer>, Unreadable>,
@@ -64,12 +64,12 @@ pub(super) struct Socket {
 
 impl Socket {
     /// Opens one of rtnetlink in the calling thread's namespace.
-    pub(super) fn open() -> io::Result<Socket> {
+    pub(in crate::real) fn open() -> io::Result<Socket> {
         Socket::over(rtnetlink(0)?, decode)
     }
 
     /// Opens one of generic netlink in the calling thread's namespace.
-    pub(super) fn open_generic() -> io::Result<Socket> {
+    pub(in crate::real) fn open_generic() -> io::Result<Socket> {
         Socket::over(netlink(libc::NETLINK_GENERIC, 0)?, decode_generic)
     }
 
@@ -83,17 +83,17 @@ impl Socket {
     }
 
     /// The descriptor, for socket options.
-    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+    pub(in crate::real) fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
     /// Sends a request with NLM_F_ACK and reads its acknowledgement.
-    pub(super) fn acknowledged(&mut self, message: Message) -> Result<(), Failure> {
+    pub(in crate::real) fn acknowledged(&mut self, message: Message) -> Result<(), Failure> {
         self.exchange(message, &mut |_| {})
     }
 
     /// Sends a request that is answered by one link.
-    pub(super) fn link(&mut self, message: Message) -> Result<Link, Failure> {
+    pub(in crate::real) fn link(&mut self, message: Message) -> Result<Link, Failure> {
         let mut found = None;
         self.exchange(message, &mut |body| {
             if let Body::Link(link, _) = body {
@@ -107,7 +107,11 @@ impl Socket {
 
     /// Sends one request and reads up to its end: an acknowledgement, a refusal or, for a request without
     /// NLM_F_ACK, the answer itself.
-    pub(super) fn exchange(&mut self, message: Message, each: &mut dyn FnMut(Body)) -> Result<(), Failure> {
+    pub(in crate::real) fn exchange(
+        &mut self,
+        message: Message,
+        each: &mut dyn FnMut(Body),
+    ) -> Result<(), Failure> {
         let wants_ack = message.wants_ack();
         let sequence = self.send(message)?;
         loop {
@@ -131,7 +135,7 @@ impl Socket {
 
     /// Reads a whole dump; one that changed under way (NLM_F_DUMP_INTR) or overflowed is begun anew. `each` gets only
     /// what came of a consistent one.
-    pub(super) fn dump(
+    pub(in crate::real) fn dump(
         &mut self,
         request: impl Fn() -> Message,
         each: &mut dyn FnMut(Body),

@@ -35,7 +35,7 @@ const DEVLINK_PORT_FLAVOUR_PHYSICAL: u16 = 0;
 const DEVLINK_PORT_FLAVOUR_PCI_VF: u16 = 4;
 
 /// All devices that have ports; none where the kernel has no devlink.
-pub(super) fn devices(socket: &mut Socket) -> Result<Vec<DevlinkDevice>, Failure> {
+pub(in crate::real) fn devices(socket: &mut Socket) -> Result<Vec<DevlinkDevice>, Failure> {
     let Some(family) = family(socket)? else { return Ok(Vec::new()) };
     let mut found = Vec::new();
     socket.dump(|| request(family, DEVLINK_CMD_PORT_GET, NLM_F_DUMP), &mut |body| {

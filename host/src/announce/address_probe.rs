@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
 
 use super::packet::{announcement, claim, probe};
-use super::{AnnounceError, Announcement, Conflict, filter};
+use super::{AnnounceError, Announcement, Conflict, packet_filter};
 use crate::Mac;
 use crate::real::{Entered, OwnNetns, PodView, attach_filter, carrier_here, cookie_of, open_netns};
 use crate::seam::{Net as _, NetnsError, NetnsId};
@@ -140,7 +140,7 @@ fn packet_socket() -> io::Result<OwnedFd> {
 }
 
 fn filter_and_bind(socket: BorrowedFd<'_>, ifindex: u32, addresses: &[IpAddr]) -> io::Result<()> {
-    attach_filter(socket, &mut filter::claims_of(addresses))?;
+    attach_filter(socket, &mut packet_filter::claims_of(addresses))?;
     let protocol = if addresses.iter().all(IpAddr::is_ipv4) { libc::ETH_P_ARP } else { libc::ETH_P_ALL };
     let address = libc::sockaddr_ll {
         sll_family: libc::sa_family_t::try_from(libc::AF_PACKET).unwrap_or(0),

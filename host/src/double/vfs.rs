@@ -12,13 +12,13 @@ use nix::errno::Errno;
 
 use super::model::{HOST, Model};
 use super::namespace::bare_link;
-use super::resets::Running;
+use super::vf_resets::Running;
 use crate::seam::{IommuGroup, Kind, Link, Override};
 use crate::{Mac, Vf, VfChange, VfLinkState, VfRate, VfVlan, VlanProto};
 
 /// All of them.
 #[derive(Debug, Default)]
-pub(super) struct Functions {
+pub(super) struct Vfs {
     /// By their physical function's index.
     pub(super) settings: BTreeMap<u32, Vec<Vf>>,
     /// By PCI address.
@@ -45,7 +45,7 @@ struct Device {
 /// The driver that gives devices to processes.
 const VFIO: &str = "vfio-pci";
 
-impl Functions {
+impl Vfs {
     pub(super) fn drivers(&self) -> BTreeMap<String, (Option<String>, Option<String>)> {
         let drivers = |device: &Device| (device.driver.clone(), device.fixed.clone());
         self.devices.iter().map(|(address, device)| (address.clone(), drivers(device))).collect()
@@ -106,13 +106,13 @@ impl Functions {
         let link = directory.join("driver");
         let gone = fs::remove_file(&link);
         let fixed = device.fixed.as_deref().unwrap_or("(null)");
-        let told = fs::write(directory.join("driver_override"), format!("{fixed}\n"));
+        let written = fs::write(directory.join("driver_override"), format!("{fixed}\n"));
         let shown = device
             .driver
             .as_ref()
             .map_or(Ok(()), |driver| symlink(format!("../../../bus/pci/drivers/{driver}"), &link));
         gone.or_else(|e| if e.kind() == ErrorKind::NotFound { Ok(()) } else { Err(e) })
-            .and(told)
+            .and(written)
             .and(shown)
             .map_err(|e| Errno::from_raw(e.raw_os_error().unwrap_or_default()))
     }
@@ -125,13 +125,13 @@ fn last_of_link(link: &Path) -> Option<String> {
 
 impl Model {
     pub(super) fn vfs(&self, pf: u32) -> Vec<Vf> {
-        let all = self.functions.settings.get(&pf).into_iter().flatten();
-        all.filter(|vf| !self.functions.resets.runs(pf, vf.index)).cloned().collect()
+        let all = self.vfs.settings.get(&pf).into_iter().flatten();
+        all.filter(|vf| !self.vfs.resets.runs(pf, vf.index)).cloned().collect()
     }
 
     pub(super) fn add_vf(&mut self, pf: u32, address: &str, name: &str) -> u32 {
         let mac = self.fresh_mac();
-        let all = self.functions.settings.entry(pf).or_default();
+        let all = self.vfs.settings.entry(pf).or_default();
         let index = u32::try_from(all.len()).unwrap_or(u32::MAX);
         all.push(Vf {
             index,
@@ -144,7 +144,7 @@ impl Model {
         });
         let device =
             Device { place: (pf, index), driver: Some("igbvf".to_owned()), fixed: None, dead: false };
-        self.functions.devices.insert(address.to_owned(), device);
+        self.vfs.devices.insert(address.to_owned(), device);
         let kind = Kind::Other { name: String::new() };
         let link = Link {
             mac: Some(mac),
@@ -162,12 +162,12 @@ impl Model {
     pub(super) fn set_vfs(&mut self, key: u64, pf: u32, changes: &[(u32, VfChange)]) -> Result<(), Errno> {
         self.link(key, pf).ok_or(Errno::ENODEV)?;
         changes.iter().try_for_each(|(vf, change)| {
-            if !self.functions.resets.takes(pf, *vf) {
+            if !self.vfs.resets.takes(pf, *vf) {
                 return Err(Errno::EBUSY);
             }
             let done = self.set_vf(key, pf, *vf, change);
-            let lasting = self.functions.resets.lasting.reset;
-            self.functions.resets.begin(pf, *vf, change.mac, lasting);
+            let lasting = self.vfs.resets.lasting.reset;
+            self.vfs.resets.begin(pf, *vf, change.mac, lasting);
             done
         })
     }
@@ -175,7 +175,7 @@ impl Model {
     fn set_vf(&mut self, key: u64, pf: u32, vf: u32, change: &VfChange) -> Result<(), Errno> {
         let igb = self.like_igb;
         let dark = self.link(key, pf).is_some_and(|link| !link.carrier);
-        let found = self.functions.settings.get_mut(&pf).filter(|_| key == HOST).ok_or(Errno::EOPNOTSUPP)?;
+        let found = self.vfs.settings.get_mut(&pf).filter(|_| key == HOST).ok_or(Errno::EOPNOTSUPP)?;
         let settings = found.iter_mut().find(|one| one.index == vf).ok_or(Errno::EINVAL)?;
         for one in change.singly() {
             if let (true, Some(errno)) = (igb, refused_by_igb(&one)) {
@@ -186,8 +186,8 @@ impl Model {
             }
             *settings = settings.after(&one);
             match one.mac {
-                Some(mac) if mac.is_zero() => drop(self.functions.fixed.remove(&(pf, vf))),
-                Some(_) => drop(self.functions.fixed.insert((pf, vf))),
+                Some(mac) if mac.is_zero() => drop(self.vfs.fixed.remove(&(pf, vf))),
+                Some(_) => drop(self.vfs.fixed.insert((pf, vf))),
                 None => {}
             }
         }
@@ -195,9 +195,9 @@ impl Model {
     }
 
     fn of_address(&mut self, address: &str) -> Option<(bool, &mut Vf)> {
-        let (pf, index) = self.functions.devices.get(address)?.place;
-        let fixed = self.functions.fixed.contains(&(pf, index));
-        let vf = self.functions.settings.get_mut(&pf)?.iter_mut().find(|vf| vf.index == index)?;
+        let (pf, index) = self.vfs.devices.get(address)?.place;
+        let fixed = self.vfs.fixed.contains(&(pf, index));
+        let vf = self.vfs.settings.get_mut(&pf)?.iter_mut().find(|vf| vf.index == index)?;
         Some((fixed, vf))
     }
 
@@ -215,13 +215,13 @@ impl Model {
     }
 
     pub(super) fn unbind(&mut self, address: &str) -> Result<(), Errno> {
-        self.functions.let_go(address)?;
+        self.vfs.let_go(address)?;
         self.drive(address, None)
     }
 
     pub(super) fn bind(&mut self, address: &str, driver: &str, fixed: Override) -> Result<(), Errno> {
-        self.functions.let_go(address)?;
-        let device = self.functions.device(address)?;
+        self.vfs.let_go(address)?;
+        let device = self.vfs.device(address)?;
         match fixed {
             Override::Keep => {}
             Override::Set => device.fixed = Some(driver.to_owned()),
@@ -235,25 +235,25 @@ impl Model {
     }
 
     pub(super) fn reset(&mut self, address: &str) -> Result<(), Errno> {
-        self.functions.let_go(address)?;
-        match self.functions.device(address)?.driver.as_deref() {
+        self.vfs.let_go(address)?;
+        match self.vfs.device(address)?.driver.as_deref() {
             None | Some(VFIO) => Ok(()),
             Some(_) => Err(Errno::EPERM),
         }
     }
 
     pub(super) fn iommu_group(&self, number: u32) -> IommuGroup {
-        self.functions.groups.get(&number).copied().unwrap_or(IommuGroup::Free)
+        self.vfs.groups.get(&number).copied().unwrap_or(IommuGroup::Free)
     }
 
     pub(super) fn answers(&mut self, address: &str) -> Result<bool, Errno> {
-        self.functions.device(address).map(|device| !device.dead)
+        self.vfs.device(address).map(|device| !device.dead)
     }
 
     /// The interface goes with its driver; a kernel driver makes a new one in the host's namespace.
     pub(super) fn drive(&mut self, address: &str, driver: Option<&str>) -> Result<(), Errno> {
-        self.functions.device(address)?.driver = driver.map(str::to_owned);
-        self.functions.show(address)?;
+        self.vfs.device(address)?.driver = driver.map(str::to_owned);
+        self.vfs.show(address)?;
         let mine = |link: &&Link| link.device.as_deref() == Some(address);
         for namespace in self.namespaces.values_mut() {
             let old = namespace.links.values().find(mine).map(|link| link.index);

@@ -3,7 +3,7 @@
 use super::decode::{attributes, u16_at, u32_at};
 use super::message::Message;
 use crate::Mac;
-use crate::vf::{Vf, VfChange, VfLinkState, VfRate, VfVlan, VlanProto};
+use crate::vf_settings::{Vf, VfChange, VfLinkState, VfRate, VfVlan, VlanProto};
 
 // `linux/if_link.h`, IFLA_VF_*.
 const IFLA_VF_INFO: u16 = 1;
@@ -20,7 +20,7 @@ const ETH_P_8021Q: u16 = 0x8100;
 const ETH_P_8021AD: u16 = 0x88a8;
 
 /// Writes `IFLA_VFINFO_LIST` with the settings of some functions.
-pub(super) fn write(message: &mut Message, changes: &[(u32, VfChange)]) {
+pub(in crate::real) fn write(message: &mut Message, changes: &[(u32, VfChange)]) {
     message.nest(libc::IFLA_VFINFO_LIST, |list| {
         for (vf, change) in changes {
             list.nest(IFLA_VF_INFO, |info| fill(info, *vf, change));
@@ -74,7 +74,7 @@ fn link_state(state: VfLinkState) -> u32 {
 }
 
 /// Reads the value of `IFLA_VFINFO_LIST`; a function that cannot be read is left out.
-pub(super) fn read(list: &[u8]) -> Vec<Vf> {
+pub(in crate::real) fn read(list: &[u8]) -> Vec<Vf> {
     attributes(list).filter(|(kind, _)| *kind == IFLA_VF_INFO).filter_map(|(_, info)| one(info)).collect()
 }
 

@@ -4,17 +4,17 @@
 //! so that none can be sent half made.
 
 /// Length of `struct nlmsghdr`.
-pub(super) const HEADER: usize = 16;
+pub(in crate::real) const HEADER: usize = 16;
 
 /// One netlink message under construction.
 #[derive(Debug, Clone)]
-pub(super) struct Message {
+pub(in crate::real) struct Message {
     bytes: Vec<u8>,
 }
 
 impl Message {
     /// `kind` is the `nlmsg_type`, `flags` go with `NLM_F_REQUEST`, `family` is the fixed header of that type.
-    pub(super) fn new(kind: u16, flags: i32, family: &[u8]) -> Message {
+    pub(in crate::real) fn new(kind: u16, flags: i32, family: &[u8]) -> Message {
         let mut bytes = Vec::with_capacity(256);
         let flags = u16::try_from(flags | libc::NLM_F_REQUEST).unwrap_or(u16::MAX);
         bytes.extend_from_slice(&[0; 4]);
@@ -28,7 +28,7 @@ impl Message {
     }
 
     /// Appends one attribute. A value too long for its 16-bit length is cut, and refused by the kernel.
-    pub(super) fn attribute(&mut self, kind: u16, value: &[u8]) {
+    pub(in crate::real) fn attribute(&mut self, kind: u16, value: &[u8]) {
         let length = u16::try_from(value.len() + 4).unwrap_or(u16::MAX);
         self.bytes.extend_from_slice(&length.to_ne_bytes());
         self.bytes.extend_from_slice(&kind.to_ne_bytes());
@@ -37,22 +37,22 @@ impl Message {
     }
 
     /// A 16-bit number.
-    pub(super) fn u16(&mut self, kind: u16, value: u16) {
+    pub(in crate::real) fn u16(&mut self, kind: u16, value: u16) {
         self.attribute(kind, &value.to_ne_bytes());
     }
 
     /// A 32-bit number.
-    pub(super) fn u32(&mut self, kind: u16, value: u32) {
+    pub(in crate::real) fn u32(&mut self, kind: u16, value: u32) {
         self.attribute(kind, &value.to_ne_bytes());
     }
 
     /// A signed 32-bit number (namespace numbers, file descriptors).
-    pub(super) fn i32(&mut self, kind: u16, value: i32) {
+    pub(in crate::real) fn i32(&mut self, kind: u16, value: i32) {
         self.attribute(kind, &value.to_ne_bytes());
     }
 
     /// A text with the NUL that the kernel wants at its end.
-    pub(super) fn text(&mut self, kind: u16, value: &str) {
+    pub(in crate::real) fn text(&mut self, kind: u16, value: &str) {
         let mut bytes = Vec::with_capacity(value.len() + 1);
         bytes.extend_from_slice(value.as_bytes());
         bytes.push(0);
@@ -60,7 +60,7 @@ impl Message {
     }
 
     /// An attribute that holds what `fill` writes.
-    pub(super) fn nest(&mut self, kind: u16, fill: impl FnOnce(&mut Message)) {
+    pub(in crate::real) fn nest(&mut self, kind: u16, fill: impl FnOnce(&mut Message)) {
         let start = self.bytes.len();
         self.attribute(kind, &[]);
         fill(self);
@@ -70,13 +70,13 @@ impl Message {
     }
 
     /// The finished message with its sequence number.
-    pub(super) fn with_sequence(&mut self, sequence: u32) -> &[u8] {
+    pub(in crate::real) fn with_sequence(&mut self, sequence: u32) -> &[u8] {
         self.bytes[8..12].copy_from_slice(&sequence.to_ne_bytes());
         &self.bytes
     }
 
     /// True when the kernel is asked to acknowledge it.
-    pub(super) fn wants_ack(&self) -> bool {
+    pub(in crate::real) fn wants_ack(&self) -> bool {
         let ack = u16::try_from(libc::NLM_F_ACK).unwrap_or(0);
         u16::from_ne_bytes([self.bytes[6], self.bytes[7]]) & ack != 0
     }

@@ -12,7 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Those that wait.
 #[derive(Debug, Default)]
-pub(super) struct Late(Vec<Waiting>);
+pub(super) struct CarrierWait(Vec<Waiting>);
 
 /// One that waits.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl Waiting {
     }
 }
 
-impl Late {
+impl CarrierWait {
     /// Looked at again after a while; false when its time is over.
     pub(super) fn wait(&mut self, one: Waiting) -> bool {
         let look = Instant::now() + LOOK;

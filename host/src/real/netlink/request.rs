@@ -7,31 +7,31 @@ use ipnet::IpNet;
 use libc::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_ECHO, NLM_F_EXCL};
 
 use super::message::Message;
-use super::vf;
+use super::vf_info;
 use crate::seam::{
     Address, IpvlanFlag, IpvlanMode, Kind, MacvlanMode, NewLink, Nsid, Op, Parent, Route, SetLink,
 };
-use crate::vf::VfChange;
+use crate::vf_settings::VfChange;
 
 /// The younger message types insist on it.
 const NLA_F_NESTED: u16 = 1 << 15;
 const RTM_NEWLINKPROP: u16 = 108;
 const RTM_DELLINKPROP: u16 = 109;
-pub(super) const NETNSA_NSID: u16 = 1;
+pub(in crate::real) const NETNSA_NSID: u16 = 1;
 const NETNSA_FD: u16 = 3;
 /// `IFLA_TARGET_NETNSID` (kernel ≥ 4.16 by its older name `IFLA_IF_NETNSID`).
-pub(super) const IFLA_TARGET_NETNSID: u16 = 46;
+pub(in crate::real) const IFLA_TARGET_NETNSID: u16 = 46;
 /// `RTEXT_FILTER_SKIP_STATS`: nobody reads them here.
 const RTEXT_FILTER_SKIP_STATS: u32 = 1 << 3;
 /// `RTEXT_FILTER_VF`: asked for by [`get_vfs`] alone, 64 virtual functions cost 157 ms.
 const RTEXT_FILTER_VF: u32 = 1;
-pub(super) const IFLA_MACVLAN_MODE: u16 = 1;
-pub(super) const IFLA_MACVLAN_BC_QUEUE_LEN: u16 = 7;
-pub(super) const IFLA_IPVLAN_MODE: u16 = 1;
-pub(super) const IFLA_IPVLAN_FLAGS: u16 = 2;
-pub(super) const IFLA_VLAN_ID: u16 = 1;
-pub(super) const RTAX_MTU: u16 = 2;
-pub(super) const RTAX_ADVMSS: u16 = 8;
+pub(in crate::real) const IFLA_MACVLAN_MODE: u16 = 1;
+pub(in crate::real) const IFLA_MACVLAN_BC_QUEUE_LEN: u16 = 7;
+pub(in crate::real) const IFLA_IPVLAN_MODE: u16 = 1;
+pub(in crate::real) const IFLA_IPVLAN_FLAGS: u16 = 2;
+pub(in crate::real) const IFLA_VLAN_ID: u16 = 1;
+pub(in crate::real) const RTAX_MTU: u16 = 2;
+pub(in crate::real) const RTAX_ADVMSS: u16 = 8;
 // In the width of `rtm_family`; libc has them as `int`.
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
@@ -41,7 +41,7 @@ const IFF_ALLMULTI: u32 = libc::IFF_ALLMULTI as u32;
 
 /// Whose socket a message is sent on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Via {
+pub(in crate::real) enum Via {
     /// The socket of the namespace that the view is of.
     View,
     /// The daemon's own.
@@ -50,13 +50,13 @@ pub(super) enum Via {
 
 /// The file descriptors that a request of a pod's view may name: its own namespace and the daemon's.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Ends<'a> {
-    pub(super) view: BorrowedFd<'a>,
-    pub(super) host: BorrowedFd<'a>,
+pub(in crate::real) struct Ends<'a> {
+    pub(in crate::real) view: BorrowedFd<'a>,
+    pub(in crate::real) host: BorrowedFd<'a>,
 }
 
 /// The message of one operation, and the socket that it goes out on.
-pub(super) fn of(op: &Op, ends: Ends<'_>) -> (Via, Message) {
+pub(in crate::real) fn of(op: &Op, ends: Ends<'_>) -> (Via, Message) {
     match op {
         Op::CreateLink(new) => create_link(new, ends),
         Op::SetLink(set) => (Via::View, set_link(set)),
@@ -78,7 +78,7 @@ pub(super) fn of(op: &Op, ends: Ends<'_>) -> (Via, Message) {
 }
 
 /// What an operation is, for a person.
-pub(super) fn describe(op: &Op) -> String {
+pub(in crate::real) fn describe(op: &Op) -> String {
     match op {
         Op::CreateLink(new) => format!("create {} {:?}", new.kind.name(), new.name),
         Op::SetLink(set) => describe_set(set),
@@ -229,13 +229,13 @@ fn alt_name(kind: u16, index: u32, name: &str) -> Message {
 
 fn set_vfs(pf: u32, changes: &[(u32, VfChange)]) -> Message {
     let mut message = Message::new(libc::RTM_SETLINK, NLM_F_ACK, &ifinfomsg(pf, 0, 0));
-    vf::write(&mut message, changes);
+    vf_info::write(&mut message, changes);
     message
 }
 
 /// Moves a link to another namespace under a name.
 /// The kernel moves it first, renames it then, and sets it up at last.
-pub(super) fn move_link(index: u32, name: &str, to: BorrowedFd<'_>, up: bool) -> Message {
+pub(in crate::real) fn move_link(index: u32, name: &str, to: BorrowedFd<'_>, up: bool) -> Message {
     let flags = if up { IFF_UP } else { 0 };
     let mut message = Message::new(libc::RTM_NEWLINK, NLM_F_ACK, &ifinfomsg(index, flags, flags));
     message.i32(libc::IFLA_NET_NS_FD, to.as_raw_fd());
@@ -296,66 +296,66 @@ fn route_message(route: &Route, kind: u16, flags: i32) -> Message {
 }
 
 /// A link of the view's own namespace by index.
-pub(super) fn get_link(index: u32) -> Message {
+pub(in crate::real) fn get_link(index: u32) -> Message {
     let mut message = Message::new(libc::RTM_GETLINK, 0, &ifinfomsg(index, 0, 0));
     message.u32(libc::IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
     message
 }
 
 /// A link with the settings of all its virtual functions.
-pub(super) fn get_vfs(pf: u32) -> Message {
+pub(in crate::real) fn get_vfs(pf: u32) -> Message {
     let mut message = Message::new(libc::RTM_GETLINK, 0, &ifinfomsg(pf, 0, 0));
     message.u32(libc::IFLA_EXT_MASK, RTEXT_FILTER_VF | RTEXT_FILTER_SKIP_STATS);
     message
 }
 
 /// A link by name or alternative name; only `IFLA_ALT_IFNAME` takes more than 15 bytes.
-pub(super) fn get_link_by_name(name: &str) -> Message {
+pub(in crate::real) fn get_link_by_name(name: &str) -> Message {
     let mut message = get_link(0);
     message.text(if name.len() < libc::IFNAMSIZ { libc::IFLA_IFNAME } else { libc::IFLA_ALT_IFNAME }, name);
     message
 }
 
 /// A link of the namespace `nsid`.
-pub(super) fn get_link_at(nsid: Nsid, index: u32) -> Message {
+pub(in crate::real) fn get_link_at(nsid: Nsid, index: u32) -> Message {
     let mut message = get_link(index);
     message.i32(IFLA_TARGET_NETNSID, nsid.0);
     message
 }
 
 /// Deletes a link of the namespace `nsid`.
-pub(super) fn delete_link_at(nsid: Nsid, index: u32) -> Message {
+pub(in crate::real) fn delete_link_at(nsid: Nsid, index: u32) -> Message {
     let mut message = Message::new(libc::RTM_DELLINK, NLM_F_ACK, &ifinfomsg(index, 0, 0));
     message.i32(IFLA_TARGET_NETNSID, nsid.0);
     message
 }
 
 /// All links.
-pub(super) fn dump_links() -> Message {
+pub(in crate::real) fn dump_links() -> Message {
     let mut message = Message::new(libc::RTM_GETLINK, NLM_F_DUMP, &ifinfomsg(0, 0, 0));
     message.u32(libc::IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
     message
 }
 
 /// The addresses of one link, of both families.
-pub(super) fn dump_addresses(index: u32) -> Message {
+pub(in crate::real) fn dump_addresses(index: u32) -> Message {
     Message::new(libc::RTM_GETADDR, NLM_F_DUMP, &ifaddrmsg(0, 0, index))
 }
 
 /// All routes of a family.
-pub(super) fn dump_routes(family: libc::c_int) -> Message {
+pub(in crate::real) fn dump_routes(family: libc::c_int) -> Message {
     let mut header = [0; 12];
     header[0] = u8::try_from(family).unwrap_or(0);
     Message::new(libc::RTM_GETROUTE, NLM_F_DUMP, &header)
 }
 
 /// All namespaces that have a number.
-pub(super) fn dump_nsids() -> Message {
+pub(in crate::real) fn dump_nsids() -> Message {
     Message::new(libc::RTM_GETNSID, NLM_F_DUMP, &[0; 4])
 }
 
 /// Gives the namespace behind `fd` a number and has it echoed.
-pub(super) fn new_nsid(fd: BorrowedFd<'_>) -> Message {
+pub(in crate::real) fn new_nsid(fd: BorrowedFd<'_>) -> Message {
     let mut message = Message::new(libc::RTM_NEWNSID, NLM_F_ACK | NLM_F_ECHO, &[0; 4]);
     message.i32(NETNSA_NSID, -1);
     message.i32(NETNSA_FD, fd.as_raw_fd());
@@ -363,7 +363,7 @@ pub(super) fn new_nsid(fd: BorrowedFd<'_>) -> Message {
 }
 
 /// Asks for the number of the namespace behind `fd`.
-pub(super) fn get_nsid(fd: BorrowedFd<'_>) -> Message {
+pub(in crate::real) fn get_nsid(fd: BorrowedFd<'_>) -> Message {
     let mut message = Message::new(libc::RTM_GETNSID, 0, &[0; 4]);
     message.i32(NETNSA_FD, fd.as_raw_fd());
     message

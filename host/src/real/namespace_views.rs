@@ -8,15 +8,15 @@ use std::path::{Component, Path, PathBuf};
 
 use nix::errno::Errno;
 
-use super::decode::Body;
-use super::message::Message;
+use super::link_move::{End, move_link};
 use super::namespace::{Entered, OwnNetns, cookie_of, open_netns};
+use super::netlink::Message;
+use super::netlink::decode::Body;
+use super::netlink::request::{self, Ends, Via};
+use super::netlink::socket::{Failure, Socket};
 use super::nsid_in;
-use super::relocate::{End, relocate};
-use super::request::{self, Ends, Via};
-use super::socket::{Failure, Socket};
 use crate::seam::{Address, Link, Net, NetError, NetnsError, NetnsId, Nsid, Op, Route};
-use crate::vf::Vf;
+use crate::vf_settings::Vf;
 
 thread_local! {
     /// This thread's socket in the daemon's namespace, with the identity of that namespace.
@@ -164,7 +164,7 @@ impl Net for PodView<'_> {
         let ends = Ends { view: away.fd(), host: away.home() };
         in_order(ops, |op| match op {
             Op::MoveToHost { index, name } => with_host(away.own(), |host| {
-                relocate(
+                move_link(
                     &mut End { socket, netns: ends.view },
                     &mut End { socket: host, netns: ends.host },
                     *index,
@@ -173,7 +173,7 @@ impl Net for PodView<'_> {
                 )
             }),
             Op::TakeFromHost { index, name, up } => with_host(away.own(), |host| {
-                relocate(
+                move_link(
                     &mut End { socket: host, netns: ends.host },
                     &mut End { socket, netns: ends.view },
                     *index,

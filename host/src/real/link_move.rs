@@ -8,8 +8,8 @@ use std::os::fd::BorrowedFd;
 
 use nix::errno::Errno;
 
-use super::request;
-use super::socket::{Failure, Socket};
+use super::netlink::request;
+use super::netlink::socket::{Failure, Socket};
 
 /// One side of a move: a socket in the namespace, and the namespace itself.
 pub(super) struct End<'a> {
@@ -18,7 +18,7 @@ pub(super) struct End<'a> {
 }
 
 /// Moves link `index` of `from` to `to` as `name`, and sets it up there if it is to be.
-pub(super) fn relocate(
+pub(super) fn move_link(
     from: &mut End<'_>,
     to: &mut End<'_>,
     index: u32,

@@ -13,10 +13,10 @@ use super::request::{
     IFLA_IPVLAN_FLAGS, IFLA_IPVLAN_MODE, IFLA_MACVLAN_BC_QUEUE_LEN, IFLA_MACVLAN_MODE, IFLA_VLAN_ID,
     NETNSA_NSID, RTAX_ADVMSS, RTAX_MTU,
 };
-use super::vf;
+use super::vf_info;
 use crate::Mac;
 use crate::seam::{Address, AddressFlags, IpvlanFlag, IpvlanMode, Kind, Link, MacvlanMode, Nsid, Route};
-use crate::vf::Vf;
+use crate::vf_settings::Vf;
 
 // The kernel's numbers in the width of `nlmsg_type`; libc has them as `int`.
 const NLMSG_ERROR: u16 = 2;
@@ -92,7 +92,7 @@ pub fn decode(bytes: &[u8]) -> Result<Vec<Answer>, Unreadable> {
 }
 
 /// The same of generic netlink, where the kernel gives out the numbers of the types.
-pub(super) fn decode_generic(bytes: &[u8]) -> Result<Vec<Answer>, Unreadable> {
+pub(in crate::real) fn decode_generic(bytes: &[u8]) -> Result<Vec<Answer>, Unreadable> {
     messages(bytes, |_, payload| Some(Body::Generic(payload.to_vec())))
 }
 
@@ -215,7 +215,9 @@ fn link(payload: &[u8]) -> Option<Link> {
 
 fn vfs(payload: &[u8]) -> Vec<Vf> {
     let all = attributes(payload.get(16..).unwrap_or(&[]));
-    all.filter(|(kind, _)| *kind == libc::IFLA_VFINFO_LIST).flat_map(|(_, list)| vf::read(list)).collect()
+    all.filter(|(kind, _)| *kind == libc::IFLA_VFINFO_LIST)
+        .flat_map(|(_, list)| vf_info::read(list))
+        .collect()
 }
 
 fn link_kind(info: &[u8]) -> Kind {
@@ -371,7 +373,7 @@ fn next_hops(route: &Route, mut hops: &[u8]) -> Vec<Route> {
 }
 
 /// The attributes of a row of them, up to the first that does not fit.
-pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub(in crate::real) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(u16_at(bytes, 0)?);
         let kind = u16_at(bytes, 2)? & NLA_TYPE_MASK;
@@ -389,16 +391,16 @@ fn ip(value: &[u8]) -> Option<IpAddr> {
     }
 }
 
-pub(super) fn text(value: &[u8]) -> String {
+pub(in crate::real) fn text(value: &[u8]) -> String {
     let end = value.iter().position(|byte| *byte == 0).unwrap_or(value.len());
     String::from_utf8_lossy(&value[..end]).into_owned()
 }
 
-pub(super) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+pub(in crate::real) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..at + 2).and_then(|b| b.try_into().ok()).map(u16::from_ne_bytes)
 }
 
-pub(super) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+pub(in crate::real) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map(u32::from_ne_bytes)
 }
 

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::str;
 
-use super::listener::{Heard, Listener};
+use super::news_socket::{Heard, Listener};
 use super::{Event, RTNLGRP_LINK, events};
 use crate::real::{netlink_news, no_virtual_devices, only_with_a_device, uevents};
 

@@ -60,28 +60,28 @@ impl Running {
 
 impl Model {
     pub(super) fn begin_reset(&mut self, address: &str, lasting: Duration) {
-        if let Some((pf, vf)) = self.functions.place(address) {
-            self.functions.resets.begin(pf, vf, None, lasting);
+        if let Some((pf, vf)) = self.vfs.place(address) {
+            self.vfs.resets.begin(pf, vf, None, lasting);
         }
     }
 
     pub(super) fn keep_busy(&mut self, address: &str, busy: bool) {
-        let Some(place) = self.functions.place(address) else { return };
+        let Some(place) = self.vfs.place(address) else { return };
         match busy {
-            true => self.functions.resets.busy.insert(place),
-            false => self.functions.resets.busy.remove(&place),
+            true => self.vfs.resets.busy.insert(place),
+            false => self.vfs.resets.busy.remove(&place),
         };
     }
 
     pub(super) fn link_is_resetting(&self, key: u64, index: u32) -> bool {
-        let place = self.link(key, index).and_then(|link| self.functions.place(&link.device?));
-        place.is_some_and(|(pf, vf)| self.functions.resets.runs(pf, vf))
+        let place = self.link(key, index).and_then(|link| self.vfs.place(&link.device?));
+        place.is_some_and(|(pf, vf)| self.vfs.resets.runs(pf, vf))
     }
 
     /// Wherever an interface is by then, it has its address.
     pub(super) fn end_resets(&mut self) {
-        for (place, mac) in self.functions.resets.ended() {
-            let address = self.functions.address(place);
+        for (place, mac) in self.vfs.resets.ended() {
+            let address = self.vfs.address(place);
             let all = self.namespaces.values_mut().flat_map(|netns| netns.links.values_mut());
             for link in all.filter(|link| link.device.as_ref() == address) {
                 link.mac = Some(mac);

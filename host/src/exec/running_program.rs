@@ -30,7 +30,7 @@ pub(super) enum End {
 
 /// A program that runs. It is killed with its group and reaped when this is dropped before it has ended.
 #[derive(Debug)]
-pub(super) struct Running<'stdin> {
+pub(super) struct RunningProgram<'stdin> {
     child: Option<Child>,
     pidfd: Option<OwnedFd>,
     to_write: &'stdin [u8],
@@ -41,13 +41,13 @@ pub(super) struct Running<'stdin> {
     pub(super) stderr: Vec<u8>,
 }
 
-impl<'stdin> Running<'stdin> {
-    pub(super) fn new(mut child: Child, stdin: &'stdin [u8]) -> io::Result<Running<'stdin>> {
+impl<'stdin> RunningProgram<'stdin> {
+    pub(super) fn new(mut child: Child, stdin: &'stdin [u8]) -> io::Result<RunningProgram<'stdin>> {
         let input = child.stdin.take().map(|pipe| File::from(OwnedFd::from(pipe)));
         let output = child.stdout.take().map(|pipe| File::from(OwnedFd::from(pipe)));
         let errors = child.stderr.take().map(|pipe| File::from(OwnedFd::from(pipe)));
         let pidfd = pidfd_of(&child);
-        let mut running = Running {
+        let mut running = RunningProgram {
             child: Some(child),
             pidfd,
             to_write: stdin,
@@ -150,7 +150,7 @@ impl<'stdin> Running<'stdin> {
     }
 }
 
-impl Drop for Running<'_> {
+impl Drop for RunningProgram<'_> {
     fn drop(&mut self) {
         self.kill();
     }
