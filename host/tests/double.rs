@@ -6,8 +6,8 @@ use std::path::Path;
 
 use fairlead_host::double::{Asked, FakeKernel, Place};
 use fairlead_host::{
-    Address, AddressFlags, IommuGroup, Kernel, Kind, MacvlanMode, NetError, NetnsError, NewLink, Nsid, Op,
-    Override, Parent, Route, SetLink,
+    Address, AddressFlags, IommuGroup, Kind, MacvlanMode, NetError, NetKernel, NetnsError, NewLink, Nsid, Op,
+    Override, Parent, PciKernel, Route, SetLink,
 };
 use nix::errno::Errno;
 

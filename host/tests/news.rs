@@ -10,7 +10,7 @@ use fairlead_host::announce::{Announcement, Announcer, Conflict};
 use fairlead_host::real::RealKernel;
 use fairlead_host::scratch::ScratchNetns;
 use fairlead_host::watch::{Event, NetnsEvents};
-use fairlead_host::{Address, AddressFlags, Kernel, Kind, MacvlanMode, NewLink, Op, Parent, SetLink};
+use fairlead_host::{Address, AddressFlags, Kind, MacvlanMode, NetKernel, NewLink, Op, Parent, SetLink};
 
 fn veth(name: &str) -> NewLink {
     NewLink {

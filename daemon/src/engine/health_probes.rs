@@ -69,7 +69,7 @@ impl Engine {
 
     /// Told, and no illness of the daemon: its restart would end nothing, and a thread in a driver keeps it from ending.
     fn drivers_end(&self) -> Result<String, String> {
-        let hung = self.core.kernel().hung();
+        let hung = self.core.kernel().stuck_driver_calls();
         if hung.is_empty() {
             return Ok(String::new());
         }

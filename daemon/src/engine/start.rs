@@ -22,13 +22,13 @@ use super::random_ids::RandomIds;
 use super::sriov_cni_import::SriovCniImport;
 use super::{Engine, Places, Policy, cluster_network};
 use crate::delegate::Delegates;
-use crate::ipam::HostLocal;
 use crate::kubelet::{DevicePlugins, KubeletDir, PodResources};
 use crate::metrics;
 use crate::netconf::Networks;
 use crate::pools::{Ground, Look, PoolMetrics, Pools};
 use crate::settings::Settings;
 use crate::store::{Opened, Store, StoreError};
+use fairlead_ipam::HostLocal;
 
 /// Threads that work off what is left after answers.
 const REMOVAL_THREADS: usize = 4;

@@ -65,7 +65,7 @@ impl Pools {
     /// Makes them, as long as the driver takes.
     pub(super) fn make(&self, making: Making) {
         let Making { pool, physical, count } = making;
-        let made = self.shop.kernel.make_functions(&physical.to_string(), count);
+        let made = self.shop.kernel.create_vfs(&physical.to_string(), count);
         self.act(|state| {
             state.making.remove(&physical);
             state.unmade.remove(&physical);

@@ -79,6 +79,7 @@ fn known<K: Ord, T: Copy>(entry: Entry<'_, K, Result<T, NetError>>) -> Option<Re
 #[cfg(test)]
 mod tests {
     use fairlead_host::double::{Asked, FakeKernel};
+    use fairlead_host::{NetKernel, PciKernel};
     use nix::errno::Errno;
 
     use super::*;

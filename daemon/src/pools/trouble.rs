@@ -100,7 +100,7 @@ pub(super) fn in_use(error: NetError) -> Trouble {
 #[cfg(test)]
 mod tests {
     use fairlead_host::double::FakeKernel;
-    use fairlead_host::{Kernel, Op, SetLink};
+    use fairlead_host::{NetKernel, Op, SetLink};
 
     use super::*;
 

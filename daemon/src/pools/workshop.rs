@@ -17,9 +17,8 @@ use super::record::{Record, Records, Was};
 use super::sight::Sight;
 use super::trouble::{Trouble, in_use};
 use super::user;
-use crate::devlink;
 use crate::settings::{AtRest, PoolSettings};
-use fairlead_host::failpoint;
+use fairlead_host::{devlink, failpoint};
 
 /// The driver that gives devices to processes.
 pub(super) const VFIO: &str = "vfio-pci";
@@ -203,7 +202,7 @@ impl Workshop {
 
     /// The machine's functions, and what devlink tells of their cards: for a look.
     pub(super) fn scan_anew(&self) -> Result<Scan, InventoryError> {
-        let told = devlink::told(self.kernel.as_ref());
+        let told = devlink::devices_or_none(self.kernel.as_ref());
         *self.devlink.lock().unwrap_or_else(PoisonError::into_inner) = told;
         self.scan()
     }

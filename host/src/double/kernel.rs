@@ -10,7 +10,9 @@ use super::model::{HOST, Model};
 use super::net::FakeNet;
 use super::{Asked, FakeKernel, Place, refused};
 use crate::devlink::DevlinkDevice;
-use crate::seam::{Answers, IommuGroup, Kernel, Link, Net, NetError, NetnsError, Nsid, Op, Override};
+use crate::seam::{
+    Answers, IommuGroup, Link, Net, NetError, NetKernel, NetnsError, Nsid, Op, Override, PciKernel,
+};
 
 impl FakeKernel {
     fn ask_device<T>(
@@ -28,7 +30,7 @@ impl FakeKernel {
     }
 }
 
-impl Kernel for FakeKernel {
+impl NetKernel for FakeKernel {
     fn host(&self) -> Result<Box<dyn Net + '_>, NetError> {
         let id = self.model().id_of(HOST);
         Ok(Box::new(FakeNet { kernel: self, key: HOST, id }))
@@ -86,6 +88,12 @@ impl Kernel for FakeKernel {
         Ok(!model.unknown_kinds.contains(kind))
     }
 
+    fn renames_while_up(&self) -> bool {
+        !self.no_rename_while_up
+    }
+}
+
+impl PciKernel for FakeKernel {
     fn unbind(&self, address: &str) -> Result<(), NetError> {
         self.ask_device(address, Asked::Unbind(address.to_owned()), |model| model.unbind(address))
     }
@@ -97,7 +105,7 @@ impl Kernel for FakeKernel {
 
     fn fixed_driver(&self, address: &str) -> Result<Option<String>, NetError> {
         self.ask_device(address, Asked::FixedDriver(address.to_owned()), |model| {
-            model.functions.fixed_driver(address)
+            model.vfs.fixed_driver(address)
         })
     }
 
@@ -105,8 +113,8 @@ impl Kernel for FakeKernel {
         self.ask_device(address, Asked::Reset(address.to_owned()), |model| model.reset(address))
     }
 
-    fn make_functions(&self, address: &str, count: u32) -> Result<(), NetError> {
-        self.ask_device(address, Asked::MakeFunctions(address.to_owned(), count), |_| Ok(()))
+    fn create_vfs(&self, address: &str, count: u32) -> Result<(), NetError> {
+        self.ask_device(address, Asked::CreateVfs(address.to_owned(), count), |_| Ok(()))
     }
 
     fn iommu_group(&self, number: u32) -> Result<IommuGroup, NetError> {
@@ -136,11 +144,7 @@ impl Kernel for FakeKernel {
         all
     }
 
-    fn hung(&self) -> Vec<String> {
-        self.model().hung.clone()
-    }
-
-    fn renames_while_up(&self) -> bool {
-        !self.no_rename_while_up
+    fn stuck_driver_calls(&self) -> Vec<String> {
+        self.model().stuck_driver_calls.clone()
     }
 }

@@ -4,27 +4,27 @@
 //! It models namespaces by path (a thread is in one pod's at a time), links, addresses, routes and sysctls. It does not
 //! model packets, link-local addresses, or waiting.
 
-mod asked;
-mod functions;
+mod calls;
 mod kernel;
 mod model;
 mod namespace;
 mod net;
-mod resets;
 mod snapshot;
+mod vf_resets;
+mod vfs;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nix::errno::Errno;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::devlink::DevlinkDevice;
 use crate::seam::{IommuGroup, Kind, NetError, NetnsId, OpError};
-pub use asked::{Asked, Call, Place};
+pub use calls::{Asked, Call, Place};
 use model::{HOST, Model};
-pub use resets::Resets;
 pub use snapshot::{NetnsSnapshot, Snapshot};
+pub use vf_resets::Resets;
 
 /// The kernel in memory.
 #[derive(Debug, Default)]
@@ -75,7 +75,7 @@ impl FakeKernel {
 
     /// A driver does not end what it was asked to do.
     pub fn hang(&self, what: &str) {
-        self.model().hung.push(what.to_owned());
+        self.model().stuck_driver_calls.push(what.to_owned());
     }
 
     /// From now on physical links fall home so long after their namespace's death has been told.
@@ -111,7 +111,7 @@ impl FakeKernel {
 
     /// Every change of a function's driver is shown in this tree of sysfs too, which also tells its IOMMU group.
     pub fn show_in(&self, sysfs: &Path) {
-        self.model().functions.show_in(sysfs);
+        self.model().vfs.show_in(sysfs);
     }
 
     /// Somebody else gives a function to `driver`, or takes it away from all.
@@ -121,17 +121,17 @@ impl FakeKernel {
 
     /// What opening an IOMMU group tells from now on; free before that.
     pub fn set_group(&self, number: u32, state: IommuGroup) {
-        self.model().functions.groups.insert(number, state);
+        self.model().vfs.groups.insert(number, state);
     }
 
     /// From now on a function's configuration space reads as ones, or (`false`) no more.
     pub fn set_dead(&self, address: &str, dead: bool) {
-        self.model().functions.set_dead(address, dead);
+        self.model().vfs.set_dead(address, dead);
     }
 
     /// From now on functions are reset after each change of their settings, and things take their time.
     pub fn reset_functions(&self, resets: Resets) {
-        self.model().functions.resets.lasting = resets;
+        self.model().vfs.resets.lasting = resets;
     }
 
     /// A function begins a reset that lasts so long.
@@ -190,7 +190,7 @@ impl FakeKernel {
     }
 
     fn model(&self) -> MutexGuard<'_, Model> {
-        self.model.lock().unwrap_or_else(PoisonError::into_inner)
+        self.model.lock()
     }
 }
 

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
-use super::functions::Functions;
 use super::namespace::{Namespace, bare_link};
+use super::vfs::Vfs;
 use super::{Asked, Call, NetnsSnapshot, Place, Snapshot};
 use crate::Mac;
 use crate::devlink::DevlinkDevice;
@@ -29,10 +29,10 @@ pub(super) struct Model {
     pub(super) reuse_inodes: bool,
     pub(super) no_cookies: bool,
     pub(super) no_rename_while_up: bool,
-    pub(super) functions: Functions,
+    pub(super) vfs: Vfs,
     pub(super) like_igb: bool,
     pub(super) unknown_kinds: BTreeSet<String>,
-    pub(super) hung: Vec<String>,
+    pub(super) stuck_driver_calls: Vec<String>,
     pub(super) devlink: Vec<DevlinkDevice>,
     /// How long a link takes from a dead namespace to the host's.
     pub(super) fall: Duration,
@@ -57,10 +57,10 @@ impl Default for Model {
             reuse_inodes: false,
             no_cookies: false,
             no_rename_while_up: false,
-            functions: Functions::default(),
+            vfs: Vfs::default(),
             like_igb: false,
             unknown_kinds: BTreeSet::new(),
-            hung: Vec::new(),
+            stuck_driver_calls: Vec::new(),
             devlink: Vec::new(),
             fall: Duration::ZERO,
             falling: Vec::new(),
@@ -217,8 +217,8 @@ impl Model {
         let place = |key: u64| if key == HOST { Place::Host } else { Place::Pod(key) };
         Snapshot {
             namespaces: self.namespaces.iter().map(|(key, one)| (place(*key), picture(one))).collect(),
-            vfs: self.functions.settings.clone(),
-            drivers: self.functions.drivers(),
+            vfs: self.vfs.settings.clone(),
+            drivers: self.vfs.drivers(),
         }
     }
 

@@ -22,7 +22,7 @@ impl FakeNet<'_> {
     /// What takes its time does so before it is done, and keeps nobody from the rest of the kernel.
     fn work(&self, op: &Op) {
         if matches!(op, Op::SetVfs { .. }) {
-            sleep(self.kernel.model().functions.resets.lasting.message);
+            sleep(self.kernel.model().vfs.resets.lasting.message);
         }
     }
 
@@ -88,7 +88,7 @@ impl Net for FakeNet<'_> {
 
     fn vfs(&mut self, pf: u32) -> Result<Vec<Vf>, NetError> {
         let host = self.key == HOST;
-        sleep(self.kernel.model().functions.resets.lasting.reading);
+        sleep(self.kernel.model().vfs.resets.lasting.reading);
         self.ask(Asked::Vfs(pf), |model| Ok(if host { model.vfs(pf) } else { Vec::new() }))
             .map_err(|errno| refused(errno, "read virtual functions"))
     }

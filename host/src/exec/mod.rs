@@ -8,7 +8,7 @@
 //! `PR_SET_PDEATHSIG` is left alone on purpose: a plugin whose daemon is killed must be able to finish its work,
 //! a half-done DEL above all. (It would also fire when the *thread* that started it ends.)
 
-mod running;
+mod running_program;
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -24,9 +24,10 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::unistd::pipe2;
 
-use crate::process::{nice_of_programs, open_files_of_programs};
+use crate::process::open_files_of_programs;
 use crate::real::home_of_this_thread;
-use running::{End, Running};
+use crate::scheduling::nice_of_programs;
+use running_program::{End, RunningProgram};
 
 /// More on standard output than this is an error: a CNI result has a few hundred bytes.
 pub const STDOUT_LIMIT: usize = 1 << 20;
@@ -161,7 +162,7 @@ impl Exec<'_> {
             Err(error) => (None, Some(error)),
         };
         let child = self.spawn(cgroup.as_ref().map(|cgroup| &cgroup.procs))?;
-        let mut running = Running::new(child, &self.stdin).map_err(|error| self.failed(&error))?;
+        let mut running = RunningProgram::new(child, &self.stdin).map_err(|error| self.failed(&error))?;
         if let Some(cgroup) = cgroup {
             cgroup_error = cgroup.error();
         }

@@ -14,7 +14,7 @@ use nix::sched::{CloneFlags, setns};
 use nix::sys::stat::{Mode, fstat};
 use nix::sys::statfs::{FsType, fstatfs};
 
-use super::socket::Socket;
+use super::netlink::socket::Socket;
 use crate::seam::{NetnsError, NetnsId};
 
 /// `NSFS_MAGIC`.

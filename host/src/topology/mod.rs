@@ -3,14 +3,14 @@
 //! A value, read at once and read again when somebody wants to know anew: nodes come and go with memory and processors that
 //! are plugged. Reads only. A device's node is not here: it stands with the device (`numa_node`).
 
-mod cpus;
+mod cpu_list;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-pub use cpus::{BadCpuList, CpuList, isolated};
+pub use cpu_list::{BadCpuList, CpuList, isolated};
 
 /// A node comes or goes while its files are read: they are read once more, this often.
 const ATTEMPTS: usize = 5;

@@ -3,17 +3,17 @@
 //! The kernel drops news when nobody reads them in time. That is told too ([`Event::Overflow`]): whoever gets it
 //! has to look for himself, because what was lost is lost.
 
-mod device;
-mod listener;
+mod device_events;
+mod news_socket;
 
 use std::collections::VecDeque;
 use std::io;
 
 use crate::real::{Body, decode, netlink_news, only_of_type};
 use crate::seam::{Link, Nsid};
-use listener::{Heard, Listener};
+use news_socket::{Heard, Listener};
 
-pub use device::{Action, DeviceEvent, DeviceEvents};
+pub use device_events::{Action, DeviceEvent, DeviceEvents};
 
 const RTNLGRP_LINK: libc::c_int = 1;
 const RTNLGRP_NSID: libc::c_int = 28;

@@ -4,8 +4,8 @@ use fairlead_cni::CniError;
 use serde_json::{Value, json};
 
 use super::{Answer, Core};
-use crate::ipam::{Allocation, Owner};
 use crate::store::{Attachment, Phase};
+use fairlead_ipam::{Allocation, Owner};
 
 /// An allocation whose container is unknown here.
 #[derive(serde::Serialize)]

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use fairlead_cni::CniError;
 
-use crate::ipam::Owner;
+use fairlead_ipam::Owner;
 
 use super::{Answer, Core, all_errors, since_1_1};
 use crate::engine::errors;

@@ -22,8 +22,8 @@ use crate::engine::kinds::Addressing;
 use crate::engine::policy::CurrentPolicy;
 use crate::engine::request::AttachmentRequest;
 use crate::install;
-use crate::ipam::{HostLocal, Lease, LeaseRequest, Owner, PendingRemovals, Place, static_ipam};
 use crate::store::{Attachment, IpamRecord};
+use fairlead_ipam::{HostLocal, Lease, LeaseRequest, Owner, PendingRemovals, Place, static_ipam};
 
 /// Our executable is smaller than this, so a larger file need not be read.
 const LARGEST_OF_OURS: u64 = 1 << 20;

@@ -1,9 +1,9 @@
 //! Functions of a pool that come and go under it: news of them, those that vanish and are made anew, their names, a reboot: on a
 //! kernel in memory.
 
-use fairlead_host::Kernel;
 use fairlead_host::double::Asked;
 use fairlead_host::watch::{Action, DeviceEvent};
+use fairlead_host::{NetKernel, PciKernel};
 
 use super::pools::{POOL, SECOND, config, kept, with};
 use super::*;
@@ -170,7 +170,7 @@ fn x17_the_del_of_a_pools_function_whose_name_another_one_has_by_chance_is_succe
 fn functions_are_made_where_there_are_none_and_their_number_is_not_changed_where_there_are() {
     let many = "pools: [{name: radio, selectors: {rootDevices: ['0000:21:00.0']}, numvfs: 4}]";
     let mut rig = with(many);
-    let made = |rig: &Rig| rig.asked(|asked| matches!(asked, Asked::MakeFunctions(..)));
+    let made = |rig: &Rig| rig.asked(|asked| matches!(asked, Asked::CreateVfs(..)));
     rig.restart();
     rig.keep();
     assert_eq!(made(&rig), 0);
@@ -180,7 +180,7 @@ fn functions_are_made_where_there_are_none_and_their_number_is_not_changed_where
     rig.restart();
     assert_eq!(made(&rig), 0, "nobody waits for it at the start");
     rig.keep();
-    assert_eq!(rig.asked(|asked| *asked == Asked::MakeFunctions("0000:21:00.0".to_owned(), 4)), 1);
+    assert_eq!(rig.asked(|asked| *asked == Asked::CreateVfs("0000:21:00.0".to_owned(), 4)), 1);
     // By a worker: the keeper waits for no driver, and begins none twice.
     rig.kernel.forget_calls();
     rig.engine().look_at_pools(Look::Quick);

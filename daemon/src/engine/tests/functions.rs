@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 
 use fairlead_cni::Code;
 use fairlead_host::double::{Asked, NetnsSnapshot, Resets};
-use fairlead_host::{IommuGroup, Kernel, Link, Mac, Op, Override, SetLink, Vf};
+use fairlead_host::{IommuGroup, Link, Mac, NetKernel, Op, Override, SetLink, Vf};
 
 use super::*;
 

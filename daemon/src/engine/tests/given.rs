@@ -6,7 +6,7 @@ use std::thread;
 
 use fairlead_cni::Code;
 use fairlead_host::double::Asked;
-use fairlead_host::{IommuGroup, Kernel, Op, Vf};
+use fairlead_host::{IommuGroup, NetKernel, Op, Vf};
 
 use super::functions::{TAGGED, config as kernel_config, join_group};
 use super::*;

@@ -1,7 +1,7 @@
 //! Configurations that name a resource: kubelet says which virtual function the pod has.
 
 use fairlead_cni::Code;
-use fairlead_host::Kernel;
+use fairlead_host::NetKernel;
 
 use super::*;
 use crate::kubelet::recorded::{Get, RecordedKubelet, exhausted, pod};

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use fairlead_cni::Code;
 use fairlead_host::double::Asked;
 use fairlead_host::watch::DeviceEvent;
-use fairlead_host::{IommuGroup, Kernel, Op, SetLink};
+use fairlead_host::{IommuGroup, NetKernel, Op, SetLink};
 
 use super::pools::{SECOND, with};
 use super::switchdev::PHYSICAL;

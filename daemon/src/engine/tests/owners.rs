@@ -2,7 +2,7 @@
 
 use fairlead_host::double::Asked;
 use fairlead_host::watch::{Action, DeviceEvent};
-use fairlead_host::{Kernel, Override};
+use fairlead_host::{Override, PciKernel};
 
 use super::pools::{config, kept};
 use super::*;

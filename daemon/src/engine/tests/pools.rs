@@ -3,7 +3,7 @@
 use std::fs;
 
 use fairlead_host::double::{Asked, Snapshot};
-use fairlead_host::{IommuGroup, Kernel, Op};
+use fairlead_host::{IommuGroup, NetKernel, Op};
 use fairlead_sriov::PciAddr;
 use fairlead_sriov::pool::Refusal;
 use serde_json::Value;

@@ -7,7 +7,7 @@ use std::os::unix::fs::symlink;
 use fairlead_cni::Code;
 use fairlead_host::double::Asked;
 use fairlead_host::watch::{Action, DeviceEvent};
-use fairlead_host::{Kernel, Op};
+use fairlead_host::{NetKernel, Op};
 use serde_json::Value;
 
 use super::pools::{POOL, SECOND, config, kept, with};

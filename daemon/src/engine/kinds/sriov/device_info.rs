@@ -17,9 +17,9 @@ use serde_json::{Map, Value};
 
 use super::reserve::unusable;
 use super::services::SriovServices;
-use crate::devlink;
 use crate::engine::errors;
 use crate::store::{Attachment, VfRecord};
+use fairlead_host::devlink;
 
 const VERSION: &str = "1.1.0";
 /// Everybody may read it, as the device plugin's.
@@ -99,7 +99,7 @@ impl SriovServices {
         let rdma = self.inventory.rdma(vf.address).map_err(unread)?.devices;
         let devlink = || {
             let known = self.pools.devlink_of(vf.address);
-            known.unwrap_or_else(|| devlink::told(self.kernel.as_ref()))
+            known.unwrap_or_else(|| devlink::devices_or_none(self.kernel.as_ref()))
         };
         for ours in ["pci-address", "pf-pci-address", "rdma-device", "representor-device"] {
             told.remove(ours);
