@@ -2,11 +2,11 @@
 //! is asked what the pod has, and every attachment of it gets the next one.
 
 use fairlead_cni::{CniError, Code};
+use fairlead_kubelet::{NoDevice, PodName, PodResourcesError, ResourcesOfPod, next_device};
 use fairlead_sriov::PciAddr;
 
 use super::Engine;
 use super::job::Job;
-use crate::kubelet::{NoDevice, PodName, PodResourcesError, ResourcesOfPod, next_device};
 use crate::networks::Network;
 use crate::networks::sriov::{Device, Sriov};
 use crate::store::Phase;

@@ -10,11 +10,11 @@ use fairlead_cni::args::Args;
 use fairlead_cni::config::{Loopback, NetConf};
 use fairlead_cni::wire::{Command, Request};
 use fairlead_cni::{CniError, Code, names};
+use fairlead_kubelet::ResourcesOfPod;
 use fairlead_sriov::numa::{Locality, NumaPolicy};
 
 use super::timing::Timing;
 use crate::call::{Call, CallerGone};
-use crate::kubelet::ResourcesOfPod;
 use crate::store::{Caller, Key, PassedOver};
 
 /// What is executed for a STATUS is killed so long after the call's arrival: its name must still be told in time.

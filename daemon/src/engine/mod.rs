@@ -48,12 +48,13 @@ use fairlead_cni::wire::{Command, Request};
 use fairlead_cni::{CniError, CniVersion, Code};
 use fairlead_host::announce::Announcer;
 use fairlead_host::{Kernel, NetnsId};
+use fairlead_kubelet::PodResources;
 use fairlead_sriov::{Administrator, Inventory};
 
 use crate::call::{Call, Lane, Reply, Service};
 use crate::delegate::Delegates;
+use crate::device_offers::DeviceOffers;
 use crate::ipam::HostLocal;
-use crate::kubelet::{DevicePlugins, PodResources};
 use crate::metrics;
 use crate::netconf::Networks;
 use crate::networks::interface::Dad;
@@ -135,7 +136,7 @@ pub struct Engine {
     inventory: Inventory,
     admin: Arc<Administrator>,
     pools: Arc<Pools>,
-    device_plugins: DevicePlugins,
+    device_offers: DeviceOffers,
     sysfs: PathBuf,
     pod_resources: PodResources,
     reaper: Reaper,

@@ -8,12 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fairlead_cni::{CniError, Code};
 use fairlead_host::topology::Topology;
+use fairlead_kubelet::ResourcesOfPod;
 use fairlead_sriov::Function;
 use fairlead_sriov::numa::{self, Assigned, Choice, Locality, NumaPolicy, NumaRefusal};
 
 use super::job::Job;
 use super::{Engine, granted};
-use crate::kubelet::ResourcesOfPod;
 use crate::networks::Network;
 
 /// Where the pod is, and how firmly its function must be there.

@@ -13,6 +13,7 @@ use fairlead_sriov::PciAddr;
 use fairlead_sriov::pool::Refusal;
 
 use super::Engine;
+use crate::device_offers::announced_resources;
 use crate::hotplug::Hotplug;
 use crate::networks::Network;
 use crate::networks::sriov::Sriov;
@@ -57,7 +58,7 @@ impl Engine {
 
     /// Offers kubelet the pools that it gives out, as they are configured.
     pub(super) fn offer_to_kubelet(&self) {
-        if let Err(error) = self.device_plugins.offer(self.pools.offers()) {
+        if let Err(error) = self.device_offers.offer(&self.pools) {
             tracing::error!(%error, "pools cannot be offered to kubelet; they are after the next start");
         }
     }
@@ -65,7 +66,7 @@ impl Engine {
     /// Asks kubelet whether another device plugin announces a function of ours too.
     pub(super) fn look_for_doubles(&self) {
         match self.pod_resources.allocatable(Instant::now() + ALLOCATABLE) {
-            Ok(all) => self.pools.announced(&all),
+            Ok(all) => self.pools.announced(&announced_resources(all)),
             Err(error) => tracing::debug!(%error, "what device plugins announce is not known"),
         }
     }

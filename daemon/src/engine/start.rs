@@ -9,6 +9,7 @@ use std::time::Duration;
 use fairlead_host::announce::{Announcer, Conflict};
 use fairlead_host::watch::{Event, NetnsEvents};
 use fairlead_host::{Kernel, NetError, process};
+use fairlead_kubelet::{DevicePlugins, KubeletDir, PodResources};
 use fairlead_sriov::{Administrator, Inventory};
 
 use super::chance::Chance;
@@ -21,8 +22,8 @@ use super::validated::Validated;
 use super::wellbeing::LookOut;
 use super::{Engine, Places, Policy, SWEEP};
 use crate::delegate::Delegates;
+use crate::device_offers::DeviceOffers;
 use crate::ipam::HostLocal;
-use crate::kubelet::{DevicePlugins, KubeletDir, PodResources};
 use crate::metrics;
 use crate::netconf::Networks;
 use crate::pools::{Ground, Look, PoolMetrics, Pools};
@@ -124,10 +125,10 @@ impl Engine {
         let engine = Arc::new(Engine {
             admin,
             pools,
-            device_plugins: DevicePlugins::new(
+            device_offers: DeviceOffers::new(DevicePlugins::new(
                 &places.host_root,
                 KubeletDir::new(&places.host_root, &places.kubelet),
-            ),
+            )),
             kernel: beside.kernel,
             host_id,
             delegates: Delegates::new(places.host_root.clone(), beside.cgroup)

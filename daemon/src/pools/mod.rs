@@ -39,6 +39,7 @@ pub(crate) use holders::Inherited;
 pub use keeper::{Look, SLOW};
 pub use loan::{DrawError, Loan, Refused};
 pub use metrics::PoolMetrics;
+pub use offers::{AnnouncedResource, Offer, OfferedVf, OfferedVfs, VfAccess, VfioNode};
 pub use orders::Verb;
 pub use workshop::Known;
 

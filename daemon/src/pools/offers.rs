@@ -4,6 +4,7 @@
 //! has failed, was somebody else's, idle, gone or held is unhealthy at once, and healthy when it is verified again (X17).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::{Arc, Weak};
 
 use fairlead_host::IommuGroup;
@@ -15,7 +16,6 @@ use tokio::sync::watch;
 use super::membership::Notice;
 use super::workshop::{VFIO, Wish};
 use super::{Live, Pools, State};
-use crate::kubelet::{Access, Device, DeviceList, Devices, Grant, Health, Refused, VfioGroup};
 use crate::settings::PoolSettings;
 
 /// What is offered, and what is known for that.
@@ -32,35 +32,94 @@ pub(super) struct Offers {
     unannounced: BTreeSet<String>,
 }
 
-/// A resource.
-struct Offer {
+/// A VF of a pool, as it is offered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OfferedVf {
+    /// The VF's PCI address.
+    pub address: PciAddr,
+    /// The NUMA node that pods are to be aligned to, where the pool says which.
+    pub numa_node: Option<u32>,
+    /// Whether it may be allocated to pods. One that is still being restored may be.
+    pub healthy: bool,
+    /// The PF that it is of.
+    pub pf: PciAddr,
+}
+
+/// The complete list of a resource's VFs; `None` until the pools have been compared with the machine.
+pub type OfferedVfs = Option<Arc<[OfferedVf]>>;
+
+/// What a pod needs to reach a VF, beside its network interface.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct VfAccess {
+    /// The IOMMU group of a VF that is bound to vfio-pci.
+    pub vfio: Option<VfioNode>,
+    /// The RDMA devices and nodes, where the pool gives them to pods, with `rdma_cm`, which all devices share.
+    pub rdma: Option<Rdma>,
+    /// Whether the pod gets the nodes of vhost-net and tun.
+    pub vhost_net: bool,
+    /// Further facts for the pod, from the configuration.
+    pub extra: BTreeMap<String, String>,
+}
+
+/// An IOMMU group's node under `/dev/vfio`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VfioNode {
+    /// The number in the node's name.
+    pub number: u32,
+    /// The machine's IOMMU is off, so that this is no real group.
+    pub no_iommu: bool,
+}
+
+/// A resource that a device plugin of the node announces, ours or another's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AnnouncedResource {
+    /// The resource's full name, as in `intel.com/radio`.
+    pub name: String,
+    /// Its devices, by the names that the device plugin gave them.
+    pub ids: Vec<String>,
+}
+
+/// One resource that kubelet allocates from the pools of its name.
+pub struct Offer {
     resource: String,
-    list: watch::Sender<DeviceList>,
+    list: watch::Sender<OfferedVfs>,
     pools: Weak<Pools>,
 }
 
-impl Devices for Offer {
-    fn resource(&self) -> &str {
+impl fmt::Debug for Offer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Offer").field("resource", &self.resource).finish_non_exhaustive()
+    }
+}
+
+impl Offer {
+    /// The resource's name in pod specs.
+    pub fn resource(&self) -> &str {
         &self.resource
     }
 
-    fn spread(&self) -> Spread {
+    /// Over which PFs a pod's VFs are to be.
+    pub fn spread(&self) -> Spread {
         self.pools.upgrade().map(|pools| pools.lock().spread_of(&self.resource)).unwrap_or_default()
     }
 
-    fn list(&self) -> watch::Receiver<DeviceList> {
+    /// The complete list, with every change of it.
+    pub fn list(&self) -> watch::Receiver<OfferedVfs> {
         self.list.subscribe()
     }
 
-    fn access(&self, id: &str) -> Result<Access, Refused> {
-        let pools = self.pools.upgrade().ok_or_else(|| "the daemon stops".to_owned());
-        let address = id.parse::<PciAddr>().map_err(|e| e.to_string());
-        let access = pools.and_then(|pools| pools.given(address?));
-        access.map_err(|reason| Refused { id: id.to_owned(), reason })
+    /// Allocates a VF to a pod, and returns what the pod needs to reach it.
+    ///
+    /// # Errors
+    /// In words for the pod's event, when the VF must not be allocated now.
+    pub fn allocate(&self, address: PciAddr) -> Result<VfAccess, String> {
+        let pools = self.pools.upgrade().ok_or_else(|| "the daemon stops".to_owned())?;
+        pools.given(address)
     }
 
-    fn not_given(&self, id: &str) {
-        if let (Some(pools), Ok(address)) = (self.pools.upgrade(), id.parse()) {
+    /// Takes back an allocation that kubelet was never told of.
+    pub fn cancel_allocation(&self, address: PciAddr) {
+        if let Some(pools) = self.pools.upgrade() {
             pools.not_given(address);
         }
     }
@@ -68,14 +127,13 @@ impl Devices for Offer {
 
 impl Pools {
     /// The resources that kubelet is to be offered, as they are configured.
-    pub fn offers(&self) -> Vec<Arc<dyn Devices>> {
-        let all = self.lock();
-        all.offers.resources.values().map(|offer| Arc::clone(offer) as Arc<dyn Devices>).collect()
+    pub fn offers(&self) -> Vec<Arc<Offer>> {
+        self.lock().offers.resources.values().map(Arc::clone).collect()
     }
 
     /// What every device plugin of the node announces: a function that two announce is told, and a pool for another allocator
     /// that none announces.
-    pub fn announced(&self, all: &[Grant]) {
+    pub fn announced(&self, all: &[AnnouncedResource]) {
         self.act(|state| {
             state.announcements = state.doubles_among(all);
             let unannounced = state.unannounced(all);
@@ -88,14 +146,14 @@ impl Pools {
     }
 
     /// A pod is given a member: what it needs to reach it.
-    fn given(&self, address: PciAddr) -> Result<Access, String> {
+    fn given(&self, address: PciAddr) -> Result<VfAccess, String> {
         let access = self.access(address)?;
         self.give(address)?;
         Ok(access)
     }
 
     /// What a pod needs to reach a member.
-    fn access(&self, address: PciAddr) -> Result<Access, String> {
+    fn access(&self, address: PciAddr) -> Result<VfAccess, String> {
         let (settings, wish) = self.lock().given_out(address)?;
         let scan = self.shop.scan().map_err(|e| e.to_string())?;
         let record = self.shop.records.get(address);
@@ -116,16 +174,16 @@ impl Pools {
         };
         let rdma = with(|s| s.is_rdma).then(|| self.rdma(&found.rdma));
         let extra = settings.additional_info(address);
-        Ok(Access { vfio, rdma, vhost_net: with(|s| s.need_vhost_net), extra })
+        Ok(VfAccess { vfio, rdma, vhost_net: with(|s| s.need_vhost_net), extra })
     }
 
-    fn vfio_group(&self, number: Option<u32>, allow_no_iommu: bool) -> Result<VfioGroup, String> {
+    fn vfio_group(&self, number: Option<u32>, allow_no_iommu: bool) -> Result<VfioNode, String> {
         let number = number.ok_or("it has no IOMMU group: the machine's IOMMU is off")?;
         let group = self.shop.kernel.iommu_group(number).map_err(|e| e.to_string())?;
         let no_iommu = group == IommuGroup::NoIommu;
         match no_iommu && !allow_no_iommu {
             true => Err("there is no IOMMU behind it, and its pool does not say allowNoIommu".to_owned()),
-            false => Ok(VfioGroup { number, no_iommu }),
+            false => Ok(VfioNode { number, no_iommu }),
         }
     }
 
@@ -183,7 +241,7 @@ impl State {
             if !self.offers.looked_at.contains(resource) {
                 continue;
             }
-            let list: Arc<[Device]> = self.devices(resource).into();
+            let list: Arc<[OfferedVf]> = self.offered_vfs(resource).into();
             offer.list.send_if_modified(|told| {
                 let changed = told.as_ref() != Some(&list);
                 *told = Some(list);
@@ -197,21 +255,21 @@ impl State {
         self.offers.announced.remove(&address);
     }
 
-    fn devices(&self, resource: &str) -> Vec<Device> {
+    fn offered_vfs(&self, resource: &str) -> Vec<OfferedVf> {
         let of_resource = self.members().filter_map(|(live, member)| {
             let settings = live.settings.as_ref().filter(|pool| pool.offered_as() == Some(resource))?;
             self.offers.announced.contains(&member.address).then_some((settings, member))
         });
-        let device = |(settings, member): (&PoolSettings, &Member)| {
+        let vf = |(settings, member): (&PoolSettings, &Member)| {
             let dark = settings.withdraw_on_link_down && self.offers.dark.contains(&member.physical);
-            Device {
-                id: member.address.to_string(),
-                node: member.numa_node.filter(|_| settings.tells_topology()),
-                health: if member.givable().is_ok() && !dark { Health::Healthy } else { Health::Unhealthy },
-                physical: member.physical.to_string(),
+            OfferedVf {
+                address: member.address,
+                numa_node: member.numa_node.filter(|_| settings.tells_topology()),
+                healthy: member.givable().is_ok() && !dark,
+                pf: member.physical,
             }
         };
-        of_resource.map(device).collect()
+        of_resource.map(vf).collect()
     }
 
     /// The pool that gives a member out, unless that is not to be given now.
@@ -225,9 +283,9 @@ impl State {
     }
 
     /// Pools that are another allocator's, and nobody announces a function of them.
-    fn unannounced(&self, all: &[Grant]) -> BTreeSet<String> {
+    fn unannounced(&self, all: &[AnnouncedResource]) -> BTreeSet<String> {
         let announced: BTreeSet<PciAddr> =
-            all.iter().flat_map(|grant| &grant.ids).filter_map(|id| id.parse().ok()).collect();
+            all.iter().flat_map(|resource| &resource.ids).filter_map(|id| id.parse().ok()).collect();
         let is_others = |live: &&Live| live.settings.as_ref().is_some_and(|pool| !pool.is_only_ours());
         let is_nobodys = |live: &&Live| {
             let mut members = live.pool.members().peekable();
@@ -238,16 +296,16 @@ impl State {
     }
 
     /// Members of pools that another device plugin announces.
-    fn doubles_among(&self, all: &[Grant]) -> Vec<Notice> {
-        let ours = |grant: &&Grant| self.offers.resources.contains_key(&grant.resource);
-        let strangers = all.iter().filter(|grant| !ours(grant));
+    fn doubles_among(&self, all: &[AnnouncedResource]) -> Vec<Notice> {
+        let ours = |resource: &&AnnouncedResource| self.offers.resources.contains_key(&resource.name);
+        let strangers = all.iter().filter(|resource| !ours(resource));
         let mut doubles = BTreeMap::<(&str, &str), BTreeSet<&str>>::new();
-        for grant in strangers {
-            for id in &grant.ids {
+        for resource in strangers {
+            for id in &resource.ids {
                 let member = id.parse().ok().and_then(|address| self.member(address));
                 let settings = member.and_then(|(live, _)| live.settings.as_ref());
                 if let Some(pool) = settings.filter(|pool| pool.is_only_ours()) {
-                    doubles.entry((&pool.name, &grant.resource)).or_default().insert(id);
+                    doubles.entry((&pool.name, &resource.name)).or_default().insert(id);
                 }
             }
         }

@@ -1,16 +1,16 @@
-//! Kubelet's part in a script of the lab: gives one pod devices that a device plugin of the node offers, tells what the plugin
-//! answered, and has them on its list as the pod's until it is ended.
+//! Kubelet's part in a script of the lab. It allocates devices that a device plugin of the node offers to one pod, prints what
+//! the plugin answered, and lists them as the pod's until it is ended.
 //!
 //!     kubelet NAMESPACE/POD RESOURCE DEVICE…
 //!
-//! It is the unit tests' recorded kubelet at this machine's own root.
+//! It is the unit tests' fake kubelet at this machine's own root.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a script reads it")]
 
 use std::path::Path;
 use std::process::ExitCode;
 
-use fairlead_daemon::kubelet::recorded::RecordedKubelet;
+use fairlead_kubelet::fake_kubelet::FakeKubelet;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -19,8 +19,8 @@ fn main() -> ExitCode {
         return failed("a pod and a resource are missing");
     };
     let Some(pod) = pod.split_once('/') else { return failed("the pod is NAMESPACE/POD") };
-    let kubelet = RecordedKubelet::running(Path::new("/"));
-    match kubelet.give(pod, resource, devices) {
+    let kubelet = FakeKubelet::running(Path::new("/"));
+    match kubelet.allocate_to_pod(pod, resource, devices) {
         Ok(answer) => println!("{answer}"),
         Err(refused) => return failed(&refused),
     }

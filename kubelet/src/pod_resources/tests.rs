@@ -1,10 +1,10 @@
-//! Against a recorded kubelet on a real socket.
+//! PodResources against a fake kubelet on a real socket.
 
 use std::thread;
 
 use tempfile::TempDir;
 
-use super::super::recorded::{Get, LONG, RecordedKubelet, device, exhausted, on_node, pod};
+use super::super::fake_kubelet::{FakeKubelet, Get, LONG, device, exhausted, on_node, pod};
 use super::*;
 
 const RADIO: &str = "intel.com/radio";
@@ -17,9 +17,9 @@ fn soon() -> Instant {
     Instant::now() + LONG
 }
 
-fn kubelet() -> (TempDir, RecordedKubelet, PodResources) {
+fn kubelet() -> (TempDir, FakeKubelet, PodResources) {
     let root = tempfile::tempdir().unwrap();
-    let kubelet = RecordedKubelet::running(root.path());
+    let kubelet = FakeKubelet::running(root.path());
     kubelet.answers.lock().unwrap().pods = vec![
         pod("ran", "cu-0", &[("app", &[(RADIO, "0000:3b:02.3", 0)])]),
         pod(
@@ -33,12 +33,12 @@ fn kubelet() -> (TempDir, RecordedKubelet, PodResources) {
     (root, kubelet, resources)
 }
 
-fn ids(given: &ResourcesOfPod) -> Vec<&str> {
-    given.containers.iter().flat_map(|c| &c.devices).flat_map(|g| &g.ids).map(String::as_str).collect()
+fn ids(allocated: &ResourcesOfPod) -> Vec<&str> {
+    allocated.containers.iter().flat_map(|c| &c.devices).flat_map(|g| &g.ids).map(String::as_str).collect()
 }
 
 #[test]
-fn k27_what_a_pod_has_is_told_with_containers_nodes_processors_and_memory() {
+fn k27_what_a_pod_has_comes_with_containers_nodes_processors_and_memory() {
     let (_root, kubelet, resources) = kubelet();
     {
         let mut answers = kubelet.answers.lock().unwrap();
@@ -47,9 +47,9 @@ fn k27_what_a_pod_has_is_told_with_containers_nodes_processors_and_memory() {
         let block = wire::ContainerMemory { topology: Some(on_node(1)) };
         app.memory = vec![block.clone(), block];
     }
-    let given = resources.pod(&du(), soon()).unwrap();
-    assert_eq!(ids(&given), ["0000:3b:02.1", "0000:3b:02.0"]);
-    let [app, log] = given.containers.as_slice() else { panic!("{given:?}") };
+    let allocated = resources.pod(&du(), soon()).unwrap();
+    assert_eq!(ids(&allocated), ["0000:3b:02.1", "0000:3b:02.0"]);
+    let [app, log] = allocated.containers.as_slice() else { panic!("{allocated:?}") };
     assert_eq!((app.name.as_str(), log.name.as_str()), ("app", "log"));
     assert_eq!((app.devices[0].nodes.as_slice(), app.devices[0].resource.as_str()), ([1].as_slice(), RADIO));
     assert_eq!((app.cpus.as_slice(), app.memory_nodes.as_slice()), ([20, 21].as_slice(), [1].as_slice()));
@@ -57,13 +57,13 @@ fn k27_what_a_pod_has_is_told_with_containers_nodes_processors_and_memory() {
 }
 
 #[test]
-fn k27_a_kubelet_that_tells_of_all_pods_only_is_asked_for_one_pod_only_once() {
+fn k27_a_kubelet_that_only_lists_all_pods_is_asked_for_one_pod_only_once() {
     for get in [Get::Unimplemented, Get::Disabled] {
         let (_root, kubelet, resources) = kubelet();
         kubelet.answers.lock().unwrap().get = get;
         for _ in 0..3 {
-            let given = resources.pod(&du(), soon()).unwrap();
-            assert_eq!(ids(&given), ["0000:3b:02.1", "0000:3b:02.0"], "{get:?}");
+            let allocated = resources.pod(&du(), soon()).unwrap();
+            assert_eq!(ids(&allocated), ["0000:3b:02.1", "0000:3b:02.0"], "{get:?}");
         }
         let answers = kubelet.answers.lock().unwrap();
         assert_eq!((answers.gets, answers.lists), (1, 3), "{get:?}");
@@ -80,7 +80,7 @@ fn x10_a_kubelet_that_is_asked_too_much_is_asked_again_for_a_list_and_not_believ
 }
 
 #[test]
-fn x10_what_is_not_told_in_time_is_an_error_that_says_why() {
+fn x10_no_answer_in_time_is_an_error_that_says_why() {
     let (_root, kubelet, resources) = kubelet();
     kubelet.answers.lock().unwrap().refusals = vec![exhausted(); 1000].into();
     let begun = Instant::now();
@@ -129,14 +129,14 @@ fn x10_many_who_ask_at_once_are_served_by_few_lists_and_each_gets_its_own_pod() 
         for n in 0..32 {
             scope.spawn(move || {
                 let name = PodName { namespace: "many".into(), name: format!("p{}", n % 8) };
-                let given = resources.pod(&name, soon()).unwrap();
-                assert_eq!(ids(&given), [format!("0000:3b:02.{}", n % 8)]);
+                let allocated = resources.pod(&name, soon()).unwrap();
+                assert_eq!(ids(&allocated), [format!("0000:3b:02.{}", n % 8)]);
             });
         }
     });
     let lists = kubelet.answers.lock().unwrap().lists;
     assert!(lists < 16, "{lists} lists for 32 who asked");
-    assert!(resources.lock().last.is_none(), "nothing is held when nobody waits");
+    assert!(resources.lists.lock().last.is_none(), "nothing is held when nobody waits");
 }
 
 #[test]
@@ -154,8 +154,9 @@ fn x10_a_list_that_began_before_the_question_does_not_answer_it() {
         kubelet.answers.lock().unwrap().pods.push(late);
         let name = PodName { namespace: "ran".into(), name: "late".into() };
         let until = Instant::now() + LONG;
-        let given = resources.round(until).map(|pods| among(pods.as_ref().as_ref().unwrap(), &name));
-        assert_eq!(ids(&given.unwrap().unwrap()), ["0000:3b:02.7"]);
+        let allocated =
+            resources.shared_list(until).map(|pods| find_pod(pods.as_ref().as_ref().unwrap(), &name));
+        assert_eq!(ids(&allocated.unwrap().unwrap()), ["0000:3b:02.7"]);
     });
     assert_eq!(kubelet.answers.lock().unwrap().lists, 2);
 }
@@ -165,26 +166,26 @@ fn x10_a_finished_pod_of_the_same_name_is_not_taken_for_the_living_one() {
     let finished = pod("ran", "du-0", &[("app", &[]), ("log", &[])]);
     let living = pod("ran", "du-0", &[("app", &[(RADIO, "0000:3b:02.1", 1)]), ("log", &[])]);
     for pods in [[finished.clone(), living.clone()], [living.clone(), finished]] {
-        assert_eq!(ids(&among(&pods, &du()).unwrap()), ["0000:3b:02.1"]);
+        assert_eq!(ids(&find_pod(&pods, &du()).unwrap()), ["0000:3b:02.1"]);
     }
     let older = pod("ran", "du-0", &[("app", &[(RADIO, "0000:3b:02.6", 1)])]);
-    let told = among(&[older, living], &du()).unwrap_err();
-    assert!(matches!(told, PodResourcesError::Ambiguous(_)), "{told}");
-    let unknown = among(&[], &du()).unwrap_err();
+    let error = find_pod(&[older, living], &du()).unwrap_err();
+    assert!(matches!(error, PodResourcesError::Ambiguous(_)), "{error}");
+    let unknown = find_pod(&[], &du()).unwrap_err();
     assert_eq!(unknown.to_string(), "kubelet knows no pod ran/du-0");
 }
 
 #[test]
-fn what_every_plugin_of_the_node_announces_is_told() {
+fn what_every_plugin_of_the_node_announces_is_listed() {
     let (_root, kubelet, resources) = kubelet();
     kubelet.answers.lock().unwrap().allocatable =
         vec![device(RADIO, "0000:3b:02.0", 1), device("other.org/vf", "0000:3b:02.0", 1)];
     kubelet.answers.lock().unwrap().refusals = vec![exhausted()].into();
-    let told = resources.allocatable(soon()).unwrap();
-    let of = |resource: &str| Grant {
+    let all = resources.allocatable(soon()).unwrap();
+    let of = |resource: &str| ResourceDevices {
         resource: resource.into(),
         ids: vec!["0000:3b:02.0".into()],
         nodes: vec![1],
     };
-    assert_eq!(told, [of(RADIO), of("other.org/vf")]);
+    assert_eq!(all, [of(RADIO), of("other.org/vf")]);
 }

@@ -14,30 +14,30 @@ use tonic::transport::{Channel, Endpoint};
 
 use fairlead_host::host_root::HostRoot;
 
-/// Kubelet's own socket, in each of its directories.
-pub(super) const KUBELET_SOCKET: &str = "kubelet.sock";
+/// The name of kubelet's own socket, the same in each of its directories.
+pub(crate) const KUBELET_SOCKET: &str = "kubelet.sock";
 
-/// Kubelet's directory (`/var/lib/kubelet`).
+/// Kubelet's directory on the host (`/var/lib/kubelet`).
 #[derive(Debug)]
 pub struct KubeletDir {
     root: HostRoot,
     path: PathBuf,
 }
 
-/// One of its directories, open.
+/// An open directory of kubelet's, with its sockets.
 #[derive(Debug)]
-pub(super) struct SocketDir {
+pub(crate) struct SocketDir {
     directory: OwnedFd,
-    /// As a person knows it.
-    told: PathBuf,
+    /// The path on the host, for messages.
+    host_path: PathBuf,
 }
 
-/// Which file a socket's name leads to: one that was removed and made anew is another.
+/// Which file a socket's name leads to. A file that was removed and created again is another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct SocketFile {
+pub(crate) struct SocketFile {
     device: u64,
     inode: u64,
-    /// Inodes are used again at once.
+    /// The file systems of `/var/lib` use a freed inode again at once, so its number alone does not tell two files apart.
     changed: (i64, i64),
 }
 
@@ -47,27 +47,27 @@ impl KubeletDir {
         KubeletDir { root: HostRoot::new(host_root.to_owned()), path: path.to_owned() }
     }
 
-    /// One of its directories, to be watched.
-    pub(super) fn seen_at(&self, name: &str) -> PathBuf {
-        self.root.seen_at(&self.told(name))
+    /// The path by which this process can watch one of its directories.
+    pub(crate) fn seen_at(&self, name: &str) -> PathBuf {
+        self.root.seen_at(&self.host_path(name))
     }
 
-    /// A path of it, as a person knows it.
-    pub(super) fn told(&self, name: &str) -> PathBuf {
+    /// The path on the host of one of its directories, for messages.
+    pub(crate) fn host_path(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
     /// Opens one of its directories.
-    pub(super) fn open(&self, name: &str) -> io::Result<SocketDir> {
-        let told = self.told(name);
-        Ok(SocketDir { directory: self.root.directory(&told)?, told })
+    pub(crate) fn open(&self, name: &str) -> io::Result<SocketDir> {
+        let host_path = self.host_path(name);
+        Ok(SocketDir { directory: self.root.directory(&host_path)?, host_path })
     }
 }
 
 impl SocketDir {
-    /// A socket's path, as a person knows it.
-    pub(super) fn told(&self, socket: &str) -> PathBuf {
-        self.told.join(socket)
+    /// A socket's path on the host, for messages.
+    pub(crate) fn host_path(&self, socket: &str) -> PathBuf {
+        self.host_path.join(socket)
     }
 
     fn reached_at(&self, socket: &str) -> PathBuf {
@@ -75,7 +75,7 @@ impl SocketDir {
     }
 
     /// The file that a socket's name leads to now; `None` where there is none.
-    pub(super) fn file(&self, socket: &str) -> io::Result<Option<SocketFile>> {
+    pub(crate) fn file(&self, socket: &str) -> io::Result<Option<SocketFile>> {
         match fs::symlink_metadata(self.reached_at(socket)) {
             Ok(seen) => Ok(Some(SocketFile {
                 device: seen.dev(),
@@ -87,8 +87,8 @@ impl SocketDir {
         }
     }
 
-    /// Listens on a socket that root alone may use; one that is left from before is replaced, any other file is not.
-    pub(super) fn listen(&self, socket: &str) -> io::Result<UnixListener> {
+    /// Listens on a socket that root alone may use. A socket that was left behind is replaced; any other file is not.
+    pub(crate) fn listen(&self, socket: &str) -> io::Result<UnixListener> {
         let path = self.reached_at(socket);
         match fs::symlink_metadata(&path) {
             Ok(there) if there.file_type().is_socket() => fs::remove_file(&path)?,
@@ -101,20 +101,20 @@ impl SocketDir {
         Ok(listener)
     }
 
-    /// Takes a socket of ours away.
-    pub(super) fn remove(&self, socket: &str) {
+    /// Removes a socket of ours.
+    pub(crate) fn remove(&self, socket: &str) {
         let _ = fs::remove_file(self.reached_at(socket));
     }
 
-    /// A connection to whoever listens on a socket.
-    pub(super) async fn connect(&self, socket: &str) -> io::Result<Channel> {
+    /// Connects to whoever listens on a socket.
+    pub(crate) async fn connect(&self, socket: &str) -> io::Result<Channel> {
         let stream = UnixStream::connect(self.reached_at(socket)).await?;
         let mut once = Some(TokioIo::new(stream));
         let connector = tower::service_fn(move |_: tonic::transport::Uri| {
             let stream = once.take().ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected));
             std::future::ready(stream)
         });
-        // The name is for the protocol alone; the way leads through the connector.
+        // HTTP/2 wants an authority. The connector ignores it and returns the stream that is already connected.
         let endpoint = Endpoint::from_static("http://localhost");
         endpoint.connect_with_connector(connector).await.map_err(io::Error::other)
     }

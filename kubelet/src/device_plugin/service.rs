@@ -1,27 +1,27 @@
-//! What kubelet asks a plugin: its list of devices, which of them it had better take, and what a pod needs to reach them.
+//! The calls of kubelet to a plugin: the list of devices, which of them to prefer, and what a pod needs to reach them.
 
 use std::pin::Pin;
 use std::sync::Arc;
 
-use futures_util::{Stream, stream};
+use futures_util::{Stream, StreamExt};
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
 use super::super::proto::deviceplugin as wire;
-use super::allocation::{self, Access};
-use super::device_info::DeviceInfoFiles;
-use super::{Device, DeviceList, Devices, Health, preference};
+use super::allocate_answer::{self, DeviceAccess};
+use super::device_info_files::DeviceInfoFiles;
+use super::{Device, Devices, Health, preferred_allocation};
 use wire::device_plugin_server::DevicePlugin;
 
-/// One resource as it is offered.
+/// One resource that is offered to kubelet.
 pub(super) struct Offer {
     pub(super) devices: Arc<dyn Devices>,
     files: DeviceInfoFiles,
-    /// How many follow the list: one, while kubelet is there.
+    /// How many streams follow the list: one while kubelet runs, none when it has lost us.
     pub(super) followers: watch::Sender<usize>,
 }
 
-/// Counts as long as it is held.
+/// A stream that follows the list, counted as long as this exists.
 struct Follower(Arc<Offer>);
 
 impl Drop for Follower {
@@ -35,66 +35,63 @@ impl Offer {
         Offer { devices, files, followers: watch::Sender::new(0) }
     }
 
-    fn followed(self: &Arc<Offer>) -> Follower {
+    fn count_follower(self: &Arc<Offer>) -> Follower {
         self.followers.send_modify(|count| *count += 1);
         Follower(Arc::clone(self))
     }
 
-    fn known(&self) -> Arc<[Device]> {
-        self.devices.list().borrow().clone().unwrap_or_default()
-    }
-
-    /// What each container is told. Nothing is given away of which anything is refused.
-    fn give_all(
+    /// Allocates what several containers ask for, all or nothing: where one device is refused, the others are taken back.
+    fn allocate_all(
         &self,
         asked: &[wire::ContainerAllocateRequest],
     ) -> Result<Vec<wire::ContainerAllocateResponse>, Status> {
-        let mut marked = Vec::new();
-        let each = asked.iter().map(|container| self.give(&container.devices_ids, &mut marked));
-        let given = each.collect();
-        if Result::is_err(&given) {
-            marked.iter().for_each(|id| self.devices.not_given(id));
+        let mut allocated_ids = Vec::new();
+        let each = asked.iter().map(|container| self.allocate(&container.devices_ids, &mut allocated_ids));
+        let answers = each.collect();
+        if Result::is_err(&answers) {
+            allocated_ids.iter().for_each(|id| self.devices.cancel_allocation(id));
         }
-        given
+        answers
     }
 
-    /// What one container is told; the devices that are its from now on are added to `marked`, also when it is refused another.
-    fn give(
+    /// Allocates one container's devices. Those that were allocated are added to `allocated_ids`, also when another one is
+    /// refused.
+    fn allocate(
         &self,
         ids: &[String],
-        marked: &mut Vec<String>,
+        allocated_ids: &mut Vec<String>,
     ) -> Result<wire::ContainerAllocateResponse, Status> {
-        let (resource, known) = (self.devices.resource(), self.known());
-        let mut given: Vec<(String, Access)> = Vec::new();
+        let (resource, known) = (self.devices.resource(), self.devices.list());
+        let mut allocated: Vec<(String, DeviceAccess)> = Vec::new();
         for id in ids {
             if !known.iter().any(|device| device.id == *id) {
-                let told = format!("resource {resource:?} has no device {id:?} any more");
-                return Err(Status::not_found(told));
+                let message = format!("resource {resource:?} has no device {id:?} any more");
+                return Err(Status::not_found(message));
             }
-            let access = self.devices.access(id).map_err(|refused| {
+            let access = self.devices.allocate(id).map_err(|refused| {
                 tracing::error!(resource, error = %refused, "kubelet wants a device for a pod and is refused");
                 Status::failed_precondition(refused.to_string())
             })?;
-            marked.push(id.clone());
-            given.push((id.clone(), access));
+            allocated_ids.push(id.clone());
+            allocated.push((id.clone(), access));
         }
-        for (id, access) in &given {
+        for (id, access) in &allocated {
             self.files.write(resource, id, access).map_err(|error| {
                 tracing::error!(resource, id, %error, "a device's information file can't be written");
                 Status::internal(format!("the information file of device {id} can't be written: {error}"))
             })?;
         }
         tracing::info!(resource, ids = ids.join(","), "kubelet has given devices to a pod");
-        Ok(allocation::answer(resource, &given))
+        Ok(allocate_answer::answer(resource, &allocated))
     }
 }
 
-/// Serves kubelet.
+/// The gRPC service of one resource, which kubelet calls.
 #[derive(Clone)]
 pub(super) struct Endpoint(pub(super) Arc<Offer>);
 
-/// The complete list.
-fn told(list: &[Device]) -> wire::ListAndWatchResponse {
+/// The message with the complete list.
+fn list_message(list: &[Device]) -> wire::ListAndWatchResponse {
     let device = |device: &Device| wire::Device {
         id: device.id.clone(),
         health: match device.health {
@@ -102,19 +99,10 @@ fn told(list: &[Device]) -> wire::ListAndWatchResponse {
             Health::Unhealthy => "Unhealthy".to_owned(),
         },
         topology: device
-            .node
+            .numa_node
             .map(|node| wire::TopologyInfo { nodes: vec![wire::NumaNode { id: i64::from(node) }] }),
     };
     wire::ListAndWatchResponse { devices: list.iter().map(device).collect() }
-}
-
-/// The next list: the present one at first, then every other. Ends with the resource.
-async fn next(list: &mut watch::Receiver<DeviceList>, first: bool) -> Option<wire::ListAndWatchResponse> {
-    if !first {
-        list.changed().await.ok()?;
-    }
-    let now = list.wait_for(Option::is_some).await.ok()?;
-    now.as_deref().map(told)
 }
 
 #[tonic::async_trait]
@@ -132,11 +120,12 @@ impl DevicePlugin for Endpoint {
         &self,
         _: Request<wire::Empty>,
     ) -> Result<Response<Self::ListAndWatchStream>, Status> {
-        let following = (self.0.devices.list(), self.0.followed(), true);
-        let lists = stream::unfold(following, |(mut list, follower, first)| async move {
-            let told = next(&mut list, first).await?;
-            tracing::debug!(devices = told.devices.len(), "kubelet is told of the devices");
-            Some((Ok(told), (list, follower, false)))
+        // The stream owns the follower: when kubelet drops the stream, the count falls.
+        let follower = self.0.count_follower();
+        let lists = self.0.devices.watch().map(move |list| {
+            let _counted = &follower;
+            tracing::debug!(devices = list.len(), "kubelet is told of the devices");
+            Ok(list_message(&list))
         });
         Ok(Response::new(Box::pin(lists)))
     }
@@ -145,11 +134,11 @@ impl DevicePlugin for Endpoint {
         &self,
         request: Request<wire::PreferredAllocationRequest>,
     ) -> Result<Response<wire::PreferredAllocationResponse>, Status> {
-        let (known, spread) = (self.0.known(), self.0.devices.spread());
+        let (known, policy) = (self.0.devices.list(), self.0.devices.allocation_policy());
         let choose = |asked: wire::ContainerPreferredAllocationRequest| {
             let size = usize::try_from(asked.allocation_size).unwrap_or(0);
             let (available, must) = (&asked.available_device_i_ds, &asked.must_include_device_i_ds);
-            let device_i_ds = preference::preferred(&known, available, must, size, spread);
+            let device_i_ds = preferred_allocation::preferred(&known, available, must, size, policy);
             wire::ContainerPreferredAllocationResponse { device_i_ds }
         };
         let container_responses = request.into_inner().container_requests.into_iter().map(choose).collect();
@@ -161,10 +150,10 @@ impl DevicePlugin for Endpoint {
         request: Request<wire::AllocateRequest>,
     ) -> Result<Response<wire::AllocateResponse>, Status> {
         let (offer, asked) = (Arc::clone(&self.0), request.into_inner().container_requests);
-        // It looks at the host and writes files: not on the thread that serves everybody.
-        let giving = tokio::task::spawn_blocking(move || offer.give_all(&asked));
-        let given = giving.await.map_err(|error| Status::internal(error.to_string()))?;
-        Ok(Response::new(wire::AllocateResponse { container_responses: given? }))
+        // It reads the host's files and writes some: that must not block the thread that serves everybody.
+        let allocating = tokio::task::spawn_blocking(move || offer.allocate_all(&asked));
+        let answers = allocating.await.map_err(|error| Status::internal(error.to_string()))?;
+        Ok(Response::new(wire::AllocateResponse { container_responses: answers? }))
     }
 
     async fn pre_start_container(
@@ -175,6 +164,6 @@ impl DevicePlugin for Endpoint {
     }
 }
 
-/// A device is ready before it is announced: nothing is left to be done before a container starts.
+/// What this plugin wants to be called for. A device is ready before it is announced, so `PreStartContainer` is not needed.
 pub(super) const OPTIONS: wire::DevicePluginOptions =
     wire::DevicePluginOptions { pre_start_required: false, get_preferred_allocation_available: true };

@@ -1,9 +1,7 @@
-//! What a container is told of its devices: environment and device nodes, as the SR-IOV network device plugin tells them
+//! The answer to `Allocate`: a container's environment and device nodes, the same that the SR-IOV network device plugin gives
 //! (its `pkg/resources/pool_stub.go` and `pkg/infoprovider`). Pure.
 
 use std::collections::{BTreeMap, HashMap};
-
-use fairlead_sriov::Rdma;
 
 use super::super::proto::deviceplugin as wire;
 
@@ -13,24 +11,33 @@ const TUN: &str = "/dev/net/tun";
 
 /// How a pod reaches a device, beside its network interface.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Access {
-    /// The IOMMU group of one that is bound to vfio-pci; without an IOMMU it has another node on the host.
+pub struct DeviceAccess {
+    /// The IOMMU group of a device that is bound to vfio-pci.
     pub vfio: Option<VfioGroup>,
-    /// Its RDMA devices and nodes, where the pool gives them; `rdma_cm`, which is of all devices, is one of the nodes.
-    pub rdma: Option<Rdma>,
-    /// With vhost-net and tun for an application that has its own way to the kernel.
+    /// The RDMA devices and nodes, where the pod is to have them.
+    pub rdma: Option<RdmaAccess>,
+    /// Whether the pod gets the nodes of vhost-net and tun, for an application that makes its own interface to the kernel.
     pub vhost_net: bool,
-    /// What the configuration has to say of it besides.
+    /// Further facts for the pod's environment, from the configuration.
     pub extra: BTreeMap<String, String>,
 }
 
 /// An IOMMU group's node under `/dev/vfio`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VfioGroup {
-    /// Its number.
+    /// The number in the node's name.
     pub number: u32,
-    /// It stands for no real group: the node's IOMMU is off.
+    /// The node's IOMMU is off, so that this is no real group. Its node on the host then has another name.
     pub no_iommu: bool,
+}
+
+/// The RDMA devices behind a device, and their nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RdmaAccess {
+    /// The names of the RDMA devices (`mlx5_2`).
+    pub devices: Vec<String>,
+    /// The names of their nodes in `/dev/infiniband` (`issm2`, `umad2`, `uverbs2`), and `rdma_cm`, which all devices share.
+    pub nodes: Vec<String>,
 }
 
 impl VfioGroup {
@@ -44,21 +51,24 @@ impl VfioGroup {
     }
 }
 
-/// By kind of access (`generic`, `vfio`, …) what is to be known of it.
-type Told = BTreeMap<&'static str, BTreeMap<String, String>>;
+/// The facts of a device by kind of access (`generic`, `vfio`, …).
+type Facts = BTreeMap<&'static str, BTreeMap<String, String>>;
 
-/// The answer for one container.
-pub(super) fn answer(resource: &str, given: &[(String, Access)]) -> wire::ContainerAllocateResponse {
-    let ids: Vec<&str> = given.iter().map(|(id, _)| id.as_str()).collect();
-    let info: BTreeMap<&str, Told> =
-        given.iter().map(|(id, access)| (id.as_str(), access.told(id))).collect();
+/// The answer for one container, which has been allocated these devices.
+pub(super) fn answer(
+    resource: &str,
+    allocated: &[(String, DeviceAccess)],
+) -> wire::ContainerAllocateResponse {
+    let ids: Vec<&str> = allocated.iter().map(|(id, _)| id.as_str()).collect();
+    let info: BTreeMap<&str, Facts> =
+        allocated.iter().map(|(id, access)| (id.as_str(), access.facts(id))).collect();
     let variable = variable(resource);
     let envs = HashMap::from([
         (format!("{variable}_INFO"), serde_json::json!(info).to_string()),
         (variable, ids.join(",")),
     ]);
     let mut devices: Vec<wire::DeviceSpec> = Vec::new();
-    for node in given.iter().flat_map(|(_, access)| access.nodes()) {
+    for node in allocated.iter().flat_map(|(_, access)| access.nodes()) {
         if devices.iter().all(|there| there.host_path != node.host_path) {
             devices.push(node);
         }
@@ -66,7 +76,8 @@ pub(super) fn answer(resource: &str, given: &[(String, Access)]) -> wire::Contai
     wire::ContainerAllocateResponse { envs, mounts: Vec::new(), devices }
 }
 
-/// `PCIDEVICE_INTEL_COM_RADIO` of `intel.com/radio`. A hyphen stays, as it does there.
+/// The environment variable of a resource: `PCIDEVICE_INTEL_COM_RADIO` for `intel.com/radio`. A hyphen stays, as it does in the
+/// SR-IOV network device plugin.
 fn variable(resource: &str) -> String {
     format!("PCIDEVICE_{}", resource.replace(['.', '/'], "_")).to_uppercase()
 }
@@ -75,64 +86,66 @@ fn node(host_path: String, container_path: String) -> wire::DeviceSpec {
     wire::DeviceSpec { container_path, host_path, permissions: "rw".to_owned() }
 }
 
-fn same(path: &str) -> wire::DeviceSpec {
+fn same_path(path: &str) -> wire::DeviceSpec {
     node(path.to_owned(), path.to_owned())
 }
 
-impl Access {
+impl DeviceAccess {
     fn nodes(&self) -> Vec<wire::DeviceSpec> {
         let mut nodes = Vec::new();
         if let Some(group) = self.vfio {
-            nodes.extend([same(VFIO), node(group.on_host(), group.in_container())]);
+            nodes.extend([same_path(VFIO), node(group.on_host(), group.in_container())]);
         }
-        nodes.extend(self.rdma.iter().flat_map(rdma_paths).map(|path| same(&path)));
+        nodes.extend(self.rdma.iter().flat_map(rdma_paths).map(|path| same_path(&path)));
         if self.vhost_net {
-            nodes.extend([same(VHOST_NET), same(TUN)]);
+            nodes.extend([same_path(VHOST_NET), same_path(TUN)]);
         }
         nodes
     }
 
-    fn told(&self, id: &str) -> Told {
-        let mut told = Told::from([("generic", facts([("deviceID", id)]))]);
+    fn facts(&self, id: &str) -> Facts {
+        let mut facts = Facts::from([("generic", of_kind([("deviceID", id)]))]);
         if let Some(group) = self.vfio {
-            told.insert("vfio", facts([("mount", VFIO), ("dev-mount", &group.in_container())]));
+            facts.insert("vfio", of_kind([("mount", VFIO), ("dev-mount", &group.in_container())]));
         }
         if let Some(rdma) = &self.rdma {
-            told.insert("rdma", rdma_facts(rdma));
+            facts.insert("rdma", rdma_facts(rdma));
         }
         if self.vhost_net {
-            told.insert("vhost", facts([("net-mount", VHOST_NET), ("tun-mount", TUN)]));
+            facts.insert("vhost", of_kind([("net-mount", VHOST_NET), ("tun-mount", TUN)]));
         }
         if !self.extra.is_empty() {
-            told.insert("extra", self.extra.clone());
+            facts.insert("extra", self.extra.clone());
         }
-        told
+        facts
     }
 }
 
-fn facts<const N: usize>(facts: [(&str, &str); N]) -> BTreeMap<String, String> {
+fn of_kind<const N: usize>(facts: [(&str, &str); N]) -> BTreeMap<String, String> {
     facts.into_iter().map(|(name, fact)| (name.to_owned(), fact.to_owned())).collect()
 }
 
-fn rdma_paths(rdma: &Rdma) -> impl Iterator<Item = String> {
+fn rdma_paths(rdma: &RdmaAccess) -> impl Iterator<Item = String> {
     rdma.nodes.iter().map(|node| format!("/dev/infiniband/{node}"))
 }
 
-/// By kind of node its path, of several of a kind the last; of several devices (switchdev) the first.
-fn rdma_facts(rdma: &Rdma) -> BTreeMap<String, String> {
+/// The path of a node by its kind; where a kind has several nodes, the last one, as in the SR-IOV network device plugin. Of
+/// several RDMA devices (switchdev) it is the first.
+fn rdma_facts(rdma: &RdmaAccess) -> BTreeMap<String, String> {
     let kinds = ["uverbs", "umad", "issm", "rdma_cm"];
-    let of_kind = |path: String| Some(((*kinds.iter().find(|kind| path.contains(*kind))?).to_owned(), path));
-    let mut told: BTreeMap<String, String> = rdma_paths(rdma).filter_map(of_kind).collect();
-    told.extend(rdma.devices.first().map(|device| ("rdma_dev".to_owned(), device.clone())));
-    told
+    let kind_and_path =
+        |path: String| Some(((*kinds.iter().find(|kind| path.contains(*kind))?).to_owned(), path));
+    let mut facts: BTreeMap<String, String> = rdma_paths(rdma).filter_map(kind_and_path).collect();
+    facts.extend(rdma.devices.first().map(|device| ("rdma_dev".to_owned(), device.clone())));
+    facts
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn vfio(number: u32, no_iommu: bool) -> Access {
-        Access { vfio: Some(VfioGroup { number, no_iommu }), ..Access::default() }
+    fn vfio(number: u32, no_iommu: bool) -> DeviceAccess {
+        DeviceAccess { vfio: Some(VfioGroup { number, no_iommu }), ..DeviceAccess::default() }
     }
 
     fn paths(answer: &wire::ContainerAllocateResponse) -> Vec<(&str, &str, &str)> {
@@ -145,9 +158,11 @@ mod tests {
 
     #[test]
     fn the_environment_is_that_of_the_sriov_network_device_plugin() {
-        let given =
-            [("0000:3b:02.1".to_owned(), Access::default()), ("0000:3b:02.0".to_owned(), vfio(17, false))];
-        let answer = answer("intel.com/radio-a", &given);
+        let allocated = [
+            ("0000:3b:02.1".to_owned(), DeviceAccess::default()),
+            ("0000:3b:02.0".to_owned(), vfio(17, false)),
+        ];
+        let answer = answer("intel.com/radio-a", &allocated);
         assert_eq!(
             answer.envs["PCIDEVICE_INTEL_COM_RADIO-A"], "0000:3b:02.1,0000:3b:02.0",
             "kubelet's order"
@@ -161,8 +176,8 @@ mod tests {
 
     #[test]
     fn a_vfio_device_comes_with_the_container_node_and_its_group_each_once() {
-        let given = [("a".to_owned(), vfio(17, false)), ("b".to_owned(), vfio(18, false))];
-        let answer = answer("a/b", &given);
+        let allocated = [("a".to_owned(), vfio(17, false)), ("b".to_owned(), vfio(18, false))];
+        let answer = answer("a/b", &allocated);
         let wanted = ["/dev/vfio/vfio", "/dev/vfio/17", "/dev/vfio/18"].map(|path| (path, path, "rw"));
         assert_eq!(paths(&answer), wanted);
     }
@@ -176,17 +191,18 @@ mod tests {
 
     #[test]
     fn a_device_of_the_kernel_comes_with_nothing_but_its_environment() {
-        let answer = answer("a/b", &[("0000:3b:02.0".to_owned(), Access::default())]);
+        let answer = answer("a/b", &[("0000:3b:02.0".to_owned(), DeviceAccess::default())]);
         assert_eq!((answer.devices.len(), answer.mounts.len()), (0, 0));
     }
 
     #[test]
     fn vhost_net_rdma_and_what_the_configuration_adds_come_too() {
-        let rdma = Rdma { devices: vec!["mlx5_2".into()], nodes: vec!["uverbs2".into(), "rdma_cm".into()] };
+        let rdma =
+            RdmaAccess { devices: vec!["mlx5_2".into()], nodes: vec!["uverbs2".into(), "rdma_cm".into()] };
         let extra = BTreeMap::from([("rack".to_owned(), "7".to_owned())]);
         let answer = answer(
             "a/b",
-            &[("x".to_owned(), Access { vfio: None, rdma: Some(rdma), vhost_net: true, extra })],
+            &[("x".to_owned(), DeviceAccess { vfio: None, rdma: Some(rdma), vhost_net: true, extra })],
         );
         let wanted = ["/dev/infiniband/uverbs2", "/dev/infiniband/rdma_cm", VHOST_NET, TUN];
         assert_eq!(paths(&answer), wanted.map(|path| (path, path, "rw")));

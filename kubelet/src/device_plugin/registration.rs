@@ -1,35 +1,38 @@
 //! Keeps one resource registered with kubelet, whatever either side does.
 //!
-//! Kubelet forgets every plugin when it starts, removes the sockets in its directory and makes its own anew. So what is
-//! looked at is the world as it is: whether our socket is there, whether kubelet's is the one that we registered with, and
-//! whether somebody follows our list. Events only say when to look.
+//! When kubelet starts it forgets every plugin, removes the sockets in its directory and creates its own again. Therefore we
+//! compare the state itself and keep no history: whether our socket exists, whether kubelet's socket is the one that we
+//! registered with, and whether somebody follows our list. Events only say when to compare.
 
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::stream;
+use fairlead_host::backoff::Backoff;
+use futures_util::{StreamExt, stream};
 use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tonic::transport::Server;
 use tracing::{info, warn};
 
-use super::super::place::{KUBELET_SOCKET, KubeletDir, SocketDir, SocketFile};
+use super::super::kubelet_dir::{KUBELET_SOCKET, KubeletDir, SocketDir, SocketFile};
 use super::super::proto::deviceplugin as wire;
 use super::DIRECTORY;
 use super::service::{Endpoint, OPTIONS, Offer};
 use wire::device_plugin_server::DevicePluginServer;
 use wire::registration_client::RegistrationClient;
 
-/// Without an event it is looked so often.
-const LOOK: Duration = Duration::from_secs(10);
-/// Kubelet may take so long for an answer.
-const ANSWER: Duration = Duration::from_secs(5);
-/// Between two tries, at first and at most.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-/// Kubelet calls back within this time after a registration; twice as long after each one in vain.
-const CALLS_BACK: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(60));
+/// How long to wait for an event before the next comparison.
+const COMPARE_EVERY: Duration = Duration::from_secs(10);
+/// How long kubelet may take for an answer.
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+/// The pauses while the resource can't be registered.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
+/// How long to wait after an `accept` that failed: it would fail again at once, for example without free descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long kubelet has to call back after the n-th registration in a row that nobody followed.
+const CALLS_BACK: Backoff = Backoff::new(Duration::from_secs(3), Duration::from_secs(60));
 
 /// Why a resource is not registered at the moment.
 #[derive(Debug, thiserror::Error)]
@@ -46,7 +49,7 @@ enum RegistrationError {
     Late,
 }
 
-/// Our socket, served as long as this is held.
+/// Our socket. It is served as long as this exists.
 struct Serving {
     file: SocketFile,
     server: JoinHandle<()>,
@@ -58,15 +61,16 @@ impl Drop for Serving {
     }
 }
 
-/// With whom we are registered.
+/// A registration that kubelet accepted.
 struct Registered {
+    /// Kubelet's socket at that time. Another file is another run of kubelet, which knows nothing of us.
     with: SocketFile,
     at: Instant,
-    /// By then it must have called.
-    calls_back: Duration,
+    /// Which registration in a row this is that nobody has followed yet, from 1.
+    attempt: u32,
 }
 
-/// One resource and how it stands with kubelet.
+/// One resource, and whether kubelet knows it.
 pub(super) struct Registration {
     offer: Arc<Offer>,
     directory: Arc<KubeletDir>,
@@ -97,38 +101,36 @@ impl Registration {
         Registration { offer, directory, changed, socket, serving: None, registered: None, failing: None }
     }
 
-    /// Looks and does what is to be done, for ever; ends with the resource.
+    /// Compares and repairs for ever. Ends when the resource does.
     pub(super) async fn run(mut self) {
-        // X23: not before what is there has been compared with what should be.
-        if self.offer.devices.list().wait_for(Option::is_some).await.is_err() {
+        // X23: nothing is registered before what exists has been compared with what should exist.
+        if self.offer.devices.watch().next().await.is_none() {
             return;
         }
         let mut followers = self.offer.followers.subscribe();
-        let (mut pause, longest) = PAUSES;
+        let mut attempts = BACKOFF.start();
         loop {
-            let next_look = match self.look().await {
+            let wait = match self.compare_and_repair().await {
                 Ok(wait) => {
-                    pause = PAUSES.0;
+                    attempts.succeeded();
                     self.failing = None;
                     wait
                 }
                 Err(error) => {
-                    self.tell(&error);
-                    let wait = pause;
-                    pause = longest.min(pause * 2);
-                    wait
+                    self.log(&error);
+                    attempts.failed()
                 }
             };
             tokio::select! {
                 changed = self.changed.changed() => if changed.is_err() { return },
                 _ = followers.changed() => {}
-                () = tokio::time::sleep(next_look) => {}
+                () = tokio::time::sleep(wait) => {}
             }
         }
     }
 
-    /// Compares, and mends; answers when to look again.
-    async fn look(&mut self) -> Result<Duration, RegistrationError> {
+    /// Compares, and repairs what is not as it should be. Returns when to compare again.
+    async fn compare_and_repair(&mut self) -> Result<Duration, RegistrationError> {
         let directory = self.directory.open(DIRECTORY).map_err(RegistrationError::Directory)?;
         self.listen(&directory)?;
         let file = directory.file(KUBELET_SOCKET).map_err(RegistrationError::Directory)?;
@@ -137,27 +139,27 @@ impl Registration {
             return Err(RegistrationError::Unreachable(io::Error::from(io::ErrorKind::NotFound)));
         };
         let followed = *self.offer.followers.borrow() > 0;
-        let mut calls_back = CALLS_BACK.0;
+        let mut attempt = 1;
         match &mut self.registered {
             Some(registered) if registered.with == kubelet && followed => {
-                registered.calls_back = CALLS_BACK.0;
-                return Ok(LOOK);
+                registered.attempt = 1;
+                return Ok(COMPARE_EVERY);
             }
             Some(registered) if registered.with == kubelet => {
-                let left = registered.calls_back.saturating_sub(registered.at.elapsed());
+                let left = CALLS_BACK.after(registered.attempt).saturating_sub(registered.at.elapsed());
                 if !left.is_zero() {
                     return Ok(left);
                 }
-                calls_back = CALLS_BACK.1.min(registered.calls_back * 2);
+                attempt = registered.attempt.saturating_add(1);
             }
             _ => {}
         }
         self.register(&directory).await?;
-        self.registered = Some(Registered { with: kubelet, at: Instant::now(), calls_back });
-        Ok(calls_back)
+        self.registered = Some(Registered { with: kubelet, at: Instant::now(), attempt });
+        Ok(CALLS_BACK.after(attempt))
     }
 
-    /// Listens, where our socket is not there or is not ours any more.
+    /// Listens again where our socket is gone, is not ours any more, or is not served any more.
     fn listen(&mut self, directory: &SocketDir) -> Result<(), RegistrationError> {
         let there = directory.file(&self.socket).map_err(RegistrationError::Directory)?;
         let alive = |serving: &Serving| there == Some(serving.file) && !serving.server.is_finished();
@@ -173,7 +175,7 @@ impl Registration {
         let callers = stream::unfold(listener, |listener| async move {
             let accepted = listener.accept().await.map(|(stream, _)| stream);
             if accepted.is_err() {
-                tokio::time::sleep(PAUSES.0).await;
+                tokio::time::sleep(ACCEPT_PAUSE).await;
             }
             Some((accepted, listener))
         });
@@ -195,18 +197,18 @@ impl Registration {
             resource_name: resource.to_owned(),
             options: Some(OPTIONS),
         };
-        let asked = async {
+        let registered = async {
             let channel = directory.connect(KUBELET_SOCKET).await.map_err(RegistrationError::Unreachable)?;
             let answer = RegistrationClient::new(channel).register(request).await;
             answer.map_err(RegistrationError::Refused)
         };
-        tokio::time::timeout(ANSWER, asked).await.map_err(|_| RegistrationError::Late)??;
-        info!(resource, socket = %directory.told(&self.socket).display(), "registered with kubelet");
+        tokio::time::timeout(CALL_TIMEOUT, registered).await.map_err(|_| RegistrationError::Late)??;
+        info!(resource, socket = %directory.host_path(&self.socket).display(), "registered with kubelet");
         Ok(())
     }
 
-    /// Once for each reason.
-    fn tell(&mut self, error: &RegistrationError) {
+    /// Logs an error, unless it is the same as the one before.
+    fn log(&mut self, error: &RegistrationError) {
         let text = error.to_string();
         if self.failing.as_ref() != Some(&text) {
             let resource = self.offer.devices.resource();

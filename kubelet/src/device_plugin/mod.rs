@@ -1,113 +1,126 @@
-//! Our devices, offered to kubelet (device plugin interface v1beta1), one endpoint for each resource.
+//! Offers our devices to kubelet (device plugin interface v1beta1), with one endpoint for each resource.
 //!
-//! Where the devices come from is a trait ([`Devices`]); what a pod is told of them is what the SR-IOV network device
-//! plugin would tell. Nothing is announced before the list is known and reconciled: the first list that kubelet gets is
-//! complete. It has a thread of its own, and none where there is no resource.
+//! Where the devices come from is a trait ([`Devices`]). A pod gets the same environment and device nodes as from the SR-IOV
+//! network device plugin. Nothing is announced before the list is known and reconciled: the first list that kubelet gets is
+//! complete. The work is done on one thread, which is not started while there is no resource.
 
-mod allocation;
-mod device_info;
-mod preference;
+mod allocate_answer;
+mod device_info_files;
+mod preferred_allocation;
 mod registration;
 mod service;
 #[cfg(test)]
 mod tests;
+mod watched_devices;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use std::{fmt, io};
 
-use fairlead_sriov::pool::Spread;
+use fairlead_host::file_watch::{Watch, WatchError};
+use fairlead_host::host_root::HostRoot;
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 use tokio::task::AbortHandle;
 
-use super::place::KubeletDir;
-use device_info::DeviceInfoFiles;
-use fairlead_host::file_watch::{Watch, WatchError};
-use fairlead_host::host_root::HostRoot;
+use super::kubelet_dir::KubeletDir;
+use device_info_files::DeviceInfoFiles;
 use registration::Registration;
 use service::Offer;
 
-pub use allocation::{Access, VfioGroup};
+pub use allocate_answer::{DeviceAccess, RdmaAccess, VfioGroup};
+pub use watched_devices::{WatchedDevices, watched};
 
-/// Plugins' directory in kubelet's.
+/// The device plugins' directory in kubelet's directory.
 const DIRECTORY: &str = "device-plugins";
 
-/// Whether pods may be given a device.
+/// Whether kubelet may allocate a device to a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
-    /// Yes, also while it is still on its way home from the last pod.
+    /// It may, also while the device is still being restored after the pod before.
     Healthy,
-    /// No: gone, broken or in quarantine.
+    /// It must not: the device is gone, broken or in quarantine.
     Unhealthy,
 }
 
-/// A device as kubelet gets to know it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Device {
-    /// Its PCI address.
-    pub id: String,
-    /// Its NUMA node, where it has one.
-    pub node: Option<u32>,
-    /// Whether it may be given to pods.
-    pub health: Health,
-    /// Its physical function, for packing and spreading.
-    pub physical: String,
+/// Over which PFs kubelet is advised to take a container's devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AllocationPolicy {
+    /// All devices of one PF are taken before those of the next.
+    #[default]
+    Packed,
+    /// The PF that the container has the fewest devices of comes next.
+    Spread,
 }
 
-/// Why a pod can't be given a device.
+/// A device as it is announced to kubelet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    /// The name that kubelet knows the device by: its PCI address.
+    pub id: String,
+    /// The NUMA node that kubelet is to align it to, where it has one.
+    pub numa_node: Option<u32>,
+    /// Whether kubelet may allocate it.
+    pub health: Health,
+    /// The PF that it is of, for [`AllocationPolicy`].
+    pub pf: String,
+}
+
+/// Why a device can't be allocated to a pod.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("device {id} cannot be given to a pod: {reason}")]
-pub struct Refused {
-    /// The device.
+pub struct AllocationRefused {
+    /// The device that kubelet asked for.
     pub id: String,
-    /// Why.
+    /// Why not, in words for the pod's event.
     pub reason: String,
 }
 
-/// All devices, as they stand; `None` until that is known.
-pub type DeviceList = Option<Arc<[Device]>>;
-
-/// The devices of one resource.
+/// The devices of one resource, from wherever they come.
 pub trait Devices: Send + Sync + 'static {
-    /// Its name for pods: `intel.com/radio`.
+    /// The resource's name in pod specs, as in `intel.com/radio`.
     fn resource(&self) -> &str;
 
-    /// Of which physical functions a pod's devices are to be.
-    fn spread(&self) -> Spread;
+    /// Over which PFs kubelet is advised to take devices.
+    fn allocation_policy(&self) -> AllocationPolicy;
 
-    /// Tells the complete list with every change. Only what is set up and verified is in it; `None` until what is there has
-    /// been compared with what should be.
-    fn list(&self) -> watch::Receiver<DeviceList>;
+    /// The complete list as it is now. Only devices that are set up and verified are in it. It is empty until what exists has
+    /// been compared with what should exist.
+    fn list(&self) -> Vec<Device>;
 
-    /// What a pod needs to reach a device of the list. May look at the host.
+    /// The complete list, and again with every change. The first one comes when what exists has been compared with what
+    /// should exist. The stream ends when the resource is no longer offered.
+    fn watch(&self) -> WatchedDevices;
+
+    /// Allocates a device of the list to a pod, and returns what the pod needs to reach it. May read the host's files.
     ///
     /// # Errors
-    /// When it must not be given away now.
-    fn access(&self, id: &str) -> Result<Access, Refused>;
+    /// When the device must not be allocated now.
+    fn allocate(&self, id: &str) -> Result<DeviceAccess, AllocationRefused>;
 
-    /// A pod that was told what it needs to reach a device does not get it after all.
-    fn not_given(&self, id: &str);
+    /// Takes back an allocation that kubelet was never told of, because another device of the same call was refused.
+    fn cancel_allocation(&self, id: &str);
 }
 
 /// Why nothing can be offered.
 #[derive(Debug, thiserror::Error)]
 pub enum DevicePluginError {
-    /// Changes of kubelet's directory can't be seen.
+    /// Kubelet's directory can't be watched for changes.
     #[error(transparent)]
     Watch(#[from] WatchError),
-    /// No thread, or no runtime on it.
+    /// The system has no thread for us, or no runtime on it.
     #[error("no thread to serve kubelet on: {0}")]
     Thread(#[from] io::Error),
 }
 
-/// Offers devices to the kubelet of a directory, until it is dropped.
+/// Offers devices to the kubelet of a directory, until this is dropped.
 pub struct DevicePlugins {
     host_root: PathBuf,
     directory: Arc<KubeletDir>,
-    /// Begun with the first resource.
+    /// `None` until there is a resource to offer.
     running: Mutex<Option<Running>>,
 }
 
@@ -121,7 +134,7 @@ struct Running {
     _watch: Watch,
 }
 
-/// A resource that is offered; no more, when dropped.
+/// A resource that is offered as long as this exists.
 struct Offered {
     devices: Arc<dyn Devices>,
     task: AbortHandle,
@@ -140,19 +153,19 @@ impl fmt::Debug for DevicePlugins {
 }
 
 impl DevicePlugins {
-    /// For the kubelet of a directory. Nothing is offered yet.
+    /// Device plugins for the kubelet of a directory. Nothing is offered yet.
     pub fn new(host_root: &Path, directory: KubeletDir) -> DevicePlugins {
         let directory = Arc::new(directory);
         DevicePlugins { host_root: host_root.to_owned(), directory, running: Mutex::default() }
     }
 
-    /// Offers the devices of these resources and of no others, now and whenever kubelet comes again. One that is offered
-    /// already goes on undisturbed.
+    /// Offers the devices of these resources and of no others, now and after every restart of kubelet. A resource whose
+    /// `Arc` is offered already goes on undisturbed.
     ///
     /// # Errors
-    /// When there is no watch or no thread to be had.
+    /// When the directory can't be watched, or no thread can be started.
     pub fn offer(&self, resources: Vec<Arc<dyn Devices>>) -> Result<(), DevicePluginError> {
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = self.running.lock();
         if running.is_none() && resources.is_empty() {
             return Ok(());
         }
@@ -193,7 +206,7 @@ impl Running {
         let (stop, stopped) = oneshot::channel();
         let work = move || {
             let _ = runtime.block_on(stopped);
-            // What looks at a device that hangs keeps nobody.
+            // A blocking call may hang on a broken device. The daemon's end must not wait for it.
             runtime.shutdown_background();
         };
         let thread = std::thread::Builder::new().name("kubelet".into()).spawn(work)?;

@@ -1,9 +1,10 @@
-//! A kubelet for tests: its two interfaces on real sockets, with answers as kubelets 1.30 and 1.34 were seen to give them,
-//! and its conduct towards device plugins: it forgets them and removes their sockets when it starts, calls back who
-//! registers, and lets go of the one before.
+//! A kubelet for tests, with both interfaces on real sockets. It answers as kubelets 1.30 and 1.34 were seen to answer. It
+//! treats device plugins as they do: it forgets them and removes their sockets when it starts, calls back whoever
+//! registers, and drops the registration before.
+//!
+//! A test sets the fields of [`Answers`] and reads its counters. Whatever goes wrong in here panics.
 
-#[cfg(feature = "failpoints")]
-mod giving;
+mod allocate_to_pod;
 
 use std::collections::{HashMap, VecDeque};
 use std::fs;
@@ -20,38 +21,45 @@ use tokio::task::JoinHandle;
 use tonic::transport::{Channel, Server};
 use tonic::{Code, Request, Response, Status};
 
-use super::place::{KUBELET_SOCKET, KubeletDir};
+use super::kubelet_dir::{KUBELET_SOCKET, KubeletDir};
 use super::proto::{deviceplugin as plugin, podresources as wire};
 use plugin::device_plugin_client::DevicePluginClient;
 use plugin::registration_server::{Registration, RegistrationServer};
 use wire::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer};
 
+/// Kubelet's directory below the root.
 const HOME: &str = "/var/lib/kubelet";
-/// A test that waits longer fails.
-pub(crate) const LONG: Duration = Duration::from_secs(20);
+/// A test that waits longer than this fails.
+pub const LONG: Duration = Duration::from_secs(20);
 
-/// How it answers `Get`.
+/// How the fake kubelet answers `Get`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Get {
-    /// 1.34 and later.
+pub enum Get {
+    /// As version 1.34 and later.
     Served,
-    /// 1.27 to 1.33, where the feature is off.
+    /// As versions 1.27 to 1.33, in which the feature is off.
     Disabled,
-    /// Before 1.27.
+    /// As versions before 1.27.
     Unimplemented,
 }
 
-/// What it answers, and what it was asked.
-pub(crate) struct Answers {
-    pub(crate) get: Get,
-    pub(crate) pods: Vec<wire::PodResources>,
-    pub(crate) allocatable: Vec<wire::ContainerDevices>,
-    /// The next questions are refused so.
-    pub(crate) refusals: VecDeque<Status>,
-    /// So long it thinks about a list, after it has looked.
-    pub(crate) thinks: Duration,
-    pub(crate) gets: usize,
-    pub(crate) lists: usize,
+/// What PodResources answers, and how often it was called.
+#[derive(Debug)]
+pub struct Answers {
+    /// How `Get` is answered.
+    pub get: Get,
+    /// The pods that `Get` and `List` know.
+    pub pods: Vec<wire::PodResources>,
+    /// The answer to `GetAllocatableResources`.
+    pub allocatable: Vec<wire::ContainerDevices>,
+    /// The next calls are refused with these, one each.
+    pub refusals: VecDeque<Status>,
+    /// How long `List` waits before it sends what it has read.
+    pub thinks: Duration,
+    /// How often `Get` was called.
+    pub gets: usize,
+    /// How often `List` was called.
+    pub lists: usize,
 }
 
 impl Default for Answers {
@@ -68,16 +76,16 @@ impl Default for Answers {
     }
 }
 
-/// As kubelet's limiter words it.
-pub(crate) fn exhausted() -> Status {
+/// The refusal in the words of kubelet's rate limiter.
+pub fn exhausted() -> Status {
     Status::new(Code::ResourceExhausted, "rejected by rate limit")
 }
 
-/// A container's name, and its devices: resource, id, node.
-pub(crate) type Container<'a> = (&'a str, &'a [(&'a str, &'a str, i64)]);
+/// A container by its name, and its devices by resource, id and NUMA node.
+pub type Container<'a> = (&'a str, &'a [(&'a str, &'a str, i64)]);
 
-/// One entry a device, as kubelet lists them.
-pub(crate) fn pod(namespace: &str, name: &str, containers: &[Container<'_>]) -> wire::PodResources {
+/// A pod of a list. Kubelet has one entry for each device.
+pub fn pod(namespace: &str, name: &str, containers: &[Container<'_>]) -> wire::PodResources {
     let containers = containers.iter().map(|(name, devices)| wire::ContainerResources {
         name: (*name).to_owned(),
         devices: devices.iter().map(|(resource, id, node)| device(resource, id, *node)).collect(),
@@ -91,7 +99,8 @@ pub(crate) fn pod(namespace: &str, name: &str, containers: &[Container<'_>]) -> 
     }
 }
 
-pub(crate) fn device(resource: &str, id: &str, node: i64) -> wire::ContainerDevices {
+/// An entry with one device.
+pub fn device(resource: &str, id: &str, node: i64) -> wire::ContainerDevices {
     wire::ContainerDevices {
         resource_name: resource.to_owned(),
         device_ids: vec![id.to_owned()],
@@ -99,7 +108,8 @@ pub(crate) fn device(resource: &str, id: &str, node: i64) -> wire::ContainerDevi
     }
 }
 
-pub(crate) fn on_node(node: i64) -> wire::TopologyInfo {
+/// The topology of something that is on one NUMA node.
+pub fn on_node(node: i64) -> wire::TopologyInfo {
     wire::TopologyInfo { nodes: vec![wire::NumaNode { id: node }] }
 }
 
@@ -158,28 +168,28 @@ impl PodResourcesLister for Lister {
     }
 }
 
-/// A device as a plugin announced it: id, health, node.
-pub(crate) type Announced = (String, String, Option<i64>);
-/// A resource, and all its devices.
-pub(crate) type Told = (String, Vec<Announced>);
+/// A device as a plugin announced it: id, health, NUMA node.
+pub type AnnouncedDevice = (String, String, Option<i64>);
+/// A resource, and the complete list of its devices.
+pub type AnnouncedList = (String, Vec<AnnouncedDevice>);
 
-/// One plugin, as kubelet knows it.
-struct Known {
+/// A plugin that is registered.
+struct RegisteredPlugin {
     client: DevicePluginClient<Channel>,
-    /// Follows its list.
+    /// The task that follows the plugin's list.
     following: JoinHandle<()>,
 }
 
 #[derive(Default)]
 struct Plugins {
-    known: Mutex<HashMap<String, Known>>,
+    registered: Mutex<HashMap<String, RegisteredPlugin>>,
     registrations: Mutex<Vec<plugin::RegisterRequest>>,
 }
 
 struct Registrar {
     root: PathBuf,
     plugins: Arc<Plugins>,
-    lists: Sender<Told>,
+    lists: Sender<AnnouncedList>,
 }
 
 #[tonic::async_trait]
@@ -201,35 +211,37 @@ impl Registration for Registrar {
         let following = tokio::spawn(async move {
             let Ok(stream) = follow.list_and_watch(plugin::Empty {}).await else { return };
             let mut stream = stream.into_inner();
-            while let Ok(Some(told)) = stream.message().await {
+            while let Ok(Some(announced)) = stream.message().await {
                 let node = |d: &plugin::Device| Some(d.topology.as_ref()?.nodes.first()?.id);
-                let list = told.devices.iter().map(|d| (d.id.clone(), d.health.clone(), node(d)));
+                let list = announced.devices.iter().map(|d| (d.id.clone(), d.health.clone(), node(d)));
                 let _ = lists.send((resource.clone(), list.collect()));
             }
         });
-        let mut known = self.plugins.known.lock().unwrap();
-        if let Some(before) = known.insert(request.resource_name, Known { client, following }) {
+        let mut registered = self.plugins.registered.lock().unwrap();
+        if let Some(before) = registered.insert(request.resource_name, RegisteredPlugin { client, following })
+        {
             before.following.abort();
         }
         Ok(Response::new(plugin::Empty {}))
     }
 }
 
-/// The kubelet of a host whose root is a directory.
-pub struct RecordedKubelet {
-    pub(crate) answers: Arc<Mutex<Answers>>,
+/// The kubelet of a host whose root is a directory of the test.
+pub struct FakeKubelet {
+    /// What PodResources answers; a test may change it at any time.
+    pub answers: Arc<Mutex<Answers>>,
     root: PathBuf,
     runtime: Runtime,
     serving: Vec<JoinHandle<()>>,
     plugins: Arc<Plugins>,
-    lists: (Sender<Told>, Receiver<Told>),
+    lists: (Sender<AnnouncedList>, Receiver<AnnouncedList>),
 }
 
-impl RecordedKubelet {
-    /// One that does not run yet.
-    pub(crate) fn at(root: &Path) -> RecordedKubelet {
+impl FakeKubelet {
+    /// A kubelet that does not run yet.
+    pub fn at(root: &Path) -> FakeKubelet {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-        RecordedKubelet {
+        FakeKubelet {
             answers: Arc::default(),
             root: root.to_owned(),
             runtime: runtime.unwrap(),
@@ -239,18 +251,20 @@ impl RecordedKubelet {
         }
     }
 
-    /// One that runs.
-    pub fn running(root: &Path) -> RecordedKubelet {
-        let mut kubelet = RecordedKubelet::at(root);
+    /// A kubelet that runs.
+    pub fn running(root: &Path) -> FakeKubelet {
+        let mut kubelet = FakeKubelet::at(root);
         kubelet.start();
         kubelet
     }
 
-    pub(crate) fn directory(&self) -> KubeletDir {
+    /// The directory as our clients take it.
+    pub fn directory(&self) -> KubeletDir {
         KubeletDir::new(&self.root, Path::new(HOME))
     }
 
-    pub(crate) fn plugin_dir(&self) -> PathBuf {
+    /// The directory of the device plugins' sockets.
+    pub fn plugin_dir(&self) -> PathBuf {
         self.root.join("var/lib/kubelet/device-plugins")
     }
 
@@ -264,8 +278,8 @@ impl RecordedKubelet {
         UnixListener::bind(directory.join(KUBELET_SOCKET)).unwrap()
     }
 
-    /// Starts, as often as wanted.
-    pub(crate) fn start(&mut self) {
+    /// Starts, or starts again after [`FakeKubelet::stop`]. What an earlier run left in its directories is removed.
+    pub fn start(&mut self) {
         let callers = |listener: UnixListener| {
             stream::unfold(listener, |listener| async move {
                 Some((listener.accept().await.map(|(stream, _)| stream), listener))
@@ -288,8 +302,8 @@ impl RecordedKubelet {
         }));
     }
 
-    /// Stops as a killed one does: its sockets stay.
-    pub(crate) fn stop(&mut self) {
+    /// Stops as a killed kubelet does: its sockets stay in the file system.
+    pub fn stop(&mut self) {
         for serving in self.serving.drain(..) {
             serving.abort();
             let _ = self.runtime.block_on(serving);
@@ -297,39 +311,44 @@ impl RecordedKubelet {
         self.forget();
     }
 
-    /// Lets go of all plugins, without a word.
-    pub(crate) fn forget(&self) {
-        for (_, plugin) in self.plugins.known.lock().unwrap().drain() {
+    /// Drops all plugins without telling them.
+    pub fn forget(&self) {
+        for (_, plugin) in self.plugins.registered.lock().unwrap().drain() {
             plugin.following.abort();
         }
     }
 
-    pub(crate) fn registrations(&self) -> Vec<plugin::RegisterRequest> {
+    /// Every registration since the test began.
+    pub fn registrations(&self) -> Vec<plugin::RegisterRequest> {
         self.plugins.registrations.lock().unwrap().clone()
     }
 
-    /// The next list that a plugin tells.
-    pub(crate) fn next_list(&self) -> Told {
-        self.lists.1.recv_timeout(LONG).expect("no plugin tells its devices")
+    /// Waits for the next list that a plugin sends.
+    pub fn next_list(&self) -> AnnouncedList {
+        self.lists.1.recv_timeout(LONG).expect("no plugin sends its devices")
     }
 
-    /// Whether no list comes for a while.
-    pub(crate) fn hears_nothing(&self, time: Duration) -> bool {
+    /// Whether no list comes within this time.
+    pub fn hears_nothing(&self, time: Duration) -> bool {
         self.lists.1.recv_timeout(time).is_err()
     }
 
     fn plugin(&self, resource: &str) -> DevicePluginClient<Channel> {
-        self.plugins.known.lock().unwrap()[resource].client.clone()
+        self.plugins.registered.lock().unwrap()[resource].client.clone()
     }
 
-    pub(crate) fn options(&self, resource: &str) -> plugin::DevicePluginOptions {
+    /// What a plugin answers to `GetDevicePluginOptions`.
+    pub fn options(&self, resource: &str) -> plugin::DevicePluginOptions {
         let mut plugin = self.plugin(resource);
         let asked = plugin.get_device_plugin_options(plugin::Empty {});
         self.runtime.block_on(asked).unwrap().into_inner()
     }
 
-    /// Gives devices to containers, one set each.
-    pub(crate) fn allocate(
+    /// Has a plugin allocate devices to containers, one set for each.
+    ///
+    /// # Errors
+    /// The plugin's refusal.
+    pub fn allocate(
         &self,
         resource: &str,
         sets: &[&[&str]],
@@ -343,13 +362,8 @@ impl RecordedKubelet {
         answer.map(|answer| answer.into_inner().container_responses)
     }
 
-    pub(crate) fn preferred(
-        &self,
-        resource: &str,
-        available: &[&str],
-        must: &[&str],
-        size: i32,
-    ) -> Vec<String> {
+    /// What a plugin answers to `GetPreferredAllocation`.
+    pub fn preferred(&self, resource: &str, available: &[&str], must: &[&str], size: i32) -> Vec<String> {
         let owned = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect();
         let request = plugin::PreferredAllocationRequest {
             container_requests: vec![plugin::ContainerPreferredAllocationRequest {
@@ -363,7 +377,11 @@ impl RecordedKubelet {
         answer.into_inner().container_responses.swap_remove(0).device_i_ds
     }
 
-    pub(crate) fn pre_start(&self, resource: &str, id: &str) -> Result<(), Status> {
+    /// Calls a plugin's `PreStartContainer`.
+    ///
+    /// # Errors
+    /// The plugin's refusal.
+    pub fn pre_start(&self, resource: &str, id: &str) -> Result<(), Status> {
         let request = plugin::PreStartContainerRequest { devices_ids: vec![id.to_owned()] };
         self.runtime.block_on(self.plugin(resource).pre_start_container(request)).map(drop)
     }
