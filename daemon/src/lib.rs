@@ -26,10 +26,11 @@ mod memory;
 pub mod metrics;
 pub mod netconf;
 pub mod networks;
-pub mod pools;
 mod processors;
 pub mod server;
 pub mod settings;
 pub mod spool;
 mod sriov_cni;
 pub mod store;
+
+pub use fairlead_sriov::pools;

@@ -49,8 +49,16 @@ impl Engine {
     }
 
     /// The same, read again only when one has come or gone: of a function that is listed it may not tell the newest.
-    pub(super) fn listed_by_sriov_cni(&self) -> Inherited {
+    pub(super) fn listed_by_sriov_cni(&self) -> Result<Arc<Left>, CniError> {
         self.predecessor.left(&self.root).map_err(|e| unread(&e))
+    }
+
+    /// The owners that the files of that plugin name, in words.
+    pub(super) fn owners_by_sriov_cni(&self) -> Inherited {
+        let left = self.listed_by_sriov_cni();
+        let left = left.map_err(|_| "sriov-cni's, whose files cannot be read".to_owned())?;
+        let owner = |(address, pod)| (address, format!("sriov-cni's {pod}"));
+        Ok(Arc::new(left.functions().into_iter().map(owner).collect()))
     }
 
     /// The pod of that plugin that has a function, as its files tell.

@@ -268,7 +268,9 @@ impl Service for Engine {
     }
 
     fn order_pools(&self, verb: Verb, of: &str) -> Result<serde_json::Value, CniError> {
-        self.with_holders(|holders| self.pools.order(verb, of, holders))
+        self.with_holders(|holders| self.pools.order(verb, of, holders)).map_err(|unknown| {
+            CniError::new(Code::BadEnvironment, unknown.to_string()).with("fairleadd pools lists them")
+        })
     }
 
     fn collect(&self, orphans: bool) -> serde_json::Value {

@@ -13,7 +13,6 @@ use super::{Beside, Engine, Places, Policy};
 use crate::call::Service;
 use crate::daemon::{Started, Surroundings};
 use crate::networks::interface;
-use crate::pools::PoolMetrics;
 use crate::settings::{Dad, DelAnswer, Settings};
 use fairlead_host::host_root::below;
 
@@ -57,7 +56,7 @@ pub fn start(surroundings: &Surroundings) -> Result<Started, Box<dyn Error + Sen
         node: surroundings.node.clone(),
         cgroup: cgroup(settings.delegate_cgroup.as_deref()),
         announce: true,
-        pool_metrics: PoolMetrics::new(&surroundings.exposition),
+        pool_metrics: surroundings.exposition.pool_metrics(),
         settings: Arc::clone(&settings),
         settles: SETTLES,
     };

@@ -34,7 +34,7 @@ impl Engine {
     pub(super) fn with_holders<T>(&self, call: impl FnOnce(Holders<'_>) -> T) -> T {
         call(Holders {
             ours: &|address| self.attachment_with(address),
-            inherited: &|| self.listed_by_sriov_cni(),
+            inherited: &|| self.owners_by_sriov_cni(),
         })
     }
 

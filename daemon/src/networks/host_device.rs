@@ -8,8 +8,7 @@ use fairlead_host::Link;
 use super::{DeviceRef, Facts, LinkPlan};
 use crate::store::Lent;
 
-/// Drivers that give a device to a process in user space: it has no interface then.
-pub const USER_SPACE_DRIVERS: [&str; 3] = ["vfio-pci", "uio_pci_generic", "igb_uio"];
+pub use fairlead_sriov::USER_SPACE_DRIVERS;
 
 /// A validated configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]

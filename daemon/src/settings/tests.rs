@@ -19,9 +19,9 @@ fn every_key_is_read() {
     let expected = Settings {
         log_level: LogLevel::Debug,
         log_format: LogFormat::Json,
-        call_threads: Bounded(8),
-        slow_threads: Bounded(16),
-        max_calls: Bounded(100),
+        call_threads: Bounded::clamped(8),
+        slow_threads: Bounded::clamped(16),
+        max_calls: Bounded::clamped(100),
         del: DelAnswer::Wait,
         dad: Dad::Wait,
         delegate_timeout: Span(Duration::from_secs(120)),
