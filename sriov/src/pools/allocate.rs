@@ -52,7 +52,7 @@ impl Pools {
     }
 
     fn wait_for_cleaning(&self, address: PciAddr) {
-        let at_work = |m: &Member| m.is_awaited() && m.setback.is_none();
+        let at_work = |m: &Member| m.is_awaited() && m.setback().is_none();
         let waits = |state: &mut Shared| state.member(address).is_some_and(|(_, m)| at_work(m));
         drop(self.wait_while(self.lock(), CLEANING, waits));
     }
@@ -112,7 +112,7 @@ impl Shared {
     fn allocatable(&self, address: PciAddr) -> Result<(PoolSettings, DesiredState), String> {
         let (entry, member) = self.member(address).ok_or("no pool has it any more")?;
         if member.givable().is_err() {
-            return Err(format!("it is {} {}", member.state(), member.reason()).trim_end().to_owned());
+            return Err(format!("it is {} {}", member.state_name(), member.reason()).trim_end().to_owned());
         }
         let settings = entry.settings.clone().ok_or("its pool is not in the configuration any more")?;
         Ok((settings, entry.desired.clone()))

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::mem;
 use std::time::Instant;
 
-use super::state::{Condition, Member};
+use super::state::{Member, MemberState};
 use crate::PciAddr;
 use fairlead_host::watch::{Action, DeviceEvent};
 
@@ -23,7 +23,8 @@ pub(super) struct MemberSnapshot {
     pub(super) desired: DesiredState,
     /// As it was when it became ready.
     pub(super) known: Option<Known>,
-    condition: Condition,
+    /// It was ready; otherwise somebody else used it.
+    was_ready: bool,
 }
 
 impl Pools {
@@ -113,7 +114,7 @@ impl Pools {
     pub(super) fn found(&self, settled: &MemberSnapshot, found: Result<Known, ProvisionError>) {
         self.update(|state| {
             if state.revision(settled.address) == settled.revision {
-                state.compared(settled.address, &settled.condition, found);
+                state.compared(settled.address, settled.was_ready, found);
             }
         });
     }
@@ -153,18 +154,19 @@ impl Shared {
 
     /// `None` for one that is at work, a pod's, or gone.
     pub(super) fn at_rest(&self, entry: &PoolEntry, member: &Member) -> Option<MemberSnapshot> {
-        let rests = match member.condition {
-            Condition::Ready => !member.given,
-            Condition::Foreign(_) => true,
-            _ => false,
+        // One that is allocated may be in its pod's hands: it is not looked at.
+        let (rests, was_ready) = match member.state {
+            MemberState::Ready { allocated, .. } => (!allocated, true),
+            MemberState::Foreign { .. } => (true, false),
+            _ => (false, false),
         };
         rests.then(|| MemberSnapshot {
             address: member.address,
-            physical: member.physical,
+            physical: member.pf,
             revision: self.revision(member.address),
             desired: entry.desired.for_one(member),
-            known: self.known.get(&member.address).filter(|_| member.condition == Condition::Ready).cloned(),
-            condition: member.condition.clone(),
+            known: self.known.get(&member.address).filter(|_| was_ready).cloned(),
+            was_ready,
         })
     }
 }

@@ -96,11 +96,11 @@ impl Collector for Census {
 fn standings(state: &Shared) -> BTreeMap<(&str, &'static str), i64> {
     let mut counted = BTreeMap::new();
     for entry in &state.pools {
-        for word in Member::STATES {
+        for word in Member::STATE_NAMES {
             counted.entry((entry.name.as_str(), word)).or_default();
         }
         for member in entry.pool.members() {
-            *counted.entry((&entry.name, member.state())).or_default() += 1;
+            *counted.entry((&entry.name, member.state_name())).or_default() += 1;
         }
     }
     counted

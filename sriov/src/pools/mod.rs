@@ -58,8 +58,9 @@ pub use target::Known;
 
 use crate::{Administrator, Inventory, PciAddr};
 use provision::Provisioner;
-use records::{Mark, Record, Records};
+use records::{Record, Records};
 use shared::{RecordChange, Shared};
+use state::Mark;
 
 /// The pools of one node, shared by all threads that ask for a VF or work on one.
 pub struct Pools {

@@ -144,7 +144,7 @@ impl Offer {
 impl Offers {
     /// Members of a resource have changed; a resource is offered only if it is declared.
     pub(super) fn changed<'m>(&mut self, resource: Option<&str>, members: impl Iterator<Item = &'m Member>) {
-        self.announced.extend(members.filter(|member| member.verified).map(|member| member.address));
+        self.announced.extend(members.filter(|member| member.is_verified()).map(|member| member.address));
         self.stale.extend(resource.map(str::to_owned));
     }
 }
@@ -205,7 +205,7 @@ impl Shared {
     /// Whether something that is offered depends on a PF's carrier.
     pub(super) fn goes_by_carrier(&self, pf: PciAddr) -> bool {
         let says_so = |pool: &PoolSettings| pool.withdraw_on_link_down && pool.offered_as().is_some();
-        self.members().any(|(entry, m)| m.physical == pf && entry.settings.as_ref().is_some_and(says_so))
+        self.members().any(|(entry, m)| m.pf == pf && entry.settings.as_ref().is_some_and(says_so))
     }
 
     /// Makes the lists again of which a member has changed, and shows them to whoever follows them.
@@ -231,12 +231,12 @@ impl Shared {
             self.offers.announced.contains(&member.address).then_some((settings, member))
         });
         let offered = |(settings, member): (&PoolSettings, &Member)| {
-            let is_dark = settings.withdraw_on_link_down && self.offers.dark.contains(&member.physical);
+            let is_dark = settings.withdraw_on_link_down && self.offers.dark.contains(&member.pf);
             OfferedVf {
                 address: member.address,
                 numa_node: member.numa_node.filter(|_| settings.tells_topology()),
                 healthy: member.givable().is_ok() && !is_dark,
-                pf: member.physical,
+                pf: member.pf,
             }
         };
         of_resource.map(offered).collect()

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::membership::Notice;
 use super::owners::Holders;
 use super::reconciler::Look;
-use super::state::{Condition, Member, Pool};
+use super::state::{Member, Pool};
 use super::{Pools, Shared};
 use crate::PciAddr;
 
@@ -92,13 +92,12 @@ impl Pools {
         // Whoever was somebody else's is looked at again.
         self.look_soon(Look::Thorough);
         let at_work = |state: &mut Shared| {
-            let busy = [Condition::Due, Condition::Preparing, Condition::Leaving];
             let member = |address: &PciAddr| state.member(*address).map(|(_, member)| member);
             !state.stopped
                 && all
                     .iter()
                     .filter_map(member)
-                    .any(|m| busy.contains(&m.condition) && !m.is_quarantined() && !m.is_hindered())
+                    .any(|m| m.state.is_at_work() && !m.is_quarantined() && !m.is_hindered())
         };
         drop(self.wait_while(self.lock(), PATIENCE, at_work));
         let held = held(all.iter().copied(), holders);
@@ -159,10 +158,10 @@ impl Shared {
         json!({
             "pool": entry.name,
             "function": address,
-            "physical": member.physical,
+            "physical": member.pf,
             "node": member.numa_node,
             "driver": known.map(|known| &known.driver),
-            "state": member.state(),
+            "state": member.state_name(),
             "since": since.map(|since| since.as_secs()),
             "for": age.map(|age| spoken(age.as_secs())),
             "reason": member.reason(),

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::state::Condition;
+use super::state::MemberState;
 use super::{Pools, Shared};
 use crate::PciAddr;
 
@@ -43,7 +43,7 @@ impl Pools {
     pub(super) fn claim_owned(&self, holders: Holders<'_>) {
         let unlent: Vec<PciAddr> = {
             let state = self.lock();
-            let unlent = state.members().filter(|(_, member)| is_unlent(&member.condition));
+            let unlent = state.members().filter(|(_, member)| is_unlent(&member.state));
             unlent.map(|(_, member)| member.address).collect()
         };
         let inherited = (holders.inherited)();
@@ -83,7 +83,7 @@ impl Shared {
     fn claim(&mut self, address: PciAddr) -> bool {
         let is_in_transit = self.in_transit.contains(&address);
         let Some(entry) = self.of(address).filter(|_| !is_in_transit) else { return false };
-        let is_claimed = entry.pool.member(address).is_some_and(|member| is_unlent(&member.condition));
+        let is_claimed = entry.pool.member(address).is_some_and(|member| is_unlent(&member.state));
         if is_claimed {
             entry.pool.claimed(address);
         }
@@ -91,12 +91,12 @@ impl Shared {
     }
 
     fn lent(&self) -> Vec<PciAddr> {
-        let lent = self.members().filter(|(_, member)| member.condition == Condition::Lent);
+        let lent = self.members().filter(|(_, member)| matches!(member.state, MemberState::Lent { .. }));
         lent.map(|(_, member)| member.address).collect()
     }
 }
 
 /// Whether a member may have an owner that its pool does not know of.
-fn is_unlent(condition: &Condition) -> bool {
-    matches!(condition, Condition::Ready | Condition::Idle | Condition::Foreign(_))
+fn is_unlent(state: &MemberState) -> bool {
+    matches!(state, MemberState::Ready { .. } | MemberState::Idle | MemberState::Foreign { .. })
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::state::{Condition, Hold, Member, Pool};
+use super::state::{Hold, Mark, Member, MemberState, Pending, Pool};
 use crate::{Function, PciAddr, Scan};
 use fairlead_host::Mac;
 
@@ -12,7 +12,7 @@ use super::device_events::MemberSnapshot;
 use super::membership::{self, Assignment, Membership};
 use super::owners::{Holders, inherited_owner};
 use super::provision_error::ProvisionError;
-use super::records::{Mark, Record};
+use super::records::Record;
 use super::scan::{FoundMember, MemberScan, vfs};
 use super::settings::PoolSettings;
 use super::shared::PoolEntry;
@@ -178,7 +178,7 @@ impl Pools {
             let Some(settings) = declared.get(assignment.pool) else { continue };
             let (is_in, is_gone) = {
                 let state = self.lock();
-                let found = state.member(*address).map(|(_, member)| member.condition == Condition::Gone);
+                let found = state.member(*address).map(|(_, member)| member.state == MemberState::Gone);
                 (found.is_some(), found == Some(true))
             };
             if is_in && !is_gone {
@@ -273,7 +273,8 @@ impl Shared {
 
     /// Those that are somebody else's, and with a thorough look those that are ready.
     fn settled(&self, how: Look) -> Vec<MemberSnapshot> {
-        let is_due = |member: &Member| member.condition != Condition::Ready || how == Look::Thorough;
+        let is_due =
+            |member: &Member| !matches!(member.state, MemberState::Ready { .. }) || how == Look::Thorough;
         let due = self.members().filter(|(_, member)| is_due(member));
         due.filter_map(|(entry, member)| self.at_rest(entry, member)).collect()
     }
@@ -291,13 +292,18 @@ impl Shared {
         }
         let hold = record.and_then(|record| record.held).map(|held| held.hold());
         let Some(entry) = self.pools.get_mut(assignment.pool) else { return };
-        // Its ADD has come for one that was ready; for another the next one's may.
-        let given = found.given && !(lent && found.condition == Condition::Ready);
-        let condition = if lent { Condition::Lent } else { found.condition };
+        let is_held = hold.is_some();
+        let allocated = found.state.is_allocated_to_the_next();
+        let state = match lent {
+            true => MemberState::Lent { allocated, verified: true, left_behind: false },
+            false => found.state,
+        };
         let member = Member::new(address, assignment.physical, assignment.numa_node);
-        let verified = lent || (found.verified && hold.is_none());
-        let left = given && condition == Condition::Due;
-        entry.pool.appeared(Member { condition, hold, given, verified, left, ..member });
+        let mut member = Member { state, hold, ..member };
+        if is_held && !lent {
+            member.doubt();
+        }
+        entry.pool.appeared(member);
         self.known.extend(found.known.map(|known| (address, known)));
     }
 
@@ -316,15 +322,15 @@ impl Shared {
         if self.is_in_transit(address) {
             return;
         }
-        let (condition, given) = match (lent, is_given) {
-            (true, _) => (Condition::Lent, false),
-            (false, true) => (Condition::Ready, true),
-            (false, false) => (Condition::Due, false),
+        let state = match (lent, is_given) {
+            (true, _) => MemberState::Lent { allocated: false, verified: false, left_behind: false },
+            (false, true) => MemberState::Ready { allocated: true, verified: false },
+            (false, false) => MemberState::Due(Pending::default()),
         };
         let hold = Some(Hold::Dismissed(record.held.as_ref().map(|held| Box::new(held.hold()))));
         let member = Member::new(address, function.physical.address, function.numa_node);
         let mut pool = Pool::default();
-        pool.appeared(Member { condition, hold, given, ..member });
+        pool.appeared(Member { state, hold, ..member });
         let desired = DesiredState::of_none(record);
         self.pools.push(PoolEntry { name: record.pool.clone(), settings: None, desired, pool });
     }
@@ -354,19 +360,19 @@ impl Shared {
     pub(super) fn compared(
         &mut self,
         address: PciAddr,
-        was: &Condition,
+        was_ready: bool,
         found: Result<Known, ProvisionError>,
     ) {
         let Some(entry) = self.of(address) else { return };
-        match (was, found) {
-            (Condition::Ready, Ok(_)) => {}
+        match (was_ready, found) {
+            (true, Ok(_)) => {}
             (_, Err(ProvisionError::Taken(who))) => entry.pool.taken(address, &who),
             (_, Err(ProvisionError::Gone(_))) => entry.pool.vanished(address),
-            (Condition::Ready, Err(ProvisionError::Changed(why))) => {
+            (true, Err(ProvisionError::Changed(why))) => {
                 tracing::warn!(pci = %address, pool = entry.name, why, "a function of a pool is made ready anew");
                 entry.pool.spoiled(address);
             }
-            (Condition::Ready, Err(why)) => entry.failed(address, &why),
+            (true, Err(why)) => entry.failed(address, &why),
             (_, _) => entry.pool.left(address),
         }
     }

@@ -9,7 +9,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::state::{Condition, Hold, Member};
+use super::state::{Hold, Mark};
 use crate::PciAddr;
 use crate::interface::Appearance;
 use fairlead_host::{Mac, VfChange};
@@ -116,41 +116,14 @@ impl RecordedHold {
     }
 }
 
-/// In whose hands a member is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mark {
-    /// Nobody's: clean and ready.
-    Clean,
-    /// Kubelet has given it to a pod, and no ADD has come for it.
-    Given,
-    /// The same, and it is to be prepared before the pod has it.
-    Awaited,
-    /// Somebody's, or at work, and verified before that.
-    Verified,
-    /// The same, and not verified.
-    Soiled,
-}
-
-impl Mark {
-    pub(super) fn of(member: &Member) -> Mark {
-        match (&member.condition, member.given) {
-            (Condition::Ready, true) => Mark::Given,
-            (_, true) => Mark::Awaited,
-            (Condition::Ready, false) if member.hold.is_none() => Mark::Clean,
-            _ if member.verified => Mark::Verified,
-            _ => Mark::Soiled,
-        }
-    }
-
-    /// What its file says. A soiled one has none: whatever is not wholly written says that.
-    fn word(self) -> Option<&'static str> {
-        match self {
-            Mark::Clean => Some("clean"),
-            Mark::Given => Some("given"),
-            Mark::Awaited => Some("awaited"),
-            Mark::Verified => Some("verified"),
-            Mark::Soiled => None,
-        }
+/// What a mark's file says. A soiled member has none: whatever is not wholly written says that.
+fn word(mark: Mark) -> Option<&'static str> {
+    match mark {
+        Mark::Clean => Some("clean"),
+        Mark::Given => Some("given"),
+        Mark::Awaited => Some("awaited"),
+        Mark::Verified => Some("verified"),
+        Mark::Soiled => None,
     }
 }
 
@@ -255,7 +228,7 @@ impl Records {
     /// In whose hands a member was last.
     pub(super) fn mark_of(&self, address: PciAddr) -> Mark {
         let written = fs::read_to_string(self.marks.join(address.to_string())).ok();
-        let says = |mark: &Mark| mark.word() == written.as_deref();
+        let says = |mark: &Mark| word(*mark) == written.as_deref();
         [Mark::Clean, Mark::Given, Mark::Awaited, Mark::Verified]
             .into_iter()
             .find(says)
@@ -265,7 +238,7 @@ impl Records {
     /// In whose hands a member is from now on. What cannot be written says nothing, and nothing good of it then.
     pub(super) fn mark(&self, address: PciAddr, mark: Mark) -> io::Result<()> {
         let file = self.marks.join(address.to_string());
-        match mark.word() {
+        match word(mark) {
             Some(word) => fs::write(&file, word).inspect_err(|_| drop(fs::remove_file(&file))),
             None => files::gone(fs::remove_file(file)),
         }

@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use super::state::{Condition, Member, Refusal};
+use super::state::{Mark, Member, MemberState, Refusal};
 use crate::PciAddr;
 
-use super::records::{Mark, RecordedHold};
+use super::records::RecordedHold;
 use super::{Known, Look, Pools, Shared};
 
 /// A function that nobody else is given. Dropped without [`Loan::keep`], it is what it was.
@@ -16,12 +16,9 @@ pub struct Loan<'p> {
     address: PciAddr,
     known: Option<Known>,
     /// `None` for a function of no pool.
-    was: Option<StateBefore>,
+    was: Option<MemberState>,
     kept: bool,
 }
-
-/// What a member was in, and whether kubelet had given it to a pod.
-type StateBefore = (Condition, bool);
 
 /// Why a function of a pool is not given.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -164,7 +161,7 @@ impl Pools {
     pub(super) fn take_idle(&self, address: PciAddr) -> Option<Loan<'_>> {
         let taken = self.update(|state| {
             let (_, member) = state.member(address)?;
-            let is_idle = member.condition == Condition::Idle;
+            let is_idle = member.state == MemberState::Idle;
             is_idle.then(|| state.lend(address).ok()).flatten()
         });
         taken.map(|(known, was)| Loan { pools: self, address, known, was, kept: false })
@@ -180,7 +177,7 @@ impl Pools {
     /// Whether a function is ready in its pool, and what is known of it `fits`.
     pub fn has_ready(&self, address: PciAddr, fits: impl FnOnce(&Known) -> bool) -> bool {
         let state = self.lock();
-        let is_ready = |m: &Member| m.condition == Condition::Ready && m.lendable().is_ok();
+        let is_ready = |m: &Member| matches!(m.state, MemberState::Ready { .. }) && m.lendable().is_ok();
         state.member(address).is_some_and(|(_, member)| is_ready(member))
             && state.known.get(&address).is_some_and(fits)
     }
@@ -199,7 +196,13 @@ impl Pools {
             let address = drawn.ok_or_else(empty)?;
             state.in_transit.push(address);
             let known = state.known.get(&address).cloned();
-            Ok(Loan { pools: self, address, known, was: Some((Condition::Ready, false)), kept: false })
+            Ok(Loan {
+                pools: self,
+                address,
+                known,
+                was: Some(MemberState::Ready { allocated: false, verified: true }),
+                kept: false,
+            })
         })
     }
 
@@ -276,15 +279,16 @@ impl Pools {
 
 impl Shared {
     /// Takes it at once or not at all: what is known of it, what it was in and whether it was given.
-    fn lend(&mut self, address: PciAddr) -> Result<(Option<Known>, Option<StateBefore>), Refused> {
+    fn lend(&mut self, address: PciAddr) -> Result<(Option<Known>, Option<MemberState>), Refused> {
         let Some(entry) = self.of(address) else {
             self.in_transit.push(address);
             return Ok((None, None));
         };
-        let was = entry.pool.member(address).map(|member| (member.condition.clone(), member.given));
+        let was = entry.pool.member(address).map(|member| member.state.clone());
         let given = entry.pool.lend(address);
         given.map_err(|why| Refused { pool: entry.name.clone(), why })?;
-        let known = self.known.get(&address).filter(|_| matches!(was, Some((Condition::Ready, _)))).cloned();
+        let known =
+            self.known.get(&address).filter(|_| matches!(was, Some(MemberState::Ready { .. }))).cloned();
         self.in_transit.push(address);
         Ok((known, was))
     }
@@ -303,8 +307,8 @@ impl Shared {
 impl super::shared::PoolEntry {
     /// How its members stand, in words: `2 lent, 1 quarantined`.
     pub(super) fn stock(&self) -> String {
-        let count = |state: &str| self.pool.members().filter(|member| member.state() == state).count();
-        let counted = Member::STATES.iter().map(|state| (count(state), state)).filter(|(n, _)| *n > 0);
+        let count = |state: &str| self.pool.members().filter(|member| member.state_name() == state).count();
+        let counted = Member::STATE_NAMES.iter().map(|state| (count(state), state)).filter(|(n, _)| *n > 0);
         let words: Vec<String> = counted.map(|(n, state)| format!("{n} {state}")).collect();
         if words.is_empty() { "it has no functions".to_owned() } else { words.join(", ") }
     }

@@ -3,14 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::state::Condition;
+use super::state::{Mark, MemberState, Pending};
 use crate::{Function, PciAddr, Scan};
 use fairlead_host::Vf;
 
 use super::membership::Notice;
 use super::provision::Provisioner;
 use super::provision_error::ProvisionError;
-use super::records::Mark;
 use super::scan_cache::ScanCache;
 use super::target::{DesiredState, Known};
 
@@ -26,11 +25,8 @@ pub(super) struct MemberScan<'l> {
 
 /// A new member as it was found.
 pub(super) struct FoundMember {
-    pub(super) condition: Condition,
+    pub(super) state: MemberState,
     pub(super) known: Option<Known>,
-    /// Kubelet has given it to a pod.
-    pub(super) given: bool,
-    pub(super) verified: bool,
 }
 
 /// The settings of functions by their physical one, or why that could not be asked.
@@ -72,27 +68,30 @@ impl<'l> MemberScan<'l> {
     pub(super) fn find_new(&mut self, address: PciAddr, desired: &DesiredState) -> FoundMember {
         let provisioner = self.provisioner;
         if !self.is_adopted(address) {
-            return FoundMember::of(Condition::Idle);
+            return FoundMember { state: MemberState::Idle, known: None };
         }
         let mark = provisioner.records.mark_of(address);
         let desired = &desired.after_a_pod(mark == Mark::Awaited);
         let found = (!self.hangs(address)).then(|| self.compare(address, desired, None));
-        let given = matches!(mark, Mark::Given | Mark::Awaited);
+        let allocated = matches!(mark, Mark::Given | Mark::Awaited);
         match (found, mark) {
             (found, Mark::Given) => {
                 let known = found.and_then(Result::ok);
-                FoundMember { known, given, verified: true, ..FoundMember::of(Condition::Ready) }
+                FoundMember { state: MemberState::Ready { allocated, verified: true }, known }
             }
             (Some(Ok(known)), Mark::Clean) => {
-                FoundMember { known: Some(known), verified: true, ..FoundMember::of(Condition::Ready) }
+                let state = MemberState::Ready { allocated, verified: true };
+                FoundMember { state, known: Some(known) }
             }
             (Some(Err(ProvisionError::Taken(who))), _) => {
-                FoundMember { given, ..FoundMember::of(Condition::Foreign(who)) }
+                let pending = Pending { allocated, ..Pending::default() };
+                FoundMember { state: MemberState::Foreign { who, pending }, known: None }
             }
             (found, mark) => {
                 let is_well = matches!(found, Some(Ok(_) | Err(ProvisionError::Changed(_))));
                 let verified = is_well && mark != Mark::Soiled;
-                FoundMember { given, verified, ..FoundMember::of(Condition::Due) }
+                let pending = Pending { allocated, verified, left_behind: allocated, ..Pending::default() };
+                FoundMember { state: MemberState::Due(pending), known: None }
             }
         }
     }
@@ -135,12 +134,6 @@ impl<'l> MemberScan<'l> {
             self.hanging.insert(function.physical.address);
         }
         found
-    }
-}
-
-impl FoundMember {
-    fn of(condition: Condition) -> FoundMember {
-        FoundMember { condition, known: None, given: false, verified: false }
     }
 }
 

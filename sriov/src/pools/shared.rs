@@ -10,9 +10,9 @@ use std::time::{Instant, SystemTime};
 use super::Look;
 use super::membership::Notice;
 use super::offers::Offers;
-use super::records::{Mark, RecordedHold};
+use super::records::RecordedHold;
 use super::settings::PoolSettings;
-use super::state::{Member, Pool, Task};
+use super::state::{Mark, Member, Pool, Task};
 use super::target::{DesiredState, Known};
 use super::work_queue::{Work, WorkQueue};
 use crate::PciAddr;
@@ -92,7 +92,7 @@ impl Shared {
     pub(super) fn queue_what_is_due(&mut self, now: Instant) {
         let due: Vec<Task> = self.pools.iter_mut().flat_map(|entry| entry.pool.due(now)).collect();
         for task in due {
-            let pf = self.member(task.address()).map(|(_, member)| member.physical);
+            let pf = self.member(task.address()).map(|(_, member)| member.pf);
             pf.into_iter().for_each(|pf| self.work_queue.push(pf, Work::Member(task)));
         }
     }
@@ -156,11 +156,11 @@ impl Standing {
     /// How a member stands now and what of that is to be written, unless it stands as before.
     fn changed(before: Option<&Standing>, member: &Member) -> Option<(Standing, RecordChange)> {
         let now = Standing {
-            state: member.state(),
+            state: member.state_name(),
             since: SystemTime::now(),
             reason: member.reason().to_owned(),
             held: RecordedHold::of(member.hold.as_ref()),
-            mark: Mark::of(member),
+            mark: member.mark(),
             revision: before.map_or(0, |before| before.revision) + 1,
         };
         let marked = before.is_none_or(|before| before.mark != now.mark);
@@ -180,7 +180,7 @@ impl Standing {
 }
 
 fn log_change(entry: &PoolEntry, member: &Member) {
-    let (pci, pool, state, reason) = (member.address, &entry.name, member.state(), member.reason());
+    let (pci, pool, state, reason) = (member.address, &entry.name, member.state_name(), member.reason());
     match state {
         "quarantined" => tracing::error!(%pci, pool, reason, "a function is quarantined"),
         "foreign" => tracing::warn!(%pci, pool, reason, "a function of a pool is left alone"),

@@ -61,7 +61,7 @@ impl DesiredState {
 
     /// The same of one member.
     pub(super) fn for_one(&self, member: &Member) -> DesiredState {
-        DesiredState { leaves: member.is_leaving(), ..self.after_a_pod(member.left) }
+        DesiredState { leaves: member.is_leaving(), ..self.after_a_pod(member.is_left_behind()) }
     }
 
     /// The same of one that a pod which is gone may have `left` as it liked.

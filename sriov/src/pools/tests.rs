@@ -7,6 +7,7 @@ mod hotplug;
 mod lifecycle;
 mod machine;
 mod offers;
+mod settings;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,8 @@
-//! Members that an allocator gives to pods, as kubelet does: before their ADD comes, or without one. Who has one ready in his
-//! hands is not disturbed: only the allocator, an ADD or the operator can say that he has it no more.
+//! Members that an allocator gives to pods, as kubelet does: before their ADD comes, or without one. Whoever has one ready in
+//! his hands is not disturbed: only the allocator, an ADD or the operator can say that he has it no more.
 
-use super::{Condition, Pool, Refusal};
+use super::member::MemberState;
+use super::{Pool, Refusal};
 use crate::PciAddr;
 
 impl Pool {
@@ -11,36 +12,36 @@ impl Pool {
     pub fn allocate(&mut self, address: PciAddr) -> Result<(), Refusal> {
         let Some(member) = self.member_mut(address) else { return Err(Refusal::Gone) };
         member.givable()?;
-        if member.given && member.condition == Condition::Ready {
+        if matches!(member.state, MemberState::Ready { allocated: true, .. }) {
             member.leave_behind();
         }
-        member.given = true;
-        match member.condition {
-            Condition::Ready | Condition::Lent => Ok(()),
+        member.set_allocated(true);
+        match member.state {
+            MemberState::Ready { .. } | MemberState::Lent { .. } => Ok(()),
             _ => Err(member.not_yet()),
         }
     }
 
-    /// Whether one that was given and had to be prepared first is ready for its pod. If not, the pod is refused it.
+    /// Whether one that was allocated and had to be prepared first is ready for its pod. If not, the pod is refused it.
     pub fn allocated_when_ready(&mut self, address: PciAddr) -> Result<(), Refusal> {
         let Some(member) = self.member_mut(address) else { return Err(Refusal::Gone) };
-        if member.given && member.condition == Condition::Ready && member.hold.is_none() {
+        if matches!(member.state, MemberState::Ready { allocated: true, .. }) && member.hold.is_none() {
             return Ok(());
         }
-        member.given = false;
+        member.set_allocated(false);
         Err(member.lendable().err().unwrap_or_else(|| member.not_yet()))
     }
 
-    /// A pod that a member was given to is refused it.
+    /// A pod that a member was allocated to is refused it.
     pub fn cancel_allocation(&mut self, address: PciAddr) {
-        self.with(address, |member| member.given = false);
+        self.with(address, |member| member.set_allocated(false));
     }
 
-    /// The operator says that no pod has a member that was given: it is done with it what is due.
+    /// The operator says that no pod has a member that was allocated: what is due is done with it.
     pub fn nobody_has(&mut self, address: PciAddr) {
         self.with(address, |member| {
-            if member.given && member.condition == Condition::Ready {
-                member.given = false;
+            if matches!(member.state, MemberState::Ready { allocated: true, .. }) {
+                member.set_allocated(false);
                 member.leave_behind();
             }
         });

@@ -1,48 +1,77 @@
-//! One member of a pool, and how it stands.
+//! One member of a pool: what it is in, and every view of that.
+//!
+//! [`MemberState`] holds all that belongs to a state and nothing of another one; what the operator sees, the mark on disk,
+//! whether kubelet is told that it is healthy and whether it may be lent are derived here and stored nowhere. Beside it stands
+//! only [`Hold`], an order about the member: that outlives every state.
 
 use std::time::{Duration, Instant};
+
+use fairlead_host::backoff::Backoff;
 
 use super::{FAILURES, Refusal, Task};
 use crate::PciAddr;
 
-/// Between the first try that did not succeed and the next one; it doubles with every further one.
-const FIRST_PAUSE: Duration = Duration::from_secs(2);
-/// And never longer than this.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// Between a try that did not succeed and the next one.
+const PAUSES: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(60));
 
 /// Why one that is to be given back is not.
-const GIVEN: &str =
+const ALLOCATED: &str =
     "it was given to a pod, and no ADD has come for it: release it by its address when no pod has it";
 
-/// What a member is in.
+/// What a member is in, with all that belongs to that.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Condition {
-    /// As it was found: nothing was done to it, and nothing is needed of it.
+pub enum MemberState {
+    /// It is as it was found: nothing was done to it, and nothing is needed of it.
     Idle,
-    /// To be prepared, or given back where there are enough.
-    Due,
-    /// At work.
-    Preparing,
-    /// Clean, set up, verified.
-    Ready,
-    /// A pod's, or on its way to or from one.
-    Lent,
-    /// Being put back as it was.
-    Leaving,
-    /// Used by somebody else, and by whom.
-    Foreign(String),
-    /// Not in the machine.
+    /// It waits to be prepared, or to be given back where there are enough.
+    Due(Pending),
+    /// It is being prepared.
+    Preparing(Pending),
+    /// It is clean and set up.
+    Ready {
+        /// Its allocator has given it to a pod, and no ADD has come for it since: the pod may have it in its hands.
+        allocated: bool,
+        /// Nothing has put its being ready in doubt.
+        verified: bool,
+    },
+    /// It is a pod's, or on its way to or from one.
+    Lent {
+        /// Its allocator has given it to the next pod already.
+        allocated: bool,
+        /// It was ready before, and nothing has put that in doubt.
+        verified: bool,
+        /// Before that a pod had left something on its interface, and nothing was done to it since.
+        left_behind: bool,
+    },
+    /// It is being put back as it was.
+    Restoring(Pending),
+    /// Somebody else uses it.
+    Foreign {
+        /// Who that is, in words.
+        who: String,
+        /// What is to be gone on with when nobody uses it any more.
+        pending: Pending,
+    },
+    /// It is not in the machine.
     Gone,
 }
 
-impl Condition {
-    /// Ready, or on the way there by itself.
-    pub(super) fn supplies(&self) -> bool {
-        matches!(self, Condition::Preparing | Condition::Ready)
-    }
+/// What is known of a member that is on its way from one state to another.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Pending {
+    /// Its allocator has given it to a pod, which has it when it is ready.
+    pub allocated: bool,
+    /// It was ready once, and nothing has put that in doubt since.
+    pub verified: bool,
+    /// A pod that it was allocated to is gone, and nothing was done to it since: what is on its interface is nobody's.
+    pub left_behind: bool,
+    /// Failures of its own in a row.
+    pub failures: u32,
+    /// What keeps it waiting for the next try.
+    pub setback: Option<Setback>,
 }
 
-/// What keeps a member from being given, whatever it is in. It outlives the daemon.
+/// What keeps a member from being given to pods, whatever it is in. It outlives the daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hold {
     /// The operator wants it as it was.
@@ -56,22 +85,29 @@ pub enum Hold {
 /// Why the last try did not make a member what it was to be, and when the next one is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setback {
-    /// Why.
+    /// What went wrong, in words.
     pub why: String,
-    /// Not before this.
+    /// The next try is not before this.
     pub until: Instant,
-    /// It is not the member's own fault: its physical function was not there to be asked.
+    /// It is not the member's own fault: its PF was not there to be asked.
     pub hindered: bool,
     /// So many of the kind in a row.
     times: u32,
 }
 
-impl Setback {
-    /// The next try is at once, and the first one; how that ends nobody knows yet.
-    pub(super) fn begin_anew(&mut self, now: Instant) {
-        self.until = now;
-        self.times = 0;
-    }
+/// In whose hands a member is, as it is written down for the next daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mark {
+    /// It is nobody's: clean and ready.
+    Clean,
+    /// Kubelet has allocated it to a pod, and no ADD has come for it.
+    Given,
+    /// The same, and it is to be prepared before the pod has it.
+    Awaited,
+    /// It is somebody's, or at work, and was verified before that.
+    Verified,
+    /// It is somebody's, or at work, and not verified.
+    Soiled,
 }
 
 /// A member.
@@ -79,62 +115,134 @@ impl Setback {
 pub struct Member {
     /// Its PCI address.
     pub address: PciAddr,
-    /// Its physical function's.
-    pub physical: PciAddr,
-    /// Its NUMA node, where the machine tells.
+    /// The PCI address of its PF.
+    pub pf: PciAddr,
+    /// Its NUMA node, where the machine reports one.
     pub numa_node: Option<u32>,
     /// What it is in.
-    pub condition: Condition,
-    /// What keeps it.
+    pub state: MemberState,
+    /// What keeps it from pods.
     pub hold: Option<Hold>,
-    /// Failures in a row.
-    pub failures: u32,
-    /// What keeps it waiting for the next try.
-    pub setback: Option<Setback>,
-    /// Its allocator has given it to a pod, and no ADD has come for it since: the pod may have it in its hands all the same.
-    pub given: bool,
-    /// It was ready once, and nothing has put that in doubt since: it is ready, a pod's, or on its way home from one.
-    pub verified: bool,
-    /// A pod that it was given to is gone, and nothing was done to it since: what is on its interface is nobody's.
-    pub left: bool,
+}
+
+impl MemberState {
+    /// Whether it is ready, or on the way there by itself.
+    pub(super) fn supplies(&self) -> bool {
+        matches!(self, MemberState::Preparing(_) | MemberState::Ready { .. })
+    }
+
+    /// Whether a thread is at work on it, or will be as soon as one is free.
+    pub fn is_at_work(&self) -> bool {
+        matches!(self, MemberState::Due(_) | MemberState::Preparing(_) | MemberState::Restoring(_))
+    }
+
+    /// Whether the allocator has given it to a pod whose ADD has yet to come, when some pod has it by now: the ADD of one that
+    /// was ready has come, if not by us; for another one the next pod's may.
+    pub fn is_allocated_to_the_next(&self) -> bool {
+        !matches!(self, MemberState::Ready { .. }) && self.is_allocated()
+    }
+
+    /// Whether its allocator has given it to a pod, and no ADD has come for it since.
+    pub fn is_allocated(&self) -> bool {
+        match self {
+            MemberState::Ready { allocated, .. } | MemberState::Lent { allocated, .. } => *allocated,
+            other => other.pending().is_some_and(|pending| pending.allocated),
+        }
+    }
+
+    /// What of it goes over into the next state.
+    pub(super) fn into_pending(self) -> Pending {
+        match self {
+            MemberState::Idle | MemberState::Gone => Pending::default(),
+            MemberState::Due(pending)
+            | MemberState::Preparing(pending)
+            | MemberState::Restoring(pending)
+            | MemberState::Foreign { pending, .. } => pending,
+            MemberState::Ready { allocated, verified } => {
+                Pending { allocated, verified, ..Pending::default() }
+            }
+            MemberState::Lent { allocated, verified, left_behind } => {
+                Pending { allocated, verified, left_behind, ..Pending::default() }
+            }
+        }
+    }
+
+    fn pending(&self) -> Option<&Pending> {
+        match self {
+            MemberState::Due(pending)
+            | MemberState::Preparing(pending)
+            | MemberState::Restoring(pending)
+            | MemberState::Foreign { pending, .. } => Some(pending),
+            _ => None,
+        }
+    }
+
+    pub(super) fn pending_mut(&mut self) -> Option<&mut Pending> {
+        match self {
+            MemberState::Due(pending)
+            | MemberState::Preparing(pending)
+            | MemberState::Restoring(pending)
+            | MemberState::Foreign { pending, .. } => Some(pending),
+            _ => None,
+        }
+    }
+}
+
+impl Pending {
+    /// What was is over: the next try is at once, and the first one.
+    pub(super) fn forget_failures(&mut self) {
+        self.failures = 0;
+        self.setback = None;
+    }
+
+    /// Has the next try, if one is waited for, at once.
+    pub(super) fn forget_setback(&mut self) {
+        self.setback = None;
+    }
+
+    /// If it waits for its PF, the next try is at once, and the first one; how that ends nobody knows yet.
+    pub(super) fn retry_if_hindered(&mut self, now: Instant) -> bool {
+        let Some(setback) = self.setback.as_mut().filter(|setback| setback.hindered) else { return false };
+        setback.until = now;
+        setback.times = 0;
+        true
+    }
+
+    /// The next try is after a pause that grows.
+    fn set_back(&mut self, why: &str, hindered: bool, now: Instant) {
+        let before = self.setback.take().filter(|before| before.hindered == hindered);
+        let times = before.map_or(0, |before| before.times) + 1;
+        let until = now + PAUSES.after(times);
+        self.setback = Some(Setback { why: why.to_owned(), until, hindered, times });
+        self.verified = false;
+    }
 }
 
 impl Member {
-    /// One that nothing was done to.
-    pub fn new(address: PciAddr, physical: PciAddr, numa_node: Option<u32>) -> Member {
-        Member {
-            address,
-            physical,
-            numa_node,
-            condition: Condition::Idle,
-            hold: None,
-            failures: 0,
-            setback: None,
-            given: false,
-            verified: false,
-            left: false,
-        }
+    /// A VF to which nothing was done.
+    pub fn new(address: PciAddr, pf: PciAddr, numa_node: Option<u32>) -> Member {
+        Member { address, pf, numa_node, state: MemberState::Idle, hold: None }
     }
 
-    /// How it stands, in one word of a closed set.
-    pub fn state(&self) -> &'static str {
-        match (&self.condition, &self.hold) {
-            (Condition::Lent, _) => "lent",
-            (Condition::Gone, _) => "gone",
-            (Condition::Foreign(_), _) => "foreign",
-            (Condition::Leaving, _) => "draining",
+    /// How it stands, in one word of [`Member::STATE_NAMES`].
+    pub fn state_name(&self) -> &'static str {
+        match (&self.state, &self.hold) {
+            (MemberState::Lent { .. }, _) => "lent",
+            (MemberState::Gone, _) => "gone",
+            (MemberState::Foreign { .. }, _) => "foreign",
+            (MemberState::Restoring(_), _) => "draining",
             (_, Some(Hold::Quarantined(_))) => "quarantined",
-            (Condition::Idle, Some(_)) => "drained",
+            (MemberState::Idle, Some(_)) => "drained",
             (_, Some(_)) => "draining",
-            (Condition::Idle, None) => "idle",
-            (Condition::Due | Condition::Preparing, None) => "preparing",
-            (Condition::Ready, None) if self.given => "given",
-            (Condition::Ready, None) => "ready",
+            (MemberState::Idle, None) => "idle",
+            (MemberState::Due(_) | MemberState::Preparing(_), None) => "preparing",
+            (MemberState::Ready { allocated: true, .. }, None) => "given",
+            (MemberState::Ready { allocated: false, .. }, None) => "ready",
         }
     }
 
-    /// Every word of [`Member::state`].
-    pub const STATES: [&'static str; 10] = [
+    /// Every word of [`Member::state_name`].
+    pub const STATE_NAMES: [&'static str; 10] = [
         "ready",
         "given",
         "lent",
@@ -149,54 +257,92 @@ impl Member {
 
     /// Why it stands so; empty where there is nothing to say.
     pub fn reason(&self) -> &str {
-        match (&self.condition, &self.hold) {
-            (Condition::Foreign(why), _) => why,
+        match (&self.state, &self.hold) {
+            (MemberState::Foreign { who, .. }, _) => who,
             (_, Some(Hold::Quarantined(why))) => why,
-            (Condition::Ready, Some(_)) if self.given => GIVEN,
-            (Condition::Due | Condition::Preparing | Condition::Leaving, _) => {
-                self.setback.as_ref().map_or("", |setback| &setback.why)
-            }
+            (MemberState::Ready { allocated: true, .. }, Some(_)) => ALLOCATED,
+            (state, _) if state.is_at_work() => self.setback().map_or("", |setback| &setback.why),
             _ => "",
         }
     }
 
+    /// In whose hands it is.
+    pub fn mark(&self) -> Mark {
+        match &self.state {
+            MemberState::Ready { allocated: true, .. } => Mark::Given,
+            _ if self.is_allocated() => Mark::Awaited,
+            MemberState::Ready { .. } if self.hold.is_none() => Mark::Clean,
+            _ if self.is_verified() => Mark::Verified,
+            _ => Mark::Soiled,
+        }
+    }
+
+    /// Whether its allocator has given it to a pod, and no ADD has come for it since.
+    pub fn is_allocated(&self) -> bool {
+        self.state.is_allocated()
+    }
+
+    /// Whether it was ready once, and nothing has put that in doubt since.
+    pub fn is_verified(&self) -> bool {
+        match &self.state {
+            MemberState::Ready { verified, .. } | MemberState::Lent { verified, .. } => *verified,
+            other => other.pending().is_some_and(|pending| pending.verified),
+        }
+    }
+
+    /// Whether what is on its interface is nobody's, because a pod that is gone has left it there.
+    pub fn is_left_behind(&self) -> bool {
+        match &self.state {
+            MemberState::Lent { left_behind, .. } => *left_behind,
+            other => other.pending().is_some_and(|pending| pending.left_behind),
+        }
+    }
+
+    /// What keeps it waiting for the next try.
+    pub fn setback(&self) -> Option<&Setback> {
+        self.state.pending()?.setback.as_ref()
+    }
+
     /// Whether it may be given to a pod.
     pub fn lendable(&self) -> Result<(), Refusal> {
-        match (&self.condition, &self.hold) {
-            (Condition::Gone, _) => Err(Refusal::Gone),
-            (Condition::Lent, _) => Err(Refusal::Lent),
-            (Condition::Foreign(why), _) => Err(Refusal::Foreign(why.clone())),
+        match (&self.state, &self.hold) {
+            (MemberState::Gone, _) => Err(Refusal::Gone),
+            (MemberState::Lent { .. }, _) => Err(Refusal::Lent),
+            (MemberState::Foreign { who, .. }, _) => Err(Refusal::Foreign(who.clone())),
             (_, Some(Hold::Quarantined(why))) => Err(Refusal::Quarantined(why.clone())),
-            // One that nothing was done to is a function like any other.
-            (Condition::Ready, None) | (Condition::Idle, _) => Ok(()),
-            // The pod that it was given to is there already.
-            (Condition::Ready, _) if self.given => Ok(()),
+            // One that nothing was done to is a VF like any other.
+            (MemberState::Ready { .. }, None) | (MemberState::Idle, _) => Ok(()),
+            // The pod that it was allocated to is there already.
+            (MemberState::Ready { allocated: true, .. }, _) => Ok(()),
             _ => Err(self.not_yet()),
         }
     }
 
     pub(super) fn not_yet(&self) -> Refusal {
         Refusal::NotYet(match self.reason() {
-            "" => self.state().to_owned(),
-            why => format!("{}: {why}", self.state()),
+            "" => self.state_name().to_owned(),
+            why => format!("{}: {why}", self.state_name()),
         })
     }
 
     /// Whether the allocator may give it to a pod: it is ready, or on its way home to be so.
     pub fn givable(&self) -> Result<(), Refusal> {
         let comes_home = matches!(
-            self.condition,
-            Condition::Ready | Condition::Lent | Condition::Due | Condition::Preparing
+            self.state,
+            MemberState::Ready { .. }
+                | MemberState::Lent { .. }
+                | MemberState::Due(_)
+                | MemberState::Preparing(_)
         );
-        match comes_home && self.verified && self.hold.is_none() {
+        match comes_home && self.is_verified() && self.hold.is_none() {
             true => Ok(()),
             false => Err(self.lendable().err().unwrap_or_else(|| self.not_yet())),
         }
     }
 
-    /// Whether it waits for its physical function, and not for a turn of its own.
+    /// Whether it waits for its PF, and not for a turn of its own.
     pub fn is_hindered(&self) -> bool {
-        self.setback.as_ref().is_some_and(|setback| setback.hindered)
+        self.setback().is_some_and(|setback| setback.hindered)
     }
 
     /// Whether it cannot be given now, and will be without anybody's doing.
@@ -216,7 +362,7 @@ impl Member {
 
     /// Whether it is what a draw may give.
     pub fn is_ready(&self) -> bool {
-        self.condition == Condition::Ready && self.hold.is_none() && !self.given
+        matches!(self.state, MemberState::Ready { allocated: false, .. }) && self.hold.is_none()
     }
 
     /// Whether it is to be no member any more.
@@ -226,49 +372,66 @@ impl Member {
 
     /// Whether what was tried with it can have come to nothing: not with one that a pod has by now, or that is gone.
     pub(super) fn can_fail(&self) -> bool {
-        !matches!(self.condition, Condition::Lent | Condition::Gone)
+        !matches!(self.state, MemberState::Lent { .. } | MemberState::Gone)
     }
 
     /// Whether the pause after the last try is not over.
-    pub(super) fn rests(&self, now: Instant) -> bool {
-        self.setback.as_ref().is_some_and(|setback| setback.until > now)
+    pub(super) fn is_pausing(&self, now: Instant) -> bool {
+        self.setback().is_some_and(|setback| setback.until > now)
     }
 
-    /// The next try is after a pause that grows.
+    /// Takes the state that `next` makes of what goes over from the one before.
+    pub(super) fn pass_on(&mut self, next: impl FnOnce(Pending) -> MemberState) {
+        let before = std::mem::replace(&mut self.state, MemberState::Gone);
+        self.state = next(before.into_pending());
+    }
+
+    /// A try has come to nothing; the next one is after a pause that grows.
     pub(super) fn set_back(&mut self, why: &str, hindered: bool, now: Instant) {
-        let before = self.setback.take().filter(|before| before.hindered == hindered);
-        let times = before.map_or(0, |before| before.times) + 1;
-        let pause = FIRST_PAUSE.saturating_mul(1 << (times - 1).min(10)).min(LONGEST_PAUSE);
-        self.setback = Some(Setback { why: why.to_owned(), until: now + pause, hindered, times });
-        self.verified = false;
-        self.condition = Condition::Due;
+        self.pass_on(|mut pending| {
+            pending.failures += u32::from(!hindered);
+            pending.set_back(why, hindered, now);
+            MemberState::Due(pending)
+        });
     }
 
-    /// The pod that it was given to is gone.
+    /// The pod that it was allocated to is gone.
     pub(super) fn leave_behind(&mut self) {
-        self.left = true;
-        self.condition = Condition::Due;
+        self.pass_on(|pending| MemberState::Due(Pending { left_behind: true, ..pending }));
     }
 
-    /// What was is over: the next try is at once, and the first one.
-    pub(super) fn begin_anew(&mut self) {
-        self.failures = 0;
-        self.setback = None;
+    /// The next try, if one is waited for, is at once, and the first one.
+    pub(super) fn forget_failures(&mut self) {
+        self.state.pending_mut().into_iter().for_each(Pending::forget_failures);
     }
 
     /// Whether it has failed so often that it is not tried again, unless it has to be given back to others.
     pub(super) fn is_given_up(&self) -> bool {
-        self.failures >= FAILURES && !self.is_dismissed()
+        self.state.pending().is_some_and(|pending| pending.failures >= FAILURES) && !self.is_dismissed()
+    }
+
+    pub(super) fn set_allocated(&mut self, now: bool) {
+        match &mut self.state {
+            MemberState::Ready { allocated, .. } | MemberState::Lent { allocated, .. } => *allocated = now,
+            other => other.pending_mut().into_iter().for_each(|pending| pending.allocated = now),
+        }
+    }
+
+    /// Something has put in doubt that it is, or was, ready.
+    pub fn doubt(&mut self) {
+        match &mut self.state {
+            MemberState::Ready { verified, .. } | MemberState::Lent { verified, .. } => *verified = false,
+            other => other.pending_mut().into_iter().for_each(|pending| pending.verified = false),
+        }
     }
 
     pub(super) fn prepare(&mut self) -> Task {
-        self.condition = Condition::Preparing;
+        self.pass_on(MemberState::Preparing);
         Task::Prepare(self.address)
     }
 
-    pub(super) fn leave(&mut self) -> Task {
-        self.given = false;
-        self.condition = Condition::Leaving;
+    pub(super) fn give_back(&mut self) -> Task {
+        self.pass_on(|pending| MemberState::Restoring(Pending { allocated: false, ..pending }));
         Task::GiveBack(self.address)
     }
 }

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 pub use draw::Spread;
-pub use member::{Condition, Hold, Member, Setback};
+pub use member::{Hold, Mark, Member, MemberState, Pending, Setback};
 
 use crate::PciAddr;
 
@@ -126,7 +126,7 @@ impl Pool {
     pub fn appeared(&mut self, member: Member) {
         self.changed.insert(member.address);
         match self.members.get_mut(&member.address) {
-            Some(known) if known.condition == Condition::Gone => {
+            Some(known) if known.state == MemberState::Gone => {
                 let hold = known.hold.take().or(member.hold.clone());
                 *known = Member { hold, ..member };
             }
@@ -138,47 +138,45 @@ impl Pool {
     /// A member is not in the machine any more. One that is lent stays so until it is returned, and one that is at work until
     /// that has ended: nobody else may begin with what is in its place by then.
     pub fn vanished(&mut self, address: PciAddr) {
-        let is_busy =
-            |m: &Member| matches!(m.condition, Condition::Lent | Condition::Preparing | Condition::Leaving);
-        match self.member_mut(address) {
-            Some(member) if is_busy(member) => member.verified = false,
-            _ => self.lost(address),
-        }
+        self.with(address, |member| match member.state {
+            MemberState::Lent { .. } | MemberState::Preparing(_) | MemberState::Restoring(_) => {
+                member.doubt();
+            }
+            _ => member.state = MemberState::Gone,
+        });
     }
 
     /// A task has found nothing in the member's place.
     pub fn lost(&mut self, address: PciAddr) {
-        self.with(address, |member| {
-            member.condition = Condition::Gone;
-            (member.given, member.verified, member.left) = (false, false, false);
-            member.begin_anew();
-        });
+        self.with(address, |member| member.state = MemberState::Gone);
     }
 
     /// It is to be no member any more, or (`false`) is one again. [`Pool::forget_dismissed`] ends it.
     pub fn dismiss(&mut self, address: PciAddr, dismissed: bool) {
-        self.with(address, |member| match (member.hold.take(), dismissed) {
-            (Some(Hold::Dismissed(before)), false) => member.hold = before.map(|before| *before),
-            (hold @ Some(Hold::Dismissed(_)), true) | (hold, false) => member.hold = hold,
-            (before, true) => {
+        if self.member(address).is_none_or(|member| member.is_dismissed() == dismissed) {
+            return;
+        }
+        self.with(address, |member| match member.hold.take() {
+            Some(Hold::Dismissed(before)) => member.hold = before.map(|before| *before),
+            before => {
                 member.hold = Some(Hold::Dismissed(before.map(Box::new)));
-                member.begin_anew();
+                member.forget_failures();
             }
         });
     }
 
-    /// Those that were dismissed and of which nothing is left to be given back; `owes`: whether something is, of one that
-    /// somebody else uses.
+    /// Lets go those that were dismissed and of which nothing is left to be given back; answers which. `owes`: whether something
+    /// is left, of one that somebody else uses.
     pub fn forget_dismissed(&mut self, owes: impl Fn(PciAddr) -> bool) -> Vec<PciAddr> {
-        let over = |m: &&Member| {
-            let nothing = match m.condition {
-                Condition::Idle | Condition::Gone => true,
-                Condition::Foreign(_) => !owes(m.address),
+        let is_over = |m: &&Member| {
+            let owes_nothing = match m.state {
+                MemberState::Idle | MemberState::Gone => true,
+                MemberState::Foreign { .. } => !owes(m.address),
                 _ => false,
             };
-            m.is_dismissed() && nothing
+            m.is_dismissed() && owes_nothing
         };
-        let over: Vec<PciAddr> = self.members().filter(over).map(|m| m.address).collect();
+        let over: Vec<PciAddr> = self.members().filter(is_over).map(|m| m.address).collect();
         for address in &over {
             self.members.remove(address);
             self.changed.insert(*address);
@@ -188,32 +186,34 @@ impl Pool {
 
     /// When the next try is due of those that wait for one.
     pub fn next_try(&self) -> Option<Instant> {
-        let waits = self.members().filter(|m| m.condition == Condition::Due && !m.is_quarantined());
-        waits.filter_map(|member| Some(member.setback.as_ref()?.until)).min()
+        let waits = self.members().filter(|m| matches!(m.state, MemberState::Due(_)) && !m.is_quarantined());
+        waits.filter_map(|member| Some(member.setback()?.until)).min()
     }
 
-    /// What is to be done now. Each task is told once: its member is at work until the caller says how it ended.
+    /// What is to be done now. Each task is returned once: its member is at work until the caller says how it ended.
     pub fn due(&mut self, now: Instant) -> Vec<Task> {
         let mut tasks = Vec::new();
         let mut supply = self.supply();
         for member in self.members.values_mut() {
             let surplus = supply > self.stock.max();
-            match (&member.condition, &member.hold) {
-                (Condition::Due, _) if member.rests(now) => {}
-                (Condition::Ready, _) if member.given => {} // its pod may have it in its hands
-                (Condition::Ready | Condition::Due, Some(Hold::Drained | Hold::Dismissed(_))) => {
-                    tasks.push(member.leave());
-                }
-                (Condition::Ready, None) if surplus => {
+            match (&member.state, &member.hold) {
+                (MemberState::Due(_), _) if member.is_pausing(now) => {}
+                // Its pod may have it in its hands.
+                (MemberState::Ready { allocated: true, .. }, _) => {}
+                (
+                    MemberState::Ready { .. } | MemberState::Due(_),
+                    Some(Hold::Drained | Hold::Dismissed(_)),
+                ) => tasks.push(member.give_back()),
+                (MemberState::Ready { .. }, None) if surplus => {
                     supply -= 1;
-                    tasks.push(member.leave());
+                    tasks.push(member.give_back());
                 }
-                (Condition::Due, None) if member.given => tasks.push(member.prepare()),
-                (Condition::Due, None) if supply < self.stock.max() => {
+                (MemberState::Due(pending), None) if pending.allocated => tasks.push(member.prepare()),
+                (MemberState::Due(_), None) if supply < self.stock.max() => {
                     supply += 1;
                     tasks.push(member.prepare());
                 }
-                (Condition::Due, None) => tasks.push(member.leave()),
+                (MemberState::Due(_), None) => tasks.push(member.give_back()),
                 _ => {}
             }
         }
@@ -222,45 +222,39 @@ impl Pool {
         tasks
     }
 
-    /// Idle members, where too few are ready.
+    /// Prepares idle members, where too few are ready.
     fn refill(&mut self, supply: usize) -> Vec<Task> {
         if supply >= self.stock.min() {
             return Vec::new();
         }
         let wanted = (self.stock.min() - supply).max(self.stock.batch).min(self.stock.max() - supply);
-        let idle = self.members.values_mut().filter(|m| m.condition == Condition::Idle && m.hold.is_none());
-        idle.take(wanted).map(Member::prepare).collect()
+        let is_idle = |m: &&mut Member| m.state == MemberState::Idle && m.hold.is_none();
+        self.members.values_mut().filter(is_idle).take(wanted).map(Member::prepare).collect()
     }
 
-    /// Those that are ready, or will be without anybody asking, and that no pod was given yet.
+    /// How many are ready, or will be without anybody asking, and were allocated to no pod yet.
     fn supply(&self) -> usize {
-        let supplies = |m: &&Member| m.hold.is_none() && !m.given && m.condition.supplies();
+        let supplies = |m: &&Member| m.hold.is_none() && !m.is_allocated() && m.state.supplies();
         self.members.values().filter(supplies).count()
     }
 
     /// A member is ready, by a task or because it was found so.
     pub fn prepared(&mut self, address: PciAddr) {
         self.with(address, |member| {
-            member.condition = Condition::Ready;
-            (member.verified, member.left) = (true, false);
-            member.begin_anew();
+            let allocated = member.is_allocated();
+            member.state = MemberState::Ready { allocated, verified: true };
         });
     }
 
     /// A member is as it was when it was adopted.
     pub fn given_back(&mut self, address: PciAddr) {
-        self.with(address, |member| {
-            member.condition = Condition::Idle;
-            (member.verified, member.left) = (false, false);
-            member.begin_anew();
-        });
+        self.with(address, |member| member.state = MemberState::Idle);
     }
 
     /// A task failed, or a member that was ready is not what it should be: it is tried again after a pause, and not a third
     /// time. One that is to be given back for good is tried until it is. Answers whether it is quarantined now.
     pub fn failed(&mut self, address: PciAddr, reason: &str, now: Instant) -> bool {
         let Some(member) = self.member_mut(address).filter(|m| m.can_fail()) else { return false };
-        member.failures += 1;
         member.set_back(reason, false, now);
         let given_up = member.is_given_up() && !member.is_quarantined();
         if given_up {
@@ -269,27 +263,26 @@ impl Pool {
         given_up
     }
 
-    /// A task came to nothing through no fault of its member: its physical function was not there to be asked, or not itself.
-    /// It is tried again as often as it takes, after ever longer pauses.
+    /// A task came to nothing through no fault of its member: its PF was not there to be asked, or not itself. It is tried again
+    /// as often as it takes, after ever longer pauses.
     pub fn hindered(&mut self, address: PciAddr, reason: &str, now: Instant) {
         if let Some(member) = self.member_mut(address).filter(|m| m.can_fail()) {
             member.set_back(reason, true, now);
         }
     }
 
-    /// A physical function may be itself again: its members that were kept waiting for it are tried at once. Answers whether
-    /// there are any.
-    pub fn try_again(&mut self, physical: PciAddr, now: Instant) -> bool {
-        let of_it = self.members.values_mut().filter(|member| member.physical == physical);
-        let hindered = of_it.filter_map(|member| member.setback.as_mut().filter(|setback| setback.hindered));
-        hindered.map(|setback| setback.begin_anew(now)).count() > 0
+    /// A PF may be itself again: its members that were kept waiting for it are tried at once. Answers whether there are any.
+    pub fn try_again(&mut self, pf: PciAddr, now: Instant) -> bool {
+        let of_it = self.members.values_mut().filter(|member| member.pf == pf);
+        let pending = of_it.filter_map(|member| member.state.pending_mut());
+        pending.map(|pending| pending.retry_if_hindered(now)).filter(|is_hindered| *is_hindered).count() > 0
     }
 
     /// A member that was ready is not what it should be, and may be made so again.
     pub fn spoiled(&mut self, address: PciAddr) {
         self.with(address, |member| {
-            if member.condition == Condition::Ready {
-                member.condition = Condition::Due;
+            if matches!(member.state, MemberState::Ready { .. }) {
+                member.pass_on(MemberState::Due);
             }
         });
     }
@@ -297,9 +290,9 @@ impl Pool {
     /// Somebody else uses a member: it is left alone.
     pub fn taken(&mut self, address: PciAddr, why: &str) {
         self.with(address, |member| {
-            if member.condition != Condition::Lent {
-                member.condition = Condition::Foreign(why.to_owned());
-                member.verified = false;
+            if !matches!(member.state, MemberState::Lent { .. }) {
+                member.doubt();
+                member.pass_on(|pending| MemberState::Foreign { who: why.to_owned(), pending });
             }
         });
     }
@@ -307,8 +300,8 @@ impl Pool {
     /// Nobody else uses a member any more.
     pub fn left(&mut self, address: PciAddr) {
         self.with(address, |member| {
-            if matches!(member.condition, Condition::Foreign(_)) {
-                member.condition = Condition::Due;
+            if matches!(member.state, MemberState::Foreign { .. }) {
+                member.pass_on(MemberState::Due);
             }
         });
     }
@@ -317,64 +310,66 @@ impl Pool {
     pub fn lend(&mut self, address: PciAddr) -> Result<(), Refusal> {
         let Some(member) = self.member_mut(address) else { return Err(Refusal::Gone) };
         member.lendable()?;
-        member.condition = Condition::Lent;
-        member.given = false;
+        let verified = member.is_verified();
+        member.state = MemberState::Lent { allocated: false, verified, left_behind: false };
         Ok(())
     }
 
     /// A member is somebody's whom nobody has lent it.
     pub fn claimed(&mut self, address: PciAddr) {
         self.with(address, |member| {
-            // Its ADD has come, if not by us.
-            member.given &= member.condition != Condition::Ready;
-            member.condition = Condition::Lent;
+            let (verified, left_behind) = (member.is_verified(), member.is_left_behind());
+            let allocated = member.state.is_allocated_to_the_next();
+            member.state = MemberState::Lent { allocated, verified, left_behind };
         });
     }
 
-    /// A lent member was not used after all: it is what it `was`, and as good as `given` if it was that.
-    pub fn unused(&mut self, address: PciAddr, (was, given): (Condition, bool)) {
+    /// A lent member was not used after all: it is what it `was`, unless it has vanished or was allocated meanwhile.
+    pub fn unused(&mut self, address: PciAddr, was: MemberState) {
         self.with(address, |member| {
-            if member.condition == Condition::Lent {
-                member.condition = was;
-                member.given |= given;
-            }
+            let MemberState::Lent { allocated: again, verified, .. } = member.state else { return };
+            member.state = match was {
+                MemberState::Ready { allocated, .. } => {
+                    MemberState::Ready { allocated: allocated || again, verified }
+                }
+                was => was,
+            };
         });
     }
 
     /// A lent member is nobody's any more; it is not clean.
     pub fn returned(&mut self, address: PciAddr) {
         self.with(address, |member| {
-            if member.condition == Condition::Lent {
-                member.condition = Condition::Due;
-                member.begin_anew();
+            if matches!(member.state, MemberState::Lent { .. }) {
+                member.pass_on(MemberState::Due);
             }
         });
     }
 
-    /// The operator wants a member ready, whatever `min` says.
+    /// The operator wants a member ready, whatever `min` says, and now, not when a pause is over.
     pub fn fill(&mut self, address: PciAddr) {
         self.with(address, |member| {
             if member.hold == Some(Hold::Drained) {
                 member.hold = None;
             }
-            if member.condition == Condition::Idle && member.hold.is_none() {
-                member.condition = Condition::Due;
+            if member.state == MemberState::Idle && member.hold.is_none() {
+                member.pass_on(MemberState::Due);
             }
-            member.setback = None; // now, not later
+            member.state.pending_mut().into_iter().for_each(Pending::forget_setback);
         });
     }
 
-    /// The operator wants a member as it was; one that is lent when it is returned, one that is given when nobody has it.
+    /// The operator wants a member as it was; one that is lent when it is returned, one that is allocated when nobody has it.
     pub fn drain(&mut self, address: PciAddr) {
         self.with(address, |member| {
             if !member.is_dismissed() {
                 member.hold = Some(Hold::Drained);
-                member.begin_anew();
+                member.forget_failures();
             }
         });
     }
 
-    /// A member is not to be given any more.
+    /// A member is not to be given to pods any more.
     pub fn quarantine(&mut self, address: PciAddr, reason: &str) {
         self.with(address, |member| {
             if !member.is_dismissed() {
@@ -383,16 +378,15 @@ impl Pool {
         });
     }
 
-    /// A quarantined member is tried again; one that is given when it is given again.
+    /// A quarantined member is tried again; one that is allocated when it is allocated again.
     pub fn release(&mut self, address: PciAddr) {
         self.with(address, |member| match &mut member.hold {
             Some(Hold::Quarantined(_)) => {
                 member.hold = None;
-                member.begin_anew();
-                let is_given = member.condition == Condition::Ready && member.given;
-                if matches!(member.condition, Condition::Ready | Condition::Idle) && !is_given {
-                    member.condition = Condition::Due;
-                    member.verified = false;
+                member.forget_failures();
+                if matches!(member.state, MemberState::Ready { allocated: false, .. } | MemberState::Idle) {
+                    member.doubt();
+                    member.pass_on(MemberState::Due);
                 }
             }
             Some(Hold::Dismissed(before)) => *before = None,

@@ -65,7 +65,7 @@ fn k25_below_min_a_batch_is_prepared_and_what_comes_home_above_max_is_given_back
     pool.returned(address(0));
     assert_eq!(pool.due(later()), [Task::GiveBack(address(0))]);
     pool.given_back(address(0));
-    assert_eq!(pool.member(address(0)).unwrap().state(), "idle");
+    assert_eq!(pool.member(address(0)).unwrap().state_name(), "idle");
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn k25_a_smaller_max_frees_what_is_above_it_and_touches_nobody_who_has_one() {
     pool.set_stock(Stock { min: None, max: Some(2), batch: 1 });
     settle(&mut pool);
     assert_eq!(ready(&pool), 2);
-    assert_eq!(pool.member(address(0)).unwrap().state(), "lent");
+    assert_eq!(pool.member(address(0)).unwrap().state_name(), "lent");
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn x07_what_its_physical_function_keeps_from_a_member_is_tried_ever_more_seldom_
     }
     assert_eq!(pauses, [2, 4, 8, 16, 32, 60, 60, 60, 60]);
     let member = pool.member(vf).unwrap();
-    assert_eq!((member.state(), member.reason()), ("preparing", "its physical function is not there"));
+    assert_eq!((member.state_name(), member.reason()), ("preparing", "its physical function is not there"));
     pool.due(now);
     assert!(!pool.failed(vf, "no answer", now), "the first of its own");
     settle(&mut pool);
@@ -171,7 +171,7 @@ fn k26_a_drained_member_is_given_back_at_once_or_after_its_pod_and_filled_on_ord
     pool.returned(address(1));
     assert_eq!(pool.due(later()), [Task::GiveBack(address(1))]);
     pool.given_back(address(1));
-    assert_eq!(pool.member(address(1)).unwrap().state(), "drained");
+    assert_eq!(pool.member(address(1)).unwrap().state_name(), "drained");
     (0..2).for_each(|n| pool.fill(address(n)));
     settle(&mut pool);
     assert_eq!(ready(&pool), 2);
@@ -197,7 +197,7 @@ fn x07_one_that_was_given_and_never_lent_is_prepared_before_it_is_given_again() 
     let vf = address(0);
     settle(&mut pool);
     pool.allocate(vf).unwrap();
-    assert_eq!(pool.member(vf).unwrap().state(), "given");
+    assert_eq!(pool.member(vf).unwrap().state_name(), "given");
     assert_eq!(pool.due(Instant::now()), [], "nothing is done to it while a pod may have it");
     assert_eq!(pool.allocate(vf), Err(Refusal::NotYet("preparing".to_owned())));
     assert_eq!(pool.due(Instant::now()), [Task::Prepare(vf)]);
@@ -207,7 +207,7 @@ fn x07_one_that_was_given_and_never_lent_is_prepared_before_it_is_given_again() 
     pool.allocate(vf).unwrap(); // the next pod's ADD waits for it
     pool.returned(vf);
     settle(&mut pool);
-    assert_eq!(pool.member(vf).unwrap().state(), "given");
+    assert_eq!(pool.member(vf).unwrap().state_name(), "given");
 }
 
 #[test]
@@ -221,7 +221,7 @@ fn x07_nothing_is_done_to_one_that_was_given_until_nobody_has_it_whatever_the_po
     pool.release(address(2));
     pool.set_stock(Stock { min: None, max: Some(1), batch: 1 });
     settle(&mut pool);
-    let states: Vec<&str> = pool.members().map(Member::state).collect();
+    let states: Vec<&str> = pool.members().map(Member::state_name).collect();
     assert_eq!(states, ["draining", "draining", "given", "given", "given"]);
     assert!(pool.member(address(0)).unwrap().reason().contains("release it by its address"));
     assert_eq!(pool.forget_dismissed(|_| true), []);
@@ -250,7 +250,7 @@ fn x07_what_is_not_there_or_not_well_is_given_to_nobody_and_what_is_at_work_when
     let mut pool = pool(6, Stock::default());
     let refused = |pool: &mut Pool, n| {
         let refused = pool.allocate(address(n)).unwrap_err();
-        assert!(!pool.member(address(n)).unwrap().given);
+        assert!(!pool.member(address(n)).unwrap().is_allocated());
         refused
     };
     settle(&mut pool);
@@ -275,7 +275,7 @@ fn x07_what_is_not_there_or_not_well_is_given_to_nobody_and_what_is_at_work_when
     assert_eq!(pool.allocated_when_ready(address(5)), Err(Refusal::NotYet("preparing".to_owned())));
     pool.prepared(address(5));
     assert_eq!(
-        (pool.member(address(4)).unwrap().state(), pool.member(address(5)).unwrap().state()),
+        (pool.member(address(4)).unwrap().state_name(), pool.member(address(5)).unwrap().state_name()),
         ("given", "ready")
     );
 }
@@ -287,8 +287,8 @@ fn one_that_was_given_and_whose_add_did_not_use_it_is_given_still() {
     settle(&mut pool);
     pool.allocate(vf).unwrap();
     pool.lend(vf).unwrap();
-    pool.unused(vf, (Condition::Ready, true));
-    assert_eq!(pool.member(vf).unwrap().state(), "given");
+    pool.unused(vf, MemberState::Ready { allocated: true, verified: true });
+    assert_eq!(pool.member(vf).unwrap().state_name(), "given");
 }
 
 #[test]
@@ -298,7 +298,7 @@ fn k26_a_quarantine_outlives_a_configuration_that_leaves_its_member_out_for_a_wh
     (0..2).for_each(|n| pool.quarantine(address(n), "no answer"));
     (0..2).for_each(|n| pool.dismiss(address(n), true));
     pool.dismiss(address(0), true);
-    assert_eq!(pool.member(address(0)).unwrap().state(), "draining");
+    assert_eq!(pool.member(address(0)).unwrap().state_name(), "draining");
     pool.release(address(1));
     (0..2).for_each(|n| pool.dismiss(address(n), false));
     assert_eq!(pool.lend(address(0)), Err(Refusal::Quarantined("no answer".to_owned())));

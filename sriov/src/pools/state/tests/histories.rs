@@ -199,7 +199,7 @@ impl Watched {
         well.for_each(|m| {
             assert!(!self.doubtful.contains(&m.address), "{m:?} is well again, and not verified")
         });
-        let able = |m: &&Member| m.hold.is_none() && m.condition == Condition::Idle;
+        let able = |m: &&Member| m.hold.is_none() && m.state == MemberState::Idle;
         let idle = self.pool.members().filter(able).count();
         assert!(self.pool.supply() >= stock.min() || idle == 0, "too few, and {idle} could be had");
     }
