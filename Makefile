@@ -42,7 +42,8 @@ dist-programs:
 test-programs: ## what only tests need: dist/fairlead-contest, the daemon that can be killed at a named step, its suite, a kubelet
 	@echo "build: fairlead-contest, fairleadd with failpoints, the suite that kills it, a kubelet, netdevsim's"
 	@cargo build -q -p fairlead-contest --bin fairlead-contest
-	@cargo build -q -p fairlead-daemon --features failpoints --bin fairleadd --example kubelet
+	@cargo build -q -p fairlead-daemon --features failpoints --bin fairleadd
+	@cargo build -q -p fairlead-kubelet --features fake-kubelet --example kubelet
 	@install -C -D -m 755 $(TARGET_DIR)/debug/fairlead-contest dist/fairlead-contest
 	@mkdir -p dist/failpoints
 	@strip -g -o dist/netdevsim.new "$$(cargo test -q -p fairlead-sriov --test netdevsim --no-run --message-format=json | \

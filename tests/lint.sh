@@ -11,6 +11,7 @@ cargo fmt --all --check
 step "clippy, warnings are errors"
 cargo clippy -q --workspace --all-targets -- -D warnings
 cargo clippy -q -p fairlead-daemon --all-targets --features failpoints -- -D warnings
+cargo clippy -q -p fairlead-kubelet --all-targets --features fake-kubelet -- -D warnings
 step "cargo deny: licences, bans, sources"
 cargo deny --log-level error check --hide-inclusion-graph bans licenses sources
 if timeout 120 cargo deny --log-level off fetch db >/dev/null 2>&1; then

@@ -9,7 +9,7 @@ use fairlead_cni::wire::Request;
 use fairlead_cni::{CniError, CniVersion};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::pools::Verb;
+use fairlead_sriov::pools::Verb;
 
 /// Says whether the caller has hung up. Read by the engine before it commits an ADD.
 #[derive(Debug, Clone)]

@@ -9,6 +9,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use fairlead_cni::wire::Command;
+use fairlead_sriov::pools::PoolMetrics;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
@@ -82,7 +83,7 @@ fn far() -> Histogram {
 }
 
 /// A histogram from microseconds to seconds.
-pub(crate) fn fine() -> Histogram {
+fn fine() -> Histogram {
     Histogram::new(buckets())
 }
 
@@ -106,6 +107,11 @@ impl Exposition {
     /// Adds what counts only when it is asked. It waits for nobody who waits for this.
     pub fn register_collector(&self, collector: impl Collector) {
         self.lock().register_collector(Box::new(collector));
+    }
+
+    /// Registers what is counted of pools of VFs.
+    pub fn pool_metrics(&self) -> PoolMetrics {
+        PoolMetrics::new(&mut self.lock(), fine)
     }
 
     /// The text form (OpenMetrics 1.0).

@@ -3,8 +3,6 @@
 //! An absent file means the defaults. An unknown key, a value out of its range, a file that is no YAML are refused
 //! by name, with the line; what was in force before goes on. Never reads more than [`LIMIT`] bytes.
 
-mod pools;
-
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -17,7 +15,8 @@ use tracing::{error, info};
 
 use crate::metrics::Node;
 use fairlead_host::files::text_of;
-pub use pools::{Allocator, AtRest, PoolSettings, Profile};
+pub use fairlead_sriov::pools::{Allocator, AtRest, Bounded, PoolSettings, Profile};
+use fairlead_sriov::pools::{DevicePluginFile, PoolsConfiguration, deserialize_pools};
 
 /// A longer file is no configuration of ours.
 const LIMIT: u64 = 1 << 20;
@@ -104,28 +103,6 @@ pub enum Dad {
     Fast,
     /// ADD waits until the kernel has done with it, as the reference plugins do.
     Wait,
-}
-
-/// A number within bounds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(transparent)]
-pub struct Bounded<const LOW: usize, const HIGH: usize>(usize);
-
-impl<const LOW: usize, const HIGH: usize> Bounded<LOW, HIGH> {
-    /// The number.
-    pub fn get(self) -> usize {
-        self.0
-    }
-}
-
-impl<'de, const LOW: usize, const HIGH: usize> Deserialize<'de> for Bounded<LOW, HIGH> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let number = usize::deserialize(from)?;
-        if (LOW..=HIGH).contains(&number) {
-            return Ok(Bounded(number));
-        }
-        Err(D::Error::custom(format!("{number} is not between {LOW} and {HIGH}")))
-    }
 }
 
 /// A time: a number with `us`, `ms`, `s` or `m`.
@@ -219,7 +196,7 @@ pub struct Settings {
     pub kubelet: Kubelet,
     /// Pools of virtual functions, the first that matches one has it. In force at once; a function that a pod has stays in
     /// its pool until it comes home.
-    #[serde(deserialize_with = "pools::sound")]
+    #[serde(deserialize_with = "deserialize_pools")]
     pub pools: Vec<PoolSettings>,
     /// The SR-IOV network device plugin's configuration file, whose resources are further pools. In force at once, as this one.
     pub device_plugin_config: Option<PathBuf>,
@@ -251,9 +228,9 @@ impl Default for Settings {
         Settings {
             log_level: LogLevel::default(),
             log_format: LogFormat::default(),
-            call_threads: Bounded(4),
-            slow_threads: Bounded(64),
-            max_calls: Bounded(4096),
+            call_threads: Bounded::clamped(4),
+            slow_threads: Bounded::clamped(64),
+            max_calls: Bounded::clamped(4096),
             del: DelAnswer::default(),
             dad: Dad::default(),
             delegate_timeout: Span(Duration::from_secs(30)),
@@ -265,6 +242,17 @@ impl Default for Settings {
             device_plugin_config: None,
             device_plugin: None,
             unread: false,
+        }
+    }
+}
+
+impl From<&Settings> for PoolsConfiguration {
+    fn from(settings: &Settings) -> PoolsConfiguration {
+        let file = settings.device_plugin_config.clone().zip(settings.device_plugin.clone());
+        PoolsConfiguration {
+            pools: settings.pools.clone(),
+            device_plugin: file.map(|(path, text)| DevicePluginFile { path, text }),
+            unreadable: settings.unread,
         }
     }
 }

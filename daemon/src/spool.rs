@@ -327,7 +327,7 @@ mod tests {
             None
         }
 
-        fn order_pools(&self, _: crate::pools::Verb, of: &str) -> Result<Value, CniError> {
+        fn order_pools(&self, _: fairlead_sriov::pools::Verb, of: &str) -> Result<Value, CniError> {
             Ok(vec![of].into())
         }
 

@@ -10,6 +10,9 @@ use crate::{Function, Inventory, InventoryError, PciAddr};
 /// The driver that gives devices to processes.
 pub const VFIO_PCI: &str = "vfio-pci";
 
+/// The drivers that give a device to a process instead of making an interface of it.
+pub const USER_SPACE_DRIVERS: [&str; 3] = [VFIO_PCI, "uio_pci_generic", "igb_uio"];
+
 /// Why a function cannot be given by vfio.
 #[derive(Debug, thiserror::Error)]
 pub enum UnfitForVfio {

@@ -49,7 +49,7 @@ impl Service for Fake {
         None
     }
 
-    fn order_pools(&self, _: crate::pools::Verb, of: &str) -> Result<Value, fairlead_cni::CniError> {
+    fn order_pools(&self, _: fairlead_sriov::pools::Verb, of: &str) -> Result<Value, fairlead_cni::CniError> {
         Ok(vec![of].into())
     }
 

@@ -13,7 +13,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::doctor;
 use crate::install::{self, InstallError};
 use crate::lifecycle::SOCKET;
-use crate::pools::Verb;
+use fairlead_sriov::pools::Verb;
 
 pub use client::ClientError;
 pub(crate) use client::ask;
@@ -98,9 +98,33 @@ struct PoolsArgs {
     ask: Ask,
     /// An order; without one they are listed.
     #[arg(requires = "of")]
-    order: Option<Verb>,
+    order: Option<Order>,
     /// A pool's name, or a function's PCI address.
     of: Option<String>,
+}
+
+/// What can be ordered of a pool, as it is typed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Order {
+    /// Make them ready, whatever `min` says.
+    Fill,
+    /// Give them back as they were, and keep them so.
+    Drain,
+    /// Give them to nobody.
+    Quarantine,
+    /// Try quarantined ones again; of one that is given, by its address: no pod has it.
+    Release,
+}
+
+impl From<Order> for Verb {
+    fn from(order: Order) -> Verb {
+        match order {
+            Order::Fill => Verb::Fill,
+            Order::Drain => Verb::Drain,
+            Order::Quarantine => Verb::Quarantine,
+            Order::Release => Verb::Release,
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -172,7 +196,7 @@ pub fn main(cli: Cli) -> Result<ExitCode, CliError> {
         Command::Attachments(ask) => operator::attachments(&ask)?,
         Command::Networks(ask) => operator::networks(&ask)?,
         Command::Pools(args) => match (args.order, args.of) {
-            (Some(verb), Some(of)) => operator::order_pools(&args.ask, verb, &of)?,
+            (Some(verb), Some(of)) => operator::order_pools(&args.ask, verb.into(), &of)?,
             _ => operator::pools(&args.ask)?,
         },
         Command::Gc(args) => return operator::collect(&args.ask, args.orphans),

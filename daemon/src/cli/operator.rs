@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::client::{ask, order};
 use super::table::{print, print_json, table};
 use super::{Ask, CliError, Output};
-use crate::pools::Verb;
+use fairlead_sriov::pools::Verb;
 
 fn answer(question: &Ask, path: &str, form: impl FnOnce(&Value) -> String) -> Result<(), CliError> {
     let value = ask(&question.socket(), path)?;

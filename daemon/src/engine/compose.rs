@@ -12,7 +12,7 @@ use fairlead_sriov::resetting::SETTLES;
 use super::{Beside, Engine, Places, Policy};
 use crate::call::Service;
 use crate::daemon::{Started, Surroundings};
-use crate::pools::PoolMetrics;
+use fairlead_sriov::pools::PoolMetrics;
 use fairlead_host::host_root::below;
 
 /// The nodes of IOMMU groups.

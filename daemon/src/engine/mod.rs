@@ -39,7 +39,7 @@ use fairlead_cni::{CniError, CniVersion};
 use crate::call::{Call, Lane, Reply, Service};
 use crate::metrics;
 use crate::netconf::Networks;
-use crate::pools::{Holders, Verb};
+use fairlead_sriov::pools::{Holders, Verb};
 use crate::settings::Settings;
 
 use self::core::{Core, since_0_4, since_1_1};

@@ -10,7 +10,7 @@ use fairlead_host::file_watch::{Watch, WatchError};
 
 use super::Engine;
 use crate::hotplug::Hotplug;
-use crate::pools::{Look, SLOW};
+use fairlead_sriov::pools::{Look, SLOW};
 
 impl Engine {
     /// Begins the threads.

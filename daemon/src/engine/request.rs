@@ -17,7 +17,7 @@ use fairlead_sriov::numa::NumaPolicy;
 use super::timing::Timing;
 use crate::call::{Call, CallerGone};
 use crate::delegate::Parameters;
-use crate::kubelet::ResourcesOfPod;
+use fairlead_kubelet::ResourcesOfPod;
 use crate::store::{Caller, Key, PassedOver};
 
 /// What is executed for a STATUS is killed so long after the call's arrival: its name must still be reported in time.

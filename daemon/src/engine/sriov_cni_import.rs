@@ -18,7 +18,7 @@ use super::kinds::sriov::{SriovServices, USER_SPACE_DRIVERS, still_away, unusabl
 use super::kinds::{AwaitsCarrier, Kinds, vf, vfio};
 use super::netns_reach::Reach;
 use super::request::AttachmentRequest;
-use crate::pools::Inherited;
+use fairlead_sriov::pools::Inherited;
 use crate::sriov_cni::{self, DIRECTORY, Left, Predecessor, Record, Was};
 use crate::store::{Attachment, Key, LinkRecord, MovedNetdev, Namespace, Phase, VfRecord};
 

@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::{Door, answer};
 use crate::health::Condition;
-use crate::pools::Verb;
+use fairlead_sriov::pools::Verb;
 
 /// OpenMetrics' own content type.
 const OPEN_METRICS: HeaderValue =

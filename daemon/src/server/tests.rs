@@ -50,7 +50,7 @@ impl Service for Fake {
         (name == "attachments").then(|| json!([{ "container": "c1" }]))
     }
 
-    fn order_pools(&self, _: crate::pools::Verb, of: &str) -> Result<Value, CniError> {
+    fn order_pools(&self, _: fairlead_sriov::pools::Verb, of: &str) -> Result<Value, CniError> {
         Ok(vec![of].into())
     }
 

@@ -6,7 +6,7 @@ use fairlead_host::watch::DeviceEvent;
 use super::functions::TAGGED;
 use super::pools::{SECOND, config, kept, with};
 use super::*;
-use crate::pools::Verb;
+use fairlead_sriov::pools::Verb;
 
 const RATED: &str =
     "pools: [{name: radio, selectors: {vendors: ['8086']}, profile: {trust: on, maxTxRate: 200}}]";

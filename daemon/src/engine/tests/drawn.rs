@@ -3,11 +3,11 @@
 use std::fs;
 
 use fairlead_cni::Code;
+use fairlead_kubelet::fake_kubelet::{FakeKubelet, pod};
 
 use super::pools::{SECOND, with};
 use super::*;
-use crate::kubelet::recorded::{RecordedKubelet, pod};
-use crate::pools::Verb;
+use fairlead_sriov::pools::Verb;
 
 const POOL: &str = "pools: [{name: radio, selectors: {vendors: ['8086']}}]";
 const DRAWN: &str = r#"{"type":"sriov","pool":"radio","vlan":100}"#;
@@ -155,7 +155,7 @@ fn x09_a_pod_whose_node_nobody_knows_is_served_by_all_but_strict_which_names_the
 #[test]
 fn x09_where_the_pod_is_kubelet_knows_by_its_processors_and_its_silence_is_code_11() {
     let rig = rig(POOL);
-    let mut kubelet = RecordedKubelet::running(&rig.root);
+    let mut kubelet = FakeKubelet::running(&rig.root);
     let mut assigned = pod("ran", "du-0", &[("app", &[])]);
     assigned.containers[0].cpu_ids = vec![2, 3];
     kubelet.answers.lock().unwrap().pods = vec![assigned];
@@ -181,7 +181,7 @@ fn x09_where_the_pod_is_kubelet_knows_by_its_processors_and_its_silence_is_code_
 #[test]
 fn x09_kubelet_is_asked_once_for_an_add_for_the_device_and_for_the_pods_node() {
     let rig = rig(&POOL.replace("'8086']}", "'8086']}, resourceName: intel.com/radio"));
-    let kubelet = RecordedKubelet::running(&rig.root);
+    let kubelet = FakeKubelet::running(&rig.root);
     let mut assigned = pod("ran", "du-0", &[("app", &[("intel.com/radio", SECOND, 1)])]);
     assigned.containers[0].cpu_ids = vec![2];
     kubelet.answers.lock().unwrap().pods = vec![assigned];
@@ -265,7 +265,7 @@ fn x19_a_function_under_vfio_is_available_only_where_the_pod_can_reach_it() {
 #[test]
 fn x19_d23_a_path_by_a_pool_that_kubelet_gives_out_has_what_kubelet_gave_the_pod_also_under_vfio() {
     let rig = rig(&POOL.replace("'8086']}", "'8086']}, driver: vfio-pci, resourceName: intel.com/radio"));
-    let kubelet = RecordedKubelet::running(&rig.root);
+    let kubelet = FakeKubelet::running(&rig.root);
     kubelet.answers.lock().unwrap().pods =
         vec![pod("ran", "du-0", &[("app", &[("intel.com/radio", SECOND, 1)])])];
     let path = r#"{"type":"sriov","pool":"radio","driver":"vfio-pci"}"#;

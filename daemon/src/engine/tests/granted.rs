@@ -2,9 +2,9 @@
 
 use fairlead_cni::Code;
 use fairlead_host::NetKernel;
+use fairlead_kubelet::fake_kubelet::{FakeKubelet, Get, exhausted, pod};
 
 use super::*;
-use crate::kubelet::recorded::{Get, RecordedKubelet, exhausted, pod};
 
 /// A second virtual function beside [`VF`].
 const OTHER: &str = "0000:21:10.2";
@@ -13,14 +13,14 @@ const CONFIG: &str =
     r#"{"cniVersion":"1.1.0","name":"radio","type":"sriov","resourceName":"intel.com/radio","vlan":100}"#;
 
 /// A rig whose host has two functions and a kubelet that has given the pod both.
-fn rig() -> (Rig, RecordedKubelet) {
+fn rig() -> (Rig, FakeKubelet) {
     let rig = Rig::new();
     let sys = rig.dir.path().join("sys");
     functions::plug(&sys, ("0000:21:00.0", PF), 1, (OTHER, "vf1"));
     functions::driven(&sys, OTHER, "igbvf");
     let pf = rig.kernel.host().unwrap().link_by_name(PF).unwrap().unwrap().index;
     rig.kernel.add_vf(pf, OTHER, "vf1");
-    let kubelet = RecordedKubelet::running(&rig.root);
+    let kubelet = FakeKubelet::running(&rig.root);
     kubelet.answers.lock().unwrap().pods = vec![
         pod("ran", "cu-0", &[("app", &[(RADIO, "0000:21:10.4", 0)])]),
         pod("ran", "du-0", &[("app", &[(RADIO, OTHER, 1), (RADIO, VF, 1)]), ("log", &[])]),

@@ -9,7 +9,7 @@ use fairlead_host::{Link, Mac, NetKernel, Op, SetLink, Vf, VfChange, VfVlan};
 use nix::errno::Errno;
 
 use super::*;
-use crate::pools::Look;
+use fairlead_sriov::pools::Look;
 
 /// What is asked of it; that plugin was asked the same.
 const CONFIG: &str =

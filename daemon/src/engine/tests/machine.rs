@@ -5,7 +5,6 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use fairlead_host::{Address, AddressFlags, NetKernel, Op, SetLink};
-use serde_json::{Map, Value};
 
 use super::pools::SECOND;
 use super::*;
@@ -59,13 +58,6 @@ impl Rig {
         symlink(format!("../{address}"), self.virtfn(number(address))).unwrap();
     }
 
-    /// The physical function tells of no virtual one.
-    pub(super) fn without_functions(&self) {
-        for number in 0..2 {
-            fs::remove_file(self.virtfn(number)).unwrap();
-        }
-    }
-
     fn device(&self, address: &str) -> PathBuf {
         self.dir.path().join("sys/bus/pci/devices").join(address)
     }
@@ -78,14 +70,6 @@ impl Rig {
     pub(super) fn records(&self) -> Vec<PathBuf> {
         let files = fs::read_dir(self.dir.path().join("state/pools")).unwrap();
         files.map(|file| file.unwrap().path()).collect()
-    }
-
-    pub(super) fn rewrite_records(&self, change: impl Fn(&mut Map<String, Value>)) {
-        for path in self.records() {
-            let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-            change(record.as_object_mut().unwrap());
-            fs::write(&path, record.to_string()).unwrap();
-        }
     }
 }
 

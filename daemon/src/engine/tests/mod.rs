@@ -42,7 +42,6 @@ use crate::call::{Call, CallerGone, Service};
 use crate::engine::kinds::BUILT_IN;
 use crate::metrics::{Calls, Exposition, Node};
 use crate::netconf::{Directories, Networks};
-use crate::pools::PoolMetrics;
 use crate::settings::Settings;
 
 /// The pod's namespace in most tests.
@@ -201,7 +200,7 @@ fn beside(kernel: &Arc<FakeKernel>, root: &Path, settings: Settings) -> (Beside,
         node,
         cgroup: None,
         announce: false,
-        pool_metrics: PoolMetrics::new(&exposition),
+        pool_metrics: exposition.pool_metrics(),
         settings: Arc::new(settings),
         settles: SETTLES,
     };

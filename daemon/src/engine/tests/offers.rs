@@ -1,4 +1,4 @@
-//! Pools that kubelet gives out, with a recorded kubelet: what it is told of them, and what a pod has of that.
+//! Pools that kubelet gives out, with a fake kubelet: what it is told of them, and what a pod has of that.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,12 +7,12 @@ use fairlead_cni::Code;
 use fairlead_host::double::Asked;
 use fairlead_host::watch::DeviceEvent;
 use fairlead_host::{IommuGroup, NetKernel, Op, SetLink};
+use fairlead_kubelet::fake_kubelet::{AnnouncedDevice, FakeKubelet, LONG, device, pod};
 
 use super::pools::{SECOND, with};
 use super::switchdev::PHYSICAL;
 use super::*;
-use crate::kubelet::recorded::{Announced, LONG, RecordedKubelet, device, pod};
-use crate::pools::{Look, Verb};
+use fairlead_sriov::pools::{Look, Verb};
 
 const RADIO: &str = "intel.com/radio";
 const NETWORK: &str =
@@ -23,16 +23,16 @@ fn pool(more: &str) -> String {
 }
 
 /// A machine with two functions, this configuration and a kubelet that has heard of nothing yet.
-fn rig(text: &str) -> (Rig, RecordedKubelet) {
+fn rig(text: &str) -> (Rig, FakeKubelet) {
     let mut rig = with(text);
     rig.restart();
-    let kubelet = RecordedKubelet::running(&rig.root);
+    let kubelet = FakeKubelet::running(&rig.root);
     rig.engine().core.kinds.sriov.offer_to_kubelet();
     (rig, kubelet)
 }
 
 /// The first function is on its way home from a pod that kubelet gave it to.
-fn a_pod_came_and_went(rig: &Rig, kubelet: &RecordedKubelet) {
+fn a_pod_came_and_went(rig: &Rig, kubelet: &FakeKubelet) {
     kubelet.answers.lock().unwrap().pods = vec![pod("ran", "du-0", &[("app", &[(RADIO, VF, 0)])])];
     rig.of_pod(Command::Add, "net1").unwrap();
     rig.of_pod(Command::Del, "net1").unwrap();
@@ -40,8 +40,8 @@ fn a_pod_came_and_went(rig: &Rig, kubelet: &RecordedKubelet) {
 }
 
 /// Waits for a list: each device by the last digit of its address, with `!` where it is not healthy.
-fn hears(kubelet: &RecordedKubelet, wanted: &str) {
-    let short = |(id, health, _): &Announced| {
+fn hears(kubelet: &FakeKubelet, wanted: &str) {
+    let short = |(id, health, _): &AnnouncedDevice| {
         let sick = if health == "Healthy" { "" } else { "!" };
         format!("{}{sick}", id.rsplit('.').next().unwrap())
     };
@@ -137,7 +137,7 @@ fn x17_what_was_being_cleaned_at_our_restart_is_in_the_first_list_unless_it_is_b
         rig.restart();
         assert_eq!(rig.states(), ["preparing", "ready"]);
         rig.engine().core.kinds.sriov.offer_to_kubelet();
-        let first: Vec<Announced> = kubelet.next_list().1;
+        let first: Vec<AnnouncedDevice> = kubelet.next_list().1;
         assert!(first.iter().all(|(_, health, _)| health == "Healthy"), "{first:?}");
         assert_eq!(first.len(), if dead { 1 } else { 2 });
         if !dead {
@@ -252,7 +252,7 @@ fn k27_without_an_iommu_a_function_goes_to_a_pod_only_where_its_pool_allows_that
 }
 
 /// What kubelet is answered, while the keeper works.
-fn allocated(rig: &Rig, kubelet: &RecordedKubelet, id: &str) -> Result<(), String> {
+fn allocated(rig: &Rig, kubelet: &FakeKubelet, id: &str) -> Result<(), String> {
     let answered = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -457,7 +457,7 @@ fn k27_an_rdma_function_is_lent_as_an_interface_and_its_nodes_go_with_it_where_t
         }
         fs::create_dir_all(sys.join("class/misc/rdma_cm")).unwrap();
         rig.restart();
-        let kubelet = RecordedKubelet::running(&rig.root);
+        let kubelet = FakeKubelet::running(&rig.root);
         rig.engine().core.kinds.sriov.offer_to_kubelet();
         rig.keep();
         hears(&kubelet, if nodes.is_empty() { "0 2" } else { "2" });

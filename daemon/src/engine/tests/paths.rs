@@ -5,7 +5,7 @@ use fairlead_cni::Code;
 use fairlead_host::IommuGroup;
 
 use super::*;
-use crate::pools::Look;
+use fairlead_sriov::pools::Look;
 use crate::store::Phase;
 
 pub(super) const MACVLAN: &str = r#"{"type":"macvlan","master":"pf0"}"#;

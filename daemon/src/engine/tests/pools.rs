@@ -3,14 +3,12 @@
 use std::fs;
 
 use fairlead_host::double::{Asked, Snapshot};
-use fairlead_host::{IommuGroup, NetKernel, Op};
-use fairlead_sriov::PciAddr;
-use fairlead_sriov::pool::Refusal;
+use fairlead_host::{NetKernel, Op};
 use serde_json::Value;
 
 use super::*;
 use crate::call::Lane;
-use crate::pools::{DrawError, Holders, Look, Verb};
+use fairlead_sriov::pools::{Look, Verb};
 
 pub(super) const SECOND: &str = "0000:21:10.2";
 pub(super) const POOL: &str =
@@ -25,10 +23,6 @@ pub(super) fn settings(text: &str) -> Settings {
 
 pub(super) fn config(device: &str, more: &str) -> String {
     format!(r#"{{"cniVersion":"1.1.0","name":"lab-net","type":"sriov","deviceID":"{device}"{more}}}"#)
-}
-
-fn pci(address: &str) -> PciAddr {
-    address.parse().unwrap()
 }
 
 /// A machine with two functions and this configuration; nothing was looked at yet.
@@ -127,23 +121,6 @@ impl Rig {
 }
 
 #[test]
-fn k25_x23_a_pools_functions_are_set_up_and_verified_before_anybody_has_them() {
-    let mut rig = with(POOL);
-    rig.restart();
-    assert_eq!(rig.states(), ["preparing", "preparing"]);
-    rig.keep();
-    assert_eq!(rig.states(), ["ready", "ready"]);
-    let snapshot = rig.kernel.snapshot();
-    for vf in snapshot.vfs.values().next().unwrap() {
-        assert_eq!((vf.vlan.unwrap().id, vf.trust), (7, Some(true)));
-        let local = vf.mac.unwrap().0[0] & 3;
-        assert_eq!(local, 2, "a local address, not multicast");
-    }
-    let row = &rig.members()[0];
-    assert_eq!((row["pool"].as_str(), row["driver"].as_str()), (Some("radio"), Some("igbvf")));
-}
-
-#[test]
 fn an_add_of_a_ready_function_reads_no_settings_and_sends_none_that_fit() {
     let rig = kept(POOL);
     for (more, messages) in [("", 0), (r#","vlan":7"#, 0), (r#","vlan":100,"max_tx_rate":200"#, 1)] {
@@ -192,53 +169,6 @@ fn x07_what_comes_home_is_reset_and_set_up_anew_before_the_next_pod_has_it() {
 }
 
 #[test]
-fn k25_after_a_restart_what_fits_is_ready_untouched_with_one_reading_of_the_settings() {
-    let mut rig = kept(POOL);
-    rig.kernel.forget_calls();
-    rig.restart();
-    assert_eq!(rig.states(), ["ready", "ready"]);
-    rig.keep();
-    assert_eq!(rig.changes(), 0);
-    assert_eq!(rig.asked(|asked| matches!(asked, Asked::Vfs(_))), 1);
-}
-
-#[test]
-fn k26_drained_functions_are_as_they_were_and_stay_so_until_they_are_filled() {
-    let mut rig = with(POOL);
-    let before = rig.machine();
-    rig.restart();
-    rig.keep();
-    assert_ne!(rig.machine(), before);
-    rig.order(Verb::Drain, "radio");
-    assert_eq!(rig.states(), ["drained", "drained"]);
-    assert_eq!(rig.machine(), before);
-    rig.restart();
-    rig.keep();
-    assert_eq!((rig.states(), rig.machine()), (vec!["drained".to_owned(), "drained".to_owned()], before));
-    rig.order(Verb::Fill, SECOND);
-    assert_eq!(rig.states(), ["drained", "ready"]);
-}
-
-#[test]
-fn x22_a_function_that_is_being_prepared_is_waited_for_and_then_told_to_be_tried_again() {
-    let mut rig = with(POOL);
-    rig.restart();
-    let now = Instant::now();
-    let pools = &rig.engine().core.kinds.sriov.pools;
-    let refused = pools.lend(pci(VF), now).err().unwrap();
-    assert_eq!(refused.why, Refusal::NotYet("preparing".to_owned()));
-    std::thread::scope(|scope| {
-        let waits = scope
-            .spawn(|| pools.lend(pci(VF), now + Duration::from_secs(30)).map(|loan| loan.known().is_some()));
-        std::thread::sleep(Duration::from_millis(20));
-        assert!(!waits.is_finished());
-        pools.work_here();
-        assert!(waits.join().unwrap().unwrap());
-    });
-    assert_eq!(rig.states(), ["ready", "ready"], "a loan that is not kept is none");
-}
-
-#[test]
 fn x19_a_path_whose_function_is_being_prepared_is_waited_for_and_one_that_is_quarantined_is_passed_over() {
     let paths = format!(
         r#"{{"cniVersion":"1.1.0","name":"lab-net","type":"fairlead","ipam":{{}},
@@ -262,20 +192,6 @@ fn x19_a_path_whose_function_is_being_prepared_is_waited_for_and_one_that_is_qua
 }
 
 #[test]
-fn a_changed_profile_is_given_to_what_is_ready_at_once() {
-    let mut rig = kept(POOL);
-    rig.settings = settings(&POOL.replace("vlan: 7", "vlan: 9"));
-    rig.engine().configure(&rig.settings);
-    assert_eq!(
-        rig.engine().core.kinds.sriov.pools.next_look(Instant::now() + Duration::from_secs(9)),
-        Some(Look::Thorough)
-    );
-    rig.check_pools();
-    let vfs = rig.kernel.snapshot().vfs;
-    assert!(vfs.values().next().unwrap().iter().all(|vf| vf.vlan.unwrap().id == 9));
-}
-
-#[test]
 fn a_changed_configuration_is_taken_while_the_daemon_runs_and_a_pod_keeps_what_it_has() {
     let mut rig = with(POOL);
     let before = rig.machine();
@@ -289,66 +205,6 @@ fn a_changed_configuration_is_taken_while_the_daemon_runs_and_a_pod_keeps_what_i
     rig.keep();
     assert_eq!((rig.members().len(), rig.machine()), (0, before));
     assert_eq!(rig.records().len(), 0);
-}
-
-#[test]
-fn a_pool_that_went_from_the_configuration_while_the_daemon_was_down_is_given_back() {
-    let mut rig = with(POOL);
-    let before = rig.machine();
-    rig.restart();
-    rig.keep();
-    rig.settings = Settings::default();
-    rig.restart();
-    rig.keep();
-    assert_eq!((rig.members().len(), rig.machine()), (0, before));
-}
-
-#[test]
-fn a_function_goes_to_the_first_pool_that_selects_it_and_two_announcers_are_a_fault() {
-    let overlap = "pools: [{name: a, selectors: {pfNames: ['pf0#1']}, resourceName: x/a}, \
-                   {name: b, selectors: {vendors: ['8086']}, resourceName: x/b}]";
-    let rig = kept(overlap);
-    let pools: Vec<String> =
-        rig.members().iter().map(|row| row["pool"].as_str().unwrap().to_owned()).collect();
-    assert_eq!(pools, ["a", "b"]);
-    let notices = rig.engine().table("pools").unwrap()["notices"].clone();
-    assert_eq!(notices[0]["wrong"], true);
-    assert!(notices[0]["seen"].as_str().unwrap().contains(&format!("both announce {SECOND}")), "{notices}");
-    let drawn = rig.engine().core.kinds.sriov.pools.draw("a", |_| Some(0)).err();
-    assert_eq!(drawn, Some(DrawError::NotDrawnFrom("a".to_owned())));
-}
-
-#[test]
-fn k25_a_draw_gives_a_ready_function_once_and_an_empty_pool_says_how_it_stands() {
-    let rig = kept(POOL);
-    let pools = &rig.engine().core.kinds.sriov.pools;
-    let (first, second) =
-        (pools.draw("radio", |_| Some(0)).unwrap(), pools.draw("radio", |_| Some(0)).unwrap());
-    assert_eq!([first.address(), second.address()], [pci(VF), pci(SECOND)]);
-    let empty = pools.draw("radio", |_| Some(0)).err().unwrap().to_string();
-    assert_eq!(empty, "pool \"radio\" has no function ready: 2 lent");
-    drop(first);
-    assert_eq!(pools.draw("radio", |_| Some(0)).unwrap().address(), pci(VF));
-    assert_eq!(pools.draw("other", |_| Some(0)).err(), Some(DrawError::NoSuchPool("other".to_owned())));
-}
-
-#[test]
-fn a_pool_for_user_space_has_its_functions_under_vfio_and_gives_them_back_to_their_driver() {
-    let vfio = "pools: [{name: dpdk, selectors: {drivers: [igbvf]}, driver: vfio-pci}]";
-    let mut rig = with(vfio);
-    let before = rig.machine();
-    rig.restart();
-    rig.kernel.set_group(22, IommuGroup::InUse);
-    rig.keep();
-    assert_eq!(rig.states(), ["ready", "foreign"], "a process has the second one's group open");
-    rig.restart();
-    assert_eq!(rig.states(), ["ready", "foreign"], "though its driver is not what the selector says");
-    rig.kernel.set_group(22, IommuGroup::Free);
-    rig.keep();
-    rig.engine().core.kinds.sriov.pools.work_here();
-    assert_eq!(rig.states(), ["ready", "ready"]);
-    rig.order(Verb::Drain, "dpdk");
-    assert_eq!(rig.machine(), before);
 }
 
 #[test]
@@ -370,124 +226,4 @@ fn d24_an_add_of_a_ready_function_for_user_space_reads_no_settings_and_tells_the
         assert_eq!(rig.states(), ["ready", "ready"]);
         assert_eq!(rig.kernel.snapshot().vfs.values().next().unwrap()[0].vlan.unwrap().id, 7);
     }
-}
-
-#[test]
-fn what_a_pool_knows_of_its_functions_is_counted() {
-    let rig = kept(POOL);
-    let text = rig.exposition.text();
-    assert!(text.contains(r#"fairlead_pool_functions{pool="radio",state="ready"} 2"#), "{text}");
-    assert!(text.contains(r#"fairlead_pool_work_seconds_count{task="prepare"} 2"#), "{text}");
-}
-
-#[test]
-fn a_device_plugins_file_that_cannot_be_read_just_now_is_no_order_to_give_everything_back() {
-    let mut rig = with("");
-    let file = rig.dir.path().join("config.json");
-    let text = format!("devicePluginConfig: {}", file.display());
-    fs::write(&file, r#"{"resourceList":[{"resourceName":"radio","selectors":[{"vendors":["8086"]}]}]}"#)
-        .unwrap();
-    rig.settings = settings(&text);
-    rig.restart();
-    rig.keep();
-    assert_eq!(rig.states(), ["ready", "ready"]);
-    fs::write(&file, "{").unwrap();
-    rig.configure(&text);
-    assert_eq!(rig.states(), ["ready", "ready"]);
-    rig.restart();
-    rig.keep();
-    let notices = rig.engine().table("pools").unwrap()["notices"].to_string();
-    assert!(notices.contains("config.json"), "{notices}");
-    fs::write(&file, r#"{"resourceList":[{"resourceName":"radio","selectors":[{"vendors":["8086"]}]}]}"#)
-        .unwrap();
-    rig.settings = settings(&text);
-    rig.kernel.forget_calls();
-    rig.restart();
-    rig.keep();
-    assert_eq!((rig.states(), rig.changes()), (vec!["ready".to_owned(), "ready".to_owned()], 0));
-}
-
-#[test]
-fn a_configuration_that_is_refused_at_the_start_is_no_order_to_give_everything_back() {
-    let mut rig = kept(POOL);
-    let whole = std::mem::replace(&mut rig.settings, Settings { unread: true, ..Settings::default() });
-    rig.kernel.forget_calls();
-    rig.restart();
-    rig.keep();
-    rig.check_pools();
-    assert_eq!((rig.members().len(), rig.changes()), (0, 0));
-    rig.engine().configure(&whole);
-    rig.keep();
-    assert_eq!((rig.states(), rig.changes()), (vec!["ready".to_owned(), "ready".to_owned()], 0));
-}
-
-#[test]
-fn what_was_counted_of_a_pool_goes_with_it() {
-    let mut rig = kept(POOL);
-    rig.configure("pools: []");
-    assert!(rig.members().is_empty());
-    rig.configure("pools: [{name: other, selectors: {vendors: ['15b3']}}]");
-    let text = rig.exposition.text();
-    assert!(!text.contains(r#"pool="radio""#) && text.contains(r#"pool="other",state="ready"} 0"#), "{text}");
-}
-
-#[test]
-fn a_draw_that_waits_asks_no_more_often_for_a_ready_function_that_is_quarantined() {
-    let rig = kept(POOL);
-    rig.order(Verb::Quarantine, "radio");
-    let asked = std::cell::Cell::new(0);
-    let rank = |_: &fairlead_sriov::pool::Member| {
-        asked.set(asked.get() + 1);
-        Some(0)
-    };
-    let limit = Instant::now() + Duration::from_millis(200);
-    let drawn = rig.engine().core.kinds.sriov.pools.draw_by("radio", limit, rank).err();
-    assert!(matches!(drawn, Some(DrawError::Empty { .. })), "{drawn:?}");
-    assert!(asked.get() < 100, "{}", asked.get());
-}
-
-#[test]
-fn the_second_look_comes_when_kubelet_has_its_list_and_at_once_where_functions_are_to_be_made() {
-    let mut rig = kept(POOL);
-    rig.restart();
-    assert_eq!(rig.look_due(), Look::Thorough, "which is due at its time");
-    let next = rig.engine().core.kinds.sriov.pools.next_look(Instant::now() + Duration::from_secs(60));
-    assert_eq!(next, Some(Look::Quick));
-    assert_eq!(rig.look_due(), Look::Thorough);
-    let mut rig = with("pools: [{name: radio, selectors: {rootDevices: ['0000:21:00.0']}, numvfs: 2}]");
-    rig.restart();
-    assert_eq!(rig.look_due(), Look::Quick);
-}
-
-#[test]
-fn whose_a_function_is_by_files_is_asked_while_nobody_waits_for_the_pools() {
-    let rig = kept(POOL);
-    rig.add(&config(VF, "")).unwrap();
-    let pools = &rig.engine().core.kinds.sriov.pools;
-    let asked = std::sync::atomic::AtomicUsize::new(0);
-    let inherited = || {
-        // Whoever else wants the pools has them meanwhile.
-        std::thread::scope(|scope| drop(scope.spawn(|| pools.trouble()).join().unwrap()));
-        asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        Ok(Arc::default())
-    };
-    let holders = Holders { ours: &|_| None, inherited: &inherited };
-    pools.table(holders);
-    pools.order(Verb::Fill, "radio", holders).unwrap();
-    pools.look(Look::Thorough, holders);
-    assert!(asked.into_inner() >= 5);
-}
-
-#[test]
-fn a_function_that_a_look_finds_in_a_calls_hands_is_looked_at_when_that_has_ended() {
-    let rig = with("");
-    let loan = rig.engine().core.kinds.sriov.pools.lend(pci(VF), Instant::now()).unwrap();
-    rig.engine().configure(&settings(POOL));
-    assert_eq!(rig.look_due(), Look::Thorough);
-    rig.keep();
-    assert_eq!(rig.states(), ["ready"], "the other one");
-    drop(loan);
-    assert_eq!(rig.look_due(), Look::Quick);
-    rig.keep();
-    assert_eq!(rig.states(), ["ready", "ready"]);
 }

@@ -4,7 +4,7 @@ use fairlead_cni::Code;
 
 use super::pools::{POOL, SECOND, config, with};
 use super::*;
-use crate::pools::Verb;
+use fairlead_sriov::pools::Verb;
 
 const FOR_EVER: Duration = Duration::from_secs(3600);
 

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::given::{INFO, informed};
 use super::pools::{POOL, SECOND, config, kept};
 use super::*;
-use crate::pools::Look;
+use fairlead_sriov::pools::Look;
 
 pub(super) const PHYSICAL: &str = "0000:21:00.0";
 

@@ -12,7 +12,7 @@ use crate::engine::errors;
 use crate::engine::keyed_locks::KeyedLock;
 use crate::engine::kinds::Owners;
 use crate::engine::request::AttachmentRequest;
-use crate::pools::Known;
+use fairlead_sriov::pools::Known;
 use crate::store::{Attachment, LinkRecord, VfRecord};
 
 impl SriovServices {

@@ -7,7 +7,7 @@ use fairlead_sriov::PciAddr;
 use super::config::{Device, Sriov};
 use super::services::SriovServices;
 use crate::engine::request::AttachmentRequest;
-use crate::kubelet::{NoDevice, PodName, PodResourcesError, ResourcesOfPod, next_device};
+use fairlead_kubelet::{NoDevice, PodName, PodResourcesError, ResourcesOfPod, next_device};
 use crate::store::Phase;
 
 impl SriovServices {

@@ -14,7 +14,7 @@ use fairlead_sriov::{Function, PciAddr};
 use super::kubelet_devices::{pod_of, unknown};
 use super::services::SriovServices;
 use crate::engine::request::AttachmentRequest;
-use crate::kubelet::ResourcesOfPod;
+use fairlead_kubelet::ResourcesOfPod;
 
 /// Where the pod is, and how firmly its function must be there.
 pub(super) struct PodNodes {

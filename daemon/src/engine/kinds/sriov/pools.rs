@@ -9,7 +9,7 @@ use fairlead_sriov::pool::Refusal;
 
 use super::config::Sriov;
 use super::services::SriovServices;
-use crate::pools::{DrawError, Holders, Inherited, Known, Refused};
+use fairlead_sriov::pools::{DrawError, Holders, Inherited, Known, Refused};
 
 /// Kubelet may take so long to tell what device plugins announce.
 const ALLOCATABLE: Duration = Duration::from_millis(500);

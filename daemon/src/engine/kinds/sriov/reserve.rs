@@ -19,7 +19,7 @@ use crate::engine::kinds::{NotAttached, Owners};
 use crate::engine::netdev::POLL;
 use crate::engine::request::AttachmentRequest;
 use crate::engine::sandbox;
-use crate::pools::{DrawError, Known, Loan, Refused};
+use fairlead_sriov::pools::{DrawError, Known, Loan, Refused};
 use crate::store::{Attachment, Phase};
 
 /// How often a removal that an ADD waits for is begun again.

@@ -8,9 +8,9 @@ use fairlead_host::{Kernel, NetnsId};
 use fairlead_sriov::{Administrator, Inventory, KernelVf};
 
 use crate::engine::keyed_locks::KeyedLocks;
-use crate::kubelet::{DevicePlugins, PodResources};
+use fairlead_kubelet::{DevicePlugins, PodResources};
 use crate::metrics;
-use crate::pools::Pools;
+use fairlead_sriov::pools::Pools;
 use crate::store::{Store, VfRecord};
 
 /// What the VF kinds stand on.

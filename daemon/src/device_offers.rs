@@ -1,0 +1,109 @@
+//! The pools' VFs as kubelet's device plugins. This is the only place that knows both: pools hand out plain values, and the
+//! kubelet crate asks a [`Devices`]. It keeps no state of its own but which offer has which device plugin, and decides
+//! nothing.
+
+use std::sync::Arc;
+
+use fairlead_kubelet::{
+    AllocationPolicy, AllocationRefused, Device, DeviceAccess, DevicePluginError, DevicePlugins, Devices,
+    Health, RdmaAccess, ResourceDevices, VfioGroup, WatchedDevices, watched,
+};
+use fairlead_sriov::PciAddr;
+use fairlead_sriov::pool::Spread;
+use parking_lot::Mutex;
+
+use fairlead_sriov::pools::{AnnouncedResource, Offer, OfferedVf, Pools, VfAccess};
+
+/// The pools that kubelet allocates from, as they are offered to it.
+#[derive(Debug)]
+pub(crate) struct DeviceOffers {
+    plugins: DevicePlugins,
+    /// One for each offer. The device plugins compare resources by their `Arc`, so an offer must have the same one each time:
+    /// with another one kubelet would lose the resource and get it again.
+    offered: Mutex<Vec<Arc<OfferedDevices>>>,
+}
+
+impl DeviceOffers {
+    /// Offers by these device plugins. Nothing is offered yet.
+    pub(crate) fn new(plugins: DevicePlugins) -> DeviceOffers {
+        DeviceOffers { plugins, offered: Mutex::default() }
+    }
+
+    /// Offers kubelet what the pools offer now, and nothing else.
+    ///
+    /// # Errors
+    /// When kubelet's directory can't be watched, or no thread can be started.
+    pub(crate) fn offer(&self, pools: &Pools) -> Result<(), DevicePluginError> {
+        let mut offered = self.offered.lock();
+        let devices_of = |offer: Arc<Offer>| {
+            let same = offered.iter().find(|devices| Arc::ptr_eq(&devices.0, &offer));
+            same.map_or_else(|| Arc::new(OfferedDevices(Arc::clone(&offer))), Arc::clone)
+        };
+        let now: Vec<Arc<OfferedDevices>> = pools.offers().into_iter().map(devices_of).collect();
+        *offered = now;
+        self.plugins.offer(offered.iter().map(|devices| Arc::clone(devices) as Arc<dyn Devices>).collect())
+    }
+}
+
+/// What the device plugins of the node announce, in the pools' own words.
+pub(crate) fn announced_resources(all: Vec<ResourceDevices>) -> Vec<AnnouncedResource> {
+    let resource = |devices: ResourceDevices| AnnouncedResource { name: devices.resource, ids: devices.ids };
+    all.into_iter().map(resource).collect()
+}
+
+/// The devices of one offer.
+#[derive(Debug)]
+struct OfferedDevices(Arc<Offer>);
+
+impl Devices for OfferedDevices {
+    fn resource(&self) -> &str {
+        self.0.resource()
+    }
+
+    fn allocation_policy(&self) -> AllocationPolicy {
+        match self.0.spread() {
+            Spread::Packed => AllocationPolicy::Packed,
+            Spread::Spread => AllocationPolicy::Spread,
+        }
+    }
+
+    fn list(&self) -> Vec<Device> {
+        self.0.list().borrow().as_deref().map(devices).unwrap_or_default()
+    }
+
+    fn watch(&self) -> WatchedDevices {
+        watched(self.0.list(), |list| devices(list))
+    }
+
+    fn allocate(&self, id: &str) -> Result<DeviceAccess, AllocationRefused> {
+        let address = id.parse::<PciAddr>().map_err(|e| e.to_string());
+        let access = address.and_then(|address| self.0.allocate(address));
+        access.map(device_access).map_err(|reason| AllocationRefused { id: id.to_owned(), reason })
+    }
+
+    fn cancel_allocation(&self, id: &str) {
+        if let Ok(address) = id.parse() {
+            self.0.cancel_allocation(address);
+        }
+    }
+}
+
+fn devices(list: &[OfferedVf]) -> Vec<Device> {
+    let device = |vf: &OfferedVf| Device {
+        id: vf.address.to_string(),
+        numa_node: vf.numa_node,
+        health: if vf.healthy { Health::Healthy } else { Health::Unhealthy },
+        pf: vf.pf.to_string(),
+    };
+    list.iter().map(device).collect()
+}
+
+fn device_access(access: VfAccess) -> DeviceAccess {
+    let VfAccess { vfio, rdma, vhost_net, extra } = access;
+    DeviceAccess {
+        vfio: vfio.map(|group| VfioGroup { number: group.number, no_iommu: group.no_iommu }),
+        rdma: rdma.map(|rdma| RdmaAccess { devices: rdma.devices, nodes: rdma.nodes }),
+        vhost_net,
+        extra,
+    }
+}

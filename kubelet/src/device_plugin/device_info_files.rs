@@ -1,0 +1,84 @@
+//! Device information files (NPWG device-info 1.1.0) of allocated devices, where Multus looks for them. A device's file is
+//! written again with every allocation of the device.
+
+use std::fs::{self, File, Permissions};
+use std::io::{self, Write as _};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+use serde::Serialize;
+
+use fairlead_host::host_root::HostRoot;
+
+use super::allocate_answer::DeviceAccess;
+
+const DIRECTORY: &str = "/var/run/k8s.cni.cncf.io/devinfo/dp";
+
+#[derive(Serialize)]
+struct DeviceInfo<'a> {
+    r#type: &'static str,
+    version: &'static str,
+    pci: Pci<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct Pci<'a> {
+    pci_address: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rdma_device: Option<String>,
+}
+
+/// The directory of the files on the host.
+#[derive(Debug)]
+pub(super) struct DeviceInfoFiles {
+    root: HostRoot,
+}
+
+impl DeviceInfoFiles {
+    pub(super) fn new(root: HostRoot) -> DeviceInfoFiles {
+        DeviceInfoFiles { root }
+    }
+
+    /// Writes the file of a device. A reader finds the old file or the new one, never a part.
+    pub(super) fn write(&self, resource: &str, id: &str, access: &DeviceAccess) -> io::Result<()> {
+        let rdma_device = access.rdma.as_ref().map(|rdma| rdma.devices.join(","));
+        let info = DeviceInfo { r#type: "pci", version: "1.1.0", pci: Pci { pci_address: id, rdma_device } };
+        let directory = self.root.make_directory(Path::new(DIRECTORY))?;
+        let place = Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string());
+        let name = format!("{}-{}-device.json", resource.replace('/', "-"), id.replace('/', "-"));
+        let draft = place.join(format!(".{name}"));
+        // A daemon that was killed while it wrote leaves its draft behind, and `create_new` would fail on that.
+        let _ = fs::remove_file(&draft);
+        let mut file = File::options().write(true).create_new(true).mode(0o444).open(&draft)?;
+        file.write_all(serde_json::to_string(&info)?.as_bytes())?;
+        file.set_permissions(Permissions::from_mode(0o444))?;
+        fs::rename(&draft, place.join(name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::allocate_answer::RdmaAccess;
+    use super::*;
+
+    #[test]
+    fn the_file_is_where_multus_looks_and_nobody_can_write_it() {
+        let root = tempfile::tempdir().unwrap();
+        let files = DeviceInfoFiles::new(HostRoot::new(root.path().into()));
+        let path =
+            root.path().join("var/run/k8s.cni.cncf.io/devinfo/dp/intel.com-radio-0000:3b:02.0-device.json");
+        files.write("intel.com/radio", "0000:3b:02.0", &DeviceAccess::default()).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(text, r#"{"type":"pci","version":"1.1.0","pci":{"pci-address":"0000:3b:02.0"}}"#);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o444);
+        let rdma = Some(RdmaAccess { devices: vec!["mlx5_2".into()], nodes: Vec::new() });
+        files
+            .write("intel.com/radio", "0000:3b:02.0", &DeviceAccess { rdma, ..DeviceAccess::default() })
+            .unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.contains(r#""rdma-device":"mlx5_2""#), "{text}");
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+    }
+}

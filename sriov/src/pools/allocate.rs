@@ -1,0 +1,120 @@
+//! Kubelet allocates members to pods: before their ADD comes, or without one ever coming. What the pod needs to reach a VF, and
+//! that a VF which another pod may have had is cleaned first.
+
+use std::time::Duration;
+
+use fairlead_host::IommuGroup;
+
+use super::offers::{VfAccess, VfioNode};
+use super::settings::PoolSettings;
+use super::state::{Member, Refusal};
+use super::target::DesiredState;
+use super::{Pools, Shared};
+use crate::{PciAddr, Rdma, Selector, VFIO_PCI};
+
+/// How long kubelet waits for a VF that is being cleaned. Its own limit for an answer is longer.
+const CLEANING: Duration = Duration::from_secs(10);
+
+impl Pools {
+    /// Allocates a member to a pod; answers what the pod needs to reach it.
+    pub(super) fn allocate(&self, address: PciAddr) -> Result<VfAccess, String> {
+        let access = self.access(address)?;
+        self.hand_over(address)?;
+        Ok(access)
+    }
+
+    /// Gives a member to a pod, whose ADD will come for it, or which has it without one. What is at work, or what a pod may have
+    /// had without an ADD, is prepared first; kubelet waits so long for that. On record when this succeeds.
+    fn hand_over(&self, address: PciAddr) -> Result<(), String> {
+        let allocated = match self.update(|state| state.allocate(address)) {
+            Err(why) if why.passes() => {
+                tracing::info!(pci = %address, %why, "kubelet gives a function to a pod: it is prepared first");
+                self.wait_for_cleaning(address);
+                self.update(|state| {
+                    state
+                        .of(address)
+                        .map_or(Err(Refusal::Gone), |entry| entry.pool.allocated_when_ready(address))
+                })
+            }
+            allocated => allocated,
+        };
+        allocated.map_err(|why| why.to_string())?;
+        // The mark comes before the answer: after a crash in between nobody takes a VF that a pod has for clean.
+        self.mark(address).map_err(|error| {
+            self.cancel_allocation(address);
+            format!("that a pod has it cannot be marked ({error}): make room in the run directory")
+        })
+    }
+
+    /// The pod that a VF was allocated to is refused it, or another one that it wants beside it.
+    pub(super) fn cancel_allocation(&self, address: PciAddr) {
+        self.update(|state| state.of(address).map(|entry| entry.pool.cancel_allocation(address)));
+    }
+
+    fn wait_for_cleaning(&self, address: PciAddr) {
+        let at_work = |m: &Member| m.is_awaited() && m.setback().is_none();
+        let waits = |state: &mut Shared| state.member(address).is_some_and(|(_, m)| at_work(m));
+        drop(self.wait_while(self.lock(), CLEANING, waits));
+    }
+
+    /// What a pod needs to reach a member. Devlink is not asked: a card may take its time to answer, and kubelet waits.
+    fn access(&self, address: PciAddr) -> Result<VfAccess, String> {
+        let (settings, desired) = self.lock().allocatable(address)?;
+        let scan = self.provisioner.scan().map_err(|e| e.to_string())?;
+        let record = self.provisioner.records.get(address);
+        let was = record.as_ref().and_then(|record| record.was_in(&self.provisioner.boot_id));
+        let of_all = scan.physical.iter().flat_map(|pf| pf.functions.iter().map(move |found| (pf, found)));
+        let (pf, found) = of_all
+            .into_iter()
+            .find(|(_, found)| found.function.address == address)
+            .ok_or("it is not in the machine")?;
+        let driver = was.map(|was| desired.driver(was)).or(found.function.driver.as_deref());
+        // Selectors go by the driver that the VF had before its pool gave it another one.
+        let mut as_selected = found.clone();
+        as_selected.function.driver = was.map(|was| was.driver.clone()).or(as_selected.function.driver);
+        let selector = settings.selectors.matching(pf, &as_selected);
+        let with = |is: fn(&Selector) -> bool| selector.is_some_and(is);
+        let vfio = match driver {
+            Some(VFIO_PCI) => Some(self.vfio_group(found.function.iommu_group, settings.allow_no_iommu)?),
+            _ => None,
+        };
+        let rdma = with(|s| s.is_rdma).then(|| self.rdma(&found.rdma));
+        let extra = settings.additional_info(address);
+        Ok(VfAccess { vfio, rdma, vhost_net: with(|s| s.need_vhost_net), extra })
+    }
+
+    fn vfio_group(&self, number: Option<u32>, allow_no_iommu: bool) -> Result<VfioNode, String> {
+        let number = number.ok_or("it has no IOMMU group: the machine's IOMMU is off")?;
+        let group = self.provisioner.kernel.iommu_group(number).map_err(|e| e.to_string())?;
+        let no_iommu = group == IommuGroup::NoIommu;
+        match no_iommu && !allow_no_iommu {
+            true => Err("there is no IOMMU behind it, and its pool does not say allowNoIommu".to_owned()),
+            false => Ok(VfioNode { number, no_iommu }),
+        }
+    }
+
+    /// A VF's RDMA devices, with the node of the connection manager, which is of all devices.
+    fn rdma(&self, found: &Rdma) -> Rdma {
+        let mut rdma = found.clone();
+        if self.provisioner.inventory.has_rdma_cm() {
+            rdma.nodes.push("rdma_cm".to_owned());
+        }
+        rdma
+    }
+}
+
+impl Shared {
+    fn allocate(&mut self, address: PciAddr) -> Result<(), Refusal> {
+        self.of(address).map_or(Err(Refusal::Gone), |entry| entry.pool.allocate(address))
+    }
+
+    /// The pool of a member and what it wants of that, unless the member must not be allocated now.
+    fn allocatable(&self, address: PciAddr) -> Result<(PoolSettings, DesiredState), String> {
+        let (entry, member) = self.member(address).ok_or("no pool has it any more")?;
+        if member.givable().is_err() {
+            return Err(format!("it is {} {}", member.state_name(), member.reason()).trim_end().to_owned());
+        }
+        let settings = entry.settings.clone().ok_or("its pool is not in the configuration any more")?;
+        Ok((settings, entry.desired.clone()))
+    }
+}

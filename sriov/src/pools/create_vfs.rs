@@ -1,0 +1,85 @@
+//! How many functions a physical one has, where the configuration of a pool says so. They are made where there are none, and
+//! their number is never changed while there is one: somebody may use it.
+
+use std::collections::BTreeSet;
+
+use crate::{PciAddr, PhysicalFunction, Scan};
+
+use super::membership::Notice;
+use super::settings::PoolSettings;
+use super::work_queue::Work;
+use super::{Look, Pools};
+
+/// Functions that are to be made.
+pub(super) struct VfCreation {
+    pool: String,
+    physical: PciAddr,
+    count: u32,
+}
+
+impl Pools {
+    /// Has those made that are missing; the next look finds them. Answers what the operator is to know.
+    pub(super) fn create_vfs(&self, declared: &[PoolSettings], scan: &Scan) -> Vec<Notice> {
+        let wanted_of = |physical: &PhysicalFunction| {
+            let wants = |pool: &&PoolSettings| pool.numvfs.is_some() && pool.selectors.names(physical);
+            declared.iter().find(wants)
+        };
+        let wanting = scan.physical.iter().filter(|physical| wanted_of(physical).is_some());
+        let wanting: BTreeSet<PciAddr> = wanting.map(|physical| physical.address).collect();
+        self.lock().failed_creations.retain(|physical, _| wanting.contains(physical));
+        let told = scan.physical.iter().filter_map(|physical| {
+            let pool = wanted_of(physical)?;
+            self.missing(pool, pool.numvfs?.get(), physical)
+        });
+        told.collect()
+    }
+
+    fn missing(&self, pool: &PoolSettings, wanted: usize, physical: &PhysicalFunction) -> Option<Notice> {
+        let (address, name, has) = (physical.address, &pool.name, physical.has);
+        if has > 0 {
+            self.lock().failed_creations.remove(&address);
+        }
+        if has == wanted {
+            return None;
+        }
+        let notice = |wrong, seen, remedy: &str| Some(Notice { wrong, seen, remedy: remedy.to_owned() });
+        if has > 0 {
+            let seen = format!("{address} has {has} functions, and pool {name:?} wants {wanted}");
+            let remedy = "their number is changed only where there are none: drain them, and write 0 to its sriov_numvfs";
+            return notice(false, seen, remedy);
+        }
+        let made = u32::try_from(wanted).ok().filter(|count| *count <= physical.most);
+        let Some(count) = made else {
+            let seen =
+                format!("{address} can have {} functions, and pool {name:?} wants {wanted}", physical.most);
+            return notice(true, seen, "correct numvfs");
+        };
+        let mut state = self.lock();
+        if state.creating.insert(address) {
+            let making = VfCreation { pool: name.clone(), physical: address, count };
+            state.work_queue.push(address, Work::Make(making));
+        }
+        None
+    }
+
+    /// Makes them, as long as the driver takes.
+    pub(super) fn make(&self, making: VfCreation) {
+        let VfCreation { pool, physical, count } = making;
+        let made = self.provisioner.kernel.create_vfs(&physical.to_string(), count);
+        self.update(|state| {
+            state.creating.remove(&physical);
+            state.failed_creations.remove(&physical);
+            match made {
+                Ok(()) => {
+                    tracing::info!(%physical, pool, count, "functions were made");
+                    state.look = state.look.max(Some(Look::Quick));
+                }
+                Err(error) => {
+                    let seen = format!("pool {pool:?} wants {count} functions: {error}");
+                    let remedy = "see the kernel's log for what its driver says".to_owned();
+                    state.failed_creations.insert(physical, Notice { wrong: true, seen, remedy });
+                }
+            }
+        });
+    }
+}

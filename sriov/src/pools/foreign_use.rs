@@ -1,0 +1,56 @@
+//! Whether somebody else uses a function, and who, as far as the kernel tells. A function of ours that is at home and nobody's
+//! has no user.
+
+use fairlead_host::{IommuGroup, Link, NetError};
+
+use super::scan_cache::ScanCache;
+use crate::interface::interface;
+use crate::{Function, USER_SPACE_DRIVERS, VFIO_PCI};
+
+/// Who uses it, in words. `left`: what is on its interface at home is nobody's.
+pub(super) fn of(cache: &ScanCache<'_>, function: &Function, left: bool) -> Result<Option<String>, NetError> {
+    match function.driver.as_deref() {
+        // It is being bound, or was when a daemon ended; nobody can use it so.
+        None => Ok(None),
+        Some(VFIO_PCI) => of_group(cache, function),
+        Some(driver) if USER_SPACE_DRIVERS.contains(&driver) => {
+            Ok(Some(format!("it is bound to {driver}, and only kernel drivers and {VFIO_PCI} are served")))
+        }
+        Some(_) => of_interface(cache, function, left),
+    }
+}
+
+fn of_group(cache: &ScanCache<'_>, function: &Function) -> Result<Option<String>, NetError> {
+    let Some(number) = function.iommu_group else { return Ok(None) };
+    Ok(match cache.group(number)? {
+        IommuGroup::InUse => Some(format!("a process has its IOMMU group {number} open")),
+        IommuGroup::Free | IommuGroup::Absent | IommuGroup::NoIommu => None,
+    })
+}
+
+fn of_interface(cache: &ScanCache<'_>, function: &Function, left: bool) -> Result<Option<String>, NetError> {
+    let mut host = cache.host()?;
+    let Some(link) = interface(host.as_mut(), function.address, &function.interfaces)? else {
+        return Ok(Some("its interface is not in the host's network namespace".to_owned()));
+    };
+    if left {
+        return Ok(None);
+    }
+    let name = &link.name;
+    if let Some(master) = link.master {
+        let master = host.link_by_index(master)?.map_or_else(|| master.to_string(), |link| link.name);
+        return Ok(Some(format!("its interface {name:?} belongs to {master:?}")));
+    }
+    let above = |other: &Link| other.parent == Some(link.index) && other.parent_nsid.is_none();
+    if let Some(other) = cache.links(host.as_mut())?.iter().find(|other| above(other)) {
+        return Ok(Some(format!("interface {:?} stands on its interface {name:?}", other.name)));
+    }
+    let addresses = host.addresses(link.index)?;
+    let own = addresses.iter().find(|address| !is_link_local(address.net.addr()));
+    Ok(own.map(|address| format!("its interface {name:?} has the address {}", address.net)))
+}
+
+/// The kernel gives every interface that is up one of its own.
+fn is_link_local(address: std::net::IpAddr) -> bool {
+    matches!(address, std::net::IpAddr::V6(v6) if v6.is_unicast_link_local())
+}

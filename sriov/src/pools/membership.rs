@@ -1,0 +1,120 @@
+//! Which pool has which function: the first, in the order of the configuration, whose selectors match it. Pure.
+
+use std::collections::BTreeMap;
+
+use crate::{PciAddr, PhysicalFunction, Scan};
+use serde::Serialize;
+
+use super::settings::{Allocator, PoolSettings};
+
+/// What the operator is to know.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Notice {
+    /// The configuration is wrong, not only unusual.
+    pub(super) wrong: bool,
+    /// What it is.
+    pub(super) seen: String,
+    /// What to do.
+    pub(super) remedy: String,
+}
+
+/// A function that a pool has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Assignment {
+    /// Which pool, by its place in the configuration.
+    pub(super) pool: usize,
+    /// Its physical function.
+    pub(super) physical: PciAddr,
+    /// Its NUMA node.
+    pub(super) numa_node: Option<u32>,
+}
+
+/// All of them, and what is remarkable about it.
+#[derive(Debug, Default)]
+pub(super) struct Membership {
+    pub(super) assignments: BTreeMap<PciAddr, Assignment>,
+    pub(super) notices: Vec<Notice>,
+}
+
+/// `driver_before`: what drove a function before a pool gave it another driver; selectors go by that.
+pub(super) fn of(
+    pools: &[PoolSettings],
+    scan: &Scan,
+    driver_before: impl Fn(PciAddr) -> Option<String>,
+) -> Membership {
+    let mut membership = Membership::default();
+    let mut overlaps = BTreeMap::<(usize, usize), Vec<PciAddr>>::new();
+    for physical in &scan.physical {
+        for found in &physical.functions {
+            let mut found = found.clone();
+            let address = found.function.address;
+            found.function.driver = driver_before(address).or(found.function.driver);
+            let mut matching =
+                (0..).zip(pools).filter(|(_, pool)| pool.selectors.matching(physical, &found).is_some());
+            let Some((pool, _)) = matching.next() else { continue };
+            for (later, _) in matching {
+                overlaps.entry((pool, later)).or_default().push(address);
+            }
+            let assignment =
+                Assignment { pool, physical: physical.address, numa_node: found.function.numa_node };
+            membership.assignments.insert(address, assignment);
+        }
+    }
+    let told = overlaps
+        .into_iter()
+        .filter_map(|((first, later), all)| Some(overlap(pools.get(first)?, pools.get(later)?, &all)));
+    membership.notices = told.collect();
+    let unreached =
+        scan.physical.iter().flat_map(|physical| unreached(pools, physical, &membership.assignments));
+    membership.notices.extend(unreached.collect::<Vec<_>>());
+    membership
+}
+
+/// In switchdev mode a function's frames go to its representor and nowhere else.
+fn unreached(
+    pools: &[PoolSettings],
+    physical: &PhysicalFunction,
+    assignments: &BTreeMap<PciAddr, Assignment>,
+) -> Vec<Notice> {
+    let mut lacking = BTreeMap::<usize, Vec<String>>::new();
+    for found in physical.functions.iter().filter(|found| physical.switchdev && found.representor.is_none()) {
+        if let Some(assignment) = assignments.get(&found.function.address) {
+            lacking.entry(assignment.pool).or_default().push(found.function.address.to_string());
+        }
+    }
+    let notice = |(pool, which): (usize, Vec<String>)| {
+        let (card, which) = (physical.address, which.join(", "));
+        Some(Notice {
+            wrong: false,
+            seen: format!(
+                "pool {:?}: {card} is in switchdev mode, and the host has no representor of {which}: nothing reaches a function without one",
+                pools.get(pool)?.name
+            ),
+            remedy: format!(
+                "look for them with `devlink port show`; without them: `devlink dev eswitch set pci/{card} mode legacy`"
+            ),
+        })
+    };
+    lacking.into_iter().filter_map(notice).collect()
+}
+
+fn overlap(first: &PoolSettings, later: &PoolSettings, all: &[PciAddr]) -> Notice {
+    let announces =
+        |pool: &PoolSettings| pool.resource_name.is_some() || pool.allocator == Allocator::External;
+    let wrong = announces(first) && announces(later);
+    let which: Vec<String> = all.iter().map(ToString::to_string).collect();
+    let (which, first, later) = (which.join(", "), &first.name, &later.name);
+    let (seen, remedy) = match wrong {
+        true => (
+            format!("pools {first:?} and {later:?} both announce {which} to kubelet"),
+            "give each function to one of them by its selectors: a function has exactly one allocator",
+        ),
+        false => (
+            format!(
+                "pools {first:?} and {later:?} both select {which}; {first:?} has them, because it comes first"
+            ),
+            "say in the selectors which pool is meant",
+        ),
+    };
+    Notice { wrong, seen, remedy: remedy.to_owned() }
+}

@@ -1,0 +1,107 @@
+//! What is counted of pools. How their functions stand is counted when somebody asks, not at each change.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use super::state::{Member, Task};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use super::{Pools, Shared};
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Work {
+    task: &'static str,
+}
+
+/// Functions by state, what preparing takes, and what fails.
+#[derive(Debug, Clone)]
+pub struct PoolMetrics {
+    census: Census,
+    duration: Family<Work, Histogram, fn() -> Histogram>,
+    failures: Family<Work, Counter>,
+}
+
+impl PoolMetrics {
+    /// Registers the metrics. `buckets` makes a histogram whose bounds reach from microseconds to seconds.
+    pub fn new(registry: &mut Registry, buckets: fn() -> Histogram) -> PoolMetrics {
+        let metrics = PoolMetrics {
+            census: Census::default(),
+            duration: Family::new_with_constructor(buckets),
+            failures: Family::default(),
+        };
+        registry.register_collector(Box::new(metrics.census.clone()));
+        registry.register(
+            "pool_work_seconds",
+            "Preparing a function, or giving it back as it was",
+            metrics.duration.clone(),
+        );
+        registry.register("pool_failures", "Times that such work failed", metrics.failures.clone());
+        metrics
+    }
+
+    /// Whose functions are counted.
+    pub(super) fn count(&self, pools: Weak<Pools>) {
+        let _ = self.census.0.set(pools); // There is one of each.
+    }
+
+    pub(super) fn took(&self, task: Task, time: Duration, done: bool) {
+        let task = match task {
+            Task::Prepare(_) => "prepare",
+            Task::GiveBack(_) => "give-back",
+        };
+        self.duration.get_or_create(&Work { task }).observe(time.as_secs_f64());
+        if !done {
+            self.failures.get_or_create(&Work { task }).inc();
+        }
+    }
+}
+
+/// Counts the functions of pools, and what the operator is to know of them.
+#[derive(Clone, Default)]
+struct Census(Arc<OnceLock<Weak<Pools>>>);
+
+impl fmt::Debug for Census {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Census")
+    }
+}
+
+impl Collector for Census {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let Some(pools) = self.0.get().and_then(Weak::upgrade) else { return Ok(()) };
+        let state = pools.lock();
+        let help = "Functions of a pool by how they stand.";
+        let mut functions = encoder.encode_descriptor("pool_functions", help, None, MetricType::Gauge)?;
+        for ((pool, word), count) in standings(&state) {
+            let labels = [("pool", pool), ("state", word)];
+            ConstGauge::new(count).encode(functions.encode_family(&labels)?)?;
+        }
+        let help = "Faults of the pools' configuration: functions that two pools select, resources that cannot be served.";
+        let notices = encoder.encode_descriptor("pool_notices", help, None, MetricType::Gauge)?;
+        ConstGauge::new(i64::try_from(state.all_notices().count()).unwrap_or(i64::MAX)).encode(notices)
+    }
+}
+
+/// How many functions of a pool stand in a way; zero is told too. A pool is named by the configuration, and its states are a
+/// closed set.
+fn standings(state: &Shared) -> BTreeMap<(&str, &'static str), i64> {
+    let mut counted = BTreeMap::new();
+    for entry in &state.pools {
+        for word in Member::STATE_NAMES {
+            counted.entry((entry.name.as_str(), word)).or_default();
+        }
+        for member in entry.pool.members() {
+            *counted.entry((&entry.name, member.state_name())).or_default() += 1;
+        }
+    }
+    counted
+}

@@ -1,0 +1,294 @@
+//! The pools that kubelet allocates from, as it is offered them: one resource each, of all pools that have its name.
+//!
+//! What was never verified is not announced (X23). What comes home from a pod is still healthy: an ADD waits for it. Whatever
+//! has failed, was somebody else's, idle, gone or held is unhealthy at once, and healthy when it is verified again (X17).
+//!
+//! A list is made again only when a member of its resource has changed, and goes to whoever has subscribed to it. Nothing here
+//! knows kubelet's interface.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+use tokio::sync::watch;
+
+use super::membership::Notice;
+use super::settings::PoolSettings;
+use super::shared::PoolEntry;
+use super::state::{Member, Spread};
+use super::{Pools, Shared};
+use crate::{PciAddr, Rdma, Scan};
+
+/// What is offered, and what is known for that.
+#[derive(Default)]
+pub(super) struct Offers {
+    resources: BTreeMap<String, Arc<Offer>>,
+    /// Resources whose pools have been compared with the machine.
+    looked_at: BTreeSet<String>,
+    /// Resources of which a member has changed since their list was made.
+    stale: BTreeSet<String>,
+    /// VFs that were verified once.
+    announced: BTreeSet<PciAddr>,
+    /// PFs without a carrier.
+    dark: BTreeSet<PciAddr>,
+    /// Another allocator's pools of which nobody announced a VF when that was last asked.
+    unannounced: BTreeSet<String>,
+}
+
+/// A VF as it is offered to kubelet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OfferedVf {
+    /// Its PCI address.
+    pub address: PciAddr,
+    /// Its NUMA node, where its pool lets kubelet know that.
+    pub numa_node: Option<u32>,
+    /// Whether it may be allocated to pods, also while it is still on its way home from the last one.
+    pub healthy: bool,
+    /// Its PF, for packing and spreading.
+    pub pf: PciAddr,
+}
+
+/// How a pod reaches a VF, beside its network interface.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct VfAccess {
+    /// The IOMMU group of one that is bound to vfio-pci.
+    pub vfio: Option<VfioNode>,
+    /// Its RDMA devices and nodes, where the pool gives them to pods; `rdma_cm`, which is of all devices, is one of the nodes.
+    pub rdma: Option<Rdma>,
+    /// It comes with vhost-net and tun, for an application that has its own way to the kernel.
+    pub vhost_net: bool,
+    /// What the configuration has to say of it besides.
+    pub extra: BTreeMap<String, String>,
+}
+
+/// An IOMMU group's node under `/dev/vfio`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VfioNode {
+    /// The group's number.
+    pub number: u32,
+    /// It stands for no real group: its devices are behind no IOMMU, and the host's node has another name.
+    pub no_iommu: bool,
+}
+
+/// The complete list of a resource's VFs; `None` until its pools have been compared with the machine.
+pub type OfferedVfs = Option<Arc<[OfferedVf]>>;
+
+/// A resource that a device plugin of the node announces to kubelet, ours or another's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AnnouncedResource {
+    /// Its full name, as in `intel.com/radio`.
+    pub name: String,
+    /// Its devices by the names that the device plugin gave them: PCI addresses of VFs, anything for other devices.
+    pub ids: Vec<String>,
+}
+
+/// A resource that kubelet is to be offered.
+pub struct Offer {
+    resource: String,
+    list: watch::Sender<OfferedVfs>,
+    pools: Weak<Pools>,
+}
+
+impl fmt::Debug for Offer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Offer").field("resource", &self.resource).finish_non_exhaustive()
+    }
+}
+
+impl Offer {
+    fn new(resource: String, pools: Weak<Pools>) -> Offer {
+        Offer { resource, list: watch::Sender::new(None), pools }
+    }
+
+    /// Its name for pods: `intel.com/radio`.
+    pub fn resource(&self) -> &str {
+        &self.resource
+    }
+
+    /// Which PFs the VFs of one pod are to be of.
+    pub fn spread(&self) -> Spread {
+        self.pools.upgrade().map(|pools| pools.lock().spread_of(&self.resource)).unwrap_or_default()
+    }
+
+    /// The complete list, as it is now and after every change.
+    pub fn list(&self) -> watch::Receiver<OfferedVfs> {
+        self.list.subscribe()
+    }
+
+    /// Kubelet allocates a VF to a pod: what the pod needs to reach it. A VF that is being cleaned is waited for; on record
+    /// when this succeeds.
+    ///
+    /// # Errors
+    /// Why the pod must not have it now, in words.
+    pub fn allocate(&self, vf: PciAddr) -> Result<VfAccess, String> {
+        let pools = self.pools.upgrade().ok_or("the daemon stops")?;
+        pools.allocate(vf)
+    }
+
+    /// The pod that a VF was allocated to does not get it after all.
+    pub fn cancel_allocation(&self, vf: PciAddr) {
+        if let Some(pools) = self.pools.upgrade() {
+            pools.cancel_allocation(vf);
+        }
+    }
+
+    fn show(&self, vfs: Arc<[OfferedVf]>) {
+        self.list.send_if_modified(|shown| {
+            let has_changed = shown.as_ref() != Some(&vfs);
+            *shown = Some(vfs);
+            has_changed
+        });
+    }
+}
+
+impl Offers {
+    /// Members of a resource have changed; a resource is offered only if it is declared.
+    pub(super) fn changed<'m>(&mut self, resource: Option<&str>, members: impl Iterator<Item = &'m Member>) {
+        self.announced.extend(members.filter(|member| member.is_verified()).map(|member| member.address));
+        self.stale.extend(resource.map(str::to_owned));
+    }
+}
+
+impl Pools {
+    /// The resources that kubelet is to be offered, as they are configured. A resource that stays declared stays the same
+    /// [`Offer`].
+    pub fn offers(&self) -> Vec<Arc<Offer>> {
+        self.lock().offers.resources.values().map(Arc::clone).collect()
+    }
+
+    /// Compares what every device plugin of the node announces with the pools: reported are a VF that two announce, and a pool
+    /// for another allocator that none announces.
+    pub fn announced(&self, all: &[AnnouncedResource]) {
+        self.update(|state| {
+            state.announcements = state.doubles_among(all);
+            let unannounced = state.unannounced(all);
+            // Twice in a row: a plugin that registers with a new kubelet takes a moment.
+            let still = unannounced.intersection(&state.offers.unannounced).map(|pool| nobodys(pool));
+            let reported: Vec<Notice> = still.collect();
+            state.announcements.extend(reported);
+            state.offers.unannounced = unannounced;
+        });
+    }
+}
+
+impl Shared {
+    fn spread_of(&self, resource: &str) -> Spread {
+        let pool = self.declared.iter().find(|pool| pool.offered_as() == Some(resource));
+        pool.map(PoolSettings::spread).unwrap_or_default()
+    }
+
+    /// Offers what is declared, and nothing else.
+    pub(super) fn arrange_offers(&mut self, pools: &Weak<Pools>) {
+        let wanted: BTreeSet<String> =
+            self.declared.iter().filter_map(PoolSettings::offered_as).map(str::to_owned).collect();
+        self.offers.resources.retain(|resource, _| wanted.contains(resource));
+        self.offers.looked_at.retain(|resource| wanted.contains(resource));
+        for resource in &wanted {
+            let offer = || Arc::new(Offer::new(resource.clone(), Weak::clone(pools)));
+            self.offers.resources.entry(resource.clone()).or_insert_with(offer);
+        }
+        self.offers.stale = wanted;
+    }
+
+    /// The machine was compared with what was declared.
+    pub(super) fn looked_at(&mut self, declared: &[PoolSettings], scan: &Scan) {
+        let offered = declared.iter().filter_map(PoolSettings::offered_as);
+        self.offers.looked_at.extend(offered.map(str::to_owned));
+        let dark = scan.physical.iter().filter(|physical| {
+            physical.interface.as_ref().is_some_and(|interface| interface.carrier != Some(true))
+        });
+        self.offers.dark = dark.map(|physical| physical.address).collect();
+        // A carrier concerns every member of its PF, and a first look every list.
+        self.offers.stale = self.offers.resources.keys().cloned().collect();
+    }
+
+    /// Whether something that is offered depends on a PF's carrier.
+    pub(super) fn goes_by_carrier(&self, pf: PciAddr) -> bool {
+        let says_so = |pool: &PoolSettings| pool.withdraw_on_link_down && pool.offered_as().is_some();
+        self.members().any(|(entry, m)| m.pf == pf && entry.settings.as_ref().is_some_and(says_so))
+    }
+
+    /// Makes the lists again of which a member has changed, and shows them to whoever follows them.
+    pub(super) fn show_offers(&mut self) {
+        for resource in std::mem::take(&mut self.offers.stale) {
+            if !self.offers.looked_at.contains(&resource) {
+                continue; // Its first list comes with the end of the look, and is complete.
+            }
+            if let Some(offer) = self.offers.resources.get(&resource) {
+                offer.show(self.offered_vfs(&resource).into());
+            }
+        }
+    }
+
+    /// A VF is no member any more; `pool` is the one that had it.
+    pub(super) fn withdraw(&mut self, address: PciAddr) {
+        self.offers.announced.remove(&address);
+    }
+
+    fn offered_vfs(&self, resource: &str) -> Vec<OfferedVf> {
+        let of_resource = self.members().filter_map(|(entry, member)| {
+            let settings = entry.settings.as_ref().filter(|pool| pool.offered_as() == Some(resource))?;
+            self.offers.announced.contains(&member.address).then_some((settings, member))
+        });
+        let offered = |(settings, member): (&PoolSettings, &Member)| {
+            let is_dark = settings.withdraw_on_link_down && self.offers.dark.contains(&member.pf);
+            OfferedVf {
+                address: member.address,
+                numa_node: member.numa_node.filter(|_| settings.tells_topology()),
+                healthy: member.givable().is_ok() && !is_dark,
+                pf: member.pf,
+            }
+        };
+        of_resource.map(offered).collect()
+    }
+
+    /// Pools that are another allocator's, and nobody announces a function of them.
+    fn unannounced(&self, all: &[AnnouncedResource]) -> BTreeSet<String> {
+        let announced: BTreeSet<PciAddr> =
+            all.iter().flat_map(|announced| &announced.ids).filter_map(|id| id.parse().ok()).collect();
+        let is_others = |entry: &&PoolEntry| entry.settings.as_ref().is_some_and(|pool| !pool.is_only_ours());
+        let is_nobodys = |entry: &&PoolEntry| {
+            let mut members = entry.pool.members().peekable();
+            members.peek().is_some() && members.all(|member| !announced.contains(&member.address))
+        };
+        let pools = self.pools.iter().filter(is_others).filter(is_nobodys);
+        pools.map(|entry| entry.name.clone()).collect()
+    }
+
+    /// Members of pools that another device plugin announces.
+    fn doubles_among(&self, all: &[AnnouncedResource]) -> Vec<Notice> {
+        let ours = |announced: &&AnnouncedResource| self.offers.resources.contains_key(&announced.name);
+        let strangers = all.iter().filter(|announced| !ours(announced));
+        let mut doubles = BTreeMap::<(&str, &str), BTreeSet<&str>>::new();
+        for announced in strangers {
+            for id in &announced.ids {
+                let member = id.parse().ok().and_then(|address| self.member(address));
+                let settings = member.and_then(|(entry, _)| entry.settings.as_ref());
+                if let Some(pool) = settings.filter(|pool| pool.is_only_ours()) {
+                    doubles.entry((&pool.name, &announced.name)).or_default().insert(id);
+                }
+            }
+        }
+        doubles.into_iter().map(|((pool, resource), ids)| double(pool, resource, &ids)).collect()
+    }
+}
+
+fn double(pool: &str, resource: &str, ids: &BTreeSet<&str>) -> Notice {
+    let ids: Vec<&str> = ids.iter().copied().collect();
+    Notice {
+        wrong: true,
+        seen: format!(
+            "another device plugin announces {} of pool {pool:?} to kubelet, as {resource:?}",
+            ids.join(", ")
+        ),
+        remedy: "take them out of its configuration (kubelet forgets it five minutes after its end), or say allocator: external for the pool".to_owned(),
+    }
+}
+
+fn nobodys(pool: &str) -> Notice {
+    Notice {
+        wrong: true,
+        seen: format!("pool {pool:?} is another allocator's, and no device plugin announces a function of it to kubelet: no pod gets one"),
+        remedy: "start that device plugin, and have its configuration select them; or take allocator: external out".to_owned(),
+    }
+}

@@ -1,0 +1,187 @@
+//! What the operator sees of the pools, and what he orders (K26).
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+
+use super::membership::Notice;
+use super::owners::Holders;
+use super::reconciler::Look;
+use super::state::{Member, Pool};
+use super::{Pools, Shared};
+use crate::PciAddr;
+
+/// An order is answered when all of it is done, or after this.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What is ordered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verb {
+    /// Make them ready, whatever `min` says.
+    Fill,
+    /// Give them back as they were, and keep them so.
+    Drain,
+    /// Give them to nobody.
+    Quarantine,
+    /// Try quarantined ones again; of one that is given, by its address: no pod has it.
+    Release,
+}
+
+/// The operator has named something that is neither a pool nor a member of one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no pool, and no pool has such a function")]
+pub struct UnknownPool(pub String);
+
+impl Verb {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Verb::Fill => "fill",
+            Verb::Drain => "drain",
+            Verb::Quarantine => "quarantine",
+            Verb::Release => "release",
+        }
+    }
+
+    /// `alone`: it was ordered of this function, and not of its pool.
+    fn carry_out(self, pool: &mut Pool, address: PciAddr, alone: bool) {
+        let is_quarantined = pool.member(address).is_some_and(Member::is_quarantined);
+        match self {
+            Verb::Fill => pool.fill(address),
+            Verb::Drain => pool.drain(address),
+            Verb::Quarantine => pool.quarantine(address, "by order of the operator"),
+            Verb::Release if alone && !is_quarantined => pool.nobody_has(address),
+            Verb::Release => pool.release(address),
+        }
+    }
+}
+
+impl Pools {
+    /// All members and all that is remarkable, for `/v1/pools`.
+    pub fn table(&self, holders: Holders<'_>) -> Value {
+        let members: Vec<PciAddr> = self.lock().members().map(|(_, member)| member.address).collect();
+        let held = held(members, holders);
+        let state = self.lock();
+        let functions: Vec<Value> = state.members().map(|(_, m)| state.row(m.address, &held)).collect();
+        let pools: Vec<Value> = state
+            .pools
+            .iter()
+            .map(|entry| json!({ "name": entry.name, "declared": entry.settings.is_some(), "functions": entry.stock() }))
+            .collect();
+        json!({
+            "functions": functions,
+            "pools": pools,
+            "notices": state.all_notices().collect::<Vec<_>>(),
+        })
+    }
+
+    /// Carries an order out on a pool or one function; answers when it is done, or still at work after a while.
+    pub fn order(&self, verb: Verb, of: &str, holders: Holders<'_>) -> Result<Value, UnknownPool> {
+        let all = self.update(|state| {
+            let all = state.meant(of)?;
+            for address in &all {
+                if let Some(entry) = state.of(*address) {
+                    verb.carry_out(&mut entry.pool, *address, entry.name != of);
+                }
+            }
+            Ok::<_, UnknownPool>(all)
+        })?;
+        tracing::info!(order = verb.name(), of, functions = all.len(), "the operator's order");
+        // Whoever was somebody else's is looked at again.
+        self.look_soon(Look::Thorough);
+        let at_work = |state: &mut Shared| {
+            let member = |address: &PciAddr| state.member(*address).map(|(_, member)| member);
+            !state.stopped
+                && all
+                    .iter()
+                    .filter_map(member)
+                    .any(|m| m.state.is_at_work() && !m.is_quarantined() && !m.is_hindered())
+        };
+        drop(self.wait_while(self.lock(), PATIENCE, at_work));
+        let held = held(all.iter().copied(), holders);
+        let state = self.lock();
+        Ok(all.iter().map(|address| state.row(*address, &held)).collect())
+    }
+
+    /// What is not as it should be, in one sentence; empty where all is.
+    pub fn trouble(&self) -> String {
+        let state = self.lock();
+        let bad = |word: &str| state.standings.values().filter(|standing| standing.state == word).count();
+        let hindered = state.members().filter(|(_, member)| member.is_hindered()).count();
+        let counted = [
+            ("quarantined", bad("quarantined")),
+            ("somebody else's", bad("foreign")),
+            ("kept from being ready by something else", hindered),
+        ];
+        let mut words: Vec<String> = counted
+            .iter()
+            .filter(|(_, count)| *count > 0)
+            .map(|(word, count)| format!("{count} functions of pools are {word}"))
+            .collect();
+        words.extend(state.all_notices().filter(|n| n.wrong).map(|n| n.seen.clone()));
+        words.join("; ")
+    }
+}
+
+impl Shared {
+    /// All that the operator is to know of the configuration.
+    pub(super) fn all_notices(&self) -> impl Iterator<Item = &Notice> {
+        let unasked = self.unreadable_pfs.values().chain(self.failed_creations.values());
+        self.refused.iter().chain(&self.notices).chain(unasked).chain(&self.announcements)
+    }
+
+    /// The functions that a name of a pool or a PCI address means.
+    fn meant(&self, of: &str) -> Result<Vec<PciAddr>, UnknownPool> {
+        let is_address = of.parse::<PciAddr>().ok();
+        let meant = |entry: &str, address: PciAddr| entry == of || is_address == Some(address);
+        let all: Vec<PciAddr> = self
+            .members()
+            .filter(|(entry, member)| meant(&entry.name, member.address))
+            .map(|(_, member)| member.address)
+            .collect();
+        match all.is_empty() && !self.pools.iter().any(|entry| entry.name == of) {
+            true => Err(UnknownPool(of.to_owned())),
+            false => Ok(all),
+        }
+    }
+
+    fn row(&self, address: PciAddr, held: &BTreeMap<PciAddr, String>) -> Value {
+        let Some((entry, member)) = self.member(address) else {
+            return json!({ "function": address, "state": "no member any more" });
+        };
+        let known = self.known.get(&address);
+        let standing = self.standings.get(&address);
+        let since = standing.and_then(|standing| standing.since.duration_since(UNIX_EPOCH).ok());
+        let age = standing.and_then(|standing| SystemTime::now().duration_since(standing.since).ok());
+        json!({
+            "pool": entry.name,
+            "function": address,
+            "physical": member.pf,
+            "node": member.numa_node,
+            "driver": known.map(|known| &known.driver),
+            "state": member.state_name(),
+            "since": since.map(|since| since.as_secs()),
+            "for": age.map(|age| spoken(age.as_secs())),
+            "reason": member.reason(),
+            "attachment": held.get(&address),
+        })
+    }
+}
+
+/// Who has functions; asked before the pools' lock is taken.
+fn held(all: impl IntoIterator<Item = PciAddr>, holders: Holders<'_>) -> BTreeMap<PciAddr, String> {
+    let inherited = (holders.inherited)();
+    all.into_iter().filter_map(|address| Some((address, holders.of(address, &inherited)?))).collect()
+}
+
+/// `3s`, `12m`, `5h`, `9d`.
+fn spoken(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds}s"),
+        120..7200 => format!("{}m", seconds / 60),
+        7200..172_800 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}

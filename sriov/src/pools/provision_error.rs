@@ -1,0 +1,122 @@
+//! What keeps a member from being what it is to be, and whose fault that is.
+
+use std::io;
+
+use crate::{InventoryError, PciAddr, SettingError};
+use fairlead_host::NetError;
+use nix::errno::Errno;
+
+use super::provision::Provisioner;
+
+/// Why a member is not what it was to be.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ProvisionError {
+    /// Somebody else uses it.
+    #[error("{0}")]
+    Taken(String),
+    /// The machine has it no more.
+    #[error("{0}")]
+    Gone(InventoryError),
+    /// It is not as it was left, and can be made so again.
+    #[error("{0}")]
+    Changed(String),
+    /// It may be what it should be: its physical function was not there to be asked, or not itself.
+    #[error("{0}")]
+    Physical(String),
+    /// The inventory.
+    #[error(transparent)]
+    Unread(InventoryError),
+    /// The kernel.
+    #[error(transparent)]
+    Kernel(#[from] NetError),
+    /// The administrator's settings.
+    #[error(transparent)]
+    Setting(#[from] SettingError),
+    /// Its record.
+    #[error("its record cannot be written: {0}")]
+    Record(#[source] io::Error),
+    /// It is not what it should be.
+    #[error("{0}")]
+    Unfit(String),
+}
+
+impl From<InventoryError> for ProvisionError {
+    fn from(error: InventoryError) -> ProvisionError {
+        match error {
+            InventoryError::Io { .. } | InventoryError::Astray(_) => ProvisionError::Unread(error),
+            _ => ProvisionError::Gone(error),
+        }
+    }
+}
+
+impl ProvisionError {
+    /// Whether it says nothing against the function itself: it may be as good as any when what is in the way is gone.
+    pub(super) fn is_of_others(&self) -> bool {
+        match self {
+            ProvisionError::Physical(_) | ProvisionError::Unread(_) | ProvisionError::Record(_) => true,
+            ProvisionError::Setting(error) => error.is_of_physical(),
+            // Its interface's name is another one's, who gives it up in time: made anew under a pod, when that pod is gone.
+            ProvisionError::Kernel(NetError::Op(refused)) => refused.errno == Errno::EEXIST,
+            _ => false,
+        }
+    }
+
+    /// Whether a device has not ended what it was asked: the others of its card are not to be waited for too.
+    pub(super) fn is_a_hang(&self) -> bool {
+        matches!(self, ProvisionError::Kernel(error) if error.timed_out())
+    }
+}
+
+impl Provisioner {
+    /// The same trouble, laid at the physical function's door where that is down: nothing can be said of its functions then.
+    pub(super) fn blamed(&self, address: PciAddr, why: ProvisionError) -> ProvisionError {
+        let is_its_own =
+            !matches!(why, ProvisionError::Taken(_) | ProvisionError::Gone(_)) && !why.is_of_others();
+        match self.is_down(address).filter(|_| is_its_own) {
+            Some(physical) => ProvisionError::Physical(format!(
+                "{why}; its physical function {physical} is down: set it up"
+            )),
+            None => why,
+        }
+    }
+
+    /// A function's physical one, if none of its interfaces is up.
+    fn is_down(&self, address: PciAddr) -> Option<PciAddr> {
+        let physical = self.inventory.function(address).ok()?.physical;
+        let mut host = self.kernel.host().ok()?;
+        let links = physical.interfaces.iter().filter_map(|name| host.link_by_name(name).ok()?);
+        let up: Vec<bool> = links.map(|link| link.up).collect();
+        (!up.is_empty() && !up.contains(&true)).then_some(physical.address)
+    }
+}
+
+/// A process that holds it makes the kernel wait, and so it is asked before.
+pub(super) fn in_use(error: NetError) -> ProvisionError {
+    match error.errno() == Some(Errno::EBUSY) {
+        true => ProvisionError::Taken(format!("a process uses it: {error}")),
+        false => ProvisionError::Kernel(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fairlead_host::double::FakeKernel;
+    use fairlead_host::{NetKernel, Op, SetLink};
+
+    use super::*;
+
+    #[test]
+    fn x17_a_name_that_another_interface_has_is_no_fault_of_the_function() {
+        let kernel = FakeKernel::new();
+        kernel.add_host_link("eth3");
+        let index = kernel.add_host_link("eth4");
+        let mut host = kernel.host().unwrap();
+        let named =
+            |name: &str| Op::SetLink(SetLink { index, name: Some(name.to_owned()), ..SetLink::default() });
+        let taken = ProvisionError::from(host.batch(&[named("eth3")]).unwrap_err());
+        assert!(taken.is_of_others(), "{taken}");
+        kernel.fail_from(0, Errno::EIO);
+        let refused = ProvisionError::from(host.batch(&[named("eth5")]).unwrap_err());
+        assert!(!refused.is_of_others(), "{refused}");
+    }
+}

@@ -1,0 +1,403 @@
+//! The keeper: looks at the machine when something has changed and now and then, and has done what is due.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::state::{Hold, Mark, Member, MemberState, Pending, Pool};
+use crate::{Function, PciAddr, Scan};
+use fairlead_host::Mac;
+
+use super::device_events::MemberSnapshot;
+use super::membership::{self, Assignment, Membership};
+use super::owners::{Holders, inherited_owner};
+use super::provision_error::ProvisionError;
+use super::records::Record;
+use super::scan::{FoundMember, MemberScan, vfs};
+use super::settings::PoolSettings;
+use super::shared::PoolEntry;
+use super::target::DesiredState;
+use super::{Known, Pools, Shared};
+
+/// What no event tells is looked for so often.
+pub const SLOW: Duration = Duration::from_secs(60);
+
+/// The second look is so long after the first.
+const SECOND: Duration = Duration::from_secs(1);
+
+/// How much a look looks at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Look {
+    /// The members that news were about.
+    Glance,
+    /// What is there, before anybody is served: nothing is made.
+    First,
+    /// What has come and gone.
+    Quick,
+    /// Also whether what is ready still is.
+    Thorough,
+}
+
+impl Pools {
+    /// Waits until a look is due, and says how much it is to look at; has queued work done meanwhile. `None` when the daemon
+    /// stops.
+    pub fn next_look(self: &Arc<Pools>, thorough: Instant) -> Option<Look> {
+        loop {
+            self.work();
+            let state = self.lock();
+            let until = state.next_due().map_or(thorough, |next| next.min(thorough));
+            let waits = |state: &mut Shared| {
+                let is_sooner = state.next_due().is_some_and(|next| next < until); // what has failed meanwhile
+                !(state.stopped
+                    || state.is_to_be_looked_at()
+                    || state.work_queue.want_a_worker()
+                    || is_sooner)
+            };
+            let left = until.saturating_duration_since(Instant::now());
+            let mut state = self.wait_while(state, left, waits);
+            if state.stopped {
+                return None;
+            }
+            if Instant::now() >= thorough {
+                state.look = None;
+                return Some(Look::Thorough);
+            }
+            if state.second_look.is_some_and(|at| at <= Instant::now()) {
+                state.second_look = None;
+                state.look = state.look.max(Some(Look::Quick));
+            }
+            if state.is_to_be_looked_at() {
+                return Some(state.look.take().unwrap_or(Look::Glance));
+            }
+            drop(state);
+            self.wake(Instant::now());
+        }
+    }
+
+    /// Queues what is due by `now` because a pause is over.
+    pub fn wake(&self, now: Instant) {
+        self.update_at(now, |_| ());
+    }
+
+    /// Something may have changed.
+    pub fn look_soon(&self, how: Look) {
+        let mut state = self.lock();
+        state.look = state.look.max(Some(how));
+        self.changed.notify_all();
+    }
+
+    /// Compares the pools with the machine. Changes nothing there: what is to be changed is queued.
+    pub fn look(&self, how: Look, holders: Holders<'_>) {
+        self.check_suspects(holders);
+        if how == Look::Glance {
+            return;
+        }
+        let declared = {
+            let mut state = self.lock();
+            let nothing = state.declared.is_empty() && state.pools.is_empty();
+            if nothing && self.provisioner.records.all().is_empty() {
+                return state.clear_notices();
+            }
+            state.declared.clone()
+        };
+        let scan = match self.provisioner.scan_again() {
+            Ok(scan) => scan,
+            Err(error) => return tracing::error!(%error, "the machine's virtual functions cannot be listed"),
+        };
+        scan.unreadable.iter().for_each(|error| tracing::warn!(%error, "a device is left out"));
+        let boot = &self.provisioner.boot_id;
+        let driver_before =
+            |address| Some(self.provisioner.records.get(address)?.was_in(boot)?.driver.clone());
+        let membership = membership::of(&declared, &scan, driver_before);
+        let mut member_scan = MemberScan::new(&self.provisioner, &scan);
+        self.retire_missing(&declared, &membership, &scan);
+        self.admit_new(&declared, &membership, holders, &mut member_scan);
+        self.restore_orphans(&declared, &membership, &scan, holders);
+        self.claim_owned(holders);
+        self.reclaim_unowned(holders);
+        self.compare(how, &mut member_scan);
+        let (settings_by_pf, mut notices) = (member_scan.into_settings(), membership.notices);
+        if how != Look::First {
+            // At last: what is made now is not in what was looked at.
+            notices.extend(self.make_functions(&declared, &scan));
+        }
+        self.update(|state| {
+            state.notices = notices;
+            settings_by_pf.report(&mut state.unreadable_pfs, &scan);
+            state.looked_at(&declared, &scan);
+            if how == Look::First {
+                state.look_again(&declared);
+            }
+        });
+    }
+
+    /// Members that are not in the machine any more, or not this pool's. One that could not be read is still there.
+    fn retire_missing(&self, declared: &[PoolSettings], membership: &Membership, scan: &Scan) {
+        let read = |address| vfs(scan).any(|function| function.address == address);
+        let members: Vec<PciAddr> = self.lock().members().map(|(_, member)| member.address).collect();
+        let unread = members.into_iter().filter(|address| !read(*address));
+        let gone: Vec<PciAddr> = unread.filter(|address| self.is_gone(*address)).collect();
+        self.update(|state| {
+            if state.declared != declared {
+                return; // The membership is another one by now, and the next look is due.
+            }
+            for (at, entry) in (0..).zip(&mut state.pools) {
+                let members: Vec<PciAddr> = entry.pool.members().map(|member| member.address).collect();
+                for address in members {
+                    let assignment = membership.assignments.get(&address);
+                    if gone.contains(&address) {
+                        entry.pool.vanished(address);
+                    } else if read(address) {
+                        entry
+                            .pool
+                            .dismiss(address, assignment.is_none_or(|assignment| assignment.pool != at));
+                    }
+                }
+            }
+        });
+    }
+
+    fn is_gone(&self, address: PciAddr) -> bool {
+        self.provisioner
+            .inventory
+            .function(address)
+            .is_err_and(|e| matches!(ProvisionError::from(e), ProvisionError::Gone(_)))
+    }
+
+    /// Members that are new, or back.
+    fn admit_new(
+        &self,
+        declared: &[PoolSettings],
+        all: &Membership,
+        holders: Holders<'_>,
+        member_scan: &mut MemberScan<'_>,
+    ) {
+        member_scan.ask(&self.newcomers(all, member_scan));
+        let inherited = (holders.inherited)();
+        for (address, assignment) in &all.assignments {
+            let Some(settings) = declared.get(assignment.pool) else { continue };
+            let (is_in, is_gone) = {
+                let state = self.lock();
+                let found = state.member(*address).map(|(_, member)| member.state == MemberState::Gone);
+                (found.is_some(), found == Some(true))
+            };
+            if is_in && !is_gone {
+                continue;
+            }
+            if member_scan.hangs(*address) && self.provisioner.records.mark_of(*address) == Mark::Clean {
+                continue; // Another of its card does: the next look asks this one itself.
+            }
+            if is_gone {
+                // It is another one now, whatever the last one was.
+                self.log_unwritten(*address, self.provisioner.records.change(*address, Record::vanished));
+            }
+            self.provisioner.records.begin(*address, &settings.name, || Mac::local((self.random)()));
+            let found = member_scan.find_new(*address, &DesiredState::of(settings));
+            let record = self.provisioner.records.get(*address);
+            let inherited = inherited_owner(&inherited, *address).is_some();
+            self.update(|state| {
+                if state.declared == declared {
+                    let lent = inherited || (holders.ours)(*address).is_some();
+                    state.admit(*address, assignment, found, lent, record);
+                }
+            });
+        }
+    }
+
+    /// Those that are no members yet, and were before this daemon.
+    fn newcomers(&self, all: &Membership, member_scan: &MemberScan<'_>) -> BTreeSet<PciAddr> {
+        let state = self.lock();
+        let is_new = |address: &PciAddr| state.member(*address).is_none() && member_scan.is_adopted(*address);
+        all.assignments.keys().copied().filter(is_new).collect()
+    }
+
+    /// Functions that were changed for a pool that has them no more; and what is on record of some that are not there: it is
+    /// kept as long as there is their pool.
+    fn restore_orphans(
+        &self,
+        declared: &[PoolSettings],
+        membership: &Membership,
+        scan: &Scan,
+        holders: Holders<'_>,
+    ) {
+        if self.lock().partly_read {
+            return;
+        }
+        for record in self.provisioner.records.all() {
+            let address = record.address;
+            let known = self.lock().member(address).is_some();
+            if known || membership.assignments.contains_key(&address) {
+                continue;
+            }
+            match vfs(scan).find(|function| function.address == address) {
+                Some(function) if record.was_in(&self.provisioner.boot_id).is_some() => {
+                    let is_given = self.provisioner.records.mark_of(address) == Mark::Given;
+                    let inherited = inherited_owner(&(holders.inherited)(), address).is_some();
+                    self.update(|state| {
+                        let lent = inherited || (holders.ours)(address).is_some();
+                        state.adopt_orphan(&record, function, lent, is_given);
+                    });
+                }
+                None if !self.is_gone(address) => {} // it came after the look, or cannot be read
+                None if declared.iter().any(|pool| pool.name == record.pool) => {}
+                _ => {
+                    self.provisioner.records.forget(address);
+                    self.log_unwritten(address, self.provisioner.records.settle(address));
+                }
+            }
+        }
+    }
+
+    /// Whether what was somebody else's still is, and what is ready.
+    fn compare(&self, how: Look, member_scan: &mut MemberScan<'_>) {
+        let all = self.lock().settled(how);
+        let next = all.iter().map(|settled| settled.address).filter(|address| !member_scan.hangs(*address));
+        member_scan.ask(&next.collect());
+        for settled in &all {
+            if member_scan.hangs(settled.address) {
+                continue;
+            }
+            let found = member_scan.compare(settled.address, &settled.desired, settled.known.as_ref());
+            self.found(settled, found);
+        }
+    }
+}
+
+impl Shared {
+    /// Ends what was told of what is declared no more.
+    fn clear_notices(&mut self) {
+        self.notices.clear();
+        self.unreadable_pfs.clear();
+        self.failed_creations.clear();
+    }
+
+    /// Those that are somebody else's, and with a thorough look those that are ready.
+    fn settled(&self, how: Look) -> Vec<MemberSnapshot> {
+        let is_due =
+            |member: &Member| !matches!(member.state, MemberState::Ready { .. }) || how == Look::Thorough;
+        let due = self.members().filter(|(_, member)| is_due(member));
+        due.filter_map(|(entry, member)| self.at_rest(entry, member)).collect()
+    }
+
+    fn admit(
+        &mut self,
+        address: PciAddr,
+        assignment: &Assignment,
+        found: FoundMember,
+        lent: bool,
+        record: Option<Record>,
+    ) {
+        if self.is_in_transit(address) {
+            return;
+        }
+        let hold = record.and_then(|record| record.held).map(|held| held.hold());
+        let Some(entry) = self.pools.get_mut(assignment.pool) else { return };
+        let is_held = hold.is_some();
+        let allocated = found.state.is_allocated_to_the_next();
+        let state = match lent {
+            true => MemberState::Lent { allocated, verified: true, left_behind: false },
+            false => found.state,
+        };
+        let member = Member::new(address, assignment.physical, assignment.numa_node);
+        let mut member = Member { state, hold, ..member };
+        if is_held && !lent {
+            member.doubt();
+        }
+        entry.pool.appeared(member);
+        self.known.extend(found.known.map(|known| (address, known)));
+    }
+
+    /// Whether a call has it in hands: the look after it has arrived sees whose it became.
+    fn is_in_transit(&mut self, address: PciAddr) -> bool {
+        let is_in_transit = self.in_transit.contains(&address);
+        if is_in_transit {
+            self.missed_in_transit.insert(address);
+        }
+        is_in_transit
+    }
+
+    /// It is given back, and nobody's then.
+    fn adopt_orphan(&mut self, record: &Record, function: &Function, lent: bool, is_given: bool) {
+        let address = record.address;
+        if self.is_in_transit(address) {
+            return;
+        }
+        let state = match (lent, is_given) {
+            (true, _) => MemberState::Lent { allocated: false, verified: false, left_behind: false },
+            (false, true) => MemberState::Ready { allocated: true, verified: false },
+            (false, false) => MemberState::Due(Pending::default()),
+        };
+        let hold = Some(Hold::Dismissed(record.held.as_ref().map(|held| Box::new(held.hold()))));
+        let member = Member::new(address, function.physical.address, function.numa_node);
+        let mut pool = Pool::default();
+        pool.appeared(Member { state, hold, ..member });
+        let desired = DesiredState::of_none(record);
+        self.pools.push(PoolEntry { name: record.pool.clone(), settings: None, desired, pool });
+    }
+
+    /// A task has ended.
+    pub(super) fn ended(&mut self, address: PciAddr, done: Result<Option<Known>, ProvisionError>) {
+        let Some(entry) = self.of(address) else { return };
+        match done {
+            Ok(Some(known)) => {
+                entry.pool.prepared(address);
+                self.known.insert(address, known);
+            }
+            Ok(None) => {
+                entry.pool.given_back(address);
+                self.known.remove(&address);
+            }
+            Err(ProvisionError::Taken(who)) => entry.pool.taken(address, &who),
+            Err(ProvisionError::Gone(_)) => entry.pool.lost(address),
+            Err(why) => {
+                tracing::warn!(pci = %address, pool = entry.name, error = %why, "a function of a pool is not ready");
+                entry.failed(address, &why);
+            }
+        }
+    }
+
+    /// A member that was ready, or somebody else's, was looked at.
+    pub(super) fn compared(
+        &mut self,
+        address: PciAddr,
+        was_ready: bool,
+        found: Result<Known, ProvisionError>,
+    ) {
+        let Some(entry) = self.of(address) else { return };
+        match (was_ready, found) {
+            (true, Ok(_)) => {}
+            (_, Err(ProvisionError::Taken(who))) => entry.pool.taken(address, &who),
+            (_, Err(ProvisionError::Gone(_))) => entry.pool.vanished(address),
+            (true, Err(ProvisionError::Changed(why))) => {
+                tracing::warn!(pci = %address, pool = entry.name, why, "a function of a pool is made ready anew");
+                entry.pool.spoiled(address);
+            }
+            (true, Err(why)) => entry.failed(address, &why),
+            (_, _) => entry.pool.left(address),
+        }
+    }
+
+    /// When the next try is due of a member that waits for one, or the second look.
+    fn next_due(&self) -> Option<Instant> {
+        self.pools.iter().filter_map(|entry| entry.pool.next_try()).chain(self.second_look).min()
+    }
+
+    /// What has come and gone after the first look, before anybody listened for it, is looked for when kubelet has had its
+    /// first list; functions are made at once.
+    fn look_again(&mut self, declared: &[PoolSettings]) {
+        let makes = declared.iter().any(|pool| pool.numvfs.is_some());
+        self.look = makes.then_some(Look::Quick);
+        self.second_look = (!makes).then(|| Instant::now() + SECOND);
+    }
+}
+
+impl PoolEntry {
+    /// A member is not what it is to be: through a fault of its own, or of others.
+    fn failed(&mut self, address: PciAddr, why: &ProvisionError) {
+        let (reason, now) = (why.to_string(), Instant::now());
+        match why.is_of_others() {
+            true => self.pool.hindered(address, &reason, now),
+            false => drop(self.pool.failed(address, &reason, now)),
+        }
+    }
+}

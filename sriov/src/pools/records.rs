@@ -1,0 +1,299 @@
+//! What is on disk of the members of pools: how each was when it was adopted, what it keeps for good, what holds it. Written
+//! before anything is changed; one file a function. And which members are clean and ready, in the run directory: that dies with
+//! the boot, as their cleanness does.
+//!
+//! Whoever reads waits for no disk: what is read is as it was written last.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::state::{Hold, Mark};
+use crate::PciAddr;
+use crate::interface::Appearance;
+use fairlead_host::{Mac, VfChange};
+use parking_lot::{Mutex, MutexGuard};
+use serde::{Deserialize, Serialize};
+
+use fairlead_host::files;
+use fairlead_host::files::paths_in;
+
+/// The directory of records in the state directory, and that of marks in the run directory.
+const DIRECTORY: &str = "pools";
+/// What a record that cannot be read is called from then on.
+const UNREADABLE: &str = "unreadable";
+
+/// A function that is or was a member.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Record {
+    /// Which.
+    pub(super) address: PciAddr,
+    /// The pool that has it.
+    pub(super) pool: String,
+    /// Its lasting MAC address, given by the administrator.
+    pub(super) mac: Mac,
+    /// What holds it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) held: Option<RecordedHold>,
+    /// How it was, while it is anything else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) was: Option<OriginalState>,
+}
+
+/// What holds a member, as it is on disk.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum RecordedHold {
+    /// By order of the operator.
+    Drained,
+    /// And why.
+    Quarantined(String),
+}
+
+/// A function before it was changed, in the boot that it was seen in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct OriginalState {
+    /// The boot.
+    pub(super) boot_id: String,
+    /// Its driver.
+    pub(super) driver: String,
+    /// Whether the administrator had fixed that driver.
+    pub(super) fixed: bool,
+    /// Its interface; none where it was under vfio-pci all the time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) interface: Option<Appearance>,
+    /// All of its settings, as far as its driver tells them.
+    pub(super) settings: VfChange,
+    /// Its driver is somebody else's affair, as its pool has it or had it.
+    #[serde(default)]
+    pub(super) bound_by_others: bool,
+    /// Of such a one: we are at work on it, and if it has no driver it is because of us.
+    #[serde(default)]
+    pub(super) at_work: bool,
+    /// It has vanished: what is at its address now is another one, and has nothing of it but its name.
+    #[serde(default)]
+    pub(super) gone: bool,
+}
+
+impl Record {
+    /// How it was, if that was seen in this boot and is about the one that is there.
+    pub(super) fn was_in(&self, boot_id: &str) -> Option<&OriginalState> {
+        self.was.as_ref().filter(|was| was.boot_id == boot_id && !was.gone)
+    }
+
+    /// What its interface is or was called in this boot.
+    pub(super) fn name_in(&self, boot_id: &str) -> Option<&str> {
+        let was = self.was.as_ref().filter(|was| was.boot_id == boot_id)?;
+        was.interface.as_ref().map(|interface| interface.name.as_str())
+    }
+
+    /// It is gone.
+    pub(super) fn vanished(&mut self) {
+        if let Some(was) = &mut self.was {
+            was.gone = true;
+        }
+    }
+}
+
+impl RecordedHold {
+    /// What of a hold outlives the daemon.
+    pub(super) fn of(hold: Option<&Hold>) -> Option<RecordedHold> {
+        match hold? {
+            Hold::Drained => Some(RecordedHold::Drained),
+            Hold::Quarantined(why) => Some(RecordedHold::Quarantined(why.clone())),
+            Hold::Dismissed(before) => RecordedHold::of(before.as_deref()),
+        }
+    }
+
+    pub(super) fn hold(&self) -> Hold {
+        match self {
+            RecordedHold::Drained => Hold::Drained,
+            RecordedHold::Quarantined(why) => Hold::Quarantined(why.clone()),
+        }
+    }
+}
+
+/// What a mark's file says. A soiled member has none: whatever is not wholly written says that.
+fn word(mark: Mark) -> Option<&'static str> {
+    match mark {
+        Mark::Clean => Some("clean"),
+        Mark::Given => Some("given"),
+        Mark::Awaited => Some("awaited"),
+        Mark::Verified => Some("verified"),
+        Mark::Soiled => None,
+    }
+}
+
+/// The two directories, and the records as they are on disk.
+#[derive(Debug)]
+pub(super) struct Records {
+    directory: PathBuf,
+    marks: PathBuf,
+    /// As they are on disk, but for what is forgotten. Held for a look only.
+    kept: Mutex<BTreeMap<PciAddr, Record>>,
+    /// Whoever writes, for as long as that takes.
+    disk: Mutex<()>,
+}
+
+impl Records {
+    /// Makes the directories where they are not there, and reads the records; one that cannot be read is set aside.
+    pub(super) fn open(state_dir: &Path, run_dir: &Path) -> io::Result<Records> {
+        let (directory, marks) = (state_dir.join(DIRECTORY), run_dir.join(DIRECTORY));
+        fs::create_dir_all(&directory)?;
+        fs::create_dir_all(&marks)?;
+        let mut kept = BTreeMap::new();
+        for path in
+            paths_in(&directory)?.into_iter().filter(|path| path.extension().is_some_and(|e| e == "json"))
+        {
+            match fs::read(&path).ok().and_then(|bytes| serde_json::from_slice::<Record>(&bytes).ok()) {
+                Some(record) => drop(kept.insert(record.address, record)),
+                None => {
+                    tracing::error!(file = %path.display(),
+                        "the record of a pool's function cannot be read; it is set aside, and what the function was before is lost");
+                    fs::rename(&path, path.with_extension(UNREADABLE))?;
+                }
+            }
+        }
+        Ok(Records { directory, marks, kept: Mutex::new(kept), disk: Mutex::default() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<PciAddr, Record>> {
+        self.kept.lock()
+    }
+
+    fn writing(&self) -> MutexGuard<'_, ()> {
+        self.disk.lock()
+    }
+
+    fn file(&self, address: PciAddr) -> PathBuf {
+        self.directory.join(format!("{address}.json"))
+    }
+
+    /// All of them.
+    pub(super) fn all(&self) -> Vec<Record> {
+        self.lock().values().cloned().collect()
+    }
+
+    /// One of them.
+    pub(super) fn get(&self, address: PciAddr) -> Option<Record> {
+        self.lock().get(&address).cloned()
+    }
+
+    /// There is a record of a pool's member; it is on disk when it is first changed.
+    pub(super) fn begin(&self, address: PciAddr, pool: &str, mac: impl FnOnce() -> Mac) {
+        let _writing = self.writing();
+        let mut kept = self.lock();
+        let record = kept.entry(address).or_insert_with(|| Record {
+            address,
+            pool: String::new(),
+            mac: mac(),
+            held: None,
+            was: None,
+        });
+        pool.clone_into(&mut record.pool);
+    }
+
+    /// Changes a record; on disk when this returns, as it was when it fails.
+    pub(super) fn change(&self, address: PciAddr, change: impl FnOnce(&mut Record)) -> io::Result<()> {
+        let _writing = self.writing();
+        let Some(record) = self.get(address) else { return Ok(()) };
+        let mut changed = record.clone();
+        change(&mut changed);
+        if changed != record {
+            files::replace(&self.file(address), &serde_json::to_vec(&changed)?)?;
+            if let Some(kept) = self.lock().get_mut(&address) {
+                *kept = changed;
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing is known of it any more; who has it next begins a record of his own. The disk follows with [`Records::settle`].
+    pub(super) fn forget(&self, address: PciAddr) {
+        self.lock().remove(&address);
+    }
+
+    /// Has the disk say what is known of it after it was forgotten: nothing, or what somebody knows by now.
+    pub(super) fn settle(&self, address: PciAddr) -> io::Result<()> {
+        let _writing = self.writing();
+        match self.get(address) {
+            Some(record) => files::replace(&self.file(address), &serde_json::to_vec(&record)?),
+            None => files::gone(fs::remove_file(self.file(address))),
+        }
+    }
+
+    /// In whose hands a member was last.
+    pub(super) fn mark_of(&self, address: PciAddr) -> Mark {
+        let written = fs::read_to_string(self.marks.join(address.to_string())).ok();
+        let says = |mark: &Mark| word(*mark) == written.as_deref();
+        [Mark::Clean, Mark::Given, Mark::Awaited, Mark::Verified]
+            .into_iter()
+            .find(says)
+            .unwrap_or(Mark::Soiled)
+    }
+
+    /// In whose hands a member is from now on. What cannot be written says nothing, and nothing good of it then.
+    pub(super) fn mark(&self, address: PciAddr, mark: Mark) -> io::Result<()> {
+        let file = self.marks.join(address.to_string());
+        match word(mark) {
+            Some(word) => fs::write(&file, word).inspect_err(|_| drop(fs::remove_file(&file))),
+            None => files::gone(fs::remove_file(file)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
+    use nix::sys::stat::Mode;
+
+    use super::*;
+
+    #[test]
+    fn a_mark_that_is_not_wholly_written_says_that_its_function_is_not_clean() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records::open(dir.path(), dir.path()).unwrap();
+        let address: PciAddr = "0000:21:10.0".parse().unwrap();
+        for mark in [Mark::Clean, Mark::Given, Mark::Awaited, Mark::Verified, Mark::Soiled, Mark::Soiled] {
+            records.mark(address, mark).unwrap();
+            assert_eq!(records.mark_of(address), mark);
+        }
+        for torn in ["", "clea", "given and more"] {
+            fs::write(records.marks.join(address.to_string()), torn).unwrap(); // as a full disk leaves it
+            assert_eq!(records.mark_of(address), Mark::Soiled, "{torn:?}");
+        }
+    }
+
+    #[test]
+    fn whoever_reads_waits_for_no_disk_and_what_is_forgotten_meanwhile_is_not_there_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records::open(dir.path(), dir.path()).unwrap();
+        let address: PciAddr = "0000:21:10.0".parse().unwrap();
+        records.begin(address, "radio", || Mac::local(7));
+        let beside = records.file(address).with_extension("tmp");
+        nix::unistd::mkfifo(&beside, Mode::S_IRWXU).unwrap(); // opened only when somebody reads: a disk that hangs
+        let (begins, started) = mpsc::channel();
+        thread::scope(|scope| {
+            let writes = scope.spawn(|| {
+                records.change(address, |record| {
+                    record.held = Some(RecordedHold::Drained);
+                    begins.send(()).unwrap();
+                })
+            });
+            started.recv().unwrap();
+            assert!(records.disk.try_lock().is_none());
+            assert_eq!(records.get(address).unwrap().held, None, "what is not on disk is not so yet");
+            records.forget(address);
+            drop(fs::read(&beside));
+            drop(writes.join().unwrap());
+        });
+        assert_eq!(records.all(), []);
+        records.settle(address).unwrap();
+        assert!(!records.file(address).exists());
+    }
+}

@@ -1,0 +1,315 @@
+//! A function on its way to a pod: taken from its pool until the engine has the intent on record, and back if that never
+//! comes.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use super::state::{Mark, Member, MemberState, Refusal};
+use crate::PciAddr;
+
+use super::records::RecordedHold;
+use super::{Known, Look, Pools, Shared};
+
+/// A function that nobody else is given. Dropped without [`Loan::keep`], it is what it was.
+pub struct Loan<'p> {
+    pools: &'p Pools,
+    address: PciAddr,
+    known: Option<Known>,
+    /// `None` for a function of no pool.
+    was: Option<MemberState>,
+    kept: bool,
+}
+
+/// Why a function of a pool is not given.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("it is a function of pool {pool:?}, and {why}")]
+pub struct Refused {
+    /// Its pool.
+    pub pool: String,
+    /// Why not.
+    #[source]
+    pub why: Refusal,
+}
+
+/// Why a draw gives nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DrawError {
+    /// There is no such pool.
+    #[error("there is no pool {0:?} in the configuration")]
+    NoSuchPool(String),
+    /// Whether there is such a pool nobody knows.
+    #[error("pool {0:?} is not in what of the configuration could be read")]
+    Unread(String),
+    /// Somebody else gives its functions out.
+    #[error("pool {0:?} is given out by kubelet, and an ADD has only what kubelet gave its pod")]
+    NotDrawnFrom(String),
+    /// None is ready that the caller would have.
+    #[error("pool {pool:?} has no function ready: {stock}")]
+    Empty {
+        /// The pool.
+        pool: String,
+        /// How its members stand.
+        stock: String,
+    },
+}
+
+impl Loan<'_> {
+    /// Which function.
+    pub fn address(&self) -> PciAddr {
+        self.address
+    }
+
+    /// What is known of it, where it was ready.
+    pub fn known(&self) -> Option<&Known> {
+        self.known.as_ref()
+    }
+
+    /// It is not what its pool takes it for: it is what it was, and looked at once more.
+    pub fn doubt(self) {
+        let (pools, address) = (self.pools, self.address);
+        drop(self);
+        pools.lock().suspect(address);
+        pools.changed.notify_all();
+    }
+
+    /// The engine says whose it is from now on; its return is told with [`Pools::take_back`], or seen by a look.
+    pub fn keep(mut self) {
+        if self.was.is_none() {
+            self.pools.soiled(self.address);
+        }
+        self.kept = true;
+    }
+}
+
+impl Drop for Loan<'_> {
+    fn drop(&mut self) {
+        let address = self.address;
+        match self.was.take().filter(|_| !self.kept) {
+            None => {
+                self.pools.lock().has_arrived(address);
+                self.pools.changed.notify_all();
+            }
+            Some(was) => self.pools.update(|state| {
+                state.has_arrived(address);
+                if let Some(entry) = state.of(address) {
+                    entry.pool.unused(address, was);
+                }
+            }),
+        }
+    }
+}
+
+impl Pools {
+    /// Takes a function for a pod; one that is at work or coming home is waited for until `limit`. A function of no pool is
+    /// given as it is, unless its pool is only not known.
+    pub fn lend(&self, address: PciAddr, limit: Instant) -> Result<Loan<'_>, Refused> {
+        self.must_be_as_left(address)?;
+        loop {
+            let why = match self.update(|state| state.lend(address)) {
+                Ok((known, was)) => return Ok(Loan { pools: self, address, known, was, kept: false }),
+                Err(why) => why,
+            };
+            let left = limit.saturating_duration_since(Instant::now());
+            if !why.why.passes() || left.is_zero() {
+                return Err(why);
+            }
+            let waits = |state: &mut Shared| state.member(address).is_some_and(|(_, m)| m.is_awaited());
+            drop(self.wait_while(self.lock(), left, waits));
+        }
+    }
+
+    /// Where the configuration cannot be read nobody cleans: of what is on record nothing is given but what was left clean, or
+    /// ready for the pod that kubelet gave it to.
+    fn must_be_as_left(&self, address: PciAddr) -> Result<(), Refused> {
+        let is_undeclared = {
+            let state = self.lock();
+            state.partly_read && state.member(address).is_none()
+        };
+        if !is_undeclared {
+            return Ok(());
+        }
+        let Some(record) = self.provisioner.records.get(address) else { return Ok(()) };
+        let is_as_left = || matches!(self.provisioner.records.mark_of(address), Mark::Clean | Mark::Given);
+        let why = match &record.held {
+            Some(RecordedHold::Quarantined(why)) => format!("quarantined: {why}"),
+            _ if record.was_in(&self.provisioner.boot_id).is_none() || is_as_left() => return Ok(()),
+            _ => "not known to be clean".to_owned(),
+        };
+        let why =
+            format!("{why}; correct the daemon's configuration, which cannot be read (`fairleadd doctor`)");
+        Err(Refused { pool: record.pool, why: Refusal::NotYet(why) })
+    }
+
+    /// A function that is no pool's now is not clean for a pool that has it later.
+    fn soiled(&self, address: PciAddr) {
+        if self.provisioner.records.get(address).is_some() {
+            self.log_unwritten(address, self.provisioner.records.mark(address, Mark::Soiled));
+        }
+    }
+
+    /// Refuses a pool that may be declared in what of the configuration could not be read.
+    pub fn must_be_told(&self, pool: &str) -> Result<(), DrawError> {
+        let state = self.lock();
+        let is_declared = || state.declared.iter().any(|declared| declared.name == pool);
+        match state.partly_read && !is_declared() {
+            true => Err(DrawError::Unread(pool.to_owned())),
+            false => Ok(()),
+        }
+    }
+
+    /// Takes a member to which nothing was done, out of everybody's hands; it is idle again when this is dropped.
+    pub(super) fn take_idle(&self, address: PciAddr) -> Option<Loan<'_>> {
+        let taken = self.update(|state| {
+            let (_, member) = state.member(address)?;
+            let is_idle = member.state == MemberState::Idle;
+            is_idle.then(|| state.lend(address).ok()).flatten()
+        });
+        taken.map(|(known, was)| Loan { pools: self, address, known, was, kept: false })
+    }
+
+    /// Whether a function of a pool could be lent now, and why not; `None` for one of no pool.
+    pub fn lendable(&self, address: PciAddr) -> Option<Result<(), Refused>> {
+        let state = self.lock();
+        let (entry, member) = state.member(address)?;
+        Some(member.lendable().map_err(|why| Refused { pool: entry.name.clone(), why }))
+    }
+
+    /// Whether a function is ready in its pool, and what is known of it `fits`.
+    pub fn has_ready(&self, address: PciAddr, fits: impl FnOnce(&Known) -> bool) -> bool {
+        let state = self.lock();
+        let is_ready = |m: &Member| matches!(m.state, MemberState::Ready { .. }) && m.lendable().is_ok();
+        state.member(address).is_some_and(|(_, member)| is_ready(member))
+            && state.known.get(&address).is_some_and(fits)
+    }
+
+    /// Takes a ready function of a pool that ADD draws from, of the lowest `rank`; those that have none are not taken.
+    pub fn draw(&self, pool: &str, rank: impl Fn(&Member) -> Option<u32>) -> Result<Loan<'_>, DrawError> {
+        self.update(|state| {
+            let named = state.pools.iter_mut().filter(|entry| entry.name == pool);
+            let declared = named.filter_map(|entry| Some((entry.settings.clone()?, entry))).next();
+            let (settings, entry) = declared.ok_or_else(|| DrawError::NoSuchPool(pool.to_owned()))?;
+            if !settings.is_drawn_from() {
+                return Err(DrawError::NotDrawnFrom(pool.to_owned()));
+            }
+            let drawn = entry.pool.draw(settings.spread(), rank);
+            let empty = || DrawError::Empty { pool: pool.to_owned(), stock: entry.stock() };
+            let address = drawn.ok_or_else(empty)?;
+            state.in_transit.push(address);
+            let known = state.known.get(&address).cloned();
+            Ok(Loan {
+                pools: self,
+                address,
+                known,
+                was: Some(MemberState::Ready { allocated: false, verified: true }),
+                kept: false,
+            })
+        })
+    }
+
+    /// The same; an empty pool is waited for until `limit`.
+    pub fn draw_by(
+        &self,
+        pool: &str,
+        limit: Instant,
+        rank: impl Fn(&Member) -> Option<u32>,
+    ) -> Result<Loan<'_>, DrawError> {
+        loop {
+            let empty = match self.draw(pool, &rank) {
+                Err(empty @ DrawError::Empty { .. }) => empty,
+                other => return other,
+            };
+            let left = limit.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(empty);
+            }
+            let waits = |state: &mut Shared| {
+                let mut members = state
+                    .pools
+                    .iter()
+                    .filter(|entry| entry.name == pool)
+                    .flat_map(|entry| entry.pool.members());
+                !members.any(|member| member.is_ready() && rank(member).is_some())
+            };
+            drop(self.wait_while(self.lock(), left, waits));
+        }
+    }
+
+    /// Whether a function's interface has its name from its pool again before anybody else has it: the one that it was adopted
+    /// with. One to which nothing was done keeps whatever name it comes home with.
+    pub fn names(&self, address: PciAddr) -> bool {
+        let record = self.provisioner.records.get(address);
+        record.is_some_and(|record| record.name_in(&self.provisioner.boot_id).is_some())
+    }
+
+    /// Whether a function has all its settings from its pool again before anybody else has it.
+    pub fn sets(&self, address: PciAddr) -> bool {
+        let record = self.provisioner.records.get(address);
+        record.is_some_and(|record| record.was_in(&self.provisioner.boot_id).is_some())
+    }
+
+    /// The resource under which kubelet gives a pool's functions out, if it does.
+    pub fn resource(&self, pool: &str) -> Option<String> {
+        let state = self.lock();
+        state.declared.iter().find(|declared| declared.name == pool)?.resource_name.clone()
+    }
+
+    /// The NUMA nodes that a pool's functions are on.
+    pub fn nodes(&self, pool: &str) -> BTreeSet<Option<u32>> {
+        let state = self.lock();
+        let of_pool = state.members().filter(|(entry, _)| entry.name == pool);
+        of_pool.map(|(_, member)| member.numa_node).collect()
+    }
+
+    /// Takes a function back from its pod: it is nobody's as soon as `forget` has ended what is on record of that.
+    pub fn take_back<E>(&self, address: PciAddr, forget: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        // A look that finds it nobody's before this returns must not have it given out twice.
+        self.lock().in_transit.push(address);
+        let forgotten = forget();
+        self.update(|state| {
+            state.has_arrived(address);
+            if let (Ok(()), Some(entry)) = (&forgotten, state.of(address)) {
+                entry.pool.returned(address);
+                // Whoever had it without having been lent it has set it up: what is known of it is not so any more.
+                entry.pool.spoiled(address);
+            }
+        });
+        forgotten
+    }
+}
+
+impl Shared {
+    /// Takes it at once or not at all: what is known of it, what it was in and whether it was given.
+    fn lend(&mut self, address: PciAddr) -> Result<(Option<Known>, Option<MemberState>), Refused> {
+        let Some(entry) = self.of(address) else {
+            self.in_transit.push(address);
+            return Ok((None, None));
+        };
+        let was = entry.pool.member(address).map(|member| member.state.clone());
+        let given = entry.pool.lend(address);
+        given.map_err(|why| Refused { pool: entry.name.clone(), why })?;
+        let known =
+            self.known.get(&address).filter(|_| matches!(was, Some(MemberState::Ready { .. }))).cloned();
+        self.in_transit.push(address);
+        Ok((known, was))
+    }
+
+    /// A call has ended what it had a function in hands for.
+    fn has_arrived(&mut self, address: PciAddr) {
+        if let Some(at) = self.in_transit.iter().position(|other| *other == address) {
+            self.in_transit.swap_remove(at);
+        }
+        if self.missed_in_transit.remove(&address) {
+            self.look = self.look.max(Some(Look::Quick));
+        }
+    }
+}
+
+impl super::shared::PoolEntry {
+    /// How its members stand, in words: `2 lent, 1 quarantined`.
+    pub(super) fn stock(&self) -> String {
+        let count = |state: &str| self.pool.members().filter(|member| member.state_name() == state).count();
+        let counted = Member::STATE_NAMES.iter().map(|state| (count(state), state)).filter(|(n, _)| *n > 0);
+        let words: Vec<String> = counted.map(|(n, state)| format!("{n} {state}")).collect();
+        if words.is_empty() { "it has no functions".to_owned() } else { words.join(", ") }
+    }
+}

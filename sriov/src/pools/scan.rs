@@ -1,0 +1,166 @@
+//! One look at the machine: what members are in, with every physical function asked once for all. Changes nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::state::{Mark, MemberState, Pending};
+use crate::{Function, PciAddr, Scan};
+use fairlead_host::Vf;
+
+use super::membership::Notice;
+use super::provision::Provisioner;
+use super::provision_error::ProvisionError;
+use super::scan_cache::ScanCache;
+use super::target::{DesiredState, Known};
+
+/// One look at the machine: every physical function's settings are read once.
+pub(super) struct MemberScan<'l> {
+    provisioner: &'l Provisioner,
+    settings_by_pf: SettingsByPf,
+    cache: ScanCache<'l>,
+    scan: &'l Scan,
+    /// Physical functions of which one does not end what it is asked: one limit is waited for each, not one for each function.
+    hanging: BTreeSet<PciAddr>,
+}
+
+/// A new member as it was found.
+pub(super) struct FoundMember {
+    pub(super) state: MemberState,
+    pub(super) known: Option<Known>,
+}
+
+/// The settings of functions by their physical one, or why that could not be asked.
+#[derive(Default)]
+pub(super) struct SettingsByPf(BTreeMap<PciAddr, Result<Arc<Vec<Vf>>, String>>);
+
+impl<'l> MemberScan<'l> {
+    /// Nothing is read yet.
+    pub(super) fn new(provisioner: &'l Provisioner, scan: &'l Scan) -> MemberScan<'l> {
+        MemberScan {
+            provisioner,
+            settings_by_pf: SettingsByPf::default(),
+            cache: provisioner.cache(),
+            scan,
+            hanging: BTreeSet::new(),
+        }
+    }
+
+    /// Asks those that are looked at next, together.
+    pub(super) fn ask(&self, next: &BTreeSet<PciAddr>) {
+        self.cache.ask(vfs(self.scan).filter(|function| next.contains(&function.address)));
+    }
+
+    /// Whether something is on record of it in this boot: it is looked at then.
+    pub(super) fn is_adopted(&self, address: PciAddr) -> bool {
+        self.provisioner
+            .records
+            .get(address)
+            .is_some_and(|record| record.was_in(&self.provisioner.boot_id).is_some())
+    }
+
+    /// What it has read.
+    pub(super) fn into_settings(self) -> SettingsByPf {
+        self.settings_by_pf
+    }
+
+    /// What a new member is in. One that a pod may have without an ADD is ready whatever it looks like: nothing is done to it
+    /// before it is given again. One that was being cleaned is verified as it was before, unless it is broken.
+    pub(super) fn find_new(&mut self, address: PciAddr, desired: &DesiredState) -> FoundMember {
+        let provisioner = self.provisioner;
+        if !self.is_adopted(address) {
+            return FoundMember { state: MemberState::Idle, known: None };
+        }
+        let mark = provisioner.records.mark_of(address);
+        let desired = &desired.after_a_pod(mark == Mark::Awaited);
+        let found = (!self.hangs(address)).then(|| self.compare(address, desired, None));
+        let allocated = matches!(mark, Mark::Given | Mark::Awaited);
+        match (found, mark) {
+            (found, Mark::Given) => {
+                let known = found.and_then(Result::ok);
+                FoundMember { state: MemberState::Ready { allocated, verified: true }, known }
+            }
+            (Some(Ok(known)), Mark::Clean) => {
+                let state = MemberState::Ready { allocated, verified: true };
+                FoundMember { state, known: Some(known) }
+            }
+            (Some(Err(ProvisionError::Taken(who))), _) => {
+                let pending = Pending { allocated, ..Pending::default() };
+                FoundMember { state: MemberState::Foreign { who, pending }, known: None }
+            }
+            (found, mark) => {
+                let is_well = matches!(found, Some(Ok(_) | Err(ProvisionError::Changed(_))));
+                let verified = is_well && mark != Mark::Soiled;
+                let pending = Pending { allocated, verified, left_behind: allocated, ..Pending::default() };
+                FoundMember { state: MemberState::Due(pending), known: None }
+            }
+        }
+    }
+
+    /// Whether another function of the same card has kept this look waiting in vain.
+    pub(super) fn hangs(&self, address: PciAddr) -> bool {
+        self.function(address).is_some_and(|function| self.hanging.contains(&function.physical.address))
+    }
+
+    fn function(&self, address: PciAddr) -> Option<&'l Function> {
+        vfs(self.scan).find(|function| function.address == address)
+    }
+
+    /// Where its physical function cannot be asked, one that is ready has the settings that it was `known` to have.
+    pub(super) fn compare(
+        &mut self,
+        address: PciAddr,
+        desired: &DesiredState,
+        known: Option<&Known>,
+    ) -> Result<Known, ProvisionError> {
+        let (provisioner, cache) = (self.provisioner, &self.cache);
+        let Some(function) = self.function(address) else {
+            return Err(ProvisionError::Unfit("it is not there".to_owned()));
+        };
+        let read = self
+            .settings_by_pf
+            .0
+            .entry(function.physical.address)
+            .or_insert_with(|| provisioner.admin.all(function).map_err(|e| e.to_string()));
+        let found = match (read, known) {
+            (Ok(settings), _) => provisioner.compare(function, desired, settings, cache),
+            (Err(_), Some(known)) => {
+                provisioner.compare(function, desired, std::slice::from_ref(&known.settings), cache)
+            }
+            (Err(why), None) => provisioner
+                .may_be_had(function, desired, cache)
+                .and(Err(ProvisionError::Physical(why.clone()))),
+        };
+        if found.as_ref().is_err_and(ProvisionError::is_a_hang) {
+            self.hanging.insert(function.physical.address);
+        }
+        found
+    }
+}
+
+impl SettingsByPf {
+    /// Physical functions that could not be asked are told until they can, or are gone.
+    pub(super) fn report(&self, notices: &mut BTreeMap<PciAddr, Notice>, scan: &Scan) {
+        notices.retain(|address, _| scan.physical.iter().any(|physical| physical.address == *address));
+        for (physical, read) in &self.0 {
+            match read {
+                Ok(_) => drop(notices.remove(physical)),
+                Err(why) => drop(notices.insert(*physical, unread(*physical, why))),
+            }
+        }
+    }
+}
+
+/// All of them.
+pub(super) fn vfs(scan: &Scan) -> impl Iterator<Item = &Function> {
+    scan.physical.iter().flat_map(|physical| physical.functions.iter().map(|found| &found.function))
+}
+
+fn unread(physical: PciAddr, why: &str) -> Notice {
+    Notice {
+        wrong: true,
+        seen: format!("physical function {physical} cannot be asked for its functions' settings: {why}"),
+        remedy: "see that its driver has it and its interface is in the host's namespace; functions that were ready are given \
+                 out, the others are tried again"
+            .to_owned(),
+    }
+}

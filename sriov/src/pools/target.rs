@@ -1,0 +1,123 @@
+//! How a member is to be while nobody has it: its driver, its settings, its interface's looks, as its pool wants them and as it
+//! was before. Pure.
+
+use fairlead_host::Vf;
+
+use super::provision_error::ProvisionError;
+use super::records::{OriginalState, Record};
+use super::settings::{AtRest, PoolSettings};
+use super::state::Member;
+use crate::interface::{Appearance, Look};
+use crate::{Function, Unserved, VFIO_PCI, VfProfile};
+
+/// How a member is to be while it is nobody's.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct DesiredState {
+    pub(super) at_rest: AtRest,
+    profile: VfProfile,
+    mtu: Option<u32>,
+    pub(super) allow_no_iommu: bool,
+    /// It is to be given back, and no pod's before that.
+    pub(super) leaves: bool,
+    /// What is on its interface is nobody's: a pod that is gone has left it there.
+    pub(super) left: bool,
+}
+
+/// What is known of a member that is ready, so that nobody has to look.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Known {
+    /// Where it is.
+    pub function: Function,
+    /// Who drives it.
+    pub driver: String,
+    /// Its settings.
+    pub settings: Vf,
+}
+
+impl DesiredState {
+    /// What a pool wants of its members.
+    pub(super) fn of(pool: &PoolSettings) -> DesiredState {
+        DesiredState {
+            at_rest: pool.at_rest(),
+            profile: pool.profile.settings(),
+            mtu: pool.profile.mtu(),
+            allow_no_iommu: pool.allow_no_iommu,
+            leaves: false,
+            left: false,
+        }
+    }
+
+    /// The same of a VF that is to be given back as it was, whatever its pool wants.
+    pub(super) fn to_be_given_back(left: bool) -> DesiredState {
+        DesiredState { leaves: true, left, ..DesiredState::default() }
+    }
+
+    /// The same of a function that no pool wants any more.
+    pub(super) fn of_none(record: &Record) -> DesiredState {
+        let is_bound_by_others = record.was.as_ref().is_some_and(|was| was.bound_by_others);
+        let at_rest = if is_bound_by_others { AtRest::Unchanged } else { AtRest::default() };
+        DesiredState { at_rest, ..DesiredState::default() }
+    }
+
+    /// The same of one member.
+    pub(super) fn for_one(&self, member: &Member) -> DesiredState {
+        DesiredState { leaves: member.is_leaving(), ..self.after_a_pod(member.is_left_behind()) }
+    }
+
+    /// The same of one that a pod which is gone may have `left` as it liked.
+    pub(super) fn after_a_pod(&self, left: bool) -> DesiredState {
+        DesiredState { left, ..self.clone() }
+    }
+
+    /// Whether what is not served stands in its way. An RDMA device is gone under vfio-pci, and in nobody's way when a function
+    /// is given back.
+    pub(super) fn minds(&self, unserved: &Unserved) -> bool {
+        match unserved {
+            Unserved::Vdpa { .. } => true,
+            Unserved::ExclusiveRdma { .. } => !self.leaves && self.at_rest != AtRest::VfioPci,
+        }
+    }
+
+    /// Whether its driver is somebody else's affair: the allocator's, or the administrator's.
+    pub(super) fn is_bound_by_others(&self) -> bool {
+        self.at_rest == AtRest::Unchanged
+    }
+
+    /// Refuses a member that whoever binds it is giving from `driver` to another.
+    pub(super) fn unless_promised(&self, driver: &str, to: Option<&str>) -> Result<(), ProvisionError> {
+        match to.filter(|to| self.is_bound_by_others() && *to != driver) {
+            Some(to) => Err(ProvisionError::Taken(format!(
+                "it is being given from {driver} to {to} (driver_override), by somebody else: its pool has it when that is done"
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// The driver of a member at rest.
+    pub(super) fn driver<'w>(&self, was: &'w OriginalState) -> &'w str {
+        match self.at_rest {
+            AtRest::VfioPci => VFIO_PCI,
+            AtRest::Kernel | AtRest::Unchanged => &was.driver,
+        }
+    }
+
+    /// All settings of a member at rest: as they were, but for what the pool wants and its lasting MAC address.
+    pub(super) fn settings(&self, record: &Record, was: &OriginalState) -> VfProfile {
+        let before = VfProfile::from(&was.settings);
+        let wanted = &self.profile;
+        VfProfile {
+            mac: Some(record.mac),
+            vlan: wanted.vlan.or(before.vlan),
+            spoofchk: wanted.spoofchk.or(before.spoofchk),
+            trust: wanted.trust.or(before.trust),
+            link_state: wanted.link_state.or(before.link_state),
+            min_rate: wanted.min_rate.or(before.min_rate),
+            max_rate: wanted.max_rate.or(before.max_rate),
+        }
+    }
+
+    pub(super) fn look(&self, was: &Appearance) -> Look {
+        let look = was.look();
+        Look { mtu: self.mtu.unwrap_or(look.mtu), up: Some(false), ..look }
+    }
+}

@@ -1,0 +1,117 @@
+//! Configurations that change, overlap or cannot be read, and what becomes of members then.
+
+use fairlead_host::double::Asked;
+
+use super::*;
+
+#[test]
+fn a_changed_profile_is_given_to_what_is_ready_at_once() {
+    let mut rig = kept(POOL);
+    rig.configuration = configuration(&POOL.replace("vlan: 7", "vlan: 9"));
+    rig.pools().configure(rig.configuration.clone());
+    assert_eq!(rig.pools().next_look(Instant::now() + Duration::from_secs(9)), Some(Look::Thorough));
+    rig.check_pools();
+    let vfs = rig.kernel.snapshot().vfs;
+    assert!(vfs.values().next().unwrap().iter().all(|vf| vf.vlan.unwrap().id == 9));
+}
+
+#[test]
+fn a_pool_that_went_from_the_configuration_while_the_daemon_was_down_is_given_back() {
+    let mut rig = with(POOL);
+    let before = rig.machine();
+    rig.restart();
+    rig.keep();
+    rig.configuration = PoolsConfiguration::default();
+    rig.restart();
+    rig.keep();
+    assert_eq!((rig.members().len(), rig.machine()), (0, before));
+}
+
+#[test]
+fn a_function_goes_to_the_first_pool_that_selects_it_and_two_announcers_are_a_fault() {
+    let overlap = "pools: [{name: a, selectors: {pfNames: ['pf0#1']}, resourceName: x/a}, \
+                   {name: b, selectors: {vendors: ['8086']}, resourceName: x/b}]";
+    let rig = kept(overlap);
+    let pools: Vec<String> =
+        rig.members().iter().map(|row| row["pool"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(pools, ["a", "b"]);
+    let notices = rig.table()["notices"].clone();
+    assert_eq!(notices[0]["wrong"], true);
+    assert!(notices[0]["seen"].as_str().unwrap().contains(&format!("both announce {SECOND}")), "{notices}");
+    let drawn = rig.pools().draw("a", |_| Some(0)).err();
+    assert_eq!(drawn, Some(DrawError::NotDrawnFrom("a".to_owned())));
+}
+
+#[test]
+fn a_device_plugins_file_that_cannot_be_read_just_now_is_no_order_to_give_everything_back() {
+    let mut rig = with("");
+    let file = rig.dir.path().join("config.json");
+    let text = format!("devicePluginConfig: {}", file.display());
+    fs::write(&file, r#"{"resourceList":[{"resourceName":"radio","selectors":[{"vendors":["8086"]}]}]}"#)
+        .unwrap();
+    rig.configuration = configuration(&text);
+    rig.restart();
+    rig.keep();
+    assert_eq!(rig.states(), ["ready", "ready"]);
+    fs::write(&file, "{").unwrap();
+    rig.configure(&text);
+    assert_eq!(rig.states(), ["ready", "ready"]);
+    rig.restart();
+    rig.keep();
+    let notices = rig.table()["notices"].to_string();
+    assert!(notices.contains("config.json"), "{notices}");
+    fs::write(&file, r#"{"resourceList":[{"resourceName":"radio","selectors":[{"vendors":["8086"]}]}]}"#)
+        .unwrap();
+    rig.configuration = configuration(&text);
+    rig.kernel.forget_calls();
+    rig.restart();
+    rig.keep();
+    assert_eq!((rig.states(), rig.changes()), (vec!["ready".to_owned(), "ready".to_owned()], 0));
+}
+
+#[test]
+fn a_configuration_that_is_refused_at_the_start_is_no_order_to_give_everything_back() {
+    let mut rig = kept(POOL);
+    let whole = std::mem::replace(
+        &mut rig.configuration,
+        PoolsConfiguration { unreadable: true, ..PoolsConfiguration::default() },
+    );
+    rig.kernel.forget_calls();
+    rig.restart();
+    rig.keep();
+    rig.check_pools();
+    assert_eq!((rig.members().len(), rig.changes()), (0, 0));
+    rig.pools().configure(whole);
+    rig.keep();
+    assert_eq!((rig.states(), rig.changes()), (vec!["ready".to_owned(), "ready".to_owned()], 0));
+}
+
+#[test]
+fn what_was_counted_of_a_pool_goes_with_it() {
+    let mut rig = kept(POOL);
+    rig.configure("pools: []");
+    assert!(rig.members().is_empty());
+    rig.configure("pools: [{name: other, selectors: {vendors: ['15b3']}}]");
+    let text = rig.metrics();
+    assert!(!text.contains(r#"pool="radio""#) && text.contains(r#"pool="other",state="ready"} 0"#), "{text}");
+}
+
+#[test]
+fn a_function_that_a_call_has_in_hands_when_its_pool_turns_out_to_be_gone_is_given_back_after_that() {
+    let mut rig = with(POOL);
+    let before = rig.machine();
+    rig.restart();
+    rig.keep();
+    rig.configuration = PoolsConfiguration { unreadable: true, ..PoolsConfiguration::default() };
+    rig.restart();
+    rig.kernel.forget_calls();
+    let loan = rig.pools().lend(SECOND.parse().unwrap(), Instant::now()).unwrap();
+    rig.pools().configure(PoolsConfiguration::default());
+    rig.keep();
+    let touched = |asked: &Asked| *asked == Asked::Unbind(SECOND.to_owned());
+    assert_eq!((rig.asked(touched), rig.members().len()), (0, 0), "the other one is given back");
+    drop(loan);
+    assert_eq!(rig.look_due(), Look::Quick);
+    rig.keep();
+    assert_eq!((rig.asked(touched), rig.members().len(), rig.machine()), (1, 0, before));
+}

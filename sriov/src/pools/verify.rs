@@ -1,0 +1,113 @@
+//! Whether a member is what it is to be. Looks only, changes nothing.
+
+use crate::interface::Look;
+use crate::{Function, UnfitForVfio, fit_for_vfio};
+use fairlead_host::Vf;
+
+use super::provision::Provisioner;
+use super::provision_error::ProvisionError;
+use super::records::Record;
+use super::scan_cache::ScanCache;
+use super::target::{DesiredState, Known};
+use crate::VFIO_PCI;
+
+impl Provisioner {
+    /// Whether a member is ready as it stands. `settings` are its physical function's, read once for all.
+    pub(super) fn compare(
+        &self,
+        function: &Function,
+        desired: &DesiredState,
+        settings: &[Vf],
+        cache: &ScanCache<'_>,
+    ) -> Result<Known, ProvisionError> {
+        self.may_be_had(function, desired, cache)?;
+        let record = self.record(function.address)?;
+        let was = record.was_in(&self.boot_id);
+        let was = was.ok_or_else(|| ProvisionError::Changed("it was not adopted in this boot".to_owned()))?;
+        let driver = desired.driver(was);
+        if function.driver.as_deref() != Some(driver) {
+            if function.driver.is_none() && desired.is_bound_by_others() {
+                self.owner_is_done(function, desired, was)?;
+            }
+            let now = function.driver.as_deref().unwrap_or("no driver");
+            return Err(ProvisionError::Changed(format!("it has {now} instead of {driver}")));
+        }
+        let settings = settings.iter().find(|vf| vf.index == function.index).cloned();
+        let settings = settings.ok_or_else(|| {
+            let physical = function.physical.address;
+            ProvisionError::Changed(format!("{physical} does not tell its settings: it is being reset"))
+        })?;
+        let plan = desired.settings(&record, was).plan(&settings);
+        if !plan.change.is_empty() {
+            return Err(ProvisionError::Changed(format!(
+                "somebody has set {} instead of {}",
+                plan.undo.describe(),
+                plan.change.describe()
+            )));
+        }
+        let known = Known { function: function.clone(), driver: driver.to_owned(), settings };
+        self.verify(&record, desired, &known, cache)?;
+        Ok(known)
+    }
+
+    /// Looks at all that a ready member must be.
+    pub(super) fn verify(
+        &self,
+        record: &Record,
+        desired: &DesiredState,
+        known: &Known,
+        cache: &ScanCache<'_>,
+    ) -> Result<(), ProvisionError> {
+        let function = &known.function;
+        if !cache.answers(function.address)? {
+            return Err(ProvisionError::Unfit("its configuration space does not answer".to_owned()));
+        }
+        if known.driver == VFIO_PCI {
+            return self.verify_group(function, desired, cache);
+        }
+        let link = self.interface(function)?;
+        let link = link.ok_or_else(|| ProvisionError::Changed("it has no interface".to_owned()))?;
+        if link.mac != Some(record.mac) {
+            return Err(ProvisionError::Changed(format!(
+                "its interface {:?} has not taken its MAC address {} over",
+                link.name, record.mac
+            )));
+        }
+        let was = record.was.as_ref().and_then(|was| was.interface.as_ref());
+        let look = was.map(|was| Look { up: None, ..desired.look(was) });
+        match look.is_some_and(|look| !look.restored(&link).is_empty()) {
+            true => Err(ProvisionError::Changed(format!(
+                "its interface {:?} does not look as it should",
+                link.name
+            ))),
+            false => Ok(()),
+        }
+    }
+
+    fn verify_group(
+        &self,
+        function: &Function,
+        desired: &DesiredState,
+        cache: &ScanCache<'_>,
+    ) -> Result<(), ProvisionError> {
+        match fit_for_vfio(&self.inventory, function, |group| cache.group(group)) {
+            Ok(_) => {}
+            Err(UnfitForVfio::NoIommu { .. }) if desired.allow_no_iommu => {}
+            Err(unfit @ UnfitForVfio::NoIommu { .. }) => {
+                return Err(ProvisionError::Unfit(format!("{unfit}; allowNoIommu: true permits that")));
+            }
+            Err(in_use @ UnfitForVfio::InUse { .. }) => {
+                return Err(ProvisionError::Taken(in_use.to_string()));
+            }
+            Err(unfit) => return Err(ProvisionError::Unfit(unfit.to_string())),
+        }
+        // vfio would let two functions share a group; two pods must not.
+        match self.inventory.group_of(function.address)?.iter().find(|other| !other.bridge) {
+            Some(other) => Err(ProvisionError::Unfit(format!(
+                "{} is in its IOMMU group too: they cannot go to two pods",
+                other.device
+            ))),
+            None => Ok(()),
+        }
+    }
+}
