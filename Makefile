@@ -61,7 +61,7 @@ fmt: ## format the Rust code
 	@cargo fmt --all
 
 lint: ## rustfmt, clippy and cargo-deny; any warning fails
-	@tests/setup.sh build deny
+	@tests/setup.sh build documents deny
 	@tests/lint.sh
 
 test: ## everything that proves it: lint, tests, real runtimes, equality, the lab (under 40 minutes from nothing)

@@ -8,6 +8,7 @@
 #     dpdk       DPDK's testpmd, which drives virtual functions in the lab
 #     reference  podman, Debian's plugins, cnitool and the reference plugins, built from the Go module proxy
 #     cluster    etcd, kube-apiserver, kubelet and containerd 2 for `make lab-kubelet` (about twenty minutes, once)
+#     documents  what checks the links in the documents
 #     deny       cargo-deny, built by cargo (about a minute)
 #
 # What it builds goes to .cache/bin; nothing outside this directory changes but Debian packages, the Rust target
@@ -140,6 +141,8 @@ part_cluster() {
     rm -rf "$unpacked"
 }
 
+part_documents() { need python3; install_missing; }
+
 part_deny() {
     [ -x "$BIN/cargo-deny" ] && return 0
     command -v cargo-deny >/dev/null && return 0
@@ -155,7 +158,7 @@ exec 9>.cache/setup.lock
 flock 9 # two of them at once would fetch everything twice
 for part; do
     case $part in
-    build | runtimes | dpdk | reference | cluster | deny) "part_$part" ;;
+    build | runtimes | dpdk | reference | cluster | documents | deny) "part_$part" ;;
     *) die "there is no part '$part'" ;;
     esac
 done

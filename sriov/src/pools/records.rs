@@ -246,6 +246,9 @@ impl Records {
 }
 
 #[cfg(test)]
+mod format_tests;
+
+#[cfg(test)]
 mod tests {
     use std::sync::mpsc;
     use std::thread;
