@@ -15,21 +15,21 @@ use crate::pools::Verb;
 #[derive(Debug, Clone)]
 pub enum CallerGone {
     /// The server says so.
-    Told(Arc<AtomicBool>),
+    Flag(Arc<AtomicBool>),
     /// The connection is looked at: nobody watches it while the call is at work on the thread that serves it.
-    Seen(Arc<OwnedFd>),
+    Connection(Arc<OwnedFd>),
 }
 
 impl Default for CallerGone {
     fn default() -> CallerGone {
-        CallerGone::Told(Arc::default())
+        CallerGone::Flag(Arc::default())
     }
 }
 
 impl CallerGone {
     /// The caller has hung up.
     pub fn set(&self) {
-        if let CallerGone::Told(gone) = self {
+        if let CallerGone::Flag(gone) = self {
             gone.store(true, Ordering::Release);
         }
     }
@@ -37,8 +37,8 @@ impl CallerGone {
     /// True once it has.
     pub fn get(&self) -> bool {
         match self {
-            CallerGone::Told(gone) => gone.load(Ordering::Acquire),
-            CallerGone::Seen(connection) => has_hung_up(connection.as_fd()),
+            CallerGone::Flag(gone) => gone.load(Ordering::Acquire),
+            CallerGone::Connection(connection) => has_hung_up(connection.as_fd()),
         }
     }
 }
@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn a_caller_that_closes_its_connection_is_seen_to_be_gone() {
         let (here, caller) = UnixStream::pair().unwrap();
-        let gone = CallerGone::Seen(Arc::new(here.into()));
+        let gone = CallerGone::Connection(Arc::new(here.into()));
         assert!(!gone.get());
         drop(caller);
         assert!(gone.get());

@@ -13,7 +13,7 @@ use fairlead_cni::wire::Command;
 use fairlead_cni::{CniError, CniResult, CniVersion, Code};
 use serde_json::{Map, Value};
 
-use crate::delegate::{DelegateCall, Delegates, Found, Parameters, harmless};
+use crate::delegate::{DelegateCall, DelegateOutcome, Delegates, Parameters, avoid_containerd_phrases};
 
 /// The plugins that are part of the daemon.
 pub trait BuiltIn {
@@ -54,7 +54,7 @@ impl Chain<'_> {
         for index in 0..self.list.len() {
             match self.add_one(index, result.as_ref()) {
                 Ok(next) => result = Some(next),
-                Err(error) => return Err(self.undone(index, result.as_ref(), error)),
+                Err(error) => return Err(self.undo_failed_add(index, result.as_ref(), error)),
             }
         }
         result.ok_or_else(|| {
@@ -91,7 +91,7 @@ impl Chain<'_> {
         let one = |index| {
             self.list.gc_config(index, valid).and_then(|config| self.call(Command::Gc, index, &config))
         };
-        all_of(&(0..self.list.len()).filter_map(|index| one(index).err()).collect::<Vec<_>>())
+        join_errors(&(0..self.list.len()).filter_map(|index| one(index).err()).collect::<Vec<_>>())
     }
 
     /// STATUS in order, to the first that is not ready. A list below 1.1.0 has none.
@@ -116,7 +116,7 @@ impl Chain<'_> {
     }
 
     /// Undoes an ADD that failed at `index`.
-    fn undone(&self, index: usize, prev: Option<&CniResult>, error: CniError) -> CniError {
+    fn undo_failed_add(&self, index: usize, prev: Option<&CniResult>, error: CniError) -> CniError {
         let Err(removal) = self.del_from(index + 1, prev) else { return error };
         let details = match error.details.as_str() {
             "" => format!("and it could not be undone: {removal}"),
@@ -132,8 +132,13 @@ impl Chain<'_> {
             let config = self.list.plugin_config(index, prev, self.runtime)?;
             self.call(Command::Del, index, &config)
         };
-        all_of(&(0..end).rev().filter_map(|index| one(index).err()).collect::<Vec<_>>())
-            .map_err(|e| CniError { msg: harmless(&e.msg), details: harmless(&e.details), ..e })
+        join_errors(&(0..end).rev().filter_map(|index| one(index).err()).collect::<Vec<_>>()).map_err(|e| {
+            CniError {
+                msg: avoid_containerd_phrases(&e.msg),
+                details: avoid_containerd_phrases(&e.details),
+                ..e
+            }
+        })
     }
 
     fn call(&self, command: Command, index: usize, config: &str) -> Result<String, CniError> {
@@ -154,9 +159,9 @@ impl Chain<'_> {
             is_ours: self.is_ours,
         };
         match self.delegates.run(&call) {
-            Ok(Found::Output(answer)) => Ok(answer),
-            Ok(Found::Ours) => self.built_in.call(command, plugin, config),
-            Err(error) => Err(error.told(command)),
+            Ok(DelegateOutcome::Output(answer)) => Ok(answer),
+            Ok(DelegateOutcome::Ours) => self.built_in.call(command, plugin, config),
+            Err(error) => Err(error.to_cni_error(command)),
         }
         .map_err(|e| CniError { msg: format!("network {:?}: {}", self.list.name, e.msg), ..e })
     }
@@ -176,7 +181,7 @@ impl Chain<'_> {
 }
 
 /// All errors as one, with the code of the first.
-fn all_of(errors: &[CniError]) -> Result<(), CniError> {
+fn join_errors(errors: &[CniError]) -> Result<(), CniError> {
     let Some(first) = errors.first() else { return Ok(()) };
     let join = |part: fn(&CniError) -> &str| {
         let parts: Vec<&str> = errors.iter().map(part).filter(|text| !text.is_empty()).collect();

@@ -19,14 +19,14 @@ use crate::admission::{Admission, Limits};
 use crate::call::Service;
 use crate::capabilities;
 use crate::health::{Health, Readiness};
-use crate::lifecycle::{RunDir, RunDirError};
 use crate::logging::{self, Level};
 use crate::memory;
 use crate::metrics::{Calls, Exposition, Node};
 use crate::netconf::{Directories, Networks};
 use crate::processors::{self, stay_off_isolated};
-use crate::server::{self, Door};
-use crate::settings::{Live, Settings};
+use crate::run_dir::{RunDir, RunDirError};
+use crate::server::{self, ServerState};
+use crate::settings::{LiveSettings, Settings};
 use crate::spool::{self, Retry, SpoolError};
 use fairlead_host::file_watch::{Pulse, Watch, WatchError};
 
@@ -56,7 +56,7 @@ pub struct Surroundings {
     /// Where things lie.
     pub places: Places,
     /// The configuration in force.
-    pub settings: Arc<Live>,
+    pub settings: Arc<LiveSettings>,
     /// The networks of the conf dir.
     pub networks: Arc<Networks>,
     /// For phases of calls.
@@ -128,7 +128,7 @@ pub fn run(
     if let Err(error) = raise_open_files() {
         warn!(%error, "the limit of open files stays as it is; many calls at once may be refused (code 11)");
     }
-    let settings = Arc::new(Live::new(&places.config, node.clone()));
+    let settings = Arc::new(LiveSettings::new(&places.config, node.clone()));
     settings.log();
     let directories =
         Directories::new(&places.host_root, places.conf_dir.as_deref(), places.plugin_dir.as_deref());
@@ -176,37 +176,37 @@ fn serve(
     health(surroundings, &watches);
     // What changed between the first look and the watch.
     let _ = events.send(Event::Reload);
-    let door = door(surroundings);
+    let server = server_state(surroundings);
     let locked = spool::lock(&surroundings.places.state_dir, surroundings.node.clone())?;
     let entries = locked.entries()?;
     let listener = run_dir.listen()?;
     // From here on executables reach the daemon, and none can have spooled meanwhile.
     drop(locked);
     let closing = Arc::new(Notify::new());
-    let server = server_thread(listener, door.clone(), closing.clone(), events)?;
+    let server_thread = server_thread(listener, server.clone(), closing.clone(), events)?;
 
     let begun = Instant::now();
     let started = start(surroundings).map_err(DaemonError::Engine)?;
     surroundings.readiness.met("engine");
     let spooled = entries.len();
-    let pending = spool::first_pass(entries, &*started.service, &door.admission, &surroundings.node);
+    let pending = spool::first_pass(entries, &*started.service, &server.admission, &surroundings.node);
     let (left, took_ms) = (pending.len(), begun.elapsed().as_millis());
-    let _ = door.service.set(started.service.clone());
-    door.admission.open(started.service.clone())?;
-    let _retry = Retry::begin(pending, door.admission.clone(), surroundings.node.clone())?;
+    let _ = server.service.set(started.service.clone());
+    server.admission.open(started.service.clone())?;
+    let _retry = Retry::begin(pending, server.admission.clone(), surroundings.node.clone())?;
     surroundings.readiness.met("replay");
     info!(socket = %run_dir.socket().display(), spooled, left, took_ms, version = env!("CARGO_PKG_VERSION"), "ready");
     notify(&[NotifyState::Ready]);
 
     let [_, config] = &watches;
     let reload = || reload(surroundings, &started, level, config);
-    let ended = follow(&told, &reload, &server);
-    stop(run_dir, &door.admission, &closing);
-    let _ = server.join();
+    let ended = wait_for_events(&told, &reload, &server_thread);
+    stop(run_dir, &server.admission, &closing);
+    let _ = server_thread.join();
     ended
 }
 
-fn door(surroundings: &Surroundings) -> Door {
+fn server_state(surroundings: &Surroundings) -> ServerState {
     let settings = surroundings.settings.current();
     let limits = Limits {
         fast: settings.call_threads.get(),
@@ -214,14 +214,14 @@ fn door(surroundings: &Surroundings) -> Door {
         queued: settings.max_calls.get(),
     };
     let admission = Admission::new(limits, surroundings.calls.clone(), surroundings.health.clone());
-    let mut door = Door::new(
+    let mut server = ServerState::new(
         admission,
         surroundings.readiness.clone(),
         surroundings.health.clone(),
         surroundings.exposition.clone(),
     );
     let Surroundings { settings, networks, places, node, .. } = surroundings.clone();
-    door.about = Arc::new(move || {
+    server.about = Arc::new(move || {
         let refused: Vec<String> = networks.refused().iter().map(ToString::to_string).collect();
         serde_json::json!({
             "runDir": places.run_dir, "stateDir": places.state_dir, "hostRoot": places.host_root,
@@ -229,12 +229,12 @@ fn door(surroundings: &Surroundings) -> Door {
             "networksRefused": refused, "spoolEntries": node.spool_entries.get(),
         })
     });
-    door
+    server
 }
 
 fn server_thread(
     listener: UnixListener,
-    door: Door,
+    server: ServerState,
     closing: Arc<Notify>,
     events: Sender<Event>,
 ) -> Result<std::thread::JoinHandle<()>, DaemonError> {
@@ -244,10 +244,10 @@ fn server_thread(
         runtime.block_on(async move {
             tokio::spawn(watchdog());
             match signals() {
-                Ok(signals) => drop(tokio::spawn(tell(signals, events))),
+                Ok(signals) => drop(tokio::spawn(forward_signals(signals, events))),
                 Err(error) => error!(%error, "signals are not heard; SIGKILL alone will end this daemon"),
             }
-            if let Err(error) = server::serve(listener, door, closing).await {
+            if let Err(error) = server::serve(listener, server, closing).await {
                 error!(%error, "the socket can't be served");
             }
         });
@@ -265,7 +265,7 @@ fn signals() -> std::io::Result<Signals> {
     ])
 }
 
-async fn tell([mut term, mut int, mut hup]: Signals, events: Sender<Event>) {
+async fn forward_signals([mut term, mut int, mut hup]: Signals, events: Sender<Event>) {
     loop {
         let event = tokio::select! {
             _ = term.0.recv() => term.1(),
@@ -305,7 +305,7 @@ fn watches(surroundings: &Surroundings, events: &Sender<Event>) -> Result<[Watch
 }
 
 /// Serves until told to stop.
-fn follow(
+fn wait_for_events(
     told: &Receiver<Event>,
     reload: &dyn Fn(),
     server: &std::thread::JoinHandle<()>,

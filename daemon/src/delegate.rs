@@ -15,9 +15,9 @@ use fairlead_host::exec::{Exec, ExecError, Output};
 
 use fairlead_host::host_root::HostRoot;
 
-mod outlived;
+mod running_plugins;
 
-use outlived::AtWork;
+use running_plugins::RunningPlugins;
 
 /// How much of a plugin's output an error repeats, in bytes.
 const SHOWN: usize = 2048;
@@ -82,7 +82,7 @@ pub struct DelegateCall<'a> {
 
 /// What became of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Found {
+pub enum DelegateOutcome {
     /// The plugin was executed with success; its standard output (JSON for ADD).
     Output(String),
     /// The file is our own executable and was not started: the caller serves the call itself.
@@ -154,7 +154,7 @@ pub enum DelegateError {
 
 impl DelegateError {
     /// What a CNI caller is told of it. The plugin's own code is passed on.
-    pub fn told(&self, command: Command) -> CniError {
+    pub fn to_cni_error(&self, command: Command) -> CniError {
         let (code, remedy) = match self {
             DelegateError::BadType(error) => (error.code, ""),
             DelegateError::Absent { .. } => {
@@ -176,12 +176,13 @@ impl DelegateError {
             }
         };
         let text = self.to_string();
-        CniError::new(code, if command == Command::Del { harmless(&text) } else { text }).with(remedy)
+        CniError::new(code, if command == Command::Del { avoid_containerd_phrases(&text) } else { text })
+            .with(remedy)
     }
 }
 
 /// containerd takes the error of a DEL that contains these words for success: they are said in others.
-pub fn harmless(text: &str) -> String {
+pub fn avoid_containerd_phrases(text: &str) -> String {
     let mut out = text.to_owned();
     for (phrase, instead) in [("not found", "absent"), ("no such file or directory", "missing")] {
         // The replacements are shorter and contain no phrase, so this ends; ASCII keeps its length in lower case.
@@ -198,30 +199,30 @@ pub struct Delegates {
     root: HostRoot,
     host_root: PathBuf,
     cgroup: Option<PathBuf>,
-    at_work: Option<AtWork>,
+    running: Option<RunningPlugins>,
 }
 
 impl Delegates {
     /// `host_root`: the host's root as the daemon sees it. `cgroup`: the directory of a cgroup for the plugins, outside
     /// the daemon's own memory limit.
     pub fn new(host_root: PathBuf, cgroup: Option<PathBuf>) -> Delegates {
-        Delegates { root: HostRoot::new(host_root.clone()), host_root, cgroup, at_work: None }
+        Delegates { root: HostRoot::new(host_root.clone()), host_root, cgroup, running: None }
     }
 
     /// The same, and what an earlier daemon started and did not live to see the end of can be waited for: `dir` is in
     /// the run directory.
     pub fn watched_in(self, dir: &Path) -> Delegates {
-        let at_work = AtWork::open(dir).inspect_err(|error| {
+        let running = RunningPlugins::open(dir).inspect_err(|error| {
             tracing::warn!(dir = %dir.display(), %error, "plugins that outlive a killed daemon will not be waited for");
         });
-        Delegates { at_work: at_work.ok(), ..self }
+        Delegates { running: running.ok(), ..self }
     }
 
     /// Waits, up to `limit` after the start, until no plugin that an earlier daemon started is at work: it must not do
     /// after its DEL what it was told before.
     pub fn wait_for_earlier(&self, limit: Duration) {
-        if let Some(at_work) = &self.at_work {
-            at_work.wait_for_earlier(limit);
+        if let Some(running) = &self.running {
+            running.wait_for_earlier(limit);
         }
     }
 
@@ -237,10 +238,10 @@ impl Delegates {
     }
 
     /// Calls a plugin and waits for its end.
-    pub fn run(&self, call: &DelegateCall<'_>) -> Result<Found, DelegateError> {
+    pub fn run(&self, call: &DelegateCall<'_>) -> Result<DelegateOutcome, DelegateError> {
         let (program, file) = self.find(call.plugin, call.parameters.path)?;
         if (call.is_ours)(&file) {
-            return Ok(Found::Ours);
+            return Ok(DelegateOutcome::Ours);
         }
         // A program that is open for nothing but reading can be executed; it is closed all the same.
         drop(file);
@@ -252,7 +253,7 @@ impl Delegates {
             time_limit: call.time_limit,
             host_root: Some(self.host_root.clone()),
             cgroup: self.cgroup.clone(),
-            keeps_open: self.at_work.as_ref().map(AtWork::lock),
+            keeps_open: self.running.as_ref().map(RunningPlugins::lock),
             cancelled: call.cancelled,
         };
         let told =
@@ -261,7 +262,7 @@ impl Delegates {
         if let Some(error) = &output.cgroup_error {
             tracing::warn!(plugin = call.plugin, %error, "the plugin ran in the daemon's own cgroup");
         }
-        judge(call, &output).map(Found::Output)
+        check_output(call, &output).map(DelegateOutcome::Output)
     }
 
     /// Calls an IPAM plugin. The result of ADD is read in the configuration's version; other commands have none.
@@ -274,7 +275,7 @@ impl Delegates {
         if matches!(call.command, Command::Gc | Command::Status) && version < CniVersion::V1_1_0 {
             return Ok(None);
         }
-        let Found::Output(stdout) = self.run(call)? else {
+        let DelegateOutcome::Output(stdout) = self.run(call)? else {
             return Err(DelegateError::OursAsIpam { plugin: call.plugin.to_owned() });
         };
         if call.command != Command::Add {
@@ -297,7 +298,7 @@ fn environment(call: &DelegateCall<'_>) -> Vec<(OsString, OsString)> {
 }
 
 /// What a plugin that ended by itself has said.
-fn judge(call: &DelegateCall<'_>, output: &Output) -> Result<String, DelegateError> {
+fn check_output(call: &DelegateCall<'_>, output: &Output) -> Result<String, DelegateError> {
     let stdout = String::from_utf8_lossy(&output.stdout);
     if !output.status.success() {
         let error = CniError::from_json(stdout.trim());
@@ -306,8 +307,8 @@ fn judge(call: &DelegateCall<'_>, output: &Output) -> Result<String, DelegateErr
             command: call.command,
             status: output.status.code().unwrap_or(-1),
             code: error.as_ref().map(|e| e.code),
-            told: error.map_or_else(|| begin(&stdout), |e| e.to_string()),
-            stderr: tail(&output.stderr),
+            told: error.map_or_else(|| first_bytes(&stdout), |e| e.to_string()),
+            stderr: last_bytes(&output.stderr),
         });
     }
     if call.command == Command::Add
@@ -320,25 +321,27 @@ fn judge(call: &DelegateCall<'_>, output: &Output) -> Result<String, DelegateErr
 
 fn garbage(call: &DelegateCall<'_>, why: String, stdout: &str, stderr: &[u8]) -> DelegateError {
     let (plugin, command) = (call.plugin.to_owned(), call.command);
-    DelegateError::Garbage { plugin, command, why, told: begin(stdout), stderr: tail(stderr) }
+    DelegateError::Garbage { plugin, command, why, told: first_bytes(stdout), stderr: last_bytes(stderr) }
 }
 
 /// Why a program did not end by itself, with no more of its standard error than an error may repeat.
 fn why(error: &ExecError) -> String {
     match error {
         ExecError::TimedOut { limit, stderr, .. } => {
-            format!("killed after its time limit of {limit:?}{}", tail(stderr))
+            format!("killed after its time limit of {limit:?}{}", last_bytes(stderr))
         }
         ExecError::Cancelled { stderr, .. } => {
-            format!("killed because the call was cancelled{}", tail(stderr))
+            format!("killed because the call was cancelled{}", last_bytes(stderr))
         }
-        ExecError::Signalled { signal, stderr, .. } => format!("killed by signal {signal}{}", tail(stderr)),
+        ExecError::Signalled { signal, stderr, .. } => {
+            format!("killed by signal {signal}{}", last_bytes(stderr))
+        }
         other => other.to_string(),
     }
 }
 
 /// The begin of an output, for an error.
-fn begin(text: &str) -> String {
+fn first_bytes(text: &str) -> String {
     let text = text.trim();
     match text.char_indices().find(|(at, _)| *at >= SHOWN) {
         _ if text.is_empty() => "it printed nothing".to_owned(),
@@ -348,7 +351,7 @@ fn begin(text: &str) -> String {
 }
 
 /// The end of standard error, for an error.
-fn tail(stderr: &[u8]) -> String {
+fn last_bytes(stderr: &[u8]) -> String {
     let from = stderr.len().saturating_sub(SHOWN);
     let text = String::from_utf8_lossy(stderr.get(from..).unwrap_or_default());
     match text.trim() {

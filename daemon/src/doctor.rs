@@ -4,7 +4,7 @@
 //! others.
 
 mod directories;
-mod predecessor;
+mod sriov_cni_leftovers;
 mod vfio;
 
 use std::fs;
@@ -23,10 +23,10 @@ use crate::cli::{ClientError, ask};
 use crate::daemon::Places;
 use crate::engine::plug::VFIO_NODES;
 use crate::install;
-use crate::lifecycle::SOCKET;
 use crate::metrics::Node;
 use crate::netconf::{Directories, Networks};
 use crate::networks::{BUILT_IN, Network, module_of};
+use crate::run_dir::SOCKET;
 use crate::settings::Settings;
 
 /// How it stands with one thing.
@@ -102,7 +102,7 @@ pub fn examine(given: Places) -> Vec<Finding> {
         Err(error) => findings.push(unanswered(error)),
     }
     findings.extend(directories::findings(&places));
-    findings.extend(predecessor::findings(&places.host_root));
+    findings.extend(sriov_cni_leftovers::findings(&places.host_root));
     findings.push(configuration(&places.config));
     findings.extend(networks(&directories));
     findings.extend(directories.plugins.iter().map(|d| executables(d)));

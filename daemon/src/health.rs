@@ -36,15 +36,15 @@ impl Condition {
 pub type Probe = Box<dyn Fn() -> Result<String, String> + Send + Sync>;
 
 /// How it stands with a condition of the start.
-enum Stand {
+enum Source {
     /// As it was told.
-    Told(Result<(), String>),
+    Fixed(Result<(), String>),
     /// As it is seen now.
-    Seen(Probe),
+    Probed(Probe),
 }
 
 /// The conditions that must all be met before the node counts on this daemon.
-pub struct Readiness(Mutex<Vec<(&'static str, Stand)>>);
+pub struct Readiness(Mutex<Vec<(&'static str, Source)>>);
 
 impl std::fmt::Debug for Readiness {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -56,23 +56,23 @@ impl std::fmt::Debug for Readiness {
 impl Readiness {
     /// The conditions, none of them met.
     pub fn new(names: &[&'static str]) -> Readiness {
-        let open = |name: &&'static str| (*name, Stand::Told(Err("not yet done".into())));
+        let open = |name: &&'static str| (*name, Source::Fixed(Err("not yet done".into())));
         Readiness(Mutex::new(names.iter().map(open).collect()))
     }
 
     /// A condition is met.
     pub fn met(&self, name: &'static str) {
-        self.set(name, Stand::Told(Ok(())));
+        self.set(name, Source::Fixed(Ok(())));
     }
 
     /// A condition is not met yet, and why.
     pub fn unmet(&self, name: &'static str, reason: impl Into<String>) {
-        self.set(name, Stand::Told(Err(reason.into())));
+        self.set(name, Source::Fixed(Err(reason.into())));
     }
 
     /// From now on a condition is looked at.
     pub fn probe(&self, name: &'static str, probe: Probe) {
-        self.set(name, Stand::Seen(probe));
+        self.set(name, Source::Probed(probe));
     }
 
     /// True when all are met.
@@ -82,11 +82,11 @@ impl Readiness {
 
     /// All conditions as they stand.
     pub fn conditions(&self) -> Vec<Condition> {
-        let seen = |stand: &Stand| match stand {
-            Stand::Told(told) => told.clone().map(|()| String::new()),
-            Stand::Seen(probe) => probe(),
+        let seen = |source: &Source| match source {
+            Source::Fixed(told) => told.clone().map(|()| String::new()),
+            Source::Probed(probe) => probe(),
         };
-        self.lock().iter().map(|(name, stand)| Condition::new(name, seen(stand))).collect()
+        self.lock().iter().map(|(name, source)| Condition::new(name, seen(source))).collect()
     }
 
     /// What is still missing, in one line for a person.
@@ -96,15 +96,15 @@ impl Readiness {
         open.collect::<Vec<String>>().join(", ")
     }
 
-    fn set(&self, name: &'static str, stand: Stand) {
+    fn set(&self, name: &'static str, source: Source) {
         let mut all = self.lock();
         match all.iter_mut().find(|(known, _)| *known == name) {
-            Some((_, old)) => *old = stand,
-            None => all.push((name, stand)),
+            Some((_, old)) => *old = source,
+            None => all.push((name, source)),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<(&'static str, Stand)>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<(&'static str, Source)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -69,7 +69,7 @@ pub enum InstallError {
 
 /// What was done to one name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Done {
+pub enum InstallOutcome {
     /// Ours stands there now.
     Installed,
     /// Ours stood there already.
@@ -86,17 +86,17 @@ pub enum Done {
     Overwritten,
 }
 
-impl Done {
+impl InstallOutcome {
     /// For a person.
-    pub fn told(self) -> &'static str {
+    pub fn message(self) -> &'static str {
         match self {
-            Done::Installed => "installed",
-            Done::Unchanged => "already installed",
-            Done::Restored => "original restored",
-            Done::Removed => "removed, there was no original",
-            Done::Cleared => "not ours, what an interrupted install had left is removed",
-            Done::NotOurs => "not ours, left as it is",
-            Done::Overwritten => {
+            InstallOutcome::Installed => "installed",
+            InstallOutcome::Unchanged => "already installed",
+            InstallOutcome::Restored => "original restored",
+            InstallOutcome::Removed => "removed, there was no original",
+            InstallOutcome::Cleared => "not ours, what an interrupted install had left is removed",
+            InstallOutcome::NotOurs => "not ours, left as it is",
+            InstallOutcome::Overwritten => {
                 "not ours any more (a package has put its own there since), left as it is; what ours had replaced is \
                  beside it with the ending .fairlead-original: remove that, or rename it back if it is the one you want"
             }
@@ -116,7 +116,7 @@ fn failed(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> InstallE
 ///
 /// # Errors
 /// When the name or the executable is wrong, or a step fails.
-pub fn install(directory: &Path, name: &str, from: &Path) -> Result<Done, InstallError> {
+pub fn install(directory: &Path, name: &str, from: &Path) -> Result<InstallOutcome, InstallError> {
     if !BUILT_IN.contains(&name) && name != OWN_NAME {
         return Err(InstallError::NotServed { name: name.into() });
     }
@@ -126,40 +126,45 @@ pub fn install(directory: &Path, name: &str, from: &Path) -> Result<Done, Instal
     }
     install_with(directory, name, &program, &mut |_| Ok(())).inspect_err(|_| {
         // On a full disk a half-written file would keep the space that it lacked.
-        let _ = clear(directory, name, &mut |_| Ok(()));
+        let _ = remove_leftovers(directory, name, &mut |_| Ok(()));
     })
 }
 
-fn install_with(directory: &Path, name: &str, program: &[u8], step: Step<'_>) -> Result<Done, InstallError> {
-    let (target, _) = places(directory, name)?;
+fn install_with(
+    directory: &Path,
+    name: &str,
+    program: &[u8],
+    step: Step<'_>,
+) -> Result<InstallOutcome, InstallError> {
+    let (target, _) = paths_of(directory, name)?;
     // A node whose runtime was never given a plugin has not even the usual directory yet; another one may be mistyped.
     if directory == Path::new(PLUGIN_DIR) {
         fs::create_dir_all(directory).map_err(failed(directory, "made"))?;
     } else if !directory.is_dir() {
         return Err(InstallError::NoDirectory { path: directory.into() });
     }
-    clear(directory, name, step)?;
+    remove_leftovers(directory, name, step)?;
     let there = read_optional(&target)?;
     if there.as_deref() == Some(program) {
-        return Ok(Done::Unchanged);
+        return Ok(InstallOutcome::Unchanged);
     }
     let new = directory.join(format!(".{name}{NEW}"));
     step("write")?;
     write_durably(&new, program)?;
     if there.is_some_and(|there| !is_ours(&there)) {
-        keep(directory, name, step)?;
+        keep_original(directory, name, step)?;
     }
     step("rename")?;
     fs::rename(&new, &target).map_err(failed(&target, "replaced"))?;
     step("sync")?;
     sync(directory)?;
-    Ok(Done::Installed)
+    Ok(InstallOutcome::Installed)
 }
 
 /// Gives the original its second name. One that is kept already is replaced only by a newer original, one that was
 /// put in our place since: never by a file of ours.
-fn keep(directory: &Path, name: &str, step: Step<'_>) -> Result<(), InstallError> {
-    let (target, original) = places(directory, name)?;
+fn keep_original(directory: &Path, name: &str, step: Step<'_>) -> Result<(), InstallError> {
+    let (target, original) = paths_of(directory, name)?;
     let second = directory.join(format!(".{name}{ORIGINAL}{KEEP}"));
     step("link")?;
     fs::hard_link(&target, &second).map_err(failed(&second, "linked"))?;
@@ -172,7 +177,7 @@ fn keep(directory: &Path, name: &str, step: Step<'_>) -> Result<(), InstallError
 }
 
 /// Removes what a killed install left beside a name; true when there was something.
-fn clear(directory: &Path, name: &str, step: Step<'_>) -> Result<bool, InstallError> {
+fn remove_leftovers(directory: &Path, name: &str, step: Step<'_>) -> Result<bool, InstallError> {
     let mut cleared = false;
     for leftover in [format!(".{name}{NEW}"), format!(".{name}{ORIGINAL}{KEEP}")] {
         let path = directory.join(leftover);
@@ -189,13 +194,13 @@ fn clear(directory: &Path, name: &str, step: Step<'_>) -> Result<bool, InstallEr
 ///
 /// # Errors
 /// When the name is wrong or a step fails.
-pub fn uninstall(directory: &Path, name: &str) -> Result<Done, InstallError> {
+pub fn uninstall(directory: &Path, name: &str) -> Result<InstallOutcome, InstallError> {
     uninstall_with(directory, name, &mut |_| Ok(()))
 }
 
-fn uninstall_with(directory: &Path, name: &str, step: Step<'_>) -> Result<Done, InstallError> {
-    let (target, original) = places(directory, name)?;
-    let mut cleared = clear(directory, name, step)?;
+fn uninstall_with(directory: &Path, name: &str, step: Step<'_>) -> Result<InstallOutcome, InstallError> {
+    let (target, original) = paths_of(directory, name)?;
+    let mut cleared = remove_leftovers(directory, name, step)?;
     let there = read_optional(&target)?;
     let done = match (there.as_deref().map(is_ours), original.exists()) {
         (Some(false), kept) => {
@@ -208,23 +213,23 @@ fn uninstall_with(directory: &Path, name: &str, step: Step<'_>) -> Result<Done, 
                 cleared = true;
             }
             match (kept && !twice, cleared) {
-                (true, _) => Done::Overwritten,
-                (false, true) => Done::Cleared,
-                (false, false) => return Ok(Done::NotOurs),
+                (true, _) => InstallOutcome::Overwritten,
+                (false, true) => InstallOutcome::Cleared,
+                (false, false) => return Ok(InstallOutcome::NotOurs),
             }
         }
         (_, true) => {
             step("restore")?;
             fs::rename(&original, &target).map_err(failed(&target, "restored"))?;
-            Done::Restored
+            InstallOutcome::Restored
         }
         (Some(true), false) => {
             step("remove")?;
             fs::remove_file(&target).map_err(failed(&target, "removed"))?;
-            Done::Removed
+            InstallOutcome::Removed
         }
-        (None, false) if cleared => Done::Cleared,
-        (None, false) => return Ok(Done::NotOurs),
+        (None, false) if cleared => InstallOutcome::Cleared,
+        (None, false) => return Ok(InstallOutcome::NotOurs),
     };
     step("sync")?;
     sync(directory)?;
@@ -245,7 +250,7 @@ pub fn installed(directory: &Path) -> Vec<String> {
 }
 
 /// The same, and the names beside which a killed install left something.
-pub fn touched(directory: &Path) -> Vec<String> {
+pub fn names_with_our_files(directory: &Path) -> Vec<String> {
     let left = |file: &str| {
         let aside = file.strip_prefix('.').and_then(|f| f.strip_suffix(NEW).or_else(|| f.strip_suffix(KEEP)));
         let name = aside.unwrap_or(file);
@@ -253,7 +258,7 @@ pub fn touched(directory: &Path) -> Vec<String> {
     };
     let files = fs::read_dir(directory).into_iter().flatten().flatten();
     let beside = files.filter_map(|file| left(file.file_name().to_str()?));
-    let bare = |name: &String| places(directory, name).is_ok();
+    let bare = |name: &String| paths_of(directory, name).is_ok();
     let names: BTreeSet<String> = beside.chain(installed(directory)).filter(bare).collect();
     names.into_iter().collect()
 }
@@ -265,7 +270,7 @@ pub(crate) fn is_ours(program: &[u8]) -> bool {
     says(OUTCOME_HEADER.as_bytes()) && !says(ORIGINAL.as_bytes())
 }
 
-fn places(directory: &Path, name: &str) -> Result<(PathBuf, PathBuf), InstallError> {
+fn paths_of(directory: &Path, name: &str) -> Result<(PathBuf, PathBuf), InstallError> {
     let bare = !name.is_empty()
         && !name.contains(['/', '\0'])
         && !name.starts_with('.')
@@ -342,7 +347,7 @@ mod tests {
             assert!(there == GO || fs::read(dir.path().join("macvlan.fairlead-original")).unwrap() == GO);
             install_with(dir.path(), "macvlan", &new, &mut |_| Ok(())).unwrap();
             assert_eq!(fs::read(&target).unwrap(), new);
-            assert_eq!(uninstall(dir.path(), "macvlan").unwrap(), Done::Restored);
+            assert_eq!(uninstall(dir.path(), "macvlan").unwrap(), InstallOutcome::Restored);
             assert_eq!(fs::read(&target).unwrap(), GO);
             assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "something is left after step {kills}");
             if ended.is_ok() {
@@ -370,9 +375,13 @@ mod tests {
                     fs::write(&target, original).unwrap();
                 }
                 let _ = install_with(dir.path(), "macvlan", &ours("1"), &mut killed(kills));
-                let touched = touched(dir.path());
-                for name in &touched {
-                    assert_ne!(uninstall(dir.path(), name).unwrap(), Done::NotOurs, "at step {kills}");
+                let found = names_with_our_files(dir.path());
+                for name in &found {
+                    assert_ne!(
+                        uninstall(dir.path(), name).unwrap(),
+                        InstallOutcome::NotOurs,
+                        "at step {kills}"
+                    );
                 }
                 assert_eq!(
                     names(dir.path()),
@@ -380,7 +389,7 @@ mod tests {
                     "at step {kills}"
                 );
                 assert_eq!(fs::read(&target).ok().as_deref(), original, "at step {kills}");
-                assert!(super::touched(dir.path()).is_empty());
+                assert!(names_with_our_files(dir.path()).is_empty());
             }
         }
     }
@@ -393,7 +402,7 @@ mod tests {
         put("1", 9).unwrap();
         put("2", 1).unwrap_err();
         assert!(dir.path().join(".macvlan.fairlead-new").exists());
-        assert_eq!(put("1", 9).unwrap(), Done::Unchanged);
+        assert_eq!(put("1", 9).unwrap(), InstallOutcome::Unchanged);
         assert_eq!(names(dir.path()), ["macvlan", "macvlan.fairlead-original"]);
     }
 
@@ -417,7 +426,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("ipvlan"), GO).unwrap();
         let put = |version| install_with(dir.path(), "ipvlan", &ours(version), &mut |_| Ok(())).unwrap();
-        assert_eq!([put("1"), put("1"), put("2")], [Done::Installed, Done::Unchanged, Done::Installed]);
+        assert_eq!(
+            [put("1"), put("1"), put("2")],
+            [InstallOutcome::Installed, InstallOutcome::Unchanged, InstallOutcome::Installed]
+        );
         assert_eq!(fs::read(dir.path().join("ipvlan.fairlead-original")).unwrap(), GO);
         assert_eq!(installed(dir.path()), ["ipvlan"]);
     }
@@ -426,10 +438,10 @@ mod tests {
     fn x18_without_an_original_nothing_is_left_and_a_foreign_file_is_not_touched() {
         let dir = tempfile::tempdir().unwrap();
         install_with(dir.path(), "fairlead", &ours("1"), &mut |_| Ok(())).unwrap();
-        assert_eq!(uninstall(dir.path(), "fairlead").unwrap(), Done::Removed);
-        assert_eq!(uninstall(dir.path(), "fairlead").unwrap(), Done::NotOurs);
+        assert_eq!(uninstall(dir.path(), "fairlead").unwrap(), InstallOutcome::Removed);
+        assert_eq!(uninstall(dir.path(), "fairlead").unwrap(), InstallOutcome::NotOurs);
         fs::write(dir.path().join("bridge"), GO).unwrap();
-        assert_eq!(uninstall(dir.path(), "bridge").unwrap(), Done::NotOurs);
+        assert_eq!(uninstall(dir.path(), "bridge").unwrap(), InstallOutcome::NotOurs);
         assert_eq!(fs::read(dir.path().join("bridge")).unwrap(), GO);
     }
 
@@ -441,10 +453,10 @@ mod tests {
         install_with(dir.path(), "macvlan", &ours("1"), &mut |_| Ok(())).unwrap();
         fs::write(dir.path().join("newer"), "of the package").unwrap();
         fs::rename(dir.path().join("newer"), &target).unwrap();
-        assert_eq!(touched(dir.path()), ["macvlan"]);
+        assert_eq!(names_with_our_files(dir.path()), ["macvlan"]);
         let done = uninstall(dir.path(), "macvlan").unwrap();
-        assert_eq!(done, Done::Overwritten);
-        assert!(done.told().contains(ORIGINAL), "{}", done.told());
+        assert_eq!(done, InstallOutcome::Overwritten);
+        assert!(done.message().contains(ORIGINAL), "{}", done.message());
         assert_eq!(fs::read(&target).unwrap(), b"of the package");
         assert_eq!(names(dir.path()), ["macvlan", "macvlan.fairlead-original"]);
     }
@@ -488,7 +500,7 @@ mod tests {
         let alive = running.try_wait().unwrap().is_none();
         running.kill().unwrap();
         running.wait().unwrap();
-        assert_eq!((done.unwrap(), alive), (Done::Installed, true));
+        assert_eq!((done.unwrap(), alive), (InstallOutcome::Installed, true));
     }
 
     #[test]

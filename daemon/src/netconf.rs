@@ -124,7 +124,7 @@ impl Networks {
     pub fn rescan(&self) {
         // Held for writing all the while: two looks at once could put the older one in force.
         let mut scan = self.scan.write().unwrap_or_else(PoisonError::into_inner);
-        let new = look(&self.directories, &scan);
+        let new = scan_directories(&self.directories, &scan);
         for refused in new.refused.iter().filter(|r| !scan.refused.contains(r)) {
             error!(reason = %refused, "a network configuration is refused; the others are not affected");
         }
@@ -176,13 +176,13 @@ impl Networks {
     }
 }
 
-fn look(directories: &Directories, last: &Scan) -> Scan {
+fn scan_directories(directories: &Directories, last: &Scan) -> Scan {
     let plugins = executables(&directories.plugins);
     let mut scan = Scan { plugins, loaded: last.loaded, ..Scan::default() };
     match files(&directories.conf, &["conflist", "conf", "json"]) {
         Ok(files) => {
             scan.loaded = true;
-            files.into_iter().for_each(|file| take(&mut scan, last, file));
+            files.into_iter().for_each(|file| add_file(&mut scan, last, file));
         }
         // No directory from the start is a node without networks; one that vanishes is a mount in between.
         Err(error) if error.kind() == io::ErrorKind::NotFound && last.networks.is_empty() => {
@@ -198,7 +198,7 @@ fn look(directories: &Directories, last: &Scan) -> Scan {
 }
 
 /// Takes one file, or what it said last that was good.
-fn take(scan: &mut Scan, last: &Scan, file: PathBuf) {
+fn add_file(scan: &mut Scan, last: &Scan, file: PathBuf) {
     let network = match load(&file) {
         Ok(list) => Network { file: file.clone(), list: Arc::new(list) },
         Err(refused) => {

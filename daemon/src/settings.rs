@@ -22,7 +22,7 @@ pub use pools::{Allocator, AtRest, PoolSettings, Profile};
 /// A longer file is no configuration of ours.
 const LIMIT: u64 = 1 << 20;
 /// So many characters of an error, and of the line that it is about, are told.
-const TOLD: usize = 200;
+const SHOWN_CHARS: usize = 200;
 
 /// Why a configuration file is refused.
 #[derive(Debug, thiserror::Error)]
@@ -157,7 +157,7 @@ impl<'de> Deserialize<'de> for Span {
 }
 
 /// Zero would kill every plugin at its start.
-fn some_time<'de, D: Deserializer<'de>>(from: D) -> Result<Span, D::Error> {
+fn nonzero_span<'de, D: Deserializer<'de>>(from: D) -> Result<Span, D::Error> {
     let span = Span::deserialize(from)?;
     if span.0.is_zero() {
         return Err(D::Error::custom("a time of 0 would kill every plugin at its start: give one like 30s"));
@@ -166,7 +166,7 @@ fn some_time<'de, D: Deserializer<'de>>(from: D) -> Result<Span, D::Error> {
 }
 
 /// The daemon's own directory is not the one that is meant.
-fn absolute<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
+fn absolute_path<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
     let path = PathBuf::deserialize(from)?;
     match path.is_absolute() {
         true => Ok(path),
@@ -175,8 +175,8 @@ fn absolute<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
 }
 
 /// The begin of a text, for an error.
-fn cut(text: &str) -> String {
-    match text.char_indices().nth(TOLD) {
+fn truncated(text: &str) -> String {
+    match text.char_indices().nth(SHOWN_CHARS) {
         Some((at, _)) => format!("{}…", text.get(..at).unwrap_or_default()),
         None => text.to_owned(),
     }
@@ -207,7 +207,7 @@ pub struct Settings {
     /// Duplicate address detection: `fast` or `wait`. In force at once.
     pub dad: Dad,
     /// How long another plugin may take. In force at once.
-    #[serde(deserialize_with = "some_time")]
+    #[serde(deserialize_with = "nonzero_span")]
     pub delegate_timeout: Span,
     /// The cgroup that other plugins are started in, below the host's cgroup root; absent: the daemon's own parent.
     pub delegate_cgroup: Option<String>,
@@ -236,7 +236,7 @@ pub struct Settings {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Kubelet {
     /// Its directory on the host (`--root-dir`), absolute.
-    #[serde(deserialize_with = "absolute")]
+    #[serde(deserialize_with = "absolute_path")]
     pub dir: PathBuf,
 }
 
@@ -295,10 +295,12 @@ impl Settings {
             let there = usize::try_from(line).ok().and_then(|n| text.lines().nth(n.checked_sub(1)?));
             let reason = match (error, there) {
                 (serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. }, _) => {
-                    format!("the key {:?} is there twice", cut(key))
+                    format!("the key {:?} is there twice", truncated(key))
                 }
-                (_, Some(there)) => format!("{}, in {:?}", cut(&error.to_string()), cut(there.trim())),
-                (_, None) => cut(&error.to_string()),
+                (_, Some(there)) => {
+                    format!("{}, in {:?}", truncated(&error.to_string()), truncated(there.trim()))
+                }
+                (_, None) => truncated(&error.to_string()),
             };
             SettingsError::Content { path: path.into(), line, reason }
         })?;
@@ -308,19 +310,20 @@ impl Settings {
 
 /// The configuration in force.
 #[derive(Debug)]
-pub struct Live {
+pub struct LiveSettings {
     path: PathBuf,
     current: RwLock<Arc<Settings>>,
     refused: Mutex<Option<String>>,
     node: Node,
 }
 
-impl Live {
+impl LiveSettings {
     /// Reads the file. One that is refused at the start means the defaults, and is told like one that is refused
     /// later: a node without its network is worse than one with the defaults. Pools stay as they are on the host until the
     /// file is read.
-    pub fn new(path: &Path, node: Node) -> Live {
-        let live = Live { path: path.into(), current: RwLock::default(), refused: Mutex::default(), node };
+    pub fn new(path: &Path, node: Node) -> LiveSettings {
+        let live =
+            LiveSettings { path: path.into(), current: RwLock::default(), refused: Mutex::default(), node };
         live.reload();
         if live.refused().is_some() {
             let unread = Arc::new(Settings { unread: true, ..Settings::default() });

@@ -16,7 +16,7 @@ use fairlead_cni::spool::{DIRECTORY, EntryName, LOCK_FILE, MAX_ENTRY, parse};
 use fairlead_cni::wire::{Command, Request};
 use tracing::{error, info, warn};
 
-use crate::admission::{Admission, Outcome, attachment_of, guarded};
+use crate::admission::{Admission, Outcome, pod_interface_of, serve_catching_panics};
 use crate::call::{Call, CallerGone, Lane, Service};
 use crate::metrics::Node;
 use fairlead_host::files::{paths_in, regular};
@@ -163,8 +163,8 @@ pub fn first_pass(
 ) -> Vec<Entry> {
     let mut pending: Vec<Entry> = Vec::new();
     for entry in entries {
-        let attachment = attachment_of(&entry.request);
-        let behind = pending.iter().any(|p| attachment_of(&p.request) == attachment);
+        let attachment = pod_interface_of(&entry.request);
+        let behind = pending.iter().any(|p| pod_interface_of(&p.request) == attachment);
         let later = behind || service.lane(&entry.request) == Lane::Slow;
         if !later && serve(service, &entry) {
             remove(&entry, node);
@@ -182,7 +182,7 @@ fn serve(service: &dyn Service, entry: &Entry) -> bool {
     let arrived = Instant::now();
     let request = entry.request.clone();
     let call = Call { request, arrived, deadline: arrived + PATIENCE, gone: CallerGone::default() };
-    let reply = guarded(service, &call);
+    let reply = serve_catching_panics(service, &call);
     service.answered(&call, true);
     match reply.outcome {
         Ok(_) => true,
@@ -254,7 +254,7 @@ fn retry(mut pending: Vec<Entry>, admission: &Admission, node: &Node, woken: &Re
                 Outcome::Reply(reply, _) if reply.outcome.is_ok() => {
                     remove(&entry, node);
                     if entry.request.command == Command::Del {
-                        admission.release(&attachment_of(&entry.request));
+                        admission.release(&pod_interface_of(&entry.request));
                     }
                 }
                 Outcome::NotBegun => return,
@@ -362,7 +362,7 @@ mod tests {
         path
     }
 
-    fn gate() -> Admission {
+    fn admission() -> Admission {
         Admission::new(
             Limits { fast: 1, slow: 2, queued: 10 },
             Calls::new(&Exposition::default()),
@@ -390,7 +390,7 @@ mod tests {
         let entries = lock(state.path(), node.clone()).unwrap().entries().unwrap();
         assert_eq!(node.spool_entries.get(), 3);
         let fake = Fake::default();
-        assert!(first_pass(entries, &fake, &gate(), &node).is_empty());
+        assert!(first_pass(entries, &fake, &admission(), &node).is_empty());
         assert_eq!(*fake.log.lock().unwrap(), ["DEL a", "DEL b", "DEL c"]);
         let aside = unreadable(&state.path().join(DIRECTORY)).unwrap();
         assert_eq!((aside.len(), left(state.path()), partial.exists()), (1, 0, false));
@@ -422,7 +422,7 @@ mod tests {
         let node = Node::default();
         let entries = lock(state.path(), node.clone()).unwrap().entries().unwrap();
         let fake = Arc::new(Fake { failures: AtomicUsize::new(2), ..Fake::default() });
-        let admission = gate();
+        let admission = admission();
         let pending = first_pass(entries, &*fake, &admission, &node);
         assert_eq!(*fake.log.lock().unwrap(), ["DEL bad", "DEL good"]);
         assert_eq!((pending.len(), left(state.path())), (2, 2));

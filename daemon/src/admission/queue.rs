@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use fairlead_cni::wire::{Command, Request};
 
-use super::Job;
+use super::QueuedCall;
 
 /// A line of calls with threads of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,10 +22,10 @@ pub(super) enum Line {
 }
 
 /// An attachment: container id and interface name.
-pub type Attachment = (String, String);
+pub type PodInterface = (String, String);
 
 /// The attachment that a request is about.
-pub fn attachment_of(request: &Request) -> Attachment {
+pub fn pod_interface_of(request: &Request) -> PodInterface {
     (request.container_id.clone(), request.ifname.clone())
 }
 
@@ -33,11 +33,11 @@ pub fn attachment_of(request: &Request) -> Attachment {
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     next: u64,
-    lines: [BTreeMap<u64, Job>; 3],
+    lines: [BTreeMap<u64, QueuedCall>; 3],
     /// A key for every container that has a call in a line or at work; the value: those that wait behind it.
-    containers: HashMap<String, BTreeMap<u64, Job>>,
-    blocked: HashMap<Attachment, usize>,
-    parked: Vec<Job>,
+    containers: HashMap<String, BTreeMap<u64, QueuedCall>>,
+    blocked: HashMap<PodInterface, usize>,
+    parked: Vec<QueuedCall>,
     len: usize,
 }
 
@@ -53,14 +53,14 @@ impl Queue {
     }
 
     /// Puts a call at the end; answers the line that has got work by it.
-    pub(super) fn push(&mut self, mut job: Job) -> Option<Line> {
+    pub(super) fn push(&mut self, mut job: QueuedCall) -> Option<Line> {
         job.number = self.next;
         self.next += 1;
         self.len += 1;
         self.place(job)
     }
 
-    fn place(&mut self, job: Job) -> Option<Line> {
+    fn place(&mut self, job: QueuedCall) -> Option<Line> {
         let container = &job.call.request.container_id;
         if !container.is_empty() {
             if let Some(behind) = self.containers.get_mut(container) {
@@ -79,7 +79,7 @@ impl Queue {
     pub(super) fn enter(&mut self, request: &Request) -> bool {
         let container = &request.container_id;
         let later = self.containers.contains_key(container)
-            || (request.command == Command::Add && self.blocked.contains_key(&attachment_of(request)));
+            || (request.command == Command::Add && self.blocked.contains_key(&pod_interface_of(request)));
         if !later && !container.is_empty() {
             self.containers.insert(container.clone(), BTreeMap::new());
         }
@@ -88,7 +88,7 @@ impl Queue {
 
     /// Takes the next call of a line. The caller must [`Queue::finish`] its container.
     /// `woken` gets the lines that have got work by a parked call's stepping aside.
-    pub(super) fn pop(&mut self, line: Line, woken: &mut Vec<Line>) -> Option<Job> {
+    pub(super) fn pop(&mut self, line: Line, woken: &mut Vec<Line>) -> Option<QueuedCall> {
         while let Some((_, job)) = self.lines[line as usize].pop_first() {
             if !self.must_park(&job) {
                 self.len -= 1;
@@ -100,10 +100,10 @@ impl Queue {
         None
     }
 
-    fn must_park(&self, job: &Job) -> bool {
+    fn must_park(&self, job: &QueuedCall) -> bool {
         !self.blocked.is_empty()
             && job.call.request.command == Command::Add
-            && self.blocked.contains_key(&attachment_of(&job.call.request))
+            && self.blocked.contains_key(&pod_interface_of(&job.call.request))
     }
 
     /// A container's call is over: the next of that container comes into its line.
@@ -122,12 +122,12 @@ impl Queue {
     }
 
     /// From now on no ADD of this attachment is begun.
-    pub(super) fn block(&mut self, attachment: Attachment) {
+    pub(super) fn block(&mut self, attachment: PodInterface) {
         *self.blocked.entry(attachment).or_insert(0) += 1;
     }
 
     /// Takes one [`Queue::block`] back; answers the lines that have got work by it.
-    pub(super) fn unblock(&mut self, attachment: &Attachment) -> Vec<Line> {
+    pub(super) fn unblock(&mut self, attachment: &PodInterface) -> Vec<Line> {
         match self.blocked.get_mut(attachment) {
             Some(count) if *count > 1 => {
                 *count -= 1;
@@ -136,15 +136,15 @@ impl Queue {
             Some(_) => self.blocked.remove(attachment),
             None => return Vec::new(),
         };
-        let (free, still): (Vec<Job>, Vec<Job>) =
-            self.parked.drain(..).partition(|job| attachment_of(&job.call.request) == *attachment);
+        let (free, still): (Vec<QueuedCall>, Vec<QueuedCall>) =
+            self.parked.drain(..).partition(|job| pod_interface_of(&job.call.request) == *attachment);
         self.parked = still;
         free.into_iter().filter_map(|job| self.place(job)).collect()
     }
 
     /// Takes out every call for which `keep` is false, in order of arrival.
-    pub(super) fn drain(&mut self, keep: impl Fn(&Job) -> bool) -> Vec<Job> {
-        let mut all: BTreeMap<u64, Job> = BTreeMap::new();
+    pub(super) fn drain(&mut self, keep: impl Fn(&QueuedCall) -> bool) -> Vec<QueuedCall> {
+        let mut all: BTreeMap<u64, QueuedCall> = BTreeMap::new();
         for line in &mut self.lines {
             for (number, job) in std::mem::take(line) {
                 if let Some(behind) = self.containers.remove(&job.call.request.container_id) {
@@ -155,7 +155,7 @@ impl Queue {
         }
         all.extend(self.containers.values_mut().flat_map(std::mem::take));
         all.extend(self.parked.drain(..).map(|job| (job.number, job)));
-        let (kept, out): (Vec<Job>, Vec<Job>) = all.into_values().partition(keep);
+        let (kept, out): (Vec<QueuedCall>, Vec<QueuedCall>) = all.into_values().partition(keep);
         self.len = kept.len();
         for job in kept {
             self.place(job);

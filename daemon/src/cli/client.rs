@@ -13,7 +13,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, set
 use nix::sys::time::{TimeVal, TimeValLike};
 use serde_json::Value;
 
-use crate::lifecycle::LOCK;
+use crate::run_dir::LOCK;
 
 /// A question is answered from memory, but for its two watchers, each of which health gives 1 s.
 const PATIENCE: Duration = Duration::from_secs(10);

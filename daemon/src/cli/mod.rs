@@ -1,7 +1,7 @@
 //! The command line: `run`, the operator's commands over the socket, and what is put on the node.
 
 mod client;
-mod operator;
+mod operator_commands;
 mod run;
 mod table;
 
@@ -12,8 +12,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::doctor;
 use crate::install::{self, InstallError};
-use crate::lifecycle::SOCKET;
 use crate::pools::Verb;
+use crate::run_dir::SOCKET;
 
 pub use client::ClientError;
 pub(crate) use client::ask;
@@ -31,11 +31,11 @@ enum Command {
     /// Serve this node, until SIGTERM.
     Run(RunArgs),
     /// How the daemon is.
-    Status(Ask),
+    Status(QueryArgs),
     /// What is attached on this node.
-    Attachments(Ask),
+    Attachments(QueryArgs),
     /// The networks of the conf dir, and those that are refused.
-    Networks(Ask),
+    Networks(QueryArgs),
     /// Pools of virtual functions that are ready before they are asked for: how each stands, or an order about them.
     Pools(PoolsArgs),
     /// Remove now what nobody needs any more, without waiting for the periodic collection.
@@ -77,7 +77,7 @@ enum Output {
 }
 
 #[derive(Debug, Args)]
-struct Ask {
+struct QueryArgs {
     /// The daemon's run directory.
     #[arg(long, default_value = "/run/fairlead")]
     run_dir: PathBuf,
@@ -86,7 +86,7 @@ struct Ask {
     output: Output,
 }
 
-impl Ask {
+impl QueryArgs {
     fn socket(&self) -> PathBuf {
         self.run_dir.join(SOCKET)
     }
@@ -95,7 +95,7 @@ impl Ask {
 #[derive(Debug, Args)]
 struct PoolsArgs {
     #[command(flatten)]
-    ask: Ask,
+    ask: QueryArgs,
     /// An order; without one they are listed.
     #[arg(requires = "of")]
     order: Option<Verb>,
@@ -106,7 +106,7 @@ struct PoolsArgs {
 #[derive(Debug, Args)]
 struct GcArgs {
     #[command(flatten)]
-    ask: Ask,
+    ask: QueryArgs,
     /// Also release host-local allocations whose container is unknown here. Look at them first: `doctor`.
     #[arg(long)]
     orphans: bool,
@@ -168,41 +168,41 @@ pub enum CliError {
 pub fn main(cli: Cli) -> Result<ExitCode, CliError> {
     match cli.command {
         Command::Run(args) => run::run(args.dirs)?,
-        Command::Status(ask) => operator::status(&ask)?,
-        Command::Attachments(ask) => operator::attachments(&ask)?,
-        Command::Networks(ask) => operator::networks(&ask)?,
+        Command::Status(ask) => operator_commands::status(&ask)?,
+        Command::Attachments(ask) => operator_commands::attachments(&ask)?,
+        Command::Networks(ask) => operator_commands::networks(&ask)?,
         Command::Pools(args) => match (args.order, args.of) {
-            (Some(verb), Some(of)) => operator::order_pools(&args.ask, verb, &of)?,
-            _ => operator::pools(&args.ask)?,
+            (Some(verb), Some(of)) => operator_commands::order_pools(&args.ask, verb, &of)?,
+            _ => operator_commands::pools(&args.ask)?,
         },
-        Command::Gc(args) => return operator::collect(&args.ask, args.orphans),
-        Command::Install(args) => installed(args)?,
-        Command::Uninstall(args) => uninstalled(args)?,
-        Command::Doctor(args) => return examined(args),
+        Command::Gc(args) => return operator_commands::collect(&args.ask, args.orphans),
+        Command::Install(args) => install(args)?,
+        Command::Uninstall(args) => uninstall(args)?,
+        Command::Doctor(args) => return run_doctor(args),
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn installed(args: InstallArgs) -> Result<(), CliError> {
+fn install(args: InstallArgs) -> Result<(), CliError> {
     let beside = || Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name("fairlead"));
     let from = args.from.map_or_else(beside, Ok)?;
     for name in &args.names {
         let done = install::install(&args.bin_dir, name, &from)?;
-        table::print(&format!("{}: {}\n", args.bin_dir.join(name).display(), done.told()))?;
+        table::print(&format!("{}: {}\n", args.bin_dir.join(name).display(), done.message()))?;
     }
     Ok(())
 }
 
-fn uninstalled(args: UninstallArgs) -> Result<(), CliError> {
-    let names = if args.names.is_empty() { install::touched(&args.bin_dir) } else { args.names };
+fn uninstall(args: UninstallArgs) -> Result<(), CliError> {
+    let names = if args.names.is_empty() { install::names_with_our_files(&args.bin_dir) } else { args.names };
     for name in &names {
         let done = install::uninstall(&args.bin_dir, name)?;
-        table::print(&format!("{}: {}\n", args.bin_dir.join(name).display(), done.told()))?;
+        table::print(&format!("{}: {}\n", args.bin_dir.join(name).display(), done.message()))?;
     }
     Ok(())
 }
 
-fn examined(args: DoctorArgs) -> Result<ExitCode, CliError> {
+fn run_doctor(args: DoctorArgs) -> Result<ExitCode, CliError> {
     let Dirs { run_dir, state_dir, host_root, config } = args.dirs;
     let given = run::places(run_dir, state_dir, host_root, config);
     let findings = doctor::examine(given);

@@ -30,7 +30,7 @@ impl Engine {
             Some(plugin) => {
                 // One that is not there has made nothing that a record would have to remember.
                 let found = self.delegates.find(plugin, &job.request.path);
-                found.map_err(|e| e.told(Command::Add))?;
+                found.map_err(|e| e.to_cni_error(Command::Add))?;
                 IpamRecord::Delegate { plugin: plugin.to_owned() }
             }
         })

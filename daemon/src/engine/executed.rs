@@ -46,7 +46,9 @@ impl Engine {
             cancelled: &|| !goes_on && job.gone.get(),
             is_ours: &is_ours,
         };
-        self.delegates.ipam(&call, job.conf.version).map_err(|e| told(&job.key.network, e.told(command)))
+        self.delegates
+            .ipam(&call, job.conf.version)
+            .map_err(|e| told(&job.key.network, e.to_cni_error(command)))
     }
 
     pub(super) fn delegate_add(&self, job: &Job, plugin: &str) -> Result<CniResult, CniError> {
@@ -75,7 +77,7 @@ impl Engine {
             is_ours: &is_ours,
         };
         let done = self.delegates.ipam(&call, conf.version);
-        done.map(drop).map_err(|e| harmless(&told(&attachment.key.network, e.told(Command::Del))))
+        done.map(drop).map_err(|e| harmless(&told(&attachment.key.network, e.to_cni_error(Command::Del))))
     }
 
     /// The namespace's path if it still leads there, else empty, as the specification wants it.

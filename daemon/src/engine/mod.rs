@@ -178,7 +178,7 @@ impl Engine {
         let removal = matches!(request.command, Command::Del | Command::Gc);
         let conf = match self.confs.get(&request.config, removal) {
             Ok(conf) => conf,
-            Err(e) => return (crate::glance::of(&request.config).version, Err(e)),
+            Err(e) => return (crate::config_summary::ConfigSummary::of(&request.config).version, Err(e)),
         };
         let version = conf.version;
         let done = Job::read(request, conf, waiting, inner).and_then(|mut job| {

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use fairlead_cni::{CniError, Code};
 
 use super::errors;
-use crate::lifecycle::lock_or_holder;
+use crate::run_dir::lock_or_holder;
 use crate::store::{Attachment, Phase};
 use fairlead_host::files::paths_in;
 

@@ -222,8 +222,8 @@ impl Engine {
 pub(super) fn harmless(error: &CniError) -> CniError {
     CniError {
         code: error.code,
-        msg: delegate::harmless(&error.msg),
-        details: delegate::harmless(&error.details),
+        msg: delegate::avoid_containerd_phrases(&error.msg),
+        details: delegate::avoid_containerd_phrases(&error.details),
     }
 }
 

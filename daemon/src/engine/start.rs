@@ -98,7 +98,7 @@ impl Engine {
             .map_err(failed(places.state_dir.display().to_string()))?;
         let host_local = HostLocal::new(places.host_root.clone(), &places.state_dir, &boot_id)
             .map_err(failed("the list of host-local's directories"))?;
-        if let Some(error) = &opened.unread {
+        if let Some(error) = &opened.read_error {
             tracing::error!(%error, kept = ?opened.set_aside, "the store can't be read and was set aside; it begins anew from records and kernel");
         } else if opened.is_damaged() {
             tracing::error!(bytes = opened.damaged, kept = ?opened.set_aside, "the store was damaged; what could be read is kept");

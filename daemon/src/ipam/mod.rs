@@ -23,7 +23,7 @@ use std::path::PathBuf;
 use fairlead_cni::result::{Dns, IpConfig, RouteConfig};
 use fairlead_cni::{CniError, Code};
 
-use crate::delegate::harmless;
+use crate::delegate::avoid_containerd_phrases;
 use fairlead_host::shortage;
 
 pub use host_local::{Allocation, HostLocal, Removed};
@@ -262,7 +262,7 @@ impl IpamError {
 impl From<IpamError> for CniError {
     fn from(error: IpamError) -> CniError {
         // It may be the answer to a DEL, whose text containerd reads.
-        CniError::new(error.code(), harmless(&error.to_string())).with(error.remedy())
+        CniError::new(error.code(), avoid_containerd_phrases(&error.to_string())).with(error.remedy())
     }
 }
 

@@ -22,7 +22,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tracing::warn;
 
 use super::connection;
-use crate::admission::{Admission, Done, Outcome};
+use crate::admission::{Admission, FinishedCall, Outcome};
 use crate::call::CallerGone;
 use crate::processors;
 
@@ -128,7 +128,7 @@ impl Acceptor {
 pub(super) struct Inline {
     connection: Arc<OwnedFd>,
     admission: Admission,
-    done: Arc<Mutex<Option<Done>>>,
+    done: Arc<Mutex<Option<FinishedCall>>>,
 }
 
 impl Inline {
@@ -138,7 +138,7 @@ impl Inline {
 
     /// Carries the call out; the request comes back where it has to wait, or would keep this thread for long.
     pub(super) fn carry_out(&self, request: Request, arrived: Instant) -> Result<Outcome, Box<Request>> {
-        let gone = CallerGone::Seen(Arc::clone(&self.connection));
+        let gone = CallerGone::Connection(Arc::clone(&self.connection));
         let (outcome, done) = self.admission.serve_here(request, arrived, gone)?;
         *self.done.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
         Ok(outcome)

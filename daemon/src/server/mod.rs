@@ -1,4 +1,4 @@
-//! The door: HTTP/1.1 with JSON on a unix socket, for the executable and for the operator.
+//! The server: HTTP/1.1 with JSON on a unix socket, for the executable and for the operator.
 //!
 //! Only uid 0 is served. Every answer to a call, the server's own rejections included, is a CNI result or a CNI error
 //! object with a `Content-Length`. A connection that comes when nothing else is to be done is served by the thread
@@ -6,10 +6,10 @@
 //! [`Admission`], and what is slow to look up goes to a thread for that.
 
 mod acceptor;
-mod answer;
-mod calls;
-mod operator;
-mod refusal;
+mod cni_routes;
+mod malformed_http;
+mod operator_routes;
+mod responses;
 #[cfg(test)]
 mod tests;
 
@@ -37,8 +37,8 @@ use tower::ServiceExt;
 use tracing::{debug, warn};
 
 use self::acceptor::{Acceptors, Inline};
-use self::answer::Slip;
-use self::refusal::Outgoing;
+use self::malformed_http::HttpConnection;
+use self::responses::ReceiptSlot;
 use crate::admission::{Admission, Receipt};
 use crate::call::Service;
 use crate::health::{Health, Readiness};
@@ -53,7 +53,7 @@ const BODIES_KIB: u32 = 32 << 10;
 
 /// What the server answers from.
 #[derive(Clone)]
-pub struct Door {
+pub struct ServerState {
     /// Where calls go.
     pub admission: Admission,
     /// The engine, once it has been started.
@@ -69,21 +69,21 @@ pub struct Door {
     bodies: Arc<Semaphore>,
 }
 
-impl std::fmt::Debug for Door {
+impl std::fmt::Debug for ServerState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Door").field("readiness", &self.readiness).finish_non_exhaustive()
+        f.debug_struct("ServerState").field("readiness", &self.readiness).finish_non_exhaustive()
     }
 }
 
-impl Door {
-    /// A door in front of `admission`, without an engine yet.
+impl ServerState {
+    /// A server in front of `admission`, without an engine yet.
     pub fn new(
         admission: Admission,
         readiness: Arc<Readiness>,
         health: Arc<Health>,
         exposition: Arc<Exposition>,
-    ) -> Door {
-        Door {
+    ) -> ServerState {
+        ServerState {
             admission,
             service: Arc::default(),
             readiness,
@@ -96,8 +96,8 @@ impl Door {
 }
 
 /// All routes.
-pub fn router(door: Door) -> Router {
-    calls::routes().merge(operator::routes()).fallback(answer::no_such_path).with_state(door)
+pub fn router(server: ServerState) -> Router {
+    cni_routes::routes().merge(operator_routes::routes()).fallback(responses::no_such_path).with_state(server)
 }
 
 /// What a thread that serves connections runs on.
@@ -118,9 +118,9 @@ pub fn runtime() -> io::Result<Runtime> {
 ///
 /// # Errors
 /// When the acceptors can't be had.
-pub async fn serve(listener: UnixListener, door: Door, closing: Arc<Notify>) -> io::Result<()> {
-    let admission = door.admission.clone();
-    let router = router(door);
+pub async fn serve(listener: UnixListener, server: ServerState, closing: Arc<Notify>) -> io::Result<()> {
+    let admission = server.admission.clone();
+    let router = router(server);
     let open = Arc::new(());
     let (hand_over, mut others) = unbounded_channel();
     let acceptors = Acceptors::begin(listener, &admission, &router, &hand_over)?;
@@ -161,23 +161,23 @@ async fn serve_others(others: &mut UnboundedReceiver<UnixStream>, router: &Route
 /// One request, one answer.
 async fn connection(stream: tokio::net::UnixStream, router: Router, inline: Option<Inline>) {
     let root = stream.peer_cred().is_ok_and(|peer| peer.uid() == 0);
-    let slip: Slip = Slip::default();
-    let asked: Arc<AtomicBool> = Arc::default();
-    let outgoing = Outgoing::new(stream, Arc::clone(&asked));
+    let slot: ReceiptSlot = ReceiptSlot::default();
+    let handler_reached: Arc<AtomicBool> = Arc::default();
+    let outgoing = HttpConnection::new(stream, Arc::clone(&handler_reached));
     let service = hyper::service::service_fn(|request: hyper::Request<hyper::body::Incoming>| {
-        asked.store(true, Ordering::Release);
-        let (router, slip, inline) = (router.clone(), Arc::clone(&slip), inline.clone());
+        handler_reached.store(true, Ordering::Release);
+        let (router, slot, inline) = (router.clone(), Arc::clone(&slot), inline.clone());
         async move {
             if !root {
-                return Ok::<_, Infallible>(answer::not_root());
+                return Ok::<_, Infallible>(responses::not_root());
             }
             let mut request = request.map(Body::new);
             if let Some(inline) = inline {
                 request.extensions_mut().insert(inline);
             }
             let mut response = caught(router, request).await;
-            if let Some(receipt) = response.extensions_mut().remove::<Slip>() {
-                pass(&receipt, &slip);
+            if let Some(receipt) = response.extensions_mut().remove::<ReceiptSlot>() {
+                pass(&receipt, &slot);
             }
             Ok(response)
         }
@@ -193,7 +193,7 @@ async fn connection(stream: tokio::net::UnixStream, router: Router, inline: Opti
     if let Some(inline) = &inline {
         inline.conclude();
     }
-    match (served, take(&slip)) {
+    match (served, take(&slot)) {
         (Ok(parts), Some(receipt)) => receipt.give_back(arrived(parts).await),
         (Ok(parts), None) => drop(parts),
         (Err(error), _) => debug!(%error, "a connection ended early"),
@@ -201,7 +201,7 @@ async fn connection(stream: tokio::net::UnixStream, router: Router, inline: Opti
 }
 
 /// Whether the executable says that the runtime has the answer. What was only written may never have been read.
-async fn arrived<S>(parts: http1::Parts<Outgoing, S>) -> bool {
+async fn arrived<S>(parts: http1::Parts<HttpConnection, S>) -> bool {
     let early = parts.read_buf.starts_with(RECEIVED);
     let mut stream = parts.io.into_stream();
     // Others read until the end; they close then, and say nothing.
@@ -213,11 +213,11 @@ async fn arrived<S>(parts: http1::Parts<Outgoing, S>) -> bool {
     early || (matches!(heard, Ok(Ok(_))) && word == RECEIVED)
 }
 
-fn take(slip: &Slip) -> Option<Receipt> {
-    slip.lock().unwrap_or_else(PoisonError::into_inner).take()
+fn take(slot: &ReceiptSlot) -> Option<Receipt> {
+    slot.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
-fn pass(from: &Slip, to: &Slip) {
+fn pass(from: &ReceiptSlot, to: &ReceiptSlot) {
     let receipt = take(from);
     *to.lock().unwrap_or_else(PoisonError::into_inner) = receipt;
 }
@@ -227,6 +227,6 @@ async fn caught(router: Router, request: Request) -> Response {
     match AssertUnwindSafe(router.oneshot(request)).catch_unwind().await {
         Ok(Ok(response)) => response,
         Ok(Err(never)) => match never {},
-        Err(panic) => answer::fault(crate::admission::panic_text(&*panic)),
+        Err(panic) => responses::fault(crate::admission::panic_text(&*panic)),
     }
 }

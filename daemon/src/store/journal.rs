@@ -128,7 +128,7 @@ impl Journal {
         if whole < bytes.len() {
             file.set_len(whole as u64)?;
         }
-        let mut journal = Journal::of(file, path.to_owned(), whole as u64);
+        let mut journal = Journal::from_file(file, path.to_owned(), whole as u64);
         journal.spare = journal.open_spare();
         // On a full file system it serves what is on record: nothing is begun until there is space again.
         if let Err(e) = journal.reserve(0) {
@@ -137,17 +137,17 @@ impl Journal {
         Ok((journal, replayed))
     }
 
-    fn of(file: File, path: PathBuf, end: u64) -> Journal {
+    fn from_file(file: File, path: PathBuf, end: u64) -> Journal {
         Journal { file, path, end, reserved: end, buffer: Vec::with_capacity(4096), spare: None }
     }
 
-    fn beside(&self) -> PathBuf {
+    fn rewrite_path(&self) -> PathBuf {
         self.path.with_extension("new")
     }
 
     /// Without one the journal grows until there is space for it.
     fn open_spare(&self) -> Option<(File, u64)> {
-        let file = open(&self.beside()).ok()?;
+        let file = open(&self.rewrite_path()).ok()?;
         // What a killed compaction has left. An empty one keeps what is reserved for it.
         if file.metadata().is_ok_and(|m| m.len() > 0) {
             file.set_len(0).ok()?;
@@ -219,18 +219,18 @@ impl Journal {
                 *there = 0;
                 spare.set_len(0)?;
             }
-            *there = reserved(spare, half)?;
+            *there = reserve_space(spare, half)?;
         }
-        self.reserved = reserved(&self.file, size)?.max(self.reserved);
+        self.reserved = reserve_space(&self.file, size)?.max(self.reserved);
         Ok(())
     }
 
     /// Replaces the journal by one of just these records: a new file beside it, renamed over it.
     pub(super) fn rewrite<'a>(&mut self, mut payloads: impl Iterator<Item = &'a [u8]>) -> io::Result<()> {
-        let beside = self.beside();
+        let beside = self.rewrite_path();
         let (file, there) =
             self.spare.take().or_else(|| self.open_spare()).ok_or(io::ErrorKind::StorageFull)?;
-        let mut fresh = Journal { reserved: u64::MAX, ..Journal::of(file, self.path.clone(), 0) };
+        let mut fresh = Journal { reserved: u64::MAX, ..Journal::from_file(file, self.path.clone(), 0) };
         let written = payloads.try_for_each(|payload| fresh.append(payload, Purpose::Finish));
         if let Err(e) = written.and_then(|()| std::fs::rename(&beside, &self.path)) {
             self.spare = self.open_spare();
@@ -251,7 +251,7 @@ pub(super) fn is_full(error: &io::Error) -> bool {
 }
 
 /// Reserves so many bytes of a file; answers how many are reserved now.
-fn reserved(file: &File, size: u64) -> io::Result<u64> {
+fn reserve_space(file: &File, size: u64) -> io::Result<u64> {
     let bytes = i64::try_from(size).map_err(io::Error::other)?;
     match fallocate(file, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, bytes) {
         Ok(()) => Ok(size),

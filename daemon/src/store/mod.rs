@@ -7,8 +7,8 @@
 //! journal 0.7 / 3, fjall 2 / 9 with 50 ms to open, SQLite 4.5 / 38, redb 68 / 99.
 
 mod journal;
-mod rebuilt;
 mod record;
+mod recovery;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -24,7 +24,7 @@ pub use record::{
 };
 
 use journal::{Journal, Replay, is_full};
-use rebuilt::{Rebuilt, applied, give_the_benefit, rebuild};
+use recovery::{RecoveredState, apply_entry, assume_committed, replay_entries};
 
 use fairlead_host::shortage;
 
@@ -81,7 +81,7 @@ pub struct Opened {
     /// Bytes of damaged records that were stepped over.
     pub damaged: usize,
     /// Why nothing of the journal could be read.
-    pub unread: Option<io::Error>,
+    pub read_error: Option<io::Error>,
     /// Where a damaged journal was set aside.
     pub set_aside: Option<PathBuf>,
     /// Commits of attachments whose intent is among the damaged records: neither their container nor their network is known.
@@ -93,7 +93,7 @@ pub struct Opened {
 impl Opened {
     /// Whether something of the journal was lost.
     pub fn is_damaged(&self) -> bool {
-        self.damaged > 0 || self.unread.is_some()
+        self.damaged > 0 || self.read_error.is_some()
     }
 }
 
@@ -107,7 +107,7 @@ pub struct Lost {
 }
 
 #[derive(Debug)]
-struct State {
+struct StoreState {
     journal: Journal,
     live: BTreeMap<u64, Arc<Attachment>>,
     by_key: HashMap<Key, u64>,
@@ -121,7 +121,7 @@ struct State {
 /// The store. Shared by all threads.
 #[derive(Debug)]
 pub struct Store {
-    state: Mutex<State>,
+    state: Mutex<StoreState>,
     path: PathBuf,
 }
 
@@ -134,14 +134,14 @@ impl Store {
         let boot_file = dir.join("boot-id");
         let mut opened = Opened::default();
         let (mut journal, replayed) = open_journal(&path, boot_id, &mut opened).map_err(failed)?;
-        let Rebuilt { mut live, lost, unreadable } = rebuild(&replayed.payloads);
+        let RecoveredState { mut live, lost, unreadable } = replay_entries(&replayed.payloads);
         opened.damaged = replayed.damaged + unreadable;
         let same_boot = std::fs::read_to_string(&boot_file).is_ok_and(|b| b.trim() == boot_id);
         if opened.damaged > 0 {
             opened.lost = lost.into_values().collect();
-            let aside = set_aside(&path, boot_id);
-            opened.set_aside = aside.inspect_err(|e| cannot(&path, "be set aside", e)).ok();
-            live.values_mut().for_each(give_the_benefit);
+            let aside = copy_aside(&path, boot_id);
+            opened.set_aside = aside.inspect_err(|e| warn_that_store_cannot(&path, "be set aside", e)).ok();
+            live.values_mut().for_each(assume_committed);
         }
         if !same_boot {
             opened.of_earlier_boot = live.values().map(|a| Attachment::clone(a)).collect();
@@ -153,12 +153,12 @@ impl Store {
             // With no space left it goes on with the damaged one.
             let _ = journal
                 .rewrite(payloads.iter().map(Vec::as_slice))
-                .inspect_err(|e| cannot(&path, "be mended", e));
+                .inspect_err(|e| warn_that_store_cannot(&path, "be mended", e));
         }
         let next = live.keys().next_back().map_or(1, |n| n + 1);
         let by_key = live.values().map(|a| (a.key.clone(), a.id)).collect();
         let silenced = live.values().filter(|a| a.phase == Phase::Silenced).map(|a| a.id).collect();
-        let state = Mutex::new(State {
+        let state = Mutex::new(StoreState {
             journal,
             live,
             by_key,
@@ -169,13 +169,13 @@ impl Store {
         Ok((Store { state, path }, opened))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, StoreState> {
         // A thread that panicked while it held the lock left whole records behind: each change is one append.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Appends a record; where there is no space, what ended attachments take up is given back first.
-    fn append(&self, state: &mut State, payload: &[u8], purpose: Purpose) -> Result<(), StoreError> {
+    fn append(&self, state: &mut StoreState, payload: &[u8], purpose: Purpose) -> Result<(), StoreError> {
         let done = match state.journal.append(payload, purpose) {
             Err(e) if is_full(&e) && self.compact(state) => state.journal.append(payload, purpose),
             done => done,
@@ -207,7 +207,7 @@ impl Store {
         let mut state = self.lock();
         self.append(&mut state, &payload, Purpose::Finish)?;
         let Some(old) = state.live.get(&id) else { return Ok(()) };
-        let changed = Arc::new(applied(Attachment::clone(old), entry));
+        let changed = Arc::new(apply_entry(Attachment::clone(old), entry));
         if changed.phase == Phase::Silenced {
             state.silenced.insert(id);
         }
@@ -276,7 +276,7 @@ impl Store {
     }
 
     /// Rewrites the journal without what is gone, where that makes it half as long; true when it did.
-    fn compact(&self, state: &mut State) -> bool {
+    fn compact(&self, state: &mut StoreState) -> bool {
         let payloads: Vec<_> = state.live.values().filter_map(|a| put(a).ok()).collect();
         let needed: usize = payloads.iter().map(Vec::len).sum();
         if payloads.len() < state.live.len() || needed as u64 * 2 > state.journal.length() {
@@ -284,7 +284,8 @@ impl Store {
         }
         // A full file system only means that the old journal goes on.
         let done = state.journal.rewrite(payloads.iter().map(Vec::as_slice));
-        done.inspect_err(|e| cannot(&self.path, "be compacted; it goes on growing", e)).is_ok()
+        done.inspect_err(|e| warn_that_store_cannot(&self.path, "be compacted; it goes on growing", e))
+            .is_ok()
     }
 
     /// The attachment that the caller means, if it is not already silenced.
@@ -340,7 +341,7 @@ impl Store {
     }
 }
 
-fn cannot(store: &Path, what: &str, error: &io::Error) {
+fn warn_that_store_cannot(store: &Path, what: &str, error: &io::Error) {
     tracing::warn!(store = %store.display(), %error, "the store cannot {what}");
 }
 
@@ -356,13 +357,13 @@ fn now_based_id() -> u64 {
 
 /// The journal; where nothing of it can be read, a new one in its place.
 fn open_journal(path: &Path, boot_id: &str, opened: &mut Opened) -> io::Result<(Journal, Replay)> {
-    let unread = match Journal::open(path) {
+    let error = match Journal::open(path) {
         // A shortage says nothing about the journal: another start may read it.
         Err(e) if shortage::remedy_of(&e).is_none() => e,
         done => return done,
     };
-    let Some(aside) = put_aside(path, boot_id) else { return Err(unread) };
-    (opened.unread, opened.set_aside) = (Some(unread), Some(aside));
+    let Some(aside) = move_aside(path, boot_id) else { return Err(error) };
+    (opened.read_error, opened.set_aside) = (Some(error), Some(aside));
     Journal::open(path)
 }
 
@@ -370,17 +371,17 @@ fn aside(path: &Path, boot_id: &str, which: &str) -> PathBuf {
     path.with_extension(format!("{DAMAGED}{}{which}", boot_id.get(..8).unwrap_or("unknown")))
 }
 
-fn set_aside(path: &Path, boot_id: &str) -> io::Result<PathBuf> {
+fn copy_aside(path: &Path, boot_id: &str) -> io::Result<PathBuf> {
     let aside = aside(path, boot_id, "");
     std::fs::copy(path, &aside)?;
     Ok(aside)
 }
 
 /// Takes away what can't be read, whatever it is; `None` where there is nothing, or it can't be done.
-fn put_aside(path: &Path, boot_id: &str) -> Option<PathBuf> {
+fn move_aside(path: &Path, boot_id: &str) -> Option<PathBuf> {
     let names = (1..).map(|n| aside(path, boot_id, &format!("-{n}")));
     let free = names.take(1000).find(|name| name.symlink_metadata().is_err())?;
-    let moved = std::fs::rename(path, &free).inspect_err(|e| cannot(path, "be set aside", e));
+    let moved = std::fs::rename(path, &free).inspect_err(|e| warn_that_store_cannot(path, "be set aside", e));
     moved.ok().map(|()| free)
 }
 

@@ -2,9 +2,9 @@
 //! at a step. Everything is removed when the test ends, however it ends.
 
 mod call;
-mod chance;
-mod inventory;
+mod leftovers;
 mod pod;
+mod seeded_random;
 
 use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt;
@@ -18,9 +18,9 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 pub(crate) use call::{Call, Reply, Way, stored};
-pub(crate) use chance::Chance;
-pub(crate) use inventory::Inventory;
+pub(crate) use leftovers::Leftovers;
 pub(crate) use pod::Pod;
+pub(crate) use seeded_random::SeededRandom;
 
 /// Nothing here takes longer.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -6,10 +6,10 @@ use serde_json::Value;
 
 use super::client::{ask, order};
 use super::table::{print, print_json, table};
-use super::{Ask, CliError, Output};
+use super::{CliError, Output, QueryArgs};
 use crate::pools::Verb;
 
-fn answer(question: &Ask, path: &str, form: impl FnOnce(&Value) -> String) -> Result<(), CliError> {
+fn answer(question: &QueryArgs, path: &str, form: impl FnOnce(&Value) -> String) -> Result<(), CliError> {
     let value = ask(&question.socket(), path)?;
     match question.output {
         Output::Json => print_json(&value)?,
@@ -18,7 +18,7 @@ fn answer(question: &Ask, path: &str, form: impl FnOnce(&Value) -> String) -> Re
     Ok(())
 }
 
-pub(super) fn status(question: &Ask) -> Result<(), CliError> {
+pub(super) fn status(question: &QueryArgs) -> Result<(), CliError> {
     answer(question, "/v1/status", |status| {
         let word = |key: &str| if status[key] == true { "yes" } else { "NO" };
         let mut text = format!(
@@ -49,7 +49,7 @@ fn rows(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-pub(super) fn attachments(question: &Ask) -> Result<(), CliError> {
+pub(super) fn attachments(question: &QueryArgs) -> Result<(), CliError> {
     const COLUMNS: [&str; 11] = [
         "container",
         "ifname",
@@ -66,7 +66,7 @@ pub(super) fn attachments(question: &Ask) -> Result<(), CliError> {
     answer(question, "/v1/attachments", |value| table(rows(value), &COLUMNS))
 }
 
-pub(super) fn networks(question: &Ask) -> Result<(), CliError> {
+pub(super) fn networks(question: &QueryArgs) -> Result<(), CliError> {
     answer(question, "/v1/networks", |value| {
         let mut text = table(rows(&value["networks"]), &["name", "cniVersion", "plugins", "missing", "file"]);
         for refused in value["refused"].as_array().into_iter().flatten().filter_map(Value::as_str) {
@@ -76,7 +76,7 @@ pub(super) fn networks(question: &Ask) -> Result<(), CliError> {
     })
 }
 
-pub(super) fn pools(question: &Ask) -> Result<(), CliError> {
+pub(super) fn pools(question: &QueryArgs) -> Result<(), CliError> {
     answer(question, "/v1/pools", |value| {
         let mut text = functions(&value["functions"]);
         for notice in rows(&value["notices"]) {
@@ -101,7 +101,7 @@ fn escaped(text: &str) -> String {
 }
 
 /// Orders something about a pool or one function; tells how they stand then.
-pub(super) fn order_pools(question: &Ask, verb: Verb, of: &str) -> Result<(), CliError> {
+pub(super) fn order_pools(question: &QueryArgs, verb: Verb, of: &str) -> Result<(), CliError> {
     let value = order(&question.socket(), &format!("/v1/pools/{}?of={}", verb.name(), escaped(of)))?;
     match question.output {
         Output::Json => print_json(&value)?,
@@ -111,7 +111,7 @@ pub(super) fn order_pools(question: &Ask, verb: Verb, of: &str) -> Result<(), Cl
 }
 
 /// Orders a collection; the exit status tells whether all went.
-pub(super) fn collect(question: &Ask, orphans: bool) -> Result<ExitCode, CliError> {
+pub(super) fn collect(question: &QueryArgs, orphans: bool) -> Result<ExitCode, CliError> {
     let path = if orphans { "/v1/gc?orphans=true" } else { "/v1/gc" };
     let done = order(&question.socket(), path)?;
     let failed = done["errors"].as_array().is_some_and(|f| !f.is_empty());

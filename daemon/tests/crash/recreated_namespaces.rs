@@ -48,7 +48,7 @@ fn try_replaced(prepare: &impl Fn(&Rig, &Call<'_>), with_stranger: bool) -> bool
     let config = rig.macvlan("net");
     let before = {
         let _daemon = rig.start();
-        rig.inventory(&[])
+        rig.leftovers(&[])
     };
     let pod = rig.pod("pod");
     let call = rig.call("c1", &pod, &config);

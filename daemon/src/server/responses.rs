@@ -15,7 +15,7 @@ use crate::admission::{Outcome, Receipt};
 use crate::call::Reply;
 
 /// A receipt on its way through the router.
-pub(super) type Slip = Arc<Mutex<Option<Receipt>>>;
+pub(super) type ReceiptSlot = Arc<Mutex<Option<Receipt>>>;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
@@ -72,7 +72,7 @@ pub(super) fn outcome(outcome: Outcome, version: CniVersion, missing: Option<&st
         (Outcome::Reply(said, receipt), _) => {
             let mut response = reply(said);
             // Comes back when the response has been written out.
-            response.extensions_mut().insert(Arc::new(Mutex::new(Some(receipt))) as Slip);
+            response.extensions_mut().insert(Arc::new(Mutex::new(Some(receipt))) as ReceiptSlot);
             response
         }
         (Outcome::NotBegun, _) => not_begun(version),

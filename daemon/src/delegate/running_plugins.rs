@@ -15,15 +15,15 @@ const TICK: Duration = Duration::from_millis(10);
 
 /// This daemon's lock, and those of daemons before it that still have plugins at work.
 #[derive(Debug)]
-pub(super) struct AtWork {
+pub(super) struct RunningPlugins {
     lock: File,
     earlier: Mutex<Vec<(PathBuf, File)>>,
     since: Instant,
 }
 
-impl AtWork {
+impl RunningPlugins {
     /// Looks at the locks in `dir` and makes one for this daemon. No other daemon may use `dir`.
-    pub(super) fn open(dir: &Path) -> io::Result<AtWork> {
+    pub(super) fn open(dir: &Path) -> io::Result<RunningPlugins> {
         fs::create_dir_all(dir)?;
         let (mut earlier, mut last) = (Vec::new(), 0);
         for entry in fs::read_dir(dir)? {
@@ -35,7 +35,7 @@ impl AtWork {
         let earlier = earlier.into_iter().filter_map(|(file, path)| still_held((path, file))).collect();
         let lock = File::create_new(dir.join((last + 1).to_string()))?;
         lock.lock()?;
-        Ok(AtWork { lock, earlier: Mutex::new(earlier), since: Instant::now() })
+        Ok(RunningPlugins { lock, earlier: Mutex::new(earlier), since: Instant::now() })
     }
 
     /// What this daemon's plugins keep open.
@@ -86,14 +86,14 @@ mod tests {
     #[test]
     fn a_lock_that_an_earlier_daemons_plugin_still_has_is_waited_for_and_no_longer_than_told() {
         let dir = tempfile::tempdir().unwrap();
-        let before = AtWork::open(dir.path()).unwrap();
-        let after = AtWork::open(dir.path()).unwrap();
+        let before = RunningPlugins::open(dir.path()).unwrap();
+        let after = RunningPlugins::open(dir.path()).unwrap();
         after.wait_for_earlier(Duration::from_millis(30));
         assert!(after.since.elapsed() >= Duration::from_millis(30));
         assert!(!dir.path().join("1").exists());
         drop((before, after));
-        let before = AtWork::open(dir.path()).unwrap();
-        let next = AtWork::open(dir.path()).unwrap();
+        let before = RunningPlugins::open(dir.path()).unwrap();
+        let next = RunningPlugins::open(dir.path()).unwrap();
         std::thread::scope(|s| {
             let waits = s.spawn(|| next.wait_for_earlier(Duration::from_secs(60)));
             std::thread::sleep(Duration::from_millis(30));

@@ -14,13 +14,13 @@ pub(super) const STUCK: Duration = Duration::from_millis(50);
 
 /// The threads.
 #[derive(Debug, Default)]
-pub(super) struct Crew {
+pub(super) struct WorkerThreads {
     pub(super) threads: usize,
     /// Calls at work by their number, and when they were begun.
     begun: BTreeMap<u64, Instant>,
 }
 
-impl Crew {
+impl WorkerThreads {
     /// A call was begun.
     pub(super) fn begin(&mut self, number: u64, now: Instant) {
         self.begun.insert(number, now);
@@ -36,19 +36,19 @@ impl Crew {
         !self.begun.is_empty()
     }
 
-    fn at_hand(&self, now: Instant) -> usize {
+    fn available(&self, now: Instant) -> usize {
         let stuck = self.begun.values().filter(|begun| now.duration_since(**begun) >= STUCK).count();
         self.threads.saturating_sub(stuck)
     }
 
     /// A further thread is to be made for a call that waits.
-    pub(super) fn is_short(&self, limits: &Limits, now: Instant) -> bool {
-        self.threads < limits.fast + limits.slow && self.at_hand(now) < limits.fast
+    pub(super) fn needs_another(&self, limits: &Limits, now: Instant) -> bool {
+        self.threads < limits.fast + limits.slow && self.available(now) < limits.fast
     }
 
     /// The thread that asks, which has just ended a call, is one too many.
-    pub(super) fn is_large(&self, limits: &Limits, now: Instant) -> bool {
-        self.at_hand(now) > limits.fast
+    pub(super) fn has_one_too_many(&self, limits: &Limits, now: Instant) -> bool {
+        self.available(now) > limits.fast
     }
 }
 
@@ -59,16 +59,19 @@ mod tests {
     #[test]
     fn only_stuck_calls_make_it_short_and_it_is_large_when_they_are_over() {
         let limits = Limits { fast: 2, slow: 1, queued: 9 };
-        let mut crew = Crew { threads: 2, ..Crew::default() };
+        let mut workers = WorkerThreads { threads: 2, ..WorkerThreads::default() };
         let start = Instant::now();
-        crew.begin(1, start);
-        crew.begin(2, start + STUCK / 2);
-        assert!(!crew.is_short(&limits, start + STUCK / 2));
-        assert!(crew.is_short(&limits, start + STUCK));
-        crew.threads += 1;
-        assert!(!crew.is_short(&limits, start + STUCK) && !crew.is_large(&limits, start + STUCK));
-        assert!(!crew.is_short(&limits, start + 2 * STUCK), "no more than the limit");
-        crew.end(1);
-        assert!(crew.is_large(&limits, start + STUCK));
+        workers.begin(1, start);
+        workers.begin(2, start + STUCK / 2);
+        assert!(!workers.needs_another(&limits, start + STUCK / 2));
+        assert!(workers.needs_another(&limits, start + STUCK));
+        workers.threads += 1;
+        assert!(
+            !workers.needs_another(&limits, start + STUCK)
+                && !workers.has_one_too_many(&limits, start + STUCK)
+        );
+        assert!(!workers.needs_another(&limits, start + 2 * STUCK), "no more than the limit");
+        workers.end(1);
+        assert!(workers.has_one_too_many(&limits, start + STUCK));
     }
 }

@@ -25,7 +25,7 @@ fn damage(text: &str, then: impl FnOnce(&Rig, &[Call<'_>])) {
     let calls: Vec<_> =
         pods.iter().enumerate().map(|(n, pod)| rig.call(&format!("c{n}"), pod, &config)).collect();
     let daemon = rig.start();
-    let before = rig.inventory(&all);
+    let before = rig.leftovers(&all);
     calls.iter().for_each(|call| call.add().succeeds());
     daemon.kill();
     let journal = rig.path("run/attachments.journal");

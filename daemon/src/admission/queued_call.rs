@@ -10,8 +10,8 @@ use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::RecvError;
 
 use super::Admission;
-use super::crew::STUCK;
 use super::queue::Line;
+use super::worker_threads::STUCK;
 use crate::call::{Call, CallerGone, Reply};
 
 /// What became of a call.
@@ -66,26 +66,26 @@ pub(super) const WITHDRAWN: u8 = 2;
 
 /// A call's state, shared by the one who waits for the answer and the thread that carries it out.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Ticket(Arc<AtomicU8>);
+pub(super) struct CallProgress(Arc<AtomicU8>);
 
-impl Ticket {
+impl CallProgress {
     /// Takes the next state, unless another was taken before.
-    pub(super) fn turn(&self, to: u8) -> bool {
+    pub(super) fn advance(&self, to: u8) -> bool {
         self.0.compare_exchange(WAITING, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 }
 
 /// A call in the queue.
 #[derive(Debug)]
-pub(super) struct Job {
+pub(super) struct QueuedCall {
     pub(super) number: u64,
     pub(super) call: Arc<Call>,
     pub(super) line: Line,
-    pub(super) ticket: Ticket,
+    pub(super) progress: CallProgress,
     pub(super) answer: oneshot::Sender<Outcome>,
 }
 
-impl Job {
+impl QueuedCall {
     /// DEL and GC go on without their caller: what they remove must go in any case.
     pub(super) fn outlives_its_caller(&self) -> bool {
         matches!(self.call.request.command, Command::Del | Command::Gc)
@@ -94,18 +94,18 @@ impl Job {
 
 /// A call that was handed in. Dropped before the answer came: the caller has hung up.
 #[derive(Debug)]
-pub struct Submitted {
+pub struct SubmittedCall {
     pub(super) answer: oneshot::Receiver<Outcome>,
-    pub(super) ticket: Ticket,
+    pub(super) progress: CallProgress,
     pub(super) gone: CallerGone,
     pub(super) durable: bool,
-    pub(super) gate: Admission,
+    pub(super) admission: Admission,
     pub(super) line: Line,
     /// When the caller stops waiting.
     pub deadline: Instant,
 }
 
-impl Submitted {
+impl SubmittedCall {
     /// The answer. At the deadline a call that has not been begun is answered [`Outcome::TooLate`]; one at work is
     /// waited for, since only it knows what it has done.
     pub async fn outcome(mut self) -> Outcome {
@@ -116,10 +116,10 @@ impl Submitted {
         let outcome = match answer {
             Ok(answer) => answer,
             // A DEL stays in the queue: its caller will be told to try again, and finds it done.
-            Err(_) if self.durable && self.ticket.0.load(Ordering::Acquire) == WAITING => {
+            Err(_) if self.durable && self.progress.0.load(Ordering::Acquire) == WAITING => {
                 Ok(Outcome::TooLate)
             }
-            Err(_) if self.ticket.turn(WITHDRAWN) => Ok(Outcome::TooLate),
+            Err(_) if self.progress.advance(WITHDRAWN) => Ok(Outcome::TooLate),
             Err(_) => (&mut self.answer).await,
         };
         // Only a thread that dies lets go of the other end, and they don't: a panic is caught.
@@ -129,7 +129,7 @@ impl Submitted {
     /// The answer, if it comes before it is seen that the call was begun or that its deadline passed. Looks now and then
     /// that a call of the fast line is not held up by stuck ones.
     async fn until_begun(&mut self) -> Option<Result<Outcome, RecvError>> {
-        while self.line == Line::Fast && self.ticket.0.load(Ordering::Acquire) == WAITING {
+        while self.line == Line::Fast && self.progress.0.load(Ordering::Acquire) == WAITING {
             let look = Instant::now() + STUCK;
             if look >= self.deadline {
                 return None;
@@ -137,7 +137,7 @@ impl Submitted {
             if let Ok(answer) = tokio::time::timeout_at(look.into(), &mut self.answer).await {
                 return Some(answer);
             }
-            self.gate.relieve();
+            self.admission.add_thread_if_stuck();
         }
         None
     }
@@ -150,7 +150,7 @@ impl Submitted {
     }
 }
 
-impl Drop for Submitted {
+impl Drop for SubmittedCall {
     fn drop(&mut self) {
         self.gone.set();
     }

@@ -9,7 +9,7 @@ use super::{Pod, Rig};
 
 /// What there is on a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Inventory {
+pub(crate) struct Leftovers {
     /// The node's interfaces.
     node: Vec<String>,
     /// Settings of the virtual functions of the node's interfaces.
@@ -26,9 +26,9 @@ pub(crate) struct Inventory {
 
 impl Rig {
     /// Counts; the daemon runs.
-    pub(crate) fn inventory(&self, pods: &[&Pod]) -> Inventory {
+    pub(crate) fn leftovers(&self, pods: &[&Pod]) -> Leftovers {
         let rows = self.attachments();
-        Inventory {
+        Leftovers {
             node: self.links(),
             functions: self.functions(),
             pods: pods.iter().map(|pod| (pod.path().to_owned(), pod.links())).collect(),
@@ -55,10 +55,10 @@ impl Rig {
     }
 
     /// Waits until everything is as before: what was answered early is finished by then.
-    pub(crate) fn is_as(&self, before: &Inventory, pods: &[&Pod], after: &str) {
+    pub(crate) fn is_as(&self, before: &Leftovers, pods: &[&Pod], after: &str) {
         let limit = Instant::now() + Duration::from_secs(8);
         loop {
-            let now = self.inventory(pods);
+            let now = self.leftovers(pods);
             if now == *before {
                 return;
             }
@@ -84,7 +84,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-impl Inventory {
+impl Leftovers {
     /// A pod's interfaces.
     pub(crate) fn links_of(&self, pod: &Pod) -> Vec<String> {
         self.pods.get(pod.path()).cloned().unwrap_or_default()

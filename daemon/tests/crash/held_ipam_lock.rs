@@ -19,7 +19,7 @@ fn x14_a_network_whose_directory_is_locked_by_another_process_holds_up_no_other(
     let (locked, other) = (rig.macvlan("net"), rig.macvlan("other"));
     let pod = rig.pod("pod");
     let daemon = rig.start();
-    let before = rig.inventory(&[&pod]);
+    let before = rig.leftovers(&[&pod]);
     let call = |container: &str, config| {
         let mut call = rig.call(container, &pod, config);
         call.ifname = container.to_owned();

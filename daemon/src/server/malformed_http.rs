@@ -1,7 +1,7 @@
 //! What is no HTTP: hyper refuses it before a handler has seen it, with a status and an empty body. On its way out the
 //! refusal gets the body that every answer has, a CNI error object.
 //!
-//! Once a handler was asked, everything passes untouched.
+//! Once a handler was reached, everything passes untouched.
 
 use std::io;
 use std::pin::Pin;
@@ -16,17 +16,17 @@ use tokio::net::UnixStream;
 
 /// A connection, with a look at what hyper writes.
 #[derive(Debug)]
-pub(super) struct Outgoing {
+pub(super) struct HttpConnection {
     stream: TokioIo<UnixStream>,
-    asked: Arc<AtomicBool>,
+    handler_reached: Arc<AtomicBool>,
     refusal: Vec<u8>,
     written: usize,
 }
 
-impl Outgoing {
-    /// `asked` is set when a handler has been asked.
-    pub(super) fn new(stream: UnixStream, asked: Arc<AtomicBool>) -> Outgoing {
-        Outgoing { stream: TokioIo::new(stream), asked, refusal: Vec::new(), written: 0 }
+impl HttpConnection {
+    /// `handler_reached` is set once a handler has the request.
+    pub(super) fn new(stream: UnixStream, handler_reached: Arc<AtomicBool>) -> HttpConnection {
+        HttpConnection { stream: TokioIo::new(stream), handler_reached, refusal: Vec::new(), written: 0 }
     }
 
     /// The connection, when hyper is done with it.
@@ -58,7 +58,7 @@ fn refusal(head: &[u8]) -> Vec<u8> {
         .into_bytes()
 }
 
-impl Read for Outgoing {
+impl Read for HttpConnection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -68,9 +68,9 @@ impl Read for Outgoing {
     }
 }
 
-impl Write for Outgoing {
+impl Write for HttpConnection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        if self.asked.load(Ordering::Acquire) {
+        if self.handler_reached.load(Ordering::Acquire) {
             return Pin::new(&mut self.stream).poll_write(cx, buf);
         }
         if self.refusal.is_empty() {
@@ -98,7 +98,7 @@ impl Write for Outgoing {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        if self.asked.load(Ordering::Acquire) {
+        if self.handler_reached.load(Ordering::Acquire) {
             return Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
         }
         let first = bufs.iter().find(|buf| !buf.is_empty()).map_or(&[][..], |buf| &**buf);

@@ -9,14 +9,14 @@ use super::{Attachment, Entry, Lost, Phase};
 
 /// In a damaged journal the record that is missing may be the commit: a restart never undoes what was committed, so
 /// what may have been stays, and goes with its DEL, its GC or its namespace.
-pub(super) fn give_the_benefit(attachment: &mut Arc<Attachment>) {
+pub(super) fn assume_committed(attachment: &mut Arc<Attachment>) {
     if attachment.phase == Phase::Adding {
         *attachment = Arc::new(Attachment { phase: Phase::Attached, ..Attachment::clone(attachment) });
     }
 }
 
 /// An attachment after one more record.
-pub(super) fn applied(mut attachment: Attachment, entry: &Entry) -> Attachment {
+pub(super) fn apply_entry(mut attachment: Attachment, entry: &Entry) -> Attachment {
     match entry {
         Entry::Commit { addresses, answer, .. } => {
             attachment.phase = Phase::Attached;
@@ -32,7 +32,7 @@ pub(super) fn applied(mut attachment: Attachment, entry: &Entry) -> Attachment {
 
 /// What a journal leads to.
 #[derive(Debug, Default)]
-pub(super) struct Rebuilt {
+pub(super) struct RecoveredState {
     pub(super) live: BTreeMap<u64, Arc<Attachment>>,
     pub(super) lost: BTreeMap<u64, Lost>,
     /// Bytes of records that are no entries of ours.
@@ -40,8 +40,8 @@ pub(super) struct Rebuilt {
 }
 
 /// The state that a journal's records lead to. A record that is no entry of ours is stepped over.
-pub(super) fn rebuild(payloads: &[Vec<u8>]) -> Rebuilt {
-    let mut out = Rebuilt::default();
+pub(super) fn replay_entries(payloads: &[Vec<u8>]) -> RecoveredState {
+    let mut out = RecoveredState::default();
     for payload in payloads {
         match serde_json::from_slice::<Entry>(payload) {
             Ok(entry) => out.apply(entry),
@@ -51,7 +51,7 @@ pub(super) fn rebuild(payloads: &[Vec<u8>]) -> Rebuilt {
     out
 }
 
-impl Rebuilt {
+impl RecoveredState {
     fn apply(&mut self, entry: Entry) {
         match entry {
             Entry::Put(attachment) => {
@@ -63,7 +63,7 @@ impl Rebuilt {
             }
             Entry::Commit { id, .. } | Entry::Answered { id } | Entry::Phase { id, .. } => {
                 if let Some(old) = self.live.get(&id) {
-                    let changed = applied(Attachment::clone(old), &entry);
+                    let changed = apply_entry(Attachment::clone(old), &entry);
                     self.live.insert(id, Arc::new(changed));
                 } else if let Entry::Commit { addresses, answer, .. } = entry {
                     self.lost.insert(id, Lost { addresses, answer });

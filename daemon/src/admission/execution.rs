@@ -10,14 +10,14 @@ use fairlead_cni::{CniError, Code};
 use tracing::{error, info};
 
 use super::Shared;
-use super::job::{BEGUN, Job, Outcome, Receipt, WITHDRAWN};
+use super::queued_call::{BEGUN, Outcome, QueuedCall, Receipt, WITHDRAWN};
 use crate::call::{Call, Reply, Service};
-use crate::glance;
+use crate::config_summary::ConfigSummary;
 use crate::metrics::kind_label;
 
 /// A call that was carried out and answered.
 #[derive(Debug)]
-pub struct Done {
+pub struct FinishedCall {
     call: Arc<Call>,
     /// Counted as ended when its receipt has come back.
     pub(super) receipt: bool,
@@ -25,7 +25,7 @@ pub struct Done {
     failure: Option<(Code, String)>,
 }
 
-impl Done {
+impl FinishedCall {
     pub(super) fn container(&self) -> &str {
         &self.call.request.container_id
     }
@@ -33,18 +33,18 @@ impl Done {
 
 impl Shared {
     /// `None`: the call was not begun.
-    pub(super) fn carry_out(&self, job: Job) -> Option<Done> {
+    pub(super) fn carry_out(&self, job: QueuedCall) -> Option<FinishedCall> {
         let durable = job.outlives_its_caller();
         if job.call.gone.get() && !durable {
             return None;
         }
         if !durable && Instant::now() >= job.call.deadline {
-            if job.ticket.turn(WITHDRAWN) {
+            if job.progress.advance(WITHDRAWN) {
                 let _ = job.answer.send(Outcome::TooLate);
             }
             return None;
         }
-        if !job.ticket.turn(BEGUN) {
+        if !job.progress.advance(BEGUN) {
             return None;
         }
         let service = self.service.get()?;
@@ -55,21 +55,21 @@ impl Shared {
     }
 
     /// The call itself.
-    pub(super) fn perform(&self, service: &dyn Service, call: Arc<Call>) -> (Outcome, Done) {
-        let reply = guarded(service, &call);
+    pub(super) fn perform(&self, service: &dyn Service, call: Arc<Call>) -> (Outcome, FinishedCall) {
+        let reply = serve_catching_panics(service, &call);
         let failure = reply.outcome.as_ref().err().map(|e| (e.code, e.to_string()));
         let took = call.arrived.elapsed();
         let receipts = self.receipts.get().filter(|_| call.request.command == Command::Add);
         let receipt = Receipt::new(&call, receipts.cloned());
-        let done = Done { receipt: receipts.is_some(), call, took, failure };
+        let done = FinishedCall { receipt: receipts.is_some(), call, took, failure };
         (Outcome::Reply(reply, receipt), done)
     }
 
-    pub(super) fn note(&self, done: &Done) {
-        let Done { call, took, failure, .. } = done;
+    pub(super) fn note(&self, done: &FinishedCall) {
+        let FinishedCall { call, took, failure, .. } = done;
         let request = &call.request;
-        let glance = glance::of(&request.config);
-        let kind = kind_label(&glance.kind);
+        let summary = ConfigSummary::of(&request.config);
+        let kind = kind_label(&summary.kind);
         self.calls.observe(request.command, kind, failure.as_ref().map_or(0, |(c, _)| c.number()), *took);
         self.health.note(failure.as_ref().map(|(code, _)| *code));
         let trace = || TraceParent::of(&request.env).map_or("", TraceParent::as_str);
@@ -79,8 +79,8 @@ impl Shared {
                 container = request.container_id,
                 ifname = request.ifname,
                 netns = request.netns,
-                network = glance.name,
-                r#type = glance.kind,
+                network = summary.name,
+                r#type = summary.kind,
                 traceparent = trace(),
                 took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
                 "done"
@@ -90,8 +90,8 @@ impl Shared {
                 container = request.container_id,
                 ifname = request.ifname,
                 netns = request.netns,
-                network = glance.name,
-                r#type = glance.kind,
+                network = summary.name,
+                r#type = summary.kind,
                 traceparent = trace(),
                 took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
                 code = code.number(),
@@ -103,14 +103,14 @@ impl Shared {
 }
 
 /// Carries a call out; a panic becomes an answer like any other failure.
-pub(crate) fn guarded(service: &dyn Service, call: &Call) -> Reply {
+pub(crate) fn serve_catching_panics(service: &dyn Service, call: &Call) -> Reply {
     catch_unwind(AssertUnwindSafe(|| service.serve(call))).unwrap_or_else(|panic| {
         let text = panic_text(&*panic);
         let command = call.request.command.name();
         let error =
             CniError::new(Code::Internal, format!("{command} failed by a fault in fairleadd: {text}"))
                 .with("the daemon goes on; please report this with its log");
-        Reply { version: glance::of(&call.request.config).version, outcome: Err(error) }
+        Reply { version: ConfigSummary::of(&call.request.config).version, outcome: Err(error) }
     })
 }
 

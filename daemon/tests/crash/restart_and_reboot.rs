@@ -28,7 +28,7 @@ fn x02_a_del_with_the_daemon_down_is_answered_kept_and_carried_out_at_the_restar
     let (pod, config) = (rig.pod("pod"), rig.macvlan("net"));
     let call = rig.call("c1", &pod, &config);
     let daemon = rig.start();
-    let before = rig.inventory(&[&pod]);
+    let before = rig.leftovers(&[&pod]);
     call.execute(Command::Add).end().result();
     daemon.kill();
     call.execute(Command::Del).end().succeeds();
@@ -47,7 +47,7 @@ fn x02_a_spooled_del_whose_replay_is_killed_at_any_step_is_still_carried_out() {
     let call = rig.call("c1", &pod, &config);
     let before = {
         let _daemon = rig.start();
-        rig.inventory(&[&pod])
+        rig.leftovers(&[&pod])
     };
     for step in ["del.removing", "del.silent", "del.silenced", "del.unlinked", "del.released", "del.removed"]
     {
@@ -88,7 +88,7 @@ fn x24_after_a_reboot_the_addresses_of_before_are_free_with_nobodys_help() {
     let config = rig.macvlan("net");
     let pods: Vec<_> = (0..3).map(|n| rig.pod(&format!("pod{n}"))).collect();
     let daemon = rig.start();
-    let before = rig.inventory(&[]);
+    let before = rig.leftovers(&[]);
     for (n, pod) in pods.iter().enumerate() {
         rig.call(&format!("c{n}"), pod, &config).add().succeeds();
     }

@@ -7,8 +7,8 @@
 use fairlead_daemon::engine::failpoint::STEPS;
 use serde_json::{Value, json};
 
-use super::plugins::Ledger;
-use super::rig::{Call, Inventory, Pod, Reply, Rig, stored};
+use super::executed_plugins::Ledger;
+use super::rig::{Call, Leftovers, Pod, Reply, Rig, stored};
 
 /// One kind of network on a node of its own.
 struct Kind {
@@ -61,18 +61,18 @@ impl Kind {
         self.pod.has_what_was_answered(self.ifname, result);
     }
 
-    fn inventory(&self) -> Inventory {
-        self.rig.inventory(&[&self.pod])
+    fn leftovers(&self) -> Leftovers {
+        self.rig.leftovers(&[&self.pod])
     }
 
-    fn is_as(&self, before: &Inventory, after: &str) {
+    fn is_as(&self, before: &Leftovers, after: &str) {
         self.rig.is_as(before, &[&self.pod], after);
     }
 
     /// Everything that there was before the first call.
-    fn before(&self) -> Inventory {
+    fn before(&self) -> Leftovers {
         let _daemon = self.rig.start();
-        self.inventory()
+        self.leftovers()
     }
 
     fn die_everywhere(&self) {
@@ -86,7 +86,7 @@ impl Kind {
         }
     }
 
-    fn die_in_add(&self, step: &str, before: &Inventory) {
+    fn die_in_add(&self, step: &str, before: &Leftovers) {
         let daemon = self.rig.start_dying_at(step);
         assert!(matches!(self.add(), Reply::Lost), "{step}");
         daemon.dies();
@@ -98,7 +98,7 @@ impl Kind {
         self.is_as(before, &format!("{step}, ADD again, DEL"));
     }
 
-    fn die_between_commit_and_answer(&self, before: &Inventory) {
+    fn die_between_commit_and_answer(&self, before: &Leftovers) {
         let step = self.add.1;
         let daemon = self.rig.start_dying_at(step);
         assert!(matches!(self.add(), Reply::Lost), "{step}");
@@ -124,11 +124,11 @@ impl Kind {
         });
     }
 
-    fn pod_links(&self, before: &Inventory) -> Vec<String> {
+    fn pod_links(&self, before: &Leftovers) -> Vec<String> {
         before.links_of(&self.pod)
     }
 
-    fn die_in_del(&self, step: &str, before: &Inventory) {
+    fn die_in_del(&self, step: &str, before: &Leftovers) {
         let daemon = self.rig.start_dying_at(step);
         self.has_what_was_answered(&self.add().result());
         // It may die before its answer or, where the interface is silent, after it.

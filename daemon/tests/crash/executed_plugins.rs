@@ -67,7 +67,7 @@ fn x13_a_plugins_slow_del_after_a_kill_does_not_keep_the_node_from_being_ready()
     let (config, pod) = (rig.cluster_network(), rig.pod("pod"));
     let before = {
         let _daemon = rig.start();
-        rig.inventory(&[&pod])
+        rig.leftovers(&[&pod])
     };
     let daemon = rig.start_dying_at("add.configured");
     assert!(matches!(rig.call("c1", &pod, &config).add(), Reply::Lost));
@@ -89,7 +89,7 @@ fn x05_a_plugin_that_outlives_its_daemon_is_let_finish_before_it_gets_its_del() 
     let rig = Rig::new();
     let (config, pod) = (rig.cluster_network(), rig.pod("pod"));
     let daemon = rig.start();
-    let before = rig.inventory(&[&pod]);
+    let before = rig.leftovers(&[&pod]);
     rig.script("[ $CNI_COMMAND != ADD ] || sleep 1");
     std::thread::scope(|s| {
         let caller = s.spawn(|| rig.call("c1", &pod, &config).add());

@@ -1,22 +1,22 @@
-//! Chance that can be repeated: SplitMix64 from a printed seed.
+//! SeededRandom that can be repeated: SplitMix64 from a printed seed.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-pub(crate) struct Chance(u64);
+pub(crate) struct SeededRandom(u64);
 
-impl Chance {
+impl SeededRandom {
     /// From `FAIRLEAD_SEED`, else from the clock; the seed is printed.
-    pub(crate) fn new(test: &str) -> Chance {
+    pub(crate) fn new(test: &str) -> SeededRandom {
         let clock = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |t| t.subsec_nanos().into());
         let given = std::env::var("FAIRLEAD_SEED").ok().and_then(|seed| seed.parse().ok());
         let seed = given.unwrap_or_else(clock);
         eprintln!("{test}: FAIRLEAD_SEED={seed}");
-        Chance(seed)
+        SeededRandom(seed)
     }
 
     /// Another one, for a thread.
-    pub(crate) fn fork(&mut self) -> Chance {
-        Chance(self.next())
+    pub(crate) fn fork(&mut self) -> SeededRandom {
+        SeededRandom(self.next())
     }
 
     pub(crate) fn next(&mut self) -> u64 {

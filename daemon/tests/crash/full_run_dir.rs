@@ -58,11 +58,11 @@ fn x05_with_a_full_run_directory_add_is_refused_clean_and_del_works_also_after_a
         })
         .collect();
     let daemon = rig.start();
-    let before = rig.inventory(&[&pod]);
+    let before = rig.leftovers(&[&pod]);
     run.fill();
     let mut added = 0;
     let refused = loop {
-        let with = rig.inventory(&[&pod]);
+        let with = rig.leftovers(&[&pod]);
         match calls[added].add() {
             Reply::Refused(error) => {
                 rig.is_as(&with, &[&pod], "the refused ADD");
@@ -196,7 +196,7 @@ fn x05_with_a_full_state_directory_an_add_that_executes_a_plugin_is_refused_clea
     fs::write(rig.path("bin/lease"), script).unwrap();
     fs::set_permissions(rig.path("bin/lease"), fs::Permissions::from_mode(0o755)).unwrap();
     let _daemon = rig.start();
-    let before = rig.inventory(&[&pod]);
+    let before = rig.leftovers(&[&pod]);
     let call = rig.call("c1", &pod, &config);
     state.fill();
     match call.add() {
