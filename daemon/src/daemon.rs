@@ -4,7 +4,7 @@
 //! the replay. At a stop nothing new is begun and what is at work ends.
 
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
@@ -23,6 +23,7 @@ use crate::logging::{self, Level};
 use crate::memory;
 use crate::metrics::{Calls, Exposition, Node};
 use crate::netconf::{Directories, Networks};
+use crate::node_paths::NodePaths;
 use crate::processors::{self, stay_off_isolated};
 use crate::run_dir::{RunDir, RunDirError};
 use crate::server::{self, ServerState};
@@ -33,28 +34,11 @@ use fairlead_host::file_watch::{Pulse, Watch, WatchError};
 /// What is at work has so long to end. systemd's own limit (`TimeoutStopSec`) is longer.
 const STOP_LIMIT: Duration = Duration::from_secs(25);
 
-/// Where things lie.
-#[derive(Debug, Clone)]
-pub struct Places {
-    /// What dies with the reboot.
-    pub run_dir: PathBuf,
-    /// What outlives it.
-    pub state_dir: PathBuf,
-    /// The host's root as this process sees it.
-    pub host_root: PathBuf,
-    /// The configuration file.
-    pub config: PathBuf,
-    /// `CNI_CONF_DIR`
-    pub conf_dir: Option<String>,
-    /// `CNI_PLUGIN_DIR`
-    pub plugin_dir: Option<String>,
-}
-
 /// What the engine is started with.
 #[derive(Debug, Clone)]
 pub struct Surroundings {
-    /// Where things lie.
-    pub places: Places,
+    /// The paths of this node, complete.
+    pub paths: NodePaths,
     /// The configuration in force.
     pub settings: Arc<LiveSettings>,
     /// The networks of the conf dir.
@@ -114,30 +98,31 @@ enum Event {
 /// # Errors
 /// When something that it can't do without is not to be had.
 pub fn run(
-    places: Places,
+    mut paths: NodePaths,
     built_in: &'static [&'static str],
     start: impl FnOnce(&Surroundings) -> Result<Started, Box<dyn std::error::Error + Send + Sync>>,
 ) -> Result<(), DaemonError> {
-    let run_dir = RunDir::take(&places.run_dir)?;
+    let run_dir = RunDir::take(&paths.run_dir)?;
     let exposition = Arc::new(Exposition::default());
     let (calls, node) = (Calls::new(&exposition), Node::new(&exposition));
     // The level and the form of the log stand in the file whose refusal is logged: so it is read twice.
-    let first = Settings::load(&places.config).unwrap_or_default();
+    let first = Settings::load(&paths.config).unwrap_or_default();
     let level = logging::begin(first.log_level, first.log_format);
-    stay_off_isolated(Path::new("/sys"));
+    stay_off_isolated(&paths.sysfs);
     if let Err(error) = raise_open_files() {
         warn!(%error, "the limit of open files stays as it is; many calls at once may be refused (code 11)");
     }
-    let settings = Arc::new(LiveSettings::new(&places.config, node.clone()));
+    let settings = Arc::new(LiveSettings::new(&paths.config, node.clone()));
     settings.log();
+    paths.kubelet = settings.current().kubelet.dir.clone();
     let directories =
-        Directories::new(&places.host_root, places.conf_dir.as_deref(), places.plugin_dir.as_deref());
+        Directories::new(&paths.host_root, paths.conf_dir.as_deref(), paths.plugin_dir.as_deref());
     let networks = Arc::new(Networks::new(directories, built_in, node.clone()));
     let surroundings = Surroundings {
         readiness: Arc::new(readiness(networks.clone())),
         health: Arc::default(),
         networks,
-        places,
+        paths,
         settings,
         calls,
         node,
@@ -161,8 +146,9 @@ fn health(surroundings: &Surroundings, watches: &[Watch]) {
         let wrong: Vec<String> = pulses.iter().filter_map(|pulse| pulse.ask().err()).collect();
         if wrong.is_empty() { Ok(String::new()) } else { Err(wrong.join("; ")) }
     };
+    let paths = &surroundings.paths;
     surroundings.health.probe("watchers", Box::new(alive));
-    surroundings.health.probe("memory", memory::probe(memory::Places::default()));
+    surroundings.health.probe("memory", memory::probe(paths.proc_self.clone(), paths.cgroups.clone()));
 }
 
 fn serve(
@@ -177,7 +163,7 @@ fn serve(
     // What changed between the first look and the watch.
     let _ = events.send(Event::Reload);
     let server = server_state(surroundings);
-    let locked = spool::lock(&surroundings.places.state_dir, surroundings.node.clone())?;
+    let locked = spool::lock(&surroundings.paths.state_dir, surroundings.node.clone())?;
     let entries = locked.entries()?;
     let listener = run_dir.listen()?;
     // From here on executables reach the daemon, and none can have spooled meanwhile.
@@ -220,12 +206,13 @@ fn server_state(surroundings: &Surroundings) -> ServerState {
         surroundings.health.clone(),
         surroundings.exposition.clone(),
     );
-    let Surroundings { settings, networks, places, node, .. } = surroundings.clone();
+    let Surroundings { settings, networks, paths, node, .. } = surroundings.clone();
     server.about = Arc::new(move || {
         let refused: Vec<String> = networks.refused().iter().map(ToString::to_string).collect();
         serde_json::json!({
-            "runDir": places.run_dir, "stateDir": places.state_dir, "hostRoot": places.host_root,
-            "config": places.config, "confDir": places.conf_dir, "pluginDir": places.plugin_dir, "settings": *settings.current(), "settingsRefused": settings.refused(),
+            "runDir": paths.run_dir, "stateDir": paths.state_dir, "hostRoot": paths.host_root,
+            "config": paths.config, "confDir": paths.conf_dir, "pluginDir": paths.plugin_dir,
+            "settings": *settings.current(), "settingsRefused": settings.refused(),
             "networksRefused": refused, "spoolEntries": node.spool_entries.get(),
         })
     });

@@ -20,12 +20,12 @@ use serde_json::{Map, Value};
 
 use crate::capabilities::{Capability, Effective, NEEDED, OWN_STATUS, USEFUL};
 use crate::cli::{ClientError, ask};
-use crate::daemon::Places;
 use crate::engine::plug::VFIO_NODES;
 use crate::install;
 use crate::metrics::Node;
 use crate::netconf::{Directories, Networks};
 use crate::networks::{BUILT_IN, Network, module_of};
+use crate::node_paths::NodePaths;
 use crate::run_dir::SOCKET;
 use crate::settings::Settings;
 
@@ -69,31 +69,30 @@ fn wrong(about: &'static str, seen: impl Into<String>, remedy: impl Into<String>
     Finding { about, verdict: Verdict::Wrong, seen: seen.into(), remedy: remedy.into() }
 }
 
-/// Where things lie as the daemon of this run directory says.
-fn in_use(given: Places, status: &Value) -> Places {
-    let told = |key: &str, given: PathBuf| status["daemon"][key].as_str().map_or(given, PathBuf::from);
-    let told_text =
-        |key: &str, given: Option<String>| status["daemon"][key].as_str().map(str::to_owned).or(given);
-    Places {
-        state_dir: told("stateDir", given.state_dir),
-        host_root: told("hostRoot", given.host_root),
-        config: told("config", given.config),
-        conf_dir: told_text("confDir", given.conf_dir),
-        plugin_dir: told_text("pluginDir", given.plugin_dir),
-        run_dir: given.run_dir,
+/// The paths that the daemon of this run directory says it uses; `own` for those that it does not name.
+fn in_use(own: NodePaths, status: &Value) -> NodePaths {
+    let text = |key: &str| status["daemon"][key].as_str().map(str::to_owned);
+    let path = |key: &str, own: PathBuf| text(key).map_or(own, PathBuf::from);
+    NodePaths {
+        state_dir: path("stateDir", own.state_dir),
+        host_root: path("hostRoot", own.host_root),
+        config: path("config", own.config),
+        conf_dir: text("confDir").or(own.conf_dir),
+        plugin_dir: text("pluginDir").or(own.plugin_dir),
+        ..own
     }
 }
 
-/// Looks at everything, where the daemon of this run directory says that it lies; as given where none answers.
-pub fn examine(given: Places) -> Vec<Finding> {
-    let socket = given.run_dir.join(SOCKET);
+/// Looks at everything, at the paths that the daemon of this run directory reports; at `own` where none answers.
+pub fn examine(own: NodePaths) -> Vec<Finding> {
+    let socket = own.run_dir.join(SOCKET);
     let status = ask(&socket, "/v1/status");
-    let places = match &status {
-        Ok(status) => in_use(given, status),
-        Err(_) => given,
+    let paths = match &status {
+        Ok(status) => in_use(own, status),
+        Err(_) => own,
     };
     let directories =
-        Directories::new(&places.host_root, places.conf_dir.as_deref(), places.plugin_dir.as_deref());
+        Directories::new(&paths.host_root, paths.conf_dir.as_deref(), paths.plugin_dir.as_deref());
     let mut findings = kernel();
     findings.extend(capabilities());
     findings.extend(kinds());
@@ -101,12 +100,12 @@ pub fn examine(given: Places) -> Vec<Finding> {
         Ok(status) => findings.extend(daemon(&socket, status)),
         Err(error) => findings.push(unanswered(error)),
     }
-    findings.extend(directories::findings(&places));
-    findings.extend(sriov_cni_leftovers::findings(&places.host_root));
-    findings.push(configuration(&places.config));
+    findings.extend(directories::findings(&paths));
+    findings.extend(sriov_cni_leftovers::findings(&paths.host_root));
+    findings.push(configuration(&paths.config));
     findings.extend(networks(&directories));
     findings.extend(directories.plugins.iter().map(|d| executables(d)));
-    findings.extend(vfio::findings(Path::new("/sys"), &below(&places.host_root, Path::new(VFIO_NODES))));
+    findings.extend(vfio::findings(&paths.sysfs, &below(&paths.host_root, Path::new(VFIO_NODES))));
     findings.push(mounts());
     findings
 }

@@ -25,6 +25,7 @@ mod memory;
 pub mod metrics;
 pub mod netconf;
 pub mod networks;
+pub mod node_paths;
 pub mod pools;
 mod processors;
 pub mod run_dir;

@@ -10,26 +10,14 @@ use crate::health::Probe;
 /// Of the limit, in percent, from which on the daemon is unwell.
 const HIGH: u64 = 90;
 
-/// Where the kernel tells of this process and of cgroups.
-#[derive(Debug, Clone)]
-pub(crate) struct Places {
-    /// `/proc/self`
-    pub(crate) process: PathBuf,
-    /// `/sys/fs/cgroup`
-    pub(crate) cgroups: PathBuf,
-}
-
-impl Default for Places {
-    fn default() -> Places {
-        Places { process: "/proc/self".into(), cgroups: "/sys/fs/cgroup".into() }
-    }
-}
-
-/// The health condition: less than 90 % of the limit is used.
-pub(crate) fn probe(places: Places) -> Probe {
+/// The health condition: less than 90 % of the limit is used. `process` is this process's directory in procfs,
+/// `cgroups` the directory where cgroups are mounted.
+pub(crate) fn probe(process: PathBuf, cgroups: PathBuf) -> Probe {
     Box::new(move || {
-        let used = resident(&places.process)?;
-        let Some(limit) = limit(&places) else { return Ok(format!("{} MiB, no limit", used >> 20)) };
+        let used = resident(&process)?;
+        let Some(limit) = limit(&process, &cgroups) else {
+            return Ok(format!("{} MiB, no limit", used >> 20));
+        };
         let seen = format!("{} MiB of {} MiB", used >> 20, limit >> 20);
         if used >= limit / 100 * HIGH {
             return Err(format!(
@@ -52,14 +40,14 @@ fn resident(process: &Path) -> Result<u64, String> {
 
 /// The lowest limit of the process's cgroup and those above it, in bytes; of version 2, or of version 1's memory
 /// controller. In a container the cgroup's path may not exist, and the mount's root is the container's own.
-fn limit(places: &Places) -> Option<u64> {
-    let membership = fs::read_to_string(places.process.join("cgroup")).unwrap_or_default();
+fn limit(process: &Path, cgroups: &Path) -> Option<u64> {
+    let membership = fs::read_to_string(process.join("cgroup")).unwrap_or_default();
     let lines = || membership.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
     let v1 = lines().find(|(controllers, _)| controllers.split(',').any(|one| one == "memory"));
     let v2 = lines().find(|(controllers, _)| controllers.is_empty());
     let (root, file, path) = match (v1, v2) {
-        (Some((_, path)), _) => (places.cgroups.join("memory"), "memory.limit_in_bytes", path),
-        (None, Some((_, path))) => (places.cgroups.clone(), "memory.max", path),
+        (Some((_, path)), _) => (cgroups.join("memory"), "memory.limit_in_bytes", path),
+        (None, Some((_, path))) => (cgroups.to_owned(), "memory.max", path),
         (None, None) => return None,
     };
     let limits = Path::new(path).ancestors().filter_map(|above| {
@@ -91,7 +79,7 @@ mod tests {
         }
 
         fn ask(&self) -> Result<String, String> {
-            probe(Places { process: self.0.path().join("proc"), cgroups: self.0.path().join("cgroup") })()
+            probe(self.0.path().join("proc"), self.0.path().join("cgroup"))()
         }
     }
 
@@ -125,7 +113,7 @@ mod tests {
 
     #[test]
     fn k19_memory_of_this_very_process_is_seen() {
-        let seen = probe(Places::default())().unwrap();
+        let seen = probe("/proc/self".into(), "/sys/fs/cgroup".into())().unwrap();
         assert!(seen.contains(" MiB"), "{seen}");
     }
 }

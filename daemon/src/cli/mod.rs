@@ -12,6 +12,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::doctor;
 use crate::install::{self, InstallError};
+use crate::node_paths::NodePaths;
 use crate::pools::Verb;
 use crate::run_dir::SOCKET;
 
@@ -62,6 +63,12 @@ struct Dirs {
     /// The configuration.
     #[arg(long, default_value = "/etc/fairlead/config.yaml")]
     config: PathBuf,
+}
+
+impl Dirs {
+    fn paths(self) -> NodePaths {
+        NodePaths::new(self.run_dir, self.state_dir, self.host_root, self.config).with_environment()
+    }
 }
 
 #[derive(Debug, Args)]
@@ -203,9 +210,7 @@ fn uninstall(args: UninstallArgs) -> Result<(), CliError> {
 }
 
 fn run_doctor(args: DoctorArgs) -> Result<ExitCode, CliError> {
-    let Dirs { run_dir, state_dir, host_root, config } = args.dirs;
-    let given = run::places(run_dir, state_dir, host_root, config);
-    let findings = doctor::examine(given);
+    let findings = doctor::examine(args.dirs.paths());
     match args.output {
         Output::Json => table::print_json(&serde_json::to_value(&findings).unwrap_or_default())?,
         Output::Table => table::print(&doctor::report(&findings))?,

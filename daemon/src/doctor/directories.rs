@@ -3,18 +3,18 @@
 use std::path::{Path, PathBuf};
 
 use super::{Finding, good, less, wrong};
-use crate::daemon::Places;
+use crate::node_paths::NodePaths;
 use fairlead_host::disk_space;
 
 use crate::{engine, spool, store};
 
-pub(super) fn findings(places: &Places) -> Vec<Finding> {
+pub(super) fn findings(paths: &NodePaths) -> Vec<Finding> {
     vec![
-        run_dir(&places.run_dir),
-        store(&places.run_dir),
-        state_dir(&places.state_dir),
-        spooled(&places.state_dir),
-        records(&places.state_dir),
+        run_dir(&paths.run_dir),
+        store(&paths.run_dir),
+        state_dir(&paths.state_dir),
+        spooled(&paths.state_dir),
+        records(&paths.state_dir),
     ]
 }
 

@@ -80,21 +80,6 @@ pub use start::{Beside, StartError};
 /// Everything on record is looked through this often, for what no event has told.
 const SWEEP: Duration = Duration::from_secs(30);
 
-/// Where the engine lives.
-#[derive(Debug, Clone)]
-pub struct Places {
-    /// What dies with the boot.
-    pub run_dir: PathBuf,
-    /// What outlives it.
-    pub state_dir: PathBuf,
-    /// The host's root as the daemon sees it.
-    pub host_root: PathBuf,
-    /// Where sysfs is mounted.
-    pub sysfs: PathBuf,
-    /// Kubelet's directory on the host.
-    pub kubelet: PathBuf,
-}
-
 /// What the configuration can change while the daemon runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {

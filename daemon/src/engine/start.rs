@@ -19,12 +19,13 @@ use super::records::Records;
 use super::status::Kinds;
 use super::validated::Validated;
 use super::wellbeing::LookOut;
-use super::{Engine, Places, Policy, SWEEP};
+use super::{Engine, Policy, SWEEP};
 use crate::delegate::Delegates;
 use crate::ipam::HostLocal;
 use crate::kubelet::{DevicePlugins, KubeletDir, PodResources};
 use crate::metrics;
 use crate::netconf::Networks;
+use crate::node_paths::NodePaths;
 use crate::pools::{Ground, Look, PoolMetrics, Pools};
 use crate::settings::Settings;
 use crate::sriov_cni::Predecessor;
@@ -83,20 +84,20 @@ fn failed(what: impl Into<String>) -> impl FnOnce(io::Error) -> StartError {
 impl Engine {
     /// Opens everything, reconciles the store with the kernel, and begins to look after it. When this returns nothing
     /// half-done is left that could be undone without waiting for another program.
-    pub fn start(places: &Places, policy: Policy, beside: Beside) -> Result<Arc<Engine>, StartError> {
-        let engine = Engine::open(places, policy, beside)?;
+    pub fn start(paths: &NodePaths, policy: Policy, beside: Beside) -> Result<Arc<Engine>, StartError> {
+        let engine = Engine::open(paths, policy, beside)?;
         Engine::run(&engine).map_err(failed("a thread of the engine"))?;
         Ok(engine)
     }
 
     /// The same without threads: what is due is left to the caller.
-    pub(super) fn open(places: &Places, policy: Policy, beside: Beside) -> Result<Arc<Engine>, StartError> {
+    pub(super) fn open(paths: &NodePaths, policy: Policy, beside: Beside) -> Result<Arc<Engine>, StartError> {
         let boot_id = process::boot_id().map_err(failed("the boot id"))?;
         let host_id = beside.kernel.host()?.id().clone();
-        let (store, mut opened) = Store::open(&places.run_dir, &boot_id)?;
-        let (records, of_records) = Records::open(&places.state_dir, &boot_id)
-            .map_err(failed(places.state_dir.display().to_string()))?;
-        let host_local = HostLocal::new(places.host_root.clone(), &places.state_dir, &boot_id)
+        let (store, mut opened) = Store::open(&paths.run_dir, &boot_id)?;
+        let (records, of_records) = Records::open(&paths.state_dir, &boot_id)
+            .map_err(failed(paths.state_dir.display().to_string()))?;
+        let host_local = HostLocal::new(paths.host_root.clone(), &paths.state_dir, &boot_id)
             .map_err(failed("the list of host-local's directories"))?;
         if let Some(error) = &opened.read_error {
             tracing::error!(%error, kept = ?opened.set_aside, "the store can't be read and was set aside; it begins anew from records and kernel");
@@ -108,11 +109,11 @@ impl Engine {
             false => None,
         };
         let admin = Arc::new(Administrator::new(Arc::clone(&beside.kernel), beside.settles));
-        let inventory = Inventory::new(&places.sysfs);
+        let inventory = Inventory::new(&paths.sysfs);
         let chance = Arc::new(Chance::default());
         let ground = Ground {
-            state_dir: &places.state_dir,
-            run_dir: &places.run_dir,
+            state_dir: &paths.state_dir,
+            run_dir: &paths.run_dir,
             boot_id: &boot_id,
             kernel: Arc::clone(&beside.kernel),
             admin: Arc::clone(&admin),
@@ -125,24 +126,24 @@ impl Engine {
             admin,
             pools,
             device_plugins: DevicePlugins::new(
-                &places.host_root,
-                KubeletDir::new(&places.host_root, &places.kubelet),
+                &paths.host_root,
+                KubeletDir::new(&paths.host_root, &paths.kubelet),
             ),
             kernel: beside.kernel,
             host_id,
-            delegates: Delegates::new(places.host_root.clone(), beside.cgroup)
-                .watched_in(&places.run_dir.join("plugins")),
+            delegates: Delegates::new(paths.host_root.clone(), beside.cgroup)
+                .watched_in(&paths.run_dir.join("plugins")),
             policy: RwLock::new(Arc::new(policy)),
             store,
             records,
             claims: Claims::default(),
             reserved: Claims::default(),
             inventory,
-            sysfs: places.sysfs.clone(),
-            pod_resources: PodResources::new(KubeletDir::new(&places.host_root, &places.kubelet)),
+            sysfs: paths.sysfs.clone(),
+            pod_resources: PodResources::new(KubeletDir::new(&paths.host_root, &paths.kubelet)),
             reaper: Reaper::default(),
             host_local,
-            root: HostRoot::new(places.host_root.clone()),
+            root: HostRoot::new(paths.host_root.clone()),
             predecessor: Predecessor::default(),
             kinds: Kinds::default(),
             look_out: LookOut::default(),

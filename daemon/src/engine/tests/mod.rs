@@ -37,11 +37,12 @@ use fairlead_cni::wire::{Command, Request, WIRE};
 use fairlead_host::double::{FakeKernel, Snapshot};
 use fairlead_sriov::resetting::SETTLES;
 
-use super::{Beside, Engine, Places, Policy};
+use super::{Beside, Engine, Policy};
 use crate::call::{Call, CallerGone, Service};
 use crate::metrics::{Calls, Exposition, Node};
 use crate::netconf::{Directories, Networks};
 use crate::networks::BUILT_IN;
+use crate::node_paths::NodePaths;
 use crate::pools::PoolMetrics;
 use crate::settings::Settings;
 
@@ -209,14 +210,11 @@ fn beside(kernel: &Arc<FakeKernel>, root: &Path, settings: Settings) -> (Beside,
 }
 
 fn open(dir: &Path, root: &Path, policy: Policy, beside: Beside) -> Arc<Engine> {
-    let places = Places {
-        run_dir: dir.join("run"),
-        state_dir: dir.join("state"),
-        host_root: root.to_owned(),
+    let paths = NodePaths {
         sysfs: dir.join("sys"),
-        kubelet: "/var/lib/kubelet".into(),
+        ..NodePaths::new(dir.join("run"), dir.join("state"), root.to_owned(), dir.join("config.yaml"))
     };
-    Engine::open(&places, policy, beside).unwrap()
+    Engine::open(&paths, policy, beside).unwrap()
 }
 
 fn files(dir: &Path) -> Vec<String> {
