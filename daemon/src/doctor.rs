@@ -19,13 +19,13 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::capabilities::{Capability, Effective, NEEDED, OWN_STATUS, USEFUL};
-use crate::cli::{ClientError, ask};
 use crate::engine::plug::VFIO_NODES;
 use crate::install;
 use crate::metrics::Node;
 use crate::netconf::{Directories, Networks};
 use crate::networks::{BUILT_IN, Network, module_of};
 use crate::node_paths::NodePaths;
+use crate::operator_client::{ClientError, get};
 use crate::run_dir::SOCKET;
 use crate::settings::Settings;
 
@@ -86,7 +86,7 @@ fn in_use(own: NodePaths, status: &Value) -> NodePaths {
 /// Looks at everything, at the paths that the daemon of this run directory reports; at `own` where none answers.
 pub fn examine(own: NodePaths) -> Vec<Finding> {
     let socket = own.run_dir.join(SOCKET);
-    let status = ask(&socket, "/v1/status");
+    let status = get(&socket, "/v1/status");
     let paths = match &status {
         Ok(status) => in_use(own, status),
         Err(_) => own,
@@ -221,7 +221,7 @@ fn daemon(socket: &Path, status: &Value) -> Vec<Finding> {
 /// Functions of pools that nobody gets, and faults of the pools' configuration.
 fn pools(socket: &Path) -> Vec<Finding> {
     const ABOUT: &str = "pools";
-    let answer = match ask(socket, "/v1/pools") {
+    let answer = match get(socket, "/v1/pools") {
         Ok(answer) => answer,
         Err(error) => return vec![less(ABOUT, error.to_string(), "ask again when the daemon is ready")],
     };
@@ -260,7 +260,7 @@ fn pools(socket: &Path) -> Vec<Finding> {
 
 /// Found by reading host-local's directories, which may take longer than the status that was just answered.
 fn orphans(socket: &Path) -> Finding {
-    match ask(socket, "/v1/orphans").as_ref().map(Value::as_array) {
+    match get(socket, "/v1/orphans").as_ref().map(Value::as_array) {
         Ok(Some(orphans)) if orphans.is_empty() => good("addresses", "no orphans"),
         Ok(Some(orphans)) => {
             let seen =

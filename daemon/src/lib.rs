@@ -26,6 +26,7 @@ pub mod metrics;
 pub mod netconf;
 pub mod networks;
 pub mod node_paths;
+pub mod operator_client;
 pub mod pools;
 mod processors;
 pub mod run_dir;

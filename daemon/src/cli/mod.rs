@@ -1,6 +1,5 @@
 //! The command line: `run`, the operator's commands over the socket, and what is put on the node.
 
-mod client;
 mod operator_commands;
 mod run;
 mod table;
@@ -13,11 +12,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::doctor;
 use crate::install::{self, InstallError};
 use crate::node_paths::NodePaths;
+use crate::operator_client::ClientError;
 use crate::pools::Verb;
 use crate::run_dir::SOCKET;
-
-pub use client::ClientError;
-pub(crate) use client::ask;
 
 /// Fairlead's node daemon, and the commands by which it is looked after.
 #[derive(Debug, Parser)]

@@ -4,13 +4,13 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 
-use super::client::{ask, order};
 use super::table::{print, print_json, table};
 use super::{CliError, Output, QueryArgs};
+use crate::operator_client::{get, post};
 use crate::pools::Verb;
 
 fn answer(question: &QueryArgs, path: &str, form: impl FnOnce(&Value) -> String) -> Result<(), CliError> {
-    let value = ask(&question.socket(), path)?;
+    let value = get(&question.socket(), path)?;
     match question.output {
         Output::Json => print_json(&value)?,
         Output::Table => print(&form(&value))?,
@@ -102,7 +102,7 @@ fn escaped(text: &str) -> String {
 
 /// Orders something about a pool or one function; tells how they stand then.
 pub(super) fn order_pools(question: &QueryArgs, verb: Verb, of: &str) -> Result<(), CliError> {
-    let value = order(&question.socket(), &format!("/v1/pools/{}?of={}", verb.name(), escaped(of)))?;
+    let value = post(&question.socket(), &format!("/v1/pools/{}?of={}", verb.name(), escaped(of)))?;
     match question.output {
         Output::Json => print_json(&value)?,
         Output::Table => print(&functions(&value))?,
@@ -113,7 +113,7 @@ pub(super) fn order_pools(question: &QueryArgs, verb: Verb, of: &str) -> Result<
 /// Orders a collection; the exit status tells whether all went.
 pub(super) fn collect(question: &QueryArgs, orphans: bool) -> Result<ExitCode, CliError> {
     let path = if orphans { "/v1/gc?orphans=true" } else { "/v1/gc" };
-    let done = order(&question.socket(), path)?;
+    let done = post(&question.socket(), path)?;
     let failed = done["errors"].as_array().is_some_and(|f| !f.is_empty());
     match question.output {
         Output::Json => print_json(&done)?,

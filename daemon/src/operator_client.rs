@@ -52,13 +52,13 @@ pub enum ClientError {
     Refused(CniError),
 }
 
-/// Asks, and reads the answer's JSON.
-pub(crate) fn ask(socket: &Path, path: &str) -> Result<Value, ClientError> {
+/// Sends a GET and reads the JSON of the answer.
+pub(crate) fn get(socket: &Path, path: &str) -> Result<Value, ClientError> {
     request(socket, "GET", path, PATIENCE)
 }
 
-/// Orders a collection, and waits for its end.
-pub(crate) fn order(socket: &Path, path: &str) -> Result<Value, ClientError> {
+/// Sends a POST, which may be the order to collect, and waits until it is carried out.
+pub(crate) fn post(socket: &Path, path: &str) -> Result<Value, ClientError> {
     request(socket, "POST", path, COLLECTION)
 }
 
