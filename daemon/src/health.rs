@@ -5,9 +5,9 @@
 //! success heals. Nothing in here is on the calls' path, but for one counter.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fairlead_cni::Code;
+use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 
 /// Internal failures in a row that make the daemon unwell.
@@ -105,7 +105,7 @@ impl Readiness {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<(&'static str, Source)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
@@ -125,7 +125,7 @@ impl std::fmt::Debug for Health {
 impl Health {
     /// Adds a probe (`netlink`, `store`, …).
     pub fn probe(&self, name: &'static str, probe: Probe) {
-        self.probes.lock().unwrap_or_else(PoisonError::into_inner).push((name, probe));
+        self.probes.lock().push((name, probe));
     }
 
     /// A call ended so. Only failures of our own (999, I/O) count; the caller's mistakes are no illness.
@@ -147,7 +147,7 @@ impl Health {
             0..FAILURES => Ok(String::new()),
             _ => Err(format!("{row} calls in a row failed internally; the daemon's log says how")),
         };
-        let probes = self.probes.lock().unwrap_or_else(PoisonError::into_inner);
+        let probes = self.probes.lock();
         let looked = probes.iter().map(|(name, probe)| (*name, probe()));
         std::iter::once(("calls", calls))
             .chain(looked)

@@ -5,10 +5,10 @@
 //! number of series is bounded.
 
 use std::fmt;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use fairlead_cni::wire::Command;
+use parking_lot::{Mutex, MutexGuard};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
@@ -116,8 +116,8 @@ impl Exposition {
         text
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Registry> {
-        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Registry> {
+        self.0.lock()
     }
 }
 

@@ -9,11 +9,12 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use fairlead_cni::config::ConfList;
 use fairlead_cni::wire::MAX_CONFIG;
 use fairlead_host::host_root::below;
+use parking_lot::RwLock;
 use serde_json::{Value, json};
 use tracing::{error, info};
 
@@ -123,7 +124,7 @@ impl Networks {
     /// Reads the directories again.
     pub fn rescan(&self) {
         // Held for writing all the while: two looks at once could put the older one in force.
-        let mut scan = self.scan.write().unwrap_or_else(PoisonError::into_inner);
+        let mut scan = self.scan.write();
         let new = scan_directories(&self.directories, &scan);
         for refused in new.refused.iter().filter(|r| !scan.refused.contains(r)) {
             error!(reason = %refused, "a network configuration is refused; the others are not affected");
@@ -137,7 +138,7 @@ impl Networks {
     }
 
     fn current(&self) -> Arc<Scan> {
-        self.scan.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.scan.read().clone()
     }
 
     /// The network of this name.

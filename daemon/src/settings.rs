@@ -8,9 +8,10 @@ mod pools;
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, RwLock};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tracing::{error, info};
@@ -327,19 +328,19 @@ impl LiveSettings {
         live.reload();
         if live.refused().is_some() {
             let unread = Arc::new(Settings { unread: true, ..Settings::default() });
-            *live.current.write().unwrap_or_else(PoisonError::into_inner) = unread;
+            *live.current.write() = unread;
         }
         live
     }
 
     /// What is in force.
     pub fn current(&self) -> Arc<Settings> {
-        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.current.read().clone()
     }
 
     /// Why the file as it stands is refused.
     pub fn refused(&self) -> Option<String> {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.refused.lock().clone()
     }
 
     /// The directories to watch: the file's, and that of the device plugin's file.
@@ -352,14 +353,14 @@ impl LiveSettings {
     /// Reads the file again; one that is refused changes nothing. True when something changed.
     pub fn reload(&self) -> bool {
         let loaded = Settings::load(&self.path);
-        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut refused = self.refused.lock();
         match loaded {
             Ok(settings) => {
                 *refused = None;
                 let changed = *self.current() != settings;
                 if changed {
                     info!(path = %self.path.display(), "the configuration has changed");
-                    *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+                    *self.current.write() = Arc::new(settings);
                 }
                 changed
             }

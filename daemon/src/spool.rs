@@ -19,15 +19,15 @@ use tracing::{error, info, warn};
 use crate::admission::{Admission, Outcome, pod_interface_of, serve_catching_panics};
 use crate::call::{Call, CallerGone, Lane, Service};
 use crate::metrics::Node;
+use fairlead_host::backoff::Backoff;
 use fairlead_host::files::{paths_in, regular};
 
 /// Where entries go that can't be read.
 pub const UNREADABLE: &str = "unreadable";
 /// How long one replayed call may take.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The first pause before another attempt; doubled up to [`LONGEST_PAUSE`].
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// The pauses between attempts at what has failed.
+const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
 /// Why the spool can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -243,7 +243,7 @@ impl Retry {
 }
 
 fn retry(mut pending: Vec<Entry>, admission: &Admission, node: &Node, woken: &Receiver<()>) {
-    let mut pause = FIRST_PAUSE;
+    let mut attempts = PAUSES.start();
     loop {
         // All are handed in at once: those that start programs run side by side, each container's in order.
         let handed: Vec<_> =
@@ -269,9 +269,10 @@ fn retry(mut pending: Vec<Entry>, admission: &Admission, node: &Node, woken: &Re
             return;
         }
         pending = still;
-        match woken.recv_timeout(pause) {
-            Ok(()) => pause = FIRST_PAUSE,
-            Err(RecvTimeoutError::Timeout) => pause = (pause * 2).min(LONGEST_PAUSE),
+        match woken.recv_timeout(attempts.failed()) {
+            // Woken by order: the next pause is the shortest again.
+            Ok(()) => attempts.succeeded(),
+            Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
     }
@@ -284,12 +285,13 @@ fn again(request: &Request) -> Request {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::sync::{Arc, Mutex};
 
     use fairlead_cni::spool::serialise;
     use fairlead_cni::wire::{Spooled, WIRE};
     use fairlead_cni::{CniError, CniVersion, Code};
+    use parking_lot::Mutex;
     use serde_json::Value;
 
     use super::*;
@@ -316,7 +318,7 @@ mod tests {
                     .failures
                     .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1))
                     .is_ok();
-            self.log.lock().unwrap().push(format!("{} {container}", call.request.command.name()));
+            self.log.lock().push(format!("{} {container}", call.request.command.name()));
             let outcome = if fails { Err(CniError::new(Code::Io, "busy")) } else { Ok(String::new()) };
             Reply { version: CniVersion::LATEST, outcome }
         }
@@ -391,7 +393,7 @@ mod tests {
         assert_eq!(node.spool_entries.get(), 3);
         let fake = Fake::default();
         assert!(first_pass(entries, &fake, &admission(), &node).is_empty());
-        assert_eq!(*fake.log.lock().unwrap(), ["DEL a", "DEL b", "DEL c"]);
+        assert_eq!(*fake.log.lock(), ["DEL a", "DEL b", "DEL c"]);
         let aside = unreadable(&state.path().join(DIRECTORY)).unwrap();
         assert_eq!((aside.len(), left(state.path()), partial.exists()), (1, 0, false));
         assert_eq!(fs::read(&aside[0]).unwrap(), b"torn");
@@ -424,14 +426,14 @@ mod tests {
         let fake = Arc::new(Fake { failures: AtomicUsize::new(2), ..Fake::default() });
         let admission = admission();
         let pending = first_pass(entries, &*fake, &admission, &node);
-        assert_eq!(*fake.log.lock().unwrap(), ["DEL bad", "DEL good"]);
+        assert_eq!(*fake.log.lock(), ["DEL bad", "DEL good"]);
         assert_eq!((pending.len(), left(state.path())), (2, 2));
         admission.open(fake.clone()).unwrap();
         let add = Request { command: Command::Add, spooled: None, deadline_ms: 20_000, ..del("bad") };
         let held = admission.submit(add, Instant::now());
         let _retry = Retry::begin(pending, admission, node.clone()).unwrap();
         assert!(matches!(held.wait(), Outcome::Reply(..)));
-        let log = fake.log.lock().unwrap().clone();
+        let log = fake.log.lock().clone();
         assert_eq!(log.iter().filter(|line| *line == "DEL bad").count(), 3, "{log:?}");
         assert_eq!(log.last().unwrap(), "ADD bad");
         assert_eq!((left(state.path()), node.spool_entries.get()), (0, 0));

@@ -2,9 +2,10 @@
 //! each DEL as runtimes do, against the same ADDs when nothing else happens.
 
 use std::io;
-use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use crate::bench::{Bench, BenchError, CallFailure};
 use crate::cases::Settings;
@@ -123,12 +124,11 @@ fn paced_dels(
                     }
                 });
                 attachment.pod.remove();
-                if let Ok(mut outcomes) = outcomes.lock() {
-                    outcomes.0 = outcomes.0.max(ended);
-                    outcomes.1.push(outcome);
-                }
+                let mut outcomes = outcomes.lock();
+                outcomes.0 = outcomes.0.max(ended);
+                outcomes.1.push(outcome);
             });
         }
     });
-    outcomes.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner())
+    outcomes.into_inner()
 }

@@ -13,10 +13,11 @@ mod tests;
 mod worker_threads;
 
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use fairlead_cni::wire::{Command, Request};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::oneshot;
 use tracing::error;
 
@@ -150,7 +151,7 @@ impl Admission {
             }
         }
         drop(state);
-        self.0.work.iter().for_each(Condvar::notify_all);
+        self.0.work.iter().for_each(wake_all);
         Ok(())
     }
 
@@ -284,18 +285,15 @@ impl Admission {
         for job in out {
             let _ = job.answer.send(Outcome::NotBegun);
         }
-        for condvar in &self.0.work {
-            condvar.notify_all();
-        }
+        self.0.work.iter().for_each(wake_all);
     }
 
     /// Waits until nothing is at work; false when `limit` passed before.
     pub fn drained(&self, limit: Duration) -> bool {
-        let state = self.0.lock();
+        let mut state = self.0.lock();
         let busy = |state: &mut AdmissionState| state.running > 0 || state.queue.len() > 0;
-        let (_state, timeout) =
-            self.0.idle.wait_timeout_while(state, limit, busy).unwrap_or_else(PoisonError::into_inner);
-        !timeout.timed_out()
+        self.0.idle.wait_while_for(&mut state, busy, limit);
+        !busy(&mut state)
     }
 
     /// Lets go of the lock, then wakes the lines that have got work: nobody is woken into a lock that is still held.
@@ -365,7 +363,7 @@ impl Admission {
         if state.running == 0 && state.queue.len() == 0 {
             self.0.idle.notify_all();
             if state.stopping {
-                self.0.work.iter().for_each(Condvar::notify_all);
+                self.0.work.iter().for_each(wake_all);
             }
         }
     }
@@ -399,16 +397,14 @@ impl Admission {
             if line == Line::Slow {
                 let limit = if state.slow_threads > 1 { SLOW_IDLE } else { Duration::MAX };
                 state.slow_idle += 1;
-                let (again, timeout) =
-                    condvar.wait_timeout(state, limit).unwrap_or_else(PoisonError::into_inner);
-                state = again;
+                let timeout = condvar.wait_for(&mut state, limit);
                 state.slow_idle -= 1;
                 if timeout.timed_out() && state.slow_threads > 1 && !state.queue.has(line) {
                     state.slow_threads -= 1;
                     return None;
                 }
             } else {
-                state = condvar.wait(state).unwrap_or_else(PoisonError::into_inner);
+                condvar.wait(&mut state);
             }
         }
     }
@@ -416,13 +412,17 @@ impl Admission {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, AdmissionState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn update_gauges(&self, state: &AdmissionState) {
         self.calls.queued.set(i64::try_from(state.queue.len()).unwrap_or(i64::MAX));
         self.calls.running.set(i64::try_from(state.running).unwrap_or(i64::MAX));
     }
+}
+
+fn wake_all(condvar: &Condvar) {
+    condvar.notify_all();
 }
 
 fn line_of(service: &dyn Service, request: &Request) -> Line {

@@ -27,22 +27,20 @@ impl Service for Fake {
 
     fn serve(&self, call: &Call) -> Reply {
         let request = &call.request;
-        self.log.lock().unwrap().push(format!("{} {}", request.command.name(), request.args));
-        if !request.container_id.is_empty()
-            && !self.inside.lock().unwrap().insert(request.container_id.clone())
-        {
+        self.log.lock().push(format!("{} {}", request.command.name(), request.args));
+        if !request.container_id.is_empty() && !self.inside.lock().insert(request.container_id.clone()) {
             self.overlaps.fetch_add(1, Ordering::Relaxed);
         }
         assert_ne!(request.config, "panic", "as asked");
         if let Some((_, ms)) = request.config.split_once(':') {
             sleep(Duration::from_millis(ms.parse().unwrap()));
         }
-        self.inside.lock().unwrap().remove(&request.container_id);
+        self.inside.lock().remove(&request.container_id);
         Reply { version: CniVersion::LATEST, outcome: Ok(String::new()) }
     }
 
     fn answered(&self, call: &Call, delivered: bool) {
-        self.delivered.lock().unwrap().push((call.request.args.clone(), delivered));
+        self.delivered.lock().push((call.request.args.clone(), delivered));
     }
 
     fn table(&self, _: &str) -> Option<Value> {
@@ -99,7 +97,7 @@ fn send(
 }
 
 fn log(fake: &Fake) -> Vec<String> {
-    fake.log.lock().unwrap().clone()
+    fake.log.lock().clone()
 }
 
 fn until(what: impl Fn() -> bool) {
@@ -179,8 +177,8 @@ fn a_call_at_work_learns_that_its_caller_is_gone() {
     until(|| !log(&fake).is_empty());
     drop(call);
     assert!(gone.get());
-    until(|| fake.delivered.lock().unwrap().len() == 1);
-    assert_eq!(*fake.delivered.lock().unwrap(), [("a".to_owned(), false)]);
+    until(|| fake.delivered.lock().len() == 1);
+    assert_eq!(*fake.delivered.lock(), [("a".to_owned(), false)]);
 }
 
 #[test]
@@ -191,8 +189,8 @@ fn an_adds_receipt_tells_the_engine_whether_its_answer_was_delivered() {
         other => panic!("{other:?}"),
     }
     drop(send(&admission, Command::Add, "b", "lost", "").wait());
-    until(|| fake.delivered.lock().unwrap().len() == 2);
-    let told = fake.delivered.lock().unwrap().clone();
+    until(|| fake.delivered.lock().len() == 2);
+    let told = fake.delivered.lock().clone();
     assert_eq!(told, [("written".to_owned(), true), ("lost".to_owned(), false)]);
 }
 
@@ -362,7 +360,7 @@ fn a_call_is_carried_out_where_it_was_accepted_only_if_nothing_has_to_come_befor
     let behind = admission.submit(request(Command::Del, "b", "behind", ""), Instant::now());
     admission.conclude(&done);
     assert!(matches!(behind.wait(), Outcome::Reply(..)));
-    assert_eq!(*fake.log.lock().unwrap(), ["ADD here", "ADD here", "DEL behind"]);
+    assert_eq!(*fake.log.lock(), ["ADD here", "ADD here", "DEL behind"]);
 
     admission.stop();
     here("c", "").expect_err("nothing is begun any more");

@@ -7,8 +7,9 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 /// How often an earlier daemon's lock is tried.
 const TICK: Duration = Duration::from_millis(10);
@@ -45,7 +46,7 @@ impl RunningPlugins {
 
     /// Waits up to `limit` after the start for the plugins of earlier daemons.
     pub(super) fn wait_for_earlier(&self, limit: Duration) {
-        let mut earlier = self.earlier.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut earlier = self.earlier.lock();
         while !earlier.is_empty() {
             *earlier = std::mem::take(&mut *earlier).into_iter().filter_map(still_held).collect();
             if earlier.is_empty() {

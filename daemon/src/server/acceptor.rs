@@ -8,8 +8,8 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,7 @@ use axum::Router;
 use fairlead_cni::wire::Request;
 use nix::errno::Errno;
 use nix::sys::socket::{Shutdown, shutdown};
+use parking_lot::Mutex;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::UnboundedSender;
 use tracing::warn;
@@ -140,13 +141,13 @@ impl Inline {
     pub(super) fn carry_out(&self, request: Request, arrived: Instant) -> Result<Outcome, Box<Request>> {
         let gone = CallerGone::Connection(Arc::clone(&self.connection));
         let (outcome, done) = self.admission.serve_here(request, arrived, gone)?;
-        *self.done.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
+        *self.done.lock() = Some(done);
         Ok(outcome)
     }
 
     /// The answer has left.
     pub(super) fn conclude(&self) {
-        if let Some(done) = self.done.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(done) = self.done.lock().take() {
             self.admission.conclude(&done);
         }
     }

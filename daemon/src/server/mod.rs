@@ -18,7 +18,7 @@ use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::Router;
@@ -214,12 +214,12 @@ async fn arrived<S>(parts: http1::Parts<HttpConnection, S>) -> bool {
 }
 
 fn take(slot: &ReceiptSlot) -> Option<Receipt> {
-    slot.lock().unwrap_or_else(PoisonError::into_inner).take()
+    slot.lock().take()
 }
 
 fn pass(from: &ReceiptSlot, to: &ReceiptSlot) {
     let receipt = take(from);
-    *to.lock().unwrap_or_else(PoisonError::into_inner) = receipt;
+    *to.lock() = receipt;
 }
 
 /// A panic in a handler is answered like any other failure.

@@ -2,7 +2,7 @@
 //!
 //! The body decides, not the status: a CNI error object is one whatever its status says.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -10,6 +10,7 @@ use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::Response;
 use fairlead_cni::wire::{MAX_BODY, NOT_BEGUN, OUTCOME_HEADER, WIRE};
 use fairlead_cni::{CniError, CniVersion, Code};
+use parking_lot::Mutex;
 
 use crate::admission::{Outcome, Receipt};
 use crate::call::Reply;

@@ -5,11 +5,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream as Caller;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::time::Instant;
 
 use fairlead_cni::wire::{self, Command, MAX_BODY, NOT_BEGUN, OUTCOME_HEADER, RECEIVED, WIRE};
 use fairlead_cni::{CniError, CniVersion, Code};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::*;
@@ -33,7 +33,7 @@ impl Service for Fake {
         if let Some(ms) = config["wait"].as_u64() {
             std::thread::sleep(Duration::from_millis(ms));
         }
-        self.served.lock().unwrap().push(call.request.container_id.clone());
+        self.served.lock().push(call.request.container_id.clone());
         let outcome = match config["fail"].as_str() {
             Some(msg) => Err(CniError::new(Code::InvalidConfig, msg)),
             None => Ok(r#"{"cniVersion":"1.1.0"}"#.to_owned()),
@@ -42,7 +42,7 @@ impl Service for Fake {
     }
 
     fn answered(&self, _: &Call, delivered: bool) {
-        self.delivered.lock().unwrap().push(delivered);
+        self.delivered.lock().push(delivered);
     }
 
     fn table(&self, name: &str) -> Option<Value> {
@@ -258,7 +258,7 @@ fn only_uid_0_is_served() {
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(said.contains("answer: 403 4 fairleadd serves only uid 0"), "{said}{output:?}");
-    assert!(rig.fake.served.lock().unwrap().is_empty());
+    assert!(rig.fake.served.lock().is_empty());
 }
 
 #[test]
@@ -296,7 +296,7 @@ fn a_caller_that_hangs_up_in_the_queue_is_not_served_and_its_del_is() {
         assert!(busy.into_iter().all(|call| call.join().unwrap().status == 200));
     });
     assert_eq!(call(&rig, Command::Add, "last", &json!({})).status, 200);
-    assert_eq!(*rig.fake.served.lock().unwrap(), ["first", "second", "removed", "last"]);
+    assert_eq!(*rig.fake.served.lock(), ["first", "second", "removed", "last"]);
 }
 
 #[test]
@@ -307,10 +307,10 @@ fn a_call_that_takes_long_where_it_was_accepted_holds_up_nobody() {
         std::thread::sleep(Duration::from_millis(150));
         assert_eq!(http(&rig.socket, "GET", "/healthz", "").status, 200);
         assert_eq!(call(&rig, Command::Add, "other", &json!({})).status, 200);
-        assert_eq!(*rig.fake.served.lock().unwrap(), ["other"]);
+        assert_eq!(*rig.fake.served.lock(), ["other"]);
         // Of the same container: behind it.
         assert_eq!(call(&rig, Command::Del, "long", &json!({})).status, 200);
-        assert_eq!(*rig.fake.served.lock().unwrap(), ["other", "long", "long"]);
+        assert_eq!(*rig.fake.served.lock(), ["other", "long", "long"]);
         assert_eq!(long.join().unwrap().status, 200);
     });
 }
@@ -339,10 +339,10 @@ fn the_engine_learns_whether_an_adds_answer_was_written_to_its_caller() {
     let rig = TestServer::open();
     assert_eq!(call(&rig, Command::Add, "a", &json!({})).status, 200);
     let until = Instant::now() + Duration::from_secs(10);
-    while rig.fake.delivered.lock().unwrap().is_empty() && Instant::now() < until {
+    while rig.fake.delivered.lock().is_empty() && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(2));
     }
-    assert_eq!(*rig.fake.delivered.lock().unwrap(), [true]);
+    assert_eq!(*rig.fake.delivered.lock(), [true]);
 }
 
 #[test]
@@ -356,10 +356,10 @@ fn an_answer_that_was_written_and_not_read_counts_as_not_arrived() {
     stream.read_exact(&mut first).unwrap();
     drop(stream);
     let until = Instant::now() + Duration::from_secs(10);
-    while rig.fake.delivered.lock().unwrap().is_empty() && Instant::now() < until {
+    while rig.fake.delivered.lock().is_empty() && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(2));
     }
-    assert_eq!(*rig.fake.delivered.lock().unwrap(), [false]);
+    assert_eq!(*rig.fake.delivered.lock(), [false]);
 }
 
 #[test]

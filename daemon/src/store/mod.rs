@@ -13,10 +13,11 @@ mod recovery;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use fairlead_sriov::PciAddr;
+use parking_lot::{Mutex, MutexGuard};
 
 pub use journal::{Purpose, replay};
 pub use record::{
@@ -171,7 +172,7 @@ impl Store {
 
     fn lock(&self) -> MutexGuard<'_, StoreState> {
         // A thread that panicked while it held the lock left whole records behind: each change is one append.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Appends a record; where there is no space, what ended attachments take up is given back first.
