@@ -12,16 +12,16 @@ use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 
-use crate::daemon::{DaemonError, Places};
-use crate::exec::Verb;
-use crate::functions::home::HomeError;
-use crate::network::allocations;
+use crate::daemon::{DaemonError, DaemonPaths};
+use crate::network_config::allocations;
 use crate::node::{Node, NodeError};
-use crate::process;
+use crate::plugin_exec::Verb;
+use crate::process_cost;
 use crate::results::{Cpu, Results};
 use crate::statistics::StatisticsError;
 use crate::subject::{Attachment, Done, Job, Role, Subject, floor_address};
 use crate::verify::{self, Expected, Wrong};
+use crate::vf::vf_on_host::VfOnHostError;
 
 /// Why a run ends before its time.
 #[derive(Debug, thiserror::Error)]
@@ -37,7 +37,7 @@ pub(crate) enum BenchError {
     Daemon(#[from] DaemonError),
     /// A virtual function.
     #[error(transparent)]
-    Function(#[from] HomeError),
+    Function(#[from] VfOnHostError),
     /// A process could not be started, watched or accounted.
     #[error("{doing}: {source}")]
     Process {
@@ -62,8 +62,8 @@ impl BenchError {
 pub(crate) struct Waiting {
     /// `fairleadd`
     pub(crate) daemon: PathBuf,
-    /// Its places.
-    pub(crate) places: Places,
+    /// Its paths.
+    pub(crate) paths: DaemonPaths,
 }
 
 /// A run.
@@ -108,9 +108,10 @@ pub(crate) struct CpuMark {
 impl CpuMark {
     /// Now.
     pub(crate) fn now(subject: &Subject) -> Result<CpuMark, BenchError> {
-        let plugins = process::cpu_of_children().map_err(BenchError::process("CPU time of the plugins"))?;
+        let plugins =
+            process_cost::cpu_of_children().map_err(BenchError::process("CPU time of the plugins"))?;
         let daemon = match &subject.daemon {
-            Some(daemon) => process::cpu_of(daemon.pid)
+            Some(daemon) => process_cost::cpu_of(daemon.pid)
                 .map_err(BenchError::process(format!("CPU time of the daemon of {}", subject.name)))?,
             None => Duration::ZERO,
         };
@@ -258,7 +259,7 @@ pub(crate) enum CallFailure {
     Wrong(#[from] Wrong),
     /// The same, of a virtual function.
     #[error(transparent)]
-    Function(#[from] HomeError),
+    Function(#[from] VfOnHostError),
     /// The same, of one that no link shows.
     #[error("the answer does not tell function {0} and an address")]
     NotNamed(String),

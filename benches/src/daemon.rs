@@ -51,7 +51,7 @@ pub(crate) enum DaemonError {
 
 /// Where one daemon keeps its things.
 #[derive(Debug, Clone)]
-pub(crate) struct Places {
+pub(crate) struct DaemonPaths {
     /// `--run-dir`
     pub(crate) run_dir: PathBuf,
     /// `--state-dir`
@@ -62,7 +62,7 @@ pub(crate) struct Places {
     pub(crate) log: PathBuf,
 }
 
-impl Places {
+impl DaemonPaths {
     /// Its socket.
     pub(crate) fn socket(&self) -> PathBuf {
         self.run_dir.join("fairlead.sock")
@@ -88,22 +88,22 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     /// Starts `fairleadd` with `yaml` as its configuration and waits until it is ready.
-    pub(crate) fn start(binary: &Path, places: &Places, yaml: &str) -> Result<Daemon, DaemonError> {
+    pub(crate) fn start(binary: &Path, paths: &DaemonPaths, yaml: &str) -> Result<Daemon, DaemonError> {
         let file = |path: &Path| {
             let path = path.to_owned();
             move |source| DaemonError::File { path, source }
         };
-        fs::create_dir_all(&places.run_dir).map_err(file(&places.run_dir))?;
-        fs::create_dir_all(&places.state_dir).map_err(file(&places.state_dir))?;
-        let beside = places.config.parent().unwrap_or(&places.state_dir);
+        fs::create_dir_all(&paths.run_dir).map_err(file(&paths.run_dir))?;
+        fs::create_dir_all(&paths.state_dir).map_err(file(&paths.state_dir))?;
+        let beside = paths.config.parent().unwrap_or(&paths.state_dir);
         fs::create_dir_all(beside).map_err(file(beside))?;
-        fs::write(&places.config, yaml).map_err(file(&places.config))?;
+        fs::write(&paths.config, yaml).map_err(file(&paths.config))?;
         let mut command = dying_with_us(binary);
-        command.arg("run").arg("--run-dir").arg(&places.run_dir).arg("--state-dir").arg(&places.state_dir);
-        command.arg("--config").arg(&places.config);
-        let mut daemon = Daemon::spawn(command, &binary.display().to_string(), &places.log)?;
-        daemon.until_ready(binary, places)?;
-        daemon.socket = Some(places.socket());
+        command.arg("run").arg("--run-dir").arg(&paths.run_dir).arg("--state-dir").arg(&paths.state_dir);
+        command.arg("--config").arg(&paths.config);
+        let mut daemon = Daemon::spawn(command, &binary.display().to_string(), &paths.log)?;
+        daemon.until_ready(binary, paths)?;
+        daemon.socket = Some(paths.socket());
         Ok(daemon)
     }
 
@@ -137,14 +137,14 @@ impl Daemon {
         Ok(Daemon { child, pid: Pid::from_raw(pid), socket: None, log: log.to_owned() })
     }
 
-    fn until_ready(&mut self, binary: &Path, places: &Places) -> Result<(), DaemonError> {
+    fn until_ready(&mut self, binary: &Path, paths: &DaemonPaths) -> Result<(), DaemonError> {
         let started = Instant::now();
         let not_ready = |state| DaemonError::NotReady {
             program: binary.display().to_string(),
             state,
-            log: last_lines(&places.log),
+            log: last_lines(&paths.log),
         };
-        while !is_ready(&places.socket()) {
+        while !is_ready(&paths.socket()) {
             if let Ok(Some(status)) = self.child.try_wait() {
                 return Err(not_ready(format!("ended with {status} before it was ready")));
             }
@@ -228,13 +228,13 @@ mod tests {
     #[test]
     fn a_daemon_that_ends_at_once_is_told_with_its_own_words() {
         let dir = tempfile::tempdir().unwrap();
-        let places = Places {
+        let paths = DaemonPaths {
             run_dir: dir.path().join("run"),
             state_dir: dir.path().join("state"),
             config: dir.path().join("config.yaml"),
             log: dir.path().join("log"),
         };
-        let error = Daemon::start(Path::new("/bin/ls"), &places, "").unwrap_err().to_string();
+        let error = Daemon::start(Path::new("/bin/ls"), &paths, "").unwrap_err().to_string();
         assert!(error.contains("before it was ready") && error.contains("run-dir"), "{error}");
     }
 }

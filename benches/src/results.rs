@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::process::Memory;
+use crate::process_cost::Memory;
 use crate::statistics::{Series, StatisticsError};
 
 /// Latencies of one kind of call of one subject in one case, and what they cost.

@@ -11,9 +11,9 @@ use ipnet::{IpNet, Ipv4Net};
 use serde_json::Value;
 
 use crate::daemon::Daemon;
-use crate::exec::{Answer, Invocation, Verb};
-use crate::network::{IFNAME, stdin};
+use crate::network_config::{IFNAME, stdin};
 use crate::node::{Node, Pod};
+use crate::plugin_exec::{Answer, Invocation, Verb};
 
 /// What a subject is in the targets' eyes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]

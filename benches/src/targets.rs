@@ -5,11 +5,11 @@
 
 use serde::Serialize;
 
-use crate::functions::burst::{AT_ONCE, ONE_AFTER_THE_OTHER};
-use crate::report::Subjects;
+use crate::measured_subjects::MeasuredSubjects;
 use crate::results::{Figure, Results};
 use crate::statistics::Summary;
 use crate::subject::Role;
+use crate::vf::burst::{AT_ONCE, ONE_AFTER_THE_OTHER};
 
 /// What came of a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -81,20 +81,20 @@ pub(crate) fn number(value: f64) -> String {
 }
 
 /// Holds all results against all targets.
-pub(crate) fn verdicts(results: &Results, subjects: &Subjects) -> Vec<Verdict> {
+pub(crate) fn verdicts(results: &Results, subjects: &MeasuredSubjects) -> Vec<Verdict> {
     let view = View { results, subjects };
     [view.one_at_a_time(), view.at_once(), view.under_del(), view.silence(), view.storm_and_idle()].concat()
 }
 
 /// Holds what was measured with virtual functions against their targets.
-pub(crate) fn of_functions(results: &Results, subjects: &Subjects) -> Vec<Verdict> {
+pub(crate) fn of_vfs(results: &Results, subjects: &MeasuredSubjects) -> Vec<Verdict> {
     let view = View { results, subjects };
     [view.function_add(), view.function_del(), view.function_vfio()].concat()
 }
 
 struct View<'a> {
     results: &'a Results,
-    subjects: &'a Subjects,
+    subjects: &'a MeasuredSubjects,
 }
 
 impl View<'_> {
@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn a_target_without_a_number_is_not_measured_and_not_met() {
-        let all = verdicts(&Results::default(), &Subjects::default());
+        let all = verdicts(&Results::default(), &MeasuredSubjects::default());
         assert_eq!(all.len(), 15);
         assert!(all.iter().all(|v| v.state == State::NotMeasured && v.missed_by_percent.is_none()));
     }
@@ -341,8 +341,11 @@ mod tests {
         for (subject, ms) in [("ours", 1), ("slow", 40), ("fast", 20)] {
             results.figure_mut("add-one", subject, "ADD").unwrap().series.record(Duration::from_millis(ms));
         }
-        let subjects =
-            Subjects::of(&[("ours", Role::Ours), ("slow", Role::Reference), ("fast", Role::Reference)]);
+        let subjects = MeasuredSubjects::of(&[
+            ("ours", Role::Ours),
+            ("slow", Role::Reference),
+            ("fast", Role::Reference),
+        ]);
         let faster =
             verdicts(&results, &subjects).into_iter().find(|v| v.figure.contains("faster than")).unwrap();
         assert_eq!((faster.state, faster.measured.as_str()), (State::Met, "20.0 ×"));

@@ -6,7 +6,7 @@ use fairlead_host::{Kernel, NetError, NetnsError};
 use ipnet::IpNet;
 use serde::Deserialize;
 
-use crate::network::IFNAME;
+use crate::network_config::IFNAME;
 use crate::node::{Node, Pod};
 use crate::subject::Removal;
 

@@ -2,10 +2,11 @@
 
 use serde::Serialize;
 
-use crate::cases::Settings;
+use crate::case_size::CaseSize;
 use crate::machine::Machine;
-use crate::process::Memory;
-use crate::report::{Report, Subjects};
+use crate::measured_subjects::MeasuredSubjects;
+use crate::process_cost::Memory;
+use crate::report::Report;
 use crate::results::{Failure, Figure, Reading};
 use crate::statistics::{StatisticsError, Summary};
 use crate::targets::Verdict;
@@ -17,7 +18,7 @@ struct Document<'a> {
     suite_version: &'static str,
     quick: bool,
     machine: &'a Machine,
-    subjects: &'a Subjects,
+    subjects: &'a MeasuredSubjects,
     cases: Vec<CaseEntry>,
     figures: Vec<FigureEntry<'a>>,
     readings: &'a [Reading],
@@ -29,7 +30,7 @@ struct Document<'a> {
 struct CaseEntry {
     name: &'static str,
     about: &'static str,
-    settings: Settings,
+    settings: CaseSize,
 }
 
 #[derive(Serialize)]

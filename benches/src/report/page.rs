@@ -50,12 +50,12 @@ fn head(report: &Report, html: &mut String) -> Result<(), PageError> {
         write!(html, "<p class=\"missed\">A smoke test (--quick): its numbers measure nothing.</p>")?;
     }
     let about = format!("{} · {} CPUs ({}) · {} MiB", m.kernel, m.cpus, m.cpu_model, m.memory_mib);
-    let places = format!("run directory on {} · allocation files on {}", m.run_dir_fs, m.data_dir_fs);
+    let paths = format!("run directory on {} · allocation files on {}", m.run_dir_fs, m.data_dir_fs);
     write!(
         html,
         "<p>{}<br>{}<br>revision {}</p>",
         escaped(&about),
-        escaped(&places),
+        escaped(&paths),
         escaped(&m.git_revision)
     )?;
     write!(html, "<table><tr><th>subject</th><th>executable</th><th>says of itself</th></tr>")?;

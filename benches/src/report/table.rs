@@ -31,7 +31,7 @@ pub(crate) fn cells(figure: &Figure) -> [String; 10] {
         Some((plugins, _)) => number(plugins),
         None => String::new(),
     };
-    let daemon = |m: crate::process::Memory| format!("{}/{}", mib(m.rss_kib), mib(m.peak_kib));
+    let daemon = |m: crate::process_cost::Memory| format!("{}/{}", mib(m.rss_kib), mib(m.peak_kib));
     [
         format!("{} {}", figure.subject, figure.what),
         s.calls.to_string(),

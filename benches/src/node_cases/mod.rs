@@ -1,7 +1,7 @@
 //! What the cases do: a course is a procedure that yields the figures of one or two cases.
 
+pub(crate) mod add_under_del;
 pub(crate) mod burst;
-pub(crate) mod contention;
 pub(crate) mod idle;
-pub(crate) mod one;
-pub(crate) mod silence;
+pub(crate) mod link_removal;
+pub(crate) mod one_at_a_time;

@@ -6,13 +6,13 @@ use fairlead_host::real::RealKernel;
 use fairlead_host::{Address, AddressFlags, Kernel, Op, Override, SetLink};
 use ipnet::{IpNet, Ipv4Net};
 
-use super::home::Home;
-use crate::network::IFNAME;
+use super::vf_on_host::VfOnHost;
+use crate::network_config::IFNAME;
 use crate::subject::KernelCallError;
 
 /// An interface of a function, and the pod that it is for.
 #[derive(Debug)]
-pub(super) struct Lending<'a> {
+pub(super) struct VfKernelCalls<'a> {
     pub(super) kernel: &'a RealKernel,
     pub(super) netns: &'a Path,
     /// Its index, here and there: no other link of the pod has it.
@@ -20,7 +20,7 @@ pub(super) struct Lending<'a> {
     pub(super) address: Ipv4Net,
 }
 
-impl Lending<'_> {
+impl VfKernelCalls<'_> {
     /// Move and rename in one message, up, address.
     pub(super) fn take(&self) -> Result<(), KernelCallError> {
         let index = self.index;
@@ -45,7 +45,7 @@ impl Lending<'_> {
     }
 
     /// Back under its name, and whatever the pod left in it is gone.
-    pub(super) fn bring_home(&self, home: &Home) -> Result<(), KernelCallError> {
+    pub(super) fn bring_home(&self, home: &VfOnHost) -> Result<(), KernelCallError> {
         let address = home.address.to_string();
         let back = Op::MoveToHost { index: self.index, name: home.name.clone() };
         self.kernel.pod(self.netns)?.batch(&[back])?;

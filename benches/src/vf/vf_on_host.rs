@@ -15,7 +15,7 @@ const READY: Duration = Duration::from_secs(60);
 
 /// Why a function cannot be measured, or is not as it was.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum HomeError {
+pub(crate) enum VfOnHostError {
     /// It has no PCI address.
     #[error(transparent)]
     Address(#[from] BadPciAddr),
@@ -56,7 +56,7 @@ pub(crate) enum HomeError {
 
 /// A function, as it was at first.
 #[derive(Debug, Clone)]
-pub(crate) struct Home {
+pub(crate) struct VfOnHost {
     /// Its PCI address.
     pub(crate) address: PciAddr,
     /// Its driver.
@@ -70,13 +70,13 @@ pub(crate) struct Home {
     settings: Vf,
 }
 
-impl Home {
+impl VfOnHost {
     /// The function with that PCI address, which must be at home.
-    pub(crate) fn of(kernel: &RealKernel, address: &str) -> Result<Home, HomeError> {
+    pub(crate) fn of(kernel: &RealKernel, address: &str) -> Result<VfOnHost, VfOnHostError> {
         let address: PciAddr = address.parse()?;
         let function = Inventory::new("/sys".as_ref()).function(address)?;
-        let without = |what| HomeError::Without { address, what };
-        let net = |source| HomeError::Net { address, source };
+        let without = |what| VfOnHostError::Without { address, what };
+        let net = |source| VfOnHostError::Net { address, source };
         let mut host = kernel.host().map_err(net)?;
         let link = interface(host.as_mut(), address, &function.interfaces).map_err(net)?;
         let link = link.ok_or_else(|| without("interface in this namespace"))?;
@@ -84,7 +84,7 @@ impl Home {
         let physical = physical.map_err(net)?.ok_or_else(|| without("physical function's interface"))?;
         let settings =
             host.vfs(physical.index).map_err(net)?.into_iter().find(|vf| vf.index == function.index);
-        Ok(Home {
+        Ok(VfOnHost {
             address,
             driver: function.driver.ok_or_else(|| without("driver"))?,
             name: link.name,
@@ -96,33 +96,33 @@ impl Home {
     }
 
     /// The same, with its MAC address for good: without, its driver makes up another whenever it takes the function.
-    pub(crate) fn fixed(kernel: &RealKernel, address: &str) -> Result<Home, HomeError> {
-        let home = Home::of(kernel, address)?;
+    pub(crate) fn fixed(kernel: &RealKernel, address: &str) -> Result<VfOnHost, VfOnHostError> {
+        let home = VfOnHost::of(kernel, address)?;
         let change = VfChange { mac: home.mac, ..VfChange::default() };
         let set = Op::SetVfs { pf: home.physical, changes: vec![(home.settings.index, change)] };
         let set = kernel.host().and_then(|mut host| host.batch(&[set]));
         let bound = set.and_then(|()| kernel.bind(address, &home.driver, Override::Keep));
         bound.map_err(|e| home.net(e))?;
         home.renamed(kernel)?;
-        Home::of(kernel, address)
+        VfOnHost::of(kernel, address)
     }
 
     /// Its interface in this namespace, waited for.
-    pub(crate) fn link(&self, kernel: &RealKernel) -> Result<Link, HomeError> {
+    pub(crate) fn link(&self, kernel: &RealKernel) -> Result<Link, VfOnHostError> {
         let mut host = kernel.host().map_err(|e| self.net(e))?;
         let link = appear(host.as_mut(), self.address, APPEARS).map_err(|e| self.net(e))?;
-        link.ok_or(HomeError::Without { address: self.address, what: "interface in this namespace" })
+        link.ok_or(VfOnHostError::Without { address: self.address, what: "interface in this namespace" })
     }
 
     /// The administrator's settings as they are.
-    pub(crate) fn settings(&self, kernel: &RealKernel) -> Result<Vf, HomeError> {
+    pub(crate) fn settings(&self, kernel: &RealKernel) -> Result<Vf, VfOnHostError> {
         let all = kernel.host().and_then(|mut host| host.vfs(self.physical)).map_err(|e| self.net(e))?;
         let mine = all.into_iter().find(|vf| vf.index == self.settings.index);
-        mine.ok_or(HomeError::Without { address: self.address, what: "settings" })
+        mine.ok_or(VfOnHostError::Without { address: self.address, what: "settings" })
     }
 
     /// Its interface has its name again: a driver that takes a function anew gives any.
-    pub(crate) fn renamed(&self, kernel: &RealKernel) -> Result<(), HomeError> {
+    pub(crate) fn renamed(&self, kernel: &RealKernel) -> Result<(), VfOnHostError> {
         let link = self.link(kernel)?;
         if link.name == self.name {
             return Ok(());
@@ -133,25 +133,25 @@ impl Home {
     }
 
     /// Everything is as it was.
-    pub(crate) fn is_as_it_was(&self, kernel: &RealKernel) -> Result<(), HomeError> {
+    pub(crate) fn is_as_it_was(&self, kernel: &RealKernel) -> Result<(), VfOnHostError> {
         let link = self.link(kernel)?;
         let settings = self.settings(kernel)?;
         let told = |name: &str, mac, settings: &Vf| format!("{name} {mac:?} {settings:?}");
         let (is, was) = (told(&link.name, link.mac, &settings), told(&self.name, self.mac, &self.settings));
-        if is == was { Ok(()) } else { Err(HomeError::Changed { address: self.address, is, was }) }
+        if is == was { Ok(()) } else { Err(VfOnHostError::Changed { address: self.address, is, was }) }
     }
 
-    fn net(&self, source: NetError) -> HomeError {
-        HomeError::Net { address: self.address, source }
+    fn net(&self, source: NetError) -> VfOnHostError {
+        VfOnHostError::Net { address: self.address, source }
     }
 }
 
 /// Waits until `is_ready` says so of a function; answers when that was.
-pub(super) fn until(address: &str, is_ready: impl Fn(&str) -> bool) -> Result<Instant, HomeError> {
+pub(super) fn until_ready(address: &str, is_ready: impl Fn(&str) -> bool) -> Result<Instant, VfOnHostError> {
     let begun = Instant::now();
     while !is_ready(address) {
         if begun.elapsed() > READY {
-            return Err(HomeError::NotReady(address.to_owned(), READY));
+            return Err(VfOnHostError::NotReady(address.to_owned(), READY));
         }
         thread::sleep(Duration::from_millis(10));
     }

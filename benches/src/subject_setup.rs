@@ -8,14 +8,14 @@ use serde_json::Value;
 
 use crate::bench::Waiting;
 use crate::cli::Options;
-use crate::daemon::{Daemon, DaemonError, Places};
-use crate::network::{config, function_config, peer_config, pools};
+use crate::daemon::{Daemon, DaemonError, DaemonPaths};
+use crate::network_config::{config, peer_config, pools, vf_config};
 use crate::node::MASTER;
 use crate::subject::{Role, Subject, version_of};
 
 /// Why a subject cannot be measured.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum LineupError {
+pub(crate) enum SubjectSetupError {
     /// Its executable is not there.
     #[error("{name}: there is no executable {path}: {remedy}, or leave it out with `--without {name}`")]
     Missing {
@@ -74,28 +74,30 @@ const PREFIX: &str = "fairlead-bench-";
 
 /// The run's own directories; removed when dropped.
 #[derive(Debug)]
-pub(crate) struct Workshop {
+pub(crate) struct RunDirectories {
     /// On a real disk: allocations, state, namespaces, logs.
     pub(crate) data: PathBuf,
     /// Where the daemons' run directories are.
     pub(crate) run: PathBuf,
 }
 
-impl Workshop {
+impl RunDirectories {
     /// Makes them, and removes those of runs that were killed.
-    pub(crate) fn make(options: &Options) -> Result<Workshop, LineupError> {
+    pub(crate) fn make(options: &Options) -> Result<RunDirectories, SubjectSetupError> {
         for dir in [&options.data_dir_fs, &options.run_dir_fs] {
-            sweep(dir).map_err(|source| LineupError::Directory { path: dir.clone(), source })?;
+            remove_leftovers(dir)
+                .map_err(|source| SubjectSetupError::Directory { path: dir.clone(), source })?;
         }
         let name = format!("{PREFIX}{}", std::process::id());
-        let workshop = Workshop {
+        let dirs = RunDirectories {
             data: options.data_dir_fs.join(format!("{name}-data")),
             run: options.run_dir_fs.join(name),
         };
-        for dir in [&workshop.data, &workshop.run] {
-            fs::create_dir_all(dir).map_err(|source| LineupError::Directory { path: dir.clone(), source })?;
+        for dir in [&dirs.data, &dirs.run] {
+            fs::create_dir_all(dir)
+                .map_err(|source| SubjectSetupError::Directory { path: dir.clone(), source })?;
         }
-        Ok(workshop)
+        Ok(dirs)
     }
 
     /// host-local's `dataDir`.
@@ -103,8 +105,8 @@ impl Workshop {
         self.data.join("networks")
     }
 
-    fn places(&self, name: &str) -> Places {
-        Places {
+    fn paths(&self, name: &str) -> DaemonPaths {
+        DaemonPaths {
             run_dir: self.run.join(name),
             state_dir: self.data.join(format!("{name}-state")),
             // Alone in its directory, as on a node: the daemon looks at its configuration again whenever something there
@@ -115,7 +117,7 @@ impl Workshop {
     }
 }
 
-impl Drop for Workshop {
+impl Drop for RunDirectories {
     fn drop(&mut self) {
         // What cannot be removed is named after this process and harms nobody.
         let _ = fs::remove_dir_all(&self.data);
@@ -124,7 +126,7 @@ impl Drop for Workshop {
 }
 
 /// Removes directories of this suite in `dir` whose process is gone.
-fn sweep(dir: &Path) -> io::Result<()> {
+fn remove_leftovers(dir: &Path) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
         let name = entry.file_name();
@@ -144,65 +146,60 @@ fn sweep(dir: &Path) -> io::Result<()> {
 }
 
 /// Everybody, daemons started, in the order in which they take turns.
-pub(crate) fn subjects(options: &Options, workshop: &Workshop) -> Result<Vec<Subject>, LineupError> {
+pub(crate) fn subjects(options: &Options, dirs: &RunDirectories) -> Result<Vec<Subject>, SubjectSetupError> {
     check_names(options)?;
     let mut all = Vec::new();
     if !options.leaves_out("ours") {
-        all.push(ours(options, workshop, config(&workshop.allocations()), "{}\n")?);
+        all.push(ours(options, dirs, config(&dirs.allocations()), "{}\n")?);
     }
     if !options.leaves_out("debian") {
         let remedy = "`apt-get install -y containernetworking-plugins`";
-        all.push(reference("debian", &options.debian, remedy, workshop)?);
+        all.push(reference("debian", &options.debian, remedy, dirs)?);
     }
     if let Some(dir) = &options.reference {
-        all.push(reference("newest", dir, "give the directory of the built reference plugins", workshop)?);
+        all.push(reference("newest", dir, "give the directory of the built reference plugins", dirs)?);
     }
     for peer in &options.peers {
-        let config = config(&workshop.allocations());
-        all.push(self::peer(options, &peer.name, Path::new(&peer.value), config, workshop)?);
+        let config = config(&dirs.allocations());
+        all.push(self::peer(options, &peer.name, Path::new(&peer.value), config, dirs)?);
     }
     if !options.leaves_out("floor") {
         all.push(floor(options, format!("an empty program, and the kernel calls of an ADD on {MASTER}"))?);
     }
-    if all.is_empty() { Err(LineupError::Nobody) } else { Ok(all) }
+    if all.is_empty() { Err(SubjectSetupError::Nobody) } else { Ok(all) }
 }
 
 /// Ours, the peers and the floor, for virtual functions.
-pub(crate) fn for_functions(options: &Options, workshop: &Workshop) -> Result<Vec<Subject>, LineupError> {
+pub(crate) fn for_vfs(options: &Options, dirs: &RunDirectories) -> Result<Vec<Subject>, SubjectSetupError> {
     check_names(options)?;
-    let config = function_config(&workshop.allocations());
+    let config = vf_config(&dirs.allocations());
     let mut all = Vec::new();
     if !options.leaves_out("ours") {
-        all.push(ours(
-            options,
-            workshop,
-            config.clone(),
-            &pools(&options.functions, &options.in_user_space),
-        )?);
+        all.push(ours(options, dirs, config.clone(), &pools(&options.functions, &options.in_user_space))?);
     }
     for named in &options.peers {
-        all.push(peer(options, &named.name, Path::new(&named.value), config.clone(), workshop)?);
+        all.push(peer(options, &named.name, Path::new(&named.value), config.clone(), dirs)?);
     }
     if !options.leaves_out("floor") {
         all.push(floor(options, "an empty program, and the kernel calls of an ADD and a DEL".to_owned())?);
     }
-    if all.is_empty() { Err(LineupError::Nobody) } else { Ok(all) }
+    if all.is_empty() { Err(SubjectSetupError::Nobody) } else { Ok(all) }
 }
 
 /// What a daemon of ours with `del: wait` is started from, where ours is measured.
-pub(crate) fn waiting(options: &Options, workshop: &Workshop) -> Option<Waiting> {
+pub(crate) fn waiting(options: &Options, dirs: &RunDirectories) -> Option<Waiting> {
     (!options.leaves_out("ours")).then(|| Waiting {
         daemon: absolute(&options.ours.join("fairleadd")),
-        places: workshop.places("ours-wait"),
+        paths: dirs.paths("ours-wait"),
     })
 }
 
-fn check_names(options: &Options) -> Result<(), LineupError> {
+fn check_names(options: &Options) -> Result<(), SubjectSetupError> {
     const OWN: [&str; 5] = ["ours", "ours-wait", "debian", "newest", "floor"];
     for name in &options.without {
         if !["ours", "debian", "floor"].contains(&name.as_str()) {
             let what = "none of `ours`, `debian`, `floor`";
-            return Err(LineupError::Unknown { option: "--without", name: name.clone(), what });
+            return Err(SubjectSetupError::Unknown { option: "--without", name: name.clone(), what });
         }
     }
     for (at, peer) in options.peers.iter().enumerate() {
@@ -213,7 +210,7 @@ fn check_names(options: &Options) -> Result<(), LineupError> {
             || !peer.name.starts_with(|c: char| c.is_ascii_alphanumeric())
             || !peer.name.chars().all(good)
         {
-            return Err(LineupError::Name(peer.name.clone()));
+            return Err(SubjectSetupError::Name(peer.name.clone()));
         }
     }
     for (option, named) in
@@ -221,25 +218,30 @@ fn check_names(options: &Options) -> Result<(), LineupError> {
     {
         if let Some(stray) = named.iter().find(|n| !options.peers.iter().any(|p| p.name == n.name)) {
             let what = "no `--peer`";
-            return Err(LineupError::Unknown { option, name: stray.name.clone(), what });
+            return Err(SubjectSetupError::Unknown { option, name: stray.name.clone(), what });
         }
     }
     Ok(())
 }
 
-fn ours(options: &Options, workshop: &Workshop, config: Value, yaml: &str) -> Result<Subject, LineupError> {
+fn ours(
+    options: &Options,
+    dirs: &RunDirectories,
+    config: Value,
+    yaml: &str,
+) -> Result<Subject, SubjectSetupError> {
     let remedy = "`make build` makes it";
     let binary = existing("ours", &options.ours.join("fairlead"), remedy)?;
     let fairleadd = existing("ours", &options.ours.join("fairleadd"), remedy)?;
-    let places = workshop.places("ours");
-    let daemon = Daemon::start(&fairleadd, &places, yaml)?;
+    let paths = dirs.paths("ours");
+    let daemon = Daemon::start(&fairleadd, &paths, yaml)?;
     Ok(Subject {
         name: "ours".to_owned(),
         role: Role::Ours,
         version: version_of(&fairleadd, Some("--version")),
         binary,
         config: Some(config),
-        environment: places.environment(),
+        environment: paths.environment(),
         daemon: Some(daemon),
     })
 }
@@ -248,8 +250,8 @@ fn reference(
     name: &str,
     dir: &Path,
     remedy: &'static str,
-    workshop: &Workshop,
-) -> Result<Subject, LineupError> {
+    dirs: &RunDirectories,
+) -> Result<Subject, SubjectSetupError> {
     let binary = existing(name, &dir.join("macvlan"), remedy)?;
     existing(name, &dir.join("host-local"), remedy)?;
     Ok(Subject {
@@ -257,7 +259,7 @@ fn reference(
         role: Role::Reference,
         version: version_of(&binary, None),
         binary,
-        config: Some(config(&workshop.allocations())),
+        config: Some(config(&dirs.allocations())),
         environment: Vec::new(),
         daemon: None,
     })
@@ -268,18 +270,18 @@ fn peer(
     name: &str,
     path: &Path,
     suites: Value,
-    workshop: &Workshop,
-) -> Result<Subject, LineupError> {
+    dirs: &RunDirectories,
+) -> Result<Subject, SubjectSetupError> {
     let binary = existing(name, path, "give the path of the plugin's executable")?;
-    let data_dir = workshop.allocations();
+    let data_dir = dirs.allocations();
     let config = match options.peer_configs.iter().find(|c| c.name == name) {
         Some(file) => peer_config(Path::new(&file.value), &data_dir).map_err(|source| {
-            LineupError::Config { name: name.to_owned(), path: file.value.clone(), source }
+            SubjectSetupError::Config { name: name.to_owned(), path: file.value.clone(), source }
         })?,
         None => suites,
     };
     let daemon = match options.peer_daemons.iter().find(|d| d.name == name) {
-        Some(line) => Some(Daemon::companion(&line.value, &workshop.places(name).log)?),
+        Some(line) => Some(Daemon::companion(&line.value, &dirs.paths(name).log)?),
         None => None,
     };
     let version = version_of(&binary, None);
@@ -287,7 +289,7 @@ fn peer(
     Ok(Subject { name, role: Role::Peer, version, binary, config, environment: Vec::new(), daemon })
 }
 
-fn floor(options: &Options, version: String) -> Result<Subject, LineupError> {
+fn floor(options: &Options, version: String) -> Result<Subject, SubjectSetupError> {
     Ok(Subject {
         name: "floor".to_owned(),
         role: Role::Floor,
@@ -299,9 +301,13 @@ fn floor(options: &Options, version: String) -> Result<Subject, LineupError> {
     })
 }
 
-fn existing(name: &str, path: &Path, remedy: &'static str) -> Result<PathBuf, LineupError> {
+fn existing(name: &str, path: &Path, remedy: &'static str) -> Result<PathBuf, SubjectSetupError> {
     let path = absolute(path);
-    if path.is_file() { Ok(path) } else { Err(LineupError::Missing { name: name.to_owned(), path, remedy }) }
+    if path.is_file() {
+        Ok(path)
+    } else {
+        Err(SubjectSetupError::Missing { name: name.to_owned(), path, remedy })
+    }
 }
 
 fn absolute(path: &Path) -> PathBuf {
@@ -325,7 +331,7 @@ mod tests {
         for name in ["fairlead-bench-", "fairlead-bench-of-mine", "fairlead", "networks"] {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
-        sweep(dir.path()).unwrap();
+        remove_leftovers(dir.path()).unwrap();
         let mut left: Vec<_> = fs::read_dir(dir.path())
             .unwrap()
             .map(|e| e.unwrap().file_name().into_string().unwrap())

@@ -9,10 +9,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::bench::{Bench, BenchError};
-use crate::cases::Settings;
+use crate::case_size::CaseSize;
 use crate::daemon::Daemon;
-use crate::exec::Verb;
 use crate::node::{Node, NodeError};
+use crate::plugin_exec::Verb;
 use crate::subject::{Attachment, Done, Role, Subject};
 
 /// A link that is there longer than this is not going away.
@@ -21,7 +21,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 const CASE: &str = "silence";
 
 /// Runs it, with a second daemon of ours that is configured with `del: wait`.
-pub(crate) fn run(bench: &mut Bench, settings: &Settings) -> Result<(), BenchError> {
+pub(crate) fn run(bench: &mut Bench, settings: &CaseSize) -> Result<(), BenchError> {
     let waiting = waiting(bench)?;
     let also = waiting.is_some();
     bench.subjects.extend(waiting);
@@ -32,7 +32,7 @@ pub(crate) fn run(bench: &mut Bench, settings: &Settings) -> Result<(), BenchErr
     outcome
 }
 
-fn rounds(bench: &mut Bench, settings: &Settings) -> Result<(), BenchError> {
+fn rounds(bench: &mut Bench, settings: &CaseSize) -> Result<(), BenchError> {
     for round in 0..settings.warmup + settings.rounds {
         for who in 0..bench.subjects.len() {
             if bench.subjects[who].detaches() {
@@ -48,15 +48,15 @@ fn rounds(bench: &mut Bench, settings: &Settings) -> Result<(), BenchError> {
 fn waiting(bench: &Bench) -> Result<Option<Subject>, BenchError> {
     let ours = bench.subjects.iter().find(|s| s.role == Role::Ours);
     let (Some(ours), Some(waiting)) = (ours, &bench.waiting) else { return Ok(None) };
-    let places = &waiting.places;
-    let daemon = Daemon::start(&waiting.daemon, places, "del: wait\n")?;
+    let paths = &waiting.paths;
+    let daemon = Daemon::start(&waiting.daemon, paths, "del: wait\n")?;
     Ok(Some(Subject {
         name: "ours-wait".to_owned(),
         role: Role::OursWaiting,
         binary: ours.binary.clone(),
         version: ours.version.clone(),
         config: ours.config.clone(),
-        environment: places.environment(),
+        environment: paths.environment(),
         daemon: Some(daemon),
     }))
 }

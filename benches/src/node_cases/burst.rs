@@ -8,22 +8,22 @@ use std::thread;
 use std::time::Duration;
 
 use crate::bench::{Bench, BenchError, Burst};
-use crate::cases::Settings;
-use crate::exec::Verb;
-use crate::process;
+use crate::case_size::CaseSize;
+use crate::plugin_exec::Verb;
+use crate::process_cost;
 use crate::subject::Attachment;
 
 /// Runs `burst-100`.
-pub(crate) fn hundred(bench: &mut Bench, settings: &Settings) -> Result<(), BenchError> {
+pub(crate) fn hundred(bench: &mut Bench, settings: &CaseSize) -> Result<(), BenchError> {
     run(bench, settings, "burst-100")
 }
 
 /// Runs `storm-500`.
-pub(crate) fn storm(bench: &mut Bench, settings: &Settings) -> Result<(), BenchError> {
+pub(crate) fn storm(bench: &mut Bench, settings: &CaseSize) -> Result<(), BenchError> {
     run(bench, settings, "storm-500")
 }
 
-fn run(bench: &mut Bench, settings: &Settings, case: &'static str) -> Result<(), BenchError> {
+fn run(bench: &mut Bench, settings: &CaseSize, case: &'static str) -> Result<(), BenchError> {
     for round in 0..settings.warmup + settings.rounds {
         for who in 0..bench.subjects.len() {
             one_round(bench, case, who, settings.at_once, round >= settings.warmup)?;
@@ -44,12 +44,12 @@ fn one_round(
 ) -> Result<(), BenchError> {
     let mut pods = bench.attachments(who, at_once)?;
     if let Some(daemon) = &bench.subjects[who].daemon {
-        process::reset_peak(daemon.pid).map_err(BenchError::process("the daemon's memory peak"))?;
+        process_cost::reset_peak(daemon.pid).map_err(BenchError::process("the daemon's memory peak"))?;
     }
     let burst = bench.at_once(who, Verb::Add, &pods)?;
     let memory = match &bench.subjects[who].daemon {
         Some(daemon) => {
-            Some(process::memory_of(daemon.pid).map_err(BenchError::process("the daemon's memory"))?)
+            Some(process_cost::memory_of(daemon.pid).map_err(BenchError::process("the daemon's memory"))?)
         }
         None => None,
     };
@@ -107,7 +107,7 @@ fn plugins_memory(
         let sampler = scope.spawn(|| {
             let mut peak = 0;
             while !over.load(Ordering::Relaxed) {
-                peak = peak.max(process::memory_of_descendants(&daemons).unwrap_or(0));
+                peak = peak.max(process_cost::memory_of_descendants(&daemons).unwrap_or(0));
                 thread::sleep(Duration::from_millis(2));
             }
             peak

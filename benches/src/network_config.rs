@@ -29,7 +29,7 @@ pub(crate) fn config(data_dir: &Path) -> Value {
 }
 
 /// The config for virtual functions, but for which one.
-pub(crate) fn function_config(data_dir: &Path) -> Value {
+pub(crate) fn vf_config(data_dir: &Path) -> Value {
     json!({
         "cniVersion": "1.0.0", "name": NETWORK, "type": "sriov",
         "ipam": { "type": "host-local", "dataDir": data_dir, "ranges": [[{"subnet": SUBNET}]] },
@@ -37,7 +37,7 @@ pub(crate) fn function_config(data_dir: &Path) -> Value {
 }
 
 /// The same, for this one.
-pub(crate) fn of_function(mut config: Value, address: &str) -> Value {
+pub(crate) fn of_vf(mut config: Value, address: &str) -> Value {
     config["deviceID"] = json!(address);
     config
 }

@@ -3,10 +3,10 @@
 
 use std::time::Instant;
 
-use super::{Functions, Wanted, rest};
+use super::{VfBench, VfRequest, let_machine_settle};
 use crate::bench::{BenchError, CallFailure};
-use crate::cases::Settings;
-use crate::exec::Verb;
+use crate::case_size::CaseSize;
+use crate::plugin_exec::Verb;
 use crate::results::Figure;
 use crate::statistics::StatisticsError;
 use crate::subject::{Done, Role};
@@ -27,16 +27,16 @@ const ON_VLAN: Names =
     Names { add: "ADD, other settings", del: "DEL, other settings", ready: "ready again, other settings" };
 
 /// Runs it.
-pub(crate) fn run(functions: &mut Functions, settings: &Settings) -> Result<(), BenchError> {
+pub(crate) fn run(bench: &mut VfBench, settings: &CaseSize) -> Result<(), BenchError> {
     for round in 0..settings.warmup + settings.rounds {
-        let subjects = functions.subjects.len();
+        let subjects = bench.subjects.len();
         for at in 0..subjects {
             let who = if round % 2 == 1 { subjects - 1 - at } else { at };
             let counts = round >= settings.warmup;
-            for function in 0..functions.homes(who).len() {
-                life(functions, who, function, Wanted::AsItIs, counts)?;
-                if functions.subjects[who].role != Role::Floor {
-                    life(functions, who, function, Wanted::OnVlan(VLAN), counts)?;
+            for function in 0..bench.homes(who).len() {
+                add_and_del(bench, who, function, VfRequest::Unchanged, counts)?;
+                if bench.subjects[who].role != Role::Floor {
+                    add_and_del(bench, who, function, VfRequest::WithVlan(VLAN), counts)?;
                 }
             }
         }
@@ -45,36 +45,36 @@ pub(crate) fn run(functions: &mut Functions, settings: &Settings) -> Result<(), 
 }
 
 /// ADD, DEL, and home again.
-fn life(
-    functions: &mut Functions,
+fn add_and_del(
+    bench: &mut VfBench,
     who: usize,
     function: usize,
-    wanted: Wanted,
+    wanted: VfRequest,
     counts: bool,
 ) -> Result<(), BenchError> {
-    let names = if wanted == Wanted::AsItIs { &AS_IT_IS } else { &ON_VLAN };
-    for mut pod in functions.pods(who, 1)? {
-        let lent = functions.lent(who, function, wanted)?;
-        rest();
+    let names = if wanted == VfRequest::Unchanged { &AS_IT_IS } else { &ON_VLAN };
+    for mut pod in bench.pods(who, 1)? {
+        let lent = bench.vf_in_pod(who, function, wanted)?;
+        let_machine_settle();
         let done = lent.call(Verb::Add, &pod);
         let added = lent.added(&mut pod, done);
-        rest();
+        let_machine_settle();
         let done = lent.call(Verb::Del, &pod);
         let answered = done.as_ref().map_or_else(|_| Instant::now(), |done| done.answer.finished);
         let deleted = lent.deleted(&pod, done);
         let begun = if lent.subject.role == Role::Floor { Instant::now() } else { answered };
         let ready = lent.ready(&pod)?;
-        let added = functions.record(ADD, who, names.add, Verb::Add, added, counts)?;
-        let deleted = functions.record(DEL, who, names.del, Verb::Del, deleted, counts)?;
-        let is_told = functions.subjects[who].role != Role::Peer;
+        let added = bench.record(ADD, who, names.add, Verb::Add, added, counts)?;
+        let deleted = bench.record(DEL, who, names.del, Verb::Del, deleted, counts)?;
+        let is_told = bench.subjects[who].role != Role::Peer;
         if is_told && added && deleted && counts {
-            functions.figure(DEL, who, names.ready)?.series.record(ready - begun);
+            bench.figure(DEL, who, names.ready)?.series.record(ready - begun);
         }
     }
     Ok(())
 }
 
-impl Functions {
+impl VfBench {
     /// Keeps a call, or why it does not count; answers whether it was right.
     pub(super) fn record(
         &mut self,

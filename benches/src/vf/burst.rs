@@ -3,33 +3,33 @@
 
 use std::time::Instant;
 
-use super::{Functions, Lent, Wanted, rest};
+use super::{VfBench, VfInPod, VfRequest, let_machine_settle};
 use crate::bench::{BenchError, together};
-use crate::cases::Settings;
-use crate::exec::Verb;
+use crate::case_size::CaseSize;
+use crate::plugin_exec::Verb;
 use crate::subject::{Attachment, Role};
 
 const CASE: &str = "function-burst";
 
 /// Runs it.
-pub(crate) fn run(functions: &mut Functions, settings: &Settings) -> Result<(), BenchError> {
+pub(crate) fn run(bench: &mut VfBench, settings: &CaseSize) -> Result<(), BenchError> {
     for round in 0..settings.warmup + settings.rounds {
-        let subjects = functions.subjects.len();
+        let subjects = bench.subjects.len();
         for at in 0..subjects {
             let who = if round % 2 == 1 { subjects - 1 - at } else { at };
-            let count = functions.homes(who).len().min(settings.at_once);
-            one_round(functions, who, count, round >= settings.warmup)?;
+            let count = bench.homes(who).len().min(settings.at_once);
+            one_round(bench, who, count, round >= settings.warmup)?;
         }
     }
     Ok(())
 }
 
-fn one_round(functions: &mut Functions, who: usize, count: usize, counts: bool) -> Result<(), BenchError> {
-    let mut pods = functions.pods(who, count)?;
-    let all: Vec<Lent<'_>> =
-        (0..count).map(|at| functions.lent(who, at, Wanted::AsItIs)).collect::<Result<_, _>>()?;
-    let is_floor = functions.subjects[who].role == Role::Floor;
-    rest();
+fn one_round(bench: &mut VfBench, who: usize, count: usize, counts: bool) -> Result<(), BenchError> {
+    let mut pods = bench.pods(who, count)?;
+    let all: Vec<VfInPod<'_>> =
+        (0..count).map(|at| bench.vf_in_pod(who, at, VfRequest::Unchanged)).collect::<Result<_, _>>()?;
+    let is_floor = bench.subjects[who].role == Role::Floor;
+    let_machine_settle();
     let (outcomes, took) = if is_floor { in_a_row(&all, &mut pods)? } else { at_once(&all, &mut pods)? };
     for (lent, pod) in all.iter().zip(&pods) {
         let deleted = lent.call(Verb::Del, pod);
@@ -37,14 +37,14 @@ fn one_round(functions: &mut Functions, who: usize, count: usize, counts: bool) 
         drop(deleted);
         lent.ready(pod)?;
     }
-    let name = functions.subjects[who].name.clone();
+    let name = bench.subjects[who].name.clone();
     let right = outcomes.iter().all(Result::is_ok);
     for why in outcomes.into_iter().filter_map(Result::err) {
-        functions.results.fail(CASE, &name, format!("ADD: {why}"));
+        bench.results.fail(CASE, &name, format!("ADD: {why}"));
     }
     if counts && right {
         let what = if is_floor { ONE_AFTER_THE_OTHER } else { AT_ONCE };
-        functions.results.read(CASE, &name, what, "ms", took * 1e3);
+        bench.results.read(CASE, &name, what, "ms", took * 1e3);
     }
     Ok(())
 }
@@ -56,7 +56,7 @@ pub(crate) const ONE_AFTER_THE_OTHER: &str = "kernel calls of all, one after the
 
 type Outcomes = (Vec<Result<(), String>>, f64);
 
-fn at_once(all: &[Lent<'_>], pods: &mut [Attachment]) -> Result<Outcomes, BenchError> {
+fn at_once(all: &[VfInPod<'_>], pods: &mut [Attachment]) -> Result<Outcomes, BenchError> {
     let jobs = all.iter().zip(pods.iter()).map(|(lent, pod)| lent.job(Verb::Add, pod)).collect();
     let Some(first) = all.first() else { return Ok((Vec::new(), 0.0)) };
     let burst = together(first.subject, jobs)?;
@@ -65,7 +65,7 @@ fn at_once(all: &[Lent<'_>], pods: &mut [Attachment]) -> Result<Outcomes, BenchE
     Ok((added.map(|outcome| outcome.map(drop).map_err(|e| e.to_string())).collect(), took))
 }
 
-fn in_a_row(all: &[Lent<'_>], pods: &mut [Attachment]) -> Result<Outcomes, BenchError> {
+fn in_a_row(all: &[VfInPod<'_>], pods: &mut [Attachment]) -> Result<Outcomes, BenchError> {
     let begun = Instant::now();
     let taken: Vec<_> = all.iter().zip(pods).map(|(lent, pod)| lent.floor(pod).take()).collect();
     let took = begun.elapsed().as_secs_f64();

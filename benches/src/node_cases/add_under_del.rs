@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::bench::{Bench, BenchError, CallFailure};
-use crate::cases::Settings;
-use crate::exec::Verb;
+use crate::case_size::CaseSize;
+use crate::plugin_exec::Verb;
 use crate::subject::{Attachment, Done};
 
 /// DELs per second.
@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 const CASE: &str = "add-under-del";
 
 /// Runs it.
-pub(crate) fn run(bench: &mut Bench, settings: &Settings) -> Result<(), BenchError> {
+pub(crate) fn run(bench: &mut Bench, settings: &CaseSize) -> Result<(), BenchError> {
     for round in 0..settings.warmup + settings.rounds {
         for who in 0..bench.subjects.len() {
             if bench.subjects[who].detaches() {
@@ -31,7 +31,7 @@ pub(crate) fn run(bench: &mut Bench, settings: &Settings) -> Result<(), BenchErr
     bench.nothing_allocated(CASE)
 }
 
-fn one_round(bench: &mut Bench, who: usize, settings: &Settings, counts: bool) -> Result<(), BenchError> {
+fn one_round(bench: &mut Bench, who: usize, settings: &CaseSize, counts: bool) -> Result<(), BenchError> {
     let mut quiet = bench.attachments(who, settings.calls)?;
     let done = adds(bench, who, &quiet, || true);
     record(bench, who, &mut quiet, done, if counts { Some("ADD quiet") } else { None })?;

@@ -6,9 +6,9 @@
 //! would look after whatever is done to them.
 
 pub(crate) mod burst;
-mod floor;
-pub(crate) mod home;
-pub(crate) mod one;
+mod kernel_calls;
+pub(crate) mod one_at_a_time;
+pub(crate) mod vf_on_host;
 pub(crate) mod vfio;
 
 use std::io;
@@ -20,27 +20,27 @@ use serde_json::{Value, json};
 
 use crate::bench::{BenchError, CallFailure, attachments};
 use crate::cli::Options;
-use crate::exec::Verb;
-use crate::network::{config, of_function};
+use crate::measured_subjects::MeasuredSubjects;
+use crate::network_config::{config, of_vf};
 use crate::node::Node;
-use crate::report::Subjects;
+use crate::plugin_exec::Verb;
 use crate::results::Results;
 use crate::subject::{Attachment, Done, Job, Role, Subject, floor_address};
 use crate::verify::{self, Expected};
-use floor::Lending;
-use home::{Home, HomeError, until};
+use kernel_calls::VfKernelCalls;
+use vf_on_host::{VfOnHost, VfOnHostError, until_ready};
 
 /// A run with virtual functions.
 #[derive(Debug)]
-pub(crate) struct Functions {
+pub(crate) struct VfBench {
     /// This machine.
     node: Node,
     /// Who is measured.
     pub(crate) subjects: Vec<Subject>,
     /// What was measured.
     pub(crate) results: Results,
-    ours: Vec<Home>,
-    beside: Vec<Home>,
+    ours: Vec<VfOnHost>,
+    beside: Vec<VfOnHost>,
     in_user_space: Vec<String>,
     macvlan: Value,
     serial: u32,
@@ -48,56 +48,56 @@ pub(crate) struct Functions {
 
 /// How a function is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wanted {
+enum VfRequest {
     /// As it is.
-    AsItIs,
+    Unchanged,
     /// With a VLAN and a rate that it does not have.
-    OnVlan(u16),
+    WithVlan(u16),
 }
 
 /// A function in a pod.
-struct Lent<'a> {
-    functions: &'a Functions,
+struct VfInPod<'a> {
+    bench: &'a VfBench,
     subject: &'a Subject,
-    home: &'a Home,
+    home: &'a VfOnHost,
     /// The index of its interface.
     index: u32,
-    wanted: Wanted,
+    wanted: VfRequest,
 }
 
-impl Functions {
+impl VfBench {
     /// Looks at the functions, which must be at home.
     pub(crate) fn new(
         node: Node,
         subjects: Vec<Subject>,
         named: &Options,
         data_dir: &Path,
-    ) -> Result<Functions, HomeError> {
+    ) -> Result<VfBench, VfOnHostError> {
         // What a pool makes ready is not as it was before.
         for subject in subjects.iter().filter(|subject| subject.role == Role::Ours) {
             for address in named.functions.iter().chain(&named.in_user_space) {
-                until(address, |address| subject.has_ready(address))?;
+                until_ready(address, |address| subject.has_ready(address))?;
             }
         }
         let kernel = &node.kernel;
-        let ours = named.functions.iter().map(|address| Home::of(kernel, address));
+        let ours = named.functions.iter().map(|address| VfOnHost::of(kernel, address));
         let ours = ours.collect::<Result<Vec<_>, _>>()?;
-        let beside = named.beside.iter().map(|address| Home::fixed(kernel, address));
+        let beside = named.beside.iter().map(|address| VfOnHost::fixed(kernel, address));
         let beside = beside.collect::<Result<Vec<_>, _>>()?;
         let mut macvlan = config(data_dir);
         macvlan["master"] = json!(ours.first().map(|home| home.physical_name.clone()));
         macvlan["ipam"]["routes"] = json!([]);
         let (in_user_space, results) = (named.in_user_space.clone(), Results::default());
-        Ok(Functions { node, subjects, results, ours, beside, in_user_space, macvlan, serial: 0 })
+        Ok(VfBench { node, subjects, results, ours, beside, in_user_space, macvlan, serial: 0 })
     }
 
     /// Ends the daemons; answers who was measured, and what.
-    pub(crate) fn close(self) -> (Subjects, Results) {
-        (Subjects::of_functions(&self.subjects), self.results)
+    pub(crate) fn close(self) -> (MeasuredSubjects, Results) {
+        (MeasuredSubjects::of_vfs(&self.subjects), self.results)
     }
 
     /// The functions that are a subject's.
-    fn homes(&self, who: usize) -> &[Home] {
+    fn homes(&self, who: usize) -> &[VfOnHost] {
         if self.subjects[who].role == Role::Ours { &self.ours } else { &self.beside }
     }
 
@@ -105,17 +105,17 @@ impl Functions {
         attachments(&self.node, &self.subjects[who], &mut self.serial, count)
     }
 
-    fn lent(&self, who: usize, at: usize, wanted: Wanted) -> Result<Lent<'_>, BenchError> {
+    fn vf_in_pod(&self, who: usize, at: usize, wanted: VfRequest) -> Result<VfInPod<'_>, BenchError> {
         let home = &self.homes(who)[at];
         let index = home.link(&self.node.kernel)?.index;
-        Ok(Lent { functions: self, subject: &self.subjects[who], home, index, wanted })
+        Ok(VfInPod { bench: self, subject: &self.subjects[who], home, index, wanted })
     }
 }
 
-impl Wanted {
-    fn config(self, subject: &Subject, home: &Home) -> Option<Value> {
-        let mut config = of_function(subject.config.clone()?, &home.address.to_string());
-        if let Wanted::OnVlan(id) = self {
+impl VfRequest {
+    fn config(self, subject: &Subject, home: &VfOnHost) -> Option<Value> {
+        let mut config = of_vf(subject.config.clone()?, &home.address.to_string());
+        if let VfRequest::WithVlan(id) = self {
             config["vlan"] = json!(id);
             config["max_tx_rate"] = json!(100);
         }
@@ -123,16 +123,16 @@ impl Wanted {
     }
 }
 
-impl Lent<'_> {
+impl VfInPod<'_> {
     /// A call of a plugin, ready to be made.
     fn job<'a>(&self, verb: Verb, pod: &Attachment) -> Job<'a> {
         let config = self.wanted.config(self.subject, self.home);
         Job::from(self.subject.invocation(verb, pod, config.as_ref()))
     }
 
-    fn floor<'a>(&'a self, pod: &'a Attachment) -> Lending<'a> {
-        Lending {
-            kernel: &self.functions.node.kernel,
+    fn floor<'a>(&'a self, pod: &'a Attachment) -> VfKernelCalls<'a> {
+        VfKernelCalls {
+            kernel: &self.bench.node.kernel,
             netns: &pod.pod.path,
             index: self.index,
             address: floor_address(pod.serial),
@@ -161,9 +161,9 @@ impl Lent<'_> {
             pod.result = Some(done.answer.stdout.clone());
             Expected::of_result(&done.answer.stdout)?
         };
-        verify::attached(&self.functions.node, &pod.pod, &expected)?;
-        if let Wanted::OnVlan(id) = self.wanted {
-            let vlan = self.home.settings(&self.functions.node.kernel)?.vlan.unwrap_or_default();
+        verify::attached(&self.bench.node, &pod.pod, &expected)?;
+        if let VfRequest::WithVlan(id) = self.wanted {
+            let vlan = self.home.settings(&self.bench.node.kernel)?.vlan.unwrap_or_default();
             if vlan.id != id {
                 return Err(CallFailure::Vlan { is: vlan.id, wanted: id });
             }
@@ -174,13 +174,13 @@ impl Lent<'_> {
     /// Whether the pod has nothing any more.
     fn deleted(&self, pod: &Attachment, done: io::Result<Done>) -> Result<Done, CallFailure> {
         let done = succeeded(done)?;
-        verify::detached(&self.functions.node, &pod.pod, self.subject.removal())?;
+        verify::detached(&self.bench.node, &pod.pod, self.subject.removal())?;
         Ok(done)
     }
 
     /// Waits until the function can be lent again; answers since when. What the floor does for that is done here.
     fn ready(&self, pod: &Attachment) -> Result<Instant, BenchError> {
-        let kernel = &self.functions.node.kernel;
+        let kernel = &self.bench.node.kernel;
         let since = match self.subject.role {
             Role::Floor => {
                 let brought = self.floor(pod).bring_home(self.home).map_err(io::Error::other);
@@ -190,7 +190,9 @@ impl Lent<'_> {
                 self.home.renamed(kernel)?;
                 since
             }
-            Role::Ours => until(&self.home.address.to_string(), |address| self.subject.has_ready(address))?,
+            Role::Ours => {
+                until_ready(&self.home.address.to_string(), |address| self.subject.has_ready(address))?
+            }
             // A peer's is when its DEL is answered.
             _ => Instant::now(),
         };
@@ -211,12 +213,12 @@ impl Subject {
 
 /// What a call sets off in the kernel and in a daemon: duplicate address detection, reports of groups, the carrier, news of
 /// links, announcements that are listened for during 350 ms.
-const AFTERMATH: Duration = Duration::from_millis(400);
+const SETTLE_TIME: Duration = Duration::from_millis(400);
 
 /// Before each timed call, whoever's: one processor emulates all of the machine's here, and what the last call set off would
 /// be in the time of the next.
-fn rest() {
-    thread::sleep(AFTERMATH);
+fn let_machine_settle() {
+    thread::sleep(SETTLE_TIME);
 }
 
 fn succeeded(done: io::Result<Done>) -> Result<Done, CallFailure> {

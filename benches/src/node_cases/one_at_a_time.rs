@@ -9,8 +9,8 @@ use std::thread;
 use std::time::Duration;
 
 use crate::bench::{Bench, BenchError, CpuMark};
-use crate::cases::Settings;
-use crate::exec::Verb;
+use crate::case_size::CaseSize;
+use crate::plugin_exec::Verb;
 use crate::results::{Figure, Results};
 use crate::statistics::StatisticsError;
 use crate::subject::{Attachment, Done, Subject};
@@ -24,7 +24,7 @@ const ADD: &str = "add-one";
 const DEL: &str = "del-one";
 
 /// Runs it.
-pub(crate) fn run(bench: &mut Bench, settings: &Settings) -> Result<(), BenchError> {
+pub(crate) fn run(bench: &mut Bench, settings: &CaseSize) -> Result<(), BenchError> {
     let calls = settings.warmup + settings.calls;
     for first in (0..calls).step_by(SCORE) {
         let count = SCORE.min(calls - first);
