@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use crate::allowance::{Allowance, When};
-use crate::kernel::Kind;
-use crate::probe::Probe;
+use crate::allowed_differences::{AllowedDifference, When};
+use crate::disturbance::Disturbance;
+use crate::kernel_kinds::Kind;
 
 const NOTHING_LEFT: &str = "a refused ADD leaves nothing (X5): no link, address, route or allocation; the reference leaves some of them";
 const NOTHING_TO_DELETE: &str = "DEL of what was never made succeeds, whatever the configuration";
@@ -62,9 +62,9 @@ pub struct Case {
     /// Duplicate address detection in the pod as the kernel's default has it, at a second or two per ADD.
     pub dad: bool,
     /// What is done to further attachments before CHECK looks at them, and garbage collection.
-    pub probes: Vec<Probe>,
+    pub probes: Vec<Disturbance>,
     /// Differences that are meant.
-    pub allow: Vec<Allowance>,
+    pub allow: Vec<AllowedDifference>,
 }
 
 impl Case {
@@ -125,11 +125,12 @@ impl Case {
     pub fn fails(mut self) -> Case {
         self.expect = Expect::Error;
         for path in ["added", "at del's answer", "removed"] {
-            self.allow.push(Allowance { path, when: When::OnlyReference, reason: NOTHING_LEFT });
+            self.allow.push(AllowedDifference { path, when: When::OnlyReference, reason: NOTHING_LEFT });
         }
-        self.allow.push(Allowance::any("added > node > interfaces > eth1 > promiscuity", NOTHING_LEFT));
+        self.allow
+            .push(AllowedDifference::any("added > node > interfaces > eth1 > promiscuity", NOTHING_LEFT));
         for path in TURN_TAKEN {
-            self.allow.push(Allowance { path, when: When::OnlySubject, reason: ADDRESS_FIRST });
+            self.allow.push(AllowedDifference { path, when: When::OnlySubject, reason: ADDRESS_FIRST });
         }
         self.succeeds("del", NOTHING_TO_DELETE).succeeds("del again", NOTHING_TO_DELETE)
     }
@@ -171,7 +172,7 @@ impl Case {
 
     /// And then these probes, each on an attachment of its own.
     #[must_use]
-    pub fn probing(mut self, probes: &[Probe]) -> Case {
+    pub fn probing(mut self, probes: &[Disturbance]) -> Case {
         self.probes.extend_from_slice(probes);
         self
     }
@@ -179,36 +180,36 @@ impl Case {
     /// This difference is meant.
     #[must_use]
     pub fn allow(mut self, path: &'static str, reason: &'static str) -> Case {
-        self.allow.push(Allowance::any(path, reason));
+        self.allow.push(AllowedDifference::any(path, reason));
         self
     }
 
     /// The reference answers an error here, the subject succeeds, and that is meant.
     #[must_use]
     pub fn succeeds(mut self, path: &'static str, reason: &'static str) -> Case {
-        self.allow.push(Allowance { path, when: When::Succeeds, reason });
+        self.allow.push(AllowedDifference { path, when: When::Succeeds, reason });
         self
     }
 
     /// The reference succeeds here, the subject answers an error, and that is meant.
     #[must_use]
     pub fn refuses(mut self, path: &'static str, reason: &'static str) -> Case {
-        self.allow.push(Allowance { path, when: When::Refuses, reason });
+        self.allow.push(AllowedDifference { path, when: When::Refuses, reason });
         self
     }
 
     /// The reference takes it, the subject refuses it as a whole, and that is meant.
     #[must_use]
     pub fn refused(mut self, reason: &'static str) -> Case {
-        self.allow.push(Allowance { path: "add > verdict", when: When::Refuses, reason });
-        self.allow.push(Allowance { path: "*", when: When::OnlyReference, reason });
+        self.allow.push(AllowedDifference { path: "add > verdict", when: When::Refuses, reason });
+        self.allow.push(AllowedDifference { path: "*", when: When::OnlyReference, reason });
         self
     }
 
     /// Only the subject has something here, and that is meant.
     #[must_use]
     pub fn adds(mut self, path: &'static str, reason: &'static str) -> Case {
-        self.allow.push(Allowance { path, when: When::OnlySubject, reason });
+        self.allow.push(AllowedDifference { path, when: When::OnlySubject, reason });
         self
     }
 

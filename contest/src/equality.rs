@@ -1,4 +1,4 @@
-//! Runs one row with one implementation on a stage and takes down everything that can be seen of it; then compares
+//! Runs one row with one implementation on a test node and takes down everything that can be seen of it; then compares
 //! what two implementations left.
 
 use std::thread;
@@ -6,14 +6,15 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
-use crate::allowance;
+use crate::allowed_differences;
 use crate::case::{Case, Expect, Plugin};
 use crate::diff::{self, Difference};
+use crate::disturbance::Disturbance;
 use crate::implementation::{Answer, Call, CallError, Implementation, Verdict};
-use crate::normal::Normaliser;
+use crate::node_commands::{self, NodeError};
+use crate::normalise::Normaliser;
 use crate::observe;
-use crate::probe::Probe;
-use crate::stage::{self, MASTER_MACS, Stage, StageError};
+use crate::test_node::{MASTER_MACS, TestNode};
 
 /// How long an interface whose DEL was answered may still be seen under another name: two seconds, and what a busy machine adds.
 const AFTERLIFE: Duration = Duration::from_secs(20);
@@ -21,9 +22,9 @@ const AFTERLIFE: Duration = Duration::from_secs(20);
 /// Why a row could not be run to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum RowError {
-    /// The stage failed.
+    /// The test node failed.
     #[error(transparent)]
-    Stage(#[from] StageError),
+    TestNode(#[from] NodeError),
     /// The implementation could not be called.
     #[error(transparent)]
     Call(#[from] CallError),
@@ -43,7 +44,7 @@ pub struct Outcome {
     pub adds: [String; 2],
 }
 
-/// Runs a row with both implementations at once, each on its own stage, and compares. Where the reference does not answer the
+/// Runs a row with both implementations at once, each on its own node, and compares. Where the reference does not answer the
 /// row is run once more: that says nothing of the subject.
 pub fn run(case: &Case, reference: &Implementation, subject: &Implementation) -> Result<Outcome, RowError> {
     let (theirs, ours) = match both(case, reference, subject)? {
@@ -79,7 +80,7 @@ fn compare(case: &Case, theirs: &Record, ours: &Record) -> Outcome {
         ));
     }
     for difference in diff::differences(&theirs.seen, &ours.seen) {
-        match allowance::reason(&difference, &case.allow) {
+        match allowed_differences::reason(&difference, &case.allow) {
             Some(reason) => outcome.allowed.push((difference, reason)),
             None => outcome.faults.push(line(&difference)),
         }
@@ -129,25 +130,25 @@ impl Record {
 }
 
 fn enact(case: &Case, implementation: &Implementation) -> Result<Record, RowError> {
-    let mut stage = Stage::raise()?;
-    stage::ip_batch(&case.node)?;
+    let mut node = TestNode::create()?;
+    node_commands::ip_batch(&case.node)?;
     let daemon = implementation.start_daemon()?;
     let node_before = observe::interfaces()?;
     let actor = Actor { case, implementation };
 
-    actor.prepare(&mut stage, "pod")?;
+    actor.prepare(&mut node, "pod")?;
     let attachment = actor.add("pod")?;
     let mut seen = Map::new();
     let mut normal = Normaliser::default().with_node(&node_before);
-    actor.look_after_add(&stage, &attachment, &mut seen, &mut normal)?;
+    actor.look_after_add(&node, &attachment, &mut seen, &mut normal)?;
     if attachment.answer.ok() {
         seen.insert("check".into(), actor.check(&attachment)?);
         seen.insert("status".into(), json!(actor.plain("STATUS", &attachment)?.to_string()));
     }
-    actor.look_after_del(&stage, &attachment, &mut seen, &normal)?;
-    stage.remove_pod("pod")?;
+    actor.look_after_del(&node, &attachment, &mut seen, &normal)?;
+    node.remove_pod("pod")?;
     for probe in &case.probes {
-        let verdict = actor.probe(&mut stage, *probe)?;
+        let verdict = actor.probe(&mut node, *probe)?;
         seen.insert(format!("probe {probe}"), normal.apply(verdict));
     }
     let complaint = if attachment.answer.ok() { String::new() } else { attachment.answer.complaint() };
@@ -172,14 +173,14 @@ struct Actor<'a> {
 }
 
 impl Actor<'_> {
-    fn prepare(&self, stage: &mut Stage, pod: &str) -> Result<(), StageError> {
-        stage.add_pod(pod, !self.case.dad)?;
-        stage.in_pod(pod, || {
-            stage::ip_batch(&self.case.pod)?;
+    fn prepare(&self, node: &mut TestNode, pod: &str) -> Result<(), NodeError> {
+        node.add_pod(pod, !self.case.dad)?;
+        node.in_pod(pod, || {
+            node_commands::ip_batch(&self.case.pod)?;
             self.case
                 .sysctls
                 .iter()
-                .try_for_each(|(path, value)| stage::put(&format!("/proc/sys/{path}"), value))
+                .try_for_each(|(path, value)| node_commands::put(&format!("/proc/sys/{path}"), value))
         })
     }
 
@@ -192,7 +193,7 @@ impl Actor<'_> {
         prev: Option<&str>,
     ) -> Result<Answer, CallError> {
         let config = with_key(&plugin.config, "prevResult", prev);
-        let netns = Stage::netns_path(pod);
+        let netns = TestNode::netns_path(pod);
         let call = Call {
             command,
             container_id: id,
@@ -225,14 +226,14 @@ impl Actor<'_> {
 
     fn look_after_add(
         &self,
-        stage: &Stage,
+        node: &TestNode,
         attachment: &Attachment,
         seen: &mut Map<String, Value>,
         normal: &mut Normaliser,
-    ) -> Result<(), StageError> {
+    ) -> Result<(), NodeError> {
         let answer = &attachment.answer;
-        let waiting = stage.in_pod("pod", observe::unusable)?;
-        let pod = stage.in_pod("pod", || observe::settle().and_then(|()| observe::namespace()))?;
+        let waiting = node.in_pod("pod", observe::unusable)?;
+        let pod = node.in_pod("pod", || observe::settle().and_then(|()| observe::namespace()))?;
         let interfaces = pod["interfaces"].as_object().cloned().unwrap_or_default();
         let asked = self.asked();
         *normal = std::mem::take(normal).with_pod(&interfaces, &asked);
@@ -289,22 +290,22 @@ impl Actor<'_> {
 
     fn look_after_del(
         &self,
-        stage: &Stage,
+        node: &TestNode,
         attachment: &Attachment,
         seen: &mut Map<String, Value>,
         normal: &Normaliser,
     ) -> Result<(), RowError> {
-        let before = stage.in_pod("pod", || Ok(observe::names()))?;
+        let before = node.in_pod("pod", || Ok(observe::names()))?;
         seen.insert("del".into(), self.del(attachment)?);
-        seen.insert("at del's answer".into(), stage.in_pod("pod", || silence(self.case.ifname))?);
-        stage.in_pod("pod", || {
+        seen.insert("at del's answer".into(), node.in_pod("pod", || silence(self.case.ifname))?);
+        node.in_pod("pod", || {
             wait_for_burial(&before, &attachment.id);
             Ok(())
         })?;
         seen.insert("del again".into(), self.del(attachment)?);
         observe::settle()?;
         let removed = json!({
-            "pod": stage.in_pod("pod", observe::namespace)?,
+            "pod": node.in_pod("pod", observe::namespace)?,
             "node": observe::namespace()?,
             "files": observe::files(),
         });
@@ -312,21 +313,24 @@ impl Actor<'_> {
         Ok(())
     }
 
-    fn probe(&self, stage: &mut Stage, probe: Probe) -> Result<Value, RowError> {
+    fn probe(&self, node: &mut TestNode, probe: Disturbance) -> Result<Value, RowError> {
         let pod = format!("pod-{}", probe.to_string().replace(' ', "-"));
-        self.prepare(stage, &pod)?;
+        self.prepare(node, &pod)?;
         let attachment = self.add(&pod)?;
         let mut seen = Map::new();
         seen.insert("add".into(), json!(attachment.answer.verdict.to_string()));
         if attachment.answer.ok() {
-            let harmed = stage.in_pod(&pod, || probe.inflict(self.case.ifname, &attachment.id))?;
+            let harmed = node.in_pod(&pod, || probe.inflict(self.case.ifname, &attachment.id))?;
             seen.insert("something to harm".into(), json!(harmed));
-            let found =
-                if probe == Probe::Collect { self.collect(&attachment)? } else { self.check(&attachment)? };
+            let found = if probe == Disturbance::Collect {
+                self.collect(&attachment)?
+            } else {
+                self.check(&attachment)?
+            };
             seen.insert("found".into(), found);
         }
         seen.insert("del".into(), self.del(&attachment)?);
-        stage.remove_pod(&pod)?;
+        node.remove_pod(&pod)?;
         Ok(Value::Object(seen))
     }
 
@@ -346,7 +350,7 @@ impl Actor<'_> {
 }
 
 /// What surface.md promises for DEL's answer: the name is free, nobody answers for the addresses.
-fn silence(ifname: &str) -> Result<Value, StageError> {
+fn silence(ifname: &str) -> Result<Value, NodeError> {
     let interfaces = observe::interfaces()?;
     let speaking: Vec<&String> = interfaces
         .iter()

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::process::{self, RunError};
-use crate::stage::PROPS;
+use crate::test_node::FILES_DIR;
 
 const CALL_LIMIT: Duration = Duration::from_secs(60);
 const DAEMON_START_LIMIT: Duration = Duration::from_secs(90);
@@ -138,7 +138,7 @@ impl Answer {
 }
 
 impl Implementation {
-    /// Calls one of its plugins from the current stage.
+    /// Calls one of its plugins from the current test node.
     pub fn call(&self, plugin: &str, call: &Call<'_>) -> Result<Answer, CallError> {
         let mut command = Command::new(self.find(plugin)?);
         command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("CNI_PATH", self.cni_path());
@@ -180,7 +180,7 @@ impl Implementation {
         }
     }
 
-    /// Starts its daemon, where it has one, on the current stage.
+    /// Starts its daemon, where it has one, on the current test node.
     pub fn start_daemon(&self) -> Result<Option<Daemon>, CallError> {
         self.daemon
             .as_deref()
@@ -201,7 +201,7 @@ fn judge(output: &process::Output) -> Answer {
     Answer { verdict, body, stderr: String::from_utf8_lossy(&output.stderr).into_owned() }
 }
 
-/// A daemon on a stage; it is killed with its guard.
+/// A daemon on a node; it is killed with its guard.
 #[derive(Debug)]
 pub struct Daemon {
     child: Child,
@@ -209,8 +209,8 @@ pub struct Daemon {
 
 impl Daemon {
     fn start(program: &Path, dir: &Path, fallback: Option<&Path>) -> Result<Daemon, CallError> {
-        let log = format!("{PROPS}/daemon.log");
-        let net_d = format!("{PROPS}/net.d");
+        let log = format!("{FILES_DIR}/daemon.log");
+        let net_d = format!("{FILES_DIR}/net.d");
         let file = |path: &str| {
             let path = path.to_owned();
             move |source| CallError::File { path, source }
@@ -245,9 +245,9 @@ impl Daemon {
         Ok(())
     }
 
-    /// The end of its log on the current stage, for a report.
+    /// The end of its log on the current test node, for a report.
     pub fn log(&self) -> String {
-        tail(&format!("{PROPS}/daemon.log"))
+        tail(&format!("{FILES_DIR}/daemon.log"))
     }
 }
 

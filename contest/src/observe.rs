@@ -1,7 +1,7 @@
 //! Takes down everything that can be seen of a network namespace and of the files that plugins keep.
 //!
 //! What is keyed by a name, an address or a destination becomes a map, so that a difference is told by name and not
-//! by position. Only looks; the values are made comparable by [`crate::normal`].
+//! by position. Only looks; the values are made comparable by [`crate::normalise`].
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,16 +12,16 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
-use crate::stage::{self, StageError};
+use crate::node_commands::{self, NodeError};
 
 const SETTLING: Duration = Duration::from_secs(8);
 
-/// Directories of a stage on which plugins may leave files, and what is not theirs in them.
+/// Directories of a test node on which plugins may leave files, and what is not theirs in them.
 const KEPT: [&str; 2] = ["/var/lib", "/run"];
 const NOT_KEPT: [&str; 4] = ["/run/contest", "/run/netns", "/run/fairlead", "/var/lib/fairlead"];
 
 /// Everything of the current network namespace: interfaces, routes, rules, sysctls.
-pub fn namespace() -> Result<Value, StageError> {
+pub fn namespace() -> Result<Value, NodeError> {
     let interfaces = listed(["addr", "link"])?;
     let sysctl: Map<String, Value> = interfaces.keys().map(|name| (name.clone(), sysctls(name))).collect();
     let (mut routes, mut rules) = (Map::new(), Map::new());
@@ -36,7 +36,7 @@ pub fn namespace() -> Result<Value, StageError> {
 }
 
 /// The interfaces of the current namespace with their addresses, one object each.
-pub fn interfaces() -> Result<Map<String, Value>, StageError> {
+pub fn interfaces() -> Result<Map<String, Value>, NodeError> {
     listed(["addr"])
 }
 
@@ -47,7 +47,7 @@ pub fn names() -> Vec<String> {
 }
 
 /// What these listings of `ip` say together, one object per interface.
-fn listed<const N: usize>(listings: [&str; N]) -> Result<Map<String, Value>, StageError> {
+fn listed<const N: usize>(listings: [&str; N]) -> Result<Map<String, Value>, NodeError> {
     let mut all = Map::new();
     for listing in tables(&["-j", "-d"], listings)? {
         for mut entry in listing {
@@ -78,7 +78,7 @@ fn list_addresses(interface: &mut Map<String, Value>, addresses: &Value) {
 }
 
 /// Global IPv6 addresses of the current namespace that can't be used yet.
-pub fn unusable() -> Result<Vec<String>, StageError> {
+pub fn unusable() -> Result<Vec<String>, NodeError> {
     let mut waiting = Vec::new();
     for (_, interface) in interfaces()? {
         for (text, address) in interface["addresses"].as_object().into_iter().flatten() {
@@ -93,7 +93,7 @@ pub fn unusable() -> Result<Vec<String>, StageError> {
 
 /// Waits until the kernel has done by itself what follows a change: link-local addresses there and none tentative,
 /// the operational state as the carrier is.
-pub fn settle() -> Result<(), StageError> {
+pub fn settle() -> Result<(), NodeError> {
     let deadline = Instant::now() + SETTLING;
     while Instant::now() < deadline {
         // A program is started only when it is likely to be told so.
@@ -135,8 +135,8 @@ fn settled(interface: &Value) -> bool {
 }
 
 /// What `ip` lists, by one process.
-fn tables<const N: usize>(options: &[&str], listings: [&str; N]) -> Result<[Vec<Value>; N], StageError> {
-    let text = stage::ip_listings(options, &listings.map(str::to_owned))?;
+fn tables<const N: usize>(options: &[&str], listings: [&str; N]) -> Result<[Vec<Value>; N], NodeError> {
+    let text = node_commands::ip_listings(options, &listings.map(str::to_owned))?;
     let mut told = serde_json::Deserializer::from_str(&text).into_iter::<Vec<Value>>();
     Ok(listings.map(|_| told.next().and_then(Result::ok).unwrap_or_default()))
 }
@@ -174,7 +174,7 @@ fn sysctls(interface: &str) -> Value {
     Value::Object(groups)
 }
 
-/// Files that plugins left on the current stage: path → mode and content.
+/// Files that plugins left on the current test node: path → mode and content.
 pub fn files() -> Value {
     let mut found = Map::new();
     for root in KEPT {

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::equality::RowError;
 use crate::implementation::{Answer, Call, CallError, Daemon, Implementation};
 use crate::report::{Mark, Row};
-use crate::stage::Stage;
+use crate::test_node::TestNode;
 
 /// ADDs of each side.
 const ADDS: usize = 40;
@@ -32,7 +32,7 @@ struct Grant {
 }
 
 /// Runs both sides at once and judges what they were given and what lies in `directory`, which must be empty and
-/// visible to both (the program's own scratch, not a stage's).
+/// visible to both (the program's own scratch, not a test node's).
 pub fn run(
     reference: &Implementation,
     subject: &Implementation,
@@ -59,7 +59,7 @@ struct Side {
 
 fn side(implementation: &Implementation, directory: &str, step: &Barrier) -> Result<Side, RowError> {
     let mut side = Side { grants: Vec::new(), faults: Vec::new(), files: BTreeMap::new() };
-    let raised = raise(implementation);
+    let raised = create(implementation);
     // Whatever fails, both sides come by every barrier: else the other one would wait for ever.
     step.wait();
     if raised.is_ok() {
@@ -82,9 +82,9 @@ fn side(implementation: &Implementation, directory: &str, step: &Barrier) -> Res
         wait_until_free(implementation, directory);
     }
     step.wait();
-    let (stage, daemon) = raised?;
+    let (node, daemon) = raised?;
     drop(daemon);
-    drop(stage);
+    drop(node);
     Ok(side)
 }
 
@@ -104,13 +104,13 @@ fn wait_until_free(implementation: &Implementation, directory: &str) {
     }
 }
 
-fn raise(implementation: &Implementation) -> Result<(Stage, Option<Daemon>), RowError> {
-    let mut stage = Stage::raise()?;
+fn create(implementation: &Implementation) -> Result<(TestNode, Option<Daemon>), RowError> {
+    let mut node = TestNode::create()?;
     for index in 0..ADDS {
-        stage.add_pod(&format!("pod{index}"), true)?;
+        node.add_pod(&format!("pod{index}"), true)?;
     }
     let daemon = implementation.start_daemon()?;
-    Ok((stage, daemon))
+    Ok((node, daemon))
 }
 
 type Said = (String, Result<Answer, CallError>);
@@ -135,7 +135,7 @@ fn all_at_once(implementation: &Implementation, command: &str, directory: &str) 
 
 fn one(implementation: &Implementation, command: &str, pod: usize, config: &[u8]) -> Said {
     let container = format!("{}-{pod}", implementation.role);
-    let netns = Stage::netns_path(&format!("pod{pod}"));
+    let netns = TestNode::netns_path(&format!("pod{pod}"));
     let call = Call { command, container_id: &container, netns: &netns, ifname: "eth0", args: "", config };
     let answer = implementation.call("macvlan", &call);
     (container, answer)

@@ -8,8 +8,9 @@ use serde_json::{Value, json};
 
 use crate::equality::RowError;
 use crate::implementation::{Answer, Call, CallError, Daemon, Implementation, Verdict};
+use crate::node_commands::NodeError;
 use crate::report::{Mark, Row};
-use crate::stage::{Stage, StageError};
+use crate::test_node::TestNode;
 
 mod add;
 mod check;
@@ -79,7 +80,7 @@ pub struct SpecCase {
     /// What must hold.
     pub name: &'static str,
     /// Finds out whether it does.
-    pub judge: fn(&mut World<'_>) -> Result<Finding, RowError>,
+    pub judge: fn(&mut SpecTestbed<'_>) -> Result<Finding, RowError>,
 }
 
 /// All cases.
@@ -91,7 +92,7 @@ pub fn all() -> Vec<SpecCase> {
     cases
 }
 
-/// Puts both implementations to a case, each in a world of its own. The row fails when the subject fails.
+/// Puts both implementations to a case, each in a testbed of its own. The row fails when the subject fails.
 pub fn run(case: &SpecCase, reference: &Implementation, subject: &Implementation) -> Row {
     let (theirs, ours) = thread::scope(|scope| {
         let theirs = scope.spawn(|| judge(case, reference));
@@ -117,27 +118,27 @@ pub fn run(case: &SpecCase, reference: &Implementation, subject: &Implementation
 }
 
 fn judge(case: &SpecCase, implementation: &Implementation) -> Result<Finding, RowError> {
-    let mut world = World::new(implementation)?;
-    (case.judge)(&mut world)
+    let mut testbed = SpecTestbed::new(implementation)?;
+    (case.judge)(&mut testbed)
 }
 
-/// An implementation on a stage with one pod, and the calls that cases are made of.
+/// An implementation on a test node with one pod, and the calls that cases are made of.
 #[derive(Debug)]
-pub struct World<'a> {
-    /// Killed before the stage goes.
+pub struct SpecTestbed<'a> {
+    /// Killed before the test node goes.
     _daemon: Option<Daemon>,
-    stage: Stage,
+    node: TestNode,
     implementation: &'a Implementation,
 }
 
 const ID: &str = "contest-1";
 const POD: &str = "pod";
 
-impl<'a> World<'a> {
-    fn new(implementation: &'a Implementation) -> Result<World<'a>, RowError> {
-        let mut stage = Stage::raise()?;
-        stage.add_pod(POD, true)?;
-        Ok(World { _daemon: implementation.start_daemon()?, stage, implementation })
+impl<'a> SpecTestbed<'a> {
+    fn new(implementation: &'a Implementation) -> Result<SpecTestbed<'a>, RowError> {
+        let mut node = TestNode::create()?;
+        node.add_pod(POD, true)?;
+        Ok(SpecTestbed { _daemon: implementation.start_daemon()?, node, implementation })
     }
 
     /// A call about `contest-1`'s `eth0` in the pod.
@@ -147,7 +148,7 @@ impl<'a> World<'a> {
 
     /// The same under another id or name.
     fn call_as(&self, command: &str, id: &str, ifname: &str, config: &Value) -> Result<Answer, CallError> {
-        let netns = Stage::netns_path(POD);
+        let netns = TestNode::netns_path(POD);
         let text = config.to_string();
         self.raw(&Call {
             command,
@@ -163,11 +164,11 @@ impl<'a> World<'a> {
         self.implementation.call("macvlan", call)
     }
 
-    fn interfaces(&self) -> Result<Vec<String>, StageError> {
-        self.stage.in_pod(POD, || Ok(crate::observe::interfaces()?.keys().cloned().collect()))
+    fn interfaces(&self) -> Result<Vec<String>, NodeError> {
+        self.node.in_pod(POD, || Ok(crate::observe::interfaces()?.keys().cloned().collect()))
     }
 
-    fn has_interface(&self, name: &str) -> Result<bool, StageError> {
+    fn has_interface(&self, name: &str) -> Result<bool, NodeError> {
         Ok(self.interfaces()?.iter().any(|known| known == name))
     }
 }
@@ -182,7 +183,7 @@ fn network(version: &str, more: &Value) -> Value {
     config
 }
 
-/// Names of host-local's allocation files on the current stage that belong to a container.
+/// Names of host-local's allocation files on the current test node that belong to a container.
 fn allocated(id: &str) -> Vec<String> {
     let Value::Object(files) = crate::observe::files() else { return Vec::new() };
     let holds = |file: &Value| file["content"].as_str().is_some_and(|c| c.split("\r\n").next() == Some(id));

@@ -9,7 +9,7 @@ mod errors;
 mod host_device;
 mod ipam;
 mod ipvlan;
-mod lax;
+mod lax_json;
 mod macvlan;
 mod versions;
 mod vlan;
@@ -33,7 +33,7 @@ pub fn all() -> Vec<Group> {
         Group { name: "IPAM", rows: ipam::rows() },
         Group { name: "versions", rows: versions::rows() },
         Group { name: "chains", rows: chains::rows() },
-        Group { name: "Go's lax JSON", rows: lax::rows() },
+        Group { name: "Go's lax JSON", rows: lax_json::rows() },
         Group { name: "errors", rows: errors::rows() },
     ]
 }

@@ -5,12 +5,12 @@ use std::fs;
 
 use serde_json::Value;
 
+use crate::node_commands::{self, NodeError};
 use crate::observe;
-use crate::stage::{self, StageError};
 
 /// One way to harm an attachment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Probe {
+pub enum Disturbance {
     /// Its first address is removed.
     Address,
     /// The first route through a gateway is removed.
@@ -28,54 +28,60 @@ pub enum Probe {
 }
 
 /// The ones that every network with addresses can be put to.
-pub const HARMS: [Probe; 6] =
-    [Probe::Address, Probe::Route, Probe::Down, Probe::Link, Probe::Allocation, Probe::Mtu];
+pub const DISTURBANCES: [Disturbance; 6] = [
+    Disturbance::Address,
+    Disturbance::Route,
+    Disturbance::Down,
+    Disturbance::Link,
+    Disturbance::Allocation,
+    Disturbance::Mtu,
+];
 
-impl fmt::Display for Probe {
+impl fmt::Display for Disturbance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Probe::Address => "address gone",
-            Probe::Route => "route gone",
-            Probe::Down => "link down",
-            Probe::Link => "link gone",
-            Probe::Allocation => "allocation gone",
-            Probe::Mtu => "mtu changed",
-            Probe::Collect => "gc",
+            Disturbance::Address => "address gone",
+            Disturbance::Route => "route gone",
+            Disturbance::Down => "link down",
+            Disturbance::Link => "link gone",
+            Disturbance::Allocation => "allocation gone",
+            Disturbance::Mtu => "mtu changed",
+            Disturbance::Collect => "gc",
         })
     }
 }
 
-impl Probe {
+impl Disturbance {
     /// Does the harm, inside the pod's namespace. `false` when there was nothing to harm.
-    pub fn inflict(self, ifname: &str, container_id: &str) -> Result<bool, StageError> {
+    pub fn inflict(self, ifname: &str, container_id: &str) -> Result<bool, NodeError> {
         match self {
-            Probe::Address => remove_address(ifname),
-            Probe::Route => remove_route(ifname),
-            Probe::Down => stage::ip(&format!("link set {ifname} down")).map(|_| true),
-            Probe::Link => stage::ip(&format!("link del {ifname}")).map(|_| true),
-            Probe::Mtu => stage::ip(&format!("link set {ifname} mtu 1300")).map(|_| true),
-            Probe::Allocation => Ok(remove_allocation(container_id)),
-            Probe::Collect => Ok(true),
+            Disturbance::Address => remove_address(ifname),
+            Disturbance::Route => remove_route(ifname),
+            Disturbance::Down => node_commands::ip(&format!("link set {ifname} down")).map(|_| true),
+            Disturbance::Link => node_commands::ip(&format!("link del {ifname}")).map(|_| true),
+            Disturbance::Mtu => node_commands::ip(&format!("link set {ifname} mtu 1300")).map(|_| true),
+            Disturbance::Allocation => Ok(remove_allocation(container_id)),
+            Disturbance::Collect => Ok(true),
         }
     }
 }
 
-fn remove_address(ifname: &str) -> Result<bool, StageError> {
+fn remove_address(ifname: &str) -> Result<bool, NodeError> {
     let interfaces = observe::interfaces()?;
     let order =
         interfaces.get(ifname).and_then(|i| i["address order"].as_array()).cloned().unwrap_or_default();
     let Some(first) = order.first().and_then(Value::as_str) else { return Ok(false) };
-    stage::ip(&format!("addr del {first} dev {ifname}")).map(|_| true)
+    node_commands::ip(&format!("addr del {first} dev {ifname}")).map(|_| true)
 }
 
-fn remove_route(ifname: &str) -> Result<bool, StageError> {
+fn remove_route(ifname: &str) -> Result<bool, NodeError> {
     for family in ["-4", "-6"] {
         let routes: Vec<Value> =
-            serde_json::from_str(&stage::ip(&format!("-j {family} route show dev {ifname}"))?)
+            serde_json::from_str(&node_commands::ip(&format!("-j {family} route show dev {ifname}"))?)
                 .unwrap_or_default();
         let via = routes.iter().find(|route| route.get("gateway").is_some());
         if let Some(dst) = via.and_then(|route| route["dst"].as_str()) {
-            return stage::ip(&format!("{family} route del {dst} dev {ifname}")).map(|_| true);
+            return node_commands::ip(&format!("{family} route del {dst} dev {ifname}")).map(|_| true);
         }
     }
     Ok(false)

@@ -1,4 +1,4 @@
-//! The machine's own NICs on a stage with one implementation: calls, what is seen after them, and everything put back
+//! The machine's own NICs on a test node with one implementation: calls, what is seen after them, and everything put back
 //! before the next case, so that what one implementation loses is not held against it twice.
 
 use std::collections::BTreeMap;
@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::nic::{self, Function, Nic, Seen, USER_DRIVER};
+use super::nic::{self, Nic, USER_DRIVER, Vf, VfSnapshot};
 use crate::implementation::{Answer, Call, CallError, Daemon, Implementation};
+use crate::node_commands::{self, NodeError};
 use crate::process;
-use crate::stage::{self, Stage, StageError};
+use crate::test_node::TestNode;
 
 /// Functions of the first NIC; all that it has.
 const MANY: usize = 7;
@@ -26,9 +27,9 @@ pub(super) enum Fault {
     /// The implementation did something else than it should.
     #[error("{0}")]
     Wrong(String),
-    /// The stage failed.
+    /// The test node failed.
     #[error(transparent)]
-    Stage(#[from] StageError),
+    TestNode(#[from] NodeError),
     /// The implementation could not be called.
     #[error(transparent)]
     Call(#[from] CallError),
@@ -45,7 +46,7 @@ pub(super) struct Attachment {
     /// The pod's name, which is the container's id too.
     pub(super) pod: &'static str,
     /// The function that the pod is to have.
-    pub(super) function: Function,
+    pub(super) function: Vf,
     /// The config's fields.
     pub(super) fields: Value,
 }
@@ -68,31 +69,34 @@ pub(super) const IFNAME: &str = "net1";
 
 /// One implementation with two NICs of this machine.
 #[derive(Debug)]
-pub(super) struct World<'a> {
-    /// Killed before the stage goes.
+pub(super) struct VfTestbed<'a> {
+    /// Killed before the test node goes.
     daemon: Option<Daemon>,
-    stage: Stage,
+    node: TestNode,
     pods: Vec<String>,
     implementation: &'a Implementation,
     nics: &'a [Nic; 2],
     /// The functions of the first NIC, under the kernel's driver.
-    pub(super) near: Vec<Function>,
+    pub(super) near: Vec<Vf>,
     /// One of the second NIC.
-    pub(super) far: Function,
+    pub(super) far: Vf,
     /// Another of it, under vfio-pci.
-    pub(super) user: Function,
-    rest: BTreeMap<String, Seen>,
+    pub(super) user: Vf,
+    rest: BTreeMap<String, VfSnapshot>,
 }
 
-impl<'a> World<'a> {
+impl<'a> VfTestbed<'a> {
     /// Makes the functions of both NICs, marks them, and starts the implementation's daemon.
-    pub(super) fn new(implementation: &'a Implementation, nics: &'a [Nic; 2]) -> Result<World<'a>, Fault> {
-        let stage = Stage::of_this_machine()?;
-        let (near, far, user) = furnish(nics)?;
+    pub(super) fn new(
+        implementation: &'a Implementation,
+        nics: &'a [Nic; 2],
+    ) -> Result<VfTestbed<'a>, Fault> {
+        let node = TestNode::of_this_machine()?;
+        let (near, far, user) = make_vfs(nics)?;
         let daemon = implementation.start_daemon()?;
-        let mut world = World {
+        let mut testbed = VfTestbed {
             daemon,
-            stage,
+            node,
             pods: Vec::new(),
             implementation,
             nics,
@@ -101,16 +105,16 @@ impl<'a> World<'a> {
             user,
             rest: BTreeMap::new(),
         };
-        world.rest = nic::seen(&world.functions())?;
-        Ok(world)
+        testbed.rest = nic::seen(&testbed.functions())?;
+        Ok(testbed)
     }
 
     /// The function that most cases are about.
-    pub(super) fn first(&self) -> &Function {
+    pub(super) fn first(&self) -> &Vf {
         &self.near[0]
     }
 
-    fn functions(&self) -> Vec<Function> {
+    fn functions(&self) -> Vec<Vf> {
         self.near.iter().chain([&self.far, &self.user]).cloned().collect()
     }
 
@@ -118,7 +122,7 @@ impl<'a> World<'a> {
 
     /// A pod with nothing but `lo`.
     pub(super) fn pod(&mut self, name: &str) -> Result<(), Fault> {
-        self.stage.add_pod(name, true)?;
+        self.node.add_pod(name, true)?;
         self.pods.push(name.to_owned());
         Ok(())
     }
@@ -126,27 +130,27 @@ impl<'a> World<'a> {
     /// Its namespace is gone, without any call.
     pub(super) fn pod_dies(&mut self, name: &str) -> Result<(), Fault> {
         self.pods.retain(|pod| pod != name);
-        Ok(self.stage.remove_pod(name)?)
+        Ok(self.node.remove_pod(name)?)
     }
 
     /// Runs `ip` in a pod, several lines with `;` between them in one process.
     pub(super) fn ip_in(&self, pod: &str, lines: &str) -> Result<(), Fault> {
-        Ok(self.stage.in_pod(pod, || stage::ip_batch(&split(lines)))?)
+        Ok(self.node.in_pod(pod, || node_commands::ip_batch(&split(lines)))?)
     }
 
     /// Writes a file of `/proc/sys` in a pod.
     pub(super) fn write_in(&self, pod: &str, path: &str, content: &str) -> Result<(), Fault> {
-        Ok(self.stage.in_pod(pod, || stage::put(path, content))?)
+        Ok(self.node.in_pod(pod, || node_commands::put(path, content))?)
     }
 
     /// Puts a file where implementations keep theirs.
     pub(super) fn keep(&self, path: &str, content: &str) -> Result<(), Fault> {
-        Ok(stage::keep(path, content)?)
+        Ok(node_commands::keep(path, content)?)
     }
 
     /// A pod's interface, where it has one.
     pub(super) fn interface(&self, pod: &str) -> Result<Option<Value>, Fault> {
-        let links = self.stage.in_pod(pod, nic::links)?;
+        let links = self.node.in_pod(pod, nic::links)?;
         Ok(links.into_iter().find(|link| link["ifname"] == IFNAME))
     }
 
@@ -163,13 +167,13 @@ impl<'a> World<'a> {
     pub(super) fn ping(&self, pod: &str, arguments: &str) -> Result<bool, Fault> {
         let mut command = Command::new("busybox");
         command.args(["ping", "-q"]).args(arguments.split(' '));
-        let out = self.stage.in_pod(pod, || Ok(process::run(&mut command, b"", PATIENCE)?))?;
+        let out = self.node.in_pod(pod, || Ok(process::run(&mut command, b"", PATIENCE)?))?;
         Ok(out.status == Some(0))
     }
 
     /// What `ip` says in a pod.
     pub(super) fn told_in(&self, pod: &str, arguments: &str) -> Result<String, Fault> {
-        Ok(self.stage.in_pod(pod, || stage::ip(arguments))?)
+        Ok(self.node.in_pod(pod, || node_commands::ip(arguments))?)
     }
 
     // ---- calls ----
@@ -182,7 +186,7 @@ impl<'a> World<'a> {
     /// One call, with more fields in the config.
     pub(super) fn call(&self, command: &str, attachment: &Attachment, more: &Value) -> Result<Answer, Fault> {
         let config = attachment.config(more);
-        let netns = Stage::netns_path(attachment.pod);
+        let netns = TestNode::netns_path(attachment.pod);
         Ok(self.implementation.call(
             "sriov",
             &Call {
@@ -245,12 +249,12 @@ impl<'a> World<'a> {
     // ---- what is seen ----
 
     /// Everything of a function.
-    pub(super) fn seen(&self, function: &Function) -> Result<Seen, Fault> {
+    pub(super) fn seen(&self, function: &Vf) -> Result<VfSnapshot, Fault> {
         Ok(nic::seen(std::slice::from_ref(function))?.remove(&function.address).unwrap_or_default())
     }
 
     /// A function's settings must be these.
-    pub(super) fn set(&self, function: &Function, wanted: &Value) -> Result<(), Fault> {
+    pub(super) fn set(&self, function: &Vf, wanted: &Value) -> Result<(), Fault> {
         let seen = self.seen(function)?;
         for (name, value) in wanted.as_object().into_iter().flatten() {
             let is = seen.get(name).unwrap_or(&Value::Null);
@@ -260,12 +264,12 @@ impl<'a> World<'a> {
     }
 
     /// A function must be as it was before the case, at once or soon.
-    pub(super) fn home(&self, function: &Function) -> Result<(), Fault> {
+    pub(super) fn home(&self, function: &Vf) -> Result<(), Fault> {
         self.home_as(function, &self.rest[&function.address])
     }
 
     /// A function must be as it was then, at once or soon.
-    pub(super) fn home_as(&self, function: &Function, was: &Seen) -> Result<(), Fault> {
+    pub(super) fn home_as(&self, function: &Vf, was: &VfSnapshot) -> Result<(), Fault> {
         self.in_time(|| match nic::difference(was, &self.seen(function)?) {
             None => Ok(()),
             Some(difference) => Err(Fault::Wrong(difference)),
@@ -273,7 +277,7 @@ impl<'a> World<'a> {
     }
 
     /// A function must have an interface on the machine, at once or soon.
-    pub(super) fn on_the_machine(&self, function: &Function) -> Result<(), Fault> {
+    pub(super) fn on_the_machine(&self, function: &Vf) -> Result<(), Fault> {
         self.in_time(|| ensure(function.name().is_ok(), || "the machine has no interface of it".into()))
     }
 
@@ -295,7 +299,7 @@ impl<'a> World<'a> {
     }
 
     /// Makes them anew: the same addresses, and nothing of before.
-    pub(super) fn far_are_made(&mut self) -> Result<(), Fault> {
+    pub(super) fn make_far_vfs_again(&mut self) -> Result<(), Fault> {
         self.nics[1].make(2)?;
         self.user.bind(USER_DRIVER)?;
         // Its driver, which had it for a moment, made up a MAC address.
@@ -304,22 +308,22 @@ impl<'a> World<'a> {
     }
 
     /// Makes them anew as they are at a case's beginning, with marks.
-    pub(super) fn far_begin_anew(&mut self) -> Result<(), Fault> {
-        (self.far, self.user) = furnish_far(&self.nics[1])?;
+    pub(super) fn far_nic_resets(&mut self) -> Result<(), Fault> {
+        (self.far, self.user) = make_far_vfs(&self.nics[1])?;
         self.rest = nic::seen(&self.functions())?;
         Ok(())
     }
 
     /// The first NIC's interface goes down or up.
     pub(super) fn near_nic(&self, state: &str) -> Result<(), Fault> {
-        stage::ip(&format!("link set {} {state}", self.nics[0].name()?))?;
+        node_commands::ip(&format!("link set {} {state}", self.nics[0].name()?))?;
         Ok(())
     }
 
     /// Changes a setting of a function, as an administrator does.
-    pub(super) fn administer(&self, function: &Function, setting: &str) -> Result<(), Fault> {
+    pub(super) fn administer(&self, function: &Vf, setting: &str) -> Result<(), Fault> {
         let nic = function.nic.name()?;
-        stage::ip(&format!("link set {nic} vf {} {setting}", function.index))?;
+        node_commands::ip(&format!("link set {nic} vf {} {setting}", function.index))?;
         Ok(())
     }
 
@@ -327,13 +331,13 @@ impl<'a> World<'a> {
     /// implementation did not bring it there.
     pub(super) fn clear(&mut self, went_well: bool) -> Result<(), Fault> {
         for pod in std::mem::take(&mut self.pods) {
-            self.stage.remove_pod(&pod)?;
+            self.node.remove_pod(&pod)?;
         }
         for link in nic::links()? {
             if let (Some("dummy"), Some(name)) =
                 (link["linkinfo"]["info_kind"].as_str(), link["ifname"].as_str())
             {
-                stage::ip(&format!("link del {name}"))?;
+                node_commands::ip(&format!("link del {name}"))?;
             }
         }
         if self.daemon.is_none() {
@@ -343,7 +347,7 @@ impl<'a> World<'a> {
         let limit = if went_well { self.patience() } else { NOBODY_IS_LEFT };
         match within(limit, || self.all_at_rest()) {
             Err(Fault::Wrong(left)) => {
-                self.begin_anew()?;
+                self.make_all_again()?;
                 ensure(!went_well, || format!("left behind: {left}"))
             }
             other => other,
@@ -356,8 +360,8 @@ impl<'a> World<'a> {
         told.map_or(Ok(()), |told| Err(Fault::Wrong(told)))
     }
 
-    fn begin_anew(&mut self) -> Result<(), Fault> {
-        (self.near, self.far, self.user) = furnish(self.nics)?;
+    fn make_all_again(&mut self) -> Result<(), Fault> {
+        (self.near, self.far, self.user) = make_vfs(self.nics)?;
         self.rest = nic::seen(&self.functions())?;
         Ok(())
     }
@@ -374,17 +378,17 @@ fn within(limit: Duration, mut right: impl FnMut() -> Result<(), Fault>) -> Resu
 }
 
 /// Functions on both NICs, with marks of their own: what is lost is seen.
-fn furnish(nics: &[Nic; 2]) -> Result<(Vec<Function>, Function, Function), StageError> {
+fn make_vfs(nics: &[Nic; 2]) -> Result<(Vec<Vf>, Vf, Vf), NodeError> {
     for nic in nics {
-        stage::ip(&format!("link set {} up", nic.name()?))?;
+        node_commands::ip(&format!("link set {} up", nic.name()?))?;
     }
     let near = nics[0].make(MANY)?;
-    let (far, user) = furnish_far(&nics[1])?;
+    let (far, user) = make_far_vfs(&nics[1])?;
     mark(near.iter())?;
     Ok((near, far, user))
 }
 
-fn furnish_far(nic: &Nic) -> Result<(Function, Function), StageError> {
+fn make_far_vfs(nic: &Nic) -> Result<(Vf, Vf), NodeError> {
     let mut made = nic.make(2)?;
     let (user, far) = (made.swap_remove(1), made.swap_remove(0));
     user.bind(USER_DRIVER)?;
@@ -392,14 +396,14 @@ fn furnish_far(nic: &Nic) -> Result<(Function, Function), StageError> {
     Ok((far, user))
 }
 
-fn mark<'f>(functions: impl IntoIterator<Item = &'f Function>) -> Result<(), StageError> {
+fn mark<'f>(functions: impl IntoIterator<Item = &'f Vf>) -> Result<(), NodeError> {
     let mut lines = Vec::new();
     for function in functions {
         let name = function.name()?;
         lines.push(format!("link set {name} down mtu 1400 alias mine-{name}"));
         lines.push(format!("link property add dev {name} altname mark-{name}"));
     }
-    stage::ip_batch(&lines)
+    node_commands::ip_batch(&lines)
 }
 
 fn split(lines: &str) -> Vec<String> {
@@ -407,6 +411,6 @@ fn split(lines: &str) -> Vec<String> {
 }
 
 /// Gives every function that was made here back: there are none.
-pub(super) fn unfurnish(nics: &[Nic; 2]) -> Result<(), StageError> {
+pub(super) fn remove_vfs(nics: &[Nic; 2]) -> Result<(), NodeError> {
     nics.iter().try_for_each(|nic| nic.make(0).map(drop))
 }

@@ -24,7 +24,7 @@ pub enum When {
 
 /// One difference that is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Allowance {
+pub struct AllowedDifference {
     /// Path as [`crate::diff`] writes it; a step `*` stands for any one step. Everything below it is covered.
     pub path: &'static str,
     /// Further condition.
@@ -33,10 +33,10 @@ pub struct Allowance {
     pub reason: &'static str,
 }
 
-impl Allowance {
+impl AllowedDifference {
     /// Whatever differs at or below `path`.
-    pub const fn any(path: &'static str, reason: &'static str) -> Allowance {
-        Allowance { path, when: When::Any, reason }
+    pub const fn any(path: &'static str, reason: &'static str) -> AllowedDifference {
+        AllowedDifference { path, when: When::Any, reason }
     }
 
     /// True when it covers this difference.
@@ -68,18 +68,18 @@ impl When {
 }
 
 /// What may differ on every row: decisions of the design, not of a configuration.
-pub const EVERYWHERE: &[Allowance] = &[
-    Allowance {
+pub const EVERYWHERE: &[AllowedDifference] = &[
+    AllowedDifference {
         path: "*",
         when: When::Unsorted,
         reason: "the reference gives 999 to every error that it does not sort; a code of the specification says more",
     },
-    Allowance {
+    AllowedDifference {
         path: "added > pod > interfaces > * > addresses > * > nodad",
         when: When::OnlySubject,
         reason: "an IPv6 address is usable when ADD answers: no waiting for the kernel's duplicate address detection",
     },
-    Allowance {
+    AllowedDifference {
         path: "added > pod > interfaces > * > addresses > * > optimistic",
         when: When::OnlySubject,
         reason: "an IPv6 address is usable when ADD answers: no waiting for the kernel's duplicate address detection",
@@ -87,7 +87,7 @@ pub const EVERYWHERE: &[Allowance] = &[
 ];
 
 /// The reason why a difference is meant, if it is.
-pub fn reason(difference: &Difference, row: &[Allowance]) -> Option<&'static str> {
+pub fn reason(difference: &Difference, row: &[AllowedDifference]) -> Option<&'static str> {
     row.iter()
         .chain(EVERYWHERE)
         .find(|allowance| allowance.covers(difference))
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn an_allowance_covers_its_place_and_all_below_and_nothing_beside() {
-        let allowance = Allowance::any("added > pod > * > mtu", "why");
+        let allowance = AllowedDifference::any("added > pod > * > mtu", "why");
         assert!(allowance.covers(&difference("added > pod > eth0 > mtu > deep", json!(1), json!(2))));
         assert!(!allowance.covers(&difference("added > pod > eth0", json!(1), json!(2))));
         assert!(!allowance.covers(&difference("added > pod > eth0 > mac", json!(1), json!(2))));

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::Behaviour;
 use super::nic::KERNEL_DRIVER;
-use super::world::{Attachment, Fault, World, ensure};
+use super::testbed::{Attachment, Fault, VfTestbed, ensure};
 
 const GROUP: &str = "a function under vfio-pci";
 const MAC: &str = "02:00:00:00:aa:00";
@@ -55,119 +55,119 @@ fn as_asked() -> Value {
     json!({"mac": MAC, "vlan": 100, "qos": 3, "trust": true, "max_tx_rate": 200})
 }
 
-fn attachment(world: &World<'_>, pod: &'static str, fields: Value) -> Attachment {
-    Attachment { pod, function: world.user.clone(), fields }
+fn attachment(testbed: &VfTestbed<'_>, pod: &'static str, fields: Value) -> Attachment {
+    Attachment { pod, function: testbed.user.clone(), fields }
 }
 
-fn lent(world: &mut World<'_>) -> Result<(Attachment, Value), Fault> {
-    world.pod("pod")?;
-    let attachment = attachment(world, "pod", fields());
-    let result = world.add(&attachment)?;
+fn lent(testbed: &mut VfTestbed<'_>) -> Result<(Attachment, Value), Fault> {
+    testbed.pod("pod")?;
+    let attachment = attachment(testbed, "pod", fields());
+    let result = testbed.add(&attachment)?;
     Ok((attachment, result))
 }
 
-fn told(world: &mut World<'_>) -> Result<(), Fault> {
-    world.pod("pod")?;
-    let attachment = attachment(world, "pod", super::lending::with_address(fields(), "10.20.0.2/24"));
-    let result = world.add(&attachment)?;
+fn told(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
+    testbed.pod("pod")?;
+    let attachment = attachment(testbed, "pod", super::attach::with_address(fields(), "10.20.0.2/24"));
+    let result = testbed.add(&attachment)?;
     let (interface, address) = (&result["interfaces"][0], &result["ips"][0]["address"]);
     let device = json!(attachment.function.address);
     ensure(interface["pciID"] == device, || format!("the device is {} in the result", interface["pciID"]))?;
     ensure(interface["mac"] == MAC, || format!("the result has MAC {}", interface["mac"]))?;
     ensure(address == "10.20.0.2/24", || format!("the address is {address} in the result"))?;
-    ensure(world.interface("pod")?.is_none(), || "the pod has an interface".into())?;
-    world.del(&attachment)
+    ensure(testbed.interface("pod")?.is_none(), || "the pod has an interface".into())?;
+    testbed.del(&attachment)
 }
 
-fn settings(world: &mut World<'_>) -> Result<(), Fault> {
-    let (attachment, result) = lent(world)?;
-    world.set(&world.user, &as_asked())?;
-    world.check(&attachment, &result)?;
-    world.del(&attachment)?;
-    world.home(&world.user)
+fn settings(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
+    let (attachment, result) = lent(testbed)?;
+    testbed.set(&testbed.user, &as_asked())?;
+    testbed.check(&attachment, &result)?;
+    testbed.del(&attachment)?;
+    testbed.home(&testbed.user)
 }
 
-fn information(world: &mut World<'_>) -> Result<(), Fault> {
-    world.pod("pod")?;
+fn information(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
+    testbed.pod("pod")?;
     let path = "/run/devinfo/cni/of-pod.json";
     let mut fields = fields();
     fields["runtimeConfig"] = json!({"CNIDeviceInfoFile": path});
-    let attachment = attachment(world, "pod", fields);
-    world.add(&attachment)?;
+    let attachment = attachment(testbed, "pod", fields);
+    testbed.add(&attachment)?;
     let written: Value =
         std::fs::read(path).ok().and_then(|t| serde_json::from_slice(&t).ok()).unwrap_or_default();
     let function = &attachment.function;
     let wanted = json!({"type": "pci", "version": "1.1.0",
         "pci": {"pci-address": function.address, "pf-pci-address": function.nic.address}});
-    world.del(&attachment)?;
+    testbed.del(&attachment)?;
     ensure(written == wanted, || format!("it says {written}"))?;
     ensure(!std::path::Path::new(path).exists(), || "it is left behind".into())
 }
 
-fn check(world: &mut World<'_>) -> Result<(), Fault> {
-    let (attachment, result) = lent(world)?;
-    world.administer(&world.user, "vlan 7")?;
-    world.check_finds(&attachment, &result, "settings of its function")?;
-    world.del(&attachment)?;
-    world.home(&world.user)
+fn check(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
+    let (attachment, result) = lent(testbed)?;
+    testbed.administer(&testbed.user, "vlan 7")?;
+    testbed.check_finds(&attachment, &result, "settings of its function")?;
+    testbed.del(&attachment)?;
+    testbed.home(&testbed.user)
 }
 
-fn in_use(world: &mut World<'_>) -> Result<(), Fault> {
-    let (holder, _) = lent(world)?;
-    world.pod("other")?;
-    world.refused(&attachment(world, "other", json!({})), "another pod has it")?;
-    world.set(&world.user, &as_asked())?;
-    world.del(&holder)?;
-    world.home(&world.user)
+fn in_use(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
+    let (holder, _) = lent(testbed)?;
+    testbed.pod("other")?;
+    testbed.refused(&attachment(testbed, "other", json!({})), "another pod has it")?;
+    testbed.set(&testbed.user, &as_asked())?;
+    testbed.del(&holder)?;
+    testbed.home(&testbed.user)
 }
 
-fn held(world: &mut World<'_>) -> Result<(), Fault> {
-    world.pod("pod")?;
-    let group = world.user.open_group()?;
-    let refused = world.refused(&attachment(world, "pod", fields()), "a process drives it");
+fn held(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
+    testbed.pod("pod")?;
+    let group = testbed.user.open_group()?;
+    let refused = testbed.refused(&attachment(testbed, "pod", fields()), "a process drives it");
     drop(group);
     refused?;
-    world.home(&world.user)
+    testbed.home(&testbed.user)
 }
 
-fn held_at_del(world: &mut World<'_>) -> Result<(), Fault> {
-    let (attachment, _) = lent(world)?;
-    let group = world.user.open_group()?;
-    let answer = world.call("DEL", &attachment, &json!({}))?;
-    let stay = world.set(&world.user, &as_asked());
+fn held_at_del(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
+    let (attachment, _) = lent(testbed)?;
+    let group = testbed.user.open_group()?;
+    let answer = testbed.call("DEL", &attachment, &json!({}))?;
+    let stay = testbed.set(&testbed.user, &as_asked());
     drop(group);
     ensure(!answer.ok(), || "DEL succeeds under a process that drives it".into())?;
     stay?;
-    world.del(&attachment)?;
-    world.home(&world.user)
+    testbed.del(&attachment)?;
+    testbed.home(&testbed.user)
 }
 
-fn namespace_first(world: &mut World<'_>) -> Result<(), Fault> {
-    let (attachment, _) = lent(world)?;
-    world.pod_dies("pod")?;
-    world.del(&attachment)?;
-    world.home(&world.user)
+fn namespace_first(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
+    let (attachment, _) = lent(testbed)?;
+    testbed.pod_dies("pod")?;
+    testbed.del(&attachment)?;
+    testbed.home(&testbed.user)
 }
 
-fn no_del(world: &mut World<'_>) -> Result<(), Fault> {
-    world.pod("pod")?;
+fn no_del(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
+    testbed.pod("pod")?;
     let mut fields = fields();
     fields["ipam"] = json!({"type": "host-local", "ranges": [[{"subnet": "10.20.0.0/24"}]]});
-    world.add(&attachment(world, "pod", fields))?;
-    world.pod_dies("pod")?;
-    world.home(&world.user)?;
+    testbed.add(&attachment(testbed, "pod", fields))?;
+    testbed.pod_dies("pod")?;
+    testbed.home(&testbed.user)?;
     let address = std::path::Path::new("/var/lib/cni/networks/lab/10.20.0.2");
-    world.in_time(|| ensure(!address.exists(), || "its address stays taken".into()))
+    testbed.in_time(|| ensure(!address.exists(), || "its address stays taken".into()))
 }
 
 /// The kernel's driver has it by then: an interface is no reason to take it away again.
-fn driver_changes(world: &mut World<'_>) -> Result<(), Fault> {
-    let (attachment, _) = lent(world)?;
-    world.user.bind(KERNEL_DRIVER)?;
-    let ended = world.del(&attachment);
-    let driver = world.user.driver();
-    world.user.bind(super::nic::USER_DRIVER)?;
+fn driver_changes(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
+    let (attachment, _) = lent(testbed)?;
+    testbed.user.bind(KERNEL_DRIVER)?;
+    let ended = testbed.del(&attachment);
+    let driver = testbed.user.driver();
+    testbed.user.bind(super::nic::USER_DRIVER)?;
     ended?;
     ensure(driver == KERNEL_DRIVER, || format!("its driver is {driver:?}"))?;
-    world.home(&world.user)
+    testbed.home(&testbed.user)
 }

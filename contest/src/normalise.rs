@@ -8,7 +8,7 @@
 
 use serde_json::{Map, Value};
 
-/// What the volatile values of one stage stand for.
+/// What the volatile values of one test node stand for.
 #[derive(Debug, Clone, Default)]
 pub struct Normaliser {
     /// Text → the word for it, longest first.

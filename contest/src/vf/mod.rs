@@ -1,6 +1,6 @@
 //! How a plugin treats real virtual functions (`type: sriov`): behaviours that users rely on, each judged alike for
-//! whoever is judged. A function is the machine's own, with its physical function and its driver, so that the stage is the
-//! machine's network; only `/run` and `/var/lib` are a stage's.
+//! whoever is judged. A function is the machine's own, with its physical function and its driver, so that the test node is the
+//! machine's network; only `/run` and `/var/lib` are a test node's.
 //!
 //! Cases are one after the other, and all of one implementation before any of another: its daemon looks after the
 //! functions that it knows, whoever else is at work.
@@ -11,16 +11,16 @@ use std::time::Instant;
 use crate::implementation::Implementation;
 use crate::report::{Mark, Row};
 
-mod crowd;
-mod ends;
-mod lending;
+mod attach;
+mod many_at_once;
 pub mod nic;
 mod refusals;
-mod user_space;
-mod world;
+mod teardown;
+mod testbed;
+mod vfio;
 
 use nic::Nic;
-use world::{Fault, World};
+use testbed::{Fault, VfTestbed};
 
 /// Something that a plugin should do.
 #[derive(Debug, Clone, Copy)]
@@ -29,12 +29,12 @@ pub struct Behaviour {
     pub group: &'static str,
     /// What must hold, as a sentence.
     pub title: &'static str,
-    judge: fn(&mut World<'_>) -> Result<(), Fault>,
+    judge: fn(&mut VfTestbed<'_>) -> Result<(), Fault>,
 }
 
 /// All of them.
 pub fn all() -> Vec<Behaviour> {
-    [lending::CASES, refusals::CASES, ends::CASES, crowd::CASES, user_space::CASES].concat()
+    [attach::CASES, refusals::CASES, teardown::CASES, many_at_once::CASES, vfio::CASES].concat()
 }
 
 /// How a case came out.
@@ -76,7 +76,7 @@ fn row(case: &Behaviour, ours: &Verdict, theirs: Option<&Verdict>) -> Row {
     }
 }
 
-/// Judges on a thread of its own, which can't leave the stage that it enters.
+/// Judges on a thread of its own, which can't leave the test node that it enters.
 fn judge_all(
     cases: &[Behaviour],
     nics: &[Nic; 2],
@@ -85,10 +85,10 @@ fn judge_all(
 ) {
     thread::scope(|scope| {
         scope.spawn(move || {
-            let mut world = World::new(implementation, nics);
+            let mut testbed = VfTestbed::new(implementation, nics);
             for case in cases {
-                let verdict = match &mut world {
-                    Ok(world) => judge(case, world),
+                let verdict = match &mut testbed {
+                    Ok(testbed) => judge(case, testbed),
                     Err(fault) => {
                         Verdict { right: false, said: format!("the case could not be run: {fault}") }
                     }
@@ -96,16 +96,16 @@ fn judge_all(
                 said(case, verdict);
             }
             // The next one makes its own; a function that is left would be in its way.
-            world::unfurnish(nics).ok();
+            testbed::remove_vfs(nics).ok();
         });
     });
 }
 
-fn judge(case: &Behaviour, world: &mut World<'_>) -> Verdict {
+fn judge(case: &Behaviour, testbed: &mut VfTestbed<'_>) -> Verdict {
     let begun = Instant::now();
-    let judged = (case.judge)(world);
+    let judged = (case.judge)(testbed);
     let took = begun.elapsed().as_millis();
-    let cleared = world.clear(judged.is_ok());
+    let cleared = testbed.clear(judged.is_ok());
     match judged.and(cleared) {
         Ok(()) => Verdict { right: true, said: format!("({took} ms)") },
         Err(fault) => Verdict { right: false, said: fault.to_string() },

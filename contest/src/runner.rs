@@ -11,15 +11,15 @@ use std::time::Instant;
 use clap::{Parser, ValueEnum};
 use fairlead_contest::case::Case;
 use fairlead_contest::equality::{self, Outcome, RowError};
-use fairlead_contest::functions::nic::Nic;
-use fairlead_contest::functions::{self, Behaviour};
 use fairlead_contest::implementation::Implementation;
-use fairlead_contest::kernel::{self, Kind};
+use fairlead_contest::kernel_kinds::{self, Kind};
 use fairlead_contest::report::{Columns, Mark, Report, Row};
 use fairlead_contest::spec::{self, SpecCase};
+use fairlead_contest::vf::nic::Nic;
+use fairlead_contest::vf::{self, Behaviour};
 use fairlead_contest::{shared_store, table};
 
-use crate::arena;
+use crate::own_namespaces;
 
 /// Judges CNI plugins beside the reference plugins: the same networks, the same calls, everything compared.
 #[derive(Debug, Parser)]
@@ -73,7 +73,8 @@ enum Part {
     /// Both on one host-local directory.
     Shared,
     /// The machine's own virtual functions.
-    Functions,
+    #[value(name = "functions")]
+    Vfs,
 }
 
 fn named(text: &str) -> Result<(String, PathBuf), String> {
@@ -86,10 +87,10 @@ fn named(text: &str) -> Result<(String, PathBuf), String> {
 pub(crate) enum ContestError {
     /// The program's own namespaces or mounts.
     #[error("nothing can be judged: {0}")]
-    Arena(#[from] io::Error),
+    Namespaces(#[from] io::Error),
     /// The kernel could not be probed.
     #[error("the kernel can't be probed: {0}")]
-    Probe(#[from] fairlead_contest::stage::StageError),
+    Probe(#[from] fairlead_contest::node_commands::NodeError),
     /// A thread ended in a panic.
     #[error("the kernel's probe panicked")]
     Panic,
@@ -114,7 +115,7 @@ struct Contest {
 /// Runs what the command line asks for; true when nothing failed.
 pub(crate) fn run() -> Result<bool, ContestError> {
     let options = Options::parse();
-    arena::enter()?;
+    own_namespaces::enter()?;
     let begun = Instant::now();
     let contest = prepare(&options)?;
     let jobs = jobs(&options);
@@ -138,25 +139,25 @@ pub(crate) fn run() -> Result<bool, ContestError> {
 
 fn prepare(options: &Options) -> Result<Contest, ContestError> {
     let places = places(options);
-    let bound = arena::furnish(&places)?;
+    let bound = own_namespaces::bind_plugins(&places)?;
     let place = |name: &str| bound.iter().find(|path| path.ends_with(name)).cloned();
     let theirs = place(REFERENCE).unwrap_or_default();
     let reference = Implementation { role: REFERENCE, dir: theirs.clone(), fallback: None, daemon: None };
     let daemon = place(DAEMON);
-    let dir = arena::place(SUBJECT);
+    let dir = own_namespaces::place(SUBJECT);
     let subject = Implementation { role: SUBJECT, dir, fallback: Some(theirs.clone()), daemon };
     let peer = options.peer.as_ref().map(|_| Implementation {
         role: PEER,
-        dir: arena::place(PEER),
+        dir: own_namespaces::place(PEER),
         fallback: Some(theirs),
         daemon: None,
     });
     let kinds = if part(options, Part::Equality) {
-        thread::spawn(kernel::probe).join().map_err(|_| ContestError::Panic)??
+        thread::spawn(kernel_kinds::probe).join().map_err(|_| ContestError::Panic)??
     } else {
         Vec::new()
     };
-    let shared_directory = arena::shared_directory()?;
+    let shared_directory = own_namespaces::shared_directory()?;
     Ok(Contest { reference, subject, peer, kinds, shared_directory, show_allowed: options.show_allowed })
 }
 
@@ -260,9 +261,9 @@ impl Contest {
         let ours = if options.subject.is_none() { "fairlead" } else { SUBJECT };
         report.columns(Columns { title: 74, reference: theirs, names: [peer.into(), ours.into()] });
         let cases: Vec<Behaviour> =
-            functions::all().into_iter().filter(|case| wanted(options, case.title)).collect();
+            vf::all().into_iter().filter(|case| wanted(options, case.title)).collect();
         let mut told = Ok(());
-        functions::run(&cases, &nics, &self.subject, self.peer.as_ref(), |row| {
+        vf::run(&cases, &nics, &self.subject, self.peer.as_ref(), |row| {
             if told.is_ok() {
                 told = report.row(row, options.require_all);
             }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
-use crate::stage::{self, StageError, put, system};
+use crate::node_commands::{self, NodeError, put, system};
 
 const DEVICES: &str = "/sys/bus/pci/devices";
 /// How long a NIC may be without a carrier.
@@ -25,7 +25,7 @@ pub struct Nic {
 
 /// A virtual function.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Function {
+pub struct Vf {
     /// Its PCI address.
     pub address: String,
     /// Whose it is.
@@ -36,7 +36,7 @@ pub struct Function {
 
 /// What can be seen of a function: its interface's name, addresses and marks, its driver, and the settings that the
 /// physical function tells.
-pub type Seen = Map<String, Value>;
+pub type VfSnapshot = Map<String, Value>;
 
 impl Nic {
     fn path(&self) -> PathBuf {
@@ -44,12 +44,12 @@ impl Nic {
     }
 
     /// Its interface's name.
-    pub fn name(&self) -> Result<String, StageError> {
+    pub fn name(&self) -> Result<String, NodeError> {
         interface(&self.path())
     }
 
     /// Makes its functions anew; none with 0.
-    pub fn make(&self, count: usize) -> Result<Vec<Function>, StageError> {
+    pub fn make(&self, count: usize) -> Result<Vec<Vf>, NodeError> {
         let numvfs = self.path().join("sriov_numvfs");
         let numvfs = numvfs.to_string_lossy();
         put(&numvfs, "0")?;
@@ -61,7 +61,7 @@ impl Nic {
     }
 
     /// A new number of functions has igb begin anew; until it has a carrier again it refuses rates.
-    fn wait_for_carrier(&self) -> Result<(), StageError> {
+    fn wait_for_carrier(&self) -> Result<(), NodeError> {
         let carrier = Path::new("/sys/class/net").join(self.name()?).join("carrier");
         let deadline = Instant::now() + CARRIER;
         // It cannot be read while the interface is down.
@@ -75,19 +75,19 @@ impl Nic {
         Ok(())
     }
 
-    fn function(&self, index: usize) -> Result<Function, StageError> {
+    fn function(&self, index: usize) -> Result<Vf, NodeError> {
         let address = linked(&self.path().join(format!("virtfn{index}")))?;
-        Ok(Function { address, nic: self.clone(), index })
+        Ok(Vf { address, nic: self.clone(), index })
     }
 }
 
-impl Function {
+impl Vf {
     fn path(&self) -> PathBuf {
         Path::new(DEVICES).join(&self.address)
     }
 
     /// Its interface's name, where it has one in this namespace.
-    pub fn name(&self) -> Result<String, StageError> {
+    pub fn name(&self) -> Result<String, NodeError> {
         interface(&self.path())
     }
 
@@ -97,12 +97,12 @@ impl Function {
     }
 
     /// Takes its driver away.
-    pub fn unbind(&self) -> Result<(), StageError> {
+    pub fn unbind(&self) -> Result<(), NodeError> {
         put(&self.path().join("driver/unbind").to_string_lossy(), &self.address)
     }
 
     /// Binds it to this driver and, but for the kernel's own, to no other from now on.
-    pub fn bind(&self, driver: &str) -> Result<(), StageError> {
+    pub fn bind(&self, driver: &str) -> Result<(), NodeError> {
         let fixed = if driver == KERNEL_DRIVER { "\n" } else { driver };
         put(&self.path().join("driver_override").to_string_lossy(), fixed)?;
         if !self.driver().is_empty() {
@@ -112,7 +112,7 @@ impl Function {
     }
 
     /// Opens its IOMMU group, as a process does that drives it.
-    pub fn open_group(&self) -> Result<File, StageError> {
+    pub fn open_group(&self) -> Result<File, NodeError> {
         let group = linked(&self.path().join("iommu_group"))?;
         let node = format!("/dev/vfio/{group}");
         File::options().read(true).write(true).open(&node).map_err(system(format!("open {node}")))
@@ -124,7 +124,7 @@ pub const KERNEL_DRIVER: &str = "igbvf";
 /// The driver of functions that a process in user space drives.
 pub const USER_DRIVER: &str = "vfio-pci";
 
-fn interface(device: &Path) -> Result<String, StageError> {
+fn interface(device: &Path) -> Result<String, NodeError> {
     let names = device.join("net");
     let what = || format!("find an interface in {}", names.display());
     let mut entries = fs::read_dir(&names).map_err(system(what()))?;
@@ -134,18 +134,18 @@ fn interface(device: &Path) -> Result<String, StageError> {
     }
 }
 
-fn linked(link: &Path) -> Result<String, StageError> {
+fn linked(link: &Path) -> Result<String, NodeError> {
     let target = fs::read_link(link).map_err(system(format!("read {}", link.display())))?;
     Ok(target.file_name().unwrap_or_default().to_string_lossy().into_owned())
 }
 
 /// Every interface of the current namespace, one object each.
-pub fn links() -> Result<Vec<Value>, StageError> {
-    Ok(serde_json::from_str(&stage::ip("-j -d link show")?).unwrap_or_default())
+pub fn links() -> Result<Vec<Value>, NodeError> {
+    Ok(serde_json::from_str(&node_commands::ip("-j -d link show")?).unwrap_or_default())
 }
 
 /// What can be seen of these functions in the current namespace, by their addresses.
-pub fn seen(functions: &[Function]) -> Result<BTreeMap<String, Seen>, StageError> {
+pub fn seen(functions: &[Vf]) -> Result<BTreeMap<String, VfSnapshot>, NodeError> {
     let links = links()?;
     let of = |address: &str| links.iter().find(|link| link["parentdev"] == address);
     Ok(functions
@@ -162,7 +162,7 @@ pub fn seen(functions: &[Function]) -> Result<BTreeMap<String, Seen>, StageError
         .collect())
 }
 
-fn of_interface(link: &Value) -> Seen {
+fn of_interface(link: &Value) -> VfSnapshot {
     let is = |flag: &str| link["flags"].as_array().is_some_and(|flags| flags.contains(&json!(flag)));
     object(
         &json!({"name": link["ifname"], "address": link["address"], "mtu": link["mtu"], "alias": link["ifalias"],
@@ -170,25 +170,25 @@ fn of_interface(link: &Value) -> Seen {
     )
 }
 
-fn of_settings(entry: &Value) -> Seen {
+fn of_settings(entry: &Value) -> VfSnapshot {
     let vlan = &entry["vlan_list"][0];
     object(&json!({"mac": entry["address"], "vlan": vlan["vlan"], "qos": vlan["qos"],
         "max_tx_rate": entry["rate"]["max_tx"], "spoofchk": entry["spoofchk"], "trust": entry["trust"],
         "link_state": entry["link_state"]}))
 }
 
-fn object(value: &Value) -> Seen {
+fn object(value: &Value) -> VfSnapshot {
     value.as_object().cloned().unwrap_or_default()
 }
 
 /// How `is` differs from `was`, for a reader.
-pub fn difference(was: &Seen, is: &Seen) -> Option<String> {
+pub fn difference(was: &VfSnapshot, is: &VfSnapshot) -> Option<String> {
     let names: std::collections::BTreeSet<&String> = was.keys().chain(is.keys()).collect();
     let told: Vec<String> = names
         .into_iter()
         .filter(|name| was.get(*name) != is.get(*name))
         .map(|name| {
-            let plain = |seen: &Seen| seen.get(name).map_or("none".to_owned(), Value::to_string);
+            let plain = |seen: &VfSnapshot| seen.get(name).map_or("none".to_owned(), Value::to_string);
             format!("{name} {} was {}", plain(is), plain(was))
         })
         .collect();

@@ -32,7 +32,7 @@ pub(crate) fn enter() -> io::Result<()> {
 
 /// Binds directories and programs to fixed paths in the scratch, so that stages may cover `/run` and `/var/lib`
 /// whatever lies there.
-pub(crate) fn furnish(places: &[(String, PathBuf)]) -> io::Result<Vec<PathBuf>> {
+pub(crate) fn bind_plugins(places: &[(String, PathBuf)]) -> io::Result<Vec<PathBuf>> {
     let opened: Vec<(PathBuf, File)> =
         places.iter().map(|(name, path)| Ok((place(name), open(path)?))).collect::<io::Result<_>>()?;
     mount(Some("tmpfs"), SCRATCH, Some("tmpfs"), MsFlags::empty(), None::<&str>)

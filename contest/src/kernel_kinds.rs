@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use crate::stage::{self, Stage, StageError};
+use crate::node_commands::{self, NodeError};
+use crate::test_node::TestNode;
 
 /// A kind of link that a row needs and that not every kernel has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -38,19 +39,19 @@ impl fmt::Display for Kind {
     }
 }
 
-/// The kinds that this kernel makes. Tries each on a stage of its own; call it on a thread made for it.
-pub fn probe() -> Result<Vec<Kind>, StageError> {
-    let stage = Stage::raise()?;
+/// The kinds that this kernel makes. Tries each on a test node of its own; call it on a thread made for it.
+pub fn probe() -> Result<Vec<Kind>, NodeError> {
+    let node = TestNode::create()?;
     let made = Kind::ALL.into_iter().filter(|kind| makes(*kind)).collect();
-    drop(stage);
+    drop(node);
     Ok(made)
 }
 
 fn makes(kind: Kind) -> bool {
-    let made = stage::ip(kind.creation()).is_ok();
+    let made = node_commands::ip(kind.creation()).is_ok();
     if made {
         // The next kind is tried under the same name.
-        stage::ip("link del probe0").ok();
+        node_commands::ip("link del probe0").ok();
     }
     made
 }

@@ -5,7 +5,7 @@ use std::thread;
 use serde_json::{Value, json};
 
 use super::Behaviour;
-use super::world::{Attachment, Fault, World, ensure};
+use super::testbed::{Attachment, Fault, VfTestbed, ensure};
 
 const GROUP: &str = "at once";
 
@@ -41,36 +41,36 @@ fn wanted(number: usize) -> Value {
     json!({"vlan": 100 + number, "max_tx_rate": 200 + number, "mac": format!("02:00:00:00:01:{number:02}")})
 }
 
-fn seven(world: &mut World<'_>) -> Result<(), Fault> {
+fn seven(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
     for pod in PODS {
-        world.pod(pod)?;
+        testbed.pod(pod)?;
     }
-    let numbered = || PODS.into_iter().zip(world.near.iter().cloned()).enumerate();
+    let numbered = || PODS.into_iter().zip(testbed.near.iter().cloned()).enumerate();
     let attachments: Vec<Attachment> = numbered()
         .map(|(number, (pod, function))| Attachment { pod, function, fields: wanted(number) })
         .collect();
-    at_once(&attachments, |one| world.add(one).map(drop)).into_iter().collect::<Result<(), _>>()?;
+    at_once(&attachments, |one| testbed.add(one).map(drop)).into_iter().collect::<Result<(), _>>()?;
     for (number, (pod, function)) in numbered() {
-        world.set(&function, &wanted(number))?;
-        ensure(world.interface(pod)?.is_some(), || format!("{pod} has no interface"))?;
+        testbed.set(&function, &wanted(number))?;
+        ensure(testbed.interface(pod)?.is_some(), || format!("{pod} has no interface"))?;
     }
-    at_once(&attachments, |one| world.del(one)).into_iter().collect::<Result<(), _>>()?;
-    world.near.iter().try_for_each(|function| world.home(function))
+    at_once(&attachments, |one| testbed.del(one)).into_iter().collect::<Result<(), _>>()?;
+    testbed.near.iter().try_for_each(|function| testbed.home(function))
 }
 
-fn two(world: &mut World<'_>) -> Result<(), Fault> {
-    world.pod("pod")?;
-    world.pod("other")?;
+fn two(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
+    testbed.pod("pod")?;
+    testbed.pod("other")?;
     let both =
-        [world.attachment("pod", json!({"vlan": 100})), world.attachment("other", json!({"vlan": 200}))];
-    let ended = at_once(&both, |one| world.add(one).map(drop));
+        [testbed.attachment("pod", json!({"vlan": 100})), testbed.attachment("other", json!({"vlan": 200}))];
+    let ended = at_once(&both, |one| testbed.add(one).map(drop));
     let won: Vec<&Attachment> =
         both.iter().zip(&ended).filter(|(_, ended)| ended.is_ok()).map(|(one, _)| one).collect();
     let [winner] = won.as_slice() else {
         return Err(Fault::Wrong(format!("{} of two succeed", won.len())));
     };
-    world.set(world.first(), &json!({"vlan": winner.fields["vlan"]}))?;
-    ensure(world.interface(winner.pod)?.is_some(), || "the one that succeeded has no interface".into())?;
-    both.iter().try_for_each(|one| world.del(one))?;
-    world.home(world.first())
+    testbed.set(testbed.first(), &json!({"vlan": winner.fields["vlan"]}))?;
+    ensure(testbed.interface(winner.pod)?.is_some(), || "the one that succeeded has no interface".into())?;
+    both.iter().try_for_each(|one| testbed.del(one))?;
+    testbed.home(testbed.first())
 }
