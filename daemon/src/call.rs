@@ -14,7 +14,7 @@ use crate::pools::Verb;
 /// Says whether the caller has hung up. Read by the engine before it commits an ADD.
 #[derive(Debug, Clone)]
 pub enum CallerGone {
-    /// The server says so.
+    /// The server sets this flag when the connection closes.
     Flag(Arc<AtomicBool>),
     /// The connection is looked at: nobody watches it while the call is at work on the thread that serves it.
     Connection(Arc<OwnedFd>),
@@ -27,14 +27,14 @@ impl Default for CallerGone {
 }
 
 impl CallerGone {
-    /// The caller has hung up.
+    /// Notes that the caller has hung up.
     pub fn set(&self) {
         if let CallerGone::Flag(gone) = self {
             gone.store(true, Ordering::Release);
         }
     }
 
-    /// True once it has.
+    /// Whether the caller has hung up.
     pub fn get(&self) -> bool {
         match self {
             CallerGone::Flag(gone) => gone.load(Ordering::Acquire),
@@ -54,16 +54,16 @@ fn has_hung_up(connection: BorrowedFd<'_>) -> bool {
 pub struct Call {
     /// What the executable sent.
     pub request: Request,
-    /// When its request had been read.
+    /// The time at which its request had been read.
     pub arrived: Instant,
-    /// When the caller stops waiting.
+    /// The time at which the caller stops waiting.
     pub deadline: Instant,
-    /// Whether the caller is still there.
+    /// Whether the caller has hung up.
     pub gone: CallerGone,
 }
 
 impl Call {
-    /// How long the caller will still wait.
+    /// The time that the caller will still wait.
     pub fn remaining(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
     }
@@ -78,7 +78,7 @@ pub struct Reply {
     pub outcome: Result<String, CniError>,
 }
 
-/// Which threads a call runs on.
+/// The group of threads that a call runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Lane {
     /// Kernel calls only: a fraction of a millisecond, or at worst one link's removal.

@@ -7,17 +7,17 @@ use std::path::Path;
 
 use crate::health::Probe;
 
-/// Where the kernel tells a process's own.
+/// The file in which the kernel shows the capabilities of this process.
 pub(crate) const OWN_STATUS: &str = "/proc/self/status";
 
-/// One capability.
+/// A capability of the kernel, and what the daemon needs it for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Capability {
-    /// Its name.
+    /// The name as capabilities(7) spells it.
     pub(crate) name: &'static str,
-    /// Its number (`linux/capability.h`).
+    /// The number of the capability (`linux/capability.h`).
     bit: u32,
-    /// What the daemon does with it.
+    /// What the daemon does with it, for an error.
     pub(crate) purpose: &'static str,
 }
 
@@ -38,7 +38,7 @@ pub(crate) const USEFUL: [Capability; 2] = [
     Capability { name: "CAP_NET_RAW", bit: 13, purpose: "announcing addresses to the neighbours" },
 ];
 
-/// What a process may do now.
+/// The effective set of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Effective(u64);
 
@@ -54,13 +54,13 @@ impl Effective {
         set.map(Effective).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it has no line CapEff"))
     }
 
-    /// Whether this one is among them.
+    /// Whether the set contains this capability.
     pub(crate) fn has(self, capability: &Capability) -> bool {
         self.0 >> capability.bit & 1 == 1
     }
 }
 
-/// The readiness condition: all that are needed are there.
+/// The readiness condition: every needed capability is in the effective set.
 pub(crate) fn probe(status: &'static Path) -> Probe {
     Box::new(move || {
         let effective = Effective::read(status).map_err(|e| format!("{}: {e}", status.display()))?;

@@ -26,23 +26,23 @@ pub trait BuiltIn {
 
 /// A list, and all that its plugins are called with.
 pub struct Chain<'a> {
-    /// The list.
+    /// The list whose plugins are called.
     pub list: &'a ConfList,
-    /// Runs what is not built in.
+    /// Executes the plugins that are not built in.
     pub delegates: &'a Delegates,
-    /// What is.
+    /// Serves the plugins that are built in.
     pub built_in: &'a dyn BuiltIn,
-    /// The parameters of the call.
+    /// The parameters of the call, which every plugin of the list gets.
     pub parameters: Parameters<'a>,
     /// The capability arguments; each plugin gets those that it declares.
     pub runtime: &'a Map<String, Value>,
     /// When ADD, CHECK and STATUS must have ended. DEL and GC have only the limit of each plugin: they go on.
     pub deadline: Instant,
-    /// How long one plugin may take.
+    /// The time limit of one plugin.
     pub plugin_limit: Duration,
     /// Asked every 20 ms; true kills the running plugin, but never that of a DEL.
     pub cancelled: &'a dyn Fn() -> bool,
-    /// Whether a plugin's file is Fairlead's own executable.
+    /// Whether a plugin's file is Fairlead's own executable, which is not started.
     pub is_ours: &'a dyn Fn(&File) -> bool,
 }
 
@@ -115,7 +115,7 @@ impl Chain<'_> {
         })
     }
 
-    /// Undoes an ADD that failed at `index`.
+    /// Calls DEL on every plugin up to `index`, whose ADD failed; adds what could not be undone to the error.
     fn undo_failed_add(&self, index: usize, prev: Option<&CniResult>, error: CniError) -> CniError {
         let Err(removal) = self.del_from(index + 1, prev) else { return error };
         let details = match error.details.as_str() {

@@ -34,7 +34,7 @@ use fairlead_host::file_watch::{Pulse, Watch, WatchError};
 /// What is at work has so long to end. systemd's own limit (`TimeoutStopSec`) is longer.
 const STOP_LIMIT: Duration = Duration::from_secs(25);
 
-/// What the engine is started with.
+/// Everything that the engine is started with.
 #[derive(Debug, Clone)]
 pub struct Surroundings {
     /// The paths of this node, complete.
@@ -43,46 +43,46 @@ pub struct Surroundings {
     pub settings: Arc<LiveSettings>,
     /// The networks of the conf dir.
     pub networks: Arc<Networks>,
-    /// For phases of calls.
+    /// The metrics of calls, to which the engine adds the phases of each call.
     pub calls: Calls,
-    /// For conflicts.
+    /// The metrics of the node, to which the engine adds conflicts of addresses.
     pub node: Node,
-    /// For metrics of its own.
+    /// The registry in which the engine registers metrics of its own.
     pub exposition: Arc<Exposition>,
     /// For reasons why it is not ready yet; the condition `engine` is met when it has been started, and the condition
     /// `store` is its own.
     pub readiness: Arc<Readiness>,
-    /// For its probes: `netlink`, `store`, `namespaces`.
+    /// The health of the daemon, to which the engine adds its probes `netlink`, `store`, `namespaces`.
     pub health: Arc<Health>,
 }
 
 /// An engine, and what a changed configuration is told to.
 pub struct Started {
-    /// The engine.
+    /// The engine as the server sees it.
     pub service: Arc<dyn Service>,
-    /// Called with every changed configuration.
+    /// Hands a changed configuration to the engine.
     pub changed: Box<dyn Fn(&Settings) + Send + Sync>,
 }
 
-/// Why the daemon ended other than by order.
+/// Why the daemon ended other than by SIGTERM or SIGINT.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
-    /// The run directory.
+    /// The run directory can't be had, or the socket in it.
     #[error(transparent)]
     RunDir(#[from] RunDirError),
-    /// The spool.
+    /// The spool can't be locked or read.
     #[error(transparent)]
     Spool(#[from] SpoolError),
-    /// Watching files.
+    /// A directory of configuration files can't be watched.
     #[error(transparent)]
     Watch(#[from] WatchError),
-    /// No thread, or no runtime on it.
+    /// A thread can't be had, or the runtime on it.
     #[error("the server can't run: {0}")]
     Thread(#[from] std::io::Error),
-    /// The engine did not start.
+    /// The engine could not be started.
     #[error("the engine did not start: {0}")]
     Engine(Box<dyn std::error::Error + Send + Sync>),
-    /// The server's thread ended by itself.
+    /// The server's thread ended by itself, which only a fault does.
     #[error("the server ended by a fault; its last log lines say where")]
     ServerEnded,
 }
@@ -265,7 +265,7 @@ async fn forward_signals([mut term, mut int, mut hup]: Signals, events: Sender<E
     }
 }
 
-/// Tells systemd's watchdog that the server's thread still turns.
+/// Reports to systemd's watchdog, from the server's thread, that this thread still runs.
 async fn watchdog() {
     let Some(limit) = sd_notify::watchdog_enabled() else { return };
     loop {
@@ -291,7 +291,7 @@ fn watches(surroundings: &Surroundings, events: &Sender<Event>) -> Result<[Watch
     ])
 }
 
-/// Serves until told to stop.
+/// Waits for signals and changed files until a signal says to stop.
 fn wait_for_events(
     told: &Receiver<Event>,
     reload: &dyn Fn(),
@@ -311,7 +311,7 @@ fn wait_for_events(
     }
 }
 
-/// Takes what has changed in files.
+/// Reads changed files again, and puts what has changed in force.
 fn reload(surroundings: &Surroundings, started: &Started, level: &Level, config: &Watch) {
     surroundings.networks.rescan();
     if surroundings.settings.reload() {

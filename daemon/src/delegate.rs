@@ -22,7 +22,7 @@ use running_plugins::RunningPlugins;
 /// How much of a plugin's output an error repeats, in bytes.
 const SHOWN: usize = 2048;
 
-/// What to do about a plugin's own error.
+/// The remedy for an error that the plugin itself answered.
 const REFUSED: &str =
     "the plugin's own words say why: mend that, or correct the plugin's part of the network's configuration";
 
@@ -33,17 +33,17 @@ const VARIABLES: [&str; 6] =
 /// The parameters of a call, as plugins get them in the environment.
 #[derive(Debug, Clone, Copy)]
 pub struct Parameters<'a> {
-    /// `CNI_CONTAINERID`
+    /// The value of `CNI_CONTAINERID`.
     pub container_id: &'a str,
-    /// `CNI_NETNS`
+    /// The value of `CNI_NETNS`.
     pub netns: &'a str,
-    /// `CNI_IFNAME`
+    /// The value of `CNI_IFNAME`.
     pub ifname: &'a str,
-    /// `CNI_ARGS`
+    /// The value of `CNI_ARGS`.
     pub args: &'a str,
-    /// `CNI_PATH`
+    /// The value of `CNI_PATH`.
     pub path: &'a str,
-    /// The caller's whole environment.
+    /// The whole environment of the caller.
     pub env: &'a [(String, String)],
 }
 
@@ -60,27 +60,27 @@ impl<'a> From<&'a Request> for Parameters<'a> {
     }
 }
 
-/// One call of one plugin.
+/// One call of one plugin, and what it may use.
 #[derive(Clone, Copy)]
 pub struct DelegateCall<'a> {
-    /// What is asked of it.
+    /// The command that the plugin is called with.
     pub command: Command,
-    /// Its `type`.
+    /// The plugin's `type`, which is the name of its executable.
     pub plugin: &'a str,
     /// Its configuration, as it gets it on standard input.
     pub config: &'a str,
-    /// The parameters.
+    /// The parameters that the plugin gets in its environment.
     pub parameters: Parameters<'a>,
     /// How long it may take; then its process group is killed.
     pub time_limit: Duration,
-    /// Asked every 20 ms; true kills it.
+    /// Asked every 20 ms while the plugin runs; true kills it.
     pub cancelled: &'a dyn Fn() -> bool,
     /// Whether a plugin's file is Fairlead's own executable: then it is not started, for it would wait for the daemon
     /// that waits for it.
     pub is_ours: &'a dyn Fn(&File) -> bool,
 }
 
-/// What became of a call.
+/// How a call ended that did not fail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DelegateOutcome {
     /// The plugin was executed with success; its standard output (JSON for ADD).
@@ -89,41 +89,41 @@ pub enum DelegateOutcome {
     Ours,
 }
 
-/// Why a plugin did not do what was asked.
+/// Why a plugin did not do what it was called for.
 #[derive(Debug, thiserror::Error)]
 pub enum DelegateError {
     /// The `type` is a path, or no name at all.
     #[error("{0}")]
     BadType(#[source] CniError),
-    /// No directory of `CNI_PATH` has it.
+    /// No directory of `CNI_PATH` has the plugin.
     #[error("plugin {plugin:?} is in no directory of CNI_PATH ({path:?})")]
     Absent {
-        /// Its type.
+        /// The plugin's `type`.
         plugin: String,
-        /// `CNI_PATH`
+        /// The value of `CNI_PATH` in which it was looked for.
         path: String,
     },
     /// It could not be started, or did not end by itself.
     #[error("plugin {plugin:?}, {command}: {why}", command = command.name(), why = why(source))]
     Exec {
-        /// Its type.
+        /// The plugin's `type`.
         plugin: String,
-        /// What was asked of it.
+        /// The command that it was called with.
         command: Command,
-        /// Why.
+        /// Why the program did not run to its end.
         #[source]
         source: ExecError,
     },
-    /// It answered with an error.
+    /// The plugin answered with an error.
     #[error("plugin {plugin:?}, {command}, failed with exit status {status}: {told}{stderr}", command = command.name())]
     Refused {
-        /// Its type.
+        /// The plugin's `type`.
         plugin: String,
-        /// What was asked of it.
+        /// The command that it was called with.
         command: Command,
-        /// Its exit status.
+        /// The exit status of the plugin.
         status: i32,
-        /// Its CNI error's code, where it printed one.
+        /// The code of its CNI error, where it printed one.
         code: Option<Code>,
         /// Its CNI error's message and details, or the begin of what it printed instead.
         told: String,
@@ -133,13 +133,13 @@ pub enum DelegateError {
     /// It ended with success and printed something that is no result.
     #[error("plugin {plugin:?}, {command}: its answer is no CNI result ({why}): {told}{stderr}", command = command.name())]
     Garbage {
-        /// Its type.
+        /// The plugin's `type`.
         plugin: String,
-        /// What was asked of it.
+        /// The command that it was called with.
         command: Command,
-        /// What is wrong with it.
+        /// What is wrong with its answer.
         why: String,
-        /// The begin of what it printed.
+        /// The beginning of what it printed.
         told: String,
         /// The end of its standard error, introduced; empty when there is none.
         stderr: String,
@@ -147,7 +147,7 @@ pub enum DelegateError {
     /// An IPAM type that is our own executable: it is no IPAM plugin.
     #[error("IPAM plugin {plugin:?} is Fairlead's own executable, which is none")]
     OursAsIpam {
-        /// Its type.
+        /// The plugin's `type`.
         plugin: String,
     },
 }
@@ -193,7 +193,7 @@ pub fn avoid_containerd_phrases(text: &str) -> String {
     out
 }
 
-/// Executes plugins.
+/// Finds the plugins of others below the host's root and executes them.
 #[derive(Debug)]
 pub struct Delegates {
     root: HostRoot,
@@ -237,7 +237,7 @@ impl Delegates {
         found.ok_or_else(|| DelegateError::Absent { plugin: plugin.to_owned(), path: path.to_owned() })
     }
 
-    /// Calls a plugin and waits for its end.
+    /// Starts a plugin and waits for its end.
     pub fn run(&self, call: &DelegateCall<'_>) -> Result<DelegateOutcome, DelegateError> {
         let (program, file) = self.find(call.plugin, call.parameters.path)?;
         if (call.is_ours)(&file) {
@@ -297,7 +297,7 @@ fn environment(call: &DelegateCall<'_>) -> Vec<(OsString, OsString)> {
         .collect()
 }
 
-/// What a plugin that ended by itself has said.
+/// The output of a plugin that ended by itself with success; its failure as an error.
 fn check_output(call: &DelegateCall<'_>, output: &Output) -> Result<String, DelegateError> {
     let stdout = String::from_utf8_lossy(&output.stdout);
     if !output.status.success() {
@@ -340,7 +340,7 @@ fn why(error: &ExecError) -> String {
     }
 }
 
-/// The begin of an output, for an error.
+/// The beginning of an output, quoted for an error.
 fn first_bytes(text: &str) -> String {
     let text = text.trim();
     match text.char_indices().find(|(at, _)| *at >= SHOWN) {

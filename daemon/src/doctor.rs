@@ -29,28 +29,28 @@ use crate::operator_client::{ClientError, get};
 use crate::run_dir::SOCKET;
 use crate::settings::Settings;
 
-/// How it stands with one thing.
+/// Whether a thing is as it should be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// As it should be.
+    /// It is as it should be.
     Good,
-    /// Works, with less than could be.
+    /// It works, with less than could be.
     Less,
-    /// Does not work.
+    /// It does not work.
     Wrong,
 }
 
-/// One thing that was looked at.
+/// One thing that was examined, and the result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What.
+    /// The name of the thing, the same for all findings about it.
     pub about: &'static str,
-    /// How it stands.
+    /// Whether it is as it should be.
     pub verdict: Verdict,
-    /// What was seen.
+    /// What was found, for a person.
     pub seen: String,
-    /// What to do; empty where nothing is.
+    /// What a person should do about it; empty where nothing is to be done.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub remedy: String,
 }

@@ -13,12 +13,12 @@ use serde::Serialize;
 /// Internal failures in a row that make the daemon unwell.
 pub const FAILURES: u32 = 5;
 
-/// One condition and how it stands.
+/// One condition, and whether it is met.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Condition {
-    /// Its name.
+    /// The name of the condition, as `/healthz` and `/readyz` show it.
     pub name: &'static str,
-    /// Whether it is met.
+    /// Whether the condition is met.
     pub met: bool,
     /// Why it is not met; where it is, what was seen, if there is anything to say.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -35,11 +35,11 @@ impl Condition {
 /// remedy. Called on a thread of its own, never on the calls' path.
 pub type Probe = Box<dyn Fn() -> Result<String, String> + Send + Sync>;
 
-/// How it stands with a condition of the start.
+/// How the state of a condition is known.
 enum Source {
-    /// As it was told.
+    /// Somebody has set it.
     Fixed(Result<(), String>),
-    /// As it is seen now.
+    /// It is probed whenever somebody asks.
     Probed(Probe),
 }
 
@@ -54,33 +54,33 @@ impl std::fmt::Debug for Readiness {
 }
 
 impl Readiness {
-    /// The conditions, none of them met.
+    /// Makes the conditions of these names, none of them met.
     pub fn new(names: &[&'static str]) -> Readiness {
         let open = |name: &&'static str| (*name, Source::Fixed(Err("not yet done".into())));
         Readiness(Mutex::new(names.iter().map(open).collect()))
     }
 
-    /// A condition is met.
+    /// Marks a condition as met.
     pub fn met(&self, name: &'static str) {
         self.set(name, Source::Fixed(Ok(())));
     }
 
-    /// A condition is not met yet, and why.
+    /// Marks a condition as not met, with the reason.
     pub fn unmet(&self, name: &'static str, reason: impl Into<String>) {
         self.set(name, Source::Fixed(Err(reason.into())));
     }
 
-    /// From now on a condition is looked at.
+    /// Has a condition probed from now on, whenever somebody asks.
     pub fn probe(&self, name: &'static str, probe: Probe) {
         self.set(name, Source::Probed(probe));
     }
 
-    /// True when all are met.
+    /// Whether all conditions are met.
     pub fn ready(&self) -> bool {
         self.conditions().iter().all(|c| c.met)
     }
 
-    /// All conditions as they stand.
+    /// All conditions, with probes asked now.
     pub fn conditions(&self) -> Vec<Condition> {
         let seen = |source: &Source| match source {
             Source::Fixed(told) => told.clone().map(|()| String::new()),
@@ -109,7 +109,7 @@ impl Readiness {
     }
 }
 
-/// Whether the daemon is well.
+/// The health of the daemon: its probes, and how its calls fare.
 #[derive(Default)]
 pub struct Health {
     probes: Mutex<Vec<(&'static str, Probe)>>,
@@ -123,7 +123,7 @@ impl std::fmt::Debug for Health {
 }
 
 impl Health {
-    /// Adds a probe (`netlink`, `store`, …).
+    /// Adds a probe under a name (`netlink`, `store`, …).
     pub fn probe(&self, name: &'static str, probe: Probe) {
         self.probes.lock().push((name, probe));
     }
@@ -140,7 +140,7 @@ impl Health {
         }
     }
 
-    /// Looks at everything.
+    /// Asks every probe now; answers all conditions.
     pub fn conditions(&self) -> Vec<Condition> {
         let row = self.failures.load(Ordering::Relaxed);
         let calls = match row {

@@ -17,7 +17,7 @@ const SETTLE: Duration = Duration::from_millis(50);
 /// How often it is tried to listen, where that fails.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// A watch; ends when dropped.
+/// A running watch of devices; it ends when dropped.
 #[derive(Debug)]
 pub struct Hotplug {
     _end: oneshot::Sender<()>,
@@ -57,7 +57,7 @@ async fn listen(events: io::Result<DeviceEvents>, mut tell: impl FnMut(&[DeviceE
     }
 }
 
-/// Until it can be listened, anything may happen unheard.
+/// Tries until it can listen, and reports after each attempt that news may have been missed.
 async fn heard_at_last(
     mut events: io::Result<DeviceEvents>,
     tell: &mut impl FnMut(&[DeviceEvent]),

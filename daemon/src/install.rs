@@ -28,66 +28,66 @@ const KEEP: &str = ".fairlead-keep";
 /// The executable's own name, under which it may stand beside those of the built-in types.
 const OWN_NAME: &str = "fairlead";
 
-/// Why it could not be done.
+/// Why a name could not be installed or uninstalled.
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
-    /// No file name.
+    /// The name is no bare file name.
     #[error("{name:?} is no name of a plugin: it must be a bare file name")]
     Name {
-        /// As given.
+        /// The name as the caller gave it.
         name: String,
     },
-    /// Its networks would all be refused.
+    /// Fairlead does not serve plugins of this name, so their networks would all be refused.
     #[error("{name:?} is no plugin that Fairlead stands for; it serves {}", BUILT_IN.join(", "))]
     NotServed {
-        /// As given.
+        /// The name as the caller gave it.
         name: String,
     },
-    /// What should be installed is not the executable.
+    /// The file to install is not Fairlead's executable.
     #[error("{path} is not Fairlead's executable; name it with --from", path = .path.display())]
     NotOurs {
-        /// The file.
+        /// The file that should have been installed.
         path: PathBuf,
     },
-    /// Probably mistyped.
+    /// The directory does not exist, probably because its name was mistyped.
     #[error("there is no directory {path}; correct --bin-dir, or make it: mkdir -p {path}", path = .path.display())]
     NoDirectory {
-        /// `--bin-dir`
+        /// The directory that `--bin-dir` names.
         path: PathBuf,
     },
-    /// A step failed.
+    /// A step on the file system failed.
     #[error("{path} can't be {what}: {source}", path = .path.display())]
     Io {
-        /// The file.
+        /// The file that the step was about.
         path: PathBuf,
-        /// read, written, …
+        /// The step as a participle, such as read or written.
         what: &'static str,
-        /// Why.
+        /// Why the step failed.
         source: io::Error,
     },
 }
 
-/// What was done to one name.
+/// What was done about one name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InstallOutcome {
-    /// Ours stands there now.
+    /// Our executable stands there now.
     Installed,
-    /// Ours stood there already.
+    /// Our executable stood there already, the same file.
     Unchanged,
-    /// The original is back.
+    /// The original stands there again.
     Restored,
-    /// Ours is gone; there was no original.
+    /// Our executable is gone, and there was no original.
     Removed,
     /// Nothing of ours stood there, but for what an interrupted install had left beside it.
     Cleared,
-    /// Nothing of ours stood there.
+    /// No executable of ours stood there.
     NotOurs,
     /// Another's stands there, put in our place since; the original that was kept aside for us stays.
     Overwritten,
 }
 
 impl InstallOutcome {
-    /// For a person.
+    /// The outcome in words for a person.
     pub fn message(self) -> &'static str {
         match self {
             InstallOutcome::Installed => "installed",

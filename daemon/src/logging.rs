@@ -9,12 +9,12 @@ use tracing_subscriber::{Layer, Registry, fmt, reload};
 
 use crate::settings::{LogFormat, LogLevel};
 
-/// Changes the level while the daemon runs.
+/// The handle that changes the level while the daemon runs.
 #[derive(Debug, Clone)]
 pub(crate) struct Level(reload::Handle<LevelFilter, Registry>);
 
 impl Level {
-    /// From now on.
+    /// Changes the level of what is logged from now on.
     pub(crate) fn set(&self, level: LogLevel) {
         // Fails only when the subscriber is gone, and then there is nothing to log to.
         let _ = self.0.reload(filter(level));

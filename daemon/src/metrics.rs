@@ -27,7 +27,7 @@ pub fn kind_label(kind: &str) -> &'static str {
     KINDS.into_iter().find(|k| *k == kind).unwrap_or("other")
 }
 
-/// A command as a label.
+/// A CNI command as the value of a label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Verb(Command);
 
@@ -81,7 +81,7 @@ fn far() -> Histogram {
     ])
 }
 
-/// A histogram from microseconds to seconds.
+/// A histogram of times from microseconds to seconds.
 pub(crate) fn fine() -> Histogram {
     Histogram::new(buckets())
 }
@@ -108,7 +108,7 @@ impl Exposition {
         self.lock().register_collector(Box::new(collector));
     }
 
-    /// The text form (OpenMetrics 1.0).
+    /// The text form of all metrics (OpenMetrics 1.0).
     pub fn text(&self) -> String {
         let mut text = String::new();
         // Writing into a String can't fail.
@@ -132,12 +132,12 @@ pub struct Calls {
     distance: Family<NearLabels, Histogram, fn() -> Histogram>,
     /// Calls that wait for their turn.
     pub queued: Gauge,
-    /// Calls at work.
+    /// Calls that were begun and are not on record as answered.
     pub running: Gauge,
 }
 
 impl Calls {
-    /// Registers them.
+    /// Makes the metrics of calls and registers them.
     pub fn new(exposition: &Exposition) -> Calls {
         let calls = Calls {
             duration: Family::new_with_constructor(fine as fn() -> Histogram),
@@ -214,9 +214,9 @@ impl Calls {
 pub struct Node {
     /// Spooled requests that have not been carried out yet.
     pub spool_entries: Gauge,
-    /// Spool files that can't be read, set aside.
+    /// Spool files that can't be read and were set aside.
     pub spool_unreadable: Gauge,
-    /// Times that the configuration file was refused.
+    /// The number of times that the configuration file was refused.
     pub settings_refused: Counter,
     /// Files of the conf dir that are refused at the moment.
     pub networks_refused: Gauge,
@@ -225,7 +225,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Registers them.
+    /// Makes the metrics of the node and registers them.
     pub fn new(exposition: &Exposition) -> Node {
         let node = Node::default();
         exposition.register("spool_entries", "Spooled requests still to be done", node.spool_entries.clone());

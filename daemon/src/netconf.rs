@@ -20,48 +20,48 @@ use tracing::{error, info};
 
 use crate::metrics::Node;
 
-/// `CNI_CONF_DIR`'s default.
+/// The directory of network configurations where `CNI_CONF_DIR` is not set.
 pub const CONF_DIR: &str = "/etc/cni/net.d";
-/// `CNI_PLUGIN_DIR`'s default.
+/// The directory of plugin executables where `CNI_PLUGIN_DIR` is not set.
 pub const PLUGIN_DIR: &str = "/opt/cni/bin";
 
-/// Why a file is refused.
+/// Why a file of the conf dir is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NetconfError {
-    /// It can't be read.
+    /// The file can't be read.
     #[error("{file}: can't be read: {reason}", file = .file.display())]
     Read {
         /// The file or directory.
         file: PathBuf,
-        /// Why.
+        /// Why it can't be read.
         reason: String,
     },
-    /// It is no configuration.
+    /// The file is no network configuration.
     #[error("{file}: {reason}", file = .file.display())]
     Content {
-        /// The file.
+        /// The file that is refused.
         file: PathBuf,
-        /// Why.
+        /// What is wrong in it.
         reason: String,
     },
-    /// Its name is another file's.
+    /// The network has the name of another file's network.
     #[error("{file}: the network {name:?} is already defined in {first}; give it another name", file = .file.display(), first = .first.display())]
     Twice {
-        /// The file.
+        /// The file that is refused.
         file: PathBuf,
-        /// The network.
+        /// The name that both files give to their network.
         name: String,
-        /// The file that comes first.
+        /// The file that is in force, the first by name.
         first: PathBuf,
     },
 }
 
-/// Where to look.
+/// The directories of one node, below the host's root.
 #[derive(Debug, Clone)]
 pub struct Directories {
-    /// Network configurations.
+    /// The directory of network configurations.
     pub conf: PathBuf,
-    /// Executables of plugins, in order of search.
+    /// The directories of plugin executables, in order of search.
     pub plugins: Vec<PathBuf>,
 }
 
@@ -76,20 +76,20 @@ impl Directories {
         }
     }
 
-    /// All of them, to be watched.
+    /// All of these directories, to be watched.
     pub fn all(&self) -> Vec<PathBuf> {
         std::iter::once(&self.conf).chain(&self.plugins).cloned().collect()
     }
 }
 
-/// One network and its file.
+/// One network, and the file that it was read from.
 #[derive(Debug, Clone)]
 struct Network {
     file: PathBuf,
     list: Arc<ConfList>,
 }
 
-/// What one look at the directories found.
+/// The result of one reading of the directories.
 #[derive(Debug, Clone, Default)]
 struct Scan {
     networks: BTreeMap<String, Network>,
@@ -99,7 +99,7 @@ struct Scan {
     loaded: bool,
 }
 
-/// The networks of the conf dir.
+/// The networks of the conf dir, as they were last read.
 #[derive(Debug)]
 pub struct Networks {
     directories: Directories,
@@ -141,7 +141,7 @@ impl Networks {
         self.scan.read().clone()
     }
 
-    /// The network of this name.
+    /// The network of this name, if there is one.
     pub fn find(&self, name: &str) -> Option<Arc<ConfList>> {
         self.current().networks.get(name).map(|n| n.list.clone())
     }
@@ -156,7 +156,7 @@ impl Networks {
         Err(format!("{}; mend it, or correct CNI_CONF_DIR", refused.join("; ")))
     }
 
-    /// What is refused, and why.
+    /// The files that are refused, and why.
     pub fn refused(&self) -> Vec<NetconfError> {
         self.current().refused.clone()
     }

@@ -17,37 +17,37 @@ use crate::run_dir::LOCK;
 
 /// A question is answered from memory, but for its two watchers, each of which health gives 1 s.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// A collection may wait for links to go.
+/// A collection may wait for links to go, so it may take longer.
 const COLLECTION: Duration = Duration::from_secs(60);
 
-/// Why there is no answer.
+/// Why the daemon gave no answer that can be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// Nobody serves the socket.
     #[error("fairleadd can't be asked at {socket}: {source}; is it running (`systemctl status fairleadd`), and is this --run-dir its own?", socket = .socket.display())]
     Unreachable {
-        /// The socket.
+        /// The path of the daemon's socket.
         socket: PathBuf,
-        /// Why.
+        /// Why the socket can't be connected to or read from.
         source: io::Error,
     },
-    /// The socket is there, and nothing comes.
+    /// The socket is there, but no answer comes.
     #[error("fairleadd{who} does not answer at {socket} within {} s: it hangs or is stopped; let it go on if it is stopped (kill -CONT and its pid), else see its log and restart it (systemctl restart fairleadd)", .patience.as_secs(), socket = .socket.display())]
     Silent {
-        /// The socket.
+        /// The path of the daemon's socket.
         socket: PathBuf,
         /// Its process id as it wrote it, introduced; empty where that can't be read.
         who: String,
-        /// How long it was waited for.
+        /// The time that was waited.
         patience: Duration,
     },
-    /// The answer is none of the daemon's.
+    /// The answer is not one of fairleadd's.
     #[error("{socket} gave an answer that is not fairleadd's", socket = .socket.display())]
     Strange {
-        /// The socket.
+        /// The path of the daemon's socket.
         socket: PathBuf,
     },
-    /// The daemon refused.
+    /// The daemon answered with an error.
     #[error("fairleadd: {0}")]
     Refused(CniError),
 }
@@ -79,7 +79,7 @@ fn request(socket: &Path, method: &str, path: &str, patience: Duration) -> Resul
     }
 }
 
-/// Who says that it serves this socket.
+/// The process id of the daemon that holds this run directory, introduced for an error.
 fn holder(socket: &Path) -> String {
     let pid = std::fs::read_to_string(socket.with_file_name(LOCK)).ok();
     let pid = pid.and_then(|text| text.trim().parse::<u32>().ok());

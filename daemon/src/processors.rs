@@ -30,7 +30,7 @@ pub(crate) fn stay_off_isolated(sysfs: &Path) {
     }
 }
 
-/// The calling thread carries out calls.
+/// Gives the calling thread, which carries out calls, priority over the callers.
 pub(crate) fn go_before_callers() {
     if let Err(error) = go_first() {
         tracing::debug!(%error, "threads for calls keep the usual priority");

@@ -11,9 +11,9 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The socket in the run directory.
+/// The name of the socket in the run directory.
 pub const SOCKET: &str = "fairlead.sock";
-/// The lock in the run directory.
+/// The name of the lock file in the run directory.
 pub const LOCK: &str = "lock";
 /// The marker of an announced stop; its time of modification counts.
 pub const STOPPING: &str = "stopping";
@@ -21,33 +21,33 @@ pub const STOPPING: &str = "stopping";
 /// Why this daemon can't have the run directory.
 #[derive(Debug, thiserror::Error)]
 pub enum RunDirError {
-    /// Another daemon has it.
+    /// Another daemon holds the lock.
     #[error("another fairleadd (pid {pid}) serves {path}; stop it, or give this one another --run-dir", path = .path.display())]
     Taken {
-        /// The run directory.
+        /// The run directory that both daemons want.
         path: PathBuf,
-        /// The other's process id, as it wrote it.
+        /// The process id of the other daemon, as that daemon wrote it.
         pid: String,
     },
-    /// A step failed.
+    /// A step on the file system failed.
     #[error("{path} can't be {what}: {source}", path = .path.display())]
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// made, locked, …
+        /// The step as a participle, such as made or locked.
         what: &'static str,
-        /// Why.
+        /// Why the step failed.
         source: io::Error,
     },
     /// Something that is no socket lies in the socket's place.
     #[error("{path} is there and is no socket; remove it", path = .path.display())]
     NoSocket {
-        /// The path.
+        /// The path where the socket should be.
         path: PathBuf,
     },
 }
 
-/// The run directory, held by this process.
+/// The run directory, which this process holds by its lock.
 #[derive(Debug)]
 pub struct RunDir {
     path: PathBuf,
@@ -127,7 +127,7 @@ impl RunDir {
         Ok(listener)
     }
 
-    /// The socket's path.
+    /// The path of the daemon's socket.
     pub fn socket(&self) -> PathBuf {
         self.path.join(SOCKET)
     }

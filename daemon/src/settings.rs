@@ -20,7 +20,7 @@ use crate::metrics::Node;
 use fairlead_host::files::text_of;
 pub use pools::{Allocator, AtRest, PoolSettings, Profile};
 
-/// A longer file is no configuration of ours.
+/// The size in bytes above which a file is not read.
 const LIMIT: u64 = 1 << 20;
 /// So many characters of an error, and of the line that it is about, are told.
 const SHOWN_CHARS: usize = 200;
@@ -28,18 +28,18 @@ const SHOWN_CHARS: usize = 200;
 /// Why a configuration file is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
-    /// It is there but can't be read.
+    /// The file is there but can't be read.
     #[error("{path}: the configuration can't be read: {source}; make it a file of at most 1 MiB that root can read, or remove it to get the defaults", path = .path.display())]
     Read {
-        /// The file.
+        /// The configuration file.
         path: PathBuf,
-        /// Why.
+        /// Why it can't be read.
         source: std::io::Error,
     },
-    /// It says something that it may not.
+    /// The file says something that it may not.
     #[error("{path}{}: {reason}; put it right, or remove it to get the defaults", if *.line == 0 { String::new() } else { format!(":{line}") }, path = .path.display())]
     Content {
-        /// The file.
+        /// The configuration file.
         path: PathBuf,
         /// The line, from 1; 0 where there is none.
         line: u64,
@@ -48,7 +48,7 @@ pub enum SettingsError {
     },
 }
 
-/// How much is logged.
+/// The most verbose lines that are logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs)]
@@ -62,7 +62,7 @@ pub enum LogLevel {
 }
 
 impl LogLevel {
-    /// Its name, as a filter takes it.
+    /// The name of the level, as a filter takes it.
     pub fn as_str(self) -> &'static str {
         match self {
             LogLevel::Error => "error",
@@ -74,25 +74,25 @@ impl LogLevel {
     }
 }
 
-/// How a log line looks.
+/// The form of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For people.
+    /// Lines for people.
     #[default]
     Text,
-    /// For programs.
+    /// One JSON object per line, for programs.
     Json,
 }
 
-/// When DEL is answered.
+/// The moment at which DEL is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DelAnswer {
     /// When the interface is silent and its removal on record.
     #[default]
     Early,
-    /// When the link is gone.
+    /// DEL is answered when the link is gone.
     Wait,
 }
 
@@ -107,13 +107,13 @@ pub enum Dad {
     Wait,
 }
 
-/// A number within bounds.
+/// A number that must lie within bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Bounded<const LOW: usize, const HIGH: usize>(usize);
 
 impl<const LOW: usize, const HIGH: usize> Bounded<LOW, HIGH> {
-    /// The number.
+    /// The number, which is within the bounds.
     pub fn get(self) -> usize {
         self.0
     }
@@ -157,7 +157,7 @@ impl<'de> Deserialize<'de> for Span {
     }
 }
 
-/// Zero would kill every plugin at its start.
+/// A time that may not be zero, which would kill every plugin at its start.
 fn nonzero_span<'de, D: Deserializer<'de>>(from: D) -> Result<Span, D::Error> {
     let span = Span::deserialize(from)?;
     if span.0.is_zero() {
@@ -175,7 +175,7 @@ fn absolute_path<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error
     }
 }
 
-/// The begin of a text, for an error.
+/// The beginning of a text, for an error.
 fn truncated(text: &str) -> String {
     match text.char_indices().nth(SHOWN_CHARS) {
         Some((at, _)) => format!("{}…", text.get(..at).unwrap_or_default()),
@@ -189,7 +189,7 @@ fn read(path: &Path) -> std::io::Result<String> {
     text_of(file, LIMIT)
 }
 
-/// The configuration. Every key has a default.
+/// The daemon's configuration. Every key has a default.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Settings {
@@ -232,11 +232,11 @@ pub struct Settings {
     pub unread: bool,
 }
 
-/// Where kubelet is.
+/// What the daemon must know of kubelet on this node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Kubelet {
-    /// Its directory on the host (`--root-dir`), absolute.
+    /// Kubelet's directory on the host (`--root-dir`), absolute.
     #[serde(deserialize_with = "absolute_path")]
     pub dir: PathBuf,
 }
@@ -309,7 +309,7 @@ impl Settings {
     }
 }
 
-/// The configuration in force.
+/// The configuration in force, and the file that it is read from.
 #[derive(Debug)]
 pub struct LiveSettings {
     path: PathBuf,
@@ -333,12 +333,12 @@ impl LiveSettings {
         live
     }
 
-    /// What is in force.
+    /// The configuration in force.
     pub fn current(&self) -> Arc<Settings> {
         self.current.read().clone()
     }
 
-    /// Why the file as it stands is refused.
+    /// The reason why the file as it stands is refused; `None` when it is in force.
     pub fn refused(&self) -> Option<String> {
         self.refused.lock().clone()
     }
@@ -376,7 +376,7 @@ impl LiveSettings {
         }
     }
 
-    /// Logs what is in force, once, at the start.
+    /// Logs the configuration in force.
     pub fn log(&self) {
         let effective = serde_json::to_string(&*self.current()).unwrap_or_default();
         info!(path = %self.path.display(), present = self.path.exists(), effective, "configuration");

@@ -22,9 +22,9 @@ use crate::metrics::Node;
 use fairlead_host::backoff::Backoff;
 use fairlead_host::files::{paths_in, regular};
 
-/// Where entries go that can't be read.
+/// The directory, in the spool's, for entries that can't be read.
 pub const UNREADABLE: &str = "unreadable";
-/// How long one replayed call may take.
+/// The time limit of one replayed call.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The pauses between attempts at what has failed.
 const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
@@ -32,26 +32,26 @@ const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs
 /// Why the spool can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SpoolError {
-    /// Its directory can't be made or read.
+    /// The directory can't be made, locked or read.
     #[error("the spool {path} can't be {what}: {source}; it must lie on a writable disk (--state-dir)", path = .path.display())]
     Directory {
-        /// The directory or file.
+        /// The directory, or the lock file in it.
         path: PathBuf,
-        /// made, locked or read
+        /// The step as a participle: made, locked or read.
         what: &'static str,
-        /// Why.
+        /// Why the step failed.
         source: io::Error,
     },
 }
 
-/// One spooled request.
+/// One spooled request, and the file that it was read from.
 #[derive(Debug)]
 pub struct Entry {
     path: PathBuf,
     request: Request,
 }
 
-/// The spool, locked: no executable writes to it.
+/// The spool while this process holds its lock: no executable writes to it.
 #[derive(Debug)]
 pub struct Locked {
     directory: PathBuf,

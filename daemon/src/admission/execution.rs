@@ -19,7 +19,7 @@ use crate::metrics::kind_label;
 #[derive(Debug)]
 pub struct FinishedCall {
     call: Arc<Call>,
-    /// Counted as ended when its receipt has come back.
+    /// True for an ADD: it counts as ended only when its receipt has come back.
     pub(super) receipt: bool,
     took: Duration,
     failure: Option<(Code, String)>,
@@ -32,7 +32,8 @@ impl FinishedCall {
 }
 
 impl Shared {
-    /// `None`: the call was not begun.
+    /// Carries a queued call out; `None` where it was not begun because its caller has gone or its deadline has
+    /// passed.
     pub(super) fn carry_out(&self, job: QueuedCall) -> Option<FinishedCall> {
         let durable = job.outlives_its_caller();
         if job.call.gone.get() && !durable {
@@ -54,7 +55,7 @@ impl Shared {
         Some(done)
     }
 
-    /// The call itself.
+    /// Has the engine carry the call out, and puts together what its caller and the log get.
     pub(super) fn perform(&self, service: &dyn Service, call: Arc<Call>) -> (Outcome, FinishedCall) {
         let reply = serve_catching_panics(service, &call);
         let failure = reply.outcome.as_ref().err().map(|e| (e.code, e.to_string()));
@@ -114,7 +115,7 @@ pub(crate) fn serve_catching_panics(service: &dyn Service, call: &Call) -> Reply
     })
 }
 
-/// What a panic said.
+/// The text that a panic carries.
 pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
     panic
         .downcast_ref::<&str>()

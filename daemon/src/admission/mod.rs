@@ -35,7 +35,7 @@ use crate::processors;
 
 /// How long a caller waits when it does not say.
 const DEFAULT_DEADLINE: Duration = Duration::from_secs(30);
-/// No caller is believed to wait longer than this.
+/// A caller that says it waits longer is treated as if it had said this.
 const LONGEST_DEADLINE: Duration = Duration::from_secs(600);
 /// A delivered answer is put on record within this time.
 const CONFIRMED_AFTER: Duration = Duration::from_millis(5);
@@ -46,10 +46,10 @@ const STATUS_DEADLINE: Duration = Duration::from_secs(1);
 /// An idle thread of the slow lane ends after this.
 const SLOW_IDLE: Duration = Duration::from_secs(10);
 
-/// How many calls at once.
+/// How many calls are carried out and queued at once.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Threads of the fast lane that are not stuck.
+    /// Threads of the fast lane, not counting those whose call is stuck.
     pub fast: usize,
     /// At most so many threads of the slow lane, and as many further ones of the fast lane.
     pub slow: usize,
@@ -66,11 +66,11 @@ impl Default for Limits {
 #[derive(Debug, Default)]
 struct AdmissionState {
     queue: Queue,
-    /// What came before [`Admission::open`].
+    /// Calls that came before [`Admission::open`].
     held: Vec<QueuedCall>,
     open: bool,
     stopping: bool,
-    /// Begun, and not yet on record as answered.
+    /// Calls that were begun and are not yet on record as answered.
     running: usize,
     workers: WorkerThreads,
     /// A call is carried out by the thread that accepted it.
@@ -88,7 +88,7 @@ impl AdmissionState {
 
 struct Shared {
     state: Mutex<AdmissionState>,
-    /// One for each line.
+    /// What the idle threads of each line wait on.
     work: [Condvar; 3],
     idle: Condvar,
     service: OnceLock<Arc<dyn Service>>,
@@ -172,7 +172,7 @@ impl Admission {
         self.0.lock().open
     }
 
-    /// Hands a call in.
+    /// Hands a call in; its answer comes through the value that is returned.
     pub fn submit(&self, request: Request, arrived: Instant) -> SubmittedCall {
         let line = self.0.service.get().map_or(Line::Fast, |service| line_of(&**service, &request));
         let deadline = arrived + time_limit(&request);
@@ -220,7 +220,7 @@ impl Admission {
         Ok(self.0.perform(&**service, call))
     }
 
-    /// The end of [`Admission::serve_here`].
+    /// Ends a call of [`Admission::serve_here`] once its answer has left.
     pub fn conclude(&self, done: &FinishedCall) {
         let mut state = self.0.lock();
         state.inline = false;
@@ -260,14 +260,14 @@ impl Admission {
         self.0.lock().queue.block(attachment);
     }
 
-    /// The spooled DEL is done.
+    /// Lets the ADDs of this attachment go on: the spooled DEL is done.
     pub fn release(&self, attachment: &PodInterface) {
         let mut state = self.0.lock();
         let woken = state.queue.unblock(attachment);
         self.wake(state, woken);
     }
 
-    /// How many calls wait and are at work.
+    /// The numbers of calls that wait and that are at work, for `/v1/status`.
     pub fn counts(&self) -> serde_json::Value {
         let state = self.0.lock();
         let queued = state.queue.len() + state.held.len();
@@ -355,7 +355,7 @@ impl Admission {
         }
     }
 
-    /// A call is over and on record.
+    /// Counts a call as over once it is on record as answered.
     fn ended(&self) {
         let mut state = self.0.lock();
         state.running -= 1;

@@ -13,23 +13,23 @@ use super::QueuedCall;
 /// A line of calls with threads of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Line {
-    /// Kernel calls only.
+    /// For calls that only talk to the kernel.
     Fast = 0,
-    /// Starts programs, or waits.
+    /// For calls that start programs, or wait.
     Slow = 1,
-    /// STATUS, which must answer whatever the others do.
+    /// For STATUS, which must answer whatever the other calls do.
     Status = 2,
 }
 
-/// An attachment: container id and interface name.
+/// One interface of one container: container id and interface name.
 pub type PodInterface = (String, String);
 
-/// The attachment that a request is about.
+/// The interface that a request is about.
 pub fn pod_interface_of(request: &Request) -> PodInterface {
     (request.container_id.clone(), request.ifname.clone())
 }
 
-/// Calls that have not been begun.
+/// All calls that have not been begun.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     next: u64,
@@ -42,12 +42,12 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Calls in it.
+    /// The number of calls that have not been begun.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether a line has calls.
+    /// Whether calls wait in a line.
     pub(super) fn has(&self, line: Line) -> bool {
         !self.lines[line as usize].is_empty()
     }

@@ -14,16 +14,16 @@ use super::queue::Line;
 use super::worker_threads::STUCK;
 use crate::call::{Call, CallerGone, Reply};
 
-/// What became of a call.
+/// How a call ended for its caller.
 #[derive(Debug)]
 pub enum Outcome {
     /// It was carried out; the receipt is to be given back when the caller has the answer.
     Reply(Reply, Receipt),
-    /// The daemon is stopping; nothing was done.
+    /// The daemon is stopping, and nothing was done.
     NotBegun,
     /// Its deadline passed before its turn came; nothing was done.
     TooLate,
-    /// Too many are waiting; nothing was done.
+    /// Too many calls are waiting, and nothing was done.
     Full,
 }
 
@@ -41,7 +41,7 @@ impl Receipt {
         Receipt(to.map(|to| (Arc::clone(call), to)))
     }
 
-    /// The answer was written out, or could not be.
+    /// Reports whether the answer reached the caller.
     pub fn give_back(mut self, delivered: bool) {
         self.send(delivered);
     }
@@ -69,13 +69,13 @@ pub(super) const WITHDRAWN: u8 = 2;
 pub(super) struct CallProgress(Arc<AtomicU8>);
 
 impl CallProgress {
-    /// Takes the next state, unless another was taken before.
+    /// Enters this state, unless another was entered before; false then.
     pub(super) fn advance(&self, to: u8) -> bool {
         self.0.compare_exchange(WAITING, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 }
 
-/// A call in the queue.
+/// A call in the queue, and where its answer goes.
 #[derive(Debug)]
 pub(super) struct QueuedCall {
     pub(super) number: u64,
@@ -101,7 +101,7 @@ pub struct SubmittedCall {
     pub(super) durable: bool,
     pub(super) admission: Admission,
     pub(super) line: Line,
-    /// When the caller stops waiting.
+    /// The time at which the caller stops waiting.
     pub deadline: Instant,
 }
 

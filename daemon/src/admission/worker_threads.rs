@@ -12,7 +12,7 @@ use super::Limits;
 /// A call of the fast line that is at work for so long is stuck: nearly all take less than 5 ms.
 pub(super) const STUCK: Duration = Duration::from_millis(50);
 
-/// The threads.
+/// The threads of the fast line: how many exist, and which calls they are at work on.
 #[derive(Debug, Default)]
 pub(super) struct WorkerThreads {
     pub(super) threads: usize,
@@ -21,17 +21,17 @@ pub(super) struct WorkerThreads {
 }
 
 impl WorkerThreads {
-    /// A call was begun.
+    /// Notes that a call was begun.
     pub(super) fn begin(&mut self, number: u64, now: Instant) {
         self.begun.insert(number, now);
     }
 
-    /// A call is over.
+    /// Notes that a call is over.
     pub(super) fn end(&mut self, number: u64) {
         self.begun.remove(&number);
     }
 
-    /// Some call is at work.
+    /// Whether any call of the fast line is at work.
     pub(super) fn is_at_work(&self) -> bool {
         !self.begun.is_empty()
     }

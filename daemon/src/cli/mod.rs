@@ -151,16 +151,16 @@ struct DoctorArgs {
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
-    /// The daemon.
+    /// The daemon could not start, or ended by itself.
     #[error(transparent)]
     Daemon(#[from] crate::daemon::DaemonError),
     /// The daemon could not be asked.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// Installing.
+    /// A step of install or uninstall failed.
     #[error(transparent)]
     Install(#[from] InstallError),
-    /// Standard output, or this program's own path.
+    /// Standard output can't be written, or this program does not know its own path.
     #[error("{0}")]
     Io(#[from] std::io::Error),
 }

@@ -93,7 +93,7 @@ fn functions(value: &Value) -> String {
     table(rows(value), &COLUMNS)
 }
 
-/// For a query.
+/// Escapes a text for the query of a URL.
 fn escaped(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:/".contains(&byte);
     let one = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use serde_json::Value;
 
-/// Writes to standard output.
+/// Writes to standard output; a reader that has gone away is no error.
 pub(super) fn print(text: &str) -> io::Result<()> {
     match io::stdout().lock().write_all(text.as_bytes()) {
         // `fairleadd attachments | head` is no failure.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// How often an earlier daemon's lock is tried.
+/// The pause between two attempts at an earlier daemon's lock.
 const TICK: Duration = Duration::from_millis(10);
 
 /// This daemon's lock, and those of daemons before it that still have plugins at work.
@@ -39,7 +39,7 @@ impl RunningPlugins {
         Ok(RunningPlugins { lock, earlier: Mutex::new(earlier), since: Instant::now() })
     }
 
-    /// What this daemon's plugins keep open.
+    /// The locked file that the plugins of this daemon keep open.
     pub(super) fn lock(&self) -> &File {
         &self.lock
     }

@@ -64,7 +64,7 @@ impl Acceptors {
         Ok(Acceptors(listener))
     }
 
-    /// Lets them end.
+    /// Shuts the listening socket; each acceptor ends when it has served the backlog.
     pub(super) fn close(&self) {
         if let Err(errno) = shutdown(self.0.as_raw_fd(), Shutdown::Read) {
             warn!(error = %errno, "the socket can't be shut; who connects now is cut off at the end");
@@ -76,7 +76,7 @@ struct Acceptor {
     listener: Arc<UnixListener>,
     admission: Admission,
     router: Router,
-    /// One of them serves a connection.
+    /// True while one of the acceptors serves a connection.
     busy: Arc<AtomicBool>,
     others: UnboundedSender<UnixStream>,
     runtime: Runtime,
@@ -145,7 +145,7 @@ impl Inline {
         Ok(outcome)
     }
 
-    /// The answer has left.
+    /// Ends the call that was carried out on this thread, once its answer has left.
     pub(super) fn conclude(&self) {
         if let Some(done) = self.done.lock().take() {
             self.admission.conclude(&done);

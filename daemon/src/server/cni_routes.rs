@@ -18,7 +18,7 @@ use super::{BODIES_KIB, ServerState, responses};
 use crate::admission::Outcome;
 use crate::config_summary::ConfigSummary;
 
-/// A body must have come by then.
+/// The time within which a request's body must have come.
 const BODY_LIMIT: Duration = Duration::from_secs(5);
 
 pub(super) fn routes() -> Router<ServerState> {

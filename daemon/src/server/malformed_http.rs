@@ -14,7 +14,7 @@ use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 
-/// A connection, with a look at what hyper writes.
+/// A connection on which hyper's own refusals get a body.
 #[derive(Debug)]
 pub(super) struct HttpConnection {
     stream: TokioIo<UnixStream>,
@@ -24,12 +24,12 @@ pub(super) struct HttpConnection {
 }
 
 impl HttpConnection {
-    /// `handler_reached` is set once a handler has the request.
+    /// Wraps a connection. `handler_reached` is set once a handler has the request.
     pub(super) fn new(stream: UnixStream, handler_reached: Arc<AtomicBool>) -> HttpConnection {
         HttpConnection { stream: TokioIo::new(stream), handler_reached, refusal: Vec::new(), written: 0 }
     }
 
-    /// The connection, when hyper is done with it.
+    /// The bare connection, once hyper is done with it.
     pub(super) fn into_stream(self) -> UnixStream {
         self.stream.into_inner()
     }
@@ -45,7 +45,7 @@ impl HttpConnection {
     }
 }
 
-/// The same refusal with a body; `head` is hyper's.
+/// The same refusal with a CNI error as its body; `head` is what hyper wrote.
 fn refusal(head: &[u8]) -> Vec<u8> {
     let head = String::from_utf8_lossy(head);
     let status = head.split("\r\n").next().unwrap_or_default();

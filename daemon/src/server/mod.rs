@@ -51,18 +51,18 @@ const LAST_ANSWERS: Duration = Duration::from_secs(1);
 /// Bodies held at once, in KiB: what waits in the queue can't eat the node's memory (row X12).
 const BODIES_KIB: u32 = 32 << 10;
 
-/// What the server answers from.
+/// Everything that the handlers of requests use.
 #[derive(Clone)]
 pub struct ServerState {
-    /// Where calls go.
+    /// Where every call of the runtime is handed in.
     pub admission: Admission,
     /// The engine, once it has been started.
     pub service: Arc<OnceLock<Arc<dyn Service>>>,
     /// What is still to be done before calls are begun.
     pub readiness: Arc<Readiness>,
-    /// Whether all is well.
+    /// The health of the daemon.
     pub health: Arc<Health>,
-    /// What `/metrics` shows.
+    /// The registry of all metrics, which `/metrics` shows.
     pub exposition: Arc<Exposition>,
     /// Tells of the daemon itself in `/v1/status`: what is refused, and where things lie.
     pub about: Arc<dyn Fn() -> serde_json::Value + Send + Sync>,
@@ -95,7 +95,7 @@ impl ServerState {
     }
 }
 
-/// All routes.
+/// The routes of the runtime's calls and of the operator's questions.
 pub fn router(server: ServerState) -> Router {
     cni_routes::routes().merge(operator_routes::routes()).fallback(responses::no_such_path).with_state(server)
 }
@@ -158,7 +158,7 @@ async fn serve_others(others: &mut UnboundedReceiver<UnixStream>, router: &Route
     }
 }
 
-/// One request, one answer.
+/// Serves the one request of a connection.
 async fn connection(stream: tokio::net::UnixStream, router: Router, inline: Option<Inline>) {
     let root = stream.peer_cred().is_ok_and(|peer| peer.uid() == 0);
     let slot: ReceiptSlot = ReceiptSlot::default();

@@ -17,7 +17,7 @@ use super::{ServerState, responses};
 use crate::health::Condition;
 use crate::pools::Verb;
 
-/// OpenMetrics' own content type.
+/// The content type of OpenMetrics.
 const OPEN_METRICS: HeaderValue =
     HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
 
@@ -92,7 +92,7 @@ async fn status(State(server): State<ServerState>) -> Response {
     .await
 }
 
-/// Answers from the engine, once there is one.
+/// Lets the engine answer, on a thread for blocking; an error until the engine is started.
 async fn engine(
     server: ServerState,
     look: impl FnOnce(&dyn crate::call::Service) -> Response + Send + 'static,
@@ -119,7 +119,7 @@ async fn table(State(server): State<ServerState>, name: Result<Path<String>, Pat
     .await
 }
 
-/// What a collection is to take.
+/// The query of `/v1/gc`.
 #[derive(Debug, Default, Deserialize)]
 struct Collection {
     /// Also host-local allocations whose container is unknown here.
@@ -127,10 +127,10 @@ struct Collection {
     orphans: bool,
 }
 
-/// What an order is about.
+/// The query of an order about a pool.
 #[derive(Debug, Deserialize)]
 struct OrderTarget {
-    /// A pool's name, or a function's PCI address.
+    /// The name of a pool, or the PCI address of a VF.
     of: String,
 }
 

@@ -15,12 +15,12 @@ use parking_lot::Mutex;
 use crate::admission::{Outcome, Receipt};
 use crate::call::Reply;
 
-/// A receipt on its way through the router.
+/// A place for a receipt on its way from the handler to the end of the connection.
 pub(super) type ReceiptSlot = Arc<Mutex<Option<Receipt>>>;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// A body of JSON.
+/// A response with a body of JSON.
 pub(super) fn json(status: StatusCode, body: String) -> Response {
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = status;
@@ -28,7 +28,7 @@ pub(super) fn json(status: StatusCode, body: String) -> Response {
     response
 }
 
-/// An error in the configuration's version.
+/// A response with an error, in the configuration's version.
 pub(super) fn failed(version: CniVersion, error: &CniError) -> Response {
     json(status_of(error.code), error.to_json(version))
 }
@@ -48,7 +48,7 @@ fn status_of(code: Code) -> StatusCode {
     }
 }
 
-/// What the engine said.
+/// A response with what the engine answered.
 fn reply(reply: Reply) -> Response {
     match reply.outcome {
         Ok(body) => json(StatusCode::OK, body),
@@ -99,55 +99,55 @@ fn rejected(status: StatusCode, error: &CniError) -> Response {
     json(status, error.to_json(CniVersion::LATEST))
 }
 
-/// The peer is not root.
+/// Answers 403: the peer is not root.
 pub(super) fn not_root() -> Response {
     let error = CniError::new(Code::BadEnvironment, "fairleadd serves only uid 0")
         .with("run the container runtime, or this command, as root");
     rejected(StatusCode::FORBIDDEN, &error)
 }
 
-/// 404
+/// Answers 404: the path is none of the server's.
 pub(super) async fn no_such_path(uri: Uri) -> Response {
     let error = CniError::new(Code::BadEnvironment, format!("fairleadd has no path {}", uri.path()))
         .with("is the executable of the same release as the daemon? `fairleadd doctor` compares them");
     rejected(StatusCode::NOT_FOUND, &error)
 }
 
-/// 405
+/// Answers 405: the path is known, and not for this method.
 pub(super) async fn wrong_method(method: Method, uri: Uri) -> Response {
     let error = CniError::new(Code::BadEnvironment, format!("{} is not asked for by {method}", uri.path()))
         .with("calls are posted, tables are got");
     rejected(StatusCode::METHOD_NOT_ALLOWED, &error)
 }
 
-/// 413
+/// Answers 413: the body is longer than a request may be.
 pub(super) fn too_large() -> Response {
     let error = CniError::new(Code::InvalidConfig, format!("the request is larger than {MAX_BODY} bytes"))
         .with("a configuration may have 1 MiB");
     rejected(StatusCode::PAYLOAD_TOO_LARGE, &error)
 }
 
-/// The body broke off, or is no request.
+/// Answers 400: the body broke off, or is no request.
 pub(super) fn unreadable(why: impl std::fmt::Display) -> Response {
     let error = CniError::new(Code::Decode, "the request could not be decoded").with(why.to_string());
     rejected(StatusCode::BAD_REQUEST, &error)
 }
 
-/// 408
+/// Answers 408: the body did not come in time.
 pub(super) fn body_too_slow(limit: Duration) -> Response {
     let error = CniError::new(Code::Io, format!("the request's body did not come within {limit:?}"))
         .with("is the executable stopped, or something else connected to the socket?");
     rejected(StatusCode::REQUEST_TIMEOUT, &error)
 }
 
-/// A path or a query that is none.
+/// Answers 400: the path or the query can't be read.
 pub(super) fn malformed(why: impl std::fmt::Display) -> Response {
     let error = CniError::new(Code::BadEnvironment, format!("the request's address can't be read: {why}"))
         .with("`fairleadd --help` lists what can be asked");
     rejected(StatusCode::BAD_REQUEST, &error)
 }
 
-/// The executable speaks another version of the wire format.
+/// Answers 400: the executable speaks another version of the wire format.
 pub(super) fn wrong_wire(theirs: u32) -> Response {
     let error = CniError::new(
         Code::IncompatibleVersion,
@@ -160,13 +160,13 @@ pub(super) fn wrong_wire(theirs: u32) -> Response {
     rejected(StatusCode::BAD_REQUEST, &error)
 }
 
-/// The body's command is not the path's.
+/// Answers 400: the body names another command than the path.
 pub(super) fn wrong_path(command: &str, path: &str) -> Response {
     let error = CniError::new(Code::BadEnvironment, format!("{command} was posted to {path}"));
     rejected(StatusCode::BAD_REQUEST, &error)
 }
 
-/// A handler panicked.
+/// Answers 500 after a handler panicked; the daemon goes on.
 pub(super) fn fault(text: &str) -> Response {
     let error = CniError::new(Code::Internal, format!("a fault in fairleadd: {text}"))
         .with("the daemon goes on; please report this with its log");
@@ -181,7 +181,7 @@ pub(super) fn not_ready(version: CniVersion, missing: &str) -> Response {
     failed(version, &error)
 }
 
-/// STATUS that was not answered in time.
+/// The error for a STATUS that was not answered in time.
 pub(super) fn status_too_late(version: CniVersion) -> Response {
     let error = CniError::new(Code::NotAvailable, "fairleadd did not find out its status within a second")
         .with("something it depends on hangs; `fairleadd doctor` and /healthz name it");

@@ -23,7 +23,7 @@ const MAGIC: &[u8; 4] = b"FLJ1";
 const HEADER: usize = 12;
 /// Reserved in steps of this many bytes; with little space left, in smaller ones, down to what one record needs.
 const STEPS: [u64; 3] = [512 << 10, 64 << 10, 0];
-/// What only the end of an attachment may use.
+/// The space in bytes that only records which end an attachment may use.
 const RESERVE: u64 = 128 << 10;
 /// A longer payload is not a record of ours: a configuration is at most 1 MiB, and JSON can double it.
 const MAX_PAYLOAD: usize = 16 << 20;
@@ -37,10 +37,10 @@ pub enum Purpose {
     Finish,
 }
 
-/// What was read back.
+/// What was read back of a journal.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Replay {
-    /// Payloads in order.
+    /// The payloads of all whole frames, in order.
     pub payloads: Vec<Vec<u8>>,
     /// Bytes that are of no whole frame, but for a torn last one.
     pub damaged: usize,
@@ -99,7 +99,7 @@ fn frame(bytes: &[u8]) -> Option<&[u8]> {
     (crc32fast::hash(payload) == crc).then_some(payload)
 }
 
-/// An open journal.
+/// An open journal: its file, and how much space of it is reserved.
 #[derive(Debug)]
 pub(super) struct Journal {
     file: File,
@@ -155,7 +155,7 @@ impl Journal {
         Some((file, 0))
     }
 
-    /// Bytes in use.
+    /// The length of all records in bytes, without the space that is only reserved.
     pub(super) fn length(&self) -> u64 {
         self.end
     }
@@ -245,7 +245,7 @@ impl Journal {
     }
 }
 
-/// Whether the file system has no space for it.
+/// Whether an error means that the file system has no space.
 pub(super) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

@@ -35,7 +35,7 @@ const COMPACT_FROM: u64 = 4 << 20;
 /// What an ADD's record takes beside the text of its configuration.
 const RECORD: u64 = 8 << 10;
 
-/// The journal's file in the run directory.
+/// The name of the journal's file in the run directory.
 const JOURNAL: &str = "attachments.journal";
 
 /// Damaged journals that were set aside in this run directory.
@@ -50,24 +50,24 @@ pub fn damaged(run_dir: &Path) -> Vec<PathBuf> {
 
 const DAMAGED: &str = "damaged-";
 
-/// Why the store could not do something.
+/// Why the store could not do its work.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The journal could not be opened.
     #[error("the store {path} cannot be opened: {source}")]
     Open {
-        /// Its path.
+        /// The path of the journal.
         path: PathBuf,
-        /// The reason.
+        /// Why it could not be opened.
         #[source]
         source: io::Error,
     },
     /// A record could not be appended.
     #[error("the store {path} cannot take a record: {source}; make space on that file system")]
     Append {
-        /// Its path.
+        /// The path of the journal.
         path: PathBuf,
-        /// The reason.
+        /// Why the record could not be appended.
         #[source]
         source: io::Error,
     },
@@ -76,14 +76,14 @@ pub enum StoreError {
     Encode(#[from] serde_json::Error),
 }
 
-/// What opening the store found.
+/// What was found when the store was opened.
 #[derive(Debug, Default)]
 pub struct Opened {
-    /// Bytes of damaged records that were stepped over.
+    /// The number of bytes in damaged records, which were stepped over.
     pub damaged: usize,
-    /// Why nothing of the journal could be read.
+    /// The reason why nothing of the journal could be read.
     pub read_error: Option<io::Error>,
-    /// Where a damaged journal was set aside.
+    /// The place where a damaged journal was set aside.
     pub set_aside: Option<PathBuf>,
     /// Commits of attachments whose intent is among the damaged records: neither their container nor their network is known.
     pub lost: Vec<Lost>,
@@ -101,9 +101,9 @@ impl Opened {
 /// What a damaged journal still says of an attachment whose intent it has lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lost {
-    /// Its addresses.
+    /// The addresses that its commit names.
     pub addresses: Vec<ipnet::IpNet>,
-    /// Its answer, which names interface and namespace.
+    /// The answer of its ADD, which names interface and namespace.
     pub answer: String,
 }
 
@@ -119,7 +119,7 @@ struct StoreState {
     next: u64,
 }
 
-/// The store. Shared by all threads.
+/// The store, which all threads share.
 #[derive(Debug)]
 pub struct Store {
     state: Mutex<StoreState>,
@@ -184,7 +184,7 @@ impl Store {
         done.map_err(|source| StoreError::Append { path: self.path.clone(), source })
     }
 
-    /// A number for a new attachment.
+    /// Takes the number for a new attachment.
     pub fn next_id(&self) -> u64 {
         let mut state = self.lock();
         let id = state.next;
@@ -216,7 +216,7 @@ impl Store {
         Ok(())
     }
 
-    /// The point of no return of an ADD.
+    /// Puts the commit of an ADD on record; from here on the ADD is never undone.
     pub fn commit(&self, id: u64, addresses: Vec<ipnet::IpNet>, answer: String) -> Result<(), StoreError> {
         self.change(id, &Entry::Commit { id, addresses, answer })?;
         self.lock().committed.insert(id, Instant::now());
@@ -228,12 +228,12 @@ impl Store {
         self.lock().committed.get(&id).copied()
     }
 
-    /// Its answer reached the caller.
+    /// Puts on record that the answer reached the caller.
     pub fn answered(&self, id: u64) -> Result<(), StoreError> {
         self.change(id, &Entry::Answered { id })
     }
 
-    /// Puts the next step of a removal on record.
+    /// Puts the next phase of a removal on record, before the step is taken.
     pub fn enter(&self, id: u64, phase: Phase) -> Result<(), StoreError> {
         self.change(id, &Entry::Phase { id, phase })
     }
@@ -258,7 +258,7 @@ impl Store {
         Ok(())
     }
 
-    /// Nothing is left of it.
+    /// Puts on record that nothing is left of an attachment.
     pub fn removed(&self, id: u64) -> Result<(), StoreError> {
         let payload = serde_json::to_vec(&Entry::Removed { id })?;
         let mut state = self.lock();
@@ -307,12 +307,12 @@ impl Store {
         state.live.values().filter(|a| a.phase != Phase::Silenced).find(same).cloned()
     }
 
-    /// One attachment.
+    /// The attachment with this number.
     pub fn get(&self, id: u64) -> Option<Arc<Attachment>> {
         self.lock().live.get(&id).cloned()
     }
 
-    /// The one that has a function.
+    /// The attachment that has this VF.
     pub fn with_function(&self, address: PciAddr) -> Option<Arc<Attachment>> {
         self.lock().live.values().find(|attachment| attachment.has(address)).cloned()
     }

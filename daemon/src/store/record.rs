@@ -12,13 +12,13 @@ use serde::{Deserialize, Serialize};
 /// several plugins of one chain share the first three.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Key {
-    /// `CNI_CONTAINERID`
+    /// The value of `CNI_CONTAINERID`.
     pub container: String,
-    /// The network's name.
+    /// The name of the network.
     pub network: String,
-    /// `CNI_IFNAME`
+    /// The value of `CNI_IFNAME`.
     pub ifname: String,
-    /// The configuration's `type`.
+    /// The `type` of the plugin, as its configuration says.
     pub plugin: String,
 }
 
@@ -28,36 +28,36 @@ pub struct Key {
 pub enum Phase {
     /// The host is about to be changed; a restart undoes it.
     Adding,
-    /// Committed: a restart never undoes it.
+    /// The ADD was committed: a restart never undoes it.
     Attached,
-    /// About to be taken down; a restart finishes that.
+    /// The attachment is about to be taken down; a restart finishes that.
     Removing,
     /// Silent and off its name, answered; its link and addresses are still to be given back.
     Silenced,
 }
 
-/// The pod's namespace.
+/// The pod's network namespace, as ADD found it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Namespace {
-    /// `CNI_NETNS`
+    /// The value of `CNI_NETNS` at ADD.
     pub path: String,
-    /// Its identity.
+    /// The identity of the namespace, which its path is not.
     pub id: NetnsId,
-    /// By what number the host's namespace knows it.
+    /// The number by which the host's namespace knows this one.
     pub nsid: Option<Nsid>,
 }
 
-/// What was done about a link.
+/// What was done about the link of an attachment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "link")]
 pub enum LinkRecord {
-    /// Made for this attachment: deleted with it.
+    /// The link was made for this attachment, and is deleted with it.
     Made {
-        /// Chosen index.
+        /// The interface index in the pod, chosen before the link is made.
         index: u32,
-        /// Kind.
+        /// The kind of the link.
         kind: Kind,
-        /// MAC address, chosen or the parent's.
+        /// The MAC address, chosen at ADD or inherited from the parent.
         mac: Option<Mac>,
     },
     /// A link of the host, lent to the pod: given back as it was.
@@ -65,26 +65,26 @@ pub enum LinkRecord {
     /// A virtual function that vfio-pci has: the pod's process drives it, and nothing of it is in a namespace. Its settings
     /// are given back.
     Given(LentVf),
-    /// The namespace's own `lo`.
+    /// The attachment is the namespace's own `lo`.
     Loopback,
     /// A configuration that is a whole list of plugins (`clusterNetwork`): its text.
     List {
-        /// The conflist as it stood at ADD.
+        /// The text of the conflist as it stood at ADD.
         conflist: String,
     },
-    /// No link is touched by this plugin.
+    /// The plugin touches no link.
     None,
 }
 
-/// A link of the host before it was lent.
+/// A link of the host as it was before a pod got it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lent {
-    /// What it looked like.
+    /// The name, MTU, MAC address and other properties that are given back.
     #[serde(flatten)]
     pub was: Appearance,
-    /// Its index.
+    /// The interface index, which the link keeps in the pod.
     pub index: u32,
-    /// What it is besides an interface.
+    /// The VF behind the interface, where it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub function: Option<LentVf>,
 }
@@ -92,81 +92,81 @@ pub struct Lent {
 /// A virtual function before a pod got it, beside its interface.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LentVf {
-    /// Its PCI address.
+    /// The PCI address of the VF.
     pub address: PciAddr,
-    /// Its physical function's.
+    /// The PCI address of its PF.
     pub physical: PciAddr,
-    /// Its number there.
+    /// The number of the VF on its PF.
     pub index: u32,
-    /// Its driver.
+    /// The driver that the VF was bound to.
     pub driver: String,
     /// Its IOMMU group, which two pods never share where vfio-pci has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iommu_group: Option<u32>,
-    /// The settings that ADD changes, as they were.
+    /// The settings that ADD changes, as they were before.
     pub before: VfChange,
 }
 
 impl Lent {
-    /// A link as it is.
+    /// Records a link as it is now.
     pub fn of(link: &Link) -> Lent {
         Lent { was: Appearance::of(link), index: link.index, function: None }
     }
 }
 
-/// Where the addresses came from.
+/// Where the addresses of an attachment came from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "ipam")]
 pub enum IpamRecord {
     /// Built-in host-local: `dataDir` (without the host's root) holds the files.
     HostLocal {
-        /// The configuration's `dataDir`.
+        /// The `dataDir` of the configuration, without the host's root.
         data_dir: String,
     },
-    /// Addresses of the configuration itself: nothing to give back.
+    /// The addresses are the configuration's own, so nothing is given back.
     Static,
-    /// Another program.
+    /// Another program was executed for the addresses, and must be executed again to free them.
     Delegate {
-        /// Its type.
+        /// The `type` of the IPAM plugin.
         plugin: String,
     },
-    /// None.
+    /// The configuration has no IPAM.
     None,
 }
 
 /// What a plugin that is executed needs at DEL, when the caller that made the attachment is gone.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Caller {
-    /// `CNI_ARGS`
+    /// The value of `CNI_ARGS` at ADD.
     pub args: String,
-    /// `CNI_PATH`
+    /// The value of `CNI_PATH` at ADD.
     pub path: String,
     /// The environment of the ADD; kept only where a program was executed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<(String, String)>,
 }
 
-/// An attachment.
+/// The record of one interface of one pod in one network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attachment {
-    /// Number in this store, never reused in it.
+    /// The number of the attachment in this store, which is never used again.
     pub id: u64,
-    /// By what the caller knows it.
+    /// The names by which the caller knows the attachment.
     pub key: Key,
-    /// How far it has come.
+    /// How far the attachment has come.
     pub phase: Phase,
-    /// The pod's namespace.
+    /// The pod's network namespace.
     pub netns: Namespace,
-    /// Its link.
+    /// What was done about the link, so that it can be undone.
     pub link: LinkRecord,
-    /// Its IPAM.
+    /// Where the addresses came from, so that they can be freed.
     pub ipam: IpamRecord,
-    /// The configuration as given at ADD.
+    /// The text of the configuration at ADD.
     pub config: String,
-    /// Environment for executed plugins.
+    /// What executed plugins need at DEL.
     #[serde(default)]
     pub caller: Caller,
-    /// Addresses that were assigned (known from the commit on).
+    /// The addresses that were assigned, known from the commit on.
     #[serde(default)]
     pub addresses: Vec<IpNet>,
     /// The answer, in the configuration's version (known from the commit on).
@@ -194,13 +194,13 @@ fn as_of_now<'de, D: serde::Deserializer<'de>, T: serde::de::DeserializeOwned>(
     Ok(serde_json::from_value(written).ok())
 }
 
-/// A path that was not taken.
+/// A path of a network of type `fairlead` that was not taken.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PassedOver {
-    /// Its type.
+    /// The `type` of the path.
     #[serde(rename = "type")]
     pub kind: String,
-    /// What the host or the pod lacked.
+    /// The reason: what the host or the pod lacked.
     pub why: String,
 }
 
@@ -230,7 +230,7 @@ impl Attachment {
         format!("fl{:x}", self.id & 0xfff_ffff_ffff)
     }
 
-    /// The virtual function that it was lent or given.
+    /// The VF of the attachment, moved as an interface or left to vfio-pci.
     pub fn function(&self) -> Option<&LentVf> {
         match &self.link {
             LinkRecord::Moved(lent) => lent.function.as_ref(),
@@ -239,7 +239,7 @@ impl Attachment {
         }
     }
 
-    /// Whether that is this one.
+    /// Whether the attachment has this VF.
     pub fn has(&self, function: PciAddr) -> bool {
         self.function().is_some_and(|own| own.address == function)
     }
@@ -250,36 +250,36 @@ impl Attachment {
     }
 }
 
-/// One line of the journal.
+/// One entry of the journal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "e")]
 pub enum Entry {
     /// An attachment with all that is known of it (the intent; in a compacted journal its present state).
     Put(Box<Attachment>),
-    /// It is attached.
+    /// The ADD was committed: from here on a restart never undoes it.
     Commit {
-        /// Which.
+        /// The number of the attachment.
         id: u64,
-        /// What was assigned.
+        /// The addresses that were assigned.
         addresses: Vec<IpNet>,
-        /// The answer.
+        /// The answer of the ADD, in the configuration's version.
         answer: String,
     },
-    /// Its answer reached the caller.
+    /// The answer reached the caller.
     Answered {
-        /// Which.
+        /// The number of the attachment.
         id: u64,
     },
-    /// It entered this phase.
+    /// The attachment entered a phase.
     Phase {
-        /// Which.
+        /// The number of the attachment.
         id: u64,
-        /// Into which phase.
+        /// The phase that it entered.
         phase: Phase,
     },
-    /// Nothing is left of it.
+    /// Nothing is left of the attachment.
     Removed {
-        /// Which.
+        /// The number of the attachment.
         id: u64,
     },
 }

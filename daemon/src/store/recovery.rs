@@ -15,7 +15,7 @@ pub(super) fn assume_committed(attachment: &mut Arc<Attachment>) {
     }
 }
 
-/// An attachment after one more record.
+/// The attachment as it is after one more entry.
 pub(super) fn apply_entry(mut attachment: Attachment, entry: &Entry) -> Attachment {
     match entry {
         Entry::Commit { addresses, answer, .. } => {
@@ -30,12 +30,12 @@ pub(super) fn apply_entry(mut attachment: Attachment, entry: &Entry) -> Attachme
     attachment
 }
 
-/// What a journal leads to.
+/// The state that the entries of a journal lead to.
 #[derive(Debug, Default)]
 pub(super) struct RecoveredState {
     pub(super) live: BTreeMap<u64, Arc<Attachment>>,
     pub(super) lost: BTreeMap<u64, Lost>,
-    /// Bytes of records that are no entries of ours.
+    /// The number of bytes in records that are no entries of ours.
     pub(super) unreadable: usize,
 }
 

@@ -10,17 +10,17 @@ use super::{Pod, Rig};
 /// What there is on a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Leftovers {
-    /// The node's interfaces.
+    /// The names of the node's interfaces.
     node: Vec<String>,
     /// Settings of the virtual functions of the node's interfaces.
     functions: Vec<String>,
-    /// Each pod's.
+    /// The names of the interfaces of each pod.
     pods: BTreeMap<PathBuf, Vec<String>>,
     /// host-local's files that hold an address.
     allocations: Vec<PathBuf>,
     /// Records, spooled requests, and what executed plugins hold.
     files: Vec<PathBuf>,
-    /// The store's rows.
+    /// The attachments that the store has on record.
     rows: Vec<String>,
 }
 
@@ -85,7 +85,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
 }
 
 impl Leftovers {
-    /// A pod's interfaces.
+    /// The names of the interfaces that a pod had when this was counted.
     pub(crate) fn links_of(&self, pod: &Pod) -> Vec<String> {
         self.pods.get(pod.path()).cloned().unwrap_or_default()
     }
