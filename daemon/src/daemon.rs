@@ -1,7 +1,7 @@
-//! The daemon's life: take the run directory, listen, start the engine, replay the spool, serve, stop.
+//! The life of the daemon: take the run directory, listen, start the engine, replay the spool, serve, stop.
 //!
-//! It listens before the engine is started, so that callers wait in order instead of failing; it is ready only after
-//! the replay. At a stop nothing new is begun and what is at work ends.
+//! It listens before the engine is started, so that callers wait in order instead of failing. It is ready only
+//! after the replay. When it stops, nothing new is begun, and what is at work ends.
 
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -31,7 +31,7 @@ use crate::settings::{LiveSettings, Settings};
 use crate::spool::{self, Retry, SpoolError};
 use fairlead_host::file_watch::{Pulse, Watch, WatchError};
 
-/// What is at work has so long to end. systemd's own limit (`TimeoutStopSec`) is longer.
+/// The time that calls at work have to end. systemd's own limit (`TimeoutStopSec`) is longer.
 const STOP_LIMIT: Duration = Duration::from_secs(25);
 
 /// Everything that the engine is started with.
@@ -49,14 +49,14 @@ pub struct Surroundings {
     pub node: Node,
     /// The registry in which the engine registers metrics of its own.
     pub exposition: Arc<Exposition>,
-    /// For reasons why it is not ready yet; the condition `engine` is met when it has been started, and the condition
-    /// `store` is its own.
+    /// The readiness of the daemon. The engine sets the condition `store`; the daemon sets `engine` when the
+    /// engine has been started.
     pub readiness: Arc<Readiness>,
     /// The health of the daemon, to which the engine adds its probes `netlink`, `store`, `namespaces`.
     pub health: Arc<Health>,
 }
 
-/// An engine, and what a changed configuration is told to.
+/// A started engine, and the function that hands it a changed configuration.
 pub struct Started {
     /// The engine as the server sees it.
     pub service: Arc<dyn Service>,
@@ -93,10 +93,11 @@ enum Event {
     Reload,
 }
 
-/// Runs until SIGTERM or SIGINT. `start` starts the engine: reconciles the store with the kernel.
+/// Runs until SIGTERM or SIGINT. `start` starts the engine, which reconciles the store with the kernel.
 ///
 /// # Errors
-/// When something that it can't do without is not to be had.
+///
+/// When the run directory, the spool, a watch, a thread or the engine can't be had.
 pub fn run(
     mut paths: NodePaths,
     built_in: &'static [&'static str],
@@ -105,7 +106,8 @@ pub fn run(
     let run_dir = RunDir::take(&paths.run_dir)?;
     let exposition = Arc::new(Exposition::default());
     let (calls, node) = (Calls::new(&exposition), Node::new(&exposition));
-    // The level and the form of the log stand in the file whose refusal is logged: so it is read twice.
+    // The file says how to log, and its refusal must be logged: so it is read here for the log alone, and once
+    // more below.
     let first = Settings::load(&paths.config).unwrap_or_default();
     let level = logging::begin(first.log_level, first.log_format);
     stay_off_isolated(&paths.sysfs);
@@ -131,7 +133,7 @@ pub fn run(
     serve(&run_dir, &surroundings, &level, start)
 }
 
-/// What the node's readiness is made of (K19). The engine tells of its store, once it has opened it.
+/// The conditions of the node's readiness (K19). The engine adds its store's when it has opened it.
 fn readiness(networks: Arc<Networks>) -> Readiness {
     let readiness = Readiness::new(&["capabilities", "networks", "store", "engine", "replay"]);
     readiness.probe("capabilities", capabilities::probe(Path::new(capabilities::OWN_STATUS)));
@@ -139,7 +141,7 @@ fn readiness(networks: Arc<Networks>) -> Readiness {
     readiness
 }
 
-/// What the daemon's own health is made of, beside what the engine tells.
+/// The daemon's own probes; the engine adds others.
 fn health(surroundings: &Surroundings, watches: &[Watch]) {
     let pulses: Vec<Pulse> = watches.iter().map(Watch::pulse).collect();
     let alive = move || {
@@ -160,13 +162,14 @@ fn serve(
     let (events, told) = channel();
     let watches = watches(surroundings, &events)?;
     health(surroundings, &watches);
-    // What changed between the first look and the watch.
+    // What changed between the first reading and the watch would be missed otherwise.
     let _ = events.send(Event::Reload);
     let server = server_state(surroundings);
     let locked = spool::lock(&surroundings.paths.state_dir, surroundings.node.clone())?;
     let entries = locked.entries()?;
     let listener = run_dir.listen()?;
-    // From here on executables reach the daemon, and none can have spooled meanwhile.
+    // From here on executables reach the daemon. None can have spooled between the reading and the lock's
+    // release.
     drop(locked);
     let closing = Arc::new(Notify::new());
     let server_thread = server_thread(listener, server.clone(), closing.clone(), events)?;
@@ -324,7 +327,7 @@ fn reload(surroundings: &Surroundings, started: &Started, level: &Level, config:
 }
 
 fn stop(run_dir: &RunDir, admission: &Admission, closing: &Notify) {
-    // First of all: who is refused from now on must be able to see that the daemon comes back.
+    // This comes first: an executable that is refused from now on must be able to see that the daemon comes back.
     if let Err(error) = run_dir.announce_stop() {
         warn!(%error, "the stop could not be announced; STATUS will be refused until the next start");
     }

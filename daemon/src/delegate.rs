@@ -1,8 +1,9 @@
-//! Plugins of others: found in `CNI_PATH`, executed as the specification's delegation says.
+//! Plugins of others: found in `CNI_PATH` and executed as the specification's section on delegation says.
 //!
-//! The invariants: a `type` is a bare file name, looked for below the host's root and nowhere else; a plugin gets the
-//! caller's whole environment with the `CNI_*` variables of this call; it never outlives its time limit; and an
-//! error tells plugin, command, exit status, its own words and the end of its standard error (X13).
+//! Invariants: a `type` is a bare file name, looked for below the host's root and nowhere else. A plugin gets the
+//! caller's whole environment with the `CNI_*` variables of this call. A plugin never outlives its time limit. An
+//! error names plugin, command and exit status, and repeats what the plugin said and the end of its standard
+//! error (X13).
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -26,7 +27,7 @@ const SHOWN: usize = 2048;
 const REFUSED: &str =
     "the plugin's own words say why: mend that, or correct the plugin's part of the network's configuration";
 
-/// The variables of the specification; a plugin gets those of its own call, never those of the caller's.
+/// The variables that the specification defines; a plugin gets those of its own call, never the caller's.
 const VARIABLES: [&str; 6] =
     ["CNI_COMMAND", "CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_ARGS", "CNI_PATH"];
 
@@ -71,28 +72,28 @@ pub struct DelegateCall<'a> {
     pub config: &'a str,
     /// The parameters that the plugin gets in its environment.
     pub parameters: Parameters<'a>,
-    /// How long it may take; then its process group is killed.
+    /// The time after which the plugin's process group is killed.
     pub time_limit: Duration,
     /// Asked every 20 ms while the plugin runs; true kills it.
     pub cancelled: &'a dyn Fn() -> bool,
-    /// Whether a plugin's file is Fairlead's own executable: then it is not started, for it would wait for the daemon
-    /// that waits for it.
+    /// Whether a plugin's file is Fairlead's own executable. That one is not started: it would wait for the
+    /// daemon, which waits for it.
     pub is_ours: &'a dyn Fn(&File) -> bool,
 }
 
 /// How a call ended that did not fail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DelegateOutcome {
-    /// The plugin was executed with success; its standard output (JSON for ADD).
+    /// The plugin was executed with success; this is its standard output (JSON for ADD).
     Output(String),
-    /// The file is our own executable and was not started: the caller serves the call itself.
+    /// The file is our own executable and was not started; the caller serves the call itself.
     Ours,
 }
 
 /// Why a plugin did not do what it was called for.
 #[derive(Debug, thiserror::Error)]
 pub enum DelegateError {
-    /// The `type` is a path, or no name at all.
+    /// The `type` is a path, or is empty.
     #[error("{0}")]
     BadType(#[source] CniError),
     /// No directory of `CNI_PATH` has the plugin.
@@ -103,7 +104,7 @@ pub enum DelegateError {
         /// The value of `CNI_PATH` in which it was looked for.
         path: String,
     },
-    /// It could not be started, or did not end by itself.
+    /// The plugin could not be started, or did not end by itself.
     #[error("plugin {plugin:?}, {command}: {why}", command = command.name(), why = why(source))]
     Exec {
         /// The plugin's `type`.
@@ -125,12 +126,12 @@ pub enum DelegateError {
         status: i32,
         /// The code of its CNI error, where it printed one.
         code: Option<Code>,
-        /// Its CNI error's message and details, or the begin of what it printed instead.
+        /// The message and details of its CNI error, or the beginning of what it printed instead.
         told: String,
-        /// The end of its standard error, introduced; empty when there is none.
+        /// The end of its standard error, introduced for a message; empty when there is none.
         stderr: String,
     },
-    /// It ended with success and printed something that is no result.
+    /// The plugin ended with success, and what it printed is no result.
     #[error("plugin {plugin:?}, {command}: its answer is no CNI result ({why}): {told}{stderr}", command = command.name())]
     Garbage {
         /// The plugin's `type`.
@@ -141,10 +142,10 @@ pub enum DelegateError {
         why: String,
         /// The beginning of what it printed.
         told: String,
-        /// The end of its standard error, introduced; empty when there is none.
+        /// The end of its standard error, introduced for a message; empty when there is none.
         stderr: String,
     },
-    /// An IPAM type that is our own executable: it is no IPAM plugin.
+    /// The IPAM type is our own executable, which is no IPAM plugin.
     #[error("IPAM plugin {plugin:?} is Fairlead's own executable, which is none")]
     OursAsIpam {
         /// The plugin's `type`.
@@ -153,7 +154,7 @@ pub enum DelegateError {
 }
 
 impl DelegateError {
-    /// What a CNI caller is told of it. The plugin's own code is passed on.
+    /// The error for the CNI caller. The plugin's own code is passed on.
     pub fn to_cni_error(&self, command: Command) -> CniError {
         let (code, remedy) = match self {
             DelegateError::BadType(error) => (error.code, ""),
@@ -181,7 +182,7 @@ impl DelegateError {
     }
 }
 
-/// containerd takes the error of a DEL that contains these words for success: they are said in others.
+/// Replaces the phrases by which containerd takes a failed DEL for a successful one.
 pub fn avoid_containerd_phrases(text: &str) -> String {
     let mut out = text.to_owned();
     for (phrase, instead) in [("not found", "absent"), ("no such file or directory", "missing")] {
@@ -203,14 +204,14 @@ pub struct Delegates {
 }
 
 impl Delegates {
-    /// `host_root`: the host's root as the daemon sees it. `cgroup`: the directory of a cgroup for the plugins, outside
-    /// the daemon's own memory limit.
+    /// `host_root`: the host's root as the daemon sees it. `cgroup`: the directory of a cgroup for the plugins,
+    /// outside the daemon's own memory limit.
     pub fn new(host_root: PathBuf, cgroup: Option<PathBuf>) -> Delegates {
         Delegates { root: HostRoot::new(host_root.clone()), host_root, cgroup, running: None }
     }
 
-    /// The same, and what an earlier daemon started and did not live to see the end of can be waited for: `dir` is in
-    /// the run directory.
+    /// The same, with locks in `dir` (in the run directory), by which plugins of an earlier daemon that was
+    /// killed can be waited for.
     pub fn watched_in(self, dir: &Path) -> Delegates {
         let running = RunningPlugins::open(dir).inspect_err(|error| {
             tracing::warn!(dir = %dir.display(), %error, "plugins that outlive a killed daemon will not be waited for");
@@ -218,15 +219,16 @@ impl Delegates {
         Delegates { running: running.ok(), ..self }
     }
 
-    /// Waits, up to `limit` after the start, until no plugin that an earlier daemon started is at work: it must not do
-    /// after its DEL what it was told before.
+    /// Waits until no plugin of an earlier daemon is at work, up to `limit` after the start. An ADD that such a
+    /// plugin still carries out must not end after its DEL.
     pub fn wait_for_earlier(&self, limit: Duration) {
         if let Some(running) = &self.running {
             running.wait_for_earlier(limit);
         }
     }
 
-    /// Where a plugin is, as the host names it: the first directory of `CNI_PATH` with a regular file of that name.
+    /// Finds a plugin: the first directory of `CNI_PATH` that has a regular file of that name. The path is the
+    /// host's.
     pub fn find(&self, plugin: &str, path: &str) -> Result<(PathBuf, File), DelegateError> {
         names::plugin_type(plugin).map_err(DelegateError::BadType)?;
         let directories = path.split(':').map(Path::new).filter(|dir| dir.is_absolute());
@@ -243,7 +245,8 @@ impl Delegates {
         if (call.is_ours)(&file) {
             return Ok(DelegateOutcome::Ours);
         }
-        // A program that is open for nothing but reading can be executed; it is closed all the same.
+        // The kernel would refuse to execute a file that is open for writing (ETXTBSY). This one is open for
+        // reading, so nothing depends on closing it.
         drop(file);
         let exec = Exec {
             program,
@@ -266,7 +269,8 @@ impl Delegates {
     }
 
     /// Calls an IPAM plugin. The result of ADD is read in the configuration's version; other commands have none.
-    /// GC and STATUS of a configuration below 1.1.0 are success: the plugin would not know them.
+    /// GC and STATUS of a configuration below 1.1.0 succeed without a call, because the plugin would not know
+    /// them.
     pub fn ipam(
         &self,
         call: &DelegateCall<'_>,
@@ -324,7 +328,7 @@ fn garbage(call: &DelegateCall<'_>, why: String, stdout: &str, stderr: &[u8]) ->
     DelegateError::Garbage { plugin, command, why, told: first_bytes(stdout), stderr: last_bytes(stderr) }
 }
 
-/// Why a program did not end by itself, with no more of its standard error than an error may repeat.
+/// The reason why a program did not end by itself, with the end of its standard error.
 fn why(error: &ExecError) -> String {
     match error {
         ExecError::TimedOut { limit, stderr, .. } => {

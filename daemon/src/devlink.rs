@@ -1,4 +1,5 @@
-//! What devlink tells of the machine's network cards. Where it cannot be asked, sysfs alone is gone by, and that is logged.
+//! What devlink reports about the machine's NICs. Where it cannot be asked, a warning is logged and sysfs alone
+//! is used.
 
 use std::sync::Arc;
 

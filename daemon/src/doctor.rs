@@ -1,7 +1,7 @@
-//! What on this node is missing or wrong, and the remedy, in one sentence each.
+//! Says what on this node is missing or wrong, with one sentence of remedy for each finding.
 //!
-//! Looks only; changes nothing. A daemon that does not answer is one of the findings, and keeps nobody waiting for the
-//! others.
+//! It only looks and never changes anything. A daemon that does not answer is one finding; the others are made
+//! all the same.
 
 mod directories;
 mod sriov_cni_leftovers;
@@ -110,7 +110,7 @@ pub fn examine(own: NodePaths) -> Vec<Finding> {
     findings
 }
 
-/// For a person: what is wrong comes with its remedy.
+/// Formats findings for a person: what is wrong comes with its remedy.
 pub fn report(findings: &[Finding]) -> String {
     let width = findings.iter().map(|f| f.about.len()).max().unwrap_or(0);
     let mut text = String::new();
@@ -218,7 +218,7 @@ fn daemon(socket: &Path, status: &Value) -> Vec<Finding> {
     findings
 }
 
-/// Functions of pools that nobody gets, and faults of the pools' configuration.
+/// VFs of pools that no pod can get, and faults in the pools' configuration.
 fn pools(socket: &Path) -> Vec<Finding> {
     const ABOUT: &str = "pools";
     let answer = match get(socket, "/v1/pools") {
@@ -258,7 +258,8 @@ fn pools(socket: &Path) -> Vec<Finding> {
     findings
 }
 
-/// Found by reading host-local's directories, which may take longer than the status that was just answered.
+/// Asks for orphans on their own: host-local's directories are read for them, which may take longer than the
+/// status did.
 fn orphans(socket: &Path) -> Finding {
     match get(socket, "/v1/orphans").as_ref().map(Value::as_array) {
         Ok(Some(orphans)) if orphans.is_empty() => good("addresses", "no orphans"),
@@ -318,7 +319,7 @@ fn networks(directories: &Directories) -> Vec<Finding> {
     findings
 }
 
-/// Masters that the plugins of a list name and the host does not have.
+/// The masters that the plugins of a list name and the host does not have.
 fn missing_masters(list: &ConfList) -> Vec<String> {
     let master = |index| {
         let conf = list.plugin_conf(index, None, &Map::new()).ok()?;
@@ -333,7 +334,7 @@ fn missing_masters(list: &ConfList) -> Vec<String> {
     (0..list.len()).filter_map(master).filter(absent).collect()
 }
 
-/// The installed executables must be this release's, which lies beside this program.
+/// Compares the installed executables with this release's, which lies beside this program.
 fn executables(directory: &Path) -> Finding {
     const ABOUT: &str = "executables";
     let names = install::installed(directory);
@@ -358,7 +359,7 @@ fn executables(directory: &Path) -> Finding {
     wrong(ABOUT, format!("in {place}, of another release: {}", others.join(", ")), remedy)
 }
 
-/// In a container, namespaces that the runtime mounts later must become visible here.
+/// Checks mount propagation: in a container, namespaces that the runtime mounts later must become visible here.
 fn mounts() -> Finding {
     const ABOUT: &str = "mount propagation";
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();

@@ -1,8 +1,9 @@
-//! Whether the daemon is ready for calls and whether it is well (K19).
+//! Whether the daemon is ready for calls, and whether it is healthy (K19).
 //!
-//! Both are lists of named conditions. Some are met once, one after the other, at the start; the others are looked at
-//! whenever somebody asks. The calls' own outcomes count too: so many internal failures in a row are an illness, one
-//! success heals. Nothing in here is on the calls' path, but for one counter.
+//! Both are lists of named conditions. Some are set at the start, one after the other; the others are probed
+//! whenever somebody asks. The outcomes of calls count too: [`FAILURES`] internal failures in a row make the
+//! daemon unhealthy, one success makes it healthy again. Nothing in here is on the path of calls, except one
+//! counter.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -10,7 +11,7 @@ use fairlead_cni::Code;
 use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 
-/// Internal failures in a row that make the daemon unwell.
+/// The number of internal failures in a row that make the daemon unhealthy.
 pub const FAILURES: u32 = 5;
 
 /// One condition, and whether it is met.
@@ -20,7 +21,7 @@ pub struct Condition {
     pub name: &'static str,
     /// Whether the condition is met.
     pub met: bool,
-    /// Why it is not met; where it is, what was seen, if there is anything to say.
+    /// The reason why it is not met; where it is met, what was seen, if there is anything to say.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
 }
@@ -31,8 +32,8 @@ impl Condition {
     }
 }
 
-/// Looks at one thing that must work: `Ok` says what was seen (or nothing), `Err` what does not work, why, and the
-/// remedy. Called on a thread of its own, never on the calls' path.
+/// Looks at one thing that must work: `Ok` holds what was seen, or nothing; `Err` says what does not work, why,
+/// and the remedy. Called on a thread of its own, never on the path of calls.
 pub type Probe = Box<dyn Fn() -> Result<String, String> + Send + Sync>;
 
 /// How the state of a condition is known.
@@ -89,7 +90,7 @@ impl Readiness {
         self.lock().iter().map(|(name, source)| Condition::new(name, seen(source))).collect()
     }
 
-    /// What is still missing, in one line for a person.
+    /// The conditions that are not met, in one line for a person.
     pub fn missing(&self) -> String {
         let all = self.conditions();
         let open = all.iter().filter(|c| !c.met).map(|c| format!("{} ({})", c.name, c.reason));
@@ -128,13 +129,14 @@ impl Health {
         self.probes.lock().push((name, probe));
     }
 
-    /// A call ended so. Only failures of our own (999, I/O) count; the caller's mistakes are no illness.
+    /// Notes the outcome of a call. Only our own failures (999, I/O) count; mistakes of the caller do not.
     pub fn note(&self, failure: Option<Code>) {
         match failure {
             Some(Code::Internal | Code::Io) => {
                 self.failures.fetch_add(1, Ordering::Relaxed);
             }
-            // The load spares the busy path a write to a shared cache line.
+            // The load comes first because nearly every call finds 0: it spares them a write to a shared cache
+            // line.
             None if self.failures.load(Ordering::Relaxed) != 0 => self.failures.store(0, Ordering::Relaxed),
             _ => {}
         }

@@ -1,9 +1,10 @@
 //! Puts the executable under the plugins' names, and takes it away again.
 //!
-//! At no moment is a name missing that was there, or a file half written: the new file is written beside, made
-//! durable and renamed into place; the original gets its second name before it loses the first. So a kill at any
-//! point leaves either the one or the other, a running executable is not disturbed, and running the same command
-//! again completes it. What a kill leaves beside the names is removed by whichever command comes next.
+//! At no moment is a name missing that existed before, and no file is ever half written: the new file is written
+//! beside, made durable and renamed into place, and the original gets its second name before it loses the first.
+//! So a kill at any point leaves either the one or the other, and running the same command again completes it. A
+//! running executable is not disturbed. Whatever command comes next removes what a kill has left beside the
+//! names.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -16,13 +17,13 @@ use fairlead_cni::wire::OUTCOME_HEADER;
 use crate::netconf::PLUGIN_DIR;
 use crate::networks::BUILT_IN;
 
-/// What an original's name ends in while ours stands in its place.
+/// The ending of an original's name while ours stands in its place.
 pub const ORIGINAL: &str = ".fairlead-original";
 
-/// Of a name with a dot before it: ours while it is being written.
+/// The ending of our executable's name while it is being written; the name has a dot in front.
 const NEW: &str = ".fairlead-new";
 
-/// Of an original's second name with a dot before it: while it is being given.
+/// The ending of an original's second name while it is being made; the name has a dot in front.
 const KEEP: &str = ".fairlead-keep";
 
 /// The executable's own name, under which it may stand beside those of the built-in types.
@@ -78,11 +79,11 @@ pub enum InstallOutcome {
     Restored,
     /// Our executable is gone, and there was no original.
     Removed,
-    /// Nothing of ours stood there, but for what an interrupted install had left beside it.
+    /// Nothing of ours stood there, except what an interrupted install had left beside it; that was removed.
     Cleared,
     /// No executable of ours stood there.
     NotOurs,
-    /// Another's stands there, put in our place since; the original that was kept aside for us stays.
+    /// An executable of somebody else has replaced ours since; the original that was kept aside stays.
     Overwritten,
 }
 
@@ -104,7 +105,7 @@ impl InstallOutcome {
     }
 }
 
-/// Called before every step that changes something; an error ends the work there, as a kill would.
+/// Called before every step that changes something; in tests an error ends the work there, as a kill would.
 type Step<'a> = &'a mut dyn FnMut(&'static str) -> Result<(), InstallError>;
 
 fn failed(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> InstallError {
@@ -125,7 +126,7 @@ pub fn install(directory: &Path, name: &str, from: &Path) -> Result<InstallOutco
         return Err(InstallError::NotOurs { path: from.into() });
     }
     install_with(directory, name, &program, &mut |_| Ok(())).inspect_err(|_| {
-        // On a full disk a half-written file would keep the space that it lacked.
+        // On a full disk a half-written file would keep the space that was too little.
         let _ = remove_leftovers(directory, name, &mut |_| Ok(()));
     })
 }
@@ -137,7 +138,8 @@ fn install_with(
     step: Step<'_>,
 ) -> Result<InstallOutcome, InstallError> {
     let (target, _) = paths_of(directory, name)?;
-    // A node whose runtime was never given a plugin has not even the usual directory yet; another one may be mistyped.
+    // A node whose runtime never got a plugin may not have the usual directory yet; any other directory may be
+    // mistyped.
     if directory == Path::new(PLUGIN_DIR) {
         fs::create_dir_all(directory).map_err(failed(directory, "made"))?;
     } else if !directory.is_dir() {
@@ -161,8 +163,8 @@ fn install_with(
     Ok(InstallOutcome::Installed)
 }
 
-/// Gives the original its second name. One that is kept already is replaced only by a newer original, one that was
-/// put in our place since: never by a file of ours.
+/// Gives the original its second name. An original that is already kept is replaced only by a newer one, which
+/// somebody has put in our place since, and never by a file of ours.
 fn keep_original(directory: &Path, name: &str, step: Step<'_>) -> Result<(), InstallError> {
     let (target, original) = paths_of(directory, name)?;
     let second = directory.join(format!(".{name}{ORIGINAL}{KEEP}"));
@@ -170,7 +172,7 @@ fn keep_original(directory: &Path, name: &str, step: Step<'_>) -> Result<(), Ins
     fs::hard_link(&target, &second).map_err(failed(&second, "linked"))?;
     step("keep")?;
     fs::rename(&second, &original).map_err(failed(&original, "kept aside"))?;
-    // Renaming one name of a file over another name of the same file leaves both.
+    // Renaming one name of a file over another name of the same file leaves both names, as rename(2) says.
     let _ = fs::remove_file(&second);
     step("sync kept")?;
     sync(directory)
@@ -249,7 +251,7 @@ pub fn installed(directory: &Path) -> Vec<String> {
     names
 }
 
-/// The same, and the names beside which a killed install left something.
+/// The same names, and those beside which a killed install has left something.
 pub fn names_with_our_files(directory: &Path) -> Vec<String> {
     let left = |file: &str| {
         let aside = file.strip_prefix('.').and_then(|f| f.strip_suffix(NEW).or_else(|| f.strip_suffix(KEEP)));
@@ -263,8 +265,8 @@ pub fn names_with_our_files(directory: &Path) -> Vec<String> {
     names.into_iter().collect()
 }
 
-/// Whether this is Fairlead's executable, of any version: it speaks of the header that only it knows. The daemon
-/// does too, so its own marks are excluded.
+/// Whether this is Fairlead's executable, of any version: it contains the name of a header that only it knows.
+/// The daemon contains that name too, so what only the daemon contains excludes it.
 pub(crate) fn is_ours(program: &[u8]) -> bool {
     let says = |words: &[u8]| program.windows(words.len()).any(|w| w == words);
     says(OUTCOME_HEADER.as_bytes()) && !says(ORIGINAL.as_bytes())

@@ -1,4 +1,4 @@
-//! The log: one line an event, on standard error, for a person or for a program.
+//! The log: one line per event on standard error, for a person or for a program.
 
 use std::io;
 
@@ -31,7 +31,7 @@ fn filter(level: LogLevel) -> LevelFilter {
     }
 }
 
-/// Begins to log. In a process that logs already, nothing changes.
+/// Begins to log; does nothing in a process that logs already.
 pub(crate) fn begin(level: LogLevel, format: LogFormat) -> Level {
     let (level, handle) = reload::Layer::new(filter(level));
     let lines = match format {

@@ -1,13 +1,14 @@
-//! The daemon's memory against the limit of its cgroup: near the limit the kernel is about to kill it.
+//! Compares the daemon's memory with the limit of its cgroup: near the limit the kernel is about to kill it.
 //!
-//! Looks at its own resident memory only: what executed plugins use is in a cgroup of theirs. Changes no limit.
+//! It looks at the daemon's own resident memory only, because executed plugins have a cgroup of their own. It
+//! changes no limit.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::health::Probe;
 
-/// Of the limit, in percent, from which on the daemon is unwell.
+/// The share of the limit, in percent, from which on the daemon is unhealthy.
 const HIGH: u64 = 90;
 
 /// The health condition: less than 90 % of the limit is used. `process` is this process's directory in procfs,
@@ -54,7 +55,7 @@ fn limit(process: &Path, cgroups: &Path) -> Option<u64> {
         let directory = root.join(above.strip_prefix("/").ok()?);
         fs::read_to_string(directory.join(file)).ok()?.trim().parse().ok()
     });
-    // Version 1 has a number for none: the largest that is a whole page.
+    // Version 1 writes the largest multiple of a page where there is no limit.
     limits.filter(|limit| *limit < 1 << 62).min()
 }
 

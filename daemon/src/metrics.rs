@@ -1,4 +1,4 @@
-//! What the daemon counts and times, in Prometheus' text form.
+//! The counters and histograms of the daemon, in Prometheus' text form.
 //!
 //! Observing costs well under a microsecond (a read lock and a few atomic additions) and happens after the answer
 //! has left. Label values come from closed sets only: no name that a caller chose ever becomes a label, so the
@@ -18,11 +18,11 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry};
 
-/// Types that appear as a label by their own name; every other is `other`.
+/// The network types that are label values; every other type becomes `other`.
 const KINDS: [&str; 8] =
     ["macvlan", "ipvlan", "vlan", "host-device", "loopback", "sriov", "vhost-user", "fairlead"];
 
-/// The label for a network type: one of a closed set.
+/// The label value for a network type, one of a closed set.
 pub fn kind_label(kind: &str) -> &'static str {
     KINDS.into_iter().find(|k| *k == kind).unwrap_or("other")
 }
@@ -68,13 +68,14 @@ struct NearLabels {
     locality: &'static str,
 }
 
-/// Bucket bounds in seconds: 10 µs to 30 s, six a decade.
+/// The bounds of the buckets in seconds: 10 µs to 30 s, six in each decade.
 fn buckets() -> impl Iterator<Item = f64> {
     const STEPS: [f64; 6] = [1.0, 1.5, 2.0, 3.0, 5.0, 7.0];
     (-5..=1).flat_map(|decade| STEPS.map(|s| s * 10f64.powi(decade))).filter(|b| *b <= 30.0)
 }
 
-/// A histogram of NUMA distances: a node's own, its neighbours' on one socket, the other sockets', several together.
+/// A histogram of NUMA distances: to the node itself, to others of its socket, to other sockets, or of several
+/// nodes together.
 fn far() -> Histogram {
     Histogram::new([
         10.0, 11.0, 12.0, 14.0, 16.0, 18.0, 20.0, 21.0, 24.0, 28.0, 32.0, 42.0, 64.0, 128.0, 254.0,
@@ -86,7 +87,8 @@ pub(crate) fn fine() -> Histogram {
     Histogram::new(buckets())
 }
 
-/// Where every module registers what it counts, and what `/metrics` shows. All names begin with `fairlead_`.
+/// The registry where every module registers its metrics, and which `/metrics` shows. All names begin with
+/// `fairlead_`.
 #[derive(Debug)]
 pub struct Exposition(Mutex<Registry>);
 
@@ -103,7 +105,8 @@ impl Exposition {
         self.lock().register(name, help, metric);
     }
 
-    /// Adds what counts only when it is asked. It waits for nobody who waits for this.
+    /// Adds metrics that are counted only when somebody asks. A collector must not wait for anybody who waits for
+    /// this registry.
     pub fn register_collector(&self, collector: impl Collector) {
         self.lock().register_collector(Box::new(collector));
     }
@@ -121,7 +124,7 @@ impl Exposition {
     }
 }
 
-/// Calls: how many, how long, and where the time went.
+/// The metrics of calls: how many, how long, and where the time went.
 #[derive(Debug, Clone)]
 pub struct Calls {
     duration: Family<CallLabels, Histogram, fn() -> Histogram>,
@@ -180,20 +183,22 @@ impl Calls {
         calls
     }
 
-    /// A call has been answered; `code` is the CNI error code, 0 for success. The server does this for every call.
+    /// Counts a call that has been answered; `code` is the CNI error code, 0 for success. The server does this
+    /// for every call.
     pub fn observe(&self, command: Command, kind: &'static str, code: u32, took: Duration) {
         let command = Verb(command);
         self.duration.get_or_create(&CallLabels { command, r#type: kind }).observe(took.as_secs_f64());
         self.total.get_or_create(&CodeLabels { command, r#type: kind, code }).inc();
     }
 
-    /// An ADD took a path of this kind, or passed it over. `kind` is from [`kind_label`].
+    /// Counts a path of this type that an ADD took or passed over. `kind` is from [`kind_label`].
     pub fn path(&self, kind: &'static str, taken: bool) {
         let outcome = if taken { "taken" } else { "passed-over" };
         self.paths.get_or_create(&PathLabels { r#type: kind, outcome }).inc();
     }
 
-    /// A function was taken that lies so to its pod; from [`Locality::label`](fairlead_sriov::numa::Locality::label).
+    /// Counts a VF by how near it is to its pod; the label is from
+    /// [`Locality::label`](fairlead_sriov::numa::Locality::label).
     pub fn near(&self, locality: &'static str, distance: Option<u32>) {
         self.near.get_or_create(&NearLabels { locality }).inc();
         if let Some(distance) = distance {
@@ -201,7 +206,7 @@ impl Calls {
         }
     }
 
-    /// One phase of a call took so long. `kind` is from [`kind_label`].
+    /// Records how long one phase of a call took. `kind` is from [`kind_label`].
     pub fn phase(&self, command: Command, kind: &'static str, phase: &'static str, took: Duration) {
         self.phase
             .get_or_create(&PhaseLabels { command: Verb(command), r#type: kind, phase })
@@ -209,7 +214,7 @@ impl Calls {
     }
 }
 
-/// The daemon's surroundings: its spool, its configuration, duplicates on the wire.
+/// The metrics of what is around the engine: the spool, the configuration, duplicate addresses on the wire.
 #[derive(Debug, Clone, Default)]
 pub struct Node {
     /// Spooled requests that have not been carried out yet.

@@ -1,8 +1,8 @@
-//! The networks that the runtime's directory holds, and the plugins that can be executed.
+//! The networks in the runtime's directory, and the plugins that can be executed.
 //!
-//! Both directories are read at the start, when something in them changes, and at every STATUS. A file that can't be
-//! taken is refused by name and harms no other; what it said last that was good stays in force. So does all of a
-//! directory that can't be read.
+//! Both directories are read at the start, when something in them changes, and at every STATUS. A file that can't
+//! be used is refused by name and affects no other; its last good content stays in force. The same holds for a
+//! whole directory that can't be read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -66,7 +66,7 @@ pub struct Directories {
 }
 
 impl Directories {
-    /// From `CNI_CONF_DIR` and `CNI_PLUGIN_DIR` as they stand in the environment, below the host's root.
+    /// Makes the directories from `CNI_CONF_DIR` and `CNI_PLUGIN_DIR`, below the host's root.
     pub fn new(host_root: &Path, conf: Option<&str>, plugins: Option<&str>) -> Directories {
         let set =
             |value: Option<&str>, default| value.filter(|v| !v.is_empty()).unwrap_or(default).to_owned();
@@ -95,7 +95,7 @@ struct Scan {
     networks: BTreeMap<String, Network>,
     refused: Vec<NetconfError>,
     plugins: BTreeSet<String>,
-    /// Whether the conf dir could ever be read; one that is not there is a node without networks.
+    /// Whether the conf dir could ever be read. One that does not exist means a node without networks.
     loaded: bool,
 }
 
@@ -123,7 +123,7 @@ impl Networks {
 
     /// Reads the directories again.
     pub fn rescan(&self) {
-        // Held for writing all the while: two looks at once could put the older one in force.
+        // The lock is held all the while: of two readings at once the older one could otherwise come last.
         let mut scan = self.scan.write();
         let new = scan_directories(&self.directories, &scan);
         for refused in new.refused.iter().filter(|r| !scan.refused.contains(r)) {
@@ -161,8 +161,8 @@ impl Networks {
         self.current().refused.clone()
     }
 
-    /// A table for the operator: every network, its file, its plugins and those of them that are not there; and what
-    /// is refused.
+    /// The table for the operator: every network, its file, its plugins, and those that are missing; then what is
+    /// refused.
     pub fn list(&self) -> Value {
         let scan = self.current();
         let rows = scan.networks.iter().map(|(name, network)| {
@@ -185,7 +185,7 @@ fn scan_directories(directories: &Directories, last: &Scan) -> Scan {
             scan.loaded = true;
             files.into_iter().for_each(|file| add_file(&mut scan, last, file));
         }
-        // No directory from the start is a node without networks; one that vanishes is a mount in between.
+        // A directory that never existed means no networks; one that vanishes is being mounted or replaced.
         Err(error) if error.kind() == io::ErrorKind::NotFound && last.networks.is_empty() => {
             scan.loaded = true
         }
@@ -198,7 +198,7 @@ fn scan_directories(directories: &Directories, last: &Scan) -> Scan {
     scan
 }
 
-/// Takes one file, or what it said last that was good.
+/// Adds the network of one file; of a file that is refused, the last good content.
 fn add_file(scan: &mut Scan, last: &Scan, file: PathBuf) {
     let network = match load(&file) {
         Ok(list) => Network { file: file.clone(), list: Arc::new(list) },
@@ -217,7 +217,7 @@ fn add_file(scan: &mut Scan, last: &Scan, file: PathBuf) {
     }
 }
 
-/// Regular files with one of the endings, in the order of their names, as libcni's `ConfFiles`.
+/// The regular files with one of these endings in the order of their names, as libcni's `ConfFiles`.
 fn files(directory: &Path, endings: &[&str]) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(directory)? {

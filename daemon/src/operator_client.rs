@@ -1,6 +1,6 @@
-//! Asks the daemon over its socket: one request, one answer, no runtime.
+//! Asks the daemon over its socket: one request, one answer, without an async runtime.
 //!
-//! Never waits longer than the request's patience, whatever state the daemon is in.
+//! It never waits longer than the time limit of the request, whatever state the daemon is in.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::run_dir::LOCK;
 
-/// A question is answered from memory, but for its two watchers, each of which health gives 1 s.
+/// The time limit of a question. Answers come from memory, except two probes that health gives 1 s each.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// A collection may wait for links to go, so it may take longer.
 const COLLECTION: Duration = Duration::from_secs(60);
@@ -36,7 +36,7 @@ pub enum ClientError {
     Silent {
         /// The path of the daemon's socket.
         socket: PathBuf,
-        /// Its process id as it wrote it, introduced; empty where that can't be read.
+        /// The process id that the daemon wrote down, introduced for a message; empty where that can't be read.
         who: String,
         /// The time that was waited.
         patience: Duration,
@@ -72,7 +72,7 @@ fn request(socket: &Path, method: &str, path: &str, patience: Duration) -> Resul
     let strange = || ClientError::Strange { socket: socket.into() };
     let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(strange)?;
     let status = head.split(' ').nth(1).and_then(|s| s.parse::<u16>().ok()).ok_or_else(strange)?;
-    // A condition that is not met is an answer too, with 503.
+    // A health condition that is not met comes with status 503 and is an answer all the same.
     match (status, CniError::from_json(body)) {
         (400.., Some(error)) => Err(ClientError::Refused(error)),
         _ => serde_json::from_str(body).map_err(|_| strange()),
@@ -96,7 +96,7 @@ fn exchange(socket: &Path, method: &str, path: &str, patience: Duration) -> io::
     let mut answer = Vec::new();
     let mut part = [0; 16 << 10];
     loop {
-        // Zero would mean no limit.
+        // A time of zero would mean no limit.
         let left = end.saturating_duration_since(Instant::now()).max(Duration::from_micros(1));
         stream.set_read_timeout(Some(left))?;
         match stream.read(&mut part) {
@@ -108,7 +108,7 @@ fn exchange(socket: &Path, method: &str, path: &str, patience: Duration) -> io::
     }
 }
 
-/// A connection; a daemon that takes none for so long, its queue being full, is silent too.
+/// Connects. A daemon whose backlog stays full for so long counts as silent, too.
 fn connected(socket_path: &Path, patience: Duration) -> io::Result<UnixStream> {
     let fd: OwnedFd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     let limit = TimeVal::seconds(i64::try_from(patience.as_secs()).unwrap_or(i64::MAX));

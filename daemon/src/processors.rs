@@ -1,8 +1,9 @@
-//! The daemon stays off processors that are kept free for somebody (`isolcpus`, `nohz_full`): a pod that polls there must
-//! not be interrupted by us, nor by the plugins that we execute. It never takes a processor that it was not given.
+//! Keeps the daemon off processors that are reserved for somebody (`isolcpus`, `nohz_full`): a pod that polls
+//! there must not be interrupted by us, nor by plugins that we execute. The daemon never takes a processor that
+//! it was not given.
 //!
-//! Threads that carry out calls go before those who wait for them: in a burst there is one daemon and an executable for every
-//! pod, and while the kernel has one pod's interface in hands the next call can be got ready.
+//! Threads that carry out calls get priority over the callers: in a burst there is one daemon and one executable
+//! for every pod, and while the kernel works on one pod's interface, the next call can be prepared.
 
 use std::path::Path;
 
@@ -10,7 +11,8 @@ use fairlead_host::process::{go_first, leave_cpus};
 use fairlead_host::topology::isolated;
 use tracing::{info, warn};
 
-/// For the calling thread and all that it starts from now on: to be called while there is no other.
+/// Applies to the calling thread and all threads that it starts later, so it must be called while no other thread
+/// exists.
 pub(crate) fn stay_off_isolated(sysfs: &Path) {
     let isolated = match isolated(sysfs) {
         Ok(none) if none.is_empty() => return,

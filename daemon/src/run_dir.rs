@@ -1,8 +1,8 @@
-//! The run directory: one daemon for each, its socket, and its last word.
+//! The run directory: one daemon for each, its socket, and the marker of an announced stop.
 //!
-//! Whoever holds the lock is the daemon; the lock goes with its process, however that ends. The socket is replaced
-//! only by the holder. The file `stopping` tells executables that the daemon is about to come back, and is written
-//! before anything is refused.
+//! Whoever holds the lock is the daemon; the lock ends with the process, however that ends. Only the holder
+//! replaces the socket. The file `stopping` means to executables that the daemon is about to come back; it is
+//! written before anything is refused.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Read, Seek, Write};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 pub const SOCKET: &str = "fairlead.sock";
 /// The name of the lock file in the run directory.
 pub const LOCK: &str = "lock";
-/// The marker of an announced stop; its time of modification counts.
+/// The marker of an announced stop; executables compare its time of modification.
 pub const STOPPING: &str = "stopping";
 
 /// Why this daemon can't have the run directory.
@@ -39,7 +39,7 @@ pub enum RunDirError {
         /// Why the step failed.
         source: io::Error,
     },
-    /// Something that is no socket lies in the socket's place.
+    /// A file that is no socket lies in the socket's place.
     #[error("{path} is there and is no socket; remove it", path = .path.display())]
     NoSocket {
         /// The path where the socket should be.
@@ -59,10 +59,10 @@ fn failed(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> RunDirEr
     move |source| RunDirError::Io { path, what, source }
 }
 
-/// Takes the lock; else the process id of its holder, as it wrote it down.
+/// Takes the lock; otherwise returns the process id of its holder, as the holder wrote it down.
 ///
-/// A living holder is believed at once. Otherwise it has just begun and not written its id yet, or it was killed in
-/// the moment of starting a program, whose process holds the lock up to its `exec`: both pass soon.
+/// A holder that lives is believed at once. One that does not has either just begun and not written its id yet,
+/// or was killed while it started a program, whose process holds the lock until its `exec`. Both pass soon.
 pub(crate) fn lock_or_holder(file: &mut File) -> io::Result<Option<String>> {
     let limit = Instant::now() + Duration::from_secs(2);
     loop {
@@ -100,7 +100,7 @@ impl RunDir {
         if let Some(pid) = lock_or_holder(&mut file).map_err(failed(&lock, "locked"))? {
             return Err(RunDirError::Taken { path: path.into(), pid });
         }
-        // For the message of a second daemon only.
+        // The process id is there only for the message of a second daemon.
         let told = file.set_len(0).and_then(|()| file.rewind());
         told.and_then(|()| writeln!(file, "{}", std::process::id())).map_err(failed(&lock, "written"))?;
         let _ = fs::remove_file(path.join(STOPPING));
@@ -141,7 +141,7 @@ impl RunDir {
         fs::write(&marker, std::process::id().to_string()).map_err(failed(&marker, "written"))
     }
 
-    /// Takes the socket's name away: whoever comes now waits for the next daemon.
+    /// Removes the socket's name: whoever comes now waits for the next daemon.
     pub fn close(&self) {
         let _ = fs::remove_file(self.socket());
     }

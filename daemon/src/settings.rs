@@ -1,7 +1,8 @@
 //! The daemon's configuration: one YAML file, watched.
 //!
-//! An absent file means the defaults. An unknown key, a value out of its range, a file that is no YAML are refused
-//! by name, with the line; what was in force before goes on. Never reads more than [`LIMIT`] bytes.
+//! An absent file means the defaults. An unknown key, a value out of its range or a file that is no YAML is
+//! refused by name, with the line, and what was in force before stays in force. No more than [`LIMIT`] bytes are
+//! ever read.
 
 mod pools;
 
@@ -22,7 +23,7 @@ pub use pools::{Allocator, AtRest, PoolSettings, Profile};
 
 /// The size in bytes above which a file is not read.
 const LIMIT: u64 = 1 << 20;
-/// So many characters of an error, and of the line that it is about, are told.
+/// The number of characters of an error, and of the line in question, that are shown.
 const SHOWN_CHARS: usize = 200;
 
 /// Why a configuration file is refused.
@@ -89,7 +90,7 @@ pub enum LogFormat {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DelAnswer {
-    /// When the interface is silent and its removal on record.
+    /// DEL is answered when the interface is silent and its removal is on record.
     #[default]
     Early,
     /// DEL is answered when the link is gone.
@@ -100,10 +101,10 @@ pub enum DelAnswer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Dad {
-    /// The address is usable at once; a probe of our own follows the answer.
+    /// The address is usable at once; our own probe follows the answer.
     #[default]
     Fast,
-    /// ADD waits until the kernel has done with it, as the reference plugins do.
+    /// ADD waits until the kernel has finished its detection, as the reference plugins do.
     Wait,
 }
 
@@ -129,7 +130,7 @@ impl<'de, const LOW: usize, const HIGH: usize> Deserialize<'de> for Bounded<LOW,
     }
 }
 
-/// A time: a number with `us`, `ms`, `s` or `m`.
+/// A length of time: a number with `us`, `ms`, `s` or `m`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span(pub Duration);
 
@@ -166,7 +167,7 @@ fn nonzero_span<'de, D: Deserializer<'de>>(from: D) -> Result<Span, D::Error> {
     Ok(span)
 }
 
-/// The daemon's own directory is not the one that is meant.
+/// A relative path would be looked for in the daemon's own directory, which nobody means.
 fn absolute_path<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
     let path = PathBuf::deserialize(from)?;
     match path.is_absolute() {
@@ -184,7 +185,7 @@ fn truncated(text: &str) -> String {
 }
 
 fn read(path: &Path) -> std::io::Result<String> {
-    // A pipe that nobody writes to must not keep the daemon from starting.
+    // Without this flag a pipe that nobody writes to would keep the daemon from starting.
     let file = File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
     text_of(file, LIMIT)
 }
@@ -201,33 +202,36 @@ pub struct Settings {
     pub call_threads: Bounded<1, 64>,
     /// Threads at most for calls that start other programs or wait. In force from the next start.
     pub slow_threads: Bounded<1, 1024>,
-    /// Calls that may wait for their turn; further ones are told to try again. In force from the next start.
+    /// Calls that may wait for their turn; a further one is answered with "try again". In force from the next
+    /// start.
     pub max_calls: Bounded<1, 65536>,
     /// When DEL is answered: `early` or `wait`. In force at once.
     pub del: DelAnswer,
     /// Duplicate address detection: `fast` or `wait`. In force at once.
     pub dad: Dad,
-    /// How long another plugin may take. In force at once.
+    /// The time limit of one executed plugin. In force at once.
     #[serde(deserialize_with = "nonzero_span")]
     pub delegate_timeout: Span,
-    /// The cgroup that other plugins are started in, below the host's cgroup root; absent: the daemon's own parent.
+    /// The cgroup for executed plugins, below the host's cgroup root; absent: beside the daemon's own. In force
+    /// from the next start.
     pub delegate_cgroup: Option<String>,
-    /// How long a namespace is given to die with its links before the reaper removes them. In force at once.
+    /// How long a dying namespace may take its links along before the reaper removes them. In force at once.
     pub reap_after: Span,
-    /// How long an ADD waits for a virtual function that is coming home or at work in its pool. In force at once.
+    /// How long an ADD waits for a VF that is being given back or is at work in its pool. In force at once.
     pub function_wait: Span,
     /// Where kubelet is. In force from the next start.
     pub kubelet: Kubelet,
-    /// Pools of virtual functions, the first that matches one has it. In force at once; a function that a pod has stays in
-    /// its pool until it comes home.
+    /// Pools of VFs; a VF belongs to the first pool that matches it. In force at once; a VF that a pod has stays
+    /// in its pool until it is given back.
     #[serde(deserialize_with = "pools::sound")]
     pub pools: Vec<PoolSettings>,
-    /// The SR-IOV network device plugin's configuration file, whose resources are further pools. In force at once, as this one.
+    /// The configuration file of the SR-IOV network device plugin, whose resources are further pools. In force at
+    /// once.
     pub device_plugin_config: Option<PathBuf>,
-    /// What stands in that file, or why it can't be read.
+    /// The content of that file, or why it can't be read.
     #[serde(skip)]
     pub device_plugin: Option<Result<String, String>>,
-    /// The file was refused at the start: what it says is not known, and these are the defaults.
+    /// True when the file was refused at the start: these are the defaults, and what the file means is not known.
     #[serde(skip)]
     pub unread: bool,
 }
@@ -319,9 +323,9 @@ pub struct LiveSettings {
 }
 
 impl LiveSettings {
-    /// Reads the file. One that is refused at the start means the defaults, and is told like one that is refused
-    /// later: a node without its network is worse than one with the defaults. Pools stay as they are on the host until the
-    /// file is read.
+    /// Reads the file. A file that is refused at the start means the defaults, and is reported like one that is
+    /// refused later: a node without its network is worse than one with the defaults. Pools stay as they are on
+    /// the host until the file can be read.
     pub fn new(path: &Path, node: Node) -> LiveSettings {
         let live =
             LiveSettings { path: path.into(), current: RwLock::default(), refused: Mutex::default(), node };
@@ -343,14 +347,14 @@ impl LiveSettings {
         self.refused.lock().clone()
     }
 
-    /// The directories to watch: the file's, and that of the device plugin's file.
+    /// The directories to watch: that of the file, and that of the device plugin's file.
     pub fn directories(&self) -> Vec<PathBuf> {
         let current = self.current();
         let files = [Some(&self.path), current.device_plugin_config.as_ref()].into_iter().flatten();
         files.map(|file| file.parent().unwrap_or(Path::new("/")).to_path_buf()).collect()
     }
 
-    /// Reads the file again; one that is refused changes nothing. True when something changed.
+    /// Reads the file again; true when something changed. A file that is refused changes nothing.
     pub fn reload(&self) -> bool {
         let loaded = Settings::load(&self.path);
         let mut refused = self.refused.lock();

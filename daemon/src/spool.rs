@@ -1,9 +1,9 @@
-//! The requests that came while the daemon was down: carried out once at the start, in order, before anything
-//! else; what fails is tried again in the background until it succeeds.
+//! Requests that came while the daemon was down. They are carried out once at the start, in order, before
+//! anything else; what fails is tried again in the background until it succeeds.
 //!
 //! An entry is removed only after it was answered with success. One that can't be read is set aside in
-//! `unreadable/`, never deleted. As long as a DEL is pending, no ADD of the same attachment is begun. A DEL that
-//! starts other programs never keeps the node from being ready: it goes to the background at once.
+//! `unreadable/` and never deleted. As long as a DEL is pending, no ADD of the same attachment is begun. A DEL
+//! that starts other programs goes to the background at once, so it never keeps the node from being ready.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -134,12 +134,13 @@ impl Locked {
     }
 }
 
-/// Neither a pipe that nobody writes to nor what a link leads to keeps the daemon from being ready.
+/// Reads an entry. A pipe that nobody writes to, or a link to somewhere, must not keep the daemon from being
+/// ready.
 fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     let flags = nix::libc::O_NONBLOCK | nix::libc::O_NOFOLLOW | nix::libc::O_NOCTTY;
     let file = regular(File::options().read(true).custom_flags(flags).open(path)?)?;
     let mut bytes = Vec::new();
-    // One byte more than is allowed, so that the parser sees that it is too many.
+    // One byte more than is allowed is read, so that the parser sees that the entry is too long.
     file.take(MAX_ENTRY as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
@@ -210,7 +211,7 @@ fn remove(entry: &Entry, node: &Node) {
     let command = command.name();
     match fs::remove_file(&entry.path) {
         Ok(()) => info!(command, container = container_id, ifname, "a spooled request was carried out"),
-        // It will be carried out once more at the next start, which changes nothing.
+        // The request is carried out once more at the next start, which changes nothing.
         Err(error) => warn!(entry = %entry.path.display(), %error, "a spooled request was done but stays"),
     }
     node.spool_entries.dec();
@@ -245,7 +246,7 @@ impl Retry {
 fn retry(mut pending: Vec<Entry>, admission: &Admission, node: &Node, woken: &Receiver<()>) {
     let mut attempts = PAUSES.start();
     loop {
-        // All are handed in at once: those that start programs run side by side, each container's in order.
+        // All are handed in at once: those that start programs run side by side, those of one container in order.
         let handed: Vec<_> =
             pending.iter().map(|e| admission.submit(again(&e.request), Instant::now())).collect();
         let mut still = Vec::new();

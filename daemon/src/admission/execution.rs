@@ -1,4 +1,5 @@
-//! Carrying one call out: what is decided last, what the caller gets, and what is counted and logged after it.
+//! Carries one call out: the last check whether it is still wanted, the engine's work, the answer, and then the
+//! log and the metrics.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -50,7 +51,8 @@ impl Shared {
         }
         let service = self.service.get()?;
         let (outcome, done) = self.perform(&**service, job.call);
-        // Nobody there to take it: the receipt in it says so.
+        // Where nobody waits any more, the receipt in the outcome is dropped and so reports that the answer was
+        // lost.
         let _ = job.answer.send(outcome);
         Some(done)
     }

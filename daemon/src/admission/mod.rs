@@ -1,9 +1,11 @@
-//! Who is served when: a bounded number of calls at work, the others in order behind them.
+//! Decides when each call is carried out: a bounded number at a time, the others in order behind them.
 //!
-//! Calls run on threads made for that, never on the server's: [`Lane::Fast`] has a few, and one more for each that is
-//! stuck while others wait, [`Lane::Slow`] gets threads on demand, STATUS has one of its own. A call is answered once.
-//! A queued call whose caller has hung up is dropped unexecuted, except DEL and GC, which always go on. Before
-//! [`Admission::open`] everything is held in order; after [`Admission::stop`] nothing is begun.
+//! Calls run on threads made for them, never on the server's. [`Lane::Fast`] has a few threads, and one more for
+//! each that is stuck while calls wait. [`Lane::Slow`] gets threads on demand. STATUS has a thread of its own.
+//! Each call is answered exactly once.
+//!
+//! A queued call whose caller has hung up is dropped unexecuted; DEL and GC always go on. Before
+//! [`Admission::open`] every call is held in order; after [`Admission::stop`] none is begun.
 
 mod execution;
 mod queue;
@@ -33,17 +35,17 @@ use crate::health::Health;
 use crate::metrics::Calls;
 use crate::processors;
 
-/// How long a caller waits when it does not say.
+/// The deadline of a call whose caller names none.
 const DEFAULT_DEADLINE: Duration = Duration::from_secs(30);
 /// A caller that says it waits longer is treated as if it had said this.
 const LONGEST_DEADLINE: Duration = Duration::from_secs(600);
-/// A delivered answer is put on record within this time.
+/// The time within which a delivered answer is put on record.
 const CONFIRMED_AFTER: Duration = Duration::from_millis(5);
 
-/// STATUS waits no longer than this for its turn. What hangs is told by the executable after 100 ms; a daemon that is only
-/// short of processors must not be called broken.
+/// The time that STATUS waits for its turn. The executable reports a daemon that does not answer within 100 ms; a
+/// daemon that is only short of processors must not be called broken.
 const STATUS_DEADLINE: Duration = Duration::from_secs(1);
-/// An idle thread of the slow lane ends after this.
+/// The time after which an idle thread of the slow lane ends.
 const SLOW_IDLE: Duration = Duration::from_secs(10);
 
 /// How many calls are carried out and queued at once.
@@ -51,9 +53,9 @@ const SLOW_IDLE: Duration = Duration::from_secs(10);
 pub struct Limits {
     /// Threads of the fast lane, not counting those whose call is stuck.
     pub fast: usize,
-    /// At most so many threads of the slow lane, and as many further ones of the fast lane.
+    /// The largest number of threads in the slow lane, and of further threads in the fast lane.
     pub slow: usize,
-    /// Calls queued at most; a further one is told to try again.
+    /// The largest number of queued calls; a further one is answered with "try again" (code 11).
     pub queued: usize,
 }
 
@@ -73,7 +75,7 @@ struct AdmissionState {
     /// Calls that were begun and are not yet on record as answered.
     running: usize,
     workers: WorkerThreads,
-    /// A call is carried out by the thread that accepted it.
+    /// True while the thread that accepted a connection carries its call out.
     inline: bool,
     slow_threads: usize,
     slow_idle: usize,
@@ -135,7 +137,7 @@ impl Admission {
             self.spawn(format!("call-{n}"), Line::Fast)?;
         }
         self.spawn("status".into(), Line::Status)?;
-        // One slow thread is always there: when no further one can be made, what is in line is begun all the same.
+        // One slow thread always exists: where no further thread can be made, it begins what is in line.
         self.0.lock().slow_threads = 1;
         self.spawn("slow-0".into(), Line::Slow)?;
         let (receipts, given_back) = channel();
@@ -155,8 +157,8 @@ impl Admission {
         Ok(())
     }
 
-    /// Tells the engine which ADDs' answers were delivered, a little later and many at once: woken for each, this thread
-    /// would take a processor from the next call.
+    /// Reports to the engine which ADDs' answers were delivered. It waits a little and reports many at once: if
+    /// this thread were woken for each answer, it would take a processor from the next call.
     fn confirm(&self, given_back: &Receiver<Delivery>) {
         while let (Some(service), Ok(first)) = (self.0.service.get(), given_back.recv()) {
             std::thread::sleep(CONFIRMED_AFTER);
@@ -187,7 +189,7 @@ impl Admission {
         submitted
     }
 
-    /// Whether a call that came now would be begun at once, and be the only one at work in the fast line.
+    /// Whether a call that comes now would be begun at once, as the only one at work in the fast line.
     pub fn is_quiet(&self) -> bool {
         self.0.lock().is_quiet()
     }
@@ -229,7 +231,8 @@ impl Admission {
         self.counted(done);
     }
 
-    /// The answer has left and the next call may begin; only now is this one counted and logged.
+    /// Counts and logs a call. Called only when its answer has left and the next call may begin, so that neither
+    /// waits for it.
     fn counted(&self, done: &FinishedCall) {
         self.0.note(done);
         if !done.receipt {
@@ -255,7 +258,8 @@ impl Admission {
         let _ = job.answer.send(refused);
     }
 
-    /// No ADD of this attachment is begun until [`Admission::release`]: a spooled DEL of it is still to be done.
+    /// Holds every ADD of this attachment back until [`Admission::release`], because a spooled DEL of it is not
+    /// done yet.
     pub fn hold(&self, attachment: PodInterface) {
         self.0.lock().queue.block(attachment);
     }
@@ -274,8 +278,8 @@ impl Admission {
         serde_json::json!({ "queued": queued, "running": state.running, "stopping": state.stopping })
     }
 
-    /// Begins nothing any more: what waits is answered [`Outcome::NotBegun`], except a DEL or GC whose caller has gone,
-    /// which nobody would send again.
+    /// Begins no further call. What waits is answered [`Outcome::NotBegun`]; only a DEL or GC whose caller has
+    /// gone is still carried out, because nobody would send it again.
     pub fn stop(&self) {
         let mut state = self.0.lock();
         state.stopping = true;
@@ -288,7 +292,7 @@ impl Admission {
         self.0.work.iter().for_each(wake_all);
     }
 
-    /// Waits until nothing is at work; false when `limit` passed before.
+    /// Waits until no call is at work; false when `limit` passed before.
     pub fn drained(&self, limit: Duration) -> bool {
         let mut state = self.0.lock();
         let busy = |state: &mut AdmissionState| state.running > 0 || state.queue.len() > 0;
@@ -296,7 +300,8 @@ impl Admission {
         !busy(&mut state)
     }
 
-    /// Lets go of the lock, then wakes the lines that have got work: nobody is woken into a lock that is still held.
+    /// Releases the lock and then wakes the lines that have got work: a thread that is woken earlier would only
+    /// wait for the lock.
     fn wake(&self, mut state: MutexGuard<'_, AdmissionState>, lines: impl IntoIterator<Item = Line>) {
         let lines = lines.into_iter().map(|line| self.ensure_thread(&mut state, line));
         let lines: [Option<Line>; 3] = {
@@ -315,7 +320,7 @@ impl Admission {
         if line == Line::Slow && state.slow_idle == 0 && state.slow_threads < self.0.limits.slow {
             state.slow_threads += 1;
             if let Err(error) = self.spawn(format!("slow-{}", state.slow_threads - 1), line) {
-                // The call stays in line for the threads that there are.
+                // Nothing is lost: the call stays in line for the threads that exist.
                 state.slow_threads -= 1;
                 error!(%error, "no further thread for calls that start other programs");
             }
@@ -368,7 +373,7 @@ impl Admission {
         }
     }
 
-    /// The next call of a line; `None`: this thread is not needed any more.
+    /// Waits for the next call of a line; `None` when this thread is not needed any more.
     fn next(&self, line: Line) -> Option<QueuedCall> {
         let mut state = self.0.lock();
         if line == Line::Fast && state.workers.has_one_too_many(&self.0.limits, Instant::now()) {

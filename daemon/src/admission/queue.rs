@@ -34,7 +34,8 @@ pub fn pod_interface_of(request: &Request) -> PodInterface {
 pub(super) struct Queue {
     next: u64,
     lines: [BTreeMap<u64, QueuedCall>; 3],
-    /// A key for every container that has a call in a line or at work; the value: those that wait behind it.
+    /// The calls that wait behind another of their container. A container has a key here as long as it has a call
+    /// in a line or at work.
     containers: HashMap<String, BTreeMap<u64, QueuedCall>>,
     blocked: HashMap<PodInterface, usize>,
     parked: Vec<QueuedCall>,
@@ -52,7 +53,7 @@ impl Queue {
         !self.lines[line as usize].is_empty()
     }
 
-    /// Puts a call at the end; answers the line that has got work by it.
+    /// Puts a call at the end; returns the line that has got work by it.
     pub(super) fn push(&mut self, mut job: QueuedCall) -> Option<Line> {
         job.number = self.next;
         self.next += 1;
@@ -74,7 +75,7 @@ impl Queue {
         Some(line)
     }
 
-    /// Takes note of a call that is begun without having been in line; false where another call has to come first. The
+    /// Notes a call that is begun without having been in line; false where another call has to come first. The
     /// caller must [`Queue::finish`] its container.
     pub(super) fn enter(&mut self, request: &Request) -> bool {
         let container = &request.container_id;
@@ -86,8 +87,8 @@ impl Queue {
         !later
     }
 
-    /// Takes the next call of a line. The caller must [`Queue::finish`] its container.
-    /// `woken` gets the lines that have got work by a parked call's stepping aside.
+    /// Takes the next call of a line. The caller must [`Queue::finish`] its container. `woken` collects the lines
+    /// that get work because a blocked ADD is parked.
     pub(super) fn pop(&mut self, line: Line, woken: &mut Vec<Line>) -> Option<QueuedCall> {
         while let Some((_, job)) = self.lines[line as usize].pop_first() {
             if !self.must_park(&job) {
@@ -106,7 +107,7 @@ impl Queue {
             && self.blocked.contains_key(&pod_interface_of(&job.call.request))
     }
 
-    /// A container's call is over: the next of that container comes into its line.
+    /// Ends the call of a container: the next call of that container enters its line.
     pub(super) fn finish(&mut self, container: &str) -> Option<Line> {
         if container.is_empty() {
             return None;
@@ -121,12 +122,12 @@ impl Queue {
         Some(line)
     }
 
-    /// From now on no ADD of this attachment is begun.
+    /// Blocks every ADD of this attachment from now on.
     pub(super) fn block(&mut self, attachment: PodInterface) {
         *self.blocked.entry(attachment).or_insert(0) += 1;
     }
 
-    /// Takes one [`Queue::block`] back; answers the lines that have got work by it.
+    /// Takes one [`Queue::block`] back; returns the lines that have got work by it.
     pub(super) fn unblock(&mut self, attachment: &PodInterface) -> Vec<Line> {
         match self.blocked.get_mut(attachment) {
             Some(count) if *count > 1 => {

@@ -1,4 +1,4 @@
-//! A call in the queue, and the other end of it: whoever waits for its answer.
+//! A call in the queue, and its other end: the caller's task that waits for the answer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -17,11 +17,12 @@ use crate::call::{Call, CallerGone, Reply};
 /// How a call ended for its caller.
 #[derive(Debug)]
 pub enum Outcome {
-    /// It was carried out; the receipt is to be given back when the caller has the answer.
+    /// The call was carried out. The receipt must be given back when it is known whether the caller has the
+    /// answer.
     Reply(Reply, Receipt),
     /// The daemon is stopping, and nothing was done.
     NotBegun,
-    /// Its deadline passed before its turn came; nothing was done.
+    /// The deadline passed before the call's turn came, and nothing was done.
     TooLate,
     /// Too many calls are waiting, and nothing was done.
     Full,
@@ -30,13 +31,14 @@ pub enum Outcome {
 /// An ADD, and whether its answer was delivered.
 pub(super) type Delivery = (Arc<Call>, bool);
 
-/// Goes with an ADD's answer and comes back when it is known whether the answer was delivered: only then may the
-/// engine forget that the same ADD could be asked again. Dropped: it was not.
+/// Goes along with the answer of an ADD and comes back when it is known whether the caller got it. Only then may
+/// the engine forget that the same ADD could be asked again. A receipt that is dropped reports that the answer
+/// was lost.
 #[derive(Debug)]
 pub struct Receipt(Option<(Arc<Call>, Sender<Delivery>)>);
 
 impl Receipt {
-    /// One that goes back to `to`; to nobody where there is none.
+    /// Makes a receipt that goes back to `to`; without `to` it goes nowhere.
     pub(super) fn new(call: &Arc<Call>, to: Option<Sender<Delivery>>) -> Receipt {
         Receipt(to.map(|to| (Arc::clone(call), to)))
     }
@@ -64,7 +66,8 @@ const WAITING: u8 = 0;
 pub(super) const BEGUN: u8 = 1;
 pub(super) const WITHDRAWN: u8 = 2;
 
-/// A call's state, shared by the one who waits for the answer and the thread that carries it out.
+/// How far a call has come; shared by the task that waits for the answer and the thread that carries the call
+/// out. Whoever advances it first decides whether the call is begun or withdrawn.
 #[derive(Debug, Clone, Default)]
 pub(super) struct CallProgress(Arc<AtomicU8>);
 
@@ -86,13 +89,13 @@ pub(super) struct QueuedCall {
 }
 
 impl QueuedCall {
-    /// DEL and GC go on without their caller: what they remove must go in any case.
+    /// DEL and GC go on without their caller, because what they remove must go in any case.
     pub(super) fn outlives_its_caller(&self) -> bool {
         matches!(self.call.request.command, Command::Del | Command::Gc)
     }
 }
 
-/// A call that was handed in. Dropped before the answer came: the caller has hung up.
+/// A call that was handed in. If it is dropped before the answer comes, the caller counts as gone.
 #[derive(Debug)]
 pub struct SubmittedCall {
     pub(super) answer: oneshot::Receiver<Outcome>,
@@ -106,8 +109,8 @@ pub struct SubmittedCall {
 }
 
 impl SubmittedCall {
-    /// The answer. At the deadline a call that has not been begun is answered [`Outcome::TooLate`]; one at work is
-    /// waited for, since only it knows what it has done.
+    /// Waits for the answer. At the deadline a call that has not been begun is answered [`Outcome::TooLate`]; a
+    /// call at work is waited for, since only it knows what it has done.
     pub async fn outcome(mut self) -> Outcome {
         let answer = match self.until_begun().await {
             Some(answer) => Ok(answer),
@@ -115,19 +118,19 @@ impl SubmittedCall {
         };
         let outcome = match answer {
             Ok(answer) => answer,
-            // A DEL stays in the queue: its caller will be told to try again, and finds it done.
+            // A DEL stays in the queue: its caller is asked to try again, and then finds the work done.
             Err(_) if self.durable && self.progress.0.load(Ordering::Acquire) == WAITING => {
                 Ok(Outcome::TooLate)
             }
             Err(_) if self.progress.advance(WITHDRAWN) => Ok(Outcome::TooLate),
             Err(_) => (&mut self.answer).await,
         };
-        // Only a thread that dies lets go of the other end, and they don't: a panic is caught.
+        // The other end is dropped only by a thread that dies, and threads do not die: panics are caught.
         outcome.unwrap_or(Outcome::NotBegun)
     }
 
-    /// The answer, if it comes before it is seen that the call was begun or that its deadline passed. Looks now and then
-    /// that a call of the fast line is not held up by stuck ones.
+    /// Waits for the answer until the call is seen to be begun, or its deadline passes. Checks now and then that
+    /// a call of the fast line is not held up by stuck ones.
     async fn until_begun(&mut self) -> Option<Result<Outcome, RecvError>> {
         while self.line == Line::Fast && self.progress.0.load(Ordering::Acquire) == WAITING {
             let look = Instant::now() + STUCK;
@@ -142,7 +145,7 @@ impl SubmittedCall {
         None
     }
 
-    /// The same, for a thread that may wait; without a deadline.
+    /// Waits for the answer on a thread that may block, without a deadline.
     pub fn wait(mut self) -> Outcome {
         let (_, closed) = oneshot::channel();
         let answer = std::mem::replace(&mut self.answer, closed);

@@ -1,22 +1,22 @@
 //! The fast line's threads: how many there are, and since when each is at work. A pure state machine.
 //!
-//! The invariant: so many of them as configured are idle or busy with a call of a moment. One whose call takes long (a
-//! lock that another process holds, a kernel that waits) is stuck and does not count: a further thread is made for
-//! those who wait, and whichever thread next finds one too many ends.
+//! Invariant: as many threads as configured are idle or busy with a short call. A thread whose call takes long
+//! (another process holds a lock, the kernel waits) is stuck and does not count. Another thread is then made for
+//! the calls that wait, and the next thread that finds itself one too many ends.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::Limits;
 
-/// A call of the fast line that is at work for so long is stuck: nearly all take less than 5 ms.
+/// The time after which a call of the fast line counts as stuck. Nearly all calls take less than 5 ms.
 pub(super) const STUCK: Duration = Duration::from_millis(50);
 
 /// The threads of the fast line: how many exist, and which calls they are at work on.
 #[derive(Debug, Default)]
 pub(super) struct WorkerThreads {
     pub(super) threads: usize,
-    /// Calls at work by their number, and when they were begun.
+    /// When each call at work was begun, by the call's number.
     begun: BTreeMap<u64, Instant>,
 }
 
@@ -41,12 +41,12 @@ impl WorkerThreads {
         self.threads.saturating_sub(stuck)
     }
 
-    /// A further thread is to be made for a call that waits.
+    /// Whether another thread must be made for a call that waits.
     pub(super) fn needs_another(&self, limits: &Limits, now: Instant) -> bool {
         self.threads < limits.fast + limits.slow && self.available(now) < limits.fast
     }
 
-    /// The thread that asks, which has just ended a call, is one too many.
+    /// Whether the calling thread, which has just ended a call, is one too many.
     pub(super) fn has_one_too_many(&self, limits: &Limits, now: Instant) -> bool {
         self.available(now) > limits.fast
     }

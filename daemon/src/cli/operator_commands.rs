@@ -100,7 +100,7 @@ fn escaped(text: &str) -> String {
     text.bytes().map(one).collect()
 }
 
-/// Orders something about a pool or one function; tells how they stand then.
+/// Orders something about a pool or one VF, and prints how they stand then.
 pub(super) fn order_pools(question: &QueryArgs, verb: Verb, of: &str) -> Result<(), CliError> {
     let value = post(&question.socket(), &format!("/v1/pools/{}?of={}", verb.name(), escaped(of)))?;
     match question.output {
@@ -110,7 +110,7 @@ pub(super) fn order_pools(question: &QueryArgs, verb: Verb, of: &str) -> Result<
     Ok(())
 }
 
-/// Orders a collection; the exit status tells whether all went.
+/// Orders a collection; the exit status is failure when something could not be removed.
 pub(super) fn collect(question: &QueryArgs, orphans: bool) -> Result<ExitCode, CliError> {
     let path = if orphans { "/v1/gc?orphans=true" } else { "/v1/gc" };
     let done = post(&question.socket(), path)?;

@@ -1,8 +1,8 @@
-//! Plugins that outlive their daemon. One that is killed with SIGKILL leaves its plugins at work, and they are let
-//! finish; but their DEL must come after that, or an ADD would do its work when its DEL is over.
+//! Waits for plugins that outlive their daemon. A daemon killed with SIGKILL leaves its plugins at work, and they
+//! are allowed to finish; but their DEL must come after that, or an ADD would end after its DEL.
 //!
-//! Each daemon has a locked file, and its plugins keep that open with all that they start: the lock is free when the
-//! last of them has ended, however the daemon did. Nothing is ever read from the file.
+//! Each daemon has a locked file, which its plugins keep open together with all processes that they start. So the
+//! lock is free when the last of them has ended, however the daemon ended. Nothing is ever read from the file.
 
 use std::fs::{self, File};
 use std::io;
@@ -58,7 +58,7 @@ impl RunningPlugins {
                     "a plugin of an earlier daemon does not end; it is no longer waited for"
                 );
                 for (path, _) in std::mem::take(&mut *earlier) {
-                    // Something that it started lives on; the next daemon need not wait for that again.
+                    // A process that the plugin started lives on; the next daemon need not wait for it again.
                     let _ = fs::remove_file(path);
                 }
                 return;
@@ -68,11 +68,11 @@ impl RunningPlugins {
     }
 }
 
-/// `None`, and its file removed, when nobody has this lock.
+/// Removes the file of a lock that nobody holds any more, and returns `None`.
 fn still_held((path, file): (PathBuf, File)) -> Option<(PathBuf, File)> {
     match file.try_lock() {
         Err(fs::TryLockError::WouldBlock) => Some((path, file)),
-        // A lock that cannot be asked for cannot be waited for either.
+        // A lock that can't be asked about can't be waited for either.
         Ok(()) | Err(fs::TryLockError::Error(_)) => {
             let _ = fs::remove_file(path);
             None

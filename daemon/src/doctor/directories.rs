@@ -1,4 +1,4 @@
-//! The directories of the daemon and what lies in them: whether they can be used, and what was set aside there.
+//! The directories of the daemon: whether they can be used, and what was set aside in them.
 
 use std::path::{Path, PathBuf};
 

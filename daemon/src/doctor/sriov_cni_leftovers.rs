@@ -1,4 +1,4 @@
-//! What sriov-cni has left on the node, as long as it has left anything.
+//! What sriov-cni has left on the node, as long as something is left of it.
 
 use std::path::Path;
 

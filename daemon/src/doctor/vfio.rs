@@ -1,6 +1,6 @@
-//! Virtual functions that vfio-pci has: whether a pod can be given them, and what one that is not root needs for that.
+//! VFs that vfio-pci has: whether a pod can get them, and what a pod that is not root needs besides.
 //!
-//! No group is opened, and no node's owner or mode is ever changed: who may have a device is the operator's to say.
+//! It opens no group, and never changes the owner or mode of a node: the operator decides who may have a device.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -1,9 +1,9 @@
-//! The threads that accept connections, and serve the one that comes when nothing else is to be done.
+//! The threads that accept connections, and that serve a connection themselves when nothing else is to be done.
 //!
-//! Each wake-up of another thread costs a call some 20 µs: so the thread that accepted a connection serves it and
-//! carries its call out, if no call is at work. Meanwhile the other acceptor hands everything that comes to the
-//! server's thread, so a call that takes long holds up nobody. There are no more than these two, and never two
-//! calls at once on them.
+//! Waking another thread costs a call some 20 µs. So the thread that accepted a connection serves it and carries
+//! its call out, if no call is at work. Meanwhile the other acceptor hands everything that comes to the server's
+//! thread, so that a long call holds up nobody. There are just these two threads, and never two calls at once on
+//! them.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -27,13 +27,13 @@ use crate::admission::{Admission, FinishedCall, Outcome};
 use crate::call::CallerGone;
 use crate::processors;
 
-/// One that may be at work, and one that goes on accepting.
+/// One acceptor may be busy with a call while the other goes on accepting.
 const ACCEPTORS: usize = 2;
 
-/// Out of descriptors, mostly: those that wait stay in the backlog meanwhile.
+/// The pause after accept(2) fails, mostly for want of descriptors; connections stay in the backlog meanwhile.
 const AFTER_A_FAILURE: Duration = Duration::from_millis(20);
 
-/// The acceptors' end: they accept what is in the backlog still, and nobody can connect any more.
+/// The handle that ends the acceptors.
 #[derive(Debug)]
 pub(super) struct Acceptors(Arc<UnixListener>);
 
@@ -109,7 +109,7 @@ impl Acceptor {
             self.busy.store(false, Ordering::Release);
             return served;
         }
-        // The other end goes when the server ends, and nobody is served then.
+        // Sending fails only when the server has ended, and then nobody is served.
         let _ = self.others.send(stream);
         Ok(())
     }
@@ -124,7 +124,7 @@ impl Acceptor {
     }
 }
 
-/// Goes with a request whose call may be carried out on the thread that serves its connection.
+/// Goes along with a request whose call may be carried out on the thread that serves its connection.
 #[derive(Debug, Clone)]
 pub(super) struct Inline {
     connection: Arc<OwnedFd>,
@@ -137,7 +137,7 @@ impl Inline {
         Inline { connection: Arc::new(connection), admission, done: Arc::default() }
     }
 
-    /// Carries the call out; the request comes back where it has to wait, or would keep this thread for long.
+    /// Carries the call out; returns the request where it would have to wait or keep this thread for long.
     pub(super) fn carry_out(&self, request: Request, arrived: Instant) -> Result<Outcome, Box<Request>> {
         let gone = CallerGone::Connection(Arc::clone(&self.connection));
         let (outcome, done) = self.admission.serve_here(request, arrived, gone)?;

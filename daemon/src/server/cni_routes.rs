@@ -1,4 +1,4 @@
-//! The five calls of the runtime.
+//! The routes of the runtime's calls: ADD, DEL, CHECK, GC, STATUS.
 
 use std::time::{Duration, Instant};
 
@@ -43,7 +43,7 @@ async fn call(server: &ServerState, command: Command, request: Request) -> Resul
         return Err(Box::new(responses::too_large()));
     }
     let collected = tokio::time::timeout(BODY_LIMIT, collect(server, body)).await;
-    // The room is held until the answer: what waits in the queue counts.
+    // The room is kept until the answer, because a request that waits in the queue takes memory, too.
     let (body, _room) = collected.map_err(|_| Box::new(responses::body_too_slow(BODY_LIMIT)))??;
     let arrived = Instant::now();
     let request = decode(&body)?;
@@ -65,7 +65,8 @@ async fn carried_out(
     if status && !open {
         return responses::not_ready(ConfigSummary::of(&request.config).version, &server.readiness.missing());
     }
-    // An answer of the server's own is told in the configuration's version; by then the request is the engine's.
+    // The engine takes the request, so the server keeps the configuration for errors of its own: they are written
+    // in its version.
     let config = request.config.clone();
     let version = || ConfigSummary::of(&config).version;
     match outcome(server, request, arrived, inline).await {
@@ -78,7 +79,7 @@ async fn carried_out(
     }
 }
 
-/// Carries a call out on this thread if that may be, else where its turn has come.
+/// Carries a call out on this thread if that is allowed, otherwise hands it in and waits.
 async fn outcome(
     server: &ServerState,
     request: wire::Request,
@@ -95,7 +96,7 @@ async fn outcome(
     server.admission.submit(request, arrived).outcome().await
 }
 
-/// Reads a body, with room in memory for as much of it as has come: one that never ends takes no more than that.
+/// Reads a body, and takes room in memory only for what has come: a body that never ends takes no more than that.
 async fn collect(
     server: &ServerState,
     mut body: Body,
@@ -120,7 +121,7 @@ async fn collect(
     Ok((bytes, room))
 }
 
-/// All that is read of a request whose version is not ours.
+/// The one field that is read of a request whose version is not ours.
 #[derive(Deserialize)]
 struct WireOnly {
     wire: u32,
@@ -131,7 +132,8 @@ fn decode(body: &[u8]) -> Result<wire::Request, Box<Response>> {
     match serde_json::from_slice::<wire::Request>(body) {
         Ok(request) if wrong(request.wire) => Err(Box::new(responses::wrong_wire(request.wire))),
         Ok(request) => Ok(request),
-        // A later version may look different altogether; its number is told in preference to the reason.
+        // A later version may look different altogether, so its number is reported rather than why it can't be
+        // parsed.
         Err(why) => Err(Box::new(match serde_json::from_slice::<WireOnly>(body) {
             Ok(WireOnly { wire }) if wrong(wire) => responses::wrong_wire(wire),
             _ => responses::unreadable(why),

@@ -1,7 +1,7 @@
-//! What is no HTTP: hyper refuses it before a handler has seen it, with a status and an empty body. On its way out the
-//! refusal gets the body that every answer has, a CNI error object.
+//! Bytes that are no HTTP: hyper refuses them before a handler sees them, with a status and an empty body. This
+//! adds the body that every answer has, a CNI error object.
 //!
-//! Once a handler was reached, everything passes untouched.
+//! Once a handler was reached, everything passes unchanged.
 
 use std::io;
 use std::pin::Pin;

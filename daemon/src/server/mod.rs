@@ -1,9 +1,9 @@
 //! The server: HTTP/1.1 with JSON on a unix socket, for the executable and for the operator.
 //!
-//! Only uid 0 is served. Every answer to a call, the server's own rejections included, is a CNI result or a CNI error
-//! object with a `Content-Length`. A connection that comes when nothing else is to be done is served by the thread
-//! that accepted it (`acceptor`); all others by one thread, which never waits for a call: calls go through
-//! [`Admission`], and what is slow to look up goes to a thread for that.
+//! Only uid 0 is served. Every answer to a call, the server's own refusals included, is a CNI result or a CNI
+//! error object with a `Content-Length`. A connection that comes when nothing else is to be done is served by the
+//! thread that accepted it (`acceptor`). All others are served by one thread, which never waits for a call: calls
+//! go through [`Admission`], and slow look-ups go to a thread for blocking.
 
 mod acceptor;
 mod cni_routes;
@@ -44,11 +44,12 @@ use crate::call::Service;
 use crate::health::{Health, Readiness};
 use crate::metrics::Exposition;
 
-/// A caller that connects must have sent its request's head by then.
+/// The time within which a caller that connects must have sent its request's head.
 const HEAD_LIMIT: Duration = Duration::from_secs(10);
-/// The last answers have so long to leave at the end, and any answer has so long to arrive.
+/// The time that the last answers have to leave, and that any answer has to arrive.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
-/// Bodies held at once, in KiB: what waits in the queue can't eat the node's memory (row X12).
+/// The size of all bodies held at once, in KiB, so that what waits in the queue can't use up the node's memory
+/// (row X12).
 const BODIES_KIB: u32 = 32 << 10;
 
 /// Everything that the handlers of requests use.
@@ -58,13 +59,13 @@ pub struct ServerState {
     pub admission: Admission,
     /// The engine, once it has been started.
     pub service: Arc<OnceLock<Arc<dyn Service>>>,
-    /// What is still to be done before calls are begun.
+    /// The conditions to be met before calls are begun.
     pub readiness: Arc<Readiness>,
     /// The health of the daemon.
     pub health: Arc<Health>,
     /// The registry of all metrics, which `/metrics` shows.
     pub exposition: Arc<Exposition>,
-    /// Tells of the daemon itself in `/v1/status`: what is refused, and where things lie.
+    /// Describes the daemon in `/v1/status`: its paths, its settings, and what is refused.
     pub about: Arc<dyn Fn() -> serde_json::Value + Send + Sync>,
     bodies: Arc<Semaphore>,
 }
@@ -76,7 +77,7 @@ impl std::fmt::Debug for ServerState {
 }
 
 impl ServerState {
-    /// A server in front of `admission`, without an engine yet.
+    /// The state of a server in front of `admission`, without an engine yet.
     pub fn new(
         admission: Admission,
         readiness: Arc<Readiness>,
@@ -100,12 +101,12 @@ pub fn router(server: ServerState) -> Router {
     cni_routes::routes().merge(operator_routes::routes()).fallback(responses::no_such_path).with_state(server)
 }
 
-/// What a thread that serves connections runs on.
+/// The runtime of a thread that serves connections.
 ///
 /// # Errors
 /// When the kernel has no descriptors left for it.
 pub fn runtime() -> io::Result<Runtime> {
-    // One thread: it does so little for a call that a second one would only add wake-ups between them.
+    // One thread: it does so little for a call that a second thread would only add wake-ups.
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .thread_name("look-up")
@@ -124,7 +125,7 @@ pub async fn serve(listener: UnixListener, server: ServerState, closing: Arc<Not
     let open = Arc::new(());
     let (hand_over, mut others) = unbounded_channel();
     let acceptors = Acceptors::begin(listener, &admission, &router, &hand_over)?;
-    // Theirs are the only ones: when they have ended, nothing more comes.
+    // The acceptors have the only other senders: when they have ended, the channel closes.
     drop(hand_over);
     let serving = serve_others(&mut others, &router, &open);
     tokio::select! {
@@ -200,11 +201,12 @@ async fn connection(stream: tokio::net::UnixStream, router: Router, inline: Opti
     }
 }
 
-/// Whether the executable says that the runtime has the answer. What was only written may never have been read.
+/// Whether the executable confirms that the runtime has the answer. What was only written may never have been
+/// read.
 async fn arrived<S>(parts: http1::Parts<HttpConnection, S>) -> bool {
     let early = parts.read_buf.starts_with(RECEIVED);
     let mut stream = parts.io.into_stream();
-    // Others read until the end; they close then, and say nothing.
+    // Other clients read until the end of the stream, close, and confirm nothing.
     if stream.shutdown().await.is_err() {
         return early;
     }
@@ -222,7 +224,7 @@ fn pass(from: &ReceiptSlot, to: &ReceiptSlot) {
     *to.lock() = receipt;
 }
 
-/// A panic in a handler is answered like any other failure.
+/// Answers a panic in a handler like any other failure.
 async fn caught(router: Router, request: Request) -> Response {
     match AssertUnwindSafe(router.oneshot(request)).catch_unwind().await {
         Ok(Ok(response)) => response,

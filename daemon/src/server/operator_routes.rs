@@ -1,7 +1,7 @@
-//! What the operator asks: health, metrics, tables, and the order to collect.
+//! The routes of the operator: health, metrics, tables, and the order to collect.
 //!
-//! Looking things up may take a while (a probe of the kernel, a table of thousands), so it happens on threads made
-//! for blocking, never on the server's.
+//! A look-up may take a while (a probe of the kernel, a table of thousands), so it runs on threads made for
+//! blocking, never on the server's.
 
 use axum::Router;
 use axum::extract::rejection::{PathRejection, QueryRejection};
@@ -32,7 +32,7 @@ pub(super) fn routes() -> Router<ServerState> {
         .route("/v1/{table}", get(table).fallback(responses::wrong_method))
 }
 
-/// Runs a look-up on a thread for blocking; a panic in it is answered.
+/// Runs a look-up on a thread for blocking, and answers a panic in it.
 async fn on_blocking_thread(look: impl FnOnce() -> Response + Send + 'static) -> Response {
     match tokio::task::spawn_blocking(look).await {
         Ok(response) => response,

@@ -1,6 +1,6 @@
-//! Answers: how an outcome becomes an HTTP response, and the server's own rejections.
+//! Responses: how an outcome becomes an HTTP response, and the server's own refusals.
 //!
-//! The body decides, not the status: a CNI error object is one whatever its status says.
+//! The body decides, not the status: a CNI error object is an error whatever its status says.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,7 +56,7 @@ fn reply(reply: Reply) -> Response {
     }
 }
 
-/// The daemon is stopping: the same request may be sent again.
+/// The answer of a daemon that is stopping; the same request may be sent again.
 pub(super) fn not_begun(version: CniVersion) -> Response {
     let error = CniError::new(Code::TryAgain, "fairleadd is stopping and did not begin this call")
         .with("send it again; the daemon that follows will serve it");
@@ -67,12 +67,13 @@ pub(super) fn not_begun(version: CniVersion) -> Response {
     response
 }
 
-/// An outcome that is no reply: why the call was not carried out. `missing`: what keeps the daemon from being ready.
+/// The response for an outcome. `missing` names what keeps the daemon from being ready, for a call that was too
+/// late.
 pub(super) fn outcome(outcome: Outcome, version: CniVersion, missing: Option<&str>) -> Response {
     match (outcome, missing) {
         (Outcome::Reply(said, receipt), _) => {
             let mut response = reply(said);
-            // Comes back when the response has been written out.
+            // The receipt comes back when the response has been written out.
             response.extensions_mut().insert(Arc::new(Mutex::new(Some(receipt))) as ReceiptSlot);
             response
         }
@@ -174,7 +175,7 @@ pub(super) fn fault(text: &str) -> Response {
     rejected(StatusCode::INTERNAL_SERVER_ERROR, &error)
 }
 
-/// STATUS, or an operator's question, before the engine has been started.
+/// The answer to STATUS or an operator's question before the engine has been started.
 pub(super) fn not_ready(version: CniVersion, missing: &str) -> Response {
     let error = CniError::new(Code::NotAvailable, "fairleadd is starting and not ready yet")
         .with(format!("still to be done: {missing}"));

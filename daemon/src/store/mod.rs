@@ -1,10 +1,10 @@
-//! The write-ahead store: which attachments there are and how far each has come.
+//! The write-ahead store: which attachments exist, and how far each has come.
 //!
-//! Invariant: a step that changes the host is on record before it is taken, and what is in memory is what the journal
-//! says. Never waits for a disk: the journal lives where namespaces do, in the memory of this boot.
+//! Invariant: a step that changes the host is on record before it is taken, and memory holds what the journal
+//! says. The store never waits for a disk: the journal lives where namespaces do, in the memory of this boot.
 //!
-//! A small journal and not an embedded database, by measurement (one record, p50 / p99 µs, process-crash safe): this
-//! journal 0.7 / 3, fjall 2 / 9 with 50 ms to open, SQLite 4.5 / 38, redb 68 / 99.
+//! It is a small journal and no embedded database, by measurement (one record, p50 / p99 µs, process-crash safe):
+//! this journal 0.7 / 3, fjall 2 / 9 with 50 ms to open, SQLite 4.5 / 38, redb 68 / 99.
 
 mod journal;
 mod record;
@@ -29,16 +29,17 @@ use recovery::{RecoveredState, apply_entry, assume_committed, replay_entries};
 
 use fairlead_host::shortage;
 
-/// Rewritten when it is longer than this and more than half of it is of attachments that are gone.
+/// The length in bytes above which the journal is rewritten, if more than half of it is about attachments that
+/// are gone.
 const COMPACT_FROM: u64 = 4 << 20;
 
-/// What an ADD's record takes beside the text of its configuration.
+/// The size in bytes of an ADD's record beside the text of its configuration.
 const RECORD: u64 = 8 << 10;
 
 /// The name of the journal's file in the run directory.
 const JOURNAL: &str = "attachments.journal";
 
-/// Damaged journals that were set aside in this run directory.
+/// The damaged journals that were set aside in this run directory.
 pub fn damaged(run_dir: &Path) -> Vec<PathBuf> {
     let damaged = |path: &PathBuf| {
         path.file_stem() == Path::new(JOURNAL).file_stem()
@@ -85,9 +86,10 @@ pub struct Opened {
     pub read_error: Option<io::Error>,
     /// The place where a damaged journal was set aside.
     pub set_aside: Option<PathBuf>,
-    /// Commits of attachments whose intent is among the damaged records: neither their container nor their network is known.
+    /// Commits of attachments whose intent is among the damaged records, so that neither container nor network is
+    /// known.
     pub lost: Vec<Lost>,
-    /// Attachments of an earlier boot: their namespaces died with it.
+    /// Attachments of an earlier boot, whose namespaces died with it.
     pub of_earlier_boot: Vec<Attachment>,
 }
 
@@ -98,7 +100,7 @@ impl Opened {
     }
 }
 
-/// What a damaged journal still says of an attachment whose intent it has lost.
+/// What a damaged journal still holds of an attachment whose intent is lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lost {
     /// The addresses that its commit names.
@@ -112,9 +114,9 @@ struct StoreState {
     journal: Journal,
     live: BTreeMap<u64, Arc<Attachment>>,
     by_key: HashMap<Key, u64>,
-    /// Those that were answered as gone and are not finished.
+    /// The attachments that were answered as gone and are not finished yet.
     silenced: BTreeSet<u64>,
-    /// When those that this daemon committed were committed: for GC, which must not touch what came after it.
+    /// When this daemon committed each attachment: GC must not touch what was committed after its list was made.
     committed: HashMap<u64, Instant>,
     next: u64,
 }
@@ -127,8 +129,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the store in `dir`. A journal that another boot wrote is read, handed out and begun anew; one that can't be
-    /// read at all is set aside, and a new one begun.
+    /// Opens the store in `dir`. A journal of another boot is read, handed out and started again empty. One that
+    /// can't be read at all is set aside, and a new one is started.
     pub fn open(dir: &Path, boot_id: &str) -> Result<(Store, Opened), StoreError> {
         let path = dir.join(JOURNAL);
         let failed = |source| StoreError::Open { path: path.clone(), source };
@@ -151,7 +153,7 @@ impl Store {
             std::fs::write(&boot_file, boot_id).map_err(failed)?;
         } else if opened.damaged > 0 && opened.set_aside.is_some() {
             let payloads = live.values().map(|a| put(a)).collect::<Result<Vec<_>, _>>()?;
-            // With no space left it goes on with the damaged one.
+            // With no space left, the store goes on with the damaged journal.
             let _ = journal
                 .rewrite(payloads.iter().map(Vec::as_slice))
                 .inspect_err(|e| warn_that_store_cannot(&path, "be mended", e));
@@ -171,11 +173,12 @@ impl Store {
     }
 
     fn lock(&self) -> MutexGuard<'_, StoreState> {
-        // A thread that panicked while it held the lock left whole records behind: each change is one append.
+        // A thread that panics while it holds the lock leaves whole records behind, because each change is one
+        // append.
         self.state.lock()
     }
 
-    /// Appends a record; where there is no space, what ended attachments take up is given back first.
+    /// Appends a record; on a full file system compacts the journal first.
     fn append(&self, state: &mut StoreState, payload: &[u8], purpose: Purpose) -> Result<(), StoreError> {
         let done = match state.journal.append(payload, purpose) {
             Err(e) if is_full(&e) && self.compact(state) => state.journal.append(payload, purpose),
@@ -223,7 +226,7 @@ impl Store {
         Ok(())
     }
 
-    /// When it was committed; `None` when an earlier daemon did that.
+    /// When this daemon committed the attachment; `None` when an earlier daemon did.
     pub fn committed_at(&self, id: u64) -> Option<Instant> {
         self.lock().committed.get(&id).copied()
     }
@@ -238,7 +241,7 @@ impl Store {
         self.change(id, &Entry::Phase { id, phase })
     }
 
-    /// It is answered as gone, and holds nothing any more but its function.
+    /// Puts on record that the attachment is answered as gone, and holds nothing any more except its VF.
     pub fn released(&self, attachment: &Attachment) -> Result<(), StoreError> {
         let bare = Attachment {
             phase: Phase::Silenced,
@@ -276,28 +279,28 @@ impl Store {
         Ok(())
     }
 
-    /// Rewrites the journal without what is gone, where that makes it half as long; true when it did.
+    /// Rewrites the journal without attachments that are gone, if that halves it; true when it did.
     fn compact(&self, state: &mut StoreState) -> bool {
         let payloads: Vec<_> = state.live.values().filter_map(|a| put(a).ok()).collect();
         let needed: usize = payloads.iter().map(Vec::len).sum();
         if payloads.len() < state.live.len() || needed as u64 * 2 > state.journal.length() {
             return false;
         }
-        // A full file system only means that the old journal goes on.
+        // A full file system only means that the old journal stays in use.
         let done = state.journal.rewrite(payloads.iter().map(Vec::as_slice));
         done.inspect_err(|e| warn_that_store_cannot(&self.path, "be compacted; it goes on growing", e))
             .is_ok()
     }
 
-    /// The attachment that the caller means, if it is not already silenced.
+    /// The attachment that the caller means, unless it is already silenced.
     pub fn find(&self, key: &Key) -> Option<Arc<Attachment>> {
         let state = self.lock();
         let id = state.by_key.get(key)?;
         state.live.get(id).filter(|a| a.phase != Phase::Silenced).cloned()
     }
 
-    /// The attachment of this container's interface in this network by whatever plugin: the network's type may have been
-    /// changed under it. Slow: for a DEL that finds nothing under its own key.
+    /// The attachment of this container's interface in this network, whatever its plugin: the network's type may
+    /// have been changed since. Slow; for a DEL that finds nothing under its own key.
     pub fn find_of_any_type(&self, key: &Key) -> Option<Arc<Attachment>> {
         let state = self.lock();
         let same = |a: &&Arc<Attachment>| {
@@ -317,7 +320,7 @@ impl Store {
         self.lock().live.values().find(|attachment| attachment.has(address)).cloned()
     }
 
-    /// Those that were answered as gone and whose links or addresses are still to be given back, oldest first.
+    /// The attachments that were answered as gone and still hold links or addresses, oldest first.
     pub fn silenced(&self) -> Vec<Arc<Attachment>> {
         let state = self.lock();
         state.silenced.iter().filter_map(|id| state.live.get(id).cloned()).collect()
@@ -328,10 +331,11 @@ impl Store {
         self.lock().live.values().cloned().collect()
     }
 
-    /// True when the record of an ADD with so long a configuration can be taken now. Makes the room that such an ADD would
-    /// make, by a reservation or a compaction: looking at free blocks alone would promise what is not kept.
+    /// Whether the record of an ADD with a configuration of this length can be taken now. Makes the room that
+    /// such an ADD would make, by a reservation or a compaction: counting free blocks alone would promise too
+    /// much.
     pub fn writable(&self, config: usize) -> bool {
-        // As JSON in JSON the configuration can double.
+        // As JSON within JSON the configuration can take twice its length.
         let size = RECORD + 2 * config as u64;
         let mut state = self.lock();
         let room = match state.journal.make_room(size) {
@@ -350,16 +354,17 @@ fn put(attachment: &Attachment) -> Result<Vec<u8>, StoreError> {
     Ok(serde_json::to_vec(&Entry::Put(Box::new(attachment.clone())))?)
 }
 
-/// Names of parked links are made of ids: after a store was lost they must not meet those of before.
+/// Names of parked links are made of ids. After a store was lost, new ids must not meet those of before.
 fn now_based_id() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     (since.as_secs() & 0xff_ffff) << 20
 }
 
-/// The journal; where nothing of it can be read, a new one in its place.
+/// Opens the journal; where nothing of it can be read, sets it aside and makes a new one.
 fn open_journal(path: &Path, boot_id: &str, opened: &mut Opened) -> io::Result<(Journal, Replay)> {
     let error = match Journal::open(path) {
-        // A shortage says nothing about the journal: another start may read it.
+        // A shortage (of memory, of descriptors) says nothing about the journal: another start may be able to
+        // read it.
         Err(e) if shortage::remedy_of(&e).is_none() => e,
         done => return done,
     };
@@ -378,7 +383,7 @@ fn copy_aside(path: &Path, boot_id: &str) -> io::Result<PathBuf> {
     Ok(aside)
 }
 
-/// Takes away what can't be read, whatever it is; `None` where there is nothing, or it can't be done.
+/// Moves away what can't be read, whatever it is; `None` where there is nothing, or where that fails.
 fn move_aside(path: &Path, boot_id: &str) -> Option<PathBuf> {
     let names = (1..).map(|n| aside(path, boot_id, &format!("-{n}")));
     let free = names.take(1000).find(|name| name.symlink_metadata().is_err())?;

@@ -1,5 +1,7 @@
-//! What is on record of an attachment: enough to take it down with nothing else left — no configuration, no pod,
-//! no path.
+//! The record of an attachment: enough to take it down when no configuration, no pod and no path is left.
+//!
+//! The JSON of these types is written to journals and read by other releases; field and variant names are the
+//! format.
 
 use fairlead_host::{Kind, Link, Mac, NetnsId, Nsid, VfChange};
 use fairlead_sriov::PciAddr;
@@ -8,8 +10,8 @@ use fairlead_sriov::numa::Locality;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-/// By what the caller knows an attachment (CNI SPEC.md: container id and interface name), per network and plugin:
-/// several plugins of one chain share the first three.
+/// The names by which the caller knows an attachment (CNI SPEC.md: container id and interface name), for each
+/// network and plugin: several plugins of one chain share the first three.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Key {
     /// The value of `CNI_CONTAINERID`.
@@ -22,7 +24,7 @@ pub struct Key {
     pub plugin: String,
 }
 
-/// How far an attachment has come. Written before the step that it names.
+/// How far an attachment has come. A phase is written before the step that it names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
@@ -32,7 +34,8 @@ pub enum Phase {
     Attached,
     /// The attachment is about to be taken down; a restart finishes that.
     Removing,
-    /// Silent and off its name, answered; its link and addresses are still to be given back.
+    /// The interface is silent and off its name, and DEL was answered; link and addresses are still to be given
+    /// back.
     Silenced,
 }
 
@@ -60,14 +63,14 @@ pub enum LinkRecord {
         /// The MAC address, chosen at ADD or inherited from the parent.
         mac: Option<Mac>,
     },
-    /// A link of the host, lent to the pod: given back as it was.
+    /// The link is one of the host's that was moved to the pod, and is given back as it was.
     Moved(Lent),
-    /// A virtual function that vfio-pci has: the pod's process drives it, and nothing of it is in a namespace. Its settings
-    /// are given back.
+    /// The attachment is a VF that vfio-pci has: the pod's process drives it, and nothing of it is in a
+    /// namespace. Its settings are given back.
     Given(LentVf),
     /// The attachment is the namespace's own `lo`.
     Loopback,
-    /// A configuration that is a whole list of plugins (`clusterNetwork`): its text.
+    /// The configuration is a whole list of plugins (`clusterNetwork`).
     List {
         /// The text of the conflist as it stood at ADD.
         conflist: String,
@@ -89,7 +92,7 @@ pub struct Lent {
     pub function: Option<LentVf>,
 }
 
-/// A virtual function before a pod got it, beside its interface.
+/// A VF as it was before a pod got it, apart from its interface.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LentVf {
     /// The PCI address of the VF.
@@ -100,7 +103,7 @@ pub struct LentVf {
     pub index: u32,
     /// The driver that the VF was bound to.
     pub driver: String,
-    /// Its IOMMU group, which two pods never share where vfio-pci has it.
+    /// The IOMMU group. Two pods never share one that vfio-pci has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iommu_group: Option<u32>,
     /// The settings that ADD changes, as they were before.
@@ -118,7 +121,7 @@ impl Lent {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "ipam")]
 pub enum IpamRecord {
-    /// Built-in host-local: `dataDir` (without the host's root) holds the files.
+    /// The built-in host-local holds the addresses in files below `dataDir`.
     HostLocal {
         /// The `dataDir` of the configuration, without the host's root.
         data_dir: String,
@@ -134,14 +137,14 @@ pub enum IpamRecord {
     None,
 }
 
-/// What a plugin that is executed needs at DEL, when the caller that made the attachment is gone.
+/// What an executed plugin needs at DEL, when the caller that made the attachment is gone.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Caller {
     /// The value of `CNI_ARGS` at ADD.
     pub args: String,
     /// The value of `CNI_PATH` at ADD.
     pub path: String,
-    /// The environment of the ADD; kept only where a program was executed.
+    /// The environment of the ADD, kept only where a program was executed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<(String, String)>,
 }
@@ -169,24 +172,25 @@ pub struct Attachment {
     /// The addresses that were assigned, known from the commit on.
     #[serde(default)]
     pub addresses: Vec<IpNet>,
-    /// The answer, in the configuration's version (known from the commit on).
+    /// The answer in the configuration's version, known from the commit on.
     #[serde(default)]
     pub answer: Option<String>,
-    /// Whether that answer reached its caller as far as we know.
+    /// Whether the answer is known to have reached its caller.
     #[serde(default)]
     pub answered: bool,
-    /// How its virtual function lies to the pod's NUMA node, where that was asked for.
+    /// How near the VF is to the pod's NUMA node, where the network asked for that.
     #[serde(default, deserialize_with = "as_of_now", skip_serializing_if = "Option::is_none")]
     pub near: Option<Locality>,
-    /// The paths of our own type that came before the one that was taken.
+    /// The paths of a network of type `fairlead` that were tried before the one that was taken.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub passed_over: Vec<PassedOver>,
-    /// The file that tells the pod's other parts about its device, below the host's root.
+    /// The device information file for the pod's other parts, below the host's root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_info: Option<String>,
 }
 
-/// An attachment is worth more than what is told of it: what another release wrote otherwise is not known.
+/// Reads a field, or nothing where another release wrote it differently: the attachment is worth more than this
+/// field.
 fn as_of_now<'de, D: serde::Deserializer<'de>, T: serde::de::DeserializeOwned>(
     written: D,
 ) -> Result<Option<T>, D::Error> {
@@ -205,7 +209,8 @@ pub struct PassedOver {
 }
 
 impl Attachment {
-    /// One that is about to be made: nothing of it is known yet but whose it is, where, and of what.
+    /// An attachment that is about to be made: only its owner, its namespace, its link and its configuration are
+    /// known.
     pub fn new(id: u64, key: Key, netns: Namespace, link: LinkRecord, config: String) -> Attachment {
         Attachment {
             id,
@@ -225,7 +230,7 @@ impl Attachment {
         }
     }
 
-    /// The name that the link has after the pod was silenced: free for nobody else, 15 bytes at most.
+    /// The name of the link after the pod was silenced: at most 15 bytes, and nobody else's.
     pub fn parked_name(&self) -> String {
         format!("fl{:x}", self.id & 0xfff_ffff_ffff)
     }
@@ -244,7 +249,7 @@ impl Attachment {
         self.function().is_some_and(|own| own.address == function)
     }
 
-    /// True where programs were executed for it, so that its record must outlive a reboot.
+    /// Whether programs were executed for it, so that its record must outlive a reboot.
     pub fn has_delegates(&self) -> bool {
         matches!(self.ipam, IpamRecord::Delegate { .. }) || matches!(self.link, LinkRecord::List { .. })
     }
@@ -254,7 +259,7 @@ impl Attachment {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "e")]
 pub enum Entry {
-    /// An attachment with all that is known of it (the intent; in a compacted journal its present state).
+    /// The whole attachment: its intent, or in a compacted journal its present state.
     Put(Box<Attachment>),
     /// The ADD was committed: from here on a restart never undoes it.
     Commit {

@@ -1,14 +1,14 @@
-//! What a journal's records lead to, one after the other. Pure.
+//! Replays the entries of a journal, one after the other, to the state that they lead to. It does no I/O.
 //!
-//! Nothing is made up: a record whose intent is missing leaves only what it says itself.
+//! Nothing is made up: an entry whose intent is missing leaves only what it says itself.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Attachment, Entry, Lost, Phase};
 
-/// In a damaged journal the record that is missing may be the commit: a restart never undoes what was committed, so
-/// what may have been stays, and goes with its DEL, its GC or its namespace.
+/// In a damaged journal the missing record may be the commit. A restart never undoes what was committed, so what
+/// may have been committed stays, and goes with its DEL, its GC or its namespace.
 pub(super) fn assume_committed(attachment: &mut Arc<Attachment>) {
     if attachment.phase == Phase::Adding {
         *attachment = Arc::new(Attachment { phase: Phase::Attached, ..Attachment::clone(attachment) });
@@ -39,7 +39,7 @@ pub(super) struct RecoveredState {
     pub(super) unreadable: usize,
 }
 
-/// The state that a journal's records lead to. A record that is no entry of ours is stepped over.
+/// The state that the payloads lead to. A payload that is no entry of ours is skipped and counted.
 pub(super) fn replay_entries(payloads: &[Vec<u8>]) -> RecoveredState {
     let mut out = RecoveredState::default();
     for payload in payloads {
