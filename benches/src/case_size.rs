@@ -4,17 +4,17 @@
 
 use std::time::Duration;
 
-/// How much is done.
+/// The size of one case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub(crate) struct CaseSize {
     /// Calls (one at a time) or rounds (many at once) that are made first and not counted.
     pub(crate) warmup: usize,
-    /// Calls of each subject that are counted.
+    /// The number of calls of each subject that are counted.
     pub(crate) calls: usize,
-    /// Rounds that are counted.
+    /// The number of rounds that are counted.
     pub(crate) rounds: usize,
     /// Calls at once; in `add-under-del` the number of DELs.
     pub(crate) at_once: usize,
-    /// How long an idle daemon is watched.
+    /// The time for which an idle daemon is watched.
     pub(crate) time: Duration,
 }

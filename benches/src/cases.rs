@@ -7,29 +7,29 @@ use crate::case_size::CaseSize;
 use crate::node_cases;
 use crate::vf::{self, VfBench};
 
-/// One procedure; two cases may be two sides of it.
+/// A procedure that yields the figures of one or two cases.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Procedure {
-    /// On the private node.
+    /// The case runs on the private node.
     Node(fn(&mut Bench, &CaseSize) -> Result<(), BenchError>),
-    /// With virtual functions of this machine.
+    /// The case runs with VFs of this machine.
     Vfs(fn(&mut VfBench, &CaseSize) -> Result<(), BenchError>),
 }
 
-/// A case.
+/// One case of the suite.
 #[derive(Debug)]
 pub(crate) struct Case {
-    /// What `--only` takes.
+    /// The name that `--only` takes.
     pub(crate) name: &'static str,
-    /// What it shows.
+    /// What the case shows, for `--list` and the report.
     pub(crate) about: &'static str,
-    /// How much is done.
+    /// The size of the case.
     pub(crate) settings: CaseSize,
-    /// How much is done with `--quick`.
+    /// The size of the case with `--quick`.
     pub(crate) quick: CaseSize,
-    /// How.
+    /// The procedure that measures it.
     pub(crate) procedure: Procedure,
-    /// The case whose course measures this one too.
+    /// The case whose procedure measures this one too.
     pub(crate) beside: Option<&'static str>,
 }
 
@@ -129,8 +129,8 @@ pub(crate) const CASES: &[Case] = &[
     },
 ];
 
-/// The cases of that name, with virtual functions or without; all of them when none is named. The names that are no such
-/// case's are the error.
+/// The cases of these names, with VFs or without; all of them when no name is given. The error holds the names
+/// that are no case.
 pub(crate) fn chosen(names: &[String], functions: bool) -> Result<Vec<&'static Case>, Vec<String>> {
     let all = || CASES.iter().filter(|c| matches!(c.procedure, Procedure::Vfs(_)) == functions);
     let unknown: Vec<_> = names.iter().filter(|n| !all().any(|c| c.name == n.as_str())).cloned().collect();

@@ -48,7 +48,7 @@ use crate::subject::Subject;
 use crate::subject_setup::{RunDirectories, SubjectSetupError};
 use crate::vf::VfBench;
 
-/// Why there is no report, or not all of it.
+/// Why there is no report, or only a part of it.
 #[derive(Debug, thiserror::Error)]
 enum MainError {
     /// A case that does not exist was asked for.
@@ -57,28 +57,28 @@ enum MainError {
     /// A directory or report could not be written.
     #[error("{path}: {source}")]
     Write {
-        /// Which.
+        /// The directory or report.
         path: PathBuf,
-        /// The reason.
+        /// Why it could not be written.
         #[source]
         source: io::Error,
     },
     /// Standard output is closed.
     #[error("standard output: {0}")]
     Output(#[from] io::Error),
-    /// The node.
+    /// The node could not be made or read.
     #[error(transparent)]
     Node(#[from] NodeError),
-    /// The subjects.
+    /// A subject cannot be measured.
     #[error(transparent)]
     Setup(#[from] SubjectSetupError),
-    /// The measurement.
+    /// The measurement ended before its time.
     #[error(transparent)]
     Bench(#[from] BenchError),
-    /// The JSON.
+    /// The JSON document could not be made.
     #[error(transparent)]
     Json(#[from] report::json::JsonError),
-    /// The page.
+    /// The page could not be made.
     #[error(transparent)]
     Page(#[from] report::page::PageError),
 }
@@ -95,7 +95,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// True when every call succeeded and every interface was right.
+/// Runs the suite; true when every call succeeded and every interface was right.
 fn run(options: &Options) -> Result<bool, MainError> {
     if options.list {
         for case in CASES {
@@ -145,7 +145,7 @@ fn measure(options: &Options, cases: Vec<&'static Case>) -> Result<Report, MainE
     Ok(Report { machine, subjects: told, cases, quick: options.quick, results, verdicts })
 }
 
-/// The same with virtual functions, which are this machine's own.
+/// Measures with VFs, which are this machine's own.
 fn measure_vfs(options: &Options, cases: Vec<&'static Case>) -> Result<Report, MainError> {
     let machine = Machine::this(options);
     let dirs = RunDirectories::make(options)?;
@@ -184,7 +184,7 @@ fn run_cases(
     Ok(())
 }
 
-/// When something went wrong, the daemons' own words are worth more than ours.
+/// Prints the end of each daemon's log: when something went wrong, it says more than the suite can.
 fn tell_logs(subjects: &[Subject]) -> io::Result<()> {
     for (name, daemon) in subjects.iter().filter_map(|s| Some((&s.name, s.daemon.as_ref()?))) {
         writeln!(io::stderr(), "the end of the log of {name}:\n{}", daemon.last_words())?;
@@ -192,7 +192,7 @@ fn tell_logs(subjects: &[Subject]) -> io::Result<()> {
     Ok(())
 }
 
-/// Five hundred plugins at once have three pipes each.
+/// Raises the limit of open files: each of five hundred plugins at once has three pipes.
 fn many_open_files() {
     if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
         // With the old limit `storm-500` fails by itself, and says so.

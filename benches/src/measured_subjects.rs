@@ -4,14 +4,14 @@ use serde::Serialize;
 
 use crate::subject::{Role, Subject};
 
-/// Who was measured, as told to a reader.
+/// One subject that was measured, in the words of the report.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct MeasuredSubject {
-    /// Name.
+    /// The name in tables.
     pub(crate) name: String,
-    /// Role.
+    /// What the subject is to the targets.
     pub(crate) role: Role,
-    /// Executable.
+    /// The path of its executable.
     pub(crate) path: String,
     /// What the executable says of itself.
     pub(crate) version: String,
@@ -28,13 +28,13 @@ impl MeasuredSubject {
     }
 }
 
-/// All who were measured.
+/// All subjects that were measured.
 #[derive(Debug, Clone, Default, Serialize)]
 #[serde(transparent)]
 pub(crate) struct MeasuredSubjects(pub(crate) Vec<MeasuredSubject>);
 
 impl MeasuredSubjects {
-    /// Those, and ours with `del: wait` where ours is among them.
+    /// Describes these subjects, and ours with `del: wait` where ours is among them.
     pub(crate) fn tell(subjects: &[Subject]) -> MeasuredSubjects {
         let mut told: Vec<_> = subjects.iter().map(MeasuredSubject::of).collect();
         let waiting = told.iter().find(|t| t.role == Role::Ours).cloned();
@@ -47,17 +47,17 @@ impl MeasuredSubjects {
         MeasuredSubjects(told)
     }
 
-    /// Those alone, where virtual functions were measured.
+    /// Describes the subjects of a run with VFs.
     pub(crate) fn of_vfs(subjects: &[Subject]) -> MeasuredSubjects {
         MeasuredSubjects(subjects.iter().map(MeasuredSubject::of).collect())
     }
 
-    /// The names in a role.
+    /// The names of the subjects in a role.
     pub(crate) fn names_of(&self, role: Role) -> impl Iterator<Item = &str> {
         self.0.iter().filter(move |told| told.role == role).map(|told| told.name.as_str())
     }
 
-    /// The only name in a role.
+    /// The name of the only subject in a role.
     pub(crate) fn name_of(&self, role: Role) -> Option<&str> {
         self.names_of(role).next()
     }

@@ -1,5 +1,5 @@
-//! The network that every subject is measured on, ours and the reference by the very same config: macvlan in bridge
-//! mode on the private node's master, host-local with ranges, a default route.
+//! The network that every subject is measured on: macvlan in bridge mode on the private node's master, host-local
+//! with ranges, a default route. Ours and the reference get the very same config.
 
 use std::fs;
 use std::io;
@@ -14,7 +14,7 @@ use crate::node::MASTER;
 pub(crate) const IFNAME: &str = "eth0";
 /// The network's name, which is also its directory in host-local's store.
 const NETWORK: &str = "bench";
-/// Large enough for every case, small enough to be an ordinary pod network.
+/// The subnet is large enough for every case, and no larger than an ordinary pod network's.
 const SUBNET: &str = "10.88.0.0/16";
 
 /// The config, with its allocations under `data_dir`.
@@ -28,7 +28,7 @@ pub(crate) fn config(data_dir: &Path) -> Value {
     })
 }
 
-/// The config for virtual functions, but for which one.
+/// The config for VFs, which does not name one yet.
 pub(crate) fn vf_config(data_dir: &Path) -> Value {
     json!({
         "cniVersion": "1.0.0", "name": NETWORK, "type": "sriov",
@@ -36,13 +36,13 @@ pub(crate) fn vf_config(data_dir: &Path) -> Value {
     })
 }
 
-/// The same, for this one.
+/// The same config for this VF.
 pub(crate) fn of_vf(mut config: Value, address: &str) -> Value {
     config["deviceID"] = json!(address);
     config
 }
 
-/// The daemon's configuration: the functions are pools (JSON is YAML).
+/// The daemon's configuration, in which the VFs are pools (JSON is YAML).
 pub(crate) fn pools(with_interface: &[String], in_user_space: &[String]) -> String {
     let pool = |driver, functions| json!({ "name": driver, "selectors": { "pciAddresses": functions }, "driver": driver });
     let mut pools = vec![pool("kernel", with_interface)];
@@ -58,7 +58,8 @@ pub(crate) fn peer_config(file: &Path, data_dir: &Path) -> io::Result<Value> {
     Ok(serde_json::from_str(&text)?)
 }
 
-/// What is on a plugin's stdin: the config, for DEL with the result that its ADD gave, as libcni passes it.
+/// The standard input of a plugin: the config, for DEL with the result that its ADD returned, as libcni passes
+/// it.
 pub(crate) fn stdin(config: &Value, result: Option<&[u8]>) -> Vec<u8> {
     let mut config = config.clone();
     if let (Some(object), Some(Ok(result))) =
@@ -69,7 +70,7 @@ pub(crate) fn stdin(config: &Value, result: Option<&[u8]>) -> Vec<u8> {
     config.to_string().into_bytes()
 }
 
-/// Addresses that are still allocated in any network under `data_dir`, each with the container id that holds it.
+/// The addresses that are still allocated in any network under `data_dir`, each with the id of its container.
 pub(crate) fn allocations(data_dir: &Path) -> io::Result<Vec<(IpAddr, String)>> {
     let mut held = Vec::new();
     for network in entries(data_dir)? {
@@ -84,7 +85,7 @@ pub(crate) fn allocations(data_dir: &Path) -> io::Result<Vec<(IpAddr, String)>> 
     Ok(held)
 }
 
-/// What is in a directory; nothing when there is no such directory.
+/// The entries of a directory; none when the directory does not exist.
 fn entries(dir: &Path) -> io::Result<Vec<PathBuf>> {
     match fs::read_dir(dir) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),

@@ -13,14 +13,14 @@ use std::time::{Duration, Instant};
 /// The commands that are measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verb {
-    /// Attach.
+    /// The command ADD.
     Add,
-    /// Detach.
+    /// The command DEL.
     Del,
 }
 
 impl Verb {
-    /// `CNI_COMMAND`.
+    /// The value of `CNI_COMMAND`.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Verb::Add => "ADD",
@@ -36,18 +36,18 @@ pub(crate) struct Invocation {
     stdin: Vec<u8>,
 }
 
-/// What came of it.
+/// The outcome of one exec.
 #[derive(Debug)]
 pub(crate) struct Answer {
-    /// From just before the spawn.
+    /// The time from just before the spawn until both outputs were read.
     pub(crate) latency: Duration,
-    /// When the exit was reaped.
+    /// The time at which the exit was reaped.
     pub(crate) finished: Instant,
-    /// True for exit status 0.
+    /// Whether the exit status is 0.
     pub(crate) success: bool,
     /// Standard output: a CNI result or a CNI error.
     pub(crate) stdout: Vec<u8>,
-    /// Standard error.
+    /// The plugin's standard error.
     pub(crate) stderr: Vec<u8>,
 }
 
@@ -87,7 +87,7 @@ impl Invocation {
 }
 
 impl Answer {
-    /// What a failed call said, on one line.
+    /// The message of a failed call, on one line.
     pub(crate) fn complaint(&self) -> String {
         let said = if self.stdout.is_empty() { &self.stderr } else { &self.stdout };
         let text = String::from_utf8_lossy(said).split_whitespace().collect::<Vec<_>>().join(" ");

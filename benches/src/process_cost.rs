@@ -1,8 +1,9 @@
-//! What processes cost: CPU time and memory, as the kernel accounts them.
+//! What processes use: CPU time and memory, as the kernel accounts them.
 //!
-//! CPU of the plugins is what the kernel charged to reaped children of this process and to theirs
-//! (`RUSAGE_CHILDREN`), so it is exact and includes a delegated IPAM plugin. CPU of a daemon is its CPU clock, which
-//! keeps what ended threads used. Work that the kernel does later for nobody (namespace removal) is in neither.
+//! The CPU time of plugins is what the kernel charged to reaped children of this process and to theirs
+//! (`RUSAGE_CHILDREN`). So it is exact and includes a delegated IPAM plugin. The CPU time of a daemon is its CPU
+//! clock, which keeps what ended threads used. Work that the kernel does later on nobody's account (namespace
+//! removal) is in neither.
 
 use std::collections::HashSet;
 use std::fs;
@@ -14,7 +15,7 @@ use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
 use serde::Serialize;
 
-/// User and system time of all reaped children so far.
+/// The user and system time of all reaped children so far.
 pub(crate) fn cpu_of_children() -> io::Result<Duration> {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
     let micros = [usage.user_time(), usage.system_time()]
@@ -29,7 +30,7 @@ pub(crate) fn cpu_of(pid: Pid) -> io::Result<Duration> {
     Ok(clock_gettime(clock_getcpuclockid(pid)?)?.into())
 }
 
-/// Clock ticks (10 ms) of user and system time in `/proc/<pid>/stat`: what a person sees in `top`.
+/// The clock ticks (10 ms) of user and system time in `/proc/<pid>/stat`, which `top` shows.
 pub(crate) fn ticks_of(pid: Pid) -> io::Result<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let fields = after_name(&stat);
@@ -45,19 +46,19 @@ pub(crate) struct Memory {
     pub(crate) peak_kib: u64,
 }
 
-/// Memory of one process.
+/// Reads the memory of one process.
 pub(crate) fn memory_of(pid: Pid) -> io::Result<Memory> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     Ok(Memory { rss_kib: kib(&status, "VmRSS:"), peak_kib: kib(&status, "VmHWM:") })
 }
 
-/// Starts `VmHWM` anew.
+/// Resets `VmHWM`, the peak, to the memory of now.
 pub(crate) fn reset_peak(pid: Pid) -> io::Result<()> {
     fs::write(format!("/proc/{pid}/clear_refs"), "5")
 }
 
-/// The proportional memory (PSS: pages that several processes share count once) of all descendants of this process
-/// but `excluded`, in KiB. A process that ends while it is looked at counts for nothing.
+/// The proportional memory of all descendants of this process except `excluded`, in KiB (PSS: a page that several
+/// processes share counts once). A process that ends while it is looked at counts as nothing.
 pub(crate) fn memory_of_descendants(excluded: &[Pid]) -> io::Result<u64> {
     let mut family = HashSet::from([Pid::this().as_raw()]);
     let mut parents = Vec::new();

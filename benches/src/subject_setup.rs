@@ -1,4 +1,4 @@
-//! Who is measured: made from the command line, each one checked before anything is begun.
+//! Makes the subjects from the command line; each is checked before anything is measured.
 
 use std::fs;
 use std::io;
@@ -16,73 +16,73 @@ use crate::subject::{Role, Subject, version_of};
 /// Why a subject cannot be measured.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SubjectSetupError {
-    /// Its executable is not there.
+    /// The subject's executable is not there.
     #[error("{name}: there is no executable {path}: {remedy}, or leave it out with `--without {name}`")]
     Missing {
-        /// The subject.
+        /// The name of the subject.
         name: String,
-        /// What is missing.
+        /// The path that is missing.
         path: PathBuf,
-        /// What to do.
+        /// How to get it.
         remedy: &'static str,
     },
-    /// Its config cannot be read.
+    /// The config of a peer cannot be read.
     #[error("config {path} of peer {name}: {source}")]
     Config {
-        /// The subject.
+        /// The name of the peer.
         name: String,
-        /// The file.
+        /// The file that the option names.
         path: String,
-        /// The reason.
+        /// Why it cannot be read.
         #[source]
         source: io::Error,
     },
-    /// Its name cannot begin a container id, or is taken.
+    /// The peer's name cannot begin a container id, or is taken.
     #[error(
         "peer {0:?}: a name begins with a letter or digit, goes on with those, `_`, `.` or `-`, and is not taken"
     )]
     Name(String),
-    /// An option is about a peer that there is none of.
+    /// An option names a peer that does not exist.
     #[error("{option} names {name:?}, which is {what}")]
     Unknown {
-        /// The option.
+        /// The option of the command line.
         option: &'static str,
-        /// The name.
+        /// The name that it uses.
         name: String,
-        /// What can be named.
+        /// What can be named instead.
         what: &'static str,
     },
-    /// A directory of the run could not be made, or one of a killed run not removed.
+    /// A directory of the run could not be made, or one of a killed run could not be removed.
     #[error("{path}: {source}")]
     Directory {
-        /// Which.
+        /// The directory.
         path: PathBuf,
-        /// The reason.
+        /// Why it could not be made or removed.
         #[source]
         source: io::Error,
     },
-    /// Its daemon does not serve.
+    /// The subject's daemon does not serve.
     #[error(transparent)]
     Daemon(#[from] DaemonError),
-    /// Nobody is left.
+    /// All subjects were left out.
     #[error("everybody was left out: there is nothing to measure")]
     Nobody,
 }
 
-/// Before the number of the process that a directory belongs to.
+/// The beginning of the name of each directory; the number of the process that owns it follows.
 const PREFIX: &str = "fairlead-bench-";
 
-/// The run's own directories; removed when dropped.
+/// The directories of this run, removed when dropped.
 #[derive(Debug)]
 pub(crate) struct RunDirectories {
-    /// On a real disk: allocations, state, namespaces, logs.
+    /// The directory on a real disk: allocations, state, namespaces, logs.
     pub(crate) data: PathBuf,
-    /// Where the daemons' run directories are.
+    /// The directory of the daemons' run directories.
     pub(crate) run: PathBuf,
 }
 
 impl RunDirectories {
-    /// Makes them, and removes those of runs that were killed.
+    /// Makes the directories, and removes those of runs that were killed.
     pub(crate) fn make(options: &Options) -> Result<RunDirectories, SubjectSetupError> {
         for dir in [&options.data_dir_fs, &options.run_dir_fs] {
             remove_leftovers(dir)
@@ -100,7 +100,7 @@ impl RunDirectories {
         Ok(dirs)
     }
 
-    /// host-local's `dataDir`.
+    /// The `dataDir` of host-local.
     pub(crate) fn allocations(&self) -> PathBuf {
         self.data.join("networks")
     }
@@ -145,7 +145,7 @@ fn remove_leftovers(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Everybody, daemons started, in the order in which they take turns.
+/// Starts everybody, in the order in which they take turns.
 pub(crate) fn subjects(options: &Options, dirs: &RunDirectories) -> Result<Vec<Subject>, SubjectSetupError> {
     check_names(options)?;
     let mut all = Vec::new();
@@ -169,7 +169,7 @@ pub(crate) fn subjects(options: &Options, dirs: &RunDirectories) -> Result<Vec<S
     if all.is_empty() { Err(SubjectSetupError::Nobody) } else { Ok(all) }
 }
 
-/// Ours, the peers and the floor, for virtual functions.
+/// Starts ours, the peers and the floor, for VFs.
 pub(crate) fn for_vfs(options: &Options, dirs: &RunDirectories) -> Result<Vec<Subject>, SubjectSetupError> {
     check_names(options)?;
     let config = vf_config(&dirs.allocations());
@@ -186,7 +186,7 @@ pub(crate) fn for_vfs(options: &Options, dirs: &RunDirectories) -> Result<Vec<Su
     if all.is_empty() { Err(SubjectSetupError::Nobody) } else { Ok(all) }
 }
 
-/// What a daemon of ours with `del: wait` is started from, where ours is measured.
+/// How to start a daemon of ours with `del: wait`; `None` where ours is left out.
 pub(crate) fn waiting(options: &Options, dirs: &RunDirectories) -> Option<Waiting> {
     (!options.leaves_out("ours")).then(|| Waiting {
         daemon: absolute(&options.ours.join("fairleadd")),

@@ -11,30 +11,30 @@ use crate::statistics::Summary;
 use crate::subject::Role;
 use crate::vf::burst::{AT_ONCE, ONE_AFTER_THE_OTHER};
 
-/// What came of a target.
+/// Whether a target was met.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum State {
-    /// Met.
+    /// The measurement meets the target.
     Met,
-    /// Missed.
+    /// The measurement misses the target.
     Missed,
-    /// There is no number.
+    /// There is no measurement to compare.
     NotMeasured,
 }
 
 /// A target and what was measured.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Verdict {
-    /// The figure.
+    /// The name of the figure.
     pub(crate) figure: String,
-    /// The target.
+    /// The target in words.
     pub(crate) target: String,
-    /// The measurement.
+    /// The measurement in words.
     pub(crate) measured: String,
-    /// What came of it.
+    /// Whether the target was met.
     pub(crate) state: State,
-    /// By how many per cent of the target it was missed.
+    /// By how many per cent of the target the measurement misses it.
     pub(crate) missed_by_percent: Option<f64>,
 }
 
@@ -68,7 +68,7 @@ fn verdict(figure: &str, measured: Option<f64>, limit: Limit, unit: &str) -> Ver
     }
 }
 
-/// Three significant digits or the whole number.
+/// Formats a number with three significant digits, or whole if it is large.
 pub(crate) fn number(value: f64) -> String {
     let digits = match value.abs() {
         v if v >= 100.0 => 0,
@@ -80,13 +80,13 @@ pub(crate) fn number(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
-/// Holds all results against all targets.
+/// Compares all results with all targets.
 pub(crate) fn verdicts(results: &Results, subjects: &MeasuredSubjects) -> Vec<Verdict> {
     let view = View { results, subjects };
     [view.one_at_a_time(), view.at_once(), view.under_del(), view.silence(), view.storm_and_idle()].concat()
 }
 
-/// Holds what was measured with virtual functions against their targets.
+/// Compares what was measured with VFs with the targets for that.
 pub(crate) fn of_vfs(results: &Results, subjects: &MeasuredSubjects) -> Vec<Verdict> {
     let view = View { results, subjects };
     [view.function_add(), view.function_del(), view.function_vfio()].concat()
@@ -106,7 +106,7 @@ impl View<'_> {
         Some(self.figure(case, role, what)?.series.summary())
     }
 
-    /// The least of a number among the references.
+    /// The least of a number among the reference plugins.
     fn reference(&self, case: &str, what: &str, value: impl Fn(&Summary) -> f64) -> Option<f64> {
         self.subjects
             .names_of(Role::Reference)
@@ -185,12 +185,12 @@ impl View<'_> {
         ]
     }
 
-    /// The median of one of the functions' calls.
+    /// The median of one call of the VF cases.
     fn p50(&self, case: &str, role: Role, what: &str) -> Option<f64> {
         self.summary(case, role, what).map(|s| s.p50_ms)
     }
 
-    /// How often ours fits into the fastest peer's.
+    /// By which factor the fastest peer is slower than ours.
     fn over_peers(&self, case: &str, what: &str) -> Option<f64> {
         let peers = self.subjects.names_of(Role::Peer);
         let fastest = peers

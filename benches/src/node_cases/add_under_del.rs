@@ -1,5 +1,5 @@
-//! `add-under-del`: what an ADD costs while other pods are being torn down, 50 a second, namespaces removed after
-//! each DEL as runtimes do, against the same ADDs when nothing else happens.
+//! `add-under-del`: how long an ADD takes while 50 other pods a second are torn down, their namespaces removed
+//! after each DEL as runtimes do. The same ADDs are measured when nothing else happens.
 
 use std::io;
 use std::thread;
@@ -12,14 +12,14 @@ use crate::case_size::CaseSize;
 use crate::plugin_exec::Verb;
 use crate::subject::{Attachment, Done};
 
-/// DELs per second.
+/// The number of DELs per second.
 const DELS_PER_S: u32 = 50;
-/// Between two ADDs: the load on the machine is the DELs', not the ADDs'.
+/// The pause between two ADDs, so that the machine's load is the DELs' and not the ADDs'.
 const PAUSE: Duration = Duration::from_millis(10);
 
 const CASE: &str = "add-under-del";
 
-/// Runs it.
+/// Runs `add-under-del`.
 pub(crate) fn run(bench: &mut Bench, settings: &CaseSize) -> Result<(), BenchError> {
     for round in 0..settings.warmup + settings.rounds {
         for who in 0..bench.subjects.len() {
@@ -68,7 +68,7 @@ fn one_round(bench: &mut Bench, who: usize, settings: &CaseSize, counts: bool) -
     bench.put_away(quiet)
 }
 
-/// ADDs one at a time for as long as `go_on` says.
+/// Makes ADDs one at a time for as long as `go_on` says.
 fn adds(bench: &Bench, who: usize, pods: &[Attachment], go_on: impl Fn() -> bool) -> Vec<io::Result<Done>> {
     let subject = &bench.subjects[who];
     let mut done = Vec::new();
@@ -98,7 +98,8 @@ fn record(
     Ok(())
 }
 
-/// DELs at a fixed rate whatever each of them takes, each namespace removed right after; gives the time of the last.
+/// Makes DELs at a fixed rate, whatever each of them takes, and removes each namespace right after. Returns the
+/// time of the last.
 fn paced_dels(
     bench: &Bench,
     who: usize,

@@ -1,7 +1,7 @@
 //! `burst-100`, `storm-500`: many calls at once, one subject after the other in every round.
 //!
-//! The memory of the plugins' processes is sampled in a round of its own that is not timed: looking at a hundred
-//! processes costs as much as running them.
+//! The memory of the plugins' processes is sampled in a round of its own that is not timed, because looking at a
+//! hundred processes takes as much time as running them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -93,7 +93,7 @@ fn record(
     Ok(())
 }
 
-/// The most that the plugin processes of a burst have together, by samples as fast as they can be taken.
+/// The largest memory of all plugin processes of a burst together, sampled as fast as possible.
 fn plugins_memory(
     bench: &mut Bench,
     case: &'static str,

@@ -9,7 +9,7 @@ use crate::process_cost;
 
 const CASE: &str = "idle";
 
-/// Runs it.
+/// Runs `idle`.
 pub(crate) fn run(bench: &mut Bench, settings: &CaseSize) -> Result<(), BenchError> {
     let daemons: Vec<_> =
         bench.subjects.iter().filter_map(|s| Some((s.name.clone(), s.daemon.as_ref()?.pid))).collect();

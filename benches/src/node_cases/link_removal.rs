@@ -1,7 +1,7 @@
-//! `silence`: how long after the last DEL's answer the last link is really gone, with the namespaces kept, and with
-//! the namespaces removed at that moment, as runtimes do.
+//! `silence`: how long after the last DEL's answer the last link is really gone. It is measured with the
+//! namespaces kept, and with the namespaces removed at that moment, as runtimes do.
 //!
-//! The links are counted by their master's multicast memberships, so this case sees macvlans alone: a subject whose
+//! The links are counted by their master's multicast memberships, so only macvlans are seen: a subject whose
 //! links do not show there is a failure, not a zero.
 
 use std::io;
@@ -15,12 +15,12 @@ use crate::node::{Node, NodeError};
 use crate::plugin_exec::Verb;
 use crate::subject::{Attachment, Done, Role, Subject};
 
-/// A link that is there longer than this is not going away.
+/// The time after which a link counts as one that stays.
 const LIMIT: Duration = Duration::from_secs(60);
 
 const CASE: &str = "silence";
 
-/// Runs it, with a second daemon of ours that is configured with `del: wait`.
+/// Runs `silence`, with a second daemon of ours that is configured with `del: wait`.
 pub(crate) fn run(bench: &mut Bench, settings: &CaseSize) -> Result<(), BenchError> {
     let waiting = waiting(bench)?;
     let also = waiting.is_some();
@@ -44,7 +44,7 @@ fn rounds(bench: &mut Bench, settings: &CaseSize) -> Result<(), BenchError> {
     bench.nothing_allocated(CASE)
 }
 
-/// Ours with `del: wait`, on the same network and allocations.
+/// Starts ours with `del: wait`, on the same network and allocations.
 fn waiting(bench: &Bench) -> Result<Option<Subject>, BenchError> {
     let ours = bench.subjects.iter().find(|s| s.role == Role::Ours);
     let (Some(ours), Some(waiting)) = (ours, &bench.waiting) else { return Ok(None) };
@@ -94,7 +94,8 @@ fn one_round(
     bench.put_away(left)
 }
 
-/// Removes the namespaces; gives the time at which the last link was gone, and the pods that are left: none.
+/// Removes the namespaces; returns the time at which the last link was gone, and the pods that are left, which
+/// are none.
 fn remove(node: &Node, pods: Vec<Attachment>) -> Result<(Instant, Vec<Attachment>), NodeError> {
     // Watched while they are removed: what was gone before must not be charged with the removal.
     let gone = thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! What the cases do: a course is a procedure that yields the figures of one or two cases.
+//! The procedures that run on the private node; each yields the figures of one or two cases.
 
 pub(crate) mod add_under_del;
 pub(crate) mod burst;

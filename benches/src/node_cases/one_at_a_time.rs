@@ -1,9 +1,10 @@
-//! `add-one`, `del-one`: one call at a time, the subjects taking turns of a score of calls each.
+//! `add-one`, `del-one`: one call at a time, the subjects in turn, [`SCORE`] calls each.
 //!
-//! A call that follows another subject's finds the caches as that one left them, and costs up to half as much again:
-//! so a subject makes its score in a row, and every other time the subjects come in the opposite order. Pods are made
-//! a score at a time and put away together, so that no namespace dies while a call is timed; a score of DELs takes
-//! less than the time after which ours removes a link by itself, so that no removal is timed either.
+//! A call that follows another subject's finds the caches as that one left them, and takes up to half as long
+//! again. So a subject makes its calls of a turn in a row, and every other time the subjects come in the opposite
+//! order. Pods are made for a turn and put away together, so that no namespace dies while a call is timed. The
+//! DELs of a turn take less time than ours waits before it removes a link by itself, so no removal is timed
+//! either.
 
 use std::thread;
 use std::time::Duration;
@@ -15,15 +16,15 @@ use crate::results::{Figure, Results};
 use crate::statistics::StatisticsError;
 use crate::subject::{Attachment, Done, Subject};
 
-/// Calls in a row, and between two cleanings.
+/// The number of calls in a row, after which the pods are put away.
 const SCORE: usize = 20;
-/// Between two calls, so that one subject's after-effects are not another's latency.
+/// The pause between two calls, so that the after-effects of one are not in the latency of the next.
 const PAUSE: Duration = Duration::from_millis(2);
 
 const ADD: &str = "add-one";
 const DEL: &str = "del-one";
 
-/// Runs it.
+/// Runs `add-one` and `del-one`.
 pub(crate) fn run(bench: &mut Bench, settings: &CaseSize) -> Result<(), BenchError> {
     let calls = settings.warmup + settings.calls;
     for first in (0..calls).step_by(SCORE) {
@@ -39,7 +40,7 @@ pub(crate) fn run(bench: &mut Bench, settings: &CaseSize) -> Result<(), BenchErr
     bench.nothing_allocated(DEL)
 }
 
-/// Makes one call for each pod, one at a time; calls below number `warmup` are made and not counted.
+/// Makes one call for each pod, one at a time; the calls below number `warmup` are not counted.
 fn take_turns(
     bench: &mut Bench,
     verb: Verb,

@@ -1,6 +1,6 @@
-//! The report: one value with everything in it, written as a table for people, as JSON and as a page.
+//! The report: one value with everything in it, written as a table for people, as JSON, and as a page.
 //!
-//! All three tell the same numbers; none computes any of its own.
+//! All three show the same numbers; none computes any of its own.
 
 pub(crate) mod json;
 pub(crate) mod page;
@@ -13,19 +13,19 @@ use crate::measured_subjects::MeasuredSubjects;
 use crate::results::Results;
 use crate::targets::Verdict;
 
-/// Everything that a reader needs.
+/// Everything that a reader of the report needs.
 #[derive(Debug)]
 pub(crate) struct Report {
-    /// On what.
+    /// The machine that was measured on.
     pub(crate) machine: Machine,
-    /// Who.
+    /// Who was measured.
     pub(crate) subjects: MeasuredSubjects,
-    /// In which cases.
+    /// The cases that were run.
     pub(crate) cases: Vec<&'static Case>,
-    /// True when numbers were so small that they measure nothing.
+    /// True when the numbers of calls were so small that nothing is really measured.
     pub(crate) quick: bool,
     /// What was measured.
     pub(crate) results: Results,
-    /// Against the targets; none in a smoke test.
+    /// The comparison with the targets; empty in a smoke test.
     pub(crate) verdicts: Vec<Verdict>,
 }

@@ -1,5 +1,5 @@
-//! `function-burst`: many functions of one NIC at once by a plugin; by the floor one after the other, which is all that the
-//! kernel's one lock for links lets anybody hope for.
+//! `function-burst`: many VFs of one NIC at once by a plugin. The floor takes them one after the other, which is
+//! all that the kernel's one lock for links allows.
 
 use std::time::Instant;
 
@@ -11,13 +11,13 @@ use crate::subject::{Attachment, Role};
 
 const CASE: &str = "function-burst";
 
-/// Runs it.
+/// Runs `function-burst`.
 pub(crate) fn run(bench: &mut VfBench, settings: &CaseSize) -> Result<(), BenchError> {
     for round in 0..settings.warmup + settings.rounds {
         let subjects = bench.subjects.len();
         for at in 0..subjects {
             let who = if round % 2 == 1 { subjects - 1 - at } else { at };
-            let count = bench.homes(who).len().min(settings.at_once);
+            let count = bench.vfs_of(who).len().min(settings.at_once);
             one_round(bench, who, count, round >= settings.warmup)?;
         }
     }
@@ -33,7 +33,7 @@ fn one_round(bench: &mut VfBench, who: usize, count: usize, counts: bool) -> Res
     let (outcomes, took) = if is_floor { in_a_row(&all, &mut pods)? } else { at_once(&all, &mut pods)? };
     for (lent, pod) in all.iter().zip(&pods) {
         let deleted = lent.call(Verb::Del, pod);
-        // Whether it was right shows in `function-del`; here it is only to be home again.
+        // `function-del` shows whether DEL was right; here the VF only has to be on the host again.
         drop(deleted);
         lent.ready(pod)?;
     }
@@ -49,9 +49,9 @@ fn one_round(bench: &mut VfBench, who: usize, count: usize, counts: bool) -> Res
     Ok(())
 }
 
-/// What is read of a plugin.
+/// The name of a plugin's figure.
 pub(crate) const AT_ONCE: &str = "all at once, first start → last answer";
-/// What is read of the floor.
+/// The name of the floor's figure.
 pub(crate) const ONE_AFTER_THE_OTHER: &str = "kernel calls of all, one after the other";
 
 type Outcomes = (Vec<Result<(), String>>, f64);

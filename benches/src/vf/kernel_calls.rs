@@ -1,4 +1,4 @@
-//! The kernel calls without which no virtual function gets into a pod, out of it, and is ready for the next one.
+//! The kernel calls without which no VF gets into a pod, out of it, and is ready for the next one.
 
 use std::path::Path;
 
@@ -10,18 +10,18 @@ use super::vf_on_host::VfOnHost;
 use crate::network_config::IFNAME;
 use crate::subject::KernelCallError;
 
-/// An interface of a function, and the pod that it is for.
+/// The interface of one VF, and the pod that it is for.
 #[derive(Debug)]
 pub(super) struct VfKernelCalls<'a> {
     pub(super) kernel: &'a RealKernel,
     pub(super) netns: &'a Path,
-    /// Its index, here and there: no other link of the pod has it.
+    /// The interface index, which is the same in the pod: no other link there has it.
     pub(super) index: u32,
     pub(super) address: Ipv4Net,
 }
 
 impl VfKernelCalls<'_> {
-    /// Move and rename in one message, up, address.
+    /// Moves and renames the interface in one message, sets it up, adds the address.
     pub(super) fn take(&self) -> Result<(), KernelCallError> {
         let index = self.index;
         let mut pod = self.kernel.pod(self.netns)?;
@@ -33,7 +33,7 @@ impl VfKernelCalls<'_> {
         Ok(())
     }
 
-    /// No address, and the name is free.
+    /// Removes the address and frees the name.
     pub(super) fn silence(&self) -> Result<(), KernelCallError> {
         let name = Some(format!("floor{}", self.index));
         let mut pod = self.kernel.pod(self.netns)?;
@@ -44,14 +44,14 @@ impl VfKernelCalls<'_> {
         Ok(())
     }
 
-    /// Back under its name, and whatever the pod left in it is gone.
-    pub(super) fn bring_home(&self, home: &VfOnHost) -> Result<(), KernelCallError> {
-        let address = home.address.to_string();
-        let back = Op::MoveToHost { index: self.index, name: home.name.clone() };
+    /// Moves the interface back under its name, and resets the VF, so that nothing is left of what the pod did.
+    pub(super) fn return_to_host(&self, on_host: &VfOnHost) -> Result<(), KernelCallError> {
+        let address = on_host.address.to_string();
+        let back = Op::MoveToHost { index: self.index, name: on_host.name.clone() };
         self.kernel.pod(self.netns)?.batch(&[back])?;
         self.kernel.unbind(&address)?;
         self.kernel.reset(&address)?;
-        self.kernel.bind(&address, &home.driver, Override::Keep)?;
+        self.kernel.bind(&address, &on_host.driver, Override::Keep)?;
         Ok(())
     }
 

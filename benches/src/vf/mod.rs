@@ -1,9 +1,9 @@
-//! Virtual functions: the same method with real SR-IOV NICs, which cannot be put into a private network namespace,
-//! because their drivers make every interface in this machine's own. So the suite's daemon and the pods' namespaces are
-//! its own and the functions are the machine's: nobody else may use those that are named.
+//! Measures VFs by the same method, on real SR-IOV NICs. These cannot be put into a private network namespace,
+//! because their drivers make every interface in this machine's own. So the daemon and the pods' namespaces are
+//! the suite's, but the VFs are the machine's: nobody else may use those that are named.
 //!
-//! The floor and the peers have functions of their own, of a NIC of the same kind: the daemon keeps its own ready, and
-//! would look after whatever is done to them.
+//! The floor and the peers have VFs of their own, on another NIC of the same kind. The daemon keeps its own VFs
+//! ready, and would undo whatever others do to them.
 
 pub(crate) mod burst;
 mod kernel_calls;
@@ -30,14 +30,14 @@ use crate::verify::{self, Expected};
 use kernel_calls::VfKernelCalls;
 use vf_on_host::{VfOnHost, VfOnHostError, until_ready};
 
-/// A run with virtual functions.
+/// A run with VFs of this machine.
 #[derive(Debug)]
 pub(crate) struct VfBench {
-    /// This machine.
+    /// This machine, as the node of the run.
     node: Node,
-    /// Who is measured.
+    /// Everybody who is measured.
     pub(crate) subjects: Vec<Subject>,
-    /// What was measured.
+    /// What was measured so far.
     pub(crate) results: Results,
     ours: Vec<VfOnHost>,
     beside: Vec<VfOnHost>,
@@ -46,27 +46,27 @@ pub(crate) struct VfBench {
     serial: u32,
 }
 
-/// How a function is asked for.
+/// The settings that a VF is asked for with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum VfRequest {
-    /// As it is.
+    /// The settings that the VF has.
     Unchanged,
-    /// With a VLAN and a rate that it does not have.
+    /// A VLAN and a rate that the VF does not have.
     WithVlan(u16),
 }
 
-/// A function in a pod.
+/// A VF in a pod, or on its way there.
 struct VfInPod<'a> {
     bench: &'a VfBench,
     subject: &'a Subject,
-    home: &'a VfOnHost,
-    /// The index of its interface.
+    on_host: &'a VfOnHost,
+    /// The index of the VF's interface.
     index: u32,
     wanted: VfRequest,
 }
 
 impl VfBench {
-    /// Looks at the functions, which must be at home.
+    /// Records how all VFs are now; no pod may have one of them.
     pub(crate) fn new(
         node: Node,
         subjects: Vec<Subject>,
@@ -85,19 +85,19 @@ impl VfBench {
         let beside = named.beside.iter().map(|address| VfOnHost::fixed(kernel, address));
         let beside = beside.collect::<Result<Vec<_>, _>>()?;
         let mut macvlan = config(data_dir);
-        macvlan["master"] = json!(ours.first().map(|home| home.physical_name.clone()));
+        macvlan["master"] = json!(ours.first().map(|on_host| on_host.physical_name.clone()));
         macvlan["ipam"]["routes"] = json!([]);
         let (in_user_space, results) = (named.in_user_space.clone(), Results::default());
         Ok(VfBench { node, subjects, results, ours, beside, in_user_space, macvlan, serial: 0 })
     }
 
-    /// Ends the daemons; answers who was measured, and what.
+    /// Ends the daemons; returns who was measured, and what was measured.
     pub(crate) fn close(self) -> (MeasuredSubjects, Results) {
         (MeasuredSubjects::of_vfs(&self.subjects), self.results)
     }
 
-    /// The functions that are a subject's.
-    fn homes(&self, who: usize) -> &[VfOnHost] {
+    /// The VFs that a subject may use.
+    fn vfs_of(&self, who: usize) -> &[VfOnHost] {
         if self.subjects[who].role == Role::Ours { &self.ours } else { &self.beside }
     }
 
@@ -106,15 +106,15 @@ impl VfBench {
     }
 
     fn vf_in_pod(&self, who: usize, at: usize, wanted: VfRequest) -> Result<VfInPod<'_>, BenchError> {
-        let home = &self.homes(who)[at];
-        let index = home.link(&self.node.kernel)?.index;
-        Ok(VfInPod { bench: self, subject: &self.subjects[who], home, index, wanted })
+        let on_host = &self.vfs_of(who)[at];
+        let index = on_host.link(&self.node.kernel)?.index;
+        Ok(VfInPod { bench: self, subject: &self.subjects[who], on_host, index, wanted })
     }
 }
 
 impl VfRequest {
-    fn config(self, subject: &Subject, home: &VfOnHost) -> Option<Value> {
-        let mut config = of_vf(subject.config.clone()?, &home.address.to_string());
+    fn config(self, subject: &Subject, on_host: &VfOnHost) -> Option<Value> {
+        let mut config = of_vf(subject.config.clone()?, &on_host.address.to_string());
         if let VfRequest::WithVlan(id) = self {
             config["vlan"] = json!(id);
             config["max_tx_rate"] = json!(100);
@@ -126,7 +126,7 @@ impl VfRequest {
 impl VfInPod<'_> {
     /// A call of a plugin, ready to be made.
     fn job<'a>(&self, verb: Verb, pod: &Attachment) -> Job<'a> {
-        let config = self.wanted.config(self.subject, self.home);
+        let config = self.wanted.config(self.subject, self.on_host);
         Job::from(self.subject.invocation(verb, pod, config.as_ref()))
     }
 
@@ -139,7 +139,7 @@ impl VfInPod<'_> {
         }
     }
 
-    /// Makes a call of a plugin, or those of the floor.
+    /// Calls the plugin, or makes the kernel calls of the floor.
     fn call(&self, verb: Verb, pod: &Attachment) -> io::Result<Done> {
         let job = self.job(verb, pod);
         if self.subject.role != Role::Floor {
@@ -152,7 +152,7 @@ impl VfInPod<'_> {
         })
     }
 
-    /// Whether the pod has what it was to have.
+    /// Verifies that the pod has what was asked for.
     fn added(&self, pod: &mut Attachment, done: io::Result<Done>) -> Result<Done, CallFailure> {
         let done = succeeded(done)?;
         let expected = if self.subject.role == Role::Floor {
@@ -163,7 +163,7 @@ impl VfInPod<'_> {
         };
         verify::attached(&self.bench.node, &pod.pod, &expected)?;
         if let VfRequest::WithVlan(id) = self.wanted {
-            let vlan = self.home.settings(&self.bench.node.kernel)?.vlan.unwrap_or_default();
+            let vlan = self.on_host.settings(&self.bench.node.kernel)?.vlan.unwrap_or_default();
             if vlan.id != id {
                 return Err(CallFailure::Vlan { is: vlan.id, wanted: id });
             }
@@ -171,38 +171,38 @@ impl VfInPod<'_> {
         Ok(done)
     }
 
-    /// Whether the pod has nothing any more.
+    /// Verifies that the pod has nothing of it any more.
     fn deleted(&self, pod: &Attachment, done: io::Result<Done>) -> Result<Done, CallFailure> {
         let done = succeeded(done)?;
         verify::detached(&self.bench.node, &pod.pod, self.subject.removal())?;
         Ok(done)
     }
 
-    /// Waits until the function can be lent again; answers since when. What the floor does for that is done here.
+    /// Waits until the VF can be used again; returns since when. The floor's part of that is done here.
     fn ready(&self, pod: &Attachment) -> Result<Instant, BenchError> {
         let kernel = &self.bench.node.kernel;
         let since = match self.subject.role {
             Role::Floor => {
-                let brought = self.floor(pod).bring_home(self.home).map_err(io::Error::other);
+                let brought = self.floor(pod).return_to_host(self.on_host).map_err(io::Error::other);
                 brought.map_err(BenchError::process("bringing a function home"))?;
-                self.home.link(kernel)?;
+                self.on_host.link(kernel)?;
                 let since = Instant::now();
-                self.home.renamed(kernel)?;
+                self.on_host.renamed(kernel)?;
                 since
             }
             Role::Ours => {
-                until_ready(&self.home.address.to_string(), |address| self.subject.has_ready(address))?
+                until_ready(&self.on_host.address.to_string(), |address| self.subject.has_ready(address))?
             }
             // A peer's is when its DEL is answered.
             _ => Instant::now(),
         };
-        self.home.is_as_it_was(kernel)?;
+        self.on_host.is_as_it_was(kernel)?;
         Ok(since)
     }
 }
 
 impl Subject {
-    /// Whether the daemon's pool has a function ready.
+    /// Whether the daemon's pool has this VF ready.
     fn has_ready(&self, address: &str) -> bool {
         let told = self.daemon.as_ref().and_then(|daemon| daemon.get("/v1/pools").ok());
         let table: Value = told.and_then(|told| serde_json::from_slice(&told).ok()).unwrap_or_default();
@@ -211,12 +211,12 @@ impl Subject {
     }
 }
 
-/// What a call sets off in the kernel and in a daemon: duplicate address detection, reports of groups, the carrier, news of
-/// links, announcements that are listened for during 350 ms.
+/// The time that the effects of a call last in the kernel and in a daemon: duplicate address detection, group
+/// reports, the carrier, link events, and announcements that are listened for during 350 ms.
 const SETTLE_TIME: Duration = Duration::from_millis(400);
 
-/// Before each timed call, whoever's: one processor emulates all of the machine's here, and what the last call set off would
-/// be in the time of the next.
+/// Waits before a timed call, whoever makes it. In the lab one processor emulates the whole machine, and the
+/// effects of the last call would be in the time of the next.
 fn let_machine_settle() {
     thread::sleep(SETTLE_TIME);
 }

@@ -1,5 +1,5 @@
-//! `function-add`, `function-del`: the whole life of one function in one pod after the other, the subjects taking turns of
-//! all their functions each.
+//! `function-add`, `function-del`: one VF in one pod after the other, from ADD until it is ready again. The
+//! subjects take turns of all their VFs each.
 
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ pub(super) const ADD: &str = "function-add";
 pub(super) const DEL: &str = "function-del";
 const VLAN: u16 = 100;
 
-/// What the calls of a turn are called.
+/// The names of one turn's figures.
 struct Names {
     add: &'static str,
     del: &'static str,
@@ -26,14 +26,14 @@ const AS_IT_IS: Names = Names { add: "ADD", del: "DEL", ready: "ready again" };
 const ON_VLAN: Names =
     Names { add: "ADD, other settings", del: "DEL, other settings", ready: "ready again, other settings" };
 
-/// Runs it.
+/// Runs `function-add` and `function-del`.
 pub(crate) fn run(bench: &mut VfBench, settings: &CaseSize) -> Result<(), BenchError> {
     for round in 0..settings.warmup + settings.rounds {
         let subjects = bench.subjects.len();
         for at in 0..subjects {
             let who = if round % 2 == 1 { subjects - 1 - at } else { at };
             let counts = round >= settings.warmup;
-            for function in 0..bench.homes(who).len() {
+            for function in 0..bench.vfs_of(who).len() {
                 add_and_del(bench, who, function, VfRequest::Unchanged, counts)?;
                 if bench.subjects[who].role != Role::Floor {
                     add_and_del(bench, who, function, VfRequest::WithVlan(VLAN), counts)?;
@@ -44,7 +44,7 @@ pub(crate) fn run(bench: &mut VfBench, settings: &CaseSize) -> Result<(), BenchE
     Ok(())
 }
 
-/// ADD, DEL, and home again.
+/// Measures ADD, DEL, and the time until the VF is ready again.
 fn add_and_del(
     bench: &mut VfBench,
     who: usize,
@@ -75,7 +75,7 @@ fn add_and_del(
 }
 
 impl VfBench {
-    /// Keeps a call, or why it does not count; answers whether it was right.
+    /// Keeps a call, or the reason why it does not count; returns whether it was right.
     pub(super) fn record(
         &mut self,
         case: &'static str,

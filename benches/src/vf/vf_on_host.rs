@@ -1,4 +1,4 @@
-//! A virtual function where it is when no pod has it, and whether it is there again as it was.
+//! A VF on the host, while no pod has it: how it was at first, and whether it is so again.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,70 +8,70 @@ use fairlead_host::{Kernel, Link, Mac, NetError, Op, Override, SetLink, Vf, VfCh
 use fairlead_sriov::interface::{appear, interface};
 use fairlead_sriov::{BadPciAddr, Inventory, InventoryError, PciAddr};
 
-/// How long an interface may take to be there.
+/// The time that an interface may take to appear.
 const APPEARS: Duration = Duration::from_secs(10);
-/// And a function until it is ready.
+/// The time that a VF may take to become ready.
 const READY: Duration = Duration::from_secs(60);
 
-/// Why a function cannot be measured, or is not as it was.
+/// Why a VF cannot be measured, or is not as it was.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum VfOnHostError {
-    /// It has no PCI address.
+    /// The text is no PCI address.
     #[error(transparent)]
     Address(#[from] BadPciAddr),
-    /// The machine has no such function.
+    /// The machine has no such VF.
     #[error(transparent)]
     Inventory(#[from] InventoryError),
     /// The kernel refused a question.
     #[error("function {address}: {source}")]
     Net {
-        /// The function.
+        /// The PCI address of the VF.
         address: PciAddr,
-        /// The reason.
+        /// Why the kernel refused.
         #[source]
         source: NetError,
     },
-    /// Something of it is missing.
+    /// The VF lacks something.
     #[error("function {address} has no {what}; make the functions, and leave them to their kernel driver")]
     Without {
-        /// The function.
+        /// The PCI address of the VF.
         address: PciAddr,
-        /// What.
+        /// What the VF lacks.
         what: &'static str,
     },
-    /// It came home otherwise than it left.
+    /// The VF did not come back as it was.
     #[error("function {address} came home with {is} instead of {was}")]
     Changed {
-        /// The function.
+        /// The PCI address of the VF.
         address: PciAddr,
-        /// What it has now.
+        /// What the VF has now.
         is: String,
-        /// What it had.
+        /// What the VF had at first.
         was: String,
     },
-    /// The daemon does not have it ready.
+    /// The daemon does not have the VF ready in time.
     #[error("function {0} is not ready within {1:?}")]
     NotReady(String, Duration),
 }
 
-/// A function, as it was at first.
+/// A VF as it was at first, when no pod had it.
 #[derive(Debug, Clone)]
 pub(crate) struct VfOnHost {
-    /// Its PCI address.
+    /// The PCI address of the VF.
     pub(crate) address: PciAddr,
-    /// Its driver.
+    /// The driver that it is bound to.
     pub(crate) driver: String,
-    /// Its interface's name.
+    /// The name of its interface.
     pub(crate) name: String,
     mac: Option<Mac>,
-    /// Its physical function's interface.
+    /// The name of its PF's interface.
     pub(crate) physical_name: String,
     physical: u32,
     settings: Vf,
 }
 
 impl VfOnHost {
-    /// The function with that PCI address, which must be at home.
+    /// Records the VF with that PCI address, which no pod may have.
     pub(crate) fn of(kernel: &RealKernel, address: &str) -> Result<VfOnHost, VfOnHostError> {
         let address: PciAddr = address.parse()?;
         let function = Inventory::new("/sys".as_ref()).function(address)?;
@@ -95,33 +95,34 @@ impl VfOnHost {
         })
     }
 
-    /// The same, with its MAC address for good: without, its driver makes up another whenever it takes the function.
+    /// Records the VF after its MAC address was fixed: otherwise its driver makes up another each time it is
+    /// bound.
     pub(crate) fn fixed(kernel: &RealKernel, address: &str) -> Result<VfOnHost, VfOnHostError> {
-        let home = VfOnHost::of(kernel, address)?;
-        let change = VfChange { mac: home.mac, ..VfChange::default() };
-        let set = Op::SetVfs { pf: home.physical, changes: vec![(home.settings.index, change)] };
+        let on_host = VfOnHost::of(kernel, address)?;
+        let change = VfChange { mac: on_host.mac, ..VfChange::default() };
+        let set = Op::SetVfs { pf: on_host.physical, changes: vec![(on_host.settings.index, change)] };
         let set = kernel.host().and_then(|mut host| host.batch(&[set]));
-        let bound = set.and_then(|()| kernel.bind(address, &home.driver, Override::Keep));
-        bound.map_err(|e| home.net(e))?;
-        home.renamed(kernel)?;
+        let bound = set.and_then(|()| kernel.bind(address, &on_host.driver, Override::Keep));
+        bound.map_err(|e| on_host.net(e))?;
+        on_host.renamed(kernel)?;
         VfOnHost::of(kernel, address)
     }
 
-    /// Its interface in this namespace, waited for.
+    /// Waits for the VF's interface in this namespace.
     pub(crate) fn link(&self, kernel: &RealKernel) -> Result<Link, VfOnHostError> {
         let mut host = kernel.host().map_err(|e| self.net(e))?;
         let link = appear(host.as_mut(), self.address, APPEARS).map_err(|e| self.net(e))?;
         link.ok_or(VfOnHostError::Without { address: self.address, what: "interface in this namespace" })
     }
 
-    /// The administrator's settings as they are.
+    /// Reads the administrator's settings of the VF.
     pub(crate) fn settings(&self, kernel: &RealKernel) -> Result<Vf, VfOnHostError> {
         let all = kernel.host().and_then(|mut host| host.vfs(self.physical)).map_err(|e| self.net(e))?;
         let mine = all.into_iter().find(|vf| vf.index == self.settings.index);
         mine.ok_or(VfOnHostError::Without { address: self.address, what: "settings" })
     }
 
-    /// Its interface has its name again: a driver that takes a function anew gives any.
+    /// Gives the interface its name back: a driver that is bound again chooses any.
     pub(crate) fn renamed(&self, kernel: &RealKernel) -> Result<(), VfOnHostError> {
         let link = self.link(kernel)?;
         if link.name == self.name {
@@ -132,7 +133,7 @@ impl VfOnHost {
         renamed.map_err(|e| self.net(e))
     }
 
-    /// Everything is as it was.
+    /// Compares everything with how it was at first.
     pub(crate) fn is_as_it_was(&self, kernel: &RealKernel) -> Result<(), VfOnHostError> {
         let link = self.link(kernel)?;
         let settings = self.settings(kernel)?;
@@ -146,7 +147,7 @@ impl VfOnHost {
     }
 }
 
-/// Waits until `is_ready` says so of a function; answers when that was.
+/// Waits until `is_ready` says so of a VF; returns the time at which that was.
 pub(super) fn until_ready(address: &str, is_ready: impl Fn(&str) -> bool) -> Result<Instant, VfOnHostError> {
     let begun = Instant::now();
     while !is_ready(address) {

@@ -1,5 +1,5 @@
-//! `function-vfio`: ADD of a function that vfio-pci has, beside a macvlan by the same daemon; and how long it takes until the
-//! function can be given again, beside a reset.
+//! `function-vfio`: ADD of a VF that vfio-pci has, compared with a macvlan by the same daemon; and how long it
+//! takes until the VF is ready again, compared with a reset alone.
 
 use std::io;
 use std::time::Instant;
@@ -18,7 +18,7 @@ use crate::verify::{self, Expected};
 
 const CASE: &str = "function-vfio";
 
-/// Runs it.
+/// Runs `function-vfio`.
 pub(crate) fn run(bench: &mut VfBench, settings: &CaseSize) -> Result<(), BenchError> {
     let ours = bench.subjects.iter().position(|subject| subject.role == Role::Ours);
     let Some(who) = ours else { return Ok(()) };
@@ -32,7 +32,7 @@ pub(crate) fn run(bench: &mut VfBench, settings: &CaseSize) -> Result<(), BenchE
     Ok(())
 }
 
-/// ADD, DEL, ready again, and a reset of it.
+/// Measures ADD, DEL, the time until the VF is ready again, and a reset.
 fn vfio_add_and_del(bench: &mut VfBench, who: usize, address: &str, counts: bool) -> Result<(), BenchError> {
     let config = bench.subjects[who].config.clone().map(|config| {
         let mut config = of_vf(config, address);
@@ -61,7 +61,7 @@ fn vfio_add_and_del(bench: &mut VfBench, who: usize, address: &str, counts: bool
     Ok(())
 }
 
-/// ADD and DEL of a macvlan on the physical function.
+/// Measures ADD and DEL of a macvlan on the PF.
 fn macvlan_beside(bench: &mut VfBench, who: usize, counts: bool) -> Result<(), BenchError> {
     let config = bench.macvlan.clone();
     for mut pod in bench.pods(who, 1)? {
@@ -84,7 +84,7 @@ fn macvlan_beside(bench: &mut VfBench, who: usize, counts: bool) -> Result<(), B
     Ok(())
 }
 
-/// There is no link to look at: the answer names the function.
+/// Checks that the answer names the VF, since there is no link to look at.
 fn named(done: io::Result<Done>, address: &str) -> Result<Done, CallFailure> {
     let done = succeeded(done)?;
     let told: Value = serde_json::from_slice(&done.answer.stdout).unwrap_or_default();
