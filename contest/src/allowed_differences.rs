@@ -1,45 +1,45 @@
-//! Differences that are meant: each with the place where it may appear and the reason why.
+//! Differences that are intended, each with the place where it may appear and the reason.
 
 use serde_json::Value;
 
 use crate::diff::{Difference, STEP};
 
-/// When a difference at an allowed place is the one that was meant.
+/// The condition under which a difference at an allowed place is the intended one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
-    /// Whatever the values.
+    /// It is intended whatever the values are.
     Any,
-    /// The reference answers an error with code 999 ("internal", which it gives to all that it does not sort),
-    /// the subject an error with another code.
+    /// The reference answers an error with code 999 ("internal", which it uses for every error that it does not
+    /// classify), the subject an error with another code.
     Unsorted,
-    /// The subject alone has something there.
+    /// Only the subject has something there.
     OnlySubject,
-    /// The reference alone has something there.
+    /// Only the reference has something there.
     OnlyReference,
-    /// The reference answers an error, the subject succeeds.
+    /// The reference answers an error, and the subject succeeds.
     Succeeds,
-    /// The reference succeeds, the subject answers an error with a code.
+    /// The reference succeeds, and the subject answers an error with a code.
     Refuses,
 }
 
-/// One difference that is meant.
+/// One intended difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AllowedDifference {
     /// Path as [`crate::diff`] writes it; a step `*` stands for any one step. Everything below it is covered.
     pub path: &'static str,
-    /// Further condition.
+    /// The further condition.
     pub when: When,
-    /// Why it is meant.
+    /// The reason why the difference is intended.
     pub reason: &'static str,
 }
 
 impl AllowedDifference {
-    /// Whatever differs at or below `path`.
+    /// Allows whatever differs at or below `path`.
     pub const fn any(path: &'static str, reason: &'static str) -> AllowedDifference {
         AllowedDifference { path, when: When::Any, reason }
     }
 
-    /// True when it covers this difference.
+    /// Whether this allowance covers a difference.
     pub fn covers(&self, difference: &Difference) -> bool {
         let mut steps = difference.path.split(STEP);
         let here =
@@ -67,7 +67,7 @@ impl When {
     }
 }
 
-/// What may differ on every row: decisions of the design, not of a configuration.
+/// What may differ on every row, because the design has decided so.
 pub const EVERYWHERE: &[AllowedDifference] = &[
     AllowedDifference {
         path: "*",
@@ -86,7 +86,7 @@ pub const EVERYWHERE: &[AllowedDifference] = &[
     },
 ];
 
-/// The reason why a difference is meant, if it is.
+/// The reason why a difference is intended; `None` when it is not.
 pub fn reason(difference: &Difference, row: &[AllowedDifference]) -> Option<&'static str> {
     row.iter()
         .chain(EVERYWHERE)

@@ -1,4 +1,5 @@
-//! What is done to an attachment before CHECK looks at it, and garbage collection: each on a fresh attachment.
+//! What is done to an attachment before CHECK looks at it, and garbage collection. Each is done to a fresh
+//! attachment.
 
 use std::fmt;
 use std::fs;
@@ -8,10 +9,10 @@ use serde_json::Value;
 use crate::node_commands::{self, NodeError};
 use crate::observe;
 
-/// One way to harm an attachment.
+/// One way to disturb an attachment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Disturbance {
-    /// Its first address is removed.
+    /// Its first address is removed from the interface.
     Address,
     /// The first route through a gateway is removed.
     Route,
@@ -19,15 +20,15 @@ pub enum Disturbance {
     Down,
     /// The interface is removed.
     Link,
-    /// Its allocation file is removed.
+    /// The allocation file of its address is removed.
     Allocation,
     /// The interface's MTU is changed.
     Mtu,
-    /// Nothing is harmed: GC with the attachment on its list, then with an empty list.
+    /// Nothing is disturbed: GC with the attachment on its list, then with an empty list.
     Collect,
 }
 
-/// The ones that every network with addresses can be put to.
+/// The disturbances that every network with addresses can be put to.
 pub const DISTURBANCES: [Disturbance; 6] = [
     Disturbance::Address,
     Disturbance::Route,
@@ -52,8 +53,8 @@ impl fmt::Display for Disturbance {
 }
 
 impl Disturbance {
-    /// Does the harm, inside the pod's namespace. `false` when there was nothing to harm.
-    pub fn inflict(self, ifname: &str, container_id: &str) -> Result<bool, NodeError> {
+    /// Disturbs the attachment, inside the pod's namespace; `false` when there was nothing to disturb.
+    pub fn apply(self, ifname: &str, container_id: &str) -> Result<bool, NodeError> {
         match self {
             Disturbance::Address => remove_address(ifname),
             Disturbance::Route => remove_route(ifname),

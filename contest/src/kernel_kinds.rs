@@ -1,4 +1,5 @@
-//! What the running kernel can make, found out by trying. Rows that need more are told by name, never passed over.
+//! Which kinds of links the running kernel can make, found out by trying. Rows that need others are named in the
+//! report, never skipped silently.
 
 use std::fmt;
 
@@ -8,16 +9,16 @@ use crate::test_node::TestNode;
 /// A kind of link that a row needs and that not every kernel has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// `ipvlan`
+    /// Links of the kind `ipvlan`.
     Ipvlan,
-    /// `vlan`
+    /// Links of the kind `vlan`.
     Vlan,
-    /// `dummy`
+    /// Links of the kind `dummy`.
     Dummy,
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds that are tried.
     pub const ALL: [Kind; 3] = [Kind::Ipvlan, Kind::Vlan, Kind::Dummy];
 
     fn creation(self) -> &'static str {
@@ -39,7 +40,8 @@ impl fmt::Display for Kind {
     }
 }
 
-/// The kinds that this kernel makes. Tries each on a test node of its own; call it on a thread made for it.
+/// The kinds that this kernel can make. Each is tried on a test node of its own, so call it on a thread made for
+/// it.
 pub fn probe() -> Result<Vec<Kind>, NodeError> {
     let node = TestNode::create()?;
     let made = Kind::ALL.into_iter().filter(|kind| makes(*kind)).collect();

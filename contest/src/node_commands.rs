@@ -13,26 +13,26 @@ use crate::process::{self, RunError};
 /// Why a test node could not be set up or looked at.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// A system call on the test node failed.
+    /// A system call failed.
     #[error("the stage can't {what}: {source}")]
     System {
         /// What was being done.
         what: String,
-        /// Why it failed.
+        /// Why the system call failed.
         source: io::Error,
     },
     /// A program that the test node needs could not be run.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// `ip` refused a command.
+    /// The program `ip` refused a command.
     #[error("ip {command}: {stderr}")]
     Ip {
-        /// Its arguments.
+        /// The arguments of the command.
         command: String,
-        /// What it said.
+        /// What `ip` printed on standard error.
         stderr: String,
     },
-    /// No pod of this name was made.
+    /// The test node has no pod of this name.
     #[error("the stage has no pod {0}")]
     NoPod(String),
 }
@@ -42,7 +42,7 @@ pub(crate) fn system<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce
     move |e| NodeError::System { what, source: e.into() }
 }
 
-/// Runs `ip` in the current namespace.
+/// Runs `ip` in the current namespace, and returns what it prints.
 pub fn ip(arguments: &str) -> Result<String, NodeError> {
     let out = process::run(Command::new("ip").args(arguments.split(' ')), b"", Duration::from_secs(20))?;
     if out.status == Some(0) {
@@ -54,7 +54,7 @@ pub fn ip(arguments: &str) -> Result<String, NodeError> {
     })
 }
 
-/// Runs many `ip` commands in one process; stops at the first that fails.
+/// Runs many `ip` commands in one process, up to the first that fails.
 pub fn ip_batch(lines: &[String]) -> Result<(), NodeError> {
     if lines.is_empty() {
         return Ok(());
@@ -62,7 +62,7 @@ pub fn ip_batch(lines: &[String]) -> Result<(), NodeError> {
     ip_listings(&[], lines).map(drop)
 }
 
-/// What many `ip` commands say, one after the other, in one process with these options.
+/// Runs many `ip` commands in one process with these options; returns what they print, one after the other.
 pub fn ip_listings(options: &[&str], lines: &[String]) -> Result<String, NodeError> {
     let input = lines.join("\n");
     let mut command = Command::new("ip");
@@ -77,12 +77,12 @@ pub fn ip_listings(options: &[&str], lines: &[String]) -> Result<String, NodeErr
     })
 }
 
-/// Writes a file, of `/proc/sys` or of the test node.
+/// Writes a file of `/proc/sys` or of the test node.
 pub fn put(path: &str, content: &str) -> Result<(), NodeError> {
     fs::write(path, content).map_err(system(format!("write {path}")))
 }
 
-/// Writes a file of the test node and makes the directories that it lies in.
+/// Writes a file of the test node, and makes its directories.
 pub fn keep(path: &str, content: &str) -> Result<(), NodeError> {
     let directory = Path::new(path).parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(directory).map_err(system(format!("make {}", directory.display())))?;

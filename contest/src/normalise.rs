@@ -11,9 +11,9 @@ use serde_json::{Map, Value};
 /// What the volatile values of one test node stand for.
 #[derive(Debug, Clone, Default)]
 pub struct Normaliser {
-    /// Text → the word for it, longest first.
+    /// The texts to replace, each with its word, longest first.
     words: Vec<(String, String)>,
-    /// Interface index on the node → name.
+    /// The names of the node's interfaces by index.
     node_links: Vec<(u64, String)>,
 }
 
@@ -98,7 +98,7 @@ impl Normaliser {
     }
 }
 
-/// Flags without the one that follows the operational state, a moment later.
+/// The flags without those that follow the operational state a moment later.
 fn carried(mut flags: Value) -> Value {
     if let Some(list) = flags.as_array_mut() {
         list.retain(|flag| flag != "NO-CARRIER");

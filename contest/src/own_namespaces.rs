@@ -1,5 +1,5 @@
-//! The namespaces that the whole program runs in, and what is mounted there: the plugins under fixed paths, scratch
-//! that is shared between stages. Nothing of it is seen from outside, and nothing outlives the program.
+//! The namespaces that the whole program runs in, and what is mounted there: the plugins under fixed paths, and
+//! scratch space that test nodes share. Nothing of it is seen from outside, and nothing outlives the program.
 
 use std::fs::{self, File};
 use std::io;
@@ -10,13 +10,13 @@ use std::process::Command;
 
 use nix::mount::{MsFlags, mount};
 
-/// Marks the second start of the program.
+/// The variable that marks the second start of the program.
 const INSIDE: &str = "FAIRLEAD_CONTEST_INSIDE";
 
-/// Everything that the program mounts for itself lies here; an empty directory of every Linux system.
+/// The directory for everything that the program mounts for itself; it is empty on every Linux system.
 const SCRATCH: &str = "/mnt";
 
-/// Starts the program again in namespaces of its own; returns only there, or with the reason why it can't.
+/// Starts the program again in namespaces of its own. Returns only in there, or with the reason why that fails.
 pub(crate) fn enter() -> io::Result<()> {
     if std::env::var_os(INSIDE).is_some() {
         return Ok(());
@@ -30,8 +30,8 @@ pub(crate) fn enter() -> io::Result<()> {
     Err(io::Error::new(error.kind(), format!("unshare (util-linux) can't be started: {error}")))
 }
 
-/// Binds directories and programs to fixed paths in the scratch, so that stages may cover `/run` and `/var/lib`
-/// whatever lies there.
+/// Binds directories and programs to fixed paths in the scratch directory, so that test nodes may mount over
+/// `/run` and `/var/lib` whatever lies there.
 pub(crate) fn bind_plugins(places: &[(String, PathBuf)]) -> io::Result<Vec<PathBuf>> {
     let opened: Vec<(PathBuf, File)> =
         places.iter().map(|(name, path)| Ok((place(name), open(path)?))).collect::<io::Result<_>>()?;
@@ -50,7 +50,7 @@ pub(crate) fn bind_plugins(places: &[(String, PathBuf)]) -> io::Result<Vec<PathB
     Ok(opened.into_iter().map(|(target, _)| target).collect())
 }
 
-/// Where something of this name is in the arena.
+/// The path in the scratch directory for this name.
 pub(crate) fn place(name: &str) -> PathBuf {
     Path::new(SCRATCH).join(name)
 }
@@ -59,7 +59,7 @@ fn open(path: &Path) -> io::Result<File> {
     File::open(path).map_err(|e| io::Error::new(e.kind(), format!("{} can't be opened: {e}", path.display())))
 }
 
-/// A new directory in the scratch that all stages see.
+/// Makes a directory in the scratch directory that all test nodes see.
 pub(crate) fn shared_directory() -> io::Result<String> {
     let path = format!("{SCRATCH}/shared");
     fs::create_dir_all(&path)?;

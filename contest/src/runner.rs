@@ -85,18 +85,18 @@ fn named(text: &str) -> Result<(String, PathBuf), String> {
 /// Why nothing could be judged.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ContestError {
-    /// The program's own namespaces or mounts.
+    /// The program's own namespaces or mounts could not be made.
     #[error("nothing can be judged: {0}")]
     Namespaces(#[from] io::Error),
-    /// The kernel could not be probed.
+    /// The kernel could not be probed for kinds of links.
     #[error("the kernel can't be probed: {0}")]
     Probe(#[from] fairlead_contest::node_commands::NodeError),
-    /// A thread ended in a panic.
+    /// A thread panicked.
     #[error("the kernel's probe panicked")]
     Panic,
 }
 
-/// One thing to be run.
+/// One thing that a worker runs.
 enum Job {
     Equality(&'static str, Box<Case>),
     Spec(SpecCase),
@@ -166,10 +166,10 @@ const SUBJECT: &str = "subject";
 const PEER: &str = "peer";
 const DAEMON: &str = "daemon";
 
-/// Plugins that the one executable stands for.
+/// The plugins that the one executable stands for.
 const BUILT_IN: [&str; 6] = ["macvlan", "ipvlan", "vlan", "host-device", "loopback", "sriov"];
 
-/// What is to be found where: name in the arena, path outside.
+/// The programs to bind: name in the scratch directory, path outside.
 fn places(options: &Options) -> Vec<(String, PathBuf)> {
     let mut places = vec![(REFERENCE.to_owned(), options.reference.clone())];
     match &options.subject {
@@ -223,7 +223,7 @@ fn work(contest: &Contest, jobs: &[Job], next: &AtomicUsize, said: &mpsc::Sender
     }
 }
 
-/// Hands on what arrives in any order in the order of its numbers.
+/// Passes on in the order of their numbers what arrives in any order.
 fn in_order(
     hear: &mpsc::Receiver<(usize, Vec<Row>)>,
     mut tell: impl FnMut(Vec<Row>) -> io::Result<()>,
@@ -252,7 +252,7 @@ impl Contest {
         }
     }
 
-    /// The cases on the machine's own functions, one after the other.
+    /// Runs the cases on the machine's own VFs, one after the other.
     fn functions(&self, options: &Options, report: &mut Report<io::Stdout>) -> io::Result<()> {
         let [first, second] = options.nics.as_slice() else { return Ok(()) };
         let nics = [first, second].map(|address| Nic { address: address.clone() });

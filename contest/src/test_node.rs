@@ -1,10 +1,10 @@
-//! A private world for one implementation and one case: a "node" network namespace with masters to build on, pods
-//! beside it, and empty `/run` and `/var/lib` of its own.
+//! A private node for one implementation and one case: a network namespace with masters to build on, pods beside
+//! it, and its own empty `/run` and `/var/lib`.
 //!
-//! Two stages are alike to the last MAC, index and path, so what two implementations leave on them can be compared
-//! word for word. A test node belongs to the thread that raised it and dies with it: nothing is mounted, created or
-//! named outside. Only
-//! [`TestNode::of_this_machine`] looks at the network that the program was started in.
+//! Two test nodes are alike to the last MAC, index and path, so what two implementations leave on them can be
+//! compared word for word. A test node belongs to the thread that created it and dies with it: nothing is
+//! mounted, created or named outside. Only [`TestNode::of_this_machine`] looks at the network that the program
+//! was started in.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -14,7 +14,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 
 use crate::node_commands::{NodeError, ip_batch, put, system};
 
-/// MAC of the masters on every test node; the pods' wire ends differ in the last byte.
+/// The names and MAC addresses of the masters on every test node, and the MAC addresses of their peers.
 pub const MASTER_MACS: [(&str, &str, &str); 4] = [
     ("eth0", "02:00:5e:00:00:01", "02:00:5e:00:00:81"),
     ("eth1", "02:00:5e:00:00:02", "02:00:5e:00:00:82"),
@@ -22,10 +22,10 @@ pub const MASTER_MACS: [(&str, &str, &str); 4] = [
     ("dev0", "02:00:5e:00:00:04", "02:00:5e:00:00:84"),
 ];
 
-/// Where test node files lie (resolv.conf for host-local and the like); the same on every test node.
+/// The directory of the node's own files (resolv.conf for host-local and the like), the same on every test node.
 pub const FILES_DIR: &str = "/run/contest";
 
-/// One implementation's world.
+/// The node of one implementation.
 #[derive(Debug)]
 pub struct TestNode {
     node: File,
@@ -33,8 +33,8 @@ pub struct TestNode {
 }
 
 impl TestNode {
-    /// Moves the calling thread into a new world and furnishes it. The thread can't come back: give it one of its
-    /// own and let it end with the case.
+    /// Moves the calling thread into a new node with masters. The thread can't come back: use a thread made for
+    /// the case, and let it end with the case.
     pub fn create() -> Result<TestNode, NodeError> {
         unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWNET)
             .map_err(system("leave the host's namespaces"))?;
@@ -45,8 +45,8 @@ impl TestNode {
         Ok(node)
     }
 
-    /// The same on the machine's own network, for what is of the machine and can't be in two: real NICs. Only pods, `/run`
-    /// and `/var/lib` are the test node's.
+    /// The same on the machine's own network, for real NICs, which cannot exist twice. Only pods, `/run` and
+    /// `/var/lib` are the test node's.
     pub fn of_this_machine() -> Result<TestNode, NodeError> {
         unshare(CloneFlags::CLONE_NEWNS).map_err(system("leave the host's mounts"))?;
         TestNode::with_empty_directories()
@@ -81,8 +81,8 @@ impl TestNode {
         put(&format!("{FILES_DIR}/resolv.conf"), RESOLV_CONF)
     }
 
-    /// Makes a pod: a network namespace with nothing but `lo`, held at `/run/netns/<name>`. With `settled` the
-    /// kernel gives its link-local addresses at once, so that they need not be waited for.
+    /// Makes a pod: a network namespace with nothing but `lo`, mounted at `/run/netns/<name>`. With `settled` the
+    /// kernel assigns its link-local addresses at once, so that nobody has to wait for them.
     pub fn add_pod(&mut self, name: &str, settled: bool) -> Result<(), NodeError> {
         let path = TestNode::netns_path(name);
         File::create(&path).map_err(system(format!("make {path}")))?;
@@ -106,7 +106,7 @@ impl TestNode {
         Ok(())
     }
 
-    /// Takes a pod away as a runtime does: its path goes, and with the last reference the namespace.
+    /// Removes a pod as a runtime does: first its path, and with the last reference the namespace.
     pub fn remove_pod(&mut self, name: &str) -> Result<(), NodeError> {
         self.pods.remove(name);
         let path = TestNode::netns_path(name);
@@ -115,7 +115,7 @@ impl TestNode {
         fs::remove_file(&path).map_err(system(format!("remove {path}")))
     }
 
-    /// `CNI_NETNS` of a pod.
+    /// The value of `CNI_NETNS` for a pod.
     pub fn netns_path(pod: &str) -> String {
         format!("/run/netns/{pod}")
     }

@@ -1,4 +1,4 @@
-//! ADD.
+//! The specification's section on ADD.
 
 use serde_json::json;
 
@@ -142,7 +142,7 @@ fn no_namespace(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
     with_netns(testbed, &format!("{}/resolv.conf", test_node::FILES_DIR))
 }
 
-/// The specification leaves it open; an interface or an address that stays behind would not be.
+/// The specification leaves the outcome open, but no interface and no address may stay behind.
 fn own_netns(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
     let config = network("1.0.0", &json!({}));
     let text = config.to_string();

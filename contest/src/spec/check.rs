@@ -1,4 +1,4 @@
-//! CHECK.
+//! The specification's section on CHECK.
 
 use serde_json::{Value, json};
 
@@ -24,7 +24,7 @@ pub(super) const CASES: &[SpecCase] = &[
     },
 ];
 
-/// An attachment and the configuration with which it is checked.
+/// Makes an attachment; returns the configuration with which it is checked.
 fn attached(testbed: &SpecTestbed<'_>) -> Result<(Value, Finding), RowError> {
     let mut config = network("1.0.0", &json!({}));
     let added = testbed.call("ADD", &config)?;

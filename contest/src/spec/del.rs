@@ -1,4 +1,4 @@
-//! DEL: idempotent, and successful whatever is already gone.
+//! The specification's section on DEL: it is idempotent, and succeeds whatever is already gone.
 
 use serde_json::{Value, json};
 
@@ -101,7 +101,8 @@ fn another(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
     Ok(Finding::all([add, Finding::success(&del)]).and(kept, "this one's address or interface is gone"))
 }
 
-/// containerd takes "not found" in a DEL error for success, and "no such file or directory" with an empty netns.
+/// containerd takes a DEL error with "not found" for success, and with an empty netns also "no such file or
+/// directory".
 fn words(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
     let netns = TestNode::netns_path(POD);
     let ipam = json!({"type": "nobody"});

@@ -1,4 +1,4 @@
-//! GC.
+//! The specification's section on GC.
 
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ pub(super) const CASES: &[SpecCase] = &[
     SpecCase { section: SECTION, name: "gc_twice_succeeds", judge: twice },
 ];
 
-/// Two attachments, `a` and `b`, of one network.
+/// Makes two attachments of one network, `a` and `b`.
 fn two(testbed: &SpecTestbed<'_>) -> Result<Finding, RowError> {
     let config = network("1.1.0", &json!({"ipam": {"type": "host-local", "subnet": "10.1.2.0/24"}}));
     let a = testbed.call_as("ADD", "a", "eth0", &config)?;
@@ -41,7 +41,7 @@ fn gc(testbed: &SpecTestbed<'_>, version: &str, more: &Value) -> Result<Answer, 
     testbed.raw(&Call { command: "GC", config: text.as_bytes(), ..Call::default() })
 }
 
-/// GC with these keys, then so many addresses of `a` and of `b` are left, and their interfaces.
+/// Calls GC with these keys; then so many addresses of `a` and of `b` must be left, and their interfaces.
 fn leaves(testbed: &SpecTestbed<'_>, keys: &Value, wanted: (usize, usize)) -> Result<Finding, RowError> {
     let made = two(testbed)?;
     let answer = gc(testbed, "1.1.0", keys)?;

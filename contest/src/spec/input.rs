@@ -1,4 +1,4 @@
-//! What comes in from outside: environment, identifiers, bytes that are no configuration.
+//! What comes in from outside: environment, identifiers, and bytes that are no configuration.
 
 use serde_json::json;
 
@@ -105,7 +105,7 @@ fn garbage(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
     })
 }
 
-/// Right is any answer in order: success or an error object, in time.
+/// Any orderly answer is right: success or an error object, in time.
 fn orderly(answer: &Answer) -> Finding {
     if answer.ok() { Finding::success(answer) } else { Finding::error(answer) }
 }

@@ -1,4 +1,4 @@
-//! STATUS and VERSION.
+//! The specification's sections on STATUS and VERSION.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! What a pod is given, and what is back after an orderly end.
+//! What a pod gets at ADD, and what is as before after DEL.
 
 use serde_json::{Value, json};
 
@@ -32,23 +32,23 @@ pub(super) const CASES: &[Behaviour] = &[
     Behaviour { group: GROUP, title: "DEL twice is success, and it is home", judge: del_twice },
 ];
 
-/// Settings that the NIC takes, all at once.
+/// Settings that the NIC accepts, all at once.
 pub(super) fn taken() -> Value {
     json!({"vlan": 100, "vlanQoS": 3, "spoofchk": "off", "trust": "on", "max_tx_rate": 200})
 }
 
-/// How the physical function tells them.
+/// The same settings, as the PF reports them.
 pub(super) fn as_taken() -> Value {
     json!({"vlan": 100, "qos": 3, "spoofchk": false, "trust": true, "max_tx_rate": 200})
 }
 
-/// Fields with a fixed address beside them.
+/// These fields with a fixed address beside them.
 pub(super) fn with_address(mut fields: Value, address: &str) -> Value {
     fields["ipam"] = json!({"type": "static", "addresses": [{"address": address}]});
     fields
 }
 
-/// The first function with all settings in a new pod, and the result of its ADD.
+/// Attaches the first VF with all settings to a new pod; returns the result of its ADD.
 fn lent(testbed: &mut VfTestbed<'_>) -> Result<(Attachment, Value), Fault> {
     testbed.pod("pod")?;
     let attachment = testbed.attachment("pod", taken());
@@ -61,7 +61,7 @@ fn settings(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
     testbed.set(testbed.first(), &as_taken())?;
     testbed.check(&attachment, &result)?;
     testbed.del(&attachment)?;
-    testbed.home(testbed.first())
+    testbed.is_restored(testbed.first())
 }
 
 fn mtu(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
@@ -81,7 +81,7 @@ fn vlan_0(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
     testbed.add(&attachment)?;
     testbed.set(testbed.first(), &json!({"vlan": null}))?;
     testbed.del(&attachment)?;
-    testbed.home_as(testbed.first(), &before)?;
+    testbed.is_restored_as(testbed.first(), &before)?;
     testbed.administer(testbed.first(), "vlan 0")
 }
 
@@ -103,10 +103,10 @@ fn mac(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
         .in_time(|| ensure(testbed.ping("pod", "-c 1 -W 2 10.9.0.2")?, || "no ping is answered".into()))?;
     testbed.del(&peer)?;
     testbed.del(&attachment)?;
-    testbed.home(testbed.first())
+    testbed.is_restored(testbed.first())
 }
 
-/// The second NIC's function in the pod `other`, as 10.9.0.2.
+/// The VF of the second NIC in the pod `other`, with the address 10.9.0.2.
 pub(super) fn other(testbed: &VfTestbed<'_>, fields: Value) -> Attachment {
     Attachment { pod: "other", function: testbed.far.clone(), fields: with_address(fields, "10.9.0.2/24") }
 }
@@ -121,14 +121,14 @@ fn announced(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
     testbed.write_in("other", &format!("/proc/sys/net/ipv4/conf/{IFNAME}/arp_accept"), "1")?;
     testbed.add(&one)?;
     testbed.in_time(|| {
-        let known = testbed.told_in("other", "neigh show 10.9.0.1")?;
+        let known = testbed.ip_output_in("other", "neigh show 10.9.0.1")?;
         ensure(known.contains("lladdr"), || "the wire does not know the address".into())
     })?;
     testbed.del(&one)?;
     testbed.del(&listener)
 }
 
-/// Two pods on these VLANs; `judge` finds out what of it works.
+/// Makes two pods on these VLANs; `judge` finds out what works between them.
 fn on_vlans(
     testbed: &mut VfTestbed<'_>,
     vlans: [u16; 2],
@@ -172,7 +172,7 @@ fn check_settings(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
     testbed.administer(testbed.first(), "vlan 7")?;
     testbed.check_finds(&attachment, &result, "vlan 7")?;
     testbed.del(&attachment)?;
-    testbed.home(testbed.first())
+    testbed.is_restored(testbed.first())
 }
 
 fn check_interface(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
@@ -189,7 +189,7 @@ fn check_mac(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
     testbed.ip_in("pod", "link set net1 down; link set net1 address 02:00:00:00:00:66; link set net1 up")?;
     testbed.check_finds(&attachment, &result, "02:00:00:00:00:66")?;
     testbed.del(&attachment)?;
-    testbed.home(testbed.first())
+    testbed.is_restored(testbed.first())
 }
 
 fn status(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
@@ -208,12 +208,12 @@ fn misused(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
         ),
     )?;
     testbed.del(&attachment)?;
-    testbed.home(testbed.first())
+    testbed.is_restored(testbed.first())
 }
 
 fn del_twice(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
     let (attachment, _) = lent(testbed)?;
     testbed.del(&attachment)?;
     testbed.del(&attachment)?;
-    testbed.home(testbed.first())
+    testbed.is_restored(testbed.first())
 }

@@ -1,4 +1,4 @@
-//! Many at once.
+//! Many calls about VFs at the same time.
 
 use std::thread;
 
@@ -24,7 +24,7 @@ pub(super) const CASES: &[Behaviour] = &[
 
 const PODS: [&str; 7] = ["pod0", "pod1", "pod2", "pod3", "pod4", "pod5", "pod6"];
 
-/// The same call for all, at once; the first fault.
+/// Makes the same call for all attachments at once; returns the first fault.
 fn at_once(
     attachments: &[Attachment],
     call: impl Fn(&Attachment) -> Result<(), Fault> + Sync,
@@ -55,7 +55,7 @@ fn seven(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
         ensure(testbed.interface(pod)?.is_some(), || format!("{pod} has no interface"))?;
     }
     at_once(&attachments, |one| testbed.del(one)).into_iter().collect::<Result<(), _>>()?;
-    testbed.near.iter().try_for_each(|function| testbed.home(function))
+    testbed.near.iter().try_for_each(|function| testbed.is_restored(function))
 }
 
 fn two(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
@@ -72,5 +72,5 @@ fn two(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
     testbed.set(testbed.first(), &json!({"vlan": winner.fields["vlan"]}))?;
     ensure(testbed.interface(winner.pod)?.is_some(), || "the one that succeeded has no interface".into())?;
     both.iter().try_for_each(|one| testbed.del(one))?;
-    testbed.home(testbed.first())
+    testbed.is_restored(testbed.first())
 }

@@ -1,9 +1,9 @@
-//! How a plugin treats real virtual functions (`type: sriov`): behaviours that users rely on, each judged alike for
-//! whoever is judged. A function is the machine's own, with its physical function and its driver, so that the test node is the
-//! machine's network; only `/run` and `/var/lib` are a test node's.
+//! How a plugin treats real VFs (`type: sriov`): behaviours that users rely on, judged alike for every
+//! implementation. VFs, PFs and drivers are the machine's own, so the test node uses the machine's network; only
+//! `/run` and `/var/lib` are private.
 //!
-//! Cases are one after the other, and all of one implementation before any of another: its daemon looks after the
-//! functions that it knows, whoever else is at work.
+//! Cases run one after the other, and all of one implementation before any of another, because its daemon looks
+//! after the VFs that it knows whoever else is at work.
 
 use std::thread;
 use std::time::Instant;
@@ -22,29 +22,29 @@ mod vfio;
 use nic::Nic;
 use testbed::{Fault, VfTestbed};
 
-/// Something that a plugin should do.
+/// A behaviour that every implementation should have.
 #[derive(Debug, Clone, Copy)]
 pub struct Behaviour {
-    /// What it is about.
+    /// The group of the behaviour in the report.
     pub group: &'static str,
     /// What must hold, as a sentence.
     pub title: &'static str,
     judge: fn(&mut VfTestbed<'_>) -> Result<(), Fault>,
 }
 
-/// All of them.
+/// All behaviours, in the report's order.
 pub fn all() -> Vec<Behaviour> {
     [attach::CASES, refusals::CASES, teardown::CASES, many_at_once::CASES, vfio::CASES].concat()
 }
 
-/// How a case came out.
+/// The result of one case.
 struct Verdict {
     right: bool,
     said: String,
 }
 
-/// Puts the subject, and then the peer, to these cases on two NICs of this machine, and tells a row of each.
-/// Only the subject's can fail.
+/// Judges the subject, and then the peer, by these cases on two NICs of this machine, and reports a row for each.
+/// Only the subject can fail.
 pub fn run(
     cases: &[Behaviour],
     nics: &[Nic; 2],

@@ -1,5 +1,5 @@
-//! The machine's NICs and their virtual functions: found in sysfs, and seen as an administrator sees them, through one
-//! listing of all links. Changes what a case does from outside: how many functions there are, and their drivers.
+//! The machine's NICs and VFs: found in sysfs, and seen through one listing of all links, as an administrator
+//! sees them. Also changes what a case changes from outside: the number of VFs, and their drivers.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -13,29 +13,29 @@ use serde_json::{Map, Value, json};
 use crate::node_commands::{self, NodeError, put, system};
 
 const DEVICES: &str = "/sys/bus/pci/devices";
-/// How long a NIC may be without a carrier.
+/// The time that a NIC may be without a carrier.
 const CARRIER: Duration = Duration::from_secs(60);
 
-/// A NIC that makes virtual functions, by PCI address.
+/// A NIC that makes VFs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Nic {
-    /// Such as `0000:21:00.0`.
+    /// The PCI address, such as `0000:21:00.0`.
     pub address: String,
 }
 
-/// A virtual function.
+/// One VF of a NIC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Vf {
-    /// Its PCI address.
+    /// The PCI address of the VF.
     pub address: String,
-    /// Whose it is.
+    /// The NIC of the VF.
     pub nic: Nic,
-    /// Its number there.
+    /// The number of the VF on its NIC.
     pub index: usize,
 }
 
-/// What can be seen of a function: its interface's name, addresses and marks, its driver, and the settings that the
-/// physical function tells.
+/// What can be seen of a VF: name, addresses and marks of its interface, its driver, and the settings that the PF
+/// reports.
 pub type VfSnapshot = Map<String, Value>;
 
 impl Nic {
@@ -43,12 +43,12 @@ impl Nic {
         Path::new(DEVICES).join(&self.address)
     }
 
-    /// Its interface's name.
+    /// The name of its interface.
     pub fn name(&self) -> Result<String, NodeError> {
         interface(&self.path())
     }
 
-    /// Makes its functions anew; none with 0.
+    /// Removes all VFs of the NIC, and makes so many new ones.
     pub fn make(&self, count: usize) -> Result<Vec<Vf>, NodeError> {
         let numvfs = self.path().join("sriov_numvfs");
         let numvfs = numvfs.to_string_lossy();
@@ -60,7 +60,8 @@ impl Nic {
         (0..count).map(|index| self.function(index)).collect()
     }
 
-    /// A new number of functions has igb begin anew; until it has a carrier again it refuses rates.
+    /// Waits for a carrier: igb restarts the link for a new number of VFs, and refuses rates until it has a
+    /// carrier again.
     fn wait_for_carrier(&self) -> Result<(), NodeError> {
         let carrier = Path::new("/sys/class/net").join(self.name()?).join("carrier");
         let deadline = Instant::now() + CARRIER;
@@ -86,22 +87,22 @@ impl Vf {
         Path::new(DEVICES).join(&self.address)
     }
 
-    /// Its interface's name, where it has one in this namespace.
+    /// The name of its interface, where it has one in this namespace.
     pub fn name(&self) -> Result<String, NodeError> {
         interface(&self.path())
     }
 
-    /// The driver that it is bound to; empty without one.
+    /// The driver that the VF is bound to; empty without one.
     pub fn driver(&self) -> String {
         linked(&self.path().join("driver")).unwrap_or_default()
     }
 
-    /// Takes its driver away.
+    /// Unbinds the VF from its driver.
     pub fn unbind(&self) -> Result<(), NodeError> {
         put(&self.path().join("driver/unbind").to_string_lossy(), &self.address)
     }
 
-    /// Binds it to this driver and, but for the kernel's own, to no other from now on.
+    /// Binds the VF to this driver and, unless it is the kernel's own, to no other from now on.
     pub fn bind(&self, driver: &str) -> Result<(), NodeError> {
         let fixed = if driver == KERNEL_DRIVER { "\n" } else { driver };
         put(&self.path().join("driver_override").to_string_lossy(), fixed)?;
@@ -111,7 +112,7 @@ impl Vf {
         put("/sys/bus/pci/drivers_probe", &self.address)
     }
 
-    /// Opens its IOMMU group, as a process does that drives it.
+    /// Opens the IOMMU group of the VF, as a process does that drives it.
     pub fn open_group(&self) -> Result<File, NodeError> {
         let group = linked(&self.path().join("iommu_group"))?;
         let node = format!("/dev/vfio/{group}");
@@ -119,9 +120,9 @@ impl Vf {
     }
 }
 
-/// The kernel's driver of the functions of the NICs that the lab has.
+/// The kernel's driver for VFs of the NICs in the lab.
 pub const KERNEL_DRIVER: &str = "igbvf";
-/// The driver of functions that a process in user space drives.
+/// The driver for VFs that a process in user space drives.
 pub const USER_DRIVER: &str = "vfio-pci";
 
 fn interface(device: &Path) -> Result<String, NodeError> {
@@ -139,12 +140,12 @@ fn linked(link: &Path) -> Result<String, NodeError> {
     Ok(target.file_name().unwrap_or_default().to_string_lossy().into_owned())
 }
 
-/// Every interface of the current namespace, one object each.
+/// All interfaces of the current namespace, one object each.
 pub fn links() -> Result<Vec<Value>, NodeError> {
     Ok(serde_json::from_str(&node_commands::ip("-j -d link show")?).unwrap_or_default())
 }
 
-/// What can be seen of these functions in the current namespace, by their addresses.
+/// What can be seen of these VFs in the current namespace, by PCI address.
 pub fn seen(functions: &[Vf]) -> Result<BTreeMap<String, VfSnapshot>, NodeError> {
     let links = links()?;
     let of = |address: &str| links.iter().find(|link| link["parentdev"] == address);
@@ -181,7 +182,7 @@ fn object(value: &Value) -> VfSnapshot {
     value.as_object().cloned().unwrap_or_default()
 }
 
-/// How `is` differs from `was`, for a reader.
+/// How `is` differs from `was`, for a reader; `None` when it does not.
 pub fn difference(was: &VfSnapshot, is: &VfSnapshot) -> Option<String> {
     let names: std::collections::BTreeSet<&String> = was.keys().chain(is.keys()).collect();
     let told: Vec<String> = names

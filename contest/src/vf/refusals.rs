@@ -1,4 +1,4 @@
-//! What can't be had is refused, and nothing is left of the attempt.
+//! What can't be had is refused, and nothing of the attempt is left.
 
 use serde_json::{Value, json};
 
@@ -39,7 +39,8 @@ pub(super) const CASES: &[Behaviour] = &[
     },
 ];
 
-/// Asked for beside settings that the NIC takes: these must be as before, and what was refused must be told.
+/// Asks for a setting that the NIC refuses, beside settings that it accepts. Those must be as before, and the
+/// error must name the refused one.
 fn setting(testbed: &mut VfTestbed<'_>, more: Value, named: &str) -> Result<(), Fault> {
     testbed.pod("pod")?;
     let mut fields = json!({"vlan": 100, "trust": "on"});
@@ -48,7 +49,7 @@ fn setting(testbed: &mut VfTestbed<'_>, more: Value, named: &str) -> Result<(), 
     }
     let told = testbed.refused(&testbed.attachment("pod", fields), "what the NIC does not take")?;
     ensure(told.contains(named), || format!("not told of: {told}"))?;
-    testbed.home(testbed.first())
+    testbed.is_restored(testbed.first())
 }
 
 fn link_state(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
@@ -71,10 +72,10 @@ fn name_taken(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
     testbed.pod("pod")?;
     testbed.ip_in("pod", "link add net1 type dummy")?;
     testbed.refused(&testbed.attachment("pod", taken()), "the pod has such an interface")?;
-    testbed.home(testbed.first())
+    testbed.is_restored(testbed.first())
 }
 
-/// The network's only address is another container's: what is asked for last is what fails.
+/// The network's only address is another container's, so the step that comes last fails.
 fn no_address(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
     testbed.pod("pod")?;
     let directory = "/var/lib/cni/exhausted";
@@ -83,7 +84,7 @@ fn no_address(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
     fields["ipam"] = json!({"type": "host-local", "dataDir": directory,
         "ranges": [[{"subnet": "10.20.0.0/24", "rangeStart": "10.20.0.2", "rangeEnd": "10.20.0.2"}]]});
     testbed.refused(&testbed.attachment("pod", fields), "no address is free")?;
-    testbed.home(testbed.first())
+    testbed.is_restored(testbed.first())
 }
 
 fn in_use(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
@@ -95,7 +96,7 @@ fn in_use(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
     testbed.set(testbed.first(), &as_taken())?;
     ensure(testbed.interface("pod")?.is_some(), || "the one that had it has lost it".into())?;
     testbed.del(&holder)?;
-    testbed.home(testbed.first())
+    testbed.is_restored(testbed.first())
 }
 
 fn other_driver(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {

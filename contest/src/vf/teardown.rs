@@ -1,4 +1,4 @@
-//! How a pod, a function or a NIC may end, and what is left of it.
+//! How a pod, a VF or a NIC may end, and what is left of it.
 
 use serde_json::json;
 
@@ -44,31 +44,31 @@ fn lent(testbed: &mut VfTestbed<'_>) -> Result<Attachment, Fault> {
     Ok(attachment)
 }
 
-/// The machine has an interface of the pod's name, so that the kernel finds another for what comes home.
+/// The machine has an interface of the pod's name, so the kernel must choose another name for the returning one.
 fn namespace_first(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
     node_commands::ip("link add net1 type dummy")?;
     let attachment = lent(testbed)?;
     testbed.pod_dies("pod")?;
     testbed.del(&attachment)?;
-    testbed.home(testbed.first())
+    testbed.is_restored(testbed.first())
 }
 
 fn no_del(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
     node_commands::ip("link add net1 type dummy")?;
     let attachment = lent(testbed)?;
     testbed.pod_dies("pod")?;
-    testbed.home(testbed.first())?;
+    testbed.is_restored(testbed.first())?;
     testbed.del(&attachment)?;
-    testbed.home(testbed.first())
+    testbed.is_restored(testbed.first())
 }
 
 fn gc(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
     lent(testbed)?;
     testbed.of_network("GC", &json!({"cni.dev/valid-attachments": []}))?;
-    testbed.home(testbed.first())
+    testbed.is_restored(testbed.first())
 }
 
-/// The old sandbox died, the new one has the function with settings of its own, and then the DEL comes.
+/// The old sandbox died, the new one has the VF with settings of its own, and only then the DEL comes.
 fn late_del(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
     let old = lent(testbed)?;
     testbed.pod_dies("pod")?;
@@ -80,14 +80,14 @@ fn late_del(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
     ensure(testbed.interface("other")?.is_some(), || "the new sandbox has lost its interface".into())?;
     testbed.set(testbed.first(), &json!({"vlan": 200, "max_tx_rate": 300}))?;
     testbed.del(&new)?;
-    testbed.home(testbed.first())
+    testbed.is_restored(testbed.first())
 }
 
 fn unbound(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
     let attachment = lent(testbed)?;
     testbed.first().unbind()?;
     testbed.del(&attachment)?;
-    testbed.home(testbed.first())?;
+    testbed.is_restored(testbed.first())?;
     let driver = testbed.first().driver();
     ensure(driver == KERNEL_DRIVER, || format!("its driver is {driver:?}"))
 }
@@ -95,7 +95,7 @@ fn unbound(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
 fn nic_down(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
     let attachment = lent(testbed)?;
     testbed.near_nic("down")?;
-    let ended = testbed.del(&attachment).and_then(|()| testbed.home(testbed.first()));
+    let ended = testbed.del(&attachment).and_then(|()| testbed.is_restored(testbed.first()));
     testbed.near_nic("up")?;
     ended
 }
@@ -109,24 +109,24 @@ fn far(testbed: &mut VfTestbed<'_>) -> Result<(Attachment, serde_json::Value), F
 
 fn gone(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
     let (attachment, _) = far(testbed)?;
-    testbed.far_vanish()?;
+    testbed.remove_far_vfs()?;
     let ended = testbed.del(&attachment);
-    testbed.far_nic_resets()?;
+    testbed.remake_far_vfs_with_marks()?;
     ended?;
     testbed.pod("other")?;
     let next = Attachment { pod: "other", ..attachment };
     testbed.add(&next)?;
     testbed.set(&testbed.far, &as_taken())?;
     testbed.del(&next)?;
-    testbed.home(&testbed.far)
+    testbed.is_restored(&testbed.far)
 }
 
 fn anew(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
     let (attachment, result) = far(testbed)?;
-    testbed.far_vanish()?;
-    testbed.make_far_vfs_again()?;
+    testbed.remove_far_vfs()?;
+    testbed.remake_far_vfs()?;
     let ended = testbed.check_finds(&attachment, &result, "").and_then(|()| testbed.del(&attachment));
     ended?;
     ensure(testbed.interface("pod")?.is_none(), || "the new function is in the old pod".into())?;
-    testbed.home(&testbed.far)
+    testbed.is_restored(&testbed.far)
 }

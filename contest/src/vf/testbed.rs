@@ -1,5 +1,5 @@
-//! The machine's own NICs on a test node with one implementation: calls, what is seen after them, and everything put back
-//! before the next case, so that what one implementation loses is not held against it twice.
+//! The machine's own NICs on a test node with one implementation: calls, and what is seen after them. Everything
+//! is restored before the next case, so that what one implementation loses does not count against it twice.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -14,11 +14,12 @@ use crate::node_commands::{self, NodeError};
 use crate::process;
 use crate::test_node::TestNode;
 
-/// Functions of the first NIC; all that it has.
+/// The number of VFs of the first NIC, which is all that it can have.
 const MANY: usize = 7;
-/// How long is waited for what comes a moment after an answer. Generous: the lab is an emulation on a busy machine.
+/// The time to wait for what comes a moment after an answer. It is long, because the lab is an emulation on a
+/// busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The same where no process is left that could do it, only the kernel.
+/// The same time where no process is left that could act, only the kernel.
 const NOBODY_IS_LEFT: Duration = Duration::from_secs(4);
 
 /// Why a case did not come out right.
@@ -35,19 +36,19 @@ pub(super) enum Fault {
     Call(#[from] CallError),
 }
 
-/// What is wrong, when `right` is false.
+/// Returns the fault when `right` is false.
 pub(super) fn ensure(right: bool, otherwise: impl FnOnce() -> String) -> Result<(), Fault> {
     if right { Ok(()) } else { Err(Fault::Wrong(otherwise())) }
 }
 
-/// One pod's interface, and what its network's config says of it.
+/// One pod's interface, and the fields of its network's configuration.
 #[derive(Debug, Clone)]
 pub(super) struct Attachment {
-    /// The pod's name, which is the container's id too.
+    /// The name of the pod, which is also the container's id.
     pub(super) pod: &'static str,
-    /// The function that the pod is to have.
+    /// The VF that the pod is to have.
     pub(super) function: Vf,
-    /// The config's fields.
+    /// Fields of the network's configuration.
     pub(super) fields: Value,
 }
 
@@ -64,29 +65,29 @@ impl Attachment {
     }
 }
 
-/// The name of every pod's interface.
+/// The name of the interface in every pod.
 pub(super) const IFNAME: &str = "net1";
 
 /// One implementation with two NICs of this machine.
 #[derive(Debug)]
 pub(super) struct VfTestbed<'a> {
-    /// Killed before the test node goes.
+    /// The daemon, which is killed before the test node goes.
     daemon: Option<Daemon>,
     node: TestNode,
     pods: Vec<String>,
     implementation: &'a Implementation,
     nics: &'a [Nic; 2],
-    /// The functions of the first NIC, under the kernel's driver.
+    /// The VFs of the first NIC, under the kernel's driver.
     pub(super) near: Vec<Vf>,
-    /// One of the second NIC.
+    /// A VF of the second NIC.
     pub(super) far: Vf,
-    /// Another of it, under vfio-pci.
+    /// Another VF of the second NIC, under vfio-pci.
     pub(super) user: Vf,
     rest: BTreeMap<String, VfSnapshot>,
 }
 
 impl<'a> VfTestbed<'a> {
-    /// Makes the functions of both NICs, marks them, and starts the implementation's daemon.
+    /// Makes the VFs of both NICs, marks them, and starts the implementation's daemon.
     pub(super) fn new(
         implementation: &'a Implementation,
         nics: &'a [Nic; 2],
@@ -105,35 +106,35 @@ impl<'a> VfTestbed<'a> {
             user,
             rest: BTreeMap::new(),
         };
-        testbed.rest = nic::seen(&testbed.functions())?;
+        testbed.rest = nic::seen(&testbed.vfs())?;
         Ok(testbed)
     }
 
-    /// The function that most cases are about.
+    /// The VF that most cases are about.
     pub(super) fn first(&self) -> &Vf {
         &self.near[0]
     }
 
-    fn functions(&self) -> Vec<Vf> {
+    fn vfs(&self) -> Vec<Vf> {
         self.near.iter().chain([&self.far, &self.user]).cloned().collect()
     }
 
     // ---- pods ----
 
-    /// A pod with nothing but `lo`.
+    /// Makes a pod with nothing but `lo`.
     pub(super) fn pod(&mut self, name: &str) -> Result<(), Fault> {
         self.node.add_pod(name, true)?;
         self.pods.push(name.to_owned());
         Ok(())
     }
 
-    /// Its namespace is gone, without any call.
+    /// Removes a pod's namespace without any call.
     pub(super) fn pod_dies(&mut self, name: &str) -> Result<(), Fault> {
         self.pods.retain(|pod| pod != name);
         Ok(self.node.remove_pod(name)?)
     }
 
-    /// Runs `ip` in a pod, several lines with `;` between them in one process.
+    /// Runs `ip` in a pod; several lines, with `;` between them, in one process.
     pub(super) fn ip_in(&self, pod: &str, lines: &str) -> Result<(), Fault> {
         Ok(self.node.in_pod(pod, || node_commands::ip_batch(&split(lines)))?)
     }
@@ -143,12 +144,12 @@ impl<'a> VfTestbed<'a> {
         Ok(self.node.in_pod(pod, || node_commands::put(path, content))?)
     }
 
-    /// Puts a file where implementations keep theirs.
+    /// Writes a file where implementations keep theirs.
     pub(super) fn keep(&self, path: &str, content: &str) -> Result<(), Fault> {
         Ok(node_commands::keep(path, content)?)
     }
 
-    /// A pod's interface, where it has one.
+    /// The interface of a pod, where it has one.
     pub(super) fn interface(&self, pod: &str) -> Result<Option<Value>, Fault> {
         let links = self.node.in_pod(pod, nic::links)?;
         Ok(links.into_iter().find(|link| link["ifname"] == IFNAME))
@@ -163,7 +164,7 @@ impl<'a> VfTestbed<'a> {
         })
     }
 
-    /// True when a ping from a pod is answered.
+    /// Whether a ping from a pod is answered.
     pub(super) fn ping(&self, pod: &str, arguments: &str) -> Result<bool, Fault> {
         let mut command = Command::new("busybox");
         command.args(["ping", "-q"]).args(arguments.split(' '));
@@ -171,19 +172,19 @@ impl<'a> VfTestbed<'a> {
         Ok(out.status == Some(0))
     }
 
-    /// What `ip` says in a pod.
-    pub(super) fn told_in(&self, pod: &str, arguments: &str) -> Result<String, Fault> {
+    /// What `ip` prints in a pod.
+    pub(super) fn ip_output_in(&self, pod: &str, arguments: &str) -> Result<String, Fault> {
         Ok(self.node.in_pod(pod, || node_commands::ip(arguments))?)
     }
 
     // ---- calls ----
 
-    /// An attachment of the first function to `pod`.
+    /// An attachment of the first VF to `pod`.
     pub(super) fn attachment(&self, pod: &'static str, fields: Value) -> Attachment {
         Attachment { pod, function: self.first().clone(), fields }
     }
 
-    /// One call, with more fields in the config.
+    /// Makes one call, with more fields in the configuration.
     pub(super) fn call(&self, command: &str, attachment: &Attachment, more: &Value) -> Result<Answer, Fault> {
         let config = attachment.config(more);
         let netns = TestNode::netns_path(attachment.pod);
@@ -206,24 +207,24 @@ impl<'a> VfTestbed<'a> {
         Ok(answer.body)
     }
 
-    /// ADD, which must succeed; its result.
+    /// Makes an ADD that must succeed; returns its result.
     pub(super) fn add(&self, attachment: &Attachment) -> Result<Value, Fault> {
         self.succeeds("ADD", attachment, &json!({}))
     }
 
-    /// ADD, which must fail and say why.
+    /// Makes an ADD that must fail and say why.
     pub(super) fn refused(&self, attachment: &Attachment, why: &str) -> Result<String, Fault> {
         let answer = self.call("ADD", attachment, &json!({}))?;
         ensure(!answer.ok(), || format!("ADD succeeds: {why}"))?;
         Ok(format!("{}: {}", answer.verdict, answer.complaint()))
     }
 
-    /// CHECK, which must succeed.
+    /// Makes a CHECK that must succeed.
     pub(super) fn check(&self, attachment: &Attachment, result: &Value) -> Result<(), Fault> {
         self.succeeds("CHECK", attachment, &json!({"prevResult": result})).map(drop)
     }
 
-    /// CHECK, which must fail and tell `what`.
+    /// Makes a CHECK that must fail and name `what`.
     pub(super) fn check_finds(
         &self,
         attachment: &Attachment,
@@ -236,24 +237,24 @@ impl<'a> VfTestbed<'a> {
         ensure(complaint.contains(what), || format!("CHECK does not tell of {what}: {complaint}"))
     }
 
-    /// DEL, which must succeed.
+    /// Makes a DEL that must succeed.
     pub(super) fn del(&self, attachment: &Attachment) -> Result<(), Fault> {
         self.succeeds("DEL", attachment, &json!({})).map(drop)
     }
 
-    /// GC with no attachment on its list, and STATUS, are about the network alone.
+    /// Calls GC with no attachment on its list, or STATUS: both are about the network alone.
     pub(super) fn of_network(&self, command: &str, more: &Value) -> Result<(), Fault> {
         self.succeeds(command, &self.attachment("pod", json!({})), more).map(drop)
     }
 
     // ---- what is seen ----
 
-    /// Everything of a function.
+    /// Everything that can be seen of a VF.
     pub(super) fn seen(&self, function: &Vf) -> Result<VfSnapshot, Fault> {
         Ok(nic::seen(std::slice::from_ref(function))?.remove(&function.address).unwrap_or_default())
     }
 
-    /// A function's settings must be these.
+    /// Requires that a VF has these settings.
     pub(super) fn set(&self, function: &Vf, wanted: &Value) -> Result<(), Fault> {
         let seen = self.seen(function)?;
         for (name, value) in wanted.as_object().into_iter().flatten() {
@@ -263,20 +264,20 @@ impl<'a> VfTestbed<'a> {
         Ok(())
     }
 
-    /// A function must be as it was before the case, at once or soon.
-    pub(super) fn home(&self, function: &Vf) -> Result<(), Fault> {
-        self.home_as(function, &self.rest[&function.address])
+    /// Requires that a VF is, at once or soon, as it was before the case.
+    pub(super) fn is_restored(&self, function: &Vf) -> Result<(), Fault> {
+        self.is_restored_as(function, &self.rest[&function.address])
     }
 
-    /// A function must be as it was then, at once or soon.
-    pub(super) fn home_as(&self, function: &Vf, was: &VfSnapshot) -> Result<(), Fault> {
+    /// Requires that a VF is, at once or soon, as it was then.
+    pub(super) fn is_restored_as(&self, function: &Vf, was: &VfSnapshot) -> Result<(), Fault> {
         self.in_time(|| match nic::difference(was, &self.seen(function)?) {
             None => Ok(()),
             Some(difference) => Err(Fault::Wrong(difference)),
         })
     }
 
-    /// A function must have an interface on the machine, at once or soon.
+    /// Requires that a VF has, at once or soon, an interface on the machine.
     pub(super) fn on_the_machine(&self, function: &Vf) -> Result<(), Fault> {
         self.in_time(|| ensure(function.name().is_ok(), || "the machine has no interface of it".into()))
     }
@@ -292,14 +293,14 @@ impl<'a> VfTestbed<'a> {
 
     // ---- the machine ----
 
-    /// Takes the second NIC's functions away.
-    pub(super) fn far_vanish(&self) -> Result<(), Fault> {
+    /// Removes the VFs of the second NIC.
+    pub(super) fn remove_far_vfs(&self) -> Result<(), Fault> {
         self.nics[1].make(0)?;
         Ok(())
     }
 
-    /// Makes them anew: the same addresses, and nothing of before.
-    pub(super) fn make_far_vfs_again(&mut self) -> Result<(), Fault> {
+    /// Makes the VFs of the second NIC again, with the same addresses and no marks.
+    pub(super) fn remake_far_vfs(&mut self) -> Result<(), Fault> {
         self.nics[1].make(2)?;
         self.user.bind(USER_DRIVER)?;
         // Its driver, which had it for a moment, made up a MAC address.
@@ -307,28 +308,28 @@ impl<'a> VfTestbed<'a> {
         Ok(())
     }
 
-    /// Makes them anew as they are at a case's beginning, with marks.
-    pub(super) fn far_nic_resets(&mut self) -> Result<(), Fault> {
+    /// Makes the VFs of the second NIC again, with marks as at the beginning of a case.
+    pub(super) fn remake_far_vfs_with_marks(&mut self) -> Result<(), Fault> {
         (self.far, self.user) = make_far_vfs(&self.nics[1])?;
-        self.rest = nic::seen(&self.functions())?;
+        self.rest = nic::seen(&self.vfs())?;
         Ok(())
     }
 
-    /// The first NIC's interface goes down or up.
+    /// Sets the interface of the first NIC down or up.
     pub(super) fn near_nic(&self, state: &str) -> Result<(), Fault> {
         node_commands::ip(&format!("link set {} {state}", self.nics[0].name()?))?;
         Ok(())
     }
 
-    /// Changes a setting of a function, as an administrator does.
+    /// Changes a setting of a VF, as an administrator does.
     pub(super) fn administer(&self, function: &Vf, setting: &str) -> Result<(), Fault> {
         let nic = function.nic.name()?;
         node_commands::ip(&format!("link set {nic} vf {} {setting}", function.index))?;
         Ok(())
     }
 
-    /// Ends the case: no pods, no links that it made, and every function as at the start; by force, where the
-    /// implementation did not bring it there.
+    /// Ends the case: no pods, no links that it made, and every VF as at the start. Where the implementation did
+    /// not restore it, that is done by force.
     pub(super) fn clear(&mut self, went_well: bool) -> Result<(), Fault> {
         for pod in std::mem::take(&mut self.pods) {
             self.node.remove_pod(&pod)?;
@@ -347,7 +348,7 @@ impl<'a> VfTestbed<'a> {
         let limit = if went_well { self.patience() } else { NOBODY_IS_LEFT };
         match within(limit, || self.all_at_rest()) {
             Err(Fault::Wrong(left)) => {
-                self.make_all_again()?;
+                self.remake_all_vfs()?;
                 ensure(!went_well, || format!("left behind: {left}"))
             }
             other => other,
@@ -355,14 +356,14 @@ impl<'a> VfTestbed<'a> {
     }
 
     fn all_at_rest(&self) -> Result<(), Fault> {
-        let now = nic::seen(&self.functions())?;
+        let now = nic::seen(&self.vfs())?;
         let told = self.rest.iter().find_map(|(address, was)| nic::difference(was, &now[address]));
         told.map_or(Ok(()), |told| Err(Fault::Wrong(told)))
     }
 
-    fn make_all_again(&mut self) -> Result<(), Fault> {
+    fn remake_all_vfs(&mut self) -> Result<(), Fault> {
         (self.near, self.far, self.user) = make_vfs(self.nics)?;
-        self.rest = nic::seen(&self.functions())?;
+        self.rest = nic::seen(&self.vfs())?;
         Ok(())
     }
 }
@@ -377,7 +378,7 @@ fn within(limit: Duration, mut right: impl FnMut() -> Result<(), Fault>) -> Resu
     }
 }
 
-/// Functions on both NICs, with marks of their own: what is lost is seen.
+/// Makes VFs on both NICs with different marks, so that a lost mark is seen.
 fn make_vfs(nics: &[Nic; 2]) -> Result<(Vec<Vf>, Vf, Vf), NodeError> {
     for nic in nics {
         node_commands::ip(&format!("link set {} up", nic.name()?))?;
@@ -410,7 +411,7 @@ fn split(lines: &str) -> Vec<String> {
     lines.split("; ").map(str::to_owned).collect()
 }
 
-/// Gives every function that was made here back: there are none.
+/// Removes every VF that was made here.
 pub(super) fn remove_vfs(nics: &[Nic; 2]) -> Result<(), NodeError> {
     nics.iter().try_for_each(|nic| nic.make(0).map(drop))
 }

@@ -1,5 +1,5 @@
-//! Functions under vfio-pci, which a process of the pod drives: there is no interface, and everything is the physical
-//! function's to tell.
+//! VFs under vfio-pci, which a process of the pod drives: there is no interface, and only the PF shows their
+//! settings.
 
 use serde_json::{Value, json};
 
@@ -84,7 +84,7 @@ fn settings(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
     testbed.set(&testbed.user, &as_asked())?;
     testbed.check(&attachment, &result)?;
     testbed.del(&attachment)?;
-    testbed.home(&testbed.user)
+    testbed.is_restored(&testbed.user)
 }
 
 fn information(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
@@ -109,7 +109,7 @@ fn check(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
     testbed.administer(&testbed.user, "vlan 7")?;
     testbed.check_finds(&attachment, &result, "settings of its function")?;
     testbed.del(&attachment)?;
-    testbed.home(&testbed.user)
+    testbed.is_restored(&testbed.user)
 }
 
 fn in_use(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
@@ -118,7 +118,7 @@ fn in_use(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
     testbed.refused(&attachment(testbed, "other", json!({})), "another pod has it")?;
     testbed.set(&testbed.user, &as_asked())?;
     testbed.del(&holder)?;
-    testbed.home(&testbed.user)
+    testbed.is_restored(&testbed.user)
 }
 
 fn held(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
@@ -127,7 +127,7 @@ fn held(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
     let refused = testbed.refused(&attachment(testbed, "pod", fields()), "a process drives it");
     drop(group);
     refused?;
-    testbed.home(&testbed.user)
+    testbed.is_restored(&testbed.user)
 }
 
 fn held_at_del(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
@@ -139,14 +139,14 @@ fn held_at_del(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
     ensure(!answer.ok(), || "DEL succeeds under a process that drives it".into())?;
     stay?;
     testbed.del(&attachment)?;
-    testbed.home(&testbed.user)
+    testbed.is_restored(&testbed.user)
 }
 
 fn namespace_first(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
     let (attachment, _) = lent(testbed)?;
     testbed.pod_dies("pod")?;
     testbed.del(&attachment)?;
-    testbed.home(&testbed.user)
+    testbed.is_restored(&testbed.user)
 }
 
 fn no_del(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
@@ -155,7 +155,7 @@ fn no_del(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
     fields["ipam"] = json!({"type": "host-local", "ranges": [[{"subnet": "10.20.0.0/24"}]]});
     testbed.add(&attachment(testbed, "pod", fields))?;
     testbed.pod_dies("pod")?;
-    testbed.home(&testbed.user)?;
+    testbed.is_restored(&testbed.user)?;
     let address = std::path::Path::new("/var/lib/cni/networks/lab/10.20.0.2");
     testbed.in_time(|| ensure(!address.exists(), || "its address stays taken".into()))
 }
@@ -169,5 +169,5 @@ fn driver_changes(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
     testbed.user.bind(super::nic::USER_DRIVER)?;
     ended?;
     ensure(driver == KERNEL_DRIVER, || format!("its driver is {driver:?}"))?;
-    testbed.home(&testbed.user)
+    testbed.is_restored(&testbed.user)
 }
