@@ -12,93 +12,93 @@ use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 
-use crate::daemon::{DaemonError, Places};
-use crate::exec::Verb;
-use crate::functions::home::HomeError;
-use crate::network::allocations;
+use crate::daemon::{DaemonError, DaemonPaths};
+use crate::network_config::allocations;
 use crate::node::{Node, NodeError};
-use crate::process;
+use crate::plugin_exec::Verb;
+use crate::process_cost;
 use crate::results::{Cpu, Results};
 use crate::statistics::StatisticsError;
 use crate::subject::{Attachment, Done, Job, Role, Subject, floor_address};
 use crate::verify::{self, Expected, Wrong};
+use crate::vf::vf_on_host::VfOnHostError;
 
-/// Why a run ends before its time.
+/// Why a run ends before all cases are done.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BenchError {
-    /// The node.
+    /// The node could not be made, read or put away.
     #[error(transparent)]
     Node(#[from] NodeError),
-    /// A histogram.
+    /// A histogram could not be made or written.
     #[error(transparent)]
     Statistics(#[from] StatisticsError),
-    /// A daemon.
+    /// A daemon does not serve.
     #[error(transparent)]
     Daemon(#[from] DaemonError),
-    /// A virtual function.
+    /// A VF cannot be measured.
     #[error(transparent)]
-    Function(#[from] HomeError),
+    Function(#[from] VfOnHostError),
     /// A process could not be started, watched or accounted.
     #[error("{doing}: {source}")]
     Process {
-        /// What was being done.
+        /// What was being done, for the message.
         doing: String,
-        /// The reason.
+        /// Why it failed.
         #[source]
         source: io::Error,
     },
 }
 
 impl BenchError {
-    /// For `map_err`.
+    /// Makes the error of a step for `map_err`.
     pub(crate) fn process(doing: impl Into<String>) -> impl FnOnce(io::Error) -> BenchError {
         let doing = doing.into();
         move |source| BenchError::Process { doing, source }
     }
 }
 
-/// What a second daemon of ours, with `del: wait`, is started from.
+/// What a second daemon of ours with `del: wait` is started from.
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    /// `fairleadd`
+    /// The path of the executable `fairleadd`.
     pub(crate) daemon: PathBuf,
-    /// Its places.
-    pub(crate) places: Places,
+    /// The paths that it is started with.
+    pub(crate) paths: DaemonPaths,
 }
 
-/// A run.
+/// A run on the private node: who is measured, where, and what was measured so far.
 #[derive(Debug)]
 pub(crate) struct Bench {
-    /// Where interfaces are made.
+    /// The node on which interfaces are made.
     pub(crate) node: Node,
-    /// Who is measured, in the order in which they are called.
+    /// Everybody who is measured, in the order in which they are called.
     pub(crate) subjects: Vec<Subject>,
-    /// For the case that also measures ours with `del: wait`.
+    /// How to start ours with `del: wait`, for the case that measures it too.
     pub(crate) waiting: Option<Waiting>,
-    /// Where host-local's files are.
+    /// The directory where host-local keeps its files.
     pub(crate) data_dir: PathBuf,
-    /// What was measured.
+    /// What was measured so far.
     pub(crate) results: Results,
-    /// Attachments made so far.
+    /// The number of attachments made so far.
     pub(crate) serial: u32,
     /// Containers whose addresses were left allocated, and were reported.
     pub(crate) leaked: HashSet<String>,
 }
 
-/// What came of calls that were made at once.
+/// The outcome of calls that were made at once.
 #[derive(Debug)]
 pub(crate) struct Burst {
     /// Each call's outcome, in the order of the attachments.
     pub(crate) done: Vec<io::Result<Done>>,
-    /// The first call's start.
+    /// The time at which the first call started.
     pub(crate) started: Instant,
-    /// The last call's end.
+    /// The time at which the last call ended.
     pub(crate) finished: Instant,
-    /// What they cost.
+    /// The CPU time that all calls took.
     pub(crate) cpu: Cpu,
 }
 
-/// CPU accounts of the plugins and a subject's daemon at one moment.
+/// The CPU time of the plugins and of a subject's daemon, as accounted at one moment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CpuMark {
     plugins: Duration,
@@ -106,11 +106,12 @@ pub(crate) struct CpuMark {
 }
 
 impl CpuMark {
-    /// Now.
+    /// Reads the CPU clocks now.
     pub(crate) fn now(subject: &Subject) -> Result<CpuMark, BenchError> {
-        let plugins = process::cpu_of_children().map_err(BenchError::process("CPU time of the plugins"))?;
+        let plugins =
+            process_cost::cpu_of_children().map_err(BenchError::process("CPU time of the plugins"))?;
         let daemon = match &subject.daemon {
-            Some(daemon) => process::cpu_of(daemon.pid)
+            Some(daemon) => process_cost::cpu_of(daemon.pid)
                 .map_err(BenchError::process(format!("CPU time of the daemon of {}", subject.name)))?,
             None => Duration::ZERO,
         };
@@ -133,7 +134,7 @@ impl Bench {
         attachments(&self.node, &self.subjects[who], &mut self.serial, count)
     }
 
-    /// Verifies what ADD made, keeps its answer, and gives the call back if all of it is right.
+    /// Verifies what an ADD made and keeps its answer; returns the call if everything is right.
     pub(crate) fn added(
         &mut self,
         case: &'static str,
@@ -151,7 +152,7 @@ impl Bench {
         }
     }
 
-    /// Verifies what DEL left and gives the call back if all of it is right.
+    /// Verifies what a DEL left; returns the call if everything is right.
     pub(crate) fn deleted(
         &mut self,
         case: &'static str,
@@ -179,7 +180,7 @@ impl Bench {
         at_once(&self.node, &self.subjects[who], verb, attachments)
     }
 
-    /// Attaches `count` pods of a subject without timing it, in bursts that no machine minds.
+    /// Attaches `count` pods of a subject without timing it, in bursts small enough for any machine.
     pub(crate) fn attached(
         &mut self,
         case: &'static str,
@@ -244,35 +245,35 @@ pub(crate) fn attachments(
     Ok(made)
 }
 
-/// Why a call does not count.
+/// Why a call does not count as a latency.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CallFailure {
-    /// It could not be made.
+    /// The call could not be made.
     #[error("the call could not be made: {0}")]
     Exec(#[from] io::Error),
-    /// The plugin said no.
+    /// The plugin answered with an error.
     #[error("{0}")]
     Refused(String),
-    /// The plugin said yes, and it is not so.
+    /// The plugin answered with success, but the interface is not as it should be.
     #[error(transparent)]
     Wrong(#[from] Wrong),
-    /// The same, of a virtual function.
+    /// The plugin answered with success, but the VF is not as it should be.
     #[error(transparent)]
-    Function(#[from] HomeError),
-    /// The same, of one that no link shows.
+    Function(#[from] VfOnHostError),
+    /// The plugin answered with success, but the answer does not name the VF.
     #[error("the answer does not tell function {0} and an address")]
     NotNamed(String),
-    /// The same, of its settings.
+    /// The plugin answered with success, but the VF is on another VLAN.
     #[error("the function is on VLAN {is} instead of {wanted}")]
     Vlan {
-        /// The one that it is on.
+        /// The VLAN that the VF is on.
         is: u16,
-        /// The one that was asked for.
+        /// The VLAN that was asked for.
         wanted: u16,
     },
 }
 
-/// Verifies an ADD.
+/// Verifies the interface that an ADD has made.
 pub(crate) fn added(
     node: &Node,
     subject: &Subject,
@@ -294,7 +295,7 @@ pub(crate) fn added(
     Ok(done)
 }
 
-/// Verifies a DEL.
+/// Verifies that a DEL has removed what it promises to remove.
 pub(crate) fn deleted(
     node: &Node,
     subject: &Subject,
@@ -321,7 +322,7 @@ pub(crate) fn at_once(
     together(subject, attachments.iter().map(|a| subject.job(node, verb, a)).collect())
 }
 
-/// Makes calls at once: one thread for each, all let go together.
+/// Makes calls at once: one thread for each call, and all threads start together.
 pub(crate) fn together(subject: &Subject, jobs: Vec<Job<'_>>) -> Result<Burst, BenchError> {
     let before = CpuMark::now(subject)?;
     let gate = Barrier::new(jobs.len());
@@ -344,12 +345,12 @@ pub(crate) fn together(subject: &Subject, jobs: Vec<Job<'_>>) -> Result<Burst, B
 }
 
 impl Burst {
-    /// From the first start to the last end.
+    /// The time from the first start to the last end.
     pub(crate) fn took(&self) -> Duration {
         self.finished - self.started
     }
 
-    /// Calls per second in that time.
+    /// The number of calls per second in that time.
     pub(crate) fn rate(&self) -> f64 {
         let calls = u32::try_from(self.done.len()).unwrap_or(u32::MAX);
         f64::from(calls) / self.took().as_secs_f64().max(1e-9)

@@ -3,52 +3,38 @@
 use std::time::Duration;
 
 use crate::bench::{Bench, BenchError};
-use crate::course;
-use crate::functions::{self, Functions};
+use crate::case_size::CaseSize;
+use crate::node_cases;
+use crate::vf::{self, VfBench};
 
-/// How much is done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
-pub(crate) struct Settings {
-    /// Calls (one at a time) or rounds (many at once) that are made first and not counted.
-    pub(crate) warmup: usize,
-    /// Calls of each subject that are counted.
-    pub(crate) calls: usize,
-    /// Rounds that are counted.
-    pub(crate) rounds: usize,
-    /// Calls at once; in `add-under-del` the number of DELs.
-    pub(crate) at_once: usize,
-    /// How long an idle daemon is watched.
-    pub(crate) time: Duration,
-}
-
-/// One procedure; two cases may be two sides of it.
+/// A procedure that yields the figures of one or two cases.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Course {
-    /// On the private node.
-    Node(fn(&mut Bench, &Settings) -> Result<(), BenchError>),
-    /// With virtual functions of this machine.
-    Functions(fn(&mut Functions, &Settings) -> Result<(), BenchError>),
+pub(crate) enum Procedure {
+    /// The case runs on the private node.
+    Node(fn(&mut Bench, &CaseSize) -> Result<(), BenchError>),
+    /// The case runs with VFs of this machine.
+    Vfs(fn(&mut VfBench, &CaseSize) -> Result<(), BenchError>),
 }
 
-/// A case.
+/// One case of the suite.
 #[derive(Debug)]
 pub(crate) struct Case {
-    /// What `--only` takes.
+    /// The name that `--only` takes.
     pub(crate) name: &'static str,
-    /// What it shows.
+    /// What the case shows, for `--list` and the report.
     pub(crate) about: &'static str,
-    /// How much is done.
-    pub(crate) settings: Settings,
-    /// How much is done with `--quick`.
-    pub(crate) quick: Settings,
-    /// How.
-    pub(crate) course: Course,
-    /// The case whose course measures this one too.
+    /// The size of the case.
+    pub(crate) settings: CaseSize,
+    /// The size of the case with `--quick`.
+    pub(crate) quick: CaseSize,
+    /// The procedure that measures it.
+    pub(crate) procedure: Procedure,
+    /// The case whose procedure measures this one too.
     pub(crate) beside: Option<&'static str>,
 }
 
-const fn settings(warmup: usize, calls: usize, rounds: usize, at_once: usize, seconds: u64) -> Settings {
-    Settings { warmup, calls, rounds, at_once, time: Duration::from_secs(seconds) }
+const fn settings(warmup: usize, calls: usize, rounds: usize, at_once: usize, seconds: u64) -> CaseSize {
+    CaseSize { warmup, calls, rounds, at_once, time: Duration::from_secs(seconds) }
 }
 
 /// All cases, in the order in which they are run.
@@ -58,7 +44,7 @@ pub(crate) const CASES: &[Case] = &[
         about: "ADD of macvlan + host-local, one at a time, 20 of each subject in turn",
         settings: settings(20, 400, 0, 1, 0),
         quick: settings(1, 4, 0, 1, 0),
-        course: Course::Node(course::one::run),
+        procedure: Procedure::Node(node_cases::one_at_a_time::run),
         beside: None,
     },
     Case {
@@ -66,7 +52,7 @@ pub(crate) const CASES: &[Case] = &[
         about: "DEL, one at a time, 20 of each subject in turn",
         settings: settings(20, 400, 0, 1, 0),
         quick: settings(1, 4, 0, 1, 0),
-        course: Course::Node(course::one::run),
+        procedure: Procedure::Node(node_cases::one_at_a_time::run),
         beside: Some("add-one"),
     },
     Case {
@@ -74,7 +60,7 @@ pub(crate) const CASES: &[Case] = &[
         about: "100 ADDs at once, then 100 DELs at once",
         settings: settings(1, 0, 10, 100, 0),
         quick: settings(0, 0, 1, 8, 0),
-        course: Course::Node(course::burst::hundred),
+        procedure: Procedure::Node(node_cases::burst::hundred),
         beside: None,
     },
     Case {
@@ -82,7 +68,7 @@ pub(crate) const CASES: &[Case] = &[
         about: "ADD while 50 DELs a second run, against ADD when nothing else happens",
         settings: settings(0, 150, 4, 100, 0),
         quick: settings(0, 5, 1, 5, 0),
-        course: Course::Node(course::contention::run),
+        procedure: Procedure::Node(node_cases::add_under_del::run),
         beside: None,
     },
     Case {
@@ -90,7 +76,7 @@ pub(crate) const CASES: &[Case] = &[
         about: "the last DEL's answer → the last link gone, 100 pods, namespaces kept and removed",
         settings: settings(0, 0, 5, 100, 0),
         quick: settings(0, 0, 1, 5, 0),
-        course: Course::Node(course::silence::run),
+        procedure: Procedure::Node(node_cases::link_removal::run),
         beside: None,
     },
     Case {
@@ -98,7 +84,7 @@ pub(crate) const CASES: &[Case] = &[
         about: "500 ADDs at once: none fails, and what memory that takes",
         settings: settings(0, 0, 2, 500, 0),
         quick: settings(0, 0, 1, 12, 0),
-        course: Course::Node(course::burst::storm),
+        procedure: Procedure::Node(node_cases::burst::storm),
         beside: None,
     },
     Case {
@@ -106,7 +92,7 @@ pub(crate) const CASES: &[Case] = &[
         about: "CPU time and memory of a daemon that nobody calls",
         settings: settings(0, 0, 1, 0, 20),
         quick: settings(0, 0, 1, 0, 1),
-        course: Course::Node(course::idle::run),
+        procedure: Procedure::Node(node_cases::idle::run),
         beside: None,
     },
     Case {
@@ -114,7 +100,7 @@ pub(crate) const CASES: &[Case] = &[
         about: "ADD of a virtual function as it is, and with a VLAN and a rate, one at a time, all of each subject in turn",
         settings: settings(1, 0, 3, 1, 0),
         quick: settings(0, 0, 1, 1, 0),
-        course: Course::Functions(functions::one::run),
+        procedure: Procedure::Vfs(vf::one_at_a_time::run),
         beside: None,
     },
     Case {
@@ -122,7 +108,7 @@ pub(crate) const CASES: &[Case] = &[
         about: "DEL of them, and the time from its answer until the function can be lent again",
         settings: settings(1, 0, 3, 1, 0),
         quick: settings(0, 0, 1, 1, 0),
-        course: Course::Functions(functions::one::run),
+        procedure: Procedure::Vfs(vf::one_at_a_time::run),
         beside: Some("function-add"),
     },
     Case {
@@ -130,7 +116,7 @@ pub(crate) const CASES: &[Case] = &[
         about: "all functions of one NIC at once, against one after the other by the floor",
         settings: settings(1, 0, 3, 7, 0),
         quick: settings(0, 0, 1, 2, 0),
-        course: Course::Functions(functions::burst::run),
+        procedure: Procedure::Vfs(vf::burst::run),
         beside: None,
     },
     Case {
@@ -138,15 +124,15 @@ pub(crate) const CASES: &[Case] = &[
         about: "ADD of a function that vfio-pci has, and of a macvlan on its NIC; until it can be given again; a reset",
         settings: settings(1, 0, 10, 1, 0),
         quick: settings(0, 0, 1, 1, 0),
-        course: Course::Functions(functions::vfio::run),
+        procedure: Procedure::Vfs(vf::vfio::run),
         beside: None,
     },
 ];
 
-/// The cases of that name, with virtual functions or without; all of them when none is named. The names that are no such
-/// case's are the error.
+/// The cases of these names, with VFs or without; all of them when no name is given. The error holds the names
+/// that are no case.
 pub(crate) fn chosen(names: &[String], functions: bool) -> Result<Vec<&'static Case>, Vec<String>> {
-    let all = || CASES.iter().filter(|c| matches!(c.course, Course::Functions(_)) == functions);
+    let all = || CASES.iter().filter(|c| matches!(c.procedure, Procedure::Vfs(_)) == functions);
     let unknown: Vec<_> = names.iter().filter(|n| !all().any(|c| c.name == n.as_str())).cloned().collect();
     if !unknown.is_empty() {
         return Err(unknown);

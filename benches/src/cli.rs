@@ -73,7 +73,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// True when a subject was left out by order.
+    /// Whether a subject was left out with `--without`.
     pub(crate) fn leaves_out(&self, subject: &str) -> bool {
         self.without.iter().any(|name| name == subject)
     }
@@ -82,9 +82,9 @@ impl Options {
 /// A value with the name of the subject it belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Named {
-    /// The subject.
+    /// The name of the subject.
     pub(crate) name: String,
-    /// A path or a command line.
+    /// The path or the command line that the option gives to it.
     pub(crate) value: String,
 }
 

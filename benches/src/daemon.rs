@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// How long a daemon may take to become ready.
+/// The time that a daemon may take to become ready.
 const READY_WITHIN: Duration = Duration::from_secs(20);
-/// How long a daemon may take to stop.
+/// The time that a daemon may take to stop.
 const STOPPED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Why a daemon does not serve.
@@ -22,53 +22,53 @@ pub(crate) enum DaemonError {
     /// A directory or file for it could not be made.
     #[error("{path}: {source}")]
     File {
-        /// Which.
+        /// The file or directory.
         path: PathBuf,
-        /// The reason.
+        /// Why it could not be made.
         #[source]
         source: io::Error,
     },
-    /// It could not be started.
+    /// The daemon could not be started.
     #[error("{program} cannot be started: {source}")]
     Start {
-        /// What.
+        /// The name of the program.
         program: String,
-        /// The reason.
+        /// Why it could not be started.
         #[source]
         source: io::Error,
     },
-    /// It ended, or is not ready in time.
+    /// The daemon ended, or is not ready in time.
     #[error("{program} {state}; the end of its log:\n{log}")]
     NotReady {
-        /// What.
+        /// The name of the program.
         program: String,
-        /// What it is doing instead.
+        /// What it does instead of serving.
         state: String,
         /// The last lines of its output.
         log: String,
     },
 }
 
-/// Where one daemon keeps its things.
+/// The paths of one daemon.
 #[derive(Debug, Clone)]
-pub(crate) struct Places {
-    /// `--run-dir`
+pub(crate) struct DaemonPaths {
+    /// The value of `--run-dir`.
     pub(crate) run_dir: PathBuf,
-    /// `--state-dir`
+    /// The value of `--state-dir`.
     pub(crate) state_dir: PathBuf,
-    /// `--config`
+    /// The value of `--config`.
     pub(crate) config: PathBuf,
-    /// Its standard output and error.
+    /// The file for its standard output and error.
     pub(crate) log: PathBuf,
 }
 
-impl Places {
-    /// Its socket.
+impl DaemonPaths {
+    /// The path of the daemon's socket.
     pub(crate) fn socket(&self) -> PathBuf {
         self.run_dir.join("fairlead.sock")
     }
 
-    /// What the executable is told of them.
+    /// The environment by which the executable finds this daemon.
     pub(crate) fn environment(&self) -> Vec<(String, String)> {
         let told = [("FAIRLEAD_SOCKET", self.socket()), ("FAIRLEAD_STATE_DIR", self.state_dir.clone())];
         told.into_iter().map(|(name, path)| (name.to_owned(), path.display().to_string())).collect()
@@ -79,42 +79,42 @@ impl Places {
 #[derive(Debug)]
 pub(crate) struct Daemon {
     child: Child,
-    /// Its process.
+    /// The process id of the daemon.
     pub(crate) pid: Pid,
-    /// Of ours.
+    /// The socket, for daemons of ours.
     socket: Option<PathBuf>,
     log: PathBuf,
 }
 
 impl Daemon {
-    /// Starts `fairleadd` with `yaml` as its configuration and waits until it is ready.
-    pub(crate) fn start(binary: &Path, places: &Places, yaml: &str) -> Result<Daemon, DaemonError> {
+    /// Starts `fairleadd` with `yaml` as its configuration, and waits until it is ready.
+    pub(crate) fn start(binary: &Path, paths: &DaemonPaths, yaml: &str) -> Result<Daemon, DaemonError> {
         let file = |path: &Path| {
             let path = path.to_owned();
             move |source| DaemonError::File { path, source }
         };
-        fs::create_dir_all(&places.run_dir).map_err(file(&places.run_dir))?;
-        fs::create_dir_all(&places.state_dir).map_err(file(&places.state_dir))?;
-        let beside = places.config.parent().unwrap_or(&places.state_dir);
+        fs::create_dir_all(&paths.run_dir).map_err(file(&paths.run_dir))?;
+        fs::create_dir_all(&paths.state_dir).map_err(file(&paths.state_dir))?;
+        let beside = paths.config.parent().unwrap_or(&paths.state_dir);
         fs::create_dir_all(beside).map_err(file(beside))?;
-        fs::write(&places.config, yaml).map_err(file(&places.config))?;
+        fs::write(&paths.config, yaml).map_err(file(&paths.config))?;
         let mut command = dying_with_us(binary);
-        command.arg("run").arg("--run-dir").arg(&places.run_dir).arg("--state-dir").arg(&places.state_dir);
-        command.arg("--config").arg(&places.config);
-        let mut daemon = Daemon::spawn(command, &binary.display().to_string(), &places.log)?;
-        daemon.until_ready(binary, places)?;
-        daemon.socket = Some(places.socket());
+        command.arg("run").arg("--run-dir").arg(&paths.run_dir).arg("--state-dir").arg(&paths.state_dir);
+        command.arg("--config").arg(&paths.config);
+        let mut daemon = Daemon::spawn(command, &binary.display().to_string(), &paths.log)?;
+        daemon.until_ready(binary, paths)?;
+        daemon.socket = Some(paths.socket());
         Ok(daemon)
     }
 
-    /// Starts a command line that serves a peer. Whether it is ready only the first call can tell.
+    /// Starts a command line that serves a peer. Only the first call can show whether it is ready.
     pub(crate) fn companion(line: &str, log: &Path) -> Result<Daemon, DaemonError> {
         let mut command = dying_with_us(Path::new("/bin/sh"));
         command.args(["-c", &format!("exec {line}")]);
         Daemon::spawn(command, line, log)
     }
 
-    /// What it answers to `GET path`; an empty answer from one that is not ours.
+    /// The body of the answer to `GET path`; empty for a daemon that is not ours.
     pub(crate) fn get(&self, path: &str) -> io::Result<Vec<u8>> {
         let Some(socket) = &self.socket else { return Ok(Vec::new()) };
         let answer = ask(socket, path)?;
@@ -137,14 +137,14 @@ impl Daemon {
         Ok(Daemon { child, pid: Pid::from_raw(pid), socket: None, log: log.to_owned() })
     }
 
-    fn until_ready(&mut self, binary: &Path, places: &Places) -> Result<(), DaemonError> {
+    fn until_ready(&mut self, binary: &Path, paths: &DaemonPaths) -> Result<(), DaemonError> {
         let started = Instant::now();
         let not_ready = |state| DaemonError::NotReady {
             program: binary.display().to_string(),
             state,
-            log: last_lines(&places.log),
+            log: last_lines(&paths.log),
         };
-        while !is_ready(&places.socket()) {
+        while !is_ready(&paths.socket()) {
             if let Ok(Some(status)) = self.child.try_wait() {
                 return Err(not_ready(format!("ended with {status} before it was ready")));
             }
@@ -173,7 +173,8 @@ impl Drop for Daemon {
     }
 }
 
-/// A command that gets SIGTERM when the thread that starts it, the suite's main thread, ends in whatever way.
+/// A command that gets SIGTERM when the thread that starts it ends in whatever way; that is the suite's main
+/// thread.
 fn dying_with_us(program: &Path) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "TERM", "--"]).arg(program);
@@ -185,7 +186,7 @@ fn is_ready(socket: &Path) -> bool {
     ask(socket, "/readyz").is_ok_and(|answer| answer.split(|byte| *byte == b' ').nth(1) == Some(b"200"))
 }
 
-/// HTTP 1.0: the answer ends with the connection, and comes in one piece.
+/// Asks by HTTP/1.0: the answer ends with the connection and comes in one piece.
 fn ask(socket: &Path, path: &str) -> io::Result<Vec<u8>> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
@@ -228,13 +229,13 @@ mod tests {
     #[test]
     fn a_daemon_that_ends_at_once_is_told_with_its_own_words() {
         let dir = tempfile::tempdir().unwrap();
-        let places = Places {
+        let paths = DaemonPaths {
             run_dir: dir.path().join("run"),
             state_dir: dir.path().join("state"),
             config: dir.path().join("config.yaml"),
             log: dir.path().join("log"),
         };
-        let error = Daemon::start(Path::new("/bin/ls"), &places, "").unwrap_err().to_string();
+        let error = Daemon::start(Path::new("/bin/ls"), &paths, "").unwrap_err().to_string();
         assert!(error.contains("before it was ready") && error.contains("run-dir"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! What a figure was measured on: without it a number says nothing.
+//! Describes the machine that was measured on; without that a figure says nothing.
 
 use std::fs;
 use std::path::Path;
@@ -16,26 +16,26 @@ use crate::cli::Options;
 /// The machine and what was run on it.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Machine {
-    /// Seconds since 1970.
+    /// The time of the run in seconds since 1970.
     pub(crate) unix_time: u64,
     /// `git rev-parse HEAD` of the working directory, `-dirty` when files differ from it.
     pub(crate) git_revision: String,
-    /// `uname -sr`
+    /// What `uname -sr` prints.
     pub(crate) kernel: String,
-    /// Processors that may be used.
+    /// The number of processors that may be used.
     pub(crate) cpus: usize,
-    /// Their model.
+    /// The model of the processors.
     pub(crate) cpu_model: String,
-    /// `MemTotal` in MiB.
+    /// `MemTotal` of `/proc/meminfo`, in MiB.
     pub(crate) memory_mib: u64,
-    /// File system of the daemon's run directory.
+    /// The file system of the daemon's run directory.
     pub(crate) run_dir_fs: String,
     /// File system of the allocation files and the state directory.
     pub(crate) data_dir_fs: String,
 }
 
 impl Machine {
-    /// This one.
+    /// Describes this machine.
     pub(crate) fn this(options: &Options) -> Machine {
         let kernel = uname().map(|u| format!("{} {}", u.sysname().display(), u.release().display()));
         Machine {
@@ -63,7 +63,7 @@ fn git_revision() -> String {
     }
 }
 
-/// The file system that `dir` lies on, with its path.
+/// The file system that `dir` lies on, and where it is mounted.
 fn file_system(dir: &Path) -> String {
     let name = match statfs(dir).map(|fs| fs.filesystem_type()) {
         Ok(EXT4_SUPER_MAGIC) => "ext4".to_owned(),

@@ -7,23 +7,25 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod case_size;
 mod cases;
 mod cli;
-mod course;
 mod daemon;
-mod exec;
-mod functions;
-mod lineup;
 mod machine;
-mod network;
+mod measured_subjects;
+mod network_config;
 mod node;
-mod process;
+mod node_cases;
+mod plugin_exec;
+mod process_cost;
 mod report;
 mod results;
 mod statistics;
 mod subject;
+mod subject_setup;
 mod targets;
 mod verify;
+mod vf;
 
 use std::collections::HashSet;
 use std::fs;
@@ -35,16 +37,18 @@ use clap::Parser;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::bench::{Bench, BenchError};
-use crate::cases::{CASES, Case, Course, Settings};
+use crate::case_size::CaseSize;
+use crate::cases::{CASES, Case, Procedure};
 use crate::cli::Options;
-use crate::functions::Functions;
-use crate::lineup::{LineupError, Workshop};
 use crate::machine::Machine;
+use crate::measured_subjects::MeasuredSubjects;
 use crate::node::{Node, NodeError};
-use crate::report::{Report, Subjects};
+use crate::report::Report;
 use crate::subject::Subject;
+use crate::subject_setup::{RunDirectories, SubjectSetupError};
+use crate::vf::VfBench;
 
-/// Why there is no report, or not all of it.
+/// Why there is no report, or only a part of it.
 #[derive(Debug, thiserror::Error)]
 enum MainError {
     /// A case that does not exist was asked for.
@@ -53,28 +57,28 @@ enum MainError {
     /// A directory or report could not be written.
     #[error("{path}: {source}")]
     Write {
-        /// Which.
+        /// The directory or report.
         path: PathBuf,
-        /// The reason.
+        /// Why it could not be written.
         #[source]
         source: io::Error,
     },
     /// Standard output is closed.
     #[error("standard output: {0}")]
     Output(#[from] io::Error),
-    /// The node.
+    /// The node could not be made or read.
     #[error(transparent)]
     Node(#[from] NodeError),
-    /// The subjects.
+    /// A subject cannot be measured.
     #[error(transparent)]
-    Lineup(#[from] LineupError),
-    /// The measurement.
+    Setup(#[from] SubjectSetupError),
+    /// The measurement ended before its time.
     #[error(transparent)]
     Bench(#[from] BenchError),
-    /// The JSON.
+    /// The JSON document could not be made.
     #[error(transparent)]
     Json(#[from] report::json::JsonError),
-    /// The page.
+    /// The page could not be made.
     #[error(transparent)]
     Page(#[from] report::page::PageError),
 }
@@ -91,7 +95,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// True when every call succeeded and every interface was right.
+/// Runs the suite; true when every call succeeded and every interface was right.
 fn run(options: &Options) -> Result<bool, MainError> {
     if options.list {
         for case in CASES {
@@ -102,7 +106,7 @@ fn run(options: &Options) -> Result<bool, MainError> {
     let functions = !options.functions.is_empty();
     let cases =
         cases::chosen(&options.only, functions).map_err(|unknown| MainError::Case(unknown.join(", ")))?;
-    let report = if functions { measure_functions(options, cases)? } else { measure(options, cases)? };
+    let report = if functions { measure_vfs(options, cases)? } else { measure(options, cases)? };
     report::table::write(&report, &mut io::stdout().lock())?;
     if let Some(path) = &options.json {
         write(path, &report::json::document(&report)?)?;
@@ -115,17 +119,17 @@ fn run(options: &Options) -> Result<bool, MainError> {
 
 fn measure(options: &Options, cases: Vec<&'static Case>) -> Result<Report, MainError> {
     let machine = Machine::this(options);
-    let workshop = Workshop::make(options)?;
+    let dirs = RunDirectories::make(options)?;
     many_open_files();
-    let node = Node::enter(&workshop.data.join("netns"))?;
-    let subjects = lineup::subjects(options, &workshop)?;
-    let told = Subjects::tell(&subjects);
-    let waiting = lineup::waiting(options, &workshop);
-    let (data_dir, results) = (workshop.allocations(), results::Results::default());
+    let node = Node::enter(&dirs.data.join("netns"))?;
+    let subjects = subject_setup::subjects(options, &dirs)?;
+    let told = MeasuredSubjects::tell(&subjects);
+    let waiting = subject_setup::waiting(options, &dirs);
+    let (data_dir, results) = (dirs.allocations(), results::Results::default());
     let mut bench = Bench { node, subjects, waiting, data_dir, results, serial: 0, leaked: HashSet::new() };
-    let outcome = run_cases(options, &cases, |case, settings| match case.course {
-        Course::Node(course) => course(&mut bench, settings),
-        Course::Functions(_) => Ok(()),
+    let outcome = run_cases(options, &cases, |case, settings| match case.procedure {
+        Procedure::Node(run) => run(&mut bench, settings),
+        Procedure::Vfs(_) => Ok(()),
     });
     if outcome.is_err() || !bench.results.failures.is_empty() {
         tell_logs(&bench.subjects)?;
@@ -141,31 +145,31 @@ fn measure(options: &Options, cases: Vec<&'static Case>) -> Result<Report, MainE
     Ok(Report { machine, subjects: told, cases, quick: options.quick, results, verdicts })
 }
 
-/// The same with virtual functions, which are this machine's own.
-fn measure_functions(options: &Options, cases: Vec<&'static Case>) -> Result<Report, MainError> {
+/// Measures with VFs, which are this machine's own.
+fn measure_vfs(options: &Options, cases: Vec<&'static Case>) -> Result<Report, MainError> {
     let machine = Machine::this(options);
-    let workshop = Workshop::make(options)?;
-    let node = Node::this_machine(&workshop.data.join("netns"))?;
-    let subjects = lineup::for_functions(options, &workshop)?;
-    let functions = Functions::new(node, subjects, options, &workshop.allocations());
-    let mut functions = functions.map_err(BenchError::from)?;
-    let outcome = run_cases(options, &cases, |case, settings| match case.course {
-        Course::Functions(course) => course(&mut functions, settings),
-        Course::Node(_) => Ok(()),
+    let dirs = RunDirectories::make(options)?;
+    let node = Node::this_machine(&dirs.data.join("netns"))?;
+    let subjects = subject_setup::for_vfs(options, &dirs)?;
+    let bench = VfBench::new(node, subjects, options, &dirs.allocations());
+    let mut bench = bench.map_err(BenchError::from)?;
+    let outcome = run_cases(options, &cases, |case, settings| match case.procedure {
+        Procedure::Vfs(run) => run(&mut bench, settings),
+        Procedure::Node(_) => Ok(()),
     });
-    if outcome.is_err() || !functions.results.failures.is_empty() {
-        tell_logs(&functions.subjects)?;
+    if outcome.is_err() || !bench.results.failures.is_empty() {
+        tell_logs(&bench.subjects)?;
     }
     outcome?;
-    let (told, results) = functions.close();
-    let verdicts = if options.quick { Vec::new() } else { targets::of_functions(&results, &told) };
+    let (told, results) = bench.close();
+    let verdicts = if options.quick { Vec::new() } else { targets::of_vfs(&results, &told) };
     Ok(Report { machine, subjects: told, cases, quick: options.quick, results, verdicts })
 }
 
 fn run_cases(
     options: &Options,
     cases: &[&'static Case],
-    mut course: impl FnMut(&'static Case, &Settings) -> Result<(), BenchError>,
+    mut run: impl FnMut(&'static Case, &CaseSize) -> Result<(), BenchError>,
 ) -> Result<(), MainError> {
     for turn in 1..=options.runs {
         for case in cases {
@@ -174,13 +178,13 @@ fn run_cases(
                 continue;
             }
             writeln!(io::stderr(), "{} (run {turn} of {}) …", case.name, options.runs)?;
-            course(case, if options.quick { &case.quick } else { &case.settings })?;
+            run(case, if options.quick { &case.quick } else { &case.settings })?;
         }
     }
     Ok(())
 }
 
-/// When something went wrong, the daemons' own words are worth more than ours.
+/// Prints the end of each daemon's log: when something went wrong, it says more than the suite can.
 fn tell_logs(subjects: &[Subject]) -> io::Result<()> {
     for (name, daemon) in subjects.iter().filter_map(|s| Some((&s.name, s.daemon.as_ref()?))) {
         writeln!(io::stderr(), "the end of the log of {name}:\n{}", daemon.last_words())?;
@@ -188,7 +192,7 @@ fn tell_logs(subjects: &[Subject]) -> io::Result<()> {
     Ok(())
 }
 
-/// Five hundred plugins at once have three pipes each.
+/// Raises the limit of open files: each of five hundred plugins at once has three pipes.
 fn many_open_files() {
     if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
         // With the old limit `storm-500` fails by itself, and says so.

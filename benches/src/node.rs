@@ -22,7 +22,7 @@ use nix::sched::{CloneFlags, unshare};
 /// The interface that macvlans are made on.
 pub(crate) const MASTER: &str = "eth0";
 
-/// What is typed into `ip -batch -`.
+/// The lines for `ip -batch -` that make the master.
 const LINKS: &str =
     "link set lo up\nlink add eth0 type veth peer name wire0\nlink set wire0 up\nlink set eth0 up\n";
 
@@ -32,24 +32,24 @@ const ALL_HOSTS: &str = "01005e000001";
 /// Why the node could not be made or read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NodeError {
-    /// The namespaces were refused.
+    /// The kernel refused new namespaces.
     #[error("a network and a mount namespace of its own are refused to the suite: {0}; run it as root")]
     Unshare(#[source] Errno),
     /// A mount failed.
     #[error("mount on {path}: {source}")]
     Mount {
-        /// Where.
+        /// The target of the mount.
         path: PathBuf,
-        /// The reason.
+        /// Why it failed.
         #[source]
         source: Errno,
     },
     /// A file could not be made, read or removed.
     #[error("{path}: {source}")]
     File {
-        /// Which.
+        /// The file that the step was about.
         path: PathBuf,
-        /// The reason.
+        /// Why it failed.
         #[source]
         source: io::Error,
     },
@@ -68,29 +68,29 @@ pub(crate) enum NodeError {
     /// Links of removed attachments did not go away.
     #[error("{left} links still stand on {MASTER} {waited:?} after their namespaces were removed")]
     NeverQuiet {
-        /// How many.
+        /// How many links are left.
         left: usize,
-        /// How long was waited.
+        /// How long was waited for them.
         waited: Duration,
     },
 }
 
-/// The private node.
+/// The private node, which this process has entered.
 #[derive(Debug)]
 pub(crate) struct Node {
-    /// Where pods' namespaces are mounted.
+    /// The directory where pods' namespaces are mounted.
     dir: PathBuf,
     /// The kernel as seen from the node's namespace.
     pub(crate) kernel: RealKernel,
-    /// Index of [`MASTER`].
+    /// The interface index of [`MASTER`].
     pub(crate) master: u32,
-    /// Links that an empty pod has: the loopback, and what the kernel's tunnel modules put there.
+    /// The links that an empty pod has: the loopback, and what the kernel's tunnel modules add.
     pub(crate) born_with: Vec<String>,
     members_without_pods: usize,
 }
 
 impl Node {
-    /// Leaves the host's network behind. To be called before any other thread is started; `dir` is made.
+    /// Leaves the host's network. Must be called before any other thread is started; `dir` is made.
     pub(crate) fn enter(dir: &Path) -> Result<Node, NodeError> {
         unshare(CloneFlags::CLONE_NEWNET).map_err(NodeError::Unshare)?;
         own_mounts(dir)?;
@@ -108,7 +108,7 @@ impl Node {
         Node::of(dir, kernel, master)
     }
 
-    /// This machine itself: where a virtual function's driver makes its interface. Only mounts are private.
+    /// This machine itself, because a VF's driver makes its interface there. Only mounts are private.
     pub(crate) fn this_machine(dir: &Path) -> Result<Node, NodeError> {
         own_mounts(dir)?;
         Node::of(dir, RealKernel::new()?, 0)
@@ -142,12 +142,12 @@ impl Node {
         made.into_iter().collect()
     }
 
-    /// Number of macvlans that stand on the master, in whatever namespace.
+    /// The number of macvlans on the master, in whatever namespace.
     pub(crate) fn links_left(&self) -> Result<usize, NodeError> {
         Ok(members()?.saturating_sub(self.members_without_pods))
     }
 
-    /// Waits until no macvlan stands on the master any more and gives the time at which that was seen.
+    /// Waits until no macvlan is left on the master, and returns the time at which that was seen.
     pub(crate) fn until_quiet(&self, limit: Duration) -> Result<Instant, NodeError> {
         let started = Instant::now();
         loop {
@@ -163,7 +163,7 @@ impl Node {
         }
     }
 
-    /// Removes namespaces and waits until the kernel has put their links away.
+    /// Removes namespaces and waits until the kernel has removed their links.
     pub(crate) fn put_away(&self, pods: Vec<Pod>) -> Result<(), NodeError> {
         drop(pods);
         self.until_quiet(Duration::from_secs(20))?;
@@ -176,7 +176,7 @@ impl Node {
 /// A pod's network namespace, mounted at a path; removed when dropped.
 #[derive(Debug)]
 pub(crate) struct Pod {
-    /// What `CNI_NETNS` says.
+    /// The path of its namespace, for `CNI_NETNS`.
     pub(crate) path: PathBuf,
 }
 
@@ -189,7 +189,7 @@ impl Pod {
         Ok(Pod { path })
     }
 
-    /// Removes the namespace, as a runtime does after DEL; the kernel puts its links away some milliseconds later.
+    /// Removes the namespace, as a runtime does after DEL; the kernel removes its links some milliseconds later.
     pub(crate) fn remove(self) {}
 }
 
@@ -201,7 +201,8 @@ impl Drop for Pod {
     }
 }
 
-/// What is mounted from now on is seen by this process and its children alone; `dir`, for namespaces, is made.
+/// Makes mounts private: only this process and its children see what is mounted from now on. `dir`, for
+/// namespaces, is made.
 fn own_mounts(dir: &Path) -> Result<(), NodeError> {
     unshare(CloneFlags::CLONE_NEWNS).map_err(NodeError::Unshare)?;
     let root = Path::new("/");
@@ -228,7 +229,7 @@ fn make_links() -> Result<(), NodeError> {
     Err(NodeError::Ip(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
 }
 
-/// How many times the all-hosts group was joined through the master: once by itself, once for each macvlan.
+/// How many times the all-hosts group was joined on the master: once by the master itself, once for each macvlan.
 fn members() -> Result<usize, NodeError> {
     // `/proc/net` is a link to the process's namespace, which is the main thread's: the node's.
     let path = Path::new("/proc/net/dev_mcast");

@@ -1,42 +1,42 @@
-//! What was measured, as it grows while the cases run. Nothing is averaged away: rounds add to one series, and what
-//! went wrong is kept beside what went well.
+//! What was measured, while the cases run. Nothing is averaged away: rounds add to one series, and failures are
+//! kept beside the successes.
 
 use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::process::Memory;
+use crate::process_cost::Memory;
 use crate::statistics::{Series, StatisticsError};
 
-/// Latencies of one kind of call of one subject in one case, and what they cost.
+/// The latencies of one kind of call of one subject in one case, and what those calls used.
 #[derive(Debug, Clone)]
 pub(crate) struct Figure {
-    /// The case.
+    /// The name of the case.
     pub(crate) case: &'static str,
-    /// The subject.
+    /// The name of the subject.
     pub(crate) subject: String,
     /// What was timed: `ADD`, `DEL`, or a part of it.
     pub(crate) what: &'static str,
-    /// The latencies.
+    /// The latencies of all calls.
     pub(crate) series: Series,
     /// Calls per second, one number for each round.
     pub(crate) rates: Vec<f64>,
-    /// CPU that was spent.
+    /// The CPU time that the calls took.
     pub(crate) cpu: Cpu,
-    /// The daemon's memory: the most of all rounds.
+    /// The daemon's memory, the most of all rounds.
     pub(crate) daemon: Option<Memory>,
-    /// The most that all plugin processes together had at one moment, in KiB.
+    /// The most memory that all plugin processes together had at one moment, in KiB.
     pub(crate) plugins_peak_kib: Option<u64>,
 }
 
-/// CPU time of a number of calls.
+/// The CPU time of a number of calls.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Cpu {
-    /// Calls that were accounted.
+    /// The number of calls that were accounted.
     pub(crate) calls: u32,
-    /// The plugin's processes, delegates included.
+    /// The CPU time of the plugin's processes, delegates included.
     pub(crate) plugins: Duration,
-    /// The daemon.
+    /// The CPU time of the daemon.
     pub(crate) daemon: Duration,
 }
 
@@ -62,7 +62,7 @@ impl Figure {
         median(&self.rates)
     }
 
-    /// Keeps the larger of what was seen before and `memory`.
+    /// Keeps `memory` if it is larger than what was seen before.
     pub(crate) fn saw_daemon(&mut self, memory: Option<Memory>) {
         self.daemon = match (self.daemon, memory) {
             (Some(a), Some(b)) => {
@@ -72,24 +72,24 @@ impl Figure {
         };
     }
 
-    /// Keeps the larger of what was seen before and `kib`.
+    /// Keeps `kib` if it is larger than what was seen before.
     pub(crate) fn saw_plugins(&mut self, kib: u64) {
         self.plugins_peak_kib = self.plugins_peak_kib.max(Some(kib));
     }
 }
 
-/// A number that is no latency of a call, one value for each round.
+/// A number that is no latency, with one value for each round.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Reading {
-    /// The case.
+    /// The name of the case.
     pub(crate) case: &'static str,
-    /// The subject.
+    /// The name of the subject.
     pub(crate) subject: String,
-    /// What it is.
+    /// The name of the number.
     pub(crate) what: &'static str,
-    /// Its unit.
+    /// The unit of the values.
     pub(crate) unit: &'static str,
-    /// The values.
+    /// The values of all rounds.
     pub(crate) values: Vec<f64>,
 }
 
@@ -108,9 +108,9 @@ impl Reading {
 /// A call that failed, or whose interface was wrong.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Failure {
-    /// The case.
+    /// The name of the case.
     pub(crate) case: &'static str,
-    /// The subject.
+    /// The name of the subject.
     pub(crate) subject: String,
     /// What happened, to which attachment.
     pub(crate) what: String,
@@ -119,16 +119,16 @@ pub(crate) struct Failure {
 /// Everything that was measured.
 #[derive(Debug, Default)]
 pub(crate) struct Results {
-    /// Latencies.
+    /// The latencies, by case and subject.
     pub(crate) figures: Vec<Figure>,
-    /// Other numbers.
+    /// All other numbers, by case and subject.
     pub(crate) readings: Vec<Reading>,
-    /// What went wrong.
+    /// The calls that failed or made a wrong interface.
     pub(crate) failures: Vec<Failure>,
 }
 
 impl Results {
-    /// The figure of that name, made if there is none yet.
+    /// The figure of that name; it is made if there is none yet.
     pub(crate) fn figure_mut(
         &mut self,
         case: &'static str,
@@ -190,12 +190,12 @@ impl Results {
         self.readings.iter().find(|r| r.case == case && r.subject == subject && r.what == what)
     }
 
-    /// Keeps a failure.
+    /// Keeps a failure for the report.
     pub(crate) fn fail(&mut self, case: &'static str, subject: &str, what: String) {
         self.failures.push(Failure { case, subject: subject.to_owned(), what });
     }
 
-    /// Number of failures of a subject in a case.
+    /// The number of failures of a subject in a case.
     pub(crate) fn failures_of(&self, case: &str, subject: &str) -> usize {
         self.failures.iter().filter(|f| f.case == case && f.subject == subject).count()
     }

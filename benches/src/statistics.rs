@@ -1,7 +1,7 @@
-//! Latencies of one subject in one case: an HDR histogram of nanoseconds with three significant digits, and what
-//! is read off it.
+//! The latencies of one subject in one case: an HDR histogram of nanoseconds with three significant digits, and
+//! the figures that are read from it.
 //!
-//! Two series are put together by adding their histograms, never by averaging percentiles.
+//! Two series are joined by adding their histograms, never by averaging percentiles.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Serializer, V2Serializer};
 use serde::Serialize;
 
-/// The longest latency that is told apart from a longer one.
+/// The longest latency in nanoseconds that a series can hold.
 const LONGEST: u64 = 600 * 1_000_000_000;
 
 /// Why a histogram could not be made or written.
@@ -25,35 +25,35 @@ pub(crate) enum StatisticsError {
     Write(#[from] hdrhistogram::serialization::V2SerializeError),
 }
 
-/// Latencies of many calls.
+/// The latencies of many calls.
 #[derive(Debug, Clone)]
 pub(crate) struct Series(Histogram<u64>);
 
-/// What a series says, in milliseconds.
+/// The usual figures of a series, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Summary {
-    /// Number of calls.
+    /// The number of calls.
     pub(crate) calls: u64,
-    /// Shortest.
+    /// The shortest call.
     pub(crate) min_ms: f64,
-    /// Arithmetic mean.
+    /// The arithmetic mean of all calls.
     pub(crate) mean_ms: f64,
     /// Half of the calls were at most this long.
     pub(crate) p50_ms: f64,
-    /// 90 of a hundred.
+    /// Of a hundred calls, 90 were at most this long.
     pub(crate) p90_ms: f64,
-    /// 95 of a hundred.
+    /// Of a hundred calls, 95 were at most this long.
     pub(crate) p95_ms: f64,
-    /// 99 of a hundred.
+    /// Of a hundred calls, 99 were at most this long.
     pub(crate) p99_ms: f64,
-    /// 999 of a thousand.
+    /// Of a thousand calls, 999 were at most this long.
     pub(crate) p999_ms: f64,
-    /// Longest.
+    /// The longest call.
     pub(crate) max_ms: f64,
 }
 
 impl Series {
-    /// An empty one.
+    /// Makes a series without calls.
     pub(crate) fn new() -> Result<Series, StatisticsError> {
         Ok(Series(Histogram::new_with_bounds(1, LONGEST, 3)?))
     }
@@ -63,17 +63,17 @@ impl Series {
         self.0.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(LONGEST).max(1));
     }
 
-    /// True when nothing was recorded.
+    /// Whether nothing was recorded.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Milliseconds that a fraction `quantile` (0–1) of the calls did not exceed.
+    /// The milliseconds that a fraction `quantile` (0–1) of the calls did not exceed.
     pub(crate) fn at(&self, quantile: f64) -> f64 {
         milliseconds(self.0.value_at_quantile(quantile))
     }
 
-    /// All the usual figures.
+    /// Computes the usual figures.
     pub(crate) fn summary(&self) -> Summary {
         Summary {
             calls: self.0.len(),

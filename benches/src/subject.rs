@@ -1,5 +1,5 @@
-//! Who is measured: a plugin (ours, a reference, any peer) or the floor, all behind one shape, so that every case
-//! treats them the same.
+//! Who is measured: a plugin (ours, a reference, any peer) or the floor. All have the same interface, so that
+//! every case treats them alike.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -11,27 +11,27 @@ use ipnet::{IpNet, Ipv4Net};
 use serde_json::Value;
 
 use crate::daemon::Daemon;
-use crate::exec::{Answer, Invocation, Verb};
-use crate::network::{IFNAME, stdin};
+use crate::network_config::{IFNAME, stdin};
 use crate::node::{Node, Pod};
+use crate::plugin_exec::{Answer, Invocation, Verb};
 
-/// What a subject is in the targets' eyes.
+/// What a subject is to the targets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Role {
-    /// Fairlead.
+    /// Fairlead as it is by default.
     Ours,
     /// Fairlead with `del: wait`.
     OursWaiting,
-    /// The reference plugins.
+    /// One of the reference plugins.
     Reference,
-    /// Named on the command line.
+    /// A plugin that the command line names.
     Peer,
-    /// An empty program and the raw kernel calls.
+    /// An empty program and the raw kernel calls, below which no plugin can be.
     Floor,
 }
 
-/// What an answered DEL promises.
+/// What is true when a DEL has been answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Removal {
     /// The link is gone.
@@ -42,35 +42,35 @@ pub(crate) enum Removal {
     NameFree,
 }
 
-/// Somebody who can be called.
+/// Somebody whose calls are measured.
 #[derive(Debug)]
 pub(crate) struct Subject {
     /// Its name in tables; also the beginning of its container ids.
     pub(crate) name: String,
-    /// What it is.
+    /// What the subject is to the targets.
     pub(crate) role: Role,
-    /// The executable.
+    /// The path of its executable.
     pub(crate) binary: PathBuf,
     /// What its executable says about itself.
     pub(crate) version: String,
     /// Its config; `None` for the floor.
     pub(crate) config: Option<Value>,
-    /// Environment beside the standard's.
+    /// Variables for its environment beside those of the specification.
     pub(crate) environment: Vec<(String, String)>,
-    /// What serves it.
+    /// The daemon that serves it.
     pub(crate) daemon: Option<Daemon>,
 }
 
 /// An interface that a subject is asked for, and the pod that it is for.
 #[derive(Debug)]
 pub(crate) struct Attachment {
-    /// `CNI_CONTAINERID`
+    /// The value of `CNI_CONTAINERID`.
     pub(crate) id: String,
-    /// The namespace.
+    /// The pod that the interface is for.
     pub(crate) pod: Pod,
     /// Number of this attachment in the run; the floor's addresses are made of it.
     pub(crate) serial: u32,
-    /// What ADD answered.
+    /// The answer of its ADD, which DEL gets as `prevResult`.
     pub(crate) result: Option<Vec<u8>>,
 }
 
@@ -84,14 +84,14 @@ pub(crate) struct Job<'a> {
 /// A call that was made.
 #[derive(Debug)]
 pub(crate) struct Done {
-    /// The exec's outcome; the latency is that of everything.
+    /// The outcome of the exec; for the floor the latency includes the kernel calls.
     pub(crate) answer: Answer,
-    /// The floor's two parts: spawn, kernel calls.
+    /// The two parts of a floor's latency: spawn, kernel calls.
     pub(crate) parts: Option<(Duration, Duration)>,
 }
 
 impl Subject {
-    /// What its DEL promises.
+    /// What this subject's DEL promises.
     pub(crate) fn removal(&self) -> Removal {
         match self.role {
             Role::Ours => Removal::Silenced,
@@ -105,12 +105,12 @@ impl Subject {
         self.role != Role::Floor
     }
 
-    /// What a timed call of it is called.
+    /// The name of a timed call in the report.
     pub(crate) fn what(&self, verb: Verb) -> &'static str {
         if verb == Verb::Del && !self.detaches() { "spawn alone" } else { verb.name() }
     }
 
-    /// Makes a call ready.
+    /// Prepares a call with the subject's own config.
     pub(crate) fn job<'a>(&self, node: &'a Node, verb: Verb, attachment: &'a Attachment) -> Job<'a> {
         let kernel_calls = (self.role == Role::Floor && verb == Verb::Add).then(|| KernelAdd {
             node,
@@ -120,7 +120,7 @@ impl Subject {
         Job { invocation: self.invocation(verb, attachment, self.config.as_ref()), kernel_calls }
     }
 
-    /// Makes its executable ready, with a config.
+    /// Prepares a call of the executable with this config.
     pub(crate) fn invocation(
         &self,
         verb: Verb,
@@ -207,7 +207,7 @@ pub(crate) enum KernelCallError {
 
 impl KernelAdd<'_> {
     fn run(&self) -> Result<(), KernelCallError> {
-        /// Asked for, so that nothing has to be read back.
+        /// The index is chosen here, so that nothing has to be read back.
         const INDEX: u32 = 4242;
         let link = NewLink {
             name: IFNAME.to_owned(),
@@ -242,7 +242,8 @@ impl KernelAdd<'_> {
     }
 }
 
-/// What an executable says of itself: the first line it prints when it is started without a command, or by `flag`.
+/// The version that an executable prints: the first line of its output when it is started without a command, or
+/// with `flag`.
 pub(crate) fn version_of(binary: &Path, flag: Option<&str>) -> String {
     let mut command = std::process::Command::new(binary);
     command.env_clear().args(flag).stdin(std::process::Stdio::null());

@@ -5,36 +5,36 @@
 
 use serde::Serialize;
 
-use crate::functions::burst::{AT_ONCE, ONE_AFTER_THE_OTHER};
-use crate::report::Subjects;
+use crate::measured_subjects::MeasuredSubjects;
 use crate::results::{Figure, Results};
 use crate::statistics::Summary;
 use crate::subject::Role;
+use crate::vf::burst::{AT_ONCE, ONE_AFTER_THE_OTHER};
 
-/// What came of a target.
+/// Whether a target was met.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum State {
-    /// Met.
+    /// The measurement meets the target.
     Met,
-    /// Missed.
+    /// The measurement misses the target.
     Missed,
-    /// There is no number.
+    /// There is no measurement to compare.
     NotMeasured,
 }
 
 /// A target and what was measured.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Verdict {
-    /// The figure.
+    /// The name of the figure.
     pub(crate) figure: String,
-    /// The target.
+    /// The target in words.
     pub(crate) target: String,
-    /// The measurement.
+    /// The measurement in words.
     pub(crate) measured: String,
-    /// What came of it.
+    /// Whether the target was met.
     pub(crate) state: State,
-    /// By how many per cent of the target it was missed.
+    /// By how many per cent of the target the measurement misses it.
     pub(crate) missed_by_percent: Option<f64>,
 }
 
@@ -68,7 +68,7 @@ fn verdict(figure: &str, measured: Option<f64>, limit: Limit, unit: &str) -> Ver
     }
 }
 
-/// Three significant digits or the whole number.
+/// Formats a number with three significant digits, or whole if it is large.
 pub(crate) fn number(value: f64) -> String {
     let digits = match value.abs() {
         v if v >= 100.0 => 0,
@@ -80,21 +80,21 @@ pub(crate) fn number(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
-/// Holds all results against all targets.
-pub(crate) fn verdicts(results: &Results, subjects: &Subjects) -> Vec<Verdict> {
+/// Compares all results with all targets.
+pub(crate) fn verdicts(results: &Results, subjects: &MeasuredSubjects) -> Vec<Verdict> {
     let view = View { results, subjects };
     [view.one_at_a_time(), view.at_once(), view.under_del(), view.silence(), view.storm_and_idle()].concat()
 }
 
-/// Holds what was measured with virtual functions against their targets.
-pub(crate) fn of_functions(results: &Results, subjects: &Subjects) -> Vec<Verdict> {
+/// Compares what was measured with VFs with the targets for that.
+pub(crate) fn of_vfs(results: &Results, subjects: &MeasuredSubjects) -> Vec<Verdict> {
     let view = View { results, subjects };
     [view.function_add(), view.function_del(), view.function_vfio()].concat()
 }
 
 struct View<'a> {
     results: &'a Results,
-    subjects: &'a Subjects,
+    subjects: &'a MeasuredSubjects,
 }
 
 impl View<'_> {
@@ -106,7 +106,7 @@ impl View<'_> {
         Some(self.figure(case, role, what)?.series.summary())
     }
 
-    /// The least of a number among the references.
+    /// The least of a number among the reference plugins.
     fn reference(&self, case: &str, what: &str, value: impl Fn(&Summary) -> f64) -> Option<f64> {
         self.subjects
             .names_of(Role::Reference)
@@ -185,12 +185,12 @@ impl View<'_> {
         ]
     }
 
-    /// The median of one of the functions' calls.
+    /// The median of one call of the VF cases.
     fn p50(&self, case: &str, role: Role, what: &str) -> Option<f64> {
         self.summary(case, role, what).map(|s| s.p50_ms)
     }
 
-    /// How often ours fits into the fastest peer's.
+    /// By which factor the fastest peer is slower than ours.
     fn over_peers(&self, case: &str, what: &str) -> Option<f64> {
         let peers = self.subjects.names_of(Role::Peer);
         let fastest = peers
@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn a_target_without_a_number_is_not_measured_and_not_met() {
-        let all = verdicts(&Results::default(), &Subjects::default());
+        let all = verdicts(&Results::default(), &MeasuredSubjects::default());
         assert_eq!(all.len(), 15);
         assert!(all.iter().all(|v| v.state == State::NotMeasured && v.missed_by_percent.is_none()));
     }
@@ -341,8 +341,11 @@ mod tests {
         for (subject, ms) in [("ours", 1), ("slow", 40), ("fast", 20)] {
             results.figure_mut("add-one", subject, "ADD").unwrap().series.record(Duration::from_millis(ms));
         }
-        let subjects =
-            Subjects::of(&[("ours", Role::Ours), ("slow", Role::Reference), ("fast", Role::Reference)]);
+        let subjects = MeasuredSubjects::of(&[
+            ("ours", Role::Ours),
+            ("slow", Role::Reference),
+            ("fast", Role::Reference),
+        ]);
         let faster =
             verdicts(&results, &subjects).into_iter().find(|v| v.figure.contains("faster than")).unwrap();
         assert_eq!((faster.state, faster.measured.as_str()), (State::Met, "20.0 ×"));

@@ -1,4 +1,4 @@
-//! Whether a subject did what it was asked for, read from the kernel and never from its answer alone.
+//! Checks in the kernel, never by the answer alone, whether a subject did what it was asked for.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use fairlead_host::{NetError, NetKernel, NetnsError};
 use ipnet::IpNet;
 use serde::Deserialize;
 
-use crate::network::IFNAME;
+use crate::network_config::IFNAME;
 use crate::node::{Node, Pod};
 use crate::subject::Removal;
 
@@ -25,10 +25,10 @@ pub(crate) enum Wrong {
     /// There is no such interface.
     #[error("{IFNAME} was answered for and is not there")]
     NoLink,
-    /// It is not up.
+    /// The interface is not up.
     #[error("{IFNAME} is there and is not up")]
     Down,
-    /// Nothing was assigned.
+    /// The interface has no address.
     #[error("the answer has no address")]
     NoAddress,
     /// An address of the answer is not on the interface.
@@ -46,14 +46,14 @@ pub(crate) enum Wrong {
     /// DEL left an address.
     #[error("{link} still has the address {address} after DEL")]
     AddressLeft {
-        /// The link.
+        /// The name of the link.
         link: String,
-        /// The address.
+        /// The address that is left.
         address: IpNet,
     },
 }
 
-/// What ADD must have made.
+/// What an ADD must have made.
 #[derive(Debug)]
 pub(crate) struct Expected {
     addresses: Vec<IpNet>,
@@ -79,7 +79,7 @@ struct CniRoute {
 }
 
 impl Expected {
-    /// What the answer promises.
+    /// Reads what an answer promises.
     pub(crate) fn of_result(answer: &[u8]) -> Result<Expected, Wrong> {
         let result: CniResult = serde_json::from_slice(answer)?;
         Ok(Expected {
@@ -88,19 +88,19 @@ impl Expected {
         })
     }
 
-    /// One address.
+    /// Expects one address and nothing else.
     pub(crate) fn of_address(address: IpNet) -> Expected {
         Expected { addresses: vec![address], routes: BTreeSet::new() }
     }
 
-    /// And a default route, whether the answer has it or not.
+    /// Expects a default route too, whether the answer has it or not.
     pub(crate) fn with_default_route(mut self) -> Expected {
         self.routes.insert(IpNet::V4(ipnet::Ipv4Net::default()));
         self
     }
 }
 
-/// The interface is there, up, and has all the addresses and routes.
+/// Verifies that the interface exists, is up, and has all the addresses and routes.
 pub(crate) fn attached(node: &Node, pod: &Pod, expected: &Expected) -> Result<(), Wrong> {
     if expected.addresses.is_empty() {
         return Err(Wrong::NoAddress);
@@ -124,7 +124,8 @@ pub(crate) fn attached(node: &Node, pod: &Pod, expected: &Expected) -> Result<()
     }
 }
 
-/// The name is free, and what `removal` promises holds for every link that the empty pod did not have.
+/// Verifies that the name is free, and that what `removal` promises holds for every link that the empty pod did
+/// not have.
 pub(crate) fn detached(node: &Node, pod: &Pod, removal: Removal) -> Result<(), Wrong> {
     let mut net = node.kernel.pod(&pod.path)?;
     for link in net.links()? {

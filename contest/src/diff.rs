@@ -2,17 +2,17 @@
 
 use serde_json::Value;
 
-/// Between the steps of a path. Routes and addresses contain slashes and dots.
+/// The text between the steps of a path. Routes and addresses contain slashes and dots, so those can't be used.
 pub const STEP: &str = " > ";
 
-/// One leaf that is not the same.
+/// One leaf in which two trees differ.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Difference {
-    /// Where, from the root.
+    /// The path of the leaf from the root.
     pub path: String,
-    /// What the reference has there.
+    /// The value that the reference has there.
     pub reference: Option<Value>,
-    /// What the subject has there.
+    /// The value that the subject has there.
     pub subject: Option<Value>,
 }
 

@@ -1,50 +1,52 @@
-//! Runs one row with one implementation on a stage and takes down everything that can be seen of it; then compares
-//! what two implementations left.
+//! Runs one row with one implementation on a test node and records everything that can be seen of it; then
+//! compares what two implementations left.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
-use crate::allowance;
+use crate::allowed_differences;
 use crate::case::{Case, Expect, Plugin};
 use crate::diff::{self, Difference};
+use crate::disturbance::Disturbance;
 use crate::implementation::{Answer, Call, CallError, Implementation, Verdict};
-use crate::normal::Normaliser;
+use crate::node_commands::{self, NodeError};
+use crate::normalise::Normaliser;
 use crate::observe;
-use crate::probe::Probe;
-use crate::stage::{self, MASTER_MACS, Stage, StageError};
+use crate::test_node::{MASTER_MACS, TestNode};
 
-/// How long an interface whose DEL was answered may still be seen under another name: two seconds, and what a busy machine adds.
-const AFTERLIFE: Duration = Duration::from_secs(20);
+/// The time for which an interface whose DEL was answered may still be seen under another name: two seconds, and
+/// what a busy machine adds.
+const LINK_REMOVAL_LIMIT: Duration = Duration::from_secs(20);
 
 /// Why a row could not be run to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum RowError {
-    /// The stage failed.
+    /// The test node failed.
     #[error(transparent)]
-    Stage(#[from] StageError),
+    TestNode(#[from] NodeError),
     /// The implementation could not be called.
     #[error(transparent)]
     Call(#[from] CallError),
-    /// The thread of one side ended in a panic.
+    /// The thread of one implementation panicked.
     #[error("the {0} side's thread panicked")]
     Panic(&'static str),
 }
 
-/// How a row came out.
+/// The result of one row.
 #[derive(Debug)]
 pub struct Outcome {
     /// Differences that nothing allows, and broken expectations, as lines for the report.
     pub faults: Vec<String>,
-    /// Differences that are meant, with the reason.
+    /// The intended differences, each with its reason.
     pub allowed: Vec<(Difference, &'static str)>,
-    /// Verdict of the reference's and of the subject's ADD, with the complaint where there is one.
+    /// The verdicts of the reference's and of the subject's ADD, with the message of an error.
     pub adds: [String; 2],
 }
 
-/// Runs a row with both implementations at once, each on its own stage, and compares. Where the reference does not answer the
-/// row is run once more: that says nothing of the subject.
+/// Runs a row with both implementations at once, each on its own node, and compares. Where the reference does not
+/// answer, the row is run once more, because that says nothing about the subject.
 pub fn run(case: &Case, reference: &Implementation, subject: &Implementation) -> Result<Outcome, RowError> {
     let (theirs, ours) = match both(case, reference, subject)? {
         (theirs, _) if theirs.hung() => both(case, reference, subject)?,
@@ -59,8 +61,8 @@ fn both(
     subject: &Implementation,
 ) -> Result<(Record, Record), RowError> {
     let (theirs, ours) = thread::scope(|scope| {
-        let theirs = scope.spawn(|| enact(case, reference));
-        let ours = scope.spawn(|| enact(case, subject));
+        let theirs = scope.spawn(|| run_with(case, reference));
+        let ours = scope.spawn(|| run_with(case, subject));
         (theirs.join(), ours.join())
     });
     let theirs = theirs.map_err(|_| RowError::Panic("reference"))??;
@@ -79,7 +81,7 @@ fn compare(case: &Case, theirs: &Record, ours: &Record) -> Outcome {
         ));
     }
     for difference in diff::differences(&theirs.seen, &ours.seen) {
-        match allowance::reason(&difference, &case.allow) {
+        match allowed_differences::reason(&difference, &case.allow) {
             Some(reason) => outcome.allowed.push((difference, reason)),
             None => outcome.faults.push(line(&difference)),
         }
@@ -90,7 +92,7 @@ fn compare(case: &Case, theirs: &Record, ours: &Record) -> Outcome {
     outcome
 }
 
-/// A difference as a line for the report.
+/// Formats a difference as a line for the report.
 pub fn line(difference: &Difference) -> String {
     let show = |value: &Option<Value>| value.as_ref().map_or_else(|| "nothing".to_owned(), brief);
     format!(
@@ -101,7 +103,7 @@ pub fn line(difference: &Difference) -> String {
     )
 }
 
-/// The start of a value: an interface with its sysctls fills a screen.
+/// The beginning of a value: an interface with its sysctls would fill a screen.
 fn brief(value: &Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(240) {
@@ -110,7 +112,7 @@ fn brief(value: &Value) -> String {
     }
 }
 
-/// What was seen of one implementation.
+/// Everything that was seen of one implementation.
 struct Record {
     seen: Value,
     complaint: String,
@@ -128,26 +130,26 @@ impl Record {
     }
 }
 
-fn enact(case: &Case, implementation: &Implementation) -> Result<Record, RowError> {
-    let mut stage = Stage::raise()?;
-    stage::ip_batch(&case.node)?;
+fn run_with(case: &Case, implementation: &Implementation) -> Result<Record, RowError> {
+    let mut node = TestNode::create()?;
+    node_commands::ip_batch(&case.node)?;
     let daemon = implementation.start_daemon()?;
     let node_before = observe::interfaces()?;
-    let actor = Actor { case, implementation };
+    let runtime = FakeRuntime { case, implementation };
 
-    actor.prepare(&mut stage, "pod")?;
-    let attachment = actor.add("pod")?;
+    runtime.prepare(&mut node, "pod")?;
+    let attachment = runtime.add("pod")?;
     let mut seen = Map::new();
     let mut normal = Normaliser::default().with_node(&node_before);
-    actor.look_after_add(&stage, &attachment, &mut seen, &mut normal)?;
+    runtime.look_after_add(&node, &attachment, &mut seen, &mut normal)?;
     if attachment.answer.ok() {
-        seen.insert("check".into(), actor.check(&attachment)?);
-        seen.insert("status".into(), json!(actor.plain("STATUS", &attachment)?.to_string()));
+        seen.insert("check".into(), runtime.check(&attachment)?);
+        seen.insert("status".into(), json!(runtime.plain("STATUS", &attachment)?.to_string()));
     }
-    actor.look_after_del(&stage, &attachment, &mut seen, &normal)?;
-    stage.remove_pod("pod")?;
+    runtime.look_after_del(&node, &attachment, &mut seen, &normal)?;
+    node.remove_pod("pod")?;
     for probe in &case.probes {
-        let verdict = actor.probe(&mut stage, *probe)?;
+        let verdict = runtime.probe(&mut node, *probe)?;
         seen.insert(format!("probe {probe}"), normal.apply(verdict));
     }
     let complaint = if attachment.answer.ok() { String::new() } else { attachment.answer.complaint() };
@@ -155,31 +157,31 @@ fn enact(case: &Case, implementation: &Implementation) -> Result<Record, RowErro
     Ok(Record { seen: Value::Object(seen), complaint, log })
 }
 
-/// One ADD of a whole chain.
+/// One ADD of a whole chain, and what its plugins answered.
 struct Attachment {
     id: String,
     pod: String,
-    /// The last plugin's answer, or that of the one that failed.
+    /// The answer of the last plugin, or of the one that failed.
     answer: Answer,
-    /// What every plugin on the way answered.
+    /// The results of all plugins so far.
     bodies: Vec<Value>,
 }
 
-/// Plays the runtime for one case: what libcni does with a conflist, step by step.
-struct Actor<'a> {
+/// Plays the runtime for one case: does step by step what libcni does with a conflist.
+struct FakeRuntime<'a> {
     case: &'a Case,
     implementation: &'a Implementation,
 }
 
-impl Actor<'_> {
-    fn prepare(&self, stage: &mut Stage, pod: &str) -> Result<(), StageError> {
-        stage.add_pod(pod, !self.case.dad)?;
-        stage.in_pod(pod, || {
-            stage::ip_batch(&self.case.pod)?;
+impl FakeRuntime<'_> {
+    fn prepare(&self, node: &mut TestNode, pod: &str) -> Result<(), NodeError> {
+        node.add_pod(pod, !self.case.dad)?;
+        node.in_pod(pod, || {
+            node_commands::ip_batch(&self.case.pod)?;
             self.case
                 .sysctls
                 .iter()
-                .try_for_each(|(path, value)| stage::put(&format!("/proc/sys/{path}"), value))
+                .try_for_each(|(path, value)| node_commands::put(&format!("/proc/sys/{path}"), value))
         })
     }
 
@@ -192,7 +194,7 @@ impl Actor<'_> {
         prev: Option<&str>,
     ) -> Result<Answer, CallError> {
         let config = with_key(&plugin.config, "prevResult", prev);
-        let netns = Stage::netns_path(pod);
+        let netns = TestNode::netns_path(pod);
         let call = Call {
             command,
             container_id: id,
@@ -219,20 +221,21 @@ impl Actor<'_> {
                 break;
             }
         }
-        let nothing = Answer { verdict: Verdict::Wordless(None), body: Value::Null, stderr: String::new() };
+        let nothing =
+            Answer { verdict: Verdict::NoErrorObject(None), body: Value::Null, stderr: String::new() };
         Ok(Attachment { id, pod: pod.to_owned(), answer: answer.unwrap_or(nothing), bodies })
     }
 
     fn look_after_add(
         &self,
-        stage: &Stage,
+        node: &TestNode,
         attachment: &Attachment,
         seen: &mut Map<String, Value>,
         normal: &mut Normaliser,
-    ) -> Result<(), StageError> {
+    ) -> Result<(), NodeError> {
         let answer = &attachment.answer;
-        let waiting = stage.in_pod("pod", observe::unusable)?;
-        let pod = stage.in_pod("pod", || observe::settle().and_then(|()| observe::namespace()))?;
+        let waiting = node.in_pod("pod", observe::unusable)?;
+        let pod = node.in_pod("pod", || observe::settle().and_then(|()| observe::namespace()))?;
         let interfaces = pod["interfaces"].as_object().cloned().unwrap_or_default();
         let asked = self.asked();
         *normal = std::mem::take(normal).with_pod(&interfaces, &asked);
@@ -254,7 +257,7 @@ impl Actor<'_> {
         Ok(())
     }
 
-    /// Texts in which a MAC is no accident.
+    /// The texts in which a MAC address is asked for, and so is no random one.
     fn asked(&self) -> String {
         let configs: Vec<&str> = self.case.plugins.iter().map(|p| p.config.as_str()).collect();
         let setup = [self.case.pod.join(" "), self.case.node.join(" ")].join(" ");
@@ -289,22 +292,22 @@ impl Actor<'_> {
 
     fn look_after_del(
         &self,
-        stage: &Stage,
+        node: &TestNode,
         attachment: &Attachment,
         seen: &mut Map<String, Value>,
         normal: &Normaliser,
     ) -> Result<(), RowError> {
-        let before = stage.in_pod("pod", || Ok(observe::names()))?;
+        let before = node.in_pod("pod", || Ok(observe::names()))?;
         seen.insert("del".into(), self.del(attachment)?);
-        seen.insert("at del's answer".into(), stage.in_pod("pod", || silence(self.case.ifname))?);
-        stage.in_pod("pod", || {
-            wait_for_burial(&before, &attachment.id);
+        seen.insert("at del's answer".into(), node.in_pod("pod", || silence(self.case.ifname))?);
+        node.in_pod("pod", || {
+            wait_until_links_are_gone(&before, &attachment.id);
             Ok(())
         })?;
         seen.insert("del again".into(), self.del(attachment)?);
         observe::settle()?;
         let removed = json!({
-            "pod": stage.in_pod("pod", observe::namespace)?,
+            "pod": node.in_pod("pod", observe::namespace)?,
             "node": observe::namespace()?,
             "files": observe::files(),
         });
@@ -312,25 +315,28 @@ impl Actor<'_> {
         Ok(())
     }
 
-    fn probe(&self, stage: &mut Stage, probe: Probe) -> Result<Value, RowError> {
+    fn probe(&self, node: &mut TestNode, probe: Disturbance) -> Result<Value, RowError> {
         let pod = format!("pod-{}", probe.to_string().replace(' ', "-"));
-        self.prepare(stage, &pod)?;
+        self.prepare(node, &pod)?;
         let attachment = self.add(&pod)?;
         let mut seen = Map::new();
         seen.insert("add".into(), json!(attachment.answer.verdict.to_string()));
         if attachment.answer.ok() {
-            let harmed = stage.in_pod(&pod, || probe.inflict(self.case.ifname, &attachment.id))?;
+            let harmed = node.in_pod(&pod, || probe.apply(self.case.ifname, &attachment.id))?;
             seen.insert("something to harm".into(), json!(harmed));
-            let found =
-                if probe == Probe::Collect { self.collect(&attachment)? } else { self.check(&attachment)? };
+            let found = if probe == Disturbance::Collect {
+                self.collect(&attachment)?
+            } else {
+                self.check(&attachment)?
+            };
             seen.insert("found".into(), found);
         }
         seen.insert("del".into(), self.del(&attachment)?);
-        stage.remove_pod(&pod)?;
+        node.remove_pod(&pod)?;
         Ok(Value::Object(seen))
     }
 
-    /// GC of the first plugin: with the attachment on the list, then with an empty one.
+    /// Calls GC on the first plugin, with the attachment on the list and then with an empty list.
     fn collect(&self, attachment: &Attachment) -> Result<Value, CallError> {
         let Some(first) = self.case.plugins.first() else { return Ok(Value::Null) };
         let listed = json!([{"containerID": attachment.id, "ifname": self.case.ifname}]).to_string();
@@ -345,8 +351,8 @@ impl Actor<'_> {
     }
 }
 
-/// What surface.md promises for DEL's answer: the name is free, nobody answers for the addresses.
-fn silence(ifname: &str) -> Result<Value, StageError> {
+/// What surface.md promises when DEL is answered: the name is free, and nobody answers for the addresses.
+fn silence(ifname: &str) -> Result<Value, NodeError> {
     let interfaces = observe::interfaces()?;
     let speaking: Vec<&String> = interfaces
         .iter()
@@ -359,10 +365,10 @@ fn silence(ifname: &str) -> Result<Value, StageError> {
     Ok(json!({"the name is held": name, "addresses": speaking}))
 }
 
-/// Waits until no interface is left that came to be while DEL was answered (one that was renamed to die), and its
-/// addresses are free.
-fn wait_for_burial(before: &[String], id: &str) {
-    let deadline = Instant::now() + AFTERLIFE;
+/// Waits until every interface is gone that appeared while DEL was answered (it was renamed to be removed later),
+/// and its addresses are free.
+fn wait_until_links_are_gone(before: &[String], id: &str) {
+    let deadline = Instant::now() + LINK_REMOVAL_LIMIT;
     while Instant::now() < deadline {
         let renamed = observe::names().iter().any(|name| !before.contains(name));
         if !renamed && !observe::files().to_string().contains(id) {
@@ -372,7 +378,7 @@ fn wait_for_burial(before: &[String], id: &str) {
     }
 }
 
-/// The configuration with one more key, put in as text right behind the opening brace.
+/// The configuration with one more key, inserted as text behind the opening brace.
 fn with_key(config: &str, key: &str, value: Option<&str>) -> String {
     let (Some(value), Some(brace)) = (value, config.find('{')) else { return config.to_owned() };
     let rest = config[brace + 1..].trim_start();

@@ -13,87 +13,87 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::process::{self, RunError};
-use crate::stage::PROPS;
+use crate::test_node::FILES_DIR;
 
 const CALL_LIMIT: Duration = Duration::from_secs(60);
 const DAEMON_START_LIMIT: Duration = Duration::from_secs(90);
 const RUN_DIR: &str = "/run/fairlead";
 const STATE_DIR: &str = "/var/lib/fairlead";
 
-/// A directory of plugin executables, with what they need beside them.
+/// A directory of plugin executables, and what they need besides.
 #[derive(Debug, Clone)]
 pub struct Implementation {
-    /// `reference` or `subject`, as it stands in the tables.
+    /// The role in the tables: `reference`, `subject` or `peer`.
     pub role: &'static str,
-    /// Where its executables lie.
+    /// The directory of its executables.
     pub dir: PathBuf,
-    /// Where plugins are taken from that it does not have itself.
+    /// The directory from which plugins are taken that it does not have itself.
     pub fallback: Option<PathBuf>,
-    /// A `fairleadd` to be run on each of its stages.
+    /// The `fairleadd` that is run on each of its test nodes.
     pub daemon: Option<PathBuf>,
 }
 
 /// Why an implementation could not be called at all.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// There is no such executable.
+    /// The implementation has no such executable.
     #[error("the {role} has no plugin {plugin} in {dir}")]
     NoPlugin {
-        /// Which implementation.
+        /// The role of the implementation.
         role: &'static str,
-        /// The plugin's name.
+        /// The name of the plugin.
         plugin: String,
-        /// Where it was looked for.
+        /// The directory where it was looked for.
         dir: PathBuf,
     },
-    /// It could not be started.
+    /// The executable could not be started.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// The daemon did not come up.
+    /// The daemon did not become ready.
     #[error("the daemon {program} ended or was not ready within {} s; its log: {log}", DAEMON_START_LIMIT.as_secs())]
     Daemon {
-        /// The program.
+        /// The path of the daemon.
         program: PathBuf,
-        /// The end of its log.
+        /// The end of the daemon's log.
         log: String,
     },
-    /// Its files could not be made.
+    /// A file for the implementation could not be made.
     #[error("{path}: {source}")]
     File {
-        /// Which file.
+        /// The path of the file.
         path: String,
-        /// Why not.
+        /// Why it could not be made.
         source: std::io::Error,
     },
 }
 
-/// One call's environment and input.
+/// The environment and the input of one call.
 #[derive(Debug, Clone, Default)]
 pub struct Call<'a> {
-    /// `CNI_COMMAND`
+    /// The value of `CNI_COMMAND`.
     pub command: &'a str,
-    /// `CNI_CONTAINERID`; empty: not set.
+    /// The value of `CNI_CONTAINERID`; not set if empty.
     pub container_id: &'a str,
-    /// `CNI_NETNS`; empty: not set.
+    /// The value of `CNI_NETNS`; not set if empty.
     pub netns: &'a str,
-    /// `CNI_IFNAME`; empty: not set.
+    /// The value of `CNI_IFNAME`; not set if empty.
     pub ifname: &'a str,
-    /// `CNI_ARGS`; empty: not set.
+    /// The value of `CNI_ARGS`; not set if empty.
     pub args: &'a str,
-    /// Standard input.
+    /// The text on standard input.
     pub config: &'a [u8],
 }
 
 /// How a call ended, as a runtime sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// Exit status 0.
+    /// The exit status was 0.
     Success,
-    /// An error object with this code.
+    /// The call failed with an error object of this code.
     Error(u64),
-    /// A failure without an error object on standard output.
-    Wordless(Option<i32>),
-    /// No end within the time limit.
+    /// The call failed without an error object on standard output.
+    NoErrorObject(Option<i32>),
+    /// The call did not end within the time limit.
     Hung,
 }
 
@@ -102,31 +102,31 @@ impl fmt::Display for Verdict {
         match self {
             Verdict::Success => f.write_str("ok"),
             Verdict::Error(code) => write!(f, "code {code}"),
-            Verdict::Wordless(Some(status)) => write!(f, "no error object (exit {status})"),
-            Verdict::Wordless(None) => f.write_str("no error object (killed)"),
+            Verdict::NoErrorObject(Some(status)) => write!(f, "no error object (exit {status})"),
+            Verdict::NoErrorObject(None) => f.write_str("no error object (killed)"),
             Verdict::Hung => write!(f, "no answer in {} s", CALL_LIMIT.as_secs()),
         }
     }
 }
 
-/// What came back.
+/// Everything that one call answered.
 #[derive(Debug, Clone)]
 pub struct Answer {
-    /// How it ended.
+    /// How the call ended.
     pub verdict: Verdict,
-    /// Standard output as JSON; null when there was none.
+    /// The standard output as JSON; null when there was none.
     pub body: Value,
-    /// Standard error.
+    /// The text on standard error.
     pub stderr: String,
 }
 
 impl Answer {
-    /// True when the call succeeded.
+    /// Whether the call succeeded.
     pub fn ok(&self) -> bool {
         self.verdict == Verdict::Success
     }
 
-    /// The error's sentence and details, or standard error where there is none.
+    /// The message and details of the error; standard error where there is no error object.
     pub fn complaint(&self) -> String {
         let field = |name| self.body.get(name).and_then(Value::as_str).unwrap_or_default();
         match (field("msg"), field("details")) {
@@ -138,7 +138,7 @@ impl Answer {
 }
 
 impl Implementation {
-    /// Calls one of its plugins from the current stage.
+    /// Calls one of its plugins from the current test node.
     pub fn call(&self, plugin: &str, call: &Call<'_>) -> Result<Answer, CallError> {
         let mut command = Command::new(self.find(plugin)?);
         command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("CNI_PATH", self.cni_path());
@@ -168,7 +168,7 @@ impl Implementation {
         })
     }
 
-    /// True when it brings this plugin itself.
+    /// Whether the implementation has this plugin itself.
     pub fn has(&self, plugin: &str) -> bool {
         self.dir.join(plugin).exists()
     }
@@ -180,7 +180,7 @@ impl Implementation {
         }
     }
 
-    /// Starts its daemon, where it has one, on the current stage.
+    /// Starts its daemon, where it has one, on the current test node.
     pub fn start_daemon(&self) -> Result<Option<Daemon>, CallError> {
         self.daemon
             .as_deref()
@@ -196,12 +196,12 @@ fn judge(output: &process::Output) -> Answer {
         (true, ..) => Verdict::Hung,
         (_, Some(0), _) => Verdict::Success,
         (_, Some(_), Some(code)) => Verdict::Error(code),
-        (_, status, _) => Verdict::Wordless(status),
+        (_, status, _) => Verdict::NoErrorObject(status),
     };
     Answer { verdict, body, stderr: String::from_utf8_lossy(&output.stderr).into_owned() }
 }
 
-/// A daemon on a stage; it is killed with its guard.
+/// A running daemon, killed when dropped.
 #[derive(Debug)]
 pub struct Daemon {
     child: Child,
@@ -209,8 +209,8 @@ pub struct Daemon {
 
 impl Daemon {
     fn start(program: &Path, dir: &Path, fallback: Option<&Path>) -> Result<Daemon, CallError> {
-        let log = format!("{PROPS}/daemon.log");
-        let net_d = format!("{PROPS}/net.d");
+        let log = format!("{FILES_DIR}/daemon.log");
+        let net_d = format!("{FILES_DIR}/net.d");
         let file = |path: &str| {
             let path = path.to_owned();
             move |source| CallError::File { path, source }
@@ -245,9 +245,9 @@ impl Daemon {
         Ok(())
     }
 
-    /// The end of its log on the current stage, for a report.
+    /// The end of its log on the current test node, for a report.
     pub fn log(&self) -> String {
-        tail(&format!("{PROPS}/daemon.log"))
+        tail(&format!("{FILES_DIR}/daemon.log"))
     }
 }
 
@@ -257,7 +257,7 @@ fn tail(path: &str) -> String {
     lines[lines.len().saturating_sub(12)..].join("\n")
 }
 
-/// True when the daemon at `socket` says that it is.
+/// Whether the daemon at `socket` says that it is ready.
 fn ready(socket: &str) -> bool {
     let ask = || -> std::io::Result<String> {
         let mut stream = UnixStream::connect(socket)?;

@@ -4,23 +4,24 @@
 //! Three parts: the equality [`table`] (reference and subject side by side, everything that can be seen of them
 //! compared), the cases of the specification ([`spec`]), and both at once on one host-local directory
 //! ([`shared_store`]). Everything happens in mount, process and network namespaces that die with the program
-//! ([`stage`]); the host's own interfaces and files are never touched.
+//! ([`test_node`]); the host's own interfaces and files are never touched.
 
 #![forbid(unsafe_code)]
 
-pub mod allowance;
+pub mod allowed_differences;
 pub mod case;
 pub mod diff;
+pub mod disturbance;
 pub mod equality;
-pub mod functions;
 pub mod implementation;
-pub mod kernel;
-pub mod normal;
+pub mod kernel_kinds;
+pub mod node_commands;
+pub mod normalise;
 pub mod observe;
-pub mod probe;
 pub mod process;
 pub mod report;
 pub mod shared_store;
 pub mod spec;
-pub mod stage;
 pub mod table;
+pub mod test_node;
+pub mod vf;

@@ -8,11 +8,11 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-mod arena;
-mod schedule;
+mod own_namespaces;
+mod runner;
 
 fn main() -> ExitCode {
-    match schedule::run() {
+    match runner::run() {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {

@@ -1,7 +1,7 @@
-//! Takes down everything that can be seen of a network namespace and of the files that plugins keep.
+//! Records everything that can be seen of a network namespace, and of the files that plugins keep.
 //!
 //! What is keyed by a name, an address or a destination becomes a map, so that a difference is told by name and not
-//! by position. Only looks; the values are made comparable by [`crate::normal`].
+//! by position. Only looks; the values are made comparable by [`crate::normalise`].
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,16 +12,16 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
-use crate::stage::{self, StageError};
+use crate::node_commands::{self, NodeError};
 
 const SETTLING: Duration = Duration::from_secs(8);
 
-/// Directories of a stage on which plugins may leave files, and what is not theirs in them.
+/// The directories of a test node in which plugins may leave files, and what is not theirs in them.
 const KEPT: [&str; 2] = ["/var/lib", "/run"];
 const NOT_KEPT: [&str; 4] = ["/run/contest", "/run/netns", "/run/fairlead", "/var/lib/fairlead"];
 
 /// Everything of the current network namespace: interfaces, routes, rules, sysctls.
-pub fn namespace() -> Result<Value, StageError> {
+pub fn namespace() -> Result<Value, NodeError> {
     let interfaces = listed(["addr", "link"])?;
     let sysctl: Map<String, Value> = interfaces.keys().map(|name| (name.clone(), sysctls(name))).collect();
     let (mut routes, mut rules) = (Map::new(), Map::new());
@@ -36,18 +36,19 @@ pub fn namespace() -> Result<Value, StageError> {
 }
 
 /// The interfaces of the current namespace with their addresses, one object each.
-pub fn interfaces() -> Result<Map<String, Value>, StageError> {
+pub fn interfaces() -> Result<Map<String, Value>, NodeError> {
     listed(["addr"])
 }
 
-/// Names of the interfaces of the current namespace, without a program being started: for what is asked again and again.
+/// The names of the interfaces of the current namespace. No program is started for it, because it is asked again
+/// and again.
 pub fn names() -> Vec<String> {
     let table = fs::read_to_string("/proc/thread-self/net/dev").unwrap_or_default();
     table.lines().filter_map(|line| line.split_once(':')).map(|(name, _)| name.trim().to_owned()).collect()
 }
 
-/// What these listings of `ip` say together, one object per interface.
-fn listed<const N: usize>(listings: [&str; N]) -> Result<Map<String, Value>, StageError> {
+/// Joins these listings of `ip`: one object per interface.
+fn listed<const N: usize>(listings: [&str; N]) -> Result<Map<String, Value>, NodeError> {
     let mut all = Map::new();
     for listing in tables(&["-j", "-d"], listings)? {
         for mut entry in listing {
@@ -77,8 +78,8 @@ fn list_addresses(interface: &mut Map<String, Value>, addresses: &Value) {
     interface.insert("address order".into(), Value::Array(order));
 }
 
-/// Global IPv6 addresses of the current namespace that can't be used yet.
-pub fn unusable() -> Result<Vec<String>, StageError> {
+/// The global IPv6 addresses of the current namespace that can't be used yet.
+pub fn unusable() -> Result<Vec<String>, NodeError> {
     let mut waiting = Vec::new();
     for (_, interface) in interfaces()? {
         for (text, address) in interface["addresses"].as_object().into_iter().flatten() {
@@ -91,9 +92,9 @@ pub fn unusable() -> Result<Vec<String>, StageError> {
     Ok(waiting)
 }
 
-/// Waits until the kernel has done by itself what follows a change: link-local addresses there and none tentative,
-/// the operational state as the carrier is.
-pub fn settle() -> Result<(), StageError> {
+/// Waits until the kernel has done by itself what follows a change: link-local addresses exist, none is
+/// tentative, and the operational state agrees with the carrier.
+pub fn settle() -> Result<(), NodeError> {
     let deadline = Instant::now() + SETTLING;
     while Instant::now() < deadline {
         // A program is started only when it is likely to be told so.
@@ -134,9 +135,9 @@ fn settled(interface: &Value) -> bool {
     is_up && (link_local || !wants_link_local) && addresses.iter().all(|a| a.get("tentative").is_none())
 }
 
-/// What `ip` lists, by one process.
-fn tables<const N: usize>(options: &[&str], listings: [&str; N]) -> Result<[Vec<Value>; N], StageError> {
-    let text = stage::ip_listings(options, &listings.map(str::to_owned))?;
+/// The parsed output of several `ip` listings, made by one process.
+fn tables<const N: usize>(options: &[&str], listings: [&str; N]) -> Result<[Vec<Value>; N], NodeError> {
+    let text = node_commands::ip_listings(options, &listings.map(str::to_owned))?;
     let mut told = serde_json::Deserializer::from_str(&text).into_iter::<Vec<Value>>();
     Ok(listings.map(|_| told.next().and_then(Result::ok).unwrap_or_default()))
 }
@@ -174,7 +175,7 @@ fn sysctls(interface: &str) -> Value {
     Value::Object(groups)
 }
 
-/// Files that plugins left on the current stage: path → mode and content.
+/// The files that plugins left on the current test node: path → mode and content.
 pub fn files() -> Value {
     let mut found = Map::new();
     for root in KEPT {

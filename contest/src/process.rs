@@ -1,4 +1,4 @@
-//! Runs one program to its end, with a time limit, and gives back all that it said.
+//! Runs one program to its end, with a time limit, and returns everything that it printed.
 //!
 //! The program starts in the network and mount namespace of the calling thread. Never waits longer than the limit:
 //! a subject that hangs is a verdict, not a hanging suite.
@@ -9,16 +9,16 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What a program left behind.
+/// Everything that a program left when it ended.
 #[derive(Debug, Clone, Default)]
 pub struct Output {
-    /// Exit status; `None` when it was ended by a signal or by the time limit.
+    /// The exit status; `None` when a signal or the time limit ended the program.
     pub status: Option<i32>,
-    /// True when the time limit ended it.
+    /// Whether the time limit ended it.
     pub timed_out: bool,
-    /// Standard output.
+    /// The bytes on standard output.
     pub stdout: Vec<u8>,
-    /// Standard error.
+    /// The bytes on standard error.
     pub stderr: Vec<u8>,
 }
 

@@ -1,43 +1,43 @@
-//! What a person reads: a line per row, the differences under it, and at the end how many passed.
+//! The report for a person: a line per row, the differences under it, and at the end how many rows passed.
 
 use std::io::{self, Write};
 
-/// How one row or case came out.
+/// The result of one row or case.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mark {
-    /// As it should be.
+    /// The row is as it should be.
     Passed,
-    /// Not as it should be.
+    /// The row is not as it should be.
     Failed,
-    /// Can't be run on this kernel.
+    /// The row can't be run on this kernel.
     NeedsTheLab,
 }
 
-/// A row of the report.
+/// One row of the report.
 #[derive(Debug, Clone)]
 pub struct Row {
-    /// Its group.
+    /// The group of the row.
     pub group: &'static str,
-    /// Its title.
+    /// The title of the row.
     pub title: String,
-    /// How it came out.
+    /// The result of the row.
     pub mark: Mark,
-    /// What the reference, or a peer, did.
+    /// What the reference or a peer did.
     pub reference: String,
     /// What the subject did.
     pub subject: String,
-    /// Differences and remarks, a line each.
+    /// Differences and remarks, one line each.
     pub notes: Vec<String>,
 }
 
-/// How wide a title and what the reference did may be, and who is judged in which column.
+/// The widths of the columns, and who is judged in which.
 #[derive(Debug, Clone)]
 pub struct Columns {
-    /// Characters for a title; a longer one moves the rest.
+    /// The width of a title in characters; a longer one shifts the rest.
     pub title: usize,
-    /// Characters for what the reference did; 0: it has no column.
+    /// The width in characters for what the reference did; with 0 it has no column.
     pub reference: usize,
-    /// Names of the reference and of the subject.
+    /// The names of the reference and of the subject.
     pub names: [String; 2],
 }
 
@@ -47,7 +47,7 @@ impl Default for Columns {
     }
 }
 
-/// Prints rows and counts them.
+/// Prints rows, and counts them.
 #[derive(Debug)]
 pub struct Report<W: Write> {
     out: W,
@@ -59,17 +59,17 @@ pub struct Report<W: Write> {
 }
 
 impl<W: Write> Report<W> {
-    /// An empty report.
+    /// Makes a report without rows.
     pub fn new(out: W) -> Report<W> {
         Report { out, group: "", columns: Columns::default(), passed: 0, failed: 0, waiting: 0 }
     }
 
-    /// From now on, others in columns of other widths.
+    /// Uses columns of other widths and names from now on.
     pub fn columns(&mut self, columns: Columns) {
         self.columns = columns;
     }
 
-    /// Prints a row; `require_all` turns one that needs the lab into a failure.
+    /// Prints a row. `require_all` makes a failure of a row that needs the lab.
     pub fn row(&mut self, row: &Row, require_all: bool) -> io::Result<()> {
         let Columns { title, reference, names } = &self.columns;
         if row.group != self.group {
@@ -97,13 +97,12 @@ impl<W: Write> Report<W> {
         self.out.flush()
     }
 
-    /// A line on its own.
+    /// Prints a line on its own.
     pub fn remark(&mut self, text: &str) -> io::Result<()> {
         writeln!(self.out, "\n{text}")
     }
 
-    /// Prints the last line. Returns true when nothing failed and there was at least one row: a filter that matches no row
-    /// is a mistake of its caller.
+    /// Prints the last line; true when nothing failed.
     pub fn finish(mut self) -> io::Result<bool> {
         if self.passed + self.failed + self.waiting == 0 {
             writeln!(self.out, "there is no such row")?;

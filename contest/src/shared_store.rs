@@ -1,5 +1,6 @@
-//! Two implementations at once on one host-local directory: no address twice, and all files as host-local wants
-//! them. Each side has its own node and pods; only the directory is shared, as on a node that is half migrated.
+//! Two implementations at once on one host-local directory: no address is assigned twice, and all files are as
+//! host-local wants them. Each side has its own node and pods; only the directory is shared, as on a node in the
+//! middle of a migration.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,27 +13,27 @@ use serde_json::{Value, json};
 use crate::equality::RowError;
 use crate::implementation::{Answer, Call, CallError, Daemon, Implementation};
 use crate::report::{Mark, Row};
-use crate::stage::Stage;
+use crate::test_node::TestNode;
 
-/// ADDs of each side.
+/// The number of ADDs of each side.
 const ADDS: usize = 40;
 
-/// ADDs of one side that run at the same time.
-const LANES: usize = 4;
+/// The number of calls of one side that run at the same time.
+const CALLS_AT_ONCE: usize = 4;
 
 const RETURN_LIMIT: Duration = Duration::from_secs(20);
 
 const GROUP: &str = "both on one host-local directory";
 
-/// One granted address.
+/// One address that was assigned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Grant {
     container: String,
     address: String,
 }
 
-/// Runs both sides at once and judges what they were given and what lies in `directory`, which must be empty and
-/// visible to both (the program's own scratch, not a stage's).
+/// Runs both sides at once, and judges which addresses they got and what lies in `directory`. The directory must
+/// be empty and visible to both (in the program's own scratch directory).
 pub fn run(
     reference: &Implementation,
     subject: &Implementation,
@@ -49,17 +50,17 @@ pub fn run(
     Ok(vec![granted(&theirs, &ours), released(&theirs, &ours, directory)])
 }
 
-/// What one side saw.
+/// Everything that one side saw.
 struct Side {
     grants: Vec<Grant>,
     faults: Vec<String>,
-    /// Files of the directory after both sides' ADDs, before any DEL.
+    /// The files of the directory after both sides' ADDs, before any DEL.
     files: BTreeMap<String, String>,
 }
 
 fn side(implementation: &Implementation, directory: &str, step: &Barrier) -> Result<Side, RowError> {
     let mut side = Side { grants: Vec::new(), faults: Vec::new(), files: BTreeMap::new() };
-    let raised = raise(implementation);
+    let raised = create(implementation);
     // Whatever fails, both sides come by every barrier: else the other one would wait for ever.
     step.wait();
     if raised.is_ok() {
@@ -82,9 +83,9 @@ fn side(implementation: &Implementation, directory: &str, step: &Barrier) -> Res
         wait_until_free(implementation, directory);
     }
     step.wait();
-    let (stage, daemon) = raised?;
+    let (node, daemon) = raised?;
     drop(daemon);
-    drop(stage);
+    drop(node);
     Ok(side)
 }
 
@@ -95,7 +96,8 @@ fn fault(command: &str, container: &str, answer: &Result<Answer, CallError>) -> 
     }
 }
 
-/// An address may return to its range only when its link is really gone, a moment after DEL's answer.
+/// Waits until an address is free: it may return to its range only when its link is really gone, a moment after
+/// DEL's answer.
 fn wait_until_free(implementation: &Implementation, directory: &str) {
     let deadline = Instant::now() + RETURN_LIMIT;
     let mine = |content: &String| content.starts_with(implementation.role);
@@ -104,18 +106,18 @@ fn wait_until_free(implementation: &Implementation, directory: &str) {
     }
 }
 
-fn raise(implementation: &Implementation) -> Result<(Stage, Option<Daemon>), RowError> {
-    let mut stage = Stage::raise()?;
+fn create(implementation: &Implementation) -> Result<(TestNode, Option<Daemon>), RowError> {
+    let mut node = TestNode::create()?;
     for index in 0..ADDS {
-        stage.add_pod(&format!("pod{index}"), true)?;
+        node.add_pod(&format!("pod{index}"), true)?;
     }
     let daemon = implementation.start_daemon()?;
-    Ok((stage, daemon))
+    Ok((node, daemon))
 }
 
 type Said = (String, Result<Answer, CallError>);
 
-/// The same command for every pod of a side, [`LANES`] at a time.
+/// Makes the same call for every pod of a side, [`CALLS_AT_ONCE`] at a time.
 fn all_at_once(implementation: &Implementation, command: &str, directory: &str) -> Vec<Said> {
     let config = json!({"cniVersion": "1.0.0", "name": "shared", "type": "macvlan", "master": "eth1",
         "ipam": {"type": "host-local", "subnet": "10.4.0.0/16", "dataDir": directory}})
@@ -124,18 +126,18 @@ fn all_at_once(implementation: &Implementation, command: &str, directory: &str) 
     thread::scope(|scope| {
         let work = |lane: usize| {
             (lane..ADDS)
-                .step_by(LANES)
+                .step_by(CALLS_AT_ONCE)
                 .map(|pod| one(implementation, command, pod, config))
                 .collect::<Vec<Said>>()
         };
-        let lanes: Vec<_> = (0..LANES).map(|lane| scope.spawn(move || work(lane))).collect();
+        let lanes: Vec<_> = (0..CALLS_AT_ONCE).map(|lane| scope.spawn(move || work(lane))).collect();
         lanes.into_iter().flat_map(|lane| lane.join().unwrap_or_default()).collect()
     })
 }
 
 fn one(implementation: &Implementation, command: &str, pod: usize, config: &[u8]) -> Said {
     let container = format!("{}-{pod}", implementation.role);
-    let netns = Stage::netns_path(&format!("pod{pod}"));
+    let netns = TestNode::netns_path(&format!("pod{pod}"));
     let call = Call { command, container_id: &container, netns: &netns, ifname: "eth0", args: "", config };
     let answer = implementation.call("macvlan", &call);
     (container, answer)
@@ -149,7 +151,7 @@ fn address(answer: &Answer) -> Option<String> {
     text.split('/').next().map(str::to_owned)
 }
 
-/// Allocation files: address → content.
+/// The allocation files of a directory: address → content.
 fn allocations(directory: &str) -> BTreeMap<String, String> {
     fs::read_dir(format!("{directory}/shared"))
         .into_iter()

@@ -1,4 +1,4 @@
-//! One call on its way through the daemon: what the server hands to the engine and what comes back.
+//! One call on its way through the daemon: what the server hands to the engine, and what comes back.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -11,34 +11,35 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use fairlead_sriov::pools::Verb;
 
-/// Says whether the caller has hung up. Read by the engine before it commits an ADD.
+/// Whether the caller has hung up. The engine asks before it commits an ADD.
 #[derive(Debug, Clone)]
 pub enum CallerGone {
-    /// The server says so.
-    Told(Arc<AtomicBool>),
-    /// The connection is looked at: nobody watches it while the call is at work on the thread that serves it.
-    Seen(Arc<OwnedFd>),
+    /// The server sets this flag when the connection closes.
+    Flag(Arc<AtomicBool>),
+    /// The connection itself is polled: nobody else watches it while the thread that serves it carries the call
+    /// out.
+    Connection(Arc<OwnedFd>),
 }
 
 impl Default for CallerGone {
     fn default() -> CallerGone {
-        CallerGone::Told(Arc::default())
+        CallerGone::Flag(Arc::default())
     }
 }
 
 impl CallerGone {
-    /// The caller has hung up.
+    /// Notes that the caller has hung up.
     pub fn set(&self) {
-        if let CallerGone::Told(gone) = self {
+        if let CallerGone::Flag(gone) = self {
             gone.store(true, Ordering::Release);
         }
     }
 
-    /// True once it has.
+    /// Whether the caller has hung up.
     pub fn get(&self) -> bool {
         match self {
-            CallerGone::Told(gone) => gone.load(Ordering::Acquire),
-            CallerGone::Seen(connection) => has_hung_up(connection.as_fd()),
+            CallerGone::Flag(gone) => gone.load(Ordering::Acquire),
+            CallerGone::Connection(connection) => has_hung_up(connection.as_fd()),
         }
     }
 }
@@ -54,40 +55,40 @@ fn has_hung_up(connection: BorrowedFd<'_>) -> bool {
 pub struct Call {
     /// What the executable sent.
     pub request: Request,
-    /// When its request had been read.
+    /// The time at which its request had been read.
     pub arrived: Instant,
-    /// When the caller stops waiting.
+    /// The time at which the caller stops waiting.
     pub deadline: Instant,
-    /// Whether the caller is still there.
+    /// Whether the caller has hung up.
     pub gone: CallerGone,
 }
 
 impl Call {
-    /// How long the caller will still wait.
+    /// The time that the caller will still wait.
     pub fn remaining(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
     }
 }
 
-/// What is answered: a body for success, or an error in the configuration's version.
+/// The answer of the engine: a body for success, or an error in the configuration's version.
 #[derive(Debug)]
 pub struct Reply {
-    /// The configuration's version, in which an error is told; the newest when it could not be read.
+    /// The configuration's version, in which errors are written; the newest where it could not be read.
     pub version: CniVersion,
     /// The result (empty for DEL, CHECK, GC, STATUS) or the error.
     pub outcome: Result<String, CniError>,
 }
 
-/// Which threads a call runs on.
+/// The group of threads that a call runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Lane {
-    /// Kernel calls only: a fraction of a millisecond, or at worst one link's removal.
+    /// For calls that only talk to the kernel: a fraction of a millisecond, or at worst the removal of one link.
     Fast,
-    /// Starts other programs, or waits for something: as long as the call's deadline.
+    /// For calls that start other programs or wait for something: up to the call's deadline.
     Slow,
 }
 
-/// The engine as the server sees it. All of it is synchronous: the server calls it on threads made for that.
+/// The engine as the server sees it. All of it blocks, so the server calls it on threads made for that.
 pub trait Service: Send + Sync + 'static {
     /// Which lane a request belongs to; decided from the request alone, without side effects.
     fn lane(&self, request: &Request) -> Lane;
@@ -95,18 +96,19 @@ pub trait Service: Send + Sync + 'static {
     /// Carries a call out. Never panics on input.
     fn serve(&self, call: &Call) -> Reply;
 
-    /// Called after the `serve` of an ADD, off the answer's path: `delivered` tells whether the reply could be handed to a caller
-    /// that was still there. An ADD whose answer was not delivered is answered again when it is repeated.
+    /// Called after the `serve` of an ADD, when the answer has left. `delivered`: the caller was still there and
+    /// got the answer. An ADD whose answer was not delivered is answered again when it is repeated.
     fn answered(&self, call: &Call, delivered: bool);
 
     /// A table for the operator: `attachments`, `networks`, `pools`, `orphans`; `None` for another name.
     fn table(&self, name: &str) -> Option<serde_json::Value>;
 
-    /// The operator's order about a pool or one of its functions, by name or PCI address. Answers how they stand then.
+    /// Carries out the operator's order about a pool or one of its VFs, named by PCI address. Returns how they
+    /// stand then.
     fn order_pools(&self, verb: Verb, of: &str) -> Result<serde_json::Value, CniError>;
 
-    /// The operator's `gc`: what the periodic collection does, at once; with `orphans` also host-local allocations
-    /// whose container is unknown here. Answers what was removed and what failed.
+    /// Carries out the operator's `gc`: the periodic collection, at once; with `orphans` also host-local
+    /// allocations whose container is unknown here. Returns what was removed and what failed.
     fn collect(&self, orphans: bool) -> serde_json::Value;
 }
 
@@ -119,7 +121,7 @@ mod tests {
     #[test]
     fn a_caller_that_closes_its_connection_is_seen_to_be_gone() {
         let (here, caller) = UnixStream::pair().unwrap();
-        let gone = CallerGone::Seen(Arc::new(here.into()));
+        let gone = CallerGone::Connection(Arc::new(here.into()));
         assert!(!gone.get());
         drop(caller);
         assert!(gone.get());

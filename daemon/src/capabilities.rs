@@ -6,14 +6,14 @@ use fairlead_host::capabilities::EffectiveCapabilities;
 
 use crate::health::Probe;
 
-/// A capability and why the daemon has it.
+/// A capability of the kernel, and what the daemon needs it for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Capability {
-    /// The capability's name, as systemd and Kubernetes write it.
+    /// The name as capabilities(7) spells it.
     pub(crate) name: &'static str,
-    /// Its number (`linux/capability.h`).
+    /// The number of the capability (`linux/capability.h`).
     bit: u32,
-    /// What the daemon does with it.
+    /// What the daemon does with it, for an error.
     pub(crate) purpose: &'static str,
 }
 
@@ -41,7 +41,7 @@ pub(crate) const USEFUL: [Capability; 2] = [
     Capability { name: "CAP_NET_RAW", bit: 13, purpose: "announcing addresses to the neighbours" },
 ];
 
-/// The readiness condition: all that are needed are there.
+/// The readiness condition: every needed capability is in the effective set.
 pub(crate) fn probe(status: &'static Path) -> Probe {
     Box::new(move || {
         let effective =

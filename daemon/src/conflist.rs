@@ -1,60 +1,60 @@
-//! A whole configuration list, run without a runtime: every plugin of it in order, built-in ones in process, all
-//! others executed.
+//! Runs a whole configuration list without a container runtime: each plugin in order, built-in ones in process,
+//! all others executed.
 //!
-//! As libcni does it: each plugin of an ADD gets the result of the one before, a DEL goes backwards and past errors.
-//! What libcni leaves to the runtime is done here: after a failed ADD every plugin that was begun, the failed one
-//! included, gets its DEL.
+//! It does what libcni does: each plugin of an ADD gets the result of the one before; a DEL goes backwards and
+//! past errors. It also does what libcni leaves to the runtime: after a failed ADD every plugin that was begun
+//! gets its DEL, the failed one included.
 
 use std::fs::File;
 use std::time::{Duration, Instant};
 
 use fairlead_cni::config::{AttachmentRef, ConfList};
 use fairlead_cni::wire::Command;
-use fairlead_cni::{CniError, CniResult, CniVersion, Code};
+use fairlead_cni::{CniError, CniResult, CniVersion, Code, avoid_containerd_phrases};
 use serde_json::{Map, Value};
 
-use crate::delegate::{DelegateCall, Delegates, Found, Parameters, harmless};
+use crate::delegate::{DelegateCall, DelegateOutcome, Delegates, Parameters};
 
 /// The plugins that are part of the daemon.
 pub trait BuiltIn {
-    /// True when a type is served in process, whatever lies in `CNI_PATH`.
+    /// Whether a type is served in process, whatever lies in `CNI_PATH`.
     fn serves(&self, plugin: &str) -> bool;
 
     /// Carries a call out, as an executed plugin would: a result for ADD, nothing for other commands.
     fn call(&self, command: Command, plugin: &str, config: &str) -> Result<String, CniError>;
 }
 
-/// A list, and all that its plugins are called with.
+/// One list, and everything that its plugins are called with.
 pub struct Chain<'a> {
-    /// The list.
+    /// The list whose plugins are called.
     pub list: &'a ConfList,
-    /// Runs what is not built in.
+    /// Executes the plugins that are not built in.
     pub delegates: &'a Delegates,
-    /// What is.
+    /// Serves the plugins that are built in.
     pub built_in: &'a dyn BuiltIn,
-    /// The parameters of the call.
+    /// The parameters of the call, which every plugin of the list gets.
     pub parameters: Parameters<'a>,
     /// The capability arguments; each plugin gets those that it declares.
     pub runtime: &'a Map<String, Value>,
-    /// When ADD, CHECK and STATUS must have ended. DEL and GC have only the limit of each plugin: they go on.
+    /// The time by which ADD, CHECK and STATUS must have ended. DEL and GC go on; only each plugin has its limit.
     pub deadline: Instant,
-    /// How long one plugin may take.
+    /// The time limit of one plugin.
     pub plugin_limit: Duration,
-    /// Asked every 20 ms; true kills the running plugin, but never that of a DEL.
+    /// Asked every 20 ms; true kills the running plugin, but never during a DEL.
     pub cancelled: &'a dyn Fn() -> bool,
-    /// Whether a plugin's file is Fairlead's own executable.
+    /// Whether a plugin's file is Fairlead's own executable, which is not started.
     pub is_ours: &'a dyn Fn(&File) -> bool,
 }
 
 impl Chain<'_> {
-    /// ADD in order. On a failure everything that was begun gets its DEL, backwards; the error is that of the plugin
-    /// that failed, its details name what the removal could not do.
+    /// Calls ADD in order. On a failure every plugin that was begun gets its DEL, backwards. The error is that of
+    /// the failed plugin; its details name what could not be undone.
     pub fn add(&self) -> Result<CniResult, CniError> {
         let mut result = None;
         for index in 0..self.list.len() {
             match self.add_one(index, result.as_ref()) {
                 Ok(next) => result = Some(next),
-                Err(error) => return Err(self.undone(index, result.as_ref(), error)),
+                Err(error) => return Err(self.undo_failed_add(index, result.as_ref(), error)),
             }
         }
         result.ok_or_else(|| {
@@ -62,12 +62,12 @@ impl Chain<'_> {
         })
     }
 
-    /// DEL in reverse order, past errors; the error names all of them. `prev` is the result of the ADD.
+    /// Calls DEL in reverse order, past errors; the error names all of them. `prev` is the result of the ADD.
     pub fn del(&self, prev: Option<&CniResult>) -> Result<(), CniError> {
         self.del_from(self.list.len(), prev)
     }
 
-    /// CHECK in order, unless the list disables it. `prev` is the result of the ADD.
+    /// Calls CHECK in order, unless the list disables it. `prev` is the result of the ADD.
     pub fn check(&self, prev: &CniResult) -> Result<(), CniError> {
         if self.list.version < CniVersion::V0_4_0 {
             return Err(self.too_old(Command::Check));
@@ -82,8 +82,8 @@ impl Chain<'_> {
         Ok(())
     }
 
-    /// GC of every plugin, past errors, unless the list disables it; the error names all of them. A list below 1.1.0
-    /// has none.
+    /// Calls GC on every plugin, past errors, unless the list disables it; the error names all of them. A list
+    /// below 1.1.0 has no GC.
     pub fn gc(&self, valid: &[AttachmentRef]) -> Result<(), CniError> {
         if self.list.disable_gc || self.list.version < CniVersion::V1_1_0 {
             return Ok(());
@@ -91,10 +91,10 @@ impl Chain<'_> {
         let one = |index| {
             self.list.gc_config(index, valid).and_then(|config| self.call(Command::Gc, index, &config))
         };
-        all_of(&(0..self.list.len()).filter_map(|index| one(index).err()).collect::<Vec<_>>())
+        join_errors(&(0..self.list.len()).filter_map(|index| one(index).err()).collect::<Vec<_>>())
     }
 
-    /// STATUS in order, to the first that is not ready. A list below 1.1.0 has none.
+    /// Calls STATUS in order, up to the first plugin that is not ready. A list below 1.1.0 has no STATUS.
     pub fn status(&self) -> Result<(), CniError> {
         if self.list.version < CniVersion::V1_1_0 {
             return Ok(());
@@ -115,8 +115,8 @@ impl Chain<'_> {
         })
     }
 
-    /// Undoes an ADD that failed at `index`.
-    fn undone(&self, index: usize, prev: Option<&CniResult>, error: CniError) -> CniError {
+    /// Calls DEL on every plugin up to `index`, whose ADD failed; adds what could not be undone to the error.
+    fn undo_failed_add(&self, index: usize, prev: Option<&CniResult>, error: CniError) -> CniError {
         let Err(removal) = self.del_from(index + 1, prev) else { return error };
         let details = match error.details.as_str() {
             "" => format!("and it could not be undone: {removal}"),
@@ -132,8 +132,13 @@ impl Chain<'_> {
             let config = self.list.plugin_config(index, prev, self.runtime)?;
             self.call(Command::Del, index, &config)
         };
-        all_of(&(0..end).rev().filter_map(|index| one(index).err()).collect::<Vec<_>>())
-            .map_err(|e| CniError { msg: harmless(&e.msg), details: harmless(&e.details), ..e })
+        join_errors(&(0..end).rev().filter_map(|index| one(index).err()).collect::<Vec<_>>()).map_err(|e| {
+            CniError {
+                msg: avoid_containerd_phrases(&e.msg),
+                details: avoid_containerd_phrases(&e.details),
+                ..e
+            }
+        })
     }
 
     fn call(&self, command: Command, index: usize, config: &str) -> Result<String, CniError> {
@@ -154,9 +159,9 @@ impl Chain<'_> {
             is_ours: self.is_ours,
         };
         match self.delegates.run(&call) {
-            Ok(Found::Output(answer)) => Ok(answer),
-            Ok(Found::Ours) => self.built_in.call(command, plugin, config),
-            Err(error) => Err(error.told(command)),
+            Ok(DelegateOutcome::Output(answer)) => Ok(answer),
+            Ok(DelegateOutcome::Ours) => self.built_in.call(command, plugin, config),
+            Err(error) => Err(error.to_cni_error(command)),
         }
         .map_err(|e| CniError { msg: format!("network {:?}: {}", self.list.name, e.msg), ..e })
     }
@@ -175,8 +180,8 @@ impl Chain<'_> {
     }
 }
 
-/// All errors as one, with the code of the first.
-fn all_of(errors: &[CniError]) -> Result<(), CniError> {
+/// Joins all errors into one, with the code of the first.
+fn join_errors(errors: &[CniError]) -> Result<(), CniError> {
     let Some(first) = errors.first() else { return Ok(()) };
     let join = |part: fn(&CniError) -> &str| {
         let parts: Vec<&str> = errors.iter().map(part).filter(|text| !text.is_empty()).collect();

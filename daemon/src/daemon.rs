@@ -1,10 +1,10 @@
-//! The daemon's life: take the run directory, listen, start the engine, replay the spool, serve, stop.
+//! The life of the daemon: take the run directory, listen, start the engine, replay the spool, serve, stop.
 //!
-//! It listens before the engine is started, so that callers wait in order instead of failing; it is ready only after
-//! the replay. At a stop nothing new is begun and what is at work ends.
+//! It listens before the engine is started, so that callers wait in order instead of failing. It is ready only
+//! after the replay. When it stops, nothing new is begun, and what is at work ends.
 
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
@@ -23,84 +23,68 @@ use crate::admission::{Admission, Limits};
 use crate::call::Service;
 use crate::capabilities;
 use crate::health::{Health, Readiness};
-use crate::lifecycle::{RunDir, RunDirError};
 use crate::logging::{self, Level};
 use crate::memory_probe;
 use crate::metrics::{Calls, Exposition, Node};
 use crate::netconf::{Directories, Networks};
-use crate::server::{self, Door};
-use crate::settings::{Live, Settings};
+use crate::node_paths::NodePaths;
+use crate::run_dir::{RunDir, RunDirError};
+use crate::server::{self, ServerState};
+use crate::settings::{LiveSettings, Settings};
 use crate::spool::{self, Retry, SpoolError};
 
-/// What is at work has so long to end. systemd's own limit (`TimeoutStopSec`) is longer.
+/// The time that calls at work have to end. systemd's own limit (`TimeoutStopSec`) is longer.
 const STOP_LIMIT: Duration = Duration::from_secs(25);
 
-/// Where things lie.
-#[derive(Debug, Clone)]
-pub struct Places {
-    /// What dies with the reboot.
-    pub run_dir: PathBuf,
-    /// What outlives it.
-    pub state_dir: PathBuf,
-    /// The host's root as this process sees it.
-    pub host_root: PathBuf,
-    /// The configuration file.
-    pub config: PathBuf,
-    /// `CNI_CONF_DIR`
-    pub conf_dir: Option<String>,
-    /// `CNI_PLUGIN_DIR`
-    pub plugin_dir: Option<String>,
-}
-
-/// What the engine is started with.
+/// Everything that the engine is started with.
 #[derive(Debug, Clone)]
 pub struct Surroundings {
-    /// Where things lie.
-    pub places: Places,
+    /// The paths of this node, complete.
+    pub paths: NodePaths,
     /// The configuration in force.
-    pub settings: Arc<Live>,
+    pub settings: Arc<LiveSettings>,
     /// The networks of the conf dir.
     pub networks: Arc<Networks>,
-    /// For phases of calls.
+    /// The metrics of calls, to which the engine adds the phases of each call.
     pub calls: Calls,
-    /// For conflicts.
+    /// The metrics of the node, to which the engine adds conflicts of addresses.
     pub node: Node,
-    /// For metrics of its own.
+    /// The registry in which the engine registers metrics of its own.
     pub exposition: Arc<Exposition>,
-    /// For reasons why it is not ready yet; the condition `engine` is met when it has been started, and the condition
-    /// `store` is its own.
+    /// The readiness of the daemon. The engine sets the condition `store`; the daemon sets `engine` when the
+    /// engine has been started.
     pub readiness: Arc<Readiness>,
-    /// For its probes: `netlink`, `store`, `namespaces`.
+    /// The health of the daemon, to which the engine adds its probes `netlink`, `store`, `namespaces`.
     pub health: Arc<Health>,
 }
 
-/// An engine, and what a changed configuration is told to.
+/// A started engine, and the function that hands it a changed configuration.
 pub struct Started {
-    /// The engine.
+    /// The engine as the server sees it.
     pub service: Arc<dyn Service>,
-    /// Called with every changed configuration.
+    /// Hands a changed configuration to the engine.
     pub changed: Box<dyn Fn(&Settings) + Send + Sync>,
 }
 
-/// Why the daemon ended other than by order.
+/// Why the daemon ended other than by SIGTERM or SIGINT.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
-    /// The run directory.
+    /// The run directory can't be had, or the socket in it.
     #[error(transparent)]
     RunDir(#[from] RunDirError),
-    /// The spool.
+    /// The spool can't be locked or read.
     #[error(transparent)]
     Spool(#[from] SpoolError),
-    /// Watching files.
+    /// A directory of configuration files can't be watched.
     #[error(transparent)]
     Watch(#[from] WatchError),
-    /// No thread, or no runtime on it.
+    /// A thread can't be had, or the runtime on it.
     #[error("the server can't run: {0}")]
     Thread(#[from] std::io::Error),
-    /// The engine did not start.
+    /// The engine could not be started.
     #[error("the engine did not start: {0}")]
     Engine(Box<dyn std::error::Error + Send + Sync>),
-    /// The server's thread ended by itself.
+    /// The server's thread ended by itself, which only a fault does.
     #[error("the server ended by a fault; its last log lines say where")]
     ServerEnded,
 }
@@ -111,35 +95,38 @@ enum Event {
     Reload,
 }
 
-/// Runs until SIGTERM or SIGINT. `start` starts the engine: reconciles the store with the kernel.
+/// Runs until SIGTERM or SIGINT. `start` starts the engine, which reconciles the store with the kernel.
 ///
 /// # Errors
-/// When something that it can't do without is not to be had.
+///
+/// When the run directory, the spool, a watch, a thread or the engine can't be had.
 pub fn run(
-    places: Places,
+    mut paths: NodePaths,
     built_in: &'static [&'static str],
     start: impl FnOnce(&Surroundings) -> Result<Started, Box<dyn std::error::Error + Send + Sync>>,
 ) -> Result<(), DaemonError> {
-    let run_dir = RunDir::take(&places.run_dir)?;
+    let run_dir = RunDir::take(&paths.run_dir)?;
     let exposition = Arc::new(Exposition::default());
     let (calls, node) = (Calls::new(&exposition), Node::new(&exposition));
-    // The level and the form of the log stand in the file whose refusal is logged: so it is read twice.
-    let first = Settings::load(&places.config).unwrap_or_default();
+    // The file says how to log, and its refusal must be logged: so it is read here for the log alone, and once
+    // more below.
+    let first = Settings::load(&paths.config).unwrap_or_default();
     let level = logging::begin(first.log_level, first.log_format);
-    stay_off_isolated(Path::new("/sys"));
+    stay_off_isolated(&paths.sysfs);
     if let Err(error) = raise_open_files() {
         warn!(%error, "the limit of open files stays as it is; many calls at once may be refused (code 11)");
     }
-    let settings = Arc::new(Live::new(&places.config, node.clone()));
+    let settings = Arc::new(LiveSettings::new(&paths.config, node.clone()));
     settings.log();
+    paths.kubelet = settings.current().kubelet.dir.clone();
     let directories =
-        Directories::new(&places.host_root, places.conf_dir.as_deref(), places.plugin_dir.as_deref());
+        Directories::new(&paths.host_root, paths.conf_dir.as_deref(), paths.plugin_dir.as_deref());
     let networks = Arc::new(Networks::new(directories, built_in, node.clone()));
     let surroundings = Surroundings {
         readiness: Arc::new(readiness(networks.clone())),
         health: Arc::default(),
         networks,
-        places,
+        paths,
         settings,
         calls,
         node,
@@ -148,7 +135,7 @@ pub fn run(
     serve(&run_dir, &surroundings, &level, start)
 }
 
-/// What the node's readiness is made of (K19). The engine tells of its store, once it has opened it.
+/// The conditions of the node's readiness (K19). The engine adds its store's when it has opened it.
 fn readiness(networks: Arc<Networks>) -> Readiness {
     let readiness = Readiness::new(&["capabilities", "networks", "store", "engine", "replay"]);
     readiness.probe("capabilities", capabilities::probe(Path::new(OWN_STATUS)));
@@ -156,15 +143,17 @@ fn readiness(networks: Arc<Networks>) -> Readiness {
     readiness
 }
 
-/// What the daemon's own health is made of, beside what the engine tells.
+/// The daemon's own probes; the engine adds others.
 fn health(surroundings: &Surroundings, watches: &[Watch]) {
     let pulses: Vec<Pulse> = watches.iter().map(Watch::pulse).collect();
     let alive = move || {
         let wrong: Vec<String> = pulses.iter().filter_map(|pulse| pulse.ask().err()).collect();
         if wrong.is_empty() { Ok(String::new()) } else { Err(wrong.join("; ")) }
     };
+    let paths = &surroundings.paths;
     surroundings.health.probe("watchers", Box::new(alive));
-    surroundings.health.probe("memory", memory_probe::probe(MemoryFiles::default()));
+    let memory = MemoryFiles { process: paths.proc_self.clone(), cgroups: paths.cgroups.clone() };
+    surroundings.health.probe("memory", memory_probe::probe(memory));
 }
 
 fn serve(
@@ -176,39 +165,40 @@ fn serve(
     let (events, told) = channel();
     let watches = watches(surroundings, &events)?;
     health(surroundings, &watches);
-    // What changed between the first look and the watch.
+    // What changed between the first reading and the watch would be missed otherwise.
     let _ = events.send(Event::Reload);
-    let door = door(surroundings);
-    let locked = spool::lock(&surroundings.places.state_dir, surroundings.node.clone())?;
+    let server = server_state(surroundings);
+    let locked = spool::lock(&surroundings.paths.state_dir, surroundings.node.clone())?;
     let entries = locked.entries()?;
     let listener = run_dir.listen()?;
-    // From here on executables reach the daemon, and none can have spooled meanwhile.
+    // From here on executables reach the daemon. None can have spooled between the reading and the lock's
+    // release.
     drop(locked);
     let closing = Arc::new(Notify::new());
-    let server = server_thread(listener, door.clone(), closing.clone(), events)?;
+    let server_thread = server_thread(listener, server.clone(), closing.clone(), events)?;
 
     let begun = Instant::now();
     let started = start(surroundings).map_err(DaemonError::Engine)?;
     surroundings.readiness.met("engine");
     let spooled = entries.len();
-    let pending = spool::first_pass(entries, &*started.service, &door.admission, &surroundings.node);
+    let pending = spool::first_pass(entries, &*started.service, &server.admission, &surroundings.node);
     let (left, took_ms) = (pending.len(), begun.elapsed().as_millis());
-    let _ = door.service.set(started.service.clone());
-    door.admission.open(started.service.clone())?;
-    let _retry = Retry::begin(pending, door.admission.clone(), surroundings.node.clone())?;
+    let _ = server.service.set(started.service.clone());
+    server.admission.open(started.service.clone())?;
+    let _retry = Retry::begin(pending, server.admission.clone(), surroundings.node.clone())?;
     surroundings.readiness.met("replay");
     info!(socket = %run_dir.socket().display(), spooled, left, took_ms, version = env!("CARGO_PKG_VERSION"), "ready");
     notify(&[NotifyState::Ready]);
 
     let [_, config] = &watches;
     let reload = || reload(surroundings, &started, level, config);
-    let ended = follow(&told, &reload, &server);
-    stop(run_dir, &door.admission, &closing);
-    let _ = server.join();
+    let ended = wait_for_events(&told, &reload, &server_thread);
+    stop(run_dir, &server.admission, &closing);
+    let _ = server_thread.join();
     ended
 }
 
-fn door(surroundings: &Surroundings) -> Door {
+fn server_state(surroundings: &Surroundings) -> ServerState {
     let settings = surroundings.settings.current();
     let limits = Limits {
         fast: settings.call_threads.get(),
@@ -216,27 +206,28 @@ fn door(surroundings: &Surroundings) -> Door {
         queued: settings.max_calls.get(),
     };
     let admission = Admission::new(limits, surroundings.calls.clone(), surroundings.health.clone());
-    let mut door = Door::new(
+    let mut server = ServerState::new(
         admission,
         surroundings.readiness.clone(),
         surroundings.health.clone(),
         surroundings.exposition.clone(),
     );
-    let Surroundings { settings, networks, places, node, .. } = surroundings.clone();
-    door.about = Arc::new(move || {
+    let Surroundings { settings, networks, paths, node, .. } = surroundings.clone();
+    server.about = Arc::new(move || {
         let refused: Vec<String> = networks.refused().iter().map(ToString::to_string).collect();
         serde_json::json!({
-            "runDir": places.run_dir, "stateDir": places.state_dir, "hostRoot": places.host_root,
-            "config": places.config, "confDir": places.conf_dir, "pluginDir": places.plugin_dir, "settings": *settings.current(), "settingsRefused": settings.refused(),
+            "runDir": paths.run_dir, "stateDir": paths.state_dir, "hostRoot": paths.host_root,
+            "config": paths.config, "confDir": paths.conf_dir, "pluginDir": paths.plugin_dir,
+            "settings": *settings.current(), "settingsRefused": settings.refused(),
             "networksRefused": refused, "spoolEntries": node.spool_entries.get(),
         })
     });
-    door
+    server
 }
 
 fn server_thread(
     listener: UnixListener,
-    door: Door,
+    server: ServerState,
     closing: Arc<Notify>,
     events: Sender<Event>,
 ) -> Result<std::thread::JoinHandle<()>, DaemonError> {
@@ -246,10 +237,10 @@ fn server_thread(
         runtime.block_on(async move {
             tokio::spawn(watchdog());
             match signals() {
-                Ok(signals) => drop(tokio::spawn(tell(signals, events))),
+                Ok(signals) => drop(tokio::spawn(forward_signals(signals, events))),
                 Err(error) => error!(%error, "signals are not heard; SIGKILL alone will end this daemon"),
             }
-            if let Err(error) = server::serve(listener, door, closing).await {
+            if let Err(error) = server::serve(listener, server, closing).await {
                 error!(%error, "the socket can't be served");
             }
         });
@@ -267,7 +258,7 @@ fn signals() -> std::io::Result<Signals> {
     ])
 }
 
-async fn tell([mut term, mut int, mut hup]: Signals, events: Sender<Event>) {
+async fn forward_signals([mut term, mut int, mut hup]: Signals, events: Sender<Event>) {
     loop {
         let event = tokio::select! {
             _ = term.0.recv() => term.1(),
@@ -280,7 +271,7 @@ async fn tell([mut term, mut int, mut hup]: Signals, events: Sender<Event>) {
     }
 }
 
-/// Tells systemd's watchdog that the server's thread still turns.
+/// Reports to systemd's watchdog, from the server's thread, that this thread still runs.
 async fn watchdog() {
     let Some(limit) = sd_notify::watchdog_enabled() else { return };
     loop {
@@ -306,8 +297,8 @@ fn watches(surroundings: &Surroundings, events: &Sender<Event>) -> Result<[Watch
     ])
 }
 
-/// Serves until told to stop.
-fn follow(
+/// Waits for signals and changed files until a signal says to stop.
+fn wait_for_events(
     told: &Receiver<Event>,
     reload: &dyn Fn(),
     server: &std::thread::JoinHandle<()>,
@@ -326,7 +317,7 @@ fn follow(
     }
 }
 
-/// Takes what has changed in files.
+/// Reads changed files again, and puts what has changed in force.
 fn reload(surroundings: &Surroundings, started: &Started, level: &Level, config: &Watch) {
     surroundings.networks.rescan();
     if surroundings.settings.reload() {
@@ -339,7 +330,7 @@ fn reload(surroundings: &Surroundings, started: &Started, level: &Level, config:
 }
 
 fn stop(run_dir: &RunDir, admission: &Admission, closing: &Notify) {
-    // First of all: who is refused from now on must be able to see that the daemon comes back.
+    // This comes first: an executable that is refused from now on must be able to see that the daemon comes back.
     if let Err(error) = run_dir.announce_stop() {
         warn!(%error, "the stop could not be announced; STATUS will be refused until the next start");
     }

@@ -1,8 +1,9 @@
-//! Plugins of others: found in `CNI_PATH`, executed as the specification's delegation says.
+//! Plugins of others: found in `CNI_PATH` and executed as the specification's section on delegation says.
 //!
-//! The invariants: a `type` is a bare file name, looked for below the host's root and nowhere else; a plugin gets the
-//! caller's whole environment with the `CNI_*` variables of this call; it never outlives its time limit; and an
-//! error tells plugin, command, exit status, its own words and the end of its standard error (X13).
+//! Invariants: a `type` is a bare file name, looked for below the host's root and nowhere else. A plugin gets the
+//! caller's whole environment with the `CNI_*` variables of this call. A plugin never outlives its time limit. An
+//! error names plugin, command and exit status, and repeats what the plugin said and the end of its standard
+//! error (X13).
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -10,41 +11,40 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fairlead_cni::wire::{Command, Request};
-use fairlead_cni::{CniError, CniResult, CniVersion, Code, names};
+use fairlead_cni::{CniError, CniResult, CniVersion, Code, avoid_containerd_phrases, names};
 use fairlead_host::exec::{Exec, ExecError, Output};
 
 use fairlead_host::host_root::HostRoot;
 
-mod outlived;
+mod running_plugins;
 
-pub use fairlead_cni::avoid_containerd_phrases as harmless;
-use outlived::AtWork;
+use running_plugins::RunningPlugins;
 
 /// How much of a plugin's output an error repeats, in bytes.
 const SHOWN: usize = 2048;
 
-/// What to do about a plugin's own error.
+/// The remedy for an error that the plugin itself answered.
 const REFUSED: &str =
     "the plugin's own words say why: mend that, or correct the plugin's part of the network's configuration";
 
-/// The variables of the specification; a plugin gets those of its own call, never those of the caller's.
+/// The variables that the specification defines; a plugin gets those of its own call, never the caller's.
 const VARIABLES: [&str; 6] =
     ["CNI_COMMAND", "CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_ARGS", "CNI_PATH"];
 
 /// The parameters of a call, as plugins get them in the environment.
 #[derive(Debug, Clone, Copy)]
 pub struct Parameters<'a> {
-    /// `CNI_CONTAINERID`
+    /// The value of `CNI_CONTAINERID`.
     pub container_id: &'a str,
-    /// `CNI_NETNS`
+    /// The value of `CNI_NETNS`.
     pub netns: &'a str,
-    /// `CNI_IFNAME`
+    /// The value of `CNI_IFNAME`.
     pub ifname: &'a str,
-    /// `CNI_ARGS`
+    /// The value of `CNI_ARGS`.
     pub args: &'a str,
-    /// `CNI_PATH`
+    /// The value of `CNI_PATH`.
     pub path: &'a str,
-    /// The caller's whole environment.
+    /// The whole environment of the caller.
     pub env: &'a [(String, String)],
 }
 
@@ -61,101 +61,101 @@ impl<'a> From<&'a Request> for Parameters<'a> {
     }
 }
 
-/// One call of one plugin.
+/// One call of one plugin, and what it may use.
 #[derive(Clone, Copy)]
 pub struct DelegateCall<'a> {
-    /// What is asked of it.
+    /// The command that the plugin is called with.
     pub command: Command,
-    /// Its `type`.
+    /// The plugin's `type`, which is the name of its executable.
     pub plugin: &'a str,
     /// Its configuration, as it gets it on standard input.
     pub config: &'a str,
-    /// The parameters.
+    /// The parameters that the plugin gets in its environment.
     pub parameters: Parameters<'a>,
-    /// How long it may take; then its process group is killed.
+    /// The time after which the plugin's process group is killed.
     pub time_limit: Duration,
-    /// Asked every 20 ms; true kills it.
+    /// Asked every 20 ms while the plugin runs; true kills it.
     pub cancelled: &'a dyn Fn() -> bool,
-    /// Whether a plugin's file is Fairlead's own executable: then it is not started, for it would wait for the daemon
-    /// that waits for it.
+    /// Whether a plugin's file is Fairlead's own executable. That one is not started: it would wait for the
+    /// daemon, which waits for it.
     pub is_ours: &'a dyn Fn(&File) -> bool,
 }
 
-/// What became of a call.
+/// How a call ended that did not fail.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Found {
-    /// The plugin was executed with success; its standard output (JSON for ADD).
+pub enum DelegateOutcome {
+    /// The plugin was executed with success; this is its standard output (JSON for ADD).
     Output(String),
-    /// The file is our own executable and was not started: the caller serves the call itself.
+    /// The file is our own executable and was not started; the caller serves the call itself.
     Ours,
 }
 
-/// Why a plugin did not do what was asked.
+/// Why a plugin did not do what it was called for.
 #[derive(Debug, thiserror::Error)]
 pub enum DelegateError {
-    /// The `type` is a path, or no name at all.
+    /// The `type` is a path, or is empty.
     #[error("{0}")]
     BadType(#[source] CniError),
-    /// No directory of `CNI_PATH` has it.
+    /// No directory of `CNI_PATH` has the plugin.
     #[error("plugin {plugin:?} is in no directory of CNI_PATH ({path:?})")]
     Absent {
-        /// Its type.
+        /// The plugin's `type`.
         plugin: String,
-        /// `CNI_PATH`
+        /// The value of `CNI_PATH` in which it was looked for.
         path: String,
     },
-    /// It could not be started, or did not end by itself.
+    /// The plugin could not be started, or did not end by itself.
     #[error("plugin {plugin:?}, {command}: {why}", command = command.name(), why = why(source))]
     Exec {
-        /// Its type.
+        /// The plugin's `type`.
         plugin: String,
-        /// What was asked of it.
+        /// The command that it was called with.
         command: Command,
-        /// Why.
+        /// Why the program did not run to its end.
         #[source]
         source: ExecError,
     },
-    /// It answered with an error.
+    /// The plugin answered with an error.
     #[error("plugin {plugin:?}, {command}, failed with exit status {status}: {told}{stderr}", command = command.name())]
     Refused {
-        /// Its type.
+        /// The plugin's `type`.
         plugin: String,
-        /// What was asked of it.
+        /// The command that it was called with.
         command: Command,
-        /// Its exit status.
+        /// The exit status of the plugin.
         status: i32,
-        /// Its CNI error's code, where it printed one.
+        /// The code of its CNI error, where it printed one.
         code: Option<Code>,
-        /// Its CNI error's message and details, or the begin of what it printed instead.
+        /// The message and details of its CNI error, or the beginning of what it printed instead.
         told: String,
-        /// The end of its standard error, introduced; empty when there is none.
+        /// The end of its standard error, introduced for a message; empty when there is none.
         stderr: String,
     },
-    /// It ended with success and printed something that is no result.
+    /// The plugin ended with success, and what it printed is no result.
     #[error("plugin {plugin:?}, {command}: its answer is no CNI result ({why}): {told}{stderr}", command = command.name())]
     Garbage {
-        /// Its type.
+        /// The plugin's `type`.
         plugin: String,
-        /// What was asked of it.
+        /// The command that it was called with.
         command: Command,
-        /// What is wrong with it.
+        /// What is wrong with its answer.
         why: String,
-        /// The begin of what it printed.
+        /// The beginning of what it printed.
         told: String,
-        /// The end of its standard error, introduced; empty when there is none.
+        /// The end of its standard error, introduced for a message; empty when there is none.
         stderr: String,
     },
-    /// An IPAM type that is our own executable: it is no IPAM plugin.
+    /// The IPAM type is our own executable, which is no IPAM plugin.
     #[error("IPAM plugin {plugin:?} is Fairlead's own executable, which is none")]
     OursAsIpam {
-        /// Its type.
+        /// The plugin's `type`.
         plugin: String,
     },
 }
 
 impl DelegateError {
-    /// What a CNI caller is told of it. The plugin's own code is passed on.
-    pub fn told(&self, command: Command) -> CniError {
+    /// The error for the CNI caller. The plugin's own code is passed on.
+    pub fn to_cni_error(&self, command: Command) -> CniError {
         let (code, remedy) = match self {
             DelegateError::BadType(error) => (error.code, ""),
             DelegateError::Absent { .. } => {
@@ -177,44 +177,46 @@ impl DelegateError {
             }
         };
         let text = self.to_string();
-        CniError::new(code, if command == Command::Del { harmless(&text) } else { text }).with(remedy)
+        CniError::new(code, if command == Command::Del { avoid_containerd_phrases(&text) } else { text })
+            .with(remedy)
     }
 }
 
-/// Executes plugins.
+/// Finds the plugins of others below the host's root and executes them.
 #[derive(Debug)]
 pub struct Delegates {
     root: HostRoot,
     host_root: PathBuf,
     cgroup: Option<PathBuf>,
-    at_work: Option<AtWork>,
+    running: Option<RunningPlugins>,
 }
 
 impl Delegates {
-    /// `host_root`: the host's root as the daemon sees it. `cgroup`: the directory of a cgroup for the plugins, outside
-    /// the daemon's own memory limit.
+    /// `host_root`: the host's root as the daemon sees it. `cgroup`: the directory of a cgroup for the plugins,
+    /// outside the daemon's own memory limit.
     pub fn new(host_root: PathBuf, cgroup: Option<PathBuf>) -> Delegates {
-        Delegates { root: HostRoot::new(host_root.clone()), host_root, cgroup, at_work: None }
+        Delegates { root: HostRoot::new(host_root.clone()), host_root, cgroup, running: None }
     }
 
-    /// The same, and what an earlier daemon started and did not live to see the end of can be waited for: `dir` is in
-    /// the run directory.
+    /// The same, with locks in `dir` (in the run directory), by which plugins of an earlier daemon that was
+    /// killed can be waited for.
     pub fn watched_in(self, dir: &Path) -> Delegates {
-        let at_work = AtWork::open(dir).inspect_err(|error| {
+        let running = RunningPlugins::open(dir).inspect_err(|error| {
             tracing::warn!(dir = %dir.display(), %error, "plugins that outlive a killed daemon will not be waited for");
         });
-        Delegates { at_work: at_work.ok(), ..self }
+        Delegates { running: running.ok(), ..self }
     }
 
-    /// Waits, up to `limit` after the start, until no plugin that an earlier daemon started is at work: it must not do
-    /// after its DEL what it was told before.
+    /// Waits until no plugin of an earlier daemon is at work, up to `limit` after the start. An ADD that such a
+    /// plugin still carries out must not end after its DEL.
     pub fn wait_for_earlier(&self, limit: Duration) {
-        if let Some(at_work) = &self.at_work {
-            at_work.wait_for_earlier(limit);
+        if let Some(running) = &self.running {
+            running.wait_for_earlier(limit);
         }
     }
 
-    /// Where a plugin is, as the host names it: the first directory of `CNI_PATH` with a regular file of that name.
+    /// Finds a plugin: the first directory of `CNI_PATH` that has a regular file of that name. The path is the
+    /// host's.
     pub fn find(&self, plugin: &str, path: &str) -> Result<(PathBuf, File), DelegateError> {
         names::plugin_type(plugin).map_err(DelegateError::BadType)?;
         let directories = path.split(':').map(Path::new).filter(|dir| dir.is_absolute());
@@ -225,13 +227,14 @@ impl Delegates {
         found.ok_or_else(|| DelegateError::Absent { plugin: plugin.to_owned(), path: path.to_owned() })
     }
 
-    /// Calls a plugin and waits for its end.
-    pub fn run(&self, call: &DelegateCall<'_>) -> Result<Found, DelegateError> {
+    /// Starts a plugin and waits for its end.
+    pub fn run(&self, call: &DelegateCall<'_>) -> Result<DelegateOutcome, DelegateError> {
         let (program, file) = self.find(call.plugin, call.parameters.path)?;
         if (call.is_ours)(&file) {
-            return Ok(Found::Ours);
+            return Ok(DelegateOutcome::Ours);
         }
-        // A program that is open for nothing but reading can be executed; it is closed all the same.
+        // The kernel would refuse to execute a file that is open for writing (ETXTBSY). This one is open for
+        // reading, so nothing depends on closing it.
         drop(file);
         let exec = Exec {
             program,
@@ -241,7 +244,7 @@ impl Delegates {
             time_limit: call.time_limit,
             host_root: Some(self.host_root.clone()),
             cgroup: self.cgroup.clone(),
-            keeps_open: self.at_work.as_ref().map(AtWork::lock),
+            keeps_open: self.running.as_ref().map(RunningPlugins::lock),
             cancelled: call.cancelled,
         };
         let told =
@@ -250,11 +253,12 @@ impl Delegates {
         if let Some(error) = &output.cgroup_error {
             tracing::warn!(plugin = call.plugin, %error, "the plugin ran in the daemon's own cgroup");
         }
-        judge(call, &output).map(Found::Output)
+        check_output(call, &output).map(DelegateOutcome::Output)
     }
 
     /// Calls an IPAM plugin. The result of ADD is read in the configuration's version; other commands have none.
-    /// GC and STATUS of a configuration below 1.1.0 are success: the plugin would not know them.
+    /// GC and STATUS of a configuration below 1.1.0 succeed without a call, because the plugin would not know
+    /// them.
     pub fn ipam(
         &self,
         call: &DelegateCall<'_>,
@@ -263,7 +267,7 @@ impl Delegates {
         if matches!(call.command, Command::Gc | Command::Status) && version < CniVersion::V1_1_0 {
             return Ok(None);
         }
-        let Found::Output(stdout) = self.run(call)? else {
+        let DelegateOutcome::Output(stdout) = self.run(call)? else {
             return Err(DelegateError::OursAsIpam { plugin: call.plugin.to_owned() });
         };
         if call.command != Command::Add {
@@ -285,8 +289,8 @@ fn environment(call: &DelegateCall<'_>) -> Vec<(OsString, OsString)> {
         .collect()
 }
 
-/// What a plugin that ended by itself has said.
-fn judge(call: &DelegateCall<'_>, output: &Output) -> Result<String, DelegateError> {
+/// The output of a plugin that ended by itself with success; its failure as an error.
+fn check_output(call: &DelegateCall<'_>, output: &Output) -> Result<String, DelegateError> {
     let stdout = String::from_utf8_lossy(&output.stdout);
     if !output.status.success() {
         let error = CniError::from_json(stdout.trim());
@@ -295,8 +299,8 @@ fn judge(call: &DelegateCall<'_>, output: &Output) -> Result<String, DelegateErr
             command: call.command,
             status: output.status.code().unwrap_or(-1),
             code: error.as_ref().map(|e| e.code),
-            told: error.map_or_else(|| begin(&stdout), |e| e.to_string()),
-            stderr: tail(&output.stderr),
+            told: error.map_or_else(|| first_bytes(&stdout), |e| e.to_string()),
+            stderr: last_bytes(&output.stderr),
         });
     }
     if call.command == Command::Add
@@ -309,25 +313,27 @@ fn judge(call: &DelegateCall<'_>, output: &Output) -> Result<String, DelegateErr
 
 fn garbage(call: &DelegateCall<'_>, why: String, stdout: &str, stderr: &[u8]) -> DelegateError {
     let (plugin, command) = (call.plugin.to_owned(), call.command);
-    DelegateError::Garbage { plugin, command, why, told: begin(stdout), stderr: tail(stderr) }
+    DelegateError::Garbage { plugin, command, why, told: first_bytes(stdout), stderr: last_bytes(stderr) }
 }
 
-/// Why a program did not end by itself, with no more of its standard error than an error may repeat.
+/// The reason why a program did not end by itself, with the end of its standard error.
 fn why(error: &ExecError) -> String {
     match error {
         ExecError::TimedOut { limit, stderr, .. } => {
-            format!("killed after its time limit of {limit:?}{}", tail(stderr))
+            format!("killed after its time limit of {limit:?}{}", last_bytes(stderr))
         }
         ExecError::Cancelled { stderr, .. } => {
-            format!("killed because the call was cancelled{}", tail(stderr))
+            format!("killed because the call was cancelled{}", last_bytes(stderr))
         }
-        ExecError::Signalled { signal, stderr, .. } => format!("killed by signal {signal}{}", tail(stderr)),
+        ExecError::Signalled { signal, stderr, .. } => {
+            format!("killed by signal {signal}{}", last_bytes(stderr))
+        }
         other => other.to_string(),
     }
 }
 
-/// The begin of an output, for an error.
-fn begin(text: &str) -> String {
+/// The beginning of an output, quoted for an error.
+fn first_bytes(text: &str) -> String {
     let text = text.trim();
     match text.char_indices().find(|(at, _)| *at >= SHOWN) {
         _ if text.is_empty() => "it printed nothing".to_owned(),
@@ -337,7 +343,7 @@ fn begin(text: &str) -> String {
 }
 
 /// The end of standard error, for an error.
-fn tail(stderr: &[u8]) -> String {
+fn last_bytes(stderr: &[u8]) -> String {
     let from = stderr.len().saturating_sub(SHOWN);
     let text = String::from_utf8_lossy(stderr.get(from..).unwrap_or_default());
     match text.trim() {

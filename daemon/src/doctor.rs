@@ -1,10 +1,10 @@
-//! What on this node is missing or wrong, and the remedy, in one sentence each.
+//! Says what on this node is missing or wrong, with one sentence of remedy for each finding.
 //!
-//! Looks only; changes nothing. A daemon that does not answer is one of the findings, and keeps nobody waiting for the
-//! others.
+//! It only looks and never changes anything. A daemon that does not answer is one finding; the others are made
+//! all the same.
 
 mod directories;
-mod predecessor;
+mod sriov_cni_leftovers;
 mod vfio;
 
 use std::fs;
@@ -20,39 +20,39 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::capabilities::{Capability, NEEDED, USEFUL};
-use crate::cli::{ClientError, ask};
-use crate::daemon::Places;
 use crate::engine::compose::VFIO_NODES;
 use crate::engine::kinds::made::KERNEL_KINDS;
 use crate::engine::kinds::{BUILT_IN, Network, module_of};
 use crate::install;
-use crate::lifecycle::SOCKET;
 use crate::metrics::Node;
 use crate::netconf::{Directories, Networks};
+use crate::node_paths::NodePaths;
+use crate::operator_client::{ClientError, get};
+use crate::run_dir::SOCKET;
 use crate::settings::Settings;
 
-/// How it stands with one thing.
+/// Whether a thing is as it should be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// As it should be.
+    /// It is as it should be.
     Good,
-    /// Works, with less than could be.
+    /// It works, with less than could be.
     Less,
-    /// Does not work.
+    /// It does not work.
     Wrong,
 }
 
-/// One thing that was looked at.
+/// One thing that was examined, and the result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What.
+    /// The name of the thing, the same for all findings about it.
     pub about: &'static str,
-    /// How it stands.
+    /// Whether it is as it should be.
     pub verdict: Verdict,
-    /// What was seen.
+    /// What was found, for a person.
     pub seen: String,
-    /// What to do; empty where nothing is.
+    /// What a person should do about it; empty where nothing is to be done.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub remedy: String,
 }
@@ -71,31 +71,30 @@ fn wrong(about: &'static str, seen: impl Into<String>, remedy: impl Into<String>
     Finding { about, verdict: Verdict::Wrong, seen: seen.into(), remedy: remedy.into() }
 }
 
-/// Where things lie as the daemon of this run directory says.
-fn in_use(given: Places, status: &Value) -> Places {
-    let told = |key: &str, given: PathBuf| status["daemon"][key].as_str().map_or(given, PathBuf::from);
-    let told_text =
-        |key: &str, given: Option<String>| status["daemon"][key].as_str().map(str::to_owned).or(given);
-    Places {
-        state_dir: told("stateDir", given.state_dir),
-        host_root: told("hostRoot", given.host_root),
-        config: told("config", given.config),
-        conf_dir: told_text("confDir", given.conf_dir),
-        plugin_dir: told_text("pluginDir", given.plugin_dir),
-        run_dir: given.run_dir,
+/// The paths that the daemon of this run directory says it uses; `own` for those that it does not name.
+fn in_use(own: NodePaths, status: &Value) -> NodePaths {
+    let text = |key: &str| status["daemon"][key].as_str().map(str::to_owned);
+    let path = |key: &str, own: PathBuf| text(key).map_or(own, PathBuf::from);
+    NodePaths {
+        state_dir: path("stateDir", own.state_dir),
+        host_root: path("hostRoot", own.host_root),
+        config: path("config", own.config),
+        conf_dir: text("confDir").or(own.conf_dir),
+        plugin_dir: text("pluginDir").or(own.plugin_dir),
+        ..own
     }
 }
 
-/// Looks at everything, where the daemon of this run directory says that it lies; as given where none answers.
-pub fn examine(given: Places) -> Vec<Finding> {
-    let socket = given.run_dir.join(SOCKET);
-    let status = ask(&socket, "/v1/status");
-    let places = match &status {
-        Ok(status) => in_use(given, status),
-        Err(_) => given,
+/// Looks at everything, at the paths that the daemon of this run directory reports; at `own` where none answers.
+pub fn examine(own: NodePaths) -> Vec<Finding> {
+    let socket = own.run_dir.join(SOCKET);
+    let status = get(&socket, "/v1/status");
+    let paths = match &status {
+        Ok(status) => in_use(own, status),
+        Err(_) => own,
     };
     let directories =
-        Directories::new(&places.host_root, places.conf_dir.as_deref(), places.plugin_dir.as_deref());
+        Directories::new(&paths.host_root, paths.conf_dir.as_deref(), paths.plugin_dir.as_deref());
     let mut findings = kernel();
     findings.extend(capabilities());
     findings.extend(kinds());
@@ -103,17 +102,17 @@ pub fn examine(given: Places) -> Vec<Finding> {
         Ok(status) => findings.extend(daemon(&socket, status)),
         Err(error) => findings.push(unanswered(error)),
     }
-    findings.extend(directories::findings(&places));
-    findings.extend(predecessor::findings(&places.host_root));
-    findings.push(configuration(&places.config));
+    findings.extend(directories::findings(&paths));
+    findings.extend(sriov_cni_leftovers::findings(&paths.host_root));
+    findings.push(configuration(&paths.config));
     findings.extend(networks(&directories));
     findings.extend(directories.plugins.iter().map(|d| executables(d)));
-    findings.extend(vfio::findings(Path::new("/sys"), &below(&places.host_root, Path::new(VFIO_NODES))));
+    findings.extend(vfio::findings(&paths.sysfs, &below(&paths.host_root, Path::new(VFIO_NODES))));
     findings.push(mounts());
     findings
 }
 
-/// For a person: what is wrong comes with its remedy.
+/// Formats findings for a person: what is wrong comes with its remedy.
 pub fn report(findings: &[Finding]) -> String {
     let width = findings.iter().map(|f| f.about.len()).max().unwrap_or(0);
     let mut text = String::new();
@@ -221,10 +220,10 @@ fn daemon(socket: &Path, status: &Value) -> Vec<Finding> {
     findings
 }
 
-/// Functions of pools that nobody gets, and faults of the pools' configuration.
+/// VFs of pools that no pod can get, and faults in the pools' configuration.
 fn pools(socket: &Path) -> Vec<Finding> {
     const ABOUT: &str = "pools";
-    let answer = match ask(socket, "/v1/pools") {
+    let answer = match get(socket, "/v1/pools") {
         Ok(answer) => answer,
         Err(error) => return vec![less(ABOUT, error.to_string(), "ask again when the daemon is ready")],
     };
@@ -261,9 +260,10 @@ fn pools(socket: &Path) -> Vec<Finding> {
     findings
 }
 
-/// Found by reading host-local's directories, which may take longer than the status that was just answered.
+/// Asks for orphans on their own: host-local's directories are read for them, which may take longer than the
+/// status did.
 fn orphans(socket: &Path) -> Finding {
-    match ask(socket, "/v1/orphans").as_ref().map(Value::as_array) {
+    match get(socket, "/v1/orphans").as_ref().map(Value::as_array) {
         Ok(Some(orphans)) if orphans.is_empty() => good("addresses", "no orphans"),
         Ok(Some(orphans)) => {
             let seen =
@@ -321,7 +321,7 @@ fn networks(directories: &Directories) -> Vec<Finding> {
     findings
 }
 
-/// Masters that the plugins of a list name and the host does not have.
+/// The masters that the plugins of a list name and the host does not have.
 fn missing_masters(list: &ConfList) -> Vec<String> {
     let master = |index| {
         let conf = list.plugin_conf(index, None, &Map::new()).ok()?;
@@ -336,7 +336,7 @@ fn missing_masters(list: &ConfList) -> Vec<String> {
     (0..list.len()).filter_map(master).filter(absent).collect()
 }
 
-/// The installed executables must be this release's, which lies beside this program.
+/// Compares the installed executables with this release's, which lies beside this program.
 fn executables(directory: &Path) -> Finding {
     const ABOUT: &str = "executables";
     let names = install::installed(directory);
@@ -361,7 +361,7 @@ fn executables(directory: &Path) -> Finding {
     wrong(ABOUT, format!("in {place}, of another release: {}", others.join(", ")), remedy)
 }
 
-/// In a container, namespaces that the runtime mounts later must become visible here.
+/// Checks mount propagation: in a container, namespaces that the runtime mounts later must become visible here.
 fn mounts() -> Finding {
     const ABOUT: &str = "mount propagation";
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();

@@ -1,26 +1,27 @@
-//! Whether the daemon is ready for calls and whether it is well (K19).
+//! Whether the daemon is ready for calls, and whether it is healthy (K19).
 //!
-//! Both are lists of named conditions. Some are met once, one after the other, at the start; the others are looked at
-//! whenever somebody asks. The calls' own outcomes count too: so many internal failures in a row are an illness, one
-//! success heals. Nothing in here is on the calls' path, but for one counter.
+//! Both are lists of named conditions. Some are set at the start, one after the other; the others are probed
+//! whenever somebody asks. The outcomes of calls count too: [`FAILURES`] internal failures in a row make the
+//! daemon unhealthy, one success makes it healthy again. Nothing in here is on the path of calls, except one
+//! counter.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fairlead_cni::Code;
+use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 
-/// Internal failures in a row that make the daemon unwell.
+/// The number of internal failures in a row that make the daemon unhealthy.
 pub const FAILURES: u32 = 5;
 
-/// One condition and how it stands.
+/// One condition, and whether it is met.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Condition {
-    /// Its name.
+    /// The name of the condition, as `/healthz` and `/readyz` show it.
     pub name: &'static str,
-    /// Whether it is met.
+    /// Whether the condition is met.
     pub met: bool,
-    /// Why it is not met; where it is, what was seen, if there is anything to say.
+    /// The reason why it is not met; where it is met, what was seen, if there is anything to say.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
 }
@@ -31,20 +32,20 @@ impl Condition {
     }
 }
 
-/// Looks at one thing that must work: `Ok` says what was seen (or nothing), `Err` what does not work, why, and the
-/// remedy. Called on a thread of its own, never on the calls' path.
+/// Looks at one thing that must work: `Ok` holds what was seen, or nothing; `Err` says what does not work, why,
+/// and the remedy. Called on a thread of its own, never on the path of calls.
 pub type Probe = Box<dyn Fn() -> Result<String, String> + Send + Sync>;
 
-/// How it stands with a condition of the start.
-enum Stand {
-    /// As it was told.
-    Told(Result<(), String>),
-    /// As it is seen now.
-    Seen(Probe),
+/// How the state of a condition is known.
+enum Source {
+    /// Somebody has set it.
+    Fixed(Result<(), String>),
+    /// It is probed whenever somebody asks.
+    Probed(Probe),
 }
 
 /// The conditions that must all be met before the node counts on this daemon.
-pub struct Readiness(Mutex<Vec<(&'static str, Stand)>>);
+pub struct Readiness(Mutex<Vec<(&'static str, Source)>>);
 
 impl std::fmt::Debug for Readiness {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -54,62 +55,62 @@ impl std::fmt::Debug for Readiness {
 }
 
 impl Readiness {
-    /// The conditions, none of them met.
+    /// Makes the conditions of these names, none of them met.
     pub fn new(names: &[&'static str]) -> Readiness {
-        let open = |name: &&'static str| (*name, Stand::Told(Err("not yet done".into())));
+        let open = |name: &&'static str| (*name, Source::Fixed(Err("not yet done".into())));
         Readiness(Mutex::new(names.iter().map(open).collect()))
     }
 
-    /// A condition is met.
+    /// Marks a condition as met.
     pub fn met(&self, name: &'static str) {
-        self.set(name, Stand::Told(Ok(())));
+        self.set(name, Source::Fixed(Ok(())));
     }
 
-    /// A condition is not met yet, and why.
+    /// Marks a condition as not met, with the reason.
     pub fn unmet(&self, name: &'static str, reason: impl Into<String>) {
-        self.set(name, Stand::Told(Err(reason.into())));
+        self.set(name, Source::Fixed(Err(reason.into())));
     }
 
-    /// From now on a condition is looked at.
+    /// Has a condition probed from now on, whenever somebody asks.
     pub fn probe(&self, name: &'static str, probe: Probe) {
-        self.set(name, Stand::Seen(probe));
+        self.set(name, Source::Probed(probe));
     }
 
-    /// True when all are met.
+    /// Whether all conditions are met.
     pub fn ready(&self) -> bool {
         self.conditions().iter().all(|c| c.met)
     }
 
-    /// All conditions as they stand.
+    /// All conditions, with probes asked now.
     pub fn conditions(&self) -> Vec<Condition> {
-        let seen = |stand: &Stand| match stand {
-            Stand::Told(told) => told.clone().map(|()| String::new()),
-            Stand::Seen(probe) => probe(),
+        let seen = |source: &Source| match source {
+            Source::Fixed(told) => told.clone().map(|()| String::new()),
+            Source::Probed(probe) => probe(),
         };
-        self.lock().iter().map(|(name, stand)| Condition::new(name, seen(stand))).collect()
+        self.lock().iter().map(|(name, source)| Condition::new(name, seen(source))).collect()
     }
 
-    /// What is still missing, in one line for a person.
+    /// The conditions that are not met, in one line for a person.
     pub fn missing(&self) -> String {
         let all = self.conditions();
         let open = all.iter().filter(|c| !c.met).map(|c| format!("{} ({})", c.name, c.reason));
         open.collect::<Vec<String>>().join(", ")
     }
 
-    fn set(&self, name: &'static str, stand: Stand) {
+    fn set(&self, name: &'static str, source: Source) {
         let mut all = self.lock();
         match all.iter_mut().find(|(known, _)| *known == name) {
-            Some((_, old)) => *old = stand,
-            None => all.push((name, stand)),
+            Some((_, old)) => *old = source,
+            None => all.push((name, source)),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<(&'static str, Stand)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Vec<(&'static str, Source)>> {
+        self.0.lock()
     }
 }
 
-/// Whether the daemon is well.
+/// The health of the daemon: its probes, and how its calls fare.
 #[derive(Default)]
 pub struct Health {
     probes: Mutex<Vec<(&'static str, Probe)>>,
@@ -123,31 +124,32 @@ impl std::fmt::Debug for Health {
 }
 
 impl Health {
-    /// Adds a probe (`netlink`, `store`, …).
+    /// Adds a probe under a name (`netlink`, `store`, …).
     pub fn probe(&self, name: &'static str, probe: Probe) {
-        self.probes.lock().unwrap_or_else(PoisonError::into_inner).push((name, probe));
+        self.probes.lock().push((name, probe));
     }
 
-    /// A call ended so. Only failures of our own (999, I/O) count; the caller's mistakes are no illness.
+    /// Notes the outcome of a call. Only our own failures (999, I/O) count; mistakes of the caller do not.
     pub fn note(&self, failure: Option<Code>) {
         match failure {
             Some(Code::Internal | Code::Io) => {
                 self.failures.fetch_add(1, Ordering::Relaxed);
             }
-            // The load spares the busy path a write to a shared cache line.
+            // The load comes first because nearly every call finds 0: it spares them a write to a shared cache
+            // line.
             None if self.failures.load(Ordering::Relaxed) != 0 => self.failures.store(0, Ordering::Relaxed),
             _ => {}
         }
     }
 
-    /// Looks at everything.
+    /// Asks every probe now; answers all conditions.
     pub fn conditions(&self) -> Vec<Condition> {
         let row = self.failures.load(Ordering::Relaxed);
         let calls = match row {
             0..FAILURES => Ok(String::new()),
             _ => Err(format!("{row} calls in a row failed internally; the daemon's log says how")),
         };
-        let probes = self.probes.lock().unwrap_or_else(PoisonError::into_inner);
+        let probes = self.probes.lock();
         let looked = probes.iter().map(|(name, probe)| (*name, probe()));
         std::iter::once(("calls", calls))
             .chain(looked)

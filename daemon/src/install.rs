@@ -1,9 +1,10 @@
 //! Puts the executable under the plugins' names, and takes it away again.
 //!
-//! At no moment is a name missing that was there, or a file half written: the new file is written beside, made
-//! durable and renamed into place; the original gets its second name before it loses the first. So a kill at any
-//! point leaves either the one or the other, a running executable is not disturbed, and running the same command
-//! again completes it. What a kill leaves beside the names is removed by whichever command comes next.
+//! At no moment is a name missing that existed before, and no file is ever half written: the new file is written
+//! beside, made durable and renamed into place, and the original gets its second name before it loses the first.
+//! So a kill at any point leaves either the one or the other, and running the same command again completes it. A
+//! running executable is not disturbed. Whatever command comes next removes what a kill has left beside the
+//! names.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -16,87 +17,87 @@ use fairlead_cni::wire::OUTCOME_HEADER;
 use crate::engine::kinds::BUILT_IN;
 use crate::netconf::PLUGIN_DIR;
 
-/// What an original's name ends in while ours stands in its place.
+/// The ending of an original's name while ours stands in its place.
 pub const ORIGINAL: &str = ".fairlead-original";
 
-/// Of a name with a dot before it: ours while it is being written.
+/// The ending of our executable's name while it is being written; the name has a dot in front.
 const NEW: &str = ".fairlead-new";
 
-/// Of an original's second name with a dot before it: while it is being given.
+/// The ending of an original's second name while it is being made; the name has a dot in front.
 const KEEP: &str = ".fairlead-keep";
 
 /// The executable's own name, under which it may stand beside those of the built-in types.
 const OWN_NAME: &str = "fairlead";
 
-/// Why it could not be done.
+/// Why a name could not be installed or uninstalled.
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
-    /// No file name.
+    /// The name is no bare file name.
     #[error("{name:?} is no name of a plugin: it must be a bare file name")]
     Name {
-        /// As given.
+        /// The name as the caller gave it.
         name: String,
     },
-    /// Its networks would all be refused.
+    /// Fairlead does not serve plugins of this name, so their networks would all be refused.
     #[error("{name:?} is no plugin that Fairlead stands for; it serves {}", BUILT_IN.join(", "))]
     NotServed {
-        /// As given.
+        /// The name as the caller gave it.
         name: String,
     },
-    /// What should be installed is not the executable.
+    /// The file to install is not Fairlead's executable.
     #[error("{path} is not Fairlead's executable; name it with --from", path = .path.display())]
     NotOurs {
-        /// The file.
+        /// The file that should have been installed.
         path: PathBuf,
     },
-    /// Probably mistyped.
+    /// The directory does not exist, probably because its name was mistyped.
     #[error("there is no directory {path}; correct --bin-dir, or make it: mkdir -p {path}", path = .path.display())]
     NoDirectory {
-        /// `--bin-dir`
+        /// The directory that `--bin-dir` names.
         path: PathBuf,
     },
-    /// A step failed.
+    /// A step on the file system failed.
     #[error("{path} can't be {what}: {source}", path = .path.display())]
     Io {
-        /// The file.
+        /// The file that the step was about.
         path: PathBuf,
-        /// read, written, …
+        /// The step as a participle, such as read or written.
         what: &'static str,
-        /// Why.
+        /// Why the step failed.
         source: io::Error,
     },
 }
 
-/// What was done to one name.
+/// What was done about one name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Done {
-    /// Ours stands there now.
+pub enum InstallOutcome {
+    /// Our executable stands there now.
     Installed,
-    /// Ours stood there already.
+    /// Our executable stood there already, the same file.
     Unchanged,
-    /// The original is back.
+    /// The original stands there again.
     Restored,
-    /// Ours is gone; there was no original.
+    /// Our executable is gone, and there was no original.
     Removed,
-    /// Nothing of ours stood there, but for what an interrupted install had left beside it.
+    /// Nothing of ours stood there, except what an interrupted install had left beside it; that was removed.
     Cleared,
-    /// Nothing of ours stood there.
+    /// No executable of ours stood there.
     NotOurs,
-    /// Another's stands there, put in our place since; the original that was kept aside for us stays.
+    /// An executable of somebody else has replaced ours since; the original that was kept aside stays.
     Overwritten,
 }
 
-impl Done {
-    /// For a person.
-    pub fn told(self) -> &'static str {
+impl InstallOutcome {
+    /// The outcome in words for a person.
+    pub fn message(self) -> &'static str {
         match self {
-            Done::Installed => "installed",
-            Done::Unchanged => "already installed",
-            Done::Restored => "original restored",
-            Done::Removed => "removed, there was no original",
-            Done::Cleared => "not ours, what an interrupted install had left is removed",
-            Done::NotOurs => "not ours, left as it is",
-            Done::Overwritten => {
+            InstallOutcome::Installed => "installed",
+            InstallOutcome::Unchanged => "already installed",
+            InstallOutcome::Restored => "original restored",
+            InstallOutcome::Removed => "removed, there was no original",
+            InstallOutcome::Cleared => "not ours, what an interrupted install had left is removed",
+            InstallOutcome::NotOurs => "not ours, left as it is",
+            InstallOutcome::Overwritten => {
                 "not ours any more (a package has put its own there since), left as it is; what ours had replaced is \
                  beside it with the ending .fairlead-original: remove that, or rename it back if it is the one you want"
             }
@@ -104,7 +105,7 @@ impl Done {
     }
 }
 
-/// Called before every step that changes something; an error ends the work there, as a kill would.
+/// Called before every step that changes something; in tests an error ends the work there, as a kill would.
 type Step<'a> = &'a mut dyn FnMut(&'static str) -> Result<(), InstallError>;
 
 fn failed(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> InstallError {
@@ -116,7 +117,7 @@ fn failed(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> InstallE
 ///
 /// # Errors
 /// When the name or the executable is wrong, or a step fails.
-pub fn install(directory: &Path, name: &str, from: &Path) -> Result<Done, InstallError> {
+pub fn install(directory: &Path, name: &str, from: &Path) -> Result<InstallOutcome, InstallError> {
     if !BUILT_IN.contains(&name) && name != OWN_NAME {
         return Err(InstallError::NotServed { name: name.into() });
     }
@@ -125,54 +126,60 @@ pub fn install(directory: &Path, name: &str, from: &Path) -> Result<Done, Instal
         return Err(InstallError::NotOurs { path: from.into() });
     }
     install_with(directory, name, &program, &mut |_| Ok(())).inspect_err(|_| {
-        // On a full disk a half-written file would keep the space that it lacked.
-        let _ = clear(directory, name, &mut |_| Ok(()));
+        // On a full disk a half-written file would keep the space that was too little.
+        let _ = remove_leftovers(directory, name, &mut |_| Ok(()));
     })
 }
 
-fn install_with(directory: &Path, name: &str, program: &[u8], step: Step<'_>) -> Result<Done, InstallError> {
-    let (target, _) = places(directory, name)?;
-    // A node whose runtime was never given a plugin has not even the usual directory yet; another one may be mistyped.
+fn install_with(
+    directory: &Path,
+    name: &str,
+    program: &[u8],
+    step: Step<'_>,
+) -> Result<InstallOutcome, InstallError> {
+    let (target, _) = paths_of(directory, name)?;
+    // A node whose runtime never got a plugin may not have the usual directory yet; any other directory may be
+    // mistyped.
     if directory == Path::new(PLUGIN_DIR) {
         fs::create_dir_all(directory).map_err(failed(directory, "made"))?;
     } else if !directory.is_dir() {
         return Err(InstallError::NoDirectory { path: directory.into() });
     }
-    clear(directory, name, step)?;
+    remove_leftovers(directory, name, step)?;
     let there = read_optional(&target)?;
     if there.as_deref() == Some(program) {
-        return Ok(Done::Unchanged);
+        return Ok(InstallOutcome::Unchanged);
     }
     let new = directory.join(format!(".{name}{NEW}"));
     step("write")?;
     write_durably(&new, program)?;
     if there.is_some_and(|there| !is_ours(&there)) {
-        keep(directory, name, step)?;
+        keep_original(directory, name, step)?;
     }
     step("rename")?;
     fs::rename(&new, &target).map_err(failed(&target, "replaced"))?;
     step("sync")?;
     sync(directory)?;
-    Ok(Done::Installed)
+    Ok(InstallOutcome::Installed)
 }
 
-/// Gives the original its second name. One that is kept already is replaced only by a newer original, one that was
-/// put in our place since: never by a file of ours.
-fn keep(directory: &Path, name: &str, step: Step<'_>) -> Result<(), InstallError> {
-    let (target, original) = places(directory, name)?;
+/// Gives the original its second name. An original that is already kept is replaced only by a newer one, which
+/// somebody has put in our place since, and never by a file of ours.
+fn keep_original(directory: &Path, name: &str, step: Step<'_>) -> Result<(), InstallError> {
+    let (target, original) = paths_of(directory, name)?;
     let second = directory.join(format!(".{name}{ORIGINAL}{KEEP}"));
     step("link")?;
     fs::hard_link(&target, &second).map_err(failed(&second, "linked"))?;
     step("keep")?;
     fs::rename(&second, &original).map_err(failed(&original, "kept aside"))?;
-    // Renaming one name of a file over another name of the same file leaves both.
+    // Renaming one name of a file over another name of the same file leaves both names, as rename(2) says.
     let _ = fs::remove_file(&second);
     step("sync kept")?;
     sync(directory)
 }
 
 /// Removes what a killed install left beside a name; true when there was something.
-fn clear(directory: &Path, name: &str, step: Step<'_>) -> Result<bool, InstallError> {
+fn remove_leftovers(directory: &Path, name: &str, step: Step<'_>) -> Result<bool, InstallError> {
     let mut cleared = false;
     for leftover in [format!(".{name}{NEW}"), format!(".{name}{ORIGINAL}{KEEP}")] {
         let path = directory.join(leftover);
@@ -189,13 +196,13 @@ fn clear(directory: &Path, name: &str, step: Step<'_>) -> Result<bool, InstallEr
 ///
 /// # Errors
 /// When the name is wrong or a step fails.
-pub fn uninstall(directory: &Path, name: &str) -> Result<Done, InstallError> {
+pub fn uninstall(directory: &Path, name: &str) -> Result<InstallOutcome, InstallError> {
     uninstall_with(directory, name, &mut |_| Ok(()))
 }
 
-fn uninstall_with(directory: &Path, name: &str, step: Step<'_>) -> Result<Done, InstallError> {
-    let (target, original) = places(directory, name)?;
-    let mut cleared = clear(directory, name, step)?;
+fn uninstall_with(directory: &Path, name: &str, step: Step<'_>) -> Result<InstallOutcome, InstallError> {
+    let (target, original) = paths_of(directory, name)?;
+    let mut cleared = remove_leftovers(directory, name, step)?;
     let there = read_optional(&target)?;
     let done = match (there.as_deref().map(is_ours), original.exists()) {
         (Some(false), kept) => {
@@ -208,23 +215,23 @@ fn uninstall_with(directory: &Path, name: &str, step: Step<'_>) -> Result<Done, 
                 cleared = true;
             }
             match (kept && !twice, cleared) {
-                (true, _) => Done::Overwritten,
-                (false, true) => Done::Cleared,
-                (false, false) => return Ok(Done::NotOurs),
+                (true, _) => InstallOutcome::Overwritten,
+                (false, true) => InstallOutcome::Cleared,
+                (false, false) => return Ok(InstallOutcome::NotOurs),
             }
         }
         (_, true) => {
             step("restore")?;
             fs::rename(&original, &target).map_err(failed(&target, "restored"))?;
-            Done::Restored
+            InstallOutcome::Restored
         }
         (Some(true), false) => {
             step("remove")?;
             fs::remove_file(&target).map_err(failed(&target, "removed"))?;
-            Done::Removed
+            InstallOutcome::Removed
         }
-        (None, false) if cleared => Done::Cleared,
-        (None, false) => return Ok(Done::NotOurs),
+        (None, false) if cleared => InstallOutcome::Cleared,
+        (None, false) => return Ok(InstallOutcome::NotOurs),
     };
     step("sync")?;
     sync(directory)?;
@@ -244,8 +251,8 @@ pub fn installed(directory: &Path) -> Vec<String> {
     names
 }
 
-/// The same, and the names beside which a killed install left something.
-pub fn touched(directory: &Path) -> Vec<String> {
+/// The same names, and those beside which a killed install has left something.
+pub fn names_with_our_files(directory: &Path) -> Vec<String> {
     let left = |file: &str| {
         let aside = file.strip_prefix('.').and_then(|f| f.strip_suffix(NEW).or_else(|| f.strip_suffix(KEEP)));
         let name = aside.unwrap_or(file);
@@ -253,19 +260,19 @@ pub fn touched(directory: &Path) -> Vec<String> {
     };
     let files = fs::read_dir(directory).into_iter().flatten().flatten();
     let beside = files.filter_map(|file| left(file.file_name().to_str()?));
-    let bare = |name: &String| places(directory, name).is_ok();
+    let bare = |name: &String| paths_of(directory, name).is_ok();
     let names: BTreeSet<String> = beside.chain(installed(directory)).filter(bare).collect();
     names.into_iter().collect()
 }
 
-/// Whether this is Fairlead's executable, of any version: it speaks of the header that only it knows. The daemon
-/// does too, so its own marks are excluded.
+/// Whether this is Fairlead's executable, of any version: it contains the name of a header that only it knows.
+/// The daemon contains that name too, so what only the daemon contains excludes it.
 pub(crate) fn is_ours(program: &[u8]) -> bool {
     let says = |words: &[u8]| program.windows(words.len()).any(|w| w == words);
     says(OUTCOME_HEADER.as_bytes()) && !says(ORIGINAL.as_bytes())
 }
 
-fn places(directory: &Path, name: &str) -> Result<(PathBuf, PathBuf), InstallError> {
+fn paths_of(directory: &Path, name: &str) -> Result<(PathBuf, PathBuf), InstallError> {
     let bare = !name.is_empty()
         && !name.contains(['/', '\0'])
         && !name.starts_with('.')
@@ -342,7 +349,7 @@ mod tests {
             assert!(there == GO || fs::read(dir.path().join("macvlan.fairlead-original")).unwrap() == GO);
             install_with(dir.path(), "macvlan", &new, &mut |_| Ok(())).unwrap();
             assert_eq!(fs::read(&target).unwrap(), new);
-            assert_eq!(uninstall(dir.path(), "macvlan").unwrap(), Done::Restored);
+            assert_eq!(uninstall(dir.path(), "macvlan").unwrap(), InstallOutcome::Restored);
             assert_eq!(fs::read(&target).unwrap(), GO);
             assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "something is left after step {kills}");
             if ended.is_ok() {
@@ -370,9 +377,13 @@ mod tests {
                     fs::write(&target, original).unwrap();
                 }
                 let _ = install_with(dir.path(), "macvlan", &ours("1"), &mut killed(kills));
-                let touched = touched(dir.path());
-                for name in &touched {
-                    assert_ne!(uninstall(dir.path(), name).unwrap(), Done::NotOurs, "at step {kills}");
+                let found = names_with_our_files(dir.path());
+                for name in &found {
+                    assert_ne!(
+                        uninstall(dir.path(), name).unwrap(),
+                        InstallOutcome::NotOurs,
+                        "at step {kills}"
+                    );
                 }
                 assert_eq!(
                     names(dir.path()),
@@ -380,7 +391,7 @@ mod tests {
                     "at step {kills}"
                 );
                 assert_eq!(fs::read(&target).ok().as_deref(), original, "at step {kills}");
-                assert!(super::touched(dir.path()).is_empty());
+                assert!(names_with_our_files(dir.path()).is_empty());
             }
         }
     }
@@ -393,7 +404,7 @@ mod tests {
         put("1", 9).unwrap();
         put("2", 1).unwrap_err();
         assert!(dir.path().join(".macvlan.fairlead-new").exists());
-        assert_eq!(put("1", 9).unwrap(), Done::Unchanged);
+        assert_eq!(put("1", 9).unwrap(), InstallOutcome::Unchanged);
         assert_eq!(names(dir.path()), ["macvlan", "macvlan.fairlead-original"]);
     }
 
@@ -417,7 +428,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("ipvlan"), GO).unwrap();
         let put = |version| install_with(dir.path(), "ipvlan", &ours(version), &mut |_| Ok(())).unwrap();
-        assert_eq!([put("1"), put("1"), put("2")], [Done::Installed, Done::Unchanged, Done::Installed]);
+        assert_eq!(
+            [put("1"), put("1"), put("2")],
+            [InstallOutcome::Installed, InstallOutcome::Unchanged, InstallOutcome::Installed]
+        );
         assert_eq!(fs::read(dir.path().join("ipvlan.fairlead-original")).unwrap(), GO);
         assert_eq!(installed(dir.path()), ["ipvlan"]);
     }
@@ -426,10 +440,10 @@ mod tests {
     fn x18_without_an_original_nothing_is_left_and_a_foreign_file_is_not_touched() {
         let dir = tempfile::tempdir().unwrap();
         install_with(dir.path(), "fairlead", &ours("1"), &mut |_| Ok(())).unwrap();
-        assert_eq!(uninstall(dir.path(), "fairlead").unwrap(), Done::Removed);
-        assert_eq!(uninstall(dir.path(), "fairlead").unwrap(), Done::NotOurs);
+        assert_eq!(uninstall(dir.path(), "fairlead").unwrap(), InstallOutcome::Removed);
+        assert_eq!(uninstall(dir.path(), "fairlead").unwrap(), InstallOutcome::NotOurs);
         fs::write(dir.path().join("bridge"), GO).unwrap();
-        assert_eq!(uninstall(dir.path(), "bridge").unwrap(), Done::NotOurs);
+        assert_eq!(uninstall(dir.path(), "bridge").unwrap(), InstallOutcome::NotOurs);
         assert_eq!(fs::read(dir.path().join("bridge")).unwrap(), GO);
     }
 
@@ -441,10 +455,10 @@ mod tests {
         install_with(dir.path(), "macvlan", &ours("1"), &mut |_| Ok(())).unwrap();
         fs::write(dir.path().join("newer"), "of the package").unwrap();
         fs::rename(dir.path().join("newer"), &target).unwrap();
-        assert_eq!(touched(dir.path()), ["macvlan"]);
+        assert_eq!(names_with_our_files(dir.path()), ["macvlan"]);
         let done = uninstall(dir.path(), "macvlan").unwrap();
-        assert_eq!(done, Done::Overwritten);
-        assert!(done.told().contains(ORIGINAL), "{}", done.told());
+        assert_eq!(done, InstallOutcome::Overwritten);
+        assert!(done.message().contains(ORIGINAL), "{}", done.message());
         assert_eq!(fs::read(&target).unwrap(), b"of the package");
         assert_eq!(names(dir.path()), ["macvlan", "macvlan.fairlead-original"]);
     }
@@ -488,7 +502,7 @@ mod tests {
         let alive = running.try_wait().unwrap().is_none();
         running.kill().unwrap();
         running.wait().unwrap();
-        assert_eq!((done.unwrap(), alive), (Done::Installed, true));
+        assert_eq!((done.unwrap(), alive), (InstallOutcome::Installed, true));
     }
 
     #[test]

@@ -1,5 +1,4 @@
 //! The node daemon: a server on a unix socket, an engine that carries calls out, and what they stand on.
-//!
 
 #![forbid(unsafe_code)]
 
@@ -7,21 +6,23 @@ pub mod admission;
 pub mod call;
 mod capabilities;
 pub mod cli;
+mod config_summary;
 pub mod conflist;
 pub mod daemon;
 pub mod delegate;
 mod device_offers;
 pub mod doctor;
 pub mod engine;
-mod glance;
 pub mod health;
 pub mod hotplug;
 pub mod install;
-pub mod lifecycle;
 mod logging;
 mod memory_probe;
 pub mod metrics;
 pub mod netconf;
+pub mod node_paths;
+pub mod operator_client;
+pub mod run_dir;
 pub mod server;
 pub mod settings;
 pub mod spool;

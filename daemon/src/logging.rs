@@ -1,4 +1,4 @@
-//! The log: one line an event, on standard error, for a person or for a program.
+//! The log: one line per event on standard error, for a person or for a program.
 
 use std::io;
 
@@ -9,12 +9,12 @@ use tracing_subscriber::{Layer, Registry, fmt, reload};
 
 use crate::settings::{LogFormat, LogLevel};
 
-/// Changes the level while the daemon runs.
+/// The handle that changes the level while the daemon runs.
 #[derive(Debug, Clone)]
 pub(crate) struct Level(reload::Handle<LevelFilter, Registry>);
 
 impl Level {
-    /// From now on.
+    /// Changes the level of what is logged from now on.
     pub(crate) fn set(&self, level: LogLevel) {
         // Fails only when the subscriber is gone, and then there is nothing to log to.
         let _ = self.0.reload(filter(level));
@@ -31,7 +31,7 @@ fn filter(level: LogLevel) -> LevelFilter {
     }
 }
 
-/// Begins to log. In a process that logs already, nothing changes.
+/// Begins to log; does nothing in a process that logs already.
 pub(crate) fn begin(level: LogLevel, format: LogFormat) -> Level {
     let (level, handle) = reload::Layer::new(filter(level));
     let lines = match format {

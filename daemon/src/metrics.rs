@@ -1,15 +1,15 @@
-//! What the daemon counts and times, in Prometheus' text form.
+//! The counters and histograms of the daemon, in Prometheus' text form.
 //!
 //! Observing costs well under a microsecond (a read lock and a few atomic additions) and happens after the answer
 //! has left. Label values come from closed sets only: no name that a caller chose ever becomes a label, so the
 //! number of series is bounded.
 
 use std::fmt;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use fairlead_cni::wire::Command;
 use fairlead_sriov::pools::PoolMetrics;
+use parking_lot::{Mutex, MutexGuard};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
@@ -19,16 +19,16 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry};
 
-/// Types that appear as a label by their own name; every other is `other`.
+/// The network types that are label values; every other type becomes `other`.
 const KINDS: [&str; 8] =
     ["macvlan", "ipvlan", "vlan", "host-device", "loopback", "sriov", "vhost-user", "fairlead"];
 
-/// The label for a network type: one of a closed set.
+/// The label value for a network type, one of a closed set.
 pub fn kind_label(kind: &str) -> &'static str {
     KINDS.into_iter().find(|k| *k == kind).unwrap_or("other")
 }
 
-/// A command as a label.
+/// A CNI command as the value of a label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Verb(Command);
 
@@ -69,25 +69,27 @@ struct NearLabels {
     locality: &'static str,
 }
 
-/// Bucket bounds in seconds: 10 µs to 30 s, six a decade.
+/// The bounds of the buckets in seconds: 10 µs to 30 s, six in each decade.
 fn buckets() -> impl Iterator<Item = f64> {
     const STEPS: [f64; 6] = [1.0, 1.5, 2.0, 3.0, 5.0, 7.0];
     (-5..=1).flat_map(|decade| STEPS.map(|s| s * 10f64.powi(decade))).filter(|b| *b <= 30.0)
 }
 
-/// A histogram of NUMA distances: a node's own, its neighbours' on one socket, the other sockets', several together.
+/// A histogram of NUMA distances: to the node itself, to others of its socket, to other sockets, or of several
+/// nodes together.
 fn far() -> Histogram {
     Histogram::new([
         10.0, 11.0, 12.0, 14.0, 16.0, 18.0, 20.0, 21.0, 24.0, 28.0, 32.0, 42.0, 64.0, 128.0, 254.0,
     ])
 }
 
-/// A histogram from microseconds to seconds.
+/// A histogram of times from microseconds to seconds.
 fn fine() -> Histogram {
     Histogram::new(buckets())
 }
 
-/// Where every module registers what it counts, and what `/metrics` shows. All names begin with `fairlead_`.
+/// The registry where every module registers its metrics, and which `/metrics` shows. All names begin with
+/// `fairlead_`.
 #[derive(Debug)]
 pub struct Exposition(Mutex<Registry>);
 
@@ -104,17 +106,18 @@ impl Exposition {
         self.lock().register(name, help, metric);
     }
 
-    /// Adds what counts only when it is asked. It waits for nobody who waits for this.
+    /// Adds metrics that are counted only when somebody asks. A collector must not wait for anybody who waits for
+    /// this registry.
     pub fn register_collector(&self, collector: impl Collector) {
         self.lock().register_collector(Box::new(collector));
     }
 
-    /// Registers what is counted of pools of VFs.
+    /// Registers the metrics of pools of VFs.
     pub fn pool_metrics(&self) -> PoolMetrics {
         PoolMetrics::new(&mut self.lock(), fine)
     }
 
-    /// The text form (OpenMetrics 1.0).
+    /// The text form of all metrics (OpenMetrics 1.0).
     pub fn text(&self) -> String {
         let mut text = String::new();
         // Writing into a String can't fail.
@@ -122,12 +125,12 @@ impl Exposition {
         text
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Registry> {
-        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Registry> {
+        self.0.lock()
     }
 }
 
-/// Calls: how many, how long, and where the time went.
+/// The metrics of calls: how many, how long, and where the time went.
 #[derive(Debug, Clone)]
 pub struct Calls {
     duration: Family<CallLabels, Histogram, fn() -> Histogram>,
@@ -138,12 +141,12 @@ pub struct Calls {
     distance: Family<NearLabels, Histogram, fn() -> Histogram>,
     /// Calls that wait for their turn.
     pub queued: Gauge,
-    /// Calls at work.
+    /// Calls that were begun and are not on record as answered.
     pub running: Gauge,
 }
 
 impl Calls {
-    /// Registers them.
+    /// Makes the metrics of calls and registers them.
     pub fn new(exposition: &Exposition) -> Calls {
         let calls = Calls {
             duration: Family::new_with_constructor(fine as fn() -> Histogram),
@@ -186,20 +189,22 @@ impl Calls {
         calls
     }
 
-    /// A call has been answered; `code` is the CNI error code, 0 for success. The server does this for every call.
+    /// Counts a call that has been answered; `code` is the CNI error code, 0 for success. The server does this
+    /// for every call.
     pub fn observe(&self, command: Command, kind: &'static str, code: u32, took: Duration) {
         let command = Verb(command);
         self.duration.get_or_create(&CallLabels { command, r#type: kind }).observe(took.as_secs_f64());
         self.total.get_or_create(&CodeLabels { command, r#type: kind, code }).inc();
     }
 
-    /// An ADD took a path of this kind, or passed it over. `kind` is from [`kind_label`].
+    /// Counts a path of this type that an ADD took or passed over. `kind` is from [`kind_label`].
     pub fn path(&self, kind: &'static str, taken: bool) {
         let outcome = if taken { "taken" } else { "passed-over" };
         self.paths.get_or_create(&PathLabels { r#type: kind, outcome }).inc();
     }
 
-    /// A function was taken that lies so to its pod; from [`Locality::label`](fairlead_sriov::numa::Locality::label).
+    /// Counts a VF by how near it is to its pod; the label is from
+    /// [`Locality::label`](fairlead_sriov::numa::Locality::label).
     pub fn near(&self, locality: &'static str, distance: Option<u32>) {
         self.near.get_or_create(&NearLabels { locality }).inc();
         if let Some(distance) = distance {
@@ -207,7 +212,7 @@ impl Calls {
         }
     }
 
-    /// One phase of a call took so long. `kind` is from [`kind_label`].
+    /// Records how long one phase of a call took. `kind` is from [`kind_label`].
     pub fn phase(&self, command: Command, kind: &'static str, phase: &'static str, took: Duration) {
         self.phase
             .get_or_create(&PhaseLabels { command: Verb(command), r#type: kind, phase })
@@ -215,14 +220,14 @@ impl Calls {
     }
 }
 
-/// The daemon's surroundings: its spool, its configuration, duplicates on the wire.
+/// The metrics of what is around the engine: the spool, the configuration, duplicate addresses on the wire.
 #[derive(Debug, Clone, Default)]
 pub struct Node {
     /// Spooled requests that have not been carried out yet.
     pub spool_entries: Gauge,
-    /// Spool files that can't be read, set aside.
+    /// Spool files that can't be read and were set aside.
     pub spool_unreadable: Gauge,
-    /// Times that the configuration file was refused.
+    /// The number of times that the configuration file was refused.
     pub settings_refused: Counter,
     /// Files of the conf dir that are refused at the moment.
     pub networks_refused: Gauge,
@@ -231,7 +236,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Registers them.
+    /// Makes the metrics of the node and registers them.
     pub fn new(exposition: &Exposition) -> Node {
         let node = Node::default();
         exposition.register("spool_entries", "Spooled requests still to be done", node.spool_entries.clone());

@@ -1,71 +1,72 @@
-//! The networks that the runtime's directory holds, and the plugins that can be executed.
+//! The networks in the runtime's directory, and the plugins that can be executed.
 //!
-//! Both directories are read at the start, when something in them changes, and at every STATUS. A file that can't be
-//! taken is refused by name and harms no other; what it said last that was good stays in force. So does all of a
-//! directory that can't be read.
+//! Both directories are read at the start, when something in them changes, and at every STATUS. A file that can't
+//! be used is refused by name and affects no other; its last good content stays in force. The same holds for a
+//! whole directory that can't be read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use fairlead_cni::config::ConfList;
 use fairlead_cni::wire::MAX_CONFIG;
 use fairlead_host::host_root::below;
+use parking_lot::RwLock;
 use serde_json::{Value, json};
 use tracing::{error, info};
 
 use crate::metrics::Node;
 
-/// `CNI_CONF_DIR`'s default.
+/// The directory of network configurations where `CNI_CONF_DIR` is not set.
 pub const CONF_DIR: &str = "/etc/cni/net.d";
-/// `CNI_PLUGIN_DIR`'s default.
+/// The directory of plugin executables where `CNI_PLUGIN_DIR` is not set.
 pub const PLUGIN_DIR: &str = "/opt/cni/bin";
 
-/// Why a file is refused.
+/// Why a file of the conf dir is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NetconfError {
-    /// It can't be read.
+    /// The file can't be read.
     #[error("{file}: can't be read: {reason}", file = .file.display())]
     Read {
         /// The file or directory.
         file: PathBuf,
-        /// Why.
+        /// Why it can't be read.
         reason: String,
     },
-    /// It is no configuration.
+    /// The file is no network configuration.
     #[error("{file}: {reason}", file = .file.display())]
     Content {
-        /// The file.
+        /// The file that is refused.
         file: PathBuf,
-        /// Why.
+        /// What is wrong in it.
         reason: String,
     },
-    /// Its name is another file's.
+    /// The network has the name of another file's network.
     #[error("{file}: the network {name:?} is already defined in {first}; give it another name", file = .file.display(), first = .first.display())]
     Twice {
-        /// The file.
+        /// The file that is refused.
         file: PathBuf,
-        /// The network.
+        /// The name that both files give to their network.
         name: String,
-        /// The file that comes first.
+        /// The file that is in force, the first by name.
         first: PathBuf,
     },
 }
 
-/// Where to look.
+/// The directories of one node, below the host's root.
 #[derive(Debug, Clone)]
 pub struct Directories {
-    /// Network configurations.
+    /// The directory of network configurations.
     pub conf: PathBuf,
-    /// Executables of plugins, in order of search.
+    /// The directories of plugin executables, in order of search.
     pub plugins: Vec<PathBuf>,
 }
 
 impl Directories {
-    /// From `CNI_CONF_DIR` and `CNI_PLUGIN_DIR` as they stand in the environment, below the host's root.
+    /// Makes the directories from `CNI_CONF_DIR` and `CNI_PLUGIN_DIR`, below the host's root.
     pub fn new(host_root: &Path, conf: Option<&str>, plugins: Option<&str>) -> Directories {
         let set =
             |value: Option<&str>, default| value.filter(|v| !v.is_empty()).unwrap_or(default).to_owned();
@@ -75,30 +76,30 @@ impl Directories {
         }
     }
 
-    /// All of them, to be watched.
+    /// All of these directories, to be watched.
     pub fn all(&self) -> Vec<PathBuf> {
         std::iter::once(&self.conf).chain(&self.plugins).cloned().collect()
     }
 }
 
-/// One network and its file.
+/// One network, and the file that it was read from.
 #[derive(Debug, Clone)]
 struct Network {
     file: PathBuf,
     list: Arc<ConfList>,
 }
 
-/// What one look at the directories found.
+/// The result of one reading of the directories.
 #[derive(Debug, Clone, Default)]
 struct Scan {
     networks: BTreeMap<String, Network>,
     refused: Vec<NetconfError>,
     plugins: BTreeSet<String>,
-    /// Whether the conf dir could ever be read; one that is not there is a node without networks.
+    /// Whether the conf dir could ever be read. One that does not exist means a node without networks.
     loaded: bool,
 }
 
-/// The networks of the conf dir.
+/// The networks of the conf dir, as they were last read.
 #[derive(Debug)]
 pub struct Networks {
     directories: Directories,
@@ -122,9 +123,9 @@ impl Networks {
 
     /// Reads the directories again.
     pub fn rescan(&self) {
-        // Held for writing all the while: two looks at once could put the older one in force.
-        let mut scan = self.scan.write().unwrap_or_else(PoisonError::into_inner);
-        let new = look(&self.directories, &scan);
+        // The lock is held all the while: of two readings at once the older one could otherwise come last.
+        let mut scan = self.scan.write();
+        let new = scan_directories(&self.directories, &scan);
         for refused in new.refused.iter().filter(|r| !scan.refused.contains(r)) {
             error!(reason = %refused, "a network configuration is refused; the others are not affected");
         }
@@ -137,10 +138,10 @@ impl Networks {
     }
 
     fn current(&self) -> Arc<Scan> {
-        self.scan.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.scan.read().clone()
     }
 
-    /// The network of this name.
+    /// The network of this name, if there is one.
     pub fn find(&self, name: &str) -> Option<Arc<ConfList>> {
         self.current().networks.get(name).map(|n| n.list.clone())
     }
@@ -155,13 +156,13 @@ impl Networks {
         Err(format!("{}; mend it, or correct CNI_CONF_DIR", refused.join("; ")))
     }
 
-    /// What is refused, and why.
+    /// The files that are refused, and why.
     pub fn refused(&self) -> Vec<NetconfError> {
         self.current().refused.clone()
     }
 
-    /// A table for the operator: every network, its file, its plugins and those of them that are not there; and what
-    /// is refused.
+    /// The table for the operator: every network, its file, its plugins, and those that are missing; then what is
+    /// refused.
     pub fn list(&self) -> Value {
         let scan = self.current();
         let rows = scan.networks.iter().map(|(name, network)| {
@@ -176,15 +177,15 @@ impl Networks {
     }
 }
 
-fn look(directories: &Directories, last: &Scan) -> Scan {
+fn scan_directories(directories: &Directories, last: &Scan) -> Scan {
     let plugins = executables(&directories.plugins);
     let mut scan = Scan { plugins, loaded: last.loaded, ..Scan::default() };
     match files(&directories.conf, &["conflist", "conf", "json"]) {
         Ok(files) => {
             scan.loaded = true;
-            files.into_iter().for_each(|file| take(&mut scan, last, file));
+            files.into_iter().for_each(|file| add_file(&mut scan, last, file));
         }
-        // No directory from the start is a node without networks; one that vanishes is a mount in between.
+        // A directory that never existed means no networks; one that vanishes is being mounted or replaced.
         Err(error) if error.kind() == io::ErrorKind::NotFound && last.networks.is_empty() => {
             scan.loaded = true
         }
@@ -197,8 +198,8 @@ fn look(directories: &Directories, last: &Scan) -> Scan {
     scan
 }
 
-/// Takes one file, or what it said last that was good.
-fn take(scan: &mut Scan, last: &Scan, file: PathBuf) {
+/// Adds the network of one file; of a file that is refused, the last good content.
+fn add_file(scan: &mut Scan, last: &Scan, file: PathBuf) {
     let network = match load(&file) {
         Ok(list) => Network { file: file.clone(), list: Arc::new(list) },
         Err(refused) => {
@@ -216,7 +217,7 @@ fn take(scan: &mut Scan, last: &Scan, file: PathBuf) {
     }
 }
 
-/// Regular files with one of the endings, in the order of their names, as libcni's `ConfFiles`.
+/// The regular files with one of these endings in the order of their names, as libcni's `ConfFiles`.
 fn files(directory: &Path, endings: &[&str]) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(directory)? {

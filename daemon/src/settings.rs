@@ -1,14 +1,16 @@
 //! The daemon's configuration: one YAML file, watched.
 //!
-//! An absent file means the defaults. An unknown key, a value out of its range, a file that is no YAML are refused
-//! by name, with the line; what was in force before goes on. Never reads more than [`LIMIT`] bytes.
+//! An absent file means the defaults. An unknown key, a value out of its range or a file that is no YAML is
+//! refused by name, with the line, and what was in force before stays in force. No more than [`LIMIT`] bytes are
+//! ever read.
 
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, RwLock};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tracing::{error, info};
@@ -18,26 +20,26 @@ use fairlead_host::files::text_of;
 pub use fairlead_sriov::pools::{Allocator, AtRest, Bounded, PoolSettings, Profile};
 use fairlead_sriov::pools::{DevicePluginFile, PoolsConfiguration, deserialize_pools};
 
-/// A longer file is no configuration of ours.
+/// The size in bytes above which a file is not read.
 const LIMIT: u64 = 1 << 20;
-/// So many characters of an error, and of the line that it is about, are told.
-const TOLD: usize = 200;
+/// The number of characters of an error, and of the line in question, that are shown.
+const SHOWN_CHARS: usize = 200;
 
 /// Why a configuration file is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
-    /// It is there but can't be read.
+    /// The file is there but can't be read.
     #[error("{path}: the configuration can't be read: {source}; make it a file of at most 1 MiB that root can read, or remove it to get the defaults", path = .path.display())]
     Read {
-        /// The file.
+        /// The configuration file.
         path: PathBuf,
-        /// Why.
+        /// Why it can't be read.
         source: std::io::Error,
     },
-    /// It says something that it may not.
+    /// The file says something that it may not.
     #[error("{path}{}: {reason}; put it right, or remove it to get the defaults", if *.line == 0 { String::new() } else { format!(":{line}") }, path = .path.display())]
     Content {
-        /// The file.
+        /// The configuration file.
         path: PathBuf,
         /// The line, from 1; 0 where there is none.
         line: u64,
@@ -46,7 +48,7 @@ pub enum SettingsError {
     },
 }
 
-/// How much is logged.
+/// The most verbose lines that are logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs)]
@@ -60,7 +62,7 @@ pub enum LogLevel {
 }
 
 impl LogLevel {
-    /// Its name, as a filter takes it.
+    /// The name of the level, as a filter takes it.
     pub fn as_str(self) -> &'static str {
         match self {
             LogLevel::Error => "error",
@@ -72,25 +74,25 @@ impl LogLevel {
     }
 }
 
-/// How a log line looks.
+/// The form of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For people.
+    /// Lines for people.
     #[default]
     Text,
-    /// For programs.
+    /// One JSON object per line, for programs.
     Json,
 }
 
-/// When DEL is answered.
+/// The moment at which DEL is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DelAnswer {
-    /// When the interface is silent and its removal on record.
+    /// DEL is answered when the interface is silent and its removal is on record.
     #[default]
     Early,
-    /// When the link is gone.
+    /// DEL is answered when the link is gone.
     Wait,
 }
 
@@ -98,14 +100,14 @@ pub enum DelAnswer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Dad {
-    /// The address is usable at once; a probe of our own follows the answer.
+    /// The address is usable at once; our own probe follows the answer.
     #[default]
     Fast,
-    /// ADD waits until the kernel has done with it, as the reference plugins do.
+    /// ADD waits until the kernel has finished its detection, as the reference plugins do.
     Wait,
 }
 
-/// A time: a number with `us`, `ms`, `s` or `m`.
+/// A length of time: a number with `us`, `ms`, `s` or `m`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span(pub Duration);
 
@@ -133,8 +135,8 @@ impl<'de> Deserialize<'de> for Span {
     }
 }
 
-/// Zero would kill every plugin at its start.
-fn some_time<'de, D: Deserializer<'de>>(from: D) -> Result<Span, D::Error> {
+/// A time that may not be zero, which would kill every plugin at its start.
+fn nonzero_span<'de, D: Deserializer<'de>>(from: D) -> Result<Span, D::Error> {
     let span = Span::deserialize(from)?;
     if span.0.is_zero() {
         return Err(D::Error::custom("a time of 0 would kill every plugin at its start: give one like 30s"));
@@ -142,8 +144,8 @@ fn some_time<'de, D: Deserializer<'de>>(from: D) -> Result<Span, D::Error> {
     Ok(span)
 }
 
-/// The daemon's own directory is not the one that is meant.
-fn absolute<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
+/// A relative path would be looked for in the daemon's own directory, which nobody means.
+fn absolute_path<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
     let path = PathBuf::deserialize(from)?;
     match path.is_absolute() {
         true => Ok(path),
@@ -151,21 +153,21 @@ fn absolute<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
     }
 }
 
-/// The begin of a text, for an error.
-fn cut(text: &str) -> String {
-    match text.char_indices().nth(TOLD) {
+/// The beginning of a text, for an error.
+fn truncated(text: &str) -> String {
+    match text.char_indices().nth(SHOWN_CHARS) {
         Some((at, _)) => format!("{}…", text.get(..at).unwrap_or_default()),
         None => text.to_owned(),
     }
 }
 
 fn read(path: &Path) -> std::io::Result<String> {
-    // A pipe that nobody writes to must not keep the daemon from starting.
+    // Without this flag a pipe that nobody writes to would keep the daemon from starting.
     let file = File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
     text_of(file, LIMIT)
 }
 
-/// The configuration. Every key has a default.
+/// The daemon's configuration. Every key has a default.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Settings {
@@ -177,43 +179,46 @@ pub struct Settings {
     pub call_threads: Bounded<1, 64>,
     /// Threads at most for calls that start other programs or wait. In force from the next start.
     pub slow_threads: Bounded<1, 1024>,
-    /// Calls that may wait for their turn; further ones are told to try again. In force from the next start.
+    /// Calls that may wait for their turn; a further one is answered with "try again". In force from the next
+    /// start.
     pub max_calls: Bounded<1, 65536>,
     /// When DEL is answered: `early` or `wait`. In force at once.
     pub del: DelAnswer,
     /// Duplicate address detection: `fast` or `wait`. In force at once.
     pub dad: Dad,
-    /// How long another plugin may take. In force at once.
-    #[serde(deserialize_with = "some_time")]
+    /// The time limit of one executed plugin. In force at once.
+    #[serde(deserialize_with = "nonzero_span")]
     pub delegate_timeout: Span,
-    /// The cgroup that other plugins are started in, below the host's cgroup root; absent: the daemon's own parent.
+    /// The cgroup for executed plugins, below the host's cgroup root; absent: beside the daemon's own. In force
+    /// from the next start.
     pub delegate_cgroup: Option<String>,
-    /// How long a namespace is given to die with its links before the reaper removes them. In force at once.
+    /// How long a dying namespace may take its links along before the reaper removes them. In force at once.
     pub reap_after: Span,
-    /// How long an ADD waits for a virtual function that is coming home or at work in its pool. In force at once.
+    /// How long an ADD waits for a VF that is being given back or is at work in its pool. In force at once.
     pub function_wait: Span,
     /// Where kubelet is. In force from the next start.
     pub kubelet: Kubelet,
-    /// Pools of virtual functions, the first that matches one has it. In force at once; a function that a pod has stays in
-    /// its pool until it comes home.
+    /// Pools of VFs; a VF belongs to the first pool that matches it. In force at once; a VF that a pod has stays
+    /// in its pool until it is given back.
     #[serde(deserialize_with = "deserialize_pools")]
     pub pools: Vec<PoolSettings>,
-    /// The SR-IOV network device plugin's configuration file, whose resources are further pools. In force at once, as this one.
+    /// The configuration file of the SR-IOV network device plugin, whose resources are further pools. In force at
+    /// once.
     pub device_plugin_config: Option<PathBuf>,
-    /// What stands in that file, or why it can't be read.
+    /// The content of that file, or why it can't be read.
     #[serde(skip)]
     pub device_plugin: Option<Result<String, String>>,
-    /// The file was refused at the start: what it says is not known, and these are the defaults.
+    /// True when the file was refused at the start: these are the defaults, and what the file means is not known.
     #[serde(skip)]
     pub unread: bool,
 }
 
-/// Where kubelet is.
+/// What the daemon must know of kubelet on this node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Kubelet {
-    /// Its directory on the host (`--root-dir`), absolute.
-    #[serde(deserialize_with = "absolute")]
+    /// Kubelet's directory on the host (`--root-dir`), absolute.
+    #[serde(deserialize_with = "absolute_path")]
     pub dir: PathBuf,
 }
 
@@ -283,10 +288,12 @@ impl Settings {
             let there = usize::try_from(line).ok().and_then(|n| text.lines().nth(n.checked_sub(1)?));
             let reason = match (error, there) {
                 (serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. }, _) => {
-                    format!("the key {:?} is there twice", cut(key))
+                    format!("the key {:?} is there twice", truncated(key))
                 }
-                (_, Some(there)) => format!("{}, in {:?}", cut(&error.to_string()), cut(there.trim())),
-                (_, None) => cut(&error.to_string()),
+                (_, Some(there)) => {
+                    format!("{}, in {:?}", truncated(&error.to_string()), truncated(there.trim()))
+                }
+                (_, None) => truncated(&error.to_string()),
             };
             SettingsError::Content { path: path.into(), line, reason }
         })?;
@@ -294,57 +301,58 @@ impl Settings {
     }
 }
 
-/// The configuration in force.
+/// The configuration in force, and the file that it is read from.
 #[derive(Debug)]
-pub struct Live {
+pub struct LiveSettings {
     path: PathBuf,
     current: RwLock<Arc<Settings>>,
     refused: Mutex<Option<String>>,
     node: Node,
 }
 
-impl Live {
-    /// Reads the file. One that is refused at the start means the defaults, and is told like one that is refused
-    /// later: a node without its network is worse than one with the defaults. Pools stay as they are on the host until the
-    /// file is read.
-    pub fn new(path: &Path, node: Node) -> Live {
-        let live = Live { path: path.into(), current: RwLock::default(), refused: Mutex::default(), node };
+impl LiveSettings {
+    /// Reads the file. A file that is refused at the start means the defaults, and is reported like one that is
+    /// refused later: a node without its network is worse than one with the defaults. Pools stay as they are on
+    /// the host until the file can be read.
+    pub fn new(path: &Path, node: Node) -> LiveSettings {
+        let live =
+            LiveSettings { path: path.into(), current: RwLock::default(), refused: Mutex::default(), node };
         live.reload();
         if live.refused().is_some() {
             let unread = Arc::new(Settings { unread: true, ..Settings::default() });
-            *live.current.write().unwrap_or_else(PoisonError::into_inner) = unread;
+            *live.current.write() = unread;
         }
         live
     }
 
-    /// What is in force.
+    /// The configuration in force.
     pub fn current(&self) -> Arc<Settings> {
-        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.current.read().clone()
     }
 
-    /// Why the file as it stands is refused.
+    /// The reason why the file as it stands is refused; `None` when it is in force.
     pub fn refused(&self) -> Option<String> {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.refused.lock().clone()
     }
 
-    /// The directories to watch: the file's, and that of the device plugin's file.
+    /// The directories to watch: that of the file, and that of the device plugin's file.
     pub fn directories(&self) -> Vec<PathBuf> {
         let current = self.current();
         let files = [Some(&self.path), current.device_plugin_config.as_ref()].into_iter().flatten();
         files.map(|file| file.parent().unwrap_or(Path::new("/")).to_path_buf()).collect()
     }
 
-    /// Reads the file again; one that is refused changes nothing. True when something changed.
+    /// Reads the file again; true when something changed. A file that is refused changes nothing.
     pub fn reload(&self) -> bool {
         let loaded = Settings::load(&self.path);
-        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut refused = self.refused.lock();
         match loaded {
             Ok(settings) => {
                 *refused = None;
                 let changed = *self.current() != settings;
                 if changed {
                     info!(path = %self.path.display(), "the configuration has changed");
-                    *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+                    *self.current.write() = Arc::new(settings);
                 }
                 changed
             }
@@ -360,7 +368,7 @@ impl Live {
         }
     }
 
-    /// Logs what is in force, once, at the start.
+    /// Logs the configuration in force.
     pub fn log(&self) {
         let effective = serde_json::to_string(&*self.current()).unwrap_or_default();
         info!(path = %self.path.display(), present = self.path.exists(), effective, "configuration");

@@ -1,9 +1,9 @@
-//! The requests that came while the daemon was down: carried out once at the start, in order, before anything
-//! else; what fails is tried again in the background until it succeeds.
+//! Requests that came while the daemon was down. They are carried out once at the start, in order, before
+//! anything else; what fails is tried again in the background until it succeeds.
 //!
 //! An entry is removed only after it was answered with success. One that can't be read is set aside in
-//! `unreadable/`, never deleted. As long as a DEL is pending, no ADD of the same attachment is begun. A DEL that
-//! starts other programs never keeps the node from being ready: it goes to the background at once.
+//! `unreadable/` and never deleted. As long as a DEL is pending, no ADD of the same attachment is begun. A DEL
+//! that starts other programs goes to the background at once, so it never keeps the node from being ready.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -16,42 +16,42 @@ use fairlead_cni::spool::{DIRECTORY, EntryName, LOCK_FILE, MAX_ENTRY, parse};
 use fairlead_cni::wire::{Command, Request};
 use tracing::{error, info, warn};
 
-use crate::admission::{Admission, Outcome, attachment_of, guarded};
+use crate::admission::{Admission, Outcome, pod_interface_of, serve_catching_panics};
 use crate::call::{Call, CallerGone, Lane, Service};
 use crate::metrics::Node;
+use fairlead_host::backoff::Backoff;
 use fairlead_host::files::{paths_in, regular};
 
-/// Where entries go that can't be read.
+/// The directory, in the spool's, for entries that can't be read.
 pub const UNREADABLE: &str = "unreadable";
-/// How long one replayed call may take.
+/// The time limit of one replayed call.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The first pause before another attempt; doubled up to [`LONGEST_PAUSE`].
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// The pauses between attempts at what has failed.
+const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
 /// Why the spool can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SpoolError {
-    /// Its directory can't be made or read.
+    /// The directory can't be made, locked or read.
     #[error("the spool {path} can't be {what}: {source}; it must lie on a writable disk (--state-dir)", path = .path.display())]
     Directory {
-        /// The directory or file.
+        /// The directory, or the lock file in it.
         path: PathBuf,
-        /// made, locked or read
+        /// The step as a participle: made, locked or read.
         what: &'static str,
-        /// Why.
+        /// Why the step failed.
         source: io::Error,
     },
 }
 
-/// One spooled request.
+/// One spooled request, and the file that it was read from.
 #[derive(Debug)]
 pub struct Entry {
     path: PathBuf,
     request: Request,
 }
 
-/// The spool, locked: no executable writes to it.
+/// The spool while this process holds its lock: no executable writes to it.
 #[derive(Debug)]
 pub struct Locked {
     directory: PathBuf,
@@ -134,12 +134,13 @@ impl Locked {
     }
 }
 
-/// Neither a pipe that nobody writes to nor what a link leads to keeps the daemon from being ready.
+/// Reads an entry. A pipe that nobody writes to, or a link to somewhere, must not keep the daemon from being
+/// ready.
 fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     let flags = nix::libc::O_NONBLOCK | nix::libc::O_NOFOLLOW | nix::libc::O_NOCTTY;
     let file = regular(File::options().read(true).custom_flags(flags).open(path)?)?;
     let mut bytes = Vec::new();
-    // One byte more than is allowed, so that the parser sees that it is too many.
+    // One byte more than is allowed is read, so that the parser sees that the entry is too long.
     file.take(MAX_ENTRY as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
@@ -163,8 +164,8 @@ pub fn first_pass(
 ) -> Vec<Entry> {
     let mut pending: Vec<Entry> = Vec::new();
     for entry in entries {
-        let attachment = attachment_of(&entry.request);
-        let behind = pending.iter().any(|p| attachment_of(&p.request) == attachment);
+        let attachment = pod_interface_of(&entry.request);
+        let behind = pending.iter().any(|p| pod_interface_of(&p.request) == attachment);
         let later = behind || service.lane(&entry.request) == Lane::Slow;
         if !later && serve(service, &entry) {
             remove(&entry, node);
@@ -182,7 +183,7 @@ fn serve(service: &dyn Service, entry: &Entry) -> bool {
     let arrived = Instant::now();
     let request = entry.request.clone();
     let call = Call { request, arrived, deadline: arrived + PATIENCE, gone: CallerGone::default() };
-    let reply = guarded(service, &call);
+    let reply = serve_catching_panics(service, &call);
     service.answered(&call, true);
     match reply.outcome {
         Ok(_) => true,
@@ -210,7 +211,7 @@ fn remove(entry: &Entry, node: &Node) {
     let command = command.name();
     match fs::remove_file(&entry.path) {
         Ok(()) => info!(command, container = container_id, ifname, "a spooled request was carried out"),
-        // It will be carried out once more at the next start, which changes nothing.
+        // The request is carried out once more at the next start, which changes nothing.
         Err(error) => warn!(entry = %entry.path.display(), %error, "a spooled request was done but stays"),
     }
     node.spool_entries.dec();
@@ -243,9 +244,9 @@ impl Retry {
 }
 
 fn retry(mut pending: Vec<Entry>, admission: &Admission, node: &Node, woken: &Receiver<()>) {
-    let mut pause = FIRST_PAUSE;
+    let mut attempts = PAUSES.start();
     loop {
-        // All are handed in at once: those that start programs run side by side, each container's in order.
+        // All are handed in at once: those that start programs run side by side, those of one container in order.
         let handed: Vec<_> =
             pending.iter().map(|e| admission.submit(again(&e.request), Instant::now())).collect();
         let mut still = Vec::new();
@@ -254,7 +255,7 @@ fn retry(mut pending: Vec<Entry>, admission: &Admission, node: &Node, woken: &Re
                 Outcome::Reply(reply, _) if reply.outcome.is_ok() => {
                     remove(&entry, node);
                     if entry.request.command == Command::Del {
-                        admission.release(&attachment_of(&entry.request));
+                        admission.release(&pod_interface_of(&entry.request));
                     }
                 }
                 Outcome::NotBegun => return,
@@ -269,9 +270,10 @@ fn retry(mut pending: Vec<Entry>, admission: &Admission, node: &Node, woken: &Re
             return;
         }
         pending = still;
-        match woken.recv_timeout(pause) {
-            Ok(()) => pause = FIRST_PAUSE,
-            Err(RecvTimeoutError::Timeout) => pause = (pause * 2).min(LONGEST_PAUSE),
+        match woken.recv_timeout(attempts.failed()) {
+            // Woken by order: the next pause is the shortest again.
+            Ok(()) => attempts.succeeded(),
+            Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
     }
@@ -284,12 +286,13 @@ fn again(request: &Request) -> Request {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::sync::{Arc, Mutex};
 
     use fairlead_cni::spool::serialise;
     use fairlead_cni::wire::{Spooled, WIRE};
     use fairlead_cni::{CniError, CniVersion, Code};
+    use parking_lot::Mutex;
     use serde_json::Value;
 
     use super::*;
@@ -316,7 +319,7 @@ mod tests {
                     .failures
                     .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1))
                     .is_ok();
-            self.log.lock().unwrap().push(format!("{} {container}", call.request.command.name()));
+            self.log.lock().push(format!("{} {container}", call.request.command.name()));
             let outcome = if fails { Err(CniError::new(Code::Io, "busy")) } else { Ok(String::new()) };
             Reply { version: CniVersion::LATEST, outcome }
         }
@@ -362,7 +365,7 @@ mod tests {
         path
     }
 
-    fn gate() -> Admission {
+    fn admission() -> Admission {
         Admission::new(
             Limits { fast: 1, slow: 2, queued: 10 },
             Calls::new(&Exposition::default()),
@@ -390,8 +393,8 @@ mod tests {
         let entries = lock(state.path(), node.clone()).unwrap().entries().unwrap();
         assert_eq!(node.spool_entries.get(), 3);
         let fake = Fake::default();
-        assert!(first_pass(entries, &fake, &gate(), &node).is_empty());
-        assert_eq!(*fake.log.lock().unwrap(), ["DEL a", "DEL b", "DEL c"]);
+        assert!(first_pass(entries, &fake, &admission(), &node).is_empty());
+        assert_eq!(*fake.log.lock(), ["DEL a", "DEL b", "DEL c"]);
         let aside = unreadable(&state.path().join(DIRECTORY)).unwrap();
         assert_eq!((aside.len(), left(state.path()), partial.exists()), (1, 0, false));
         assert_eq!(fs::read(&aside[0]).unwrap(), b"torn");
@@ -422,16 +425,16 @@ mod tests {
         let node = Node::default();
         let entries = lock(state.path(), node.clone()).unwrap().entries().unwrap();
         let fake = Arc::new(Fake { failures: AtomicUsize::new(2), ..Fake::default() });
-        let admission = gate();
+        let admission = admission();
         let pending = first_pass(entries, &*fake, &admission, &node);
-        assert_eq!(*fake.log.lock().unwrap(), ["DEL bad", "DEL good"]);
+        assert_eq!(*fake.log.lock(), ["DEL bad", "DEL good"]);
         assert_eq!((pending.len(), left(state.path())), (2, 2));
         admission.open(fake.clone()).unwrap();
         let add = Request { command: Command::Add, spooled: None, deadline_ms: 20_000, ..del("bad") };
         let held = admission.submit(add, Instant::now());
         let _retry = Retry::begin(pending, admission, node.clone()).unwrap();
         assert!(matches!(held.wait(), Outcome::Reply(..)));
-        let log = fake.log.lock().unwrap().clone();
+        let log = fake.log.lock().clone();
         assert_eq!(log.iter().filter(|line| *line == "DEL bad").count(), 3, "{log:?}");
         assert_eq!(log.last().unwrap(), "ADD bad");
         assert_eq!((left(state.path()), node.spool_entries.get()), (0, 0));

@@ -2,22 +2,23 @@
 
 use serde::Serialize;
 
-use crate::cases::Settings;
+use crate::case_size::CaseSize;
 use crate::machine::Machine;
-use crate::process::Memory;
-use crate::report::{Report, Subjects};
+use crate::measured_subjects::MeasuredSubjects;
+use crate::process_cost::Memory;
+use crate::report::Report;
 use crate::results::{Failure, Figure, Reading};
 use crate::statistics::{StatisticsError, Summary};
 use crate::targets::Verdict;
 
 #[derive(Serialize)]
 struct Document<'a> {
-    /// Raised when a field changes its meaning.
+    /// The version of the format, raised when a field changes its meaning.
     format: u32,
     suite_version: &'static str,
     quick: bool,
     machine: &'a Machine,
-    subjects: &'a Subjects,
+    subjects: &'a MeasuredSubjects,
     cases: Vec<CaseEntry>,
     figures: Vec<FigureEntry<'a>>,
     readings: &'a [Reading],
@@ -29,7 +30,7 @@ struct Document<'a> {
 struct CaseEntry {
     name: &'static str,
     about: &'static str,
-    settings: Settings,
+    settings: CaseSize,
 }
 
 #[derive(Serialize)]
@@ -58,15 +59,15 @@ struct HistogramEntry {
 /// Why the document could not be made.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum JsonError {
-    /// A histogram.
+    /// A histogram could not be written.
     #[error(transparent)]
     Statistics(#[from] StatisticsError),
-    /// The document.
+    /// The document could not be written as JSON.
     #[error("the report cannot be written as JSON: {0}")]
     Write(#[from] serde_json::Error),
 }
 
-/// The document.
+/// The whole report as one JSON document.
 pub(crate) fn document(report: &Report) -> Result<String, JsonError> {
     let settings = |case: &crate::cases::Case| if report.quick { case.quick } else { case.settings };
     let figures = report.results.figures.iter().map(entry).collect::<Result<_, _>>()?;

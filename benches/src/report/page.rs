@@ -15,15 +15,15 @@ border-bottom:1px solid #e4e4e4}td:first-child,th:first-child{text-align:left}sv
 /// Why the page could not be made.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PageError {
-    /// A drawing.
+    /// A curve could not be drawn.
     #[error("a latency curve cannot be drawn: {0}")]
     Plot(String),
-    /// Text.
+    /// A text could not be written.
     #[error(transparent)]
     Text(#[from] std::fmt::Error),
 }
 
-/// The page.
+/// The whole report as one HTML page.
 pub(crate) fn page(report: &Report) -> Result<String, PageError> {
     let mut html = String::new();
     write!(
@@ -50,12 +50,12 @@ fn head(report: &Report, html: &mut String) -> Result<(), PageError> {
         write!(html, "<p class=\"missed\">A smoke test (--quick): its numbers measure nothing.</p>")?;
     }
     let about = format!("{} · {} CPUs ({}) · {} MiB", m.kernel, m.cpus, m.cpu_model, m.memory_mib);
-    let places = format!("run directory on {} · allocation files on {}", m.run_dir_fs, m.data_dir_fs);
+    let paths = format!("run directory on {} · allocation files on {}", m.run_dir_fs, m.data_dir_fs);
     write!(
         html,
         "<p>{}<br>{}<br>revision {}</p>",
         escaped(&about),
-        escaped(&places),
+        escaped(&paths),
         escaped(&m.git_revision)
     )?;
     write!(html, "<table><tr><th>subject</th><th>executable</th><th>says of itself</th></tr>")?;
@@ -139,7 +139,7 @@ fn failures(report: &Report, html: &mut String) -> Result<(), PageError> {
     Ok(write!(html, "</ul>")?)
 }
 
-/// One row; the last cell has the class.
+/// Writes one row; the last cell gets the class.
 fn row<const N: usize>(html: &mut String, cells: [&str; N], class: &str) -> Result<(), PageError> {
     html.push_str("<tr>");
     for (at, cell) in cells.iter().enumerate() {

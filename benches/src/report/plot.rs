@@ -6,7 +6,7 @@ use plotters::prelude::*;
 
 use crate::results::Figure;
 
-/// Of one drawing, in pixels.
+/// The size of one drawing, in pixels.
 const SIZE: (u32, u32) = (860, 400);
 /// Colours that people who see colours differently tell apart (Okabe and Ito).
 const COLOURS: [RGBColor; 7] = [
@@ -18,7 +18,7 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(230, 159, 0),
     RGBColor(90, 90, 90),
 ];
-/// The last percentile that is drawn: beyond it a curve is made of single calls.
+/// The number of nines of the last percentile that is drawn; beyond it a curve is made of single calls.
 const MOST_NINES: f64 = 3.5;
 
 /// Draws `figures`; the error is the drawing library's own words.

@@ -6,7 +6,7 @@ use crate::report::Report;
 use crate::results::Figure;
 use crate::targets::{State, Verdict, number};
 
-/// At most so many failures are told one by one.
+/// The number of failures that are printed one by one.
 const FAILURES_TOLD: usize = 20;
 
 /// Columns of a case's table; the first is left-aligned, all others right.
@@ -31,7 +31,7 @@ pub(crate) fn cells(figure: &Figure) -> [String; 10] {
         Some((plugins, _)) => number(plugins),
         None => String::new(),
     };
-    let daemon = |m: crate::process::Memory| format!("{}/{}", mib(m.rss_kib), mib(m.peak_kib));
+    let daemon = |m: crate::process_cost::Memory| format!("{}/{}", mib(m.rss_kib), mib(m.peak_kib));
     [
         format!("{} {}", figure.subject, figure.what),
         s.calls.to_string(),
@@ -46,7 +46,7 @@ pub(crate) fn cells(figure: &Figure) -> [String; 10] {
     ]
 }
 
-/// Writes all of it.
+/// Writes the whole report as text.
 pub(crate) fn write(report: &Report, out: &mut impl Write) -> io::Result<()> {
     let machine = &report.machine;
     writeln!(
@@ -104,7 +104,7 @@ fn verdicts(verdicts: &[Verdict], out: &mut impl Write) -> io::Result<()> {
     aligned(std::iter::once(&header).chain(&rows), out)
 }
 
-/// Met, or missed by how much.
+/// The word for a verdict: met, or missed by how much.
 pub(crate) fn outcome(verdict: &Verdict) -> String {
     match (verdict.state, verdict.missed_by_percent) {
         (State::Met, _) => "met".to_owned(),

@@ -1,11 +1,12 @@
-//! ADD.
+//! The specification's section on ADD.
 
 use serde_json::json;
 
-use super::{Finding, ID, SpecCase, World, allocated, network};
+use super::{Finding, ID, SpecCase, SpecTestbed, allocated, network};
 use crate::equality::RowError;
 use crate::implementation::Call;
-use crate::stage::{self, Stage};
+use crate::node_commands;
+use crate::test_node::{self, TestNode};
 
 const SECTION: &str = "spec: ADD";
 
@@ -35,16 +36,16 @@ pub(super) const CASES: &[SpecCase] = &[
     },
 ];
 
-fn version_kept(world: &mut World<'_>) -> Result<Finding, RowError> {
-    let answer = world.call("ADD", &network("0.3.1", &json!({})))?;
+fn version_kept(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
+    let answer = testbed.call("ADD", &network("0.3.1", &json!({})))?;
     let version = answer.body["cniVersion"].as_str() == Some("0.3.1");
     let shape = answer.body["ips"][0]["version"].as_str() == Some("4");
     Ok(Finding::success(&answer).and(version && shape, "the result is not one of 0.3.1"))
 }
 
-fn equals_sign(world: &mut World<'_>) -> Result<Finding, RowError> {
+fn equals_sign(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
     let config = network("1.0.0", &json!({})).to_string();
-    let netns = Stage::netns_path("pod");
+    let netns = TestNode::netns_path("pod");
     let args = "IgnoreUnknown=1;MAC=02:aa:bb:cc:dd:02;K8S_POD_NAME=a=b";
     let call = Call {
         command: "ADD",
@@ -54,66 +55,66 @@ fn equals_sign(world: &mut World<'_>) -> Result<Finding, RowError> {
         args,
         config: config.as_bytes(),
     };
-    let answer = world.raw(&call)?;
+    let answer = testbed.raw(&call)?;
     let mac = answer.body["interfaces"][0]["mac"] == "02:aa:bb:cc:dd:02";
     Ok(Finding::success(&answer).and(mac, "the MAC of CNI_ARGS was not taken"))
 }
 
-fn existing(world: &mut World<'_>) -> Result<Finding, RowError> {
-    world
-        .stage
-        .in_pod("pod", || stage::ip("link add eth0 address 02:00:5e:00:01:01 type veth peer name other"))?;
-    let answer = world.call("ADD", &network("1.0.0", &json!({})))?;
-    let there = world.has_interface("eth0")?;
+fn existing(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
+    testbed.node.in_pod("pod", || {
+        node_commands::ip("link add eth0 address 02:00:5e:00:01:01 type veth peer name other")
+    })?;
+    let answer = testbed.call("ADD", &network("1.0.0", &json!({})))?;
+    let there = testbed.has_interface("eth0")?;
     Ok(Finding::error(&answer)
         .and(there, "the other interface is gone")
         .and(allocated(ID).is_empty(), "an address stays taken"))
 }
 
-fn twice(world: &mut World<'_>) -> Result<Finding, RowError> {
-    let first = world.call("ADD", &network("1.0.0", &json!({})))?;
-    let second = world.call("ADD", &network("1.0.0", &json!({})))?;
+fn twice(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
+    let first = testbed.call("ADD", &network("1.0.0", &json!({})))?;
+    let second = testbed.call("ADD", &network("1.0.0", &json!({})))?;
     let alike = second.ok() && second.body == first.body;
     let right = first.ok() && (alike || !second.ok());
     let finding = Finding::new(right, super::told(&second));
     let held = allocated(ID).len();
     Ok(finding
         .and(held == 1, &format!("{held} addresses are taken"))
-        .and(world.has_interface("eth0")?, "the first interface is gone"))
+        .and(testbed.has_interface("eth0")?, "the first interface is gone"))
 }
 
-fn failed(world: &mut World<'_>) -> Result<Finding, RowError> {
+fn failed(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
     let ipam = json!({"type": "host-local", "subnet": "10.1.2.0/24", "routes": [{"dst": "192.168.0.0/16",
         "gw": "10.77.0.1"}]});
-    let answer = world.call("ADD", &network("1.0.0", &json!({"ipam": ipam})))?;
-    let links = world.interfaces()?;
+    let answer = testbed.call("ADD", &network("1.0.0", &json!({"ipam": ipam})))?;
+    let links = testbed.interfaces()?;
     Ok(Finding::error(&answer)
         .and(links == ["lo"], &format!("the pod has {}", links.join(" ")))
         .and(allocated(ID).is_empty(), "an address stays taken"))
 }
 
-fn again(world: &mut World<'_>) -> Result<Finding, RowError> {
+fn again(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
     let config = network("1.0.0", &json!({"mac": "02:aa:bb:cc:dd:01"}));
-    let calls = [world.call("ADD", &config)?, world.call("DEL", &config)?, world.call("ADD", &config)?];
+    let calls = [testbed.call("ADD", &config)?, testbed.call("DEL", &config)?, testbed.call("ADD", &config)?];
     Ok(Finding::all(calls.iter().map(Finding::success)))
 }
 
-fn two(world: &mut World<'_>) -> Result<Finding, RowError> {
+fn two(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
     let config = network("1.0.0", &json!({}));
-    let first = world.call_as("ADD", ID, "eth0", &config)?;
-    let second = world.call_as(
+    let first = testbed.call_as("ADD", ID, "eth0", &config)?;
+    let second = testbed.call_as(
         "ADD",
         ID,
         "net1",
         &network("1.0.0", &json!({"ipam": {"type": "host-local", "subnet": "10.1.2.0/24"}})),
     )?;
-    let gone = world.call_as("DEL", ID, "eth0", &config)?;
-    let kept = world.has_interface("net1")? && super::in_time(|| Ok(allocated(ID).len() == 1))?;
+    let gone = testbed.call_as("DEL", ID, "eth0", &config)?;
+    let kept = testbed.has_interface("net1")? && super::in_time(|| Ok(allocated(ID).len() == 1))?;
     Ok(Finding::all([&first, &second, &gone].map(Finding::success))
         .and(kept, "DEL of the one took the other, or its address stays taken"))
 }
 
-fn no_netns(world: &mut World<'_>) -> Result<Finding, RowError> {
+fn no_netns(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
     let config = network("1.0.0", &json!({})).to_string();
     let call = Call {
         command: "ADD",
@@ -122,27 +123,27 @@ fn no_netns(world: &mut World<'_>) -> Result<Finding, RowError> {
         config: config.as_bytes(),
         ..Call::default()
     };
-    Ok(Finding::code(&world.raw(&call)?, &[4]))
+    Ok(Finding::code(&testbed.raw(&call)?, &[4]))
 }
 
-fn with_netns(world: &World<'_>, netns: &str) -> Result<Finding, RowError> {
+fn with_netns(testbed: &SpecTestbed<'_>, netns: &str) -> Result<Finding, RowError> {
     let config = network("1.0.0", &json!({})).to_string();
     let call =
         Call { command: "ADD", container_id: ID, netns, ifname: "eth0", args: "", config: config.as_bytes() };
-    let answer = world.raw(&call)?;
+    let answer = testbed.raw(&call)?;
     Ok(Finding::error(&answer).and(allocated(ID).is_empty(), "an address stays taken"))
 }
 
-fn missing_netns(world: &mut World<'_>) -> Result<Finding, RowError> {
-    with_netns(world, "/run/netns/nowhere")
+fn missing_netns(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
+    with_netns(testbed, "/run/netns/nowhere")
 }
 
-fn no_namespace(world: &mut World<'_>) -> Result<Finding, RowError> {
-    with_netns(world, &format!("{}/resolv.conf", stage::PROPS))
+fn no_namespace(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
+    with_netns(testbed, &format!("{}/resolv.conf", test_node::FILES_DIR))
 }
 
-/// The specification leaves it open; an interface or an address that stays behind would not be.
-fn own_netns(world: &mut World<'_>) -> Result<Finding, RowError> {
+/// The specification leaves the outcome open, but no interface and no address may stay behind.
+fn own_netns(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
     let config = network("1.0.0", &json!({}));
     let text = config.to_string();
     let netns = "/proc/self/ns/net";
@@ -154,8 +155,8 @@ fn own_netns(world: &mut World<'_>) -> Result<Finding, RowError> {
         args: "",
         config: text.as_bytes(),
     };
-    let added = world.raw(&call("ADD"))?;
-    world.raw(&call("DEL"))?;
+    let added = testbed.raw(&call("ADD"))?;
+    testbed.raw(&call("DEL"))?;
     let left = crate::observe::interfaces()?.contains_key("pod0");
     let master = crate::observe::interfaces()?.contains_key("eth1");
     Ok(Finding::new(true, super::told(&added))

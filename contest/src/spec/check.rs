@@ -1,10 +1,10 @@
-//! CHECK.
+//! The specification's section on CHECK.
 
 use serde_json::{Value, json};
 
-use super::{Finding, POD, SpecCase, World, network};
+use super::{Finding, POD, SpecCase, SpecTestbed, network};
 use crate::equality::RowError;
-use crate::stage;
+use crate::node_commands;
 
 const SECTION: &str = "spec: CHECK";
 
@@ -24,68 +24,68 @@ pub(super) const CASES: &[SpecCase] = &[
     },
 ];
 
-/// An attachment and the configuration with which it is checked.
-fn attached(world: &World<'_>) -> Result<(Value, Finding), RowError> {
+/// Makes an attachment; returns the configuration with which it is checked.
+fn attached(testbed: &SpecTestbed<'_>) -> Result<(Value, Finding), RowError> {
     let mut config = network("1.0.0", &json!({}));
-    let added = world.call("ADD", &config)?;
+    let added = testbed.call("ADD", &config)?;
     config["prevResult"] = added.body.clone();
     Ok((config, Finding::success(&added)))
 }
 
-fn fresh(world: &mut World<'_>) -> Result<Finding, RowError> {
-    let (config, add) = attached(world)?;
-    Ok(Finding::all([add, Finding::success(&world.call("CHECK", &config)?)]))
+fn fresh(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
+    let (config, add) = attached(testbed)?;
+    Ok(Finding::all([add, Finding::success(&testbed.call("CHECK", &config)?)]))
 }
 
-fn below_0_4(world: &mut World<'_>) -> Result<Finding, RowError> {
+fn below_0_4(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
     let config = network("0.3.1", &json!({}));
-    let add = Finding::success(&world.call("ADD", &config)?);
-    Ok(Finding::all([add, Finding::code(&world.call("CHECK", &config)?, &[1])]))
+    let add = Finding::success(&testbed.call("ADD", &config)?);
+    Ok(Finding::all([add, Finding::code(&testbed.call("CHECK", &config)?, &[1])]))
 }
 
-fn without_prev_result(world: &mut World<'_>) -> Result<Finding, RowError> {
-    let (mut config, add) = attached(world)?;
+fn without_prev_result(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
+    let (mut config, add) = attached(testbed)?;
     config["prevResult"] = Value::Null;
-    Ok(Finding::all([add, Finding::error(&world.call("CHECK", &config)?)]))
+    Ok(Finding::all([add, Finding::error(&testbed.call("CHECK", &config)?)]))
 }
 
-fn never_added(world: &mut World<'_>) -> Result<Finding, RowError> {
-    let (config, add) = attached(world)?;
-    Ok(Finding::all([add, Finding::error(&world.call_as("CHECK", "contest-2", "eth7", &config)?)]))
+fn never_added(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
+    let (config, add) = attached(testbed)?;
+    Ok(Finding::all([add, Finding::error(&testbed.call_as("CHECK", "contest-2", "eth7", &config)?)]))
 }
 
-fn harmed(world: &World<'_>, command: &str) -> Result<Finding, RowError> {
-    let (config, add) = attached(world)?;
-    world.stage.in_pod(POD, || stage::ip(command))?;
-    Ok(Finding::all([add, Finding::error(&world.call("CHECK", &config)?)]))
+fn harmed(testbed: &SpecTestbed<'_>, command: &str) -> Result<Finding, RowError> {
+    let (config, add) = attached(testbed)?;
+    testbed.node.in_pod(POD, || node_commands::ip(command))?;
+    Ok(Finding::all([add, Finding::error(&testbed.call("CHECK", &config)?)]))
 }
 
-fn link_gone(world: &mut World<'_>) -> Result<Finding, RowError> {
-    harmed(world, "link del eth0")
+fn link_gone(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
+    harmed(testbed, "link del eth0")
 }
 
-fn address_gone(world: &mut World<'_>) -> Result<Finding, RowError> {
-    harmed(world, "addr flush dev eth0 scope global")
+fn address_gone(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
+    harmed(testbed, "addr flush dev eth0 scope global")
 }
 
-fn route_gone(world: &mut World<'_>) -> Result<Finding, RowError> {
-    harmed(world, "route del default dev eth0")
+fn route_gone(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
+    harmed(testbed, "route del default dev eth0")
 }
 
-fn changes_nothing(world: &mut World<'_>) -> Result<Finding, RowError> {
-    let (config, add) = attached(world)?;
+fn changes_nothing(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
+    let (config, add) = attached(testbed)?;
     let look =
-        || world.stage.in_pod(POD, || crate::observe::settle().and_then(|()| crate::observe::namespace()));
+        || testbed.node.in_pod(POD, || crate::observe::settle().and_then(|()| crate::observe::namespace()));
     let before = (look()?, crate::observe::files());
-    let check = Finding::success(&world.call("CHECK", &config)?);
+    let check = Finding::success(&testbed.call("CHECK", &config)?);
     let same = before == (look()?, crate::observe::files());
     Ok(Finding::all([add, check]).and(same, "the pod or the files differ after it"))
 }
 
-fn more_interfaces(world: &mut World<'_>) -> Result<Finding, RowError> {
-    let (mut config, add) = attached(world)?;
+fn more_interfaces(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
+    let (mut config, add) = attached(testbed)?;
     if let Some(interfaces) = config["prevResult"]["interfaces"].as_array_mut() {
         interfaces.push(json!({"name": "veth1234", "mac": "02:00:5e:00:09:09"}));
     }
-    Ok(Finding::all([add, Finding::success(&world.call("CHECK", &config)?)]))
+    Ok(Finding::all([add, Finding::success(&testbed.call("CHECK", &config)?)]))
 }

@@ -1,11 +1,12 @@
-//! DEL: idempotent, and successful whatever is already gone.
+//! The specification's section on DEL: it is idempotent, and succeeds whatever is already gone.
 
 use serde_json::{Value, json};
 
-use super::{Finding, ID, POD, SpecCase, World, allocated, network};
+use super::{Finding, ID, POD, SpecCase, SpecTestbed, allocated, network};
 use crate::equality::RowError;
 use crate::implementation::Call;
-use crate::stage::{self, Stage};
+use crate::node_commands;
+use crate::test_node::TestNode;
 
 const SECTION: &str = "spec: DEL";
 
@@ -23,85 +24,87 @@ pub(super) const CASES: &[SpecCase] = &[
     SpecCase { section: SECTION, name: "no_del_error_reads_like_a_success_to_containerd", judge: words },
 ];
 
-fn added(world: &World<'_>) -> Result<(Value, Finding), RowError> {
+fn added(testbed: &SpecTestbed<'_>) -> Result<(Value, Finding), RowError> {
     let config = network("1.0.0", &json!({}));
-    let answer = world.call("ADD", &config)?;
+    let answer = testbed.call("ADD", &config)?;
     Ok((config, Finding::success(&answer)))
 }
 
-fn idempotent(world: &mut World<'_>) -> Result<Finding, RowError> {
-    let (config, add) = added(world)?;
-    let dels = [world.call("DEL", &config)?, world.call("DEL", &config)?, world.call("DEL", &config)?];
+fn idempotent(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
+    let (config, add) = added(testbed)?;
+    let dels = [testbed.call("DEL", &config)?, testbed.call("DEL", &config)?, testbed.call("DEL", &config)?];
     Ok(Finding::all([add].into_iter().chain(dels.iter().map(Finding::success))))
 }
 
-fn frees(world: &mut World<'_>) -> Result<Finding, RowError> {
-    let (config, add) = added(world)?;
+fn frees(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
+    let (config, add) = added(testbed)?;
     let held = allocated(ID).len();
-    let del = world.call("DEL", &config)?;
+    let del = testbed.call("DEL", &config)?;
     let free = super::in_time(|| Ok(allocated(ID).is_empty()))?;
     Ok(Finding::all([add, Finding::success(&del)])
         .and(held == 1, "there was no allocation to free")
         .and(free, "the address stays taken")
-        .and(!world.has_interface("eth0")?, "the name is not free"))
+        .and(!testbed.has_interface("eth0")?, "the name is not free"))
 }
 
-fn del_with(world: &World<'_>, netns: &str) -> Result<Finding, RowError> {
+fn del_with(testbed: &SpecTestbed<'_>, netns: &str) -> Result<Finding, RowError> {
     let config = network("1.0.0", &json!({})).to_string();
     let call =
         Call { command: "DEL", container_id: ID, netns, ifname: "eth0", args: "", config: config.as_bytes() };
-    let answer = world.raw(&call)?;
+    let answer = testbed.raw(&call)?;
     let free = super::in_time(|| Ok(allocated(ID).is_empty()))?;
     Ok(Finding::success(&answer).and(free, "the address stays taken"))
 }
 
-fn without_netns(world: &mut World<'_>) -> Result<Finding, RowError> {
-    let (_, add) = added(world)?;
-    Ok(Finding::all([add, del_with(world, "")?]))
+fn without_netns(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
+    let (_, add) = added(testbed)?;
+    Ok(Finding::all([add, del_with(testbed, "")?]))
 }
 
-fn missing_netns(world: &mut World<'_>) -> Result<Finding, RowError> {
-    del_with(world, "/run/netns/nowhere")
+fn missing_netns(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
+    del_with(testbed, "/run/netns/nowhere")
 }
 
-fn netns_gone(world: &mut World<'_>) -> Result<Finding, RowError> {
-    let (_, add) = added(world)?;
-    world.stage.remove_pod(POD)?;
-    Ok(Finding::all([add, del_with(world, &Stage::netns_path(POD))?]))
+fn netns_gone(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
+    let (_, add) = added(testbed)?;
+    testbed.node.remove_pod(POD)?;
+    Ok(Finding::all([add, del_with(testbed, &TestNode::netns_path(POD))?]))
 }
 
-fn never_made(world: &mut World<'_>) -> Result<Finding, RowError> {
-    Ok(Finding::success(&world.call("DEL", &network("1.0.0", &json!({})))?))
+fn never_made(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
+    Ok(Finding::success(&testbed.call("DEL", &network("1.0.0", &json!({})))?))
 }
 
-fn link_gone(world: &mut World<'_>) -> Result<Finding, RowError> {
-    let (config, add) = added(world)?;
-    world.stage.in_pod(POD, || stage::ip("link del eth0"))?;
-    Ok(Finding::all([add, Finding::success(&world.call("DEL", &config)?)]))
+fn link_gone(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
+    let (config, add) = added(testbed)?;
+    testbed.node.in_pod(POD, || node_commands::ip("link del eth0"))?;
+    Ok(Finding::all([add, Finding::success(&testbed.call("DEL", &config)?)]))
 }
 
-fn master_gone(world: &mut World<'_>) -> Result<Finding, RowError> {
-    let (config, add) = added(world)?;
-    stage::ip("link del eth1")?;
-    Ok(Finding::all([add, Finding::success(&world.call("DEL", &config)?)]))
+fn master_gone(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
+    let (config, add) = added(testbed)?;
+    node_commands::ip("link del eth1")?;
+    Ok(Finding::all([add, Finding::success(&testbed.call("DEL", &config)?)]))
 }
 
-fn without_prev_result(world: &mut World<'_>) -> Result<Finding, RowError> {
-    let (config, add) = added(world)?;
-    let del = world.call("DEL", &config)?;
-    Ok(Finding::all([add, Finding::success(&del)]).and(!world.has_interface("eth0")?, "the interface stays"))
+fn without_prev_result(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
+    let (config, add) = added(testbed)?;
+    let del = testbed.call("DEL", &config)?;
+    Ok(Finding::all([add, Finding::success(&del)])
+        .and(!testbed.has_interface("eth0")?, "the interface stays"))
 }
 
-fn another(world: &mut World<'_>) -> Result<Finding, RowError> {
-    let (config, add) = added(world)?;
-    let del = world.call_as("DEL", "contest-2", "net1", &config)?;
-    let kept = allocated(ID).len() == 1 && world.has_interface("eth0")?;
+fn another(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
+    let (config, add) = added(testbed)?;
+    let del = testbed.call_as("DEL", "contest-2", "net1", &config)?;
+    let kept = allocated(ID).len() == 1 && testbed.has_interface("eth0")?;
     Ok(Finding::all([add, Finding::success(&del)]).and(kept, "this one's address or interface is gone"))
 }
 
-/// containerd takes "not found" in a DEL error for success, and "no such file or directory" with an empty netns.
-fn words(world: &mut World<'_>) -> Result<Finding, RowError> {
-    let netns = Stage::netns_path(POD);
+/// containerd takes a DEL error with "not found" for success, and with an empty netns also "no such file or
+/// directory".
+fn words(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
+    let netns = TestNode::netns_path(POD);
     let ipam = json!({"type": "nobody"});
     let configs = [network("1.0.0", &json!({"ipam": ipam})).to_string(), "{".to_owned(), String::new()];
     let mut said = String::new();
@@ -115,7 +118,7 @@ fn words(world: &mut World<'_>) -> Result<Finding, RowError> {
                 args: "",
                 config: config.as_bytes(),
             };
-            let answer = world.raw(&call)?;
+            let answer = testbed.raw(&call)?;
             said = super::told(&answer);
             let lower = format!("{said} {}", answer.stderr).to_lowercase();
             if !answer.ok() && (lower.contains("not found") || lower.contains("no such file or directory")) {

@@ -1,11 +1,11 @@
-//! What comes in from outside: environment, identifiers, bytes that are no configuration.
+//! What comes in from outside: environment, identifiers, and bytes that are no configuration.
 
 use serde_json::json;
 
-use super::{Finding, ID, POD, SpecCase, World, network};
+use super::{Finding, ID, POD, SpecCase, SpecTestbed, network};
 use crate::equality::RowError;
 use crate::implementation::{Answer, Call, CallError};
-use crate::stage::Stage;
+use crate::test_node::TestNode;
 
 const SECTION: &str = "spec: errors";
 
@@ -30,29 +30,35 @@ pub(super) const CASES: &[SpecCase] = &[
     SpecCase { section: SECTION, name: "an_error_object_has_version_code_and_sentence", judge: error_object },
 ];
 
-fn say(world: &World<'_>, command: &str, id: &str, ifname: &str, config: &[u8]) -> Result<Answer, CallError> {
-    let netns = Stage::netns_path(POD);
-    world.raw(&Call { command, container_id: id, netns: &netns, ifname, args: "", config })
+fn say(
+    testbed: &SpecTestbed<'_>,
+    command: &str,
+    id: &str,
+    ifname: &str,
+    config: &[u8],
+) -> Result<Answer, CallError> {
+    let netns = TestNode::netns_path(POD);
+    testbed.raw(&Call { command, container_id: id, netns: &netns, ifname, args: "", config })
 }
 
 fn good() -> Vec<u8> {
     network("1.0.0", &json!({})).to_string().into_bytes()
 }
 
-fn no_command(world: &mut World<'_>) -> Result<Finding, RowError> {
-    Ok(Finding::code(&say(world, "", ID, "eth0", &good())?, &[4]))
+fn no_command(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
+    Ok(Finding::code(&say(testbed, "", ID, "eth0", &good())?, &[4]))
 }
 
-fn unknown_command(world: &mut World<'_>) -> Result<Finding, RowError> {
-    Ok(Finding::code(&say(world, "UPDATE", ID, "eth0", &good())?, &[4]))
+fn unknown_command(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
+    Ok(Finding::code(&say(testbed, "UPDATE", ID, "eth0", &good())?, &[4]))
 }
 
-fn no_id(world: &mut World<'_>) -> Result<Finding, RowError> {
-    Ok(Finding::code(&say(world, "ADD", "", "eth0", &good())?, &[4]))
+fn no_id(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
+    Ok(Finding::code(&say(testbed, "ADD", "", "eth0", &good())?, &[4]))
 }
 
-fn no_ifname(world: &mut World<'_>) -> Result<Finding, RowError> {
-    Ok(Finding::code(&say(world, "ADD", ID, "", &good())?, &[4]))
+fn no_ifname(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
+    Ok(Finding::code(&say(testbed, "ADD", ID, "", &good())?, &[4]))
 }
 
 fn each<'a>(
@@ -70,70 +76,70 @@ fn each<'a>(
     Ok(last)
 }
 
-fn wrong_ids(world: &mut World<'_>) -> Result<Finding, RowError> {
+fn wrong_ids(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
     each(["../up", "a/b", "-a", ".a", "a b", "a\nb", "ä"], |id| {
-        Ok(Finding::code(&say(world, "ADD", id, "eth0", &good())?, &[4]))
+        Ok(Finding::code(&say(testbed, "ADD", id, "eth0", &good())?, &[4]))
     })
 }
 
-fn wrong_ifnames(world: &mut World<'_>) -> Result<Finding, RowError> {
+fn wrong_ifnames(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
     each(["a/b", "a:b", "a b", ".", "..", "a234567890123456", "a\tb"], |ifname| {
-        Ok(Finding::code(&say(world, "ADD", ID, ifname, &good())?, &[4]))
+        Ok(Finding::code(&say(testbed, "ADD", ID, ifname, &good())?, &[4]))
     })
 }
 
-fn wrong_names(world: &mut World<'_>) -> Result<Finding, RowError> {
+fn wrong_names(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
     each(["a/b", "..", "", "a b", "-a"], |name| {
         let config = network("1.0.0", &json!({"name": name})).to_string();
-        Ok(Finding::error(&say(world, "ADD", ID, "eth0", config.as_bytes())?))
+        Ok(Finding::error(&say(testbed, "ADD", ID, "eth0", config.as_bytes())?))
     })
 }
 
-fn empty(world: &mut World<'_>) -> Result<Finding, RowError> {
-    Ok(Finding::error(&say(world, "ADD", ID, "eth0", b"")?))
+fn empty(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
+    Ok(Finding::error(&say(testbed, "ADD", ID, "eth0", b"")?))
 }
 
-fn garbage(world: &mut World<'_>) -> Result<Finding, RowError> {
+fn garbage(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
     each(["{", "[]", "null", "17", "\"text\"", "}{", "{\"cniVersion\":1}"], |text| {
-        Ok(Finding::code(&say(world, "ADD", ID, "eth0", text.as_bytes())?, &[6, 7]))
+        Ok(Finding::code(&say(testbed, "ADD", ID, "eth0", text.as_bytes())?, &[6, 7]))
     })
 }
 
-/// Right is any answer in order: success or an error object, in time.
+/// Any orderly answer is right: success or an error object, in time.
 fn orderly(answer: &Answer) -> Finding {
     if answer.ok() { Finding::success(answer) } else { Finding::error(answer) }
 }
 
-fn invalid_utf8(world: &mut World<'_>) -> Result<Finding, RowError> {
+fn invalid_utf8(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
     let mut config = good();
     config.pop();
     config.extend_from_slice(b",\"note\":\"\xff\xfe\xc3\"}");
-    Ok(orderly(&say(world, "ADD", ID, "eth0", &config)?))
+    Ok(orderly(&say(testbed, "ADD", ID, "eth0", &config)?))
 }
 
-fn deep(world: &mut World<'_>) -> Result<Finding, RowError> {
+fn deep(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
     let mut config = good();
     config.pop();
     config.extend_from_slice(b",\"note\":");
     config.extend(std::iter::repeat_n(b'[', 100_000));
     config.extend(std::iter::repeat_n(b']', 100_000));
     config.push(b'}');
-    Ok(orderly(&say(world, "ADD", ID, "eth0", &config)?))
+    Ok(orderly(&say(testbed, "ADD", ID, "eth0", &config)?))
 }
 
-fn large(world: &mut World<'_>) -> Result<Finding, RowError> {
+fn large(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
     let config = network("1.0.0", &json!({"note": "x".repeat(3 << 20)})).to_string();
-    Ok(orderly(&say(world, "ADD", ID, "eth0", config.as_bytes())?))
+    Ok(orderly(&say(testbed, "ADD", ID, "eth0", config.as_bytes())?))
 }
 
-fn unknown_version(world: &mut World<'_>) -> Result<Finding, RowError> {
+fn unknown_version(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
     each(["9.9.9", "1.2.0", "0.0.1"], |version| {
-        Ok(Finding::code(&world.call("ADD", &network(version, &json!({})))?, &[1]))
+        Ok(Finding::code(&testbed.call("ADD", &network(version, &json!({})))?, &[1]))
     })
 }
 
-fn error_object(world: &mut World<'_>) -> Result<Finding, RowError> {
-    let answer = world.call("ADD", &network("0.4.0", &json!({"master": "nowhere0"})))?;
+fn error_object(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
+    let answer = testbed.call("ADD", &network("0.4.0", &json!({"master": "nowhere0"})))?;
     let body = &answer.body;
     let sentence = body["msg"].as_str().is_some_and(|msg| !msg.is_empty());
     let version = body["cniVersion"] == "0.4.0";

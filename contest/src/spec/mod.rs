@@ -1,5 +1,5 @@
-//! Cases of the CNI specification, section by section. Each takes an implementation and says what it did and whether
-//! that is what the specification asks; the reference is judged by the same cases, for comparison.
+//! Cases of the CNI specification, section by section. Each takes an implementation, and says what it did and
+//! whether the specification asks for that. The reference is judged by the same cases, for comparison.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,8 +8,9 @@ use serde_json::{Value, json};
 
 use crate::equality::RowError;
 use crate::implementation::{Answer, Call, CallError, Daemon, Implementation, Verdict};
+use crate::node_commands::NodeError;
 use crate::report::{Mark, Row};
-use crate::stage::{Stage, StageError};
+use crate::test_node::TestNode;
 
 mod add;
 mod check;
@@ -21,7 +22,7 @@ mod status;
 /// What an implementation did in a case.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// Whether that is right.
+    /// Whether the specification asks for that.
     pub right: bool,
     /// What it did, in a few words.
     pub said: String,
@@ -32,23 +33,23 @@ impl Finding {
         Finding { right, said: said.into() }
     }
 
-    /// Right when the call succeeded.
+    /// A finding that is right when the call succeeded.
     fn success(answer: &Answer) -> Finding {
         Finding::new(answer.ok(), told(answer))
     }
 
-    /// Right when the call failed with one of these codes.
+    /// A finding that is right when the call failed with one of these codes.
     fn code(answer: &Answer, codes: &[u64]) -> Finding {
         let right = matches!(answer.verdict, Verdict::Error(code) if codes.contains(&code));
         Finding::new(right, told(answer))
     }
 
-    /// Right when the call failed with any error object.
+    /// A finding that is right when the call failed with any error object.
     fn error(answer: &Answer) -> Finding {
         Finding::new(matches!(answer.verdict, Verdict::Error(_)), told(answer))
     }
 
-    /// The first that is wrong, or the last.
+    /// The first finding that is wrong, or the last one.
     fn all(findings: impl IntoIterator<Item = Finding>) -> Finding {
         let mut last = Finding::new(true, "");
         for finding in findings {
@@ -61,7 +62,7 @@ impl Finding {
         last
     }
 
-    /// The same, wrong unless `right`, with a remark.
+    /// The same finding; wrong unless `right`, with a remark.
     fn and(self, right: bool, otherwise: &str) -> Finding {
         if right { self } else { Finding::new(false, format!("{}, but {otherwise}", self.said)) }
     }
@@ -71,18 +72,18 @@ fn told(answer: &Answer) -> String {
     if answer.ok() { "ok".into() } else { format!("{}: {}", answer.verdict, answer.complaint()) }
 }
 
-/// A case.
+/// One case of the specification.
 #[derive(Debug)]
 pub struct SpecCase {
     /// The section of the specification.
     pub section: &'static str,
-    /// What must hold.
+    /// What must hold, as a name.
     pub name: &'static str,
-    /// Finds out whether it does.
-    pub judge: fn(&mut World<'_>) -> Result<Finding, RowError>,
+    /// Finds out whether it holds.
+    pub judge: fn(&mut SpecTestbed<'_>) -> Result<Finding, RowError>,
 }
 
-/// All cases.
+/// All cases, in the specification's order.
 pub fn all() -> Vec<SpecCase> {
     let mut cases = Vec::new();
     for section in [add::CASES, del::CASES, check::CASES, gc::CASES, status::CASES, input::CASES] {
@@ -91,7 +92,7 @@ pub fn all() -> Vec<SpecCase> {
     cases
 }
 
-/// Puts both implementations to a case, each in a world of its own. The row fails when the subject fails.
+/// Judges both implementations by a case, each in a testbed of its own. The row fails when the subject fails.
 pub fn run(case: &SpecCase, reference: &Implementation, subject: &Implementation) -> Row {
     let (theirs, ours) = thread::scope(|scope| {
         let theirs = scope.spawn(|| judge(case, reference));
@@ -117,37 +118,37 @@ pub fn run(case: &SpecCase, reference: &Implementation, subject: &Implementation
 }
 
 fn judge(case: &SpecCase, implementation: &Implementation) -> Result<Finding, RowError> {
-    let mut world = World::new(implementation)?;
-    (case.judge)(&mut world)
+    let mut testbed = SpecTestbed::new(implementation)?;
+    (case.judge)(&mut testbed)
 }
 
-/// An implementation on a stage with one pod, and the calls that cases are made of.
+/// An implementation on a test node with one pod, and the calls that cases are made of.
 #[derive(Debug)]
-pub struct World<'a> {
-    /// Killed before the stage goes.
+pub struct SpecTestbed<'a> {
+    /// The daemon, declared before the node so that it is killed first.
     _daemon: Option<Daemon>,
-    stage: Stage,
+    node: TestNode,
     implementation: &'a Implementation,
 }
 
 const ID: &str = "contest-1";
 const POD: &str = "pod";
 
-impl<'a> World<'a> {
-    fn new(implementation: &'a Implementation) -> Result<World<'a>, RowError> {
-        let mut stage = Stage::raise()?;
-        stage.add_pod(POD, true)?;
-        Ok(World { _daemon: implementation.start_daemon()?, stage, implementation })
+impl<'a> SpecTestbed<'a> {
+    fn new(implementation: &'a Implementation) -> Result<SpecTestbed<'a>, RowError> {
+        let mut node = TestNode::create()?;
+        node.add_pod(POD, true)?;
+        Ok(SpecTestbed { _daemon: implementation.start_daemon()?, node, implementation })
     }
 
-    /// A call about `contest-1`'s `eth0` in the pod.
+    /// Makes a call about `eth0` of `contest-1` in the pod.
     fn call(&self, command: &str, config: &Value) -> Result<Answer, CallError> {
         self.call_as(command, ID, "eth0", config)
     }
 
-    /// The same under another id or name.
+    /// The same call under another id or name.
     fn call_as(&self, command: &str, id: &str, ifname: &str, config: &Value) -> Result<Answer, CallError> {
-        let netns = Stage::netns_path(POD);
+        let netns = TestNode::netns_path(POD);
         let text = config.to_string();
         self.raw(&Call {
             command,
@@ -163,16 +164,16 @@ impl<'a> World<'a> {
         self.implementation.call("macvlan", call)
     }
 
-    fn interfaces(&self) -> Result<Vec<String>, StageError> {
-        self.stage.in_pod(POD, || Ok(crate::observe::interfaces()?.keys().cloned().collect()))
+    fn interfaces(&self) -> Result<Vec<String>, NodeError> {
+        self.node.in_pod(POD, || Ok(crate::observe::interfaces()?.keys().cloned().collect()))
     }
 
-    fn has_interface(&self, name: &str) -> Result<bool, StageError> {
+    fn has_interface(&self, name: &str) -> Result<bool, NodeError> {
         Ok(self.interfaces()?.iter().any(|known| known == name))
     }
 }
 
-/// The network of the cases; `more` is laid over it.
+/// The network of the cases; `more` replaces keys of it.
 fn network(version: &str, more: &Value) -> Value {
     let mut config = json!({"cniVersion": version, "name": "net", "type": "macvlan", "master": "eth1",
         "ipam": {"type": "host-local", "subnet": "10.1.2.0/24", "routes": [{"dst": "0.0.0.0/0"}]}});
@@ -182,14 +183,14 @@ fn network(version: &str, more: &Value) -> Value {
     config
 }
 
-/// Names of host-local's allocation files on the current stage that belong to a container.
+/// The names of host-local's allocation files of one container on the current test node.
 fn allocated(id: &str) -> Vec<String> {
     let Value::Object(files) = crate::observe::files() else { return Vec::new() };
     let holds = |file: &Value| file["content"].as_str().is_some_and(|c| c.split("\r\n").next() == Some(id));
     files.iter().filter(|(_, file)| holds(file)).map(|(path, _)| path.clone()).collect()
 }
 
-/// Waits a little for what may come a moment after an answer; `false` when it did not.
+/// Waits a little for what may come a moment after an answer; `false` when it did not come.
 fn in_time(mut come: impl FnMut() -> Result<bool, RowError>) -> Result<bool, RowError> {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {

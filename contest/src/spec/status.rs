@@ -1,8 +1,8 @@
-//! STATUS and VERSION.
+//! The specification's sections on STATUS and VERSION.
 
 use serde_json::{Value, json};
 
-use super::{Finding, SpecCase, World, network};
+use super::{Finding, SpecCase, SpecTestbed, network};
 use crate::equality::RowError;
 use crate::implementation::{Answer, Call, CallError};
 
@@ -19,43 +19,46 @@ pub(super) const CASES: &[SpecCase] = &[
     SpecCase { section: VERSION, name: "version_needs_no_network_and_no_environment", judge: bare_version },
 ];
 
-fn ask(world: &World<'_>, command: &str, config: &Value) -> Result<Answer, CallError> {
+fn ask(testbed: &SpecTestbed<'_>, command: &str, config: &Value) -> Result<Answer, CallError> {
     let text = config.to_string();
-    world.raw(&Call { command, config: text.as_bytes(), ..Call::default() })
+    testbed.raw(&Call { command, config: text.as_bytes(), ..Call::default() })
 }
 
-fn works(world: &mut World<'_>) -> Result<Finding, RowError> {
-    Ok(Finding::success(&ask(world, "STATUS", &network("1.1.0", &json!({})))?))
+fn works(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
+    Ok(Finding::success(&ask(testbed, "STATUS", &network("1.1.0", &json!({})))?))
 }
 
-fn silent(world: &mut World<'_>) -> Result<Finding, RowError> {
-    let answer = ask(world, "STATUS", &network("1.1.0", &json!({})))?;
+fn silent(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
+    let answer = ask(testbed, "STATUS", &network("1.1.0", &json!({})))?;
     Ok(Finding::success(&answer).and(answer.body.is_null(), "it printed something"))
 }
 
-fn below_1_1(world: &mut World<'_>) -> Result<Finding, RowError> {
-    Ok(Finding::code(&ask(world, "STATUS", &network("1.0.0", &json!({})))?, &[1]))
+fn below_1_1(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
+    Ok(Finding::code(&ask(testbed, "STATUS", &network("1.0.0", &json!({})))?, &[1]))
 }
 
-fn no_ipam(world: &mut World<'_>) -> Result<Finding, RowError> {
-    Ok(Finding::code(&ask(world, "STATUS", &network("1.1.0", &json!({"ipam": {"type": "nobody"}})))?, &[50]))
+fn no_ipam(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
+    Ok(Finding::code(
+        &ask(testbed, "STATUS", &network("1.1.0", &json!({"ipam": {"type": "nobody"}})))?,
+        &[50],
+    ))
 }
 
-fn versions(world: &mut World<'_>) -> Result<Finding, RowError> {
-    let answer = ask(world, "VERSION", &json!({"cniVersion": "1.1.0"}))?;
+fn versions(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
+    let answer = ask(testbed, "VERSION", &json!({"cniVersion": "1.1.0"}))?;
     let all = json!(["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"]);
     let listed = &answer.body["supportedVersions"];
     Ok(Finding::success(&answer).and(*listed == all, &format!("it lists {listed}")))
 }
 
-fn callers_version(world: &mut World<'_>) -> Result<Finding, RowError> {
-    let answer = ask(world, "VERSION", &json!({"cniVersion": "0.4.0"}))?;
+fn callers_version(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
+    let answer = ask(testbed, "VERSION", &json!({"cniVersion": "0.4.0"}))?;
     let version = &answer.body["cniVersion"];
     // libcni's own plugins answer in the newest version that they know, whatever the caller's: both are read.
     Ok(Finding::success(&answer).and(version.is_string(), "there is no cniVersion"))
 }
 
-fn bare_version(world: &mut World<'_>) -> Result<Finding, RowError> {
-    let answer = world.raw(&Call { command: "VERSION", config: b"{}", ..Call::default() })?;
+fn bare_version(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
+    let answer = testbed.raw(&Call { command: "VERSION", config: b"{}", ..Call::default() })?;
     Ok(Finding::success(&answer))
 }

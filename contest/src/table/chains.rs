@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::network;
 use crate::case::Case;
-use crate::probe::Probe;
+use crate::disturbance::Disturbance;
 
 pub(super) fn rows() -> Vec<Case> {
     let macvlan = |version: &str| network("macvlan", &json!({"cniVersion": version}));
@@ -19,7 +19,7 @@ pub(super) fn rows() -> Vec<Case> {
     vec![
         Case::new("macvlan, tuning (sysctl)", "macvlan", &macvlan("1.0.0"))
             .then("tuning", &tuning("1.0.0"))
-            .probing(&[Probe::Link]),
+            .probing(&[Disturbance::Link]),
         Case::new("macvlan, tuning (mac, mtu)", "macvlan", &macvlan("1.0.0")).then(
             "tuning",
             &with(with(meta("tuning", "1.0.0"), "mac", json!("02:aa:bb:cc:dd:09")), "mtu", json!(1280)),

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{host_local, network};
 use crate::case::Case;
-use crate::probe::Probe;
+use crate::disturbance::Disturbance;
 
 const AS_IT_WAS: &str = "the device comes back as it was, up and with its alias; the reference leaves it down and takes its alias";
 const IDEMPOTENT: &str =
@@ -37,13 +37,13 @@ fn devices() -> Vec<Case> {
     };
     vec![
         Case::new("host-device by name", "host-device", &device(&json!({"device": "dev0"}))).probing(&[
-            Probe::Address,
-            Probe::Route,
-            Probe::Allocation,
+            Disturbance::Address,
+            Disturbance::Route,
+            Disturbance::Allocation,
         ]),
         Case::new("host-device by hwaddr", "host-device", &device(&json!({"hwaddr": "02:00:5E:00:00:04"}))),
         Case::new("host-device, layer 2 only", "host-device", &l2(json!({"device": "dev0"})))
-            .probing(&[Probe::Down]),
+            .probing(&[Disturbance::Down]),
         Case::new("host-device that is up on the node", "host-device", &device(&json!({"device": "dev0"})))
             .allow("removed > node > interfaces > * > *", AS_IT_WAS)
             .allow("removed > node > routes", AS_IT_WAS)
@@ -108,7 +108,7 @@ fn failures() -> Vec<Case> {
 fn loopbacks() -> Vec<Case> {
     let lo = |version: &str| json!({"cniVersion": version, "name": "lo", "type": "loopback"});
     vec![
-        Case::new("loopback", "loopback", &lo("1.0.0")).ifname("lo").probing(&[Probe::Down]),
+        Case::new("loopback", "loopback", &lo("1.0.0")).ifname("lo").probing(&[Disturbance::Down]),
         Case::new("loopback 0.2.0", "loopback", &lo("0.2.0"))
             .allow("add > result", "the reference answers 0.2.0 in the form of 1.0.0")
             .ifname("lo"),

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{network, with_ipam};
 use crate::case::Case;
-use crate::probe::{HARMS, Probe};
+use crate::disturbance::{DISTURBANCES, Disturbance};
 
 const GO_MAP_ORDER: &str =
     "which of the two addresses the reference tries first is its map's order: it differs from run to run";
@@ -34,7 +34,7 @@ fn host(title: &str, more: Value) -> Case {
 
 fn host_local() -> Vec<Case> {
     vec![
-        host("host-local, one subnet, no routes", json!({"subnet": "10.1.2.0/24"})).probing(&HARMS),
+        host("host-local, one subnet, no routes", json!({"subnet": "10.1.2.0/24"})).probing(&DISTURBANCES),
         host(
             "host-local, rangeStart, rangeEnd, gateway",
             json!({"subnet": "10.1.2.0/24",
@@ -68,7 +68,7 @@ fn host_local() -> Vec<Case> {
             [{"subnet": "fd00:1::/64"}]], "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]}),
         )
         .with_dad()
-        .probing(&[Probe::Address, Probe::Route]),
+        .probing(&[Disturbance::Address, Disturbance::Route]),
         host(
             "host-local, IPv6 alone",
             json!({"ranges": [[{"subnet": "fd00:1::/64",
@@ -163,7 +163,7 @@ fn routes() -> Vec<Case> {
             json!({"subnet": "10.1.2.0/24", "routes": [{"dst": "192.168.0.0/16",
             "gw": "10.1.2.7"}, {"dst": "0.0.0.0/0", "gw": "10.1.2.9"}]}),
         )
-        .probing(&[Probe::Route]),
+        .probing(&[Disturbance::Route]),
         host(
             "routes without gw",
             json!({"subnet": "10.1.2.0/24", "routes": [{"dst": "192.168.0.0/16"},
@@ -241,7 +241,7 @@ fn statics() -> Vec<Case> {
     let one = json!({"addresses": [{"address": "10.5.0.3/24", "gateway": "10.5.0.1"}],
         "routes": [{"dst": "0.0.0.0/0"}]});
     vec![
-        fixed("static, one address", one.clone()).probing(&HARMS),
+        fixed("static, one address", one.clone()).probing(&DISTURBANCES),
         fixed(
             "static, two families, dns",
             json!({"addresses": [{"address": "10.5.0.3/24",

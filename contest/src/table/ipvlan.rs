@@ -4,8 +4,8 @@ use serde_json::json;
 
 use super::network;
 use crate::case::Case;
-use crate::kernel::Kind;
-use crate::probe::HARMS;
+use crate::disturbance::DISTURBANCES;
+use crate::kernel_kinds::Kind;
 
 const MASTER_AS_AT_ADD: &str =
     "CHECK finds the master as ADD did; the reference's CHECK of ipvlan knows only one that the config names";
@@ -19,7 +19,7 @@ pub(super) fn rows() -> Vec<Case> {
         "ips": [{"address": "10.9.9.9/24", "gateway": "10.9.9.1", "interface": 0}],
             "routes": [{"dst": "0.0.0.0/0"}]});
     rows.extend([
-        Case::new("ipvlan, mode absent", "ipvlan", &network("ipvlan", &json!({}))).probing(&HARMS),
+        Case::new("ipvlan, mode absent", "ipvlan", &network("ipvlan", &json!({}))).probing(&DISTURBANCES),
         Case::new("ipvlan, mtu 1300", "ipvlan", &network("ipvlan", &json!({"mtu": 1300}))),
         Case::new("ipvlan, master absent", "ipvlan", &network("ipvlan", &json!({"master": null}))),
         Case::new(

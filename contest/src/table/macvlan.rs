@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::network;
 use crate::case::Case;
-use crate::probe::{HARMS, Probe};
+use crate::disturbance::{DISTURBANCES, Disturbance};
 
 const STRICTER: &str = "CHECK really looks (X4): the reference does not see this";
 
@@ -16,7 +16,7 @@ pub(super) fn rows() -> Vec<Case> {
         })
         .collect();
     rows.extend([
-        Case::new("macvlan, mode absent", "macvlan", &network("macvlan", &json!({}))).probing(&HARMS),
+        Case::new("macvlan, mode absent", "macvlan", &network("macvlan", &json!({}))).probing(&DISTURBANCES),
         Case::new("macvlan, mtu 1300", "macvlan", &network("macvlan", &json!({"mtu": 1300}))),
         Case::new("macvlan, mtu 0", "macvlan", &network("macvlan", &json!({"mtu": 0}))),
         Case::new(
@@ -35,7 +35,7 @@ pub(super) fn rows() -> Vec<Case> {
             "macvlan",
             &network("macvlan", &json!({"mac": "02:aa:bb:cc:dd:01"})),
         )
-        .probing(&[Probe::Link]),
+        .probing(&[Disturbance::Link]),
         Case::new(
             "macvlan, mac by runtimeConfig",
             "macvlan",
@@ -64,7 +64,7 @@ pub(super) fn rows() -> Vec<Case> {
         ),
         Case::new("macvlan, master absent", "macvlan", &network("macvlan", &json!({"master": null}))),
         Case::new("macvlan, layer 2 only: ipam {}", "macvlan", &network("macvlan", &json!({"ipam": {}})))
-            .probing(&[Probe::Down, Probe::Link]),
+            .probing(&[Disturbance::Down, Disturbance::Link]),
         Case::new(
             "macvlan, layer 2 only: ipam absent",
             "macvlan",

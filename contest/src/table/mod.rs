@@ -9,21 +9,21 @@ mod errors;
 mod host_device;
 mod ipam;
 mod ipvlan;
-mod lax;
+mod lax_json;
 mod macvlan;
 mod versions;
 mod vlan;
 
-/// A group of rows.
+/// Rows of the table about one subject matter.
 #[derive(Debug)]
 pub struct Group {
-    /// Its name in the report.
+    /// The name of the group in the report.
     pub name: &'static str,
-    /// Its rows.
+    /// The rows of the group.
     pub rows: Vec<Case>,
 }
 
-/// All of them.
+/// All groups, in the report's order.
 pub fn all() -> Vec<Group> {
     vec![
         Group { name: "macvlan", rows: macvlan::rows() },
@@ -33,17 +33,18 @@ pub fn all() -> Vec<Group> {
         Group { name: "IPAM", rows: ipam::rows() },
         Group { name: "versions", rows: versions::rows() },
         Group { name: "chains", rows: chains::rows() },
-        Group { name: "Go's lax JSON", rows: lax::rows() },
+        Group { name: "Go's lax JSON", rows: lax_json::rows() },
         Group { name: "errors", rows: errors::rows() },
     ]
 }
 
-/// A host-local section over one small subnet.
+/// A `host-local` section with one small subnet.
 fn host_local() -> Value {
     json!({"type": "host-local", "subnet": "10.1.2.0/24", "routes": [{"dst": "0.0.0.0/0"}]})
 }
 
-/// A network of one type: 1.0.0, on `eth1`, host-local; `more` is laid over it, and a null in it takes a key away.
+/// A network of one type: version 1.0.0, on `eth1`, host-local. `more` replaces keys, and a null in it removes
+/// one.
 fn network(kind: &str, more: &Value) -> Value {
     let mut config = json!({
         "cniVersion": "1.0.0", "name": "net", "type": kind, "master": "eth1", "ipam": host_local(),
@@ -59,7 +60,7 @@ fn network(kind: &str, more: &Value) -> Value {
     config
 }
 
-/// A macvlan network with this `ipam`.
+/// A macvlan network with this `ipam` section.
 fn with_ipam(ipam: &Value) -> Value {
     network("macvlan", &json!({"ipam": ipam}))
 }

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::network;
 use crate::case::Case;
-use crate::probe::Probe;
+use crate::disturbance::Disturbance;
 
 pub(super) fn rows() -> Vec<Case> {
     let config = |version: &str| {
@@ -36,7 +36,7 @@ pub(super) fn rows() -> Vec<Case> {
             ),
         )
         .fails(),
-        Case::new("collected by GC", "macvlan", &config("1.1.0")).probing(&[Probe::Collect]).allow(
+        Case::new("collected by GC", "macvlan", &config("1.1.0")).probing(&[Disturbance::Collect]).allow(
             "probe gc > found > not listed > files",
             "GC frees what is not listed (X3); the reference's plugins have no GC of their own",
         ),

@@ -4,13 +4,13 @@ use serde_json::json;
 
 use super::network;
 use crate::case::Case;
-use crate::kernel::Kind;
-use crate::probe::HARMS;
+use crate::disturbance::DISTURBANCES;
+use crate::kernel_kinds::Kind;
 
 pub(super) fn rows() -> Vec<Case> {
     let vlan = |title: &str, more: serde_json::Value| Case::new(title, "vlan", &network("vlan", &more));
     [
-        vlan("vlan 5", json!({"vlanId": 5})).probing(&HARMS),
+        vlan("vlan 5", json!({"vlanId": 5})).probing(&DISTURBANCES),
         vlan("vlan 4094, mtu 1300", json!({"vlanId": 4094, "mtu": 1300})),
         vlan("vlan 0", json!({"vlanId": 0})),
         vlan("vlan, vlanId absent", json!({})),

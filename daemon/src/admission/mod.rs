@@ -1,58 +1,61 @@
-//! Who is served when: a bounded number of calls at work, the others in order behind them.
+//! Decides when each call is carried out: a bounded number at a time, the others in order behind them.
 //!
-//! Calls run on threads made for that, never on the server's: [`Lane::Fast`] has a few, and one more for each that is
-//! stuck while others wait, [`Lane::Slow`] gets threads on demand, STATUS has one of its own. A call is answered once.
-//! A queued call whose caller has hung up is dropped unexecuted, except DEL and GC, which always go on. Before
-//! [`Admission::open`] everything is held in order; after [`Admission::stop`] nothing is begun.
+//! Calls run on threads made for them, never on the server's. [`Lane::Fast`] has a few threads, and one more for
+//! each that is stuck while calls wait. [`Lane::Slow`] gets threads on demand. STATUS has a thread of its own.
+//! Each call is answered exactly once.
+//!
+//! A queued call whose caller has hung up is dropped unexecuted; DEL and GC always go on. Before
+//! [`Admission::open`] every call is held in order; after [`Admission::stop`] none is begun.
 
-mod crew;
-mod job;
+mod execution;
 mod queue;
+mod queued_call;
 #[cfg(test)]
 mod tests;
-mod work;
+mod worker_threads;
 
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use fairlead_cni::wire::{Command, Request};
-use fairlead_host::scheduling::prefer_this_thread;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::oneshot;
 use tracing::error;
 
-use self::crew::Crew;
-use self::job::{Delivery, Job, Ticket};
-pub use self::job::{Outcome, Receipt, Submitted};
-pub use self::queue::{Attachment, attachment_of};
+pub use self::execution::FinishedCall;
+pub(crate) use self::execution::{panic_text, serve_catching_panics};
 use self::queue::{Line, Queue};
-pub use self::work::Done;
-pub(crate) use self::work::{guarded, panic_text};
+pub use self::queue::{PodInterface, pod_interface_of};
+use self::queued_call::{CallProgress, Delivery, QueuedCall};
+pub use self::queued_call::{Outcome, Receipt, SubmittedCall};
+use self::worker_threads::WorkerThreads;
 use crate::call::{Call, CallerGone, Lane, Service};
 use crate::health::Health;
 use crate::metrics::Calls;
+use fairlead_host::scheduling::prefer_this_thread;
 
-/// How long a caller waits when it does not say.
-const UNTOLD_DEADLINE: Duration = Duration::from_secs(30);
-/// No caller is believed to wait longer than this.
+/// The deadline of a call whose caller names none.
+const DEFAULT_DEADLINE: Duration = Duration::from_secs(30);
+/// A caller that says it waits longer is treated as if it had said this.
 const LONGEST_DEADLINE: Duration = Duration::from_secs(600);
-/// A delivered answer is put on record within this time.
+/// The time within which a delivered answer is put on record.
 const CONFIRMED_AFTER: Duration = Duration::from_millis(5);
 
-/// STATUS waits no longer than this for its turn. What hangs is told by the executable after 100 ms; a daemon that is only
-/// short of processors must not be called broken.
+/// The time that STATUS waits for its turn. The executable reports a daemon that does not answer within 100 ms; a
+/// daemon that is only short of processors must not be called broken.
 const STATUS_DEADLINE: Duration = Duration::from_secs(1);
-/// An idle thread of the slow lane ends after this.
+/// The time after which an idle thread of the slow lane ends.
 const SLOW_IDLE: Duration = Duration::from_secs(10);
 
-/// How many calls at once.
+/// How many calls are carried out and queued at once.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Threads of the fast lane that are not stuck.
+    /// Threads of the fast lane, not counting those whose call is stuck.
     pub fast: usize,
-    /// At most so many threads of the slow lane, and as many further ones of the fast lane.
+    /// The largest number of threads in the slow lane, and of further threads in the fast lane.
     pub slow: usize,
-    /// Calls queued at most; a further one is told to try again.
+    /// The largest number of queued calls; a further one is answered with "try again" (code 11).
     pub queued: usize,
 }
 
@@ -63,31 +66,31 @@ impl Default for Limits {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct AdmissionState {
     queue: Queue,
-    /// What came before [`Admission::open`].
-    held: Vec<Job>,
+    /// Calls that came before [`Admission::open`].
+    held: Vec<QueuedCall>,
     open: bool,
     stopping: bool,
-    /// Begun, and not yet on record as answered.
+    /// Calls that were begun and are not yet on record as answered.
     running: usize,
-    crew: Crew,
-    /// A call is carried out by the thread that accepted it.
+    workers: WorkerThreads,
+    /// True while the thread that accepted a connection carries its call out.
     inline: bool,
     slow_threads: usize,
     slow_idle: usize,
 }
 
-impl State {
+impl AdmissionState {
     fn is_quiet(&self) -> bool {
-        let at_work = self.inline || self.crew.is_at_work() || self.queue.has(Line::Fast);
+        let at_work = self.inline || self.workers.is_at_work() || self.queue.has(Line::Fast);
         self.open && !self.stopping && !at_work
     }
 }
 
 struct Shared {
-    state: Mutex<State>,
-    /// One for each line.
+    state: Mutex<AdmissionState>,
+    /// What the idle threads of each line wait on.
     work: [Condvar; 3],
     idle: Condvar,
     service: OnceLock<Arc<dyn Service>>,
@@ -97,7 +100,7 @@ struct Shared {
     health: Arc<Health>,
 }
 
-/// The gate that every call passes.
+/// The queue that every call passes.
 #[derive(Clone)]
 pub struct Admission(Arc<Shared>);
 
@@ -108,7 +111,7 @@ impl std::fmt::Debug for Admission {
 }
 
 impl Admission {
-    /// A gate that is shut: calls are taken and held.
+    /// Admission that is still closed: calls are accepted and held, and none is begun.
     pub fn new(limits: Limits, calls: Calls, health: Arc<Health>) -> Admission {
         let limits = Limits { fast: limits.fast.max(1), ..limits };
         Admission(Arc::new(Shared {
@@ -123,39 +126,39 @@ impl Admission {
         }))
     }
 
-    /// Opens the gate: what was held is put in line, and the threads begin.
+    /// Begins to serve: what was held is put in line, and the threads begin.
     ///
     /// # Errors
     /// When a thread can't be made.
     pub fn open(&self, service: Arc<dyn Service>) -> std::io::Result<()> {
         let service = self.0.service.get_or_init(|| service);
-        self.0.lock().crew.threads = self.0.limits.fast;
+        self.0.lock().workers.threads = self.0.limits.fast;
         for n in 0..self.0.limits.fast {
             self.spawn(format!("call-{n}"), Line::Fast)?;
         }
         self.spawn("status".into(), Line::Status)?;
-        // One slow thread is always there: when no further one can be made, what is in line is begun all the same.
+        // One slow thread always exists: where no further thread can be made, it begins what is in line.
         self.0.lock().slow_threads = 1;
         self.spawn("slow-0".into(), Line::Slow)?;
         let (receipts, given_back) = channel();
-        let gate = self.clone();
-        std::thread::Builder::new().name("answered".into()).spawn(move || gate.confirm(&given_back))?;
+        let admission = self.clone();
+        std::thread::Builder::new().name("answered".into()).spawn(move || admission.confirm(&given_back))?;
         let _ = self.0.receipts.set(receipts);
         let mut state = self.0.lock();
         state.open = true;
         for mut job in std::mem::take(&mut state.held) {
             job.line = line_of(&**service, &job.call.request);
             if let Some(line) = state.queue.push(job) {
-                self.staffed(&mut state, line);
+                self.ensure_thread(&mut state, line);
             }
         }
         drop(state);
-        self.0.work.iter().for_each(Condvar::notify_all);
+        self.0.work.iter().for_each(wake_all);
         Ok(())
     }
 
-    /// Tells the engine which ADDs' answers were delivered, a little later and many at once: woken for each, this thread
-    /// would take a processor from the next call.
+    /// Reports to the engine which ADDs' answers were delivered. It waits a little and reports many at once: if
+    /// this thread were woken for each answer, it would take a processor from the next call.
     fn confirm(&self, given_back: &Receiver<Delivery>) {
         while let (Some(service), Ok(first)) = (self.0.service.get(), given_back.recv()) {
             std::thread::sleep(CONFIRMED_AFTER);
@@ -171,22 +174,22 @@ impl Admission {
         self.0.lock().open
     }
 
-    /// Hands a call in.
-    pub fn submit(&self, request: Request, arrived: Instant) -> Submitted {
+    /// Hands a call in; its answer comes through the value that is returned.
+    pub fn submit(&self, request: Request, arrived: Instant) -> SubmittedCall {
         let line = self.0.service.get().map_or(Line::Fast, |service| line_of(&**service, &request));
-        let deadline = arrived + patience(&request);
+        let deadline = arrived + time_limit(&request);
         let (sender, answer) = oneshot::channel();
-        let (gone, ticket) = (CallerGone::default(), Ticket::default());
+        let (gone, progress) = (CallerGone::default(), CallProgress::default());
         let call = Call { request, arrived, deadline, gone: gone.clone() };
         let call = Arc::new(call);
-        let job = Job { number: 0, call, line, ticket: ticket.clone(), answer: sender };
-        let (gate, durable) = (self.clone(), job.outlives_its_caller());
-        let submitted = Submitted { answer, ticket, gone, durable, gate, line, deadline };
+        let job = QueuedCall { number: 0, call, line, progress: progress.clone(), answer: sender };
+        let (admission, durable) = (self.clone(), job.outlives_its_caller());
+        let submitted = SubmittedCall { answer, progress, gone, durable, admission, line, deadline };
         self.enqueue(job);
         submitted
     }
 
-    /// Whether a call that came now would be begun at once, and be the only one at work in the fast line.
+    /// Whether a call that comes now would be begun at once, as the only one at work in the fast line.
     pub fn is_quiet(&self) -> bool {
         self.0.lock().is_quiet()
     }
@@ -201,7 +204,7 @@ impl Admission {
         request: Request,
         arrived: Instant,
         gone: CallerGone,
-    ) -> Result<(Outcome, Done), Box<Request>> {
+    ) -> Result<(Outcome, FinishedCall), Box<Request>> {
         let Some(service) = self.0.service.get() else { return Err(Box::new(request)) };
         if line_of(&**service, &request) != Line::Fast {
             return Err(Box::new(request));
@@ -212,15 +215,15 @@ impl Admission {
         }
         state.running += 1;
         state.inline = true;
-        self.0.gauge(&state);
+        self.0.update_gauges(&state);
         drop(state);
-        let deadline = arrived + patience(&request);
+        let deadline = arrived + time_limit(&request);
         let call = Arc::new(Call { request, arrived, deadline, gone });
         Ok(self.0.perform(&**service, call))
     }
 
-    /// The end of [`Admission::serve_here`].
-    pub fn conclude(&self, done: &Done) {
+    /// Ends a call of [`Admission::serve_here`] once its answer has left.
+    pub fn conclude(&self, done: &FinishedCall) {
         let mut state = self.0.lock();
         state.inline = false;
         let woken = state.queue.finish(done.container());
@@ -228,15 +231,16 @@ impl Admission {
         self.counted(done);
     }
 
-    /// The answer has left and the next call may begin; only now is this one counted and logged.
-    fn counted(&self, done: &Done) {
+    /// Counts and logs a call. Called only when its answer has left and the next call may begin, so that neither
+    /// waits for it.
+    fn counted(&self, done: &FinishedCall) {
         self.0.note(done);
         if !done.receipt {
             self.ended();
         }
     }
 
-    fn enqueue(&self, job: Job) {
+    fn enqueue(&self, job: QueuedCall) {
         let mut state = self.0.lock();
         let refused = if state.stopping {
             Outcome::NotBegun
@@ -244,7 +248,7 @@ impl Admission {
             Outcome::Full
         } else if state.open {
             let woken = state.queue.push(job);
-            self.0.gauge(&state);
+            self.0.update_gauges(&state);
             return self.wake(state, woken);
         } else {
             state.held.push(job);
@@ -254,27 +258,28 @@ impl Admission {
         let _ = job.answer.send(refused);
     }
 
-    /// No ADD of this attachment is begun until [`Admission::release`]: a spooled DEL of it is still to be done.
-    pub fn hold(&self, attachment: Attachment) {
+    /// Holds every ADD of this attachment back until [`Admission::release`], because a spooled DEL of it is not
+    /// done yet.
+    pub fn hold(&self, attachment: PodInterface) {
         self.0.lock().queue.block(attachment);
     }
 
-    /// The spooled DEL is done.
-    pub fn release(&self, attachment: &Attachment) {
+    /// Lets the ADDs of this attachment go on: the spooled DEL is done.
+    pub fn release(&self, attachment: &PodInterface) {
         let mut state = self.0.lock();
         let woken = state.queue.unblock(attachment);
         self.wake(state, woken);
     }
 
-    /// How many calls wait and are at work.
+    /// The numbers of calls that wait and that are at work, for `/v1/status`.
     pub fn counts(&self) -> serde_json::Value {
         let state = self.0.lock();
         let queued = state.queue.len() + state.held.len();
         serde_json::json!({ "queued": queued, "running": state.running, "stopping": state.stopping })
     }
 
-    /// Begins nothing any more: what waits is answered [`Outcome::NotBegun`], except a DEL or GC whose caller has gone,
-    /// which nobody would send again.
+    /// Begins no further call. What waits is answered [`Outcome::NotBegun`]; only a DEL or GC whose caller has
+    /// gone is still carried out, because nobody would send it again.
     pub fn stop(&self) {
         let mut state = self.0.lock();
         state.stopping = true;
@@ -284,23 +289,21 @@ impl Admission {
         for job in out {
             let _ = job.answer.send(Outcome::NotBegun);
         }
-        for condvar in &self.0.work {
-            condvar.notify_all();
-        }
+        self.0.work.iter().for_each(wake_all);
     }
 
-    /// Waits until nothing is at work; false when `limit` passed before.
+    /// Waits until no call is at work; false when `limit` passed before.
     pub fn drained(&self, limit: Duration) -> bool {
-        let state = self.0.lock();
-        let busy = |state: &mut State| state.running > 0 || state.queue.len() > 0;
-        let (_state, timeout) =
-            self.0.idle.wait_timeout_while(state, limit, busy).unwrap_or_else(PoisonError::into_inner);
-        !timeout.timed_out()
+        let mut state = self.0.lock();
+        let busy = |state: &mut AdmissionState| state.running > 0 || state.queue.len() > 0;
+        self.0.idle.wait_while_for(&mut state, busy, limit);
+        !busy(&mut state)
     }
 
-    /// Lets go of the lock, then wakes the lines that have got work: nobody is woken into a lock that is still held.
-    fn wake(&self, mut state: MutexGuard<'_, State>, lines: impl IntoIterator<Item = Line>) {
-        let lines = lines.into_iter().map(|line| self.staffed(&mut state, line));
+    /// Releases the lock and then wakes the lines that have got work: a thread that is woken earlier would only
+    /// wait for the lock.
+    fn wake(&self, mut state: MutexGuard<'_, AdmissionState>, lines: impl IntoIterator<Item = Line>) {
+        let lines = lines.into_iter().map(|line| self.ensure_thread(&mut state, line));
         let lines: [Option<Line>; 3] = {
             let mut set = [None; 3];
             lines.for_each(|line| set[line as usize] = Some(line));
@@ -313,11 +316,11 @@ impl Admission {
     }
 
     /// Makes a thread for the slow line where none is idle.
-    fn staffed(&self, state: &mut State, line: Line) -> Line {
+    fn ensure_thread(&self, state: &mut AdmissionState, line: Line) -> Line {
         if line == Line::Slow && state.slow_idle == 0 && state.slow_threads < self.0.limits.slow {
             state.slow_threads += 1;
             if let Err(error) = self.spawn(format!("slow-{}", state.slow_threads - 1), line) {
-                // The call stays in line for the threads that there are.
+                // Nothing is lost: the call stays in line for the threads that exist.
                 state.slow_threads -= 1;
                 error!(%error, "no further thread for calls that start other programs");
             }
@@ -326,19 +329,19 @@ impl Admission {
     }
 
     /// Makes a further thread for the fast line where a call waits because others are stuck.
-    fn relieve(&self) {
+    fn add_thread_if_stuck(&self) {
         let mut state = self.0.lock();
-        if state.queue.has(Line::Fast) && state.crew.is_short(&self.0.limits, Instant::now()) {
-            match self.spawn(format!("call-{}", state.crew.threads), Line::Fast) {
-                Ok(()) => state.crew.threads += 1,
+        if state.queue.has(Line::Fast) && state.workers.needs_another(&self.0.limits, Instant::now()) {
+            match self.spawn(format!("call-{}", state.workers.threads), Line::Fast) {
+                Ok(()) => state.workers.threads += 1,
                 Err(error) => error!(%error, "no further thread for calls that wait behind slow ones"),
             }
         }
     }
 
     fn spawn(&self, name: String, line: Line) -> std::io::Result<()> {
-        let gate = self.clone();
-        std::thread::Builder::new().name(name).spawn(move || gate.work(line)).map(drop)
+        let admission = self.clone();
+        std::thread::Builder::new().name(name).spawn(move || admission.work(line)).map(drop)
     }
 
     fn work(&self, line: Line) {
@@ -347,7 +350,7 @@ impl Admission {
             let (number, container) = (job.number, job.call.request.container_id.clone());
             let done = self.0.carry_out(job);
             let mut state = self.0.lock();
-            state.crew.end(number);
+            state.workers.end(number);
             let woken = state.queue.finish(&container);
             self.wake(state, woken);
             match &done {
@@ -357,39 +360,39 @@ impl Admission {
         }
     }
 
-    /// A call is over and on record.
+    /// Counts a call as over once it is on record as answered.
     fn ended(&self) {
         let mut state = self.0.lock();
         state.running -= 1;
-        self.0.gauge(&state);
+        self.0.update_gauges(&state);
         if state.running == 0 && state.queue.len() == 0 {
             self.0.idle.notify_all();
             if state.stopping {
-                self.0.work.iter().for_each(Condvar::notify_all);
+                self.0.work.iter().for_each(wake_all);
             }
         }
     }
 
-    /// The next call of a line; `None`: this thread is not needed any more.
-    fn next(&self, line: Line) -> Option<Job> {
+    /// Waits for the next call of a line; `None` when this thread is not needed any more.
+    fn next(&self, line: Line) -> Option<QueuedCall> {
         let mut state = self.0.lock();
-        if line == Line::Fast && state.crew.is_large(&self.0.limits, Instant::now()) {
-            state.crew.threads -= 1;
+        if line == Line::Fast && state.workers.has_one_too_many(&self.0.limits, Instant::now()) {
+            state.workers.threads -= 1;
             return None;
         }
         loop {
             let mut woken = Vec::new();
             let job = state.queue.pop(line, &mut woken);
             for line in woken {
-                let line = self.staffed(&mut state, line);
+                let line = self.ensure_thread(&mut state, line);
                 self.0.work[line as usize].notify_one();
             }
             if let Some(job) = job {
                 state.running += 1;
                 if line == Line::Fast {
-                    state.crew.begin(job.number, Instant::now());
+                    state.workers.begin(job.number, Instant::now());
                 }
-                self.0.gauge(&state);
+                self.0.update_gauges(&state);
                 return Some(job);
             }
             if state.stopping && state.running == 0 && state.queue.len() == 0 {
@@ -399,30 +402,32 @@ impl Admission {
             if line == Line::Slow {
                 let limit = if state.slow_threads > 1 { SLOW_IDLE } else { Duration::MAX };
                 state.slow_idle += 1;
-                let (again, timeout) =
-                    condvar.wait_timeout(state, limit).unwrap_or_else(PoisonError::into_inner);
-                state = again;
+                let timeout = condvar.wait_for(&mut state, limit);
                 state.slow_idle -= 1;
                 if timeout.timed_out() && state.slow_threads > 1 && !state.queue.has(line) {
                     state.slow_threads -= 1;
                     return None;
                 }
             } else {
-                state = condvar.wait(state).unwrap_or_else(PoisonError::into_inner);
+                condvar.wait(&mut state);
             }
         }
     }
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, AdmissionState> {
+        self.state.lock()
     }
 
-    fn gauge(&self, state: &State) {
+    fn update_gauges(&self, state: &AdmissionState) {
         self.calls.queued.set(i64::try_from(state.queue.len()).unwrap_or(i64::MAX));
         self.calls.running.set(i64::try_from(state.running).unwrap_or(i64::MAX));
     }
+}
+
+fn wake_all(condvar: &Condvar) {
+    condvar.notify_all();
 }
 
 fn line_of(service: &dyn Service, request: &Request) -> Line {
@@ -433,12 +438,12 @@ fn line_of(service: &dyn Service, request: &Request) -> Line {
     }
 }
 
-fn patience(request: &Request) -> Duration {
+fn time_limit(request: &Request) -> Duration {
     let told = Duration::from_millis(request.deadline_ms);
     match request.command {
         Command::Status if told.is_zero() => STATUS_DEADLINE,
         Command::Status => told.min(STATUS_DEADLINE),
-        _ if told.is_zero() => UNTOLD_DEADLINE,
+        _ if told.is_zero() => DEFAULT_DEADLINE,
         _ => told.min(LONGEST_DEADLINE),
     }
 }

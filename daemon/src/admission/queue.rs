@@ -8,59 +8,60 @@ use std::collections::{BTreeMap, HashMap};
 
 use fairlead_cni::wire::{Command, Request};
 
-use super::Job;
+use super::QueuedCall;
 
 /// A line of calls with threads of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Line {
-    /// Kernel calls only.
+    /// For calls that only talk to the kernel.
     Fast = 0,
-    /// Starts programs, or waits.
+    /// For calls that start programs, or wait.
     Slow = 1,
-    /// STATUS, which must answer whatever the others do.
+    /// For STATUS, which must answer whatever the other calls do.
     Status = 2,
 }
 
-/// An attachment: container id and interface name.
-pub type Attachment = (String, String);
+/// One interface of one container: container id and interface name.
+pub type PodInterface = (String, String);
 
-/// The attachment that a request is about.
-pub fn attachment_of(request: &Request) -> Attachment {
+/// The interface that a request is about.
+pub fn pod_interface_of(request: &Request) -> PodInterface {
     (request.container_id.clone(), request.ifname.clone())
 }
 
-/// Calls that have not been begun.
+/// All calls that have not been begun.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     next: u64,
-    lines: [BTreeMap<u64, Job>; 3],
-    /// A key for every container that has a call in a line or at work; the value: those that wait behind it.
-    containers: HashMap<String, BTreeMap<u64, Job>>,
-    blocked: HashMap<Attachment, usize>,
-    parked: Vec<Job>,
+    lines: [BTreeMap<u64, QueuedCall>; 3],
+    /// The calls that wait behind another of their container. A container has a key here as long as it has a call
+    /// in a line or at work.
+    containers: HashMap<String, BTreeMap<u64, QueuedCall>>,
+    blocked: HashMap<PodInterface, usize>,
+    parked: Vec<QueuedCall>,
     len: usize,
 }
 
 impl Queue {
-    /// Calls in it.
+    /// The number of calls that have not been begun.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether a line has calls.
+    /// Whether calls wait in a line.
     pub(super) fn has(&self, line: Line) -> bool {
         !self.lines[line as usize].is_empty()
     }
 
-    /// Puts a call at the end; answers the line that has got work by it.
-    pub(super) fn push(&mut self, mut job: Job) -> Option<Line> {
+    /// Puts a call at the end; returns the line that has got work by it.
+    pub(super) fn push(&mut self, mut job: QueuedCall) -> Option<Line> {
         job.number = self.next;
         self.next += 1;
         self.len += 1;
         self.place(job)
     }
 
-    fn place(&mut self, job: Job) -> Option<Line> {
+    fn place(&mut self, job: QueuedCall) -> Option<Line> {
         let container = &job.call.request.container_id;
         if !container.is_empty() {
             if let Some(behind) = self.containers.get_mut(container) {
@@ -74,21 +75,21 @@ impl Queue {
         Some(line)
     }
 
-    /// Takes note of a call that is begun without having been in line; false where another call has to come first. The
+    /// Notes a call that is begun without having been in line; false where another call has to come first. The
     /// caller must [`Queue::finish`] its container.
     pub(super) fn enter(&mut self, request: &Request) -> bool {
         let container = &request.container_id;
         let later = self.containers.contains_key(container)
-            || (request.command == Command::Add && self.blocked.contains_key(&attachment_of(request)));
+            || (request.command == Command::Add && self.blocked.contains_key(&pod_interface_of(request)));
         if !later && !container.is_empty() {
             self.containers.insert(container.clone(), BTreeMap::new());
         }
         !later
     }
 
-    /// Takes the next call of a line. The caller must [`Queue::finish`] its container.
-    /// `woken` gets the lines that have got work by a parked call's stepping aside.
-    pub(super) fn pop(&mut self, line: Line, woken: &mut Vec<Line>) -> Option<Job> {
+    /// Takes the next call of a line. The caller must [`Queue::finish`] its container. `woken` collects the lines
+    /// that get work because a blocked ADD is parked.
+    pub(super) fn pop(&mut self, line: Line, woken: &mut Vec<Line>) -> Option<QueuedCall> {
         while let Some((_, job)) = self.lines[line as usize].pop_first() {
             if !self.must_park(&job) {
                 self.len -= 1;
@@ -100,13 +101,13 @@ impl Queue {
         None
     }
 
-    fn must_park(&self, job: &Job) -> bool {
+    fn must_park(&self, job: &QueuedCall) -> bool {
         !self.blocked.is_empty()
             && job.call.request.command == Command::Add
-            && self.blocked.contains_key(&attachment_of(&job.call.request))
+            && self.blocked.contains_key(&pod_interface_of(&job.call.request))
     }
 
-    /// A container's call is over: the next of that container comes into its line.
+    /// Ends the call of a container: the next call of that container enters its line.
     pub(super) fn finish(&mut self, container: &str) -> Option<Line> {
         if container.is_empty() {
             return None;
@@ -121,13 +122,13 @@ impl Queue {
         Some(line)
     }
 
-    /// From now on no ADD of this attachment is begun.
-    pub(super) fn block(&mut self, attachment: Attachment) {
+    /// Blocks every ADD of this attachment from now on.
+    pub(super) fn block(&mut self, attachment: PodInterface) {
         *self.blocked.entry(attachment).or_insert(0) += 1;
     }
 
-    /// Takes one [`Queue::block`] back; answers the lines that have got work by it.
-    pub(super) fn unblock(&mut self, attachment: &Attachment) -> Vec<Line> {
+    /// Takes one [`Queue::block`] back; returns the lines that have got work by it.
+    pub(super) fn unblock(&mut self, attachment: &PodInterface) -> Vec<Line> {
         match self.blocked.get_mut(attachment) {
             Some(count) if *count > 1 => {
                 *count -= 1;
@@ -136,15 +137,15 @@ impl Queue {
             Some(_) => self.blocked.remove(attachment),
             None => return Vec::new(),
         };
-        let (free, still): (Vec<Job>, Vec<Job>) =
-            self.parked.drain(..).partition(|job| attachment_of(&job.call.request) == *attachment);
+        let (free, still): (Vec<QueuedCall>, Vec<QueuedCall>) =
+            self.parked.drain(..).partition(|job| pod_interface_of(&job.call.request) == *attachment);
         self.parked = still;
         free.into_iter().filter_map(|job| self.place(job)).collect()
     }
 
     /// Takes out every call for which `keep` is false, in order of arrival.
-    pub(super) fn drain(&mut self, keep: impl Fn(&Job) -> bool) -> Vec<Job> {
-        let mut all: BTreeMap<u64, Job> = BTreeMap::new();
+    pub(super) fn drain(&mut self, keep: impl Fn(&QueuedCall) -> bool) -> Vec<QueuedCall> {
+        let mut all: BTreeMap<u64, QueuedCall> = BTreeMap::new();
         for line in &mut self.lines {
             for (number, job) in std::mem::take(line) {
                 if let Some(behind) = self.containers.remove(&job.call.request.container_id) {
@@ -155,7 +156,7 @@ impl Queue {
         }
         all.extend(self.containers.values_mut().flat_map(std::mem::take));
         all.extend(self.parked.drain(..).map(|job| (job.number, job)));
-        let (kept, out): (Vec<Job>, Vec<Job>) = all.into_values().partition(keep);
+        let (kept, out): (Vec<QueuedCall>, Vec<QueuedCall>) = all.into_values().partition(keep);
         self.len = kept.len();
         for job in kept {
             self.place(job);

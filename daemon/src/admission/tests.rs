@@ -1,4 +1,4 @@
-//! The gate, with an engine that says what it was asked and waits when told to.
+//! Admission with a fake engine that logs what it was asked and waits where the configuration says so.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,22 +27,20 @@ impl Service for Fake {
 
     fn serve(&self, call: &Call) -> Reply {
         let request = &call.request;
-        self.log.lock().unwrap().push(format!("{} {}", request.command.name(), request.args));
-        if !request.container_id.is_empty()
-            && !self.inside.lock().unwrap().insert(request.container_id.clone())
-        {
+        self.log.lock().push(format!("{} {}", request.command.name(), request.args));
+        if !request.container_id.is_empty() && !self.inside.lock().insert(request.container_id.clone()) {
             self.overlaps.fetch_add(1, Ordering::Relaxed);
         }
         assert_ne!(request.config, "panic", "as asked");
         if let Some((_, ms)) = request.config.split_once(':') {
             sleep(Duration::from_millis(ms.parse().unwrap()));
         }
-        self.inside.lock().unwrap().remove(&request.container_id);
+        self.inside.lock().remove(&request.container_id);
         Reply { version: CniVersion::LATEST, outcome: Ok(String::new()) }
     }
 
     fn answered(&self, call: &Call, delivered: bool) {
-        self.delivered.lock().unwrap().push((call.request.args.clone(), delivered));
+        self.delivered.lock().push((call.request.args.clone(), delivered));
     }
 
     fn table(&self, _: &str) -> Option<Value> {
@@ -58,10 +56,10 @@ impl Service for Fake {
     }
 }
 
-fn gate(fast: usize) -> (Admission, Arc<Fake>) {
-    let (gate, fake) = shut(fast);
-    gate.open(fake.clone()).unwrap();
-    (gate, fake)
+fn admission(fast: usize) -> (Admission, Arc<Fake>) {
+    let (admission, fake) = shut(fast);
+    admission.open(fake.clone()).unwrap();
+    (admission, fake)
 }
 
 fn shut(fast: usize) -> (Admission, Arc<Fake>) {
@@ -88,12 +86,18 @@ fn request(command: Command, container: &str, label: &str, config: &str) -> Requ
     }
 }
 
-fn send(gate: &Admission, command: Command, container: &str, label: &str, config: &str) -> Submitted {
-    gate.submit(request(command, container, label, config), Instant::now())
+fn send(
+    admission: &Admission,
+    command: Command,
+    container: &str,
+    label: &str,
+    config: &str,
+) -> SubmittedCall {
+    admission.submit(request(command, container, label, config), Instant::now())
 }
 
 fn log(fake: &Fake) -> Vec<String> {
-    fake.log.lock().unwrap().clone()
+    fake.log.lock().clone()
 }
 
 fn until(what: impl Fn() -> bool) {
@@ -110,21 +114,21 @@ fn runtime() -> tokio::runtime::Runtime {
 
 #[test]
 fn calls_are_begun_in_the_order_of_their_arrival() {
-    let (gate, fake) = gate(1);
-    let all: Vec<Submitted> =
-        (0..20).map(|n| send(&gate, Command::Add, &format!("c{n}"), &n.to_string(), "wait:1")).collect();
+    let (admission, fake) = admission(1);
+    let all: Vec<SubmittedCall> =
+        (0..20).map(|n| send(&admission, Command::Add, &format!("c{n}"), &n.to_string(), "wait:1")).collect();
     all.into_iter().for_each(|s| assert!(matches!(s.wait(), Outcome::Reply(..))));
     assert_eq!(log(&fake), (0..20).map(|n| format!("ADD {n}")).collect::<Vec<_>>());
 }
 
 #[test]
 fn calls_of_one_container_never_overlap_and_keep_their_order_across_lanes() {
-    let (gate, fake) = gate(4);
+    let (admission, fake) = admission(4);
     let mut all = Vec::new();
     for n in 0..60 {
         let config = if n % 7 == 0 { "slow:3" } else { "wait:1" };
         let command = if n % 3 == 0 { Command::Del } else { Command::Add };
-        all.push(send(&gate, command, &format!("c{}", n % 3), &format!("{n:02}"), config));
+        all.push(send(&admission, command, &format!("c{}", n % 3), &format!("{n:02}"), config));
     }
     all.into_iter().for_each(|s| drop(s.wait()));
     assert_eq!(fake.overlaps.load(Ordering::Relaxed), 0);
@@ -141,11 +145,11 @@ fn calls_of_one_container_never_overlap_and_keep_their_order_across_lanes() {
 
 #[test]
 fn one_containers_queue_holds_up_no_other() {
-    let (gate, fake) = gate(2);
-    let first = send(&gate, Command::Add, "a", "a1", "wait:1500");
-    let behind: Vec<Submitted> =
-        (2..9).map(|n| send(&gate, Command::Add, "a", &format!("a{n}"), "")).collect();
-    assert!(matches!(send(&gate, Command::Add, "b", "b1", "").wait(), Outcome::Reply(..)));
+    let (admission, fake) = admission(2);
+    let first = send(&admission, Command::Add, "a", "a1", "wait:1500");
+    let behind: Vec<SubmittedCall> =
+        (2..9).map(|n| send(&admission, Command::Add, "a", &format!("a{n}"), "")).collect();
+    assert!(matches!(send(&admission, Command::Add, "b", "b1", "").wait(), Outcome::Reply(..)));
     assert_eq!(log(&fake), ["ADD a1", "ADD b1"]);
     drop(first.wait());
     behind.into_iter().for_each(|s| drop(s.wait()));
@@ -153,103 +157,103 @@ fn one_containers_queue_holds_up_no_other() {
 
 #[test]
 fn a_queued_add_whose_caller_is_gone_is_never_begun_and_a_del_goes_on() {
-    let (gate, fake) = gate(1);
-    let busy = send(&gate, Command::Add, "x", "busy", "wait:100");
+    let (admission, fake) = admission(1);
+    let busy = send(&admission, Command::Add, "x", "busy", "wait:100");
     until(|| !log(&fake).is_empty());
-    drop(send(&gate, Command::Add, "a", "gone", ""));
-    drop(send(&gate, Command::Check, "b", "gone", ""));
-    drop(send(&gate, Command::Del, "c", "durable", ""));
-    drop(send(&gate, Command::Gc, "", "durable", ""));
+    drop(send(&admission, Command::Add, "a", "gone", ""));
+    drop(send(&admission, Command::Check, "b", "gone", ""));
+    drop(send(&admission, Command::Del, "c", "durable", ""));
+    drop(send(&admission, Command::Gc, "", "durable", ""));
     drop(busy.wait());
-    drop(send(&gate, Command::Add, "d", "last", "").wait());
+    drop(send(&admission, Command::Add, "d", "last", "").wait());
     assert_eq!(log(&fake), ["ADD busy", "DEL durable", "GC durable", "ADD last"]);
 }
 
 #[test]
 fn a_call_at_work_learns_that_its_caller_is_gone() {
-    let (gate, fake) = gate(1);
-    let call = send(&gate, Command::Add, "a", "a", "wait:50");
+    let (admission, fake) = admission(1);
+    let call = send(&admission, Command::Add, "a", "a", "wait:50");
     let gone = call.gone.clone();
     until(|| !log(&fake).is_empty());
     drop(call);
     assert!(gone.get());
-    until(|| fake.delivered.lock().unwrap().len() == 1);
-    assert_eq!(*fake.delivered.lock().unwrap(), [("a".to_owned(), false)]);
+    until(|| fake.delivered.lock().len() == 1);
+    assert_eq!(*fake.delivered.lock(), [("a".to_owned(), false)]);
 }
 
 #[test]
 fn an_adds_receipt_tells_the_engine_whether_its_answer_was_delivered() {
-    let (gate, fake) = gate(1);
-    match send(&gate, Command::Add, "a", "written", "").wait() {
+    let (admission, fake) = admission(1);
+    match send(&admission, Command::Add, "a", "written", "").wait() {
         Outcome::Reply(_, receipt) => receipt.give_back(true),
         other => panic!("{other:?}"),
     }
-    drop(send(&gate, Command::Add, "b", "lost", "").wait());
-    until(|| fake.delivered.lock().unwrap().len() == 2);
-    let told = fake.delivered.lock().unwrap().clone();
+    drop(send(&admission, Command::Add, "b", "lost", "").wait());
+    until(|| fake.delivered.lock().len() == 2);
+    let told = fake.delivered.lock().clone();
     assert_eq!(told, [("written".to_owned(), true), ("lost".to_owned(), false)]);
 }
 
 #[test]
 fn a_deadline_that_passes_in_the_queue_is_told_and_the_call_is_never_begun() {
-    let (gate, fake) = gate(1);
-    let busy = send(&gate, Command::Add, "x", "busy", "wait:150");
+    let (admission, fake) = admission(1);
+    let busy = send(&admission, Command::Add, "x", "busy", "wait:150");
     until(|| !log(&fake).is_empty());
     let late = Request { deadline_ms: 20, ..request(Command::Add, "a", "late", "") };
-    let late = gate.submit(late, Instant::now());
+    let late = admission.submit(late, Instant::now());
     assert!(matches!(runtime().block_on(late.outcome()), Outcome::TooLate));
     drop(busy.wait());
-    drop(send(&gate, Command::Add, "b", "next", "").wait());
+    drop(send(&admission, Command::Add, "b", "next", "").wait());
     assert_eq!(log(&fake), ["ADD busy", "ADD next"]);
 }
 
 #[test]
 fn r06_before_it_is_open_calls_are_held_in_order_and_then_begun() {
-    let (gate, fake) = shut(1);
+    let (admission, fake) = shut(1);
     let held = [(Command::Del, "1"), (Command::Add, "2"), (Command::Check, "3")]
-        .map(|(command, label)| send(&gate, command, "c", label, ""));
+        .map(|(command, label)| send(&admission, command, "c", label, ""));
     let late = Request { deadline_ms: 20, ..request(Command::Add, "d", "late", "") };
-    let late = gate.submit(late, Instant::now());
+    let late = admission.submit(late, Instant::now());
     assert!(matches!(runtime().block_on(late.outcome()), Outcome::TooLate));
     assert!(log(&fake).is_empty());
-    gate.open(fake.clone()).unwrap();
+    admission.open(fake.clone()).unwrap();
     held.into_iter().for_each(|s| assert!(matches!(s.wait(), Outcome::Reply(..))));
     assert_eq!(log(&fake), ["DEL 1", "ADD 2", "CHECK 3"]);
 }
 
 #[test]
 fn x02_an_add_waits_for_the_spooled_del_of_its_attachment_and_holds_up_nobody() {
-    let (gate, fake) = gate(1);
-    gate.hold(("a".into(), "eth0".into()));
-    let held = send(&gate, Command::Add, "a", "held", "");
-    assert!(matches!(send(&gate, Command::Del, "a", "retried", "").wait(), Outcome::Reply(..)));
-    assert!(matches!(send(&gate, Command::Add, "b", "other", "").wait(), Outcome::Reply(..)));
+    let (admission, fake) = admission(1);
+    admission.hold(("a".into(), "eth0".into()));
+    let held = send(&admission, Command::Add, "a", "held", "");
+    assert!(matches!(send(&admission, Command::Del, "a", "retried", "").wait(), Outcome::Reply(..)));
+    assert!(matches!(send(&admission, Command::Add, "b", "other", "").wait(), Outcome::Reply(..)));
     assert_eq!(log(&fake), ["DEL retried", "ADD other"]);
-    gate.release(&("a".into(), "eth0".into()));
+    admission.release(&("a".into(), "eth0".into()));
     assert!(matches!(held.wait(), Outcome::Reply(..)));
     assert_eq!(log(&fake).last().unwrap(), "ADD held");
 }
 
 #[test]
 fn k18_after_the_stop_nothing_is_begun_what_is_at_work_ends_and_a_del_without_a_caller_goes_on() {
-    let (gate, fake) = gate(1);
-    let busy = send(&gate, Command::Add, "x", "busy", "wait:150");
+    let (admission, fake) = admission(1);
+    let busy = send(&admission, Command::Add, "x", "busy", "wait:150");
     until(|| !log(&fake).is_empty());
-    let queued = send(&gate, Command::Del, "a", "queued", "");
-    drop(send(&gate, Command::Del, "b", "orphaned", ""));
-    gate.stop();
+    let queued = send(&admission, Command::Del, "a", "queued", "");
+    drop(send(&admission, Command::Del, "b", "orphaned", ""));
+    admission.stop();
     assert!(matches!(queued.wait(), Outcome::NotBegun));
-    assert!(matches!(send(&gate, Command::Add, "c", "new", "").wait(), Outcome::NotBegun));
-    assert!(!gate.drained(Duration::from_millis(10)));
+    assert!(matches!(send(&admission, Command::Add, "c", "new", "").wait(), Outcome::NotBegun));
+    assert!(!admission.drained(Duration::from_millis(10)));
     drop(busy.wait());
-    assert!(gate.drained(Duration::from_secs(10)));
+    assert!(admission.drained(Duration::from_secs(10)));
     assert_eq!(log(&fake), ["ADD busy", "DEL orphaned"]);
 }
 
 #[test]
 fn k04_a_panic_in_the_engine_is_answered_and_the_thread_goes_on() {
-    let (gate, _fake) = gate(1);
-    match send(&gate, Command::Add, "a", "a", "panic").wait() {
+    let (admission, _fake) = admission(1);
+    match send(&admission, Command::Add, "a", "a", "panic").wait() {
         Outcome::Reply(reply, _) => {
             let error = reply.outcome.unwrap_err();
             assert_eq!(error.code, Code::Internal);
@@ -257,62 +261,62 @@ fn k04_a_panic_in_the_engine_is_answered_and_the_thread_goes_on() {
         }
         other => panic!("{other:?}"),
     }
-    assert!(matches!(send(&gate, Command::Add, "b", "b", "").wait(), Outcome::Reply(..)));
+    assert!(matches!(send(&admission, Command::Add, "b", "b", "").wait(), Outcome::Reply(..)));
 }
 
 #[test]
 fn x04_status_is_answered_while_every_other_thread_is_busy() {
-    let (gate, _fake) = gate(1);
-    let mut busy = send(&gate, Command::Add, "x", "busy", "wait:3000");
-    assert!(matches!(send(&gate, Command::Status, "", "s", "").wait(), Outcome::Reply(..)));
+    let (admission, _fake) = admission(1);
+    let mut busy = send(&admission, Command::Add, "x", "busy", "wait:3000");
+    assert!(matches!(send(&admission, Command::Status, "", "s", "").wait(), Outcome::Reply(..)));
     assert!(busy.answer.try_recv().is_err(), "the other call was still at work");
 }
 
 /// Calls of `outcome`, all at once.
-fn outcomes(all: Vec<Submitted>) -> Vec<Outcome> {
-    runtime().block_on(futures_util::future::join_all(all.into_iter().map(Submitted::outcome)))
+fn outcomes(all: Vec<SubmittedCall>) -> Vec<Outcome> {
+    runtime().block_on(futures_util::future::join_all(all.into_iter().map(SubmittedCall::outcome)))
 }
 
-fn threads(gate: &Admission) -> usize {
-    gate.0.lock().crew.threads
+fn threads(admission: &Admission) -> usize {
+    admission.0.lock().workers.threads
 }
 
 #[test]
 fn stuck_calls_of_the_fast_line_hold_up_nobody_and_their_threads_end_with_them() {
-    let (gate, fake) = gate(2);
-    let stuck: Vec<Submitted> =
-        (0..6).map(|n| send(&gate, Command::Add, &format!("s{n}"), "stuck", "wait:3000")).collect();
-    let behind = send(&gate, Command::Add, "b", "behind", "");
+    let (admission, fake) = admission(2);
+    let stuck: Vec<SubmittedCall> =
+        (0..6).map(|n| send(&admission, Command::Add, &format!("s{n}"), "stuck", "wait:3000")).collect();
+    let behind = send(&admission, Command::Add, "b", "behind", "");
     let answered = std::thread::scope(|s| {
         let stuck = s.spawn(|| outcomes(stuck));
         assert!(matches!(runtime().block_on(behind.outcome()), Outcome::Reply(..)));
         assert!(!stuck.is_finished(), "the others are over");
-        assert!(threads(&gate) > 2);
+        assert!(threads(&admission) > 2);
         stuck.join().unwrap()
     });
     assert!(answered.iter().all(|outcome| matches!(outcome, Outcome::Reply(..))));
     assert_eq!(log(&fake).len(), 7);
-    until(|| threads(&gate) == 2);
+    until(|| threads(&admission) == 2);
 }
 
 #[test]
 fn further_threads_of_the_fast_line_are_bounded() {
     let calls = Calls::new(&crate::metrics::Exposition::default());
-    let gate = Admission::new(Limits { fast: 1, slow: 2, queued: 100 }, calls, Arc::default());
-    gate.open(Arc::<Fake>::default()).unwrap();
-    let stuck: Vec<Submitted> =
-        (0..9).map(|n| send(&gate, Command::Add, &format!("s{n}"), "stuck", "wait:200")).collect();
-    assert_eq!(most_threads(&gate, stuck), 3);
-    until(|| threads(&gate) == 1);
+    let admission = Admission::new(Limits { fast: 1, slow: 2, queued: 100 }, calls, Arc::default());
+    admission.open(Arc::<Fake>::default()).unwrap();
+    let stuck: Vec<SubmittedCall> =
+        (0..9).map(|n| send(&admission, Command::Add, &format!("s{n}"), "stuck", "wait:200")).collect();
+    assert_eq!(most_threads(&admission, stuck), 3);
+    until(|| threads(&admission) == 1);
 }
 
 /// The most threads of the fast line that there were until these calls were answered.
-fn most_threads(gate: &Admission, all: Vec<Submitted>) -> usize {
+fn most_threads(admission: &Admission, all: Vec<SubmittedCall>) -> usize {
     std::thread::scope(|s| {
         let all = s.spawn(|| outcomes(all));
         let mut most = 0;
         while !all.is_finished() {
-            most = most.max(threads(gate));
+            most = most.max(threads(admission));
             sleep(Duration::from_millis(1));
         }
         most
@@ -321,43 +325,44 @@ fn most_threads(gate: &Admission, all: Vec<Submitted>) -> usize {
 
 #[test]
 fn a_burst_of_short_calls_makes_no_further_thread() {
-    let (gate, _fake) = gate(4);
-    let short = |n| send(&gate, Command::Add, &format!("c{n}"), "short", "wait:2");
+    let (admission, _fake) = admission(4);
+    let short = |n| send(&admission, Command::Add, &format!("c{n}"), "short", "wait:2");
     // Once more where this machine is so loaded that a call of 2 ms takes 50.
-    until(|| most_threads(&gate, (0..500).map(short).collect()) == 4);
+    until(|| most_threads(&admission, (0..500).map(short).collect()) == 4);
 }
 
 #[test]
 fn x12_more_calls_than_may_wait_are_told_to_try_again() {
     let calls = Calls::new(&crate::metrics::Exposition::default());
-    let gate = Admission::new(Limits { fast: 1, slow: 1, queued: 2 }, calls, Arc::default());
-    let _waiting = [send(&gate, Command::Add, "a", "1", ""), send(&gate, Command::Add, "b", "2", "")];
-    assert!(matches!(send(&gate, Command::Add, "c", "3", "").wait(), Outcome::Full));
+    let admission = Admission::new(Limits { fast: 1, slow: 1, queued: 2 }, calls, Arc::default());
+    let _waiting =
+        [send(&admission, Command::Add, "a", "1", ""), send(&admission, Command::Add, "b", "2", "")];
+    assert!(matches!(send(&admission, Command::Add, "c", "3", "").wait(), Outcome::Full));
 }
 
 #[test]
 fn a_call_is_carried_out_where_it_was_accepted_only_if_nothing_has_to_come_before_it() {
-    let (gate, fake) = gate(1);
+    let (admission, fake) = admission(1);
     let here = |container: &str, config: &str| {
         let request = request(Command::Add, container, "here", config);
-        gate.serve_here(request, Instant::now(), CallerGone::default())
+        admission.serve_here(request, Instant::now(), CallerGone::default())
     };
     let (outcome, done) = here("a", "").unwrap();
     assert!(matches!(outcome, Outcome::Reply(..)));
     drop(outcome);
     here("b", "").expect_err("another is at work until it was concluded");
-    gate.conclude(&done);
+    admission.conclude(&done);
     here("b", "slow:0").expect_err("it would keep the thread for long");
 
-    gate.hold(attachment_of(&request(Command::Add, "held", "", "")));
+    admission.hold(pod_interface_of(&request(Command::Add, "held", "", "")));
     here("held", "").expect_err("a spooled DEL comes before it");
     let (_, done) = here("b", "").unwrap();
-    let behind = gate.submit(request(Command::Del, "b", "behind", ""), Instant::now());
-    gate.conclude(&done);
+    let behind = admission.submit(request(Command::Del, "b", "behind", ""), Instant::now());
+    admission.conclude(&done);
     assert!(matches!(behind.wait(), Outcome::Reply(..)));
-    assert_eq!(*fake.log.lock().unwrap(), ["ADD here", "ADD here", "DEL behind"]);
+    assert_eq!(*fake.log.lock(), ["ADD here", "ADD here", "DEL behind"]);
 
-    gate.stop();
+    admission.stop();
     here("c", "").expect_err("nothing is begun any more");
-    assert!(gate.drained(Duration::from_secs(5)));
+    assert!(admission.drained(Duration::from_secs(5)));
 }

@@ -1,7 +1,6 @@
 //! The command line: `run`, the operator's commands over the socket, and what is put on the node.
 
-mod client;
-mod operator;
+mod operator_commands;
 mod run;
 mod table;
 
@@ -12,11 +11,10 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::doctor;
 use crate::install::{self, InstallError};
-use crate::lifecycle::SOCKET;
+use crate::node_paths::NodePaths;
+use crate::operator_client::ClientError;
+use crate::run_dir::SOCKET;
 use fairlead_sriov::pools::Verb;
-
-pub use client::ClientError;
-pub(crate) use client::ask;
 
 /// Fairlead's node daemon, and the commands by which it is looked after.
 #[derive(Debug, Parser)]
@@ -31,11 +29,11 @@ enum Command {
     /// Serve this node, until SIGTERM.
     Run(RunArgs),
     /// How the daemon is.
-    Status(Ask),
+    Status(QueryArgs),
     /// What is attached on this node.
-    Attachments(Ask),
+    Attachments(QueryArgs),
     /// The networks of the conf dir, and those that are refused.
-    Networks(Ask),
+    Networks(QueryArgs),
     /// Pools of virtual functions that are ready before they are asked for: how each stands, or an order about them.
     Pools(PoolsArgs),
     /// Remove now what nobody needs any more, without waiting for the periodic collection.
@@ -64,6 +62,12 @@ struct Dirs {
     config: PathBuf,
 }
 
+impl Dirs {
+    fn paths(self) -> NodePaths {
+        NodePaths::new(self.run_dir, self.state_dir, self.host_root, self.config).with_environment()
+    }
+}
+
 #[derive(Debug, Args)]
 struct RunArgs {
     #[command(flatten)]
@@ -77,7 +81,7 @@ enum Output {
 }
 
 #[derive(Debug, Args)]
-struct Ask {
+struct QueryArgs {
     /// The daemon's run directory.
     #[arg(long, default_value = "/run/fairlead")]
     run_dir: PathBuf,
@@ -86,7 +90,7 @@ struct Ask {
     output: Output,
 }
 
-impl Ask {
+impl QueryArgs {
     fn socket(&self) -> PathBuf {
         self.run_dir.join(SOCKET)
     }
@@ -95,7 +99,7 @@ impl Ask {
 #[derive(Debug, Args)]
 struct PoolsArgs {
     #[command(flatten)]
-    ask: Ask,
+    ask: QueryArgs,
     /// An order; without one they are listed.
     #[arg(requires = "of")]
     order: Option<Order>,
@@ -130,7 +134,7 @@ impl From<Order> for Verb {
 #[derive(Debug, Args)]
 struct GcArgs {
     #[command(flatten)]
-    ask: Ask,
+    ask: QueryArgs,
     /// Also release host-local allocations whose container is unknown here. Look at them first: `doctor`.
     #[arg(long)]
     orphans: bool,
@@ -171,16 +175,16 @@ struct DoctorArgs {
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
-    /// The daemon.
+    /// The daemon could not start, or ended by itself.
     #[error(transparent)]
     Daemon(#[from] crate::daemon::DaemonError),
     /// The daemon could not be asked.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// Installing.
+    /// A step of install or uninstall failed.
     #[error(transparent)]
     Install(#[from] InstallError),
-    /// Standard output, or this program's own path.
+    /// Standard output can't be written, or this program does not know its own path.
     #[error("{0}")]
     Io(#[from] std::io::Error),
 }
@@ -192,44 +196,42 @@ pub enum CliError {
 pub fn main(cli: Cli) -> Result<ExitCode, CliError> {
     match cli.command {
         Command::Run(args) => run::run(args.dirs)?,
-        Command::Status(ask) => operator::status(&ask)?,
-        Command::Attachments(ask) => operator::attachments(&ask)?,
-        Command::Networks(ask) => operator::networks(&ask)?,
+        Command::Status(ask) => operator_commands::status(&ask)?,
+        Command::Attachments(ask) => operator_commands::attachments(&ask)?,
+        Command::Networks(ask) => operator_commands::networks(&ask)?,
         Command::Pools(args) => match (args.order, args.of) {
-            (Some(verb), Some(of)) => operator::order_pools(&args.ask, verb.into(), &of)?,
-            _ => operator::pools(&args.ask)?,
+            (Some(verb), Some(of)) => operator_commands::order_pools(&args.ask, verb.into(), &of)?,
+            _ => operator_commands::pools(&args.ask)?,
         },
-        Command::Gc(args) => return operator::collect(&args.ask, args.orphans),
-        Command::Install(args) => installed(args)?,
-        Command::Uninstall(args) => uninstalled(args)?,
-        Command::Doctor(args) => return examined(args),
+        Command::Gc(args) => return operator_commands::collect(&args.ask, args.orphans),
+        Command::Install(args) => install(args)?,
+        Command::Uninstall(args) => uninstall(args)?,
+        Command::Doctor(args) => return run_doctor(args),
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn installed(args: InstallArgs) -> Result<(), CliError> {
+fn install(args: InstallArgs) -> Result<(), CliError> {
     let beside = || Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name("fairlead"));
     let from = args.from.map_or_else(beside, Ok)?;
     for name in &args.names {
         let done = install::install(&args.bin_dir, name, &from)?;
-        table::print(&format!("{}: {}\n", args.bin_dir.join(name).display(), done.told()))?;
+        table::print(&format!("{}: {}\n", args.bin_dir.join(name).display(), done.message()))?;
     }
     Ok(())
 }
 
-fn uninstalled(args: UninstallArgs) -> Result<(), CliError> {
-    let names = if args.names.is_empty() { install::touched(&args.bin_dir) } else { args.names };
+fn uninstall(args: UninstallArgs) -> Result<(), CliError> {
+    let names = if args.names.is_empty() { install::names_with_our_files(&args.bin_dir) } else { args.names };
     for name in &names {
         let done = install::uninstall(&args.bin_dir, name)?;
-        table::print(&format!("{}: {}\n", args.bin_dir.join(name).display(), done.told()))?;
+        table::print(&format!("{}: {}\n", args.bin_dir.join(name).display(), done.message()))?;
     }
     Ok(())
 }
 
-fn examined(args: DoctorArgs) -> Result<ExitCode, CliError> {
-    let Dirs { run_dir, state_dir, host_root, config } = args.dirs;
-    let given = run::places(run_dir, state_dir, host_root, config);
-    let findings = doctor::examine(given);
+fn run_doctor(args: DoctorArgs) -> Result<ExitCode, CliError> {
+    let findings = doctor::examine(args.dirs.paths());
     match args.output {
         Output::Json => table::print_json(&serde_json::to_value(&findings).unwrap_or_default())?,
         Output::Table => table::print(&doctor::report(&findings))?,

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use serde_json::Value;
 
-/// Writes to standard output.
+/// Writes to standard output; a reader that has gone away is no error.
 pub(super) fn print(text: &str) -> io::Result<()> {
     match io::stdout().lock().write_all(text.as_bytes()) {
         // `fairleadd attachments | head` is no failure.
@@ -17,7 +17,7 @@ pub(super) fn print_json(value: &Value) -> io::Result<()> {
     print(&format!("{value:#}\n"))
 }
 
-/// Rows of objects under the columns named; a column that no row has is left out.
+/// Formats objects as rows under these columns; a column that is empty in every row is left out.
 pub(super) fn table(rows: &[Value], columns: &[&str]) -> String {
     let columns: Vec<&str> =
         columns.iter().copied().filter(|c| rows.iter().any(|r| !cell(&r[*c]).is_empty())).collect();

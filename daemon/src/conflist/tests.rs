@@ -1,8 +1,8 @@
 //! With scripts that write down how they were called, and with the reference plugins in namespaces of their own.
 
 use std::path::Path;
-use std::sync::Mutex;
 
+use parking_lot::Mutex;
 use serde_json::json;
 
 use super::*;
@@ -171,18 +171,14 @@ fn a_built_in_plugin_is_called_in_process_with_the_capabilities_that_it_declares
 
         fn call(&self, command: Command, plugin: &str, config: &str) -> Result<String, CniError> {
             let config: Value = serde_json::from_str(config).unwrap();
-            self.0.lock().unwrap().push(format!(
-                "{} {plugin} {}",
-                command.name(),
-                config["runtimeConfig"]["mac"]
-            ));
+            self.0.lock().push(format!("{} {plugin} {}", command.name(), config["runtimeConfig"]["mac"]));
             Ok(r#"{"cniVersion":"1.1.0","ips":[{"address":"10.0.0.7/24"}]}"#.to_owned())
         }
     }
     let lab = Lab::new();
     let b = B(Mutex::default());
     with(lab.0.path(), &list("1.1.0", ""), &b, |chain| chain.add()).unwrap();
-    assert_eq!(*b.0.lock().unwrap(), ["ADD b \"02:00:00:00:00:01\""]);
+    assert_eq!(*b.0.lock(), ["ADD b \"02:00:00:00:00:01\""]);
     assert_eq!(lab.log(), ["ADD a -", "ADD c 10.0.0.7"]);
 }
 

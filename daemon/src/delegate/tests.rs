@@ -21,7 +21,7 @@ impl Plugins {
         format!("/nowhere:{}:/usr/lib/cni", self.0.path().display())
     }
 
-    fn run(&self, command: Command, plugin: &str) -> Result<Found, DelegateError> {
+    fn run(&self, command: Command, plugin: &str) -> Result<DelegateOutcome, DelegateError> {
         self.run_within(command, plugin, Duration::from_secs(10), &|| false)
     }
 
@@ -31,7 +31,7 @@ impl Plugins {
         plugin: &str,
         time_limit: Duration,
         cancelled: &dyn Fn() -> bool,
-    ) -> Result<Found, DelegateError> {
+    ) -> Result<DelegateOutcome, DelegateError> {
         let (path, env) = (
             self.path(),
             [("TRACEPARENT".to_owned(), "00-1".to_owned()), ("CNI_IFNAME".into(), "caller0".into())],
@@ -56,8 +56,8 @@ impl Plugins {
         delegates().run(&call)
     }
 
-    fn told(&self, command: Command, plugin: &str) -> CniError {
-        self.run(command, plugin).unwrap_err().told(command)
+    fn cni_error(&self, command: Command, plugin: &str) -> CniError {
+        self.run(command, plugin).unwrap_err().to_cni_error(command)
     }
 }
 
@@ -69,7 +69,9 @@ fn delegates() -> Delegates {
 fn a_plugin_gets_the_callers_environment_and_the_parameters_of_this_call() {
     let plugins = Plugins::new();
     plugins.script("p", r#"printf '{"e":"%s %s %s %s %s %s %s","c":%s}' $CNI_COMMAND $CNI_CONTAINERID $CNI_NETNS $CNI_IFNAME $CNI_ARGS $TRACEPARENT ${CNI_PATH%%:*} "$(cat)""#);
-    let Found::Output(text) = plugins.run(Command::Add, "p").unwrap() else { panic!("it is not ours") };
+    let DelegateOutcome::Output(text) = plugins.run(Command::Add, "p").unwrap() else {
+        panic!("it is not ours")
+    };
     assert_eq!(text, r#"{"e":"ADD c1 /n eth0 A=b 00-1 /nowhere","c":{"a":1}}"#);
 }
 
@@ -77,7 +79,7 @@ fn a_plugin_gets_the_callers_environment_and_the_parameters_of_this_call() {
 fn x13_an_error_tells_plugin_command_status_its_own_words_and_its_standard_error() {
     let plugins = Plugins::new();
     plugins.script("p", r#"echo "the cable is cut" >&2; echo '{"cniVersion":"1.0.0","code":107,"msg":"no carrier","details":"on ens1"}'; exit 3"#);
-    let error = plugins.told(Command::Add, "p");
+    let error = plugins.cni_error(Command::Add, "p");
     assert_eq!(error.code, Code::Other(107));
     assert_eq!(
         error.msg,
@@ -93,7 +95,7 @@ fn x13_a_plugin_that_hangs_is_killed_with_its_children_at_its_limit() {
     let begun = Instant::now();
     let error = plugins.run_within(Command::Add, "p", Duration::from_millis(300), &|| false).unwrap_err();
     assert!(begun.elapsed() < Duration::from_secs(5));
-    let told = error.told(Command::Add);
+    let told = error.to_cni_error(Command::Add);
     assert_eq!(told.code, Code::TryAgain);
     assert_eq!(
         told.msg,
@@ -124,7 +126,7 @@ fn x13_a_plugin_that_crashes_is_told_with_its_signal() {
     let plugins = Plugins::new();
     plugins.script("p", "echo oops >&2; kill -SEGV $$");
     assert_eq!(
-        plugins.told(Command::Add, "p").msg,
+        plugins.cni_error(Command::Add, "p").msg,
         "plugin \"p\", ADD: killed by signal 11; its standard error: oops"
     );
 }
@@ -134,7 +136,7 @@ fn an_answer_that_is_no_json_object_is_told() {
     let plugins = Plugins::new();
     for body in ["echo hello", "echo '[1]'", "true", "printf '\\377'"] {
         plugins.script("p", body);
-        let error = plugins.told(Command::Add, "p");
+        let error = plugins.cni_error(Command::Add, "p");
         assert_eq!(error.code, Code::Decode, "{body}");
         assert!(error.msg.starts_with("plugin \"p\", ADD: its answer is no CNI result"), "{}", error.msg);
     }
@@ -149,7 +151,7 @@ fn an_error_that_is_no_json_is_quoted_and_never_whole() {
         "p",
         "head -c 100000 /dev/zero | tr '\\0' x; head -c 100000 /dev/zero | tr '\\0' y >&2; exit 1",
     );
-    let error = plugins.told(Command::Add, "p");
+    let error = plugins.cni_error(Command::Add, "p");
     assert_eq!(error.code, Code::PluginFailed);
     assert!(error.msg.len() < 3 * SHOWN, "{}", error.msg.len());
     assert!(error.msg.contains("xxx\"…; its standard error: …yyy"), "{}", error.msg);
@@ -159,7 +161,7 @@ fn an_error_that_is_no_json_is_quoted_and_never_whole() {
 fn output_without_end_is_refused() {
     let plugins = Plugins::new();
     plugins.script("p", "exec cat /dev/zero");
-    let error = plugins.told(Command::Add, "p");
+    let error = plugins.cni_error(Command::Add, "p");
     assert!(error.msg.contains("wrote more than"), "{}", error.msg);
 }
 
@@ -168,7 +170,7 @@ fn a_plugin_that_is_nowhere_is_told_with_its_path() {
     let plugins = Plugins::new();
     std::fs::create_dir(plugins.0.path().join("dir")).unwrap();
     for plugin in ["absent", "dir"] {
-        let error = plugins.told(Command::Add, plugin);
+        let error = plugins.cni_error(Command::Add, plugin);
         assert_eq!(error.code, Code::InvalidConfig);
         assert!(
             error.msg.contains(&format!("{plugin:?} is in no directory of CNI_PATH (\"/nowhere:")),
@@ -194,7 +196,7 @@ fn k17_plugins_are_looked_for_below_the_hosts_root_and_named_as_the_host_names_t
 fn a_type_that_is_a_path_is_refused() {
     let plugins = Plugins::new();
     for plugin in ["../p", "/bin/true", "a/b", "", ".", ".."] {
-        assert_eq!(plugins.told(Command::Add, plugin).code, Code::InvalidConfig, "{plugin:?}");
+        assert_eq!(plugins.cni_error(Command::Add, plugin).code, Code::InvalidConfig, "{plugin:?}");
     }
 }
 
@@ -220,7 +222,7 @@ fn our_own_executable_is_not_started() {
         cancelled: &|| false,
         is_ours: &ours,
     };
-    assert_eq!(delegates().run(&call).unwrap(), Found::Ours);
+    assert_eq!(delegates().run(&call).unwrap(), DelegateOutcome::Ours);
     assert!(matches!(delegates().ipam(&call, CniVersion::V1_0_0), Err(DelegateError::OursAsIpam { .. })));
     assert!(!mark.exists());
 }
@@ -229,22 +231,22 @@ fn our_own_executable_is_not_started() {
 fn no_del_error_contains_the_words_that_containerd_takes_for_success() {
     let plugins = Plugins::new();
     plugins.script("p", "echo 'open /x: No such file or directory' >&2; echo '{\"code\":1,\"msg\":\"link Not Found\"}'; exit 1");
-    let del = plugins.told(Command::Del, "p");
+    let del = plugins.cni_error(Command::Del, "p");
     assert_eq!(
         del.msg,
         "plugin \"p\", DEL, failed with exit status 1: link absent; its standard error: open /x: missing"
     );
-    let add = plugins.told(Command::Add, "p");
+    let add = plugins.cni_error(Command::Add, "p");
     assert!(
         add.msg.contains("Not Found") && add.msg.contains("No such file"),
         "an ADD says what was said: {}",
         add.msg
     );
     for plugin in ["absent", "a/b"] {
-        let told = plugins.told(Command::Del, plugin).to_string().to_lowercase();
+        let told = plugins.cni_error(Command::Del, plugin).to_string().to_lowercase();
         assert!(!told.contains("not found") && !told.contains("no such file or directory"), "{told}");
     }
-    assert_eq!(harmless("not not found found"), "not absent found");
+    assert_eq!(avoid_containerd_phrases("not not found found"), "not absent found");
 }
 
 #[test]
@@ -277,6 +279,6 @@ fn the_reference_host_local_allocates_and_releases_as_a_delegate() {
     assert!(run(Command::Check).unwrap().is_none());
     assert!(run(Command::Status).unwrap().is_none(), "below 1.1.0 nothing is executed");
     run(Command::Del).unwrap();
-    let error = run(Command::Check).unwrap_err().told(Command::Check);
+    let error = run(Command::Check).unwrap_err().to_cni_error(Command::Check);
     assert!(error.msg.contains("Failed to find address added by container c"), "{}", error.msg);
 }

@@ -1,20 +1,20 @@
-//! The directories of the daemon and what lies in them: whether they can be used, and what was set aside there.
+//! The directories of the daemon: whether they can be used, and what was set aside in them.
 
 use std::path::{Path, PathBuf};
 
 use super::{Finding, good, less, wrong};
-use crate::daemon::Places;
+use crate::node_paths::NodePaths;
 use fairlead_host::disk_space;
 
 use crate::{engine, spool, store};
 
-pub(super) fn findings(places: &Places) -> Vec<Finding> {
+pub(super) fn findings(paths: &NodePaths) -> Vec<Finding> {
     vec![
-        run_dir(&places.run_dir),
-        store(&places.run_dir),
-        state_dir(&places.state_dir),
-        spooled(&places.state_dir),
-        records(&places.state_dir),
+        run_dir(&paths.run_dir),
+        store(&paths.run_dir),
+        state_dir(&paths.state_dir),
+        spooled(&paths.state_dir),
+        records(&paths.state_dir),
     ]
 }
 

@@ -4,21 +4,14 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 
 use super::*;
 
-fn places(dir: &Path) -> Places {
-    Places {
-        run_dir: dir.join("run"),
-        state_dir: dir.join("state"),
-        host_root: dir.into(),
-        config: dir.join("config.yaml"),
-        conf_dir: None,
-        plugin_dir: None,
-    }
+fn paths(dir: &Path) -> NodePaths {
+    NodePaths::new(dir.join("run"), dir.join("state"), dir.into(), dir.join("config.yaml"))
 }
 
 #[test]
 fn on_a_bare_directory_everything_that_is_missing_is_told_with_a_remedy() {
     let dir = tempfile::tempdir().unwrap();
-    let findings = examine(places(dir.path()));
+    let findings = examine(paths(dir.path()));
     for about in ["daemon", "run directory", "state directory", "spool"] {
         let finding = findings.iter().find(|f| f.about == about).unwrap();
         assert_eq!(finding.verdict, Verdict::Wrong, "{finding:?}");
@@ -46,7 +39,7 @@ fn what_was_set_aside_and_what_is_refused_is_told_by_name() {
     fs::create_dir_all(&noted).unwrap();
     fs::write(noted.join("0000:21:10.0"), "/run/netns/p").unwrap();
     fs::write(noted.join("../c1-net1"), "{").unwrap();
-    let findings = examine(places(dir.path()));
+    let findings = examine(paths(dir.path()));
     let of_sriov_cni: Vec<_> = findings.iter().filter(|f| f.about == "sriov-cni").collect();
     assert_eq!(
         of_sriov_cni[0].seen,
@@ -79,13 +72,13 @@ fn x02_a_spool_that_is_no_directory_is_told() {
     let spool = |findings: &[Finding]| findings.iter().find(|f| f.about == "spool").unwrap().clone();
     for what in ["state/spool", "state/spool/unreadable"] {
         fs::write(dir.path().join(what), "?").unwrap();
-        let told = spool(&examine(places(dir.path())));
+        let told = spool(&examine(paths(dir.path())));
         assert_eq!(told.verdict, Verdict::Wrong, "{told:?}");
         assert!(told.seen.contains("Not a directory"), "{told:?}");
         fs::remove_file(dir.path().join(what)).unwrap();
         fs::create_dir_all(dir.path().join("state/spool")).unwrap();
     }
-    assert_eq!(spool(&examine(places(dir.path()))).verdict, Verdict::Good);
+    assert_eq!(spool(&examine(paths(dir.path()))).verdict, Verdict::Good);
 }
 
 #[test]
@@ -96,7 +89,7 @@ fn k19_a_daemon_that_never_answers_is_one_finding_among_the_others_and_soon_ther
     let socket = std::os::unix::net::UnixListener::bind(dir.path().join("run").join(SOCKET)).unwrap();
     let full = || {
         let begun = std::time::Instant::now();
-        let findings = examine(places(dir.path()));
+        let findings = examine(paths(dir.path()));
         assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}", begun.elapsed());
         let told = findings.iter().find(|f| f.about == "daemon").unwrap();
         assert!(told.seen.contains("fairleadd (pid 4711) does not answer"), "{told:?}");

@@ -1,6 +1,6 @@
-//! Virtual functions that vfio-pci has: whether a pod can be given them, and what one that is not root needs for that.
+//! VFs that vfio-pci has: whether a pod can get them, and what a pod that is not root needs besides.
 //!
-//! No group is opened, and no node's owner or mode is ever changed: who may have a device is the operator's to say.
+//! It opens no group, and never changes the owner or mode of a node: the operator decides who may have a device.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -12,11 +12,11 @@ use super::{Finding, good, less, wrong};
 
 const ABOUT: &str = "vfio";
 
-/// What a user who is not root lacks.
+/// The remedy where only root may open the VFs' groups.
 const FOR_OTHERS: &str = "for pods that are not root: a rule of udev for SUBSYSTEM==\"vfio\" with the OWNER, GROUP and MODE of their user, \
 or containerd's device_ownership_from_security_context; and a limit of locked memory (memlock) for all that they map, or CAP_IPC_LOCK";
 
-/// `nodes` is `/dev/vfio`.
+/// Looks at every VF that vfio-pci has. `nodes` is the directory `/dev/vfio`.
 pub(super) fn findings(sysfs: &Path, nodes: &Path) -> Vec<Finding> {
     let scan = match Inventory::new(sysfs).scan(&[]) {
         Ok(scan) => scan,
@@ -43,7 +43,7 @@ pub(super) fn findings(sysfs: &Path, nodes: &Path) -> Vec<Finding> {
     findings
 }
 
-/// What keeps a function from every pod.
+/// The finding about a VF that no pod can use; `None` for one that is fit.
 fn unfit(function: &VirtualFunction, nodes: &Path) -> Option<Finding> {
     let address = function.function.address;
     let no_iommu = "switch the machine's IOMMU on (in its firmware, and intel_iommu=on or amd_iommu=on)";

@@ -9,10 +9,9 @@ use fairlead_host::Kernel;
 use fairlead_host::real::RealKernel;
 use fairlead_sriov::resetting::SETTLES;
 
-use super::{Beside, Engine, Places, Policy};
+use super::{Beside, Engine, Policy};
 use crate::call::Service;
 use crate::daemon::{Started, Surroundings};
-use fairlead_sriov::pools::PoolMetrics;
 use fairlead_host::host_root::below;
 
 /// The nodes of IOMMU groups.
@@ -23,16 +22,9 @@ pub(crate) const VFIO_NODES: &str = "/dev/vfio";
 /// # Errors
 /// When the kernel, the store or a directory cannot be had.
 pub fn start(surroundings: &Surroundings) -> Result<Started, Box<dyn Error + Send + Sync>> {
-    let nodes = below(&surroundings.places.host_root, Path::new(VFIO_NODES));
+    let nodes = below(&surroundings.paths.host_root, Path::new(VFIO_NODES));
     let kernel: Arc<dyn Kernel> = Arc::new(RealKernel::new()?.with_vfio_nodes(&nodes));
     let settings = surroundings.settings.current();
-    let places = Places {
-        run_dir: surroundings.places.run_dir.clone(),
-        state_dir: surroundings.places.state_dir.clone(),
-        host_root: surroundings.places.host_root.clone(),
-        sysfs: "/sys".into(),
-        kubelet: settings.kubelet.dir.clone(),
-    };
     let beside = Beside {
         kernel,
         networks: Arc::clone(&surroundings.networks),
@@ -40,11 +32,11 @@ pub fn start(surroundings: &Surroundings) -> Result<Started, Box<dyn Error + Sen
         node: surroundings.node.clone(),
         cgroup: cgroup(settings.delegate_cgroup.as_deref()),
         announce: true,
-        pool_metrics: PoolMetrics::new(&surroundings.exposition),
+        pool_metrics: surroundings.exposition.pool_metrics(),
         settings: Arc::clone(&settings),
         settles: SETTLES,
     };
-    let engine = Engine::start(&places, Policy::from(&*settings), beside)?;
+    let engine = Engine::start(&surroundings.paths, Policy::from(&*settings), beside)?;
     Engine::probe_health(&engine, &surroundings.health, &surroundings.readiness);
     let told = Arc::clone(&engine);
     Ok(Started {

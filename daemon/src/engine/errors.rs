@@ -12,8 +12,8 @@ use fairlead_sriov::resetting::is_resetting;
 use nix::errno::Errno;
 
 use super::request::AttachmentRequest;
-use crate::delegate::harmless;
 use crate::store::{Key, StoreError};
+use fairlead_cni::avoid_containerd_phrases;
 use fairlead_host::shortage;
 
 /// Whatever went wrong: a person is told on which network, and on which interface where the call has one (X14). What
@@ -51,7 +51,7 @@ pub(crate) fn netns(error: &NetnsError) -> CniError {
             NetnsError::Io { .. } => Code::Io,
             NetnsError::Net { .. } => Code::Internal,
         },
-        format!("CNI_NETNS: {}", harmless(&error.to_string())),
+        format!("CNI_NETNS: {}", avoid_containerd_phrases(&error.to_string())),
     );
     match error {
         NetnsError::Missing { .. } => told.with(
@@ -75,7 +75,7 @@ pub(crate) fn kernel(network: &str, doing: &str, error: &NetError) -> CniError {
     };
     // Where it is not known here, the call's own edge adds it.
     let of = if network.is_empty() { String::new() } else { format!("network {network:?}: ") };
-    CniError::new(code, format!("{of}{doing}: {}", harmless(&error.to_string()))).with(remedy)
+    CniError::new(code, format!("{of}{doing}: {}", avoid_containerd_phrases(&error.to_string()))).with(remedy)
 }
 
 /// Settings of a function that could not be read or set.
@@ -94,7 +94,7 @@ pub(crate) fn setting(error: &SettingError) -> CniError {
         | SettingError::Unsettled { .. } => return not_settled(error),
         SettingError::NotSet { source, .. } if is_resetting(source) => return not_settled(error),
         SettingError::Dark { .. } => {
-            return CniError::new(Code::TryAgain, harmless(&error.to_string()))
+            return CniError::new(Code::TryAgain, avoid_containerd_phrases(&error.to_string()))
                 .with("this NIC takes rates only while it has a carrier: see that its interface is up and its cable is in");
         }
         SettingError::Lost { .. } => return internal(error.to_string()),
@@ -110,7 +110,7 @@ pub(crate) fn setting(error: &SettingError) -> CniError {
 }
 
 fn not_settled(error: &SettingError) -> CniError {
-    CniError::new(Code::TryAgain, harmless(&error.to_string()))
+    CniError::new(Code::TryAgain, avoid_containerd_phrases(&error.to_string()))
         .with("try again; if it stays so, look at the kernel's log for what its driver says")
 }
 
@@ -156,7 +156,7 @@ pub(crate) fn store(error: &StoreError) -> CniError {
 /// A file of the host or of ours could not be had: `code` and `remedy`, unless it is for want of something that comes
 /// back.
 pub(crate) fn file(what: impl Display, error: &io::Error, code: Code, remedy: &str) -> CniError {
-    let told = |code| CniError::new(code, harmless(&format!("{what}: {error}")));
+    let told = |code| CniError::new(code, avoid_containerd_phrases(&format!("{what}: {error}")));
     match shortage::remedy_of(error) {
         Some(short) => told(Code::TryAgain).with(short),
         None => told(code).with(remedy),

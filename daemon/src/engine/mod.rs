@@ -30,17 +30,16 @@ mod start;
 mod tests;
 mod timing;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use fairlead_cni::wire::{Command, Request};
-use fairlead_cni::{CniError, CniVersion};
+use fairlead_cni::{CniError, CniVersion, Code};
 
 use crate::call::{Call, Lane, Reply, Service};
 use crate::metrics;
 use crate::netconf::Networks;
-use fairlead_sriov::pools::{Holders, Verb};
 use crate::settings::Settings;
+use fairlead_sriov::pools::{Holders, Verb};
 
 use self::core::{Core, since_0_4, since_1_1};
 use health_probes::NetnsWatch;
@@ -50,21 +49,6 @@ use request::{AttachmentRequest, Waiting};
 pub(crate) use self::core::unreadable_records;
 pub use policy::Policy;
 pub use start::{Beside, StartError};
-
-/// Where the engine lives.
-#[derive(Debug, Clone)]
-pub struct Places {
-    /// What dies with the boot.
-    pub run_dir: PathBuf,
-    /// What outlives it.
-    pub state_dir: PathBuf,
-    /// The host's root as the daemon sees it.
-    pub host_root: PathBuf,
-    /// Where sysfs is mounted.
-    pub sysfs: PathBuf,
-    /// Kubelet's directory on the host.
-    pub kubelet: PathBuf,
-}
 
 /// Carries calls out.
 pub struct Engine {
@@ -91,7 +75,7 @@ impl Engine {
         let removal = matches!(request.command, Command::Del | Command::Gc);
         let conf = match self.core.ipam.confs.get(&request.config, removal) {
             Ok(conf) => conf,
-            Err(e) => return (crate::glance::of(&request.config).version, Err(e)),
+            Err(e) => return (crate::config_summary::ConfigSummary::of(&request.config).version, Err(e)),
         };
         let version = conf.version;
         let vf_wait = self.core.policy().vf_wait;
@@ -112,7 +96,7 @@ impl Engine {
 
     /// Calls with who has a VF: an attachment of ours, or a pod that sriov-cni made.
     fn with_holders<T>(&self, call: impl FnOnce(Holders<'_>) -> T) -> T {
-        let leftovers = || self.core.leftovers.listed();
+        let leftovers = || self.core.leftovers.owners();
         self.core.kinds.sriov.with_holders(&leftovers, call)
     }
 }
@@ -221,7 +205,9 @@ impl Service for Engine {
     }
 
     fn order_pools(&self, verb: Verb, of: &str) -> Result<serde_json::Value, CniError> {
-        self.with_holders(|holders| self.core.kinds.sriov.pools.order(verb, of, holders))
+        self.with_holders(|holders| self.core.kinds.sriov.pools.order(verb, of, holders)).map_err(|unknown| {
+            CniError::new(Code::BadEnvironment, unknown.to_string()).with("fairleadd pools lists them")
+        })
     }
 
     fn collect(&self, orphans: bool) -> serde_json::Value {

@@ -17,8 +17,8 @@ use fairlead_sriov::numa::NumaPolicy;
 use super::timing::Timing;
 use crate::call::{Call, CallerGone};
 use crate::delegate::Parameters;
-use fairlead_kubelet::ResourcesOfPod;
 use crate::store::{Caller, Key, PassedOver};
+use fairlead_kubelet::ResourcesOfPod;
 
 /// What is executed for a STATUS is killed so long after the call's arrival: its name must still be reported in time.
 const STATUS_EXECUTES: Duration = Duration::from_millis(75);

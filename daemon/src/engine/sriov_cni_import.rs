@@ -18,9 +18,9 @@ use super::kinds::sriov::{SriovServices, USER_SPACE_DRIVERS, still_away, unusabl
 use super::kinds::{AwaitsCarrier, Kinds, vf, vfio};
 use super::netns_reach::Reach;
 use super::request::AttachmentRequest;
-use fairlead_sriov::pools::Inherited;
 use crate::sriov_cni::{self, DIRECTORY, Left, Predecessor, Record, Was};
 use crate::store::{Attachment, Key, LinkRecord, MovedNetdev, Namespace, Phase, VfRecord};
+use fairlead_sriov::pools::Inherited;
 
 /// Whether the pod that a VF went to lives.
 enum Pod {
@@ -67,8 +67,15 @@ impl SriovCniImport {
     }
 
     /// The same, read again only when one has come or gone: of a function that is listed it may not tell the newest.
-    pub(crate) fn listed(&self) -> Inherited {
+    fn listed(&self) -> Result<Arc<Left>, CniError> {
         self.predecessor.left(&self.root).map_err(|e| unread(&e))
+    }
+
+    /// The owners that the files of that plugin name, in words.
+    pub(crate) fn owners(&self) -> Inherited {
+        let left = self.listed().map_err(|_| "sriov-cni's, whose files cannot be read".to_owned())?;
+        let owner = |(address, pod)| (address, format!("sriov-cni's {pod}"));
+        Ok(Arc::new(left.functions().into_iter().map(owner).collect()))
     }
 
     /// The pod of that plugin that has a VF, as its files say.

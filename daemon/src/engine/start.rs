@@ -20,15 +20,17 @@ use super::kinds::sriov::SriovServices;
 use super::policy::CurrentPolicy;
 use super::random_ids::RandomIds;
 use super::sriov_cni_import::SriovCniImport;
-use super::{Engine, Places, Policy, cluster_network};
+use super::{Engine, Policy, cluster_network};
 use crate::delegate::Delegates;
-use fairlead_kubelet::{DevicePlugins, KubeletDir, PodResources};
+use crate::device_offers::DeviceOffers;
 use crate::metrics;
 use crate::netconf::Networks;
-use fairlead_sriov::pools::{Ground, Look, PoolMetrics, Pools};
+use crate::node_paths::NodePaths;
 use crate::settings::Settings;
 use crate::store::{Opened, Store, StoreError};
 use fairlead_ipam::HostLocal;
+use fairlead_kubelet::{DevicePlugins, KubeletDir, PodResources};
+use fairlead_sriov::pools::{Ground, Look, PoolMetrics, Pools};
 
 /// Threads that work off what is left after answers.
 const REMOVAL_THREADS: usize = 4;
@@ -82,21 +84,21 @@ fn failed(what: impl Into<String>) -> impl FnOnce(io::Error) -> StartError {
 impl Engine {
     /// Opens everything, reconciles the store with the kernel, and begins to look after it. When this returns nothing
     /// half-done is left that could be undone without waiting for another program.
-    pub fn start(places: &Places, policy: Policy, beside: Beside) -> Result<Arc<Engine>, StartError> {
-        let engine = Engine::open(places, policy, beside)?;
+    pub fn start(paths: &NodePaths, policy: Policy, beside: Beside) -> Result<Arc<Engine>, StartError> {
+        let engine = Engine::open(paths, policy, beside)?;
         Engine::run(&engine).map_err(failed("a thread of the engine"))?;
         Ok(engine)
     }
 
     /// The same without threads: what is due is left to the caller.
-    pub(super) fn open(places: &Places, policy: Policy, beside: Beside) -> Result<Arc<Engine>, StartError> {
+    pub(super) fn open(paths: &NodePaths, policy: Policy, beside: Beside) -> Result<Arc<Engine>, StartError> {
         let boot_id = process::boot_id().map_err(failed("the boot id"))?;
-        let (store, mut opened) = Store::open(&places.run_dir, &boot_id)?;
-        let (records, of_records) = DelegateRecords::open(&places.state_dir, &boot_id)
-            .map_err(failed(places.state_dir.display().to_string()))?;
+        let (store, mut opened) = Store::open(&paths.run_dir, &boot_id)?;
+        let (records, of_records) = DelegateRecords::open(&paths.state_dir, &boot_id)
+            .map_err(failed(paths.state_dir.display().to_string()))?;
         log_opened(&opened);
         let (networks, calls) = (Arc::clone(&beside.networks), beside.calls.clone());
-        let core = core(places, policy, beside, &boot_id, store, records)?;
+        let core = core(paths, policy, beside, &boot_id, store, records)?;
         let engine = Arc::new(Engine { core, networks, netns_watch: NetnsWatch::default(), calls });
         let (damaged, lost) = (opened.is_damaged(), std::mem::take(&mut opened.lost));
         let found = engine.core.reconcile(opened, of_records);
@@ -142,7 +144,7 @@ impl Engine {
 }
 
 fn log_opened(opened: &Opened) {
-    if let Some(error) = &opened.unread {
+    if let Some(error) = &opened.read_error {
         tracing::error!(%error, kept = ?opened.set_aside, "the store can't be read and was set aside; it begins anew from records and kernel");
     } else if opened.is_damaged() {
         tracing::error!(bytes = opened.damaged, kept = ?opened.set_aside, "the store was damaged; what could be read is kept");
@@ -151,7 +153,7 @@ fn log_opened(opened: &Opened) {
 
 /// Stands the core on what was opened.
 fn core(
-    places: &Places,
+    paths: &NodePaths,
     policy: Policy,
     beside: Beside,
     boot_id: &str,
@@ -159,7 +161,7 @@ fn core(
     records: DelegateRecords,
 ) -> Result<Core, StartError> {
     let host_id = beside.kernel.host()?.id().clone();
-    let host_local = HostLocal::new(places.host_root.clone(), &places.state_dir, boot_id)
+    let host_local = HostLocal::new(paths.host_root.clone(), &paths.state_dir, boot_id)
         .map_err(failed("the list of host-local's directories"))?;
     let announcer = match beside.announce {
         true => Some(announcer(beside.node.clone()).map_err(failed("the announcer"))?),
@@ -167,13 +169,13 @@ fn core(
     };
     let policy = Arc::new(CurrentPolicy::new(policy));
     let (store, ids) = (Arc::new(store), Arc::new(RandomIds::default()));
-    let root = Arc::new(HostRoot::new(places.host_root.clone()));
-    let delegates = Delegates::new(places.host_root.clone(), beside.cgroup.clone())
-        .watched_in(&places.run_dir.join("plugins"));
+    let root = Arc::new(HostRoot::new(paths.host_root.clone()));
+    let delegates = Delegates::new(paths.host_root.clone(), beside.cgroup.clone())
+        .watched_in(&paths.run_dir.join("plugins"));
     let kernel = Arc::clone(&beside.kernel);
-    let sriov = sriov(places, beside, boot_id, &host_id, &store, &root, &ids)?;
+    let sriov = sriov(paths, beside, boot_id, &host_id, &store, &root, &ids)?;
     Ok(Core {
-        kinds: Kinds::new(kernel, places.sysfs.clone(), ids, announcer, sriov),
+        kinds: Kinds::new(kernel, paths.sysfs.clone(), ids, announcer, sriov),
         host_id,
         store,
         records,
@@ -193,7 +195,7 @@ fn core(
 }
 
 fn sriov(
-    places: &Places,
+    paths: &NodePaths,
     beside: Beside,
     boot_id: &str,
     host_id: &NetnsId,
@@ -202,10 +204,10 @@ fn sriov(
     ids: &Arc<RandomIds>,
 ) -> Result<SriovServices, StartError> {
     let admin = Arc::new(Administrator::new(Arc::clone(&beside.kernel), beside.settles));
-    let inventory = Inventory::new(&places.sysfs);
+    let inventory = Inventory::new(&paths.sysfs);
     let ground = Ground {
-        state_dir: &places.state_dir,
-        run_dir: &places.run_dir,
+        state_dir: &paths.state_dir,
+        run_dir: &paths.run_dir,
         boot_id,
         kernel: Arc::clone(&beside.kernel),
         admin: Arc::clone(&admin),
@@ -214,18 +216,18 @@ fn sriov(
         random: random(ids),
     };
     let pools = pools(ground, &beside.settings)?;
-    let kubelet = || KubeletDir::new(&places.host_root, &places.kubelet);
+    let kubelet = || KubeletDir::new(&paths.host_root, &paths.kubelet);
     Ok(SriovServices {
         kernel: beside.kernel,
         host_id: host_id.clone(),
-        sysfs: places.sysfs.clone(),
+        sysfs: paths.sysfs.clone(),
         root: Arc::clone(root),
         store: Arc::clone(store),
         inventory,
         admin,
         pools,
         pod_resources: PodResources::new(kubelet()),
-        device_plugins: DevicePlugins::new(&places.host_root, kubelet()),
+        device_offers: DeviceOffers::new(DevicePlugins::new(&paths.host_root, kubelet())),
         reserved: KeyedLocks::default(),
         calls: beside.calls,
     })

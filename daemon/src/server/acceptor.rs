@@ -1,15 +1,15 @@
-//! The threads that accept connections, and serve the one that comes when nothing else is to be done.
+//! The threads that accept connections, and that serve a connection themselves when nothing else is to be done.
 //!
-//! Each wake-up of another thread costs a call some 20 µs: so the thread that accepted a connection serves it and
-//! carries its call out, if no call is at work. Meanwhile the other acceptor hands everything that comes to the
-//! server's thread, so a call that takes long holds up nobody. There are no more than these two, and never two
-//! calls at once on them.
+//! Waking another thread costs a call some 20 µs. So the thread that accepted a connection serves it and carries
+//! its call out, if no call is at work. Meanwhile the other acceptor hands everything that comes to the server's
+//! thread, so that a long call holds up nobody. There are just these two threads, and never two calls at once on
+//! them.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
@@ -18,21 +18,22 @@ use fairlead_cni::wire::Request;
 use fairlead_host::scheduling::prefer_this_thread;
 use nix::errno::Errno;
 use nix::sys::socket::{Shutdown, shutdown};
+use parking_lot::Mutex;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::UnboundedSender;
 use tracing::warn;
 
 use super::connection;
-use crate::admission::{Admission, Done, Outcome};
+use crate::admission::{Admission, FinishedCall, Outcome};
 use crate::call::CallerGone;
 
-/// One that may be at work, and one that goes on accepting.
+/// One acceptor may be busy with a call while the other goes on accepting.
 const ACCEPTORS: usize = 2;
 
-/// Out of descriptors, mostly: those that wait stay in the backlog meanwhile.
+/// The pause after accept(2) fails, mostly for want of descriptors; connections stay in the backlog meanwhile.
 const AFTER_A_FAILURE: Duration = Duration::from_millis(20);
 
-/// The acceptors' end: they accept what is in the backlog still, and nobody can connect any more.
+/// The handle that ends the acceptors.
 #[derive(Debug)]
 pub(super) struct Acceptors(Arc<UnixListener>);
 
@@ -63,7 +64,7 @@ impl Acceptors {
         Ok(Acceptors(listener))
     }
 
-    /// Lets them end.
+    /// Shuts the listening socket; each acceptor ends when it has served the backlog.
     pub(super) fn close(&self) {
         if let Err(errno) = shutdown(self.0.as_raw_fd(), Shutdown::Read) {
             warn!(error = %errno, "the socket can't be shut; who connects now is cut off at the end");
@@ -75,7 +76,7 @@ struct Acceptor {
     listener: Arc<UnixListener>,
     admission: Admission,
     router: Router,
-    /// One of them serves a connection.
+    /// True while one of the acceptors serves a connection.
     busy: Arc<AtomicBool>,
     others: UnboundedSender<UnixStream>,
     runtime: Runtime,
@@ -108,7 +109,7 @@ impl Acceptor {
             self.busy.store(false, Ordering::Release);
             return served;
         }
-        // The other end goes when the server ends, and nobody is served then.
+        // Sending fails only when the server has ended, and then nobody is served.
         let _ = self.others.send(stream);
         Ok(())
     }
@@ -123,12 +124,12 @@ impl Acceptor {
     }
 }
 
-/// Goes with a request whose call may be carried out on the thread that serves its connection.
+/// Goes along with a request whose call may be carried out on the thread that serves its connection.
 #[derive(Debug, Clone)]
 pub(super) struct Inline {
     connection: Arc<OwnedFd>,
     admission: Admission,
-    done: Arc<Mutex<Option<Done>>>,
+    done: Arc<Mutex<Option<FinishedCall>>>,
 }
 
 impl Inline {
@@ -136,17 +137,17 @@ impl Inline {
         Inline { connection: Arc::new(connection), admission, done: Arc::default() }
     }
 
-    /// Carries the call out; the request comes back where it has to wait, or would keep this thread for long.
+    /// Carries the call out; returns the request where it would have to wait or keep this thread for long.
     pub(super) fn carry_out(&self, request: Request, arrived: Instant) -> Result<Outcome, Box<Request>> {
-        let gone = CallerGone::Seen(Arc::clone(&self.connection));
+        let gone = CallerGone::Connection(Arc::clone(&self.connection));
         let (outcome, done) = self.admission.serve_here(request, arrived, gone)?;
-        *self.done.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
+        *self.done.lock() = Some(done);
         Ok(outcome)
     }
 
-    /// The answer has left.
+    /// Ends the call that was carried out on this thread, once its answer has left.
     pub(super) fn conclude(&self) {
-        if let Some(done) = self.done.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(done) = self.done.lock().take() {
             self.admission.conclude(&done);
         }
     }

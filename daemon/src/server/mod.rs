@@ -1,15 +1,15 @@
-//! The door: HTTP/1.1 with JSON on a unix socket, for the executable and for the operator.
+//! The server: HTTP/1.1 with JSON on a unix socket, for the executable and for the operator.
 //!
-//! Only uid 0 is served. Every answer to a call, the server's own rejections included, is a CNI result or a CNI error
-//! object with a `Content-Length`. A connection that comes when nothing else is to be done is served by the thread
-//! that accepted it (`acceptor`); all others by one thread, which never waits for a call: calls go through
-//! [`Admission`], and what is slow to look up goes to a thread for that.
+//! Only uid 0 is served. Every answer to a call, the server's own refusals included, is a CNI result or a CNI
+//! error object with a `Content-Length`. A connection that comes when nothing else is to be done is served by the
+//! thread that accepted it (`acceptor`). All others are served by one thread, which never waits for a call: calls
+//! go through [`Admission`], and slow look-ups go to a thread for blocking.
 
 mod acceptor;
-mod answer;
-mod calls;
-mod operator;
-mod refusal;
+mod cni_routes;
+mod malformed_http;
+mod operator_routes;
+mod responses;
 #[cfg(test)]
 mod tests;
 
@@ -18,7 +18,7 @@ use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::Router;
@@ -37,53 +37,54 @@ use tower::ServiceExt;
 use tracing::{debug, warn};
 
 use self::acceptor::{Acceptors, Inline};
-use self::answer::Slip;
-use self::refusal::Outgoing;
+use self::malformed_http::HttpConnection;
+use self::responses::ReceiptSlot;
 use crate::admission::{Admission, Receipt};
 use crate::call::Service;
 use crate::health::{Health, Readiness};
 use crate::metrics::Exposition;
 
-/// A caller that connects must have sent its request's head by then.
+/// The time within which a caller that connects must have sent its request's head.
 const HEAD_LIMIT: Duration = Duration::from_secs(10);
-/// The last answers have so long to leave at the end, and any answer has so long to arrive.
+/// The time that the last answers have to leave, and that any answer has to arrive.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
-/// Bodies held at once, in KiB: what waits in the queue can't eat the node's memory (row X12).
+/// The size of all bodies held at once, in KiB, so that what waits in the queue can't use up the node's memory
+/// (row X12).
 const BODIES_KIB: u32 = 32 << 10;
 
-/// What the server answers from.
+/// Everything that the handlers of requests use.
 #[derive(Clone)]
-pub struct Door {
-    /// Where calls go.
+pub struct ServerState {
+    /// Where every call of the runtime is handed in.
     pub admission: Admission,
     /// The engine, once it has been started.
     pub service: Arc<OnceLock<Arc<dyn Service>>>,
-    /// What is still to be done before calls are begun.
+    /// The conditions to be met before calls are begun.
     pub readiness: Arc<Readiness>,
-    /// Whether all is well.
+    /// The health of the daemon.
     pub health: Arc<Health>,
-    /// What `/metrics` shows.
+    /// The registry of all metrics, which `/metrics` shows.
     pub exposition: Arc<Exposition>,
-    /// Tells of the daemon itself in `/v1/status`: what is refused, and where things lie.
+    /// Describes the daemon in `/v1/status`: its paths, its settings, and what is refused.
     pub about: Arc<dyn Fn() -> serde_json::Value + Send + Sync>,
     bodies: Arc<Semaphore>,
 }
 
-impl std::fmt::Debug for Door {
+impl std::fmt::Debug for ServerState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Door").field("readiness", &self.readiness).finish_non_exhaustive()
+        f.debug_struct("ServerState").field("readiness", &self.readiness).finish_non_exhaustive()
     }
 }
 
-impl Door {
-    /// A door in front of `admission`, without an engine yet.
+impl ServerState {
+    /// The state of a server in front of `admission`, without an engine yet.
     pub fn new(
         admission: Admission,
         readiness: Arc<Readiness>,
         health: Arc<Health>,
         exposition: Arc<Exposition>,
-    ) -> Door {
-        Door {
+    ) -> ServerState {
+        ServerState {
             admission,
             service: Arc::default(),
             readiness,
@@ -95,17 +96,17 @@ impl Door {
     }
 }
 
-/// All routes.
-pub fn router(door: Door) -> Router {
-    calls::routes().merge(operator::routes()).fallback(answer::no_such_path).with_state(door)
+/// The routes of the runtime's calls and of the operator's questions.
+pub fn router(server: ServerState) -> Router {
+    cni_routes::routes().merge(operator_routes::routes()).fallback(responses::no_such_path).with_state(server)
 }
 
-/// What a thread that serves connections runs on.
+/// The runtime of a thread that serves connections.
 ///
 /// # Errors
 /// When the kernel has no descriptors left for it.
 pub fn runtime() -> io::Result<Runtime> {
-    // One thread: it does so little for a call that a second one would only add wake-ups between them.
+    // One thread: it does so little for a call that a second thread would only add wake-ups.
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .thread_name("look-up")
@@ -118,13 +119,13 @@ pub fn runtime() -> io::Result<Runtime> {
 ///
 /// # Errors
 /// When the acceptors can't be had.
-pub async fn serve(listener: UnixListener, door: Door, closing: Arc<Notify>) -> io::Result<()> {
-    let admission = door.admission.clone();
-    let router = router(door);
+pub async fn serve(listener: UnixListener, server: ServerState, closing: Arc<Notify>) -> io::Result<()> {
+    let admission = server.admission.clone();
+    let router = router(server);
     let open = Arc::new(());
     let (hand_over, mut others) = unbounded_channel();
     let acceptors = Acceptors::begin(listener, &admission, &router, &hand_over)?;
-    // Theirs are the only ones: when they have ended, nothing more comes.
+    // The acceptors have the only other senders: when they have ended, the channel closes.
     drop(hand_over);
     let serving = serve_others(&mut others, &router, &open);
     tokio::select! {
@@ -158,26 +159,26 @@ async fn serve_others(others: &mut UnboundedReceiver<UnixStream>, router: &Route
     }
 }
 
-/// One request, one answer.
+/// Serves the one request of a connection.
 async fn connection(stream: tokio::net::UnixStream, router: Router, inline: Option<Inline>) {
     let root = stream.peer_cred().is_ok_and(|peer| peer.uid() == 0);
-    let slip: Slip = Slip::default();
-    let asked: Arc<AtomicBool> = Arc::default();
-    let outgoing = Outgoing::new(stream, Arc::clone(&asked));
+    let slot: ReceiptSlot = ReceiptSlot::default();
+    let handler_reached: Arc<AtomicBool> = Arc::default();
+    let outgoing = HttpConnection::new(stream, Arc::clone(&handler_reached));
     let service = hyper::service::service_fn(|request: hyper::Request<hyper::body::Incoming>| {
-        asked.store(true, Ordering::Release);
-        let (router, slip, inline) = (router.clone(), Arc::clone(&slip), inline.clone());
+        handler_reached.store(true, Ordering::Release);
+        let (router, slot, inline) = (router.clone(), Arc::clone(&slot), inline.clone());
         async move {
             if !root {
-                return Ok::<_, Infallible>(answer::not_root());
+                return Ok::<_, Infallible>(responses::not_root());
             }
             let mut request = request.map(Body::new);
             if let Some(inline) = inline {
                 request.extensions_mut().insert(inline);
             }
             let mut response = caught(router, request).await;
-            if let Some(receipt) = response.extensions_mut().remove::<Slip>() {
-                pass(&receipt, &slip);
+            if let Some(receipt) = response.extensions_mut().remove::<ReceiptSlot>() {
+                pass(&receipt, &slot);
             }
             Ok(response)
         }
@@ -193,18 +194,19 @@ async fn connection(stream: tokio::net::UnixStream, router: Router, inline: Opti
     if let Some(inline) = &inline {
         inline.conclude();
     }
-    match (served, take(&slip)) {
+    match (served, take(&slot)) {
         (Ok(parts), Some(receipt)) => receipt.give_back(arrived(parts).await),
         (Ok(parts), None) => drop(parts),
         (Err(error), _) => debug!(%error, "a connection ended early"),
     }
 }
 
-/// Whether the executable says that the runtime has the answer. What was only written may never have been read.
-async fn arrived<S>(parts: http1::Parts<Outgoing, S>) -> bool {
+/// Whether the executable confirms that the runtime has the answer. What was only written may never have been
+/// read.
+async fn arrived<S>(parts: http1::Parts<HttpConnection, S>) -> bool {
     let early = parts.read_buf.starts_with(RECEIVED);
     let mut stream = parts.io.into_stream();
-    // Others read until the end; they close then, and say nothing.
+    // Other clients read until the end of the stream, close, and confirm nothing.
     if stream.shutdown().await.is_err() {
         return early;
     }
@@ -213,20 +215,20 @@ async fn arrived<S>(parts: http1::Parts<Outgoing, S>) -> bool {
     early || (matches!(heard, Ok(Ok(_))) && word == RECEIVED)
 }
 
-fn take(slip: &Slip) -> Option<Receipt> {
-    slip.lock().unwrap_or_else(PoisonError::into_inner).take()
+fn take(slot: &ReceiptSlot) -> Option<Receipt> {
+    slot.lock().take()
 }
 
-fn pass(from: &Slip, to: &Slip) {
+fn pass(from: &ReceiptSlot, to: &ReceiptSlot) {
     let receipt = take(from);
-    *to.lock().unwrap_or_else(PoisonError::into_inner) = receipt;
+    *to.lock() = receipt;
 }
 
-/// A panic in a handler is answered like any other failure.
+/// Answers a panic in a handler like any other failure.
 async fn caught(router: Router, request: Request) -> Response {
     match AssertUnwindSafe(router.oneshot(request)).catch_unwind().await {
         Ok(Ok(response)) => response,
         Ok(Err(never)) => match never {},
-        Err(panic) => answer::fault(crate::admission::panic_text(&*panic)),
+        Err(panic) => responses::fault(crate::admission::panic_text(&*panic)),
     }
 }

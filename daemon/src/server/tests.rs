@@ -1,15 +1,15 @@
-//! The door over a real socket, with an engine that answers what the configuration says.
+//! The server over a real socket, with an engine that answers what the configuration says.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream as Caller;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::time::Instant;
 
 use fairlead_cni::wire::{self, Command, MAX_BODY, NOT_BEGUN, OUTCOME_HEADER, RECEIVED, WIRE};
 use fairlead_cni::{CniError, CniVersion, Code};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::*;
@@ -33,7 +33,7 @@ impl Service for Fake {
         if let Some(ms) = config["wait"].as_u64() {
             std::thread::sleep(Duration::from_millis(ms));
         }
-        self.served.lock().unwrap().push(call.request.container_id.clone());
+        self.served.lock().push(call.request.container_id.clone());
         let outcome = match config["fail"].as_str() {
             Some(msg) => Err(CniError::new(Code::InvalidConfig, msg)),
             None => Ok(r#"{"cniVersion":"1.1.0"}"#.to_owned()),
@@ -42,7 +42,7 @@ impl Service for Fake {
     }
 
     fn answered(&self, _: &Call, delivered: bool) {
-        self.delivered.lock().unwrap().push(delivered);
+        self.delivered.lock().push(delivered);
     }
 
     fn table(&self, name: &str) -> Option<Value> {
@@ -59,17 +59,17 @@ impl Service for Fake {
     }
 }
 
-struct House {
+struct TestServer {
     _dir: tempfile::TempDir,
     socket: PathBuf,
-    door: Door,
+    server: ServerState,
     fake: Arc<Fake>,
     closing: Arc<Notify>,
-    server: Option<std::thread::JoinHandle<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
 }
 
-impl House {
-    fn shut() -> House {
+impl TestServer {
+    fn shut() -> TestServer {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("s");
         let listener = UnixListener::bind(&socket).unwrap();
@@ -78,30 +78,30 @@ impl House {
         let limits = Limits { fast: 1, slow: 0, queued: 100 };
         let admission = Admission::new(limits, Calls::new(&exposition), health.clone());
         let readiness = Arc::new(Readiness::new(&["engine"]));
-        let door = Door::new(admission, readiness, health, exposition);
+        let server = ServerState::new(admission, readiness, health, exposition);
         let closing = Arc::new(Notify::new());
-        let (served, closed) = (door.clone(), closing.clone());
-        let server = std::thread::spawn(move || {
+        let (served, closed) = (server.clone(), closing.clone());
+        let thread = std::thread::spawn(move || {
             runtime().unwrap().block_on(serve(listener, served, closed)).unwrap();
         });
-        House { _dir: dir, socket, door, fake: Arc::default(), closing, server: Some(server) }
+        TestServer { _dir: dir, socket, server, fake: Arc::default(), closing, thread: Some(thread) }
     }
 
-    fn open() -> House {
-        let house = House::shut();
-        let service: Arc<dyn Service> = house.fake.clone();
-        let _ = house.door.service.set(service.clone());
-        house.door.readiness.met("engine");
-        house.door.admission.open(service).unwrap();
-        house
+    fn open() -> TestServer {
+        let rig = TestServer::shut();
+        let service: Arc<dyn Service> = rig.fake.clone();
+        let _ = rig.server.service.set(service.clone());
+        rig.server.readiness.met("engine");
+        rig.server.admission.open(service).unwrap();
+        rig
     }
 }
 
-impl Drop for House {
+impl Drop for TestServer {
     fn drop(&mut self) {
         self.closing.notify_one();
-        if let Some(server) = self.server.take() {
-            server.join().unwrap();
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
         }
     }
 }
@@ -150,17 +150,17 @@ fn request(command: Command, container: &str, config: &Value) -> Value {
             "config": config.to_string(), "deadline_ms": 10_000 })
 }
 
-fn call(house: &House, command: Command, container: &str, config: &Value) -> Answer {
-    http(&house.socket, "POST", command.path(), &request(command, container, config).to_string())
+fn call(rig: &TestServer, command: Command, container: &str, config: &Value) -> Answer {
+    http(&rig.socket, "POST", command.path(), &request(command, container, config).to_string())
 }
 
 #[test]
 fn k01_each_call_is_answered_with_a_result_or_an_error_in_its_own_version() {
-    let house = House::open();
+    let rig = TestServer::open();
     for command in [Command::Add, Command::Del, Command::Check, Command::Gc, Command::Status] {
-        let good = call(&house, command, "c", &json!({}));
+        let good = call(&rig, command, "c", &json!({}));
         assert_eq!((good.status, good.body.as_str()), (200, r#"{"cniVersion":"1.1.0"}"#));
-        let bad = call(&house, command, "c", &json!({ "fail": "no such mode" }));
+        let bad = call(&rig, command, "c", &json!({ "fail": "no such mode" }));
         assert_eq!((bad.status, bad.code()), (400, 7));
         assert!(bad.body.contains(r#""cniVersion":"0.4.0""#), "{bad:?}");
     }
@@ -168,7 +168,7 @@ fn k01_each_call_is_answered_with_a_result_or_an_error_in_its_own_version() {
 
 #[test]
 fn every_rejection_of_the_servers_own_is_a_cni_error_object() {
-    let house = House::open();
+    let rig = TestServer::open();
     let add = request(Command::Add, "c", &json!({}));
     let with = |key: &str, value: Value| {
         let mut changed = add.clone();
@@ -177,25 +177,25 @@ fn every_rejection_of_the_servers_own_is_a_cni_error_object() {
     };
     let large = format!("POST /addNetwork HTTP/1.1\r\nHost: f\r\nContent-Length: {}\r\n\r\n", MAX_BODY + 1);
     let chunked = "POST /addNetwork HTTP/1.1\r\nHost: f\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n";
-    let post = |path: &str, body: &str| http(&house.socket, "POST", path, body);
+    let post = |path: &str, body: &str| http(&rig.socket, "POST", path, body);
     let endless = format!("GET / HTTP/1.1\r\n{}", "X: y\r\n".repeat(200_000));
     let later = r#"{"wire":2,"shape":"another"}"#;
     let table = [
-        ("too large", raw(&house.socket, large.as_bytes()), 413, 7),
-        ("no HTTP", raw(&house.socket, b"hello\r\n\r\n"), 400, 6),
-        ("HTTP of another version", raw(&house.socket, b"GET / HTTP/9.9\r\n\r\n"), 400, 6),
-        ("a head without an end", raw(&house.socket, endless.as_bytes()), 431, 6),
-        ("broken chunks", raw(&house.socket, chunked.as_bytes()), 400, 6),
-        ("wrong method", http(&house.socket, "GET", "/addNetwork", ""), 405, 4),
+        ("too large", raw(&rig.socket, large.as_bytes()), 413, 7),
+        ("no HTTP", raw(&rig.socket, b"hello\r\n\r\n"), 400, 6),
+        ("HTTP of another version", raw(&rig.socket, b"GET / HTTP/9.9\r\n\r\n"), 400, 6),
+        ("a head without an end", raw(&rig.socket, endless.as_bytes()), 431, 6),
+        ("broken chunks", raw(&rig.socket, chunked.as_bytes()), 400, 6),
+        ("wrong method", http(&rig.socket, "GET", "/addNetwork", ""), 405, 4),
         ("wrong method for a table", post("/v1/attachments", ""), 405, 4),
         ("no such path", post("/nothing", ""), 404, 4),
-        ("a table that is no text", http(&house.socket, "GET", "/v1/%ff", ""), 400, 4),
+        ("a table that is no text", http(&rig.socket, "GET", "/v1/%ff", ""), 400, 4),
         ("orphans neither true nor false", post("/v1/gc?orphans=maybe", ""), 400, 4),
-        ("no such table", http(&house.socket, "GET", "/v1/nothing", ""), 404, 4),
+        ("no such table", http(&rig.socket, "GET", "/v1/nothing", ""), 404, 4),
         ("no JSON", post("/addNetwork", "{"), 400, 6),
         (
             "no UTF-8",
-            raw(&house.socket, b"POST /addNetwork HTTP/1.1\r\nHost: f\r\nContent-Length: 3\r\n\r\n\"\xff\""),
+            raw(&rig.socket, b"POST /addNetwork HTTP/1.1\r\nHost: f\r\nContent-Length: 3\r\n\r\n\"\xff\""),
             400,
             6,
         ),
@@ -204,27 +204,27 @@ fn every_rejection_of_the_servers_own_is_a_cni_error_object() {
         ("later wire of another shape", post("/addNetwork", later), 400, 1),
         ("wire 0", post("/addNetwork", &with("wire", json!(0))), 400, 1),
         ("path of another command", post("/delNetwork", &add.to_string()), 400, 4),
-        ("panic in a handler", http(&house.socket, "GET", "/v1/pools", ""), 500, 999),
+        ("panic in a handler", http(&rig.socket, "GET", "/v1/pools", ""), 500, 999),
     ];
     for (name, answer, status, code) in table {
         assert_eq!((answer.status, answer.code()), (status, code), "{name}: {answer:?}");
     }
-    assert_eq!(call(&house, Command::Add, "c", &json!({})).status, 200);
+    assert_eq!(call(&rig, Command::Add, "c", &json!({})).status, 200);
 }
 
 #[test]
 fn a_deeply_nested_body_is_refused_and_does_not_hang_or_kill() {
-    let house = House::open();
+    let rig = TestServer::open();
     let deep = format!(r#"{{"wire":1,"x":{}"#, "[".repeat(200_000));
-    assert_eq!(http(&house.socket, "POST", "/addNetwork", &deep).code(), 6);
+    assert_eq!(http(&rig.socket, "POST", "/addNetwork", &deep).code(), 6);
 }
 
 #[test]
 fn bodies_that_never_end_keep_nobody_from_being_served_and_are_refused_in_time() {
-    let house = House::open();
+    let rig = TestServer::open();
     let begun: Vec<Caller> = (0..40)
         .map(|_| {
-            let mut stream = Caller::connect(&house.socket).unwrap();
+            let mut stream = Caller::connect(&rig.socket).unwrap();
             let head =
                 format!("POST /addNetwork HTTP/1.1\r\nHost: f\r\nContent-Length: {MAX_BODY}\r\n\r\n{{");
             stream.write_all(head.as_bytes()).unwrap();
@@ -232,7 +232,7 @@ fn bodies_that_never_end_keep_nobody_from_being_served_and_are_refused_in_time()
         })
         .collect();
     let asked = Instant::now();
-    assert_eq!(call(&house, Command::Add, "c", &json!({})).status, 200);
+    assert_eq!(call(&rig, Command::Add, "c", &json!({})).status, 200);
     assert!(asked.elapsed() < Duration::from_secs(3), "it waited {:?}", asked.elapsed());
     for mut stream in begun {
         let mut text = String::new();
@@ -243,14 +243,14 @@ fn bodies_that_never_end_keep_nobody_from_being_served_and_are_refused_in_time()
 
 #[test]
 fn only_uid_0_is_served() {
-    let house = House::open();
-    let dir = house.socket.parent().unwrap();
+    let rig = TestServer::open();
+    let dir = rig.socket.parent().unwrap();
     std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).unwrap();
-    std::fs::set_permissions(&house.socket, std::fs::Permissions::from_mode(0o666)).unwrap();
+    std::fs::set_permissions(&rig.socket, std::fs::Permissions::from_mode(0o666)).unwrap();
     // This very program, as another user: `the_caller_of_another_user` below.
     let output = std::process::Command::new("/proc/self/exe")
         .args(["--exact", "server::tests::the_caller_of_another_user", "--ignored", "--nocapture"])
-        .env("FAIRLEAD_TEST_SOCKET", &house.socket)
+        .env("FAIRLEAD_TEST_SOCKET", &rig.socket)
         .current_dir("/")
         .uid(65534)
         .gid(65534)
@@ -258,7 +258,7 @@ fn only_uid_0_is_served() {
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(said.contains("answer: 403 4 fairleadd serves only uid 0"), "{said}{output:?}");
-    assert!(house.fake.served.lock().unwrap().is_empty());
+    assert!(rig.fake.served.lock().is_empty());
 }
 
 #[test]
@@ -271,9 +271,9 @@ fn the_caller_of_another_user() {
     println!("answer: {} {} {}", answer.status, body["code"], body["msg"].as_str().unwrap());
 }
 
-fn send_and_hang_up(house: &House, command: Command, container: &str) {
+fn send_and_hang_up(rig: &TestServer, command: Command, container: &str) {
     let body = request(command, container, &json!({})).to_string();
-    let mut stream = Caller::connect(&house.socket).unwrap();
+    let mut stream = Caller::connect(&rig.socket).unwrap();
     let head =
         format!("POST {} HTTP/1.1\r\nHost: f\r\nContent-Length: {}\r\n\r\n", command.path(), body.len());
     stream.write_all((head + &body).as_bytes()).unwrap();
@@ -283,43 +283,43 @@ fn send_and_hang_up(house: &House, command: Command, container: &str) {
 
 #[test]
 fn a_caller_that_hangs_up_in_the_queue_is_not_served_and_its_del_is() {
-    let house = House::open();
+    let rig = TestServer::open();
     std::thread::scope(|scope| {
         // One is at work where it was accepted, one on the only thread for calls.
         let busy = ["first", "second"].map(|container| {
-            let call = scope.spawn(|| call(&house, Command::Add, container, &json!({ "wait": 1500 })));
+            let call = scope.spawn(|| call(&rig, Command::Add, container, &json!({ "wait": 1500 })));
             std::thread::sleep(Duration::from_millis(150));
             call
         });
-        send_and_hang_up(&house, Command::Add, "gone");
-        send_and_hang_up(&house, Command::Del, "removed");
+        send_and_hang_up(&rig, Command::Add, "gone");
+        send_and_hang_up(&rig, Command::Del, "removed");
         assert!(busy.into_iter().all(|call| call.join().unwrap().status == 200));
     });
-    assert_eq!(call(&house, Command::Add, "last", &json!({})).status, 200);
-    assert_eq!(*house.fake.served.lock().unwrap(), ["first", "second", "removed", "last"]);
+    assert_eq!(call(&rig, Command::Add, "last", &json!({})).status, 200);
+    assert_eq!(*rig.fake.served.lock(), ["first", "second", "removed", "last"]);
 }
 
 #[test]
 fn a_call_that_takes_long_where_it_was_accepted_holds_up_nobody() {
-    let house = House::open();
+    let rig = TestServer::open();
     std::thread::scope(|scope| {
-        let long = scope.spawn(|| call(&house, Command::Add, "long", &json!({ "wait": 2000 })));
+        let long = scope.spawn(|| call(&rig, Command::Add, "long", &json!({ "wait": 2000 })));
         std::thread::sleep(Duration::from_millis(150));
-        assert_eq!(http(&house.socket, "GET", "/healthz", "").status, 200);
-        assert_eq!(call(&house, Command::Add, "other", &json!({})).status, 200);
-        assert_eq!(*house.fake.served.lock().unwrap(), ["other"]);
+        assert_eq!(http(&rig.socket, "GET", "/healthz", "").status, 200);
+        assert_eq!(call(&rig, Command::Add, "other", &json!({})).status, 200);
+        assert_eq!(*rig.fake.served.lock(), ["other"]);
         // Of the same container: behind it.
-        assert_eq!(call(&house, Command::Del, "long", &json!({})).status, 200);
-        assert_eq!(*house.fake.served.lock().unwrap(), ["other", "long", "long"]);
+        assert_eq!(call(&rig, Command::Del, "long", &json!({})).status, 200);
+        assert_eq!(*rig.fake.served.lock(), ["other", "long", "long"]);
         assert_eq!(long.join().unwrap().status, 200);
     });
 }
 
 #[test]
 fn what_is_in_the_backlog_at_the_end_is_answered_still() {
-    let mut house = House::open();
-    let (said, asked) = (house.socket.clone(), request(Command::Add, "c", &json!({})).to_string());
-    house.door.admission.stop();
+    let mut rig = TestServer::open();
+    let (said, asked) = (rig.socket.clone(), request(Command::Add, "c", &json!({})).to_string());
+    rig.server.admission.stop();
     let callers: Vec<_> = (0..20)
         .map(|_| {
             let (socket, body) = (said.clone(), asked.clone());
@@ -328,45 +328,45 @@ fn what_is_in_the_backlog_at_the_end_is_answered_still() {
         .collect();
     // All have connected, at the latest, when the first is answered or half a second has passed.
     std::thread::sleep(Duration::from_millis(500));
-    house.closing.notify_one();
-    house.server.take().unwrap().join().unwrap();
+    rig.closing.notify_one();
+    rig.thread.take().unwrap().join().unwrap();
     assert!(callers.into_iter().all(|caller| caller.join().unwrap() == 11));
-    assert!(Caller::connect(&house.socket).is_err(), "nobody gets in any more");
+    assert!(Caller::connect(&rig.socket).is_err(), "nobody gets in any more");
 }
 
 #[test]
 fn the_engine_learns_whether_an_adds_answer_was_written_to_its_caller() {
-    let house = House::open();
-    assert_eq!(call(&house, Command::Add, "a", &json!({})).status, 200);
+    let rig = TestServer::open();
+    assert_eq!(call(&rig, Command::Add, "a", &json!({})).status, 200);
     let until = Instant::now() + Duration::from_secs(10);
-    while house.fake.delivered.lock().unwrap().is_empty() && Instant::now() < until {
+    while rig.fake.delivered.lock().is_empty() && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(2));
     }
-    assert_eq!(*house.fake.delivered.lock().unwrap(), [true]);
+    assert_eq!(*rig.fake.delivered.lock(), [true]);
 }
 
 #[test]
 fn an_answer_that_was_written_and_not_read_counts_as_not_arrived() {
-    let house = House::open();
+    let rig = TestServer::open();
     let body = request(Command::Add, "c", &json!({})).to_string();
-    let mut stream = Caller::connect(&house.socket).unwrap();
+    let mut stream = Caller::connect(&rig.socket).unwrap();
     let head = format!("POST /addNetwork HTTP/1.1\r\nHost: f\r\nContent-Length: {}\r\n\r\n", body.len());
     stream.write_all((head + &body).as_bytes()).unwrap();
     let mut first = [0; 1];
     stream.read_exact(&mut first).unwrap();
     drop(stream);
     let until = Instant::now() + Duration::from_secs(10);
-    while house.fake.delivered.lock().unwrap().is_empty() && Instant::now() < until {
+    while rig.fake.delivered.lock().is_empty() && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(2));
     }
-    assert_eq!(*house.fake.delivered.lock().unwrap(), [false]);
+    assert_eq!(*rig.fake.delivered.lock(), [false]);
 }
 
 #[test]
 fn k18_a_stopping_daemon_says_that_it_did_not_begin() {
-    let house = House::open();
-    house.door.admission.stop();
-    let refused = call(&house, Command::Add, "a", &json!({ "cniVersion": "0.3.1" }));
+    let rig = TestServer::open();
+    rig.server.admission.stop();
+    let refused = call(&rig, Command::Add, "a", &json!({ "cniVersion": "0.3.1" }));
     assert_eq!((refused.status, refused.code()), (503, 11));
     assert!(refused.head.contains(&format!("{OUTCOME_HEADER}: {NOT_BEGUN}")), "{refused:?}");
     assert!(refused.body.contains(r#""cniVersion":"0.3.1""#));
@@ -374,31 +374,31 @@ fn k18_a_stopping_daemon_says_that_it_did_not_begin() {
 
 #[test]
 fn r06_before_it_is_ready_status_is_50_tables_are_50_and_an_add_gets_11_at_its_deadline() {
-    let house = House::shut();
-    assert_eq!(call(&house, Command::Status, "", &json!({})).code(), 50);
-    assert_eq!(http(&house.socket, "GET", "/v1/attachments", "").code(), 50);
+    let rig = TestServer::shut();
+    assert_eq!(call(&rig, Command::Status, "", &json!({})).code(), 50);
+    assert_eq!(http(&rig.socket, "GET", "/v1/attachments", "").code(), 50);
     let mut add = request(Command::Add, "a", &json!({}));
     add["deadline_ms"] = json!(50);
-    let late = http(&house.socket, "POST", "/addNetwork", &add.to_string());
+    let late = http(&rig.socket, "POST", "/addNetwork", &add.to_string());
     assert_eq!(late.code(), 11);
     assert!(late.body.contains("engine (not yet done)"), "{late:?}");
-    let ready = http(&house.socket, "GET", "/readyz", "");
+    let ready = http(&rig.socket, "GET", "/readyz", "");
     assert_eq!(ready.status, 503);
     assert!(ready.body.contains("not yet done"));
 }
 
 #[test]
 fn k19_k21_health_metrics_tables_and_the_order_to_collect_are_answered() {
-    let house = House::open();
-    assert_eq!(call(&house, Command::Add, "a", &json!({ "type": "macvlan" })).status, 200);
-    let get = |path: &str| http(&house.socket, "GET", path, "");
+    let rig = TestServer::open();
+    assert_eq!(call(&rig, Command::Add, "a", &json!({ "type": "macvlan" })).status, 200);
+    let get = |path: &str| http(&rig.socket, "GET", path, "");
     assert_eq!((get("/healthz").status, get("/readyz").status), (200, 200));
     assert!(get("/metrics").body.contains("# EOF"));
     assert_eq!(get("/v1/attachments").body, r#"[{"container":"c1"}]"#);
     let status: Value = serde_json::from_str(&get("/v1/status").body).unwrap();
     assert_eq!((&status["ready"], &status["healthy"]), (&json!(true), &json!(true)));
-    assert_eq!(http(&house.socket, "POST", "/v1/gc?orphans=true", "").body, r#"{"orphans":true}"#);
-    assert_eq!(http(&house.socket, "POST", "/v1/gc", "").body, r#"{"orphans":false}"#);
-    house.door.health.probe("netlink", Box::new(|| Err("no answer".into())));
+    assert_eq!(http(&rig.socket, "POST", "/v1/gc?orphans=true", "").body, r#"{"orphans":true}"#);
+    assert_eq!(http(&rig.socket, "POST", "/v1/gc", "").body, r#"{"orphans":false}"#);
+    rig.server.health.probe("netlink", Box::new(|| Err("no answer".into())));
     assert_eq!(get("/healthz").status, 503);
 }

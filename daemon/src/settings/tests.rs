@@ -74,7 +74,7 @@ fn the_device_plugins_file_is_read_with_this_one_and_a_change_of_it_is_one_of_th
     let dir = tempfile::tempdir().unwrap();
     let (path, other) = (dir.path().join("config.yaml"), dir.path().join("pcidp/config.json"));
     std::fs::write(&path, format!("devicePluginConfig: {}\n", other.display())).unwrap();
-    let live = Live::new(&path, Node::default());
+    let live = LiveSettings::new(&path, Node::default());
     assert_eq!(live.directories(), [dir.path(), other.parent().unwrap()]);
     assert!(live.current().device_plugin.clone().unwrap().unwrap_err().contains("No such file"));
     std::fs::create_dir(other.parent().unwrap()).unwrap();
@@ -90,9 +90,9 @@ fn the_device_plugins_file_is_read_with_this_one_and_a_change_of_it_is_one_of_th
 fn r08_a_file_that_is_refused_at_the_start_is_told_from_one_that_is_not_there() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("config.yaml");
-    assert!(!Live::new(&path, Node::default()).current().unread);
+    assert!(!LiveSettings::new(&path, Node::default()).current().unread);
     std::fs::write(&path, "del: maybe\n").unwrap();
-    let live = Live::new(&path, Node::default());
+    let live = LiveSettings::new(&path, Node::default());
     assert!(live.current().unread);
     std::fs::write(&path, "").unwrap();
     assert!(live.reload() && !live.current().unread);
@@ -121,7 +121,7 @@ fn r08_a_broken_file_harms_nothing_and_is_told_until_it_is_put_right() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("config.yaml");
     std::fs::write(&path, "del: wait\n").unwrap();
-    let live = Live::new(&path, Node::default());
+    let live = LiveSettings::new(&path, Node::default());
     assert_eq!(live.current().del, DelAnswer::Wait);
     std::fs::write(&path, "del: maybe\n").unwrap();
     assert!(!live.reload());

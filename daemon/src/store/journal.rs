@@ -1,14 +1,14 @@
 //! The journal: an append-only file of framed records, each with a checksum.
 //!
-//! A frame is `FLJ1`, the payload's length and its CRC-32 (both little endian, 4 bytes), the payload. A torn last frame
-//! is what a kill leaves and is cut off; damage elsewhere is stepped over to the next frame and told, so that one bad
-//! sector does not lose the node's attachments.
+//! A frame is `FLJ1`, the payload's length and its CRC-32 (both little endian, 4 bytes), the payload. A torn last
+//! frame is what a kill leaves, and is cut off. Damage elsewhere is skipped up to the next frame and reported, so
+//! that one bad sector does not lose the node's attachments.
 //!
-//! Space is reserved ahead (`fallocate`), in smaller steps where a large one can't be had: what ends an attachment may
-//! use the reserve, what begins one may not, so a full /run refuses ADD and still lets DEL through. The file that a
-//! compaction writes is reserved too, half as large as the journal: a full /run can be compacted without touching the
-//! reserve. Nothing is synced: the file lives and dies with the boot, and a killed process loses nothing that `write`
-//! has taken.
+//! Space is reserved ahead (`fallocate`), in smaller steps where a large one can't be had. A record that ends an
+//! attachment may use the last of it, a record that begins one may not: so a full /run refuses ADD and still lets
+//! DEL through. The file that a compaction writes is reserved too, half as large as the journal, so that a full
+//! /run can be compacted without touching the reserve. Nothing is synced: the file lives and dies with the boot,
+//! and a killed process loses nothing that `write` has taken.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -21,30 +21,32 @@ use fairlead_host::files::regular;
 
 const MAGIC: &[u8; 4] = b"FLJ1";
 const HEADER: usize = 12;
-/// Reserved in steps of this many bytes; with little space left, in smaller ones, down to what one record needs.
+/// The steps in bytes in which space is reserved; with little space left the smaller ones, down to what one
+/// record needs.
 const STEPS: [u64; 3] = [512 << 10, 64 << 10, 0];
-/// What only the end of an attachment may use.
+/// The space in bytes that only records which end an attachment may use.
 const RESERVE: u64 = 128 << 10;
-/// A longer payload is not a record of ours: a configuration is at most 1 MiB, and JSON can double it.
+/// The size in bytes above which a payload is no record of ours: a configuration is at most 1 MiB, and JSON can
+/// double it.
 const MAX_PAYLOAD: usize = 16 << 20;
 
-/// What a record is for, as far as the space reserve goes.
+/// The purpose of a record, which decides whether it may use the reserve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// It begins something: refused when only the reserve is left.
+    /// The record begins something, and is refused when only the reserve is left.
     Begin,
-    /// It goes on with something or ends it: may use the reserve.
+    /// The record continues or ends something, and may use the reserve.
     Finish,
 }
 
-/// What was read back.
+/// What was read back of a journal.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Replay {
-    /// Payloads in order.
+    /// The payloads of all whole frames, in order.
     pub payloads: Vec<Vec<u8>>,
-    /// Bytes that are of no whole frame, but for a torn last one.
+    /// The number of bytes that belong to no whole frame, without a torn last one.
     pub damaged: usize,
-    /// Bytes up to the end of the last whole frame.
+    /// The number of bytes up to the end of the last whole frame.
     pub length: usize,
 }
 
@@ -75,7 +77,7 @@ pub fn replay(bytes: &[u8]) -> Replay {
     out
 }
 
-/// Whether this is the begin of a frame that goes on where the file has ended.
+/// Whether this is the beginning of a frame that would go on after the end of the file.
 fn is_torn(bytes: &[u8]) -> bool {
     let Some(head) = bytes.get(..HEADER) else {
         return bytes.iter().zip(MAGIC).all(|(found, magic)| found == magic);
@@ -99,7 +101,7 @@ fn frame(bytes: &[u8]) -> Option<&[u8]> {
     (crc32fast::hash(payload) == crc).then_some(payload)
 }
 
-/// An open journal.
+/// An open journal: its file, and how much space of it is reserved.
 #[derive(Debug)]
 pub(super) struct Journal {
     file: File,
@@ -107,7 +109,7 @@ pub(super) struct Journal {
     end: u64,
     reserved: u64,
     buffer: Vec<u8>,
-    /// What the next [`Journal::rewrite`] is written into, and how much is reserved there.
+    /// The file for the next [`Journal::rewrite`], and how many bytes are reserved in it.
     spare: Option<(File, u64)>,
 }
 
@@ -116,51 +118,53 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 impl Journal {
-    /// Opens or makes the journal at `path` and reads it back; a torn end is cut off, a damaged journal is left as it is.
+    /// Opens or makes the journal at `path` and reads it back. A torn end is cut off; a damaged journal is left
+    /// as it is.
     pub(super) fn open(path: &Path) -> io::Result<(Journal, Replay)> {
-        // Reading a pipe or a device would never end.
+        // A pipe or a device must be refused, because reading it would never end.
         let mut file = regular(open(path)?)?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
         let replayed = replay(&bytes);
         let whole = if replayed.damaged == 0 { replayed.length } else { bytes.len() };
-        // Not where nothing is torn: it would give back the space that the journal before has reserved.
+        // Only a torn end is cut off: set_len gives back the space that is reserved behind the end.
         if whole < bytes.len() {
             file.set_len(whole as u64)?;
         }
-        let mut journal = Journal::of(file, path.to_owned(), whole as u64);
+        let mut journal = Journal::from_file(file, path.to_owned(), whole as u64);
         journal.spare = journal.open_spare();
-        // On a full file system it serves what is on record: nothing is begun until there is space again.
+        // On a full file system it serves what is on record; nothing is begun until there is space again.
         if let Err(e) = journal.reserve(0) {
             tracing::warn!(store = %path.display(), error = %e, "no space can be reserved for the store; ADD is refused");
         }
         Ok((journal, replayed))
     }
 
-    fn of(file: File, path: PathBuf, end: u64) -> Journal {
+    fn from_file(file: File, path: PathBuf, end: u64) -> Journal {
         Journal { file, path, end, reserved: end, buffer: Vec::with_capacity(4096), spare: None }
     }
 
-    fn beside(&self) -> PathBuf {
+    fn rewrite_path(&self) -> PathBuf {
         self.path.with_extension("new")
     }
 
-    /// Without one the journal grows until there is space for it.
+    /// Opens the file for the next compaction. Without it the journal grows until there is space for one.
     fn open_spare(&self) -> Option<(File, u64)> {
-        let file = open(&self.beside()).ok()?;
-        // What a killed compaction has left. An empty one keeps what is reserved for it.
+        let file = open(&self.rewrite_path()).ok()?;
+        // A killed compaction has left something in it. An empty file is not truncated, since that would give its
+        // reserved space back.
         if file.metadata().is_ok_and(|m| m.len() > 0) {
             file.set_len(0).ok()?;
         }
         Some((file, 0))
     }
 
-    /// Bytes in use.
+    /// The length of all records in bytes, without the space that is only reserved.
     pub(super) fn length(&self) -> u64 {
         self.end
     }
 
-    /// Takes care that a record of so many bytes that begins something can be appended.
+    /// Makes sure that a record of so many bytes that begins something can be appended.
     pub(super) fn make_room(&mut self, payload: u64) -> io::Result<()> {
         let size = HEADER as u64 + payload;
         if self.reserved == u64::MAX {
@@ -188,7 +192,7 @@ impl Journal {
         self.buffer.extend_from_slice(&crc32fast::hash(payload).to_le_bytes());
         self.buffer.extend_from_slice(payload);
         if let Err(e) = self.file.write_all_at(&self.buffer, self.end) {
-            // Half a record must not stay behind a shorter one.
+            // Half a record must not stay behind a shorter one that is written over it.
             if self.file.set_len(self.end).is_ok() {
                 self.reserved = self.end;
             }
@@ -198,7 +202,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Reserves what a record of so many bytes needs beside the reserve, and as large a step more as can be had.
+    /// Reserves what a record of so many bytes needs beside the reserve, and one step more, the largest that can
+    /// be had.
     fn reserve(&mut self, size: u64) -> io::Result<()> {
         let mut done = Ok(());
         for step in STEPS {
@@ -212,25 +217,26 @@ impl Journal {
 
     fn reserve_up_to(&mut self, size: u64) -> io::Result<()> {
         if let Some((spare, there)) = &mut self.spare {
-            // Half of the journal is the most that is worth a compaction.
+            // A compaction is worth it only when it halves the journal, so half is the most that it writes.
             let half = size / 2;
             if *there > half {
-                // A larger step took it, and then there was too little for the journal.
+                // A larger step had reserved more here, and then there was too little for the journal itself.
                 *there = 0;
                 spare.set_len(0)?;
             }
-            *there = reserved(spare, half)?;
+            *there = reserve_space(spare, half)?;
         }
-        self.reserved = reserved(&self.file, size)?.max(self.reserved);
+        self.reserved = reserve_space(&self.file, size)?.max(self.reserved);
         Ok(())
     }
 
-    /// Replaces the journal by one of just these records: a new file beside it, renamed over it.
+    /// Replaces the journal by one of just these records: writes a new file beside it and renames it over the old
+    /// one.
     pub(super) fn rewrite<'a>(&mut self, mut payloads: impl Iterator<Item = &'a [u8]>) -> io::Result<()> {
-        let beside = self.beside();
+        let beside = self.rewrite_path();
         let (file, there) =
             self.spare.take().or_else(|| self.open_spare()).ok_or(io::ErrorKind::StorageFull)?;
-        let mut fresh = Journal { reserved: u64::MAX, ..Journal::of(file, self.path.clone(), 0) };
+        let mut fresh = Journal { reserved: u64::MAX, ..Journal::from_file(file, self.path.clone(), 0) };
         let written = payloads.try_for_each(|payload| fresh.append(payload, Purpose::Finish));
         if let Err(e) = written.and_then(|()| std::fs::rename(&beside, &self.path)) {
             self.spare = self.open_spare();
@@ -239,23 +245,25 @@ impl Journal {
         fresh.reserved = there.max(fresh.end);
         *self = fresh;
         self.spare = self.open_spare();
-        // The space of the old one is free now; if others took it, what was reserved ahead is enough to go on.
+        // The space of the old file is free now. If others took it already, what was reserved ahead is enough to
+        // go on.
         let _ = self.reserve(0);
         Ok(())
     }
 }
 
-/// Whether the file system has no space for it.
+/// Whether an error means that the file system has no space.
 pub(super) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Reserves so many bytes of a file; answers how many are reserved now.
-fn reserved(file: &File, size: u64) -> io::Result<u64> {
+/// Reserves so many bytes of a file; returns how many are reserved now.
+fn reserve_space(file: &File, size: u64) -> io::Result<u64> {
     let bytes = i64::try_from(size).map_err(io::Error::other)?;
     match fallocate(file, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, bytes) {
         Ok(()) => Ok(size),
-        // A file system that cannot reserve (none of tmpfs, ext4, xfs): then a full disk is seen at the write.
+        // This file system cannot reserve (tmpfs, ext4 and xfs can), so a full disk shows only when it is written
+        // to.
         Err(nix::errno::Errno::EOPNOTSUPP) => Ok(u64::MAX),
         Err(e) => Err(e.into()),
     }

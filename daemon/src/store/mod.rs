@@ -1,22 +1,23 @@
-//! The write-ahead store: which attachments there are and how far each has come.
+//! The write-ahead store: which attachments exist, and how far each has come.
 //!
-//! Invariant: a step that changes the host is on record before it is taken, and what is in memory is what the journal
-//! says. Never waits for a disk: the journal lives where namespaces do, in the memory of this boot.
+//! Invariant: a step that changes the host is on record before it is taken, and memory holds what the journal
+//! says. The store never waits for a disk: the journal lives where namespaces do, in the memory of this boot.
 //!
-//! A small journal and not an embedded database, by measurement (one record, p50 / p99 µs, process-crash safe): this
-//! journal 0.7 / 3, fjall 2 / 9 with 50 ms to open, SQLite 4.5 / 38, redb 68 / 99.
+//! It is a small journal and no embedded database, by measurement (one record, p50 / p99 µs, process-crash safe):
+//! this journal 0.7 / 3, fjall 2 / 9 with 50 ms to open, SQLite 4.5 / 38, redb 68 / 99.
 
 mod journal;
-mod rebuilt;
 mod record;
+mod recovery;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use fairlead_sriov::PciAddr;
+use parking_lot::{Mutex, MutexGuard};
 
 pub use journal::{Purpose, replay};
 pub use record::{
@@ -25,20 +26,21 @@ pub use record::{
 };
 
 use journal::{Journal, Replay, is_full};
-use rebuilt::{Rebuilt, applied, give_the_benefit, rebuild};
+use recovery::{RecoveredState, apply_entry, assume_committed, replay_entries};
 
 use fairlead_host::shortage;
 
-/// Rewritten when it is longer than this and more than half of it is of attachments that are gone.
+/// The length in bytes above which the journal is rewritten, if more than half of it is about attachments that
+/// are gone.
 const COMPACT_FROM: u64 = 4 << 20;
 
-/// What an ADD's record takes beside the text of its configuration.
+/// The size in bytes of an ADD's record beside the text of its configuration.
 const RECORD: u64 = 8 << 10;
 
-/// The journal's file in the run directory.
+/// The name of the journal's file in the run directory.
 const JOURNAL: &str = "attachments.journal";
 
-/// Damaged journals that were set aside in this run directory.
+/// The damaged journals that were set aside in this run directory.
 pub fn damaged(run_dir: &Path) -> Vec<PathBuf> {
     let damaged = |path: &PathBuf| {
         path.file_stem() == Path::new(JOURNAL).file_stem()
@@ -50,24 +52,24 @@ pub fn damaged(run_dir: &Path) -> Vec<PathBuf> {
 
 const DAMAGED: &str = "damaged-";
 
-/// Why the store could not do something.
+/// Why the store could not do its work.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The journal could not be opened.
     #[error("the store {path} cannot be opened: {source}")]
     Open {
-        /// Its path.
+        /// The path of the journal.
         path: PathBuf,
-        /// The reason.
+        /// Why it could not be opened.
         #[source]
         source: io::Error,
     },
     /// A record could not be appended.
     #[error("the store {path} cannot take a record: {source}; make space on that file system")]
     Append {
-        /// Its path.
+        /// The path of the journal.
         path: PathBuf,
-        /// The reason.
+        /// Why the record could not be appended.
         #[source]
         source: io::Error,
     },
@@ -76,73 +78,74 @@ pub enum StoreError {
     Encode(#[from] serde_json::Error),
 }
 
-/// What opening the store found.
+/// What was found when the store was opened.
 #[derive(Debug, Default)]
 pub struct Opened {
-    /// Bytes of damaged records that were stepped over.
+    /// The number of bytes in damaged records, which were stepped over.
     pub damaged: usize,
-    /// Why nothing of the journal could be read.
-    pub unread: Option<io::Error>,
-    /// Where a damaged journal was set aside.
+    /// The reason why nothing of the journal could be read.
+    pub read_error: Option<io::Error>,
+    /// The place where a damaged journal was set aside.
     pub set_aside: Option<PathBuf>,
-    /// Commits of attachments whose intent is among the damaged records: neither their container nor their network is known.
+    /// Commits of attachments whose intent is among the damaged records, so that neither container nor network is
+    /// known.
     pub lost: Vec<Lost>,
-    /// Attachments of an earlier boot: their namespaces died with it.
+    /// Attachments of an earlier boot, whose namespaces died with it.
     pub of_earlier_boot: Vec<Attachment>,
 }
 
 impl Opened {
     /// Whether something of the journal was lost.
     pub fn is_damaged(&self) -> bool {
-        self.damaged > 0 || self.unread.is_some()
+        self.damaged > 0 || self.read_error.is_some()
     }
 }
 
-/// What a damaged journal still says of an attachment whose intent it has lost.
+/// What a damaged journal still holds of an attachment whose intent is lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lost {
-    /// Its addresses.
+    /// The addresses that its commit names.
     pub addresses: Vec<ipnet::IpNet>,
-    /// Its answer, which names interface and namespace.
+    /// The answer of its ADD, which names interface and namespace.
     pub answer: String,
 }
 
 #[derive(Debug)]
-struct State {
+struct StoreState {
     journal: Journal,
     live: BTreeMap<u64, Arc<Attachment>>,
     by_key: HashMap<Key, u64>,
-    /// Those that were answered as gone and are not finished.
+    /// The attachments that were answered as gone and are not finished yet.
     silenced: BTreeSet<u64>,
-    /// When those that this daemon committed were committed: for GC, which must not touch what came after it.
+    /// When this daemon committed each attachment: GC must not touch what was committed after its list was made.
     committed: HashMap<u64, Instant>,
     next: u64,
 }
 
-/// The store. Shared by all threads.
+/// The store, which all threads share.
 #[derive(Debug)]
 pub struct Store {
-    state: Mutex<State>,
+    state: Mutex<StoreState>,
     path: PathBuf,
 }
 
 impl Store {
-    /// Opens the store in `dir`. A journal that another boot wrote is read, handed out and begun anew; one that can't be
-    /// read at all is set aside, and a new one begun.
+    /// Opens the store in `dir`. A journal of another boot is read, handed out and started again empty. One that
+    /// can't be read at all is set aside, and a new one is started.
     pub fn open(dir: &Path, boot_id: &str) -> Result<(Store, Opened), StoreError> {
         let path = dir.join(JOURNAL);
         let failed = |source| StoreError::Open { path: path.clone(), source };
         let boot_file = dir.join("boot-id");
         let mut opened = Opened::default();
         let (mut journal, replayed) = open_journal(&path, boot_id, &mut opened).map_err(failed)?;
-        let Rebuilt { mut live, lost, unreadable } = rebuild(&replayed.payloads);
+        let RecoveredState { mut live, lost, unreadable } = replay_entries(&replayed.payloads);
         opened.damaged = replayed.damaged + unreadable;
         let same_boot = std::fs::read_to_string(&boot_file).is_ok_and(|b| b.trim() == boot_id);
         if opened.damaged > 0 {
             opened.lost = lost.into_values().collect();
-            let aside = set_aside(&path, boot_id);
-            opened.set_aside = aside.inspect_err(|e| cannot(&path, "be set aside", e)).ok();
-            live.values_mut().for_each(give_the_benefit);
+            let aside = copy_aside(&path, boot_id);
+            opened.set_aside = aside.inspect_err(|e| warn_that_store_cannot(&path, "be set aside", e)).ok();
+            live.values_mut().for_each(assume_committed);
         }
         if !same_boot {
             opened.of_earlier_boot = live.values().map(|a| Attachment::clone(a)).collect();
@@ -151,15 +154,15 @@ impl Store {
             std::fs::write(&boot_file, boot_id).map_err(failed)?;
         } else if opened.damaged > 0 && opened.set_aside.is_some() {
             let payloads = live.values().map(|a| put(a)).collect::<Result<Vec<_>, _>>()?;
-            // With no space left it goes on with the damaged one.
+            // With no space left, the store goes on with the damaged journal.
             let _ = journal
                 .rewrite(payloads.iter().map(Vec::as_slice))
-                .inspect_err(|e| cannot(&path, "be mended", e));
+                .inspect_err(|e| warn_that_store_cannot(&path, "be mended", e));
         }
         let next = live.keys().next_back().map_or(1, |n| n + 1);
         let by_key = live.values().map(|a| (a.key.clone(), a.id)).collect();
         let silenced = live.values().filter(|a| a.phase == Phase::Silenced).map(|a| a.id).collect();
-        let state = Mutex::new(State {
+        let state = Mutex::new(StoreState {
             journal,
             live,
             by_key,
@@ -170,13 +173,14 @@ impl Store {
         Ok((Store { state, path }, opened))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // A thread that panicked while it held the lock left whole records behind: each change is one append.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, StoreState> {
+        // A thread that panics while it holds the lock leaves whole records behind, because each change is one
+        // append.
+        self.state.lock()
     }
 
-    /// Appends a record; where there is no space, what ended attachments take up is given back first.
-    fn append(&self, state: &mut State, payload: &[u8], purpose: Purpose) -> Result<(), StoreError> {
+    /// Appends a record; on a full file system compacts the journal first.
+    fn append(&self, state: &mut StoreState, payload: &[u8], purpose: Purpose) -> Result<(), StoreError> {
         let done = match state.journal.append(payload, purpose) {
             Err(e) if is_full(&e) && self.compact(state) => state.journal.append(payload, purpose),
             done => done,
@@ -184,7 +188,7 @@ impl Store {
         done.map_err(|source| StoreError::Append { path: self.path.clone(), source })
     }
 
-    /// A number for a new attachment.
+    /// Takes the number for a new attachment.
     pub fn next_id(&self) -> u64 {
         let mut state = self.lock();
         let id = state.next;
@@ -208,7 +212,7 @@ impl Store {
         let mut state = self.lock();
         self.append(&mut state, &payload, Purpose::Finish)?;
         let Some(old) = state.live.get(&id) else { return Ok(()) };
-        let changed = Arc::new(applied(Attachment::clone(old), entry));
+        let changed = Arc::new(apply_entry(Attachment::clone(old), entry));
         if changed.phase == Phase::Silenced {
             state.silenced.insert(id);
         }
@@ -216,29 +220,29 @@ impl Store {
         Ok(())
     }
 
-    /// The point of no return of an ADD.
+    /// Puts the commit of an ADD on record; from here on the ADD is never undone.
     pub fn commit(&self, id: u64, addresses: Vec<ipnet::IpNet>, answer: String) -> Result<(), StoreError> {
         self.change(id, &Entry::Commit { id, addresses, answer })?;
         self.lock().committed.insert(id, Instant::now());
         Ok(())
     }
 
-    /// When it was committed; `None` when an earlier daemon did that.
+    /// When this daemon committed the attachment; `None` when an earlier daemon did.
     pub fn committed_at(&self, id: u64) -> Option<Instant> {
         self.lock().committed.get(&id).copied()
     }
 
-    /// Its answer reached the caller.
+    /// Puts on record that the answer reached the caller.
     pub fn answered(&self, id: u64) -> Result<(), StoreError> {
         self.change(id, &Entry::Answered { id })
     }
 
-    /// Puts the next step of a removal on record.
+    /// Puts the next phase of a removal on record, before the step is taken.
     pub fn enter(&self, id: u64, phase: Phase) -> Result<(), StoreError> {
         self.change(id, &Entry::Phase { id, phase })
     }
 
-    /// It is answered as gone, and holds nothing any more but its function.
+    /// Puts on record that the attachment is answered as gone, and holds nothing any more except its VF.
     pub fn released(&self, attachment: &Attachment) -> Result<(), StoreError> {
         let bare = Attachment {
             phase: Phase::Silenced,
@@ -258,7 +262,7 @@ impl Store {
         Ok(())
     }
 
-    /// Nothing is left of it.
+    /// Puts on record that nothing is left of an attachment.
     pub fn removed(&self, id: u64) -> Result<(), StoreError> {
         let payload = serde_json::to_vec(&Entry::Removed { id })?;
         let mut state = self.lock();
@@ -276,27 +280,28 @@ impl Store {
         Ok(())
     }
 
-    /// Rewrites the journal without what is gone, where that makes it half as long; true when it did.
-    fn compact(&self, state: &mut State) -> bool {
+    /// Rewrites the journal without attachments that are gone, if that halves it; true when it did.
+    fn compact(&self, state: &mut StoreState) -> bool {
         let payloads: Vec<_> = state.live.values().filter_map(|a| put(a).ok()).collect();
         let needed: usize = payloads.iter().map(Vec::len).sum();
         if payloads.len() < state.live.len() || needed as u64 * 2 > state.journal.length() {
             return false;
         }
-        // A full file system only means that the old journal goes on.
+        // A full file system only means that the old journal stays in use.
         let done = state.journal.rewrite(payloads.iter().map(Vec::as_slice));
-        done.inspect_err(|e| cannot(&self.path, "be compacted; it goes on growing", e)).is_ok()
+        done.inspect_err(|e| warn_that_store_cannot(&self.path, "be compacted; it goes on growing", e))
+            .is_ok()
     }
 
-    /// The attachment that the caller means, if it is not already silenced.
+    /// The attachment that the caller means, unless it is already silenced.
     pub fn find(&self, key: &Key) -> Option<Arc<Attachment>> {
         let state = self.lock();
         let id = state.by_key.get(key)?;
         state.live.get(id).filter(|a| a.phase != Phase::Silenced).cloned()
     }
 
-    /// The attachment of this container's interface in this network by whatever plugin: the network's type may have been
-    /// changed under it. Slow: for a DEL that finds nothing under its own key.
+    /// The attachment of this container's interface in this network, whatever its plugin: the network's type may
+    /// have been changed since. Slow; for a DEL that finds nothing under its own key.
     pub fn find_of_any_type(&self, key: &Key) -> Option<Arc<Attachment>> {
         let state = self.lock();
         let same = |a: &&Arc<Attachment>| {
@@ -306,17 +311,17 @@ impl Store {
         state.live.values().filter(|a| a.phase != Phase::Silenced).find(same).cloned()
     }
 
-    /// One attachment.
+    /// The attachment with this number.
     pub fn get(&self, id: u64) -> Option<Arc<Attachment>> {
         self.lock().live.get(&id).cloned()
     }
 
-    /// The attachment whose pod has the VF at this address.
+    /// The attachment that has this VF.
     pub fn with_vf(&self, address: PciAddr) -> Option<Arc<Attachment>> {
         self.lock().live.values().find(|attachment| attachment.has_vf(address)).cloned()
     }
 
-    /// Those that were answered as gone and whose links or addresses are still to be given back, oldest first.
+    /// The attachments that were answered as gone and still hold links or addresses, oldest first.
     pub fn silenced(&self) -> Vec<Arc<Attachment>> {
         let state = self.lock();
         state.silenced.iter().filter_map(|id| state.live.get(id).cloned()).collect()
@@ -327,10 +332,11 @@ impl Store {
         self.lock().live.values().cloned().collect()
     }
 
-    /// True when the record of an ADD with so long a configuration can be taken now. Makes the room that such an ADD would
-    /// make, by a reservation or a compaction: looking at free blocks alone would promise what is not kept.
+    /// Whether the record of an ADD with a configuration of this length can be taken now. Makes the room that
+    /// such an ADD would make, by a reservation or a compaction: counting free blocks alone would promise too
+    /// much.
     pub fn writable(&self, config: usize) -> bool {
-        // As JSON in JSON the configuration can double.
+        // As JSON within JSON the configuration can take twice its length.
         let size = RECORD + 2 * config as u64;
         let mut state = self.lock();
         let room = match state.journal.make_room(size) {
@@ -341,7 +347,7 @@ impl Store {
     }
 }
 
-fn cannot(store: &Path, what: &str, error: &io::Error) {
+fn warn_that_store_cannot(store: &Path, what: &str, error: &io::Error) {
     tracing::warn!(store = %store.display(), %error, "the store cannot {what}");
 }
 
@@ -349,21 +355,22 @@ fn put(attachment: &Attachment) -> Result<Vec<u8>, StoreError> {
     Ok(serde_json::to_vec(&Entry::Put(Box::new(attachment.clone())))?)
 }
 
-/// Names of parked links are made of ids: after a store was lost they must not meet those of before.
+/// Names of parked links are made of ids. After a store was lost, new ids must not meet those of before.
 fn now_based_id() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     (since.as_secs() & 0xff_ffff) << 20
 }
 
-/// The journal; where nothing of it can be read, a new one in its place.
+/// Opens the journal; where nothing of it can be read, sets it aside and makes a new one.
 fn open_journal(path: &Path, boot_id: &str, opened: &mut Opened) -> io::Result<(Journal, Replay)> {
-    let unread = match Journal::open(path) {
-        // A shortage says nothing about the journal: another start may read it.
+    let error = match Journal::open(path) {
+        // A shortage (of memory, of descriptors) says nothing about the journal: another start may be able to
+        // read it.
         Err(e) if shortage::remedy_of(&e).is_none() => e,
         done => return done,
     };
-    let Some(aside) = put_aside(path, boot_id) else { return Err(unread) };
-    (opened.unread, opened.set_aside) = (Some(unread), Some(aside));
+    let Some(aside) = move_aside(path, boot_id) else { return Err(error) };
+    (opened.read_error, opened.set_aside) = (Some(error), Some(aside));
     Journal::open(path)
 }
 
@@ -371,17 +378,17 @@ fn aside(path: &Path, boot_id: &str, which: &str) -> PathBuf {
     path.with_extension(format!("{DAMAGED}{}{which}", boot_id.get(..8).unwrap_or("unknown")))
 }
 
-fn set_aside(path: &Path, boot_id: &str) -> io::Result<PathBuf> {
+fn copy_aside(path: &Path, boot_id: &str) -> io::Result<PathBuf> {
     let aside = aside(path, boot_id, "");
     std::fs::copy(path, &aside)?;
     Ok(aside)
 }
 
-/// Takes away what can't be read, whatever it is; `None` where there is nothing, or it can't be done.
-fn put_aside(path: &Path, boot_id: &str) -> Option<PathBuf> {
+/// Moves away what can't be read, whatever it is; `None` where there is nothing, or where that fails.
+fn move_aside(path: &Path, boot_id: &str) -> Option<PathBuf> {
     let names = (1..).map(|n| aside(path, boot_id, &format!("-{n}")));
     let free = names.take(1000).find(|name| name.symlink_metadata().is_err())?;
-    let moved = std::fs::rename(path, &free).inspect_err(|e| cannot(path, "be set aside", e));
+    let moved = std::fs::rename(path, &free).inspect_err(|e| warn_that_store_cannot(path, "be set aside", e));
     moved.ok().map(|()| free)
 }
 

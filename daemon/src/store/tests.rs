@@ -118,7 +118,7 @@ fn x05_a_journal_that_can_not_be_read_at_all_is_set_aside_and_a_new_one_begun() 
         std::fs::remove_file(&journal).unwrap();
         make();
         let (store, opened) = Store::open(dir.path(), BOOT).unwrap();
-        assert!(opened.is_damaged() && opened.unread.is_some(), "{opened:?}");
+        assert!(opened.is_damaged() && opened.read_error.is_some(), "{opened:?}");
         assert_eq!(opened.set_aside.unwrap(), dir.path().join(format!("attachments.damaged-6ad4ae67-{n}")));
         assert_eq!((store.all().len(), damaged(dir.path()).len()), (0, n));
         store.begin(attachment(7)).unwrap();

@@ -4,14 +4,14 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "a test fails by panicking")]
 
-mod burst;
-mod callers;
-mod damaged;
-mod full;
-mod held;
-mod namespaces;
-mod plugins;
-mod restart;
+mod damaged_journal;
+mod executed_plugins;
+mod full_run_dir;
+mod held_ipam_lock;
+mod kill_at_every_step;
+mod killed_callers;
+mod kills_in_a_burst;
+mod recreated_namespaces;
+mod restart_and_reboot;
 mod rig;
-mod status;
-mod steps;
+mod status_while_hung;

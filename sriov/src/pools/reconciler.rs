@@ -119,7 +119,7 @@ impl Pools {
         let (settings_by_pf, mut notices) = (member_scan.into_settings(), membership.notices);
         if how != Look::First {
             // At last: what is made now is not in what was looked at.
-            notices.extend(self.make_functions(&declared, &scan));
+            notices.extend(self.create_vfs(&declared, &scan));
         }
         self.update(|state| {
             state.notices = notices;

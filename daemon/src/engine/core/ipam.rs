@@ -74,7 +74,7 @@ impl Ipam {
             Some(plugin) => {
                 // One that is not there has made nothing that a record would have to remember.
                 let found = self.delegates.find(plugin, request.sandbox.path);
-                found.map_err(|e| e.told(Command::Add))?;
+                found.map_err(|e| e.to_cni_error(Command::Add))?;
                 IpamRecord::Delegate { plugin: plugin.to_owned() }
             }
         })
@@ -225,7 +225,7 @@ impl Ipam {
             is_ours: &is_ours,
         };
         let done = self.delegates.ipam(&call, request.conf.version);
-        done.map_err(|e| of_network(&request.key.network, e.told(command)))
+        done.map_err(|e| of_network(&request.key.network, e.to_cni_error(command)))
     }
 
     /// DEL of the IPAM plugin that was executed for an attachment, from its record alone.
@@ -243,7 +243,7 @@ impl Ipam {
         };
         let done = self.delegates.ipam(&call, conf.version);
         let of = |e: CniError| without_success_phrases(&of_network(&attachment.key.network, e));
-        done.map(drop).map_err(|e| of(e.told(Command::Del)))
+        done.map(drop).map_err(|e| of(e.to_cni_error(Command::Del)))
     }
 
     /// A plugin that outlived a killed daemon may still work for the same attachment.

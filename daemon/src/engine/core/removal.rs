@@ -3,11 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use fairlead_cni::CniError;
+use fairlead_cni::{CniError, avoid_containerd_phrases};
 use fairlead_host::{NetError, failpoint};
 
 use super::{Core, Task};
-use crate::delegate;
 use crate::engine::errors;
 use crate::engine::kinds::{AwaitsCarrier, Network};
 use crate::engine::netdev;
@@ -224,7 +223,7 @@ fn removing(attachment: &Attachment, error: &NetError) -> CniError {
 pub(crate) fn without_success_phrases(error: &CniError) -> CniError {
     CniError {
         code: error.code,
-        msg: delegate::harmless(&error.msg),
-        details: delegate::harmless(&error.details),
+        msg: avoid_containerd_phrases(&error.msg),
+        details: avoid_containerd_phrases(&error.details),
     }
 }

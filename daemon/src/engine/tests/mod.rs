@@ -38,11 +38,12 @@ use fairlead_cni::wire::{Command, Request, WIRE};
 use fairlead_host::double::{FakeKernel, Snapshot};
 use fairlead_sriov::resetting::SETTLES;
 
-use super::{Beside, Engine, Places, Policy};
+use super::{Beside, Engine, Policy};
 use crate::call::{Call, CallerGone, Service};
 use crate::engine::kinds::BUILT_IN;
 use crate::metrics::{Calls, Exposition, Node};
 use crate::netconf::{Directories, Networks};
+use crate::node_paths::NodePaths;
 use crate::settings::Settings;
 
 /// The pod's namespace in most tests.
@@ -209,14 +210,12 @@ fn beside(kernel: &Arc<FakeKernel>, root: &Path, settings: Settings) -> (Beside,
 }
 
 fn open(dir: &Path, root: &Path, policy: Policy, beside: Beside) -> Arc<Engine> {
-    let places = Places {
-        run_dir: dir.join("run"),
-        state_dir: dir.join("state"),
-        host_root: root.to_owned(),
+    let paths = NodePaths {
         sysfs: dir.join("sys"),
         kubelet: "/var/lib/kubelet".into(),
+        ..NodePaths::new(dir.join("run"), dir.join("state"), root.to_owned(), dir.join("config.yaml"))
     };
-    Engine::open(&places, policy, beside).unwrap()
+    Engine::open(&paths, policy, beside).unwrap()
 }
 
 fn files(dir: &Path) -> Vec<String> {

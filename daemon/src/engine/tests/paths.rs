@@ -5,8 +5,8 @@ use fairlead_cni::Code;
 use fairlead_host::IommuGroup;
 
 use super::*;
-use fairlead_sriov::pools::Look;
 use crate::store::Phase;
+use fairlead_sriov::pools::Look;
 
 pub(super) const MACVLAN: &str = r#"{"type":"macvlan","master":"pf0"}"#;
 pub(super) const SRIOV: &str = r#"{"type":"sriov","vlan":100}"#;

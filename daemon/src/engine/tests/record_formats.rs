@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::super::records::{Records, unreadable};
+use super::super::core::{DelegateRecords, unreadable_records};
 use crate::store::{LinkRecord, Phase};
 
 const EARLIER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../daemon/testdata/records/0.1.0");
@@ -19,8 +19,8 @@ fn records_of_an_earlier_release_are_read_completely_and_written_again_to_the_by
         fs::copy(earlier.join(name), today.join(name)).unwrap();
     }
     let boot_id = fs::read_to_string(Path::new(EARLIER).join("run/boot-id")).unwrap();
-    let (records, found) = Records::open(state.path(), &boot_id).unwrap();
-    assert_eq!(unreadable(state.path()).unwrap(), [] as [std::path::PathBuf; 0]);
+    let (records, found) = DelegateRecords::open(state.path(), &boot_id).unwrap();
+    assert_eq!(unreadable_records(state.path()).unwrap(), [] as [std::path::PathBuf; 0]);
     let keys: Vec<_> = found
         .iter()
         .map(|(_, a)| [&a.key.container, &a.key.network, &a.key.ifname, &a.key.plugin].map(String::as_str))
@@ -35,7 +35,7 @@ fn records_of_an_earlier_release_are_read_completely_and_written_again_to_the_by
     for (same_boot, attachment) in &found {
         assert!(*same_boot && attachment.has_delegates() && attachment.phase == Phase::Attached);
         assert!(!attachment.caller.env.is_empty() && attachment.caller.path == "/opt/cni/bin");
-        assert_eq!(matches!(attachment.link, LinkRecord::List { .. }), attachment.key.container == "listed");
+        assert_eq!(matches!(attachment.link, LinkRecord::Conflist { .. }), attachment.key.container == "listed");
         fs::remove_file(today.join(format!("{:016x}.json", attachment.id))).unwrap();
         records.keep(attachment).unwrap();
     }

@@ -2,8 +2,8 @@
 //! memory.
 
 use fairlead_cni::Code;
-use fairlead_host::double::Asked;
 use fairlead_host::Op;
+use fairlead_host::double::Asked;
 
 use super::pools::{POOL, SECOND, config, kept, with};
 use super::*;
@@ -54,12 +54,16 @@ fn x07_a_hiccup_of_a_physical_function_quarantines_none_and_costs_no_ready_one_i
     let row = rig.members().remove(0);
     assert_eq!(row["state"], "preparing");
     assert!(row["reason"].as_str().unwrap().contains("0000:21:00.0"), "{row}");
-    let refused = rig.engine().core.kinds.sriov.pools.lend(VF.parse().unwrap(), Instant::now()).err().unwrap();
+    let refused =
+        rig.engine().core.kinds.sriov.pools.lend(VF.parse().unwrap(), Instant::now()).err().unwrap();
     assert!(refused.to_string().contains("not ready yet (preparing: the physical function"), "{refused}");
     rig.rename("elsewhere", PF);
     rig.keep_on();
     rig.check_pools();
-    assert_eq!((rig.states(), rig.engine().core.kinds.sriov.pools.trouble().as_str()), (vec!["ready".to_owned(); 2], ""));
+    assert_eq!(
+        (rig.states(), rig.engine().core.kinds.sriov.pools.trouble().as_str()),
+        (vec!["ready".to_owned(); 2], "")
+    );
 }
 
 #[test]

@@ -18,7 +18,7 @@ use super::{PATIENCE, Pod, Rig, executable};
 pub(crate) enum Reply {
     /// Success, with what was printed.
     Done(String),
-    /// An error object.
+    /// The call failed with a CNI error object.
     Refused(CniError),
     /// No answer: nobody listened, or who did died.
     Lost,
@@ -33,7 +33,7 @@ impl Reply {
         }
     }
 
-    /// A success.
+    /// Asserts that the call succeeded.
     pub(crate) fn succeeds(&self) {
         assert!(matches!(self, Reply::Done(_)), "no success: {self:?}");
     }
@@ -116,7 +116,7 @@ impl Call<'_> {
         }
     }
 
-    /// Starts the executable.
+    /// Starts the executable as a runtime does, and does not wait for its end.
     pub(crate) fn execute(&self, command: Command) -> Running {
         let mut program = Program::new(executable());
         program.env_clear().envs([

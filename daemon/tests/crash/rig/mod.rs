@@ -2,9 +2,9 @@
 //! at a step. Everything is removed when the test ends, however it ends.
 
 mod call;
-mod chance;
-mod inventory;
+mod leftovers;
 mod pod;
+mod seeded_random;
 
 use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt;
@@ -18,14 +18,14 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 pub(crate) use call::{Call, Reply, Way, stored};
-pub(crate) use chance::Chance;
-pub(crate) use inventory::Inventory;
+pub(crate) use leftovers::Leftovers;
 pub(crate) use pod::Pod;
+pub(crate) use seeded_random::SeededRandom;
 
 /// Nothing here takes longer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The node.
+/// A node with its directories and its master interface, and the daemons that are started on it.
 pub(crate) struct Rig {
     node: ScratchNetns,
     dir: TempDir,
@@ -163,7 +163,7 @@ impl Daemon {
         self.0.id()
     }
 
-    /// SIGKILL.
+    /// Kills the daemon with SIGKILL and waits for its end.
     pub(crate) fn kill(mut self) {
         assert!(self.0.try_wait().unwrap().is_none(), "the daemon ended by itself");
         self.0.kill().unwrap();
@@ -203,7 +203,7 @@ fn daemon() -> PathBuf {
     std::env::var_os("FAIRLEAD_DAEMON").map_or_else(|| env!("CARGO_BIN_EXE_fairleadd").into(), PathBuf::from)
 }
 
-/// The built executable.
+/// The path of the built CNI executable.
 pub(crate) fn executable() -> PathBuf {
     let beside = daemon().with_file_name("fairlead");
     let path = std::env::var_os("FAIRLEAD_SHIM").map_or(beside, PathBuf::from);

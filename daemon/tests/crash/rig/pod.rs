@@ -10,13 +10,13 @@ use serde_json::Value;
 
 use super::Rig;
 
-/// The namespace.
+/// A pod's network namespace, which lives as long as this value.
 pub(crate) struct Pod {
     netns: ScratchNetns,
 }
 
 impl Rig {
-    /// A new namespace.
+    /// Makes a new network namespace for a pod.
     pub(crate) fn pod(&self, name: &str) -> Pod {
         Pod { netns: ScratchNetns::new(&self.path("pods"), name).unwrap() }
     }

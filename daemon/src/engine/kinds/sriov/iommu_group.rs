@@ -12,8 +12,8 @@ use crate::engine::errors;
 use crate::engine::keyed_locks::KeyedLock;
 use crate::engine::kinds::Owners;
 use crate::engine::request::AttachmentRequest;
-use fairlead_sriov::pools::Known;
 use crate::store::{Attachment, LinkRecord, VfRecord};
+use fairlead_sriov::pools::Known;
 
 impl SriovServices {
     /// Refuses a VF that no process could have: what stands in the way is reported before anything is changed.

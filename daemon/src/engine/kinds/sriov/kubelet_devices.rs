@@ -7,8 +7,8 @@ use fairlead_sriov::PciAddr;
 use super::config::{Device, Sriov};
 use super::services::SriovServices;
 use crate::engine::request::AttachmentRequest;
-use fairlead_kubelet::{NoDevice, PodName, PodResourcesError, ResourcesOfPod, next_device};
 use crate::store::Phase;
+use fairlead_kubelet::{NoDevice, PodName, PodResourcesError, ResourcesOfPod, next_device};
 
 impl SriovServices {
     /// The configuration with the VF that it is about: for a resource the next of the pod's devices. Code 11 when kubelet does

@@ -9,6 +9,7 @@ use fairlead_sriov::pool::Refusal;
 
 use super::config::Sriov;
 use super::services::SriovServices;
+use crate::device_offers::announced_resources;
 use fairlead_sriov::pools::{DrawError, Holders, Inherited, Known, Refused};
 
 /// Kubelet may take so long to tell what device plugins announce.
@@ -36,7 +37,7 @@ impl SriovServices {
 
     /// Offers kubelet the pools that it allocates from, as they are configured.
     pub(crate) fn offer_to_kubelet(&self) {
-        if let Err(error) = self.device_plugins.offer(self.pools.offers()) {
+        if let Err(error) = self.device_offers.offer(&self.pools) {
             tracing::error!(%error, "pools cannot be offered to kubelet; they are after the next start");
         }
     }
@@ -44,7 +45,7 @@ impl SriovServices {
     /// Asks kubelet whether another device plugin announces a VF of ours too.
     pub(crate) fn look_for_doubles(&self) {
         match self.pod_resources.allocatable(Instant::now() + ALLOCATABLE) {
-            Ok(all) => self.pools.announced(&all),
+            Ok(all) => self.pools.announced(&announced_resources(all)),
             Err(error) => tracing::debug!(%error, "what device plugins announce is not known"),
         }
     }

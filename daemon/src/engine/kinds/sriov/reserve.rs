@@ -19,8 +19,8 @@ use crate::engine::kinds::{NotAttached, Owners};
 use crate::engine::netdev::POLL;
 use crate::engine::request::AttachmentRequest;
 use crate::engine::sandbox;
-use fairlead_sriov::pools::{DrawError, Known, Loan, Refused};
 use crate::store::{Attachment, Phase};
+use fairlead_sriov::pools::{DrawError, Known, Loan, Refused};
 
 /// How often a removal that an ADD waits for is begun again.
 const HURRIED: Duration = Duration::from_millis(250);

@@ -7,11 +7,12 @@ use fairlead_host::host_root::HostRoot;
 use fairlead_host::{Kernel, NetnsId};
 use fairlead_sriov::{Administrator, Inventory, KernelVf};
 
+use crate::device_offers::DeviceOffers;
 use crate::engine::keyed_locks::KeyedLocks;
-use fairlead_kubelet::{DevicePlugins, PodResources};
 use crate::metrics;
-use fairlead_sriov::pools::Pools;
 use crate::store::{Store, VfRecord};
+use fairlead_kubelet::PodResources;
+use fairlead_sriov::pools::Pools;
 
 /// What the VF kinds stand on.
 pub(crate) struct SriovServices {
@@ -24,7 +25,7 @@ pub(crate) struct SriovServices {
     pub(crate) admin: Arc<Administrator>,
     pub(crate) pools: Arc<Pools>,
     pub(crate) pod_resources: PodResources,
-    pub(crate) device_plugins: DevicePlugins,
+    pub(crate) device_offers: DeviceOffers,
     /// VFs and IOMMU groups that an ADD is about to put on record.
     pub(crate) reserved: KeyedLocks,
     pub(crate) calls: metrics::Calls,

@@ -1,0 +1,75 @@
+//! Who was measured, in the words of the report: plain values that outlive the subjects and their daemons.
+
+use serde::Serialize;
+
+use crate::subject::{Role, Subject};
+
+/// One subject that was measured, in the words of the report.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct MeasuredSubject {
+    /// The name in tables.
+    pub(crate) name: String,
+    /// What the subject is to the targets.
+    pub(crate) role: Role,
+    /// The path of its executable.
+    pub(crate) path: String,
+    /// What the executable says of itself.
+    pub(crate) version: String,
+}
+
+impl MeasuredSubject {
+    fn of(subject: &Subject) -> MeasuredSubject {
+        MeasuredSubject {
+            name: subject.name.clone(),
+            role: subject.role,
+            path: subject.binary.display().to_string(),
+            version: subject.version.clone(),
+        }
+    }
+}
+
+/// All subjects that were measured.
+#[derive(Debug, Clone, Default, Serialize)]
+#[serde(transparent)]
+pub(crate) struct MeasuredSubjects(pub(crate) Vec<MeasuredSubject>);
+
+impl MeasuredSubjects {
+    /// Describes these subjects, and ours with `del: wait` where ours is among them.
+    pub(crate) fn tell(subjects: &[Subject]) -> MeasuredSubjects {
+        let mut told: Vec<_> = subjects.iter().map(MeasuredSubject::of).collect();
+        let waiting = told.iter().find(|t| t.role == Role::Ours).cloned();
+        told.extend(waiting.map(|ours| MeasuredSubject {
+            name: "ours-wait".to_owned(),
+            role: Role::OursWaiting,
+            version: format!("{} (`del: wait`, in the case `silence`)", ours.version),
+            ..ours
+        }));
+        MeasuredSubjects(told)
+    }
+
+    /// Describes the subjects of a run with VFs.
+    pub(crate) fn of_vfs(subjects: &[Subject]) -> MeasuredSubjects {
+        MeasuredSubjects(subjects.iter().map(MeasuredSubject::of).collect())
+    }
+
+    /// The names of the subjects in a role.
+    pub(crate) fn names_of(&self, role: Role) -> impl Iterator<Item = &str> {
+        self.0.iter().filter(move |told| told.role == role).map(|told| told.name.as_str())
+    }
+
+    /// The name of the only subject in a role.
+    pub(crate) fn name_of(&self, role: Role) -> Option<&str> {
+        self.names_of(role).next()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of(named: &[(&str, Role)]) -> MeasuredSubjects {
+        let told = |(name, role): &(&str, Role)| MeasuredSubject {
+            name: (*name).to_owned(),
+            role: *role,
+            path: String::new(),
+            version: String::new(),
+        };
+        MeasuredSubjects(named.iter().map(told).collect())
+    }
+}

@@ -1,0 +1,41 @@
+//! `idle`: what the daemons use when nobody calls.
+
+use std::thread;
+use std::time::Duration;
+
+use crate::bench::{Bench, BenchError};
+use crate::case_size::CaseSize;
+use crate::process_cost;
+
+const CASE: &str = "idle";
+
+/// Runs `idle`.
+pub(crate) fn run(bench: &mut Bench, settings: &CaseSize) -> Result<(), BenchError> {
+    let daemons: Vec<_> =
+        bench.subjects.iter().filter_map(|s| Some((s.name.clone(), s.daemon.as_ref()?.pid))).collect();
+    let failed = || BenchError::process("CPU time and memory of an idle daemon");
+    // Whatever the cases before have left to be done is done now.
+    thread::sleep(Duration::from_secs(2).min(settings.time));
+    for _ in 0..settings.rounds {
+        let mut before = Vec::new();
+        for (_, pid) in &daemons {
+            before.push((
+                process_cost::cpu_of(*pid).map_err(failed())?,
+                process_cost::ticks_of(*pid).map_err(failed())?,
+            ));
+        }
+        if !daemons.is_empty() {
+            thread::sleep(settings.time);
+        }
+        for ((name, pid), (cpu, ticks)) in daemons.iter().zip(before) {
+            let used = process_cost::cpu_of(*pid).map_err(failed())?.saturating_sub(cpu);
+            let ticked = process_cost::ticks_of(*pid).map_err(failed())?.saturating_sub(ticks);
+            let memory = process_cost::memory_of(*pid).map_err(failed())?;
+            let of_one_cpu = used.as_secs_f64() / settings.time.as_secs_f64().max(1e-9);
+            bench.results.read(CASE, name, "CPU ticks", "", ticked as f64);
+            bench.results.read(CASE, name, "CPU of one core", "%", of_one_cpu * 100.0);
+            bench.results.read(CASE, name, "RSS", "MiB", memory.rss_kib as f64 / 1024.0);
+        }
+    }
+    Ok(())
+}

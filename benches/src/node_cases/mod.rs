@@ -1,0 +1,7 @@
+//! The procedures that run on the private node; each yields the figures of one or two cases.
+
+pub(crate) mod add_under_del;
+pub(crate) mod burst;
+pub(crate) mod idle;
+pub(crate) mod link_removal;
+pub(crate) mod one_at_a_time;

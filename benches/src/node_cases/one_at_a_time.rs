@@ -1,0 +1,102 @@
+//! `add-one`, `del-one`: one call at a time, the subjects in turn, [`SCORE`] calls each.
+//!
+//! A call that follows another subject's finds the caches as that one left them, and takes up to half as long
+//! again. So a subject makes its calls of a turn in a row, and every other time the subjects come in the opposite
+//! order. Pods are made for a turn and put away together, so that no namespace dies while a call is timed. The
+//! DELs of a turn take less time than ours waits before it removes a link by itself, so no removal is timed
+//! either.
+
+use std::thread;
+use std::time::Duration;
+
+use crate::bench::{Bench, BenchError, CpuMark};
+use crate::case_size::CaseSize;
+use crate::plugin_exec::Verb;
+use crate::results::{Figure, Results};
+use crate::statistics::StatisticsError;
+use crate::subject::{Attachment, Done, Subject};
+
+/// The number of calls in a row, after which the pods are put away.
+const SCORE: usize = 20;
+/// The pause between two calls, so that the after-effects of one are not in the latency of the next.
+const PAUSE: Duration = Duration::from_millis(2);
+
+const ADD: &str = "add-one";
+const DEL: &str = "del-one";
+
+/// Runs `add-one` and `del-one`.
+pub(crate) fn run(bench: &mut Bench, settings: &CaseSize) -> Result<(), BenchError> {
+    let calls = settings.warmup + settings.calls;
+    for first in (0..calls).step_by(SCORE) {
+        let count = SCORE.min(calls - first);
+        let mut pods = Vec::new();
+        for who in 0..bench.subjects.len() {
+            pods.push(bench.attachments(who, count)?);
+        }
+        take_turns(bench, Verb::Add, &mut pods, first, settings.warmup)?;
+        take_turns(bench, Verb::Del, &mut pods, first, settings.warmup)?;
+        bench.put_away(pods.into_iter().flatten().collect())?;
+    }
+    bench.nothing_allocated(DEL)
+}
+
+/// Makes one call for each pod, one at a time; the calls below number `warmup` are not counted.
+fn take_turns(
+    bench: &mut Bench,
+    verb: Verb,
+    pods: &mut [Vec<Attachment>],
+    first: usize,
+    warmup: usize,
+) -> Result<(), BenchError> {
+    let backwards = (first / SCORE) % 2 == 1;
+    let subjects = pods.len();
+    for at in 0..subjects {
+        let who = if backwards { subjects - 1 - at } else { at };
+        let Some(pods) = pods.get_mut(who) else { continue };
+        for (call, attachment) in (first..).zip(pods) {
+            one_call(bench, verb, who, attachment, call >= warmup)?;
+        }
+    }
+    Ok(())
+}
+
+fn one_call(
+    bench: &mut Bench,
+    verb: Verb,
+    who: usize,
+    attachment: &mut Attachment,
+    counts: bool,
+) -> Result<(), BenchError> {
+    let subject = &bench.subjects[who];
+    let job = subject.job(&bench.node, verb, attachment);
+    let before = CpuMark::now(subject)?;
+    let done = job.run();
+    // Within the pause the daemon does what it does off the answer's path: that is the call's cost too.
+    thread::sleep(PAUSE);
+    let cpu = before.until(CpuMark::now(subject)?, 1);
+    let done = match verb {
+        Verb::Add => bench.added(ADD, who, attachment, done),
+        Verb::Del => bench.deleted(DEL, who, attachment, done),
+    };
+    if let (Some(done), true) = (done, counts) {
+        record(&mut bench.results, &bench.subjects[who], verb, &done)?.cpu.add(cpu);
+    }
+    Ok(())
+}
+
+fn record<'a>(
+    results: &'a mut Results,
+    subject: &Subject,
+    verb: Verb,
+    done: &Done,
+) -> Result<&'a mut Figure, StatisticsError> {
+    let case = if verb == Verb::Add { ADD } else { DEL };
+    if let Some((spawn, kernel)) = done.parts {
+        results.figure_mut(case, &subject.name, "of it: spawn")?.series.record(spawn);
+        results.figure_mut(case, &subject.name, "of it: kernel calls")?.series.record(kernel);
+    }
+    let figure = results.figure_mut(case, &subject.name, subject.what(verb))?;
+    figure.series.record(done.answer.latency);
+    figure.rates.push(1.0 / done.answer.latency.as_secs_f64().max(1e-9));
+    Ok(figure)
+}

@@ -1,0 +1,127 @@
+//! Carries one call out: the last check whether it is still wanted, the engine's work, the answer, and then the
+//! log and the metrics.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fairlead_cni::trace::TraceParent;
+use fairlead_cni::wire::Command;
+use fairlead_cni::{CniError, Code};
+use tracing::{error, info};
+
+use super::Shared;
+use super::queued_call::{BEGUN, Outcome, QueuedCall, Receipt, WITHDRAWN};
+use crate::call::{Call, Reply, Service};
+use crate::config_summary::ConfigSummary;
+use crate::metrics::kind_label;
+
+/// A call that was carried out and answered.
+#[derive(Debug)]
+pub struct FinishedCall {
+    call: Arc<Call>,
+    /// True for an ADD: it counts as ended only when its receipt has come back.
+    pub(super) receipt: bool,
+    took: Duration,
+    failure: Option<(Code, String)>,
+}
+
+impl FinishedCall {
+    pub(super) fn container(&self) -> &str {
+        &self.call.request.container_id
+    }
+}
+
+impl Shared {
+    /// Carries a queued call out; `None` where it was not begun because its caller has gone or its deadline has
+    /// passed.
+    pub(super) fn carry_out(&self, job: QueuedCall) -> Option<FinishedCall> {
+        let durable = job.outlives_its_caller();
+        if job.call.gone.get() && !durable {
+            return None;
+        }
+        if !durable && Instant::now() >= job.call.deadline {
+            if job.progress.advance(WITHDRAWN) {
+                let _ = job.answer.send(Outcome::TooLate);
+            }
+            return None;
+        }
+        if !job.progress.advance(BEGUN) {
+            return None;
+        }
+        let service = self.service.get()?;
+        let (outcome, done) = self.perform(&**service, job.call);
+        // Where nobody waits any more, the receipt in the outcome is dropped and so reports that the answer was
+        // lost.
+        let _ = job.answer.send(outcome);
+        Some(done)
+    }
+
+    /// Has the engine carry the call out, and puts together what its caller and the log get.
+    pub(super) fn perform(&self, service: &dyn Service, call: Arc<Call>) -> (Outcome, FinishedCall) {
+        let reply = serve_catching_panics(service, &call);
+        let failure = reply.outcome.as_ref().err().map(|e| (e.code, e.to_string()));
+        let took = call.arrived.elapsed();
+        let receipts = self.receipts.get().filter(|_| call.request.command == Command::Add);
+        let receipt = Receipt::new(&call, receipts.cloned());
+        let done = FinishedCall { receipt: receipts.is_some(), call, took, failure };
+        (Outcome::Reply(reply, receipt), done)
+    }
+
+    pub(super) fn note(&self, done: &FinishedCall) {
+        let FinishedCall { call, took, failure, .. } = done;
+        let request = &call.request;
+        let summary = ConfigSummary::of(&request.config);
+        let kind = kind_label(&summary.kind);
+        self.calls.observe(request.command, kind, failure.as_ref().map_or(0, |(c, _)| c.number()), *took);
+        self.health.note(failure.as_ref().map(|(code, _)| *code));
+        let trace = || TraceParent::of(&request.env).map_or("", TraceParent::as_str);
+        match failure {
+            None => info!(
+                command = request.command.name(),
+                container = request.container_id,
+                ifname = request.ifname,
+                netns = request.netns,
+                network = summary.name,
+                r#type = summary.kind,
+                traceparent = trace(),
+                took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
+                "done"
+            ),
+            Some((code, error)) => error!(
+                command = request.command.name(),
+                container = request.container_id,
+                ifname = request.ifname,
+                netns = request.netns,
+                network = summary.name,
+                r#type = summary.kind,
+                traceparent = trace(),
+                took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
+                code = code.number(),
+                error,
+                "failed"
+            ),
+        }
+    }
+}
+
+/// Carries a call out; a panic becomes an answer like any other failure.
+pub(crate) fn serve_catching_panics(service: &dyn Service, call: &Call) -> Reply {
+    catch_unwind(AssertUnwindSafe(|| service.serve(call))).unwrap_or_else(|panic| {
+        let text = panic_text(&*panic);
+        let command = call.request.command.name();
+        let error =
+            CniError::new(Code::Internal, format!("{command} failed by a fault in fairleadd: {text}"))
+                .with("the daemon goes on; please report this with its log");
+        Reply { version: ConfigSummary::of(&call.request.config).version, outcome: Err(error) }
+    })
+}
+
+/// The text that a panic carries.
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("a panic without a text")
+}

@@ -1,0 +1,160 @@
+//! A call in the queue, and its other end: the caller's task that waits for the answer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::Instant;
+
+use fairlead_cni::wire::Command;
+use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::RecvError;
+
+use super::Admission;
+use super::queue::Line;
+use super::worker_threads::STUCK;
+use crate::call::{Call, CallerGone, Reply};
+
+/// How a call ended for its caller.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The call was carried out. The receipt must be given back when it is known whether the caller has the
+    /// answer.
+    Reply(Reply, Receipt),
+    /// The daemon is stopping, and nothing was done.
+    NotBegun,
+    /// The deadline passed before the call's turn came, and nothing was done.
+    TooLate,
+    /// Too many calls are waiting, and nothing was done.
+    Full,
+}
+
+/// An ADD, and whether its answer was delivered.
+pub(super) type Delivery = (Arc<Call>, bool);
+
+/// Goes along with the answer of an ADD and comes back when it is known whether the caller got it. Only then may
+/// the engine forget that the same ADD could be asked again. A receipt that is dropped reports that the answer
+/// was lost.
+#[derive(Debug)]
+pub struct Receipt(Option<(Arc<Call>, Sender<Delivery>)>);
+
+impl Receipt {
+    /// Makes a receipt that goes back to `to`; without `to` it goes nowhere.
+    pub(super) fn new(call: &Arc<Call>, to: Option<Sender<Delivery>>) -> Receipt {
+        Receipt(to.map(|to| (Arc::clone(call), to)))
+    }
+
+    /// Reports whether the answer reached the caller.
+    pub fn give_back(mut self, delivered: bool) {
+        self.send(delivered);
+    }
+
+    fn send(&mut self, delivered: bool) {
+        if let Some((call, to)) = self.0.take() {
+            // The thread at the other end lives as long as the process.
+            let _ = to.send((call, delivered));
+        }
+    }
+}
+
+impl Drop for Receipt {
+    fn drop(&mut self) {
+        self.send(false);
+    }
+}
+
+const WAITING: u8 = 0;
+pub(super) const BEGUN: u8 = 1;
+pub(super) const WITHDRAWN: u8 = 2;
+
+/// How far a call has come; shared by the task that waits for the answer and the thread that carries the call
+/// out. Whoever advances it first decides whether the call is begun or withdrawn.
+#[derive(Debug, Clone, Default)]
+pub(super) struct CallProgress(Arc<AtomicU8>);
+
+impl CallProgress {
+    /// Enters this state, unless another was entered before; false then.
+    pub(super) fn advance(&self, to: u8) -> bool {
+        self.0.compare_exchange(WAITING, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+}
+
+/// A call in the queue, and where its answer goes.
+#[derive(Debug)]
+pub(super) struct QueuedCall {
+    pub(super) number: u64,
+    pub(super) call: Arc<Call>,
+    pub(super) line: Line,
+    pub(super) progress: CallProgress,
+    pub(super) answer: oneshot::Sender<Outcome>,
+}
+
+impl QueuedCall {
+    /// DEL and GC go on without their caller, because what they remove must go in any case.
+    pub(super) fn outlives_its_caller(&self) -> bool {
+        matches!(self.call.request.command, Command::Del | Command::Gc)
+    }
+}
+
+/// A call that was handed in. If it is dropped before the answer comes, the caller counts as gone.
+#[derive(Debug)]
+pub struct SubmittedCall {
+    pub(super) answer: oneshot::Receiver<Outcome>,
+    pub(super) progress: CallProgress,
+    pub(super) gone: CallerGone,
+    pub(super) durable: bool,
+    pub(super) admission: Admission,
+    pub(super) line: Line,
+    /// The time at which the caller stops waiting.
+    pub deadline: Instant,
+}
+
+impl SubmittedCall {
+    /// Waits for the answer. At the deadline a call that has not been begun is answered [`Outcome::TooLate`]; a
+    /// call at work is waited for, since only it knows what it has done.
+    pub async fn outcome(mut self) -> Outcome {
+        let answer = match self.until_begun().await {
+            Some(answer) => Ok(answer),
+            None => tokio::time::timeout_at(self.deadline.into(), &mut self.answer).await,
+        };
+        let outcome = match answer {
+            Ok(answer) => answer,
+            // A DEL stays in the queue: its caller is asked to try again, and then finds the work done.
+            Err(_) if self.durable && self.progress.0.load(Ordering::Acquire) == WAITING => {
+                Ok(Outcome::TooLate)
+            }
+            Err(_) if self.progress.advance(WITHDRAWN) => Ok(Outcome::TooLate),
+            Err(_) => (&mut self.answer).await,
+        };
+        // The other end is dropped only by a thread that dies, and threads do not die: panics are caught.
+        outcome.unwrap_or(Outcome::NotBegun)
+    }
+
+    /// Waits for the answer until the call is seen to be begun, or its deadline passes. Checks now and then that
+    /// a call of the fast line is not held up by stuck ones.
+    async fn until_begun(&mut self) -> Option<Result<Outcome, RecvError>> {
+        while self.line == Line::Fast && self.progress.0.load(Ordering::Acquire) == WAITING {
+            let look = Instant::now() + STUCK;
+            if look >= self.deadline {
+                return None;
+            }
+            if let Ok(answer) = tokio::time::timeout_at(look.into(), &mut self.answer).await {
+                return Some(answer);
+            }
+            self.admission.add_thread_if_stuck();
+        }
+        None
+    }
+
+    /// Waits for the answer on a thread that may block, without a deadline.
+    pub fn wait(mut self) -> Outcome {
+        let (_, closed) = oneshot::channel();
+        let answer = std::mem::replace(&mut self.answer, closed);
+        answer.blocking_recv().unwrap_or(Outcome::NotBegun)
+    }
+}
+
+impl Drop for SubmittedCall {
+    fn drop(&mut self) {
+        self.gone.set();
+    }
+}

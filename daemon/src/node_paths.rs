@@ -1,0 +1,57 @@
+//! Where the daemon finds and keeps things on its node.
+//!
+//! The one struct of paths: the command line makes it, the daemon completes it once at its start, and everything else
+//! takes it from there. Nothing in here looks whether a path exists.
+
+use std::path::PathBuf;
+
+use crate::settings::Kubelet;
+
+/// The paths of one daemon on one node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodePaths {
+    /// The directory for what dies with the reboot: the socket, the lock, the store.
+    pub run_dir: PathBuf,
+    /// The directory for what outlives the reboot: the spool, the records of attachments with executed plugins.
+    pub state_dir: PathBuf,
+    /// The host's root directory as this process sees it.
+    pub host_root: PathBuf,
+    /// The daemon's configuration file.
+    pub config: PathBuf,
+    /// The value of `CNI_CONF_DIR`, if it is set: the directory of network configurations on the host.
+    pub conf_dir: Option<String>,
+    /// The value of `CNI_PLUGIN_DIR`, if it is set: the directories of plugin executables on the host.
+    pub plugin_dir: Option<String>,
+    /// The directory where sysfs is mounted.
+    pub sysfs: PathBuf,
+    /// The directory of this process in procfs.
+    pub proc_self: PathBuf,
+    /// The directory where cgroups are mounted.
+    pub cgroups: PathBuf,
+    /// Kubelet's directory on the host.
+    pub kubelet: PathBuf,
+}
+
+impl NodePaths {
+    /// The paths that the command line names; all others are where Linux and kubelet have them by default.
+    pub fn new(run_dir: PathBuf, state_dir: PathBuf, host_root: PathBuf, config: PathBuf) -> NodePaths {
+        NodePaths {
+            run_dir,
+            state_dir,
+            host_root,
+            config,
+            conf_dir: None,
+            plugin_dir: None,
+            sysfs: "/sys".into(),
+            proc_self: "/proc/self".into(),
+            cgroups: "/sys/fs/cgroup".into(),
+            kubelet: Kubelet::default().dir,
+        }
+    }
+
+    /// The same with `CNI_CONF_DIR` and `CNI_PLUGIN_DIR` as they stand in this process's environment.
+    pub fn with_environment(self) -> NodePaths {
+        let variable = |name| std::env::var(name).ok();
+        NodePaths { conf_dir: variable("CNI_CONF_DIR"), plugin_dir: variable("CNI_PLUGIN_DIR"), ..self }
+    }
+}

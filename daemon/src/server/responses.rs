@@ -1,0 +1,190 @@
+//! Responses: how an outcome becomes an HTTP response, and the server's own refusals.
+//!
+//! The body decides, not the status: a CNI error object is an error whatever its status says.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Uri, header};
+use axum::response::Response;
+use fairlead_cni::wire::{MAX_BODY, NOT_BEGUN, OUTCOME_HEADER, WIRE};
+use fairlead_cni::{CniError, CniVersion, Code};
+use parking_lot::Mutex;
+
+use crate::admission::{Outcome, Receipt};
+use crate::call::Reply;
+
+/// A place for a receipt on its way from the handler to the end of the connection.
+pub(super) type ReceiptSlot = Arc<Mutex<Option<Receipt>>>;
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// A response with a body of JSON.
+pub(super) fn json(status: StatusCode, body: String) -> Response {
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, JSON);
+    response
+}
+
+/// A response with an error, in the configuration's version.
+pub(super) fn failed(version: CniVersion, error: &CniError) -> Response {
+    json(status_of(error.code), error.to_json(version))
+}
+
+fn status_of(code: Code) -> StatusCode {
+    match code {
+        Code::IncompatibleVersion
+        | Code::UnsupportedField
+        | Code::UnknownContainer
+        | Code::BadEnvironment
+        | Code::Decode
+        | Code::InvalidConfig
+        | Code::InvalidNetns => StatusCode::BAD_REQUEST,
+        Code::AlreadyThere | Code::Changed => StatusCode::CONFLICT,
+        Code::TryAgain | Code::NotAvailable | Code::LimitedConnectivity => StatusCode::SERVICE_UNAVAILABLE,
+        Code::Io | Code::Internal | Code::PluginFailed | Code::Other(_) => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+/// A response with what the engine answered.
+fn reply(reply: Reply) -> Response {
+    match reply.outcome {
+        Ok(body) => json(StatusCode::OK, body),
+        Err(error) => failed(reply.version, &error),
+    }
+}
+
+/// The answer of a daemon that is stopping; the same request may be sent again.
+pub(super) fn not_begun(version: CniVersion) -> Response {
+    let error = CniError::new(Code::TryAgain, "fairleadd is stopping and did not begin this call")
+        .with("send it again; the daemon that follows will serve it");
+    let mut response = failed(version, &error);
+    response
+        .headers_mut()
+        .insert(HeaderName::from_static(OUTCOME_HEADER), HeaderValue::from_static(NOT_BEGUN));
+    response
+}
+
+/// The response for an outcome. `missing` names what keeps the daemon from being ready, for a call that was too
+/// late.
+pub(super) fn outcome(outcome: Outcome, version: CniVersion, missing: Option<&str>) -> Response {
+    match (outcome, missing) {
+        (Outcome::Reply(said, receipt), _) => {
+            let mut response = reply(said);
+            // The receipt comes back when the response has been written out.
+            response.extensions_mut().insert(Arc::new(Mutex::new(Some(receipt))) as ReceiptSlot);
+            response
+        }
+        (Outcome::NotBegun, _) => not_begun(version),
+        (Outcome::TooLate, Some(missing)) => failed(
+            version,
+            &CniError::new(Code::TryAgain, "fairleadd was not ready before this call's deadline")
+                .with(format!("still to be done: {missing}; `fairleadd status` shows how far it is")),
+        ),
+        (Outcome::TooLate, None) => failed(
+            version,
+            &CniError::new(Code::TryAgain, "this call's turn did not come before its deadline")
+                .with("the node is busy; `fairleadd status` shows how many calls wait"),
+        ),
+        (Outcome::Full, _) => failed(
+            version,
+            &CniError::new(Code::TryAgain, "too many calls are waiting on this node")
+                .with("raise maxCalls in fairleadd's configuration if its memory allows it"),
+        ),
+    }
+}
+
+fn rejected(status: StatusCode, error: &CniError) -> Response {
+    json(status, error.to_json(CniVersion::LATEST))
+}
+
+/// Answers 403: the peer is not root.
+pub(super) fn not_root() -> Response {
+    let error = CniError::new(Code::BadEnvironment, "fairleadd serves only uid 0")
+        .with("run the container runtime, or this command, as root");
+    rejected(StatusCode::FORBIDDEN, &error)
+}
+
+/// Answers 404: the path is none of the server's.
+pub(super) async fn no_such_path(uri: Uri) -> Response {
+    let error = CniError::new(Code::BadEnvironment, format!("fairleadd has no path {}", uri.path()))
+        .with("is the executable of the same release as the daemon? `fairleadd doctor` compares them");
+    rejected(StatusCode::NOT_FOUND, &error)
+}
+
+/// Answers 405: the path is known, and not for this method.
+pub(super) async fn wrong_method(method: Method, uri: Uri) -> Response {
+    let error = CniError::new(Code::BadEnvironment, format!("{} is not asked for by {method}", uri.path()))
+        .with("calls are posted, tables are got");
+    rejected(StatusCode::METHOD_NOT_ALLOWED, &error)
+}
+
+/// Answers 413: the body is longer than a request may be.
+pub(super) fn too_large() -> Response {
+    let error = CniError::new(Code::InvalidConfig, format!("the request is larger than {MAX_BODY} bytes"))
+        .with("a configuration may have 1 MiB");
+    rejected(StatusCode::PAYLOAD_TOO_LARGE, &error)
+}
+
+/// Answers 400: the body broke off, or is no request.
+pub(super) fn unreadable(why: impl std::fmt::Display) -> Response {
+    let error = CniError::new(Code::Decode, "the request could not be decoded").with(why.to_string());
+    rejected(StatusCode::BAD_REQUEST, &error)
+}
+
+/// Answers 408: the body did not come in time.
+pub(super) fn body_too_slow(limit: Duration) -> Response {
+    let error = CniError::new(Code::Io, format!("the request's body did not come within {limit:?}"))
+        .with("is the executable stopped, or something else connected to the socket?");
+    rejected(StatusCode::REQUEST_TIMEOUT, &error)
+}
+
+/// Answers 400: the path or the query can't be read.
+pub(super) fn malformed(why: impl std::fmt::Display) -> Response {
+    let error = CniError::new(Code::BadEnvironment, format!("the request's address can't be read: {why}"))
+        .with("`fairleadd --help` lists what can be asked");
+    rejected(StatusCode::BAD_REQUEST, &error)
+}
+
+/// Answers 400: the executable speaks another version of the wire format.
+pub(super) fn wrong_wire(theirs: u32) -> Response {
+    let error = CniError::new(
+        Code::IncompatibleVersion,
+        format!(
+            "the executable speaks version {theirs} of the wire format, fairleadd {} speaks {WIRE}",
+            env!("CARGO_PKG_VERSION")
+        ),
+    )
+    .with("install the executable and the daemon of one release (`fairleadd install`)");
+    rejected(StatusCode::BAD_REQUEST, &error)
+}
+
+/// Answers 400: the body names another command than the path.
+pub(super) fn wrong_path(command: &str, path: &str) -> Response {
+    let error = CniError::new(Code::BadEnvironment, format!("{command} was posted to {path}"));
+    rejected(StatusCode::BAD_REQUEST, &error)
+}
+
+/// Answers 500 after a handler panicked; the daemon goes on.
+pub(super) fn fault(text: &str) -> Response {
+    let error = CniError::new(Code::Internal, format!("a fault in fairleadd: {text}"))
+        .with("the daemon goes on; please report this with its log");
+    tracing::error!(text, "a handler panicked");
+    rejected(StatusCode::INTERNAL_SERVER_ERROR, &error)
+}
+
+/// The answer to STATUS or an operator's question before the engine has been started.
+pub(super) fn not_ready(version: CniVersion, missing: &str) -> Response {
+    let error = CniError::new(Code::NotAvailable, "fairleadd is starting and not ready yet")
+        .with(format!("still to be done: {missing}"));
+    failed(version, &error)
+}
+
+/// The error for a STATUS that was not answered in time.
+pub(super) fn status_too_late(version: CniVersion) -> Response {
+    let error = CniError::new(Code::NotAvailable, "fairleadd did not find out its status within a second")
+        .with("something it depends on hangs; `fairleadd doctor` and /healthz name it");
+    failed(version, &error)
+}

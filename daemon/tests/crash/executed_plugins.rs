@@ -1,0 +1,104 @@
+//! Executed plugins and the daemon's death: a plugin that was at work goes on without its daemon, and a slow one keeps
+//! nobody waiting.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::rig::{Reply, Rig, until};
+
+/// A network whose last plugin is a script that keeps a book.
+pub(crate) trait Ledger {
+    /// A network of type `fairlead`: macvlan, then the script.
+    fn cluster_network(&self) -> Value;
+    /// What the script does first, in shell.
+    fn script(&self, first: &str);
+    /// The calls that the script has had.
+    fn calls(&self) -> Vec<String>;
+}
+
+impl Ledger for Rig {
+    fn cluster_network(&self) -> Value {
+        self.script(":");
+        let plugins = [self.macvlan("cluster"), json!({ "type": "ledger" })];
+        let list = json!({ "cniVersion": "1.0.0", "name": "cluster", "plugins": plugins });
+        fs::write(self.path("net.d/10-cluster.conflist"), list.to_string()).unwrap();
+        json!({ "cniVersion": "1.0.0", "name": "all", "type": "fairlead", "clusterNetwork": "cluster" })
+    }
+
+    fn script(&self, first: &str) {
+        fs::create_dir_all(self.path("held")).unwrap();
+        let (held, calls) = (self.path("held"), self.path("calls"));
+        let text = format!(
+            r#"#!/bin/sh
+config=$(cat)
+held={held}/$CNI_CONTAINERID.$CNI_IFNAME
+echo "$CNI_COMMAND $CNI_CONTAINERID" >>{calls}
+{first}
+case $CNI_COMMAND in
+ADD)
+    : >"$held"
+    result=${{config#*\"prevResult\":}}
+    printf '%s' "${{result%,\"type\":\"ledger\"\}}}}"
+    ;;
+DEL) rm -f "$held" ;;
+esac
+"#,
+            held = held.display(),
+            calls = calls.display()
+        );
+        // A file that is being written cannot be executed: so it is renamed into its place.
+        let (path, beside) = (self.path("bin/ledger"), self.path("ledger.new"));
+        fs::write(&beside, text).unwrap();
+        fs::set_permissions(&beside, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::rename(beside, path).unwrap();
+    }
+
+    fn calls(&self) -> Vec<String> {
+        fs::read_to_string(self.path("calls")).unwrap_or_default().lines().map(str::to_owned).collect()
+    }
+}
+
+#[test]
+fn x13_a_plugins_slow_del_after_a_kill_does_not_keep_the_node_from_being_ready() {
+    let rig = Rig::new();
+    let (config, pod) = (rig.cluster_network(), rig.pod("pod"));
+    let before = {
+        let _daemon = rig.start();
+        rig.leftovers(&[&pod])
+    };
+    let daemon = rig.start_dying_at("add.configured");
+    assert!(matches!(rig.call("c1", &pod, &config).add(), Reply::Lost));
+    daemon.dies();
+    rig.script("[ $CNI_COMMAND = ADD ] || sleep 3");
+    let begun = Instant::now();
+    let _daemon = rig.start();
+    assert!(begun.elapsed() < Duration::from_secs(2), "ready after {:?}", begun.elapsed());
+    // The same call again waits for the removal and is then served.
+    let result = rig.call("c1", &pod, &config).add().result();
+    pod.has_what_was_answered("eth0", &result);
+    rig.script(":");
+    rig.call("c1", &pod, &config).del().succeeds();
+    rig.is_as(&before, &[&pod], "DEL");
+}
+
+#[test]
+fn x05_a_plugin_that_outlives_its_daemon_is_let_finish_before_it_gets_its_del() {
+    let rig = Rig::new();
+    let (config, pod) = (rig.cluster_network(), rig.pod("pod"));
+    let daemon = rig.start();
+    let before = rig.leftovers(&[&pod]);
+    rig.script("[ $CNI_COMMAND != ADD ] || sleep 1");
+    std::thread::scope(|s| {
+        let caller = s.spawn(|| rig.call("c1", &pod, &config).add());
+        until("the plugin is at work", || rig.calls() == ["ADD c1"]);
+        daemon.kill();
+        assert!(matches!(caller.join().unwrap(), Reply::Lost));
+    });
+    let _daemon = rig.start();
+    until("the plugin has had its DEL", || rig.calls().contains(&"DEL c1".to_owned()));
+    std::thread::sleep(Duration::from_millis(1200));
+    rig.is_as(&before, &[&pod], "the plugin's end");
+}
