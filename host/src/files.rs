@@ -41,10 +41,11 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     written.and_then(|()| fs::rename(&beside, path)).inspect_err(|_| {
         let _ = fs::remove_file(&beside);
     })?;
+    // Without this the rename could be lost with the power, though the file's content is on the disk.
     path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
 }
 
-/// What removing a file came to.
+/// The outcome of removing a file, where a file that is not there counts as removed.
 pub fn gone(removed: io::Result<()>) -> io::Result<()> {
     removed.or_else(|e| if e.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(e) })
 }

@@ -29,7 +29,7 @@ impl ScratchNetns {
         Ok(ScratchNetns { path })
     }
 
-    /// Where it is.
+    /// The path that it is bound to.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -18,7 +18,7 @@ use super::sight::Sight;
 use super::trouble::{Trouble, in_use};
 use super::user;
 use crate::settings::{AtRest, PoolSettings};
-use fairlead_host::{devlink, failpoint};
+use fairlead_host::failpoint;
 
 /// The driver that gives devices to processes.
 pub(super) const VFIO: &str = "vfio-pci";
@@ -202,7 +202,7 @@ impl Workshop {
 
     /// The machine's functions, and what devlink tells of their cards: for a look.
     pub(super) fn scan_anew(&self) -> Result<Scan, InventoryError> {
-        let told = devlink::devices_or_none(self.kernel.as_ref());
+        let told = self.kernel.devlink_or_none();
         *self.devlink.lock().unwrap_or_else(PoisonError::into_inner) = told;
         self.scan()
     }

@@ -62,7 +62,7 @@ pub trait Net {
     /// All links of the namespace.
     fn links(&mut self) -> Result<Vec<Link>, NetError>;
 
-    /// The settings of all VFs of the link `pf`; none when it has none or is gone. This is slow: the driver is asked about each
+    /// The settings of all VFs of the link `pf`; none when it has none or is gone. This is slow: the driver is queried for each
     /// VF, and 64 of them cost 157–866 ms.
     fn vfs(&mut self, pf: u32) -> Result<Vec<Vf>, NetError>;
 
