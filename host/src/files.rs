@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 /// The text of a regular file of at most `limit` bytes; no more than that is read.
 pub fn text_of(file: File, limit: u64) -> io::Result<String> {
     let mut text = String::new();
+    // One byte more than the limit shows that there is more, without reading it all.
     if regular(file)?.take(limit + 1).read_to_string(&mut text)? as u64 > limit {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("it has more than {limit} bytes")));
     }

@@ -91,7 +91,9 @@ impl HostRoot {
         let mut file = File::from(openat(&dir, &beside, flags, Mode::from_raw_mode(mode))?);
         let written = file
             .write_all(text)
+            // The umask may have taken bits from the mode with which the file was made.
             .and_then(|()| fchmod(&file, Mode::from_raw_mode(mode)).map_err(io::Error::from))
+            // Last, so that a reader finds the old text or the new, never half of one.
             .and_then(|()| renameat(&dir, &beside, &dir, name).map_err(io::Error::from));
         written.inspect_err(|_| {
             let _ = unlinkat(&dir, &beside, AtFlags::empty());

@@ -37,12 +37,14 @@ impl Probe {
             if what.awaits_carrier && !carrier_here(what.ifindex)? {
                 return Err(AnnounceError::NoCarrier);
             }
+            // A socket stays in the namespace in which it was opened; the thread leaves at once.
             packet_socket()?
         };
         let found = NetnsId { dev, ino, cookie: cookie_of(socket.as_fd())? };
         if !found.same(&what.netns_id) {
             return Err(AnnounceError::Replaced { netns: what.netns });
         }
+        // Last: unbound it hears nothing, so no packet is read that the filter has not seen.
         filter_and_bind(socket.as_fd(), what.ifindex, &what.addresses)?;
         Ok(Probe { what, socket, until: Instant::now() + LISTEN, reported: false, siblings: Vec::new() })
     }

@@ -331,6 +331,7 @@ impl Shared {
     /// Sends an announcement's packets and begins to listen.
     fn begin_one(&self, one: Waiting, probes: &mut Probes) {
         let mut what = one.what.clone();
+        // Each probe costs a socket that keeps a namespace alive; the announcement itself is always sent.
         what.probe &= probes.by_token.len() < LISTENING;
         let label = what.label.clone();
         match self.begin(what, probes) {

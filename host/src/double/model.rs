@@ -86,6 +86,7 @@ impl Model {
     pub(super) fn add_namespace(&mut self, path: PathBuf) -> NetnsId {
         let key = self.next_cookie;
         self.next_cookie += 1;
+        // The real kernel gives the inode of the namespace that died last to the next one.
         let old = if self.reuse_inodes { self.free_inodes.pop() } else { None };
         let ino = old.unwrap_or_else(|| {
             self.next_inode += 1;

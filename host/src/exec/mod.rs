@@ -154,6 +154,7 @@ fn quoted(stderr: &[u8]) -> String {
 impl Exec<'_> {
     /// Runs it. An exit status other than 0 is no error here.
     pub fn run(&self) -> Result<Output, ExecError> {
+        // A bare name would be looked for in a PATH, and a relative one in whatever directory the daemon is in.
         if !self.program.is_absolute() {
             return Err(ExecError::Missing { program: self.program.clone() });
         }
@@ -198,6 +199,7 @@ impl Exec<'_> {
         };
         let mut command = Command::new(&self.program);
         command.args(&self.args).env_clear().envs(self.env.iter().map(|(key, value)| (key, value)));
+        // A group of its own is what can be killed whole. From "/", so that it keeps no mount busy.
         command.current_dir("/").process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // SAFETY: `Entry::enter` makes system calls only: no allocation, no lock, nothing that another thread of

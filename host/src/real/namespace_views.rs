@@ -68,12 +68,14 @@ impl<'own> PodView<'own> {
     /// Opens and enters the namespace at `path`.
     pub(crate) fn open(own: &'own OwnNetns, path: &Path) -> Result<PodView<'own>, NetnsError> {
         let (fd, dev, ino) = open_netns(path)?;
+        // Before the thread enters. Inode numbers are enough here: the daemon's own namespace is alive, so its is not reused.
         if (dev, ino) == (own.id.dev, own.id.ino) {
             return Err(NetnsError::Host { path: path.to_owned() });
         }
         let failed = |source: io::Error| NetnsError::Io { path: path.to_owned(), source };
         let away = Entered::enter(own, fd).map_err(failed)?;
         let socket = Socket::open().map_err(failed)?;
+        // Only a socket shows its namespace's cookie; the descriptor of the namespace does not.
         let cookie = cookie_of(socket.as_fd()).map_err(failed)?;
         Ok(PodView { socket, away, id: NetnsId { dev, ino, cookie }, nsid: None })
     }

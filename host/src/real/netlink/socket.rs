@@ -157,6 +157,8 @@ impl Socket {
         let mut consistent = true;
         loop {
             let answers = match self.receive() {
+                // The receive buffer ran over. The rest of the dump still comes and has to be read, or it would be taken for the
+                // answer of the next request.
                 Err(Failure::Socket(error)) if error.raw_os_error() == Some(libc::ENOBUFS) => {
                     consistent = false;
                     continue;
