@@ -3,20 +3,6 @@
 //! Of a port only what sysfs cannot be trusted for is here: a driver chooses the names of its interfaces' ports in sysfs, and
 //! some show none, or a switch that is not in use.
 
-use std::sync::Arc;
-
-use crate::seam::PciKernel;
-
-/// The network cards as devlink describes them now. Where it can't be read there are none, which is logged: then representors are
-/// known by sysfs alone.
-pub fn devices_or_none(kernel: &dyn PciKernel) -> Arc<[DevlinkDevice]> {
-    let devices = kernel.devlink().unwrap_or_else(|error| {
-        tracing::warn!(%error, "devlink cannot be asked; representors are known by sysfs alone");
-        Vec::new()
-    });
-    devices.into()
-}
-
 /// A device that devlink knows, as far as it has ports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DevlinkDevice {

@@ -1,8 +1,12 @@
 //! The only crate of Fairlead that touches the kernel.
 //!
-//! Everything above it speaks to the kernel through small traits, [`Kernel`] (that is [`NetKernel`] and [`PciKernel`]) and [`Net`], so that the same
-//! code runs against the real kernel ([`real::RealKernel`]) and against a double that records every call and
-//! fails at the one it is told to ([`double::FakeKernel`]).
+//! Everything above it speaks to the kernel through small traits: [`Kernel`], which is [`NetKernel`] and [`PciKernel`], and
+//! [`Net`]. So the same code runs against the real kernel ([`real::RealKernel`]) and against a double that records every call
+//! and fails at the one that a test names ([`double::FakeKernel`]).
+//!
+//! Beside the seam stand files below the host's root ([`host_root`], [`files`]), watches ([`file_watch`], [`watch`]), child processes
+//! ([`exec`]), this process itself ([`process`], [`scheduling`], [`memory`], [`capabilities`]), NUMA nodes ([`topology`]) and what every
+//! crate above needs once ([`backoff`], [`failpoint`], [`pid_lock`], [`shortage`]).
 //!
 //! It knows nothing of CNI: no configuration, no result, no error code.
 

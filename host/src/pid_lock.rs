@@ -28,6 +28,7 @@ pub fn lock_or_holder(file: &mut File) -> io::Result<Option<String>> {
             Err(TryLockError::Error(source)) => return Err(source),
             Err(TryLockError::WouldBlock) => {}
         }
+        // Unreadable is the same as not written yet.
         let mut pid = String::new();
         file.rewind()?;
         let _ = file.read_to_string(&mut pid);

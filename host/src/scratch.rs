@@ -21,6 +21,7 @@ impl ScratchNetns {
     pub fn new(dir: &Path, name: &str) -> io::Result<ScratchNetns> {
         let path = dir.join(name);
         File::create_new(&path)?;
+        // On a thread that ends: unshare(2) takes its caller out of its namespace for good.
         let made = thread::scope(|scope| joined(scope.spawn(|| make_at(&path))));
         if let Err(error) = made {
             fs::remove_file(&path)?;
@@ -29,7 +30,7 @@ impl ScratchNetns {
         Ok(ScratchNetns { path })
     }
 
-    /// Where it is.
+    /// The path that it is bound to.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -1,70 +1,69 @@
-//! Virtual functions as the driver of their physical function holds them: the administrator's settings, which the
-//! function's own user cannot change.
+//! Settings of VFs as the driver of their PF holds them: the administrator's, which whoever uses the VF cannot change.
 
 use serde::{Deserialize, Serialize};
 
 use crate::Mac;
 
-/// Ethertype of the tag of a port VLAN.
+/// Which kind of tag a port VLAN has (its ethertype).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub enum VlanProto {
-    /// 802.1Q
+    /// The usual tag (802.1Q, ethertype 0x8100).
     #[default]
     #[serde(rename = "802.1q")]
     Dot1q,
-    /// 802.1ad
+    /// The outer tag of providers (802.1ad, ethertype 0x88a8).
     #[serde(rename = "802.1ad")]
     Dot1ad,
 }
 
-/// The VLAN that a function is on without knowing it.
+/// The VLAN that a VF is on without knowing it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct VfVlan {
-    /// 0 (none) to 4094.
+    /// The VLAN's id, 0 (none) to 4094.
     pub id: u16,
-    /// Priority, 0–7.
+    /// The priority of its frames, 0–7.
     pub qos: u8,
-    /// Its tag.
+    /// The tag that its frames get.
     pub proto: VlanProto,
 }
 
 /// Transmit rate in Mbit/s; 0 is no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct VfRate {
-    /// Guaranteed.
+    /// The rate that the VF is guaranteed.
     pub min: u32,
-    /// Allowed.
+    /// The rate that the VF may not exceed.
     pub max: u32,
 }
 
-/// What the function's link does (`IFLA_VF_LINK_STATE_*`).
+/// What a VF's link does (`IFLA_VF_LINK_STATE_*`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum VfLinkState {
-    /// It follows the physical function's.
+    /// It follows the PF's link.
     Auto,
-    /// Always up.
+    /// It is up, whatever the PF's link is.
     Enable,
-    /// Always down.
+    /// It is down, whatever the PF's link is.
     Disable,
 }
 
-/// A function's settings as they are. `None`: the driver does not tell.
+/// The settings of a VF as they are. `None`: the driver does not report the setting.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Vf {
-    /// Its number under its physical function.
+    /// The VF's number under its PF.
     pub index: u32,
-    /// The MAC address given by the administrator; some drivers tell here what the function has taken itself.
+    /// The MAC address that the administrator has set; some drivers report here what the VF has taken itself.
     pub mac: Option<Mac>,
-    /// Port VLAN.
+    /// The VLAN that it is on.
     pub vlan: Option<VfVlan>,
-    /// Rates.
+    /// Its transmit rates.
     pub rate: Option<VfRate>,
     /// Frames with another source address are dropped.
     pub spoofchk: Option<bool>,
-    /// The function may change its address and be promiscuous.
+    /// The VF may change its address and be promiscuous.
     pub trust: Option<bool>,
-    /// Link.
+    /// What its link does.
     pub link_state: Option<VfLinkState>,
 }
 
@@ -74,25 +73,25 @@ pub struct VfChange {
     /// MAC address; all zeroes take the administrator's away.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<Mac>,
-    /// Port VLAN.
+    /// The VLAN that it shall be on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vlan: Option<VfVlan>,
-    /// Rates.
+    /// The transmit rates that it shall have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<VfRate>,
-    /// Spoof check.
+    /// Whether frames with another source address shall be dropped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spoofchk: Option<bool>,
-    /// Trust.
+    /// Whether it may change its address and be promiscuous.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trust: Option<bool>,
-    /// Link.
+    /// What its link shall do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link_state: Option<VfLinkState>,
 }
 
 impl VfChange {
-    /// Nothing is to be changed.
+    /// Whether nothing is to be changed.
     pub fn is_empty(&self) -> bool {
         *self == VfChange::default()
     }

@@ -14,7 +14,7 @@ use crate::Mac;
 use crate::real::{Entered, OwnNetns, PodView, attach_filter, carrier_here, cookie_of, open_netns};
 use crate::seam::{Net as _, NetnsError, NetnsId};
 
-/// How long is listened for somebody else: the socket keeps the pod's namespace alive.
+/// How long somebody else's answer is waited for. No longer, since the socket keeps the pod's namespace alive.
 const LISTEN: Duration = Duration::from_millis(250);
 
 /// An announcement under way.
@@ -37,17 +37,19 @@ impl Probe {
             if what.awaits_carrier && !carrier_here(what.ifindex)? {
                 return Err(AnnounceError::NoCarrier);
             }
+            // A socket stays in the namespace in which it was opened; the thread leaves at once.
             packet_socket()?
         };
         let found = NetnsId { dev, ino, cookie: cookie_of(socket.as_fd())? };
         if !found.same(&what.netns_id) {
             return Err(AnnounceError::Replaced { netns: what.netns });
         }
+        // Last: unbound it hears nothing, so no packet is read that the filter has not seen.
         filter_and_bind(socket.as_fd(), what.ifindex, &what.addresses)?;
         Ok(Probe { what, socket, until: Instant::now() + LISTEN, reported: false, siblings: Vec::new() })
     }
 
-    /// Its socket, to be closed by somebody who can wait.
+    /// The socket alone, to be closed by somebody who can wait.
     pub(super) fn into_socket(self) -> OwnedFd {
         self.socket
     }
@@ -56,12 +58,12 @@ impl Probe {
         self.socket.as_fd()
     }
 
-    /// When it is over.
+    /// When it has listened long enough.
     pub(super) fn until(&self) -> Instant {
         self.until
     }
 
-    /// Asks and announces, once: every broadcast costs each pod on the same parent a packet.
+    /// Sends the probes and announcements, each once: every broadcast costs each pod on the same parent a packet.
     pub(super) fn speak(&self) -> io::Result<()> {
         for address in &self.what.addresses {
             if self.what.probe {
@@ -80,7 +82,7 @@ impl Probe {
         }
     }
 
-    /// Reads what has come; a conflict is told once. Another interface of the same pod is none: by default a kernel
+    /// Reads what has come; a conflict is reported once. Another interface of the same pod is none: by default a kernel
     /// answers on each of its interfaces for every IPv4 address that its namespace has (`arp_ignore` 0).
     pub(super) fn listen(&mut self, own: &OwnNetns) -> io::Result<Option<Conflict>> {
         let mut frame = [0; 128];

@@ -5,16 +5,16 @@ use std::time::{Duration, Instant};
 
 use super::Announcement;
 
-/// How often is looked for the carrier.
+/// How often the carrier is looked for.
 const LOOK: Duration = Duration::from_millis(100);
-/// After this time nobody expects it any more.
+/// An interface without a carrier for so long is given up.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Those that wait.
+/// All announcements that wait for a carrier.
 #[derive(Debug, Default)]
 pub(super) struct CarrierWait(Vec<Waiting>);
 
-/// One that waits.
+/// An announcement that waits for its interface's carrier.
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) what: Announcement,
@@ -23,7 +23,7 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// One that has just come.
+    /// An announcement that has just come, to be tried at once.
     pub(super) fn new(what: Announcement) -> Waiting {
         let now = Instant::now();
         Waiting { what, look: now, until: now + PATIENCE }
@@ -31,7 +31,7 @@ impl Waiting {
 }
 
 impl CarrierWait {
-    /// Looked at again after a while; false when its time is over.
+    /// Keeps an announcement for another try after a while; false when its time is over.
     pub(super) fn wait(&mut self, one: Waiting) -> bool {
         let look = Instant::now() + LOOK;
         if look > one.until {
@@ -41,12 +41,12 @@ impl CarrierWait {
         true
     }
 
-    /// When one has to be looked at.
+    /// When the next one is to be tried.
     pub(super) fn next(&self) -> Option<Instant> {
         self.0.iter().map(|one| one.look).min()
     }
 
-    /// Those whose time to be looked at has come.
+    /// Takes out those that are to be tried now.
     pub(super) fn due(&mut self) -> Vec<Waiting> {
         let now = Instant::now();
         self.0.extract_if(.., |one| one.look <= now).collect()

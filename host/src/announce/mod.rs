@@ -1,5 +1,5 @@
-//! After an ADD, off its way: tells the neighbours of the new addresses (gratuitous ARP, unsolicited neighbour
-//! advertisement) and asks whether somebody else has one of them already.
+//! Announces an attachment's new addresses to the neighbours (gratuitous ARP, unsolicited neighbour advertisement) and probes
+//! whether somebody else has one of them already. It happens after the ADD's answer, so that no ADD waits for it.
 //!
 //! One thread of the lowest priority serves all interfaces. A failure here is a warning, never an ADD's failure. A packet
 //! socket keeps its namespace alive, so none is used longer than 350 ms or past [`Announcer::cancel`]; closing it takes the
@@ -35,7 +35,7 @@ use socket_closers::SocketClosers;
 
 /// So many announcements wait or are under way; further ones are dropped.
 const QUEUE: usize = 1024;
-/// So many interfaces are listened to at once; more are announced without being asked about.
+/// So many interfaces are listened to at once; the addresses of more are announced without a probe.
 const LISTENING: usize = 256;
 /// The epoll token of the bell that rings when the queue is no longer empty.
 const BELL: u64 = 0;
@@ -56,9 +56,9 @@ pub struct Announcement {
     pub ifindex: u32,
     /// Its MAC address.
     pub mac: Mac,
-    /// Its addresses.
+    /// The addresses to be announced.
     pub addresses: Vec<IpAddr>,
-    /// Also ask whether somebody else has them.
+    /// Also probe whether somebody else has them.
     pub probe: bool,
     /// Wait for the interface's carrier, some seconds at most: it is a NIC's own, which has just been set up.
     pub awaits_carrier: bool,
@@ -73,9 +73,9 @@ pub struct Conflict {
     pub label: String,
     /// The interface's index.
     pub ifindex: u32,
-    /// Its namespace.
+    /// The namespace that the interface is in.
     pub netns_id: NetnsId,
-    /// The address.
+    /// The address that both have.
     pub address: IpAddr,
     /// The MAC address of whoever has it as well.
     pub other: Mac,
@@ -90,13 +90,13 @@ enum AnnounceError {
     /// Another namespace is at the path by now.
     #[error("another network namespace is at {netns} by now")]
     Replaced {
-        /// The path.
+        /// The path where the namespace was.
         netns: PathBuf,
     },
     /// It has no carrier yet.
     #[error("the interface has no carrier")]
     NoCarrier,
-    /// The kernel did not tell of its carrier.
+    /// Whether it has a carrier could not be read.
     #[error(transparent)]
     Link(#[from] NetError),
     /// Its packet socket failed.
@@ -115,8 +115,8 @@ impl AnnounceError {
     }
 }
 
-/// What the thread is told. It comes by a channel: a caller never waits for a lock that a thread of the lowest priority
-/// holds.
+/// An order to the announcer's thread. It goes by a channel, so that a caller never waits for a lock that a thread of the lowest
+/// priority holds.
 #[derive(Debug)]
 enum Order {
     Announce(Announcement),
@@ -171,7 +171,7 @@ impl Probes {
         EpollTimeout::try_from(wait).unwrap_or(EpollTimeout::ZERO)
     }
 
-    /// Ends those that are meant; answers how many.
+    /// Ends the probes for which `meant` says so; answers how many.
     fn close_where(&mut self, epoll: &Epoll, mut meant: impl FnMut(&mut Probe) -> bool) -> usize {
         let ended: Vec<u64> =
             self.by_token.iter_mut().filter_map(|(token, probe)| meant(probe).then_some(*token)).collect();
@@ -331,6 +331,7 @@ impl Shared {
     /// Sends an announcement's packets and begins to listen.
     fn begin_one(&self, one: Waiting, probes: &mut Probes) {
         let mut what = one.what.clone();
+        // Each probe costs a socket that keeps a namespace alive; the announcement itself is always sent.
         what.probe &= probes.by_token.len() < LISTENING;
         let label = what.label.clone();
         match self.begin(what, probes) {
@@ -343,7 +344,7 @@ impl Shared {
         self.closed(1);
     }
 
-    /// True when it goes on.
+    /// Sends the packets; true when the socket goes on listening.
     fn begin(&self, what: Announcement, probes: &mut Probes) -> Result<bool, AnnounceError> {
         let probe = Probe::open(&self.own, what)?;
         let spoken = probe.speak();

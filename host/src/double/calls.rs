@@ -1,4 +1,4 @@
-//! What was asked of the kernel in memory, call by call.
+//! The record of a test: every call to the kernel in memory, in order.
 
 use std::path::PathBuf;
 
@@ -7,62 +7,62 @@ use crate::seam::{Nsid, Op, Override};
 /// Where a call went: to the daemon's own namespace, or to the one that was made with this cookie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Place {
-    /// The daemon's own.
+    /// The daemon's own namespace.
     Host,
     /// The namespace with this cookie.
     Pod(u64),
-    /// No one namespace.
+    /// The kernel as a whole, no one namespace.
     Kernel,
 }
 
-/// What was asked.
+/// One call of the seam, with its arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Asked {
-    /// `NetKernel::pod`
+    /// A call of `NetKernel::pod`.
     Open(PathBuf),
-    /// `Net::nsid`
+    /// A call of `Net::nsid`.
     Nsid,
-    /// One operation of a `Net::batch`
+    /// One operation of a `Net::batch`.
     Op(Op),
-    /// `Net::link_by_name`
+    /// A call of `Net::link_by_name`.
     LinkByName(String),
-    /// `Net::link_by_index`
+    /// A call of `Net::link_by_index`.
     LinkByIndex(u32),
-    /// `Net::links`
+    /// A call of `Net::links`.
     Links,
-    /// `Net::vfs`
+    /// A call of `Net::vfs`.
     Vfs(u32),
-    /// `Net::addresses`
+    /// A call of `Net::addresses`.
     Addresses(u32),
-    /// `Net::routes`
+    /// A call of `Net::routes`.
     Routes,
-    /// `Net::sysctl`
+    /// A call of `Net::sysctl`.
     Sysctl(String),
-    /// `Net::set_sysctl`
+    /// A call of `Net::set_sysctl`.
     SetSysctl(String, String),
-    /// `NetKernel::link_at`
+    /// A call of `NetKernel::link_at`.
     LinkAt(Nsid, u32),
-    /// `NetKernel::delete_at`
+    /// A call of `NetKernel::delete_at`.
     DeleteAt(Nsid, u32),
-    /// `NetKernel::nsids`
+    /// A call of `NetKernel::nsids`.
     Nsids,
-    /// `PciKernel::unbind`
+    /// A call of `PciKernel::unbind`.
     Unbind(String),
-    /// `PciKernel::bind`, to which driver
+    /// A call of `PciKernel::bind`: the device, the driver, and what becomes of its override.
     Bind(String, String, Override),
-    /// `PciKernel::fixed_driver`
+    /// A call of `PciKernel::fixed_driver`.
     FixedDriver(String),
-    /// `PciKernel::reset`
+    /// A call of `PciKernel::reset`.
     Reset(String),
     /// `PciKernel::create_vfs`; whoever tests it has them appear by [`FakeKernel::add_vf`](super::FakeKernel::add_vf).
     CreateVfs(String, u32),
-    /// `PciKernel::iommu_group`
+    /// A call of `PciKernel::iommu_group`.
     IommuGroup(u32),
-    /// `PciKernel::answers`
+    /// A call of `PciKernel::answers`.
     Answers(String),
-    /// `PciKernel::devlink`
+    /// A call of `PciKernel::devlink`.
     Devlink,
-    /// `NetKernel::knows`
+    /// A call of `NetKernel::knows`.
     Knows(String),
 }
 
@@ -71,6 +71,6 @@ pub enum Asked {
 pub struct Call {
     /// Where it went.
     pub place: Place,
-    /// What was asked.
+    /// Which call it was.
     pub asked: Asked,
 }

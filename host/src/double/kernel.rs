@@ -1,4 +1,4 @@
-//! What is asked of no one namespace: namespaces themselves, drivers, IOMMU groups.
+//! The calls of the seam that belong to no one namespace: namespaces themselves, drivers, IOMMU groups.
 
 use std::io;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::seam::{
 };
 
 impl FakeKernel {
-    fn ask_device<T>(
+    fn call_device<T>(
         &self,
         device: &str,
         asked: Asked,
@@ -95,39 +95,39 @@ impl NetKernel for FakeKernel {
 
 impl PciKernel for FakeKernel {
     fn unbind(&self, address: &str) -> Result<(), NetError> {
-        self.ask_device(address, Asked::Unbind(address.to_owned()), |model| model.unbind(address))
+        self.call_device(address, Asked::Unbind(address.to_owned()), |model| model.unbind(address))
     }
 
     fn bind(&self, address: &str, driver: &str, fixed: Override) -> Result<(), NetError> {
         let asked = Asked::Bind(address.to_owned(), driver.to_owned(), fixed);
-        self.ask_device(address, asked, |model| model.bind(address, driver, fixed))
+        self.call_device(address, asked, |model| model.bind(address, driver, fixed))
     }
 
     fn fixed_driver(&self, address: &str) -> Result<Option<String>, NetError> {
-        self.ask_device(address, Asked::FixedDriver(address.to_owned()), |model| {
+        self.call_device(address, Asked::FixedDriver(address.to_owned()), |model| {
             model.vfs.fixed_driver(address)
         })
     }
 
     fn reset(&self, address: &str) -> Result<(), NetError> {
-        self.ask_device(address, Asked::Reset(address.to_owned()), |model| model.reset(address))
+        self.call_device(address, Asked::Reset(address.to_owned()), |model| model.reset(address))
     }
 
     fn create_vfs(&self, address: &str, count: u32) -> Result<(), NetError> {
-        self.ask_device(address, Asked::CreateVfs(address.to_owned(), count), |_| Ok(()))
+        self.call_device(address, Asked::CreateVfs(address.to_owned(), count), |_| Ok(()))
     }
 
     fn iommu_group(&self, number: u32) -> Result<IommuGroup, NetError> {
         let node = format!("/dev/vfio/{number}");
-        self.ask_device(&node, Asked::IommuGroup(number), |model| Ok(model.iommu_group(number)))
+        self.call_device(&node, Asked::IommuGroup(number), |model| Ok(model.iommu_group(number)))
     }
 
     fn answers(&self, address: &str) -> Result<bool, NetError> {
-        self.ask_device(address, Asked::Answers(address.to_owned()), |model| model.answers(address))
+        self.call_device(address, Asked::Answers(address.to_owned()), |model| model.answers(address))
     }
 
     fn devlink(&self) -> Result<Vec<DevlinkDevice>, NetError> {
-        self.ask_device("devlink", Asked::Devlink, |model| Ok(model.devlink.clone()))
+        self.call_device("devlink", Asked::Devlink, |model| Ok(model.devlink.clone()))
     }
 
     fn answers_of(&self, addresses: &[String], groups: &[u32]) -> Answers {

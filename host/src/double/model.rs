@@ -40,7 +40,7 @@ pub(super) struct Model {
     pub(super) calls: Vec<Call>,
     pub(super) failures: BTreeMap<usize, Errno>,
     pub(super) failing_from: Option<(usize, Errno)>,
-    /// Threads that are in a pod's namespace.
+    /// Threads that are in a pod's namespace: each can be in one at a time.
     pub(super) away: HashSet<ThreadId>,
 }
 
@@ -86,6 +86,7 @@ impl Model {
     pub(super) fn add_namespace(&mut self, path: PathBuf) -> NetnsId {
         let key = self.next_cookie;
         self.next_cookie += 1;
+        // The real kernel gives the inode of the namespace that died last to the next one.
         let old = if self.reuse_inodes { self.free_inodes.pop() } else { None };
         let ino = old.unwrap_or_else(|| {
             self.next_inode += 1;
@@ -108,7 +109,8 @@ impl Model {
         self.end_falls();
     }
 
-    /// What was in a dead namespace comes home.
+    /// Moves the physical links of dead namespaces home when their time has come, as the kernel does: down, and renamed where the
+    /// name is taken.
     pub(super) fn end_falls(&mut self) {
         let Some(host) = self.namespaces.get_mut(&HOST) else { return };
         let now = Instant::now();
@@ -273,14 +275,7 @@ impl Model {
             return Err(Errno::EADDRINUSE);
         }
         let namespace = self.namespace(key)?;
-        let wrong = match new.name.len() {
-            0 => Some(Errno::EINVAL),
-            16.. => Some(Errno::ERANGE),
-            _ => mac.is_multicast().then_some(Errno::EADDRNOTAVAIL),
-        };
-        if let Some(errno) = wrong {
-            return Err(errno);
-        }
+        check_name_and_mac(&new.name, mac)?;
         if namespace.named(&new.name).is_some() || new.index.is_some_and(|i| namespace.links.contains_key(&i))
         {
             return Err(Errno::EEXIST);
@@ -383,7 +378,17 @@ impl Model {
     }
 }
 
-/// Where a link's lower device is.
+/// What the kernel refuses of a new link whatever its kind is.
+fn check_name_and_mac(name: &str, mac: Mac) -> Result<(), Errno> {
+    match name.len() {
+        0 => Err(Errno::EINVAL),
+        16.. => Err(Errno::ERANGE),
+        _ if mac.is_multicast() => Err(Errno::EADDRNOTAVAIL),
+        _ => Ok(()),
+    }
+}
+
+/// The namespace and index of a link's lower device.
 fn parent_of(key: u64, link: &Link) -> Option<(u64, u32)> {
     let at = if link.parent_nsid.is_some() { HOST } else { key };
     link.parent.map(|parent| (at, parent))

@@ -1,6 +1,6 @@
-//! Functions that their drivers reset after each change of their settings, as i40e, ice and iavf: until that has ended the
-//! physical function takes no further change and tells nothing of them, and their interfaces neither come up nor take an
-//! address (EBUSY). The administrator's MAC address is the interface's when it has ended.
+//! Resets of VFs after each change of their settings, as by i40e, ice and iavf: until the reset has ended the PF takes no further
+//! change of the VF and reports nothing of it, and its interface neither comes up nor takes an address (EBUSY). The
+//! administrator's MAC address is the interface's when the reset has ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -8,24 +8,24 @@ use std::time::{Duration, Instant};
 use super::model::Model;
 use crate::Mac;
 
-/// How long things take.
+/// How long things take a driver that resets its VFs.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Resets {
-    /// A message with settings.
+    /// A message with settings takes so long.
     pub message: Duration,
-    /// Reading the settings of all functions of one physical function.
+    /// Reading the settings of all VFs of one PF takes so long.
     pub reading: Duration,
-    /// A function's reset; zero: there is none.
+    /// A VF's reset takes so long; zero: there is none.
     pub reset: Duration,
 }
 
-/// Those that run now.
+/// The resets that run now.
 #[derive(Debug, Default)]
 pub(super) struct Running {
     pub(super) lasting: Resets,
-    /// By physical function and number: when it ends, and the address that is to be taken over.
+    /// By PF and number: when the reset ends, and the address that the interface then has.
     until: BTreeMap<(u32, u32), (Instant, Option<Mac>)>,
-    /// Those that take no change, and of which the physical function tells all the same.
+    /// VFs that take no change and are reported all the same.
     busy: BTreeSet<(u32, u32)>,
 }
 
@@ -34,7 +34,7 @@ impl Running {
         self.until.get(&(pf, vf)).is_some_and(|(end, _)| *end > Instant::now())
     }
 
-    /// Whether the physical function takes a change of it.
+    /// Whether the PF takes a change of the VF.
     pub(super) fn takes(&self, pf: u32, vf: u32) -> bool {
         !self.runs(pf, vf) && !self.busy.contains(&(pf, vf))
     }
@@ -78,7 +78,7 @@ impl Model {
         place.is_some_and(|(pf, vf)| self.vfs.resets.runs(pf, vf))
     }
 
-    /// Wherever an interface is by then, it has its address.
+    /// Gives each interface whose reset has ended its address, in whatever namespace it is by then.
     pub(super) fn end_resets(&mut self) {
         for (place, mac) in self.vfs.resets.ended() {
             let address = self.vfs.address(place);

@@ -1,6 +1,6 @@
-//! Virtual functions in memory, as igb has them: under vfio-pci they have no interface; the administrator's MAC address
-//! reaches the function when its driver takes it anew, and unless it is trusted it may take no other then. What it takes
-//! itself is told as if it were the administrator's.
+//! VFs in memory, as igb has them: under vfio-pci they have no interface; the administrator's MAC address reaches the VF when its
+//! driver is bound again, and unless the VF is trusted it may take no other then. A MAC address that it takes itself is reported
+//! as if it were the administrator's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,26 +16,26 @@ use super::vf_resets::Running;
 use crate::seam::{IommuGroup, Kind, Link, Override};
 use crate::{Mac, Vf, VfChange, VfLinkState, VfRate, VfVlan, VlanProto};
 
-/// All of them.
+/// All VFs of the machine.
 #[derive(Debug, Default)]
 pub(super) struct Vfs {
-    /// By their physical function's index.
+    /// Their settings, by their PF's index.
     pub(super) settings: BTreeMap<u32, Vec<Vf>>,
-    /// By PCI address.
+    /// The VFs as PCI devices, by address.
     devices: BTreeMap<String, Device>,
-    /// Those whose MAC address is the administrator's.
+    /// Those whose MAC address is the administrator's: PF's index and VF's number.
     fixed: BTreeSet<(u32, u32)>,
     /// IOMMU groups that are not free.
     pub(super) groups: BTreeMap<u32, IommuGroup>,
     sysfs: Option<PathBuf>,
-    /// Those that are being reset.
+    /// The resets that run now.
     pub(super) resets: Running,
 }
 
-/// A function as a PCI device.
+/// A VF as a PCI device.
 #[derive(Debug, Clone)]
 struct Device {
-    /// Its physical function's index and its number there.
+    /// Its PF's index and its number there.
     place: (u32, u32),
     driver: Option<String>,
     fixed: Option<String>,
@@ -57,7 +57,7 @@ impl Vfs {
         }
     }
 
-    /// The drivers that the tree shows are the functions' from now on.
+    /// Takes over the drivers that the tree shows, and shows later changes in it.
     pub(super) fn show_in(&mut self, sysfs: &Path) {
         self.sysfs = Some(sysfs.to_owned());
         for (address, device) in &mut self.devices {
@@ -66,12 +66,12 @@ impl Vfs {
         }
     }
 
-    /// Physical function's index and number.
+    /// The PF's index and the VF's number of the device at this PCI address.
     pub(super) fn place(&self, address: &str) -> Option<(u32, u32)> {
         self.devices.get(address).map(|device| device.place)
     }
 
-    /// PCI address.
+    /// The PCI address of the VF with this number under this PF.
     pub(super) fn address(&self, place: (u32, u32)) -> Option<&String> {
         self.devices.iter().find(|(_, device)| device.place == place).map(|(address, _)| address)
     }
@@ -89,8 +89,8 @@ impl Vfs {
         last_of_link(&device.join("iommu_group"))?.parse().ok()
     }
 
-    /// EBUSY under vfio-pci while a process has the function's group.
-    fn let_go(&self, address: &str) -> Result<(), Errno> {
+    /// EBUSY under vfio-pci while a process has the VF's group.
+    fn check_unused(&self, address: &str) -> Result<(), Errno> {
         let device = self.devices.get(address).ok_or(Errno::ENODEV)?;
         let in_use =
             || self.groups.get(&self.group_of(address)?).filter(|state| **state == IommuGroup::InUse);
@@ -201,7 +201,7 @@ impl Model {
         Some((fixed, vf))
     }
 
-    /// A link takes an address by itself: refused to a function that has the administrator's, even if it is that one.
+    /// A link takes an address by itself: refused to a VF that has the administrator's, even if it is that one.
     pub(super) fn take_mac(&mut self, key: u64, index: u32, mac: Mac) -> Result<(), Errno> {
         let Some(address) = self.link(key, index).and_then(|link| link.device) else { return Ok(()) };
         match self.of_address(&address) {
@@ -215,12 +215,12 @@ impl Model {
     }
 
     pub(super) fn unbind(&mut self, address: &str) -> Result<(), Errno> {
-        self.vfs.let_go(address)?;
+        self.vfs.check_unused(address)?;
         self.drive(address, None)
     }
 
     pub(super) fn bind(&mut self, address: &str, driver: &str, fixed: Override) -> Result<(), Errno> {
-        self.vfs.let_go(address)?;
+        self.vfs.check_unused(address)?;
         let device = self.vfs.device(address)?;
         match fixed {
             Override::Keep => {}
@@ -235,7 +235,7 @@ impl Model {
     }
 
     pub(super) fn reset(&mut self, address: &str) -> Result<(), Errno> {
-        self.vfs.let_go(address)?;
+        self.vfs.check_unused(address)?;
         match self.vfs.device(address)?.driver.as_deref() {
             None | Some(VFIO) => Ok(()),
             Some(_) => Err(Errno::EPERM),

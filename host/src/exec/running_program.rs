@@ -19,7 +19,7 @@ const TICK: Duration = Duration::from_millis(20);
 /// How long a killed program is waited for; one that hangs in the kernel is then left to a thread of its own.
 const REAP_LIMIT: Duration = Duration::from_secs(2);
 
-/// How it ended.
+/// How a program ended, or why it has to be killed.
 #[derive(Debug)]
 pub(super) enum End {
     Exited(ExitStatus),

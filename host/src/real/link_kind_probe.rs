@@ -1,5 +1,5 @@
-//! Which kinds of links the kernel knows: asked in a network namespace that nobody sees and that ends with the
-//! question.
+//! Which kinds of links the kernel knows, found out by making one in a network namespace that nobody sees and that ends with the
+//! attempt.
 //!
 //! The kernel looks for a kind before it looks at anything else of a new link, and loads the kind's module if there
 //! is one: as it would at the first ADD.
@@ -19,7 +19,7 @@ pub(super) fn knows(kind: &str) -> Result<bool, NetError> {
     let thread = thread::Builder::new().name("link-kind".to_owned());
     let probe = thread.spawn(move || {
         unshare(CloneFlags::CLONE_NEWNET).map_err(|errno| NetError::Socket(errno.into()))?;
-        ask(&RealKernel::new()?, kind)
+        try_to_make(&RealKernel::new()?, kind)
     });
     let probe = probe.map_err(NetError::Socket)?;
     probe
@@ -27,7 +27,7 @@ pub(super) fn knows(kind: &str) -> Result<bool, NetError> {
         .unwrap_or_else(|_| Err(NetError::Socket(io::Error::other("the probe of a link kind panicked"))))
 }
 
-fn ask(kernel: &RealKernel, kind: String) -> Result<bool, NetError> {
+fn try_to_make(kernel: &RealKernel, kind: String) -> Result<bool, NetError> {
     let link = NewLink {
         name: "probe".to_owned(),
         index: None,
@@ -40,7 +40,7 @@ fn ask(kernel: &RealKernel, kind: String) -> Result<bool, NetError> {
     match kernel.host()?.batch(&[Op::CreateLink(link)]) {
         Err(error) if error.errno() == Some(Errno::EOPNOTSUPP) => Ok(false),
         Err(error) if matches!(error.errno(), Some(Errno::EPERM | Errno::EACCES) | None) => Err(error),
-        // Mostly refused for want of a parent; a kind that needs none is made, and gone with the namespace.
+        // The kernel knows it. Mostly the link is refused for want of a parent; a kind that needs none is made, and gone with the namespace.
         Ok(()) | Err(_) => Ok(true),
     }
 }

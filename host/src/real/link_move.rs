@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use super::netlink::request;
 use super::netlink::socket::{Failure, Socket};
 
-/// One side of a move: a socket in the namespace, and the namespace itself.
+/// One side of a move: a socket in a namespace, and the namespace itself.
 pub(super) struct End<'a> {
     pub(super) socket: &'a mut Socket,
     pub(super) netns: BorrowedFd<'a>,
@@ -25,6 +25,7 @@ pub(super) fn move_link(
     name: &str,
     up: bool,
 ) -> Result<(), Failure> {
+    // What the link is now: only by that it is recognised if the kernel strands it.
     let before = from.socket.link(request::get_link(index))?;
     match to.socket.link(request::get_link_by_name(name)) {
         Ok(_) => return Err(Failure::Refused { errno: Errno::EEXIST, extack: None }),

@@ -164,6 +164,7 @@ impl PciKernel for RealKernel {
 
     fn devlink(&self) -> Result<Vec<DevlinkDevice>, NetError> {
         let read = self.own.at_home(|| {
+            // All of it at home: the thread of the call begins in this one's namespace, and may hang there.
             let mut socket = self.own.generic_socket()?;
             let what =
                 "asking devlink for all ports, which waits for a driver that loads firmware".to_owned();

@@ -43,7 +43,7 @@ pub(super) fn with_host<T>(
     })
 }
 
-/// The daemon's own namespace.
+/// The view of the daemon's own namespace.
 #[derive(Debug)]
 pub(super) struct HostView<'own> {
     own: &'own OwnNetns,
@@ -55,7 +55,7 @@ impl<'own> HostView<'own> {
     }
 }
 
-/// A pod's namespace; its socket is closed before the thread goes home (fields drop in order).
+/// The view of a pod's namespace; its socket is closed before the thread goes home (fields drop in order).
 #[derive(Debug)]
 pub(crate) struct PodView<'own> {
     socket: Socket,
@@ -68,12 +68,14 @@ impl<'own> PodView<'own> {
     /// Opens and enters the namespace at `path`.
     pub(crate) fn open(own: &'own OwnNetns, path: &Path) -> Result<PodView<'own>, NetnsError> {
         let (fd, dev, ino) = open_netns(path)?;
+        // Before the thread enters. Inode numbers are enough here: the daemon's own namespace is alive, so its is not reused.
         if (dev, ino) == (own.id.dev, own.id.ino) {
             return Err(NetnsError::Host { path: path.to_owned() });
         }
         let failed = |source: io::Error| NetnsError::Io { path: path.to_owned(), source };
         let away = Entered::enter(own, fd).map_err(failed)?;
         let socket = Socket::open().map_err(failed)?;
+        // Only a socket shows its namespace's cookie; the descriptor of the namespace does not.
         let cookie = cookie_of(socket.as_fd()).map_err(failed)?;
         Ok(PodView { socket, away, id: NetnsId { dev, ino, cookie }, nsid: None })
     }
@@ -84,7 +86,7 @@ impl<'own> PodView<'own> {
             let mut found = None;
             let mut keep = |body| found = nsid_in(&body).or(found);
             match socket.exchange(request::new_nsid(fd), &mut keep) {
-                // EEXIST: it has one. A kernel that did not echo the new one is asked for it, too.
+                // EEXIST: it has one. A kernel that did not echo the new one is queried for it.
                 Ok(()) | Err(Failure::Refused { errno: Errno::EEXIST, .. }) => {}
                 Err(failure) => return Err(failure),
             }
@@ -237,22 +239,26 @@ fn in_order(ops: &[Op], mut carry_out: impl FnMut(&Op) -> Result<(), Failure>) -
     Ok(())
 }
 
-fn by_name(name: &str, ask: impl FnOnce(Message) -> Result<Link, Failure>) -> Result<Option<Link>, NetError> {
-    // What cannot be a name (ALTIFNAMSIZ is 128) is nobody's name; the kernel would call it invalid.
+fn by_name(
+    name: &str,
+    send: impl FnOnce(Message) -> Result<Link, Failure>,
+) -> Result<Option<Link>, NetError> {
+    // What cannot be a name (ALTIFNAMSIZ is 128) is no link's name; the kernel would answer EINVAL instead of ENODEV.
     if name.is_empty() || name.len() >= 128 || name.contains('\0') {
         return Ok(None);
     }
-    present(ask(request::get_link_by_name(name)), || format!("look for link {name:?}"))
+    present(send(request::get_link_by_name(name)), || format!("look for link {name:?}"))
 }
 
 fn by_index(
     index: u32,
-    ask: impl FnOnce(Message) -> Result<Link, Failure>,
+    send: impl FnOnce(Message) -> Result<Link, Failure>,
 ) -> Result<Option<Link>, NetError> {
+    // The kernel answers EINVAL to both: to it an index is a positive int.
     if index == 0 || i32::try_from(index).is_err() {
         return Ok(None);
     }
-    present(ask(request::get_link(index)), || format!("look for link {index}"))
+    present(send(request::get_link(index)), || format!("look for link {index}"))
 }
 
 fn present(answer: Result<Link, Failure>, what: impl FnOnce() -> String) -> Result<Option<Link>, NetError> {
@@ -328,7 +334,7 @@ fn routes(socket: &mut Socket) -> Result<Vec<Route>, Failure> {
     Ok(found)
 }
 
-/// `/proc/sys` shows the namespace of the thread that opens the file.
+/// Reads a sysctl of the namespace that the calling thread is in: `/proc/sys` shows that of whoever opens the file.
 fn read_sysctl(key: &str) -> Result<String, NetError> {
     let value = sysctl_path(key).and_then(fs::read_to_string);
     value
@@ -344,7 +350,7 @@ fn write_sysctl(key: &str, value: &str) -> Result<(), NetError> {
 }
 
 /// Slashes separate, so that an interface named `eth0.100` stays one component; nothing outside `net/` belongs to a
-/// network namespace.
+/// network namespace and is refused.
 fn sysctl_path(key: &str) -> io::Result<PathBuf> {
     let relative = Path::new(key);
     let plain = relative.components().all(|part| matches!(part, Component::Normal(_)));

@@ -68,6 +68,7 @@ impl PciBus {
                 Override::Clear => self.write(address, "driver_override", "\n")?,
             }
             self.unbind_driver(address, driven)?;
+            // By the driver's own file, not by drivers_probe: a driver that refuses is an error here.
             self.write_within(
                 address,
                 SysfsWrite { file: bind, text: address.to_owned(), held: None },
@@ -178,6 +179,7 @@ impl PciBus {
             let SysfsWrite { file, text, held } = write;
             let opened = OpenOptions::new().write(true).open(&file);
             let written = opened.and_then(|mut open| open.write_all(text.as_bytes()));
+            // Only now: while the driver works nobody else may open the group.
             drop(held);
             written
         })

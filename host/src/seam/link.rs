@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::net::Nsid;
+use super::netns_id::Nsid;
 use crate::Mac;
 
 /// How the ports of a macvlan's parent reach each other (`IFLA_MACVLAN_MODE`).

@@ -8,13 +8,15 @@ mod addressing;
 mod error;
 mod link;
 mod net;
+mod netns_id;
 mod op;
 mod pci;
 
 pub use addressing::{Address, AddressFlags, Route};
 pub use error::{NetError, NetnsError, OpError};
 pub use link::{IpvlanFlag, IpvlanMode, Kind, Link, MacvlanMode, NewLink, Parent, SetLink};
-pub use net::{Net, NetKernel, NetnsId, Nsid};
+pub use net::{Net, NetKernel};
+pub use netns_id::{NetnsId, Nsid};
 pub use op::Op;
 pub use pci::{Answers, IommuGroup, Override, PciKernel};
 

@@ -5,40 +5,12 @@
 
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
-
 use super::addressing::{Address, Route};
 use super::error::{NetError, NetnsError};
 use super::link::Link;
+use super::netns_id::{NetnsId, Nsid};
 use super::op::Op;
 use crate::vf_settings::Vf;
-
-/// The number by which the daemon's namespace knows another one (`RTM_GETNSID`); the kernel frees it when that
-/// namespace dies and may then give it to the next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Nsid(pub i32);
-
-/// What a namespace is known by. Two namespaces are the same when their cookies are; where the kernel has none
-/// (before 5.14), inode numbers say only that two may be the same, because the kernel reuses them at once.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NetnsId {
-    /// Device of the nsfs inode.
-    pub dev: u64,
-    /// Number of the nsfs inode.
-    pub ino: u64,
-    /// `SO_NETNS_COOKIE`: never reused in a boot. `None` before kernel 5.14.
-    pub cookie: Option<u64>,
-}
-
-impl NetnsId {
-    /// True when both are provably the same namespace: by cookie, or, without cookies, by inode alone.
-    pub fn same(&self, other: &NetnsId) -> bool {
-        match (self.cookie, other.cookie) {
-            (Some(a), Some(b)) => a == b,
-            _ => self.dev == other.dev && self.ino == other.ino,
-        }
-    }
-}
 
 /// A view of one network namespace. Not `Send`: it may have put its thread into that namespace.
 pub trait Net {
@@ -62,7 +34,7 @@ pub trait Net {
     /// All links of the namespace.
     fn links(&mut self) -> Result<Vec<Link>, NetError>;
 
-    /// The settings of all VFs of the link `pf`; none when it has none or is gone. This is slow: the driver is asked about each
+    /// The settings of all VFs of the link `pf`; none when it has none or is gone. This is slow: the driver is queried for each
     /// VF, and 64 of them cost 157–866 ms.
     fn vfs(&mut self, pf: u32) -> Result<Vec<Vf>, NetError>;
 

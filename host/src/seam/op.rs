@@ -45,8 +45,8 @@ pub enum Op {
         /// The name that goes.
         name: String,
     },
-    /// Changes settings of VFs (`RTM_SETLINK` with `IFLA_VFINFO_LIST`). The kernel stops at the first setting that is refused and keeps what came
-    /// before it (VF by VF, and in the order of [`VfChange::singly`]).
+    /// Changes settings of VFs (`RTM_SETLINK` with `IFLA_VFINFO_LIST`). The kernel stops at the first setting that is refused and
+    /// keeps what came before it (VF by VF, and in the order of [`VfChange::singly`]).
     SetVfs {
         /// Index of the PF's link.
         pf: u32,

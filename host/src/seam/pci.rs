@@ -4,6 +4,7 @@
 //! [`PciKernel::stuck_driver_calls`].
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::error::NetError;
 use crate::devlink::DevlinkDevice;
@@ -72,6 +73,15 @@ pub trait PciKernel: Send + Sync {
     /// The network cards that devlink knows; none where the kernel has no devlink. Fails after a time when a driver keeps
     /// devlink waiting, as one does that loads new firmware.
     fn devlink(&self) -> Result<Vec<DevlinkDevice>, NetError>;
+
+    /// The same; where devlink fails there are none, which is logged: then representors are known by sysfs alone.
+    fn devlink_or_none(&self) -> Arc<[DevlinkDevice]> {
+        let devices = self.devlink().unwrap_or_else(|error| {
+            tracing::warn!(%error, "devlink cannot be asked; representors are known by sysfs alone");
+            Vec::new()
+        });
+        devices.into()
+    }
 
     /// The same of many devices and groups, all of them within the time limit of one. The first that hangs ends it, and those
     /// after it are missing in the answer.

@@ -25,17 +25,17 @@ impl CpuList {
         self.0.contains(&number)
     }
 
-    /// How many.
+    /// How many numbers there are in it.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// None at all.
+    /// Whether there is no number in it.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// In order.
+    /// The numbers from the lowest to the highest.
     pub fn iter(&self) -> impl Iterator<Item = u32> {
         self.0.iter().copied()
     }
@@ -57,7 +57,7 @@ impl FromStr for CpuList {
 
     fn from_str(text: &str) -> Result<CpuList, BadCpuList> {
         let text = text.trim();
-        // What `nohz_full` says where the kernel was not told any.
+        // `(null)` is in `nohz_full` where the kernel was started without that parameter.
         if text.is_empty() || text == "(null)" {
             return Ok(CpuList::default());
         }

@@ -1,6 +1,6 @@
 //! News of what is on the PCI bus: devices, who drives them, their interfaces and those interfaces' carriers.
 //!
-//! What is on no bus (bridges, veths, tunnels) wakes nobody: the kernel drops it before.
+//! What is on no bus (bridges, veths, tunnels) wakes nobody: a filter in the kernel drops it before.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -32,7 +32,7 @@ pub enum Action {
 pub enum DeviceEvent {
     /// Of a device on the PCI bus.
     Pci {
-        /// Its address.
+        /// Its PCI address.
         device: String,
         /// What happened to it.
         action: Action,
@@ -46,23 +46,23 @@ pub enum DeviceEvent {
         /// What happened to it.
         action: Action,
     },
-    /// An interface has a carrier now, or has none any more. Kernels before 5.14 do not tell.
+    /// An interface has a carrier now, or has none any more. Kernels before 5.14 do not say of which device.
     Carrier {
         /// Its device, by its name on its bus.
         device: String,
         /// Whether it has one.
         carrier: bool,
     },
-    /// News were lost: whoever gets it has to look for himself.
+    /// News were lost: the state itself has to be read.
     Overflow,
 }
 
-/// The stream of news.
+/// The stream of news of devices.
 #[derive(Debug)]
 pub struct DeviceEvents {
     devices: Listener,
     links: Listener,
-    /// As it was told last, by the interface's index.
+    /// The carrier that was reported last, by the interface's index.
     carriers: BTreeMap<u32, bool>,
     waiting: VecDeque<DeviceEvent>,
 }
@@ -120,7 +120,7 @@ fn carrier_event(carriers: &mut BTreeMap<u32, bool>, event: Event) -> Option<Dev
     }
 }
 
-/// What a message of `lib/kobject_uevent.c` tells: `add@<path>` and then `KEY=value`, each closed by a zero byte.
+/// The event in a message of `lib/kobject_uevent.c`: `add@<path>` and then `KEY=value`, each closed by a zero byte.
 fn device_event(datagram: &[u8]) -> Option<DeviceEvent> {
     let mut parts = datagram.split(|byte| *byte == 0).map(str::from_utf8);
     let (action, path) = parts.next()?.ok()?.split_once('@')?;
@@ -160,7 +160,7 @@ mod tests {
 
     use super::*;
 
-    fn told(header: &str, subsystem: &str) -> Option<DeviceEvent> {
+    fn read(header: &str, subsystem: &str) -> Option<DeviceEvent> {
         let text = format!("{header}\0ACTION=x\0DEVPATH=x\0SUBSYSTEM={subsystem}\0SEQNUM=7\0");
         device_event(text.as_bytes())
     }
@@ -177,12 +177,12 @@ mod tests {
             ("unbind", Action::Unbound),
             ("change", Action::Changed),
         ] {
-            assert_eq!(told(&format!("{verb}@{VF}"), "pci"), pci(action));
+            assert_eq!(read(&format!("{verb}@{VF}"), "pci"), pci(action));
         }
-        assert_eq!(told(&format!("online@{VF}"), "pci"), None);
-        assert_eq!(told(&format!("add@{VF}/net/eth5/queues/rx-0"), "queues"), None);
-        assert_eq!(told("add@/devices/virtual/net/veth0", "net"), None);
-        assert_eq!(told("libudev", "pci"), None);
+        assert_eq!(read(&format!("online@{VF}"), "pci"), None);
+        assert_eq!(read(&format!("add@{VF}/net/eth5/queues/rx-0"), "queues"), None);
+        assert_eq!(read("add@/devices/virtual/net/veth0", "net"), None);
+        assert_eq!(read("libudev", "pci"), None);
     }
 
     #[test]
@@ -191,19 +191,19 @@ mod tests {
             let action = Action::Renamed;
             Some(DeviceEvent::Interface { device: device.to_owned(), name: name.to_owned(), action })
         };
-        assert_eq!(told(&format!("move@{VF}/net/net1"), "net"), of("0000:21:10.0", "net1"));
+        assert_eq!(read(&format!("move@{VF}/net/net1"), "net"), of("0000:21:10.0", "net1"));
         let virtio = "move@/devices/pci0000:00/0000:00:03.0/virtio2/net/eth0";
-        assert_eq!(told(virtio, "net"), of("0000:00:03.0", "eth0"));
+        assert_eq!(read(virtio, "net"), of("0000:00:03.0", "eth0"));
         let behind_vmd = "move@/devices/pci0000:00/0000:00:0e.0/pci10000:e0/10000:e1:00.0/net/eth1";
-        assert_eq!(told(behind_vmd, "net"), of("10000:e1:00.0", "eth1"));
+        assert_eq!(read(behind_vmd, "net"), of("10000:e1:00.0", "eth1"));
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_read_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..80), path in "(/[a-z0-9:.]{0,9}){0,4}") {
             let _ = device_event(&bytes);
-            let _ = told(&format!("add@{path}"), "net");
-            let _ = told(&format!("add@{path}"), "pci");
+            let _ = read(&format!("add@{path}"), "net");
+            let _ = read(&format!("add@{path}"), "pci");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A socket on which the kernel tells news to everybody who listens.
+//! A netlink socket of the kernel's news, read without blocking a thread. It never loses news silently.
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -14,7 +14,7 @@ const DATAGRAM: usize = 64 << 10;
 /// Between two attempts to read from a socket that fails for a reason of its own.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What was heard.
+/// What a socket received.
 #[derive(Clone, Copy)]
 pub(super) enum Heard<'a> {
     /// A datagram of the kernel's.
@@ -23,7 +23,7 @@ pub(super) enum Heard<'a> {
     Loss,
 }
 
-/// A socket that listens.
+/// A socket that listens to news.
 #[derive(Debug)]
 pub(super) struct Listener {
     socket: AsyncFd<OwnedFd>,
@@ -31,7 +31,7 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// Needs a tokio runtime with I/O.
+    /// Begins to read a socket. Needs a tokio runtime with I/O.
     pub(super) fn new(socket: OwnedFd) -> io::Result<Listener> {
         // Forcing it takes CAP_NET_ADMIN; without it the system's limit holds.
         if setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BUFFER).is_err() {

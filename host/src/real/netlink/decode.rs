@@ -8,23 +8,19 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 use nix::errno::Errno;
 
+use super::attributes::{attributes, i32_at, text, u16_at, u32_at};
 use super::message::HEADER;
-use super::request::{
-    IFLA_IPVLAN_FLAGS, IFLA_IPVLAN_MODE, IFLA_MACVLAN_BC_QUEUE_LEN, IFLA_MACVLAN_MODE, IFLA_VLAN_ID,
-    NETNSA_NSID, RTAX_ADVMSS, RTAX_MTU,
-};
-use super::vf_info;
+use super::request::{NETNSA_NSID, RTAX_ADVMSS, RTAX_MTU};
+use super::{link_info, vf_info};
 use crate::Mac;
-use crate::seam::{Address, AddressFlags, IpvlanFlag, IpvlanMode, Kind, Link, MacvlanMode, Nsid, Route};
+use crate::seam::{Address, AddressFlags, Kind, Link, Nsid, Route};
 use crate::vf_settings::Vf;
 
 // The kernel's numbers in the width of `nlmsg_type`; libc has them as `int`.
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const NLMSG_OVERRUN: u16 = 4;
-/// Without `NLA_F_NESTED` and `NLA_F_NET_BYTEORDER`.
-const NLA_TYPE_MASK: u16 = 0x3fff;
-/// `NLMSGERR_ATTR_MSG`.
+/// The attribute of a refusal that holds its text (`NLMSGERR_ATTR_MSG`).
 const NLMSGERR_ATTR_MSG: u16 = 1;
 const RTM_F_CLONED: u32 = 0x200;
 
@@ -35,7 +31,7 @@ pub struct Answer {
     pub sequence: u32,
     /// `NLM_F_DUMP_INTR`: what is dumped changed under way.
     pub interrupted: bool,
-    /// What it says.
+    /// The message itself.
     pub body: Body,
 }
 
@@ -46,14 +42,14 @@ pub enum Body {
     Ack,
     /// The request was refused.
     Refused {
-        /// Why.
+        /// The kernel's reason.
         errno: Errno,
         /// The kernel's own words.
         extack: Option<String>,
     },
     /// A dump is complete.
     Done,
-    /// A link as it is, with its virtual functions where they were asked for.
+    /// A link as it is, with its VFs where the request wanted them.
     Link(Box<Link>, Vec<Vf>),
     /// A link that is gone: its index.
     LinkGone(u32),
@@ -79,7 +75,7 @@ pub enum Unreadable {
     /// A message is shorter than its own length says, or than its type needs.
     #[error("message type {kind} of {length} bytes is cut short")]
     Short {
-        /// `nlmsg_type`.
+        /// The message's type (`nlmsg_type`).
         kind: u16,
         /// `nlmsg_len`, or the number of bytes there are.
         length: usize,
@@ -133,7 +129,7 @@ fn of_netlink(kind: u16, flags: u16, payload: &[u8]) -> Option<Body> {
 
 fn of_rtnetlink(kind: u16, payload: &[u8]) -> Option<Body> {
     Some(match kind {
-        // The same types in another family tell of bridge ports and the like: such a link is not new, or gone.
+        // The same types in another family are news of bridge ports and the like: such a link is not new, or gone.
         libc::RTM_NEWLINK | libc::RTM_DELLINK if payload.first().is_some_and(|family| *family != 0) => {
             Body::Other(kind)
         }
@@ -152,7 +148,7 @@ fn refusal(flags: u16, payload: &[u8]) -> Option<Body> {
     if code == 0 {
         return Some(Body::Ack);
     }
-    // The request's own message follows: whole, or only its header when the socket asked for capped answers.
+    // The request's own message follows: whole, or only its header when the socket has capped answers.
     let request = usize::try_from(u32_at(payload, 4)?).ok()?;
     let capped = i32::from(flags) & libc::NLM_F_CAPPED != 0;
     let after = if capped { HEADER } else { request.checked_next_multiple_of(4)? };
@@ -171,10 +167,11 @@ fn nsid(payload: &[u8]) -> Option<Nsid> {
     i32_at(value, 0).filter(|number| *number >= 0).map(Nsid)
 }
 
+// Both: IFF_RUNNING is set later than IFF_LOWER_UP, and stays up to a second when a cable is out.
+const CARRIER: u32 = (libc::IFF_RUNNING | libc::IFF_LOWER_UP) as u32;
+
 fn link(payload: &[u8]) -> Option<Link> {
     let flags = u32_at(payload, 8)?;
-    // The first comes last, and stays up to a second when a cable is out.
-    const CARRIER: u32 = (libc::IFF_RUNNING | libc::IFF_LOWER_UP) as u32;
     let mut link = Link {
         index: u32_at(payload, 4)?,
         name: String::new(),
@@ -200,7 +197,7 @@ fn link(payload: &[u8]) -> Option<Link> {
                 link.alt_names = names.map(|(_, name)| text(name)).collect();
             }
             libc::IFLA_IFALIAS => link.alias = Some(text(value)),
-            libc::IFLA_LINKINFO => link.kind = link_kind(value),
+            libc::IFLA_LINKINFO => link.kind = link_info::read(value),
             libc::IFLA_ADDRESS => link.mac = value.try_into().ok().map(Mac),
             libc::IFLA_MTU => link.mtu = u32_at(value, 0)?,
             libc::IFLA_LINK => link.parent = u32_at(value, 0).filter(|index| *index != 0),
@@ -218,61 +215,6 @@ fn vfs(payload: &[u8]) -> Vec<Vf> {
     all.filter(|(kind, _)| *kind == libc::IFLA_VFINFO_LIST)
         .flat_map(|(_, list)| vf_info::read(list))
         .collect()
-}
-
-fn link_kind(info: &[u8]) -> Kind {
-    let mut name = String::new();
-    let mut data: &[u8] = &[];
-    for (kind, value) in attributes(info) {
-        match kind {
-            libc::IFLA_INFO_KIND => name = text(value),
-            libc::IFLA_INFO_DATA => data = value,
-            _ => {}
-        }
-    }
-    let number = |wanted: u16| attributes(data).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
-    let short = |wanted: u16| number(wanted).and_then(|value| u16_at(value, 0));
-    let long = |wanted: u16| number(wanted).and_then(|value| u32_at(value, 0));
-    let known = match name.as_str() {
-        "macvlan" => long(IFLA_MACVLAN_MODE)
-            .and_then(macvlan_mode)
-            .map(|mode| Kind::Macvlan { mode, bc_queue_len: long(IFLA_MACVLAN_BC_QUEUE_LEN) }),
-        "ipvlan" => short(IFLA_IPVLAN_MODE)
-            .and_then(ipvlan_mode)
-            .map(|mode| Kind::Ipvlan { mode, flag: short(IFLA_IPVLAN_FLAGS).and_then(ipvlan_flag) }),
-        "vlan" => short(IFLA_VLAN_ID).map(|id| Kind::Vlan { id }),
-        "dummy" => Some(Kind::Dummy),
-        _ => None,
-    };
-    known.unwrap_or(Kind::Other { name })
-}
-
-fn macvlan_mode(mode: u32) -> Option<MacvlanMode> {
-    match mode {
-        1 => Some(MacvlanMode::Private),
-        2 => Some(MacvlanMode::Vepa),
-        4 => Some(MacvlanMode::Bridge),
-        8 => Some(MacvlanMode::Passthru),
-        _ => None,
-    }
-}
-
-fn ipvlan_mode(mode: u16) -> Option<IpvlanMode> {
-    match mode {
-        0 => Some(IpvlanMode::L2),
-        1 => Some(IpvlanMode::L3),
-        2 => Some(IpvlanMode::L3s),
-        _ => None,
-    }
-}
-
-fn ipvlan_flag(flag: u16) -> Option<IpvlanFlag> {
-    match flag {
-        0 => Some(IpvlanFlag::Bridge),
-        1 => Some(IpvlanFlag::Private),
-        2 => Some(IpvlanFlag::Vepa),
-        _ => None,
-    }
 }
 
 /// `Some(None)` for an address of a family other than IPv4 and IPv6.
@@ -372,40 +314,12 @@ fn next_hops(route: &Route, mut hops: &[u8]) -> Vec<Route> {
     found
 }
 
-/// The attributes of a row of them, up to the first that does not fit.
-pub(in crate::real) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    std::iter::from_fn(move || {
-        let length = usize::from(u16_at(bytes, 0)?);
-        let kind = u16_at(bytes, 2)? & NLA_TYPE_MASK;
-        let value = bytes.get(4..length)?;
-        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or(&[]);
-        Some((kind, value))
-    })
-}
-
 fn ip(value: &[u8]) -> Option<IpAddr> {
     match value.len() {
         4 => <[u8; 4]>::try_from(value).ok().map(IpAddr::from),
         16 => <[u8; 16]>::try_from(value).ok().map(IpAddr::from),
         _ => None,
     }
-}
-
-pub(in crate::real) fn text(value: &[u8]) -> String {
-    let end = value.iter().position(|byte| *byte == 0).unwrap_or(value.len());
-    String::from_utf8_lossy(&value[..end]).into_owned()
-}
-
-pub(in crate::real) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    bytes.get(at..at + 2).and_then(|b| b.try_into().ok()).map(u16::from_ne_bytes)
-}
-
-pub(in crate::real) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map(u32::from_ne_bytes)
-}
-
-fn i32_at(bytes: &[u8], at: usize) -> Option<i32> {
-    bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map(i32::from_ne_bytes)
 }
 
 #[cfg(test)]

@@ -1,13 +1,14 @@
-//! Devlink's messages (`include/uapi/linux/devlink.h` and `genetlink.h`), over generic netlink: what is asked, and how it is
-//! read.
+//! Devlink's messages (`include/uapi/linux/devlink.h` and `genetlink.h`), over generic netlink: the requests, and how their answers
+//! are read.
 //!
-//! Reads only. The kernel answers while it holds each device's lock, which a driver that loads new firmware has for minutes:
-//! whoever asks must not be one who cannot wait.
+//! Only reads. The kernel answers while it holds each device's lock, which a driver that loads new firmware has for minutes: a
+//! thread that cannot wait must not call this.
 
 use libc::NLM_F_DUMP;
 use nix::errno::Errno;
 
-use super::decode::{Body, attributes, text, u16_at};
+use super::attributes::{attributes, text, u16_at};
+use super::decode::Body;
 use super::message::Message;
 use super::socket::{Failure, Socket};
 use crate::devlink::{DevlinkDevice, DevlinkEnd, DevlinkPort};
@@ -23,13 +24,13 @@ const DEVLINK_CMD_ESWITCH_GET: u8 = 29;
 const DEVLINK_ATTR_BUS_NAME: u16 = 1;
 const DEVLINK_ATTR_DEV_NAME: u16 = 2;
 const DEVLINK_ATTR_PORT_NETDEV_NAME: u16 = 7;
-/// u16; 0 is legacy, 1 switchdev, and newer kernels have a switchdev that does not forward yet.
+/// The mode of a card's switch, a u16: 0 is legacy, 1 switchdev, and newer kernels have a switchdev that does not forward yet.
 const DEVLINK_ATTR_ESWITCH_MODE: u16 = 25;
-/// u16
+/// What is behind a port, a u16.
 const DEVLINK_ATTR_PORT_FLAVOUR: u16 = 77;
-/// u16
+/// The number of the VF behind a port, a u16.
 const DEVLINK_ATTR_PORT_PCI_VF_NUMBER: u16 = 128;
-/// u8, since kernel 5.11
+/// Whether the port leads to another host, a u8; since kernel 5.11.
 const DEVLINK_ATTR_PORT_EXTERNAL: u16 = 149;
 const DEVLINK_PORT_FLAVOUR_PHYSICAL: u16 = 0;
 const DEVLINK_PORT_FLAVOUR_PCI_VF: u16 = 4;
@@ -43,7 +44,7 @@ pub(in crate::real) fn devices(socket: &mut Socket) -> Result<Vec<DevlinkDevice>
             add_port(&mut found, &payload);
         }
     })?;
-    // A virtual function is a device of its own, too, whose port leads to nothing that could be a switch's.
+    // A VF is a device of its own, too, whose port leads to nothing that could be a switch's.
     for device in found.iter_mut().filter(|device| device.ports.iter().any(|p| p.end != DevlinkEnd::Other)) {
         device.switchdev = switchdev(socket, family, device)?;
     }
@@ -55,8 +56,8 @@ fn family(socket: &mut Socket) -> Result<Option<u16>, Failure> {
     let mut message = request(GENL_ID_CTRL, CTRL_CMD_GETFAMILY, 0);
     message.text(CTRL_ATTR_FAMILY_NAME, "devlink");
     let mut family = None;
-    let asked = socket.exchange(message, &mut |body| family = number_in(&body, CTRL_ATTR_FAMILY_ID));
-    match asked {
+    let answered = socket.exchange(message, &mut |body| family = number_in(&body, CTRL_ATTR_FAMILY_ID));
+    match answered {
         Ok(()) => Ok(family),
         Err(Failure::Refused { errno: Errno::ENOENT, .. }) => Ok(None),
         Err(failure) => Err(failure),
@@ -171,7 +172,7 @@ mod tests {
         payload
     }
 
-    fn told(messages: &[Vec<u8>]) -> Vec<DevlinkDevice> {
+    fn ports_of(messages: &[Vec<u8>]) -> Vec<DevlinkDevice> {
         let mut devices = Vec::new();
         messages.iter().for_each(|payload| add_port(&mut devices, payload));
         devices
@@ -190,7 +191,7 @@ mod tests {
                 port(DevlinkEnd::Function(1), "eth5"),
             ],
         };
-        assert_eq!(told(&[WIRE, FIRST, SECOND].map(payload)), [device]);
+        assert_eq!(ports_of(&[WIRE, FIRST, SECOND].map(payload)), [device]);
     }
 
     #[test]
@@ -199,7 +200,7 @@ mod tests {
         let at = external.len() - 8;
         assert_eq!(external[at..at + 4], [5, 0, 149, 0], "the last attribute");
         external[at + 4] = 1;
-        assert_eq!(told(&[external])[0].ports[0].end, DevlinkEnd::Other);
+        assert_eq!(ports_of(&[external])[0].ports[0].end, DevlinkEnd::Other);
     }
 
     #[test]
@@ -215,8 +216,8 @@ mod tests {
     fn a_message_cut_short_anywhere_is_no_port_of_another_device() {
         let whole = payload(SECOND);
         for length in 0..whole.len() {
-            let told = told(&[whole[..length].to_vec()]);
-            assert!(told.iter().all(|device| device.name == "netdevsim10"), "{length}: {told:?}");
+            let read = ports_of(&[whole[..length].to_vec()]);
+            assert!(read.iter().all(|device| device.name == "netdevsim10"), "{length}: {read:?}");
         }
     }
 }

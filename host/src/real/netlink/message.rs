@@ -36,22 +36,22 @@ impl Message {
         self.pad();
     }
 
-    /// A 16-bit number.
+    /// Appends an attribute with a 16-bit number.
     pub(in crate::real) fn u16(&mut self, kind: u16, value: u16) {
         self.attribute(kind, &value.to_ne_bytes());
     }
 
-    /// A 32-bit number.
+    /// Appends an attribute with a 32-bit number.
     pub(in crate::real) fn u32(&mut self, kind: u16, value: u32) {
         self.attribute(kind, &value.to_ne_bytes());
     }
 
-    /// A signed 32-bit number (namespace numbers, file descriptors).
+    /// Appends an attribute with a signed 32-bit number (namespace numbers, file descriptors).
     pub(in crate::real) fn i32(&mut self, kind: u16, value: i32) {
         self.attribute(kind, &value.to_ne_bytes());
     }
 
-    /// A text with the NUL that the kernel wants at its end.
+    /// Appends an attribute with a text and the NUL that the kernel wants at its end.
     pub(in crate::real) fn text(&mut self, kind: u16, value: &str) {
         let mut bytes = Vec::with_capacity(value.len() + 1);
         bytes.extend_from_slice(value.as_bytes());
@@ -59,7 +59,7 @@ impl Message {
         self.attribute(kind, &bytes);
     }
 
-    /// An attribute that holds what `fill` writes.
+    /// Appends an attribute that holds the attributes which `fill` writes.
     pub(in crate::real) fn nest(&mut self, kind: u16, fill: impl FnOnce(&mut Message)) {
         let start = self.bytes.len();
         self.attribute(kind, &[]);
@@ -75,7 +75,7 @@ impl Message {
         &self.bytes
     }
 
-    /// True when the kernel is asked to acknowledge it.
+    /// Whether the kernel acknowledges it (`NLM_F_ACK`).
     pub(in crate::real) fn wants_ack(&self) -> bool {
         let ack = u16::try_from(libc::NLM_F_ACK).unwrap_or(0);
         u16::from_ne_bytes([self.bytes[6], self.bytes[7]]) & ack != 0

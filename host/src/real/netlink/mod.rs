@@ -4,8 +4,10 @@
 //! attribute of a link (statistics, per-family settings) and fail the whole message at the first one they do not know; here a
 //! dozen are picked and the rest cannot hurt. `request` and `decode` are pure; only `socket` calls the kernel.
 
+mod attributes;
 pub(super) mod decode;
 pub(super) mod devlink;
+mod link_info;
 mod message;
 pub(super) mod request;
 pub(super) mod socket;

@@ -7,13 +7,11 @@ use ipnet::IpNet;
 use libc::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_ECHO, NLM_F_EXCL};
 
 use super::message::Message;
-use super::vf_info;
-use crate::seam::{
-    Address, IpvlanFlag, IpvlanMode, Kind, MacvlanMode, NewLink, Nsid, Op, Parent, Route, SetLink,
-};
+use super::{link_info, vf_info};
+use crate::seam::{Address, NewLink, Nsid, Op, Parent, Route, SetLink};
 use crate::vf_settings::VfChange;
 
-/// The younger message types insist on it.
+/// The flag of an attribute that holds others. The younger message types insist on it.
 const NLA_F_NESTED: u16 = 1 << 15;
 const RTM_NEWLINKPROP: u16 = 108;
 const RTM_DELLINKPROP: u16 = 109;
@@ -23,13 +21,8 @@ const NETNSA_FD: u16 = 3;
 pub(in crate::real) const IFLA_TARGET_NETNSID: u16 = 46;
 /// `RTEXT_FILTER_SKIP_STATS`: nobody reads them here.
 const RTEXT_FILTER_SKIP_STATS: u32 = 1 << 3;
-/// `RTEXT_FILTER_VF`: asked for by [`get_vfs`] alone, 64 virtual functions cost 157 ms.
+/// `RTEXT_FILTER_VF`: set by [`get_vfs`] alone, because the settings of 64 VFs cost 157 ms.
 const RTEXT_FILTER_VF: u32 = 1;
-pub(in crate::real) const IFLA_MACVLAN_MODE: u16 = 1;
-pub(in crate::real) const IFLA_MACVLAN_BC_QUEUE_LEN: u16 = 7;
-pub(in crate::real) const IFLA_IPVLAN_MODE: u16 = 1;
-pub(in crate::real) const IFLA_IPVLAN_FLAGS: u16 = 2;
-pub(in crate::real) const IFLA_VLAN_ID: u16 = 1;
 pub(in crate::real) const RTAX_MTU: u16 = 2;
 pub(in crate::real) const RTAX_ADVMSS: u16 = 8;
 // In the width of `rtm_family`; libc has them as `int`.
@@ -44,7 +37,7 @@ const IFF_ALLMULTI: u32 = libc::IFF_ALLMULTI as u32;
 pub(in crate::real) enum Via {
     /// The socket of the namespace that the view is of.
     View,
-    /// The daemon's own.
+    /// The socket of the daemon's own namespace.
     Host,
 }
 
@@ -77,7 +70,7 @@ pub(in crate::real) fn of(op: &Op, ends: Ends<'_>) -> (Via, Message) {
     }
 }
 
-/// What an operation is, for a person.
+/// An operation in words for a person, as its error begins.
 pub(in crate::real) fn describe(op: &Op) -> String {
     match op {
         Op::CreateLink(new) => format!("create {} {:?}", new.kind.name(), new.name),
@@ -125,6 +118,7 @@ fn create_link(new: &NewLink, ends: Ends<'_>) -> (Via, Message) {
     let via = match new.parent {
         Parent::Host(parent) => {
             message.u32(libc::IFLA_LINK, parent);
+            // Made from the host's side straight into the pod: it never stands in the host's namespace under the pod's name.
             message.i32(libc::IFLA_NET_NS_FD, ends.view.as_raw_fd());
             Via::Host
         }
@@ -141,57 +135,9 @@ fn create_link(new: &NewLink, ends: Ends<'_>) -> (Via, Message) {
         message.u32(libc::IFLA_MTU, mtu);
     }
     message.nest(libc::IFLA_LINKINFO, |info| {
-        info.attribute(libc::IFLA_INFO_KIND, new.kind.name().as_bytes());
-        link_data(&new.kind, info);
+        link_info::write(info, &new.kind);
     });
     (via, message)
-}
-
-fn link_data(kind: &Kind, info: &mut Message) {
-    match *kind {
-        Kind::Macvlan { mode, bc_queue_len } => info.nest(libc::IFLA_INFO_DATA, |data| {
-            data.u32(IFLA_MACVLAN_MODE, macvlan_mode(mode));
-            if let Some(length) = bc_queue_len {
-                data.u32(IFLA_MACVLAN_BC_QUEUE_LEN, length);
-            }
-        }),
-        Kind::Ipvlan { mode, flag } => info.nest(libc::IFLA_INFO_DATA, |data| {
-            data.u16(IFLA_IPVLAN_MODE, ipvlan_mode(mode));
-            if let Some(flag) = flag {
-                data.u16(IFLA_IPVLAN_FLAGS, ipvlan_flag(flag));
-            }
-        }),
-        Kind::Vlan { id } => info.nest(libc::IFLA_INFO_DATA, |data| data.u16(IFLA_VLAN_ID, id)),
-        Kind::Dummy | Kind::Other { .. } => {}
-    }
-}
-
-/// `MACVLAN_MODE_*`.
-fn macvlan_mode(mode: MacvlanMode) -> u32 {
-    match mode {
-        MacvlanMode::Private => 1,
-        MacvlanMode::Vepa => 2,
-        MacvlanMode::Bridge => 4,
-        MacvlanMode::Passthru => 8,
-    }
-}
-
-/// `IPVLAN_MODE_*`.
-fn ipvlan_mode(mode: IpvlanMode) -> u16 {
-    match mode {
-        IpvlanMode::L2 => 0,
-        IpvlanMode::L3 => 1,
-        IpvlanMode::L3s => 2,
-    }
-}
-
-/// `IPVLAN_F_*`.
-fn ipvlan_flag(flag: IpvlanFlag) -> u16 {
-    match flag {
-        IpvlanFlag::Bridge => 0,
-        IpvlanFlag::Private => 1,
-        IpvlanFlag::Vepa => 2,
-    }
 }
 
 fn set_link(set: &SetLink) -> Message {
@@ -302,7 +248,7 @@ pub(in crate::real) fn get_link(index: u32) -> Message {
     message
 }
 
-/// A link with the settings of all its virtual functions.
+/// A link with the settings of all its VFs.
 pub(in crate::real) fn get_vfs(pf: u32) -> Message {
     let mut message = Message::new(libc::RTM_GETLINK, 0, &ifinfomsg(pf, 0, 0));
     message.u32(libc::IFLA_EXT_MASK, RTEXT_FILTER_VF | RTEXT_FILTER_SKIP_STATS);
@@ -330,7 +276,7 @@ pub(in crate::real) fn delete_link_at(nsid: Nsid, index: u32) -> Message {
     message
 }
 
-/// All links.
+/// All links of the view's own namespace.
 pub(in crate::real) fn dump_links() -> Message {
     let mut message = Message::new(libc::RTM_GETLINK, NLM_F_DUMP, &ifinfomsg(0, 0, 0));
     message.u32(libc::IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);

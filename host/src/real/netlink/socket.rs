@@ -12,9 +12,9 @@ use super::decode::{Answer, Body, Unreadable, decode, decode_generic};
 use super::message::Message;
 use crate::seam::{Link, NetError, OpError};
 
-/// `SOL_NETLINK`.
+/// The level of netlink's socket options (`SOL_NETLINK`).
 const SOL_NETLINK: libc::c_int = 270;
-/// `NETLINK_EXT_ACK`.
+/// The option that has refusals come with a text (`NETLINK_EXT_ACK`).
 const NETLINK_EXT_ACK: libc::c_int = 11;
 const NETLINK_GET_STRICT_CHK: libc::c_int = 12;
 /// Group 1 of `NETLINK_KOBJECT_UEVENT`; udev's own is group 2.
@@ -25,7 +25,7 @@ const FIND_ATTRIBUTE: u32 = 0xffff_f000 + 12;
 const ANSWER_SECONDS: i64 = 20;
 /// The kernel never makes a dump's datagram larger.
 const DATAGRAM: usize = 32 * 1024;
-/// How often a dump that was changed under way is begun anew.
+/// How often a dump that was changed under way is begun again.
 const DUMP_TRIES: usize = 32;
 
 thread_local! {
@@ -44,7 +44,7 @@ pub(in crate::real) enum Failure {
 }
 
 impl Failure {
-    /// As the seam tells it: `what` was operation number `at`.
+    /// The same as an error of the seam: `what` was operation number `at`.
     pub(in crate::real) fn into_net(self, at: usize, what: impl FnOnce() -> String) -> NetError {
         match self {
             Failure::Refused { errno, extack } => NetError::Op(OpError { at, what: what(), errno, extack }),
@@ -116,6 +116,7 @@ impl Socket {
         let sequence = self.send(message)?;
         loop {
             for answer in self.receive()? {
+                // It belongs to an earlier request that was given up.
                 if answer.sequence != sequence {
                     continue;
                 }
@@ -133,7 +134,7 @@ impl Socket {
         }
     }
 
-    /// Reads a whole dump; one that changed under way (NLM_F_DUMP_INTR) or overflowed is begun anew. `each` gets only
+    /// Reads a whole dump; one that changed under way (NLM_F_DUMP_INTR) or overflowed is begun again. `each` gets only
     /// what came of a consistent one.
     pub(in crate::real) fn dump(
         &mut self,
@@ -156,6 +157,8 @@ impl Socket {
         let mut consistent = true;
         loop {
             let answers = match self.receive() {
+                // The receive buffer ran over. The rest of the dump still comes and has to be read, or it would be taken for the
+                // answer of the next request.
                 Err(Failure::Socket(error)) if error.raw_os_error() == Some(libc::ENOBUFS) => {
                     consistent = false;
                     continue;
@@ -223,7 +226,7 @@ fn netlink(protocol: libc::c_int, flags: libc::c_int) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
-/// A non-blocking socket that hears the news of the given groups of the calling thread's namespace.
+/// A non-blocking socket that receives the news of these groups of the calling thread's namespace.
 pub(crate) fn netlink_news(groups: &[libc::c_int]) -> io::Result<OwnedFd> {
     let fd = rtnetlink(libc::SOCK_NONBLOCK)?;
     bind(fd.as_raw_fd(), &NetlinkAddr::new(0, 0))?;
@@ -233,7 +236,7 @@ pub(crate) fn netlink_news(groups: &[libc::c_int]) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// A non-blocking socket that hears the kernel's news of devices, those of interfaces from the calling thread's namespace.
+/// A non-blocking socket that receives the kernel's news of devices, those of interfaces from the calling thread's namespace.
 pub(crate) fn uevents() -> io::Result<OwnedFd> {
     let fd = netlink(libc::NETLINK_KOBJECT_UEVENT, libc::SOCK_NONBLOCK)?;
     bind(fd.as_raw_fd(), &NetlinkAddr::new(0, UEVENTS_OF_THE_KERNEL))?;

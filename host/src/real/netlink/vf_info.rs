@@ -1,6 +1,6 @@
-//! Virtual functions in `RTM_SETLINK` and in the answer to `RTM_GETLINK` with `RTEXT_FILTER_VF`.
+//! VFs in `RTM_SETLINK` and in the answer to `RTM_GETLINK` with `RTEXT_FILTER_VF`.
 
-use super::decode::{attributes, u16_at, u32_at};
+use super::attributes::{attributes, u16_at, u32_at};
 use super::message::Message;
 use crate::Mac;
 use crate::vf_settings::{Vf, VfChange, VfLinkState, VfRate, VfVlan, VlanProto};
@@ -19,7 +19,7 @@ const MAX_ADDR_LEN: usize = 32;
 const ETH_P_8021Q: u16 = 0x8100;
 const ETH_P_8021AD: u16 = 0x88a8;
 
-/// Writes `IFLA_VFINFO_LIST` with the settings of some functions.
+/// Writes `IFLA_VFINFO_LIST` with the settings of some VFs.
 pub(in crate::real) fn write(message: &mut Message, changes: &[(u32, VfChange)]) {
     message.nest(libc::IFLA_VFINFO_LIST, |list| {
         for (vf, change) in changes {
@@ -73,7 +73,7 @@ fn link_state(state: VfLinkState) -> u32 {
     }
 }
 
-/// Reads the value of `IFLA_VFINFO_LIST`; a function that cannot be read is left out.
+/// Reads the value of `IFLA_VFINFO_LIST`; a VF that cannot be read is left out.
 pub(in crate::real) fn read(list: &[u8]) -> Vec<Vf> {
     attributes(list).filter(|(kind, _)| *kind == IFLA_VF_INFO).filter_map(|(_, info)| one(info)).collect()
 }

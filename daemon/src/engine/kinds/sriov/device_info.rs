@@ -99,7 +99,7 @@ impl SriovServices {
         let rdma = self.inventory.rdma(vf.address).map_err(unread)?.devices;
         let devlink = || {
             let known = self.pools.devlink_of(vf.address);
-            known.unwrap_or_else(|| devlink::devices_or_none(self.kernel.as_ref()))
+            known.unwrap_or_else(|| self.kernel.devlink_or_none())
         };
         for ours in ["pci-address", "pf-pci-address", "rdma-device", "representor-device"] {
             told.remove(ours);
