@@ -26,6 +26,12 @@ pub const NOT_BEGUN: &str = "not-begun";
 /// that the answer may not have arrived, and the identical ADD is answered again.
 pub const RECEIVED: &[u8] = b"\x06";
 
+/// The file beside the daemon's socket in which the daemon that serves it has written its process id. Its lock is that daemon's.
+pub const LOCK_FILE: &str = "lock";
+
+/// The file beside the daemon's socket by which a daemon announces that it stops and comes back. Its time of modification counts.
+pub const STOPPING_FILE: &str = "stopping";
+
 /// The commands that reach the daemon; VERSION is answered by the executable itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]

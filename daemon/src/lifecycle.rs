@@ -11,12 +11,14 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use fairlead_cni::wire;
+
 /// The socket in the run directory.
 pub const SOCKET: &str = "fairlead.sock";
 /// The lock in the run directory.
-pub const LOCK: &str = "lock";
+pub const LOCK: &str = wire::LOCK_FILE;
 /// The marker of an announced stop; its time of modification counts.
-pub const STOPPING: &str = "stopping";
+pub const STOPPING: &str = wire::STOPPING_FILE;
 
 /// Why this daemon can't have the run directory.
 #[derive(Debug, thiserror::Error)]

@@ -23,6 +23,7 @@ pub mod scratch;
 pub mod seam;
 pub mod shortage;
 pub mod topology;
+pub mod unix_http;
 pub mod vf;
 pub mod watch;
 

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fairlead_cni::CniError;
-use fairlead_cni::wire::{Command, RECEIVED, Request, Spooled};
+use fairlead_cni::wire::{Command, RECEIVED, Request, STOPPING_FILE, Spooled};
 
 use crate::config::{self, BadConfig};
 use crate::connection::{Connection, Unreached};
@@ -20,9 +20,6 @@ use crate::namespace::Namespace;
 use crate::peer::{Patience, Peer, Standstill};
 use crate::spool::{Spool, Unspooled};
 use crate::watch;
-
-/// The file beside the socket by which a daemon announces that it stops and comes back.
-const STOPPING_MARKER: &str = "stopping";
 
 /// For how long the announcement holds.
 const STOPPING_HOLDS: Duration = Duration::from_secs(10);
@@ -268,7 +265,7 @@ impl Call {
 }
 
 fn stop_was_announced(socket: &Path) -> bool {
-    let announced = fs::metadata(socket.with_file_name(STOPPING_MARKER)).and_then(|marker| marker.modified());
+    let announced = fs::metadata(socket.with_file_name(STOPPING_FILE)).and_then(|marker| marker.modified());
     let age = announced.ok().and_then(|at| SystemTime::now().duration_since(at).ok());
     age.is_some_and(|age| age < STOPPING_HOLDS)
 }

@@ -7,15 +7,13 @@ use std::fmt;
 use std::fs;
 use std::path::Path;
 
+use fairlead_cni::wire::LOCK_FILE;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
 use crate::conduct::Unserved;
 use crate::connection::Connection;
 use crate::deadline::Deadline;
 use crate::invocation::{STATUS_LOOK, STATUS_PATIENCE, STATUS_UNWATCHED};
-
-/// The file beside the socket in which the daemon has written its process id.
-const LOCK: &str = "lock";
 
 /// The process that listens, or should.
 #[derive(Debug, Clone, Copy)]
@@ -29,7 +27,7 @@ impl Peer {
 
     /// Who says that it serves this socket, for want of a connection.
     pub(crate) fn beside(socket: &Path) -> Option<Peer> {
-        fs::read_to_string(socket.with_file_name(LOCK)).ok()?.trim().parse().ok().map(Peer)
+        fs::read_to_string(socket.with_file_name(LOCK_FILE)).ok()?.trim().parse().ok().map(Peer)
     }
 
     /// The most that one of its threads does.
