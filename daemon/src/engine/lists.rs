@@ -3,7 +3,7 @@
 //! The list with its full text is on record before its first plugin is called: DEL takes down exactly that, whatever
 //! has become of the file since (M9).
 
-use fairlead_cni::config::{ConfList, Own};
+use fairlead_cni::config::{ConfList, Fairlead};
 use fairlead_cni::wire::{Command, Request};
 use fairlead_cni::{CniError, CniResult, Code};
 use serde_json::{Map, Value};
@@ -52,9 +52,9 @@ impl BuiltIn for Inner<'_> {
 impl Engine {
     /// A call of our own type.
     pub(super) fn own(&self, job: &mut Job) -> Result<String, CniError> {
-        match Own::parse(&job.conf) {
-            Ok(Own::Paths { paths, numa }) => self.by_paths(job, paths, numa),
-            Ok(Own::ClusterNetwork(name)) => self.list(job, Ok(name)),
+        match Fairlead::parse(&job.conf) {
+            Ok(Fairlead::Paths { paths, numa }) => self.by_paths(job, paths, numa),
+            Ok(Fairlead::ClusterNetwork(name)) => self.list(job, Ok(name)),
             Err(refused) => self.list(job, Err(refused)),
         }
     }
