@@ -1,13 +1,13 @@
 //! A `fairleadd` that the suite starts for itself, ready when `/readyz` says so, and ended with the suite.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
-use std::os::unix::net::UnixStream;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fairlead_host::unix_http::{self, HttpAnswer, HttpRequest};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -117,9 +117,7 @@ impl Daemon {
     /// The body of the answer to `GET path`; empty for a daemon that is not ours.
     pub(crate) fn get(&self, path: &str) -> io::Result<Vec<u8>> {
         let Some(socket) = &self.socket else { return Ok(Vec::new()) };
-        let answer = ask(socket, path)?;
-        let end = answer.windows(4).position(|four| four == b"\r\n\r\n");
-        Ok(end.map(|end| answer[end + 4..].to_vec()).unwrap_or_default())
+        Ok(get(socket, path)?.body.into_bytes())
     }
 
     /// The last lines of its output.
@@ -183,17 +181,11 @@ fn dying_with_us(program: &Path) -> Command {
 
 /// True when `GET /readyz` is answered with 200.
 fn is_ready(socket: &Path) -> bool {
-    ask(socket, "/readyz").is_ok_and(|answer| answer.split(|byte| *byte == b' ').nth(1) == Some(b"200"))
+    get(socket, "/readyz").is_ok_and(|answer| answer.status == 200)
 }
 
-/// Asks by HTTP/1.0: the answer ends with the connection and comes in one piece.
-fn ask(socket: &Path, path: &str) -> io::Result<Vec<u8>> {
-    let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-    stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: fairlead\r\n\r\n").as_bytes())?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer)?;
-    Ok(answer)
+fn get(socket: &Path, path: &str) -> io::Result<HttpAnswer> {
+    unix_http::exchange(socket, HttpRequest { method: "GET", path, body: "" }, Duration::from_secs(5))
 }
 
 fn last_lines(log: &Path) -> String {
@@ -205,6 +197,7 @@ fn last_lines(log: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Write};
     use std::os::unix::net::UnixListener;
 
     #[test]

@@ -1,18 +1,18 @@
 //! Addresses as Go's `net` package reads them, because existing configurations were written for it.
 //!
-//! Invariant: an IPv4 address that comes in IPv6 clothes (`::ffff:10.0.0.1`) leaves as IPv4, as Go prints it. Zones
-//! (`fe80::1%eth0`) are refused, as there.
+//! Invariant: an IPv4 address in IPv6 form (`::ffff:10.0.0.1`) becomes IPv4, as Go prints it. Zones (`fe80::1%eth0`) are refused,
+//! as Go refuses them.
 
 use std::net::{IpAddr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-/// An address without prefix length (`net.ParseIP`).
+/// Reads an address without prefix length (`net.ParseIP`).
 pub fn ip(text: &str) -> Option<IpAddr> {
     text.parse::<IpAddr>().ok().map(|ip| ip.to_canonical())
 }
 
-/// An address with prefix length, host bits kept (`types.ParseCIDR`).
+/// Reads an address with prefix length, and keeps its host bits (`types.ParseCIDR`).
 pub fn cidr(text: &str) -> Option<IpNet> {
     let (ip, bits) = split(text)?;
     match ip {
@@ -23,12 +23,12 @@ pub fn cidr(text: &str) -> Option<IpNet> {
     }
 }
 
-/// An address with or without prefix length; the length is forgotten (`ip.ParseIP` of the reference plugins).
+/// Reads an address with or without prefix length, and drops the length (`ip.ParseIP` of the reference plugins).
 pub fn ip_or_cidr(text: &str) -> Option<IpAddr> {
     if text.contains('/') { cidr(text).map(|net| net.addr()) } else { ip(text) }
 }
 
-/// True for `::ffff:a.b.c.d/n`, whose mask Go keeps in 16 bytes and host-local therefore refuses as a subnet.
+/// Whether this is `::ffff:a.b.c.d/n`, whose mask Go keeps in 16 bytes and host-local therefore refuses as a subnet.
 pub(crate) fn is_mapped_cidr(text: &str) -> bool {
     let address = text.split('/').next().unwrap_or_default();
     address.parse::<Ipv6Addr>().is_ok_and(|v6| v6.to_ipv4_mapped().is_some())

@@ -1,12 +1,12 @@
-//! `CNI_ARGS`: `K=V;K=V`, as libcni's `types.LoadArgs` reads it.
+//! The variable `CNI_ARGS` (`K=V;K=V`), as libcni's `types.LoadArgs` reads it.
 //!
-//! A plugin knows a few keys; any other is an error unless `IgnoreUnknown` is true. Which keys are known is the
-//! plugin's matter ([`Args::only`]): ipvlan, vlan, host-device and loopback never ask. Keys match exactly. Unlike
-//! libcni, a value may contain `=`, as the specification allows.
+//! A plugin knows a few keys. Any other key is an error unless `IgnoreUnknown` is true. Each plugin says which keys it knows
+//! ([`Args::only`]); ipvlan, vlan, host-device and loopback never check. Keys match exactly. Unlike in libcni, a value may
+//! contain `=`, as the specification allows.
 
 use crate::error::{CniError, Code};
 
-/// What `CNI_ARGS` says.
+/// The keys and values of `CNI_ARGS`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Args {
     pairs: Vec<(String, String)>,
@@ -14,7 +14,10 @@ pub struct Args {
 }
 
 impl Args {
-    /// Reads the variable; empty is no arguments. Code 4.
+    /// Reads the variable. An empty one has no arguments.
+    ///
+    /// # Errors
+    /// Code 4 for a pair without `=`, and for an `IgnoreUnknown` that is no truth value.
     pub fn parse(text: &str) -> Result<Args, CniError> {
         let mut args = Args::default();
         if text.is_empty() {
@@ -33,23 +36,23 @@ impl Args {
         Ok(args)
     }
 
-    /// The last value of `key`.
+    /// The last value of `key` in the variable.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.pairs.iter().rev().find(|(k, _)| k == key).map(|(_, value)| value.as_str())
     }
 
-    /// `IgnoreUnknown`.
+    /// Whether `IgnoreUnknown` is true.
     pub fn ignore_unknown(&self) -> bool {
         self.ignore_unknown
     }
 
-    /// `MAC`, where it is not empty.
+    /// The value of `MAC`, where it is not empty.
     pub fn mac(&self) -> Option<&str> {
         self.get("MAC").filter(|mac| !mac.is_empty())
     }
 
-    /// The addresses of `IP`, separated by commas; empty when there are none. How they are written is the IPAM's
-    /// matter: host-local takes one, static several with prefix lengths.
+    /// The addresses of `IP`, which are separated by commas. The IPAM decides what they must look like: host-local takes one,
+    /// static takes several with prefix lengths.
     pub fn ip(&self) -> Vec<&str> {
         match self.get("IP") {
             Some(list) if !list.is_empty() => list.split(',').map(str::trim).collect(),
@@ -57,7 +60,10 @@ impl Args {
         }
     }
 
-    /// Refuses every key but `known` and `IgnoreUnknown`, unless `IgnoreUnknown` is true. Code 4.
+    /// Refuses every key but `known` and `IgnoreUnknown`, unless `IgnoreUnknown` is true.
+    ///
+    /// # Errors
+    /// Code 4, with the unknown keys.
     pub fn only(&self, known: &[&str]) -> Result<(), CniError> {
         if self.ignore_unknown {
             return Ok(());
@@ -78,7 +84,7 @@ impl Args {
     }
 }
 
-/// `UnmarshallableBool`
+/// Reads a truth value as libcni's `UnmarshallableBool`.
 fn truth(pair: &str, value: &str) -> Result<bool, CniError> {
     match value.to_ascii_lowercase().as_str() {
         "1" | "true" => Ok(true),

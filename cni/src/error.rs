@@ -15,15 +15,15 @@ pub enum Code {
     UnknownContainer,
     /// 4: an environment variable is missing or invalid.
     BadEnvironment,
-    /// 5: I/O failure.
+    /// 5: an input or output operation failed.
     Io,
     /// 6: content that can't be decoded.
     Decode,
-    /// 7: invalid network configuration.
+    /// 7: the network configuration is invalid.
     InvalidConfig,
     /// 8: the network namespace is invalid (libcni).
     InvalidNetns,
-    /// 11: try again later.
+    /// 11: the caller should try again later.
     TryAgain,
     /// 50: the plugin is not available (STATUS).
     NotAvailable,
@@ -37,12 +37,12 @@ pub enum Code {
     PluginFailed,
     /// 999: anything else (libcni's internal error).
     Internal,
-    /// A code of another plugin, passed on.
+    /// A code of another plugin, which is passed on.
     Other(u32),
 }
 
 impl Code {
-    /// Its number.
+    /// The number that stands in the error object.
     pub fn number(self) -> u32 {
         match self {
             Code::IncompatibleVersion => 1,
@@ -87,16 +87,15 @@ impl Code {
     }
 }
 
-/// A CNI error: what the caller reads. `msg` is one sentence that names the thing and the reason, `details` the
-/// remedy or the chain of causes.
+/// A CNI error, as the caller reads it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{msg}{}", if details.is_empty() { String::new() } else { format!(": {details}") })]
 pub struct CniError {
-    /// The code.
+    /// The code of the error.
     pub code: Code,
-    /// What failed.
+    /// What failed and why, in one sentence.
     pub msg: String,
-    /// Why, and what to do.
+    /// The remedy, or the chain of causes.
     pub details: String,
 }
 
@@ -116,7 +115,7 @@ impl CniError {
         CniError { code, msg: msg.into(), details: String::new() }
     }
 
-    /// The same with details.
+    /// Sets the details.
     #[must_use]
     pub fn with(mut self, details: impl Into<String>) -> CniError {
         self.details = details.into();
@@ -135,7 +134,7 @@ impl CniError {
         serde_json::to_string(&body).unwrap_or_default()
     }
 
-    /// Reads another plugin's error object; `None` when the text is none.
+    /// Reads an error object of the daemon or of another plugin; `None` when the text is no such object.
     pub fn from_json(text: &str) -> Option<CniError> {
         let body: Body<'_> = serde_json::from_str(text).ok()?;
         Some(CniError {

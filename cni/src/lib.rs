@@ -1,7 +1,7 @@
 //! CNI as data: configurations, results and errors of every version of the specification, and the request by
 //! which the executable passes a call to the daemon.
 //!
-//! Nothing in here does I/O or waits; both programs link it, so it stays small.
+//! Pure data: nothing in here does I/O or waits. Both programs link this crate, so it stays small.
 
 #![forbid(unsafe_code)]
 
@@ -10,7 +10,7 @@ pub mod args;
 pub mod config;
 pub mod containerd_phrases;
 pub mod error;
-pub mod lax;
+pub mod go_json;
 pub mod names;
 pub mod result;
 pub mod spool;

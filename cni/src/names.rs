@@ -4,13 +4,16 @@
 
 use crate::error::{CniError, Code};
 
-/// Longest interface name, in bytes (`IFNAMSIZ` less its terminator).
+/// The length of the longest interface name, in bytes (`IFNAMSIZ` less its terminator).
 pub const MAX_IFNAME: usize = 15;
 
-/// How much of a refused value is repeated in its error, in characters.
+/// How many characters of a refused value its error repeats.
 const SHOWN: usize = 64;
 
-/// Checks `CNI_CONTAINERID`. Code 4.
+/// Checks `CNI_CONTAINERID`.
+///
+/// # Errors
+/// Code 4, with the rule.
 pub fn container_id(id: &str) -> Result<(), CniError> {
     if id.is_empty() {
         return Err(CniError::new(Code::BadEnvironment, "CNI_CONTAINERID is empty")
@@ -21,7 +24,10 @@ pub fn container_id(id: &str) -> Result<(), CniError> {
     })
 }
 
-/// Checks `CNI_IFNAME`. Code 4.
+/// Checks `CNI_IFNAME`.
+///
+/// # Errors
+/// Code 4, with the rule.
 pub fn ifname(name: &str) -> Result<(), CniError> {
     let why = if name.is_empty() {
         "is empty".to_owned()
@@ -39,7 +45,10 @@ pub fn ifname(name: &str) -> Result<(), CniError> {
     ))
 }
 
-/// Checks a network's `name`. Code 7.
+/// Checks a network's `name`.
+///
+/// # Errors
+/// Code 7, with the rule.
 pub fn network_name(name: &str) -> Result<(), CniError> {
     if name.is_empty() {
         return Err(CniError::new(Code::InvalidConfig, "the network configuration has no \"name\"")
@@ -51,7 +60,10 @@ pub fn network_name(name: &str) -> Result<(), CniError> {
     })
 }
 
-/// Checks a plugin's `type`: a bare file name that is looked for in `CNI_PATH`, never a path. Code 7.
+/// Checks a plugin's `type`: the bare name of a file in `CNI_PATH`, never a path.
+///
+/// # Errors
+/// Code 7, with the rule.
 pub fn plugin_type(kind: &str) -> Result<(), CniError> {
     let why = if kind.is_empty() {
         "is empty"
@@ -73,7 +85,7 @@ pub fn plugin_type(kind: &str) -> Result<(), CniError> {
 const WORD_RULE: &str =
     "it must begin with a letter or digit and go on with letters, digits, '_', '.' and '-'";
 
-/// `^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`
+/// Checks a text against the specification's `^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`, and says what is wrong with it.
 fn word(text: &str) -> Result<(), String> {
     match text.chars().next() {
         Some(first) if first.is_ascii_alphanumeric() => {}
@@ -86,7 +98,7 @@ fn word(text: &str) -> Result<(), String> {
     }
 }
 
-/// A value as an error repeats it: quoted, escaped and cut.
+/// The value as an error repeats it: quoted, escaped and cut off.
 pub(crate) fn shown(text: &str) -> String {
     match text.char_indices().nth(SHOWN) {
         Some((at, _)) => format!("{:?}…", &text[..at]),

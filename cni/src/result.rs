@@ -1,4 +1,5 @@
-//! CNI results: one model, the newest version's; read from and written in every version, as libcni converts them.
+//! CNI results. There is one model, that of the newest version. It is read from and written in every version, as libcni converts
+//! them.
 
 use std::net::IpAddr;
 
@@ -14,16 +15,16 @@ mod tests;
 /// The result of an ADD (SPEC.md 1.1.0, "ADD Success").
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CniResult {
-    /// Interfaces that the attachment made, host side included.
+    /// The interfaces that the attachment made, those on the host included.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub interfaces: Vec<Interface>,
-    /// Addresses.
+    /// The addresses of the interfaces.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ips: Vec<IpConfig>,
-    /// Routes.
+    /// The routes in the pod.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub routes: Vec<RouteConfig>,
-    /// Name resolution.
+    /// The name resolution of the pod.
     #[serde(default)]
     pub dns: Dns,
 }
@@ -31,21 +32,21 @@ pub struct CniResult {
 /// An interface of a result.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Interface {
-    /// Name.
+    /// The interface's name.
     pub name: String,
-    /// MAC address, empty when it has none.
+    /// The MAC address; empty when the interface has none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub mac: String,
-    /// MTU in bytes (from 1.1.0), 0 = not told.
+    /// The MTU in bytes (from 1.1.0); 0 when it is not known.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub mtu: u32,
-    /// The namespace's path; empty on the host.
+    /// The path of the network namespace; empty for an interface on the host.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub sandbox: String,
-    /// vhost-user socket (from 1.1.0).
+    /// The path of the vhost-user socket (from 1.1.0).
     #[serde(default, rename = "socketPath", skip_serializing_if = "String::is_empty")]
     pub socket_path: String,
-    /// PCI address (from 1.1.0).
+    /// The PCI address of the device (from 1.1.0).
     #[serde(default, rename = "pciID", skip_serializing_if = "String::is_empty")]
     pub pci_id: String,
 }
@@ -53,12 +54,12 @@ pub struct Interface {
 /// An address of a result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IpConfig {
-    /// Address with prefix length.
+    /// The address with its prefix length.
     pub address: IpNet,
-    /// Gateway.
+    /// The gateway of the subnet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<IpAddr>,
-    /// Index into `interfaces`.
+    /// The interface that has the address, as an index into `interfaces`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<usize>,
 }
@@ -66,24 +67,24 @@ pub struct IpConfig {
 /// A route of a result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteConfig {
-    /// Destination.
+    /// The destination of the route.
     pub dst: IpNet,
-    /// Next hop; `None`: the gateway of the address of the same family.
+    /// The next hop; `None` for the gateway of the address of the same family.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gw: Option<IpAddr>,
-    /// Route MTU (from 1.1.0).
+    /// The MTU of the route in bytes (from 1.1.0).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
-    /// Advertised MSS (from 1.1.0).
+    /// The advertised MSS in bytes (from 1.1.0).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advmss: Option<u32>,
-    /// Metric (from 1.1.0).
+    /// The metric of the route (from 1.1.0).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<u32>,
-    /// Routing table (from 1.1.0).
+    /// The number of the routing table (from 1.1.0).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub table: Option<u32>,
-    /// Scope (from 1.1.0).
+    /// The scope of the route (from 1.1.0).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<u8>,
 }
@@ -91,16 +92,16 @@ pub struct RouteConfig {
 /// Name resolution of a result.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Dns {
-    /// Servers.
+    /// The addresses of the name servers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nameservers: Vec<String>,
-    /// Local domain.
+    /// The local domain.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub domain: String,
-    /// Search list.
+    /// The domains in which short names are looked up.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub search: Vec<String>,
-    /// Resolver options.
+    /// The options of the resolver.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub options: Vec<String>,
 }

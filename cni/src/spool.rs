@@ -1,13 +1,12 @@
-//! The spool's format: how a DEL or GC that met no daemon is kept until the next one carries it out.
+//! The format of the spool, in which a DEL or GC that found no daemon is kept until the next daemon carries it out.
 //!
 //! An entry is one file in `<state-dir>/spool/`, two lines of JSON: a header with the format's version, the
 //! checksum and the length, and the [`Request`] with `spooled` set. Names sort in the order of replay.
 //!
-//! Who may do what is settled by `flock(2)` on [`LOCK_FILE`]. An executable holds it shared from its last
-//! attempt to reach the daemon until its entry is in place; the daemon holds it exclusively from before it reads
-//! the directory until it listens. So no entry is written beside a daemon that has already drained. Among
-//! themselves executables take turns by an exclusive `flock(2)` on the directory itself, so that the limits hold
-//! and names are unique.
+//! `flock(2)` on [`LOCK_FILE`] decides who may do what. An executable holds the lock shared from its last attempt to reach
+//! the daemon until its entry is in place. The daemon holds it exclusively from before it reads the directory until it
+//! listens. So no entry is written after a starting daemon has read the spool. Executables take turns by an exclusive
+//! `flock(2)` on the directory itself, so that the limits hold and names are unique.
 //!
 //! Nobody ever removes [`LOCK_FILE`]: two files of that name would be two locks. Half-written entries
 //! ([`EntryName::parse_partial`]) may be removed by whoever holds it exclusively, and by nobody else.
@@ -18,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::wire::{Command, MAX_BODY, Request};
 
-/// Version of the entry format.
+/// The version of the entry format.
 pub const VERSION: u32 = 1;
 
 /// The spool's directory inside the state directory, mode 0700.
@@ -27,34 +26,35 @@ pub const DIRECTORY: &str = "spool";
 /// The lock file inside the spool's directory.
 pub const LOCK_FILE: &str = ".lock";
 
-/// Most entries that are kept; half-written ones count.
+/// The most entries that are kept. Half-written ones count.
 pub const MAX_ENTRIES: usize = 4096;
 
-/// Most bytes that all entries take together; half-written ones count.
+/// The most bytes that all entries may have together. Half-written ones count.
 pub const MAX_BYTES: u64 = 64 << 20;
 
-/// Largest entry that is written or read, in bytes.
+/// The largest entry that is written or read, in bytes.
 pub const MAX_ENTRY: usize = MAX_BODY + MAX_HEADER;
 
-/// Longest header line, with its newline.
+/// The longest header line with its newline, in bytes.
 const MAX_HEADER: usize = 128;
 
-/// Ending of a whole entry.
+/// The ending of a whole entry's file name.
 const WHOLE: &str = ".json";
 
-/// Ending of an entry that is still being written, or whose writer died. Nothing was promised for it.
+/// The ending of an entry that is still being written, or whose writer died. No caller got a success for it.
 const PARTIAL: &str = ".tmp";
 
-/// Digits of a sequence number in a name, and of a process id.
+/// The number of digits of a sequence number in a file name.
 const SEQUENCE_DIGITS: usize = 20;
+/// The number of digits of a process id in a file name.
 const PID_DIGITS: usize = 10;
 
 /// The name of an entry: `<sequence>-<pid>`, both with leading zeros, so that names sort as numbers do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntryName {
-    /// Nanoseconds since the epoch, or one more than the last entry's where the clock has been set back.
+    /// Nanoseconds since the epoch, or one more than the last entry's if the clock has been set back.
     pub sequence: u64,
-    /// The writer's process id.
+    /// The process id of the executable that wrote it.
     pub pid: u32,
 }
 
@@ -93,55 +93,55 @@ impl EntryName {
     }
 }
 
-/// Why an entry can't be taken. Such a file is set aside for a person, never deleted.
+/// Why an entry can't be used. Such a file is set aside for a person and never deleted.
 #[derive(Debug, thiserror::Error)]
 pub enum SpoolError {
-    /// More bytes than any entry has.
+    /// The file has more bytes than an entry may have.
     #[error("the entry has {found} bytes, more than the {MAX_ENTRY} that an entry may have")]
     TooLarge {
-        /// Its size.
+        /// The size of the file in bytes.
         found: usize,
     },
-    /// The first line is no header.
+    /// The first line is not a header of the spool.
     #[error("the entry's first line is no spool header")]
     NoHeader,
-    /// Another version of the format.
+    /// The entry is of another version of the format.
     #[error("the entry is of format version {found}, this daemon reads version {VERSION}")]
     Version {
         /// The version in the header.
         found: u32,
     },
-    /// Cut short, or something was appended.
+    /// The entry was cut short, or something was appended to it.
     #[error("the entry's request has {found} bytes where its header says {expected}")]
     Length {
-        /// What the header says.
+        /// The length in the header, in bytes.
         expected: usize,
-        /// What is there.
+        /// The length in the file, in bytes.
         found: usize,
     },
-    /// Changed bytes.
+    /// Bytes of the request have changed since they were written.
     #[error("the entry's checksum is {found:08x} where its header says {expected:08x}")]
     Checksum {
-        /// What the header says.
+        /// The checksum in the header.
         expected: u32,
-        /// What the bytes give.
+        /// The checksum of the bytes in the file.
         found: u32,
     },
-    /// The bytes are as written but are no request.
+    /// The bytes are as they were written, but they are no request.
     #[error("the entry's request can't be read: {0}")]
     Request(#[source] serde_json::Error),
-    /// A request that is never spooled.
+    /// The request is of a kind that is never spooled.
     #[error("the entry holds this request, which is never spooled: {}{}", .command.name(), if *.marked { "" } else { " without spool data" })]
     Unexpected {
-        /// Its command.
+        /// The command of the request.
         command: Command,
-        /// Whether `spooled` is set.
+        /// Whether the request has its `spooled` part.
         marked: bool,
     },
 }
 
-/// CRC-32 (IEEE 802.3), a byte at a time: entries are few, and the table of a faster one would be a thirtieth of the
-/// executable.
+/// CRC-32 (IEEE 802.3), one byte at a time. Entries are few, and the table of a faster way would be a thirtieth of the
+/// executable's size.
 fn crc32(bytes: &[u8]) -> u32 {
     const TABLE: [u32; 256] = {
         let mut table = [0; 256];
@@ -170,10 +170,10 @@ struct Header {
     bytes: usize,
 }
 
-/// The bytes of an entry.
+/// Serialises a request as the bytes of an entry.
 ///
 /// # Errors
-/// Those of the serialiser; none for a [`Request`].
+/// Those of the serialiser, which has none for a [`Request`].
 pub fn serialise(request: &Request) -> Result<Vec<u8>, serde_json::Error> {
     let body = serde_json::to_vec(request)?;
     let header = Header { version: VERSION, crc32: crc32(&body), bytes: body.len() };
@@ -185,10 +185,10 @@ pub fn serialise(request: &Request) -> Result<Vec<u8>, serde_json::Error> {
     Ok(entry)
 }
 
-/// Reads an entry.
+/// Reads the request out of the bytes of an entry.
 ///
 /// # Errors
-/// What about it is not as [`serialise`] wrote it.
+/// When the bytes are not as [`serialise`] wrote them.
 pub fn parse(entry: &[u8]) -> Result<Request, SpoolError> {
     if entry.len() > MAX_ENTRY {
         return Err(SpoolError::TooLarge { found: entry.len() });

@@ -1,9 +1,9 @@
-//! The caller's trace, as W3C Trace Context writes it (`traceparent`, level 1 and 2, section 3.2) and OpenTelemetry puts
-//! it into the environment (`TRACEPARENT`).
+//! The caller's trace context: a `traceparent` of W3C Trace Context (level 1 and 2, section 3.2), which OpenTelemetry puts into
+//! the environment variable `TRACEPARENT`.
 //!
-//! What is not written so is no trace: it is ignored, and never an error.
+//! A text of another form is no trace context. It is ignored and never an error.
 
-/// The environment variable.
+/// The name of the environment variable.
 pub const VARIABLE: &str = "TRACEPARENT";
 
 /// A `traceparent` that follows the standard.
@@ -11,7 +11,7 @@ pub const VARIABLE: &str = "TRACEPARENT";
 pub struct TraceParent<'a>(&'a str);
 
 impl<'a> TraceParent<'a> {
-    /// Reads one. A version to come may have more fields behind those of today.
+    /// Reads a `traceparent`. A later version of the standard may have further fields at the end.
     pub fn parse(text: &'a str) -> Option<TraceParent<'a>> {
         let mut fields = text.splitn(5, '-');
         let version = hex(fields.next()?, 2).filter(|version| *version != "ff")?;
@@ -22,13 +22,13 @@ impl<'a> TraceParent<'a> {
         (fields.next().is_none() || version != "00").then_some(TraceParent(text))
     }
 
-    /// The one of an environment, if it has one.
+    /// Finds the `traceparent` of an environment.
     pub fn of(environment: &'a [(String, String)]) -> Option<TraceParent<'a>> {
         let (_, text) = environment.iter().find(|(name, _)| name == VARIABLE)?;
         TraceParent::parse(text)
     }
 
-    /// As it was given.
+    /// The text as the caller wrote it.
     pub fn as_str(self) -> &'a str {
         self.0
     }

@@ -1,4 +1,4 @@
-//! Versions of the CNI specification.
+//! The versions of the CNI specification, and their order.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ pub enum CniVersion {
 }
 
 impl CniVersion {
-    /// All of them, oldest first.
+    /// All versions, the oldest first.
     pub const ALL: [CniVersion; 7] = [
         CniVersion::V0_1_0,
         CniVersion::V0_2_0,
@@ -27,10 +27,10 @@ impl CniVersion {
         CniVersion::V1_1_0,
     ];
 
-    /// The newest.
+    /// The newest version.
     pub const LATEST: CniVersion = CniVersion::V1_1_0;
 
-    /// As it stands in `cniVersion`.
+    /// The version as `cniVersion` writes it.
     pub fn as_str(self) -> &'static str {
         match self {
             CniVersion::V0_1_0 => "0.1.0",
@@ -43,7 +43,7 @@ impl CniVersion {
         }
     }
 
-    /// Reads `cniVersion`; an empty text means 0.1.0, as libcni takes it. `None`: not a version that we speak.
+    /// Reads `cniVersion`. An empty text means 0.1.0, as for libcni. `None` for a version that Fairlead does not speak.
     pub fn parse(text: &str) -> Option<CniVersion> {
         if text.is_empty() {
             return Some(CniVersion::V0_1_0);

@@ -1,4 +1,4 @@
-//! What the executable and the daemon say to each other: one HTTP/1.1 POST with a JSON body over a unix socket.
+//! The protocol between the executable and the daemon: one HTTP/1.1 POST with a JSON body over a unix socket.
 //!
 //! The configuration travels as the text that the runtime wrote, never re-serialised, so that delegates get the
 //! same bytes. An executable and a daemon of different ages understand each other: unknown fields are ignored,
@@ -6,39 +6,45 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Version of this format. Raised only for a change that an older daemon would get wrong.
+/// The version of this format. Raised only for a change that an older daemon would get wrong.
 pub const WIRE: u32 = 1;
 
-/// Largest CNI configuration that is taken, in bytes (SPECIFICATION.md, "Limits").
+/// The largest CNI configuration that is accepted, in bytes (SPECIFICATION.md, "Limits").
 pub const MAX_CONFIG: usize = 1 << 20;
 
-/// Largest request body that the daemon reads: a configuration whose every byte is escaped, and the environment.
+/// The largest request body that the daemon reads, in bytes: a configuration whose every byte is escaped, and the environment.
 pub const MAX_BODY: usize = 8 << 20;
 
-/// Response header that says what became of a request that was not answered with a result or an error:
+/// The response header that says what became of a request that was not answered with a result or an error:
 /// `not-begun` means that nothing was done and the same request may be sent again.
 pub const OUTCOME_HEADER: &str = "fairlead-outcome";
 
-/// Value of [`OUTCOME_HEADER`]: the daemon is stopping and did not begin this request.
+/// The value of [`OUTCOME_HEADER`] that says: the daemon is stopping and did not begin this request.
 pub const NOT_BEGUN: &str = "not-begun";
 
-/// Sent by the executable on the same connection when the runtime has an ADD's answer. Without it, a closed connection means
+/// The bytes that the executable sends on the same connection when the runtime has an ADD's answer. Without it, a closed connection means
 /// that the answer may not have arrived, and the identical ADD is answered again.
 pub const RECEIVED: &[u8] = b"\x06";
+
+/// The file beside the daemon's socket in which the daemon that serves it has written its process id. Its lock is that daemon's.
+pub const LOCK_FILE: &str = "lock";
+
+/// The file beside the daemon's socket by which a daemon announces that it stops and comes back. Its time of modification counts.
+pub const STOPPING_FILE: &str = "stopping";
 
 /// The commands that reach the daemon; VERSION is answered by the executable itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Command {
-    /// `ADD`
+    /// Attaches a container to a network.
     Add,
-    /// `DEL`
+    /// Removes an attachment.
     Del,
-    /// `CHECK`
+    /// Checks that an attachment is as ADD left it.
     Check,
-    /// `GC`
+    /// Removes every attachment of a network that is not listed.
     Gc,
-    /// `STATUS`
+    /// Says whether an ADD would be served.
     Status,
 }
 
@@ -54,7 +60,7 @@ impl Command {
         }
     }
 
-    /// Its name in `CNI_COMMAND`.
+    /// The command's name in `CNI_COMMAND`.
     pub fn name(self) -> &'static str {
         match self {
             Command::Add => "ADD",
@@ -69,46 +75,46 @@ impl Command {
 /// An inode, by which the daemon proves that it opens what the executable saw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inode {
-    /// `st_dev`
+    /// The device that the inode is on, `st_dev`.
     pub dev: u64,
-    /// `st_ino`
+    /// The inode's number, `st_ino`.
     pub ino: u64,
 }
 
-/// One CNI call.
+/// One CNI call, as the executable sends it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
-    /// [`WIRE`] of the sender.
+    /// The [`WIRE`] of the sender.
     pub wire: u32,
-    /// What is asked.
+    /// The command of the call.
     pub command: Command,
-    /// `CNI_CONTAINERID`
+    /// The variable `CNI_CONTAINERID`.
     #[serde(default)]
     pub container_id: String,
-    /// `CNI_NETNS` as given; empty when there was none.
+    /// The variable `CNI_NETNS`; empty when it is not set.
     #[serde(default)]
     pub netns: String,
-    /// The inode behind `netns` as the executable sees it; `None` when it could not be opened.
+    /// The inode behind `netns` as the executable sees it; `None` when it can't be opened.
     #[serde(default)]
     pub netns_inode: Option<Inode>,
-    /// The executable's own network namespace.
+    /// The inode of the executable's own network namespace.
     #[serde(default)]
     pub own_netns: Option<Inode>,
-    /// `CNI_IFNAME`
+    /// The variable `CNI_IFNAME`.
     #[serde(default)]
     pub ifname: String,
-    /// `CNI_ARGS`
+    /// The variable `CNI_ARGS`.
     #[serde(default)]
     pub args: String,
-    /// `CNI_PATH`
+    /// The variable `CNI_PATH`.
     #[serde(default)]
     pub path: String,
-    /// The caller's whole environment, for plugins that are executed. Only what is valid UTF-8.
+    /// The caller's environment for plugins that are executed; only the variables that are valid UTF-8.
     #[serde(default)]
     pub env: Vec<(String, String)>,
-    /// The configuration as it stood on stdin.
+    /// The configuration as it was on standard input.
     pub config: String,
-    /// Milliseconds that the caller will go on waiting; 0 = not told.
+    /// The milliseconds for which the caller will still wait; 0 when that is not known.
     #[serde(default)]
     pub deadline_ms: u64,
     /// Set on a request that was spooled while the daemon was down.
@@ -116,14 +122,14 @@ pub struct Request {
     pub spooled: Option<Spooled>,
 }
 
-/// What a spooled request adds, to be known again after a restart or a reboot.
+/// What a spooled request has besides, so that it is understood after a restart or a reboot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spooled {
-    /// `/proc/sys/kernel/random/boot_id` at that time.
+    /// The text of `/proc/sys/kernel/random/boot_id` when the request was spooled.
     pub boot_id: String,
-    /// Seconds since the epoch, for a person; nothing is decided by it.
+    /// When it was spooled, in seconds since the epoch. This is for a person; nothing depends on it.
     pub at: u64,
-    /// `SO_NETNS_COOKIE` of the namespace, where the executable could learn it.
+    /// The `SO_NETNS_COOKIE` of the namespace, where the executable could read it.
     #[serde(default)]
     pub cookie: Option<u64>,
 }

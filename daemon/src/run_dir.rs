@@ -10,14 +10,14 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsE
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use fairlead_host::pid_lock::{lock_or_holder, write_holder};
+use fairlead_cni::wire;
 
-/// The name of the socket in the run directory.
+/// The socket in the run directory.
 pub const SOCKET: &str = "fairlead.sock";
-/// The name of the lock file in the run directory.
-pub const LOCK: &str = "lock";
-/// The marker of an announced stop; executables compare its time of modification.
-pub const STOPPING: &str = "stopping";
+/// The lock in the run directory.
+pub const LOCK: &str = wire::LOCK_FILE;
+/// The marker of an announced stop; its time of modification counts.
+pub const STOPPING: &str = wire::STOPPING_FILE;
 
 /// Why this daemon can't have the run directory.
 #[derive(Debug, thiserror::Error)]

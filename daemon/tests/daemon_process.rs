@@ -5,8 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
-use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
+use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
@@ -15,6 +14,7 @@ use std::time::{Duration, Instant};
 use fairlead_cni::spool::{DIRECTORY, EntryName, serialise};
 use fairlead_cni::wire;
 use fairlead_host::topology::CpuList;
+use fairlead_host::unix_http::{self, HttpAnswer, HttpRequest};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_fairleadd");
@@ -65,7 +65,7 @@ impl Node {
         let mut daemon = self.run();
         until("it is ready", || {
             assert!(daemon.0.try_wait().unwrap().is_none(), "it ended: {}", daemon.log());
-            self.try_get("/readyz").is_some_and(|answer| answer.starts_with("HTTP/1.1 200"))
+            self.try_get("/readyz").is_some_and(|answer| answer.status == 200)
         });
         daemon
     }
@@ -74,17 +74,13 @@ impl Node {
         self.command(words).output().unwrap()
     }
 
-    fn try_get(&self, path: &str) -> Option<String> {
-        let mut stream = UnixStream::connect(self.path("run/fairlead.sock")).ok()?;
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: f\r\n\r\n").ok()?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).ok()?;
-        Some(answer)
+    fn try_get(&self, path: &str) -> Option<HttpAnswer> {
+        let request = HttpRequest { method: "GET", path, body: "" };
+        unix_http::exchange(&self.path("run/fairlead.sock"), request, Duration::from_secs(20)).ok()
     }
 
     fn get(&self, path: &str) -> Value {
-        let answer = self.try_get(path).unwrap();
-        serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
+        serde_json::from_str(&self.try_get(path).unwrap().body).unwrap()
     }
 }
 
@@ -174,9 +170,9 @@ fn k19_a_daemon_without_its_capabilities_is_not_ready_and_says_which_and_what_to
     let mut command = Command::new("setpriv");
     command.args(["--bounding-set", "-net_admin,-dac_override", "--", BIN, "run"]);
     let daemon = node.run_as(&command);
-    until("it answers", || node.try_get("/readyz").is_some_and(|answer| answer.contains(r#""ok":"#)));
+    until("it answers", || node.try_get("/readyz").is_some_and(|answer| answer.body.contains(r#""ok":"#)));
     until("it has replayed", || node.get("/readyz")["conditions"][4]["met"] == true);
-    assert!(node.try_get("/readyz").unwrap().starts_with("HTTP/1.1 503"));
+    assert_eq!(node.try_get("/readyz").unwrap().status, 503);
     let told = node.get("/readyz")["conditions"][0].clone();
     let reason = told["reason"].as_str().unwrap();
     assert_eq!((&told["name"], &told["met"]), (&json!("capabilities"), &json!(false)));
@@ -283,9 +279,7 @@ fn every_thread_of_it_stays_off_isolated_processors_unless_it_has_no_other() {
         let bound = r#"mount --bind "$0" /sys/devices/system/cpu/isolated && exec "$@""#;
         command.args(["--mount", "--", "sh", "-c", bound]).arg(node.path("isolated")).args([BIN, "run"]);
         let mut daemon = node.run_as(&command);
-        until("it is ready", || {
-            node.try_get("/readyz").is_some_and(|answer| answer.starts_with("HTTP/1.1 200"))
-        });
+        until("it is ready", || node.try_get("/readyz").is_some_and(|answer| answer.status == 200));
         assert_eq!(processors(daemon.0.id()), std::slice::from_ref(on));
         daemon.signal("TERM");
         daemon.0.wait().unwrap();

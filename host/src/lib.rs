@@ -31,7 +31,8 @@ pub mod scratch;
 pub mod seam;
 pub mod shortage;
 pub mod topology;
-pub mod vf_settings;
+pub mod unix_http;
+pub mod vf;
 pub mod watch;
 
 pub use devlink::{DevlinkDevice, DevlinkEnd, DevlinkPort};

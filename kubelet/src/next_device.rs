@@ -1,7 +1,8 @@
 //! Which of the devices that kubelet has allocated to a pod an attachment gets (X10). Pure.
 //!
-//! The same order as the runtimes' and meta plugins': container by container, each one's devices sorted; every attachment
-//! takes the next one. Which are taken is what is on record, so that a repeated or a failed ADD changes nothing.
+//! The order is that of the runtimes and of the meta plugins: container by container, the devices of each sorted. Every
+//! attachment takes the next device that no other one holds. The caller says which are held, from what is on record; so a
+//! repeated or a failed ADD changes nothing.
 
 use super::pod_resources::{PodName, ResourcesOfPod};
 

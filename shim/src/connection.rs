@@ -1,4 +1,4 @@
-//! The way to the daemon: a connection to its unix socket.
+//! A connection to the daemon's unix socket. Every wait has a deadline.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -12,54 +12,54 @@ use nix::sys::time::{TimeVal, TimeValLike};
 use std::os::fd::AsRawFd;
 
 use crate::deadline::Deadline;
-use crate::reason::Reason;
+use crate::errno_text::ErrnoText;
 
 /// Why there is no connection.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
-pub(crate) enum Unreached {
-    /// Nobody listens: no socket, or one that a dead daemon left.
+pub(crate) enum ConnectError {
+    /// Nobody listens: there is no socket, or one that a dead daemon left.
     #[error("no daemon listens there: {0}")]
-    Down(Reason),
+    Down(ErrnoText),
     /// The daemon's queue of connections was full until the deadline: it lives and is busy.
     #[error("the daemon is too busy to take one more connection")]
     Busy,
     /// The socket is not for us, or is no socket.
     #[error("the socket can't be used: {0}")]
-    Refused(Reason),
+    Refused(ErrnoText),
 }
 
-/// A connection.
+/// An open connection to the daemon.
 #[derive(Debug)]
 pub(crate) struct Connection(OwnedFd);
 
 impl Connection {
-    /// Connects if that can be done this instant.
-    pub(crate) fn at_once(path: &Path) -> Option<Connection> {
+    /// Connects if that is possible without waiting.
+    pub(crate) fn try_connect(path: &Path) -> Option<Connection> {
         let fd = stream(SockFlag::SOCK_NONBLOCK).ok()?;
         connect(fd.as_raw_fd(), &UnixAddr::new(path).ok()?).ok()?;
         Some(Connection(fd))
     }
 
-    /// Connects; while the daemon's queue is full, waits in the kernel for a place in it.
-    pub(crate) fn open(path: &Path, deadline: Deadline) -> Result<Connection, Unreached> {
-        let refused = |errno: Errno| Unreached::Refused(errno.into());
+    /// Connects. While the daemon's queue of connections is full, this waits in the kernel for a place in it.
+    pub(crate) fn open(path: &Path, deadline: Deadline) -> Result<Connection, ConnectError> {
+        let refused = |errno: Errno| ConnectError::Refused(errno.into());
         let address = UnixAddr::new(path).map_err(refused)?;
         let fd = stream(SockFlag::empty()).map_err(refused)?;
         loop {
-            // Zero would mean no limit.
+            // The send timeout limits `connect` too. Zero would mean no limit.
             let micros = i64::try_from(deadline.remaining().as_micros()).unwrap_or(i64::MAX).max(1);
             setsockopt(&fd, sockopt::SendTimeout, &TimeVal::microseconds(micros)).map_err(refused)?;
             return match connect(fd.as_raw_fd(), &address) {
                 Ok(()) => Ok(Connection(fd)),
                 Err(Errno::EINTR) => continue,
-                Err(Errno::EAGAIN) => Err(Unreached::Busy),
-                Err(errno @ (Errno::ENOENT | Errno::ECONNREFUSED)) => Err(Unreached::Down(errno.into())),
+                Err(Errno::EAGAIN) => Err(ConnectError::Busy),
+                Err(errno @ (Errno::ENOENT | Errno::ECONNREFUSED)) => Err(ConnectError::Down(errno.into())),
                 Err(errno) => Err(refused(errno)),
             };
         }
     }
 
-    /// Sends as much as goes; `Ok(0)` when the deadline came first.
+    /// Sends as many bytes as the socket takes. `Ok(0)` when the deadline came first.
     pub(crate) fn send(&self, bytes: &[u8], deadline: Deadline) -> Result<usize, Errno> {
         loop {
             match send(self.0.as_raw_fd(), bytes, MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT) {
@@ -71,7 +71,7 @@ impl Connection {
         }
     }
 
-    /// Receives what is there, waiting for the first byte; `None` when the deadline came first.
+    /// Receives what has come, after waiting for the first byte. `None` when the deadline came first.
     pub(crate) fn receive(&self, into: &mut [u8], deadline: Deadline) -> Option<Result<usize, Errno>> {
         loop {
             if !deadline.wait(self.0.as_fd(), PollFlags::POLLIN) {

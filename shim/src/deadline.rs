@@ -1,4 +1,4 @@
-//! The one time limit of a call. Everything that can wait, waits no longer than this; nothing sleeps elsewhere.
+//! The one time limit of a call. Everything that can wait does so in here, and no longer than the limit.
 
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 
-/// When the caller stops waiting.
+/// The time at which the caller stops waiting.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Deadline(Instant);
 
 impl Deadline {
-    /// So long after `began`.
+    /// The deadline of a call that began at `began` and has `limit`.
     pub(crate) fn after(began: Instant, limit: Duration) -> Deadline {
         Deadline(began + limit)
     }
@@ -21,17 +21,17 @@ impl Deadline {
         Deadline(self.0.min(Instant::now() + limit))
     }
 
-    /// What is left of it; zero once it has passed.
+    /// The time that is left; zero once the deadline has passed.
     pub(crate) fn remaining(self) -> Duration {
         self.0.saturating_duration_since(Instant::now())
     }
 
-    /// True once it has passed.
+    /// Whether the deadline has passed.
     pub(crate) fn passed(self) -> bool {
         self.remaining().is_zero()
     }
 
-    /// Waits until `events` is ready on `fd`; false when the deadline came first.
+    /// Waits until `events` are ready on `fd`. Returns false when the deadline came first.
     pub(crate) fn wait(self, fd: BorrowedFd<'_>, events: PollFlags) -> bool {
         let mut fds = [PollFd::new(fd, events)];
         loop {
@@ -45,19 +45,20 @@ impl Deadline {
     }
 }
 
-/// A pause that grows, for what the kernel has no event for.
+/// A pause that doubles, for what the kernel has no event for. This program does not
+/// link the back-off of `fairlead-host`, for its size.
 #[derive(Debug)]
 pub(crate) struct Pause(Duration);
 
 impl Pause {
     const LONGEST: Duration = Duration::from_millis(50);
 
-    /// The first one is a millisecond.
+    /// A pause that begins with one millisecond.
     pub(crate) fn new() -> Pause {
         Pause(Duration::from_millis(1))
     }
 
-    /// Sleeps; false when the deadline came first.
+    /// Sleeps. Returns false when the deadline came first.
     pub(crate) fn sleep(&mut self, deadline: Deadline) -> bool {
         std::thread::sleep(self.0.min(deadline.remaining()));
         self.0 = (self.0 * 2).min(Pause::LONGEST);

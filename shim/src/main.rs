@@ -1,25 +1,25 @@
 //! `fairlead`, the CNI executable: passes one call of a container runtime to the node daemon and prints its
 //! answer.
 //!
-//! environment → configuration → connection → request → answer, each step in a module of its own. It is started
-//! for every call, so it starts no thread, handles no signal and keeps nothing: what it costs is what the kernel
-//! asks for a process. Whatever comes in, it ends within the call's time limit with a result or an error object.
+//! environment → configuration → connection → request → answer, each step in a module of its own. A runtime starts it for
+//! every call, so its start is its speed: it starts no thread, handles no signal and keeps nothing. Whatever comes in, it
+//! ends within the call's time limit with a result or an error object.
 
 #![forbid(unsafe_code)]
 
-mod answer;
-mod conduct;
-mod config;
+mod call;
 mod connection;
+mod daemon_process;
 mod deadline;
-mod exchange;
-mod failure;
-mod invocation;
-mod namespace;
-mod peer;
-mod reason;
-mod spool;
-mod watch;
+mod environment;
+mod errno_text;
+mod error_codes;
+mod http_exchange;
+mod netns;
+mod spool_writer;
+mod stdin_config;
+mod stdout;
+mod wait_for_socket;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -29,11 +29,11 @@ use dlmalloc::GlobalDlmalloc;
 use fairlead_cni::CniVersion;
 use fairlead_cni::wire::Command;
 
-use crate::conduct::{Call, Unserved};
+use crate::call::{Call, CallError};
 use crate::connection::Connection;
 use crate::deadline::Deadline;
-use crate::invocation::{Asked, BadCall, Invocation, WORK_LIMIT};
-use crate::namespace::Namespace;
+use crate::environment::{EnvironmentError, Invocation, Operation, WORK_LIMIT};
+use crate::netns::Netns;
 
 /// The C library's allocator maps and faults in a page for every size of block that it meets; this one takes one
 /// mapping for all. That halves what a call costs above an empty program (SPECIFICATION.md, "Start").
@@ -42,52 +42,58 @@ static ALLOCATOR: GlobalDlmalloc = GlobalDlmalloc;
 
 fn main() -> ExitCode {
     let began = Instant::now();
-    match invocation::asked() {
-        Ok((Asked::Version, limit)) => version(Deadline::after(began, limit)),
-        Ok((Asked::Daemon(command), limit)) => serve(command, Deadline::after(began, limit)),
-        Err(bad) => {
-            if matches!(bad, BadCall::NoCommand) {
-                answer::about();
+    match environment::operation() {
+        Ok((Operation::Version, limit)) => version(Deadline::after(began, limit)),
+        Ok((Operation::Daemon(command), limit)) => serve(command, Deadline::after(began, limit)),
+        Err(error) => {
+            if matches!(error, EnvironmentError::NoCommand) {
+                stdout::print_usage();
             }
-            answer::error(&bad.into(), CniVersion::LATEST, Deadline::after(began, WORK_LIMIT))
+            stdout::print_error(&error.into(), CniVersion::LATEST, Deadline::after(began, WORK_LIMIT))
         }
     }
 }
 
-/// VERSION needs nothing; a version on standard input is given back.
+/// Answers VERSION without the daemon, in the version of the configuration on standard input.
 fn version(deadline: Deadline) -> ExitCode {
-    let typed = std::io::stdin().is_terminal();
-    let config = if typed { String::new() } else { config::read_all(deadline).unwrap_or_default() };
-    let printed = answer::print(answer::versions(config::version_of(&config)).as_bytes(), deadline);
+    // A person at a terminal types no configuration, and would wait for the end of the time limit.
+    let by_hand = std::io::stdin().is_terminal();
+    let config = if by_hand { String::new() } else { stdin_config::read_all(deadline).unwrap_or_default() };
+    let printed =
+        stdout::print(stdout::versions_json(stdin_config::version_of(&config)).as_bytes(), deadline);
     if printed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn serve(command: Command, deadline: Deadline) -> ExitCode {
     let mut invocation = match Invocation::read(command) {
         Ok(invocation) => invocation,
-        Err(bad) => return answer::error(&bad.into(), CniVersion::LATEST, deadline),
+        Err(error) => return stdout::print_error(&error.into(), CniVersion::LATEST, deadline),
     };
     // The daemon wakes up and accepts while the runtime is still writing the configuration.
-    let early = Connection::at_once(&invocation.socket);
-    let namespace = Some(&invocation.request.netns).filter(|path| !path.is_empty());
-    let namespace = namespace.and_then(|path| Namespace::open(path));
-    invocation.request.netns_inode = namespace.as_ref().and_then(Namespace::inode);
-    invocation.request.own_netns = namespace::own();
-    match config::read_all(deadline) {
+    let early = Connection::try_connect(&invocation.socket);
+    let netns = Some(&invocation.request.netns).filter(|path| !path.is_empty());
+    let netns = netns.and_then(|path| Netns::open(path));
+    invocation.request.netns_inode = netns.as_ref().and_then(Netns::inode);
+    invocation.request.own_netns = netns::own();
+    match stdin_config::read_all(deadline) {
         Ok(config) => invocation.request.config = config,
-        Err(bad) => return answer::error(&bad.into(), CniVersion::LATEST, deadline),
+        Err(error) => return stdout::print_error(&error.into(), CniVersion::LATEST, deadline),
     }
-    let mut call = Call { invocation, namespace, deadline, answered_on: None };
-    match call.carry_out(early) {
-        Ok(result) if answer::print(&result, deadline) => {
-            call.was_delivered();
+    let mut call = Call { invocation, netns, deadline, answered_on: None };
+    match call.run(early) {
+        Ok(result) if stdout::print(&result, deadline) => {
+            call.acknowledge();
             ExitCode::SUCCESS
         }
         Ok(_) => ExitCode::FAILURE,
-        Err(Unserved::Told(error)) => answer::failure(&error, deadline),
-        Err(unserved) => {
-            let version = config::version_of(&call.invocation.request.config);
-            answer::error(&failure::unserved(unserved, command, &call.invocation.socket), version, deadline)
+        Err(CallError::Answered(error)) => stdout::print_failure(&error, deadline),
+        Err(error) => {
+            let version = stdin_config::version_of(&call.invocation.request.config);
+            stdout::print_error(
+                &error_codes::of_call(error, command, &call.invocation.socket),
+                version,
+                deadline,
+            )
         }
     }
 }

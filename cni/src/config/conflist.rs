@@ -1,14 +1,14 @@
-//! A runtime's list of plugins, and the configuration that each plugin of it is given, as libcni builds them
+//! A runtime's list of plugins, and the configuration that each plugin of it gets, as libcni builds it
 //! (`NetworkConfFromBytes`, `buildOneConfig`, `injectRuntimeConfig`).
 //!
-//! Unlike plugins, libcni reads a list's own keys exactly as written; only a plugin's `type` and `capabilities` match
-//! in any case. What is built is the plugin's own object plus what is injected: nothing of it is lost.
+//! Unlike plugins, libcni matches a list's own keys exactly; only a plugin's `type` and `capabilities` match in any case. A
+//! plugin gets its own object with all its keys, and what is injected.
 
 use serde_json::{Map, Value, json};
 
 use super::{AttachmentRef, NetConf, netconf};
 use crate::error::{CniError, Code};
-use crate::lax::Fields;
+use crate::go_json::Fields;
 use crate::names;
 use crate::result::CniResult;
 use crate::version::CniVersion;
@@ -16,15 +16,15 @@ use crate::version::CniVersion;
 /// A list of plugins that make one attachment, in order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ConfList {
-    /// `name`
+    /// The key `name`: the network's name.
     pub name: String,
-    /// The newest of `cniVersion` and `cniVersions` that we speak.
+    /// The newest supported version of `cniVersion` and `cniVersions`.
     pub version: CniVersion,
-    /// `disableCheck`
+    /// The key `disableCheck`: the runtime sends no CHECK.
     pub disable_check: bool,
-    /// `disableGC`
+    /// The key `disableGC`: the runtime sends no GC.
     pub disable_gc: bool,
-    /// `loadOnlyInlinedPlugins`; when false, `<conf dir>/<name>/*.conf` come after the plugins of the list itself.
+    /// The key `loadOnlyInlinedPlugins`. When it is false, `<conf dir>/<name>/*.conf` come after the plugins of the list itself.
     pub load_only_inlined_plugins: bool,
     plugins: Vec<Plugin>,
 }
@@ -37,8 +37,11 @@ struct Plugin {
 }
 
 impl ConfList {
-    /// Reads a list, or one plugin's configuration, which becomes a list of one. A list may be empty when its
-    /// plugins are in a directory. Code 6, 7, or 1 for a version that we don't speak.
+    /// Reads a list, or one plugin's configuration, which becomes a list of one. A list may be empty when its plugins are
+    /// in a directory.
+    ///
+    /// # Errors
+    /// Code 6 or 7, or 1 for a version that is not supported.
     pub fn parse(text: &str) -> Result<ConfList, CniError> {
         let keys = object(text)?;
         let name = match keys.get("name") {
@@ -80,8 +83,7 @@ impl ConfList {
         Ok(())
     }
 
-    /// The list as one self-contained text, plugins of a directory included: for a record that must do without the
-    /// files it came from.
+    /// The list as one text that contains the plugins of a directory too. It is for a record that must do without the files.
     pub fn to_text(&self) -> String {
         let plugins: Vec<&Map<String, Value>> = self.plugins.iter().map(|plugin| &plugin.keys).collect();
         json!({
@@ -95,12 +97,12 @@ impl ConfList {
         .to_string()
     }
 
-    /// How many plugins there are.
+    /// The number of plugins in the list.
     pub fn len(&self) -> usize {
         self.plugins.len()
     }
 
-    /// True when there are none (yet).
+    /// Whether the list has no plugin yet.
     pub fn is_empty(&self) -> bool {
         self.plugins.is_empty()
     }
@@ -110,7 +112,7 @@ impl ConfList {
         self.plugins.iter().map(|plugin| plugin.kind.as_str())
     }
 
-    /// True when a plugin declares the capability.
+    /// Whether a plugin declares the capability.
     pub fn declares(&self, index: usize, capability: &str) -> bool {
         self.plugins.get(index).is_some_and(|plugin| plugin.capabilities.iter().any(|c| c == capability))
     }
@@ -147,7 +149,7 @@ impl ConfList {
         Ok(Value::Object(keys).to_string())
     }
 
-    /// The same as [`ConfList::plugin_config`], read.
+    /// The configuration of [`ConfList::plugin_config`], parsed.
     pub fn plugin_conf(
         &self,
         index: usize,
@@ -217,7 +219,7 @@ fn value_of(text: &str) -> Result<Value, CniError> {
     })
 }
 
-/// libcni takes the newest of all versions that are named and that it speaks.
+/// The newest of all versions that are named and supported, as libcni chooses it.
 fn version(keys: &Map<String, Value>) -> Result<CniVersion, CniError> {
     let one = match keys.get("cniVersion") {
         None => None,
@@ -241,7 +243,7 @@ fn version(keys: &Map<String, Value>) -> Result<CniVersion, CniError> {
     }
 }
 
-/// libcni takes the words "true" and "false" too.
+/// Reads a truth value. libcni takes the words "true" and "false" too.
 fn flag(keys: &Map<String, Value>, key: &str) -> Result<bool, CniError> {
     match keys.get(key) {
         None => Ok(false),

@@ -4,27 +4,27 @@ use super::NetConf;
 use crate::error::{CniError, Code};
 use crate::names::shown;
 
-/// A host-device configuration.
+/// A configuration of type `host-device`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostDevice {
     /// How the device is found.
     pub device: Device,
-    /// The device's id on a bus: `runtimeConfig.deviceID` (PCI or auxiliary), else `pciBusID`. A device that a
-    /// user-space driver has (vfio-pci, …) has no interface and is not moved, however it was to be found.
+    /// The device's id on a bus: `runtimeConfig.deviceID` (PCI or auxiliary), else `pciBusID`. A device with a user-space
+    /// driver (vfio-pci, …) has no interface and is not moved, however the configuration names it.
     pub bus_id: Option<String>,
 }
 
-/// How the device is found. Where a configuration says it in several ways, the first of these counts, as in the
-/// reference plugin.
+/// How the device is found. Where a configuration has several of the keys, the first of these counts, as in the reference
+/// plugin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Device {
-    /// `device`: an interface's name
+    /// By the key `device`, an interface's name.
     Name(String),
-    /// `hwaddr`: a MAC address, as written
+    /// By the key `hwaddr`, a MAC address as written.
     HwAddr(String),
-    /// `kernelpath`: a path below `/sys/devices/`
+    /// By the key `kernelpath`, a path below `/sys/devices/`.
     KernelPath(String),
-    /// [`HostDevice::bus_id`]: the PCI address or the name on the auxiliary bus
+    /// By [`HostDevice::bus_id`], the PCI address or the name on the auxiliary bus.
     BusId(String),
 }
 

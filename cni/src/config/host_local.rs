@@ -1,8 +1,8 @@
-//! IPAM `host-local`: which addresses may be handed out, read and canonicalised as the reference plugin's allocator
-//! does (`backend/allocator/config.go`, `range.go`, `range_set.go`).
+//! IPAM `host-local`: which addresses may be allocated, read and canonicalised as the reference plugin's allocator does it
+//! (`backend/allocator/config.go`, `range.go`, `range_set.go`).
 //!
-//! Invariant of what [`HostLocal::parse`] answers: every set has at least one range, all ranges of a set are of one
-//! family, no two ranges overlap, and `start ≤ end` lie in the subnet. One address is handed out from each set.
+//! Invariant of what [`HostLocal::parse`] returns: every set has at least one range, all ranges of a set are of one
+//! family, no two ranges overlap, and `start ≤ end` lie in the subnet. One address is allocated from each set.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -12,49 +12,53 @@ use super::NetConf;
 use crate::addr;
 use crate::args::Args;
 use crate::error::{CniError, Code};
-use crate::lax::{Fields, Item};
+use crate::go_json::{Fields, Item};
 use crate::names::shown;
 use crate::result::RouteConfig;
 use crate::version::CniVersion;
 
-/// Where allocations lie when `dataDir` is absent.
+/// The directory of the allocations when `dataDir` is absent.
 pub const DEFAULT_DATA_DIR: &str = "/var/lib/cni/networks";
 
-/// A host-local configuration.
+/// The configuration of IPAM `host-local`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostLocal {
-    /// Range sets in the order of their `last_reserved_ip.<index>`: those of the runtime, the old single range, `ranges`.
+    /// The range sets in the order of their `last_reserved_ip.<index>`: those of the runtime, the old single range, and those of
+    /// the key `ranges`.
     pub ranges: Vec<RangeSet>,
-    /// `routes`
+    /// The routes of the key `routes`.
     pub routes: Vec<RouteConfig>,
-    /// `dataDir`, [`DEFAULT_DATA_DIR`] when absent
+    /// The key `dataDir`; [`DEFAULT_DATA_DIR`] when it is absent.
     pub data_dir: String,
-    /// `resolvConf`
+    /// The key `resolvConf`: the path of a file with name resolution.
     pub resolv_conf: Option<String>,
-    /// Requested addresses: `CNI_ARGS` `IP`, `args.cni.ips`, `runtimeConfig.ips`. Each must be had.
+    /// The addresses that the caller requests by `IP` in `CNI_ARGS`, `args.cni.ips` and `runtimeConfig.ips`. The call fails
+    /// unless it gets each of them.
     pub requested: Vec<IpAddr>,
 }
 
-/// Ranges of which one address is handed out.
+/// Ranges out of which one address is allocated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RangeSet(pub Vec<Range>);
 
-/// A range of addresses.
+/// A range of addresses in a subnet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Range {
-    /// `subnet`, without host bits
+    /// The key `subnet`, without host bits.
     pub subnet: IpNet,
-    /// `rangeStart`, inclusive
+    /// The key `rangeStart`: the first address of the range.
     pub start: IpAddr,
-    /// `rangeEnd`, inclusive
+    /// The key `rangeEnd`: the last address of the range.
     pub end: IpAddr,
-    /// `gateway`, which is never handed out
+    /// The key `gateway`: an address that is never allocated.
     pub gateway: IpAddr,
 }
 
 impl HostLocal {
-    /// Reads `ipam`, and what the runtime and `CNI_ARGS` add. Code 6 for a wrong type, 7 for a wrong value, 4 for
-    /// wrong arguments.
+    /// Reads `ipam`, and what the runtime and `CNI_ARGS` add.
+    ///
+    /// # Errors
+    /// Code 6 for a wrong type, 7 for a wrong value, 4 for wrong arguments.
     pub fn parse(conf: &NetConf, args: &Args) -> Result<HostLocal, CniError> {
         let fields = conf.fields()?;
         let ipam = fields
@@ -73,7 +77,7 @@ impl HostLocal {
     }
 }
 
-/// An empty text asks for nothing in `CNI_ARGS`; in a list it is an error, as in the reference.
+/// The requested addresses. An empty text in `CNI_ARGS` requests nothing; in a list it is an error, as in the reference plugin.
 fn requested(conf: &NetConf, args: &Args) -> Result<Vec<IpAddr>, CniError> {
     args.only(&["IP"])?;
     let mut requested = Vec::new();
@@ -160,17 +164,17 @@ impl RangeSet {
         Ok(set)
     }
 
-    /// True for a set of IPv4 addresses.
+    /// Whether this is a set of IPv4 addresses.
     pub fn is_ipv4(&self) -> bool {
         self.0.first().is_some_and(|range| range.start.is_ipv4())
     }
 
-    /// True when a range of the set holds the address.
+    /// Whether a range of the set contains the address.
     pub fn contains(&self, ip: IpAddr) -> bool {
         self.range_of(ip).is_some()
     }
 
-    /// The range that holds the address.
+    /// The range of the set that contains the address.
     pub fn range_of(&self, ip: IpAddr) -> Option<&Range> {
         self.0.iter().find(|range| range.contains(ip))
     }
@@ -226,7 +230,7 @@ impl Range {
         Ok(range)
     }
 
-    /// True when the address lies between start and end, both included.
+    /// Whether the address lies between start and end, both included.
     pub fn contains(&self, ip: IpAddr) -> bool {
         ip.is_ipv4() == self.start.is_ipv4() && self.start <= ip && ip <= self.end
     }
@@ -272,7 +276,7 @@ fn bad(why: &str) -> CniError {
     CniError::new(Code::InvalidConfig, format!("host-local's configuration is invalid: {why}"))
 }
 
-/// The first address that can be had. A subnet has four addresses at least, so it never wraps.
+/// The first address that can be allocated. A subnet has at least four addresses, so this never wraps.
 fn next(network: IpAddr) -> IpAddr {
     match network {
         IpAddr::V4(ip) => Ipv4Addr::from_bits(ip.to_bits().wrapping_add(1)).into(),
@@ -280,7 +284,7 @@ fn next(network: IpAddr) -> IpAddr {
     }
 }
 
-/// The last address, without IPv4's broadcast address.
+/// The last address that can be allocated. IPv4's broadcast address can't be.
 fn last(subnet: IpNet) -> IpAddr {
     match subnet.broadcast() {
         IpAddr::V4(ip) => Ipv4Addr::from_bits(ip.to_bits().wrapping_sub(1)).into(),

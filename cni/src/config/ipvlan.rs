@@ -1,36 +1,36 @@
-//! Type `ipvlan`: on a master of its own, or chained on the one interface of `prevResult`.
+//! Type `ipvlan`: on the master that it names, or chained on the one interface of `prevResult`.
 
 use super::{NetConf, mtu};
 use crate::error::{CniError, Code};
 use crate::result::CniResult;
 
-/// An ipvlan configuration.
+/// A configuration of type `ipvlan`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ipvlan {
-    /// `master`; see [`Ipvlan::master`].
+    /// The key `master`; see [`Ipvlan::master`].
     pub master: Option<String>,
-    /// `mode`
+    /// The key `mode`.
     pub mode: Mode,
-    /// `mtu` in bytes; `None`: the master's.
+    /// The key `mtu` in bytes; `None` for the master's MTU.
     pub mtu: Option<u32>,
-    /// `linkInContainer`: the master is in the pod's namespace.
+    /// The key `linkInContainer`: whether the master is in the pod's namespace.
     pub link_in_container: bool,
 }
 
-/// `mode`
+/// The modes of ipvlan, as the key `mode` has them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Mode {
-    /// `l2`, the default
+    /// The default, `l2`: the slaves switch frames.
     #[default]
     L2,
-    /// `l3`
+    /// The mode `l3`: the slaves route packets.
     L3,
-    /// `l3s`
+    /// The mode `l3s`: like `l3`, and the packets pass the netfilter hooks of the master's namespace.
     L3s,
 }
 
 impl Mode {
-    /// As it stands in a configuration.
+    /// The mode as a configuration writes it.
     pub fn as_str(self) -> &'static str {
         match self {
             Mode::L2 => "l2",

@@ -1,13 +1,13 @@
-//! Type `loopback`: sets `lo` up. It has no fields of its own; what comes in as `prevResult` goes out unchanged.
+//! Type `loopback`: sets `lo` up. It has no keys of its own, and passes `prevResult` on unchanged.
 
 use super::NetConf;
 use crate::error::CniError;
 use crate::result::CniResult;
 
-/// A loopback configuration.
+/// A configuration of type `loopback`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loopback {
-    /// The result to pass on; `None`: answer with `lo` itself.
+    /// The result to pass on; `None` to answer with `lo` itself.
     pub pass_on: Option<CniResult>,
 }
 

@@ -1,42 +1,42 @@
-//! Type `macvlan`.
+//! Type `macvlan`: an interface of its own MAC address on a master.
 
 use super::{NetConf, mtu};
 use crate::args::Args;
 use crate::error::CniError;
 
-/// A macvlan configuration.
+/// A configuration of type `macvlan`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Macvlan {
-    /// `master`; `None`: the interface of the default route.
+    /// The key `master`; `None` for the interface of the default route.
     pub master: Option<String>,
-    /// `mode`
+    /// The key `mode`.
     pub mode: Mode,
-    /// `mtu` in bytes; `None`: the master's.
+    /// The key `mtu` in bytes; `None` for the master's MTU.
     pub mtu: Option<u32>,
-    /// `mac` of the configuration alone, as written; see [`Macvlan::mac`].
+    /// The key `mac` of the configuration alone, as written; see [`Macvlan::mac`].
     pub mac: Option<String>,
-    /// `linkInContainer`: the master is in the pod's namespace.
+    /// The key `linkInContainer`: whether the master is in the pod's namespace.
     pub link_in_container: bool,
-    /// `bcqueuelen`; `None`: the kernel's default.
+    /// The key `bcqueuelen`, the length of the queue of broadcasts; `None` for the kernel's default.
     pub bcqueuelen: Option<u32>,
 }
 
-/// `mode`
+/// The modes of macvlan, as the key `mode` has them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Mode {
-    /// `bridge`, the default
+    /// The default, `bridge`: interfaces of one master reach each other directly.
     #[default]
     Bridge,
-    /// `private`
+    /// The mode `private`: interfaces of one master do not reach each other.
     Private,
-    /// `vepa`
+    /// The mode `vepa`: interfaces of one master reach each other by way of the switch outside.
     Vepa,
-    /// `passthru`
+    /// The mode `passthru`: the master has this one interface, with the master's MAC address.
     Passthru,
 }
 
 impl Mode {
-    /// As it stands in a configuration.
+    /// The mode as a configuration writes it.
     pub fn as_str(self) -> &'static str {
         match self {
             Mode::Bridge => "bridge",

@@ -1,9 +1,9 @@
-//! What every configuration has, whatever its type (libcni `types.PluginConf`), and what the runtime added to it.
+//! What every configuration has, whatever its type (libcni `types.PluginConf`), and what the runtime has added to it.
 
 use serde_json::Value;
 
 use crate::error::{CniError, Code};
-use crate::lax::{self, Fields, Item};
+use crate::go_json::{self, Fields, Item};
 use crate::names;
 use crate::result::{CniResult, Dns};
 use crate::version::CniVersion;
@@ -12,65 +12,71 @@ use crate::wire::MAX_CONFIG;
 /// A network configuration as a plugin reads it on stdin.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NetConf {
-    /// The text as given.
+    /// The text as the runtime wrote it.
     pub raw: String,
-    /// The text as read by [`lax::parse`]: struct keys in lower case.
+    /// The text as [`go_json::parse`] reads it, with struct keys in lower case.
     pub value: Value,
-    /// `cniVersion`
+    /// The key `cniVersion`.
     pub version: CniVersion,
-    /// `name`
+    /// The key `name`: the network's name.
     pub name: String,
-    /// `type`
+    /// The key `type`: the name of the plugin.
     pub plugin_type: String,
-    /// `ipam.type`; `None` when there is no IPAM (`"ipam": {}` is a layer 2 interface).
+    /// The key `ipam.type`; `None` without an IPAM (`"ipam": {}` makes a layer 2 interface).
     pub ipam_type: Option<String>,
-    /// `prevResult`
+    /// The key `prevResult`: the result of the plugin before in a list.
     pub prev_result: Option<CniResult>,
-    /// `runtimeConfig`
+    /// The key `runtimeConfig`.
     pub runtime: RuntimeConfig,
-    /// `args.cni.ips`, as written
+    /// The key `args.cni.ips`: requested addresses, as written.
     pub args_cni_ips: Vec<String>,
-    /// `args.cni.numaNodes`: the pod's NUMA nodes, where a caller knows them better than kubelet
+    /// The key `args.cni.numaNodes`: the pod's NUMA nodes, for a caller that knows them better than kubelet.
     pub args_cni_numa_nodes: Vec<u32>,
-    /// `dns`
+    /// The key `dns`.
     pub dns: Dns,
-    /// The attachments that a GC shall keep; `None` when neither key was given (an old caller: nothing is to be
-    /// removed), empty for `null` and `[]` (nothing is to be kept).
+    /// The attachments that a GC must keep. `None` when neither key is there: an old caller, for whom nothing may be removed.
+    /// Empty for `null` and `[]`: nothing is kept.
     pub valid_attachments: Option<Vec<AttachmentRef>>,
 }
 
 /// What a runtime passes to a plugin that declared a capability.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct RuntimeConfig {
-    /// `mac`, as written
+    /// The key `mac`: a requested MAC address, as written.
     pub mac: Option<String>,
-    /// `ips`, as written: with or without prefix length
+    /// The key `ips`: requested addresses, as written, with or without prefix length.
     pub ips: Vec<String>,
-    /// `deviceID`
+    /// The key `deviceID`: the device that was allocated to the pod.
     pub device_id: Option<String>,
-    /// `CNIDeviceInfoFile`
+    /// The key `CNIDeviceInfoFile`: where the plugin is to write the device information.
     pub device_info_file: Option<String>,
-    /// `portMappings`
+    /// The key `portMappings`.
     pub port_mappings: Option<Value>,
 }
 
-/// An attachment as a GC names it.
+/// An attachment as a GC refers to it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AttachmentRef {
-    /// `containerID`
+    /// The key `containerID`.
     pub container_id: String,
-    /// `ifname`
+    /// The key `ifname`.
     pub ifname: String,
 }
 
 impl NetConf {
-    /// Reads a configuration. Code 6: cannot be decoded; 7: a name or type is missing or out of the grammar, or the
-    /// text is too long; 1: its version is none that we speak.
+    /// Reads a configuration.
+    ///
+    /// # Errors
+    /// Code 6 when it can't be decoded; 7 when a name or type is missing or outside the grammar, or when the text is too long;
+    /// 1 when its version is not supported.
     pub fn parse(text: &str) -> Result<NetConf, CniError> {
         NetConf::read(text, true)
     }
 
-    /// The same for a removal, which must not fail for a `prevResult` that cannot be read: it is left out.
+    /// Reads a configuration for a removal, which must not fail for a `prevResult` that can't be read: that is left out.
+    ///
+    /// # Errors
+    /// As for [`NetConf::parse`].
     pub fn parse_for_removal(text: &str) -> Result<NetConf, CniError> {
         NetConf::read(text, false)
     }
@@ -80,7 +86,7 @@ impl NetConf {
             let msg = format!("the network configuration has {} bytes, more than {MAX_CONFIG}", text.len());
             return Err(CniError::new(Code::InvalidConfig, msg).with("shorten it"));
         }
-        let value = lax::parse(text)?;
+        let value = go_json::parse(text)?;
         let fields = Fields::of(&value)?;
         let name = fields.text("name")?.unwrap_or_default();
         names::network_name(&name)?;
@@ -112,7 +118,7 @@ impl NetConf {
         })
     }
 
-    /// The configuration's keys.
+    /// The keys of the configuration.
     pub fn fields(&self) -> Result<Fields<'_>, CniError> {
         Fields::of(&self.value)
     }
@@ -122,7 +128,7 @@ fn version(fields: &Fields<'_>) -> Result<CniVersion, CniError> {
     supported(&fields.text("cniVersion")?.unwrap_or_default())
 }
 
-/// `cniVersion`, checked. Code 1.
+/// Checks `cniVersion`. Code 1 when it is not supported.
 pub(super) fn supported(text: &str) -> Result<CniVersion, CniError> {
     CniVersion::parse(text).ok_or_else(|| {
         let spoken: Vec<&str> = CniVersion::ALL.iter().map(|v| v.as_str()).collect();
@@ -158,7 +164,7 @@ fn runtime(fields: &Fields<'_>) -> Result<RuntimeConfig, CniError> {
     })
 }
 
-/// `args.cni`
+/// What is read of `args.cni`.
 #[derive(Default)]
 struct ArgsCni {
     ips: Vec<String>,
@@ -179,10 +185,10 @@ fn dns(fields: &Fields<'_>) -> Result<Dns, CniError> {
     fields.object("dns")?.map_or_else(|| Ok(Dns::default()), |dns| Dns::read(&dns))
 }
 
-/// The newer key first; libcni sends both.
+/// Reads the attachments that a GC must keep, from the newer key where there are both: libcni sends both.
 fn valid_attachments(fields: &Fields<'_>) -> Result<Option<Vec<AttachmentRef>>, CniError> {
-    let given = |key: &&str| fields.given(key).is_some();
-    let Some(key) = ["cni.dev/valid-attachments", "cni.dev/attachments"].into_iter().find(given) else {
+    let is_present = |key: &&str| fields.raw(key).is_some();
+    let Some(key) = ["cni.dev/valid-attachments", "cni.dev/attachments"].into_iter().find(is_present) else {
         return Ok(None);
     };
     fields.each(key, |item| attachment(&item)).map(Some)

@@ -1,83 +1,84 @@
-//! Type `sriov`: a virtual function, set up by its physical function's driver and moved into the pod.
+//! Type `sriov`: a VF, set up by the driver of its PF and moved into the pod.
 
 use super::NetConf;
 use crate::args::Args;
 use crate::error::{CniError, Code};
 
-/// Largest VLAN id: 4095 is reserved, though some drivers take it.
+/// The largest VLAN id. 4095 is reserved, though some drivers take it.
 const MAX_VLAN: u32 = 4094;
 
-/// `resourceName` as the annotation of a network attachment definition calls it.
+/// The name that `resourceName` has in the annotation of a network attachment definition.
 const RESOURCE_NAME: &str = "k8s.v1.cni.cncf.io/resourceName";
 
-/// An sriov configuration. What is `None` is left as it is.
+/// A configuration of type `sriov`. An attribute that is `None` is left as it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sriov {
-    /// `deviceID` of the configuration alone; see [`Sriov::device`].
+    /// The key `deviceID` of the configuration alone; see [`Sriov::device`].
     pub device_id: Option<String>,
-    /// `resourceName`, under the name that a network attachment definition's annotation has for it too.
+    /// The key `resourceName`, or the annotation of a network attachment definition that stands for it.
     pub resource_name: Option<String>,
-    /// `mac` of the configuration alone, as written; see [`Sriov::mac`].
+    /// The key `mac` of the configuration alone, as written; see [`Sriov::mac`].
     pub mac: Option<String>,
-    /// `vlan`, `vlanQoS` and `vlanProto`
+    /// The keys `vlan`, `vlanQoS` and `vlanProto`.
     pub vlan: Option<Vlan>,
-    /// `spoofchk`
+    /// The key `spoofchk`: whether the PF drops frames from other source addresses.
     pub spoofchk: Option<bool>,
-    /// `trust`
+    /// The key `trust`: whether the VF may, for example, change its MAC address.
     pub trust: Option<bool>,
-    /// `link_state`
+    /// The key `link_state`.
     pub link_state: Option<LinkState>,
-    /// `min_tx_rate` in Mbit/s; 0 takes the guarantee away.
+    /// The key `min_tx_rate` in Mbit/s; 0 removes the guarantee.
     pub min_tx_rate: Option<u32>,
-    /// `max_tx_rate` in Mbit/s; 0 takes the limit away.
+    /// The key `max_tx_rate` in Mbit/s; 0 removes the limit.
     pub max_tx_rate: Option<u32>,
-    /// `pool`, of a path of our own type: any function of it that is ready.
+    /// The key `pool`, of a path of type `fairlead`: any VF of the pool that is ready will do.
     pub pool: Option<String>,
-    /// `driver`, of a path of our own type: who must have the function.
+    /// The key `driver`, of a path of type `fairlead`: the driver that must have the VF.
     pub driver: Option<Driver>,
-    /// `deviceAccess`, of a path of our own type, is `host`: the pod has the host's devices, whoever chose the function.
+    /// Whether the key `deviceAccess`, of a path of type `fairlead`, is `host`: the pod sees the host's device nodes, so that it
+    /// does not matter who chose the VF.
     pub on_host: bool,
 }
 
-/// `driver`
+/// The drivers that a path can ask for, as the key `driver` has them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Driver {
-    /// `kernel`: any that makes an interface of it.
+    /// Any driver that makes a network interface of the VF, `kernel`.
     Kernel,
-    /// `vfio-pci`
+    /// The driver `vfio-pci`.
     Vfio,
 }
 
-/// Which virtual function is asked for.
+/// Which VF is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Device {
-    /// This one, by its PCI address as written.
+    /// The VF with this PCI address, as it is written.
     Named(String),
-    /// One of those of this resource that kubelet has given the pod.
+    /// One of the VFs of this resource that kubelet has allocated to the pod.
     OfResource(String),
-    /// One of those that are ready in this pool of the daemon's.
+    /// One of the VFs that are ready in this pool of the daemon.
     OfPool(String),
 }
 
 /// The port VLAN that is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Vlan {
-    /// 1–4094; 0 takes it away.
+    /// The VLAN id, from 1 to 4094; 0 removes the VLAN.
     pub id: u16,
-    /// 0–7
+    /// The priority in the VLAN tag, from 0 to 7.
     pub qos: u8,
-    /// 802.1ad instead of 802.1Q.
+    /// Whether the tag is of 802.1ad instead of 802.1Q.
     pub service: bool,
 }
 
-/// `link_state`
+/// The states that the VF's link can be forced to, as the key `link_state` has them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LinkState {
-    /// `auto`
+    /// The link follows that of the PF, `auto`.
     Auto,
-    /// `enable`
+    /// The link is always up, `enable`.
     Enable,
-    /// `disable`
+    /// The link is always down, `disable`.
     Disable,
 }
 
@@ -155,7 +156,7 @@ fn known(args: &Args) -> Result<(), CniError> {
     args.only(&["MAC", "deviceID"])
 }
 
-/// Priority and tag mean something on a VLAN only.
+/// Reads the port VLAN. A priority and a tag are refused without a VLAN, where they would have no effect.
 fn vlan(conf: &NetConf) -> Result<Option<Vlan>, CniError> {
     let fields = conf.fields()?;
     let id = fields.within("vlan", 0, MAX_VLAN)?;

@@ -9,35 +9,37 @@ use super::host_local::more_than_one;
 use crate::addr;
 use crate::args::Args;
 use crate::error::{CniError, Code};
-use crate::lax::{Fields, Item};
+use crate::go_json::{Fields, Item};
 use crate::names::shown;
 use crate::result::{Dns, RouteConfig};
 use crate::version::CniVersion;
 
-/// A static configuration.
+/// The configuration of IPAM `static`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StaticIpam {
     /// The addresses to assign, in order. `runtimeConfig.ips` replace all others, `args.cni.ips` those of the
     /// configuration and of `CNI_ARGS`; `CNI_ARGS` `IP` are added to those of the configuration.
     pub addresses: Vec<StaticAddress>,
-    /// `routes`
+    /// The routes of the key `routes`.
     pub routes: Vec<RouteConfig>,
-    /// `dns`
+    /// The name resolution of the key `dns`.
     pub dns: Dns,
 }
 
-/// An address to assign.
+/// An address that the pod's interface gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StaticAddress {
-    /// `address`
+    /// The key `address`, with its prefix length.
     pub address: IpNet,
-    /// `gateway`
+    /// The key `gateway`.
     pub gateway: Option<IpAddr>,
 }
 
 impl StaticIpam {
-    /// Reads `ipam`, and what the runtime and `CNI_ARGS` add. Code 6 for a wrong type, 7 for a wrong value, 4 for
-    /// wrong arguments.
+    /// Reads `ipam`, and what the runtime and `CNI_ARGS` add.
+    ///
+    /// # Errors
+    /// Code 6 for a wrong type, 7 for a wrong value, 4 for wrong arguments.
     pub fn parse(conf: &NetConf, args: &Args) -> Result<StaticIpam, CniError> {
         let fields = conf.fields()?;
         let ipam =

@@ -1,6 +1,6 @@
-//! Whole configurations through the parsers.
+//! Whole configurations, read by the parsers.
 
-mod chain;
+mod conflist;
 mod ipam;
 mod sriov;
 mod types;

@@ -1,18 +1,18 @@
-//! Type `vlan`.
+//! Type `vlan`: a VLAN interface on a master.
 
 use super::{NetConf, mtu};
 use crate::error::CniError;
 
-/// A vlan configuration.
+/// A configuration of type `vlan`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Vlan {
-    /// `master`
+    /// The key `master`: the interface that carries the VLAN.
     pub master: String,
-    /// `vlanId`, 0 to 4094
+    /// The key `vlanId`, from 0 to 4094.
     pub vlan_id: u16,
-    /// `mtu` in bytes; `None`: the master's.
+    /// The key `mtu` in bytes; `None` for the master's MTU.
     pub mtu: Option<u32>,
-    /// `linkInContainer`: the master is in the pod's namespace.
+    /// The key `linkInContainer`: whether the master is in the pod's namespace.
     pub link_in_container: bool,
 }
 

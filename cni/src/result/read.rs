@@ -1,4 +1,4 @@
-//! Reads results, as libcni's `types/020`, `types/040` and `types/100` do, into the one model.
+//! Reads results of every version into the one model, as libcni's `types/020`, `types/040` and `types/100` do.
 //!
 //! Invariant: an address refers to an interface of the same result or to none.
 
@@ -6,12 +6,15 @@ use serde_json::Value;
 
 use super::{CniResult, Dns, Interface, IpConfig, RouteConfig};
 use crate::error::{CniError, Code};
-use crate::lax::{self, Fields, Item};
+use crate::go_json::{self, Fields, Item};
 use crate::version::CniVersion;
 
 impl CniResult {
-    /// Reads a result. Its own `cniVersion` decides the form; where it has none, `version` does, as before 1.0.0
-    /// results did not need to carry one. Code 6; code 1 for a version that we do not speak.
+    /// Reads a result. Its own `cniVersion` decides the form. Before 1.0.0 results did not need to have one; then `version`
+    /// decides.
+    ///
+    /// # Errors
+    /// Code 6, or 1 for a version that is not supported.
     pub fn parse(value: &Value, version: CniVersion) -> Result<CniResult, CniError> {
         read(value, version).map_err(|error| match error.code {
             Code::InvalidConfig => CniError { code: Code::Decode, ..error },
@@ -19,9 +22,12 @@ impl CniResult {
         })
     }
 
-    /// Reads a result from its text: what a plugin printed.
+    /// Reads a result from its text, as a plugin printed it.
+    ///
+    /// # Errors
+    /// As for [`CniResult::parse`].
     pub fn parse_text(text: &str, version: CniVersion) -> Result<CniResult, CniError> {
-        CniResult::parse(&lax::parse(text)?, version)
+        CniResult::parse(&go_json::parse(text)?, version)
     }
 }
 
@@ -47,7 +53,7 @@ fn unknown_version(text: &str) -> CniError {
     .with(format!("versions that are understood: {}", spoken.join(", ")))
 }
 
-/// 0.1.0 and 0.2.0: `ip4` and `ip6`, each with its routes.
+/// Reads the form of 0.1.0 and 0.2.0: `ip4` and `ip6`, each with its routes.
 fn read_02(fields: &Fields<'_>) -> Result<CniResult, CniError> {
     let mut result = CniResult::default();
     for key in ["ip4", "ip6"] {
@@ -59,8 +65,8 @@ fn read_02(fields: &Fields<'_>) -> Result<CniResult, CniError> {
     Ok(result)
 }
 
-/// From 0.3.0 on: lists. `ips[].version` (0.3.x, 0.4.0) says nothing that the address does not say; of an interface
-/// libcni knows only name, MAC and sandbox there.
+/// Reads the form from 0.3.0 on: lists. `ips[].version` (0.3.x, 0.4.0) says nothing that the address does not say. Of an
+/// interface libcni knows only name, MAC and sandbox before 1.0.0.
 fn read_list(fields: &Fields<'_>, version: CniVersion) -> Result<CniResult, CniError> {
     let interfaces = fields.each("interfaces", |item| interface(&item, version >= CniVersion::V1_0_0))?;
     let ips = fields.each("ips", |item| ip_config(&item, interfaces.len()))?;
@@ -92,8 +98,8 @@ fn ip_config(item: &Item<'_>, interfaces: usize) -> Result<IpConfig, CniError> {
     Ok(IpConfig { address, gateway: fields.ip("gateway")?, interface: index(&fields, interfaces)? })
 }
 
-/// A negative index is none. So is any index in a result without interfaces: an IPAM plugin's, whose caller knows
-/// the interface.
+/// Reads the index of an address's interface. A negative index means none. So does any index in a result without interfaces,
+/// which is an IPAM plugin's: its caller knows the interface.
 fn index(fields: &Fields<'_>, interfaces: usize) -> Result<Option<usize>, CniError> {
     let Some(number) = fields.int("interface")? else { return Ok(None) };
     if number < 0 || interfaces == 0 {
@@ -137,7 +143,7 @@ impl Dns {
         })
     }
 
-    /// True when it says nothing.
+    /// Whether nothing is set.
     pub fn is_empty(&self) -> bool {
         self.nameservers.is_empty()
             && self.domain.is_empty()

@@ -1,3 +1,5 @@
+//! Results against the recorded answers of libcni, and their reading and writing in every version.
+
 use std::net::IpAddr;
 
 use ipnet::IpNet;

@@ -14,8 +14,10 @@ use crate::error::{CniError, Code};
 use crate::version::CniVersion;
 
 impl CniResult {
-    /// The result as JSON of a version. An error only where that version cannot say it: 0.1.0 and 0.2.0 need an
-    /// address (code 7).
+    /// The result as JSON of a version.
+    ///
+    /// # Errors
+    /// Code 7 where the version can't express the result: 0.1.0 and 0.2.0 need an address.
     pub fn to_json(&self, version: CniVersion) -> Result<String, CniError> {
         match version {
             CniVersion::V0_1_0 | CniVersion::V0_2_0 => json(&V02::of(self, version)?),

@@ -184,7 +184,7 @@ mod tests {
             once.sort();
             once.dedup();
             prop_assert_eq!(once.len(), chosen.len());
-            // One node where one would do.
+            // All are of one node where one node has enough.
             let of = |id: &String| known.iter().find(|d| d.id == *id).unwrap().numa_node;
             let most = (0..3).map(|n| known.iter().filter(|d| d.numa_node == Some(n)).count()).max().unwrap();
             if must.is_empty() && size > 0 && size <= most {

@@ -141,10 +141,12 @@ impl Registration {
         let followed = *self.offer.followers.borrow() > 0;
         let mut attempt = 1;
         match &mut self.registered {
+            // The same kubelet follows our list: all is well, and a later loss is the first one again.
             Some(registered) if registered.with == kubelet && followed => {
                 registered.attempt = 1;
                 return Ok(COMPARE_EVERY);
             }
+            // Nobody follows it yet. Kubelet calls back after a registration, so it gets its time before the next one.
             Some(registered) if registered.with == kubelet => {
                 let left = CALLS_BACK.after(registered.attempt).saturating_sub(registered.at.elapsed());
                 if !left.is_zero() {
@@ -166,6 +168,7 @@ impl Registration {
         if self.serving.as_ref().is_some_and(alive) {
             return Ok(());
         }
+        // Kubelet knows the old socket only, so a new one needs a new registration.
         self.serving = None;
         self.registered = None;
         let listener = directory.listen(&self.socket).map_err(RegistrationError::Listen)?;

@@ -197,7 +197,7 @@ fn x17_a_kubelet_that_loses_the_plugin_is_registered_with_again() {
     let node = Node::new();
     let _plugins = node.offer(&[&TestDevices::with(RADIO, &two())]);
     assert_eq!(node.next_ids(), "0 1");
-    // Not within the time that kubelet has to call back.
+    // Within the time that kubelet has to call back nothing would be registered again.
     sleep(Duration::from_secs(4));
     node.kubelet.forget();
     assert_eq!(node.next_ids(), "0 1");
@@ -213,7 +213,7 @@ fn x17_our_own_restart_is_a_new_registration_with_the_complete_list() {
     drop(plugins);
     let socket = node.kubelet.plugin_dir().join("fairlead-intel.com_radio.sock");
     assert!(!socket.exists(), "an orderly end leaves nothing");
-    // What a killed daemon leaves.
+    // A killed daemon leaves its socket behind.
     drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
     let begun = Instant::now();
     let _plugins = node.offer(&[&devices]);
@@ -279,7 +279,7 @@ fn what_is_refused_or_unknown_fails_the_whole_allocation_with_the_reason() {
     let unknown = node.kubelet.allocate(RADIO, &[&["0000:3b:02.9"]]).unwrap_err();
     assert_eq!(unknown.code(), Code::NotFound);
     assert!(!node.root.path().join("var/run/k8s.cni.cncf.io").exists(), "nothing is given away");
-    // Nor stays what was given beside it, to the same container or to another.
+    // What was allocated beside it is taken back, for the same container and for another.
     let allocated = || devices.allocated.lock()["0000:3b:02.0"];
     assert_eq!(allocated(), 0);
     node.kubelet.allocate(RADIO, &[&["0000:3b:02.0"], &["0000:3b:02.1"]]).unwrap_err();

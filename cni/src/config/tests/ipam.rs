@@ -1,3 +1,5 @@
+//! IPAM configurations: host-local against the recorded answers of the reference, and static.
+
 use super::conf;
 use crate::args::Args;
 use crate::config::{HostLocal, NetConf, StaticIpam, host_local};

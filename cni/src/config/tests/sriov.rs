@@ -1,3 +1,5 @@
+//! Configurations of type `sriov`.
+
 use super::conf;
 use crate::args::Args;
 use crate::config::sriov::{Device, Driver, LinkState, Vlan};

@@ -1,3 +1,5 @@
+//! Configurations of the other types, and what all types have in common.
+
 use proptest::prelude::*;
 
 use super::{conf, text};
@@ -258,14 +260,14 @@ fn what_the_runtime_passes_is_read_and_maps_of_the_users_keep_their_case() {
 #[test]
 fn our_own_type_is_a_network_by_name_or_a_list_of_paths() {
     let network = conf("fairlead", r#""clusterNetwork":"calico""#);
-    assert_eq!(Own::parse(&network).unwrap(), Own::ClusterNetwork("calico".to_owned()));
+    assert_eq!(Fairlead::parse(&network).unwrap(), Fairlead::ClusterNetwork("calico".to_owned()));
     let paths = conf(
         "fairlead",
         r#""paths":[{"type":"sriov","pool":"radio","vlan":100,"driver":"vfio-pci"},{"type":"macvlan","master":"ens1f0"}],
            "numa":"preferred","ipam":{"type":"host-local","subnet":"10.0.0.0/24"},"runtimeConfig":{"mac":"02:00:00:00:00:01"}"#,
     );
-    let Own::Paths { paths, numa } = Own::parse(&paths).unwrap() else { panic!("not paths") };
-    assert_eq!(numa, Some(own::Numa::Preferred));
+    let Fairlead::Paths { paths, numa } = Fairlead::parse(&paths).unwrap() else { panic!("not paths") };
+    assert_eq!(numa, Some(fairlead::Numa::Preferred));
     assert_eq!(paths.iter().map(|p| p.plugin_type.as_str()).collect::<Vec<_>>(), ["sriov", "macvlan"]);
     assert_eq!((paths[1].name.as_str(), paths[1].ipam_type.as_deref()), ("net", Some("host-local")));
     assert_eq!(paths[1].runtime.mac.as_deref(), Some("02:00:00:00:00:01"));
@@ -301,7 +303,7 @@ fn our_own_type_refuses_an_unknown_key_by_name() {
             "\"numa\" is \"some\", expected strict, preferred or any",
         ),
     ] {
-        assert_eq!(Own::parse(&conf("fairlead", keys)).unwrap_err().msg, want, "{keys}");
+        assert_eq!(Fairlead::parse(&conf("fairlead", keys)).unwrap_err().msg, want, "{keys}");
     }
 }
 
@@ -314,7 +316,7 @@ proptest! {
             if let Ok(conf) = NetConf::parse(&text) {
                 let args = Args::default();
                 let _ = (Macvlan::parse(&conf), Ipvlan::parse(&conf), Vlan::parse(&conf), HostDevice::parse(&conf));
-                let _ = (HostLocal::parse(&conf, &args), StaticIpam::parse(&conf, &args), Own::parse(&conf));
+                let _ = (HostLocal::parse(&conf, &args), StaticIpam::parse(&conf, &args), Fairlead::parse(&conf));
             }
         }
     }

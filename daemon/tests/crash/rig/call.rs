@@ -1,7 +1,6 @@
 //! A call as a runtime makes it: by the executable, or, where only the daemon matters, straight over its socket.
 
 use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command as Program, Stdio};
 use std::thread::sleep;
@@ -9,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use fairlead_cni::CniError;
 use fairlead_cni::wire::{Command, RECEIVED, Request, WIRE};
+use fairlead_host::unix_http::{self, HttpAnswer, HttpRequest};
 use serde_json::{Value, json};
 
 use super::{PATIENCE, Pod, Rig, executable};
@@ -162,32 +162,20 @@ impl Drop for Running {
     }
 }
 
-/// The answer to a GET, head and body.
-pub(super) fn get(socket: &Path, path: &str) -> Option<String> {
-    exchange(socket, &format!("GET {path} HTTP/1.1\r\nHost: f\r\nConnection: close\r\n\r\n"))
-}
-
-fn exchange(socket: &Path, request: &str) -> Option<String> {
-    let mut stream = UnixStream::connect(socket).ok()?;
-    stream.set_read_timeout(Some(2 * PATIENCE)).unwrap();
-    stream.write_all(request.as_bytes()).ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).ok()?;
-    // As the executable does when the runtime has it.
-    let _ = stream.write_all(RECEIVED);
-    Some(answer)
+/// The answer to a GET; `None` when there is none.
+pub(super) fn get(socket: &Path, path: &str) -> Option<HttpAnswer> {
+    unix_http::exchange(socket, HttpRequest { method: "GET", path, body: "" }, 2 * PATIENCE).ok()
 }
 
 fn post(socket: &Path, request: &Request) -> Reply {
     let body = serde_json::to_string(request).unwrap();
-    let path = request.command.path();
-    let head =
-        format!("POST {path} HTTP/1.1\r\nHost: f\r\nConnection: close\r\nContent-Type: application/json");
-    let answer = exchange(socket, &format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len()));
-    match answer.as_deref().and_then(|answer| answer.split_once("\r\n\r\n")) {
-        None => Reply::Lost,
-        Some((head, body)) if head.starts_with("HTTP/1.1 200") => Reply::Done(body.to_owned()),
-        Some((_, body)) => Reply::Refused(CniError::from_json(body).unwrap_or_else(|| panic!("{answer:?}"))),
+    let http = HttpRequest { method: "POST", path: request.command.path(), body: &body };
+    let Ok(mut answer) = unix_http::exchange(socket, http, 2 * PATIENCE) else { return Reply::Lost };
+    // As the executable does when the runtime has the answer.
+    let _ = answer.acknowledge(RECEIVED);
+    match answer.status {
+        200 => Reply::Done(answer.body),
+        _ => Reply::Refused(CniError::from_json(&answer.body).unwrap_or_else(|| panic!("{answer:?}"))),
     }
 }
 

@@ -108,7 +108,7 @@ impl Rig {
 
     /// Whether a daemon serves and is ready.
     pub(crate) fn is_ready(&self) -> bool {
-        call::get(&self.socket(), "/readyz").is_some_and(|answer| answer.starts_with("HTTP/1.1 200"))
+        call::get(&self.socket(), "/readyz").is_some_and(|answer| answer.status == 200)
     }
 
     /// What `fairleadd attachments -o json` prints.

@@ -1,4 +1,4 @@
-//! What the caller gets: the one place that writes to standard output.
+//! What the caller reads: the one place that writes to standard output.
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -11,26 +11,26 @@ use nix::unistd::write;
 
 use crate::deadline::Deadline;
 
-/// Prints an error object that is ready.
-pub(crate) fn failure(body: &[u8], deadline: Deadline) -> ExitCode {
+/// Prints an error object that is already in JSON.
+pub(crate) fn print_failure(body: &[u8], deadline: Deadline) -> ExitCode {
     // Nobody is left to tell when this fails, and the exit status says the same.
     print(body, deadline);
     ExitCode::FAILURE
 }
 
-/// Prints an error.
-pub(crate) fn error(error: &CniError, version: CniVersion, deadline: Deadline) -> ExitCode {
-    failure(error.to_json(version).as_bytes(), deadline)
+/// Prints an error in a version of the specification.
+pub(crate) fn print_error(error: &CniError, version: CniVersion, deadline: Deadline) -> ExitCode {
+    print_failure(error.to_json(version).as_bytes(), deadline)
 }
 
-/// What VERSION answers (SPEC.md, "VERSION").
-pub(crate) fn versions(version: CniVersion) -> String {
+/// The answer to VERSION (SPEC.md, "VERSION").
+pub(crate) fn versions_json(version: CniVersion) -> String {
     let all: Vec<String> = CniVersion::ALL.iter().map(|known| format!("\"{known}\"")).collect();
     format!("{{\"cniVersion\":\"{version}\",\"supportedVersions\":[{}]}}\n", all.join(","))
 }
 
-/// Tells a person what this program is.
-pub(crate) fn about() {
+/// Says on standard error what this program is, for a person who ran it by hand.
+pub(crate) fn print_usage() {
     let _ = writeln!(
         io::stderr(),
         "fairlead {}: a CNI plugin; container runtimes call it, and it passes their calls to the daemon fairleadd",
@@ -38,7 +38,7 @@ pub(crate) fn about() {
     );
 }
 
-/// Prints the result of a call that succeeded; an empty one prints nothing. True when all of it was taken.
+/// Prints the result of a call that succeeded; an empty one prints nothing. Returns whether the reader took all of it.
 pub(crate) fn print(mut bytes: &[u8], deadline: Deadline) -> bool {
     let stdout = io::stdout();
     while !bytes.is_empty() {

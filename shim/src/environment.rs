@@ -1,4 +1,5 @@
-//! The call as the environment tells it. Everything in it has been checked before anybody else is asked.
+//! The call as the environment variables describe it (CNI SPEC.md, "Parameters"). Everything in it is checked here, before the
+//! daemon is contacted.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -8,22 +9,22 @@ use std::time::Duration;
 use fairlead_cni::wire::{Command, Request, WIRE};
 use fairlead_cni::{CniError, names};
 
-/// Time limit of ADD, CHECK, DEL and GC.
+/// The time limit of ADD, CHECK, DEL and GC.
 pub(crate) const WORK_LIMIT: Duration = Duration::from_secs(30);
 
-/// Time limit of STATUS and VERSION, for which runtimes wait without one. STATUS takes so long only while a daemon is
-/// seen at work that has not answered within [`STATUS_PATIENCE`].
+/// The time limit of STATUS and VERSION, for which runtimes wait without a limit of their own. STATUS takes so long only while
+/// a daemon is seen at work that has not answered within [`STATUS_PATIENCE`].
 pub(crate) const STATUS_LIMIT: Duration = Duration::from_secs(1);
 
 /// How long STATUS waits for a daemon that is not seen at work: with the rest of the call, STATUS is answered within
 /// 100 ms whatever is broken.
 pub(crate) const STATUS_PATIENCE: Duration = Duration::from_millis(95);
 
-/// For so long of it the daemon is not looked at.
-pub(crate) const STATUS_UNWATCHED: Duration = Duration::from_millis(60);
+/// The first part of [`STATUS_PATIENCE`], in which the daemon's process is not observed.
+pub(crate) const STATUS_UNOBSERVED: Duration = Duration::from_millis(60);
 
-/// And then so often.
-pub(crate) const STATUS_LOOK: Duration = Duration::from_millis(8);
+/// How often the daemon's process is observed after that.
+pub(crate) const STATUS_OBSERVE_EVERY: Duration = Duration::from_millis(8);
 
 /// Longest path of a unix socket, in bytes (unix(7), `sun_path` less its terminator).
 const MAX_SOCKET_PATH: usize = 107;
@@ -36,84 +37,86 @@ const IPAM_PLUGINS: [&str; 4] = ["host-local", "static", "dhcp", "whereabouts"];
 
 /// Why a call can't be made.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum BadCall {
-    /// Nobody said what to do.
+pub(crate) enum EnvironmentError {
+    /// There is no command.
     #[error("required env variables [CNI_COMMAND] missing")]
     NoCommand,
     /// A command that the specification does not have.
     #[error("unknown CNI_COMMAND: {0:?}")]
     UnknownCommand(String),
-    /// Variables that the command needs.
+    /// Variables that the command needs are not set.
     #[error("required env variables [{0}] missing")]
     Missing(String),
-    /// A variable that is no text.
+    /// A variable is not UTF-8.
     #[error("the environment variable {0} is not UTF-8")]
     NotText(&'static str),
-    /// A variable outside the specification's grammar.
+    /// A variable is outside the specification's grammar.
     #[error("{0}")]
     Grammar(CniError),
-    /// No usable time limit.
+    /// The time limit is no number of seconds that can be used.
     #[error("FAIRLEAD_TIMEOUT is {0:?}, which is no number of seconds between 0.001 and 86400")]
     Timeout(String),
-    /// No usable socket path.
+    /// The socket's path is too long.
     #[error("FAIRLEAD_SOCKET is a path of {0} bytes, and a unix socket's path has at most {MAX_SOCKET_PATH}")]
     SocketPath(usize),
-    /// Called as an IPAM plugin.
+    /// The program was called under the name of an IPAM plugin.
     #[error(
         "Fairlead was called under the name of the IPAM plugin {name}, and it serves IPAM inside its daemon only"
     )]
     Ipam {
-        /// The plugin's name.
+        /// The name of the IPAM plugin.
         name: String,
-        /// The file's path.
+        /// The path under which the program was called.
         path: String,
     },
 }
 
-/// What is asked for.
+/// What the runtime wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asked {
-    /// The versions that are spoken: answered without the daemon.
+pub(crate) enum Operation {
+    /// The versions of the specification that are supported: answered without the daemon.
     Version,
     /// A command for the daemon.
     Daemon(Command),
 }
 
-/// A checked call; its configuration comes later.
+/// A call whose variables have been checked. Its configuration is read later.
 #[derive(Debug)]
 pub(crate) struct Invocation {
     /// The request, still without configuration, namespaces and deadline.
     pub(crate) request: Request,
-    /// Where the daemon listens.
+    /// The path of the daemon's socket.
     pub(crate) socket: PathBuf,
-    /// Where the spool is.
+    /// The directory with the spool.
     pub(crate) state_dir: PathBuf,
 }
 
-/// What the call asks for, and within which time.
-pub(crate) fn asked() -> Result<(Asked, Duration), BadCall> {
+/// Returns what the runtime wants, and within which time.
+pub(crate) fn operation() -> Result<(Operation, Duration), EnvironmentError> {
     let command = text("CNI_COMMAND")?;
-    let asked = match command.as_str() {
-        "ADD" => Asked::Daemon(Command::Add),
-        "DEL" => Asked::Daemon(Command::Del),
-        "CHECK" => Asked::Daemon(Command::Check),
-        "GC" => Asked::Daemon(Command::Gc),
-        "STATUS" => Asked::Daemon(Command::Status),
-        "VERSION" => Asked::Version,
-        "" => return Err(BadCall::NoCommand),
-        _ => return Err(BadCall::UnknownCommand(command)),
+    let operation = match command.as_str() {
+        "ADD" => Operation::Daemon(Command::Add),
+        "DEL" => Operation::Daemon(Command::Del),
+        "CHECK" => Operation::Daemon(Command::Check),
+        "GC" => Operation::Daemon(Command::Gc),
+        "STATUS" => Operation::Daemon(Command::Status),
+        "VERSION" => Operation::Version,
+        "" => return Err(EnvironmentError::NoCommand),
+        _ => return Err(EnvironmentError::UnknownCommand(command)),
     };
-    let given = time_limit()?;
-    let limit = match asked {
-        Asked::Version | Asked::Daemon(Command::Status) => given.unwrap_or(STATUS_LIMIT).min(STATUS_LIMIT),
-        Asked::Daemon(_) => given.unwrap_or(WORK_LIMIT),
+    let wanted = time_limit()?;
+    let limit = match operation {
+        Operation::Version | Operation::Daemon(Command::Status) => {
+            wanted.unwrap_or(STATUS_LIMIT).min(STATUS_LIMIT)
+        }
+        Operation::Daemon(_) => wanted.unwrap_or(WORK_LIMIT),
     };
-    Ok((asked, limit))
+    Ok((operation, limit))
 }
 
 impl Invocation {
     /// Reads and checks the environment of a command for the daemon.
-    pub(crate) fn read(command: Command) -> Result<Invocation, BadCall> {
+    pub(crate) fn read(command: Command) -> Result<Invocation, EnvironmentError> {
         refuse_ipam_name()?;
         let request = Request {
             wire: WIRE,
@@ -133,15 +136,15 @@ impl Invocation {
         check(&request)?;
         let socket = path("FAIRLEAD_SOCKET", DEFAULT_SOCKET);
         if socket.as_os_str().len() > MAX_SOCKET_PATH {
-            return Err(BadCall::SocketPath(socket.as_os_str().len()));
+            return Err(EnvironmentError::SocketPath(socket.as_os_str().len()));
         }
         Ok(Invocation { request, socket, state_dir: path("FAIRLEAD_STATE_DIR", DEFAULT_STATE_DIR) })
     }
 }
 
-/// Checks what the specification asks of the command's variables. `CNI_PATH` may be missing, as the specification
+/// Checks what the specification demands of the command's variables. `CNI_PATH` may be missing, as the specification
 /// (not the reference plugins) has it.
-fn check(request: &Request) -> Result<(), BadCall> {
+fn check(request: &Request) -> Result<(), EnvironmentError> {
     let (container, netns) = match request.command {
         Command::Add | Command::Check => (true, true),
         Command::Del => (true, false),
@@ -156,31 +159,34 @@ fn check(request: &Request) -> Result<(), BadCall> {
     .filter_map(|(name, missing)| missing.then_some(name))
     .collect();
     if !missing.is_empty() {
-        return Err(BadCall::Missing(missing.join(",")));
+        return Err(EnvironmentError::Missing(missing.join(",")));
     }
     if container {
-        names::container_id(&request.container_id).map_err(BadCall::Grammar)?;
-        names::ifname(&request.ifname).map_err(BadCall::Grammar)?;
+        names::container_id(&request.container_id).map_err(EnvironmentError::Grammar)?;
+        names::ifname(&request.ifname).map_err(EnvironmentError::Grammar)?;
     }
     Ok(())
 }
 
-fn refuse_ipam_name() -> Result<(), BadCall> {
+fn refuse_ipam_name() -> Result<(), EnvironmentError> {
     let path = env::args_os().next().unwrap_or_default();
     let name = Path::new(&path).file_name().and_then(OsStr::to_str).unwrap_or_default();
     if IPAM_PLUGINS.contains(&name) {
-        return Err(BadCall::Ipam { name: name.to_owned(), path: path.to_string_lossy().into_owned() });
+        return Err(EnvironmentError::Ipam {
+            name: name.to_owned(),
+            path: path.to_string_lossy().into_owned(),
+        });
     }
     Ok(())
 }
 
-fn text(name: &'static str) -> Result<String, BadCall> {
-    env::var_os(name).unwrap_or_default().into_string().map_err(|_| BadCall::NotText(name))
+fn text(name: &'static str) -> Result<String, EnvironmentError> {
+    env::var_os(name).unwrap_or_default().into_string().map_err(|_| EnvironmentError::NotText(name))
 }
 
 fn path(name: &str, default: &str) -> PathBuf {
-    let given = env::var_os(name).filter(|value| !value.is_empty());
-    PathBuf::from(given.unwrap_or_else(|| OsString::from(default)))
+    let value = env::var_os(name).filter(|value| !value.is_empty());
+    PathBuf::from(value.unwrap_or_else(|| OsString::from(default)))
 }
 
 fn whole_environment() -> Vec<(String, String)> {
@@ -189,20 +195,20 @@ fn whole_environment() -> Vec<(String, String)> {
         .collect()
 }
 
-fn time_limit() -> Result<Option<Duration>, BadCall> {
-    let given = text("FAIRLEAD_TIMEOUT")?;
-    if given.is_empty() {
+fn time_limit() -> Result<Option<Duration>, EnvironmentError> {
+    let value = text("FAIRLEAD_TIMEOUT")?;
+    if value.is_empty() {
         return Ok(None);
     }
-    match seconds(&given) {
+    match seconds(&value) {
         Some(limit) => Ok(Some(limit)),
-        None => Err(BadCall::Timeout(given)),
+        None => Err(EnvironmentError::Timeout(value)),
     }
 }
 
 /// Reads decimal seconds, down to the millisecond.
-fn seconds(given: &str) -> Option<Duration> {
-    let (whole, fraction) = given.split_once('.').unwrap_or((given, "0"));
+fn seconds(text: &str) -> Option<Duration> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let digits = |part: &str| (1..=5).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_digit());
     if !digits(whole) || !digits(fraction) {
         return None;

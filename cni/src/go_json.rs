@@ -1,12 +1,12 @@
-//! JSON as Go's encoding/json reads it into structs, because that is what existing configurations were written for.
+//! JSON as Go's encoding/json reads it into structs, because existing configurations were written for that.
 //!
-//! Keys match in any case, the last duplicate in the text wins (objects given twice are merged, as Go decodes twice
-//! into one struct), `null` is the same as absent, unknown keys are ignored; but types are strict: a number is no
-//! string, and an integer is not written with a point.
+//! Keys match in any case. The last duplicate in the text wins, but an object that is there twice is merged, as Go decodes
+//! twice into one struct. `null` is the same as absent, and unknown keys are ignored. Types are strict: a number is no
+//! string, and an integer has no point.
 //!
-//! [`parse`] answers a tree whose struct keys are in lower case; maps with keys of the user's own (`args` but
-//! `args.cni`, `capabilities`, pod annotations) keep theirs. [`Fields`] reads such a tree, or one that was not
-//! parsed here, and its errors name the key, the value and what was expected. Nesting deeper than 127 is refused.
+//! [`parse`] returns a tree whose struct keys are in lower case. Maps with keys of the user's own (`args` except `args.cni`,
+//! `capabilities`, pod annotations) keep them as they are. [`Fields`] reads such a tree, or one that was not parsed here. Its
+//! errors name the key, the value and what was expected. Nesting deeper than 127 is refused.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -20,17 +20,20 @@ use crate::addr;
 use crate::error::{CniError, Code};
 use crate::names::shown;
 
-/// Reads a text. Code 6 with line and column.
+/// Reads a text.
+///
+/// # Errors
+/// Code 6, with line and column.
 pub fn parse(text: &str) -> Result<Value, CniError> {
-    read(text).or_else(|error| match gos_reading(text) {
+    read(text).or_else(|error| match as_go_reads(text) {
         Cow::Owned(text) => read(&text),
         Cow::Borrowed(_) => Err(error),
     })
 }
 
-/// What Go takes and serde_json refuses: half of a surrogate pair, which Go reads as U+FFFD, and a number beyond every
-/// range, which it steps over where nobody asks for it (and which is no integer where somebody does).
-fn gos_reading(text: &str) -> Cow<'_, str> {
+/// Rewrites what Go accepts and serde_json refuses. One is half of a surrogate pair, which Go reads as U+FFFD. The other is a
+/// number beyond every range, which Go skips where nobody asks for it, and which is no integer where somebody does.
+fn as_go_reads(text: &str) -> Cow<'_, str> {
     let mut out = Cow::Borrowed(text);
     let mut at = 0;
     let mut in_string = false;
@@ -52,7 +55,7 @@ fn gos_reading(text: &str) -> Cow<'_, str> {
                 let number = |b: &u8| b.is_ascii_digit() || matches!(b, b'-' | b'+' | b'.' | b'e' | b'E');
                 let end = at + out.as_bytes()[at..].iter().take_while(|b| number(b)).count();
                 if out.get(at..end).and_then(|n| n.parse::<f64>().ok()).is_some_and(f64::is_infinite) {
-                    // As long as what it replaces: a text of nothing else must not be moved at each of them.
+                    // The replacement has the same length: else a text full of such numbers would be moved at each of them.
                     let largest = format!("1e{:0>1$}", 308, end - at - 2);
                     out.to_mut().replace_range(at..end, &largest);
                 }
@@ -65,7 +68,7 @@ fn gos_reading(text: &str) -> Cow<'_, str> {
     out
 }
 
-/// Whether this is `\uD8xx` to `\uDFxx`, the low or the high half of a pair.
+/// Whether this escape is the low or the high half of a surrogate pair (`\uD8xx` to `\uDFxx`).
 fn surrogate(escape: Option<&[u8]>, low: bool) -> bool {
     let digits = escape.and_then(|e| e.strip_prefix(b"\\u")).and_then(|d| std::str::from_utf8(d).ok());
     let unit = digits.and_then(|d| u16::from_str_radix(d, 16).ok()).unwrap_or(0);
@@ -87,14 +90,14 @@ fn unreadable(error: &serde_json::Error) -> CniError {
     CniError::new(Code::Decode, format!("the JSON cannot be read: {error}")).with(hint)
 }
 
-/// What happens to the keys of an object, by where it stands.
+/// How the keys of an object are treated, by the place of the object.
 #[derive(Clone, Copy, PartialEq)]
 enum Keys {
-    /// A struct: any case.
+    /// The object is a struct, whose keys match in any case.
     Fold,
-    /// `args`: a map in which only `cni` is a struct.
+    /// The object is `args`: a map in which only `cni` is a struct.
     Args,
-    /// A map: as given.
+    /// The object is a map, whose keys stay as they are.
     Keep,
 }
 
@@ -118,7 +121,7 @@ impl Keys {
     }
 }
 
-/// Lower case as Go folds: of all other letters only `ſ` and the Kelvin sign are equal to an ASCII one.
+/// Makes a key lower case as Go folds it: of all letters beyond ASCII only `ſ` and the Kelvin sign are equal to an ASCII one.
 fn fold(key: &mut String) {
     if !key.is_ascii() && key.contains(['\u{17f}', '\u{212a}']) {
         *key = key.replace('\u{17f}', "s").replace('\u{212a}', "k");
@@ -200,7 +203,7 @@ fn insert(map: &mut Map<String, Value>, key: String, value: Value) {
     }
 }
 
-/// Where a value stands, for errors: `ipam.ranges[0][1].subnet`.
+/// The path to a value, for errors: `ipam.ranges[0][1].subnet`.
 #[derive(Debug, Clone, Copy)]
 enum Place<'a> {
     Root,
@@ -219,7 +222,7 @@ impl fmt::Display for Place<'_> {
     }
 }
 
-/// One value and where it stands.
+/// A value and the path to it.
 #[derive(Debug, Clone, Copy)]
 pub struct Item<'a> {
     value: &'a Value,
@@ -227,7 +230,7 @@ pub struct Item<'a> {
 }
 
 impl<'a> Item<'a> {
-    /// The value as it is.
+    /// The value itself.
     pub fn value(&self) -> &'a Value {
         self.value
     }
@@ -235,11 +238,14 @@ impl<'a> Item<'a> {
     fn wrong(&self, expected: &str) -> CniError {
         CniError::new(
             Code::Decode,
-            format!("\"{}\" is {}, expected {expected}", self.place, told(self.value)),
+            format!("\"{}\" is {}, expected {expected}", self.place, described(self.value)),
         )
     }
 
-    /// An object.
+    /// The value as an object.
+    ///
+    /// # Errors
+    /// Code 6 when it is none.
     pub fn object(&self) -> Result<Fields<'a>, CniError> {
         match self.value {
             Value::Object(map) => Ok(Fields { map, place: self.place }),
@@ -247,25 +253,37 @@ impl<'a> Item<'a> {
         }
     }
 
-    /// Each item of a list, `null` left out.
+    /// Reads each item of a list, except `null`.
+    ///
+    /// # Errors
+    /// Code 6 when the value is no list, and those of `read`.
     pub fn each<T>(&self, mut read: impl FnMut(Item<'_>) -> Result<T, CniError>) -> Result<Vec<T>, CniError> {
         let Value::Array(list) = self.value else { return Err(self.wrong("a list")) };
         let items = list.iter().enumerate().filter(|(_, value)| !value.is_null());
         items.map(|(at, value)| read(Item { value, place: Place::Item(&self.place, at) })).collect()
     }
 
-    /// A text.
+    /// The value as a text.
+    ///
+    /// # Errors
+    /// Code 6 when it is none.
     pub fn text(&self) -> Result<&'a str, CniError> {
         self.value.as_str().ok_or_else(|| self.wrong("a string"))
     }
 
-    /// An integer of 32 bits without sign. Code 6 otherwise.
+    /// The value as an integer of 32 bits without sign.
+    ///
+    /// # Errors
+    /// Code 6 when it is none.
     pub fn number(&self) -> Result<u32, CniError> {
         let number = self.value.as_u64().and_then(|n| u32::try_from(n).ok());
         number.ok_or_else(|| self.wrong("an integer of 32 bits without sign"))
     }
 
-    /// A text that `read` understands; `what` says what it should be. Code 7.
+    /// The value as a text that `read` understands.
+    ///
+    /// # Errors
+    /// Code 7 when `read` does not understand it; `what` says what it should be.
     pub fn read<T>(&self, what: &str, read: impl Fn(&str) -> Option<T>) -> Result<T, CniError> {
         let text = self.text()?;
         read(text).ok_or_else(|| {
@@ -285,18 +303,22 @@ pub struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// The whole of a tree. Code 6 when it is no object.
+    /// The keys of a whole tree.
+    ///
+    /// # Errors
+    /// Code 6 when the tree is no object.
     pub fn of(value: &'a Value) -> Result<Fields<'a>, CniError> {
         match value {
             Value::Object(map) => Ok(Fields { map, place: Place::Root }),
-            other => {
-                Err(CniError::new(Code::Decode, format!("the JSON is {}, expected an object", told(other))))
-            }
+            other => Err(CniError::new(
+                Code::Decode,
+                format!("the JSON is {}, expected an object", described(other)),
+            )),
         }
     }
 
     /// The value of `key` in any case, even `null`; `None` when the key is absent.
-    pub fn given(&self, key: &str) -> Option<&'a Value> {
+    pub fn raw(&self, key: &str) -> Option<&'a Value> {
         let mut lower = [0u8; 64];
         let exact = lower.get_mut(..key.len()).and_then(|lower| {
             lower.copy_from_slice(key.as_bytes());
@@ -309,18 +331,24 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// A value that is there.
+    /// The value of `key`; `None` for `null` and an absent key.
     pub fn item<'s>(&'s self, key: &'s str) -> Option<Item<'s>> {
-        let value = self.given(key).filter(|value| !value.is_null())?;
+        let value = self.raw(key).filter(|value| !value.is_null())?;
         Some(Item { value, place: Place::Key(&self.place, key) })
     }
 
-    /// An object.
+    /// The object under `key`.
+    ///
+    /// # Errors
+    /// Code 6 when it is no object.
     pub fn object<'s>(&'s self, key: &'s str) -> Result<Option<Fields<'s>>, CniError> {
         self.item(key).map(|item| item.object()).transpose()
     }
 
-    /// Each item of a list; none when it is absent.
+    /// Reads each item of the list under `key`; none when the key is absent.
+    ///
+    /// # Errors
+    /// Code 6 when it is no list, and those of `read`.
     pub fn each<T>(
         &self,
         key: &str,
@@ -329,18 +357,27 @@ impl<'a> Fields<'a> {
         self.item(key).map_or_else(|| Ok(Vec::new()), |item| item.each(read))
     }
 
-    /// A list of texts; none when it is absent.
+    /// The texts of the list under `key`; none when the key is absent.
+    ///
+    /// # Errors
+    /// Code 6 when it is no list of texts.
     pub fn texts(&self, key: &str) -> Result<Vec<String>, CniError> {
         self.each(key, |item| item.text().map(str::to_owned))
     }
 
-    /// A text; absent and empty are the same, as they are in Go.
+    /// The text under `key`. Absent and empty are the same, as they are in Go.
+    ///
+    /// # Errors
+    /// Code 6 when it is no text.
     pub fn text(&self, key: &str) -> Result<Option<String>, CniError> {
         let text = self.item(key).map(|item| item.text().map(str::to_owned)).transpose()?;
         Ok(text.filter(|text| !text.is_empty()))
     }
 
-    /// A truth value; false when absent.
+    /// The truth value under `key`; false when the key is absent.
+    ///
+    /// # Errors
+    /// Code 6 when it is no truth value.
     pub fn flag(&self, key: &str) -> Result<bool, CniError> {
         match self.item(key) {
             Some(item) => item.value.as_bool().ok_or_else(|| item.wrong("true or false")),
@@ -348,12 +385,18 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// An integer. Code 6 for another type, a fraction, or one beyond 64 bits.
+    /// The integer under `key`.
+    ///
+    /// # Errors
+    /// Code 6 for another type, a fraction, or an integer beyond 64 bits.
     pub fn int(&self, key: &str) -> Result<Option<i64>, CniError> {
         self.item(key).map(|item| item.value.as_i64().ok_or_else(|| item.wrong("an integer"))).transpose()
     }
 
-    /// An integer from 0 to `T`'s largest. Code 6 otherwise.
+    /// The integer under `key`, from 0 to the largest of `T`.
+    ///
+    /// # Errors
+    /// Code 6 for anything else.
     pub fn unsigned<T: TryFrom<u64>>(&self, key: &str) -> Result<Option<T>, CniError> {
         let Some(item) = self.item(key) else { return Ok(None) };
         let number = item.value.as_u64().and_then(|n| T::try_from(n).ok());
@@ -361,7 +404,10 @@ impl<'a> Fields<'a> {
         number.map(Some).ok_or_else(|| item.wrong(&format!("an integer of {bits} bits without sign")))
     }
 
-    /// An integer from `least` to `most`. Code 7 out of the range, 6 for another type.
+    /// The integer under `key`, from `least` to `most`.
+    ///
+    /// # Errors
+    /// Code 7 outside that range, 6 for another type.
     pub fn within(&self, key: &str, least: u32, most: u32) -> Result<Option<u32>, CniError> {
         let Some(number) = self.int(key)? else { return Ok(None) };
         match u32::try_from(number) {
@@ -370,25 +416,31 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// An address; absent and empty are the same. Code 7 when it is none.
+    /// The IP address under `key`. Absent and empty are the same.
+    ///
+    /// # Errors
+    /// Code 7 when it is no address.
     pub fn ip(&self, key: &str) -> Result<Option<IpAddr>, CniError> {
         self.filled(key).map(|item| item.read("an IP address", addr::ip)).transpose()
     }
 
-    /// An address with prefix length. Code 7 when it is none.
+    /// The address with prefix length under `key`.
+    ///
+    /// # Errors
+    /// Code 7 when it is no such address.
     pub fn cidr(&self, key: &str) -> Result<Option<IpNet>, CniError> {
         self.item(key)
             .map(|item| item.read("an address with prefix length, as in 10.1.2.3/24", addr::cidr))
             .transpose()
     }
 
-    /// A configuration error about one key of this object: code 7.
+    /// The error of code 7 about the value of one key of this object.
     pub fn invalid(&self, key: &str, value: &str, allowed: &str) -> CniError {
         let place = Place::Key(&self.place, key);
         CniError::new(Code::InvalidConfig, format!("\"{place}\" is {value}, expected {allowed}"))
     }
 
-    /// A key of this object that must be there and is not: code 7.
+    /// The error of code 7 about a key of this object that must be there and is not.
     pub fn missing(&self, key: &str, what: &str) -> CniError {
         let place = Place::Key(&self.place, key);
         CniError::new(Code::InvalidConfig, format!("\"{place}\" is missing")).with(what)
@@ -399,7 +451,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-fn told(value: &Value) -> String {
+fn described(value: &Value) -> String {
     match value {
         Value::Null => "null".to_owned(),
         Value::Bool(b) => b.to_string(),
@@ -455,7 +507,7 @@ mod tests {
         let fields = Fields::of(&value).unwrap();
         assert_eq!(fields.int("mtu"), Ok(Some(9)));
         assert_eq!(fields.flag("linkInContainer"), Ok(true));
-        assert_eq!((fields.given("x"), fields.item("x").is_none()), (Some(&Value::Null), true));
+        assert_eq!((fields.raw("x"), fields.item("x").is_none()), (Some(&Value::Null), true));
         assert_eq!(fields.int(&"k".repeat(100)), Ok(None));
     }
 }

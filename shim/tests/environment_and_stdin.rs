@@ -1,19 +1,19 @@
-//! What the executable makes of its environment and its standard input, with nobody at the other end.
+//! How the executable reads its environment and its standard input, without a daemon.
 
 #![allow(clippy::unwrap_used, reason = "what fails here is the test")]
 
-mod stage;
+mod rig;
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 
-use stage::{CONFIG, Daemon, Stage, ok};
+use rig::{CONFIG, Daemon, Rig, ok};
 
 #[test]
 fn k04_missing_variables_are_code_4_and_all_are_named_before_the_daemon_is_asked() {
-    let stage = Stage::new();
-    let daemon = Daemon::answering(&stage.socket(), ok("{}"));
+    let rig = Rig::new();
+    let daemon = Daemon::answering(&rig.socket(), ok("{}"));
     for (command, unset, named) in [
         (
             "ADD",
@@ -23,7 +23,7 @@ fn k04_missing_variables_are_code_4_and_all_are_named_before_the_daemon_is_asked
         ("CHECK", &["CNI_NETNS"][..], "[CNI_NETNS]"),
         ("DEL", &["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME"][..], "[CNI_CONTAINERID,CNI_IFNAME]"),
     ] {
-        let call = unset.iter().fold(stage.call(command), |call, name| call.unset(name));
+        let call = unset.iter().fold(rig.call(command), |call, name| call.unset(name));
         let error = call.run().error();
         assert_eq!((error.code.number(), error.msg), (4, format!("required env variables {named} missing")));
     }
@@ -32,18 +32,18 @@ fn k04_missing_variables_are_code_4_and_all_are_named_before_the_daemon_is_asked
 
 #[test]
 fn k04_gc_and_status_need_no_container_and_del_no_namespace() {
-    let stage = Stage::new();
-    let _daemon = Daemon::answering(&stage.socket(), ok(""));
+    let rig = Rig::new();
+    let _daemon = Daemon::answering(&rig.socket(), ok(""));
     for command in ["GC", "STATUS"] {
-        let call = stage.call(command).unset("CNI_CONTAINERID").unset("CNI_NETNS").unset("CNI_IFNAME");
+        let call = rig.call(command).unset("CNI_CONTAINERID").unset("CNI_NETNS").unset("CNI_IFNAME");
         call.run().silent_success();
     }
-    stage.call("DEL").unset("CNI_NETNS").run().silent_success();
+    rig.call("DEL").unset("CNI_NETNS").run().silent_success();
 }
 
 #[test]
 fn k04_ids_and_names_outside_the_grammar_are_code_4() {
-    let stage = Stage::new();
+    let rig = Rig::new();
     let latin1 = OsStr::from_bytes(b"c\xe9");
     for (name, value) in [
         ("CNI_CONTAINERID", OsStr::new("../etc")),
@@ -59,16 +59,16 @@ fn k04_ids_and_names_outside_the_grammar_are_code_4() {
         ("FAIRLEAD_TIMEOUT", OsStr::new("-1")),
         ("FAIRLEAD_SOCKET", OsStr::new(&"x".repeat(108))),
     ] {
-        let error = stage.call("DEL").set(name, value).run().error();
+        let error = rig.call("DEL").set(name, value).run().error();
         assert_eq!(error.code.number(), 4, "{name} {value:?}");
         assert!(error.msg.contains(name), "{}", error.msg);
     }
-    assert!(stage.files().is_empty());
+    assert!(rig.files().is_empty());
 }
 
 #[test]
 fn without_a_command_it_says_what_it_is_and_is_code_4() {
-    let outcome = Stage::new().call("").unset("CNI_COMMAND").stdin_stays_open().run();
+    let outcome = Rig::new().call("").unset("CNI_COMMAND").stdin_stays_open().run();
     assert_eq!(outcome.refused(), 4);
     assert!(
         outcome.stderr.starts_with("fairlead ") && outcome.stderr.lines().count() == 1,
@@ -79,7 +79,7 @@ fn without_a_command_it_says_what_it_is_and_is_code_4() {
 
 #[test]
 fn k02_version_is_answered_by_the_executable_alone() {
-    let stage = Stage::new();
+    let rig = Rig::new();
     let all = r#""supportedVersions":["0.1.0","0.2.0","0.3.0","0.3.1","0.4.0","1.0.0","1.1.0"]}"#;
     for (config, version) in [
         (r#"{"cniVersion":"0.4.0"}"#, "0.4.0"),
@@ -89,7 +89,7 @@ fn k02_version_is_answered_by_the_executable_alone() {
     ] {
         let call = ["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_ARGS", "CNI_PATH", "FAIRLEAD_SOCKET"]
             .iter()
-            .fold(stage.call("VERSION"), |call, name| call.unset(name));
+            .fold(rig.call("VERSION"), |call, name| call.unset(name));
         let outcome = call.config(config).run();
         assert!(outcome.ok, "{outcome:?}");
         assert_eq!(outcome.stdout, format!("{{\"cniVersion\":\"{version}\",{all}\n"));
@@ -98,18 +98,18 @@ fn k02_version_is_answered_by_the_executable_alone() {
 
 #[test]
 fn version_does_not_hang_on_a_standard_input_that_stays_open() {
-    let outcome = Stage::new().call("VERSION").set("FAIRLEAD_TIMEOUT", "0.2").stdin_stays_open().run();
+    let outcome = Rig::new().call("VERSION").set("FAIRLEAD_TIMEOUT", "0.2").stdin_stays_open().run();
     assert!(outcome.ok, "{outcome:?}");
     outcome.took_less_than(1500);
 }
 
 #[test]
 fn under_an_ipam_plugins_name_it_is_code_7_with_the_remedy() {
-    let stage = Stage::new();
+    let rig = Rig::new();
     for name in ["host-local", "static", "dhcp", "whereabouts"] {
-        let path = stage.path(name);
+        let path = rig.path(name);
         symlink(env!("CARGO_BIN_EXE_fairlead"), &path).unwrap();
-        let error = stage.call("ADD").program(&path).run().error();
+        let error = rig.call("ADD").program(&path).run().error();
         assert_eq!(error.code.number(), 7);
         assert!(error.msg.contains(name) && error.msg.contains("IPAM"), "{}", error.msg);
         assert!(error.details.contains(path.to_str().unwrap()), "{}", error.details);
@@ -118,18 +118,18 @@ fn under_an_ipam_plugins_name_it_is_code_7_with_the_remedy() {
 
 #[test]
 fn under_another_plugins_name_it_serves_what_the_configuration_says() {
-    let stage = Stage::new();
-    let daemon = Daemon::answering(&stage.socket(), ok(stage::RESULT));
-    let path = stage.path("macvlan");
+    let rig = Rig::new();
+    let daemon = Daemon::answering(&rig.socket(), ok(rig::RESULT));
+    let path = rig.path("macvlan");
     symlink(env!("CARGO_BIN_EXE_fairlead"), &path).unwrap();
-    assert!(stage.call("ADD").program(&path).run().ok);
+    assert!(rig.call("ADD").program(&path).run().ok);
     assert_eq!(daemon.arrived.recv().unwrap().request.config, CONFIG);
 }
 
 #[test]
 fn k04_garbage_on_standard_input_is_the_right_code_and_a_sentence() {
-    let stage = Stage::new();
-    let daemon = Daemon::answering(&stage.socket(), ok("{}"));
+    let rig = Rig::new();
+    let daemon = Daemon::answering(&rig.socket(), ok("{}"));
     let huge = vec![b' '; 2 << 20];
     for command in ["ADD", "DEL", "CHECK", "GC", "STATUS"] {
         for (config, code, words) in [
@@ -137,7 +137,7 @@ fn k04_garbage_on_standard_input_is_the_right_code_and_a_sentence() {
             (b"{\"name\":\"\xff\"}", 6, "UTF-8: the byte at 9"),
             (&huge, 7, "1048576 bytes"),
         ] {
-            let error = stage.call(command).config(config).run().error();
+            let error = rig.call(command).config(config).run().error();
             assert_eq!(error.code.number(), code, "{command} {words}");
             assert!(error.msg.contains(words), "{}", error.msg);
         }
@@ -147,17 +147,17 @@ fn k04_garbage_on_standard_input_is_the_right_code_and_a_sentence() {
 
 #[test]
 fn a_configuration_of_just_the_limit_is_passed_on_whole() {
-    let stage = Stage::new();
-    let daemon = Daemon::answering(&stage.socket(), ok(stage::RESULT));
+    let rig = Rig::new();
+    let daemon = Daemon::answering(&rig.socket(), ok(rig::RESULT));
     let config = format!("{CONFIG}{}", "\u{1}".repeat((1 << 20) - CONFIG.len()));
-    assert!(stage.call("ADD").config(config.as_str()).run().ok);
+    assert!(rig.call("ADD").config(config.as_str()).run().ok);
     assert_eq!(daemon.arrived.recv().unwrap().request.config, config);
-    assert_eq!(stage.call("ADD").config(config + " ").run().refused(), 7);
+    assert_eq!(rig.call("ADD").config(config + " ").run().refused(), 7);
 }
 
 #[test]
 fn with_no_daemon_a_configuration_that_none_could_accept_is_refused_at_once_and_never_spooled() {
-    let stage = Stage::new();
+    let rig = Rig::new();
     let deep = format!(r#"{{"cniVersion":"1.1.0","x":{}"#, "[".repeat(500_000));
     for (command, config, code) in [
         ("ADD", "{", 6),
@@ -172,18 +172,18 @@ fn with_no_daemon_a_configuration_that_none_could_accept_is_refused_at_once_and_
         ("GC", r#"{"cniVersion":"1.0.0","name":"x"}"#, 1),
         ("CHECK", r#"{"cniVersion":"0.3.1","name":"x"}"#, 1),
     ] {
-        let outcome = stage.call(command).config(config).run();
+        let outcome = rig.call(command).config(config).run();
         assert_eq!(outcome.refused(), code, "{command} {outcome:?}");
         outcome.took_less_than(1500);
     }
-    assert!(stage.entries().is_empty());
+    assert!(rig.entries().is_empty());
 }
 
 #[test]
 fn a_standard_input_that_never_closes_ends_at_the_deadline() {
-    let stage = Stage::new();
+    let rig = Rig::new();
     for command in ["ADD", "DEL", "STATUS"] {
-        let outcome = stage.call(command).set("FAIRLEAD_TIMEOUT", "0.3").stdin_stays_open().run();
+        let outcome = rig.call(command).set("FAIRLEAD_TIMEOUT", "0.3").stdin_stays_open().run();
         assert_eq!(outcome.refused(), 6);
         outcome.took_at_least(300);
         outcome.took_less_than(2000);
@@ -192,8 +192,8 @@ fn a_standard_input_that_never_closes_ends_at_the_deadline() {
 
 #[test]
 fn an_error_is_told_in_the_configurations_version() {
-    let stage = Stage::new();
+    let rig = Rig::new();
     let config = r#"{"type":"macvlan","name":"net","cniVersion":"0.3.1"}"#;
-    let outcome = stage.call("ADD").set("FAIRLEAD_TIMEOUT", "0.1").config(config).run();
+    let outcome = rig.call("ADD").set("FAIRLEAD_TIMEOUT", "0.1").config(config).run();
     assert!(outcome.stdout.contains(r#""cniVersion":"0.3.1""#), "{outcome:?}");
 }

@@ -1,7 +1,7 @@
-//! The configuration on standard input: read within limits of size and time, passed on untouched.
+//! The configuration on standard input: read within limits of size and time, and passed on unchanged.
 //!
-//! The daemon is the one that understands it. Only when there is no daemon is it looked into here, so that
-//! nobody waits, and nothing is spooled, for a text that no daemon will ever accept.
+//! The daemon parses it. Only when there is no daemon is it checked here, so that nobody waits, and nothing is spooled, for a
+//! text that no daemon will ever accept.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,72 +16,72 @@ use nix::unistd::read;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use crate::deadline::Deadline;
-use crate::reason::Reason;
+use crate::errno_text::ErrnoText;
 
 /// Why a configuration can't be used.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum BadConfig {
-    /// Nothing on standard input.
+pub(crate) enum ConfigError {
+    /// There is nothing on standard input.
     #[error("there is no network configuration on standard input")]
     Empty,
-    /// Standard input failed.
+    /// Standard input can't be read.
     #[error("the network configuration can't be read from standard input: {0}")]
-    Unreadable(Reason),
+    Unreadable(ErrnoText),
     /// Standard input was not closed in time.
     #[error(
         "standard input was not closed within the time limit, so the network configuration is incomplete after {0} bytes"
     )]
     Endless(usize),
-    /// More than [`MAX_CONFIG`].
+    /// The text is larger than [`MAX_CONFIG`].
     #[error("the network configuration is larger than the limit of {MAX_CONFIG} bytes")]
     TooLarge,
-    /// Not UTF-8.
+    /// The text is not UTF-8.
     #[error("the network configuration is not UTF-8: the byte at {0} is invalid")]
     NotText(usize),
-    /// Not a JSON object with texts where texts belong.
+    /// The text is no JSON object, or its name or version is no string.
     #[error("the network configuration can't be decoded: {0}")]
     NotJson(serde_json::Error),
-    /// A version that is not spoken here.
+    /// The version is not supported here.
     #[error("the configuration's cniVersion {0:?} is not supported")]
     Version(String),
-    /// A command that this version does not have.
+    /// The command does not exist in the configuration's version.
     #[error("{} needs cniVersion {needed}, and the configuration is of version {found}", .command.name())]
     TooOld {
-        /// The command.
+        /// The command of the call.
         command: Command,
         /// The first version that has it.
         needed: CniVersion,
-        /// The configuration's.
+        /// The configuration's version.
         found: CniVersion,
     },
-    /// No name, or one outside the grammar.
+    /// The name is missing or outside the grammar.
     #[error("{0}")]
     Name(CniError),
 }
 
-/// Reads all of standard input.
-pub(crate) fn read_all(deadline: Deadline) -> Result<String, BadConfig> {
+/// Reads standard input to its end.
+pub(crate) fn read_all(deadline: Deadline) -> Result<String, ConfigError> {
     let stdin = io::stdin();
     let mut text = Vec::new();
     let mut chunk = [0; 2048];
     loop {
         if !deadline.wait(stdin.as_fd(), PollFlags::POLLIN) {
-            return Err(BadConfig::Endless(text.len()));
+            return Err(ConfigError::Endless(text.len()));
         }
         match read(stdin.as_fd(), &mut chunk) {
             Ok(0) => break,
             Ok(n) => text.extend_from_slice(chunk.get(..n).unwrap_or_default()),
             Err(Errno::EINTR | Errno::EAGAIN) => {}
-            Err(errno) => return Err(BadConfig::Unreadable(errno.into())),
+            Err(errno) => return Err(ConfigError::Unreadable(errno.into())),
         }
         if text.len() > MAX_CONFIG {
-            return Err(BadConfig::TooLarge);
+            return Err(ConfigError::TooLarge);
         }
     }
     if text.is_empty() {
-        return Err(BadConfig::Empty);
+        return Err(ConfigError::Empty);
     }
-    String::from_utf8(text).map_err(|error| BadConfig::NotText(error.utf8_error().valid_up_to()))
+    String::from_utf8(text).map_err(|error| ConfigError::NotText(error.utf8_error().valid_up_to()))
 }
 
 /// The two members that every configuration has.
@@ -92,9 +92,9 @@ pub(crate) struct Outline<'a> {
 }
 
 impl<'a> Outline<'a> {
-    /// Finds them, as Go's decoder would: keys in any case, the last one wins, `null` is as if absent.
-    fn of(config: &'a str) -> Result<Outline<'a>, BadConfig> {
-        serde_json::from_str(config).map_err(BadConfig::NotJson)
+    /// Finds the two as Go's decoder would: keys match in any case, the last one wins, and `null` counts as absent.
+    fn of(config: &'a str) -> Result<Outline<'a>, ConfigError> {
+        serde_json::from_str(config).map_err(ConfigError::NotJson)
     }
 }
 
@@ -132,27 +132,27 @@ impl<'de> Visitor<'de> for OutlineVisitor {
     }
 }
 
-/// The version in which to answer: the configuration's own where one can be found, else the newest.
+/// The version in which to answer: the configuration's own where it can be found, else the newest.
 pub(crate) fn version_of(config: &str) -> CniVersion {
     let outline = Outline::of(config).unwrap_or_default();
     outline.version.and_then(|version| CniVersion::parse(&version)).unwrap_or(CniVersion::LATEST)
 }
 
-/// Says whether a daemon could ever accept this configuration for `command`.
-pub(crate) fn check(config: &str, command: Command) -> Result<(), BadConfig> {
+/// Checks whether a daemon could ever accept this configuration for `command`.
+pub(crate) fn check(config: &str, command: Command) -> Result<(), ConfigError> {
     let outline = Outline::of(config)?;
     let version = outline.version.unwrap_or_default();
-    let found = CniVersion::parse(&version).ok_or_else(|| BadConfig::Version(version.into_owned()))?;
+    let found = CniVersion::parse(&version).ok_or_else(|| ConfigError::Version(version.into_owned()))?;
     let needed = match command {
         Command::Check => CniVersion::V0_4_0,
         Command::Gc | Command::Status => CniVersion::V1_1_0,
         Command::Add | Command::Del => CniVersion::V0_1_0,
     };
     if found < needed {
-        return Err(BadConfig::TooOld { command, needed, found });
+        return Err(ConfigError::TooOld { command, needed, found });
     }
     let name = outline.name.unwrap_or_default();
-    names::network_name(&name).map_err(BadConfig::Name)
+    names::network_name(&name).map_err(ConfigError::Name)
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! Waiting for a daemon that is not there, woken by the kernel when its socket appears.
+//! Waits for a daemon that does not run yet. The kernel wakes this process when the socket appears.
 //!
-//! What is watched is the nearest directory above the socket that exists. Every watch is followed by another
-//! attempt, so nothing that happens in between is missed. `listen(2)` makes no event: a daemon that binds in place
-//! is met by a few attempts right after the event; one that renames a listening socket into place needs none.
+//! The nearest existing directory above the socket is watched. After every new watch there is another attempt to connect,
+//! so nothing that happened before the watch is missed. `listen(2)` makes no event: a daemon that binds in place is reached
+//! by a few attempts right after the event. One that renames a listening socket into place needs none of them.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -13,38 +13,38 @@ use nix::errno::Errno;
 use nix::poll::PollFlags;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
-use crate::connection::{Connection, Unreached};
+use crate::connection::{ConnectError, Connection};
 use crate::deadline::{Deadline, Pause};
-use crate::reason::Reason;
+use crate::errno_text::ErrnoText;
 
-/// How long after an event a socket on which nobody listens yet is tried again.
-const SETTLING: Duration = Duration::from_millis(100);
+/// For how long after an event a socket on which nobody listens yet is tried again.
+const LISTENS_WITHIN: Duration = Duration::from_millis(100);
 
-/// Connects to the daemon, waiting for one until the deadline.
-pub(crate) fn connect(socket: &Path, deadline: Deadline) -> Result<Connection, Unreached> {
+/// Connects to the daemon, and waits for one until the deadline.
+pub(crate) fn connect(socket: &Path, deadline: Deadline) -> Result<Connection, ConnectError> {
     let mut last = match Connection::open(socket, deadline) {
-        Err(down @ Unreached::Down(_)) => down,
+        Err(down @ ConnectError::Down(_)) => down,
         other => return other,
     };
-    let mut without_watch = Pause::new();
+    let mut pause = Pause::new();
     while !deadline.passed() {
         let watched = match Watch::nearest(socket) {
             Ok(watch) => watch.attempts(socket, deadline),
-            // Mostly that no inotify instance is left for this user. Trying now and then is what remains.
+            // Mostly no inotify instance is left for this user. What remains is to try now and then.
             Err(_) => {
-                without_watch.sleep(deadline);
+                pause.sleep(deadline);
                 Connection::open(socket, deadline)
             }
         };
         match watched {
-            Err(down @ Unreached::Down(_)) => last = down,
+            Err(down @ ConnectError::Down(_)) => last = down,
             other => return other,
         }
     }
     Err(last)
 }
 
-/// A watch on one directory.
+/// An inotify watch on one directory.
 struct Watch(Inotify);
 
 impl Watch {
@@ -68,24 +68,24 @@ impl Watch {
                 Ok(_) if below == socket || fs::symlink_metadata(below).is_err() => {
                     return Ok(Watch(inotify));
                 }
-                // Made between the two calls: the watch belongs further down.
+                // It was created between the two calls, so the watch belongs further down.
                 Ok(_) if fs::metadata(below).is_ok() => below = socket,
-                // A symlink to nowhere: what it waits for can't be seen from here.
+                // A symbolic link to nowhere: from here its target can't be seen to appear.
                 Ok(_) => return Err(Errno::ELOOP),
             }
         }
     }
 
-    /// Tries, and after each event, until something other than [`Unreached::Down`] comes of it, the watch has
-    /// done its duty, or the deadline has passed.
-    fn attempts(&self, socket: &Path, deadline: Deadline) -> Result<Connection, Unreached> {
-        let settled = deadline.at_most(SETTLING);
+    /// Tries to connect. Returns when that gives something other than [`ConnectError::Down`], when the watch has reported a
+    /// change, after which another directory may have to be watched, or when the deadline has passed.
+    fn attempts(&self, socket: &Path, deadline: Deadline) -> Result<Connection, ConnectError> {
+        let listens_by = deadline.at_most(LISTENS_WITHIN);
         let mut step = Duration::from_millis(1);
         loop {
             let attempt = Connection::open(socket, deadline);
-            let Err(Unreached::Down(reason)) = attempt else { return attempt };
-            let settling = reason == Reason(Errno::ECONNREFUSED) && !settled.passed();
-            let until = if settling { settled.at_most(step) } else { deadline };
+            let Err(ConnectError::Down(reason)) = attempt else { return attempt };
+            let may_listen_soon = reason == ErrnoText(Errno::ECONNREFUSED) && !listens_by.passed();
+            let until = if may_listen_soon { listens_by.at_most(step) } else { deadline };
             if until.wait(self.0.as_fd(), PollFlags::POLLIN) || deadline.passed() {
                 return attempt;
             }

@@ -1,8 +1,8 @@
-//! What the executable and a daemon say to each other, and what it makes of a daemon that says something else.
+//! The protocol with a daemon that answers, and with one that answers something else than the protocol allows.
 
 #![allow(clippy::unwrap_used, reason = "what fails here is the test")]
 
-mod stage;
+mod rig;
 
 use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
@@ -11,13 +11,13 @@ use std::thread;
 use std::time::Duration;
 
 use fairlead_cni::wire::{Inode, RECEIVED, WIRE};
-use stage::{Daemon, RESULT, Stage, answer, not_begun, ok};
+use rig::{Daemon, RESULT, Rig, answer, not_begun, ok};
 
 #[test]
 fn k01_a_call_becomes_one_request_and_its_answer_is_printed() {
-    let stage = Stage::new();
-    let daemon = Daemon::answering(&stage.socket(), ok(RESULT));
-    let outcome = stage.call("ADD").set("TRACEPARENT", "00-1-2-01").run();
+    let rig = Rig::new();
+    let daemon = Daemon::answering(&rig.socket(), ok(RESULT));
+    let outcome = rig.call("ADD").set("TRACEPARENT", "00-1-2-01").run();
     assert_eq!((outcome.ok, outcome.stdout.as_str()), (true, RESULT));
     let arrived = daemon.arrived.recv().unwrap();
     assert!(arrived.head.starts_with("POST /addNetwork HTTP/1.1\r\nHost: fairlead\r\n"), "{}", arrived.head);
@@ -30,7 +30,7 @@ fn k01_a_call_becomes_one_request_and_its_answer_is_printed() {
     assert_eq!((request.wire, request.netns_inode, request.own_netns), (WIRE, own, own));
     assert_eq!((request.container_id.as_str(), request.ifname.as_str()), ("c1", "eth0"));
     assert_eq!((request.args.as_str(), request.path.as_str()), ("IgnoreUnknown=1", "/opt/cni/bin"));
-    assert_eq!((request.netns.as_str(), request.config.as_str()), ("/proc/self/ns/net", stage::CONFIG));
+    assert_eq!((request.netns.as_str(), request.config.as_str()), ("/proc/self/ns/net", rig::CONFIG));
     assert!(request.env.contains(&("TRACEPARENT".into(), "00-1-2-01".into())));
     assert!((1000..=2000).contains(&request.deadline_ms), "{}", request.deadline_ms);
     assert!(request.spooled.is_none() && daemon.arrived.try_recv().is_err());
@@ -38,10 +38,10 @@ fn k01_a_call_becomes_one_request_and_its_answer_is_printed() {
 
 #[test]
 fn the_daemon_hears_that_an_adds_result_reached_the_runtime_and_nothing_where_it_did_not() {
-    let stage = Stage::new();
+    let rig = Rig::new();
     let (told, heard) = std::sync::mpsc::channel();
     let (answer_now, go_on) = std::sync::mpsc::channel::<()>();
-    let _daemon = Daemon::listen(&stage.socket(), move |_, _, mut connection| {
+    let _daemon = Daemon::listen(&rig.socket(), move |_, _, mut connection| {
         go_on.recv().unwrap();
         connection.write_all(ok(RESULT).as_bytes()).unwrap();
         let mut after = Vec::new();
@@ -49,10 +49,10 @@ fn the_daemon_hears_that_an_adds_result_reached_the_runtime_and_nothing_where_it
         told.send(after).unwrap();
     });
     answer_now.send(()).unwrap();
-    assert!(stage.call("ADD").run().ok);
+    assert!(rig.call("ADD").run().ok);
     assert_eq!(heard.recv().unwrap(), RECEIVED);
 
-    let mut call = stage.call("ADD").start();
+    let mut call = rig.call("ADD").start();
     drop(call.child.stdout.take());
     answer_now.send(()).unwrap();
     assert!(!call.child.wait().unwrap().success());
@@ -61,43 +61,43 @@ fn the_daemon_hears_that_an_adds_result_reached_the_runtime_and_nothing_where_it
 
 #[test]
 fn k01_every_command_has_its_path() {
-    let stage = Stage::new();
-    let daemon = Daemon::answering(&stage.socket(), ok(""));
+    let rig = Rig::new();
+    let daemon = Daemon::answering(&rig.socket(), ok(""));
     for (command, path) in
         [("DEL", "/delNetwork"), ("CHECK", "/checkNetwork"), ("GC", "/gcNetworks"), ("STATUS", "/status")]
     {
-        stage.call(command).run().silent_success();
+        rig.call(command).run().silent_success();
         assert!(daemon.arrived.recv().unwrap().head.starts_with(&format!("POST {path} ")));
     }
 }
 
 #[test]
 fn a_namespace_that_can_not_be_opened_is_left_to_the_daemon_and_a_pipe_does_not_block() {
-    let stage = Stage::new();
-    let daemon = Daemon::answering(&stage.socket(), ok(RESULT));
-    assert!(stage.call("ADD").set("CNI_NETNS", stage.path("none")).run().ok);
+    let rig = Rig::new();
+    let daemon = Daemon::answering(&rig.socket(), ok(RESULT));
+    assert!(rig.call("ADD").set("CNI_NETNS", rig.path("none")).run().ok);
     assert_eq!(daemon.arrived.recv().unwrap().request.netns_inode, None);
-    let pipe = stage.path("pipe");
+    let pipe = rig.path("pipe");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRUSR).unwrap();
-    let outcome = stage.call("ADD").set("CNI_NETNS", &pipe).run();
+    let outcome = rig.call("ADD").set("CNI_NETNS", &pipe).run();
     assert!(outcome.ok, "{outcome:?}");
     assert!(daemon.arrived.recv().unwrap().request.netns_inode.is_some());
 }
 
 #[test]
 fn k04_the_daemons_error_object_is_printed_as_it_is_whatever_the_http_status() {
-    let stage = Stage::new();
+    let rig = Rig::new();
     let body = r#"{"cniVersion":"0.4.0","code":7,"msg":"no master","details":"name one"}"#;
     for status in ["400 Bad Request", "413 Payload Too Large", "500 Internal Server Error"] {
-        let _daemon = Daemon::answering(&stage.socket(), answer(status, "", body));
-        let outcome = stage.call("DEL").run();
+        let _daemon = Daemon::answering(&rig.socket(), answer(status, "", body));
+        let outcome = rig.call("DEL").run();
         assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(1), body));
     }
 }
 
 #[test]
 fn k04_an_answer_that_is_no_cni_answer_is_code_999_and_never_an_empty_body() {
-    let stage = Stage::new();
+    let rig = Rig::new();
     for garbage in [
         "SSH-2.0-OpenSSH_9.2\r\n".to_owned(),
         "HTTP/1.1 200 OK\r\n\r\n{}".to_owned(),
@@ -111,8 +111,8 @@ fn k04_an_answer_that_is_no_cni_answer_is_code_999_and_never_an_empty_body() {
         ok("hello"),
         "\u{0}\u{1}\u{2}".to_owned(),
     ] {
-        let _daemon = Daemon::answering(&stage.socket(), garbage.clone());
-        let outcome = stage.call("ADD").run();
+        let _daemon = Daemon::answering(&rig.socket(), garbage.clone());
+        let outcome = rig.call("ADD").run();
         assert_eq!(outcome.refused(), 999, "{garbage:.60}");
         outcome.took_less_than(1500);
     }
@@ -122,10 +122,10 @@ fn k04_an_answer_that_is_no_cni_answer_is_code_999_and_never_an_empty_body() {
 fn k03_a_connection_lost_in_mid_add_is_code_11_and_nothing_is_sent_twice() {
     let whole = ok(RESULT);
     for part in [0, 5, 20, whole.len() - 1] {
-        let stage = Stage::new();
-        let daemon = Daemon::answering(&stage.socket(), &whole.as_bytes()[..part]);
+        let rig = Rig::new();
+        let daemon = Daemon::answering(&rig.socket(), &whole.as_bytes()[..part]);
         for command in ["ADD", "CHECK"] {
-            let outcome = stage.call(command).run();
+            let outcome = rig.call(command).run();
             assert_eq!(outcome.refused(), 11, "{part}");
             assert!(outcome.error().msg.contains("was lost"), "{outcome:?}");
             outcome.took_less_than(1500);
@@ -136,53 +136,53 @@ fn k03_a_connection_lost_in_mid_add_is_code_11_and_nothing_is_sent_twice() {
 
 #[test]
 fn an_add_that_a_dying_daemon_had_not_read_waits_for_the_next_daemon() {
-    let stage = Stage::new();
-    let dying = UnixListener::bind(stage.socket()).unwrap();
-    let call = stage.call("ADD").start();
+    let rig = Rig::new();
+    let dying = UnixListener::bind(rig.socket()).unwrap();
+    let call = rig.call("ADD").start();
     let (mut connection, _) = dying.accept().unwrap();
     connection.read_exact(&mut [0; 10]).unwrap();
-    std::fs::remove_file(stage.socket()).unwrap();
+    std::fs::remove_file(rig.socket()).unwrap();
     drop(dying);
     drop(connection);
-    let daemon = Daemon::answering(&stage.socket(), ok(RESULT));
+    let daemon = Daemon::answering(&rig.socket(), ok(RESULT));
     assert!(call.end().ok);
     assert_eq!(daemon.arrived.try_iter().count(), 1);
 }
 
 #[test]
 fn a_del_whose_connection_is_lost_is_sent_again_because_it_does_no_harm() {
-    let stage = Stage::new();
+    let rig = Rig::new();
     for command in ["DEL", "GC"] {
-        let daemon = Daemon::listen(&stage.socket(), |number, _, mut connection| {
+        let daemon = Daemon::listen(&rig.socket(), |number, _, mut connection| {
             if number > 0 {
                 connection.write_all(ok("").as_bytes()).unwrap();
             }
         });
-        stage.call(command).run().silent_success();
+        rig.call(command).run().silent_success();
         assert_eq!(daemon.arrived.iter().take(2).count(), 2);
-        assert!(stage.entries().is_empty());
+        assert!(rig.entries().is_empty());
     }
 }
 
 #[test]
 fn a_daemon_that_never_answers_ends_every_command_but_status_at_its_deadline() {
-    let stage = Stage::new();
-    let _daemon = Daemon::listen(&stage.socket(), |_, _, connection| {
+    let rig = Rig::new();
+    let _daemon = Daemon::listen(&rig.socket(), |_, _, connection| {
         thread::spawn(move || (thread::sleep(Duration::from_secs(5)), drop(connection)));
     });
     for (command, code) in [("ADD", 11), ("CHECK", 11), ("DEL", 11), ("GC", 11)] {
-        let outcome = stage.call(command).set("FAIRLEAD_TIMEOUT", "0.3").run();
+        let outcome = rig.call(command).set("FAIRLEAD_TIMEOUT", "0.3").run();
         assert_eq!(outcome.refused(), code, "{command}");
         outcome.took_at_least(300);
         outcome.took_less_than(2000);
     }
-    assert!(stage.entries().is_empty());
+    assert!(rig.entries().is_empty());
 }
 
 #[test]
 fn a_daemon_that_trickles_its_answer_does_not_stretch_the_deadline() {
-    let stage = Stage::new();
-    let _daemon = Daemon::listen(&stage.socket(), |_, _, mut connection| {
+    let rig = Rig::new();
+    let _daemon = Daemon::listen(&rig.socket(), |_, _, mut connection| {
         for byte in ok(RESULT).into_bytes() {
             if connection.write_all(&[byte]).is_err() {
                 return;
@@ -190,25 +190,25 @@ fn a_daemon_that_trickles_its_answer_does_not_stretch_the_deadline() {
             thread::sleep(Duration::from_millis(40));
         }
     });
-    let outcome = stage.call("ADD").set("FAIRLEAD_TIMEOUT", "0.4").run();
+    let outcome = rig.call("ADD").set("FAIRLEAD_TIMEOUT", "0.4").run();
     assert_eq!(outcome.refused(), 11);
     outcome.took_less_than(2000);
 }
 
 #[test]
 fn x01_a_full_backlog_is_a_busy_daemon_that_is_waited_for() {
-    let stage = Stage::new();
-    let socket = stage.socket();
+    let rig = Rig::new();
+    let socket = rig.socket();
     let listener = full_backlog(&socket);
     let held: Vec<_> = std::iter::from_fn(|| connect_at_once(&socket)).collect();
     assert!(!held.is_empty());
     for (command, code) in [("ADD", 11), ("DEL", 11), ("STATUS", 50)] {
-        let outcome = stage.call(command).set("FAIRLEAD_TIMEOUT", "0.3").run();
+        let outcome = rig.call(command).set("FAIRLEAD_TIMEOUT", "0.3").run();
         assert_eq!(outcome.refused(), code);
         assert!(outcome.error().msg.contains("busy"), "{outcome:?}");
     }
-    assert!(stage.entries().is_empty(), "a busy daemon is no dead one");
-    let call = stage.call("ADD").start();
+    assert!(rig.entries().is_empty(), "a busy daemon is no dead one");
+    let call = rig.call("ADD").start();
     thread::sleep(Duration::from_millis(100));
     drop(held);
     let _daemon =
@@ -218,21 +218,21 @@ fn x01_a_full_backlog_is_a_busy_daemon_that_is_waited_for() {
 
 #[test]
 fn x01_while_the_daemon_says_that_it_did_not_begin_add_goes_on_and_reaches_the_next_one() {
-    let stage = Stage::new();
-    let daemon = Daemon::listen(&stage.socket(), |number, _, mut connection| {
+    let rig = Rig::new();
+    let daemon = Daemon::listen(&rig.socket(), |number, _, mut connection| {
         let text = if number < 3 { not_begun() } else { ok(RESULT) };
         connection.write_all(text.as_bytes()).unwrap();
     });
-    let outcome = stage.call("ADD").run();
+    let outcome = rig.call("ADD").run();
     assert_eq!((outcome.ok, outcome.stdout.as_str()), (true, RESULT));
     assert_eq!(daemon.arrived.iter().take(4).count(), 4);
 }
 
 #[test]
 fn a_daemon_that_stops_for_ever_is_code_11_at_the_deadline() {
-    let stage = Stage::new();
-    let _daemon = Daemon::answering(&stage.socket(), not_begun());
-    let outcome = stage.call("ADD").set("FAIRLEAD_TIMEOUT", "0.3").run();
+    let rig = Rig::new();
+    let _daemon = Daemon::answering(&rig.socket(), not_begun());
+    let outcome = rig.call("ADD").set("FAIRLEAD_TIMEOUT", "0.3").run();
     assert_eq!(outcome.refused(), 11);
     assert!(outcome.error().msg.contains("stopping"), "{outcome:?}");
     outcome.took_less_than(2000);
@@ -240,11 +240,11 @@ fn a_daemon_that_stops_for_ever_is_code_11_at_the_deadline() {
 
 #[test]
 fn an_early_answer_to_a_request_that_is_not_read_to_its_end_is_printed() {
-    let stage = Stage::new();
+    let rig = Rig::new();
     let body = r#"{"cniVersion":"1.1.0","code":7,"msg":"too large"}"#;
-    let listener = UnixListener::bind(stage.socket()).unwrap();
-    let config = format!("{} ", stage::CONFIG).repeat(15_000);
-    let call = thread::spawn(move || stage.call("ADD").config(config).run());
+    let listener = UnixListener::bind(rig.socket()).unwrap();
+    let config = format!("{} ", rig::CONFIG).repeat(15_000);
+    let call = thread::spawn(move || rig.call("ADD").config(config).run());
     let (mut connection, _) = listener.accept().unwrap();
     connection.read_exact(&mut [0; 100]).unwrap();
     connection.write_all(answer("413 Payload Too Large", "", body).as_bytes()).unwrap();
@@ -254,12 +254,12 @@ fn an_early_answer_to_a_request_that_is_not_read_to_its_end_is_printed() {
 
 #[test]
 fn a_runtime_that_reads_no_answer_gets_a_failing_status_and_no_signal() {
-    let stage = Stage::new();
-    let _daemon = Daemon::listen(&stage.socket(), |_, _, mut connection| {
+    let rig = Rig::new();
+    let _daemon = Daemon::listen(&rig.socket(), |_, _, mut connection| {
         thread::sleep(Duration::from_millis(100));
         connection.write_all(ok(RESULT).as_bytes()).unwrap();
     });
-    let mut call = stage.call("ADD").start();
+    let mut call = rig.call("ADD").start();
     drop(call.child.stdout.take());
     assert_eq!(call.child.wait().unwrap().code(), Some(1));
 }

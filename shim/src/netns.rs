@@ -1,7 +1,7 @@
-//! What the executable sees of network namespaces, so that the daemon can prove that it opens the same.
+//! The network namespaces as the executable sees them, so that the daemon can prove that it opens the same ones.
 //!
-//! The namespace is held (by `O_PATH`, which has no effect on whatever lies there) until the process ends, so that
-//! its inode means the same namespace for as long as the call lasts.
+//! The namespace is held open until the process ends, so that its inode means the same namespace for as long as the call
+//! lasts. It is opened with `O_PATH`, which has no effect on whatever the path leads to, be it a pipe or a device.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -17,27 +17,27 @@ use nix::sys::statfs::{NSFS_MAGIC, fstatfs};
 
 nix::getsockopt_impl!(NetnsCookie, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, u64, GetStruct<u64>);
 
-/// Reads the cookie of a socket's namespace (Linux 5.14).
+/// The socket option that reads the cookie of a socket's namespace (Linux 5.14).
 #[derive(Debug, Clone, Copy)]
 struct NetnsCookie;
 
-/// The file behind `CNI_NETNS`.
+/// The file behind `CNI_NETNS`, open.
 #[derive(Debug)]
-pub(crate) struct Namespace(OwnedFd);
+pub(crate) struct Netns(OwnedFd);
 
-impl Namespace {
-    /// Opens it; `None` when there is nothing to open, which the daemon judges by the command.
-    pub(crate) fn open(path: &str) -> Option<Namespace> {
-        open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).ok().map(Namespace)
+impl Netns {
+    /// Opens the file. `None` when it can't be opened; whether that is an error depends on the command, and the daemon decides.
+    pub(crate) fn open(path: &str) -> Option<Netns> {
+        open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).ok().map(Netns)
     }
 
-    /// Its device and inode.
+    /// The device and the inode by which the daemon recognises the file.
     pub(crate) fn inode(&self) -> Option<Inode> {
         fstat(&self.0).ok().map(inode)
     }
 
-    /// Its cookie, which no other namespace gets before the next boot. Moves this process into the namespace, so it
-    /// is for the last moment only. `None` on older kernels and where the file is no network namespace.
+    /// The namespace's cookie, which no other namespace gets before the next boot. This moves the process into the namespace,
+    /// so nothing that depends on the old one may follow. `None` on older kernels and where the file is no network namespace.
     pub(crate) fn cookie(&self) -> Option<u64> {
         if fstatfs(&self.0).ok()?.filesystem_type() != NSFS_MAGIC {
             return None;
@@ -49,7 +49,7 @@ impl Namespace {
     }
 }
 
-/// The executable's own network namespace.
+/// The inode of the executable's own network namespace.
 pub(crate) fn own() -> Option<Inode> {
     stat("/proc/self/ns/net").ok().map(inode)
 }

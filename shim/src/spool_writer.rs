@@ -1,8 +1,8 @@
-//! The writing side of the spool: a DEL or GC that meets no daemon is kept, and answered with success.
+//! The writing side of the spool: a DEL or GC that finds no daemon is stored, and answered with success.
 //!
-//! The format and the protocol of locks are [`fairlead_cni::spool`]'s. An entry is promised only once it is on
-//! disk under its name: written aside, synced, renamed, the directory synced. This side never reads, changes or
-//! removes an entry that is whole.
+//! The format and the protocol of locks are those of [`fairlead_cni::spool`]. Success is answered only when the entry is on disk
+//! under its name: written aside, synced, renamed, the directory synced. This side never reads, changes or removes a whole
+//! entry.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -16,40 +16,40 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
 use crate::deadline::{Deadline, Pause};
-use crate::reason::Reason;
+use crate::errno_text::ErrnoText;
 
 /// Why nothing was spooled.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Unspooled {
-    /// The file system says no.
+pub(crate) enum SpoolError {
+    /// The file system refuses.
     #[error("the spool directory {} can't be written to ({step}): {reason}", .directory.display())]
     Unwritable {
-        /// The spool.
+        /// The directory of the spool.
         directory: PathBuf,
         /// What was being done.
         step: &'static str,
         /// Why it failed.
-        reason: Reason,
+        reason: ErrnoText,
     },
     /// The daemon, or other executables, held the lock for longer than the call may take.
     #[error("the spool directory {} was locked until the call's time limit", .0.display())]
     Locked(PathBuf),
-    /// At its limits.
+    /// The spool has reached its limits.
     #[error("the spool directory {} is full: {entries} entries with {bytes} bytes, and the limits are {MAX_ENTRIES} and {MAX_BYTES}", .directory.display())]
     Full {
-        /// The spool.
+        /// The directory of the spool.
         directory: PathBuf,
         /// How many entries there are.
         entries: usize,
         /// How many bytes they would have with this one.
         bytes: u64,
     },
-    /// The request itself.
+    /// The request can't be serialised.
     #[error("the request can't be written as JSON: {0}")]
     Request(serde_json::Error),
 }
 
-/// The spool, with its lock held shared: as long as this lives, no daemon drains it and begins to listen.
+/// The spool with its lock held shared. As long as this exists, no daemon replays the spool and begins to listen.
 #[derive(Debug)]
 pub(crate) struct Spool {
     directory: PathBuf,
@@ -57,8 +57,8 @@ pub(crate) struct Spool {
 }
 
 impl Spool {
-    /// Takes the lock, making the directory where there is none.
-    pub(crate) fn lock(state_dir: &Path, deadline: Deadline) -> Result<Spool, Unspooled> {
+    /// Takes the lock, and creates the directory where there is none.
+    pub(crate) fn lock(state_dir: &Path, deadline: Deadline) -> Result<Spool, SpoolError> {
         let directory = state_dir.join(DIRECTORY);
         let unwritable = |step| step_failed(&directory, step);
         if !directory.is_dir() {
@@ -75,9 +75,9 @@ impl Spool {
         Ok(Spool { directory, _lock: lock })
     }
 
-    /// Writes the request; when this returns it survives a power cut.
-    pub(crate) fn write(&self, request: &Request, deadline: Deadline) -> Result<(), Unspooled> {
-        let entry = serialise(request).map_err(Unspooled::Request)?;
+    /// Writes the request. When this returns, the entry survives a power cut.
+    pub(crate) fn write(&self, request: &Request, deadline: Deadline) -> Result<(), SpoolError> {
+        let entry = serialise(request).map_err(SpoolError::Request)?;
         let unwritable = |step| step_failed(&self.directory, step);
         let directory = File::open(&self.directory).map_err(unwritable("open"))?;
         let turn = wait_for(directory, FlockArg::LockExclusiveNonblock, &self.directory, deadline)?;
@@ -87,15 +87,15 @@ impl Spool {
             fs::rename(&partial, self.directory.join(name.whole())).map_err(unwritable("name an entry"))
         });
         if placed.is_err() {
-            // Left behind, it would be ignored; removed, its place is free for the retry.
+            // A partial entry would be ignored, but it counts against the limits.
             let _ = fs::remove_file(&partial);
         }
         placed?;
         turn.sync_all().map_err(unwritable("sync"))
     }
 
-    /// The name after the last one, if there is still a place.
-    fn next_name(&self, entry: &[u8]) -> Result<EntryName, Unspooled> {
+    /// The name of the next entry, if the spool has room for it.
+    fn next_name(&self, entry: &[u8]) -> Result<EntryName, SpoolError> {
         let unwritable = |step| step_failed(&self.directory, step);
         let (mut entries, mut bytes, mut last) = (0, entry.len() as u64, 0);
         for file in fs::read_dir(&self.directory).map_err(unwritable("list"))? {
@@ -110,7 +110,7 @@ impl Spool {
             last = name.sequence.max(last);
         }
         if entries >= MAX_ENTRIES || bytes > MAX_BYTES {
-            return Err(Unspooled::Full { directory: self.directory.clone(), entries, bytes });
+            return Err(SpoolError::Full { directory: self.directory.clone(), entries, bytes });
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
@@ -139,7 +139,7 @@ fn wait_for(
     kind: FlockArg,
     directory: &Path,
     deadline: Deadline,
-) -> Result<Flock<File>, Unspooled> {
+) -> Result<Flock<File>, SpoolError> {
     let mut pause = Pause::new();
     loop {
         file = match Flock::lock(file, kind) {
@@ -148,12 +148,12 @@ fn wait_for(
             Err((_, errno)) => return Err(step_failed(directory, "lock")(errno.into())),
         };
         if !pause.sleep(deadline) {
-            return Err(Unspooled::Locked(directory.to_owned()));
+            return Err(SpoolError::Locked(directory.to_owned()));
         }
     }
 }
 
-fn step_failed(directory: &Path, step: &'static str) -> impl Fn(io::Error) -> Unspooled {
+fn step_failed(directory: &Path, step: &'static str) -> impl Fn(io::Error) -> SpoolError {
     let directory = directory.to_owned();
-    move |error| Unspooled::Unwritable { directory: directory.clone(), step, reason: error.into() }
+    move |error| SpoolError::Unwritable { directory: directory.clone(), step, reason: error.into() }
 }

@@ -1,31 +1,31 @@
-//! STATUS of a daemon that does not answer: told within 100 ms when nothing is at work, waited for when something is.
+//! STATUS of a daemon that does not answer: an error within 100 ms when its process does not work, a longer wait when it does.
 
 #![allow(clippy::unwrap_used, reason = "what fails here is the test")]
 
-mod stage;
+mod rig;
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use stage::{Outcome, Stage};
+use rig::{Outcome, Rig};
 
-/// Twice what is promised: the machine may be busy with other tests.
+/// Twice the time that is promised, because the machine may be busy with other tests.
 const AT_ONCE: u64 = 200;
 
-/// A process of its own that listens and never answers. Perl, because its threads must be its alone.
+/// A process of its own that listens and never answers. It is Perl, because all of its threads must be known.
 struct Hung(Child);
 
 impl Hung {
-    /// `then` is what it does once it listens, with the listener in `$s`.
-    fn listening(stage: &Stage, backlog: u32, then: &str) -> Hung {
+    /// Starts the process. It runs `then` once it listens, with the listener in `$s`.
+    fn listening(rig: &Rig, backlog: u32, then: &str) -> Hung {
         let script = format!(
             r#"$s = IO::Socket::UNIX->new(Local => $ARGV[0], Listen => {backlog}) or die; $| = 1; print "on\n"; {then}"#
         );
         let mut child = Command::new("perl")
             .args(["-MIO::Socket::UNIX", "-e", &script])
-            .arg(stage.socket())
+            .arg(rig.socket())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -65,13 +65,13 @@ impl Drop for Hung {
     }
 }
 
-fn status(stage: &Stage) -> Outcome {
-    stage.call("STATUS").unset("FAIRLEAD_TIMEOUT").run()
+fn status(rig: &Rig) -> Outcome {
+    rig.call("STATUS").unset("FAIRLEAD_TIMEOUT").run()
 }
 
-/// Three times: what else the machine does may slow one of them.
-fn is_told_at_once(stage: &Stage, words: &str, remedy: &str) {
-    let outcomes = [(); 3].map(|()| status(stage));
+/// Tries three times, because other work of the machine may slow one of them.
+fn is_told_at_once(rig: &Rig, words: &str, remedy: &str) {
+    let outcomes = [(); 3].map(|()| status(rig));
     for outcome in &outcomes {
         let error = outcome.error();
         assert_eq!(error.code.number(), 50, "{outcome:?}");
@@ -83,46 +83,45 @@ fn is_told_at_once(stage: &Stage, words: &str, remedy: &str) {
 
 #[test]
 fn x04_status_of_a_daemon_that_never_accepts_is_50_in_time_and_says_who_sleeps() {
-    let stage = Stage::new();
-    let hung = Hung::listening(&stage, 8, "sleep 60").until('S');
+    let rig = Rig::new();
+    let hung = Hung::listening(&rig, 8, "sleep 60").until('S');
     let words = format!("fairleadd (pid {}) does not answer, and no thread of it is at work", hung.pid());
-    is_told_at_once(&stage, &words, "systemctl restart fairleadd");
+    is_told_at_once(&rig, &words, "systemctl restart fairleadd");
 }
 
 #[test]
 fn x04_status_of_a_daemon_that_accepts_and_never_answers_is_50_in_time() {
-    let stage = Stage::new();
-    let _hung =
-        Hung::listening(&stage, 8, "while ($c = $s->accept) { sysread $c, $b, 65536; push @all, $c }");
-    is_told_at_once(&stage, "does not answer", "systemctl restart fairleadd");
+    let rig = Rig::new();
+    let _hung = Hung::listening(&rig, 8, "while ($c = $s->accept) { sysread $c, $b, 65536; push @all, $c }");
+    is_told_at_once(&rig, "does not answer", "systemctl restart fairleadd");
 }
 
 #[test]
 fn x04_status_of_a_stopped_daemon_is_50_in_time_and_success_when_its_stop_was_announced() {
-    let stage = Stage::new();
-    let hung = Hung::listening(&stage, 8, "sleep 60").stopped().until('T');
+    let rig = Rig::new();
+    let hung = Hung::listening(&rig, 8, "sleep 60").stopped().until('T');
     let words = format!("fairleadd (pid {}) is stopped", hung.pid());
-    is_told_at_once(&stage, &words, "kill -CONT");
-    File::create(stage.path("stopping")).unwrap();
-    status(&stage).silent_success();
+    is_told_at_once(&rig, &words, "kill -CONT");
+    File::create(rig.path("stopping")).unwrap();
+    status(&rig).silent_success();
 }
 
 #[test]
 fn x04_status_of_a_dead_daemon_whose_socket_another_process_holds_is_50_in_time() {
-    let stage = Stage::new();
-    let _hung = Hung::listening(&stage, 8, "exit if fork; sleep 2").until('Z');
-    is_told_at_once(&stage, "has ended", "systemctl restart fairleadd");
+    let rig = Rig::new();
+    let _hung = Hung::listening(&rig, 8, "exit if fork; sleep 2").until('Z');
+    is_told_at_once(&rig, "has ended", "systemctl restart fairleadd");
 }
 
 #[test]
 fn x04_status_meets_a_full_backlog_and_says_what_the_daemon_of_the_lock_does() {
-    let stage = Stage::new();
-    let hung = Hung::listening(&stage, 1, "sleep 60").stopped().until('T');
+    let rig = Rig::new();
+    let hung = Hung::listening(&rig, 1, "sleep 60").stopped().until('T');
     let held: Vec<_> =
-        (0..2).map(|_| std::os::unix::net::UnixStream::connect(stage.socket()).unwrap()).collect();
-    is_told_at_once(&stage, "busy", "try again");
-    fs::write(stage.path("lock"), format!("{}\n", hung.pid())).unwrap();
-    is_told_at_once(&stage, "is stopped", "kill -CONT");
+        (0..2).map(|_| std::os::unix::net::UnixStream::connect(rig.socket()).unwrap()).collect();
+    is_told_at_once(&rig, "busy", "try again");
+    fs::write(rig.path("lock"), format!("{}\n", hung.pid())).unwrap();
+    is_told_at_once(&rig, "is stopped", "kill -CONT");
     drop(held);
 }
 
@@ -133,14 +132,14 @@ fn x04_status_of_a_busy_daemon_waits_for_its_answer_and_gives_up_after_a_second(
             r#"$c = $s->accept; sysread $c, $b, 65536; do {{ @t = times }} while $t[0] + $t[1] < {seconds}; syswrite $c, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"; sleep 60"#
         )
     };
-    let stage = Stage::new();
-    let _busy = Hung::listening(&stage, 8, &works("0.3"));
-    let outcome = status(&stage);
+    let rig = Rig::new();
+    let _busy = Hung::listening(&rig, 8, &works("0.3"));
+    let outcome = status(&rig);
     outcome.silent_success();
     outcome.took_at_least(250);
-    let stage = Stage::new();
-    let _busy = Hung::listening(&stage, 8, &works("60"));
-    let outcome = stage.call("STATUS").set("FAIRLEAD_TIMEOUT", "30").run();
+    let rig = Rig::new();
+    let _busy = Hung::listening(&rig, 8, &works("60"));
+    let outcome = rig.call("STATUS").set("FAIRLEAD_TIMEOUT", "30").run();
     assert_eq!(outcome.refused(), 50);
     assert!(outcome.error().msg.contains("did not answer within the time limit"), "{outcome:?}");
     outcome.took_at_least(1000);

@@ -1,6 +1,6 @@
-//! A stage for the built executable: a directory of its own with a socket, a state directory, and a daemon that
-//! plays what the test says.
-#![allow(dead_code, reason = "each test file uses its part of the stage")]
+//! The rig of a test: a directory with a socket and a state directory, runs of the built executable in it, and a fake daemon
+//! that does what the test says.
+#![allow(dead_code, reason = "each test file uses its part of the rig")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "what fails here is the test")]
 
 use std::ffi::{OsStr, OsString};
@@ -21,17 +21,17 @@ use tempfile::TempDir;
 /// A configuration that a daemon would accept.
 pub(crate) const CONFIG: &str = r#"{"cniVersion":"1.1.0","name":"net","type":"macvlan"}"#;
 
-/// An ADD's result.
+/// The result of an ADD.
 pub(crate) const RESULT: &str = r#"{"cniVersion":"1.1.0","interfaces":[{"name":"eth0"}],"ips":[],"dns":{}}"#;
 
-/// The directory.
-pub(crate) struct Stage {
+/// The directory that a test has for itself.
+pub(crate) struct Rig {
     directory: TempDir,
 }
 
-impl Stage {
-    pub(crate) fn new() -> Stage {
-        Stage { directory: TempDir::new().unwrap() }
+impl Rig {
+    pub(crate) fn new() -> Rig {
+        Rig { directory: TempDir::new().unwrap() }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -46,7 +46,7 @@ impl Stage {
         self.path("state/spool")
     }
 
-    /// A call as a runtime makes it, with two seconds to live.
+    /// A call as a runtime makes it, with a time limit of two seconds.
     pub(crate) fn call(&self, command: &str) -> Call {
         let mut variables = vec![
             ("CNI_COMMAND".into(), command.into()),
@@ -70,14 +70,14 @@ impl Stage {
         names.iter().map(|name| parse(&fs::read(self.spool().join(name)).unwrap()).unwrap()).collect()
     }
 
-    /// All files of the spool.
+    /// The names of all files in the spool.
     pub(crate) fn files(&self) -> Vec<String> {
         let Ok(files) = fs::read_dir(self.spool()) else { return Vec::new() };
         files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect()
     }
 }
 
-/// One run of the executable.
+/// One run of the executable, which has not begun.
 pub(crate) struct Call {
     program: PathBuf,
     variables: Vec<(OsString, OsString)>,
@@ -133,7 +133,7 @@ impl Call {
     }
 }
 
-/// A run that has not ended.
+/// A run of the executable that has not ended.
 pub(crate) struct Running {
     pub(crate) child: Child,
     began: Instant,
@@ -150,7 +150,7 @@ impl Running {
     }
 }
 
-/// What a run gave.
+/// What a run of the executable returned and printed.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) ok: bool,
@@ -161,7 +161,7 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// The error object, checked to be one and to be told by the exit status too.
+    /// The error object that was printed. Checks that the exit status is that of an error too.
     pub(crate) fn error(&self) -> CniError {
         assert_eq!(self.code, Some(1), "{self:?}");
         let error = CniError::from_json(&self.stdout).unwrap_or_else(|| panic!("no error object: {self:?}"));
@@ -169,7 +169,7 @@ impl Outcome {
         error
     }
 
-    /// The error's number.
+    /// The code of the error object that was printed.
     pub(crate) fn refused(&self) -> u32 {
         self.error().code.number()
     }
@@ -188,21 +188,21 @@ impl Outcome {
     }
 }
 
-/// A request as it arrived.
+/// A request as the fake daemon received it.
 #[derive(Debug)]
 pub(crate) struct Arrived {
     pub(crate) head: String,
     pub(crate) request: Request,
 }
 
-/// A daemon that plays a part.
+/// A fake daemon that does what the test says.
 pub(crate) struct Daemon {
-    /// Every request that arrived whole.
+    /// Every request that was received whole.
     pub(crate) arrived: Receiver<Arrived>,
 }
 
 impl Daemon {
-    /// Listens, and plays `part` with the number of the request and its connection.
+    /// Listens, and calls `part` with the number of each request, the request and its connection.
     pub(crate) fn listen(
         socket: &Path,
         part: impl FnMut(usize, &Request, UnixStream) + Send + 'static,
@@ -213,7 +213,7 @@ impl Daemon {
         Daemon::serve(listener, part)
     }
 
-    /// Serves a listener that is there already.
+    /// Serves a listener that exists already.
     pub(crate) fn serve(
         listener: UnixListener,
         part: impl FnMut(usize, &Request, UnixStream) + Send + 'static,
@@ -223,7 +223,7 @@ impl Daemon {
         Daemon { arrived }
     }
 
-    /// Answers every request alike.
+    /// Answers every request with the same bytes.
     pub(crate) fn answering(socket: &Path, answer: impl Into<Vec<u8>>) -> Daemon {
         let answer = answer.into();
         Daemon::listen(socket, move |_, _, mut connection| connection.write_all(&answer).unwrap_or(()))
@@ -238,10 +238,10 @@ fn play(
     let mut number = 0;
     for connection in listener.incoming() {
         let mut connection = connection.unwrap();
-        // Connections that are closed without a request are no requests.
+        // A connection that is closed without a request does not count.
         let Some(arrived) = read_request(&mut connection) else { continue };
         let request = arrived.request.clone();
-        // Told before it is answered, so that who has the answer can count. Nobody need listen.
+        // Sent before the answer, so that a test that has the answer can count on it. Nobody need receive it.
         let _ = sender.send(arrived);
         part(number, &request, connection);
         number += 1;
@@ -263,7 +263,7 @@ fn read_request(connection: &mut UnixStream) -> Option<Arrived> {
     }
 }
 
-/// An HTTP answer.
+/// An HTTP answer with these headers and this body.
 pub(crate) fn answer(status: &str, headers: &str, body: &str) -> String {
     format!(
         "HTTP/1.1 {status}\r\ncontent-type: application/json\r\n{headers}content-length: {}\r\n\r\n{body}",
@@ -271,12 +271,12 @@ pub(crate) fn answer(status: &str, headers: &str, body: &str) -> String {
     )
 }
 
-/// A success.
+/// The answer to a call that succeeded.
 pub(crate) fn ok(body: &str) -> String {
     answer("200 OK", "", body)
 }
 
-/// The daemon is stopping.
+/// The answer of a daemon that stops and has not begun the call.
 pub(crate) fn not_begun() -> String {
     let body = r#"{"cniVersion":"1.1.0","code":11,"msg":"stopping"}"#;
     answer("503 Service Unavailable", "fairlead-outcome: not-begun\r\n", body)

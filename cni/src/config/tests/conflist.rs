@@ -1,3 +1,5 @@
+//! Lists of plugins, and the configuration that each plugin of a list gets.
+
 use serde_json::{Map, Value, json};
 
 use crate::config::{AttachmentRef, ConfList};

@@ -1,7 +1,8 @@
-//! Our own type, `fairlead`: a network by name for the pod's default, or one interface by the first of several paths.
+//! Our own type, `fairlead`: the pod's default network by its name, or one interface by the first of several paths that can be
+//! had.
 //!
-//! Unlike the types that others defined, it is read strictly: keys match exactly and an unknown one is refused by
-//! name, so that a slip never turns into a path silently not taken.
+//! Unlike the types that others defined, it is read strictly: keys match exactly, and an unknown key is refused by its
+//! name. Otherwise a spelling mistake would silently leave out a path.
 
 use serde_json::{Map, Value};
 
@@ -11,30 +12,30 @@ use crate::names::{self, shown};
 
 /// A configuration of type `fairlead`.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Own {
-    /// `clusterNetwork`: the name of a configuration in the conf dir.
+pub enum Fairlead {
+    /// The key `clusterNetwork`: the name of a configuration in the conf dir.
     ClusterNetwork(String),
-    /// `paths`: the first that can be had is taken.
+    /// The key `paths`: the first path that can be had is taken.
     Paths {
-        /// Each path as a configuration of its own type, with this one's name, version, `ipam` and runtime parts.
+        /// Each path as a configuration of the path's type, with the name, version, `ipam` and runtime parts of the whole.
         paths: Vec<NetConf>,
-        /// `numa`; `None` when it is not told.
+        /// The key `numa`; `None` when it is absent.
         numa: Option<Numa>,
     },
 }
 
-/// `numa`: how firmly a device must be on the pod's NUMA node.
+/// How firmly a device must be on the pod's NUMA node, as the key `numa` has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Numa {
-    /// `strict`: no other node's device.
+    /// No device of another node is taken, `strict`.
     Strict,
-    /// `preferred`: another node's where there is none.
+    /// A device of another node is taken where the pod's node has none, `preferred`.
     Preferred,
-    /// `any`
+    /// The node does not matter, `any`.
     Any,
 }
 
-/// Keys that every plugin's configuration may have.
+/// The keys that every plugin's configuration may have.
 const COMMON: &[&str] = &[
     "cniVersion",
     "name",
@@ -49,10 +50,10 @@ const COMMON: &[&str] = &[
     "cni.dev/attachments",
 ];
 
-/// What a meta plugin puts into a network's configuration: the device that kubelet has given the pod.
+/// The keys by which a meta plugin passes the device that kubelet has allocated to the pod.
 const DEVICE: &[&str] = &["deviceID", "pciBusID"];
 
-/// Keys of a path, by its type.
+/// The keys that a path may have, by its type.
 const PATHS: &[(&str, &[&str])] = &[
     ("macvlan", &["master", "mode", "mtu", "mac", "linkInContainer", "bcqueuelen"]),
     ("ipvlan", &["master", "mode", "mtu", "linkInContainer"]),
@@ -79,9 +80,12 @@ const PATHS: &[(&str, &[&str])] = &[
     ("vhost-user", &["switch", "mac"]),
 ];
 
-impl Own {
-    /// Reads a configuration of our own type. Code 7, or 6 for a wrong type of a value.
-    pub fn parse(conf: &NetConf) -> Result<Own, CniError> {
+impl Fairlead {
+    /// Reads a configuration of type `fairlead`.
+    ///
+    /// # Errors
+    /// Code 7, or 6 for a value of a wrong type.
+    pub fn parse(conf: &NetConf) -> Result<Fairlead, CniError> {
         let whole = exact(&conf.raw)?;
         let forms = (whole.get("clusterNetwork"), whole.get("paths"));
         match forms {
@@ -94,7 +98,7 @@ impl Own {
                 let name =
                     network.as_str().ok_or_else(|| wrong("clusterNetwork", "the name of a network"))?;
                 names::network_name(name)?;
-                Ok(Own::ClusterNetwork(name.to_owned()))
+                Ok(Fairlead::ClusterNetwork(name.to_owned()))
             }
             (None, Some(paths)) => {
                 only(
@@ -102,7 +106,7 @@ impl Own {
                     &[COMMON, DEVICE, &["paths", "numa"]],
                     "a fairlead configuration with \"paths\"",
                 )?;
-                Ok(Own::Paths { paths: read_paths(&whole, paths)?, numa: numa(whole.get("numa"))? })
+                Ok(Fairlead::Paths { paths: read_paths(&whole, paths)?, numa: numa(whole.get("numa"))? })
             }
             _ => Err(CniError::new(
                 Code::InvalidConfig,
@@ -115,7 +119,8 @@ impl Own {
     }
 }
 
-/// The text with its keys as given. It was read before, so this fails only for what the lax reading let pass.
+/// Reads the text with its keys as they are written. It was read before, so this fails only for what the reading as Go does it
+/// lets pass.
 fn exact(raw: &str) -> Result<Map<String, Value>, CniError> {
     serde_json::from_str(raw)
         .map_err(|e| CniError::new(Code::Decode, format!("the JSON cannot be read: {e}")))
@@ -186,7 +191,7 @@ fn read_path(whole: &Map<String, Value>, path: &Value) -> Result<NetConf, CniErr
         "vlan" => Vlan::parse(&conf).map(drop),
         "host-device" => HostDevice::parse(&conf).map(drop),
         "sriov" => Sriov::parse(&conf).map(drop),
-        // Its values are read where it is served.
+        // The kinds read the values when the path is tried.
         _ => Ok(()),
     }?;
     Ok(conf)

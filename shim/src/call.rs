@@ -1,0 +1,275 @@
+//! What each command does when the daemon answers, is away, is stopping, or goes away.
+//!
+//! ADD and CHECK wait for a daemon, and are never sent again once a daemon may have begun. DEL and GC may be sent
+//! twice, because both do nothing where nothing is left to do; without a daemon they are spooled. STATUS answers at
+//! once, and waits only for a daemon whose process is seen at work.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use fairlead_cni::CniError;
+use fairlead_cni::wire::{Command, RECEIVED, Request, STOPPING_FILE, Spooled};
+
+use crate::connection::{ConnectError, Connection};
+use crate::daemon_process::{DaemonProcess, HungDaemon, StatusWait};
+use crate::deadline::{Deadline, Pause};
+use crate::environment::Invocation;
+use crate::http_exchange::{Answer, Exchange, MalformedAnswer, Outcome};
+use crate::netns::Netns;
+use crate::spool_writer::{Spool, SpoolError};
+use crate::stdin_config::{self, ConfigError};
+use crate::wait_for_socket;
+
+/// For how long a daemon's announcement that it stops and comes back is believed.
+const STOPPING_HOLDS: Duration = Duration::from_secs(10);
+
+/// Why the daemon did not serve a call.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CallError {
+    /// An error object of the daemon's own, to be passed on as it is.
+    #[error("the daemon answered with an error")]
+    Answered(Vec<u8>),
+    /// There is no connection to a daemon.
+    #[error("{0}")]
+    NoConnection(ConnectError),
+    /// The daemon answered until the deadline that it is stopping.
+    #[error("the daemon is stopping and did not begin this call")]
+    Stopping,
+    /// The daemon closed connections without reading them until the deadline.
+    #[error("the daemon closed the connection before it had read the call")]
+    NotRead,
+    /// The connection ended within the answer.
+    #[error("the connection to the daemon was lost before the whole answer had arrived")]
+    Lost,
+    /// The daemon has not answered by the deadline.
+    #[error("the daemon did not answer within the time limit")]
+    Late,
+    /// The daemon has not answered, and its process does nothing from which an answer could come.
+    #[error("{0}")]
+    Hung(HungDaemon),
+    /// What came back is no HTTP answer.
+    #[error("the daemon's answer can't be understood: {0}")]
+    Malformed(MalformedAnswer),
+    /// An HTTP answer without a CNI result or error in it.
+    #[error("the daemon's answer can't be understood: HTTP status {0} without a CNI result or error object")]
+    NoBody(u16),
+    /// No daemon is there, and none could accept this configuration.
+    #[error("{0}")]
+    Config(ConfigError),
+    /// No daemon is there, and the spool can't take the call.
+    #[error("no daemon is running, and {0}")]
+    Spool(SpoolError),
+}
+
+impl CallError {
+    /// Whether the daemon's next start may end this state.
+    fn ends_with_a_restart(&self) -> bool {
+        match self {
+            CallError::Stopping
+            | CallError::NotRead
+            | CallError::Lost
+            | CallError::Late
+            | CallError::Hung(_)
+            | CallError::NoConnection(ConnectError::Down(_) | ConnectError::Busy) => true,
+            CallError::Answered(_)
+            | CallError::NoConnection(ConnectError::Refused(_))
+            | CallError::Malformed(_)
+            | CallError::NoBody(_)
+            | CallError::Config(_)
+            | CallError::Spool(_) => false,
+        }
+    }
+}
+
+/// A call that is ready to be made.
+#[derive(Debug)]
+pub(crate) struct Call {
+    /// What the environment says, and the configuration.
+    pub(crate) invocation: Invocation,
+    /// The pod's namespace, held open until the process ends.
+    pub(crate) netns: Option<Netns>,
+    /// The time at which the caller stops waiting.
+    pub(crate) deadline: Deadline,
+    /// The connection on which the answer came. The daemon waits on it to learn whether the answer has arrived.
+    pub(crate) answered_on: Option<Connection>,
+}
+
+impl Call {
+    /// Makes the call and returns the result's bytes. `early` is a connection that was made before the request was known.
+    pub(crate) fn run(&mut self, early: Option<Connection>) -> Result<Vec<u8>, CallError> {
+        match self.request().command {
+            Command::Add | Command::Check => self.call_when_there_is_a_daemon(early),
+            Command::Del | Command::Gc => self.call_or_spool(early),
+            Command::Status => self.status(early),
+        }
+    }
+
+    fn call_when_there_is_a_daemon(&mut self, mut early: Option<Connection>) -> Result<Vec<u8>, CallError> {
+        let mut pause = Pause::new();
+        loop {
+            let connection = early.take().map_or_else(|| self.wait_and_connect(), Ok)?;
+            let error = match self.exchange(&connection) {
+                Outcome::Stopping => CallError::Stopping,
+                Outcome::NotRead => CallError::NotRead,
+                other => {
+                    self.answered_on = Some(connection);
+                    return self.conclude(other);
+                }
+            };
+            if !pause.sleep(self.deadline) {
+                return Err(error);
+            }
+        }
+    }
+
+    /// Tells the daemon that the runtime has the result of an ADD.
+    pub(crate) fn acknowledge(&self) {
+        if let Some(connection) = self.answered_on.as_ref().filter(|_| self.request().command == Command::Add)
+        {
+            // If this is lost, the daemon answers the identical ADD once more, which does no harm.
+            let _ = connection.send(RECEIVED, self.deadline);
+        }
+    }
+
+    /// Connects, and waits for a daemon where none runs. It does not wait for the sake of a configuration that no daemon
+    /// would accept.
+    fn wait_and_connect(&self) -> Result<Connection, CallError> {
+        match Connection::open(&self.invocation.socket, self.deadline) {
+            Ok(connection) => return Ok(connection),
+            Err(ConnectError::Down(_)) => {}
+            Err(other) => return Err(CallError::NoConnection(other)),
+        }
+        stdin_config::check(&self.request().config, self.request().command).map_err(CallError::Config)?;
+        wait_for_socket::connect(&self.invocation.socket, self.deadline).map_err(CallError::NoConnection)
+    }
+
+    fn call_or_spool(&mut self, early: Option<Connection>) -> Result<Vec<u8>, CallError> {
+        match early.map_or_else(|| Connection::open(&self.invocation.socket, self.deadline), Ok) {
+            Ok(connection) => match self.exchange(&connection) {
+                Outcome::Stopping | Outcome::NotRead | Outcome::Lost => {}
+                other => return self.conclude(other),
+            },
+            Err(ConnectError::Down(_)) => {}
+            Err(other) => return Err(CallError::NoConnection(other)),
+        }
+        stdin_config::check(&self.request().config, self.request().command).map_err(CallError::Config)?;
+        let mut pause = Pause::new();
+        loop {
+            if let Some(result) = self.call_or_spool_locked()? {
+                return Ok(result);
+            }
+            if !pause.sleep(self.deadline) {
+                return Err(CallError::Lost);
+            }
+        }
+    }
+
+    /// Tries once more, now under the spool's lock, and spools the call where no daemon runs. `None` when a running daemon
+    /// lost the call, which must then be made again.
+    fn call_or_spool_locked(&mut self) -> Result<Option<Vec<u8>>, CallError> {
+        let spool = Spool::lock(&self.invocation.state_dir, self.deadline).map_err(CallError::Spool)?;
+        match Connection::open(&self.invocation.socket, self.deadline) {
+            Ok(connection) => match self.exchange(&connection) {
+                // This daemon begins nothing any more, and the next one waits for our lock before it replays the spool.
+                Outcome::Stopping => {}
+                Outcome::NotRead | Outcome::Lost => return Ok(None),
+                other => return self.conclude(other).map(Some),
+            },
+            Err(ConnectError::Down(_)) => {}
+            Err(other) => return Err(CallError::NoConnection(other)),
+        }
+        self.invocation.request.deadline_ms = 0;
+        self.invocation.request.spooled = Some(self.spool_details());
+        spool.write(self.request(), self.deadline).map_err(CallError::Spool)?;
+        Ok(Some(Vec::new()))
+    }
+
+    fn status(&mut self, early: Option<Connection>) -> Result<Vec<u8>, CallError> {
+        match self.status_of_a_working_daemon(early) {
+            // An ADD would wait and be served, so a node whose daemon restarts is ready.
+            Err(error) if error.ends_with_a_restart() && stop_was_announced(&self.invocation.socket) => {
+                Ok(Vec::new())
+            }
+            other => other,
+        }
+    }
+
+    /// Waits for the answer as long as the daemon's process is at work.
+    fn status_of_a_working_daemon(&mut self, early: Option<Connection>) -> Result<Vec<u8>, CallError> {
+        let mut wait = StatusWait::new(self.deadline);
+        let connection = early.map_or_else(|| self.reach_a_working_daemon(&mut wait), Ok)?;
+        let mut exchange = Exchange::new(&connection, &mut self.invocation.request, self.deadline);
+        loop {
+            match exchange.advance(wait.until) {
+                Outcome::Late => {
+                    wait.keep_waiting(DaemonProcess::of_connection(&connection), CallError::Late)?
+                }
+                other => return self.conclude(other),
+            }
+        }
+    }
+
+    fn reach_a_working_daemon(&self, wait: &mut StatusWait) -> Result<Connection, CallError> {
+        let socket = &self.invocation.socket;
+        loop {
+            let busy = match Connection::open(socket, wait.until) {
+                Err(busy @ ConnectError::Busy) => CallError::NoConnection(busy),
+                other => return other.map_err(CallError::NoConnection),
+            };
+            match DaemonProcess::of_lock_file(socket) {
+                Some(peer) => wait.keep_waiting(peer, busy)?,
+                None => return Err(busy),
+            }
+        }
+    }
+
+    fn exchange(&mut self, connection: &Connection) -> Outcome {
+        Exchange::new(connection, &mut self.invocation.request, self.deadline).advance(self.deadline)
+    }
+
+    fn conclude(&self, outcome: Outcome) -> Result<Vec<u8>, CallError> {
+        match outcome {
+            Outcome::Answer(answer) => self.result_of(answer),
+            Outcome::Stopping => Err(CallError::Stopping),
+            Outcome::NotRead => Err(CallError::NotRead),
+            Outcome::Lost => Err(CallError::Lost),
+            Outcome::Late => Err(CallError::Late),
+            Outcome::Malformed(garbled) => Err(CallError::Malformed(garbled)),
+        }
+    }
+
+    /// The result or the error object in an answer, as its status says. An ADD always has one of them.
+    fn result_of(&self, answer: Answer) -> Result<Vec<u8>, CallError> {
+        let text = str::from_utf8(&answer.body).unwrap_or_default();
+        let object = text.trim_start().starts_with('{');
+        match answer.status {
+            200 if object || (answer.body.is_empty() && self.request().command != Command::Add) => {
+                Ok(answer.body)
+            }
+            200 => Err(CallError::NoBody(200)),
+            _ if CniError::from_json(text).is_some() => Err(CallError::Answered(answer.body)),
+            status => Err(CallError::NoBody(status)),
+        }
+    }
+
+    fn spool_details(&self) -> Spooled {
+        let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Spooled {
+            boot_id: boot_id.trim_end().to_owned(),
+            at: now.as_secs(),
+            cookie: self.netns.as_ref().and_then(Netns::cookie),
+        }
+    }
+
+    fn request(&self) -> &Request {
+        &self.invocation.request
+    }
+}
+
+fn stop_was_announced(socket: &Path) -> bool {
+    let announced = fs::metadata(socket.with_file_name(STOPPING_FILE)).and_then(|marker| marker.modified());
+    let age = announced.ok().and_then(|at| SystemTime::now().duration_since(at).ok());
+    age.is_some_and(|age| age < STOPPING_HOLDS)
+}
