@@ -71,7 +71,7 @@ bench: build ## the latency suite against the reference plugins; BENCH='--quick'
 	@tests/setup.sh runtimes reference
 	@dist/fairlead-bench --reference .cache/bin/plugins $(BENCH)
 
-bench-lab: build ## the suite with real virtual functions in the virtual machine; BENCH='--quick' or any other option of it
+bench-lab: build ## the suite with real VFs in the virtual machine; BENCH='--quick' or any other option of it
 	@tests/setup.sh runtimes reference
 	@lab/bench.sh $(BENCH)
 
@@ -85,7 +85,7 @@ lab-test: build test-programs ## the tests that need the virtual machine: ipvlan
 	@tests/setup.sh runtimes reference
 	@lab/test.sh
 
-lab-peer: build test-programs ## virtual functions beside another plugin, as a table; PEER=sriov-cni=/opt/cni/bin/sriov
+lab-peer: build test-programs ## VFs beside another plugin, as a table; PEER=sriov-cni=/opt/cni/bin/sriov
 	@tests/setup.sh runtimes reference
 	@lab/test.sh --peer $(or $(PEER),$(error PEER=NAME=PATH says which plugin))
 
@@ -93,7 +93,7 @@ lab-soak: build test-programs ## ten rounds of 21 pods at once, the daemon kille
 	@tests/setup.sh runtimes reference
 	@ROUNDS=$(or $(ROUNDS),10) lab/test.sh lab/tests/rounds.sh
 
-lab-kubelet: build ## a real kubelet and cluster with pods on real functions, in the virtual machine (builds Kubernetes once: twenty minutes)
+lab-kubelet: build ## a real kubelet and cluster with pods on real VFs, in the virtual machine (builds Kubernetes once: twenty minutes)
 	@tests/setup.sh runtimes reference cluster
 	@lab/test.sh lab/kubelet/test.sh
 

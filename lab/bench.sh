@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# fairlead-bench with real virtual functions: runs it in the lab machine, on what is in dist/. Arguments are its own.
+# fairlead-bench with real VFs: runs it in the lab machine, on what is in dist/. Arguments are its own.
 #   lab/bench.sh --quick
 #   lab/bench.sh --peer sriov-cni=/opt/cni/bin/sriov     with host-local beside it, or the reference plugins'
 set -euo pipefail

@@ -26,7 +26,7 @@ guest_up() {
     node_places "$(mktemp -d)"
     mkdir -p "$NODE/reference"
     cp "$BIN/plugins"/* "$NODE/reference"
-    # What an earlier script's daemon has on record, and its pods held, is of other functions and pods.
+    # What an earlier script's daemon has on record, and its pods held, is of other VFs and pods.
     rm -rf /run/fairlead /var/lib/fairlead /var/lib/cni /var/lib/kubelet
     mkdir -p /run/netns /var/lib/cni
     ip link set lo up
@@ -63,8 +63,8 @@ bind() { # PCI DRIVER
     equal "driver" "$(driver "$1")" "$2"
 }
 
-# Two lines: what an administrator can see of a function's interface, if the host has it, and the settings as the physical
-# function tells them.
+# Two lines: what an administrator can see of a VF's interface, if the host has it, and the settings as the PF reports
+# them.
 interface_and_settings() { # PCI
     local n
     for n in /sys/bus/pci/devices/"$1"/physfn/virtfn*; do
@@ -78,7 +78,7 @@ interface_and_settings() { # PCI
 }
 settings() { interface_and_settings "$1" | sed -n 2p; } # PCI
 
-# All that an administrator can see of a function that is at home.
+# All that an administrator can see of a VF that is on the host.
 home() { # PCI
     interface_and_settings "$1"
     driver "$1"

@@ -93,6 +93,6 @@ it "STATUS is success" call status net-1.1.0
 it "an ADD on a name that is taken fails and holds no address" an_error_is_an_error_object
 if ours; then
     it "k03 STATUS is refused while the daemon is down" status_with_the_daemon_down
-    it "k18 the daemon stops when it is told to" daemon_stop
+    it "k18 the daemon stops on SIGTERM" daemon_stop
 fi
 finish

@@ -56,5 +56,5 @@ it "podman uses its CNI back end" back_end_is_cni
 it "a container has eth0 and its address" a_container_has_an_address
 it "containers reach each other and their gateway" containers_reach_each_other
 it "nothing is left when they are gone" nothing_is_left
-! ours || it "the daemon stops when it is told to" daemon_stop
+! ours || it "the daemon stops on SIGTERM" daemon_stop
 finish

@@ -5,7 +5,7 @@
 #   setup.sh PART…
 #     build      C linker, musl target
 #     runtimes   containerd, runc, static busybox, Go, the CRI client: what `make demo` needs
-#     dpdk       DPDK's testpmd, which drives virtual functions in the lab
+#     dpdk       DPDK's testpmd, which drives VFs in the lab
 #     reference  podman, Debian's plugins, cnitool and the reference plugins, built from the Go module proxy
 #     cluster    etcd, kube-apiserver, kubelet and containerd 2 for `make lab-kubelet` (about twenty minutes, once)
 #     documents  what checks the links in the documents

@@ -55,7 +55,7 @@ at_rest() { # NUMBER: so many are ready, and kubelet has all as healthy
     eventually 10 is_allocatable '["8","6","7"]' || { allocatable; return 1; }
 }
 
-# The function that a pod has, as kubelet knows it.
+# The VF that a pod has, as kubelet knows it.
 function_of() { given "$1" | jq -r "[.devices[][]][0].id"; } # POD
 # A pod's phase and its container.
 begun_once() { kube GET $PODS/"$1" | jq -c '[.status.phase, .status.containerStatuses[0].containerID]'; } # POD
@@ -80,7 +80,7 @@ at_rest() {
     ((2 * (after[4] - before[4]) > all))
 }
 
-# back: milliseconds from the daemon's start until kubelet has all 21 functions again
+# back: milliseconds from the daemon's start until kubelet has all 21 VFs again
 back() {
     local watch begun
     witness watch intel.com/ 0 60 >/dev/null # it has noticed that they were gone
@@ -178,7 +178,7 @@ plain_pod() {
     deleted plain
 }
 
-# Three CPUs are free, and a function is: but no node has all of that.
+# Three CPUs are free, and a VF is: but no node has all of that.
 nowhere() {
     pod wide radio 3
     eventually 10 refused wide || { phase wide; return 1; }
@@ -229,7 +229,7 @@ pod_deleted() {
     eventually 10 is_allocatable '["8","6","7"]'
 }
 
-# Whoever is in quarantine is not allocatable, as kubelet and the API see it; the same with functions that vanish.
+# Whoever is in quarantine is not allocatable, as kubelet and the API see it; the same with VFs that vanish.
 withdrawn() {
     local function=0000:21:10.0
     stands $function ready || function=0000:41:10.0
@@ -259,7 +259,7 @@ runtime_killed() {
     equal "pod after" "$(begun_once after)" "$before"
 }
 
-# A pod in the host's network: kubelet gives it a function, and nobody asks for an interface.
+# A pod in the host's network: kubelet allocates a VF to it, and nobody asks for an interface.
 without_an_add() {
     local function of_next
     pod bare radio 1 '{"hostNetwork":true}'

@@ -169,7 +169,7 @@ for i in /sys/class/net/eth*; do $b echo "$($b basename $i) is $($b basename "$(
 for g in /dev/vfio/[0-9]*; do [ ! -e $g ] || { $b sh -c "exec 3<>$g" && $b echo "opened $g"; }; done
 $b echo told; $b sleep 100000'
 
-# pod NAME [RESOURCE CPUS [MORE-OF-SPEC]]: with exclusive CPUs and a function, or with nothing of its own
+# pod NAME [RESOURCE CPUS [MORE-OF-SPEC]]: with exclusive CPUs and a VF, or with nothing of its own
 pod() {
     jq -n --arg name "$1" --arg resource "${2:-}" --arg cpus "${3:-}" --arg tells "$TELLS" --argjson more "${4:-{\}}" '{
         apiVersion: "v1", kind: "Pod", metadata: {name: $name, namespace: "default"},

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The latency suite with virtual functions runs and verifies; nobody looks at its small numbers. And what it cannot see: how
-# much of an ADD the kernel is asked of a physical function, however many functions that has.
+# The latency suite with VFs runs and verifies; nobody looks at its small numbers. And what it cannot see: how
+# much of an ADD the kernel is asked of a PF, however many VFs that has.
 set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/../guest.sh"
 about_the_daemon
@@ -12,7 +12,7 @@ functions() { # PF COUNT
     echo "$2" >/sys/bus/pci/devices/"$1"/sriov_numvfs
 }
 
-# The kernel itself counts: messages that change a link, and functions whose settings are read.
+# The kernel itself counts: messages that change a link, and VFs whose settings are read.
 trace=/sys/kernel/tracing
 counting() {
     echo 'p:fairlead/set rtnl_setlink' >$trace/kprobe_events
@@ -72,7 +72,7 @@ suite() {
     grep -E 'floor ADD +2 ' "$NODE/table"
 }
 
-it "an ADD that fits sends no message to the NIC and reads nothing of it, with 4 functions and with 7" nothing_is_asked
-it "functions are lent by the daemon and by the floor, and every one comes home as it was" suite
+it "an ADD that fits sends no message to the NIC and reads nothing of it, with 4 VFs and with 7" nothing_is_asked
+it "VFs are lent by the daemon and by the floor, and every one comes back as it was" suite
 for pf in $PF0 $PF2; do echo 0 >/sys/bus/pci/devices/"$pf"/sriov_numvfs; done
 finish

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# host-device on real PCI devices: a virtual function found in each way, beside the reference plugin; what comes home,
-# however the pod ends; and a function that a process in user space has (vfio-pci), which is never touched.
+# host-device on real PCI devices: a VF found in each way, beside the reference plugin; what comes back,
+# however the pod ends; and a VF that a process in user space has (vfio-pci), which is never touched.
 set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/../guest.sh"
 guest_up
@@ -8,7 +8,7 @@ vfs_up
 
 host_device() { config host-device "$1"; } # FIELDS
 
-# What an administrator can see of a device that is at home.
+# What an administrator can see of a device that is on the host.
 home() { # PCI
     ip -j link show dev "$(nic "$1")" | jq -c '.[0] | [.ifname, .address, .mtu, .ifalias, (.flags | index("UP") != null)]'
 }
@@ -81,7 +81,7 @@ one_pod_at_a_time() {
     ip netns del other
 }
 
-# ---- a function that a process in user space has ----
+# ---- a VF that a process in user space has ----
 in_user_space() { # FIELDS
     same_as_reference "$(host_device "$1")"
     equal "driver" "$(driver $VF1)" vfio-pci
@@ -112,28 +112,28 @@ its_driver_changes() {
 }
 
 ! ours || it "the daemon starts and is ready" daemon_start
-it "a function by PCI address is lent as the reference does it" lent $VF0 "\"pciBusID\":\"$VF0\""
-it "a function by the runtime's device id is lent as the reference does it" \
+it "a VF by PCI address is lent as the reference does it" lent $VF0 "\"pciBusID\":\"$VF0\""
+it "a VF by the runtime's device id is lent as the reference does it" \
     lent $VF0 "\"runtimeConfig\":{\"deviceID\":\"$VF0\"}"
-it "a function by its path in /sys is lent as the reference does it" \
+it "a VF by its path in /sys is lent as the reference does it" \
     lent $VF0 "\"kernelpath\":\"$(readlink -f /sys/bus/pci/devices/$VF0)\""
-it "a function by MAC address is lent as the reference does it" \
+it "a VF by MAC address is lent as the reference does it" \
     lent $VF0 "\"hwaddr\":\"$(cat "/sys/class/net/$(nic $VF0)/address")\""
-it "a function by name is lent as the reference does it" lent $VF0 "\"device\":\"$(nic $VF0)\""
+it "a VF by name is lent as the reference does it" lent $VF0 "\"device\":\"$(nic $VF0)\""
 it "a whole NIC is lent as the reference does it" lent $PF2 "\"pciBusID\":\"$PF2\""
 if ours; then
-    it "whatever the pod did to it, a device comes home with its name, MTU, MAC address, alias, and up" whatever_the_pod_did
-    it "a device whose pod dies comes home without anybody's DEL, and the late DEL is success" its_pod_dies
-    it "a device whose pod died with the daemon down comes home at the start" its_pod_dies_and_nobody_is_there
+    it "whatever the pod did to it, a device comes back with its name, MTU, MAC address, alias, and up" whatever_the_pod_did
+    it "a device whose pod dies comes back without anybody's DEL, and the late DEL is success" its_pod_dies
+    it "a device whose pod died with the daemon down comes back at the start" its_pod_dies_and_nobody_is_there
     it "a device that is lent is refused to the next pod by name" one_pod_at_a_time
 fi
 bind $VF1 vfio-pci
-it "a function under vfio-pci is answered and left alone as by the reference" in_user_space "\"pciBusID\":\"$VF1\""
+it "a VF under vfio-pci is answered and left alone as by the reference" in_user_space "\"pciBusID\":\"$VF1\""
 it "the same by the runtime's device id and with an address" \
     in_user_space "\"runtimeConfig\":{\"deviceID\":\"$VF1\"},$(static 10.8.0.9/24)"
 if ours; then
-    it "the address of a function under vfio-pci is held from ADD to DEL" its_address_is_free_again
-    it "a function that went back to the kernel's driver before its DEL is left alone" its_driver_changes
-    it "the daemon stops when it is told to" daemon_stop
+    it "the address of a VF under vfio-pci is held from ADD to DEL" its_address_is_free_again
+    it "a VF that went back to the kernel's driver before its DEL is left alone" its_driver_changes
+    it "the daemon stops on SIGTERM" daemon_stop
 fi
 finish

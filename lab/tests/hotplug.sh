@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What comes and goes while the daemon runs: functions that are made, removed, unbound or taken away by hand are offered
+# What comes and goes while the daemon runs: VFs that are made, removed, unbound or taken away by hand are offered
 # or withdrawn by their pool, without a restart.
 set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/../guest.sh"
@@ -65,10 +65,10 @@ taken() {
 
 numvfs 0
 it "the daemon starts and is ready" daemon_start
-it "x17 functions that are made are offered" made
+it "x17 VFs that are made are offered" made
 it "x17 one that loses its driver is made ready anew" unbound
 it "x17 one that somebody takes away is left to him, and offered again when it is back" taken
-it "x17 functions that are removed are withdrawn, and made again they are who they were" made_again
+it "x17 VFs that are removed are withdrawn, and made again they are who they were" made_again
 it "x17 the last ones are withdrawn too" removed
-it "the daemon stops when it is told to" daemon_stop
+it "the daemon stops on SIGTERM" daemon_stop
 finish

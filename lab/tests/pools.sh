@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Pools of real virtual functions (igb): ready before a pod asks, clean after it, given back as they were, whatever dies.
+# Pools of real VFs (igb): ready before a pod asks, clean after it, given back as they were, whatever dies.
 set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/../guest.sh"
 about_the_daemon
@@ -155,7 +155,7 @@ used_by_others() {
     eventually 30 all_ready
 }
 
-# At the second passage of a step, with functions in all stages. Drained before and after.
+# At the second passage of a step, with VFs in all stages. Drained before and after.
 killed_at() { # STEP
     daemon_stop
     FAIRLEAD_FAILPOINT=pool.$1:2 daemon_start "$DIST/failpoints/fairleadd"
@@ -177,7 +177,7 @@ vanished() {
     eventually 30 all_ready
 }
 
-# The namespace of the old sandbox is gone, its DEL comes late, the new one has the function already.
+# The namespace of the old sandbox is gone, its DEL comes late, the new one has the VF already.
 old_and_new() {
     local vf=${KERNEL[0]}
     pods old new
@@ -212,21 +212,21 @@ rebooted() {
     eventually 30 all_ready
 }
 
-it "k25 x23 every function is set up and verified when it is ready, with a rate as soon as its NIC has a carrier" starts
+it "k25 x23 every VF is set up and verified when it is ready, with a rate as soon as its NIC has a carrier" starts
 it "k25 a restart finds them ready and touches none" untouched
-it "x07 a function that comes home is reset, bound anew and ready for the next pod" lent_and_back
-it "k26 drained functions are as they were, and filled ones ready" drained
-it "x07 a function that fails twice is quarantined, named, and released" quarantined
-it "a function that somebody else uses is left alone and told" used_by_others
-it "x22 the late DEL of an old sandbox changes nothing for the one that has the function now" old_and_new
+it "x07 a VF that comes back is reset, bound again and ready for the next pod" lent_and_back
+it "k26 drained VFs are as they were, and filled ones ready" drained
+it "x07 a VF that fails twice is quarantined, named, and released" quarantined
+it "a VF that somebody else uses is left alone and reported" used_by_others
+it "x22 the late DEL of an old sandbox changes nothing for the one that has the VF now" old_and_new
 pools drain radio >/dev/null
 for step in $STEPS; do
     it "x05 killed at pool.$step, the next start ends what was begun" killed_at "$step"
 done
 it "x05 after all that they can be filled" filled
-it "x17 functions that vanish are withdrawn, and offered when they are back" vanished
-it "x24 after a reboot the functions are ready again, with their lasting MAC addresses" rebooted
-it "the daemon stops when it is told to" daemon_stop
+it "x17 VFs that vanish are withdrawn, and offered when they are back" vanished
+it "x24 after a reboot the VFs are ready again, with their lasting MAC addresses" rebooted
+it "the daemon stops on SIGTERM" daemon_stop
 umount /proc/sys/kernel/random/boot_id 2>/dev/null || true
 for pf in $PF0 $PF2; do numvfs $pf 0; done
 finish

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# 21 pods at once on all 21 functions of the three NICs, under igbvf and under vfio-pci, with the daemon killed in the middle;
+# 21 pods at once on all 21 VFs of the three NICs, under igbvf and under vfio-pci, with the daemon killed in the middle;
 # then what else may die under a pod. After each everything is as it was before: names, MAC addresses, MTU, drivers,
 # settings, pools.
 #   ROUNDS=10   how often (2 without it)
@@ -8,7 +8,7 @@ set -euo pipefail
 about_the_daemon
 guest_up
 modprobe vfio-pci
-# Its functions are wanted here, and nobody out on the wire.
+# Its VFs are wanted here, and nobody out on the wire.
 ip -n wire link set wire netns 1
 ip netns del wire
 
@@ -50,7 +50,7 @@ for n in "${!FUNCTIONS[@]}"; do
     CALLS+=("$(config sriov "\"deviceID\":\"${FUNCTIONS[n]}\",\"vlan\":$((100 + n))$also")")
 done
 
-# A process takes 30 ms in here, a jq 230: everything of all functions is read by two.
+# A process takes 30 ms in here, a jq 230: everything of all VFs is read by two.
 everything() {
     local vf driver
     ip -j -d link show | jq -r '.[]
@@ -186,7 +186,7 @@ drained() {
     all_at_rest
 }
 
-# ---- what else may die under a pod: functions 0 and 4 of a NIC, one of each pool ----
+# ---- what else may die under a pod: VFs 0 and 4 of a NIC, one of each pool ----
 with_pods() { # NUMBER…
     local n
     pods add "$@"
@@ -308,18 +308,18 @@ near_and_far() {
 }
 
 BEFORE=$(everything)
-it "k25 x23 21 functions of three NICs are ready, under igbvf and vfio-pci" starts
+it "k25 x23 21 VFs of three NICs are ready, under igbvf and vfio-pci" starts
 for ((round = 1; round <= ${ROUNDS:-2}; round++)); do
-    it "x05 x08 round $round: 21 pods at once, the daemon killed meanwhile: each has its own function and VLAN" attached
+    it "x05 x08 round $round: 21 pods at once, the daemon killed meanwhile: each has its own VF and VLAN" attached
     it "x05 x06 x07 round $round: 21 DELs, killed again, three pods dead before: all are ready, and as they were" detached
 done
 it "k26 drained, everything is as it was before the daemon was there" drained
 it "x09 the NIC of the pod's node is taken, and how far one is that was given is told or refused" near_and_far
 it "x05 callers are killed in the middle of their ADDs" callers_killed
 it "x17 drivers are unbound under two pods" unbound
-it "the physical function goes down and up under two pods" link_down
-it "x17 x22 functions are made anew under two pods: both are told as broken, and get none of the new ones" made_anew
+it "the PF goes down and up under two pods" link_down
+it "x17 x22 VFs are made again under two pods: both are reported as broken, and get none of the new ones" made_anew
 it "x17 x22 the NICs' driver is unloaded and loaded under four pods: told as broken, and none gets a new one" module_reloaded
-it "the daemon stops when it is told to" daemon_stop
+it "the daemon stops on SIGTERM" daemon_stop
 for pf in $PF0 $PF1 $PF2; do numvfs $pf 0; done
 finish

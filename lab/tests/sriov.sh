@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What is Fairlead's alone with sriov on real virtual functions (igb): a daemon that is not there, or is killed at a step; and
-# functions that sriov-cni gave to pods before. What any plugin should do is in functions.sh.
+# What is Fairlead's alone with sriov on real VFs (igb): a daemon that is not there, or is killed at a step; and
+# VFs that sriov-cni gave to pods before. What any plugin should do is in functions.sh.
 set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/../guest.sh"
 about_the_daemon
@@ -20,7 +20,7 @@ pods_gone() {
     for pod in pod other; do ip netns del $pod 2>/dev/null || true; done
 }
 
-# A function with marks of its own; `before` is what it is.
+# A VF with marks of its own; `before` is what it is.
 marked() { # PCI
     local name
     pods_gone
@@ -72,7 +72,7 @@ dies_at() { # STEP
     comes_home $VF0 "$before"
 }
 
-# ---- functions that sriov-cni gave to pods before ----
+# ---- VFs that sriov-cni gave to pods before ----
 NOTED=/var/lib/cni/sriov
 
 # What its release 2.10 does at ADD with what TAKEN asks for, and what it notes then.
@@ -177,17 +177,17 @@ its_old_sandbox_had_it_in_user_space() {
 }
 
 it "the daemon starts and is ready" daemon_start
-it "a function whose pod died with the daemon down comes home at the start" its_pod_dies_and_nobody_is_there
-it "a DEL while the daemon is down brings it home at the start" del_while_the_daemon_is_down
+it "a VF whose pod died with the daemon down comes back at the start" its_pod_dies_and_nobody_is_there
+it "a DEL while the daemon is down brings it back at the start" del_while_the_daemon_is_down
 for step in add.prepared add.linked del.home del.unlinked; do
-    it "k14 the daemon killed at $step, a MAC address given: the restart brings it home" dies_at $step
+    it "k14 the daemon killed at $step, a MAC address given: the restart brings it back" dies_at $step
 done
-it "the DEL of a pod that sriov-cni made brings its function home as it noted it" its_old_sandbox_ends
-it "a function of a living pod of sriov-cni's is handed to nobody, and doctor tells of it" its_old_sandbox_lives
-it "a function of a dead pod of sriov-cni's is brought home before it is handed out" its_old_sandbox_is_dead
-it "k14 the daemon killed in that DEL: the next one brings it home" its_old_sandbox_ends_and_the_daemon_dies
-it "a function of sriov-cni's in user space has its settings back and keeps its driver" its_old_sandbox_had_it_in_user_space
-it "the daemon stops when it is told to" daemon_stop
+it "the DEL of a pod that sriov-cni made brings its VF back as it noted it" its_old_sandbox_ends
+it "a VF of a living pod of sriov-cni's is handed to nobody, and doctor tells of it" its_old_sandbox_lives
+it "a VF of a dead pod of sriov-cni's is brought back before it is handed out" its_old_sandbox_is_dead
+it "k14 the daemon killed in that DEL: the next one brings it back" its_old_sandbox_ends_and_the_daemon_dies
+it "a VF of sriov-cni's in user space has its settings back and keeps its driver" its_old_sandbox_had_it_in_user_space
+it "the daemon stops on SIGTERM" daemon_stop
 pods_gone
 # VF0's own MAC address is the administrator's now: the next script makes them anew.
 echo 0 >/sys/bus/pci/devices/$PF0/sriov_numvfs

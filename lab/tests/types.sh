@@ -37,5 +37,5 @@ it "macvlan passthru is as the reference makes it" \
     same_as_reference "$(on_master macvlan '"mode":"passthru"')" reaches 10.8.0.1
 it "macvlan bridge on a real NIC is as the reference makes it" \
     same_as_reference "$(on_master macvlan '"mode":"bridge","mtu":1400')" reaches 10.8.0.1
-! ours || it "the daemon stops when it is told to" daemon_stop
+! ours || it "the daemon stops on SIGTERM" daemon_stop
 finish

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# sriov on real virtual functions (igb) that vfio-pci has: the daemon killed at every step, what doctor says; and a pool, from
-# which kubelet gives a pod two functions that DPDK's testpmd drives, root or not: its /dev and its environment are what the
+# sriov on real VFs (igb) that vfio-pci has: the daemon killed at every step, what doctor says; and a pool, from
+# which kubelet allocates two VFs to a pod that DPDK's testpmd drives, root or not: its /dev and its environment are what the
 # daemon's device plugin has answered. What any plugin should do is in functions.sh.
 set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/../guest.sh"
@@ -80,7 +80,7 @@ pool_ends() {
     pool_stands drained igbvf
 }
 
-# Kubelet's part: it gives the pod both functions. What the device plugin has answered is in $NODE/answer.
+# Kubelet's part: it allocates both VFs to the pod. What the device plugin has answered is in $NODE/answer.
 kubelet_gives() {
     "$DIST/failpoints/kubelet" lab/pod intel.com/dpdk $VF2 $VF0 >"$NODE/answer" 2>"$LOG/kubelet" &
     kubelet=$!
@@ -136,7 +136,7 @@ both_get() { # PACKETS
     [ "$one" -gt "$1" ] && [ "$other" -gt "$1" ]
 }
 
-# Each port sends on to the other what it gets. The application takes its functions from its environment.
+# Each port sends on to the other what it gets. The application takes its VFs from its environment.
 testpmd() { # UID MAC MAC [COMMAND…]
     local uid=$1 first=$2 second=$3
     shift 3
@@ -197,11 +197,11 @@ for step in add.begun add.prepared add.configured add.committed del.removing del
 done
 it "doctor says what a pod that is not root needs" doctor
 DAEMON_FLAGS="--config $NODE/config.yaml"
-it "k25 a pool that kubelet gives out has bound two functions to vfio-pci" pool_begins
+it "k25 a pool that kubelet allocates from has bound two VFs to vfio-pci" pool_begins
 it "k27 DPDK drives them in a pod that has what Allocate answered, and packets cross" packets_cross 0
 it "k27 DPDK does so for a user who is not root" as_a_user
 it "k26 drained, they have their kernel driver again" pool_ends
-it "the daemon stops when it is told to" daemon_stop
+it "the daemon stops on SIGTERM" daemon_stop
 for node in /sys/devices/system/node/node[01]; do echo 0 >$node/hugepages/hugepages-2048kB/nr_hugepages; done
 for pf in $PF0 $PF2; do echo 0 >/sys/bus/pci/devices/"$pf"/sriov_numvfs; done
 finish
