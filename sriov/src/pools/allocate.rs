@@ -62,16 +62,17 @@ impl Pools {
         let (settings, desired) = self.lock().allocatable(address)?;
         let scan = self.provisioner.scan().map_err(|e| e.to_string())?;
         let record = self.provisioner.records.get(address);
-        let was = record.as_ref().and_then(|record| record.was_in(&self.provisioner.boot_id));
+        let original = record.as_ref().and_then(|record| record.original_in(&self.provisioner.boot_id));
         let of_all = scan.physical.iter().flat_map(|pf| pf.functions.iter().map(move |found| (pf, found)));
         let (pf, found) = of_all
             .into_iter()
             .find(|(_, found)| found.function.address == address)
             .ok_or("it is not in the machine")?;
-        let driver = was.map(|was| desired.driver(was)).or(found.function.driver.as_deref());
+        let driver = original.map(|original| desired.driver(original)).or(found.function.driver.as_deref());
         // Selectors go by the driver that the VF had before its pool gave it another one.
         let mut as_selected = found.clone();
-        as_selected.function.driver = was.map(|was| was.driver.clone()).or(as_selected.function.driver);
+        as_selected.function.driver =
+            original.map(|original| original.driver.clone()).or(as_selected.function.driver);
         let selector = settings.selectors.matching(pf, &as_selected);
         let with = |is: fn(&Selector) -> bool| selector.is_some_and(is);
         let vfio = match driver {

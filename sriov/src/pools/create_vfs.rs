@@ -1,5 +1,5 @@
-//! How many functions a physical one has, where the configuration of a pool says so. They are made where there are none, and
-//! their number is never changed while there is one: somebody may use it.
+//! How many VFs a PF has, where the configuration of a pool says so. VFs are created where there are none, and their number is
+//! never changed while there is one: the kernel would remove all of them first, and somebody may use one.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use super::settings::PoolSettings;
 use super::work_queue::Work;
 use super::{Look, Pools};
 
-/// Functions that are to be made.
+/// VFs that are to be created.
 pub(super) struct VfCreation {
     pool: String,
     physical: PciAddr,
@@ -18,8 +18,8 @@ pub(super) struct VfCreation {
 }
 
 impl Pools {
-    /// Has those made that are missing; the next look finds them. Answers what the operator is to know.
-    pub(super) fn create_vfs(&self, declared: &[PoolSettings], scan: &Scan) -> Vec<Notice> {
+    /// Has missing VFs created; the next look finds them. Answers what the operator is to know.
+    pub(super) fn create_missing_vfs(&self, declared: &[PoolSettings], scan: &Scan) -> Vec<Notice> {
         let wanted_of = |physical: &PhysicalFunction| {
             let wants = |pool: &&PoolSettings| pool.numvfs.is_some() && pool.selectors.names(physical);
             declared.iter().find(wants)
@@ -27,11 +27,11 @@ impl Pools {
         let wanting = scan.physical.iter().filter(|physical| wanted_of(physical).is_some());
         let wanting: BTreeSet<PciAddr> = wanting.map(|physical| physical.address).collect();
         self.lock().failed_creations.retain(|physical, _| wanting.contains(physical));
-        let told = scan.physical.iter().filter_map(|physical| {
+        let notices = scan.physical.iter().filter_map(|physical| {
             let pool = wanted_of(physical)?;
             self.missing(pool, pool.numvfs?.get(), physical)
         });
-        told.collect()
+        notices.collect()
     }
 
     fn missing(&self, pool: &PoolSettings, wanted: usize, physical: &PhysicalFunction) -> Option<Notice> {
@@ -56,16 +56,16 @@ impl Pools {
         };
         let mut state = self.lock();
         if state.creating.insert(address) {
-            let making = VfCreation { pool: name.clone(), physical: address, count };
-            state.work_queue.push(address, Work::Make(making));
+            let creation = VfCreation { pool: name.clone(), physical: address, count };
+            state.work_queue.push(address, Work::Create(creation));
         }
         None
     }
 
-    /// Makes them, as long as the driver takes.
-    pub(super) fn make(&self, making: VfCreation) {
-        let VfCreation { pool, physical, count } = making;
-        let made = self.provisioner.kernel.create_vfs(&physical.to_string(), count);
+    /// Creates VFs; takes as long as the driver does.
+    pub(super) fn create(&self, creation: VfCreation) {
+        let VfCreation { pool, physical, count } = creation;
+        let made = self.provisioner.kernel.make_functions(&physical.to_string(), count);
         self.update(|state| {
             state.creating.remove(&physical);
             state.failed_creations.remove(&physical);

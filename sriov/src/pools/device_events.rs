@@ -1,4 +1,7 @@
-//! News of devices, and the members to which nothing is done: those are looked at because of them.
+//! Events of devices, and which members the reconciler looks at because of them.
+//!
+//! Only members to which nothing is done are looked at: what is done to the others is ours, and its end is known anyway. Lost
+//! events cost time, never truth: they have everything compared.
 
 use std::collections::BTreeSet;
 use std::mem;
@@ -15,36 +18,36 @@ use super::shared::PoolEntry;
 use super::target::DesiredState;
 use super::{Known, Pools, Shared};
 
-/// A member to which nothing is done, as it was when it was looked at.
+/// A member to which nothing is done, as it was when the look at it began.
 pub(super) struct MemberSnapshot {
     pub(super) address: PciAddr,
-    physical: PciAddr,
+    pf: PciAddr,
     revision: u64,
     pub(super) desired: DesiredState,
-    /// As it was when it became ready.
+    /// What was known of it when it became ready.
     pub(super) known: Option<Known>,
     /// It was ready; otherwise somebody else used it.
     was_ready: bool,
 }
 
 impl Pools {
-    /// Has the keeper look at what news make necessary. What is done to members that are at work or lent is ours.
+    /// Takes events; has the reconciler look at what they make necessary.
     pub fn heard(&self, news: &[DeviceEvent]) {
         let mut state = self.lock();
         let now = Instant::now();
         let mut is_back = false;
         for event in news {
-            is_back |= about_physical(event).is_some_and(|physical| state.try_again(physical, now));
+            is_back |= may_work_again(event).is_some_and(|pf| state.try_again(pf, now));
             match event {
                 DeviceEvent::Overflow => state.look = Some(Look::Thorough),
                 DeviceEvent::Pci { action: Action::Removed, .. } => {
                     state.look = state.look.max(Some(Look::Quick));
                 }
-                // New functions are whole when their physical function has changed: until then it tells nothing of them.
+                // New VFs are whole when their PF has changed: until then it reports nothing of them.
                 DeviceEvent::Pci { device, action: Action::Changed } if self.is_physical(device) => {
                     state.look = state.look.max(Some(Look::Quick));
                 }
-                // One of its switch's has come, gone or been named: what stands for its functions.
+                // A representor of its switch has come, gone or been named.
                 DeviceEvent::Interface { device, .. } if self.is_physical(device) => {
                     state.look = state.look.max(Some(Look::Quick));
                 }
@@ -73,33 +76,33 @@ impl Pools {
         device.parse().is_ok_and(|address| self.provisioner.inventory.is_physical(address))
     }
 
-    /// Compares the members that news were about, each alone: what no news tell, its settings, is not read again for it.
+    /// Compares the members that events were about, each alone. Their settings are not read again: no event is about those.
     pub(super) fn check_suspects(&self, holders: Holders<'_>) {
         let suspects: Vec<MemberSnapshot> = {
             let mut state = self.lock();
             let suspects = mem::take(&mut state.suspects).into_iter();
-            suspects.filter_map(|address| state.settled_one(address)).collect()
+            suspects.filter_map(|address| state.snapshot_of(address)).collect()
         };
         if suspects.is_empty() {
             return;
         }
         let (mut hanging, inherited) = (BTreeSet::new(), (holders.inherited)());
-        for settled in suspects {
-            if self.claim_if_owned(settled.address, &inherited) || hanging.contains(&settled.physical) {
+        for suspect in suspects {
+            if self.claim_if_owned(suspect.address, &inherited) || hanging.contains(&suspect.pf) {
                 continue;
             }
-            let found = self.check_suspect(&settled);
+            let found = self.check_suspect(&suspect);
             if found.as_ref().is_err_and(ProvisionError::is_a_hang) {
-                hanging.insert(settled.physical);
+                hanging.insert(suspect.pf);
             }
-            self.found(&settled, found);
+            self.compared(&suspect, found);
         }
     }
 
-    fn check_suspect(&self, settled: &MemberSnapshot) -> Result<Known, ProvisionError> {
-        let function = self.provisioner.inventory.function(settled.address)?;
-        let (desired, cache) = (&settled.desired, &self.provisioner.cache());
-        match &settled.known {
+    fn check_suspect(&self, suspect: &MemberSnapshot) -> Result<Known, ProvisionError> {
+        let function = self.provisioner.inventory.function(suspect.address)?;
+        let (desired, cache) = (&suspect.desired, &self.provisioner.cache());
+        match &suspect.known {
             Some(known) => {
                 self.provisioner.compare(&function, desired, std::slice::from_ref(&known.settings), cache)
             }
@@ -110,18 +113,18 @@ impl Pools {
         }
     }
 
-    /// How a member was found, unless something was done to it meanwhile.
-    pub(super) fn found(&self, settled: &MemberSnapshot, found: Result<Known, ProvisionError>) {
+    /// Takes how a member was found, unless something was done to it meanwhile.
+    pub(super) fn compared(&self, member: &MemberSnapshot, found: Result<Known, ProvisionError>) {
         self.update(|state| {
-            if state.revision(settled.address) == settled.revision {
-                state.compared(settled.address, settled.was_ready, found);
+            if state.revision(member.address) == member.revision {
+                state.note_comparison(member.address, member.was_ready, found);
             }
         });
     }
 }
 
-/// A device that may work again by what is told of it.
-fn about_physical(event: &DeviceEvent) -> Option<PciAddr> {
+/// The device of an event after which it may work again.
+fn may_work_again(event: &DeviceEvent) -> Option<PciAddr> {
     match event {
         DeviceEvent::Carrier { device, .. }
         | DeviceEvent::Pci { device, action: Action::Bound | Action::Changed }
@@ -131,28 +134,29 @@ fn about_physical(event: &DeviceEvent) -> Option<PciAddr> {
 }
 
 impl Shared {
-    /// What waits for this physical function waits no longer.
-    fn try_again(&mut self, physical: PciAddr, now: Instant) -> bool {
-        let all = self.pools.iter_mut().map(|entry| entry.pool.try_again(physical, now));
+    /// What waits for this PF waits no longer.
+    fn try_again(&mut self, pf: PciAddr, now: Instant) -> bool {
+        let all = self.pools.iter_mut().map(|entry| entry.pool.try_again(pf, now));
         all.filter(|has_any| *has_any).count() > 0
     }
 
     /// Has a member looked at, unless something is done to it or a pod has it.
     pub(super) fn suspect(&mut self, address: PciAddr) {
-        if self.settled_one(address).is_some() {
+        if self.snapshot_of(address).is_some() {
             self.suspects.insert(address);
         }
     }
 
+    /// Whether a look is due because of something that has happened.
     pub(super) fn is_to_be_looked_at(&self) -> bool {
         self.look.is_some() || !self.suspects.is_empty()
     }
 
-    fn settled_one(&self, address: PciAddr) -> Option<MemberSnapshot> {
+    fn snapshot_of(&self, address: PciAddr) -> Option<MemberSnapshot> {
         self.member(address).and_then(|(entry, member)| self.at_rest(entry, member))
     }
 
-    /// `None` for one that is at work, a pod's, or gone.
+    /// A member to which nothing is done; `None` for one that is at work, a pod's, or gone.
     pub(super) fn at_rest(&self, entry: &PoolEntry, member: &Member) -> Option<MemberSnapshot> {
         // One that is allocated may be in its pod's hands: it is not looked at.
         let (rests, was_ready) = match member.state {
@@ -162,7 +166,7 @@ impl Shared {
         };
         rests.then(|| MemberSnapshot {
             address: member.address,
-            physical: member.pf,
+            pf: member.pf,
             revision: self.revision(member.address),
             desired: entry.desired.for_one(member),
             known: self.known.get(&member.address).filter(|_| was_ready).cloned(),

@@ -1,5 +1,5 @@
-//! Whether somebody else uses a function, and who, as far as the kernel tells. A function of ours that is at home and nobody's
-//! has no user.
+//! Whether somebody else uses a VF, and who, as far as the kernel says: a process, a bridge, a namespace, an address on its
+//! interface. A member that is at home and that nobody owns has no user.
 
 use fairlead_host::{IommuGroup, Link, NetError};
 
@@ -10,7 +10,7 @@ use crate::{Function, USER_SPACE_DRIVERS, VFIO_PCI};
 /// Who uses it, in words. `left`: what is on its interface at home is nobody's.
 pub(super) fn of(cache: &ScanCache<'_>, function: &Function, left: bool) -> Result<Option<String>, NetError> {
     match function.driver.as_deref() {
-        // It is being bound, or was when a daemon ended; nobody can use it so.
+        // It is being bound, or was when a daemon ended; nobody can use it like that.
         None => Ok(None),
         Some(VFIO_PCI) => of_group(cache, function),
         Some(driver) if USER_SPACE_DRIVERS.contains(&driver) => {
@@ -50,7 +50,7 @@ fn of_interface(cache: &ScanCache<'_>, function: &Function, left: bool) -> Resul
     Ok(own.map(|address| format!("its interface {name:?} has the address {}", address.net)))
 }
 
-/// The kernel gives every interface that is up one of its own.
+/// Whether an address is one that the kernel gives every interface that is up: it says nothing about a user.
 fn is_link_local(address: std::net::IpAddr) -> bool {
     matches!(address, std::net::IpAddr::V6(v6) if v6.is_unicast_link_local())
 }

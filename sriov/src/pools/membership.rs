@@ -1,4 +1,4 @@
-//! Which pool has which function: the first, in the order of the configuration, whose selectors match it. Pure.
+//! Which pool has which VF: the first, in the order of the configuration, whose selectors match it. Pure.
 
 use std::collections::BTreeMap;
 
@@ -7,36 +7,37 @@ use serde::Serialize;
 
 use super::settings::{Allocator, PoolSettings};
 
-/// What the operator is to know.
+/// Something that the operator is to know.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Notice {
     /// The configuration is wrong, not only unusual.
     pub(super) wrong: bool,
-    /// What it is.
+    /// What was seen.
     pub(super) seen: String,
-    /// What to do.
+    /// What to do about it.
     pub(super) remedy: String,
 }
 
-/// A function that a pool has.
+/// The pool that a VF belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Assignment {
-    /// Which pool, by its place in the configuration.
+    /// The pool, by its place in the configuration.
     pub(super) pool: usize,
-    /// Its physical function.
-    pub(super) physical: PciAddr,
-    /// Its NUMA node.
+    /// The VF's PF.
+    pub(super) pf: PciAddr,
+    /// The VF's NUMA node.
     pub(super) numa_node: Option<u32>,
 }
 
-/// All of them, and what is remarkable about it.
+/// All VFs that belong to a pool, and what of that the operator is to know.
 #[derive(Debug, Default)]
 pub(super) struct Membership {
     pub(super) assignments: BTreeMap<PciAddr, Assignment>,
     pub(super) notices: Vec<Notice>,
 }
 
-/// `driver_before`: what drove a function before a pool gave it another driver; selectors go by that.
+/// Assigns the VFs of a scan to pools. `driver_before`: the driver of a VF before a pool gave it another one; selectors go by
+/// that.
 pub(super) fn of(
     pools: &[PoolSettings],
     scan: &Scan,
@@ -55,22 +56,21 @@ pub(super) fn of(
             for (later, _) in matching {
                 overlaps.entry((pool, later)).or_default().push(address);
             }
-            let assignment =
-                Assignment { pool, physical: physical.address, numa_node: found.function.numa_node };
+            let assignment = Assignment { pool, pf: physical.address, numa_node: found.function.numa_node };
             membership.assignments.insert(address, assignment);
         }
     }
-    let told = overlaps
+    let overlapping = overlaps
         .into_iter()
         .filter_map(|((first, later), all)| Some(overlap(pools.get(first)?, pools.get(later)?, &all)));
-    membership.notices = told.collect();
+    membership.notices = overlapping.collect();
     let unreached =
         scan.physical.iter().flat_map(|physical| unreached(pools, physical, &membership.assignments));
     membership.notices.extend(unreached.collect::<Vec<_>>());
     membership
 }
 
-/// In switchdev mode a function's frames go to its representor and nowhere else.
+/// Notices about VFs that no frame reaches: in switchdev mode a VF's frames go to its representor and nowhere else.
 fn unreached(
     pools: &[PoolSettings],
     physical: &PhysicalFunction,

@@ -1,4 +1,4 @@
-//! What is counted of pools. How their functions stand is counted when somebody asks, not at each change.
+//! What is counted of pools. How their members stand is counted when the metrics are read, not at each change.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,7 +22,7 @@ struct Work {
     task: &'static str,
 }
 
-/// Functions by state, what preparing takes, and what fails.
+/// Members by state, how long work on them takes, and how often it fails.
 #[derive(Debug, Clone)]
 pub struct PoolMetrics {
     census: Census,
@@ -48,11 +48,12 @@ impl PoolMetrics {
         metrics
     }
 
-    /// Whose functions are counted.
+    /// Has the members of these pools counted.
     pub(super) fn count(&self, pools: Weak<Pools>) {
         let _ = self.census.0.set(pools); // There is one of each.
     }
 
+    /// A task has taken so long.
     pub(super) fn took(&self, task: Task, time: Duration, done: bool) {
         let task = match task {
             Task::Prepare(_) => "prepare",
@@ -65,7 +66,7 @@ impl PoolMetrics {
     }
 }
 
-/// Counts the functions of pools, and what the operator is to know of them.
+/// Counts members by state, and notices, whenever the metrics are read.
 #[derive(Clone, Default)]
 struct Census(Arc<OnceLock<Weak<Pools>>>);
 
@@ -91,8 +92,8 @@ impl Collector for Census {
     }
 }
 
-/// How many functions of a pool stand in a way; zero is told too. A pool is named by the configuration, and its states are a
-/// closed set.
+/// How many members of a pool stand in which way; zeroes are counted too, so that a series does not end when its last member
+/// leaves. A pool is named by the configuration, and its states are a closed set.
 fn standings(state: &Shared) -> BTreeMap<(&str, &'static str), i64> {
     let mut counted = BTreeMap::new();
     for entry in &state.pools {

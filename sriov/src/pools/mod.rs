@@ -53,7 +53,7 @@ pub use operator_commands::{UnknownPool, Verb};
 pub use owners::{Holders, Inherited};
 pub use reconciler::{Look, SLOW};
 pub use reservation::{DrawError, Loan, Refused};
-pub use settings::{Allocator, AtRest, Over, PoolSettings, Profile, deserialize_pools};
+pub use settings::{Allocator, AtRest, PoolSettings, Profile, deserialize_pools};
 pub use target::Known;
 
 use crate::{Administrator, Inventory, PciAddr};
@@ -165,7 +165,7 @@ impl Pools {
         let answer = change(&mut state);
         state.queue_what_is_due(now);
         let boot_id = &self.provisioner.boot_id;
-        let owes = |address| self.provisioner.record(address).is_ok_and(|r| r.was_in(boot_id).is_some());
+        let owes = |address| self.provisioner.record(address).is_ok_and(|r| r.original_in(boot_id).is_some());
         let forgotten = state.forget_dismissed(owes);
         for address in &forgotten {
             // Before another pool may have it, which begins a record of its own.

@@ -1,4 +1,8 @@
-//! What the interfaces of members are called: as before, whatever the kernel has called those that were made anew or bound anew.
+//! The names of members' interfaces: as before their pool had them, whatever the kernel has called an interface that came with a
+//! new VF or a new binding.
+//!
+//! The kernel gives a new interface any name that is free just then, also one that belongs to another member whose interface is
+//! away for a moment. So a name may be taken by chance, and is given up by whoever has it so.
 
 use crate::PciAddr;
 use crate::interface::{Appearance, Look, NAMED, aside, dress};
@@ -10,12 +14,12 @@ use super::provision_error::ProvisionError;
 use super::records::Record;
 use super::reservation::Loan;
 
-/// Takes a member to which nothing was done, so that nobody has it or begins with it while it is held.
+/// Reserves a member to which nothing was done, so that nobody has it or begins with it while its interface is renamed.
 pub(super) type TakeIdle<'p> = &'p dyn Fn(PciAddr) -> Option<Loan<'p>>;
 
 impl Provisioner {
-    /// How its interface looks. It is called as that of the one before it was, which has vanished from its address, unless
-    /// somebody else is now: the kernel gives a new one whatever name is free just then.
+    /// How a VF's interface looks, to come back to. It is called as the interface of the VF was that has vanished from the same
+    /// address, unless somebody else has that name now.
     pub(super) fn appearance(&self, address: PciAddr, link: &Link) -> Result<Appearance, ProvisionError> {
         let now = Appearance::of(link);
         let records = self.records.all();
@@ -24,7 +28,7 @@ impl Provisioner {
         let Some(name) = former.filter(|name| *name != now.name) else { return Ok(now) };
         let mut others = records.iter().filter(|record| record.address != address);
         let is_wanted = others.clone().any(|other| name_of(other).as_ref() == Some(&name));
-        // A function that is called so by chance is to be called otherwise itself.
+        // A VF that is called so by chance is to be called otherwise itself.
         let is_free = match self.kernel.host()?.link_by_name(&name)?.map(|link| link.device) {
             None => true,
             Some(device) => {
@@ -34,7 +38,7 @@ impl Provisioner {
         Ok(if is_free && !is_wanted { Appearance { name, ..now } } else { now })
     }
 
-    /// The interface looks so, also where another member has its name by chance.
+    /// Has an interface look as wanted, also where another member has its name by chance.
     pub(super) fn configure_netdev(
         &self,
         address: PciAddr,
@@ -46,8 +50,8 @@ impl Provisioner {
         dress(host.as_mut(), address, link, look, NAMED, |host, name| self.give_up_name(host, name, idle))
     }
 
-    /// Has an idle member that is called so by chance give the name up, for its own or one that nobody has: it is bound by
-    /// nobody, and would have it for ever.
+    /// Has an idle member that is called so by chance give the name up, for its own or one that nobody has: no work would ever
+    /// rename it, because nothing is done to an idle member.
     fn give_up_name(&self, host: &mut dyn Net, name: &str, idle: TakeIdle<'_>) -> Result<(), ProvisionError> {
         let Some(link) = host.link_by_name(name)? else { return Ok(()) };
         let device = link.device.as_deref().and_then(|device| device.parse().ok());
@@ -76,7 +80,7 @@ impl Provisioner {
         Ok(())
     }
 
-    /// Down for that moment where the kernel renames none that is up.
+    /// Renames an interface; it is down for that moment where the kernel renames none that is up.
     fn rename(&self, host: &mut dyn Net, link: &Link, name: &str) -> Result<(), NetError> {
         let index = link.index;
         let set = |up| Op::SetLink(SetLink { index, up: Some(up), ..SetLink::default() });

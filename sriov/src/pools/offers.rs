@@ -220,7 +220,7 @@ impl Shared {
         }
     }
 
-    /// A VF is no member any more; `pool` is the one that had it.
+    /// A VF is no member any more.
     pub(super) fn withdraw(&mut self, address: PciAddr) {
         self.offers.announced.remove(&address);
     }
@@ -234,7 +234,7 @@ impl Shared {
             let is_dark = settings.withdraw_on_link_down && self.offers.dark.contains(&member.pf);
             OfferedVf {
                 address: member.address,
-                numa_node: member.numa_node.filter(|_| settings.tells_topology()),
+                numa_node: member.numa_node.filter(|_| settings.exposes_topology()),
                 healthy: member.givable().is_ok() && !is_dark,
                 pf: member.pf,
             }

@@ -1,4 +1,5 @@
-//! What the operator sees of the pools, and what he orders (K26).
+//! What the operator sees of the pools, and what he orders (K26). Orders change what is wanted of members; the work itself is
+//! queued like all work, and waited for.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -13,19 +14,19 @@ use super::{Pools, Shared};
 use crate::PciAddr;
 
 /// An order is answered when all of it is done, or after this.
-const PATIENCE: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(30);
 
-/// What is ordered.
+/// What the operator orders of a pool or of one VF.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verb {
-    /// Make them ready, whatever `min` says.
+    /// The VFs are made ready, whatever `min` says.
     Fill,
-    /// Give them back as they were, and keep them so.
+    /// They are given back as they were, and stay so.
     Drain,
-    /// Give them to nobody.
+    /// They are given to no pod.
     Quarantine,
-    /// Try quarantined ones again; of one that is given, by its address: no pod has it.
+    /// Quarantined ones are tried again; of one that is allocated, ordered by its address: no pod has it.
     Release,
 }
 
@@ -35,7 +36,7 @@ pub enum Verb {
 pub struct UnknownPool(pub String);
 
 impl Verb {
-    /// Its name.
+    /// Its name as it is typed and as it stands in paths of the API.
     pub fn name(self) -> &'static str {
         match self {
             Verb::Fill => "fill",
@@ -45,7 +46,7 @@ impl Verb {
         }
     }
 
-    /// `alone`: it was ordered of this function, and not of its pool.
+    /// Carries the order out on one member. `alone`: it was ordered of this VF, and not of its pool.
     fn carry_out(self, pool: &mut Pool, address: PciAddr, alone: bool) {
         let is_quarantined = pool.member(address).is_some_and(Member::is_quarantined);
         match self {
@@ -59,10 +60,10 @@ impl Verb {
 }
 
 impl Pools {
-    /// All members and all that is remarkable, for `/v1/pools`.
+    /// All members and all notices, for `/v1/pools`.
     pub fn table(&self, holders: Holders<'_>) -> Value {
         let members: Vec<PciAddr> = self.lock().members().map(|(_, member)| member.address).collect();
-        let held = held(members, holders);
+        let held = owners(members, holders);
         let state = self.lock();
         let functions: Vec<Value> = state.members().map(|(_, m)| state.row(m.address, &held)).collect();
         let pools: Vec<Value> = state
@@ -77,10 +78,13 @@ impl Pools {
         })
     }
 
-    /// Carries an order out on a pool or one function; answers when it is done, or still at work after a while.
+    /// Carries an order out on a pool or one VF; answers when it is done, or still at work after a while.
+    ///
+    /// # Errors
+    /// When `of` is neither a pool nor a member of one.
     pub fn order(&self, verb: Verb, of: &str, holders: Holders<'_>) -> Result<Value, UnknownPool> {
         let all = self.update(|state| {
-            let all = state.meant(of)?;
+            let all = state.members_named(of)?;
             for address in &all {
                 if let Some(entry) = state.of(*address) {
                     verb.carry_out(&mut entry.pool, *address, entry.name != of);
@@ -89,7 +93,7 @@ impl Pools {
             Ok::<_, UnknownPool>(all)
         })?;
         tracing::info!(order = verb.name(), of, functions = all.len(), "the operator's order");
-        // Whoever was somebody else's is looked at again.
+        // A member that somebody else used may be free by now: only a look can say that.
         self.look_soon(Look::Thorough);
         let at_work = |state: &mut Shared| {
             let member = |address: &PciAddr| state.member(*address).map(|(_, member)| member);
@@ -99,13 +103,13 @@ impl Pools {
                     .filter_map(member)
                     .any(|m| m.state.is_at_work() && !m.is_quarantined() && !m.is_hindered())
         };
-        drop(self.wait_while(self.lock(), PATIENCE, at_work));
-        let held = held(all.iter().copied(), holders);
+        drop(self.wait_while(self.lock(), LIMIT, at_work));
+        let held = owners(all.iter().copied(), holders);
         let state = self.lock();
         Ok(all.iter().map(|address| state.row(*address, &held)).collect())
     }
 
-    /// What is not as it should be, in one sentence; empty where all is.
+    /// Everything that is not as it should be, in one sentence; empty where all is well.
     pub fn trouble(&self) -> String {
         let state = self.lock();
         let bad = |word: &str| state.standings.values().filter(|standing| standing.state == word).count();
@@ -126,14 +130,14 @@ impl Pools {
 }
 
 impl Shared {
-    /// All that the operator is to know of the configuration.
+    /// All notices for the operator.
     pub(super) fn all_notices(&self) -> impl Iterator<Item = &Notice> {
         let unasked = self.unreadable_pfs.values().chain(self.failed_creations.values());
         self.refused.iter().chain(&self.notices).chain(unasked).chain(&self.announcements)
     }
 
-    /// The functions that a name of a pool or a PCI address means.
-    fn meant(&self, of: &str) -> Result<Vec<PciAddr>, UnknownPool> {
+    /// The members that a pool's name or a PCI address means.
+    fn members_named(&self, of: &str) -> Result<Vec<PciAddr>, UnknownPool> {
         let is_address = of.parse::<PciAddr>().ok();
         let meant = |entry: &str, address: PciAddr| entry == of || is_address == Some(address);
         let all: Vec<PciAddr> = self
@@ -170,13 +174,13 @@ impl Shared {
     }
 }
 
-/// Who has functions; asked before the pools' lock is taken.
-fn held(all: impl IntoIterator<Item = PciAddr>, holders: Holders<'_>) -> BTreeMap<PciAddr, String> {
+/// The owners of VFs; asked before the pools' lock is taken.
+fn owners(all: impl IntoIterator<Item = PciAddr>, holders: Holders<'_>) -> BTreeMap<PciAddr, String> {
     let inherited = (holders.inherited)();
     all.into_iter().filter_map(|address| Some((address, holders.of(address, &inherited)?))).collect()
 }
 
-/// `3s`, `12m`, `5h`, `9d`.
+/// A time as people say it: `3s`, `12m`, `5h`, `9d`.
 fn spoken(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds}s"),

@@ -1,6 +1,6 @@
-//! How a member was before its pool had it, on record before anything is done to it, and whose affair its driver is. Where
-//! that is somebody else's (another device plugin's, the administrator's), it keeps whatever driver it is given, and gets one from
-//! us only where we have taken it from one.
+//! How a member was before its pool had it, and who binds it to its driver. The former is on record before anything is done to
+//! the member. Where somebody else binds it (another device plugin, the administrator), it keeps whatever driver it is given, and
+//! gets one from us only where we have taken it from one.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -15,19 +15,20 @@ use super::records::{OriginalState, Record};
 use super::settings::AtRest;
 use super::target::DesiredState;
 
-const LOOK: Duration = Duration::from_millis(50);
-/// How long functions may take to be made, those with this one.
+/// The pause between two tries to read the settings of a VF that is being created.
+const RETRY: Duration = Duration::from_millis(50);
+/// How long the VFs of a PF may take to be created; until then the PF reports no settings of them.
 const MAKING: Duration = Duration::from_secs(10);
 
 impl Provisioner {
-    /// How it was, on record from now on; what an earlier boot knew of it is no longer so.
+    /// How a member was, on record from now on; what an earlier boot knew of it is no longer so.
     pub(super) fn adopt(
         &self,
         function: &Function,
         desired: &DesiredState,
     ) -> Result<OriginalState, ProvisionError> {
-        if let Some(was) = self.record(function.address)?.was_in(&self.boot_id) {
-            return self.begin_work(function, desired, was);
+        if let Some(original) = self.record(function.address)?.original_in(&self.boot_id) {
+            return self.begin_work(function, desired, original);
         }
         let driver = function.driver.clone().ok_or_else(|| {
             ProvisionError::Taken(
@@ -42,11 +43,11 @@ impl Provisioner {
         }
         let only = self.kernel.fixed_driver(&function.address.to_string())?;
         desired.unless_promised(&driver, only.as_deref())?;
-        let (fixed, interface) = (only.is_some(), self.present_look(function)?);
-        let settings = everything(&self.told(function)?);
+        let (fixed, interface) = (only.is_some(), self.present_appearance(function)?);
+        let settings = all_settings(&self.read_settings(function)?);
         let (boot_id, bound_by_others) = (self.boot_id.clone(), desired.is_bound_by_others());
         let at_work = bound_by_others;
-        let was = OriginalState {
+        let original = OriginalState {
             boot_id,
             driver,
             fixed,
@@ -56,60 +57,67 @@ impl Provisioner {
             at_work,
             gone: false,
         };
-        self.note(function, &was)?;
-        Ok(was)
+        self.record_original(function, &original)?;
+        Ok(original)
     }
 
-    /// How it was, on record as what we are at work on.
+    /// The same, on record as a member that we are at work on.
     pub(super) fn begin_work(
         &self,
         function: &Function,
         desired: &DesiredState,
-        was: &OriginalState,
+        original: &OriginalState,
     ) -> Result<OriginalState, ProvisionError> {
         let bound_by_others = desired.is_bound_by_others();
-        let was =
-            if bound_by_others { self.as_its_owner_has_it(function, desired, was)? } else { was.clone() };
-        let was = OriginalState { bound_by_others, at_work: bound_by_others, ..was };
-        self.note(function, &was)?;
-        Ok(was)
+        let original = if bound_by_others {
+            self.rebound_by_owner(function, desired, original)?
+        } else {
+            original.clone()
+        };
+        let original = OriginalState { bound_by_others, at_work: bound_by_others, ..original };
+        self.record_original(function, &original)?;
+        Ok(original)
     }
 
-    /// Nothing is done to it any more. Where we have left it without a driver, it is still ours to give it one.
+    /// Ends the work on a member. Where we have left it without a driver, it is still ours to give it one.
     pub(super) fn end_work<T>(
         &self,
         address: PciAddr,
         done: Result<T, ProvisionError>,
     ) -> Result<T, ProvisionError> {
-        let is_at_work = |record: Record| record.was.is_some_and(|was| was.at_work);
+        let is_at_work = |record: Record| record.original.is_some_and(|original| original.at_work);
         let has_driver = || self.inventory.function(address).is_ok_and(|now| now.driver.is_some());
         let hangs = done.as_ref().is_err_and(ProvisionError::is_a_hang);
         if !hangs && self.records.get(address).is_some_and(is_at_work) && has_driver() {
-            let ended = |record: &mut Record| record.was.iter_mut().for_each(|was| was.at_work = false);
+            let ended = |record: &mut Record| {
+                record.original.iter_mut().for_each(|original| original.at_work = false)
+            };
             self.records.change(address, ended).map_err(ProvisionError::Record)?;
         }
         done
     }
 
-    /// The same, under the driver that it has been given since. One that it has only been promised is waited for, and one that
-    /// it was taken from without another.
-    fn as_its_owner_has_it(
+    /// How a member was, but under the driver that whoever binds it has given it since. A driver that it has only been promised
+    /// is waited for, and so is the next one of a member that was taken from its driver.
+    fn rebound_by_owner(
         &self,
         function: &Function,
         desired: &DesiredState,
-        was: &OriginalState,
+        original: &OriginalState,
     ) -> Result<OriginalState, ProvisionError> {
-        let only = self.owner_is_done(function, desired, was)?;
-        let driver = function.driver.as_ref().unwrap_or(&was.driver);
-        if *driver == was.driver {
-            return Ok(was.clone());
+        let only = self.owner_is_done(function, desired, original)?;
+        let driver = function.driver.as_ref().unwrap_or(&original.driver);
+        if *driver == original.driver {
+            return Ok(original.clone());
         }
-        let interface = match &was.interface {
-            None => self.present_look(function)?.map(|look| Appearance { mac: was.settings.mac, ..look }),
+        let interface = match &original.interface {
+            None => self
+                .present_appearance(function)?
+                .map(|look| Appearance { mac: original.settings.mac, ..look }),
             before => before.clone(),
         };
-        tracing::info!(pci = %function.address, before = was.driver, driver, "a function of a pool was bound to another driver");
-        Ok(OriginalState { driver: driver.clone(), fixed: only.is_some(), interface, ..was.clone() })
+        tracing::info!(pci = %function.address, before = original.driver, driver, "a function of a pool was bound to another driver");
+        Ok(OriginalState { driver: driver.clone(), fixed: only.is_some(), interface, ..original.clone() })
     }
 
     /// Refuses a member that whoever binds it is giving another driver, or has taken from its own; answers the one that is fixed
@@ -118,11 +126,11 @@ impl Provisioner {
         &self,
         function: &Function,
         desired: &DesiredState,
-        was: &OriginalState,
+        original: &OriginalState,
     ) -> Result<Option<String>, ProvisionError> {
         let only = self.kernel.fixed_driver(&function.address.to_string())?;
-        desired.unless_promised(function.driver.as_ref().unwrap_or(&was.driver), only.as_deref())?;
-        match function.driver.is_none() && !was.at_work {
+        desired.unless_promised(function.driver.as_ref().unwrap_or(&original.driver), only.as_deref())?;
+        match function.driver.is_none() && !original.at_work {
             true => Err(ProvisionError::Taken(
                 "somebody else has taken it from its driver: bind it to the one that it is to have"
                     .to_owned(),
@@ -131,32 +139,32 @@ impl Provisioner {
         }
     }
 
-    fn note(&self, function: &Function, was: &OriginalState) -> Result<(), ProvisionError> {
-        let write = |record: &mut Record| record.was = Some(was.clone());
+    fn record_original(&self, function: &Function, original: &OriginalState) -> Result<(), ProvisionError> {
+        let write = |record: &mut Record| record.original = Some(original.clone());
         self.records.change(function.address, write).map_err(ProvisionError::Record)
     }
 
-    fn present_look(&self, function: &Function) -> Result<Option<Appearance>, ProvisionError> {
+    fn present_appearance(&self, function: &Function) -> Result<Option<Appearance>, ProvisionError> {
         if function.driver.as_deref() == Some(VFIO_PCI) {
             return Ok(None);
         }
         self.interface(function)?.map(|link| self.appearance(function.address, &link)).transpose()
     }
 
-    /// Its settings. While functions are being made their physical function tells of none: that is waited for.
-    fn told(&self, function: &Function) -> Result<Vf, SettingError> {
+    /// The settings of a VF. While VFs are being created their PF reports none: that is waited for.
+    fn read_settings(&self, function: &Function) -> Result<Vf, SettingError> {
         let until = Instant::now() + MAKING;
         loop {
             match self.admin.settings(function) {
-                Err(SettingError::NoInterface { .. }) if Instant::now() < until => sleep(LOOK),
-                told => return told,
+                Err(SettingError::NoInterface { .. }) if Instant::now() < until => sleep(RETRY),
+                read => return read,
             }
         }
     }
 }
 
-/// All settings that a driver tells, to come back to.
-fn everything(vf: &Vf) -> VfChange {
+/// All settings that a driver reports, to come back to.
+fn all_settings(vf: &Vf) -> VfChange {
     VfChange {
         mac: vf.mac,
         vlan: vf.vlan,

@@ -1,7 +1,7 @@
-//! What is done to one member: made ready, given back, compared. Each step is on record before it is taken, and each of these
-//! may be begun again at any step, by another daemon too.
+//! What is done to one member: it is prepared for its pool, or given back as it was. Each step is on record before it is taken,
+//! and all of it may be begun again at any step, by another daemon too.
 //!
-//! Nothing is done to a function that somebody else uses, and none is reset but under vfio-pci or without a driver.
+//! Nothing is done to a VF that somebody else uses, and none is reset but under vfio-pci or without a driver.
 
 use std::sync::Arc;
 
@@ -19,14 +19,14 @@ use crate::{
     Administrator, Function, Inventory, InventoryError, KernelVf, PciAddr, Scan, VFIO_PCI, VfProfile,
 };
 
-/// What is done with, and where.
+/// The hands that work on members: all that is needed for it, shared by all threads of the work queue.
 pub(super) struct Provisioner {
     pub(super) kernel: Arc<dyn Kernel>,
     pub(super) admin: Arc<Administrator>,
     pub(super) inventory: Inventory,
     pub(super) records: Records,
     pub(super) boot_id: String,
-    /// What devlink told the last look.
+    /// What devlink reported to the last scan.
     pub(super) devlink: Mutex<Arc<[DevlinkDevice]>>,
 }
 
@@ -49,17 +49,17 @@ impl Provisioner {
     ) -> Result<Known, ProvisionError> {
         let function = self.inventory.function(address)?;
         self.may_be_had(&function, desired, &self.cache())?;
-        let was = self.adopt(&function, desired)?;
+        let original = self.adopt(&function, desired)?;
         let record = &self.record(address)?;
         failpoint::pass("pool.adopted");
-        let driver = desired.driver(&was);
+        let driver = desired.driver(&original);
         self.reset(&function, driver)?;
         failpoint::pass("pool.reset");
-        let settings = self.set(&function, &desired.settings(record, &was), false)?;
+        let settings = self.apply_settings(&function, &desired.settings(record, &original), false)?;
         failpoint::pass("pool.set");
-        self.bind_driver(&function, driver, desired, &was)?;
+        self.bind_driver(&function, driver, desired, &original)?;
         failpoint::pass("pool.bound");
-        if let Some(interface) = was.interface.as_ref().filter(|_| driver != VFIO_PCI) {
+        if let Some(interface) = original.interface.as_ref().filter(|_| driver != VFIO_PCI) {
             let link = self.wait_for_netdev(address, driver, Some(record.mac))?;
             self.configure_netdev(address, link, &desired.look(interface), idle)?;
         }
@@ -69,7 +69,7 @@ impl Provisioner {
         Ok(known)
     }
 
-    /// Gives a member back as it was. What the NIC does not take back any more is told and passed over.
+    /// Gives a member back as it was. What the NIC does not take back any more is logged and passed over.
     pub(super) fn give_back(
         &self,
         address: PciAddr,
@@ -86,38 +86,38 @@ impl Provisioner {
         idle: TakeIdle<'_>,
     ) -> Result<(), ProvisionError> {
         let record = self.record(address)?;
-        let Some(was) = record.was_in(&self.boot_id) else { return self.nothing_to_give_back(address) };
+        let Some(original) = record.original_in(&self.boot_id) else { return self.forget_original(address) };
         let function = self.inventory.function(address)?;
         self.leave_alone(&function, desired.left)?;
-        let was = &self.begin_work(&function, desired, was)?;
-        self.reset(&function, &was.driver)?;
+        let original = &self.begin_work(&function, desired, original)?;
+        self.reset(&function, &original.driver)?;
         failpoint::pass("pool.stripped");
-        self.set(&function, &VfProfile::from(&was.settings), true)?;
+        self.apply_settings(&function, &VfProfile::from(&original.settings), true)?;
         failpoint::pass("pool.restored");
-        self.bind_driver(&function, &was.driver, desired, was)?;
+        self.bind_driver(&function, &original.driver, desired, original)?;
         failpoint::pass("pool.rebound");
-        if let Some(interface) = was.interface.as_ref().filter(|_| was.driver != VFIO_PCI) {
-            let link = self.wait_for_netdev(address, &was.driver, interface.mac)?;
+        if let Some(interface) = original.interface.as_ref().filter(|_| original.driver != VFIO_PCI) {
+            let link = self.wait_for_netdev(address, &original.driver, interface.mac)?;
             self.configure_netdev(address, link, &interface.look(), idle)?;
         }
         failpoint::pass("pool.given");
-        self.nothing_to_give_back(address)
+        self.forget_original(address)
     }
 
-    /// How it was is of no use any more.
-    pub(super) fn nothing_to_give_back(&self, address: PciAddr) -> Result<(), ProvisionError> {
-        self.records.change(address, |record| record.was = None).map_err(ProvisionError::Record)
+    /// Takes off the record how a member was: it is so again, or never will be.
+    pub(super) fn forget_original(&self, address: PciAddr) -> Result<(), ProvisionError> {
+        self.records.change(address, |record| record.original = None).map_err(ProvisionError::Record)
     }
 
-    /// The machine's functions, and what devlink tells of their cards: for a look.
-    pub(super) fn scan_again(&self) -> Result<Scan, InventoryError> {
+    /// Scans the machine's VFs, and asks devlink about their cards.
+    pub(super) fn scan_with_devlink(&self) -> Result<Scan, InventoryError> {
         let told = read_devlink(self.kernel.as_ref());
         *self.devlink.lock() = told;
         self.scan()
     }
 
-    /// The machine's functions, and what devlink told the last look of their cards: devlink may take its time, and whoever
-    /// goes by a pool's selectors between two looks has to see what the look saw.
+    /// Scans the machine's VFs, and goes by what devlink reported to the last full scan: devlink may take its time, and whoever goes
+    /// by a pool's selectors between two looks has to see what the look saw.
     pub(super) fn scan(&self) -> Result<Scan, InventoryError> {
         self.inventory.scan(&self.devlink())
     }
@@ -131,7 +131,7 @@ impl Provisioner {
         record.ok_or_else(|| ProvisionError::Unfit("nothing is on record of it".to_owned()))
     }
 
-    /// Refuses a function that somebody else uses, and one that no pod could have as its pool wants it.
+    /// Refuses a VF that somebody else uses, and one that no pod could have as its pool wants it.
     pub(super) fn may_be_had(
         &self,
         function: &Function,
@@ -139,27 +139,28 @@ impl Provisioner {
         cache: &ScanCache<'_>,
     ) -> Result<(), ProvisionError> {
         let unserved = self.inventory.unserved(function.address)?;
-        let what = unserved.filter(|unserved| desired.minds(unserved)).map(|unserved| unserved.to_string());
+        let what =
+            unserved.filter(|unserved| desired.is_hindered_by(unserved)).map(|unserved| unserved.to_string());
         let user = || foreign_use::of(cache, function, desired.left);
         let who = what.map_or_else(user, |what| Ok(Some(what)))?;
         who.map_or(Ok(()), |who| Err(ProvisionError::Taken(who)))
     }
 
-    /// Refuses a function that somebody else uses. `left`: what is on its interface is nobody's.
+    /// Refuses a VF that somebody else uses. `left`: what is on its interface is nobody's.
     pub(super) fn leave_alone(&self, function: &Function, left: bool) -> Result<(), ProvisionError> {
         self.may_be_had(function, &DesiredState::to_be_given_back(left), &self.cache())
     }
 
-    /// What is to be seen now.
+    /// A cache for one look at the machine as it is now.
     pub(super) fn cache(&self) -> ScanCache<'_> {
         ScanCache::of(self.kernel.as_ref())
     }
 
-    /// Without a kernel driver, and reset: what somebody has left in it or in its physical function by the mailbox is gone.
+    /// Takes the VF from a kernel driver and resets it: what somebody has left in it, or in its PF by the mailbox, is gone.
     ///
     /// Not so the further MAC addresses that a pod with `trust` had on igb. igbvf takes them away by a message with an address of
     /// zeroes, and igb (since 584af82154f5, end of 2021) looks at the address first and refuses it; without `trust` it refuses
-    /// all. Seen on 6.12: set up and down with `trust`, reset and bound anew, the function still hears them.
+    /// all. Seen on 6.12: set up and down with `trust`, reset and bound again, the VF still hears them.
     fn reset(&self, function: &Function, next: &str) -> Result<(), ProvisionError> {
         let address = function.address.to_string();
         let stays = function.driver.as_deref() == Some(VFIO_PCI) && next == VFIO_PCI;
@@ -170,8 +171,8 @@ impl Provisioner {
         self.kernel.reset(&address).map_err(in_use)
     }
 
-    /// The settings are as wanted, and read back. `as_far_as_taken`: what the NIC refuses is told and passed over.
-    fn set(
+    /// Writes the settings that differ and reads them back. `as_far_as_taken`: what the NIC refuses is logged and passed over.
+    fn apply_settings(
         &self,
         function: &Function,
         wanted: &VfProfile,
@@ -198,14 +199,14 @@ impl Provisioner {
         }
     }
 
-    /// Bound to `driver`. The driver that the administrator has fixed is changed only where it stood in the way of vfio-pci,
-    /// or is ours; where somebody else binds the pool's functions, never.
+    /// Binds the VF to `driver`. The driver that the administrator has fixed is changed only where it stood in the way of
+    /// vfio-pci, or is ours; where somebody else binds the pool's VFs, never.
     fn bind_driver(
         &self,
         function: &Function,
         driver: &str,
         desired: &DesiredState,
-        was: &OriginalState,
+        original: &OriginalState,
     ) -> Result<(), ProvisionError> {
         let now = self.inventory.function(function.address)?;
         if now.driver.as_deref() == Some(driver) {
@@ -213,18 +214,18 @@ impl Provisioner {
         }
         let only = self.kernel.fixed_driver(&function.address.to_string())?;
         desired.unless_promised(driver, now.driver.as_deref().or(only.as_deref()))?;
-        let ours = only.as_deref() == Some(VFIO_PCI) && was.driver != VFIO_PCI;
+        let ours = only.as_deref() == Some(VFIO_PCI) && original.driver != VFIO_PCI;
         let fixed = match (driver == VFIO_PCI, ours) {
             _ if desired.is_bound_by_others() => Override::Keep,
             (true, _) => Override::Set,
-            (false, true) if was.fixed => Override::Set,
+            (false, true) if original.fixed => Override::Set,
             (false, true) => Override::Clear,
             (false, false) => Override::Keep,
         };
         Ok(self.kernel.bind(&function.address.to_string(), driver, fixed)?)
     }
 
-    /// The interface is there, with this MAC address.
+    /// Waits for the driver to make the interface, and has it take this MAC address.
     fn wait_for_netdev(
         &self,
         address: PciAddr,

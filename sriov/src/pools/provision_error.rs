@@ -1,4 +1,5 @@
-//! What keeps a member from being what it is to be, and whose fault that is.
+//! Why a member could not be made what its pool wants, and whose fault that is: a fault of its own counts towards its quarantine,
+//! one of its PF or of the machine has it tried again.
 
 use std::io;
 
@@ -8,31 +9,31 @@ use nix::errno::Errno;
 
 use super::provision::Provisioner;
 
-/// Why a member is not what it was to be.
+/// Why a member is not what its pool wants.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ProvisionError {
     /// Somebody else uses it.
     #[error("{0}")]
     Taken(String),
-    /// The machine has it no more.
+    /// The machine does not have it any more.
     #[error("{0}")]
     Gone(InventoryError),
     /// It is not as it was left, and can be made so again.
     #[error("{0}")]
     Changed(String),
-    /// It may be what it should be: its physical function was not there to be asked, or not itself.
+    /// It may be what it should be: its PF was not there to be asked, or not itself.
     #[error("{0}")]
     Physical(String),
-    /// The inventory.
+    /// Sysfs could not be read.
     #[error(transparent)]
     Unread(InventoryError),
-    /// The kernel.
+    /// The kernel refused something.
     #[error(transparent)]
     Kernel(#[from] NetError),
-    /// The administrator's settings.
+    /// Its settings could not be read or written.
     #[error(transparent)]
     Setting(#[from] SettingError),
-    /// Its record.
+    /// Its record could not be written.
     #[error("its record cannot be written: {0}")]
     Record(#[source] io::Error),
     /// It is not what it should be.
@@ -50,12 +51,13 @@ impl From<InventoryError> for ProvisionError {
 }
 
 impl ProvisionError {
-    /// Whether it says nothing against the function itself: it may be as good as any when what is in the way is gone.
+    /// Whether it says nothing against the VF itself: that may be as good as any when what is in the way is gone.
     pub(super) fn is_of_others(&self) -> bool {
         match self {
             ProvisionError::Physical(_) | ProvisionError::Unread(_) | ProvisionError::Record(_) => true,
             ProvisionError::Setting(error) => error.is_of_physical(),
-            // Its interface's name is another one's, who gives it up in time: made anew under a pod, when that pod is gone.
+            // Another interface has its name, and gives it up in time: one of a VF that was made while a pod had its predecessor
+            // is renamed when that pod is gone.
             ProvisionError::Kernel(NetError::Op(refused)) => refused.errno == Errno::EEXIST,
             _ => false,
         }
@@ -68,7 +70,7 @@ impl ProvisionError {
 }
 
 impl Provisioner {
-    /// The same trouble, laid at the physical function's door where that is down: nothing can be said of its functions then.
+    /// The same error, blamed on the PF where that is down: nothing can be said of its VFs then.
     pub(super) fn blamed(&self, address: PciAddr, why: ProvisionError) -> ProvisionError {
         let is_its_own =
             !matches!(why, ProvisionError::Taken(_) | ProvisionError::Gone(_)) && !why.is_of_others();
@@ -80,7 +82,7 @@ impl Provisioner {
         }
     }
 
-    /// A function's physical one, if none of its interfaces is up.
+    /// A VF's PF, if none of its interfaces is up.
     fn is_down(&self, address: PciAddr) -> Option<PciAddr> {
         let physical = self.inventory.function(address).ok()?.physical;
         let mut host = self.kernel.host().ok()?;
@@ -90,7 +92,7 @@ impl Provisioner {
     }
 }
 
-/// A process that holds it makes the kernel wait, and so it is asked before.
+/// The error of unbinding or resetting a VF: busy means that a process holds it.
 pub(super) fn in_use(error: NetError) -> ProvisionError {
     match error.errno() == Some(Errno::EBUSY) {
         true => ProvisionError::Taken(format!("a process uses it: {error}")),

@@ -1,4 +1,7 @@
-//! The keeper: looks at the machine when something has changed and now and then, and has done what is due.
+//! The reconciler: compares the pools with the machine when something has changed and now and then. It changes nothing on
+//! the machine itself; what is to be changed is queued for the work queue.
+//!
+//! One thread of the caller's runs it: `next_look`, `look`, and again.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,28 +22,28 @@ use super::shared::PoolEntry;
 use super::target::DesiredState;
 use super::{Known, Pools, Shared};
 
-/// What no event tells is looked for so often.
+/// What no event reports is looked for so often.
 pub const SLOW: Duration = Duration::from_secs(60);
 
-/// The second look is so long after the first.
+/// The second look is so long after the first: kubelet has had its first list by then.
 const SECOND: Duration = Duration::from_secs(1);
 
-/// How much a look looks at.
+/// How much of the machine a look compares; a later variant includes the ones before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Look {
-    /// The members that news were about.
+    /// Only the members that events were about.
     Glance,
-    /// What is there, before anybody is served: nothing is made.
+    /// Everything that is there, before anybody is served: no VFs are created.
     First,
-    /// What has come and gone.
+    /// What has come and gone, and what somebody else used.
     Quick,
     /// Also whether what is ready still is.
     Thorough,
 }
 
 impl Pools {
-    /// Waits until a look is due, and says how much it is to look at; has queued work done meanwhile. `None` when the daemon
-    /// stops.
+    /// Waits until a look is due and answers how much that is to compare; starts threads for queued work meanwhile. `None` when
+    /// the daemon stops.
     pub fn next_look(self: &Arc<Pools>, thorough: Instant) -> Option<Look> {
         loop {
             self.work();
@@ -79,7 +82,7 @@ impl Pools {
         self.update_at(now, |_| ());
     }
 
-    /// Something may have changed.
+    /// Has the reconciler look soon, because something may have changed.
     pub fn look_soon(&self, how: Look) {
         let mut state = self.lock();
         state.look = state.look.max(Some(how));
@@ -100,14 +103,14 @@ impl Pools {
             }
             state.declared.clone()
         };
-        let scan = match self.provisioner.scan_again() {
+        let scan = match self.provisioner.scan_with_devlink() {
             Ok(scan) => scan,
             Err(error) => return tracing::error!(%error, "the machine's virtual functions cannot be listed"),
         };
         scan.unreadable.iter().for_each(|error| tracing::warn!(%error, "a device is left out"));
         let boot = &self.provisioner.boot_id;
         let driver_before =
-            |address| Some(self.provisioner.records.get(address)?.was_in(boot)?.driver.clone());
+            |address| Some(self.provisioner.records.get(address)?.original_in(boot)?.driver.clone());
         let membership = membership::of(&declared, &scan, driver_before);
         let mut member_scan = MemberScan::new(&self.provisioner, &scan);
         self.retire_missing(&declared, &membership, &scan);
@@ -118,8 +121,8 @@ impl Pools {
         self.compare(how, &mut member_scan);
         let (settings_by_pf, mut notices) = (member_scan.into_settings(), membership.notices);
         if how != Look::First {
-            // At last: what is made now is not in what was looked at.
-            notices.extend(self.create_vfs(&declared, &scan));
+            // At last: VFs that are created now are not in what was looked at.
+            notices.extend(self.create_missing_vfs(&declared, &scan));
         }
         self.update(|state| {
             state.notices = notices;
@@ -131,7 +134,7 @@ impl Pools {
         });
     }
 
-    /// Members that are not in the machine any more, or not this pool's. One that could not be read is still there.
+    /// Lets go members that are not in the machine any more, or not this pool's. One that could not be read is still there.
     fn retire_missing(&self, declared: &[PoolSettings], membership: &Membership, scan: &Scan) {
         let read = |address| vfs(scan).any(|function| function.address == address);
         let members: Vec<PciAddr> = self.lock().members().map(|(_, member)| member.address).collect();
@@ -157,6 +160,7 @@ impl Pools {
         });
     }
 
+    /// Whether sysfs says for certain that a VF is not there: an error of reading says nothing.
     fn is_gone(&self, address: PciAddr) -> bool {
         self.provisioner
             .inventory
@@ -164,7 +168,7 @@ impl Pools {
             .is_err_and(|e| matches!(ProvisionError::from(e), ProvisionError::Gone(_)))
     }
 
-    /// Members that are new, or back.
+    /// Takes in members that are new, or back.
     fn admit_new(
         &self,
         declared: &[PoolSettings],
@@ -204,15 +208,15 @@ impl Pools {
         }
     }
 
-    /// Those that are no members yet, and were before this daemon.
+    /// VFs that are no members yet, and were members of an earlier daemon's pools: those are looked at.
     fn newcomers(&self, all: &Membership, member_scan: &MemberScan<'_>) -> BTreeSet<PciAddr> {
         let state = self.lock();
         let is_new = |address: &PciAddr| state.member(*address).is_none() && member_scan.is_adopted(*address);
         all.assignments.keys().copied().filter(is_new).collect()
     }
 
-    /// Functions that were changed for a pool that has them no more; and what is on record of some that are not there: it is
-    /// kept as long as there is their pool.
+    /// Has VFs given back that were changed for a pool which has them no more, and forgets what is on record of VFs that are not
+    /// there; that is kept as long as their pool is declared.
     fn restore_orphans(
         &self,
         declared: &[PoolSettings],
@@ -230,7 +234,7 @@ impl Pools {
                 continue;
             }
             match vfs(scan).find(|function| function.address == address) {
-                Some(function) if record.was_in(&self.provisioner.boot_id).is_some() => {
+                Some(function) if record.original_in(&self.provisioner.boot_id).is_some() => {
                     let is_given = self.provisioner.records.mark_of(address) == Mark::Given;
                     let inherited = inherited_owner(&(holders.inherited)(), address).is_some();
                     self.update(|state| {
@@ -248,31 +252,31 @@ impl Pools {
         }
     }
 
-    /// Whether what was somebody else's still is, and what is ready.
+    /// Looks whether what was somebody else's still is, and with a thorough look whether what is ready still is.
     fn compare(&self, how: Look, member_scan: &mut MemberScan<'_>) {
-        let all = self.lock().settled(how);
-        let next = all.iter().map(|settled| settled.address).filter(|address| !member_scan.hangs(*address));
+        let all = self.lock().members_at_rest(how);
+        let next = all.iter().map(|member| member.address).filter(|address| !member_scan.hangs(*address));
         member_scan.ask(&next.collect());
-        for settled in &all {
-            if member_scan.hangs(settled.address) {
+        for member in &all {
+            if member_scan.hangs(member.address) {
                 continue;
             }
-            let found = member_scan.compare(settled.address, &settled.desired, settled.known.as_ref());
-            self.found(settled, found);
+            let found = member_scan.compare(member.address, &member.desired, member.known.as_ref());
+            self.compared(member, found);
         }
     }
 }
 
 impl Shared {
-    /// Ends what was told of what is declared no more.
+    /// Takes back all notices: nothing is declared any more.
     fn clear_notices(&mut self) {
         self.notices.clear();
         self.unreadable_pfs.clear();
         self.failed_creations.clear();
     }
 
-    /// Those that are somebody else's, and with a thorough look those that are ready.
-    fn settled(&self, how: Look) -> Vec<MemberSnapshot> {
+    /// Members that are somebody else's, and with a thorough look those that are ready.
+    fn members_at_rest(&self, how: Look) -> Vec<MemberSnapshot> {
         let is_due =
             |member: &Member| !matches!(member.state, MemberState::Ready { .. }) || how == Look::Thorough;
         let due = self.members().filter(|(_, member)| is_due(member));
@@ -298,7 +302,7 @@ impl Shared {
             true => MemberState::Lent { allocated, verified: true, left_behind: false },
             false => found.state,
         };
-        let member = Member::new(address, assignment.physical, assignment.numa_node);
+        let member = Member::new(address, assignment.pf, assignment.numa_node);
         let mut member = Member { state, hold, ..member };
         if is_held && !lent {
             member.doubt();
@@ -316,7 +320,7 @@ impl Shared {
         is_in_transit
     }
 
-    /// It is given back, and nobody's then.
+    /// Takes a VF in that no declared pool has any more: it is given back, and forgotten then.
     fn adopt_orphan(&mut self, record: &Record, function: &Function, lent: bool, is_given: bool) {
         let address = record.address;
         if self.is_in_transit(address) {
@@ -335,7 +339,7 @@ impl Shared {
         self.pools.push(PoolEntry { name: record.pool.clone(), settings: None, desired, pool });
     }
 
-    /// A task has ended.
+    /// A task of the work queue has ended.
     pub(super) fn ended(&mut self, address: PciAddr, done: Result<Option<Known>, ProvisionError>) {
         let Some(entry) = self.of(address) else { return };
         match done {
@@ -356,8 +360,8 @@ impl Shared {
         }
     }
 
-    /// A member that was ready, or somebody else's, was looked at.
-    pub(super) fn compared(
+    /// A member that was ready, or that somebody else used, was looked at.
+    pub(super) fn note_comparison(
         &mut self,
         address: PciAddr,
         was_ready: bool,
@@ -392,7 +396,7 @@ impl Shared {
 }
 
 impl PoolEntry {
-    /// A member is not what it is to be: through a fault of its own, or of others.
+    /// Counts a failure of a member, or has it wait for others where those are to blame.
     fn failed(&mut self, address: PciAddr, why: &ProvisionError) {
         let (reason, now) = (why.to_string(), Instant::now());
         match why.is_of_others() {

@@ -1,8 +1,9 @@
-//! What is on disk of the members of pools: how each was when it was adopted, what it keeps for good, what holds it. Written
-//! before anything is changed; one file a function. And which members are clean and ready, in the run directory: that dies with
-//! the boot, as their cleanness does.
+//! What is on disk of the members of pools. A record in the state directory, one file a VF, says how a member was when it was
+//! adopted, what it keeps for good and what holds it; it is written before anything is changed. A mark in the run directory
+//! says in whose hands the member is; it dies with the boot, as the member's cleanness does.
 //!
-//! Whoever reads waits for no disk: what is read is as it was written last.
+//! Whoever reads a record waits for no disk: it is as it was written last. The JSON of records and the words of marks are read
+//! by other releases too and stay as they are.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,11 +25,11 @@ const DIRECTORY: &str = "pools";
 /// What a record that cannot be read is called from then on.
 const UNREADABLE: &str = "unreadable";
 
-/// A function that is or was a member.
+/// The record of a VF that is or was a member.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Record {
-    /// Which.
+    /// The VF's PCI address.
     pub(super) address: PciAddr,
     /// The pool that has it.
     pub(super) pool: String,
@@ -37,35 +38,35 @@ pub(super) struct Record {
     /// What holds it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) held: Option<RecordedHold>,
-    /// How it was, while it is anything else.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) was: Option<OriginalState>,
+    /// How it was before its pool had it, while it is anything else.
+    #[serde(rename = "was", default, skip_serializing_if = "Option::is_none")]
+    pub(super) original: Option<OriginalState>,
 }
 
 /// What holds a member, as it is on disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum RecordedHold {
-    /// By order of the operator.
+    /// It is drained by order of the operator.
     Drained,
-    /// And why.
+    /// It is quarantined, and why.
     Quarantined(String),
 }
 
-/// A function before it was changed, in the boot that it was seen in.
+/// A VF before it was changed, in the boot that it was seen in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct OriginalState {
-    /// The boot.
+    /// The identity of that boot: nothing of this is so in another one.
     pub(super) boot_id: String,
-    /// Its driver.
+    /// The driver that it had, and comes back to.
     pub(super) driver: String,
     /// Whether the administrator had fixed that driver.
     pub(super) fixed: bool,
     /// Its interface; none where it was under vfio-pci all the time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) interface: Option<Appearance>,
-    /// All of its settings, as far as its driver tells them.
+    /// All of its settings, as far as its driver reports them.
     pub(super) settings: VfChange,
     /// Its driver is somebody else's affair, as its pool has it or had it.
     #[serde(default)]
@@ -80,20 +81,20 @@ pub(super) struct OriginalState {
 
 impl Record {
     /// How it was, if that was seen in this boot and is about the one that is there.
-    pub(super) fn was_in(&self, boot_id: &str) -> Option<&OriginalState> {
-        self.was.as_ref().filter(|was| was.boot_id == boot_id && !was.gone)
+    pub(super) fn original_in(&self, boot_id: &str) -> Option<&OriginalState> {
+        self.original.as_ref().filter(|original| original.boot_id == boot_id && !original.gone)
     }
 
     /// What its interface is or was called in this boot.
     pub(super) fn name_in(&self, boot_id: &str) -> Option<&str> {
-        let was = self.was.as_ref().filter(|was| was.boot_id == boot_id)?;
-        was.interface.as_ref().map(|interface| interface.name.as_str())
+        let original = self.original.as_ref().filter(|original| original.boot_id == boot_id)?;
+        original.interface.as_ref().map(|interface| interface.name.as_str())
     }
 
-    /// It is gone.
+    /// Notes that the VF is gone: nothing is to be given back to the one that is made in its place.
     pub(super) fn vanished(&mut self) {
-        if let Some(was) = &mut self.was {
-            was.gone = true;
+        if let Some(original) = &mut self.original {
+            original.gone = true;
         }
     }
 }
@@ -132,9 +133,9 @@ fn word(mark: Mark) -> Option<&'static str> {
 pub(super) struct Records {
     directory: PathBuf,
     marks: PathBuf,
-    /// As they are on disk, but for what is forgotten. Held for a look only.
+    /// The records as they are on disk, but for forgotten ones. Held for a look only.
     kept: Mutex<BTreeMap<PciAddr, Record>>,
-    /// Whoever writes, for as long as that takes.
+    /// Held by whoever writes, for as long as that takes.
     disk: Mutex<()>,
 }
 
@@ -172,17 +173,17 @@ impl Records {
         self.directory.join(format!("{address}.json"))
     }
 
-    /// All of them.
+    /// All records.
     pub(super) fn all(&self) -> Vec<Record> {
         self.lock().values().cloned().collect()
     }
 
-    /// One of them.
+    /// The record of one VF.
     pub(super) fn get(&self, address: PciAddr) -> Option<Record> {
         self.lock().get(&address).cloned()
     }
 
-    /// There is a record of a pool's member; it is on disk when it is first changed.
+    /// Has a record of a pool's member; it is on disk when it is first changed.
     pub(super) fn begin(&self, address: PciAddr, pool: &str, mac: impl FnOnce() -> Mac) {
         let _writing = self.writing();
         let mut kept = self.lock();
@@ -191,7 +192,7 @@ impl Records {
             pool: String::new(),
             mac: mac(),
             held: None,
-            was: None,
+            original: None,
         });
         pool.clone_into(&mut record.pool);
     }
@@ -211,12 +212,12 @@ impl Records {
         Ok(())
     }
 
-    /// Nothing is known of it any more; who has it next begins a record of his own. The disk follows with [`Records::settle`].
+    /// Forgets a VF; whoever has it next begins a record of his own. The disk follows with [`Records::settle`].
     pub(super) fn forget(&self, address: PciAddr) {
         self.lock().remove(&address);
     }
 
-    /// Has the disk say what is known of it after it was forgotten: nothing, or what somebody knows by now.
+    /// Has the disk follow after a VF was forgotten: nothing, or what somebody knows of it by now.
     pub(super) fn settle(&self, address: PciAddr) -> io::Result<()> {
         let _writing = self.writing();
         match self.get(address) {
@@ -225,7 +226,7 @@ impl Records {
         }
     }
 
-    /// In whose hands a member was last.
+    /// In whose hands a member was last, by its mark.
     pub(super) fn mark_of(&self, address: PciAddr) -> Mark {
         let written = fs::read_to_string(self.marks.join(address.to_string())).ok();
         let says = |mark: &Mark| word(*mark) == written.as_deref();
@@ -235,7 +236,7 @@ impl Records {
             .unwrap_or(Mark::Soiled)
     }
 
-    /// In whose hands a member is from now on. What cannot be written says nothing, and nothing good of it then.
+    /// Marks in whose hands a member is from now on. What cannot be written says nothing, and nothing good of it then.
     pub(super) fn mark(&self, address: PciAddr, mark: Mark) -> io::Result<()> {
         let file = self.marks.join(address.to_string());
         match word(mark) {

@@ -1,32 +1,34 @@
-//! A function on its way to a pod: taken from its pool until the engine has the intent on record, and back if that never
-//! comes.
+//! VFs on their way to a pod and back: a VF is reserved until the caller has on record who owns it, and goes back to its pool if
+//! that never comes.
+//!
+//! Between the pool and the caller's store nobody can say whose a VF is. A look that meets one then leaves it alone, and comes
+//! again when the call has ended.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
 
+use super::records::RecordedHold;
 use super::state::{Mark, Member, MemberState, Refusal};
+use super::{Known, Look, Pools, Shared};
 use crate::PciAddr;
 
-use super::records::RecordedHold;
-use super::{Known, Look, Pools, Shared};
-
-/// A function that nobody else is given. Dropped without [`Loan::keep`], it is what it was.
+/// A reserved VF, which nobody else is given. Dropped without [`Loan::keep`], it is what it was.
 pub struct Loan<'p> {
     pools: &'p Pools,
     address: PciAddr,
     known: Option<Known>,
-    /// `None` for a function of no pool.
-    was: Option<MemberState>,
+    /// What its member was in; `None` for a VF of no pool.
+    before: Option<MemberState>,
     kept: bool,
 }
 
-/// Why a function of a pool is not given.
+/// Why a VF of a pool is not lent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("it is a function of pool {pool:?}, and {why}")]
 pub struct Refused {
-    /// Its pool.
+    /// The pool that has it.
     pub pool: String,
-    /// Why not.
+    /// Why the pool does not lend it.
     #[source]
     pub why: Refusal,
 }
@@ -37,16 +39,16 @@ pub enum DrawError {
     /// There is no such pool.
     #[error("there is no pool {0:?} in the configuration")]
     NoSuchPool(String),
-    /// Whether there is such a pool nobody knows.
+    /// Nobody knows whether there is such a pool: part of the configuration cannot be read.
     #[error("pool {0:?} is not in what of the configuration could be read")]
     Unread(String),
-    /// Somebody else gives its functions out.
+    /// Another allocator gives its VFs to pods.
     #[error("pool {0:?} is given out by kubelet, and an ADD has only what kubelet gave its pod")]
     NotDrawnFrom(String),
     /// None is ready that the caller would have.
     #[error("pool {pool:?} has no function ready: {stock}")]
     Empty {
-        /// The pool.
+        /// The pool's name.
         pool: String,
         /// How its members stand.
         stock: String,
@@ -54,7 +56,7 @@ pub enum DrawError {
 }
 
 impl Loan<'_> {
-    /// Which function.
+    /// The VF's PCI address.
     pub fn address(&self) -> PciAddr {
         self.address
     }
@@ -64,7 +66,7 @@ impl Loan<'_> {
         self.known.as_ref()
     }
 
-    /// It is not what its pool takes it for: it is what it was, and looked at once more.
+    /// Gives the VF back because it is not what its pool takes it for: it is what it was, and looked at once more.
     pub fn doubt(self) {
         let (pools, address) = (self.pools, self.address);
         drop(self);
@@ -72,10 +74,11 @@ impl Loan<'_> {
         pools.changed.notify_all();
     }
 
-    /// The engine says whose it is from now on; its return is told with [`Pools::take_back`], or seen by a look.
+    /// Ends the reservation: the caller's store says whose the VF is from now on. It comes back by [`Pools::take_back`], or when a
+    /// look finds that nobody owns it.
     pub fn keep(mut self) {
-        if self.was.is_none() {
-            self.pools.soiled(self.address);
+        if self.before.is_none() {
+            self.pools.mark_soiled(self.address);
         }
         self.kept = true;
     }
@@ -84,15 +87,15 @@ impl Loan<'_> {
 impl Drop for Loan<'_> {
     fn drop(&mut self) {
         let address = self.address;
-        match self.was.take().filter(|_| !self.kept) {
+        match self.before.take().filter(|_| !self.kept) {
             None => {
                 self.pools.lock().has_arrived(address);
                 self.pools.changed.notify_all();
             }
-            Some(was) => self.pools.update(|state| {
+            Some(before) => self.pools.update(|state| {
                 state.has_arrived(address);
                 if let Some(entry) = state.of(address) {
-                    entry.pool.unused(address, was);
+                    entry.pool.unused(address, before);
                 }
             }),
         }
@@ -100,13 +103,16 @@ impl Drop for Loan<'_> {
 }
 
 impl Pools {
-    /// Takes a function for a pod; one that is at work or coming home is waited for until `limit`. A function of no pool is
-    /// given as it is, unless its pool is only not known.
+    /// Reserves a VF for a pod; one that is at work or coming home is waited for until `limit`. A VF of no pool is lent as it is,
+    /// unless its pool is only not known.
+    ///
+    /// # Errors
+    /// Why its pool does not lend it.
     pub fn lend(&self, address: PciAddr, limit: Instant) -> Result<Loan<'_>, Refused> {
-        self.must_be_as_left(address)?;
+        self.must_be_clean_if_unknown(address)?;
         loop {
             let why = match self.update(|state| state.lend(address)) {
-                Ok((known, was)) => return Ok(Loan { pools: self, address, known, was, kept: false }),
+                Ok((known, before)) => return Ok(Loan { pools: self, address, known, before, kept: false }),
                 Err(why) => why,
             };
             let left = limit.saturating_duration_since(Instant::now());
@@ -118,9 +124,9 @@ impl Pools {
         }
     }
 
-    /// Where the configuration cannot be read nobody cleans: of what is on record nothing is given but what was left clean, or
-    /// ready for the pod that kubelet gave it to.
-    fn must_be_as_left(&self, address: PciAddr) -> Result<(), Refused> {
+    /// Refuses a VF that is not clean while its pool is not known. Nobody cleans where the configuration cannot be read: of what is
+    /// on record nothing is lent but what was left clean, or ready for the pod that kubelet allocated it to.
+    fn must_be_clean_if_unknown(&self, address: PciAddr) -> Result<(), Refused> {
         let is_undeclared = {
             let state = self.lock();
             state.partly_read && state.member(address).is_none()
@@ -132,7 +138,7 @@ impl Pools {
         let is_as_left = || matches!(self.provisioner.records.mark_of(address), Mark::Clean | Mark::Given);
         let why = match &record.held {
             Some(RecordedHold::Quarantined(why)) => format!("quarantined: {why}"),
-            _ if record.was_in(&self.provisioner.boot_id).is_none() || is_as_left() => return Ok(()),
+            _ if record.original_in(&self.provisioner.boot_id).is_none() || is_as_left() => return Ok(()),
             _ => "not known to be clean".to_owned(),
         };
         let why =
@@ -140,14 +146,17 @@ impl Pools {
         Err(Refused { pool: record.pool, why: Refusal::NotYet(why) })
     }
 
-    /// A function that is no pool's now is not clean for a pool that has it later.
-    fn soiled(&self, address: PciAddr) {
+    /// Marks a VF that is no pool's now as not clean for a pool that has it later.
+    fn mark_soiled(&self, address: PciAddr) {
         if self.provisioner.records.get(address).is_some() {
             self.log_unwritten(address, self.provisioner.records.mark(address, Mark::Soiled));
         }
     }
 
-    /// Refuses a pool that may be declared in what of the configuration could not be read.
+    /// Refuses a pool that may be declared in the part of the configuration that could not be read.
+    ///
+    /// # Errors
+    /// [`DrawError::Unread`].
     pub fn must_be_told(&self, pool: &str) -> Result<(), DrawError> {
         let state = self.lock();
         let is_declared = || state.declared.iter().any(|declared| declared.name == pool);
@@ -157,24 +166,24 @@ impl Pools {
         }
     }
 
-    /// Takes a member to which nothing was done, out of everybody's hands; it is idle again when this is dropped.
+    /// Reserves a member to which nothing was done, for work on its name; it is idle again when this is dropped.
     pub(super) fn take_idle(&self, address: PciAddr) -> Option<Loan<'_>> {
         let taken = self.update(|state| {
             let (_, member) = state.member(address)?;
             let is_idle = member.state == MemberState::Idle;
             is_idle.then(|| state.lend(address).ok()).flatten()
         });
-        taken.map(|(known, was)| Loan { pools: self, address, known, was, kept: false })
+        taken.map(|(known, before)| Loan { pools: self, address, known, before, kept: false })
     }
 
-    /// Whether a function of a pool could be lent now, and why not; `None` for one of no pool.
+    /// Whether a VF of a pool could be lent now, and why not; `None` for one of no pool.
     pub fn lendable(&self, address: PciAddr) -> Option<Result<(), Refused>> {
         let state = self.lock();
         let (entry, member) = state.member(address)?;
         Some(member.lendable().map_err(|why| Refused { pool: entry.name.clone(), why }))
     }
 
-    /// Whether a function is ready in its pool, and what is known of it `fits`.
+    /// Whether a VF is ready in its pool, and what is known of it `fits`.
     pub fn has_ready(&self, address: PciAddr, fits: impl FnOnce(&Known) -> bool) -> bool {
         let state = self.lock();
         let is_ready = |m: &Member| matches!(m.state, MemberState::Ready { .. }) && m.lendable().is_ok();
@@ -182,7 +191,10 @@ impl Pools {
             && state.known.get(&address).is_some_and(fits)
     }
 
-    /// Takes a ready function of a pool that ADD draws from, of the lowest `rank`; those that have none are not taken.
+    /// Reserves a ready VF of a pool that ADD draws from, of the lowest `rank`; those that have none are not taken.
+    ///
+    /// # Errors
+    /// When there is no such pool, or no VF of it to be had.
     pub fn draw(&self, pool: &str, rank: impl Fn(&Member) -> Option<u32>) -> Result<Loan<'_>, DrawError> {
         self.update(|state| {
             let named = state.pools.iter_mut().filter(|entry| entry.name == pool);
@@ -200,13 +212,16 @@ impl Pools {
                 pools: self,
                 address,
                 known,
-                was: Some(MemberState::Ready { allocated: false, verified: true }),
+                before: Some(MemberState::Ready { allocated: false, verified: true }),
                 kept: false,
             })
         })
     }
 
     /// The same; an empty pool is waited for until `limit`.
+    ///
+    /// # Errors
+    /// As [`Pools::draw`].
     pub fn draw_by(
         &self,
         pool: &str,
@@ -234,33 +249,36 @@ impl Pools {
         }
     }
 
-    /// Whether a function's interface has its name from its pool again before anybody else has it: the one that it was adopted
-    /// with. One to which nothing was done keeps whatever name it comes home with.
+    /// Whether the pool names a VF's interface again before anybody else has it, as it was named when it was adopted. A VF to which
+    /// nothing was done keeps whatever name it comes home with.
     pub fn names(&self, address: PciAddr) -> bool {
         let record = self.provisioner.records.get(address);
         record.is_some_and(|record| record.name_in(&self.provisioner.boot_id).is_some())
     }
 
-    /// Whether a function has all its settings from its pool again before anybody else has it.
+    /// Whether the pool makes all settings of a VF again before anybody else has it.
     pub fn sets(&self, address: PciAddr) -> bool {
         let record = self.provisioner.records.get(address);
-        record.is_some_and(|record| record.was_in(&self.provisioner.boot_id).is_some())
+        record.is_some_and(|record| record.original_in(&self.provisioner.boot_id).is_some())
     }
 
-    /// The resource under which kubelet gives a pool's functions out, if it does.
+    /// The resource under which kubelet allocates a pool's VFs, if it does.
     pub fn resource(&self, pool: &str) -> Option<String> {
         let state = self.lock();
         state.declared.iter().find(|declared| declared.name == pool)?.resource_name.clone()
     }
 
-    /// The NUMA nodes that a pool's functions are on.
+    /// The NUMA nodes that a pool's VFs are on.
     pub fn nodes(&self, pool: &str) -> BTreeSet<Option<u32>> {
         let state = self.lock();
         let of_pool = state.members().filter(|(entry, _)| entry.name == pool);
         of_pool.map(|(_, member)| member.numa_node).collect()
     }
 
-    /// Takes a function back from its pod: it is nobody's as soon as `forget` has ended what is on record of that.
+    /// Takes a VF back from its pod: nobody owns it as soon as `forget` has taken that off the caller's record.
+    ///
+    /// # Errors
+    /// Those of `forget`; the VF stays its owner's then.
     pub fn take_back<E>(&self, address: PciAddr, forget: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         // A look that finds it nobody's before this returns must not have it given out twice.
         self.lock().in_transit.push(address);
@@ -278,22 +296,22 @@ impl Pools {
 }
 
 impl Shared {
-    /// Takes it at once or not at all: what is known of it, what it was in and whether it was given.
+    /// Takes a VF at once or not at all; answers what is known of it and what it was in.
     fn lend(&mut self, address: PciAddr) -> Result<(Option<Known>, Option<MemberState>), Refused> {
         let Some(entry) = self.of(address) else {
             self.in_transit.push(address);
             return Ok((None, None));
         };
-        let was = entry.pool.member(address).map(|member| member.state.clone());
+        let before = entry.pool.member(address).map(|member| member.state.clone());
         let given = entry.pool.lend(address);
         given.map_err(|why| Refused { pool: entry.name.clone(), why })?;
         let known =
-            self.known.get(&address).filter(|_| matches!(was, Some(MemberState::Ready { .. }))).cloned();
+            self.known.get(&address).filter(|_| matches!(before, Some(MemberState::Ready { .. }))).cloned();
         self.in_transit.push(address);
-        Ok((known, was))
+        Ok((known, before))
     }
 
-    /// A call has ended what it had a function in hands for.
+    /// A call has ended that had a VF in hands.
     fn has_arrived(&mut self, address: PciAddr) {
         if let Some(at) = self.in_transit.iter().position(|other| *other == address) {
             self.in_transit.swap_remove(at);

@@ -1,4 +1,5 @@
-//! One look at the machine: what members are in, with every physical function asked once for all. Changes nothing.
+//! One look at the machine: what members are in. Every PF is asked once for the settings of all its VFs, and of a card of which
+//! one VF hangs no other one is waited for. Changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,28 +14,28 @@ use super::provision_error::ProvisionError;
 use super::scan_cache::ScanCache;
 use super::target::{DesiredState, Known};
 
-/// One look at the machine: every physical function's settings are read once.
+/// One look at the machine.
 pub(super) struct MemberScan<'l> {
     provisioner: &'l Provisioner,
     settings_by_pf: SettingsByPf,
     cache: ScanCache<'l>,
     scan: &'l Scan,
-    /// Physical functions of which one does not end what it is asked: one limit is waited for each, not one for each function.
+    /// PFs of which a VF has not answered in time: one limit is waited for each, not one for each VF.
     hanging: BTreeSet<PciAddr>,
 }
 
-/// A new member as it was found.
+/// A new member as it was found; `known` where it is as its pool wants it.
 pub(super) struct FoundMember {
     pub(super) state: MemberState,
     pub(super) known: Option<Known>,
 }
 
-/// The settings of functions by their physical one, or why that could not be asked.
+/// The settings of VFs by their PF, or why that could not be asked.
 #[derive(Default)]
 pub(super) struct SettingsByPf(BTreeMap<PciAddr, Result<Arc<Vec<Vf>>, String>>);
 
 impl<'l> MemberScan<'l> {
-    /// Nothing is read yet.
+    /// Begins a look; nothing is read yet.
     pub(super) fn new(provisioner: &'l Provisioner, scan: &'l Scan) -> MemberScan<'l> {
         MemberScan {
             provisioner,
@@ -45,26 +46,26 @@ impl<'l> MemberScan<'l> {
         }
     }
 
-    /// Asks those that are looked at next, together.
+    /// Asks the VFs that are looked at next, together: their answers are waited for at the same time.
     pub(super) fn ask(&self, next: &BTreeSet<PciAddr>) {
         self.cache.ask(vfs(self.scan).filter(|function| next.contains(&function.address)));
     }
 
-    /// Whether something is on record of it in this boot: it is looked at then.
+    /// Whether a VF was adopted in this boot; another one need not be looked at.
     pub(super) fn is_adopted(&self, address: PciAddr) -> bool {
         self.provisioner
             .records
             .get(address)
-            .is_some_and(|record| record.was_in(&self.provisioner.boot_id).is_some())
+            .is_some_and(|record| record.original_in(&self.provisioner.boot_id).is_some())
     }
 
-    /// What it has read.
+    /// Ends the look; answers the settings that it has read.
     pub(super) fn into_settings(self) -> SettingsByPf {
         self.settings_by_pf
     }
 
     /// What a new member is in. One that a pod may have without an ADD is ready whatever it looks like: nothing is done to it
-    /// before it is given again. One that was being cleaned is verified as it was before, unless it is broken.
+    /// before it is allocated again. One that was being cleaned is verified as it was before, unless it is broken.
     pub(super) fn find_new(&mut self, address: PciAddr, desired: &DesiredState) -> FoundMember {
         let provisioner = self.provisioner;
         if !self.is_adopted(address) {
@@ -96,7 +97,7 @@ impl<'l> MemberScan<'l> {
         }
     }
 
-    /// Whether another function of the same card has kept this look waiting in vain.
+    /// Whether another VF of the same PF has kept this look waiting in vain.
     pub(super) fn hangs(&self, address: PciAddr) -> bool {
         self.function(address).is_some_and(|function| self.hanging.contains(&function.physical.address))
     }
@@ -105,7 +106,8 @@ impl<'l> MemberScan<'l> {
         vfs(self.scan).find(|function| function.address == address)
     }
 
-    /// Where its physical function cannot be asked, one that is ready has the settings that it was `known` to have.
+    /// Compares a member with what its pool wants. Where its PF cannot be asked, one that is ready has the settings that it was
+    /// `known` to have.
     pub(super) fn compare(
         &mut self,
         address: PciAddr,
@@ -138,24 +140,24 @@ impl<'l> MemberScan<'l> {
 }
 
 impl SettingsByPf {
-    /// Physical functions that could not be asked are told until they can, or are gone.
+    /// Reports PFs that could not be asked, until they can, or are gone.
     pub(super) fn report(&self, notices: &mut BTreeMap<PciAddr, Notice>, scan: &Scan) {
         notices.retain(|address, _| scan.physical.iter().any(|physical| physical.address == *address));
         for (physical, read) in &self.0 {
             match read {
                 Ok(_) => drop(notices.remove(physical)),
-                Err(why) => drop(notices.insert(*physical, unread(*physical, why))),
+                Err(why) => drop(notices.insert(*physical, unreadable(*physical, why))),
             }
         }
     }
 }
 
-/// All of them.
+/// All VFs of a scan.
 pub(super) fn vfs(scan: &Scan) -> impl Iterator<Item = &Function> {
     scan.physical.iter().flat_map(|physical| physical.functions.iter().map(|found| &found.function))
 }
 
-fn unread(physical: PciAddr, why: &str) -> Notice {
+fn unreadable(physical: PciAddr, why: &str) -> Notice {
     Notice {
         wrong: true,
         seen: format!("physical function {physical} cannot be asked for its functions' settings: {why}"),

@@ -1,7 +1,7 @@
-//! What is seen of the machine while members are looked at. What a whole look can learn at once is learnt once: what devices
+//! What one look at the machine has learnt so far. What can be learnt of all members at once is learnt once: which devices
 //! answer, and which interfaces the host has.
 //!
-//! It is as old as itself: whoever has changed anything looks with a new one.
+//! The cache never sees a change: whoever has changed anything looks with a new one.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::btree_map::Entry;
@@ -11,7 +11,7 @@ use fairlead_host::{Answers, IommuGroup, Kernel, Link, Net, NetError};
 
 use crate::VFIO_PCI;
 
-/// One sight of the machine.
+/// What is known of the machine since this was made.
 pub(super) struct ScanCache<'k> {
     kernel: &'k dyn Kernel,
     answers: RefCell<Answers>,
@@ -19,12 +19,12 @@ pub(super) struct ScanCache<'k> {
 }
 
 impl<'k> ScanCache<'k> {
-    /// Nothing is seen yet.
+    /// Nothing is known yet.
     pub(super) fn of(kernel: &'k dyn Kernel) -> ScanCache<'k> {
         ScanCache { kernel, answers: RefCell::default(), links: OnceCell::new() }
     }
 
-    /// Asks these functions, and those that vfio-pci has for their groups, together.
+    /// Asks these VFs whether they answer, and for their groups those that vfio-pci has, together.
     pub(super) fn ask<'f>(&self, functions: impl Iterator<Item = &'f Function>) {
         let (mut addresses, mut groups) = (Vec::new(), Vec::new());
         for function in functions {
@@ -37,7 +37,7 @@ impl<'k> ScanCache<'k> {
         }
     }
 
-    /// Whether a function's configuration space answers.
+    /// Whether a VF's configuration space answers.
     pub(super) fn answers(&self, address: PciAddr) -> Result<bool, NetError> {
         let address = address.to_string();
         let asked = known(self.answers.borrow_mut().devices.entry(address.clone()));
@@ -55,7 +55,7 @@ impl<'k> ScanCache<'k> {
         self.kernel.host()
     }
 
-    /// All interfaces of the host.
+    /// All interfaces of the host, read once.
     pub(super) fn links(&self, host: &mut dyn Net) -> Result<&[Link], NetError> {
         if let Some(links) = self.links.get() {
             return Ok(links);
@@ -65,7 +65,8 @@ impl<'k> ScanCache<'k> {
     }
 }
 
-/// An answer stays; an error is told once, and asked for again by whoever comes then.
+/// The answer to a question that was asked with others. An answer stays; an error is returned once, and whoever comes then asks
+/// again.
 fn known<K: Ord, T: Copy>(entry: Entry<'_, K, Result<T, NetError>>) -> Option<Result<T, NetError>> {
     match entry {
         Entry::Occupied(known) => Some(match known.get() {

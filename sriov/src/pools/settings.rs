@@ -1,4 +1,5 @@
-//! Pools of virtual functions, as the configuration declares them.
+//! Pools of VFs as the configuration declares them. What is accepted has an effect: a key that would have none is refused, with
+//! the reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,98 +11,78 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::bounded::Bounded;
 
-/// A pool.
+/// A pool of the configuration. Its keys are part of the configuration file's format.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PoolSettings {
-    /// By what networks and the operator know it.
+    /// The name by which networks and the operator know it.
     pub name: String,
-    /// Which functions it is made of; one that an earlier pool has is not this one's.
+    /// Which VFs it is made of; one that an earlier pool has is not this one's.
     pub selectors: Selectors,
-    /// What drives them while they are nobody's.
+    /// The driver that they have while nobody owns them.
     #[serde(default)]
     pub driver: Option<AtRest>,
-    /// How they are set up while they are nobody's; what is absent stays as it was.
+    /// Their settings while nobody owns them; what is absent stays as it was.
     #[serde(default)]
     pub profile: Profile,
-    /// So many are kept ready; absent: all.
+    /// So many VFs are kept ready; absent: all.
     #[serde(default)]
     pub min: Option<usize>,
-    /// And never more than this.
+    /// Never more VFs than this are kept ready.
     #[serde(default)]
     pub max: Option<usize>,
-    /// So many are prepared together where there are too few.
+    /// So many VFs are prepared together where too few are ready.
     #[serde(default)]
     pub batch: Option<Bounded<1, 256>>,
-    /// How many functions their physical functions are to have.
+    /// How many VFs their PFs are to have.
     #[serde(default)]
     pub numvfs: Option<Bounded<1, 256>>,
-    /// Kubelet gives them out, under this name.
+    /// Kubelet allocates them, under this resource name.
     #[serde(default)]
     pub resource_name: Option<String>,
-    /// Who gives them out.
+    /// Who allocates them to pods.
     #[serde(default)]
     pub allocator: Allocator,
-    /// How draws go over the physical functions.
+    /// How draws go over the PFs.
     #[serde(default)]
-    pub spread: Option<Over>,
-    /// Kubelet is not given those whose physical function has no carrier.
+    pub spread: Option<Spread>,
+    /// VFs whose PF has no carrier are withdrawn from kubelet.
     #[serde(default)]
     pub withdraw_on_link_down: bool,
-    /// Functions behind no IOMMU may be given out, which reach all of the memory.
+    /// VFs behind no IOMMU may be given to pods, though they reach all of the memory.
     #[serde(default)]
     pub allow_no_iommu: bool,
-    /// The resource of the SR-IOV network device plugin's configuration that it is.
+    /// The resource of the SR-IOV network device plugin's configuration that this pool stands for.
     #[serde(skip)]
     pub resource: Option<Resource>,
 }
 
-/// What drives a function while it is nobody's.
+/// The driver of a VF while nobody owns it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AtRest {
-    /// Its kernel driver.
+    /// The kernel driver that makes an interface of it.
     #[default]
     Kernel,
-    /// vfio-pci.
+    /// The driver vfio-pci, which gives it to processes.
     VfioPci,
-    /// Whatever drove it when it became a member, or drives it since: somebody else binds it.
+    /// Whatever driver it had when it became a member, or was given since: somebody else binds it.
     #[serde(skip)]
     Unchanged,
 }
 
-/// Who gives the functions of a pool out.
+/// Who allocates the VFs of a pool to pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Allocator {
-    /// Kubelet by our own device plugin where there is a `resourceName`, else ADD.
+    /// Kubelet does by our own device plugin where there is a `resourceName`, else ADD does.
     #[default]
     Fairlead,
-    /// Another device plugin.
+    /// Another device plugin does.
     External,
 }
 
-/// How draws go over the physical functions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Over {
-    /// One is used up before the next is begun.
-    #[default]
-    Packed,
-    /// The one with the fewest lent comes next.
-    Spread,
-}
-
-impl From<Over> for Spread {
-    fn from(over: Over) -> Spread {
-        match over {
-            Over::Packed => Spread::Packed,
-            Over::Spread => Spread::Spread,
-        }
-    }
-}
-
-/// How the functions of a pool are set up.
+/// The settings of a pool's VFs.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Profile {
@@ -139,7 +120,7 @@ impl Switch {
 }
 
 impl Profile {
-    /// The administrator's settings of it.
+    /// The settings that are written through the PF.
     pub fn settings(&self) -> VfProfile {
         let small = |number: usize| u16::try_from(number).unwrap_or_default();
         let vlan = self.vlan.map(|id| VfVlan {
@@ -158,7 +139,7 @@ impl Profile {
         }
     }
 
-    /// The interface's MTU.
+    /// The MTU of the interface.
     pub fn mtu(&self) -> Option<u32> {
         self.mtu.and_then(|mtu| u32::try_from(mtu.get()).ok())
     }
@@ -172,7 +153,7 @@ impl Profile {
 }
 
 impl PoolSettings {
-    /// A resource of the SR-IOV network device plugin's own configuration.
+    /// The pool that stands for a resource of the SR-IOV network device plugin's own configuration.
     pub fn of_resource(resource: Resource) -> PoolSettings {
         PoolSettings {
             name: resource.name.clone(),
@@ -192,37 +173,37 @@ impl PoolSettings {
         }
     }
 
-    /// Under what name our own device plugin offers it to kubelet, if it does.
+    /// The resource name under which our own device plugin offers it to kubelet, if it does.
     pub fn offered_as(&self) -> Option<&str> {
         self.resource_name.as_deref().filter(|_| self.is_only_ours())
     }
 
-    /// Whether no other device plugin may announce its functions.
+    /// Whether no other device plugin may announce its VFs.
     pub fn is_only_ours(&self) -> bool {
         self.allocator == Allocator::Fairlead
     }
 
-    /// Whether kubelet is told the nodes of its functions.
-    pub fn tells_topology(&self) -> bool {
+    /// Whether kubelet is to know the NUMA nodes of its VFs.
+    pub fn exposes_topology(&self) -> bool {
         self.resource.as_ref().is_none_or(|resource| !resource.exclude_topology)
     }
 
-    /// What pods are told of a function besides.
+    /// Further facts about a VF for its pod.
     pub fn additional_info(&self, address: PciAddr) -> BTreeMap<String, String> {
         self.resource.as_ref().map(|resource| resource.additional_info(address)).unwrap_or_default()
     }
 
-    /// How many are kept ready.
+    /// How many VFs are kept ready.
     pub fn stock(&self) -> Stock {
         Stock { min: self.min, max: self.max, batch: self.batch.map_or(1, Bounded::get) }
     }
 
-    /// How draws go over the physical functions.
+    /// How draws go over the PFs.
     pub fn spread(&self) -> Spread {
-        self.spread.unwrap_or_default().into()
+        self.spread.unwrap_or_default()
     }
 
-    /// What drives its functions while they are nobody's; those of another allocator keep what they have.
+    /// The driver of its VFs while nobody owns them; those of another allocator keep what they have.
     pub fn at_rest(&self) -> AtRest {
         match self.allocator {
             Allocator::Fairlead => self.driver.unwrap_or_default(),
@@ -230,7 +211,7 @@ impl PoolSettings {
         }
     }
 
-    /// Whether an ADD may choose one of its functions.
+    /// Whether an ADD may choose one of its VFs.
     pub fn is_drawn_from(&self) -> bool {
         self.allocator == Allocator::Fairlead && self.resource_name.is_none()
     }
@@ -307,7 +288,10 @@ impl PoolSettings {
     }
 }
 
-/// Pools whose names differ, each of them sound.
+/// Reads pools; refuses two of one name, and any that could not do what it says.
+///
+/// # Errors
+/// With the pool's name and what is wrong with it.
 pub fn deserialize_pools<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<PoolSettings>, D::Error> {
     let pools = Vec::<PoolSettings>::deserialize(from)?;
     let mut names = BTreeSet::new();

@@ -10,7 +10,7 @@ use super::state::Member;
 use crate::interface::{Appearance, Look};
 use crate::{Function, Unserved, VFIO_PCI, VfProfile};
 
-/// How a member is to be while it is nobody's.
+/// How a member is to be while nobody owns it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct DesiredState {
     pub(super) at_rest: AtRest,
@@ -26,11 +26,11 @@ pub(super) struct DesiredState {
 /// What is known of a member that is ready, so that nobody has to look.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Known {
-    /// Where it is.
+    /// The VF as sysfs shows it.
     pub function: Function,
-    /// Who drives it.
+    /// The driver that has it.
     pub driver: String,
-    /// Its settings.
+    /// Its settings as its PF reports them.
     pub settings: Vf,
 }
 
@@ -52,9 +52,9 @@ impl DesiredState {
         DesiredState { leaves: true, left, ..DesiredState::default() }
     }
 
-    /// The same of a function that no pool wants any more.
+    /// The same of a VF that no pool wants any more.
     pub(super) fn of_none(record: &Record) -> DesiredState {
-        let is_bound_by_others = record.was.as_ref().is_some_and(|was| was.bound_by_others);
+        let is_bound_by_others = record.original.as_ref().is_some_and(|original| original.bound_by_others);
         let at_rest = if is_bound_by_others { AtRest::Unchanged } else { AtRest::default() };
         DesiredState { at_rest, ..DesiredState::default() }
     }
@@ -69,9 +69,9 @@ impl DesiredState {
         DesiredState { left, ..self.clone() }
     }
 
-    /// Whether what is not served stands in its way. An RDMA device is gone under vfio-pci, and in nobody's way when a function
+    /// Whether something that is not served stands in its way. An RDMA device is gone under vfio-pci, and in nobody's way when a VF
     /// is given back.
-    pub(super) fn minds(&self, unserved: &Unserved) -> bool {
+    pub(super) fn is_hindered_by(&self, unserved: &Unserved) -> bool {
         match unserved {
             Unserved::Vdpa { .. } => true,
             Unserved::ExclusiveRdma { .. } => !self.leaves && self.at_rest != AtRest::VfioPci,
@@ -94,16 +94,16 @@ impl DesiredState {
     }
 
     /// The driver of a member at rest.
-    pub(super) fn driver<'w>(&self, was: &'w OriginalState) -> &'w str {
+    pub(super) fn driver<'w>(&self, original: &'w OriginalState) -> &'w str {
         match self.at_rest {
             AtRest::VfioPci => VFIO_PCI,
-            AtRest::Kernel | AtRest::Unchanged => &was.driver,
+            AtRest::Kernel | AtRest::Unchanged => &original.driver,
         }
     }
 
     /// All settings of a member at rest: as they were, but for what the pool wants and its lasting MAC address.
-    pub(super) fn settings(&self, record: &Record, was: &OriginalState) -> VfProfile {
-        let before = VfProfile::from(&was.settings);
+    pub(super) fn settings(&self, record: &Record, original: &OriginalState) -> VfProfile {
+        let before = VfProfile::from(&original.settings);
         let wanted = &self.profile;
         VfProfile {
             mac: Some(record.mac),
@@ -116,8 +116,9 @@ impl DesiredState {
         }
     }
 
-    pub(super) fn look(&self, was: &Appearance) -> Look {
-        let look = was.look();
+    /// How the interface of a member at rest is to look: as before, but down, and with the MTU that the pool wants.
+    pub(super) fn look(&self, original: &Appearance) -> Look {
+        let look = original.look();
         Look { mtu: self.mtu.unwrap_or(look.mtu), up: Some(false), ..look }
     }
 }

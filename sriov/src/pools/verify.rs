@@ -1,4 +1,5 @@
-//! Whether a member is what it is to be. Looks only, changes nothing.
+//! Whether a member is what its pool wants: its driver, its settings, its interface or its IOMMU group. Looks only, changes
+//! nothing.
 
 use crate::interface::Look;
 use crate::{Function, UnfitForVfio, fit_for_vfio};
@@ -12,7 +13,8 @@ use super::target::{DesiredState, Known};
 use crate::VFIO_PCI;
 
 impl Provisioner {
-    /// Whether a member is ready as it stands. `settings` are its physical function's, read once for all.
+    /// Compares a member with what its pool wants; answers what is known of it when it is ready. `settings` are those of all VFs
+    /// of its PF, read once for all.
     pub(super) fn compare(
         &self,
         function: &Function,
@@ -22,12 +24,13 @@ impl Provisioner {
     ) -> Result<Known, ProvisionError> {
         self.may_be_had(function, desired, cache)?;
         let record = self.record(function.address)?;
-        let was = record.was_in(&self.boot_id);
-        let was = was.ok_or_else(|| ProvisionError::Changed("it was not adopted in this boot".to_owned()))?;
-        let driver = desired.driver(was);
+        let original = record.original_in(&self.boot_id);
+        let original =
+            original.ok_or_else(|| ProvisionError::Changed("it was not adopted in this boot".to_owned()))?;
+        let driver = desired.driver(original);
         if function.driver.as_deref() != Some(driver) {
             if function.driver.is_none() && desired.is_bound_by_others() {
-                self.owner_is_done(function, desired, was)?;
+                self.owner_is_done(function, desired, original)?;
             }
             let now = function.driver.as_deref().unwrap_or("no driver");
             return Err(ProvisionError::Changed(format!("it has {now} instead of {driver}")));
@@ -37,7 +40,7 @@ impl Provisioner {
             let physical = function.physical.address;
             ProvisionError::Changed(format!("{physical} does not tell its settings: it is being reset"))
         })?;
-        let plan = desired.settings(&record, was).plan(&settings);
+        let plan = desired.settings(&record, original).plan(&settings);
         if !plan.change.is_empty() {
             return Err(ProvisionError::Changed(format!(
                 "somebody has set {} instead of {}",
@@ -50,7 +53,7 @@ impl Provisioner {
         Ok(known)
     }
 
-    /// Looks at all that a ready member must be.
+    /// Looks at everything that makes a member fit for a pod, beyond its settings.
     pub(super) fn verify(
         &self,
         record: &Record,
@@ -73,8 +76,8 @@ impl Provisioner {
                 link.name, record.mac
             )));
         }
-        let was = record.was.as_ref().and_then(|was| was.interface.as_ref());
-        let look = was.map(|was| Look { up: None, ..desired.look(was) });
+        let original = record.original.as_ref().and_then(|original| original.interface.as_ref());
+        let look = original.map(|original| Look { up: None, ..desired.look(original) });
         match look.is_some_and(|look| !look.restored(&link).is_empty()) {
             true => Err(ProvisionError::Changed(format!(
                 "its interface {:?} does not look as it should",
@@ -101,7 +104,7 @@ impl Provisioner {
             }
             Err(unfit) => return Err(ProvisionError::Unfit(unfit.to_string())),
         }
-        // vfio would let two functions share a group; two pods must not.
+        // vfio would let two VFs share a group; two pods must not.
         match self.inventory.group_of(function.address)?.iter().find(|other| !other.bridge) {
             Some(other) => Err(ProvisionError::Unfit(format!(
                 "{} is in its IOMMU group too: they cannot go to two pods",

@@ -1,5 +1,5 @@
-//! What is to be done to functions, and who does it: threads of each physical function's own, which end when nothing is left. A
-//! driver that hangs keeps nobody waiting but the functions of its own physical function.
+//! What is to be done to VFs, and who does it: threads of each PF's own, which end when nothing is left. A driver that hangs
+//! keeps nobody waiting but the VFs of its own PF.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use super::create_vfs::VfCreation;
 use super::provision_error::ProvisionError;
 use super::records::Record;
 
-/// Functions of one physical function that are worked on at a time.
+/// So many VFs of one PF are worked on at a time.
 const WORKERS: usize = 4;
 
-/// What a worker does. It may take as long as a driver does.
+/// What a worker thread does. It may take as long as a driver does.
 pub(super) enum Work {
     Member(Task),
-    Make(VfCreation),
+    Create(VfCreation),
 }
 
-/// All that is to be done, by physical function.
+/// All that is to be done, by PF.
 #[derive(Default)]
 pub(super) struct WorkQueue(BTreeMap<PciAddr, PfQueue>);
 
@@ -38,7 +38,7 @@ impl WorkQueue {
         self.0.entry(physical).or_default().waiting.push_back(work);
     }
 
-    /// A physical function that has something to do for one worker more.
+    /// A PF that has something to do for one worker more.
     fn short_handed(&self) -> Option<PciAddr> {
         let is_short = |line: &PfQueue| !line.waiting.is_empty() && line.workers < WORKERS;
         self.0.iter().find(|(_, line)| is_short(line)).map(|(physical, _)| *physical)
@@ -48,7 +48,7 @@ impl WorkQueue {
         self.short_handed().is_some()
     }
 
-    /// A worker begins: whose he is.
+    /// A worker begins; answers the PF that it works for.
     fn begin(&mut self) -> Option<PciAddr> {
         let physical = self.short_handed()?;
         self.0.entry(physical).or_default().workers += 1;
@@ -59,7 +59,7 @@ impl WorkQueue {
         self.0.get_mut(&physical)?.waiting.pop_front()
     }
 
-    /// A worker has ended.
+    /// A worker of a PF has ended.
     fn end(&mut self, physical: PciAddr) {
         if let Some(line) = self.0.get_mut(&physical) {
             line.workers -= 1;
@@ -69,7 +69,7 @@ impl WorkQueue {
 }
 
 impl Pools {
-    /// Has done what is queued.
+    /// Starts threads for what is queued, where there are too few.
     pub(super) fn work(self: &Arc<Pools>) {
         loop {
             let started = {
@@ -79,7 +79,7 @@ impl Pools {
             let Some(physical) = started else { return };
             let pools = Arc::clone(self);
             let started = thread::Builder::new().name("pool-worker".to_owned());
-            if let Err(error) = started.spawn(move || pools.work_off(physical)) {
+            if let Err(error) = started.spawn(move || pools.work_for(physical)) {
                 tracing::error!(%error, "no thread for a pool's function; it waits for one");
                 self.lock().work_queue.end(physical);
                 thread::sleep(Duration::from_secs(1));
@@ -88,13 +88,13 @@ impl Pools {
         }
     }
 
-    fn work_off(&self, physical: PciAddr) {
-        while let Some(work) = self.next_chore(physical) {
-            self.do_chore(work);
+    fn work_for(&self, physical: PciAddr) {
+        while let Some(work) = self.next_of(physical) {
+            self.do_work(work);
         }
     }
 
-    fn next_chore(&self, physical: PciAddr) -> Option<Work> {
+    fn next_of(&self, physical: PciAddr) -> Option<Work> {
         let mut state = self.lock();
         let next = if state.stopped { None } else { state.work_queue.next(physical) };
         if next.is_none() {
@@ -103,10 +103,10 @@ impl Pools {
         next
     }
 
-    fn do_chore(&self, work: Work) {
+    fn do_work(&self, work: Work) {
         match work {
             Work::Member(task) => self.carry_out(task),
-            Work::Make(making) => self.make(making),
+            Work::Create(creation) => self.create(creation),
         }
     }
 
@@ -115,7 +115,7 @@ impl Pools {
         loop {
             let started = self.lock().work_queue.begin();
             let Some(physical) = started else { return };
-            self.work_off(physical);
+            self.work_for(physical);
         }
     }
 

@@ -1,10 +1,13 @@
 //! Which ready member a draw gives.
 
+use serde::{Deserialize, Serialize};
+
 use super::{Member, MemberState, Pool};
 use crate::PciAddr;
 
 /// How draws go over the PFs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Spread {
     /// The VFs of one PF are used up before those of the next.
     #[default]

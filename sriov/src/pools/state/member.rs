@@ -110,7 +110,7 @@ pub enum Mark {
     Soiled,
 }
 
-/// A member.
+/// A VF that belongs to a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
     /// Its PCI address.
@@ -119,7 +119,7 @@ pub struct Member {
     pub pf: PciAddr,
     /// Its NUMA node, where the machine reports one.
     pub numa_node: Option<u32>,
-    /// What it is in.
+    /// What it is in now.
     pub state: MemberState,
     /// What keeps it from pods.
     pub hold: Option<Hold>,

@@ -1,8 +1,8 @@
-//! A pool of virtual functions that are ready before somebody asks, as a value: which members it has, how each stands, what
-//! is to be done next, and which one a draw gives. Pure: who carries the tasks out tells it how they ended.
+//! A pool of VFs as a value: which members it has, how each stands, what is to be done next, and which one a draw gives. Pure:
+//! whoever carries the tasks out reports how they ended.
 //!
-//! One that is lent, quarantined, drained or somebody else's is never given, and nothing is ever to be done to one that is
-//! lent or somebody else's, or that the allocator has given to a pod as it was ready.
+//! A member that is lent, quarantined, drained or somebody else's is never given to a pod. Nothing is ever to be done to one
+//! that is lent or somebody else's, or that the allocator has given to a pod as it was ready.
 
 mod allocation;
 mod draw;
@@ -21,7 +21,7 @@ use crate::PciAddr;
 /// So many failures in a row keep a member from being tried again.
 pub const FAILURES: u32 = 2;
 
-/// How many are kept ready.
+/// How many members are kept ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stock {
     /// Below this it is filled up; `None`: all members are kept ready.
@@ -45,14 +45,14 @@ impl Stock {
 /// What is to be done to a member, by the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Task {
-    /// Reset, set up, bound and verified; ends with [`Pool::prepared`], [`Pool::failed`], [`Pool::hindered`] or [`Pool::taken`].
+    /// The member is reset, set up, bound and verified; ends with [`Pool::prepared`], [`Pool::failed`], [`Pool::hindered`] or [`Pool::taken`].
     Prepare(PciAddr),
-    /// Put back as it was when it was adopted; ends with [`Pool::given_back`] or, as above, without success.
+    /// The member is put back as it was when it was adopted; ends with [`Pool::given_back`] or, as above, without success.
     GiveBack(PciAddr),
 }
 
 impl Task {
-    /// Whom it is about.
+    /// The member that it is about.
     pub fn address(self) -> PciAddr {
         match self {
             Task::Prepare(address) | Task::GiveBack(address) => address,
@@ -60,13 +60,13 @@ impl Task {
     }
 }
 
-/// Why a member is not given.
+/// Why a member is not given to a pod.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// It will be ready: waiting for it makes sense.
     #[error("it is not ready yet ({0})")]
     NotYet(String),
-    /// Somebody has it.
+    /// A pod has it.
     #[error("it is lent")]
     Lent,
     /// It does not work, or the operator has said so.
@@ -75,7 +75,7 @@ pub enum Refusal {
     /// Somebody else uses it.
     #[error("somebody else uses it: {0}")]
     Foreign(String),
-    /// It is not there.
+    /// The machine does not have it.
     #[error("the machine does not have it any more")]
     Gone,
 }
@@ -87,7 +87,7 @@ impl Refusal {
     }
 }
 
-/// The pool.
+/// A pool's members, and how many of them are kept ready.
 #[derive(Debug, Clone, Default)]
 pub struct Pool {
     stock: Stock,
@@ -97,12 +97,12 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Without members.
+    /// A pool without members.
     pub fn new(stock: Stock) -> Pool {
         Pool { stock, ..Pool::default() }
     }
 
-    /// Takes changed numbers.
+    /// Takes other numbers of members to keep ready.
     pub fn set_stock(&mut self, stock: Stock) {
         self.stock = stock;
     }
