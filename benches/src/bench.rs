@@ -325,9 +325,9 @@ pub(crate) fn at_once(
 /// Makes calls at once: one thread for each call, and all threads start together.
 pub(crate) fn together(subject: &Subject, jobs: Vec<Job<'_>>) -> Result<Burst, BenchError> {
     let before = CpuMark::now(subject)?;
-    let gate = Barrier::new(jobs.len());
+    let barrier = Barrier::new(jobs.len());
     let start = |job: Job<'_>| {
-        gate.wait();
+        barrier.wait();
         (Instant::now(), job.run())
     };
     let calls = thread::scope(|scope| {

@@ -70,8 +70,8 @@ impl DaemonPaths {
 
     /// The environment by which the executable finds this daemon.
     pub(crate) fn environment(&self) -> Vec<(String, String)> {
-        let told = [("FAIRLEAD_SOCKET", self.socket()), ("FAIRLEAD_STATE_DIR", self.state_dir.clone())];
-        told.into_iter().map(|(name, path)| (name.to_owned(), path.display().to_string())).collect()
+        let paths = [("FAIRLEAD_SOCKET", self.socket()), ("FAIRLEAD_STATE_DIR", self.state_dir.clone())];
+        paths.into_iter().map(|(name, path)| (name.to_owned(), path.display().to_string())).collect()
     }
 }
 

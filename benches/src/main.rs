@@ -88,7 +88,7 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(e) => {
-            // There is nobody to tell when standard error is closed too.
+            // When standard error is closed too, nobody is left to report that to.
             let _ = writeln!(io::stderr(), "fairlead-bench: {e}");
             ExitCode::FAILURE
         }
@@ -123,7 +123,7 @@ fn measure(options: &Options, cases: Vec<&'static Case>) -> Result<Report, MainE
     many_open_files();
     let node = Node::enter(&dirs.data.join("netns"))?;
     let subjects = subject_setup::subjects(options, &dirs)?;
-    let told = MeasuredSubjects::tell(&subjects);
+    let measured = MeasuredSubjects::describe(&subjects);
     let waiting = subject_setup::waiting(options, &dirs);
     let (data_dir, results) = (dirs.allocations(), results::Results::default());
     let mut bench = Bench { node, subjects, waiting, data_dir, results, serial: 0, leaked: HashSet::new() };
@@ -141,8 +141,8 @@ fn measure(options: &Options, cases: Vec<&'static Case>) -> Result<Report, MainE
     let chosen = |name: &str| cases.iter().any(|c| c.name == name);
     results.figures.retain(|figure| chosen(figure.case));
     // A smoke test proves nothing about speed, so it is held against nothing.
-    let verdicts = if options.quick { Vec::new() } else { targets::verdicts(&results, &told) };
-    Ok(Report { machine, subjects: told, cases, quick: options.quick, results, verdicts })
+    let verdicts = if options.quick { Vec::new() } else { targets::verdicts(&results, &measured) };
+    Ok(Report { machine, subjects: measured, cases, quick: options.quick, results, verdicts })
 }
 
 /// Measures with VFs, which are this machine's own.
@@ -161,9 +161,9 @@ fn measure_vfs(options: &Options, cases: Vec<&'static Case>) -> Result<Report, M
         tell_logs(&bench.subjects)?;
     }
     outcome?;
-    let (told, results) = bench.close();
-    let verdicts = if options.quick { Vec::new() } else { targets::of_vfs(&results, &told) };
-    Ok(Report { machine, subjects: told, cases, quick: options.quick, results, verdicts })
+    let (measured, results) = bench.close();
+    let verdicts = if options.quick { Vec::new() } else { targets::of_vfs(&results, &measured) };
+    Ok(Report { machine, subjects: measured, cases, quick: options.quick, results, verdicts })
 }
 
 fn run_cases(

@@ -35,16 +35,16 @@ pub(crate) struct MeasuredSubjects(pub(crate) Vec<MeasuredSubject>);
 
 impl MeasuredSubjects {
     /// Describes these subjects, and ours with `del: wait` where ours is among them.
-    pub(crate) fn tell(subjects: &[Subject]) -> MeasuredSubjects {
-        let mut told: Vec<_> = subjects.iter().map(MeasuredSubject::of).collect();
-        let waiting = told.iter().find(|t| t.role == Role::Ours).cloned();
-        told.extend(waiting.map(|ours| MeasuredSubject {
+    pub(crate) fn describe(subjects: &[Subject]) -> MeasuredSubjects {
+        let mut all: Vec<_> = subjects.iter().map(MeasuredSubject::of).collect();
+        let waiting = all.iter().find(|t| t.role == Role::Ours).cloned();
+        all.extend(waiting.map(|ours| MeasuredSubject {
             name: "ours-wait".to_owned(),
             role: Role::OursWaiting,
             version: format!("{} (`del: wait`, in the case `silence`)", ours.version),
             ..ours
         }));
-        MeasuredSubjects(told)
+        MeasuredSubjects(all)
     }
 
     /// Describes the subjects of a run with VFs.
@@ -54,7 +54,7 @@ impl MeasuredSubjects {
 
     /// The names of the subjects in a role.
     pub(crate) fn names_of(&self, role: Role) -> impl Iterator<Item = &str> {
-        self.0.iter().filter(move |told| told.role == role).map(|told| told.name.as_str())
+        self.0.iter().filter(move |one| one.role == role).map(|one| one.name.as_str())
     }
 
     /// The name of the only subject in a role.
@@ -64,12 +64,12 @@ impl MeasuredSubjects {
 
     #[cfg(test)]
     pub(crate) fn of(named: &[(&str, Role)]) -> MeasuredSubjects {
-        let told = |(name, role): &(&str, Role)| MeasuredSubject {
+        let subject = |(name, role): &(&str, Role)| MeasuredSubject {
             name: (*name).to_owned(),
             role: *role,
             path: String::new(),
             version: String::new(),
         };
-        MeasuredSubjects(named.iter().map(told).collect())
+        MeasuredSubjects(named.iter().map(subject).collect())
     }
 }

@@ -16,7 +16,7 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            // Nothing is left to be told that to, when standard error is gone too.
+            // When standard error is gone too, nobody is left to report that to.
             writeln!(std::io::stderr(), "fairlead-contest: {error}").ok();
             ExitCode::from(2)
         }

@@ -1,6 +1,6 @@
 //! Records everything that can be seen of a network namespace, and of the files that plugins keep.
 //!
-//! What is keyed by a name, an address or a destination becomes a map, so that a difference is told by name and not
+//! What is keyed by a name, an address or a destination becomes a map, so that a difference is named and not located
 //! by position. Only looks; the values are made comparable by [`crate::normalise`].
 
 use std::collections::BTreeMap;
@@ -97,7 +97,7 @@ pub fn unusable() -> Result<Vec<String>, NodeError> {
 pub fn settle() -> Result<(), NodeError> {
     let deadline = Instant::now() + SETTLING;
     while Instant::now() < deadline {
-        // A program is started only when it is likely to be told so.
+        // A program is started only when it is likely to see that.
         if no_address_is_tentative() && interfaces()?.values().all(settled) {
             return Ok(());
         }
@@ -129,7 +129,7 @@ fn settled(interface: &Value) -> bool {
     let wants_link_local = ipv6.is_ok_and(|s| s.trim() == "0") && interface["inet6_addr_gen_mode"] != "none";
     let link_local = addresses.iter().any(|a| a["family"] == "inet6" && a["scope"] == "link");
     let is_up = match interface["linkinfo"]["info_kind"].as_str() {
-        Some("dummy") => true, // it never tells
+        Some("dummy") => true, // its operational state stays unknown
         _ => interface["operstate"] == "UP",
     };
     is_up && (link_local || !wants_link_local) && addresses.iter().all(|a| a.get("tentative").is_none())
@@ -138,8 +138,8 @@ fn settled(interface: &Value) -> bool {
 /// The parsed output of several `ip` listings, made by one process.
 fn tables<const N: usize>(options: &[&str], listings: [&str; N]) -> Result<[Vec<Value>; N], NodeError> {
     let text = node_commands::ip_listings(options, &listings.map(str::to_owned))?;
-    let mut told = serde_json::Deserializer::from_str(&text).into_iter::<Vec<Value>>();
-    Ok(listings.map(|_| told.next().and_then(Result::ok).unwrap_or_default()))
+    let mut listings_of_ip = serde_json::Deserializer::from_str(&text).into_iter::<Vec<Value>>();
+    Ok(listings.map(|_| listings_of_ip.next().and_then(Result::ok).unwrap_or_default()))
 }
 
 fn keyed(entries: &[Value], family: &str, by: &[&str]) -> Map<String, Value> {

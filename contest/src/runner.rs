@@ -1,4 +1,4 @@
-//! The command line, and the order of things: rows are run by a few workers and told in the table's order.
+//! The command line, and the order of things: rows are run by a few workers and printed in the table's order.
 
 use std::io;
 use std::num::NonZero;
@@ -121,7 +121,7 @@ pub(crate) fn run() -> Result<bool, ContestError> {
     let jobs = jobs(&options);
     let mut report = Report::new(io::stdout());
     let next = AtomicUsize::new(0);
-    let told = thread::scope(|scope| {
+    let printed = thread::scope(|scope| {
         let (said, hear) = mpsc::channel();
         let (jobs, contest, next) = (&jobs, &contest, &next);
         for _ in 0..options.workers.get() {
@@ -131,7 +131,7 @@ pub(crate) fn run() -> Result<bool, ContestError> {
         drop(said);
         in_order(&hear, |rows| rows.iter().try_for_each(|row| report.row(row, options.require_all)))
     });
-    told?;
+    printed?;
     contest.functions(&options, &mut report)?;
     report.remark(&format!("{:.0} s", begun.elapsed().as_secs_f64()))?;
     Ok(report.finish()?)
@@ -226,14 +226,14 @@ fn work(contest: &Contest, jobs: &[Job], next: &AtomicUsize, said: &mpsc::Sender
 /// Passes on in the order of their numbers what arrives in any order.
 fn in_order(
     hear: &mpsc::Receiver<(usize, Vec<Row>)>,
-    mut tell: impl FnMut(Vec<Row>) -> io::Result<()>,
+    mut print: impl FnMut(Vec<Row>) -> io::Result<()>,
 ) -> io::Result<()> {
     let mut early = std::collections::BTreeMap::new();
     let mut next = 0;
     for (index, rows) in hear {
         early.insert(index, rows);
         while let Some(rows) = early.remove(&next) {
-            tell(rows)?;
+            print(rows)?;
             next += 1;
         }
     }
@@ -262,13 +262,13 @@ impl Contest {
         report.columns(Columns { title: 74, reference: theirs, names: [peer.into(), ours.into()] });
         let cases: Vec<Behaviour> =
             vf::all().into_iter().filter(|case| wanted(options, case.title)).collect();
-        let mut told = Ok(());
+        let mut printed = Ok(());
         vf::run(&cases, &nics, &self.subject, self.peer.as_ref(), |row| {
-            if told.is_ok() {
-                told = report.row(row, options.require_all);
+            if printed.is_ok() {
+                printed = report.row(row, options.require_all);
             }
         });
-        told
+        printed
     }
 
     fn equality(&self, group: &'static str, case: &Case) -> Row {
@@ -287,12 +287,12 @@ impl Contest {
             };
         }
         match equality::run(case, &self.reference, &self.subject) {
-            Ok(outcome) => self.told(group, case, outcome),
+            Ok(outcome) => self.row(group, case, outcome),
             Err(error) => broken(group, &case.title, &error),
         }
     }
 
-    fn told(&self, group: &'static str, case: &Case, outcome: Outcome) -> Row {
+    fn row(&self, group: &'static str, case: &Case, outcome: Outcome) -> Row {
         let mark = if outcome.faults.is_empty() { Mark::Passed } else { Mark::Failed };
         let mut notes = outcome.faults;
         if self.show_allowed || mark == Mark::Failed {

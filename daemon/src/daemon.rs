@@ -162,11 +162,11 @@ fn serve(
     level: &Level,
     start: impl FnOnce(&Surroundings) -> Result<Started, Box<dyn std::error::Error + Send + Sync>>,
 ) -> Result<(), DaemonError> {
-    let (events, told) = channel();
-    let watches = watches(surroundings, &events)?;
+    let (sender, events) = channel();
+    let watches = watches(surroundings, &sender)?;
     health(surroundings, &watches);
     // What changed between the first reading and the watch would be missed otherwise.
-    let _ = events.send(Event::Reload);
+    let _ = sender.send(Event::Reload);
     let server = server_state(surroundings);
     let locked = spool::lock(&surroundings.paths.state_dir, surroundings.node.clone())?;
     let entries = locked.entries()?;
@@ -175,7 +175,7 @@ fn serve(
     // release.
     drop(locked);
     let closing = Arc::new(Notify::new());
-    let server_thread = server_thread(listener, server.clone(), closing.clone(), events)?;
+    let server_thread = server_thread(listener, server.clone(), closing.clone(), sender)?;
 
     let begun = Instant::now();
     let started = start(surroundings).map_err(DaemonError::Engine)?;
@@ -192,7 +192,7 @@ fn serve(
 
     let [_, config] = &watches;
     let reload = || reload(surroundings, &started, level, config);
-    let ended = wait_for_events(&told, &reload, &server_thread);
+    let ended = wait_for_events(&events, &reload, &server_thread);
     stop(run_dir, &server.admission, &closing);
     let _ = server_thread.join();
     ended
@@ -299,13 +299,13 @@ fn watches(surroundings: &Surroundings, events: &Sender<Event>) -> Result<[Watch
 
 /// Waits for signals and changed files until a signal says to stop.
 fn wait_for_events(
-    told: &Receiver<Event>,
+    events: &Receiver<Event>,
     reload: &dyn Fn(),
     server: &std::thread::JoinHandle<()>,
 ) -> Result<(), DaemonError> {
     const LOOK: Duration = Duration::from_secs(60);
     loop {
-        match told.recv_timeout(LOOK) {
+        match events.recv_timeout(LOOK) {
             Ok(Event::Stop(signal)) => {
                 info!(signal, "stopping");
                 return Ok(());

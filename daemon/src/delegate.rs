@@ -247,9 +247,9 @@ impl Delegates {
             keeps_open: self.running.as_ref().map(RunningPlugins::lock),
             cancelled: call.cancelled,
         };
-        let told =
+        let failed =
             |source| DelegateError::Exec { plugin: call.plugin.to_owned(), command: call.command, source };
-        let output = exec.run().map_err(told)?;
+        let output = exec.run().map_err(failed)?;
         if let Some(error) = &output.cgroup_error {
             tracing::warn!(plugin = call.plugin, %error, "the plugin ran in the daemon's own cgroup");
         }

@@ -171,9 +171,9 @@ fn capabilities() -> Vec<Finding> {
         )
     };
     let (there, missing): (Vec<_>, Vec<_>) =
-        NEEDED.iter().chain(&USEFUL).partition(|capability| capability.is_in(effective));
-    let told = missing.into_iter().map(|c| finding(if NEEDED.contains(c) { wrong } else { less }, c));
-    there.into_iter().map(|capability| good(ABOUT, capability.name)).chain(told).collect()
+        NEEDED.iter().chain(&USEFUL).partition(|capability| effective.has(capability));
+    let lacking = missing.into_iter().map(|c| finding(if NEEDED.contains(c) { wrong } else { less }, c));
+    there.into_iter().map(|capability| good(ABOUT, capability.name)).chain(lacking).collect()
 }
 
 fn kinds() -> Vec<Finding> {

@@ -84,7 +84,7 @@ impl Readiness {
     /// All conditions, with probes asked now.
     pub fn conditions(&self) -> Vec<Condition> {
         let seen = |source: &Source| match source {
-            Source::Fixed(told) => told.clone().map(|()| String::new()),
+            Source::Fixed(state) => state.clone().map(|()| String::new()),
             Source::Probed(probe) => probe(),
         };
         self.lock().iter().map(|(name, source)| Condition::new(name, seen(source))).collect()

@@ -76,7 +76,8 @@ impl RunDir {
             return Err(RunDirError::Taken { path: path.into(), pid });
         }
         // The process id is there only for the message of a second daemon.
-        write_holder(&mut file).map_err(failed(&lock, "written"))?;
+        let written = file.set_len(0).and_then(|()| file.rewind());
+        written.and_then(|()| writeln!(file, "{}", std::process::id())).map_err(failed(&lock, "written"))?;
         let _ = fs::remove_file(path.join(STOPPING));
         Ok(RunDir { path: path.into(), _lock: file })
     }

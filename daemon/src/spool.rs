@@ -188,13 +188,13 @@ fn serve(service: &dyn Service, entry: &Entry) -> bool {
     match reply.outcome {
         Ok(_) => true,
         Err(error) => {
-            tell(entry, &error.to_string());
+            warn_failed(entry, &error.to_string());
             false
         }
     }
 }
 
-fn tell(entry: &Entry, reason: &str) {
+fn warn_failed(entry: &Entry, reason: &str) {
     let Request { command, container_id, ifname, .. } = &entry.request;
     let command = command.name();
     warn!(
@@ -260,7 +260,7 @@ fn retry(mut pending: Vec<Entry>, admission: &Admission, node: &Node, woken: &Re
                 }
                 Outcome::NotBegun => return,
                 Outcome::Reply(reply, _) => {
-                    tell(&entry, &reply.outcome.err().map(|e| e.to_string()).unwrap_or_default());
+                    warn_failed(&entry, &reply.outcome.err().map(|e| e.to_string()).unwrap_or_default());
                     still.push(entry);
                 }
                 Outcome::TooLate | Outcome::Full => still.push(entry),

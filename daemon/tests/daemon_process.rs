@@ -42,7 +42,7 @@ impl Node {
 
     fn with_places(&self, mut command: Command, runs: bool) -> Command {
         let flags = [("--run-dir", "run"), ("--state-dir", "state"), ("--config", "config.yaml")];
-        // The daemon itself tells the operator's commands where the rest lies.
+        // The operator's commands learn the other paths from the daemon itself.
         for (flag, name) in flags.into_iter().take(if runs { 3 } else { 1 }) {
             command.arg(flag).arg(self.path(name));
         }
@@ -54,7 +54,8 @@ impl Node {
         spawned(self.command(&["run"]))
     }
 
-    /// As `fairleadd run` in a network namespace of its own, by way of a program that takes it along.
+    /// Starts a command as `fairleadd run` in a network namespace of its own, by a program that makes the
+    /// namespace.
     fn run_as(&self, inner: &Command) -> Daemon {
         let mut command = Command::new("unshare");
         command.args(["--net", "--"]).arg(inner.get_program()).args(inner.get_args());
@@ -254,7 +255,7 @@ fn x02_a_del_that_was_spooled_before_an_earlier_boot_is_carried_out_at_the_start
     assert!(about("spool")["seen"].as_str().unwrap().contains("unreadable/"));
 }
 
-/// On which processors each thread of a process may run, the same told once.
+/// The sets of processors that the threads of a process may run on, each set once.
 fn processors(pid: u32) -> Vec<CpuList> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let allowed = |thread: &Path| -> CpuList {

@@ -59,8 +59,8 @@ fn head(report: &Report, html: &mut String) -> Result<(), PageError> {
         escaped(&m.git_revision)
     )?;
     write!(html, "<table><tr><th>subject</th><th>executable</th><th>says of itself</th></tr>")?;
-    for told in &report.subjects.0 {
-        row(html, [&told.name, &told.path, &told.version].map(String::as_str), "")?;
+    for subject in &report.subjects.0 {
+        row(html, [&subject.name, &subject.path, &subject.version].map(String::as_str), "")?;
     }
     Ok(write!(html, "</table>")?)
 }
@@ -117,10 +117,10 @@ fn readings(report: &Report, case: &str, html: &mut String) -> Result<(), PageEr
     }
     write!(html, "<table><tr><th></th><th>median</th><th>most</th><th>rounds</th></tr>")?;
     for reading in readings {
-        let told =
+        let text =
             |value: Option<f64>| value.map(|v| format!("{} {}", number(v), reading.unit)).unwrap_or_default();
         let name = format!("{}: {}", reading.subject, reading.what);
-        let (median, most) = (told(reading.median()), told(reading.max()));
+        let (median, most) = (text(reading.median()), text(reading.max()));
         row(html, [&name, &median, &most, &reading.values.len().to_string()].map(String::as_str), "")?;
     }
     Ok(write!(html, "</table>")?)

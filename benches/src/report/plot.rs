@@ -8,7 +8,7 @@ use crate::results::Figure;
 
 /// The size of one drawing, in pixels.
 const SIZE: (u32, u32) = (860, 400);
-/// Colours that people who see colours differently tell apart (Okabe and Ito).
+/// Colours that people who see colours differently can distinguish (Okabe and Ito).
 const COLOURS: [RGBColor; 7] = [
     RGBColor(213, 94, 0),
     RGBColor(0, 114, 178),

@@ -56,8 +56,8 @@ pub(crate) fn write(report: &Report, out: &mut impl Write) -> io::Result<()> {
     )?;
     writeln!(out, "run directory on {} · allocation files on {}", machine.run_dir_fs, machine.data_dir_fs)?;
     writeln!(out, "revision {}", machine.git_revision)?;
-    for told in &report.subjects.0 {
-        writeln!(out, "  {:10} {} · {}", told.name, told.path, told.version)?;
+    for subject in &report.subjects.0 {
+        writeln!(out, "  {:10} {} · {}", subject.name, subject.path, subject.version)?;
     }
     if report.quick {
         writeln!(out, "quick: a smoke test, its numbers measure nothing")?;

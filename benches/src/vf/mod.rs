@@ -204,8 +204,8 @@ impl VfInPod<'_> {
 impl Subject {
     /// Whether the daemon's pool has this VF ready.
     fn has_ready(&self, address: &str) -> bool {
-        let told = self.daemon.as_ref().and_then(|daemon| daemon.get("/v1/pools").ok());
-        let table: Value = told.and_then(|told| serde_json::from_slice(&told).ok()).unwrap_or_default();
+        let answer = self.daemon.as_ref().and_then(|daemon| daemon.get("/v1/pools").ok());
+        let table: Value = answer.and_then(|answer| serde_json::from_slice(&answer).ok()).unwrap_or_default();
         let is = |row: &Value| row["function"] == address && row["state"] == "ready";
         table["functions"].as_array().is_some_and(|rows| rows.iter().any(is))
     }

@@ -137,8 +137,8 @@ impl VfOnHost {
     pub(crate) fn is_as_it_was(&self, kernel: &RealKernel) -> Result<(), VfOnHostError> {
         let link = self.link(kernel)?;
         let settings = self.settings(kernel)?;
-        let told = |name: &str, mac, settings: &Vf| format!("{name} {mac:?} {settings:?}");
-        let (is, was) = (told(&link.name, link.mac, &settings), told(&self.name, self.mac, &self.settings));
+        let text = |name: &str, mac, settings: &Vf| format!("{name} {mac:?} {settings:?}");
+        let (is, was) = (text(&link.name, link.mac, &settings), text(&self.name, self.mac, &self.settings));
         if is == was { Ok(()) } else { Err(VfOnHostError::Changed { address: self.address, is, was }) }
     }
 

@@ -36,7 +36,7 @@ pub(crate) fn run(bench: &mut VfBench, settings: &CaseSize) -> Result<(), BenchE
 fn vfio_add_and_del(bench: &mut VfBench, who: usize, address: &str, counts: bool) -> Result<(), BenchError> {
     let config = bench.subjects[who].config.clone().map(|config| {
         let mut config = of_vf(config, address);
-        config["cniVersion"] = json!("1.1.0"); // the first that tells a PCI address
+        config["cniVersion"] = json!("1.1.0"); // the first version with PCI addresses in results
         config
     });
     for pod in bench.pods(who, 1)? {
@@ -87,8 +87,8 @@ fn macvlan_beside(bench: &mut VfBench, who: usize, counts: bool) -> Result<(), B
 /// Checks that the answer names the VF, since there is no link to look at.
 fn named(done: io::Result<Done>, address: &str) -> Result<Done, CallFailure> {
     let done = succeeded(done)?;
-    let told: Value = serde_json::from_slice(&done.answer.stdout).unwrap_or_default();
-    let is_named = told["interfaces"][0]["pciID"] == address && told["ips"][0]["address"].is_string();
+    let result: Value = serde_json::from_slice(&done.answer.stdout).unwrap_or_default();
+    let is_named = result["interfaces"][0]["pciID"] == address && result["ips"][0]["address"].is_string();
     if is_named { Ok(done) } else { Err(CallFailure::NotNamed(address.to_owned())) }
 }
 

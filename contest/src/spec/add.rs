@@ -76,7 +76,7 @@ fn twice(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
     let second = testbed.call("ADD", &network("1.0.0", &json!({})))?;
     let alike = second.ok() && second.body == first.body;
     let right = first.ok() && (alike || !second.ok());
-    let finding = Finding::new(right, super::told(&second));
+    let finding = Finding::new(right, super::describe(&second));
     let held = allocated(ID).len();
     Ok(finding
         .and(held == 1, &format!("{held} addresses are taken"))
@@ -159,7 +159,7 @@ fn own_netns(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
     testbed.raw(&call("DEL"))?;
     let left = crate::observe::interfaces()?.contains_key("pod0");
     let master = crate::observe::interfaces()?.contains_key("eth1");
-    Ok(Finding::new(true, super::told(&added))
+    Ok(Finding::new(true, super::describe(&added))
         .and(!left && allocated(ID).is_empty(), "something stays behind")
         .and(master, "the master is gone"))
 }

@@ -119,7 +119,7 @@ fn words(testbed: &mut SpecTestbed<'_>) -> Result<Finding, RowError> {
                 config: config.as_bytes(),
             };
             let answer = testbed.raw(&call)?;
-            said = super::told(&answer);
+            said = super::describe(&answer);
             let lower = format!("{said} {}", answer.stderr).to_lowercase();
             if !answer.ok() && (lower.contains("not found") || lower.contains("no such file or directory")) {
                 return Ok(Finding::new(false, said));

@@ -35,18 +35,18 @@ impl Finding {
 
     /// A finding that is right when the call succeeded.
     fn success(answer: &Answer) -> Finding {
-        Finding::new(answer.ok(), told(answer))
+        Finding::new(answer.ok(), describe(answer))
     }
 
     /// A finding that is right when the call failed with one of these codes.
     fn code(answer: &Answer, codes: &[u64]) -> Finding {
         let right = matches!(answer.verdict, Verdict::Error(code) if codes.contains(&code));
-        Finding::new(right, told(answer))
+        Finding::new(right, describe(answer))
     }
 
     /// A finding that is right when the call failed with any error object.
     fn error(answer: &Answer) -> Finding {
-        Finding::new(matches!(answer.verdict, Verdict::Error(_)), told(answer))
+        Finding::new(matches!(answer.verdict, Verdict::Error(_)), describe(answer))
     }
 
     /// The first finding that is wrong, or the last one.
@@ -68,7 +68,7 @@ impl Finding {
     }
 }
 
-fn told(answer: &Answer) -> String {
+fn describe(answer: &Answer) -> String {
     if answer.ok() { "ok".into() } else { format!("{}: {}", answer.verdict, answer.complaint()) }
 }
 

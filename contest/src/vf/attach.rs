@@ -68,8 +68,8 @@ fn mtu(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
     let (attachment, result) = lent(testbed)?;
     let interface = testbed.interface("pod")?.unwrap_or_default();
     ensure(interface["mtu"] == 1400, || format!("the pod's interface has {}", interface["mtu"]))?;
-    let told = &result["interfaces"][0]["mtu"];
-    ensure(*told == 1400, || format!("the result says {told}"))?;
+    let reported = &result["interfaces"][0]["mtu"];
+    ensure(*reported == 1400, || format!("the result says {reported}"))?;
     testbed.del(&attachment)
 }
 
@@ -92,8 +92,8 @@ fn mac(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
     testbed.pod("other")?;
     let attachment = testbed.attachment("pod", with_address(json!({"mac": GIVEN}), "10.9.0.1/24"));
     let result = testbed.add(&attachment)?;
-    let told = &result["interfaces"][0]["mac"];
-    ensure(told == GIVEN, || format!("the result says {told}"))?;
+    let reported = &result["interfaces"][0]["mac"];
+    ensure(reported == GIVEN, || format!("the result says {reported}"))?;
     let interface = testbed.interface("pod")?.unwrap_or_default();
     ensure(interface["address"] == GIVEN, || format!("the pod has {}", interface["address"]))?;
     testbed.set(testbed.first(), &json!({"mac": GIVEN}))?;

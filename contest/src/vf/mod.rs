@@ -50,17 +50,17 @@ pub fn run(
     nics: &[Nic; 2],
     subject: &Implementation,
     peer: Option<&Implementation>,
-    mut tell: impl FnMut(&Row) + Send,
+    mut report_row: impl FnMut(&Row) + Send,
 ) {
     let Some(peer) = peer else {
-        judge_all(cases, nics, subject, |case, verdict| tell(&row(case, &verdict, None)));
+        judge_all(cases, nics, subject, |case, verdict| report_row(&row(case, &verdict, None)));
         return;
     };
     let mut ours = Vec::new();
     judge_all(cases, nics, subject, |_, verdict| ours.push(verdict));
     let mut ours = ours.iter();
     judge_all(cases, nics, peer, |case, theirs| {
-        ours.next().into_iter().for_each(|ours| tell(&row(case, ours, Some(&theirs))));
+        ours.next().into_iter().for_each(|ours| report_row(&row(case, ours, Some(&theirs))));
     });
 }
 

@@ -185,7 +185,7 @@ fn object(value: &Value) -> VfSnapshot {
 /// How `is` differs from `was`, for a reader; `None` when it does not.
 pub fn difference(was: &VfSnapshot, is: &VfSnapshot) -> Option<String> {
     let names: std::collections::BTreeSet<&String> = was.keys().chain(is.keys()).collect();
-    let told: Vec<String> = names
+    let changes: Vec<String> = names
         .into_iter()
         .filter(|name| was.get(*name) != is.get(*name))
         .map(|name| {
@@ -193,7 +193,7 @@ pub fn difference(was: &VfSnapshot, is: &VfSnapshot) -> Option<String> {
             format!("{name} {} was {}", plain(is), plain(was))
         })
         .collect();
-    (!told.is_empty()).then(|| told.join(", "))
+    (!changes.is_empty()).then(|| changes.join(", "))
 }
 
 #[cfg(test)]

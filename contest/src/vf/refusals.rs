@@ -47,8 +47,8 @@ fn setting(testbed: &mut VfTestbed<'_>, more: Value, named: &str) -> Result<(), 
     if let (Some(fields), Value::Object(more)) = (fields.as_object_mut(), more) {
         fields.extend(more);
     }
-    let told = testbed.refused(&testbed.attachment("pod", fields), "what the NIC does not take")?;
-    ensure(told.contains(named), || format!("not told of: {told}"))?;
+    let error = testbed.refused(&testbed.attachment("pod", fields), "what the NIC does not take")?;
+    ensure(error.contains(named), || format!("not told of: {error}"))?;
     testbed.is_restored(testbed.first())
 }
 
@@ -106,6 +106,6 @@ fn other_driver(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
     let attachment = super::testbed::Attachment { pod: "pod", function: user.clone(), fields: json!({}) };
     let refused = testbed.refused(&attachment, "nothing protects memory from it");
     user.bind(super::nic::USER_DRIVER)?;
-    let told = refused?;
-    ensure(told.contains("uio_pci_generic"), || format!("not told of: {told}"))
+    let error = refused?;
+    ensure(error.contains("uio_pci_generic"), || format!("not told of: {error}"))
 }

@@ -33,7 +33,7 @@ pub(super) const CASES: &[Behaviour] = &[
     Behaviour {
         group: GROUP,
         title: "x17 it is made anew under the pod: CHECK finds that, DEL is success",
-        judge: anew,
+        judge: remade,
     },
 ];
 
@@ -121,7 +121,7 @@ fn gone(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
     testbed.is_restored(&testbed.far)
 }
 
-fn anew(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
+fn remade(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
     let (attachment, result) = far(testbed)?;
     testbed.remove_far_vfs()?;
     testbed.remake_far_vfs()?;

@@ -357,8 +357,8 @@ impl<'a> VfTestbed<'a> {
 
     fn all_at_rest(&self) -> Result<(), Fault> {
         let now = nic::seen(&self.vfs())?;
-        let told = self.rest.iter().find_map(|(address, was)| nic::difference(was, &now[address]));
-        told.map_or(Ok(()), |told| Err(Fault::Wrong(told)))
+        let difference = self.rest.iter().find_map(|(address, was)| nic::difference(was, &now[address]));
+        difference.map_or(Ok(()), |difference| Err(Fault::Wrong(difference)))
     }
 
     fn remake_all_vfs(&mut self) -> Result<(), Fault> {

@@ -11,7 +11,7 @@ const GROUP: &str = "a function under vfio-pci";
 const MAC: &str = "02:00:00:00:aa:00";
 
 pub(super) const CASES: &[Behaviour] = &[
-    Behaviour { group: GROUP, title: "d24 the answer names the device, its MAC and address", judge: told },
+    Behaviour { group: GROUP, title: "d24 the answer names the device, its MAC and address", judge: answer },
     Behaviour { group: GROUP, title: "k27 settings are made, and are as before after DEL", judge: settings },
     Behaviour {
         group: GROUP,
@@ -66,7 +66,7 @@ fn lent(testbed: &mut VfTestbed<'_>) -> Result<(Attachment, Value), Fault> {
     Ok((attachment, result))
 }
 
-fn told(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
+fn answer(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
     testbed.pod("pod")?;
     let attachment = attachment(testbed, "pod", super::attach::with_address(fields(), "10.20.0.2/24"));
     let result = testbed.add(&attachment)?;

@@ -46,6 +46,7 @@ impl Shared {
             }
             return None;
         }
+        // The caller's task may have withdrawn the call meanwhile: whoever advances it first decides.
         if !job.progress.advance(BEGUN) {
             return None;
         }

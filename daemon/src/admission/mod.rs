@@ -206,6 +206,7 @@ impl Admission {
         gone: CallerGone,
     ) -> Result<(Outcome, FinishedCall), Box<Request>> {
         let Some(service) = self.0.service.get() else { return Err(Box::new(request)) };
+        // A call that starts programs would keep the acceptor for as long as they take.
         if line_of(&**service, &request) != Line::Fast {
             return Err(Box::new(request));
         }
@@ -439,11 +440,11 @@ fn line_of(service: &dyn Service, request: &Request) -> Line {
 }
 
 fn time_limit(request: &Request) -> Duration {
-    let told = Duration::from_millis(request.deadline_ms);
+    let named = Duration::from_millis(request.deadline_ms);
     match request.command {
-        Command::Status if told.is_zero() => STATUS_DEADLINE,
-        Command::Status => told.min(STATUS_DEADLINE),
-        _ if told.is_zero() => DEFAULT_DEADLINE,
-        _ => told.min(LONGEST_DEADLINE),
+        Command::Status if named.is_zero() => STATUS_DEADLINE,
+        Command::Status => named.min(STATUS_DEADLINE),
+        _ if named.is_zero() => DEFAULT_DEADLINE,
+        _ => named.min(LONGEST_DEADLINE),
     }
 }

@@ -1,4 +1,4 @@
-//! What is told of a node on which much is wrong.
+//! The findings on a node on which much is wrong.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 

@@ -37,9 +37,10 @@ fn route(command: Command) -> MethodRouter<ServerState> {
 async fn call(server: &ServerState, command: Command, request: Request) -> Result<Response, Box<Response>> {
     let (mut head, body) = request.into_parts();
     let inline = head.extensions.remove::<Inline>();
-    let told = head.headers.get(header::CONTENT_LENGTH);
-    let told = told.and_then(|v| v.to_str().ok()).and_then(|v| v.parse::<usize>().ok());
-    if told.is_some_and(|bytes| bytes > MAX_BODY) {
+    // Refused before anything of it is read.
+    let length = head.headers.get(header::CONTENT_LENGTH);
+    let length = length.and_then(|v| v.to_str().ok()).and_then(|v| v.parse::<usize>().ok());
+    if length.is_some_and(|bytes| bytes > MAX_BODY) {
         return Err(Box::new(responses::too_large()));
     }
     let collected = tokio::time::timeout(BODY_LIMIT, collect(server, body)).await;

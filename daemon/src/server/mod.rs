@@ -184,11 +184,13 @@ async fn connection(stream: tokio::net::UnixStream, router: Router, inline: Opti
         }
     });
     let served = http1::Builder::new()
+        // One request for each connection: its receipt and its inline call belong to the connection.
         .keep_alive(false)
         .auto_date_header(false)
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_LIMIT)
         .serve_connection(outgoing, service)
+        // The executable confirms on the same connection that the runtime has the answer.
         .without_shutdown()
         .await;
     if let Some(inline) = &inline {
@@ -215,10 +217,12 @@ async fn arrived<S>(parts: http1::Parts<HttpConnection, S>) -> bool {
     early || (matches!(heard, Ok(Ok(_))) && word == RECEIVED)
 }
 
+/// Takes the receipt out of a slot, if it holds one.
 fn take(slot: &ReceiptSlot) -> Option<Receipt> {
     slot.lock().take()
 }
 
+/// Moves a receipt from one slot to another. The response that carries the first is consumed by hyper.
 fn pass(from: &ReceiptSlot, to: &ReceiptSlot) {
     let receipt = take(from);
     *to.lock() = receipt;

@@ -69,7 +69,7 @@ proptest! {
             prop_assert_eq!(damaged(dir.path()), vec![opened.set_aside.clone().unwrap()]);
             prop_assert_eq!(std::fs::read(opened.set_aside.unwrap()).unwrap(), bytes);
         }
-        // Those whose intent alone is damaged are told by their commit.
+        // Those whose intent alone is damaged are reported from their commit.
         prop_assert!(opened.lost.len() + store.all().len() <= 8);
         let kept = store.all();
         drop(store);

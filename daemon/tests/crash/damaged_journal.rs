@@ -6,7 +6,7 @@ use std::process::Command;
 use super::rig::{Call, Rig, stored};
 use serde_json::json;
 
-/// Where the n-th frame of the journal that holds `text` begins.
+/// The place of the n-th frame of the journal that holds `text`.
 fn frame_with(bytes: &[u8], text: &str) -> usize {
     let marks: Vec<usize> =
         bytes.windows(4).enumerate().filter(|(_, w)| w == b"FLJ1").map(|(at, _)| at).collect();
@@ -16,7 +16,7 @@ fn frame_with(bytes: &[u8], text: &str) -> usize {
     *found.unwrap_or_else(|| panic!("no frame with {text}")).0
 }
 
-/// Adds three, kills the daemon, damages the frame that holds `text`, restarts.
+/// Makes three attachments, kills the daemon, damages the frame that holds `text`, and starts the daemon again.
 fn damage(text: &str, then: impl FnOnce(&Rig, &[Call<'_>])) {
     let rig = Rig::new();
     let config = rig.macvlan("net");

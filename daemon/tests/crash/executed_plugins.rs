@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::rig::{Reply, Rig, until};
 
-/// A network whose last plugin is a script that keeps a book.
+/// A node with a network whose last plugin is a script that logs its calls.
 pub(crate) trait Ledger {
     /// A network of type `fairlead`: macvlan, then the script.
     fn cluster_network(&self) -> Value;

@@ -27,7 +27,7 @@ impl Small {
         Small(path.to_owned())
     }
 
-    /// Takes every byte that is left.
+    /// Fills every byte that is left.
     fn fill(&self) {
         let mut file = File::options().create(true).append(true).open(self.0.join("filler")).unwrap();
         for size in [65_536, 4096, 1] {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::rig::{Daemon, Reply, Rig, until};
 
-/// The daemon's threads for calls.
+/// The number of the daemon's threads for calls.
 fn threads(daemon: &Daemon) -> usize {
     let tasks = read_dir(format!("/proc/{}/task", daemon.pid())).unwrap();
     let names = tasks.flatten().map(|task| read_to_string(task.path().join("comm")).unwrap_or_default());

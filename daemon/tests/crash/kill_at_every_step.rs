@@ -16,7 +16,7 @@ struct Kind {
     rig: Rig,
     config: Value,
     ifname: &'static str,
-    /// Where an ADD can die before its commit, and where after it.
+    /// The steps of an ADD before its commit, and the one after it.
     add: (&'static [&'static str], &'static str),
     del: &'static [&'static str],
 }
@@ -25,7 +25,7 @@ const ADD: [&str; 4] = ["add.begun", "add.allocated", "add.linked", "add.configu
 const DEL_WHEN_SILENT: [&str; 6] =
     ["del.removing", "del.silent", "del.silenced", "del.unlinked", "del.released", "del.removed"];
 const DEL_THAT_WAITS: [&str; 4] = ["del.removing", "del.unlinked", "del.released", "del.removed"];
-/// A virtual function is set up before it is lent, and gets its settings back after it has left the pod.
+/// The steps of an ADD of a VF, which is set up before it is moved to the pod.
 const ADD_OF_A_FUNCTION: [&str; 5] =
     ["add.begun", "add.allocated", "add.prepared", "add.linked", "add.configured"];
 const DEL_OF_A_FUNCTION: [&str; 7] =
@@ -38,7 +38,7 @@ impl Kind {
         Kind { pod, rig, config, ifname: "eth0", add: (&ADD, "add.committed"), del: &DEL_THAT_WAITS }
     }
 
-    /// A type whose DEL is answered when the interface is silent.
+    /// A network type whose DEL is answered when the interface is silent.
     fn early(config: impl Fn(&Rig) -> Value) -> Kind {
         Kind { del: &DEL_WHEN_SILENT, ..Kind::new(config) }
     }
@@ -69,7 +69,7 @@ impl Kind {
         self.rig.is_as(before, &[&self.pod], after);
     }
 
-    /// Everything that there was before the first call.
+    /// Everything that the node had before the first call.
     fn before(&self) -> Leftovers {
         let _daemon = self.rig.start();
         self.leftovers()
@@ -116,7 +116,8 @@ impl Kind {
         self.is_as(before, &format!("{step}, DEL"));
     }
 
-    /// The stored answer was delivered now: a further ADD is an error, as the specification says.
+    /// Asserts that the stored answer counts as delivered now: a further ADD is an error, as the specification
+    /// says.
     fn answered_once_only(&self) {
         super::rig::until("the delivery is on record", || match self.add() {
             Reply::Refused(error) => error.msg.contains("already has interface"),

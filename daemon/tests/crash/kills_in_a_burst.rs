@@ -13,7 +13,7 @@ use super::rig::{Rig, SeededRandom, Way};
 const RUNTIMES: usize = 8;
 const PODS_EACH: usize = 25;
 
-/// One runtime: pods one after the other, each with a namespace of its own.
+/// Plays one runtime: one pod after the other, each with a namespace of its own.
 fn runtime(rig: &Rig, number: usize, configs: &[Value], mut random: SeededRandom) {
     for n in 0..PODS_EACH {
         let container = format!("c{number}-{n}");

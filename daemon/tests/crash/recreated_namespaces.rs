@@ -1,4 +1,4 @@
-//! Namespaces that die and are made anew while the daemon is down: the same path, the same inode, the same number, an
+//! Namespaces that die and are made again while the daemon is down: the same path, the same inode, the same number, an
 //! interface with the same name and index. The old attachment is collected, the new namespace is never touched.
 
 use std::thread::sleep;
@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use super::rig::{Call, Pod, Reply, Rig, until};
 
-/// How often it is begun again when somebody else got the inode first.
+/// The number of attempts when somebody else gets the inode first.
 const ATTEMPTS: usize = 15;
 
-/// A new namespace at the same path with the same inode. `None` when another program on this machine got it first.
+/// Makes a new namespace at the same path with the same inode; `None` when another program on this machine got
+/// the inode first.
 fn made_anew(rig: &Rig, old: Pod) -> Option<Pod> {
     let inode = old.inode();
     let name = old.path().file_name().unwrap().to_str().unwrap().to_owned();
@@ -28,7 +29,7 @@ fn made_anew(rig: &Rig, old: Pod) -> Option<Pod> {
     }
 }
 
-/// An interface of another plugin, of the same name, kind and index as the old namespace's had.
+/// Makes an interface of another plugin, of the same name, kind and index as in the old namespace.
 fn put_stranger(rig: &Rig, pod: &Pod, index: u64) {
     rig.ip(&format!("link add link eth0 name stranger index {index} type macvlan mode bridge"));
     rig.ip(&format!("link set stranger netns {} name eth0", pod.path().display()));
@@ -36,8 +37,8 @@ fn put_stranger(rig: &Rig, pod: &Pod, index: u64) {
     pod.ip("addr add 192.0.2.7/24 dev eth0");
 }
 
-/// `prepare` leaves a killed daemon; the namespace is replaced; after a restart nothing of the old one is on record and
-/// the new one is as it was.
+/// Replaces the namespace after `prepare`, which leaves a killed daemon. After a restart nothing of the old
+/// namespace may be on record, and the new one must be as it was.
 fn replaced(prepare: impl Fn(&Rig, &Call<'_>), with_stranger: bool) {
     let done = (0..ATTEMPTS).any(|_| try_replaced(&prepare, with_stranger));
     assert!(done, "the kernel did not give the inode out again in {ATTEMPTS} attempts");

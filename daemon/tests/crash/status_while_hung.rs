@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::rig::{Reply, Rig};
 
-/// Twice what is promised: the machine may be busy with other tests.
+/// Twice the time that is promised, because the machine may be busy with other tests.
 const AT_ONCE: Duration = Duration::from_millis(200);
 
 impl Rig {
@@ -24,7 +24,7 @@ impl Rig {
         (reply, begun.elapsed())
     }
 
-    /// The error of a STATUS; of three, because what else the machine does may slow one of them.
+    /// The error of a STATUS. One of three calls must be fast enough, because other work on the machine may slow two.
     fn is_refused_at_once(&self, config: &Value) -> CniError {
         let answers = [(); 3].map(|()| self.status(config));
         assert!(answers.iter().any(|(_, took)| *took < AT_ONCE), "{answers:?}");

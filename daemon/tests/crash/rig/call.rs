@@ -13,14 +13,14 @@ use serde_json::{Value, json};
 
 use super::{PATIENCE, Pod, Rig, executable};
 
-/// What became of a call.
+/// The outcome of one call.
 #[derive(Debug, Clone)]
 pub(crate) enum Reply {
     /// Success, with what was printed.
     Done(String),
     /// The call failed with a CNI error object.
     Refused(CniError),
-    /// No answer: nobody listened, or who did died.
+    /// No answer came: nobody listened, or the daemon died.
     Lost,
 }
 
@@ -39,12 +39,12 @@ impl Reply {
     }
 }
 
-/// How a call gets to the daemon.
+/// The way by which a call gets to the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// By the executable, which waits for a daemon and spools a DEL without one.
+    /// The executable calls, which waits for a daemon and spools a DEL without one.
     Executable,
-    /// Straight over the socket: a daemon that dies is seen as it is.
+    /// The test calls over the socket, so that the death of a daemon is seen.
     Socket,
 }
 
@@ -99,7 +99,7 @@ impl Call<'_> {
         post(&self.rig.socket(), &self.request(Command::Del))
     }
 
-    /// As a runtime insists: again and again while there is no answer, or the answer is to try again.
+    /// Calls as a runtime does: again and again while there is no answer, or the answer is to try again.
     pub(crate) fn insist(&self, command: Command, way: Way) -> Reply {
         let limit = Instant::now() + 2 * PATIENCE;
         loop {
@@ -179,7 +179,7 @@ fn post(socket: &Path, request: &Request) -> Reply {
     }
 }
 
-/// What stands in a row of the operator's table, for comparing.
+/// The fields of the operator's table that are compared.
 pub(crate) fn stored(rows: &[Value]) -> Vec<Value> {
     rows.iter().map(|r| json!([r["container"], r["phase"]])).collect()
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::{Pod, Rig};
 
-/// What there is on a node.
+/// Everything that attachments may leave on a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Leftovers {
     /// The names of the node's interfaces.
@@ -25,7 +25,7 @@ pub(crate) struct Leftovers {
 }
 
 impl Rig {
-    /// Counts; the daemon runs.
+    /// Counts everything on the node, whose daemon must be running.
     pub(crate) fn leftovers(&self, pods: &[&Pod]) -> Leftovers {
         let rows = self.attachments();
         Leftovers {
@@ -54,7 +54,7 @@ impl Rig {
         files(&self.path("data")).into_iter().filter(|file| !bookkeeping(file)).collect()
     }
 
-    /// Waits until everything is as before: what was answered early is finished by then.
+    /// Waits until everything is as before. What was answered early is finished by then.
     pub(crate) fn is_as(&self, before: &Leftovers, pods: &[&Pod], after: &str) {
         let limit = Instant::now() + Duration::from_secs(8);
         loop {

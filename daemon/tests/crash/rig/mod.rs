@@ -22,7 +22,7 @@ pub(crate) use leftovers::Leftovers;
 pub(crate) use pod::Pod;
 pub(crate) use seeded_random::SeededRandom;
 
-/// Nothing here takes longer.
+/// The time limit of everything that is waited for.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A node with its directories and its master interface, and the daemons that are started on it.
@@ -32,7 +32,7 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    /// A node with `eth0`, up, on a wire with nobody else.
+    /// Makes a node with `eth0`, which is up, on a wire to nobody.
     pub(crate) fn new() -> Rig {
         let dir = TempDir::new().unwrap();
         for name in ["run", "state", "data", "net.d", "bin", "pods"] {
@@ -55,12 +55,12 @@ impl Rig {
         self.path("run/fairlead.sock")
     }
 
-    /// `ip` in the node.
+    /// Runs `ip` in the node's namespace.
     pub(crate) fn ip(&self, words: &str) {
         pod::ip(&self.node, words);
     }
 
-    /// Takes an interface of this machine into the node; it falls back when the test ends.
+    /// Takes an interface of this machine into the node; the kernel moves it back when the test ends.
     pub(crate) fn take(&self, nic: &str) {
         let netns = self.node.path();
         let out = Command::new("ip").args(["link", "set", nic, "netns"]).arg(netns).output().unwrap();
@@ -72,7 +72,7 @@ impl Rig {
         self.node.inside(|| command.spawn().unwrap()).unwrap()
     }
 
-    /// A daemon that is not waited for.
+    /// Starts a daemon and does not wait until it is ready.
     pub(crate) fn launch(&self, failpoint: Option<&str>) -> Daemon {
         let log = File::options().create(true).append(true).open(self.path("log")).unwrap();
         let mut command = Command::new(daemon());
@@ -87,12 +87,12 @@ impl Rig {
         Daemon(self.spawn(&mut command))
     }
 
-    /// A daemon that has put in order what an earlier one left.
+    /// Starts a daemon and waits until it is ready.
     pub(crate) fn start(&self) -> Daemon {
         self.ready(self.launch(None))
     }
 
-    /// The same; it will die at a step, `<step>[:n]`.
+    /// Starts a daemon that will die at a step, `<step>[:n]`.
     pub(crate) fn start_dying_at(&self, step: &str) -> Daemon {
         self.ready(self.launch(Some(step)))
     }
@@ -198,7 +198,7 @@ pub(crate) fn until(what: &str, mut is: impl FnMut() -> bool) {
     }
 }
 
-/// The built daemon; where this suite was carried away from it, as into the lab, `FAIRLEAD_DAEMON`.
+/// The path of the built daemon; `FAIRLEAD_DAEMON` where the suite was copied elsewhere, as into the lab.
 fn daemon() -> PathBuf {
     std::env::var_os("FAIRLEAD_DAEMON").map_or_else(|| env!("CARGO_BIN_EXE_fairleadd").into(), PathBuf::from)
 }

@@ -21,14 +21,14 @@ impl Rig {
         Pod { netns: ScratchNetns::new(&self.path("pods"), name).unwrap() }
     }
 
-    /// What the node has: a line for each interface.
+    /// The interfaces of the node, one line each.
     pub(crate) fn links(&self) -> Vec<String> {
         links(&self.node)
     }
 }
 
 impl Rig {
-    /// What the node's physical functions hold for their virtual ones.
+    /// The settings that the node's PFs hold for their VFs.
     pub(crate) fn functions(&self) -> Vec<String> {
         let links: Vec<Value> = serde_json::from_slice(&ip(&self.node, "-j link show")).unwrap();
         links.iter().filter_map(|l| l["vfinfo_list"].as_array()).flatten().map(Value::to_string).collect()
@@ -45,12 +45,12 @@ impl Pod {
         Inode { dev: meta.dev(), ino: meta.ino() }
     }
 
-    /// `ip` in the namespace.
+    /// Runs `ip` in the pod's namespace.
     pub(crate) fn ip(&self, words: &str) {
         ip(&self.netns, words);
     }
 
-    /// What it has: a line for each interface.
+    /// The interfaces of the pod, one line each.
     pub(crate) fn links(&self) -> Vec<String> {
         links(&self.netns)
     }
@@ -66,7 +66,7 @@ impl Pod {
     }
 }
 
-/// `ip` with these words.
+/// Runs `ip` with these words in a namespace.
 pub(super) fn ip(netns: &ScratchNetns, words: &str) -> Vec<u8> {
     let out = netns.inside(|| Command::new("ip").args(words.split(' ')).output().unwrap()).unwrap();
     assert!(out.status.success(), "ip {words}: {}", String::from_utf8_lossy(&out.stderr));
@@ -99,7 +99,7 @@ fn links(netns: &ScratchNetns) -> Vec<String> {
 }
 
 impl Pod {
-    /// The index of its interface, whatever that is called now.
+    /// The index of the pod's interface, whatever its name is now.
     pub(crate) fn index(&self) -> Option<u64> {
         interfaces(&self.netns).into_iter().find(|l| l["ifname"] != "lo")?["ifindex"].as_u64()
     }

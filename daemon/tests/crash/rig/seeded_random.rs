@@ -1,11 +1,11 @@
-//! SeededRandom that can be repeated: SplitMix64 from a printed seed.
+//! Pseudo-random numbers that can be repeated: SplitMix64 from a printed seed.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub(crate) struct SeededRandom(u64);
 
 impl SeededRandom {
-    /// From `FAIRLEAD_SEED`, else from the clock; the seed is printed.
+    /// Takes the seed from `FAIRLEAD_SEED`, or else from the clock, and prints it.
     pub(crate) fn new(test: &str) -> SeededRandom {
         let clock = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |t| t.subsec_nanos().into());
         let given = std::env::var("FAIRLEAD_SEED").ok().and_then(|seed| seed.parse().ok());
@@ -14,7 +14,7 @@ impl SeededRandom {
         SeededRandom(seed)
     }
 
-    /// Another one, for a thread.
+    /// Makes another generator, for a thread.
     pub(crate) fn fork(&mut self) -> SeededRandom {
         SeededRandom(self.next())
     }
