@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use fairlead_cni::config::{ConfList, Own};
+use fairlead_cni::config::{ConfList, Fairlead};
 use fairlead_cni::wire::Command;
 use fairlead_cni::{CniError, CniResult, Code};
 use fairlead_host::failpoint;
@@ -62,9 +62,9 @@ impl BuiltIn for BuiltInPlugins<'_> {
 impl Engine {
     /// A call of our own type.
     pub(super) fn own_type(&self, request: &mut AttachmentRequest<'_>) -> Result<String, CniError> {
-        match Own::parse(&request.conf) {
-            Ok(Own::Paths { paths, numa }) => self.by_paths(request, paths, numa),
-            Ok(Own::ClusterNetwork(name)) => self.cluster_network(request, Ok(name)),
+        match Fairlead::parse(&request.conf) {
+            Ok(Fairlead::Paths { paths, numa }) => self.by_paths(request, paths, numa),
+            Ok(Fairlead::ClusterNetwork(name)) => self.cluster_network(request, Ok(name)),
             Err(refused) => self.cluster_network(request, Err(refused)),
         }
     }

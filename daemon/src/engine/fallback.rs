@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use fairlead_cni::config::own::Numa;
+use fairlead_cni::config::fairlead::Numa;
 use fairlead_cni::config::{self, NetConf};
 use fairlead_cni::wire::Command;
 use fairlead_cni::{CniError, Code};

@@ -35,7 +35,10 @@ fn records_of_an_earlier_release_are_read_completely_and_written_again_to_the_by
     for (same_boot, attachment) in &found {
         assert!(*same_boot && attachment.has_delegates() && attachment.phase == Phase::Attached);
         assert!(!attachment.caller.env.is_empty() && attachment.caller.path == "/opt/cni/bin");
-        assert_eq!(matches!(attachment.link, LinkRecord::Conflist { .. }), attachment.key.container == "listed");
+        assert_eq!(
+            matches!(attachment.link, LinkRecord::Conflist { .. }),
+            attachment.key.container == "listed"
+        );
         fs::remove_file(today.join(format!("{:016x}.json", attachment.id))).unwrap();
         records.keep(attachment).unwrap();
     }
