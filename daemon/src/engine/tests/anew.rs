@@ -1,7 +1,7 @@
 //! Functions of a pool that come and go under it: news of them, those that vanish and are made anew, their names, a reboot: on a
 //! kernel in memory.
 
-use fairlead_host::double::Asked;
+use fairlead_host::double::KernelRequest;
 use fairlead_host::watch::{Action, DeviceEvent};
 use fairlead_host::{NetKernel, PciKernel};
 
@@ -38,7 +38,7 @@ fn x17_news_of_a_ready_function_have_it_alone_compared_and_no_settings_read() {
         rig.kernel.forget_calls();
         rig.engine().pools.heard(&[DeviceEvent::Pci { device: device.to_owned(), action }]);
         rig.engine().look_at_pools(Look::Glance);
-        assert_eq!(rig.asked(|asked| matches!(asked, Asked::Vfs(_))), 0);
+        assert_eq!(rig.asked(|asked| matches!(asked, KernelRequest::Vfs(_))), 0);
     };
     rig.kernel.unbind(VF).unwrap();
     news(SECOND, Action::Bound);
@@ -76,7 +76,7 @@ fn x17_lost_news_have_everything_compared_once() {
     rig.engine().look_at_pools(how);
     rig.engine().pools.work_here();
     assert_eq!(rig.states(), ["ready", "ready"]);
-    assert_eq!(rig.asked(|asked| matches!(asked, Asked::Bind(address, ..) if address == SECOND)), 2);
+    assert_eq!(rig.asked(|asked| matches!(asked, KernelRequest::Bind(address, ..) if address == SECOND)), 2);
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn x17_the_del_of_a_pools_function_whose_name_another_one_has_by_chance_is_succe
 fn functions_are_made_where_there_are_none_and_their_number_is_not_changed_where_there_are() {
     let many = "pools: [{name: radio, selectors: {rootDevices: ['0000:21:00.0']}, numvfs: 4}]";
     let mut rig = with(many);
-    let made = |rig: &Rig| rig.asked(|asked| matches!(asked, Asked::CreateVfs(..)));
+    let made = |rig: &Rig| rig.asked(|asked| matches!(asked, KernelRequest::CreateVfs(..)));
     rig.restart();
     rig.keep();
     assert_eq!(made(&rig), 0);
@@ -175,7 +175,7 @@ fn functions_are_made_where_there_are_none_and_their_number_is_not_changed_where
     rig.restart();
     assert_eq!(made(&rig), 0, "nobody waits for it at the start");
     rig.keep();
-    assert_eq!(rig.asked(|asked| *asked == Asked::CreateVfs("0000:21:00.0".to_owned(), 4)), 1);
+    assert_eq!(rig.asked(|asked| *asked == KernelRequest::CreateVfs("0000:21:00.0".to_owned(), 4)), 1);
     // By a worker: the keeper waits for no driver, and begins none twice.
     rig.kernel.forget_calls();
     rig.engine().look_at_pools(Look::Quick);

@@ -3,7 +3,7 @@
 use std::fs;
 
 use fairlead_cni::Code;
-use fairlead_host::double::Asked;
+use fairlead_host::double::KernelRequest;
 
 use super::pools::{POOL, SECOND, config, kept, with};
 use super::*;
@@ -62,7 +62,7 @@ fn a_function_that_a_call_has_in_hands_when_its_pool_turns_out_to_be_gone_is_giv
     let loan = rig.engine().pools.lend(SECOND.parse().unwrap(), Instant::now()).unwrap();
     rig.engine().configure(&Settings::default());
     rig.keep();
-    let touched = |asked: &Asked| *asked == Asked::Unbind(SECOND.to_owned());
+    let touched = |asked: &KernelRequest| *asked == KernelRequest::Unbind(SECOND.to_owned());
     assert_eq!((rig.asked(touched), rig.members().len()), (0, 0), "the other one is given back");
     drop(loan);
     assert_eq!(rig.look_due(), Look::Quick);
