@@ -27,7 +27,7 @@ pub mod pid_lock;
 pub mod process;
 pub mod real;
 pub mod scheduling;
-pub mod scratch;
+pub mod scratch_netns;
 pub mod seam;
 pub mod shortage;
 pub mod topology;

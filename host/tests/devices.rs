@@ -6,7 +6,7 @@ use std::fs;
 use std::time::Duration;
 
 use fairlead_host::real::RealKernel;
-use fairlead_host::scratch::ScratchNetns;
+use fairlead_host::scratch_netns::ScratchNetns;
 use fairlead_host::watch::{Action, DeviceEvent, DeviceEvents};
 use fairlead_host::{Kind, NetKernel, NewLink, Op, Parent};
 

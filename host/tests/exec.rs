@@ -13,7 +13,7 @@ use fairlead_host::exec::{Exec, ExecError, Output, STDERR_LIMIT};
 use fairlead_host::process::{open_files, raise_open_files};
 use fairlead_host::real::RealKernel;
 use fairlead_host::scheduling::raise_priority;
-use fairlead_host::scratch::ScratchNetns;
+use fairlead_host::scratch_netns::ScratchNetns;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 fn shell(script: &str) -> Exec<'static> {

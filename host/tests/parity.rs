@@ -6,7 +6,7 @@ use std::path::Path;
 
 use fairlead_host::double::FakeKernel;
 use fairlead_host::real::RealKernel;
-use fairlead_host::scratch::ScratchNetns;
+use fairlead_host::scratch_netns::ScratchNetns;
 use fairlead_host::{
     Address, AddressFlags, Kernel, Kind, Mac, MacvlanMode, NetError, NetKernel, NewLink, Op, Parent, Route,
     SetLink, VfChange,

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use fairlead_host::real::RealKernel;
-use fairlead_host::scratch::ScratchNetns;
+use fairlead_host::scratch_netns::ScratchNetns;
 use fairlead_host::{
     Address, AddressFlags, Kind, Mac, MacvlanMode, NetError, NetKernel, NetnsError, NewLink, Op, Parent,
     PciKernel, Route, SetLink,

@@ -17,7 +17,7 @@ pub enum Place {
 
 /// One call of the seam, with its arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Asked {
+pub enum KernelRequest {
     /// A call of `NetKernel::pod`.
     Open(PathBuf),
     /// A call of `Net::nsid`.
@@ -72,5 +72,5 @@ pub struct Call {
     /// Where it went.
     pub place: Place,
     /// Which call it was.
-    pub asked: Asked,
+    pub request: KernelRequest,
 }

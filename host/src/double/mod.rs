@@ -21,7 +21,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::devlink::DevlinkDevice;
 use crate::seam::{IommuGroup, Kind, NetError, NetnsId, OpError};
-pub use calls::{Asked, Call, Place};
+pub use calls::{Call, KernelRequest, Place};
 use model::{HOST, Model};
 pub use snapshot::{NetnsSnapshot, Snapshot};
 pub use vf_resets::Resets;

@@ -9,7 +9,7 @@ use nix::errno::Errno;
 
 use super::namespace::{Namespace, bare_link};
 use super::vfs::Vfs;
-use super::{Asked, Call, NetnsSnapshot, Place, Snapshot};
+use super::{Call, KernelRequest, NetnsSnapshot, Place, Snapshot};
 use crate::Mac;
 use crate::devlink::DevlinkDevice;
 use crate::seam::{Address, Kind, Link, NetnsId, NewLink, Nsid, Op, Parent, Route, SetLink};
@@ -73,9 +73,9 @@ impl Default for Model {
 }
 
 impl Model {
-    pub(super) fn record(&mut self, place: Place, asked: Asked) -> Result<(), Errno> {
+    pub(super) fn record(&mut self, place: Place, request: KernelRequest) -> Result<(), Errno> {
         let n = self.calls.len();
-        self.calls.push(Call { place, asked });
+        self.calls.push(Call { place, request });
         let ordered = self.failures.get(&n).copied();
         match ordered.or(self.failing_from.filter(|(from, _)| n >= *from).map(|(_, errno)| errno)) {
             Some(errno) => Err(errno),

@@ -188,7 +188,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::scratch::ScratchNetns;
+    use crate::scratch_netns::ScratchNetns;
 
     #[test]
     fn what_is_done_at_home_stays_there_to_its_end_though_some_of_it_is_sent_home_itself() {

@@ -2,8 +2,10 @@
 
 use std::fs;
 
-use fairlead_host::double::{Asked, Snapshot};
-use fairlead_host::{NetKernel, Op};
+use fairlead_host::double::{KernelRequest, Snapshot};
+use fairlead_host::{IommuGroup, NetKernel, Op};
+use fairlead_sriov::PciAddr;
+use fairlead_sriov::pool::Refusal;
 use serde_json::Value;
 
 use super::*;
@@ -90,15 +92,19 @@ impl Rig {
         self.members().iter().map(|row| row["state"].as_str().unwrap().to_owned()).collect()
     }
 
-    pub(super) fn asked(&self, is: impl Fn(&Asked) -> bool) -> usize {
-        self.kernel.calls().iter().filter(|call| is(&call.asked)).count()
+    pub(super) fn asked(&self, is: impl Fn(&KernelRequest) -> bool) -> usize {
+        self.kernel.calls().iter().filter(|call| is(&call.request)).count()
     }
 
     pub(super) fn changes(&self) -> usize {
         self.asked(|asked| {
             matches!(
                 asked,
-                Asked::Op(_) | Asked::Unbind(_) | Asked::Bind(..) | Asked::Reset(_) | Asked::SetSysctl(..)
+                KernelRequest::Op(_)
+                    | KernelRequest::Unbind(_)
+                    | KernelRequest::Bind(..)
+                    | KernelRequest::Reset(_)
+                    | KernelRequest::SetSysctl(..)
             )
         })
     }
@@ -126,8 +132,12 @@ fn an_add_of_a_ready_function_reads_no_settings_and_sends_none_that_fit() {
     for (more, messages) in [("", 0), (r#","vlan":7"#, 0), (r#","vlan":100,"max_tx_rate":200"#, 1)] {
         rig.kernel.forget_calls();
         rig.add(&config(VF, more)).unwrap();
-        assert_eq!(rig.asked(|asked| matches!(asked, Asked::Vfs(_))), 0, "{more}");
-        assert_eq!(rig.asked(|asked| matches!(asked, Asked::Op(Op::SetVfs { .. }))), messages, "{more}");
+        assert_eq!(rig.asked(|asked| matches!(asked, KernelRequest::Vfs(_))), 0, "{more}");
+        assert_eq!(
+            rig.asked(|asked| matches!(asked, KernelRequest::Op(Op::SetVfs { .. }))),
+            messages,
+            "{more}"
+        );
         assert_eq!(rig.states(), ["lent", "ready"]);
         assert_eq!(rig.members()[0]["attachment"], "c1/net1");
         rig.del(&config(VF, more)).unwrap();
@@ -163,9 +173,56 @@ fn x07_what_comes_home_is_reset_and_set_up_anew_before_the_next_pod_has_it() {
     rig.restart();
     assert_eq!(rig.states(), ["preparing", "ready"]);
     rig.keep();
-    assert_eq!(rig.asked(|asked| *asked == Asked::Reset(VF.to_owned())), 1);
-    assert_eq!(rig.asked(|asked| *asked == Asked::Reset(SECOND.to_owned())), 0);
+    assert_eq!(rig.asked(|asked| *asked == KernelRequest::Reset(VF.to_owned())), 1);
+    assert_eq!(rig.asked(|asked| *asked == KernelRequest::Reset(SECOND.to_owned())), 0);
     assert_eq!(rig.states(), ["ready", "ready"]);
+}
+
+#[test]
+fn k25_after_a_restart_what_fits_is_ready_untouched_with_one_reading_of_the_settings() {
+    let mut rig = kept(POOL);
+    rig.kernel.forget_calls();
+    rig.restart();
+    assert_eq!(rig.states(), ["ready", "ready"]);
+    rig.keep();
+    assert_eq!(rig.changes(), 0);
+    assert_eq!(rig.asked(|asked| matches!(asked, KernelRequest::Vfs(_))), 1);
+}
+
+#[test]
+fn k26_drained_functions_are_as_they_were_and_stay_so_until_they_are_filled() {
+    let mut rig = with(POOL);
+    let before = rig.machine();
+    rig.restart();
+    rig.keep();
+    assert_ne!(rig.machine(), before);
+    rig.order(Verb::Drain, "radio");
+    assert_eq!(rig.states(), ["drained", "drained"]);
+    assert_eq!(rig.machine(), before);
+    rig.restart();
+    rig.keep();
+    assert_eq!((rig.states(), rig.machine()), (vec!["drained".to_owned(), "drained".to_owned()], before));
+    rig.order(Verb::Fill, SECOND);
+    assert_eq!(rig.states(), ["drained", "ready"]);
+}
+
+#[test]
+fn x22_a_function_that_is_being_prepared_is_waited_for_and_then_told_to_be_tried_again() {
+    let mut rig = with(POOL);
+    rig.restart();
+    let now = Instant::now();
+    let pools = &rig.engine().pools;
+    let refused = pools.lend(pci(VF), now).err().unwrap();
+    assert_eq!(refused.why, Refusal::NotYet("preparing".to_owned()));
+    std::thread::scope(|scope| {
+        let waits = scope
+            .spawn(|| pools.lend(pci(VF), now + Duration::from_secs(30)).map(|loan| loan.known().is_some()));
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!waits.is_finished());
+        pools.work_here();
+        assert!(waits.join().unwrap().unwrap());
+    });
+    assert_eq!(rig.states(), ["ready", "ready"], "a loan that is not kept is none");
 }
 
 #[test]
@@ -218,8 +275,12 @@ fn d24_an_add_of_a_ready_function_for_user_space_reads_no_settings_and_tells_the
         let answer: Value = serde_json::from_str(&rig.add(&config(VF, more)).unwrap()).unwrap();
         let mac = rig.kernel.snapshot().vfs.values().next().unwrap()[0].mac.unwrap().to_string();
         assert_eq!(answer["interfaces"][0]["mac"], mac.as_str());
-        assert_eq!(rig.asked(|asked| matches!(asked, Asked::Vfs(_))), 0, "{more}");
-        assert_eq!(rig.asked(|asked| matches!(asked, Asked::Op(Op::SetVfs { .. }))), messages, "{more}");
+        assert_eq!(rig.asked(|asked| matches!(asked, KernelRequest::Vfs(_))), 0, "{more}");
+        assert_eq!(
+            rig.asked(|asked| matches!(asked, KernelRequest::Op(Op::SetVfs { .. }))),
+            messages,
+            "{more}"
+        );
         assert_eq!(rig.states(), ["lent", "ready"]);
         rig.del(&config(VF, more)).unwrap();
         rig.engine().core.kinds.sriov.pools.work_here();
