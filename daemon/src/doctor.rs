@@ -171,7 +171,7 @@ fn capabilities() -> Vec<Finding> {
         )
     };
     let (there, missing): (Vec<_>, Vec<_>) =
-        NEEDED.iter().chain(&USEFUL).partition(|capability| effective.has(capability));
+        NEEDED.iter().chain(&USEFUL).partition(|capability| capability.is_in(effective));
     let lacking = missing.into_iter().map(|c| finding(if NEEDED.contains(c) { wrong } else { less }, c));
     there.into_iter().map(|capability| good(ABOUT, capability.name)).chain(lacking).collect()
 }

@@ -50,12 +50,12 @@ pub enum ClientError {
 }
 
 /// Sends a GET, and returns the JSON of the answer.
-pub(crate) fn ask(socket: &Path, path: &str) -> Result<Value, ClientError> {
+pub(crate) fn get(socket: &Path, path: &str) -> Result<Value, ClientError> {
     request(socket, "GET", path, GET_LIMIT)
 }
 
 /// Sends a POST, and returns the JSON of the answer when the daemon has done it.
-pub(crate) fn order(socket: &Path, path: &str) -> Result<Value, ClientError> {
+pub(crate) fn post(socket: &Path, path: &str) -> Result<Value, ClientError> {
     request(socket, "POST", path, POST_LIMIT)
 }
 

@@ -10,6 +10,8 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsE
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
+use fairlead_host::pid_lock::{lock_or_holder, write_holder};
+
 use fairlead_cni::wire;
 
 /// The socket in the run directory.
@@ -76,8 +78,7 @@ impl RunDir {
             return Err(RunDirError::Taken { path: path.into(), pid });
         }
         // The process id is there only for the message of a second daemon.
-        let written = file.set_len(0).and_then(|()| file.rewind());
-        written.and_then(|()| writeln!(file, "{}", std::process::id())).map_err(failed(&lock, "written"))?;
+        write_holder(&mut file).map_err(failed(&lock, "written"))?;
         let _ = fs::remove_file(path.join(STOPPING));
         Ok(RunDir { path: path.into(), _lock: file })
     }

@@ -32,7 +32,7 @@ pub mod seam;
 pub mod shortage;
 pub mod topology;
 pub mod unix_http;
-pub mod vf;
+pub mod vf_settings;
 pub mod watch;
 
 pub use devlink::{DevlinkDevice, DevlinkEnd, DevlinkPort};

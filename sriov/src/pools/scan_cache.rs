@@ -117,7 +117,7 @@ mod tests {
         let mut host = kernel.host().unwrap();
         let before = cache.links(host.as_mut()).unwrap().len();
         kernel.add_host_link("eth1");
-        assert_eq!(sight.links(host.as_mut()).unwrap().len(), before);
+        assert_eq!(cache.links(host.as_mut()).unwrap().len(), before);
         let reads = kernel.calls().into_iter().filter(|call| call.request == KernelRequest::Links).count();
         assert_eq!(reads, 1);
     }

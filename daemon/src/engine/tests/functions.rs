@@ -367,7 +367,7 @@ fn a_function_that_got_another_driver_keeps_it_and_loses_its_pods_settings_unles
         let touched = |asked: &KernelRequest| {
             matches!(asked, KernelRequest::Bind(..) | KernelRequest::Unbind(_) | KernelRequest::Reset(_))
         };
-        assert_eq!((rig.count(touched), rig.engine().store.all().len()), (0, 0));
+        assert_eq!((rig.count(touched), rig.engine().core.store.all().len()), (0, 0));
     }
 }
 

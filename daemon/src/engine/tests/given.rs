@@ -264,7 +264,7 @@ fn whatever_became_of_it_del_is_success_and_the_settings_are_given_back() {
             0,
             "{name}"
         );
-        assert!(rig.engine().store.all().is_empty(), "{name}");
+        assert!(rig.engine().core.store.all().is_empty(), "{name}");
     }
     let rig = Rig::new();
     rig.add(&config(TAGGED)).unwrap();

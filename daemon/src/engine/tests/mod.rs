@@ -18,7 +18,6 @@ mod order;
 mod owners;
 mod paths;
 mod pools;
-mod record_formats;
 mod setbacks;
 mod status;
 mod stuck;

@@ -1,8 +1,6 @@
 //! Pools whose functions somebody else binds, on a kernel in memory: they keep whatever driver they are given.
 
 use fairlead_host::double::KernelRequest;
-use fairlead_host::watch::{Action, DeviceEvent};
-use fairlead_host::{Override, PciKernel};
 
 use super::pools::{config, kept};
 use super::*;
@@ -25,113 +23,6 @@ fn rigs() -> [Rig; 2] {
 impl Rig {
     fn bound_to(&self) -> (Option<String>, Option<String>) {
         self.kernel.snapshot().drivers[VF].clone()
-    }
-
-    fn binds(&self) -> usize {
-        self.asked(|asked| matches!(asked, KernelRequest::Bind(..) | KernelRequest::Unbind(_)))
-    }
-}
-
-#[test]
-fn a_function_keeps_the_driver_that_its_owner_gives_it_and_is_prepared_under_that() {
-    for mut rig in rigs() {
-        let to_vfio = (Some(VFIO_DRIVER.to_owned()), Some(VFIO_DRIVER.to_owned()));
-        rig.rebound(VFIO_DRIVER, Override::Set);
-        rig.hears_of(Action::Bound);
-        assert_eq!((rig.states(), rig.binds()), (vec!["ready".to_owned(); 2], 0));
-        assert_eq!(
-            (rig.bound_to(), rig.members()[0]["driver"].as_str()),
-            (to_vfio.clone(), Some(VFIO_DRIVER))
-        );
-        rig.restart();
-        rig.keep();
-        rig.rebound("igbvf", Override::Clear);
-        rig.hears_of(Action::Bound);
-        assert_eq!((rig.states()[0].as_str(), rig.at_home().unwrap().name.as_str()), ("ready", "vf0"));
-        assert_eq!(rig.bound_to(), (Some("igbvf".to_owned()), None));
-        rig.rebound(VFIO_DRIVER, Override::Set);
-        rig.order(Verb::Drain, VF);
-        assert_eq!((rig.bound_to(), rig.settings().vlan.unwrap().id), (to_vfio, 0), "given back under it");
-        assert_eq!(rig.states()[0], "drained");
-    }
-}
-
-#[test]
-fn a_function_that_its_owner_binds_anew_under_a_pod_keeps_that_when_it_comes_home() {
-    for rig in rigs() {
-        rig.engine().pools.lend(VF.parse().unwrap(), Instant::now()).unwrap().keep();
-        rig.rebound(VFIO_DRIVER, Override::Set);
-        rig.engine().pools.take_back(VF.parse().unwrap(), || Ok::<(), ()>(())).unwrap();
-        rig.engine().pools.work_here();
-        assert_eq!((rig.states()[0].as_str(), rig.bound_to().0.as_deref()), ("ready", Some(VFIO_DRIVER)));
-        assert_eq!(rig.binds(), 0);
-    }
-}
-
-#[test]
-fn while_its_owner_binds_a_function_it_is_left_alone() {
-    for rig in rigs() {
-        // As the SR-IOV operator does it: unbound, the override written, bound, the override cleared.
-        rig.kernel.unbind(VF).unwrap();
-        rig.kernel.forget_calls();
-        rig.hears_of(Action::Unbound);
-        assert_eq!((rig.states()[0].as_str(), rig.binds(), rig.bound_to().0), ("foreign", 0, None));
-        rig.kernel.bind(VF, "ixgbevf", Override::Set).unwrap();
-        rig.kernel.drive(VF, None).unwrap(); // promised to that, and not bound
-        rig.kernel.forget_calls();
-        rig.check_pools();
-        rig.check_pools();
-        assert_eq!((rig.states()[0].as_str(), rig.binds(), rig.bound_to().0), ("foreign", 0, None));
-        let row = rig.members().remove(0);
-        assert!(row["reason"].as_str().unwrap().contains("given from igbvf to ixgbevf"), "{row}");
-        rig.rebound(VFIO_DRIVER, Override::Set);
-        rig.rebound(VFIO_DRIVER, Override::Clear);
-        rig.hears_of(Action::Bound);
-        assert_eq!((rig.states()[0].as_str(), rig.binds()), ("ready", 0));
-        assert_eq!(rig.bound_to(), (Some(VFIO_DRIVER.to_owned()), None));
-    }
-}
-
-#[test]
-fn one_that_its_owner_leaves_without_a_driver_is_left_alone_until_it_has_one_across_restarts_too() {
-    for mut rig in rigs() {
-        rig.kernel.unbind(VF).unwrap();
-        rig.kernel.forget_calls();
-        rig.hears_of(Action::Unbound);
-        for restarted in [false, true, false] {
-            if restarted {
-                rig.restart();
-            }
-            rig.keep();
-            rig.check_pools();
-            rig.keep_on();
-            assert_eq!((rig.states()[0].as_str(), rig.binds(), rig.bound_to().0), ("foreign", 0, None));
-        }
-        let row = rig.members().remove(0);
-        assert!(row["reason"].as_str().unwrap().contains("bind it to the one that it is to have"), "{row}");
-        rig.rebound("igbvf", Override::Keep);
-        rig.hears_of(Action::Bound);
-        assert_eq!((rig.states()[0].as_str(), rig.bound_to().0.as_deref()), ("ready", Some("igbvf")));
-    }
-}
-
-#[test]
-fn one_that_its_owner_binds_anew_while_no_daemon_runs_keeps_that_though_its_pool_is_gone_then() {
-    for mut rig in rigs() {
-        let pool = std::mem::take(&mut rig.settings);
-        rig.engine = None;
-        rig.rebound(VFIO_DRIVER, Override::Set);
-        rig.restart();
-        rig.keep();
-        let to_vfio = (Some(VFIO_DRIVER.to_owned()), Some(VFIO_DRIVER.to_owned()));
-        assert_eq!((rig.members().len(), rig.bound_to()), (0, to_vfio));
-        assert_eq!(rig.settings().vlan.unwrap().id, 0, "what the pool has set is taken back all the same");
-        let other = rig.kernel.snapshot().drivers[pools::SECOND].0.clone();
-        assert_eq!(other.as_deref(), Some("igbvf"));
-        rig.settings = pool;
-        rig.restart();
-        rig.keep();
-        assert_eq!(rig.states(), ["ready", "ready"]);
     }
 }
 

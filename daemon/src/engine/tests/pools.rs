@@ -3,9 +3,7 @@
 use std::fs;
 
 use fairlead_host::double::{KernelRequest, Snapshot};
-use fairlead_host::{IommuGroup, NetKernel, Op};
-use fairlead_sriov::PciAddr;
-use fairlead_sriov::pool::Refusal;
+use fairlead_host::{NetKernel, Op};
 use serde_json::Value;
 
 use super::*;
@@ -176,53 +174,6 @@ fn x07_what_comes_home_is_reset_and_set_up_anew_before_the_next_pod_has_it() {
     assert_eq!(rig.asked(|asked| *asked == KernelRequest::Reset(VF.to_owned())), 1);
     assert_eq!(rig.asked(|asked| *asked == KernelRequest::Reset(SECOND.to_owned())), 0);
     assert_eq!(rig.states(), ["ready", "ready"]);
-}
-
-#[test]
-fn k25_after_a_restart_what_fits_is_ready_untouched_with_one_reading_of_the_settings() {
-    let mut rig = kept(POOL);
-    rig.kernel.forget_calls();
-    rig.restart();
-    assert_eq!(rig.states(), ["ready", "ready"]);
-    rig.keep();
-    assert_eq!(rig.changes(), 0);
-    assert_eq!(rig.asked(|asked| matches!(asked, KernelRequest::Vfs(_))), 1);
-}
-
-#[test]
-fn k26_drained_functions_are_as_they_were_and_stay_so_until_they_are_filled() {
-    let mut rig = with(POOL);
-    let before = rig.machine();
-    rig.restart();
-    rig.keep();
-    assert_ne!(rig.machine(), before);
-    rig.order(Verb::Drain, "radio");
-    assert_eq!(rig.states(), ["drained", "drained"]);
-    assert_eq!(rig.machine(), before);
-    rig.restart();
-    rig.keep();
-    assert_eq!((rig.states(), rig.machine()), (vec!["drained".to_owned(), "drained".to_owned()], before));
-    rig.order(Verb::Fill, SECOND);
-    assert_eq!(rig.states(), ["drained", "ready"]);
-}
-
-#[test]
-fn x22_a_function_that_is_being_prepared_is_waited_for_and_then_told_to_be_tried_again() {
-    let mut rig = with(POOL);
-    rig.restart();
-    let now = Instant::now();
-    let pools = &rig.engine().pools;
-    let refused = pools.lend(pci(VF), now).err().unwrap();
-    assert_eq!(refused.why, Refusal::NotYet("preparing".to_owned()));
-    std::thread::scope(|scope| {
-        let waits = scope
-            .spawn(|| pools.lend(pci(VF), now + Duration::from_secs(30)).map(|loan| loan.known().is_some()));
-        std::thread::sleep(Duration::from_millis(20));
-        assert!(!waits.is_finished());
-        pools.work_here();
-        assert!(waits.join().unwrap().unwrap());
-    });
-    assert_eq!(rig.states(), ["ready", "ready"], "a loan that is not kept is none");
 }
 
 #[test]

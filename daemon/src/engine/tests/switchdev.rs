@@ -91,7 +91,7 @@ fn an_add_of_a_pools_function_goes_by_what_devlink_told_the_last_look_and_asks_i
         let told = rig.device_information()["pci"]["representor-device"].clone();
         rig.del(&informed).unwrap();
         rig.reap();
-        rig.engine().pools.work_here();
+        rig.engine().core.kinds.sriov.pools.work_here();
         (told, rig.asked(|asked| *asked == KernelRequest::Devlink))
     };
     assert_eq!(representor(), (json!("of0"), 0));

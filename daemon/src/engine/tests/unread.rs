@@ -3,7 +3,6 @@
 use std::fs;
 
 use fairlead_cni::Code;
-use fairlead_host::double::KernelRequest;
 
 use super::pools::{POOL, SECOND, config, kept};
 use super::*;
@@ -48,24 +47,4 @@ fn a_configuration_that_is_refused_at_the_start_gives_out_nothing_that_is_not_cl
     rig.configure(POOL);
     assert_eq!(rig.states(), ["ready", "quarantined"]);
     rig.add(&config(VF, "")).unwrap();
-}
-
-#[test]
-fn a_function_that_a_call_has_in_hands_when_its_pool_turns_out_to_be_gone_is_given_back_after_that() {
-    let mut rig = with(POOL);
-    let before = rig.machine();
-    rig.restart();
-    rig.keep();
-    rig.settings = Settings { unread: true, ..Settings::default() };
-    rig.restart();
-    rig.kernel.forget_calls();
-    let loan = rig.engine().pools.lend(SECOND.parse().unwrap(), Instant::now()).unwrap();
-    rig.engine().configure(&Settings::default());
-    rig.keep();
-    let touched = |asked: &KernelRequest| *asked == KernelRequest::Unbind(SECOND.to_owned());
-    assert_eq!((rig.asked(touched), rig.members().len()), (0, 0), "the other one is given back");
-    drop(loan);
-    assert_eq!(rig.look_due(), Look::Quick);
-    rig.keep();
-    assert_eq!((rig.asked(touched), rig.members().len(), rig.machine()), (1, 0, before));
 }

@@ -63,7 +63,7 @@ fn k19_a_driver_that_does_not_end_is_told_and_is_no_illness() {
 }
 
 #[test]
-fn k19_a_look_out_for_dead_namespaces_that_is_blind_or_hangs_is_an_illness() {
+fn k19_a_netns_watch_for_dead_namespaces_that_is_blind_or_hangs_is_an_illness() {
     let rig = Rig::new();
     let told = told(&rig);
     rig.engine().netns_watch.is_blind("no socket");

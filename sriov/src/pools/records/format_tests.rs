@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::{DIRECTORY, Held, Mark, Records};
+use super::{DIRECTORY, Mark, RecordedHold, Records};
 
 const EARLIER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../daemon/testdata/records/0.1.0");
 
@@ -23,9 +23,11 @@ fn records_of_an_earlier_release_are_read_completely_and_written_again_to_the_by
     assert_eq!(all.len(), names.len(), "each is read, and none is set aside");
     let count = |what: &dyn Fn(&super::Record) -> bool| all.iter().filter(|record| what(record)).count();
     assert_eq!(count(&|record| record.pool == "radio"), 16);
-    assert_eq!(count(&|record| record.held == Some(Held::Drained)), 4);
-    assert_eq!(count(&|record| matches!(record.held, Some(Held::Quarantined(_)))), 3);
-    let was = |what: &dyn Fn(&super::Was) -> bool| count(&|record| record.was.as_ref().is_some_and(what));
+    assert_eq!(count(&|record| record.held == Some(RecordedHold::Drained)), 4);
+    assert_eq!(count(&|record| matches!(record.held, Some(RecordedHold::Quarantined(_)))), 3);
+    let was = |what: &dyn Fn(&super::OriginalState) -> bool| {
+        count(&|record| record.original.as_ref().is_some_and(what))
+    };
     assert_eq!(was(&|_| true), 17);
     assert_eq!(was(&|was| was.interface.is_none()), 2);
     assert_eq!(was(&|was| was.fixed), 5);

@@ -19,7 +19,6 @@ use super::reserve::unusable;
 use super::services::SriovServices;
 use crate::engine::errors;
 use crate::store::{Attachment, VfRecord};
-use fairlead_host::devlink;
 
 const VERSION: &str = "1.1.0";
 /// Everybody may read it, as the device plugin's.

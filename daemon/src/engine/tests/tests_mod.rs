@@ -1,0 +1,291 @@
+//! The engine on a kernel in memory: what it does when any single step is refused, and what it never does.
+
+mod anew;
+mod broken;
+mod carrier;
+mod drawn;
+mod faults;
+mod functions;
+mod given;
+mod granted;
+mod homecoming;
+mod identity;
+mod inherited;
+mod lists;
+mod machine;
+mod offers;
+mod order;
+mod owners;
+mod paths;
+mod pools;
+mod record_formats;
+mod setbacks;
+mod status;
+mod stuck;
+mod switchdev;
+mod together;
+mod trace;
+mod unread;
+mod wellbeing;
+mod words;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fairlead_cni::CniError;
+use fairlead_cni::wire::{Command, Request, WIRE};
+use fairlead_host::double::{FakeKernel, Snapshot};
+use fairlead_sriov::resetting::SETTLES;
+
+use super::{Beside, Engine, Policy};
+use crate::call::{Call, CallerGone, Service};
+use crate::engine::kinds::BUILT_IN;
+use crate::metrics::{Calls, Exposition, Node};
+use crate::netconf::{Directories, Networks};
+use crate::node_paths::NodePaths;
+use crate::settings::Settings;
+
+/// The pod's namespace in most tests.
+const POD: &str = "/run/netns/pod";
+/// The one virtual function, and the interface of its physical one.
+const VF: &str = "0000:21:10.0";
+const PF: &str = "pf0";
+/// Another function, which vfio-pci has, its physical one, the interface of that, and its IOMMU group.
+const VFIO: &str = "0000:41:10.0";
+const VFIO_PF: &str = "0000:41:00.0";
+const VFIO_LINK: &str = "pf1";
+const GROUP: u32 = 21;
+
+/// A daemon without its door: an engine, a kernel in memory, and directories of its own.
+struct Rig {
+    kernel: Arc<FakeKernel>,
+    engine: Option<Arc<Engine>>,
+    exposition: Exposition,
+    dir: tempfile::TempDir,
+    root: PathBuf,
+    policy: Policy,
+    settings: Settings,
+    /// How long a function that is being reset is waited for.
+    settles: Duration,
+}
+
+impl Rig {
+    fn new() -> Rig {
+        Rig::on(FakeKernel::new())
+    }
+
+    fn on(kernel: FakeKernel) -> Rig {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("root");
+        Rig::at(kernel, dir, root)
+    }
+
+    /// With this machine's own root: executed plugins run in the mounts of the root's first process.
+    fn on_this_host() -> Rig {
+        Rig::at(FakeKernel::new(), tempfile::tempdir().unwrap(), "/".into())
+    }
+
+    fn at(kernel: FakeKernel, dir: tempfile::TempDir, root: PathBuf) -> Rig {
+        for sub in ["run", "state", "root/etc/cni/net.d"] {
+            std::fs::create_dir_all(dir.path().join(sub)).unwrap();
+        }
+        let kernel = Arc::new(kernel);
+        kernel.add_host_link("eth0");
+        kernel.add_host_link("dev0");
+        let pf = kernel.add_host_link(PF);
+        kernel.add_vf(pf, VF, "vf0");
+        kernel.add_vf(kernel.add_host_link(VFIO_LINK), VFIO, "vf1");
+        functions::sysfs(&dir.path().join("sys"));
+        kernel.show_in(&dir.path().join("sys"));
+        kernel.drive(VFIO, Some("vfio-pci")).unwrap();
+        kernel.add_namespace(POD);
+        let policy = Policy::default();
+        let settings = Settings::default();
+        let (beside, exposition) = beside(&kernel, &root, settings.clone());
+        let engine = Some(open(dir.path(), &root, policy.clone(), beside));
+        Rig { kernel, engine, exposition, dir, root, policy, settings, settles: SETTLES }
+    }
+
+    fn engine(&self) -> &Engine {
+        self.engine.as_deref().unwrap()
+    }
+
+    /// Kills the daemon where it stands and starts another.
+    fn restart(&mut self) {
+        self.engine = None;
+        let (beside, exposition) = beside(&self.kernel, &self.root, self.settings.clone());
+        let beside = Beside { settles: self.settles, ..beside };
+        let engine = open(self.dir.path(), &self.root, self.policy.clone(), beside);
+        (self.engine, self.exposition) = (Some(engine), exposition);
+    }
+
+    fn request(&self, command: Command, container: &str, config: &str) -> Request {
+        Request {
+            wire: WIRE,
+            command,
+            container_id: container.to_owned(),
+            netns: POD.to_owned(),
+            netns_inode: None,
+            own_netns: None,
+            ifname: "net1".to_owned(),
+            args: String::new(),
+            path: "/opt/cni/bin".to_owned(),
+            env: Vec::new(),
+            config: config.to_owned(),
+            deadline_ms: 5000,
+            spooled: None,
+        }
+    }
+
+    fn call(&self, request: Request) -> Result<String, CniError> {
+        self.call_with(request, CallerGone::default())
+    }
+
+    fn call_with(&self, request: Request, gone: CallerGone) -> Result<String, CniError> {
+        let now = Instant::now();
+        let call = Call { request, arrived: now, deadline: now + Duration::from_secs(5), gone };
+        let reply = self.engine().serve(&call);
+        self.engine().answered(&call, !call.gone.get());
+        reply.outcome
+    }
+
+    fn add(&self, config: &str) -> Result<String, CniError> {
+        self.call(self.request(Command::Add, "c1", config))
+    }
+
+    fn del(&self, config: &str) -> Result<String, CniError> {
+        self.call(self.request(Command::Del, "c1", config))
+    }
+
+    /// What the reaper's threads would do in the end.
+    fn reap(&self) {
+        for id in self.engine().core.removals.drain() {
+            self.engine().core.attend(id);
+        }
+    }
+
+    /// host-local's files, without its own bookkeeping.
+    fn allocations(&self) -> Vec<String> {
+        files(&self.dir.path().join("root/var/lib/cni/networks"))
+    }
+
+    fn state(&self) -> State {
+        let mut kernel = self.kernel.snapshot();
+        for netns in kernel.namespaces.values_mut() {
+            // Those of an interface die with it; the real kernel forgets them, a model need not.
+            netns.sysctls.clear();
+            functions::forget_indices(netns);
+        }
+        let told = files(&self.dir.path().join("root/var/run/devinfo"));
+        State { kernel, allocations: self.allocations(), told, records: self.engine().core.store.all().len() }
+    }
+}
+
+/// Everything that an attachment could leave behind.
+#[derive(Debug, PartialEq)]
+struct State {
+    kernel: Snapshot,
+    allocations: Vec<String>,
+    /// Device information.
+    told: Vec<String>,
+    records: usize,
+}
+
+fn beside(kernel: &Arc<FakeKernel>, root: &Path, settings: Settings) -> (Beside, Exposition) {
+    let exposition = Exposition::default();
+    let node = Node::new(&exposition);
+    let beside = Beside {
+        kernel: Arc::clone(kernel) as Arc<dyn fairlead_host::Kernel>,
+        networks: Arc::new(Networks::new(Directories::new(root, None, None), &BUILT_IN, node.clone())),
+        calls: Calls::new(&exposition),
+        node,
+        cgroup: None,
+        announce: false,
+        pool_metrics: exposition.pool_metrics(),
+        settings: Arc::new(settings),
+        settles: SETTLES,
+    };
+    (beside, exposition)
+}
+
+fn open(dir: &Path, root: &Path, policy: Policy, beside: Beside) -> Arc<Engine> {
+    let paths = NodePaths {
+        sysfs: dir.join("sys"),
+        kubelet: "/var/lib/kubelet".into(),
+        ..NodePaths::new(dir.join("run"), dir.join("state"), root.to_owned(), dir.join("config.yaml"))
+    };
+    Engine::open(&paths, policy, beside).unwrap()
+}
+
+fn files(dir: &Path) -> Vec<String> {
+    let Ok(read) = std::fs::read_dir(dir) else { return Vec::new() };
+    let mut found = Vec::new();
+    for path in read.map(|e| e.unwrap().path()).collect::<Vec<PathBuf>>() {
+        if path.is_dir() {
+            found.extend(files(&path));
+        } else {
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            if name != "lock" && !name.starts_with("last_reserved_ip") {
+                found.push(name);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// One configuration of every built-in type and way of addressing.
+fn configurations() -> Vec<(&'static str, String)> {
+    let both = r#""ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]],"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}]}"#;
+    let with =
+        |kind: &str, more: &str| format!(r#"{{"cniVersion":"1.0.0","name":"net","type":"{kind}",{more}}}"#);
+    vec![
+        ("macvlan with two families", with("macvlan", &format!(r#""master":"eth0",{both}"#))),
+        (
+            "macvlan, static",
+            with(
+                "macvlan",
+                r#""master":"eth0","ipam":{"type":"static","addresses":[{"address":"10.2.0.5/24","gateway":"10.2.0.1"}]}"#,
+            ),
+        ),
+        ("macvlan, layer 2 only", with("macvlan", r#""master":"eth0","ipam":{}"#)),
+        ("macvlan passthru", with("macvlan", &format!(r#""master":"eth0","mode":"passthru",{both}"#))),
+        ("ipvlan", with("ipvlan", &format!(r#""master":"eth0","mode":"l3",{both}"#))),
+        ("vlan", with("vlan", &format!(r#""master":"eth0","vlanId":100,{both}"#))),
+        ("host-device", with("host-device", &format!(r#""device":"dev0",{both}"#))),
+        ("sriov, just as it is", with("sriov", &format!(r#""deviceID":"{VF}",{both}"#))),
+        (
+            "sriov with every setting",
+            with(
+                "sriov",
+                &format!(
+                    r#""deviceID":"{VF}","vlan":100,"vlanQoS":3,"vlanProto":"802.1ad","spoofchk":"off","trust":"on",
+                       "link_state":"enable","min_tx_rate":10,"max_tx_rate":200,{both}"#
+                ),
+            ),
+        ),
+        (
+            "sriov with a MAC address",
+            with("sriov", &format!(r#""deviceID":"{VF}","mac":"02:00:00:00:00:77","vlan":100,"ipam":{{}}"#)),
+        ),
+        ("a path for a function", paths::config(&[paths::SRIOV, paths::MACVLAN], paths::GIVEN)),
+        ("the path after the first", paths::config(&[paths::SRIOV, paths::MACVLAN], "")),
+        ("sriov by vfio, just as it is", with("sriov", &format!(r#""deviceID":"{VFIO}",{both}"#))),
+        (
+            "sriov by vfio with settings and device information",
+            with(
+                "sriov",
+                &format!(
+                    r#""deviceID":"{VFIO}","vlan":100,"trust":"on","mac":"02:00:00:00:00:78",{both},
+                       "runtimeConfig":{{"CNIDeviceInfoFile":"/var/run/devinfo/cni/of-c1.json"}}"#
+                ),
+            ),
+        ),
+        ("loopback", with("loopback", r#""x":1"#)),
+    ]
+}
+
+fn macvlan() -> String {
+    configurations().swap_remove(0).1
+}
