@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use fairlead_cni::wire::OUTCOME_HEADER;
 
-use crate::netconf::PLUGIN_DIR;
+use crate::conf_dir::PLUGIN_DIR;
 use crate::networks::BUILT_IN;
 
 /// The ending of an original's name while ours stands in its place.

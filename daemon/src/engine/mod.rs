@@ -51,11 +51,11 @@ use fairlead_host::{Kernel, NetnsId};
 use fairlead_sriov::{Administrator, Inventory};
 
 use crate::call::{Call, Lane, Reply, Service};
+use crate::conf_dir::Networks;
 use crate::delegate::Delegates;
 use crate::ipam::HostLocal;
 use crate::kubelet::{DevicePlugins, PodResources};
 use crate::metrics;
-use crate::netconf::Networks;
 use crate::networks::interface::Dad;
 use crate::networks::{BUILT_IN, Network};
 use crate::pools::{Pools, Verb};
