@@ -77,7 +77,7 @@ fn buckets() -> impl Iterator<Item = f64> {
 
 /// A histogram of NUMA distances: to the node itself, to others of its socket, to other sockets, or of several
 /// nodes together.
-fn far() -> Histogram {
+fn distance_histogram() -> Histogram {
     Histogram::new([
         10.0, 11.0, 12.0, 14.0, 16.0, 18.0, 20.0, 21.0, 24.0, 28.0, 32.0, 42.0, 64.0, 128.0, 254.0,
     ])
@@ -154,7 +154,7 @@ impl Calls {
             total: Family::default(),
             paths: Family::default(),
             near: Family::default(),
-            distance: Family::new_with_constructor(far as fn() -> Histogram),
+            distance: Family::new_with_constructor(distance_histogram as fn() -> Histogram),
             queued: Gauge::default(),
             running: Gauge::default(),
         };

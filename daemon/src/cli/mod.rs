@@ -146,7 +146,7 @@ struct InstallArgs {
     #[arg(long = "as", value_delimiter = ',', required = true, value_name = "NAME,…")]
     names: Vec<String>,
     /// Where the runtime looks for plugins.
-    #[arg(long, default_value = crate::netconf::PLUGIN_DIR)]
+    #[arg(long, default_value = crate::conf_dir::PLUGIN_DIR)]
     bin_dir: PathBuf,
     /// The executable; by default `fairlead` beside this program.
     #[arg(long)]
@@ -159,7 +159,7 @@ struct UninstallArgs {
     #[arg(long = "as", value_delimiter = ',', value_name = "NAME,…")]
     names: Vec<String>,
     /// Where the runtime looks for plugins.
-    #[arg(long, default_value = crate::netconf::PLUGIN_DIR)]
+    #[arg(long, default_value = crate::conf_dir::PLUGIN_DIR)]
     bin_dir: PathBuf,
 }
 

@@ -39,9 +39,9 @@ use fairlead_sriov::resetting::SETTLES;
 
 use super::{Beside, Engine, Policy};
 use crate::call::{Call, CallerGone, Service};
-use crate::engine::kinds::BUILT_IN;
+use crate::conf_dir::{Directories, Networks};
 use crate::metrics::{Calls, Exposition, Node};
-use crate::netconf::{Directories, Networks};
+use crate::networks::BUILT_IN;
 use crate::node_paths::NodePaths;
 use crate::settings::Settings;
 

@@ -27,7 +27,7 @@ pub const PLUGIN_DIR: &str = "/opt/cni/bin";
 
 /// Why a file of the conf dir is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum NetconfError {
+pub enum ConfDirError {
     /// The file can't be read.
     #[error("{file}: can't be read: {reason}", file = .file.display())]
     Read {
@@ -93,7 +93,7 @@ struct Network {
 #[derive(Debug, Clone, Default)]
 struct Scan {
     networks: BTreeMap<String, Network>,
-    refused: Vec<NetconfError>,
+    refused: Vec<ConfDirError>,
     plugins: BTreeSet<String>,
     /// Whether the conf dir could ever be read. One that does not exist means a node without networks.
     loaded: bool,
@@ -157,7 +157,7 @@ impl Networks {
     }
 
     /// The files that are refused, and why.
-    pub fn refused(&self) -> Vec<NetconfError> {
+    pub fn refused(&self) -> Vec<ConfDirError> {
         self.current().refused.clone()
     }
 
@@ -192,7 +192,7 @@ fn scan_directories(directories: &Directories, last: &Scan) -> Scan {
         Err(error) => {
             scan.networks = last.networks.clone();
             scan.refused
-                .push(NetconfError::Read { file: directories.conf.clone(), reason: error.to_string() });
+                .push(ConfDirError::Read { file: directories.conf.clone(), reason: error.to_string() });
         }
     }
     scan
@@ -212,7 +212,7 @@ fn add_file(scan: &mut Scan, last: &Scan, file: PathBuf) {
     };
     let name = network.list.name.clone();
     match scan.networks.get(&name) {
-        Some(first) => scan.refused.push(NetconfError::Twice { file, name, first: first.file.clone() }),
+        Some(first) => scan.refused.push(ConfDirError::Twice { file, name, first: first.file.clone() }),
         None => drop(scan.networks.insert(name, network)),
     }
 }
@@ -231,15 +231,15 @@ fn files(directory: &Path, endings: &[&str]) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn load(file: &Path) -> Result<ConfList, NetconfError> {
-    let content = |reason: String| NetconfError::Content { file: file.into(), reason };
+fn load(file: &Path) -> Result<ConfList, ConfDirError> {
+    let content = |reason: String| ConfDirError::Content { file: file.into(), reason };
     let text = read(file)?;
     let mut list = ConfList::parse(&text).map_err(|e| content(e.to_string()))?;
     if !list.load_only_inlined_plugins {
         let folder = file.parent().unwrap_or(Path::new("/")).join(&list.name);
         for plugin in files(&folder, &["conf"]).unwrap_or_default() {
             list.push_plugin(&read(&plugin)?)
-                .map_err(|e| NetconfError::Content { file: plugin.clone(), reason: e.to_string() })?;
+                .map_err(|e| ConfDirError::Content { file: plugin.clone(), reason: e.to_string() })?;
         }
     }
     if list.is_empty() {
@@ -248,8 +248,8 @@ fn load(file: &Path) -> Result<ConfList, NetconfError> {
     Ok(list)
 }
 
-fn read(file: &Path) -> Result<String, NetconfError> {
-    let failed = |reason: String| NetconfError::Read { file: file.into(), reason };
+fn read(file: &Path) -> Result<String, ConfDirError> {
+    let failed = |reason: String| ConfDirError::Read { file: file.into(), reason };
     let size = fs::metadata(file).map_err(|e| failed(e.to_string()))?.len();
     if size > MAX_CONFIG as u64 {
         return Err(failed(format!("it has {size} bytes, a configuration may have {MAX_CONFIG}")));
