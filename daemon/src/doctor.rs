@@ -19,12 +19,13 @@ use fairlead_host::real::RealKernel;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::capabilities::{Capability, Effective, NEEDED, OWN_STATUS, USEFUL};
+use crate::capabilities::{Capability, NEEDED, USEFUL};
 use crate::conf_dir::{Directories, Networks};
-use crate::engine::plug::VFIO_NODES;
+use crate::engine::compose::VFIO_NODES;
+use crate::engine::kinds::made::KERNEL_KINDS;
+use crate::engine::kinds::{BUILT_IN, Network, module_of};
 use crate::install;
 use crate::metrics::Node;
-use crate::networks::{BUILT_IN, Network, module_of};
 use crate::node_paths::NodePaths;
 use crate::operator_client::{ClientError, get};
 use crate::run_dir::SOCKET;

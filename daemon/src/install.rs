@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use fairlead_cni::wire::OUTCOME_HEADER;
 
 use crate::conf_dir::PLUGIN_DIR;
-use crate::networks::BUILT_IN;
+use crate::engine::kinds::BUILT_IN;
 
 /// The ending of an original's name while ours stands in its place.
 pub const ORIGINAL: &str = ".fairlead-original";

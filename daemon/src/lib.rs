@@ -20,7 +20,6 @@ pub mod install;
 mod logging;
 mod memory_probe;
 pub mod metrics;
-pub mod networks;
 pub mod node_paths;
 pub mod operator_client;
 pub mod run_dir;

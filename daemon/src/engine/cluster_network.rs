@@ -15,8 +15,8 @@ use super::core::{Answer, Core, is_ours, parameters, since_1_1};
 use super::request::{AttachmentRequest, Sandbox, Waiting};
 use super::{Engine, errors, kinds};
 use crate::call::CallerGone;
+use crate::conf_dir::Networks;
 use crate::conflist::{BuiltIn, Chain};
-use crate::netconf::Networks;
 use crate::store::{Attachment, LinkRecord};
 
 /// The type's name.

@@ -37,13 +37,7 @@ use fairlead_cni::{CniError, CniVersion, Code};
 
 use crate::call::{Call, Lane, Reply, Service};
 use crate::conf_dir::Networks;
-use crate::delegate::Delegates;
-use crate::ipam::HostLocal;
-use crate::kubelet::{DevicePlugins, PodResources};
 use crate::metrics;
-use crate::networks::interface::Dad;
-use crate::networks::{BUILT_IN, Network};
-use crate::pools::{Pools, Verb};
 use crate::settings::Settings;
 use fairlead_sriov::pools::{Holders, Verb};
 

@@ -40,8 +40,8 @@ use fairlead_sriov::resetting::SETTLES;
 use super::{Beside, Engine, Policy};
 use crate::call::{Call, CallerGone, Service};
 use crate::conf_dir::{Directories, Networks};
+use crate::engine::kinds::BUILT_IN;
 use crate::metrics::{Calls, Exposition, Node};
-use crate::networks::BUILT_IN;
 use crate::node_paths::NodePaths;
 use crate::settings::Settings;
 

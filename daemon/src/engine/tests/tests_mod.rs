@@ -42,7 +42,7 @@ use super::{Beside, Engine, Policy};
 use crate::call::{Call, CallerGone, Service};
 use crate::engine::kinds::BUILT_IN;
 use crate::metrics::{Calls, Exposition, Node};
-use crate::netconf::{Directories, Networks};
+use crate::conf_dir::{Directories, Networks};
 use crate::node_paths::NodePaths;
 use crate::settings::Settings;
 
