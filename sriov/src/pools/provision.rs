@@ -111,8 +111,8 @@ impl Provisioner {
 
     /// Scans the machine's VFs, and asks devlink about their cards.
     pub(super) fn scan_with_devlink(&self) -> Result<Scan, InventoryError> {
-        let told = read_devlink(self.kernel.as_ref());
-        *self.devlink.lock() = told;
+        let devices = read_devlink(self.kernel.as_ref());
+        *self.devlink.lock() = devices;
         self.scan()
     }
 
