@@ -183,7 +183,28 @@ it() {
 # equal WHAT GOT WANTED
 equal() { [ "$2" = "$3" ] || { printf '%s is %s, not %s\n' "$1" "$2" "$3"; return 1; }; }
 
+# ignored_tests PROGRAM [OPTION…] [-- NAME…]: runs the ignored tests of a compiled suite of Rust tests, or those of them whose names
+# contain one of the words. libtest calls an empty selection a success, so each word must find a test before any is run.
+ignored_tests() {
+    local program=$1 name listed options=()
+    shift
+    while [ $# -gt 0 ] && [ "$1" != -- ]; do options+=("$1"); shift; done
+    [ $# = 0 ] || shift
+    for name in "${@:-}"; do
+        listed=$("$program" --ignored --list ${name:+"$name"}) || return 1
+        grep -q ': test$' <<<"$listed" && continue
+        echo "not ok  ${program##*/} has no ignored test${name:+ whose name contains \"$name\"}"
+        echo "0 passed, 1 failed"
+        return 1
+    done
+    "$program" --ignored "${options[@]}" "$@"
+}
+
 finish() {
+    if [ $((passed + failed)) = 0 ]; then
+        echo "not ok  no case was run"
+        failed=1
+    fi
     if [ $failed != 0 ]; then
         local log
         for log in "$LOG"/*; do

@@ -31,7 +31,15 @@ stage_runtimes() {
     return $rc
 }
 stage_equality() { $EQUALITY; }
-stage_bench() { dist/fairlead-bench --quick --reference .cache/bin/plugins; }
+# The suite counts calls and not tests: each case that measured something is one here.
+stage_bench() {
+    local report=$LOGS/bench.json
+    dist/fairlead-bench --quick --reference .cache/bin/plugins --json "$report"
+    jq -r '(.cases | map(.name)) as $all | ([.figures[], .readings[] | .case] | unique) as $measured
+        | ($all - $measured) as $empty
+        | ($empty[] | "not ok  the case \(.) measured nothing"),
+          "bench: \(($all | length) - ($empty | length)) passed, \($empty | length) failed"' "$report"
+}
 stage_lab() { lab/test.sh; }
 
 title() {
@@ -56,6 +64,26 @@ count() {
          END { print p + 0, f + 0 }' "$1"
 }
 
+# The parts of a stage's log in which no test was run: a part begins with "-- name" and goes on to the next, or to the line
+# "-- name: 12 s". A filter that matches nothing, and a script that forgot its cases, end with success too.
+empty_parts() {
+    awk 'function close_part() { if (part != "" && !tests) print part; part = ""; tests = 0 }
+         /^-- / { close_part(); if ($0 !~ /: [0-9]+ s$/) part = substr($0, 4); next }
+         { line = $0
+           while (match(line, /[0-9]+ passed[;,] [0-9]+ failed/)) {
+               split(substr(line, RSTART, RLENGTH), n, / passed[;,] | failed/); tests += n[1] + n[2]
+               line = substr(line, RSTART + RLENGTH) } }
+         END { close_part() }' "$1"
+}
+
+# Says which parts of a stage, or whether all of it, ran no test, where it should have some.
+without_tests() { # STAGE TESTS
+    case $1 in setup | lint | build) return ;; esac
+    local part
+    [ "$2" != 0 ] || echo "not ok  the stage $1 ran no test"
+    empty_parts "$LOGS/$1.log" | while read -r part; do echo "not ok  $part ran no test"; done
+}
+
 # What failed in a log, with the first lines of why: the end of a long output is all that some CI shows.
 failures() {
     awk -v stage="$1" '
@@ -74,11 +102,13 @@ read -ra stages <<<"setup $STAGES"
 total=${#stages[@]}
 
 run_stage() {
-    local name=$1 log=$LOGS/$1.log rc=0 start=$EPOCHSECONDS p f
+    local name=$1 log=$LOGS/$1.log rc=0 start=$EPOCHSECONDS p f missing
     number=$((number + 1))
     printf '\n== %d/%d %s: %s\n' $number $total "$name" "$(title "$name")"
     timeout --foreground -k 10 $STAGE_LIMIT "$0" --stage "$name" 2>&1 | tee "$log" || rc=$?
     read -r p f < <(count "$log")
+    missing=$(without_tests "$name" $((p + f)))
+    [ -z "$missing" ] || { rc=1 f=$((f + $(wc -l <<<"$missing"))); tee -a "$log" <<<"$missing"; }
     [ $rc = 0 ] || [ "$f" != 0 ] || f=1
     [ $rc != 124 ] || echo "== $name was ended after $STAGE_LIMIT s" | tee -a "$log"
     [ $rc = 0 ] || failing+=("$name")

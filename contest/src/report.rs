@@ -102,8 +102,13 @@ impl<W: Write> Report<W> {
         writeln!(self.out, "\n{text}")
     }
 
-    /// The last line; true when nothing failed.
+    /// Prints the last line. Returns true when nothing failed and there was at least one row: a filter that matches no row
+    /// is a mistake of its caller.
     pub fn finish(mut self) -> io::Result<bool> {
+        if self.passed + self.failed + self.waiting == 0 {
+            writeln!(self.out, "there is no such row")?;
+            self.failed = 1;
+        }
         let waiting = match self.waiting {
             0 => String::new(),
             n => format!(", {n} need the lab"),
@@ -147,6 +152,13 @@ mod tests {
         assert!(good && text.ends_with("\n1 passed, 0 failed\n"), "{text}");
         let (text, good) = printed(Mark::Failed, false);
         assert!(!good && text.ends_with("\n0 passed, 1 failed\n"), "{text}");
+    }
+
+    #[test]
+    fn a_report_without_any_row_is_a_failure() {
+        let mut out = Vec::new();
+        assert!(!Report::new(&mut out).finish().unwrap());
+        assert_eq!(out, "there is no such row\n0 passed, 1 failed\n".as_bytes());
     }
 
     #[test]

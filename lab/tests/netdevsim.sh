@@ -14,7 +14,7 @@ echo 'p:fairlead/set rtnl_setlink' >$trace/kprobe_events
 echo 'p:fairlead/read nsim_get_vf_config' >>$trace/kprobe_events
 echo 1 >$trace/events/fairlead/enable
 status=0
-LAB_NETDEVSIM=/sys/bus/netdevsim/devices/netdevsim10 "$DIST/netdevsim" --ignored --test-threads 1 --nocapture || status=$?
+LAB_NETDEVSIM=/sys/bus/netdevsim/devices/netdevsim10 ignored_tests "$DIST/netdevsim" --test-threads 1 --nocapture || status=$?
 echo 0 >$trace/events/fairlead/enable
 echo >$trace/kprobe_events
 echo 10 >/sys/bus/netdevsim/del_device

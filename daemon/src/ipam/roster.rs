@@ -82,4 +82,18 @@ mod tests {
         roster.add(&place("b")).unwrap();
         assert_eq!(Roster::open(path).unwrap().places(), [place("a"), place("b")]);
     }
+
+    #[test]
+    fn a_file_of_an_earlier_release_is_read_completely_and_only_appended_to() {
+        let before = concat!(env!("CARGO_MANIFEST_DIR"), "/../daemon/testdata/records/0.1.0/state/ipam-dirs");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ipam-dirs");
+        let place = |n: &str| Place { data_dir: "/var/lib/cni/networks".into(), network: n.into() };
+        let roster = Roster::open(path.clone()).unwrap();
+        roster.add(&place("pods")).unwrap();
+        roster.add(&place("cluster")).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), std::fs::read(before).unwrap());
+        let earlier = Roster::open(before.into()).unwrap();
+        assert_eq!(earlier.places(), [place("cluster"), place("pods")]);
+    }
 }

@@ -385,4 +385,6 @@ fn put_aside(path: &Path, boot_id: &str) -> Option<PathBuf> {
 }
 
 #[cfg(test)]
+mod format_tests;
+#[cfg(test)]
 mod tests;

@@ -247,6 +247,9 @@ impl Records {
 }
 
 #[cfg(test)]
+mod format_tests;
+
+#[cfg(test)]
 mod tests {
     use std::sync::mpsc;
     use std::thread;
