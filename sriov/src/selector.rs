@@ -1,7 +1,7 @@
-//! Which virtual functions a pool is made of: the selectors of the SR-IOV network device plugin, so that its
-//! configuration can be taken as it is.
+//! Which VFs a pool is made of: the selectors of the SR-IOV network device plugin, so that its configuration can be taken as it
+//! is.
 //!
-//! A function is matched by what a scan has told of it, and by nothing else. What a selector asks for and cannot be told here
+//! A VF is matched by what a scan has found of it, and by nothing else. What a selector asks for and a scan cannot find
 //! is refused when it is read: it never matches more than was meant.
 
 use std::fmt;
@@ -13,25 +13,24 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{LinkType, PciAddr, PhysicalFunction, VirtualFunction};
 
-/// A list of selectors, or a single one without a list around it. A function belongs to it that any of them matches.
+/// A list of selectors, or a single one without a list around it. A VF belongs to it that any of them matches.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Selectors(Vec<Selector>);
 
 impl Selectors {
-    /// The first that matches a function: what else it says (`isRdma`, `needVhostNet`) holds for that function.
+    /// The first that matches a VF: what else it says (`isRdma`, `needVhostNet`) holds for that VF.
     pub fn matching(&self, physical: &PhysicalFunction, function: &VirtualFunction) -> Option<&Selector> {
         self.0.iter().find(|selector| selector.matches(physical, function))
     }
 }
 
 impl Selectors {
-    /// Whether a physical function is named, by its interface or its address: more than that nobody means who wants functions
-    /// to be made.
+    /// Whether a PF is named, by its interface or its address: only PFs that are named get VFs created.
     pub fn names(&self, physical: &PhysicalFunction) -> bool {
         self.0.iter().any(|selector| selector.names(physical))
     }
 
-    /// Whether any physical function could be named so.
+    /// Whether any PF could be named so.
     pub fn name_some(&self) -> bool {
         self.0.iter().any(Selector::names_some)
     }
@@ -65,7 +64,7 @@ impl<'de> Visitor<'de> for OneOrMore {
     }
 }
 
-/// What a function must have. Every list that is not empty must have it in it.
+/// What a VF must have. Every list that is not empty must have it in it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Selector {
@@ -188,7 +187,7 @@ impl From<AcpiIndex> for String {
     }
 }
 
-/// Some functions of a physical one: `eth0` for all, `eth0#0-3,7` for these.
+/// Some VFs of a PF: `eth0` for all, `eth0#0-3,7` for these.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(
     try_from = "String",

@@ -1,4 +1,4 @@
-//! Whether a function that vfio-pci has can be given to a process: the IOMMU group is the unit of protection, so nothing of
+//! Whether a VF that vfio-pci has can be given to a process: the IOMMU group is the unit of protection, so nothing of
 //! it may be a host driver's, and no process may have it.
 //!
 //! Looks only. The group is opened and closed, which a process that has it does not notice.
@@ -13,7 +13,7 @@ pub const VFIO_PCI: &str = "vfio-pci";
 /// The drivers that give a device to a process instead of making an interface of it.
 pub const USER_SPACE_DRIVERS: [&str; 3] = [VFIO_PCI, "uio_pci_generic", "igb_uio"];
 
-/// Why a function cannot be given by vfio.
+/// Why a VF cannot be given by vfio.
 #[derive(Debug, thiserror::Error)]
 pub enum UnfitForVfio {
     /// The machine's IOMMU is off, or it has none.
@@ -26,37 +26,37 @@ pub enum UnfitForVfio {
         "function {function} is behind no IOMMU (/dev/vfio/noiommu-{group}): a process that has it reaches all of the machine's memory"
     )]
     NoIommu {
-        /// The function.
+        /// The VF's PCI address.
         function: PciAddr,
-        /// What stands for its group.
+        /// The number of the node that stands for its group.
         group: u32,
     },
     /// A driver of the host has another device of the group.
     #[error("function {function} shares IOMMU group {group} with {member}, which {driver} drives")]
     Shared {
-        /// The function.
+        /// The VF's PCI address.
         function: PciAddr,
-        /// Its group.
+        /// The number of its IOMMU group.
         group: u32,
-        /// The other device.
+        /// The other device of the group.
         member: String,
-        /// Its driver.
+        /// The driver that has the other device.
         driver: String,
     },
     /// A process has the group open.
     #[error("function {function} is in use: a process has its IOMMU group {group} open (/dev/vfio/{group})")]
     InUse {
-        /// The function.
+        /// The VF's PCI address.
         function: PciAddr,
-        /// Its group.
+        /// The number of its IOMMU group.
         group: u32,
     },
     /// The group has no node here.
     #[error("function {function} has no node /dev/vfio/{group} that a process could open")]
     NoNode {
-        /// The function.
+        /// The VF's PCI address.
         function: PciAddr,
-        /// Its group.
+        /// The number of its IOMMU group.
         group: u32,
     },
     /// Sysfs cannot be read.
@@ -67,7 +67,10 @@ pub enum UnfitForVfio {
     Untried(#[from] NetError),
 }
 
-/// The IOMMU group of a function that a process could have now, by what opening it tells.
+/// The IOMMU group of a VF that a process could have now, by what opening it answers.
+///
+/// # Errors
+/// Why no process could have it.
 pub fn fit_for_vfio(
     inventory: &Inventory,
     function: &Function,

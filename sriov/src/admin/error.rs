@@ -1,4 +1,4 @@
-//! Why settings could not be read or set.
+//! Why settings of a VF could not be read or written, and whether the VF is to blame for that.
 
 use std::sync::Arc;
 
@@ -8,54 +8,54 @@ use nix::errno::Errno;
 use crate::resetting::is_resetting;
 use crate::{Function, PciAddr};
 
-/// Why settings could not be read or set.
+/// Why settings of a VF could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingError {
-    /// The physical function is not there to be asked.
+    /// The PF is not there to be asked.
     #[error("the physical function {physical} of {function} has no interface here that tells its settings")]
     NoInterface {
-        /// Whose settings.
+        /// The VF's PCI address.
         function: PciAddr,
-        /// Who should have told.
+        /// The PF that should have reported them.
         physical: PciAddr,
     },
     /// The kernel could not be asked.
     #[error("reading the settings of function {function}: {source}")]
     Unread {
-        /// Whose settings.
+        /// The VF's PCI address.
         function: PciAddr,
-        /// Why not; one reading is for many.
+        /// The kernel's error; one reading is for many.
         #[source]
         source: Arc<NetError>,
     },
-    /// The physical function tells nothing of this one, and of others it does.
+    /// The PF reports other VFs, and not this one.
     #[error(
         "function {function} does not end resetting: {physical} tells the settings of others, and not its"
     )]
     Untold {
-        /// Whose settings.
+        /// The VF's PCI address.
         function: PciAddr,
-        /// Who should have told.
+        /// The PF that should have reported them.
         physical: PciAddr,
     },
-    /// The physical function tells nothing of any.
+    /// The PF reports none of its VFs.
     #[error("the physical function {physical} of {function} tells the settings of none of its functions")]
     Silent {
-        /// Whose settings.
+        /// The VF's PCI address.
         function: PciAddr,
-        /// Who should have told.
+        /// The PF that should have reported them.
         physical: PciAddr,
     },
     /// A setting was not taken.
     #[error("setting {setting} for function {function} by {physical}: {source}")]
     NotSet {
-        /// Whose.
+        /// The VF's PCI address.
         function: PciAddr,
-        /// Who should have set it.
+        /// The PF that was to make the setting.
         physical: PciAddr,
-        /// Which, for a person.
+        /// The setting, in words.
         setting: String,
-        /// Why not.
+        /// The kernel's error.
         #[source]
         source: NetError,
     },
@@ -64,43 +64,43 @@ pub enum SettingError {
         "function {function} does not end resetting: {physical} does not take {setting} for it: {source}"
     )]
     Stuck {
-        /// Whose.
+        /// The VF's PCI address.
         function: PciAddr,
-        /// Who should have set it.
+        /// The PF that was to make the setting.
         physical: PciAddr,
-        /// Which, for a person.
+        /// The setting, in words.
         setting: String,
-        /// Why not.
+        /// The kernel's error.
         #[source]
         source: NetError,
     },
     /// A rate was not taken: as a share of what the link carries, many a NIC takes it only while it has a carrier.
     #[error("setting {setting} for function {function} by {physical}, which has no carrier: {source}")]
     Dark {
-        /// Whose.
+        /// The VF's PCI address.
         function: PciAddr,
-        /// Who should have set it.
+        /// The PF that was to make the setting.
         physical: PciAddr,
-        /// Which, for a person.
+        /// The setting, in words.
         setting: String,
-        /// Why not.
+        /// The kernel's error.
         #[source]
         source: NetError,
     },
-    /// It was taken, and is not in force.
+    /// A setting was taken, and is not in force.
     #[error("function {function} has not settled: its physical function tells {told} instead of {wanted}")]
     Unsettled {
-        /// Whose settings.
+        /// The VF's PCI address.
         function: PciAddr,
-        /// What was taken.
+        /// The settings that were taken, in words.
         wanted: String,
-        /// What is told instead.
+        /// What the PF reports instead, in words.
         told: String,
     },
-    /// The thread that did it for others too did not end.
+    /// The thread that worked for several callers did not end.
     #[error("the settings of function {function}: what was asked for many at once did not end")]
     Lost {
-        /// Whose settings.
+        /// The VF's PCI address.
         function: PciAddr,
     },
 }
@@ -110,9 +110,9 @@ impl SettingError {
         SettingError::NoInterface { function: function.address, physical: function.physical.address }
     }
 
-    pub(super) fn untold(function: &Function, others_are: bool) -> SettingError {
+    pub(super) fn untold(function: &Function, reports_others: bool) -> SettingError {
         let (function, physical) = (function.address, function.physical.address);
-        match others_are {
+        match reports_others {
             true => SettingError::Untold { function, physical },
             false => SettingError::Silent { function, physical },
         }
@@ -136,7 +136,7 @@ impl SettingError {
         }
     }
 
-    /// The same, of a physical function that has no carrier.
+    /// The same error, of a PF that has no carrier.
     pub(super) fn in_the_dark(self) -> SettingError {
         match self {
             SettingError::NotSet { function, physical, setting, source } => {
@@ -146,15 +146,14 @@ impl SettingError {
         }
     }
 
-    /// Whether it is a rate that a NIC may refuse for want of a carrier: it answers the same to one that it never takes.
+    /// Whether it is a rate that a NIC may have refused for want of a carrier: it answers the same to one that it never takes.
     pub(super) fn is_refused_rate(&self, one: &VfChange) -> bool {
-        let is_told_so =
+        let is_invalid =
             matches!(self, SettingError::NotSet { source, .. } if source.errno() == Some(Errno::EINVAL));
-        is_told_so && one.rate.is_some()
+        is_invalid && one.rate.is_some()
     }
 
-    /// It says nothing against the function: its physical one is not there, cannot be asked, has no carrier, or is busy for
-    /// all.
+    /// Whether it says nothing against the VF: its PF is not there, cannot be asked, has no carrier, or is busy for all VFs.
     pub fn is_of_physical(&self) -> bool {
         match self {
             SettingError::NotSet { source, .. } => is_resetting(source) || source.errno().is_none_or(is_away),
@@ -165,7 +164,7 @@ impl SettingError {
         }
     }
 
-    /// The driver will never take the setting.
+    /// Whether the driver will never take the setting.
     pub fn is_refusal(&self) -> bool {
         match self {
             SettingError::NotSet { source, .. } => source.errno().is_some_and(is_refusal),
@@ -174,12 +173,12 @@ impl SettingError {
     }
 }
 
-/// What comes of a physical function that is gone or does not answer.
+/// Whether a PF that is gone or does not answer makes the kernel return this.
 fn is_away(errno: Errno) -> bool {
     matches!(errno, Errno::ENODEV | Errno::ENXIO | Errno::ETIMEDOUT)
 }
 
-/// What a driver answers to a setting that it will never take.
+/// Whether a driver answers so to a setting that it will never take.
 fn is_refusal(errno: Errno) -> bool {
     matches!(errno, Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT | Errno::EINVAL | Errno::ERANGE | Errno::EPERM)
 }

@@ -3,12 +3,11 @@
 
 use std::collections::BTreeSet;
 
-use crate::{PciAddr, PhysicalFunction, Scan};
-
 use super::membership::Notice;
 use super::settings::PoolSettings;
 use super::work_queue::Work;
 use super::{Look, Pools};
+use crate::{PciAddr, PhysicalFunction, Scan};
 
 /// VFs that are to be created.
 pub(super) struct VfCreation {

@@ -7,16 +7,16 @@ use std::collections::BTreeSet;
 use std::mem;
 use std::time::Instant;
 
-use super::state::{Member, MemberState};
-use crate::PciAddr;
 use fairlead_host::watch::{Action, DeviceEvent};
 
 use super::owners::Holders;
 use super::provision_error::ProvisionError;
 use super::reconciler::Look;
 use super::shared::PoolEntry;
+use super::state::{Member, MemberState};
 use super::target::DesiredState;
 use super::{Known, Pools, Shared};
+use crate::PciAddr;
 
 /// A member to which nothing is done, as it was when the look at it began.
 pub(super) struct MemberSnapshot {

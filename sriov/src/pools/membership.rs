@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::{PciAddr, PhysicalFunction, Scan};
 use serde::Serialize;
 
 use super::settings::{Allocator, PoolSettings};
+use crate::{PciAddr, PhysicalFunction, Scan};
 
 /// Something that the operator is to know.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

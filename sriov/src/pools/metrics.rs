@@ -5,7 +5,6 @@ use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use super::state::{Member, Task};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -15,6 +14,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+use super::state::{Member, Task};
 use super::{Pools, Shared};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]

@@ -8,6 +8,7 @@
 //! This module knows nothing of CNI, of kubelet or of the daemon: who owns a VF comes in by [`Holders`], what kubelet is to
 //! see goes out by [`Offer`].
 
+mod admit;
 mod allocate;
 mod bounded;
 mod configuration;

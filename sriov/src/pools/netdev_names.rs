@@ -4,8 +4,6 @@
 //! The kernel gives a new interface any name that is free just then, also one that belongs to another member whose interface is
 //! away for a moment. So a name may be taken by chance, and is given up by whoever has it so.
 
-use crate::PciAddr;
-use crate::interface::{Appearance, Look, NAMED, aside, dress};
 use fairlead_host::{Link, Net, NetError, Op, SetLink};
 use nix::errno::Errno;
 
@@ -13,6 +11,8 @@ use super::provision::Provisioner;
 use super::provision_error::ProvisionError;
 use super::records::Record;
 use super::reservation::Loan;
+use crate::PciAddr;
+use crate::interface::{Appearance, Look, NAMED, aside, dress};
 
 /// Reserves a member to which nothing was done, so that nobody has it or begins with it while its interface is renamed.
 pub(super) type TakeIdle<'p> = &'p dyn Fn(PciAddr) -> Option<Loan<'p>>;

@@ -5,8 +5,6 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::interface::Appearance;
-use crate::{Function, PciAddr, SettingError, VFIO_PCI};
 use fairlead_host::{Vf, VfChange};
 
 use super::provision::Provisioner;
@@ -14,6 +12,8 @@ use super::provision_error::ProvisionError;
 use super::records::{OriginalState, Record};
 use super::settings::AtRest;
 use super::target::DesiredState;
+use crate::interface::Appearance;
+use crate::{Function, PciAddr, SettingError, VFIO_PCI};
 
 /// The pause between two tries to read the settings of a VF that is being created.
 const RETRY: Duration = Duration::from_millis(50);

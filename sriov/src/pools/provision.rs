@@ -49,12 +49,14 @@ impl Provisioner {
     ) -> Result<Known, ProvisionError> {
         let function = self.inventory.function(address)?;
         self.may_be_had(&function, desired, &self.cache())?;
+        // On record before anything is changed: the next daemon gives back what this one has begun with.
         let original = self.adopt(&function, desired)?;
         let record = &self.record(address)?;
         failpoint::pass("pool.adopted");
         let driver = desired.driver(&original);
         self.reset(&function, driver)?;
         failpoint::pass("pool.reset");
+        // While no kernel driver has the VF, none resets it for each setting, and the next one takes the MAC address over.
         let settings = self.apply_settings(&function, &desired.settings(record, &original), false)?;
         failpoint::pass("pool.set");
         self.bind_driver(&function, driver, desired, &original)?;
@@ -88,6 +90,7 @@ impl Provisioner {
         let record = self.record(address)?;
         let Some(original) = record.original_in(&self.boot_id) else { return self.forget_original(address) };
         let function = self.inventory.function(address)?;
+        // Whoever uses it now has not got it from us: it is given back when he is done.
         self.leave_alone(&function, desired.left)?;
         let original = &self.begin_work(&function, desired, original)?;
         self.reset(&function, &original.driver)?;
@@ -111,8 +114,8 @@ impl Provisioner {
 
     /// Scans the machine's VFs, and asks devlink about their cards.
     pub(super) fn scan_with_devlink(&self) -> Result<Scan, InventoryError> {
-        let told = read_devlink(self.kernel.as_ref());
-        *self.devlink.lock() = told;
+        let devices = read_devlink(self.kernel.as_ref());
+        *self.devlink.lock() = devices;
         self.scan()
     }
 

@@ -3,11 +3,11 @@
 
 use std::io;
 
-use crate::{InventoryError, PciAddr, SettingError};
 use fairlead_host::NetError;
 use nix::errno::Errno;
 
 use super::provision::Provisioner;
+use crate::{InventoryError, PciAddr, SettingError};
 
 /// Why a member is not what its pool wants.
 #[derive(Debug, thiserror::Error)]

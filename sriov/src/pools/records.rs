@@ -10,15 +10,15 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::state::{Hold, Mark};
-use crate::PciAddr;
-use crate::interface::Appearance;
+use fairlead_host::files;
+use fairlead_host::files::paths_in;
 use fairlead_host::{Mac, VfChange};
 use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 
-use fairlead_host::files;
-use fairlead_host::files::paths_in;
+use super::state::{Hold, Mark};
+use crate::PciAddr;
+use crate::interface::Appearance;
 
 /// The directory of records in the state directory, and that of marks in the run directory.
 const DIRECTORY: &str = "pools";

@@ -4,15 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::state::{Mark, MemberState, Pending};
-use crate::{Function, PciAddr, Scan};
 use fairlead_host::Vf;
 
 use super::membership::Notice;
 use super::provision::Provisioner;
 use super::provision_error::ProvisionError;
 use super::scan_cache::ScanCache;
+use super::state::{Mark, MemberState, Pending};
 use super::target::{DesiredState, Known};
+use crate::{Function, PciAddr, Scan};
 
 /// One look at the machine.
 pub(super) struct MemberScan<'l> {

@@ -6,10 +6,10 @@
 use std::cell::{OnceCell, RefCell};
 use std::collections::btree_map::Entry;
 
-use crate::{Function, PciAddr};
 use fairlead_host::{Answers, IommuGroup, Kernel, Link, Net, NetError};
 
 use crate::VFIO_PCI;
+use crate::{Function, PciAddr};
 
 /// What is known of the machine since this was made.
 pub(super) struct ScanCache<'k> {

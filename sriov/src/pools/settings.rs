@@ -3,13 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::state::{Spread, Stock};
-use crate::{PciAddr, Resource, Selectors, VfProfile, check_resource_name};
 use fairlead_host::{VfLinkState, VfVlan, VlanProto};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::bounded::Bounded;
+use super::state::{Spread, Stock};
+use crate::{PciAddr, Resource, Selectors, VfProfile, check_resource_name};
 
 /// A pool of the configuration. Its keys are part of the configuration file's format.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,8 +1,6 @@
 //! Whether a member is what its pool wants: its driver, its settings, its interface or its IOMMU group. Looks only, changes
 //! nothing.
 
-use crate::interface::Look;
-use crate::{Function, UnfitForVfio, fit_for_vfio};
 use fairlead_host::Vf;
 
 use super::provision::Provisioner;
@@ -11,6 +9,8 @@ use super::records::Record;
 use super::scan_cache::ScanCache;
 use super::target::{DesiredState, Known};
 use crate::VFIO_PCI;
+use crate::interface::Look;
+use crate::{Function, UnfitForVfio, fit_for_vfio};
 
 impl Provisioner {
     /// Compares a member with what its pool wants; answers what is known of it when it is ready. `settings` are those of all VFs

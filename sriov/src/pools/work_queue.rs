@@ -6,13 +6,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::state::Task;
-use crate::PciAddr;
-
 use super::Pools;
 use super::create_vfs::VfCreation;
 use super::provision_error::ProvisionError;
 use super::records::Record;
+use super::state::Task;
+use crate::PciAddr;
 
 /// So many VFs of one PF are worked on at a time.
 const WORKERS: usize = 4;

@@ -1,10 +1,11 @@
-//! What a function is beside an interface, and what of it cannot be given to a pod yet.
+//! VFs that are more than an interface and cannot be given to pods yet: a vDPA device is made of them, or their RDMA device
+//! would not go with their interface.
 
 use super::sysfs::{last, names, target, text};
 use super::{Inventory, InventoryError};
 use crate::PciAddr;
 
-/// Why a function is not given to pods, whatever drives it.
+/// Why a VF is not given to pods, whatever drives it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unserved {
     /// Its RDMA device would stay in the host's namespace while its interface goes to the pod's.
@@ -12,7 +13,7 @@ pub enum Unserved {
         "function {function} has RDMA device {device}, and RDMA devices are exclusive to one network namespace on this machine, which is not served yet"
     )]
     ExclusiveRdma {
-        /// The function.
+        /// The VF's PCI address.
         function: PciAddr,
         /// Its RDMA device.
         device: String,
@@ -20,7 +21,7 @@ pub enum Unserved {
     /// A vDPA device is made of it.
     #[error("function {function} is vDPA device {device}, which is not served yet")]
     Vdpa {
-        /// The function.
+        /// The VF's PCI address.
         function: PciAddr,
         /// The vDPA device.
         device: String,
@@ -28,7 +29,7 @@ pub enum Unserved {
 }
 
 impl Inventory {
-    /// What keeps a function from every pod; mostly two looks at directories that are not there.
+    /// What keeps a VF from every pod; mostly two looks at directories that are not there.
     pub fn unserved(&self, function: PciAddr) -> Result<Option<Unserved>, InventoryError> {
         if let Some(device) = self.vdpa(function)? {
             return Ok(Some(Unserved::Vdpa { function, device }));
@@ -42,14 +43,14 @@ impl Inventory {
         }
     }
 
-    /// Whether an RDMA device is in one network namespace only. The parameter is the kernel's own variable: it tells what
+    /// Whether an RDMA device is in one network namespace only. The parameter is the kernel's own variable: it says what
     /// `rdma system set netns` has made of it since (`RDMA_NLDEV_SYS_ATTR_NETNS_MODE` is read from the same one; seen on 6.12).
     /// Kernels before 5.3 know no such thing.
     fn rdma_is_exclusive(&self) -> Result<bool, InventoryError> {
         Ok(text(&self.sysfs.join("module/ib_core/parameters/netns_mode"))?.as_deref() == Some("N"))
     }
 
-    /// The vDPA device that is made of a function, itself or by way of an auxiliary device of its driver.
+    /// The vDPA device that is made of a VF, itself or by way of an auxiliary device of its driver.
     fn vdpa(&self, function: PciAddr) -> Result<Option<String>, InventoryError> {
         let devices = self.sysfs.join("bus/vdpa/devices");
         let of = function.to_string();
