@@ -23,7 +23,7 @@ use crate::engine::policy::CurrentPolicy;
 use crate::engine::request::AttachmentRequest;
 use crate::install;
 use crate::store::{Attachment, IpamRecord};
-use fairlead_ipam::{HostLocal, Lease, LeaseRequest, Owner, NetworkDir, PendingRemovals, static_ipam};
+use fairlead_ipam::{HostLocal, Lease, LeaseRequest, NetworkDir, Owner, PendingRemovals, static_ipam};
 
 /// Our executable is smaller than this, so a larger file need not be read.
 const LARGEST_OF_OURS: u64 = 1 << 20;
