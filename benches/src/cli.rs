@@ -53,7 +53,7 @@ pub(crate) struct Options {
     #[arg(long = "function-beside", id = "beside", value_name = "PCI")]
     pub(crate) beside: Vec<String>,
     /// A VF of ours that vfio-pci is to have. Can be given several times.
-    #[arg(long = "function-vfio", value_name = "PCI", requires = "functions")]
+    #[arg(long = "function-vfio", value_name = "PCI", requires = "vfs")]
     pub(crate) in_user_space: Vec<String>,
     /// Repeats every case so many times; the samples are put together.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
