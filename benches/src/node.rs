@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fairlead_host::real::RealKernel;
-use fairlead_host::{Kernel, NetError, NetnsError};
+use fairlead_host::{NetError, NetKernel, NetnsError};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};

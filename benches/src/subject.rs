@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use fairlead_host::{Address, AddressFlags, Kernel, Kind, MacvlanMode, NewLink, Op, Parent, Route};
+use fairlead_host::{Address, AddressFlags, Kind, MacvlanMode, NetKernel, NewLink, Op, Parent, Route};
 use ipnet::{IpNet, Ipv4Net};
 use serde_json::Value;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use fairlead_host::{Kernel, NetError, NetnsError};
+use fairlead_host::{NetError, NetKernel, NetnsError};
 use ipnet::IpNet;
 use serde::Deserialize;
 

@@ -8,6 +8,7 @@
 pub mod addr;
 pub mod args;
 pub mod config;
+pub mod containerd_phrases;
 pub mod error;
 pub mod lax;
 pub mod names;
@@ -17,6 +18,7 @@ pub mod trace;
 pub mod version;
 pub mod wire;
 
+pub use containerd_phrases::avoid_containerd_phrases;
 pub use error::{CniError, Code};
 pub use result::CniResult;
 pub use version::CniVersion;

@@ -1,24 +1,27 @@
-//! Capabilities (capabilities(7)) of this process: which ones the daemon can't do without, and which it misses in
-//! places. Looks at the effective set only; never changes it.
+//! Which capabilities (capabilities(7)) the daemon needs and what for, and the readiness condition that it has them.
 
-use std::fs;
-use std::io;
 use std::path::Path;
+
+use fairlead_host::capabilities::EffectiveCapabilities;
 
 use crate::health::Probe;
 
-/// Where the kernel tells a process's own.
-pub(crate) const OWN_STATUS: &str = "/proc/self/status";
-
-/// One capability.
+/// A capability and why the daemon has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Capability {
-    /// Its name.
+    /// The capability's name, as systemd and Kubernetes write it.
     pub(crate) name: &'static str,
     /// Its number (`linux/capability.h`).
     bit: u32,
     /// What the daemon does with it.
     pub(crate) purpose: &'static str,
+}
+
+impl Capability {
+    /// Whether a process with this set has it.
+    pub(crate) fn is_in(&self, effective: EffectiveCapabilities) -> bool {
+        effective.has(self.bit)
+    }
 }
 
 /// Without one of these no pod gets a network.
@@ -38,35 +41,14 @@ pub(crate) const USEFUL: [Capability; 2] = [
     Capability { name: "CAP_NET_RAW", bit: 13, purpose: "announcing addresses to the neighbours" },
 ];
 
-/// What a process may do now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Effective(u64);
-
-impl Effective {
-    /// Read from a `/proc/<pid>/status`.
-    ///
-    /// # Errors
-    /// When it can't be read, or says nothing of capabilities.
-    pub(crate) fn read(status: &Path) -> io::Result<Effective> {
-        let text = fs::read_to_string(status)?;
-        let line = text.lines().find_map(|line| line.strip_prefix("CapEff:"));
-        let set = line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
-        set.map(Effective).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it has no line CapEff"))
-    }
-
-    /// Whether this one is among them.
-    pub(crate) fn has(self, capability: &Capability) -> bool {
-        self.0 >> capability.bit & 1 == 1
-    }
-}
-
 /// The readiness condition: all that are needed are there.
 pub(crate) fn probe(status: &'static Path) -> Probe {
     Box::new(move || {
-        let effective = Effective::read(status).map_err(|e| format!("{}: {e}", status.display()))?;
+        let effective =
+            EffectiveCapabilities::read(status).map_err(|e| format!("{}: {e}", status.display()))?;
         let missing: Vec<String> = NEEDED
             .iter()
-            .filter(|capability| !effective.has(capability))
+            .filter(|capability| !capability.is_in(effective))
             .map(|capability| format!("{} ({})", capability.name, capability.purpose))
             .collect();
         if missing.is_empty() {
@@ -82,6 +64,10 @@ pub(crate) fn probe(status: &'static Path) -> Probe {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
+    use fairlead_host::capabilities::OWN_STATUS;
+
     use super::*;
 
     fn with(status: &str) -> Result<String, String> {

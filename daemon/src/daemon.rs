@@ -9,7 +9,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
+use fairlead_host::capabilities::OWN_STATUS;
+use fairlead_host::file_watch::{Pulse, Watch, WatchError};
+use fairlead_host::memory::MemoryFiles;
 use fairlead_host::process::raise_open_files;
+use fairlead_host::scheduling::{prefer_this_thread, stay_off_isolated};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
@@ -21,14 +25,12 @@ use crate::capabilities;
 use crate::health::{Health, Readiness};
 use crate::lifecycle::{RunDir, RunDirError};
 use crate::logging::{self, Level};
-use crate::memory;
+use crate::memory_probe;
 use crate::metrics::{Calls, Exposition, Node};
 use crate::netconf::{Directories, Networks};
-use crate::processors::{self, stay_off_isolated};
 use crate::server::{self, Door};
 use crate::settings::{Live, Settings};
 use crate::spool::{self, Retry, SpoolError};
-use fairlead_host::file_watch::{Pulse, Watch, WatchError};
 
 /// What is at work has so long to end. systemd's own limit (`TimeoutStopSec`) is longer.
 const STOP_LIMIT: Duration = Duration::from_secs(25);
@@ -149,7 +151,7 @@ pub fn run(
 /// What the node's readiness is made of (K19). The engine tells of its store, once it has opened it.
 fn readiness(networks: Arc<Networks>) -> Readiness {
     let readiness = Readiness::new(&["capabilities", "networks", "store", "engine", "replay"]);
-    readiness.probe("capabilities", capabilities::probe(Path::new(capabilities::OWN_STATUS)));
+    readiness.probe("capabilities", capabilities::probe(Path::new(OWN_STATUS)));
     readiness.probe("networks", Box::new(move || networks.loaded()));
     readiness
 }
@@ -162,7 +164,7 @@ fn health(surroundings: &Surroundings, watches: &[Watch]) {
         if wrong.is_empty() { Ok(String::new()) } else { Err(wrong.join("; ")) }
     };
     surroundings.health.probe("watchers", Box::new(alive));
-    surroundings.health.probe("memory", memory::probe(memory::Places::default()));
+    surroundings.health.probe("memory", memory_probe::probe(MemoryFiles::default()));
 }
 
 fn serve(
@@ -240,7 +242,7 @@ fn server_thread(
 ) -> Result<std::thread::JoinHandle<()>, DaemonError> {
     let runtime = server::runtime()?;
     let work = move || {
-        processors::go_before_callers();
+        prefer_this_thread();
         runtime.block_on(async move {
             tokio::spawn(watchdog());
             match signals() {

@@ -17,6 +17,7 @@ use fairlead_host::host_root::HostRoot;
 
 mod outlived;
 
+pub use fairlead_cni::avoid_containerd_phrases as harmless;
 use outlived::AtWork;
 
 /// How much of a plugin's output an error repeats, in bytes.
@@ -178,18 +179,6 @@ impl DelegateError {
         let text = self.to_string();
         CniError::new(code, if command == Command::Del { harmless(&text) } else { text }).with(remedy)
     }
-}
-
-/// containerd takes the error of a DEL that contains these words for success: they are said in others.
-pub fn harmless(text: &str) -> String {
-    let mut out = text.to_owned();
-    for (phrase, instead) in [("not found", "absent"), ("no such file or directory", "missing")] {
-        // The replacements are shorter and contain no phrase, so this ends; ASCII keeps its length in lower case.
-        while let Some(at) = out.to_ascii_lowercase().find(phrase) {
-            out.replace_range(at..at + phrase.len(), instead);
-        }
-    }
-    out
 }
 
 /// Executes plugins.

@@ -12,13 +12,14 @@ use std::path::{Path, PathBuf};
 
 use fairlead_cni::args::Args;
 use fairlead_cni::config::ConfList;
-use fairlead_host::Kernel;
+use fairlead_host::NetKernel;
+use fairlead_host::capabilities::{EffectiveCapabilities, OWN_STATUS};
 use fairlead_host::host_root::below;
 use fairlead_host::real::RealKernel;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::capabilities::{Capability, Effective, NEEDED, OWN_STATUS, USEFUL};
+use crate::capabilities::{Capability, NEEDED, USEFUL};
 use crate::cli::{ClientError, ask};
 use crate::daemon::Places;
 use crate::engine::plug::VFIO_NODES;
@@ -157,7 +158,7 @@ fn kernel() -> Vec<Finding> {
 
 fn capabilities() -> Vec<Finding> {
     const ABOUT: &str = "capabilities";
-    let effective = match Effective::read(Path::new(OWN_STATUS)) {
+    let effective = match EffectiveCapabilities::read(Path::new(OWN_STATUS)) {
         Ok(effective) => effective,
         Err(error) => return vec![wrong(ABOUT, format!("{OWN_STATUS}: {error}"), "mount /proc")],
     };
@@ -170,7 +171,7 @@ fn capabilities() -> Vec<Finding> {
         )
     };
     let (there, missing): (Vec<_>, Vec<_>) =
-        NEEDED.iter().chain(&USEFUL).partition(|capability| effective.has(capability));
+        NEEDED.iter().chain(&USEFUL).partition(|capability| capability.is_in(effective));
     let told = missing.into_iter().map(|c| finding(if NEEDED.contains(c) { wrong } else { less }, c));
     there.into_iter().map(|capability| good(ABOUT, capability.name)).chain(told).collect()
 }

@@ -1,6 +1,7 @@
 //! The node daemon: a server on a unix socket, an engine that carries calls out, and what they stand on.
 //!
-//! `server` (HTTP) → `engine` (add, del, check, gc, status) → `networks` (one file a type) → `ipam`.
+//! `server` (HTTP) → `engine` (add, del, check, gc, status) → `networks` (one file a type) → the crate
+//! `fairlead-ipam`.
 
 #![forbid(unsafe_code)]
 
@@ -12,21 +13,18 @@ pub mod conflist;
 pub mod daemon;
 pub mod delegate;
 mod device_offers;
-mod devlink;
 pub mod doctor;
 pub mod engine;
 mod glance;
 pub mod health;
 pub mod hotplug;
 pub mod install;
-pub mod ipam;
 pub mod lifecycle;
 mod logging;
-mod memory;
+mod memory_probe;
 pub mod metrics;
 pub mod netconf;
 pub mod networks;
-mod processors;
 pub mod server;
 pub mod settings;
 pub mod spool;

@@ -5,11 +5,12 @@
 //! before anything is refused.
 
 use std::fs::{self, File, Permissions};
-use std::io::{self, Read, Seek, Write};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+
+use fairlead_host::pid_lock::{lock_or_holder, write_holder};
 
 /// The socket in the run directory.
 pub const SOCKET: &str = "fairlead.sock";
@@ -59,32 +60,6 @@ fn failed(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> RunDirEr
     move |source| RunDirError::Io { path, what, source }
 }
 
-/// Takes the lock; else the process id of its holder, as it wrote it down.
-///
-/// A living holder is believed at once. Otherwise it has just begun and not written its id yet, or it was killed in
-/// the moment of starting a program, whose process holds the lock up to its `exec`: both pass soon.
-pub(crate) fn lock_or_holder(file: &mut File) -> io::Result<Option<String>> {
-    let limit = Instant::now() + Duration::from_secs(2);
-    loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(None),
-            Err(fs::TryLockError::Error(source)) => return Err(source),
-            Err(fs::TryLockError::WouldBlock) => {}
-        }
-        let mut pid = String::new();
-        file.rewind()?;
-        let _ = file.read_to_string(&mut pid);
-        let pid = pid.trim();
-        if !pid.is_empty() && Path::new("/proc").join(pid).exists() {
-            return Ok(Some(pid.to_owned()));
-        }
-        if Instant::now() >= limit {
-            return Ok(Some("unknown".to_owned()));
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 impl RunDir {
     /// Makes the directory (0700) where it is missing, and takes it.
     ///
@@ -101,8 +76,7 @@ impl RunDir {
             return Err(RunDirError::Taken { path: path.into(), pid });
         }
         // For the message of a second daemon only.
-        let told = file.set_len(0).and_then(|()| file.rewind());
-        told.and_then(|()| writeln!(file, "{}", std::process::id())).map_err(failed(&lock, "written"))?;
+        write_holder(&mut file).map_err(failed(&lock, "written"))?;
         let _ = fs::remove_file(path.join(STOPPING));
         Ok(RunDir { path: path.into(), _lock: file })
     }

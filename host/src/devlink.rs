@@ -1,4 +1,4 @@
-//! Network cards as devlink tells them: the mode of a card's switch, and what each of the switch's ports is.
+//! Network cards as devlink describes them: the mode of a card's switch, and what each of the switch's ports is.
 //!
 //! Of a port only what sysfs cannot be trusted for is here: a driver chooses the names of its interfaces' ports in sysfs, and
 //! some show none, or a switch that is not in use.
@@ -6,13 +6,13 @@
 /// A device that devlink knows, as far as it has ports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DevlinkDevice {
-    /// Its bus: `pci`.
+    /// The name of its bus, which is `pci` for a card.
     pub bus: String,
-    /// Its address there.
+    /// Its address on that bus.
     pub name: String,
-    /// Whether its switch is in switchdev mode; `None` where it has no switch, or its driver does not tell.
+    /// Whether its switch is in switchdev mode; `None` where it has no switch, or its driver does not say.
     pub switchdev: Option<bool>,
-    /// Its ports.
+    /// The ports of its switch, or its own.
     pub ports: Vec<DevlinkPort>,
 }
 
@@ -28,7 +28,7 @@ pub struct DevlinkPort {
 /// What is behind a port (`DEVLINK_ATTR_PORT_FLAVOUR`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DevlinkEnd {
-    /// The wire.
+    /// The wire: the port that a cable is in.
     Wire,
     /// A virtual function of the device.
     Function(u16),

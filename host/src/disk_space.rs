@@ -1,4 +1,4 @@
-//! Whether a file system can take one more file. Looks only.
+//! Whether a file system can take one more file. Only reads.
 
 use std::io;
 use std::path::Path;

@@ -2,7 +2,7 @@
 //!
 //! `FAIRLEAD_FAILPOINT=<step>` kills at the first passage of that step, `<step>:<n>` at the n-th.
 
-/// Ends the process here if it was told to.
+/// Ends the process here if the variable names this step.
 #[cfg(feature = "failpoints")]
 pub fn pass(step: &str) {
     use std::sync::OnceLock;

@@ -1,9 +1,8 @@
-//! Tells when something in a directory has changed: written, renamed, removed, or swapped by a symlink as a
-//! ConfigMap's mount does it.
+//! Watches directories for changes: files written, renamed, removed, or swapped by a symlink as a ConfigMap's mount does it.
 //!
-//! The directory need not exist yet: then the nearest ancestor that does is watched. Changes that come close
-//! together are told once. Reading is no change. Whoever is told looks for himself: a lost event costs time, never
-//! truth.
+//! The directory need not exist yet: then the nearest ancestor that does is watched. Changes that come close together are reported
+//! once. Reading is no change. A report says only that something changed; whoever gets it reads the directory itself, so a lost
+//! event costs time, never truth.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -23,7 +22,7 @@ pub enum WatchError {
     /// The kernel gave no watcher.
     #[error("changes of files can't be watched: {0}; raise fs.inotify.max_user_instances")]
     Watcher(#[from] notify::Error),
-    /// No thread.
+    /// The kernel gave no thread.
     #[error("no thread to watch files with: {0}")]
     Thread(#[from] std::io::Error),
 }
@@ -33,7 +32,7 @@ const PULSE_LIMIT: Duration = Duration::from_secs(1);
 
 enum Message {
     Changed,
-    /// Asked whether all that is to be watched is watched.
+    /// Checks that all that is to be watched is watched, and answers on this channel.
     Pulse(Sender<Result<(), String>>),
     /// These are to be watched from now on.
     Directories(Vec<PathBuf>),
@@ -53,7 +52,7 @@ impl Drop for Watch {
     }
 }
 
-/// Asks a watch whether it lives and sees.
+/// A handle by which a watch is checked: whether it still lives and sees changes.
 #[derive(Debug, Clone)]
 pub struct Pulse {
     name: String,
@@ -61,16 +60,15 @@ pub struct Pulse {
 }
 
 impl Pulse {
-    /// What is wrong, if anything is: its thread is gone or hangs, or the kernel takes no watch. Waits for a second at
-    /// most.
+    /// Checks the watch: whether its thread is gone or hangs, or the kernel takes no watch. Waits for a second at most.
     ///
     /// # Errors
     /// When changes of files are not seen.
     pub fn ask(&self) -> Result<(), String> {
-        let (reply, told) = channel();
+        let (reply, answer) = channel();
         // Whether its thread has ended is seen by the end of the answer's channel.
         let _ = self.messages.send(Message::Pulse(reply));
-        let wrong = match told.recv_timeout(PULSE_LIMIT) {
+        let wrong = match answer.recv_timeout(PULSE_LIMIT) {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(error)) => format!("{error}; raise fs.inotify.max_user_watches"),
             Err(RecvTimeoutError::Timeout) => "it does not answer; restart fairleadd".to_owned(),
@@ -91,10 +89,10 @@ impl Watch {
         changed: impl Fn() + Send + 'static,
     ) -> Result<Watch, WatchError> {
         let (sender, receiver) = channel();
-        let told = sender.clone();
+        let events = sender.clone();
         let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
             if event.map_or(true, |event| is_change(event.kind)) {
-                let _ = told.send(Message::Changed);
+                let _ = events.send(Message::Changed);
             }
         })?;
         let mut places = Places { watcher, directories, watched: HashSet::new() };
@@ -110,7 +108,7 @@ impl Watch {
         let _ = self.messages.send(Message::Directories(directories));
     }
 
-    /// For asking whether it lives.
+    /// A handle for checking that it lives.
     pub fn pulse(&self) -> Pulse {
         Pulse { name: self.name.clone(), messages: self.messages.clone() }
     }
@@ -153,8 +151,8 @@ struct Places<W = RecommendedWatcher> {
 }
 
 impl<W: Watcher> Places<W> {
-    /// Watches each directory, or the nearest ancestor that exists. Asking again for one that is watched follows a
-    /// directory that was removed and made anew. The error is the last one's that can't be watched.
+    /// Watches each directory, or the nearest ancestor that exists. Watching again one that is watched follows a
+    /// directory that was removed and made again. The error is the last one's that can't be watched.
     fn arm(&mut self) -> Result<(), String> {
         let wanted: HashSet<PathBuf> = self.directories.iter().map(|d| nearest(d)).collect();
         for gone in self.watched.difference(&wanted) {
@@ -222,26 +220,26 @@ mod tests {
         fs::create_dir(dir.path().join("..1")).unwrap();
         fs::create_dir(dir.path().join("..2")).unwrap();
         symlink("..1", dir.path().join("..data")).unwrap();
-        let (_watch, told) = watched(dir.path());
+        let (_watch, changes) = watched(dir.path());
         symlink("..2", dir.path().join("..data_tmp")).unwrap();
         fs::rename(dir.path().join("..data_tmp"), dir.path().join("..data")).unwrap();
-        told.recv_timeout(LONG).unwrap();
+        changes.recv_timeout(LONG).unwrap();
     }
 
     #[test]
     fn a_watch_follows_what_it_is_to_watch() {
         let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let (watch, told) = watched(one.path());
+        let (watch, changes) = watched(one.path());
         watch.follow(vec![other.path().into()]);
         watch.pulse().ask().unwrap(); // it has
         fs::write(other.path().join("x"), "1").unwrap();
-        told.recv_timeout(LONG).unwrap();
+        changes.recv_timeout(LONG).unwrap();
     }
 
     #[test]
     fn k19_a_watch_that_lives_answers_and_one_that_has_ended_or_hangs_is_told_by_name() {
         let dir = tempfile::tempdir().unwrap();
-        let (watch, _told) = watched(dir.path());
+        let (watch, _changes) = watched(dir.path());
         let pulse = watch.pulse();
         assert_eq!(pulse.ask(), Ok(()));
         drop(watch);
@@ -261,11 +259,11 @@ mod tests {
     #[test]
     fn k19_a_watch_that_is_asked_all_the_time_still_tells_changes() {
         let dir = tempfile::tempdir().unwrap();
-        let (watch, told) = watched(dir.path());
+        let (watch, changes) = watched(dir.path());
         fs::write(dir.path().join("x"), "1").unwrap();
         let limit = Instant::now() + LONG;
-        while told.try_recv().is_err() {
-            assert!(Instant::now() < limit, "it was never told");
+        while changes.try_recv().is_err() {
+            assert!(Instant::now() < limit, "it was never reported");
             watch.pulse().ask().unwrap();
         }
     }
@@ -275,21 +273,21 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut places =
             Places { watcher: Refusing, directories: vec![dir.path().into()], watched: HashSet::new() };
-        let told = places.arm().unwrap_err();
-        assert!(told.starts_with(&format!("{} can't be watched: ", dir.path().display())), "{told}");
+        let error = places.arm().unwrap_err();
+        assert!(error.starts_with(&format!("{} can't be watched: ", dir.path().display())), "{error}");
     }
 
     #[test]
     fn a_directory_that_is_made_later_is_followed_and_reading_is_no_change() {
         let dir = tempfile::tempdir().unwrap();
         let place = dir.path().join("a");
-        let (_watch, told) = watched(&place);
+        let (_watch, changes) = watched(&place);
         fs::create_dir(&place).unwrap();
-        told.recv_timeout(LONG).unwrap();
+        changes.recv_timeout(LONG).unwrap();
         fs::write(place.join("x"), "1").unwrap();
-        told.recv_timeout(LONG).unwrap();
-        while told.recv_timeout(SETTLE * 5).is_ok() {}
+        changes.recv_timeout(LONG).unwrap();
+        while changes.recv_timeout(SETTLE * 5).is_ok() {}
         fs::read(place.join("x")).unwrap();
-        assert!(told.recv_timeout(SETTLE * 5).is_err());
+        assert!(changes.recv_timeout(SETTLE * 5).is_err());
     }
 }

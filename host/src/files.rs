@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 /// The text of a regular file of at most `limit` bytes; no more than that is read.
 pub fn text_of(file: File, limit: u64) -> io::Result<String> {
     let mut text = String::new();
+    // One byte more than the limit shows that there is more, without reading it all.
     if regular(file)?.take(limit + 1).read_to_string(&mut text)? as u64 > limit {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("it has more than {limit} bytes")));
     }
@@ -41,10 +42,11 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     written.and_then(|()| fs::rename(&beside, path)).inspect_err(|_| {
         let _ = fs::remove_file(&beside);
     })?;
+    // Without this the rename could be lost with the power, though the file's content is on the disk.
     path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
 }
 
-/// What removing a file came to.
+/// The outcome of removing a file, where a file that is not there counts as removed.
 pub fn gone(removed: io::Result<()>) -> io::Result<()> {
     removed.or_else(|e| if e.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(e) })
 }

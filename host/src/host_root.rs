@@ -40,7 +40,7 @@ impl HostRoot {
         below(&self.path, path)
     }
 
-    /// A file, for reading.
+    /// Opens a file for reading.
     pub fn open(&self, path: &Path) -> io::Result<File> {
         Ok(File::from(self.open_with(path, OFlags::RDONLY | OFlags::CLOEXEC)?))
     }
@@ -52,17 +52,18 @@ impl HostRoot {
         text_of(file, limit)
     }
 
-    /// A directory that exists.
+    /// Opens a directory that exists.
     pub fn directory(&self, path: &Path) -> io::Result<OwnedFd> {
         Ok(self.open_with(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC)?)
     }
 
-    /// A directory that is made, with its parents (0755), where it does not exist.
+    /// Opens a directory; where it does not exist it is made, with its parents (0755).
     pub fn make_directory(&self, path: &Path) -> io::Result<OwnedFd> {
         match self.directory(path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             done => return done,
         }
+        // Part by part from the root, each opened the safe way: a symbolic link on the path must not lead out of the host's root.
         let mut prefix = PathBuf::from("/");
         let mut parent = self.directory(&prefix)?;
         for part in
@@ -90,7 +91,9 @@ impl HostRoot {
         let mut file = File::from(openat(&dir, &beside, flags, Mode::from_raw_mode(mode))?);
         let written = file
             .write_all(text)
+            // The umask may have taken bits from the mode with which the file was made.
             .and_then(|()| fchmod(&file, Mode::from_raw_mode(mode)).map_err(io::Error::from))
+            // Last, so that a reader finds the old text or the new, never half of one.
             .and_then(|()| renameat(&dir, &beside, &dir, name).map_err(io::Error::from));
         written.inspect_err(|_| {
             let _ = unlinkat(&dir, &beside, AtFlags::empty());

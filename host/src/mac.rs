@@ -1,4 +1,4 @@
-//! MAC addresses.
+//! MAC addresses: read in the forms that Go reads, shown as the kernel shows them.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,5 +1,5 @@
-//! What runs out and comes back: open files, memory, threads. A call that met it is worth another try (code 11), and is
-//! told what to raise instead of that something is wrong with a disk or a namespace.
+//! What runs out and comes back: open files, memory, threads. A call that met it is worth another try (code 11), and its error
+//! says what to raise instead of that something is wrong with a disk or a namespace.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use nix::errno::Errno;
 
 use crate::process;
 
-/// What to do about it; `None` where `errno` is no shortage.
+/// What a person can raise to end the shortage; `None` where `errno` is no shortage.
 pub fn remedy(errno: Errno) -> Option<String> {
     match errno {
         Errno::EMFILE => {
@@ -16,8 +16,8 @@ pub fn remedy(errno: Errno) -> Option<String> {
         }
         Errno::ENFILE => Some("the node has too many files open: raise fs.file-max (sysctl)".to_owned()),
         Errno::ENOMEM | Errno::ENOBUFS | Errno::EAGAIN => {
-            let told = "the node is short of memory, or fairleadd's service of memory (MemoryMax) or threads (TasksMax)";
-            Some(told.to_owned())
+            let text = "the node is short of memory, or fairleadd's service of memory (MemoryMax) or threads (TasksMax)";
+            Some(text.to_owned())
         }
         _ => None,
     }

@@ -6,9 +6,9 @@ use std::fs;
 use std::time::Duration;
 
 use fairlead_host::real::RealKernel;
-use fairlead_host::scratch::ScratchNetns;
+use fairlead_host::scratch_netns::ScratchNetns;
 use fairlead_host::watch::{Action, DeviceEvent, DeviceEvents};
-use fairlead_host::{Kernel, Kind, NewLink, Op, Parent};
+use fairlead_host::{Kind, NetKernel, NewLink, Op, Parent};
 
 #[test]
 fn a_device_on_the_bus_is_told_and_a_link_that_is_on_none_wakes_nobody() {

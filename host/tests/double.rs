@@ -4,10 +4,10 @@
 
 use std::path::Path;
 
-use fairlead_host::double::{Asked, FakeKernel, Place};
+use fairlead_host::double::{FakeKernel, KernelRequest, Place};
 use fairlead_host::{
-    Address, AddressFlags, IommuGroup, Kernel, Kind, MacvlanMode, NetError, NetnsError, NewLink, Nsid, Op,
-    Override, Parent, Route, SetLink,
+    Address, AddressFlags, IommuGroup, Kind, MacvlanMode, NetError, NetKernel, NetnsError, NewLink, Nsid, Op,
+    Override, Parent, PciKernel, Route, SetLink,
 };
 use nix::errno::Errno;
 
@@ -82,10 +82,10 @@ fn the_call_that_is_told_to_fail_does_nothing_and_is_recorded() {
     assert_eq!((error.at, error.errno), (1, Errno::ENOMEM));
     let calls = kernel.calls();
     assert_eq!(calls.len(), 3);
-    assert_eq!(calls[0].asked, Asked::Open(POD.into()));
+    assert_eq!(calls[0].request, KernelRequest::Open(POD.into()));
     assert_eq!(
-        (calls[2].place, &calls[2].asked),
-        (Place::Pod(id.cookie.unwrap()), &Asked::Op(address("10.9.0.2/24")))
+        (calls[2].place, &calls[2].request),
+        (Place::Pod(id.cookie.unwrap()), &KernelRequest::Op(address("10.9.0.2/24")))
     );
     assert_eq!(pod.addresses(4242).unwrap(), []);
 }

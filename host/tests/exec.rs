@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use fairlead_host::Kernel;
+use fairlead_host::NetKernel;
 use fairlead_host::exec::{Exec, ExecError, Output, STDERR_LIMIT};
-use fairlead_host::process::{go_first, open_files, raise_open_files};
+use fairlead_host::process::{open_files, raise_open_files};
 use fairlead_host::real::RealKernel;
-use fairlead_host::scratch::ScratchNetns;
+use fairlead_host::scheduling::raise_priority;
+use fairlead_host::scratch_netns::ScratchNetns;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 fn shell(script: &str) -> Exec<'static> {
@@ -82,7 +83,7 @@ fn a_process_that_raises_its_own_limit_of_open_files_leaves_its_programs_the_one
 fn a_thread_that_goes_first_leaves_its_programs_the_usual_priority() {
     let usual = text(&run("nice").stdout).parse::<i32>().unwrap();
     let (ours, theirs) = std::thread::spawn(|| {
-        go_first().unwrap();
+        raise_priority().unwrap();
         let stat = fs::read_to_string("/proc/thread-self/stat").unwrap();
         let nice = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(16).unwrap().parse::<i32>();
         (nice.unwrap(), text(&run("nice").stdout).parse::<i32>().unwrap())

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use fairlead_host::announce::{Announcement, Announcer, Conflict};
 use fairlead_host::real::RealKernel;
-use fairlead_host::scratch::ScratchNetns;
+use fairlead_host::scratch_netns::ScratchNetns;
 use fairlead_host::watch::{Event, NetnsEvents};
-use fairlead_host::{Address, AddressFlags, Kernel, Kind, MacvlanMode, NewLink, Op, Parent, SetLink};
+use fairlead_host::{Address, AddressFlags, Kind, MacvlanMode, NetKernel, NewLink, Op, Parent, SetLink};
 
 fn veth(name: &str) -> NewLink {
     NewLink {

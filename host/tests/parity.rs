@@ -6,10 +6,10 @@ use std::path::Path;
 
 use fairlead_host::double::FakeKernel;
 use fairlead_host::real::RealKernel;
-use fairlead_host::scratch::ScratchNetns;
+use fairlead_host::scratch_netns::ScratchNetns;
 use fairlead_host::{
-    Address, AddressFlags, Kernel, Kind, Mac, MacvlanMode, NetError, NewLink, Op, Parent, Route, SetLink,
-    VfChange,
+    Address, AddressFlags, Kernel, Kind, Mac, MacvlanMode, NetError, NetKernel, NewLink, Op, Parent, Route,
+    SetLink, VfChange,
 };
 use nix::errno::Errno;
 

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use fairlead_host::real::RealKernel;
-use fairlead_host::scratch::ScratchNetns;
+use fairlead_host::scratch_netns::ScratchNetns;
 use fairlead_host::{
-    Address, AddressFlags, Kernel, Kind, Mac, MacvlanMode, NetError, NetnsError, NewLink, Op, Parent, Route,
-    SetLink,
+    Address, AddressFlags, Kind, Mac, MacvlanMode, NetError, NetKernel, NetnsError, NewLink, Op, Parent,
+    PciKernel, Route, SetLink,
 };
 use nix::errno::Errno;
 use tempfile::TempDir;

@@ -9,7 +9,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fairlead_host::double::{Asked, FakeKernel, Resets};
+use fairlead_host::double::{FakeKernel, KernelRequest, Resets};
 use fairlead_host::{Op, VfChange, VfLinkState, VfRate, VfVlan};
 use fairlead_sriov::resetting::SETTLES;
 use fairlead_sriov::{Administrator, Function, Inventory, SettingError};
@@ -54,11 +54,11 @@ impl Machine {
     }
 
     fn messages(&self) -> usize {
-        self.count(|asked| matches!(asked, Asked::Op(Op::SetVfs { .. })))
+        self.count(|asked| matches!(asked, KernelRequest::Op(Op::SetVfs { .. })))
     }
 
-    fn count(&self, is: impl Fn(&Asked) -> bool) -> usize {
-        self.kernel.calls().iter().filter(|call| is(&call.asked)).count()
+    fn count(&self, is: impl Fn(&KernelRequest) -> bool) -> usize {
+        self.kernel.calls().iter().filter(|call| is(&call.request)).count()
     }
 }
 
@@ -214,8 +214,8 @@ fn of_several_interfaces_of_a_nic_the_one_that_tells_the_settings_is_found_once(
     function.physical.interfaces = vec!["ens81r0".into(), "ens81".into()];
     machine.administrator.set(&function, &tagged(5)).unwrap();
     machine.administrator.set(&function, &tagged(6)).unwrap();
-    assert_eq!(machine.count(|asked| *asked == Asked::Vfs(representor)), 1);
-    assert_eq!(machine.count(|asked| *asked == Asked::Vfs(machine.pf)), 1);
+    assert_eq!(machine.count(|asked| *asked == KernelRequest::Vfs(representor)), 1);
+    assert_eq!(machine.count(|asked| *asked == KernelRequest::Vfs(machine.pf)), 1);
     function.physical.interfaces = vec!["gone".into()];
     let error = machine.administrator.settings(&function).unwrap_err();
     assert!(matches!(error, SettingError::NoInterface { .. }), "{error}");

@@ -14,7 +14,7 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 
 use fairlead_host::real::RealKernel;
-use fairlead_host::{Kernel, NetError, Op, Vf, VfChange, VfLinkState, VfVlan, VlanProto};
+use fairlead_host::{NetError, NetKernel, Op, PciKernel, Vf, VfChange, VfLinkState, VfVlan, VlanProto};
 use fairlead_sriov::resetting::SETTLES;
 use fairlead_sriov::{Administrator, Function, Inventory, PhysicalFunction, SettingError, VfProfile};
 use nix::errno::Errno;

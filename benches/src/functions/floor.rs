@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use fairlead_host::real::RealKernel;
-use fairlead_host::{Address, AddressFlags, Kernel, Op, Override, SetLink};
+use fairlead_host::{Address, AddressFlags, NetKernel, Op, Override, PciKernel, SetLink};
 use ipnet::{IpNet, Ipv4Net};
 
 use super::home::Home;

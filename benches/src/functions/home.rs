@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fairlead_host::real::RealKernel;
-use fairlead_host::{Kernel, Link, Mac, NetError, Op, Override, SetLink, Vf, VfChange};
+use fairlead_host::{Link, Mac, NetError, NetKernel, Op, Override, PciKernel, SetLink, Vf, VfChange};
 use fairlead_sriov::interface::{appear, interface};
 use fairlead_sriov::{BadPciAddr, Inventory, InventoryError, PciAddr};
 

@@ -4,7 +4,7 @@
 use std::io;
 use std::time::Instant;
 
-use fairlead_host::Kernel;
+use fairlead_host::PciKernel;
 use serde_json::{Value, json};
 
 use super::home::until;

@@ -17,6 +17,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use fairlead_cni::wire::{Command, Request};
+use fairlead_host::scheduling::prefer_this_thread;
 use tokio::sync::oneshot;
 use tracing::error;
 
@@ -30,7 +31,6 @@ pub(crate) use self::work::{guarded, panic_text};
 use crate::call::{Call, CallerGone, Lane, Service};
 use crate::health::Health;
 use crate::metrics::Calls;
-use crate::processors;
 
 /// How long a caller waits when it does not say.
 const UNTOLD_DEADLINE: Duration = Duration::from_secs(30);
@@ -342,7 +342,7 @@ impl Admission {
     }
 
     fn work(&self, line: Line) {
-        processors::go_before_callers();
+        prefer_this_thread();
         while let Some(job) = self.next(line) {
             let (number, container) = (job.number, job.call.request.container_id.clone());
             let done = self.0.carry_out(job);

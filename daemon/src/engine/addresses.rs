@@ -9,8 +9,8 @@ use fairlead_cni::{CniError, CniResult, Code};
 use super::Engine;
 use super::job::Job;
 use super::removal::Answer;
-use crate::ipam::{Lease, LeaseRequest, PendingRemovals, Place, static_ipam};
 use crate::store::{Attachment, IpamRecord, LinkRecord, Phase};
+use fairlead_ipam::{Lease, LeaseRequest, PendingRemovals, Place, static_ipam};
 
 /// host-local's part of a configuration, if that is its IPAM.
 pub(super) fn host_local_config(conf: &NetConf, args: &Args) -> Result<Option<HostLocal>, CniError> {

@@ -16,7 +16,6 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::{Engine, errors, functions};
-use crate::devlink;
 use crate::store::{Attachment, LentVf};
 
 const VERSION: &str = "1.1.0";
@@ -97,7 +96,7 @@ impl Engine {
         let rdma = self.inventory.rdma(vf.address).map_err(unread)?.devices;
         let devlink = || {
             let known = self.pools.devlink_of(vf.address);
-            known.unwrap_or_else(|| devlink::told(self.kernel.as_ref()))
+            known.unwrap_or_else(|| self.kernel.devlink_or_none())
         };
         for ours in ["pci-address", "pf-pci-address", "rdma-device", "representor-device"] {
             told.remove(ours);

@@ -8,8 +8,8 @@ use fairlead_cni::{CniError, CniVersion, Code};
 use super::job::Job;
 use super::removal::{self, Answer};
 use super::{Engine, errors};
-use crate::ipam::Owner;
 use crate::store::{Attachment, Phase};
+use fairlead_ipam::Owner;
 
 impl Engine {
     /// Removes the network's attachments that are not in the list; goes past errors and answers with all of them.

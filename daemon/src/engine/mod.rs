@@ -54,7 +54,6 @@ use fairlead_sriov::{Administrator, Inventory};
 use crate::call::{Call, Lane, Reply, Service};
 use crate::delegate::Delegates;
 use crate::device_offers::DeviceOffers;
-use crate::ipam::HostLocal;
 use crate::metrics;
 use crate::netconf::Networks;
 use crate::networks::interface::Dad;
@@ -64,6 +63,7 @@ use crate::settings::Settings;
 use crate::sriov_cni::Predecessor;
 use crate::store::Store;
 use fairlead_host::host_root::HostRoot;
+use fairlead_ipam::HostLocal;
 
 use chance::Chance;
 use claims::Claims;

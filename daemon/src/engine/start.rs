@@ -23,7 +23,6 @@ use super::wellbeing::LookOut;
 use super::{Engine, Places, Policy, SWEEP};
 use crate::delegate::Delegates;
 use crate::device_offers::DeviceOffers;
-use crate::ipam::HostLocal;
 use crate::metrics;
 use crate::netconf::Networks;
 use crate::pools::{Ground, Look, PoolMetrics, Pools};
@@ -31,6 +30,7 @@ use crate::settings::Settings;
 use crate::sriov_cni::Predecessor;
 use crate::store::{Store, StoreError};
 use fairlead_host::host_root::HostRoot;
+use fairlead_ipam::HostLocal;
 
 /// Threads that work off what is left after answers.
 const REAPERS: usize = 4;

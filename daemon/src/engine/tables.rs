@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::Engine;
 use super::removal::Answer;
-use crate::ipam::{Allocation, Owner};
 use crate::store::{Attachment, LinkRecord, Phase};
+use fairlead_ipam::{Allocation, Owner};
 
 pub(super) fn table(engine: &Engine, name: &str) -> Option<Value> {
     match name {

@@ -66,7 +66,7 @@ impl Engine {
 
     /// Told, and no illness of the daemon: its restart would end nothing, and a thread in a driver keeps it from ending.
     fn drivers_end(&self) -> Result<String, String> {
-        let hung = self.kernel.hung();
+        let hung = self.kernel.stuck_driver_calls();
         if hung.is_empty() {
             return Ok(String::new());
         }

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use fairlead_cni::wire::Request;
+use fairlead_host::scheduling::prefer_this_thread;
 use nix::errno::Errno;
 use nix::sys::socket::{Shutdown, shutdown};
 use tokio::runtime::Runtime;
@@ -24,7 +25,6 @@ use tracing::warn;
 use super::connection;
 use crate::admission::{Admission, Done, Outcome};
 use crate::call::CallerGone;
-use crate::processors;
 
 /// One that may be at work, and one that goes on accepting.
 const ACCEPTORS: usize = 2;
@@ -83,7 +83,7 @@ struct Acceptor {
 
 impl Acceptor {
     fn run(&self) {
-        processors::go_before_callers();
+        prefer_this_thread();
         loop {
             match self.listener.accept() {
                 Ok((stream, _)) => {

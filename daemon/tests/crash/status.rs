@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use fairlead_cni::wire::Command;
 use fairlead_cni::{CniError, Code};
-use fairlead_host::Kernel;
+use fairlead_host::NetKernel;
 use fairlead_host::real::RealKernel;
 use serde_json::{Value, json};
 

@@ -1,23 +1,23 @@
-//! After an ADD, off its way: tells the neighbours of the new addresses (gratuitous ARP, unsolicited neighbour
-//! advertisement) and asks whether somebody else has one of them already.
+//! Announces an attachment's new addresses to the neighbours (gratuitous ARP, unsolicited neighbour advertisement) and probes
+//! whether somebody else has one of them already. It happens after the ADD's answer, so that no ADD waits for it.
 //!
 //! One thread of the lowest priority serves all interfaces. A failure here is a warning, never an ADD's failure. A packet
 //! socket keeps its namespace alive, so none is used longer than 350 ms or past [`Announcer::cancel`]; closing it takes the
 //! kernel some milliseconds more.
 
-mod filter;
-mod late;
+mod address_probe;
+mod carrier_wait;
 mod packet;
-mod probe;
+mod packet_filter;
+mod socket_closers;
 
 use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -26,15 +26,16 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::Mac;
-use crate::process::give_way;
 use crate::real::OwnNetns;
+use crate::scheduling::run_only_when_idle;
 use crate::seam::{NetError, NetnsError, NetnsId};
-use late::{Late, Waiting};
-use probe::Probe;
+use address_probe::Probe;
+use carrier_wait::{CarrierWait, Waiting};
+use socket_closers::SocketClosers;
 
 /// So many announcements wait or are under way; further ones are dropped.
 const QUEUE: usize = 1024;
-/// So many interfaces are listened to at once; more are announced without being asked about.
+/// So many interfaces are listened to at once; the addresses of more are announced without a probe.
 const LISTENING: usize = 256;
 /// The epoll token of the bell that rings when the queue is no longer empty.
 const BELL: u64 = 0;
@@ -43,8 +44,6 @@ const BELL: u64 = 0;
 const QUIET: Duration = Duration::from_millis(10);
 /// But at the latest so long after the first order (RFC 5227 lets a host wait a second before it probes).
 const GATHER: Duration = Duration::from_millis(100);
-/// Threads that close sockets.
-const CLOSERS: usize = 4;
 
 /// An interface whose addresses are to be announced.
 #[derive(Debug, Clone)]
@@ -57,9 +56,9 @@ pub struct Announcement {
     pub ifindex: u32,
     /// Its MAC address.
     pub mac: Mac,
-    /// Its addresses.
+    /// The addresses to be announced.
     pub addresses: Vec<IpAddr>,
-    /// Also ask whether somebody else has them.
+    /// Also probe whether somebody else has them.
     pub probe: bool,
     /// Wait for the interface's carrier, some seconds at most: it is a NIC's own, which has just been set up.
     pub awaits_carrier: bool,
@@ -74,9 +73,9 @@ pub struct Conflict {
     pub label: String,
     /// The interface's index.
     pub ifindex: u32,
-    /// Its namespace.
+    /// The namespace that the interface is in.
     pub netns_id: NetnsId,
-    /// The address.
+    /// The address that both have.
     pub address: IpAddr,
     /// The MAC address of whoever has it as well.
     pub other: Mac,
@@ -91,13 +90,13 @@ enum AnnounceError {
     /// Another namespace is at the path by now.
     #[error("another network namespace is at {netns} by now")]
     Replaced {
-        /// The path.
+        /// The path where the namespace was.
         netns: PathBuf,
     },
     /// It has no carrier yet.
     #[error("the interface has no carrier")]
     NoCarrier,
-    /// The kernel did not tell of its carrier.
+    /// Whether it has a carrier could not be read.
     #[error(transparent)]
     Link(#[from] NetError),
     /// Its packet socket failed.
@@ -116,8 +115,8 @@ impl AnnounceError {
     }
 }
 
-/// What the thread is told. It comes by a channel: a caller never waits for a lock that a thread of the lowest priority
-/// holds.
+/// An order to the announcer's thread. It goes by a channel, so that a caller never waits for a lock that a thread of the lowest
+/// priority holds.
 #[derive(Debug)]
 enum Order {
     Announce(Announcement),
@@ -149,24 +148,30 @@ struct Shared {
 struct Probes {
     by_token: HashMap<u64, Probe>,
     last_token: u64,
-    closers: Closers,
-    late: Late,
+    closers: SocketClosers,
+    awaiting_carrier: CarrierWait,
 }
 
 impl Probes {
-    fn new(closers: Closers) -> Probes {
-        Probes { by_token: HashMap::new(), last_token: BELL, closers, late: Late::default() }
+    fn new(closers: SocketClosers) -> Probes {
+        Probes {
+            by_token: HashMap::new(),
+            last_token: BELL,
+            closers,
+            awaiting_carrier: CarrierWait::default(),
+        }
     }
 
     fn timeout(&self) -> EpollTimeout {
-        let Some(at) = self.by_token.values().map(Probe::until).chain(self.late.next()).min() else {
+        let Some(at) = self.by_token.values().map(Probe::until).chain(self.awaiting_carrier.next()).min()
+        else {
             return EpollTimeout::NONE;
         };
         let wait = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
         EpollTimeout::try_from(wait).unwrap_or(EpollTimeout::ZERO)
     }
 
-    /// Ends those that are meant; answers how many.
+    /// Ends the probes for which `meant` says so; answers how many.
     fn close_where(&mut self, epoll: &Epoll, mut meant: impl FnMut(&mut Probe) -> bool) -> usize {
         let ended: Vec<u64> =
             self.by_token.iter_mut().filter_map(|(token, probe)| meant(probe).then_some(*token)).collect();
@@ -176,33 +181,6 @@ impl Probes {
             self.closers.close(probe.into_socket());
         }
         ended.len()
-    }
-}
-
-/// Threads that close packet sockets: each close waits for a grace period of the kernel, several wait for the same one.
-#[derive(Debug)]
-struct Closers(Sender<OwnedFd>);
-
-impl Closers {
-    fn start() -> io::Result<Closers> {
-        let (sender, receiver) = channel();
-        let receiver = Arc::new(Mutex::new(receiver));
-        for n in 0..CLOSERS {
-            let receiver: Arc<Mutex<Receiver<OwnedFd>>> = Arc::clone(&receiver);
-            std::thread::Builder::new().name(format!("closer-{n}")).spawn(move || {
-                loop {
-                    let next = locked(&receiver).recv();
-                    let Ok(socket) = next else { return };
-                    drop(socket);
-                }
-            })?;
-        }
-        Ok(Closers(sender))
-    }
-
-    /// Closes a socket soon; with the threads gone at once.
-    fn close(&self, socket: OwnedFd) {
-        let _ = self.0.send(socket);
     }
 }
 
@@ -224,7 +202,7 @@ impl Announcer {
         shared.epoll.add(&shared.bell, EpollEvent::new(EpollFlags::EPOLLIN, BELL))?;
         let for_thread = Arc::clone(&shared);
         let (orders, taken) = channel();
-        let closers = Closers::start()?;
+        let closers = SocketClosers::start()?;
         let builder = std::thread::Builder::new().name("announcer".to_owned());
         let thread = builder.spawn(move || for_thread.serve(&taken, Probes::new(closers), &on_conflict))?;
         Ok(Announcer { shared, orders, thread: Some(thread) })
@@ -284,7 +262,7 @@ impl Shared {
     }
 
     fn serve(&self, orders: &Receiver<Order>, mut probes: Probes, on_conflict: &OnConflict) {
-        if let Err(error) = give_way() {
+        if let Err(error) = run_only_when_idle() {
             tracing::debug!(%error, "the announcer keeps its priority");
         }
         let mut events = [EpollEvent::empty(); 64];
@@ -310,7 +288,7 @@ impl Shared {
             }
             // What has begun since is read first, however long this thread had to wait for a processor.
             self.expire(&mut probes, woken);
-            for one in probes.late.due() {
+            for one in probes.awaiting_carrier.due() {
                 self.begin_one(one, &mut probes);
             }
         }
@@ -334,7 +312,7 @@ impl Shared {
                         let waiting = gathered.len();
                         gathered.retain(|what| !meant(what));
                         let ended = probes.close_where(&self.epoll, |probe| meant(&probe.what));
-                        let late = probes.late.forget(meant);
+                        let late = probes.awaiting_carrier.forget(meant);
                         self.closed(ended + late + waiting - gathered.len());
                     }
                 }
@@ -353,11 +331,12 @@ impl Shared {
     /// Sends an announcement's packets and begins to listen.
     fn begin_one(&self, one: Waiting, probes: &mut Probes) {
         let mut what = one.what.clone();
+        // Each probe costs a socket that keeps a namespace alive; the announcement itself is always sent.
         what.probe &= probes.by_token.len() < LISTENING;
         let label = what.label.clone();
         match self.begin(what, probes) {
             Ok(true) => return,
-            Err(AnnounceError::NoCarrier) if probes.late.wait(one) => return,
+            Err(AnnounceError::NoCarrier) if probes.awaiting_carrier.wait(one) => return,
             Ok(false) | Err(AnnounceError::NoCarrier) => {}
             Err(error) if error.has_ended() => {}
             Err(error) => self.failure(&label, &error),
@@ -365,7 +344,7 @@ impl Shared {
         self.closed(1);
     }
 
-    /// True when it goes on.
+    /// Sends the packets; true when the socket goes on listening.
     fn begin(&self, what: Announcement, probes: &mut Probes) -> Result<bool, AnnounceError> {
         let probe = Probe::open(&self.own, what)?;
         let spoken = probe.speak();
@@ -405,8 +384,4 @@ impl Shared {
         self.failed.fetch_add(1, Ordering::Relaxed);
         tracing::warn!(interface, %error, "the addresses of an interface could not be announced");
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -6,9 +6,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::Mac;
 
-/// `ETH_P_ARP`
+/// The ethertype of ARP (`ETH_P_ARP`).
 const ARP: [u8; 2] = [0x08, 0x06];
-/// `ETH_P_IPV6`
+/// The ethertype of IPv6 (`ETH_P_IPV6`).
 const IPV6: [u8; 2] = [0x86, 0xdd];
 const ICMPV6: u8 = 58;
 const NEIGHBOUR_SOLICITATION: u8 = 135;
@@ -20,7 +20,7 @@ const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 const ETHERNET: usize = 14;
 const IPV6_HEADER: usize = 40;
 
-/// Tells the neighbours who has `address` now: a gratuitous ARP request, or an unsolicited advertisement.
+/// The frame that announces to the neighbours who has `address` now: a gratuitous ARP request, or an unsolicited advertisement.
 pub(super) fn announcement(mac: Mac, address: IpAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(address) => arp_request(mac, address, address),
@@ -28,7 +28,7 @@ pub(super) fn announcement(mac: Mac, address: IpAddr) -> Vec<u8> {
     }
 }
 
-/// Asks whether someone else has `address`, without telling anyone that we do.
+/// The frame that asks whether someone else has `address`, without claiming it for us.
 pub(super) fn probe(mac: Mac, address: IpAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(address) => arp_request(mac, Ipv4Addr::UNSPECIFIED, address),

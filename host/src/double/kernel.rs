@@ -1,4 +1,4 @@
-//! What is asked of no one namespace: namespaces themselves, drivers, IOMMU groups.
+//! The calls of the seam that belong to no one namespace: namespaces themselves, drivers, IOMMU groups.
 
 use std::io;
 use std::path::Path;
@@ -8,27 +8,29 @@ use nix::errno::Errno;
 
 use super::model::{HOST, Model};
 use super::net::FakeNet;
-use super::{Asked, FakeKernel, Place, refused};
+use super::{FakeKernel, KernelRequest, Place, refused};
 use crate::devlink::DevlinkDevice;
-use crate::seam::{Answers, IommuGroup, Kernel, Link, Net, NetError, NetnsError, Nsid, Op, Override};
+use crate::seam::{
+    Answers, IommuGroup, Link, Net, NetError, NetKernel, NetnsError, Nsid, Op, Override, PciKernel,
+};
 
 impl FakeKernel {
-    fn ask_device<T>(
+    fn call_device<T>(
         &self,
         device: &str,
-        asked: Asked,
+        request: KernelRequest,
         answer: impl FnOnce(&mut Model) -> Result<T, Errno>,
     ) -> Result<T, NetError> {
         let mut model = self.model();
-        let doing = format!("{asked:?}");
+        let doing = format!("{request:?}");
         model
-            .record(Place::Kernel, asked)
+            .record(Place::Kernel, request)
             .and_then(|()| answer(&mut model))
             .map_err(|errno| NetError::Driver { device: device.to_owned(), doing, source: errno.into() })
     }
 }
 
-impl Kernel for FakeKernel {
+impl NetKernel for FakeKernel {
     fn host(&self) -> Result<Box<dyn Net + '_>, NetError> {
         let id = self.model().id_of(HOST);
         Ok(Box::new(FakeNet { kernel: self, key: HOST, id }))
@@ -36,9 +38,9 @@ impl Kernel for FakeKernel {
 
     fn pod(&self, path: &Path) -> Result<Box<dyn Net + '_>, NetnsError> {
         let mut model = self.model();
-        let asked = Asked::Open(path.to_owned());
+        let request = KernelRequest::Open(path.to_owned());
         model
-            .record(Place::Kernel, asked)
+            .record(Place::Kernel, request)
             .map_err(|errno| NetnsError::Io { path: path.to_owned(), source: errno.into() })?;
         let key = *model.paths.get(path).ok_or_else(|| NetnsError::Missing { path: path.to_owned() })?;
         if key == HOST {
@@ -55,7 +57,7 @@ impl Kernel for FakeKernel {
     fn link_at(&self, nsid: Nsid, index: u32) -> Result<Option<Link>, NetError> {
         let mut model = self.model();
         model
-            .record(Place::Kernel, Asked::LinkAt(nsid, index))
+            .record(Place::Kernel, KernelRequest::LinkAt(nsid, index))
             .map_err(|errno| refused(errno, "read a link"))?;
         Ok(model.by_nsid(nsid).and_then(|key| model.link(key, index)))
     }
@@ -63,7 +65,7 @@ impl Kernel for FakeKernel {
     fn delete_at(&self, nsid: Nsid, index: u32) -> Result<(), NetError> {
         let mut model = self.model();
         model
-            .record(Place::Kernel, Asked::DeleteAt(nsid, index))
+            .record(Place::Kernel, KernelRequest::DeleteAt(nsid, index))
             .map_err(|errno| refused(errno, "delete a link"))?;
         match model.by_nsid(nsid) {
             Some(key) if model.link(key, index).is_some() => {
@@ -75,51 +77,59 @@ impl Kernel for FakeKernel {
 
     fn nsids(&self) -> Result<Vec<Nsid>, NetError> {
         let mut model = self.model();
-        model.record(Place::Kernel, Asked::Nsids).map_err(|errno| refused(errno, "list namespaces"))?;
+        model
+            .record(Place::Kernel, KernelRequest::Nsids)
+            .map_err(|errno| refused(errno, "list namespaces"))?;
         Ok(model.nsids())
     }
 
     fn knows(&self, kind: &str) -> Result<bool, NetError> {
         let mut model = self.model();
-        let asked = Asked::Knows(kind.to_owned());
-        model.record(Place::Kernel, asked).map_err(|errno| refused(errno, "look for a kind of link"))?;
+        let request = KernelRequest::Knows(kind.to_owned());
+        model.record(Place::Kernel, request).map_err(|errno| refused(errno, "look for a kind of link"))?;
         Ok(!model.unknown_kinds.contains(kind))
     }
 
+    fn renames_while_up(&self) -> bool {
+        !self.no_rename_while_up
+    }
+}
+
+impl PciKernel for FakeKernel {
     fn unbind(&self, address: &str) -> Result<(), NetError> {
-        self.ask_device(address, Asked::Unbind(address.to_owned()), |model| model.unbind(address))
+        self.call_device(address, KernelRequest::Unbind(address.to_owned()), |model| model.unbind(address))
     }
 
     fn bind(&self, address: &str, driver: &str, fixed: Override) -> Result<(), NetError> {
-        let asked = Asked::Bind(address.to_owned(), driver.to_owned(), fixed);
-        self.ask_device(address, asked, |model| model.bind(address, driver, fixed))
+        let request = KernelRequest::Bind(address.to_owned(), driver.to_owned(), fixed);
+        self.call_device(address, request, |model| model.bind(address, driver, fixed))
     }
 
     fn fixed_driver(&self, address: &str) -> Result<Option<String>, NetError> {
-        self.ask_device(address, Asked::FixedDriver(address.to_owned()), |model| {
-            model.functions.fixed_driver(address)
+        self.call_device(address, KernelRequest::FixedDriver(address.to_owned()), |model| {
+            model.vfs.fixed_driver(address)
         })
     }
 
     fn reset(&self, address: &str) -> Result<(), NetError> {
-        self.ask_device(address, Asked::Reset(address.to_owned()), |model| model.reset(address))
+        self.call_device(address, KernelRequest::Reset(address.to_owned()), |model| model.reset(address))
     }
 
-    fn make_functions(&self, address: &str, count: u32) -> Result<(), NetError> {
-        self.ask_device(address, Asked::MakeFunctions(address.to_owned(), count), |_| Ok(()))
+    fn create_vfs(&self, address: &str, count: u32) -> Result<(), NetError> {
+        self.call_device(address, KernelRequest::CreateVfs(address.to_owned(), count), |_| Ok(()))
     }
 
     fn iommu_group(&self, number: u32) -> Result<IommuGroup, NetError> {
         let node = format!("/dev/vfio/{number}");
-        self.ask_device(&node, Asked::IommuGroup(number), |model| Ok(model.iommu_group(number)))
+        self.call_device(&node, KernelRequest::IommuGroup(number), |model| Ok(model.iommu_group(number)))
     }
 
     fn answers(&self, address: &str) -> Result<bool, NetError> {
-        self.ask_device(address, Asked::Answers(address.to_owned()), |model| model.answers(address))
+        self.call_device(address, KernelRequest::Answers(address.to_owned()), |model| model.answers(address))
     }
 
     fn devlink(&self) -> Result<Vec<DevlinkDevice>, NetError> {
-        self.ask_device("devlink", Asked::Devlink, |model| Ok(model.devlink.clone()))
+        self.call_device("devlink", KernelRequest::Devlink, |model| Ok(model.devlink.clone()))
     }
 
     fn answers_of(&self, addresses: &[String], groups: &[u32]) -> Answers {
@@ -136,11 +146,7 @@ impl Kernel for FakeKernel {
         all
     }
 
-    fn hung(&self) -> Vec<String> {
-        self.model().hung.clone()
-    }
-
-    fn renames_while_up(&self) -> bool {
-        !self.no_rename_while_up
+    fn stuck_driver_calls(&self) -> Vec<String> {
+        self.model().stuck_driver_calls.clone()
     }
 }

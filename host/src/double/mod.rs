@@ -1,30 +1,30 @@
-//! A kernel in memory, for tests: it keeps the rules that the engine relies on, records every call, and fails at
-//! the one it is told to.
+//! A kernel in memory, for tests: it keeps the rules that the engine relies on, records every call, and fails at the one that a
+//! test names.
 //!
 //! It models namespaces by path (a thread is in one pod's at a time), links, addresses, routes and sysctls. It does not
 //! model packets, link-local addresses, or waiting.
 
-mod asked;
-mod functions;
+mod calls;
 mod kernel;
 mod model;
 mod namespace;
 mod net;
-mod resets;
 mod snapshot;
+mod vf_resets;
+mod vfs;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nix::errno::Errno;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::devlink::DevlinkDevice;
 use crate::seam::{IommuGroup, Kind, NetError, NetnsId, OpError};
-pub use asked::{Asked, Call, Place};
+pub use calls::{Call, KernelRequest, Place};
 use model::{HOST, Model};
-pub use resets::Resets;
 pub use snapshot::{NetnsSnapshot, Snapshot};
+pub use vf_resets::Resets;
 
 /// The kernel in memory.
 #[derive(Debug, Default)]
@@ -73,12 +73,12 @@ impl FakeKernel {
         self.model().kill_namespace(path.as_ref());
     }
 
-    /// A driver does not end what it was asked to do.
+    /// From now on a call into a driver is stuck; `what` describes it.
     pub fn hang(&self, what: &str) {
-        self.model().hung.push(what.to_owned());
+        self.model().stuck_driver_calls.push(what.to_owned());
     }
 
-    /// From now on physical links fall home so long after their namespace's death has been told.
+    /// From now on physical links come home so long after their namespace's death was reported.
     pub fn fall_home_after(&self, late: Duration) {
         self.model().fall = late;
     }
@@ -93,59 +93,59 @@ impl FakeKernel {
         self.model().plug(HOST, name, Kind::Other { name: String::new() })
     }
 
-    /// The cable of a link of the host's is out, or (`true`) in again. Without a carrier a physical function takes no rates.
+    /// The cable of a link of the host's is out, or (`true`) in again. Without a carrier a PF takes no rates.
     pub fn set_carrier(&self, name: &str, carrier: bool) {
         self.model().set_carrier(name, carrier);
     }
 
-    /// Puts a virtual function of the host's link `pf` into the host's namespace, with an interface called `name`, down.
+    /// Puts a VF of the host's link `pf` into the host's namespace, with an interface called `name`, down.
     /// Answers its number.
     pub fn add_vf(&self, pf: u32, address: &str, name: &str) -> u32 {
         self.model().add_vf(pf, address, name)
     }
 
-    /// The driver of a link's functions takes no link state, no 802.1ad and no guaranteed rate, as igb.
+    /// The driver of a link's VFs takes no link state, no 802.1ad and no guaranteed rate, as igb.
     pub fn refuse_what_igb_refuses(&self) {
         self.model().like_igb = true;
     }
 
-    /// Every change of a function's driver is shown in this tree of sysfs too, which also tells its IOMMU group.
+    /// Every change of a VF's driver is shown in this tree of sysfs too, from which its IOMMU group is read.
     pub fn show_in(&self, sysfs: &Path) {
-        self.model().functions.show_in(sysfs);
+        self.model().vfs.show_in(sysfs);
     }
 
-    /// Somebody else gives a function to `driver`, or takes it away from all.
+    /// Somebody else binds a VF to `driver`, or unbinds it from its own.
     pub fn drive(&self, address: &str, driver: Option<&str>) -> Result<(), Errno> {
         self.model().drive(address, driver)
     }
 
-    /// What opening an IOMMU group tells from now on; free before that.
+    /// The state of an IOMMU group from now on; it is free before that.
     pub fn set_group(&self, number: u32, state: IommuGroup) {
-        self.model().functions.groups.insert(number, state);
+        self.model().vfs.groups.insert(number, state);
     }
 
-    /// From now on a function's configuration space reads as ones, or (`false`) no more.
+    /// From now on a VF's configuration space reads as ones, or (`false`) no more.
     pub fn set_dead(&self, address: &str, dead: bool) {
-        self.model().functions.set_dead(address, dead);
+        self.model().vfs.set_dead(address, dead);
     }
 
-    /// From now on functions are reset after each change of their settings, and things take their time.
+    /// From now on VFs are reset after each change of their settings, and things take their time.
     pub fn reset_functions(&self, resets: Resets) {
-        self.model().functions.resets.lasting = resets;
+        self.model().vfs.resets.lasting = resets;
     }
 
-    /// A function begins a reset that lasts so long.
+    /// A VF begins a reset that lasts so long.
     pub fn reset_function(&self, address: &str, lasting: Duration) {
         self.model().begin_reset(address, lasting);
     }
 
-    /// What devlink tells from now on; nothing before that, as by a kernel that has none.
+    /// What devlink reports from now on; nothing before that, as by a kernel that has no devlink.
     pub fn set_devlink(&self, devices: Vec<DevlinkDevice>) {
         self.model().devlink = devices;
     }
 
-    /// From now on a function's settings are told, as i40e does while it resets it, and each change of them is answered with
-    /// EBUSY, or (`false`) no more.
+    /// From now on each change of a VF's settings is answered with EBUSY, while they can be read, as i40e does while it resets the
+    /// VF; or (`false`) no more.
     pub fn keep_busy(&self, address: &str, busy: bool) {
         self.model().keep_busy(address, busy);
     }
@@ -179,7 +179,7 @@ impl FakeKernel {
         self.model().calls.clone()
     }
 
-    /// Begins counting at 0 again.
+    /// Forgets the calls so far: the next one is number 0.
     pub fn forget_calls(&self) {
         self.model().calls.clear();
     }
@@ -190,7 +190,7 @@ impl FakeKernel {
     }
 
     fn model(&self) -> MutexGuard<'_, Model> {
-        self.model.lock().unwrap_or_else(PoisonError::into_inner)
+        self.model.lock()
     }
 }
 

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
-use super::functions::Functions;
 use super::namespace::{Namespace, bare_link};
-use super::{Asked, Call, NetnsSnapshot, Place, Snapshot};
+use super::vfs::Vfs;
+use super::{Call, KernelRequest, NetnsSnapshot, Place, Snapshot};
 use crate::Mac;
 use crate::devlink::DevlinkDevice;
 use crate::seam::{Address, Kind, Link, NetnsId, NewLink, Nsid, Op, Parent, Route, SetLink};
@@ -29,10 +29,10 @@ pub(super) struct Model {
     pub(super) reuse_inodes: bool,
     pub(super) no_cookies: bool,
     pub(super) no_rename_while_up: bool,
-    pub(super) functions: Functions,
+    pub(super) vfs: Vfs,
     pub(super) like_igb: bool,
     pub(super) unknown_kinds: BTreeSet<String>,
-    pub(super) hung: Vec<String>,
+    pub(super) stuck_driver_calls: Vec<String>,
     pub(super) devlink: Vec<DevlinkDevice>,
     /// How long a link takes from a dead namespace to the host's.
     pub(super) fall: Duration,
@@ -40,7 +40,7 @@ pub(super) struct Model {
     pub(super) calls: Vec<Call>,
     pub(super) failures: BTreeMap<usize, Errno>,
     pub(super) failing_from: Option<(usize, Errno)>,
-    /// Threads that are in a pod's namespace.
+    /// Threads that are in a pod's namespace: each can be in one at a time.
     pub(super) away: HashSet<ThreadId>,
 }
 
@@ -57,10 +57,10 @@ impl Default for Model {
             reuse_inodes: false,
             no_cookies: false,
             no_rename_while_up: false,
-            functions: Functions::default(),
+            vfs: Vfs::default(),
             like_igb: false,
             unknown_kinds: BTreeSet::new(),
-            hung: Vec::new(),
+            stuck_driver_calls: Vec::new(),
             devlink: Vec::new(),
             fall: Duration::ZERO,
             falling: Vec::new(),
@@ -73,9 +73,9 @@ impl Default for Model {
 }
 
 impl Model {
-    pub(super) fn record(&mut self, place: Place, asked: Asked) -> Result<(), Errno> {
+    pub(super) fn record(&mut self, place: Place, request: KernelRequest) -> Result<(), Errno> {
         let n = self.calls.len();
-        self.calls.push(Call { place, asked });
+        self.calls.push(Call { place, request });
         let ordered = self.failures.get(&n).copied();
         match ordered.or(self.failing_from.filter(|(from, _)| n >= *from).map(|(_, errno)| errno)) {
             Some(errno) => Err(errno),
@@ -86,6 +86,7 @@ impl Model {
     pub(super) fn add_namespace(&mut self, path: PathBuf) -> NetnsId {
         let key = self.next_cookie;
         self.next_cookie += 1;
+        // The real kernel gives the inode of the namespace that died last to the next one.
         let old = if self.reuse_inodes { self.free_inodes.pop() } else { None };
         let ino = old.unwrap_or_else(|| {
             self.next_inode += 1;
@@ -108,7 +109,8 @@ impl Model {
         self.end_falls();
     }
 
-    /// What was in a dead namespace comes home.
+    /// Moves the physical links of dead namespaces home when their time has come, as the kernel does: down, and renamed where the
+    /// name is taken.
     pub(super) fn end_falls(&mut self) {
         let Some(host) = self.namespaces.get_mut(&HOST) else { return };
         let now = Instant::now();
@@ -217,8 +219,8 @@ impl Model {
         let place = |key: u64| if key == HOST { Place::Host } else { Place::Pod(key) };
         Snapshot {
             namespaces: self.namespaces.iter().map(|(key, one)| (place(*key), picture(one))).collect(),
-            vfs: self.functions.settings.clone(),
-            drivers: self.functions.drivers(),
+            vfs: self.vfs.settings.clone(),
+            drivers: self.vfs.drivers(),
         }
     }
 
@@ -273,14 +275,7 @@ impl Model {
             return Err(Errno::EADDRINUSE);
         }
         let namespace = self.namespace(key)?;
-        let wrong = match new.name.len() {
-            0 => Some(Errno::EINVAL),
-            16.. => Some(Errno::ERANGE),
-            _ => mac.is_multicast().then_some(Errno::EADDRNOTAVAIL),
-        };
-        if let Some(errno) = wrong {
-            return Err(errno);
-        }
+        check_name_and_mac(&new.name, mac)?;
         if namespace.named(&new.name).is_some() || new.index.is_some_and(|i| namespace.links.contains_key(&i))
         {
             return Err(Errno::EEXIST);
@@ -383,7 +378,17 @@ impl Model {
     }
 }
 
-/// Where a link's lower device is.
+/// What the kernel refuses of a new link whatever its kind is.
+fn check_name_and_mac(name: &str, mac: Mac) -> Result<(), Errno> {
+    match name.len() {
+        0 => Err(Errno::EINVAL),
+        16.. => Err(Errno::ERANGE),
+        _ if mac.is_multicast() => Err(Errno::EADDRNOTAVAIL),
+        _ => Ok(()),
+    }
+}
+
+/// The namespace and index of a link's lower device.
 fn parent_of(key: u64, link: &Link) -> Option<(u64, u32)> {
     let at = if link.parent_nsid.is_some() { HOST } else { key };
     link.parent.map(|parent| (at, parent))

@@ -6,7 +6,7 @@ use std::thread::{self, sleep};
 use nix::errno::Errno;
 
 use super::model::{HOST, Model};
-use super::{Asked, FakeKernel, Place, refused};
+use super::{FakeKernel, KernelRequest, Place, refused};
 use crate::Vf;
 use crate::seam::{Address, Link, Net, NetError, NetnsId, Nsid, Op, OpError, Route};
 
@@ -19,19 +19,23 @@ pub(super) struct FakeNet<'kernel> {
 }
 
 impl FakeNet<'_> {
-    /// What takes its time does so before it is done, and keeps nobody from the rest of the kernel.
-    fn work(&self, op: &Op) {
+    /// Waits as long as the operation takes the kernel, without the model's lock: it keeps nobody from the rest of the kernel.
+    fn take_time(&self, op: &Op) {
         if matches!(op, Op::SetVfs { .. }) {
-            sleep(self.kernel.model().functions.resets.lasting.message);
+            sleep(self.kernel.model().vfs.resets.lasting.message);
         }
     }
 
-    fn ask<T>(&self, asked: Asked, answer: impl FnOnce(&mut Model) -> Result<T, Errno>) -> Result<T, Errno> {
+    fn call<T>(
+        &self,
+        request: KernelRequest,
+        answer: impl FnOnce(&mut Model) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
         let mut model = self.kernel.model();
         let place = if self.key == HOST { Place::Host } else { Place::Pod(self.key) };
         model.end_resets();
         model.end_falls();
-        model.record(place, asked)?;
+        model.record(place, request)?;
         answer(&mut model)
     }
 }
@@ -54,15 +58,15 @@ impl Net for FakeNet<'_> {
             return Ok(None);
         }
         let key = self.key;
-        self.ask(Asked::Nsid, |model| Ok(model.assign_nsid(key)))
+        self.call(KernelRequest::Nsid, |model| Ok(model.assign_nsid(key)))
             .map_err(|errno| refused(errno, "number the namespace"))
     }
 
     fn batch(&mut self, ops: &[Op]) -> Result<(), NetError> {
         for (at, op) in ops.iter().enumerate() {
             let key = self.key;
-            self.work(op);
-            self.ask(Asked::Op(op.clone()), |model| model.carry_out(key, op)).map_err(|errno| {
+            self.take_time(op);
+            self.call(KernelRequest::Op(op.clone()), |model| model.carry_out(key, op)).map_err(|errno| {
                 NetError::Op(OpError { at, what: format!("{op:?}"), errno, extack: None })
             })?;
         }
@@ -71,48 +75,50 @@ impl Net for FakeNet<'_> {
 
     fn link_by_name(&mut self, name: &str) -> Result<Option<Link>, NetError> {
         let key = self.key;
-        self.ask(Asked::LinkByName(name.to_owned()), |model| Ok(model.link_named(key, name)))
+        self.call(KernelRequest::LinkByName(name.to_owned()), |model| Ok(model.link_named(key, name)))
             .map_err(|errno| refused(errno, "look for a link"))
     }
 
     fn link_by_index(&mut self, index: u32) -> Result<Option<Link>, NetError> {
         let key = self.key;
-        self.ask(Asked::LinkByIndex(index), |model| Ok(model.link(key, index)))
+        self.call(KernelRequest::LinkByIndex(index), |model| Ok(model.link(key, index)))
             .map_err(|errno| refused(errno, "look for a link"))
     }
 
     fn links(&mut self) -> Result<Vec<Link>, NetError> {
         let key = self.key;
-        self.ask(Asked::Links, |model| Ok(model.links(key))).map_err(|errno| refused(errno, "list links"))
+        self.call(KernelRequest::Links, |model| Ok(model.links(key)))
+            .map_err(|errno| refused(errno, "list links"))
     }
 
     fn vfs(&mut self, pf: u32) -> Result<Vec<Vf>, NetError> {
         let host = self.key == HOST;
-        sleep(self.kernel.model().functions.resets.lasting.reading);
-        self.ask(Asked::Vfs(pf), |model| Ok(if host { model.vfs(pf) } else { Vec::new() }))
+        sleep(self.kernel.model().vfs.resets.lasting.reading);
+        self.call(KernelRequest::Vfs(pf), |model| Ok(if host { model.vfs(pf) } else { Vec::new() }))
             .map_err(|errno| refused(errno, "read virtual functions"))
     }
 
     fn addresses(&mut self, index: u32) -> Result<Vec<Address>, NetError> {
         let key = self.key;
-        self.ask(Asked::Addresses(index), |model| Ok(model.addresses(key, index)))
+        self.call(KernelRequest::Addresses(index), |model| Ok(model.addresses(key, index)))
             .map_err(|errno| refused(errno, "list addresses"))
     }
 
     fn routes(&mut self) -> Result<Vec<Route>, NetError> {
         let key = self.key;
-        self.ask(Asked::Routes, |model| Ok(model.routes(key))).map_err(|errno| refused(errno, "list routes"))
+        self.call(KernelRequest::Routes, |model| Ok(model.routes(key)))
+            .map_err(|errno| refused(errno, "list routes"))
     }
 
     fn sysctl(&mut self, key: &str) -> Result<String, NetError> {
         let place = self.key;
-        self.ask(Asked::Sysctl(key.to_owned()), |model| model.sysctl(place, key))
+        self.call(KernelRequest::Sysctl(key.to_owned()), |model| model.sysctl(place, key))
             .map_err(|errno| NetError::Sysctl { key: key.to_owned(), source: errno.into() })
     }
 
     fn set_sysctl(&mut self, key: &str, value: &str) -> Result<(), NetError> {
         let place = self.key;
-        self.ask(Asked::SetSysctl(key.to_owned(), value.to_owned()), |model| {
+        self.call(KernelRequest::SetSysctl(key.to_owned(), value.to_owned()), |model| {
             model.set_sysctl(place, key, value)
         })
         .map_err(|errno| NetError::Sysctl { key: key.to_owned(), source: io::Error::from(errno) })

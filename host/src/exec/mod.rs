@@ -1,4 +1,4 @@
-//! Runs another program (a delegated plugin) to its end, or to the end of our patience.
+//! Runs another program (a delegated plugin) to its end, or to the end of its time limit.
 //!
 //! The program gets a process group of its own, which is killed whole when its time is over or the call is
 //! cancelled; it gets exactly the environment it is given; it runs in the daemon's network namespace even if the
@@ -8,7 +8,7 @@
 //! `PR_SET_PDEATHSIG` is left alone on purpose: a plugin whose daemon is killed must be able to finish its work,
 //! a half-done DEL above all. (It would also fire when the *thread* that started it ends.)
 
-mod running;
+mod running_program;
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -24,14 +24,16 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::unistd::pipe2;
 
-use crate::process::{nice_of_programs, open_files_of_programs};
+use crate::process::open_files_of_programs;
 use crate::real::home_of_this_thread;
-use running::{End, Running};
+use crate::scheduling::nice_of_programs;
+use running_program::{End, RunningProgram};
 
 /// More on standard output than this is an error: a CNI result has a few hundred bytes.
 pub const STDOUT_LIMIT: usize = 1 << 20;
 /// Of standard error the last so many bytes are kept.
 pub const STDERR_LIMIT: usize = 64 << 10;
+
 /// A program to be run.
 pub struct Exec<'call> {
     /// Absolute path, in the host's mount namespace if `host_root` is set.
@@ -44,7 +46,7 @@ pub struct Exec<'call> {
     pub stdin: Vec<u8>,
     /// How long it may take.
     pub time_limit: Duration,
-    /// Where the host's root is mounted; other than `/`, the program runs in the mount namespace of
+    /// Where the host's root is mounted. If that is not `/`, the program runs in the host's mount namespace, which is that of
     /// `<host_root>/proc/1`.
     pub host_root: Option<PathBuf>,
     /// Directory of the cgroup that it is put into, out of the daemon's own memory limit.
@@ -52,7 +54,7 @@ pub struct Exec<'call> {
     /// A file that it and all that it starts keep open: whoever has the file's lock thereby knows, even after this
     /// process was killed, that it is still at work.
     pub keeps_open: Option<&'call File>,
-    /// Asked every 20 ms; true kills the program.
+    /// Called every 20 ms; true kills the program.
     pub cancelled: &'call dyn Fn() -> bool,
 }
 
@@ -75,13 +77,13 @@ pub enum ExecError {
     /// There is no such file, or its interpreter is missing.
     #[error("{program}: there is no such program (or no interpreter for it)")]
     Missing {
-        /// The program.
+        /// Path of the program.
         program: PathBuf,
     },
     /// The file cannot be executed.
     #[error("{program} cannot be executed: {errno:?}")]
     NotExecutable {
-        /// The program.
+        /// Path of the program.
         program: PathBuf,
         /// The kernel's answer.
         errno: Errno,
@@ -89,7 +91,7 @@ pub enum ExecError {
     /// The host's mount namespace cannot be opened.
     #[error("the host's mount namespace {path} cannot be opened: {errno:?}")]
     HostMounts {
-        /// What was opened.
+        /// Its path as this process sees it.
         path: PathBuf,
         /// The kernel's answer.
         errno: Errno,
@@ -97,7 +99,7 @@ pub enum ExecError {
     /// Something else kept it from starting, or its pipes failed.
     #[error("{program} could not be run: {errno:?}")]
     Failed {
-        /// The program.
+        /// Path of the program.
         program: PathBuf,
         /// The kernel's answer.
         errno: Errno,
@@ -105,7 +107,7 @@ pub enum ExecError {
     /// It took too long and was killed with its process group.
     #[error("{program} was killed after its time limit of {limit:?}{}", quoted(stderr))]
     TimedOut {
-        /// The program.
+        /// Path of the program.
         program: PathBuf,
         /// The limit, in whole milliseconds.
         limit: Duration,
@@ -115,7 +117,7 @@ pub enum ExecError {
     /// The call was cancelled and the program was killed with its process group.
     #[error("{program} was killed because the call was cancelled{}", quoted(stderr))]
     Cancelled {
-        /// The program.
+        /// Path of the program.
         program: PathBuf,
         /// The end of its standard error so far.
         stderr: Vec<u8>,
@@ -123,7 +125,7 @@ pub enum ExecError {
     /// It was killed by a signal that was not ours.
     #[error("{program} was killed by signal {signal}{}", quoted(stderr))]
     Signalled {
-        /// The program.
+        /// Path of the program.
         program: PathBuf,
         /// The signal's number.
         signal: i32,
@@ -133,7 +135,7 @@ pub enum ExecError {
     /// It wrote more than [`STDOUT_LIMIT`] and was killed with its process group.
     #[error("{program} wrote more than {STDOUT_LIMIT} bytes to its standard output and was killed")]
     TooMuchOutput {
-        /// The program.
+        /// Path of the program.
         program: PathBuf,
     },
 }
@@ -152,6 +154,7 @@ fn quoted(stderr: &[u8]) -> String {
 impl Exec<'_> {
     /// Runs it. An exit status other than 0 is no error here.
     pub fn run(&self) -> Result<Output, ExecError> {
+        // A bare name would be looked for in a PATH, and a relative one in whatever directory the daemon is in.
         if !self.program.is_absolute() {
             return Err(ExecError::Missing { program: self.program.clone() });
         }
@@ -161,7 +164,7 @@ impl Exec<'_> {
             Err(error) => (None, Some(error)),
         };
         let child = self.spawn(cgroup.as_ref().map(|cgroup| &cgroup.procs))?;
-        let mut running = Running::new(child, &self.stdin).map_err(|error| self.failed(&error))?;
+        let mut running = RunningProgram::new(child, &self.stdin).map_err(|error| self.failed(&error))?;
         if let Some(cgroup) = cgroup {
             cgroup_error = cgroup.error();
         }
@@ -196,6 +199,7 @@ impl Exec<'_> {
         };
         let mut command = Command::new(&self.program);
         command.args(&self.args).env_clear().envs(self.env.iter().map(|(key, value)| (key, value)));
+        // A group of its own is what can be killed whole. From "/", so that it keeps no mount busy.
         command.current_dir("/").process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // SAFETY: `Entry::enter` makes system calls only: no allocation, no lock, nothing that another thread of
@@ -238,7 +242,7 @@ fn errno_of(error: &io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
 }
 
-/// What the child opens of its cgroup, and the pipe on which it tells that it could not enter.
+/// The cgroup that a child puts itself into, and the pipe on which it reports that it could not.
 struct Cgroup {
     procs: CgroupFds,
     report: File,
@@ -250,7 +254,7 @@ struct CgroupFds {
 }
 
 impl Cgroup {
-    /// The child has been started, so its report is in the pipe or will never be.
+    /// Why the child could not enter the cgroup. The child has been started, so its report is in the pipe or will never be.
     fn error(mut self) -> Option<io::Error> {
         let mut errno = [0; 4];
         self.report.read_exact(&mut errno).ok()?;
@@ -270,7 +274,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// System calls only.
+    /// Does it all, in the child, by system calls only.
     fn enter(self) -> io::Result<()> {
         if let Some((procs, report)) = self.cgroup {
             // SAFETY: the buffer is one static byte.

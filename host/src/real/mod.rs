@@ -4,26 +4,17 @@
 //! returns. Host sockets are kept, one for each thread; a pod's socket lives exactly as long as the view of its
 //! namespace, because it would keep that namespace and its links alive.
 //!
-//! Messages are written and read attribute by attribute (`message`, `decode`) instead of by the packet types of
-//! `netlink-packet-route`: those read every attribute of a link (statistics, per-family settings) and fail the
-//! whole message at the first one they do not know; here a dozen are picked and the rest cannot hurt.
-//!
 //! It never acts on the daemon's own namespace by mistake: a host socket is used only if its namespace is the one
 //! that [`RealKernel::new`] saw, and a view of a pod refuses that one.
 
-mod decode;
-mod devlink;
-mod hung;
-mod kinds;
-mod message;
+mod driver_calls;
+mod link_kind_probe;
+mod link_move;
 mod namespace;
-mod nodes;
+mod namespace_views;
+mod netlink;
 mod pci;
-mod relocate;
-mod request;
-mod socket;
-mod vf;
-mod view;
+mod vfio_nodes;
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -31,22 +22,25 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
-pub use decode::{Answer, Body, Unreadable, decode};
 pub(crate) use namespace::{Entered, OwnNetns, cookie_of, home_of_this_thread, open_netns};
-pub(crate) use socket::{
+pub(crate) use namespace_views::{PodView, carrier_here};
+pub use netlink::decode::{Answer, Body, Unreadable, decode};
+pub(crate) use netlink::socket::{
     attach_filter, netlink_news, no_virtual_devices, only_of_type, only_with_a_device, uevents,
 };
-pub(crate) use view::{PodView, carrier_here};
 
 use crate::devlink::DevlinkDevice;
-use crate::seam::{Answers, IommuGroup, Kernel, Link, Net, NetError, NetnsError, NetnsId, Nsid, Override};
-use hung::Hung;
+use crate::seam::{
+    Answers, IommuGroup, Link, Net, NetError, NetKernel, NetnsError, NetnsId, Nsid, Override, PciKernel,
+};
+use driver_calls::DriverCalls;
+use namespace_views::{HostView, with_host};
+use netlink::socket::Failure;
+use netlink::{devlink, request};
 use pci::PciBus;
-use socket::Failure;
-use view::{HostView, with_host};
 
-/// A healthy driver answers devlink at once.
-const DEVLINK: Duration = Duration::from_secs(5);
+/// How long devlink is waited for. A healthy driver answers it at once.
+const DEVLINK_LIMIT: Duration = Duration::from_secs(5);
 
 /// The kernel of this machine, seen from the namespace that the thread was in when this was made.
 #[derive(Debug)]
@@ -54,25 +48,25 @@ pub struct RealKernel {
     own: OwnNetns,
     bus: PciBus,
     renames_while_up: bool,
-    hung: Hung,
+    driver_calls: DriverCalls,
 }
 
 impl RealKernel {
     /// Takes the calling thread's network namespace for the daemon's own.
     pub fn new() -> Result<RealKernel, NetError> {
         let own = OwnNetns::of_this_thread().map_err(NetError::Socket)?;
-        let hung = Hung::default();
+        let driver_calls = DriverCalls::default();
         Ok(RealKernel {
             own,
-            bus: PciBus::of_this_machine(Path::new("/dev/vfio"), &hung),
+            bus: PciBus::of_this_machine(Path::new("/dev/vfio"), &driver_calls),
             renames_while_up: kernel_is_at_least(6, 2),
-            hung,
+            driver_calls,
         })
     }
 
-    /// With the host's `/dev/vfio` where this thread's is not the host's.
+    /// The same kernel with the nodes of vfio in another directory: the host's `/dev/vfio`, seen from a container.
     pub fn with_vfio_nodes(mut self, directory: &Path) -> RealKernel {
-        self.bus = PciBus::of_this_machine(directory, &self.hung);
+        self.bus = PciBus::of_this_machine(directory, &self.driver_calls);
         self
     }
 
@@ -81,13 +75,13 @@ impl RealKernel {
         &self.own.id
     }
 
-    /// A thread that hangs there must not keep a pod's namespace alive.
+    /// Does `work` in the daemon's own namespace: a thread that hangs in a driver must not keep a pod's namespace alive.
     fn pci<T>(&self, work: impl FnOnce(&PciBus) -> T) -> T {
         self.own.at_home(|| work(&self.bus))
     }
 }
 
-impl Kernel for RealKernel {
+impl NetKernel for RealKernel {
     fn host(&self) -> Result<Box<dyn Net + '_>, NetError> {
         Ok(Box::new(HostView::new(&self.own)))
     }
@@ -131,9 +125,15 @@ impl Kernel for RealKernel {
     }
 
     fn knows(&self, kind: &str) -> Result<bool, NetError> {
-        kinds::knows(kind)
+        link_kind_probe::knows(kind)
     }
 
+    fn renames_while_up(&self) -> bool {
+        self.renames_while_up
+    }
+}
+
+impl PciKernel for RealKernel {
     fn unbind(&self, address: &str) -> Result<(), NetError> {
         self.pci(|bus| bus.unbind(address))
     }
@@ -150,8 +150,8 @@ impl Kernel for RealKernel {
         self.pci(|bus| bus.fixed_driver(address))
     }
 
-    fn make_functions(&self, address: &str, count: u32) -> Result<(), NetError> {
-        self.pci(|bus| bus.make_functions(address, count))
+    fn create_vfs(&self, address: &str, count: u32) -> Result<(), NetError> {
+        self.pci(|bus| bus.create_vfs(address, count))
     }
 
     fn iommu_group(&self, number: u32) -> Result<IommuGroup, NetError> {
@@ -163,15 +163,16 @@ impl Kernel for RealKernel {
     }
 
     fn devlink(&self) -> Result<Vec<DevlinkDevice>, NetError> {
-        let asked = self.own.at_home(|| {
+        let read = self.own.at_home(|| {
+            // All of it at home: the thread of the call begins in this one's namespace, and may hang there.
             let mut socket = self.own.generic_socket()?;
             let what =
                 "asking devlink for all ports, which waits for a driver that loads firmware".to_owned();
-            self.hung.within("devlink", what, DEVLINK, move || Ok(devlink::devices(&mut socket)))
+            self.driver_calls.run("devlink", what, DEVLINK_LIMIT, move || Ok(devlink::devices(&mut socket)))
         });
         let doing = "asking for all ports";
-        match asked {
-            Ok(told) => told.map_err(|failure| failure.into_net(0, || format!("devlink: {doing}"))),
+        match read {
+            Ok(devices) => devices.map_err(|failure| failure.into_net(0, || format!("devlink: {doing}"))),
             Err(source) => {
                 Err(NetError::Driver { device: "devlink".to_owned(), doing: doing.to_owned(), source })
             }
@@ -182,12 +183,8 @@ impl Kernel for RealKernel {
         self.pci(|bus| bus.answers_of(addresses, groups))
     }
 
-    fn hung(&self) -> Vec<String> {
-        self.hung.told()
-    }
-
-    fn renames_while_up(&self) -> bool {
-        self.renames_while_up
+    fn stuck_driver_calls(&self) -> Vec<String> {
+        self.driver_calls.stuck()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Knowing, entering and leaving network namespaces.
+//! Network namespaces: identifying, entering and leaving one.
 //!
 //! A thread that is in another namespace remembers it here, and ends the process when it cannot come back: in a
 //! stranger's namespace it would serve the next call there.
@@ -14,10 +14,10 @@ use nix::sched::{CloneFlags, setns};
 use nix::sys::stat::{Mode, fstat};
 use nix::sys::statfs::{FsType, fstatfs};
 
-use super::socket::Socket;
+use super::netlink::socket::Socket;
 use crate::seam::{NetnsError, NetnsId};
 
-/// `NSFS_MAGIC`.
+/// The file system type of namespaces (`NSFS_MAGIC`).
 const NSFS_MAGIC: FsType = FsType(0x6e73_6673);
 /// `NS_GET_NSTYPE`, `_IO(0xb7, 3)`.
 const NS_GET_NSTYPE: libc::Ioctl = 0xb703;
@@ -63,7 +63,7 @@ impl OwnNetns {
         self.opened(Socket::open)
     }
 
-    /// The same of generic netlink.
+    /// The same for a socket of generic netlink.
     pub(super) fn generic_socket(&self) -> io::Result<Socket> {
         self.opened(Socket::open_generic)
     }
@@ -83,6 +83,7 @@ impl OwnNetns {
     /// Does `work` in this namespace, also when the thread is in a pod's just now. Work in it may do so again.
     pub(super) fn at_home<T>(&self, work: impl FnOnce() -> T) -> T {
         let Some(away) = AWAY.take() else { return work() };
+        // Taken before, so that work which calls this again finds itself at home already.
         leave_or_abort(self.fd.as_fd());
         let outcome = work();
         // SAFETY: `AWAY` held the descriptor of an `Entered` guard of this thread, which is alive while it does.
@@ -187,7 +188,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::scratch::ScratchNetns;
+    use crate::scratch_netns::ScratchNetns;
 
     #[test]
     fn what_is_done_at_home_stays_there_to_its_end_though_some_of_it_is_sent_home_itself() {

@@ -1,29 +1,28 @@
 //! PCI devices: who drives one, its reset, whether it answers, and whether its IOMMU group is free. By the files of sysfs
 //! and the nodes of vfio.
 //!
-//! A write there lasts until the driver has done its work, and a broken driver never does: so all of it is done by threads
-//! of their own, and waited for no longer than a limit. What hangs keeps its thread; nothing can end it, and nothing more is
-//! asked of its device meanwhile.
+//! A write there lasts until the driver has done its work, and a broken driver never does: so each goes through
+//! [`DriverCalls`], on a thread of its own and with a time limit.
 //!
 //! Nothing here opens a device, a descriptor of a group lives for one call, and no node's owner or mode is ever changed.
 
-mod answers;
+mod device_probe;
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::hung::Hung;
-use super::nodes::{Nodes, Opened};
+use super::driver_calls::DriverCalls;
+use super::vfio_nodes::{OpenNode, VfioNodes};
 use crate::seam::{IommuGroup, NetError, Override};
 
-/// A driver has its device ready in a tenth of a second; in bad cases it tries for some.
+/// A driver has its device ready in a tenth of a second; in bad cases it tries for some seconds.
 const LIMIT: Duration = Duration::from_secs(20);
-/// Making functions takes it longer, each of them a little.
-const MAKING: Duration = Duration::from_secs(120);
-/// What only looks at a device is done at once. Those who look wait on each other.
-const LOOKING: Duration = Duration::from_secs(5);
+/// Creating VFs takes a driver longer, a little for each of them.
+const CREATE_LIMIT: Duration = Duration::from_secs(120);
+/// A call that only reads is done at once; but those that open a node wait on each other.
+const READ_LIMIT: Duration = Duration::from_secs(5);
 
 /// The driver that gives devices to processes.
 const VFIO: &str = "vfio-pci";
@@ -34,24 +33,24 @@ pub(super) struct PciBus {
     bus: PathBuf,
     nodes: PathBuf,
     limit: Duration,
-    hung: Hung,
-    open: Nodes,
+    calls: DriverCalls,
+    open_nodes: VfioNodes,
 }
 
 impl PciBus {
-    /// This machine's; `nodes` is the directory of vfio's groups. What hangs is told to `hung`.
-    pub(super) fn of_this_machine(nodes: &Path, hung: &Hung) -> PciBus {
-        PciBus { hung: hung.clone(), ..PciBus::at(Path::new("/sys"), nodes, LIMIT) }
+    /// The bus of this machine; `nodes` is the directory of vfio's groups. Calls that hang are recorded in `calls`.
+    pub(super) fn of_this_machine(nodes: &Path, calls: &DriverCalls) -> PciBus {
+        PciBus { calls: calls.clone(), ..PciBus::at(Path::new("/sys"), nodes, LIMIT) }
     }
 
-    /// `sysfs` is the mount.
+    /// The bus that is shown in the sysfs that is mounted at `sysfs`.
     fn at(sysfs: &Path, nodes: &Path, limit: Duration) -> PciBus {
-        let (hung, open) = (Hung::default(), Nodes::default());
-        PciBus { bus: sysfs.join("bus/pci"), nodes: nodes.to_owned(), limit, hung, open }
+        let (calls, open_nodes) = (DriverCalls::default(), VfioNodes::default());
+        PciBus { bus: sysfs.join("bus/pci"), nodes: nodes.to_owned(), limit, calls, open_nodes }
     }
 
     pub(super) fn unbind(&self, address: &str) -> Result<(), NetError> {
-        let unbound = self.let_go(address).and_then(|driven| self.take_away(address, driven));
+        let unbound = self.check_unused(address).and_then(|driven| self.unbind_driver(address, driven));
         unbound.map_err(failed(address, "taking it from its driver"))
     }
 
@@ -61,31 +60,36 @@ impl PciBus {
             if !bind.exists() {
                 return Err(io::Error::other("the kernel has no such driver; load its module"));
             }
-            let driven = self.let_go(address)?;
-            // First: a device without a driver is given to any that fits.
+            let driven = self.check_unused(address)?;
+            // First: as soon as a device has no driver the kernel may bind it to any that fits.
             match fixed {
                 Override::Keep => {}
                 Override::Set => self.write(address, "driver_override", driver)?,
                 Override::Clear => self.write(address, "driver_override", "\n")?,
             }
-            self.take_away(address, driven)?;
-            self.write_within(address, Order { file: bind, text: address.to_owned(), held: None }, self.limit)
+            self.unbind_driver(address, driven)?;
+            // By the driver's own file, not by drivers_probe: a driver that refuses is an error here.
+            self.write_within(
+                address,
+                SysfsWrite { file: bind, text: address.to_owned(), held: None },
+                self.limit,
+            )
         })();
         bound.map_err(failed(address, &format!("binding it to {driver}")))
     }
 
-    /// The kernel takes the device's lock to show it, which a driver that hangs has.
+    /// On a thread as well: the kernel takes the device's lock to show it, and a driver that hangs holds that lock.
     pub(super) fn fixed_driver(&self, address: &str) -> Result<Option<String>, NetError> {
         let file = self.device(address).join("driver_override");
         let what = format!("reading {}", file.display());
-        let read = self.hung.within(address, what, self.limit.min(LOOKING), move || {
+        let read = self.calls.run(address, what, self.limit.min(READ_LIMIT), move || {
             match fs::read_to_string(&file) {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(String::new()), // the device is gone
-                told => told,
+                text => text,
             }
         });
-        let told = read.map_err(failed(address, "reading the driver that is fixed for it"))?;
-        Ok(Some(told.trim()).filter(|driver| !["", "(null)"].contains(driver)).map(str::to_owned))
+        let text = read.map_err(failed(address, "reading the driver that is fixed for it"))?;
+        Ok(Some(text.trim()).filter(|driver| !["", "(null)"].contains(driver)).map(str::to_owned))
     }
 
     pub(super) fn reset(&self, address: &str) -> Result<(), NetError> {
@@ -99,16 +103,19 @@ impl PciBus {
                     return Err(io::Error::other(why));
                 }
             };
-            let order = Order { file: self.device(address).join("reset"), text: "1".to_owned(), held };
-            self.write_within(address, order, self.limit)
+            let write = SysfsWrite { file: self.device(address).join("reset"), text: "1".to_owned(), held };
+            self.write_within(address, write, self.limit)
         })();
         reset.map_err(failed(address, "resetting it"))
     }
 
-    pub(super) fn make_functions(&self, address: &str, count: u32) -> Result<(), NetError> {
-        let order =
-            Order { file: self.device(address).join("sriov_numvfs"), text: count.to_string(), held: None };
-        let made = self.write_within(address, order, self.limit.max(MAKING));
+    pub(super) fn create_vfs(&self, address: &str, count: u32) -> Result<(), NetError> {
+        let write = SysfsWrite {
+            file: self.device(address).join("sriov_numvfs"),
+            text: count.to_string(),
+            held: None,
+        };
+        let made = self.write_within(address, write, self.limit.max(CREATE_LIMIT));
         made.map_err(failed(address, &format!("making {count} virtual functions")))
     }
 
@@ -120,8 +127,9 @@ impl PciBus {
         last_of_link(&self.device(address).join("driver"))
     }
 
-    /// Whether a driver has the device; EBUSY where it would wait for the process that uses it.
-    fn let_go(&self, address: &str) -> io::Result<bool> {
+    /// Makes sure that the device can be taken from its driver, and answers whether it has one. EBUSY where the kernel would wait
+    /// for the process that uses the device.
+    fn check_unused(&self, address: &str) -> io::Result<bool> {
         let driver = self.driver(address)?;
         if driver.as_deref() == Some(VFIO) {
             drop(self.hold(address)?);
@@ -129,25 +137,25 @@ impl PciBus {
         Ok(driver.is_some())
     }
 
-    fn take_away(&self, address: &str, driven: bool) -> io::Result<()> {
+    fn unbind_driver(&self, address: &str, driven: bool) -> io::Result<()> {
         match driven {
             true => self.write(address, "driver/unbind", address),
             false => Ok(()),
         }
     }
 
-    /// The device's group, open: nobody else can open it meanwhile. EBUSY: somebody has it.
-    fn hold(&self, address: &str) -> io::Result<Opened> {
+    /// Opens the device's group, so that nobody else can open it meanwhile. EBUSY: a process has it.
+    fn hold(&self, address: &str) -> io::Result<OpenNode> {
         let group = last_of_link(&self.device(address).join("iommu_group"))?;
         let node = group.and_then(|group| group.parse().ok()).and_then(|number| self.node(number));
         let (node, _) = node.ok_or_else(|| io::Error::other("its IOMMU group has no node"))?;
-        self.opened(node)
+        self.open_node(node)
     }
 
-    fn opened(&self, node: PathBuf) -> io::Result<Opened> {
-        let (name, limit) = (node.display().to_string(), self.limit.min(LOOKING));
-        let open = self.open.clone();
-        self.hung.within(&name, format!("opening {name}"), limit, move || open.turn(&node, limit)?.open())
+    fn open_node(&self, node: PathBuf) -> io::Result<OpenNode> {
+        let (name, limit) = (node.display().to_string(), self.limit.min(READ_LIMIT));
+        let nodes = self.open_nodes.clone();
+        self.calls.run(&name, format!("opening {name}"), limit, move || nodes.reserve(&node, limit)?.open())
     }
 
     /// The node of a group, and what it is if it can be opened.
@@ -162,26 +170,27 @@ impl PciBus {
     /// Writes to a device's own file.
     fn write(&self, address: &str, file: &str, text: &str) -> io::Result<()> {
         let file = self.device(address).join(file);
-        self.write_within(address, Order { file, text: text.to_owned(), held: None }, self.limit)
+        self.write_within(address, SysfsWrite { file, text: text.to_owned(), held: None }, self.limit)
     }
 
-    fn write_within(&self, address: &str, order: Order, limit: Duration) -> io::Result<()> {
-        let what = format!("writing {:?} to {}", order.text.trim(), order.file.display());
-        self.hung.within(address, what, limit, move || {
-            let Order { file, text, held } = order;
+    fn write_within(&self, address: &str, write: SysfsWrite, limit: Duration) -> io::Result<()> {
+        let what = format!("writing {:?} to {}", write.text.trim(), write.file.display());
+        self.calls.run(address, what, limit, move || {
+            let SysfsWrite { file, text, held } = write;
             let opened = OpenOptions::new().write(true).open(&file);
             let written = opened.and_then(|mut open| open.write_all(text.as_bytes()));
+            // Only now: while the driver works nobody else may open the group.
             drop(held);
             written
         })
     }
 }
 
-/// What is to be written to a file of sysfs; `held` is kept open until that has ended.
-struct Order {
+/// A text to be written to a file of sysfs; the node in `held` is kept open until that has ended.
+struct SysfsWrite {
     file: PathBuf,
     text: String,
-    held: Option<Opened>,
+    held: Option<OpenNode>,
 }
 
 fn failed(device: &str, doing: &str) -> impl FnOnce(io::Error) -> NetError + use<> {

@@ -1,16 +1,16 @@
-//! The machine's NUMA nodes: their processors and how far they are from each other, as sysfs tells them.
+//! The machine's NUMA nodes: their processors and how far they are from each other, as sysfs shows them.
 //!
-//! A value, read at once and read again when somebody wants to know anew: nodes come and go with memory and processors that
+//! A value, read at once and read again when somebody wants to know again: nodes come and go with memory and processors that
 //! are plugged. Reads only. A device's node is not here: it stands with the device (`numa_node`).
 
-mod cpus;
+mod cpu_list;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-pub use cpus::{BadCpuList, CpuList, isolated};
+pub use cpu_list::{BadCpuList, CpuList, isolated};
 
 /// A node comes or goes while its files are read: they are read once more, this often.
 const ATTEMPTS: usize = 5;
@@ -21,7 +21,7 @@ pub struct Topology {
     nodes: BTreeMap<u32, Node>,
 }
 
-/// A node.
+/// A NUMA node: a set of processors and the memory next to them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
     /// Its processors; none where it is memory alone (CXL, HBM).
@@ -30,22 +30,22 @@ pub struct Node {
     distances: BTreeMap<u32, u32>,
 }
 
-/// Why the nodes cannot be told.
+/// Why the nodes are not known.
 #[derive(Debug, thiserror::Error)]
 pub enum TopologyError {
     /// Sysfs cannot be read.
     #[error("{}: {source}", path.display())]
     Io {
-        /// Where.
+        /// The file that was read.
         path: PathBuf,
-        /// Why not.
+        /// What the kernel answered.
         #[source]
         source: io::Error,
     },
     /// A file does not say what the kernel writes there.
     #[error("{}: {source}", path.display())]
     List {
-        /// Which.
+        /// The file that was read.
         path: PathBuf,
         /// What it says.
         #[source]
@@ -54,7 +54,7 @@ pub enum TopologyError {
     /// A node's distances are not as many as there are nodes.
     #[error("{} has {found:?} for {online} nodes that are online", path.display())]
     Distances {
-        /// Which file.
+        /// The file that was read.
         path: PathBuf,
         /// What it says.
         found: String,

@@ -1,25 +1,25 @@
 //! News of the daemon's own namespace: links that come and go, namespaces that die; and of the machine's devices.
 //!
-//! The kernel drops news when nobody reads them in time. That is told too ([`Event::Overflow`]): whoever gets it
-//! has to look for himself, because what was lost is lost.
+//! The kernel drops news when nobody reads them in time. That is an event too ([`Event::Overflow`]): whoever gets it has to read
+//! the state itself, because what was lost is lost.
 
-mod device;
-mod listener;
+mod device_events;
+mod news_socket;
 
 use std::collections::VecDeque;
 use std::io;
 
 use crate::real::{Body, decode, netlink_news, only_of_type};
 use crate::seam::{Link, Nsid};
-use listener::{Heard, Listener};
+use news_socket::{Heard, Listener};
 
-pub use device::{Action, DeviceEvent, DeviceEvents};
+pub use device_events::{Action, DeviceEvent, DeviceEvents};
 
 const RTNLGRP_LINK: libc::c_int = 1;
 const RTNLGRP_NSID: libc::c_int = 28;
 const RTM_DELNSID: u16 = 89;
 
-/// One piece of news.
+/// One piece of news of a link or a namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// The namespace of this number is dead, and all that was in it; the number is free for the next.
@@ -30,11 +30,11 @@ pub enum Event {
     LinkNew(Box<Link>),
     /// The link of this index left the daemon's own namespace.
     LinkGone(u32),
-    /// News were lost.
+    /// News were lost: the state itself has to be read.
     Overflow,
 }
 
-/// The stream of news.
+/// The stream of news of links and namespaces.
 #[derive(Debug)]
 pub struct NetnsEvents {
     listener: Listener,
@@ -69,7 +69,7 @@ impl NetnsEvents {
     }
 }
 
-/// What was heard tells; what cannot be read is a loss.
+/// The news in a datagram; one that cannot be read counts as a loss.
 fn events(heard: Heard<'_>) -> Vec<Event> {
     let Heard::Datagram(datagram) = heard else { return vec![Event::Overflow] };
     let Ok(answers) = decode(datagram) else { return vec![Event::Overflow] };

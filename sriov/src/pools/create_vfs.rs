@@ -64,7 +64,7 @@ impl Pools {
     /// Creates VFs; takes as long as the driver does.
     pub(super) fn create(&self, creation: VfCreation) {
         let VfCreation { pool, physical, count } = creation;
-        let made = self.provisioner.kernel.make_functions(&physical.to_string(), count);
+        let made = self.provisioner.kernel.create_vfs(&physical.to_string(), count);
         self.update(|state| {
             state.creating.remove(&physical);
             state.failed_creations.remove(&physical);

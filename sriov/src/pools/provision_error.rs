@@ -103,7 +103,7 @@ pub(super) fn in_use(error: NetError) -> ProvisionError {
 #[cfg(test)]
 mod tests {
     use fairlead_host::double::FakeKernel;
-    use fairlead_host::{Kernel, Op, SetLink};
+    use fairlead_host::{NetKernel, Op, SetLink};
 
     use super::*;
 

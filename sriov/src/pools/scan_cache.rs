@@ -79,7 +79,8 @@ fn known<K: Ord, T: Copy>(entry: Entry<'_, K, Result<T, NetError>>) -> Option<Re
 
 #[cfg(test)]
 mod tests {
-    use fairlead_host::double::{Asked, FakeKernel};
+    use fairlead_host::double::{FakeKernel, KernelRequest};
+    use fairlead_host::{NetKernel, PciKernel};
     use nix::errno::Errno;
 
     use super::*;
@@ -117,7 +118,7 @@ mod tests {
         let before = cache.links(host.as_mut()).unwrap().len();
         kernel.add_host_link("eth1");
         assert_eq!(cache.links(host.as_mut()).unwrap().len(), before);
-        let reads = kernel.calls().into_iter().filter(|call| call.asked == Asked::Links).count();
+        let reads = kernel.calls().into_iter().filter(|call| call.request == KernelRequest::Links).count();
         assert_eq!(reads, 1);
     }
 }

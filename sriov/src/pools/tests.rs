@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fairlead_host::double::{Asked, FakeKernel, NetnsSnapshot, Snapshot};
-use fairlead_host::{Kernel, Link, Vf};
+use fairlead_host::double::{FakeKernel, KernelRequest, NetnsSnapshot, Snapshot};
+use fairlead_host::{Link, NetKernel, PciKernel, Vf};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
@@ -188,15 +188,19 @@ impl Rig {
         self.members().iter().map(|row| row["state"].as_str().unwrap().to_owned()).collect()
     }
 
-    fn asked(&self, is: impl Fn(&Asked) -> bool) -> usize {
-        self.kernel.calls().iter().filter(|call| is(&call.asked)).count()
+    fn asked(&self, is: impl Fn(&KernelRequest) -> bool) -> usize {
+        self.kernel.calls().iter().filter(|call| is(&call.request)).count()
     }
 
     fn changes(&self) -> usize {
         self.asked(|asked| {
             matches!(
                 asked,
-                Asked::Op(_) | Asked::Unbind(_) | Asked::Bind(..) | Asked::Reset(_) | Asked::SetSysctl(..)
+                KernelRequest::Op(_)
+                    | KernelRequest::Unbind(_)
+                    | KernelRequest::Bind(..)
+                    | KernelRequest::Reset(_)
+                    | KernelRequest::SetSysctl(..)
             )
         })
     }

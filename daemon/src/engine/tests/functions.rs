@@ -4,8 +4,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use fairlead_cni::Code;
-use fairlead_host::double::{Asked, NetnsSnapshot, Resets};
-use fairlead_host::{IommuGroup, Kernel, Link, Mac, Op, Override, SetLink, Vf};
+use fairlead_host::double::{KernelRequest, NetnsSnapshot, Resets};
+use fairlead_host::{IommuGroup, Link, Mac, NetKernel, Op, Override, SetLink, Vf};
 
 use super::*;
 
@@ -73,15 +73,15 @@ pub(super) const TAGGED: &str = r#","vlan":100,"spoofchk":"on","max_tx_rate":200
 
 impl Rig {
     pub(super) fn ops(&self) -> Vec<Op> {
-        let op = |call: fairlead_host::double::Call| match call.asked {
-            Asked::Op(op) => Some(op),
+        let op = |call: fairlead_host::double::Call| match call.request {
+            KernelRequest::Op(op) => Some(op),
             _ => None,
         };
         self.kernel.calls().into_iter().filter_map(op).collect()
     }
 
-    pub(super) fn count(&self, is: impl Fn(&Asked) -> bool) -> usize {
-        self.kernel.calls().iter().filter(|call| is(&call.asked)).count()
+    pub(super) fn count(&self, is: impl Fn(&KernelRequest) -> bool) -> usize {
+        self.kernel.calls().iter().filter(|call| is(&call.request)).count()
     }
 
     pub(super) fn settings(&self) -> Vf {
@@ -123,8 +123,11 @@ fn a_function_of_which_nothing_is_wanted_is_neither_read_nor_set() {
     let rig = Rig::new();
     rig.add(&config("")).unwrap();
     rig.del(&config("")).unwrap();
-    assert_eq!(rig.count(|asked| matches!(asked, Asked::Vfs(_) | Asked::Op(Op::SetVfs { .. }))), 0);
-    assert_eq!(rig.count(|asked| matches!(asked, Asked::Bind(..))), 0);
+    assert_eq!(
+        rig.count(|asked| matches!(asked, KernelRequest::Vfs(_) | KernelRequest::Op(Op::SetVfs { .. }))),
+        0
+    );
+    assert_eq!(rig.count(|asked| matches!(asked, KernelRequest::Bind(..))), 0);
 }
 
 #[test]
@@ -148,7 +151,7 @@ fn k27_a_requested_mac_is_given_by_the_physical_function_and_taken_over_by_a_new
     let answer = rig.add(&with_mac).unwrap();
     assert!(answer.contains("02:00:00:00:00:77"), "{answer}");
     assert_eq!(rig.settings().mac, Some(mac));
-    assert_eq!(rig.count(|asked| matches!(asked, Asked::Bind(..))), 1);
+    assert_eq!(rig.count(|asked| matches!(asked, KernelRequest::Bind(..))), 1);
     rig.check(&with_mac, &answer).unwrap();
     rig.del(&with_mac).unwrap();
     assert_eq!(rig.state(), before, "its own MAC address and name, and no administrator's");
@@ -167,7 +170,7 @@ fn an_iavf_takes_the_address_over_when_its_reset_has_ended_and_is_not_bound_anew
     assert!(answer.contains("02:00:00:00:00:77"), "{answer}");
     let by_itself = |op: &Op| matches!(op, Op::SetLink(SetLink { mac: Some(_), .. }));
     assert!(!rig.ops().iter().any(by_itself), "it follows what its physical function says");
-    assert_eq!(rig.count(|asked| matches!(asked, Asked::Bind(..))), 0);
+    assert_eq!(rig.count(|asked| matches!(asked, KernelRequest::Bind(..))), 0);
     rig.del(&with_mac).unwrap();
     assert_eq!(rig.at_home(), before);
 }
@@ -243,7 +246,7 @@ fn a_driver_that_lets_its_interface_take_an_address_is_not_bound_anew() {
     let before = rig.state();
     assert!(rig.add(&with_mac).unwrap().contains("02:00:00:00:00:77"));
     rig.del(&with_mac).unwrap();
-    assert_eq!(rig.count(|asked| matches!(asked, Asked::Bind(..))), 0);
+    assert_eq!(rig.count(|asked| matches!(asked, KernelRequest::Bind(..))), 0);
     assert_eq!(rig.state(), before);
 }
 
@@ -342,7 +345,7 @@ fn a_function_that_lost_its_driver_is_bound_again() {
     rig.add(&config("")).unwrap();
     fs::remove_file(&driver).unwrap();
     rig.del(&config("")).unwrap();
-    let anew = Asked::Bind(VF.to_owned(), "igbvf".to_owned(), Override::Keep);
+    let anew = KernelRequest::Bind(VF.to_owned(), "igbvf".to_owned(), Override::Keep);
     assert_eq!(rig.count(|asked| *asked == anew), 1);
     assert_eq!(rig.state(), before);
 }
@@ -361,7 +364,9 @@ fn a_function_that_got_another_driver_keeps_it_and_loses_its_pods_settings_unles
         rig.kernel.forget_calls();
         rig.del(&config(TAGGED)).unwrap();
         assert_eq!(rig.settings().vlan.unwrap().id, vlan, "{driver} {group:?}");
-        let touched = |asked: &Asked| matches!(asked, Asked::Bind(..) | Asked::Unbind(_) | Asked::Reset(_));
+        let touched = |asked: &KernelRequest| {
+            matches!(asked, KernelRequest::Bind(..) | KernelRequest::Unbind(_) | KernelRequest::Reset(_))
+        };
         assert_eq!((rig.count(touched), rig.engine().store.all().len()), (0, 0));
     }
 }

@@ -5,8 +5,8 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::thread;
 
 use fairlead_cni::Code;
-use fairlead_host::double::Asked;
-use fairlead_host::{IommuGroup, Kernel, Op, Vf};
+use fairlead_host::double::KernelRequest;
+use fairlead_host::{IommuGroup, NetKernel, Op, Vf};
 
 use super::functions::{TAGGED, config as kernel_config, join_group};
 use super::*;
@@ -70,7 +70,9 @@ fn k27_d24_the_answer_tells_address_mac_and_device_and_no_link_is_touched() {
     rig.check(&config(ipam), &answer).unwrap();
     rig.del(&config(ipam)).unwrap();
     assert_eq!(rig.state(), before);
-    let bound = |asked: &Asked| matches!(asked, Asked::Bind(..) | Asked::Unbind(_) | Asked::Reset(_));
+    let bound = |asked: &KernelRequest| {
+        matches!(asked, KernelRequest::Bind(..) | KernelRequest::Unbind(_) | KernelRequest::Reset(_))
+    };
     assert_eq!(rig.count(bound), 0, "nothing is bound, unbound or reset");
 }
 
@@ -176,7 +178,7 @@ fn a_function_that_its_process_lets_go_long_after_the_last_del_comes_back_all_th
     rig.kernel.set_group(GROUP, IommuGroup::InUse);
     rig.del(&config(TAGGED)).unwrap_err();
     // What works in the background waits for no process: it would keep others' functions from coming home.
-    let looks = |rig: &Rig| rig.count(|asked| matches!(asked, Asked::IommuGroup(_)));
+    let looks = |rig: &Rig| rig.count(|asked| matches!(asked, KernelRequest::IommuGroup(_)));
     for _ in 0..3 {
         rig.kernel.forget_calls();
         rig.reap();
@@ -257,7 +259,11 @@ fn whatever_became_of_it_del_is_success_and_the_settings_are_given_back() {
         rig.kernel.forget_calls();
         rig.del(&config(TAGGED)).unwrap();
         assert_eq!(rig.settings_given().vlan, before, "{name}");
-        assert_eq!(rig.count(|asked| matches!(asked, Asked::Bind(..) | Asked::Unbind(_))), 0, "{name}");
+        assert_eq!(
+            rig.count(|asked| matches!(asked, KernelRequest::Bind(..) | KernelRequest::Unbind(_))),
+            0,
+            "{name}"
+        );
         assert!(rig.engine().store.all().is_empty(), "{name}");
     }
     let rig = Rig::new();

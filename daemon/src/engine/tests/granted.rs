@@ -1,7 +1,7 @@
 //! Configurations that name a resource: kubelet says which virtual function the pod has.
 
 use fairlead_cni::Code;
-use fairlead_host::Kernel;
+use fairlead_host::NetKernel;
 use fairlead_kubelet::fake_kubelet::{FakeKubelet, Get, exhausted, pod};
 
 use super::*;

@@ -1,7 +1,7 @@
 //! Virtual functions on their way home on a kernel in memory: whatever lies in it, and who waits for them.
 
 use fairlead_cni::Code;
-use fairlead_host::{Kernel, Kind, Op, SetLink};
+use fairlead_host::{Kind, NetKernel, Op, SetLink};
 
 use super::functions::{TAGGED, config, forget_index};
 use super::*;

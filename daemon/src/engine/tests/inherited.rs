@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use fairlead_cni::Code;
 use fairlead_host::watch::{Action, DeviceEvent};
-use fairlead_host::{Kernel, Link, Mac, Op, SetLink, Vf, VfChange, VfVlan};
+use fairlead_host::{Link, Mac, NetKernel, Op, SetLink, Vf, VfChange, VfVlan};
 use nix::errno::Errno;
 
 use super::*;

@@ -4,7 +4,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use fairlead_host::{Address, AddressFlags, Kernel, Op, SetLink};
+use fairlead_host::{Address, AddressFlags, NetKernel, Op, SetLink};
 
 use super::pools::SECOND;
 use super::*;

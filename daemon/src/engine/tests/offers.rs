@@ -4,9 +4,9 @@ use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fairlead_cni::Code;
-use fairlead_host::double::Asked;
+use fairlead_host::double::KernelRequest;
 use fairlead_host::watch::DeviceEvent;
-use fairlead_host::{IommuGroup, Kernel, Op, SetLink};
+use fairlead_host::{IommuGroup, NetKernel, Op, SetLink};
 use fairlead_kubelet::fake_kubelet::{AnnouncedDevice, FakeKubelet, LONG, device, pod};
 
 use super::pools::{SECOND, with};
@@ -169,7 +169,10 @@ fn x10_k27_a_pod_has_of_the_pool_what_kubelet_has_given_it_and_it_stays_healthy_
     rig.kernel.forget_calls();
     let answer = rig.of_pod(Command::Add, "net1").unwrap();
     assert!(answer.contains(SECOND), "{answer}");
-    assert!(!rig.kernel.calls().iter().any(|call| matches!(call.asked, Asked::Vfs(_))), "the pool knows it");
+    assert!(
+        !rig.kernel.calls().iter().any(|call| matches!(call.request, KernelRequest::Vfs(_))),
+        "the pool knows it"
+    );
     assert_eq!(rig.states(), ["ready", "lent"]);
     let none = rig.of_pod(Command::Add, "net2").unwrap_err();
     assert_eq!(none.code, Code::InvalidConfig, "it is not drawn instead: {none}");
@@ -268,7 +271,7 @@ fn allocated(rig: &Rig, kubelet: &FakeKubelet, id: &str) -> Result<(), String> {
 }
 
 fn resets(rig: &Rig) -> usize {
-    rig.kernel.calls().iter().filter(|call| call.asked == Asked::Reset(VF.to_owned())).count()
+    rig.kernel.calls().iter().filter(|call| call.request == KernelRequest::Reset(VF.to_owned())).count()
 }
 
 #[test]
@@ -485,9 +488,9 @@ fn what_a_pod_is_given_goes_by_what_devlink_told_the_last_look_and_asks_it_not()
     let given = kubelet.allocate(RADIO, &[&[VF], &[SECOND]]).unwrap();
     let has_vhost_net = |node: &str| node == "/dev/vhost-net";
     assert!(given.iter().all(|given| given.devices.iter().any(|node| has_vhost_net(&node.host_path))));
-    assert_eq!(rig.asked(|asked| *asked == Asked::Devlink), 0);
+    assert_eq!(rig.asked(|asked| *asked == KernelRequest::Devlink), 0);
     rig.keep();
-    assert_eq!(rig.asked(|asked| *asked == Asked::Devlink), 1);
+    assert_eq!(rig.asked(|asked| *asked == KernelRequest::Devlink), 1);
     assert_eq!(
         rig.states(),
         ["draining", "draining"],

@@ -145,7 +145,7 @@ fn x04_check_finds_what_has_changed() {
     let config = macvlan()
         .replace(r#""cniVersion":"1.0.0""#, &format!(r#""cniVersion":"1.0.0","prevResult":{answer}"#));
     rig.call(rig.request(Command::Check, "c1", &config)).unwrap();
-    let mut pod = fairlead_host::Kernel::pod(&*rig.kernel, POD.as_ref()).unwrap();
+    let mut pod = fairlead_host::NetKernel::pod(&*rig.kernel, POD.as_ref()).unwrap();
     let link = pod.link_by_name("net1").unwrap().unwrap();
     let address = pod.addresses(link.index).unwrap().into_iter().find(|a| a.net.addr().is_ipv4()).unwrap();
     pod.batch(&[fairlead_host::Op::DeleteAddress(address)]).unwrap();

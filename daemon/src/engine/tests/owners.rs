@@ -1,6 +1,6 @@
 //! Pools whose functions somebody else binds, on a kernel in memory: they keep whatever driver they are given.
 
-use fairlead_host::double::Asked;
+use fairlead_host::double::KernelRequest;
 
 use super::pools::{config, kept};
 use super::*;
@@ -35,7 +35,7 @@ fn one_that_a_killed_daemon_has_unbound_is_bound_to_what_it_had() {
             rig.kernel.forget_calls();
             rig.engine().pools.work_here();
             let calls = rig.kernel.calls();
-            calls.iter().position(|call| matches!(call.asked, Asked::Reset(_))).unwrap()
+            calls.iter().position(|call| matches!(call.request, KernelRequest::Reset(_))).unwrap()
         };
         rig.engine().pools.lend(VF.parse().unwrap(), Instant::now()).unwrap().keep();
         rig.engine().pools.take_back(VF.parse().unwrap(), || Ok::<(), ()>(())).unwrap();

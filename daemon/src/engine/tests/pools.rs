@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use fairlead_host::double::{Asked, Snapshot};
-use fairlead_host::{Kernel, Op};
+use fairlead_host::double::{KernelRequest, Snapshot};
+use fairlead_host::{NetKernel, Op};
 use serde_json::Value;
 
 use super::*;
@@ -90,15 +90,19 @@ impl Rig {
         self.members().iter().map(|row| row["state"].as_str().unwrap().to_owned()).collect()
     }
 
-    pub(super) fn asked(&self, is: impl Fn(&Asked) -> bool) -> usize {
-        self.kernel.calls().iter().filter(|call| is(&call.asked)).count()
+    pub(super) fn asked(&self, is: impl Fn(&KernelRequest) -> bool) -> usize {
+        self.kernel.calls().iter().filter(|call| is(&call.request)).count()
     }
 
     pub(super) fn changes(&self) -> usize {
         self.asked(|asked| {
             matches!(
                 asked,
-                Asked::Op(_) | Asked::Unbind(_) | Asked::Bind(..) | Asked::Reset(_) | Asked::SetSysctl(..)
+                KernelRequest::Op(_)
+                    | KernelRequest::Unbind(_)
+                    | KernelRequest::Bind(..)
+                    | KernelRequest::Reset(_)
+                    | KernelRequest::SetSysctl(..)
             )
         })
     }
@@ -126,8 +130,12 @@ fn an_add_of_a_ready_function_reads_no_settings_and_sends_none_that_fit() {
     for (more, messages) in [("", 0), (r#","vlan":7"#, 0), (r#","vlan":100,"max_tx_rate":200"#, 1)] {
         rig.kernel.forget_calls();
         rig.add(&config(VF, more)).unwrap();
-        assert_eq!(rig.asked(|asked| matches!(asked, Asked::Vfs(_))), 0, "{more}");
-        assert_eq!(rig.asked(|asked| matches!(asked, Asked::Op(Op::SetVfs { .. }))), messages, "{more}");
+        assert_eq!(rig.asked(|asked| matches!(asked, KernelRequest::Vfs(_))), 0, "{more}");
+        assert_eq!(
+            rig.asked(|asked| matches!(asked, KernelRequest::Op(Op::SetVfs { .. }))),
+            messages,
+            "{more}"
+        );
         assert_eq!(rig.states(), ["lent", "ready"]);
         assert_eq!(rig.members()[0]["attachment"], "c1/net1");
         rig.del(&config(VF, more)).unwrap();
@@ -163,8 +171,8 @@ fn x07_what_comes_home_is_reset_and_set_up_anew_before_the_next_pod_has_it() {
     rig.restart();
     assert_eq!(rig.states(), ["preparing", "ready"]);
     rig.keep();
-    assert_eq!(rig.asked(|asked| *asked == Asked::Reset(VF.to_owned())), 1);
-    assert_eq!(rig.asked(|asked| *asked == Asked::Reset(SECOND.to_owned())), 0);
+    assert_eq!(rig.asked(|asked| *asked == KernelRequest::Reset(VF.to_owned())), 1);
+    assert_eq!(rig.asked(|asked| *asked == KernelRequest::Reset(SECOND.to_owned())), 0);
     assert_eq!(rig.states(), ["ready", "ready"]);
 }
 
@@ -218,8 +226,12 @@ fn d24_an_add_of_a_ready_function_for_user_space_reads_no_settings_and_tells_the
         let answer: Value = serde_json::from_str(&rig.add(&config(VF, more)).unwrap()).unwrap();
         let mac = rig.kernel.snapshot().vfs.values().next().unwrap()[0].mac.unwrap().to_string();
         assert_eq!(answer["interfaces"][0]["mac"], mac.as_str());
-        assert_eq!(rig.asked(|asked| matches!(asked, Asked::Vfs(_))), 0, "{more}");
-        assert_eq!(rig.asked(|asked| matches!(asked, Asked::Op(Op::SetVfs { .. }))), messages, "{more}");
+        assert_eq!(rig.asked(|asked| matches!(asked, KernelRequest::Vfs(_))), 0, "{more}");
+        assert_eq!(
+            rig.asked(|asked| matches!(asked, KernelRequest::Op(Op::SetVfs { .. }))),
+            messages,
+            "{more}"
+        );
         assert_eq!(rig.states(), ["lent", "ready"]);
         rig.del(&config(VF, more)).unwrap();
         rig.engine().pools.work_here();

@@ -2,8 +2,8 @@
 //! memory.
 
 use fairlead_cni::Code;
-use fairlead_host::double::Asked;
 use fairlead_host::Op;
+use fairlead_host::double::KernelRequest;
 
 use super::pools::{POOL, SECOND, config, kept, with};
 use super::*;
@@ -70,7 +70,7 @@ fn a_function_that_somebody_uses_is_left_alone_and_taken_when_it_is_free() {
     rig.keep();
     assert_eq!(rig.states(), ["ready", "foreign"]);
     assert!(rig.members()[1]["reason"].as_str().unwrap().contains("192.0.2.7/24"));
-    assert_eq!(rig.asked(|asked| *asked == Asked::Unbind(SECOND.to_owned())), 0);
+    assert_eq!(rig.asked(|asked| *asked == KernelRequest::Unbind(SECOND.to_owned())), 0);
     let refused = rig.add(&config(SECOND, "")).unwrap_err();
     assert!(refused.msg.contains("somebody else uses it"), "{refused}");
     rig.in_host(Op::DeleteAddress(address));

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use fairlead_cni::wire::Command;
 use fairlead_cni::{CniError, Code};
-use fairlead_host::double::{Asked, FakeKernel};
+use fairlead_host::double::{FakeKernel, KernelRequest};
 
 use super::Rig;
 use crate::call::{Call, CallerGone, Service};
@@ -25,7 +25,11 @@ impl Rig {
     }
 
     fn asked_for(&self, kind: &str) -> usize {
-        self.kernel.calls().iter().filter(|call| call.asked == Asked::Knows(kind.to_owned())).count()
+        self.kernel
+            .calls()
+            .iter()
+            .filter(|call| call.request == KernelRequest::Knows(kind.to_owned()))
+            .count()
     }
 }
 

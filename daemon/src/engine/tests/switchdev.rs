@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use fairlead_host::double::Asked;
+use fairlead_host::double::KernelRequest;
 use fairlead_host::watch::{Action, DeviceEvent};
 use fairlead_host::{DevlinkDevice, DevlinkEnd, DevlinkPort};
 use nix::errno::Errno;
@@ -46,7 +46,7 @@ impl Rig {
         self.add(&informed()).unwrap();
         let told = self.device_information()["pci"]["representor-device"].clone();
         self.del(&informed()).unwrap();
-        (told, self.kernel.calls().iter().position(|call| call.asked == Asked::Devlink))
+        (told, self.kernel.calls().iter().position(|call| call.request == KernelRequest::Devlink))
     }
 }
 
@@ -92,7 +92,7 @@ fn an_add_of_a_pools_function_goes_by_what_devlink_told_the_last_look_and_asks_i
         rig.del(&informed).unwrap();
         rig.reap();
         rig.engine().pools.work_here();
-        (told, rig.asked(|asked| *asked == Asked::Devlink))
+        (told, rig.asked(|asked| *asked == KernelRequest::Devlink))
     };
     assert_eq!(representor(), (json!("of0"), 0));
     rig.switch(PHYSICAL, true, &[]);
@@ -111,6 +111,6 @@ fn news_of_a_switchs_interfaces_have_devlink_asked_again() {
         assert_eq!(rig.look_due(), Look::Quick, "{action:?}");
         rig.kernel.forget_calls();
         rig.engine().look_at_pools(Look::Quick);
-        assert_eq!(rig.asked(|asked| *asked == Asked::Devlink), 1);
+        assert_eq!(rig.asked(|asked| *asked == KernelRequest::Devlink), 1);
     }
 }

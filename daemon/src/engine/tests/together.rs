@@ -5,7 +5,7 @@ use std::thread;
 
 use fairlead_cni::Code;
 use fairlead_host::Op;
-use fairlead_host::double::{Asked, Resets};
+use fairlead_host::double::{KernelRequest, Resets};
 
 use super::*;
 
@@ -66,16 +66,16 @@ fn at_once(rig: &Rig, command: Command) -> Vec<Result<String, CniError>> {
     })
 }
 
-fn count(rig: &Rig, is: impl Fn(&Asked) -> bool) -> usize {
-    rig.kernel.calls().iter().filter(|call| is(&call.asked)).count()
+fn count(rig: &Rig, is: impl Fn(&KernelRequest) -> bool) -> usize {
+    rig.kernel.calls().iter().filter(|call| is(&call.request)).count()
 }
 
 fn messages(rig: &Rig) -> usize {
-    count(rig, |asked| matches!(asked, Asked::Op(Op::SetVfs { .. })))
+    count(rig, |asked| matches!(asked, KernelRequest::Op(Op::SetVfs { .. })))
 }
 
 fn readings(rig: &Rig) -> usize {
-    count(rig, |asked| matches!(asked, Asked::Vfs(_)))
+    count(rig, |asked| matches!(asked, KernelRequest::Vfs(_)))
 }
 
 #[test]
@@ -113,7 +113,11 @@ fn x08_64_pods_at_once_on_one_nic_share_messages_and_readings_and_only_the_one_t
         answer.unwrap_or_else(|e| panic!("{n}: {e}"));
     }
     assert!(rig.state() == before, "every function is as it was");
-    assert_eq!(count(&rig, |asked| matches!(asked, Asked::Bind(..))), 0, "this driver follows by itself");
+    assert_eq!(
+        count(&rig, |asked| matches!(asked, KernelRequest::Bind(..))),
+        0,
+        "this driver follows by itself"
+    );
 }
 
 #[test]

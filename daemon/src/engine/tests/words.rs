@@ -2,7 +2,7 @@
 
 use fairlead_cni::wire::Command;
 use fairlead_cni::{CniError, Code};
-use fairlead_host::double::{Asked, Call, FakeKernel};
+use fairlead_host::double::{Call, FakeKernel, KernelRequest};
 use fairlead_host::{Kind, Op};
 use nix::errno::Errno;
 
@@ -140,7 +140,7 @@ const FAILURES: &[Failure] = &[
             let config = config("macvlan", ETH0, FIXED);
             let rig = Rig::new();
             rig.add(&config).unwrap();
-            let makes = |call: &Call| matches!(call.asked, Asked::Op(Op::CreateLink(_)));
+            let makes = |call: &Call| matches!(call.request, KernelRequest::Op(Op::CreateLink(_)));
             let number = rig.kernel.calls().iter().position(makes).unwrap();
             let rig = Rig::new();
             rig.kernel.fail_at(number, Errno::EBUSY);

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use fairlead_cni::wire::Inode;
-use fairlead_host::scratch::ScratchNetns;
+use fairlead_host::scratch_netns::ScratchNetns;
 use serde_json::Value;
 
 use super::Rig;

@@ -114,10 +114,10 @@ fn a_physical_function_is_told_how_many_it_shall_have() {
     let tree = Tree::new(Some("igb"));
     let file = tree.bus.device(ADDRESS).join("sriov_numvfs");
     fs::write(&file, "").unwrap();
-    tree.bus.make_functions(ADDRESS, 7).unwrap();
+    tree.bus.create_vfs(ADDRESS, 7).unwrap();
     assert_eq!(tree.of_device("sriov_numvfs"), "7");
     fs::remove_file(file).unwrap();
-    let error = tree.bus.make_functions(ADDRESS, 7).unwrap_err().to_string();
+    let error = tree.bus.create_vfs(ADDRESS, 7).unwrap_err().to_string();
     assert!(error.starts_with("device 0000:21:10.0: making 7 virtual functions: "), "{error}");
 }
 
@@ -204,7 +204,7 @@ fn a_driver_that_hangs_is_waited_for_no_longer_than_the_limit_and_named() {
         "device 0000:21:10.0: binding it to igbvf: the driver did not end within 0.5 s"
     );
     assert!(tree.bus.fixed_driver(ADDRESS).is_err_and(|e| e.timed_out()), "the driver has the device's lock");
-    let [told] = &tree.bus.hung.told()[..] else { panic!("one hangs") };
+    let [told] = &tree.bus.calls.stuck()[..] else { panic!("one hangs") };
     assert!(told.starts_with("writing \"0000:21:10.0\" to ") && told.contains("unbind: since "), "{told}");
     // Nothing more is asked of it, and no thread begun.
     let before = begun();
@@ -215,7 +215,7 @@ fn a_driver_that_hangs_is_waited_for_no_longer_than_the_limit_and_named() {
     assert!(begun() < before + 20, "other tests begin some too");
     assert_eq!(fs::read_to_string(unbind).unwrap(), ADDRESS); // it ends
     let until = std::time::Instant::now() + Duration::from_secs(10);
-    while !tree.bus.hung.told().is_empty() {
+    while !tree.bus.calls.stuck().is_empty() {
         assert!(std::time::Instant::now() < until);
         thread::yield_now();
     }

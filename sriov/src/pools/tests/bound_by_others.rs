@@ -1,8 +1,8 @@
 //! Pools whose VFs somebody else binds: they keep whatever driver they are given.
 
-use fairlead_host::double::Asked;
+use fairlead_host::double::KernelRequest;
 use fairlead_host::watch::{Action, DeviceEvent};
-use fairlead_host::{Kernel, Override};
+use fairlead_host::{Override, PciKernel};
 
 use super::*;
 
@@ -26,7 +26,7 @@ impl Rig {
     }
 
     fn binds(&self) -> usize {
-        self.asked(|asked| matches!(asked, Asked::Bind(..) | Asked::Unbind(_)))
+        self.asked(|asked| matches!(asked, KernelRequest::Bind(..) | KernelRequest::Unbind(_)))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Configurations that change, overlap or cannot be read, and what becomes of members then.
 
-use fairlead_host::double::Asked;
+use fairlead_host::double::KernelRequest;
 
 use super::*;
 
@@ -108,7 +108,7 @@ fn a_function_that_a_call_has_in_hands_when_its_pool_turns_out_to_be_gone_is_giv
     let loan = rig.pools().lend(SECOND.parse().unwrap(), Instant::now()).unwrap();
     rig.pools().configure(PoolsConfiguration::default());
     rig.keep();
-    let touched = |asked: &Asked| *asked == Asked::Unbind(SECOND.to_owned());
+    let touched = |asked: &KernelRequest| *asked == KernelRequest::Unbind(SECOND.to_owned());
     assert_eq!((rig.asked(touched), rig.members().len()), (0, 0), "the other one is given back");
     drop(loan);
     assert_eq!(rig.look_due(), Look::Quick);

@@ -2,9 +2,9 @@
 
 use std::os::unix::fs::symlink;
 
-use fairlead_host::double::Asked;
+use fairlead_host::double::KernelRequest;
 use fairlead_host::watch::{Action, DeviceEvent};
-use fairlead_host::{Kernel, Op};
+use fairlead_host::{NetKernel, Op};
 
 use super::*;
 
@@ -214,11 +214,11 @@ fn k26_of_two_orders_at_once_the_record_keeps_the_one_that_holds() {
 #[test]
 fn x17_a_card_that_hangs_is_waited_for_once_a_look_and_not_once_a_function() {
     let rig = kept(POOL);
-    let is_look = |asked: &Asked| matches!(asked, Asked::Answers(_));
+    let is_look = |asked: &KernelRequest| matches!(asked, KernelRequest::Answers(_));
     rig.kernel.forget_calls();
     rig.check_pools();
     assert_eq!(rig.asked(is_look), 2);
-    let first = rig.kernel.calls().iter().position(|call| is_look(&call.asked)).unwrap();
+    let first = rig.kernel.calls().iter().position(|call| is_look(&call.request)).unwrap();
     rig.kernel.forget_calls();
     rig.kernel.fail_at(first, nix::errno::Errno::ETIMEDOUT);
     rig.look(Look::Thorough);
@@ -234,7 +234,7 @@ fn x17_a_card_that_hangs_is_waited_for_once_a_look_and_not_once_a_function() {
     glance();
     rig.look(Look::Glance);
     assert_eq!(rig.asked(is_look), 2);
-    let first = rig.kernel.calls().iter().position(|call| is_look(&call.asked)).unwrap();
+    let first = rig.kernel.calls().iter().position(|call| is_look(&call.request)).unwrap();
     glance();
     rig.kernel.fail_at(first, nix::errno::Errno::ETIMEDOUT);
     rig.look(Look::Glance);
@@ -246,15 +246,15 @@ fn x17_a_card_of_which_one_hangs_at_the_start_has_the_others_untouched() {
     let mut rig = kept(POOL);
     rig.kernel.forget_calls();
     rig.restart();
-    let is_look = |asked: &Asked| matches!(asked, Asked::Answers(_));
-    let first = rig.kernel.calls().iter().position(|call| is_look(&call.asked)).unwrap();
+    let is_look = |asked: &KernelRequest| matches!(asked, KernelRequest::Answers(_));
+    let first = rig.kernel.calls().iter().position(|call| is_look(&call.request)).unwrap();
     rig.kernel.forget_calls();
     rig.kernel.fail_at(first, nix::errno::Errno::ETIMEDOUT);
     rig.restart();
     assert_eq!(rig.states(), ["preparing"]);
     rig.keep();
     assert_eq!(rig.states(), ["ready", "ready"]);
-    assert_eq!(rig.asked(|asked| *asked == Asked::Reset(SECOND.to_owned())), 0);
+    assert_eq!(rig.asked(|asked| *asked == KernelRequest::Reset(SECOND.to_owned())), 0);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Members that come and go under their pool: events about them, those that vanish and are created anew, their names, a reboot.
 
-use fairlead_host::double::Asked;
+use fairlead_host::double::KernelRequest;
 use fairlead_host::watch::{Action, DeviceEvent};
 
 use super::*;
@@ -34,7 +34,7 @@ fn x17_news_of_a_ready_function_have_it_alone_compared_and_no_settings_read() {
         rig.kernel.forget_calls();
         rig.pools().heard(&[DeviceEvent::Pci { device: device.to_owned(), action }]);
         rig.look(Look::Glance);
-        assert_eq!(rig.asked(|asked| matches!(asked, Asked::Vfs(_))), 0);
+        assert_eq!(rig.asked(|asked| matches!(asked, KernelRequest::Vfs(_))), 0);
     };
     rig.kernel.unbind(VF).unwrap();
     news(SECOND, Action::Bound);
@@ -57,7 +57,7 @@ fn x17_lost_news_have_everything_compared_once() {
     rig.look(how);
     rig.pools().work_here();
     assert_eq!(rig.states(), ["ready", "ready"]);
-    assert_eq!(rig.asked(|asked| matches!(asked, Asked::Bind(address, ..) if address == SECOND)), 2);
+    assert_eq!(rig.asked(|asked| matches!(asked, KernelRequest::Bind(address, ..) if address == SECOND)), 2);
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn x17_functions_that_are_made_anew_under_other_names_get_the_names_of_those_bef
 fn functions_are_made_where_there_are_none_and_their_number_is_not_changed_where_there_are() {
     let many = "pools: [{name: radio, selectors: {rootDevices: ['0000:21:00.0']}, numvfs: 4}]";
     let mut rig = with(many);
-    let made = |rig: &Rig| rig.asked(|asked| matches!(asked, Asked::MakeFunctions(..)));
+    let made = |rig: &Rig| rig.asked(|asked| matches!(asked, KernelRequest::CreateVfs(..)));
     rig.restart();
     rig.keep();
     assert_eq!(made(&rig), 0);
@@ -131,7 +131,7 @@ fn functions_are_made_where_there_are_none_and_their_number_is_not_changed_where
     rig.restart();
     assert_eq!(made(&rig), 0, "nobody waits for it at the start");
     rig.keep();
-    assert_eq!(rig.asked(|asked| *asked == Asked::MakeFunctions("0000:21:00.0".to_owned(), 4)), 1);
+    assert_eq!(rig.asked(|asked| *asked == KernelRequest::CreateVfs("0000:21:00.0".to_owned(), 4)), 1);
     // By a worker: the keeper waits for no driver, and begins none twice.
     rig.kernel.forget_calls();
     rig.look(Look::Quick);

@@ -1,7 +1,7 @@
 //! What a member goes through: prepared, lent, drawn, drained, seen by the operator and in the metrics.
 
 use fairlead_host::IommuGroup;
-use fairlead_host::double::Asked;
+use fairlead_host::double::KernelRequest;
 
 use super::*;
 use crate::pools::state::Refusal;
@@ -31,7 +31,7 @@ fn k25_after_a_restart_what_fits_is_ready_untouched_with_one_reading_of_the_sett
     assert_eq!(rig.states(), ["ready", "ready"]);
     rig.keep();
     assert_eq!(rig.changes(), 0);
-    assert_eq!(rig.asked(|asked| matches!(asked, Asked::Vfs(_))), 1);
+    assert_eq!(rig.asked(|asked| matches!(asked, KernelRequest::Vfs(_))), 1);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Pools that kubelet allocates from: which VFs it is offered, and what a pod gets of that.
 
-use fairlead_host::double::Asked;
+use fairlead_host::double::KernelRequest;
 
 use super::*;
 
@@ -86,7 +86,7 @@ fn a_resource_that_stays_declared_stays_the_same_offer() {
 #[test]
 fn x07_a_vf_that_was_allocated_without_an_add_is_cleaned_before_it_is_allocated_again() {
     let mut rig = kept(RADIO);
-    let resets = |rig: &Rig| rig.asked(|asked| *asked == Asked::Reset(VF.to_owned()));
+    let resets = |rig: &Rig| rig.asked(|asked| *asked == KernelRequest::Reset(VF.to_owned()));
     rig.kernel.forget_calls();
     rig.allocate(VF).unwrap();
     assert_eq!((rig.states(), resets(&rig)), (vec!["given".to_owned(), "ready".to_owned()], 0));

@@ -1,0 +1,191 @@
+//! A program that runs: its pipes served together, its end awaited, its group killed when it must be.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
+use std::process::{Child, ExitStatus};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+
+use super::{STDERR_LIMIT, STDOUT_LIMIT};
+
+/// How often cancellation is looked at.
+const TICK: Duration = Duration::from_millis(20);
+/// How long a killed program is waited for; one that hangs in the kernel is then left to a thread of its own.
+const REAP_LIMIT: Duration = Duration::from_secs(2);
+
+/// How a program ended, or why it has to be killed.
+#[derive(Debug)]
+pub(super) enum End {
+    Exited(ExitStatus),
+    TimedOut,
+    Cancelled,
+    TooMuchOutput,
+}
+
+/// A program that runs. It is killed with its group and reaped when this is dropped before it has ended.
+#[derive(Debug)]
+pub(super) struct RunningProgram<'stdin> {
+    child: Option<Child>,
+    pidfd: Option<OwnedFd>,
+    to_write: &'stdin [u8],
+    input: Option<File>,
+    output: Option<File>,
+    errors: Option<File>,
+    pub(super) stdout: Vec<u8>,
+    pub(super) stderr: Vec<u8>,
+}
+
+impl<'stdin> RunningProgram<'stdin> {
+    pub(super) fn new(mut child: Child, stdin: &'stdin [u8]) -> io::Result<RunningProgram<'stdin>> {
+        let input = child.stdin.take().map(|pipe| File::from(OwnedFd::from(pipe)));
+        let output = child.stdout.take().map(|pipe| File::from(OwnedFd::from(pipe)));
+        let errors = child.stderr.take().map(|pipe| File::from(OwnedFd::from(pipe)));
+        let pidfd = pidfd_of(&child);
+        let mut running = RunningProgram {
+            child: Some(child),
+            pidfd,
+            to_write: stdin,
+            input,
+            output,
+            errors,
+            stdout: Vec::new(),
+            stderr: Vec::new(),
+        };
+        for pipe in [&running.input, &running.output, &running.errors].into_iter().flatten() {
+            fcntl(pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        }
+        running.feed();
+        Ok(running)
+    }
+
+    pub(super) fn serve(&mut self, deadline: Instant, cancelled: &dyn Fn() -> bool) -> io::Result<End> {
+        loop {
+            // Asked before the pipes are emptied: what an ended program wrote is in them by then.
+            let ended = self.ended()?;
+            self.feed();
+            if !self.collect()? {
+                return Ok(End::TooMuchOutput);
+            }
+            if let Some(status) = ended {
+                return Ok(End::Exited(status));
+            }
+            let now = Instant::now();
+            if now >= deadline {
+                return Ok(End::TimedOut);
+            }
+            if cancelled() {
+                return Ok(End::Cancelled);
+            }
+            self.wait((deadline - now).min(TICK))?;
+        }
+    }
+
+    /// Its status, once it has ended. Processes that it left behind with our pipes in hand are not waited for.
+    fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
+        let Some(child) = &mut self.child else { return Ok(None) };
+        let status = child.try_wait()?;
+        if status.is_some() {
+            self.child = None;
+        }
+        Ok(status)
+    }
+
+    fn wait(&self, limit: Duration) -> io::Result<()> {
+        let mut watched = Vec::with_capacity(4);
+        watched.extend(self.input.as_ref().map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLOUT)));
+        watched.extend(self.output.as_ref().map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLIN)));
+        watched.extend(self.errors.as_ref().map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLIN)));
+        watched.extend(self.pidfd.as_ref().map(|pidfd| PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)));
+        let limit = if self.pidfd.is_some() { limit } else { limit.min(Duration::from_millis(2)) };
+        match poll(&mut watched, PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX)) {
+            Ok(_) | Err(Errno::EINTR) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Writes what the program takes now; a program that closes its input early is free to.
+    fn feed(&mut self) {
+        while let Some(input) = &mut self.input {
+            match input.write(self.to_write) {
+                _ if self.to_write.is_empty() => self.input = None,
+                Ok(written) => self.to_write = &self.to_write[written..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => self.input = None,
+            }
+        }
+    }
+
+    /// Reads what there is now; false when standard output is too long.
+    fn collect(&mut self) -> io::Result<bool> {
+        drain(&mut self.output, &mut self.stdout, |all| all.len() <= STDOUT_LIMIT)?;
+        drain(&mut self.errors, &mut self.stderr, |all| {
+            all.drain(..all.len().saturating_sub(STDERR_LIMIT));
+            true
+        })?;
+        Ok(self.stdout.len() <= STDOUT_LIMIT)
+    }
+
+    pub(super) fn kill(&mut self) {
+        let Some(mut child) = self.child.take() else { return };
+        let group = Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX));
+        // It has not been reaped, so the number is still its own.
+        let _ = killpg(group, Signal::SIGKILL);
+        let limit = Instant::now() + REAP_LIMIT;
+        while Instant::now() < limit {
+            match child.try_wait() {
+                Ok(None) => std::thread::sleep(Duration::from_millis(1)),
+                Ok(Some(_)) | Err(_) => return,
+            }
+        }
+        let reaper = std::thread::Builder::new().name("reaper".to_owned());
+        // Without a thread it stays a zombie until the daemon ends.
+        let _ = reaper.spawn(move || child.wait());
+    }
+}
+
+impl Drop for RunningProgram<'_> {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Reads until the pipe is empty, ended, or `go_on` has had enough.
+fn drain(
+    pipe: &mut Option<File>,
+    into: &mut Vec<u8>,
+    go_on: impl Fn(&mut Vec<u8>) -> bool,
+) -> io::Result<()> {
+    let mut chunk = [0; 16 << 10];
+    while let Some(file) = pipe {
+        match file.read(&mut chunk) {
+            Ok(0) => *pipe = None,
+            Ok(length) => {
+                into.extend_from_slice(&chunk[..length]);
+                if !go_on(into) {
+                    return Ok(());
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// A descriptor that becomes readable when the child ends; `None` before kernel 5.3.
+fn pidfd_of(child: &Child) -> Option<OwnedFd> {
+    let pid = libc::pid_t::try_from(child.id()).ok()?;
+    // SAFETY: pidfd_open takes two numbers; the child is ours and not reaped, so the number is its own.
+    let raw = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    let raw = RawFd::try_from(raw).ok().filter(|raw| *raw >= 0)?;
+    // SAFETY: the kernel has just made this descriptor and nothing else owns it.
+    Some(unsafe { OwnedFd::from_raw_fd(raw) })
+}

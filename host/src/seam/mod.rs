@@ -1,0 +1,26 @@
+//! The seam between Fairlead and the kernel: what can be read and changed, as data and as traits.
+//!
+//! There are two halves, [`NetKernel`] (namespaces, links, addresses, routes) and [`PciKernel`] (drivers, resets, VFs, IOMMU
+//! groups, devlink); [`Kernel`] is both. The real kernel and the double implement both, so that the same code runs against either.
+//! Nothing in here waits for anything but the kernel.
+
+mod addressing;
+mod error;
+mod link;
+mod net;
+mod netns_id;
+mod op;
+mod pci;
+
+pub use addressing::{Address, AddressFlags, Route};
+pub use error::{NetError, NetnsError, OpError};
+pub use link::{IpvlanFlag, IpvlanMode, Kind, Link, MacvlanMode, NewLink, Parent, SetLink};
+pub use net::{Net, NetKernel};
+pub use netns_id::{NetnsId, Nsid};
+pub use op::Op;
+pub use pci::{Answers, IommuGroup, Override, PciKernel};
+
+/// The whole kernel, as far as Fairlead uses it. Whatever has both halves is one.
+pub trait Kernel: NetKernel + PciKernel {}
+
+impl<K: NetKernel + PciKernel + ?Sized> Kernel for K {}
