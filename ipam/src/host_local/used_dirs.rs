@@ -90,12 +90,12 @@ mod tests {
         let before = concat!(env!("CARGO_MANIFEST_DIR"), "/../daemon/testdata/records/0.1.0/state/ipam-dirs");
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ipam-dirs");
-        let place = |n: &str| Place { data_dir: "/var/lib/cni/networks".into(), network: n.into() };
-        let roster = Roster::open(path.clone()).unwrap();
-        roster.add(&place("pods")).unwrap();
-        roster.add(&place("cluster")).unwrap();
+        let directory = |n: &str| NetworkDir { data_dir: "/var/lib/cni/networks".into(), network: n.into() };
+        let list = UsedDirs::open(path.clone()).unwrap();
+        list.add(&directory("pods")).unwrap();
+        list.add(&directory("cluster")).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), std::fs::read(before).unwrap());
-        let earlier = Roster::open(before.into()).unwrap();
-        assert_eq!(earlier.places(), [place("cluster"), place("pods")]);
+        let earlier = UsedDirs::open(before.into()).unwrap();
+        assert_eq!(earlier.all(), [directory("cluster"), directory("pods")]);
     }
 }
