@@ -17,7 +17,6 @@ pub mod doctor;
 pub mod engine;
 mod glance;
 pub mod health;
-pub mod hotplug;
 pub mod install;
 pub mod lifecycle;
 mod logging;
@@ -31,4 +30,4 @@ pub mod spool;
 mod sriov_cni;
 pub mod store;
 
-pub use fairlead_sriov::pools;
+pub use fairlead_sriov::{hotplug, pools};

@@ -1,7 +1,8 @@
-//! News of devices on the PCI bus, and of their interfaces and carriers, for whoever keeps them.
+//! Reports changes of devices on the PCI bus, and of their interfaces and carriers.
 //!
-//! What comes close together is told together, and nobody waits for a bus that never is quiet. Whoever is told looks for
-//! himself: lost news cost time, never truth. Never asks a device anything.
+//! Changes that come close together are reported together, and a bus that is never quiet delays nobody. The
+//! receiver looks at the devices itself, so a lost report costs time and never makes anything wrong. No device is
+//! ever asked anything here.
 
 use std::io;
 use std::thread;
@@ -12,19 +13,19 @@ use futures_util::FutureExt;
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
-/// News within this time of the first are told with it.
+/// The time within which later changes are reported together with the first.
 const SETTLE: Duration = Duration::from_millis(50);
-/// How often it is tried to listen, where that fails.
+/// The pause between two attempts to listen.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// A watch; ends when dropped.
+/// A running watch of devices; it ends when dropped.
 #[derive(Debug)]
 pub struct Hotplug {
     _end: oneshot::Sender<()>,
 }
 
 impl Hotplug {
-    /// Tells on a thread of its own. Of what happens after this has returned nothing is missed.
+    /// Reports on a thread of its own. Nothing is missed of what happens after this has returned.
     ///
     /// # Errors
     /// When there is no thread to be had.
@@ -48,7 +49,7 @@ async fn listen(events: io::Result<DeviceEvents>, mut tell: impl FnMut(&[DeviceE
     let mut events = heard_at_last(events, &mut tell).await;
     loop {
         let mut news = vec![events.next().await];
-        // Not woken by each: that takes the processor from whoever makes the news.
+        // Waking for each change would take the processor from whoever causes them.
         sleep(SETTLE).await;
         while let Some(event) = events.next().now_or_never() {
             news.push(event);
@@ -57,7 +58,7 @@ async fn listen(events: io::Result<DeviceEvents>, mut tell: impl FnMut(&[DeviceE
     }
 }
 
-/// Until it can be listened, anything may happen unheard.
+/// Tries until it can listen, and reports after each attempt that news may have been missed.
 async fn heard_at_last(
     mut events: io::Result<DeviceEvents>,
     tell: &mut impl FnMut(&[DeviceEvent]),
