@@ -14,7 +14,7 @@ use ipnet::IpNet;
 
 use crate::daemon::{DaemonError, Places};
 use crate::exec::Verb;
-use crate::functions::home::HomeError;
+use crate::vfs::home::HomeError;
 use crate::network::allocations;
 use crate::node::{Node, NodeError};
 use crate::process;
@@ -35,9 +35,9 @@ pub(crate) enum BenchError {
     /// A daemon.
     #[error(transparent)]
     Daemon(#[from] DaemonError),
-    /// A virtual function.
+    /// A VF.
     #[error(transparent)]
-    Function(#[from] HomeError),
+    VfDevice(#[from] HomeError),
     /// A process could not be started, watched or accounted.
     #[error("{doing}: {source}")]
     Process {
@@ -256,14 +256,14 @@ pub(crate) enum CallFailure {
     /// The plugin said yes, and it is not so.
     #[error(transparent)]
     Wrong(#[from] Wrong),
-    /// The same, of a virtual function.
+    /// The same, of a VF.
     #[error(transparent)]
-    Function(#[from] HomeError),
+    VfDevice(#[from] HomeError),
     /// The same, of one that no link shows.
-    #[error("the answer does not tell function {0} and an address")]
+    #[error("the answer does not tell VF {0} and an address")]
     NotNamed(String),
     /// The same, of its settings.
-    #[error("the function is on VLAN {is} instead of {wanted}")]
+    #[error("the VF is on VLAN {is} instead of {wanted}")]
     Vlan {
         /// The one that it is on.
         is: u16,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::bench::{Bench, BenchError};
 use crate::course;
-use crate::functions::{self, Functions};
+use crate::vfs::{self, Functions};
 
 /// How much is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -26,7 +26,7 @@ pub(crate) struct Settings {
 pub(crate) enum Course {
     /// On the private node.
     Node(fn(&mut Bench, &Settings) -> Result<(), BenchError>),
-    /// With virtual functions of this machine.
+    /// With VFs of this machine.
     Functions(fn(&mut Functions, &Settings) -> Result<(), BenchError>),
 }
 
@@ -111,42 +111,42 @@ pub(crate) const CASES: &[Case] = &[
     },
     Case {
         name: "function-add",
-        about: "ADD of a virtual function as it is, and with a VLAN and a rate, one at a time, all of each subject in turn",
+        about: "ADD of a VF as it is, and with a VLAN and a rate, one at a time, all of each subject in turn",
         settings: settings(1, 0, 3, 1, 0),
         quick: settings(0, 0, 1, 1, 0),
-        course: Course::Functions(functions::one::run),
+        course: Course::Functions(vfs::one::run),
         beside: None,
     },
     Case {
         name: "function-del",
-        about: "DEL of them, and the time from its answer until the function can be lent again",
+        about: "DEL of them, and the time from its answer until the VF can be lent again",
         settings: settings(1, 0, 3, 1, 0),
         quick: settings(0, 0, 1, 1, 0),
-        course: Course::Functions(functions::one::run),
+        course: Course::Functions(vfs::one::run),
         beside: Some("function-add"),
     },
     Case {
         name: "function-burst",
-        about: "all functions of one NIC at once, against one after the other by the floor",
+        about: "all VFs of one NIC at once, against one after the other by the floor",
         settings: settings(1, 0, 3, 7, 0),
         quick: settings(0, 0, 1, 2, 0),
-        course: Course::Functions(functions::burst::run),
+        course: Course::Functions(vfs::burst::run),
         beside: None,
     },
     Case {
         name: "function-vfio",
-        about: "ADD of a function that vfio-pci has, and of a macvlan on its NIC; until it can be given again; a reset",
+        about: "ADD of a VF that vfio-pci has, and of a macvlan on its NIC; until it can be given again; a reset",
         settings: settings(1, 0, 10, 1, 0),
         quick: settings(0, 0, 1, 1, 0),
-        course: Course::Functions(functions::vfio::run),
+        course: Course::Functions(vfs::vfio::run),
         beside: None,
     },
 ];
 
-/// The cases of that name, with virtual functions or without; all of them when none is named. The names that are no such
+/// The cases of that name, with VFs or without; all of them when none is named. The names that are no such
 /// case's are the error.
-pub(crate) fn chosen(names: &[String], functions: bool) -> Result<Vec<&'static Case>, Vec<String>> {
-    let all = || CASES.iter().filter(|c| matches!(c.course, Course::Functions(_)) == functions);
+pub(crate) fn chosen(names: &[String], vfs: bool) -> Result<Vec<&'static Case>, Vec<String>> {
+    let all = || CASES.iter().filter(|c| matches!(c.course, Course::Functions(_)) == vfs);
     let unknown: Vec<_> = names.iter().filter(|n| !all().any(|c| c.name == n.as_str())).cloned().collect();
     if !unknown.is_empty() {
         return Err(unknown);

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::bench::Waiting;
 use crate::cli::Options;
 use crate::daemon::{Daemon, DaemonError, Places};
-use crate::network::{config, function_config, peer_config, pools};
+use crate::network::{config, vf_config, peer_config, pools};
 use crate::node::MASTER;
 use crate::subject::{Role, Subject, version_of};
 
@@ -167,17 +167,17 @@ pub(crate) fn subjects(options: &Options, workshop: &Workshop) -> Result<Vec<Sub
     if all.is_empty() { Err(LineupError::Nobody) } else { Ok(all) }
 }
 
-/// Ours, the peers and the floor, for virtual functions.
-pub(crate) fn for_functions(options: &Options, workshop: &Workshop) -> Result<Vec<Subject>, LineupError> {
+/// Ours, the peers and the floor, for VFs.
+pub(crate) fn for_vfs(options: &Options, workshop: &Workshop) -> Result<Vec<Subject>, LineupError> {
     check_names(options)?;
-    let config = function_config(&workshop.allocations());
+    let config = vf_config(&workshop.allocations());
     let mut all = Vec::new();
     if !options.leaves_out("ours") {
         all.push(ours(
             options,
             workshop,
             config.clone(),
-            &pools(&options.functions, &options.in_user_space),
+            &pools(&options.vfs, &options.in_user_space),
         )?);
     }
     for named in &options.peers {

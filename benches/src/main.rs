@@ -12,7 +12,7 @@ mod cli;
 mod course;
 mod daemon;
 mod exec;
-mod functions;
+mod vfs;
 mod lineup;
 mod machine;
 mod network;
@@ -37,7 +37,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use crate::bench::{Bench, BenchError};
 use crate::cases::{CASES, Case, Course, Settings};
 use crate::cli::Options;
-use crate::functions::Functions;
+use crate::vfs::Functions;
 use crate::lineup::{LineupError, Workshop};
 use crate::machine::Machine;
 use crate::node::{Node, NodeError};
@@ -99,10 +99,10 @@ fn run(options: &Options) -> Result<bool, MainError> {
         }
         return Ok(true);
     }
-    let functions = !options.functions.is_empty();
+    let vfs = !options.vfs.is_empty();
     let cases =
-        cases::chosen(&options.only, functions).map_err(|unknown| MainError::Case(unknown.join(", ")))?;
-    let report = if functions { measure_functions(options, cases)? } else { measure(options, cases)? };
+        cases::chosen(&options.only, vfs).map_err(|unknown| MainError::Case(unknown.join(", ")))?;
+    let report = if vfs { measure_vfs(options, cases)? } else { measure(options, cases)? };
     report::table::write(&report, &mut io::stdout().lock())?;
     if let Some(path) = &options.json {
         write(path, &report::json::document(&report)?)?;
@@ -141,24 +141,24 @@ fn measure(options: &Options, cases: Vec<&'static Case>) -> Result<Report, MainE
     Ok(Report { machine, subjects: told, cases, quick: options.quick, results, verdicts })
 }
 
-/// The same with virtual functions, which are this machine's own.
-fn measure_functions(options: &Options, cases: Vec<&'static Case>) -> Result<Report, MainError> {
+/// The same with VFs, which are this machine's own.
+fn measure_vfs(options: &Options, cases: Vec<&'static Case>) -> Result<Report, MainError> {
     let machine = Machine::this(options);
     let workshop = Workshop::make(options)?;
     let node = Node::this_machine(&workshop.data.join("netns"))?;
-    let subjects = lineup::for_functions(options, &workshop)?;
-    let functions = Functions::new(node, subjects, options, &workshop.allocations());
-    let mut functions = functions.map_err(BenchError::from)?;
+    let subjects = lineup::for_vfs(options, &workshop)?;
+    let vfs = Functions::new(node, subjects, options, &workshop.allocations());
+    let mut vfs = vfs.map_err(BenchError::from)?;
     let outcome = run_cases(options, &cases, |case, settings| match case.course {
-        Course::Functions(course) => course(&mut functions, settings),
+        Course::Functions(course) => course(&mut vfs, settings),
         Course::Node(_) => Ok(()),
     });
-    if outcome.is_err() || !functions.results.failures.is_empty() {
-        tell_logs(&functions.subjects)?;
+    if outcome.is_err() || !vfs.results.failures.is_empty() {
+        tell_logs(&vfs.subjects)?;
     }
     outcome?;
-    let (told, results) = functions.close();
-    let verdicts = if options.quick { Vec::new() } else { targets::of_functions(&results, &told) };
+    let (told, results) = vfs.close();
+    let verdicts = if options.quick { Vec::new() } else { targets::of_vfs(&results, &told) };
     Ok(Report { machine, subjects: told, cases, quick: options.quick, results, verdicts })
 }
 

@@ -28,8 +28,8 @@ pub(crate) fn config(data_dir: &Path) -> Value {
     })
 }
 
-/// The config for virtual functions, but for which one.
-pub(crate) fn function_config(data_dir: &Path) -> Value {
+/// The config for VFs, but for which one.
+pub(crate) fn vf_config(data_dir: &Path) -> Value {
     json!({
         "cniVersion": "1.0.0", "name": NETWORK, "type": "sriov",
         "ipam": { "type": "host-local", "dataDir": data_dir, "ranges": [[{"subnet": SUBNET}]] },
@@ -37,14 +37,14 @@ pub(crate) fn function_config(data_dir: &Path) -> Value {
 }
 
 /// The same, for this one.
-pub(crate) fn of_function(mut config: Value, address: &str) -> Value {
+pub(crate) fn of_vf(mut config: Value, address: &str) -> Value {
     config["deviceID"] = json!(address);
     config
 }
 
-/// The daemon's configuration: the functions are pools (JSON is YAML).
+/// The daemon's configuration: the VFs are pools (JSON is YAML).
 pub(crate) fn pools(with_interface: &[String], in_user_space: &[String]) -> String {
-    let pool = |driver, functions| json!({ "name": driver, "selectors": { "pciAddresses": functions }, "driver": driver });
+    let pool = |driver, vfs| json!({ "name": driver, "selectors": { "pciAddresses": vfs }, "driver": driver });
     let mut pools = vec![pool("kernel", with_interface)];
     if !in_user_space.is_empty() {
         pools.push(pool("vfio-pci", in_user_space));

@@ -108,7 +108,7 @@ impl Node {
         Node::of(dir, kernel, master)
     }
 
-    /// This machine itself: where a virtual function's driver makes its interface. Only mounts are private.
+    /// This machine itself: where a VF's driver makes its interface. Only mounts are private.
     pub(crate) fn this_machine(dir: &Path) -> Result<Node, NodeError> {
         own_mounts(dir)?;
         Node::of(dir, RealKernel::new()?, 0)

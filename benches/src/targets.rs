@@ -5,7 +5,7 @@
 
 use serde::Serialize;
 
-use crate::functions::burst::{AT_ONCE, ONE_AFTER_THE_OTHER};
+use crate::vfs::burst::{AT_ONCE, ONE_AFTER_THE_OTHER};
 use crate::report::Subjects;
 use crate::results::{Figure, Results};
 use crate::statistics::Summary;
@@ -86,10 +86,10 @@ pub(crate) fn verdicts(results: &Results, subjects: &Subjects) -> Vec<Verdict> {
     [view.one_at_a_time(), view.at_once(), view.under_del(), view.silence(), view.storm_and_idle()].concat()
 }
 
-/// Holds what was measured with virtual functions against their targets.
-pub(crate) fn of_functions(results: &Results, subjects: &Subjects) -> Vec<Verdict> {
+/// Holds what was measured with VFs against their targets.
+pub(crate) fn of_vfs(results: &Results, subjects: &Subjects) -> Vec<Verdict> {
     let view = View { results, subjects };
-    [view.function_add(), view.function_del(), view.function_vfio()].concat()
+    [view.vf_add(), view.vf_del(), view.vf_vfio()].concat()
 }
 
 struct View<'a> {
@@ -185,7 +185,7 @@ impl View<'_> {
         ]
     }
 
-    /// The median of one of the functions' calls.
+    /// The median of one of the VFs' calls.
     fn p50(&self, case: &str, role: Role, what: &str) -> Option<f64> {
         self.summary(case, role, what).map(|s| s.p50_ms)
     }
@@ -199,7 +199,7 @@ impl View<'_> {
         ratio(fastest, self.p50(case, Role::Ours, what))
     }
 
-    fn function_add(&self) -> Vec<Verdict> {
+    fn vf_add(&self) -> Vec<Verdict> {
         let case = "function-add";
         let ours = |what| self.p50(case, Role::Ours, what);
         let floor = self.p50(case, Role::Floor, "ADD");
@@ -232,7 +232,7 @@ impl View<'_> {
         ]
     }
 
-    fn function_del(&self) -> Vec<Verdict> {
+    fn vf_del(&self) -> Vec<Verdict> {
         let case = "function-del";
         let against_floor = |what| ratio(self.p50(case, Role::Ours, what), self.p50(case, Role::Floor, what));
         vec![
@@ -257,7 +257,7 @@ impl View<'_> {
         ]
     }
 
-    fn function_vfio(&self) -> Vec<Verdict> {
+    fn vf_vfio(&self) -> Vec<Verdict> {
         let ours = |what| self.p50("function-vfio", Role::Ours, what);
         let reset = self.p50("function-vfio", Role::Floor, "reset");
         vec![

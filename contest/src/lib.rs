@@ -12,7 +12,7 @@ pub mod allowance;
 pub mod case;
 pub mod diff;
 pub mod equality;
-pub mod functions;
+pub mod vfs;
 pub mod implementation;
 pub mod kernel;
 pub mod normal;

@@ -11,12 +11,12 @@ use std::time::Instant;
 use clap::{Parser, ValueEnum};
 use fairlead_contest::case::Case;
 use fairlead_contest::equality::{self, Outcome, RowError};
-use fairlead_contest::functions::nic::Nic;
-use fairlead_contest::functions::{self, Behaviour};
 use fairlead_contest::implementation::Implementation;
 use fairlead_contest::kernel::{self, Kind};
 use fairlead_contest::report::{Columns, Mark, Report, Row};
 use fairlead_contest::spec::{self, SpecCase};
+use fairlead_contest::vfs::nic::Nic;
+use fairlead_contest::vfs::{self, Behaviour};
 use fairlead_contest::{shared_store, table};
 
 use crate::arena;
@@ -41,7 +41,7 @@ struct Options {
     /// Only these parts. Without it, all but the one that needs NICs.
     #[arg(long, value_enum, value_delimiter = ',', requires_if("functions", "nics"))]
     part: Vec<Part>,
-    /// Two NICs of this machine, by PCI address, whose virtual functions the part `functions` makes anew and lends.
+    /// Two NICs of this machine, by PCI address, whose VFs the part `functions` makes anew and lends.
     #[arg(long = "nic", num_args = 2, value_names = ["PCI", "PCI"])]
     nics: Vec<String>,
     /// Another plugin for `sriov` networks, put to the cases of `functions` after the subject: a row says what both did.
@@ -72,7 +72,7 @@ enum Part {
     Spec,
     /// Both on one host-local directory.
     Shared,
-    /// The machine's own virtual functions.
+    /// The machine's own VFs.
     Functions,
 }
 
@@ -131,7 +131,7 @@ pub(crate) fn run() -> Result<bool, ContestError> {
         in_order(&hear, |rows| rows.iter().try_for_each(|row| report.row(row, options.require_all)))
     });
     told?;
-    contest.functions(&options, &mut report)?;
+    contest.vfs(&options, &mut report)?;
     report.remark(&format!("{:.0} s", begun.elapsed().as_secs_f64()))?;
     Ok(report.finish()?)
 }
@@ -251,8 +251,8 @@ impl Contest {
         }
     }
 
-    /// The cases on the machine's own functions, one after the other.
-    fn functions(&self, options: &Options, report: &mut Report<io::Stdout>) -> io::Result<()> {
+    /// The cases on the machine's own VFs, one after the other.
+    fn vfs(&self, options: &Options, report: &mut Report<io::Stdout>) -> io::Result<()> {
         let [first, second] = options.nics.as_slice() else { return Ok(()) };
         let nics = [first, second].map(|address| Nic { address: address.clone() });
         let peer = options.peer.as_ref().map_or("", |(name, _)| name);
@@ -260,9 +260,9 @@ impl Contest {
         let ours = if options.subject.is_none() { "fairlead" } else { SUBJECT };
         report.columns(Columns { title: 74, reference: theirs, names: [peer.into(), ours.into()] });
         let cases: Vec<Behaviour> =
-            functions::all().into_iter().filter(|case| wanted(options, case.title)).collect();
+            vfs::all().into_iter().filter(|case| wanted(options, case.title)).collect();
         let mut told = Ok(());
-        functions::run(&cases, &nics, &self.subject, self.peer.as_ref(), |row| {
+        vfs::run(&cases, &nics, &self.subject, self.peer.as_ref(), |row| {
             if told.is_ok() {
                 told = report.row(row, options.require_all);
             }

@@ -102,7 +102,7 @@ pub trait Service: Send + Sync + 'static {
     /// A table for the operator: `attachments`, `networks`, `pools`, `orphans`; `None` for another name.
     fn table(&self, name: &str) -> Option<serde_json::Value>;
 
-    /// The operator's order about a pool or one of its functions, by name or PCI address. Answers how they stand then.
+    /// The operator's order about a pool or one of its VFs, by name or PCI address. Answers how they stand then.
     fn order_pools(&self, verb: Verb, of: &str) -> Result<serde_json::Value, CniError>;
 
     /// The operator's `gc`: what the periodic collection does, at once; with `orphans` also host-local allocations

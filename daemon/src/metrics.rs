@@ -173,12 +173,12 @@ impl Calls {
         );
         exposition.register(
             "numa_choices",
-            "Virtual functions by how they lie to their pod's NUMA node, where numa was asked for",
+            "VFs by how they lie to their pod's NUMA node, where numa was asked for",
             calls.near.clone(),
         );
         exposition.register(
             "numa_distance",
-            "From all of a pod's NUMA nodes together to its virtual function (SLIT: 10 is a node's own), where the machine tells",
+            "From all of a pod's NUMA nodes together to its VF (SLIT: 10 is a node's own), where the machine tells",
             calls.distance.clone(),
         );
         exposition.register("calls_queued", "Calls that wait for their turn", calls.queued.clone());
@@ -199,7 +199,7 @@ impl Calls {
         self.paths.get_or_create(&PathLabels { r#type: kind, outcome }).inc();
     }
 
-    /// A function was taken that lies so to its pod; from [`Locality::label`](fairlead_sriov::numa::Locality::label).
+    /// A VF was taken that lies so to its pod; from [`Locality::label`](fairlead_sriov::numa::Locality::label).
     pub fn near(&self, locality: &'static str, distance: Option<u32>) {
         self.near.get_or_create(&NearLabels { locality }).inc();
         if let Some(distance) = distance {

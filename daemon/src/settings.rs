@@ -190,11 +190,11 @@ pub struct Settings {
     pub delegate_cgroup: Option<String>,
     /// How long a namespace is given to die with its links before the reaper removes them. In force at once.
     pub reap_after: Span,
-    /// How long an ADD waits for a virtual function that is coming home or at work in its pool. In force at once.
+    /// How long an ADD waits for a VF that is coming home or at work in its pool. In force at once.
     pub function_wait: Span,
     /// Where kubelet is. In force from the next start.
     pub kubelet: Kubelet,
-    /// Pools of virtual functions, the first that matches one has it. In force at once; a function that a pod has stays in
+    /// Pools of VFs, the first that matches one has it. In force at once; a VF that a pod has stays in
     /// its pool until it comes home.
     #[serde(deserialize_with = "deserialize_pools")]
     pub pools: Vec<PoolSettings>,

@@ -94,7 +94,7 @@ pub enum Refusal {
     #[error("a resource before it has the same name")]
     Twice,
     /// It has no selectors.
-    #[error("it has no selectors; {{}} selects every function")]
+    #[error("it has no selectors; {{}} selects every VF")]
     NoSelectors,
     /// It is about devices of another type.
     #[error("deviceType {0} is not served yet, only netDevice")]

@@ -29,8 +29,8 @@ pub use device_plugin_config::{
     DevicePluginConfig, DevicePluginConfigError, Refusal, RefusedResource, Resource,
 };
 pub use inventory::{
-    Function, GroupMember, Interface, Inventory, InventoryError, LinkType, Model, Physical, PhysicalFunction,
-    Rdma, Scan, Unserved, VirtualFunction,
+    GroupMember, Interface, Inventory, InventoryError, LinkType, Model, Physical, Rdma, Scan, ScannedPf,
+    ScannedVf, Unserved, VfDevice,
 };
 pub use profile::{Plan, VfProfile};
 pub use resource_name::{BadResourceName, check_resource_name};

@@ -1,4 +1,4 @@
-//! `function-burst`: many functions of one NIC at once by a plugin; by the floor one after the other, which is all that the
+//! `function-burst`: many VFs of one NIC at once by a plugin; by the floor one after the other, which is all that the
 //! kernel's one lock for links lets anybody hope for.
 
 use std::time::Instant;
@@ -12,23 +12,23 @@ use crate::subject::{Attachment, Role};
 const CASE: &str = "function-burst";
 
 /// Runs it.
-pub(crate) fn run(functions: &mut Functions, settings: &Settings) -> Result<(), BenchError> {
+pub(crate) fn run(vfs: &mut Functions, settings: &Settings) -> Result<(), BenchError> {
     for round in 0..settings.warmup + settings.rounds {
-        let subjects = functions.subjects.len();
+        let subjects = vfs.subjects.len();
         for at in 0..subjects {
             let who = if round % 2 == 1 { subjects - 1 - at } else { at };
-            let count = functions.homes(who).len().min(settings.at_once);
-            one_round(functions, who, count, round >= settings.warmup)?;
+            let count = vfs.homes(who).len().min(settings.at_once);
+            one_round(vfs, who, count, round >= settings.warmup)?;
         }
     }
     Ok(())
 }
 
-fn one_round(functions: &mut Functions, who: usize, count: usize, counts: bool) -> Result<(), BenchError> {
-    let mut pods = functions.pods(who, count)?;
+fn one_round(vfs: &mut Functions, who: usize, count: usize, counts: bool) -> Result<(), BenchError> {
+    let mut pods = vfs.pods(who, count)?;
     let all: Vec<Lent<'_>> =
-        (0..count).map(|at| functions.lent(who, at, Wanted::AsItIs)).collect::<Result<_, _>>()?;
-    let is_floor = functions.subjects[who].role == Role::Floor;
+        (0..count).map(|at| vfs.lent(who, at, Wanted::AsItIs)).collect::<Result<_, _>>()?;
+    let is_floor = vfs.subjects[who].role == Role::Floor;
     rest();
     let (outcomes, took) = if is_floor { in_a_row(&all, &mut pods)? } else { at_once(&all, &mut pods)? };
     for (lent, pod) in all.iter().zip(&pods) {
@@ -37,14 +37,14 @@ fn one_round(functions: &mut Functions, who: usize, count: usize, counts: bool) 
         drop(deleted);
         lent.ready(pod)?;
     }
-    let name = functions.subjects[who].name.clone();
+    let name = vfs.subjects[who].name.clone();
     let right = outcomes.iter().all(Result::is_ok);
     for why in outcomes.into_iter().filter_map(Result::err) {
-        functions.results.fail(CASE, &name, format!("ADD: {why}"));
+        vfs.results.fail(CASE, &name, format!("ADD: {why}"));
     }
     if counts && right {
         let what = if is_floor { ONE_AFTER_THE_OTHER } else { AT_ONCE };
-        functions.results.read(CASE, &name, what, "ms", took * 1e3);
+        vfs.results.read(CASE, &name, what, "ms", took * 1e3);
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The kernel calls without which no virtual function gets into a pod, out of it, and is ready for the next one.
+//! The kernel calls without which no VF gets into a pod, out of it, and is ready for the next one.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use super::home::Home;
 use crate::network::IFNAME;
 use crate::subject::KernelCallError;
 
-/// An interface of a function, and the pod that it is for.
+/// An interface of a VF, and the pod that it is for.
 #[derive(Debug)]
 pub(super) struct Lending<'a> {
     pub(super) kernel: &'a RealKernel,

@@ -1,4 +1,4 @@
-//! A virtual function where it is when no pod has it, and whether it is there again as it was.
+//! A VF where it is when no pod has it, and whether it is there again as it was.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,39 +10,39 @@ use fairlead_sriov::{BadPciAddr, Inventory, InventoryError, PciAddr};
 
 /// How long an interface may take to be there.
 const APPEARS: Duration = Duration::from_secs(10);
-/// And a function until it is ready.
+/// And a VF until it is ready.
 const READY: Duration = Duration::from_secs(60);
 
-/// Why a function cannot be measured, or is not as it was.
+/// Why a VF cannot be measured, or is not as it was.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HomeError {
     /// It has no PCI address.
     #[error(transparent)]
     Address(#[from] BadPciAddr),
-    /// The machine has no such function.
+    /// The machine has no such VF.
     #[error(transparent)]
     Inventory(#[from] InventoryError),
     /// The kernel refused a question.
-    #[error("function {address}: {source}")]
+    #[error("VF {address}: {source}")]
     Net {
-        /// The function.
+        /// The VF.
         address: PciAddr,
         /// The reason.
         #[source]
         source: NetError,
     },
     /// Something of it is missing.
-    #[error("function {address} has no {what}; make the functions, and leave them to their kernel driver")]
+    #[error("VF {address} has no {what}; make the VFs, and leave them to their kernel driver")]
     Without {
-        /// The function.
+        /// The VF.
         address: PciAddr,
         /// What.
         what: &'static str,
     },
     /// It came home otherwise than it left.
-    #[error("function {address} came home with {is} instead of {was}")]
+    #[error("VF {address} came home with {is} instead of {was}")]
     Changed {
-        /// The function.
+        /// The VF.
         address: PciAddr,
         /// What it has now.
         is: String,
@@ -50,11 +50,11 @@ pub(crate) enum HomeError {
         was: String,
     },
     /// The daemon does not have it ready.
-    #[error("function {0} is not ready within {1:?}")]
+    #[error("VF {0} is not ready within {1:?}")]
     NotReady(String, Duration),
 }
 
-/// A function, as it was at first.
+/// A VF, as it was at first.
 #[derive(Debug, Clone)]
 pub(crate) struct Home {
     /// Its PCI address.
@@ -64,29 +64,29 @@ pub(crate) struct Home {
     /// Its interface's name.
     pub(crate) name: String,
     mac: Option<Mac>,
-    /// Its physical function's interface.
+    /// Its PF's interface.
     pub(crate) physical_name: String,
     physical: u32,
     settings: Vf,
 }
 
 impl Home {
-    /// The function with that PCI address, which must be at home.
+    /// The VF with that PCI address, which must be at home.
     pub(crate) fn of(kernel: &RealKernel, address: &str) -> Result<Home, HomeError> {
         let address: PciAddr = address.parse()?;
-        let function = Inventory::new("/sys".as_ref()).function(address)?;
+        let vf = Inventory::new("/sys".as_ref()).vf(address)?;
         let without = |what| HomeError::Without { address, what };
         let net = |source| HomeError::Net { address, source };
         let mut host = kernel.host().map_err(net)?;
-        let link = interface(host.as_mut(), address, &function.interfaces).map_err(net)?;
+        let link = interface(host.as_mut(), address, &vf.interfaces).map_err(net)?;
         let link = link.ok_or_else(|| without("interface in this namespace"))?;
-        let physical = interface(host.as_mut(), function.physical.address, &function.physical.interfaces);
-        let physical = physical.map_err(net)?.ok_or_else(|| without("physical function's interface"))?;
+        let physical = interface(host.as_mut(), vf.physical.address, &vf.physical.interfaces);
+        let physical = physical.map_err(net)?.ok_or_else(|| without("PF's interface"))?;
         let settings =
-            host.vfs(physical.index).map_err(net)?.into_iter().find(|vf| vf.index == function.index);
+            host.vfs(physical.index).map_err(net)?.into_iter().find(|vf| vf.index == vf.index);
         Ok(Home {
             address,
-            driver: function.driver.ok_or_else(|| without("driver"))?,
+            driver: vf.driver.ok_or_else(|| without("driver"))?,
             name: link.name,
             mac: link.mac,
             physical: physical.index,
@@ -95,7 +95,7 @@ impl Home {
         })
     }
 
-    /// The same, with its MAC address for good: without, its driver makes up another whenever it takes the function.
+    /// The same, with its MAC address for good: without, its driver makes up another whenever it takes the VF.
     pub(crate) fn fixed(kernel: &RealKernel, address: &str) -> Result<Home, HomeError> {
         let home = Home::of(kernel, address)?;
         let change = VfChange { mac: home.mac, ..VfChange::default() };
@@ -121,7 +121,7 @@ impl Home {
         mine.ok_or(HomeError::Without { address: self.address, what: "settings" })
     }
 
-    /// Its interface has its name again: a driver that takes a function anew gives any.
+    /// Its interface has its name again: a driver that takes a VF anew gives any.
     pub(crate) fn renamed(&self, kernel: &RealKernel) -> Result<(), HomeError> {
         let link = self.link(kernel)?;
         if link.name == self.name {
@@ -146,7 +146,7 @@ impl Home {
     }
 }
 
-/// Waits until `is_ready` says so of a function; answers when that was.
+/// Waits until `is_ready` says so of a VF; answers when that was.
 pub(super) fn until(address: &str, is_ready: impl Fn(&str) -> bool) -> Result<Instant, HomeError> {
     let begun = Instant::now();
     while !is_ready(address) {

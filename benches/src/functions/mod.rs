@@ -1,8 +1,8 @@
-//! Virtual functions: the same method with real SR-IOV NICs, which cannot be put into a private network namespace,
+//! VFs: the same method with real SR-IOV NICs, which cannot be put into a private network namespace,
 //! because their drivers make every interface in this machine's own. So the suite's daemon and the pods' namespaces are
-//! its own and the functions are the machine's: nobody else may use those that are named.
+//! its own and the VFs are the machine's: nobody else may use those that are named.
 //!
-//! The floor and the peers have functions of their own, of a NIC of the same kind: the daemon keeps its own ready, and
+//! The floor and the peers have VFs of their own, of a NIC of the same kind: the daemon keeps its own ready, and
 //! would look after whatever is done to them.
 
 pub(crate) mod burst;
@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use crate::bench::{BenchError, CallFailure, attachments};
 use crate::cli::Options;
 use crate::exec::Verb;
-use crate::network::{config, of_function};
+use crate::network::{config, of_vf};
 use crate::node::Node;
 use crate::report::Subjects;
 use crate::results::Results;
@@ -30,7 +30,7 @@ use crate::verify::{self, Expected};
 use floor::Lending;
 use home::{Home, HomeError, until};
 
-/// A run with virtual functions.
+/// A run with VFs.
 #[derive(Debug)]
 pub(crate) struct Functions {
     /// This machine.
@@ -46,7 +46,7 @@ pub(crate) struct Functions {
     serial: u32,
 }
 
-/// How a function is asked for.
+/// How a VF is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wanted {
     /// As it is.
@@ -55,9 +55,9 @@ enum Wanted {
     OnVlan(u16),
 }
 
-/// A function in a pod.
+/// A VF in a pod.
 struct Lent<'a> {
-    functions: &'a Functions,
+    vfs: &'a Functions,
     subject: &'a Subject,
     home: &'a Home,
     /// The index of its interface.
@@ -66,7 +66,7 @@ struct Lent<'a> {
 }
 
 impl Functions {
-    /// Looks at the functions, which must be at home.
+    /// Looks at the VFs, which must be at home.
     pub(crate) fn new(
         node: Node,
         subjects: Vec<Subject>,
@@ -75,12 +75,12 @@ impl Functions {
     ) -> Result<Functions, HomeError> {
         // What a pool makes ready is not as it was before.
         for subject in subjects.iter().filter(|subject| subject.role == Role::Ours) {
-            for address in named.functions.iter().chain(&named.in_user_space) {
+            for address in named.vfs.iter().chain(&named.in_user_space) {
                 until(address, |address| subject.has_ready(address))?;
             }
         }
         let kernel = &node.kernel;
-        let ours = named.functions.iter().map(|address| Home::of(kernel, address));
+        let ours = named.vfs.iter().map(|address| Home::of(kernel, address));
         let ours = ours.collect::<Result<Vec<_>, _>>()?;
         let beside = named.beside.iter().map(|address| Home::fixed(kernel, address));
         let beside = beside.collect::<Result<Vec<_>, _>>()?;
@@ -93,10 +93,10 @@ impl Functions {
 
     /// Ends the daemons; answers who was measured, and what.
     pub(crate) fn close(self) -> (Subjects, Results) {
-        (Subjects::of_functions(&self.subjects), self.results)
+        (Subjects::of_vfs(&self.subjects), self.results)
     }
 
-    /// The functions that are a subject's.
+    /// The VFs that are a subject's.
     fn homes(&self, who: usize) -> &[Home] {
         if self.subjects[who].role == Role::Ours { &self.ours } else { &self.beside }
     }
@@ -108,13 +108,13 @@ impl Functions {
     fn lent(&self, who: usize, at: usize, wanted: Wanted) -> Result<Lent<'_>, BenchError> {
         let home = &self.homes(who)[at];
         let index = home.link(&self.node.kernel)?.index;
-        Ok(Lent { functions: self, subject: &self.subjects[who], home, index, wanted })
+        Ok(Lent { vfs: self, subject: &self.subjects[who], home, index, wanted })
     }
 }
 
 impl Wanted {
     fn config(self, subject: &Subject, home: &Home) -> Option<Value> {
-        let mut config = of_function(subject.config.clone()?, &home.address.to_string());
+        let mut config = of_vf(subject.config.clone()?, &home.address.to_string());
         if let Wanted::OnVlan(id) = self {
             config["vlan"] = json!(id);
             config["max_tx_rate"] = json!(100);
@@ -132,7 +132,7 @@ impl Lent<'_> {
 
     fn floor<'a>(&'a self, pod: &'a Attachment) -> Lending<'a> {
         Lending {
-            kernel: &self.functions.node.kernel,
+            kernel: &self.vfs.node.kernel,
             netns: &pod.pod.path,
             index: self.index,
             address: floor_address(pod.serial),
@@ -161,9 +161,9 @@ impl Lent<'_> {
             pod.result = Some(done.answer.stdout.clone());
             Expected::of_result(&done.answer.stdout)?
         };
-        verify::attached(&self.functions.node, &pod.pod, &expected)?;
+        verify::attached(&self.vfs.node, &pod.pod, &expected)?;
         if let Wanted::OnVlan(id) = self.wanted {
-            let vlan = self.home.settings(&self.functions.node.kernel)?.vlan.unwrap_or_default();
+            let vlan = self.home.settings(&self.vfs.node.kernel)?.vlan.unwrap_or_default();
             if vlan.id != id {
                 return Err(CallFailure::Vlan { is: vlan.id, wanted: id });
             }
@@ -174,17 +174,17 @@ impl Lent<'_> {
     /// Whether the pod has nothing any more.
     fn deleted(&self, pod: &Attachment, done: io::Result<Done>) -> Result<Done, CallFailure> {
         let done = succeeded(done)?;
-        verify::detached(&self.functions.node, &pod.pod, self.subject.removal())?;
+        verify::detached(&self.vfs.node, &pod.pod, self.subject.removal())?;
         Ok(done)
     }
 
-    /// Waits until the function can be lent again; answers since when. What the floor does for that is done here.
+    /// Waits until the VF can be lent again; answers since when. What the floor does for that is done here.
     fn ready(&self, pod: &Attachment) -> Result<Instant, BenchError> {
-        let kernel = &self.functions.node.kernel;
+        let kernel = &self.vfs.node.kernel;
         let since = match self.subject.role {
             Role::Floor => {
                 let brought = self.floor(pod).bring_home(self.home).map_err(io::Error::other);
-                brought.map_err(BenchError::process("bringing a function home"))?;
+                brought.map_err(BenchError::process("bringing a VF home"))?;
                 self.home.link(kernel)?;
                 let since = Instant::now();
                 self.home.renamed(kernel)?;
@@ -200,7 +200,7 @@ impl Lent<'_> {
 }
 
 impl Subject {
-    /// Whether the daemon's pool has a function ready.
+    /// Whether the daemon's pool has a VF ready.
     fn has_ready(&self, address: &str) -> bool {
         let told = self.daemon.as_ref().and_then(|daemon| daemon.get("/v1/pools").ok());
         let table: Value = told.and_then(|told| serde_json::from_slice(&told).ok()).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! `function-add`, `function-del`: the whole life of one function in one pod after the other, the subjects taking turns of
-//! all their functions each.
+//! `function-add`, `function-del`: the whole life of one VF in one pod after the other, the subjects taking turns of
+//! all their VFs each.
 
 use std::time::Instant;
 
@@ -27,16 +27,16 @@ const ON_VLAN: Names =
     Names { add: "ADD, other settings", del: "DEL, other settings", ready: "ready again, other settings" };
 
 /// Runs it.
-pub(crate) fn run(functions: &mut Functions, settings: &Settings) -> Result<(), BenchError> {
+pub(crate) fn run(vfs: &mut Functions, settings: &Settings) -> Result<(), BenchError> {
     for round in 0..settings.warmup + settings.rounds {
-        let subjects = functions.subjects.len();
+        let subjects = vfs.subjects.len();
         for at in 0..subjects {
             let who = if round % 2 == 1 { subjects - 1 - at } else { at };
             let counts = round >= settings.warmup;
-            for function in 0..functions.homes(who).len() {
-                life(functions, who, function, Wanted::AsItIs, counts)?;
-                if functions.subjects[who].role != Role::Floor {
-                    life(functions, who, function, Wanted::OnVlan(VLAN), counts)?;
+            for vf in 0..vfs.homes(who).len() {
+                life(vfs, who, vf, Wanted::AsItIs, counts)?;
+                if vfs.subjects[who].role != Role::Floor {
+                    life(vfs, who, vf, Wanted::OnVlan(VLAN), counts)?;
                 }
             }
         }
@@ -46,15 +46,15 @@ pub(crate) fn run(functions: &mut Functions, settings: &Settings) -> Result<(), 
 
 /// ADD, DEL, and home again.
 fn life(
-    functions: &mut Functions,
+    vfs: &mut Functions,
     who: usize,
-    function: usize,
+    vf: usize,
     wanted: Wanted,
     counts: bool,
 ) -> Result<(), BenchError> {
     let names = if wanted == Wanted::AsItIs { &AS_IT_IS } else { &ON_VLAN };
-    for mut pod in functions.pods(who, 1)? {
-        let lent = functions.lent(who, function, wanted)?;
+    for mut pod in vfs.pods(who, 1)? {
+        let lent = vfs.lent(who, vf, wanted)?;
         rest();
         let done = lent.call(Verb::Add, &pod);
         let added = lent.added(&mut pod, done);
@@ -64,11 +64,11 @@ fn life(
         let deleted = lent.deleted(&pod, done);
         let begun = if lent.subject.role == Role::Floor { Instant::now() } else { answered };
         let ready = lent.ready(&pod)?;
-        let added = functions.record(ADD, who, names.add, Verb::Add, added, counts)?;
-        let deleted = functions.record(DEL, who, names.del, Verb::Del, deleted, counts)?;
-        let is_told = functions.subjects[who].role != Role::Peer;
+        let added = vfs.record(ADD, who, names.add, Verb::Add, added, counts)?;
+        let deleted = vfs.record(DEL, who, names.del, Verb::Del, deleted, counts)?;
+        let is_told = vfs.subjects[who].role != Role::Peer;
         if is_told && added && deleted && counts {
-            functions.figure(DEL, who, names.ready)?.series.record(ready - begun);
+            vfs.figure(DEL, who, names.ready)?.series.record(ready - begun);
         }
     }
     Ok(())

@@ -75,8 +75,8 @@ impl Subjects {
         Subjects(told)
     }
 
-    /// Those alone, where virtual functions were measured.
-    pub(crate) fn of_functions(subjects: &[Subject]) -> Subjects {
+    /// Those alone, where VFs were measured.
+    pub(crate) fn of_vfs(subjects: &[Subject]) -> Subjects {
         Subjects(subjects.iter().map(Told::of).collect())
     }
 

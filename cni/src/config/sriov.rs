@@ -1,4 +1,4 @@
-//! Type `sriov`: a virtual function, set up by its physical function's driver and moved into the pod.
+//! Type `sriov`: a VF, set up by its PF's driver and moved into the pod.
 
 use super::NetConf;
 use crate::args::Args;
@@ -31,11 +31,11 @@ pub struct Sriov {
     pub min_tx_rate: Option<u32>,
     /// `max_tx_rate` in Mbit/s; 0 takes the limit away.
     pub max_tx_rate: Option<u32>,
-    /// `pool`, of a path of our own type: any function of it that is ready.
+    /// `pool`, of a path of our own type: any VF of it that is ready.
     pub pool: Option<String>,
-    /// `driver`, of a path of our own type: who must have the function.
+    /// `driver`, of a path of our own type: who must have the VF.
     pub driver: Option<Driver>,
-    /// `deviceAccess`, of a path of our own type, is `host`: the pod has the host's devices, whoever chose the function.
+    /// `deviceAccess`, of a path of our own type, is `host`: the pod has the host's devices, whoever chose the VF.
     pub on_host: bool,
 }
 
@@ -48,7 +48,7 @@ pub enum Driver {
     Vfio,
 }
 
-/// Which virtual function is asked for.
+/// Which VF is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Device {
     /// This one, by its PCI address as written.
@@ -137,7 +137,7 @@ impl Sriov {
         let any = resource.or_else(|| self.pool.clone().map(Device::OfPool));
         asked.map(|id| Device::Named(id.to_owned())).or(any).ok_or_else(|| {
             CniError::new(Code::InvalidConfig, "sriov names no device").with(
-                "give \"deviceID\", the PCI address of a virtual function, have the meta plugin or the runtime pass it, or give \"resourceName\" for one that kubelet has given the pod",
+                "give \"deviceID\", the PCI address of a VF, have the meta plugin or the runtime pass it, or give \"resourceName\" for one that kubelet has given the pod",
             )
         })
     }

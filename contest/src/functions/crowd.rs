@@ -17,7 +17,7 @@ pub(super) const CASES: &[Behaviour] = &[
     },
     Behaviour {
         group: GROUP,
-        title: "two ADDs for one function: one succeeds, and has it as it asked",
+        title: "two ADDs for one VF: one succeeds, and has it as it asked",
         judge: two,
     },
 ];
@@ -47,15 +47,15 @@ fn seven(world: &mut World<'_>) -> Result<(), Fault> {
     }
     let numbered = || PODS.into_iter().zip(world.near.iter().cloned()).enumerate();
     let attachments: Vec<Attachment> = numbered()
-        .map(|(number, (pod, function))| Attachment { pod, function, fields: wanted(number) })
+        .map(|(number, (pod, vf))| Attachment { pod, vf, fields: wanted(number) })
         .collect();
     at_once(&attachments, |one| world.add(one).map(drop)).into_iter().collect::<Result<(), _>>()?;
-    for (number, (pod, function)) in numbered() {
-        world.set(&function, &wanted(number))?;
+    for (number, (pod, vf)) in numbered() {
+        world.set(&vf, &wanted(number))?;
         ensure(world.interface(pod)?.is_some(), || format!("{pod} has no interface"))?;
     }
     at_once(&attachments, |one| world.del(one)).into_iter().collect::<Result<(), _>>()?;
-    world.near.iter().try_for_each(|function| world.home(function))
+    world.near.iter().try_for_each(|vf| world.home(vf))
 }
 
 fn two(world: &mut World<'_>) -> Result<(), Fault> {

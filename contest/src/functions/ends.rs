@@ -1,4 +1,4 @@
-//! How a pod, a function or a NIC may end, and what is left of it.
+//! How a pod, a VF or a NIC may end, and what is left of it.
 
 use serde_json::json;
 
@@ -27,7 +27,7 @@ pub(super) const CASES: &[Behaviour] = &[
     Behaviour { group: GROUP, title: "the NIC is down at DEL: home", judge: nic_down },
     Behaviour {
         group: GROUP,
-        title: "the function is gone: DEL is success, and made anew it is lent again",
+        title: "the VF is gone: DEL is success, and made anew it is lent again",
         judge: gone,
     },
     Behaviour {
@@ -68,7 +68,7 @@ fn gc(world: &mut World<'_>) -> Result<(), Fault> {
     world.home(world.first())
 }
 
-/// The old sandbox died, the new one has the function with settings of its own, and then the DEL comes.
+/// The old sandbox died, the new one has the VF with settings of its own, and then the DEL comes.
 fn late_del(world: &mut World<'_>) -> Result<(), Fault> {
     let old = lent(world)?;
     world.pod_dies("pod")?;
@@ -102,7 +102,7 @@ fn nic_down(world: &mut World<'_>) -> Result<(), Fault> {
 
 fn far(world: &mut World<'_>) -> Result<(Attachment, serde_json::Value), Fault> {
     world.pod("pod")?;
-    let attachment = Attachment { pod: "pod", function: world.far.clone(), fields: taken() };
+    let attachment = Attachment { pod: "pod", vf: world.far.clone(), fields: taken() };
     let result = world.add(&attachment)?;
     Ok((attachment, result))
 }
@@ -127,6 +127,6 @@ fn anew(world: &mut World<'_>) -> Result<(), Fault> {
     world.far_are_made()?;
     let ended = world.check_finds(&attachment, &result, "").and_then(|()| world.del(&attachment));
     ended?;
-    ensure(world.interface("pod")?.is_none(), || "the new function is in the old pod".into())?;
+    ensure(world.interface("pod")?.is_none(), || "the new VF is in the old pod".into())?;
     world.home(&world.far)
 }

@@ -5,11 +5,11 @@ use serde_json::{Value, json};
 use super::Behaviour;
 use super::world::{Attachment, Fault, IFNAME, World, ensure};
 
-const GROUP: &str = "a function is lent";
+const GROUP: &str = "a VF is lent";
 
 pub(super) const CASES: &[Behaviour] = &[
     Behaviour { group: GROUP, title: "k27 settings are made, and are as before after DEL", judge: settings },
-    Behaviour { group: GROUP, title: "the pod has the function's MTU, and is told it", judge: mtu },
+    Behaviour { group: GROUP, title: "the pod has the VF's MTU, and is told it", judge: mtu },
     Behaviour { group: GROUP, title: "a vlan of 0 takes the administrator's away until DEL", judge: vlan_0 },
     Behaviour { group: GROUP, title: "k27 a MAC address is given, and the own one comes back", judge: mac },
     Behaviour { group: GROUP, title: "the wire hears of the pod's address unasked", judge: announced },
@@ -37,7 +37,7 @@ pub(super) fn taken() -> Value {
     json!({"vlan": 100, "vlanQoS": 3, "spoofchk": "off", "trust": "on", "max_tx_rate": 200})
 }
 
-/// How the physical function tells them.
+/// How the PF tells them.
 pub(super) fn as_taken() -> Value {
     json!({"vlan": 100, "qos": 3, "spoofchk": false, "trust": true, "max_tx_rate": 200})
 }
@@ -48,7 +48,7 @@ pub(super) fn with_address(mut fields: Value, address: &str) -> Value {
     fields
 }
 
-/// The first function with all settings in a new pod, and the result of its ADD.
+/// The first VF with all settings in a new pod, and the result of its ADD.
 fn lent(world: &mut World<'_>) -> Result<(Attachment, Value), Fault> {
     world.pod("pod")?;
     let attachment = world.attachment("pod", taken());
@@ -105,9 +105,9 @@ fn mac(world: &mut World<'_>) -> Result<(), Fault> {
     world.home(world.first())
 }
 
-/// The second NIC's function in the pod `other`, as 10.9.0.2.
+/// The second NIC's VF in the pod `other`, as 10.9.0.2.
 pub(super) fn other(world: &World<'_>, fields: Value) -> Attachment {
-    Attachment { pod: "other", function: world.far.clone(), fields: with_address(fields, "10.9.0.2/24") }
+    Attachment { pod: "other", vf: world.far.clone(), fields: with_address(fields, "10.9.0.2/24") }
 }
 
 fn announced(world: &mut World<'_>) -> Result<(), Fault> {

@@ -1,9 +1,9 @@
-//! How a plugin treats real virtual functions (`type: sriov`): behaviours that users rely on, each judged alike for
-//! whoever is judged. A function is the machine's own, with its physical function and its driver, so that the stage is the
+//! How a plugin treats real VFs (`type: sriov`): behaviours that users rely on, each judged alike for
+//! whoever is judged. A VF is the machine's own, with its PF and its driver, so that the stage is the
 //! machine's network; only `/run` and `/var/lib` are a stage's.
 //!
 //! Cases are one after the other, and all of one implementation before any of another: its daemon looks after the
-//! functions that it knows, whoever else is at work.
+//! VFs that it knows, whoever else is at work.
 
 use std::thread;
 use std::time::Instant;
@@ -95,7 +95,7 @@ fn judge_all(
                 };
                 said(case, verdict);
             }
-            // The next one makes its own; a function that is left would be in its way.
+            // The next one makes its own; a VF that is left would be in its way.
             world::unfurnish(nics).ok();
         });
     });

@@ -1,5 +1,5 @@
-//! The machine's NICs and their virtual functions: found in sysfs, and seen as an administrator sees them, through one
-//! listing of all links. Changes what a case does from outside: how many functions there are, and their drivers.
+//! The machine's NICs and their VFs: found in sysfs, and seen as an administrator sees them, through one
+//! listing of all links. Changes what a case does from outside: how many VFs there are, and their drivers.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -16,16 +16,16 @@ const DEVICES: &str = "/sys/bus/pci/devices";
 /// How long a NIC may be without a carrier.
 const CARRIER: Duration = Duration::from_secs(60);
 
-/// A NIC that makes virtual functions, by PCI address.
+/// A NIC that makes VFs, by PCI address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Nic {
     /// Such as `0000:21:00.0`.
     pub address: String,
 }
 
-/// A virtual function.
+/// A VF.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Function {
+pub struct VfDevice {
     /// Its PCI address.
     pub address: String,
     /// Whose it is.
@@ -34,8 +34,8 @@ pub struct Function {
     pub index: usize,
 }
 
-/// What can be seen of a function: its interface's name, addresses and marks, its driver, and the settings that the
-/// physical function tells.
+/// What can be seen of a VF: its interface's name, addresses and marks, its driver, and the settings that the
+/// PF tells.
 pub type Seen = Map<String, Value>;
 
 impl Nic {
@@ -48,8 +48,8 @@ impl Nic {
         interface(&self.path())
     }
 
-    /// Makes its functions anew; none with 0.
-    pub fn make(&self, count: usize) -> Result<Vec<Function>, StageError> {
+    /// Makes its VFs anew; none with 0.
+    pub fn make(&self, count: usize) -> Result<Vec<VfDevice>, StageError> {
         let numvfs = self.path().join("sriov_numvfs");
         let numvfs = numvfs.to_string_lossy();
         put(&numvfs, "0")?;
@@ -57,10 +57,10 @@ impl Nic {
             put(&numvfs, &count.to_string())?;
             self.wait_for_carrier()?;
         }
-        (0..count).map(|index| self.function(index)).collect()
+        (0..count).map(|index| self.vf(index)).collect()
     }
 
-    /// A new number of functions has igb begin anew; until it has a carrier again it refuses rates.
+    /// A new number of VFs has igb begin anew; until it has a carrier again it refuses rates.
     fn wait_for_carrier(&self) -> Result<(), StageError> {
         let carrier = Path::new("/sys/class/net").join(self.name()?).join("carrier");
         let deadline = Instant::now() + CARRIER;
@@ -75,13 +75,13 @@ impl Nic {
         Ok(())
     }
 
-    fn function(&self, index: usize) -> Result<Function, StageError> {
+    fn vf(&self, index: usize) -> Result<VfDevice, StageError> {
         let address = linked(&self.path().join(format!("virtfn{index}")))?;
-        Ok(Function { address, nic: self.clone(), index })
+        Ok(VfDevice { address, nic: self.clone(), index })
     }
 }
 
-impl Function {
+impl VfDevice {
     fn path(&self) -> PathBuf {
         Path::new(DEVICES).join(&self.address)
     }
@@ -119,9 +119,9 @@ impl Function {
     }
 }
 
-/// The kernel's driver of the functions of the NICs that the lab has.
+/// The kernel's driver of the VFs of the NICs that the lab has.
 pub const KERNEL_DRIVER: &str = "igbvf";
-/// The driver of functions that a process in user space drives.
+/// The driver of VFs that a process in user space drives.
 pub const USER_DRIVER: &str = "vfio-pci";
 
 fn interface(device: &Path) -> Result<String, StageError> {
@@ -144,20 +144,20 @@ pub fn links() -> Result<Vec<Value>, StageError> {
     Ok(serde_json::from_str(&stage::ip("-j -d link show")?).unwrap_or_default())
 }
 
-/// What can be seen of these functions in the current namespace, by their addresses.
-pub fn seen(functions: &[Function]) -> Result<BTreeMap<String, Seen>, StageError> {
+/// What can be seen of these VFs in the current namespace, by their addresses.
+pub fn seen(vfs: &[VfDevice]) -> Result<BTreeMap<String, Seen>, StageError> {
     let links = links()?;
     let of = |address: &str| links.iter().find(|link| link["parentdev"] == address);
-    Ok(functions
+    Ok(vfs
         .iter()
-        .map(|function| {
-            let mut seen = of(&function.address).map(of_interface).unwrap_or_default();
-            let settings = of(&function.nic.address).and_then(|nic| {
-                nic["vfinfo_list"].as_array()?.iter().find(|entry| entry["vf"] == function.index)
+        .map(|vf| {
+            let mut seen = of(&vf.address).map(of_interface).unwrap_or_default();
+            let settings = of(&vf.nic.address).and_then(|nic| {
+                nic["vfinfo_list"].as_array()?.iter().find(|entry| entry["vf"] == vf.index)
             });
             seen.extend(settings.map(of_settings).unwrap_or_default());
-            seen.insert("driver".into(), json!(function.driver()));
-            (function.address.clone(), seen)
+            seen.insert("driver".into(), json!(vf.driver()));
+            (vf.address.clone(), seen)
         })
         .collect())
 }

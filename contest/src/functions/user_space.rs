@@ -1,5 +1,5 @@
-//! Functions under vfio-pci, which a process of the pod drives: there is no interface, and everything is the physical
-//! function's to tell.
+//! VFs under vfio-pci, which a process of the pod drives: there is no interface, and everything is the physical
+//! VF's to tell.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::Behaviour;
 use super::nic::KERNEL_DRIVER;
 use super::world::{Attachment, Fault, World, ensure};
 
-const GROUP: &str = "a function under vfio-pci";
+const GROUP: &str = "a VF under vfio-pci";
 const MAC: &str = "02:00:00:00:aa:00";
 
 pub(super) const CASES: &[Behaviour] = &[
@@ -21,7 +21,7 @@ pub(super) const CASES: &[Behaviour] = &[
     Behaviour { group: GROUP, title: "x04 CHECK finds a setting that somebody changed", judge: check },
     Behaviour {
         group: GROUP,
-        title: "another pod has the function: refused, its settings stay",
+        title: "another pod has the VF: refused, its settings stay",
         judge: in_use,
     },
     Behaviour {
@@ -56,7 +56,7 @@ fn as_asked() -> Value {
 }
 
 fn attachment(world: &World<'_>, pod: &'static str, fields: Value) -> Attachment {
-    Attachment { pod, function: world.user.clone(), fields }
+    Attachment { pod, vf: world.user.clone(), fields }
 }
 
 fn lent(world: &mut World<'_>) -> Result<(Attachment, Value), Fault> {
@@ -71,7 +71,7 @@ fn told(world: &mut World<'_>) -> Result<(), Fault> {
     let attachment = attachment(world, "pod", super::lending::with_address(fields(), "10.20.0.2/24"));
     let result = world.add(&attachment)?;
     let (interface, address) = (&result["interfaces"][0], &result["ips"][0]["address"]);
-    let device = json!(attachment.function.address);
+    let device = json!(attachment.vf.address);
     ensure(interface["pciID"] == device, || format!("the device is {} in the result", interface["pciID"]))?;
     ensure(interface["mac"] == MAC, || format!("the result has MAC {}", interface["mac"]))?;
     ensure(address == "10.20.0.2/24", || format!("the address is {address} in the result"))?;
@@ -96,9 +96,9 @@ fn information(world: &mut World<'_>) -> Result<(), Fault> {
     world.add(&attachment)?;
     let written: Value =
         std::fs::read(path).ok().and_then(|t| serde_json::from_slice(&t).ok()).unwrap_or_default();
-    let function = &attachment.function;
+    let vf = &attachment.vf;
     let wanted = json!({"type": "pci", "version": "1.1.0",
-        "pci": {"pci-address": function.address, "pf-pci-address": function.nic.address}});
+        "pci": {"pci-address": vf.address, "pf-pci-address": vf.nic.address}});
     world.del(&attachment)?;
     ensure(written == wanted, || format!("it says {written}"))?;
     ensure(!std::path::Path::new(path).exists(), || "it is left behind".into())
@@ -107,7 +107,7 @@ fn information(world: &mut World<'_>) -> Result<(), Fault> {
 fn check(world: &mut World<'_>) -> Result<(), Fault> {
     let (attachment, result) = lent(world)?;
     world.administer(&world.user, "vlan 7")?;
-    world.check_finds(&attachment, &result, "settings of its function")?;
+    world.check_finds(&attachment, &result, "settings of its VF")?;
     world.del(&attachment)?;
     world.home(&world.user)
 }

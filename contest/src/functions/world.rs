@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::nic::{self, Function, Nic, Seen, USER_DRIVER};
+use super::nic::{self, VfDevice, Nic, Seen, USER_DRIVER};
 use crate::implementation::{Answer, Call, CallError, Daemon, Implementation};
 use crate::process;
 use crate::stage::{self, Stage, StageError};
 
-/// Functions of the first NIC; all that it has.
+/// VFs of the first NIC; all that it has.
 const MANY: usize = 7;
 /// How long is waited for what comes a moment after an answer. Generous: the lab is an emulation on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -44,8 +44,8 @@ pub(super) fn ensure(right: bool, otherwise: impl FnOnce() -> String) -> Result<
 pub(super) struct Attachment {
     /// The pod's name, which is the container's id too.
     pub(super) pod: &'static str,
-    /// The function that the pod is to have.
-    pub(super) function: Function,
+    /// The VF that the pod is to have.
+    pub(super) vf: VfDevice,
     /// The config's fields.
     pub(super) fields: Value,
 }
@@ -53,7 +53,7 @@ pub(super) struct Attachment {
 impl Attachment {
     fn config(&self, more: &Value) -> String {
         let mut config = json!({"cniVersion": "1.1.0", "name": "lab", "type": "sriov",
-            "deviceID": self.function.address});
+            "deviceID": self.vf.address});
         for fields in [&self.fields, more] {
             if let (Some(config), Some(fields)) = (config.as_object_mut(), fields.as_object()) {
                 config.extend(fields.clone());
@@ -75,17 +75,17 @@ pub(super) struct World<'a> {
     pods: Vec<String>,
     implementation: &'a Implementation,
     nics: &'a [Nic; 2],
-    /// The functions of the first NIC, under the kernel's driver.
-    pub(super) near: Vec<Function>,
+    /// The VFs of the first NIC, under the kernel's driver.
+    pub(super) near: Vec<VfDevice>,
     /// One of the second NIC.
-    pub(super) far: Function,
+    pub(super) far: VfDevice,
     /// Another of it, under vfio-pci.
-    pub(super) user: Function,
+    pub(super) user: VfDevice,
     rest: BTreeMap<String, Seen>,
 }
 
 impl<'a> World<'a> {
-    /// Makes the functions of both NICs, marks them, and starts the implementation's daemon.
+    /// Makes the VFs of both NICs, marks them, and starts the implementation's daemon.
     pub(super) fn new(implementation: &'a Implementation, nics: &'a [Nic; 2]) -> Result<World<'a>, Fault> {
         let stage = Stage::of_this_machine()?;
         let (near, far, user) = furnish(nics)?;
@@ -101,16 +101,16 @@ impl<'a> World<'a> {
             user,
             rest: BTreeMap::new(),
         };
-        world.rest = nic::seen(&world.functions())?;
+        world.rest = nic::seen(&world.vfs())?;
         Ok(world)
     }
 
-    /// The function that most cases are about.
-    pub(super) fn first(&self) -> &Function {
+    /// The VF that most cases are about.
+    pub(super) fn first(&self) -> &VfDevice {
         &self.near[0]
     }
 
-    fn functions(&self) -> Vec<Function> {
+    fn vfs(&self) -> Vec<VfDevice> {
         self.near.iter().chain([&self.far, &self.user]).cloned().collect()
     }
 
@@ -174,9 +174,9 @@ impl<'a> World<'a> {
 
     // ---- calls ----
 
-    /// An attachment of the first function to `pod`.
+    /// An attachment of the first VF to `pod`.
     pub(super) fn attachment(&self, pod: &'static str, fields: Value) -> Attachment {
-        Attachment { pod, function: self.first().clone(), fields }
+        Attachment { pod, vf: self.first().clone(), fields }
     }
 
     /// One call, with more fields in the config.
@@ -244,14 +244,14 @@ impl<'a> World<'a> {
 
     // ---- what is seen ----
 
-    /// Everything of a function.
-    pub(super) fn seen(&self, function: &Function) -> Result<Seen, Fault> {
-        Ok(nic::seen(std::slice::from_ref(function))?.remove(&function.address).unwrap_or_default())
+    /// Everything of a VF.
+    pub(super) fn seen(&self, vf: &VfDevice) -> Result<Seen, Fault> {
+        Ok(nic::seen(std::slice::from_ref(vf))?.remove(&vf.address).unwrap_or_default())
     }
 
-    /// A function's settings must be these.
-    pub(super) fn set(&self, function: &Function, wanted: &Value) -> Result<(), Fault> {
-        let seen = self.seen(function)?;
+    /// A VF's settings must be these.
+    pub(super) fn set(&self, vf: &VfDevice, wanted: &Value) -> Result<(), Fault> {
+        let seen = self.seen(vf)?;
         for (name, value) in wanted.as_object().into_iter().flatten() {
             let is = seen.get(name).unwrap_or(&Value::Null);
             ensure(is == value, || format!("{name} is {is}, not {value}"))?;
@@ -259,22 +259,22 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// A function must be as it was before the case, at once or soon.
-    pub(super) fn home(&self, function: &Function) -> Result<(), Fault> {
-        self.home_as(function, &self.rest[&function.address])
+    /// A VF must be as it was before the case, at once or soon.
+    pub(super) fn home(&self, vf: &VfDevice) -> Result<(), Fault> {
+        self.home_as(vf, &self.rest[&vf.address])
     }
 
-    /// A function must be as it was then, at once or soon.
-    pub(super) fn home_as(&self, function: &Function, was: &Seen) -> Result<(), Fault> {
-        self.in_time(|| match nic::difference(was, &self.seen(function)?) {
+    /// A VF must be as it was then, at once or soon.
+    pub(super) fn home_as(&self, vf: &VfDevice, was: &Seen) -> Result<(), Fault> {
+        self.in_time(|| match nic::difference(was, &self.seen(vf)?) {
             None => Ok(()),
             Some(difference) => Err(Fault::Wrong(difference)),
         })
     }
 
-    /// A function must have an interface on the machine, at once or soon.
-    pub(super) fn on_the_machine(&self, function: &Function) -> Result<(), Fault> {
-        self.in_time(|| ensure(function.name().is_ok(), || "the machine has no interface of it".into()))
+    /// A VF must have an interface on the machine, at once or soon.
+    pub(super) fn on_the_machine(&self, vf: &VfDevice) -> Result<(), Fault> {
+        self.in_time(|| ensure(vf.name().is_ok(), || "the machine has no interface of it".into()))
     }
 
     /// Waits for what may come a moment after an answer.
@@ -288,7 +288,7 @@ impl<'a> World<'a> {
 
     // ---- the machine ----
 
-    /// Takes the second NIC's functions away.
+    /// Takes the second NIC's VFs away.
     pub(super) fn far_vanish(&self) -> Result<(), Fault> {
         self.nics[1].make(0)?;
         Ok(())
@@ -306,7 +306,7 @@ impl<'a> World<'a> {
     /// Makes them anew as they are at a case's beginning, with marks.
     pub(super) fn far_begin_anew(&mut self) -> Result<(), Fault> {
         (self.far, self.user) = furnish_far(&self.nics[1])?;
-        self.rest = nic::seen(&self.functions())?;
+        self.rest = nic::seen(&self.vfs())?;
         Ok(())
     }
 
@@ -316,14 +316,14 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// Changes a setting of a function, as an administrator does.
-    pub(super) fn administer(&self, function: &Function, setting: &str) -> Result<(), Fault> {
-        let nic = function.nic.name()?;
-        stage::ip(&format!("link set {nic} vf {} {setting}", function.index))?;
+    /// Changes a setting of a VF, as an administrator does.
+    pub(super) fn administer(&self, vf: &VfDevice, setting: &str) -> Result<(), Fault> {
+        let nic = vf.nic.name()?;
+        stage::ip(&format!("link set {nic} vf {} {setting}", vf.index))?;
         Ok(())
     }
 
-    /// Ends the case: no pods, no links that it made, and every function as at the start; by force, where the
+    /// Ends the case: no pods, no links that it made, and every VF as at the start; by force, where the
     /// implementation did not bring it there.
     pub(super) fn clear(&mut self, went_well: bool) -> Result<(), Fault> {
         for pod in std::mem::take(&mut self.pods) {
@@ -351,14 +351,14 @@ impl<'a> World<'a> {
     }
 
     fn all_at_rest(&self) -> Result<(), Fault> {
-        let now = nic::seen(&self.functions())?;
+        let now = nic::seen(&self.vfs())?;
         let told = self.rest.iter().find_map(|(address, was)| nic::difference(was, &now[address]));
         told.map_or(Ok(()), |told| Err(Fault::Wrong(told)))
     }
 
     fn begin_anew(&mut self) -> Result<(), Fault> {
         (self.near, self.far, self.user) = furnish(self.nics)?;
-        self.rest = nic::seen(&self.functions())?;
+        self.rest = nic::seen(&self.vfs())?;
         Ok(())
     }
 }
@@ -373,8 +373,8 @@ fn within(limit: Duration, mut right: impl FnMut() -> Result<(), Fault>) -> Resu
     }
 }
 
-/// Functions on both NICs, with marks of their own: what is lost is seen.
-fn furnish(nics: &[Nic; 2]) -> Result<(Vec<Function>, Function, Function), StageError> {
+/// VFs on both NICs, with marks of their own: what is lost is seen.
+fn furnish(nics: &[Nic; 2]) -> Result<(Vec<VfDevice>, VfDevice, VfDevice), StageError> {
     for nic in nics {
         stage::ip(&format!("link set {} up", nic.name()?))?;
     }
@@ -384,7 +384,7 @@ fn furnish(nics: &[Nic; 2]) -> Result<(Vec<Function>, Function, Function), Stage
     Ok((near, far, user))
 }
 
-fn furnish_far(nic: &Nic) -> Result<(Function, Function), StageError> {
+fn furnish_far(nic: &Nic) -> Result<(VfDevice, VfDevice), StageError> {
     let mut made = nic.make(2)?;
     let (user, far) = (made.swap_remove(1), made.swap_remove(0));
     user.bind(USER_DRIVER)?;
@@ -392,10 +392,10 @@ fn furnish_far(nic: &Nic) -> Result<(Function, Function), StageError> {
     Ok((far, user))
 }
 
-fn mark<'f>(functions: impl IntoIterator<Item = &'f Function>) -> Result<(), StageError> {
+fn mark<'f>(vfs: impl IntoIterator<Item = &'f VfDevice>) -> Result<(), StageError> {
     let mut lines = Vec::new();
-    for function in functions {
-        let name = function.name()?;
+    for vf in vfs {
+        let name = vf.name()?;
         lines.push(format!("link set {name} down mtu 1400 alias mine-{name}"));
         lines.push(format!("link property add dev {name} altname mark-{name}"));
     }
@@ -406,7 +406,7 @@ fn split(lines: &str) -> Vec<String> {
     lines.split("; ").map(str::to_owned).collect()
 }
 
-/// Gives every function that was made here back: there are none.
+/// Gives every VF that was made here back: there are none.
 pub(super) fn unfurnish(nics: &[Nic; 2]) -> Result<(), StageError> {
     nics.iter().try_for_each(|nic| nic.make(0).map(drop))
 }

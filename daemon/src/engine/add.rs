@@ -13,9 +13,9 @@ use fairlead_host::{Mac, Net};
 use ipnet::IpNet;
 use nix::errno::Errno;
 
-use super::functions::Reserved;
+use super::vfs::Reserved;
 use super::job::Job;
-use super::{Engine, errors, failpoint, functions, link};
+use super::{Engine, errors, failpoint, vfs, link};
 use crate::networks::interface::{self, Dad};
 use crate::networks::sriov::Sriov;
 use crate::networks::{Addressing, Facts, LinkPlan, Network};
@@ -44,16 +44,16 @@ impl Engine {
         if let Some(before) = self.store.find(&job.key) {
             return self.repeat(job, &before, self.enter(job)?.as_ref());
         }
-        let (network, function) = match network.function() {
-            Some(_) => self.with_function(job, network)?,
+        let (network, vf) = match network.vf() {
+            Some(_) => self.with_vf(job, network)?,
             None => (network, None),
         };
         let mut pod = self.enter(job)?;
         job.timing.end("namespace");
-        let (plan, attachment) = self.intend(job, &network, function.as_ref(), pod.as_mut())?;
+        let (plan, attachment) = self.intend(job, &network, vf.as_ref(), pod.as_mut())?;
         let attachment = self.store.begin(attachment).map_err(|e| errors::store(&e))?;
-        if let Some(function) = function {
-            function.keep(); // on record, it is nobody else's
+        if let Some(vf) = vf {
+            vf.keep(); // on record, it is nobody else's
         }
         job.timing.end("intent");
         failpoint::pass("add.begun");
@@ -77,25 +77,25 @@ impl Engine {
         }
     }
 
-    /// The function that the network needs is had outside the pod's namespace: another one may have to be looked at, and
+    /// The VF that the network needs is had outside the pod's namespace: another one may have to be looked at, and
     /// nothing must keep this one alive while it is waited for. For a namespace that is not the caller's none is waited for.
-    fn with_function(
+    fn with_vf(
         &self,
         job: &mut Job,
         network: Network,
     ) -> Result<(Network, Option<Reserved<'_>>), CniError> {
-        let address = network.function().and_then(|wanted| wanted.address().ok());
+        let address = network.vf().and_then(|wanted| wanted.address().ok());
         if !address.is_some_and(|address| self.pools.has_ready(address, |_| true)) {
             drop(self.enter(job)?);
         }
         let network = self.with_device(job, network).map_err(|e| job.noting(e))?;
-        let function = self.reserve(job, &network)?;
-        let network = match &function {
-            Some(reserved) => network.with_function(reserved.address()),
+        let vf = self.reserve(job, &network)?;
+        let network = match &vf {
+            Some(reserved) => network.with_vf(reserved.address()),
             None => network,
         };
         self.tell_nearness(job, &network);
-        Ok((network, function))
+        Ok((network, vf))
     }
 
     /// The pod's namespace, if it is what the caller meant.
@@ -141,7 +141,7 @@ impl Engine {
     ) -> Result<(LinkPlan, Attachment), CniError> {
         let told = |e| errors::kernel(&job.key.network, "looking at the pod's namespace", &e);
         let nsid = pod.nsid().map_err(told)?;
-        let (parent, function) = match network.function().zip(reserved) {
+        let (parent, vf) = match network.vf().zip(reserved) {
             Some((wanted, reserved)) => {
                 self.at_home(wanted, reserved).map(|(link, home)| (link, Some(home)))?
             }
@@ -151,7 +151,7 @@ impl Engine {
         let facts = Facts {
             ifname: &job.key.ifname,
             parent: parent.as_ref(),
-            function: function.as_ref(),
+            vf: vf.as_ref(),
             index: self.chance.index(),
             mac: Mac::local(self.chance.next()),
         };
@@ -161,7 +161,7 @@ impl Engine {
         let mut attachment = Attachment {
             ipam: self.ipam_record(job, network)?,
             passed_over: job.passed_over.clone(),
-            device_info: network.function().and_then(|function| function.device_info.clone()),
+            device_info: network.vf().and_then(|vf| vf.device_info.clone()),
             near: job.near.clone(),
             ..Attachment::new(id, job.key.clone(), netns, record, job.conf.raw.clone())
         };
@@ -277,19 +277,19 @@ impl Engine {
                 let index = link::lend(pod, lent, &job.key.ifname).map_err(told)?;
                 Ok(Made { index, mac: link::mac_of(pod, index, None).map_err(told)?, ..Made::default() })
             }
-            (LinkPlan::LendFunction { lent, change, mac }, LinkRecord::Moved(_)) => {
+            (LinkPlan::LendVf { lent, change, mac }, LinkRecord::Moved(_)) => {
                 let index = self.prepare(lent, change, *mac)?;
                 failpoint::pass("add.prepared");
-                let lent_now = functions::lend(pod, index, &job.key.ifname).map_err(told)?;
+                let lent_now = vfs::lend(pod, index, &job.key.ifname).map_err(told)?;
                 let (index, mac, mtu) = lent_now.map_or((index, None, 0), |l| (l.index, l.mac, l.mtu));
-                let address = network.function().map(Sriov::address).transpose()?;
+                let address = network.vf().map(Sriov::address).transpose()?;
                 let pci_id = address.map(|address| address.to_string()).unwrap_or_default();
                 Ok(Made { index, mac, mtu, pci_id })
             }
-            (LinkPlan::GiveFunction { function, change, mac }, LinkRecord::Given(_)) => {
-                self.set_up(function, change)?;
+            (LinkPlan::GiveVf { vf, change, mac }, LinkRecord::Given(_)) => {
+                self.set_up(vf, change)?;
                 failpoint::pass("add.prepared");
-                Ok(Made { mac: *mac, pci_id: function.address.to_string(), ..Made::default() })
+                Ok(Made { mac: *mac, pci_id: vf.address.to_string(), ..Made::default() })
             }
             _ => Ok(Made::default()),
         }
@@ -372,7 +372,7 @@ fn record_of(job: &Job, plan: Option<&LinkPlan>, pod: &mut dyn Net) -> Result<Li
         Some(LinkPlan::Make(new, mac)) => {
             LinkRecord::Made { index: new.index.unwrap_or_default(), kind: new.kind.clone(), mac: *mac }
         }
-        Some(LinkPlan::Lend(lent) | LinkPlan::LendFunction { lent, .. }) => {
+        Some(LinkPlan::Lend(lent) | LinkPlan::LendVf { lent, .. }) => {
             // With its name taken in the pod the kernel would move it all the same, under its old name.
             let taken = pod.link_by_name(&job.key.ifname);
             match taken.map_err(|e| errors::kernel(&job.key.network, "looking at the pod's namespace", &e))? {
@@ -380,7 +380,7 @@ fn record_of(job: &Job, plan: Option<&LinkPlan>, pod: &mut dyn Net) -> Result<Li
                 None => LinkRecord::Moved(lent.clone()),
             }
         }
-        Some(LinkPlan::GiveFunction { function, .. }) => LinkRecord::Given(function.clone()),
+        Some(LinkPlan::GiveVf { vf, .. }) => LinkRecord::Given(vf.clone()),
         Some(LinkPlan::Loopback) => LinkRecord::Loopback,
         None => LinkRecord::None,
     })

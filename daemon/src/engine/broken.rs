@@ -1,4 +1,4 @@
-//! Attachments whose virtual function is not the pod's any more, as far as the host tells without a look into the pod: for
+//! Attachments whose VF is not the pod's any more, as far as the host tells without a look into the pod: for
 //! the operator's table. CHECK looks at all of it.
 
 use std::collections::BTreeSet;
@@ -20,20 +20,20 @@ impl Engine {
 
     /// Why an attachment cannot be what its ADD has made it; `None` for one that comes or goes.
     pub(super) fn broken(&self, attachment: &Attachment, home: &AtHome) -> Option<String> {
-        let vf = attachment.function().filter(|_| attachment.phase == Phase::Attached)?;
+        let vf = attachment.vf().filter(|_| attachment.phase == Phase::Attached)?;
         let address = vf.address;
-        let function = match self.inventory.function(address) {
-            Ok(function) => function,
+        let vf = match self.inventory.vf(address) {
+            Ok(vf) => vf,
             Err(InventoryError::Io { .. }) => return None,
             Err(gone) => return Some(gone.to_string()),
         };
-        match function.driver {
+        match vf.driver {
             Some(driver) if driver != vf.driver => {
-                Some(format!("its function {address} is bound to {driver} instead of {}", vf.driver))
+                Some(format!("its VF {address} is bound to {driver} instead of {}", vf.driver))
             }
-            None => Some(format!("its function {address} has no driver")),
+            None => Some(format!("its VF {address} has no driver")),
             Some(_) if home.0.contains(&address.to_string()) => {
-                Some(format!("the interface of its function {address} is in the host's namespace"))
+                Some(format!("the interface of its VF {address} is in the host's namespace"))
             }
             Some(_) => None,
         }

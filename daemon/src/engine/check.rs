@@ -54,11 +54,11 @@ impl Engine {
         if self.is_in_user_space(network) {
             return Ok(());
         }
-        if let Some(function) = network.function()
-            && self.is_given(job, function)?
+        if let Some(vf) = network.vf()
+            && self.is_given(job, vf)?
         {
             let told = prev.interfaces.get(at).map(|i| i.mac.as_str()).unwrap_or_default();
-            let reason = self.check_given(function, told)?;
+            let reason = self.check_given(vf, told)?;
             return reason.map_or(Ok(()), |reason| Err(changed(job, &reason)));
         }
         if let Some(parent) = network.parent() {
@@ -67,11 +67,11 @@ impl Engine {
         let link = pod.link_by_name(&job.key.ifname).map_err(told)?;
         let link = link.ok_or_else(|| changed(job, "the interface is gone"))?;
         network.check(&link).map_err(|reason| changed(job, &reason))?;
-        if let Some(function) = network.function() {
-            let settings = self.settings_now(function)?;
-            settings.map_or(Ok(()), |now| function.check_settings(&now)).map_err(|r| changed(job, &r))?;
+        if let Some(vf) = network.vf() {
+            let settings = self.settings_now(vf)?;
+            settings.map_or(Ok(()), |now| vf.check_settings(&now)).map_err(|r| changed(job, &r))?;
         }
-        // A lent device is the pod's own to set down; a function that was set up for it is not.
+        // A lent device is the pod's own to set down; a VF that was set up for it is not.
         if !link.up && network.device().is_none() {
             return Err(changed(job, "the interface is down"));
         }

@@ -15,7 +15,7 @@ use fairlead_sriov::numa::Locality;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::{Engine, errors, functions};
+use super::{Engine, errors, vfs};
 use crate::store::{Attachment, LentVf};
 
 const VERSION: &str = "1.1.0";
@@ -57,7 +57,7 @@ struct Pci {
 impl Engine {
     /// Writes the file, where the attachment has one.
     pub(super) fn tell_of_device(&self, attachment: &Attachment) -> Result<(), CniError> {
-        let Some((path, vf)) = attachment.device_info.as_deref().zip(attachment.function()) else {
+        let Some((path, vf)) = attachment.device_info.as_deref().zip(attachment.vf()) else {
             return Ok(());
         };
         let fairlead = attachment.near.as_ref().map(|numa| Own { numa });
@@ -92,7 +92,7 @@ impl Engine {
     }
 
     fn pci(&self, vf: &LentVf, mut told: Map<String, Value>) -> Result<Pci, CniError> {
-        let unread = |e| functions::unusable(&e);
+        let unread = |e| vfs::unusable(&e);
         let rdma = self.inventory.rdma(vf.address).map_err(unread)?.devices;
         let devlink = || {
             let known = self.pools.devlink_of(vf.address);

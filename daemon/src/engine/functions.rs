@@ -1,4 +1,4 @@
-//! Virtual functions before they are lent: who has one, how it is, and what is to be done to it.
+//! VFs before they are lent: who has one, how it is, and what is to be done to it.
 //! What is done here is undone by the homecoming.
 
 use std::thread::sleep;
@@ -9,7 +9,7 @@ use fairlead_host::{Link, Mac, Net, NetError, Op, SetLink, Vf, VfChange};
 use fairlead_sriov::interface::{self, Look, NAMED};
 use fairlead_sriov::pool::Member;
 use fairlead_sriov::resetting::{SETTLES, is_resetting, patiently};
-use fairlead_sriov::{Function, InventoryError, KernelVf, PciAddr, Unserved, VFIO_PCI};
+use fairlead_sriov::{VfDevice, InventoryError, KernelVf, PciAddr, Unserved, VFIO_PCI};
 
 use super::claims::Claim;
 use super::job::Job;
@@ -24,10 +24,10 @@ pub(super) const LOOK: Duration = Duration::from_millis(10);
 /// How often a homecoming that an ADD waits for is begun again.
 const HURRIED: Duration = Duration::from_millis(250);
 
-/// A function that nobody else gets.
+/// A VF that nobody else gets.
 pub(super) struct Reserved<'e> {
     /// It.
-    function: Function,
+    vf: VfDevice,
     /// Who drives it.
     driver: String,
     loan: Loan<'e>,
@@ -35,9 +35,9 @@ pub(super) struct Reserved<'e> {
 }
 
 impl Reserved<'_> {
-    /// Which function.
+    /// Which VF.
     pub(super) fn address(&self) -> PciAddr {
-        self.function.address
+        self.vf.address
     }
 
     /// It is on record now.
@@ -47,11 +47,11 @@ impl Reserved<'_> {
 }
 
 impl Engine {
-    /// Keeps every other ADD and the pools from the function that this one wants, or from one that it draws, until the intent
+    /// Keeps every other ADD and the pools from the VF that this one wants, or from one that it draws, until the intent
     /// is on record. Code 11 for one that is lent already, or is not ready in time. Not from within a pod's namespace: others
     /// must be looked at, and it can take seconds.
     pub(super) fn reserve(&self, job: &mut Job, network: &Network) -> Result<Option<Reserved<'_>>, CniError> {
-        let Some(wanted) = network.function() else { return Ok(None) };
+        let Some(wanted) = network.vf() else { return Ok(None) };
         let limit = job.deadline.min(Instant::now() + self.policy().function_wait);
         let (loan, mut claims) = match &wanted.device {
             Device::OfPool(pool) => (self.draw(job, pool, limit)?, Vec::new()),
@@ -68,35 +68,35 @@ impl Engine {
                 (self.pools.lend(address, limit).map_err(refused)?, vec![claim])
             }
         };
-        let (function, driver) = self.looked_at(&loan).map_err(|e| job.noting(e))?;
-        must_suit(wanted, &function, &driver, job.numa.is_some()).map_err(|e| job.noting(e))?;
+        let (vf, driver) = self.looked_at(&loan).map_err(|e| job.noting(e))?;
+        must_suit(wanted, &vf, &driver, job.numa.is_some()).map_err(|e| job.noting(e))?;
         if job.near.is_none() {
-            job.near = self.verify_nearness(job, &function)?;
+            job.near = self.verify_nearness(job, &vf)?;
         }
         if driver == VFIO_PCI {
-            claims.extend(self.reserve_group(job, &function, limit)?);
-            if let Err(unfit) = self.must_be_fit(&function, loan.known()) {
+            claims.extend(self.reserve_group(job, &vf, limit)?);
+            if let Err(unfit) = self.must_be_fit(&vf, loan.known()) {
                 loan.doubt();
                 return Err(job.noting(unfit));
             }
         }
-        Ok(Some(Reserved { function, driver, loan, _claims: claims }))
+        Ok(Some(Reserved { vf, driver, loan, _claims: claims }))
     }
 
-    /// A function that could be a pod's, and its driver. Of one that is ready nothing is read that its pool knows.
-    fn looked_at(&self, loan: &Loan<'_>) -> Result<(Function, String), CniError> {
-        let function = match loan.known() {
-            Some(known) => known.function.clone(),
-            None => self.inventory.function(loan.address()).map_err(|e| unusable(&e))?,
+    /// A VF that could be a pod's, and its driver. Of one that is ready nothing is read that its pool knows.
+    fn looked_at(&self, loan: &Loan<'_>) -> Result<(VfDevice, String), CniError> {
+        let vf = match loan.known() {
+            Some(known) => known.vf.clone(),
+            None => self.inventory.vf(loan.address()).map_err(|e| unusable(&e))?,
         };
-        if let Some(unserved) = self.inventory.unserved(function.address).map_err(|e| unusable(&e))? {
+        if let Some(unserved) = self.inventory.unserved(vf.address).map_err(|e| unusable(&e))? {
             return Err(not_given(&unserved));
         }
-        let driver = driver_of(&function)?;
-        Ok((function, driver))
+        let driver = driver_of(&vf)?;
+        Ok((vf, driver))
     }
 
-    /// A function of a pool, the nearest that is ready. An empty pool is waited for, unless there is another path.
+    /// A VF of a pool, the nearest that is ready. An empty pool is waited for, unless there is another path.
     fn draw(&self, job: &mut Job, pool: &str, limit: Instant) -> Result<Loan<'_>, CniError> {
         // Not lacking: kubelet may have given the pod one.
         self.pools.must_be_told(pool).map_err(|e| pooled::undrawn(&e))?;
@@ -120,7 +120,7 @@ impl Engine {
                 },
             }
         })?;
-        job.near = loan.known().and_then(|known| near.locality(known.function.numa_node));
+        job.near = loan.known().and_then(|known| near.locality(known.vf.numa_node));
         Ok(loan)
     }
 
@@ -137,7 +137,7 @@ impl Engine {
                 empty => return Ok(empty),
             };
             let Some(holder) = self.given_by_sriov_cni(loan.address())? else { return Ok(Ok(loan)) };
-            tracing::warn!(pci = %loan.address(), pool, holder, "a function of a pool is somebody else's pod's");
+            tracing::warn!(pci = %loan.address(), pool, holder, "a VF of a pool is somebody else's pod's");
             // To its pool it is lent, until a look finds it nobody's.
             loan.keep();
         }
@@ -178,7 +178,7 @@ impl Engine {
         }
     }
 
-    /// The function that was reserved, as it is, with its interface if its driver makes one. Of one that its pool has ready
+    /// The VF that was reserved, as it is, with its interface if its driver makes one. Of one that its pool has ready
     /// nothing is read that the pool knows.
     pub(super) fn at_home(
         &self,
@@ -186,30 +186,30 @@ impl Engine {
         reserved: &Reserved<'_>,
     ) -> Result<(Option<Link>, AtHome), CniError> {
         let address = wanted.address()?;
-        let (function, driver, ready) =
-            (reserved.function.clone(), reserved.driver.clone(), reserved.loan.known());
+        let (vf, driver, ready) =
+            (reserved.vf.clone(), reserved.driver.clone(), reserved.loan.known());
         if driver == VFIO_PCI {
-            return Ok((None, self.ready_to_give(wanted, function, ready)?));
+            return Ok((None, self.ready_to_give(wanted, vf, ready)?));
         }
-        let told = |e: NetError| errors::kernel("", "looking for the function's interface", &e);
+        let told = |e: NetError| errors::kernel("", "looking for the VF's interface", &e);
         let mut host = self.kernel.host().map_err(told)?;
-        let link = interface::interface(host.as_mut(), address, &function.interfaces).map_err(told)?;
+        let link = interface::interface(host.as_mut(), address, &vf.interfaces).map_err(told)?;
         let link = link.ok_or_else(|| lent(address, "its interface is not in the host's namespace"))?;
         let settings = match (ready, wanted.profile.is_empty()) {
             (Some(known), _) => Some(known.settings.clone()),
             (None, true) => None,
-            (None, false) => Some(self.admin.settings(&function).map_err(|e| errors::setting(&e))?),
+            (None, false) => Some(self.admin.settings(&vf).map_err(|e| errors::setting(&e))?),
         };
-        Ok((Some(link), AtHome { function, driver, settings }))
+        Ok((Some(link), AtHome { vf, driver, settings }))
     }
 
-    /// The settings of a function that is lent, where its configuration asks for any.
+    /// The settings of a VF that is lent, where its configuration asks for any.
     pub(super) fn settings_now(&self, wanted: &Sriov) -> Result<Option<Vf>, CniError> {
         if wanted.profile.is_empty() {
             return Ok(None);
         }
-        let function = self.inventory.function(wanted.address()?).map_err(|e| unusable(&e))?;
-        self.admin.settings(&function).map(Some).map_err(|e| errors::setting(&e))
+        let vf = self.inventory.vf(wanted.address()?).map_err(|e| unusable(&e))?;
+        self.admin.settings(&vf).map(Some).map_err(|e| errors::setting(&e))
     }
 
     /// Sets what differs.
@@ -217,14 +217,14 @@ impl Engine {
         if change.is_empty() {
             return Ok(());
         }
-        let function = self.inventory.function(vf.address).map_err(|e| unusable(&e))?;
-        self.admin.set(&function, change).map_err(|e| errors::setting(&e))
+        let vf = self.inventory.vf(vf.address).map_err(|e| unusable(&e))?;
+        self.admin.set(&vf, change).map_err(|e| errors::setting(&e))
     }
 
-    /// Sets what differs and has the function take its MAC address over; answers the index of its interface.
+    /// Sets what differs and has the VF take its MAC address over; answers the index of its interface.
     pub(super) fn prepare(&self, given: &Lent, change: &VfChange, mac: Option<Mac>) -> Result<u32, CniError> {
-        let Some(vf) = &given.function else { return Ok(given.index) };
-        let told = |e: NetError| errors::kernel("", &format!("setting up function {}", vf.address), &e);
+        let Some(vf) = &given.vf else { return Ok(given.index) };
+        let told = |e: NetError| errors::kernel("", &format!("setting up VF {}", vf.address), &e);
         self.set_up(vf, change)?;
         let Some(mac) = mac else { return Ok(given.index) };
         let mut host = self.kernel.host().map_err(told)?;
@@ -239,7 +239,7 @@ impl Engine {
         Ok(index)
     }
 
-    /// A lent function and its driver.
+    /// A lent VF and its driver.
     pub(super) fn kernel_vf<'a>(&'a self, vf: &'a LentVf) -> KernelVf<'a> {
         KernelVf { kernel: self.kernel.as_ref(), address: vf.address, driver: &vf.driver }
     }
@@ -247,7 +247,7 @@ impl Engine {
 
 /// Moves an interface of the host into the pod under the pod's name for it, and sets it up; answers what it is there. All
 /// in one message: each waits for the kernel's lock for links, which every other call at work wants too. Under a driver that
-/// is still resetting the function it comes up later.
+/// is still resetting the VF it comes up later.
 pub(super) fn lend(pod: &mut dyn Net, index: u32, ifname: &str) -> Result<Option<Link>, NetError> {
     match pod.batch(&[Op::TakeFromHost { index, name: ifname.to_owned(), up: true }]) {
         Err(e) if is_resetting(&e) => {
@@ -260,16 +260,16 @@ pub(super) fn lend(pod: &mut dyn Net, index: u32, ifname: &str) -> Result<Option
     pod.link_by_name(ifname)
 }
 
-/// Whether a function is what its path wants: its driver, and, where the type is our own, the pod's access to it.
-fn must_suit(wanted: &Sriov, function: &Function, driver: &str, by_path: bool) -> Result<(), CniError> {
-    let address = function.address;
+/// Whether a VF is what its path wants: its driver, and, where the type is our own, the pod's access to it.
+fn must_suit(wanted: &Sriov, vf: &VfDevice, driver: &str, by_path: bool) -> Result<(), CniError> {
+    let address = vf.address;
     let unsuited = |msg: String, remedy: &str| Err(CniError::new(Code::InvalidConfig, msg).with(remedy));
     if !wanted.takes(driver) {
-        let msg = format!("function {address} is bound to {driver}, and the path asks for another driver");
+        let msg = format!("VF {address} is bound to {driver}, and the path asks for another driver");
         return unsuited(msg, "correct `driver` of the path, or of the pool");
     }
     if by_path && driver == VFIO_PCI && !wanted.has_access {
-        let msg = format!("function {address} is bound to {driver}, and kubelet has not given it to the pod");
+        let msg = format!("VF {address} is bound to {driver}, and kubelet has not given it to the pod");
         return unsuited(
             msg,
             "CNI cannot add a device to a container: give the pool a resourceName that the pod asks for, or say \"deviceAccess\": \"host\" where the pod has the host's devices",
@@ -278,40 +278,40 @@ fn must_suit(wanted: &Sriov, function: &Function, driver: &str, by_path: bool) -
     Ok(())
 }
 
-/// What a caller is told of a function that is no pod's to have.
+/// What a caller is told of a VF that is no pod's to have.
 fn not_given(unserved: &Unserved) -> CniError {
     let remedy = match unserved {
         Unserved::ExclusiveRdma { .. } => {
-            "share RDMA devices (`rdma system set netns shared`, while there is no other network namespace; or ib_core's parameter netns_mode=1), or give the pod a function without one"
+            "share RDMA devices (`rdma system set netns shared`, while there is no other network namespace; or ib_core's parameter netns_mode=1), or give the pod a VF without one"
         }
-        Unserved::Vdpa { .. } => "delete the vDPA device (`vdpa dev del`), or take another function",
+        Unserved::Vdpa { .. } => "delete the vDPA device (`vdpa dev del`), or take another VF",
     };
     CniError::new(Code::InvalidConfig, unserved.to_string()).with(remedy)
 }
 
 /// Who drives it: vfio-pci, or a driver that makes an interface.
-fn driver_of(function: &Function) -> Result<String, CniError> {
-    let address = function.address;
+fn driver_of(vf: &VfDevice) -> Result<String, CniError> {
+    let address = vf.address;
     let refuse = |msg: String, remedy: &str| Err(CniError::new(Code::InvalidConfig, msg).with(remedy));
-    match function.driver.as_deref() {
+    match vf.driver.as_deref() {
         Some(driver) if driver == VFIO_PCI => Ok(driver.to_owned()),
         Some(driver) if USER_SPACE_DRIVERS.contains(&driver) || driver.contains("vfio") => refuse(
             format!(
-                "function {address} is bound to {driver}: of the drivers for user space sriov serves vfio-pci only"
+                "VF {address} is bound to {driver}: of the drivers for user space sriov serves vfio-pci only"
             ),
-            "bind it to vfio-pci or to its kernel driver, or take another function",
+            "bind it to vfio-pci or to its kernel driver, or take another VF",
         ),
         Some(driver) => Ok(driver.to_owned()),
         None => refuse(
-            format!("function {address} has no driver"),
+            format!("VF {address} has no driver"),
             "bind it to its kernel driver, or to vfio-pci for a process that drives it itself",
         ),
     }
 }
 
 pub(super) fn lent(address: PciAddr, why: &str) -> CniError {
-    CniError::new(Code::TryAgain, format!("function {address} cannot be had: {why}"))
-        .with("a function is one pod's at a time: DEL the attachment that has it, or take another one")
+    CniError::new(Code::TryAgain, format!("VF {address} cannot be had: {why}"))
+        .with("a VF is one pod's at a time: DEL the attachment that has it, or take another one")
 }
 
 /// What is told of one that has not come home in time, and why not where that is known.
@@ -328,5 +328,5 @@ pub(super) fn unusable(error: &InventoryError) -> CniError {
         InventoryError::Io { .. } => Code::Io,
         _ => Code::InvalidConfig,
     };
-    CniError::new(code, error.to_string()).with("correct the deviceID, or make the function (sriov_numvfs)")
+    CniError::new(code, error.to_string()).with("correct the deviceID, or make the VF (sriov_numvfs)")
 }

@@ -1,4 +1,4 @@
-//! Virtual functions that kubelet has given the pod: where a configuration names a resource instead of a device, kubelet
+//! VFs that kubelet has given the pod: where a configuration names a resource instead of a device, kubelet
 //! is asked what the pod has, and every attachment of it gets the next one.
 
 use fairlead_cni::{CniError, Code};
@@ -12,18 +12,18 @@ use crate::networks::sriov::{Device, Sriov};
 use crate::store::Phase;
 
 impl Engine {
-    /// The network with the function that it is about: for a resource the next of the pod's devices. Code 11 when kubelet does
+    /// The network with the VF that it is about: for a resource the next of the pod's devices. Code 11 when kubelet does
     /// not tell, 7 when the pod has none left.
     pub(super) fn with_device(&self, job: &Job, network: Network) -> Result<Network, CniError> {
         match &network {
             Network::Sriov(Sriov { device: Device::OfResource(resource), .. }) => {
                 let address = self.given_by_kubelet(job, resource)?;
-                Ok(network.with_function(address))
+                Ok(network.with_vf(address))
             }
             Network::Sriov(Sriov { device: Device::OfPool(pool), .. }) => match self.pools.resource(pool) {
                 Some(resource) => {
                     let address = self.given_by_kubelet(job, &resource)?;
-                    match network.with_function(address) {
+                    match network.with_vf(address) {
                         Network::Sriov(given) => Ok(Network::Sriov(Sriov { has_access: true, ..given })),
                         other => Ok(other),
                     }
@@ -34,16 +34,16 @@ impl Engine {
         }
     }
 
-    /// The network with the function that is on record for it.
+    /// The network with the VF that is on record for it.
     pub(super) fn with_recorded_device(&self, job: &Job, network: Network) -> Result<Network, CniError> {
         match &network {
             Network::Sriov(Sriov { device: Device::OfResource(of) | Device::OfPool(of), .. }) => {
-                let recorded = self.store.find(&job.key).and_then(|a| a.function().map(|f| f.address));
+                let recorded = self.store.find(&job.key).and_then(|a| a.vf().map(|f| f.address));
                 let address = recorded.ok_or_else(|| {
-                    let told = format!("no function of {of:?} is on record for {:?}", job.key.ifname);
+                    let told = format!("no VF of {of:?} is on record for {:?}", job.key.ifname);
                     CniError::new(Code::Changed, told).with("delete the pod and make it anew")
                 })?;
-                Ok(network.with_function(address))
+                Ok(network.with_vf(address))
             }
             _ => Ok(network),
         }
@@ -75,13 +75,13 @@ impl Engine {
             .iter()
             .filter(|a| a.key.container == job.key.container)
             .filter(|a| matches!(a.phase, Phase::Adding | Phase::Attached))
-            .filter_map(|a| a.function().map(|f| f.address.to_string()))
+            .filter_map(|a| a.vf().map(|f| f.address.to_string()))
             .collect();
         let id = next_device(&pod, given, resource, |id| held.iter().any(|held| held == id));
         let id = id.map_err(|e| none(&e))?;
         id.parse().map_err(|e| {
             CniError::new(Code::InvalidConfig, format!("pod {pod}, resource {resource:?}: {e}"))
-                .with("type sriov takes resources whose devices are virtual functions")
+                .with("type sriov takes resources whose devices are VFs")
         })
     }
 }

@@ -1,4 +1,4 @@
-//! Virtual functions that sriov-cni gave to pods before Fairlead came: nobody gets one while its pod lives, and it comes home
+//! VFs that sriov-cni gave to pods before Fairlead came: nobody gets one while its pod lives, and it comes home
 //! with that pod's DEL, or when the pod's namespace is dead: before the next ADD, or with the next sweep. To its pool it is lent,
 //! until that plugin's files say otherwise: they are watched.
 //!
@@ -12,9 +12,9 @@ use std::time::Instant;
 use fairlead_cni::{CniError, Code};
 use fairlead_host::{Link, Net, NetError, NetnsError, process};
 use fairlead_sriov::interface::{self, APPEARS, Appearance};
-use fairlead_sriov::{Function, InventoryError, PciAddr};
+use fairlead_sriov::{VfDevice, InventoryError, PciAddr};
 
-use super::functions::{lent, unusable};
+use super::vfs::{lent, unusable};
 use super::homecoming::{Waits, still_away};
 use super::job::Job;
 use super::link::Reach;
@@ -25,11 +25,11 @@ use crate::sriov_cni::{self, DIRECTORY, Left, Record, Was};
 use crate::store::{Attachment, Key, Lent, LentVf, LinkRecord, Namespace, Phase};
 use fairlead_host::file_watch::{Watch, WatchError};
 
-/// Whether the pod that a function went to lives.
+/// Whether the pod that a VF went to lives.
 enum Pod {
     Lives,
     Dead,
-    /// That release noted no namespace, and the function is not seen here.
+    /// That release noted no namespace, and the VF is not seen here.
     Untold,
 }
 
@@ -38,8 +38,8 @@ impl Engine {
     pub(super) fn tell_inherited(&self) {
         match self.left_by_sriov_cni() {
             Ok(none) if none.is_empty() => {}
-            Ok(left) => tracing::warn!(functions = ?left.functions(), unreadable = ?left.unreadable,
-                "sriov-cni has left virtual functions with pods: each is handed out again after that pod's DEL or death"),
+            Ok(left) => tracing::warn!(vfs = ?left.vfs(), unreadable = ?left.unreadable,
+                "sriov-cni has left VFs with pods: each is handed out again after that pod's DEL or death"),
             Err(error) => tracing::error!(%error, "what sriov-cni has left can't be read"),
         }
     }
@@ -48,7 +48,7 @@ impl Engine {
         sriov_cni::left(&self.root).map_err(|e| unread(&e))
     }
 
-    /// The same, read again only when one has come or gone: of a function that is listed it may not tell the newest.
+    /// The same, read again only when one has come or gone: of a VF that is listed it may not tell the newest.
     pub(super) fn listed_by_sriov_cni(&self) -> Result<Arc<Left>, CniError> {
         self.predecessor.left(&self.root).map_err(|e| unread(&e))
     }
@@ -58,16 +58,16 @@ impl Engine {
         let left = self.listed_by_sriov_cni();
         let left = left.map_err(|_| "sriov-cni's, whose files cannot be read".to_owned())?;
         let owner = |(address, pod)| (address, format!("sriov-cni's {pod}"));
-        Ok(Arc::new(left.functions().into_iter().map(owner).collect()))
+        Ok(Arc::new(left.vfs().into_iter().map(owner).collect()))
     }
 
-    /// The pod of that plugin that has a function, as its files tell.
+    /// The pod of that plugin that has a VF, as its files tell.
     pub(super) fn given_by_sriov_cni(&self, address: PciAddr) -> Result<Option<String>, CniError> {
         let left = self.listed_by_sriov_cni()?;
         Ok(left.holder_of(address).map(|pod| format!("sriov-cni's {pod}")))
     }
 
-    /// Has the pools looked at as soon as a file of that plugin comes or goes: when its own DEL has brought a function home,
+    /// Has the pools looked at as soon as a file of that plugin comes or goes: when its own DEL has brought a VF home,
     /// nothing else tells. Ends when dropped; without it the pools' keeper sees that with its next look.
     pub(super) fn watch_inherited(engine: &Arc<Engine>) -> Result<Watch, WatchError> {
         let told = Arc::downgrade(engine);
@@ -81,21 +81,21 @@ impl Engine {
     /// Has the reaper bring home what belongs to dead pods of that plugin, for pools that nobody asks for it.
     pub(super) fn expect_from_the_dead(&self) {
         let Ok(left) = self.listed_by_sriov_cni() else { return };
-        for address in left.functions().into_keys() {
+        for address in left.vfs().into_keys() {
             self.reaper.expect(address, Instant::now());
         }
     }
 
-    /// Brings a function home if the pod that it went to is dead.
+    /// Brings a VF home if the pod that it went to is dead.
     pub(super) fn inherit_from_the_dead(&self, address: PciAddr) {
         let Some(_claim) = self.reserved.try_take(&address.to_string()) else { return };
-        let ours = self.store.with_function(address).is_some();
+        let ours = self.store.with_vf(address).is_some();
         if !ours && let Err(error) = self.inherit(address) {
-            tracing::debug!(pci = %address, %error, "a function of sriov-cni's is not home");
+            tracing::debug!(pci = %address, %error, "a VF of sriov-cni's is not home");
         }
     }
 
-    /// Before an ADD takes a function that it has reserved: refused while a pod of sriov-cni lives with it, brought home where
+    /// Before an ADD takes a VF that it has reserved: refused while a pod of sriov-cni lives with it, brought home where
     /// that pod is dead.
     pub(super) fn inherit(&self, address: PciAddr) -> Result<(), CniError> {
         if !self.listed_by_sriov_cni()?.lists(address) {
@@ -120,14 +120,14 @@ impl Engine {
             }
             Pod::Dead => {}
         }
-        tracing::info!(pci = %address, who, "the pod that sriov-cni gave a function to is dead: it is brought home");
+        tracing::info!(pci = %address, who, "the pod that sriov-cni gave a VF to is dead: it is brought home");
         if let Some(record) = record {
             self.bring_inherited_home(record, None)?;
         }
         self.forget_inherited(&left, address)
     }
 
-    /// The DEL of a pod that sriov-cni made. X22: a function that a newer one has is not touched.
+    /// The DEL of a pod that sriov-cni made. X22: a VF that a newer one has is not touched.
     pub(super) fn del_inherited(&self, job: &Job) -> Result<(), CniError> {
         if job.key.plugin != "sriov" {
             return Ok(());
@@ -139,9 +139,9 @@ impl Engine {
         let _claim = claim.ok_or_else(|| lent(address, "another call works on it just now"))?;
         let left = self.left_by_sriov_cni()?;
         let Some(record) = find(&left) else { return Ok(()) };
-        let ours = self.store.with_function(address).is_some();
+        let ours = self.store.with_vf(address).is_some();
         if ours || left.holder(address) != Some(&record) {
-            tracing::info!(pci = %address, record = record.name, "a newer pod has the function of an old one's DEL");
+            tracing::info!(pci = %address, record = record.name, "a newer pod has the VF of an old one's DEL");
             return sriov_cni::forget(&self.root, &record).map_err(|e| unforgotten(&record.name, &e));
         }
         let noted = left.taken.get(&address).map(|path| path.as_path());
@@ -182,7 +182,7 @@ impl Engine {
             )) => Ok(Pod::Dead),
             Some(Err(e)) => Err(errors::netns(&e)),
             // Until 2.7 no namespace was noted: an interface that is here is in no pod, and no pod outlives a boot. In user
-            // space a function has no interface to be seen.
+            // space a VF has no interface to be seen.
             None => {
                 let is_earlier =
                     record.map(|record| self.is_of_an_earlier_boot(record, false)).transpose()?;
@@ -193,12 +193,12 @@ impl Engine {
     }
 
     /// Whether a record was written before this boot. The boot's time moves with a clock that is set forward, past what was
-    /// written since: of a function that is in a pod, or may be, it is of this boot.
+    /// written since: of a VF that is in a pod, or may be, it is of this boot.
     fn is_of_an_earlier_boot(&self, record: &Record, pod_lives: bool) -> Result<bool, CniError> {
         if !process::booted_at().is_ok_and(|booted| record.written < booted) {
             return Ok(false);
         }
-        let driver = self.inventory.function(record.device).ok().and_then(|function| function.driver);
+        let driver = self.inventory.vf(record.device).ok().and_then(|vf| vf.driver);
         match driver.is_some_and(|driver| !USER_SPACE_DRIVERS.contains(&driver.as_str())) {
             true => self.seen_here(record.device).map(|link| link.is_some()),
             false => Ok(!pod_lives),
@@ -206,7 +206,7 @@ impl Engine {
     }
 
     fn seen_here(&self, address: PciAddr) -> Result<Option<Link>, CniError> {
-        let told = |e: NetError| errors::kernel("", &format!("looking for function {address}"), &e);
+        let told = |e: NetError| errors::kernel("", &format!("looking for VF {address}"), &e);
         interface::interface(self.kernel.host().map_err(told)?.as_mut(), address, &[]).map_err(told)
     }
 
@@ -216,21 +216,21 @@ impl Engine {
         record: &Record,
         pod: Option<(Box<dyn Net + '_>, &str)>,
     ) -> Result<(), CniError> {
-        // A virtual function begins a boot anew, with everything about it.
+        // A VF begins a boot anew, with everything about it.
         if self.is_of_an_earlier_boot(record, pod.is_some())? {
             return Ok(());
         }
         let address = record.device;
-        let function = match self.inventory.function(address) {
-            Ok(function) => function,
+        let vf = match self.inventory.vf(address) {
+            Ok(vf) => vf,
             Err(e @ InventoryError::Io { .. }) => return Err(unusable(&e)),
             Err(e) => {
-                tracing::warn!(pci = %address, error = %e, "a function that sriov-cni lent is gone");
+                tracing::warn!(pci = %address, error = %e, "a VF that sriov-cni lent is gone");
                 return Ok(());
             }
         };
-        let driver = function.driver.as_deref().filter(|driver| !USER_SPACE_DRIVERS.contains(driver));
-        let vf = as_lent(record, &function, driver.unwrap_or_default());
+        let driver = vf.driver.as_deref().filter(|driver| !USER_SPACE_DRIVERS.contains(driver));
+        let vf = as_lent(record, &vf, driver.unwrap_or_default());
         Waits::nothing(match (&record.interface, driver) {
             (Some(was), Some(_)) => self.bring_inherited_interface(record, was, vf, pod)?,
             // In user space all the time, or given to another driver since: that is left as it is.
@@ -249,21 +249,21 @@ impl Engine {
         pod: Option<(Box<dyn Net + '_>, &str)>,
     ) -> Result<Option<Waits>, CniError> {
         let address = vf.address;
-        let told = |e: NetError| errors::kernel("", &format!("bringing function {address} home"), &e);
+        let told = |e: NetError| errors::kernel("", &format!("bringing VF {address} home"), &e);
         if let Some((mut pod, ifname)) = pod {
             let links = pod.links().map_err(told)?;
             let found = interface::interface_among(&links, address, &[ifname, &was.name], was.mac);
             if let Some(link) = found {
                 let lent = LinkRecord::Moved(before(was, vf, link));
                 return self
-                    .bring_function_home(&self.as_attachment(record, ifname, lent), Reach::Inside(pod));
+                    .bring_vf_home(&self.as_attachment(record, ifname, lent), Reach::Inside(pod));
             }
         }
         let mut host = self.kernel.host().map_err(told)?;
         let link = interface::appear(host.as_mut(), address, APPEARS).map_err(told)?;
         let link = link.ok_or_else(|| still_away(&vf))?;
         let lent = LinkRecord::Moved(before(was, vf, &link));
-        self.bring_function_home(&self.as_attachment(record, "", lent), Reach::Dead)
+        self.bring_vf_home(&self.as_attachment(record, "", lent), Reach::Dead)
     }
 
     /// What our own homecoming works from; never in the store.
@@ -280,13 +280,13 @@ impl Engine {
     }
 }
 
-fn as_lent(record: &Record, function: &Function, driver: &str) -> LentVf {
+fn as_lent(record: &Record, vf: &VfDevice, driver: &str) -> LentVf {
     LentVf {
         address: record.device,
-        physical: function.physical.address,
-        index: function.index,
+        physical: vf.physical.address,
+        index: vf.index,
         driver: driver.to_owned(),
-        iommu_group: function.iommu_group,
+        iommu_group: vf.iommu_group,
         before: record.before.clone(),
     }
 }
@@ -297,7 +297,7 @@ fn before(was: &Was, vf: LentVf, link: &Link) -> Lent {
     let mac = was.mac.or(now.mac);
     let mtu = was.mtu.unwrap_or(now.mtu);
     let was = Appearance { name: was.name.clone(), mac, mtu, up: false, ..now };
-    Lent { was, index: link.index, function: Some(vf) }
+    Lent { was, index: link.index, vf: Some(vf) }
 }
 
 fn unread(error: &std::io::Error) -> CniError {

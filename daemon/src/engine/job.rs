@@ -43,7 +43,7 @@ pub(super) struct Job<'a> {
     pub(super) given: OnceCell<ResourcesOfPod>,
     /// `numa` of our own type.
     pub(super) numa: Option<NumaPolicy>,
-    /// How the function lies to the pod, where that was asked for.
+    /// How the VF lies to the pod, where that was asked for.
     pub(super) near: Option<Locality>,
 }
 

@@ -63,7 +63,7 @@ pub(super) fn find(attachment: &Attachment, pod: &mut dyn Net) -> Result<Option<
             let certain = attachment.netns.id.cookie.is_some();
             Ok(pod.link_by_index(*index)?.filter(|l| is_made_here(attachment, l, certain)))
         }
-        LinkRecord::Moved(lent) => match &lent.function {
+        LinkRecord::Moved(lent) => match &lent.vf {
             Some(vf) => {
                 let parked = attachment.parked_name();
                 let names = [attachment.key.ifname.as_str(), &parked, &lent.was.name];

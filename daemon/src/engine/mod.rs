@@ -16,7 +16,7 @@ mod devices;
 mod errors;
 mod executed;
 pub mod failpoint;
-mod functions;
+mod vfs;
 mod gc;
 mod given;
 mod granted;
@@ -107,7 +107,7 @@ pub struct Policy {
     pub delegate_timeout: Duration,
     /// How long a silenced link waits for its namespace to take it along.
     pub reap_after: Duration,
-    /// How long an ADD waits for a function that is coming home or at work in its pool.
+    /// How long an ADD waits for a VF that is coming home or at work in its pool.
     pub function_wait: Duration,
 }
 
@@ -131,7 +131,7 @@ pub struct Engine {
     store: Store,
     records: Records,
     claims: Claims,
-    /// Virtual functions that an ADD is about to put on record.
+    /// VFs that an ADD is about to put on record.
     reserved: Claims,
     inventory: Inventory,
     admin: Arc<Administrator>,
@@ -230,7 +230,7 @@ impl Service for Engine {
                 };
                 self.policy().dad == Dad::Wait || waits_for_device
             }
-            // The settings of virtual functions are dear to read.
+            // The settings of VFs are dear to read.
             Command::Check => conf.plugin_type == "sriov",
             Command::Status => false,
         };

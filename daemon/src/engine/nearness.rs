@@ -1,4 +1,4 @@
-//! Which function is near the pod: where the pod is, from whoever knows it, and what that means for the functions that could be
+//! Which VF is near the pod: where the pod is, from whoever knows it, and what that means for the VFs that could be
 //! taken, or for the one that somebody else has chosen.
 //!
 //! Asked for by `numa` of our own type alone. A kubelet that does not tell is an error where it decides something, never "the pod
@@ -9,14 +9,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use fairlead_cni::{CniError, Code};
 use fairlead_host::topology::Topology;
 use fairlead_kubelet::ResourcesOfPod;
-use fairlead_sriov::Function;
+use fairlead_sriov::VfDevice;
 use fairlead_sriov::numa::{self, Assigned, Choice, Locality, NumaPolicy, NumaRefusal};
 
 use super::job::Job;
 use super::{Engine, granted};
 use crate::networks::Network;
 
-/// Where the pod is, and how firmly its function must be there.
+/// Where the pod is, and how firmly its VF must be there.
 pub(super) struct Nearness {
     policy: NumaPolicy,
     pod: BTreeSet<u32>,
@@ -53,33 +53,33 @@ impl Engine {
         Ok(assigned(given).nodes(topology))
     }
 
-    /// How the function that is taken lies to its pod, in the log and the metric.
+    /// How the VF that is taken lies to its pod, in the log and the metric.
     pub(super) fn tell_nearness(&self, job: &Job, network: &Network) {
-        let Some((near, function)) = job.near.as_ref().zip(network.function()) else { return };
-        let pci = function.address().map(|address| address.to_string()).unwrap_or_default();
+        let Some((near, vf)) = job.near.as_ref().zip(network.vf()) else { return };
+        let pci = vf.address().map(|address| address.to_string()).unwrap_or_default();
         tracing::info!(container = %job.key.container, ifname = %job.key.ifname, network = %job.key.network, pci, near = %near,
-            "a function was chosen for a pod");
+            "a VF was chosen for a pod");
         self.calls.near(near.label(), near.distance());
     }
 
-    /// A function that somebody else has chosen for the pod: how it lies, if it may be taken. `strict` refuses; for the others it
+    /// A VF that somebody else has chosen for the pod: how it lies, if it may be taken. `strict` refuses; for the others it
     /// is only told, and what cannot be asked is passed over.
     pub(super) fn verify_nearness(
         &self,
         job: &Job,
-        function: &Function,
+        vf: &VfDevice,
     ) -> Result<Option<Locality>, CniError> {
         let Some(policy) = job.numa.filter(|policy| *policy != NumaPolicy::Any) else { return Ok(None) };
         let near = match self.nearness(job) {
             Err(error) if policy == NumaPolicy::Preferred => {
-                tracing::warn!(pci = %function.address, %error, "how a function lies to its pod is not known");
+                tracing::warn!(pci = %vf.address, %error, "how a VF lies to its pod is not known");
                 return Ok(None);
             }
             near => near?,
         };
-        let verified = numa::verify(policy, &near.pod, function.numa_node, &near.topology);
+        let verified = numa::verify(policy, &near.pod, vf.numa_node, &near.topology);
         let locality = verified.map_err(|e| {
-            let msg = format!("function {} was given to the pod, and {e}", function.address);
+            let msg = format!("VF {} was given to the pod, and {e}", vf.address);
             CniError::new(Code::InvalidConfig, msg).with(e.remedy())
         })?;
         Ok(Some(locality))
@@ -87,7 +87,7 @@ impl Engine {
 }
 
 impl Nearness {
-    /// A rank for every node that the pool's functions are on, the nearest first; equally near ones have the same. A node that
+    /// A rank for every node that the pool's VFs are on, the nearest first; equally near ones have the same. A node that
     /// is not in it must not be taken from.
     pub(super) fn ranks(
         &self,
@@ -104,7 +104,7 @@ impl Nearness {
         Ok(ranks)
     }
 
-    /// How a function on this node lies.
+    /// How a VF on this node lies.
     pub(super) fn locality(&self, node: Option<u32>) -> Option<Locality> {
         numa::verify(self.policy, &self.pod, node, &self.topology).ok()
     }

@@ -101,7 +101,7 @@ impl Engine {
     }
 
     /// What the host lacks for this path; asked only where another comes after it. A question that fails fails the call: what is
-    /// not known is not lacking. Whether a virtual function can be had, its reservation tells.
+    /// not known is not lacking. Whether a VF can be had, its reservation tells.
     fn lacks(&self, job: &Job, network: &Network) -> Result<Option<String>, CniError> {
         let told = |e| errors::kernel(&job.key.network, "looking for what a path needs", &e);
         if let Some(kind) = self.missing_kind(network).map_err(told)? {
@@ -123,7 +123,7 @@ impl Engine {
         let mut last = Ok(());
         for path in paths {
             job.conf = Arc::clone(path);
-            last = match names_no_function(path, job)? {
+            last = match names_no_vf(path, job)? {
                 _ if path.plugin_type == VHOST_USER => Err(not_served()),
                 // Which one it is, a pod's ADD tells.
                 Some(_) => self.store_status(job),
@@ -167,14 +167,14 @@ fn asked(path: &NetConf, job: &Job) -> Result<Asked, CniError> {
     if path.plugin_type == VHOST_USER {
         return Ok(Asked::Nothing(not_served()));
     }
-    match names_no_function(path, job)? {
+    match names_no_vf(path, job)? {
         Some(none) => Ok(Asked::Nothing(none)),
         None => Network::validate(path, &job.args).map(|network| Asked::Of(Box::new(network))),
     }
 }
 
-/// An `sriov` path for a pod that was given no function.
-fn names_no_function(path: &NetConf, job: &Job) -> Result<Option<CniError>, CniError> {
+/// An `sriov` path for a pod that was given no VF.
+fn names_no_vf(path: &NetConf, job: &Job) -> Result<Option<CniError>, CniError> {
     if path.plugin_type != "sriov" {
         return Ok(None);
     }

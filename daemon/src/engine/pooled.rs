@@ -1,4 +1,4 @@
-//! The engine and the pools: whose a function is, what an ADD takes from a pool, and that its pool hears of its return.
+//! The engine and the pools: whose a VF is, what an ADD takes from a pool, and that its pool hears of its return.
 
 use std::io;
 use std::sync::{Arc, Weak};
@@ -24,13 +24,13 @@ use crate::store::Attachment;
 const ALLOCATABLE: Duration = Duration::from_millis(500);
 
 impl Engine {
-    /// The attachment that has a function.
+    /// The attachment that has a VF.
     fn attachment_with(&self, address: PciAddr) -> Option<String> {
-        let holder = self.store.with_function(address)?;
+        let holder = self.store.with_vf(address)?;
         Some(format!("{}/{}", holder.key.container, holder.key.ifname))
     }
 
-    /// Calls with who has a function: an attachment, or a pod that sriov-cni made.
+    /// Calls with who has a VF: an attachment, or a pod that sriov-cni made.
     pub(super) fn with_holders<T>(&self, call: impl FnOnce(Holders<'_>) -> T) -> T {
         call(Holders {
             ours: &|address| self.attachment_with(address),
@@ -38,13 +38,13 @@ impl Engine {
         })
     }
 
-    /// Whether an ADD finds its function ready, and as it wants it: it waits for nothing but the kernel then.
+    /// Whether an ADD finds its VF ready, and as it wants it: it waits for nothing but the kernel then.
     pub(super) fn has_ready(&self, conf: &Arc<NetConf>, request: &Request) -> bool {
         let validate = || Args::parse(&request.args).and_then(|args| Network::validate(conf, &args));
         let network = self.validated.take(conf, &request.args).map_or_else(validate, Ok);
         let Ok(network) = network else { return false };
         let fits = |wanted: &Sriov, known: &Known| wanted.profile.plan(&known.settings).change.is_empty();
-        let ready = network.function().is_some_and(|wanted| {
+        let ready = network.vf().is_some_and(|wanted| {
             wanted.address().is_ok_and(|address| self.pools.has_ready(address, |known| fits(wanted, known)))
         });
         self.validated.keep(conf, &request.args, network);
@@ -63,7 +63,7 @@ impl Engine {
         }
     }
 
-    /// Asks kubelet whether another device plugin announces a function of ours too.
+    /// Asks kubelet whether another device plugin announces a VF of ours too.
     pub(super) fn look_for_doubles(&self) {
         match self.pod_resources.allocatable(Instant::now() + ALLOCATABLE) {
             Ok(all) => self.pools.announced(&announced_resources(all)),
@@ -90,14 +90,14 @@ impl Engine {
         Ok(())
     }
 
-    /// The function of an attachment that is over goes back to its pool.
+    /// The VF of an attachment that is over goes back to its pool.
     pub(super) fn back_to_its_pool(
         &self,
         attachment: &Attachment,
         forget: impl FnOnce() -> Result<(), CniError>,
     ) -> Result<(), CniError> {
-        match attachment.function() {
-            Some(function) => self.pools.take_back(function.address, forget),
+        match attachment.vf() {
+            Some(vf) => self.pools.take_back(vf.address, forget),
             None => forget(),
         }
     }
@@ -129,14 +129,14 @@ pub(super) fn undrawn(error: &DrawError) -> CniError {
         }
         DrawError::Empty { .. } => (
             Code::TryAgain,
-            "it is waited for again with the next try; `fairleadd pools` tells who has its functions",
+            "it is waited for again with the next try; `fairleadd pools` tells who has its VFs",
         ),
     };
     CniError::new(code, error.to_string()).with(remedy)
 }
 
-/// Why a pool does not give a function. Code 11 for all: each can be had again without a change of the configuration, and
-/// a runtime that tries again with the same function is right to.
+/// Why a pool does not give a VF. Code 11 for all: each can be had again without a change of the configuration, and
+/// a runtime that tries again with the same VF is right to.
 pub(super) fn refused(address: PciAddr, refused: &Refused) -> CniError {
     let remedy = match &refused.why {
         Refusal::NotYet(_) | Refusal::Lent => "it is waited for again with the next try",
@@ -146,5 +146,5 @@ pub(super) fn refused(address: PciAddr, refused: &Refused) -> CniError {
         Refusal::Foreign(_) => "take it from whoever uses it, or leave it out of the pool's selectors",
         Refusal::Gone => "make it again (sriov_numvfs), or give the pod another one",
     };
-    CniError::new(Code::TryAgain, format!("function {address} cannot be had: {refused}")).with(remedy)
+    CniError::new(Code::TryAgain, format!("VF {address} cannot be had: {refused}")).with(remedy)
 }

@@ -1,4 +1,4 @@
-//! What is still to be done for attachments that were answered as gone, and for functions of dead pods, and when: a queue by
+//! What is still to be done for attachments that were answered as gone, and for VFs of dead pods, and when: a queue by
 //! time, and the threads that work it off.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -18,7 +18,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 pub(super) enum Errand {
     /// An attachment that goes.
     Attachment(u64),
-    /// A function that sriov-cni gave to a pod.
+    /// A VF that sriov-cni gave to a pod.
     Inherited(PciAddr),
 }
 

@@ -64,7 +64,7 @@ impl Engine {
         found
     }
 
-    /// Whether a removal cannot be had at once: other programs have a part in it, or have the function still.
+    /// Whether a removal cannot be had at once: other programs have a part in it, or have the VF still.
     fn awaits_others(&self, attachment: &Attachment) -> bool {
         attachment.has_delegates() || self.must_be_let_go(attachment).is_err()
     }
@@ -96,8 +96,8 @@ impl Engine {
             attachment.phase = Phase::Removing;
             attachment.netns.path = String::new();
             attachment.netns.nsid = None;
-            // A virtual function begins a boot anew, with everything about it.
-            let lent = matches!(attachment.link, LinkRecord::Moved(_)) && attachment.function().is_none();
+            // A VF begins a boot anew, with everything about it.
+            let lent = matches!(attachment.link, LinkRecord::Moved(_)) && attachment.vf().is_none();
             if !lent && !matches!(attachment.link, LinkRecord::List { .. }) {
                 attachment.link = LinkRecord::None;
             }

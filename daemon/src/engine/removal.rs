@@ -57,17 +57,17 @@ impl Engine {
         }
         if let Some(Waits(why)) = self.take_down(attachment, reach)? {
             tracing::warn!(container = %attachment.key.container, network = %attachment.key.network,
-                ifname = %attachment.key.ifname, error = %why, "a function is home, and waits for the carrier of its NIC");
+                ifname = %attachment.key.ifname, error = %why, "a VF is home, and waits for the carrier of its NIC");
             self.reaper.again(attachment.id, &why);
         }
         Ok(())
     }
 
-    /// The link goes for good, or home, and with it all that the attachment held. A function that waits for a carrier stays on
+    /// The link goes for good, or home, and with it all that the attachment held. A VF that waits for a carrier stays on
     /// record as the reaper's, and is nobody else's for that long.
     fn take_down(&self, attachment: &Attachment, reach: Reach<'_>) -> Result<Option<Waits>, CniError> {
-        let waits = if attachment.function().is_some() {
-            self.bring_function_home(attachment, reach)?
+        let waits = if attachment.vf().is_some() {
+            self.bring_vf_home(attachment, reach)?
         } else {
             link::take_down(self.kernel.as_ref(), attachment, reach).map_err(|e| {
                 errors::kernel(&attachment.key.network, &format!("removing {:?}", attachment.key.ifname), &e)
@@ -86,12 +86,12 @@ impl Engine {
         Ok(waits)
     }
 
-    /// The removal is on record and answered; the rest is the reaper's. A function is wanted back soon; any other link is
+    /// The removal is on record and answered; the rest is the reaper's. A VF is wanted back soon; any other link is
     /// given time to die with its namespace, which costs nothing.
     fn park(&self, attachment: &Attachment) -> Result<(), CniError> {
         self.store.enter(attachment.id, Phase::Silenced).map_err(|e| errors::store(&e))?;
         failpoint::pass("del.silenced");
-        let wait = if attachment.function().is_some() { ANSWERED } else { self.policy().reap_after };
+        let wait = if attachment.vf().is_some() { ANSWERED } else { self.policy().reap_after };
         self.reaper.expect(attachment.id, Instant::now() + wait);
         Ok(())
     }
@@ -124,7 +124,7 @@ impl Engine {
     }
 
     /// Finishes a silenced attachment: deletes its link unless the namespace has taken it along, and frees what it held.
-    /// Holds nothing of the namespace, but for as long as a function takes to leave it.
+    /// Holds nothing of the namespace, but for as long as a VF takes to leave it.
     pub(super) fn reap(&self, id: u64) -> Result<(), CniError> {
         let Some(_turn) = self.reaper.turn(id) else { return Ok(()) };
         let Some(attachment) = self.store.get(id).filter(|a| a.phase == Phase::Silenced) else {
@@ -134,7 +134,7 @@ impl Engine {
             errors::kernel(&attachment.key.network, &format!("removing {:?}", attachment.key.ifname), &e)
         };
         let reach = match attachment.netns.nsid {
-            _ if attachment.function().is_some() => {
+            _ if attachment.vf().is_some() => {
                 link::reach(self.kernel.as_ref(), &attachment.netns).map_err(told)?
             }
             Some(nsid) if self.kernel.nsids().map_err(told)?.contains(&nsid) => Reach::ByNumber(nsid),
@@ -180,14 +180,14 @@ impl Engine {
         };
         let Err(e) = done else { return };
         let failures = self.reaper.again(id, &e);
-        // A process may keep a function for hours: told ever more seldom.
+        // A process may keep a VF for hours: told ever more seldom.
         if failures.is_power_of_two() {
             tracing::warn!(container = %attachment.key.container, network = %attachment.key.network,
                 ifname = %attachment.key.ifname, failures, error = %e, "a removal failed; it is tried again");
         }
     }
 
-    /// Removes an attachment in the background, unless a call works on its container just now, or a process has its function.
+    /// Removes an attachment in the background, unless a call works on its container just now, or a process has its VF.
     fn try_remove(&self, attachment: &Attachment) -> Result<(), CniError> {
         let Some(_claim) = self.claims.try_take(&attachment.key.container) else {
             return Err(errors::too_late("another call of the same container"));

@@ -54,7 +54,7 @@ impl Engine {
         health.probe("store", about(Engine::store_takes_records));
         health.probe("namespaces", about(|engine| engine.look_out.seen(Instant::now())));
         health.probe("drivers", about(Engine::drivers_end));
-        // Told, and no illness: a restart of the daemon heals no function.
+        // Told, and no illness: a restart of the daemon heals no VF.
         health.probe("pools", about(|engine| Ok(engine.pools.trouble())));
         readiness.probe("store", about(Engine::store_takes_records));
     }

@@ -44,10 +44,10 @@ pub enum DeviceRef {
 pub struct Facts<'a> {
     /// `CNI_IFNAME`
     pub ifname: &'a str,
-    /// The link that [`Network::parent`] names, or that is lent. A function that vfio-pci has is none.
+    /// The link that [`Network::parent`] names, or that is lent. A VF that vfio-pci has is none.
     pub parent: Option<&'a Link>,
-    /// The virtual function that [`Network::function`] names.
-    pub function: Option<&'a sriov::AtHome>,
+    /// The VF that [`Network::vf`] names.
+    pub vf: Option<&'a sriov::AtHome>,
     /// A free index for a new link.
     pub index: u32,
     /// A random MAC address for a new link.
@@ -61,8 +61,8 @@ pub enum LinkPlan {
     Make(NewLink, Option<Mac>),
     /// Lend one of the host's.
     Lend(Lent),
-    /// Set a virtual function up and lend it.
-    LendFunction {
+    /// Set a VF up and lend it.
+    LendVf {
         /// What it is.
         lent: Lent,
         /// Settings that differ from what is wanted.
@@ -70,13 +70,13 @@ pub enum LinkPlan {
         /// The MAC address that its interface is to have.
         mac: Option<Mac>,
     },
-    /// Set a virtual function up that vfio-pci has: the pod has it already.
-    GiveFunction {
+    /// Set a VF up that vfio-pci has: the pod has it already.
+    GiveVf {
         /// What it is.
-        function: LentVf,
+        vf: LentVf,
         /// Settings that differ from what is wanted.
         change: VfChange,
-        /// The MAC address that its physical function has for it.
+        /// The MAC address that its PF has for it.
         mac: Option<Mac>,
     },
     /// Use `lo`.
@@ -146,17 +146,17 @@ impl Network {
         }
     }
 
-    /// The virtual function that it takes, if its type takes one.
-    pub fn function(&self) -> Option<&sriov::Sriov> {
+    /// The VF that it takes, if its type takes one.
+    pub fn vf(&self) -> Option<&sriov::Sriov> {
         match self {
             Network::Sriov(n) => Some(n),
             _ => None,
         }
     }
 
-    /// The same with the virtual function that it has turned out to be.
+    /// The same with the VF that it has turned out to be.
     #[must_use]
-    pub fn with_function(self, address: PciAddr) -> Network {
+    pub fn with_vf(self, address: PciAddr) -> Network {
         match self {
             Network::Sriov(n) => Network::Sriov(sriov::Sriov { device: sriov::Device::Known(address), ..n }),
             other => other,
@@ -165,8 +165,8 @@ impl Network {
 
     /// For a sentence: the interface that the new one stands on, or the device that it is made of, as configured.
     pub fn of_device(&self) -> String {
-        if let Some(function) = self.function() {
-            return match &function.device {
+        if let Some(vf) = self.vf() {
+            return match &vf.device {
                 sriov::Device::Known(address) => format!(" of device \"{address}\""),
                 sriov::Device::OfResource(resource) => format!(" of a device of resource {resource:?}"),
                 sriov::Device::OfPool(pool) => format!(" of pool {pool:?}"),
@@ -241,7 +241,7 @@ impl Network {
     }
 
     /// Whether DEL may be answered as soon as the interface is silent: not where the parent can hold only one such
-    /// link, nor where somebody else may look for the device at once. An ADD that wants the same function waits for it.
+    /// link, nor where somebody else may look for the device at once. An ADD that wants the same VF waits for it.
     pub fn silent_is_gone(&self) -> bool {
         match self {
             Network::Macvlan(n) => !n.takes_parent_over(),

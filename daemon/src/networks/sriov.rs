@@ -1,11 +1,11 @@
-//! `sriov`: a virtual function, set up by its physical function, lent to the pod (by vfio-pci: given) and given back as it was.
+//! `sriov`: a VF, set up by its PF, lent to the pod (by vfio-pci: given) and given back as it was.
 
 use fairlead_cni::args::Args;
 use fairlead_cni::config::sriov::{Driver, LinkState, Vlan};
 use fairlead_cni::config::{self, NetConf};
 use fairlead_cni::{CniError, Code};
 use fairlead_host::{Link, Vf, VfLinkState, VfVlan, VlanProto};
-use fairlead_sriov::{Function, PciAddr, VFIO_PCI, VfProfile};
+use fairlead_sriov::{VfDevice, PciAddr, VFIO_PCI, VfProfile};
 
 use super::{Facts, LinkPlan, wanted_mac};
 use crate::store::{Lent, LentVf};
@@ -13,7 +13,7 @@ use crate::store::{Lent, LentVf};
 /// A validated configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sriov {
-    /// Which virtual function.
+    /// Which VF.
     pub device: Device,
     /// How it is to be set up.
     pub profile: VfProfile,
@@ -25,7 +25,7 @@ pub struct Sriov {
     pub has_access: bool,
 }
 
-/// Which virtual function is asked for.
+/// Which VF is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Device {
     /// This one.
@@ -36,11 +36,11 @@ pub enum Device {
     OfPool(String),
 }
 
-/// A virtual function that can be lent, as it is.
+/// A VF that can be lent, as it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AtHome {
     /// Where it is.
-    pub function: Function,
+    pub vf: VfDevice,
     /// Who drives it.
     pub driver: String,
     /// Its settings; `None` where nothing of them is needed, because they are dear to read.
@@ -54,7 +54,7 @@ impl Sriov {
         let device = match read.device(conf, args)? {
             config::sriov::Device::Named(id) => Device::Known(id.parse().map_err(|e| {
                 CniError::new(Code::InvalidConfig, format!("deviceID: {e}"))
-                    .with("give the PCI address of a virtual function")
+                    .with("give the PCI address of a VF")
             })?),
             config::sriov::Device::OfResource(resource) => Device::OfResource(resource),
             config::sriov::Device::OfPool(pool) => Device::OfPool(pool),
@@ -75,7 +75,7 @@ impl Sriov {
         Ok(Sriov { device, profile, device_info, driver: read.driver, has_access })
     }
 
-    /// The virtual function. Code 999 before it is known.
+    /// The VF. Code 999 before it is known.
     pub fn address(&self) -> Result<PciAddr, CniError> {
         match &self.device {
             Device::Known(address) => Ok(*address),
@@ -84,13 +84,13 @@ impl Sriov {
                 Err(CniError::new(Code::Internal, told))
             }
             Device::OfPool(pool) => {
-                let told = format!("it is not known yet which function of pool {pool:?} it is");
+                let told = format!("it is not known yet which VF of pool {pool:?} it is");
                 Err(CniError::new(Code::Internal, told))
             }
         }
     }
 
-    /// Whether a function with this driver is what is wanted.
+    /// Whether a VF with this driver is what is wanted.
     pub fn takes(&self, driver: &str) -> bool {
         self.driver.is_none_or(|wanted| (wanted == Driver::Vfio) == (driver == VFIO_PCI))
     }
@@ -98,28 +98,28 @@ impl Sriov {
     /// What differs is set, then its interface, if it has one, is moved and renamed; what it was is on record before.
     pub fn plan(&self, facts: &Facts<'_>) -> Result<LinkPlan, CniError> {
         let address = self.address()?;
-        let Some(home) = facts.function else {
-            return Err(CniError::new(Code::InvalidConfig, format!("there is no function {address}")));
+        let Some(home) = facts.vf else {
+            return Err(CniError::new(Code::InvalidConfig, format!("there is no VF {address}")));
         };
         let plan = home.settings.as_ref().map(|now| self.profile.plan(now)).unwrap_or_default();
-        let function = LentVf {
+        let vf = LentVf {
             address,
-            physical: home.function.physical.address,
-            index: home.function.index,
+            physical: home.vf.physical.address,
+            index: home.vf.index,
             driver: home.driver.clone(),
-            iommu_group: home.function.iommu_group,
+            iommu_group: home.vf.iommu_group,
             before: plan.undo,
         };
         let Some(link) = facts.parent else {
             let given = home.settings.as_ref().and_then(|now| now.mac).filter(|mac| !mac.is_zero());
             let mac = self.profile.mac.or(given);
-            return Ok(LinkPlan::GiveFunction { function, change: plan.change, mac });
+            return Ok(LinkPlan::GiveVf { vf, change: plan.change, mac });
         };
-        let lent = Lent { function: Some(function), ..Lent::of(link) };
-        Ok(LinkPlan::LendFunction { lent, change: plan.change, mac: self.profile.mac })
+        let lent = Lent { vf: Some(vf), ..Lent::of(link) };
+        Ok(LinkPlan::LendVf { lent, change: plan.change, mac: self.profile.mac })
     }
 
-    /// Whether the link in the pod is the function's, as far as the kernel tells (from 5.14).
+    /// Whether the link in the pod is the VF's, as far as the kernel tells (from 5.14).
     pub fn check(&self, link: &Link) -> Result<(), String> {
         match (link.device.as_deref(), &self.device) {
             (Some(device), Device::Known(wanted)) if device != wanted.to_string() => {
@@ -129,14 +129,14 @@ impl Sriov {
         }
     }
 
-    /// Whether the function's settings still are what this configuration asks for.
+    /// Whether the VF's settings still are what this configuration asks for.
     pub fn check_settings(&self, now: &Vf) -> Result<(), String> {
         let plan = self.profile.plan(now);
         if plan.change.is_empty() {
             return Ok(());
         }
         Err(format!(
-            "the settings of its function {} have changed: {} instead of {}",
+            "the settings of its VF {} have changed: {} instead of {}",
             self.address().map_err(|e| e.msg)?,
             plan.undo.describe(),
             plan.change.describe()

@@ -130,7 +130,7 @@ struct Collection {
 /// What an order is about.
 #[derive(Debug, Deserialize)]
 struct Meant {
-    /// A pool's name, or a function's PCI address.
+    /// A pool's name, or a VF's PCI address.
     of: String,
 }
 

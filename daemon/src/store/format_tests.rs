@@ -40,7 +40,7 @@ fn listed(attachment: &Attachment) -> String {
         phase.to_owned(),
         tag("/link/link"),
         tag("/link/kind/kind"),
-        attachment.function().map_or("-".to_owned(), |vf| vf.address.to_string()),
+        attachment.vf().map_or("-".to_owned(), |vf| vf.address.to_string()),
         tag("/ipam/ipam"),
         attachment.netns.path.clone(),
         or_none(attachment.netns.id.cookie.map(|cookie| cookie.to_string()).unwrap_or_default()),

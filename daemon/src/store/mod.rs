@@ -237,7 +237,7 @@ impl Store {
         self.change(id, &Entry::Phase { id, phase })
     }
 
-    /// It is answered as gone, and holds nothing any more but its function.
+    /// It is answered as gone, and holds nothing any more but its VF.
     pub fn released(&self, attachment: &Attachment) -> Result<(), StoreError> {
         let bare = Attachment {
             phase: Phase::Silenced,
@@ -310,8 +310,8 @@ impl Store {
         self.lock().live.get(&id).cloned()
     }
 
-    /// The one that has a function.
-    pub fn with_function(&self, address: PciAddr) -> Option<Arc<Attachment>> {
+    /// The one that has a VF.
+    pub fn with_vf(&self, address: PciAddr) -> Option<Arc<Attachment>> {
         self.lock().live.values().find(|attachment| attachment.has(address)).cloned()
     }
 

@@ -62,7 +62,7 @@ pub enum LinkRecord {
     },
     /// A link of the host, lent to the pod: given back as it was.
     Moved(Lent),
-    /// A virtual function that vfio-pci has: the pod's process drives it, and nothing of it is in a namespace. Its settings
+    /// A VF that vfio-pci has: the pod's process drives it, and nothing of it is in a namespace. Its settings
     /// are given back.
     Given(LentVf),
     /// The namespace's own `lo`.
@@ -86,15 +86,15 @@ pub struct Lent {
     pub index: u32,
     /// What it is besides an interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub function: Option<LentVf>,
+    pub vf: Option<LentVf>,
 }
 
-/// A virtual function before a pod got it, beside its interface.
+/// A VF before a pod got it, beside its interface.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LentVf {
     /// Its PCI address.
     pub address: PciAddr,
-    /// Its physical function's.
+    /// Its PF's.
     pub physical: PciAddr,
     /// Its number there.
     pub index: u32,
@@ -110,7 +110,7 @@ pub struct LentVf {
 impl Lent {
     /// A link as it is.
     pub fn of(link: &Link) -> Lent {
-        Lent { was: Appearance::of(link), index: link.index, function: None }
+        Lent { was: Appearance::of(link), index: link.index, vf: None }
     }
 }
 
@@ -175,7 +175,7 @@ pub struct Attachment {
     /// Whether that answer reached its caller as far as we know.
     #[serde(default)]
     pub answered: bool,
-    /// How its virtual function lies to the pod's NUMA node, where that was asked for.
+    /// How its VF lies to the pod's NUMA node, where that was asked for.
     #[serde(default, deserialize_with = "as_of_now", skip_serializing_if = "Option::is_none")]
     pub near: Option<Locality>,
     /// The paths of our own type that came before the one that was taken.
@@ -230,18 +230,18 @@ impl Attachment {
         format!("fl{:x}", self.id & 0xfff_ffff_ffff)
     }
 
-    /// The virtual function that it was lent or given.
-    pub fn function(&self) -> Option<&LentVf> {
+    /// The VF that it was lent or given.
+    pub fn vf(&self) -> Option<&LentVf> {
         match &self.link {
-            LinkRecord::Moved(lent) => lent.function.as_ref(),
-            LinkRecord::Given(function) => Some(function),
+            LinkRecord::Moved(lent) => lent.vf.as_ref(),
+            LinkRecord::Given(vf) => Some(vf),
             _ => None,
         }
     }
 
     /// Whether that is this one.
-    pub fn has(&self, function: PciAddr) -> bool {
-        self.function().is_some_and(|own| own.address == function)
+    pub fn has(&self, vf: PciAddr) -> bool {
+        self.vf().is_some_and(|own| own.address == vf)
     }
 
     /// True where programs were executed for it, so that its record must outlive a reboot.

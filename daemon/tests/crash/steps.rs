@@ -25,7 +25,7 @@ const ADD: [&str; 4] = ["add.begun", "add.allocated", "add.linked", "add.configu
 const DEL_WHEN_SILENT: [&str; 6] =
     ["del.removing", "del.silent", "del.silenced", "del.unlinked", "del.released", "del.removed"];
 const DEL_THAT_WAITS: [&str; 4] = ["del.removing", "del.unlinked", "del.released", "del.removed"];
-/// A virtual function is set up before it is lent, and gets its settings back after it has left the pod.
+/// A VF is set up before it is lent, and gets its settings back after it has left the pod.
 const ADD_OF_A_FUNCTION: [&str; 5] =
     ["add.begun", "add.allocated", "add.prepared", "add.linked", "add.configured"];
 const DEL_OF_A_FUNCTION: [&str; 7] =
@@ -203,8 +203,8 @@ fn k14_x05_a_lent_nic_survives_a_kill_at_every_step_and_comes_home_as_it_was() {
 }
 
 #[test]
-#[ignore = "this needs a virtual function, which LAB_PF, LAB_VF and LAB_NIC name: `make lab-test` runs it"]
-fn k14_x05_a_virtual_function_survives_a_kill_at_every_step_and_comes_home_with_its_settings() {
+#[ignore = "this needs a VF, which LAB_PF, LAB_VF and LAB_NIC name: `make lab-test` runs it"]
+fn k14_x05_a_vf_survives_a_kill_at_every_step_and_comes_home_with_its_settings() {
     let of_lab = |name: &str| std::env::var(name).unwrap();
     let (pf, nic) = (of_lab("LAB_PF"), of_lab("LAB_NIC"));
     let mut kind = Kind::new(|rig| {

@@ -6,51 +6,49 @@ use fairlead_host::{NetError, VfChange};
 use nix::errno::Errno;
 
 use crate::resetting::is_resetting;
-use crate::{Function, PciAddr};
+use crate::{PciAddr, VfDevice};
 
 /// Why settings of a VF could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingError {
     /// The PF is not there to be asked.
-    #[error("the physical function {physical} of {function} has no interface here that tells its settings")]
+    #[error("the PF {physical} of {vf} has no interface here that tells its settings")]
     NoInterface {
         /// The VF's PCI address.
-        function: PciAddr,
+        vf: PciAddr,
         /// The PF that should have reported them.
         physical: PciAddr,
     },
     /// The kernel could not be asked.
-    #[error("reading the settings of function {function}: {source}")]
+    #[error("reading the settings of VF {vf}: {source}")]
     Unread {
         /// The VF's PCI address.
-        function: PciAddr,
+        vf: PciAddr,
         /// The kernel's error; one reading is for many.
         #[source]
         source: Arc<NetError>,
     },
     /// The PF reports other VFs, and not this one.
-    #[error(
-        "function {function} does not end resetting: {physical} tells the settings of others, and not its"
-    )]
+    #[error("VF {vf} does not end resetting: {physical} tells the settings of others, and not its")]
     Untold {
         /// The VF's PCI address.
-        function: PciAddr,
+        vf: PciAddr,
         /// The PF that should have reported them.
         physical: PciAddr,
     },
     /// The PF reports none of its VFs.
-    #[error("the physical function {physical} of {function} tells the settings of none of its functions")]
+    #[error("the PF {physical} of {vf} tells the settings of none of its VFs")]
     Silent {
         /// The VF's PCI address.
-        function: PciAddr,
+        vf: PciAddr,
         /// The PF that should have reported them.
         physical: PciAddr,
     },
     /// A setting was not taken.
-    #[error("setting {setting} for function {function} by {physical}: {source}")]
+    #[error("setting {setting} for VF {vf} by {physical}: {source}")]
     NotSet {
         /// The VF's PCI address.
-        function: PciAddr,
+        vf: PciAddr,
         /// The PF that was to make the setting.
         physical: PciAddr,
         /// The setting, in words.
@@ -60,12 +58,10 @@ pub enum SettingError {
         source: NetError,
     },
     /// A setting was not taken as long as it was waited for, because this one is resetting; others are not.
-    #[error(
-        "function {function} does not end resetting: {physical} does not take {setting} for it: {source}"
-    )]
+    #[error("VF {vf} does not end resetting: {physical} does not take {setting} for it: {source}")]
     Stuck {
         /// The VF's PCI address.
-        function: PciAddr,
+        vf: PciAddr,
         /// The PF that was to make the setting.
         physical: PciAddr,
         /// The setting, in words.
@@ -75,10 +71,10 @@ pub enum SettingError {
         source: NetError,
     },
     /// A rate was not taken: as a share of what the link carries, many a NIC takes it only while it has a carrier.
-    #[error("setting {setting} for function {function} by {physical}, which has no carrier: {source}")]
+    #[error("setting {setting} for VF {vf} by {physical}, which has no carrier: {source}")]
     Dark {
         /// The VF's PCI address.
-        function: PciAddr,
+        vf: PciAddr,
         /// The PF that was to make the setting.
         physical: PciAddr,
         /// The setting, in words.
@@ -88,49 +84,49 @@ pub enum SettingError {
         source: NetError,
     },
     /// A setting was taken, and is not in force.
-    #[error("function {function} has not settled: its physical function tells {told} instead of {wanted}")]
+    #[error("VF {vf} has not settled: its PF tells {told} instead of {wanted}")]
     Unsettled {
         /// The VF's PCI address.
-        function: PciAddr,
+        vf: PciAddr,
         /// The settings that were taken, in words.
         wanted: String,
         /// What the PF reports instead, in words.
         told: String,
     },
     /// The thread that worked for several callers did not end.
-    #[error("the settings of function {function}: what was asked for many at once did not end")]
+    #[error("the settings of VF {vf}: what was asked for many at once did not end")]
     Lost {
         /// The VF's PCI address.
-        function: PciAddr,
+        vf: PciAddr,
     },
 }
 
 impl SettingError {
-    pub(super) fn no_interface(function: &Function) -> SettingError {
-        SettingError::NoInterface { function: function.address, physical: function.physical.address }
+    pub(super) fn no_interface(vf: &VfDevice) -> SettingError {
+        SettingError::NoInterface { vf: vf.address, physical: vf.physical.address }
     }
 
-    pub(super) fn untold(function: &Function, reports_others: bool) -> SettingError {
-        let (function, physical) = (function.address, function.physical.address);
+    pub(super) fn untold(vf: &VfDevice, reports_others: bool) -> SettingError {
+        let (vf, physical) = (vf.address, vf.physical.address);
         match reports_others {
-            true => SettingError::Untold { function, physical },
-            false => SettingError::Silent { function, physical },
+            true => SettingError::Untold { vf, physical },
+            false => SettingError::Silent { vf, physical },
         }
     }
 
-    pub(super) fn stuck(function: &Function, setting: &VfChange, source: NetError) -> SettingError {
+    pub(super) fn stuck(vf: &VfDevice, setting: &VfChange, source: NetError) -> SettingError {
         SettingError::Stuck {
-            function: function.address,
-            physical: function.physical.address,
+            vf: vf.address,
+            physical: vf.physical.address,
             setting: setting.describe(),
             source,
         }
     }
 
-    pub(super) fn not_set(function: &Function, setting: &VfChange, source: NetError) -> SettingError {
+    pub(super) fn not_set(vf: &VfDevice, setting: &VfChange, source: NetError) -> SettingError {
         SettingError::NotSet {
-            function: function.address,
-            physical: function.physical.address,
+            vf: vf.address,
+            physical: vf.physical.address,
             setting: setting.describe(),
             source,
         }
@@ -139,8 +135,8 @@ impl SettingError {
     /// The same error, of a PF that has no carrier.
     pub(super) fn in_the_dark(self) -> SettingError {
         match self {
-            SettingError::NotSet { function, physical, setting, source } => {
-                SettingError::Dark { function, physical, setting, source }
+            SettingError::NotSet { vf, physical, setting, source } => {
+                SettingError::Dark { vf, physical, setting, source }
             }
             other => other,
         }

@@ -22,7 +22,7 @@ pub use error::SettingError;
 use pf_requests::{PfRequests, Queue};
 
 use crate::resetting::{Pauses, is_resetting, patiently};
-use crate::{Function, PciAddr, VfProfile};
+use crate::{PciAddr, VfDevice, VfProfile};
 
 /// Reads and writes the settings of VFs.
 pub struct Administrator {
@@ -42,14 +42,14 @@ impl Administrator {
     ///
     /// # Errors
     /// When the PF cannot be asked, or never reports the VF.
-    pub fn settings(&self, function: &Function) -> Result<Vf, SettingError> {
+    pub fn settings(&self, vf: &VfDevice) -> Result<Vf, SettingError> {
         let mut pauses = Pauses::until(Instant::now() + self.settles);
         loop {
-            let all = self.all(function)?;
-            match all.iter().find(|vf| vf.index == function.index) {
+            let all = self.all(vf)?;
+            match all.iter().find(|vf| vf.index == vf.index) {
                 Some(vf) => return Ok(vf.clone()),
                 None if pauses.pause() => {}
-                None => return Err(SettingError::untold(function, !all.is_empty())),
+                None => return Err(SettingError::untold(vf, !all.is_empty())),
             }
         }
     }
@@ -59,10 +59,10 @@ impl Administrator {
     ///
     /// # Errors
     /// With the first setting that is refused.
-    pub fn set(&self, function: &Function, change: &VfChange) -> Result<(), SettingError> {
+    pub fn set(&self, vf: &VfDevice, change: &VfChange) -> Result<(), SettingError> {
         let until = Instant::now() + self.settles;
-        let left = self.set_with_others(function, change)?;
-        left.singly().try_for_each(|one| self.set_alone(function, &one, until))
+        let left = self.set_with_others(vf, change)?;
+        left.singly().try_for_each(|one| self.set_alone(vf, &one, until))
     }
 
     /// The same, but what the driver will never take is passed over and returned. Nor do rates that wait for a carrier hold up the
@@ -72,13 +72,13 @@ impl Administrator {
     /// With a setting that may be taken later.
     pub fn set_what_is_taken(
         &self,
-        function: &Function,
+        vf: &VfDevice,
         change: &VfChange,
     ) -> Result<Vec<SettingError>, SettingError> {
         let until = Instant::now() + self.settles;
         let (mut refused, mut dark) = (Vec::new(), None);
-        for one in self.set_with_others(function, change)?.singly() {
-            match self.set_alone(function, &one, until) {
+        for one in self.set_with_others(vf, change)?.singly() {
+            match self.set_alone(vf, &one, until) {
                 Err(e) if e.is_refusal() => refused.push(e),
                 Err(e @ SettingError::Dark { .. }) => dark = Some(e),
                 other => other?,
@@ -92,16 +92,16 @@ impl Administrator {
     ///
     /// # Errors
     /// When the PF cannot be asked, or still reports something else in the end.
-    pub fn settle(&self, function: &Function, change: &VfChange) -> Result<(), SettingError> {
+    pub fn settle(&self, vf: &VfDevice, change: &VfChange) -> Result<(), SettingError> {
         let mut pauses = Pauses::until(Instant::now() + self.settles);
         loop {
-            let otherwise = VfProfile::from(change).plan(&self.settings(function)?).undo;
+            let otherwise = VfProfile::from(change).plan(&self.settings(vf)?).undo;
             if otherwise.is_empty() {
                 return Ok(());
             }
             if !pauses.pause() {
                 return Err(SettingError::Unsettled {
-                    function: function.address,
+                    vf: vf.address,
                     wanted: change.describe(),
                     told: otherwise.describe(),
                 });
@@ -113,43 +113,43 @@ impl Administrator {
     ///
     /// # Errors
     /// When the PF cannot be asked.
-    pub fn all(&self, function: &Function) -> Result<Arc<Vec<Vf>>, SettingError> {
-        let queue = self.queue(function);
-        match self.requests(function, &queue).read() {
+    pub fn all(&self, vf: &VfDevice) -> Result<Arc<Vec<Vf>>, SettingError> {
+        let queue = self.queue(vf);
+        match self.requests(vf, &queue).read() {
             Some(Ok(Some(all))) => Ok(all),
-            Some(Ok(None)) => Err(SettingError::no_interface(function)),
-            Some(Err(source)) => Err(SettingError::Unread { function: function.address, source }),
-            None => Err(SettingError::Lost { function: function.address }),
+            Some(Ok(None)) => Err(SettingError::no_interface(vf)),
+            Some(Err(source)) => Err(SettingError::Unread { vf: vf.address, source }),
+            None => Err(SettingError::Lost { vf: vf.address }),
         }
     }
 
     /// Makes a change together with whatever others want just now; answers what is left of it.
-    fn set_with_others(&self, function: &Function, change: &VfChange) -> Result<VfChange, SettingError> {
+    fn set_with_others(&self, vf: &VfDevice, change: &VfChange) -> Result<VfChange, SettingError> {
         if change.is_empty() {
             return Ok(VfChange::default());
         }
-        let queue = self.queue(function);
-        let requests = self.requests(function, &queue);
-        let left = queue.changes.pass((function.index, change.clone()), |all| requests.change(all));
-        let left = left.ok_or(SettingError::Lost { function: function.address })?;
+        let queue = self.queue(vf);
+        let requests = self.requests(vf, &queue);
+        let left = queue.changes.pass((vf.index, change.clone()), |all| requests.change(all));
+        let left = left.ok_or(SettingError::Lost { vf: vf.address })?;
         match left.is_uncertain {
-            true => Ok(VfProfile::from(&left.change).plan(&self.settings(function)?).change),
+            true => Ok(VfProfile::from(&left.change).plan(&self.settings(vf)?).change),
             false => Ok(left.change),
         }
     }
 
     /// Makes one setting of one VF, trying as long as the VF is resetting.
-    fn set_alone(&self, function: &Function, one: &VfChange, until: Instant) -> Result<(), SettingError> {
-        let queue = self.queue(function);
-        let requests = self.requests(function, &queue);
-        let send = || requests.send(vec![(function.index, one.clone())]);
+    fn set_alone(&self, vf: &VfDevice, one: &VfChange, until: Instant) -> Result<(), SettingError> {
+        let queue = self.queue(vf);
+        let requests = self.requests(vf, &queue);
+        let send = || requests.send(vec![(vf.index, one.clone())]);
         let error = match patiently(until, send) {
             Ok(true) => return Ok(()),
-            Ok(false) => return Err(SettingError::no_interface(function)),
-            Err(source) if is_resetting(&source) && queue.resetting().is_its_own(function.index) => {
-                return Err(SettingError::stuck(function, one, source));
+            Ok(false) => return Err(SettingError::no_interface(vf)),
+            Err(source) if is_resetting(&source) && queue.resetting().is_its_own(vf.index) => {
+                return Err(SettingError::stuck(vf, one, source));
             }
-            Err(source) => SettingError::not_set(function, one, source),
+            Err(source) => SettingError::not_set(vf, one, source),
         };
         match error.is_refused_rate(one) {
             true if requests.is_dark() => Err(error.in_the_dark()),
@@ -158,12 +158,12 @@ impl Administrator {
         }
     }
 
-    fn queue(&self, function: &Function) -> Arc<Queue> {
+    fn queue(&self, vf: &VfDevice) -> Arc<Queue> {
         let mut queues = self.queues.lock();
-        Arc::clone(queues.entry(function.physical.address).or_default())
+        Arc::clone(queues.entry(vf.physical.address).or_default())
     }
 
-    fn requests<'a>(&'a self, function: &'a Function, queue: &'a Queue) -> PfRequests<'a> {
-        PfRequests { kernel: self.kernel.as_ref(), physical: &function.physical, queue }
+    fn requests<'a>(&'a self, vf: &'a VfDevice, queue: &'a Queue) -> PfRequests<'a> {
+        PfRequests { kernel: self.kernel.as_ref(), physical: &vf.physical, queue }
     }
 }

@@ -2,7 +2,7 @@
 //! never the interfaces' settings.
 //!
 //! An interface is listed here only while it is in the network namespace that this sysfs was mounted in: a VF whose interface
-//! was moved has none. [`Inventory::function`] is on the way of an ADD and reads the least; [`Inventory::scan`] reads everything
+//! was moved has none. [`Inventory::vf`] is on the way of an ADD and reads the least; [`Inventory::scan`] reads everything
 //! that a pool's selectors go by.
 
 mod iommu_group;
@@ -18,7 +18,7 @@ use crate::PciAddr;
 use sysfs::{names, number, pci_address, target, target_name};
 
 pub use iommu_group::GroupMember;
-pub use scan::{Interface, LinkType, Model, PhysicalFunction, Rdma, Scan, VirtualFunction};
+pub use scan::{Interface, LinkType, Model, Rdma, Scan, ScannedPf, ScannedVf};
 pub use vdpa_rdma::Unserved;
 
 /// The sysfs of the machine, or one made for a test.
@@ -30,7 +30,7 @@ pub struct Inventory {
 
 /// A VF, with what an ADD needs to know of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Function {
+pub struct VfDevice {
     /// Its PCI address.
     pub address: PciAddr,
     /// The PF that it belongs to.
@@ -63,10 +63,10 @@ pub enum InventoryError {
     #[error("the machine has no PCI device {0}")]
     Absent(PciAddr),
     /// The device is no VF.
-    #[error("PCI device {0} is no virtual function")]
+    #[error("PCI device {0} is no VF")]
     NotVirtual(PciAddr),
     /// Its PF does not list it.
-    #[error("PCI device {address} says that it belongs to {physical}, which has no such virtual function")]
+    #[error("PCI device {address} says that it belongs to {physical}, which has no such VF")]
     Disowned {
         /// The VF's PCI address.
         address: PciAddr,
@@ -102,7 +102,7 @@ impl Inventory {
     ///
     /// # Errors
     /// When there is none, or sysfs cannot be read.
-    pub fn function(&self, address: PciAddr) -> Result<Function, InventoryError> {
+    pub fn vf(&self, address: PciAddr) -> Result<VfDevice, InventoryError> {
         let dir = self.dir(address);
         if !dir.is_dir() {
             return Err(InventoryError::Absent(address));
@@ -118,9 +118,9 @@ impl Inventory {
         self.devices.join(address.to_string())
     }
 
-    fn read(&self, address: PciAddr, index: u32, physical: Physical) -> Result<Function, InventoryError> {
+    fn read(&self, address: PciAddr, index: u32, physical: Physical) -> Result<VfDevice, InventoryError> {
         let dir = self.dir(address);
-        Ok(Function {
+        Ok(VfDevice {
             address,
             physical,
             index,

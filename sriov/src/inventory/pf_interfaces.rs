@@ -2,7 +2,7 @@
 //!
 //! What an interface is, devlink says; the name of its port in sysfs (`switchdev.rst`) does where devlink does not know it. There
 //! is more that sysfs does not say: ice shows a switch in legacy mode too, a switch without representors looks like none, and
-//! kernels before 5.9 hang representors on no device. A port of another host that the card is in too (the functions that a
+//! kernels before 5.9 hang representors on no device. A port of another host that the card is in too (the VFs that a
 //! SmartNIC's own processors see), and one of a subfunction, stand for none of the VFs here.
 
 use std::path::Path;
@@ -34,7 +34,7 @@ enum Port {
     /// The way out of the card.
     Uplink,
     /// The representor of the VF of this number.
-    Function(u32),
+    VfDevice(u32),
     /// The representor of something else: the PF of a SmartNIC's host, a subfunction.
     Other,
     /// No switch has made it.
@@ -45,7 +45,7 @@ impl Port {
     fn by_devlink(end: DevlinkEnd) -> Port {
         match end {
             DevlinkEnd::Wire => Port::Uplink,
-            DevlinkEnd::Function(number) => Port::Function(number.into()),
+            DevlinkEnd::VfDevice(number) => Port::VfDevice(number.into()),
             DevlinkEnd::Other => Port::Other,
         }
     }
@@ -59,9 +59,7 @@ impl Port {
             _ if uplink => Port::Uplink,
             _ if !in_switch => Port::None,
             // `pf0vf3`; ice began with `pf0vfr3`. `c1pf0vf3` is of another host's card.
-            Some((_, function)) => {
-                function.strip_prefix('r').unwrap_or(function).parse().map_or(Port::Other, Port::Function)
-            }
+            Some((_, vf)) => vf.strip_prefix('r').unwrap_or(vf).parse().map_or(Port::Other, Port::VfDevice),
             None => Port::Other,
         }
     }
@@ -99,7 +97,7 @@ impl<'d> Ports<'d> {
         first(Port::Uplink).or_else(|| first(Port::None))
     }
 
-    /// The physical function's own interface.
+    /// The PF's own interface.
     pub(super) fn interface(&self, device: &Path) -> Result<Option<Interface>, InventoryError> {
         let Some(own) = self.own() else { return Ok(None) };
         let dir = device.join("net").join(&own.name);
@@ -115,20 +113,20 @@ impl<'d> Ports<'d> {
     /// Whether it is in switchdev mode. Where devlink does not say that, representors do.
     pub(super) fn switchdev(&self) -> bool {
         let stands = |interface: &PortInterface| {
-            matches!(interface.port, Port::Function(_)) && self.is_of_own_switch(interface)
+            matches!(interface.port, Port::VfDevice(_)) && self.is_of_own_switch(interface)
         };
         let by_devlink = self.devlink.and_then(|devlink| devlink.switchdev);
         by_devlink.unwrap_or_else(|| self.interfaces.iter().any(stands))
     }
 
-    /// The interface that stands for a virtual function.
+    /// The interface that stands for a VF.
     pub(super) fn representor(&self, index: u32) -> Option<String> {
         let mut ports = self.devlink.iter().flat_map(|devlink| &devlink.ports);
         let by_devlink = ports.find_map(|port| {
-            port.link.clone().filter(|_| Port::by_devlink(port.end) == Port::Function(index))
+            port.link.clone().filter(|_| Port::by_devlink(port.end) == Port::VfDevice(index))
         });
         let stands = |interface: &&PortInterface| {
-            interface.port == Port::Function(index) && self.is_of_own_switch(interface)
+            interface.port == Port::VfDevice(index) && self.is_of_own_switch(interface)
         };
         by_devlink.or_else(|| self.interfaces.iter().find(stands).map(|interface| interface.name.clone()))
     }
@@ -138,7 +136,7 @@ impl<'d> Ports<'d> {
     }
 }
 
-/// What the interface in this directory speaks; `None` for what no virtual function speaks, too.
+/// What the interface in this directory speaks; `None` for what no VF speaks, too.
 pub(super) fn link_type(interface: &Path) -> Result<Option<LinkType>, InventoryError> {
     Ok(match number(&interface.join("type"))? {
         Some(ETHER) => Some(LinkType::Ether),
@@ -157,8 +155,8 @@ mod tests {
             (None, true, Port::None),
             (Some("p0"), true, Port::Uplink),
             (Some("p1"), false, Port::Uplink),
-            (Some("pf0vf12"), true, Port::Function(12)),
-            (Some("pf1vfr3"), true, Port::Function(3)),
+            (Some("pf0vf12"), true, Port::VfDevice(12)),
+            (Some("pf1vfr3"), true, Port::VfDevice(3)),
             (Some("p0s1"), true, Port::Uplink),
             (Some("7"), true, Port::Other),
             (Some("7"), false, Port::None),

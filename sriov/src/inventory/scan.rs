@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::pf_interfaces::{Ports, link_type};
 use super::sysfs::{hexadecimal, names, number, target_name};
-use super::{Function, GroupMember, Inventory, InventoryError, Physical};
+use super::{GroupMember, Inventory, InventoryError, Physical, VfDevice};
 use crate::PciAddr;
 
 /// Base class of network controllers.
@@ -20,14 +20,14 @@ const NETWORK: u32 = 0x02;
 #[derive(Debug, Default)]
 pub struct Scan {
     /// The PFs, in the order of their addresses.
-    pub physical: Vec<PhysicalFunction>,
+    pub physical: Vec<ScannedPf>,
     /// What could not be read, and is missing there.
     pub unreadable: Vec<InventoryError>,
 }
 
 /// A PF of a network card, with what pools' selectors go by.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PhysicalFunction {
+pub struct ScannedPf {
     /// Its PCI address.
     pub address: PciAddr,
     /// What kind of card it is.
@@ -48,14 +48,14 @@ pub struct PhysicalFunction {
     /// nobody writes it, which takes seconds or, in a driver that hangs, no end.
     pub has: usize,
     /// The VFs that could be read, in the order of their numbers.
-    pub functions: Vec<VirtualFunction>,
+    pub vfs: Vec<ScannedVf>,
 }
 
 /// A VF, with what pools' selectors go by.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct VirtualFunction {
+pub struct ScannedVf {
     /// What an ADD needs to know of any VF.
-    pub function: Function,
+    pub vf: VfDevice,
     /// What kind of card it is.
     pub model: Model,
     /// What its interface speaks, while it has one at home.
@@ -149,18 +149,18 @@ impl Inventory {
         Ok(Ports::read(&dir, of(&devlink, physical))?.representor(index))
     }
 
-    /// Whether a device can have virtual functions.
+    /// Whether a device can have VFs.
     pub fn is_physical(&self, address: PciAddr) -> bool {
         self.dir(address).join("sriov_totalvfs").exists()
     }
 
-    /// `None` for what is no network card's physical function, or none any more.
+    /// `None` for what is no network card's PF, or none any more.
     fn physical(
         &self,
         address: PciAddr,
         devlink: Option<&DevlinkDevice>,
         unreadable: &mut Vec<InventoryError>,
-    ) -> Result<Option<PhysicalFunction>, InventoryError> {
+    ) -> Result<Option<ScannedPf>, InventoryError> {
         let dir = self.dir(address);
         let Some(most) = number(&dir.join("sriov_totalvfs"))? else { return Ok(None) };
         if hexadecimal(&dir.join("class"))?.is_none_or(|class| class >> 16 != NETWORK) {
@@ -172,14 +172,14 @@ impl Inventory {
         let mut numbered = self.numbered(address)?.collect::<Result<Vec<_>, _>>()?;
         numbered.sort();
         let has = numbered.len();
-        let mut functions = Vec::new();
+        let mut vfs = Vec::new();
         for (index, of) in numbered {
-            match self.virtual_function(of, index, address, &ports) {
-                Ok(found) => functions.extend(found),
+            match self.scanned_vf(of, index, address, &ports) {
+                Ok(found) => vfs.extend(found),
                 Err(error) => unreadable.push(error),
             }
         }
-        Ok(Some(PhysicalFunction {
+        Ok(Some(ScannedPf {
             address,
             model,
             driver: target_name(&dir.join("driver"))?,
@@ -189,28 +189,27 @@ impl Inventory {
             rdma: rdma(&dir)?,
             most,
             has,
-            functions,
+            vfs,
         }))
     }
 
-    fn virtual_function(
+    fn scanned_vf(
         &self,
         address: PciAddr,
         index: u32,
         physical: PciAddr,
         ports: &Ports<'_>,
-    ) -> Result<Option<VirtualFunction>, InventoryError> {
+    ) -> Result<Option<ScannedVf>, InventoryError> {
         let dir = self.dir(address);
         let Some(model) = model(&dir)? else { return Ok(None) };
-        let function =
-            self.read(address, index, Physical { address: physical, interfaces: ports.names() })?;
-        let link_type = match function.interfaces.first() {
+        let vf = self.read(address, index, Physical { address: physical, interfaces: ports.names() })?;
+        let link_type = match vf.interfaces.first() {
             Some(name) => link_type(&dir.join("net").join(name))?,
             None => None,
         };
         let rdma = rdma(&dir)?;
-        let found = VirtualFunction {
-            function,
+        let found = ScannedVf {
+            vf,
             model,
             link_type,
             acpi_index: number(&dir.join("acpi_index"))?,

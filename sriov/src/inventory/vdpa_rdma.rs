@@ -10,19 +10,19 @@ use crate::PciAddr;
 pub enum Unserved {
     /// Its RDMA device would stay in the host's namespace while its interface goes to the pod's.
     #[error(
-        "function {function} has RDMA device {device}, and RDMA devices are exclusive to one network namespace on this machine, which is not served yet"
+        "VF {vf} has RDMA device {device}, and RDMA devices are exclusive to one network namespace on this machine, which is not served yet"
     )]
     ExclusiveRdma {
         /// The VF's PCI address.
-        function: PciAddr,
+        vf: PciAddr,
         /// Its RDMA device.
         device: String,
     },
     /// A vDPA device is made of it.
-    #[error("function {function} is vDPA device {device}, which is not served yet")]
+    #[error("VF {vf} is vDPA device {device}, which is not served yet")]
     Vdpa {
         /// The VF's PCI address.
-        function: PciAddr,
+        vf: PciAddr,
         /// The vDPA device.
         device: String,
     },
@@ -30,15 +30,13 @@ pub enum Unserved {
 
 impl Inventory {
     /// What keeps a VF from every pod; mostly two looks at directories that are not there.
-    pub fn unserved(&self, function: PciAddr) -> Result<Option<Unserved>, InventoryError> {
-        if let Some(device) = self.vdpa(function)? {
-            return Ok(Some(Unserved::Vdpa { function, device }));
+    pub fn unserved(&self, vf: PciAddr) -> Result<Option<Unserved>, InventoryError> {
+        if let Some(device) = self.vdpa(vf)? {
+            return Ok(Some(Unserved::Vdpa { vf, device }));
         }
-        let device = names(&self.dir(function).join("infiniband"))?.into_iter().next();
+        let device = names(&self.dir(vf).join("infiniband"))?.into_iter().next();
         match device {
-            Some(device) if self.rdma_is_exclusive()? => {
-                Ok(Some(Unserved::ExclusiveRdma { function, device }))
-            }
+            Some(device) if self.rdma_is_exclusive()? => Ok(Some(Unserved::ExclusiveRdma { vf, device })),
             _ => Ok(None),
         }
     }
@@ -51,9 +49,9 @@ impl Inventory {
     }
 
     /// The vDPA device that is made of a VF, itself or by way of an auxiliary device of its driver.
-    fn vdpa(&self, function: PciAddr) -> Result<Option<String>, InventoryError> {
+    fn vdpa(&self, vf: PciAddr) -> Result<Option<String>, InventoryError> {
         let devices = self.sysfs.join("bus/vdpa/devices");
-        let of = function.to_string();
+        let of = vf.to_string();
         for name in names(&devices)? {
             let leads_to = target(&devices.join(&name))?;
             if leads_to.is_some_and(|to| to.ancestors().any(|dir| last(dir).as_ref() == Some(&of))) {

@@ -17,7 +17,7 @@ use super::shared::PoolEntry;
 use super::state::{Hold, Mark, Member, MemberState, Pending, Pool};
 use super::target::DesiredState;
 use super::{Pools, Shared};
-use crate::{Function, PciAddr, Scan};
+use crate::{PciAddr, Scan, VfDevice};
 
 impl Pools {
     /// Takes in members that are new, or back.
@@ -85,13 +85,13 @@ impl Pools {
             if known || membership.assignments.contains_key(&address) {
                 continue;
             }
-            match vfs(scan).find(|function| function.address == address) {
-                Some(function) if record.original_in(&self.provisioner.boot_id).is_some() => {
+            match vfs(scan).find(|vf| vf.address == address) {
+                Some(vf) if record.original_in(&self.provisioner.boot_id).is_some() => {
                     let is_given = self.provisioner.records.mark_of(address) == Mark::Given;
                     let inherited = inherited_owner(&(holders.inherited)(), address).is_some();
                     self.update(|state| {
                         let lent = inherited || (holders.ours)(address).is_some();
-                        state.adopt_orphan(&record, function, lent, is_given);
+                        state.adopt_orphan(&record, vf, lent, is_given);
                     });
                 }
                 None if !self.is_gone(address) => {} // it came after the look, or cannot be read
@@ -144,7 +144,7 @@ impl Shared {
     }
 
     /// Takes a VF in that no declared pool has any more: it is given back, and forgotten then.
-    fn adopt_orphan(&mut self, record: &Record, function: &Function, lent: bool, is_given: bool) {
+    fn adopt_orphan(&mut self, record: &Record, vf: &VfDevice, lent: bool, is_given: bool) {
         let address = record.address;
         if self.is_in_transit(address) {
             return;
@@ -155,7 +155,7 @@ impl Shared {
             (false, false) => MemberState::Due(Pending::default()),
         };
         let hold = Some(Hold::Dismissed(record.held.as_ref().map(|held| Box::new(held.hold()))));
-        let member = Member::new(address, function.physical.address, function.numa_node);
+        let member = Member::new(address, vf.physical.address, vf.numa_node);
         let mut pool = Pool::default();
         pool.appeared(Member { state, hold, ..member });
         let desired = DesiredState::of_none(record);

@@ -93,7 +93,7 @@ impl Pools {
         let Some(declared) = self.declared_or_on_record() else { return };
         let scan = match self.provisioner.scan_with_devlink() {
             Ok(scan) => scan,
-            Err(error) => return tracing::error!(%error, "the machine's virtual functions cannot be listed"),
+            Err(error) => return tracing::error!(%error, "the machine's VFs cannot be listed"),
         };
         scan.unreadable.iter().for_each(|error| tracing::warn!(%error, "a device is left out"));
         let boot = &self.provisioner.boot_id;
@@ -135,7 +135,7 @@ impl Pools {
 
     /// Lets go members that are not in the machine any more, or not this pool's. One that could not be read is still there.
     fn retire_missing(&self, declared: &[PoolSettings], membership: &Membership, scan: &Scan) {
-        let read = |address| vfs(scan).any(|function| function.address == address);
+        let read = |address| vfs(scan).any(|vf| vf.address == address);
         let members: Vec<PciAddr> = self.lock().members().map(|(_, member)| member.address).collect();
         let unread = members.into_iter().filter(|address| !read(*address));
         let gone: Vec<PciAddr> = unread.filter(|address| self.is_gone(*address)).collect();
@@ -163,7 +163,7 @@ impl Pools {
     pub(super) fn is_gone(&self, address: PciAddr) -> bool {
         self.provisioner
             .inventory
-            .function(address)
+            .vf(address)
             .is_err_and(|e| matches!(ProvisionError::from(e), ProvisionError::Gone(_)))
     }
 
@@ -213,7 +213,7 @@ impl Shared {
             Err(ProvisionError::Taken(who)) => entry.pool.taken(address, &who),
             Err(ProvisionError::Gone(_)) => entry.pool.lost(address),
             Err(why) => {
-                tracing::warn!(pci = %address, pool = entry.name, error = %why, "a function of a pool is not ready");
+                tracing::warn!(pci = %address, pool = entry.name, error = %why, "a VF of a pool is not ready");
                 entry.failed(address, &why);
             }
         }
@@ -232,7 +232,7 @@ impl Shared {
             (_, Err(ProvisionError::Taken(who))) => entry.pool.taken(address, &who),
             (_, Err(ProvisionError::Gone(_))) => entry.pool.vanished(address),
             (true, Err(ProvisionError::Changed(why))) => {
-                tracing::warn!(pci = %address, pool = entry.name, why, "a function of a pool is made ready anew");
+                tracing::warn!(pci = %address, pool = entry.name, why, "a VF of a pool is made ready anew");
                 entry.pool.spoiled(address);
             }
             (true, Err(why)) => entry.failed(address, &why),
@@ -246,7 +246,7 @@ impl Shared {
     }
 
     /// What has come and gone after the first look, before anybody listened for it, is looked for when kubelet has had its
-    /// first list; functions are made at once.
+    /// first list; VFs are made at once.
     fn look_again(&mut self, declared: &[PoolSettings]) {
         let makes = declared.iter().any(|pool| pool.numvfs.is_some());
         self.look = makes.then_some(Look::Quick);

@@ -28,8 +28,8 @@ impl Rig {
 }
 
 impl Rig {
-    /// What the node's physical functions hold for their virtual ones.
-    pub(crate) fn functions(&self) -> Vec<String> {
+    /// What the node's PFs hold for their virtual ones.
+    pub(crate) fn vfs(&self) -> Vec<String> {
         let links: Vec<Value> = serde_json::from_slice(&ip(&self.node, "-j link show")).unwrap();
         links.iter().filter_map(|l| l["vfinfo_list"].as_array()).flatten().map(Value::to_string).collect()
     }
