@@ -15,7 +15,6 @@ mod device_offers;
 pub mod doctor;
 pub mod engine;
 pub mod health;
-pub mod hotplug;
 pub mod install;
 mod logging;
 mod memory_probe;

@@ -31,7 +31,7 @@ pub enum DevlinkEnd {
     /// The wire: the port that a cable is in.
     Wire,
     /// A VF of the device.
-    VfDevice(u16),
+    Vf(u16),
     /// Something else: a PF, a subfunction, a VF of another host that the card is in, too.
     Other,
 }

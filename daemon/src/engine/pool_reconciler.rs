@@ -9,7 +9,7 @@ use std::time::Instant;
 use fairlead_host::file_watch::{Watch, WatchError};
 
 use super::Engine;
-use crate::hotplug::Hotplug;
+use fairlead_sriov::hotplug::Hotplug;
 use fairlead_sriov::pools::{Look, SLOW};
 
 impl Engine {

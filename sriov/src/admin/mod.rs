@@ -46,8 +46,8 @@ impl Administrator {
         let mut pauses = Pauses::until(Instant::now() + self.settles);
         loop {
             let all = self.all(vf)?;
-            match all.iter().find(|vf| vf.index == vf.index) {
-                Some(vf) => return Ok(vf.clone()),
+            match all.iter().find(|settings| settings.index == vf.index) {
+                Some(settings) => return Ok(settings.clone()),
                 None if pauses.pause() => {}
                 None => return Err(SettingError::untold(vf, !all.is_empty())),
             }

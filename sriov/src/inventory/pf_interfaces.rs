@@ -34,7 +34,7 @@ enum Port {
     /// The way out of the card.
     Uplink,
     /// The representor of the VF of this number.
-    VfDevice(u32),
+    Vf(u32),
     /// The representor of something else: the PF of a SmartNIC's host, a subfunction.
     Other,
     /// No switch has made it.
@@ -45,7 +45,7 @@ impl Port {
     fn by_devlink(end: DevlinkEnd) -> Port {
         match end {
             DevlinkEnd::Wire => Port::Uplink,
-            DevlinkEnd::VfDevice(number) => Port::VfDevice(number.into()),
+            DevlinkEnd::Vf(number) => Port::Vf(number.into()),
             DevlinkEnd::Other => Port::Other,
         }
     }
@@ -59,7 +59,7 @@ impl Port {
             _ if uplink => Port::Uplink,
             _ if !in_switch => Port::None,
             // `pf0vf3`; ice began with `pf0vfr3`. `c1pf0vf3` is of another host's card.
-            Some((_, vf)) => vf.strip_prefix('r').unwrap_or(vf).parse().map_or(Port::Other, Port::VfDevice),
+            Some((_, vf)) => vf.strip_prefix('r').unwrap_or(vf).parse().map_or(Port::Other, Port::Vf),
             None => Port::Other,
         }
     }
@@ -113,7 +113,7 @@ impl<'d> Ports<'d> {
     /// Whether it is in switchdev mode. Where devlink does not say that, representors do.
     pub(super) fn switchdev(&self) -> bool {
         let stands = |interface: &PortInterface| {
-            matches!(interface.port, Port::VfDevice(_)) && self.is_of_own_switch(interface)
+            matches!(interface.port, Port::Vf(_)) && self.is_of_own_switch(interface)
         };
         let by_devlink = self.devlink.and_then(|devlink| devlink.switchdev);
         by_devlink.unwrap_or_else(|| self.interfaces.iter().any(stands))
@@ -123,10 +123,10 @@ impl<'d> Ports<'d> {
     pub(super) fn representor(&self, index: u32) -> Option<String> {
         let mut ports = self.devlink.iter().flat_map(|devlink| &devlink.ports);
         let by_devlink = ports.find_map(|port| {
-            port.link.clone().filter(|_| Port::by_devlink(port.end) == Port::VfDevice(index))
+            port.link.clone().filter(|_| Port::by_devlink(port.end) == Port::Vf(index))
         });
         let stands = |interface: &&PortInterface| {
-            interface.port == Port::VfDevice(index) && self.is_of_own_switch(interface)
+            interface.port == Port::Vf(index) && self.is_of_own_switch(interface)
         };
         by_devlink.or_else(|| self.interfaces.iter().find(stands).map(|interface| interface.name.clone()))
     }
@@ -155,8 +155,8 @@ mod tests {
             (None, true, Port::None),
             (Some("p0"), true, Port::Uplink),
             (Some("p1"), false, Port::Uplink),
-            (Some("pf0vf12"), true, Port::VfDevice(12)),
-            (Some("pf1vfr3"), true, Port::VfDevice(3)),
+            (Some("pf0vf12"), true, Port::Vf(12)),
+            (Some("pf1vfr3"), true, Port::Vf(3)),
             (Some("p0s1"), true, Port::Uplink),
             (Some("7"), true, Port::Other),
             (Some("7"), false, Port::None),

@@ -113,7 +113,7 @@ impl Provisioner {
 
     /// Scans the machine's VFs, and asks devlink about their cards.
     pub(super) fn scan_with_devlink(&self) -> Result<Scan, InventoryError> {
-        let devices = read_devlink(self.kernel.as_ref());
+        let devices = self.kernel.devlink_or_none();
         *self.devlink.lock() = devices;
         self.scan()
     }
@@ -251,13 +251,4 @@ impl Provisioner {
     pub(super) fn interface(&self, vf: &VfDevice) -> Result<Option<Link>, NetError> {
         interface(self.kernel.host()?.as_mut(), vf.address, &vf.interfaces)
     }
-}
-
-/// What devlink reports of the machine's network cards. Where it cannot be asked, sysfs alone is gone by, and that is logged.
-fn read_devlink(kernel: &dyn Kernel) -> Arc<[DevlinkDevice]> {
-    let devices = kernel.devlink().unwrap_or_else(|error| {
-        tracing::warn!(%error, "devlink cannot be asked; representors are known by sysfs alone");
-        Vec::new()
-    });
-    devices.into()
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fairlead_host::double::{FakeKernel, KernelRequest, NetnsSnapshot, Snapshot};
-use fairlead_host::{Link, NetKernel, Vf};
+use fairlead_host::{Link, NetKernel, PciKernel, Vf};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;

@@ -35,7 +35,7 @@ impl Provisioner {
             let now = vf.driver.as_deref().unwrap_or("no driver");
             return Err(ProvisionError::Changed(format!("it has {now} instead of {driver}")));
         }
-        let settings = settings.iter().find(|vf| vf.index == vf.index).cloned();
+        let settings = settings.iter().find(|known| known.index == vf.index).cloned();
         let settings = settings.ok_or_else(|| {
             let physical = vf.physical.address;
             ProvisionError::Changed(format!("{physical} does not tell its settings: it is being reset"))

@@ -71,14 +71,14 @@ impl Pools {
     /// Starts threads for what is queued, where there are too few.
     pub(super) fn work(self: &Arc<Pools>) {
         loop {
-            let started = {
+            let begun = {
                 let mut state = self.lock();
                 if state.stopped { None } else { state.work_queue.begin() }
             };
-            let Some(physical) = started else { return };
+            let Some(physical) = begun else { return };
             let pools = Arc::clone(self);
-            let started = thread::Builder::new().name("pool-worker".to_owned());
-            if let Err(error) = started.spawn(move || pools.work_for(physical)) {
+            let thread = thread::Builder::new().name("pool-worker".to_owned());
+            if let Err(error) = thread.spawn(move || pools.work_for(physical)) {
                 tracing::error!(%error, "no thread for a pool's VF; it waits for one");
                 self.lock().work_queue.end(physical);
                 thread::sleep(Duration::from_secs(1));
@@ -93,6 +93,7 @@ impl Pools {
         }
     }
 
+    /// The next work of a PF. Where there is none the worker ends under the same lock, so that whoever queues more starts one.
     fn next_of(&self, physical: PciAddr) -> Option<Work> {
         let mut state = self.lock();
         let next = if state.stopped { None } else { state.work_queue.next(physical) };
@@ -125,6 +126,7 @@ impl Pools {
         let Some(desired) = desired else { return };
         let started = Instant::now();
         let idle = |other| self.take_idle(other);
+        // Marked before the work begins: a daemon that is killed in it leaves nothing behind that passes for clean.
         let done = self.mark(address).map_err(ProvisionError::Record).and_then(|()| match task {
             Task::Prepare(_) => self.provisioner.prepare(address, &desired, &idle).map(Some),
             Task::GiveBack(_) => self.provisioner.give_back(address, &desired, &idle).map(|()| None),

@@ -91,7 +91,7 @@ fn told(switchdev: bool, ports: &[(DevlinkEnd, &str)]) -> [DevlinkDevice; 2] {
         switchdev: Some(switchdev),
         ports,
     };
-    let strangers = vec![DevlinkPort { end: DevlinkEnd::VfDevice(2), link: Some("b2".to_owned()) }];
+    let strangers = vec![DevlinkPort { end: DevlinkEnd::Vf(2), link: Some("b2".to_owned()) }];
     [of("0000:08:00.1", strangers), of("0000:08:00.0", ports.collect())]
 }
 
@@ -102,9 +102,9 @@ fn what_devlink_says_goes_before_the_names_in_sysfs_and_these_before_nothing() {
         true,
         &[
             (DevlinkEnd::Wire, "a3"),
-            (DevlinkEnd::VfDevice(1), "a0"),
+            (DevlinkEnd::Vf(1), "a0"),
             (DevlinkEnd::Other, "a1"),
-            (DevlinkEnd::VfDevice(2), "kept_elsewhere"), // before kernel 5.9 it hangs on no device
+            (DevlinkEnd::Vf(2), "kept_elsewhere"), // before kernel 5.9 it hangs on no device
         ],
     );
     let scan = machine.inventory().scan(&devlink).unwrap();

@@ -29,7 +29,7 @@ impl Rig {
     /// What devlink tells; the names come before the PF's own.
     pub(super) fn switch(&self, physical: &str, switchdev: bool, representors: &[u16]) {
         let port = |number: &u16| DevlinkPort {
-            end: DevlinkEnd::VfDevice(*number),
+            end: DevlinkEnd::Vf(*number),
             link: Some(format!("of{number}")),
         };
         self.kernel.set_devlink(vec![DevlinkDevice {

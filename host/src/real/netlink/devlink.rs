@@ -105,7 +105,7 @@ fn add_port(devices: &mut Vec<DevlinkDevice>, payload: &[u8]) {
     let (Some(bus), Some(name)) = (bus, name) else { return };
     let end = match (flavour, vf) {
         (Some(DEVLINK_PORT_FLAVOUR_PHYSICAL), _) => DevlinkEnd::Wire,
-        (Some(DEVLINK_PORT_FLAVOUR_PCI_VF), Some(number)) if !external => DevlinkEnd::VfDevice(number),
+        (Some(DEVLINK_PORT_FLAVOUR_PCI_VF), Some(number)) if !external => DevlinkEnd::Vf(number),
         _ => DevlinkEnd::Other,
     };
     let port = DevlinkPort { end, link };
@@ -187,8 +187,8 @@ mod tests {
             switchdev: None,
             ports: vec![
                 port(DevlinkEnd::Wire, "eth3"),
-                port(DevlinkEnd::VfDevice(0), "eth4"),
-                port(DevlinkEnd::VfDevice(1), "eth5"),
+                port(DevlinkEnd::Vf(0), "eth4"),
+                port(DevlinkEnd::Vf(1), "eth5"),
             ],
         };
         assert_eq!(ports_of(&[WIRE, FIRST, SECOND].map(payload)), [device]);

@@ -3,10 +3,6 @@
 use fairlead_host::double::KernelRequest;
 use fairlead_host::watch::{Action, DeviceEvent};
 
-use fairlead_host::NetKernel;
-
-use fairlead_host::PciKernel;
-
 use super::*;
 
 /// Both VFs vanish, and come back each with the name that the kernel found free, which is the other's.

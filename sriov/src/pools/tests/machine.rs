@@ -3,7 +3,7 @@
 
 use std::os::unix::fs::symlink;
 
-use fairlead_host::{Address, AddressFlags, NetKernel, Op, SetLink};
+use fairlead_host::{Address, AddressFlags, Op, SetLink};
 use serde_json::Map;
 
 use super::*;

@@ -45,7 +45,7 @@ impl Host {
         HostRoot::new(self.0.path().into())
     }
 
-    fn read_all(&self) -> Leftovers {
+    fn leftovers(&self) -> Leftovers {
         read_all(&self.root()).unwrap()
     }
 }
@@ -54,7 +54,7 @@ impl Host {
 fn a_record_tells_how_the_vf_was_as_far_as_its_network_changed_it() {
     let host = Host::new(&[("c1-net1", OF_2_10), ("c2-net1", OF_2_7), ("c3-net1", OF_2_2)]);
     let told = |container: &str| {
-        let left = host.left();
+        let left = host.leftovers();
         let record = left.of(container, "net1").unwrap().clone();
         let was = record.interface.map(|was| (was.name, was.mac.map(|mac| mac.to_string()), was.mtu));
         (record.device.to_string(), was, record.before.mac, record.before.describe())
@@ -77,7 +77,7 @@ fn a_record_tells_how_the_vf_was_as_far_as_its_network_changed_it() {
 fn the_last_record_of_a_vf_is_its_holders_and_each_is_forgotten_alone() {
     let host =
         Host::new(&[("old-net1", OF_2_10), ("new-net1", OF_2_10), ("pci/0000:21:10.0", "/run/netns/p\n")]);
-    let left = host.left();
+    let left = host.leftovers();
     let device = "0000:21:10.0".parse().unwrap();
     assert_eq!(left.holder(device).unwrap().name, "new-net1");
     assert_eq!(left.taken[&device], Path::new("/run/netns/p"));
@@ -87,7 +87,7 @@ fn the_last_record_of_a_vf_is_its_holders_and_each_is_forgotten_alone() {
         forget(&host.root(), old).unwrap();
         forget_taken(&host.root(), device).unwrap();
     }
-    let left = host.left();
+    let left = host.leftovers();
     assert_eq!((left.records.len(), left.taken.len()), (1, 0));
     assert!(host.path("pci/vf_lock/0000:21:10.0.lock").exists(), "that plugin may still be at work");
 }
@@ -97,7 +97,7 @@ fn what_cannot_be_read_is_told_and_what_is_no_file_of_its_own_is_passed_over() {
     let host = Host::new(&[("c1-net1", "{"), ("c2-net1", r#"{"deviceID":"eth0"}"#), ("pci/readme", "x")]);
     std::os::unix::fs::symlink("/etc/passwd", host.path("c3-net1")).unwrap();
     nix::unistd::mkfifo(&host.path("c4-net1"), nix::sys::stat::Mode::S_IRUSR).unwrap();
-    let left = host.left();
+    let left = host.leftovers();
     let mut names: Vec<&str> = left.unreadable.iter().map(|(name, _)| name.as_str()).collect();
     names.sort_unstable();
     assert_eq!((names, left.records.len(), left.taken.len()), (vec!["c1-net1", "c2-net1"], 0, 0));
@@ -108,6 +108,6 @@ fn what_cannot_be_read_is_told_and_what_is_no_file_of_its_own_is_passed_over() {
 #[test]
 fn where_that_plugin_never_was_there_is_nothing() {
     let host = Host(tempfile::tempdir().unwrap());
-    assert!(host.left().is_empty());
+    assert!(host.leftovers().is_empty());
     forget_taken(&host.root(), "0000:21:10.0".parse().unwrap()).unwrap();
 }
