@@ -1,20 +1,20 @@
-//! PCI addresses.
+//! PCI addresses: read, compared, and written as sysfs writes them.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Where a function is on the PCI buses: `0000:21:10.0`. Shown in lower case, as sysfs names its directories.
+/// Where a device function is on the PCI buses: `0000:21:10.0`. Shown in lower case, as sysfs names its directories.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PciAddr {
     /// Four digits in most machines; a device behind a VMD controller has five or more.
     domain: u32,
     bus: u8,
-    /// 0–31
+    /// The device's number on its bus, 0–31.
     device: u8,
-    /// 0–7
+    /// The function's number in its device, 0–7.
     function: u8,
 }
 

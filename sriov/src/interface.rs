@@ -1,4 +1,5 @@
-//! The interface of a function: found in a namespace, waited for, and made to look again as it did.
+//! The interface of a VF: found in a namespace, waited for, and made to look again as it did. Its MAC address is its driver's
+//! affair and not changed here.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -11,28 +12,30 @@ use crate::PciAddr;
 
 /// How long an interface may take to be there after its driver has it, or its namespace has died.
 pub const APPEARS: Duration = Duration::from_secs(5);
-/// How long a name may be another one's, who is being bound just now and has not got its own yet.
+/// How long a name may be another interface's, whose VF is being bound just now and has not got its own name yet.
 pub const NAMED: Duration = Duration::from_secs(10);
+/// The pause between two looks for an interface.
 const LOOK: Duration = Duration::from_millis(10);
+/// The pause between two tries to take a name.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// What an interface looks like, and is made to look like again; its MAC address is its driver's affair.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Look {
-    /// Name.
+    /// The name that it is to have.
     pub name: String,
-    /// MTU in bytes.
+    /// The MTU in bytes.
     pub mtu: u32,
-    /// Alias; empty for none.
+    /// The alias; empty for none.
     pub alias: String,
-    /// Alternative names; `None` leaves them as they are.
+    /// The alternative names; `None` leaves them as they are.
     pub alt_names: Option<Vec<String>>,
-    /// Up or down; `None` leaves that.
+    /// Whether it is up; `None` leaves that.
     pub up: Option<bool>,
 }
 
 impl Look {
-    /// What gives `link` this look: nothing where it has it.
+    /// The operations that give `link` this look: none where it has it.
     pub fn restored(&self, link: &Link) -> Vec<Op> {
         let index = link.index;
         let alt_names = self.alt_names.as_ref().unwrap_or(&link.alt_names);
@@ -50,7 +53,7 @@ impl Look {
             ops.push(Op::SetLink(SetLink { index, mtu, alias: alias.cloned(), ..SetLink::default() }));
         }
         if link.promiscuous {
-            // Of a pod that has ended: on a machine nobody wants that for long.
+            // A pod that has ended has left it so: nobody wants that on a host for long.
             ops.push(Op::SetLink(SetLink { index, promiscuous: Some(false), ..SetLink::default() }));
         }
         for name in alt_names.iter().filter(|name| !link.alt_names.contains(name)) {
@@ -68,7 +71,7 @@ impl Look {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Appearance {
-    /// Its name.
+    /// The name that it had.
     pub name: String,
     /// Its MAC address.
     pub mac: Option<Mac>,
@@ -83,7 +86,7 @@ pub struct Appearance {
 }
 
 impl Appearance {
-    /// A link as it is.
+    /// The appearance of a link as it is.
     pub fn of(link: &Link) -> Appearance {
         Appearance {
             name: link.name.clone(),
@@ -95,7 +98,7 @@ impl Appearance {
         }
     }
 
-    /// What it is to look like again.
+    /// The look that it is to have again.
     pub fn look(&self) -> Look {
         Look {
             name: self.name.clone(),
@@ -107,7 +110,7 @@ impl Appearance {
     }
 }
 
-/// Gives a function's interface its look. A name that another device's interface has is waited for: the kernel gives one that
+/// Gives a VF's interface its look. A name that another device's interface has is waited for: the kernel gives one that
 /// a driver has just made whatever name is free, so that each of two can have the other's. `make_way` is asked meanwhile to have
 /// whoever would keep the name give it up.
 pub fn dress<E: From<NetError>>(
@@ -127,7 +130,7 @@ pub fn dress<E: From<NetError>>(
                     && Instant::now() < until
                     && is_a_devices(host, &look.name)? =>
             {
-                // Whoever waits must have no name that another waits for.
+                // Whoever waits must have no name that another one waits for, or both wait for ever.
                 let (index, name) = (link.index, Some(aside(address)));
                 host.batch(&[Op::SetLink(SetLink { index, name, ..SetLink::default() })])?;
                 make_way(host, &look.name)?;
@@ -143,13 +146,13 @@ fn is_a_devices(host: &mut dyn Net, name: &str) -> Result<bool, NetError> {
     Ok(host.link_by_name(name)?.is_none_or(|link| link.device.is_some()))
 }
 
-/// A name that nobody else has, of 15 bytes at most.
+/// A name for the interface of a VF that nobody else has, of 15 bytes at most.
 pub fn aside(address: PciAddr) -> String {
     let digits: String = address.to_string().chars().filter(char::is_ascii_hexdigit).collect();
     format!("fp{digits}")
 }
 
-/// The interface of a function in a namespace; `names` are looked at first.
+/// The interface of a VF in a namespace; `names` are looked at first.
 pub fn interface(net: &mut dyn Net, address: PciAddr, names: &[String]) -> Result<Option<Link>, NetError> {
     let wanted = address.to_string();
     for name in names {
@@ -163,8 +166,8 @@ pub fn interface(net: &mut dyn Net, address: PciAddr, names: &[String]) -> Resul
     Ok(net.links()?.into_iter().find(|link| is_of(link, &wanted)))
 }
 
-/// The interface of a function among the links of a namespace; by name and MAC address where the kernel does not tell whose
-/// it is (before 5.14).
+/// The interface of a VF among the links of a namespace; by name and MAC address where the kernel does not say whose it is
+/// (before 5.14).
 pub fn interface_among<'l>(
     links: &'l [Link],
     address: PciAddr,
@@ -178,7 +181,7 @@ pub fn interface_among<'l>(
     links.iter().find(|link| is_of(link, &wanted)).or_else(|| links.iter().find(by_name))
 }
 
-/// The interface of a function, waited for.
+/// Waits for the interface of a VF; `None` when it has not appeared within `limit`.
 pub fn appear(net: &mut dyn Net, address: PciAddr, limit: Duration) -> Result<Option<Link>, NetError> {
     let until = Instant::now() + limit;
     loop {
@@ -189,7 +192,7 @@ pub fn appear(net: &mut dyn Net, address: PciAddr, limit: Duration) -> Result<Op
     }
 }
 
-/// What stands on the interface (macvlan, vlan) has a kind.
+/// Whether a link is the interface of a device itself: what stands on it (macvlan, vlan) has a kind.
 pub(crate) fn is_of(link: &Link, address: &str) -> bool {
     link.device.as_deref() == Some(address) && link.kind == (Kind::Other { name: String::new() })
 }

@@ -1,7 +1,7 @@
 //! Which device is near a pod: from the pod's NUMA nodes, the devices' and the distances between them an order, each with
 //! its reason, or a refusal. Pure.
 //!
-//! A device without a node (-1: the machine does not tell) is near nobody.
+//! A device without a node (-1: the machine reports none) is near nobody.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,12 +12,12 @@ use serde::{Deserialize, Serialize};
 /// How firmly a device must be on the pod's node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum NumaPolicy {
-    /// No other node's device.
+    /// Only a device of the pod's node is taken.
     Strict,
-    /// The nearest.
+    /// The nearest device is taken.
     #[default]
     Preferred,
-    /// Wherever it is.
+    /// Any device is taken, wherever it is.
     Any,
 }
 
@@ -42,25 +42,25 @@ impl Assigned {
     }
 }
 
-/// How a device lies to the pod. As JSON it is told to others, in this form.
+/// How a device lies to the pod. Its JSON is part of the device information that others read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "locality", rename_all = "snake_case")]
 pub enum Locality {
-    /// On a node of the pod's.
+    /// It is on a node of the pod's.
     Local {
-        /// Which.
+        /// The device's node.
         node: u32,
         /// As of [`Locality::Remote`]: more than 10 for a pod on several nodes.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         distance: Option<u32>,
     },
-    /// On another.
+    /// It is on another node.
     Remote {
-        /// Which.
+        /// The device's node.
         node: u32,
-        /// The pod's.
+        /// The pod's nodes.
         pod: BTreeSet<u32>,
-        /// From all of the pod's nodes together (SLIT: 10 is a node's own); `None` where the machine does not tell.
+        /// From all of the pod's nodes together (SLIT: 10 is a node's own); `None` where the machine reports none.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         distance: Option<u32>,
     },
@@ -68,12 +68,12 @@ pub enum Locality {
     Nowhere,
     /// Nothing is known of the pod.
     PodUnknown,
-    /// Nobody asks.
+    /// No node is asked for.
     Any,
 }
 
 impl Locality {
-    /// One word, for a metric.
+    /// One word of a closed set, for a metric's label.
     pub fn label(&self) -> &'static str {
         match self {
             Locality::Local { .. } => "local",
@@ -84,7 +84,7 @@ impl Locality {
         }
     }
 
-    /// How far it is, where the machine tells.
+    /// How far it is from the pod, where the machine reports that.
     pub fn distance(&self) -> Option<u32> {
         match self {
             Locality::Local { distance, .. } | Locality::Remote { distance, .. } => *distance,
@@ -132,12 +132,12 @@ pub enum NumaRefusal {
     #[error(
         "no device is on the pod's NUMA node {}, and numa is strict: those that there are lie on {}",
         listed(pod),
-        told(devices)
+        listed_or_none(devices)
     )]
     NoneLocal {
         /// The pod's nodes.
         pod: BTreeSet<u32>,
-        /// The devices'.
+        /// The devices' nodes.
         devices: BTreeSet<Option<u32>>,
     },
 }
@@ -158,6 +158,9 @@ impl NumaRefusal {
 
 /// The devices in the order in which they are to be tried; what is equally good stays in the order given. `devices` are
 /// their nodes.
+///
+/// # Errors
+/// When the policy allows none of them.
 pub fn order(
     policy: NumaPolicy,
     pod: &BTreeSet<u32>,
@@ -180,7 +183,7 @@ pub fn order(
         }
     }
     if policy != NumaPolicy::Any && !pod.is_empty() {
-        // The machine need not tell a distance: what is on the pod's own node goes first all the same.
+        // The machine need not report a distance: what is on the pod's own node goes first all the same.
         choices.sort_by_key(|choice| {
             let total = devices.get(choice.at).copied().flatten().and_then(|node| total(pod, node, topology));
             (total.is_none(), total, !matches!(choice.locality, Locality::Local { .. }))
@@ -189,7 +192,10 @@ pub fn order(
     Ok(choices)
 }
 
-/// A device that somebody else has chosen for the pod: how it lies, or why it may not be taken.
+/// How a device lies that somebody else has chosen for the pod.
+///
+/// # Errors
+/// Why the policy does not allow it.
 pub fn verify(
     policy: NumaPolicy,
     pod: &BTreeSet<u32>,
@@ -210,7 +216,7 @@ fn locality(policy: NumaPolicy, pod: &BTreeSet<u32>, device: Option<u32>, topolo
     }
 }
 
-/// From all of the pod's nodes together.
+/// The distance from all of the pod's nodes together.
 fn total(pod: &BTreeSet<u32>, device: u32, topology: &Topology) -> Option<u32> {
     pod.iter().try_fold(0_u32, |sum, node| Some(sum.saturating_add(topology.distance(*node, device)?)))
 }
@@ -219,7 +225,7 @@ fn listed(nodes: &BTreeSet<u32>) -> String {
     nodes.iter().map(u32::to_string).collect::<Vec<_>>().join(" and ")
 }
 
-fn told(nodes: &BTreeSet<Option<u32>>) -> String {
+fn listed_or_none(nodes: &BTreeSet<Option<u32>>) -> String {
     let one =
         |node: &Option<u32>| node.map_or("none that the machine tells".to_owned(), |node| node.to_string());
     nodes.iter().map(one).collect::<Vec<_>>().join(", ")

@@ -1,23 +1,23 @@
-//! How a virtual function is to be set up, as a value, and the difference to how it is. Pure.
+//! The settings that a VF is to have, as a value, and the difference to those that it has. Pure.
 
 use fairlead_host::{Mac, Vf, VfChange, VfLinkState, VfRate, VfVlan};
 
-/// What is wanted of the administrator's settings; `None` leaves one as it is.
+/// The wanted settings of a VF; `None` leaves one as it is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct VfProfile {
-    /// MAC address.
+    /// The MAC address that the PF has for it.
     pub mac: Option<Mac>,
-    /// Port VLAN; id 0 takes it away.
+    /// The port VLAN; id 0 takes it away.
     pub vlan: Option<VfVlan>,
-    /// Spoof check.
+    /// Whether frames from another address than its own are dropped.
     pub spoofchk: Option<bool>,
-    /// Trust.
+    /// Whether it may change its address and be promiscuous.
     pub trust: Option<bool>,
-    /// Link.
+    /// Whether its link follows the PF's, or is always up or down.
     pub link_state: Option<VfLinkState>,
-    /// Guaranteed rate in Mbit/s, 0 for none.
+    /// The guaranteed rate in Mbit/s, 0 for none.
     pub min_rate: Option<u32>,
-    /// Largest rate in Mbit/s, 0 for no limit.
+    /// The largest rate in Mbit/s, 0 for no limit.
     pub max_rate: Option<u32>,
 }
 
@@ -26,17 +26,17 @@ pub struct VfProfile {
 pub struct Plan {
     /// The settings that differ.
     pub change: VfChange,
-    /// The same settings as they are now, as far as the driver tells them.
+    /// The same settings as they are now, as far as the driver reports them.
     pub undo: VfChange,
 }
 
 impl VfProfile {
-    /// Nothing is wanted.
+    /// Whether nothing is wanted.
     pub fn is_empty(&self) -> bool {
         *self == VfProfile::default()
     }
 
-    /// The difference to a function's present settings.
+    /// The difference to a VF's present settings.
     pub fn plan(&self, present: &Vf) -> Plan {
         let mut plan = Plan::default();
         (plan.change.mac, plan.undo.mac) = differs(self.mac, present.mac);

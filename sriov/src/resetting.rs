@@ -1,18 +1,22 @@
-//! Drivers that reset a function after each change of its settings, and answer EBUSY or EAGAIN to whatever is asked of it
-//! meanwhile, by its physical function or by its own interface (i40e, ice, iavf). That passes: it is waited out.
+//! Drivers that reset a VF after each change of its settings, and answer EBUSY or EAGAIN to whatever is asked of it meanwhile,
+//! through its PF or through its own interface (i40e, ice, iavf). That passes, and is waited out.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use fairlead_host::NetError;
+use fairlead_host::backoff::{Attempts, Backoff};
 use nix::errno::Errno;
 
-/// A function that has not settled after this never will by itself.
+/// A VF that has not settled after this never will by itself.
 pub const SETTLES: Duration = Duration::from_secs(10);
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
-const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+/// The pauses between two tries.
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(200));
 
-/// Tries until the answer is another one than that the function is still resetting, or `until` has come.
+/// Tries until the answer is another one than that the VF is still resetting, or `until` has come.
+///
+/// # Errors
+/// Those of the last attempt.
 pub fn patiently<T>(until: Instant, mut attempt: impl FnMut() -> Result<T, NetError>) -> Result<T, NetError> {
     let mut pauses = Pauses::until(until);
     loop {
@@ -23,20 +27,20 @@ pub fn patiently<T>(until: Instant, mut attempt: impl FnMut() -> Result<T, NetEr
     }
 }
 
-/// Whether it is refused because the function is still resetting.
+/// Whether something is refused because the VF is still resetting.
 pub fn is_resetting(error: &NetError) -> bool {
     matches!(error.errno(), Some(Errno::EBUSY | Errno::EAGAIN | Errno::ENETDOWN))
 }
 
 /// Pauses that become longer, and end.
 pub(crate) struct Pauses {
-    next: Duration,
+    attempts: Attempts,
     until: Instant,
 }
 
 impl Pauses {
     pub(crate) fn until(until: Instant) -> Pauses {
-        Pauses { next: FIRST_PAUSE, until }
+        Pauses { attempts: PAUSES.start(), until }
     }
 
     /// Waits; false where the end has come.
@@ -44,8 +48,7 @@ impl Pauses {
         if Instant::now() >= self.until {
             return false;
         }
-        sleep(self.next);
-        self.next = (self.next * 2).min(LONGEST_PAUSE);
+        sleep(self.attempts.failed());
         true
     }
 }

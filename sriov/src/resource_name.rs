@@ -1,7 +1,7 @@
 //! The names that kubelet takes for resources of other vendors (Kubernetes, `IsExtendedResourceName`). Under another it never
 //! registers one.
 
-/// It is none.
+/// A name that kubelet does not take for a resource.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is no name that kubelet takes for a resource: a domain in small letters, /, and at most 63 letters, digits, - _ . \
@@ -10,6 +10,9 @@
 pub struct BadResourceName(String);
 
 /// Refuses what kubelet does not take for the name of a resource, prefix and all.
+///
+/// # Errors
+/// With the name that is refused.
 pub fn check_resource_name(name: &str) -> Result<(), BadResourceName> {
     match is_resource(name) {
         true => Ok(()),

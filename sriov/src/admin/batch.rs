@@ -1,5 +1,5 @@
-//! Changes of many functions in one message, of which the kernel does none behind the first that is refused: who was done,
-//! who is to blame, and who goes into the next message. Pure.
+//! Changes of many VFs in one message. The kernel makes none behind the first that it refuses: which VFs were changed, which one
+//! is to blame, and which go into the next message. Pure.
 
 use fairlead_host::{Vf, VfChange};
 
@@ -13,18 +13,18 @@ pub(super) struct Batch(Vec<Entry>);
 struct Entry {
     vf: u32,
     left: VfChange,
-    /// In no further message with others.
+    /// It goes into no further message with others.
     alone: bool,
-    /// Whether it was done is not known.
-    untold: bool,
+    /// Whether it was made is not known: its VF was being reset.
+    is_uncertain: bool,
 }
 
 /// What of a change the messages with others have not done.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Left {
     pub(super) change: VfChange,
-    /// Some of it may be done: the function was not told, because it was being reset.
-    pub(super) untold: bool,
+    /// Some of it may be made: the PF did not report its VF, because that was being reset.
+    pub(super) is_uncertain: bool,
 }
 
 impl Batch {
@@ -33,7 +33,7 @@ impl Batch {
             vf: *vf,
             left: change.clone(),
             alone: false,
-            untold: false,
+            is_uncertain: false,
         };
         Batch(wanted.iter().map(entry).collect())
     }
@@ -43,14 +43,14 @@ impl Batch {
         self.0.iter().filter(|one| one.is_in_message()).map(|one| (one.vf, one.left.clone())).collect()
     }
 
-    /// It was taken whole.
+    /// The message was taken whole.
     pub(super) fn all_done(&mut self) {
         self.0.iter_mut().filter(|one| one.is_in_message()).for_each(|one| one.left = VfChange::default());
     }
 
-    /// It was not; `now` are the settings after it. Those that are not told are being reset, and would stop the next one. If
-    /// none of them stopped this one, the first that has not what it should has. Answers whose changes were taken for certain,
-    /// and who may have stopped it.
+    /// The message was refused; `now` are the settings after it. VFs that the PF does not report are being reset, and would stop
+    /// the next message. If none of them stopped this one, the first VF that has not what it should has did. Answers whose
+    /// changes were taken for certain, and who may have stopped it.
     pub(super) fn stopped(&mut self, now: &[Vf]) -> (Vec<u32>, Vec<u32>) {
         let (mut taken, mut by) = (Vec::new(), Vec::new());
         for one in self.0.iter_mut().filter(|one| one.is_in_message()) {
@@ -59,7 +59,7 @@ impl Batch {
                     one.left = VfProfile::from(&one.left).plan(vf).change;
                     one.alone = !one.left.is_empty() && by.is_empty();
                 }
-                None => (one.alone, one.untold) = (true, true),
+                None => (one.alone, one.is_uncertain) = (true, true),
             }
             if one.alone {
                 by.push(one.vf);
@@ -70,9 +70,9 @@ impl Batch {
         (taken, by)
     }
 
-    /// What is left of each, in the order in which they were given.
+    /// What is left of each change, in the order in which they came.
     pub(super) fn left(self) -> Vec<Left> {
-        self.0.into_iter().map(|one| Left { change: one.left, untold: one.untold }).collect()
+        self.0.into_iter().map(|one| Left { change: one.left, is_uncertain: one.is_uncertain }).collect()
     }
 }
 
@@ -100,7 +100,7 @@ mod tests {
     struct Nic {
         vfs: Vec<Vf>,
         refuses: Vec<bool>,
-        untold: Vec<bool>,
+        is_uncertain: Vec<bool>,
         set: Vec<usize>,
     }
 
@@ -118,7 +118,7 @@ mod tests {
         }
 
         fn told(&self) -> Vec<Vf> {
-            self.vfs.iter().filter(|vf| !self.untold[vf.index as usize]).cloned().collect()
+            self.vfs.iter().filter(|vf| !self.is_uncertain[vf.index as usize]).cloned().collect()
         }
     }
 
@@ -131,7 +131,7 @@ mod tests {
             let mut nic = Nic {
                 vfs: (0..count).map(vf).collect(),
                 refuses: kinds.iter().map(|(refuses, _)| *refuses).collect(),
-                untold: kinds.iter().map(|(_, untold)| *untold).collect(),
+                is_uncertain: kinds.iter().map(|(_, is_uncertain)| *is_uncertain).collect(),
                 set: vec![0; kinds.len()],
             };
             let mut batch = Batch::of(&(0..count).map(|n| (n, wanted())).collect::<Vec<_>>());
@@ -161,7 +161,7 @@ mod tests {
         let mut batch = Batch::of(&[(3, wanted()), (1, wanted()), (2, wanted())]);
         assert_eq!(batch.stopped(&[vf(1), vf(2), vf(3).after(&wanted())]), (vec![3], vec![1]));
         assert_eq!(batch.message(), [(2, wanted())]);
-        let left = |change| Left { change, untold: false };
+        let left = |change| Left { change, is_uncertain: false };
         assert_eq!(batch.left(), [left(VfChange::default()), left(wanted()), left(wanted())]);
     }
 }

@@ -1,4 +1,4 @@
-//! Why settings could not be read or set.
+//! Why settings of a VF could not be read or written, and whether the VF is to blame for that.
 
 use std::sync::Arc;
 
@@ -6,155 +6,150 @@ use fairlead_host::{NetError, VfChange};
 use nix::errno::Errno;
 
 use crate::resetting::is_resetting;
-use crate::{Function, PciAddr};
+use crate::{PciAddr, VfDevice};
 
-/// Why settings could not be read or set.
+/// Why settings of a VF could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingError {
-    /// The physical function is not there to be asked.
-    #[error("the physical function {physical} of {function} has no interface here that tells its settings")]
+    /// The PF is not there to be asked.
+    #[error("the PF {physical} of {vf} has no interface here that tells its settings")]
     NoInterface {
-        /// Whose settings.
-        function: PciAddr,
-        /// Who should have told.
+        /// The VF's PCI address.
+        vf: PciAddr,
+        /// The PF that should have reported them.
         physical: PciAddr,
     },
     /// The kernel could not be asked.
-    #[error("reading the settings of function {function}: {source}")]
+    #[error("reading the settings of VF {vf}: {source}")]
     Unread {
-        /// Whose settings.
-        function: PciAddr,
-        /// Why not; one reading is for many.
+        /// The VF's PCI address.
+        vf: PciAddr,
+        /// The kernel's error; one reading is for many.
         #[source]
         source: Arc<NetError>,
     },
-    /// The physical function tells nothing of this one, and of others it does.
-    #[error(
-        "function {function} does not end resetting: {physical} tells the settings of others, and not its"
-    )]
+    /// The PF reports other VFs, and not this one.
+    #[error("VF {vf} does not end resetting: {physical} tells the settings of others, and not its")]
     Untold {
-        /// Whose settings.
-        function: PciAddr,
-        /// Who should have told.
+        /// The VF's PCI address.
+        vf: PciAddr,
+        /// The PF that should have reported them.
         physical: PciAddr,
     },
-    /// The physical function tells nothing of any.
-    #[error("the physical function {physical} of {function} tells the settings of none of its functions")]
+    /// The PF reports none of its VFs.
+    #[error("the PF {physical} of {vf} tells the settings of none of its VFs")]
     Silent {
-        /// Whose settings.
-        function: PciAddr,
-        /// Who should have told.
+        /// The VF's PCI address.
+        vf: PciAddr,
+        /// The PF that should have reported them.
         physical: PciAddr,
     },
     /// A setting was not taken.
-    #[error("setting {setting} for function {function} by {physical}: {source}")]
+    #[error("setting {setting} for VF {vf} by {physical}: {source}")]
     NotSet {
-        /// Whose.
-        function: PciAddr,
-        /// Who should have set it.
+        /// The VF's PCI address.
+        vf: PciAddr,
+        /// The PF that was to make the setting.
         physical: PciAddr,
-        /// Which, for a person.
+        /// The setting, in words.
         setting: String,
-        /// Why not.
+        /// The kernel's error.
         #[source]
         source: NetError,
     },
     /// A setting was not taken as long as it was waited for, because this one is resetting; others are not.
-    #[error(
-        "function {function} does not end resetting: {physical} does not take {setting} for it: {source}"
-    )]
+    #[error("VF {vf} does not end resetting: {physical} does not take {setting} for it: {source}")]
     Stuck {
-        /// Whose.
-        function: PciAddr,
-        /// Who should have set it.
+        /// The VF's PCI address.
+        vf: PciAddr,
+        /// The PF that was to make the setting.
         physical: PciAddr,
-        /// Which, for a person.
+        /// The setting, in words.
         setting: String,
-        /// Why not.
+        /// The kernel's error.
         #[source]
         source: NetError,
     },
     /// A rate was not taken: as a share of what the link carries, many a NIC takes it only while it has a carrier.
-    #[error("setting {setting} for function {function} by {physical}, which has no carrier: {source}")]
+    #[error("setting {setting} for VF {vf} by {physical}, which has no carrier: {source}")]
     Dark {
-        /// Whose.
-        function: PciAddr,
-        /// Who should have set it.
+        /// The VF's PCI address.
+        vf: PciAddr,
+        /// The PF that was to make the setting.
         physical: PciAddr,
-        /// Which, for a person.
+        /// The setting, in words.
         setting: String,
-        /// Why not.
+        /// The kernel's error.
         #[source]
         source: NetError,
     },
-    /// It was taken, and is not in force.
-    #[error("function {function} has not settled: its physical function tells {told} instead of {wanted}")]
+    /// A setting was taken, and is not in force.
+    #[error("VF {vf} has not settled: its PF tells {told} instead of {wanted}")]
     Unsettled {
-        /// Whose settings.
-        function: PciAddr,
-        /// What was taken.
+        /// The VF's PCI address.
+        vf: PciAddr,
+        /// The settings that were taken, in words.
         wanted: String,
-        /// What is told instead.
+        /// What the PF reports instead, in words.
         told: String,
     },
-    /// The thread that did it for others too did not end.
-    #[error("the settings of function {function}: what was asked for many at once did not end")]
+    /// The thread that worked for several callers did not end.
+    #[error("the settings of VF {vf}: what was asked for many at once did not end")]
     Lost {
-        /// Whose settings.
-        function: PciAddr,
+        /// The VF's PCI address.
+        vf: PciAddr,
     },
 }
 
 impl SettingError {
-    pub(super) fn no_interface(function: &Function) -> SettingError {
-        SettingError::NoInterface { function: function.address, physical: function.physical.address }
+    pub(super) fn no_interface(vf: &VfDevice) -> SettingError {
+        SettingError::NoInterface { vf: vf.address, physical: vf.physical.address }
     }
 
-    pub(super) fn untold(function: &Function, others_are: bool) -> SettingError {
-        let (function, physical) = (function.address, function.physical.address);
-        match others_are {
-            true => SettingError::Untold { function, physical },
-            false => SettingError::Silent { function, physical },
+    pub(super) fn untold(vf: &VfDevice, reports_others: bool) -> SettingError {
+        let (vf, physical) = (vf.address, vf.physical.address);
+        match reports_others {
+            true => SettingError::Untold { vf, physical },
+            false => SettingError::Silent { vf, physical },
         }
     }
 
-    pub(super) fn stuck(function: &Function, setting: &VfChange, source: NetError) -> SettingError {
+    pub(super) fn stuck(vf: &VfDevice, setting: &VfChange, source: NetError) -> SettingError {
         SettingError::Stuck {
-            function: function.address,
-            physical: function.physical.address,
+            vf: vf.address,
+            physical: vf.physical.address,
             setting: setting.describe(),
             source,
         }
     }
 
-    pub(super) fn not_set(function: &Function, setting: &VfChange, source: NetError) -> SettingError {
+    pub(super) fn not_set(vf: &VfDevice, setting: &VfChange, source: NetError) -> SettingError {
         SettingError::NotSet {
-            function: function.address,
-            physical: function.physical.address,
+            vf: vf.address,
+            physical: vf.physical.address,
             setting: setting.describe(),
             source,
         }
     }
 
-    /// The same, of a physical function that has no carrier.
+    /// The same error, of a PF that has no carrier.
     pub(super) fn in_the_dark(self) -> SettingError {
         match self {
-            SettingError::NotSet { function, physical, setting, source } => {
-                SettingError::Dark { function, physical, setting, source }
+            SettingError::NotSet { vf, physical, setting, source } => {
+                SettingError::Dark { vf, physical, setting, source }
             }
             other => other,
         }
     }
 
-    /// Whether it is a rate that a NIC may refuse for want of a carrier: it answers the same to one that it never takes.
+    /// Whether it is a rate that a NIC may have refused for want of a carrier: it answers the same to one that it never takes.
     pub(super) fn is_refused_rate(&self, one: &VfChange) -> bool {
-        let is_told_so =
+        let is_invalid =
             matches!(self, SettingError::NotSet { source, .. } if source.errno() == Some(Errno::EINVAL));
-        is_told_so && one.rate.is_some()
+        is_invalid && one.rate.is_some()
     }
 
-    /// It says nothing against the function: its physical one is not there, cannot be asked, has no carrier, or is busy for
-    /// all.
+    /// Whether it says nothing against the VF: its PF is not there, cannot be asked, has no carrier, or is busy for all VFs.
     pub fn is_of_physical(&self) -> bool {
         match self {
             SettingError::NotSet { source, .. } => is_resetting(source) || source.errno().is_none_or(is_away),
@@ -165,7 +160,7 @@ impl SettingError {
         }
     }
 
-    /// The driver will never take the setting.
+    /// Whether the driver will never take the setting.
     pub fn is_refusal(&self) -> bool {
         match self {
             SettingError::NotSet { source, .. } => source.errno().is_some_and(is_refusal),
@@ -174,12 +169,12 @@ impl SettingError {
     }
 }
 
-/// What comes of a physical function that is gone or does not answer.
+/// Whether a PF that is gone or does not answer makes the kernel return this.
 fn is_away(errno: Errno) -> bool {
     matches!(errno, Errno::ENODEV | Errno::ENXIO | Errno::ETIMEDOUT)
 }
 
-/// What a driver answers to a setting that it will never take.
+/// Whether a driver answers so to a setting that it will never take.
 fn is_refusal(errno: Errno) -> bool {
     matches!(errno, Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT | Errno::EINVAL | Errno::ERANGE | Errno::EPERM)
 }

@@ -1,15 +1,15 @@
-//! Virtual functions as sysfs shows them, and their cards' switches as devlink tells them, where the caller has asked it. Reads
-//! only, and never the interfaces' settings.
+//! VFs as sysfs shows them, and their cards' switches as devlink reports them, where the caller has asked it. Reads only, and
+//! never the interfaces' settings.
 //!
-//! An interface is listed here only while it is in the network namespace that this sysfs was mounted in: a function whose
-//! interface was moved has none. [`Inventory::function`] is on the way of an ADD and reads the least; everything that a pool
-//! is chosen by is told by [`Inventory::scan`].
+//! An interface is listed here only while it is in the network namespace that this sysfs was mounted in: a VF whose interface
+//! was moved has none. [`Inventory::vf`] is on the way of an ADD and reads the least; [`Inventory::scan`] reads everything
+//! that a pool's selectors go by.
 
-mod group;
-mod ports;
+mod iommu_group;
+mod pf_interfaces;
 mod scan;
 mod sysfs;
-mod unserved;
+mod vdpa_rdma;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,9 +17,9 @@ use std::path::{Path, PathBuf};
 use crate::PciAddr;
 use sysfs::{names, number, pci_address, target, target_name};
 
-pub use group::GroupMember;
-pub use scan::{Interface, LinkType, Model, PhysicalFunction, Rdma, Scan, VirtualFunction};
-pub use unserved::Unserved;
+pub use iommu_group::GroupMember;
+pub use scan::{Interface, LinkType, Model, Rdma, Scan, ScannedPf, ScannedVf};
+pub use vdpa_rdma::Unserved;
 
 /// The sysfs of the machine, or one made for a test.
 #[derive(Debug, Clone)]
@@ -28,14 +28,14 @@ pub struct Inventory {
     devices: PathBuf,
 }
 
-/// A virtual function.
+/// A VF, with what an ADD needs to know of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Function {
+pub struct VfDevice {
     /// Its PCI address.
     pub address: PciAddr,
-    /// The physical function that it belongs to.
+    /// The PF that it belongs to.
     pub physical: Physical,
-    /// Its number there.
+    /// Its number there, from 0.
     pub index: u32,
     /// Its interfaces that are at home.
     pub interfaces: Vec<String>,
@@ -43,11 +43,11 @@ pub struct Function {
     pub driver: Option<String>,
     /// Its IOMMU group, where there is an IOMMU.
     pub iommu_group: Option<u32>,
-    /// Its NUMA node; `None` where the machine does not tell (-1).
+    /// Its NUMA node; `None` where the machine reports none (-1).
     pub numa_node: Option<u32>,
 }
 
-/// A physical function.
+/// A PF, with the interfaces that its VFs' settings are written through.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Physical {
     /// Its PCI address.
@@ -56,21 +56,21 @@ pub struct Physical {
     pub interfaces: Vec<String>,
 }
 
-/// Why a virtual function cannot be had.
+/// Why a VF cannot be had.
 #[derive(Debug, thiserror::Error)]
 pub enum InventoryError {
     /// There is no such device.
     #[error("the machine has no PCI device {0}")]
     Absent(PciAddr),
-    /// It is no virtual function.
-    #[error("PCI device {0} is no virtual function")]
+    /// The device is no VF.
+    #[error("PCI device {0} is no VF")]
     NotVirtual(PciAddr),
-    /// Its physical function does not know it.
-    #[error("PCI device {address} says that it belongs to {physical}, which has no such virtual function")]
+    /// Its PF does not list it.
+    #[error("PCI device {address} says that it belongs to {physical}, which has no such VF")]
     Disowned {
-        /// The function.
+        /// The VF's PCI address.
         address: PciAddr,
-        /// What it says it belongs to.
+        /// The PF that it says it belongs to.
         physical: PciAddr,
     },
     /// A link of sysfs leads to something that is no PCI device.
@@ -79,9 +79,9 @@ pub enum InventoryError {
     /// Sysfs cannot be read.
     #[error("{}: {source}", path.display())]
     Io {
-        /// Where.
+        /// The file or directory.
         path: PathBuf,
-        /// Why not.
+        /// The error of reading it.
         #[source]
         source: io::Error,
     },
@@ -98,8 +98,11 @@ impl Inventory {
         self.sysfs.join("class/misc/rdma_cm").exists()
     }
 
-    /// The virtual function at an address.
-    pub fn function(&self, address: PciAddr) -> Result<Function, InventoryError> {
+    /// The VF at an address.
+    ///
+    /// # Errors
+    /// When there is none, or sysfs cannot be read.
+    pub fn vf(&self, address: PciAddr) -> Result<VfDevice, InventoryError> {
         let dir = self.dir(address);
         if !dir.is_dir() {
             return Err(InventoryError::Absent(address));
@@ -115,9 +118,9 @@ impl Inventory {
         self.devices.join(address.to_string())
     }
 
-    fn read(&self, address: PciAddr, index: u32, physical: Physical) -> Result<Function, InventoryError> {
+    fn read(&self, address: PciAddr, index: u32, physical: Physical) -> Result<VfDevice, InventoryError> {
         let dir = self.dir(address);
-        Ok(Function {
+        Ok(VfDevice {
             address,
             physical,
             index,
@@ -128,7 +131,7 @@ impl Inventory {
         })
     }
 
-    /// The number that the physical function has for it.
+    /// The number that the PF has for a VF.
     fn index(&self, physical: PciAddr, address: PciAddr) -> Result<u32, InventoryError> {
         for numbered in self.numbered(physical)? {
             let (index, of) = numbered?;
@@ -139,7 +142,7 @@ impl Inventory {
         Err(InventoryError::Disowned { address, physical })
     }
 
-    /// The virtual functions of a physical one with their numbers, `virtfn<n>`; each is read when its turn comes.
+    /// The VFs of a PF with their numbers, `virtfn<n>`; each is read when its turn comes.
     fn numbered(
         &self,
         physical: PciAddr,

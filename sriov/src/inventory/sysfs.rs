@@ -22,7 +22,7 @@ fn is_absent(error: &io::Error) -> bool {
         || error.raw_os_error() == Some(ENODEV)
 }
 
-/// The same, or the driver does not tell: an interface that is down has no `carrier`, one that no switch made no
+/// The same, or the driver does not say: an interface that is down has no `carrier`, one that no switch made no
 /// `phys_port_name` (EINVAL, EOPNOTSUPP).
 fn is_untold(error: &io::Error) -> bool {
     is_absent(error) || matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported)
@@ -77,7 +77,7 @@ pub(super) fn text(file: &Path) -> Result<Option<String>, InventoryError> {
     }
 }
 
-/// An attribute is a page at most, and is told with the first reading.
+/// An attribute is a page at most, and comes whole with the first reading.
 fn at_once(file: &Path) -> io::Result<String> {
     let mut page = [0; 4096];
     let read = File::open(file)?.read(&mut page)?;

@@ -7,16 +7,16 @@ use std::collections::BTreeSet;
 use std::mem;
 use std::time::Instant;
 
-use super::state::{Member, MemberState};
-use crate::PciAddr;
 use fairlead_host::watch::{Action, DeviceEvent};
 
 use super::owners::Holders;
 use super::provision_error::ProvisionError;
 use super::reconciler::Look;
 use super::shared::PoolEntry;
+use super::state::{Member, MemberState};
 use super::target::DesiredState;
 use super::{Known, Pools, Shared};
+use crate::PciAddr;
 
 /// A member to which nothing is done, as it was when the look at it began.
 pub(super) struct MemberSnapshot {
@@ -100,14 +100,14 @@ impl Pools {
     }
 
     fn check_suspect(&self, suspect: &MemberSnapshot) -> Result<Known, ProvisionError> {
-        let function = self.provisioner.inventory.function(suspect.address)?;
+        let vf = self.provisioner.inventory.vf(suspect.address)?;
         let (desired, cache) = (&suspect.desired, &self.provisioner.cache());
         match &suspect.known {
             Some(known) => {
-                self.provisioner.compare(&function, desired, std::slice::from_ref(&known.settings), cache)
+                self.provisioner.compare(&vf, desired, std::slice::from_ref(&known.settings), cache)
             }
             None => {
-                self.provisioner.may_be_had(&function, desired, cache)?;
+                self.provisioner.may_be_had(&vf, desired, cache)?;
                 Err(ProvisionError::Changed("nobody uses it any more".to_owned()))
             }
         }

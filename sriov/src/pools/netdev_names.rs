@@ -4,8 +4,6 @@
 //! The kernel gives a new interface any name that is free just then, also one that belongs to another member whose interface is
 //! away for a moment. So a name may be taken by chance, and is given up by whoever has it so.
 
-use crate::PciAddr;
-use crate::interface::{Appearance, Look, NAMED, aside, dress};
 use fairlead_host::{Link, Net, NetError, Op, SetLink};
 use nix::errno::Errno;
 
@@ -13,6 +11,8 @@ use super::provision::Provisioner;
 use super::provision_error::ProvisionError;
 use super::records::Record;
 use super::reservation::Loan;
+use crate::PciAddr;
+use crate::interface::{Appearance, Look, NAMED, aside, dress};
 
 /// Reserves a member to which nothing was done, so that nobody has it or begins with it while its interface is renamed.
 pub(super) type TakeIdle<'p> = &'p dyn Fn(PciAddr) -> Option<Loan<'p>>;
@@ -58,7 +58,7 @@ impl Provisioner {
         let Some((other, _held)) = device.and_then(|other| Some((other, idle(other)?))) else {
             return Ok(());
         };
-        if self.leave_alone(&self.inventory.function(other)?, false).is_err() {
+        if self.leave_alone(&self.inventory.vf(other)?, false).is_err() {
             return Ok(());
         }
         let its_own =
@@ -68,11 +68,11 @@ impl Provisioner {
                 Err(e) if e.errno() == Some(Errno::EEXIST) => {}
                 Err(error) => {
                     // Whoever wants the name is not to blame for it.
-                    tracing::warn!(pci = %other, name, %error, "the interface of an idle function does not make way");
+                    tracing::warn!(pci = %other, name, %error, "the interface of an idle VF does not make way");
                     return Ok(());
                 }
                 Ok(()) => {
-                    tracing::info!(pci = %other, from = name, to = new, "the interface of an idle function makes way");
+                    tracing::info!(pci = %other, from = name, to = new, "the interface of an idle VF makes way");
                     return Ok(());
                 }
             }

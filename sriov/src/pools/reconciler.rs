@@ -3,24 +3,19 @@
 //!
 //! One thread of the caller's runs it: `next_look`, `look`, and again.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::state::{Hold, Mark, Member, MemberState, Pending, Pool};
-use crate::{Function, PciAddr, Scan};
-use fairlead_host::Mac;
-
 use super::device_events::MemberSnapshot;
-use super::membership::{self, Assignment, Membership};
-use super::owners::{Holders, inherited_owner};
+use super::membership::{self, Membership};
+use super::owners::Holders;
 use super::provision_error::ProvisionError;
-use super::records::Record;
-use super::scan::{FoundMember, MemberScan, vfs};
+use super::scan::{MemberScan, vfs};
 use super::settings::PoolSettings;
 use super::shared::PoolEntry;
-use super::target::DesiredState;
+use super::state::{Member, MemberState};
 use super::{Known, Pools, Shared};
+use crate::{PciAddr, Scan};
 
 /// What no event reports is looked for so often.
 pub const SLOW: Duration = Duration::from_secs(60);
@@ -95,17 +90,10 @@ impl Pools {
         if how == Look::Glance {
             return;
         }
-        let declared = {
-            let mut state = self.lock();
-            let nothing = state.declared.is_empty() && state.pools.is_empty();
-            if nothing && self.provisioner.records.all().is_empty() {
-                return state.clear_notices();
-            }
-            state.declared.clone()
-        };
+        let Some(declared) = self.declared_or_on_record() else { return };
         let scan = match self.provisioner.scan_with_devlink() {
             Ok(scan) => scan,
-            Err(error) => return tracing::error!(%error, "the machine's virtual functions cannot be listed"),
+            Err(error) => return tracing::error!(%error, "the machine's VFs cannot be listed"),
         };
         scan.unreadable.iter().for_each(|error| tracing::warn!(%error, "a device is left out"));
         let boot = &self.provisioner.boot_id;
@@ -113,6 +101,7 @@ impl Pools {
             |address| Some(self.provisioner.records.get(address)?.original_in(boot)?.driver.clone());
         let membership = membership::of(&declared, &scan, driver_before);
         let mut member_scan = MemberScan::new(&self.provisioner, &scan);
+        // In this order: a VF leaves its old pool before its new one takes it, and is a member before it is compared.
         self.retire_missing(&declared, &membership, &scan);
         self.admit_new(&declared, &membership, holders, &mut member_scan);
         self.restore_orphans(&declared, &membership, &scan, holders);
@@ -134,9 +123,19 @@ impl Pools {
         });
     }
 
+    /// The declared pools; `None` where there is nothing to compare, neither declared nor on record.
+    fn declared_or_on_record(&self) -> Option<Vec<PoolSettings>> {
+        let mut state = self.lock();
+        if state.declared.is_empty() && state.pools.is_empty() && self.provisioner.records.all().is_empty() {
+            state.clear_notices();
+            return None;
+        }
+        Some(state.declared.clone())
+    }
+
     /// Lets go members that are not in the machine any more, or not this pool's. One that could not be read is still there.
     fn retire_missing(&self, declared: &[PoolSettings], membership: &Membership, scan: &Scan) {
-        let read = |address| vfs(scan).any(|function| function.address == address);
+        let read = |address| vfs(scan).any(|vf| vf.address == address);
         let members: Vec<PciAddr> = self.lock().members().map(|(_, member)| member.address).collect();
         let unread = members.into_iter().filter(|address| !read(*address));
         let gone: Vec<PciAddr> = unread.filter(|address| self.is_gone(*address)).collect();
@@ -161,95 +160,11 @@ impl Pools {
     }
 
     /// Whether sysfs says for certain that a VF is not there: an error of reading says nothing.
-    fn is_gone(&self, address: PciAddr) -> bool {
+    pub(super) fn is_gone(&self, address: PciAddr) -> bool {
         self.provisioner
             .inventory
-            .function(address)
+            .vf(address)
             .is_err_and(|e| matches!(ProvisionError::from(e), ProvisionError::Gone(_)))
-    }
-
-    /// Takes in members that are new, or back.
-    fn admit_new(
-        &self,
-        declared: &[PoolSettings],
-        all: &Membership,
-        holders: Holders<'_>,
-        member_scan: &mut MemberScan<'_>,
-    ) {
-        member_scan.ask(&self.newcomers(all, member_scan));
-        let inherited = (holders.inherited)();
-        for (address, assignment) in &all.assignments {
-            let Some(settings) = declared.get(assignment.pool) else { continue };
-            let (is_in, is_gone) = {
-                let state = self.lock();
-                let found = state.member(*address).map(|(_, member)| member.state == MemberState::Gone);
-                (found.is_some(), found == Some(true))
-            };
-            if is_in && !is_gone {
-                continue;
-            }
-            if member_scan.hangs(*address) && self.provisioner.records.mark_of(*address) == Mark::Clean {
-                continue; // Another of its card does: the next look asks this one itself.
-            }
-            if is_gone {
-                // It is another one now, whatever the last one was.
-                self.log_unwritten(*address, self.provisioner.records.change(*address, Record::vanished));
-            }
-            self.provisioner.records.begin(*address, &settings.name, || Mac::local((self.random)()));
-            let found = member_scan.find_new(*address, &DesiredState::of(settings));
-            let record = self.provisioner.records.get(*address);
-            let inherited = inherited_owner(&inherited, *address).is_some();
-            self.update(|state| {
-                if state.declared == declared {
-                    let lent = inherited || (holders.ours)(*address).is_some();
-                    state.admit(*address, assignment, found, lent, record);
-                }
-            });
-        }
-    }
-
-    /// VFs that are no members yet, and were members of an earlier daemon's pools: those are looked at.
-    fn newcomers(&self, all: &Membership, member_scan: &MemberScan<'_>) -> BTreeSet<PciAddr> {
-        let state = self.lock();
-        let is_new = |address: &PciAddr| state.member(*address).is_none() && member_scan.is_adopted(*address);
-        all.assignments.keys().copied().filter(is_new).collect()
-    }
-
-    /// Has VFs given back that were changed for a pool which has them no more, and forgets what is on record of VFs that are not
-    /// there; that is kept as long as their pool is declared.
-    fn restore_orphans(
-        &self,
-        declared: &[PoolSettings],
-        membership: &Membership,
-        scan: &Scan,
-        holders: Holders<'_>,
-    ) {
-        if self.lock().partly_read {
-            return;
-        }
-        for record in self.provisioner.records.all() {
-            let address = record.address;
-            let known = self.lock().member(address).is_some();
-            if known || membership.assignments.contains_key(&address) {
-                continue;
-            }
-            match vfs(scan).find(|function| function.address == address) {
-                Some(function) if record.original_in(&self.provisioner.boot_id).is_some() => {
-                    let is_given = self.provisioner.records.mark_of(address) == Mark::Given;
-                    let inherited = inherited_owner(&(holders.inherited)(), address).is_some();
-                    self.update(|state| {
-                        let lent = inherited || (holders.ours)(address).is_some();
-                        state.adopt_orphan(&record, function, lent, is_given);
-                    });
-                }
-                None if !self.is_gone(address) => {} // it came after the look, or cannot be read
-                None if declared.iter().any(|pool| pool.name == record.pool) => {}
-                _ => {
-                    self.provisioner.records.forget(address);
-                    self.log_unwritten(address, self.provisioner.records.settle(address));
-                }
-            }
-        }
     }
 
     /// Looks whether what was somebody else's still is, and with a thorough look whether what is ready still is.
@@ -283,62 +198,6 @@ impl Shared {
         due.filter_map(|(entry, member)| self.at_rest(entry, member)).collect()
     }
 
-    fn admit(
-        &mut self,
-        address: PciAddr,
-        assignment: &Assignment,
-        found: FoundMember,
-        lent: bool,
-        record: Option<Record>,
-    ) {
-        if self.is_in_transit(address) {
-            return;
-        }
-        let hold = record.and_then(|record| record.held).map(|held| held.hold());
-        let Some(entry) = self.pools.get_mut(assignment.pool) else { return };
-        let is_held = hold.is_some();
-        let allocated = found.state.is_allocated_to_the_next();
-        let state = match lent {
-            true => MemberState::Lent { allocated, verified: true, left_behind: false },
-            false => found.state,
-        };
-        let member = Member::new(address, assignment.pf, assignment.numa_node);
-        let mut member = Member { state, hold, ..member };
-        if is_held && !lent {
-            member.doubt();
-        }
-        entry.pool.appeared(member);
-        self.known.extend(found.known.map(|known| (address, known)));
-    }
-
-    /// Whether a call has it in hands: the look after it has arrived sees whose it became.
-    fn is_in_transit(&mut self, address: PciAddr) -> bool {
-        let is_in_transit = self.in_transit.contains(&address);
-        if is_in_transit {
-            self.missed_in_transit.insert(address);
-        }
-        is_in_transit
-    }
-
-    /// Takes a VF in that no declared pool has any more: it is given back, and forgotten then.
-    fn adopt_orphan(&mut self, record: &Record, function: &Function, lent: bool, is_given: bool) {
-        let address = record.address;
-        if self.is_in_transit(address) {
-            return;
-        }
-        let state = match (lent, is_given) {
-            (true, _) => MemberState::Lent { allocated: false, verified: false, left_behind: false },
-            (false, true) => MemberState::Ready { allocated: true, verified: false },
-            (false, false) => MemberState::Due(Pending::default()),
-        };
-        let hold = Some(Hold::Dismissed(record.held.as_ref().map(|held| Box::new(held.hold()))));
-        let member = Member::new(address, function.physical.address, function.numa_node);
-        let mut pool = Pool::default();
-        pool.appeared(Member { state, hold, ..member });
-        let desired = DesiredState::of_none(record);
-        self.pools.push(PoolEntry { name: record.pool.clone(), settings: None, desired, pool });
-    }
-
     /// A task of the work queue has ended.
     pub(super) fn ended(&mut self, address: PciAddr, done: Result<Option<Known>, ProvisionError>) {
         let Some(entry) = self.of(address) else { return };
@@ -354,7 +213,7 @@ impl Shared {
             Err(ProvisionError::Taken(who)) => entry.pool.taken(address, &who),
             Err(ProvisionError::Gone(_)) => entry.pool.lost(address),
             Err(why) => {
-                tracing::warn!(pci = %address, pool = entry.name, error = %why, "a function of a pool is not ready");
+                tracing::warn!(pci = %address, pool = entry.name, error = %why, "a VF of a pool is not ready");
                 entry.failed(address, &why);
             }
         }
@@ -373,7 +232,7 @@ impl Shared {
             (_, Err(ProvisionError::Taken(who))) => entry.pool.taken(address, &who),
             (_, Err(ProvisionError::Gone(_))) => entry.pool.vanished(address),
             (true, Err(ProvisionError::Changed(why))) => {
-                tracing::warn!(pci = %address, pool = entry.name, why, "a function of a pool is made ready anew");
+                tracing::warn!(pci = %address, pool = entry.name, why, "a VF of a pool is made ready anew");
                 entry.pool.spoiled(address);
             }
             (true, Err(why)) => entry.failed(address, &why),
@@ -387,7 +246,7 @@ impl Shared {
     }
 
     /// What has come and gone after the first look, before anybody listened for it, is looked for when kubelet has had its
-    /// first list; functions are made at once.
+    /// first list; VFs are made at once.
     fn look_again(&mut self, declared: &[PoolSettings]) {
         let makes = declared.iter().any(|pool| pool.numvfs.is_some());
         self.look = makes.then_some(Look::Quick);

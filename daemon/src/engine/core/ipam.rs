@@ -23,7 +23,7 @@ use crate::engine::policy::CurrentPolicy;
 use crate::engine::request::AttachmentRequest;
 use crate::install;
 use crate::store::{Attachment, IpamRecord};
-use fairlead_ipam::{HostLocal, Lease, LeaseRequest, Owner, PendingRemovals, Place, static_ipam};
+use fairlead_ipam::{HostLocal, Lease, LeaseRequest, NetworkDir, Owner, PendingRemovals, static_ipam};
 
 /// Our executable is smaller than this, so a larger file need not be read.
 const LARGEST_OF_OURS: u64 = 1 << 20;
@@ -253,10 +253,10 @@ impl Ipam {
 }
 
 impl PendingRemovals for Core {
-    fn hurry(&self, place: &Place) -> bool {
+    fn hurry(&self, directory: &NetworkDir) -> bool {
         self.finish_pending(|a| {
-            a.key.network == place.network
-                && matches!(&a.ipam, IpamRecord::HostLocal { data_dir } if *data_dir == place.data_dir)
+            a.key.network == directory.network
+                && matches!(&a.ipam, IpamRecord::HostLocal { data_dir } if *data_dir == directory.data_dir)
         })
     }
 }

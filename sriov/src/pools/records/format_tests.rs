@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::{DIRECTORY, Mark, RecordedHold, Records};
+use super::{DIRECTORY, Mark, OriginalState, Record, RecordedHold, Records};
 
 const EARLIER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../daemon/testdata/records/0.1.0");
 
@@ -21,19 +21,18 @@ fn records_of_an_earlier_release_are_read_completely_and_written_again_to_the_by
     let records = Records::open(dir.path(), &dir.path().join("run")).unwrap();
     let all = records.all();
     assert_eq!(all.len(), names.len(), "each is read, and none is set aside");
-    let count = |what: &dyn Fn(&super::Record) -> bool| all.iter().filter(|record| what(record)).count();
+    let count = |what: &dyn Fn(&Record) -> bool| all.iter().filter(|record| what(record)).count();
     assert_eq!(count(&|record| record.pool == "radio"), 16);
     assert_eq!(count(&|record| record.held == Some(RecordedHold::Drained)), 4);
     assert_eq!(count(&|record| matches!(record.held, Some(RecordedHold::Quarantined(_)))), 3);
-    let was = |what: &dyn Fn(&super::OriginalState) -> bool| {
-        count(&|record| record.original.as_ref().is_some_and(what))
-    };
-    assert_eq!(was(&|_| true), 17);
-    assert_eq!(was(&|was| was.interface.is_none()), 2);
-    assert_eq!(was(&|was| was.fixed), 5);
-    assert_eq!(was(&|was| was.bound_by_others), 10);
-    assert_eq!(was(&|was| was.at_work), 5);
-    assert_eq!(was(&|was| was.gone), 1);
+    let original =
+        |what: &dyn Fn(&OriginalState) -> bool| count(&|record| record.original.as_ref().is_some_and(what));
+    assert_eq!(original(&|_| true), 17);
+    assert_eq!(original(&|of| of.interface.is_none()), 2);
+    assert_eq!(original(&|of| of.fixed), 5);
+    assert_eq!(original(&|of| of.bound_by_others), 10);
+    assert_eq!(original(&|of| of.at_work), 5);
+    assert_eq!(original(&|of| of.gone), 1);
     for record in all {
         let name = format!("{}.json", record.address);
         fs::remove_file(today.join(&name)).unwrap();

@@ -1,5 +1,5 @@
-//! The MAC address of a function that a kernel driver has: what the administrator gave it is taken over, and its own taken
-//! back, in the way that its driver needs.
+//! The MAC address of the interface of a VF that a kernel driver has: it takes over the address that the PF has for the VF, and
+//! takes back its own, in the way that its driver needs.
 
 use std::io;
 use std::time::Instant;
@@ -11,29 +11,31 @@ use crate::PciAddr;
 use crate::interface::{APPEARS, appear, interface};
 use crate::resetting::{Pauses, SETTLES, patiently};
 
-/// Drivers whose interface takes the administrator's MAC address over only when they take the function anew.
-const BOUND_ANEW: [&str; 2] = ["igbvf", "ixgbevf"];
-/// Drivers whose interface takes it over by itself, when the reset that it caused has ended.
+/// Drivers whose interface takes the MAC address over only when the VF is bound to them again.
+const NEED_REBIND: [&str; 2] = ["igbvf", "ixgbevf"];
+/// Drivers whose interface takes the MAC address over by itself, when the reset that this causes has ended.
 const FOLLOWS: [&str; 1] = ["iavf"];
 
-/// A function with an interface, and the driver that makes that.
+/// A VF with an interface, and the driver that makes that.
 #[derive(Clone, Copy)]
 pub struct KernelVf<'k> {
-    /// Where its driver is changed.
+    /// The kernel through which it is bound to its driver again.
     pub kernel: &'k dyn Kernel,
-    /// Where it is.
+    /// Its PCI address.
     pub address: PciAddr,
-    /// Its driver.
+    /// The driver that it has.
     pub driver: &'k str,
 }
 
 impl KernelVf<'_> {
-    /// Has the interface take the MAC address over that the administrator has given the function. Answers the interface as
-    /// it is then.
+    /// Has the interface take the MAC address over that the PF has for the VF. Answers the interface as it is then.
+    ///
+    /// # Errors
+    /// When the driver does not take it.
     pub fn take_over(&self, host: &mut dyn Net, link: &Link, mac: Mac) -> Result<Link, NetError> {
         let link = match self.driver {
-            driver if BOUND_ANEW.contains(&driver) => self.bound_anew(host)?,
-            driver if FOLLOWS.contains(&driver) => self.followed(host, link, mac)?,
+            driver if NEED_REBIND.contains(&driver) => self.bound_anew(host)?,
+            driver if FOLLOWS.contains(&driver) => self.wait_until_followed(host, link, mac)?,
             _ => match self.try_mac(host, link, mac)? {
                 Some(link) => link,
                 None => self.bound_anew(host)?,
@@ -48,7 +50,10 @@ impl KernelVf<'_> {
         }
     }
 
-    /// Gives the interface its own MAC address again; one that has the administrator's for good comes back with that.
+    /// Gives the interface its own MAC address again; one that has the PF's for good comes back with that.
+    ///
+    /// # Errors
+    /// When the interface does not come back.
     pub fn take_back(&self, host: &mut dyn Net, link: &Link, mac: Mac) -> Result<Link, NetError> {
         if let Some(link) = self.try_mac(host, link, mac)? {
             return Ok(link);
@@ -75,8 +80,8 @@ impl KernelVf<'_> {
         }
     }
 
-    /// The interface when it has the address, or when it should have it.
-    fn followed(&self, host: &mut dyn Net, link: &Link, mac: Mac) -> Result<Link, NetError> {
+    /// Waits until the interface has the address by itself; answers it as it is in the end, with the address or without.
+    fn wait_until_followed(&self, host: &mut dyn Net, link: &Link, mac: Mac) -> Result<Link, NetError> {
         let mut pauses = Pauses::until(Instant::now() + SETTLES);
         loop {
             let now = interface(host, self.address, std::slice::from_ref(&link.name))?;
@@ -88,7 +93,10 @@ impl KernelVf<'_> {
         }
     }
 
-    /// Has the driver take the function anew; answers the interface that it makes then.
+    /// Binds the VF to its driver again; answers the interface that this makes then.
+    ///
+    /// # Errors
+    /// When the driver refuses the VF, or makes no interface.
     pub fn bound_anew(&self, host: &mut dyn Net) -> Result<Link, NetError> {
         self.kernel.bind(&self.address.to_string(), self.driver, Override::Keep)?;
         appear(host, self.address, APPEARS)?.ok_or_else(|| self.absent())
@@ -106,7 +114,7 @@ impl KernelVf<'_> {
     }
 }
 
-/// A driver that keeps the address that it was given until it takes the function anew.
+/// Whether a driver answers so that takes another address only when the VF is bound to it again.
 fn needs_binding(error: &NetError) -> bool {
     let refusals = [Errno::EADDRNOTAVAIL, Errno::EPERM, Errno::EACCES, Errno::EOPNOTSUPP, Errno::EINVAL];
     error.errno().is_some_and(|errno| refusals.contains(&errno))

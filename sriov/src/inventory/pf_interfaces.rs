@@ -1,10 +1,9 @@
-//! The interfaces of a physical function: its own one, and in switchdev mode those of the switch that stand for its virtual
-//! functions (the kernel's `Documentation/networking/representors.rst`).
+//! The interfaces of a PF: its own one, and in switchdev mode the representors of the switch that stand for its VFs (the kernel's `Documentation/networking/representors.rst`).
 //!
 //! What an interface is, devlink says; the name of its port in sysfs (`switchdev.rst`) does where devlink does not know it. There
-//! is more that sysfs cannot tell: ice shows a switch in legacy mode too, a switch without representors looks like none, and
-//! kernels before 5.9 hang representors on no device. A port of another host that the card is in too (the functions that a
-//! SmartNIC's own processors see), and one of a subfunction, stand for none of the virtual functions here.
+//! is more that sysfs does not say: ice shows a switch in legacy mode too, a switch without representors looks like none, and
+//! kernels before 5.9 hang representors on no device. A port of another host that the card is in too (the VFs that a
+//! SmartNIC's own processors see), and one of a subfunction, stand for none of the VFs here.
 
 use std::path::Path;
 
@@ -13,40 +12,40 @@ use fairlead_host::{DevlinkDevice, DevlinkEnd};
 use super::sysfs::{names, number, text};
 use super::{Interface, InventoryError, LinkType};
 
-/// `ARPHRD_ETHER`, `ARPHRD_INFINIBAND`
+/// The kernel's numbers of link types: `ARPHRD_ETHER`, and `ARPHRD_INFINIBAND` below.
 const ETHER: u32 = 1;
 const INFINIBAND: u32 = 32;
 
-/// The interfaces of a physical function that are at home, in order, and what devlink tells of it.
+/// The interfaces of a PF that are at home, in order, and what devlink reports of it.
 pub(super) struct Ports<'d> {
-    seats: Vec<Seat>,
+    interfaces: Vec<PortInterface>,
     devlink: Option<&'d DevlinkDevice>,
 }
 
-struct Seat {
+struct PortInterface {
     name: String,
     switch: Option<String>,
     port: Port,
 }
 
-/// What an interface is.
+/// What an interface of a PF is.
 #[derive(Debug, PartialEq, Eq)]
 enum Port {
     /// The way out of the card.
     Uplink,
-    /// The stand-in of the virtual function of this number.
-    Function(u32),
-    /// The stand-in of something else: the physical function of a SmartNIC's host, a subfunction.
+    /// The representor of the VF of this number.
+    VfDevice(u32),
+    /// The representor of something else: the PF of a SmartNIC's host, a subfunction.
     Other,
     /// No switch has made it.
     None,
 }
 
 impl Port {
-    fn told(end: DevlinkEnd) -> Port {
+    fn by_devlink(end: DevlinkEnd) -> Port {
         match end {
             DevlinkEnd::Wire => Port::Uplink,
-            DevlinkEnd::Function(number) => Port::Function(number.into()),
+            DevlinkEnd::VfDevice(number) => Port::VfDevice(number.into()),
             DevlinkEnd::Other => Port::Other,
         }
     }
@@ -60,9 +59,7 @@ impl Port {
             _ if uplink => Port::Uplink,
             _ if !in_switch => Port::None,
             // `pf0vf3`; ice began with `pf0vfr3`. `c1pf0vf3` is of another host's card.
-            Some((_, function)) => {
-                function.strip_prefix('r').unwrap_or(function).parse().map_or(Port::Other, Port::Function)
-            }
+            Some((_, vf)) => vf.strip_prefix('r').unwrap_or(vf).parse().map_or(Port::Other, Port::VfDevice),
             None => Port::Other,
         }
     }
@@ -75,32 +72,32 @@ impl<'d> Ports<'d> {
         devlink: Option<&'d DevlinkDevice>,
     ) -> Result<Ports<'d>, InventoryError> {
         let dir = device.join("net");
-        let told = |name: &str| {
+        let by_devlink = |name: &str| {
             let port = devlink?.ports.iter().find(|port| port.link.as_deref() == Some(name))?;
-            Some(Port::told(port.end))
+            Some(Port::by_devlink(port.end))
         };
-        let seats = names(&dir)?.into_iter().map(|name| {
+        let interfaces = names(&dir)?.into_iter().map(|name| {
             let of = dir.join(&name);
             let switch = text(&of.join("phys_switch_id"))?;
-            let port = match told(&name) {
-                Some(told) => told,
+            let port = match by_devlink(&name) {
+                Some(by_devlink) => by_devlink,
                 None => Port::of(text(&of.join("phys_port_name"))?.as_deref(), switch.is_some()),
             };
-            Ok(Seat { name, switch, port })
+            Ok(PortInterface { name, switch, port })
         });
-        Ok(Ports { seats: seats.collect::<Result<_, InventoryError>>()?, devlink })
+        Ok(Ports { interfaces: interfaces.collect::<Result<_, InventoryError>>()?, devlink })
     }
 
     pub(super) fn names(&self) -> Vec<String> {
-        self.seats.iter().map(|seat| seat.name.clone()).collect()
+        self.interfaces.iter().map(|interface| interface.name.clone()).collect()
     }
 
-    fn own(&self) -> Option<&Seat> {
-        let first = |port| self.seats.iter().find(|seat| seat.port == port);
+    fn own(&self) -> Option<&PortInterface> {
+        let first = |port| self.interfaces.iter().find(|interface| interface.port == port);
         first(Port::Uplink).or_else(|| first(Port::None))
     }
 
-    /// The physical function's own interface.
+    /// The PF's own interface.
     pub(super) fn interface(&self, device: &Path) -> Result<Option<Interface>, InventoryError> {
         let Some(own) = self.own() else { return Ok(None) };
         let dir = device.join("net").join(&own.name);
@@ -115,26 +112,31 @@ impl<'d> Ports<'d> {
 
     /// Whether it is in switchdev mode. Where devlink does not say that, representors do.
     pub(super) fn switchdev(&self) -> bool {
-        let stands = |seat: &Seat| matches!(seat.port, Port::Function(_)) && self.is_of_own_switch(seat);
-        let told = self.devlink.and_then(|devlink| devlink.switchdev);
-        told.unwrap_or_else(|| self.seats.iter().any(stands))
+        let stands = |interface: &PortInterface| {
+            matches!(interface.port, Port::VfDevice(_)) && self.is_of_own_switch(interface)
+        };
+        let by_devlink = self.devlink.and_then(|devlink| devlink.switchdev);
+        by_devlink.unwrap_or_else(|| self.interfaces.iter().any(stands))
     }
 
-    /// The interface that stands for a virtual function.
+    /// The interface that stands for a VF.
     pub(super) fn representor(&self, index: u32) -> Option<String> {
         let mut ports = self.devlink.iter().flat_map(|devlink| &devlink.ports);
-        let told = ports
-            .find_map(|port| port.link.clone().filter(|_| Port::told(port.end) == Port::Function(index)));
-        let stands = |seat: &&Seat| seat.port == Port::Function(index) && self.is_of_own_switch(seat);
-        told.or_else(|| self.seats.iter().find(stands).map(|seat| seat.name.clone()))
+        let by_devlink = ports.find_map(|port| {
+            port.link.clone().filter(|_| Port::by_devlink(port.end) == Port::VfDevice(index))
+        });
+        let stands = |interface: &&PortInterface| {
+            interface.port == Port::VfDevice(index) && self.is_of_own_switch(interface)
+        };
+        by_devlink.or_else(|| self.interfaces.iter().find(stands).map(|interface| interface.name.clone()))
     }
 
-    fn is_of_own_switch(&self, seat: &Seat) -> bool {
-        seat.switch.is_some() && self.own().is_some_and(|own| own.switch == seat.switch)
+    fn is_of_own_switch(&self, interface: &PortInterface) -> bool {
+        interface.switch.is_some() && self.own().is_some_and(|own| own.switch == interface.switch)
     }
 }
 
-/// What the interface in this directory speaks; `None` for what no virtual function speaks, too.
+/// What the interface in this directory speaks; `None` for what no VF speaks, too.
 pub(super) fn link_type(interface: &Path) -> Result<Option<LinkType>, InventoryError> {
     Ok(match number(&interface.join("type"))? {
         Some(ETHER) => Some(LinkType::Ether),
@@ -153,8 +155,8 @@ mod tests {
             (None, true, Port::None),
             (Some("p0"), true, Port::Uplink),
             (Some("p1"), false, Port::Uplink),
-            (Some("pf0vf12"), true, Port::Function(12)),
-            (Some("pf1vfr3"), true, Port::Function(3)),
+            (Some("pf0vf12"), true, Port::VfDevice(12)),
+            (Some("pf1vfr3"), true, Port::VfDevice(3)),
             (Some("p0s1"), true, Port::Uplink),
             (Some("7"), true, Port::Other),
             (Some("7"), false, Port::None),

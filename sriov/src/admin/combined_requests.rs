@@ -1,34 +1,35 @@
-//! Requests that come while others are under way, carried out together by one of those who wait. Whoever comes first while
-//! nothing is under way is alone, and loses no time.
+//! Requests that come while others are under way are carried out together, by one of the threads that wait. A request that
+//! comes while nothing is under way is carried out alone and loses no time.
 
 use std::collections::BTreeMap;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// A place where requests `Q` wait for their answers `A`.
 #[derive(Debug)]
-pub(super) struct Gathered<Q, A> {
+pub(super) struct CombinedRequests<Q, A> {
     state: Mutex<State<Q, A>>,
-    news: Condvar,
+    changed: Condvar,
 }
 
 #[derive(Debug)]
 struct State<Q, A> {
     next: u64,
-    /// By number, in the order of their coming.
+    /// The requests that are not under way yet, by number, in the order of their coming.
     waiting: BTreeMap<u64, Q>,
-    /// `None`: whoever carried it out did not end.
+    /// The answers by number; `None` where the thread that carried a request out did not end.
     answers: BTreeMap<u64, Option<A>>,
     under_way: bool,
 }
 
-impl<Q, A> Default for Gathered<Q, A> {
-    fn default() -> Gathered<Q, A> {
+impl<Q, A> Default for CombinedRequests<Q, A> {
+    fn default() -> CombinedRequests<Q, A> {
         let state = State { next: 0, waiting: BTreeMap::new(), answers: BTreeMap::new(), under_way: false };
-        Gathered { state: Mutex::new(state), news: Condvar::new() }
+        CombinedRequests { state: Mutex::new(state), changed: Condvar::new() }
     }
 }
 
-impl<Q, A> Gathered<Q, A> {
+impl<Q, A> CombinedRequests<Q, A> {
     /// The answer to a request, which `carry_out` gives with those to all others that wait by then (one for each, in order);
     /// it is called on whichever of their threads finds nothing under way, and not before the request has come. `None` where
     /// that thread did not end it.
@@ -42,7 +43,7 @@ impl<Q, A> Gathered<Q, A> {
                 return answer;
             }
             if state.under_way {
-                state = self.news.wait(state).unwrap_or_else(PoisonError::into_inner);
+                self.changed.wait(&mut state);
                 continue;
             }
             state.under_way = true;
@@ -57,13 +58,13 @@ impl<Q, A> Gathered<Q, A> {
     }
 
     fn state(&self) -> MutexGuard<'_, State<Q, A>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 
-/// Ends with an answer to everybody, even where the thread panics.
+/// Answers everybody when it is dropped, even where the thread panics.
 struct Turn<'p, Q, A> {
-    place: &'p Gathered<Q, A>,
+    place: &'p CombinedRequests<Q, A>,
     numbers: Vec<u64>,
     answers: Vec<A>,
 }
@@ -76,7 +77,7 @@ impl<Q, A> Drop for Turn<'_, Q, A> {
             state.answers.insert(*number, answers.next());
         }
         state.under_way = false;
-        self.place.news.notify_all();
+        self.place.changed.notify_all();
     }
 }
 
@@ -89,11 +90,11 @@ mod tests {
 
     #[test]
     fn whoever_comes_meanwhile_is_answered_together_each_with_its_own() {
-        let place = Gathered::default();
+        let place = CombinedRequests::default();
         let (go, wait) = channel();
         let sizes = Mutex::new(Vec::new());
         let answer = |requests: &[u32]| {
-            sizes.lock().unwrap().push(requests.len());
+            sizes.lock().push(requests.len());
             requests.iter().map(|one| one * 2).collect()
         };
         thread::scope(|scope| {
@@ -101,7 +102,7 @@ mod tests {
             let (place, answer) = (&place, &answer);
             scope.spawn(move || {
                 let first = |requests: &[u32]| {
-                    wait.lock().unwrap().recv().unwrap();
+                    wait.lock().recv().unwrap();
                     answer(requests)
                 };
                 assert_eq!(place.pass(0, first), Some(0));
@@ -117,13 +118,13 @@ mod tests {
             }
             go.send(()).unwrap();
         });
-        assert_eq!(*sizes.lock().unwrap(), [1, 20]);
+        assert_eq!(*sizes.lock(), [1, 20]);
         assert!(place.state().answers.is_empty());
     }
 
     #[test]
     fn nobody_waits_for_a_thread_that_died_at_it() {
-        let place: Gathered<u32, u32> = Gathered::default();
+        let place: CombinedRequests<u32, u32> = CombinedRequests::default();
         thread::scope(|scope| {
             let died = scope.spawn(|| place.pass(1, |_| panic!("as ordered")));
             died.join().unwrap_err();

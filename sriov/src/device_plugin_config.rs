@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::{BadResourceName, PciAddr, Selectors, check_resource_name};
 
-/// What the device plugin puts before a resource's name unless it is told otherwise.
+/// What the device plugin puts before a resource's name unless its configuration says otherwise.
 const PREFIX: &str = "intel.com";
 /// The only kind of device that is served, and the default.
 const NET_DEVICE: &str = "netDevice";
@@ -39,26 +39,26 @@ const SELECTOR_KEYS: &[&str] = &[
 /// What a configuration file says.
 #[derive(Debug, Default)]
 pub struct DevicePluginConfig {
-    /// The resources that can be served, in the file's order: a function belongs to the first that matches.
+    /// The resources that can be served, in the file's order: a VF belongs to the first that matches.
     pub resources: Vec<Resource>,
-    /// The others.
+    /// The resources that cannot be served.
     pub refused: Vec<RefusedResource>,
 }
 
 /// A resource for kubelet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resource {
-    /// With its prefix: `intel.com/radio`.
+    /// Its name with its prefix: `intel.com/radio`.
     pub name: String,
-    /// Its functions.
+    /// The selectors of its VFs.
     pub selectors: Selectors,
-    /// Kubelet is not to be told the devices' NUMA nodes.
+    /// Kubelet is not to know the devices' NUMA nodes.
     pub exclude_topology: bool,
     info: BTreeMap<String, BTreeMap<String, String>>,
 }
 
 impl Resource {
-    /// What pods are told of a function besides (`extraInfo`): what holds for all, and over it what holds for this one.
+    /// Further facts about a VF for its pod (`extraInfo`): what holds for all VFs, and over it what holds for this one.
     pub fn additional_info(&self, address: PciAddr) -> BTreeMap<String, String> {
         let of = |key: &str| self.info.get(key).cloned().unwrap_or_default();
         let mut info = of(EVERY_DEVICE);
@@ -73,7 +73,7 @@ impl Resource {
 pub struct RefusedResource {
     /// Its name, as far as it has one.
     pub name: String,
-    /// Why not.
+    /// Why it is not served.
     #[source]
     pub reason: Refusal,
 }
@@ -94,7 +94,7 @@ pub enum Refusal {
     #[error("a resource before it has the same name")]
     Twice,
     /// It has no selectors.
-    #[error("it has no selectors; {{}} selects every function")]
+    #[error("it has no selectors; {{}} selects every VF")]
     NoSelectors,
     /// It is about devices of another type.
     #[error("deviceType {0} is not served yet, only netDevice")]

@@ -1,0 +1,63 @@
+//! VFs that are more than an interface and cannot be given to pods yet: a vDPA device is made of them, or their RDMA device
+//! would not go with their interface.
+
+use super::sysfs::{last, names, target, text};
+use super::{Inventory, InventoryError};
+use crate::PciAddr;
+
+/// Why a VF is not given to pods, whatever drives it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unserved {
+    /// Its RDMA device would stay in the host's namespace while its interface goes to the pod's.
+    #[error(
+        "VF {vf} has RDMA device {device}, and RDMA devices are exclusive to one network namespace on this machine, which is not served yet"
+    )]
+    ExclusiveRdma {
+        /// The VF's PCI address.
+        vf: PciAddr,
+        /// Its RDMA device.
+        device: String,
+    },
+    /// A vDPA device is made of it.
+    #[error("VF {vf} is vDPA device {device}, which is not served yet")]
+    Vdpa {
+        /// The VF's PCI address.
+        vf: PciAddr,
+        /// The vDPA device.
+        device: String,
+    },
+}
+
+impl Inventory {
+    /// What keeps a VF from every pod; mostly two looks at directories that are not there.
+    pub fn unserved(&self, vf: PciAddr) -> Result<Option<Unserved>, InventoryError> {
+        if let Some(device) = self.vdpa(vf)? {
+            return Ok(Some(Unserved::Vdpa { vf, device }));
+        }
+        let device = names(&self.dir(vf).join("infiniband"))?.into_iter().next();
+        match device {
+            Some(device) if self.rdma_is_exclusive()? => Ok(Some(Unserved::ExclusiveRdma { vf, device })),
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether an RDMA device is in one network namespace only. The parameter is the kernel's own variable: it says what
+    /// `rdma system set netns` has made of it since (`RDMA_NLDEV_SYS_ATTR_NETNS_MODE` is read from the same one; seen on 6.12).
+    /// Kernels before 5.3 know no such thing.
+    fn rdma_is_exclusive(&self) -> Result<bool, InventoryError> {
+        Ok(text(&self.sysfs.join("module/ib_core/parameters/netns_mode"))?.as_deref() == Some("N"))
+    }
+
+    /// The vDPA device that is made of a VF, itself or by way of an auxiliary device of its driver.
+    fn vdpa(&self, vf: PciAddr) -> Result<Option<String>, InventoryError> {
+        let devices = self.sysfs.join("bus/vdpa/devices");
+        let of = vf.to_string();
+        for name in names(&devices)? {
+            let leads_to = target(&devices.join(&name))?;
+            if leads_to.is_some_and(|to| to.ancestors().any(|dir| last(dir).as_ref() == Some(&of))) {
+                return Ok(Some(name));
+            }
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,164 @@
+//! VFs that the reconciler takes into pools: new ones, those that are back, and those that an earlier daemon has changed for a
+//! pool which has them no more.
+//!
+//! What such a VF is in follows from its record, its mark and one look at it, before anybody may have it. A VF that a call has
+//! in hands just then is left alone: nobody can say yet whose it becomes.
+
+use std::collections::BTreeSet;
+
+use fairlead_host::Mac;
+
+use super::membership::{Assignment, Membership};
+use super::owners::{Holders, inherited_owner};
+use super::records::Record;
+use super::scan::{FoundMember, MemberScan, vfs};
+use super::settings::PoolSettings;
+use super::shared::PoolEntry;
+use super::state::{Hold, Mark, Member, MemberState, Pending, Pool};
+use super::target::DesiredState;
+use super::{Pools, Shared};
+use crate::{PciAddr, Scan, VfDevice};
+
+impl Pools {
+    /// Takes in members that are new, or back.
+    pub(super) fn admit_new(
+        &self,
+        declared: &[PoolSettings],
+        all: &Membership,
+        holders: Holders<'_>,
+        member_scan: &mut MemberScan<'_>,
+    ) {
+        member_scan.ask(&self.newcomers(all, member_scan));
+        let inherited = (holders.inherited)();
+        for (address, assignment) in &all.assignments {
+            let Some(settings) = declared.get(assignment.pool) else { continue };
+            let (is_in, is_gone) = {
+                let state = self.lock();
+                let found = state.member(*address).map(|(_, member)| member.state == MemberState::Gone);
+                (found.is_some(), found == Some(true))
+            };
+            if is_in && !is_gone {
+                continue;
+            }
+            if member_scan.hangs(*address) && self.provisioner.records.mark_of(*address) == Mark::Clean {
+                continue; // Another of its card does: the next look asks this one itself.
+            }
+            if is_gone {
+                // It is another one now, whatever the last one was.
+                self.log_unwritten(*address, self.provisioner.records.change(*address, Record::vanished));
+            }
+            self.provisioner.records.begin(*address, &settings.name, || Mac::local((self.random)()));
+            let found = member_scan.find_new(*address, &DesiredState::of(settings));
+            let record = self.provisioner.records.get(*address);
+            let inherited = inherited_owner(&inherited, *address).is_some();
+            self.update(|state| {
+                if state.declared == declared {
+                    let lent = inherited || (holders.ours)(*address).is_some();
+                    state.admit(*address, assignment, found, lent, record);
+                }
+            });
+        }
+    }
+
+    /// VFs that are no members yet, and were members of an earlier daemon's pools: those are looked at.
+    fn newcomers(&self, all: &Membership, member_scan: &MemberScan<'_>) -> BTreeSet<PciAddr> {
+        let state = self.lock();
+        let is_new = |address: &PciAddr| state.member(*address).is_none() && member_scan.is_adopted(*address);
+        all.assignments.keys().copied().filter(is_new).collect()
+    }
+
+    /// Has VFs given back that were changed for a pool which has them no more, and forgets what is on record of VFs that are not
+    /// there; that is kept as long as their pool is declared.
+    pub(super) fn restore_orphans(
+        &self,
+        declared: &[PoolSettings],
+        membership: &Membership,
+        scan: &Scan,
+        holders: Holders<'_>,
+    ) {
+        if self.lock().partly_read {
+            return;
+        }
+        for record in self.provisioner.records.all() {
+            let address = record.address;
+            let known = self.lock().member(address).is_some();
+            if known || membership.assignments.contains_key(&address) {
+                continue;
+            }
+            match vfs(scan).find(|vf| vf.address == address) {
+                Some(vf) if record.original_in(&self.provisioner.boot_id).is_some() => {
+                    let is_given = self.provisioner.records.mark_of(address) == Mark::Given;
+                    let inherited = inherited_owner(&(holders.inherited)(), address).is_some();
+                    self.update(|state| {
+                        let lent = inherited || (holders.ours)(address).is_some();
+                        state.adopt_orphan(&record, vf, lent, is_given);
+                    });
+                }
+                None if !self.is_gone(address) => {} // it came after the look, or cannot be read
+                None if declared.iter().any(|pool| pool.name == record.pool) => {}
+                _ => {
+                    self.provisioner.records.forget(address);
+                    self.log_unwritten(address, self.provisioner.records.settle(address));
+                }
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn admit(
+        &mut self,
+        address: PciAddr,
+        assignment: &Assignment,
+        found: FoundMember,
+        lent: bool,
+        record: Option<Record>,
+    ) {
+        if self.is_in_transit(address) {
+            return;
+        }
+        let hold = record.and_then(|record| record.held).map(|held| held.hold());
+        let Some(entry) = self.pools.get_mut(assignment.pool) else { return };
+        let is_held = hold.is_some();
+        let allocated = found.state.is_allocated_to_the_next();
+        let state = match lent {
+            true => MemberState::Lent { allocated, verified: true, left_behind: false },
+            false => found.state,
+        };
+        let member = Member::new(address, assignment.pf, assignment.numa_node);
+        let mut member = Member { state, hold, ..member };
+        if is_held && !lent {
+            member.doubt();
+        }
+        entry.pool.appeared(member);
+        self.known.extend(found.known.map(|known| (address, known)));
+    }
+
+    /// Whether a call has it in hands: the look after it has arrived sees whose it became.
+    fn is_in_transit(&mut self, address: PciAddr) -> bool {
+        let is_in_transit = self.in_transit.contains(&address);
+        if is_in_transit {
+            self.missed_in_transit.insert(address);
+        }
+        is_in_transit
+    }
+
+    /// Takes a VF in that no declared pool has any more: it is given back, and forgotten then.
+    fn adopt_orphan(&mut self, record: &Record, vf: &VfDevice, lent: bool, is_given: bool) {
+        let address = record.address;
+        if self.is_in_transit(address) {
+            return;
+        }
+        let state = match (lent, is_given) {
+            (true, _) => MemberState::Lent { allocated: false, verified: false, left_behind: false },
+            (false, true) => MemberState::Ready { allocated: true, verified: false },
+            (false, false) => MemberState::Due(Pending::default()),
+        };
+        let hold = Some(Hold::Dismissed(record.held.as_ref().map(|held| Box::new(held.hold()))));
+        let member = Member::new(address, vf.physical.address, vf.numa_node);
+        let mut pool = Pool::default();
+        pool.appeared(Member { state, hold, ..member });
+        let desired = DesiredState::of_none(record);
+        self.pools.push(PoolEntry { name: record.pool.clone(), settings: None, desired, pool });
+    }
+}
