@@ -26,5 +26,4 @@ pub mod run_dir;
 pub mod server;
 pub mod settings;
 pub mod spool;
-mod sriov_cni;
 pub mod store;

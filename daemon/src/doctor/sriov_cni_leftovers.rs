@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use super::{Finding, less, wrong};
-use crate::sriov_cni::{self, DIRECTORY, Left};
+use crate::engine::sriov_cni_import::files::{self, DIRECTORY, Leftovers};
 use fairlead_host::host_root::HostRoot;
 
 const ABOUT: &str = "sriov-cni";
 
 pub(super) fn findings(host_root: &Path) -> Vec<Finding> {
-    match sriov_cni::left(&HostRoot::new(host_root.to_owned())) {
+    match files::read_all(&HostRoot::new(host_root.to_owned())) {
         Ok(left) => [with_pods(&left), unreadable(&left)].into_iter().flatten().collect(),
         Err(error) => {
             let remedy = "no VF is handed out: make it a directory that root can read, or remove it if no pod is left of that plugin";
@@ -18,7 +18,7 @@ pub(super) fn findings(host_root: &Path) -> Vec<Finding> {
     }
 }
 
-fn with_pods(left: &Left) -> Option<Finding> {
+fn with_pods(left: &Leftovers) -> Option<Finding> {
     let vfs = left.vfs();
     let listed: Vec<String> = vfs.iter().map(|(device, pod)| format!("{device} ({pod})")).collect();
     let seen = format!("VFs that it noted as pods': {}: {}", vfs.len(), listed.join(", "));
@@ -26,7 +26,7 @@ fn with_pods(left: &Left) -> Option<Finding> {
     (!vfs.is_empty()).then(|| less(ABOUT, seen, remedy))
 }
 
-fn unreadable(left: &Left) -> Option<Finding> {
+fn unreadable(left: &Leftovers) -> Option<Finding> {
     let listed: Vec<String> =
         left.unreadable.iter().map(|(name, why)| format!("{DIRECTORY}/{name} ({why})")).collect();
     let remedy = "no DEL brings the VF of such a file home: when its pod is gone, give it its name and settings back by hand and remove the file";

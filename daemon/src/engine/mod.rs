@@ -24,7 +24,7 @@ mod pool_reconciler;
 mod random_ids;
 mod request;
 mod sandbox;
-mod sriov_cni_import;
+pub(crate) mod sriov_cni_import;
 mod start;
 #[cfg(test)]
 mod tests;

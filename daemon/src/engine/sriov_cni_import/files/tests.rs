@@ -45,8 +45,8 @@ impl Host {
         HostRoot::new(self.0.path().into())
     }
 
-    fn left(&self) -> Left {
-        left(&self.root()).unwrap()
+    fn read_all(&self) -> Leftovers {
+        read_all(&self.root()).unwrap()
     }
 }
 

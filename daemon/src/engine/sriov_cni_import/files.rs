@@ -3,8 +3,6 @@
 //!
 //! Read as that plugin wrote it (its releases 2.0 to 2.10), and removed when it holds no more; never written.
 
-mod predecessor;
-
 use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::fs::File;
@@ -13,19 +11,16 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use fairlead_host::{Mac, VfChange, VfLinkState, VfRate, VfVlan, VlanProto};
+use fairlead_host::files::text_of;
+use fairlead_host::{HostRoot, Mac, VfChange, VfLinkState, VfRate, VfVlan, VlanProto};
 use fairlead_sriov::PciAddr;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, openat, statat};
 use serde::Deserialize;
 
-use fairlead_host::files::text_of;
-use fairlead_host::host_root::HostRoot;
-pub(crate) use predecessor::Predecessor;
-
 /// Where it keeps its files.
 pub(crate) const DIRECTORY: &str = "/var/lib/cni/sriov";
 /// Those of VFs, in it.
-const PCI: &str = "pci";
+pub(super) const PCI: &str = "pci";
 /// Larger than any that it writes: they hold one network's configuration.
 const LARGEST: u64 = 1 << 20;
 /// As it stands in a file, whatever the machine's byte order was.
@@ -33,7 +28,7 @@ const DOT1AD: [u32; 2] = [0x88a8, 0xa888];
 
 /// All of it.
 #[derive(Debug, Default)]
-pub(crate) struct Left {
+pub(crate) struct Leftovers {
     /// Its interfaces, the oldest first.
     pub(crate) records: Vec<Record>,
     /// The namespaces that VFs went to, by path.
@@ -52,14 +47,14 @@ pub(crate) struct Record {
     /// The VF.
     pub(crate) device: PciAddr,
     /// How its interface was; `None`: a driver in user space had it.
-    pub(crate) interface: Option<Was>,
+    pub(crate) interface: Option<NetdevBefore>,
     /// Those of its settings that the network asked for, as they were.
     pub(crate) before: VfChange,
 }
 
 /// An interface before it went to its pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Was {
+pub(crate) struct NetdevBefore {
     pub(crate) name: String,
     /// `None`: not told by that release.
     pub(crate) mac: Option<Mac>,
@@ -67,7 +62,7 @@ pub(crate) struct Was {
     pub(crate) mtu: Option<u32>,
 }
 
-impl Left {
+impl Leftovers {
     /// Whether there is nothing.
     pub(crate) fn is_empty(&self) -> bool {
         self.records.is_empty() && self.taken.is_empty() && self.unreadable.is_empty()
@@ -103,8 +98,8 @@ impl Left {
 }
 
 /// Reads all of it; nothing where that plugin never was.
-pub(crate) fn left(root: &HostRoot) -> io::Result<Left> {
-    let mut left = Left::default();
+pub(crate) fn read_all(root: &HostRoot) -> io::Result<Leftovers> {
+    let mut left = Leftovers::default();
     if let Some(dir) = directory(root, "")? {
         for name in names(&dir)? {
             match record(&dir, &name) {
@@ -148,7 +143,7 @@ fn remove(root: &HostRoot, below: &str, name: &str) -> io::Result<()> {
     root.remove(&Path::new(DIRECTORY).join(below).join(name))
 }
 
-fn directory(root: &HostRoot, below: &str) -> io::Result<Option<OwnedFd>> {
+pub(super) fn directory(root: &HostRoot, below: &str) -> io::Result<Option<OwnedFd>> {
     match root.directory(&Path::new(DIRECTORY).join(below)) {
         Ok(dir) => Ok(Some(dir)),
         Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
@@ -271,9 +266,9 @@ impl State {
         })
     }
 
-    fn interface(&self) -> io::Result<Option<Was>> {
+    fn interface(&self) -> io::Result<Option<NetdevBefore>> {
         let Original { host_interface: name, effective_mac, mtu, .. } = self.original();
-        let was = Was { name, mac: mac(&effective_mac)?, mtu: Some(mtu).filter(|mtu| *mtu > 0) };
+        let was = NetdevBefore { name, mac: mac(&effective_mac)?, mtu: Some(mtu).filter(|mtu| *mtu > 0) };
         Ok(Some(was).filter(|was| !was.name.is_empty()))
     }
 

@@ -1,16 +1,17 @@
-//! What sriov-cni has left, for whoever asks often: read again only when a file has come or gone.
+//! The files that sriov-cni has left, for whoever asks often: read again only when one has come or gone.
 //!
-//! A directory's time of change tells that. It goes in steps: while the last change is young another one may hide behind it, and
+//! A directory's time of change shows that. It goes in steps: while the last change is young another one may hide behind it, and
 //! nothing is kept.
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use fairlead_host::HostRoot;
+use parking_lot::Mutex;
 use rustix::fs::fstat;
 
-use super::{Left, PCI, directory, left};
-use fairlead_host::host_root::HostRoot;
+use super::files::{Leftovers, PCI, directory, read_all};
 
 /// The kernel's clock for files goes in steps of some milliseconds.
 const YOUNG: Duration = Duration::from_secs(1);
@@ -18,19 +19,19 @@ const YOUNG: Duration = Duration::from_secs(1);
 /// Which directories there are, and when each has changed.
 type Stamp = [Option<(u64, u64, SystemTime)>; 2];
 
-/// What it has left.
+/// What was read last, and of which state of the directories.
 #[derive(Debug, Default)]
-pub(crate) struct Predecessor(Mutex<Option<(Stamp, Arc<Left>)>>);
+pub(crate) struct CachedFiles(Mutex<Option<(Stamp, Arc<Leftovers>)>>);
 
-impl Predecessor {
-    /// All of it. Where a file that was there is written again, what it said before.
-    pub(crate) fn left(&self, root: &HostRoot) -> io::Result<Arc<Left>> {
+impl CachedFiles {
+    /// All of it. Where a file that was there is written again, what it said before may be returned.
+    pub(crate) fn read(&self, root: &HostRoot) -> io::Result<Arc<Leftovers>> {
         let (stamp, now) = (stamp(root)?, SystemTime::now());
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.0.lock();
         if let Some((_, left)) = kept.as_ref().filter(|(of, _)| *of == stamp) {
             return Ok(Arc::clone(left));
         }
-        let found = Arc::new(left(root)?);
+        let found = Arc::new(read_all(root)?);
         let is_old = |changed: &SystemTime| now.duration_since(*changed).is_ok_and(|age| age > YOUNG);
         let settled = stamp.iter().flatten().all(|(_, _, changed)| is_old(changed));
         *kept = settled.then(|| (stamp, Arc::clone(&found)));
@@ -53,18 +54,18 @@ fn stamp(root: &HostRoot) -> io::Result<Stamp> {
 mod tests {
     use std::fs::{self, File};
 
-    use super::super::DIRECTORY;
+    use super::super::files::DIRECTORY;
     use super::*;
 
     #[test]
     fn a_file_that_comes_or_goes_is_seen_at_once_and_nothing_is_read_while_none_does() {
         let dir = tempfile::tempdir().unwrap();
-        let (root, all) = (HostRoot::new(dir.path().into()), Predecessor::default());
-        assert!(all.left(&root).unwrap().is_empty());
+        let (root, all) = (HostRoot::new(dir.path().into()), CachedFiles::default());
+        assert!(all.read(&root).unwrap().is_empty());
         let place = dir.path().join(DIRECTORY.trim_start_matches('/'));
         fs::create_dir_all(place.join("pci")).unwrap();
         let (one, two) = (place.join("pci/0000:21:10.0"), place.join("pci/0000:21:10.1"));
-        let names = || all.left(&root).unwrap().taken.len();
+        let names = || all.read(&root).unwrap().taken.len();
         fs::write(&one, "/run/netns/a").unwrap();
         assert_eq!(names(), 1);
         fs::write(&two, "/run/netns/b").unwrap();
@@ -78,8 +79,8 @@ mod tests {
             }
         };
         age(60);
-        let first = all.left(&root).unwrap();
-        assert!(Arc::ptr_eq(&first, &all.left(&root).unwrap()));
+        let first = all.read(&root).unwrap();
+        assert!(Arc::ptr_eq(&first, &all.read(&root).unwrap()));
         fs::write(&two, "/run/netns/b").unwrap();
         assert_eq!(names(), 2);
     }

@@ -5,6 +5,9 @@
 //! That plugin's own files are the record: they are there before anything is done and are removed when all of it is, so that
 //! it may be begun again at any step. Of an earlier boot they mean nothing any more.
 
+mod cached_files;
+pub(crate) mod files;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,9 +21,10 @@ use super::kinds::sriov::{SriovServices, USER_SPACE_DRIVERS, still_away, unusabl
 use super::kinds::{AwaitsCarrier, Kinds, vf, vfio};
 use super::netns_reach::Reach;
 use super::request::AttachmentRequest;
-use crate::sriov_cni::{self, DIRECTORY, Left, Predecessor, Record, Was};
 use crate::store::{Attachment, Key, LinkRecord, MovedNetdev, Namespace, Phase, VfRecord};
+use cached_files::CachedFiles;
 use fairlead_sriov::pools::Inherited;
+use files::{DIRECTORY, Leftovers, NetdevBefore, Record};
 
 /// Whether the pod that a VF went to lives.
 enum Pod {
@@ -33,18 +37,18 @@ enum Pod {
 /// The files of sriov-cni, and what is done by them.
 pub(crate) struct SriovCniImport {
     root: Arc<HostRoot>,
-    predecessor: Predecessor,
+    cached: CachedFiles,
 }
 
 impl SriovCniImport {
     /// Reads that plugin's files below this root.
     pub(crate) fn new(root: Arc<HostRoot>) -> SriovCniImport {
-        SriovCniImport { root, predecessor: Predecessor::default() }
+        SriovCniImport { root, cached: CachedFiles::default() }
     }
 
     /// The directories in which that plugin's files come and go.
     pub(crate) fn directories(&self) -> Vec<PathBuf> {
-        sriov_cni::directories(&self.root)
+        files::directories(&self.root)
     }
 
     /// The VFs that are listed; none where the files cannot be read.
@@ -62,13 +66,13 @@ impl SriovCniImport {
         }
     }
 
-    fn left(&self) -> Result<Left, CniError> {
-        sriov_cni::left(&self.root).map_err(|e| unread(&e))
+    fn left(&self) -> Result<Leftovers, CniError> {
+        files::read_all(&self.root).map_err(|e| unread(&e))
     }
 
     /// The same, read again only when one has come or gone: of a VF that is listed it may not tell the newest.
-    fn listed(&self) -> Result<Arc<Left>, CniError> {
-        self.predecessor.left(&self.root).map_err(|e| unread(&e))
+    fn listed(&self) -> Result<Arc<Leftovers>, CniError> {
+        self.cached.read(&self.root).map_err(|e| unread(&e))
     }
 
     /// The owners that the files of that plugin name, in words.
@@ -130,7 +134,7 @@ impl SriovCniImport {
         if request.key.plugin != "sriov" {
             return Ok(());
         }
-        let find = |left: &Left| left.of(&request.key.container, &request.key.ifname).cloned();
+        let find = |left: &Leftovers| left.of(&request.key.container, &request.key.ifname).cloned();
         let Some(record) = find(&*self.listed()?) else { return Ok(()) };
         let address = record.device;
         let lock = kinds.sriov.reserved.take(&address.to_string(), request.waiting.deadline);
@@ -140,7 +144,7 @@ impl SriovCniImport {
         let ours = kinds.sriov.store.with_vf(address).is_some();
         if ours || left.holder(address) != Some(&record) {
             tracing::info!(pci = %address, record = record.name, "a newer pod has the VF of an old one's DEL");
-            return sriov_cni::forget(&self.root, &record).map_err(|e| unforgotten(&record.name, &e));
+            return files::forget(&self.root, &record).map_err(|e| unforgotten(&record.name, &e));
         }
         let noted = left.taken.get(&address).map(|path| path.as_path());
         let path = if request.netns().as_os_str().is_empty() { noted } else { Some(request.netns()) };
@@ -157,13 +161,12 @@ impl SriovCniImport {
     }
 
     /// All that says who had it; a record of a pod before that one too.
-    fn forget(&self, kinds: &Kinds, left: &Left, address: PciAddr) -> Result<(), CniError> {
+    fn forget(&self, kinds: &Kinds, left: &Leftovers, address: PciAddr) -> Result<(), CniError> {
         kinds.sriov.pools.take_back(address, || {
             for record in left.records.iter().filter(|record| record.device == address) {
-                sriov_cni::forget(&self.root, record).map_err(|e| unforgotten(&record.name, &e))?;
+                files::forget(&self.root, record).map_err(|e| unforgotten(&record.name, &e))?;
             }
-            sriov_cni::forget_taken(&self.root, address)
-                .map_err(|e| unforgotten(&format!("pci/{address}"), &e))
+            files::forget_taken(&self.root, address).map_err(|e| unforgotten(&format!("pci/{address}"), &e))
         })
     }
 }
@@ -240,7 +243,7 @@ fn restore(kinds: &Kinds, record: &Record, pod: Option<(Box<dyn Net + '_>, &str)
 fn restore_netdev(
     kinds: &Kinds,
     record: &Record,
-    was: &Was,
+    was: &NetdevBefore,
     vf: VfRecord,
     pod: Option<(Box<dyn Net + '_>, &str)>,
 ) -> Result<Option<AwaitsCarrier>, CniError> {
@@ -289,7 +292,7 @@ fn vf_record(record: &Record, device: &VfDevice, driver: &str) -> VfRecord {
 }
 
 /// The netdev before its pod. What that plugin never noted stays as the netdev has it now; it left them down.
-fn before(was: &Was, vf: VfRecord, link: &Link) -> MovedNetdev {
+fn before(was: &NetdevBefore, vf: VfRecord, link: &Link) -> MovedNetdev {
     let now = Appearance::of(link);
     let mac = was.mac.or(now.mac);
     let mtu = was.mtu.unwrap_or(now.mtu);
