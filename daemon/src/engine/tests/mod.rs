@@ -18,6 +18,7 @@ mod order;
 mod owners;
 mod paths;
 mod pools;
+mod record_formats;
 mod setbacks;
 mod status;
 mod stuck;
