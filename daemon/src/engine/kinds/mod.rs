@@ -94,6 +94,10 @@ pub(crate) enum Addressing {
 }
 
 /// What an ADD holds of the host until its intent is on record.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "an ADD has one, on its stack: a box would only cost an allocation"
+)]
 pub(crate) enum Reservation<'k> {
     /// Nothing: the kind has nothing that another pod could take first.
     Nothing,
