@@ -37,7 +37,7 @@ pub(crate) enum BenchError {
     Daemon(#[from] DaemonError),
     /// A VF cannot be measured.
     #[error(transparent)]
-    Function(#[from] VfOnHostError),
+    VfDevice(#[from] VfOnHostError),
     /// A process could not be started, watched or accounted.
     #[error("{doing}: {source}")]
     Process {
@@ -259,12 +259,12 @@ pub(crate) enum CallFailure {
     Wrong(#[from] Wrong),
     /// The plugin answered with success, but the VF is not as it should be.
     #[error(transparent)]
-    Function(#[from] VfOnHostError),
+    VfDevice(#[from] VfOnHostError),
     /// The plugin answered with success, but the answer does not name the VF.
-    #[error("the answer does not tell function {0} and an address")]
+    #[error("the answer does not tell VF {0} and an address")]
     NotNamed(String),
     /// The plugin answered with success, but the VF is on another VLAN.
-    #[error("the function is on VLAN {is} instead of {wanted}")]
+    #[error("the VF is on VLAN {is} instead of {wanted}")]
     Vlan {
         /// The VLAN that the VF is on.
         is: u16,

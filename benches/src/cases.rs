@@ -97,7 +97,7 @@ pub(crate) const CASES: &[Case] = &[
     },
     Case {
         name: "function-add",
-        about: "ADD of a virtual function as it is, and with a VLAN and a rate, one at a time, all of each subject in turn",
+        about: "ADD of a VF as it is, and with a VLAN and a rate, one at a time, all of each subject in turn",
         settings: settings(1, 0, 3, 1, 0),
         quick: settings(0, 0, 1, 1, 0),
         procedure: Procedure::Vfs(vf::one_at_a_time::run),
@@ -105,7 +105,7 @@ pub(crate) const CASES: &[Case] = &[
     },
     Case {
         name: "function-del",
-        about: "DEL of them, and the time from its answer until the function can be lent again",
+        about: "DEL of them, and the time from its answer until the VF can be lent again",
         settings: settings(1, 0, 3, 1, 0),
         quick: settings(0, 0, 1, 1, 0),
         procedure: Procedure::Vfs(vf::one_at_a_time::run),
@@ -113,7 +113,7 @@ pub(crate) const CASES: &[Case] = &[
     },
     Case {
         name: "function-burst",
-        about: "all functions of one NIC at once, against one after the other by the floor",
+        about: "all VFs of one NIC at once, against one after the other by the floor",
         settings: settings(1, 0, 3, 7, 0),
         quick: settings(0, 0, 1, 2, 0),
         procedure: Procedure::Vfs(vf::burst::run),
@@ -121,7 +121,7 @@ pub(crate) const CASES: &[Case] = &[
     },
     Case {
         name: "function-vfio",
-        about: "ADD of a function that vfio-pci has, and of a macvlan on its NIC; until it can be given again; a reset",
+        about: "ADD of a VF that vfio-pci has, and of a macvlan on its NIC; until it can be given again; a reset",
         settings: settings(1, 0, 10, 1, 0),
         quick: settings(0, 0, 1, 1, 0),
         procedure: Procedure::Vfs(vf::vfio::run),
@@ -131,8 +131,8 @@ pub(crate) const CASES: &[Case] = &[
 
 /// The cases of these names, with VFs or without; all of them when no name is given. The error holds the names
 /// that are no case.
-pub(crate) fn chosen(names: &[String], functions: bool) -> Result<Vec<&'static Case>, Vec<String>> {
-    let all = || CASES.iter().filter(|c| matches!(c.procedure, Procedure::Vfs(_)) == functions);
+pub(crate) fn chosen(names: &[String], vfs: bool) -> Result<Vec<&'static Case>, Vec<String>> {
+    let all = || CASES.iter().filter(|c| matches!(c.procedure, Procedure::Vfs(_)) == vfs);
     let unknown: Vec<_> = names.iter().filter(|n| !all().any(|c| c.name == n.as_str())).cloned().collect();
     if !unknown.is_empty() {
         return Err(unknown);

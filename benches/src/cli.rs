@@ -45,14 +45,14 @@ pub(crate) struct Options {
     /// Small numbers: shows that everything works, measures nothing.
     #[arg(long)]
     pub(crate) quick: bool,
-    /// A virtual function (PCI address) with an interface that is at home: ours. Can be given several times, all of one NIC;
-    /// the cases are then those of virtual functions, with this machine's own namespace in the place of a private node.
+    /// A VF (PCI address) with an interface that is at home: ours. Can be given several times, all of one NIC;
+    /// the cases are then those of VFs, with this machine's own namespace in the place of a private node.
     #[arg(long = "function", value_name = "PCI", requires = "beside")]
-    pub(crate) functions: Vec<String>,
-    /// A virtual function for the floor and the peers, of another NIC of the same kind. Can be given several times.
+    pub(crate) vfs: Vec<String>,
+    /// A VF for the floor and the peers, of another NIC of the same kind. Can be given several times.
     #[arg(long = "function-beside", id = "beside", value_name = "PCI")]
     pub(crate) beside: Vec<String>,
-    /// A virtual function of ours that vfio-pci is to have. Can be given several times.
+    /// A VF of ours that vfio-pci is to have. Can be given several times.
     #[arg(long = "function-vfio", value_name = "PCI", requires = "functions")]
     pub(crate) in_user_space: Vec<String>,
     /// Repeats every case so many times; the samples are put together.

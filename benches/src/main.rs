@@ -103,10 +103,9 @@ fn run(options: &Options) -> Result<bool, MainError> {
         }
         return Ok(true);
     }
-    let functions = !options.functions.is_empty();
-    let cases =
-        cases::chosen(&options.only, functions).map_err(|unknown| MainError::Case(unknown.join(", ")))?;
-    let report = if functions { measure_vfs(options, cases)? } else { measure(options, cases)? };
+    let vfs = !options.vfs.is_empty();
+    let cases = cases::chosen(&options.only, vfs).map_err(|unknown| MainError::Case(unknown.join(", ")))?;
+    let report = if vfs { measure_vfs(options, cases)? } else { measure(options, cases)? };
     report::table::write(&report, &mut io::stdout().lock())?;
     if let Some(path) = &options.json {
         write(path, &report::json::document(&report)?)?;

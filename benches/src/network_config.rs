@@ -44,7 +44,8 @@ pub(crate) fn of_vf(mut config: Value, address: &str) -> Value {
 
 /// The daemon's configuration, in which the VFs are pools (JSON is YAML).
 pub(crate) fn pools(with_interface: &[String], in_user_space: &[String]) -> String {
-    let pool = |driver, functions| json!({ "name": driver, "selectors": { "pciAddresses": functions }, "driver": driver });
+    let pool =
+        |driver, vfs| json!({ "name": driver, "selectors": { "pciAddresses": vfs }, "driver": driver });
     let mut pools = vec![pool("kernel", with_interface)];
     if !in_user_space.is_empty() {
         pools.push(pool("vfio-pci", in_user_space));

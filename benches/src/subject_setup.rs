@@ -175,7 +175,7 @@ pub(crate) fn for_vfs(options: &Options, dirs: &RunDirectories) -> Result<Vec<Su
     let config = vf_config(&dirs.allocations());
     let mut all = Vec::new();
     if !options.leaves_out("ours") {
-        all.push(ours(options, dirs, config.clone(), &pools(&options.functions, &options.in_user_space))?);
+        all.push(ours(options, dirs, config.clone(), &pools(&options.vfs, &options.in_user_space))?);
     }
     for named in &options.peers {
         all.push(peer(options, &named.name, Path::new(&named.value), config.clone(), dirs)?);

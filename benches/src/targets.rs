@@ -89,7 +89,7 @@ pub(crate) fn verdicts(results: &Results, subjects: &MeasuredSubjects) -> Vec<Ve
 /// Compares what was measured with VFs with the targets for that.
 pub(crate) fn of_vfs(results: &Results, subjects: &MeasuredSubjects) -> Vec<Verdict> {
     let view = View { results, subjects };
-    [view.function_add(), view.function_del(), view.function_vfio()].concat()
+    [view.vf_add(), view.vf_del(), view.vf_vfio()].concat()
 }
 
 struct View<'a> {
@@ -199,7 +199,7 @@ impl View<'_> {
         ratio(fastest, self.p50(case, Role::Ours, what))
     }
 
-    fn function_add(&self) -> Vec<Verdict> {
+    fn vf_add(&self) -> Vec<Verdict> {
         let case = "function-add";
         let ours = |what| self.p50(case, Role::Ours, what);
         let floor = self.p50(case, Role::Floor, "ADD");
@@ -232,7 +232,7 @@ impl View<'_> {
         ]
     }
 
-    fn function_del(&self) -> Vec<Verdict> {
+    fn vf_del(&self) -> Vec<Verdict> {
         let case = "function-del";
         let against_floor = |what| ratio(self.p50(case, Role::Ours, what), self.p50(case, Role::Floor, what));
         vec![
@@ -257,7 +257,7 @@ impl View<'_> {
         ]
     }
 
-    fn function_vfio(&self) -> Vec<Verdict> {
+    fn vf_vfio(&self) -> Vec<Verdict> {
         let ours = |what| self.p50("function-vfio", Role::Ours, what);
         let reset = self.p50("function-vfio", Role::Floor, "reset");
         vec![

@@ -1,7 +1,7 @@
 //! The suite itself, run small against Debian's reference plugin on the real kernel: needs root and
 //! `containernetworking-plugins`.
 
-#![allow(clippy::unwrap_used, reason = "the functions that the tests share are test code too")]
+#![allow(clippy::unwrap_used, reason = "the VFs that the tests share are test code too")]
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -41,7 +41,7 @@ struct Options {
     /// Only these parts. Without it, all but the one that needs NICs.
     #[arg(long, value_enum, value_delimiter = ',', requires_if("functions", "nics"))]
     part: Vec<Part>,
-    /// Two NICs of this machine, by PCI address, whose virtual functions the part `functions` makes anew and lends.
+    /// Two NICs of this machine, by PCI address, whose VFs the part `functions` makes anew and lends.
     #[arg(long = "nic", num_args = 2, value_names = ["PCI", "PCI"])]
     nics: Vec<String>,
     /// Another plugin for `sriov` networks, put to the cases of `functions` after the subject: a row says what both did.
@@ -72,7 +72,7 @@ enum Part {
     Spec,
     /// Both on one host-local directory.
     Shared,
-    /// The machine's own virtual functions.
+    /// The machine's own VFs.
     #[value(name = "functions")]
     Vfs,
 }
@@ -132,7 +132,7 @@ pub(crate) fn run() -> Result<bool, ContestError> {
         in_order(&hear, |rows| rows.iter().try_for_each(|row| report.row(row, options.require_all)))
     });
     printed?;
-    contest.functions(&options, &mut report)?;
+    contest.vfs(&options, &mut report)?;
     report.remark(&format!("{:.0} s", begun.elapsed().as_secs_f64()))?;
     Ok(report.finish()?)
 }
@@ -253,7 +253,7 @@ impl Contest {
     }
 
     /// Runs the cases on the machine's own VFs, one after the other.
-    fn functions(&self, options: &Options, report: &mut Report<io::Stdout>) -> io::Result<()> {
+    fn vfs(&self, options: &Options, report: &mut Report<io::Stdout>) -> io::Result<()> {
         let [first, second] = options.nics.as_slice() else { return Ok(()) };
         let nics = [first, second].map(|address| Nic { address: address.clone() });
         let peer = options.peer.as_ref().map_or("", |(name, _)| name);

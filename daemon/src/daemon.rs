@@ -58,7 +58,7 @@ pub struct Surroundings {
     pub health: Arc<Health>,
 }
 
-/// A started engine, and the function that hands it a changed configuration.
+/// A started engine, and the VF that hands it a changed configuration.
 pub struct Started {
     /// The engine as the server sees it.
     pub service: Arc<dyn Service>,

@@ -235,21 +235,21 @@ fn pools(socket: &Path) -> Vec<Finding> {
     };
     let mut findings: Vec<Finding> = list("notices").iter().map(notice).collect();
     for row in list("functions") {
-        let (function, pool, reason) = (word(row, "function"), word(row, "pool"), word(row, "reason"));
+        let (vf, pool, reason) = (word(row, "function"), word(row, "pool"), word(row, "reason"));
         match row["state"].as_str() {
             Some("quarantined") => findings.push(wrong(
                 ABOUT,
-                format!("{function} of pool {pool} is quarantined: {reason}"),
-                format!("when the cause is gone: fairleadd pools release {function}"),
+                format!("{vf} of pool {pool} is quarantined: {reason}"),
+                format!("when the cause is gone: fairleadd pools release {vf}"),
             )),
             Some("foreign") => findings.push(less(
                 ABOUT,
-                format!("{function} of pool {pool} is left alone: {reason}"),
+                format!("{vf} of pool {pool} is left alone: {reason}"),
                 "take it from whoever uses it, or leave it out of the pool's selectors",
             )),
             Some("preparing" | "draining") if !reason.is_empty() => findings.push(less(
                 ABOUT,
-                format!("{function} of pool {pool} is not ready: {reason}"),
+                format!("{vf} of pool {pool} is not ready: {reason}"),
                 "it is tried again by itself; fairleadd pools fill, and its address, tries it now",
             )),
             _ => {}

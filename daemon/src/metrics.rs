@@ -176,12 +176,12 @@ impl Calls {
         );
         exposition.register(
             "numa_choices",
-            "Virtual functions by how they lie to their pod's NUMA node, where numa was asked for",
+            "VFs by how they lie to their pod's NUMA node, where numa was asked for",
             calls.near.clone(),
         );
         exposition.register(
             "numa_distance",
-            "From all of a pod's NUMA nodes together to its virtual function (SLIT: 10 is a node's own), where the machine tells",
+            "From all of a pod's NUMA nodes together to its VF (SLIT: 10 is a node's own), where the machine tells",
             calls.distance.clone(),
         );
         exposition.register("calls_queued", "Calls that wait for their turn", calls.queued.clone());

@@ -1,5 +1,5 @@
-//! What sriov-cni, the plugin that served virtual functions here before, has left for pods that still run: one file for each
-//! interface with how its function was, one for each function with the namespace that it went to.
+//! What sriov-cni, the plugin that served VFs here before, has left for pods that still run: one file for each
+//! interface with how its VF was, one for each VF with the namespace that it went to.
 //!
 //! Read as that plugin wrote it (its releases 2.0 to 2.10), and removed when it holds no more; never written.
 
@@ -24,7 +24,7 @@ pub(crate) use predecessor::Predecessor;
 
 /// Where it keeps its files.
 pub(crate) const DIRECTORY: &str = "/var/lib/cni/sriov";
-/// Those of functions, in it.
+/// Those of VFs, in it.
 const PCI: &str = "pci";
 /// Larger than any that it writes: they hold one network's configuration.
 const LARGEST: u64 = 1 << 20;
@@ -36,7 +36,7 @@ const DOT1AD: [u32; 2] = [0x88a8, 0xa888];
 pub(crate) struct Left {
     /// Its interfaces, the oldest first.
     pub(crate) records: Vec<Record>,
-    /// The namespaces that functions went to, by path.
+    /// The namespaces that VFs went to, by path.
     pub(crate) taken: BTreeMap<PciAddr, PathBuf>,
     /// Files that cannot be read, and why.
     pub(crate) unreadable: Vec<(String, String)>,
@@ -49,7 +49,7 @@ pub(crate) struct Record {
     pub(crate) name: String,
     /// When it was written.
     pub(crate) written: SystemTime,
-    /// The function.
+    /// The VF.
     pub(crate) device: PciAddr,
     /// How its interface was; `None`: a driver in user space had it.
     pub(crate) interface: Option<Was>,
@@ -79,24 +79,24 @@ impl Left {
         self.records.iter().find(|record| record.name == name)
     }
 
-    /// The last interface that a function became.
+    /// The last interface that a VF became.
     pub(crate) fn holder(&self, device: PciAddr) -> Option<&Record> {
         self.records.iter().rfind(|record| record.device == device)
     }
 
-    /// Whether it says that a pod has a function.
+    /// Whether it says that a pod has a VF.
     pub(crate) fn lists(&self, device: PciAddr) -> bool {
         self.taken.contains_key(&device) || self.holder(device).is_some()
     }
 
-    /// What names the pod that a function went to: its file, or the namespace.
+    /// What names the pod that a VF went to: its file, or the namespace.
     pub(crate) fn holder_of(&self, device: PciAddr) -> Option<String> {
         let of_record = self.holder(device).map(|record| record.name.clone());
         of_record.or_else(|| Some(self.taken.get(&device)?.display().to_string()))
     }
 
-    /// Each function, with the file or the namespace that names its pod.
-    pub(crate) fn functions(&self) -> BTreeMap<PciAddr, String> {
+    /// Each VF, with the file or the namespace that names its pod.
+    pub(crate) fn vfs(&self) -> BTreeMap<PciAddr, String> {
         let taken = self.taken.iter().map(|(device, netns)| (*device, netns.display().to_string()));
         taken.chain(self.records.iter().map(|record| (record.device, record.name.clone()))).collect()
     }
@@ -134,12 +134,12 @@ pub(crate) fn directories(root: &HostRoot) -> Vec<PathBuf> {
     ["", PCI].iter().map(|below| root.seen_at(&Path::new(DIRECTORY).join(below))).collect()
 }
 
-/// An interface holds its function no more.
+/// An interface holds its VF no more.
 pub(crate) fn forget(root: &HostRoot, record: &Record) -> io::Result<()> {
     remove(root, "", &record.name)
 }
 
-/// A function is nobody's any more.
+/// A VF is nobody's any more.
 pub(crate) fn forget_taken(root: &HostRoot, device: PciAddr) -> io::Result<()> {
     remove(root, PCI, &device.to_string())
 }
@@ -218,7 +218,7 @@ struct State {
     max_tx_rate: Option<u32>,
 }
 
-/// The function before it went to its pod.
+/// The VF before it went to its pod.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 struct Original {

@@ -1,10 +1,10 @@
-//! One function for each kind of bytes that reach Fairlead from outside: a runtime's configuration, another plugin's
+//! One VF for each kind of bytes that reach Fairlead from outside: a runtime's configuration, another plugin's
 //! result, the executable's request, the kernel's answers, another device plugin's configuration, and the files that a kill or
 //! a bad disk may leave.
 //!
 //! Each takes anything, must not panic, and asserts what holds for whatever was accepted. The guided run
 //! (`fuzz_targets/`, `make fuzz`) and the replay of the kept corpus (`tests/corpus.rs`, part of `make test`) call the
-//! same functions. An input that once broke something stays in `corpus/<name>/`.
+//! same VFs. An input that once broke something stays in `corpus/<name>/`.
 
 #![forbid(unsafe_code)]
 
@@ -18,7 +18,7 @@ use fairlead_daemon::store::replay;
 use fairlead_host::real::decode;
 use fairlead_sriov::{DevicePluginConfig, Selectors};
 
-/// A name, which is that of the corpus' directory, and its function.
+/// A name, which is that of the corpus' directory, and its VF.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them.

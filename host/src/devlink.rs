@@ -30,8 +30,8 @@ pub struct DevlinkPort {
 pub enum DevlinkEnd {
     /// The wire: the port that a cable is in.
     Wire,
-    /// A virtual function of the device.
-    Function(u16),
-    /// Something else: a physical function, a subfunction, a function of another host that the card is in, too.
+    /// A VF of the device.
+    VfDevice(u16),
+    /// Something else: a PF, a subfunction, a VF of another host that the card is in, too.
     Other,
 }

@@ -158,7 +158,7 @@ fn an_old_kernel_renames_only_what_is_down() {
 }
 
 #[test]
-fn a_function_under_vfio_has_no_interface_and_is_let_go_only_when_its_group_is_free() {
+fn a_vf_under_vfio_has_no_interface_and_is_let_go_only_when_its_group_is_free() {
     let kernel = FakeKernel::new();
     let sysfs = tempfile::tempdir().unwrap();
     let device = sysfs.path().join("bus/pci/devices").join(VF);

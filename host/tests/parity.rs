@@ -129,7 +129,7 @@ fn played(kernel: &dyn Kernel, path: &Path) -> Vec<String> {
         };
         let links = pod.links().unwrap();
         let links: Vec<_> = links.into_iter().map(|link| (link.name, link.alt_names, link.up)).collect();
-        assert_eq!(pod.vfs(50).unwrap(), [], "a macvlan has no functions");
+        assert_eq!(pod.vfs(50).unwrap(), [], "a macvlan has no VFs");
         let addresses = pod.addresses(50).unwrap().into_iter().map(|address| address.net);
         let addresses: Vec<String> =
             addresses.filter(|net| net.addr().is_ipv4()).map(|net| net.to_string()).collect();

@@ -127,7 +127,7 @@ quarantined() {
     ! add pod "$vf" >"$NODE/error" || return 1
     cat "$NODE/error"
     equal "code" "$(jq .code "$NODE/error")" 11
-    grep -F "function $vf cannot be had" "$NODE/error" | grep -F quarantined
+    grep -F "VF $vf cannot be had" "$NODE/error" | grep -F quarantined
     "$DIST/fairleadd" doctor >"$NODE/findings" || true
     grep -F "fairleadd pools release $vf" "$NODE/findings"
     daemon_stop

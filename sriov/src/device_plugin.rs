@@ -39,7 +39,7 @@ const SELECTOR_KEYS: &[&str] = &[
 /// What a configuration file says.
 #[derive(Debug, Default)]
 pub struct DevicePluginConfig {
-    /// The resources that can be served, in the file's order: a function belongs to the first that matches.
+    /// The resources that can be served, in the file's order: a VF belongs to the first that matches.
     pub resources: Vec<Resource>,
     /// The others.
     pub refused: Vec<RefusedResource>,
@@ -50,7 +50,7 @@ pub struct DevicePluginConfig {
 pub struct Resource {
     /// With its prefix: `intel.com/radio`.
     pub name: String,
-    /// Its functions.
+    /// Its VFs.
     pub selectors: Selectors,
     /// Kubelet is not to be told the devices' NUMA nodes.
     pub exclude_topology: bool,
@@ -58,7 +58,7 @@ pub struct Resource {
 }
 
 impl Resource {
-    /// What pods are told of a function besides (`extraInfo`): what holds for all, and over it what holds for this one.
+    /// What pods are told of a VF besides (`extraInfo`): what holds for all, and over it what holds for this one.
     pub fn additional_info(&self, address: PciAddr) -> BTreeMap<String, String> {
         let of = |key: &str| self.info.get(key).cloned().unwrap_or_default();
         let mut info = of(EVERY_DEVICE);
@@ -94,7 +94,7 @@ pub enum Refusal {
     #[error("a resource before it has the same name")]
     Twice,
     /// It has no selectors.
-    #[error("it has no selectors; {{}} selects every function")]
+    #[error("it has no selectors; {{}} selects every VF")]
     NoSelectors,
     /// It is about devices of another type.
     #[error("deviceType {0} is not served yet, only netDevice")]

@@ -1,4 +1,4 @@
-//! The interface of a function: found in a namespace, waited for, and made to look again as it did.
+//! The interface of a VF: found in a namespace, waited for, and made to look again as it did.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -107,7 +107,7 @@ impl Appearance {
     }
 }
 
-/// Gives a function's interface its look. A name that another device's interface has is waited for: the kernel gives one that
+/// Gives a VF's interface its look. A name that another device's interface has is waited for: the kernel gives one that
 /// a driver has just made whatever name is free, so that each of two can have the other's. `make_way` is asked meanwhile to have
 /// whoever would keep the name give it up.
 pub fn dress<E: From<NetError>>(
@@ -149,7 +149,7 @@ pub fn aside(address: PciAddr) -> String {
     format!("fp{digits}")
 }
 
-/// The interface of a function in a namespace; `names` are looked at first.
+/// The interface of a VF in a namespace; `names` are looked at first.
 pub fn interface(net: &mut dyn Net, address: PciAddr, names: &[String]) -> Result<Option<Link>, NetError> {
     let wanted = address.to_string();
     for name in names {
@@ -163,7 +163,7 @@ pub fn interface(net: &mut dyn Net, address: PciAddr, names: &[String]) -> Resul
     Ok(net.links()?.into_iter().find(|link| is_of(link, &wanted)))
 }
 
-/// The interface of a function among the links of a namespace; by name and MAC address where the kernel does not tell whose
+/// The interface of a VF among the links of a namespace; by name and MAC address where the kernel does not tell whose
 /// it is (before 5.14).
 pub fn interface_among<'l>(
     links: &'l [Link],
@@ -178,7 +178,7 @@ pub fn interface_among<'l>(
     links.iter().find(|link| is_of(link, &wanted)).or_else(|| links.iter().find(by_name))
 }
 
-/// The interface of a function, waited for.
+/// The interface of a VF, waited for.
 pub fn appear(net: &mut dyn Net, address: PciAddr, limit: Duration) -> Result<Option<Link>, NetError> {
     let until = Instant::now() + limit;
     loop {

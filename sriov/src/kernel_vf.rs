@@ -1,4 +1,4 @@
-//! The MAC address of a function that a kernel driver has: what the administrator gave it is taken over, and its own taken
+//! The MAC address of a VF that a kernel driver has: what the administrator gave it is taken over, and its own taken
 //! back, in the way that its driver needs.
 
 use std::io;
@@ -11,12 +11,12 @@ use crate::PciAddr;
 use crate::interface::{APPEARS, appear, interface};
 use crate::resetting::{Pauses, SETTLES, patiently};
 
-/// Drivers whose interface takes the administrator's MAC address over only when they take the function anew.
+/// Drivers whose interface takes the administrator's MAC address over only when they take the VF anew.
 const BOUND_ANEW: [&str; 2] = ["igbvf", "ixgbevf"];
 /// Drivers whose interface takes it over by itself, when the reset that it caused has ended.
 const FOLLOWS: [&str; 1] = ["iavf"];
 
-/// A function with an interface, and the driver that makes that.
+/// A VF with an interface, and the driver that makes that.
 #[derive(Clone, Copy)]
 pub struct KernelVf<'k> {
     /// Where its driver is changed.
@@ -28,7 +28,7 @@ pub struct KernelVf<'k> {
 }
 
 impl KernelVf<'_> {
-    /// Has the interface take the MAC address over that the administrator has given the function. Answers the interface as
+    /// Has the interface take the MAC address over that the administrator has given the VF. Answers the interface as
     /// it is then.
     pub fn take_over(&self, host: &mut dyn Net, link: &Link, mac: Mac) -> Result<Link, NetError> {
         let link = match self.driver {
@@ -88,7 +88,7 @@ impl KernelVf<'_> {
         }
     }
 
-    /// Has the driver take the function anew; answers the interface that it makes then.
+    /// Has the driver take the VF anew; answers the interface that it makes then.
     pub fn bound_anew(&self, host: &mut dyn Net) -> Result<Link, NetError> {
         self.kernel.bind(&self.address.to_string(), self.driver, Override::Keep)?;
         appear(host, self.address, APPEARS)?.ok_or_else(|| self.absent())
@@ -106,7 +106,7 @@ impl KernelVf<'_> {
     }
 }
 
-/// A driver that keeps the address that it was given until it takes the function anew.
+/// A driver that keeps the address that it was given until it takes the VF anew.
 fn needs_binding(error: &NetError) -> bool {
     let refusals = [Errno::EADDRNOTAVAIL, Errno::EPERM, Errno::EACCES, Errno::EOPNOTSUPP, Errno::EINVAL];
     error.errno().is_some_and(|errno| refusals.contains(&errno))

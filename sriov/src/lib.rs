@@ -1,4 +1,4 @@
-//! Virtual functions of SR-IOV devices: where they are ([`Inventory`]), which of them a pool is made of ([`Selectors`]), how
+//! VFs of SR-IOV devices: where they are ([`Inventory`]), which of them a pool is made of ([`Selectors`]), how
 //! one is to be set up ([`VfProfile`]), what has to change for that ([`VfProfile::plan`], pure), how that is done
 //! ([`Administrator`], [`KernelVf`], [`interface`]), and pools of them that are ready before a pod asks ([`pools`]). Which one is near a pod:
 //! [`numa`] (pure).
@@ -26,8 +26,8 @@ pub use address::{BadPciAddr, PciAddr};
 pub use admin::{Administrator, SettingError};
 pub use device_plugin::{DevicePluginConfig, DevicePluginConfigError, Refusal, RefusedResource, Resource};
 pub use inventory::{
-    Function, GroupMember, Interface, Inventory, InventoryError, LinkType, Model, Physical, PhysicalFunction,
-    Rdma, Scan, Unserved, VirtualFunction,
+    GroupMember, Interface, Inventory, InventoryError, LinkType, Model, Physical, Rdma, Scan, ScannedPf,
+    ScannedVf, Unserved, VfDevice,
 };
 pub use kernel_vf::KernelVf;
 pub use profile::{Plan, VfProfile};

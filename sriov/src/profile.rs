@@ -1,4 +1,4 @@
-//! How a virtual function is to be set up, as a value, and the difference to how it is. Pure.
+//! How a VF is to be set up, as a value, and the difference to how it is. Pure.
 
 use fairlead_host::{Mac, Vf, VfChange, VfLinkState, VfRate, VfVlan};
 
@@ -36,7 +36,7 @@ impl VfProfile {
         *self == VfProfile::default()
     }
 
-    /// The difference to a function's present settings.
+    /// The difference to a VF's present settings.
     pub fn plan(&self, present: &Vf) -> Plan {
         let mut plan = Plan::default();
         (plan.change.mac, plan.undo.mac) = differs(self.mac, present.mac);

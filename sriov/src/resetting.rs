@@ -1,5 +1,5 @@
-//! Drivers that reset a function after each change of its settings, and answer EBUSY or EAGAIN to whatever is asked of it
-//! meanwhile, by its physical function or by its own interface (i40e, ice, iavf). That passes: it is waited out.
+//! Drivers that reset a VF after each change of its settings, and answer EBUSY or EAGAIN to whatever is asked of it
+//! meanwhile, by its PF or by its own interface (i40e, ice, iavf). That passes: it is waited out.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use fairlead_host::NetError;
 use nix::errno::Errno;
 
-/// A function that has not settled after this never will by itself.
+/// A VF that has not settled after this never will by itself.
 pub const SETTLES: Duration = Duration::from_secs(10);
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
-/// Tries until the answer is another one than that the function is still resetting, or `until` has come.
+/// Tries until the answer is another one than that the VF is still resetting, or `until` has come.
 pub fn patiently<T>(until: Instant, mut attempt: impl FnMut() -> Result<T, NetError>) -> Result<T, NetError> {
     let mut pauses = Pauses::until(until);
     loop {
@@ -23,7 +23,7 @@ pub fn patiently<T>(until: Instant, mut attempt: impl FnMut() -> Result<T, NetEr
     }
 }
 
-/// Whether it is refused because the function is still resetting.
+/// Whether it is refused because the VF is still resetting.
 pub fn is_resetting(error: &NetError) -> bool {
     matches!(error.errno(), Some(Errno::EBUSY | Errno::EAGAIN | Errno::ENETDOWN))
 }

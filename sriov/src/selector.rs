@@ -1,7 +1,7 @@
-//! Which virtual functions a pool is made of: the selectors of the SR-IOV network device plugin, so that its
+//! Which VFs a pool is made of: the selectors of the SR-IOV network device plugin, so that its
 //! configuration can be taken as it is.
 //!
-//! A function is matched by what a scan has told of it, and by nothing else. What a selector asks for and cannot be told here
+//! A VF is matched by what a scan has told of it, and by nothing else. What a selector asks for and cannot be told here
 //! is refused when it is read: it never matches more than was meant.
 
 use std::fmt;
@@ -11,27 +11,27 @@ use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::{LinkType, PciAddr, PhysicalFunction, VirtualFunction};
+use crate::{LinkType, PciAddr, ScannedPf, ScannedVf};
 
-/// A list of selectors, or a single one without a list around it. A function belongs to it that any of them matches.
+/// A list of selectors, or a single one without a list around it. A VF belongs to it that any of them matches.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Selectors(Vec<Selector>);
 
 impl Selectors {
-    /// The first that matches a function: what else it says (`isRdma`, `needVhostNet`) holds for that function.
-    pub fn matching(&self, physical: &PhysicalFunction, function: &VirtualFunction) -> Option<&Selector> {
-        self.0.iter().find(|selector| selector.matches(physical, function))
+    /// The first that matches a VF: what else it says (`isRdma`, `needVhostNet`) holds for that VF.
+    pub fn matching(&self, physical: &ScannedPf, vf: &ScannedVf) -> Option<&Selector> {
+        self.0.iter().find(|selector| selector.matches(physical, vf))
     }
 }
 
 impl Selectors {
-    /// Whether a physical function is named, by its interface or its address: more than that nobody means who wants functions
+    /// Whether a PF is named, by its interface or its address: more than that nobody means who wants VFs
     /// to be made.
-    pub fn names(&self, physical: &PhysicalFunction) -> bool {
+    pub fn names(&self, physical: &ScannedPf) -> bool {
         self.0.iter().any(|selector| selector.names(physical))
     }
 
-    /// Whether any physical function could be named so.
+    /// Whether any PF could be named so.
     pub fn name_some(&self) -> bool {
         self.0.iter().any(Selector::names_some)
     }
@@ -59,13 +59,13 @@ impl<'de> Visitor<'de> for OneOrMore {
     fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Selectors, A::Error> {
         let selectors = Vec::deserialize(SeqAccessDeserializer::new(list))?;
         if selectors.is_empty() {
-            return Err(A::Error::custom("a list of selectors without one; {} selects every function"));
+            return Err(A::Error::custom("a list of selectors without one; {} selects every VF"));
         }
         Ok(Selectors(selectors))
     }
 }
 
-/// What a function must have. Every list that is not empty must have it in it.
+/// What a VF must have. Every list that is not empty must have it in it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Selector {
@@ -90,7 +90,7 @@ pub struct Selector {
 }
 
 impl Selector {
-    fn names(&self, physical: &PhysicalFunction) -> bool {
+    fn names(&self, physical: &ScannedPf) -> bool {
         let own = physical.interface.as_ref();
         let is_named = |name: &Share<String>| own.is_some_and(|own| own.name.eq_ignore_ascii_case(&name.of));
         self.names_some()
@@ -102,19 +102,19 @@ impl Selector {
         !self.pf_names.is_empty() || !self.root_devices.is_empty()
     }
 
-    fn matches(&self, physical: &PhysicalFunction, found: &VirtualFunction) -> bool {
-        let (function, own) = (&found.function, physical.interface.as_ref());
+    fn matches(&self, physical: &ScannedPf, found: &ScannedVf) -> bool {
+        let (vf, own) = (&found.vf, physical.interface.as_ref());
         let speaks = found.link_type.or_else(|| own?.link_type);
         let key = found.partition_key.filter(|_| speaks == Some(LinkType::Infiniband));
         holds(&self.vendors, |vendor| vendor.0 == found.model.vendor)
             && holds(&self.devices, |device| device.0 == found.model.device)
-            && holds(&self.drivers, |driver| function.driver.as_ref() == Some(driver))
-            && holds(&self.pci_addresses, |address| *address == function.address)
+            && holds(&self.drivers, |driver| vf.driver.as_ref() == Some(driver))
+            && holds(&self.pci_addresses, |address| *address == vf.address)
             && holds(&self.acpi_indexes, |index| found.acpi_index == Some(index.0))
-            && has_share(&self.pf_names, function.index, |name| {
+            && has_share(&self.pf_names, vf.index, |name| {
                 own.is_some_and(|own| own.name.eq_ignore_ascii_case(name))
             })
-            && has_share(&self.root_devices, function.index, |address| *address == physical.address)
+            && has_share(&self.root_devices, vf.index, |address| *address == physical.address)
             && holds(&self.link_types, |link_type| speaks == Some(*link_type))
             && holds(&self.p_keys, |wanted| key == Some(wanted.0))
             && (!self.is_rdma || !found.rdma.devices.is_empty())
@@ -125,7 +125,7 @@ fn holds<T>(list: &[T], is_it: impl Fn(&T) -> bool) -> bool {
     list.is_empty() || list.iter().any(is_it)
 }
 
-/// As with the device plugin, only the first entry for a physical function counts.
+/// As with the device plugin, only the first entry for a PF counts.
 fn has_share<T>(list: &[Share<T>], index: u32, is_it: impl Fn(&T) -> bool) -> bool {
     list.is_empty() || list.iter().find(|share| is_it(&share.of)).is_some_and(|share| share.has(index))
 }
@@ -141,9 +141,7 @@ fn no_vdpa<'de, D: Deserializer<'de>>(from: D) -> Result<(), D::Error> {
 }
 
 fn unserved<E: serde::de::Error>(selector: &str) -> E {
-    E::custom(format!(
-        "the selector {selector} is not served yet; take it out, and name the functions otherwise"
-    ))
+    E::custom(format!("the selector {selector} is not served yet; take it out, and name the VFs otherwise"))
 }
 
 /// A number of at most four hexadecimal digits, in either case, as PCI ids and partition keys are written.
@@ -188,7 +186,7 @@ impl From<AcpiIndex> for String {
     }
 }
 
-/// Some functions of a physical one: `eth0` for all, `eth0#0-3,7` for these.
+/// Some VFs of a physical one: `eth0` for all, `eth0#0-3,7` for these.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(
     try_from = "String",
@@ -218,9 +216,9 @@ impl<T: FromStr<Err: fmt::Display>> TryFrom<String> for Share<T> {
             None => (text.as_str(), None),
         };
         if of.is_empty() {
-            return Err(format!("{text:?} names no physical function"));
+            return Err(format!("{text:?} names no PF"));
         }
-        let bad = || format!("{text:?}: what is behind # is no list of functions, as in #0-3,7");
+        let bad = || format!("{text:?}: what is behind # is no list of VFs, as in #0-3,7");
         let ranges = ranges.map(|list| list.split(',').map(range).collect::<Option<_>>().ok_or_else(bad));
         Ok(Share { of: of.parse().map_err(|e: T::Err| e.to_string())?, ranges: ranges.transpose()? })
     }

@@ -1,11 +1,11 @@
-//! Whether a function that vfio-pci has can be given to a process: the IOMMU group is the unit of protection, so nothing of
+//! Whether a VF that vfio-pci has can be given to a process: the IOMMU group is the unit of protection, so nothing of
 //! it may be a host driver's, and no process may have it.
 //!
 //! Looks only. The group is opened and closed, which a process that has it does not notice.
 
 use fairlead_host::{IommuGroup, NetError};
 
-use crate::{Function, Inventory, InventoryError, PciAddr};
+use crate::{Inventory, InventoryError, PciAddr, VfDevice};
 
 /// The driver that gives devices to processes.
 pub const VFIO_PCI: &str = "vfio-pci";
@@ -13,29 +13,27 @@ pub const VFIO_PCI: &str = "vfio-pci";
 /// The drivers that give a device to a process instead of making an interface of it.
 pub const USER_SPACE_DRIVERS: [&str; 3] = [VFIO_PCI, "uio_pci_generic", "igb_uio"];
 
-/// Why a function cannot be given by vfio.
+/// Why a VF cannot be given by vfio.
 #[derive(Debug, thiserror::Error)]
 pub enum UnfitForVfio {
     /// The machine's IOMMU is off, or it has none.
-    #[error(
-        "function {0} is in no IOMMU group: a process that had it could reach all of the machine's memory"
-    )]
+    #[error("VF {0} is in no IOMMU group: a process that had it could reach all of the machine's memory")]
     Unprotected(PciAddr),
     /// vfio's mode without an IOMMU.
     #[error(
-        "function {function} is behind no IOMMU (/dev/vfio/noiommu-{group}): a process that has it reaches all of the machine's memory"
+        "VF {vf} is behind no IOMMU (/dev/vfio/noiommu-{group}): a process that has it reaches all of the machine's memory"
     )]
     NoIommu {
-        /// The function.
-        function: PciAddr,
+        /// The VF.
+        vf: PciAddr,
         /// What stands for its group.
         group: u32,
     },
     /// A driver of the host has another device of the group.
-    #[error("function {function} shares IOMMU group {group} with {member}, which {driver} drives")]
+    #[error("VF {vf} shares IOMMU group {group} with {member}, which {driver} drives")]
     Shared {
-        /// The function.
-        function: PciAddr,
+        /// The VF.
+        vf: PciAddr,
         /// Its group.
         group: u32,
         /// The other device.
@@ -44,18 +42,18 @@ pub enum UnfitForVfio {
         driver: String,
     },
     /// A process has the group open.
-    #[error("function {function} is in use: a process has its IOMMU group {group} open (/dev/vfio/{group})")]
+    #[error("VF {vf} is in use: a process has its IOMMU group {group} open (/dev/vfio/{group})")]
     InUse {
-        /// The function.
-        function: PciAddr,
+        /// The VF.
+        vf: PciAddr,
         /// Its group.
         group: u32,
     },
     /// The group has no node here.
-    #[error("function {function} has no node /dev/vfio/{group} that a process could open")]
+    #[error("VF {vf} has no node /dev/vfio/{group} that a process could open")]
     NoNode {
-        /// The function.
-        function: PciAddr,
+        /// The VF.
+        vf: PciAddr,
         /// Its group.
         group: u32,
     },
@@ -67,23 +65,23 @@ pub enum UnfitForVfio {
     Untried(#[from] NetError),
 }
 
-/// The IOMMU group of a function that a process could have now, by what opening it tells.
+/// The IOMMU group of a VF that a process could have now, by what opening it tells.
 pub fn fit_for_vfio(
     inventory: &Inventory,
-    function: &Function,
+    vf: &VfDevice,
     opened: impl FnOnce(u32) -> Result<IommuGroup, NetError>,
 ) -> Result<u32, UnfitForVfio> {
-    let address = function.address;
-    let group = function.iommu_group.ok_or(UnfitForVfio::Unprotected(address))?;
+    let address = vf.address;
+    let group = vf.iommu_group.ok_or(UnfitForVfio::Unprotected(address))?;
     let members = inventory.group_of(address)?;
     if let Some(member) = members.into_iter().find(|member| member.is_in_the_way_of_vfio()) {
         let driver = member.driver.unwrap_or_default();
-        return Err(UnfitForVfio::Shared { function: address, group, member: member.device, driver });
+        return Err(UnfitForVfio::Shared { vf: address, group, member: member.device, driver });
     }
     match opened(group)? {
         IommuGroup::Free => Ok(group),
-        IommuGroup::InUse => Err(UnfitForVfio::InUse { function: address, group }),
-        IommuGroup::NoIommu => Err(UnfitForVfio::NoIommu { function: address, group }),
-        IommuGroup::Absent => Err(UnfitForVfio::NoNode { function: address, group }),
+        IommuGroup::InUse => Err(UnfitForVfio::InUse { vf: address, group }),
+        IommuGroup::NoIommu => Err(UnfitForVfio::NoIommu { vf: address, group }),
+        IommuGroup::Absent => Err(UnfitForVfio::NoNode { vf: address, group }),
     }
 }

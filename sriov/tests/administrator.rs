@@ -1,4 +1,4 @@
-//! Changes of many functions of one NIC at once, on a kernel in memory whose functions are reset after each.
+//! Changes of many VFs of one NIC at once, on a kernel in memory whose VFs are reset after each.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -12,16 +12,16 @@ use std::time::{Duration, Instant};
 use fairlead_host::double::{FakeKernel, KernelRequest, Resets};
 use fairlead_host::{Op, VfChange, VfLinkState, VfRate, VfVlan};
 use fairlead_sriov::resetting::SETTLES;
-use fairlead_sriov::{Administrator, Function, Inventory, SettingError};
+use fairlead_sriov::{Administrator, Inventory, SettingError, VfDevice};
 use nix::errno::Errno;
 
 const NIC: &str = "0000:81:00.0";
 
-/// A NIC with some functions.
+/// A NIC with some VFs.
 struct Machine {
     kernel: Arc<FakeKernel>,
     administrator: Administrator,
-    functions: Vec<Function>,
+    vfs: Vec<VfDevice>,
     pf: u32,
     dir: tempfile::TempDir,
 }
@@ -34,23 +34,23 @@ impl Machine {
         let pf = kernel.add_host_link("ens81");
         fs::create_dir_all(devices.join(NIC).join("net/ens81")).unwrap();
         let inventory = Inventory::new(dir.path());
-        let functions = (0..count).map(|n| {
+        let vfs = (0..count).map(|n| {
             let address = format!("0000:81:{:02x}.{}", 8 + n / 8, n % 8);
             kernel.add_vf(pf, &address, &format!("v{n}"));
             fs::create_dir_all(devices.join(&address)).unwrap();
             symlink(format!("../{NIC}"), devices.join(&address).join("physfn")).unwrap();
             symlink(format!("../{address}"), devices.join(NIC).join(format!("virtfn{n}"))).unwrap();
-            inventory.function(address.parse().unwrap()).unwrap()
+            inventory.vf(address.parse().unwrap()).unwrap()
         });
-        let functions = functions.collect();
+        let vfs = vfs.collect();
         kernel.refuse_what_igb_refuses();
         let administrator = Administrator::new(Arc::clone(&kernel) as _, SETTLES);
-        Machine { kernel, administrator, functions, pf, dir }
+        Machine { kernel, administrator, vfs, pf, dir }
     }
 
     fn resets(&self, reset: Duration) {
         let ms = Duration::from_millis;
-        self.kernel.reset_functions(Resets { message: ms(15), reading: ms(40), reset });
+        self.kernel.reset_vfs(Resets { message: ms(15), reading: ms(40), reset });
     }
 
     fn messages(&self) -> usize {
@@ -66,29 +66,28 @@ fn tagged(id: u16) -> VfChange {
     VfChange { vlan: Some(VfVlan { id, ..VfVlan::default() }), trust: Some(true), ..VfChange::default() }
 }
 
-fn tagged_as(function: &Function) -> VfChange {
-    tagged(100 + u16::try_from(function.index).unwrap())
+fn tagged_as(vf: &VfDevice) -> VfChange {
+    tagged(100 + u16::try_from(vf.index).unwrap())
 }
 
 #[test]
-fn x08_functions_that_are_still_resetting_are_waited_for_and_hold_nobody_up() {
+fn x08_vfs_that_are_still_resetting_are_waited_for_and_hold_nobody_up() {
     let machine = Machine::new(64);
     let slow = |index: u32| index % 8 == 5;
     machine.resets(Duration::from_millis(100));
-    for function in machine.functions.iter().filter(|function| slow(function.index)) {
-        machine.kernel.reset_function(&function.address.to_string(), Duration::from_secs(2));
+    for vf in machine.vfs.iter().filter(|vf| slow(vf.index)) {
+        machine.kernel.reset_vf(&vf.address.to_string(), Duration::from_secs(2));
     }
     let begin = Barrier::new(64);
-    let set = |function: &Function| {
-        let refused = (function.index == 20).then_some(VfLinkState::Enable);
-        let change = VfChange { link_state: refused, ..tagged_as(function) };
+    let set = |vf: &VfDevice| {
+        let refused = (vf.index == 20).then_some(VfLinkState::Enable);
+        let change = VfChange { link_state: refused, ..tagged_as(vf) };
         begin.wait();
-        let done = machine.administrator.set(function, &change);
-        (function.index, done, Instant::now())
+        let done = machine.administrator.set(vf, &change);
+        (vf.index, done, Instant::now())
     };
     let ends: Vec<_> = thread::scope(|scope| {
-        let all: Vec<_> =
-            machine.functions.iter().map(|function| scope.spawn(move || set(function))).collect();
+        let all: Vec<_> = machine.vfs.iter().map(|vf| scope.spawn(move || set(vf))).collect();
         all.into_iter().map(|one| one.join().unwrap()).collect()
     });
     for (index, done, _) in &ends {
@@ -110,13 +109,13 @@ fn x08_functions_that_are_still_resetting_are_waited_for_and_hold_nobody_up() {
 }
 
 #[test]
-fn x08_a_change_counts_as_done_when_the_function_has_settled() {
+fn x08_a_change_counts_as_done_when_the_vf_has_settled() {
     let machine = Machine::new(2);
     machine.resets(Duration::from_millis(200));
-    let function = &machine.functions[1];
+    let vf = &machine.vfs[1];
     let begun = Instant::now();
-    machine.administrator.set(function, &tagged(7)).unwrap();
-    machine.administrator.settle(function, &tagged(7)).unwrap();
+    machine.administrator.set(vf, &tagged(7)).unwrap();
+    machine.administrator.settle(vf, &tagged(7)).unwrap();
     assert!(begun.elapsed() >= Duration::from_millis(200));
     assert_eq!(machine.messages(), 1);
 }
@@ -128,18 +127,17 @@ fn x08_one_that_never_ends_resetting_is_blamed_alone_and_holds_up_none_of_its_ba
     machine.administrator = Administrator::new(Arc::clone(&machine.kernel) as _, limit);
     machine.resets(Duration::from_millis(20));
     let (busy, untold) = (7, 21);
-    let address = |n: usize| machine.functions[n].address.to_string();
+    let address = |n: usize| machine.vfs[n].address.to_string();
     machine.kernel.keep_busy(&address(busy), true);
-    machine.kernel.reset_function(&address(untold), Duration::from_secs(3600));
+    machine.kernel.reset_vf(&address(untold), Duration::from_secs(3600));
     let begin = Barrier::new(64);
-    let set = |function: &Function| {
+    let set = |vf: &VfDevice| {
         begin.wait();
         let begun = Instant::now();
-        (machine.administrator.set(function, &tagged_as(function)), begun.elapsed())
+        (machine.administrator.set(vf, &tagged_as(vf)), begun.elapsed())
     };
     let ends: Vec<_> = thread::scope(|scope| {
-        let all: Vec<_> =
-            machine.functions.iter().map(|function| scope.spawn(move || set(function))).collect();
+        let all: Vec<_> = machine.vfs.iter().map(|vf| scope.spawn(move || set(vf))).collect();
         all.into_iter().map(|one| one.join().unwrap()).collect()
     });
     for (n, (done, took)) in ends.into_iter().enumerate() {
@@ -148,7 +146,7 @@ fn x08_one_that_never_ends_resetting_is_blamed_alone_and_holds_up_none_of_its_ba
             Err(error) => {
                 assert!(n == busy || n == untold, "{n}: {error}");
                 assert!(took >= limit && !error.is_of_physical(), "{n}: {error}");
-                let says = format!("function {} does not end resetting", address(n));
+                let says = format!("VF {} does not end resetting", address(n));
                 assert!(error.to_string().starts_with(&says), "{error}");
             }
         }
@@ -156,21 +154,21 @@ fn x08_one_that_never_ends_resetting_is_blamed_alone_and_holds_up_none_of_its_ba
 }
 
 #[test]
-fn x07_while_a_physical_function_takes_no_change_at_all_none_of_its_functions_is_blamed() {
+fn x07_while_a_pf_takes_no_change_at_all_none_of_its_vfs_is_blamed() {
     let mut machine = Machine::new(4);
     let limit = Duration::from_secs(1);
     machine.administrator = Administrator::new(Arc::clone(&machine.kernel) as _, limit);
-    let all = |does: &(dyn Fn(&Function) + Sync)| {
-        thread::scope(|scope| machine.functions.iter().for_each(|one| drop(scope.spawn(move || does(one)))));
+    let all = |does: &(dyn Fn(&VfDevice) + Sync)| {
+        thread::scope(|scope| machine.vfs.iter().for_each(|one| drop(scope.spawn(move || does(one)))));
     };
-    machine.administrator.set(&machine.functions[0], &tagged(7)).unwrap();
+    machine.administrator.set(&machine.vfs[0], &tagged(7)).unwrap();
     all(&|one| machine.kernel.keep_busy(&one.address.to_string(), true));
     all(&|one| {
         let refused = machine.administrator.set(one, &tagged(9)).unwrap_err();
         assert!(refused.is_of_physical(), "{refused}");
     });
     all(&|one| machine.kernel.keep_busy(&one.address.to_string(), false));
-    all(&|one| machine.kernel.reset_function(&one.address.to_string(), Duration::from_secs(3600)));
+    all(&|one| machine.kernel.reset_vf(&one.address.to_string(), Duration::from_secs(3600)));
     all(&|one| {
         let untold = machine.administrator.settings(one).unwrap_err();
         assert!(matches!(untold, SettingError::Silent { .. }) && untold.is_of_physical(), "{untold}");
@@ -181,13 +179,11 @@ fn x07_while_a_physical_function_takes_no_change_at_all_none_of_its_functions_is
 fn what_a_nic_refuses_is_passed_over_where_that_is_asked_for() {
     let machine = Machine::new(1);
     let wanted = VfChange { link_state: Some(VfLinkState::Enable), ..tagged(9) };
-    let refused = machine.administrator.set_what_is_taken(&machine.functions[0], &wanted).unwrap();
+    let refused = machine.administrator.set_what_is_taken(&machine.vfs[0], &wanted).unwrap();
     assert!(
-        refused[0]
-            .to_string()
-            .starts_with("setting link_state enable for function 0000:81:08.0 by 0000:81:00.0")
+        refused[0].to_string().starts_with("setting link_state enable for VF 0000:81:08.0 by 0000:81:00.0")
     );
-    let now = machine.administrator.settings(&machine.functions[0]).unwrap();
+    let now = machine.administrator.settings(&machine.vfs[0]).unwrap();
     assert_eq!((refused.len(), now.trust, now.vlan.unwrap().id), (1, Some(true), 9));
 }
 
@@ -198,10 +194,10 @@ fn a_rate_that_is_refused_as_the_carrier_comes_is_set() {
     for message in [1, 5] {
         machine.kernel.fail_at(message, Errno::EINVAL); // with others, and alone
     }
-    machine.administrator.set(&machine.functions[0], &rate(200)).unwrap();
+    machine.administrator.set(&machine.vfs[0], &rate(200)).unwrap();
     assert_eq!(machine.messages(), 3);
     machine.kernel.set_carrier("ens81", false);
-    let refused = machine.administrator.set(&machine.functions[0], &rate(300)).unwrap_err();
+    let refused = machine.administrator.set(&machine.vfs[0], &rate(300)).unwrap_err();
     assert!(matches!(refused, SettingError::Dark { .. }) && refused.is_of_physical(), "{refused}");
 }
 
@@ -210,13 +206,13 @@ fn of_several_interfaces_of_a_nic_the_one_that_tells_the_settings_is_found_once(
     let machine = Machine::new(1);
     let representor = machine.kernel.add_host_link("ens81r0");
     fs::create_dir_all(machine.dir.path().join("bus/pci/devices").join(NIC).join("net/a-ens81r0")).unwrap();
-    let mut function = machine.functions[0].clone();
-    function.physical.interfaces = vec!["ens81r0".into(), "ens81".into()];
-    machine.administrator.set(&function, &tagged(5)).unwrap();
-    machine.administrator.set(&function, &tagged(6)).unwrap();
+    let mut vf = machine.vfs[0].clone();
+    vf.physical.interfaces = vec!["ens81r0".into(), "ens81".into()];
+    machine.administrator.set(&vf, &tagged(5)).unwrap();
+    machine.administrator.set(&vf, &tagged(6)).unwrap();
     assert_eq!(machine.count(|asked| *asked == KernelRequest::Vfs(representor)), 1);
     assert_eq!(machine.count(|asked| *asked == KernelRequest::Vfs(machine.pf)), 1);
-    function.physical.interfaces = vec!["gone".into()];
-    let error = machine.administrator.settings(&function).unwrap_err();
+    vf.physical.interfaces = vec!["gone".into()];
+    let error = machine.administrator.settings(&vf).unwrap_err();
     assert!(matches!(error, SettingError::NoInterface { .. }), "{error}");
 }

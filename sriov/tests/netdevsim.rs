@@ -1,4 +1,4 @@
-//! Settings on the real kernel, with its simulated NIC (netdevsim) whose 64 functions take what igb refuses. Run in the lab
+//! Settings on the real kernel, with its simulated NIC (netdevsim) whose 64 VFs take what igb refuses. Run in the lab
 //! by `lab/tests/netdevsim.sh`, which makes the NIC and has the kernel count messages and readings.
 //!
 //! netdevsim is on no PCI bus: a tree of sysfs made here shows it as a card, with the kernel's own files of its interfaces.
@@ -16,7 +16,7 @@ use std::thread;
 use fairlead_host::real::RealKernel;
 use fairlead_host::{NetError, NetKernel, Op, PciKernel, Vf, VfChange, VfLinkState, VfVlan, VlanProto};
 use fairlead_sriov::resetting::SETTLES;
-use fairlead_sriov::{Administrator, Function, Inventory, PhysicalFunction, SettingError, VfProfile};
+use fairlead_sriov::{Administrator, Inventory, ScannedPf, SettingError, VfDevice, VfProfile};
 use nix::errno::Errno;
 
 const CARD: &str = "0000:99:00.0";
@@ -27,14 +27,14 @@ struct Card {
     kernel: Arc<RealKernel>,
     administrator: Administrator,
     inventory: Inventory,
-    functions: Vec<Function>,
+    vfs: Vec<VfDevice>,
     pf: u32,
     device: PathBuf,
     _sysfs: tempfile::TempDir,
 }
 
 impl Card {
-    /// The NIC with so many new functions.
+    /// The NIC with so many new VFs.
     fn with(count: u32) -> Card {
         let device = PathBuf::from(std::env::var("LAB_NETDEVSIM").unwrap());
         fs::write(device.join("sriov_numvfs"), "0").unwrap();
@@ -53,22 +53,22 @@ impl Card {
         fs::write(card.join("sriov_totalvfs"), "64").unwrap();
         symlink(device.join("net"), card.join("net")).unwrap();
         let inventory = Inventory::new(sysfs.path());
-        let functions = (0..count).map(|n| {
+        let vfs = (0..count).map(|n| {
             let address = format!("0000:99:{:02x}.{}", 8 + n / 8, n % 8);
             symlink(format!("../{CARD}"), pci(&address).join("physfn")).unwrap();
             symlink(format!("../{address}"), card.join(format!("virtfn{n}"))).unwrap();
-            inventory.function(address.parse().unwrap()).unwrap()
+            inventory.vf(address.parse().unwrap()).unwrap()
         });
-        let functions: Vec<_> = functions.collect();
+        let vfs: Vec<_> = vfs.collect();
         let kernel = Arc::new(RealKernel::new().unwrap());
-        let name = functions[0].physical.interfaces[0].clone();
+        let name = vfs[0].physical.interfaces[0].clone();
         let pf = kernel.host().unwrap().link_by_name(&name).unwrap().unwrap().index;
         let administrator = Administrator::new(Arc::clone(&kernel) as _, SETTLES);
-        Card { kernel, administrator, inventory, functions, pf, device, _sysfs: sysfs }
+        Card { kernel, administrator, inventory, vfs, pf, device, _sysfs: sysfs }
     }
 
     /// As the machine with the card, whose devlink device is not on the PCI bus either.
-    fn seen(&self) -> PhysicalFunction {
+    fn seen(&self) -> ScannedPf {
         let mut devlink = self.kernel.devlink().unwrap();
         let device = devlink.iter_mut().find(|device| device.bus == "netdevsim").unwrap();
         (device.bus, device.name) = ("pci".to_owned(), CARD.to_owned());
@@ -79,11 +79,11 @@ impl Card {
         self.kernel.host().unwrap().vfs(self.pf).unwrap()
     }
 
-    /// Messages that changed a link, and readings of all functions, while `work` was done.
+    /// Messages that changed a link, and readings of all VFs, while `work` was done.
     fn counted(&self, work: impl FnOnce()) -> (usize, usize) {
         let (set, read) = (hits("set"), hits("read"));
         work();
-        (hits("set") - set, (hits("read") - read).div_ceil(self.functions.len()))
+        (hits("set") - set, (hits("read") - read).div_ceil(self.vfs.len()))
     }
 }
 
@@ -102,9 +102,9 @@ fn tagged(n: u32) -> VfChange {
 #[ignore = "needs netdevsim: lab/tests/netdevsim.sh"]
 fn k27_what_igb_refuses_is_set_read_back_and_restored() {
     let card = Card::with(4);
-    let function = &card.functions[2];
+    let vf = &card.vfs[2];
     let none = VfProfile::default;
-    let before = card.administrator.settings(function).unwrap();
+    let before = card.administrator.settings(vf).unwrap();
     for wanted in [
         VfProfile { link_state: Some(VfLinkState::Enable), ..none() },
         VfProfile { link_state: Some(VfLinkState::Disable), ..none() },
@@ -122,47 +122,47 @@ fn k27_what_igb_refuses_is_set_read_back_and_restored() {
     ] {
         let plan = wanted.plan(&before);
         let change = || {
-            card.administrator.set(function, &plan.change).unwrap();
+            card.administrator.set(vf, &plan.change).unwrap();
         };
         assert_eq!(card.counted(change), (1, 0), "{}", plan.change.describe());
-        card.administrator.settle(function, &plan.change).unwrap();
-        let now = card.administrator.settings(function).unwrap();
+        card.administrator.settle(vf, &plan.change).unwrap();
+        let now = card.administrator.settings(vf).unwrap();
         assert_eq!(now, before.after(&plan.change));
-        card.administrator.set(function, &plan.undo).unwrap();
-        assert_eq!(card.administrator.settings(function).unwrap(), before, "{}", plan.undo.describe());
+        card.administrator.set(vf, &plan.undo).unwrap();
+        assert_eq!(card.administrator.settings(vf).unwrap(), before, "{}", plan.undo.describe());
     }
     // `auto` is what it begins with.
     let up = VfChange { link_state: Some(VfLinkState::Enable), ..VfChange::default() };
     let auto = VfChange { link_state: Some(VfLinkState::Auto), ..VfChange::default() };
     for change in [up, auto] {
-        card.administrator.set(function, &change).unwrap();
-        assert_eq!(card.administrator.settings(function).unwrap().link_state, change.link_state);
+        card.administrator.set(vf, &change).unwrap();
+        assert_eq!(card.administrator.settings(vf).unwrap().link_state, change.link_state);
     }
 }
 
 #[test]
 #[ignore = "needs netdevsim: lab/tests/netdevsim.sh"]
-fn a_plan_that_fits_costs_no_message_and_no_reading_however_many_functions_there_are() {
+fn a_plan_that_fits_costs_no_message_and_no_reading_however_many_vfs_there_are() {
     for count in [4, 16, 64] {
         let card = Card::with(count);
         let wanted = VfProfile { vlan: tagged(5).vlan, trust: Some(true), ..VfProfile::default() };
         let known: Vec<Vf> = card.settings().iter().map(|vf| vf.after(&wanted.plan(vf).change)).collect();
         let all = || {
-            for (function, known) in card.functions.iter().zip(&known) {
-                card.administrator.set(function, &wanted.plan(known).change).unwrap();
+            for (vf, known) in card.vfs.iter().zip(&known) {
+                card.administrator.set(vf, &wanted.plan(known).change).unwrap();
             }
         };
-        assert_eq!(card.counted(all), (0, 0), "{count} functions");
-        let one = || card.administrator.set(&card.functions[1], &tagged(9)).unwrap();
-        assert_eq!(card.counted(one), (1, 0), "{count} functions");
-        let read = || assert_eq!(card.administrator.settings(&card.functions[1]).unwrap().index, 1);
-        assert_eq!(card.counted(read), (0, 1), "{count} functions");
+        assert_eq!(card.counted(all), (0, 0), "{count} VFs");
+        let one = || card.administrator.set(&card.vfs[1], &tagged(9)).unwrap();
+        assert_eq!(card.counted(one), (1, 0), "{count} VFs");
+        let read = || assert_eq!(card.administrator.settings(&card.vfs[1]).unwrap().index, 1);
+        assert_eq!(card.counted(read), (0, 1), "{count} VFs");
     }
 }
 
 #[test]
 #[ignore = "needs netdevsim: lab/tests/netdevsim.sh"]
-fn the_kernel_takes_64_functions_in_one_message_and_stops_at_the_first_that_is_refused() {
+fn the_kernel_takes_64_vfs_in_one_message_and_stops_at_the_first_that_is_refused() {
     let card = Card::with(64);
     let changes = |refused: u32| {
         let change = |n| match n == refused {
@@ -191,24 +191,24 @@ fn x08_64_at_once_share_messages_and_only_the_one_that_is_refused_fails() {
     let card = Card::with(64);
     let before = card.settings();
     let begin = Barrier::new(64);
-    let set = |function: &Function| {
-        let change = match function.index {
+    let set = |vf: &VfDevice| {
+        let change = match vf.index {
             20 => VfChange { vlan: Some(REFUSED), ..tagged(20) },
             n => tagged(n),
         };
         begin.wait();
-        card.administrator.set(function, &change)
+        card.administrator.set(vf, &change)
     };
     let done = AtomicBool::new(false);
     let sent = hits("set");
     let outcomes: Vec<_> = thread::scope(|scope| {
-        // Somebody who reads all functions over and over has the kernel's lock most of the time.
+        // Somebody who reads all VFs over and over has the kernel's lock most of the time.
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
                 card.settings();
             }
         });
-        let all: Vec<_> = card.functions.iter().map(|function| scope.spawn(move || set(function))).collect();
+        let all: Vec<_> = card.vfs.iter().map(|vf| scope.spawn(move || set(vf))).collect();
         let outcomes = all.into_iter().map(|one| one.join().unwrap()).collect();
         done.store(true, Ordering::Relaxed);
         outcomes
@@ -226,7 +226,7 @@ fn x08_64_at_once_share_messages_and_only_the_one_that_is_refused_fails() {
     for (vf, was) in card.settings().iter().zip(before) {
         assert_eq!(*vf, if vf.index == 20 { was } else { was.after(&tagged(vf.index)) });
     }
-    println!("64 functions at once: {sent} messages");
+    println!("64 VFs at once: {sent} messages");
     assert!(sent < 32, "{sent} messages");
 }
 
@@ -253,36 +253,34 @@ impl Drop for Switchdev<'_> {
 fn in_switchdev_mode_representors_are_seen_and_the_settings_are_the_uplinks() {
     let card = Card::with(4);
     let legacy = card.seen();
-    assert!(!legacy.switchdev && legacy.functions.iter().all(|vf| vf.representor.is_none()));
+    assert!(!legacy.switchdev && legacy.vfs.iter().all(|vf| vf.representor.is_none()));
     let switchdev = Switchdev(&card);
     switchdev.set("switchdev");
     let seen = card.seen();
     assert!(seen.switchdev);
     assert_eq!(seen, card.inventory.scan(&[]).unwrap().physical[0], "by the names in sysfs alone");
     let own = seen.interface.unwrap().name;
-    for vf in &seen.functions {
+    for vf in &seen.vfs {
         let representor = vf.representor.clone().unwrap();
         let port = card.device.join("net").join(&representor).join("phys_port_name");
-        assert_eq!(fs::read_to_string(port).unwrap().trim(), format!("pf0vf{}", vf.function.index));
+        assert_eq!(fs::read_to_string(port).unwrap().trim(), format!("pf0vf{}", vf.vf.index));
         assert_ne!(representor, own);
     }
     // An interface that has gone elsewhere is told by nobody, and the switch still is one.
-    let gone = seen.functions[0].representor.clone().unwrap();
+    let gone = seen.vfs[0].representor.clone().unwrap();
     let ip = |words: &str| assert!(Command::new("ip").args(words.split(' ')).status().unwrap().success());
     ip("netns add elsewhere");
     ip(&format!("link set {gone} netns elsewhere"));
     let now = card.seen();
     ip("netns del elsewhere");
-    assert!(
-        now.switchdev && now.functions[0].representor.is_none() && now.functions[1].representor.is_some()
-    );
-    let function = &seen.functions[3].function;
-    assert_eq!(function.physical.interfaces.len(), 5);
+    assert!(now.switchdev && now.vfs[0].representor.is_none() && now.vfs[1].representor.is_some());
+    let vf = &seen.vfs[3].vf;
+    assert_eq!(vf.physical.interfaces.len(), 5);
     let trusted = VfChange { trust: Some(true), ..VfChange::default() };
-    card.administrator.set(function, &trusted).unwrap();
-    assert_eq!(card.administrator.settings(function).unwrap().trust, Some(true));
+    card.administrator.set(vf, &trusted).unwrap();
+    assert_eq!(card.administrator.settings(vf).unwrap().trust, Some(true));
     let rate = VfProfile { max_rate: Some(100), ..VfProfile::default() };
-    let change = rate.plan(&card.administrator.settings(function).unwrap()).change;
-    let refused = card.administrator.set(function, &change).unwrap_err();
+    let change = rate.plan(&card.administrator.settings(vf).unwrap()).change;
+    let refused = card.administrator.set(vf, &change).unwrap_err();
     assert!(refused.is_refusal() && refused.to_string().contains("max_tx_rate 100"), "{refused}");
 }

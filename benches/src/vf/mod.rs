@@ -75,12 +75,12 @@ impl VfBench {
     ) -> Result<VfBench, VfOnHostError> {
         // What a pool makes ready is not as it was before.
         for subject in subjects.iter().filter(|subject| subject.role == Role::Ours) {
-            for address in named.functions.iter().chain(&named.in_user_space) {
+            for address in named.vfs.iter().chain(&named.in_user_space) {
                 until_ready(address, |address| subject.has_ready(address))?;
             }
         }
         let kernel = &node.kernel;
-        let ours = named.functions.iter().map(|address| VfOnHost::of(kernel, address));
+        let ours = named.vfs.iter().map(|address| VfOnHost::of(kernel, address));
         let ours = ours.collect::<Result<Vec<_>, _>>()?;
         let beside = named.beside.iter().map(|address| VfOnHost::fixed(kernel, address));
         let beside = beside.collect::<Result<Vec<_>, _>>()?;
@@ -184,7 +184,7 @@ impl VfInPod<'_> {
         let since = match self.subject.role {
             Role::Floor => {
                 let brought = self.floor(pod).return_to_host(self.on_host).map_err(io::Error::other);
-                brought.map_err(BenchError::process("bringing a function home"))?;
+                brought.map_err(BenchError::process("bringing a VF home"))?;
                 self.on_host.link(kernel)?;
                 let since = Instant::now();
                 self.on_host.renamed(kernel)?;

@@ -33,10 +33,10 @@ pub(crate) fn run(bench: &mut VfBench, settings: &CaseSize) -> Result<(), BenchE
         for at in 0..subjects {
             let who = if round % 2 == 1 { subjects - 1 - at } else { at };
             let counts = round >= settings.warmup;
-            for function in 0..bench.vfs_of(who).len() {
-                add_and_del(bench, who, function, VfRequest::Unchanged, counts)?;
+            for vf in 0..bench.vfs_of(who).len() {
+                add_and_del(bench, who, vf, VfRequest::Unchanged, counts)?;
                 if bench.subjects[who].role != Role::Floor {
-                    add_and_del(bench, who, function, VfRequest::WithVlan(VLAN), counts)?;
+                    add_and_del(bench, who, vf, VfRequest::WithVlan(VLAN), counts)?;
                 }
             }
         }
@@ -48,13 +48,13 @@ pub(crate) fn run(bench: &mut VfBench, settings: &CaseSize) -> Result<(), BenchE
 fn add_and_del(
     bench: &mut VfBench,
     who: usize,
-    function: usize,
+    vf: usize,
     wanted: VfRequest,
     counts: bool,
 ) -> Result<(), BenchError> {
     let names = if wanted == VfRequest::Unchanged { &AS_IT_IS } else { &ON_VLAN };
     for mut pod in bench.pods(who, 1)? {
-        let lent = bench.vf_in_pod(who, function, wanted)?;
+        let lent = bench.vf_in_pod(who, vf, wanted)?;
         let_machine_settle();
         let done = lent.call(Verb::Add, &pod);
         let added = lent.added(&mut pod, done);

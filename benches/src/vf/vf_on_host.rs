@@ -23,7 +23,7 @@ pub(crate) enum VfOnHostError {
     #[error(transparent)]
     Inventory(#[from] InventoryError),
     /// The kernel refused a question.
-    #[error("function {address}: {source}")]
+    #[error("VF {address}: {source}")]
     Net {
         /// The PCI address of the VF.
         address: PciAddr,
@@ -32,7 +32,7 @@ pub(crate) enum VfOnHostError {
         source: NetError,
     },
     /// The VF lacks something.
-    #[error("function {address} has no {what}; make the functions, and leave them to their kernel driver")]
+    #[error("VF {address} has no {what}; make the VFs, and leave them to their kernel driver")]
     Without {
         /// The PCI address of the VF.
         address: PciAddr,
@@ -40,7 +40,7 @@ pub(crate) enum VfOnHostError {
         what: &'static str,
     },
     /// The VF did not come back as it was.
-    #[error("function {address} came home with {is} instead of {was}")]
+    #[error("VF {address} came home with {is} instead of {was}")]
     Changed {
         /// The PCI address of the VF.
         address: PciAddr,
@@ -50,7 +50,7 @@ pub(crate) enum VfOnHostError {
         was: String,
     },
     /// The daemon does not have the VF ready in time.
-    #[error("function {0} is not ready within {1:?}")]
+    #[error("VF {0} is not ready within {1:?}")]
     NotReady(String, Duration),
 }
 
@@ -74,19 +74,18 @@ impl VfOnHost {
     /// Records the VF with that PCI address, which no pod may have.
     pub(crate) fn of(kernel: &RealKernel, address: &str) -> Result<VfOnHost, VfOnHostError> {
         let address: PciAddr = address.parse()?;
-        let function = Inventory::new("/sys".as_ref()).function(address)?;
+        let vf = Inventory::new("/sys".as_ref()).vf(address)?;
         let without = |what| VfOnHostError::Without { address, what };
         let net = |source| VfOnHostError::Net { address, source };
         let mut host = kernel.host().map_err(net)?;
-        let link = interface(host.as_mut(), address, &function.interfaces).map_err(net)?;
+        let link = interface(host.as_mut(), address, &vf.interfaces).map_err(net)?;
         let link = link.ok_or_else(|| without("interface in this namespace"))?;
-        let physical = interface(host.as_mut(), function.physical.address, &function.physical.interfaces);
-        let physical = physical.map_err(net)?.ok_or_else(|| without("physical function's interface"))?;
-        let settings =
-            host.vfs(physical.index).map_err(net)?.into_iter().find(|vf| vf.index == function.index);
+        let physical = interface(host.as_mut(), vf.physical.address, &vf.physical.interfaces);
+        let physical = physical.map_err(net)?.ok_or_else(|| without("PF's interface"))?;
+        let settings = host.vfs(physical.index).map_err(net)?.into_iter().find(|vf| vf.index == vf.index);
         Ok(VfOnHost {
             address,
-            driver: function.driver.ok_or_else(|| without("driver"))?,
+            driver: vf.driver.ok_or_else(|| without("driver"))?,
             name: link.name,
             mac: link.mac,
             physical: physical.index,

@@ -49,7 +49,7 @@ fn vfio_add_and_del(bench: &mut VfBench, who: usize, address: &str, counts: bool
         let ready = until_ready(address, |address| bench.subjects[who].has_ready(address))?;
         let begun = Instant::now();
         let reset = bench.node.kernel.reset(address).map_err(io::Error::other);
-        reset.map_err(BenchError::process("resetting a function"))?;
+        reset.map_err(BenchError::process("resetting a VF"))?;
         let took = begun.elapsed();
         let added = bench.record(CASE, who, "ADD", Verb::Add, added, counts)?;
         let deleted = bench.record(CASE, who, "DEL", Verb::Del, deleted, counts)?;

@@ -138,7 +138,7 @@ impl Sriov {
         let any = resource.or_else(|| self.pool.clone().map(Device::OfPool));
         asked.map(|id| Device::Named(id.to_owned())).or(any).ok_or_else(|| {
             CniError::new(Code::InvalidConfig, "sriov names no device").with(
-                "give \"deviceID\", the PCI address of a virtual function, have the meta plugin or the runtime pass it, or give \"resourceName\" for one that kubelet has given the pod",
+                "give \"deviceID\", the PCI address of a VF, have the meta plugin or the runtime pass it, or give \"resourceName\" for one that kubelet has given the pod",
             )
         })
     }

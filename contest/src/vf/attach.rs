@@ -5,11 +5,11 @@ use serde_json::{Value, json};
 use super::Behaviour;
 use super::testbed::{Attachment, Fault, IFNAME, VfTestbed, ensure};
 
-const GROUP: &str = "a function is lent";
+const GROUP: &str = "a VF is lent";
 
 pub(super) const CASES: &[Behaviour] = &[
     Behaviour { group: GROUP, title: "k27 settings are made, and are as before after DEL", judge: settings },
-    Behaviour { group: GROUP, title: "the pod has the function's MTU, and is told it", judge: mtu },
+    Behaviour { group: GROUP, title: "the pod has the VF's MTU, and is told it", judge: mtu },
     Behaviour { group: GROUP, title: "a vlan of 0 takes the administrator's away until DEL", judge: vlan_0 },
     Behaviour { group: GROUP, title: "k27 a MAC address is given, and the own one comes back", judge: mac },
     Behaviour { group: GROUP, title: "the wire hears of the pod's address unasked", judge: announced },
@@ -108,7 +108,7 @@ fn mac(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
 
 /// The VF of the second NIC in the pod `other`, with the address 10.9.0.2.
 pub(super) fn other(testbed: &VfTestbed<'_>, fields: Value) -> Attachment {
-    Attachment { pod: "other", function: testbed.far.clone(), fields: with_address(fields, "10.9.0.2/24") }
+    Attachment { pod: "other", vf: testbed.far.clone(), fields: with_address(fields, "10.9.0.2/24") }
 }
 
 fn announced(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {

@@ -17,7 +17,7 @@ pub(super) const CASES: &[Behaviour] = &[
     },
     Behaviour {
         group: GROUP,
-        title: "two ADDs for one function: one succeeds, and has it as it asked",
+        title: "two ADDs for one VF: one succeeds, and has it as it asked",
         judge: two,
     },
 ];
@@ -46,16 +46,15 @@ fn seven(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
         testbed.pod(pod)?;
     }
     let numbered = || PODS.into_iter().zip(testbed.near.iter().cloned()).enumerate();
-    let attachments: Vec<Attachment> = numbered()
-        .map(|(number, (pod, function))| Attachment { pod, function, fields: wanted(number) })
-        .collect();
+    let attachments: Vec<Attachment> =
+        numbered().map(|(number, (pod, vf))| Attachment { pod, vf, fields: wanted(number) }).collect();
     at_once(&attachments, |one| testbed.add(one).map(drop)).into_iter().collect::<Result<(), _>>()?;
-    for (number, (pod, function)) in numbered() {
-        testbed.set(&function, &wanted(number))?;
+    for (number, (pod, vf)) in numbered() {
+        testbed.set(&vf, &wanted(number))?;
         ensure(testbed.interface(pod)?.is_some(), || format!("{pod} has no interface"))?;
     }
     at_once(&attachments, |one| testbed.del(one)).into_iter().collect::<Result<(), _>>()?;
-    testbed.near.iter().try_for_each(|function| testbed.is_restored(function))
+    testbed.near.iter().try_for_each(|vf| testbed.is_restored(vf))
 }
 
 fn two(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {

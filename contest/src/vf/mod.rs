@@ -95,7 +95,7 @@ fn judge_all(
                 };
                 said(case, verdict);
             }
-            // The next one makes its own; a function that is left would be in its way.
+            // The next one makes its own; a VF that is left would be in its way.
             testbed::remove_vfs(nics).ok();
         });
     });

@@ -57,7 +57,7 @@ impl Nic {
             put(&numvfs, &count.to_string())?;
             self.wait_for_carrier()?;
         }
-        (0..count).map(|index| self.function(index)).collect()
+        (0..count).map(|index| self.vf(index)).collect()
     }
 
     /// Waits for a carrier: igb restarts the link for a new number of VFs, and refuses rates until it has a
@@ -76,7 +76,7 @@ impl Nic {
         Ok(())
     }
 
-    fn function(&self, index: usize) -> Result<Vf, NodeError> {
+    fn vf(&self, index: usize) -> Result<Vf, NodeError> {
         let address = linked(&self.path().join(format!("virtfn{index}")))?;
         Ok(Vf { address, nic: self.clone(), index })
     }
@@ -146,19 +146,18 @@ pub fn links() -> Result<Vec<Value>, NodeError> {
 }
 
 /// What can be seen of these VFs in the current namespace, by PCI address.
-pub fn seen(functions: &[Vf]) -> Result<BTreeMap<String, VfSnapshot>, NodeError> {
+pub fn seen(vfs: &[Vf]) -> Result<BTreeMap<String, VfSnapshot>, NodeError> {
     let links = links()?;
     let of = |address: &str| links.iter().find(|link| link["parentdev"] == address);
-    Ok(functions
+    Ok(vfs
         .iter()
-        .map(|function| {
-            let mut seen = of(&function.address).map(of_interface).unwrap_or_default();
-            let settings = of(&function.nic.address).and_then(|nic| {
-                nic["vfinfo_list"].as_array()?.iter().find(|entry| entry["vf"] == function.index)
-            });
+        .map(|vf| {
+            let mut seen = of(&vf.address).map(of_interface).unwrap_or_default();
+            let settings = of(&vf.nic.address)
+                .and_then(|nic| nic["vfinfo_list"].as_array()?.iter().find(|entry| entry["vf"] == vf.index));
             seen.extend(settings.map(of_settings).unwrap_or_default());
-            seen.insert("driver".into(), json!(function.driver()));
-            (function.address.clone(), seen)
+            seen.insert("driver".into(), json!(vf.driver()));
+            (vf.address.clone(), seen)
         })
         .collect())
 }

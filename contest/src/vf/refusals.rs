@@ -27,11 +27,11 @@ pub(super) const CASES: &[Behaviour] = &[
     Behaviour { group: GROUP, title: "vlan 4095, which the NIC would take", judge: vlan_4095 },
     Behaviour {
         group: GROUP,
-        title: "the name is taken in the pod: the function stays at home",
+        title: "the name is taken in the pod: the VF stays at home",
         judge: name_taken,
     },
-    Behaviour { group: GROUP, title: "no address can be had: the function is as it was", judge: no_address },
-    Behaviour { group: GROUP, title: "another pod has the function: its settings stay", judge: in_use },
+    Behaviour { group: GROUP, title: "no address can be had: the VF is as it was", judge: no_address },
+    Behaviour { group: GROUP, title: "another pod has the VF: its settings stay", judge: in_use },
     Behaviour {
         group: GROUP,
         title: "a driver that is neither the kernel's nor vfio-pci",
@@ -103,7 +103,7 @@ fn other_driver(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
     testbed.pod("pod")?;
     let user = testbed.user.clone();
     user.bind("uio_pci_generic")?;
-    let attachment = super::testbed::Attachment { pod: "pod", function: user.clone(), fields: json!({}) };
+    let attachment = super::testbed::Attachment { pod: "pod", vf: user.clone(), fields: json!({}) };
     let refused = testbed.refused(&attachment, "nothing protects memory from it");
     user.bind(super::nic::USER_DRIVER)?;
     let error = refused?;

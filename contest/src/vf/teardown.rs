@@ -27,7 +27,7 @@ pub(super) const CASES: &[Behaviour] = &[
     Behaviour { group: GROUP, title: "the NIC is down at DEL: home", judge: nic_down },
     Behaviour {
         group: GROUP,
-        title: "the function is gone: DEL is success, and made anew it is lent again",
+        title: "the VF is gone: DEL is success, and made anew it is lent again",
         judge: gone,
     },
     Behaviour {
@@ -102,7 +102,7 @@ fn nic_down(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
 
 fn far(testbed: &mut VfTestbed<'_>) -> Result<(Attachment, serde_json::Value), Fault> {
     testbed.pod("pod")?;
-    let attachment = Attachment { pod: "pod", function: testbed.far.clone(), fields: taken() };
+    let attachment = Attachment { pod: "pod", vf: testbed.far.clone(), fields: taken() };
     let result = testbed.add(&attachment)?;
     Ok((attachment, result))
 }
@@ -127,6 +127,6 @@ fn remade(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
     testbed.remake_far_vfs()?;
     let ended = testbed.check_finds(&attachment, &result, "").and_then(|()| testbed.del(&attachment));
     ended?;
-    ensure(testbed.interface("pod")?.is_none(), || "the new function is in the old pod".into())?;
+    ensure(testbed.interface("pod")?.is_none(), || "the new VF is in the old pod".into())?;
     testbed.is_restored(&testbed.far)
 }

@@ -47,7 +47,7 @@ pub(super) struct Attachment {
     /// The name of the pod, which is also the container's id.
     pub(super) pod: &'static str,
     /// The VF that the pod is to have.
-    pub(super) function: Vf,
+    pub(super) vf: Vf,
     /// Fields of the network's configuration.
     pub(super) fields: Value,
 }
@@ -55,7 +55,7 @@ pub(super) struct Attachment {
 impl Attachment {
     fn config(&self, more: &Value) -> String {
         let mut config = json!({"cniVersion": "1.1.0", "name": "lab", "type": "sriov",
-            "deviceID": self.function.address});
+            "deviceID": self.vf.address});
         for fields in [&self.fields, more] {
             if let (Some(config), Some(fields)) = (config.as_object_mut(), fields.as_object()) {
                 config.extend(fields.clone());
@@ -181,7 +181,7 @@ impl<'a> VfTestbed<'a> {
 
     /// An attachment of the first VF to `pod`.
     pub(super) fn attachment(&self, pod: &'static str, fields: Value) -> Attachment {
-        Attachment { pod, function: self.first().clone(), fields }
+        Attachment { pod, vf: self.first().clone(), fields }
     }
 
     /// Makes one call, with more fields in the configuration.
@@ -250,13 +250,13 @@ impl<'a> VfTestbed<'a> {
     // ---- what is seen ----
 
     /// Everything that can be seen of a VF.
-    pub(super) fn seen(&self, function: &Vf) -> Result<VfSnapshot, Fault> {
-        Ok(nic::seen(std::slice::from_ref(function))?.remove(&function.address).unwrap_or_default())
+    pub(super) fn seen(&self, vf: &Vf) -> Result<VfSnapshot, Fault> {
+        Ok(nic::seen(std::slice::from_ref(vf))?.remove(&vf.address).unwrap_or_default())
     }
 
     /// Requires that a VF has these settings.
-    pub(super) fn set(&self, function: &Vf, wanted: &Value) -> Result<(), Fault> {
-        let seen = self.seen(function)?;
+    pub(super) fn set(&self, vf: &Vf, wanted: &Value) -> Result<(), Fault> {
+        let seen = self.seen(vf)?;
         for (name, value) in wanted.as_object().into_iter().flatten() {
             let is = seen.get(name).unwrap_or(&Value::Null);
             ensure(is == value, || format!("{name} is {is}, not {value}"))?;
@@ -265,21 +265,21 @@ impl<'a> VfTestbed<'a> {
     }
 
     /// Requires that a VF is, at once or soon, as it was before the case.
-    pub(super) fn is_restored(&self, function: &Vf) -> Result<(), Fault> {
-        self.is_restored_as(function, &self.rest[&function.address])
+    pub(super) fn is_restored(&self, vf: &Vf) -> Result<(), Fault> {
+        self.is_restored_as(vf, &self.rest[&vf.address])
     }
 
     /// Requires that a VF is, at once or soon, as it was then.
-    pub(super) fn is_restored_as(&self, function: &Vf, was: &VfSnapshot) -> Result<(), Fault> {
-        self.in_time(|| match nic::difference(was, &self.seen(function)?) {
+    pub(super) fn is_restored_as(&self, vf: &Vf, was: &VfSnapshot) -> Result<(), Fault> {
+        self.in_time(|| match nic::difference(was, &self.seen(vf)?) {
             None => Ok(()),
             Some(difference) => Err(Fault::Wrong(difference)),
         })
     }
 
     /// Requires that a VF has, at once or soon, an interface on the machine.
-    pub(super) fn on_the_machine(&self, function: &Vf) -> Result<(), Fault> {
-        self.in_time(|| ensure(function.name().is_ok(), || "the machine has no interface of it".into()))
+    pub(super) fn on_the_machine(&self, vf: &Vf) -> Result<(), Fault> {
+        self.in_time(|| ensure(vf.name().is_ok(), || "the machine has no interface of it".into()))
     }
 
     /// Waits for what may come a moment after an answer.
@@ -322,9 +322,9 @@ impl<'a> VfTestbed<'a> {
     }
 
     /// Changes a setting of a VF, as an administrator does.
-    pub(super) fn administer(&self, function: &Vf, setting: &str) -> Result<(), Fault> {
-        let nic = function.nic.name()?;
-        node_commands::ip(&format!("link set {nic} vf {} {setting}", function.index))?;
+    pub(super) fn administer(&self, vf: &Vf, setting: &str) -> Result<(), Fault> {
+        let nic = vf.nic.name()?;
+        node_commands::ip(&format!("link set {nic} vf {} {setting}", vf.index))?;
         Ok(())
     }
 
@@ -397,10 +397,10 @@ fn make_far_vfs(nic: &Nic) -> Result<(Vf, Vf), NodeError> {
     Ok((far, user))
 }
 
-fn mark<'f>(functions: impl IntoIterator<Item = &'f Vf>) -> Result<(), NodeError> {
+fn mark<'f>(vfs: impl IntoIterator<Item = &'f Vf>) -> Result<(), NodeError> {
     let mut lines = Vec::new();
-    for function in functions {
-        let name = function.name()?;
+    for vf in vfs {
+        let name = vf.name()?;
         lines.push(format!("link set {name} down mtu 1400 alias mine-{name}"));
         lines.push(format!("link property add dev {name} altname mark-{name}"));
     }

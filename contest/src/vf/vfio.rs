@@ -7,7 +7,7 @@ use super::Behaviour;
 use super::nic::KERNEL_DRIVER;
 use super::testbed::{Attachment, Fault, VfTestbed, ensure};
 
-const GROUP: &str = "a function under vfio-pci";
+const GROUP: &str = "a VF under vfio-pci";
 const MAC: &str = "02:00:00:00:aa:00";
 
 pub(super) const CASES: &[Behaviour] = &[
@@ -19,11 +19,7 @@ pub(super) const CASES: &[Behaviour] = &[
         judge: information,
     },
     Behaviour { group: GROUP, title: "x04 CHECK finds a setting that somebody changed", judge: check },
-    Behaviour {
-        group: GROUP,
-        title: "another pod has the function: refused, its settings stay",
-        judge: in_use,
-    },
+    Behaviour { group: GROUP, title: "another pod has the VF: refused, its settings stay", judge: in_use },
     Behaviour {
         group: GROUP,
         title: "a process has its group: refused before anything is changed",
@@ -56,7 +52,7 @@ fn as_asked() -> Value {
 }
 
 fn attachment(testbed: &VfTestbed<'_>, pod: &'static str, fields: Value) -> Attachment {
-    Attachment { pod, function: testbed.user.clone(), fields }
+    Attachment { pod, vf: testbed.user.clone(), fields }
 }
 
 fn lent(testbed: &mut VfTestbed<'_>) -> Result<(Attachment, Value), Fault> {
@@ -71,7 +67,7 @@ fn answer(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
     let attachment = attachment(testbed, "pod", super::attach::with_address(fields(), "10.20.0.2/24"));
     let result = testbed.add(&attachment)?;
     let (interface, address) = (&result["interfaces"][0], &result["ips"][0]["address"]);
-    let device = json!(attachment.function.address);
+    let device = json!(attachment.vf.address);
     ensure(interface["pciID"] == device, || format!("the device is {} in the result", interface["pciID"]))?;
     ensure(interface["mac"] == MAC, || format!("the result has MAC {}", interface["mac"]))?;
     ensure(address == "10.20.0.2/24", || format!("the address is {address} in the result"))?;
@@ -96,9 +92,9 @@ fn information(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
     testbed.add(&attachment)?;
     let written: Value =
         std::fs::read(path).ok().and_then(|t| serde_json::from_slice(&t).ok()).unwrap_or_default();
-    let function = &attachment.function;
+    let vf = &attachment.vf;
     let wanted = json!({"type": "pci", "version": "1.1.0",
-        "pci": {"pci-address": function.address, "pf-pci-address": function.nic.address}});
+        "pci": {"pci-address": vf.address, "pf-pci-address": vf.nic.address}});
     testbed.del(&attachment)?;
     ensure(written == wanted, || format!("it says {written}"))?;
     ensure(!std::path::Path::new(path).exists(), || "it is left behind".into())
@@ -107,7 +103,7 @@ fn information(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
 fn check(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
     let (attachment, result) = lent(testbed)?;
     testbed.administer(&testbed.user, "vlan 7")?;
-    testbed.check_finds(&attachment, &result, "settings of its function")?;
+    testbed.check_finds(&attachment, &result, "settings of its VF")?;
     testbed.del(&attachment)?;
     testbed.is_restored(&testbed.user)
 }

@@ -34,7 +34,7 @@ enum Command {
     Attachments(QueryArgs),
     /// The networks of the conf dir, and those that are refused.
     Networks(QueryArgs),
-    /// Pools of virtual functions that are ready before they are asked for: how each stands, or an order about them.
+    /// Pools of VFs that are ready before they are asked for: how each stands, or an order about them.
     Pools(PoolsArgs),
     /// Remove now what nobody needs any more, without waiting for the periodic collection.
     Gc(GcArgs),
@@ -103,7 +103,7 @@ struct PoolsArgs {
     /// An order; without one they are listed.
     #[arg(requires = "of")]
     order: Option<Order>,
-    /// A pool's name, or a function's PCI address.
+    /// A pool's name, or a VF's PCI address.
     of: Option<String>,
 }
 

@@ -78,7 +78,7 @@ pub(super) fn networks(question: &QueryArgs) -> Result<(), CliError> {
 
 pub(super) fn pools(question: &QueryArgs) -> Result<(), CliError> {
     answer(question, "/v1/pools", |value| {
-        let mut text = functions(&value["functions"]);
+        let mut text = vfs(&value["functions"]);
         for notice in rows(&value["notices"]) {
             let words = |key: &str| notice[key].as_str().unwrap_or("?").to_owned();
             text.push_str(&format!("{}\n  → {}\n", words("seen"), words("remedy")));
@@ -87,7 +87,7 @@ pub(super) fn pools(question: &QueryArgs) -> Result<(), CliError> {
     })
 }
 
-fn functions(value: &Value) -> String {
+fn vfs(value: &Value) -> String {
     const COLUMNS: [&str; 9] =
         ["pool", "function", "physical", "node", "driver", "state", "for", "attachment", "reason"];
     table(rows(value), &COLUMNS)
@@ -105,7 +105,7 @@ pub(super) fn order_pools(question: &QueryArgs, verb: Verb, of: &str) -> Result<
     let value = post(&question.socket(), &format!("/v1/pools/{}?of={}", verb.name(), escaped(of)))?;
     match question.output {
         Output::Json => print_json(&value)?,
-        Output::Table => print(&functions(&value))?,
+        Output::Table => print(&vfs(&value))?,
     }
     Ok(())
 }

@@ -12,24 +12,23 @@ pub(super) fn findings(host_root: &Path) -> Vec<Finding> {
     match sriov_cni::left(&HostRoot::new(host_root.to_owned())) {
         Ok(left) => [with_pods(&left), unreadable(&left)].into_iter().flatten().collect(),
         Err(error) => {
-            let remedy = "no virtual function is handed out: make it a directory that root can read, or remove it if no pod is left of that plugin";
+            let remedy = "no VF is handed out: make it a directory that root can read, or remove it if no pod is left of that plugin";
             vec![wrong(ABOUT, format!("{DIRECTORY}: {error}"), remedy)]
         }
     }
 }
 
 fn with_pods(left: &Left) -> Option<Finding> {
-    let functions = left.functions();
-    let listed: Vec<String> = functions.iter().map(|(device, pod)| format!("{device} ({pod})")).collect();
-    let seen =
-        format!("virtual functions that it noted as pods': {}: {}", functions.len(), listed.join(", "));
+    let vfs = left.vfs();
+    let listed: Vec<String> = vfs.iter().map(|(device, pod)| format!("{device} ({pod})")).collect();
+    let seen = format!("VFs that it noted as pods': {}: {}", vfs.len(), listed.join(", "));
     let remedy = "each is handed out again after its pod's DEL, or when that pod's namespace is gone; nothing is to be done";
-    (!functions.is_empty()).then(|| less(ABOUT, seen, remedy))
+    (!vfs.is_empty()).then(|| less(ABOUT, seen, remedy))
 }
 
 fn unreadable(left: &Left) -> Option<Finding> {
     let listed: Vec<String> =
         left.unreadable.iter().map(|(name, why)| format!("{DIRECTORY}/{name} ({why})")).collect();
-    let remedy = "no DEL brings the function of such a file home: when its pod is gone, give it its name and settings back by hand and remove the file";
+    let remedy = "no DEL brings the VF of such a file home: when its pod is gone, give it its name and settings back by hand and remove the file";
     (!listed.is_empty()).then(|| wrong(ABOUT, format!("can't be read: {}", listed.join(", ")), remedy))
 }

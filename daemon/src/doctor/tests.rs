@@ -41,10 +41,7 @@ fn what_was_set_aside_and_what_is_refused_is_told_by_name() {
     fs::write(noted.join("../c1-net1"), "{").unwrap();
     let findings = examine(paths(dir.path()));
     let of_sriov_cni: Vec<_> = findings.iter().filter(|f| f.about == "sriov-cni").collect();
-    assert_eq!(
-        of_sriov_cni[0].seen,
-        "virtual functions that it noted as pods': 1: 0000:21:10.0 (/run/netns/p)"
-    );
+    assert_eq!(of_sriov_cni[0].seen, "VFs that it noted as pods': 1: 0000:21:10.0 (/run/netns/p)");
     assert!(of_sriov_cni[1].seen.starts_with("can't be read: /var/lib/cni/sriov/c1-net1 ("));
     let seen = |about| findings.iter().find(|f: &&Finding| f.about == about).unwrap().seen.clone();
     assert!(seen("spool").contains("7-1.json"));
@@ -102,8 +99,8 @@ fn k19_a_daemon_that_never_answers_is_one_finding_among_the_others_and_soon_ther
     full();
 }
 
-/// Functions under vfio-pci by number and IOMMU group.
-fn functions(sysfs: &Path, functions: &[(u32, u32)]) {
+/// VFs under vfio-pci by number and IOMMU group.
+fn vfs(sysfs: &Path, vfs: &[(u32, u32)]) {
     let devices = sysfs.join("bus/pci/devices");
     let pf = devices.join("0000:21:00.0");
     fs::create_dir_all(&pf).unwrap();
@@ -112,7 +109,7 @@ fn functions(sysfs: &Path, functions: &[(u32, u32)]) {
     {
         fs::write(pf.join(file), text).unwrap();
     }
-    for (number, group) in functions {
+    for (number, group) in vfs {
         let address = format!("0000:21:10.{number}");
         let vf = devices.join(&address);
         let members = sysfs.join("kernel/iommu_groups").join(group.to_string()).join("devices");
@@ -135,7 +132,7 @@ fn what_pods_that_are_not_root_need_for_vfio_is_told_and_what_no_pod_can_have() 
     fs::create_dir_all(&nodes).unwrap();
     fs::create_dir_all(sysfs.join("bus/pci/devices")).unwrap();
     assert_eq!(vfio::findings(&sysfs, &nodes), []);
-    functions(&sysfs, &[(0, 19), (2, 20), (4, 21), (6, 22)]);
+    vfs(&sysfs, &[(0, 19), (2, 20), (4, 21), (6, 22)]);
     fs::write(nodes.join("19"), "").unwrap();
     fs::set_permissions(nodes.join("19"), fs::Permissions::from_mode(0o600)).unwrap();
     fs::write(nodes.join("20"), "").unwrap();

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use fairlead_sriov::{Inventory, VFIO_PCI, VirtualFunction};
+use fairlead_sriov::{Inventory, ScannedVf, VFIO_PCI};
 
 use super::{Finding, good, less, wrong};
 
@@ -22,13 +22,13 @@ pub(super) fn findings(sysfs: &Path, nodes: &Path) -> Vec<Finding> {
         Ok(scan) => scan,
         Err(error) => return vec![less(ABOUT, error.to_string(), "mount sysfs")],
     };
-    let all = scan.physical.into_iter().flat_map(|physical| physical.functions);
-    let given: Vec<_> = all.filter(|f| f.function.driver.as_deref() == Some(VFIO_PCI)).collect();
+    let all = scan.physical.into_iter().flat_map(|physical| physical.vfs);
+    let given: Vec<_> = all.filter(|f| f.vf.driver.as_deref() == Some(VFIO_PCI)).collect();
     let (mut findings, mut roots) = (Vec::new(), Vec::new());
-    for function in &given {
-        match unfit(function, nodes) {
+    for vf in &given {
+        match unfit(vf, nodes) {
             Some(finding) => findings.push(finding),
-            None => roots.extend(function.function.iommu_group.filter(|group| is_roots_alone(nodes, *group))),
+            None => roots.extend(vf.vf.iommu_group.filter(|group| is_roots_alone(nodes, *group))),
         }
     }
     roots.sort_unstable();
@@ -38,19 +38,19 @@ pub(super) fn findings(sysfs: &Path, nodes: &Path) -> Vec<Finding> {
         findings.push(less(ABOUT, format!("{}: root's alone", listed.join(", ")), FOR_OTHERS));
     }
     if findings.is_empty() && !given.is_empty() {
-        findings.push(good(ABOUT, format!("{} virtual functions for processes to drive", given.len())));
+        findings.push(good(ABOUT, format!("{} VFs for processes to drive", given.len())));
     }
     findings
 }
 
 /// The finding about a VF that no pod can use; `None` for one that is fit.
-fn unfit(function: &VirtualFunction, nodes: &Path) -> Option<Finding> {
-    let address = function.function.address;
+fn unfit(vf: &ScannedVf, nodes: &Path) -> Option<Finding> {
+    let address = vf.vf.address;
     let no_iommu = "switch the machine's IOMMU on (in its firmware, and intel_iommu=on or amd_iommu=on)";
-    let Some(group) = function.function.iommu_group else {
+    let Some(group) = vf.vf.iommu_group else {
         return Some(wrong(ABOUT, format!("{address} is in no IOMMU group"), no_iommu));
     };
-    if let Some(member) = function.group.iter().find(|member| member.is_in_the_way_of_vfio()) {
+    if let Some(member) = vf.group.iter().find(|member| member.is_in_the_way_of_vfio()) {
         let driver = member.driver.as_deref().unwrap_or_default();
         let seen =
             format!("{address} shares IOMMU group {group} with {}, which {driver} drives", member.device);

@@ -78,15 +78,15 @@ pub(crate) fn kernel(network: &str, doing: &str, error: &NetError) -> CniError {
     CniError::new(code, format!("{of}{doing}: {}", avoid_containerd_phrases(&error.to_string()))).with(remedy)
 }
 
-/// Settings of a function that could not be read or set.
+/// Settings of a VF that could not be read or set.
 pub(crate) fn setting(error: &SettingError) -> CniError {
     let told = match error {
         SettingError::NoInterface { .. } => {
             return CniError::new(Code::InvalidConfig, error.to_string())
-                .with("bring the physical function's interface back into the host's namespace");
+                .with("bring the PF's interface back into the host's namespace");
         }
-        SettingError::Unread { function, source } => {
-            kernel("", &format!("reading the settings of function {function}"), source)
+        SettingError::Unread { vf, source } => {
+            kernel("", &format!("reading the settings of VF {vf}"), source)
         }
         SettingError::Untold { .. }
         | SettingError::Silent { .. }
@@ -98,8 +98,8 @@ pub(crate) fn setting(error: &SettingError) -> CniError {
                 .with("this NIC takes rates only while it has a carrier: see that its interface is up and its cable is in");
         }
         SettingError::Lost { .. } => return internal(error.to_string()),
-        SettingError::NotSet { function, physical, setting, source } => {
-            kernel("", &format!("setting {setting} for function {function} by {physical}"), source)
+        SettingError::NotSet { vf, physical, setting, source } => {
+            kernel("", &format!("setting {setting} for VF {vf} by {physical}"), source)
         }
     };
     match error.is_refusal() {

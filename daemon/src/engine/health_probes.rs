@@ -57,7 +57,7 @@ impl Engine {
         health.probe("store", about(Engine::store_takes_records));
         health.probe("namespaces", about(|engine| engine.netns_watch.seen(Instant::now())));
         health.probe("drivers", about(Engine::drivers_end));
-        // Told, and no illness: a restart of the daemon heals no function.
+        // Told, and no illness: a restart of the daemon heals no VF.
         health.probe("pools", about(|engine| Ok(engine.core.kinds.sriov.pools.trouble())));
         readiness.probe("store", about(Engine::store_takes_records));
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use fairlead_cni::{CniError, Code};
 use fairlead_host::{HostRoot, Link, Net, NetError, NetnsError, process};
 use fairlead_sriov::interface::{self, APPEARS, Appearance};
-use fairlead_sriov::{Function, InventoryError, PciAddr};
+use fairlead_sriov::{InventoryError, PciAddr, VfDevice};
 
 use super::errors;
 use super::kinds::sriov::{SriovServices, USER_SPACE_DRIVERS, still_away, unusable, vf_not_to_be_had};
@@ -49,15 +49,15 @@ impl SriovCniImport {
 
     /// The VFs that are listed; none where the files cannot be read.
     pub(crate) fn vfs(&self) -> Vec<PciAddr> {
-        self.listed().map(|left| left.functions().into_keys().collect()).unwrap_or_default()
+        self.listed().map(|left| left.vfs().into_keys().collect()).unwrap_or_default()
     }
 
     /// Logs what is there.
     pub(crate) fn log(&self) {
         match self.left() {
             Ok(none) if none.is_empty() => {}
-            Ok(left) => tracing::warn!(functions = ?left.functions(), unreadable = ?left.unreadable,
-                "sriov-cni has left virtual functions with pods: each is handed out again after that pod's DEL or death"),
+            Ok(left) => tracing::warn!(vfs = ?left.vfs(), unreadable = ?left.unreadable,
+                "sriov-cni has left VFs with pods: each is handed out again after that pod's DEL or death"),
             Err(error) => tracing::error!(%error, "what sriov-cni has left can't be read"),
         }
     }
@@ -66,7 +66,7 @@ impl SriovCniImport {
         sriov_cni::left(&self.root).map_err(|e| unread(&e))
     }
 
-    /// The same, read again only when one has come or gone: of a function that is listed it may not tell the newest.
+    /// The same, read again only when one has come or gone: of a VF that is listed it may not tell the newest.
     fn listed(&self) -> Result<Arc<Left>, CniError> {
         self.predecessor.left(&self.root).map_err(|e| unread(&e))
     }
@@ -75,7 +75,7 @@ impl SriovCniImport {
     pub(crate) fn owners(&self) -> Inherited {
         let left = self.listed().map_err(|_| "sriov-cni's, whose files cannot be read".to_owned())?;
         let owner = |(address, pod)| (address, format!("sriov-cni's {pod}"));
-        Ok(Arc::new(left.functions().into_iter().map(owner).collect()))
+        Ok(Arc::new(left.vfs().into_iter().map(owner).collect()))
     }
 
     /// The pod of that plugin that has a VF, as its files say.
@@ -89,7 +89,7 @@ impl SriovCniImport {
         let Some(_lock) = kinds.sriov.reserved.try_take(&address.to_string()) else { return };
         let ours = kinds.sriov.store.with_vf(address).is_some();
         if !ours && let Err(error) = self.settle(kinds, address) {
-            tracing::debug!(pci = %address, %error, "a function of sriov-cni's is not home");
+            tracing::debug!(pci = %address, %error, "a VF of sriov-cni's is not home");
         }
     }
 
@@ -118,7 +118,7 @@ impl SriovCniImport {
             }
             Pod::Dead => {}
         }
-        tracing::info!(pci = %address, who, "the pod that sriov-cni gave a function to is dead: it is brought home");
+        tracing::info!(pci = %address, who, "the pod that sriov-cni gave a VF to is dead: it is brought home");
         if let Some(record) = record {
             restore(kinds, record, None)?;
         }
@@ -139,7 +139,7 @@ impl SriovCniImport {
         let Some(record) = find(&left) else { return Ok(()) };
         let ours = kinds.sriov.store.with_vf(address).is_some();
         if ours || left.holder(address) != Some(&record) {
-            tracing::info!(pci = %address, record = record.name, "a newer pod has the function of an old one's DEL");
+            tracing::info!(pci = %address, record = record.name, "a newer pod has the VF of an old one's DEL");
             return sriov_cni::forget(&self.root, &record).map_err(|e| unforgotten(&record.name, &e));
         }
         let noted = left.taken.get(&address).map(|path| path.as_path());
@@ -181,7 +181,7 @@ fn pod_of(
         }
         Some(Err(e)) => Err(errors::netns(&e)),
         // Until 2.7 no namespace was noted: an interface that is here is in no pod, and no pod outlives a boot. In user
-        // space a function has no interface to be seen.
+        // space a VF has no interface to be seen.
         None => {
             let is_earlier = record.map(|record| is_of_an_earlier_boot(sriov, record, false)).transpose()?;
             let is_dead = is_earlier.unwrap_or_default() || seen_here(sriov, address)?.is_some();
@@ -191,12 +191,12 @@ fn pod_of(
 }
 
 /// Whether a record was written before this boot. The boot's time moves with a clock that is set forward, past what was
-/// written since: of a function that is in a pod, or may be, it is of this boot.
+/// written since: of a VF that is in a pod, or may be, it is of this boot.
 fn is_of_an_earlier_boot(sriov: &SriovServices, record: &Record, pod_lives: bool) -> Result<bool, CniError> {
     if !process::booted_at().is_ok_and(|booted| record.written < booted) {
         return Ok(false);
     }
-    let driver = sriov.inventory.function(record.device).ok().and_then(|function| function.driver);
+    let driver = sriov.inventory.vf(record.device).ok().and_then(|device| device.driver);
     match driver.is_some_and(|driver| !USER_SPACE_DRIVERS.contains(&driver.as_str())) {
         true => seen_here(sriov, record.device).map(|link| link.is_some()),
         false => Ok(!pod_lives),
@@ -204,7 +204,7 @@ fn is_of_an_earlier_boot(sriov: &SriovServices, record: &Record, pod_lives: bool
 }
 
 fn seen_here(sriov: &SriovServices, address: PciAddr) -> Result<Option<Link>, CniError> {
-    let told = |e: NetError| errors::kernel("", &format!("looking for function {address}"), &e);
+    let told = |e: NetError| errors::kernel("", &format!("looking for VF {address}"), &e);
     interface::interface(sriov.kernel.host().map_err(told)?.as_mut(), address, &[]).map_err(told)
 }
 
@@ -216,16 +216,16 @@ fn restore(kinds: &Kinds, record: &Record, pod: Option<(Box<dyn Net + '_>, &str)
         return Ok(());
     }
     let address = record.device;
-    let function = match sriov.inventory.function(address) {
-        Ok(function) => function,
+    let device = match sriov.inventory.vf(address) {
+        Ok(device) => device,
         Err(e @ InventoryError::Io { .. }) => return Err(unusable(&e)),
         Err(e) => {
-            tracing::warn!(pci = %address, error = %e, "a function that sriov-cni lent is gone");
+            tracing::warn!(pci = %address, error = %e, "a VF that sriov-cni lent is gone");
             return Ok(());
         }
     };
-    let driver = function.driver.as_deref().filter(|driver| !USER_SPACE_DRIVERS.contains(driver));
-    let vf = vf_record(record, &function, driver.unwrap_or_default());
+    let driver = device.driver.as_deref().filter(|driver| !USER_SPACE_DRIVERS.contains(driver));
+    let vf = vf_record(record, &device, driver.unwrap_or_default());
     AwaitsCarrier::refuse(match (&record.interface, driver) {
         (Some(was), Some(_)) => restore_netdev(kinds, record, was, vf, pod)?,
         // In user space all the time, or given to another driver since: that is left as it is.
@@ -245,7 +245,7 @@ fn restore_netdev(
     pod: Option<(Box<dyn Net + '_>, &str)>,
 ) -> Result<Option<AwaitsCarrier>, CniError> {
     let (sriov, address) = (&kinds.sriov, vf.address);
-    let told = |e: NetError| errors::kernel("", &format!("bringing function {address} home"), &e);
+    let told = |e: NetError| errors::kernel("", &format!("bringing VF {address} home"), &e);
     let undo = |netdev: MovedNetdev, ifname: &str, reach: Reach<'_>| {
         let Some(vf) = netdev.vf.clone() else { return Ok(None) };
         let attachment = as_attachment(sriov, record, ifname, LinkRecord::Moved(netdev.clone()));
@@ -277,13 +277,13 @@ fn as_attachment(sriov: &SriovServices, record: &Record, ifname: &str, link: Lin
     Attachment { phase: Phase::Removing, ..attachment }
 }
 
-fn vf_record(record: &Record, function: &Function, driver: &str) -> VfRecord {
+fn vf_record(record: &Record, device: &VfDevice, driver: &str) -> VfRecord {
     VfRecord {
         address: record.device,
-        pf: function.physical.address,
-        index: function.index,
+        pf: device.physical.address,
+        index: device.index,
         driver: driver.to_owned(),
-        iommu_group: function.iommu_group,
+        iommu_group: device.iommu_group,
         before: record.before.clone(),
     }
 }

@@ -53,7 +53,7 @@ pub struct Beside {
     pub pool_metrics: PoolMetrics,
     /// The pools of the configuration.
     pub settings: Arc<Settings>,
-    /// How long a function that its driver is resetting is waited for.
+    /// How long a VF that its driver is resetting is waited for.
     pub settles: Duration,
 }
 

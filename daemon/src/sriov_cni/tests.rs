@@ -16,7 +16,7 @@ const OF_2_7: &str = r#"{"cniVersion":"0.3.1","name":"net","type":"sriov","ipam"
  "OrigVfState":{"HostIFName":"","SpoofChk":false,"AdminMAC":"02:00:00:00:00:09","EffectiveMAC":"","Vlan":0,"VlanQoS":0,"MinTxRate":0,
  "MaxTxRate":0,"LinkState":0},"DPDKMode":true,"Master":"eth2","MAC":"","vlan":5,"vlanQoS":null,"deviceID":"0000:21:10.2","VFID":1,
  "ContIFNames":"net1","min_tx_rate":null,"max_tx_rate":null,"spoofchk":"on","trust":"on","runtimeConfig":{}}"#;
-/// 2.2 to 2.5: how the function was is taken for granted.
+/// 2.2 to 2.5: how the VF was is taken for granted.
 const OF_2_2: &str = r#"{"cniVersion":"0.3.1","name":"net","type":"sriov","ipam":{},"dns":{},"DPDKMode":false,"Master":"eth2",
  "MAC":"","adminMAC":"","effectiveMAC":"02:00:00:00:00:06","vlan":0,"vlanQoS":0,"deviceID":"0000:21:10.4","VFID":2,
  "HostIFNames":"eth6","ContIFNames":"net1","min_tx_rate":null,"max_tx_rate":10,"spoofchk":"off","runtimeConfig":{}}"#;
@@ -51,7 +51,7 @@ impl Host {
 }
 
 #[test]
-fn a_record_tells_how_the_function_was_as_far_as_its_network_changed_it() {
+fn a_record_tells_how_the_vf_was_as_far_as_its_network_changed_it() {
     let host = Host::new(&[("c1-net1", OF_2_10), ("c2-net1", OF_2_7), ("c3-net1", OF_2_2)]);
     let told = |container: &str| {
         let left = host.left();
@@ -74,14 +74,14 @@ fn a_record_tells_how_the_function_was_as_far_as_its_network_changed_it() {
 }
 
 #[test]
-fn the_last_record_of_a_function_is_its_holders_and_each_is_forgotten_alone() {
+fn the_last_record_of_a_vf_is_its_holders_and_each_is_forgotten_alone() {
     let host =
         Host::new(&[("old-net1", OF_2_10), ("new-net1", OF_2_10), ("pci/0000:21:10.0", "/run/netns/p\n")]);
     let left = host.left();
     let device = "0000:21:10.0".parse().unwrap();
     assert_eq!(left.holder(device).unwrap().name, "new-net1");
     assert_eq!(left.taken[&device], Path::new("/run/netns/p"));
-    assert_eq!(left.functions()[&device], "new-net1");
+    assert_eq!(left.vfs()[&device], "new-net1");
     let old = left.of("old", "net1").unwrap();
     for _ in 0..2 {
         forget(&host.root(), old).unwrap();

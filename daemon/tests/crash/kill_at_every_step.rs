@@ -204,8 +204,8 @@ fn k14_x05_a_lent_nic_survives_a_kill_at_every_step_and_comes_home_as_it_was() {
 }
 
 #[test]
-#[ignore = "this needs a virtual function, which LAB_PF, LAB_VF and LAB_NIC name: `make lab-test` runs it"]
-fn k14_x05_a_virtual_function_survives_a_kill_at_every_step_and_comes_home_with_its_settings() {
+#[ignore = "this needs a VF, which LAB_PF, LAB_VF and LAB_NIC name: `make lab-test` runs it"]
+fn k14_x05_a_vf_survives_a_kill_at_every_step_and_comes_home_with_its_settings() {
     let of_lab = |name: &str| std::env::var(name).unwrap();
     let (pf, nic) = (of_lab("LAB_PF"), of_lab("LAB_NIC"));
     let mut kind = Kind::new(|rig| {

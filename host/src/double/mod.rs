@@ -130,12 +130,12 @@ impl FakeKernel {
     }
 
     /// From now on VFs are reset after each change of their settings, and things take their time.
-    pub fn reset_functions(&self, resets: Resets) {
+    pub fn reset_vfs(&self, resets: Resets) {
         self.model().vfs.resets.lasting = resets;
     }
 
     /// A VF begins a reset that lasts so long.
-    pub fn reset_function(&self, address: &str, lasting: Duration) {
+    pub fn reset_vf(&self, address: &str, lasting: Duration) {
         self.model().begin_reset(address, lasting);
     }
 

@@ -95,7 +95,7 @@ impl Net for FakeNet<'_> {
         let host = self.key == HOST;
         sleep(self.kernel.model().vfs.resets.lasting.reading);
         self.call(KernelRequest::Vfs(pf), |model| Ok(if host { model.vfs(pf) } else { Vec::new() }))
-            .map_err(|errno| refused(errno, "read virtual functions"))
+            .map_err(|errno| refused(errno, "read VFs"))
     }
 
     fn addresses(&mut self, index: u32) -> Result<Vec<Address>, NetError> {

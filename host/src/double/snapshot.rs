@@ -24,8 +24,8 @@ pub struct NetnsSnapshot {
 pub struct Snapshot {
     /// By place; numbers (nsid) are left out, because one that was assigned stays.
     pub namespaces: BTreeMap<Place, NetnsSnapshot>,
-    /// Settings of virtual functions, by their physical function's index.
+    /// Settings of VFs, by their PF's index.
     pub vfs: BTreeMap<u32, Vec<Vf>>,
-    /// Who drives each virtual function, and the driver that is fixed for it, by PCI address.
+    /// Who drives each VF, and the driver that is fixed for it, by PCI address.
     pub drivers: BTreeMap<String, (Option<String>, Option<String>)>,
 }

@@ -270,7 +270,7 @@ fn present(answer: Result<Link, Failure>, what: impl FnOnce() -> String) -> Resu
 }
 
 fn read_vfs(index: u32) -> String {
-    format!("read the virtual functions of link {index}")
+    format!("read the VFs of link {index}")
 }
 
 fn reading(index: u32) -> String {
@@ -287,7 +287,7 @@ fn links(socket: &mut Socket) -> Result<Vec<Link>, Failure> {
     Ok(found)
 }
 
-/// The virtual functions of one link; none when the link is gone.
+/// The VFs of one link; none when the link is gone.
 fn vfs(socket: &mut Socket, pf: u32) -> Result<Vec<Vf>, Failure> {
     let mut found = Vec::new();
     let outcome = socket.exchange(request::get_vfs(pf), &mut |body| {

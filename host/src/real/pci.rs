@@ -116,7 +116,7 @@ impl PciBus {
             held: None,
         };
         let made = self.write_within(address, write, self.limit.max(CREATE_LIMIT));
-        made.map_err(failed(address, &format!("making {count} virtual functions")))
+        made.map_err(failed(address, &format!("making {count} VFs")))
     }
 
     fn device(&self, address: &str) -> PathBuf {

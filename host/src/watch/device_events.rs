@@ -23,7 +23,7 @@ pub enum Action {
     Unbound,
     /// It has another name.
     Renamed,
-    /// Something of it is otherwise: the number of virtual functions.
+    /// Something of it is otherwise: the number of VFs.
     Changed,
 }
 
@@ -149,8 +149,8 @@ fn device_event(datagram: &[u8]) -> Option<DeviceEvent> {
 /// By its form: `0000:21:10.0`, unlike the bus above it, `pci0000:20`.
 fn is_pci_address(text: &str) -> bool {
     let digits = |part: &str| part.bytes().all(|b| b.is_ascii_hexdigit() || b == b':');
-    text.rsplit_once('.').is_some_and(|(rest, function)| {
-        function.len() == 1 && rest.matches(':').count() == 2 && digits(rest) && digits(function)
+    text.rsplit_once('.').is_some_and(|(rest, vf)| {
+        vf.len() == 1 && rest.matches(':').count() == 2 && digits(rest) && digits(vf)
     })
 }
 

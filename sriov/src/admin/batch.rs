@@ -1,4 +1,4 @@
-//! Changes of many functions in one message, of which the kernel does none behind the first that is refused: who was done,
+//! Changes of many VFs in one message, of which the kernel does none behind the first that is refused: who was done,
 //! who is to blame, and who goes into the next message. Pure.
 
 use fairlead_host::{Vf, VfChange};
@@ -23,7 +23,7 @@ struct Entry {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Left {
     pub(super) change: VfChange,
-    /// Some of it may be done: the function was not told, because it was being reset.
+    /// Some of it may be done: the VF was not told, because it was being reset.
     pub(super) untold: bool,
 }
 

@@ -1,13 +1,13 @@
-//! Functions whose changes are refused because they are still resetting: whose fault it is where that does not end. Their
+//! VFs whose changes are refused because they are still resetting: whose fault it is where that does not end. Their
 //! own, unless others are refused too and none is taken: then it is their physical one's. Pure.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// A refusal says nothing of the others after this. What is the fault of a physical function is tried again more often.
+/// A refusal says nothing of the others after this. What is the fault of a PF is tried again more often.
 const FORGOTTEN: Duration = Duration::from_secs(120);
 
-/// What is known of the functions of one physical one.
+/// What is known of the VFs of one physical one.
 #[derive(Debug, Default)]
 pub(super) struct Busy {
     /// When each was refused first and last, with nothing taken between.
@@ -28,7 +28,7 @@ impl Busy {
         }
     }
 
-    /// Whether that a function is refused is its own fault.
+    /// Whether that a VF is refused is its own fault.
     pub(super) fn is_its_own(&self, vf: u32) -> bool {
         let nothing_taken = |(since, _): &(Instant, Instant)| self.taken.is_none_or(|at| at < *since);
         let others_are = || self.refused.iter().any(|(other, when)| *other != vf && nothing_taken(when));

@@ -6,51 +6,49 @@ use fairlead_host::{NetError, VfChange};
 use nix::errno::Errno;
 
 use crate::resetting::is_resetting;
-use crate::{Function, PciAddr};
+use crate::{PciAddr, VfDevice};
 
 /// Why settings could not be read or set.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingError {
-    /// The physical function is not there to be asked.
-    #[error("the physical function {physical} of {function} has no interface here that tells its settings")]
+    /// The PF is not there to be asked.
+    #[error("the PF {physical} of {vf} has no interface here that tells its settings")]
     NoInterface {
         /// Whose settings.
-        function: PciAddr,
+        vf: PciAddr,
         /// Who should have told.
         physical: PciAddr,
     },
     /// The kernel could not be asked.
-    #[error("reading the settings of function {function}: {source}")]
+    #[error("reading the settings of VF {vf}: {source}")]
     Unread {
         /// Whose settings.
-        function: PciAddr,
+        vf: PciAddr,
         /// Why not; one reading is for many.
         #[source]
         source: Arc<NetError>,
     },
-    /// The physical function tells nothing of this one, and of others it does.
-    #[error(
-        "function {function} does not end resetting: {physical} tells the settings of others, and not its"
-    )]
+    /// The PF tells nothing of this one, and of others it does.
+    #[error("VF {vf} does not end resetting: {physical} tells the settings of others, and not its")]
     Untold {
         /// Whose settings.
-        function: PciAddr,
+        vf: PciAddr,
         /// Who should have told.
         physical: PciAddr,
     },
-    /// The physical function tells nothing of any.
-    #[error("the physical function {physical} of {function} tells the settings of none of its functions")]
+    /// The PF tells nothing of any.
+    #[error("the PF {physical} of {vf} tells the settings of none of its VFs")]
     Silent {
         /// Whose settings.
-        function: PciAddr,
+        vf: PciAddr,
         /// Who should have told.
         physical: PciAddr,
     },
     /// A setting was not taken.
-    #[error("setting {setting} for function {function} by {physical}: {source}")]
+    #[error("setting {setting} for VF {vf} by {physical}: {source}")]
     NotSet {
         /// Whose.
-        function: PciAddr,
+        vf: PciAddr,
         /// Who should have set it.
         physical: PciAddr,
         /// Which, for a person.
@@ -60,12 +58,10 @@ pub enum SettingError {
         source: NetError,
     },
     /// A setting was not taken as long as it was waited for, because this one is resetting; others are not.
-    #[error(
-        "function {function} does not end resetting: {physical} does not take {setting} for it: {source}"
-    )]
+    #[error("VF {vf} does not end resetting: {physical} does not take {setting} for it: {source}")]
     Stuck {
         /// Whose.
-        function: PciAddr,
+        vf: PciAddr,
         /// Who should have set it.
         physical: PciAddr,
         /// Which, for a person.
@@ -75,10 +71,10 @@ pub enum SettingError {
         source: NetError,
     },
     /// A rate was not taken: as a share of what the link carries, many a NIC takes it only while it has a carrier.
-    #[error("setting {setting} for function {function} by {physical}, which has no carrier: {source}")]
+    #[error("setting {setting} for VF {vf} by {physical}, which has no carrier: {source}")]
     Dark {
         /// Whose.
-        function: PciAddr,
+        vf: PciAddr,
         /// Who should have set it.
         physical: PciAddr,
         /// Which, for a person.
@@ -88,59 +84,59 @@ pub enum SettingError {
         source: NetError,
     },
     /// It was taken, and is not in force.
-    #[error("function {function} has not settled: its physical function tells {told} instead of {wanted}")]
+    #[error("VF {vf} has not settled: its PF tells {told} instead of {wanted}")]
     Unsettled {
         /// Whose settings.
-        function: PciAddr,
+        vf: PciAddr,
         /// What was taken.
         wanted: String,
         /// What is told instead.
         told: String,
     },
     /// The thread that did it for others too did not end.
-    #[error("the settings of function {function}: what was asked for many at once did not end")]
+    #[error("the settings of VF {vf}: what was asked for many at once did not end")]
     Lost {
         /// Whose settings.
-        function: PciAddr,
+        vf: PciAddr,
     },
 }
 
 impl SettingError {
-    pub(super) fn no_interface(function: &Function) -> SettingError {
-        SettingError::NoInterface { function: function.address, physical: function.physical.address }
+    pub(super) fn no_interface(vf: &VfDevice) -> SettingError {
+        SettingError::NoInterface { vf: vf.address, physical: vf.physical.address }
     }
 
-    pub(super) fn untold(function: &Function, others_are: bool) -> SettingError {
-        let (function, physical) = (function.address, function.physical.address);
+    pub(super) fn untold(vf: &VfDevice, others_are: bool) -> SettingError {
+        let (vf, physical) = (vf.address, vf.physical.address);
         match others_are {
-            true => SettingError::Untold { function, physical },
-            false => SettingError::Silent { function, physical },
+            true => SettingError::Untold { vf, physical },
+            false => SettingError::Silent { vf, physical },
         }
     }
 
-    pub(super) fn stuck(function: &Function, setting: &VfChange, source: NetError) -> SettingError {
+    pub(super) fn stuck(vf: &VfDevice, setting: &VfChange, source: NetError) -> SettingError {
         SettingError::Stuck {
-            function: function.address,
-            physical: function.physical.address,
+            vf: vf.address,
+            physical: vf.physical.address,
             setting: setting.describe(),
             source,
         }
     }
 
-    pub(super) fn not_set(function: &Function, setting: &VfChange, source: NetError) -> SettingError {
+    pub(super) fn not_set(vf: &VfDevice, setting: &VfChange, source: NetError) -> SettingError {
         SettingError::NotSet {
-            function: function.address,
-            physical: function.physical.address,
+            vf: vf.address,
+            physical: vf.physical.address,
             setting: setting.describe(),
             source,
         }
     }
 
-    /// The same, of a physical function that has no carrier.
+    /// The same, of a PF that has no carrier.
     pub(super) fn in_the_dark(self) -> SettingError {
         match self {
-            SettingError::NotSet { function, physical, setting, source } => {
-                SettingError::Dark { function, physical, setting, source }
+            SettingError::NotSet { vf, physical, setting, source } => {
+                SettingError::Dark { vf, physical, setting, source }
             }
             other => other,
         }
@@ -153,7 +149,7 @@ impl SettingError {
         is_told_so && one.rate.is_some()
     }
 
-    /// It says nothing against the function: its physical one is not there, cannot be asked, has no carrier, or is busy for
+    /// It says nothing against the VF: its physical one is not there, cannot be asked, has no carrier, or is busy for
     /// all.
     pub fn is_of_physical(&self) -> bool {
         match self {
@@ -174,7 +170,7 @@ impl SettingError {
     }
 }
 
-/// What comes of a physical function that is gone or does not answer.
+/// What comes of a PF that is gone or does not answer.
 fn is_away(errno: Errno) -> bool {
     matches!(errno, Errno::ENODEV | Errno::ENXIO | Errno::ETIMEDOUT)
 }

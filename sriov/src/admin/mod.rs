@@ -1,9 +1,9 @@
-//! The administrator's settings of functions, read and set through their physical function.
+//! The administrator's settings of VFs, read and set through their PF.
 //!
-//! What many threads want of one physical function at the same time goes to the kernel together: changes in one message,
-//! readings as one. A function is never given blame, or delay, for what its neighbours in the message want.
+//! What many threads want of one PF at the same time goes to the kernel together: changes in one message,
+//! readings as one. A VF is never given blame, or delay, for what its neighbours in the message want.
 //!
-//! Two changes of one function at a time are not foreseen: it belongs to one attachment or one pool.
+//! Two changes of one VF at a time are not foreseen: it belongs to one attachment or one pool.
 
 mod batch;
 mod busy;
@@ -21,7 +21,7 @@ pub use error::SettingError;
 use physical::{Asked, Queue};
 
 use crate::resetting::{Pauses, is_resetting, patiently};
-use crate::{Function, PciAddr, VfProfile};
+use crate::{PciAddr, VfDevice, VfProfile};
 
 /// Reads and sets them.
 pub struct Administrator {
@@ -31,43 +31,43 @@ pub struct Administrator {
 }
 
 impl Administrator {
-    /// Of the machine's functions. One that is resetting is waited for as long as it `settles`.
+    /// Of the machine's VFs. One that is resetting is waited for as long as it `settles`.
     pub fn new(kernel: Arc<dyn Kernel>, settles: Duration) -> Administrator {
         Administrator { kernel, queues: Mutex::default(), settles }
     }
 
-    /// A function's settings as they are, no older than the call. One of which nothing is told just now is being reset.
-    pub fn settings(&self, function: &Function) -> Result<Vf, SettingError> {
+    /// A VF's settings as they are, no older than the call. One of which nothing is told just now is being reset.
+    pub fn settings(&self, vf: &VfDevice) -> Result<Vf, SettingError> {
         let mut pauses = Pauses::until(Instant::now() + self.settles);
         loop {
-            let all = self.all(function)?;
-            match all.iter().find(|vf| vf.index == function.index) {
+            let all = self.all(vf)?;
+            match all.iter().find(|vf| vf.index == vf.index) {
                 Some(vf) => return Ok(vf.clone()),
                 None if pauses.pause() => {}
-                None => return Err(SettingError::untold(function, !all.is_empty())),
+                None => return Err(SettingError::untold(vf, !all.is_empty())),
             }
         }
     }
 
     /// Makes a change, in one message with those of others. A setting that is refused is named; those before it (in the
     /// order of [`VfChange::singly`]) stay.
-    pub fn set(&self, function: &Function, change: &VfChange) -> Result<(), SettingError> {
+    pub fn set(&self, vf: &VfDevice, change: &VfChange) -> Result<(), SettingError> {
         let until = Instant::now() + self.settles;
-        let left = self.together(function, change)?;
-        left.singly().try_for_each(|one| self.alone(function, &one, until))
+        let left = self.together(vf, change)?;
+        left.singly().try_for_each(|one| self.alone(vf, &one, until))
     }
 
     /// The same, but what the driver will never take is passed over and told. Nor do rates that wait for a carrier hold up the
     /// settings behind them.
     pub fn set_what_is_taken(
         &self,
-        function: &Function,
+        vf: &VfDevice,
         change: &VfChange,
     ) -> Result<Vec<SettingError>, SettingError> {
         let until = Instant::now() + self.settles;
         let (mut refused, mut dark) = (Vec::new(), None);
-        for one in self.together(function, change)?.singly() {
-            match self.alone(function, &one, until) {
+        for one in self.together(vf, change)?.singly() {
+            match self.alone(vf, &one, until) {
                 Err(e) if e.is_refusal() => refused.push(e),
                 Err(e @ SettingError::Dark { .. }) => dark = Some(e),
                 other => other?,
@@ -76,18 +76,18 @@ impl Administrator {
         dark.map_or(Ok(refused), Err)
     }
 
-    /// Waits until the physical function tells that a change is in force, as far as it tells anything of the kind. For when
+    /// Waits until the PF tells that a change is in force, as far as it tells anything of the kind. For when
     /// nobody waits for an answer: it reads.
-    pub fn settle(&self, function: &Function, change: &VfChange) -> Result<(), SettingError> {
+    pub fn settle(&self, vf: &VfDevice, change: &VfChange) -> Result<(), SettingError> {
         let mut pauses = Pauses::until(Instant::now() + self.settles);
         loop {
-            let otherwise = VfProfile::from(change).plan(&self.settings(function)?).undo;
+            let otherwise = VfProfile::from(change).plan(&self.settings(vf)?).undo;
             if otherwise.is_empty() {
                 return Ok(());
             }
             if !pauses.pause() {
                 return Err(SettingError::Unsettled {
-                    function: function.address,
+                    vf: vf.address,
                     wanted: change.describe(),
                     told: otherwise.describe(),
                 });
@@ -95,44 +95,44 @@ impl Administrator {
         }
     }
 
-    /// The settings of all functions of the same physical one, in one reading; of one that is being reset nothing is told.
-    pub fn all(&self, function: &Function) -> Result<Arc<Vec<Vf>>, SettingError> {
-        let queue = self.queue(function);
-        match self.asked(function, &queue).read() {
+    /// The settings of all VFs of the same physical one, in one reading; of one that is being reset nothing is told.
+    pub fn all(&self, vf: &VfDevice) -> Result<Arc<Vec<Vf>>, SettingError> {
+        let queue = self.queue(vf);
+        match self.asked(vf, &queue).read() {
             Some(Ok(Some(all))) => Ok(all),
-            Some(Ok(None)) => Err(SettingError::no_interface(function)),
-            Some(Err(source)) => Err(SettingError::Unread { function: function.address, source }),
-            None => Err(SettingError::Lost { function: function.address }),
+            Some(Ok(None)) => Err(SettingError::no_interface(vf)),
+            Some(Err(source)) => Err(SettingError::Unread { vf: vf.address, source }),
+            None => Err(SettingError::Lost { vf: vf.address }),
         }
     }
 
     /// With whatever others want just now; answers what is left to be made.
-    fn together(&self, function: &Function, change: &VfChange) -> Result<VfChange, SettingError> {
+    fn together(&self, vf: &VfDevice, change: &VfChange) -> Result<VfChange, SettingError> {
         if change.is_empty() {
             return Ok(VfChange::default());
         }
-        let queue = self.queue(function);
-        let asked = self.asked(function, &queue);
-        let left = queue.changes.pass((function.index, change.clone()), |all| asked.change(all));
-        let left = left.ok_or(SettingError::Lost { function: function.address })?;
+        let queue = self.queue(vf);
+        let asked = self.asked(vf, &queue);
+        let left = queue.changes.pass((vf.index, change.clone()), |all| asked.change(all));
+        let left = left.ok_or(SettingError::Lost { vf: vf.address })?;
         match left.untold {
-            true => Ok(VfProfile::from(&left.change).plan(&self.settings(function)?).change),
+            true => Ok(VfProfile::from(&left.change).plan(&self.settings(vf)?).change),
             false => Ok(left.change),
         }
     }
 
-    /// One setting of one function, as often as it takes.
-    fn alone(&self, function: &Function, one: &VfChange, until: Instant) -> Result<(), SettingError> {
-        let queue = self.queue(function);
-        let asked = self.asked(function, &queue);
-        let send = || asked.send(vec![(function.index, one.clone())]);
+    /// One setting of one VF, as often as it takes.
+    fn alone(&self, vf: &VfDevice, one: &VfChange, until: Instant) -> Result<(), SettingError> {
+        let queue = self.queue(vf);
+        let asked = self.asked(vf, &queue);
+        let send = || asked.send(vec![(vf.index, one.clone())]);
         let error = match patiently(until, send) {
             Ok(true) => return Ok(()),
-            Ok(false) => return Err(SettingError::no_interface(function)),
-            Err(source) if is_resetting(&source) && queue.busy().is_its_own(function.index) => {
-                return Err(SettingError::stuck(function, one, source));
+            Ok(false) => return Err(SettingError::no_interface(vf)),
+            Err(source) if is_resetting(&source) && queue.busy().is_its_own(vf.index) => {
+                return Err(SettingError::stuck(vf, one, source));
             }
-            Err(source) => SettingError::not_set(function, one, source),
+            Err(source) => SettingError::not_set(vf, one, source),
         };
         match error.is_refused_rate(one) {
             true if asked.is_dark() => Err(error.in_the_dark()),
@@ -141,12 +141,12 @@ impl Administrator {
         }
     }
 
-    fn queue(&self, function: &Function) -> Arc<Queue> {
+    fn queue(&self, vf: &VfDevice) -> Arc<Queue> {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(queues.entry(function.physical.address).or_default())
+        Arc::clone(queues.entry(vf.physical.address).or_default())
     }
 
-    fn asked<'a>(&'a self, function: &'a Function, queue: &'a Queue) -> Asked<'a> {
-        Asked { kernel: self.kernel.as_ref(), physical: &function.physical, queue }
+    fn asked<'a>(&'a self, vf: &'a VfDevice, queue: &'a Queue) -> Asked<'a> {
+        Asked { kernel: self.kernel.as_ref(), physical: &vf.physical, queue }
     }
 }

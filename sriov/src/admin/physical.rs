@@ -1,4 +1,4 @@
-//! One physical function: its interface, and what is asked of it for all its functions at once.
+//! One PF: its interface, and what is asked of it for all its VFs at once.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -12,13 +12,13 @@ use crate::Physical;
 use crate::interface::is_of;
 use crate::resetting::is_resetting;
 
-/// The kernel takes 64 KiB in one attribute; a function's settings are 124 bytes of it.
+/// The kernel takes 64 KiB in one attribute; a VF's settings are 124 bytes of it.
 const ONE_MESSAGE: usize = 256;
 /// How often the rest of a batch is sent in one message after a refusal, each time for the price of a reading. Then each
 /// has its own.
 const RESUMED: usize = 2;
 
-/// Who waits for what of a physical function.
+/// Who waits for what of a PF.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     /// Changes, and what of each is left to be made one setting at a time.
@@ -30,16 +30,16 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Which of its functions do not end resetting.
+    /// Which of its VFs do not end resetting.
     pub(super) fn busy(&self) -> MutexGuard<'_, Busy> {
         self.busy.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The settings of all functions; `None` where the physical function has no interface here that tells them.
+/// The settings of all VFs; `None` where the PF has no interface here that tells them.
 type Reading = Result<Option<Arc<Vec<Vf>>>, Arc<NetError>>;
 
-/// A physical function that is asked.
+/// A PF that is asked.
 pub(super) struct Asked<'k> {
     pub(super) kernel: &'k dyn Kernel,
     pub(super) physical: &'k Physical,
@@ -105,7 +105,7 @@ impl Asked<'_> {
         links.is_ok_and(|links| !links.iter().any(|link| link.carrier))
     }
 
-    /// Dear, and there is none for a single function.
+    /// Dear, and there is none for a single VF.
     fn read_now(&self) -> Reading {
         let mut host = self.kernel.host().map_err(Arc::new)?;
         let Some(pf) = self.interface(host.as_mut()).map_err(Arc::new)? else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! IOMMU groups: what shares the protection of a function, and so has to go with it.
+//! IOMMU groups: what shares the protection of a VF, and so has to go with it.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::PciAddr;
 /// A PCI bridge's base class and subclass.
 const BRIDGE: u32 = 0x0604;
 
-/// Another device of a function's IOMMU group.
+/// Another device of a VF's IOMMU group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupMember {
     /// Its name on its bus; a PCI address for nearly all.

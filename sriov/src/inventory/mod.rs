@@ -1,8 +1,8 @@
-//! Virtual functions as sysfs shows them, and their cards' switches as devlink tells them, where the caller has asked it. Reads
+//! VFs as sysfs shows them, and their cards' switches as devlink tells them, where the caller has asked it. Reads
 //! only, and never the interfaces' settings.
 //!
-//! An interface is listed here only while it is in the network namespace that this sysfs was mounted in: a function whose
-//! interface was moved has none. [`Inventory::function`] is on the way of an ADD and reads the least; everything that a pool
+//! An interface is listed here only while it is in the network namespace that this sysfs was mounted in: a VF whose
+//! interface was moved has none. [`Inventory::vf`] is on the way of an ADD and reads the least; everything that a pool
 //! is chosen by is told by [`Inventory::scan`].
 
 mod group;
@@ -18,7 +18,7 @@ use crate::PciAddr;
 use sysfs::{names, number, pci_address, target, target_name};
 
 pub use group::GroupMember;
-pub use scan::{Interface, LinkType, Model, PhysicalFunction, Rdma, Scan, VirtualFunction};
+pub use scan::{Interface, LinkType, Model, Rdma, Scan, ScannedPf, ScannedVf};
 pub use unserved::Unserved;
 
 /// The sysfs of the machine, or one made for a test.
@@ -28,12 +28,12 @@ pub struct Inventory {
     devices: PathBuf,
 }
 
-/// A virtual function.
+/// A VF.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Function {
+pub struct VfDevice {
     /// Its PCI address.
     pub address: PciAddr,
-    /// The physical function that it belongs to.
+    /// The PF that it belongs to.
     pub physical: Physical,
     /// Its number there.
     pub index: u32,
@@ -47,7 +47,7 @@ pub struct Function {
     pub numa_node: Option<u32>,
 }
 
-/// A physical function.
+/// A PF.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Physical {
     /// Its PCI address.
@@ -56,19 +56,19 @@ pub struct Physical {
     pub interfaces: Vec<String>,
 }
 
-/// Why a virtual function cannot be had.
+/// Why a VF cannot be had.
 #[derive(Debug, thiserror::Error)]
 pub enum InventoryError {
     /// There is no such device.
     #[error("the machine has no PCI device {0}")]
     Absent(PciAddr),
-    /// It is no virtual function.
-    #[error("PCI device {0} is no virtual function")]
+    /// It is no VF.
+    #[error("PCI device {0} is no VF")]
     NotVirtual(PciAddr),
-    /// Its physical function does not know it.
-    #[error("PCI device {address} says that it belongs to {physical}, which has no such virtual function")]
+    /// Its PF does not know it.
+    #[error("PCI device {address} says that it belongs to {physical}, which has no such VF")]
     Disowned {
-        /// The function.
+        /// The VF.
         address: PciAddr,
         /// What it says it belongs to.
         physical: PciAddr,
@@ -98,8 +98,8 @@ impl Inventory {
         self.sysfs.join("class/misc/rdma_cm").exists()
     }
 
-    /// The virtual function at an address.
-    pub fn function(&self, address: PciAddr) -> Result<Function, InventoryError> {
+    /// The VF at an address.
+    pub fn vf(&self, address: PciAddr) -> Result<VfDevice, InventoryError> {
         let dir = self.dir(address);
         if !dir.is_dir() {
             return Err(InventoryError::Absent(address));
@@ -115,9 +115,9 @@ impl Inventory {
         self.devices.join(address.to_string())
     }
 
-    fn read(&self, address: PciAddr, index: u32, physical: Physical) -> Result<Function, InventoryError> {
+    fn read(&self, address: PciAddr, index: u32, physical: Physical) -> Result<VfDevice, InventoryError> {
         let dir = self.dir(address);
-        Ok(Function {
+        Ok(VfDevice {
             address,
             physical,
             index,
@@ -128,7 +128,7 @@ impl Inventory {
         })
     }
 
-    /// The number that the physical function has for it.
+    /// The number that the PF has for it.
     fn index(&self, physical: PciAddr, address: PciAddr) -> Result<u32, InventoryError> {
         for numbered in self.numbered(physical)? {
             let (index, of) = numbered?;
@@ -139,7 +139,7 @@ impl Inventory {
         Err(InventoryError::Disowned { address, physical })
     }
 
-    /// The virtual functions of a physical one with their numbers, `virtfn<n>`; each is read when its turn comes.
+    /// The VFs of a physical one with their numbers, `virtfn<n>`; each is read when its turn comes.
     fn numbered(
         &self,
         physical: PciAddr,

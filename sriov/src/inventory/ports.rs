@@ -1,10 +1,10 @@
-//! The interfaces of a physical function: its own one, and in switchdev mode those of the switch that stand for its virtual
-//! functions (the kernel's `Documentation/networking/representors.rst`).
+//! The interfaces of a PF: its own one, and in switchdev mode those of the switch that stand for its virtual
+//! VFs (the kernel's `Documentation/networking/representors.rst`).
 //!
 //! What an interface is, devlink says; the name of its port in sysfs (`switchdev.rst`) does where devlink does not know it. There
 //! is more that sysfs cannot tell: ice shows a switch in legacy mode too, a switch without representors looks like none, and
-//! kernels before 5.9 hang representors on no device. A port of another host that the card is in too (the functions that a
-//! SmartNIC's own processors see), and one of a subfunction, stand for none of the virtual functions here.
+//! kernels before 5.9 hang representors on no device. A port of another host that the card is in too (the VFs that a
+//! SmartNIC's own processors see), and one of a subfunction, stand for none of the VFs here.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use super::{Interface, InventoryError, LinkType};
 const ETHER: u32 = 1;
 const INFINIBAND: u32 = 32;
 
-/// The interfaces of a physical function that are at home, in order, and what devlink tells of it.
+/// The interfaces of a PF that are at home, in order, and what devlink tells of it.
 pub(super) struct Ports<'d> {
     seats: Vec<Seat>,
     devlink: Option<&'d DevlinkDevice>,
@@ -34,9 +34,9 @@ struct Seat {
 enum Port {
     /// The way out of the card.
     Uplink,
-    /// The stand-in of the virtual function of this number.
-    Function(u32),
-    /// The stand-in of something else: the physical function of a SmartNIC's host, a subfunction.
+    /// The stand-in of the VF of this number.
+    VfDevice(u32),
+    /// The stand-in of something else: the PF of a SmartNIC's host, a subfunction.
     Other,
     /// No switch has made it.
     None,
@@ -46,7 +46,7 @@ impl Port {
     fn told(end: DevlinkEnd) -> Port {
         match end {
             DevlinkEnd::Wire => Port::Uplink,
-            DevlinkEnd::Function(number) => Port::Function(number.into()),
+            DevlinkEnd::VfDevice(number) => Port::VfDevice(number.into()),
             DevlinkEnd::Other => Port::Other,
         }
     }
@@ -60,9 +60,7 @@ impl Port {
             _ if uplink => Port::Uplink,
             _ if !in_switch => Port::None,
             // `pf0vf3`; ice began with `pf0vfr3`. `c1pf0vf3` is of another host's card.
-            Some((_, function)) => {
-                function.strip_prefix('r').unwrap_or(function).parse().map_or(Port::Other, Port::Function)
-            }
+            Some((_, vf)) => vf.strip_prefix('r').unwrap_or(vf).parse().map_or(Port::Other, Port::VfDevice),
             None => Port::Other,
         }
     }
@@ -100,7 +98,7 @@ impl<'d> Ports<'d> {
         first(Port::Uplink).or_else(|| first(Port::None))
     }
 
-    /// The physical function's own interface.
+    /// The PF's own interface.
     pub(super) fn interface(&self, device: &Path) -> Result<Option<Interface>, InventoryError> {
         let Some(own) = self.own() else { return Ok(None) };
         let dir = device.join("net").join(&own.name);
@@ -115,17 +113,17 @@ impl<'d> Ports<'d> {
 
     /// Whether it is in switchdev mode. Where devlink does not say that, representors do.
     pub(super) fn switchdev(&self) -> bool {
-        let stands = |seat: &Seat| matches!(seat.port, Port::Function(_)) && self.is_of_own_switch(seat);
+        let stands = |seat: &Seat| matches!(seat.port, Port::VfDevice(_)) && self.is_of_own_switch(seat);
         let told = self.devlink.and_then(|devlink| devlink.switchdev);
         told.unwrap_or_else(|| self.seats.iter().any(stands))
     }
 
-    /// The interface that stands for a virtual function.
+    /// The interface that stands for a VF.
     pub(super) fn representor(&self, index: u32) -> Option<String> {
         let mut ports = self.devlink.iter().flat_map(|devlink| &devlink.ports);
         let told = ports
-            .find_map(|port| port.link.clone().filter(|_| Port::told(port.end) == Port::Function(index)));
-        let stands = |seat: &&Seat| seat.port == Port::Function(index) && self.is_of_own_switch(seat);
+            .find_map(|port| port.link.clone().filter(|_| Port::told(port.end) == Port::VfDevice(index)));
+        let stands = |seat: &&Seat| seat.port == Port::VfDevice(index) && self.is_of_own_switch(seat);
         told.or_else(|| self.seats.iter().find(stands).map(|seat| seat.name.clone()))
     }
 
@@ -134,7 +132,7 @@ impl<'d> Ports<'d> {
     }
 }
 
-/// What the interface in this directory speaks; `None` for what no virtual function speaks, too.
+/// What the interface in this directory speaks; `None` for what no VF speaks, too.
 pub(super) fn link_type(interface: &Path) -> Result<Option<LinkType>, InventoryError> {
     Ok(match number(&interface.join("type"))? {
         Some(ETHER) => Some(LinkType::Ether),
@@ -153,8 +151,8 @@ mod tests {
             (None, true, Port::None),
             (Some("p0"), true, Port::Uplink),
             (Some("p1"), false, Port::Uplink),
-            (Some("pf0vf12"), true, Port::Function(12)),
-            (Some("pf1vfr3"), true, Port::Function(3)),
+            (Some("pf0vf12"), true, Port::VfDevice(12)),
+            (Some("pf1vfr3"), true, Port::VfDevice(3)),
             (Some("p0s1"), true, Port::Uplink),
             (Some("7"), true, Port::Other),
             (Some("7"), false, Port::None),

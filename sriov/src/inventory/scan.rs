@@ -1,6 +1,6 @@
-//! The whole machine: every network card that can have virtual functions, with those that it has.
+//! The whole machine: every network card that can have VFs, with those that it has.
 //!
-//! A function that goes away while it is read is left out; one that cannot be read is told, and keeps no other from being
+//! A VF that goes away while it is read is left out; one that cannot be read is told, and keeps no other from being
 //! read.
 
 use std::path::Path;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ports::{Ports, link_type};
 use super::sysfs::{hexadecimal, names, number, target_name};
-use super::{Function, GroupMember, Inventory, InventoryError, Physical};
+use super::{GroupMember, Inventory, InventoryError, Physical, VfDevice};
 use crate::PciAddr;
 
 /// Base class of network controllers.
@@ -20,15 +20,15 @@ const NETWORK: u32 = 0x02;
 /// What a scan has found.
 #[derive(Debug, Default)]
 pub struct Scan {
-    /// The physical functions, in the order of their addresses.
-    pub physical: Vec<PhysicalFunction>,
+    /// The PFs, in the order of their addresses.
+    pub physical: Vec<ScannedPf>,
     /// What could not be read, and is missing there.
     pub unreadable: Vec<InventoryError>,
 }
 
-/// A physical function of a network card, as far as a pool is chosen by it.
+/// A PF of a network card, as far as a pool is chosen by it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PhysicalFunction {
+pub struct ScannedPf {
     /// Its PCI address.
     pub address: PciAddr,
     /// What kind of card it is.
@@ -39,24 +39,24 @@ pub struct PhysicalFunction {
     pub numa_node: Option<u32>,
     /// Its own interface, while that is at home: in switchdev mode the uplink, not a representor.
     pub interface: Option<Interface>,
-    /// It is the uplink of a switch, which joins its virtual functions to nothing but their representors.
+    /// It is the uplink of a switch, which joins its VFs to nothing but their representors.
     pub switchdev: bool,
     /// Its RDMA devices.
     pub rdma: Rdma,
-    /// How many virtual functions it can have.
+    /// How many VFs it can have.
     pub most: u32,
     /// How many it has. It is the number of sysfs's links to them: `sriov_numvfs` is not read, because it answers only when
     /// nobody writes it, which takes seconds or, in a driver that hangs, no end.
     pub has: usize,
     /// Those that could be read, in the order of their numbers.
-    pub functions: Vec<VirtualFunction>,
+    pub vfs: Vec<ScannedVf>,
 }
 
-/// A virtual function, with what pools are chosen by.
+/// A VF, with what pools are chosen by.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct VirtualFunction {
+pub struct ScannedVf {
     /// What is known of any.
-    pub function: Function,
+    pub vf: VfDevice,
     /// What kind of card it is.
     pub model: Model,
     /// What its interface speaks, while it has one at home.
@@ -69,7 +69,7 @@ pub struct VirtualFunction {
     pub partition_key: Option<u16>,
     /// The other members of its IOMMU group.
     pub group: Vec<GroupMember>,
-    /// The switch's interface that stands for it, with its physical function in switchdev mode.
+    /// The switch's interface that stands for it, with its PF in switchdev mode.
     pub representor: Option<String>,
 }
 
@@ -82,7 +82,7 @@ pub struct Model {
     pub device: u16,
 }
 
-/// A physical function's own interface.
+/// A PF's own interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interface {
     /// Its name.
@@ -103,7 +103,7 @@ pub enum LinkType {
     Infiniband,
 }
 
-/// What a function has for RDMA.
+/// What a VF has for RDMA.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Rdma {
     /// Its devices (`mlx5_2`). With exclusive RDMA namespaces, none while a pod has them.
@@ -113,7 +113,7 @@ pub struct Rdma {
 }
 
 impl Inventory {
-    /// Reads all network cards that can have virtual functions, and goes by what devlink tells of them. Fails only if the list
+    /// Reads all network cards that can have VFs, and goes by what devlink tells of them. Fails only if the list
     /// of devices cannot be read.
     pub fn scan(&self, devlink: &[DevlinkDevice]) -> Result<Scan, InventoryError> {
         let mut scan = Scan::default();
@@ -128,12 +128,12 @@ impl Inventory {
         Ok(scan)
     }
 
-    /// What a function has for RDMA.
+    /// What a VF has for RDMA.
     pub fn rdma(&self, address: PciAddr) -> Result<Rdma, InventoryError> {
         rdma(&self.dir(address))
     }
 
-    /// The switch's interface that stands for a function, with its physical function in switchdev mode. `devlink` is asked only
+    /// The switch's interface that stands for a VF, with its PF in switchdev mode. `devlink` is asked only
     /// where there may be one.
     pub fn representor(
         &self,
@@ -149,18 +149,18 @@ impl Inventory {
         Ok(Ports::read(&dir, of(&devlink, physical))?.representor(index))
     }
 
-    /// Whether a device can have virtual functions.
+    /// Whether a device can have VFs.
     pub fn is_physical(&self, address: PciAddr) -> bool {
         self.dir(address).join("sriov_totalvfs").exists()
     }
 
-    /// `None` for what is no network card's physical function, or none any more.
+    /// `None` for what is no network card's PF, or none any more.
     fn physical(
         &self,
         address: PciAddr,
         devlink: Option<&DevlinkDevice>,
         unreadable: &mut Vec<InventoryError>,
-    ) -> Result<Option<PhysicalFunction>, InventoryError> {
+    ) -> Result<Option<ScannedPf>, InventoryError> {
         let dir = self.dir(address);
         let Some(most) = number(&dir.join("sriov_totalvfs"))? else { return Ok(None) };
         if hexadecimal(&dir.join("class"))?.is_none_or(|class| class >> 16 != NETWORK) {
@@ -172,14 +172,14 @@ impl Inventory {
         let mut numbered = self.numbered(address)?.collect::<Result<Vec<_>, _>>()?;
         numbered.sort();
         let has = numbered.len();
-        let mut functions = Vec::new();
+        let mut vfs = Vec::new();
         for (index, of) in numbered {
-            match self.virtual_function(of, index, address, &ports) {
-                Ok(found) => functions.extend(found),
+            match self.scanned_vf(of, index, address, &ports) {
+                Ok(found) => vfs.extend(found),
                 Err(error) => unreadable.push(error),
             }
         }
-        Ok(Some(PhysicalFunction {
+        Ok(Some(ScannedPf {
             address,
             model,
             driver: target_name(&dir.join("driver"))?,
@@ -189,28 +189,27 @@ impl Inventory {
             rdma: rdma(&dir)?,
             most,
             has,
-            functions,
+            vfs,
         }))
     }
 
-    fn virtual_function(
+    fn scanned_vf(
         &self,
         address: PciAddr,
         index: u32,
         physical: PciAddr,
         ports: &Ports<'_>,
-    ) -> Result<Option<VirtualFunction>, InventoryError> {
+    ) -> Result<Option<ScannedVf>, InventoryError> {
         let dir = self.dir(address);
         let Some(model) = model(&dir)? else { return Ok(None) };
-        let function =
-            self.read(address, index, Physical { address: physical, interfaces: ports.names() })?;
-        let link_type = match function.interfaces.first() {
+        let vf = self.read(address, index, Physical { address: physical, interfaces: ports.names() })?;
+        let link_type = match vf.interfaces.first() {
             Some(name) => link_type(&dir.join("net").join(name))?,
             None => None,
         };
         let rdma = rdma(&dir)?;
-        let found = VirtualFunction {
-            function,
+        let found = ScannedVf {
+            vf,
             model,
             link_type,
             acpi_index: number(&dir.join("acpi_index"))?,

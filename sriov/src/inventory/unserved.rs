@@ -1,43 +1,41 @@
-//! What a function is beside an interface, and what of it cannot be given to a pod yet.
+//! What a VF is beside an interface, and what of it cannot be given to a pod yet.
 
 use super::sysfs::{last, names, target, text};
 use super::{Inventory, InventoryError};
 use crate::PciAddr;
 
-/// Why a function is not given to pods, whatever drives it.
+/// Why a VF is not given to pods, whatever drives it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unserved {
     /// Its RDMA device would stay in the host's namespace while its interface goes to the pod's.
     #[error(
-        "function {function} has RDMA device {device}, and RDMA devices are exclusive to one network namespace on this machine, which is not served yet"
+        "VF {vf} has RDMA device {device}, and RDMA devices are exclusive to one network namespace on this machine, which is not served yet"
     )]
     ExclusiveRdma {
-        /// The function.
-        function: PciAddr,
+        /// The VF.
+        vf: PciAddr,
         /// Its RDMA device.
         device: String,
     },
     /// A vDPA device is made of it.
-    #[error("function {function} is vDPA device {device}, which is not served yet")]
+    #[error("VF {vf} is vDPA device {device}, which is not served yet")]
     Vdpa {
-        /// The function.
-        function: PciAddr,
+        /// The VF.
+        vf: PciAddr,
         /// The vDPA device.
         device: String,
     },
 }
 
 impl Inventory {
-    /// What keeps a function from every pod; mostly two looks at directories that are not there.
-    pub fn unserved(&self, function: PciAddr) -> Result<Option<Unserved>, InventoryError> {
-        if let Some(device) = self.vdpa(function)? {
-            return Ok(Some(Unserved::Vdpa { function, device }));
+    /// What keeps a VF from every pod; mostly two looks at directories that are not there.
+    pub fn unserved(&self, vf: PciAddr) -> Result<Option<Unserved>, InventoryError> {
+        if let Some(device) = self.vdpa(vf)? {
+            return Ok(Some(Unserved::Vdpa { vf, device }));
         }
-        let device = names(&self.dir(function).join("infiniband"))?.into_iter().next();
+        let device = names(&self.dir(vf).join("infiniband"))?.into_iter().next();
         match device {
-            Some(device) if self.rdma_is_exclusive()? => {
-                Ok(Some(Unserved::ExclusiveRdma { function, device }))
-            }
+            Some(device) if self.rdma_is_exclusive()? => Ok(Some(Unserved::ExclusiveRdma { vf, device })),
             _ => Ok(None),
         }
     }
@@ -49,10 +47,10 @@ impl Inventory {
         Ok(text(&self.sysfs.join("module/ib_core/parameters/netns_mode"))?.as_deref() == Some("N"))
     }
 
-    /// The vDPA device that is made of a function, itself or by way of an auxiliary device of its driver.
-    fn vdpa(&self, function: PciAddr) -> Result<Option<String>, InventoryError> {
+    /// The vDPA device that is made of a VF, itself or by way of an auxiliary device of its driver.
+    fn vdpa(&self, vf: PciAddr) -> Result<Option<String>, InventoryError> {
         let devices = self.sysfs.join("bus/vdpa/devices");
-        let of = function.to_string();
+        let of = vf.to_string();
         for name in names(&devices)? {
             let leads_to = target(&devices.join(&name))?;
             if leads_to.is_some_and(|to| to.ancestors().any(|dir| last(dir).as_ref() == Some(&of))) {

@@ -28,7 +28,7 @@ impl Pools {
     fn hand_over(&self, address: PciAddr) -> Result<(), String> {
         let allocated = match self.update(|state| state.allocate(address)) {
             Err(why) if why.passes() => {
-                tracing::info!(pci = %address, %why, "kubelet gives a function to a pod: it is prepared first");
+                tracing::info!(pci = %address, %why, "kubelet gives a VF to a pod: it is prepared first");
                 self.wait_for_cleaning(address);
                 self.update(|state| {
                     state
@@ -63,20 +63,19 @@ impl Pools {
         let scan = self.provisioner.scan().map_err(|e| e.to_string())?;
         let record = self.provisioner.records.get(address);
         let original = record.as_ref().and_then(|record| record.original_in(&self.provisioner.boot_id));
-        let of_all = scan.physical.iter().flat_map(|pf| pf.functions.iter().map(move |found| (pf, found)));
+        let of_all = scan.physical.iter().flat_map(|pf| pf.vfs.iter().map(move |found| (pf, found)));
         let (pf, found) = of_all
             .into_iter()
-            .find(|(_, found)| found.function.address == address)
+            .find(|(_, found)| found.vf.address == address)
             .ok_or("it is not in the machine")?;
-        let driver = original.map(|original| desired.driver(original)).or(found.function.driver.as_deref());
+        let driver = original.map(|original| desired.driver(original)).or(found.vf.driver.as_deref());
         // Selectors go by the driver that the VF had before its pool gave it another one.
         let mut as_selected = found.clone();
-        as_selected.function.driver =
-            original.map(|original| original.driver.clone()).or(as_selected.function.driver);
+        as_selected.vf.driver = original.map(|original| original.driver.clone()).or(as_selected.vf.driver);
         let selector = settings.selectors.matching(pf, &as_selected);
         let with = |is: fn(&Selector) -> bool| selector.is_some_and(is);
         let vfio = match driver {
-            Some(VFIO_PCI) => Some(self.vfio_group(found.function.iommu_group, settings.allow_no_iommu)?),
+            Some(VFIO_PCI) => Some(self.vfio_group(found.vf.iommu_group, settings.allow_no_iommu)?),
             _ => None,
         };
         let rdma = with(|s| s.is_rdma).then(|| self.rdma(&found.rdma));

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::{PciAddr, PhysicalFunction, Scan};
+use crate::{PciAddr, Scan, ScannedPf};
 
 use super::membership::Notice;
 use super::settings::PoolSettings;
@@ -20,7 +20,7 @@ pub(super) struct VfCreation {
 impl Pools {
     /// Has missing VFs created; the next look finds them. Answers what the operator is to know.
     pub(super) fn create_missing_vfs(&self, declared: &[PoolSettings], scan: &Scan) -> Vec<Notice> {
-        let wanted_of = |physical: &PhysicalFunction| {
+        let wanted_of = |physical: &ScannedPf| {
             let wants = |pool: &&PoolSettings| pool.numvfs.is_some() && pool.selectors.names(physical);
             declared.iter().find(wants)
         };
@@ -34,7 +34,7 @@ impl Pools {
         notices.collect()
     }
 
-    fn missing(&self, pool: &PoolSettings, wanted: usize, physical: &PhysicalFunction) -> Option<Notice> {
+    fn missing(&self, pool: &PoolSettings, wanted: usize, physical: &ScannedPf) -> Option<Notice> {
         let (address, name, has) = (physical.address, &pool.name, physical.has);
         if has > 0 {
             self.lock().failed_creations.remove(&address);
@@ -44,14 +44,13 @@ impl Pools {
         }
         let notice = |wrong, seen, remedy: &str| Some(Notice { wrong, seen, remedy: remedy.to_owned() });
         if has > 0 {
-            let seen = format!("{address} has {has} functions, and pool {name:?} wants {wanted}");
+            let seen = format!("{address} has {has} VFs, and pool {name:?} wants {wanted}");
             let remedy = "their number is changed only where there are none: drain them, and write 0 to its sriov_numvfs";
             return notice(false, seen, remedy);
         }
         let made = u32::try_from(wanted).ok().filter(|count| *count <= physical.most);
         let Some(count) = made else {
-            let seen =
-                format!("{address} can have {} functions, and pool {name:?} wants {wanted}", physical.most);
+            let seen = format!("{address} can have {} VFs, and pool {name:?} wants {wanted}", physical.most);
             return notice(true, seen, "correct numvfs");
         };
         let mut state = self.lock();
@@ -71,11 +70,11 @@ impl Pools {
             state.failed_creations.remove(&physical);
             match made {
                 Ok(()) => {
-                    tracing::info!(%physical, pool, count, "functions were made");
+                    tracing::info!(%physical, pool, count, "VFs were made");
                     state.look = state.look.max(Some(Look::Quick));
                 }
                 Err(error) => {
-                    let seen = format!("pool {pool:?} wants {count} functions: {error}");
+                    let seen = format!("pool {pool:?} wants {count} VFs: {error}");
                     let remedy = "see the kernel's log for what its driver says".to_owned();
                     state.failed_creations.insert(physical, Notice { wrong: true, seen, remedy });
                 }

@@ -100,14 +100,14 @@ impl Pools {
     }
 
     fn check_suspect(&self, suspect: &MemberSnapshot) -> Result<Known, ProvisionError> {
-        let function = self.provisioner.inventory.function(suspect.address)?;
+        let vf = self.provisioner.inventory.vf(suspect.address)?;
         let (desired, cache) = (&suspect.desired, &self.provisioner.cache());
         match &suspect.known {
             Some(known) => {
-                self.provisioner.compare(&function, desired, std::slice::from_ref(&known.settings), cache)
+                self.provisioner.compare(&vf, desired, std::slice::from_ref(&known.settings), cache)
             }
             None => {
-                self.provisioner.may_be_had(&function, desired, cache)?;
+                self.provisioner.may_be_had(&vf, desired, cache)?;
                 Err(ProvisionError::Changed("nobody uses it any more".to_owned()))
             }
         }

@@ -5,32 +5,32 @@ use fairlead_host::{IommuGroup, Link, NetError};
 
 use super::scan_cache::ScanCache;
 use crate::interface::interface;
-use crate::{Function, USER_SPACE_DRIVERS, VFIO_PCI};
+use crate::{USER_SPACE_DRIVERS, VFIO_PCI, VfDevice};
 
 /// Who uses it, in words. `left`: what is on its interface at home is nobody's.
-pub(super) fn of(cache: &ScanCache<'_>, function: &Function, left: bool) -> Result<Option<String>, NetError> {
-    match function.driver.as_deref() {
+pub(super) fn of(cache: &ScanCache<'_>, vf: &VfDevice, left: bool) -> Result<Option<String>, NetError> {
+    match vf.driver.as_deref() {
         // It is being bound, or was when a daemon ended; nobody can use it like that.
         None => Ok(None),
-        Some(VFIO_PCI) => of_group(cache, function),
+        Some(VFIO_PCI) => of_group(cache, vf),
         Some(driver) if USER_SPACE_DRIVERS.contains(&driver) => {
             Ok(Some(format!("it is bound to {driver}, and only kernel drivers and {VFIO_PCI} are served")))
         }
-        Some(_) => of_interface(cache, function, left),
+        Some(_) => of_interface(cache, vf, left),
     }
 }
 
-fn of_group(cache: &ScanCache<'_>, function: &Function) -> Result<Option<String>, NetError> {
-    let Some(number) = function.iommu_group else { return Ok(None) };
+fn of_group(cache: &ScanCache<'_>, vf: &VfDevice) -> Result<Option<String>, NetError> {
+    let Some(number) = vf.iommu_group else { return Ok(None) };
     Ok(match cache.group(number)? {
         IommuGroup::InUse => Some(format!("a process has its IOMMU group {number} open")),
         IommuGroup::Free | IommuGroup::Absent | IommuGroup::NoIommu => None,
     })
 }
 
-fn of_interface(cache: &ScanCache<'_>, function: &Function, left: bool) -> Result<Option<String>, NetError> {
+fn of_interface(cache: &ScanCache<'_>, vf: &VfDevice, left: bool) -> Result<Option<String>, NetError> {
     let mut host = cache.host()?;
-    let Some(link) = interface(host.as_mut(), function.address, &function.interfaces)? else {
+    let Some(link) = interface(host.as_mut(), vf.address, &vf.interfaces)? else {
         return Ok(Some("its interface is not in the host's network namespace".to_owned()));
     };
     if left {

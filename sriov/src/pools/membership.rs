@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{PciAddr, PhysicalFunction, Scan};
+use crate::{PciAddr, Scan, ScannedPf};
 use serde::Serialize;
 
 use super::settings::{Allocator, PoolSettings};
@@ -46,17 +46,17 @@ pub(super) fn of(
     let mut membership = Membership::default();
     let mut overlaps = BTreeMap::<(usize, usize), Vec<PciAddr>>::new();
     for physical in &scan.physical {
-        for found in &physical.functions {
+        for found in &physical.vfs {
             let mut found = found.clone();
-            let address = found.function.address;
-            found.function.driver = driver_before(address).or(found.function.driver);
+            let address = found.vf.address;
+            found.vf.driver = driver_before(address).or(found.vf.driver);
             let mut matching =
                 (0..).zip(pools).filter(|(_, pool)| pool.selectors.matching(physical, &found).is_some());
             let Some((pool, _)) = matching.next() else { continue };
             for (later, _) in matching {
                 overlaps.entry((pool, later)).or_default().push(address);
             }
-            let assignment = Assignment { pool, pf: physical.address, numa_node: found.function.numa_node };
+            let assignment = Assignment { pool, pf: physical.address, numa_node: found.vf.numa_node };
             membership.assignments.insert(address, assignment);
         }
     }
@@ -73,13 +73,13 @@ pub(super) fn of(
 /// Notices about VFs that no frame reaches: in switchdev mode a VF's frames go to its representor and nowhere else.
 fn unreached(
     pools: &[PoolSettings],
-    physical: &PhysicalFunction,
+    physical: &ScannedPf,
     assignments: &BTreeMap<PciAddr, Assignment>,
 ) -> Vec<Notice> {
     let mut lacking = BTreeMap::<usize, Vec<String>>::new();
-    for found in physical.functions.iter().filter(|found| physical.switchdev && found.representor.is_none()) {
-        if let Some(assignment) = assignments.get(&found.function.address) {
-            lacking.entry(assignment.pool).or_default().push(found.function.address.to_string());
+    for found in physical.vfs.iter().filter(|found| physical.switchdev && found.representor.is_none()) {
+        if let Some(assignment) = assignments.get(&found.vf.address) {
+            lacking.entry(assignment.pool).or_default().push(found.vf.address.to_string());
         }
     }
     let notice = |(pool, which): (usize, Vec<String>)| {
@@ -87,7 +87,7 @@ fn unreached(
         Some(Notice {
             wrong: false,
             seen: format!(
-                "pool {:?}: {card} is in switchdev mode, and the host has no representor of {which}: nothing reaches a function without one",
+                "pool {:?}: {card} is in switchdev mode, and the host has no representor of {which}: nothing reaches a VF without one",
                 pools.get(pool)?.name
             ),
             remedy: format!(
@@ -107,7 +107,7 @@ fn overlap(first: &PoolSettings, later: &PoolSettings, all: &[PciAddr]) -> Notic
     let (seen, remedy) = match wrong {
         true => (
             format!("pools {first:?} and {later:?} both announce {which} to kubelet"),
-            "give each function to one of them by its selectors: a function has exactly one allocator",
+            "give each VF to one of them by its selectors: a VF has exactly one allocator",
         ),
         false => (
             format!(

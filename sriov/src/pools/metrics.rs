@@ -41,7 +41,7 @@ impl PoolMetrics {
         registry.register_collector(Box::new(metrics.census.clone()));
         registry.register(
             "pool_work_seconds",
-            "Preparing a function, or giving it back as it was",
+            "Preparing a VF, or giving it back as it was",
             metrics.duration.clone(),
         );
         registry.register("pool_failures", "Times that such work failed", metrics.failures.clone());
@@ -80,13 +80,14 @@ impl Collector for Census {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let Some(pools) = self.0.get().and_then(Weak::upgrade) else { return Ok(()) };
         let state = pools.lock();
-        let help = "Functions of a pool by how they stand.";
-        let mut functions = encoder.encode_descriptor("pool_functions", help, None, MetricType::Gauge)?;
+        let help = "VFs of a pool by how they stand.";
+        let mut vfs = encoder.encode_descriptor("pool_functions", help, None, MetricType::Gauge)?;
         for ((pool, word), count) in standings(&state) {
             let labels = [("pool", pool), ("state", word)];
-            ConstGauge::new(count).encode(functions.encode_family(&labels)?)?;
+            ConstGauge::new(count).encode(vfs.encode_family(&labels)?)?;
         }
-        let help = "Faults of the pools' configuration: functions that two pools select, resources that cannot be served.";
+        let help =
+            "Faults of the pools' configuration: VFs that two pools select, resources that cannot be served.";
         let notices = encoder.encode_descriptor("pool_notices", help, None, MetricType::Gauge)?;
         ConstGauge::new(i64::try_from(state.all_notices().count()).unwrap_or(i64::MAX)).encode(notices)
     }

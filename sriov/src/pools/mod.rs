@@ -1,4 +1,4 @@
-//! Pools of virtual functions that are ready before a pod asks: which VFs they have, who does the slow work, what an ADD
+//! Pools of VFs that are ready before a pod asks: which VFs they have, who does the slow work, what an ADD
 //! gets from them and what becomes of a VF afterwards.
 //!
 //! All that may take time happens on threads of the reconciler's and of the work queue. A VF is at one place only: with its
@@ -209,7 +209,7 @@ impl Pools {
     fn log_unwritten(&self, address: PciAddr, written: io::Result<()>) {
         if let Err(error) = written {
             tracing::error!(pci = %address, %error,
-                "what is on record of a pool's function cannot be changed; make room in the state directory, or make it writable");
+                "what is on record of a pool's VF cannot be changed; make room in the state directory, or make it writable");
         }
     }
 

@@ -58,7 +58,7 @@ impl Provisioner {
         let Some((other, _held)) = device.and_then(|other| Some((other, idle(other)?))) else {
             return Ok(());
         };
-        if self.leave_alone(&self.inventory.function(other)?, false).is_err() {
+        if self.leave_alone(&self.inventory.vf(other)?, false).is_err() {
             return Ok(());
         }
         let its_own =
@@ -68,11 +68,11 @@ impl Provisioner {
                 Err(e) if e.errno() == Some(Errno::EEXIST) => {}
                 Err(error) => {
                     // Whoever wants the name is not to blame for it.
-                    tracing::warn!(pci = %other, name, %error, "the interface of an idle function does not make way");
+                    tracing::warn!(pci = %other, name, %error, "the interface of an idle VF does not make way");
                     return Ok(());
                 }
                 Ok(()) => {
-                    tracing::info!(pci = %other, from = name, to = new, "the interface of an idle function makes way");
+                    tracing::info!(pci = %other, from = name, to = new, "the interface of an idle VF makes way");
                     return Ok(());
                 }
             }

@@ -242,7 +242,7 @@ impl Shared {
         of_resource.map(offered).collect()
     }
 
-    /// Pools that are another allocator's, and nobody announces a function of them.
+    /// Pools that are another allocator's, and nobody announces a VF of them.
     fn unannounced(&self, all: &[AnnouncedResource]) -> BTreeSet<String> {
         let announced: BTreeSet<PciAddr> =
             all.iter().flat_map(|announced| &announced.ids).filter_map(|id| id.parse().ok()).collect();
@@ -288,7 +288,7 @@ fn double(pool: &str, resource: &str, ids: &BTreeSet<&str>) -> Notice {
 fn nobodys(pool: &str) -> Notice {
     Notice {
         wrong: true,
-        seen: format!("pool {pool:?} is another allocator's, and no device plugin announces a function of it to kubelet: no pod gets one"),
+        seen: format!("pool {pool:?} is another allocator's, and no device plugin announces a VF of it to kubelet: no pod gets one"),
         remedy: "start that device plugin, and have its configuration select them; or take allocator: external out".to_owned(),
     }
 }

@@ -32,7 +32,7 @@ pub enum Verb {
 
 /// The operator has named something that is neither a pool nor a member of one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no pool, and no pool has such a function")]
+#[error("{0:?} is no pool, and no pool has such a VF")]
 pub struct UnknownPool(pub String);
 
 impl Verb {
@@ -65,14 +65,14 @@ impl Pools {
         let members: Vec<PciAddr> = self.lock().members().map(|(_, member)| member.address).collect();
         let held = owners(members, holders);
         let state = self.lock();
-        let functions: Vec<Value> = state.members().map(|(_, m)| state.row(m.address, &held)).collect();
+        let vfs: Vec<Value> = state.members().map(|(_, m)| state.row(m.address, &held)).collect();
         let pools: Vec<Value> = state
             .pools
             .iter()
             .map(|entry| json!({ "name": entry.name, "declared": entry.settings.is_some(), "functions": entry.stock() }))
             .collect();
         json!({
-            "functions": functions,
+            "functions": vfs,
             "pools": pools,
             "notices": state.all_notices().collect::<Vec<_>>(),
         })
@@ -92,7 +92,7 @@ impl Pools {
             }
             Ok::<_, UnknownPool>(all)
         })?;
-        tracing::info!(order = verb.name(), of, functions = all.len(), "the operator's order");
+        tracing::info!(order = verb.name(), of, vfs = all.len(), "the operator's order");
         // A member that somebody else used may be free by now: only a look can say that.
         self.look_soon(Look::Thorough);
         let at_work = |state: &mut Shared| {
@@ -122,7 +122,7 @@ impl Pools {
         let mut words: Vec<String> = counted
             .iter()
             .filter(|(_, count)| *count > 0)
-            .map(|(word, count)| format!("{count} functions of pools are {word}"))
+            .map(|(word, count)| format!("{count} VFs of pools are {word}"))
             .collect();
         words.extend(state.all_notices().filter(|n| n.wrong).map(|n| n.seen.clone()));
         words.join("; ")

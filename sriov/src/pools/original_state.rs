@@ -6,7 +6,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::interface::Appearance;
-use crate::{Function, PciAddr, SettingError, VFIO_PCI};
+use crate::{PciAddr, SettingError, VFIO_PCI, VfDevice};
 use fairlead_host::{Vf, VfChange};
 
 use super::provision::Provisioner;
@@ -24,13 +24,13 @@ impl Provisioner {
     /// How a member was, on record from now on; what an earlier boot knew of it is no longer so.
     pub(super) fn adopt(
         &self,
-        function: &Function,
+        vf: &VfDevice,
         desired: &DesiredState,
     ) -> Result<OriginalState, ProvisionError> {
-        if let Some(original) = self.record(function.address)?.original_in(&self.boot_id) {
-            return self.begin_work(function, desired, original);
+        if let Some(original) = self.record(vf.address)?.original_in(&self.boot_id) {
+            return self.begin_work(vf, desired, original);
         }
-        let driver = function.driver.clone().ok_or_else(|| {
+        let driver = vf.driver.clone().ok_or_else(|| {
             ProvisionError::Taken(
                 "it has no driver: bind it to the one that it is to come back to".to_owned(),
             )
@@ -41,10 +41,10 @@ impl Provisioner {
                  pool driver: {VFIO_PCI}"
             )));
         }
-        let only = self.kernel.fixed_driver(&function.address.to_string())?;
+        let only = self.kernel.fixed_driver(&vf.address.to_string())?;
         desired.unless_promised(&driver, only.as_deref())?;
-        let (fixed, interface) = (only.is_some(), self.present_appearance(function)?);
-        let settings = all_settings(&self.read_settings(function)?);
+        let (fixed, interface) = (only.is_some(), self.present_appearance(vf)?);
+        let settings = all_settings(&self.read_settings(vf)?);
         let (boot_id, bound_by_others) = (self.boot_id.clone(), desired.is_bound_by_others());
         let at_work = bound_by_others;
         let original = OriginalState {
@@ -57,25 +57,22 @@ impl Provisioner {
             at_work,
             gone: false,
         };
-        self.record_original(function, &original)?;
+        self.record_original(vf, &original)?;
         Ok(original)
     }
 
     /// The same, on record as a member that we are at work on.
     pub(super) fn begin_work(
         &self,
-        function: &Function,
+        vf: &VfDevice,
         desired: &DesiredState,
         original: &OriginalState,
     ) -> Result<OriginalState, ProvisionError> {
         let bound_by_others = desired.is_bound_by_others();
-        let original = if bound_by_others {
-            self.rebound_by_owner(function, desired, original)?
-        } else {
-            original.clone()
-        };
+        let original =
+            if bound_by_others { self.rebound_by_owner(vf, desired, original)? } else { original.clone() };
         let original = OriginalState { bound_by_others, at_work: bound_by_others, ..original };
-        self.record_original(function, &original)?;
+        self.record_original(vf, &original)?;
         Ok(original)
     }
 
@@ -86,7 +83,7 @@ impl Provisioner {
         done: Result<T, ProvisionError>,
     ) -> Result<T, ProvisionError> {
         let is_at_work = |record: Record| record.original.is_some_and(|original| original.at_work);
-        let has_driver = || self.inventory.function(address).is_ok_and(|now| now.driver.is_some());
+        let has_driver = || self.inventory.vf(address).is_ok_and(|now| now.driver.is_some());
         let hangs = done.as_ref().is_err_and(ProvisionError::is_a_hang);
         if !hangs && self.records.get(address).is_some_and(is_at_work) && has_driver() {
             let ended = |record: &mut Record| {
@@ -101,22 +98,22 @@ impl Provisioner {
     /// is waited for, and so is the next one of a member that was taken from its driver.
     fn rebound_by_owner(
         &self,
-        function: &Function,
+        vf: &VfDevice,
         desired: &DesiredState,
         original: &OriginalState,
     ) -> Result<OriginalState, ProvisionError> {
-        let only = self.owner_is_done(function, desired, original)?;
-        let driver = function.driver.as_ref().unwrap_or(&original.driver);
+        let only = self.owner_is_done(vf, desired, original)?;
+        let driver = vf.driver.as_ref().unwrap_or(&original.driver);
         if *driver == original.driver {
             return Ok(original.clone());
         }
         let interface = match &original.interface {
-            None => self
-                .present_appearance(function)?
-                .map(|look| Appearance { mac: original.settings.mac, ..look }),
+            None => {
+                self.present_appearance(vf)?.map(|look| Appearance { mac: original.settings.mac, ..look })
+            }
             before => before.clone(),
         };
-        tracing::info!(pci = %function.address, before = original.driver, driver, "a function of a pool was bound to another driver");
+        tracing::info!(pci = %vf.address, before = original.driver, driver, "a VF of a pool was bound to another driver");
         Ok(OriginalState { driver: driver.clone(), fixed: only.is_some(), interface, ..original.clone() })
     }
 
@@ -124,13 +121,13 @@ impl Provisioner {
     /// for it.
     pub(super) fn owner_is_done(
         &self,
-        function: &Function,
+        vf: &VfDevice,
         desired: &DesiredState,
         original: &OriginalState,
     ) -> Result<Option<String>, ProvisionError> {
-        let only = self.kernel.fixed_driver(&function.address.to_string())?;
-        desired.unless_promised(function.driver.as_ref().unwrap_or(&original.driver), only.as_deref())?;
-        match function.driver.is_none() && !original.at_work {
+        let only = self.kernel.fixed_driver(&vf.address.to_string())?;
+        desired.unless_promised(vf.driver.as_ref().unwrap_or(&original.driver), only.as_deref())?;
+        match vf.driver.is_none() && !original.at_work {
             true => Err(ProvisionError::Taken(
                 "somebody else has taken it from its driver: bind it to the one that it is to have"
                     .to_owned(),
@@ -139,23 +136,23 @@ impl Provisioner {
         }
     }
 
-    fn record_original(&self, function: &Function, original: &OriginalState) -> Result<(), ProvisionError> {
+    fn record_original(&self, vf: &VfDevice, original: &OriginalState) -> Result<(), ProvisionError> {
         let write = |record: &mut Record| record.original = Some(original.clone());
-        self.records.change(function.address, write).map_err(ProvisionError::Record)
+        self.records.change(vf.address, write).map_err(ProvisionError::Record)
     }
 
-    fn present_appearance(&self, function: &Function) -> Result<Option<Appearance>, ProvisionError> {
-        if function.driver.as_deref() == Some(VFIO_PCI) {
+    fn present_appearance(&self, vf: &VfDevice) -> Result<Option<Appearance>, ProvisionError> {
+        if vf.driver.as_deref() == Some(VFIO_PCI) {
             return Ok(None);
         }
-        self.interface(function)?.map(|link| self.appearance(function.address, &link)).transpose()
+        self.interface(vf)?.map(|link| self.appearance(vf.address, &link)).transpose()
     }
 
     /// The settings of a VF. While VFs are being created their PF reports none: that is waited for.
-    fn read_settings(&self, function: &Function) -> Result<Vf, SettingError> {
+    fn read_settings(&self, vf: &VfDevice) -> Result<Vf, SettingError> {
         let until = Instant::now() + MAKING;
         loop {
-            match self.admin.settings(function) {
+            match self.admin.settings(vf) {
                 Err(SettingError::NoInterface { .. }) if Instant::now() < until => sleep(RETRY),
                 read => return read,
             }

@@ -16,7 +16,7 @@ use super::scan_cache::ScanCache;
 use super::target::{DesiredState, Known};
 use crate::interface::{APPEARS, appear, interface};
 use crate::{
-    Administrator, Function, Inventory, InventoryError, KernelVf, PciAddr, Scan, VFIO_PCI, VfProfile,
+    Administrator, Inventory, InventoryError, KernelVf, PciAddr, Scan, VFIO_PCI, VfDevice, VfProfile,
 };
 
 /// The hands that work on members: all that is needed for it, shared by all threads of the work queue.
@@ -47,24 +47,23 @@ impl Provisioner {
         desired: &DesiredState,
         idle: TakeIdle<'_>,
     ) -> Result<Known, ProvisionError> {
-        let function = self.inventory.function(address)?;
-        self.may_be_had(&function, desired, &self.cache())?;
-        let original = self.adopt(&function, desired)?;
+        let vf = self.inventory.vf(address)?;
+        self.may_be_had(&vf, desired, &self.cache())?;
+        let original = self.adopt(&vf, desired)?;
         let record = &self.record(address)?;
         failpoint::pass("pool.adopted");
         let driver = desired.driver(&original);
-        self.reset(&function, driver)?;
+        self.reset(&vf, driver)?;
         failpoint::pass("pool.reset");
-        let settings = self.apply_settings(&function, &desired.settings(record, &original), false)?;
+        let settings = self.apply_settings(&vf, &desired.settings(record, &original), false)?;
         failpoint::pass("pool.set");
-        self.bind_driver(&function, driver, desired, &original)?;
+        self.bind_driver(&vf, driver, desired, &original)?;
         failpoint::pass("pool.bound");
         if let Some(interface) = original.interface.as_ref().filter(|_| driver != VFIO_PCI) {
             let link = self.wait_for_netdev(address, driver, Some(record.mac))?;
             self.configure_netdev(address, link, &desired.look(interface), idle)?;
         }
-        let known =
-            Known { function: self.inventory.function(address)?, driver: driver.to_owned(), settings };
+        let known = Known { vf: self.inventory.vf(address)?, driver: driver.to_owned(), settings };
         self.verify(record, desired, &known, &self.cache())?;
         Ok(known)
     }
@@ -87,14 +86,14 @@ impl Provisioner {
     ) -> Result<(), ProvisionError> {
         let record = self.record(address)?;
         let Some(original) = record.original_in(&self.boot_id) else { return self.forget_original(address) };
-        let function = self.inventory.function(address)?;
-        self.leave_alone(&function, desired.left)?;
-        let original = &self.begin_work(&function, desired, original)?;
-        self.reset(&function, &original.driver)?;
+        let vf = self.inventory.vf(address)?;
+        self.leave_alone(&vf, desired.left)?;
+        let original = &self.begin_work(&vf, desired, original)?;
+        self.reset(&vf, &original.driver)?;
         failpoint::pass("pool.stripped");
-        self.apply_settings(&function, &VfProfile::from(&original.settings), true)?;
+        self.apply_settings(&vf, &VfProfile::from(&original.settings), true)?;
         failpoint::pass("pool.restored");
-        self.bind_driver(&function, &original.driver, desired, original)?;
+        self.bind_driver(&vf, &original.driver, desired, original)?;
         failpoint::pass("pool.rebound");
         if let Some(interface) = original.interface.as_ref().filter(|_| original.driver != VFIO_PCI) {
             let link = self.wait_for_netdev(address, &original.driver, interface.mac)?;
@@ -134,21 +133,21 @@ impl Provisioner {
     /// Refuses a VF that somebody else uses, and one that no pod could have as its pool wants it.
     pub(super) fn may_be_had(
         &self,
-        function: &Function,
+        vf: &VfDevice,
         desired: &DesiredState,
         cache: &ScanCache<'_>,
     ) -> Result<(), ProvisionError> {
-        let unserved = self.inventory.unserved(function.address)?;
+        let unserved = self.inventory.unserved(vf.address)?;
         let what =
             unserved.filter(|unserved| desired.is_hindered_by(unserved)).map(|unserved| unserved.to_string());
-        let user = || foreign_use::of(cache, function, desired.left);
+        let user = || foreign_use::of(cache, vf, desired.left);
         let who = what.map_or_else(user, |what| Ok(Some(what)))?;
         who.map_or(Ok(()), |who| Err(ProvisionError::Taken(who)))
     }
 
     /// Refuses a VF that somebody else uses. `left`: what is on its interface is nobody's.
-    pub(super) fn leave_alone(&self, function: &Function, left: bool) -> Result<(), ProvisionError> {
-        self.may_be_had(function, &DesiredState::to_be_given_back(left), &self.cache())
+    pub(super) fn leave_alone(&self, vf: &VfDevice, left: bool) -> Result<(), ProvisionError> {
+        self.may_be_had(vf, &DesiredState::to_be_given_back(left), &self.cache())
     }
 
     /// A cache for one look at the machine as it is now.
@@ -161,10 +160,10 @@ impl Provisioner {
     /// Not so the further MAC addresses that a pod with `trust` had on igb. igbvf takes them away by a message with an address of
     /// zeroes, and igb (since 584af82154f5, end of 2021) looks at the address first and refuses it; without `trust` it refuses
     /// all. Seen on 6.12: set up and down with `trust`, reset and bound again, the VF still hears them.
-    fn reset(&self, function: &Function, next: &str) -> Result<(), ProvisionError> {
-        let address = function.address.to_string();
-        let stays = function.driver.as_deref() == Some(VFIO_PCI) && next == VFIO_PCI;
-        if function.driver.is_some() && !stays {
+    fn reset(&self, vf: &VfDevice, next: &str) -> Result<(), ProvisionError> {
+        let address = vf.address.to_string();
+        let stays = vf.driver.as_deref() == Some(VFIO_PCI) && next == VFIO_PCI;
+        if vf.driver.is_some() && !stays {
             self.kernel.unbind(&address).map_err(in_use)?;
         }
         failpoint::pass("pool.unbound");
@@ -174,25 +173,25 @@ impl Provisioner {
     /// Writes the settings that differ and reads them back. `as_far_as_taken`: what the NIC refuses is logged and passed over.
     fn apply_settings(
         &self,
-        function: &Function,
+        vf: &VfDevice,
         wanted: &VfProfile,
         as_far_as_taken: bool,
     ) -> Result<Vf, ProvisionError> {
-        let change = wanted.plan(&self.admin.settings(function)?).change;
+        let change = wanted.plan(&self.admin.settings(vf)?).change;
         if as_far_as_taken {
-            for refused in self.admin.set_what_is_taken(function, &change)? {
-                tracing::error!(pci = %function.address, error = %refused, "a function cannot have a setting back as it was");
+            for refused in self.admin.set_what_is_taken(vf, &change)? {
+                tracing::error!(pci = %vf.address, error = %refused, "a VF cannot have a setting back as it was");
             }
         } else {
-            self.admin.set(function, &change)?;
+            self.admin.set(vf, &change)?;
         }
-        let now = self.admin.settings(function)?;
+        let now = self.admin.settings(vf)?;
         let left = wanted.plan(&now);
         match left.change.is_empty() || as_far_as_taken {
             true => Ok(now),
             false => Err(ProvisionError::Unfit(format!(
-                "its physical function {} took {}, and tells {}",
-                function.physical.address,
+                "its PF {} took {}, and tells {}",
+                vf.physical.address,
                 left.change.describe(),
                 left.undo.describe()
             ))),
@@ -203,16 +202,16 @@ impl Provisioner {
     /// vfio-pci, or is ours; where somebody else binds the pool's VFs, never.
     fn bind_driver(
         &self,
-        function: &Function,
+        vf: &VfDevice,
         driver: &str,
         desired: &DesiredState,
         original: &OriginalState,
     ) -> Result<(), ProvisionError> {
-        let now = self.inventory.function(function.address)?;
+        let now = self.inventory.vf(vf.address)?;
         if now.driver.as_deref() == Some(driver) {
             return Ok(());
         }
-        let only = self.kernel.fixed_driver(&function.address.to_string())?;
+        let only = self.kernel.fixed_driver(&vf.address.to_string())?;
         desired.unless_promised(driver, now.driver.as_deref().or(only.as_deref()))?;
         let ours = only.as_deref() == Some(VFIO_PCI) && original.driver != VFIO_PCI;
         let fixed = match (driver == VFIO_PCI, ours) {
@@ -222,7 +221,7 @@ impl Provisioner {
             (false, true) => Override::Clear,
             (false, false) => Override::Keep,
         };
-        Ok(self.kernel.bind(&function.address.to_string(), driver, fixed)?)
+        Ok(self.kernel.bind(&vf.address.to_string(), driver, fixed)?)
     }
 
     /// Waits for the driver to make the interface, and has it take this MAC address.
@@ -241,13 +240,13 @@ impl Provisioner {
             None => link,
         };
         if let Some(mac) = mac.filter(|mac| link.mac != Some(*mac)) {
-            tracing::warn!(pci = %address, %mac, "a function's interface does not take its MAC address");
+            tracing::warn!(pci = %address, %mac, "a VF's interface does not take its MAC address");
         }
         Ok(link)
     }
 
-    pub(super) fn interface(&self, function: &Function) -> Result<Option<Link>, NetError> {
-        interface(self.kernel.host()?.as_mut(), function.address, &function.interfaces)
+    pub(super) fn interface(&self, vf: &VfDevice) -> Result<Option<Link>, NetError> {
+        interface(self.kernel.host()?.as_mut(), vf.address, &vf.interfaces)
     }
 }
 

@@ -75,16 +75,16 @@ impl Provisioner {
         let is_its_own =
             !matches!(why, ProvisionError::Taken(_) | ProvisionError::Gone(_)) && !why.is_of_others();
         match self.is_down(address).filter(|_| is_its_own) {
-            Some(physical) => ProvisionError::Physical(format!(
-                "{why}; its physical function {physical} is down: set it up"
-            )),
+            Some(physical) => {
+                ProvisionError::Physical(format!("{why}; its PF {physical} is down: set it up"))
+            }
             None => why,
         }
     }
 
     /// A VF's PF, if none of its interfaces is up.
     fn is_down(&self, address: PciAddr) -> Option<PciAddr> {
-        let physical = self.inventory.function(address).ok()?.physical;
+        let physical = self.inventory.vf(address).ok()?.physical;
         let mut host = self.kernel.host().ok()?;
         let links = physical.interfaces.iter().filter_map(|name| host.link_by_name(name).ok()?);
         let up: Vec<bool> = links.map(|link| link.up).collect();
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn x17_a_name_that_another_interface_has_is_no_fault_of_the_function() {
+    fn x17_a_name_that_another_interface_has_is_no_fault_of_the_vf() {
         let kernel = FakeKernel::new();
         kernel.add_host_link("eth3");
         let index = kernel.add_host_link("eth4");

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::state::{Hold, Mark, Member, MemberState, Pending, Pool};
-use crate::{Function, PciAddr, Scan};
+use crate::{PciAddr, Scan, VfDevice};
 use fairlead_host::Mac;
 
 use super::device_events::MemberSnapshot;
@@ -105,7 +105,7 @@ impl Pools {
         };
         let scan = match self.provisioner.scan_with_devlink() {
             Ok(scan) => scan,
-            Err(error) => return tracing::error!(%error, "the machine's virtual functions cannot be listed"),
+            Err(error) => return tracing::error!(%error, "the machine's VFs cannot be listed"),
         };
         scan.unreadable.iter().for_each(|error| tracing::warn!(%error, "a device is left out"));
         let boot = &self.provisioner.boot_id;
@@ -136,7 +136,7 @@ impl Pools {
 
     /// Lets go members that are not in the machine any more, or not this pool's. One that could not be read is still there.
     fn retire_missing(&self, declared: &[PoolSettings], membership: &Membership, scan: &Scan) {
-        let read = |address| vfs(scan).any(|function| function.address == address);
+        let read = |address| vfs(scan).any(|vf| vf.address == address);
         let members: Vec<PciAddr> = self.lock().members().map(|(_, member)| member.address).collect();
         let unread = members.into_iter().filter(|address| !read(*address));
         let gone: Vec<PciAddr> = unread.filter(|address| self.is_gone(*address)).collect();
@@ -164,7 +164,7 @@ impl Pools {
     fn is_gone(&self, address: PciAddr) -> bool {
         self.provisioner
             .inventory
-            .function(address)
+            .vf(address)
             .is_err_and(|e| matches!(ProvisionError::from(e), ProvisionError::Gone(_)))
     }
 
@@ -233,13 +233,13 @@ impl Pools {
             if known || membership.assignments.contains_key(&address) {
                 continue;
             }
-            match vfs(scan).find(|function| function.address == address) {
-                Some(function) if record.original_in(&self.provisioner.boot_id).is_some() => {
+            match vfs(scan).find(|vf| vf.address == address) {
+                Some(vf) if record.original_in(&self.provisioner.boot_id).is_some() => {
                     let is_given = self.provisioner.records.mark_of(address) == Mark::Given;
                     let inherited = inherited_owner(&(holders.inherited)(), address).is_some();
                     self.update(|state| {
                         let lent = inherited || (holders.ours)(address).is_some();
-                        state.adopt_orphan(&record, function, lent, is_given);
+                        state.adopt_orphan(&record, vf, lent, is_given);
                     });
                 }
                 None if !self.is_gone(address) => {} // it came after the look, or cannot be read
@@ -321,7 +321,7 @@ impl Shared {
     }
 
     /// Takes a VF in that no declared pool has any more: it is given back, and forgotten then.
-    fn adopt_orphan(&mut self, record: &Record, function: &Function, lent: bool, is_given: bool) {
+    fn adopt_orphan(&mut self, record: &Record, vf: &VfDevice, lent: bool, is_given: bool) {
         let address = record.address;
         if self.is_in_transit(address) {
             return;
@@ -332,7 +332,7 @@ impl Shared {
             (false, false) => MemberState::Due(Pending::default()),
         };
         let hold = Some(Hold::Dismissed(record.held.as_ref().map(|held| Box::new(held.hold()))));
-        let member = Member::new(address, function.physical.address, function.numa_node);
+        let member = Member::new(address, vf.physical.address, vf.numa_node);
         let mut pool = Pool::default();
         pool.appeared(Member { state, hold, ..member });
         let desired = DesiredState::of_none(record);
@@ -354,7 +354,7 @@ impl Shared {
             Err(ProvisionError::Taken(who)) => entry.pool.taken(address, &who),
             Err(ProvisionError::Gone(_)) => entry.pool.lost(address),
             Err(why) => {
-                tracing::warn!(pci = %address, pool = entry.name, error = %why, "a function of a pool is not ready");
+                tracing::warn!(pci = %address, pool = entry.name, error = %why, "a VF of a pool is not ready");
                 entry.failed(address, &why);
             }
         }
@@ -373,7 +373,7 @@ impl Shared {
             (_, Err(ProvisionError::Taken(who))) => entry.pool.taken(address, &who),
             (_, Err(ProvisionError::Gone(_))) => entry.pool.vanished(address),
             (true, Err(ProvisionError::Changed(why))) => {
-                tracing::warn!(pci = %address, pool = entry.name, why, "a function of a pool is made ready anew");
+                tracing::warn!(pci = %address, pool = entry.name, why, "a VF of a pool is made ready anew");
                 entry.pool.spoiled(address);
             }
             (true, Err(why)) => entry.failed(address, &why),
@@ -387,7 +387,7 @@ impl Shared {
     }
 
     /// What has come and gone after the first look, before anybody listened for it, is looked for when kubelet has had its
-    /// first list; functions are made at once.
+    /// first list; VFs are made at once.
     fn look_again(&mut self, declared: &[PoolSettings]) {
         let makes = declared.iter().any(|pool| pool.numvfs.is_some());
         self.look = makes.then_some(Look::Quick);

@@ -153,7 +153,7 @@ impl Records {
                 Some(record) => drop(kept.insert(record.address, record)),
                 None => {
                     tracing::error!(file = %path.display(),
-                        "the record of a pool's function cannot be read; it is set aside, and what the function was before is lost");
+                        "the record of a pool's VF cannot be read; it is set aside, and what the VF was before is lost");
                     fs::rename(&path, path.with_extension(UNREADABLE))?;
                 }
             }
@@ -259,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mark_that_is_not_wholly_written_says_that_its_function_is_not_clean() {
+    fn a_mark_that_is_not_wholly_written_says_that_its_vf_is_not_clean() {
         let dir = tempfile::tempdir().unwrap();
         let records = Records::open(dir.path(), dir.path()).unwrap();
         let address: PciAddr = "0000:21:10.0".parse().unwrap();

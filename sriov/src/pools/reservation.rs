@@ -24,7 +24,7 @@ pub struct Loan<'p> {
 
 /// Why a VF of a pool is not lent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("it is a function of pool {pool:?}, and {why}")]
+#[error("it is a VF of pool {pool:?}, and {why}")]
 pub struct Refused {
     /// The pool that has it.
     pub pool: String,
@@ -46,7 +46,7 @@ pub enum DrawError {
     #[error("pool {0:?} is given out by kubelet, and an ADD has only what kubelet gave its pod")]
     NotDrawnFrom(String),
     /// None is ready that the caller would have.
-    #[error("pool {pool:?} has no function ready: {stock}")]
+    #[error("pool {pool:?} has no VF ready: {stock}")]
     Empty {
         /// The pool's name.
         pool: String,
@@ -328,6 +328,6 @@ impl super::shared::PoolEntry {
         let count = |state: &str| self.pool.members().filter(|member| member.state_name() == state).count();
         let counted = Member::STATE_NAMES.iter().map(|state| (count(state), state)).filter(|(n, _)| *n > 0);
         let words: Vec<String> = counted.map(|(n, state)| format!("{n} {state}")).collect();
-        if words.is_empty() { "it has no functions".to_owned() } else { words.join(", ") }
+        if words.is_empty() { "it has no VFs".to_owned() } else { words.join(", ") }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::state::{Mark, MemberState, Pending};
-use crate::{Function, PciAddr, Scan};
+use crate::{PciAddr, Scan, VfDevice};
 use fairlead_host::Vf;
 
 use super::membership::Notice;
@@ -48,7 +48,7 @@ impl<'l> MemberScan<'l> {
 
     /// Asks the VFs that are looked at next, together: their answers are waited for at the same time.
     pub(super) fn ask(&self, next: &BTreeSet<PciAddr>) {
-        self.cache.ask(vfs(self.scan).filter(|function| next.contains(&function.address)));
+        self.cache.ask(vfs(self.scan).filter(|vf| next.contains(&vf.address)));
     }
 
     /// Whether a VF was adopted in this boot; another one need not be looked at.
@@ -99,11 +99,11 @@ impl<'l> MemberScan<'l> {
 
     /// Whether another VF of the same PF has kept this look waiting in vain.
     pub(super) fn hangs(&self, address: PciAddr) -> bool {
-        self.function(address).is_some_and(|function| self.hanging.contains(&function.physical.address))
+        self.vf(address).is_some_and(|vf| self.hanging.contains(&vf.physical.address))
     }
 
-    fn function(&self, address: PciAddr) -> Option<&'l Function> {
-        vfs(self.scan).find(|function| function.address == address)
+    fn vf(&self, address: PciAddr) -> Option<&'l VfDevice> {
+        vfs(self.scan).find(|vf| vf.address == address)
     }
 
     /// Compares a member with what its pool wants. Where its PF cannot be asked, one that is ready has the settings that it was
@@ -115,25 +115,25 @@ impl<'l> MemberScan<'l> {
         known: Option<&Known>,
     ) -> Result<Known, ProvisionError> {
         let (provisioner, cache) = (self.provisioner, &self.cache);
-        let Some(function) = self.function(address) else {
+        let Some(vf) = self.vf(address) else {
             return Err(ProvisionError::Unfit("it is not there".to_owned()));
         };
         let read = self
             .settings_by_pf
             .0
-            .entry(function.physical.address)
-            .or_insert_with(|| provisioner.admin.all(function).map_err(|e| e.to_string()));
+            .entry(vf.physical.address)
+            .or_insert_with(|| provisioner.admin.all(vf).map_err(|e| e.to_string()));
         let found = match (read, known) {
-            (Ok(settings), _) => provisioner.compare(function, desired, settings, cache),
+            (Ok(settings), _) => provisioner.compare(vf, desired, settings, cache),
             (Err(_), Some(known)) => {
-                provisioner.compare(function, desired, std::slice::from_ref(&known.settings), cache)
+                provisioner.compare(vf, desired, std::slice::from_ref(&known.settings), cache)
             }
-            (Err(why), None) => provisioner
-                .may_be_had(function, desired, cache)
-                .and(Err(ProvisionError::Physical(why.clone()))),
+            (Err(why), None) => {
+                provisioner.may_be_had(vf, desired, cache).and(Err(ProvisionError::Physical(why.clone())))
+            }
         };
         if found.as_ref().is_err_and(ProvisionError::is_a_hang) {
-            self.hanging.insert(function.physical.address);
+            self.hanging.insert(vf.physical.address);
         }
         found
     }
@@ -153,15 +153,15 @@ impl SettingsByPf {
 }
 
 /// All VFs of a scan.
-pub(super) fn vfs(scan: &Scan) -> impl Iterator<Item = &Function> {
-    scan.physical.iter().flat_map(|physical| physical.functions.iter().map(|found| &found.function))
+pub(super) fn vfs(scan: &Scan) -> impl Iterator<Item = &VfDevice> {
+    scan.physical.iter().flat_map(|physical| physical.vfs.iter().map(|found| &found.vf))
 }
 
 fn unreadable(physical: PciAddr, why: &str) -> Notice {
     Notice {
         wrong: true,
-        seen: format!("physical function {physical} cannot be asked for its functions' settings: {why}"),
-        remedy: "see that its driver has it and its interface is in the host's namespace; functions that were ready are given \
+        seen: format!("PF {physical} cannot be asked for its VFs' settings: {why}"),
+        remedy: "see that its driver has it and its interface is in the host's namespace; VFs that were ready are given \
                  out, the others are tried again"
             .to_owned(),
     }

@@ -6,7 +6,7 @@
 use std::cell::{OnceCell, RefCell};
 use std::collections::btree_map::Entry;
 
-use crate::{Function, PciAddr};
+use crate::{PciAddr, VfDevice};
 use fairlead_host::{Answers, IommuGroup, Kernel, Link, Net, NetError};
 
 use crate::VFIO_PCI;
@@ -25,11 +25,11 @@ impl<'k> ScanCache<'k> {
     }
 
     /// Asks these VFs whether they answer, and for their groups those that vfio-pci has, together.
-    pub(super) fn ask<'f>(&self, functions: impl Iterator<Item = &'f Function>) {
+    pub(super) fn ask<'f>(&self, vfs: impl Iterator<Item = &'f VfDevice>) {
         let (mut addresses, mut groups) = (Vec::new(), Vec::new());
-        for function in functions {
-            addresses.push(function.address.to_string());
-            let group = function.iommu_group.filter(|_| function.driver.as_deref() == Some(VFIO_PCI));
+        for vf in vfs {
+            addresses.push(vf.address.to_string());
+            let group = vf.iommu_group.filter(|_| vf.driver.as_deref() == Some(VFIO_PCI));
             groups.extend(group);
         }
         if !addresses.is_empty() {

@@ -234,7 +234,7 @@ impl PoolSettings {
         if others && (self.min.is_some() || self.max.is_some()) {
             return Some(format!(
                 "{of}: min and max are for pools that ADD draws from; another allocator may give out any of its \
-                 functions, and so all are kept ready"
+                 VFs, and so all are kept ready"
             ));
         }
         if let Some(Err(bad)) = self.resource_name.as_deref().map(check_resource_name) {
@@ -254,17 +254,17 @@ impl PoolSettings {
             (
                 external && self.driver.is_some(),
                 "driver",
-                "another allocator's functions keep the driver that they have; take it out",
+                "another allocator's VFs keep the driver that they have; take it out",
             ),
             (
                 external && self.batch.is_some(),
                 "batch",
-                "all functions of another allocator are kept ready; take it out",
+                "all VFs of another allocator are kept ready; take it out",
             ),
             (
                 external && self.spread.is_some(),
                 "spread",
-                "the other allocator chooses which function comes next; take it out",
+                "the other allocator chooses which VF comes next; take it out",
             ),
             (
                 self.withdraw_on_link_down && self.offered_as().is_none(),
@@ -280,7 +280,7 @@ impl PoolSettings {
             (
                 self.numvfs.is_some() && !self.selectors.name_some(),
                 "numvfs",
-                "functions are made only where the selectors name the physical function; add pfNames or rootDevices, or take \
+                "VFs are made only where the selectors name the PF; add pfNames or rootDevices, or take \
                  it out",
             ),
         ];

@@ -182,9 +182,9 @@ impl Standing {
 fn log_change(entry: &PoolEntry, member: &Member) {
     let (pci, pool, state, reason) = (member.address, &entry.name, member.state_name(), member.reason());
     match state {
-        "quarantined" => tracing::error!(%pci, pool, reason, "a function is quarantined"),
-        "foreign" => tracing::warn!(%pci, pool, reason, "a function of a pool is left alone"),
-        "gone" | "drained" => tracing::info!(%pci, pool, state, "a function of a pool"),
-        _ => tracing::debug!(%pci, pool, state, "a function of a pool"),
+        "quarantined" => tracing::error!(%pci, pool, reason, "a VF is quarantined"),
+        "foreign" => tracing::warn!(%pci, pool, reason, "a VF of a pool is left alone"),
+        "gone" | "drained" => tracing::info!(%pci, pool, state, "a VF of a pool"),
+        _ => tracing::debug!(%pci, pool, state, "a VF of a pool"),
     }
 }

@@ -8,7 +8,7 @@ use super::records::{OriginalState, Record};
 use super::settings::{AtRest, PoolSettings};
 use super::state::Member;
 use crate::interface::{Appearance, Look};
-use crate::{Function, Unserved, VFIO_PCI, VfProfile};
+use crate::{Unserved, VFIO_PCI, VfDevice, VfProfile};
 
 /// How a member is to be while nobody owns it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -27,7 +27,7 @@ pub(super) struct DesiredState {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Known {
     /// The VF as sysfs shows it.
-    pub function: Function,
+    pub vf: VfDevice,
     /// The driver that has it.
     pub driver: String,
     /// Its settings as its PF reports them.

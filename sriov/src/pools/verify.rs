@@ -2,7 +2,7 @@
 //! nothing.
 
 use crate::interface::Look;
-use crate::{Function, UnfitForVfio, fit_for_vfio};
+use crate::{UnfitForVfio, VfDevice, fit_for_vfio};
 use fairlead_host::Vf;
 
 use super::provision::Provisioner;
@@ -17,27 +17,27 @@ impl Provisioner {
     /// of its PF, read once for all.
     pub(super) fn compare(
         &self,
-        function: &Function,
+        vf: &VfDevice,
         desired: &DesiredState,
         settings: &[Vf],
         cache: &ScanCache<'_>,
     ) -> Result<Known, ProvisionError> {
-        self.may_be_had(function, desired, cache)?;
-        let record = self.record(function.address)?;
+        self.may_be_had(vf, desired, cache)?;
+        let record = self.record(vf.address)?;
         let original = record.original_in(&self.boot_id);
         let original =
             original.ok_or_else(|| ProvisionError::Changed("it was not adopted in this boot".to_owned()))?;
         let driver = desired.driver(original);
-        if function.driver.as_deref() != Some(driver) {
-            if function.driver.is_none() && desired.is_bound_by_others() {
-                self.owner_is_done(function, desired, original)?;
+        if vf.driver.as_deref() != Some(driver) {
+            if vf.driver.is_none() && desired.is_bound_by_others() {
+                self.owner_is_done(vf, desired, original)?;
             }
-            let now = function.driver.as_deref().unwrap_or("no driver");
+            let now = vf.driver.as_deref().unwrap_or("no driver");
             return Err(ProvisionError::Changed(format!("it has {now} instead of {driver}")));
         }
-        let settings = settings.iter().find(|vf| vf.index == function.index).cloned();
+        let settings = settings.iter().find(|vf| vf.index == vf.index).cloned();
         let settings = settings.ok_or_else(|| {
-            let physical = function.physical.address;
+            let physical = vf.physical.address;
             ProvisionError::Changed(format!("{physical} does not tell its settings: it is being reset"))
         })?;
         let plan = desired.settings(&record, original).plan(&settings);
@@ -48,7 +48,7 @@ impl Provisioner {
                 plan.change.describe()
             )));
         }
-        let known = Known { function: function.clone(), driver: driver.to_owned(), settings };
+        let known = Known { vf: vf.clone(), driver: driver.to_owned(), settings };
         self.verify(&record, desired, &known, cache)?;
         Ok(known)
     }
@@ -61,14 +61,14 @@ impl Provisioner {
         known: &Known,
         cache: &ScanCache<'_>,
     ) -> Result<(), ProvisionError> {
-        let function = &known.function;
-        if !cache.answers(function.address)? {
+        let vf = &known.vf;
+        if !cache.answers(vf.address)? {
             return Err(ProvisionError::Unfit("its configuration space does not answer".to_owned()));
         }
         if known.driver == VFIO_PCI {
-            return self.verify_group(function, desired, cache);
+            return self.verify_group(vf, desired, cache);
         }
-        let link = self.interface(function)?;
+        let link = self.interface(vf)?;
         let link = link.ok_or_else(|| ProvisionError::Changed("it has no interface".to_owned()))?;
         if link.mac != Some(record.mac) {
             return Err(ProvisionError::Changed(format!(
@@ -89,11 +89,11 @@ impl Provisioner {
 
     fn verify_group(
         &self,
-        function: &Function,
+        vf: &VfDevice,
         desired: &DesiredState,
         cache: &ScanCache<'_>,
     ) -> Result<(), ProvisionError> {
-        match fit_for_vfio(&self.inventory, function, |group| cache.group(group)) {
+        match fit_for_vfio(&self.inventory, vf, |group| cache.group(group)) {
             Ok(_) => {}
             Err(UnfitForVfio::NoIommu { .. }) if desired.allow_no_iommu => {}
             Err(unfit @ UnfitForVfio::NoIommu { .. }) => {
@@ -105,7 +105,7 @@ impl Provisioner {
             Err(unfit) => return Err(ProvisionError::Unfit(unfit.to_string())),
         }
         // vfio would let two VFs share a group; two pods must not.
-        match self.inventory.group_of(function.address)?.iter().find(|other| !other.bridge) {
+        match self.inventory.group_of(vf.address)?.iter().find(|other| !other.bridge) {
             Some(other) => Err(ProvisionError::Unfit(format!(
                 "{} is in its IOMMU group too: they cannot go to two pods",
                 other.device

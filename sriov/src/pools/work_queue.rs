@@ -80,7 +80,7 @@ impl Pools {
             let pools = Arc::clone(self);
             let started = thread::Builder::new().name("pool-worker".to_owned());
             if let Err(error) = started.spawn(move || pools.work_for(physical)) {
-                tracing::error!(%error, "no thread for a pool's function; it waits for one");
+                tracing::error!(%error, "no thread for a pool's VF; it waits for one");
                 self.lock().work_queue.end(physical);
                 thread::sleep(Duration::from_secs(1));
                 return;
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn x17_however_many_functions_of_a_card_hang_those_of_another_are_worked_on_at_once() {
+    fn x17_however_many_vfs_of_a_card_hang_those_of_another_are_worked_on_at_once() {
         let (hangs, well) = (pci("0000:21:00.0"), pci("0000:41:00.0"));
         let mut work_queue = WorkQueue::default();
         let task = |bus: &str, n: u32| Work::Member(Task::Prepare(pci(&format!("0000:{bus}:10.{}", n % 8))));

@@ -80,7 +80,7 @@ fn keys_in_any_case_nulls_and_unknown_keys_are_read_as_go_reads_them() {
 }
 
 #[test]
-fn what_holds_for_one_function_is_over_what_holds_for_all() {
+fn what_holds_for_one_vf_is_over_what_holds_for_all() {
     let written = json!({"resourceList": [{"resourceName": "radio", "selectors": {}, "additionalInfo": {
         "*": {"token": "original", "more": "1"}, "0000:86:00.0": {"token": "specific"},
     }}]});

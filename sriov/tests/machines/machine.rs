@@ -10,19 +10,19 @@ use fairlead_sriov::{Inventory, PciAddr};
 pub(crate) struct Machine(tempfile::TempDir);
 
 /// Intel E810-C.
-pub(crate) const ICE: Card = Card { vendor: "8086", physical: ("1592", "ice"), function: ("1889", "iavf") };
+pub(crate) const ICE: Card = Card { vendor: "8086", physical: ("1592", "ice"), vf: ("1889", "iavf") };
 /// Intel X710.
-pub(crate) const I40E: Card = Card { vendor: "8086", physical: ("1572", "i40e"), function: ("154c", "iavf") };
+pub(crate) const I40E: Card = Card { vendor: "8086", physical: ("1572", "i40e"), vf: ("154c", "iavf") };
 /// NVIDIA ConnectX-5.
 pub(crate) const MLX5: Card =
-    Card { vendor: "15b3", physical: ("1017", "mlx5_core"), function: ("1018", "mlx5_core") };
+    Card { vendor: "15b3", physical: ("1017", "mlx5_core"), vf: ("1018", "mlx5_core") };
 
 /// What kind of card, by its PCI ids, and who drives it.
 #[derive(Clone, Copy)]
 pub(crate) struct Card {
     pub(crate) vendor: &'static str,
     pub(crate) physical: (&'static str, &'static str),
-    pub(crate) function: (&'static str, &'static str),
+    pub(crate) vf: (&'static str, &'static str),
 }
 
 impl Machine {
@@ -79,7 +79,7 @@ impl Machine {
         fs::write(path, format!("{text}\n")).unwrap();
     }
 
-    /// A vDPA device; `below` is where among a function's devices.
+    /// A vDPA device; `below` is where among a VF's devices.
     pub(crate) fn vdpa(&self, name: &str, below: &str) {
         let devices = self.0.path().join("bus/vdpa/devices");
         fs::create_dir_all(&devices).unwrap();
@@ -87,7 +87,7 @@ impl Machine {
         symlink(to, devices.join(name)).unwrap();
     }
 
-    /// A network card's physical function.
+    /// A network card's PF.
     pub(crate) fn physical(&self, card: Card, address: &str, interface: &str, node: i32) {
         let (device, driver) = card.physical;
         self.device(address, driver, &[], node);
@@ -97,9 +97,9 @@ impl Machine {
         self.attribute(address, &format!("net/{interface}/carrier"), "1");
     }
 
-    /// A virtual function of one that is there.
-    pub(crate) fn function(&self, card: Card, physical: &str, index: u32, address: &str, node: i32) {
-        let (device, driver) = card.function;
+    /// A VF of one that is there.
+    pub(crate) fn vf(&self, card: Card, physical: &str, index: u32, address: &str, node: i32) {
+        let (device, driver) = card.vf;
         self.device(address, driver, &[], node);
         self.ids(address, card.vendor, device);
         self.virtual_of(physical, index, address);

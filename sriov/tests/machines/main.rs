@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod device_plugin;
-mod function;
 mod machine;
 mod scan;
 mod selectors;
+mod vf;

@@ -7,27 +7,27 @@ use std::sync::Arc;
 
 use crate::machine::{Card, I40E, ICE, MLX5, Machine, at};
 use fairlead_host::{DevlinkDevice, DevlinkEnd, DevlinkPort};
-use fairlead_sriov::{LinkType, Model, PhysicalFunction, VirtualFunction};
+use fairlead_sriov::{LinkType, Model, ScannedPf, ScannedVf};
 
-fn scanned(machine: &Machine) -> Vec<PhysicalFunction> {
+fn scanned(machine: &Machine) -> Vec<ScannedPf> {
     let scan = machine.inventory().scan(&[]).unwrap();
     assert!(scan.unreadable.is_empty(), "{:?}", scan.unreadable);
     scan.physical
 }
 
-fn functions(machine: &Machine) -> Vec<VirtualFunction> {
-    scanned(machine).into_iter().flat_map(|physical| physical.functions).collect()
+fn vfs(machine: &Machine) -> Vec<ScannedVf> {
+    scanned(machine).into_iter().flat_map(|physical| physical.vfs).collect()
 }
 
 #[test]
 fn cards_of_two_kinds_are_told_in_the_order_of_their_addresses_with_all_that_they_have() {
     let machine = Machine::new();
     machine.physical(ICE, "0000:98:00.0", "ens7f0", 1);
-    machine.function(ICE, "0000:98:00.0", 0, "0000:98:01.0", 1);
+    machine.vf(ICE, "0000:98:00.0", 0, "0000:98:01.0", 1);
     machine.interface("0000:98:01.0", "ens7f0v0", "1");
     machine.group("0000:98:01.0", 120);
     machine.physical(I40E, "0000:3b:00.0", "eno1", 0);
-    machine.function(I40E, "0000:3b:00.0", 0, "0000:3b:02.0", 0);
+    machine.vf(I40E, "0000:3b:00.0", 0, "0000:3b:02.0", 0);
     machine.attribute("0000:3b:02.0", "acpi_index", "101");
     let [i40e, ice] = &scanned(&machine)[..] else { panic!("two cards") };
     assert_eq!((i40e.address, i40e.driver.as_deref()), (at("0000:3b:00.0"), Some("i40e")));
@@ -37,14 +37,14 @@ fn cards_of_two_kinds_are_told_in_the_order_of_their_addresses_with_all_that_the
         (own.name.as_str(), own.link_type, own.carrier),
         ("ens7f0", Some(LinkType::Ether), Some(true))
     );
-    let function = &ice.functions[0];
-    assert_eq!(function.model, Model { vendor: 0x8086, device: 0x1889 });
-    assert_eq!((function.link_type, function.acpi_index), (Some(LinkType::Ether), None));
-    assert_eq!(function.function.physical.interfaces, ["ens7f0"]);
-    assert_eq!((function.group.len(), &function.representor), (0, &None));
-    let function = &i40e.functions[0];
-    assert_eq!((function.link_type, function.acpi_index), (None, Some(101)));
-    assert_eq!(function.function, machine.inventory().function(at("0000:3b:02.0")).unwrap());
+    let vf = &ice.vfs[0];
+    assert_eq!(vf.model, Model { vendor: 0x8086, device: 0x1889 });
+    assert_eq!((vf.link_type, vf.acpi_index), (Some(LinkType::Ether), None));
+    assert_eq!(vf.vf.physical.interfaces, ["ens7f0"]);
+    assert_eq!((vf.group.len(), &vf.representor), (0, &None));
+    let vf = &i40e.vfs[0];
+    assert_eq!((vf.link_type, vf.acpi_index), (None, Some(101)));
+    assert_eq!(vf.vf, machine.inventory().vf(at("0000:3b:02.0")).unwrap());
 }
 
 /// `cat /sys/class/net/*/phys_port_name` in switchdev mode: p0, pf0vf0, pf0vf1 (kernel commit c12ecc230564).
@@ -60,7 +60,7 @@ fn switchdev() -> Machine {
         machine.attribute(pf, &format!("net/{name}/phys_port_name"), port);
     }
     for (index, address) in [(0, "0000:08:00.2"), (1, "0000:08:00.3"), (2, "0000:08:00.4")] {
-        machine.function(MLX5, pf, index, address, 0);
+        machine.vf(MLX5, pf, index, address, 0);
         machine.attribute(address, &format!("infiniband/mlx5_{index}/ports/1/pkeys/0"), "0xffff");
         machine.attribute(address, &format!("infiniband_mad/umad{index}"), "");
         machine.attribute(address, &format!("infiniband_mad/issm{index}"), "");
@@ -70,17 +70,17 @@ fn switchdev() -> Machine {
 }
 
 #[test]
-fn an_mlx5_in_switchdev_mode_has_its_uplink_the_representors_of_its_functions_and_their_rdma_devices() {
+fn an_mlx5_in_switchdev_mode_has_its_uplink_the_representors_of_its_vfs_and_their_rdma_devices() {
     let machine = switchdev();
     let card = &scanned(&machine)[0];
     assert_eq!(card.interface.as_ref().unwrap().name, "enp8s0f0np0", "not the first of its interfaces");
     assert!(card.switchdev);
-    let of = |index: usize| card.functions[index].representor.as_deref();
+    let of = |index: usize| card.vfs[index].representor.as_deref();
     assert_eq!([of(0), of(1), of(2)], [Some("a0"), Some("a1"), None]);
-    let function = &card.functions[1];
-    assert_eq!(function.rdma.devices, ["mlx5_1"]);
-    assert_eq!(function.rdma.nodes, ["issm1", "umad1", "uverbs1"]);
-    assert_eq!(function.partition_key, Some(0xffff));
+    let vf = &card.vfs[1];
+    assert_eq!(vf.rdma.devices, ["mlx5_1"]);
+    assert_eq!(vf.rdma.nodes, ["issm1", "umad1", "uverbs1"]);
+    assert_eq!(vf.partition_key, Some(0xffff));
 }
 
 fn told(switchdev: bool, ports: &[(DevlinkEnd, &str)]) -> [DevlinkDevice; 2] {
@@ -91,7 +91,7 @@ fn told(switchdev: bool, ports: &[(DevlinkEnd, &str)]) -> [DevlinkDevice; 2] {
         switchdev: Some(switchdev),
         ports,
     };
-    let strangers = vec![DevlinkPort { end: DevlinkEnd::Function(2), link: Some("b2".to_owned()) }];
+    let strangers = vec![DevlinkPort { end: DevlinkEnd::VfDevice(2), link: Some("b2".to_owned()) }];
     [of("0000:08:00.1", strangers), of("0000:08:00.0", ports.collect())]
 }
 
@@ -102,15 +102,15 @@ fn what_devlink_says_goes_before_the_names_in_sysfs_and_these_before_nothing() {
         true,
         &[
             (DevlinkEnd::Wire, "a3"),
-            (DevlinkEnd::Function(1), "a0"),
+            (DevlinkEnd::VfDevice(1), "a0"),
             (DevlinkEnd::Other, "a1"),
-            (DevlinkEnd::Function(2), "kept_elsewhere"), // before kernel 5.9 it hangs on no device
+            (DevlinkEnd::VfDevice(2), "kept_elsewhere"), // before kernel 5.9 it hangs on no device
         ],
     );
     let scan = machine.inventory().scan(&devlink).unwrap();
     let card = &scan.physical[0];
     assert_eq!(card.interface.as_ref().unwrap().name, "a3");
-    let of = |index: usize| card.functions[index].representor.as_deref();
+    let of = |index: usize| card.vfs[index].representor.as_deref();
     assert_eq!([of(0), of(1), of(2)], [None, Some("a0"), Some("kept_elsewhere")]);
     let asked = |index| {
         machine.inventory().representor(at("0000:08:00.0"), index, || devlink.to_vec().into()).unwrap()
@@ -135,19 +135,19 @@ fn switchdev_mode_is_what_devlink_says_with_representors_or_without() {
 }
 
 #[test]
-fn sixty_four_functions_on_two_buses_are_in_the_order_of_their_numbers() {
+fn sixty_four_vfs_on_two_buses_are_in_the_order_of_their_numbers() {
     let machine = Machine::new();
     machine.physical(ICE, "0000:98:00.0", "ens7f0", 1);
     let address = |index: u32| {
         format!("0000:{:02x}:{:02x}.{}", 0x98 + (8 + index) / 40, (8 + index) / 8 % 5, index % 8)
     };
     for index in (0..64).rev() {
-        machine.function(ICE, "0000:98:00.0", index, &address(index), 1);
+        machine.vf(ICE, "0000:98:00.0", index, &address(index), 1);
     }
-    let found = functions(&machine);
+    let found = vfs(&machine);
     assert_eq!(found.len(), 64);
-    for (index, function) in (0..).zip(found) {
-        assert_eq!((function.function.index, function.function.address), (index, at(&address(index))));
+    for (index, vf) in (0..).zip(found) {
+        assert_eq!((vf.vf.index, vf.vf.address), (index, at(&address(index))));
     }
 }
 
@@ -158,9 +158,9 @@ fn a_card_without_a_node_has_none_and_each_cluster_of_a_socket_is_a_node_of_its_
     for (bus, node) in [("05", -1), ("17", 0), ("3a", 1), ("85", 2), ("ae", 3)] {
         let pf = format!("0000:{bus}:00.0");
         machine.physical(ICE, &pf, &format!("e{bus}"), node);
-        machine.function(ICE, &pf, 0, &format!("0000:{bus}:01.0"), node);
+        machine.vf(ICE, &pf, 0, &format!("0000:{bus}:01.0"), node);
     }
-    let nodes: Vec<_> = functions(&machine).iter().map(|found| found.function.numa_node).collect();
+    let nodes: Vec<_> = vfs(&machine).iter().map(|found| found.vf.numa_node).collect();
     assert_eq!(nodes, [None, Some(0), Some(1), Some(2), Some(3)]);
 }
 
@@ -171,13 +171,13 @@ fn the_other_members_of_a_group_are_told_with_who_has_them_and_a_bridge_is_in_no
     machine.device("0000:16:00.0", "pcieport", &[], 0);
     machine.attribute("0000:16:00.0", "class", "0x060400");
     machine.physical(I40E, "0000:17:00.0", "eno1", 0);
-    machine.function(I40E, "0000:17:00.0", 0, "0000:17:02.0", 0);
-    machine.function(Card { function: ("154c", "vfio-pci"), ..I40E }, "0000:17:00.0", 1, "0000:17:02.1", 0);
-    machine.function(Card { function: ("154c", ""), ..I40E }, "0000:17:00.0", 2, "0000:17:02.2", 0);
+    machine.vf(I40E, "0000:17:00.0", 0, "0000:17:02.0", 0);
+    machine.vf(Card { vf: ("154c", "vfio-pci"), ..I40E }, "0000:17:00.0", 1, "0000:17:02.1", 0);
+    machine.vf(Card { vf: ("154c", ""), ..I40E }, "0000:17:00.0", 2, "0000:17:02.2", 0);
     for address in ["0000:16:00.0", "0000:17:00.0", "0000:17:02.0", "0000:17:02.1", "0000:17:02.2"] {
         machine.group(address, 7);
     }
-    let group = &functions(&machine)[0].group;
+    let group = &vfs(&machine)[0].group;
     assert_eq!(*group, machine.inventory().group_of(at("0000:17:02.0")).unwrap());
     let told: Vec<_> =
         group.iter().map(|member| (member.device.as_str(), member.is_in_the_way_of_vfio())).collect();
@@ -200,7 +200,7 @@ fn an_interface_that_is_down_has_no_carrier_and_one_that_was_moved_away_is_none(
 fn what_is_no_network_card_is_not_told_and_a_machine_without_pci_has_nothing() {
     let machine = Machine::new();
     assert!(scanned(&machine).is_empty());
-    // NVMe controllers have virtual functions too.
+    // NVMe controllers have VFs too.
     machine.physical(Card { physical: ("0010", "nvme"), ..MLX5 }, "0000:21:00.0", "none", 0);
     machine.attribute("0000:21:00.0", "class", "0x010802");
     machine.device("0000:00:1f.0", "", &[], 0);
@@ -212,15 +212,15 @@ fn one_that_vanishes_is_left_out_and_one_that_cannot_be_read_keeps_no_other_from
     let machine = Machine::new();
     machine.physical(ICE, "0000:98:00.0", "ens7f0", 1);
     for index in 0..3 {
-        machine.function(ICE, "0000:98:00.0", index, &format!("0000:98:01.{index}"), 1);
+        machine.vf(ICE, "0000:98:00.0", index, &format!("0000:98:01.{index}"), 1);
     }
     std::fs::remove_dir_all(machine.dir("0000:98:01.0")).unwrap();
     let card = &scanned(&machine)[0];
-    assert_eq!((card.functions[0].function.index, card.functions.len(), card.has), (1, 2, 3));
+    assert_eq!((card.vfs[0].vf.index, card.vfs.len(), card.has), (1, 2, 3));
     std::fs::remove_file(machine.dir("0000:98:01.1").join("numa_node")).unwrap();
     machine.attribute("0000:98:01.1", "numa_node", "");
     let scan = machine.inventory().scan(&[]).unwrap();
-    assert_eq!(scan.physical[0].functions[0].function.address, at("0000:98:01.2"));
+    assert_eq!(scan.physical[0].vfs[0].vf.address, at("0000:98:01.2"));
     let told: Vec<_> = scan.unreadable.iter().map(ToString::to_string).collect();
     assert!(told.len() == 1 && told[0].contains("0000:98:01.1/numa_node"), "{told:?}");
 }

@@ -13,16 +13,16 @@ use crate::machine::{Card, I40E, ICE, MLX5, Machine};
 fn machine() -> Machine {
     let machine = Machine::new();
     machine.physical(ICE, "0000:98:00.0", "ens7f0", 1);
-    machine.function(ICE, "0000:98:00.0", 0, "0000:98:01.0", 1);
+    machine.vf(ICE, "0000:98:00.0", 0, "0000:98:01.0", 1);
     machine.interface("0000:98:01.0", "ens7f0v0", "1");
-    machine.function(Card { function: ("1889", "vfio-pci"), ..ICE }, "0000:98:00.0", 1, "0000:98:01.1", 1);
+    machine.vf(Card { vf: ("1889", "vfio-pci"), ..ICE }, "0000:98:00.0", 1, "0000:98:01.1", 1);
     machine.physical(I40E, "0000:3b:00.0", "eno1", 0);
-    machine.function(I40E, "0000:3b:00.0", 0, "0000:3b:02.0", 0);
-    machine.function(I40E, "0000:3b:00.0", 3, "0000:3b:02.3", 0);
+    machine.vf(I40E, "0000:3b:00.0", 0, "0000:3b:02.0", 0);
+    machine.vf(I40E, "0000:3b:00.0", 3, "0000:3b:02.3", 0);
     machine.attribute("0000:3b:02.3", "acpi_index", "101");
     machine.physical(MLX5, "0000:5e:00.0", "ib0", 0);
     machine.interface("0000:5e:00.0", "ib0", "32");
-    machine.function(MLX5, "0000:5e:00.0", 0, "0000:5e:00.1", 0);
+    machine.vf(MLX5, "0000:5e:00.0", 0, "0000:5e:00.1", 0);
     machine.attribute("0000:5e:00.1", "infiniband/mlx5_1/ports/1/pkeys/0", "0x8abc");
     machine
 }
@@ -31,9 +31,8 @@ fn machine() -> Machine {
 fn selected(scan: &Scan, selectors: &Selectors) -> Vec<String> {
     let mut found = Vec::new();
     for physical in &scan.physical {
-        let of =
-            physical.functions.iter().filter(|function| selectors.matching(physical, function).is_some());
-        found.extend(of.map(|function| function.function.address.to_string()[5..].to_owned()));
+        let of = physical.vfs.iter().filter(|vf| selectors.matching(physical, vf).is_some());
+        found.extend(of.map(|vf| vf.vf.address.to_string()[5..].to_owned()));
     }
     found
 }
@@ -75,14 +74,14 @@ fn every_selector_selects_what_the_device_plugin_does() {
 }
 
 #[test]
-fn the_first_selector_that_matches_says_what_goes_with_a_function() {
+fn the_first_selector_that_matches_says_what_goes_with_a_vf() {
     let scan = machine().inventory().scan(&[]).unwrap();
     let written =
         json!([{"drivers": ["vfio-pci"], "needVhostNet": true}, {"vendors": ["8086"]}, {"isRdma": true}]);
     let selectors: Selectors = serde_json::from_value(written).unwrap();
-    let told = |card: usize, function: usize| {
+    let told = |card: usize, vf: usize| {
         let physical = &scan.physical[card];
-        let selector: &Selector = selectors.matching(physical, &physical.functions[function]).unwrap();
+        let selector: &Selector = selectors.matching(physical, &physical.vfs[vf]).unwrap();
         (selector.need_vhost_net, selector.is_rdma)
     };
     assert_eq!([told(2, 1), told(2, 0), told(1, 0)], [(true, false), (false, false), (false, true)]);
@@ -95,13 +94,10 @@ fn what_is_no_selector_or_is_not_served_is_refused_by_name() {
         (json!({"vendors": ["8086x", ""]}), r#""8086x" is no number"#),
         (json!({"pciAddresses": ["98:01.1"]}), r#""98:01.1" is no PCI address"#),
         (json!({"acpiIndexes": ["one"]}), r#""one" is no ACPI index"#),
-        (
-            json!({"pfNames": ["eth0#"]}),
-            r##""eth0#": what is behind # is no list of functions, as in #0-3,7"##,
-        ),
-        (json!({"pfNames": ["eth0#3-1"]}), "is no list of functions"),
-        (json!({"pfNames": ["eth0#1-2-3"]}), "is no list of functions"),
-        (json!({"pfNames": ["#1"]}), "names no physical function"),
+        (json!({"pfNames": ["eth0#"]}), r##""eth0#": what is behind # is no list of VFs, as in #0-3,7"##),
+        (json!({"pfNames": ["eth0#3-1"]}), "is no list of VFs"),
+        (json!({"pfNames": ["eth0#1-2-3"]}), "is no list of VFs"),
+        (json!({"pfNames": ["#1"]}), "names no PF"),
         (json!({"rootDevices": ["eth0"]}), r#""eth0" is no PCI address"#),
         (json!({"linkTypes": ["ethernet"]}), "expected `ether` or `infiniband`"),
         (json!({"ddpProfiles": ["GTPv1-C/U IPv4/IPv6 payload"]}), "ddpProfiles is not served yet"),

@@ -64,7 +64,7 @@ impl Core {
         found
     }
 
-    /// Whether a removal cannot be had at once: other programs have a part in it, or have the function still.
+    /// Whether a removal cannot be had at once: other programs have a part in it, or have the VF still.
     fn awaits_others(&self, attachment: &Attachment) -> bool {
         attachment.has_delegates() || self.kinds.must_be_unused(attachment).is_err()
     }

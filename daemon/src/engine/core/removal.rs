@@ -55,7 +55,7 @@ impl Core {
         }
         if let Some(AwaitsCarrier(why)) = self.take_down(attachment, reach)? {
             tracing::warn!(container = %attachment.key.container, network = %attachment.key.network,
-                ifname = %attachment.key.ifname, error = %why, "a function is home, and waits for the carrier of its NIC");
+                ifname = %attachment.key.ifname, error = %why, "a VF is home, and waits for the carrier of its NIC");
             self.removals.again(attachment.id, &why);
         }
         Ok(())

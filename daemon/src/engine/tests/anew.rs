@@ -1,4 +1,4 @@
-//! Functions of a pool that come and go under it: news of them, those that vanish and are made anew, their names, a reboot: on a
+//! VFs of a pool that come and go under it: news of them, those that vanish and are made anew, their names, a reboot: on a
 //! kernel in memory.
 
 use fairlead_host::watch::{Action, DeviceEvent};
@@ -8,7 +8,7 @@ use super::*;
 use fairlead_sriov::pools::Look;
 
 #[test]
-fn x17_news_of_a_function_that_is_lent_or_of_no_pool_make_nobody_look() {
+fn x17_news_of_a_vf_that_is_lent_or_of_no_pool_make_nobody_look() {
     let rig = kept(POOL);
     rig.add(&config(VF, "")).unwrap();
     rig.kernel.forget_calls();
@@ -27,7 +27,7 @@ fn x17_news_of_a_function_that_is_lent_or_of_no_pool_make_nobody_look() {
 }
 
 #[test]
-fn x17_a_function_that_vanishes_is_withdrawn_and_offered_when_it_is_back() {
+fn x17_a_vf_that_vanishes_is_withdrawn_and_offered_when_it_is_back() {
     let rig = kept(POOL);
     rig.unplug(SECOND);
     rig.keep();
@@ -40,7 +40,7 @@ fn x17_a_function_that_vanishes_is_withdrawn_and_offered_when_it_is_back() {
 }
 
 #[test]
-fn x17_the_del_of_a_pools_function_whose_name_another_one_has_by_chance_is_success() {
+fn x17_the_del_of_a_pools_vf_whose_name_another_one_has_by_chance_is_success() {
     let rig = kept(POOL);
     rig.add(&config(VF, "")).unwrap();
     rig.kernel.add_host_link("vf0");
@@ -58,7 +58,7 @@ fn x17_one_to_which_nothing_was_done_comes_home_under_its_own_name_only() {
     rig.add(&config(SECOND, "")).unwrap();
     rig.kernel.add_host_link("vf1");
     let error = rig.del(&config(SECOND, "")).unwrap_err();
-    assert!(error.msg.contains("bringing function 0000:21:10.2 home"), "{error}");
+    assert!(error.msg.contains("bringing VF 0000:21:10.2 home"), "{error}");
     rig.rename("vf1", "eth9");
     rig.del(&config(SECOND, "")).unwrap();
     assert_eq!(rig.named("vf1").as_deref(), Some(SECOND));

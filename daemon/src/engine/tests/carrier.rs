@@ -3,8 +3,8 @@
 use fairlead_cni::Code;
 use fairlead_host::watch::DeviceEvent;
 
-use super::functions::TAGGED;
 use super::pools::{SECOND, config, kept, with};
+use super::vfs::TAGGED;
 use super::*;
 use fairlead_sriov::pools::Verb;
 
@@ -40,7 +40,7 @@ fn an_add_that_wants_a_rate_of_a_nic_without_a_carrier_is_told_so_and_to_try_aga
 }
 
 #[test]
-fn x06_a_function_of_no_pool_has_its_rate_back_before_the_next_pod_has_it() {
+fn x06_a_vf_of_no_pool_has_its_rate_back_before_the_next_pod_has_it() {
     let rig = Rig::new();
     let before = rig.state();
     rig.add(&config(VF, &format!(r#"{TAGGED},"trust":"on""#))).unwrap();
@@ -58,7 +58,7 @@ fn x06_a_function_of_no_pool_has_its_rate_back_before_the_next_pod_has_it() {
 }
 
 #[test]
-fn x06_until_it_has_its_rate_back_a_function_of_no_pool_is_nobody_elses_whether_a_rate_is_wanted_or_not() {
+fn x06_until_it_has_its_rate_back_a_vf_of_no_pool_is_nobody_elses_whether_a_rate_is_wanted_or_not() {
     let mut rig = Rig::new();
     rig.policy.vf_wait = Duration::from_millis(20);
     rig.restart();
@@ -147,7 +147,7 @@ fn x06_one_that_waits_for_a_carrier_holds_no_address_and_takes_none_from_the_nex
 }
 
 #[test]
-fn x06_a_function_in_user_space_has_its_rate_back_too_when_there_is_a_carrier() {
+fn x06_a_vf_in_user_space_has_its_rate_back_too_when_there_is_a_carrier() {
     let rig = Rig::new();
     let before = rig.state();
     rig.add(&config(VFIO, TAGGED)).unwrap();
@@ -159,9 +159,9 @@ fn x06_a_function_in_user_space_has_its_rate_back_too_when_there_is_a_carrier() 
 }
 
 #[test]
-fn x07_functions_of_a_pool_with_a_rate_wait_for_their_nics_carrier_and_none_is_quarantined() {
+fn x07_vfs_of_a_pool_with_a_rate_wait_for_their_nics_carrier_and_none_is_quarantined() {
     let mut rig = with(RATED);
-    rig.kernel.set_carrier(PF, false); // as when its functions have just been made
+    rig.kernel.set_carrier(PF, false); // as when its VFs have just been made
     rig.restart();
     rig.keep();
     (0..4).for_each(|_| rig.keep_on());

@@ -1,4 +1,4 @@
-//! Paths that draw from a pool, and where the pod is: which function is taken, and what is told or refused.
+//! Paths that draw from a pool, and where the pod is: which VF is taken, and what is told or refused.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use fairlead_sriov::pools::Verb;
 const POOL: &str = "pools: [{name: radio, selectors: {vendors: ['8086']}}]";
 const DRAWN: &str = r#"{"type":"sriov","pool":"radio","vlan":100}"#;
 
-/// Two functions, on nodes 0 and 1, ready in a pool; 21 between the nodes.
+/// Two VFs, on nodes 0 and 1, ready in a pool; 21 between the nodes.
 fn rig(text: &str) -> Rig {
     let mut rig = with(text);
     let sys = rig.dir.path().join("sys");
@@ -60,14 +60,14 @@ impl Rig {
     }
 }
 
-/// The function that an answer tells.
+/// The VF that an answer tells.
 fn device(answer: &str) -> String {
     let answer: serde_json::Value = serde_json::from_str(answer).unwrap();
     answer["interfaces"][0]["pciID"].as_str().unwrap_or("none").to_owned()
 }
 
 #[test]
-fn x09_the_function_on_the_pods_own_node_is_drawn_and_the_choice_is_told() {
+fn x09_the_vf_on_the_pods_own_node_is_drawn_and_the_choice_is_told() {
     for (node, wanted) in [(0, VF), (1, SECOND)] {
         let rig = rig(POOL);
         let config = config(&[DRAWN], "preferred", &on_node(node));
@@ -100,7 +100,7 @@ fn x09_preferred_takes_the_other_node_when_its_own_has_none_and_strict_does_not(
     let next = config(&[DRAWN, paths::MACVLAN], "strict", &on_node(1));
     assert_eq!(device(&rig.add_as("c2", &next).unwrap()), "none", "the next path");
     let why = rig.row_of("c2")["passedOver"][0].as_str().unwrap().to_owned();
-    let wanted = "sriov: pool \"radio\" has no function ready: 1 ready, 1 lent; numa is strict";
+    let wanted = "sriov: pool \"radio\" has no VF ready: 1 ready, 1 lent; numa is strict";
     assert!(why.starts_with(wanted), "{why}");
     let request = named(rig.request(Command::Add, "c3", &strict));
     let waited = rig.serve(request, Instant::now(), Duration::from_secs(1)).outcome.unwrap_err();
@@ -187,16 +187,13 @@ fn x09_kubelet_is_asked_once_for_an_add_for_the_device_and_for_the_pods_node() {
 }
 
 #[test]
-fn x09_a_function_that_was_given_on_another_node_is_refused_by_strict_and_told_by_preferred() {
+fn x09_a_vf_that_was_given_on_another_node_is_refused_by_strict_and_told_by_preferred() {
     let rig = rig(POOL);
     let sriov = r#"{"type":"sriov"}"#;
     let more = format!(r#","runtimeConfig":{{"deviceID":"{VF}"}}{}"#, on_node(1));
     let refused = rig.add_as("c1", &config(&[sriov, paths::MACVLAN], "strict", &more)).unwrap_err();
     assert_eq!(refused.code, Code::InvalidConfig);
-    assert!(
-        refused.msg.contains(&format!("function {VF} was given to the pod, and no device is on")),
-        "{refused}"
-    );
+    assert!(refused.msg.contains(&format!("VF {VF} was given to the pod, and no device is on")), "{refused}");
     rig.add_as("c1", &config(&[sriov], "preferred", &more)).unwrap();
     assert_eq!(rig.row_of("c1")["near"], "on NUMA node 0, while the pod is on 1 (distance 21)");
 }
@@ -241,7 +238,7 @@ fn x19_a_pool_that_is_not_there_or_is_kubelets_is_told_and_a_wrong_driver_too() 
 }
 
 #[test]
-fn x19_a_function_under_vfio_is_available_only_where_the_pod_can_reach_it() {
+fn x19_a_vf_under_vfio_is_available_only_where_the_pod_can_reach_it() {
     let rig = rig(&POOL.replace("'8086']}", "'8086']}, driver: vfio-pci"));
     let path = |more: &str| format!(r#"{{"type":"sriov","pool":"radio"{more}}}"#);
     let drawn = path("");

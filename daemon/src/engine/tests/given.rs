@@ -1,4 +1,4 @@
-//! Virtual functions that vfio-pci has: nothing of one is in the pod's namespace, and it comes back as it was.
+//! VFs that vfio-pci has: nothing of one is in the pod's namespace, and it comes back as it was.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -8,7 +8,7 @@ use fairlead_cni::Code;
 use fairlead_host::double::KernelRequest;
 use fairlead_host::{IommuGroup, NetKernel, Op, Vf};
 
-use super::functions::{TAGGED, config as kernel_config, join_group};
+use super::vfs::{TAGGED, config as kernel_config, join_group};
 use super::*;
 use crate::call::Lane;
 use crate::store::Phase;
@@ -77,7 +77,7 @@ fn k27_d24_the_answer_tells_address_mac_and_device_and_no_link_is_touched() {
 }
 
 #[test]
-fn d24_a_mac_that_nobody_asked_for_is_told_as_the_physical_function_has_it() {
+fn d24_a_mac_that_nobody_asked_for_is_told_as_the_pf_has_it() {
     let rig = Rig::new();
     let answer: serde_json::Value = serde_json::from_str(&rig.add(&config("")).unwrap()).unwrap();
     let mac = rig.settings_given().mac.unwrap().to_string();
@@ -96,13 +96,13 @@ fn k27_settings_are_set_in_one_message_and_given_back_in_one() {
 }
 
 #[test]
-fn a_function_that_a_process_has_is_told_as_in_use_before_anything_is_changed() {
+fn a_vf_that_a_process_has_is_told_as_in_use_before_anything_is_changed() {
     let rig = Rig::new();
     let before = rig.state();
     rig.kernel.set_group(GROUP, IommuGroup::InUse);
     let error = rig.add(&config(TAGGED)).unwrap_err();
     assert_eq!(error.code, Code::TryAgain);
-    let says = "function 0000:41:10.0 is in use: a process has its IOMMU group 21 open (/dev/vfio/21)";
+    let says = "VF 0000:41:10.0 is in use: a process has its IOMMU group 21 open (/dev/vfio/21)";
     assert!(error.msg.contains(says), "{error}");
     assert_eq!((rig.state(), rig.settings_sent()), (before, 0));
 }
@@ -117,35 +117,34 @@ fn what_vfio_must_not_be_given_is_refused_with_the_reason_and_a_remedy() {
         error.code
     };
     rig.kernel.set_group(GROUP, IommuGroup::NoIommu);
-    assert_eq!(told("function 0000:41:10.0 is behind no IOMMU (/dev/vfio/noiommu-21)"), Code::InvalidConfig);
+    assert_eq!(told("VF 0000:41:10.0 is behind no IOMMU (/dev/vfio/noiommu-21)"), Code::InvalidConfig);
     rig.kernel.set_group(GROUP, IommuGroup::Absent);
-    assert_eq!(told("function 0000:41:10.0 has no node /dev/vfio/21"), Code::Io);
+    assert_eq!(told("VF 0000:41:10.0 has no node /dev/vfio/21"), Code::Io);
     rig.kernel.set_group(GROUP, IommuGroup::Free);
-    // Another function of its group is a host driver's.
+    // Another VF of its group is a host driver's.
     join_group(&rig.sys(), VF, GROUP as usize);
     assert_eq!(
-        told("function 0000:41:10.0 shares IOMMU group 21 with 0000:21:10.0, which igbvf drives"),
+        told("VF 0000:41:10.0 shares IOMMU group 21 with 0000:21:10.0, which igbvf drives"),
         Code::InvalidConfig
     );
     fs::remove_file(rig.sys().join("bus/pci/devices").join(VFIO).join("iommu_group")).unwrap();
-    assert_eq!(told("function 0000:41:10.0 is in no IOMMU group"), Code::InvalidConfig);
+    assert_eq!(told("VF 0000:41:10.0 is in no IOMMU group"), Code::InvalidConfig);
     assert_eq!(rig.state(), before);
 }
 
 #[test]
-fn two_pods_never_have_functions_of_one_group_and_one_pod_may() {
+fn two_pods_never_have_vfs_of_one_group_and_one_pod_may() {
     let rig = Rig::new();
     rig.kernel.drive(VF, Some("vfio-pci")).unwrap();
     join_group(&rig.sys(), VF, GROUP as usize);
     rig.add(&config("")).unwrap();
     let error = rig.refused("c2", &config(""));
     assert_eq!(error.code, Code::TryAgain);
-    assert!(
-        error.msg.contains("function 0000:41:10.0 cannot be had: it is interface \"net1\" of container c1")
-    );
+    assert!(error.msg.contains("VF 0000:41:10.0 cannot be had: it is interface \"net1\" of container c1"));
     let error = rig.refused("c2", &kernel_config(""));
     assert_eq!(error.code, Code::TryAgain);
-    let says = "function 0000:21:10.0 cannot be had: of its IOMMU group 21, it is interface \"net1\" of container c1";
+    let says =
+        "VF 0000:21:10.0 cannot be had: of its IOMMU group 21, it is interface \"net1\" of container c1";
     assert!(error.msg.contains(says), "{error}");
     let mut second = rig.request(Command::Add, "c1", &kernel_config(""));
     second.ifname = "net2".to_owned();
@@ -153,7 +152,7 @@ fn two_pods_never_have_functions_of_one_group_and_one_pod_may() {
 }
 
 #[test]
-fn settings_stay_until_no_process_has_the_function_any_more() {
+fn settings_stay_until_no_process_has_the_vf_any_more() {
     let rig = Rig::new();
     let before = rig.state();
     rig.add(&config(TAGGED)).unwrap();
@@ -171,13 +170,13 @@ fn settings_stay_until_no_process_has_the_function_any_more() {
 }
 
 #[test]
-fn a_function_that_its_process_lets_go_long_after_the_last_del_comes_back_all_the_same() {
+fn a_vf_that_its_process_lets_go_long_after_the_last_del_comes_back_all_the_same() {
     let mut rig = Rig::new();
     let before = rig.state();
     rig.add(&config(TAGGED)).unwrap();
     rig.kernel.set_group(GROUP, IommuGroup::InUse);
     rig.del(&config(TAGGED)).unwrap_err();
-    // What works in the background waits for no process: it would keep others' functions from coming home.
+    // What works in the background waits for no process: it would keep others' VFs from coming home.
     let looks = |rig: &Rig| rig.count(|asked| matches!(asked, KernelRequest::IommuGroup(_)));
     for _ in 0..3 {
         rig.kernel.forget_calls();
@@ -217,7 +216,7 @@ fn while_the_del_of_a_vf_waits_for_its_process_nothing_else_touches_it() {
 }
 
 #[test]
-fn x22_an_add_has_the_function_of_a_pod_whose_process_ends_while_it_waits() {
+fn x22_an_add_has_the_vf_of_a_pod_whose_process_ends_while_it_waits() {
     let rig = Rig::new();
     rig.add(&config(TAGGED)).unwrap();
     rig.kernel.set_group(GROUP, IommuGroup::InUse);
@@ -274,7 +273,7 @@ fn whatever_became_of_it_del_is_success_and_the_settings_are_given_back() {
 }
 
 #[test]
-fn the_death_of_its_namespace_brings_a_given_function_back() {
+fn the_death_of_its_namespace_brings_a_given_vf_back() {
     let rig = Rig::new();
     let before = rig.settings_given();
     rig.add(&config(TAGGED)).unwrap();
@@ -296,10 +295,10 @@ fn check_looks_at_the_driver_and_at_the_settings() {
     let change = fairlead_host::VfChange { vlan: Some(vlan), ..Default::default() };
     host.batch(&[Op::SetVfs { pf, changes: vec![(0, change)] }]).unwrap();
     let error = rig.check(&config(TAGGED), &result).unwrap_err();
-    assert!(error.msg.contains("settings of its function 0000:41:10.0 have changed: vlan 7"), "{error}");
+    assert!(error.msg.contains("settings of its VF 0000:41:10.0 have changed: vlan 7"), "{error}");
     rig.kernel.drive(VFIO, Some("igbvf")).unwrap();
     let error = rig.check(&config(TAGGED), &result).unwrap_err();
-    let says = "its function 0000:41:10.0 is bound to igbvf instead of vfio-pci";
+    let says = "its VF 0000:41:10.0 is bound to igbvf instead of vfio-pci";
     assert!(error.code == Code::Changed && error.msg.contains(says), "{error}");
 }
 

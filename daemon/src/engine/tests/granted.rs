@@ -1,4 +1,4 @@
-//! Configurations that name a resource: kubelet says which virtual function the pod has.
+//! Configurations that name a resource: kubelet says which VF the pod has.
 
 use fairlead_cni::Code;
 use fairlead_host::NetKernel;
@@ -6,18 +6,18 @@ use fairlead_kubelet::fake_kubelet::{FakeKubelet, Get, exhausted, pod};
 
 use super::*;
 
-/// A second virtual function beside [`VF`].
+/// A second VF beside [`VF`].
 const OTHER: &str = "0000:21:10.2";
 const RADIO: &str = "intel.com/radio";
 const CONFIG: &str =
     r#"{"cniVersion":"1.1.0","name":"radio","type":"sriov","resourceName":"intel.com/radio","vlan":100}"#;
 
-/// A rig whose host has two functions and a kubelet that has given the pod both.
+/// A rig whose host has two VFs and a kubelet that has given the pod both.
 fn rig() -> (Rig, FakeKubelet) {
     let rig = Rig::new();
     let sys = rig.dir.path().join("sys");
-    functions::plug(&sys, ("0000:21:00.0", PF), 1, (OTHER, "vf1"));
-    functions::driven(&sys, OTHER, "igbvf");
+    vfs::plug(&sys, ("0000:21:00.0", PF), 1, (OTHER, "vf1"));
+    vfs::driven(&sys, OTHER, "igbvf");
     let pf = rig.kernel.host().unwrap().link_by_name(PF).unwrap().unwrap().index;
     rig.kernel.add_vf(pf, OTHER, "vf1");
     let kubelet = FakeKubelet::running(&rig.root);
@@ -48,7 +48,7 @@ fn device(answer: &str) -> String {
 }
 
 #[test]
-fn k27_x10_every_network_of_a_pod_gets_the_next_of_its_functions_and_a_repeated_add_the_same() {
+fn k27_x10_every_network_of_a_pod_gets_the_next_of_its_vfs_and_a_repeated_add_the_same() {
     for get in [Get::Served, Get::Disabled] {
         let (rig, kubelet) = rig();
         kubelet.answers.lock().unwrap().get = get;
@@ -130,7 +130,7 @@ fn k27_a_call_that_names_no_pod_is_refused_and_a_named_device_needs_no_kubelet()
 }
 
 #[test]
-fn a_resource_whose_devices_are_no_functions_is_told_so() {
+fn a_resource_whose_devices_are_no_vfs_is_told_so() {
     let (rig, kubelet) = rig();
     kubelet.answers.lock().unwrap().pods[1] = pod("ran", "du-0", &[("app", &[(RADIO, "gpu-1", 0)])]);
     let error = add(&rig, "net1").unwrap_err();

@@ -1,13 +1,13 @@
-//! Virtual functions on their way home on a kernel in memory: whatever lies in it, and who waits for them.
+//! VFs on their way home on a kernel in memory: whatever lies in it, and who waits for them.
 
 use fairlead_cni::Code;
 use fairlead_host::{Kind, NetKernel, Op, SetLink};
 
-use super::functions::{TAGGED, config, forget_index};
+use super::vfs::{TAGGED, config, forget_index};
 use super::*;
 
 #[test]
-fn an_add_waits_for_a_function_that_is_still_coming_home() {
+fn an_add_waits_for_a_vf_that_is_still_coming_home() {
     let rig = Rig::new();
     rig.add(&config(TAGGED)).unwrap();
     rig.kernel.forget_calls();
@@ -26,7 +26,7 @@ fn an_add_waits_for_a_function_that_is_still_coming_home() {
 }
 
 #[test]
-fn an_add_for_a_function_on_its_way_home_is_told_to_try_again_when_its_time_is_over_and_never_falls_back() {
+fn an_add_for_a_vf_on_its_way_home_is_told_to_try_again_when_its_time_is_over_and_never_falls_back() {
     let mut rig = Rig::new();
     rig.policy.vf_wait = Duration::from_millis(100);
     rig.restart();
@@ -48,7 +48,7 @@ fn an_add_for_a_function_on_its_way_home_is_told_to_try_again_when_its_time_is_o
 }
 
 #[test]
-fn x22_an_add_for_a_function_of_a_dead_pod_finishes_that_one_first() {
+fn x22_an_add_for_a_vf_of_a_dead_pod_finishes_that_one_first() {
     let rig = Rig::new();
     rig.add(&config(TAGGED)).unwrap();
     rig.kernel.kill_namespace(POD);
@@ -66,13 +66,13 @@ fn x22_an_add_for_a_function_of_a_dead_pod_finishes_that_one_first() {
 }
 
 #[test]
-fn a_function_comes_home_even_where_its_name_is_taken_and_gets_it_when_it_is_free() {
+fn a_vf_comes_home_even_where_its_name_is_taken_and_gets_it_when_it_is_free() {
     let rig = Rig::new();
     let before = rig.at_home().unwrap();
     rig.add(&config(TAGGED)).unwrap();
     let thief = rig.kernel.add_host_link("vf0");
     let error = rig.del(&config(TAGGED)).unwrap_err();
-    assert!(error.msg.contains("bringing function 0000:21:10.0 home"), "{error}");
+    assert!(error.msg.contains("bringing VF 0000:21:10.0 home"), "{error}");
     assert_eq!(rig.settings().vlan.unwrap().id, 0, "its settings need no name");
     assert!(rig.at_home().unwrap().name.starts_with("fl"));
     let away = SetLink { index: thief, name: Some("other".into()), ..SetLink::default() };
@@ -82,7 +82,7 @@ fn a_function_comes_home_even_where_its_name_is_taken_and_gets_it_when_it_is_fre
 }
 
 #[test]
-fn del_of_a_function_with_addresses_is_answered_when_it_is_silent_and_the_next_add_waits_for_it() {
+fn del_of_a_vf_with_addresses_is_answered_when_it_is_silent_and_the_next_add_waits_for_it() {
     let rig = Rig::new();
     let before = rig.state();
     let with_address =
@@ -108,8 +108,7 @@ fn del_of_a_function_with_addresses_is_answered_when_it_is_silent_and_the_next_a
 }
 
 #[test]
-fn a_function_that_the_kernel_moved_under_its_own_name_is_found_by_its_address_and_nobody_elses_link_is_touched()
- {
+fn a_vf_that_the_kernel_moved_under_its_own_name_is_found_by_its_address_and_nobody_elses_link_is_touched() {
     // Move and rename are one message and two steps: with the name taken the kernel answers EEXIST, and it is in the pod.
     let rig = Rig::new();
     let before = rig.at_home();

@@ -1,4 +1,4 @@
-//! Functions that sriov-cni gave to pods: kept from everybody while those live, and brought home as that plugin noted.
+//! VFs that sriov-cni gave to pods: kept from everybody while those live, and brought home as that plugin noted.
 
 use std::fs;
 use std::time::SystemTime;
@@ -66,7 +66,7 @@ impl Rig {
     }
 }
 
-/// All that can be seen of the function while it is at home.
+/// All that can be seen of the VF while it is at home.
 fn home(rig: &Rig) -> (Option<Link>, Vf) {
     (rig.at_home().map(|link| Link { index: 0, ..link }), rig.settings())
 }
@@ -76,7 +76,7 @@ fn nothing_is_noted(rig: &Rig) {
 }
 
 #[test]
-fn the_del_of_an_old_sandbox_brings_its_function_home_as_it_was() {
+fn the_del_of_an_old_sandbox_brings_its_vf_home_as_it_was() {
     for (dies, netns) in [(false, POD), (true, POD), (false, "")] {
         let rig = Rig::new();
         let before = home(&rig);
@@ -121,7 +121,7 @@ fn x05_the_del_of_an_old_sandbox_that_is_refused_at_any_call_is_done_by_the_next
 }
 
 #[test]
-fn a_function_whose_pod_lives_is_handed_to_nobody() {
+fn a_vf_whose_pod_lives_is_handed_to_nobody() {
     let rig = Rig::new();
     rig.lent_by_sriov_cni();
     let (state, noted) = (rig.state(), rig.noted_files());
@@ -137,7 +137,7 @@ fn a_function_whose_pod_lives_is_handed_to_nobody() {
 }
 
 #[test]
-fn a_function_whose_pod_is_dead_is_brought_home_before_it_is_handed_out() {
+fn a_vf_whose_pod_is_dead_is_brought_home_before_it_is_handed_out() {
     let rig = Rig::new();
     let before = home(&rig);
     rig.lent_by_sriov_cni();
@@ -163,7 +163,7 @@ fn a_function_whose_pod_is_dead_is_brought_home_before_it_is_handed_out() {
 }
 
 #[test]
-fn x22_the_del_of_an_old_sandbox_touches_no_function_that_a_newer_one_has() {
+fn x22_the_del_of_an_old_sandbox_touches_no_vf_that_a_newer_one_has() {
     let rig = Rig::new();
     rig.lent_by_sriov_cni();
     let old = fs::read_to_string(rig.noted("c1-net1")).unwrap();
@@ -201,10 +201,10 @@ fn where_no_namespace_was_noted_an_interface_that_is_here_is_in_no_pod() {
 }
 
 #[test]
-fn a_function_in_user_space_has_its_settings_back_and_keeps_its_driver() {
+fn a_vf_in_user_space_has_its_settings_back_and_keeps_its_driver() {
     let rig = Rig::new();
     let before = rig.state();
-    functions::drive(&rig.dir.path().join("sys"), "vfio-pci");
+    vfs::drive(&rig.dir.path().join("sys"), "vfio-pci");
     let vlan = VfVlan { id: 100, ..VfVlan::default() };
     rig.set(VfChange { vlan: Some(vlan), trust: Some(true), ..VfChange::default() });
     rig.note("c1", "", None);
@@ -255,7 +255,7 @@ fn what_a_clock_that_was_set_forward_makes_look_old_is_of_this_boot_while_its_po
 }
 
 #[test]
-fn what_cannot_be_read_stops_no_del_and_a_directory_that_cannot_be_read_stops_adds_of_functions() {
+fn what_cannot_be_read_stops_no_del_and_a_directory_that_cannot_be_read_stops_adds_of_vfs() {
     let rig = Rig::new();
     fs::create_dir_all(rig.noted("")).unwrap();
     fs::write(rig.noted("c1-net1"), "{").unwrap();
@@ -271,7 +271,7 @@ fn what_cannot_be_read_stops_no_del_and_a_directory_that_cannot_be_read_stops_ad
 }
 
 #[test]
-fn to_its_pool_a_function_of_sriov_cnis_is_lent_until_its_pod_is_dead_and_ready_then() {
+fn to_its_pool_a_vf_of_sriov_cnis_is_lent_until_its_pod_is_dead_and_ready_then() {
     let mut rig = Rig::new();
     rig.kernel.show_in(&rig.dir.path().join("sys"));
     rig.lent_by_sriov_cni();
@@ -282,7 +282,7 @@ fn to_its_pool_a_function_of_sriov_cnis_is_lent_until_its_pod_is_dead_and_ready_
     rig.kernel.kill_namespace(POD);
     rig.kernel.forget_calls();
     rig.engine().core.sweep();
-    assert_eq!(rig.noted_files().len(), 2, "the look-out for namespaces waits for no function");
+    assert_eq!(rig.noted_files().len(), 2, "the look-out for namespaces waits for no VF");
     rig.reap();
     nothing_is_noted(&rig);
     rig.keep();
@@ -291,7 +291,7 @@ fn to_its_pool_a_function_of_sriov_cnis_is_lent_until_its_pod_is_dead_and_ready_
 }
 
 #[test]
-fn to_its_pool_a_function_whose_file_is_removed_by_hand_is_nobodys_with_the_next_look() {
+fn to_its_pool_a_vf_whose_file_is_removed_by_hand_is_nobodys_with_the_next_look() {
     let mut rig = Rig::new();
     rig.kernel.show_in(&rig.dir.path().join("sys"));
     rig.lent_by_sriov_cni();
@@ -306,7 +306,7 @@ fn to_its_pool_a_function_whose_file_is_removed_by_hand_is_nobodys_with_the_next
 }
 
 #[test]
-fn to_its_pool_a_function_is_lent_as_long_as_the_files_cannot_be_read() {
+fn to_its_pool_a_vf_is_lent_as_long_as_the_files_cannot_be_read() {
     let mut rig = Rig::new();
     rig.kernel.show_in(&rig.dir.path().join("sys"));
     let directory = rig.root.join("var/lib/cni/sriov");
@@ -338,7 +338,7 @@ fn a_draw_passes_over_what_sriov_cni_gave_to_a_pod_since_the_pool_was_looked_at(
 }
 
 #[test]
-fn x24_a_function_in_user_space_that_an_earlier_boots_pod_had_is_free_though_no_namespace_was_noted() {
+fn x24_a_vf_in_user_space_that_an_earlier_boots_pod_had_is_free_though_no_namespace_was_noted() {
     let rig = Rig::new();
     rig.kernel.drive(VF, Some("vfio-pci")).unwrap();
     rig.note("c1", "", None);
@@ -367,7 +367,7 @@ fn a_draw_takes_nothing_while_the_files_cannot_be_read_and_the_pool_stays_full()
 }
 
 #[test]
-fn to_its_pool_a_function_that_sriov_cni_takes_is_lent_and_left_alone_until_it_is_home() {
+fn to_its_pool_a_vf_that_sriov_cni_takes_is_lent_and_left_alone_until_it_is_home() {
     let rig = pools::kept("pools: [{name: radio, selectors: {vendors: ['8086']}}]");
     let glance = |rig: &Rig, action| {
         let news = DeviceEvent::Interface { device: VF.to_owned(), name: "vf0".to_owned(), action };

@@ -1,4 +1,4 @@
-//! What befalls the machine under a rig: interfaces that somebody renames or uses, functions that go and come back, records as
+//! What befalls the machine under a rig: interfaces that somebody renames or uses, VFs that go and come back, records as
 //! another boot left them.
 
 use std::fs;
@@ -41,12 +41,12 @@ impl Rig {
         self.kernel.host().unwrap().link_by_name(name).unwrap().unwrap().index
     }
 
-    /// The function whose interface has this name.
+    /// The VF whose interface has this name.
     pub(super) fn named(&self, name: &str) -> Option<String> {
         self.kernel.host().unwrap().link_by_name(name).unwrap().unwrap().device
     }
 
-    /// Takes a function out of the machine, as far as sysfs tells.
+    /// Takes a VF out of the machine, as far as sysfs tells.
     pub(super) fn unplug(&self, address: &str) {
         fs::remove_file(self.virtfn(number(address))).unwrap();
         fs::rename(self.device(address), self.dir.path().join(address)).unwrap();

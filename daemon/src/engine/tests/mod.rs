@@ -5,7 +5,6 @@ mod broken;
 mod carrier;
 mod drawn;
 mod faults;
-mod functions;
 mod given;
 mod granted;
 mod homecoming;
@@ -26,6 +25,7 @@ mod switchdev;
 mod together;
 mod trace;
 mod unread;
+mod vfs;
 mod wellbeing;
 mod words;
 
@@ -48,10 +48,10 @@ use crate::settings::Settings;
 
 /// The pod's namespace in most tests.
 const POD: &str = "/run/netns/pod";
-/// The one virtual function, and the interface of its physical one.
+/// The one VF, and the interface of its physical one.
 const VF: &str = "0000:21:10.0";
 const PF: &str = "pf0";
-/// Another function, which vfio-pci has, its physical one, the interface of that, and its IOMMU group.
+/// Another VF, which vfio-pci has, its physical one, the interface of that, and its IOMMU group.
 const VFIO: &str = "0000:41:10.0";
 const VFIO_PF: &str = "0000:41:00.0";
 const VFIO_LINK: &str = "pf1";
@@ -66,7 +66,7 @@ struct Rig {
     root: PathBuf,
     policy: Policy,
     settings: Settings,
-    /// How long a function that is being reset is waited for.
+    /// How long a VF that is being reset is waited for.
     settles: Duration,
 }
 
@@ -96,7 +96,7 @@ impl Rig {
         let pf = kernel.add_host_link(PF);
         kernel.add_vf(pf, VF, "vf0");
         kernel.add_vf(kernel.add_host_link(VFIO_LINK), VFIO, "vf1");
-        functions::sysfs(&dir.path().join("sys"));
+        vfs::sysfs(&dir.path().join("sys"));
         kernel.show_in(&dir.path().join("sys"));
         kernel.drive(VFIO, Some("vfio-pci")).unwrap();
         kernel.add_namespace(POD);
@@ -186,7 +186,7 @@ impl Rig {
         for netns in kernel.namespaces.values_mut() {
             // Those of an interface die with it; the real kernel forgets them, a model need not.
             netns.sysctls.clear();
-            functions::forget_indices(netns);
+            vfs::forget_indices(netns);
         }
         let told = files(&self.dir.path().join("root/var/run/devinfo"));
         State { kernel, allocations: self.allocations(), told, records: self.engine().core.store.all().len() }
@@ -280,7 +280,7 @@ fn configurations() -> Vec<(&'static str, String)> {
             "sriov with a MAC address",
             with("sriov", &format!(r#""deviceID":"{VF}","mac":"02:00:00:00:00:77","vlan":100,"ipam":{{}}"#)),
         ),
-        ("a path for a function", paths::config(&[paths::SRIOV, paths::MACVLAN], paths::GIVEN)),
+        ("a path for a VF", paths::config(&[paths::SRIOV, paths::MACVLAN], paths::GIVEN)),
         ("the path after the first", paths::config(&[paths::SRIOV, paths::MACVLAN], "")),
         ("sriov by vfio, just as it is", with("sriov", &format!(r#""deviceID":"{VFIO}",{both}"#))),
         (

@@ -22,7 +22,7 @@ fn pool(more: &str) -> String {
     format!("pools: [{{name: radio, selectors: {{vendors: ['8086']}}, resourceName: {RADIO}{more}}}]")
 }
 
-/// A machine with two functions, this configuration and a kubelet that has heard of nothing yet.
+/// A machine with two VFs, this configuration and a kubelet that has heard of nothing yet.
 fn rig(text: &str) -> (Rig, FakeKubelet) {
     let mut rig = with(text);
     rig.restart();
@@ -31,7 +31,7 @@ fn rig(text: &str) -> (Rig, FakeKubelet) {
     (rig, kubelet)
 }
 
-/// The first function is on its way home from a pod that kubelet gave it to.
+/// The first VF is on its way home from a pod that kubelet gave it to.
 fn a_pod_came_and_went(rig: &Rig, kubelet: &FakeKubelet) {
     kubelet.answers.lock().unwrap().pods = vec![pod("ran", "du-0", &[("app", &[(RADIO, VF, 0)])])];
     rig.of_pod(Command::Add, "net1").unwrap();
@@ -64,7 +64,7 @@ impl Rig {
 }
 
 #[test]
-fn x17_x23_functions_are_announced_when_they_are_verified_and_withdrawn_while_they_are_not() {
+fn x17_x23_vfs_are_announced_when_they_are_verified_and_withdrawn_while_they_are_not() {
     let (rig, kubelet) = rig(&pool(""));
     hears(&kubelet, "");
     rig.keep();
@@ -185,7 +185,7 @@ fn x10_k27_a_pod_has_of_the_pool_what_kubelet_has_given_it_and_it_stays_healthy_
 }
 
 #[test]
-fn adds_that_wait_in_vain_for_a_function_on_its_way_home_are_no_failure_of_it_and_kubelet_sees_it_healthy() {
+fn adds_that_wait_in_vain_for_a_vf_on_its_way_home_are_no_failure_of_it_and_kubelet_sees_it_healthy() {
     let (mut rig, kubelet) = rig(&pool(""));
     rig.policy.vf_wait = Duration::from_millis(50);
     rig.restart();
@@ -195,7 +195,7 @@ fn adds_that_wait_in_vain_for_a_function_on_its_way_home_are_no_failure_of_it_an
     kubelet.answers.lock().unwrap().pods = vec![pod("ran", "du-0", &[("app", &[(RADIO, SECOND, 0)])])];
     rig.of_pod(Command::Add, "net1").unwrap();
     rig.of_pod(Command::Del, "net1").unwrap();
-    // First the old sandbox's attachment is waited for, then its pool's work: either way this is the only function it may have.
+    // First the old sandbox's attachment is waited for, then its pool's work: either way this is the only VF it may have.
     for _ in 0..3 {
         let late = rig.of_pod(Command::Add, "net2").unwrap_err();
         assert_eq!(late.code, Code::TryAgain, "{late}");
@@ -212,7 +212,7 @@ fn adds_that_wait_in_vain_for_a_function_on_its_way_home_are_no_failure_of_it_an
 }
 
 #[test]
-fn k27_kubelet_gets_the_nodes_of_a_function_under_vfio() {
+fn k27_kubelet_gets_the_nodes_of_a_vf_under_vfio() {
     let (rig, kubelet) = rig(&pool(", driver: vfio-pci"));
     rig.keep();
     hears(&kubelet, "0 2");
@@ -226,7 +226,7 @@ fn k27_kubelet_gets_the_nodes_of_a_function_under_vfio() {
 }
 
 #[test]
-fn k27_without_an_iommu_a_function_goes_to_a_pod_only_where_its_pool_allows_that() {
+fn k27_without_an_iommu_a_vf_goes_to_a_pod_only_where_its_pool_allows_that() {
     for allowed in [true, false] {
         let more = if allowed { ", driver: vfio-pci, allowNoIommu: true" } else { ", driver: vfio-pci" };
         let (rig, kubelet) = rig(&pool(more));
@@ -275,7 +275,7 @@ fn resets(rig: &Rig) -> usize {
 }
 
 #[test]
-fn x07_a_function_that_a_pod_had_without_an_add_is_cleaned_before_the_next_one_has_it() {
+fn x07_a_vf_that_a_pod_had_without_an_add_is_cleaned_before_the_next_one_has_it() {
     let (mut rig, kubelet) = rig(&pool(", profile: {vlan: 7}"));
     rig.keep();
     hears(&kubelet, "0 2");
@@ -316,7 +316,7 @@ fn x07_a_function_that_a_pod_had_without_an_add_is_cleaned_before_the_next_one_h
 }
 
 #[test]
-fn x07_what_a_pod_without_an_add_has_left_on_a_functions_interface_is_nobodys() {
+fn x07_what_a_pod_without_an_add_has_left_on_a_vfs_interface_is_nobodys() {
     let (mut rig, kubelet) = rig(&pool(""));
     rig.keep();
     hears(&kubelet, "0 2");
@@ -355,7 +355,7 @@ fn x07_what_a_pod_without_an_add_has_left_on_a_functions_interface_is_nobodys() 
 }
 
 #[test]
-fn x07_nothing_is_done_to_a_given_function_by_drain_release_or_another_configuration_also_after_a_restart() {
+fn x07_nothing_is_done_to_a_given_vf_by_drain_release_or_another_configuration_also_after_a_restart() {
     let (mut rig, kubelet) = rig(&pool(""));
     rig.keep();
     hears(&kubelet, "0 2");
@@ -407,7 +407,7 @@ fn x07_one_given_while_its_last_pod_has_it_still_is_cleaned_for_the_next_also_af
 }
 
 #[test]
-fn x07_a_function_that_is_being_cleaned_is_answered_to_kubelet_when_it_is_ready() {
+fn x07_a_vf_that_is_being_cleaned_is_answered_to_kubelet_when_it_is_ready() {
     let (rig, kubelet) = rig(&pool(""));
     rig.keep();
     hears(&kubelet, "0 2");
@@ -418,7 +418,7 @@ fn x07_a_function_that_is_being_cleaned_is_answered_to_kubelet_when_it_is_ready(
 }
 
 #[test]
-fn a_function_whose_mark_cannot_be_written_is_refused_to_kubelet() {
+fn a_vf_whose_mark_cannot_be_written_is_refused_to_kubelet() {
     let (rig, kubelet) = rig(&pool(""));
     rig.keep();
     hears(&kubelet, "0 2");
@@ -449,7 +449,7 @@ fn x07_one_that_cannot_be_cleaned_is_refused_to_kubelet_with_the_reason() {
 }
 
 #[test]
-fn k27_an_rdma_function_is_lent_as_an_interface_and_its_nodes_go_with_it_where_the_pool_says_so() {
+fn k27_an_rdma_vf_is_lent_as_an_interface_and_its_nodes_go_with_it_where_the_pool_says_so() {
     let is_rdma = pool("").replace("['8086']", "['8086'], isRdma: true");
     for (text, nodes) in [(pool(""), &[][..]), (is_rdma, &["umad1", "uverbs1", "rdma_cm"])] {
         let mut rig = with(&text);
@@ -499,7 +499,7 @@ fn what_a_pod_is_given_goes_by_what_devlink_told_the_last_look_and_asks_it_not()
 }
 
 #[test]
-fn x17_a_physical_function_without_a_carrier_withdraws_its_functions_where_the_pool_says_so() {
+fn x17_a_pf_without_a_carrier_withdraws_its_vfs_where_the_pool_says_so() {
     let carrier = |rig: &Rig, text: &str| {
         let net = rig.dir.path().join("sys/bus/pci/devices/0000:21:00.0/net").join(PF);
         fs::write(net.join("carrier"), text).unwrap();
@@ -528,7 +528,7 @@ fn x17_a_physical_function_without_a_carrier_withdraws_its_functions_where_the_p
 }
 
 #[test]
-fn a_function_that_another_device_plugin_announces_too_is_told_unless_the_pool_is_its_own() {
+fn a_vf_that_another_device_plugin_announces_too_is_told_unless_the_pool_is_its_own() {
     let external = pool(", allocator: external");
     for (text, told) in [(pool(""), true), (external, false)] {
         let (rig, kubelet) = rig(&text);

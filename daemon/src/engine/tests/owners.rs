@@ -1,11 +1,11 @@
-//! Pools whose functions somebody else binds, on a kernel in memory: they keep whatever driver they are given.
+//! Pools whose VFs somebody else binds, on a kernel in memory: they keep whatever driver they are given.
 
 use fairlead_host::double::KernelRequest;
 
 use super::pools::{config, kept};
 use super::*;
 
-/// Ready, each by its own configuration: another plugin's functions, and those of the SR-IOV device plugin's own file.
+/// Ready, each by its own configuration: another plugin's VFs, and those of the SR-IOV device plugin's own file.
 fn rigs() -> [Rig; 2] {
     let external =
         "pools: [{name: radio, selectors: {vendors: ['8086']}, profile: {vlan: 7}, allocator: external}]";

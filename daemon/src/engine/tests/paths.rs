@@ -30,7 +30,7 @@ impl Rig {
 }
 
 #[test]
-fn x19_the_function_that_the_pod_was_given_is_taken_and_without_one_the_next_path() {
+fn x19_the_vf_that_the_pod_was_given_is_taken_and_without_one_the_next_path() {
     let rig = Rig::new();
     let before = rig.state();
     let paths = [SRIOV, MACVLAN];
@@ -76,18 +76,18 @@ fn x19_what_the_host_lacks_is_told_for_every_path_that_was_passed_over() {
     }
 }
 
-/// A path for the function that vfio-pci has.
+/// A path for the VF that vfio-pci has.
 const BY_VFIO: &str = r#"{"type":"sriov","deviceAccess":"host"}"#;
 const GIVEN_BY_VFIO: &str = r#","runtimeConfig":{"deviceID":"0000:41:10.0"}"#;
 
 #[test]
-fn x19_a_function_whose_iommu_group_is_unfit_is_passed_over_and_one_that_a_process_has_is_not() {
+fn x19_a_vf_whose_iommu_group_is_unfit_is_passed_over_and_one_that_a_process_has_is_not() {
     type Cause = fn(&Rig);
     let without: Cause = |rig| rig.kernel.set_group(GROUP, IommuGroup::NoIommu);
-    let shared: Cause = |rig| functions::join_group(&rig.dir.path().join("sys"), VF, GROUP as usize);
+    let shared: Cause = |rig| vfs::join_group(&rig.dir.path().join("sys"), VF, GROUP as usize);
     for (cause, why) in [
-        (without, "sriov: function 0000:41:10.0 is behind no IOMMU"),
-        (shared, "sriov: function 0000:41:10.0 shares IOMMU group 21 with 0000:21:10.0, which igbvf drives"),
+        (without, "sriov: VF 0000:41:10.0 is behind no IOMMU"),
+        (shared, "sriov: VF 0000:41:10.0 shares IOMMU group 21 with 0000:21:10.0, which igbvf drives"),
     ] {
         let rig = Rig::new();
         let before = rig.state();
@@ -111,7 +111,7 @@ fn x19_a_function_whose_iommu_group_is_unfit_is_passed_over_and_one_that_a_proce
     assert_eq!(rig.state().records, 0);
 }
 
-/// A machine with a pool of two functions under vfio-pci; the first one's IOMMU group is 20.
+/// A machine with a pool of two VFs under vfio-pci; the first one's IOMMU group is 20.
 fn with_a_pool_for_user_space() -> Rig {
     let rig = pools::kept("pools: [{name: dpdk, selectors: {drivers: [igbvf]}, driver: vfio-pci}]");
     while rig.look_due() != Look::Thorough {} // what is due since the start
@@ -131,7 +131,7 @@ fn doubted(rig: &Rig, state: &str) {
 }
 
 #[test]
-fn a_drawn_function_that_a_process_has_is_told_and_not_drawn_again() {
+fn a_drawn_vf_that_a_process_has_is_told_and_not_drawn_again() {
     let rig = with_a_pool_for_user_space();
     rig.kernel.set_group(20, IommuGroup::InUse);
     let told = rig.add(&config(&[DRAWN, MACVLAN], "")).unwrap_err();
@@ -140,11 +140,11 @@ fn a_drawn_function_that_a_process_has_is_told_and_not_drawn_again() {
 }
 
 #[test]
-fn x19_a_drawn_function_whose_iommu_group_is_unfit_is_passed_over_and_not_drawn_again() {
+fn x19_a_drawn_vf_whose_iommu_group_is_unfit_is_passed_over_and_not_drawn_again() {
     let rig = with_a_pool_for_user_space();
     // Beside it in its group a host driver has begun to drive another device.
     let sys = rig.dir.path().join("sys");
-    functions::join_group(&sys, VFIO, 20);
+    vfs::join_group(&sys, VFIO, 20);
     rig.kernel.drive(VFIO, Some("igbvf")).unwrap();
     rig.add(&config(&[DRAWN, MACVLAN], "")).unwrap();
     let (link, reasons) = rig.taken();

@@ -25,7 +25,7 @@ pub(super) fn config(device: &str, more: &str) -> String {
     format!(r#"{{"cniVersion":"1.1.0","name":"lab-net","type":"sriov","deviceID":"{device}"{more}}}"#)
 }
 
-/// A machine with two functions and this configuration; nothing was looked at yet.
+/// A machine with two VFs and this configuration; nothing was looked at yet.
 pub(super) fn with(text: &str) -> Rig {
     on(FakeKernel::new(), text)
 }
@@ -35,8 +35,8 @@ pub(super) fn on(kernel: FakeKernel, text: &str) -> Rig {
     let mut rig = Rig::on(kernel);
     let pf = rig.kernel.host().unwrap().link_by_name(PF).unwrap().unwrap().index;
     let sys = rig.dir.path().join("sys");
-    functions::plug(&sys, ("0000:21:00.0", PF), 1, (SECOND, "vf1"));
-    functions::driven(&sys, SECOND, "igbvf");
+    vfs::plug(&sys, ("0000:21:00.0", PF), 1, (SECOND, "vf1"));
+    vfs::driven(&sys, SECOND, "igbvf");
     rig.kernel.add_vf(pf, SECOND, "vf1");
     rig.set_up(PF, true);
     rig.kernel.show_in(&rig.dir.path().join("sys"));
@@ -125,7 +125,7 @@ impl Rig {
 }
 
 #[test]
-fn an_add_of_a_ready_function_reads_no_settings_and_sends_none_that_fit() {
+fn an_add_of_a_ready_vf_reads_no_settings_and_sends_none_that_fit() {
     let rig = kept(POOL);
     for (more, messages) in [("", 0), (r#","vlan":7"#, 0), (r#","vlan":100,"max_tx_rate":200"#, 1)] {
         rig.kernel.forget_calls();
@@ -148,7 +148,7 @@ fn an_add_of_a_ready_function_reads_no_settings_and_sends_none_that_fit() {
 }
 
 #[test]
-fn an_add_that_finds_its_function_as_it_wants_it_is_not_handed_to_another_thread() {
+fn an_add_that_finds_its_vf_as_it_wants_it_is_not_handed_to_another_thread() {
     let mut rig = with(POOL);
     rig.restart();
     let lane = |rig: &Rig, more| rig.prepare(rig.request(Command::Add, "c1", &config(VF, more))).lane();
@@ -177,7 +177,7 @@ fn x07_what_comes_home_is_reset_and_set_up_anew_before_the_next_pod_has_it() {
 }
 
 #[test]
-fn x19_a_path_whose_function_is_being_prepared_is_waited_for_and_one_that_is_quarantined_is_passed_over() {
+fn x19_a_path_whose_vf_is_being_prepared_is_waited_for_and_one_that_is_quarantined_is_passed_over() {
     let paths = format!(
         r#"{{"cniVersion":"1.1.0","name":"lab-net","type":"fairlead","ipam":{{}},
             "runtimeConfig":{{"deviceID":"{VF}"}},"paths":[{{"type":"sriov"}},{{"type":"macvlan","master":"eth0"}}]}}"#
@@ -216,7 +216,7 @@ fn a_changed_configuration_is_taken_while_the_daemon_runs_and_a_pod_keeps_what_i
 }
 
 #[test]
-fn d24_an_add_of_a_ready_function_for_user_space_reads_no_settings_and_tells_the_pools_mac_address() {
+fn d24_an_add_of_a_ready_vf_for_user_space_reads_no_settings_and_tells_the_pools_mac_address() {
     let mut rig =
         with("pools: [{name: dpdk, selectors: {drivers: [igbvf]}, driver: vfio-pci, profile: {vlan: 7}}]");
     rig.restart();

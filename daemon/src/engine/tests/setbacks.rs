@@ -1,4 +1,4 @@
-//! What becomes of a pool's functions when they break, hang or are somebody else's, and when the daemon dies: on a kernel in
+//! What becomes of a pool's VFs when they break, hang or are somebody else's, and when the daemon dies: on a kernel in
 //! memory.
 
 use fairlead_cni::Code;
@@ -10,7 +10,7 @@ use super::*;
 use fairlead_sriov::pools::Verb;
 
 #[test]
-fn x07_a_function_that_fails_twice_is_quarantined_by_name_and_reason_until_it_is_released() {
+fn x07_a_vf_that_fails_twice_is_quarantined_by_name_and_reason_until_it_is_released() {
     let mut rig = with(POOL);
     rig.restart();
     rig.kernel.set_dead(VF, true);
@@ -24,7 +24,7 @@ fn x07_a_function_that_fails_twice_is_quarantined_by_name_and_reason_until_it_is
         refused.msg.contains(VF) && refused.msg.contains("configuration space does not answer"),
         "{refused}"
     );
-    assert!(rig.engine().core.kinds.sriov.pools.trouble().contains("1 functions of pools are quarantined"));
+    assert!(rig.engine().core.kinds.sriov.pools.trouble().contains("1 VFs of pools are quarantined"));
     rig.restart();
     rig.keep();
     assert_eq!(rig.states(), ["quarantined", "ready"], "it outlives the daemon");
@@ -35,7 +35,7 @@ fn x07_a_function_that_fails_twice_is_quarantined_by_name_and_reason_until_it_is
 }
 
 #[test]
-fn x07_a_hiccup_of_a_physical_function_quarantines_none_and_costs_no_ready_one_its_place() {
+fn x07_a_hiccup_of_a_pf_quarantines_none_and_costs_no_ready_one_its_place() {
     let rig = kept(POOL);
     // While they are ready: nothing is done to them, and it is told.
     rig.rename(PF, "elsewhere");
@@ -44,7 +44,7 @@ fn x07_a_hiccup_of_a_physical_function_quarantines_none_and_costs_no_ready_one_i
     rig.check_pools();
     assert_eq!((rig.states(), rig.changes()), (vec!["ready".to_owned(), "ready".to_owned()], 0));
     let trouble = rig.engine().core.kinds.sriov.pools.trouble();
-    assert!(trouble.contains("physical function 0000:21:00.0 cannot be asked"), "{trouble}");
+    assert!(trouble.contains("PF 0000:21:00.0 cannot be asked"), "{trouble}");
     // Nor does one that comes home meanwhile count as broken.
     rig.add(&config(VF, "")).unwrap();
     rig.del(&config(VF, "")).unwrap();
@@ -56,7 +56,7 @@ fn x07_a_hiccup_of_a_physical_function_quarantines_none_and_costs_no_ready_one_i
     assert!(row["reason"].as_str().unwrap().contains("0000:21:00.0"), "{row}");
     let refused =
         rig.engine().core.kinds.sriov.pools.lend(VF.parse().unwrap(), Instant::now()).err().unwrap();
-    assert!(refused.to_string().contains("not ready yet (preparing: the physical function"), "{refused}");
+    assert!(refused.to_string().contains("not ready yet (preparing: the PF"), "{refused}");
     rig.rename("elsewhere", PF);
     rig.keep_on();
     rig.check_pools();
@@ -67,7 +67,7 @@ fn x07_a_hiccup_of_a_physical_function_quarantines_none_and_costs_no_ready_one_i
 }
 
 #[test]
-fn a_function_that_somebody_uses_is_left_alone_and_taken_when_it_is_free() {
+fn a_vf_that_somebody_uses_is_left_alone_and_taken_when_it_is_free() {
     let mut rig = with(POOL);
     let address = rig.use_it("vf1");
     rig.restart();

@@ -15,7 +15,7 @@ use fairlead_sriov::pools::Look;
 
 pub(super) const PHYSICAL: &str = "0000:21:00.0";
 
-/// Two functions of a pool, ready, of a card in switchdev mode in which the first one has a representor.
+/// Two VFs of a pool, ready, of a card in switchdev mode in which the first one has a representor.
 fn switched(text: &str) -> Rig {
     let rig = kept(text);
     let uplink = rig.sys().join("bus/pci/devices").join(PHYSICAL).join("net").join(PF);
@@ -26,10 +26,10 @@ fn switched(text: &str) -> Rig {
 }
 
 impl Rig {
-    /// What devlink tells; the names come before the physical function's own.
+    /// What devlink tells; the names come before the PF's own.
     pub(super) fn switch(&self, physical: &str, switchdev: bool, representors: &[u16]) {
         let port = |number: &u16| DevlinkPort {
-            end: DevlinkEnd::Function(*number),
+            end: DevlinkEnd::VfDevice(*number),
             link: Some(format!("of{number}")),
         };
         self.kernel.set_devlink(vec![DevlinkDevice {
@@ -40,7 +40,7 @@ impl Rig {
         }]);
     }
 
-    /// What an ADD tells of its function, and its call at which devlink is asked.
+    /// What an ADD tells of its VF, and its call at which devlink is asked.
     fn representor(&self) -> (Value, Option<usize>) {
         self.kernel.forget_calls();
         self.add(&informed()).unwrap();
@@ -65,7 +65,7 @@ fn device_information_tells_the_representor_that_devlink_names_and_asks_it_only_
 }
 
 #[test]
-fn functions_that_have_no_representor_in_switchdev_mode_are_told() {
+fn vfs_that_have_no_representor_in_switchdev_mode_are_told() {
     let rig = kept(POOL);
     let notices = |switchdev, representors: &[u16]| {
         rig.switch(PHYSICAL, switchdev, representors);
@@ -75,14 +75,14 @@ fn functions_that_have_no_representor_in_switchdev_mode_are_told() {
     assert_eq!(notices(false, &[]), json!([]));
     let told = format!(
         "pool \"radio\": 0000:21:00.0 is in switchdev mode, and the host has no representor of {SECOND}: \
-         nothing reaches a function without one"
+         nothing reaches a VF without one"
     );
     assert_eq!(notices(true, &[0])[0]["seen"], told);
     assert_eq!(notices(true, &[0, 1]), json!([]));
 }
 
 #[test]
-fn an_add_of_a_pools_function_goes_by_what_devlink_told_the_last_look_and_asks_it_not() {
+fn an_add_of_a_pools_vf_goes_by_what_devlink_told_the_last_look_and_asks_it_not() {
     let rig = switched(POOL);
     let representor = || {
         rig.kernel.forget_calls();

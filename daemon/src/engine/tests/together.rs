@@ -1,4 +1,4 @@
-//! Many pods at once on the virtual functions of one NIC whose driver resets a function after each change.
+//! Many pods at once on the VFs of one NIC whose driver resets a VF after each change.
 
 use std::sync::Barrier;
 use std::thread;
@@ -40,14 +40,14 @@ fn rig() -> Rig {
     for n in 0..MANY {
         let name = format!("ens81v{n}");
         assert_eq!(rig.kernel.add_vf(pf, &address(n), &name), n);
-        functions::plug(&sys, (NIC, "ens81"), n, (&address(n), &name));
-        functions::driven(&sys, &address(n), "iavf");
+        vfs::plug(&sys, (NIC, "ens81"), n, (&address(n), &name));
+        vfs::driven(&sys, &address(n), "iavf");
         rig.kernel.add_namespace(pod(n));
     }
     rig.kernel.show_in(&sys);
     rig.kernel.refuse_what_igb_refuses();
     let ms = Duration::from_millis;
-    rig.kernel.reset_functions(Resets { message: ms(50), reading: ms(100), reset: ms(60) });
+    rig.kernel.reset_vfs(Resets { message: ms(50), reading: ms(100), reset: ms(60) });
     rig
 }
 
@@ -92,7 +92,7 @@ fn x08_64_pods_at_once_on_one_nic_share_messages_and_readings_and_only_the_one_t
             }
             Err(error) if n == REFUSED => {
                 assert_eq!(error.code, Code::InvalidConfig, "{error}");
-                let says = format!("setting link_state enable for function {}", address(n));
+                let says = format!("setting link_state enable for VF {}", address(n));
                 assert!(error.msg.contains(&says), "{error}");
             }
             other => panic!("{n}: {other:?}"),
@@ -112,7 +112,7 @@ fn x08_64_pods_at_once_on_one_nic_share_messages_and_readings_and_only_the_one_t
     for (n, answer) in (0..).zip(at_once(&rig, Command::Del)) {
         answer.unwrap_or_else(|e| panic!("{n}: {e}"));
     }
-    assert!(rig.state() == before, "every function is as it was");
+    assert!(rig.state() == before, "every VF is as it was");
     assert_eq!(
         count(&rig, |asked| matches!(asked, KernelRequest::Bind(..))),
         0,

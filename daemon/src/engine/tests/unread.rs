@@ -9,7 +9,7 @@ use super::*;
 use fairlead_sriov::pools::Verb;
 
 impl Rig {
-    /// What the run directory says of a function; nothing where it says that it is not clean.
+    /// What the run directory says of a VF; nothing where it says that it is not clean.
     fn mark(&self, address: &str, word: &str) {
         let file = self.dir.path().join("run/pools").join(address);
         let _ = fs::remove_file(&file);

@@ -12,8 +12,8 @@ use super::{Pod, Rig};
 pub(crate) struct Leftovers {
     /// The names of the node's interfaces.
     node: Vec<String>,
-    /// Settings of the virtual functions of the node's interfaces.
-    functions: Vec<String>,
+    /// Settings of the VFs of the node's interfaces.
+    vfs: Vec<String>,
     /// The names of the interfaces of each pod.
     pods: BTreeMap<PathBuf, Vec<String>>,
     /// host-local's files that hold an address.
@@ -30,7 +30,7 @@ impl Rig {
         let rows = self.attachments();
         Leftovers {
             node: self.links(),
-            functions: self.functions(),
+            vfs: self.vfs(),
             pods: pods.iter().map(|pod| (pod.path().to_owned(), pod.links())).collect(),
             allocations: self.allocations(),
             files: ["state/attachments", "state/spool", "held"]

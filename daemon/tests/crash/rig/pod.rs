@@ -29,7 +29,7 @@ impl Rig {
 
 impl Rig {
     /// The settings that the node's PFs hold for their VFs.
-    pub(crate) fn functions(&self) -> Vec<String> {
+    pub(crate) fn vfs(&self) -> Vec<String> {
         let links: Vec<Value> = serde_json::from_slice(&ip(&self.node, "-j link show")).unwrap();
         links.iter().filter_map(|l| l["vfinfo_list"].as_array()).flatten().map(Value::to_string).collect()
     }

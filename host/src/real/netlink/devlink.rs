@@ -90,22 +90,22 @@ fn number_in(body: &Body, wanted: u16) -> Option<u16> {
 /// One message of the dump of ports; they come device by device. One that names no device is passed over.
 fn add_port(devices: &mut Vec<DevlinkDevice>, payload: &[u8]) {
     let (mut bus, mut name, mut link) = (None, None, None);
-    let (mut flavour, mut function, mut external) = (None, None, false);
+    let (mut flavour, mut vf, mut external) = (None, None, false);
     for (kind, value) in attributes(payload.get(GENERIC_HEADER..).unwrap_or(&[])) {
         match kind {
             DEVLINK_ATTR_BUS_NAME => bus = Some(text(value)),
             DEVLINK_ATTR_DEV_NAME => name = Some(text(value)),
             DEVLINK_ATTR_PORT_NETDEV_NAME => link = Some(text(value)),
             DEVLINK_ATTR_PORT_FLAVOUR => flavour = u16_at(value, 0),
-            DEVLINK_ATTR_PORT_PCI_VF_NUMBER => function = u16_at(value, 0),
+            DEVLINK_ATTR_PORT_PCI_VF_NUMBER => vf = u16_at(value, 0),
             DEVLINK_ATTR_PORT_EXTERNAL => external = value.first().is_some_and(|byte| *byte != 0),
             _ => {}
         }
     }
     let (Some(bus), Some(name)) = (bus, name) else { return };
-    let end = match (flavour, function) {
+    let end = match (flavour, vf) {
         (Some(DEVLINK_PORT_FLAVOUR_PHYSICAL), _) => DevlinkEnd::Wire,
-        (Some(DEVLINK_PORT_FLAVOUR_PCI_VF), Some(number)) if !external => DevlinkEnd::Function(number),
+        (Some(DEVLINK_PORT_FLAVOUR_PCI_VF), Some(number)) if !external => DevlinkEnd::VfDevice(number),
         _ => DevlinkEnd::Other,
     };
     let port = DevlinkPort { end, link };
@@ -117,7 +117,7 @@ fn add_port(devices: &mut Vec<DevlinkDevice>, payload: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    //! The messages were recorded from kernel 6.12 with netdevsim and its two virtual functions.
+    //! The messages were recorded from kernel 6.12 with netdevsim and its two VFs.
 
     use super::super::decode::decode_generic;
     use super::*;
@@ -187,15 +187,15 @@ mod tests {
             switchdev: None,
             ports: vec![
                 port(DevlinkEnd::Wire, "eth3"),
-                port(DevlinkEnd::Function(0), "eth4"),
-                port(DevlinkEnd::Function(1), "eth5"),
+                port(DevlinkEnd::VfDevice(0), "eth4"),
+                port(DevlinkEnd::VfDevice(1), "eth5"),
             ],
         };
         assert_eq!(ports_of(&[WIRE, FIRST, SECOND].map(payload)), [device]);
     }
 
     #[test]
-    fn another_hosts_function_is_none_of_ours() {
+    fn another_hosts_vf_is_none_of_ours() {
         let mut external = payload(SECOND);
         let at = external.len() - 8;
         assert_eq!(external[at..at + 4], [5, 0, 149, 0], "the last attribute");

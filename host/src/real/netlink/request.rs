@@ -84,8 +84,8 @@ pub(in crate::real) fn describe(op: &Op) -> String {
         Op::AddAltName { index, name } => format!("give link {index} the alternative name {name:?}"),
         Op::DeleteAltName { index, name } => format!("take the alternative name {name:?} from link {index}"),
         Op::SetVfs { pf, changes } => match changes.as_slice() {
-            [(vf, change)] => format!("set virtual function {vf} of link {pf} to {}", change.describe()),
-            many => format!("set {} virtual functions of link {pf}", many.len()),
+            [(vf, change)] => format!("set VF {vf} of link {pf} to {}", change.describe()),
+            many => format!("set {} VFs of link {pf}", many.len()),
         },
         Op::AddAddress(address) => format!("add address {} to link {}", address.net, address.index),
         Op::DeleteAddress(address) => format!("remove address {} from link {}", address.net, address.index),

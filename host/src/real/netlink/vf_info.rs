@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_for_a_function_is_what_is_read_of_it() {
+    fn what_is_written_for_a_vf_is_what_is_read_of_it() {
         let mut message = Message::new(0, 0, &[]);
         let numbers = || 0..400;
         write(&mut message, &numbers().map(|n| (n, all())).collect::<Vec<_>>());

@@ -103,7 +103,7 @@ fn reading(file: &Path) -> String {
     format!("reading {}", file.display())
 }
 
-/// A virtual function's vendor and device id read as ones by the standard (SR-IOV 3.4.1.1); the rest of a header never does.
+/// A VF's vendor and device id read as ones by the standard (SR-IOV 3.4.1.1); the rest of a header never does.
 fn is_answering(file: &Path) -> io::Result<bool> {
     let mut header = [0_u8; 16];
     File::open(file)?.read_exact(&mut header)?;

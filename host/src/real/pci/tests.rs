@@ -110,7 +110,7 @@ fn a_driver_that_is_not_there_is_told_before_anything_is_changed() {
 }
 
 #[test]
-fn a_physical_function_is_told_how_many_it_shall_have() {
+fn a_pf_is_told_how_many_it_shall_have() {
     let tree = Tree::new(Some("igb"));
     let file = tree.bus.device(ADDRESS).join("sriov_numvfs");
     fs::write(&file, "").unwrap();
@@ -118,7 +118,7 @@ fn a_physical_function_is_told_how_many_it_shall_have() {
     assert_eq!(tree.of_device("sriov_numvfs"), "7");
     fs::remove_file(file).unwrap();
     let error = tree.bus.create_vfs(ADDRESS, 7).unwrap_err().to_string();
-    assert!(error.starts_with("device 0000:21:10.0: making 7 virtual functions: "), "{error}");
+    assert!(error.starts_with("device 0000:21:10.0: making 7 VFs: "), "{error}");
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn who_looks_at_a_group_waits_for_another_of_us_and_never_takes_that_for_a_proce
 }
 
 #[test]
-fn a_virtual_function_answers_although_its_vendor_reads_as_ones() {
+fn a_vf_answers_although_its_vendor_reads_as_ones() {
     let tree = Tree::new(Some("igbvf"));
     let config = tree.bus.device(ADDRESS).join("config");
     fs::write(&config, [0xff, 0xff, 0xff, 0xff, 0, 0, 0x10, 0, 1, 0, 0, 2, 0, 0, 0, 0]).unwrap();

@@ -100,19 +100,19 @@ fn x07_a_member_that_fails_twice_is_quarantined_until_it_is_released() {
 }
 
 #[test]
-fn x07_what_its_physical_function_keeps_from_a_member_is_tried_ever_more_seldom_and_is_no_failure_of_it() {
+fn x07_what_its_pf_keeps_from_a_member_is_tried_ever_more_seldom_and_is_no_failure_of_it() {
     let mut pool = pool(1, Stock::default());
     let (vf, mut now, mut pauses) = (address(0), Instant::now(), Vec::new());
     for _ in 0..9 {
         assert_eq!(pool.due(now), [Task::Prepare(vf)]);
-        pool.hindered(vf, "its physical function is not there", now);
+        pool.hindered(vf, "its PF is not there", now);
         let next = pool.next_try().unwrap();
         pauses.push((next - now).as_secs());
         now = next;
     }
     assert_eq!(pauses, [2, 4, 8, 16, 32, 60, 60, 60, 60]);
     let member = pool.member(vf).unwrap();
-    assert_eq!((member.state_name(), member.reason()), ("preparing", "its physical function is not there"));
+    assert_eq!((member.state_name(), member.reason()), ("preparing", "its PF is not there"));
     pool.due(now);
     assert!(!pool.failed(vf, "no answer", now), "the first of its own");
     settle(&mut pool);

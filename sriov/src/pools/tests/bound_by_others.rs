@@ -30,7 +30,7 @@ impl Rig {
     }
 }
 
-/// Ready, each by its own configuration: another plugin's functions, and those of the SR-IOV device plugin's own file.
+/// Ready, each by its own configuration: another plugin's VFs, and those of the SR-IOV device plugin's own file.
 fn rigs() -> [Rig; 2] {
     let external =
         "pools: [{name: radio, selectors: {vendors: ['8086']}, profile: {vlan: 7}, allocator: external}]";
@@ -46,7 +46,7 @@ fn rigs() -> [Rig; 2] {
 }
 
 #[test]
-fn a_function_keeps_the_driver_that_its_owner_gives_it_and_is_prepared_under_that() {
+fn a_vf_keeps_the_driver_that_its_owner_gives_it_and_is_prepared_under_that() {
     for mut rig in rigs() {
         let to_vfio = (Some(VFIO_DRIVER.to_owned()), Some(VFIO_DRIVER.to_owned()));
         rig.rebound(VFIO_DRIVER, Override::Set);
@@ -70,7 +70,7 @@ fn a_function_keeps_the_driver_that_its_owner_gives_it_and_is_prepared_under_tha
 }
 
 #[test]
-fn a_function_that_its_owner_binds_anew_under_a_pod_keeps_that_when_it_comes_home() {
+fn a_vf_that_its_owner_binds_anew_under_a_pod_keeps_that_when_it_comes_home() {
     for rig in rigs() {
         rig.pools().lend(VF.parse().unwrap(), Instant::now()).unwrap().keep();
         rig.rebound(VFIO_DRIVER, Override::Set);
@@ -82,7 +82,7 @@ fn a_function_that_its_owner_binds_anew_under_a_pod_keeps_that_when_it_comes_hom
 }
 
 #[test]
-fn while_its_owner_binds_a_function_it_is_left_alone() {
+fn while_its_owner_binds_a_vf_it_is_left_alone() {
     for rig in rigs() {
         // As the SR-IOV operator does it: unbound, the override written, bound, the override cleared.
         rig.kernel.unbind(VF).unwrap();

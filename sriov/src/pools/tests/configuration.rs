@@ -28,7 +28,7 @@ fn a_pool_that_went_from_the_configuration_while_the_daemon_was_down_is_given_ba
 }
 
 #[test]
-fn a_function_goes_to_the_first_pool_that_selects_it_and_two_announcers_are_a_fault() {
+fn a_vf_goes_to_the_first_pool_that_selects_it_and_two_announcers_are_a_fault() {
     let overlap = "pools: [{name: a, selectors: {pfNames: ['pf0#1']}, resourceName: x/a}, \
                    {name: b, selectors: {vendors: ['8086']}, resourceName: x/b}]";
     let rig = kept(overlap);
@@ -97,7 +97,7 @@ fn what_was_counted_of_a_pool_goes_with_it() {
 }
 
 #[test]
-fn a_function_that_a_call_has_in_hands_when_its_pool_turns_out_to_be_gone_is_given_back_after_that() {
+fn a_vf_that_a_call_has_in_hands_when_its_pool_turns_out_to_be_gone_is_given_back_after_that() {
     let mut rig = with(POOL);
     let before = rig.machine();
     rig.restart();

@@ -54,7 +54,7 @@ fn x07_the_second_try_is_when_the_pause_is_over_and_not_with_the_next_look() {
     let pools = rig.pools();
     std::thread::scope(|scope| {
         scope.spawn(|| while pools.next_look(Instant::now() + Duration::from_secs(600)).is_some() {});
-        std::thread::sleep(Duration::from_millis(100)); // so that it waits when the function fails
+        std::thread::sleep(Duration::from_millis(100)); // so that it waits when the VF fails
         rig.kernel.set_dead(VF, true);
         rig.check_pools();
         let broken = rig.states();
@@ -79,7 +79,7 @@ fn x17_one_that_breaks_while_it_is_ready_is_withdrawn_by_the_next_check() {
 }
 
 #[test]
-fn x07_a_function_that_fails_while_its_physical_one_is_down_is_tried_until_that_is_up() {
+fn x07_a_vf_that_fails_while_its_physical_one_is_down_is_tried_until_that_is_up() {
     let mut rig = with(POOL);
     rig.restart();
     rig.set_up(PF, false);
@@ -92,7 +92,7 @@ fn x07_a_function_that_fails_while_its_physical_one_is_down_is_tried_until_that_
     assert_eq!(row["state"], "preparing");
     assert!(row["reason"].as_str().unwrap().contains("0000:21:00.0 is down"), "{row}");
     let trouble = rig.pools().trouble();
-    assert_eq!(trouble, "1 functions of pools are kept from being ready by something else");
+    assert_eq!(trouble, "1 VFs of pools are kept from being ready by something else");
     rig.set_up(PF, true);
     rig.kernel.set_dead(VF, false);
     // At once, not when the pause is over.
@@ -103,7 +103,7 @@ fn x07_a_function_that_fails_while_its_physical_one_is_down_is_tried_until_that_
 }
 
 #[test]
-fn what_somebody_changed_of_a_ready_function_is_put_right_by_the_next_check() {
+fn what_somebody_changed_of_a_ready_vf_is_put_right_by_the_next_check() {
     let rig = kept(POOL);
     let mut host = rig.kernel.host().unwrap();
     let pf = host.link_by_name(PF).unwrap().unwrap().index;
@@ -212,7 +212,7 @@ fn k26_of_two_orders_at_once_the_record_keeps_the_one_that_holds() {
 }
 
 #[test]
-fn x17_a_card_that_hangs_is_waited_for_once_a_look_and_not_once_a_function() {
+fn x17_a_card_that_hangs_is_waited_for_once_a_look_and_not_once_a_vf() {
     let rig = kept(POOL);
     let is_look = |asked: &KernelRequest| matches!(asked, KernelRequest::Answers(_));
     rig.kernel.forget_calls();
@@ -258,7 +258,7 @@ fn x17_a_card_of_which_one_hangs_at_the_start_has_the_others_untouched() {
 }
 
 #[test]
-fn rdma_devices_of_one_namespace_alone_hinder_no_function_under_vfio_and_no_giving_back() {
+fn rdma_devices_of_one_namespace_alone_hinder_no_vf_under_vfio_and_no_giving_back() {
     let mut rig = with("pools: [{name: dpdk, selectors: {drivers: [igbvf]}, driver: vfio-pci}]");
     let before = rig.machine();
     let sys = rig.dir.path().join("sys");

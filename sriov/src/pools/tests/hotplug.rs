@@ -9,7 +9,7 @@ use fairlead_host::PciKernel;
 
 use super::*;
 
-/// Both functions vanish, and come back each with the name that the kernel found free, which is the other's.
+/// Both VFs vanish, and come back each with the name that the kernel found free, which is the other's.
 fn made_anew_under_each_others_names(rig: &Rig, meanwhile: impl Fn()) {
     [VF, SECOND].iter().for_each(|address| rig.unplug(address));
     rig.keep();
@@ -21,7 +21,7 @@ fn made_anew_under_each_others_names(rig: &Rig, meanwhile: impl Fn()) {
     [VF, SECOND].iter().for_each(|address| rig.plug_in_again(address));
 }
 
-/// Has both functions worked on at a time.
+/// Has both VFs worked on at a time.
 fn work_with_two(rig: &Rig) {
     let pools = rig.pools();
     std::thread::scope(|scope| {
@@ -32,7 +32,7 @@ fn work_with_two(rig: &Rig) {
 }
 
 #[test]
-fn x17_news_of_a_ready_function_have_it_alone_compared_and_no_settings_read() {
+fn x17_news_of_a_ready_vf_have_it_alone_compared_and_no_settings_read() {
     let rig = kept(POOL);
     let news = |device: &str, action| {
         rig.kernel.forget_calls();
@@ -65,7 +65,7 @@ fn x17_lost_news_have_everything_compared_once() {
 }
 
 #[test]
-fn x17_new_functions_are_looked_for_when_their_physical_function_has_them_all() {
+fn x17_new_vfs_are_looked_for_when_their_pf_has_them_all() {
     let mut rig = with(POOL);
     rig.restart();
     rig.look_due();
@@ -99,7 +99,7 @@ fn x24_after_a_reboot_everything_is_prepared_anew_and_the_mac_address_stays() {
 }
 
 #[test]
-fn x24_functions_that_are_not_made_yet_after_a_reboot_have_their_mac_address_when_they_are() {
+fn x24_vfs_that_are_not_made_yet_after_a_reboot_have_their_mac_address_when_they_are() {
     let mut rig = kept(POOL);
     let lasting = rig.kernel.snapshot().vfs.values().next().unwrap()[1].mac;
     rig.unplug(SECOND);
@@ -112,7 +112,7 @@ fn x24_functions_that_are_not_made_yet_after_a_reboot_have_their_mac_address_whe
 }
 
 #[test]
-fn x17_functions_that_are_made_anew_under_other_names_get_the_names_of_those_before_them() {
+fn x17_vfs_that_are_made_anew_under_other_names_get_the_names_of_those_before_them() {
     let rig = kept(POOL);
     made_anew_under_each_others_names(&rig, || ());
     rig.look(Look::Quick);
@@ -122,7 +122,7 @@ fn x17_functions_that_are_made_anew_under_other_names_get_the_names_of_those_bef
 }
 
 #[test]
-fn functions_are_made_where_there_are_none_and_their_number_is_not_changed_where_there_are() {
+fn vfs_are_made_where_there_are_none_and_their_number_is_not_changed_where_there_are() {
     let many = "pools: [{name: radio, selectors: {rootDevices: ['0000:21:00.0']}, numvfs: 4}]";
     let mut rig = with(many);
     let made = |rig: &Rig| rig.asked(|asked| matches!(asked, KernelRequest::CreateVfs(..)));
@@ -130,8 +130,8 @@ fn functions_are_made_where_there_are_none_and_their_number_is_not_changed_where
     rig.keep();
     assert_eq!(made(&rig), 0);
     let notice = rig.table()["notices"][0]["seen"].clone();
-    assert_eq!(notice, "0000:21:00.0 has 2 functions, and pool \"radio\" wants 4");
-    rig.without_functions();
+    assert_eq!(notice, "0000:21:00.0 has 2 VFs, and pool \"radio\" wants 4");
+    rig.without_vfs();
     rig.restart();
     assert_eq!(made(&rig), 0, "nobody waits for it at the start");
     rig.keep();
@@ -146,7 +146,7 @@ fn functions_are_made_where_there_are_none_and_their_number_is_not_changed_where
 }
 
 #[test]
-fn two_functions_that_come_back_under_each_others_names_get_their_own() {
+fn two_vfs_that_come_back_under_each_others_names_get_their_own() {
     let mut rig = with(POOL);
     rig.restart();
     rig.look(Look::Quick);
@@ -158,7 +158,7 @@ fn two_functions_that_come_back_under_each_others_names_get_their_own() {
 }
 
 #[test]
-fn x17_functions_made_anew_get_their_names_though_an_idle_one_has_it_by_chance() {
+fn x17_vfs_made_anew_get_their_names_though_an_idle_one_has_it_by_chance() {
     for renames_while_up in [true, false] {
         made_anew_while_an_idle_one_is_up(renames_while_up);
     }
@@ -184,14 +184,14 @@ fn made_anew_while_an_idle_one_is_up(renames_while_up: bool) {
 fn what_could_not_be_made_is_told_as_long_as_it_is_wanted() {
     let many = "pools: [{name: radio, selectors: {rootDevices: ['0000:21:00.0']}, numvfs: 4}]";
     let mut rig = with(many);
-    rig.without_functions();
+    rig.without_vfs();
     rig.restart();
     rig.look(Look::Quick);
     rig.kernel.forget_calls();
     rig.kernel.fail_from(0, nix::errno::Errno::EIO);
     rig.pools().work_here();
     rig.kernel.heal();
-    assert!(rig.pools().trouble().contains("pool \"radio\" wants 4 functions"));
+    assert!(rig.pools().trouble().contains("pool \"radio\" wants 4 VFs"));
     rig.pools().configure(configuration(&many.replace(", numvfs: 4", "")));
     rig.look(Look::Quick);
     assert_eq!(rig.pools().trouble(), "");

@@ -7,7 +7,7 @@ use super::*;
 use crate::pools::state::Refusal;
 
 #[test]
-fn k25_x23_a_pools_functions_are_set_up_and_verified_before_anybody_has_them() {
+fn k25_x23_a_pools_vfs_are_set_up_and_verified_before_anybody_has_them() {
     let mut rig = with(POOL);
     rig.restart();
     assert_eq!(rig.states(), ["preparing", "preparing"]);
@@ -35,7 +35,7 @@ fn k25_after_a_restart_what_fits_is_ready_untouched_with_one_reading_of_the_sett
 }
 
 #[test]
-fn k26_drained_functions_are_as_they_were_and_stay_so_until_they_are_filled() {
+fn k26_drained_vfs_are_as_they_were_and_stay_so_until_they_are_filled() {
     let mut rig = with(POOL);
     let before = rig.machine();
     rig.restart();
@@ -52,7 +52,7 @@ fn k26_drained_functions_are_as_they_were_and_stay_so_until_they_are_filled() {
 }
 
 #[test]
-fn x22_a_function_that_is_being_prepared_is_waited_for_and_then_told_to_be_tried_again() {
+fn x22_a_vf_that_is_being_prepared_is_waited_for_and_then_told_to_be_tried_again() {
     let mut rig = with(POOL);
     rig.restart();
     let now = Instant::now();
@@ -71,21 +71,21 @@ fn x22_a_function_that_is_being_prepared_is_waited_for_and_then_told_to_be_tried
 }
 
 #[test]
-fn k25_a_draw_gives_a_ready_function_once_and_an_empty_pool_says_how_it_stands() {
+fn k25_a_draw_gives_a_ready_vf_once_and_an_empty_pool_says_how_it_stands() {
     let rig = kept(POOL);
     let pools = rig.pools();
     let (first, second) =
         (pools.draw("radio", |_| Some(0)).unwrap(), pools.draw("radio", |_| Some(0)).unwrap());
     assert_eq!([first.address(), second.address()], [pci(VF), pci(SECOND)]);
     let empty = pools.draw("radio", |_| Some(0)).err().unwrap().to_string();
-    assert_eq!(empty, "pool \"radio\" has no function ready: 2 lent");
+    assert_eq!(empty, "pool \"radio\" has no VF ready: 2 lent");
     drop(first);
     assert_eq!(pools.draw("radio", |_| Some(0)).unwrap().address(), pci(VF));
     assert_eq!(pools.draw("other", |_| Some(0)).err(), Some(DrawError::NoSuchPool("other".to_owned())));
 }
 
 #[test]
-fn a_pool_for_user_space_has_its_functions_under_vfio_and_gives_them_back_to_their_driver() {
+fn a_pool_for_user_space_has_its_vfs_under_vfio_and_gives_them_back_to_their_driver() {
     let vfio = "pools: [{name: dpdk, selectors: {drivers: [igbvf]}, driver: vfio-pci}]";
     let mut rig = with(vfio);
     let before = rig.machine();
@@ -104,7 +104,7 @@ fn a_pool_for_user_space_has_its_functions_under_vfio_and_gives_them_back_to_the
 }
 
 #[test]
-fn what_a_pool_knows_of_its_functions_is_counted() {
+fn what_a_pool_knows_of_its_vfs_is_counted() {
     let rig = kept(POOL);
     let text = rig.metrics();
     assert!(text.contains(r#"fairlead_pool_functions{pool="radio",state="ready"} 2"#), "{text}");
@@ -112,7 +112,7 @@ fn what_a_pool_knows_of_its_functions_is_counted() {
 }
 
 #[test]
-fn a_draw_that_waits_asks_no_more_often_for_a_ready_function_that_is_quarantined() {
+fn a_draw_that_waits_asks_no_more_often_for_a_ready_vf_that_is_quarantined() {
     let rig = kept(POOL);
     rig.order(Verb::Quarantine, "radio");
     let asked = std::cell::Cell::new(0);
@@ -127,7 +127,7 @@ fn a_draw_that_waits_asks_no_more_often_for_a_ready_function_that_is_quarantined
 }
 
 #[test]
-fn the_second_look_comes_when_kubelet_has_its_list_and_at_once_where_functions_are_to_be_made() {
+fn the_second_look_comes_when_kubelet_has_its_list_and_at_once_where_vfs_are_to_be_made() {
     let mut rig = kept(POOL);
     rig.restart();
     assert_eq!(rig.look_due(), Look::Thorough, "which is due at its time");
@@ -140,7 +140,7 @@ fn the_second_look_comes_when_kubelet_has_its_list_and_at_once_where_functions_a
 }
 
 #[test]
-fn whose_a_function_is_by_files_is_asked_while_nobody_waits_for_the_pools() {
+fn whose_a_vf_is_by_files_is_asked_while_nobody_waits_for_the_pools() {
     let rig = kept(POOL);
     rig.pools().lend(pci(VF), Instant::now()).unwrap().keep();
     let pools = rig.pools();
@@ -159,7 +159,7 @@ fn whose_a_function_is_by_files_is_asked_while_nobody_waits_for_the_pools() {
 }
 
 #[test]
-fn a_function_that_a_look_finds_in_a_calls_hands_is_looked_at_when_that_has_ended() {
+fn a_vf_that_a_look_finds_in_a_calls_hands_is_looked_at_when_that_has_ended() {
     let mut rig = with("");
     rig.restart();
     let loan = rig.pools().lend(pci(VF), Instant::now()).unwrap();

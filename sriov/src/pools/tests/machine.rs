@@ -38,12 +38,12 @@ impl Rig {
         self.kernel.host().unwrap().link_by_name(name).unwrap().unwrap().index
     }
 
-    /// The function whose interface has this name.
+    /// The VF whose interface has this name.
     pub(super) fn named(&self, name: &str) -> Option<String> {
         self.kernel.host().unwrap().link_by_name(name).unwrap().unwrap().device
     }
 
-    /// Takes a function out of the machine, as far as sysfs tells.
+    /// Takes a VF out of the machine, as far as sysfs tells.
     pub(super) fn unplug(&self, address: &str) {
         fs::remove_file(self.virtfn(number(address))).unwrap();
         fs::rename(self.device(address), self.dir.path().join(address)).unwrap();
@@ -55,8 +55,8 @@ impl Rig {
         symlink(format!("../{address}"), self.virtfn(number(address))).unwrap();
     }
 
-    /// The physical function tells of no virtual one.
-    pub(super) fn without_functions(&self) {
+    /// The PF tells of no virtual one.
+    pub(super) fn without_vfs(&self) {
         for number in 0..2 {
             fs::remove_file(self.virtfn(number)).unwrap();
         }
@@ -89,7 +89,7 @@ fn number(address: &str) -> usize {
     [VF, SECOND].iter().position(|of_pf| *of_pf == address).unwrap()
 }
 
-/// The machine's sysfs: two physical functions, each with a virtual one. No pool can have the second.
+/// The machine's sysfs: two PFs, each with a virtual one. No pool can have the second.
 pub(super) fn sysfs(root: &Path) {
     plug(root, ("0000:21:00.0", PF), 0, (VF, "vf0"));
     drive_by(root, VF, "igbvf");
@@ -98,7 +98,7 @@ pub(super) fn sysfs(root: &Path) {
     fs::remove_file(root.join("bus/pci/devices").join(VFIO_PF).join("sriov_totalvfs")).unwrap();
 }
 
-/// A virtual function and its physical one, each with its interface.
+/// A VF and its physical one, each with its interface.
 pub(super) fn plug(root: &Path, pf: (&str, &str), index: u32, vf: (&str, &str)) {
     let devices = root.join("bus/pci/devices");
     for (address, interface) in [pf, vf] {

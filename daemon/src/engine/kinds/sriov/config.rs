@@ -46,7 +46,7 @@ impl Sriov {
         let device = match read.device(conf, args)? {
             config::sriov::Device::Named(id) => Device::Known(id.parse().map_err(|e| {
                 CniError::new(Code::InvalidConfig, format!("deviceID: {e}"))
-                    .with("give the PCI address of a virtual function")
+                    .with("give the PCI address of a VF")
             })?),
             config::sriov::Device::OfResource(resource) => Device::OfResource(resource),
             config::sriov::Device::OfPool(pool) => Device::OfPool(pool),
@@ -76,7 +76,7 @@ impl Sriov {
                 Err(CniError::new(Code::Internal, told))
             }
             Device::OfPool(pool) => {
-                let told = format!("it is not known yet which function of pool {pool:?} it is");
+                let told = format!("it is not known yet which VF of pool {pool:?} it is");
                 Err(CniError::new(Code::Internal, told))
             }
         }
@@ -102,7 +102,7 @@ impl Sriov {
         let (Device::OfResource(of) | Device::OfPool(of)) = &self.device else { return Ok(self) };
         let recorded = attachment.and_then(|a| a.vf().map(|vf| vf.address));
         let address = recorded.ok_or_else(|| {
-            let told = format!("no function of {of:?} is on record for {ifname:?}");
+            let told = format!("no VF of {of:?} is on record for {ifname:?}");
             CniError::new(Code::Changed, told).with("delete the pod and make it anew")
         })?;
         Ok(self.with_vf(address))
@@ -134,7 +134,7 @@ impl Sriov {
             return Ok(());
         }
         Err(format!(
-            "the settings of its function {} have changed: {} instead of {}",
+            "the settings of its VF {} have changed: {} instead of {}",
             self.address().map_err(|e| e.msg)?,
             plan.undo.describe(),
             plan.change.describe()

@@ -22,18 +22,18 @@ impl SriovServices {
     pub(crate) fn broken(&self, attachment: &Attachment, home: &NetdevsAtHome) -> Option<String> {
         let vf = attachment.vf().filter(|_| attachment.phase == Phase::Attached)?;
         let address = vf.address;
-        let function = match self.inventory.function(address) {
-            Ok(function) => function,
+        let device = match self.inventory.vf(address) {
+            Ok(device) => device,
             Err(InventoryError::Io { .. }) => return None,
             Err(gone) => return Some(gone.to_string()),
         };
-        match function.driver {
+        match device.driver {
             Some(driver) if driver != vf.driver => {
-                Some(format!("its function {address} is bound to {driver} instead of {}", vf.driver))
+                Some(format!("its VF {address} is bound to {driver} instead of {}", vf.driver))
             }
-            None => Some(format!("its function {address} has no driver")),
+            None => Some(format!("its VF {address} has no driver")),
             Some(_) if home.0.contains(&address.to_string()) => {
-                Some(format!("the interface of its function {address} is in the host's namespace"))
+                Some(format!("the interface of its VF {address} is in the host's namespace"))
             }
             Some(_) => None,
         }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use fairlead_cni::{CniError, Code};
 use fairlead_host::{IommuGroup, NetError};
-use fairlead_sriov::{Function, UnfitForVfio, VFIO_PCI, fit_for_vfio};
+use fairlead_sriov::{UnfitForVfio, VFIO_PCI, VfDevice, fit_for_vfio};
 
 use super::reserve::{reserve_alone, unusable, vf_not_to_be_had};
 use super::services::SriovServices;
@@ -17,8 +17,8 @@ use fairlead_sriov::pools::Known;
 
 impl SriovServices {
     /// Refuses a VF that no process could have: what stands in the way is reported before anything is changed.
-    pub(super) fn must_be_fit(&self, function: &Function, ready: Option<&Known>) -> Result<(), CniError> {
-        match fit_for_vfio(&self.inventory, function, |group| self.kernel.iommu_group(group)) {
+    pub(super) fn must_be_fit(&self, device: &VfDevice, ready: Option<&Known>) -> Result<(), CniError> {
+        match fit_for_vfio(&self.inventory, device, |group| self.kernel.iommu_group(group)) {
             // It is ready without an IOMMU only where its pool allows that.
             Err(UnfitForVfio::NoIommu { .. }) if ready.is_some() => Ok(()),
             fit => fit.map(|_| ()).map_err(|e| unfit(&e)),
@@ -27,9 +27,9 @@ impl SriovServices {
 
     /// Refuses while a process has the VF of an attachment: whoever has no caller who waits looks once.
     pub(crate) fn must_be_unused(&self, attachment: &Attachment, vf: &VfRecord) -> Result<(), CniError> {
-        match self.inventory.function(vf.address) {
-            Ok(function) if function.driver.as_deref() == Some(VFIO_PCI) => {
-                self.process_with(attachment, &function)?.map_or(Ok(()), Err)
+        match self.inventory.vf(vf.address) {
+            Ok(device) if device.driver.as_deref() == Some(VFIO_PCI) => {
+                self.process_with(attachment, &device)?.map_or(Ok(()), Err)
             }
             // Whatever became of it, the removal reports it.
             _ => Ok(()),
@@ -40,14 +40,14 @@ impl SriovServices {
     pub(crate) fn process_with(
         &self,
         attachment: &Attachment,
-        function: &Function,
+        device: &VfDevice,
     ) -> Result<Option<CniError>, CniError> {
-        let Some(group) = function.iommu_group else { return Ok(None) };
+        let Some(group) = device.iommu_group else { return Ok(None) };
         let told = |e: NetError| errors::kernel(&attachment.key.network, "looking whether it is in use", &e);
         if self.kernel.iommu_group(group).map_err(told)? != IommuGroup::InUse {
             return Ok(None);
         }
-        let in_use = unfit(&UnfitForVfio::InUse { function: function.address, group });
+        let in_use = unfit(&UnfitForVfio::InUse { vf: device.address, group });
         Ok(Some(in_use.with("end the process; what it was set up with is given back after that")))
     }
 
@@ -56,17 +56,17 @@ impl SriovServices {
         &self,
         owners: &dyn Owners,
         request: &AttachmentRequest<'_>,
-        function: &Function,
+        device: &VfDevice,
         limit: Instant,
     ) -> Result<Option<KeyedLock<'_>>, CniError> {
-        let Some(group) = function.iommu_group else { return Ok(None) };
+        let Some(group) = device.iommu_group else { return Ok(None) };
         let another = |a: &Attachment| {
             a.key.container != request.key.container
                 && matches!(a.link, LinkRecord::Vfio(_))
                 && a.vf().is_some_and(|vf| vf.iommu_group == Some(group))
         };
         let name = format!("IOMMU group {group}");
-        let refused = |why: &str| vf_not_to_be_had(function.address, &format!("of its {name}, {why}"));
+        let refused = |why: &str| vf_not_to_be_had(device.address, &format!("of its {name}, {why}"));
         reserve_alone(self, owners, &name, &another, limit, refused).map(Some)
     }
 }
@@ -77,7 +77,7 @@ fn unfit(error: &UnfitForVfio) -> CniError {
     match error {
         UnfitForVfio::Unprotected(_) => told(
             Code::InvalidConfig,
-            "switch the machine's IOMMU on (in its firmware, and intel_iommu=on or amd_iommu=on), or bind the function to its kernel driver",
+            "switch the machine's IOMMU on (in its firmware, and intel_iommu=on or amd_iommu=on), or bind the VF to its kernel driver",
         ),
         UnfitForVfio::NoIommu { .. } => told(
             Code::InvalidConfig,
@@ -87,14 +87,13 @@ fn unfit(error: &UnfitForVfio) -> CniError {
             Code::InvalidConfig,
             "bind the other device to vfio-pci or to no driver: a group goes to one pod as a whole",
         ),
-        UnfitForVfio::InUse { .. } => told(
-            Code::TryAgain,
-            "a function is one pod's at a time: end the process, or take another function",
-        ),
+        UnfitForVfio::InUse { .. } => {
+            told(Code::TryAgain, "a VF is one pod's at a time: end the process, or take another VF")
+        }
         UnfitForVfio::NoNode { .. } => {
             told(Code::Io, "the daemon must see the host's /dev: in a container, below --host-root")
         }
         UnfitForVfio::Unread(error) => unusable(error),
-        UnfitForVfio::Untried(error) => errors::kernel("", "looking whether the function is in use", error),
+        UnfitForVfio::Untried(error) => errors::kernel("", "looking whether the VF is in use", error),
     }
 }

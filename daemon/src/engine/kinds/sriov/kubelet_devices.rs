@@ -70,7 +70,7 @@ impl SriovServices {
         let id = id.map_err(|e| none(&e))?;
         id.parse().map_err(|e| {
             CniError::new(Code::InvalidConfig, format!("pod {pod}, resource {resource:?}: {e}"))
-                .with("type sriov takes resources whose devices are virtual functions")
+                .with("type sriov takes resources whose devices are VFs")
         })
     }
 }

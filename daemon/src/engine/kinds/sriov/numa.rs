@@ -9,14 +9,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use fairlead_cni::{CniError, Code};
 use fairlead_host::topology::Topology;
 use fairlead_sriov::numa::{self, Assigned, Choice, Locality, NumaPolicy, NumaRefusal};
-use fairlead_sriov::{Function, PciAddr};
+use fairlead_sriov::{PciAddr, VfDevice};
 
 use super::kubelet_devices::{pod_of, unknown};
 use super::services::SriovServices;
 use crate::engine::request::AttachmentRequest;
 use fairlead_kubelet::ResourcesOfPod;
 
-/// Where the pod is, and how firmly its function must be there.
+/// Where the pod is, and how firmly its VF must be there.
 pub(super) struct PodNodes {
     policy: NumaPolicy,
     pod: BTreeSet<u32>,
@@ -65,28 +65,28 @@ impl SriovServices {
     ) {
         let Some(near) = near else { return };
         tracing::info!(container = %request.key.container, ifname = %request.key.ifname, network = %request.key.network, %pci, near = %near,
-            "a function was chosen for a pod");
+            "a VF was chosen for a pod");
         self.calls.near(near.label(), near.distance());
     }
 
-    /// A function that somebody else has chosen for the pod: how it lies, if it may be taken. `strict` refuses; for the others it
+    /// A VF that somebody else has chosen for the pod: how it lies, if it may be taken. `strict` refuses; for the others it
     /// is only told, and what cannot be asked is passed over.
     pub(super) fn verify_locality(
         &self,
         request: &AttachmentRequest<'_>,
-        function: &Function,
+        device: &VfDevice,
     ) -> Result<Option<Locality>, CniError> {
         let Some(policy) = request.numa.filter(|policy| *policy != NumaPolicy::Any) else { return Ok(None) };
         let near = match self.pod_nodes(request) {
             Err(error) if policy == NumaPolicy::Preferred => {
-                tracing::warn!(pci = %function.address, %error, "how a function lies to its pod is not known");
+                tracing::warn!(pci = %device.address, %error, "how a VF lies to its pod is not known");
                 return Ok(None);
             }
             near => near?,
         };
-        let verified = numa::verify(policy, &near.pod, function.numa_node, &near.topology);
+        let verified = numa::verify(policy, &near.pod, device.numa_node, &near.topology);
         let locality = verified.map_err(|e| {
-            let msg = format!("function {} was given to the pod, and {e}", function.address);
+            let msg = format!("VF {} was given to the pod, and {e}", device.address);
             CniError::new(Code::InvalidConfig, msg).with(e.remedy())
         })?;
         Ok(Some(locality))
@@ -94,7 +94,7 @@ impl SriovServices {
 }
 
 impl PodNodes {
-    /// A rank for every node that the pool's functions are on, the nearest first; equally near ones have the same. A node that
+    /// A rank for every node that the pool's VFs are on, the nearest first; equally near ones have the same. A node that
     /// is not in it must not be taken from.
     pub(super) fn ranks(
         &self,
@@ -111,7 +111,7 @@ impl PodNodes {
         Ok(ranks)
     }
 
-    /// How a function on this node lies.
+    /// How a VF on this node lies.
     pub(super) fn locality(&self, node: Option<u32>) -> Option<Locality> {
         numa::verify(self.policy, &self.pod, node, &self.topology).ok()
     }

@@ -64,14 +64,14 @@ pub(super) fn undrawn(error: &DrawError) -> CniError {
         }
         DrawError::Empty { .. } => (
             Code::TryAgain,
-            "it is waited for again with the next try; `fairleadd pools` tells who has its functions",
+            "it is waited for again with the next try; `fairleadd pools` tells who has its VFs",
         ),
     };
     CniError::new(code, error.to_string()).with(remedy)
 }
 
-/// Why a pool does not give a function. Code 11 for all: each can be had again without a change of the configuration, and
-/// a runtime that tries again with the same function is right to.
+/// Why a pool does not give a VF. Code 11 for all: each can be had again without a change of the configuration, and
+/// a runtime that tries again with the same VF is right to.
 pub(super) fn refused(address: PciAddr, refused: &Refused) -> CniError {
     let remedy = match &refused.why {
         Refusal::NotYet(_) | Refusal::Lent => "it is waited for again with the next try",
@@ -81,5 +81,5 @@ pub(super) fn refused(address: PciAddr, refused: &Refused) -> CniError {
         Refusal::Foreign(_) => "take it from whoever uses it, or leave it out of the pool's selectors",
         Refusal::Gone => "make it again (sriov_numvfs), or give the pod another one",
     };
-    CniError::new(Code::TryAgain, format!("function {address} cannot be had: {refused}")).with(remedy)
+    CniError::new(Code::TryAgain, format!("VF {address} cannot be had: {refused}")).with(remedy)
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use fairlead_cni::{CniError, Code};
 use fairlead_sriov::numa::Locality;
 use fairlead_sriov::pool::Member;
-use fairlead_sriov::{Function, InventoryError, PciAddr, Unserved, VFIO_PCI};
+use fairlead_sriov::{InventoryError, PciAddr, Unserved, VFIO_PCI, VfDevice};
 
 use super::USER_SPACE_DRIVERS;
 use super::config::{Device, Sriov};
@@ -27,7 +27,7 @@ const HURRIED: Duration = Duration::from_millis(250);
 
 /// A VF that nobody else gets.
 pub(crate) struct ReservedVf<'k> {
-    function: Function,
+    device: VfDevice,
     driver: String,
     loan: Loan<'k>,
     locality: Option<Locality>,
@@ -36,8 +36,8 @@ pub(crate) struct ReservedVf<'k> {
 
 impl ReservedVf<'_> {
     /// What sysfs says of it.
-    pub(super) fn function(&self) -> &Function {
-        &self.function
+    pub(super) fn device(&self) -> &VfDevice {
+        &self.device
     }
 
     /// The name of the driver that has it.
@@ -78,7 +78,7 @@ impl SriovServices {
         }
         let wanted = self.with_allocated_device(request, wanted).map_err(NotAttached::by_code)?;
         let reserved = self.reserve_device(&wanted, owners, request)?;
-        let address = reserved.function.address;
+        let address = reserved.device.address;
         self.report_locality(request, address, reserved.locality());
         Ok((wanted.with_vf(address), reserved))
     }
@@ -100,19 +100,19 @@ impl SriovServices {
                 (loan, None, vec![lock])
             }
         };
-        let (function, driver) = self.looked_at(&loan).map_err(NotAttached::by_code)?;
-        must_suit(wanted, &function, &driver, request.numa.is_some()).map_err(NotAttached::by_code)?;
+        let (device, driver) = self.looked_at(&loan).map_err(NotAttached::by_code)?;
+        must_suit(wanted, &device, &driver, request.numa.is_some()).map_err(NotAttached::by_code)?;
         if locality.is_none() {
-            locality = self.verify_locality(request, &function)?;
+            locality = self.verify_locality(request, &device)?;
         }
         if driver == VFIO_PCI {
-            locks.extend(self.reserve_group(owners, request, &function, limit)?);
-            if let Err(unfit) = self.must_be_fit(&function, loan.known()) {
+            locks.extend(self.reserve_group(owners, request, &device, limit)?);
+            if let Err(unfit) = self.must_be_fit(&device, loan.known()) {
                 loan.doubt();
                 return Err(NotAttached::by_code(unfit));
             }
         }
-        Ok(ReservedVf { function, driver, loan, locality, _locks: locks })
+        Ok(ReservedVf { device, driver, loan, locality, _locks: locks })
     }
 
     /// The VF at this address, once nobody else has it.
@@ -134,16 +134,16 @@ impl SriovServices {
     }
 
     /// A VF that could be a pod's, and its driver. Of one that is ready nothing is read that its pool knows.
-    fn looked_at(&self, loan: &Loan<'_>) -> Result<(Function, String), CniError> {
-        let function = match loan.known() {
-            Some(known) => known.function.clone(),
-            None => self.inventory.function(loan.address()).map_err(|e| unusable(&e))?,
+    fn looked_at(&self, loan: &Loan<'_>) -> Result<(VfDevice, String), CniError> {
+        let device = match loan.known() {
+            Some(known) => known.vf.clone(),
+            None => self.inventory.vf(loan.address()).map_err(|e| unusable(&e))?,
         };
-        if let Some(unserved) = self.inventory.unserved(function.address).map_err(|e| unusable(&e))? {
+        if let Some(unserved) = self.inventory.unserved(device.address).map_err(|e| unusable(&e))? {
             return Err(not_given(&unserved));
         }
-        let driver = driver_of(&function)?;
-        Ok((function, driver))
+        let driver = driver_of(&device)?;
+        Ok((device, driver))
     }
 
     /// A VF of a pool, the nearest that is ready. An empty pool is waited for, unless there is another path.
@@ -177,7 +177,7 @@ impl SriovServices {
                 },
             })
         })?;
-        let locality = loan.known().and_then(|known| near.locality(known.function.numa_node));
+        let locality = loan.known().and_then(|known| near.locality(known.vf.numa_node));
         Ok((loan, locality))
     }
 
@@ -195,7 +195,7 @@ impl SriovServices {
                 empty => return Ok(empty),
             };
             let Some(holder) = owners.leftover_owner(loan.address())? else { return Ok(Ok(loan)) };
-            tracing::warn!(pci = %loan.address(), pool, holder, "a function of a pool is somebody else's pod's");
+            tracing::warn!(pci = %loan.address(), pool, holder, "a VF of a pool is somebody else's pod's");
             // To its pool it is lent, until a look finds it nobody's.
             loan.keep();
         }
@@ -236,15 +236,15 @@ pub(super) fn reserve_alone<'k>(
 }
 
 /// Refuses a VF that is not what its path wants: its driver, and, where the type is our own, the pod's access to it.
-fn must_suit(wanted: &Sriov, function: &Function, driver: &str, by_path: bool) -> Result<(), CniError> {
-    let address = function.address;
+fn must_suit(wanted: &Sriov, device: &VfDevice, driver: &str, by_path: bool) -> Result<(), CniError> {
+    let address = device.address;
     let unsuited = |msg: String, remedy: &str| Err(CniError::new(Code::InvalidConfig, msg).with(remedy));
     if !wanted.takes(driver) {
-        let msg = format!("function {address} is bound to {driver}, and the path asks for another driver");
+        let msg = format!("VF {address} is bound to {driver}, and the path asks for another driver");
         return unsuited(msg, "correct `driver` of the path, or of the pool");
     }
     if by_path && driver == VFIO_PCI && !wanted.has_access {
-        let msg = format!("function {address} is bound to {driver}, and kubelet has not given it to the pod");
+        let msg = format!("VF {address} is bound to {driver}, and kubelet has not given it to the pod");
         return unsuited(
             msg,
             "CNI cannot add a device to a container: give the pool a resourceName that the pod asks for, or say \"deviceAccess\": \"host\" where the pod has the host's devices",
@@ -257,28 +257,28 @@ fn must_suit(wanted: &Sriov, function: &Function, driver: &str, by_path: bool) -
 fn not_given(unserved: &Unserved) -> CniError {
     let remedy = match unserved {
         Unserved::ExclusiveRdma { .. } => {
-            "share RDMA devices (`rdma system set netns shared`, while there is no other network namespace; or ib_core's parameter netns_mode=1), or give the pod a function without one"
+            "share RDMA devices (`rdma system set netns shared`, while there is no other network namespace; or ib_core's parameter netns_mode=1), or give the pod a VF without one"
         }
-        Unserved::Vdpa { .. } => "delete the vDPA device (`vdpa dev del`), or take another function",
+        Unserved::Vdpa { .. } => "delete the vDPA device (`vdpa dev del`), or take another VF",
     };
     CniError::new(Code::InvalidConfig, unserved.to_string()).with(remedy)
 }
 
 /// The driver that has it: vfio-pci, or one that makes a netdev.
-fn driver_of(function: &Function) -> Result<String, CniError> {
-    let address = function.address;
+fn driver_of(device: &VfDevice) -> Result<String, CniError> {
+    let address = device.address;
     let refuse = |msg: String, remedy: &str| Err(CniError::new(Code::InvalidConfig, msg).with(remedy));
-    match function.driver.as_deref() {
+    match device.driver.as_deref() {
         Some(driver) if driver == VFIO_PCI => Ok(driver.to_owned()),
         Some(driver) if USER_SPACE_DRIVERS.contains(&driver) || driver.contains("vfio") => refuse(
             format!(
-                "function {address} is bound to {driver}: of the drivers for user space sriov serves vfio-pci only"
+                "VF {address} is bound to {driver}: of the drivers for user space sriov serves vfio-pci only"
             ),
-            "bind it to vfio-pci or to its kernel driver, or take another function",
+            "bind it to vfio-pci or to its kernel driver, or take another VF",
         ),
         Some(driver) => Ok(driver.to_owned()),
         None => refuse(
-            format!("function {address} has no driver"),
+            format!("VF {address} has no driver"),
             "bind it to its kernel driver, or to vfio-pci for a process that drives it itself",
         ),
     }
@@ -286,8 +286,8 @@ fn driver_of(function: &Function) -> Result<String, CniError> {
 
 /// Code 11 for a VF that is somebody else's now.
 pub(crate) fn vf_not_to_be_had(address: PciAddr, why: &str) -> CniError {
-    CniError::new(Code::TryAgain, format!("function {address} cannot be had: {why}"))
-        .with("a function is one pod's at a time: DEL the attachment that has it, or take another one")
+    CniError::new(Code::TryAgain, format!("VF {address} cannot be had: {why}"))
+        .with("a VF is one pod's at a time: DEL the attachment that has it, or take another one")
 }
 
 /// What is told of one that has not come home in time, and why not where that is known.
@@ -305,5 +305,5 @@ pub(crate) fn unusable(error: &InventoryError) -> CniError {
         InventoryError::Io { .. } => Code::Io,
         _ => Code::InvalidConfig,
     };
-    CniError::new(code, error.to_string()).with("correct the deviceID, or make the function (sriov_numvfs)")
+    CniError::new(code, error.to_string()).with("correct the deviceID, or make the VF (sriov_numvfs)")
 }

@@ -2,7 +2,7 @@
 
 use fairlead_cni::{CniError, Code};
 use fairlead_host::VfChange;
-use fairlead_sriov::{Function, InventoryError, SettingError, VfProfile};
+use fairlead_sriov::{InventoryError, SettingError, VfDevice, VfProfile};
 
 use super::reserve::unusable;
 use super::services::SriovServices;
@@ -12,15 +12,15 @@ use crate::store::VfRecord;
 
 impl SriovServices {
     /// The VF of a record; one that is gone is logged.
-    pub(crate) fn still_there(&self, vf: &VfRecord) -> Result<Option<Function>, CniError> {
-        match self.inventory.function(vf.address) {
-            Ok(function) => Ok(Some(function)),
+    pub(crate) fn still_there(&self, vf: &VfRecord) -> Result<Option<VfDevice>, CniError> {
+        match self.inventory.vf(vf.address) {
+            Ok(device) => Ok(Some(device)),
             Err(
                 e @ (InventoryError::Absent(_)
                 | InventoryError::Disowned { .. }
                 | InventoryError::NotVirtual(_)),
             ) => {
-                tracing::warn!(pci = %vf.address, error = %e, "a lent function is gone");
+                tracing::warn!(pci = %vf.address, error = %e, "a lent VF is gone");
                 Ok(None)
             }
             Err(e) => Err(unusable(&e)),
@@ -31,13 +31,13 @@ impl SriovServices {
     pub(crate) fn undo_settings(
         &self,
         vf: &VfRecord,
-        function: &Function,
+        device: &VfDevice,
     ) -> Result<Option<AwaitsCarrier>, CniError> {
         if vf.before.is_empty() {
             return Ok(None);
         }
-        let Some(now) = self.unless_its_pools(vf, self.admin.settings(function))? else { return Ok(None) };
-        self.put_back(vf, function, &VfProfile::from(&vf.before).plan(&now).change)
+        let Some(now) = self.unless_its_pools(vf, self.admin.settings(device))? else { return Ok(None) };
+        self.put_back(vf, device, &VfProfile::from(&vf.before).plan(&now).change)
     }
 
     /// The outcome of a setting, where `None` leaves it to the VF's pool: what a VF of a pool does not take now it gets from that before
@@ -52,7 +52,7 @@ impl SriovServices {
         };
         match done {
             Err(error) if passes(&error) && self.pools.sets(vf.address) => {
-                tracing::info!(pci = %vf.address, %error, "its pool gives a function its settings back");
+                tracing::info!(pci = %vf.address, %error, "its pool gives a VF its settings back");
                 Ok(None)
             }
             other => other.map(Some).map_err(|e| errors::setting(&e)),
@@ -64,10 +64,10 @@ impl SriovServices {
     pub(crate) fn put_back(
         &self,
         vf: &VfRecord,
-        function: &Function,
+        device: &VfDevice,
         change: &VfChange,
     ) -> Result<Option<AwaitsCarrier>, CniError> {
-        let done = match self.admin.set_what_is_taken(function, change) {
+        let done = match self.admin.set_what_is_taken(device, change) {
             Err(dark @ SettingError::Dark { .. }) if !self.pools.sets(vf.address) => {
                 return Ok(Some(AwaitsCarrier(errors::setting(&dark))));
             }
@@ -75,12 +75,12 @@ impl SriovServices {
         };
         let Some(refused) = self.unless_its_pools(vf, done)? else { return Ok(None) };
         for error in &refused {
-            tracing::error!(pci = %vf.address, %error, "a function cannot have a setting back as it was");
+            tracing::error!(pci = %vf.address, %error, "a VF cannot have a setting back as it was");
         }
         if refused.is_empty()
-            && let Err(error) = self.admin.settle(function, change)
+            && let Err(error) = self.admin.settle(device, change)
         {
-            tracing::warn!(pci = %vf.address, %error, "a function's settings are not as they were");
+            tracing::warn!(pci = %vf.address, %error, "a VF's settings are not as they were");
         }
         Ok(None)
     }
@@ -90,7 +90,7 @@ impl SriovServices {
 pub(crate) fn still_away(vf: &VfRecord) -> CniError {
     CniError::new(
         Code::TryAgain,
-        format!("function {} is in no pod of its attachment and not in the host's namespace", vf.address),
+        format!("VF {} is in no pod of its attachment and not in the host's namespace", vf.address),
     )
     .with("it comes home when the namespace that it is in ends; if somebody has moved it, move it back")
 }

@@ -2,7 +2,7 @@
 
 use fairlead_cni::CniError;
 use fairlead_host::{Link, NetError, Vf, VfChange};
-use fairlead_sriov::{Function, VFIO_PCI, interface};
+use fairlead_sriov::{VFIO_PCI, VfDevice, interface};
 
 use super::config::Sriov;
 use super::reserve::{ReservedVf, unusable, vf_not_to_be_had};
@@ -14,7 +14,7 @@ use crate::store::{Key, LinkRecord, VfRecord};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Snapshot {
     /// What sysfs says of it.
-    pub(crate) function: Function,
+    pub(crate) device: VfDevice,
     /// The name of the driver that has it.
     pub(crate) driver: String,
     /// Its netdev in the host's namespace; `None` under vfio-pci.
@@ -28,11 +28,11 @@ impl Snapshot {
     pub(crate) fn record(&self, wanted: &Sriov) -> (VfRecord, VfChange) {
         let plan = self.settings.as_ref().map(|now| wanted.profile.plan(now)).unwrap_or_default();
         let vf = VfRecord {
-            address: self.function.address,
-            pf: self.function.physical.address,
-            index: self.function.index,
+            address: self.device.address,
+            pf: self.device.physical.address,
+            index: self.device.index,
             driver: self.driver.clone(),
-            iommu_group: self.function.iommu_group,
+            iommu_group: self.device.iommu_group,
             before: plan.undo,
         };
         (vf, plan.change)
@@ -43,24 +43,24 @@ impl SriovServices {
     /// The VF that was reserved, as it is, with its netdev if its driver makes one. Of one that its pool has ready nothing is read
     /// that the pool knows.
     pub(crate) fn snapshot(&self, wanted: &Sriov, reserved: &ReservedVf<'_>) -> Result<Snapshot, CniError> {
-        let (function, driver) = (reserved.function().clone(), reserved.driver().to_owned());
+        let (device, driver) = (reserved.device().clone(), reserved.driver().to_owned());
         let known = reserved.known().map(|known| known.settings.clone());
         if driver == VFIO_PCI {
-            let settings = self.settings_under_vfio(wanted, &function, known)?;
-            return Ok(Snapshot { function, driver, netdev: None, settings });
+            let settings = self.settings_under_vfio(wanted, &device, known)?;
+            return Ok(Snapshot { device, driver, netdev: None, settings });
         }
-        let told = |e: NetError| errors::kernel("", "looking for the function's interface", &e);
+        let told = |e: NetError| errors::kernel("", "looking for the VF's interface", &e);
         let mut host = self.kernel.host().map_err(told)?;
         let address = wanted.address()?;
-        let link = interface::interface(host.as_mut(), address, &function.interfaces).map_err(told)?;
+        let link = interface::interface(host.as_mut(), address, &device.interfaces).map_err(told)?;
         let link =
             link.ok_or_else(|| vf_not_to_be_had(address, "its interface is not in the host's namespace"))?;
         let settings = match (known, wanted.profile.is_empty()) {
             (Some(known), _) => Some(known),
             (None, true) => None,
-            (None, false) => Some(self.admin.settings(&function).map_err(|e| errors::setting(&e))?),
+            (None, false) => Some(self.admin.settings(&device).map_err(|e| errors::setting(&e))?),
         };
-        Ok(Snapshot { function, driver, netdev: Some(link), settings })
+        Ok(Snapshot { device, driver, netdev: Some(link), settings })
     }
 
     /// Without a netdev nothing but its settings says its MAC address: they are read even where none is wanted, unless its
@@ -68,13 +68,13 @@ impl SriovServices {
     fn settings_under_vfio(
         &self,
         wanted: &Sriov,
-        function: &Function,
+        device: &VfDevice,
         known: Option<Vf>,
     ) -> Result<Option<Vf>, CniError> {
-        match known.map_or_else(|| self.admin.settings(function), Ok) {
+        match known.map_or_else(|| self.admin.settings(device), Ok) {
             Ok(settings) => Ok(Some(settings)),
             Err(error) if wanted.profile.is_empty() => {
-                tracing::warn!(pci = %function.address, %error, "a function's MAC address cannot be told");
+                tracing::warn!(pci = %device.address, %error, "a VF's MAC address cannot be told");
                 Ok(None)
             }
             Err(error) => Err(errors::setting(&error)),
@@ -86,8 +86,8 @@ impl SriovServices {
         if wanted.profile.is_empty() {
             return Ok(None);
         }
-        let function = self.inventory.function(wanted.address()?).map_err(|e| unusable(&e))?;
-        self.admin.settings(&function).map(Some).map_err(|e| errors::setting(&e))
+        let device = self.inventory.vf(wanted.address()?).map_err(|e| unusable(&e))?;
+        self.admin.settings(&device).map(Some).map_err(|e| errors::setting(&e))
     }
 
     /// Sets what differs.
@@ -95,8 +95,8 @@ impl SriovServices {
         if change.is_empty() {
             return Ok(());
         }
-        let function = self.inventory.function(vf.address).map_err(|e| unusable(&e))?;
-        self.admin.set(&function, change).map_err(|e| errors::setting(&e))
+        let device = self.inventory.vf(vf.address).map_err(|e| unusable(&e))?;
+        self.admin.set(&device, change).map_err(|e| errors::setting(&e))
     }
 
     /// Whether the pod has this VF under vfio-pci: as it is on record, or else by its driver.
@@ -104,8 +104,8 @@ impl SriovServices {
         match self.store.find(key) {
             Some(attachment) => Ok(matches!(attachment.link, LinkRecord::Vfio(_))),
             None => {
-                let function = self.inventory.function(wanted.address()?);
-                function.map(|f| f.driver.as_deref() == Some(VFIO_PCI)).map_err(|e| unusable(&e))
+                let device = self.inventory.vf(wanted.address()?);
+                device.map(|f| f.driver.as_deref() == Some(VFIO_PCI)).map_err(|e| unusable(&e))
             }
         }
     }

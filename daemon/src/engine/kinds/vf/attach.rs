@@ -62,7 +62,7 @@ pub(crate) fn apply(
 
 /// Sets what differs and has the VF take its MAC address over; returns the index of its netdev.
 fn set_up(sriov: &SriovServices, vf: &VfRecord, change: &Change) -> Result<u32, CniError> {
-    let told = |e: NetError| errors::kernel("", &format!("setting up function {}", vf.address), &e);
+    let told = |e: NetError| errors::kernel("", &format!("setting up VF {}", vf.address), &e);
     sriov.set_up(vf, &change.settings)?;
     let netdev = &change.netdev;
     let Some(mac) = change.mac else { return Ok(netdev.index) };

@@ -7,7 +7,7 @@ use fairlead_cni::CniError;
 use fairlead_host::{Link, Mac, Net, NetError, Op, Override, SetLink, failpoint};
 use fairlead_sriov::interface::{APPEARS, NAMED, appear, dress, interface, interface_among};
 use fairlead_sriov::resetting::is_resetting;
-use fairlead_sriov::{Function, VFIO_PCI, VfProfile};
+use fairlead_sriov::{VFIO_PCI, VfDevice, VfProfile};
 use nix::errno::Errno;
 
 use crate::engine::errors;
@@ -51,25 +51,25 @@ pub(crate) fn undo(
         leave(pod.as_mut(), &link, netdev, &attachment.parked_name()).map_err(told)?;
     }
     failpoint::pass("del.home");
-    let Some(function) = what_is_left(sriov, attachment, vf)? else { return Ok(None) };
+    let Some(device) = what_is_left(sriov, attachment, vf)? else { return Ok(None) };
     let mut host = sriov.kernel.host().map_err(told)?;
     let link = appear(host.as_mut(), vf.address, APPEARS).map_err(told)?;
     let link = link.ok_or_else(|| still_away(vf))?;
-    let (link, waits) = restore_settings(sriov, host.as_mut(), vf, &function, link, netdev.was.mac)?;
+    let (link, waits) = restore_settings(sriov, host.as_mut(), vf, &device, link, netdev.was.mac)?;
     let link = match wrong(&link, netdev.was.mac) {
         Some(mac) => restore_mac(sriov, host.as_mut(), vf, link, mac).map_err(told)?,
         None => link,
     };
     if let Some(mac) = wrong(&link, netdev.was.mac) {
         tracing::warn!(pci = %vf.address, was = %mac,
-            "a function keeps the MAC address that its physical function has for it");
+            "a VF keeps the MAC address that its PF has for it");
     }
     restore_look(sriov, host.as_mut(), vf, link, netdev).map_err(told)?;
     Ok(waits)
 }
 
 fn doing(attachment: &Attachment, vf: &VfRecord, error: &NetError) -> CniError {
-    errors::kernel(&attachment.key.network, &format!("bringing function {} home", vf.address), error)
+    errors::kernel(&attachment.key.network, &format!("bringing VF {} home", vf.address), error)
 }
 
 /// Out of the pod, under its own name; where another has that now, under one that nobody has.
@@ -88,18 +88,18 @@ fn what_is_left(
     sriov: &SriovServices,
     attachment: &Attachment,
     vf: &VfRecord,
-) -> Result<Option<Function>, CniError> {
-    let Some(function) = sriov.still_there(vf)? else { return Ok(None) };
-    match &function.driver {
+) -> Result<Option<VfDevice>, CniError> {
+    let Some(device) = sriov.still_there(vf)? else { return Ok(None) };
+    match &device.driver {
         Some(driver) if *driver == vf.driver => {}
-        Some(_) => return leave_to_another(sriov, attachment, vf, &function).map(|()| None),
+        Some(_) => return leave_to_another(sriov, attachment, vf, &device).map(|()| None),
         // It was being bound anew, or somebody took it away.
         None => sriov
             .kernel
             .bind(&vf.address.to_string(), &vf.driver, Override::Keep)
             .map_err(|e| doing(attachment, vf, &e))?,
     }
-    Ok(Some(function))
+    Ok(Some(device))
 }
 
 /// A VF that somebody has bound to another driver keeps that; the settings of its pod it does not keep, unless a
@@ -108,13 +108,13 @@ fn leave_to_another(
     sriov: &SriovServices,
     attachment: &Attachment,
     vf: &VfRecord,
-    function: &Function,
+    device: &VfDevice,
 ) -> Result<(), CniError> {
-    let under_vfio = function.driver.as_deref() == Some(VFIO_PCI);
-    let process = if under_vfio { sriov.process_with(attachment, function)? } else { None };
-    tracing::warn!(pci = %vf.address, driver = ?function.driver, in_use = process.is_some(),
-        "a lent function has another driver now: it is left to whoever gave it that");
-    let waits = if process.is_some() { None } else { sriov.undo_settings(vf, function)? };
+    let under_vfio = device.driver.as_deref() == Some(VFIO_PCI);
+    let process = if under_vfio { sriov.process_with(attachment, device)? } else { None };
+    tracing::warn!(pci = %vf.address, driver = ?device.driver, in_use = process.is_some(),
+        "a lent VF has another driver now: it is left to whoever gave it that");
+    let waits = if process.is_some() { None } else { sriov.undo_settings(vf, device)? };
     AwaitsCarrier::refuse(waits)
 }
 
@@ -123,28 +123,27 @@ fn restore_settings(
     sriov: &SriovServices,
     host: &mut dyn Net,
     vf: &VfRecord,
-    function: &Function,
+    device: &VfDevice,
     mut link: Link,
     mac: Option<Mac>,
 ) -> Result<(Link, Option<AwaitsCarrier>), CniError> {
     if vf.before.is_empty() {
         return Ok((link, None));
     }
-    let told =
-        |e: NetError| errors::kernel("", &format!("giving function {} its settings back", vf.address), &e);
-    let Some(mut now) = sriov.unless_its_pools(vf, sriov.admin.settings(function))? else {
+    let told = |e: NetError| errors::kernel("", &format!("giving VF {} its settings back", vf.address), &e);
+    let Some(mut now) = sriov.unless_its_pools(vf, sriov.admin.settings(device))? else {
         return Ok((link, None));
     };
     if let (Some(mac), Some(true)) = (wrong(&link, mac), now.trust) {
         // Trusted, it may have taken another one; when it is trusted no more it cannot take its own any more.
         link = sriov.kernel_vf(vf).try_mac(host, &link, mac).map_err(told)?.unwrap_or(link);
-        now = sriov.admin.settings(function).map_err(|e| errors::setting(&e))?;
+        now = sriov.admin.settings(device).map_err(|e| errors::setting(&e))?;
     }
     let change = VfProfile::from(&vf.before).plan(&now).change;
     if change.is_empty() {
         return Ok((link, None));
     }
-    let waits = sriov.put_back(vf, function, &change)?;
+    let waits = sriov.put_back(vf, device, &change)?;
     // Its MAC address may have followed.
     let now = interface(host, vf.address, std::slice::from_ref(&link.name)).map_err(told)?;
     now.map(|link| (link, waits)).ok_or_else(|| still_away(vf))
@@ -160,7 +159,7 @@ fn restore_mac(
 ) -> Result<Link, NetError> {
     match sriov.kernel_vf(vf).take_back(host, &link, mac) {
         Err(error) if is_resetting(&error) && sriov.pools.sets(vf.address) => {
-            tracing::info!(pci = %vf.address, %error, "its pool gives a function its MAC address back");
+            tracing::info!(pci = %vf.address, %error, "its pool gives a VF its MAC address back");
             Ok(interface(host, vf.address, std::slice::from_ref(&link.name))?.unwrap_or(link))
         }
         done => done,
@@ -181,7 +180,7 @@ fn restore_look(
         // Its pool gives it its name and look when it is ready, and waits for another VF that has its name by chance.
         Err(e) if e.errno() == Some(Errno::EEXIST) && named => {
             tracing::info!(pci = %vf.address, name = netdev.was.name,
-                "the name of a function that comes home is taken: its pool sees to it");
+                "the name of a VF that comes home is taken: its pool sees to it");
             Ok(())
         }
         other => other,

@@ -6,7 +6,7 @@ use std::time::Instant;
 use fairlead_cni::CniError;
 use fairlead_host::failpoint;
 use fairlead_sriov::interface::APPEARS;
-use fairlead_sriov::{Function, VFIO_PCI};
+use fairlead_sriov::{VFIO_PCI, VfDevice};
 
 use crate::engine::kinds::AwaitsCarrier;
 use crate::engine::kinds::sriov::SriovServices;
@@ -21,23 +21,19 @@ pub(crate) fn undo(
     vf: &VfRecord,
 ) -> Result<Option<AwaitsCarrier>, CniError> {
     failpoint::pass("del.home");
-    let Some(function) = sriov.still_there(vf)? else { return Ok(None) };
-    match function.driver.as_deref() {
-        Some(VFIO_PCI) => await_its_end(sriov, attachment, &function)?,
+    let Some(device) = sriov.still_there(vf)? else { return Ok(None) };
+    match device.driver.as_deref() {
+        Some(VFIO_PCI) => await_its_end(sriov, attachment, &device)?,
         driver => tracing::warn!(pci = %vf.address, ?driver,
-            "a function that a pod had by vfio has another driver now: it gets its settings back, and keeps that"),
+            "a VF that a pod had by vfio has another driver now: it gets its settings back, and keeps that"),
     }
-    sriov.undo_settings(vf, &function)
+    sriov.undo_settings(vf, &device)
 }
 
 /// A process that was killed has the group until the kernel has taken its memory apart.
-fn await_its_end(
-    sriov: &SriovServices,
-    attachment: &Attachment,
-    function: &Function,
-) -> Result<(), CniError> {
+fn await_its_end(sriov: &SriovServices, attachment: &Attachment, device: &VfDevice) -> Result<(), CniError> {
     let until = Instant::now() + APPEARS;
-    while let Some(in_use) = sriov.process_with(attachment, function)? {
+    while let Some(in_use) = sriov.process_with(attachment, device)? {
         if Instant::now() >= until {
             return Err(in_use);
         }

@@ -10,23 +10,23 @@ use crate::engine::kinds::sriov::{Sriov, SriovServices, unusable};
 
 /// CHECK: driver, MAC address and settings. `answered`: the MAC address that ADD answered, empty for none.
 pub(crate) fn check(sriov: &SriovServices, wanted: &Sriov, answered: &str) -> Result<Checked, CniError> {
-    let function = sriov.inventory.function(wanted.address()?).map_err(|e| unusable(&e))?;
-    let address = function.address;
-    match function.driver.as_deref() {
+    let device = sriov.inventory.vf(wanted.address()?).map_err(|e| unusable(&e))?;
+    let address = device.address;
+    match device.driver.as_deref() {
         Some(VFIO_PCI) => {}
         other => {
             let other = other.unwrap_or("no driver");
-            let reason = format!("its function {address} is bound to {other} instead of {VFIO_PCI}");
+            let reason = format!("its VF {address} is bound to {other} instead of {VFIO_PCI}");
             return Ok(Checked::Changed(reason));
         }
     }
     if wanted.profile.is_empty() && answered.is_empty() {
         return Ok(Checked::Whole);
     }
-    let now = sriov.admin.settings(&function).map_err(|e| errors::setting(&e))?;
+    let now = sriov.admin.settings(&device).map_err(|e| errors::setting(&e))?;
     let answered: Option<Mac> = answered.parse().ok();
     if let (Some(answered), Some(mac)) = (answered, now.mac.filter(|mac| Some(*mac) != answered)) {
-        let reason = format!("the MAC address of its function {address} is {mac} instead of {answered}");
+        let reason = format!("the MAC address of its VF {address} is {mac} instead of {answered}");
         return Ok(Checked::Changed(reason));
     }
     Ok(wanted.check_settings(&now).map_or_else(Checked::Changed, |()| Checked::Whole))

@@ -1,4 +1,4 @@
-//! One function at a time: an Intel 82576 as captured from the lab, and what it cannot show, written after the kernel's
+//! One VF at a time: an Intel 82576 as captured from the lab, and what it cannot show, written after the kernel's
 //! `Documentation/ABI/testing/sysfs-bus-pci`, its mlx5 and ice documentation and `PCI/iov.c`.
 
 use std::os::unix::fs::symlink;
@@ -7,7 +7,7 @@ use crate::machine::{MLX5, Machine, at};
 use fairlead_sriov::InventoryError;
 
 #[test]
-fn a_function_of_the_labs_igb_is_read_whole() {
+fn a_vf_of_the_labs_igb_is_read_whole() {
     let machine = Machine::new();
     machine.device("0000:21:00.0", "igb", &["eth2"], 0);
     machine.device("0000:21:10.0", "igbvf", &["eth3"], 0);
@@ -15,23 +15,23 @@ fn a_function_of_the_labs_igb_is_read_whole() {
     machine.virtual_of("0000:21:00.0", 0, "0000:21:10.0");
     machine.virtual_of("0000:21:00.0", 1, "0000:21:10.2");
     machine.group("0000:21:10.2", 20);
-    let function = machine.inventory().function(at("0000:21:10.2")).unwrap();
-    assert_eq!((function.index, function.physical.address), (1, at("0000:21:00.0")));
-    assert_eq!(function.physical.interfaces, ["eth2"]);
-    assert_eq!(function.interfaces, ["eth4"]);
-    assert_eq!(function.driver.as_deref(), Some("igbvf"));
-    assert_eq!((function.iommu_group, function.numa_node), (Some(20), Some(0)));
+    let vf = machine.inventory().vf(at("0000:21:10.2")).unwrap();
+    assert_eq!((vf.index, vf.physical.address), (1, at("0000:21:00.0")));
+    assert_eq!(vf.physical.interfaces, ["eth2"]);
+    assert_eq!(vf.interfaces, ["eth4"]);
+    assert_eq!(vf.driver.as_deref(), Some("igbvf"));
+    assert_eq!((vf.iommu_group, vf.numa_node), (Some(20), Some(0)));
 }
 
 #[test]
-fn a_function_behind_another_bus_and_domain_is_its_physical_functions_all_the_same() {
-    // More functions than a bus has room for go on to the next one; a VMD controller opens a domain of its own.
+fn a_vf_behind_another_bus_and_domain_is_its_pfs_all_the_same() {
+    // More VFs than a bus has room for go on to the next one; a VMD controller opens a domain of its own.
     let machine = Machine::new();
     machine.device("10000:e1:00.0", "ice", &["ens801f0"], 1);
     machine.device("10000:e2:01.0", "iavf", &["ens801f0v255"], 1);
     machine.virtual_of("10000:e1:00.0", 255, "10000:e2:01.0");
-    let function = machine.inventory().function(at("10000:e2:01.0")).unwrap();
-    assert_eq!((function.index, function.physical.address), (255, at("10000:e1:00.0")));
+    let vf = machine.inventory().vf(at("10000:e2:01.0")).unwrap();
+    assert_eq!((vf.index, vf.physical.address), (255, at("10000:e1:00.0")));
 }
 
 #[test]
@@ -40,28 +40,28 @@ fn a_node_of_minus_1_is_no_node_and_a_machine_without_an_iommu_has_no_groups() {
     machine.device("0000:01:00.0", "igb", &["eth0"], -1);
     machine.device("0000:01:10.0", "igbvf", &["eth5"], -1);
     machine.virtual_of("0000:01:00.0", 0, "0000:01:10.0");
-    let function = machine.inventory().function(at("0000:01:10.0")).unwrap();
-    assert_eq!((function.numa_node, function.iommu_group), (None, None));
+    let vf = machine.inventory().vf(at("0000:01:10.0")).unwrap();
+    assert_eq!((vf.numa_node, vf.iommu_group), (None, None));
 }
 
 #[test]
 fn an_mlx5_in_switchdev_mode_shows_its_representors_beside_its_own_interface() {
-    // mlx5 switchdev: the uplink and the representors of all functions hang on the physical function's device.
+    // mlx5 switchdev: the uplink and the representors of all VFs hang on the PF's device.
     let machine = Machine::new();
     machine.device("0000:08:00.0", "mlx5_core", &["enp8s0f0np0", "enp8s0f0npf0vf0", "enp8s0f0npf0vf1"], 0);
     machine.device("0000:08:00.2", "mlx5_core", &["enp8s0f0v0"], 0);
     machine.virtual_of("0000:08:00.0", 0, "0000:08:00.2");
-    let function = machine.inventory().function(at("0000:08:00.2")).unwrap();
-    assert_eq!(function.physical.interfaces, ["enp8s0f0np0", "enp8s0f0npf0vf0", "enp8s0f0npf0vf1"]);
-    assert_eq!(function.driver.as_deref(), Some("mlx5_core"));
+    let vf = machine.inventory().vf(at("0000:08:00.2")).unwrap();
+    assert_eq!(vf.physical.interfaces, ["enp8s0f0np0", "enp8s0f0npf0vf0", "enp8s0f0npf0vf1"]);
+    assert_eq!(vf.driver.as_deref(), Some("mlx5_core"));
 }
 
 #[test]
 fn an_rdma_device_is_in_nobodys_way_until_each_is_in_one_network_namespace_alone() {
     let machine = Machine::new();
     machine.physical(MLX5, "0000:08:00.0", "enp8s0f0np0", 0);
-    machine.function(MLX5, "0000:08:00.0", 0, "0000:08:00.2", 0);
-    machine.function(MLX5, "0000:08:00.0", 1, "0000:08:00.3", 0);
+    machine.vf(MLX5, "0000:08:00.0", 0, "0000:08:00.2", 0);
+    machine.vf(MLX5, "0000:08:00.0", 1, "0000:08:00.3", 0);
     machine.attribute("0000:08:00.2", "infiniband/mlx5_2", "");
     let unserved = |address| machine.inventory().unserved(at(address)).unwrap();
     assert_eq!(unserved("0000:08:00.2"), None, "a kernel without ib_core");
@@ -70,13 +70,13 @@ fn an_rdma_device_is_in_nobodys_way_until_each_is_in_one_network_namespace_alone
     assert_eq!(unserved("0000:08:00.2"), None);
     machine.of_the_machine(mode, "N");
     let told = unserved("0000:08:00.2").unwrap().to_string();
-    assert!(told.starts_with("function 0000:08:00.2 has RDMA device mlx5_2, and RDMA devices are"), "{told}");
+    assert!(told.starts_with("VF 0000:08:00.2 has RDMA device mlx5_2, and RDMA devices are"), "{told}");
     assert_eq!(unserved("0000:08:00.3"), None, "one that has none");
 }
 
 #[test]
-fn a_function_that_a_vdpa_device_is_made_of_is_told_as_that() {
-    // ifcvf hangs it on the function itself; drivers/vdpa/pds on an auxiliary device of it.
+fn a_vf_that_a_vdpa_device_is_made_of_is_told_as_that() {
+    // ifcvf hangs it on the VF itself; drivers/vdpa/pds on an auxiliary device of it.
     let machine = Machine::new();
     let unserved = |address| machine.inventory().unserved(at(address)).unwrap();
     assert_eq!(unserved("0000:65:00.2"), None);
@@ -84,36 +84,36 @@ fn a_function_that_a_vdpa_device_is_made_of_is_told_as_that() {
     machine.vdpa("vdpa1", "0000:65:00.3/pds_core.vDPA.1");
     for (address, device) in [("0000:65:00.2", "vdpa0"), ("0000:65:00.3", "vdpa1")] {
         let told = unserved(address).unwrap().to_string();
-        assert_eq!(told, format!("function {address} is vDPA device {device}, which is not served yet"));
+        assert_eq!(told, format!("VF {address} is vDPA device {device}, which is not served yet"));
     }
     assert_eq!(unserved("0000:65:00.4"), None);
 }
 
 #[test]
-fn a_function_without_driver_or_interface_is_read_as_such() {
+fn a_vf_without_driver_or_interface_is_read_as_such() {
     let machine = Machine::new();
     machine.device("0000:21:00.0", "igb", &["eth2"], 0);
     machine.device("0000:21:10.0", "", &[], 0);
     machine.virtual_of("0000:21:00.0", 0, "0000:21:10.0");
-    let function = machine.inventory().function(at("0000:21:10.0")).unwrap();
-    assert_eq!((function.driver, function.interfaces), (None, Vec::new()));
+    let vf = machine.inventory().vf(at("0000:21:10.0")).unwrap();
+    assert_eq!((vf.driver, vf.interfaces), (None, Vec::new()));
 }
 
 #[test]
-fn what_is_no_virtual_function_is_refused_with_its_address_and_why() {
+fn what_is_no_vf_is_refused_with_its_address_and_why() {
     let machine = Machine::new();
     machine.device("0000:21:00.0", "igb", &["eth2"], 0);
-    // A function that was handed to this virtual machine: its physical function stayed with the host.
+    // A VF that was handed to this virtual machine: its PF stayed with the host.
     machine.device("0000:00:05.0", "iavf", &["ens5"], -1);
     machine.device("0000:21:10.0", "igbvf", &[], 0);
     symlink("../0000:21:00.0", machine.dir("0000:21:10.0").join("physfn")).unwrap();
     machine.device("0000:21:10.2", "igbvf", &[], 0);
     symlink("../somewhere", machine.dir("0000:21:10.2").join("physfn")).unwrap();
-    let told = |address: &str| machine.inventory().function(at(address)).unwrap_err().to_string();
-    assert_eq!(told("0000:21:00.0"), "PCI device 0000:21:00.0 is no virtual function");
-    assert_eq!(told("0000:00:05.0"), "PCI device 0000:00:05.0 is no virtual function");
+    let told = |address: &str| machine.inventory().vf(at(address)).unwrap_err().to_string();
+    assert_eq!(told("0000:21:00.0"), "PCI device 0000:21:00.0 is no VF");
+    assert_eq!(told("0000:00:05.0"), "PCI device 0000:00:05.0 is no VF");
     assert_eq!(told("0000:21:11.0"), "the machine has no PCI device 0000:21:11.0");
-    assert!(told("0000:21:10.0").contains("belongs to 0000:21:00.0, which has no such virtual function"));
-    let astray = machine.inventory().function(at("0000:21:10.2")).unwrap_err();
+    assert!(told("0000:21:10.0").contains("belongs to 0000:21:00.0, which has no such VF"));
+    let astray = machine.inventory().vf(at("0000:21:10.2")).unwrap_err();
     assert!(matches!(astray, InventoryError::Astray(path) if path.ends_with("0000:21:10.2/physfn")));
 }

@@ -1,4 +1,4 @@
-//! Virtual functions on a kernel in memory: how one is set up, and how it comes home whatever happened.
+//! VFs on a kernel in memory: how one is set up, and how it comes home whatever happened.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -9,7 +9,7 @@ use fairlead_host::{IommuGroup, Link, Mac, NetKernel, Op, Override, SetLink, Vf}
 
 use super::*;
 
-/// The machine's sysfs: two physical functions, each with a virtual one. No pool can have the second.
+/// The machine's sysfs: two PFs, each with a virtual one. No pool can have the second.
 pub(super) fn sysfs(root: &Path) {
     plug(root, ("0000:21:00.0", PF), 0, (VF, "vf0"));
     drive(root, "igbvf");
@@ -18,7 +18,7 @@ pub(super) fn sysfs(root: &Path) {
     fs::remove_file(root.join("bus/pci/devices").join(VFIO_PF).join("sriov_totalvfs")).unwrap();
 }
 
-/// A virtual function and its physical one, each with its interface.
+/// A VF and its physical one, each with its interface.
 pub(super) fn plug(root: &Path, pf: (&str, &str), index: u32, vf: (&str, &str)) {
     let devices = root.join("bus/pci/devices");
     for (address, interface) in [pf, vf] {
@@ -106,7 +106,7 @@ impl Rig {
 }
 
 #[test]
-fn k27_what_differs_is_set_through_the_physical_function_in_one_message() {
+fn k27_what_differs_is_set_through_the_pf_in_one_message() {
     let rig = Rig::new();
     rig.add(&config(TAGGED)).unwrap();
     let set: Vec<_> = rig.ops().into_iter().filter(|op| matches!(op, Op::SetVfs { .. })).collect();
@@ -119,7 +119,7 @@ fn k27_what_differs_is_set_through_the_physical_function_in_one_message() {
 }
 
 #[test]
-fn a_function_of_which_nothing_is_wanted_is_neither_read_nor_set() {
+fn a_vf_of_which_nothing_is_wanted_is_neither_read_nor_set() {
     let rig = Rig::new();
     rig.add(&config("")).unwrap();
     rig.del(&config("")).unwrap();
@@ -143,7 +143,7 @@ fn the_answer_tells_mtu_and_pci_address_and_the_pod_announces_its_addresses() {
 }
 
 #[test]
-fn k27_a_requested_mac_is_given_by_the_physical_function_and_taken_over_by_a_new_binding() {
+fn k27_a_requested_mac_is_given_by_the_pf_and_taken_over_by_a_new_binding() {
     let rig = Rig::new();
     let mac: Mac = "02:00:00:00:00:77".parse().unwrap();
     let before = rig.state();
@@ -163,20 +163,20 @@ fn an_iavf_takes_the_address_over_when_its_reset_has_ended_and_is_not_bound_anew
     drive(&rig.dir.path().join("sys"), "iavf");
     rig.kernel.drive(VF, Some("iavf")).unwrap();
     let reset = Duration::from_millis(40);
-    rig.kernel.reset_functions(Resets { reset, ..Resets::default() });
+    rig.kernel.reset_vfs(Resets { reset, ..Resets::default() });
     let before = rig.at_home();
     let with_mac = config(r#","mac":"02:00:00:00:00:77""#);
     let answer = rig.add(&with_mac).unwrap();
     assert!(answer.contains("02:00:00:00:00:77"), "{answer}");
     let by_itself = |op: &Op| matches!(op, Op::SetLink(SetLink { mac: Some(_), .. }));
-    assert!(!rig.ops().iter().any(by_itself), "it follows what its physical function says");
+    assert!(!rig.ops().iter().any(by_itself), "it follows what its PF says");
     assert_eq!(rig.count(|asked| matches!(asked, KernelRequest::Bind(..))), 0);
     rig.del(&with_mac).unwrap();
     assert_eq!(rig.at_home(), before);
 }
 
 #[test]
-fn x06_a_function_whose_pod_died_has_everything_back_whatever_the_pod_did_to_it() {
+fn x06_a_vf_whose_pod_died_has_everything_back_whatever_the_pod_did_to_it() {
     let rig = Rig::new();
     let before = rig.at_home().unwrap();
     // Its own MAC address has become the administrator's by that, which it may not change.
@@ -228,7 +228,7 @@ fn a_setting_that_the_nic_refuses_is_named_and_everything_is_as_before() {
 }
 
 #[test]
-fn a_function_that_is_lent_is_refused_to_the_next_pod_with_the_name_of_who_has_it() {
+fn a_vf_that_is_lent_is_refused_to_the_next_pod_with_the_name_of_who_has_it() {
     let rig = Rig::new();
     rig.add(&config(TAGGED)).unwrap();
     let (state, settings) = (rig.state(), rig.settings());
@@ -257,7 +257,7 @@ fn what_cannot_be_lent_is_refused_with_its_address_the_reason_and_a_remedy() {
     let sys = rig.dir.path().join("sys");
     let of = |device: &str| config("").replace(VF, device);
     for (device, says) in [
-        ("0000:21:00.0", "PCI device 0000:21:00.0 is no virtual function"),
+        ("0000:21:00.0", "PCI device 0000:21:00.0 is no VF"),
         ("0000:21:12.0", "the machine has no PCI device 0000:21:12.0"),
         ("eth0", "deviceID: \"eth0\" is no PCI address"),
     ] {
@@ -268,10 +268,7 @@ fn what_cannot_be_lent_is_refused_with_its_address_the_reason_and_a_remedy() {
     for driver in ["uio_pci_generic", "igb_uio", "mlx5_vfio_pci"] {
         drive(&sys, driver);
         let error = told(&rig, &config(""));
-        assert!(
-            error.msg.contains(&format!("function 0000:21:10.0 is bound to {driver}: of the")),
-            "{error}"
-        );
+        assert!(error.msg.contains(&format!("VF 0000:21:10.0 is bound to {driver}: of the")), "{error}");
         assert!(error.details.contains("kernel driver"));
     }
     fs::remove_file(sys.join("bus/pci/devices").join(VF).join("driver")).unwrap();
@@ -295,14 +292,15 @@ fn a_vdpa_device_and_an_rdma_device_of_one_namespace_alone_are_refused_and_a_sha
     let before = rig.state();
     put(mode, "N\n");
     let refused = rig.add(&config("")).unwrap_err();
-    let says = "function 0000:21:10.0 has RDMA device mlx5_2, and RDMA devices are exclusive to one network namespace";
+    let says =
+        "VF 0000:21:10.0 has RDMA device mlx5_2, and RDMA devices are exclusive to one network namespace";
     assert!(refused.code == Code::InvalidConfig && refused.msg.contains(says), "{refused}");
     assert!(refused.details.contains("rdma system set netns shared"), "{refused}");
     put(mode, "Y\n");
     fs::create_dir_all(sys.join("bus/vdpa/devices")).unwrap();
     symlink(format!("../../../devices/pci0000:20/{VF}/vdpa0"), sys.join("bus/vdpa/devices/vdpa0")).unwrap();
     let refused = rig.add(&config("")).unwrap_err();
-    let says = "function 0000:21:10.0 is vDPA device vdpa0, which is not served yet";
+    let says = "VF 0000:21:10.0 is vDPA device vdpa0, which is not served yet";
     assert!(refused.code == Code::InvalidConfig && refused.msg.contains(says), "{refused}");
     assert_eq!(rig.state(), before);
     let paths = paths::config(&[paths::SRIOV, paths::MACVLAN], paths::GIVEN);
@@ -324,9 +322,7 @@ fn check_looks_at_the_interface_and_at_the_settings() {
     };
     host.batch(&[vlan(7)]).unwrap();
     let error = rig.check(&config(TAGGED), &result).unwrap_err();
-    assert!(
-        error.msg.contains("settings of its function 0000:21:10.0 have changed: vlan 7 instead of vlan 100")
-    );
+    assert!(error.msg.contains("settings of its VF 0000:21:10.0 have changed: vlan 7 instead of vlan 100"));
     assert_eq!(error.code, Code::Changed);
     host.batch(&[vlan(100)]).unwrap();
     rig.in_pod(|index| vec![Op::SetLink(SetLink { index, up: Some(false), ..SetLink::default() })]);
@@ -338,7 +334,7 @@ pub(super) fn forget_index(link: Option<Link>) -> Option<Link> {
 }
 
 #[test]
-fn a_function_that_lost_its_driver_is_bound_again() {
+fn a_vf_that_lost_its_driver_is_bound_again() {
     let rig = Rig::new();
     let driver = rig.dir.path().join("sys/bus/pci/devices").join(VF).join("driver");
     let before = rig.state();
@@ -351,7 +347,7 @@ fn a_function_that_lost_its_driver_is_bound_again() {
 }
 
 #[test]
-fn a_function_that_got_another_driver_keeps_it_and_loses_its_pods_settings_unless_a_process_has_it() {
+fn a_vf_that_got_another_driver_keeps_it_and_loses_its_pods_settings_unless_a_process_has_it() {
     for (driver, group, vlan) in [
         ("vfio-pci", IommuGroup::Free, 0),
         ("vfio-pci", IommuGroup::InUse, 100),
@@ -372,7 +368,7 @@ fn a_function_that_got_another_driver_keeps_it_and_loses_its_pods_settings_unles
 }
 
 #[test]
-fn the_del_of_a_function_that_is_gone_from_the_machine_is_success() {
+fn the_del_of_a_vf_that_is_gone_from_the_machine_is_success() {
     let rig = Rig::new();
     rig.add(&config(TAGGED)).unwrap();
     fs::remove_dir_all(rig.dir.path().join("sys/bus/pci/devices").join(VF)).unwrap();
@@ -382,7 +378,7 @@ fn the_del_of_a_function_that_is_gone_from_the_machine_is_success() {
 }
 
 #[test]
-fn k10_the_del_of_a_pod_never_seen_is_success_and_touches_no_function() {
+fn k10_the_del_of_a_pod_never_seen_is_success_and_touches_no_vf() {
     let rig = Rig::new();
     let before = rig.state();
     rig.kernel.forget_calls();
@@ -392,9 +388,9 @@ fn k10_the_del_of_a_pod_never_seen_is_success_and_touches_no_function() {
 }
 
 #[test]
-fn a_function_that_its_driver_still_resets_is_in_the_pod_and_up_when_that_has_ended() {
+fn a_vf_that_its_driver_still_resets_is_in_the_pod_and_up_when_that_has_ended() {
     let rig = Rig::new();
-    rig.kernel.reset_function(VF, Duration::from_millis(60));
+    rig.kernel.reset_vf(VF, Duration::from_millis(60));
     rig.add(&config("")).unwrap();
     let taken = rig.ops().iter().filter(|op| matches!(op, Op::TakeFromHost { .. })).count();
     let link = rig.kernel.pod(POD.as_ref()).unwrap().link_by_name("net1").unwrap().unwrap();
