@@ -1,12 +1,16 @@
 //! One call on its way through the daemon: what the server hands to the engine, and what comes back.
 
+use std::any::Any;
+use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use fairlead_cni::wire::Request;
-use fairlead_cni::{CniError, CniVersion};
+use fairlead_cni::config::NetConf;
+use fairlead_cni::wire::{Command, Request};
+use fairlead_cni::{CniError, CniVersion, Code};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use fairlead_sriov::pools::Verb;
@@ -50,24 +54,15 @@ fn has_hung_up(connection: BorrowedFd<'_>) -> bool {
     seen && look[0].any() == Some(true)
 }
 
-/// A call that was admitted.
-#[derive(Debug)]
-pub struct Call {
-    /// What the executable sent.
-    pub request: Request,
+/// When a call came, when it has to end, and whether anybody still waits for it.
+#[derive(Debug, Clone)]
+pub struct Waiting {
     /// The time at which its request had been read.
     pub arrived: Instant,
     /// The time at which the caller stops waiting.
     pub deadline: Instant,
     /// Whether the caller has hung up.
     pub gone: CallerGone,
-}
-
-impl Call {
-    /// The time that the caller will still wait.
-    pub fn remaining(&self) -> Duration {
-        self.deadline.saturating_duration_since(Instant::now())
-    }
 }
 
 /// The answer of the engine: a body for success, or an error in the configuration's version.
@@ -90,15 +85,9 @@ pub enum Lane {
 
 /// The engine as the server sees it. All of it blocks, so the server calls it on threads made for that.
 pub trait Service: Send + Sync + 'static {
-    /// Which lane a request belongs to; decided from the request alone, without side effects.
-    fn lane(&self, request: &Request) -> Lane;
-
-    /// Carries a call out. Never panics on input.
-    fn serve(&self, call: &Call) -> Reply;
-
-    /// Called after the `serve` of an ADD, when the answer has left. `delivered`: the caller was still there and
-    /// got the answer. An ADD whose answer was not delivered is answered again when it is repeated.
-    fn answered(&self, call: &Call, delivered: bool);
+    /// Parses a request, once: its lane, its reply and its delivery go by what was read here. No side effects, and
+    /// no panic on input: what can't be parsed is an error in the reply.
+    fn prepare(self: Arc<Self>, request: Request) -> Arc<dyn PreparedCall>;
 
     /// A table for the operator: `attachments`, `networks`, `pools`, `orphans`; `None` for another name.
     fn table(&self, name: &str) -> Option<serde_json::Value>;
@@ -110,6 +99,55 @@ pub trait Service: Send + Sync + 'static {
     /// Carries out the operator's `gc`: the periodic collection, at once; with `orphans` also host-local
     /// allocations whose container is unknown here. Returns what was removed and what failed.
     fn collect(&self, orphans: bool) -> serde_json::Value;
+}
+
+/// A request that was parsed.
+pub trait PreparedCall: Send + Sync {
+    /// The request as the executable sent it.
+    fn request(&self) -> &Request;
+
+    /// The configuration as it was read for the call; `None` where it could not be.
+    fn conf(&self) -> Option<&NetConf>;
+
+    /// Which lane the call belongs to now; without side effects.
+    fn lane(&self) -> Lane;
+
+    /// Carries the call out. Never panics on input.
+    fn serve(&self, waiting: Waiting) -> Reply;
+
+    /// Called after the `serve` of an ADD, when the answer has left. `delivered`: the caller was still there and
+    /// got the answer. An ADD whose answer was not delivered is answered again when it is repeated.
+    fn answered(&self, delivered: bool);
+}
+
+impl fmt::Debug for dyn PreparedCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PreparedCall").field(self.request()).finish()
+    }
+}
+
+/// Does what `work` does for a request with this command; a panic becomes an error like any other failure.
+///
+/// # Errors
+/// What `work` fails with, and code 999 for a panic.
+pub(crate) fn catching_panics<T>(
+    command: Command,
+    work: impl FnOnce() -> Result<T, CniError>,
+) -> Result<T, CniError> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let text = panic_text(&*panic);
+        let msg = format!("{} failed by a fault in fairleadd: {text}", command.name());
+        Err(CniError::new(Code::Internal, msg).with("the daemon goes on; please report this with its log"))
+    })
+}
+
+/// The text that a panic carries.
+pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("a panic without a text")
 }
 
 #[cfg(test)]

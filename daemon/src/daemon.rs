@@ -181,7 +181,7 @@ fn serve(
     let started = start(surroundings).map_err(DaemonError::Engine)?;
     surroundings.readiness.met("engine");
     let spooled = entries.len();
-    let pending = spool::first_pass(entries, &*started.service, &server.admission, &surroundings.node);
+    let pending = spool::first_pass(entries, &started.service, &server.admission, &surroundings.node);
     let (left, took_ms) = (pending.len(), begun.elapsed().as_millis());
     let _ = server.service.set(started.service.clone());
     server.admission.open(started.service.clone())?;

@@ -9,6 +9,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ use fairlead_cni::wire::{Command, Request};
 use tracing::{error, info, warn};
 
 use crate::admission::{Admission, Outcome, pod_interface_of, serve_catching_panics};
-use crate::call::{Call, CallerGone, Lane, Service};
+use crate::call::{CallerGone, Lane, PreparedCall, Service, Waiting};
 use crate::metrics::Node;
 use fairlead_host::backoff::Backoff;
 use fairlead_host::files::{paths_in, regular};
@@ -158,7 +159,7 @@ pub fn unreadable(directory: &Path) -> io::Result<Vec<PathBuf>> {
 /// back the ADDs of its attachment.
 pub fn first_pass(
     entries: Vec<Entry>,
-    service: &dyn Service,
+    service: &Arc<dyn Service>,
     admission: &Admission,
     node: &Node,
 ) -> Vec<Entry> {
@@ -166,10 +167,12 @@ pub fn first_pass(
     for entry in entries {
         let attachment = pod_interface_of(&entry.request);
         let behind = pending.iter().any(|p| pod_interface_of(&p.request) == attachment);
-        let later = behind || service.lane(&entry.request) == Lane::Slow;
-        if !later && serve(service, &entry) {
-            remove(&entry, node);
-            continue;
+        if !behind {
+            let call = Arc::clone(service).prepare(entry.request.clone());
+            if call.lane() == Lane::Fast && serve(&*call, &entry) {
+                remove(&entry, node);
+                continue;
+            }
         }
         if entry.request.command == Command::Del {
             admission.hold(attachment);
@@ -179,12 +182,11 @@ pub fn first_pass(
     pending
 }
 
-fn serve(service: &dyn Service, entry: &Entry) -> bool {
+fn serve(call: &dyn PreparedCall, entry: &Entry) -> bool {
     let arrived = Instant::now();
-    let request = entry.request.clone();
-    let call = Call { request, arrived, deadline: arrived + PATIENCE, gone: CallerGone::default() };
-    let reply = serve_catching_panics(service, &call);
-    service.answered(&call, true);
+    let waiting = Waiting { arrived, deadline: arrived + PATIENCE, gone: CallerGone::default() };
+    let reply = serve_catching_panics(call, waiting);
+    call.answered(true);
     match reply.outcome {
         Ok(_) => true,
         Err(error) => {
@@ -247,8 +249,8 @@ fn retry(mut pending: Vec<Entry>, admission: &Admission, node: &Node, woken: &Re
     let mut attempts = PAUSES.start();
     loop {
         // All are handed in at once: those that start programs run side by side, those of one container in order.
-        let handed: Vec<_> =
-            pending.iter().map(|e| admission.submit(again(&e.request), Instant::now())).collect();
+        let hand_in = |e: &Entry| admission.submit(admission.prepare(again(&e.request)), Instant::now());
+        let handed: Vec<_> = pending.iter().map(hand_in).collect();
         let mut still = Vec::new();
         for (entry, submitted) in pending.into_iter().zip(handed) {
             match submitted.wait() {
@@ -286,9 +288,9 @@ fn again(request: &Request) -> Request {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use fairlead_cni::config::NetConf;
     use fairlead_cni::spool::serialise;
     use fairlead_cni::wire::{Spooled, WIRE};
     use fairlead_cni::{CniError, CniVersion, Code};
@@ -307,24 +309,41 @@ mod tests {
         log: Mutex<Vec<String>>,
     }
 
-    impl Service for Fake {
-        fn lane(&self, request: &Request) -> Lane {
-            if request.container_id == "slow" { Lane::Slow } else { Lane::Fast }
+    struct FakeCall(Arc<Fake>, Request);
+
+    impl PreparedCall for FakeCall {
+        fn request(&self) -> &Request {
+            &self.1
         }
 
-        fn serve(&self, call: &Call) -> Reply {
-            let container = call.request.container_id.clone();
+        fn conf(&self) -> Option<&NetConf> {
+            None
+        }
+
+        fn lane(&self) -> Lane {
+            if self.1.container_id == "slow" { Lane::Slow } else { Lane::Fast }
+        }
+
+        fn serve(&self, _: Waiting) -> Reply {
+            let FakeCall(fake, request) = self;
+            let container = request.container_id.clone();
             let fails = container == "bad"
-                && self
+                && fake
                     .failures
                     .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1))
                     .is_ok();
-            self.log.lock().push(format!("{} {container}", call.request.command.name()));
+            fake.log.lock().push(format!("{} {container}", request.command.name()));
             let outcome = if fails { Err(CniError::new(Code::Io, "busy")) } else { Ok(String::new()) };
             Reply { version: CniVersion::LATEST, outcome }
         }
 
-        fn answered(&self, _: &Call, _: bool) {}
+        fn answered(&self, _: bool) {}
+    }
+
+    impl Service for Fake {
+        fn prepare(self: Arc<Self>, request: Request) -> Arc<dyn PreparedCall> {
+            Arc::new(FakeCall(self, request))
+        }
 
         fn table(&self, _: &str) -> Option<Value> {
             None
@@ -392,8 +411,9 @@ mod tests {
         let node = Node::default();
         let entries = lock(state.path(), node.clone()).unwrap().entries().unwrap();
         assert_eq!(node.spool_entries.get(), 3);
-        let fake = Fake::default();
-        assert!(first_pass(entries, &fake, &admission(), &node).is_empty());
+        let fake = Arc::new(Fake::default());
+        let service: Arc<dyn Service> = fake.clone();
+        assert!(first_pass(entries, &service, &admission(), &node).is_empty());
         assert_eq!(*fake.log.lock(), ["DEL a", "DEL b", "DEL c"]);
         let aside = unreadable(&state.path().join(DIRECTORY)).unwrap();
         assert_eq!((aside.len(), left(state.path()), partial.exists()), (1, 0, false));
@@ -426,12 +446,13 @@ mod tests {
         let entries = lock(state.path(), node.clone()).unwrap().entries().unwrap();
         let fake = Arc::new(Fake { failures: AtomicUsize::new(2), ..Fake::default() });
         let admission = admission();
-        let pending = first_pass(entries, &*fake, &admission, &node);
+        let service: Arc<dyn Service> = fake.clone();
+        let pending = first_pass(entries, &service, &admission, &node);
         assert_eq!(*fake.log.lock(), ["DEL bad", "DEL good"]);
         assert_eq!((pending.len(), left(state.path())), (2, 2));
-        admission.open(fake.clone()).unwrap();
+        admission.open(service).unwrap();
         let add = Request { command: Command::Add, spooled: None, deadline_ms: 20_000, ..del("bad") };
-        let held = admission.submit(add, Instant::now());
+        let held = admission.submit(admission.prepare(add), Instant::now());
         let _retry = Retry::begin(pending, admission, node.clone()).unwrap();
         assert!(matches!(held.wait(), Outcome::Reply(..)));
         let log = fake.log.lock().clone();

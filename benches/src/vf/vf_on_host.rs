@@ -82,7 +82,8 @@ impl VfOnHost {
         let link = link.ok_or_else(|| without("interface in this namespace"))?;
         let physical = interface(host.as_mut(), vf.physical.address, &vf.physical.interfaces);
         let physical = physical.map_err(net)?.ok_or_else(|| without("PF's interface"))?;
-        let settings = host.vfs(physical.index).map_err(net)?.into_iter().find(|settings| settings.index == vf.index);
+        let settings =
+            host.vfs(physical.index).map_err(net)?.into_iter().find(|settings| settings.index == vf.index);
         Ok(VfOnHost {
             address,
             driver: vf.driver.ok_or_else(|| without("driver"))?,

@@ -1,25 +1,25 @@
 //! Carries one call out: the last check whether it is still wanted, the engine's work, the answer, and then the
 //! log and the metrics.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fairlead_cni::Code;
 use fairlead_cni::trace::TraceParent;
 use fairlead_cni::wire::Command;
-use fairlead_cni::{CniError, Code};
 use tracing::{error, info};
 
 use super::Shared;
 use super::queued_call::{BEGUN, Outcome, QueuedCall, Receipt, WITHDRAWN};
-use crate::call::{Call, Reply, Service};
+use crate::call::{PreparedCall, Reply, Waiting, catching_panics};
 use crate::config_summary::ConfigSummary;
 use crate::metrics::kind_label;
 
 /// A call that was carried out and answered.
 #[derive(Debug)]
 pub struct FinishedCall {
-    call: Arc<Call>,
+    call: Arc<dyn PreparedCall>,
     /// True for an ADD: it counts as ended only when its receipt has come back.
     pub(super) receipt: bool,
     took: Duration,
@@ -28,7 +28,7 @@ pub struct FinishedCall {
 
 impl FinishedCall {
     pub(super) fn container(&self) -> &str {
-        &self.call.request.container_id
+        &self.call.request().container_id
     }
 }
 
@@ -37,10 +37,10 @@ impl Shared {
     /// passed.
     pub(super) fn carry_out(&self, job: QueuedCall) -> Option<FinishedCall> {
         let durable = job.outlives_its_caller();
-        if job.call.gone.get() && !durable {
+        if job.waiting.gone.get() && !durable {
             return None;
         }
-        if !durable && Instant::now() >= job.call.deadline {
+        if !durable && Instant::now() >= job.waiting.deadline {
             if job.progress.advance(WITHDRAWN) {
                 let _ = job.answer.send(Outcome::TooLate);
             }
@@ -50,8 +50,7 @@ impl Shared {
         if !job.progress.advance(BEGUN) {
             return None;
         }
-        let service = self.service.get()?;
-        let (outcome, done) = self.perform(&**service, job.call);
+        let (outcome, done) = self.perform(job.call, job.waiting);
         // Where nobody waits any more, the receipt in the outcome is dropped and so reports that the answer was
         // lost.
         let _ = job.answer.send(outcome);
@@ -59,11 +58,12 @@ impl Shared {
     }
 
     /// Has the engine carry the call out, and puts together what its caller and the log get.
-    pub(super) fn perform(&self, service: &dyn Service, call: Arc<Call>) -> (Outcome, FinishedCall) {
-        let reply = serve_catching_panics(service, &call);
+    pub(super) fn perform(&self, call: Arc<dyn PreparedCall>, waiting: Waiting) -> (Outcome, FinishedCall) {
+        let arrived = waiting.arrived;
+        let reply = serve_catching_panics(&*call, waiting);
         let failure = reply.outcome.as_ref().err().map(|e| (e.code, e.to_string()));
-        let took = call.arrived.elapsed();
-        let receipts = self.receipts.get().filter(|_| call.request.command == Command::Add);
+        let took = arrived.elapsed();
+        let receipts = self.receipts.get().filter(|_| call.request().command == Command::Add);
         let receipt = Receipt::new(&call, receipts.cloned());
         let done = FinishedCall { receipt: receipts.is_some(), call, took, failure };
         (Outcome::Reply(reply, receipt), done)
@@ -71,10 +71,20 @@ impl Shared {
 
     pub(super) fn note(&self, done: &FinishedCall) {
         let FinishedCall { call, took, failure, .. } = done;
-        let request = &call.request;
-        let summary = ConfigSummary::of(&request.config);
-        let kind = kind_label(&summary.kind);
-        self.calls.observe(request.command, kind, failure.as_ref().map_or(0, |(c, _)| c.number()), *took);
+        let request = call.request();
+        let (network, plugin) = match call.conf() {
+            Some(conf) => (Cow::Borrowed(&*conf.name), Cow::Borrowed(&*conf.plugin_type)),
+            None => {
+                let summary = ConfigSummary::of(&request.config);
+                (Cow::Owned(summary.name), Cow::Owned(summary.kind))
+            }
+        };
+        self.calls.observe(
+            request.command,
+            kind_label(&plugin),
+            failure.as_ref().map_or(0, |(c, _)| c.number()),
+            *took,
+        );
         self.health.note(failure.as_ref().map(|(code, _)| *code));
         let trace = || TraceParent::of(&request.env).map_or("", TraceParent::as_str);
         match failure {
@@ -83,8 +93,8 @@ impl Shared {
                 container = request.container_id,
                 ifname = request.ifname,
                 netns = request.netns,
-                network = summary.name,
-                r#type = summary.kind,
+                network = &*network,
+                r#type = &*plugin,
                 traceparent = trace(),
                 took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
                 "done"
@@ -94,8 +104,8 @@ impl Shared {
                 container = request.container_id,
                 ifname = request.ifname,
                 netns = request.netns,
-                network = summary.name,
-                r#type = summary.kind,
+                network = &*network,
+                r#type = &*plugin,
                 traceparent = trace(),
                 took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
                 code = code.number(),
@@ -107,22 +117,11 @@ impl Shared {
 }
 
 /// Carries a call out; a panic becomes an answer like any other failure.
-pub(crate) fn serve_catching_panics(service: &dyn Service, call: &Call) -> Reply {
-    catch_unwind(AssertUnwindSafe(|| service.serve(call))).unwrap_or_else(|panic| {
-        let text = panic_text(&*panic);
-        let command = call.request.command.name();
-        let error =
-            CniError::new(Code::Internal, format!("{command} failed by a fault in fairleadd: {text}"))
-                .with("the daemon goes on; please report this with its log");
-        Reply { version: ConfigSummary::of(&call.request.config).version, outcome: Err(error) }
+pub(crate) fn serve_catching_panics(call: &dyn PreparedCall, waiting: Waiting) -> Reply {
+    let request = call.request();
+    let served = catching_panics(request.command, || Ok(call.serve(waiting)));
+    served.unwrap_or_else(|error| Reply {
+        version: ConfigSummary::of(&request.config).version,
+        outcome: Err(error),
     })
-}
-
-/// The text that a panic carries.
-pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
-    panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("a panic without a text")
 }

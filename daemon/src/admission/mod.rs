@@ -24,13 +24,13 @@ use tokio::sync::oneshot;
 use tracing::error;
 
 pub use self::execution::FinishedCall;
-pub(crate) use self::execution::{panic_text, serve_catching_panics};
+pub(crate) use self::execution::serve_catching_panics;
 use self::queue::{Line, Queue};
 pub use self::queue::{PodInterface, pod_interface_of};
-use self::queued_call::{CallProgress, Delivery, QueuedCall};
-pub use self::queued_call::{Outcome, Receipt, SubmittedCall};
+pub use self::queued_call::{ArrivedCall, Outcome, Receipt, SubmittedCall};
+use self::queued_call::{CallProgress, Delivery, Preparation, QueuedCall, UnqueuedCall, outlives_its_caller};
 use self::worker_threads::WorkerThreads;
-use crate::call::{Call, CallerGone, Lane, Service};
+use crate::call::{CallerGone, Service, Waiting};
 use crate::health::Health;
 use crate::metrics::Calls;
 use fairlead_host::scheduling::prefer_this_thread;
@@ -69,7 +69,7 @@ impl Default for Limits {
 struct AdmissionState {
     queue: Queue,
     /// Calls that came before [`Admission::open`].
-    held: Vec<QueuedCall>,
+    held: Vec<UnqueuedCall>,
     open: bool,
     stopping: bool,
     /// Calls that were begun and are not yet on record as answered.
@@ -146,9 +146,8 @@ impl Admission {
         let _ = self.0.receipts.set(receipts);
         let mut state = self.0.lock();
         state.open = true;
-        for mut job in std::mem::take(&mut state.held) {
-            job.line = line_of(&**service, &job.call.request);
-            if let Some(line) = state.queue.push(job) {
+        for call in std::mem::take(&mut state.held) {
+            if let Some(line) = state.queue.push(call.prepared(service)) {
                 self.ensure_thread(&mut state, line);
             }
         }
@@ -160,10 +159,10 @@ impl Admission {
     /// Reports to the engine which ADDs' answers were delivered. It waits a little and reports many at once: if
     /// this thread were woken for each answer, it would take a processor from the next call.
     fn confirm(&self, given_back: &Receiver<Delivery>) {
-        while let (Some(service), Ok(first)) = (self.0.service.get(), given_back.recv()) {
+        while let Ok(first) = given_back.recv() {
             std::thread::sleep(CONFIRMED_AFTER);
             for (call, delivered) in std::iter::once(first).chain(given_back.try_iter()) {
-                service.answered(&call, delivered);
+                call.answered(delivered);
                 self.ended();
             }
         }
@@ -174,16 +173,24 @@ impl Admission {
         self.0.lock().open
     }
 
+    /// Has the engine prepare a request, once: what is rejected by [`Admission::serve_here`] is handed in as it is.
+    /// Before [`Admission::open`] there is no engine, and the request is prepared then.
+    pub fn prepare(&self, request: Request) -> ArrivedCall {
+        ArrivedCall(match self.0.service.get() {
+            Some(service) => Preparation::by(service, request),
+            None => Preparation::Missing(Box::new(request)),
+        })
+    }
+
     /// Hands a call in; its answer comes through the value that is returned.
-    pub fn submit(&self, request: Request, arrived: Instant) -> SubmittedCall {
-        let line = self.0.service.get().map_or(Line::Fast, |service| line_of(&**service, &request));
-        let deadline = arrived + time_limit(&request);
+    pub fn submit(&self, call: ArrivedCall, arrived: Instant) -> SubmittedCall {
+        let (durable, line) = (outlives_its_caller(call.request()), call.line());
+        let deadline = arrived + time_limit(call.request());
         let (sender, answer) = oneshot::channel();
         let (gone, progress) = (CallerGone::default(), CallProgress::default());
-        let call = Call { request, arrived, deadline, gone: gone.clone() };
-        let call = Arc::new(call);
-        let job = QueuedCall { number: 0, call, line, progress: progress.clone(), answer: sender };
-        let (admission, durable) = (self.clone(), job.outlives_its_caller());
+        let waiting = Waiting { arrived, deadline, gone: gone.clone() };
+        let admission = self.clone();
+        let job = UnqueuedCall { call, waiting, progress: progress.clone(), answer: sender };
         let submitted = SubmittedCall { answer, progress, gone, durable, admission, line, deadline };
         self.enqueue(job);
         submitted
@@ -198,29 +205,28 @@ impl Admission {
     /// otherwise. The caller must see to it that [`Admission::conclude`] follows when the answer has left.
     ///
     /// # Errors
-    /// The request, for [`Admission::submit`].
+    /// The call, for [`Admission::submit`].
     pub fn serve_here(
         &self,
-        request: Request,
+        call: ArrivedCall,
         arrived: Instant,
         gone: CallerGone,
-    ) -> Result<(Outcome, FinishedCall), Box<Request>> {
-        let Some(service) = self.0.service.get() else { return Err(Box::new(request)) };
-        // A call that starts programs would keep the acceptor for as long as they take.
-        if line_of(&**service, &request) != Line::Fast {
-            return Err(Box::new(request));
-        }
+    ) -> Result<(Outcome, FinishedCall), ArrivedCall> {
+        let call = match call.0 {
+            Preparation::Done(call, Line::Fast) => call,
+            // A call that starts programs would keep the acceptor for as long as they take.
+            other => return Err(ArrivedCall(other)),
+        };
         let mut state = self.0.lock();
-        if !state.is_quiet() || !state.queue.enter(&request) {
-            return Err(Box::new(request));
+        if !state.is_quiet() || !state.queue.enter(call.request()) {
+            return Err(ArrivedCall(Preparation::Done(call, Line::Fast)));
         }
         state.running += 1;
         state.inline = true;
         self.0.update_gauges(&state);
         drop(state);
-        let deadline = arrived + time_limit(&request);
-        let call = Arc::new(Call { request, arrived, deadline, gone });
-        Ok(self.0.perform(&**service, call))
+        let deadline = arrived + time_limit(call.request());
+        Ok(self.0.perform(call, Waiting { arrived, deadline, gone }))
     }
 
     /// Ends a call of [`Admission::serve_here`] once its answer has left.
@@ -241,14 +247,14 @@ impl Admission {
         }
     }
 
-    fn enqueue(&self, job: QueuedCall) {
+    fn enqueue(&self, job: UnqueuedCall) {
         let mut state = self.0.lock();
         let refused = if state.stopping {
             Outcome::NotBegun
         } else if state.queue.len() + state.held.len() >= self.0.limits.queued {
             Outcome::Full
-        } else if state.open {
-            let woken = state.queue.push(job);
+        } else if let Some(service) = self.0.service.get().filter(|_| state.open) {
+            let woken = state.queue.push(job.prepared(service));
             self.0.update_gauges(&state);
             return self.wake(state, woken);
         } else {
@@ -284,11 +290,12 @@ impl Admission {
     pub fn stop(&self) {
         let mut state = self.0.lock();
         state.stopping = true;
-        let mut out = state.queue.drain(|job| job.outlives_its_caller() && job.call.gone.get());
-        out.append(&mut state.held);
+        let queued = state.queue.drain(|job| job.outlives_its_caller() && job.waiting.gone.get());
+        let held = std::mem::take(&mut state.held);
         drop(state);
-        for job in out {
-            let _ = job.answer.send(Outcome::NotBegun);
+        let held = held.into_iter().map(|job| job.answer);
+        for answer in queued.into_iter().map(|job| job.answer).chain(held) {
+            let _ = answer.send(Outcome::NotBegun);
         }
         self.0.work.iter().for_each(wake_all);
     }
@@ -348,7 +355,7 @@ impl Admission {
     fn work(&self, line: Line) {
         prefer_this_thread();
         while let Some(job) = self.next(line) {
-            let (number, container) = (job.number, job.call.request.container_id.clone());
+            let (number, container) = (job.number, job.call.request().container_id.clone());
             let done = self.0.carry_out(job);
             let mut state = self.0.lock();
             state.workers.end(number);
@@ -429,14 +436,6 @@ impl Shared {
 
 fn wake_all(condvar: &Condvar) {
     condvar.notify_all();
-}
-
-fn line_of(service: &dyn Service, request: &Request) -> Line {
-    match (request.command, service.lane(request)) {
-        (Command::Status, _) => Line::Status,
-        (_, Lane::Fast) => Line::Fast,
-        (_, Lane::Slow) => Line::Slow,
-    }
 }
 
 fn time_limit(request: &Request) -> Duration {

@@ -62,7 +62,7 @@ impl Queue {
     }
 
     fn place(&mut self, job: QueuedCall) -> Option<Line> {
-        let container = &job.call.request.container_id;
+        let container = &job.call.request().container_id;
         if !container.is_empty() {
             if let Some(behind) = self.containers.get_mut(container) {
                 behind.insert(job.number, job);
@@ -95,7 +95,7 @@ impl Queue {
                 self.len -= 1;
                 return Some(job);
             }
-            woken.extend(self.finish(&job.call.request.container_id));
+            woken.extend(self.finish(&job.call.request().container_id));
             self.parked.push(job);
         }
         None
@@ -103,8 +103,8 @@ impl Queue {
 
     fn must_park(&self, job: &QueuedCall) -> bool {
         !self.blocked.is_empty()
-            && job.call.request.command == Command::Add
-            && self.blocked.contains_key(&pod_interface_of(&job.call.request))
+            && job.call.request().command == Command::Add
+            && self.blocked.contains_key(&pod_interface_of(job.call.request()))
     }
 
     /// Ends the call of a container: the next call of that container enters its line.
@@ -138,7 +138,7 @@ impl Queue {
             None => return Vec::new(),
         };
         let (free, still): (Vec<QueuedCall>, Vec<QueuedCall>) =
-            self.parked.drain(..).partition(|job| pod_interface_of(&job.call.request) == *attachment);
+            self.parked.drain(..).partition(|job| pod_interface_of(job.call.request()) == *attachment);
         self.parked = still;
         free.into_iter().filter_map(|job| self.place(job)).collect()
     }
@@ -148,7 +148,7 @@ impl Queue {
         let mut all: BTreeMap<u64, QueuedCall> = BTreeMap::new();
         for line in &mut self.lines {
             for (number, job) in std::mem::take(line) {
-                if let Some(behind) = self.containers.remove(&job.call.request.container_id) {
+                if let Some(behind) = self.containers.remove(&job.call.request().container_id) {
                     all.extend(behind);
                 }
                 all.insert(number, job);

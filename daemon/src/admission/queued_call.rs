@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Instant;
 
-use fairlead_cni::wire::Command;
+use fairlead_cni::wire::{Command, Request};
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::RecvError;
 
 use super::Admission;
 use super::queue::Line;
 use super::worker_threads::STUCK;
-use crate::call::{Call, CallerGone, Reply};
+use crate::call::{CallerGone, Lane, PreparedCall, Reply, Service, Waiting};
 
 /// How a call ended for its caller.
 #[derive(Debug)]
@@ -29,17 +29,17 @@ pub enum Outcome {
 }
 
 /// An ADD, and whether its answer was delivered.
-pub(super) type Delivery = (Arc<Call>, bool);
+pub(super) type Delivery = (Arc<dyn PreparedCall>, bool);
 
 /// Goes along with the answer of an ADD and comes back when it is known whether the caller got it. Only then may
 /// the engine forget that the same ADD could be asked again. A receipt that is dropped reports that the answer
 /// was lost.
 #[derive(Debug)]
-pub struct Receipt(Option<(Arc<Call>, Sender<Delivery>)>);
+pub struct Receipt(Option<(Arc<dyn PreparedCall>, Sender<Delivery>)>);
 
 impl Receipt {
     /// Makes a receipt that goes back to `to`; without `to` it goes nowhere.
-    pub(super) fn new(call: &Arc<Call>, to: Option<Sender<Delivery>>) -> Receipt {
+    pub(super) fn new(call: &Arc<dyn PreparedCall>, to: Option<Sender<Delivery>>) -> Receipt {
         Receipt(to.map(|to| (Arc::clone(call), to)))
     }
 
@@ -78,21 +78,93 @@ impl CallProgress {
     }
 }
 
+/// A request that has come, on its way to [`Admission::serve_here`] or [`Admission::submit`].
+#[derive(Debug)]
+pub struct ArrivedCall(pub(super) Preparation);
+
+/// How far the engine has prepared a request.
+#[derive(Debug)]
+pub(super) enum Preparation {
+    /// It is prepared, and belongs to this line.
+    Done(Arc<dyn PreparedCall>, Line),
+    /// There was no engine yet. Boxed, because every other call is passed on as two words.
+    Missing(Box<Request>),
+}
+
+impl Preparation {
+    pub(super) fn by(service: &Arc<dyn Service>, request: Request) -> Preparation {
+        let call = Arc::clone(service).prepare(request);
+        let line = match (call.request().command, call.lane()) {
+            (Command::Status, _) => Line::Status,
+            (_, Lane::Fast) => Line::Fast,
+            (_, Lane::Slow) => Line::Slow,
+        };
+        Preparation::Done(call, line)
+    }
+}
+
+impl ArrivedCall {
+    /// The request as the executable sent it.
+    pub fn request(&self) -> &Request {
+        match &self.0 {
+            Preparation::Done(call, _) => call.request(),
+            Preparation::Missing(request) => request,
+        }
+    }
+
+    /// The line of the call, as far as it is known.
+    pub(super) fn line(&self) -> Line {
+        match self.0 {
+            Preparation::Done(_, line) => line,
+            Preparation::Missing(_) => Line::Fast,
+        }
+    }
+}
+
+/// A call that is not in the queue yet, and where its answer goes.
+#[derive(Debug)]
+pub(super) struct UnqueuedCall {
+    pub(super) call: ArrivedCall,
+    pub(super) waiting: Waiting,
+    pub(super) progress: CallProgress,
+    pub(super) answer: oneshot::Sender<Outcome>,
+}
+
+impl UnqueuedCall {
+    /// The call as the queue takes it; the queue numbers it.
+    pub(super) fn prepared(self, service: &Arc<dyn Service>) -> QueuedCall {
+        let UnqueuedCall { call, waiting, progress, answer } = self;
+        match call.0 {
+            Preparation::Done(call, line) => QueuedCall { number: 0, call, line, waiting, progress, answer },
+            Preparation::Missing(request) => {
+                let call = ArrivedCall(Preparation::by(service, *request));
+                UnqueuedCall { call, waiting, progress, answer }.prepared(service)
+            }
+        }
+    }
+}
+
 /// A call in the queue, and where its answer goes.
 #[derive(Debug)]
 pub(super) struct QueuedCall {
     pub(super) number: u64,
-    pub(super) call: Arc<Call>,
+    pub(super) call: Arc<dyn PreparedCall>,
     pub(super) line: Line,
+    pub(super) waiting: Waiting,
     pub(super) progress: CallProgress,
     pub(super) answer: oneshot::Sender<Outcome>,
 }
 
 impl QueuedCall {
-    /// DEL and GC go on without their caller, because what they remove must go in any case.
+    /// Whether the call goes on without its caller.
     pub(super) fn outlives_its_caller(&self) -> bool {
-        matches!(self.call.request.command, Command::Del | Command::Gc)
+        outlives_its_caller(self.call.request())
     }
+}
+
+/// DEL and GC go on without their caller, because what they remove must go in any case.
+pub(super) fn outlives_its_caller(request: &Request) -> bool {
+    matches!(request.command, Command::Del | Command::Gc)
 }
 
 /// A call that was handed in. If it is dropped before the answer comes, the caller counts as gone.

@@ -4,12 +4,13 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::sleep;
 
+use fairlead_cni::config::NetConf;
 use fairlead_cni::wire::WIRE;
 use fairlead_cni::{CniVersion, Code};
 use serde_json::Value;
 
 use super::*;
-use crate::call::Reply;
+use crate::call::{Lane, PreparedCall, Reply};
 
 /// Serves `wait:<ms>` by waiting, `slow:…` on the slow lane, `panic` by panicking; keeps what it was asked, in order.
 #[derive(Default)]
@@ -17,30 +18,48 @@ struct Fake {
     log: Mutex<Vec<String>>,
     inside: Mutex<HashSet<String>>,
     overlaps: AtomicUsize,
+    prepared: AtomicUsize,
     delivered: Mutex<Vec<(String, bool)>>,
 }
 
-impl Service for Fake {
-    fn lane(&self, request: &Request) -> Lane {
-        if request.config.starts_with("slow:") { Lane::Slow } else { Lane::Fast }
+struct FakeCall(Arc<Fake>, Request);
+
+impl PreparedCall for FakeCall {
+    fn request(&self) -> &Request {
+        &self.1
     }
 
-    fn serve(&self, call: &Call) -> Reply {
-        let request = &call.request;
-        self.log.lock().push(format!("{} {}", request.command.name(), request.args));
-        if !request.container_id.is_empty() && !self.inside.lock().insert(request.container_id.clone()) {
-            self.overlaps.fetch_add(1, Ordering::Relaxed);
+    fn conf(&self) -> Option<&NetConf> {
+        None
+    }
+
+    fn lane(&self) -> Lane {
+        if self.1.config.starts_with("slow:") { Lane::Slow } else { Lane::Fast }
+    }
+
+    fn serve(&self, _: Waiting) -> Reply {
+        let FakeCall(fake, request) = self;
+        fake.log.lock().push(format!("{} {}", request.command.name(), request.args));
+        if !request.container_id.is_empty() && !fake.inside.lock().insert(request.container_id.clone()) {
+            fake.overlaps.fetch_add(1, Ordering::Relaxed);
         }
         assert_ne!(request.config, "panic", "as asked");
         if let Some((_, ms)) = request.config.split_once(':') {
             sleep(Duration::from_millis(ms.parse().unwrap()));
         }
-        self.inside.lock().remove(&request.container_id);
+        fake.inside.lock().remove(&request.container_id);
         Reply { version: CniVersion::LATEST, outcome: Ok(String::new()) }
     }
 
-    fn answered(&self, call: &Call, delivered: bool) {
-        self.delivered.lock().push((call.request.args.clone(), delivered));
+    fn answered(&self, delivered: bool) {
+        self.0.delivered.lock().push((self.1.args.clone(), delivered));
+    }
+}
+
+impl Service for Fake {
+    fn prepare(self: Arc<Self>, request: Request) -> Arc<dyn PreparedCall> {
+        self.prepared.fetch_add(1, Ordering::Relaxed);
+        Arc::new(FakeCall(self, request))
     }
 
     fn table(&self, _: &str) -> Option<Value> {
@@ -93,7 +112,11 @@ fn send(
     label: &str,
     config: &str,
 ) -> SubmittedCall {
-    admission.submit(request(command, container, label, config), Instant::now())
+    hand_in(admission, request(command, container, label, config))
+}
+
+fn hand_in(admission: &Admission, request: Request) -> SubmittedCall {
+    admission.submit(admission.prepare(request), Instant::now())
 }
 
 fn log(fake: &Fake) -> Vec<String> {
@@ -200,7 +223,7 @@ fn a_deadline_that_passes_in_the_queue_is_told_and_the_call_is_never_begun() {
     let busy = send(&admission, Command::Add, "x", "busy", "wait:150");
     until(|| !log(&fake).is_empty());
     let late = Request { deadline_ms: 20, ..request(Command::Add, "a", "late", "") };
-    let late = admission.submit(late, Instant::now());
+    let late = hand_in(&admission, late);
     assert!(matches!(runtime().block_on(late.outcome()), Outcome::TooLate));
     drop(busy.wait());
     drop(send(&admission, Command::Add, "b", "next", "").wait());
@@ -213,12 +236,13 @@ fn r06_before_it_is_open_calls_are_held_in_order_and_then_begun() {
     let held = [(Command::Del, "1"), (Command::Add, "2"), (Command::Check, "3")]
         .map(|(command, label)| send(&admission, command, "c", label, ""));
     let late = Request { deadline_ms: 20, ..request(Command::Add, "d", "late", "") };
-    let late = admission.submit(late, Instant::now());
+    let late = hand_in(&admission, late);
     assert!(matches!(runtime().block_on(late.outcome()), Outcome::TooLate));
     assert!(log(&fake).is_empty());
     admission.open(fake.clone()).unwrap();
     held.into_iter().for_each(|s| assert!(matches!(s.wait(), Outcome::Reply(..))));
     assert_eq!(log(&fake), ["DEL 1", "ADD 2", "CHECK 3"]);
+    assert_eq!(fake.prepared.load(Ordering::Relaxed), 4, "those that were held, too, and each once");
 }
 
 #[test]
@@ -344,8 +368,8 @@ fn x12_more_calls_than_may_wait_are_told_to_try_again() {
 fn a_call_is_carried_out_where_it_was_accepted_only_if_nothing_has_to_come_before_it() {
     let (admission, fake) = admission(1);
     let here = |container: &str, config: &str| {
-        let request = request(Command::Add, container, "here", config);
-        admission.serve_here(request, Instant::now(), CallerGone::default())
+        let call = admission.prepare(request(Command::Add, container, "here", config));
+        admission.serve_here(call, Instant::now(), CallerGone::default())
     };
     let (outcome, done) = here("a", "").unwrap();
     assert!(matches!(outcome, Outcome::Reply(..)));
@@ -357,7 +381,7 @@ fn a_call_is_carried_out_where_it_was_accepted_only_if_nothing_has_to_come_befor
     admission.hold(pod_interface_of(&request(Command::Add, "held", "", "")));
     here("held", "").expect_err("a spooled DEL comes before it");
     let (_, done) = here("b", "").unwrap();
-    let behind = admission.submit(request(Command::Del, "b", "behind", ""), Instant::now());
+    let behind = send(&admission, Command::Del, "b", "behind", "");
     admission.conclude(&done);
     assert!(matches!(behind.wait(), Outcome::Reply(..)));
     assert_eq!(*fake.log.lock(), ["ADD here", "ADD here", "DEL behind"]);
@@ -365,4 +389,17 @@ fn a_call_is_carried_out_where_it_was_accepted_only_if_nothing_has_to_come_befor
     admission.stop();
     here("c", "").expect_err("nothing is begun any more");
     assert!(admission.drained(Duration::from_secs(5)));
+}
+
+#[test]
+fn a_request_is_prepared_once_also_where_it_is_not_carried_out_where_it_was_accepted() {
+    let (admission, fake) = admission(1);
+    let call = admission.prepare(request(Command::Add, "a", "a", "slow:0"));
+    let call = admission.serve_here(call, Instant::now(), CallerGone::default()).unwrap_err();
+    match admission.submit(call, Instant::now()).wait() {
+        Outcome::Reply(_, receipt) => receipt.give_back(true),
+        other => panic!("{other:?}"),
+    }
+    until(|| fake.delivered.lock().len() == 1);
+    assert_eq!(fake.prepared.load(Ordering::Relaxed), 1);
 }

@@ -12,9 +12,9 @@ use fairlead_host::failpoint;
 use serde_json::{Map, Value};
 
 use super::core::{Answer, Core, is_ours, parameters, since_1_1};
-use super::request::{AttachmentRequest, Sandbox, Waiting};
+use super::request::{AttachmentRequest, ParsedRequest, Sandbox};
 use super::{Engine, errors, kinds};
-use crate::call::CallerGone;
+use crate::call::{CallerGone, Waiting};
 use crate::conf_dir::Networks;
 use crate::conflist::{BuiltIn, Chain};
 use crate::store::{Attachment, LinkRecord};
@@ -52,10 +52,10 @@ impl BuiltIn for BuiltInPlugins<'_> {
         let removal = matches!(command, Command::Del | Command::Gc);
         let conf = self.core.ipam.confs.get(config, removal)?;
         let vf_wait = self.core.policy().vf_wait;
-        let (waiting, ifname) = (self.waiting.clone(), self.ifname);
-        let mut request =
-            AttachmentRequest::of_plugin(command, self.sandbox, ifname, conf, waiting, vf_wait)?;
-        self.core.carry_out(&mut request, self.networks)
+        let (sandbox, waiting, ifname) = (self.sandbox, self.waiting.clone(), self.ifname);
+        let parsed = ParsedRequest::new(conf, sandbox.container, ifname, sandbox.args);
+        let mut request = AttachmentRequest::of_plugin(command, sandbox, ifname, &parsed, waiting, vf_wait)?;
+        self.core.carry_out(&mut request, &parsed, self.networks)
     }
 }
 
@@ -80,7 +80,7 @@ impl Engine {
             Command::Del => {
                 let _lock = self.core.lock_container(request)?;
                 // With nothing on record the file may be another by now: what the list made is unknown.
-                if let Some(attachment) = self.core.store.find(&request.key) {
+                if let Some(attachment) = self.core.store.find(request.key) {
                     self.core.remove_for(&attachment, Answer::WhenGone)?;
                 }
             }
@@ -110,7 +110,7 @@ impl Engine {
         let _lock = core.lock_container(request)?;
         core.finish_older(request)?;
         let mut pod = core.enter(request)?;
-        if let Some(before) = core.store.find(&request.key) {
+        if let Some(before) = core.store.find(request.key) {
             return core.repeat(request, &before, pod.as_ref());
         }
         let netns = core.namespace(request, pod.as_mut())?;
@@ -135,7 +135,7 @@ impl Engine {
 
     fn cluster_network_check(&self, request: &AttachmentRequest<'_>) -> Result<(), CniError> {
         let _lock = self.core.lock_container(request)?;
-        let attachment = self.core.store.find(&request.key).ok_or_else(|| unknown(request))?;
+        let attachment = self.core.store.find(request.key).ok_or_else(|| unknown(request))?;
         let recorded = || result_of(&self.core, &attachment);
         let prev = request.conf.prev_result.clone().or_else(recorded).unwrap_or_default();
         let LinkRecord::Conflist { conflist } = &attachment.link else {

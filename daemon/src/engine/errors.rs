@@ -19,7 +19,7 @@ use fairlead_host::shortage;
 /// Whatever went wrong: a person is told on which network, and on which interface where the call has one (X14). What
 /// a list's plugin says is told so once, by the list's own call.
 pub(crate) fn of_call(request: &AttachmentRequest<'_>, error: CniError) -> CniError {
-    let Key { network, ifname, .. } = &request.key;
+    let Key { network, ifname, .. } = request.key;
     let of_network = format!("network {network:?}");
     let rest = error.msg.strip_prefix(&of_network).and_then(|rest| rest.strip_prefix(": "));
     let attaches = matches!(request.command, Command::Add | Command::Del | Command::Check);

@@ -35,16 +35,17 @@ impl Engine {
             Command::Add => return self.add_by_paths(request, &paths),
             Command::Del => {
                 let networks: Vec<_> =
-                    paths.iter().map(|p| Network::validate(p, &request.args).ok()).collect();
+                    paths.iter().map(|p| Network::validate(p, request.args).ok()).collect();
+                let networks: Vec<_> = networks.iter().map(Option::as_ref).collect();
                 self.core.del(request, &networks)?;
             }
             Command::Check => {
-                let attachment = self.core.store.find(&request.key).ok_or_else(|| unknown(request))?;
+                let attachment = self.core.store.find(request.key).ok_or_else(|| unknown(request))?;
                 let taken = paths.get(attachment.passed_over.len()).ok_or_else(|| fewer_paths(request))?;
                 request.conf = Arc::clone(taken);
                 since_0_4(request)?;
-                let network = Network::validate(&request.conf, &request.args)?;
-                self.core.check(request, network)?;
+                let network = Network::validate(&request.conf, request.args)?;
+                self.core.check(request, &network)?;
             }
             Command::Gc => self.core.gc(request)?,
             Command::Status => self.status_of_any(request, &paths)?,
@@ -61,13 +62,13 @@ impl Engine {
             wanted(path, request).map_err(|e| CniError { msg: format!("\"paths[{at}]\": {}", e.msg), ..e })
         });
         let wanted = wanted.collect::<Result<Vec<Wanted>, CniError>>()?;
-        if let Some(before) = self.core.store.find(&request.key) {
+        if let Some(before) = self.core.store.find(request.key) {
             // A second ADD gets the stored answer, or the error that there is one already.
             let taken = paths.get(before.passed_over.len()).or(paths.last());
             request.conf = Arc::clone(taken.unwrap_or(&request.conf));
             request.passed_over.clone_from(&before.passed_over);
-            let network = Network::validate(&request.conf, &request.args)?;
-            return self.core.add(request, network).map_err(NotAttached::into_error);
+            let network = Network::validate(&request.conf, request.args)?;
+            return self.core.add(request, &network).map_err(NotAttached::into_error);
         }
         for (at, (path, wanted)) in paths.iter().zip(wanted).enumerate() {
             request.conf = Arc::clone(path);
@@ -107,7 +108,7 @@ impl Engine {
         {
             return Err(NotAttached::Unavailable(CniError::new(Code::NotAvailable, why)));
         }
-        self.core.add(request, network)
+        self.core.add(request, &network)
     }
 
     /// Available while one of its paths is.
@@ -136,7 +137,7 @@ impl Engine {
     fn status_of(&self, request: &mut AttachmentRequest<'_>) -> Result<(), CniError> {
         since_1_1(&request.conf, "STATUS")?;
         self.networks.rescan();
-        let network = Network::validate(&request.conf, &request.args)?;
+        let network = Network::validate(&request.conf, request.args)?;
         self.core.status(request, &network)
     }
 }
@@ -165,7 +166,7 @@ fn wanted(path: &NetConf, request: &AttachmentRequest<'_>) -> Result<Wanted, Cni
     }
     match names_no_vf(path, request)? {
         Some(none) => Ok(Wanted::Nothing(none)),
-        None => Network::validate(path, &request.args).map(|network| Wanted::Network(Box::new(network))),
+        None => Network::validate(path, request.args).map(|network| Wanted::Network(Box::new(network))),
     }
 }
 
@@ -174,7 +175,7 @@ fn names_no_vf(path: &NetConf, request: &AttachmentRequest<'_>) -> Result<Option
     if path.plugin_type != "sriov" {
         return Ok(None);
     }
-    let given = config::Sriov::parse(path)?.device(path, &request.args);
+    let given = config::Sriov::parse(path)?.device(path, request.args);
     Ok(given.err().filter(|e| e.code == Code::InvalidConfig))
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Three storeys, each of which knows only those below it:
 //!
-//! - adapters ([`call`](Engine), [`cluster_network`], [`fallback`]) make an [`AttachmentRequest`] of what was asked for;
+//! - adapters ([`prepared_call`], [`cluster_network`], [`fallback`]) make an [`AttachmentRequest`] of what was asked for;
 //! - the [`core`] takes it one way for all: validate → plan (pure) → intent on record → apply → commit → answer;
 //! - the [`kinds`] know what differs between links.
 
@@ -21,6 +21,7 @@ mod netns_reach;
 mod operator_views;
 mod policy;
 mod pool_reconciler;
+mod prepared_call;
 mod random_ids;
 mod request;
 mod sandbox;
@@ -33,9 +34,9 @@ mod timing;
 use std::sync::Arc;
 
 use fairlead_cni::wire::{Command, Request};
-use fairlead_cni::{CniError, CniVersion, Code};
+use fairlead_cni::{CniError, Code};
 
-use crate::call::{Call, Lane, Reply, Service};
+use crate::call::{PreparedCall, Service};
 use crate::conf_dir::Networks;
 use crate::metrics;
 use crate::settings::Settings;
@@ -43,8 +44,8 @@ use fairlead_sriov::pools::{Holders, Verb};
 
 use self::core::{Core, since_0_4, since_1_1};
 use health_probes::NetnsWatch;
-use kinds::Network;
-use request::{AttachmentRequest, Waiting};
+use prepared_call::EngineCall;
+use request::{AttachmentRequest, ParsedRequest};
 
 pub(crate) use self::core::unreadable_records;
 pub use policy::Policy;
@@ -66,34 +67,6 @@ impl Engine {
         self.core.kinds.sriov.offer_to_kubelet();
     }
 
-    /// Carries the call of an executable out.
-    fn call<'a>(
-        &self,
-        request: &'a Request,
-        waiting: Waiting,
-    ) -> (CniVersion, Result<(String, AttachmentRequest<'a>), CniError>) {
-        let removal = matches!(request.command, Command::Del | Command::Gc);
-        let conf = match self.core.ipam.confs.get(&request.config, removal) {
-            Ok(conf) => conf,
-            Err(e) => return (crate::config_summary::ConfigSummary::of(&request.config).version, Err(e)),
-        };
-        let version = conf.version;
-        let vf_wait = self.core.policy().vf_wait;
-        let done = AttachmentRequest::of_call(request, conf, waiting, vf_wait).and_then(|mut request| {
-            request.timing.end("parse");
-            let answer = self.dispatch(&mut request).map_err(|e| errors::of_call(&request, e))?;
-            Ok((answer, request))
-        });
-        (version, done)
-    }
-
-    fn dispatch(&self, request: &mut AttachmentRequest<'_>) -> Result<String, CniError> {
-        match request.key.plugin == cluster_network::TYPE {
-            true => self.own_type(request),
-            false => self.core.carry_out(request, Some(&self.networks)),
-        }
-    }
-
     /// Calls with who has a VF: an attachment of ours, or a pod that sriov-cni made.
     fn with_holders<T>(&self, call: impl FnOnce(Holders<'_>) -> T) -> T {
         let leftovers = || self.core.leftovers.owners();
@@ -106,32 +79,24 @@ impl Core {
     fn carry_out(
         &self,
         request: &mut AttachmentRequest<'_>,
+        parsed: &ParsedRequest,
         networks: Option<&Networks>,
     ) -> Result<String, CniError> {
         if !kinds::BUILT_IN.contains(&request.key.plugin.as_str()) {
             return Err(kinds::not_built_in(&request.key.plugin));
         }
-        let network = |request: &AttachmentRequest<'_>| Network::validate(&request.conf, &request.args);
         match request.command {
-            Command::Add => {
-                let network = network(request)?;
-                return self.add(request, network).map_err(|e| e.into_error());
-            }
-            Command::Del => {
-                let network = network(request).ok();
-                self.del(request, &[network])?;
-            }
+            Command::Add => return self.add(request, parsed.network()?).map_err(|e| e.into_error()),
+            Command::Del => self.del(request, &[parsed.network().ok()])?,
             Command::Check => {
                 since_0_4(request)?;
-                let network = network(request)?;
-                self.check(request, network)?;
+                self.check(request, parsed.network()?)?;
             }
             Command::Gc => self.gc(request)?,
             Command::Status => {
                 since_1_1(&request.conf, "STATUS")?;
                 networks.into_iter().for_each(Networks::rescan);
-                let network = network(request)?;
-                self.status(request, &network)?;
+                self.status(request, parsed.network()?)?;
             }
         }
         Ok(String::new())
@@ -139,65 +104,8 @@ impl Core {
 }
 
 impl Service for Engine {
-    fn lane(&self, request: &Request) -> Lane {
-        let removal = matches!(request.command, Command::Del | Command::Gc);
-        let Ok(conf) = self.core.ipam.confs.get(&request.config, removal) else { return Lane::Fast };
-        let executes = !matches!(conf.ipam_type.as_deref(), None | Some("host-local" | "static"));
-        if executes || conf.plugin_type == cluster_network::TYPE || request.command == Command::Gc {
-            return Lane::Slow;
-        }
-        let network = || {
-            let args = fairlead_cni::args::Args::parse(&request.args).ok()?;
-            Network::validate(&conf, &args).ok()
-        };
-        let policy = self.core.policy();
-        let kinds = &self.core.kinds;
-        let waits = match request.command {
-            Command::Del => match network() {
-                Some(network) if network.silent_is_gone() && conf.ipam_type.is_some() => {
-                    let key = request::key(&request.container_id, &request.ifname, &conf);
-                    let attachment = self.core.store.find(&key);
-                    policy.del_waits
-                        || !self.core.kernel().renames_while_up()
-                        || network.waits(kinds, request.command, attachment.as_deref())
-                }
-                _ => true,
-            },
-            Command::Add => {
-                policy.dad == netdev::setup::Dad::Wait
-                    || network().is_some_and(|network| network.waits(kinds, request.command, None))
-            }
-            Command::Check => network().is_some_and(|network| network.waits(kinds, request.command, None)),
-            Command::Gc | Command::Status => false,
-        };
-        if waits { Lane::Slow } else { Lane::Fast }
-    }
-
-    fn serve(&self, call: &Call) -> Reply {
-        let (version, done) = self.call(&call.request, Waiting::from(call));
-        let outcome = done.map(|(answer, request)| {
-            let kind = metrics::kind_label(&request.key.plugin);
-            for (phase, took) in request.timing.phases() {
-                self.calls.phase(request.command, kind, phase, *took);
-            }
-            answer
-        });
-        Reply { version, outcome }
-    }
-
-    fn answered(&self, call: &Call, delivered: bool) {
-        let request = &call.request;
-        if request.command != Command::Add || !delivered {
-            return;
-        }
-        let Ok(conf) = self.core.ipam.confs.get(&request.config, false) else { return };
-        let key = request::key(&request.container_id, &request.ifname, &conf);
-        if let Some(attachment) = self.core.store.find(&key)
-            && !attachment.answered
-            && let Err(e) = self.core.store.answered(attachment.id)
-        {
-            tracing::warn!(error = %e, "the delivery of an answer could not be put on record");
-        }
+    fn prepare(self: Arc<Self>, request: Request) -> Arc<dyn PreparedCall> {
+        Arc::new(EngineCall::new(self, request))
     }
 
     fn table(&self, name: &str) -> Option<serde_json::Value> {

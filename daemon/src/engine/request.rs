@@ -6,7 +6,7 @@
 use std::cell::OnceCell;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fairlead_cni::args::Args;
 use fairlead_cni::config::{Loopback, NetConf};
@@ -14,8 +14,10 @@ use fairlead_cni::wire::{Command, Inode, Request};
 use fairlead_cni::{CniError, Code, names};
 use fairlead_sriov::numa::NumaPolicy;
 
+use super::cluster_network;
+use super::kinds::{Network, not_built_in};
 use super::timing::Timing;
-use crate::call::{Call, CallerGone};
+use crate::call::Waiting;
 use crate::delegate::Parameters;
 use crate::store::{Caller, Key, PassedOver};
 use fairlead_kubelet::ResourcesOfPod;
@@ -42,12 +44,45 @@ pub(crate) struct Sandbox<'a> {
     pub(crate) env: &'a [(String, String)],
 }
 
-/// When a request came, when it has to end, and whether anybody still waits for it.
-#[derive(Debug, Clone)]
-pub(crate) struct Waiting {
-    pub(crate) arrived: Instant,
-    pub(crate) deadline: Instant,
-    pub(crate) gone: CallerGone,
+/// What a request says: its configuration, its `CNI_ARGS` and the network that they describe, each read and validated
+/// once.
+#[derive(Debug)]
+pub(crate) struct ParsedRequest {
+    pub(crate) conf: Arc<NetConf>,
+    /// By what the attachment is known.
+    pub(crate) key: Key,
+    args: Result<Args, CniError>,
+    /// `None` for our own type, which names other networks.
+    network: Option<Result<Network, CniError>>,
+}
+
+impl ParsedRequest {
+    /// Reads everything, and reports nothing yet: which of several errors a call is answered with is for its command
+    /// to decide.
+    pub(crate) fn new(conf: Arc<NetConf>, container: &str, ifname: &str, args: &str) -> ParsedRequest {
+        let args = Args::parse(args);
+        let network = (conf.plugin_type != cluster_network::TYPE).then(|| {
+            let args = args.as_ref().map_err(CniError::clone)?;
+            Network::validate(&conf, args)
+        });
+        ParsedRequest { key: key(container, ifname, &conf), conf, args, network }
+    }
+
+    /// The network of a built-in type.
+    ///
+    /// # Errors
+    /// Why it can't be validated.
+    pub(crate) fn network(&self) -> Result<&Network, CniError> {
+        match &self.network {
+            Some(network) => network.as_ref().map_err(CniError::clone),
+            None => Err(not_built_in(&self.key.plugin)),
+        }
+    }
+
+    /// The network of a built-in type, where it can be validated.
+    pub(crate) fn valid_network(&self) -> Option<&Network> {
+        self.network.as_ref()?.as_ref().ok()
+    }
 }
 
 /// A validated request for one attachment.
@@ -56,11 +91,11 @@ pub(crate) struct AttachmentRequest<'a> {
     pub(crate) command: Command,
     pub(crate) sandbox: Sandbox<'a>,
     /// By what the attachment is known.
-    pub(crate) key: Key,
+    pub(crate) key: &'a Key,
     /// The network, with the result of the plugin before it in a chain.
     pub(crate) conf: Arc<NetConf>,
     /// `CNI_ARGS`, read.
-    pub(crate) args: Args,
+    pub(crate) args: &'a Args,
     pub(crate) waiting: Waiting,
     /// How long a VF may be waited for that is not ready.
     pub(crate) vf_wait: Duration,
@@ -91,33 +126,19 @@ impl<'a> From<&'a Request> for Sandbox<'a> {
     }
 }
 
-impl From<&Call> for Waiting {
-    fn from(call: &Call) -> Waiting {
-        Waiting { arrived: call.arrived, deadline: call.deadline, gone: call.gone.clone() }
-    }
-}
-
 impl<'a> AttachmentRequest<'a> {
     /// The request of an executable's call.
     pub(crate) fn of_call(
         request: &'a Request,
-        conf: Arc<NetConf>,
+        parsed: &'a ParsedRequest,
         mut waiting: Waiting,
         vf_wait: Duration,
     ) -> Result<AttachmentRequest<'a>, CniError> {
         if request.command == Command::Status {
             waiting.deadline = waiting.deadline.min(waiting.arrived + STATUS_EXECUTES);
         }
-        let timing = Timing::since(waiting.arrived);
-        let request = AttachmentRequest::new(
-            request.command,
-            Sandbox::from(request),
-            &request.ifname,
-            conf,
-            waiting,
-            vf_wait,
-        )?;
-        Ok(AttachmentRequest { timing, ..request })
+        let sandbox = Sandbox::from(request);
+        AttachmentRequest::new(request.command, sandbox, &request.ifname, parsed, waiting, vf_wait)
     }
 
     /// The request of a plugin in a conflist, whose container is locked already.
@@ -125,25 +146,25 @@ impl<'a> AttachmentRequest<'a> {
         command: Command,
         sandbox: Sandbox<'a>,
         ifname: &str,
-        conf: Arc<NetConf>,
+        parsed: &'a ParsedRequest,
         waiting: Waiting,
         vf_wait: Duration,
     ) -> Result<AttachmentRequest<'a>, CniError> {
-        let request = AttachmentRequest::new(command, sandbox, ifname, conf, waiting, vf_wait)?;
+        let request = AttachmentRequest::new(command, sandbox, ifname, parsed, waiting, vf_wait)?;
         Ok(AttachmentRequest { in_conflist: true, ..request })
     }
 
-    /// Validates what the environment and the configuration say.
+    /// Validates what the environment says.
     fn new(
         command: Command,
         sandbox: Sandbox<'a>,
         ifname: &str,
-        conf: Arc<NetConf>,
+        parsed: &'a ParsedRequest,
         waiting: Waiting,
         vf_wait: Duration,
     ) -> Result<AttachmentRequest<'a>, CniError> {
         let timing = Timing::since(waiting.arrived);
-        let args = Args::parse(sandbox.args)?;
+        let args = parsed.args.as_ref().map_err(CniError::clone)?;
         if matches!(command, Command::Add | Command::Del | Command::Check) {
             names::container_id(sandbox.container)?;
             names::ifname(ifname)?;
@@ -151,12 +172,11 @@ impl<'a> AttachmentRequest<'a> {
         if matches!(command, Command::Add | Command::Check) {
             netns(sandbox.netns)?;
         }
-        let key = key(sandbox.container, ifname, &conf);
         Ok(AttachmentRequest {
             command,
             sandbox,
-            key,
-            conf,
+            key: &parsed.key,
+            conf: Arc::clone(&parsed.conf),
             args,
             waiting,
             vf_wait,
@@ -197,7 +217,7 @@ impl<'a> AttachmentRequest<'a> {
 }
 
 /// By what the attachment of an interface in a network is known.
-pub(crate) fn key(container: &str, ifname: &str, conf: &NetConf) -> Key {
+fn key(container: &str, ifname: &str, conf: &NetConf) -> Key {
     // The loopback plugin serves `lo`, whatever the caller calls it.
     let ifname = if conf.plugin_type == "loopback" { Loopback::IFNAME } else { ifname };
     Key {

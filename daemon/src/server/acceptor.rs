@@ -14,7 +14,6 @@ use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use fairlead_cni::wire::Request;
 use fairlead_host::scheduling::prefer_this_thread;
 use nix::errno::Errno;
 use nix::sys::socket::{Shutdown, shutdown};
@@ -24,7 +23,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tracing::warn;
 
 use super::connection;
-use crate::admission::{Admission, FinishedCall, Outcome};
+use crate::admission::{Admission, ArrivedCall, FinishedCall, Outcome};
 use crate::call::CallerGone;
 
 /// One acceptor may be busy with a call while the other goes on accepting.
@@ -137,10 +136,10 @@ impl Inline {
         Inline { connection: Arc::new(connection), admission, done: Arc::default() }
     }
 
-    /// Carries the call out; returns the request where it would have to wait or keep this thread for long.
-    pub(super) fn carry_out(&self, request: Request, arrived: Instant) -> Result<Outcome, Box<Request>> {
+    /// Carries the call out; returns it where it would have to wait or keep this thread for long.
+    pub(super) fn carry_out(&self, call: ArrivedCall, arrived: Instant) -> Result<Outcome, ArrivedCall> {
         let gone = CallerGone::Connection(Arc::clone(&self.connection));
-        let (outcome, done) = self.admission.serve_here(request, arrived, gone)?;
+        let (outcome, done) = self.admission.serve_here(call, arrived, gone)?;
         *self.done.lock() = Some(done);
         Ok(outcome)
     }

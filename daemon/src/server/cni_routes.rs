@@ -8,6 +8,7 @@ use axum::extract::{Request, State};
 use axum::http::header;
 use axum::response::Response;
 use axum::routing::{MethodRouter, post};
+use fairlead_cni::CniVersion;
 use fairlead_cni::wire::{self, Command, MAX_BODY, WIRE};
 use http_body_util::BodyExt;
 use serde::Deserialize;
@@ -66,35 +67,25 @@ async fn carried_out(
     if status && !open {
         return responses::not_ready(ConfigSummary::of(&request.config).version, &server.readiness.missing());
     }
-    // The engine takes the request, so the server keeps the configuration for errors of its own: they are written
+    let mut call = server.admission.prepare(request);
+    if let Some(inline) = inline {
+        call = match inline.carry_out(call, arrived) {
+            Ok(outcome) => return responses::outcome(outcome, CniVersion::LATEST, None),
+            Err(call) => call,
+        };
+    }
+    // The queue takes the request, so the server keeps the configuration for errors of its own: they are written
     // in its version.
-    let config = request.config.clone();
+    let config = call.request().config.clone();
     let version = || ConfigSummary::of(&config).version;
-    match outcome(server, request, arrived, inline).await {
-        outcome @ Outcome::Reply(..) => responses::outcome(outcome, fairlead_cni::CniVersion::LATEST, None),
+    match server.admission.submit(call, arrived).outcome().await {
+        outcome @ Outcome::Reply(..) => responses::outcome(outcome, CniVersion::LATEST, None),
         Outcome::TooLate if status => responses::status_too_late(version()),
         other => {
             let missing = (!open).then(|| server.readiness.missing());
             responses::outcome(other, version(), missing.as_deref())
         }
     }
-}
-
-/// Carries a call out on this thread if that is allowed, otherwise hands it in and waits.
-async fn outcome(
-    server: &ServerState,
-    request: wire::Request,
-    arrived: Instant,
-    inline: Option<Inline>,
-) -> Outcome {
-    let request = match inline {
-        Some(inline) => match inline.carry_out(request, arrived) {
-            Ok(outcome) => return outcome,
-            Err(request) => *request,
-        },
-        None => request,
-    };
-    server.admission.submit(request, arrived).outcome().await
 }
 
 /// Reads a body, and takes room in memory only for what has come: a body that never ends takes no more than that.

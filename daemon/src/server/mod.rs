@@ -233,6 +233,6 @@ async fn caught(router: Router, request: Request) -> Response {
     match AssertUnwindSafe(router.oneshot(request)).catch_unwind().await {
         Ok(Ok(response)) => response,
         Ok(Err(never)) => match never {},
-        Err(panic) => responses::fault(crate::admission::panic_text(&*panic)),
+        Err(panic) => responses::fault(crate::call::panic_text(&*panic)),
     }
 }

@@ -37,7 +37,7 @@ async fn on_blocking_thread(look: impl FnOnce() -> Response + Send + 'static) ->
     match tokio::task::spawn_blocking(look).await {
         Ok(response) => response,
         Err(error) => match error.try_into_panic() {
-            Ok(panic) => responses::fault(crate::admission::panic_text(&*panic)),
+            Ok(panic) => responses::fault(crate::call::panic_text(&*panic)),
             Err(error) => responses::fault(&error.to_string()),
         },
     }

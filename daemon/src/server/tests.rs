@@ -7,6 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use fairlead_cni::config::NetConf;
 use fairlead_cni::wire::{self, Command, MAX_BODY, NOT_BEGUN, OUTCOME_HEADER, RECEIVED, WIRE};
 use fairlead_cni::{CniError, CniVersion, Code};
 use parking_lot::Mutex;
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::admission::Limits;
-use crate::call::{Call, Lane, Reply};
+use crate::call::{Lane, PreparedCall, Reply, Waiting};
 use crate::metrics::Calls;
 
 #[derive(Default)]
@@ -23,17 +24,28 @@ struct Fake {
     delivered: Mutex<Vec<bool>>,
 }
 
-impl Service for Fake {
-    fn lane(&self, _: &wire::Request) -> Lane {
+struct FakeCall(Arc<Fake>, wire::Request);
+
+impl PreparedCall for FakeCall {
+    fn request(&self) -> &wire::Request {
+        &self.1
+    }
+
+    fn conf(&self) -> Option<&NetConf> {
+        None
+    }
+
+    fn lane(&self) -> Lane {
         Lane::Fast
     }
 
-    fn serve(&self, call: &Call) -> Reply {
-        let config: Value = serde_json::from_str(&call.request.config).unwrap();
+    fn serve(&self, _: Waiting) -> Reply {
+        let FakeCall(fake, request) = self;
+        let config: Value = serde_json::from_str(&request.config).unwrap();
         if let Some(ms) = config["wait"].as_u64() {
             std::thread::sleep(Duration::from_millis(ms));
         }
-        self.served.lock().push(call.request.container_id.clone());
+        fake.served.lock().push(request.container_id.clone());
         let outcome = match config["fail"].as_str() {
             Some(msg) => Err(CniError::new(Code::InvalidConfig, msg)),
             None => Ok(r#"{"cniVersion":"1.1.0"}"#.to_owned()),
@@ -41,8 +53,14 @@ impl Service for Fake {
         Reply { version: CniVersion::V0_4_0, outcome }
     }
 
-    fn answered(&self, _: &Call, delivered: bool) {
-        self.delivered.lock().push(delivered);
+    fn answered(&self, delivered: bool) {
+        self.0.delivered.lock().push(delivered);
+    }
+}
+
+impl Service for Fake {
+    fn prepare(self: Arc<Self>, request: wire::Request) -> Arc<dyn PreparedCall> {
+        Arc::new(FakeCall(self, request))
     }
 
     fn table(&self, name: &str) -> Option<Value> {

@@ -122,9 +122,8 @@ impl<'d> Ports<'d> {
     /// The interface that stands for a VF.
     pub(super) fn representor(&self, index: u32) -> Option<String> {
         let mut ports = self.devlink.iter().flat_map(|devlink| &devlink.ports);
-        let by_devlink = ports.find_map(|port| {
-            port.link.clone().filter(|_| Port::by_devlink(port.end) == Port::Vf(index))
-        });
+        let by_devlink = ports
+            .find_map(|port| port.link.clone().filter(|_| Port::by_devlink(port.end) == Port::Vf(index)));
         let stands = |interface: &&PortInterface| {
             interface.port == Port::Vf(index) && self.is_of_own_switch(interface)
         };

@@ -26,11 +26,11 @@ impl Core {
     pub(crate) fn add(
         &self,
         request: &mut AttachmentRequest<'_>,
-        network: Network,
+        network: &Network,
     ) -> Result<String, NotAttached> {
         let _lock = self.lock_container(request)?;
         self.finish_older(request)?;
-        if let Some(before) = self.store.find(&request.key) {
+        if let Some(before) = self.store.find(request.key) {
             return Ok(self.repeat(request, &before, self.enter(request)?.as_ref())?);
         }
         let (network, reservation) = network.reserve(&self.kinds, self, request)?;
@@ -91,7 +91,7 @@ impl Core {
 
     /// The removal of this very interface of this container, should it still be under way. The caller has the container.
     pub(crate) fn finish_older(&self, request: &AttachmentRequest<'_>) -> Result<(), CniError> {
-        let key = &request.key;
+        let key = request.key;
         if let Some(before) = self.store.find(key).filter(|a| a.phase == Phase::Removing) {
             self.remove(&before, Answer::WhenGone).map_err(|e| CniError {
                 code: Code::TryAgain,

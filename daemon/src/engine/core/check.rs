@@ -16,10 +16,10 @@ impl Core {
     pub(crate) fn check(
         &self,
         request: &mut AttachmentRequest<'_>,
-        network: Network,
+        network: &Network,
     ) -> Result<(), CniError> {
         let _lock = self.lock_container(request)?;
-        let attachment = self.store.find(&request.key);
+        let attachment = self.store.find(request.key);
         let network = network.of_attachment(attachment.as_deref(), &request.key.ifname)?;
         let prev = request.conf.prev_result.clone().ok_or_else(|| {
             CniError::new(Code::InvalidConfig, "CHECK needs the result of ADD as prevResult")

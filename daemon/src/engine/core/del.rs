@@ -15,12 +15,12 @@ impl Core {
     pub(crate) fn del(
         &self,
         request: &mut AttachmentRequest<'_>,
-        networks: &[Option<Network>],
+        networks: &[Option<&Network>],
     ) -> Result<(), CniError> {
         let _lock = self.lock_container(request)?;
-        let key = &request.key;
+        let key = request.key;
         if let Some(attachment) = self.store.find(key).or_else(|| self.store.find_of_any_type(key)) {
-            let network = networks.get(attachment.passed_over.len()).and_then(Option::as_ref);
+            let network = networks.get(attachment.passed_over.len()).copied().flatten();
             let answer = self.answer_of(&attachment, network);
             let done = self.remove_for(&attachment, answer);
             request.timing.end("remove");
@@ -38,7 +38,7 @@ impl Core {
     fn del_unrecorded(
         &self,
         request: &AttachmentRequest<'_>,
-        networks: &[Option<Network>],
+        networks: &[Option<&Network>],
     ) -> Result<(), CniError> {
         // Its addresses are free when it has left the pod.
         self.leftovers.del(&self.kinds, request)?;

@@ -95,7 +95,7 @@ impl Ipam {
                 return Ok(request.conf.prev_result.clone().filter(|_| takes_over).unwrap_or_default());
             }
             IpamRecord::HostLocal { .. } => {
-                let config = HostLocalConfig::parse(&request.conf, &request.args)?;
+                let config = HostLocalConfig::parse(&request.conf, request.args)?;
                 let lease = LeaseRequest {
                     network: &request.key.network,
                     container_id: &request.key.container,
@@ -104,7 +104,7 @@ impl Ipam {
                 result_of(self.host_local.allocate(&config, &lease, pending)?)
             }
             IpamRecord::Static => {
-                result_of(static_ipam::allocate(&StaticIpam::parse(&request.conf, &request.args)?))
+                result_of(static_ipam::allocate(&StaticIpam::parse(&request.conf, request.args)?))
             }
             IpamRecord::Delegate { plugin } => {
                 self.delegate(request, plugin, Command::Add)?.unwrap_or_default()
@@ -124,11 +124,11 @@ impl Ipam {
         match ipam_type(request) {
             None => Ok(()),
             Some("host-local") => {
-                let (dir, key) = (data_dir(&request.conf)?, &request.key);
+                let (dir, key) = (data_dir(&request.conf)?, request.key);
                 Ok(self.host_local.check(&dir, &key.network, &key.container, &key.ifname)?)
             }
             Some("static") => {
-                let config = StaticIpam::parse(&request.conf, &request.args)?;
+                let config = StaticIpam::parse(&request.conf, request.args)?;
                 let prev = request.conf.prev_result.clone().unwrap_or_default();
                 Ok(static_ipam::check(&config, &prev, &request.key.ifname)?)
             }
@@ -155,7 +155,7 @@ impl Ipam {
         match ipam_type(request) {
             None | Some("static") => Ok(()),
             Some("host-local") => {
-                let (dir, key) = (data_dir(&request.conf)?, &request.key);
+                let (dir, key) = (data_dir(&request.conf)?, request.key);
                 self.host_local.release(&dir, &key.network, &key.container, &key.ifname)?;
                 Ok(())
             }
@@ -168,7 +168,7 @@ impl Ipam {
         match request.conf.ipam_type.as_deref() {
             None | Some("static") => Vec::new(),
             Some("host-local") => {
-                let Ok(config) = HostLocalConfig::parse(&request.conf, &request.args) else {
+                let Ok(config) = HostLocalConfig::parse(&request.conf, request.args) else {
                     return Vec::new();
                 };
                 let removed = self.host_local.gc(&config.data_dir, &request.key.network, keep);
@@ -183,7 +183,7 @@ impl Ipam {
         match request.conf.ipam_type.as_deref() {
             None => Ok(()),
             Some("host-local") => self.host_local_status(request),
-            Some("static") => StaticIpam::parse(&request.conf, &request.args).map(drop),
+            Some("static") => StaticIpam::parse(&request.conf, request.args).map(drop),
             // Whatever its reason is: without addresses no ADD can succeed.
             Some(plugin) => self
                 .delegate(request, plugin, Command::Status)
@@ -194,7 +194,7 @@ impl Ipam {
 
     /// host-local: its configuration, and whether its files can be made.
     fn host_local_status(&self, request: &AttachmentRequest<'_>) -> Result<(), CniError> {
-        let config = HostLocalConfig::parse(&request.conf, &request.args)?;
+        let config = HostLocalConfig::parse(&request.conf, request.args)?;
         let directory = Path::new(&config.data_dir).join(&request.key.network);
         self.root.writable(&directory).map_err(|error| {
             let what = format!("host-local's directory {} can't be written: {error}", directory.display());

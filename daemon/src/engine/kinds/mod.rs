@@ -29,6 +29,8 @@ pub(crate) mod sriov;
 pub(crate) mod vf;
 pub(crate) mod vfio;
 
+use std::borrow::Cow;
+
 use fairlead_cni::args::Args;
 use fairlead_cni::config::NetConf;
 use fairlead_cni::result::CniResult;
@@ -92,6 +94,10 @@ pub(crate) enum Addressing {
 }
 
 /// What an ADD holds of the host until its intent is on record.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "an ADD has one, on its stack: a box would only cost an allocation"
+)]
 pub(crate) enum Reservation<'k> {
     /// Nothing: the kind has nothing that another pod could take first.
     Nothing,
@@ -190,18 +196,19 @@ impl Network {
     }
 
     /// Keeps for this request what another pod could take first. Not from within a pod's namespace: it can take seconds.
-    pub(crate) fn reserve<'k>(
-        self,
+    /// Returns the network with the VF that was reserved.
+    pub(crate) fn reserve<'n, 'k>(
+        &'n self,
         kinds: &'k Kinds,
         owners: &dyn Owners,
         request: &AttachmentRequest<'_>,
-    ) -> Result<(Network, Reservation<'k>), NotAttached> {
+    ) -> Result<(Cow<'n, Network>, Reservation<'k>), NotAttached> {
         match self {
             Network::Sriov(network) => {
-                let (network, reserved) = kinds.sriov.reserve(network, owners, request)?;
-                Ok((Network::Sriov(network), Reservation::Vf(reserved)))
+                let (network, reserved) = kinds.sriov.reserve(network.clone(), owners, request)?;
+                Ok((Cow::Owned(Network::Sriov(network)), Reservation::Vf(reserved)))
             }
-            other => Ok((other, Reservation::Nothing)),
+            other => Ok((Cow::Borrowed(other), Reservation::Nothing)),
         }
     }
 
@@ -243,7 +250,7 @@ impl Network {
             Network::Made(network) => network.check(kinds, request, pod),
             Network::Loopback => loopback::check(request, pod),
             Network::HostDevice(network) => network.check(kinds, request, pod),
-            Network::Sriov(network) if kinds.sriov.is_vfio(network, &request.key)? => {
+            Network::Sriov(network) if kinds.sriov.is_vfio(network, request.key)? => {
                 let answered = prev.interfaces.get(at).map(|i| i.mac.as_str()).unwrap_or_default();
                 vfio::check(&kinds.sriov, network, answered)
             }
@@ -253,13 +260,16 @@ impl Network {
 
     /// The same network with the device that its attachment has, where the configuration names none (CHECK).
     pub(crate) fn of_attachment(
-        self,
+        &self,
         attachment: Option<&Attachment>,
         ifname: &str,
-    ) -> Result<Network, CniError> {
+    ) -> Result<Cow<'_, Network>, CniError> {
         match self {
-            Network::Sriov(network) => network.of_attachment(attachment, ifname).map(Network::Sriov),
-            other => Ok(other),
+            Network::Sriov(network) => {
+                let network = network.clone().of_attachment(attachment, ifname)?;
+                Ok(Cow::Owned(Network::Sriov(network)))
+            }
+            other => Ok(Cow::Borrowed(other)),
         }
     }
 

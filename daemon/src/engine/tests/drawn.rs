@@ -102,15 +102,8 @@ fn x09_preferred_takes_the_other_node_when_its_own_has_none_and_strict_does_not(
     let why = rig.row_of("c2")["passedOver"][0].as_str().unwrap().to_owned();
     let wanted = "sriov: pool \"radio\" has no VF ready: 1 ready, 1 lent; numa is strict";
     assert!(why.starts_with(wanted), "{why}");
-    let arrived = Instant::now();
-    let deadline = arrived + Duration::from_secs(1);
-    let call = Call {
-        request: named(rig.request(Command::Add, "c3", &strict)),
-        arrived,
-        deadline,
-        gone: CallerGone::default(),
-    };
-    let waited = rig.engine().serve(&call).outcome.unwrap_err();
+    let request = named(rig.request(Command::Add, "c3", &strict));
+    let waited = rig.serve(request, Instant::now(), Duration::from_secs(1)).outcome.unwrap_err();
     assert_eq!(waited.code, Code::TryAgain, "{waited}");
     assert_eq!(device(&rig.add_as("c4", &preferred).unwrap()), VF);
     assert_eq!(rig.row_of("c4")["near"], "on NUMA node 0, while the pod is on 1 (distance 21)");
@@ -165,10 +158,7 @@ fn x09_where_the_pod_is_kubelet_knows_by_its_processors_and_its_silence_is_code_
             args,
             ..rig.request(Command::Add, container, &config(&[DRAWN, paths::MACVLAN], numa, ""))
         };
-        let arrived = Instant::now();
-        let deadline = arrived + Duration::from_secs(3);
-        let request = named(request);
-        rig.engine().serve(&Call { request, arrived, deadline, gone: CallerGone::default() }).outcome
+        rig.serve(named(request), Instant::now(), Duration::from_secs(3)).outcome
     };
     assert_eq!(device(&of_pod("c1", "strict").unwrap()), SECOND);
     kubelet.stop();

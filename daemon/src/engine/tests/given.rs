@@ -372,7 +372,7 @@ fn the_del_of_what_a_process_may_have_is_for_a_thread_that_may_wait_and_that_of_
     let rig = Rig::new();
     let ipam = r#","ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24"}]]}"#;
     for (config, expected) in [(kernel_config(ipam), Lane::Fast), (config(ipam), Lane::Slow)] {
-        let lane = || rig.engine().lane(&rig.request(Command::Del, "c1", &config));
+        let lane = || rig.prepare(rig.request(Command::Del, "c1", &config)).lane();
         assert_eq!(lane(), Lane::Slow, "what is not on record may be sriov-cni's");
         rig.add(&config).unwrap();
         assert_eq!(lane(), expected);

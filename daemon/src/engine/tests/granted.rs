@@ -104,10 +104,8 @@ fn x10_kubelet_that_does_not_tell_is_code_11_and_never_a_pod_without_a_device() 
     let (rig, mut kubelet) = rig();
     let before = rig.state();
     let call = |rig: &Rig| {
-        let arrived = Instant::now();
-        let deadline = arrived + Duration::from_secs(2);
         let request = request(rig, Command::Add, "net1", CONFIG);
-        rig.engine().serve(&Call { request, arrived, deadline, gone: CallerGone::default() }).outcome
+        rig.serve(request, Instant::now(), Duration::from_secs(2)).outcome
     };
     kubelet.answers.lock().unwrap().refusals = vec![exhausted(); 1000].into();
     let refused = call(&rig).unwrap_err();

@@ -17,6 +17,7 @@ mod order;
 mod owners;
 mod paths;
 mod pools;
+mod record_formats;
 mod setbacks;
 mod status;
 mod stuck;
@@ -38,7 +39,7 @@ use fairlead_host::double::{FakeKernel, Snapshot};
 use fairlead_sriov::resetting::SETTLES;
 
 use super::{Beside, Engine, Policy};
-use crate::call::{Call, CallerGone, Service};
+use crate::call::{CallerGone, PreparedCall, Reply, Service, Waiting};
 use crate::conf_dir::{Directories, Networks};
 use crate::engine::kinds::BUILT_IN;
 use crate::metrics::{Calls, Exposition, Node};
@@ -137,15 +138,26 @@ impl Rig {
         }
     }
 
+    fn prepare(&self, request: Request) -> Arc<dyn PreparedCall> {
+        Arc::clone(self.engine.as_ref().unwrap()).prepare(request)
+    }
+
+    /// A call that arrived at this time and whose caller waits so long; whether it gets the answer stays open.
+    fn serve(&self, request: Request, arrived: Instant, patience: Duration) -> Reply {
+        let waiting = Waiting { arrived, deadline: arrived + patience, gone: CallerGone::default() };
+        self.prepare(request).serve(waiting)
+    }
+
     fn call(&self, request: Request) -> Result<String, CniError> {
         self.call_with(request, CallerGone::default())
     }
 
     fn call_with(&self, request: Request, gone: CallerGone) -> Result<String, CniError> {
         let now = Instant::now();
-        let call = Call { request, arrived: now, deadline: now + Duration::from_secs(5), gone };
-        let reply = self.engine().serve(&call);
-        self.engine().answered(&call, !call.gone.get());
+        let call = self.prepare(request);
+        let hung_up = gone.clone();
+        let reply = call.serve(Waiting { arrived: now, deadline: now + Duration::from_secs(5), gone });
+        call.answered(!hung_up.get());
         reply.outcome
     }
 

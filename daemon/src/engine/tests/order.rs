@@ -12,14 +12,12 @@ fn the_identical_add_gets_the_stored_answer_only_if_the_first_one_may_not_have_a
     let mut rig = Rig::new();
     let request = rig.request(Command::Add, "c1", &macvlan());
     let now = Instant::now();
-    let call = Call {
-        request: request.clone(),
-        arrived: now,
-        deadline: now + Duration::from_secs(5),
-        gone: CallerGone::default(),
-    };
-    let first = rig.engine().serve(&call).outcome.unwrap();
-    rig.engine().answered(&call, false);
+    let call = rig.prepare(request.clone());
+    let waiting =
+        Waiting { arrived: now, deadline: now + Duration::from_secs(5), gone: CallerGone::default() };
+    let first = call.serve(waiting).outcome.unwrap();
+    call.answered(false);
+    drop(call);
     rig.restart();
     assert_eq!(rig.call(request.clone()).unwrap(), first, "a restart never undoes a committed attachment");
     let told = rig.call(request).unwrap_err();
@@ -122,9 +120,7 @@ fn gc_never_touches_what_was_attached_after_it_arrived() {
     let config = macvlan()
         .replace(r#""cniVersion":"1.0.0""#, r#""cniVersion":"1.1.0","cni.dev/valid-attachments":[]"#);
     let request = rig.request(Command::Gc, "", &config);
-    let call =
-        Call { request, arrived, deadline: arrived + Duration::from_secs(5), gone: CallerGone::default() };
-    rig.engine().serve(&call).outcome.unwrap();
+    rig.serve(request, arrived, Duration::from_secs(5)).outcome.unwrap();
     assert_eq!(rig.engine().core.store.all().len(), 1);
     assert_eq!(rig.allocations().len(), 2);
 }

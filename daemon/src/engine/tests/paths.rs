@@ -191,14 +191,7 @@ fn the_identical_add_gets_its_answer_again_and_check_is_for_the_path_that_was_ta
     // As a caller that has not had its answer yet makes it.
     let undelivered = |config: &str| {
         let request = rig.request(Command::Add, "c1", config);
-        let now = Instant::now();
-        let call = Call {
-            request,
-            arrived: now,
-            deadline: now + Duration::from_secs(5),
-            gone: CallerGone::default(),
-        };
-        rig.engine().serve(&call).outcome
+        rig.serve(request, Instant::now(), Duration::from_secs(5)).outcome
     };
     let first = undelivered(&config).unwrap();
     assert_eq!(undelivered(&config).unwrap(), first);

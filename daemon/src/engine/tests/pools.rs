@@ -151,7 +151,7 @@ fn an_add_of_a_ready_vf_reads_no_settings_and_sends_none_that_fit() {
 fn an_add_that_finds_its_vf_as_it_wants_it_is_not_handed_to_another_thread() {
     let mut rig = with(POOL);
     rig.restart();
-    let lane = |rig: &Rig, more| rig.engine().lane(&rig.request(Command::Add, "c1", &config(VF, more)));
+    let lane = |rig: &Rig, more| rig.prepare(rig.request(Command::Add, "c1", &config(VF, more))).lane();
     assert_eq!(lane(&rig, ""), Lane::Slow, "it is not ready yet");
     rig.keep();
     for (more, expected) in [("", Lane::Fast), (r#","vlan":7"#, Lane::Fast), (r#","vlan":100"#, Lane::Slow)] {

@@ -8,7 +8,6 @@ use fairlead_cni::{CniError, Code};
 use fairlead_host::double::{FakeKernel, KernelRequest};
 
 use super::Rig;
-use crate::call::{Call, CallerGone, Service};
 use crate::delegate::script;
 
 fn config(kind: &str, ipam: &str) -> String {
@@ -88,9 +87,7 @@ fn x04_status_of_a_delegate_that_sleeps_is_50_in_time_with_its_name() {
     let mut request = rig.request(Command::Status, "", &config("macvlan", r#"{"type":"sleepy"}"#));
     request.path = plugins.path().display().to_string();
     let arrived = Instant::now();
-    let deadline = arrived + Duration::from_millis(90);
-    let call = Call { request, arrived, deadline, gone: CallerGone::default() };
-    let error = rig.engine().serve(&call).outcome.unwrap_err();
+    let error = rig.serve(request, arrived, Duration::from_millis(90)).outcome.unwrap_err();
     assert!(arrived.elapsed() < Duration::from_secs(2), "{:?}", arrived.elapsed());
     assert_eq!(error.code, Code::NotAvailable);
     assert!(

@@ -28,10 +28,8 @@ fn switched(text: &str) -> Rig {
 impl Rig {
     /// What devlink tells; the names come before the PF's own.
     pub(super) fn switch(&self, physical: &str, switchdev: bool, representors: &[u16]) {
-        let port = |number: &u16| DevlinkPort {
-            end: DevlinkEnd::Vf(*number),
-            link: Some(format!("of{number}")),
-        };
+        let port =
+            |number: &u16| DevlinkPort { end: DevlinkEnd::Vf(*number), link: Some(format!("of{number}")) };
         self.kernel.set_devlink(vec![DevlinkDevice {
             bus: "pci".to_owned(),
             name: physical.to_owned(),

@@ -1,0 +1,122 @@
+//! The call of an executable: its request is parsed when the call is made, and then decides the lane, the reply and
+//! what the delivery is put on record of.
+//!
+//! Nothing of the request is read a second time. What could not be parsed is kept as the error that is answered.
+
+use std::sync::Arc;
+
+use fairlead_cni::CniError;
+use fairlead_cni::config::NetConf;
+use fairlead_cni::wire::{Command, Request};
+
+use super::request::{AttachmentRequest, ParsedRequest};
+use super::{Engine, cluster_network, errors, netdev};
+use crate::call::{Lane, PreparedCall, Reply, Waiting, catching_panics};
+use crate::config_summary::ConfigSummary;
+use crate::metrics;
+
+/// A call that the engine has prepared.
+pub(super) struct EngineCall {
+    engine: Arc<Engine>,
+    request: Request,
+    /// What the request says, or why its configuration can't be read.
+    parsed: Result<ParsedRequest, CniError>,
+}
+
+impl EngineCall {
+    pub(super) fn new(engine: Arc<Engine>, request: Request) -> EngineCall {
+        // A request is prepared on the server's threads, which must outlive any fault.
+        let parsed = catching_panics(request.command, || {
+            let removal = matches!(request.command, Command::Del | Command::Gc);
+            let conf = engine.core.ipam.confs.get(&request.config, removal)?;
+            Ok(ParsedRequest::new(conf, &request.container_id, &request.ifname, &request.args))
+        });
+        EngineCall { engine, request, parsed }
+    }
+
+    fn carry_out(&self, parsed: &ParsedRequest, waiting: Waiting) -> Result<String, CniError> {
+        let engine = &*self.engine;
+        let vf_wait = engine.core.policy().vf_wait;
+        let mut request = AttachmentRequest::of_call(&self.request, parsed, waiting, vf_wait)?;
+        request.timing.end("parse");
+        let answer = match parsed.key.plugin == cluster_network::TYPE {
+            true => engine.own_type(&mut request),
+            false => engine.core.carry_out(&mut request, parsed, Some(&engine.networks)),
+        };
+        let answer = answer.map_err(|e| errors::of_call(&request, e))?;
+        let kind = metrics::kind_label(&request.key.plugin);
+        for (phase, took) in request.timing.phases() {
+            engine.calls.phase(request.command, kind, phase, *took);
+        }
+        Ok(answer)
+    }
+
+    /// Whether the call starts other programs or waits for more than the kernel.
+    fn waits(&self, parsed: &ParsedRequest) -> bool {
+        let core = &self.engine.core;
+        let (command, conf) = (self.request.command, &*parsed.conf);
+        let executes = !matches!(conf.ipam_type.as_deref(), None | Some("host-local" | "static"));
+        if executes || conf.plugin_type == cluster_network::TYPE || command == Command::Gc {
+            return true;
+        }
+        let network = parsed.valid_network();
+        match command {
+            Command::Del => match network {
+                Some(network) if network.silent_is_gone() && conf.ipam_type.is_some() => {
+                    let attachment = core.store.find(&parsed.key);
+                    core.policy().del_waits
+                        || !core.kernel().renames_while_up()
+                        || network.waits(&core.kinds, command, attachment.as_deref())
+                }
+                _ => true,
+            },
+            Command::Add => {
+                core.policy().dad == netdev::setup::Dad::Wait
+                    || network.is_some_and(|network| network.waits(&core.kinds, command, None))
+            }
+            Command::Check => network.is_some_and(|network| network.waits(&core.kinds, command, None)),
+            Command::Gc | Command::Status => false,
+        }
+    }
+}
+
+impl PreparedCall for EngineCall {
+    fn request(&self) -> &Request {
+        &self.request
+    }
+
+    fn conf(&self) -> Option<&NetConf> {
+        self.parsed.as_ref().ok().map(|parsed| &*parsed.conf)
+    }
+
+    fn lane(&self) -> Lane {
+        match &self.parsed {
+            Ok(parsed) if self.waits(parsed) => Lane::Slow,
+            Ok(_) | Err(_) => Lane::Fast,
+        }
+    }
+
+    fn serve(&self, waiting: Waiting) -> Reply {
+        match &self.parsed {
+            Ok(parsed) => Reply { version: parsed.conf.version, outcome: self.carry_out(parsed, waiting) },
+            Err(refused) => Reply {
+                version: ConfigSummary::of(&self.request.config).version,
+                outcome: Err(refused.clone()),
+            },
+        }
+    }
+
+    fn answered(&self, delivered: bool) {
+        let Ok(parsed) = &self.parsed else { return };
+        if self.request.command != Command::Add || !delivered {
+            return;
+        }
+        let store = &self.engine.core.store;
+        if let Some(attachment) = store.find(&parsed.key)
+            && !attachment.answered
+            && let Err(e) = store.answered(attachment.id)
+        {
+            tracing::warn!(error = %e, "the delivery of an answer could not be put on record");
+        }
+    }
+}
