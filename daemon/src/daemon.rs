@@ -107,7 +107,7 @@ pub fn run(
 ) -> Result<(), DaemonError> {
     let run_dir = RunDir::take(&paths.run_dir)?;
     let exposition = Arc::new(Exposition::default());
-    let (calls, node) = (Calls::new(&exposition), Node::new(&exposition));
+    let (calls, node) = (Calls::new(&exposition, built_in), Node::new(&exposition));
     // The file says how to log, and its refusal must be logged: so it is read here for the log alone, and once
     // more below.
     let first = Settings::load(&paths.config).unwrap_or_default();

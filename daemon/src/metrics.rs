@@ -19,14 +19,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry};
 
-/// The network types that are label values; every other type becomes `other`.
-const KINDS: [&str; 8] =
-    ["macvlan", "ipvlan", "vlan", "host-device", "loopback", "sriov", "vhost-user", "fairlead"];
-
-/// The label value for a network type, one of a closed set.
-pub fn kind_label(kind: &str) -> &'static str {
-    KINDS.into_iter().find(|k| *k == kind).unwrap_or("other")
-}
+/// The label values for network types of our own; those of the built-in types come from the engine, and every other
+/// type becomes `other`.
+const OWN_TYPES: [&str; 2] = ["vhost-user", "fairlead"];
 
 /// A CNI command as the value of a label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -133,6 +128,7 @@ impl Exposition {
 /// The metrics of calls: how many, how long, and where the time went.
 #[derive(Debug, Clone)]
 pub struct Calls {
+    built_in: &'static [&'static str],
     duration: Family<CallLabels, Histogram, fn() -> Histogram>,
     phase: Family<PhaseLabels, Histogram, fn() -> Histogram>,
     total: Family<CodeLabels, Counter>,
@@ -146,9 +142,10 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// Makes the metrics of calls and registers them.
-    pub fn new(exposition: &Exposition) -> Calls {
+    /// Makes the metrics of calls and registers them. `built_in`: the types that are label values.
+    pub fn new(exposition: &Exposition, built_in: &'static [&'static str]) -> Calls {
         let calls = Calls {
+            built_in,
             duration: Family::new_with_constructor(fine as fn() -> Histogram),
             phase: Family::new_with_constructor(fine as fn() -> Histogram),
             total: Family::default(),
@@ -197,7 +194,12 @@ impl Calls {
         self.total.get_or_create(&CodeLabels { command, r#type: kind, code }).inc();
     }
 
-    /// Counts a path of this type that an ADD took or passed over. `kind` is from [`kind_label`].
+    /// The label value for a network type, one of a closed set: a caller must not be able to make labels.
+    pub fn type_label(&self, kind: &str) -> &'static str {
+        self.built_in.iter().chain(&OWN_TYPES).find(|known| **known == kind).copied().unwrap_or("other")
+    }
+
+    /// Counts a path of this type that an ADD took or passed over. `kind` is from [`Calls::type_label`].
     pub fn path(&self, kind: &'static str, taken: bool) {
         let outcome = if taken { "taken" } else { "passed-over" };
         self.paths.get_or_create(&PathLabels { r#type: kind, outcome }).inc();
@@ -212,7 +214,7 @@ impl Calls {
         }
     }
 
-    /// Records how long one phase of a call took. `kind` is from [`kind_label`].
+    /// Records how long one phase of a call took. `kind` is from [`Calls::type_label`].
     pub fn phase(&self, command: Command, kind: &'static str, phase: &'static str, took: Duration) {
         self.phase
             .get_or_create(&PhaseLabels { command: Verb(command), r#type: kind, phase })
@@ -265,9 +267,14 @@ mod tests {
     #[test]
     fn k21_a_call_is_counted_by_command_type_code_and_phase() {
         let exposition = Exposition::default();
-        let calls = Calls::new(&exposition);
-        calls.observe(Command::Add, kind_label("macvlan"), 0, Duration::from_micros(420));
-        calls.observe(Command::Del, kind_label("a name that a caller chose"), 11, Duration::from_millis(3));
+        let calls = Calls::new(&exposition, &["macvlan"]);
+        calls.observe(Command::Add, calls.type_label("macvlan"), 0, Duration::from_micros(420));
+        calls.observe(
+            Command::Del,
+            calls.type_label("a name that a caller chose"),
+            11,
+            Duration::from_millis(3),
+        );
         calls.phase(Command::Add, "macvlan", "queue", Duration::from_micros(12));
         let text = exposition.text();
         for line in [
@@ -290,7 +297,7 @@ mod tests {
 
     #[test]
     fn a_thousand_observations_take_no_time_that_matters() {
-        let calls = Calls::new(&Exposition::default());
+        let calls = Calls::new(&Exposition::default(), &["macvlan"]);
         let begin = Instant::now();
         for _ in 0..1000 {
             calls.observe(Command::Add, "macvlan", 0, Duration::from_micros(420));

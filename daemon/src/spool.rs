@@ -387,7 +387,7 @@ mod tests {
     fn admission() -> Admission {
         Admission::new(
             Limits { fast: 1, slow: 2, queued: 10 },
-            Calls::new(&Exposition::default()),
+            Calls::new(&Exposition::default(), &["macvlan"]),
             Arc::default(),
         )
     }

@@ -14,7 +14,6 @@ use super::Shared;
 use super::queued_call::{BEGUN, Outcome, QueuedCall, Receipt, WITHDRAWN};
 use crate::call::{PreparedCall, Reply, Waiting, catching_panics};
 use crate::config_summary::ConfigSummary;
-use crate::metrics::kind_label;
 
 /// A call that was carried out and answered.
 #[derive(Debug)]
@@ -81,7 +80,7 @@ impl Shared {
         };
         self.calls.observe(
             request.command,
-            kind_label(&plugin),
+            self.calls.type_label(&plugin),
             failure.as_ref().map_or(0, |(c, _)| c.number()),
             *took,
         );

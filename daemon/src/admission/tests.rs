@@ -82,7 +82,7 @@ fn admission(fast: usize) -> (Admission, Arc<Fake>) {
 }
 
 fn shut(fast: usize) -> (Admission, Arc<Fake>) {
-    let calls = Calls::new(&crate::metrics::Exposition::default());
+    let calls = Calls::new(&crate::metrics::Exposition::default(), &["macvlan"]);
     let limits = Limits { fast, slow: 8, queued: 1000 };
     (Admission::new(limits, calls, Arc::default()), Arc::default())
 }
@@ -325,7 +325,7 @@ fn stuck_calls_of_the_fast_line_hold_up_nobody_and_their_threads_end_with_them()
 
 #[test]
 fn further_threads_of_the_fast_line_are_bounded() {
-    let calls = Calls::new(&crate::metrics::Exposition::default());
+    let calls = Calls::new(&crate::metrics::Exposition::default(), &["macvlan"]);
     let admission = Admission::new(Limits { fast: 1, slow: 2, queued: 100 }, calls, Arc::default());
     admission.open(Arc::<Fake>::default()).unwrap();
     let stuck: Vec<SubmittedCall> =
@@ -357,7 +357,7 @@ fn a_burst_of_short_calls_makes_no_further_thread() {
 
 #[test]
 fn x12_more_calls_than_may_wait_are_told_to_try_again() {
-    let calls = Calls::new(&crate::metrics::Exposition::default());
+    let calls = Calls::new(&crate::metrics::Exposition::default(), &["macvlan"]);
     let admission = Admission::new(Limits { fast: 1, slow: 1, queued: 2 }, calls, Arc::default());
     let _waiting =
         [send(&admission, Command::Add, "a", "1", ""), send(&admission, Command::Add, "b", "2", "")];

@@ -73,7 +73,7 @@ impl Engine {
         for (at, (path, wanted)) in paths.iter().zip(wanted).enumerate() {
             request.conf = Arc::clone(path);
             request.fallback_follows = at + 1 < paths.len();
-            let kind = crate::metrics::kind_label(&path.plugin_type);
+            let kind = self.calls.type_label(&path.plugin_type);
             match self.add_by(request, wanted) {
                 Err(NotAttached::Unavailable(why)) if request.fallback_follows => {
                     let why = why.msg;

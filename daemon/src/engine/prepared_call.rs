@@ -9,11 +9,11 @@ use fairlead_cni::CniError;
 use fairlead_cni::config::NetConf;
 use fairlead_cni::wire::{Command, Request};
 
+use super::core::Ipam;
 use super::request::{AttachmentRequest, ParsedRequest};
 use super::{Engine, cluster_network, errors, netdev};
 use crate::call::{Lane, PreparedCall, Reply, Waiting, catching_panics};
 use crate::config_summary::ConfigSummary;
-use crate::metrics;
 
 /// A call that the engine has prepared.
 pub(super) struct EngineCall {
@@ -44,7 +44,7 @@ impl EngineCall {
             false => engine.core.carry_out(&mut request, parsed, Some(&engine.networks)),
         };
         let answer = answer.map_err(|e| errors::of_call(&request, e))?;
-        let kind = metrics::kind_label(&request.key.plugin);
+        let kind = self.engine.calls.type_label(&request.key.plugin);
         for (phase, took) in request.timing.phases() {
             engine.calls.phase(request.command, kind, phase, *took);
         }
@@ -55,8 +55,7 @@ impl EngineCall {
     fn waits(&self, parsed: &ParsedRequest) -> bool {
         let core = &self.engine.core;
         let (command, conf) = (self.request.command, &*parsed.conf);
-        let executes = !matches!(conf.ipam_type.as_deref(), None | Some("host-local" | "static"));
-        if executes || conf.plugin_type == cluster_network::TYPE || command == Command::Gc {
+        if Ipam::executes(conf) || conf.plugin_type == cluster_network::TYPE || command == Command::Gc {
             return true;
         }
         let network = parsed.valid_network();

@@ -94,7 +94,7 @@ impl TestServer {
         let exposition = Arc::new(Exposition::default());
         let health = Arc::new(Health::default());
         let limits = Limits { fast: 1, slow: 0, queued: 100 };
-        let admission = Admission::new(limits, Calls::new(&exposition), health.clone());
+        let admission = Admission::new(limits, Calls::new(&exposition, &["macvlan"]), health.clone());
         let readiness = Arc::new(Readiness::new(&["engine"]));
         let server = ServerState::new(admission, readiness, health, exposition);
         let closing = Arc::new(Notify::new());

@@ -52,6 +52,11 @@ pub(crate) struct Ipam {
 }
 
 impl Ipam {
+    /// Whether another program is executed for the addresses of this network: that belongs on the slow lane.
+    pub(crate) fn executes(conf: &NetConf) -> bool {
+        !matches!(conf.ipam_type.as_deref(), None | Some("host-local" | "static"))
+    }
+
     /// What is put on record about the addresses before the first is taken. Code 7 where the network must have an IPAM and has
     /// none.
     pub(super) fn record(

@@ -1,33 +1,33 @@
 //! The engine on a kernel in memory: what it does when any single step is refused, and what it never does.
 
-mod anew;
-mod broken;
-mod carrier;
-mod drawn;
-mod faults;
-mod given;
-mod granted;
-mod homecoming;
+mod bound_by_others;
+mod call_order;
+mod cluster_network;
+mod endless_resets;
+mod error_texts;
+mod fallback;
+mod health_probes;
 mod identity;
-mod inherited;
-mod lists;
-mod machine;
-mod offers;
-mod order;
-mod owners;
-mod paths;
+mod kubelet_devices;
+mod kubelet_pools;
+mod lost_vfs;
+mod many_vfs_at_once;
+mod nic_carrier;
+mod phases_and_trace;
+mod pool_failures;
+mod pool_hotplug;
+mod pool_reservation;
 mod pools;
 mod record_formats;
-mod setbacks;
+mod refused_steps;
+mod sriov_cni_import;
 mod status;
-mod stuck;
 mod switchdev;
-mod together;
-mod trace;
-mod unread;
-mod vfs;
-mod wellbeing;
-mod words;
+mod test_machine;
+mod unreadable_config;
+mod vf;
+mod vf_restore;
+mod vfio;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -96,7 +96,7 @@ impl Rig {
         let pf = kernel.add_host_link(PF);
         kernel.add_vf(pf, VF, "vf0");
         kernel.add_vf(kernel.add_host_link(VFIO_LINK), VFIO, "vf1");
-        vfs::sysfs(&dir.path().join("sys"));
+        vf::sysfs(&dir.path().join("sys"));
         kernel.show_in(&dir.path().join("sys"));
         kernel.drive(VFIO, Some("vfio-pci")).unwrap();
         kernel.add_namespace(POD);
@@ -186,7 +186,7 @@ impl Rig {
         for netns in kernel.namespaces.values_mut() {
             // Those of an interface die with it; the real kernel forgets them, a model need not.
             netns.sysctls.clear();
-            vfs::forget_indices(netns);
+            vf::forget_indices(netns);
         }
         let told = files(&self.dir.path().join("root/var/run/devinfo"));
         State { kernel, allocations: self.allocations(), told, records: self.engine().core.store.all().len() }
@@ -209,7 +209,7 @@ fn beside(kernel: &Arc<FakeKernel>, root: &Path, settings: Settings) -> (Beside,
     let beside = Beside {
         kernel: Arc::clone(kernel) as Arc<dyn fairlead_host::Kernel>,
         networks: Arc::new(Networks::new(Directories::new(root, None, None), &BUILT_IN, node.clone())),
-        calls: Calls::new(&exposition),
+        calls: Calls::new(&exposition, &BUILT_IN),
         node,
         cgroup: None,
         announce: false,
@@ -280,8 +280,8 @@ fn configurations() -> Vec<(&'static str, String)> {
             "sriov with a MAC address",
             with("sriov", &format!(r#""deviceID":"{VF}","mac":"02:00:00:00:00:77","vlan":100,"ipam":{{}}"#)),
         ),
-        ("a path for a VF", paths::config(&[paths::SRIOV, paths::MACVLAN], paths::GIVEN)),
-        ("the path after the first", paths::config(&[paths::SRIOV, paths::MACVLAN], "")),
+        ("a path for a VF", fallback::config(&[fallback::SRIOV, fallback::MACVLAN], fallback::GIVEN)),
+        ("the path after the first", fallback::config(&[fallback::SRIOV, fallback::MACVLAN], "")),
         ("sriov by vfio, just as it is", with("sriov", &format!(r#""deviceID":"{VFIO}",{both}"#))),
         (
             "sriov by vfio with settings and device information",

@@ -35,8 +35,8 @@ pub(super) fn on(kernel: FakeKernel, text: &str) -> Rig {
     let mut rig = Rig::on(kernel);
     let pf = rig.kernel.host().unwrap().link_by_name(PF).unwrap().unwrap().index;
     let sys = rig.dir.path().join("sys");
-    vfs::plug(&sys, ("0000:21:00.0", PF), 1, (SECOND, "vf1"));
-    vfs::driven(&sys, SECOND, "igbvf");
+    vf::plug(&sys, ("0000:21:00.0", PF), 1, (SECOND, "vf1"));
+    vf::driven(&sys, SECOND, "igbvf");
     rig.kernel.add_vf(pf, SECOND, "vf1");
     rig.set_up(PF, true);
     rig.kernel.show_in(&rig.dir.path().join("sys"));

@@ -8,8 +8,8 @@ use fairlead_host::{DevlinkDevice, DevlinkEnd, DevlinkPort};
 use nix::errno::Errno;
 use serde_json::{Value, json};
 
-use super::given::{INFO, informed};
 use super::pools::{POOL, SECOND, config, kept};
+use super::vfio::{INFO, informed};
 use super::*;
 use fairlead_sriov::pools::Look;
 

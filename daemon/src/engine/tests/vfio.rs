@@ -8,7 +8,7 @@ use fairlead_cni::Code;
 use fairlead_host::double::KernelRequest;
 use fairlead_host::{IommuGroup, NetKernel, Op, Vf};
 
-use super::vfs::{TAGGED, config as kernel_config, join_group};
+use super::vf::{TAGGED, config as kernel_config, join_group};
 use super::*;
 use crate::call::Lane;
 use crate::store::Phase;

@@ -303,7 +303,7 @@ fn a_vdpa_device_and_an_rdma_device_of_one_namespace_alone_are_refused_and_a_sha
     let says = "VF 0000:21:10.0 is vDPA device vdpa0, which is not served yet";
     assert!(refused.code == Code::InvalidConfig && refused.msg.contains(says), "{refused}");
     assert_eq!(rig.state(), before);
-    let paths = paths::config(&[paths::SRIOV, paths::MACVLAN], paths::GIVEN);
+    let paths = fallback::config(&[fallback::SRIOV, fallback::MACVLAN], fallback::GIVEN);
     rig.add(&paths).unwrap();
     let rows = rig.engine().table("attachments").unwrap();
     assert!(rows[0]["passedOver"][0].as_str().unwrap().contains("vDPA device vdpa0"), "{rows}");

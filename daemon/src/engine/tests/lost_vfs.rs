@@ -1,6 +1,6 @@
 //! What the operator is told of attachments whose VF has vanished, was made anew or bound anew under their pods.
 
-use super::vfs::config;
+use super::vf::config;
 use super::*;
 
 #[test]

@@ -97,7 +97,7 @@ fn x09_preferred_takes_the_other_node_when_its_own_has_none_and_strict_does_not(
     let (preferred, strict) =
         (config(&[DRAWN], "preferred", &on_node(1)), config(&[DRAWN], "strict", &on_node(1)));
     assert_eq!(device(&rig.add_as("c1", &preferred).unwrap()), SECOND);
-    let next = config(&[DRAWN, paths::MACVLAN], "strict", &on_node(1));
+    let next = config(&[DRAWN, fallback::MACVLAN], "strict", &on_node(1));
     assert_eq!(device(&rig.add_as("c2", &next).unwrap()), "none", "the next path");
     let why = rig.row_of("c2")["passedOver"][0].as_str().unwrap().to_owned();
     let wanted = "sriov: pool \"radio\" has no VF ready: 1 ready, 1 lent; numa is strict";
@@ -156,7 +156,7 @@ fn x09_where_the_pod_is_kubelet_knows_by_its_processors_and_its_silence_is_code_
         let args = "IgnoreUnknown=1;K8S_POD_NAMESPACE=ran;K8S_POD_NAME=du-0".to_owned();
         let request = Request {
             args,
-            ..rig.request(Command::Add, container, &config(&[DRAWN, paths::MACVLAN], numa, ""))
+            ..rig.request(Command::Add, container, &config(&[DRAWN, fallback::MACVLAN], numa, ""))
         };
         rig.serve(named(request), Instant::now(), Duration::from_secs(3)).outcome
     };
@@ -177,7 +177,7 @@ fn x09_kubelet_is_asked_once_for_an_add_for_the_device_and_for_the_pods_node() {
     kubelet.answers.lock().unwrap().pods = vec![assigned];
     let of_pod = |container: &str| {
         let args = "IgnoreUnknown=1;K8S_POD_NAMESPACE=ran;K8S_POD_NAME=du-0".to_owned();
-        let config = config(&[DRAWN, paths::MACVLAN], "strict", "");
+        let config = config(&[DRAWN, fallback::MACVLAN], "strict", "");
         named(Request { args, ..rig.request(Command::Add, container, &config) })
     };
     assert_eq!(device(&rig.call(of_pod("c1")).unwrap()), SECOND);
@@ -191,7 +191,7 @@ fn x09_a_vf_that_was_given_on_another_node_is_refused_by_strict_and_told_by_pref
     let rig = rig(POOL);
     let sriov = r#"{"type":"sriov"}"#;
     let more = format!(r#","runtimeConfig":{{"deviceID":"{VF}"}}{}"#, on_node(1));
-    let refused = rig.add_as("c1", &config(&[sriov, paths::MACVLAN], "strict", &more)).unwrap_err();
+    let refused = rig.add_as("c1", &config(&[sriov, fallback::MACVLAN], "strict", &more)).unwrap_err();
     assert_eq!(refused.code, Code::InvalidConfig);
     assert!(refused.msg.contains(&format!("VF {VF} was given to the pod, and no device is on")), "{refused}");
     rig.add_as("c1", &config(&[sriov], "preferred", &more)).unwrap();
@@ -201,7 +201,7 @@ fn x09_a_vf_that_was_given_on_another_node_is_refused_by_strict_and_told_by_pref
 #[test]
 fn x19_an_empty_pool_makes_room_for_the_next_path_at_once_and_is_waited_for_without_one() {
     let rig = rig(POOL);
-    let (alone, more) = (config(&[DRAWN], "any", ""), config(&[DRAWN, paths::MACVLAN], "any", ""));
+    let (alone, more) = (config(&[DRAWN], "any", ""), config(&[DRAWN, fallback::MACVLAN], "any", ""));
     rig.add_as("c1", &alone).unwrap();
     rig.add_as("c2", &alone).unwrap();
     let before = Instant::now();
@@ -242,7 +242,7 @@ fn x19_a_vf_under_vfio_is_available_only_where_the_pod_can_reach_it() {
     let rig = rig(&POOL.replace("'8086']}", "'8086']}, driver: vfio-pci"));
     let path = |more: &str| format!(r#"{{"type":"sriov","pool":"radio"{more}}}"#);
     let drawn = path("");
-    rig.add_as("c1", &config(&[&drawn, paths::MACVLAN], "any", "")).unwrap();
+    rig.add_as("c1", &config(&[&drawn, fallback::MACVLAN], "any", "")).unwrap();
     let why = rig.row_of("c1")["passedOver"][0].as_str().unwrap().to_owned();
     assert!(why.contains("kubelet has not given it to the pod"), "{why}");
     let on_host = path(r#","deviceAccess":"host""#);
@@ -257,7 +257,7 @@ fn x19_d23_a_path_by_a_pool_that_kubelet_gives_out_has_what_kubelet_gave_the_pod
         vec![pod("ran", "du-0", &[("app", &[("intel.com/radio", SECOND, 1)])])];
     let path = r#"{"type":"sriov","pool":"radio","driver":"vfio-pci"}"#;
     let args = "IgnoreUnknown=1;K8S_POD_NAMESPACE=ran;K8S_POD_NAME=du-0".to_owned();
-    let request = rig.request(Command::Add, "c1", &config(&[path, paths::MACVLAN], "any", ""));
+    let request = rig.request(Command::Add, "c1", &config(&[path, fallback::MACVLAN], "any", ""));
     assert_eq!(device(&rig.call(named(Request { args, ..request })).unwrap()), SECOND);
     // As Multus passes it.
     let of_multus = format!(r#","deviceID":"{VF}","pciBusID":"{VF}""#);

@@ -4,7 +4,7 @@ use fairlead_cni::Code;
 use fairlead_host::watch::DeviceEvent;
 
 use super::pools::{SECOND, config, kept, with};
-use super::vfs::TAGGED;
+use super::vf::TAGGED;
 use super::*;
 use fairlead_sriov::pools::Verb;
 

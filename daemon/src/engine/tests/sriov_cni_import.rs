@@ -204,7 +204,7 @@ fn where_no_namespace_was_noted_an_interface_that_is_here_is_in_no_pod() {
 fn a_vf_in_user_space_has_its_settings_back_and_keeps_its_driver() {
     let rig = Rig::new();
     let before = rig.state();
-    vfs::drive(&rig.dir.path().join("sys"), "vfio-pci");
+    vf::drive(&rig.dir.path().join("sys"), "vfio-pci");
     let vlan = VfVlan { id: 100, ..VfVlan::default() };
     rig.set(VfChange { vlan: Some(vlan), trust: Some(true), ..VfChange::default() });
     rig.note("c1", "", None);

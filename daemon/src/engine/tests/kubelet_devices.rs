@@ -16,8 +16,8 @@ const CONFIG: &str =
 fn rig() -> (Rig, FakeKubelet) {
     let rig = Rig::new();
     let sys = rig.dir.path().join("sys");
-    vfs::plug(&sys, ("0000:21:00.0", PF), 1, (OTHER, "vf1"));
-    vfs::driven(&sys, OTHER, "igbvf");
+    vf::plug(&sys, ("0000:21:00.0", PF), 1, (OTHER, "vf1"));
+    vf::driven(&sys, OTHER, "igbvf");
     let pf = rig.kernel.host().unwrap().link_by_name(PF).unwrap().unwrap().index;
     rig.kernel.add_vf(pf, OTHER, "vf1");
     let kubelet = FakeKubelet::running(&rig.root);

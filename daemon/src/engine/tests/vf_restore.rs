@@ -3,7 +3,7 @@
 use fairlead_cni::Code;
 use fairlead_host::{Kind, NetKernel, Op, SetLink};
 
-use super::vfs::{TAGGED, config, forget_index};
+use super::vf::{TAGGED, config, forget_index};
 use super::*;
 
 #[test]
@@ -30,7 +30,7 @@ fn an_add_for_a_vf_on_its_way_home_is_told_to_try_again_when_its_time_is_over_an
     let mut rig = Rig::new();
     rig.policy.vf_wait = Duration::from_millis(100);
     rig.restart();
-    let paths = paths::config(&[paths::SRIOV, paths::MACVLAN], paths::GIVEN);
+    let paths = fallback::config(&[fallback::SRIOV, fallback::MACVLAN], fallback::GIVEN);
     rig.add(&paths).unwrap();
     rig.del(&paths).unwrap(); // answered; no reaper brings it home
     for config in [config(""), paths.clone()] {

@@ -84,7 +84,7 @@ const GIVEN_BY_VFIO: &str = r#","runtimeConfig":{"deviceID":"0000:41:10.0"}"#;
 fn x19_a_vf_whose_iommu_group_is_unfit_is_passed_over_and_one_that_a_process_has_is_not() {
     type Cause = fn(&Rig);
     let without: Cause = |rig| rig.kernel.set_group(GROUP, IommuGroup::NoIommu);
-    let shared: Cause = |rig| vfs::join_group(&rig.dir.path().join("sys"), VF, GROUP as usize);
+    let shared: Cause = |rig| vf::join_group(&rig.dir.path().join("sys"), VF, GROUP as usize);
     for (cause, why) in [
         (without, "sriov: VF 0000:41:10.0 is behind no IOMMU"),
         (shared, "sriov: VF 0000:41:10.0 shares IOMMU group 21 with 0000:21:10.0, which igbvf drives"),
@@ -144,7 +144,7 @@ fn x19_a_drawn_vf_whose_iommu_group_is_unfit_is_passed_over_and_not_drawn_again(
     let rig = with_a_pool_for_user_space();
     // Beside it in its group a host driver has begun to drive another device.
     let sys = rig.dir.path().join("sys");
-    vfs::join_group(&sys, VFIO, 20);
+    vf::join_group(&sys, VFIO, 20);
     rig.kernel.drive(VFIO, Some("igbvf")).unwrap();
     rig.add(&config(&[DRAWN, MACVLAN], "")).unwrap();
     let (link, reasons) = rig.taken();

@@ -40,8 +40,8 @@ fn rig() -> Rig {
     for n in 0..MANY {
         let name = format!("ens81v{n}");
         assert_eq!(rig.kernel.add_vf(pf, &address(n), &name), n);
-        vfs::plug(&sys, (NIC, "ens81"), n, (&address(n), &name));
-        vfs::driven(&sys, &address(n), "iavf");
+        vf::plug(&sys, (NIC, "ens81"), n, (&address(n), &name));
+        vf::driven(&sys, &address(n), "iavf");
         rig.kernel.add_namespace(pod(n));
     }
     rig.kernel.show_in(&sys);

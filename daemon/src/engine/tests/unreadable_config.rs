@@ -29,14 +29,15 @@ fn a_configuration_that_is_refused_at_the_start_gives_out_nothing_that_is_not_cl
     for (device, says) in [(VF, "not known to be clean"), (SECOND, "quarantined: by order")] {
         rig.mark(VF, "");
         rig.restart();
-        let paths = paths::config(&[paths::SRIOV, paths::MACVLAN], paths::GIVEN).replace(VF, device);
+        let paths =
+            fallback::config(&[fallback::SRIOV, fallback::MACVLAN], fallback::GIVEN).replace(VF, device);
         for config in [config(device, ""), paths] {
             let refused = rig.add(&config).unwrap_err();
             assert_eq!(refused.code, Code::TryAgain, "{refused}");
             assert!(refused.msg.contains(says) && refused.msg.contains("doctor"), "{refused}");
         }
     }
-    let drawn = paths::config(&[r#"{"type":"sriov","pool":"radio"}"#, paths::MACVLAN], "");
+    let drawn = fallback::config(&[r#"{"type":"sriov","pool":"radio"}"#, fallback::MACVLAN], "");
     let refused = rig.add(&drawn).unwrap_err();
     assert!(refused.code == Code::TryAgain && refused.details.contains("doctor"), "{refused:?}");
     // What was left clean is as good as it was, for one pod.
