@@ -167,7 +167,7 @@ const PEER: &str = "peer";
 const DAEMON: &str = "daemon";
 
 /// The plugins that the one executable stands for.
-const BUILT_IN: [&str; 6] = ["macvlan", "ipvlan", "vlan", "host-device", "loopback", "sriov"];
+const BUILT_IN: [&str; 7] = ["macvlan", "ipvlan", "vlan", "dummy", "host-device", "loopback", "sriov"];
 
 /// The programs to bind: name in the scratch directory, path outside.
 fn places(options: &Options) -> Vec<(String, PathBuf)> {

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use crate::case::Case;
 
 mod chains;
+mod dummy;
 mod errors;
 mod host_device;
 mod ipam;
@@ -29,6 +30,7 @@ pub fn all() -> Vec<Group> {
         Group { name: "macvlan", rows: macvlan::rows() },
         Group { name: "ipvlan", rows: ipvlan::rows() },
         Group { name: "vlan", rows: vlan::rows() },
+        Group { name: "dummy", rows: dummy::rows() },
         Group { name: "host-device and loopback", rows: host_device::rows() },
         Group { name: "IPAM", rows: ipam::rows() },
         Group { name: "versions", rows: versions::rows() },

@@ -263,6 +263,7 @@ fn configurations() -> Vec<(&'static str, String)> {
         ("macvlan, layer 2 only", with("macvlan", r#""master":"eth0","ipam":{}"#)),
         ("macvlan passthru", with("macvlan", &format!(r#""master":"eth0","mode":"passthru",{both}"#))),
         ("ipvlan", with("ipvlan", &format!(r#""master":"eth0","mode":"l3",{both}"#))),
+        ("dummy", with("dummy", both)),
         ("vlan", with("vlan", &format!(r#""master":"eth0","vlanId":100,{both}"#))),
         ("host-device", with("host-device", &format!(r#""device":"dev0",{both}"#))),
         ("sriov, just as it is", with("sriov", &format!(r#""deviceID":"{VF}",{both}"#))),

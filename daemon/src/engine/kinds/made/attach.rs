@@ -5,6 +5,7 @@ use fairlead_host::{Kind, Link, Mac, Net, NewLink, Op, Parent};
 use nix::errno::Errno;
 
 use super::config::Made;
+use super::dummy::Dummy;
 use crate::engine::kinds::{Applied, ApplyError, Kinds, Owners, Plan, Work, name_taken};
 use crate::engine::netdev;
 use crate::engine::request::AttachmentRequest;
@@ -59,6 +60,7 @@ impl Made {
             Made::Macvlan(n) => n.link(facts),
             Made::Ipvlan(n) => n.link(facts),
             Made::Vlan(n) => n.link(facts),
+            Made::Dummy(_) => Ok(Dummy::link(facts)),
         }
     }
 }

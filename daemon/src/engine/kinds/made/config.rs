@@ -4,16 +4,17 @@ use fairlead_cni::CniError;
 use fairlead_cni::args::Args;
 use fairlead_cni::config::NetConf;
 
+use super::dummy::Dummy;
 use super::ipvlan::Ipvlan;
 use super::macvlan::Macvlan;
 use super::vlan::Vlan;
 use crate::engine::kinds::Addressing;
 
 /// The types of configurations that are served here.
-pub(crate) const TYPES: [&str; 3] = ["macvlan", "ipvlan", "vlan"];
+pub(crate) const TYPES: [&str; 4] = ["macvlan", "ipvlan", "vlan", "dummy"];
 
 /// The kinds of links (`IFLA_INFO_KIND`) that the kernel must have for them, for `doctor`.
-pub(crate) const KERNEL_KINDS: [&str; 3] = ["macvlan", "ipvlan", "vlan"];
+pub(crate) const KERNEL_KINDS: [&str; 4] = ["macvlan", "ipvlan", "vlan", "dummy"];
 
 /// A validated configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +25,8 @@ pub(crate) enum Made {
     Ipvlan(Ipvlan),
     /// An 802.1Q interface on an interface of the host.
     Vlan(Vlan),
+    /// An interface that leads nowhere.
+    Dummy(Dummy),
 }
 
 /// Which link a new one stands on.
@@ -42,6 +45,7 @@ impl Made {
             "macvlan" => Macvlan::validate(conf, args).map(Made::Macvlan),
             "ipvlan" => Ipvlan::validate(conf).map(Made::Ipvlan),
             "vlan" => Vlan::validate(conf).map(Made::Vlan),
+            "dummy" => Dummy::validate(conf).map(Made::Dummy),
             other => Err(crate::engine::kinds::not_built_in(other)),
         }
     }
@@ -52,6 +56,7 @@ impl Made {
             Made::Macvlan(n) => Some(n.parent()),
             Made::Ipvlan(n) => Some(n.parent()),
             Made::Vlan(n) => Some(n.parent()),
+            Made::Dummy(_) => None,
         }
     }
 
@@ -61,6 +66,7 @@ impl Made {
             Made::Macvlan(_) => "macvlan",
             Made::Ipvlan(_) => "ipvlan",
             Made::Vlan(_) => "vlan",
+            Made::Dummy(_) => "dummy",
         }
     }
 
@@ -77,7 +83,7 @@ impl Made {
         match self {
             Made::Macvlan(_) => Addressing::Optional,
             Made::Ipvlan(_) => Addressing::RequiredUnlessChained,
-            Made::Vlan(_) => Addressing::Required,
+            Made::Vlan(_) | Made::Dummy(_) => Addressing::Required,
         }
     }
 
@@ -85,7 +91,7 @@ impl Made {
     pub(crate) fn notifies(&self, has_address: bool) -> bool {
         match self {
             Made::Macvlan(_) | Made::Ipvlan(_) => has_address,
-            Made::Vlan(_) => false,
+            Made::Vlan(_) | Made::Dummy(_) => false,
         }
     }
 
@@ -93,7 +99,7 @@ impl Made {
     pub(crate) fn silent_is_gone(&self) -> bool {
         match self {
             Made::Macvlan(n) => !n.takes_parent_over(),
-            Made::Ipvlan(_) => true,
+            Made::Ipvlan(_) | Made::Dummy(_) => true,
             Made::Vlan(_) => false,
         }
     }

@@ -4,6 +4,7 @@ use fairlead_cni::CniError;
 use fairlead_host::{Link, Net, NetError};
 
 use super::config::Made;
+use super::dummy::Dummy;
 use crate::engine::kinds::{Checked, Kinds};
 use crate::engine::netdev;
 use crate::engine::request::AttachmentRequest;
@@ -27,6 +28,7 @@ impl Made {
             Made::Macvlan(n) => n.check(link),
             Made::Ipvlan(n) => n.check(link),
             Made::Vlan(n) => n.check(link),
+            Made::Dummy(_) => Dummy::check(link),
         }
     }
 
