@@ -12,15 +12,13 @@ use fairlead_host::failpoint;
 use serde_json::{Map, Value};
 
 use super::core::{Answer, Core, is_ours, parameters, since_1_1};
-use super::request::{AttachmentRequest, ParsedRequest, Sandbox};
+use super::parsed_request::ParsedRequest;
+use super::request::{AttachmentRequest, OWN_TYPE, Sandbox};
 use super::{Engine, errors, kinds};
 use crate::call::{CallerGone, Waiting};
 use crate::conf_dir::Networks;
 use crate::conflist::{BuiltIn, Chain};
 use crate::store::{Attachment, LinkRecord};
-
-/// The type's name.
-pub(super) const TYPE: &str = "fairlead";
 
 /// The built-in plugins of a list, called in process, in the name of a container that is locked already.
 struct BuiltInPlugins<'e> {
@@ -34,17 +32,17 @@ struct BuiltInPlugins<'e> {
 
 impl BuiltIn for BuiltInPlugins<'_> {
     fn serves(&self, plugin: &str) -> bool {
-        kinds::BUILT_IN.contains(&plugin) || plugin == TYPE
+        kinds::BUILT_IN.contains(&plugin) || plugin == OWN_TYPE
     }
 
     fn call(&self, command: Command, plugin: &str, config: &str) -> Result<String, CniError> {
-        if plugin == TYPE {
+        if plugin == OWN_TYPE {
             // A list that names a list, itself at last: nothing was ever made for it.
             return match command {
                 Command::Del | Command::Gc => Ok(String::new()),
                 Command::Add | Command::Check | Command::Status => Err(CniError::new(
                     Code::InvalidConfig,
-                    format!("a plugin of type {TYPE:?} cannot stand in a list that {TYPE:?} runs"),
+                    format!("a plugin of type {OWN_TYPE:?} cannot stand in a list that {OWN_TYPE:?} runs"),
                 )
                 .with("name the network itself in clusterNetwork")),
             };
@@ -54,7 +52,8 @@ impl BuiltIn for BuiltInPlugins<'_> {
         let vf_wait = self.core.policy().vf_wait;
         let (sandbox, waiting, ifname) = (self.sandbox, self.waiting.clone(), self.ifname);
         let parsed = ParsedRequest::new(conf, sandbox.container, ifname, sandbox.args);
-        let mut request = AttachmentRequest::of_plugin(command, sandbox, ifname, &parsed, waiting, vf_wait)?;
+        let mut request =
+            AttachmentRequest::of_plugin(command, sandbox, ifname, &parsed.wanted, waiting, vf_wait)?;
         self.core.carry_out(&mut request, &parsed, self.networks)
     }
 }

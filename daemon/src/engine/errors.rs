@@ -4,36 +4,15 @@ use std::fmt::Display;
 use std::io;
 use std::path::Path;
 
-use fairlead_cni::wire::Command;
 use fairlead_cni::{CniError, Code};
 use fairlead_host::{NetError, NetnsError};
 use fairlead_sriov::SettingError;
 use fairlead_sriov::resetting::is_resetting;
 use nix::errno::Errno;
 
-use super::request::AttachmentRequest;
-use crate::store::{Key, StoreError};
+use crate::store::StoreError;
 use fairlead_cni::avoid_containerd_phrases;
 use fairlead_host::shortage;
-
-/// Whatever went wrong: a person is told on which network, and on which interface where the call has one (X14). What
-/// a list's plugin says is told so once, by the list's own call.
-pub(crate) fn of_call(request: &AttachmentRequest<'_>, error: CniError) -> CniError {
-    let Key { network, ifname, .. } = request.key;
-    let of_network = format!("network {network:?}");
-    let rest = error.msg.strip_prefix(&of_network).and_then(|rest| rest.strip_prefix(": "));
-    let attaches = matches!(request.command, Command::Add | Command::Del | Command::Check);
-    let msg = match rest {
-        _ if request.in_conflist => return error,
-        Some(rest) if attaches && !rest.contains(&format!("{ifname:?}")) => {
-            format!("{of_network}, interface {ifname:?}: {rest}")
-        }
-        Some(_) => return error,
-        None if attaches => format!("{of_network}, interface {ifname:?}: {}", error.msg),
-        None => format!("{of_network}: {}", error.msg),
-    };
-    CniError { msg, ..error }
-}
 
 /// A namespace that could not be opened (K4: gone is code 3; no namespace 4; the host's own 8).
 pub(crate) fn netns(error: &NetnsError) -> CniError {

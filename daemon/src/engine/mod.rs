@@ -19,6 +19,7 @@ pub(crate) mod kinds;
 mod netdev;
 mod netns_reach;
 mod operator_views;
+mod parsed_request;
 mod policy;
 mod pool_reconciler;
 mod prepared_call;
@@ -44,8 +45,9 @@ use fairlead_sriov::pools::{Holders, Verb};
 
 use self::core::{Core, since_0_4, since_1_1};
 use health_probes::NetnsWatch;
+use parsed_request::ParsedRequest;
 use prepared_call::EngineCall;
-use request::{AttachmentRequest, ParsedRequest};
+use request::AttachmentRequest;
 
 pub(crate) use self::core::unreadable_records;
 pub use policy::Policy;

@@ -10,10 +10,12 @@ use fairlead_cni::config::NetConf;
 use fairlead_cni::wire::{Command, Request};
 
 use super::core::Ipam;
-use super::request::{AttachmentRequest, ParsedRequest};
-use super::{Engine, cluster_network, errors, netdev};
+use super::parsed_request::ParsedRequest;
+use super::request::{AttachmentRequest, OWN_TYPE};
+use super::{Engine, netdev};
 use crate::call::{Lane, PreparedCall, Reply, Waiting, catching_panics};
 use crate::config_summary::ConfigSummary;
+use crate::store::Key;
 
 /// A call that the engine has prepared.
 pub(super) struct EngineCall {
@@ -37,13 +39,13 @@ impl EngineCall {
     fn carry_out(&self, parsed: &ParsedRequest, waiting: Waiting) -> Result<String, CniError> {
         let engine = &*self.engine;
         let vf_wait = engine.core.policy().vf_wait;
-        let mut request = AttachmentRequest::of_call(&self.request, parsed, waiting, vf_wait)?;
+        let mut request = AttachmentRequest::of_call(&self.request, &parsed.wanted, waiting, vf_wait)?;
         request.timing.end("parse");
-        let answer = match parsed.key.plugin == cluster_network::TYPE {
+        let answer = match parsed.wanted.key.plugin == OWN_TYPE {
             true => engine.own_type(&mut request),
             false => engine.core.carry_out(&mut request, parsed, Some(&engine.networks)),
         };
-        let answer = answer.map_err(|e| errors::of_call(&request, e))?;
+        let answer = answer.map_err(|e| in_words_of_the_call(&request, e))?;
         let kind = self.engine.calls.type_label(&request.key.plugin);
         for (phase, took) in request.timing.phases() {
             engine.calls.phase(request.command, kind, phase, *took);
@@ -54,15 +56,15 @@ impl EngineCall {
     /// Whether the call starts other programs or waits for more than the kernel.
     fn waits(&self, parsed: &ParsedRequest) -> bool {
         let core = &self.engine.core;
-        let (command, conf) = (self.request.command, &*parsed.conf);
-        if Ipam::executes(conf) || conf.plugin_type == cluster_network::TYPE || command == Command::Gc {
+        let (command, conf) = (self.request.command, &*parsed.wanted.conf);
+        if Ipam::executes(conf) || conf.plugin_type == OWN_TYPE || command == Command::Gc {
             return true;
         }
         let network = parsed.valid_network();
         match command {
             Command::Del => match network {
                 Some(network) if network.silent_is_gone() && conf.ipam_type.is_some() => {
-                    let attachment = core.store.find(&parsed.key);
+                    let attachment = core.store.find(&parsed.wanted.key);
                     core.policy().del_waits
                         || !core.kernel().renames_while_up()
                         || network.waits(&core.kinds, command, attachment.as_deref())
@@ -85,7 +87,7 @@ impl PreparedCall for EngineCall {
     }
 
     fn conf(&self) -> Option<&NetConf> {
-        self.parsed.as_ref().ok().map(|parsed| &*parsed.conf)
+        self.parsed.as_ref().ok().map(|parsed| &*parsed.wanted.conf)
     }
 
     fn lane(&self) -> Lane {
@@ -97,7 +99,9 @@ impl PreparedCall for EngineCall {
 
     fn serve(&self, waiting: Waiting) -> Reply {
         match &self.parsed {
-            Ok(parsed) => Reply { version: parsed.conf.version, outcome: self.carry_out(parsed, waiting) },
+            Ok(parsed) => {
+                Reply { version: parsed.wanted.conf.version, outcome: self.carry_out(parsed, waiting) }
+            }
             Err(refused) => Reply {
                 version: ConfigSummary::of(&self.request.config).version,
                 outcome: Err(refused.clone()),
@@ -111,11 +115,30 @@ impl PreparedCall for EngineCall {
             return;
         }
         let store = &self.engine.core.store;
-        if let Some(attachment) = store.find(&parsed.key)
+        if let Some(attachment) = store.find(&parsed.wanted.key)
             && !attachment.answered
             && let Err(e) = store.answered(attachment.id)
         {
             tracing::warn!(error = %e, "the delivery of an answer could not be put on record");
         }
     }
+}
+
+/// Whatever went wrong: a person is told on which network, and on which interface where the call has one (X14). What
+/// a list's plugin says is told so once, by the list's own call.
+fn in_words_of_the_call(request: &AttachmentRequest<'_>, error: CniError) -> CniError {
+    let Key { network, ifname, .. } = request.key;
+    let of_network = format!("network {network:?}");
+    let rest = error.msg.strip_prefix(&of_network).and_then(|rest| rest.strip_prefix(": "));
+    let attaches = matches!(request.command, Command::Add | Command::Del | Command::Check);
+    let msg = match rest {
+        _ if request.in_conflist => return error,
+        Some(rest) if attaches && !rest.contains(&format!("{ifname:?}")) => {
+            format!("{of_network}, interface {ifname:?}: {rest}")
+        }
+        Some(_) => return error,
+        None if attaches => format!("{of_network}, interface {ifname:?}: {}", error.msg),
+        None => format!("{of_network}: {}", error.msg),
+    };
+    CniError { msg, ..error }
 }

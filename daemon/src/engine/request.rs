@@ -14,8 +14,6 @@ use fairlead_cni::wire::{Command, Inode, Request};
 use fairlead_cni::{CniError, Code, names};
 use fairlead_sriov::numa::NumaPolicy;
 
-use super::cluster_network;
-use super::kinds::{Network, not_built_in};
 use super::timing::Timing;
 use crate::call::Waiting;
 use crate::delegate::Parameters;
@@ -24,6 +22,9 @@ use fairlead_kubelet::ResourcesOfPod;
 
 /// What is executed for a STATUS is killed so long after the call's arrival: its name must still be reported in time.
 const STATUS_EXECUTES: Duration = Duration::from_millis(75);
+
+/// The network type of our own: a network of the conf dir by its name, or one interface by several paths.
+pub(crate) const OWN_TYPE: &str = "fairlead";
 
 /// The pod, as its runtime names it, and the environment of whoever asks for it.
 #[derive(Debug, Clone, Copy)]
@@ -44,44 +45,20 @@ pub(crate) struct Sandbox<'a> {
     pub(crate) env: &'a [(String, String)],
 }
 
-/// What a request says: its configuration, its `CNI_ARGS` and the network that they describe, each read and validated
-/// once.
+/// Which network is asked for, and by what the attachment to it is known.
 #[derive(Debug)]
-pub(crate) struct ParsedRequest {
-    pub(crate) conf: Arc<NetConf>,
-    /// By what the attachment is known.
+pub(crate) struct NetworkRequest {
     pub(crate) key: Key,
-    args: Result<Args, CniError>,
-    /// `None` for our own type, which names other networks.
-    network: Option<Result<Network, CniError>>,
+    pub(crate) conf: Arc<NetConf>,
+    /// `CNI_ARGS`, or why they can't be read.
+    pub(crate) args: Result<Args, CniError>,
 }
 
-impl ParsedRequest {
+impl NetworkRequest {
     /// Reads everything, and reports nothing yet: which of several errors a call is answered with is for its command
     /// to decide.
-    pub(crate) fn new(conf: Arc<NetConf>, container: &str, ifname: &str, args: &str) -> ParsedRequest {
-        let args = Args::parse(args);
-        let network = (conf.plugin_type != cluster_network::TYPE).then(|| {
-            let args = args.as_ref().map_err(CniError::clone)?;
-            Network::validate(&conf, args)
-        });
-        ParsedRequest { key: key(container, ifname, &conf), conf, args, network }
-    }
-
-    /// The network of a built-in type.
-    ///
-    /// # Errors
-    /// Why it can't be validated.
-    pub(crate) fn network(&self) -> Result<&Network, CniError> {
-        match &self.network {
-            Some(network) => network.as_ref().map_err(CniError::clone),
-            None => Err(not_built_in(&self.key.plugin)),
-        }
-    }
-
-    /// The network of a built-in type, where it can be validated.
-    pub(crate) fn valid_network(&self) -> Option<&Network> {
-        self.network.as_ref()?.as_ref().ok()
+    pub(crate) fn new(conf: Arc<NetConf>, container: &str, ifname: &str, args: &str) -> NetworkRequest {
+        NetworkRequest { key: key(container, ifname, &conf), conf, args: Args::parse(args) }
     }
 }
 
@@ -130,7 +107,7 @@ impl<'a> AttachmentRequest<'a> {
     /// The request of an executable's call.
     pub(crate) fn of_call(
         request: &'a Request,
-        parsed: &'a ParsedRequest,
+        wanted: &'a NetworkRequest,
         mut waiting: Waiting,
         vf_wait: Duration,
     ) -> Result<AttachmentRequest<'a>, CniError> {
@@ -138,7 +115,7 @@ impl<'a> AttachmentRequest<'a> {
             waiting.deadline = waiting.deadline.min(waiting.arrived + STATUS_EXECUTES);
         }
         let sandbox = Sandbox::from(request);
-        AttachmentRequest::new(request.command, sandbox, &request.ifname, parsed, waiting, vf_wait)
+        AttachmentRequest::new(request.command, sandbox, &request.ifname, wanted, waiting, vf_wait)
     }
 
     /// The request of a plugin in a conflist, whose container is locked already.
@@ -146,11 +123,11 @@ impl<'a> AttachmentRequest<'a> {
         command: Command,
         sandbox: Sandbox<'a>,
         ifname: &str,
-        parsed: &'a ParsedRequest,
+        wanted: &'a NetworkRequest,
         waiting: Waiting,
         vf_wait: Duration,
     ) -> Result<AttachmentRequest<'a>, CniError> {
-        let request = AttachmentRequest::new(command, sandbox, ifname, parsed, waiting, vf_wait)?;
+        let request = AttachmentRequest::new(command, sandbox, ifname, wanted, waiting, vf_wait)?;
         Ok(AttachmentRequest { in_conflist: true, ..request })
     }
 
@@ -159,12 +136,12 @@ impl<'a> AttachmentRequest<'a> {
         command: Command,
         sandbox: Sandbox<'a>,
         ifname: &str,
-        parsed: &'a ParsedRequest,
+        wanted: &'a NetworkRequest,
         waiting: Waiting,
         vf_wait: Duration,
     ) -> Result<AttachmentRequest<'a>, CniError> {
         let timing = Timing::since(waiting.arrived);
-        let args = parsed.args.as_ref().map_err(CniError::clone)?;
+        let args = wanted.args.as_ref().map_err(CniError::clone)?;
         if matches!(command, Command::Add | Command::Del | Command::Check) {
             names::container_id(sandbox.container)?;
             names::ifname(ifname)?;
@@ -175,8 +152,8 @@ impl<'a> AttachmentRequest<'a> {
         Ok(AttachmentRequest {
             command,
             sandbox,
-            key: &parsed.key,
-            conf: Arc::clone(&parsed.conf),
+            key: &wanted.key,
+            conf: Arc::clone(&wanted.conf),
             args,
             waiting,
             vf_wait,

@@ -14,10 +14,10 @@ use std::sync::Arc;
 use fairlead_cni::{CniError, Code};
 use fairlead_host::{HostRoot, Link, Net, NetError, NetnsError, process};
 use fairlead_sriov::interface::{self, APPEARS, Appearance};
-use fairlead_sriov::{InventoryError, PciAddr, VfDevice};
+use fairlead_sriov::{InventoryError, PciAddr, USER_SPACE_DRIVERS, VfDevice};
 
 use super::errors;
-use super::kinds::sriov::{SriovServices, USER_SPACE_DRIVERS, still_away, unusable, vf_not_to_be_had};
+use super::kinds::sriov::{SriovServices, still_away, unusable, vf_not_to_be_had};
 use super::kinds::{AwaitsCarrier, Kinds, vf, vfio};
 use super::netns_reach::Reach;
 use super::request::AttachmentRequest;

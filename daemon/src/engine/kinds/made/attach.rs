@@ -1,11 +1,12 @@
 //! A made link on its way into the pod: what it will be, and the one message that makes it.
 
-use fairlead_cni::{CniError, Code};
-use fairlead_host::{Kind, Link, Mac, Net, NewLink, Op, Parent};
+use fairlead_cni::CniError;
+use fairlead_host::{Mac, Net, NewLink, Op};
 use nix::errno::Errno;
 
 use super::config::Made;
 use super::dummy::Dummy;
+use super::link_facts::Facts;
 use crate::engine::kinds::{Applied, ApplyError, Kinds, Owners, Plan, Work, name_taken};
 use crate::engine::netdev;
 use crate::engine::request::AttachmentRequest;
@@ -18,19 +19,6 @@ pub(crate) struct NewMade {
     pub(super) link: NewLink,
     /// The MAC address that it has in the end, where it is known before.
     pub(super) mac: Option<Mac>,
-}
-
-/// What a type needs to know beside its configuration.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Facts<'a> {
-    /// `CNI_IFNAME`
-    pub(super) ifname: &'a str,
-    /// The link that it stands on.
-    pub(super) parent: Option<&'a Link>,
-    /// The index that the new link is to have.
-    pub(super) index: u32,
-    /// A MAC address that nobody else has.
-    pub(super) mac: Mac,
 }
 
 impl Made {
@@ -63,26 +51,6 @@ impl Made {
             Made::Dummy(_) => Ok(Dummy::link(facts)),
         }
     }
-}
-
-/// A link of this kind on the parent, which is returned too; the MTU is checked (K24), the MAC address left open.
-pub(super) fn on_parent<'a>(
-    facts: &Facts<'a>,
-    in_container: bool,
-    mtu: Option<u32>,
-    kind: Kind,
-) -> Result<(NewLink, &'a Link), CniError> {
-    let parent = facts
-        .parent
-        .ok_or_else(|| CniError::new(Code::InvalidConfig, "the network has no master interface"))?;
-    if let Some(mtu) = mtu.filter(|mtu| *mtu > parent.mtu) {
-        let msg = format!("mtu {mtu} is above {} of its master {:?}", parent.mtu, parent.name);
-        return Err(CniError::new(Code::InvalidConfig, msg)
-            .with("lower `mtu` in the network's configuration or raise the master's"));
-    }
-    let place = if in_container { Parent::Same(parent.index) } else { Parent::Host(parent.index) };
-    let (name, index) = (facts.ifname.to_owned(), Some(facts.index));
-    Ok((NewLink { name, index, kind, parent: place, mac: None, mtu, up: true }, parent))
 }
 
 /// Makes the link, from the host's side straight into the pod's namespace.

@@ -6,6 +6,7 @@ use fairlead_cni::config::NetConf;
 
 use super::dummy::Dummy;
 use super::ipvlan::Ipvlan;
+use super::link_facts::ParentRef;
 use super::macvlan::Macvlan;
 use super::vlan::Vlan;
 use crate::engine::kinds::Addressing;
@@ -27,15 +28,6 @@ pub(crate) enum Made {
     Vlan(Vlan),
     /// An interface that leads nowhere.
     Dummy(Dummy),
-}
-
-/// Which link a new one stands on.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ParentRef {
-    /// Its name; `None`: the interface of the default route.
-    pub(crate) name: Option<String>,
-    /// In the pod's namespace instead of the host's (`linkInContainer`).
-    pub(crate) in_container: bool,
 }
 
 impl Made {

@@ -9,11 +9,13 @@ mod detach;
 mod dummy;
 mod inspect;
 mod ipvlan;
+mod link_facts;
 mod macvlan;
 mod vlan;
 
-pub(crate) use config::{Made, ParentRef, TYPES};
+pub(crate) use config::{Made, TYPES};
 
 pub(crate) use attach::{NewMade, apply};
 pub(crate) use config::KERNEL_KINDS;
 pub(crate) use detach::{find, undo};
+pub(crate) use link_facts::ParentRef;

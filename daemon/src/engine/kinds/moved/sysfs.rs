@@ -8,7 +8,7 @@ use fairlead_cni::{CniError, Code};
 
 use super::config::DeviceRef;
 use crate::engine::errors;
-use crate::engine::kinds::sriov::USER_SPACE_DRIVERS;
+use fairlead_sriov::USER_SPACE_DRIVERS;
 
 const BUSES: [&str; 2] = ["bus/pci/devices", "bus/auxiliary/devices"];
 

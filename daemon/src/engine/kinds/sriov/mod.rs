@@ -21,6 +21,3 @@ pub(crate) use reserve::{ReservedVf, unusable, vf_not_to_be_had};
 pub(crate) use restore::still_away;
 pub(crate) use services::SriovServices;
 pub(crate) use snapshot::Snapshot;
-
-/// Drivers that give a device to a process in user space: it has no netdev then.
-pub(crate) const USER_SPACE_DRIVERS: [&str; 3] = ["vfio-pci", "uio_pci_generic", "igb_uio"];

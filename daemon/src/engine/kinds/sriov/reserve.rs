@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 use fairlead_cni::{CniError, Code};
 use fairlead_sriov::numa::Locality;
 use fairlead_sriov::pool::Member;
-use fairlead_sriov::{InventoryError, PciAddr, Unserved, VFIO_PCI, VfDevice};
+use fairlead_sriov::{InventoryError, PciAddr, USER_SPACE_DRIVERS, Unserved, VFIO_PCI, VfDevice};
 
-use super::USER_SPACE_DRIVERS;
 use super::config::{Device, Sriov};
 use super::pools;
 use super::services::SriovServices;

@@ -1,0 +1,47 @@
+//! What the types of made links have in common: the parent that they stand on, and what they need to know beside their
+//! configuration. Pure.
+
+use fairlead_cni::{CniError, Code};
+use fairlead_host::{Kind, Link, Mac, NewLink, Parent};
+
+/// Which link a new one stands on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ParentRef {
+    /// Its name; `None`: the interface of the default route.
+    pub(crate) name: Option<String>,
+    /// In the pod's namespace instead of the host's (`linkInContainer`).
+    pub(crate) in_container: bool,
+}
+
+/// What a type needs to know beside its configuration.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Facts<'a> {
+    /// `CNI_IFNAME`
+    pub(super) ifname: &'a str,
+    /// The link that it stands on.
+    pub(super) parent: Option<&'a Link>,
+    /// The index that the new link is to have.
+    pub(super) index: u32,
+    /// A MAC address that nobody else has.
+    pub(super) mac: Mac,
+}
+
+/// A link of this kind on the parent, which is returned too; the MTU is checked (K24), the MAC address left open.
+pub(super) fn on_parent<'a>(
+    facts: &Facts<'a>,
+    in_container: bool,
+    mtu: Option<u32>,
+    kind: Kind,
+) -> Result<(NewLink, &'a Link), CniError> {
+    let parent = facts
+        .parent
+        .ok_or_else(|| CniError::new(Code::InvalidConfig, "the network has no master interface"))?;
+    if let Some(mtu) = mtu.filter(|mtu| *mtu > parent.mtu) {
+        let msg = format!("mtu {mtu} is above {} of its master {:?}", parent.mtu, parent.name);
+        return Err(CniError::new(Code::InvalidConfig, msg)
+            .with("lower `mtu` in the network's configuration or raise the master's"));
+    }
+    let place = if in_container { Parent::Same(parent.index) } else { Parent::Host(parent.index) };
+    let (name, index) = (facts.ifname.to_owned(), Some(facts.index));
+    Ok((NewLink { name, index, kind, parent: place, mac: None, mtu, up: true }, parent))
+}
