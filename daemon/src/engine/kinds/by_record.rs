@@ -1,0 +1,149 @@
+//! What goes by a record alone, handed to the kind that wrote it. Decides nothing itself.
+
+use fairlead_cni::CniError;
+use fairlead_host::{Link, Net, NetError, Nsid};
+
+use super::{Applied, ApplyError, AwaitsCarrier, Kinds, Owners, Work, loopback, made, moved, vf, vfio};
+use crate::engine::errors;
+use crate::engine::netns_reach::Reach;
+use crate::engine::request::AttachmentRequest;
+use crate::store::{Attachment, LinkRecord};
+
+impl Kinds {
+    /// Carries a plan out; what it changes is on record.
+    pub(crate) fn apply(
+        &self,
+        owners: &dyn Owners,
+        request: &AttachmentRequest<'_>,
+        work: &Work,
+        attachment: &Attachment,
+        pod: &mut dyn Net,
+    ) -> Result<Applied, ApplyError> {
+        match work {
+            Work::Made(new) => made::apply(owners, request, new, pod),
+            Work::Loopback => loopback::apply(request, pod).map_err(ApplyError::Cni),
+            Work::Moved(netdev) => moved::apply(&request.key.ifname, netdev, pod),
+            Work::Vf(change) => vf::apply(&self.sriov, &request.key.ifname, change, attachment, pod),
+            Work::Vfio(change) => vfio::apply(&self.sriov, change, attachment).map_err(ApplyError::Cni),
+            Work::Nothing => Ok(Applied::default()),
+        }
+    }
+
+    /// The link of an attachment in its namespace, if it is still there.
+    pub(crate) fn find(&self, attachment: &Attachment, pod: &mut dyn Net) -> Result<Option<Link>, NetError> {
+        match &attachment.link {
+            LinkRecord::Made { index, .. } => made::find(attachment, *index, pod),
+            LinkRecord::Moved(netdev) => match &netdev.vf {
+                Some(vf) => vf::find(attachment, netdev, vf, pod),
+                None => moved::find(netdev, &attachment.key.ifname, pod),
+            },
+            LinkRecord::Vfio(_) | LinkRecord::Loopback | LinkRecord::Conflist { .. } | LinkRecord::None => {
+                Ok(None)
+            }
+        }
+    }
+
+    /// The index of the attachment's link, where the record alone says it.
+    pub(crate) fn recorded_index(&self, attachment: &Attachment) -> Option<u32> {
+        match &attachment.link {
+            LinkRecord::Made { index, .. } => Some(*index),
+            _ => None,
+        }
+    }
+
+    /// Takes the attachment's link down for good, or restores what it was made of. From the record alone; it may be begun again
+    /// at any step. What waits for a carrier is left, and said.
+    pub(crate) fn undo(
+        &self,
+        attachment: &Attachment,
+        reach: Reach<'_>,
+    ) -> Result<Option<AwaitsCarrier>, CniError> {
+        let removing = |e: NetError| {
+            let doing = format!("removing {:?}", attachment.key.ifname);
+            errors::kernel(&attachment.key.network, &doing, &e)
+        };
+        let done = match &attachment.link {
+            LinkRecord::Made { index, .. } => made::undo(self, attachment, *index, reach),
+            LinkRecord::Loopback => loopback::undo(reach),
+            LinkRecord::Moved(netdev) => match &netdev.vf {
+                Some(vf) => return vf::undo(self, attachment, netdev, vf, reach),
+                None => moved::undo(self.kernel.as_ref(), netdev, &attachment.key.ifname, reach),
+            },
+            LinkRecord::Vfio(vf) => return vfio::undo(&self.sriov, attachment, vf),
+            LinkRecord::Conflist { .. } | LinkRecord::None => Ok(()),
+        };
+        done.map(|()| None).map_err(removing)
+    }
+
+    /// Removes what the attachment left beside its link, once that is gone.
+    pub(crate) fn release(&self, attachment: &Attachment) -> Result<(), CniError> {
+        self.sriov.withdraw_device_info(attachment)
+    }
+
+    /// Forgets the attachment by `forget`; what a pool lent for it goes back to the pool in the same step.
+    pub(crate) fn forget(
+        &self,
+        attachment: &Attachment,
+        forget: impl FnOnce() -> Result<(), CniError>,
+    ) -> Result<(), CniError> {
+        match attachment.vf() {
+            Some(vf) => self.sriov.pools.take_back(vf.address, forget),
+            None => forget(),
+        }
+    }
+
+    /// Refuses while a process has what the attachment's removal restores: whoever has no caller who waits looks once.
+    pub(crate) fn must_be_unused(&self, attachment: &Attachment) -> Result<(), CniError> {
+        match &attachment.link {
+            LinkRecord::Vfio(vf) => self.sriov.must_be_unused(attachment, vf),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether DEL can be answered when the interface is silent, before the link is gone.
+    pub(crate) fn can_be_silenced(&self, attachment: &Attachment) -> bool {
+        matches!(attachment.link, LinkRecord::Made { .. } | LinkRecord::Moved(_))
+    }
+
+    /// Whether the link has to leave a namespace that lives, so that it is entered once more, and soon. Any other link is given
+    /// time to die with its namespace, which costs nothing.
+    pub(crate) fn leaves_the_pod(&self, attachment: &Attachment) -> bool {
+        attachment.vf().is_some()
+    }
+
+    /// Whether the link proves that the namespace that has this number now is another one than the attachment's: the kernel may
+    /// have given the number to the next namespace at once. `None`: the kind has no such proof.
+    pub(crate) fn is_absent_at(&self, attachment: &Attachment, nsid: Nsid) -> Option<bool> {
+        match &attachment.link {
+            LinkRecord::Made { index, mac, .. } => {
+                let link = self.kernel.link_at(nsid, *index);
+                Some(link.is_ok_and(|link| link.is_none_or(|link| link.mac != *mac)))
+            }
+            _ => None,
+        }
+    }
+
+    /// What of the link an attachment of an earlier boot still has to restore.
+    pub(crate) fn after_reboot(&self, link: LinkRecord) -> LinkRecord {
+        match link {
+            LinkRecord::Moved(netdev) if netdev.vf.is_none() => LinkRecord::Moved(netdev),
+            list @ LinkRecord::Conflist { .. } => list,
+            // The link died with its namespace, and a VF begins a boot with nothing of what it was before.
+            _ => LinkRecord::None,
+        }
+    }
+
+    /// The link as the operator sees it: what it is, and its MAC address.
+    pub(crate) fn describe(&self, attachment: &Attachment) -> (String, Option<String>) {
+        match &attachment.link {
+            LinkRecord::Made { kind, mac, .. } => (kind.name().to_owned(), mac.map(|m| m.to_string())),
+            LinkRecord::Moved(netdev) => {
+                (format!("lent {}", netdev.was.name), netdev.was.mac.map(|m| m.to_string()))
+            }
+            LinkRecord::Vfio(vf) => (format!("given {}", vf.address), None),
+            LinkRecord::Loopback => ("loopback".to_owned(), None),
+            LinkRecord::Conflist { .. } => ("list".to_owned(), None),
+            LinkRecord::None => ("none".to_owned(), None),
+        }
+    }
+}
