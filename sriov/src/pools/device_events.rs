@@ -9,26 +9,12 @@ use std::time::Instant;
 
 use fairlead_host::watch::{Action, DeviceEvent};
 
+use super::look::Look;
+use super::member_snapshot::MemberSnapshot;
 use super::owners::Holders;
 use super::provision_error::ProvisionError;
-use super::reconciler::Look;
-use super::shared::PoolEntry;
-use super::state::{Member, MemberState};
-use super::target::DesiredState;
 use super::{Known, Pools, Shared};
 use crate::PciAddr;
-
-/// A member to which nothing is done, as it was when the look at it began.
-pub(super) struct MemberSnapshot {
-    pub(super) address: PciAddr,
-    pf: PciAddr,
-    revision: u64,
-    pub(super) desired: DesiredState,
-    /// What was known of it when it became ready.
-    pub(super) known: Option<Known>,
-    /// It was ready; otherwise somebody else used it.
-    was_ready: bool,
-}
 
 impl Pools {
     /// Takes events; has the reconciler look at what they make necessary.
@@ -150,27 +136,5 @@ impl Shared {
     /// Whether a look is due because of something that has happened.
     pub(super) fn is_to_be_looked_at(&self) -> bool {
         self.look.is_some() || !self.suspects.is_empty()
-    }
-
-    fn snapshot_of(&self, address: PciAddr) -> Option<MemberSnapshot> {
-        self.member(address).and_then(|(entry, member)| self.at_rest(entry, member))
-    }
-
-    /// A member to which nothing is done; `None` for one that is at work, a pod's, or gone.
-    pub(super) fn at_rest(&self, entry: &PoolEntry, member: &Member) -> Option<MemberSnapshot> {
-        // One that is allocated may be in its pod's hands: it is not looked at.
-        let (rests, was_ready) = match member.state {
-            MemberState::Ready { allocated, .. } => (!allocated, true),
-            MemberState::Foreign { .. } => (true, false),
-            _ => (false, false),
-        };
-        rests.then(|| MemberSnapshot {
-            address: member.address,
-            pf: member.pf,
-            revision: self.revision(member.address),
-            desired: entry.desired.for_one(member),
-            known: self.known.get(&member.address).filter(|_| was_ready).cloned(),
-            was_ready,
-        })
     }
 }

@@ -7,8 +7,8 @@
 use fairlead_host::{Link, Net, NetError, Op, SetLink};
 use nix::errno::Errno;
 
-use super::provision::Provisioner;
 use super::provision_error::ProvisionError;
+use super::provisioner::Provisioner;
 use super::records::Record;
 use super::reservation::Loan;
 use crate::PciAddr;

@@ -6,9 +6,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
+use super::look::Look;
 use super::membership::Notice;
 use super::owners::Holders;
-use super::reconciler::Look;
 use super::state::{Member, Pool};
 use super::{Pools, Shared};
 use crate::PciAddr;

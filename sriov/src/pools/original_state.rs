@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use fairlead_host::{Vf, VfChange};
 
-use super::provision::Provisioner;
 use super::provision_error::ProvisionError;
+use super::provisioner::Provisioner;
 use super::records::{OriginalState, Record};
 use super::settings::AtRest;
 use super::target::DesiredState;

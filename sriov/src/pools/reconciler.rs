@@ -6,7 +6,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::device_events::MemberSnapshot;
+use super::look::Look;
+use super::member_snapshot::MemberSnapshot;
 use super::membership::{self, Membership};
 use super::owners::Holders;
 use super::provision_error::ProvisionError;
@@ -22,19 +23,6 @@ pub const SLOW: Duration = Duration::from_secs(60);
 
 /// The second look is so long after the first: kubelet has had its first list by then.
 const SECOND: Duration = Duration::from_secs(1);
-
-/// How much of the machine a look compares; a later variant includes the ones before it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Look {
-    /// Only the members that events were about.
-    Glance,
-    /// Everything that is there, before anybody is served: no VFs are created.
-    First,
-    /// What has come and gone, and what somebody else used.
-    Quick,
-    /// Also whether what is ready still is.
-    Thorough,
-}
 
 impl Pools {
     /// Waits until a look is due and answers how much that is to compare; starts threads for queued work meanwhile. `None` when

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use fairlead_host::Vf;
 
 use super::membership::Notice;
-use super::provision::Provisioner;
 use super::provision_error::ProvisionError;
+use super::provisioner::Provisioner;
 use super::scan_cache::ScanCache;
 use super::state::{Mark, MemberState, Pending};
 use super::target::{DesiredState, Known};

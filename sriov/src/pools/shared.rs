@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Instant, SystemTime};
 
-use super::Look;
+use super::look::Look;
 use super::membership::Notice;
-use super::offers::Offers;
+use super::offer::Offers;
 use super::records::RecordedHold;
 use super::settings::PoolSettings;
 use super::state::{Mark, Member, Pool, Task};

@@ -3,8 +3,8 @@
 
 use fairlead_host::Vf;
 
-use super::provision::Provisioner;
 use super::provision_error::ProvisionError;
+use super::provisioner::Provisioner;
 use super::records::Record;
 use super::scan_cache::ScanCache;
 use super::target::{DesiredState, Known};
