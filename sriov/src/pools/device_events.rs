@@ -11,14 +11,14 @@ use fairlead_host::watch::{Action, DeviceEvent};
 
 use super::look::Look;
 use super::member_snapshot::MemberSnapshot;
-use super::owners::Holders;
+use super::owners::Owners;
 use super::provision_error::ProvisionError;
-use super::{Known, Pools, Shared};
+use super::{Pools, ReadyVf, Shared};
 use crate::PciAddr;
 
 impl Pools {
     /// Takes events; has the reconciler look at what they make necessary.
-    pub fn heard(&self, news: &[DeviceEvent]) {
+    pub fn device_events(&self, news: &[DeviceEvent]) {
         let mut state = self.lock();
         let now = Instant::now();
         let mut is_back = false;
@@ -63,7 +63,7 @@ impl Pools {
     }
 
     /// Compares the members that events were about, each alone. Their settings are not read again: no event is about those.
-    pub(super) fn check_suspects(&self, holders: Holders<'_>) {
+    pub(super) fn check_suspects(&self, owners: Owners<'_>) {
         let suspects: Vec<MemberSnapshot> = {
             let mut state = self.lock();
             let suspects = mem::take(&mut state.suspects).into_iter();
@@ -72,9 +72,9 @@ impl Pools {
         if suspects.is_empty() {
             return;
         }
-        let (mut hanging, inherited) = (BTreeSet::new(), (holders.inherited)());
+        let (mut hanging, sriov_cni) = (BTreeSet::new(), (owners.sriov_cni)());
         for suspect in suspects {
-            if self.claim_if_owned(suspect.address, &inherited) || hanging.contains(&suspect.pf) {
+            if self.claim_if_owned(suspect.address, &sriov_cni) || hanging.contains(&suspect.pf) {
                 continue;
             }
             let found = self.check_suspect(&suspect);
@@ -85,7 +85,7 @@ impl Pools {
         }
     }
 
-    fn check_suspect(&self, suspect: &MemberSnapshot) -> Result<Known, ProvisionError> {
+    fn check_suspect(&self, suspect: &MemberSnapshot) -> Result<ReadyVf, ProvisionError> {
         let vf = self.provisioner.inventory.vf(suspect.address)?;
         let (desired, cache) = (&suspect.desired, &self.provisioner.cache());
         match &suspect.known {
@@ -100,7 +100,7 @@ impl Pools {
     }
 
     /// Takes how a member was found, unless something was done to it meanwhile.
-    pub(super) fn compared(&self, member: &MemberSnapshot, found: Result<Known, ProvisionError>) {
+    pub(super) fn compared(&self, member: &MemberSnapshot, found: Result<ReadyVf, ProvisionError>) {
         self.update(|state| {
             if state.revision(member.address) == member.revision {
                 state.note_comparison(member.address, member.was_ready, found);

@@ -7,7 +7,7 @@ use super::provision_error::ProvisionError;
 use super::provisioner::Provisioner;
 use super::scan_cache::ScanCache;
 use super::target::DesiredState;
-use crate::interface::interface;
+use crate::vf_netdev::interface;
 use crate::{USER_SPACE_DRIVERS, VFIO_PCI, VfDevice};
 
 impl Provisioner {

@@ -5,7 +5,7 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Look {
     /// Only the members that events were about.
-    Glance,
+    News,
     /// Everything that is there, before anybody is served: no VFs are created.
     First,
     /// What has come and gone, and what somebody else used.

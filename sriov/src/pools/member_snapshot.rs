@@ -3,7 +3,7 @@
 
 use super::shared::{PoolEntry, Shared};
 use super::state::{Member, MemberState};
-use super::target::{DesiredState, Known};
+use super::target::{DesiredState, ReadyVf};
 use crate::PciAddr;
 
 /// A member to which nothing is done, as it was when the look at it began.
@@ -13,7 +13,7 @@ pub(super) struct MemberSnapshot {
     pub(super) revision: u64,
     pub(super) desired: DesiredState,
     /// What was known of it when it became ready.
-    pub(super) known: Option<Known>,
+    pub(super) known: Option<ReadyVf>,
     /// It was ready; otherwise somebody else used it.
     pub(super) was_ready: bool,
 }

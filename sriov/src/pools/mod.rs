@@ -5,7 +5,7 @@
 //! owner (as long as the caller's store says so), at work, or in the pool. One lock guards what all threads share; it is held
 //! for no longer than a look at that, and never while a file is read or a device is asked.
 //!
-//! This module knows nothing of CNI, of kubelet or of the daemon: who owns a VF comes in by [`Holders`], what kubelet is to
+//! This module knows nothing of CNI, of kubelet or of the daemon: who owns a VF comes in by [`Owners`], what kubelet is to
 //! see goes out by [`Offer`].
 
 mod admit;
@@ -57,11 +57,11 @@ pub use look::Look;
 pub use metrics::PoolMetrics;
 pub use offer::{AnnouncedResource, Offer, OfferedVf, OfferedVfs, VfAccess, VfioNode};
 pub use operator_commands::{UnknownPool, Verb};
-pub use owners::{Holders, Inherited};
+pub use owners::{Owners, SriovCniOwners};
 pub use reconciler::SLOW;
-pub use reservation::{DrawError, Loan, Refused};
+pub use reservation::{DrawError, Refused, Reservation};
 pub use settings::{Allocator, AtRest, PoolSettings, Profile, deserialize_pools};
-pub use target::Known;
+pub use target::ReadyVf;
 
 use crate::{Administrator, Inventory, PciAddr};
 use provisioner::Provisioner;
@@ -82,7 +82,7 @@ pub struct Pools {
 }
 
 /// Everything that pools are built on.
-pub struct Ground<'a> {
+pub struct PoolsContext<'a> {
     /// The directory whose files outlive the boot.
     pub state_dir: &'a Path,
     /// The directory whose files do not outlive the boot.
@@ -106,21 +106,21 @@ impl Pools {
     ///
     /// # Errors
     /// When a directory cannot be made or read.
-    pub fn open(ground: Ground<'_>) -> io::Result<Pools> {
+    pub fn open(context: PoolsContext<'_>) -> io::Result<Pools> {
         let provisioner = Provisioner {
-            kernel: ground.kernel,
-            admin: ground.admin,
-            inventory: ground.inventory,
-            records: Records::open(ground.state_dir, ground.run_dir)?,
-            boot_id: ground.boot_id.to_owned(),
+            kernel: context.kernel,
+            admin: context.admin,
+            inventory: context.inventory,
+            records: Records::open(context.state_dir, context.run_dir)?,
+            boot_id: context.boot_id.to_owned(),
             devlink: Mutex::default(),
         };
         Ok(Pools {
             provisioner,
             state: Mutex::default(),
             changed: Condvar::new(),
-            metrics: ground.metrics,
-            random: ground.random,
+            metrics: context.metrics,
+            random: context.random,
             marking: Mutex::default(),
         })
     }

@@ -9,8 +9,8 @@ use super::netdev_names::TakeIdle;
 use super::provision_error::{ProvisionError, in_use};
 use super::provisioner::Provisioner;
 use super::records::OriginalState;
-use super::target::{DesiredState, Known};
-use crate::interface::{APPEARS, appear};
+use super::target::{DesiredState, ReadyVf};
+use crate::vf_netdev::{APPEARS, wait_for_netdev};
 use crate::{KernelVf, PciAddr, VFIO_PCI, VfDevice, VfProfile};
 
 impl Provisioner {
@@ -20,7 +20,7 @@ impl Provisioner {
         address: PciAddr,
         desired: &DesiredState,
         idle: TakeIdle<'_>,
-    ) -> Result<Known, ProvisionError> {
+    ) -> Result<ReadyVf, ProvisionError> {
         self.end_work(address, self.prepare_steps(address, desired, idle))
     }
 
@@ -29,7 +29,7 @@ impl Provisioner {
         address: PciAddr,
         desired: &DesiredState,
         idle: TakeIdle<'_>,
-    ) -> Result<Known, ProvisionError> {
+    ) -> Result<ReadyVf, ProvisionError> {
         let vf = self.inventory.vf(address)?;
         self.may_be_had(&vf, desired, &self.cache())?;
         // On record before anything is changed: the next daemon gives back what this one has begun with.
@@ -48,7 +48,7 @@ impl Provisioner {
             let link = self.wait_for_netdev(address, driver, Some(record.mac))?;
             self.configure_netdev(address, link, &desired.look(interface), idle)?;
         }
-        let known = Known { vf: self.inventory.vf(address)?, driver: driver.to_owned(), settings };
+        let known = ReadyVf { vf: self.inventory.vf(address)?, driver: driver.to_owned(), settings };
         self.verify(record, desired, &known, &self.cache())?;
         Ok(known)
     }
@@ -171,7 +171,7 @@ impl Provisioner {
         mac: Option<fairlead_host::Mac>,
     ) -> Result<Link, ProvisionError> {
         let mut host = self.kernel.host()?;
-        let link = appear(host.as_mut(), address, APPEARS)?
+        let link = wait_for_netdev(host.as_mut(), address, APPEARS)?
             .ok_or_else(|| ProvisionError::Unfit(format!("driver {driver} makes no interface for it")))?;
         let vf = KernelVf { kernel: self.kernel.as_ref(), address, driver };
         let link = match mac.filter(|mac| link.mac != Some(*mac)) {

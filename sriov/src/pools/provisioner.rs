@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use super::provision_error::ProvisionError;
 use super::records::{Record, Records};
 use super::scan_cache::ScanCache;
-use crate::interface::interface;
+use crate::vf_netdev::interface;
 use crate::{Administrator, Inventory, InventoryError, PciAddr, Scan, VfDevice};
 
 /// All that work on members needs; every worker thread shares it.
