@@ -10,10 +10,7 @@ use std::path::Path;
 use fairlead_cni::wire::LOCK_FILE;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
-use crate::call::CallError;
 use crate::connection::Connection;
-use crate::deadline::Deadline;
-use crate::environment::{STATUS_OBSERVE_EVERY, STATUS_PATIENCE, STATUS_UNOBSERVED};
 
 /// The process that listens on the daemon's socket, or should; by its pid.
 #[derive(Debug, Clone, Copy)]
@@ -31,7 +28,7 @@ impl DaemonProcess {
     }
 
     /// What the most active of its threads does.
-    fn activity(self) -> Activity {
+    pub(crate) fn activity(self) -> Activity {
         if self.0 <= 0 {
             return Activity::Unknown;
         }
@@ -56,7 +53,7 @@ fn thread_activity(stat: &Path) -> Activity {
 
 /// What a process does. A later variant is more alive than an earlier one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Activity {
+pub(crate) enum Activity {
     /// Unknown: the process is in another pid namespace.
     Unknown,
     /// It has ended, and another process holds its socket.
@@ -74,8 +71,8 @@ enum Activity {
 /// A daemon that does not answer, and what its process did instead of working.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HungDaemon {
-    process: DaemonProcess,
-    activity: Activity,
+    pub(crate) process: DaemonProcess,
+    pub(crate) activity: Activity,
 }
 
 impl fmt::Display for HungDaemon {
@@ -109,45 +106,6 @@ impl HungDaemon {
             }
             _ => "see its log, then restart it (systemctl restart fairleadd)",
         }
-    }
-}
-
-/// How long STATUS waits: a short time, and longer only while the daemon is seen at work.
-///
-/// A daemon that works sleeps now and then. Therefore it is observed several times before it is given up.
-#[derive(Debug)]
-pub(crate) struct StatusWait {
-    whole: Deadline,
-    end: Deadline,
-    hung: Option<HungDaemon>,
-    /// The time until which to wait for an answer before [`StatusWait::keep_waiting`] is asked again.
-    pub(crate) until: Deadline,
-}
-
-impl StatusWait {
-    /// Begins to wait now, and at most until `whole`.
-    pub(crate) fn new(whole: Deadline) -> StatusWait {
-        let end = whole.at_most(STATUS_PATIENCE);
-        StatusWait { whole, end, hung: None, until: end.at_most(STATUS_UNOBSERVED) }
-    }
-
-    /// Decides whether to wait on when no answer has come by `until`. The answer may have come just before the process was
-    /// observed. Therefore a daemon that seems to hang gets one more wait before that is the error. `late` is the error when
-    /// it is at work and no time is left.
-    pub(crate) fn keep_waiting(&mut self, process: DaemonProcess, late: CallError) -> Result<(), CallError> {
-        if let Some(hung) = self.hung {
-            return Err(CallError::Hung(hung));
-        }
-        match process.activity() {
-            Activity::Working if self.whole.passed() => return Err(late),
-            Activity::Working => {
-                self.end = self.whole.at_most(STATUS_PATIENCE);
-                self.until = self.end.at_most(STATUS_UNOBSERVED);
-            }
-            activity if self.end.passed() => self.hung = Some(HungDaemon { process, activity }),
-            _ => self.until = self.end.at_most(STATUS_OBSERVE_EVERY),
-        }
-        Ok(())
     }
 }
 

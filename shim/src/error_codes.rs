@@ -5,7 +5,7 @@ use std::path::Path;
 use fairlead_cni::wire::Command;
 use fairlead_cni::{CniError, Code};
 
-use crate::call::CallError;
+use crate::call_error::CallError;
 use crate::connection::ConnectError;
 use crate::environment::EnvironmentError;
 use crate::spool_writer::SpoolError;

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod call;
+mod call_error;
 mod connection;
 mod daemon_process;
 mod deadline;
@@ -17,6 +18,7 @@ mod error_codes;
 mod http_exchange;
 mod netns;
 mod spool_writer;
+mod status_wait;
 mod stdin_config;
 mod stdout;
 mod wait_for_socket;
@@ -29,7 +31,8 @@ use dlmalloc::GlobalDlmalloc;
 use fairlead_cni::CniVersion;
 use fairlead_cni::wire::Command;
 
-use crate::call::{Call, CallError};
+use crate::call::Call;
+use crate::call_error::CallError;
 use crate::connection::Connection;
 use crate::deadline::Deadline;
 use crate::environment::{EnvironmentError, Invocation, Operation, WORK_LIMIT};

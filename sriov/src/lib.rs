@@ -1,6 +1,6 @@
 //! VFs of SR-IOV devices: where they are ([`Inventory`]), which of them a pool is made of ([`Selectors`]), the settings that one
 //! is to have ([`VfProfile`]), what has to change for that ([`VfProfile::plan`], pure), how that is done ([`Administrator`],
-//! [`KernelVf`], [`interface`]), and pools of VFs that are ready before a pod asks ([`pools`]), kept up by events of devices ([`hotplug`]). Which VF is near a pod: [`numa`]
+//! [`KernelVf`], [`vf_netdev`]), and pools of VFs that are ready before a pod asks ([`pools`]), kept up by events of devices ([`hotplug`]). Which VF is near a pod: [`numa`]
 //! (pure).
 //!
 //! The crate reads sysfs, whose root it is given, and changes the machine through the kernel's seam only. It knows nothing of
@@ -12,7 +12,6 @@ mod address;
 mod admin;
 mod device_plugin_config;
 pub mod hotplug;
-pub mod interface;
 mod inventory;
 pub mod numa;
 pub mod pools;
@@ -21,6 +20,7 @@ pub mod resetting;
 mod resource_name;
 mod selector;
 mod vf_mac;
+pub mod vf_netdev;
 mod vfio;
 
 pub use address::{BadPciAddr, PciAddr};

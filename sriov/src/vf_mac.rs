@@ -8,8 +8,8 @@ use fairlead_host::{Kernel, Link, Mac, Net, NetError, Op, Override, SetLink};
 use nix::errno::Errno;
 
 use crate::PciAddr;
-use crate::interface::{APPEARS, appear, interface};
 use crate::resetting::{Pauses, SETTLES, patiently};
+use crate::vf_netdev::{APPEARS, interface, wait_for_netdev};
 
 /// Drivers whose interface takes the MAC address over only when the VF is bound to them again.
 const NEED_REBIND: [&str; 2] = ["igbvf", "ixgbevf"];
@@ -99,7 +99,7 @@ impl KernelVf<'_> {
     /// When the driver refuses the VF, or makes no interface.
     pub fn bound_anew(&self, host: &mut dyn Net) -> Result<Link, NetError> {
         self.kernel.bind(&self.address.to_string(), self.driver, Override::Keep)?;
-        appear(host, self.address, APPEARS)?.ok_or_else(|| self.absent())
+        wait_for_netdev(host, self.address, APPEARS)?.ok_or_else(|| self.absent())
     }
 
     fn absent(&self) -> NetError {

@@ -171,7 +171,7 @@ fn x07_while_a_pf_takes_no_change_at_all_none_of_its_vfs_is_blamed() {
     all(&|one| machine.kernel.reset_vf(&one.address.to_string(), Duration::from_secs(3600)));
     all(&|one| {
         let untold = machine.administrator.settings(one).unwrap_err();
-        assert!(matches!(untold, SettingError::Silent { .. }) && untold.is_of_physical(), "{untold}");
+        assert!(matches!(untold, SettingError::NoAnswer { .. }) && untold.is_of_physical(), "{untold}");
     });
 }
 
@@ -198,7 +198,7 @@ fn a_rate_that_is_refused_as_the_carrier_comes_is_set() {
     assert_eq!(machine.messages(), 3);
     machine.kernel.set_carrier("ens81", false);
     let refused = machine.administrator.set(&machine.vfs[0], &rate(300)).unwrap_err();
-    assert!(matches!(refused, SettingError::Dark { .. }) && refused.is_of_physical(), "{refused}");
+    assert!(matches!(refused, SettingError::NoCarrier { .. }) && refused.is_of_physical(), "{refused}");
 }
 
 #[test]

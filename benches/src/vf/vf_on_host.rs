@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use fairlead_host::real::RealKernel;
 use fairlead_host::{Link, Mac, NetError, NetKernel, Op, Override, PciKernel, SetLink, Vf, VfChange};
-use fairlead_sriov::interface::{appear, interface};
+use fairlead_sriov::vf_netdev::{interface, wait_for_netdev};
 use fairlead_sriov::{BadPciAddr, Inventory, InventoryError, PciAddr};
 
 /// The time that an interface may take to appear.
@@ -111,7 +111,7 @@ impl VfOnHost {
     /// Waits for the VF's interface in this namespace.
     pub(crate) fn link(&self, kernel: &RealKernel) -> Result<Link, VfOnHostError> {
         let mut host = kernel.host().map_err(|e| self.net(e))?;
-        let link = appear(host.as_mut(), self.address, APPEARS).map_err(|e| self.net(e))?;
+        let link = wait_for_netdev(host.as_mut(), self.address, APPEARS).map_err(|e| self.net(e))?;
         link.ok_or(VfOnHostError::Without { address: self.address, what: "interface in this namespace" })
     }
 

@@ -67,12 +67,12 @@ pub(crate) fn setting(error: &SettingError) -> CniError {
         SettingError::Unread { vf, source } => {
             kernel("", &format!("reading the settings of VF {vf}"), source)
         }
-        SettingError::Untold { .. }
-        | SettingError::Silent { .. }
-        | SettingError::Stuck { .. }
+        SettingError::NotReported { .. }
+        | SettingError::NoAnswer { .. }
+        | SettingError::EndlessReset { .. }
         | SettingError::Unsettled { .. } => return not_settled(error),
         SettingError::NotSet { source, .. } if is_resetting(source) => return not_settled(error),
-        SettingError::Dark { .. } => {
+        SettingError::NoCarrier { .. } => {
             return CniError::new(Code::TryAgain, avoid_containerd_phrases(&error.to_string()))
                 .with("this NIC takes rates only while it has a carrier: see that its interface is up and its cable is in");
         }

@@ -41,7 +41,7 @@ use crate::call::{PreparedCall, Service};
 use crate::conf_dir::Networks;
 use crate::metrics;
 use crate::settings::Settings;
-use fairlead_sriov::pools::{Holders, Verb};
+use fairlead_sriov::pools::{Owners, Verb};
 
 use self::core::{Core, since_0_4, since_1_1};
 use health_probes::NetnsWatch;
@@ -70,9 +70,9 @@ impl Engine {
     }
 
     /// Calls with who has a VF: an attachment of ours, or a pod that sriov-cni made.
-    fn with_holders<T>(&self, call: impl FnOnce(Holders<'_>) -> T) -> T {
+    fn with_owners<T>(&self, call: impl FnOnce(Owners<'_>) -> T) -> T {
         let leftovers = || self.core.leftovers.owners();
-        self.core.kinds.sriov.with_holders(&leftovers, call)
+        self.core.kinds.sriov.with_owners(&leftovers, call)
     }
 }
 
@@ -115,7 +115,7 @@ impl Service for Engine {
     }
 
     fn order_pools(&self, verb: Verb, of: &str) -> Result<serde_json::Value, CniError> {
-        self.with_holders(|holders| self.core.kinds.sriov.pools.order(verb, of, holders)).map_err(|unknown| {
+        self.with_owners(|owners| self.core.kinds.sriov.pools.order(verb, of, owners)).map_err(|unknown| {
             CniError::new(Code::BadEnvironment, unknown.to_string()).with("fairleadd pools lists them")
         })
     }

@@ -10,7 +10,7 @@ pub(super) fn table(engine: &Engine, name: &str) -> Option<Value> {
     match name {
         "attachments" => Some(attachments(engine)),
         "networks" => Some(engine.networks.list()),
-        "pools" => Some(engine.with_holders(|holders| engine.core.kinds.sriov.pools.table(holders))),
+        "pools" => Some(engine.with_owners(|owners| engine.core.kinds.sriov.pools.table(owners))),
         "orphans" => Some(engine.core.orphans().iter().map(|o| json!(o)).collect()),
         _ => None,
     }

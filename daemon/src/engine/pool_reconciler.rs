@@ -22,7 +22,7 @@ impl Engine {
         let told = Weak::clone(&engine);
         let hotplug = Hotplug::watch(move |news| {
             if let Some(engine) = told.upgrade() {
-                engine.core.kinds.sriov.pools.heard(news);
+                engine.core.kinds.sriov.pools.device_events(news);
             }
         })?;
         thread::Builder::new().name("pool-reconciler".to_owned()).spawn(move || {
@@ -45,7 +45,7 @@ impl Engine {
 
     /// Compares the pools with the machine, without waiting for what has to be done then.
     pub(super) fn look_at_pools(&self, how: Look) {
-        self.with_holders(|holders| self.core.kinds.sriov.pools.look(how, holders));
+        self.with_owners(|owners| self.core.kinds.sriov.pools.look(how, owners));
     }
 }
 

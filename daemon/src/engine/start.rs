@@ -30,7 +30,7 @@ use crate::settings::Settings;
 use crate::store::{Opened, Store, StoreError};
 use fairlead_ipam::HostLocal;
 use fairlead_kubelet::{DevicePlugins, KubeletDir, PodResources};
-use fairlead_sriov::pools::{Ground, Look, PoolMetrics, Pools};
+use fairlead_sriov::pools::{Look, PoolMetrics, Pools, PoolsContext};
 
 /// Threads that work off what is left after answers.
 const REMOVAL_THREADS: usize = 4;
@@ -205,7 +205,7 @@ fn sriov(
 ) -> Result<SriovServices, StartError> {
     let admin = Arc::new(Administrator::new(Arc::clone(&beside.kernel), beside.settles));
     let inventory = Inventory::new(&paths.sysfs);
-    let ground = Ground {
+    let context = PoolsContext {
         state_dir: &paths.state_dir,
         run_dir: &paths.run_dir,
         boot_id,
@@ -215,7 +215,7 @@ fn sriov(
         metrics: beside.pool_metrics,
         random: random(ids),
     };
-    let pools = pools(ground, &beside.settings)?;
+    let pools = pools(context, &beside.settings)?;
     let kubelet = || KubeletDir::new(&paths.host_root, &paths.kubelet);
     Ok(SriovServices {
         kernel: beside.kernel,
@@ -239,8 +239,8 @@ fn random(ids: &Arc<RandomIds>) -> Box<dyn Fn() -> u64 + Send + Sync> {
     Box::new(move || ids.next())
 }
 
-fn pools(ground: Ground<'_>, settings: &Settings) -> Result<Arc<Pools>, StartError> {
-    let pools = Arc::new(Pools::open(ground).map_err(failed("the records of pools"))?);
+fn pools(context: PoolsContext<'_>, settings: &Settings) -> Result<Arc<Pools>, StartError> {
+    let pools = Arc::new(Pools::open(context).map_err(failed("the records of pools"))?);
     pools.count();
     pools.configure(settings);
     Ok(pools)

@@ -3,8 +3,8 @@
 
 use fairlead_host::{Kind, Link, Mac, NetnsId, Nsid, VfChange};
 use fairlead_sriov::PciAddr;
-use fairlead_sriov::interface::Appearance;
 use fairlead_sriov::numa::Locality;
+use fairlead_sriov::vf_netdev::Appearance;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 

@@ -11,6 +11,7 @@ mod namespace;
 mod net;
 mod snapshot;
 mod vf_resets;
+mod vf_rules;
 mod vfs;
 
 use std::path::{Path, PathBuf};

@@ -5,7 +5,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use super::model::Model;
 use crate::Mac;
 
 /// How long things take a driver that resets its VFs.
@@ -26,7 +25,7 @@ pub(super) struct Running {
     /// By PF and number: when the reset ends, and the address that the interface then has.
     until: BTreeMap<(u32, u32), (Instant, Option<Mac>)>,
     /// VFs that take no change and are reported all the same.
-    busy: BTreeSet<(u32, u32)>,
+    pub(super) busy: BTreeSet<(u32, u32)>,
 }
 
 impl Running {
@@ -46,7 +45,7 @@ impl Running {
         }
     }
 
-    fn ended(&mut self) -> Vec<((u32, u32), Mac)> {
+    pub(super) fn ended(&mut self) -> Vec<((u32, u32), Mac)> {
         let now = Instant::now();
         let mut taken = Vec::new();
         self.until.retain(|place, (end, mac)| {
@@ -55,37 +54,5 @@ impl Running {
             runs
         });
         taken
-    }
-}
-
-impl Model {
-    pub(super) fn begin_reset(&mut self, address: &str, lasting: Duration) {
-        if let Some((pf, vf)) = self.vfs.place(address) {
-            self.vfs.resets.begin(pf, vf, None, lasting);
-        }
-    }
-
-    pub(super) fn keep_busy(&mut self, address: &str, busy: bool) {
-        let Some(place) = self.vfs.place(address) else { return };
-        match busy {
-            true => self.vfs.resets.busy.insert(place),
-            false => self.vfs.resets.busy.remove(&place),
-        };
-    }
-
-    pub(super) fn link_is_resetting(&self, key: u64, index: u32) -> bool {
-        let place = self.link(key, index).and_then(|link| self.vfs.place(&link.device?));
-        place.is_some_and(|(pf, vf)| self.vfs.resets.runs(pf, vf))
-    }
-
-    /// Gives each interface whose reset has ended its address, in whatever namespace it is by then.
-    pub(super) fn end_resets(&mut self) {
-        for (place, mac) in self.vfs.resets.ended() {
-            let address = self.vfs.address(place);
-            let all = self.namespaces.values_mut().flat_map(|netns| netns.links.values_mut());
-            for link in all.filter(|link| link.device.as_ref() == address) {
-                link.mac = Some(mac);
-            }
-        }
     }
 }

@@ -30,7 +30,7 @@ pub enum SettingError {
     },
     /// The PF reports other VFs, and not this one.
     #[error("VF {vf} does not end resetting: {physical} tells the settings of others, and not its")]
-    Untold {
+    NotReported {
         /// The VF's PCI address.
         vf: PciAddr,
         /// The PF that should have reported them.
@@ -38,7 +38,7 @@ pub enum SettingError {
     },
     /// The PF reports none of its VFs.
     #[error("the PF {physical} of {vf} tells the settings of none of its VFs")]
-    Silent {
+    NoAnswer {
         /// The VF's PCI address.
         vf: PciAddr,
         /// The PF that should have reported them.
@@ -59,7 +59,7 @@ pub enum SettingError {
     },
     /// A setting was not taken as long as it was waited for, because this one is resetting; others are not.
     #[error("VF {vf} does not end resetting: {physical} does not take {setting} for it: {source}")]
-    Stuck {
+    EndlessReset {
         /// The VF's PCI address.
         vf: PciAddr,
         /// The PF that was to make the setting.
@@ -72,7 +72,7 @@ pub enum SettingError {
     },
     /// A rate was not taken: as a share of what the link carries, many a NIC takes it only while it has a carrier.
     #[error("setting {setting} for VF {vf} by {physical}, which has no carrier: {source}")]
-    Dark {
+    NoCarrier {
         /// The VF's PCI address.
         vf: PciAddr,
         /// The PF that was to make the setting.
@@ -106,16 +106,16 @@ impl SettingError {
         SettingError::NoInterface { vf: vf.address, physical: vf.physical.address }
     }
 
-    pub(super) fn untold(vf: &VfDevice, reports_others: bool) -> SettingError {
+    pub(super) fn not_reported(vf: &VfDevice, reports_others: bool) -> SettingError {
         let (vf, physical) = (vf.address, vf.physical.address);
         match reports_others {
-            true => SettingError::Untold { vf, physical },
-            false => SettingError::Silent { vf, physical },
+            true => SettingError::NotReported { vf, physical },
+            false => SettingError::NoAnswer { vf, physical },
         }
     }
 
-    pub(super) fn stuck(vf: &VfDevice, setting: &VfChange, source: NetError) -> SettingError {
-        SettingError::Stuck {
+    pub(super) fn endless_reset(vf: &VfDevice, setting: &VfChange, source: NetError) -> SettingError {
+        SettingError::EndlessReset {
             vf: vf.address,
             physical: vf.physical.address,
             setting: setting.describe(),
@@ -136,7 +136,7 @@ impl SettingError {
     pub(super) fn in_the_dark(self) -> SettingError {
         match self {
             SettingError::NotSet { vf, physical, setting, source } => {
-                SettingError::Dark { vf, physical, setting, source }
+                SettingError::NoCarrier { vf, physical, setting, source }
             }
             other => other,
         }
@@ -153,9 +153,9 @@ impl SettingError {
     pub fn is_of_physical(&self) -> bool {
         match self {
             SettingError::NotSet { source, .. } => is_resetting(source) || source.errno().is_none_or(is_away),
-            SettingError::Untold { .. } | SettingError::Stuck { .. } | SettingError::Unsettled { .. } => {
-                false
-            }
+            SettingError::NotReported { .. }
+            | SettingError::EndlessReset { .. }
+            | SettingError::Unsettled { .. } => false,
             _ => true,
         }
     }

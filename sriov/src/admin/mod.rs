@@ -49,7 +49,7 @@ impl Administrator {
             match all.iter().find(|settings| settings.index == vf.index) {
                 Some(settings) => return Ok(settings.clone()),
                 None if pauses.pause() => {}
-                None => return Err(SettingError::untold(vf, !all.is_empty())),
+                None => return Err(SettingError::not_reported(vf, !all.is_empty())),
             }
         }
     }
@@ -80,7 +80,7 @@ impl Administrator {
         for one in self.set_with_others(vf, change)?.singly() {
             match self.set_alone(vf, &one, until) {
                 Err(e) if e.is_refusal() => refused.push(e),
-                Err(e @ SettingError::Dark { .. }) => dark = Some(e),
+                Err(e @ SettingError::NoCarrier { .. }) => dark = Some(e),
                 other => other?,
             }
         }
@@ -147,7 +147,7 @@ impl Administrator {
             Ok(true) => return Ok(()),
             Ok(false) => return Err(SettingError::no_interface(vf)),
             Err(source) if is_resetting(&source) && queue.resetting().is_its_own(vf.index) => {
-                return Err(SettingError::stuck(vf, one, source));
+                return Err(SettingError::endless_reset(vf, one, source));
             }
             Err(source) => SettingError::not_set(vf, one, source),
         };

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use fairlead_host::Mac;
 
 use super::membership::{Assignment, Membership};
-use super::owners::{Holders, inherited_owner};
+use super::owners::{Owners, sriov_cni_owner};
 use super::records::Record;
 use super::scan::{FoundMember, MemberScan, vfs};
 use super::settings::PoolSettings;
@@ -25,11 +25,11 @@ impl Pools {
         &self,
         declared: &[PoolSettings],
         all: &Membership,
-        holders: Holders<'_>,
+        owners: Owners<'_>,
         member_scan: &mut MemberScan<'_>,
     ) {
         member_scan.ask(&self.newcomers(all, member_scan));
-        let inherited = (holders.inherited)();
+        let sriov_cni = (owners.sriov_cni)();
         for (address, assignment) in &all.assignments {
             let Some(settings) = declared.get(assignment.pool) else { continue };
             let (is_in, is_gone) = {
@@ -50,10 +50,10 @@ impl Pools {
             self.provisioner.records.begin(*address, &settings.name, || Mac::local((self.random)()));
             let found = member_scan.find_new(*address, &DesiredState::of(settings));
             let record = self.provisioner.records.get(*address);
-            let inherited = inherited_owner(&inherited, *address).is_some();
+            let has_sriov_cni_owner = sriov_cni_owner(&sriov_cni, *address).is_some();
             self.update(|state| {
                 if state.declared == declared {
-                    let lent = inherited || (holders.ours)(*address).is_some();
+                    let lent = has_sriov_cni_owner || (owners.ours)(*address).is_some();
                     state.admit(*address, assignment, found, lent, record);
                 }
             });
@@ -74,7 +74,7 @@ impl Pools {
         declared: &[PoolSettings],
         membership: &Membership,
         scan: &Scan,
-        holders: Holders<'_>,
+        owners: Owners<'_>,
     ) {
         if self.lock().partly_read {
             return;
@@ -88,9 +88,9 @@ impl Pools {
             match vfs(scan).find(|vf| vf.address == address) {
                 Some(vf) if record.original_in(&self.provisioner.boot_id).is_some() => {
                     let is_given = self.provisioner.records.mark_of(address) == Mark::Given;
-                    let inherited = inherited_owner(&(holders.inherited)(), address).is_some();
+                    let has_sriov_cni_owner = sriov_cni_owner(&(owners.sriov_cni)(), address).is_some();
                     self.update(|state| {
-                        let lent = inherited || (holders.ours)(address).is_some();
+                        let lent = has_sriov_cni_owner || (owners.ours)(address).is_some();
                         state.adopt_orphan(&record, vf, lent, is_given);
                     });
                 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fairlead_host::IommuGroup;
 
-use super::offers::{VfAccess, VfioNode};
+use super::offer::{VfAccess, VfioNode};
 use super::settings::PoolSettings;
 use super::state::{Member, Refusal};
 use super::target::DesiredState;

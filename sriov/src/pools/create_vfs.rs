@@ -5,16 +5,9 @@ use std::collections::BTreeSet;
 
 use super::membership::Notice;
 use super::settings::PoolSettings;
-use super::work_queue::Work;
+use super::work_queue::{VfCreation, Work};
 use super::{Look, Pools};
 use crate::{PciAddr, Scan, ScannedPf};
-
-/// VFs that are to be created.
-pub(super) struct VfCreation {
-    pool: String,
-    physical: PciAddr,
-    count: u32,
-}
 
 impl Pools {
     /// Has missing VFs created; the next look finds them. Answers what the operator is to know.

@@ -9,30 +9,16 @@ use std::time::Instant;
 
 use fairlead_host::watch::{Action, DeviceEvent};
 
-use super::owners::Holders;
+use super::look::Look;
+use super::member_snapshot::MemberSnapshot;
+use super::owners::Owners;
 use super::provision_error::ProvisionError;
-use super::reconciler::Look;
-use super::shared::PoolEntry;
-use super::state::{Member, MemberState};
-use super::target::DesiredState;
-use super::{Known, Pools, Shared};
+use super::{Pools, ReadyVf, Shared};
 use crate::PciAddr;
-
-/// A member to which nothing is done, as it was when the look at it began.
-pub(super) struct MemberSnapshot {
-    pub(super) address: PciAddr,
-    pf: PciAddr,
-    revision: u64,
-    pub(super) desired: DesiredState,
-    /// What was known of it when it became ready.
-    pub(super) known: Option<Known>,
-    /// It was ready; otherwise somebody else used it.
-    was_ready: bool,
-}
 
 impl Pools {
     /// Takes events; has the reconciler look at what they make necessary.
-    pub fn heard(&self, news: &[DeviceEvent]) {
+    pub fn device_events(&self, news: &[DeviceEvent]) {
         let mut state = self.lock();
         let now = Instant::now();
         let mut is_back = false;
@@ -77,7 +63,7 @@ impl Pools {
     }
 
     /// Compares the members that events were about, each alone. Their settings are not read again: no event is about those.
-    pub(super) fn check_suspects(&self, holders: Holders<'_>) {
+    pub(super) fn check_suspects(&self, owners: Owners<'_>) {
         let suspects: Vec<MemberSnapshot> = {
             let mut state = self.lock();
             let suspects = mem::take(&mut state.suspects).into_iter();
@@ -86,9 +72,9 @@ impl Pools {
         if suspects.is_empty() {
             return;
         }
-        let (mut hanging, inherited) = (BTreeSet::new(), (holders.inherited)());
+        let (mut hanging, sriov_cni) = (BTreeSet::new(), (owners.sriov_cni)());
         for suspect in suspects {
-            if self.claim_if_owned(suspect.address, &inherited) || hanging.contains(&suspect.pf) {
+            if self.claim_if_owned(suspect.address, &sriov_cni) || hanging.contains(&suspect.pf) {
                 continue;
             }
             let found = self.check_suspect(&suspect);
@@ -99,7 +85,7 @@ impl Pools {
         }
     }
 
-    fn check_suspect(&self, suspect: &MemberSnapshot) -> Result<Known, ProvisionError> {
+    fn check_suspect(&self, suspect: &MemberSnapshot) -> Result<ReadyVf, ProvisionError> {
         let vf = self.provisioner.inventory.vf(suspect.address)?;
         let (desired, cache) = (&suspect.desired, &self.provisioner.cache());
         match &suspect.known {
@@ -114,7 +100,7 @@ impl Pools {
     }
 
     /// Takes how a member was found, unless something was done to it meanwhile.
-    pub(super) fn compared(&self, member: &MemberSnapshot, found: Result<Known, ProvisionError>) {
+    pub(super) fn compared(&self, member: &MemberSnapshot, found: Result<ReadyVf, ProvisionError>) {
         self.update(|state| {
             if state.revision(member.address) == member.revision {
                 state.note_comparison(member.address, member.was_ready, found);
@@ -150,27 +136,5 @@ impl Shared {
     /// Whether a look is due because of something that has happened.
     pub(super) fn is_to_be_looked_at(&self) -> bool {
         self.look.is_some() || !self.suspects.is_empty()
-    }
-
-    fn snapshot_of(&self, address: PciAddr) -> Option<MemberSnapshot> {
-        self.member(address).and_then(|(entry, member)| self.at_rest(entry, member))
-    }
-
-    /// A member to which nothing is done; `None` for one that is at work, a pod's, or gone.
-    pub(super) fn at_rest(&self, entry: &PoolEntry, member: &Member) -> Option<MemberSnapshot> {
-        // One that is allocated may be in its pod's hands: it is not looked at.
-        let (rests, was_ready) = match member.state {
-            MemberState::Ready { allocated, .. } => (!allocated, true),
-            MemberState::Foreign { .. } => (true, false),
-            _ => (false, false),
-        };
-        rests.then(|| MemberSnapshot {
-            address: member.address,
-            pf: member.pf,
-            revision: self.revision(member.address),
-            desired: entry.desired.for_one(member),
-            known: self.known.get(&member.address).filter(|_| was_ready).cloned(),
-            was_ready,
-        })
     }
 }

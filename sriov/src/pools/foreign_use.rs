@@ -3,9 +3,34 @@
 
 use fairlead_host::{IommuGroup, Link, NetError};
 
+use super::provision_error::ProvisionError;
+use super::provisioner::Provisioner;
 use super::scan_cache::ScanCache;
-use crate::interface::interface;
+use super::target::DesiredState;
+use crate::vf_netdev::interface;
 use crate::{USER_SPACE_DRIVERS, VFIO_PCI, VfDevice};
+
+impl Provisioner {
+    /// Refuses a VF that somebody else uses, and one that no pod could have as its pool wants it.
+    pub(super) fn may_be_had(
+        &self,
+        vf: &VfDevice,
+        desired: &DesiredState,
+        cache: &ScanCache<'_>,
+    ) -> Result<(), ProvisionError> {
+        let unserved = self.inventory.unserved(vf.address)?;
+        let what =
+            unserved.filter(|unserved| desired.is_hindered_by(unserved)).map(|unserved| unserved.to_string());
+        let user = || of(cache, vf, desired.left);
+        let who = what.map_or_else(user, |what| Ok(Some(what)))?;
+        who.map_or(Ok(()), |who| Err(ProvisionError::Taken(who)))
+    }
+
+    /// Refuses a VF that somebody else uses. `left`: what is on its interface is nobody's.
+    pub(super) fn leave_alone(&self, vf: &VfDevice, left: bool) -> Result<(), ProvisionError> {
+        self.may_be_had(vf, &DesiredState::to_be_given_back(left), &self.cache())
+    }
+}
 
 /// Who uses it, in words. `left`: what is on its interface at home is nobody's.
 pub(super) fn of(cache: &ScanCache<'_>, vf: &VfDevice, left: bool) -> Result<Option<String>, NetError> {

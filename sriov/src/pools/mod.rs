@@ -5,7 +5,7 @@
 //! owner (as long as the caller's store says so), at work, or in the pool. One lock guards what all threads share; it is held
 //! for no longer than a look at that, and never while a file is read or a device is asked.
 //!
-//! This module knows nothing of CNI, of kubelet or of the daemon: who owns a VF comes in by [`Holders`], what kubelet is to
+//! This module knows nothing of CNI, of kubelet or of the daemon: who owns a VF comes in by [`Owners`], what kubelet is to
 //! see goes out by [`Offer`].
 
 mod admit;
@@ -15,15 +15,19 @@ mod configuration;
 mod create_vfs;
 mod device_events;
 mod foreign_use;
+mod look;
+mod member_snapshot;
 mod membership;
 mod metrics;
 mod netdev_names;
+mod offer;
 mod offers;
 mod operator_commands;
 mod original_state;
 mod owners;
 mod provision;
 mod provision_error;
+mod provisioner;
 mod reconciler;
 mod records;
 mod reservation;
@@ -37,6 +41,7 @@ mod target;
 mod tests;
 mod verify;
 mod work_queue;
+mod workers;
 
 use std::io;
 use std::path::Path;
@@ -48,17 +53,18 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 pub use bounded::Bounded;
 pub use configuration::{DevicePluginFile, PoolsConfiguration};
+pub use look::Look;
 pub use metrics::PoolMetrics;
-pub use offers::{AnnouncedResource, Offer, OfferedVf, OfferedVfs, VfAccess, VfioNode};
+pub use offer::{AnnouncedResource, Offer, OfferedVf, OfferedVfs, VfAccess, VfioNode};
 pub use operator_commands::{UnknownPool, Verb};
-pub use owners::{Holders, Inherited};
-pub use reconciler::{Look, SLOW};
-pub use reservation::{DrawError, Loan, Refused};
+pub use owners::{Owners, SriovCniOwners};
+pub use reconciler::SLOW;
+pub use reservation::{DrawError, Refused, Reservation};
 pub use settings::{Allocator, AtRest, PoolSettings, Profile, deserialize_pools};
-pub use target::Known;
+pub use target::ReadyVf;
 
 use crate::{Administrator, Inventory, PciAddr};
-use provision::Provisioner;
+use provisioner::Provisioner;
 use records::{Record, Records};
 use shared::{RecordChange, Shared};
 use state::Mark;
@@ -76,7 +82,7 @@ pub struct Pools {
 }
 
 /// Everything that pools are built on.
-pub struct Ground<'a> {
+pub struct PoolsContext<'a> {
     /// The directory whose files outlive the boot.
     pub state_dir: &'a Path,
     /// The directory whose files do not outlive the boot.
@@ -100,21 +106,21 @@ impl Pools {
     ///
     /// # Errors
     /// When a directory cannot be made or read.
-    pub fn open(ground: Ground<'_>) -> io::Result<Pools> {
+    pub fn open(context: PoolsContext<'_>) -> io::Result<Pools> {
         let provisioner = Provisioner {
-            kernel: ground.kernel,
-            admin: ground.admin,
-            inventory: ground.inventory,
-            records: Records::open(ground.state_dir, ground.run_dir)?,
-            boot_id: ground.boot_id.to_owned(),
+            kernel: context.kernel,
+            admin: context.admin,
+            inventory: context.inventory,
+            records: Records::open(context.state_dir, context.run_dir)?,
+            boot_id: context.boot_id.to_owned(),
             devlink: Mutex::default(),
         };
         Ok(Pools {
             provisioner,
             state: Mutex::default(),
             changed: Condvar::new(),
-            metrics: ground.metrics,
-            random: ground.random,
+            metrics: context.metrics,
+            random: context.random,
             marking: Mutex::default(),
         })
     }

@@ -7,15 +7,15 @@
 use fairlead_host::{Link, Net, NetError, Op, SetLink};
 use nix::errno::Errno;
 
-use super::provision::Provisioner;
 use super::provision_error::ProvisionError;
+use super::provisioner::Provisioner;
 use super::records::Record;
-use super::reservation::Loan;
+use super::reservation::Reservation;
 use crate::PciAddr;
-use crate::interface::{Appearance, Look, NAMED, aside, dress};
+use crate::vf_netdev::{Appearance, Look, NAMED, restore_look, temporary_name};
 
 /// Reserves a member to which nothing was done, so that nobody has it or begins with it while its interface is renamed.
-pub(super) type TakeIdle<'p> = &'p dyn Fn(PciAddr) -> Option<Loan<'p>>;
+pub(super) type TakeIdle<'p> = &'p dyn Fn(PciAddr) -> Option<Reservation<'p>>;
 
 impl Provisioner {
     /// How a VF's interface looks, to come back to. It is called as the interface of the VF was that has vanished from the same
@@ -47,7 +47,9 @@ impl Provisioner {
         idle: TakeIdle<'_>,
     ) -> Result<(), ProvisionError> {
         let mut host = self.kernel.host()?;
-        dress(host.as_mut(), address, link, look, NAMED, |host, name| self.give_up_name(host, name, idle))
+        restore_look(host.as_mut(), address, link, look, NAMED, |host, name| {
+            self.give_up_name(host, name, idle)
+        })
     }
 
     /// Has an idle member that is called so by chance give the name up, for its own or one that nobody has: no work would ever
@@ -63,7 +65,7 @@ impl Provisioner {
         }
         let its_own =
             self.records.get(other).and_then(|record| record.name_in(&self.boot_id).map(str::to_owned));
-        for new in its_own.into_iter().chain([aside(other)]) {
+        for new in its_own.into_iter().chain([temporary_name(other)]) {
             match self.rename(host, &link, &new) {
                 Err(e) if e.errno() == Some(Errno::EEXIST) => {}
                 Err(error) => {

@@ -6,9 +6,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
+use super::look::Look;
 use super::membership::Notice;
-use super::owners::Holders;
-use super::reconciler::Look;
+use super::owners::Owners;
 use super::state::{Member, Pool};
 use super::{Pools, Shared};
 use crate::PciAddr;
@@ -61,9 +61,9 @@ impl Verb {
 
 impl Pools {
     /// All members and all notices, for `/v1/pools`.
-    pub fn table(&self, holders: Holders<'_>) -> Value {
+    pub fn table(&self, owners: Owners<'_>) -> Value {
         let members: Vec<PciAddr> = self.lock().members().map(|(_, member)| member.address).collect();
-        let held = owners(members, holders);
+        let held = owner_of_each(members, owners);
         let state = self.lock();
         let vfs: Vec<Value> = state.members().map(|(_, m)| state.row(m.address, &held)).collect();
         let pools: Vec<Value> = state
@@ -82,7 +82,7 @@ impl Pools {
     ///
     /// # Errors
     /// When `of` is neither a pool nor a member of one.
-    pub fn order(&self, verb: Verb, of: &str, holders: Holders<'_>) -> Result<Value, UnknownPool> {
+    pub fn order(&self, verb: Verb, of: &str, owners: Owners<'_>) -> Result<Value, UnknownPool> {
         let all = self.update(|state| {
             let all = state.members_named(of)?;
             for address in &all {
@@ -104,7 +104,7 @@ impl Pools {
                     .any(|m| m.state.is_at_work() && !m.is_quarantined() && !m.is_hindered())
         };
         drop(self.wait_while(self.lock(), LIMIT, at_work));
-        let held = owners(all.iter().copied(), holders);
+        let held = owner_of_each(all.iter().copied(), owners);
         let state = self.lock();
         Ok(all.iter().map(|address| state.row(*address, &held)).collect())
     }
@@ -175,9 +175,9 @@ impl Shared {
 }
 
 /// The owners of VFs; asked before the pools' lock is taken.
-fn owners(all: impl IntoIterator<Item = PciAddr>, holders: Holders<'_>) -> BTreeMap<PciAddr, String> {
-    let inherited = (holders.inherited)();
-    all.into_iter().filter_map(|address| Some((address, holders.of(address, &inherited)?))).collect()
+fn owner_of_each(all: impl IntoIterator<Item = PciAddr>, owners: Owners<'_>) -> BTreeMap<PciAddr, String> {
+    let sriov_cni = (owners.sriov_cni)();
+    all.into_iter().filter_map(|address| Some((address, owners.of(address, &sriov_cni)?))).collect()
 }
 
 /// A time as people say it: `3s`, `12m`, `5h`, `9d`.

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use fairlead_host::{Vf, VfChange};
 
-use super::provision::Provisioner;
 use super::provision_error::ProvisionError;
+use super::provisioner::Provisioner;
 use super::records::{OriginalState, Record};
 use super::settings::AtRest;
 use super::target::DesiredState;
-use crate::interface::Appearance;
+use crate::vf_netdev::Appearance;
 use crate::{PciAddr, SettingError, VFIO_PCI, VfDevice};
 
 /// The pause between two tries to read the settings of a VF that is being created.

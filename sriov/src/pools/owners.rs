@@ -11,27 +11,27 @@ use crate::PciAddr;
 
 /// Who owns a VF, as the caller knows it.
 #[derive(Clone, Copy)]
-pub struct Holders<'h> {
+pub struct Owners<'h> {
     /// The owner by the caller's own store, in words: nothing is waited for.
     pub ours: &'h dyn Fn(PciAddr) -> Option<String>,
     /// The owners by the files of another plugin. Those are read: never under the pools' lock, and once for many VFs.
-    pub inherited: &'h dyn Fn() -> Inherited,
+    pub sriov_cni: &'h dyn Fn() -> SriovCniOwners,
 }
 
 /// The owners that another plugin's files name, in words. Where those cannot be read, any VF may have one: the error says
 /// who, in words.
-pub type Inherited = Result<Arc<BTreeMap<PciAddr, String>>, String>;
+pub type SriovCniOwners = Result<Arc<BTreeMap<PciAddr, String>>, String>;
 
-impl Holders<'_> {
+impl Owners<'_> {
     /// The owner by either.
-    pub(super) fn of(self, address: PciAddr, inherited: &Inherited) -> Option<String> {
-        (self.ours)(address).or_else(|| inherited_owner(inherited, address))
+    pub(super) fn of(self, address: PciAddr, sriov_cni: &SriovCniOwners) -> Option<String> {
+        (self.ours)(address).or_else(|| sriov_cni_owner(sriov_cni, address))
     }
 }
 
 /// The owner of a VF by another plugin's files.
-pub(super) fn inherited_owner(inherited: &Inherited, address: PciAddr) -> Option<String> {
-    match inherited {
+pub(super) fn sriov_cni_owner(sriov_cni: &SriovCniOwners, address: PciAddr) -> Option<String> {
+    match sriov_cni {
         Ok(owners) => owners.get(&address).cloned(),
         Err(somebody) => Some(somebody.clone()),
     }
@@ -40,33 +40,33 @@ pub(super) fn inherited_owner(inherited: &Inherited, address: PciAddr) -> Option
 impl Pools {
     /// Takes members that somebody owns whom no pool has lent them, as pods of another plugin do, for lent all the same, so that
     /// nothing is done to one while its owner gives it back.
-    pub(super) fn claim_owned(&self, holders: Holders<'_>) {
+    pub(super) fn claim_owned(&self, owners: Owners<'_>) {
         let unlent: Vec<PciAddr> = {
             let state = self.lock();
             let unlent = state.members().filter(|(_, member)| is_unlent(&member.state));
             unlent.map(|(_, member)| member.address).collect()
         };
-        let inherited = (holders.inherited)();
+        let sriov_cni = (owners.sriov_cni)();
         for address in unlent {
-            self.claim_if_owned(address, &inherited);
+            self.claim_if_owned(address, &sriov_cni);
         }
     }
 
     /// Takes a member for lent if another plugin's files name an owner; says whether. Files that cannot be read just now empty
     /// no pool.
-    pub(super) fn claim_if_owned(&self, address: PciAddr, inherited: &Inherited) -> bool {
-        let is_owned = inherited.as_ref().is_ok_and(|owners| owners.contains_key(&address));
+    pub(super) fn claim_if_owned(&self, address: PciAddr, sriov_cni: &SriovCniOwners) -> bool {
+        let is_owned = sriov_cni.as_ref().is_ok_and(|owners| owners.contains_key(&address));
         is_owned && self.update(|state| state.claim(address))
     }
 
     /// Takes back members that nobody owns any more: whoever had one has not reported its return, as sriov-cni does not.
-    pub(super) fn reclaim_unowned(&self, holders: Holders<'_>) {
+    pub(super) fn reclaim_unowned(&self, owners: Owners<'_>) {
         let is_unowned = |state: &Shared, address| {
-            !state.in_transit.contains(&address) && (holders.ours)(address).is_none()
+            !state.in_transit.contains(&address) && (owners.ours)(address).is_none()
         };
         let lent = self.lock().lent();
-        let inherited = (holders.inherited)();
-        for address in lent.into_iter().filter(|address| holders.of(*address, &inherited).is_none()) {
+        let sriov_cni = (owners.sriov_cni)();
+        for address in lent.into_iter().filter(|address| owners.of(*address, &sriov_cni).is_none()) {
             self.update(|state| {
                 if is_unowned(state, address)
                     && let Some(entry) = state.of(address)

@@ -3,32 +3,15 @@
 //!
 //! Nothing is done to a VF that somebody else uses, and none is reset but under vfio-pci or without a driver.
 
-use std::sync::Arc;
+use fairlead_host::{Link, Override, Vf, failpoint};
 
-use fairlead_host::{DevlinkDevice, Kernel, Link, NetError, Override, Vf, failpoint};
-use parking_lot::Mutex;
-
-use super::foreign_use;
 use super::netdev_names::TakeIdle;
 use super::provision_error::{ProvisionError, in_use};
-use super::records::{OriginalState, Record, Records};
-use super::scan_cache::ScanCache;
-use super::target::{DesiredState, Known};
-use crate::interface::{APPEARS, appear, interface};
-use crate::{
-    Administrator, Inventory, InventoryError, KernelVf, PciAddr, Scan, VFIO_PCI, VfDevice, VfProfile,
-};
-
-/// The hands that work on members: all that is needed for it, shared by all threads of the work queue.
-pub(super) struct Provisioner {
-    pub(super) kernel: Arc<dyn Kernel>,
-    pub(super) admin: Arc<Administrator>,
-    pub(super) inventory: Inventory,
-    pub(super) records: Records,
-    pub(super) boot_id: String,
-    /// What devlink reported to the last scan.
-    pub(super) devlink: Mutex<Arc<[DevlinkDevice]>>,
-}
+use super::provisioner::Provisioner;
+use super::records::OriginalState;
+use super::target::{DesiredState, ReadyVf};
+use crate::vf_netdev::{APPEARS, wait_for_netdev};
+use crate::{KernelVf, PciAddr, VFIO_PCI, VfDevice, VfProfile};
 
 impl Provisioner {
     /// Makes a member ready: adopted, clean, set up, bound, verified.
@@ -37,7 +20,7 @@ impl Provisioner {
         address: PciAddr,
         desired: &DesiredState,
         idle: TakeIdle<'_>,
-    ) -> Result<Known, ProvisionError> {
+    ) -> Result<ReadyVf, ProvisionError> {
         self.end_work(address, self.prepare_steps(address, desired, idle))
     }
 
@@ -46,7 +29,7 @@ impl Provisioner {
         address: PciAddr,
         desired: &DesiredState,
         idle: TakeIdle<'_>,
-    ) -> Result<Known, ProvisionError> {
+    ) -> Result<ReadyVf, ProvisionError> {
         let vf = self.inventory.vf(address)?;
         self.may_be_had(&vf, desired, &self.cache())?;
         // On record before anything is changed: the next daemon gives back what this one has begun with.
@@ -65,7 +48,7 @@ impl Provisioner {
             let link = self.wait_for_netdev(address, driver, Some(record.mac))?;
             self.configure_netdev(address, link, &desired.look(interface), idle)?;
         }
-        let known = Known { vf: self.inventory.vf(address)?, driver: driver.to_owned(), settings };
+        let known = ReadyVf { vf: self.inventory.vf(address)?, driver: driver.to_owned(), settings };
         self.verify(record, desired, &known, &self.cache())?;
         Ok(known)
     }
@@ -109,53 +92,6 @@ impl Provisioner {
     /// Takes off the record how a member was: it is so again, or never will be.
     pub(super) fn forget_original(&self, address: PciAddr) -> Result<(), ProvisionError> {
         self.records.change(address, |record| record.original = None).map_err(ProvisionError::Record)
-    }
-
-    /// Scans the machine's VFs, and asks devlink about their cards.
-    pub(super) fn scan_with_devlink(&self) -> Result<Scan, InventoryError> {
-        let devices = self.kernel.devlink_or_none();
-        *self.devlink.lock() = devices;
-        self.scan()
-    }
-
-    /// Scans the machine's VFs, and goes by what devlink reported to the last full scan: devlink may take its time, and whoever goes
-    /// by a pool's selectors between two looks has to see what the look saw.
-    pub(super) fn scan(&self) -> Result<Scan, InventoryError> {
-        self.inventory.scan(&self.devlink())
-    }
-
-    pub(super) fn devlink(&self) -> Arc<[DevlinkDevice]> {
-        Arc::clone(&self.devlink.lock())
-    }
-
-    pub(super) fn record(&self, address: PciAddr) -> Result<Record, ProvisionError> {
-        let record = self.records.get(address);
-        record.ok_or_else(|| ProvisionError::Unfit("nothing is on record of it".to_owned()))
-    }
-
-    /// Refuses a VF that somebody else uses, and one that no pod could have as its pool wants it.
-    pub(super) fn may_be_had(
-        &self,
-        vf: &VfDevice,
-        desired: &DesiredState,
-        cache: &ScanCache<'_>,
-    ) -> Result<(), ProvisionError> {
-        let unserved = self.inventory.unserved(vf.address)?;
-        let what =
-            unserved.filter(|unserved| desired.is_hindered_by(unserved)).map(|unserved| unserved.to_string());
-        let user = || foreign_use::of(cache, vf, desired.left);
-        let who = what.map_or_else(user, |what| Ok(Some(what)))?;
-        who.map_or(Ok(()), |who| Err(ProvisionError::Taken(who)))
-    }
-
-    /// Refuses a VF that somebody else uses. `left`: what is on its interface is nobody's.
-    pub(super) fn leave_alone(&self, vf: &VfDevice, left: bool) -> Result<(), ProvisionError> {
-        self.may_be_had(vf, &DesiredState::to_be_given_back(left), &self.cache())
-    }
-
-    /// A cache for one look at the machine as it is now.
-    pub(super) fn cache(&self) -> ScanCache<'_> {
-        ScanCache::of(self.kernel.as_ref())
     }
 
     /// Takes the VF from a kernel driver and resets it: what somebody has left in it, or in its PF by the mailbox, is gone.
@@ -235,7 +171,7 @@ impl Provisioner {
         mac: Option<fairlead_host::Mac>,
     ) -> Result<Link, ProvisionError> {
         let mut host = self.kernel.host()?;
-        let link = appear(host.as_mut(), address, APPEARS)?
+        let link = wait_for_netdev(host.as_mut(), address, APPEARS)?
             .ok_or_else(|| ProvisionError::Unfit(format!("driver {driver} makes no interface for it")))?;
         let vf = KernelVf { kernel: self.kernel.as_ref(), address, driver };
         let link = match mac.filter(|mac| link.mac != Some(*mac)) {
@@ -246,9 +182,5 @@ impl Provisioner {
             tracing::warn!(pci = %address, %mac, "a VF's interface does not take its MAC address");
         }
         Ok(link)
-    }
-
-    pub(super) fn interface(&self, vf: &VfDevice) -> Result<Option<Link>, NetError> {
-        interface(self.kernel.host()?.as_mut(), vf.address, &vf.interfaces)
     }
 }

@@ -6,8 +6,7 @@ use std::io;
 use fairlead_host::NetError;
 use nix::errno::Errno;
 
-use super::provision::Provisioner;
-use crate::{InventoryError, PciAddr, SettingError};
+use crate::{InventoryError, SettingError};
 
 /// Why a member is not what its pool wants.
 #[derive(Debug, thiserror::Error)]
@@ -66,29 +65,6 @@ impl ProvisionError {
     /// Whether a device has not ended what it was asked: the others of its card are not to be waited for too.
     pub(super) fn is_a_hang(&self) -> bool {
         matches!(self, ProvisionError::Kernel(error) if error.timed_out())
-    }
-}
-
-impl Provisioner {
-    /// The same error, blamed on the PF where that is down: nothing can be said of its VFs then.
-    pub(super) fn blamed(&self, address: PciAddr, why: ProvisionError) -> ProvisionError {
-        let is_its_own =
-            !matches!(why, ProvisionError::Taken(_) | ProvisionError::Gone(_)) && !why.is_of_others();
-        match self.is_down(address).filter(|_| is_its_own) {
-            Some(physical) => {
-                ProvisionError::Physical(format!("{why}; its PF {physical} is down: set it up"))
-            }
-            None => why,
-        }
-    }
-
-    /// A VF's PF, if none of its interfaces is up.
-    fn is_down(&self, address: PciAddr) -> Option<PciAddr> {
-        let physical = self.inventory.vf(address).ok()?.physical;
-        let mut host = self.kernel.host().ok()?;
-        let links = physical.interfaces.iter().filter_map(|name| host.link_by_name(name).ok()?);
-        let up: Vec<bool> = links.map(|link| link.up).collect();
-        (!up.is_empty() && !up.contains(&true)).then_some(physical.address)
     }
 }
 

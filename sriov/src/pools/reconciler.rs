@@ -6,15 +6,16 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::device_events::MemberSnapshot;
+use super::look::Look;
+use super::member_snapshot::MemberSnapshot;
 use super::membership::{self, Membership};
-use super::owners::Holders;
+use super::owners::Owners;
 use super::provision_error::ProvisionError;
 use super::scan::{MemberScan, vfs};
 use super::settings::PoolSettings;
 use super::shared::PoolEntry;
 use super::state::{Member, MemberState};
-use super::{Known, Pools, Shared};
+use super::{Pools, ReadyVf, Shared};
 use crate::{PciAddr, Scan};
 
 /// What no event reports is looked for so often.
@@ -22,19 +23,6 @@ pub const SLOW: Duration = Duration::from_secs(60);
 
 /// The second look is so long after the first: kubelet has had its first list by then.
 const SECOND: Duration = Duration::from_secs(1);
-
-/// How much of the machine a look compares; a later variant includes the ones before it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Look {
-    /// Only the members that events were about.
-    Glance,
-    /// Everything that is there, before anybody is served: no VFs are created.
-    First,
-    /// What has come and gone, and what somebody else used.
-    Quick,
-    /// Also whether what is ready still is.
-    Thorough,
-}
 
 impl Pools {
     /// Waits until a look is due and answers how much that is to compare; starts threads for queued work meanwhile. `None` when
@@ -65,7 +53,7 @@ impl Pools {
                 state.look = state.look.max(Some(Look::Quick));
             }
             if state.is_to_be_looked_at() {
-                return Some(state.look.take().unwrap_or(Look::Glance));
+                return Some(state.look.take().unwrap_or(Look::News));
             }
             drop(state);
             self.wake(Instant::now());
@@ -85,9 +73,9 @@ impl Pools {
     }
 
     /// Compares the pools with the machine. Changes nothing there: what is to be changed is queued.
-    pub fn look(&self, how: Look, holders: Holders<'_>) {
-        self.check_suspects(holders);
-        if how == Look::Glance {
+    pub fn look(&self, how: Look, owners: Owners<'_>) {
+        self.check_suspects(owners);
+        if how == Look::News {
             return;
         }
         let Some(declared) = self.declared_or_on_record() else { return };
@@ -103,10 +91,10 @@ impl Pools {
         let mut member_scan = MemberScan::new(&self.provisioner, &scan);
         // In this order: a VF leaves its old pool before its new one takes it, and is a member before it is compared.
         self.retire_missing(&declared, &membership, &scan);
-        self.admit_new(&declared, &membership, holders, &mut member_scan);
-        self.restore_orphans(&declared, &membership, &scan, holders);
-        self.claim_owned(holders);
-        self.reclaim_unowned(holders);
+        self.admit_new(&declared, &membership, owners, &mut member_scan);
+        self.restore_orphans(&declared, &membership, &scan, owners);
+        self.claim_owned(owners);
+        self.reclaim_unowned(owners);
         self.compare(how, &mut member_scan);
         let (settings_by_pf, mut notices) = (member_scan.into_settings(), membership.notices);
         if how != Look::First {
@@ -199,7 +187,7 @@ impl Shared {
     }
 
     /// A task of the work queue has ended.
-    pub(super) fn ended(&mut self, address: PciAddr, done: Result<Option<Known>, ProvisionError>) {
+    pub(super) fn ended(&mut self, address: PciAddr, done: Result<Option<ReadyVf>, ProvisionError>) {
         let Some(entry) = self.of(address) else { return };
         match done {
             Ok(Some(known)) => {
@@ -224,7 +212,7 @@ impl Shared {
         &mut self,
         address: PciAddr,
         was_ready: bool,
-        found: Result<Known, ProvisionError>,
+        found: Result<ReadyVf, ProvisionError>,
     ) {
         let Some(entry) = self.of(address) else { return };
         match (was_ready, found) {

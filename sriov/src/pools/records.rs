@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::state::{Hold, Mark};
 use crate::PciAddr;
-use crate::interface::Appearance;
+use crate::vf_netdev::Appearance;
 
 /// The directory of records in the state directory, and that of marks in the run directory.
 const DIRECTORY: &str = "pools";

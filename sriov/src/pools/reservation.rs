@@ -9,14 +9,14 @@ use std::time::Instant;
 
 use super::records::RecordedHold;
 use super::state::{Mark, Member, MemberState, Refusal};
-use super::{Known, Look, Pools, Shared};
+use super::{Look, Pools, ReadyVf, Shared};
 use crate::PciAddr;
 
-/// A reserved VF, which nobody else is given. Dropped without [`Loan::keep`], it is what it was.
-pub struct Loan<'p> {
+/// A reserved VF, which nobody else is given. Dropped without [`Reservation::keep`], it is what it was.
+pub struct Reservation<'p> {
     pools: &'p Pools,
     address: PciAddr,
-    known: Option<Known>,
+    known: Option<ReadyVf>,
     /// What its member was in; `None` for a VF of no pool.
     before: Option<MemberState>,
     kept: bool,
@@ -41,7 +41,7 @@ pub enum DrawError {
     NoSuchPool(String),
     /// Nobody knows whether there is such a pool: part of the configuration cannot be read.
     #[error("pool {0:?} is not in what of the configuration could be read")]
-    Unread(String),
+    ConfigurationUnread(String),
     /// Another allocator gives its VFs to pods.
     #[error("pool {0:?} is given out by kubelet, and an ADD has only what kubelet gave its pod")]
     NotDrawnFrom(String),
@@ -55,14 +55,14 @@ pub enum DrawError {
     },
 }
 
-impl Loan<'_> {
+impl Reservation<'_> {
     /// The VF's PCI address.
     pub fn address(&self) -> PciAddr {
         self.address
     }
 
     /// What is known of it, where it was ready.
-    pub fn known(&self) -> Option<&Known> {
+    pub fn known(&self) -> Option<&ReadyVf> {
         self.known.as_ref()
     }
 
@@ -84,7 +84,7 @@ impl Loan<'_> {
     }
 }
 
-impl Drop for Loan<'_> {
+impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         let address = self.address;
         match self.before.take().filter(|_| !self.kept) {
@@ -108,11 +108,13 @@ impl Pools {
     ///
     /// # Errors
     /// Why its pool does not lend it.
-    pub fn lend(&self, address: PciAddr, limit: Instant) -> Result<Loan<'_>, Refused> {
+    pub fn lend(&self, address: PciAddr, limit: Instant) -> Result<Reservation<'_>, Refused> {
         self.must_be_clean_if_unknown(address)?;
         loop {
             let why = match self.update(|state| state.lend(address)) {
-                Ok((known, before)) => return Ok(Loan { pools: self, address, known, before, kept: false }),
+                Ok((known, before)) => {
+                    return Ok(Reservation { pools: self, address, known, before, kept: false });
+                }
                 Err(why) => why,
             };
             let left = limit.saturating_duration_since(Instant::now());
@@ -156,24 +158,24 @@ impl Pools {
     /// Refuses a pool that may be declared in the part of the configuration that could not be read.
     ///
     /// # Errors
-    /// [`DrawError::Unread`].
-    pub fn must_be_told(&self, pool: &str) -> Result<(), DrawError> {
+    /// [`DrawError::ConfigurationUnread`].
+    pub fn must_be_known(&self, pool: &str) -> Result<(), DrawError> {
         let state = self.lock();
         let is_declared = || state.declared.iter().any(|declared| declared.name == pool);
         match state.partly_read && !is_declared() {
-            true => Err(DrawError::Unread(pool.to_owned())),
+            true => Err(DrawError::ConfigurationUnread(pool.to_owned())),
             false => Ok(()),
         }
     }
 
     /// Reserves a member to which nothing was done, for work on its name; it is idle again when this is dropped.
-    pub(super) fn take_idle(&self, address: PciAddr) -> Option<Loan<'_>> {
+    pub(super) fn take_idle(&self, address: PciAddr) -> Option<Reservation<'_>> {
         let taken = self.update(|state| {
             let (_, member) = state.member(address)?;
             let is_idle = member.state == MemberState::Idle;
             is_idle.then(|| state.lend(address).ok()).flatten()
         });
-        taken.map(|(known, before)| Loan { pools: self, address, known, before, kept: false })
+        taken.map(|(known, before)| Reservation { pools: self, address, known, before, kept: false })
     }
 
     /// Whether a VF of a pool could be lent now, and why not; `None` for one of no pool.
@@ -184,7 +186,7 @@ impl Pools {
     }
 
     /// Whether a VF is ready in its pool, and what is known of it `fits`.
-    pub fn has_ready(&self, address: PciAddr, fits: impl FnOnce(&Known) -> bool) -> bool {
+    pub fn has_ready(&self, address: PciAddr, fits: impl FnOnce(&ReadyVf) -> bool) -> bool {
         let state = self.lock();
         let is_ready = |m: &Member| matches!(m.state, MemberState::Ready { .. }) && m.lendable().is_ok();
         state.member(address).is_some_and(|(_, member)| is_ready(member))
@@ -195,7 +197,11 @@ impl Pools {
     ///
     /// # Errors
     /// When there is no such pool, or no VF of it to be had.
-    pub fn draw(&self, pool: &str, rank: impl Fn(&Member) -> Option<u32>) -> Result<Loan<'_>, DrawError> {
+    pub fn draw(
+        &self,
+        pool: &str,
+        rank: impl Fn(&Member) -> Option<u32>,
+    ) -> Result<Reservation<'_>, DrawError> {
         self.update(|state| {
             let named = state.pools.iter_mut().filter(|entry| entry.name == pool);
             let declared = named.filter_map(|entry| Some((entry.settings.clone()?, entry))).next();
@@ -208,7 +214,7 @@ impl Pools {
             let address = drawn.ok_or_else(empty)?;
             state.in_transit.push(address);
             let known = state.known.get(&address).cloned();
-            Ok(Loan {
+            Ok(Reservation {
                 pools: self,
                 address,
                 known,
@@ -227,7 +233,7 @@ impl Pools {
         pool: &str,
         limit: Instant,
         rank: impl Fn(&Member) -> Option<u32>,
-    ) -> Result<Loan<'_>, DrawError> {
+    ) -> Result<Reservation<'_>, DrawError> {
         loop {
             let empty = match self.draw(pool, &rank) {
                 Err(empty @ DrawError::Empty { .. }) => empty,
@@ -251,13 +257,13 @@ impl Pools {
 
     /// Whether the pool names a VF's interface again before anybody else has it, as it was named when it was adopted. A VF to which
     /// nothing was done keeps whatever name it comes home with.
-    pub fn names(&self, address: PciAddr) -> bool {
+    pub fn restores_name(&self, address: PciAddr) -> bool {
         let record = self.provisioner.records.get(address);
         record.is_some_and(|record| record.name_in(&self.provisioner.boot_id).is_some())
     }
 
     /// Whether the pool makes all settings of a VF again before anybody else has it.
-    pub fn sets(&self, address: PciAddr) -> bool {
+    pub fn restores_settings(&self, address: PciAddr) -> bool {
         let record = self.provisioner.records.get(address);
         record.is_some_and(|record| record.original_in(&self.provisioner.boot_id).is_some())
     }
@@ -297,7 +303,7 @@ impl Pools {
 
 impl Shared {
     /// Takes a VF at once or not at all; answers what is known of it and what it was in.
-    fn lend(&mut self, address: PciAddr) -> Result<(Option<Known>, Option<MemberState>), Refused> {
+    fn lend(&mut self, address: PciAddr) -> Result<(Option<ReadyVf>, Option<MemberState>), Refused> {
         let Some(entry) = self.of(address) else {
             self.in_transit.push(address);
             return Ok((None, None));

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use fairlead_host::Vf;
 
 use super::membership::Notice;
-use super::provision::Provisioner;
 use super::provision_error::ProvisionError;
+use super::provisioner::Provisioner;
 use super::scan_cache::ScanCache;
 use super::state::{Mark, MemberState, Pending};
-use super::target::{DesiredState, Known};
+use super::target::{DesiredState, ReadyVf};
 use crate::{PciAddr, Scan, VfDevice};
 
 /// One look at the machine.
@@ -27,7 +27,7 @@ pub(super) struct MemberScan<'l> {
 /// A new member as it was found; `known` where it is as its pool wants it.
 pub(super) struct FoundMember {
     pub(super) state: MemberState,
-    pub(super) known: Option<Known>,
+    pub(super) known: Option<ReadyVf>,
 }
 
 /// The settings of VFs by their PF, or why that could not be asked.
@@ -112,8 +112,8 @@ impl<'l> MemberScan<'l> {
         &mut self,
         address: PciAddr,
         desired: &DesiredState,
-        known: Option<&Known>,
-    ) -> Result<Known, ProvisionError> {
+        known: Option<&ReadyVf>,
+    ) -> Result<ReadyVf, ProvisionError> {
         let (provisioner, cache) = (self.provisioner, &self.cache);
         let Some(vf) = self.vf(address) else {
             return Err(ProvisionError::Unfit("it is not there".to_owned()));

@@ -7,13 +7,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Instant, SystemTime};
 
-use super::Look;
+use super::look::Look;
 use super::membership::Notice;
-use super::offers::Offers;
+use super::offer::Offers;
 use super::records::RecordedHold;
 use super::settings::PoolSettings;
 use super::state::{Mark, Member, Pool, Task};
-use super::target::{DesiredState, Known};
+use super::target::{DesiredState, ReadyVf};
 use super::work_queue::{Work, WorkQueue};
 use crate::PciAddr;
 
@@ -29,7 +29,7 @@ pub(super) struct Shared {
     /// In the same order, and behind them those that are declared no more and still have members.
     pub(super) pools: Vec<PoolEntry>,
     /// What is known of members that were ready when they were last looked at.
-    pub(super) known: BTreeMap<PciAddr, Known>,
+    pub(super) known: BTreeMap<PciAddr, ReadyVf>,
     pub(super) standings: BTreeMap<PciAddr, Standing>,
     /// VFs that a call has in hands between their pool and the caller's store: neither says whose they are. Once for each
     /// call.

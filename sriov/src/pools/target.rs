@@ -7,7 +7,7 @@ use super::provision_error::ProvisionError;
 use super::records::{OriginalState, Record};
 use super::settings::{AtRest, PoolSettings};
 use super::state::Member;
-use crate::interface::{Appearance, Look};
+use crate::vf_netdev::{Appearance, Look};
 use crate::{Unserved, VFIO_PCI, VfDevice, VfProfile};
 
 /// How a member is to be while nobody owns it.
@@ -25,7 +25,7 @@ pub(super) struct DesiredState {
 
 /// What is known of a member that is ready, so that nobody has to look.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Known {
+pub struct ReadyVf {
     /// The VF as sysfs shows it.
     pub vf: VfDevice,
     /// The driver that has it.

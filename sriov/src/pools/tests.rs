@@ -71,8 +71,8 @@ fn pci(address: &str) -> PciAddr {
     address.parse().unwrap()
 }
 
-fn nobody() -> Holders<'static> {
-    Holders { ours: &|_| None, inherited: &|| Ok(Arc::default()) }
+fn nobody() -> Owners<'static> {
+    Owners { ours: &|_| None, sriov_cni: &|| Ok(Arc::default()) }
 }
 
 /// A machine with two VFs and this configuration; nothing was looked at yet.
@@ -123,7 +123,7 @@ impl Rig {
         self.registry = Registry::with_prefix("fairlead");
         let count = std::sync::atomic::AtomicU64::new(0);
         let kernel = Arc::clone(&self.kernel) as Arc<dyn Kernel>;
-        let pools = Pools::open(Ground {
+        let pools = Pools::open(PoolsContext {
             state_dir: &self.dir.path().join("state"),
             run_dir: &self.dir.path().join("run"),
             boot_id: "this boot",

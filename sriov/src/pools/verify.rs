@@ -3,13 +3,13 @@
 
 use fairlead_host::Vf;
 
-use super::provision::Provisioner;
 use super::provision_error::ProvisionError;
+use super::provisioner::Provisioner;
 use super::records::Record;
 use super::scan_cache::ScanCache;
-use super::target::{DesiredState, Known};
+use super::target::{DesiredState, ReadyVf};
 use crate::VFIO_PCI;
-use crate::interface::Look;
+use crate::vf_netdev::Look;
 use crate::{UnfitForVfio, VfDevice, fit_for_vfio};
 
 impl Provisioner {
@@ -21,7 +21,7 @@ impl Provisioner {
         desired: &DesiredState,
         settings: &[Vf],
         cache: &ScanCache<'_>,
-    ) -> Result<Known, ProvisionError> {
+    ) -> Result<ReadyVf, ProvisionError> {
         self.may_be_had(vf, desired, cache)?;
         let record = self.record(vf.address)?;
         let original = record.original_in(&self.boot_id);
@@ -48,7 +48,7 @@ impl Provisioner {
                 plan.change.describe()
             )));
         }
-        let known = Known { vf: vf.clone(), driver: driver.to_owned(), settings };
+        let known = ReadyVf { vf: vf.clone(), driver: driver.to_owned(), settings };
         self.verify(&record, desired, &known, cache)?;
         Ok(known)
     }
@@ -58,7 +58,7 @@ impl Provisioner {
         &self,
         record: &Record,
         desired: &DesiredState,
-        known: &Known,
+        known: &ReadyVf,
         cache: &ScanCache<'_>,
     ) -> Result<(), ProvisionError> {
         let vf = &known.vf;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use fairlead_cni::{CniError, Code};
 use fairlead_host::{HostRoot, Link, Net, NetError, NetnsError, process};
-use fairlead_sriov::interface::{self, APPEARS, Appearance};
+use fairlead_sriov::vf_netdev::{self, APPEARS, Appearance};
 use fairlead_sriov::{InventoryError, PciAddr, USER_SPACE_DRIVERS, VfDevice};
 
 use super::errors;
@@ -23,7 +23,7 @@ use super::netns_reach::Reach;
 use super::request::AttachmentRequest;
 use crate::store::{Attachment, Key, LinkRecord, MovedNetdev, Namespace, Phase, VfRecord};
 use cached_files::CachedFiles;
-use fairlead_sriov::pools::Inherited;
+use fairlead_sriov::pools::SriovCniOwners;
 use files::{DIRECTORY, Leftovers, NetdevBefore, Record};
 
 /// Whether the pod that a VF went to lives.
@@ -76,7 +76,7 @@ impl SriovCniImport {
     }
 
     /// The owners that the files of that plugin name, in words.
-    pub(crate) fn owners(&self) -> Inherited {
+    pub(crate) fn owners(&self) -> SriovCniOwners {
         let left = self.listed().map_err(|_| "sriov-cni's, whose files cannot be read".to_owned())?;
         let owner = |(address, pod)| (address, format!("sriov-cni's {pod}"));
         Ok(Arc::new(left.vfs().into_iter().map(owner).collect()))
@@ -208,7 +208,7 @@ fn is_of_an_earlier_boot(sriov: &SriovServices, record: &Record, pod_lives: bool
 
 fn seen_here(sriov: &SriovServices, address: PciAddr) -> Result<Option<Link>, CniError> {
     let told = |e: NetError| errors::kernel("", &format!("looking for VF {address}"), &e);
-    interface::interface(sriov.kernel.host().map_err(told)?.as_mut(), address, &[]).map_err(told)
+    vf_netdev::interface(sriov.kernel.host().map_err(told)?.as_mut(), address, &[]).map_err(told)
 }
 
 /// Restores the VF of a record, from the pod (with the netdev's name there) or from where its namespace's death has left it.
@@ -256,13 +256,13 @@ fn restore_netdev(
     };
     if let Some((mut pod, ifname)) = pod {
         let links = pod.links().map_err(told)?;
-        let found = interface::interface_among(&links, address, &[ifname, &was.name], was.mac);
+        let found = vf_netdev::interface_among(&links, address, &[ifname, &was.name], was.mac);
         if let Some(link) = found {
             return undo(before(was, vf, link), ifname, Reach::Inside(pod));
         }
     }
     let mut host = sriov.kernel.host().map_err(told)?;
-    let link = interface::appear(host.as_mut(), address, APPEARS).map_err(told)?;
+    let link = vf_netdev::wait_for_netdev(host.as_mut(), address, APPEARS).map_err(told)?;
     let link = link.ok_or_else(|| still_away(&vf))?;
     undo(before(was, vf, &link), "", Reach::Dead)
 }

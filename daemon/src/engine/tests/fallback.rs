@@ -123,8 +123,8 @@ const DRAWN: &str = r#"{"type":"sriov","pool":"dpdk","deviceAccess":"host"}"#;
 /// The keeper has looked at the first one alone, and the next ADD has the other.
 fn doubted(rig: &Rig, state: &str) {
     assert_eq!(rig.states(), ["ready", "ready"]);
-    assert_eq!(rig.look_due(), Look::Glance);
-    rig.engine().look_at_pools(Look::Glance);
+    assert_eq!(rig.look_due(), Look::News);
+    rig.engine().look_at_pools(Look::News);
     assert_eq!(rig.states(), [state, "ready"]);
     let next = rig.request(Command::Add, "c2", &config(&[DRAWN, MACVLAN], ""));
     assert!(rig.call(next).unwrap().contains(pools::SECOND));

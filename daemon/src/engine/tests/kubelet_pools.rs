@@ -511,7 +511,7 @@ fn x17_a_pf_without_a_carrier_withdraws_its_vfs_where_the_pool_says_so() {
     carrier(&dark, "0\n");
     let news = DeviceEvent::Carrier { device: "0000:21:00.0".into(), carrier: false };
     dark.look_due();
-    dark.engine().core.kinds.sriov.pools.heard(std::slice::from_ref(&news));
+    dark.engine().core.kinds.sriov.pools.device_events(std::slice::from_ref(&news));
     assert_eq!(dark.look_due(), Look::Quick, "at once, not with the next check");
     dark.keep();
     hears(&kubelet, "0! 2!");
@@ -521,7 +521,7 @@ fn x17_a_pf_without_a_carrier_withdraws_its_vfs_where_the_pool_says_so() {
     let (bright, kubelet) = rig(&pool(""));
     carrier(&bright, "0\n");
     bright.look_due();
-    bright.engine().core.kinds.sriov.pools.heard(&[news]);
+    bright.engine().core.kinds.sriov.pools.device_events(&[news]);
     assert_eq!(bright.look_due(), Look::Thorough, "nothing is due before that");
     bright.keep();
     hears(&kubelet, "0 2");

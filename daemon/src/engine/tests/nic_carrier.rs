@@ -15,7 +15,12 @@ impl Rig {
     fn cable(&self, is_in: bool) {
         self.kernel.set_carrier(PF, is_in);
         let device = "0000:21:00.0".to_owned();
-        self.engine().core.kinds.sriov.pools.heard(&[DeviceEvent::Carrier { device, carrier: is_in }]);
+        self.engine()
+            .core
+            .kinds
+            .sriov
+            .pools
+            .device_events(&[DeviceEvent::Carrier { device, carrier: is_in }]);
         self.engine().core.kinds.sriov.pools.work_here();
     }
 

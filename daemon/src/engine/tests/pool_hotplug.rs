@@ -15,13 +15,13 @@ fn x17_news_of_a_vf_that_is_lent_or_of_no_pool_make_nobody_look() {
     for device in [VF, "0000:99:00.0", "virtio2"] {
         let device = device.to_owned();
         let name = "net1".to_owned();
-        rig.engine().core.kinds.sriov.pools.heard(&[DeviceEvent::Interface {
+        rig.engine().core.kinds.sriov.pools.device_events(&[DeviceEvent::Interface {
             device,
             name,
             action: Action::Removed,
         }]);
     }
-    rig.engine().look_at_pools(Look::Glance);
+    rig.engine().look_at_pools(Look::News);
     assert!(rig.kernel.calls().is_empty());
     assert_eq!(rig.states(), ["lent", "ready"]);
 }

@@ -371,8 +371,8 @@ fn to_its_pool_a_vf_that_sriov_cni_takes_is_lent_and_left_alone_until_it_is_home
     let rig = pools::kept("pools: [{name: radio, selectors: {vendors: ['8086']}}]");
     let glance = |rig: &Rig, action| {
         let news = DeviceEvent::Interface { device: VF.to_owned(), name: "vf0".to_owned(), action };
-        rig.engine().core.kinds.sriov.pools.heard(&[news]);
-        rig.engine().look_at_pools(Look::Glance);
+        rig.engine().core.kinds.sriov.pools.device_events(&[news]);
+        rig.engine().look_at_pools(Look::News);
     };
     rig.lent_by_sriov_cni();
     glance(&rig, Action::Removed);

@@ -105,7 +105,7 @@ fn news_of_a_switchs_interfaces_have_devlink_asked_again() {
         let rig = switched(POOL);
         while rig.look_due() != Look::Thorough {}
         let news = DeviceEvent::Interface { device: PHYSICAL.to_owned(), name: "of0".to_owned(), action };
-        rig.engine().core.kinds.sriov.pools.heard(&[news]);
+        rig.engine().core.kinds.sriov.pools.device_events(&[news]);
         assert_eq!(rig.look_due(), Look::Quick, "{action:?}");
         rig.kernel.forget_calls();
         rig.engine().look_at_pools(Look::Quick);

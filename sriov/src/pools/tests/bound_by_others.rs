@@ -16,8 +16,8 @@ impl Rig {
     }
 
     fn hears_of(&self, action: Action) {
-        self.pools().heard(&[DeviceEvent::Pci { device: VF.to_owned(), action }]);
-        self.look(Look::Glance);
+        self.pools().device_events(&[DeviceEvent::Pci { device: VF.to_owned(), action }]);
+        self.look(Look::News);
         self.pools().work_here();
     }
 

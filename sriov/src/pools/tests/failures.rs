@@ -97,7 +97,7 @@ fn x07_a_vf_that_fails_while_its_physical_one_is_down_is_tried_until_that_is_up(
     rig.kernel.set_dead(VF, false);
     // At once, not when the pause is over.
     let device = "0000:21:00.0".to_owned();
-    rig.pools().heard(&[DeviceEvent::Carrier { device, carrier: true }]);
+    rig.pools().device_events(&[DeviceEvent::Carrier { device, carrier: true }]);
     rig.pools().work_here();
     assert_eq!(rig.states(), ["ready", "ready"]);
 }
@@ -229,15 +229,15 @@ fn x17_a_card_that_hangs_is_waited_for_once_a_look_and_not_once_a_vf() {
     let news = |device: &str| DeviceEvent::Pci { device: device.to_owned(), action: Action::Bound };
     let glance = || {
         rig.kernel.forget_calls();
-        rig.pools().heard(&[news(VF), news(SECOND)]);
+        rig.pools().device_events(&[news(VF), news(SECOND)]);
     };
     glance();
-    rig.look(Look::Glance);
+    rig.look(Look::News);
     assert_eq!(rig.asked(is_look), 2);
     let first = rig.kernel.calls().iter().position(|call| is_look(&call.request)).unwrap();
     glance();
     rig.kernel.fail_at(first, nix::errno::Errno::ETIMEDOUT);
-    rig.look(Look::Glance);
+    rig.look(Look::News);
     assert_eq!((rig.asked(is_look), rig.states()), (1, vec!["preparing".to_owned(), "ready".to_owned()]));
 }
 

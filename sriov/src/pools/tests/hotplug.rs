@@ -32,8 +32,8 @@ fn x17_news_of_a_ready_vf_have_it_alone_compared_and_no_settings_read() {
     let rig = kept(POOL);
     let news = |device: &str, action| {
         rig.kernel.forget_calls();
-        rig.pools().heard(&[DeviceEvent::Pci { device: device.to_owned(), action }]);
-        rig.look(Look::Glance);
+        rig.pools().device_events(&[DeviceEvent::Pci { device: device.to_owned(), action }]);
+        rig.look(Look::News);
         assert_eq!(rig.asked(|asked| matches!(asked, KernelRequest::Vfs(_))), 0);
     };
     rig.kernel.unbind(VF).unwrap();
@@ -51,7 +51,7 @@ fn x17_news_of_a_ready_vf_have_it_alone_compared_and_no_settings_read() {
 fn x17_lost_news_have_everything_compared_once() {
     let rig = kept(POOL);
     rig.kernel.unbind(SECOND).unwrap(); // which nobody tells
-    rig.pools().heard(&[DeviceEvent::Overflow, DeviceEvent::Overflow]);
+    rig.pools().device_events(&[DeviceEvent::Overflow, DeviceEvent::Overflow]);
     let how = rig.pools().next_look(Instant::now() + Duration::from_secs(3600)).unwrap();
     assert_eq!(how, Look::Thorough);
     rig.look(how);
@@ -71,7 +71,7 @@ fn x17_new_vfs_are_looked_for_when_their_pf_has_them_all() {
         ("0000:21:00.0", Action::Changed, Look::Quick),
         (SECOND, Action::Removed, Look::Quick),
     ] {
-        rig.pools().heard(&[DeviceEvent::Pci { device: device.to_owned(), action }]);
+        rig.pools().device_events(&[DeviceEvent::Pci { device: device.to_owned(), action }]);
         assert_eq!(rig.look_due(), how, "{device} {action:?}");
     }
 }

@@ -145,16 +145,16 @@ fn whose_a_vf_is_by_files_is_asked_while_nobody_waits_for_the_pools() {
     rig.pools().lend(pci(VF), Instant::now()).unwrap().keep();
     let pools = rig.pools();
     let asked = std::sync::atomic::AtomicUsize::new(0);
-    let inherited = || {
+    let sriov_cni = || {
         // Whoever else wants the pools has them meanwhile.
         std::thread::scope(|scope| drop(scope.spawn(|| pools.trouble()).join().unwrap()));
         asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         Ok(Arc::default())
     };
-    let holders = Holders { ours: &|_| None, inherited: &inherited };
-    pools.table(holders);
-    pools.order(Verb::Fill, "radio", holders).unwrap();
-    pools.look(Look::Thorough, holders);
+    let owners = Owners { ours: &|_| None, sriov_cni: &sriov_cni };
+    pools.table(owners);
+    pools.order(Verb::Fill, "radio", owners).unwrap();
+    pools.look(Look::Thorough, owners);
     assert!(asked.into_inner() >= 5);
 }
 

@@ -4,7 +4,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use fairlead_host::{Kernel, Link, Net, NetError, Op, SetLink};
-use fairlead_sriov::interface::APPEARS;
+use fairlead_sriov::vf_netdev::APPEARS;
 
 use crate::engine::netdev::POLL;
 use crate::engine::netns_reach::Reach;

@@ -13,11 +13,11 @@ use crate::engine::keyed_locks::KeyedLock;
 use crate::engine::kinds::Owners;
 use crate::engine::request::AttachmentRequest;
 use crate::store::{Attachment, LinkRecord, VfRecord};
-use fairlead_sriov::pools::Known;
+use fairlead_sriov::pools::ReadyVf;
 
 impl SriovServices {
     /// Refuses a VF that no process could have: what stands in the way is reported before anything is changed.
-    pub(super) fn must_be_fit(&self, device: &VfDevice, ready: Option<&Known>) -> Result<(), CniError> {
+    pub(super) fn must_be_fit(&self, device: &VfDevice, ready: Option<&ReadyVf>) -> Result<(), CniError> {
         match fit_for_vfio(&self.inventory, device, |group| self.kernel.iommu_group(group)) {
             // It is ready without an IOMMU only where its pool allows that.
             Err(UnfitForVfio::NoIommu { .. }) if ready.is_some() => Ok(()),

@@ -10,28 +10,28 @@ use fairlead_sriov::pool::Refusal;
 use super::config::Sriov;
 use super::services::SriovServices;
 use crate::device_offers::announced_resources;
-use fairlead_sriov::pools::{DrawError, Holders, Inherited, Known, Refused};
+use fairlead_sriov::pools::{DrawError, Owners, ReadyVf, Refused, SriovCniOwners};
 
 /// Kubelet may take so long to tell what device plugins announce.
 const ALLOCATABLE: Duration = Duration::from_millis(500);
 
 impl SriovServices {
     /// Calls with who has a VF: an attachment of ours, or a pod that sriov-cni made (`leftovers`).
-    pub(crate) fn with_holders<T>(
+    pub(crate) fn with_owners<T>(
         &self,
-        leftovers: &dyn Fn() -> Inherited,
-        call: impl FnOnce(Holders<'_>) -> T,
+        leftovers: &dyn Fn() -> SriovCniOwners,
+        call: impl FnOnce(Owners<'_>) -> T,
     ) -> T {
         let ours = |address: PciAddr| {
             let holder = self.store.with_vf(address)?;
             Some(format!("{}/{}", holder.key.container, holder.key.ifname))
         };
-        call(Holders { ours: &ours, inherited: leftovers })
+        call(Owners { ours: &ours, sriov_cni: leftovers })
     }
 
     /// Whether an ADD finds its VF ready, and as it wants it: it waits for nothing but the kernel then.
     pub(crate) fn has_ready(&self, wanted: &Sriov) -> bool {
-        let fits = |known: &Known| wanted.profile.plan(&known.settings).change.is_empty();
+        let fits = |known: &ReadyVf| wanted.profile.plan(&known.settings).change.is_empty();
         wanted.address().is_ok_and(|address| self.pools.has_ready(address, fits))
     }
 
@@ -55,7 +55,7 @@ impl SriovServices {
 pub(super) fn undrawn(error: &DrawError) -> CniError {
     let (code, remedy) = match error {
         DrawError::NoSuchPool(_) => (Code::InvalidConfig, "name it in `pools` of the daemon's configuration"),
-        DrawError::Unread(_) => (
+        DrawError::ConfigurationUnread(_) => (
             Code::TryAgain,
             "correct the daemon's configuration, or the device plugin's; `fairleadd doctor` tells what is wrong with it",
         ),

@@ -19,7 +19,7 @@ use crate::engine::netdev::POLL;
 use crate::engine::request::AttachmentRequest;
 use crate::engine::sandbox;
 use crate::store::{Attachment, Phase};
-use fairlead_sriov::pools::{DrawError, Known, Loan, Refused};
+use fairlead_sriov::pools::{DrawError, ReadyVf, Refused, Reservation};
 
 /// How often a removal that an ADD waits for is begun again.
 const HURRIED: Duration = Duration::from_millis(250);
@@ -28,7 +28,7 @@ const HURRIED: Duration = Duration::from_millis(250);
 pub(crate) struct ReservedVf<'k> {
     device: VfDevice,
     driver: String,
-    loan: Loan<'k>,
+    reservation: Reservation<'k>,
     locality: Option<Locality>,
     _locks: Vec<KeyedLock<'k>>,
 }
@@ -45,8 +45,8 @@ impl ReservedVf<'_> {
     }
 
     /// What its pool knows of it, where it has it ready.
-    pub(super) fn known(&self) -> Option<&Known> {
-        self.loan.known()
+    pub(super) fn known(&self) -> Option<&ReadyVf> {
+        self.reservation.known()
     }
 
     /// How it lies to the pod, where that was asked for.
@@ -56,7 +56,7 @@ impl ReservedVf<'_> {
 
     /// It is on record now.
     pub(crate) fn keep(self) {
-        self.loan.keep();
+        self.reservation.keep();
     }
 }
 
@@ -89,29 +89,29 @@ impl SriovServices {
         request: &AttachmentRequest<'_>,
     ) -> Result<ReservedVf<'_>, NotAttached> {
         let limit = request.waiting.deadline.min(Instant::now() + request.vf_wait);
-        let (loan, mut locality, mut locks) = match &wanted.device {
+        let (reservation, mut locality, mut locks) = match &wanted.device {
             Device::OfPool(pool) => {
-                let (loan, locality) = self.draw(owners, request, pool, limit)?;
-                (loan, locality, Vec::new())
+                let (reservation, locality) = self.draw(owners, request, pool, limit)?;
+                (reservation, locality, Vec::new())
             }
             Device::Known(_) | Device::OfResource(_) => {
-                let (loan, lock) = self.take(wanted.address()?, owners, limit)?;
-                (loan, None, vec![lock])
+                let (reservation, lock) = self.take(wanted.address()?, owners, limit)?;
+                (reservation, None, vec![lock])
             }
         };
-        let (device, driver) = self.looked_at(&loan).map_err(NotAttached::by_code)?;
+        let (device, driver) = self.looked_at(&reservation).map_err(NotAttached::by_code)?;
         must_suit(wanted, &device, &driver, request.numa.is_some()).map_err(NotAttached::by_code)?;
         if locality.is_none() {
             locality = self.verify_locality(request, &device)?;
         }
         if driver == VFIO_PCI {
             locks.extend(self.reserve_group(owners, request, &device, limit)?);
-            if let Err(unfit) = self.must_be_fit(&device, loan.known()) {
-                loan.doubt();
+            if let Err(unfit) = self.must_be_fit(&device, reservation.known()) {
+                reservation.doubt();
                 return Err(NotAttached::by_code(unfit));
             }
         }
-        Ok(ReservedVf { device, driver, loan, locality, _locks: locks })
+        Ok(ReservedVf { device, driver, reservation, locality, _locks: locks })
     }
 
     /// The VF at this address, once nobody else has it.
@@ -120,7 +120,7 @@ impl SriovServices {
         address: PciAddr,
         owners: &dyn Owners,
         limit: Instant,
-    ) -> Result<(Loan<'_>, KeyedLock<'_>), NotAttached> {
+    ) -> Result<(Reservation<'_>, KeyedLock<'_>), NotAttached> {
         let mine = |a: &Attachment| a.has_vf(address);
         let name = address.to_string();
         let lock = reserve_alone(self, owners, &name, &mine, limit, |why| vf_not_to_be_had(address, why))?;
@@ -133,10 +133,10 @@ impl SriovServices {
     }
 
     /// A VF that could be a pod's, and its driver. Of one that is ready nothing is read that its pool knows.
-    fn looked_at(&self, loan: &Loan<'_>) -> Result<(VfDevice, String), CniError> {
-        let device = match loan.known() {
+    fn looked_at(&self, reservation: &Reservation<'_>) -> Result<(VfDevice, String), CniError> {
+        let device = match reservation.known() {
             Some(known) => known.vf.clone(),
-            None => self.inventory.vf(loan.address()).map_err(|e| unusable(&e))?,
+            None => self.inventory.vf(reservation.address()).map_err(|e| unusable(&e))?,
         };
         if let Some(unserved) = self.inventory.unserved(device.address).map_err(|e| unusable(&e))? {
             return Err(not_given(&unserved));
@@ -152,9 +152,9 @@ impl SriovServices {
         request: &AttachmentRequest<'_>,
         pool: &str,
         limit: Instant,
-    ) -> Result<(Loan<'_>, Option<Locality>), NotAttached> {
+    ) -> Result<(Reservation<'_>, Option<Locality>), NotAttached> {
         // No lack: kubelet may have allocated one to the pod.
-        self.pools.must_be_told(pool).map_err(|e| pools::undrawn(&e))?;
+        self.pools.must_be_known(pool).map_err(|e| pools::undrawn(&e))?;
         let near = self.pod_nodes(request)?;
         let nodes = self.pools.nodes(pool);
         let ranks = near.ranks(&nodes).map_err(|e| {
@@ -163,7 +163,7 @@ impl SriovServices {
         })?;
         let limit = if request.fallback_follows { Instant::now() } else { limit };
         let drawn = self.draw_unowned(owners, pool, limit, |member| ranks.get(&member.numa_node).copied());
-        let loan = drawn?.map_err(|e| {
+        let reservation = drawn?.map_err(|e| {
             let told = pools::undrawn(&e);
             NotAttached::Unavailable(match nodes.iter().all(|node| ranks.contains_key(node)) {
                 true => told,
@@ -176,8 +176,8 @@ impl SriovServices {
                 },
             })
         })?;
-        let locality = loan.known().and_then(|known| near.locality(known.vf.numa_node));
-        Ok((loan, locality))
+        let locality = reservation.known().and_then(|known| near.locality(known.vf.numa_node));
+        Ok((reservation, locality))
     }
 
     /// Draws, past what sriov-cni has given to a pod since the pool was looked at. Where that is not known nothing is drawn.
@@ -187,16 +187,18 @@ impl SriovServices {
         pool: &str,
         limit: Instant,
         rank: impl Fn(&Member) -> Option<u32>,
-    ) -> Result<Result<Loan<'_>, DrawError>, CniError> {
+    ) -> Result<Result<Reservation<'_>, DrawError>, CniError> {
         loop {
-            let loan = match self.pools.draw_by(pool, limit, &rank) {
-                Ok(loan) => loan,
+            let reservation = match self.pools.draw_by(pool, limit, &rank) {
+                Ok(reservation) => reservation,
                 empty => return Ok(empty),
             };
-            let Some(holder) = owners.leftover_owner(loan.address())? else { return Ok(Ok(loan)) };
-            tracing::warn!(pci = %loan.address(), pool, holder, "a VF of a pool is somebody else's pod's");
+            let Some(holder) = owners.leftover_owner(reservation.address())? else {
+                return Ok(Ok(reservation));
+            };
+            tracing::warn!(pci = %reservation.address(), pool, holder, "a VF of a pool is somebody else's pod's");
             // To its pool it is lent, until a look finds it nobody's.
-            loan.keep();
+            reservation.keep();
         }
     }
 }

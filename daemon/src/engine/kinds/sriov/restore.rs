@@ -48,10 +48,15 @@ impl SriovServices {
         done: Result<T, SettingError>,
     ) -> Result<Option<T>, CniError> {
         let passes = |e: &SettingError| {
-            matches!(e, SettingError::Dark { .. } | SettingError::Stuck { .. } | SettingError::Untold { .. })
+            matches!(
+                e,
+                SettingError::NoCarrier { .. }
+                    | SettingError::EndlessReset { .. }
+                    | SettingError::NotReported { .. }
+            )
         };
         match done {
-            Err(error) if passes(&error) && self.pools.sets(vf.address) => {
+            Err(error) if passes(&error) && self.pools.restores_settings(vf.address) => {
                 tracing::info!(pci = %vf.address, %error, "its pool gives a VF its settings back");
                 Ok(None)
             }
@@ -68,7 +73,7 @@ impl SriovServices {
         change: &VfChange,
     ) -> Result<Option<AwaitsCarrier>, CniError> {
         let done = match self.admin.set_what_is_taken(device, change) {
-            Err(dark @ SettingError::Dark { .. }) if !self.pools.sets(vf.address) => {
+            Err(dark @ SettingError::NoCarrier { .. }) if !self.pools.restores_settings(vf.address) => {
                 return Ok(Some(AwaitsCarrier(errors::setting(&dark))));
             }
             done => done,

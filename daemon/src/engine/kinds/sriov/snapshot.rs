@@ -2,7 +2,7 @@
 
 use fairlead_cni::CniError;
 use fairlead_host::{Link, NetError, Vf, VfChange};
-use fairlead_sriov::{VFIO_PCI, VfDevice, interface};
+use fairlead_sriov::{VFIO_PCI, VfDevice, vf_netdev};
 
 use super::config::Sriov;
 use super::reserve::{ReservedVf, unusable, vf_not_to_be_had};
@@ -52,7 +52,7 @@ impl SriovServices {
         let told = |e: NetError| errors::kernel("", "looking for the VF's interface", &e);
         let mut host = self.kernel.host().map_err(told)?;
         let address = wanted.address()?;
-        let link = interface::interface(host.as_mut(), address, &device.interfaces).map_err(told)?;
+        let link = vf_netdev::interface(host.as_mut(), address, &device.interfaces).map_err(told)?;
         let link =
             link.ok_or_else(|| vf_not_to_be_had(address, "its interface is not in the host's namespace"))?;
         let settings = match (known, wanted.profile.is_empty()) {

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use fairlead_cni::{CniError, Code};
 use fairlead_host::{Link, Mac, Net, NetError, Op, SetLink, VfChange, failpoint};
-use fairlead_sriov::interface::{self, Look, NAMED};
 use fairlead_sriov::resetting::{SETTLES, is_resetting, patiently};
+use fairlead_sriov::vf_netdev::{self, Look, NAMED};
 
 use crate::engine::errors;
 use crate::engine::kinds::sriov::{Snapshot, Sriov, SriovServices};
@@ -75,7 +75,7 @@ fn set_up(sriov: &SriovServices, vf: &VfRecord, change: &Change) -> Result<u32, 
     // The driver was bound anew: what it has made looks like a new netdev.
     let look = Look { up: None, ..netdev.was.look() };
     let index = link.index;
-    interface::dress(host.as_mut(), vf.address, link, &look, NAMED, |_, _| Ok(())).map_err(told)?;
+    vf_netdev::restore_look(host.as_mut(), vf.address, link, &look, NAMED, |_, _| Ok(())).map_err(told)?;
     Ok(index)
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use fairlead_cni::CniError;
 use fairlead_host::{Link, Mac, Net, NetError, Op, Override, SetLink, failpoint};
-use fairlead_sriov::interface::{APPEARS, NAMED, appear, dress, interface, interface_among};
 use fairlead_sriov::resetting::is_resetting;
+use fairlead_sriov::vf_netdev::{self, APPEARS, NAMED, interface, interface_among, wait_for_netdev};
 use fairlead_sriov::{VFIO_PCI, VfDevice, VfProfile};
 use nix::errno::Errno;
 
@@ -53,7 +53,7 @@ pub(crate) fn undo(
     failpoint::pass("del.home");
     let Some(device) = what_is_left(sriov, attachment, vf)? else { return Ok(None) };
     let mut host = sriov.kernel.host().map_err(told)?;
-    let link = appear(host.as_mut(), vf.address, APPEARS).map_err(told)?;
+    let link = wait_for_netdev(host.as_mut(), vf.address, APPEARS).map_err(told)?;
     let link = link.ok_or_else(|| still_away(vf))?;
     let (link, waits) = restore_settings(sriov, host.as_mut(), vf, &device, link, netdev.was.mac)?;
     let link = match wrong(&link, netdev.was.mac) {
@@ -158,7 +158,7 @@ fn restore_mac(
     mac: Mac,
 ) -> Result<Link, NetError> {
     match sriov.kernel_vf(vf).take_back(host, &link, mac) {
-        Err(error) if is_resetting(&error) && sriov.pools.sets(vf.address) => {
+        Err(error) if is_resetting(&error) && sriov.pools.restores_settings(vf.address) => {
             tracing::info!(pci = %vf.address, %error, "its pool gives a VF its MAC address back");
             Ok(interface(host, vf.address, std::slice::from_ref(&link.name))?.unwrap_or(link))
         }
@@ -174,9 +174,11 @@ fn restore_look(
     link: Link,
     netdev: &MovedNetdev,
 ) -> Result<(), NetError> {
-    let named = sriov.pools.names(vf.address);
+    let named = sriov.pools.restores_name(vf.address);
     let limit = if named { Duration::ZERO } else { NAMED };
-    match dress(host, vf.address, link, &netdev.was.look(), limit, |_, _| Ok::<(), NetError>(())) {
+    match vf_netdev::restore_look(host, vf.address, link, &netdev.was.look(), limit, |_, _| {
+        Ok::<(), NetError>(())
+    }) {
         // Its pool gives it its name and look when it is ready, and waits for another VF that has its name by chance.
         Err(e) if e.errno() == Some(Errno::EEXIST) && named => {
             tracing::info!(pci = %vf.address, name = netdev.was.name,

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use fairlead_cni::CniError;
 use fairlead_host::failpoint;
-use fairlead_sriov::interface::APPEARS;
+use fairlead_sriov::vf_netdev::APPEARS;
 use fairlead_sriov::{VFIO_PCI, VfDevice};
 
 use crate::engine::kinds::AwaitsCarrier;

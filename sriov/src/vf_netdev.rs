@@ -113,7 +113,7 @@ impl Appearance {
 /// Gives a VF's interface its look. A name that another device's interface has is waited for: the kernel gives one that
 /// a driver has just made whatever name is free, so that each of two can have the other's. `make_way` is asked meanwhile to have
 /// whoever would keep the name give it up.
-pub fn dress<E: From<NetError>>(
+pub fn restore_look<E: From<NetError>>(
     host: &mut dyn Net,
     address: PciAddr,
     link: Link,
@@ -131,7 +131,7 @@ pub fn dress<E: From<NetError>>(
                     && is_a_devices(host, &look.name)? =>
             {
                 // Whoever waits must have no name that another one waits for, or both wait for ever.
-                let (index, name) = (link.index, Some(aside(address)));
+                let (index, name) = (link.index, Some(temporary_name(address)));
                 host.batch(&[Op::SetLink(SetLink { index, name, ..SetLink::default() })])?;
                 make_way(host, &look.name)?;
                 sleep(PAUSE);
@@ -147,7 +147,7 @@ fn is_a_devices(host: &mut dyn Net, name: &str) -> Result<bool, NetError> {
 }
 
 /// A name for the interface of a VF that nobody else has, of 15 bytes at most.
-pub fn aside(address: PciAddr) -> String {
+pub fn temporary_name(address: PciAddr) -> String {
     let digits: String = address.to_string().chars().filter(char::is_ascii_hexdigit).collect();
     format!("fp{digits}")
 }
@@ -182,7 +182,11 @@ pub fn interface_among<'l>(
 }
 
 /// Waits for the interface of a VF; `None` when it has not appeared within `limit`.
-pub fn appear(net: &mut dyn Net, address: PciAddr, limit: Duration) -> Result<Option<Link>, NetError> {
+pub fn wait_for_netdev(
+    net: &mut dyn Net,
+    address: PciAddr,
+    limit: Duration,
+) -> Result<Option<Link>, NetError> {
     let until = Instant::now() + limit;
     loop {
         match interface(net, address, &[])? {
