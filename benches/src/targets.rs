@@ -5,10 +5,10 @@
 
 use serde::Serialize;
 
-use crate::measured_subjects::MeasuredSubjects;
 use crate::results::{Figure, Results};
 use crate::statistics::Summary;
 use crate::subject::Role;
+use crate::subject_descriptions::MeasuredSubjects;
 use crate::vf::burst::{AT_ONCE, ONE_AFTER_THE_OTHER};
 
 /// Whether a target was met.

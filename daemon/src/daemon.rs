@@ -25,7 +25,7 @@ use crate::capabilities;
 use crate::conf_dir::{Directories, Networks};
 use crate::health::{Health, Readiness};
 use crate::logging::{self, Level};
-use crate::memory_probe;
+use crate::memory_health;
 use crate::metrics::{Calls, Exposition, Node};
 use crate::node_paths::NodePaths;
 use crate::run_dir::{RunDir, RunDirError};
@@ -153,7 +153,7 @@ fn health(surroundings: &Surroundings, watches: &[Watch]) {
     let paths = &surroundings.paths;
     surroundings.health.probe("watchers", Box::new(alive));
     let memory = MemoryFiles { process: paths.proc_self.clone(), cgroups: paths.cgroups.clone() };
-    surroundings.health.probe("memory", memory_probe::probe(memory));
+    surroundings.health.probe("memory", memory_health::probe(memory));
 }
 
 fn serve(

@@ -16,9 +16,9 @@ use fairlead_host::exec::{Exec, ExecError, Output};
 
 use fairlead_host::host_root::HostRoot;
 
-mod running_plugins;
+mod earlier_plugins;
 
-use running_plugins::RunningPlugins;
+use earlier_plugins::RunningPlugins;
 
 /// How much of a plugin's output an error repeats, in bytes.
 const SHOWN: usize = 2048;

@@ -21,9 +21,9 @@ use serde_json::{Map, Value};
 
 use crate::capabilities::{Capability, NEEDED, USEFUL};
 use crate::conf_dir::{Directories, Networks};
-use crate::engine::compose::VFIO_NODES;
 use crate::engine::kinds::made::KERNEL_KINDS;
 use crate::engine::kinds::{BUILT_IN, Network, module_of};
+use crate::engine::start_for_daemon::VFIO_NODES;
 use crate::install;
 use crate::metrics::Node;
 use crate::node_paths::NodePaths;

@@ -7,7 +7,6 @@
 
 #![forbid(unsafe_code)]
 
-mod call;
 mod call_error;
 mod connection;
 mod daemon_process;
@@ -22,6 +21,7 @@ mod status_wait;
 mod stdin_config;
 mod stdout;
 mod wait_for_socket;
+mod wait_resend_spool;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -31,12 +31,12 @@ use dlmalloc::GlobalDlmalloc;
 use fairlead_cni::CniVersion;
 use fairlead_cni::wire::Command;
 
-use crate::call::Call;
 use crate::call_error::CallError;
 use crate::connection::Connection;
 use crate::deadline::Deadline;
 use crate::environment::{EnvironmentError, Invocation, Operation, WORK_LIMIT};
 use crate::netns::Netns;
+use crate::wait_resend_spool::Call;
 
 /// The C library's allocator maps and faults in a page for every size of block that it meets; this one takes one
 /// mapping for all. That halves what a call costs above an empty program (SPECIFICATION.md, "Start").

@@ -15,13 +15,13 @@ pub mod hotplug;
 mod inventory;
 pub mod numa;
 pub mod pools;
-mod profile;
-pub mod resetting;
 mod resource_name;
 mod selector;
 mod vf_mac;
 pub mod vf_netdev;
-mod vfio;
+mod vf_profile;
+mod vfio_fitness;
+pub mod wait_out_reset;
 
 pub use address::{BadPciAddr, PciAddr};
 pub use admin::{Administrator, SettingError};
@@ -32,10 +32,10 @@ pub use inventory::{
     GroupMember, Interface, Inventory, InventoryError, LinkType, Model, Physical, Rdma, Scan, ScannedPf,
     ScannedVf, Unserved, VfDevice,
 };
-pub use profile::{Plan, VfProfile};
 pub use resource_name::{BadResourceName, check_resource_name};
 pub use selector::{Selector, Selectors};
 pub use vf_mac::KernelVf;
-pub use vfio::{USER_SPACE_DRIVERS, UnfitForVfio, VFIO_PCI, fit_for_vfio};
+pub use vf_profile::{Plan, VfProfile};
+pub use vfio_fitness::{USER_SPACE_DRIVERS, UnfitForVfio, VFIO_PCI, fit_for_vfio};
 
 pub use pools::state as pool;

@@ -8,8 +8,8 @@ use fairlead_host::{Kernel, Link, Mac, Net, NetError, Op, Override, SetLink};
 use nix::errno::Errno;
 
 use crate::PciAddr;
-use crate::resetting::{Pauses, SETTLES, patiently};
 use crate::vf_netdev::{APPEARS, interface, wait_for_netdev};
+use crate::wait_out_reset::{Pauses, SETTLES, patiently};
 
 /// Drivers whose interface takes the MAC address over only when the VF is bound to them again.
 const NEED_REBIND: [&str; 2] = ["igbvf", "ixgbevf"];

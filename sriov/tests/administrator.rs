@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use fairlead_host::double::{FakeKernel, KernelRequest, Resets};
 use fairlead_host::{Op, VfChange, VfLinkState, VfRate, VfVlan};
-use fairlead_sriov::resetting::SETTLES;
+use fairlead_sriov::wait_out_reset::SETTLES;
 use fairlead_sriov::{Administrator, Inventory, SettingError, VfDevice};
 use nix::errno::Errno;
 

@@ -15,7 +15,7 @@ use std::thread;
 
 use fairlead_host::real::RealKernel;
 use fairlead_host::{NetError, NetKernel, Op, PciKernel, Vf, VfChange, VfLinkState, VfVlan, VlanProto};
-use fairlead_sriov::resetting::SETTLES;
+use fairlead_sriov::wait_out_reset::SETTLES;
 use fairlead_sriov::{Administrator, Inventory, ScannedPf, SettingError, VfDevice, VfProfile};
 use nix::errno::Errno;
 

@@ -4,11 +4,11 @@ use serde::Serialize;
 
 use crate::case_size::CaseSize;
 use crate::machine::Machine;
-use crate::measured_subjects::MeasuredSubjects;
 use crate::process_cost::Memory;
 use crate::report::Report;
 use crate::results::{Failure, Figure, Reading};
 use crate::statistics::{StatisticsError, Summary};
+use crate::subject_descriptions::MeasuredSubjects;
 use crate::targets::Verdict;
 
 #[derive(Serialize)]

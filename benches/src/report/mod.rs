@@ -9,8 +9,8 @@ pub(crate) mod table;
 
 use crate::cases::Case;
 use crate::machine::Machine;
-use crate::measured_subjects::MeasuredSubjects;
 use crate::results::Results;
+use crate::subject_descriptions::MeasuredSubjects;
 use crate::targets::Verdict;
 
 /// Everything that a reader of the report needs.

@@ -6,7 +6,7 @@
 //! ready, and would undo whatever others do to them.
 
 pub(crate) mod burst;
-mod kernel_calls;
+mod floor_kernel_calls;
 pub(crate) mod one_at_a_time;
 pub(crate) mod vf_on_host;
 pub(crate) mod vfio;
@@ -20,14 +20,14 @@ use serde_json::{Value, json};
 
 use crate::bench::{BenchError, CallFailure, attachments};
 use crate::cli::Options;
-use crate::measured_subjects::MeasuredSubjects;
 use crate::network_config::{config, of_vf};
 use crate::node::Node;
 use crate::plugin_exec::Verb;
 use crate::results::Results;
 use crate::subject::{Attachment, Done, Job, Role, Subject, floor_address};
+use crate::subject_descriptions::MeasuredSubjects;
 use crate::verify::{self, Expected};
-use kernel_calls::VfKernelCalls;
+use floor_kernel_calls::VfKernelCalls;
 use vf_on_host::{VfOnHost, VfOnHostError, until_ready};
 
 /// A run with VFs of this machine.

@@ -13,7 +13,7 @@ use tracing::{error, info};
 use super::Shared;
 use super::queued_call::{BEGUN, Outcome, QueuedCall, Receipt, WITHDRAWN};
 use crate::call::{PreparedCall, Reply, Waiting, catching_panics};
-use crate::config_summary::ConfigSummary;
+use crate::netconf_summary::ConfigSummary;
 
 /// A call that was carried out and answered.
 #[derive(Debug)]

@@ -5,5 +5,5 @@ use crate::daemon::{self, DaemonError};
 use crate::engine::kinds::BUILT_IN;
 
 pub(super) fn run(dirs: Dirs) -> Result<(), DaemonError> {
-    daemon::run(dirs.paths(), &BUILT_IN, crate::engine::compose::start)
+    daemon::run(dirs.paths(), &BUILT_IN, crate::engine::start_for_daemon::start)
 }

@@ -11,13 +11,13 @@ use fairlead_cni::{CniError, CniResult, Code};
 use fairlead_host::failpoint;
 use serde_json::{Map, Value};
 
+use super::attachment_request::{AttachmentRequest, OWN_TYPE, Sandbox};
 use super::core::{Answer, Core, is_ours, parameters, since_1_1};
 use super::parsed_request::ParsedRequest;
-use super::request::{AttachmentRequest, OWN_TYPE, Sandbox};
 use super::{Engine, errors, kinds};
 use crate::call::{CallerGone, Waiting};
 use crate::conf_dir::Networks;
-use crate::conflist::{BuiltIn, Chain};
+use crate::conflist_runner::{BuiltIn, Chain};
 use crate::store::{Attachment, LinkRecord};
 
 /// The built-in plugins of a list, called in process, in the name of a container that is locked already.

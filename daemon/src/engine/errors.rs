@@ -7,7 +7,7 @@ use std::path::Path;
 use fairlead_cni::{CniError, Code};
 use fairlead_host::{NetError, NetnsError};
 use fairlead_sriov::SettingError;
-use fairlead_sriov::resetting::is_resetting;
+use fairlead_sriov::wait_out_reset::is_resetting;
 use nix::errno::Errno;
 
 use crate::store::StoreError;

@@ -6,28 +6,28 @@
 //! - the [`core`] takes it one way for all: validate → plan (pure) → intent on record → apply → commit → answer;
 //! - the [`kinds`] know what differs between links.
 
+mod attachment_request;
 mod cluster_network;
-pub mod compose;
 mod conf_cache;
 pub(crate) mod core;
+mod enter_pod_netns;
 mod errors;
 pub mod failpoint;
-mod fallback;
+mod first_available_path;
 mod health_probes;
 mod keyed_locks;
 pub(crate) mod kinds;
+mod live_policy;
 mod netdev;
 mod netns_reach;
 mod operator_views;
 mod parsed_request;
-mod policy;
 mod pool_reconciler;
 mod prepared_call;
 mod random_ids;
-mod request;
-mod sandbox;
 pub(crate) mod sriov_cni_import;
 mod start;
+pub mod start_for_daemon;
 #[cfg(test)]
 mod tests;
 mod timing;
@@ -44,13 +44,13 @@ use crate::settings::Settings;
 use fairlead_sriov::pools::{Owners, Verb};
 
 use self::core::{Core, since_0_4, since_1_1};
+use attachment_request::AttachmentRequest;
 use health_probes::NetnsWatch;
 use parsed_request::ParsedRequest;
 use prepared_call::EngineCall;
-use request::AttachmentRequest;
 
 pub(crate) use self::core::unreadable_records;
-pub use policy::Policy;
+pub use live_policy::Policy;
 pub use start::{Beside, StartError};
 
 /// Carries calls out.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use fairlead_cni::CniError;
 use fairlead_cni::config::NetConf;
 
+use super::attachment_request::{NetworkRequest, OWN_TYPE};
 use super::kinds::{Network, not_built_in};
-use super::request::{NetworkRequest, OWN_TYPE};
 
 /// What a request says.
 #[derive(Debug)]

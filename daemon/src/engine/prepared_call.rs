@@ -9,12 +9,12 @@ use fairlead_cni::CniError;
 use fairlead_cni::config::NetConf;
 use fairlead_cni::wire::{Command, Request};
 
+use super::attachment_request::{AttachmentRequest, OWN_TYPE};
 use super::core::Ipam;
 use super::parsed_request::ParsedRequest;
-use super::request::{AttachmentRequest, OWN_TYPE};
 use super::{Engine, netdev};
 use crate::call::{Lane, PreparedCall, Reply, Waiting, catching_panics};
-use crate::config_summary::ConfigSummary;
+use crate::netconf_summary::ConfigSummary;
 use crate::store::Key;
 
 /// A call that the engine has prepared.

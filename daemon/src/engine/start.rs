@@ -17,7 +17,7 @@ use super::health_probes::NetnsWatch;
 use super::keyed_locks::KeyedLocks;
 use super::kinds::Kinds;
 use super::kinds::sriov::SriovServices;
-use super::policy::CurrentPolicy;
+use super::live_policy::CurrentPolicy;
 use super::random_ids::RandomIds;
 use super::sriov_cni_import::SriovCniImport;
 use super::{Engine, Policy, cluster_network};

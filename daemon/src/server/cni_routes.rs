@@ -17,7 +17,7 @@ use tokio::sync::SemaphorePermit;
 use super::acceptor::Inline;
 use super::{BODIES_KIB, ServerState, responses};
 use crate::admission::Outcome;
-use crate::config_summary::ConfigSummary;
+use crate::netconf_summary::ConfigSummary;
 
 /// The time within which a request's body must have come.
 const BODY_LIMIT: Duration = Duration::from_secs(5);

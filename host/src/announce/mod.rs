@@ -5,8 +5,8 @@
 //! socket keeps its namespace alive, so none is used longer than 350 ms or past [`Announcer::cancel`]; closing it takes the
 //! kernel some milliseconds more.
 
-mod address_probe;
 mod carrier_wait;
+mod interface_announcement;
 mod packet;
 mod packet_filter;
 mod socket_closers;
@@ -29,8 +29,8 @@ use crate::Mac;
 use crate::real::OwnNetns;
 use crate::scheduling::run_only_when_idle;
 use crate::seam::{NetError, NetnsError, NetnsId};
-use address_probe::Probe;
 use carrier_wait::{CarrierWait, Waiting};
+use interface_announcement::Probe;
 use socket_closers::SocketClosers;
 
 /// So many announcements wait or are under way; further ones are dropped.

@@ -14,7 +14,7 @@ mod namespace;
 mod namespace_views;
 mod netlink;
 mod pci;
-mod vfio_nodes;
+mod vfio_node_turns;
 
 use std::os::fd::AsFd;
 use std::path::Path;

@@ -6,7 +6,7 @@
 //!
 //! Nothing here opens a device, a descriptor of a group lives for one call, and no node's owner or mode is ever changed.
 
-mod device_probe;
+mod device_answers;
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::driver_calls::DriverCalls;
-use super::vfio_nodes::{OpenNode, VfioNodes};
+use super::vfio_node_turns::{OpenNode, VfioNodes};
 use crate::seam::{IommuGroup, NetError, Override};
 
 /// A driver has its device ready in a tenth of a second; in bad cases it tries for some seconds.

@@ -8,16 +8,16 @@ mod addressing;
 mod error;
 mod link;
 mod net;
+mod net_change;
 mod netns_id;
-mod op;
 mod pci;
 
 pub use addressing::{Address, AddressFlags, Route};
 pub use error::{NetError, NetnsError, OpError};
 pub use link::{IpvlanFlag, IpvlanMode, Kind, Link, MacvlanMode, NewLink, Parent, SetLink};
 pub use net::{Net, NetKernel};
+pub use net_change::Op;
 pub use netns_id::{NetnsId, Nsid};
-pub use op::Op;
 pub use pci::{Answers, IommuGroup, Override, PciKernel};
 
 /// The whole kernel, as far as Fairlead uses it. Whatever has both halves is one.

@@ -8,8 +8,8 @@ use std::path::Path;
 use super::addressing::{Address, Route};
 use super::error::{NetError, NetnsError};
 use super::link::Link;
+use super::net_change::Op;
 use super::netns_id::{NetnsId, Nsid};
-use super::op::Op;
 use crate::vf_settings::Vf;
 
 /// A view of one network namespace. Not `Send`: it may have put its thread into that namespace.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fairlead_host::{NetError, VfChange};
 use nix::errno::Errno;
 
-use crate::resetting::is_resetting;
+use crate::wait_out_reset::is_resetting;
 use crate::{PciAddr, VfDevice};
 
 /// Why settings of a VF could not be read or written.

@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 pub use error::SettingError;
 use pf_requests::{PfRequests, Queue};
 
-use crate::resetting::{Pauses, is_resetting, patiently};
+use crate::wait_out_reset::{Pauses, is_resetting, patiently};
 use crate::{PciAddr, VfDevice, VfProfile};
 
 /// Reads and writes the settings of VFs.

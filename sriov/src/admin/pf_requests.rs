@@ -10,8 +10,8 @@ use super::batch::{Batch, Left};
 use super::combined_requests::CombinedRequests;
 use super::resetting_vfs::ResettingVfs;
 use crate::Physical;
-use crate::resetting::is_resetting;
 use crate::vf_netdev::is_of;
+use crate::wait_out_reset::is_resetting;
 
 /// So many VFs in one message: the kernel takes 64 KiB in one attribute, and a VF's settings are 124 bytes of it.
 const ONE_MESSAGE: usize = 256;

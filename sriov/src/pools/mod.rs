@@ -9,12 +9,12 @@
 //! see goes out by [`Offer`].
 
 mod admit;
-mod allocate;
-mod bounded;
+mod bounded_number;
 mod configuration;
 mod create_vfs;
 mod device_events;
 mod foreign_use;
+mod kubelet_allocation;
 mod look;
 mod member_snapshot;
 mod membership;
@@ -25,7 +25,7 @@ mod offers;
 mod operator_commands;
 mod original_state;
 mod owners;
-mod provision;
+mod prepare_member;
 mod provision_error;
 mod provisioner;
 mod reconciler;
@@ -51,7 +51,7 @@ use std::time::{Duration, Instant};
 use fairlead_host::{DevlinkDevice, Kernel};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-pub use bounded::Bounded;
+pub use bounded_number::Bounded;
 pub use configuration::{DevicePluginFile, PoolsConfiguration};
 pub use look::Look;
 pub use metrics::PoolMetrics;

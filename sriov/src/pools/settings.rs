@@ -7,7 +7,7 @@ use fairlead_host::{VfLinkState, VfVlan, VlanProto};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::bounded::Bounded;
+use super::bounded_number::Bounded;
 use super::state::{Spread, Stock};
 use crate::{PciAddr, Resource, Selectors, VfProfile, check_resource_name};
 

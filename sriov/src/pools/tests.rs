@@ -23,7 +23,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::*;
-use crate::resetting::SETTLES;
+use crate::wait_out_reset::SETTLES;
 use machine::{drive_by, sysfs};
 
 /// The first VF, the second one of the same PF, and that PF's interface and address.

@@ -13,12 +13,12 @@ use fairlead_host::{Net, failpoint};
 use ipnet::IpNet;
 
 use super::{Answer, Core};
+use crate::engine::attachment_request::AttachmentRequest;
+use crate::engine::enter_pod_netns;
 use crate::engine::errors;
 use crate::engine::kinds::{Applied, ApplyError, Network, NotAttached, Plan, Reservation};
 use crate::engine::netdev;
 use crate::engine::netdev::setup::{self, Dad};
-use crate::engine::request::AttachmentRequest;
-use crate::engine::sandbox;
 use crate::store::{Attachment, Namespace, Phase};
 
 impl Core {
@@ -63,7 +63,7 @@ impl Core {
 
     /// The pod's namespace, if it is what the caller meant.
     pub(crate) fn enter(&self, request: &AttachmentRequest<'_>) -> Result<Box<dyn Net + '_>, CniError> {
-        sandbox::enter(self.kernel(), &self.host_id, request)
+        enter_pod_netns::enter(self.kernel(), &self.host_id, request)
     }
 
     /// A second ADD: the stored answer if the first one's may not have arrived and this is the same call.

@@ -6,10 +6,10 @@ use fairlead_cni::{CniError, CniVersion, Code};
 use fairlead_host::{Link, Net, Route};
 
 use super::Core;
+use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::errors;
 use crate::engine::kinds::{Addressing, Checked, Network};
 use crate::engine::netdev::setup;
-use crate::engine::request::AttachmentRequest;
 
 impl Core {
     /// CHECK of an attachment of this network.

@@ -5,10 +5,10 @@ use fairlead_cni::CniError;
 use fairlead_host::{NetnsError, Op};
 
 use super::{Core, all_errors, without_success_phrases};
+use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::errors;
 use crate::engine::kinds::Network;
 use crate::engine::netdev::gone_is_fine;
-use crate::engine::request::AttachmentRequest;
 
 impl Core {
     /// DEL for a configuration that may have become any of several networks; `None`: one that cannot be read.

@@ -7,8 +7,8 @@ use fairlead_cni::CniError;
 use fairlead_ipam::Owner;
 
 use super::{Answer, Core, all_errors, since_1_1};
+use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::errors;
-use crate::engine::request::AttachmentRequest;
 use crate::store::{Attachment, Phase};
 
 impl Core {

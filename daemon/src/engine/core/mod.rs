@@ -6,11 +6,11 @@
 
 mod add;
 mod check;
-mod collect;
 mod del;
 mod delegate_records;
 mod gc;
 mod ipam;
+mod orphans;
 mod reconcile;
 mod removal;
 mod removal_queue;
@@ -24,17 +24,17 @@ use fairlead_cni::{CniError, CniVersion, Code};
 use fairlead_host::{Kernel, NetnsId};
 use fairlead_sriov::PciAddr;
 
+use super::attachment_request::AttachmentRequest;
 use super::keyed_locks::{KeyedLock, KeyedLocks};
 use super::kinds::{Kinds, Owners};
-use super::policy::{CurrentPolicy, Policy};
-use super::request::AttachmentRequest;
+use super::live_policy::{CurrentPolicy, Policy};
 use super::sriov_cni_import::SriovCniImport;
 use crate::store::{Attachment, Phase, Store};
 
 pub(crate) use check::since_0_4;
-pub(crate) use collect::all_errors;
 pub(crate) use delegate_records::{DelegateRecords, unreadable as unreadable_records};
 pub(crate) use ipam::{Ipam, is_ours, parameters};
+pub(crate) use orphans::all_errors;
 pub(crate) use removal::{Answer, without_success_phrases};
 pub(crate) use removal_queue::{RemovalQueue, Task};
 

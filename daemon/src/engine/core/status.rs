@@ -9,9 +9,9 @@ use fairlead_cni::{CniError, Code};
 use fairlead_host::NetError;
 
 use super::Core;
+use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::errors;
 use crate::engine::kinds::{Network, module_of};
-use crate::engine::request::AttachmentRequest;
 
 impl Core {
     /// STATUS of a network that has been validated.

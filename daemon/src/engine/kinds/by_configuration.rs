@@ -13,8 +13,8 @@ use super::{
     Addressing, Checked, Kinds, Network, NotAttached, Owners, Plan, Reservation, loopback, made, moved,
     not_built_in, sriov, vf, vfio,
 };
+use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::errors;
-use crate::engine::request::AttachmentRequest;
 use crate::store::{Attachment, LinkRecord};
 
 impl Network {

@@ -4,9 +4,9 @@ use fairlead_cni::CniError;
 use fairlead_host::{Link, Net, NetError, Nsid};
 
 use super::{Applied, ApplyError, AwaitsCarrier, Kinds, Owners, Work, loopback, made, moved, vf, vfio};
+use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::errors;
 use crate::engine::netns_reach::Reach;
-use crate::engine::request::AttachmentRequest;
 use crate::store::{Attachment, LinkRecord};
 
 impl Kinds {

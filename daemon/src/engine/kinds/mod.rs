@@ -26,7 +26,7 @@ mod by_record;
 pub(crate) mod loopback;
 pub(crate) mod made;
 pub(crate) mod moved;
-mod outcome;
+mod not_attached;
 mod services;
 pub(crate) mod sriov;
 pub(crate) mod vf;
@@ -37,10 +37,10 @@ use fairlead_cni::{CniError, Code};
 use fairlead_host::{Link, Mac, Net, NetError};
 use fairlead_sriov::numa::Locality;
 
-use super::request::AttachmentRequest;
+use super::attachment_request::AttachmentRequest;
 use crate::store::LinkRecord;
 
-pub(crate) use outcome::NotAttached;
+pub(crate) use not_attached::NotAttached;
 pub(crate) use services::{AwaitsCarrier, Kinds, Owners};
 
 /// A validated configuration of a built-in type.

@@ -11,10 +11,10 @@ use fairlead_cni::{CniError, Code};
 use fairlead_host::{Kernel, Link, Mac, Net, NetError, Op, SetLink};
 use nix::errno::Errno;
 
+use super::attachment_request::AttachmentRequest;
 use super::errors;
 use super::kinds::Checked;
 use super::kinds::made::ParentRef;
-use super::request::AttachmentRequest;
 use setup::{Must, Setup};
 
 /// How long an address may be under the kernel's duplicate address detection (the reference plugins' limit).

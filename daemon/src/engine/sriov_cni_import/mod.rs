@@ -5,8 +5,8 @@
 //! That plugin's own files are the record: they are there before anything is done and are removed when all of it is, so that
 //! it may be begun again at any step. Of an earlier boot they mean nothing any more.
 
-mod cached_files;
 pub(crate) mod files;
+mod files_cache;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,15 +16,15 @@ use fairlead_host::{HostRoot, Link, Net, NetError, NetnsError, process};
 use fairlead_sriov::vf_netdev::{self, APPEARS, Appearance};
 use fairlead_sriov::{InventoryError, PciAddr, USER_SPACE_DRIVERS, VfDevice};
 
+use super::attachment_request::AttachmentRequest;
 use super::errors;
 use super::kinds::sriov::{SriovServices, still_away, unusable, vf_not_to_be_had};
 use super::kinds::{AwaitsCarrier, Kinds, vf, vfio};
 use super::netns_reach::Reach;
-use super::request::AttachmentRequest;
 use crate::store::{Attachment, Key, LinkRecord, MovedNetdev, Namespace, Phase, VfRecord};
-use cached_files::CachedFiles;
 use fairlead_sriov::pools::SriovCniOwners;
 use files::{DIRECTORY, Leftovers, NetdevBefore, Record};
+use files_cache::CachedFiles;
 
 /// Whether the pod that a VF went to lives.
 enum Pod {

@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 use fairlead_cni::CniError;
 use fairlead_cni::wire::{Command, Request, WIRE};
 use fairlead_host::double::{FakeKernel, Snapshot};
-use fairlead_sriov::resetting::SETTLES;
+use fairlead_sriov::wait_out_reset::SETTLES;
 
 use super::{Beside, Engine, Policy};
 use crate::call::{CallerGone, PreparedCall, Reply, Service, Waiting};

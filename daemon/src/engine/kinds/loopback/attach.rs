@@ -4,9 +4,9 @@ use fairlead_cni::result::{Interface, IpConfig};
 use fairlead_cni::{CniError, CniResult, Code};
 use fairlead_host::{Address, Mac, Net, Op, SetLink};
 
+use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::errors;
 use crate::engine::kinds::{Applied, Plan, Work};
-use crate::engine::request::AttachmentRequest;
 use crate::store::LinkRecord;
 
 /// Nothing has to be looked at.

@@ -3,9 +3,9 @@
 use fairlead_cni::CniError;
 use fairlead_host::Net;
 
+use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::kinds::Checked;
 use crate::engine::netdev;
-use crate::engine::request::AttachmentRequest;
 
 /// CHECK: `lo` is there and up. Its addresses are the kernel's.
 pub(crate) fn check(request: &AttachmentRequest<'_>, pod: &mut dyn Net) -> Result<Checked, CniError> {

@@ -6,10 +6,10 @@ use nix::errno::Errno;
 
 use super::config::Made;
 use super::dummy::Dummy;
-use super::link_facts::Facts;
+use super::link_inputs::Facts;
+use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::kinds::{Applied, ApplyError, Kinds, Owners, Plan, Work, name_taken};
 use crate::engine::netdev;
-use crate::engine::request::AttachmentRequest;
 use crate::store::LinkRecord;
 
 /// A link that is about to be made.

@@ -6,7 +6,7 @@ use fairlead_cni::config::NetConf;
 
 use super::dummy::Dummy;
 use super::ipvlan::Ipvlan;
-use super::link_facts::ParentRef;
+use super::link_inputs::ParentRef;
 use super::macvlan::Macvlan;
 use super::vlan::Vlan;
 use crate::engine::kinds::Addressing;

@@ -4,7 +4,7 @@ use fairlead_cni::CniError;
 use fairlead_cni::config::NetConf;
 use fairlead_host::{Kind, Link, Mac, NewLink, Parent};
 
-use super::link_facts::Facts;
+use super::link_inputs::Facts;
 
 /// A validated configuration: nothing but an IPAM belongs to it.
 #[derive(Debug, Clone, PartialEq, Eq)]

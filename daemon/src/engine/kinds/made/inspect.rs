@@ -5,9 +5,9 @@ use fairlead_host::{Link, Net, NetError};
 
 use super::config::Made;
 use super::dummy::Dummy;
+use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::kinds::{Checked, Kinds};
 use crate::engine::netdev;
-use crate::engine::request::AttachmentRequest;
 
 impl Made {
     /// CHECK: the parent is there, the link is of its kind and mode, and up.

@@ -4,7 +4,7 @@ use fairlead_cni::CniError;
 use fairlead_cni::config::{self, NetConf};
 use fairlead_host::{IpvlanMode, Kind, Link, Mac, NewLink};
 
-use super::link_facts::{Facts, ParentRef, on_parent};
+use super::link_inputs::{Facts, ParentRef, on_parent};
 
 /// A validated configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use fairlead_cni::args::Args;
 use fairlead_cni::config::{self, NetConf};
 use fairlead_host::{Kind, Link, Mac, MacvlanMode, NewLink};
 
-use super::link_facts::{Facts, ParentRef, on_parent};
+use super::link_inputs::{Facts, ParentRef, on_parent};
 use crate::engine::kinds::wanted_mac;
 
 /// A validated configuration.

@@ -9,7 +9,7 @@ mod detach;
 mod dummy;
 mod inspect;
 mod ipvlan;
-mod link_facts;
+mod link_inputs;
 mod macvlan;
 mod vlan;
 
@@ -18,4 +18,4 @@ pub(crate) use config::{Made, TYPES};
 pub(crate) use attach::{NewMade, apply};
 pub(crate) use config::KERNEL_KINDS;
 pub(crate) use detach::{find, undo};
-pub(crate) use link_facts::ParentRef;
+pub(crate) use link_inputs::ParentRef;

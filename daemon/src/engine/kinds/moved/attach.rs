@@ -5,10 +5,10 @@ use fairlead_host::{Kernel, Link, Net, NetError, Op, SetLink};
 
 use super::config::{DeviceRef, HostDevice};
 use super::sysfs;
+use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::errors;
 use crate::engine::kinds::{Applied, ApplyError, Kinds, Plan, Work, must_be_free};
 use crate::engine::netdev;
-use crate::engine::request::AttachmentRequest;
 use crate::store::{LinkRecord, MovedNetdev};
 
 impl HostDevice {

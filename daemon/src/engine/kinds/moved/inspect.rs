@@ -4,9 +4,9 @@ use fairlead_cni::CniError;
 use fairlead_host::{Link, Net};
 
 use super::config::{DeviceRef, HostDevice};
+use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::kinds::{Checked, Kinds};
 use crate::engine::netdev;
-use crate::engine::request::AttachmentRequest;
 
 impl HostDevice {
     /// CHECK: it carries its host name as alias. Whether it is up is the pod's own affair.

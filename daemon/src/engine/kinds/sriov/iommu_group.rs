@@ -8,10 +8,10 @@ use fairlead_sriov::{UnfitForVfio, VFIO_PCI, VfDevice, fit_for_vfio};
 
 use super::reserve::{reserve_alone, unusable, vf_not_to_be_had};
 use super::services::SriovServices;
+use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::errors;
 use crate::engine::keyed_locks::KeyedLock;
 use crate::engine::kinds::Owners;
-use crate::engine::request::AttachmentRequest;
 use crate::store::{Attachment, LinkRecord, VfRecord};
 use fairlead_sriov::pools::ReadyVf;
 

@@ -6,7 +6,7 @@ use fairlead_sriov::PciAddr;
 
 use super::config::{Device, Sriov};
 use super::services::SriovServices;
-use crate::engine::request::AttachmentRequest;
+use crate::engine::attachment_request::AttachmentRequest;
 use crate::store::Phase;
 use fairlead_kubelet::{NoDevice, PodName, PodResourcesError, ResourcesOfPod, next_device};
 

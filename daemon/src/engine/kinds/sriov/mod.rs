@@ -3,9 +3,9 @@
 //!
 //! Which of the two kinds an attachment becomes is decided by the driver that has the VF, once the VF is reserved.
 
+mod broken_attachments;
 mod config;
 mod device_info;
-mod inspect;
 mod iommu_group;
 mod kubelet_devices;
 mod numa;

@@ -13,7 +13,7 @@ use fairlead_sriov::{PciAddr, VfDevice};
 
 use super::kubelet_devices::{pod_of, unknown};
 use super::services::SriovServices;
-use crate::engine::request::AttachmentRequest;
+use crate::engine::attachment_request::AttachmentRequest;
 use fairlead_kubelet::ResourcesOfPod;
 
 /// Where the pod is, and how firmly its VF must be there.

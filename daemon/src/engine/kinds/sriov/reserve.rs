@@ -13,11 +13,11 @@ use fairlead_sriov::{InventoryError, PciAddr, USER_SPACE_DRIVERS, Unserved, VFIO
 use super::config::{Device, Sriov};
 use super::pools;
 use super::services::SriovServices;
+use crate::engine::attachment_request::AttachmentRequest;
+use crate::engine::enter_pod_netns;
 use crate::engine::keyed_locks::KeyedLock;
 use crate::engine::kinds::{NotAttached, Owners};
 use crate::engine::netdev::POLL;
-use crate::engine::request::AttachmentRequest;
-use crate::engine::sandbox;
 use crate::store::{Attachment, Phase};
 use fairlead_sriov::pools::{DrawError, ReadyVf, Refused, Reservation};
 
@@ -73,7 +73,7 @@ impl SriovServices {
         let ready = wanted.address().is_ok_and(|address| self.pools.has_ready(address, |_| true));
         if !ready {
             // Nothing is waited for on behalf of a namespace that is not the caller's.
-            drop(sandbox::enter(self.kernel.as_ref(), &self.host_id, request)?);
+            drop(enter_pod_netns::enter(self.kernel.as_ref(), &self.host_id, request)?);
         }
         let wanted = self.with_allocated_device(request, wanted).map_err(NotAttached::by_code)?;
         let reserved = self.reserve_device(&wanted, owners, request)?;

@@ -5,13 +5,13 @@ use std::time::Instant;
 
 use fairlead_cni::{CniError, Code};
 use fairlead_host::{Link, Mac, Net, NetError, Op, SetLink, VfChange, failpoint};
-use fairlead_sriov::resetting::{SETTLES, is_resetting, patiently};
 use fairlead_sriov::vf_netdev::{self, Look, NAMED};
+use fairlead_sriov::wait_out_reset::{SETTLES, is_resetting, patiently};
 
+use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::errors;
 use crate::engine::kinds::sriov::{Snapshot, Sriov, SriovServices};
 use crate::engine::kinds::{Applied, ApplyError, Plan, Work, must_be_free};
-use crate::engine::request::AttachmentRequest;
 use crate::store::{Attachment, LinkRecord, MovedNetdev, VfRecord};
 
 /// A netdev of a VF that is about to be moved.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use fairlead_cni::CniError;
 use fairlead_host::{Link, Mac, Net, NetError, Op, Override, SetLink, failpoint};
-use fairlead_sriov::resetting::is_resetting;
 use fairlead_sriov::vf_netdev::{self, APPEARS, NAMED, interface, interface_among, wait_for_netdev};
+use fairlead_sriov::wait_out_reset::is_resetting;
 use fairlead_sriov::{VFIO_PCI, VfDevice, VfProfile};
 use nix::errno::Errno;
 

@@ -3,10 +3,10 @@
 use fairlead_cni::CniError;
 use fairlead_host::Net;
 
+use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::kinds::Checked;
 use crate::engine::kinds::sriov::{Sriov, SriovServices};
 use crate::engine::netdev;
-use crate::engine::request::AttachmentRequest;
 
 /// CHECK: the netdev is there and up, it is the VF's, and the VF's settings are those of the configuration.
 pub(crate) fn check(

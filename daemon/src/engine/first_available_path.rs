@@ -11,10 +11,10 @@ use fairlead_cni::wire::Command;
 use fairlead_cni::{CniError, Code};
 use fairlead_sriov::numa::NumaPolicy;
 
+use super::attachment_request::AttachmentRequest;
 use super::cluster_network::unknown;
 use super::core::{since_0_4, since_1_1};
 use super::kinds::{Network, NotAttached};
-use super::request::AttachmentRequest;
 use super::{Engine, errors};
 use crate::store::PassedOver;
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use fairlead_host::Kernel;
 use fairlead_host::real::RealKernel;
-use fairlead_sriov::resetting::SETTLES;
+use fairlead_sriov::wait_out_reset::SETTLES;
 
 use super::{Beside, Engine, Policy};
 use crate::call::Service;

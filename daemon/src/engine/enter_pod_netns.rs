@@ -4,8 +4,8 @@ use fairlead_cni::CniError;
 use fairlead_cni::wire::Inode;
 use fairlead_host::{Kernel, Net, NetnsId};
 
+use super::attachment_request::AttachmentRequest;
 use super::errors;
-use super::request::AttachmentRequest;
 
 /// Enters the pod's namespace, if it is what the caller meant: the daemon may see other mounts, or run beside another host.
 pub(crate) fn enter<'k>(
