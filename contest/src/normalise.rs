@@ -2,9 +2,8 @@
 //! say what they stand for.
 //!
 //! Volatile are: MAC addresses that nobody asked for, the link-local addresses made from them, interface indexes,
-//! namespace numbers, remaining lifetimes, and by which words the kernel at the moment says that the other end of a veth
-//! pair is down. All else stays as it is: a value that is hidden here is never
-//! compared.
+//! namespace numbers, remaining lifetimes, and the words that the kernel has at the moment for a veth pair whose other end
+//! is down. All else stays as it is: a value that is hidden here is never compared.
 
 use serde_json::{Map, Value};
 

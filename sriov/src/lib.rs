@@ -1,7 +1,10 @@
-//! VFs of SR-IOV devices: where they are ([`Inventory`]), which of them a pool is made of ([`Selectors`]), the settings that one
-//! is to have ([`VfProfile`]), what has to change for that ([`VfProfile::plan`], pure), how that is done ([`Administrator`],
-//! [`KernelVf`], [`vf_netdev`]), and pools of VFs that are ready before a pod asks ([`pools`]), kept up by events of devices ([`hotplug`]). Which VF is near a pod: [`numa`]
-//! (pure).
+//! VFs of SR-IOV devices, and pools of VFs that are ready before a pod asks for one.
+//!
+//! - where VFs are: [`Inventory`]; which of them a pool is made of: [`Selectors`]
+//! - the settings that one is to have: [`VfProfile`]; what has to change for that: [`VfProfile::plan`] (pure)
+//! - how that is done: [`Administrator`], [`KernelVf`], [`vf_netdev`]
+//! - pools: [`pools`], kept up by events of devices ([`hotplug`])
+//! - which VF is near a pod: [`numa`] (pure)
 //!
 //! The crate reads sysfs, whose root it is given, and changes the machine through the kernel's seam only. It knows nothing of
 //! CNI, of kubelet or of the daemon. Outside [`pools`] it keeps no record: what is changed must be on its caller's before.

@@ -1,5 +1,5 @@
-//! The MAC address of the interface of a VF that a kernel driver has: it takes over the address that the PF has for the VF, and
-//! takes back its own, in the way that its driver needs.
+//! The MAC address of a VF's netdev under a kernel driver. The netdev takes over the address that the PF has for the VF, or takes
+//! back its own, in the way that its driver needs.
 
 use std::io;
 use std::time::Instant;

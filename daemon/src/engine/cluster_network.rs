@@ -1,7 +1,7 @@
-//! Our own type with `clusterNetwork`: a network of the conf dir by its name, run as a whole list by ourselves.
+//! The type `fairlead` with `clusterNetwork`: a network of the conf dir by its name, run as a whole list by ourselves.
 //!
 //! The list with its full text is on record before its first plugin is called: DEL takes down exactly that, whatever
-//! has become of the file since (M9).
+//! has become of the file since (row M9).
 
 use std::time::Instant;
 

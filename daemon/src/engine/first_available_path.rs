@@ -1,4 +1,4 @@
-//! Our own type with `paths`: the first one that can be had is taken.
+//! The type `fairlead` with `paths`: the first one that can be had is taken.
 //!
 //! A path is passed over only for what the host or the pod lacks, before anything is changed; whatever fails once it has
 //! been taken fails the call. An attachment's record says which path it has: the one behind those that were passed over.

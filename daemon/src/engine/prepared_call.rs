@@ -1,5 +1,5 @@
-//! The call of an executable: its request is parsed when the call is made, and then decides the lane, the reply and
-//! what the delivery is put on record of.
+//! The call of an executable. Its request is parsed when the call is made. The lane, the reply and the record of the
+//! delivery all go by that.
 //!
 //! Nothing of the request is read a second time. What could not be parsed is kept as the error that is answered.
 

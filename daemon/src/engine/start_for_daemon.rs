@@ -1,4 +1,5 @@
-//! How the daemon around the engine starts it and tells it of changes.
+//! The daemon starts the engine here: on the real kernel, with the paths and metrics of the daemon. The engine hears of changed
+//! settings by what is returned.
 
 use std::error::Error;
 use std::fs;

@@ -1,4 +1,5 @@
-//! How a network namespace is identified: by its cookie or inode for as long as it lives, by a number while this one knows it.
+//! How a network namespace is identified: by its cookie or inode for as long as it lives, and by the number that the daemon's
+//! own namespace has for it (nsid).
 
 use serde::{Deserialize, Serialize};
 

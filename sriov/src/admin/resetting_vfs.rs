@@ -1,5 +1,6 @@
-//! VFs whose changes are refused because they are still resetting, and whose fault it is where that does not end: their own,
-//! unless others are refused too and no change is taken; then it is their PF's. Pure.
+//! VFs whose changes are refused because they are still resetting. Where that does not end, this decides who is to blame. Pure.
+//!
+//! A VF is to blame itself. Its PF is to blame where other VFs are refused too and no change of any of them is taken.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! The interfaces of a PF: its own one, and in switchdev mode the representors of the switch that stand for its VFs (the kernel's `Documentation/networking/representors.rst`).
+//! The interfaces of a PF: its own one, and in switchdev mode the representors that stand for its VFs (the kernel's
+//! `Documentation/networking/representors.rst`).
 //!
 //! What an interface is, devlink says; the name of its port in sysfs (`switchdev.rst`) does where devlink does not know it. There
 //! is more that sysfs does not say: ice shows a switch in legacy mode too, a switch without representors looks like none, and

@@ -1,8 +1,8 @@
-//! The names of members' interfaces: as before their pool had them, whatever the kernel has called an interface that came with a
-//! new VF or a new binding.
+//! The names of members' netdevs: as before their pool had them, whatever the kernel has called a netdev that came with a new VF
+//! or a new binding.
 //!
-//! The kernel gives a new interface any name that is free just then, also one that belongs to another member whose interface is
-//! away for a moment. So a name may be taken by chance, and is given up by whoever has it so.
+//! The kernel gives a new netdev any name that is free just then. That name may belong to another member whose netdev is away for
+//! a moment. A member that got another one's name in this way gives it up.
 
 use fairlead_host::{Link, Net, NetError, Op, SetLink};
 use nix::errno::Errno;

@@ -1,6 +1,7 @@
-//! How a member was before its pool had it, and who binds it to its driver. The former is on record before anything is done to
-//! the member. Where somebody else binds it (another device plugin, the administrator), it keeps whatever driver it is given, and
-//! gets one from us only where we have taken it from one.
+//! How a member was before its pool had it. This is on record before anything is done to the member.
+//!
+//! A pool binds its members to their driver, or somebody else does (another device plugin, the administrator). In the second case
+//! a member keeps whatever driver it is given; we bind it only where we have unbound it.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};

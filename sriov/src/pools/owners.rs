@@ -1,4 +1,5 @@
-//! Members that have an owner: those that no pool has lent to him, and those whose owner has let them go.
+//! Members that somebody has. Some were never lent by a pool (sriov-cni gave them to pods); some are lent still although their
+//! owner has let them go.
 //!
 //! Files are read before the pools' lock is taken, never under it.
 

@@ -1,5 +1,7 @@
-//! One look at the machine: what members are in. Every PF is asked once for the settings of all its VFs, and of a card of which
-//! one VF hangs no other one is waited for. Changes nothing.
+//! One look at the machine: the state that each member is in. Changes nothing.
+//!
+//! Every PF is asked once for the settings of all its VFs. Where one VF of a NIC hangs, the other VFs of that NIC are not
+//! waited for in the same look.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

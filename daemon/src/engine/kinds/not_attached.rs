@@ -1,4 +1,4 @@
-//! Why an ADD has attached nothing: what decides whether another way may be tried.
+//! Why an ADD has attached nothing. By that it is decided whether the next of several paths may be tried.
 
 use fairlead_cni::{CniError, Code};
 

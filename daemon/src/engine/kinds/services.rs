@@ -1,4 +1,4 @@
-//! What the operations of kinds stand on, and what they ask of the core above them.
+//! What the operations of kinds use (the kernel, the announcer, the VF services), and what they ask of the core above them.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
-//! The files that sriov-cni has left, for whoever asks often: read again only when one has come or gone.
+//! A cache of the files that sriov-cni has left, for whoever asks often. They are read again only when one has come or gone.
 //!
-//! A directory's time of change shows that. It goes in steps: while the last change is young another one may hide behind it, and
-//! nothing is kept.
+//! A directory's time of change shows that. The kernel's clock for it is coarse: two changes close together may have the same
+//! time. So nothing is cached while the last change is young.
 
 use std::io;
 use std::sync::Arc;

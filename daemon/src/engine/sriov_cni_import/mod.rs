@@ -1,9 +1,10 @@
-//! VFs that sriov-cni gave to pods before Fairlead came: nobody gets one while its pod lives, and it is restored with that pod's
-//! DEL, or when the pod's namespace is dead: before the next ADD, or with the next sweep. To its pool it is lent, until that plugin's
-//! files say otherwise: they are watched.
+//! VFs that sriov-cni gave to pods before Fairlead came. Nobody gets such a VF while its pod lives.
 //!
-//! That plugin's own files are the record: they are there before anything is done and are removed when all of it is, so that
-//! it may be begun again at any step. Of an earlier boot they mean nothing any more.
+//! It is restored with that pod's DEL. Where the pod's namespace is dead it is restored before the next ADD that wants it, or with
+//! the next sweep. Its pool counts it as lent until that plugin's files say otherwise; their directory is watched.
+//!
+//! That plugin's own files are the record. They are there before anything is done and are removed when all of it is, so that
+//! the work may be begun again at any step. Files of an earlier boot mean nothing any more.
 
 pub(crate) mod files;
 mod files_cache;

@@ -1,5 +1,6 @@
-//! Members that an allocator gives to pods, as kubelet does: before their ADD comes, or without one. Whoever has one ready in
-//! his hands is not disturbed: only the allocator, an ADD or the operator can say that he has it no more.
+//! Members that kubelet has allocated to pods, before their ADD comes or without one.
+//!
+//! A pod that has an allocated member is not disturbed. Only kubelet, an ADD or the operator can end the allocation.
 
 use super::member::MemberState;
 use super::{Pool, Refusal};

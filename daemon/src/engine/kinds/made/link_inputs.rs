@@ -1,5 +1,4 @@
-//! What the types of made links have in common: the parent that they stand on, and what they need to know beside their
-//! configuration. Pure.
+//! What every type of made link is made from: its parent, its name, the index and the MAC address that it is to have. Pure.
 
 use fairlead_cni::{CniError, Code};
 use fairlead_host::{Kind, Link, Mac, NewLink, Parent};

@@ -1,5 +1,4 @@
-//! Which VF is near the pod: where the pod is, from whoever knows it, and what that means for the VFs that could be taken, or for
-//! the one that somebody else has chosen.
+//! Where the pod is, and which VF is near it. Used to rank the VFs of a pool, and to verify a VF that somebody else chose.
 //!
 //! Asked for by `numa` of our own type alone. A kubelet that does not answer is an error where it decides something, never "the pod
 //! is nowhere".

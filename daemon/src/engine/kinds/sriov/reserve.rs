@@ -1,4 +1,4 @@
-//! A VF is kept for one ADD: which one, that nobody else has it, that it suits, that it lies near the pod.
+//! Reserves a VF for one ADD: chooses it, keeps everybody else from it, and refuses one that does not suit or is not near the pod.
 //!
 //! What is reserved here is free again when the reservation is dropped, until the intent is on record. Nothing is changed.
 

@@ -1,4 +1,4 @@
-//! What the VF kinds stand on.
+//! What the VF kinds use: the inventory, the administrator of settings, the pools, kubelet, the store.
 
 use std::path::PathBuf;
 use std::sync::Arc;
