@@ -26,9 +26,8 @@ const DEL_WHEN_SILENT: [&str; 6] =
     ["del.removing", "del.silent", "del.silenced", "del.unlinked", "del.released", "del.removed"];
 const DEL_THAT_WAITS: [&str; 4] = ["del.removing", "del.unlinked", "del.released", "del.removed"];
 /// The steps of an ADD of a VF, which is set up before it is moved to the pod.
-const ADD_OF_A_FUNCTION: [&str; 5] =
-    ["add.begun", "add.allocated", "add.prepared", "add.linked", "add.configured"];
-const DEL_OF_A_FUNCTION: [&str; 7] =
+const ADD_OF_A_VF: [&str; 5] = ["add.begun", "add.allocated", "add.prepared", "add.linked", "add.configured"];
+const DEL_OF_A_VF: [&str; 7] =
     ["del.removing", "del.silent", "del.silenced", "del.home", "del.unlinked", "del.released", "del.removed"];
 
 impl Kind {
@@ -157,7 +156,7 @@ fn of_type(rig: &Rig, plugin: &str, field: &str, value: Value) -> Value {
 fn k14_x05_macvlan_with_host_local_survives_a_kill_at_every_step() {
     let kind = Kind::early(|rig| rig.macvlan("net"));
     let mine = kind.add.0.iter().chain([&kind.add.1]).chain(kind.del);
-    let all: Vec<&&str> = mine.chain(&ADD_OF_A_FUNCTION).chain(&DEL_OF_A_FUNCTION).collect();
+    let all: Vec<&&str> = mine.chain(&ADD_OF_A_VF).chain(&DEL_OF_A_VF).collect();
     for step in STEPS {
         assert!(all.contains(&&step), "{step} has no test");
     }
@@ -223,8 +222,8 @@ fn k14_x05_a_vf_survives_a_kill_at_every_step_and_comes_home_with_its_settings()
         config["max_tx_rate"] = json!(100);
         config
     });
-    kind.add.0 = &ADD_OF_A_FUNCTION;
-    kind.del = &DEL_OF_A_FUNCTION;
+    kind.add.0 = &ADD_OF_A_VF;
+    kind.del = &DEL_OF_A_VF;
     kind.die_everywhere();
     kind.rig.ip(&format!("link set {pf} vf 0 vlan 0"));
     kind.rig.ip(&format!("link property del dev {nic} altname {nic}-alt"));
