@@ -19,7 +19,10 @@ impl Core {
     ) -> Result<(), CniError> {
         let _lock = self.lock_container(request)?;
         let key = request.key;
-        if let Some(attachment) = self.store.find(key).or_else(|| self.store.find_of_any_type(key)) {
+        // A plugin of a conflist is never meant by a record of another type: the conflist's own record, which may have the same
+        // network and interface, would be removed within its own removal.
+        let of_any_type = || self.store.find_of_any_type(key).filter(|_| !request.in_conflist);
+        if let Some(attachment) = self.store.find(key).or_else(of_any_type) {
             let network = networks.get(attachment.passed_over.len()).copied().flatten();
             let answer = self.answer_of(&attachment, network);
             let done = self.remove_for(&attachment, answer);

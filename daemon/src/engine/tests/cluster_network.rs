@@ -74,6 +74,27 @@ fn a_list_that_names_itself_is_refused_and_leaves_nothing() {
     rig.del(&own).unwrap();
 }
 
+/// Both have the same network and interface, so only the type tells the list's record from its plugin's.
+#[test]
+fn a_list_under_our_own_networks_name_that_fails_leaves_nothing() {
+    let (mut rig, file) = with_list();
+    let own = OWN.replace(r#""cluster""#, r#""net""#);
+    rig.add(&own).unwrap();
+    rig.del(&own).unwrap();
+    rig.reap();
+    let before = rig.state();
+    let list = std::fs::read_to_string(&file).unwrap().replace(r#""master":"eth0""#, r#""master":"gone0""#);
+    assert!(list.contains("gone0"), "{list}");
+    std::fs::write(&file, list).unwrap();
+    rig.restart();
+    let refused = rig.add(&own).unwrap_err();
+    assert!(refused.msg.contains("gone0"), "{refused}");
+    rig.reap();
+    assert_eq!(rig.state(), before);
+    rig.del(&own).unwrap();
+    assert_eq!(rig.state(), before);
+}
+
 #[test]
 fn an_attachment_that_the_store_has_lost_is_taken_from_its_record_and_its_plugins_get_no_del() {
     let (mut rig, _) = with_list();
