@@ -41,6 +41,6 @@ pub use mac::Mac;
 pub use seam::{
     Address, AddressFlags, Answers, IommuGroup, IpvlanFlag, IpvlanMode, Kernel, Kind, Link, MacvlanMode, Net,
     NetError, NetKernel, NetnsError, NetnsId, NewLink, Nsid, Op, OpError, Override, Parent, PciKernel, Route,
-    SetLink,
+    SetLink, VFIO_PCI,
 };
 pub use vf_settings::{Vf, VfChange, VfLinkState, VfRate, VfVlan, VlanProto};

@@ -1,15 +1,13 @@
-//! This process, its peers and its boot: small questions to the kernel, for crates that forbid unsafe code. How its threads are
+//! This process, others by their id, and its boot: small questions to the kernel, for crates that forbid unsafe code. How its threads are
 //! scheduled is the matter of [`scheduling`](crate::scheduling).
 
 use std::fs;
 use std::io;
-use std::os::fd::AsFd;
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
-use nix::sys::socket::{getsockopt, sockopt};
 use nix::unistd::Pid;
 
 /// The limit of open files that this process was started with, once it has raised it: programs that it executes get that back.
@@ -26,11 +24,6 @@ pub fn booted_at() -> io::Result<SystemTime> {
     let seconds = stat.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok());
     let seconds = seconds.ok_or_else(|| io::Error::other("/proc/stat tells no btime"))?;
     Ok(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
-}
-
-/// The user id of the process at the other end of a unix socket, as it was when it connected.
-pub fn peer_uid(socket: &impl AsFd) -> io::Result<u32> {
-    Ok(getsockopt(socket, sockopt::PeerCredentials)?.uid())
 }
 
 /// How many files this process may have open at once (the soft limit).

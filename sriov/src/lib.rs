@@ -31,6 +31,7 @@ pub use admin::{Administrator, SettingError};
 pub use device_plugin_config::{
     DevicePluginConfig, DevicePluginConfigError, Refusal, RefusedResource, Resource,
 };
+pub use fairlead_host::VFIO_PCI;
 pub use inventory::{
     GroupMember, Interface, Inventory, InventoryError, LinkType, Model, Physical, Rdma, Scan, ScannedPf,
     ScannedVf, Unserved, VfDevice,
@@ -39,6 +40,5 @@ pub use resource_name::{BadResourceName, check_resource_name};
 pub use selector::{Selector, Selectors};
 pub use vf_mac::KernelVf;
 pub use vf_profile::{Plan, VfProfile};
-pub use vfio_fitness::{USER_SPACE_DRIVERS, UnfitForVfio, VFIO_PCI, fit_for_vfio};
-
+pub use vfio_fitness::{USER_SPACE_DRIVERS, UnfitForVfio, fit_for_vfio};
 pub use pools::state as pool;

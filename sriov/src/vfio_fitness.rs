@@ -3,12 +3,9 @@
 //!
 //! Looks only. The group is opened and closed, which a process that has it does not notice.
 
-use fairlead_host::{IommuGroup, NetError};
+use fairlead_host::{IommuGroup, NetError, VFIO_PCI};
 
 use crate::{Inventory, InventoryError, PciAddr, VfDevice};
-
-/// The driver that gives devices to processes.
-pub const VFIO_PCI: &str = "vfio-pci";
 
 /// The drivers that give a device to a process instead of making an interface of it.
 pub const USER_SPACE_DRIVERS: [&str; 3] = [VFIO_PCI, "uio_pci_generic", "igb_uio"];

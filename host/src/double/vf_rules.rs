@@ -8,7 +8,8 @@ use nix::errno::Errno;
 
 use super::model::{HOST, Model};
 use super::namespace::bare_link;
-use super::vfs::{Device, VFIO};
+use super::vfs::Device;
+use crate::VFIO_PCI;
 use crate::seam::{IommuGroup, Kind, Link, Override};
 use crate::{Mac, Vf, VfChange, VfLinkState, VfRate, VfVlan, VlanProto};
 
@@ -126,7 +127,7 @@ impl Model {
     pub(super) fn reset(&mut self, address: &str) -> Result<(), Errno> {
         self.vfs.check_unused(address)?;
         match self.vfs.device(address)?.driver.as_deref() {
-            None | Some(VFIO) => Ok(()),
+            None | Some(VFIO_PCI) => Ok(()),
             Some(_) => Err(Errno::EPERM),
         }
     }
@@ -149,7 +150,7 @@ impl Model {
             old.and_then(|index| namespace.take(index));
         }
         match driver {
-            None | Some(VFIO) => Ok(()),
+            None | Some(VFIO_PCI) => Ok(()),
             Some(_) => self.appear(address),
         }
     }

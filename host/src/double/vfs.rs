@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 
 use super::vf_resets::Running;
+use crate::VFIO_PCI;
 use crate::Vf;
 use crate::seam::IommuGroup;
 
@@ -38,9 +39,6 @@ pub(super) struct Device {
     pub(super) fixed: Option<String>,
     pub(super) dead: bool,
 }
-
-/// The driver that gives devices to processes.
-pub(super) const VFIO: &str = "vfio-pci";
 
 impl Vfs {
     pub(super) fn drivers(&self) -> BTreeMap<String, (Option<String>, Option<String>)> {
@@ -91,7 +89,7 @@ impl Vfs {
         let device = self.devices.get(address).ok_or(Errno::ENODEV)?;
         let in_use =
             || self.groups.get(&self.group_of(address)?).filter(|state| **state == IommuGroup::InUse);
-        match device.driver.as_deref() == Some(VFIO) && in_use().is_some() {
+        match device.driver.as_deref() == Some(VFIO_PCI) && in_use().is_some() {
             true => Err(Errno::EBUSY),
             false => Ok(()),
         }

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use super::driver_calls::DriverCalls;
 use super::vfio_node_turns::{OpenNode, VfioNodes};
+use crate::VFIO_PCI;
 use crate::seam::{IommuGroup, NetError, Override};
 
 /// A driver has its device ready in a tenth of a second; in bad cases it tries for some seconds.
@@ -23,9 +24,6 @@ const LIMIT: Duration = Duration::from_secs(20);
 const CREATE_LIMIT: Duration = Duration::from_secs(120);
 /// A call that only reads is done at once; but those that open a node wait on each other.
 const READ_LIMIT: Duration = Duration::from_secs(5);
-
-/// The driver that gives devices to processes.
-const VFIO: &str = "vfio-pci";
 
 /// The PCI bus of a machine.
 #[derive(Debug, Clone)]
@@ -96,7 +94,7 @@ impl PciBus {
         let reset = (|| {
             let held = match self.driver(address)? {
                 None => None,
-                Some(driver) if driver == VFIO => Some(self.hold(address)?),
+                Some(driver) if driver == VFIO_PCI => Some(self.hold(address)?),
                 Some(driver) => {
                     let why =
                         format!("{driver} drives it: only a device that vfio-pci or nobody has is reset");
@@ -131,7 +129,7 @@ impl PciBus {
     /// for the process that uses the device.
     fn check_unused(&self, address: &str) -> io::Result<bool> {
         let driver = self.driver(address)?;
-        if driver.as_deref() == Some(VFIO) {
+        if driver.as_deref() == Some(VFIO_PCI) {
             drop(self.hold(address)?);
         }
         Ok(driver.is_some())

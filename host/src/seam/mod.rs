@@ -18,7 +18,7 @@ pub use link::{IpvlanFlag, IpvlanMode, Kind, Link, MacvlanMode, NewLink, Parent,
 pub use net::{Net, NetKernel};
 pub use net_change::Op;
 pub use netns_id::{NetnsId, Nsid};
-pub use pci::{Answers, IommuGroup, Override, PciKernel};
+pub use pci::{Answers, IommuGroup, Override, PciKernel, VFIO_PCI};
 
 /// The whole kernel, as far as Fairlead uses it. Whatever has both halves is one.
 pub trait Kernel: NetKernel + PciKernel {}

@@ -9,6 +9,9 @@ use std::sync::Arc;
 use super::error::NetError;
 use crate::devlink::DevlinkDevice;
 
+/// The driver that gives devices to processes.
+pub const VFIO_PCI: &str = "vfio-pci";
+
 /// What becomes of a PCI device's `driver_override`: the one driver that may take it, where the administrator has fixed one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Override {

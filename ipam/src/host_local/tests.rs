@@ -270,8 +270,8 @@ fn a_directory_that_somebody_removed_or_emptied_is_made_anew() {
 
 #[test]
 fn a_pending_removal_that_holds_the_last_address_is_hurried_once() {
-    struct Reaper<'a>(&'a Host, AtomicUsize);
-    impl PendingRemovals for Reaper<'_> {
+    struct Removals<'a>(&'a Host, AtomicUsize);
+    impl PendingRemovals for Removals<'_> {
         fn hurry(&self, directory: &NetworkDir) -> bool {
             self.1.fetch_add(1, Ordering::Relaxed);
             self.0.ipam.release(&directory.data_dir, &directory.network, "a", "eth0").unwrap() > 0
@@ -282,11 +282,14 @@ fn a_pending_removal_that_holds_the_last_address_is_hurried_once() {
         host.add(&small(), id).unwrap();
     }
     let request = |id| LeaseRequest { network: "pods", container_id: id, ifname: "eth0" };
-    let reaper = Reaper(&host, AtomicUsize::new(0));
-    let lease = host.ipam.allocate(&small(), &request("f"), &reaper).unwrap();
+    let removals = Removals(&host, AtomicUsize::new(0));
+    let lease = host.ipam.allocate(&small(), &request("f"), &removals).unwrap();
     assert_eq!(lease.ips[0].address.to_string(), "10.0.0.2/29");
-    assert!(matches!(host.ipam.allocate(&small(), &request("g"), &reaper), Err(IpamError::Exhausted { .. })));
-    assert_eq!(reaper.1.load(Ordering::Relaxed), 2);
+    assert!(matches!(
+        host.ipam.allocate(&small(), &request("g"), &removals),
+        Err(IpamError::Exhausted { .. })
+    ));
+    assert_eq!(removals.1.load(Ordering::Relaxed), 2);
 }
 
 #[test]

@@ -5,9 +5,10 @@
 
 use std::sync::Arc;
 
-use crate::machine::{Card, I40E, ICE, MLX5, Machine, at};
 use fairlead_host::{DevlinkDevice, DevlinkEnd, DevlinkPort};
 use fairlead_sriov::{LinkType, Model, ScannedPf, ScannedVf};
+
+use crate::machine::{Card, I40E, ICE, MLX5, Machine, at};
 
 fn scanned(machine: &Machine) -> Vec<ScannedPf> {
     let scan = machine.inventory().scan(&[]).unwrap();

@@ -3,8 +3,9 @@
 
 use std::os::unix::fs::symlink;
 
-use crate::machine::{MLX5, Machine, at};
 use fairlead_sriov::InventoryError;
+
+use crate::machine::{MLX5, Machine, at};
 
 #[test]
 fn a_vf_of_the_labs_igb_is_read_whole() {

@@ -8,6 +8,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
 use super::*;
+use crate::VFIO_PCI;
 use crate::seam::Answers;
 
 const ADDRESS: &str = "0000:21:10.0";
@@ -27,7 +28,7 @@ impl Tree {
         for dir in [&device, &nodes] {
             fs::create_dir_all(dir).unwrap();
         }
-        for driver in ["igbvf", VFIO] {
+        for driver in ["igbvf", VFIO_PCI] {
             let driver = bus.bus.join("drivers").join(driver);
             fs::create_dir_all(&driver).unwrap();
             for file in ["bind", "unbind"] {
@@ -76,9 +77,9 @@ fn a_device_without_a_driver_is_only_bound() {
 fn a_driver_that_has_no_devices_of_its_own_is_fixed_for_the_device_and_back() {
     let tree = Tree::new(Some("igbvf"));
     assert_eq!(tree.bus.fixed_driver(ADDRESS).unwrap(), None);
-    tree.bus.bind(ADDRESS, VFIO, Override::Set).unwrap();
-    assert_eq!(tree.of_device("driver_override"), VFIO);
-    assert_eq!(tree.bus.fixed_driver(ADDRESS).unwrap().as_deref(), Some(VFIO));
+    tree.bus.bind(ADDRESS, VFIO_PCI, Override::Set).unwrap();
+    assert_eq!(tree.of_device("driver_override"), VFIO_PCI);
+    assert_eq!(tree.bus.fixed_driver(ADDRESS).unwrap().as_deref(), Some(VFIO_PCI));
     assert_eq!(tree.read("drivers/igbvf/unbind"), ADDRESS);
     assert_eq!(tree.read("drivers/vfio-pci/bind"), ADDRESS);
     tree.bus.bind(ADDRESS, "igbvf", Override::Clear).unwrap();
@@ -123,7 +124,7 @@ fn a_pf_is_told_how_many_it_shall_have() {
 
 #[test]
 fn only_a_device_that_vfio_or_nobody_has_is_reset() {
-    for driver in [None, Some(VFIO)] {
+    for driver in [None, Some(VFIO_PCI)] {
         let tree = Tree::new(driver);
         tree.bus.reset(ADDRESS).unwrap();
         assert_eq!(tree.of_device("reset"), "1", "{driver:?}");
@@ -139,7 +140,7 @@ fn only_a_device_that_vfio_or_nobody_has_is_reset() {
 
 #[test]
 fn a_device_whose_group_cannot_be_held_is_neither_reset_nor_unbound() {
-    let tree = Tree::new(Some(VFIO));
+    let tree = Tree::new(Some(VFIO_PCI));
     fs::remove_file(tree.bus.nodes.join("19")).unwrap();
     fs::create_dir(tree.bus.nodes.join("19")).unwrap(); // cannot be opened for writing
     let bound = tree.bus.bind(ADDRESS, "igbvf", Override::Set);
@@ -152,7 +153,7 @@ fn a_device_whose_group_cannot_be_held_is_neither_reset_nor_unbound() {
 
 #[test]
 fn a_group_is_free_absent_or_behind_no_iommu() {
-    let tree = Tree::new(Some(VFIO));
+    let tree = Tree::new(Some(VFIO_PCI));
     assert_eq!(tree.bus.group(19).unwrap(), IommuGroup::Free);
     assert_eq!(tree.bus.group(20).unwrap(), IommuGroup::Absent);
     fs::write(tree.bus.nodes.join("noiommu-20"), "").unwrap();
@@ -161,7 +162,7 @@ fn a_group_is_free_absent_or_behind_no_iommu() {
 
 #[test]
 fn who_looks_at_a_group_waits_for_another_of_us_and_never_takes_that_for_a_process() {
-    let tree = Tree::new(Some(VFIO));
+    let tree = Tree::new(Some(VFIO_PCI));
     let held = tree.bus.hold(ADDRESS).unwrap();
     thread::scope(|scope| {
         let looks = scope.spawn(|| tree.bus.group(19));
@@ -223,7 +224,7 @@ fn a_driver_that_hangs_is_waited_for_no_longer_than_the_limit_and_named() {
 
 #[test]
 fn many_are_asked_by_one_thread_and_each_is_told_for_itself() {
-    let tree = Tree::new(Some(VFIO));
+    let tree = Tree::new(Some(VFIO_PCI));
     fs::write(tree.bus.device(ADDRESS).join("config"), [0; 64]).unwrap();
     let dead = "0000:21:10.2";
     fs::create_dir_all(tree.bus.device(dead)).unwrap();
@@ -242,7 +243,7 @@ fn many_are_asked_by_one_thread_and_each_is_told_for_itself() {
 
 #[test]
 fn x17_of_many_the_one_that_hangs_is_waited_for_once_and_known_from_then_on() {
-    let tree = Tree::new(Some(VFIO));
+    let tree = Tree::new(Some(VFIO_PCI));
     let [well, hangs, behind] = [ADDRESS, "0000:21:10.2", "0000:21:10.4"];
     for address in [well, behind] {
         fs::create_dir_all(tree.bus.device(address)).unwrap();

@@ -132,7 +132,7 @@ fn vfs_are_made_where_there_are_none_and_their_number_is_not_changed_where_there
     assert_eq!(made(&rig), 0, "nobody waits for it at the start");
     rig.keep();
     assert_eq!(rig.asked(|asked| *asked == KernelRequest::CreateVfs("0000:21:00.0".to_owned(), 4)), 1);
-    // By a worker: the keeper waits for no driver, and begins none twice.
+    // By a worker: the pool reconciler waits for no driver, and begins none twice.
     rig.kernel.forget_calls();
     rig.look(Look::Quick);
     rig.look(Look::Quick);
