@@ -9,7 +9,7 @@ use fairlead_kubelet::{
     Health, RdmaAccess, ResourceDevices, VfioGroup, WatchedDevices, watched,
 };
 use fairlead_sriov::PciAddr;
-use fairlead_sriov::pool::Spread;
+use fairlead_sriov::pools::state::Spread;
 use parking_lot::Mutex;
 
 use fairlead_sriov::pools::{AnnouncedResource, Offer, OfferedVf, Pools, VfAccess};

@@ -12,13 +12,9 @@ use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use fairlead_cni::wire::OUTCOME_HEADER;
-
 use crate::conf_dir::PLUGIN_DIR;
 use crate::engine::kinds::BUILT_IN;
-
-/// The ending of an original's name while ours stands in its place.
-pub const ORIGINAL: &str = ".fairlead-original";
+use crate::own_executable::{ORIGINAL, is_ours};
 
 /// The ending of our executable's name while it is being written; the name has a dot in front.
 const NEW: &str = ".fairlead-new";
@@ -265,13 +261,6 @@ pub fn names_with_our_files(directory: &Path) -> Vec<String> {
     names.into_iter().collect()
 }
 
-/// Whether this is Fairlead's executable, of any version: it contains the name of a header that only it knows.
-/// The daemon contains that name too, so what only the daemon contains excludes it.
-pub(crate) fn is_ours(program: &[u8]) -> bool {
-    let says = |words: &[u8]| program.windows(words.len()).any(|w| w == words);
-    says(OUTCOME_HEADER.as_bytes()) && !says(ORIGINAL.as_bytes())
-}
-
 fn paths_of(directory: &Path, name: &str) -> Result<(PathBuf, PathBuf), InstallError> {
     let bare = !name.is_empty()
         && !name.contains(['/', '\0'])
@@ -321,7 +310,7 @@ mod tests {
     const GO: &[u8] = b"the plugin that was there";
 
     fn ours(version: &str) -> Vec<u8> {
-        [b"ELF fairlead ", OUTCOME_HEADER.as_bytes(), version.as_bytes()].concat()
+        [b"ELF fairlead ", fairlead_cni::wire::OUTCOME_HEADER.as_bytes(), version.as_bytes()].concat()
     }
 
     fn killed(at: usize) -> impl FnMut(&'static str) -> Result<(), InstallError> {

@@ -21,6 +21,7 @@ pub mod metrics;
 mod netconf_summary;
 pub mod node_paths;
 pub mod operator_client;
+mod own_executable;
 pub mod run_dir;
 pub mod server;
 pub mod settings;

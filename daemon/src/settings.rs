@@ -10,15 +10,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use fairlead_host::files::text_of;
+use fairlead_sriov::pools::{DevicePluginFile, PoolsConfiguration, deserialize_pools};
 use parking_lot::{Mutex, RwLock};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tracing::{error, info};
 
 use crate::metrics::Node;
-use fairlead_host::files::text_of;
 pub use fairlead_sriov::pools::{Allocator, AtRest, Bounded, PoolSettings, Profile};
-use fairlead_sriov::pools::{DevicePluginFile, PoolsConfiguration, deserialize_pools};
 
 /// The size in bytes above which a file is not read.
 const LIMIT: u64 = 1 << 20;
@@ -192,7 +192,7 @@ pub struct Settings {
     /// The cgroup for executed plugins, below the host's cgroup root; absent: beside the daemon's own. In force
     /// from the next start.
     pub delegate_cgroup: Option<String>,
-    /// How long a dying namespace may take its links along before the reaper removes them. In force at once.
+    /// How long a dying namespace may take its links along before they are removed. In force at once.
     pub reap_after: Span,
     /// How long an ADD waits for a VF that is being given back or is at work in its pool. In force at once.
     pub function_wait: Span,

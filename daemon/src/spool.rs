@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 
 use fairlead_cni::spool::{DIRECTORY, EntryName, LOCK_FILE, MAX_ENTRY, parse};
 use fairlead_cni::wire::{Command, Request};
+use fairlead_host::backoff::Backoff;
+use fairlead_host::files::{paths_in, regular};
 use tracing::{error, info, warn};
 
 use crate::admission::{Admission, Outcome, pod_interface_of, serve_catching_panics};
 use crate::call::{CallerGone, Lane, PreparedCall, Service, Waiting};
 use crate::metrics::Node;
-use fairlead_host::backoff::Backoff;
-use fairlead_host::files::{paths_in, regular};
 
 /// The directory, in the spool's, for entries that can't be read.
 pub const UNREADABLE: &str = "unreadable";

@@ -41,4 +41,3 @@ pub use selector::{Selector, Selectors};
 pub use vf_mac::KernelVf;
 pub use vf_profile::{Plan, VfProfile};
 pub use vfio_fitness::{USER_SPACE_DRIVERS, UnfitForVfio, fit_for_vfio};
-pub use pools::state as pool;

@@ -25,6 +25,8 @@ use tracing::error;
 
 pub use self::execution::FinishedCall;
 pub(crate) use self::execution::serve_catching_panics;
+use fairlead_host::scheduling::prefer_this_thread;
+
 use self::queue::{Line, Queue};
 pub use self::queue::{PodInterface, pod_interface_of};
 pub use self::queued_call::{ArrivedCall, Outcome, Receipt, SubmittedCall};
@@ -33,7 +35,6 @@ use self::worker_threads::WorkerThreads;
 use crate::call::{CallerGone, Service, Waiting};
 use crate::health::Health;
 use crate::metrics::Calls;
-use fairlead_host::scheduling::prefer_this_thread;
 
 /// The deadline of a call whose caller names none.
 const DEFAULT_DEADLINE: Duration = Duration::from_secs(30);

@@ -8,13 +8,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use fairlead_sriov::pools::Verb;
 
 use crate::doctor;
 use crate::install::{self, InstallError};
 use crate::node_paths::NodePaths;
 use crate::operator_client::ClientError;
 use crate::run_dir::SOCKET;
-use fairlead_sriov::pools::Verb;
 
 /// Fairlead's node daemon, and the commands by which it is looked after.
 #[derive(Debug, Parser)]

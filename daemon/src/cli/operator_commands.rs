@@ -2,12 +2,12 @@
 
 use std::process::ExitCode;
 
+use fairlead_sriov::pools::Verb;
 use serde_json::Value;
 
 use super::table::{print, print_json, table};
 use super::{CliError, Output, QueryArgs};
 use crate::operator_client::{get, post};
-use fairlead_sriov::pools::Verb;
 
 fn answer(question: &QueryArgs, path: &str, form: impl FnOnce(&Value) -> String) -> Result<(), CliError> {
     let value = get(&question.socket(), path)?;

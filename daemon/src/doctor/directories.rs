@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use fairlead_host::disk_space;
+
 use super::{Finding, good, less, wrong};
 use crate::node_paths::NodePaths;
-use fairlead_host::disk_space;
 
 use crate::{engine, spool, store};
 

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
-use super::{Finding, less, wrong};
-use crate::engine::sriov_cni_import::files::{self, DIRECTORY, Leftovers};
 use fairlead_host::host_root::HostRoot;
+
+use super::{Finding, less, wrong};
+use crate::engine::kinds::sriov_cni_import::files::{self, DIRECTORY, Leftovers};
 
 const ABOUT: &str = "sriov-cni";
 

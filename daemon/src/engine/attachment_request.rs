@@ -12,13 +12,13 @@ use fairlead_cni::args::Args;
 use fairlead_cni::config::{Loopback, NetConf};
 use fairlead_cni::wire::{Command, Inode, Request};
 use fairlead_cni::{CniError, Code, names};
+use fairlead_kubelet::ResourcesOfPod;
 use fairlead_sriov::numa::NumaPolicy;
 
 use super::timing::Timing;
 use crate::call::Waiting;
 use crate::delegate::Parameters;
 use crate::store::{Caller, Key, PassedOver};
-use fairlead_kubelet::ResourcesOfPod;
 
 /// What is executed for a STATUS is killed so long after the call's arrival: its name must still be reported in time.
 const STATUS_EXECUTES: Duration = Duration::from_millis(75);

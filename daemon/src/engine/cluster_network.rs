@@ -12,12 +12,13 @@ use fairlead_host::failpoint;
 use serde_json::{Map, Value};
 
 use super::attachment_request::{AttachmentRequest, OWN_TYPE, Sandbox};
-use super::core::{Answer, Core, is_ours, parameters, since_1_1};
+use super::core::{Answer, Core, parameters, since_1_1};
 use super::parsed_request::ParsedRequest;
 use super::{Engine, errors, kinds};
 use crate::call::{CallerGone, Waiting};
 use crate::conf_dir::Networks;
 use crate::conflist_runner::{BuiltIn, Chain};
+use crate::own_executable::is_file_of_ours;
 use crate::store::{Attachment, LinkRecord};
 
 /// The built-in plugins of a list, called in process, in the name of a container that is locked already.
@@ -183,7 +184,7 @@ impl Engine {
             deadline: request.waiting.deadline,
             plugin_limit: self.core.policy().delegate_timeout,
             cancelled: &|| request.waiting.gone.get(),
-            is_ours: &is_ours,
+            is_ours: &is_file_of_ours,
         })
     }
 }
@@ -215,7 +216,7 @@ pub(super) fn remove(core: &Core, attachment: &Attachment, conflist: &str) -> Re
         deadline: now + limit,
         plugin_limit: limit,
         cancelled: &|| false,
-        is_ours: &is_ours,
+        is_ours: &is_file_of_ours,
     };
     chain.del(result_of(core, attachment).as_ref())
 }

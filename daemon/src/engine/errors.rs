@@ -4,15 +4,15 @@ use std::fmt::Display;
 use std::io;
 use std::path::Path;
 
+use fairlead_cni::avoid_containerd_phrases;
 use fairlead_cni::{CniError, Code};
+use fairlead_host::shortage;
 use fairlead_host::{NetError, NetnsError};
 use fairlead_sriov::SettingError;
 use fairlead_sriov::wait_out_reset::is_resetting;
 use nix::errno::Errno;
 
 use crate::store::StoreError;
-use fairlead_cni::avoid_containerd_phrases;
-use fairlead_host::shortage;
 
 /// A namespace that could not be opened (K4: gone is code 3; no namespace 4; the host's own 8).
 pub(crate) fn netns(error: &NetnsError) -> CniError {

@@ -50,7 +50,7 @@ impl From<&Settings> for Policy {
     }
 }
 
-/// The policy in force. A call goes by the one that it began with.
+/// The policy in force. Whoever goes by it asks anew each time: a change is in force at once, also for calls under way.
 #[derive(Debug)]
 pub(crate) struct CurrentPolicy(RwLock<Arc<Policy>>);
 

@@ -25,7 +25,6 @@ mod parsed_request;
 mod pool_reconciler;
 mod prepared_call;
 mod random_ids;
-pub(crate) mod sriov_cni_import;
 mod start;
 pub mod start_for_daemon;
 #[cfg(test)]
@@ -34,19 +33,17 @@ mod timing;
 
 use std::sync::Arc;
 
-use fairlead_cni::wire::{Command, Request};
+use fairlead_cni::wire::Request;
 use fairlead_cni::{CniError, Code};
+use fairlead_sriov::pools::{Owners, Verb};
 
 use crate::call::{PreparedCall, Service};
 use crate::conf_dir::Networks;
 use crate::metrics;
 use crate::settings::Settings;
-use fairlead_sriov::pools::{Owners, Verb};
 
-use self::core::{Core, since_0_4, since_1_1};
-use attachment_request::AttachmentRequest;
+use self::core::Core;
 use health_probes::NetnsWatch;
-use parsed_request::ParsedRequest;
 use prepared_call::EngineCall;
 
 pub(crate) use self::core::unreadable_records;
@@ -71,37 +68,8 @@ impl Engine {
 
     /// Calls with who has a VF: an attachment of ours, or a pod that sriov-cni made.
     fn with_owners<T>(&self, call: impl FnOnce(Owners<'_>) -> T) -> T {
-        let leftovers = || self.core.leftovers.owners();
+        let leftovers = || self.core.kinds.leftovers.owners();
         self.core.kinds.sriov.with_owners(&leftovers, call)
-    }
-}
-
-impl Core {
-    /// Carries a request for a built-in type out. `networks` are looked through anew at a STATUS.
-    fn carry_out(
-        &self,
-        request: &mut AttachmentRequest<'_>,
-        parsed: &ParsedRequest,
-        networks: Option<&Networks>,
-    ) -> Result<String, CniError> {
-        if !kinds::BUILT_IN.contains(&request.key.plugin.as_str()) {
-            return Err(kinds::not_built_in(&request.key.plugin));
-        }
-        match request.command {
-            Command::Add => return self.add(request, parsed.network()?).map_err(|e| e.into_error()),
-            Command::Del => self.del(request, &[parsed.network().ok()])?,
-            Command::Check => {
-                since_0_4(request)?;
-                self.check(request, parsed.network()?)?;
-            }
-            Command::Gc => self.gc(request)?,
-            Command::Status => {
-                since_1_1(&request.conf, "STATUS")?;
-                networks.into_iter().for_each(Networks::rescan);
-                self.status(request, parsed.network()?)?;
-            }
-        }
-        Ok(String::new())
     }
 }
 

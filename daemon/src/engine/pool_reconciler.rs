@@ -7,10 +7,10 @@ use std::thread;
 use std::time::Instant;
 
 use fairlead_host::file_watch::{Watch, WatchError};
-
-use super::Engine;
 use fairlead_sriov::hotplug::Hotplug;
 use fairlead_sriov::pools::{Look, SLOW};
+
+use super::Engine;
 
 impl Engine {
     /// Begins the threads.
@@ -36,7 +36,7 @@ impl Engine {
     /// it. Ends when dropped; without it the pools see that with their next look.
     pub(super) fn watch_leftovers(engine: &Arc<Engine>) -> Result<Watch, WatchError> {
         let told = Arc::downgrade(engine);
-        Watch::new("watch-sriov-cni", engine.core.leftovers.directories(), move || {
+        Watch::new("watch-sriov-cni", engine.core.kinds.leftovers.directories(), move || {
             if let Some(engine) = told.upgrade() {
                 engine.core.kinds.sriov.pools.look_soon(Look::Quick);
             }

@@ -4,6 +4,7 @@
 //! Nothing of the request is read a second time. What could not be parsed is kept as the error that is answered.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use fairlead_cni::CniError;
 use fairlead_cni::config::NetConf;
@@ -23,6 +24,8 @@ pub(super) struct EngineCall {
     request: Request,
     /// What the request says, or why its configuration can't be read.
     parsed: Result<ParsedRequest, CniError>,
+    /// It was carried out and answered with a result: only then does its delivery say anything of the attachment.
+    succeeded: AtomicBool,
 }
 
 impl EngineCall {
@@ -33,7 +36,7 @@ impl EngineCall {
             let conf = engine.core.ipam.confs.get(&request.config, removal)?;
             Ok(ParsedRequest::new(conf, &request.container_id, &request.ifname, &request.args))
         });
-        EngineCall { engine, request, parsed }
+        EngineCall { engine, request, parsed, succeeded: AtomicBool::new(false) }
     }
 
     fn carry_out(&self, parsed: &ParsedRequest, waiting: Waiting) -> Result<String, CniError> {
@@ -100,7 +103,9 @@ impl PreparedCall for EngineCall {
     fn serve(&self, waiting: Waiting) -> Reply {
         match &self.parsed {
             Ok(parsed) => {
-                Reply { version: parsed.wanted.conf.version, outcome: self.carry_out(parsed, waiting) }
+                let outcome = self.carry_out(parsed, waiting);
+                self.succeeded.store(outcome.is_ok(), Ordering::Release);
+                Reply { version: parsed.wanted.conf.version, outcome }
             }
             Err(refused) => Reply {
                 version: ConfigSummary::of(&self.request.config).version,
@@ -111,7 +116,7 @@ impl PreparedCall for EngineCall {
 
     fn answered(&self, delivered: bool) {
         let Ok(parsed) = &self.parsed else { return };
-        if self.request.command != Command::Add || !delivered {
+        if self.request.command != Command::Add || !delivered || !self.succeeded.load(Ordering::Acquire) {
             return;
         }
         let store = &self.engine.core.store;

@@ -9,6 +9,9 @@ use std::time::Duration;
 use fairlead_host::announce::{Announcer, Conflict};
 use fairlead_host::watch::{Event, NetnsEvents};
 use fairlead_host::{HostRoot, Kernel, NetError, NetnsId, process};
+use fairlead_ipam::HostLocal;
+use fairlead_kubelet::{DevicePlugins, KubeletDir, PodResources};
+use fairlead_sriov::pools::{Look, PoolMetrics, Pools, PoolsContext};
 use fairlead_sriov::{Administrator, Inventory};
 
 use super::conf_cache::ConfCache;
@@ -17,9 +20,9 @@ use super::health_probes::NetnsWatch;
 use super::keyed_locks::KeyedLocks;
 use super::kinds::Kinds;
 use super::kinds::sriov::SriovServices;
+use super::kinds::sriov_cni_import::SriovCniImport;
 use super::live_policy::CurrentPolicy;
 use super::random_ids::RandomIds;
-use super::sriov_cni_import::SriovCniImport;
 use super::{Engine, Policy, cluster_network};
 use crate::conf_dir::Networks;
 use crate::delegate::Delegates;
@@ -28,9 +31,6 @@ use crate::metrics;
 use crate::node_paths::NodePaths;
 use crate::settings::Settings;
 use crate::store::{Opened, Store, StoreError};
-use fairlead_ipam::HostLocal;
-use fairlead_kubelet::{DevicePlugins, KubeletDir, PodResources};
-use fairlead_sriov::pools::{Look, PoolMetrics, Pools, PoolsContext};
 
 /// Threads that work off what is left after answers.
 const REMOVAL_THREADS: usize = 4;
@@ -93,12 +93,14 @@ impl Engine {
     /// The same without threads: what is due is left to the caller.
     pub(super) fn open(paths: &NodePaths, policy: Policy, beside: Beside) -> Result<Arc<Engine>, StartError> {
         let boot_id = process::boot_id().map_err(failed("the boot id"))?;
+        // First: a daemon that may not do this must not touch the store.
+        let host_id = beside.kernel.host()?.id().clone();
         let (store, mut opened) = Store::open(&paths.run_dir, &boot_id)?;
         let (records, of_records) = DelegateRecords::open(&paths.state_dir, &boot_id)
             .map_err(failed(paths.state_dir.display().to_string()))?;
         log_opened(&opened);
         let (networks, calls) = (Arc::clone(&beside.networks), beside.calls.clone());
-        let core = core(paths, policy, beside, &boot_id, store, records)?;
+        let core = core(paths, policy, beside, (&boot_id, host_id), store, records)?;
         let engine = Arc::new(Engine { core, networks, netns_watch: NetnsWatch::default(), calls });
         let (damaged, lost) = (opened.is_damaged(), std::mem::take(&mut opened.lost));
         let found = engine.core.reconcile(opened, of_records);
@@ -114,7 +116,7 @@ impl Engine {
             failed = found.failed,
             "the store agrees with the kernel"
         );
-        engine.core.leftovers.log();
+        engine.core.kinds.leftovers.log();
         // Before the first ADD: it must not be given what is not clean.
         engine.look_at_pools(Look::First);
         Ok(engine)
@@ -156,11 +158,10 @@ fn core(
     paths: &NodePaths,
     policy: Policy,
     beside: Beside,
-    boot_id: &str,
+    (boot_id, host_id): (&str, NetnsId),
     store: Store,
     records: DelegateRecords,
 ) -> Result<Core, StartError> {
-    let host_id = beside.kernel.host()?.id().clone();
     let host_local = HostLocal::new(paths.host_root.clone(), &paths.state_dir, boot_id)
         .map_err(failed("the list of host-local's directories"))?;
     let announcer = match beside.announce {
@@ -174,22 +175,16 @@ fn core(
         .watched_in(&paths.run_dir.join("plugins"));
     let kernel = Arc::clone(&beside.kernel);
     let sriov = sriov(paths, beside, boot_id, &host_id, &store, &root, &ids)?;
+    let leftovers = SriovCniImport::new(Arc::clone(&root));
     Ok(Core {
-        kinds: Kinds::new(kernel, paths.sysfs.clone(), ids, announcer, sriov),
+        kinds: Kinds::new(kernel, paths.sysfs.clone(), ids, announcer, sriov, leftovers),
         host_id,
         store,
         records,
         containers: KeyedLocks::default(),
         removals: RemovalQueue::default(),
-        ipam: Ipam {
-            host_local,
-            delegates,
-            root: Arc::clone(&root),
-            confs: ConfCache::default(),
-            policy: Arc::clone(&policy),
-        },
+        ipam: Ipam { host_local, delegates, root, confs: ConfCache::default(), policy: Arc::clone(&policy) },
         policy,
-        leftovers: SriovCniImport::new(root),
         remove_conflist: cluster_network::remove,
     })
 }

@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fairlead_host::Kernel;
+use fairlead_host::host_root::below;
 use fairlead_host::real::RealKernel;
 use fairlead_sriov::wait_out_reset::SETTLES;
 
 use super::{Beside, Engine, Policy};
 use crate::call::Service;
 use crate::daemon::{Started, Surroundings};
-use fairlead_host::host_root::below;
+use crate::node_paths::NodePaths;
 
 /// The nodes of IOMMU groups.
 pub(crate) const VFIO_NODES: &str = "/dev/vfio";
@@ -31,7 +32,7 @@ pub fn start(surroundings: &Surroundings) -> Result<Started, Box<dyn Error + Sen
         networks: Arc::clone(&surroundings.networks),
         calls: surroundings.calls.clone(),
         node: surroundings.node.clone(),
-        cgroup: cgroup(settings.delegate_cgroup.as_deref()),
+        cgroup: cgroup(settings.delegate_cgroup.as_deref(), &surroundings.paths),
         announce: true,
         pool_metrics: surroundings.exposition.pool_metrics(),
         settings: Arc::clone(&settings),
@@ -48,11 +49,11 @@ pub fn start(surroundings: &Surroundings) -> Result<Started, Box<dyn Error + Sen
 
 /// The cgroup of executed plugins, outside the daemon's own memory limit: the configured one, else one beside the
 /// daemon's. `None` when the daemon has no limit to be outside of, or none can be made.
-fn cgroup(configured: Option<&str>) -> Option<PathBuf> {
-    let root = Path::new("/sys/fs/cgroup");
+fn cgroup(configured: Option<&str>, paths: &NodePaths) -> Option<PathBuf> {
+    let root = &paths.cgroups;
     let dir = match configured {
         Some(path) => root.join(path.trim_start_matches('/')),
-        None => beside_own(root, &fs::read_to_string("/proc/self/cgroup").ok()?)?,
+        None => beside_own(root, &fs::read_to_string(paths.proc_self.join("cgroup")).ok()?)?,
     };
     match fs::create_dir_all(&dir) {
         Ok(()) => Some(dir),

@@ -10,12 +10,12 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 use axum::routing::{get, post};
 use fairlead_cni::{CniError, CniVersion, Code};
+use fairlead_sriov::pools::Verb;
 use serde::Deserialize;
 use serde_json::json;
 
 use super::{ServerState, responses};
 use crate::health::Condition;
-use fairlead_sriov::pools::Verb;
 
 /// The content type of OpenMetrics.
 const OPEN_METRICS: HeaderValue =

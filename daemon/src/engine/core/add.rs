@@ -16,7 +16,7 @@ use super::{Answer, Core};
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::enter_pod_netns;
 use crate::engine::errors;
-use crate::engine::kinds::{Applied, ApplyError, Network, NotAttached, Plan, Reservation};
+use crate::engine::kinds::{Addressing, Applied, ApplyError, Network, NotAttached, Plan, Reservation};
 use crate::engine::netdev;
 use crate::engine::netdev::setup::{self, Dad};
 use crate::store::{Attachment, Namespace, Phase};
@@ -150,9 +150,12 @@ impl Core {
         attachment: &Arc<Attachment>,
         pod: &mut dyn Net,
     ) -> Result<(CniResult, Applied), CniError> {
-        let mut result = self.ipam.allocate(request, network.addressing(), attachment, self)?;
-        request.timing.end("ipam");
-        failpoint::pass("add.allocated");
+        let mut result = CniResult::default();
+        if network.addressing() != Addressing::Never {
+            result = self.ipam.allocate(request, network.addressing(), attachment, self)?;
+            request.timing.end("ipam");
+            failpoint::pass("add.allocated");
+        }
         let applied = self.kinds.apply(self, request, &plan.work, attachment, pod);
         let mut applied = applied.map_err(|e| match e {
             ApplyError::Cni(error) => error,
@@ -161,11 +164,11 @@ impl Core {
                 errors::kernel(&request.key.network, &doing, &error)
             }
         })?;
-        request.timing.end("link");
-        failpoint::pass("add.linked");
         if let Some(whole) = applied.result.take() {
             return Ok((whole, applied));
         }
+        request.timing.end("link");
+        failpoint::pass("add.linked");
         describe(request, &applied, &mut result);
         if let Some(index) = applied.netdev {
             let notifies = network.notifies(!result.ips.is_empty());

@@ -44,7 +44,7 @@ impl Core {
         networks: &[Option<&Network>],
     ) -> Result<(), CniError> {
         // Its addresses are free when it has left the pod.
-        self.leftovers.del(&self.kinds, request)?;
+        self.kinds.leftovers.del(&self.kinds, request)?;
         let mut errors = Vec::new();
         errors.extend(self.ipam.del_unrecorded(request).err());
         for network in networks.iter().flatten() {

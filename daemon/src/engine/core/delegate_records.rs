@@ -13,11 +13,11 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use fairlead_cni::{CniError, Code};
+use fairlead_host::files::paths_in;
+use fairlead_host::pid_lock::lock_or_holder;
 
 use crate::engine::errors;
 use crate::store::{Attachment, Phase};
-use fairlead_host::files::paths_in;
-use fairlead_host::pid_lock::lock_or_holder;
 
 /// The directory of records, in the state directory.
 const DIRECTORY: &str = "attachments";

@@ -1,8 +1,6 @@
 //! Where an attachment's addresses come from: host-local and static in here, any other IPAM plugin executed. The one place that
 //! tells IPAMs apart.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,6 +10,7 @@ use fairlead_cni::config::{HostLocal as HostLocalConfig, NetConf, StaticIpam};
 use fairlead_cni::wire::Command;
 use fairlead_cni::{CniError, CniResult, Code};
 use fairlead_host::HostRoot;
+use fairlead_ipam::{HostLocal, Lease, LeaseRequest, NetworkDir, Owner, PendingRemovals, static_ipam};
 
 use super::Core;
 use super::removal::without_success_phrases;
@@ -19,27 +18,31 @@ use super::status::not_available;
 use crate::delegate::{DelegateCall, Delegates, Parameters};
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::conf_cache::ConfCache;
-use crate::engine::kinds::Addressing;
+use crate::engine::kinds::{Addressing, takes_addresses};
 use crate::engine::live_policy::CurrentPolicy;
-use crate::install;
+use crate::own_executable::is_file_of_ours;
 use crate::store::{Attachment, IpamRecord};
-use fairlead_ipam::{HostLocal, Lease, LeaseRequest, NetworkDir, Owner, PendingRemovals, static_ipam};
 
-/// Our executable is smaller than this, so a larger file need not be read.
-const LARGEST_OF_OURS: u64 = 1 << 20;
-
-/// Whether a plugin's file is our own executable under whatever name.
-pub(crate) fn is_ours(file: &File) -> bool {
-    let small = file.metadata().is_ok_and(|m| m.len() <= LARGEST_OF_OURS);
-    let mut bytes = Vec::new();
-    let mut reader = file;
-    small && reader.read_to_end(&mut bytes).is_ok() && install::is_ours(&bytes)
+/// The IPAM that a configuration names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum IpamKind<'c> {
+    /// No addresses: the interface is layer 2 only.
+    None,
+    HostLocal,
+    Static,
+    /// Another program, by its type.
+    Delegate(&'c str),
 }
 
-/// Whether a command of an IPAM that its configuration names concerns a network at all.
-fn ipam_type<'c>(request: &'c AttachmentRequest<'_>) -> Option<&'c str> {
-    // `lo` has the addresses that the kernel gives it, whatever its configuration says.
-    request.conf.ipam_type.as_deref().filter(|_| request.key.plugin != "loopback")
+impl IpamKind<'_> {
+    fn of(conf: &NetConf) -> IpamKind<'_> {
+        match conf.ipam_type.as_deref() {
+            None => IpamKind::None,
+            Some("host-local") => IpamKind::HostLocal,
+            Some("static") => IpamKind::Static,
+            Some(plugin) => IpamKind::Delegate(plugin),
+        }
+    }
 }
 
 /// The address plugins, built in and executed.
@@ -54,7 +57,7 @@ pub(crate) struct Ipam {
 impl Ipam {
     /// Whether another program is executed for the addresses of this network: that belongs on the slow lane.
     pub(crate) fn executes(conf: &NetConf) -> bool {
-        !matches!(conf.ipam_type.as_deref(), None | Some("host-local" | "static"))
+        matches!(IpamKind::of(conf), IpamKind::Delegate(_))
     }
 
     /// What is put on record about the addresses before the first is taken. Code 7 where the network must have an IPAM and has
@@ -71,12 +74,12 @@ impl Ipam {
             Addressing::RequiredUnlessChained => !chained,
             Addressing::Optional => false,
         };
-        Ok(match request.conf.ipam_type.as_deref() {
-            None if required => return Err(ipam_missing(request)),
-            None => IpamRecord::None,
-            Some("host-local") => IpamRecord::HostLocal { data_dir: data_dir(&request.conf)? },
-            Some("static") => IpamRecord::Static,
-            Some(plugin) => {
+        Ok(match IpamKind::of(&request.conf) {
+            IpamKind::None if required => return Err(ipam_missing(request)),
+            IpamKind::None => IpamRecord::None,
+            IpamKind::HostLocal => IpamRecord::HostLocal { data_dir: data_dir(&request.conf)? },
+            IpamKind::Static => IpamRecord::Static,
+            IpamKind::Delegate(plugin) => {
                 // One that is not there has made nothing that a record would have to remember.
                 let found = self.delegates.find(plugin, request.sandbox.path);
                 found.map_err(|e| e.to_cni_error(Command::Add))?;
@@ -126,18 +129,18 @@ impl Ipam {
 
     /// CHECK of the addresses.
     pub(super) fn check(&self, request: &AttachmentRequest<'_>) -> Result<(), CniError> {
-        match ipam_type(request) {
-            None => Ok(()),
-            Some("host-local") => {
+        match IpamKind::of(&request.conf) {
+            IpamKind::None => Ok(()),
+            IpamKind::HostLocal => {
                 let (dir, key) = (data_dir(&request.conf)?, request.key);
                 Ok(self.host_local.check(&dir, &key.network, &key.container, &key.ifname)?)
             }
-            Some("static") => {
+            IpamKind::Static => {
                 let config = StaticIpam::parse(&request.conf, request.args)?;
                 let prev = request.conf.prev_result.clone().unwrap_or_default();
                 Ok(static_ipam::check(&config, &prev, &request.key.ifname)?)
             }
-            Some(plugin) => self.delegate(request, plugin, Command::Check).map(drop),
+            IpamKind::Delegate(plugin) => self.delegate(request, plugin, Command::Check).map(drop),
         }
     }
 
@@ -157,40 +160,45 @@ impl Ipam {
 
     /// K10: gives back what this container's interface has in the network, whoever took it.
     pub(super) fn del_unrecorded(&self, request: &AttachmentRequest<'_>) -> Result<(), CniError> {
-        match ipam_type(request) {
-            None | Some("static") => Ok(()),
-            Some("host-local") => {
+        if !takes_addresses(&request.key.plugin) {
+            return Ok(());
+        }
+        match IpamKind::of(&request.conf) {
+            IpamKind::None | IpamKind::Static => Ok(()),
+            IpamKind::HostLocal => {
                 let (dir, key) = (data_dir(&request.conf)?, request.key);
                 self.host_local.release(&dir, &key.network, &key.container, &key.ifname)?;
                 Ok(())
             }
-            Some(plugin) => self.delegate(request, plugin, Command::Del).map(drop),
+            IpamKind::Delegate(plugin) => self.delegate(request, plugin, Command::Del).map(drop),
         }
     }
 
     /// GC: allocations in host-local's directory that `keep` does not claim, and the GC of an IPAM plugin that is executed.
     pub(super) fn gc(&self, request: &AttachmentRequest<'_>, keep: &dyn Fn(&Owner) -> bool) -> Vec<CniError> {
-        match request.conf.ipam_type.as_deref() {
-            None | Some("static") => Vec::new(),
-            Some("host-local") => {
+        match IpamKind::of(&request.conf) {
+            IpamKind::None | IpamKind::Static => Vec::new(),
+            IpamKind::HostLocal => {
                 let Ok(config) = HostLocalConfig::parse(&request.conf, request.args) else {
                     return Vec::new();
                 };
                 let removed = self.host_local.gc(&config.data_dir, &request.key.network, keep);
                 removed.errors.into_iter().map(Into::into).collect()
             }
-            Some(plugin) => self.delegate(request, plugin, Command::Gc).err().into_iter().collect(),
+            IpamKind::Delegate(plugin) => {
+                self.delegate(request, plugin, Command::Gc).err().into_iter().collect()
+            }
         }
     }
 
     /// STATUS of the IPAM. How full host-local's ranges are is not looked at.
     pub(super) fn status(&self, request: &AttachmentRequest<'_>) -> Result<(), CniError> {
-        match request.conf.ipam_type.as_deref() {
-            None => Ok(()),
-            Some("host-local") => self.host_local_status(request),
-            Some("static") => StaticIpam::parse(&request.conf, request.args).map(drop),
+        match IpamKind::of(&request.conf) {
+            IpamKind::None => Ok(()),
+            IpamKind::HostLocal => self.host_local_status(request),
+            IpamKind::Static => StaticIpam::parse(&request.conf, request.args).map(drop),
             // Whatever its reason is: without addresses no ADD can succeed.
-            Some(plugin) => self
+            IpamKind::Delegate(plugin) => self
                 .delegate(request, plugin, Command::Status)
                 .map(drop)
                 .map_err(|e| CniError { code: Code::NotAvailable, ..e }),
@@ -227,7 +235,7 @@ impl Ipam {
             parameters: request.parameters(),
             time_limit: self.policy.get().delegate_timeout.min(left),
             cancelled: &|| !goes_on && request.waiting.gone.get(),
-            is_ours: &is_ours,
+            is_ours: &is_file_of_ours,
         };
         let done = self.delegates.ipam(&call, request.conf.version);
         done.map_err(|e| of_network(&request.key.network, e.to_cni_error(command)))
@@ -244,7 +252,7 @@ impl Ipam {
             parameters: parameters(attachment, netns),
             time_limit: self.policy.get().delegate_timeout,
             cancelled: &|| false,
-            is_ours: &is_ours,
+            is_ours: &is_file_of_ours,
         };
         let done = self.delegates.ipam(&call, conf.version);
         let of = |e: CniError| without_success_phrases(&of_network(&attachment.key.network, e));

@@ -5,6 +5,7 @@
 //! when a namespace dies. The core knows no kind: what differs it asks of [`crate::engine::kinds`].
 
 mod add;
+mod carry_out;
 mod check;
 mod del;
 mod delegate_records;
@@ -22,18 +23,16 @@ use std::time::Instant;
 use fairlead_cni::config::NetConf;
 use fairlead_cni::{CniError, CniVersion, Code};
 use fairlead_host::{Kernel, NetnsId};
-use fairlead_sriov::PciAddr;
 
 use super::attachment_request::AttachmentRequest;
 use super::keyed_locks::{KeyedLock, KeyedLocks};
 use super::kinds::{Kinds, Owners};
 use super::live_policy::{CurrentPolicy, Policy};
-use super::sriov_cni_import::SriovCniImport;
 use crate::store::{Attachment, Phase, Store};
 
 pub(crate) use check::since_0_4;
 pub(crate) use delegate_records::{DelegateRecords, unreadable as unreadable_records};
-pub(crate) use ipam::{Ipam, is_ours, parameters};
+pub(crate) use ipam::{Ipam, parameters};
 pub(crate) use orphans::all_errors;
 pub(crate) use removal::{Answer, without_success_phrases};
 pub(crate) use removal_queue::{RemovalQueue, Task};
@@ -55,8 +54,6 @@ pub(crate) struct Core {
     pub(crate) containers: KeyedLocks,
     pub(crate) removals: RemovalQueue,
     pub(crate) ipam: Ipam,
-    /// What sriov-cni left for pods that still run.
-    pub(crate) leftovers: SriovCniImport,
     pub(crate) remove_conflist: ConflistRemoval,
 }
 
@@ -116,14 +113,6 @@ impl Owners for Core {
 
     fn removal_failure(&self, id: u64) -> Option<CniError> {
         self.removals.failure(id)
-    }
-
-    fn settle_leftover(&self, vf: PciAddr) -> Result<(), CniError> {
-        self.leftovers.settle(&self.kinds, vf)
-    }
-
-    fn leftover_owner(&self, vf: PciAddr) -> Result<Option<String>, CniError> {
-        self.leftovers.owner(vf)
     }
 }
 

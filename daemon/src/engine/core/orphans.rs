@@ -1,11 +1,11 @@
 //! Addresses whose container is unknown here, and the collection that the operator can order.
 
 use fairlead_cni::CniError;
+use fairlead_ipam::{Allocation, Owner};
 use serde_json::{Value, json};
 
 use super::{Answer, Core};
 use crate::store::{Attachment, Phase};
-use fairlead_ipam::{Allocation, Owner};
 
 /// An allocation whose container is unknown here.
 #[derive(serde::Serialize)]

@@ -69,7 +69,7 @@ impl Core {
         attachment.has_delegates() || self.kinds.must_be_unused(attachment).is_err()
     }
 
-    /// Puts the removal on record and leaves it to the reaper.
+    /// Puts the removal on record and leaves it to the removal queue.
     fn remove_later(&self, attachment: &Attachment) -> Result<(), fairlead_cni::CniError> {
         self.store.enter(attachment.id, Phase::Removing).map_err(|e| errors::store(&e))?;
         self.removals.expect(attachment.id, Instant::now());
@@ -185,7 +185,7 @@ impl Core {
 
     /// Has the queue restore VFs of dead pods that sriov-cni made, for pools that nobody asks for them.
     fn expect_leftovers_of_the_dead(&self) {
-        for address in self.leftovers.vfs() {
+        for address in self.kinds.leftovers.vfs() {
             self.removals.expect(address, Instant::now());
         }
     }

@@ -172,7 +172,7 @@ impl Core {
     pub(crate) fn attend(&self, task: Task) {
         match task {
             Task::Attachment(id) => self.finish(id),
-            Task::Leftover(address) => self.leftovers.settle_dead(&self.kinds, address),
+            Task::Leftover(address) => self.kinds.leftovers.settle_dead(&self.kinds, address),
         }
     }
 

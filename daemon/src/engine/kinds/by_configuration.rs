@@ -1,4 +1,4 @@
-//! What goes by a validated configuration, handed to the kind that serves it. Decides nothing itself.
+//! What goes by a validated configuration: each operation is handed to the kind that serves the configuration.
 
 use std::borrow::Cow;
 
@@ -46,7 +46,7 @@ impl Network {
     ) -> Result<(Cow<'n, Network>, Reservation<'k>), NotAttached> {
         match self {
             Network::Sriov(network) => {
-                let (network, reserved) = kinds.sriov.reserve(network.clone(), owners, request)?;
+                let (network, reserved) = kinds.sriov.reserve(network.clone(), owners, kinds, request)?;
                 Ok((Cow::Owned(Network::Sriov(network)), Reservation::Vf(reserved)))
             }
             other => Ok((Cow::Borrowed(other), Reservation::Nothing)),

@@ -1,4 +1,4 @@
-//! What goes by a record alone, handed to the kind that wrote it. Decides nothing itself.
+//! What goes by a record alone: each operation is handed to the kind that wrote the record.
 
 use fairlead_cni::CniError;
 use fairlead_host::{Link, Net, NetError, Nsid};

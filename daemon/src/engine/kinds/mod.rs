@@ -2,19 +2,20 @@
 //!
 //! | folder | what happens to the link |
 //! |---|---|
-//! | [`made`] | made in place for the pod, deleted with it (macvlan, ipvlan, vlan) |
+//! | [`made`] | made in place for the pod, deleted with it (macvlan, ipvlan, vlan, dummy) |
 //! | [`loopback`] | the namespace's own `lo` |
 //! | [`moved`] | a netdev of the host, moved into the pod and back (host-device) |
 //! | [`vf`] | the netdev of a VF, set up through its PF, moved into the pod and restored |
 //! | [`vfio`] | a VF under vfio-pci: set up, never moved, restored |
 //!
 //! `sriov` is the configuration type of the last two and what both need: inventory, reservation, settings, pools.
+//! `sriov_cni_import` restores what the plugin before us has left of VFs.
 //!
 //! | operation | file | works from |
 //! |---|---|---|
 //! | validate | `config.rs` | the configuration alone |
 //! | reserve, plan, apply | `attach.rs` | the validated configuration and the host |
-//! | silence, undo, adopt after a restart | `detach.rs` | the record alone |
+//! | find, undo, adopt after a restart | `detach.rs` | the record alone |
 //! | check, describe | `inspect.rs` | configuration or record, and the host |
 //!
 //! The core calls [`Network`] for what goes by a configuration (`by_configuration.rs`) and [`Kinds`] for what goes by a record
@@ -29,19 +30,21 @@ pub(crate) mod moved;
 mod not_attached;
 mod services;
 pub(crate) mod sriov;
+pub(crate) mod sriov_cni_import;
 pub(crate) mod vf;
 pub(crate) mod vfio;
 
 use fairlead_cni::result::CniResult;
 use fairlead_cni::{CniError, Code};
-use fairlead_host::{Link, Mac, Net, NetError};
+use fairlead_host::{Mac, Net, NetError};
 use fairlead_sriov::numa::Locality;
 
 use super::attachment_request::AttachmentRequest;
 use crate::store::LinkRecord;
 
+pub(crate) use super::netdev::Checked;
 pub(crate) use not_attached::NotAttached;
-pub(crate) use services::{AwaitsCarrier, Kinds, Owners};
+pub(crate) use services::{AwaitsCarrier, Kinds, Leftovers, Owners};
 
 /// A validated configuration of a built-in type.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -163,14 +166,9 @@ pub(crate) struct Applied {
     pub(crate) awaits_carrier: bool,
 }
 
-/// What CHECK compares next, once the kind has compared what it knows.
-pub(crate) enum Checked {
-    /// Everything is as it should be; there is nothing more to compare.
-    Whole,
-    /// The netdev in the pod, whose MAC address, addresses and routes are still to be compared.
-    Netdev(Link),
-    /// Something is not what ADD made it: why.
-    Changed(String),
+/// Whether networks of a type have an IPAM at all: `lo` has the addresses that the kernel gives it, whatever its configuration says.
+pub(crate) fn takes_addresses(plugin: &str) -> bool {
+    !loopback::TYPES.contains(&plugin)
 }
 
 /// The kernel's module with a kind of link.

@@ -11,6 +11,7 @@ use fairlead_sriov::PciAddr;
 use parking_lot::Mutex;
 
 use super::sriov::SriovServices;
+use super::sriov_cni_import::SriovCniImport;
 use crate::engine::random_ids::RandomIds;
 use crate::store::Attachment;
 
@@ -22,6 +23,8 @@ pub(crate) struct Kinds {
     pub(crate) ids: Arc<RandomIds>,
     pub(crate) announcer: Option<Announcer>,
     pub(crate) sriov: SriovServices,
+    /// VFs that sriov-cni gave to pods that still run.
+    pub(crate) leftovers: SriovCniImport,
     /// Kinds of links that the kernel was seen to have. One that it had not is asked for again: a module may have come.
     pub(super) kernel_kinds: Mutex<BTreeSet<&'static str>>,
 }
@@ -34,8 +37,9 @@ impl Kinds {
         ids: Arc<RandomIds>,
         announcer: Option<Announcer>,
         sriov: SriovServices,
+        leftovers: SriovCniImport,
     ) -> Kinds {
-        Kinds { kernel, sysfs, ids, announcer, sriov, kernel_kinds: Mutex::default() }
+        Kinds { kernel, sysfs, ids, announcer, sriov, leftovers, kernel_kinds: Mutex::default() }
     }
 
     /// Whether the kernel has a kind of link (`IFLA_INFO_KIND`).
@@ -80,10 +84,13 @@ pub(crate) trait Owners {
 
     /// Why the last attempt at an attachment's removal failed, if one did.
     fn removal_failure(&self, id: u64) -> Option<CniError>;
+}
 
+/// What another plugin left of VFs, as the attachment of one asks for it.
+pub(crate) trait Leftovers {
     /// Settles what another plugin left of a VF: restored where its pod is dead, refused (code 11) while its pod lives.
-    fn settle_leftover(&self, vf: PciAddr) -> Result<(), CniError>;
+    fn settle(&self, vf: PciAddr) -> Result<(), CniError>;
 
     /// The pod of another plugin that has a VF, as that plugin's files say.
-    fn leftover_owner(&self, vf: PciAddr) -> Result<Option<String>, CniError>;
+    fn owner(&self, vf: PciAddr) -> Result<Option<String>, CniError>;
 }

@@ -1,4 +1,4 @@
-//! What every netdev of a pod has in common, whatever its kind: its parent, its addresses and routes, its silence.
+//! What every netdev of a pod has in common, whatever its kind: its addresses and routes, its CHECK, its silence.
 //!
 //! Each is the other's undo, and each may be begun again.
 
@@ -7,14 +7,12 @@ pub(crate) mod setup;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use fairlead_cni::{CniError, Code};
-use fairlead_host::{Kernel, Link, Mac, Net, NetError, Op, SetLink};
+use fairlead_cni::CniError;
+use fairlead_host::{Link, Mac, Net, NetError, Op, SetLink};
 use nix::errno::Errno;
 
 use super::attachment_request::AttachmentRequest;
 use super::errors;
-use super::kinds::Checked;
-use super::kinds::made::ParentRef;
 use setup::{Must, Setup};
 
 /// How long an address may be under the kernel's duplicate address detection (the reference plugins' limit).
@@ -22,38 +20,14 @@ const SETTLE: Duration = Duration::from_secs(5);
 /// How often it is looked whether what is waited for has come.
 pub(crate) const POLL: Duration = Duration::from_millis(10);
 
-/// The parent that a configuration names.
-pub(crate) fn parent(kernel: &dyn Kernel, pod: &mut dyn Net, wanted: &ParentRef) -> Result<Link, CniError> {
-    let mut host;
-    let net: &mut dyn Net = if wanted.in_container {
-        pod
-    } else {
-        host = kernel.host().map_err(|e| errors::kernel("", "opening the host's namespace", &e))?;
-        host.as_mut()
-    };
-    let place = if wanted.in_container { "the pod's namespace" } else { "the host" };
-    let told = |e: NetError| errors::kernel("", "looking for the master interface", &e);
-    match &wanted.name {
-        Some(name) => net.link_by_name(name).map_err(told)?.ok_or_else(|| {
-            CniError::new(
-                Code::InvalidConfig,
-                format!("master {name:?}: {place} has no interface of that name"),
-            )
-            .with("correct `master` in the network's configuration, or create the interface")
-        }),
-        None => default_route(net).map_err(told)?.ok_or_else(|| {
-            CniError::new(
-                Code::InvalidConfig,
-                format!("no `master` is given and {place} has no default route"),
-            )
-            .with("name the interface in `master`")
-        }),
-    }
-}
-
-fn default_route(net: &mut dyn Net) -> Result<Option<Link>, NetError> {
-    let index = net.routes()?.iter().find(|r| r.dst.prefix_len() == 0).map(|r| r.index);
-    index.map_or(Ok(None), |index| net.link_by_index(index))
+/// What CHECK compares next, once the kind has compared what it knows.
+pub(crate) enum Checked {
+    /// Everything is as it should be; there is nothing more to compare.
+    Whole,
+    /// The netdev in the pod, whose MAC address, addresses and routes are still to be compared.
+    Netdev(Link),
+    /// Something is not what ADD made it: why.
+    Changed(String),
 }
 
 /// CHECK of a netdev in the pod: it is there, it `fits` its configuration, and it is up where it `must_be_up`.

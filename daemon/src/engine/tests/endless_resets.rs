@@ -1,10 +1,10 @@
 //! VFs that their driver does not end resetting: on a kernel in memory. Whose fault that is, and what their pool makes of it.
 
 use fairlead_cni::Code;
+use fairlead_sriov::pools::Verb;
 
 use super::pools::{POOL, SECOND, config, with};
 use super::*;
-use fairlead_sriov::pools::Verb;
 
 const FOR_EVER: Duration = Duration::from_secs(3600);
 

@@ -3,10 +3,10 @@
 
 use fairlead_cni::Code;
 use fairlead_host::IommuGroup;
+use fairlead_sriov::pools::Look;
 
 use super::*;
 use crate::store::Phase;
-use fairlead_sriov::pools::Look;
 
 pub(super) const MACVLAN: &str = r#"{"type":"macvlan","master":"pf0"}"#;
 pub(super) const SRIOV: &str = r#"{"type":"sriov","vlan":100}"#;
@@ -120,7 +120,7 @@ fn with_a_pool_for_user_space() -> Rig {
 
 const DRAWN: &str = r#"{"type":"sriov","pool":"dpdk","deviceAccess":"host"}"#;
 
-/// The keeper has looked at the first one alone, and the next ADD has the other.
+/// The pool reconciler has looked at the first one alone, and the next ADD has the other.
 fn doubted(rig: &Rig, state: &str) {
     assert_eq!(rig.states(), ["ready", "ready"]);
     assert_eq!(rig.look_due(), Look::News);

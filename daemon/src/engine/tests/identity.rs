@@ -128,7 +128,7 @@ fn on_a_kernel_that_cannot_rename_a_link_that_is_up_del_waits_until_the_link_is_
     let before = rig.state();
     rig.add(&macvlan()).unwrap();
     rig.del(&macvlan()).unwrap();
-    assert_eq!(rig.state(), before, "nothing is left for the reaper");
+    assert_eq!(rig.state(), before, "nothing is left to be removed");
 }
 
 #[test]

@@ -8,11 +8,11 @@ use fairlead_host::double::KernelRequest;
 use fairlead_host::watch::DeviceEvent;
 use fairlead_host::{IommuGroup, NetKernel, Op, SetLink};
 use fairlead_kubelet::fake_kubelet::{AnnouncedDevice, FakeKubelet, LONG, device, pod};
+use fairlead_sriov::pools::{Look, Verb};
 
 use super::pools::{SECOND, with};
 use super::switchdev::PHYSICAL;
 use super::*;
-use fairlead_sriov::pools::{Look, Verb};
 
 const RADIO: &str = "intel.com/radio";
 const NETWORK: &str =
@@ -254,7 +254,7 @@ fn k27_without_an_iommu_a_vf_goes_to_a_pod_only_where_its_pool_allows_that() {
     }
 }
 
-/// What kubelet is answered, while the keeper works.
+/// What kubelet is answered, while the pool reconciler works.
 fn allocated(rig: &Rig, kubelet: &FakeKubelet, id: &str) -> Result<(), String> {
     let answered = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -169,7 +169,7 @@ impl Rig {
         self.call(self.request(Command::Del, "c1", config))
     }
 
-    /// What the reaper's threads would do in the end.
+    /// What the removal threads would do in the end.
     fn reap(&self) {
         for id in self.engine().core.removals.drain() {
             self.engine().core.attend(id);

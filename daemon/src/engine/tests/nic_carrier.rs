@@ -2,11 +2,11 @@
 
 use fairlead_cni::Code;
 use fairlead_host::watch::DeviceEvent;
+use fairlead_sriov::pools::Verb;
 
 use super::pools::{SECOND, config, kept, with};
 use super::vf::TAGGED;
 use super::*;
-use fairlead_sriov::pools::Verb;
 
 const RATED: &str =
     "pools: [{name: radio, selectors: {vendors: ['8086']}, profile: {trust: on, maxTxRate: 200}}]";

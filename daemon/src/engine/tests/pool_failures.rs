@@ -4,10 +4,10 @@
 use fairlead_cni::Code;
 use fairlead_host::Op;
 use fairlead_host::double::KernelRequest;
+use fairlead_sriov::pools::Verb;
 
 use super::pools::{POOL, SECOND, config, kept, with};
 use super::*;
-use fairlead_sriov::pools::Verb;
 
 #[test]
 fn x07_a_vf_that_fails_twice_is_quarantined_by_name_and_reason_until_it_is_released() {

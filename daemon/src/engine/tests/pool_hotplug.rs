@@ -2,10 +2,10 @@
 //! kernel in memory.
 
 use fairlead_host::watch::{Action, DeviceEvent};
+use fairlead_sriov::pools::Look;
 
 use super::pools::{POOL, SECOND, config, kept};
 use super::*;
-use fairlead_sriov::pools::Look;
 
 #[test]
 fn x17_news_of_a_vf_that_is_lent_or_of_no_pool_make_nobody_look() {

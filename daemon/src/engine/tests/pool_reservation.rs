@@ -4,10 +4,10 @@ use std::fs;
 
 use fairlead_cni::Code;
 use fairlead_kubelet::fake_kubelet::{FakeKubelet, pod};
+use fairlead_sriov::pools::Verb;
 
 use super::pools::{SECOND, with};
 use super::*;
-use fairlead_sriov::pools::Verb;
 
 const POOL: &str = "pools: [{name: radio, selectors: {vendors: ['8086']}}]";
 const DRAWN: &str = r#"{"type":"sriov","pool":"radio","vlan":100}"#;

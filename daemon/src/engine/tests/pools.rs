@@ -4,11 +4,11 @@ use std::fs;
 
 use fairlead_host::double::{KernelRequest, Snapshot};
 use fairlead_host::{NetKernel, Op};
+use fairlead_sriov::pools::{Look, Verb};
 use serde_json::Value;
 
 use super::*;
 use crate::call::Lane;
-use fairlead_sriov::pools::{Look, Verb};
 
 pub(super) const SECOND: &str = "0000:21:10.2";
 pub(super) const POOL: &str =
@@ -59,7 +59,7 @@ impl Rig {
         self.keep();
     }
 
-    /// What the keeper's threads would do.
+    /// What the pool reconciler's threads would do.
     pub(super) fn keep(&self) {
         self.engine().look_at_pools(Look::Quick);
         self.engine().core.kinds.sriov.pools.work_here();
@@ -76,7 +76,7 @@ impl Rig {
         self.engine().core.kinds.sriov.pools.work_here();
     }
 
-    /// The look that the keeper takes next; the thorough one, which is due at its time, where nothing else is.
+    /// The look that the pool reconciler takes next; the thorough one, which is due at its time, where nothing else is.
     pub(super) fn look_due(&self) -> Look {
         self.engine().core.kinds.sriov.pools.next_look(Instant::now() + Duration::from_millis(30)).unwrap()
     }
@@ -108,7 +108,7 @@ impl Rig {
     }
 
     pub(super) fn order(&self, verb: Verb, of: &str) {
-        // The keeper would do it while the order is waited for.
+        // The pool reconciler would do it while the order is waited for.
         std::thread::scope(|scope| {
             let ordered = scope.spawn(|| self.engine().order_pools(verb, of).unwrap());
             while !ordered.is_finished() {

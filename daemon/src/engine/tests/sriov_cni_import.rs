@@ -6,10 +6,10 @@ use std::time::SystemTime;
 use fairlead_cni::Code;
 use fairlead_host::watch::{Action, DeviceEvent};
 use fairlead_host::{Link, Mac, NetKernel, Op, SetLink, Vf, VfChange, VfVlan};
+use fairlead_sriov::pools::Look;
 use nix::errno::Errno;
 
 use super::*;
-use fairlead_sriov::pools::Look;
 
 /// What is asked of it; that plugin was asked the same.
 const CONFIG: &str =
@@ -403,7 +403,7 @@ fn to_its_pool_what_somebody_else_used_is_lent_as_soon_as_it_is_told_whose_it_is
     assert_eq!(rig.states(), ["lent"]);
 }
 
-/// Looks as the keeper does until the pool's members stand so, before the look that is due each minute.
+/// Looks as the pool reconciler does until the pool's members stand so, before the look that is due each minute.
 fn kept_until(rig: &Rig, states: [&str; 2]) {
     let minute = Instant::now() + Duration::from_secs(60);
     while rig.states() != states {

@@ -5,13 +5,13 @@ use std::fs;
 use fairlead_host::double::KernelRequest;
 use fairlead_host::watch::{Action, DeviceEvent};
 use fairlead_host::{DevlinkDevice, DevlinkEnd, DevlinkPort};
+use fairlead_sriov::pools::Look;
 use nix::errno::Errno;
 use serde_json::{Value, json};
 
 use super::pools::{POOL, SECOND, config, kept};
 use super::vfio::{INFO, informed};
 use super::*;
-use fairlead_sriov::pools::Look;
 
 pub(super) const PHYSICAL: &str = "0000:21:00.0";
 

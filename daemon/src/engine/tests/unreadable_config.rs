@@ -3,10 +3,10 @@
 use std::fs;
 
 use fairlead_cni::Code;
+use fairlead_sriov::pools::Verb;
 
 use super::pools::{POOL, SECOND, config, kept};
 use super::*;
-use fairlead_sriov::pools::Verb;
 
 impl Rig {
     /// What the run directory says of a VF; nothing where it says that it is not clean.

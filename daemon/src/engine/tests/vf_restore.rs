@@ -32,7 +32,7 @@ fn an_add_for_a_vf_on_its_way_home_is_told_to_try_again_when_its_time_is_over_an
     rig.restart();
     let paths = fallback::config(&[fallback::SRIOV, fallback::MACVLAN], fallback::GIVEN);
     rig.add(&paths).unwrap();
-    rig.del(&paths).unwrap(); // answered; no reaper brings it home
+    rig.del(&paths).unwrap(); // answered; no removal brings it home
     for config in [config(""), paths.clone()] {
         let begun = Instant::now();
         let late = rig.call(rig.request(Command::Add, "c2", &config)).unwrap_err();
@@ -96,7 +96,7 @@ fn del_of_a_vf_with_addresses_is_answered_when_it_is_silent_and_the_next_add_wai
     assert_eq!(rig.settings().vlan.unwrap().id, 100, "until it has left the pod, the pod stays on its VLAN");
     assert!(rig.at_home().is_none());
     std::thread::scope(|s| {
-        // Another pod's, as soon as the reaper has it home.
+        // Another pod's, as soon as its removal is done.
         let next = s.spawn(|| rig.call(rig.request(Command::Add, "c2", &config(""))));
         std::thread::sleep(Duration::from_millis(30));
         assert!(!next.is_finished());

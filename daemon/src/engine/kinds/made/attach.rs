@@ -7,6 +7,7 @@ use nix::errno::Errno;
 use super::config::Made;
 use super::dummy::Dummy;
 use super::link_inputs::Facts;
+use super::parent;
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::kinds::{Applied, ApplyError, Kinds, Owners, Plan, Work, name_taken};
 use crate::engine::netdev;
@@ -30,7 +31,7 @@ impl Made {
         pod: &mut dyn Net,
     ) -> Result<Plan, CniError> {
         let parent =
-            self.parent().map(|parent| netdev::parent(kinds.kernel.as_ref(), pod, &parent)).transpose()?;
+            self.parent().map(|parent| parent::parent(kinds.kernel.as_ref(), pod, &parent)).transpose()?;
         let facts = Facts {
             ifname: &request.key.ifname,
             parent: parent.as_ref(),

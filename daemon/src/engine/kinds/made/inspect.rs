@@ -5,6 +5,7 @@ use fairlead_host::{Link, Net, NetError};
 
 use super::config::Made;
 use super::dummy::Dummy;
+use super::parent;
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::kinds::{Checked, Kinds};
 use crate::engine::netdev;
@@ -18,7 +19,7 @@ impl Made {
         pod: &mut dyn Net,
     ) -> Result<Checked, CniError> {
         if let Some(parent) = self.parent() {
-            netdev::parent(kinds.kernel.as_ref(), pod, &parent)?;
+            parent::parent(kinds.kernel.as_ref(), pod, &parent)?;
         }
         netdev::check(request, pod, true, |link| self.is_as_configured(link))
     }

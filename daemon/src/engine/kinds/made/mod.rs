@@ -11,6 +11,7 @@ mod inspect;
 mod ipvlan;
 mod link_inputs;
 mod macvlan;
+mod parent;
 mod vlan;
 
 pub(crate) use config::{Made, TYPES};

@@ -5,10 +5,10 @@ use std::io;
 use std::path::Path;
 
 use fairlead_cni::{CniError, Code};
+use fairlead_sriov::USER_SPACE_DRIVERS;
 
 use super::config::DeviceRef;
 use crate::engine::errors;
-use fairlead_sriov::USER_SPACE_DRIVERS;
 
 const BUSES: [&str; 2] = ["bus/pci/devices", "bus/auxiliary/devices"];
 

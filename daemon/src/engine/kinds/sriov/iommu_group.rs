@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use fairlead_cni::{CniError, Code};
 use fairlead_host::{IommuGroup, NetError};
+use fairlead_sriov::pools::ReadyVf;
 use fairlead_sriov::{UnfitForVfio, VFIO_PCI, VfDevice, fit_for_vfio};
 
 use super::reserve::{reserve_alone, unusable, vf_not_to_be_had};
@@ -13,7 +14,6 @@ use crate::engine::errors;
 use crate::engine::keyed_locks::KeyedLock;
 use crate::engine::kinds::Owners;
 use crate::store::{Attachment, LinkRecord, VfRecord};
-use fairlead_sriov::pools::ReadyVf;
 
 impl SriovServices {
     /// Refuses a VF that no process could have: what stands in the way is reported before anything is changed.

@@ -2,13 +2,13 @@
 //! the pod has, and every attachment of it gets the next one.
 
 use fairlead_cni::{CniError, Code};
+use fairlead_kubelet::{NoDevice, PodName, PodResourcesError, ResourcesOfPod, next_device};
 use fairlead_sriov::PciAddr;
 
 use super::config::{Device, Sriov};
 use super::services::SriovServices;
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::store::Phase;
-use fairlead_kubelet::{NoDevice, PodName, PodResourcesError, ResourcesOfPod, next_device};
 
 impl SriovServices {
     /// The configuration with the VF that it is about: for a resource the next of the pod's devices. Code 11 when kubelet does

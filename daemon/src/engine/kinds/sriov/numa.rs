@@ -7,13 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fairlead_cni::{CniError, Code};
 use fairlead_host::topology::Topology;
+use fairlead_kubelet::ResourcesOfPod;
 use fairlead_sriov::numa::{self, Assigned, Choice, Locality, NumaPolicy, NumaRefusal};
 use fairlead_sriov::{PciAddr, VfDevice};
 
 use super::kubelet_devices::{pod_of, unknown};
 use super::services::SriovServices;
 use crate::engine::attachment_request::AttachmentRequest;
-use fairlead_kubelet::ResourcesOfPod;
 
 /// Where the pod is, and how firmly its VF must be there.
 pub(super) struct PodNodes {

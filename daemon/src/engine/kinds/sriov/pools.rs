@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use fairlead_cni::{CniError, Code};
 use fairlead_sriov::PciAddr;
-use fairlead_sriov::pool::Refusal;
+use fairlead_sriov::pools::state::Refusal;
+use fairlead_sriov::pools::{DrawError, Owners, ReadyVf, Refused, SriovCniOwners};
 
 use super::config::Sriov;
 use super::services::SriovServices;
 use crate::device_offers::announced_resources;
-use fairlead_sriov::pools::{DrawError, Owners, ReadyVf, Refused, SriovCniOwners};
 
 /// Kubelet may take so long to tell what device plugins announce.
 const ALLOCATABLE: Duration = Duration::from_millis(500);

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use fairlead_cni::{CniError, Code};
 use fairlead_sriov::numa::Locality;
-use fairlead_sriov::pool::Member;
+use fairlead_sriov::pools::state::Member;
+use fairlead_sriov::pools::{DrawError, ReadyVf, Refused, Reservation};
 use fairlead_sriov::{InventoryError, PciAddr, USER_SPACE_DRIVERS, Unserved, VFIO_PCI, VfDevice};
 
 use super::config::{Device, Sriov};
@@ -16,10 +17,9 @@ use super::services::SriovServices;
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::enter_pod_netns;
 use crate::engine::keyed_locks::KeyedLock;
-use crate::engine::kinds::{NotAttached, Owners};
+use crate::engine::kinds::{Leftovers, NotAttached, Owners};
 use crate::engine::netdev::POLL;
 use crate::store::{Attachment, Phase};
-use fairlead_sriov::pools::{DrawError, ReadyVf, Refused, Reservation};
 
 /// How often a removal that an ADD waits for is begun again.
 const HURRIED: Duration = Duration::from_millis(250);
@@ -68,6 +68,7 @@ impl SriovServices {
         &self,
         wanted: Sriov,
         owners: &dyn Owners,
+        leftovers: &dyn Leftovers,
         request: &AttachmentRequest<'_>,
     ) -> Result<(Sriov, ReservedVf<'_>), NotAttached> {
         let ready = wanted.address().is_ok_and(|address| self.pools.has_ready(address, |_| true));
@@ -76,7 +77,7 @@ impl SriovServices {
             drop(enter_pod_netns::enter(self.kernel.as_ref(), &self.host_id, request)?);
         }
         let wanted = self.with_allocated_device(request, wanted).map_err(NotAttached::by_code)?;
-        let reserved = self.reserve_device(&wanted, owners, request)?;
+        let reserved = self.reserve_device(&wanted, owners, leftovers, request)?;
         let address = reserved.device.address;
         self.report_locality(request, address, reserved.locality());
         Ok((wanted.with_vf(address), reserved))
@@ -86,16 +87,17 @@ impl SriovServices {
         &self,
         wanted: &Sriov,
         owners: &dyn Owners,
+        leftovers: &dyn Leftovers,
         request: &AttachmentRequest<'_>,
     ) -> Result<ReservedVf<'_>, NotAttached> {
         let limit = request.waiting.deadline.min(Instant::now() + request.vf_wait);
         let (reservation, mut locality, mut locks) = match &wanted.device {
             Device::OfPool(pool) => {
-                let (reservation, locality) = self.draw(owners, request, pool, limit)?;
+                let (reservation, locality) = self.draw(leftovers, request, pool, limit)?;
                 (reservation, locality, Vec::new())
             }
             Device::Known(_) | Device::OfResource(_) => {
-                let (reservation, lock) = self.take(wanted.address()?, owners, limit)?;
+                let (reservation, lock) = self.take(wanted.address()?, owners, leftovers, limit)?;
                 (reservation, None, vec![lock])
             }
         };
@@ -119,12 +121,13 @@ impl SriovServices {
         &self,
         address: PciAddr,
         owners: &dyn Owners,
+        leftovers: &dyn Leftovers,
         limit: Instant,
     ) -> Result<(Reservation<'_>, KeyedLock<'_>), NotAttached> {
         let mine = |a: &Attachment| a.has_vf(address);
         let name = address.to_string();
         let lock = reserve_alone(self, owners, &name, &mine, limit, |why| vf_not_to_be_had(address, why))?;
-        owners.settle_leftover(address)?;
+        leftovers.settle(address)?;
         let refused = |e: Refused| match (e.why.passes(), pools::refused(address, &e)) {
             (true, error) => NotAttached::Failed(error),
             (false, error) => NotAttached::Unavailable(error),
@@ -139,7 +142,7 @@ impl SriovServices {
             None => self.inventory.vf(reservation.address()).map_err(|e| unusable(&e))?,
         };
         if let Some(unserved) = self.inventory.unserved(device.address).map_err(|e| unusable(&e))? {
-            return Err(not_given(&unserved));
+            return Err(refused_as_unserved(&unserved));
         }
         let driver = driver_of(&device)?;
         Ok((device, driver))
@@ -148,7 +151,7 @@ impl SriovServices {
     /// A VF of a pool, the nearest that is ready. An empty pool is waited for, unless there is another path.
     fn draw(
         &self,
-        owners: &dyn Owners,
+        leftovers: &dyn Leftovers,
         request: &AttachmentRequest<'_>,
         pool: &str,
         limit: Instant,
@@ -162,7 +165,7 @@ impl SriovServices {
             NotAttached::Unavailable(CniError::new(Code::InvalidConfig, msg).with(e.remedy()))
         })?;
         let limit = if request.fallback_follows { Instant::now() } else { limit };
-        let drawn = self.draw_unowned(owners, pool, limit, |member| ranks.get(&member.numa_node).copied());
+        let drawn = self.draw_unowned(leftovers, pool, limit, |member| ranks.get(&member.numa_node).copied());
         let reservation = drawn?.map_err(|e| {
             let told = pools::undrawn(&e);
             NotAttached::Unavailable(match nodes.iter().all(|node| ranks.contains_key(node)) {
@@ -183,7 +186,7 @@ impl SriovServices {
     /// Draws, past what sriov-cni has given to a pod since the pool was looked at. Where that is not known nothing is drawn.
     fn draw_unowned(
         &self,
-        owners: &dyn Owners,
+        leftovers: &dyn Leftovers,
         pool: &str,
         limit: Instant,
         rank: impl Fn(&Member) -> Option<u32>,
@@ -193,7 +196,7 @@ impl SriovServices {
                 Ok(reservation) => reservation,
                 empty => return Ok(empty),
             };
-            let Some(holder) = owners.leftover_owner(reservation.address())? else {
+            let Some(holder) = leftovers.owner(reservation.address())? else {
                 return Ok(Ok(reservation));
             };
             tracing::warn!(pci = %reservation.address(), pool, holder, "a VF of a pool is somebody else's pod's");
@@ -255,7 +258,7 @@ fn must_suit(wanted: &Sriov, device: &VfDevice, driver: &str, by_path: bool) -> 
 }
 
 /// Why a VF is no pod's to have, and the remedy.
-fn not_given(unserved: &Unserved) -> CniError {
+fn refused_as_unserved(unserved: &Unserved) -> CniError {
     let remedy = match unserved {
         Unserved::ExclusiveRdma { .. } => {
             "share RDMA devices (`rdma system set netns shared`, while there is no other network namespace; or ib_core's parameter netns_mode=1), or give the pod a VF without one"

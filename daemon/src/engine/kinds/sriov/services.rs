@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use fairlead_host::host_root::HostRoot;
 use fairlead_host::{Kernel, NetnsId};
+use fairlead_kubelet::PodResources;
+use fairlead_sriov::pools::Pools;
 use fairlead_sriov::{Administrator, Inventory, KernelVf};
 
 use crate::device_offers::DeviceOffers;
 use crate::engine::keyed_locks::KeyedLocks;
 use crate::metrics;
 use crate::store::{Store, VfRecord};
-use fairlead_kubelet::PodResources;
-use fairlead_sriov::pools::Pools;
 
 /// What the VF kinds stand on.
 pub(crate) struct SriovServices {

@@ -14,18 +14,28 @@ use std::sync::Arc;
 
 use fairlead_cni::{CniError, Code};
 use fairlead_host::{HostRoot, Link, Net, NetError, NetnsError, process};
+use fairlead_sriov::pools::SriovCniOwners;
 use fairlead_sriov::vf_netdev::{self, APPEARS, Appearance};
 use fairlead_sriov::{InventoryError, PciAddr, USER_SPACE_DRIVERS, VfDevice};
 
-use super::attachment_request::AttachmentRequest;
-use super::errors;
-use super::kinds::sriov::{SriovServices, still_away, unusable, vf_not_to_be_had};
-use super::kinds::{AwaitsCarrier, Kinds, vf, vfio};
-use super::netns_reach::Reach;
+use super::sriov::{SriovServices, still_away, unusable, vf_not_to_be_had};
+use super::{AwaitsCarrier, Kinds, vf, vfio};
+use crate::engine::attachment_request::AttachmentRequest;
+use crate::engine::errors;
+use crate::engine::netns_reach::Reach;
 use crate::store::{Attachment, Key, LinkRecord, MovedNetdev, Namespace, Phase, VfRecord};
-use fairlead_sriov::pools::SriovCniOwners;
 use files::{DIRECTORY, Leftovers, NetdevBefore, Record};
 use files_cache::CachedFiles;
+
+impl super::Leftovers for Kinds {
+    fn settle(&self, vf: PciAddr) -> Result<(), CniError> {
+        self.leftovers.settle(self, vf)
+    }
+
+    fn owner(&self, vf: PciAddr) -> Result<Option<String>, CniError> {
+        self.leftovers.owner(vf)
+    }
+}
 
 /// Whether the pod that a VF went to lives.
 enum Pod {

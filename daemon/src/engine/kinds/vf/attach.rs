@@ -17,6 +17,7 @@ use crate::store::{Attachment, LinkRecord, MovedNetdev, VfRecord};
 /// A netdev of a VF that is about to be moved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Change {
+    pub(crate) vf: VfRecord,
     /// What it was.
     pub(crate) netdev: MovedNetdev,
     /// Settings that differ from what is wanted.
@@ -37,8 +38,8 @@ pub(crate) fn plan(
     };
     must_be_free(request, pod)?;
     let (vf, settings) = snapshot.record(wanted);
-    let netdev = MovedNetdev { vf: Some(vf), ..MovedNetdev::of(link) };
-    let change = Change { netdev: netdev.clone(), settings, mac: wanted.profile.mac };
+    let netdev = MovedNetdev { vf: Some(vf.clone()), ..MovedNetdev::of(link) };
+    let change = Change { vf, netdev: netdev.clone(), settings, mac: wanted.profile.mac };
     Ok(Plan { record: LinkRecord::Moved(netdev), work: Work::Vf(change) })
 }
 
@@ -51,17 +52,17 @@ pub(crate) fn apply(
     pod: &mut dyn Net,
 ) -> Result<Applied, ApplyError> {
     sriov.write_device_info(attachment)?;
-    let Some(vf) = &change.netdev.vf else { return Ok(Applied::default()) };
-    let index = set_up(sriov, vf, change)?;
+    let index = set_up(sriov, change)?;
     failpoint::pass("add.prepared");
     let moved = take_in(pod, index, ifname)?;
     let (index, mac, mtu) = moved.map_or((index, None, 0), |link| (link.index, link.mac, link.mtu));
-    let pci_id = vf.address.to_string();
+    let pci_id = change.vf.address.to_string();
     Ok(Applied { netdev: Some(index), mac, mtu, pci_id, awaits_carrier: true, result: None })
 }
 
 /// Sets what differs and has the VF take its MAC address over; returns the index of its netdev.
-fn set_up(sriov: &SriovServices, vf: &VfRecord, change: &Change) -> Result<u32, CniError> {
+fn set_up(sriov: &SriovServices, change: &Change) -> Result<u32, CniError> {
+    let vf = &change.vf;
     let told = |e: NetError| errors::kernel("", &format!("setting up VF {}", vf.address), &e);
     sriov.set_up(vf, &change.settings)?;
     let netdev = &change.netdev;
