@@ -10,10 +10,10 @@ use std::time::Instant;
 
 use clap::{Parser, ValueEnum};
 use fairlead_contest::case::Case;
-use fairlead_contest::equality::{self, Outcome, RowError};
 use fairlead_contest::implementation::Implementation;
 use fairlead_contest::kernel_kinds::{self, Kind};
 use fairlead_contest::report::{Columns, Mark, Report, Row};
+use fairlead_contest::run_row::{self, Outcome, RowError};
 use fairlead_contest::spec::{self, SpecCase};
 use fairlead_contest::vf::nic::Nic;
 use fairlead_contest::vf::{self, Behaviour};
@@ -286,7 +286,7 @@ impl Contest {
                 notes: Vec::new(),
             };
         }
-        match equality::run(case, &self.reference, &self.subject) {
+        match run_row::run(case, &self.reference, &self.subject) {
             Ok(outcome) => self.row(group, case, outcome),
             Err(error) => broken(group, &case.title, &error),
         }
@@ -297,11 +297,10 @@ impl Contest {
         let mut notes = outcome.faults;
         if self.show_allowed || mark == Mark::Failed {
             let allowed = outcome.allowed.iter();
-            notes.extend(
-                allowed.map(|(difference, reason)| {
-                    format!("allowed: {} ({reason})", equality::line(difference))
-                }),
-            );
+            notes
+                .extend(allowed.map(|(difference, reason)| {
+                    format!("allowed: {} ({reason})", run_row::line(difference))
+                }));
         }
         let [reference, subject] = outcome.adds;
         Row { group, title: case.title.clone(), mark, reference, subject, notes }

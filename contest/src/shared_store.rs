@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::equality::RowError;
 use crate::implementation::{Answer, Call, CallError, Daemon, Implementation};
 use crate::report::{Mark, Row};
+use crate::run_row::RowError;
 use crate::test_node::TestNode;
 
 /// The number of ADDs of each side.

@@ -112,6 +112,7 @@ pub fn run(
     // more below.
     let first = Settings::load(&paths.config).unwrap_or_default();
     let level = logging::begin(first.log_level, first.log_format);
+    // While there is one thread: those that it starts inherit its processors, others would keep theirs.
     stay_off_isolated(&paths.sysfs);
     if let Err(error) = raise_open_files() {
         warn!(%error, "the limit of open files stays as it is; many calls at once may be refused (code 11)");
@@ -181,6 +182,7 @@ fn serve(
     let started = start(surroundings).map_err(DaemonError::Engine)?;
     surroundings.readiness.met("engine");
     let spooled = entries.len();
+    // Before the queue is opened: a spooled request is older than every call that waits there.
     let pending = spool::first_pass(entries, &started.service, &server.admission, &surroundings.node);
     let (left, took_ms) = (pending.len(), begun.elapsed().as_millis());
     let _ = server.service.set(started.service.clone());
@@ -276,6 +278,7 @@ async fn watchdog() {
     let Some(limit) = sd_notify::watchdog_enabled() else { return };
     loop {
         notify(&[NotifyState::Watchdog]);
+        // Three times within the limit: one report that is late does not end the daemon.
         tokio::time::sleep(limit / 3).await;
     }
 }
@@ -311,6 +314,7 @@ fn wait_for_events(
                 return Ok(());
             }
             Ok(Event::Reload) => reload(),
+            // The end of the server's thread sends no event, and the watches keep the channel open.
             Err(_) if server.is_finished() => return Err(DaemonError::ServerEnded),
             Err(_) => {}
         }

@@ -16,9 +16,9 @@ use fairlead_host::exec::{Exec, ExecError, Output};
 
 use fairlead_host::host_root::HostRoot;
 
-mod earlier_plugins;
+mod surviving_plugins;
 
-use earlier_plugins::RunningPlugins;
+use surviving_plugins::RunningPlugins;
 
 /// How much of a plugin's output an error repeats, in bytes.
 const SHOWN: usize = 2048;

@@ -34,6 +34,7 @@ impl DeviceOffers {
     /// # Errors
     /// When kubelet's directory can't be watched, or no thread can be started.
     pub(crate) fn offer(&self, pools: &Pools) -> Result<(), DevicePluginError> {
+        // Held to the end: of two offers at once the older one must not reach the plugins last.
         let mut offered = self.offered.lock();
         let devices_of = |offer: Arc<Offer>| {
             let same = offered.iter().find(|devices| Arc::ptr_eq(&devices.0, &offer));
@@ -82,6 +83,7 @@ impl Devices for OfferedDevices {
     }
 
     fn cancel_allocation(&self, id: &str) {
+        // An id that is no PCI address was refused by `allocate` already.
         if let Ok(address) = id.parse() {
             self.0.cancel_allocation(address);
         }

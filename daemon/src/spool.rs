@@ -79,6 +79,7 @@ pub fn lock(state_dir: &Path, node: Node) -> Result<Locked, SpoolError> {
     let mut options = File::options();
     let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
     let file = file.map_err(failed(&path, "made"))?;
+    // Exclusive: executables hold it shared while they write an entry.
     file.lock().map_err(failed(&path, "locked"))?;
     Ok(Locked { directory, _lock: file, node })
 }
@@ -166,6 +167,7 @@ pub fn first_pass(
     let mut pending: Vec<Entry> = Vec::new();
     for entry in entries {
         let attachment = pod_interface_of(&entry.request);
+        // In order: what follows a request of the same attachment that is still to be done waits for it.
         let behind = pending.iter().any(|p| pod_interface_of(&p.request) == attachment);
         if !behind {
             let call = Arc::clone(service).prepare(entry.request.clone());
@@ -186,6 +188,7 @@ fn serve(call: &dyn PreparedCall, entry: &Entry) -> bool {
     let arrived = Instant::now();
     let waiting = Waiting { arrived, deadline: arrived + PATIENCE, gone: CallerGone::default() };
     let reply = serve_catching_panics(call, waiting);
+    // Nobody waits for the answer: the runtime was answered when the request was spooled.
     call.answered(true);
     match reply.outcome {
         Ok(_) => true,
@@ -260,6 +263,7 @@ fn retry(mut pending: Vec<Entry>, admission: &Admission, node: &Node, woken: &Re
                         admission.release(&pod_interface_of(&entry.request));
                     }
                 }
+                // The daemon is stopping; the entries stay on the disk for the next start.
                 Outcome::NotBegun => return,
                 Outcome::Reply(reply, _) => {
                     warn_failed(&entry, &reply.outcome.err().map(|e| e.to_string()).unwrap_or_default());

@@ -19,6 +19,7 @@ impl Backoff {
 
     /// The pause after the n-th failure; the first failure is number 1.
     pub fn after(&self, failures: u32) -> Duration {
+        // A shift by 32 or more has no value: whatever has failed that often waits for the longest pause.
         let doubled = 1_u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
         self.first.saturating_mul(doubled).min(self.longest)
     }

@@ -9,6 +9,7 @@ use nix::sys::statvfs::statvfs;
 pub fn left(path: &Path) -> io::Result<()> {
     let stat = statvfs(path)?;
     let full = |what| Err(io::Error::new(io::ErrorKind::StorageFull, what));
+    // A tmpfs without a size says 0 of 0. `blocks_free` counts what is kept for root, which the daemon is.
     if stat.blocks() > 0 && stat.blocks_free() == 0 {
         return full("no block of its file system is free");
     }

@@ -91,11 +91,13 @@ impl Watch {
         let (sender, receiver) = channel();
         let events = sender.clone();
         let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+            // An error of the watcher counts as a change: events may be lost, and the reader looks for himself.
             if event.map_or(true, |event| is_change(event.kind)) {
                 let _ = events.send(Message::Changed);
             }
         })?;
         let mut places = Places { watcher, directories, watched: HashSet::new() };
+        // A directory that can't be watched now is logged and tried again; the others are watched meanwhile.
         drop(places.arm());
         std::thread::Builder::new()
             .name(name.into())
@@ -116,6 +118,7 @@ impl Watch {
 
 fn is_change(kind: EventKind) -> bool {
     match kind {
+        // Reading must be no change: whoever is told of a change reads the files, and would be told of that.
         EventKind::Access(AccessKind::Close(AccessMode::Write)) => true,
         EventKind::Access(_) => false,
         _ => true,
@@ -136,6 +139,7 @@ fn follow(receiver: &Receiver<Message>, places: &mut Places, changed: impl Fn())
             }
             Err(RecvTimeoutError::Timeout) => {
                 settled = None;
+                // Watched before the report: what came into a new directory earlier is seen by whoever gets the report.
                 drop(places.arm());
                 changed();
             }
@@ -156,10 +160,12 @@ impl<W: Watcher> Places<W> {
     fn arm(&mut self) -> Result<(), String> {
         let wanted: HashSet<PathBuf> = self.directories.iter().map(|d| nearest(d)).collect();
         for gone in self.watched.difference(&wanted) {
+            // The kernel ends the watch of a removed directory itself; then there is nothing to end.
             let _ = self.watcher.unwatch(gone);
         }
         let mut armed = Ok(());
         for place in &wanted {
+            // Not its subdirectories: the nearest ancestor that exists may be as large as `/`.
             if let Err(error) = self.watcher.watch(place, RecursiveMode::NonRecursive) {
                 warn!(place = %place.display(), %error, "changes in this directory will not be seen");
                 armed = Err(format!("{} can't be watched: {error}", place.display()));

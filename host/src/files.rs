@@ -37,6 +37,7 @@ pub fn paths_in(directory: &Path) -> io::Result<Vec<PathBuf>> {
 
 /// Puts `bytes` at `path` in place of what was there, and on the disk before this returns. Only root reads it.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    // In the same directory: a rename replaces a file at once only within one file system.
     let beside = path.with_extension("tmp");
     let written = write_synced(&beside, bytes);
     written.and_then(|()| fs::rename(&beside, path)).inspect_err(|_| {
@@ -52,6 +53,7 @@ pub fn gone(removed: io::Result<()>) -> io::Result<()> {
 }
 
 fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    // Truncated: a kill before the rename leaves a file of this name.
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
     file.write_all(bytes)?;
     file.sync_all()

@@ -72,6 +72,7 @@ impl HostRoot {
             prefix.push(part);
             if part != Component::ParentDir {
                 match mkdirat(&parent, part.as_os_str(), Mode::from_raw_mode(0o755)) {
+                    // EXIST: somebody else made it since it was looked for.
                     Ok(()) | Err(Errno::EXIST) => {}
                     Err(e) => return Err(e.into()),
                 }
@@ -87,6 +88,7 @@ impl HostRoot {
         let dir = self.make_directory(dir)?;
         let beside = format!(".{}.fairlead", name.to_string_lossy());
         let _ = unlinkat(&dir, &beside, AtFlags::empty()); // what a kill has left
+        // EXCL and NOFOLLOW: through a link of this name the daemon would write to somebody else's file.
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut file = File::from(openat(&dir, &beside, flags, Mode::from_raw_mode(mode))?);
         let written = file
@@ -114,6 +116,7 @@ impl HostRoot {
                 Err(Errno::NOENT) => {}
                 Err(e) => return Err(e.into()),
                 Ok(fd) => {
+                    // access(2) takes a path; this one leads to the very directory that was resolved below the host's root.
                     let itself = format!("/proc/self/fd/{}", fd.as_raw_fd());
                     access(&itself, Access::WRITE_OK)?;
                     return disk_space::left(Path::new(&itself));
@@ -126,6 +129,7 @@ impl HostRoot {
     fn open_with(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
         let root =
             openat(CWD, &self.path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        // openat2(2) asks for NO_MAGICLINKS beside IN_ROOT, which need not refuse magic links in later kernels.
         openat2(&root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS)
     }
 }

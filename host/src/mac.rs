@@ -19,6 +19,7 @@ impl Mac {
     /// A unicast, locally administered address made of `seed`'s low 46 bits.
     pub fn local(seed: u64) -> Mac {
         let b = seed.to_le_bytes();
+        // Bit 0 of the first byte marks a group address, bit 1 a local one.
         Mac([(b[0] & 0xfc) | 0x02, b[1], b[2], b[3], b[4], b[5]])
     }
 

@@ -42,6 +42,7 @@ impl MemoryFiles {
         let lines = || membership.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
         let v1 = lines().find(|(controllers, _)| controllers.split(',').any(|one| one == "memory"));
         let v2 = lines().find(|(controllers, _)| controllers.is_empty());
+        // Version 1 first: where both are mounted, version 2 has no memory controller.
         let (root, file, path) = match (v1, v2) {
             (Some((_, path)), _) => (self.cgroups.join("memory"), "memory.limit_in_bytes", path),
             (None, Some((_, path))) => (self.cgroups.clone(), "memory.max", path),

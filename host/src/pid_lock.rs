@@ -48,6 +48,7 @@ pub fn lock_or_holder(file: &mut File) -> io::Result<Option<String>> {
 /// # Errors
 /// When the file can't be written.
 pub fn write_holder(file: &mut File) -> io::Result<()> {
+    // The id of an earlier holder may be longer than ours.
     file.set_len(0)?;
     file.rewind()?;
     writeln!(file, "{}", std::process::id())

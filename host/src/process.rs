@@ -35,6 +35,7 @@ pub fn open_files() -> io::Result<u64> {
 /// the soft limit of its start: some close whatever could be open, others cannot wait for a file above 1023.
 pub fn raise_open_files() -> io::Result<()> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    // Only once: a second call would take the raised limit for that of the start.
     LIMIT_AT_START.get_or_init(|| libc::rlimit { rlim_cur: soft, rlim_max: hard });
     Ok(setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?)
 }

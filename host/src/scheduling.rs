@@ -26,6 +26,7 @@ const AHEAD: libc::c_int = 10;
 /// # Errors
 /// When the kernel refuses.
 pub fn run_only_when_idle() -> io::Result<()> {
+    // The kernel takes no other priority with SCHED_IDLE.
     let parameters = libc::sched_param { sched_priority: 0 };
     // SAFETY: `parameters` outlives the call; 0 is the calling thread.
     Errno::result(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) })?;

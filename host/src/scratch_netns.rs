@@ -58,6 +58,7 @@ impl Drop for ScratchNetns {
 fn make_at(path: &Path) -> io::Result<()> {
     unshare(CloneFlags::CLONE_NEWNET)?;
     let none: Option<&str> = None;
+    // Not /proc/self: that shows the namespace of the process's first thread.
     mount(Some("/proc/thread-self/ns/net"), path, none, MsFlags::MS_BIND, none)?;
     Ok(())
 }

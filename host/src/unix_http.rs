@@ -87,6 +87,7 @@ fn read_to_end(connection: &mut UnixStream, end: Instant) -> io::Result<String> 
 /// standard library's `connect` would wait for ever.
 fn connected(path: &Path, patience: Duration) -> io::Result<UnixStream> {
     let fd: OwnedFd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    // A timeout of 0 would mean none.
     let limit = TimeVal::seconds(i64::try_from(patience.as_secs()).unwrap_or(i64::MAX).max(1));
     setsockopt(&fd, sockopt::SendTimeout, &limit)?;
     connect(fd.as_raw_fd(), &UnixAddr::new(path)?)?;

@@ -20,7 +20,6 @@ use fairlead_cni::result::{Dns, IpConfig, RouteConfig};
 
 pub use error::IpamError;
 pub use host_local::{Allocation, HostLocal, NetworkDir, Owner, Removed};
-// The name that the daemon's engine still uses.
 
 /// What an IPAM answers to an ADD, before any interface has it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

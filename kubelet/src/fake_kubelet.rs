@@ -240,6 +240,7 @@ pub struct FakeKubelet {
 impl FakeKubelet {
     /// A kubelet that does not run yet.
     pub fn at(root: &Path) -> FakeKubelet {
+        // With a thread of its own: it answers while the test waits for the code that calls it.
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         FakeKubelet {
             answers: Arc::default(),
@@ -274,6 +275,7 @@ impl FakeKubelet {
         for left in fs::read_dir(&directory).unwrap() {
             fs::remove_file(left.unwrap().path()).unwrap();
         }
+        // `bind` registers the socket with the runtime that the calling thread is in.
         let _in_runtime = self.runtime.enter();
         UnixListener::bind(directory.join(KUBELET_SOCKET)).unwrap()
     }

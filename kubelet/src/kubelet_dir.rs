@@ -93,22 +93,26 @@ impl SocketDir {
         match fs::symlink_metadata(&path) {
             Ok(there) if there.file_type().is_socket() => fs::remove_file(&path)?,
             Ok(_) => return Err(io::Error::other("a file that is no socket is in its place: remove it")),
+            // Not there, or not to be seen: `bind` reports the second.
             Err(_) => {}
         }
         let listener = UnixListener::bind(&path)?;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+        // Tokio requires it of a listener that it takes over.
         listener.set_nonblocking(true)?;
         Ok(listener)
     }
 
     /// Removes a socket of ours.
     pub(crate) fn remove(&self, socket: &str) {
+        // Kubelet removes it too when it starts. One that stays is replaced by whoever listens next.
         let _ = fs::remove_file(self.reached_at(socket));
     }
 
     /// Connects to whoever listens on a socket.
     pub(crate) async fn connect(&self, socket: &str) -> io::Result<Channel> {
         let stream = UnixStream::connect(self.reached_at(socket)).await?;
+        // There is one stream: when it breaks, the caller gets an error and opens the directory again.
         let mut once = Some(TokioIo::new(stream));
         let connector = tower::service_fn(move |_: tonic::transport::Uri| {
             let stream = once.take().ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected));

@@ -69,6 +69,7 @@ pub fn next_device(
         .flat_map(|c| &c.devices)
         .map(|devices| devices.resource.clone())
         .collect();
+    // Kubelet lists a resource once for each NUMA node: the message names it once.
     others.sort_unstable();
     others.dedup();
     Err(NoDevice::NotAllocated { pod, resource, others })

@@ -204,6 +204,7 @@ impl PodResources {
                 .ok_or_else(|| PodResourcesError::UnknownPod(pod.clone())),
             Err(PodResourcesError::Refused { code, message }) if is_disabled(code, &message) => {
                 tracing::info!(%code, message, "kubelet tells of all pods only: it is asked for its list");
+                // Kept in mind: every refused `Get` counts against the rate limit that all clients of kubelet share.
                 self.lists_only.store(true, Ordering::Relaxed);
                 self.find_in_list(pod, until)
             }
@@ -247,6 +248,7 @@ impl PodResources {
             self.list_ended.wait_for(&mut lists, left);
         };
         lists.waiting -= 1;
+        // A list of all pods can have megabytes, and is too old for the next caller.
         if lists.waiting == 0 {
             lists.last = None;
         }
@@ -334,6 +336,7 @@ fn find_pod(pods: &[wire::PodResources], pod: &PodName) -> Result<ResourcesOfPod
     let mut of_name: Vec<ResourcesOfPod> = Vec::new();
     for listed in pods.iter().filter(|listed| listed.name == pod.name && listed.namespace == pod.namespace) {
         let resources = ResourcesOfPod::from(listed.clone());
+        // Two pods of the name with the same resources are no doubt: either entry gives the same answer.
         if !of_name.contains(&resources) {
             of_name.push(resources);
         }

@@ -35,6 +35,7 @@ pub(crate) struct Connection(OwnedFd);
 impl Connection {
     /// Connects if that is possible without waiting.
     pub(crate) fn try_connect(path: &Path) -> Option<Connection> {
+        // With a full queue this fails at once; `open` then waits for a place, within the deadline.
         let fd = stream(SockFlag::SOCK_NONBLOCK).ok()?;
         connect(fd.as_raw_fd(), &UnixAddr::new(path).ok()?).ok()?;
         Some(Connection(fd))
@@ -62,6 +63,7 @@ impl Connection {
     /// Sends as many bytes as the socket takes. `Ok(0)` when the deadline came first.
     pub(crate) fn send(&self, bytes: &[u8], deadline: Deadline) -> Result<usize, Errno> {
         loop {
+            // DONTWAIT: every wait is in `Deadline`, which limits it.
             match send(self.0.as_raw_fd(), bytes, MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT) {
                 Err(Errno::EINTR) => {}
                 Err(Errno::EAGAIN) if !deadline.wait(self.0.as_fd(), PollFlags::POLLOUT) => return Ok(0),

@@ -107,6 +107,7 @@ pub(crate) fn operation() -> Result<(Operation, Duration), EnvironmentError> {
     let wanted = time_limit()?;
     let limit = match operation {
         Operation::Version | Operation::Daemon(Command::Status) => {
+            // The runtime has no limit of its own for these: a longer one would hold it up.
             wanted.unwrap_or(STATUS_LIMIT).min(STATUS_LIMIT)
         }
         Operation::Daemon(_) => wanted.unwrap_or(WORK_LIMIT),
@@ -190,6 +191,7 @@ fn path(name: &str, default: &str) -> PathBuf {
 }
 
 fn whole_environment() -> Vec<(String, String)> {
+    // JSON cannot carry a variable that is not UTF-8.
     env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect()

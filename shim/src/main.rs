@@ -15,7 +15,7 @@ mod environment;
 mod errno_text;
 mod error_codes;
 mod http_exchange;
-mod netns;
+mod netns_identity;
 mod spool_writer;
 mod status_wait;
 mod stdin_config;
@@ -35,7 +35,7 @@ use crate::call_error::CallError;
 use crate::connection::Connection;
 use crate::deadline::Deadline;
 use crate::environment::{EnvironmentError, Invocation, Operation, WORK_LIMIT};
-use crate::netns::Netns;
+use crate::netns_identity::Netns;
 use crate::wait_resend_spool::Call;
 
 /// The C library's allocator maps and faults in a page for every size of block that it meets; this one takes one
@@ -77,7 +77,7 @@ fn serve(command: Command, deadline: Deadline) -> ExitCode {
     let netns = Some(&invocation.request.netns).filter(|path| !path.is_empty());
     let netns = netns.and_then(|path| Netns::open(path));
     invocation.request.netns_inode = netns.as_ref().and_then(Netns::inode);
-    invocation.request.own_netns = netns::own();
+    invocation.request.own_netns = netns_identity::own();
     match stdin_config::read_all(deadline) {
         Ok(config) => invocation.request.config = config,
         Err(error) => return stdout::print_error(&error.into(), CniVersion::LATEST, deadline),
@@ -85,6 +85,7 @@ fn serve(command: Command, deadline: Deadline) -> ExitCode {
     let mut call = Call { invocation, netns, deadline, answered_on: None };
     match call.run(early) {
         Ok(result) if stdout::print(&result, deadline) => {
+            // Only now that the runtime's pipe has taken the whole result.
             call.acknowledge();
             ExitCode::SUCCESS
         }

@@ -39,9 +39,11 @@ impl Netns {
     /// The namespace's cookie, which no other namespace gets before the next boot. This moves the process into the namespace,
     /// so nothing that depends on the old one may follow. `None` on older kernels and where the file is no network namespace.
     pub(crate) fn cookie(&self) -> Option<u64> {
+        // Asked before the file is really opened, which could block on a pipe or act on a device.
         if fstatfs(&self.0).ok()?.filesystem_type() != NSFS_MAGIC {
             return None;
         }
+        // setns(2) refuses a descriptor of O_PATH.
         let file = File::open(format!("/proc/self/fd/{}", self.0.as_raw_fd())).ok()?;
         setns(file, CloneFlags::CLONE_NEWNET).ok()?;
         let inside = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).ok()?;

@@ -80,6 +80,7 @@ impl Spool {
         let entry = serialise(request).map_err(SpoolError::Request)?;
         let unwritable = |step| step_failed(&self.directory, step);
         let directory = File::open(&self.directory).map_err(unwritable("open"))?;
+        // The spool's lock is shared among executables; names and limits need one writer at a time.
         let turn = wait_for(directory, FlockArg::LockExclusiveNonblock, &self.directory, deadline)?;
         let name = self.next_name(&entry)?;
         let partial = self.directory.join(name.partial());
@@ -91,6 +92,7 @@ impl Spool {
             let _ = fs::remove_file(&partial);
         }
         placed?;
+        // This is the directory: the new name must be on the disk before success is answered.
         turn.sync_all().map_err(unwritable("sync"))
     }
 
@@ -114,12 +116,14 @@ impl Spool {
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        // After the last one even where the clock was set back: the order of the names is that of the replay.
         Ok(EntryName { sequence: now.max(last.saturating_add(1)), pid: std::process::id() })
     }
 }
 
 fn make(directory: &Path, state_dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    // A directory's name is in its parent: not synced, a power cut could lose the spool with its entries.
     File::open(state_dir)?.sync_all()?;
     match state_dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         Some(parent) => File::open(parent)?.sync_all(),

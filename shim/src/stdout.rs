@@ -45,6 +45,7 @@ pub(crate) fn print(mut bytes: &[u8], deadline: Deadline) -> bool {
         match write(stdout.as_fd(), bytes) {
             Ok(n) => bytes = bytes.get(n..).unwrap_or_default(),
             Err(Errno::EINTR) => {}
+            // The runtime may have made its pipe non-blocking.
             Err(Errno::EAGAIN) if deadline.wait(stdout.as_fd(), PollFlags::POLLOUT) => {}
             Err(_) => return false,
         }

@@ -17,7 +17,7 @@ use crate::daemon_process::DaemonProcess;
 use crate::deadline::{Deadline, Pause};
 use crate::environment::Invocation;
 use crate::http_exchange::{Answer, Exchange, Outcome};
-use crate::netns::Netns;
+use crate::netns_identity::Netns;
 use crate::spool_writer::Spool;
 use crate::status_wait::StatusWait;
 use crate::stdin_config;
@@ -123,6 +123,7 @@ impl Call {
             Err(ConnectError::Down(_)) => {}
             Err(other) => return Err(CallError::NoConnection(other)),
         }
+        // The caller's time is over when it is replayed; the daemon then sets its own limit.
         self.invocation.request.deadline_ms = 0;
         self.invocation.request.spooled = Some(self.spool_details());
         spool.write(self.request(), self.deadline).map_err(CallError::Spool)?;

@@ -35,6 +35,7 @@ fn parse(text: &str) -> Option<PciAddr> {
     let (rest, function) = text.rsplit_once('.')?;
     let mut parts = rest.split(':');
     let (domain, bus, device) = (parts.next()?, parts.next()?, parts.next()?);
+    // `from_str_radix` also takes a leading `+`, and any number of digits.
     let digits = |part: &str, widths: std::ops::RangeInclusive<usize>| {
         widths.contains(&part.len()) && part.bytes().all(|b| b.is_ascii_hexdigit())
     };

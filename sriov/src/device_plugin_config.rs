@@ -135,6 +135,7 @@ impl DevicePluginConfig {
         let mut names = BTreeSet::new();
         for written in list {
             let written = known(written, RESOURCE_KEYS);
+            // Taken before the rest is read: a resource that cannot be read is still reported by its name.
             let name = written["resourceName"].as_str().unwrap_or_default().to_owned();
             match resource(written) {
                 Ok(resource) if names.insert(resource.name.clone()) => config.resources.push(resource),
@@ -153,6 +154,7 @@ fn resource(mut written: Value) -> Result<Resource, Refusal> {
     if ![NET_DEVICE, ""].contains(&kind) {
         return Err(Refusal::DeviceType(kind.to_owned()));
     }
+    // The device plugin ignores unknown keys. `Selector` refuses them, because it is read from our own configuration too.
     if let Some(selectors) = written.get_mut("selectors") {
         *selectors = match selectors.take() {
             Value::Array(list) => list.into_iter().map(|one| known(one, SELECTOR_KEYS)).collect(),
@@ -164,6 +166,7 @@ fn resource(mut written: Value) -> Result<Resource, Refusal> {
     if name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_') {
         return Err(Refusal::Name);
     }
+    // The device plugin takes an empty prefix for none.
     let prefix = Some(written.resource_prefix).filter(|prefix| !prefix.is_empty());
     let name = format!("{}/{name}", prefix.as_deref().unwrap_or(PREFIX));
     check_resource_name(&name)?;

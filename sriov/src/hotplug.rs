@@ -31,12 +31,14 @@ impl Hotplug {
     /// When there is no thread to be had.
     pub fn watch(tell: impl FnMut(&[DeviceEvent]) + Send + 'static) -> io::Result<Hotplug> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        // Opened before the thread begins: nothing is missed once this function has returned.
         let events = runtime.block_on(async { DeviceEvents::open() });
         let (end, ended) = oneshot::channel();
         thread::Builder::new().name("hotplug".into()).spawn(move || {
             runtime.block_on(async {
                 tokio::select! {
                     () = listen(events, tell) => {}
+                    // Nothing is ever sent: dropping the sender ends the watch.
                     _ = ended => {}
                 }
             });
@@ -70,6 +72,7 @@ async fn heard_at_last(
         }
         sleep(PAUSE).await;
         events = DeviceEvents::open();
+        // Told even if listening failed again: changes that nobody could hear are found by a full look.
         tell(&[DeviceEvent::Overflow]);
     }
 }

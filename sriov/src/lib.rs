@@ -20,8 +20,8 @@ pub mod numa;
 pub mod pools;
 mod resource_name;
 mod selector;
-mod vf_mac;
 pub mod vf_netdev;
+mod vf_netdev_mac;
 mod vf_profile;
 mod vfio_fitness;
 pub mod wait_out_reset;
@@ -38,6 +38,6 @@ pub use inventory::{
 };
 pub use resource_name::{BadResourceName, check_resource_name};
 pub use selector::{Selector, Selectors};
-pub use vf_mac::KernelVf;
+pub use vf_netdev_mac::KernelVf;
 pub use vf_profile::{Plan, VfProfile};
 pub use vfio_fitness::{USER_SPACE_DRIVERS, UnfitForVfio, fit_for_vfio};

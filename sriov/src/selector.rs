@@ -103,6 +103,7 @@ impl Selector {
 
     fn matches(&self, physical: &ScannedPf, found: &ScannedVf) -> bool {
         let (vf, own) = (&found.vf, physical.interface.as_ref());
+        // Under vfio-pci and in a pod the VF has no interface here: it goes by that of its PF.
         let speaks = found.link_type.or_else(|| own?.link_type);
         let key = found.partition_key.filter(|_| speaks == Some(LinkType::Infiniband));
         holds(&self.vendors, |vendor| vendor.0 == found.model.vendor)

@@ -40,10 +40,13 @@ impl Look {
         let index = link.index;
         let alt_names = self.alt_names.as_ref().unwrap_or(&link.alt_names);
         let mut ops = Vec::new();
+        // Deleted first: the wanted name may be one of them, and the kernel refuses a name that is in use, even by the
+        // same interface.
         for name in link.alt_names.iter().filter(|name| !alt_names.contains(name)) {
             ops.push(Op::DeleteAltName { index, name: name.clone() });
         }
         if link.name != self.name {
+            // Kernels before 6.2 rename no interface that is up.
             ops.push(Op::SetLink(SetLink { index, up: Some(false), ..SetLink::default() }));
             ops.push(Op::SetLink(SetLink { index, name: Some(self.name.clone()), ..SetLink::default() }));
         }
@@ -56,9 +59,11 @@ impl Look {
             // A pod that has ended has left it so: nobody wants that on a host for long.
             ops.push(Op::SetLink(SetLink { index, promiscuous: Some(false), ..SetLink::default() }));
         }
+        // Added after the renaming: the name that the interface had until then may be one of them.
         for name in alt_names.iter().filter(|name| !link.alt_names.contains(name)) {
             ops.push(Op::AddAltName { index, name: name.clone() });
         }
+        // The renaming above has set it down.
         let is_up = link.up && link.name == self.name;
         if self.up.is_some_and(|up| up != is_up) {
             ops.push(Op::SetLink(SetLink { index, up: self.up, ..SetLink::default() }));
@@ -135,6 +140,7 @@ pub fn restore_look<E: From<NetError>>(
                 host.batch(&[Op::SetLink(SetLink { index, name, ..SetLink::default() })])?;
                 make_way(host, &look.name)?;
                 sleep(PAUSE);
+                // It has the temporary name now, and part of its look: the next try goes by what is there.
                 link = interface(host, address, &[])?.unwrap_or(link);
             }
             other => return Ok(other?),
@@ -143,6 +149,7 @@ pub fn restore_look<E: From<NetError>>(
 }
 
 fn is_a_devices(host: &mut dyn Net, name: &str) -> Result<bool, NetError> {
+    // A name that is free by now counts too: it was given up since the refusal. What is no device (a bridge) keeps its name.
     Ok(host.link_by_name(name)?.is_none_or(|link| link.device.is_some()))
 }
 
@@ -156,6 +163,7 @@ pub fn temporary_name(address: PciAddr) -> String {
 pub fn interface(net: &mut dyn Net, address: PciAddr, names: &[String]) -> Result<Option<Link>, NetError> {
     let wanted = address.to_string();
     for name in names {
+        // Kernels before 5.14 do not say whose interface it is: its name has to do there.
         if let Some(link) = net.link_by_name(name)?
             && link.device.as_ref().is_none_or(|device| *device == wanted)
         {

@@ -72,6 +72,7 @@ impl From<&VfChange> for VfProfile {
 }
 
 fn differs<T: Copy + PartialEq>(wanted: Option<T>, present: Option<T>) -> (Option<T>, Option<T>) {
+    // A setting that the driver does not report is set all the same; there is nothing to come back to.
     if wanted.is_none() || wanted == present { (None, None) } else { (wanted, present) }
 }
 

@@ -3,9 +3,9 @@
 use serde_json::json;
 
 use super::{Finding, ID, SpecCase, SpecTestbed, allocated, network};
-use crate::equality::RowError;
 use crate::implementation::Call;
 use crate::node_commands;
+use crate::run_row::RowError;
 use crate::test_node::{self, TestNode};
 
 const SECTION: &str = "spec: ADD";

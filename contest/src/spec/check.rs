@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{Finding, POD, SpecCase, SpecTestbed, network};
-use crate::equality::RowError;
 use crate::node_commands;
+use crate::run_row::RowError;
 
 const SECTION: &str = "spec: CHECK";
 

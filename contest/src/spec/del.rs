@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use super::{Finding, ID, POD, SpecCase, SpecTestbed, allocated, network};
-use crate::equality::RowError;
 use crate::implementation::Call;
 use crate::node_commands;
+use crate::run_row::RowError;
 use crate::test_node::TestNode;
 
 const SECTION: &str = "spec: DEL";

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{Finding, SpecCase, SpecTestbed, allocated, network};
-use crate::equality::RowError;
 use crate::implementation::{Answer, Call, CallError};
+use crate::run_row::RowError;
 
 const SECTION: &str = "spec: GC";
 

@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use super::{Finding, ID, POD, SpecCase, SpecTestbed, network};
-use crate::equality::RowError;
 use crate::implementation::{Answer, Call, CallError};
+use crate::run_row::RowError;
 use crate::test_node::TestNode;
 
 const SECTION: &str = "spec: errors";

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::equality::RowError;
 use crate::implementation::{Answer, Call, CallError, Daemon, Implementation, Verdict};
 use crate::node_commands::NodeError;
 use crate::report::{Mark, Row};
+use crate::run_row::RowError;
 use crate::test_node::TestNode;
 
 mod add;

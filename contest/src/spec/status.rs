@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{Finding, SpecCase, SpecTestbed, network};
-use crate::equality::RowError;
 use crate::implementation::{Answer, Call, CallError};
+use crate::run_row::RowError;
 
 const STATUS: &str = "spec: STATUS";
 const VERSION: &str = "spec: VERSION";

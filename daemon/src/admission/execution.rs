@@ -40,6 +40,7 @@ impl Shared {
             return None;
         }
         if !durable && Instant::now() >= job.waiting.deadline {
+            // The caller's task may have answered so itself already.
             if job.progress.advance(WITHDRAWN) {
                 let _ = job.answer.send(Outcome::TooLate);
             }
@@ -74,12 +75,14 @@ impl Shared {
         let (network, plugin) = match call.conf() {
             Some(conf) => (Cow::Borrowed(&*conf.name), Cow::Borrowed(&*conf.plugin_type)),
             None => {
+                // A configuration that is invalid may still tell its network and type, for the log.
                 let summary = ConfigSummary::of(&request.config);
                 (Cow::Owned(summary.name), Cow::Owned(summary.kind))
             }
         };
         self.calls.observe(
             request.command,
+            // A label comes from a closed set: callers could make metrics without end otherwise.
             self.calls.type_label(&plugin),
             failure.as_ref().map_or(0, |(c, _)| c.number()),
             *took,

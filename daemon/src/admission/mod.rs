@@ -8,11 +8,11 @@
 //! [`Admission::open`] every call is held in order; after [`Admission::stop`] none is begun.
 
 mod execution;
+mod fast_lane_threads;
 mod queue;
 mod queued_call;
 #[cfg(test)]
 mod tests;
-mod worker_threads;
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
@@ -27,11 +27,11 @@ pub use self::execution::FinishedCall;
 pub(crate) use self::execution::serve_catching_panics;
 use fairlead_host::scheduling::prefer_this_thread;
 
+use self::fast_lane_threads::WorkerThreads;
 use self::queue::{Line, Queue};
 pub use self::queue::{PodInterface, pod_interface_of};
 pub use self::queued_call::{ArrivedCall, Outcome, Receipt, SubmittedCall};
 use self::queued_call::{CallProgress, Delivery, Preparation, QueuedCall, UnqueuedCall, outlives_its_caller};
-use self::worker_threads::WorkerThreads;
 use crate::call::{CallerGone, Service, Waiting};
 use crate::health::Health;
 use crate::metrics::Calls;
@@ -114,6 +114,7 @@ impl std::fmt::Debug for Admission {
 impl Admission {
     /// Admission that is still closed: calls are accepted and held, and none is begun.
     pub fn new(limits: Limits, calls: Calls, health: Arc<Health>) -> Admission {
+        // Without a thread, what is queued in the fast line would never be begun.
         let limits = Limits { fast: limits.fast.max(1), ..limits };
         Admission(Arc::new(Shared {
             state: Mutex::default(),
@@ -144,8 +145,10 @@ impl Admission {
         let (receipts, given_back) = channel();
         let admission = self.clone();
         std::thread::Builder::new().name("answered".into()).spawn(move || admission.confirm(&given_back))?;
+        // Set before any call is begun: an ADD without it would never be on record as delivered.
         let _ = self.0.receipts.set(receipts);
         let mut state = self.0.lock();
+        // Under the same lock as the held calls are queued: no later call gets in front of them.
         state.open = true;
         for call in std::mem::take(&mut state.held) {
             if let Some(line) = state.queue.push(call.prepared(service)) {
@@ -219,6 +222,7 @@ impl Admission {
             other => return Err(ArrivedCall(other)),
         };
         let mut state = self.0.lock();
+        // Looked at again under the lock: another call may have come since the acceptor looked.
         if !state.is_quiet() || !state.queue.enter(call.request()) {
             return Err(ArrivedCall(Preparation::Done(call, Line::Fast)));
         }
@@ -263,6 +267,7 @@ impl Admission {
             return;
         };
         drop(state);
+        // It fails only where the caller has gone, and then nobody is to be told.
         let _ = job.answer.send(refused);
     }
 
@@ -304,6 +309,7 @@ impl Admission {
     /// Waits until no call is at work; false when `limit` passed before.
     pub fn drained(&self, limit: Duration) -> bool {
         let mut state = self.0.lock();
+        // What `stop` has left in the queue counts too: DELs and GCs whose callers have gone.
         let busy = |state: &mut AdmissionState| state.running > 0 || state.queue.len() > 0;
         self.0.idle.wait_while_for(&mut state, busy, limit);
         !busy(&mut state)
@@ -376,6 +382,7 @@ impl Admission {
         self.0.update_gauges(&state);
         if state.running == 0 && state.queue.len() == 0 {
             self.0.idle.notify_all();
+            // Idle threads end only when nothing is at work, so they have to look again now.
             if state.stopping {
                 self.0.work.iter().for_each(wake_all);
             }
@@ -413,6 +420,7 @@ impl Admission {
                 state.slow_idle += 1;
                 let timeout = condvar.wait_for(&mut state, limit);
                 state.slow_idle -= 1;
+                // A call that came at that moment saw this thread idle, and no other was made for it.
                 if timeout.timed_out() && state.slow_threads > 1 && !state.queue.has(line) {
                     state.slow_threads -= 1;
                     return None;

@@ -63,6 +63,7 @@ impl Queue {
 
     fn place(&mut self, job: QueuedCall) -> Option<Line> {
         let container = &job.call.request().container_id;
+        // GC and STATUS are for no container: no call waits behind them.
         if !container.is_empty() {
             if let Some(behind) = self.containers.get_mut(container) {
                 behind.insert(job.number, job);
@@ -95,6 +96,7 @@ impl Queue {
                 self.len -= 1;
                 return Some(job);
             }
+            // A parked ADD gives its container up: a DEL behind it must not wait for the spool.
             woken.extend(self.finish(&job.call.request().container_id));
             self.parked.push(job);
         }
@@ -130,6 +132,7 @@ impl Queue {
     /// Takes one [`Queue::block`] back; returns the lines that have got work by it.
     pub(super) fn unblock(&mut self, attachment: &PodInterface) -> Vec<Line> {
         match self.blocked.get_mut(attachment) {
+            // Several spooled DELs may hold the same attachment back.
             Some(count) if *count > 1 => {
                 *count -= 1;
                 return Vec::new();
@@ -154,6 +157,7 @@ impl Queue {
                 all.insert(number, job);
             }
         }
+        // Those behind a call at work. Its container stays until that call is finished.
         all.extend(self.containers.values_mut().flat_map(std::mem::take));
         all.extend(self.parked.drain(..).map(|job| (job.number, job)));
         let (kept, out): (Vec<QueuedCall>, Vec<QueuedCall>) = all.into_values().partition(keep);

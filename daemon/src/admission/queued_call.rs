@@ -10,8 +10,8 @@ use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::RecvError;
 
 use super::Admission;
+use super::fast_lane_threads::STUCK;
 use super::queue::Line;
-use super::worker_threads::STUCK;
 use crate::call::{CallerGone, Lane, PreparedCall, Reply, Service, Waiting};
 
 /// How a call ended for its caller.
@@ -219,6 +219,7 @@ impl SubmittedCall {
 
     /// Waits for the answer on a thread that may block, without a deadline.
     pub fn wait(mut self) -> Outcome {
+        // A type with a `Drop` cannot be taken apart, so the receiver is exchanged for a closed one.
         let (_, closed) = oneshot::channel();
         let answer = std::mem::replace(&mut self.answer, closed);
         answer.blocking_recv().unwrap_or(Outcome::NotBegun)

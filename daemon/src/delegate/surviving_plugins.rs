@@ -34,6 +34,7 @@ impl RunningPlugins {
             earlier.push((File::options().write(true).open(&path)?, path));
         }
         let earlier = earlier.into_iter().filter_map(|(file, path)| still_held((path, file))).collect();
+        // A number of its own: the plugins of earlier daemons may still hold the other files.
         let lock = File::create_new(dir.join((last + 1).to_string()))?;
         lock.lock()?;
         Ok(RunningPlugins { lock, earlier: Mutex::new(earlier), since: Instant::now() })

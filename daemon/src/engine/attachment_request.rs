@@ -142,10 +142,12 @@ impl<'a> AttachmentRequest<'a> {
     ) -> Result<AttachmentRequest<'a>, CniError> {
         let timing = Timing::since(waiting.arrived);
         let args = wanted.args.as_ref().map_err(CniError::clone)?;
+        // GC and STATUS have no container and no interface.
         if matches!(command, Command::Add | Command::Del | Command::Check) {
             names::container_id(sandbox.container)?;
             names::ifname(ifname)?;
         }
+        // A DEL may come without a namespace, because it is gone or was never made.
         if matches!(command, Command::Add | Command::Check) {
             netns(sandbox.netns)?;
         }

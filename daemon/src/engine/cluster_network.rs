@@ -65,6 +65,7 @@ impl Engine {
         match Fairlead::parse(&request.conf) {
             Ok(Fairlead::Paths { paths, numa }) => self.by_paths(request, paths, numa),
             Ok(Fairlead::ClusterNetwork(name)) => self.cluster_network(request, Ok(name)),
+            // DEL and GC go by the record: a configuration that is refused by now must not keep the pod.
             Err(refused) => self.cluster_network(request, Err(refused)),
         }
     }
@@ -114,6 +115,7 @@ impl Engine {
             return core.repeat(request, &before, pod.as_ref());
         }
         let netns = core.namespace(request, pod.as_mut())?;
+        // Each plugin enters the namespace itself, and one that is executed can run for seconds.
         drop(pod);
         let (id, link) = (core.store.next_id(), LinkRecord::Conflist { conflist: list.to_text() });
         let attachment = core.store.begin(Attachment {
@@ -154,6 +156,7 @@ impl Engine {
         });
         found.map(|list| ConfList::clone(&list)).ok_or_else(|| {
             CniError::new(
+                // The runtime tries again, and the file may only be on its way to the node.
                 Code::TryAgain,
                 format!("clusterNetwork {name:?}: no configuration of that name is in the conf dir"),
             )
@@ -223,6 +226,7 @@ pub(super) fn remove(core: &Core, attachment: &Attachment, conflist: &str) -> Re
 
 /// The result that the ADD of an attachment has answered.
 fn result_of(core: &Core, attachment: &Attachment) -> Option<CniResult> {
+    // An ADD that was not committed has no answer. The specification has plugins do without prevResult at a DEL.
     let version = core.ipam.confs.get(&attachment.config, true).ok()?.version;
     CniResult::parse_text(attachment.answer.as_deref()?, version).ok()
 }

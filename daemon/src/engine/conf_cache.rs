@@ -27,6 +27,7 @@ impl ConfCache {
         }
         let parsed = if removal { NetConf::parse_for_removal(text) } else { NetConf::parse(text) };
         let conf = Arc::new(parsed?);
+        // What was read leniently must not be taken for a configuration that an ADD may go by.
         if text.len() <= LARGEST && conf.prev_result.is_none() && conf.valid_attachments.is_none() && !removal
         {
             let mut read = self.read.lock();

@@ -19,6 +19,7 @@ pub(crate) fn enter<'k>(
     if request.sandbox.netns_inode.is_some_and(|seen| seen != here) {
         return Err(errors::other_namespace(request.netns()));
     }
+    // A rootless or nested runtime has a network of its own, in which this daemon can make no interface.
     let own = Inode { dev: host_id.dev, ino: host_id.ino };
     if request.sandbox.callers_netns.is_some_and(|callers| callers != own) {
         return Err(errors::other_host());

@@ -30,6 +30,7 @@ pub(crate) fn netns(error: &NetnsError) -> CniError {
             NetnsError::Io { .. } => Code::Io,
             NetnsError::Net { .. } => Code::Internal,
         },
+        // A DEL can be answered with it: containerd would take some phrases of the kernel for success.
         format!("CNI_NETNS: {}", avoid_containerd_phrases(&error.to_string())),
     );
     match error {

@@ -66,6 +66,7 @@ impl EngineCall {
         let network = parsed.valid_network();
         match command {
             Command::Del => match network {
+                // Only a DEL that is answered when the interface is silent is fast. Any other waits for the link's deletion.
                 Some(network) if network.silent_is_gone() && conf.ipam_type.is_some() => {
                     let attachment = core.store.find(&parsed.wanted.key);
                     core.policy().del_waits
@@ -75,10 +76,12 @@ impl EngineCall {
                 _ => true,
             },
             Command::Add => {
+                // The kernel's duplicate address detection can take up to 5 s.
                 core.policy().dad == netdev::setup::Dad::Wait
                     || network.is_some_and(|network| network.waits(&core.kinds, command, None))
             }
             Command::Check => network.is_some_and(|network| network.waits(&core.kinds, command, None)),
+            // STATUS has a thread of its own, whatever its lane.
             Command::Gc | Command::Status => false,
         }
     }
@@ -108,6 +111,7 @@ impl PreparedCall for EngineCall {
                 Reply { version: parsed.wanted.conf.version, outcome }
             }
             Err(refused) => Reply {
+                // An error, too, is answered in the version of the configuration, as far as that can be read.
                 version: ConfigSummary::of(&self.request.config).version,
                 outcome: Err(refused.clone()),
             },
@@ -124,6 +128,7 @@ impl PreparedCall for EngineCall {
             && !attachment.answered
             && let Err(e) = store.answered(attachment.id)
         {
+            // No failure of the ADD: an identical one would get the answer again instead of an error.
             tracing::warn!(error = %e, "the delivery of an answer could not be put on record");
         }
     }

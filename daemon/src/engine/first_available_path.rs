@@ -34,6 +34,7 @@ impl Engine {
         match request.command {
             Command::Add => return self.add_by_paths(request, &paths),
             Command::Del => {
+                // Without a record any path may have made the interface (K10). An invalid one does not keep the others.
                 let networks: Vec<_> =
                     paths.iter().map(|p| Network::validate(p, request.args).ok()).collect();
                 let networks: Vec<_> = networks.iter().map(Option::as_ref).collect();
@@ -58,12 +59,14 @@ impl Engine {
         request: &mut AttachmentRequest<'_>,
         paths: &[Arc<NetConf>],
     ) -> Result<String, CniError> {
+        // All of them before the first is tried: a wrong path would otherwise show only on the day when it is needed.
         let wanted = paths.iter().enumerate().map(|(at, path)| {
             wanted(path, request).map_err(|e| CniError { msg: format!("\"paths[{at}]\": {}", e.msg), ..e })
         });
         let wanted = wanted.collect::<Result<Vec<Wanted>, CniError>>()?;
         if let Some(before) = self.core.store.find(request.key) {
             // A second ADD gets the stored answer, or the error that there is one already.
+            // The network may have fewer paths by now, and the record still answers.
             let taken = paths.get(before.passed_over.len()).or(paths.last());
             request.conf = Arc::clone(taken.unwrap_or(&request.conf));
             request.passed_over.clone_from(&before.passed_over);

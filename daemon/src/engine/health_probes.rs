@@ -63,6 +63,7 @@ impl Engine {
     }
 
     fn kernel_answers(&self) -> Result<String, String> {
+        // Index 1 is `lo`, which every namespace has.
         let asked = self.core.kernel().host().and_then(|mut host| host.link_by_index(1));
         asked.map(|_| String::new()).map_err(|e| format!("the kernel does not answer: {e}"))
     }

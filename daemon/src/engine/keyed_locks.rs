@@ -25,6 +25,7 @@ impl KeyedLocks {
     pub(crate) fn take(&self, key: &str, deadline: Instant) -> Option<KeyedLock<'_>> {
         let mut held = self.held.lock();
         while held.contains(key) {
+            // The key may have been freed in the very moment in which the wait timed out.
             if self.freed.wait_until(&mut held, deadline).timed_out() && held.contains(key) {
                 return None;
             }
@@ -43,6 +44,7 @@ impl KeyedLocks {
 impl Drop for KeyedLock<'_> {
     fn drop(&mut self) {
         self.locks.held.lock().remove(&self.key);
+        // All keys share one condition: of one thread alone the wrong one could wake.
         self.locks.freed.notify_all();
     }
 }

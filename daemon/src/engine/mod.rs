@@ -2,7 +2,7 @@
 //!
 //! Three storeys, each of which knows only those below it:
 //!
-//! - adapters ([`prepared_call`], [`cluster_network`], [`fallback`]) make an [`AttachmentRequest`] of what was asked for;
+//! - adapters ([`executable_call`], [`cluster_network`], [`first_available_path`]) make an [`AttachmentRequest`] of what was asked for;
 //! - the [`core`] takes it one way for all: validate → plan (pure) → intent on record → apply → commit → answer;
 //! - the [`kinds`] know what differs between links.
 
@@ -12,6 +12,7 @@ mod conf_cache;
 pub(crate) mod core;
 mod enter_pod_netns;
 mod errors;
+mod executable_call;
 pub mod failpoint;
 mod first_available_path;
 mod health_probes;
@@ -19,12 +20,11 @@ mod keyed_locks;
 pub(crate) mod kinds;
 mod live_policy;
 mod netdev;
-mod netns_reach;
 mod operator_views;
 mod parsed_request;
 mod pool_reconciler;
-mod prepared_call;
 mod random_ids;
+mod recorded_netns;
 mod start;
 pub mod start_for_daemon;
 #[cfg(test)]
@@ -43,8 +43,8 @@ use crate::metrics;
 use crate::settings::Settings;
 
 use self::core::Core;
+use executable_call::EngineCall;
 use health_probes::NetnsWatch;
-use prepared_call::EngineCall;
 
 pub(crate) use self::core::unreadable_records;
 pub use live_policy::Policy;

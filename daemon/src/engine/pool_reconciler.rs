@@ -27,6 +27,7 @@ impl Engine {
         })?;
         thread::Builder::new().name("pool-reconciler".to_owned()).spawn(move || {
             reconcile(&engine);
+            // Moved into the thread, both watches live for as long as it does.
             drop((hotplug, leftovers));
         })?;
         Ok(())

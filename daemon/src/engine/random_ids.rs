@@ -15,6 +15,7 @@ impl RandomIds {
     /// 64 bits: a keyed hash of a counter.
     pub(crate) fn next(&self) -> u64 {
         let mut hasher = self.state.build_hasher();
+        // That no count comes twice is all that matters; nothing is ordered by it.
         hasher.write_u64(self.count.fetch_add(1, Ordering::Relaxed));
         hasher.finish()
     }
@@ -22,6 +23,7 @@ impl RandomIds {
     /// An index for a new link, far above those that the kernel gives by itself.
     pub(crate) fn index(&self) -> u32 {
         const BASE: u32 = 1 << 20;
+        // An index is a signed 32-bit number in the kernel.
         const SPAN: u32 = (1 << 30) - BASE;
         BASE + u32::try_from(self.next() % u64::from(SPAN)).unwrap_or(0)
     }

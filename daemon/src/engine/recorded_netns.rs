@@ -21,14 +21,17 @@ pub(crate) fn reach<'k>(kernel: &'k dyn Kernel, netns: &Namespace) -> Result<Rea
     if !netns.path.is_empty() {
         match kernel.pod(netns.path.as_ref()) {
             Ok(view) if view.id().same(&netns.id) => return Ok(Reach::Inside(view)),
+            // The path leads to a newer namespace, or nowhere. The number may still lead to the right one.
             Ok(_)
             | Err(NetnsError::Missing { .. } | NetnsError::NotANetns { .. } | NetnsError::Host { .. }) => {}
+            // A want of descriptors or memory says nothing about the namespace: it must not be taken for dead.
             Err(NetnsError::Net { source, .. }) => return Err(source),
             Err(NetnsError::Io { source, .. }) => return Err(NetError::Socket(source)),
         }
     }
     match netns.nsid {
         Some(nsid) if kernel.nsids()?.contains(&nsid) => Ok(Reach::ByNumber(nsid)),
+        // The kernel gives a number back only when its namespace has died.
         Some(_) => Ok(Reach::Dead),
         None => Ok(Reach::Unknown),
     }

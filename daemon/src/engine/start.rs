@@ -86,6 +86,7 @@ impl Engine {
     /// half-done is left that could be undone without waiting for another program.
     pub fn start(paths: &NodePaths, policy: Policy, beside: Beside) -> Result<Arc<Engine>, StartError> {
         let engine = Engine::open(paths, policy, beside)?;
+        // Only now: until the store agrees with the kernel nobody else may work on an attachment.
         Engine::run(&engine).map_err(failed("a thread of the engine"))?;
         Ok(engine)
     }
@@ -104,6 +105,7 @@ impl Engine {
         let engine = Arc::new(Engine { core, networks, netns_watch: NetnsWatch::default(), calls });
         let (damaged, lost) = (opened.is_damaged(), std::mem::take(&mut opened.lost));
         let found = engine.core.reconcile(opened, of_records);
+        // After the reconciling: what was only lost from the journal is adopted from its record, and old addresses are free.
         if damaged {
             engine.core.log_lost(&lost);
         }
@@ -263,6 +265,7 @@ fn watch(engine: &Weak<Engine>) {
         Ok(runtime) => runtime,
         Err(e) => return blind(engine, &e),
     };
+    // What is called in here blocks. The runtime serves this thread alone, so it delays nobody.
     runtime.block_on(async {
         let mut events = loop {
             match NetnsEvents::open_deaths() {
@@ -281,6 +284,7 @@ fn watch(engine: &Weak<Engine>) {
             engine.netns_watch.turns();
             match event {
                 Some(Event::NsidGone(nsid)) => engine.core.namespace_died(nsid),
+                // The kernel has dropped events, and a death may have been among them.
                 Some(Event::Overflow) => engine.core.sweep(),
                 None => {
                     engine.core.sweep();

@@ -52,6 +52,7 @@ pub fn start(surroundings: &Surroundings) -> Result<Started, Box<dyn Error + Sen
 fn cgroup(configured: Option<&str>, paths: &NodePaths) -> Option<PathBuf> {
     let root = &paths.cgroups;
     let dir = match configured {
+        // `join` with an absolute path would leave `root`.
         Some(path) => root.join(path.trim_start_matches('/')),
         None => beside_own(root, &fs::read_to_string(paths.proc_self.join("cgroup")).ok()?)?,
     };
@@ -72,10 +73,12 @@ fn beside_own(root: &Path, membership: &str) -> Option<PathBuf> {
             (parts.next()? == wanted).then(|| parts.next()).flatten()
         })
     };
+    // cgroup v1 has a line for each controller; v2 has one, without a name.
     let (root, path) = match line("memory") {
         Some(path) => (root.join("memory"), path),
         None => (root.to_owned(), line("")?),
     };
+    // In the root cgroup there is no memory limit to be outside of, and no parent.
     let parent = Path::new(path).parent()?;
     Some(root.join(parent.strip_prefix("/").ok()?).join("fairlead-delegates"))
 }

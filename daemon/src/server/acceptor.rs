@@ -102,7 +102,9 @@ impl Acceptor {
     }
 
     fn take(&self, stream: UnixStream) -> io::Result<()> {
+        // tokio takes the socket as it is: a blocking one would block its whole runtime.
         stream.set_nonblocking(true)?;
+        // A connection whose request has not come yet is no call at work, hence `busy` too.
         if self.admission.is_quiet() && !self.busy.swap(true, Ordering::AcqRel) {
             let served = self.serve(stream);
             self.busy.store(false, Ordering::Release);
@@ -114,6 +116,7 @@ impl Acceptor {
     }
 
     fn serve(&self, stream: UnixStream) -> io::Result<()> {
+        // A second descriptor, by which the engine sees a caller hang up while this thread is in the call.
         let inline = Inline::new(stream.try_clone()?.into(), self.admission.clone());
         self.runtime.block_on(async {
             let stream = tokio::net::UnixStream::from_std(stream)?;

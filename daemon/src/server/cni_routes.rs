@@ -49,6 +49,7 @@ async fn call(server: &ServerState, command: Command, request: Request) -> Resul
     let (body, _room) = collected.map_err(|_| Box::new(responses::body_too_slow(BODY_LIMIT)))??;
     let arrived = Instant::now();
     let request = decode(&body)?;
+    // The decoded request has copies of its own.
     drop(body);
     if request.command != command {
         return Err(Box::new(responses::wrong_path(request.command.name(), command.path())));
@@ -64,12 +65,14 @@ async fn carried_out(
 ) -> Response {
     let status = request.command == Command::Status;
     let open = server.admission.is_open();
+    // containerd asks for STATUS without a time limit, so it is answered at once. Other calls are held.
     if status && !open {
         return responses::not_ready(ConfigSummary::of(&request.config).version, &server.readiness.missing());
     }
     let mut call = server.admission.prepare(request);
     if let Some(inline) = inline {
         call = match inline.carry_out(call, arrived) {
+            // A reply has its version itself: the one given here is not used.
             Ok(outcome) => return responses::outcome(outcome, CniVersion::LATEST, None),
             Err(call) => call,
         };
@@ -97,12 +100,14 @@ async fn collect(
     let mut room: Option<SemaphorePermit<'_>> = None;
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| Box::new(responses::unreadable(error)))?;
+        // Trailers carry nothing of the request.
         let Ok(data) = frame.into_data() else { continue };
         if bytes.len() + data.len() > MAX_BODY {
             return Err(Box::new(responses::too_large()));
         }
         let needed = (bytes.len() + data.len()) / 1024 + 1;
         let more = needed.saturating_sub(room.as_ref().map_or(0, SemaphorePermit::num_permits));
+        // Waits while other requests hold the room, for BODY_LIMIT at most. The semaphore is never closed.
         let more = server.bodies.acquire_many(u32::try_from(more).unwrap_or(BODIES_KIB)).await.ok();
         match (&mut room, more) {
             (Some(room), Some(more)) => room.merge(more),

@@ -73,6 +73,7 @@ impl Write for HttpConnection {
         if self.handler_reached.load(Ordering::Acquire) {
             return Pin::new(&mut self.stream).poll_write(cx, buf);
         }
+        // Only the first piece is needed, for its status line. Whatever follows of hyper's refusal is replaced.
         if self.refusal.is_empty() {
             self.refusal = refusal(buf);
         }

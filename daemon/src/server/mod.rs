@@ -135,6 +135,7 @@ pub async fn serve(listener: UnixListener, server: ServerState, closing: Arc<Not
     acceptors.close();
     let last = async {
         serve_others(&mut others, &router, &open).await;
+        // Each connection that is still served holds a clone.
         while Arc::strong_count(&open) > 1 {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
@@ -161,6 +162,7 @@ async fn serve_others(others: &mut UnboundedReceiver<UnixStream>, router: &Route
 
 /// Serves the one request of a connection.
 async fn connection(stream: tokio::net::UnixStream, router: Router, inline: Option<Inline>) {
+    // A peer whose uid cannot be told is not served.
     let root = stream.peer_cred().is_ok_and(|peer| peer.uid() == 0);
     let slot: ReceiptSlot = ReceiptSlot::default();
     let handler_reached: Arc<AtomicBool> = Arc::default();
@@ -193,12 +195,14 @@ async fn connection(stream: tokio::net::UnixStream, router: Router, inline: Opti
         // The executable confirms on the same connection that the runtime has the answer.
         .without_shutdown()
         .await;
+    // After an error too: no other call of the same container is begun before this.
     if let Some(inline) = &inline {
         inline.conclude();
     }
     match (served, take(&slot)) {
         (Ok(parts), Some(receipt)) => receipt.give_back(arrived(parts).await),
         (Ok(parts), None) => drop(parts),
+        // A receipt that was taken is dropped here, and so reports that the answer was lost.
         (Err(error), _) => debug!(%error, "a connection ended early"),
     }
 }
@@ -206,6 +210,7 @@ async fn connection(stream: tokio::net::UnixStream, router: Router, inline: Opti
 /// Whether the executable confirms that the runtime has the answer. What was only written may never have been
 /// read.
 async fn arrived<S>(parts: http1::Parts<HttpConnection, S>) -> bool {
+    // The confirmation may have come so early that hyper has read it.
     let early = parts.read_buf.starts_with(RECEIVED);
     let mut stream = parts.io.into_stream();
     // Other clients read until the end of the stream, close, and confirm nothing.

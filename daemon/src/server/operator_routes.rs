@@ -38,6 +38,7 @@ async fn on_blocking_thread(look: impl FnOnce() -> Response + Send + 'static) ->
         Ok(response) => response,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => responses::fault(crate::call::panic_text(&*panic)),
+            // It was cancelled: the runtime is being shut down.
             Err(error) => responses::fault(&error.to_string()),
         },
     }

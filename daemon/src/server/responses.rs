@@ -97,6 +97,7 @@ pub(super) fn outcome(outcome: Outcome, version: CniVersion, missing: Option<&st
 }
 
 fn rejected(status: StatusCode, error: &CniError) -> Response {
+    // The version of the configuration was not read.
     json(status, error.to_json(CniVersion::LATEST))
 }
 

@@ -73,6 +73,7 @@ pub fn replay(bytes: &[u8]) -> Replay {
             }
         }
     }
+    // Behind the last whole frame, a frame that a kill has cut off is no damage.
     out.damaged += torn.unwrap_or(bytes.len()) - out.length;
     out
 }
@@ -168,6 +169,7 @@ impl Journal {
     pub(super) fn make_room(&mut self, payload: u64) -> io::Result<()> {
         let size = HEADER as u64 + payload;
         if self.reserved == u64::MAX {
+            // This file system can't reserve: its free blocks are all that can be asked about.
             let stat = nix::sys::statvfs::fstatvfs(&self.file)?;
             let free = stat.blocks_free().saturating_mul(stat.fragment_size());
             return if free < size { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) };
@@ -182,6 +184,7 @@ impl Journal {
         let size = HEADER as u64 + u64::from(length);
         if self.end + size + RESERVE > self.reserved {
             let extended = self.reserve(size);
+            // A record that ends something goes on without: the reserve is kept for it.
             if purpose == Purpose::Begin {
                 extended?;
             }
@@ -236,8 +239,10 @@ impl Journal {
         let beside = self.rewrite_path();
         let (file, there) =
             self.spare.take().or_else(|| self.open_spare()).ok_or(io::ErrorKind::StorageFull)?;
+        // MAX, so that `append` reserves nothing: the spare file has its space already.
         let mut fresh = Journal { reserved: u64::MAX, ..Journal::from_file(file, self.path.clone(), 0) };
         let written = payloads.try_for_each(|payload| fresh.append(payload, Purpose::Finish));
+        // A kill before the rename leaves the old journal in force, and a file that the next start empties.
         if let Err(e) = written.and_then(|()| std::fs::rename(&beside, &self.path)) {
             self.spare = self.open_spare();
             return Err(e);

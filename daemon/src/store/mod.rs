@@ -143,6 +143,7 @@ impl Store {
         let same_boot = std::fs::read_to_string(&boot_file).is_ok_and(|b| b.trim() == boot_id);
         if opened.damaged > 0 {
             opened.lost = lost.into_values().collect();
+            // Copied before anything is mended: the damaged records stay for a person to read.
             let aside = copy_aside(&path, boot_id);
             opened.set_aside = aside.inspect_err(|e| warn_that_store_cannot(&path, "be set aside", e)).ok();
             live.values_mut().for_each(assume_committed);
@@ -150,6 +151,7 @@ impl Store {
         if !same_boot {
             opened.of_earlier_boot = live.values().map(|a| Attachment::clone(a)).collect();
             live.clear();
+            // Emptied before the boot is noted: else a kill in between would make dead attachments this boot's.
             journal.rewrite(std::iter::empty()).map_err(failed)?;
             std::fs::write(&boot_file, boot_id).map_err(failed)?;
         } else if opened.damaged > 0 && opened.set_aside.is_some() {
@@ -201,6 +203,7 @@ impl Store {
         let payload = put(&attachment)?;
         let attachment = Arc::new(attachment);
         let mut state = self.lock();
+        // On record first: memory must not hold an attachment that a restart would not know.
         self.append(&mut state, &payload, Purpose::Begin)?;
         state.by_key.insert(attachment.key.clone(), attachment.id);
         state.live.insert(attachment.id, Arc::clone(&attachment));
@@ -269,6 +272,7 @@ impl Store {
         self.append(&mut state, &payload, Purpose::Finish)?;
         state.committed.remove(&id);
         state.silenced.remove(&id);
+        // A later ADD may have the same key already, and keeps it.
         if let Some(gone) = state.live.remove(&id)
             && state.by_key.get(&gone.key) == Some(&id)
         {
@@ -284,6 +288,7 @@ impl Store {
     fn compact(&self, state: &mut StoreState) -> bool {
         let payloads: Vec<_> = state.live.values().filter_map(|a| put(a).ok()).collect();
         let needed: usize = payloads.iter().map(Vec::len).sum();
+        // A rewrite would lose an attachment that cannot be written as JSON.
         if payloads.len() < state.live.len() || needed as u64 * 2 > state.journal.length() {
             return false;
         }
@@ -343,6 +348,7 @@ impl Store {
             Err(e) if is_full(&e) && self.compact(&mut state) => state.journal.make_room(size),
             done => done,
         };
+        // A journal that somebody has removed takes records that no restart finds.
         room.is_ok() && self.path.exists()
     }
 }
@@ -358,6 +364,7 @@ fn put(attachment: &Attachment) -> Result<Vec<u8>, StoreError> {
 /// Names of parked links are made of ids. After a store was lost, new ids must not meet those of before.
 fn now_based_id() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    // 44 bits, as many as the name of a parked link has room for.
     (since.as_secs() & 0xff_ffff) << 20
 }
 

@@ -169,6 +169,7 @@ impl Exec<'_> {
             cgroup_error = cgroup.error();
         }
         let end = running.serve(deadline, self.cancelled);
+        // Also after an error of its pipes. A program that has ended was reaped and is not touched.
         running.kill();
         let (stdout, stderr) = (std::mem::take(&mut running.stdout), std::mem::take(&mut running.stderr));
         let program = self.program.clone();
@@ -233,6 +234,7 @@ impl Exec<'_> {
             .write(true)
             .custom_flags(libc::O_CLOEXEC)
             .open(directory.join("cgroup.procs"))?;
+        // Non-blocking: mostly nothing is reported, and our own end for writing is still open when it is read.
         let (read, write) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
         Ok(Some(Cgroup { procs: CgroupFds { procs: file, report: write }, report: read.into() }))
     }
@@ -277,6 +279,7 @@ impl Entry {
     /// Does it all, in the child, by system calls only.
     fn enter(self) -> io::Result<()> {
         if let Some((procs, report)) = self.cgroup {
+            // `0` stands for the writer itself: a number would have to be written as text without an allocator.
             // SAFETY: the buffer is one static byte.
             if unsafe { libc::write(procs, c"0".as_ptr().cast(), 1) } < 0 {
                 let errno = Errno::last_raw().to_ne_bytes();
@@ -284,6 +287,7 @@ impl Entry {
                 unsafe { libc::write(report, errno.as_ptr().cast(), errno.len()) };
             }
         }
+        // Entering a mount namespace sets the root directory too: the program's path is then the host's.
         for (fd, kind) in [(self.network, libc::CLONE_NEWNET), (self.mounts, libc::CLONE_NEWNS)] {
             let Some(fd) = fd else { continue };
             // SAFETY: setns takes two numbers; the child has one thread and shares no file system state.
@@ -292,6 +296,7 @@ impl Entry {
         // SAFETY: takes numbers only. It marks whatever a library of ours may have opened without O_CLOEXEC;
         // before kernel 5.11 it fails and the standard library's own O_CLOEXEC has to do.
         unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+        // After close_range, which has marked this descriptor as well.
         if let Some(fd) = self.keeps_open {
             // SAFETY: fcntl takes numbers only; the flag is that of the child's own descriptor.
             Errno::result(unsafe { libc::fcntl(fd, libc::F_SETFD, 0) })?;

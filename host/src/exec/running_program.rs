@@ -58,6 +58,7 @@ impl<'stdin> RunningProgram<'stdin> {
             stderr: Vec::new(),
         };
         for pipe in [&running.input, &running.output, &running.errors].into_iter().flatten() {
+            // A full pipe must not keep us from emptying another: the program may wait for that.
             fcntl(pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         }
         running.feed();
@@ -91,6 +92,7 @@ impl<'stdin> RunningProgram<'stdin> {
         let Some(child) = &mut self.child else { return Ok(None) };
         let status = child.try_wait()?;
         if status.is_some() {
+            // It is reaped: from now on its number may be another process's, and must not be killed.
             self.child = None;
         }
         Ok(status)
@@ -102,6 +104,7 @@ impl<'stdin> RunningProgram<'stdin> {
         watched.extend(self.output.as_ref().map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLIN)));
         watched.extend(self.errors.as_ref().map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLIN)));
         watched.extend(self.pidfd.as_ref().map(|pidfd| PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)));
+        // Without a pidfd nothing wakes us when a program ends whose pipes somebody else holds open.
         let limit = if self.pidfd.is_some() { limit } else { limit.min(Duration::from_millis(2)) };
         match poll(&mut watched, PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX)) {
             Ok(_) | Err(Errno::EINTR) => Ok(()),
@@ -113,6 +116,7 @@ impl<'stdin> RunningProgram<'stdin> {
     fn feed(&mut self) {
         while let Some(input) = &mut self.input {
             match input.write(self.to_write) {
+                // Closed, so that the program sees the end of its input.
                 _ if self.to_write.is_empty() => self.input = None,
                 Ok(written) => self.to_write = &self.to_write[written..],
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

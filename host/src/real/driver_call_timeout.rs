@@ -50,12 +50,14 @@ impl DriverCalls {
     ) -> io::Result<T> {
         let (sender, outcome) = channel();
         let running = self.begin(device, what, limit)?;
+        // Where the kernel gives no thread, the record goes with the closure that holds `running`.
         thread::Builder::new().name("device".to_owned()).spawn(move || {
             let done = work();
             // Before the answer: the caller's next call to this device must not find this one still running.
             drop(running);
             drop(sender.send(done)); // nobody waits any more where the limit has passed
         })?;
+        // A thread inside a driver cannot be ended from outside: it is left there, and its record stays.
         match outcome.recv_timeout(limit) {
             Ok(done) => done,
             Err(RecvTimeoutError::Timeout) => Err(io::Error::new(
@@ -69,6 +71,7 @@ impl DriverCalls {
     /// Records that the call `what` begins and should return within `limit`. Refused while an earlier call to the device is stuck.
     pub(super) fn begin(&self, device: &str, what: String, limit: Duration) -> io::Result<RunningCall> {
         let mut calls = self.0.lock();
+        // Only a late call refuses another: two that are in time may overlap at one device.
         if let Some(stuck) = calls.running.values().find(|call| call.device == device && call.is_late()) {
             let seconds = stuck.begun.elapsed().as_secs();
             let why = format!("still hanging since {seconds} s: {}; only a reboot may end it", stuck.what);

@@ -17,6 +17,7 @@ use crate::seam::{Kind, NetError, NetKernel, NewLink, Op, Parent};
 pub(super) fn knows(kind: &str) -> Result<bool, NetError> {
     let kind = kind.to_owned();
     let thread = thread::Builder::new().name("link-kind".to_owned());
+    // A thread of its own: unshare(2) takes its caller out of the daemon's namespace for good.
     let probe = thread.spawn(move || {
         unshare(CloneFlags::CLONE_NEWNET).map_err(|errno| NetError::Socket(errno.into()))?;
         try_to_make(&RealKernel::new()?, kind)
@@ -38,7 +39,9 @@ fn try_to_make(kernel: &RealKernel, kind: String) -> Result<bool, NetError> {
         up: false,
     };
     match kernel.host()?.batch(&[Op::CreateLink(link)]) {
+        // The kernel's answer to a kind that no module registers.
         Err(error) if error.errno() == Some(Errno::EOPNOTSUPP) => Ok(false),
+        // These say nothing of the kind: the daemon may make no links, or no answer came.
         Err(error) if matches!(error.errno(), Some(Errno::EPERM | Errno::EACCES) | None) => Err(error),
         // The kernel knows it. Mostly the link is refused for want of a parent; a kind that needs none is made, and gone with the namespace.
         Ok(()) | Err(_) => Ok(true),

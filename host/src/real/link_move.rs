@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 
 use nix::errno::Errno;
 
-use super::netlink::request;
+use super::netlink::encode;
 use super::netlink::socket::{Failure, Socket};
 
 /// One side of a move: a socket in a namespace, and the namespace itself.
@@ -26,21 +26,24 @@ pub(super) fn move_link(
     up: bool,
 ) -> Result<(), Failure> {
     // What the link is now: only by that it is recognised if the kernel strands it.
-    let before = from.socket.link(request::get_link(index))?;
-    match to.socket.link(request::get_link_by_name(name)) {
+    let before = from.socket.link(encode::get_link(index))?;
+    match to.socket.link(encode::get_link_by_name(name)) {
         Ok(_) => return Err(Failure::Refused { errno: Errno::EEXIST, extack: None }),
         Err(Failure::Refused { errno: Errno::ENODEV, .. }) => {}
         Err(failure) => return Err(failure),
     }
-    let moved = from.socket.acknowledged(request::move_link(index, name, to.netns, up));
+    let moved = from.socket.acknowledged(encode::move_link(index, name, to.netns, up));
+    // The name was taken between the look and the move: the kernel may have moved the link all the same.
     if matches!(moved, Err(Failure::Refused { errno: Errno::EEXIST, .. })) {
-        let stranded = to.socket.link(request::get_link_by_name(&before.name));
+        let stranded = to.socket.link(encode::get_link_by_name(&before.name));
+        // A link of the old name may have been there before: only one that the source has lost is ours.
         if let Ok(link) = stranded
             && link.mac == before.mac
             && link.kind == before.kind
-            && from.socket.link(request::get_link(index)).is_err()
+            && from.socket.link(encode::get_link(index)).is_err()
         {
-            to.socket.acknowledged(request::move_link(link.index, &before.name, from.netns, false))?;
+            // By its index there: the kernel gives another one where the old is taken.
+            to.socket.acknowledged(encode::move_link(link.index, &before.name, from.netns, false))?;
         }
     }
     moved

@@ -7,7 +7,7 @@
 //! It never acts on the daemon's own namespace by mistake: a host socket is used only if its namespace is the one
 //! that [`RealKernel::new`] saw, and a view of a pod refuses that one.
 
-mod driver_calls;
+mod driver_call_timeout;
 mod link_kind_probe;
 mod link_move;
 mod namespace;
@@ -33,10 +33,10 @@ use crate::devlink::DevlinkDevice;
 use crate::seam::{
     Answers, IommuGroup, Link, Net, NetError, NetKernel, NetnsError, NetnsId, Nsid, Override, PciKernel,
 };
-use driver_calls::DriverCalls;
+use driver_call_timeout::DriverCalls;
 use namespace_views::{HostView, with_host};
 use netlink::socket::Failure;
-use netlink::{devlink, request};
+use netlink::{devlink, encode};
 use pci::PciBus;
 
 /// How long devlink is waited for. A healthy driver answers it at once.
@@ -59,6 +59,7 @@ impl RealKernel {
         Ok(RealKernel {
             own,
             bus: PciBus::of_this_machine(Path::new("/dev/vfio"), &driver_calls),
+            // An older kernel renames only a link that is down, and setting one down stalls every other ADD.
             renames_while_up: kernel_is_at_least(6, 2),
             driver_calls,
         })
@@ -91,7 +92,7 @@ impl NetKernel for RealKernel {
     }
 
     fn link_at(&self, nsid: Nsid, index: u32) -> Result<Option<Link>, NetError> {
-        let request = request::get_link_at(nsid, index);
+        let request = encode::get_link_at(nsid, index);
         match with_host(&self.own, |socket| socket.link(request)) {
             Ok(link) => Ok(Some(link)),
             Err(failure) if is_gone(&failure) => Ok(None),
@@ -100,7 +101,7 @@ impl NetKernel for RealKernel {
     }
 
     fn delete_at(&self, nsid: Nsid, index: u32) -> Result<(), NetError> {
-        let request = request::delete_link_at(nsid, index);
+        let request = encode::delete_link_at(nsid, index);
         match with_host(&self.own, |socket| socket.acknowledged(request)) {
             Ok(()) => Ok(()),
             Err(failure) if is_gone(&failure) => Ok(()),
@@ -114,10 +115,10 @@ impl NetKernel for RealKernel {
         let listed = with_host(&self.own, |socket| {
             let mut found = Vec::new();
             let mut keep = |body: Body| found.extend(nsid_in(&body));
-            socket.dump(request::dump_nsids, &mut keep)?;
+            socket.dump(encode::dump_nsids, &mut keep)?;
             // Asked about a link by number, the kernel gives the asking namespace a number in itself.
             let mut own = None;
-            socket.exchange(request::get_nsid(self.own.fd.as_fd()), &mut |body| own = nsid_in(&body))?;
+            socket.exchange(encode::get_nsid(self.own.fd.as_fd()), &mut |body| own = nsid_in(&body))?;
             found.retain(|nsid| Some(*nsid) != own);
             Ok(found)
         });
@@ -201,6 +202,7 @@ fn is_gone(failure: &Failure) -> bool {
 }
 
 fn kernel_is_at_least(major: u32, minor: u32) -> bool {
+    // An unknown kernel counts as an old one: what an old one can do, every kernel can.
     let Ok(names) = nix::sys::utsname::uname() else { return false };
     let release = names.release().to_string_lossy().into_owned();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse::<u32>().unwrap_or(0));

@@ -52,6 +52,7 @@ pub(crate) struct OwnNetns {
 impl OwnNetns {
     /// The namespace that the calling thread is in.
     pub(crate) fn of_this_thread() -> io::Result<OwnNetns> {
+        // Not /proc/self: that shows the namespace of the process's first thread.
         let fd = open("/proc/thread-self/ns/net", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
         let stat = fstat(&fd)?;
         let cookie = cookie_of(Socket::open()?.as_fd())?;
@@ -71,6 +72,7 @@ impl OwnNetns {
     fn opened(&self, open: fn() -> io::Result<Socket>) -> io::Result<Socket> {
         self.at_home(|| {
             let socket = open()?;
+            // A kernel before 5.14 has no cookies, and nothing to compare.
             match (cookie_of(socket.as_fd())?, self.id.cookie) {
                 (Some(here), Some(own)) if here != own => Err(io::Error::other(
                     "this thread is not in the network namespace that the daemon started in",
@@ -104,6 +106,7 @@ pub(crate) struct Entered<'own> {
 impl<'own> Entered<'own> {
     /// Enters the namespace behind `pod`.
     pub(crate) fn enter(own: &'own OwnNetns, pod: OwnedFd) -> io::Result<Entered<'own>> {
+        // One place is remembered: the inner guard's end would take the thread out of the outer pod.
         if AWAY.get().is_some() {
             return Err(io::Error::other("this thread is in another pod's network namespace already"));
         }
@@ -152,9 +155,11 @@ pub(crate) fn open_netns(path: &Path) -> Result<(OwnedFd, u64, u64), NetnsError>
     let fd = match open(path, flags, Mode::empty()) {
         Ok(fd) => fd,
         Err(Errno::ENOENT | Errno::ENOTDIR) => return Err(NetnsError::Missing { path: path.to_owned() }),
+        // ENXIO: the socket of a process, or a device node without a device.
         Err(Errno::ENXIO) => return Err(not_one()),
         Err(errno) => return Err(io_error(errno)),
     };
+    // Before the ioctl: to the driver of another kind of file its number may mean something else.
     if fstatfs(&fd).map_err(io_error)?.filesystem_type() != NSFS_MAGIC {
         return Err(not_one());
     }

@@ -12,7 +12,7 @@ use super::link_move::{End, move_link};
 use super::namespace::{Entered, OwnNetns, cookie_of, open_netns};
 use super::netlink::Message;
 use super::netlink::decode::Body;
-use super::netlink::request::{self, Ends, Via};
+use super::netlink::encode::{self, Ends, Via};
 use super::netlink::socket::{Failure, Socket};
 use super::nsid_in;
 use crate::seam::{Address, Link, Net, NetError, NetnsError, NetnsId, Nsid, Op, Route};
@@ -29,6 +29,7 @@ pub(super) fn with_host<T>(
     work: impl FnOnce(&mut Socket) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     HOST_SOCKET.with_borrow_mut(|slot| {
+        // A thread may outlive one kernel and serve another that began in another namespace.
         if slot.as_ref().is_none_or(|(id, _)| *id != own.id) {
             *slot = Some((own.id.clone(), own.socket().map_err(Failure::Socket)?));
         }
@@ -36,6 +37,7 @@ pub(super) fn with_host<T>(
             return Err(Failure::Answer("no host socket".to_owned()));
         };
         let outcome = work(socket);
+        // The rest of an answer may still lie in such a socket. A refusal is a whole answer, and leaves none.
         if matches!(outcome, Err(Failure::Socket(_) | Failure::Answer(_))) {
             *slot = None;
         }
@@ -74,6 +76,7 @@ impl<'own> PodView<'own> {
         }
         let failed = |source: io::Error| NetnsError::Io { path: path.to_owned(), source };
         let away = Entered::enter(own, fd).map_err(failed)?;
+        // After the thread has entered: a socket belongs to the namespace that its maker is in.
         let socket = Socket::open().map_err(failed)?;
         // Only a socket shows its namespace's cookie; the descriptor of the namespace does not.
         let cookie = cookie_of(socket.as_fd()).map_err(failed)?;
@@ -82,16 +85,17 @@ impl<'own> PodView<'own> {
 
     fn assign_nsid(&self) -> Result<Option<Nsid>, Failure> {
         let fd = self.away.fd();
+        // By the host's socket: the number is valid in the namespace that asks for it, and only there.
         with_host(self.away.own(), |socket| {
             let mut found = None;
             let mut keep = |body| found = nsid_in(&body).or(found);
-            match socket.exchange(request::new_nsid(fd), &mut keep) {
+            match socket.exchange(encode::new_nsid(fd), &mut keep) {
                 // EEXIST: it has one. A kernel that did not echo the new one is queried for it.
                 Ok(()) | Err(Failure::Refused { errno: Errno::EEXIST, .. }) => {}
                 Err(failure) => return Err(failure),
             }
             if found.is_none() {
-                socket.exchange(request::get_nsid(fd), &mut |body| found = nsid_in(&body))?;
+                socket.exchange(encode::get_nsid(fd), &mut |body| found = nsid_in(&body))?;
             }
             Ok(found)
         })
@@ -110,7 +114,7 @@ impl Net for HostView<'_> {
     fn batch(&mut self, ops: &[Op]) -> Result<(), NetError> {
         let home = self.own.fd.as_fd();
         let ends = Ends { view: home, host: home };
-        in_order(ops, |op| with_host(self.own, |socket| socket.acknowledged(request::of(op, ends).1)))
+        in_order(ops, |op| with_host(self.own, |socket| socket.acknowledged(encode::of(op, ends).1)))
     }
 
     fn link_by_name(&mut self, name: &str) -> Result<Option<Link>, NetError> {
@@ -183,7 +187,7 @@ impl Net for PodView<'_> {
                     *up,
                 )
             }),
-            op => match request::of(op, ends) {
+            op => match encode::of(op, ends) {
                 (Via::View, message) => socket.acknowledged(message),
                 (Via::Host, message) => with_host(away.own(), |host| host.acknowledged(message)),
             },
@@ -234,7 +238,7 @@ pub(crate) fn carrier_here(index: u32) -> Result<bool, NetError> {
 /// goes on after a message that it refuses, so what comes after the refused one would be done all the same.
 fn in_order(ops: &[Op], mut carry_out: impl FnMut(&Op) -> Result<(), Failure>) -> Result<(), NetError> {
     for (at, op) in ops.iter().enumerate() {
-        carry_out(op).map_err(|failure| failure.into_net(at, || request::describe(op)))?;
+        carry_out(op).map_err(|failure| failure.into_net(at, || encode::describe(op)))?;
     }
     Ok(())
 }
@@ -247,7 +251,7 @@ fn by_name(
     if name.is_empty() || name.len() >= 128 || name.contains('\0') {
         return Ok(None);
     }
-    present(send(request::get_link_by_name(name)), || format!("look for link {name:?}"))
+    present(send(encode::get_link_by_name(name)), || format!("look for link {name:?}"))
 }
 
 fn by_index(
@@ -258,7 +262,7 @@ fn by_index(
     if index == 0 || i32::try_from(index).is_err() {
         return Ok(None);
     }
-    present(send(request::get_link(index)), || format!("look for link {index}"))
+    present(send(encode::get_link(index)), || format!("look for link {index}"))
 }
 
 fn present(answer: Result<Link, Failure>, what: impl FnOnce() -> String) -> Result<Option<Link>, NetError> {
@@ -279,7 +283,7 @@ fn reading(index: u32) -> String {
 
 fn links(socket: &mut Socket) -> Result<Vec<Link>, Failure> {
     let mut found = Vec::new();
-    socket.dump(request::dump_links, &mut |body| {
+    socket.dump(encode::dump_links, &mut |body| {
         if let Body::Link(link, _) = body {
             found.push(*link);
         }
@@ -290,7 +294,7 @@ fn links(socket: &mut Socket) -> Result<Vec<Link>, Failure> {
 /// The VFs of one link; none when the link is gone.
 fn vfs(socket: &mut Socket, pf: u32) -> Result<Vec<Vf>, Failure> {
     let mut found = Vec::new();
-    let outcome = socket.exchange(request::get_vfs(pf), &mut |body| {
+    let outcome = socket.exchange(encode::get_vfs(pf), &mut |body| {
         if let Body::Link(_, vfs) = body {
             found = vfs;
         }
@@ -305,7 +309,7 @@ fn vfs(socket: &mut Socket, pf: u32) -> Result<Vec<Vf>, Failure> {
 /// The addresses of one link; none when the link is gone.
 fn addresses(socket: &mut Socket, index: u32) -> Result<Vec<Address>, Failure> {
     let mut found = Vec::new();
-    let outcome = socket.dump(|| request::dump_addresses(index), &mut |body| match body {
+    let outcome = socket.dump(|| encode::dump_addresses(index), &mut |body| match body {
         // A kernel without strict checking (before 4.20) sends those of all links.
         Body::Address(address) if address.index == index => found.push(address),
         _ => {}
@@ -325,7 +329,7 @@ fn routes(socket: &mut Socket) -> Result<Vec<Route>, Failure> {
                 found.extend(routes);
             }
         };
-        match socket.dump(|| request::dump_routes(family), &mut keep) {
+        match socket.dump(|| encode::dump_routes(family), &mut keep) {
             // No IPv6 in this kernel.
             Ok(()) | Err(Failure::Refused { errno: Errno::EOPNOTSUPP | Errno::EAFNOSUPPORT, .. }) => {}
             Err(failure) => return Err(failure),

@@ -6,14 +6,14 @@
 //!
 //! Nothing here opens a device, a descriptor of a group lives for one call, and no node's owner or mode is ever changed.
 
-mod device_answers;
+mod device_probe;
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::driver_calls::DriverCalls;
+use super::driver_call_timeout::DriverCalls;
 use super::vfio_node_turns::{OpenNode, VfioNodes};
 use crate::VFIO_PCI;
 use crate::seam::{IommuGroup, NetError, Override};
@@ -58,11 +58,13 @@ impl PciBus {
             if !bind.exists() {
                 return Err(io::Error::other("the kernel has no such driver; load its module"));
             }
+            // Before anything is written: a device that a process uses stays as it is.
             let driven = self.check_unused(address)?;
             // First: as soon as a device has no driver the kernel may bind it to any that fits.
             match fixed {
                 Override::Keep => {}
                 Override::Set => self.write(address, "driver_override", driver)?,
+                // An empty line clears it; a text of no bytes would not be written at all.
                 Override::Clear => self.write(address, "driver_override", "\n")?,
             }
             self.unbind_driver(address, driven)?;
@@ -87,6 +89,7 @@ impl PciBus {
             }
         });
         let text = read.map_err(failed(address, "reading the driver that is fixed for it"))?;
+        // The kernel shows a missing override as `(null)`.
         Ok(Some(text.trim()).filter(|driver| !["", "(null)"].contains(driver)).map(str::to_owned))
     }
 
@@ -94,6 +97,7 @@ impl PciBus {
         let reset = (|| {
             let held = match self.driver(address)? {
                 None => None,
+                // While the group's node is open here, no process can begin to use the device.
                 Some(driver) if driver == VFIO_PCI => Some(self.hold(address)?),
                 Some(driver) => {
                     let why =
@@ -160,6 +164,7 @@ impl PciBus {
     fn node(&self, group: u32) -> Option<(PathBuf, IommuGroup)> {
         let kinds = [
             (self.nodes.join(group.to_string()), IommuGroup::Free),
+            // The kernel's name for the node of a group that no IOMMU protects.
             (self.nodes.join(format!("noiommu-{group}")), IommuGroup::NoIommu),
         ];
         kinds.into_iter().find(|(node, _)| node.exists())

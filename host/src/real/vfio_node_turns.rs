@@ -59,6 +59,7 @@ impl Drop for NodeReservation {
     fn drop(&mut self) {
         let table = &self.nodes.0;
         table.reserved.lock().remove(&self.node);
+        // All of them: one alone could be a thread that waits for another node.
         table.released.notify_all();
     }
 }

@@ -113,6 +113,7 @@ impl<'a, 'l, 'r> Attempt<'a, 'l, 'r> {
         if has(self.locked).is_none() {
             return Ok(());
         }
+        // An ADD is refused only by what is there now: another process may have released the address.
         self.locked.reread().map_err(|e| self.store(e))?;
         match has(self.locked) {
             None => Ok(()),

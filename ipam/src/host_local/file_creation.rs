@@ -70,6 +70,7 @@ impl FileCreator {
             Err(Errno::EXIST) => return Ok(Created::Taken),
             file => file?,
         };
+        // Before it is written: an empty file with a label is known as ours after a kill, and is removed.
         self.label(&file, boot_id);
         match write_whole(&file, content).and_then(|()| fstat(&file)) {
             Ok(stat) => Ok(Created::Made(stat)),

@@ -144,6 +144,7 @@ impl HostLocal {
         self.with(&directory, false, |locked| {
             let contents = contents(container_id, ifname);
             let released = remove_first_of(locked, &contents).and_then(|released| match released {
+                // The directory's time misses what others changed within one tick of the kernel's clock.
                 0 => locked.reread().and_then(|()| remove_first_of(locked, &contents)),
                 released => Ok(released),
             });
@@ -188,6 +189,7 @@ impl HostLocal {
             let has = |locked: &LockedDir<'_>| {
                 contents.iter().any(|content| !locked.index().held_by(content).is_empty())
             };
+            // The directory's time misses what others changed within one tick of the kernel's clock.
             if !has(locked) {
                 locked.reread().map_err(|e| store(&directory, e))?;
             }
@@ -294,6 +296,7 @@ impl HostLocal {
         let mut waiting: Option<Waiter<'_>> = None;
         loop {
             let mut slot = shared.open.lock();
+            // The directory may have been removed: nobody would see the files that are made in the open one.
             if slot.as_ref().is_none_or(|open| !open.exists()) {
                 *slot = self.open(directory, make)?;
             }
@@ -311,6 +314,7 @@ impl HostLocal {
 
     fn open(&self, directory: &NetworkDir, make: bool) -> Result<Option<OpenDir>, IpamError> {
         if make {
+            // On the list before its first file: after a reboot no address of ours may be in a directory we do not know.
             self.used_dirs.add(directory).map_err(|source| IpamError::UsedDirs {
                 network: directory.network.clone(),
                 path: self.used_dirs_path.clone(),

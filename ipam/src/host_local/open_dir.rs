@@ -137,6 +137,7 @@ impl LockedDir<'_> {
         if self.0.indexed_at == Some(now) {
             return Ok(());
         }
+        // An error on the way must not leave half an index that counts as current.
         self.0.indexed_at = None;
         // Somebody may have removed and created the cursors' files: the open ones would be files without a name.
         self.0.cursors.clear();
@@ -144,6 +145,7 @@ impl LockedDir<'_> {
         for entry in Dir::read_from(&self.0.dir)? {
             let entry = entry?;
             let Some(name) = entry.file_name().to_str().ok().and_then(FileName::of) else { continue };
+            // Some file systems tell no types when a directory is read; `update` then finds it out.
             if matches!(entry.file_type(), FileType::RegularFile | FileType::Unknown) && self.update(&name)? {
                 present.insert(name);
             }
@@ -249,9 +251,11 @@ impl LockedDir<'_> {
     pub(super) fn set_cursor(&mut self, set: usize, ip: IpAddr) -> io::Result<()> {
         let text = ip.to_string();
         let file = self.cursor_file(set, OFlags::CREATE)?;
+        // Not by O_TRUNC: ext4 then flushes the file when it is closed, which took 1.3 ms instead of 0.26.
         pwrite(file, text.as_bytes(), 0)?;
         kill_steps::reach("cursor");
         let length = text.len() as u64;
+        // A kill before this leaves a wrong address at worst, which only moves where the next search begins.
         if fstat(file)?.st_size.cast_unsigned() != length {
             ftruncate(file, length)?;
         }

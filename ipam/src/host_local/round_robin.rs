@@ -12,6 +12,7 @@ use fairlead_cni::config::host_local::{Range, RangeSet};
 pub(super) fn candidates(set: &RangeSet, last: Option<IpAddr>) -> Candidates<'_> {
     let last = last.map(|ip| ip.to_canonical());
     let at = last.and_then(|ip| set.0.iter().position(|range| range.contains(ip)));
+    // An address outside the ranges counts as none: the configuration was changed since it was given out.
     Candidates { ranges: &set.0, at: at.unwrap_or(0), current: at.and(last), first: None }
 }
 
@@ -49,6 +50,7 @@ impl<'a> Candidates<'a> {
         self.current = Some(next);
         match self.first {
             None => self.first = Some(next),
+            // Once round: every address was offered.
             Some(first) if first == next => return None,
             Some(_) => {}
         }

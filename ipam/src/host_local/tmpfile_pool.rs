@@ -62,6 +62,7 @@ impl TmpfilePool {
     }
 
     fn fill(&self) {
+        // Cleared first: whoever takes a file while this goes on may ask for the next filling.
         self.refill_asked.store(false, Ordering::Release);
         // Where inodes are short, each one may be wanted for an address. (A file system that does not count them says 0.)
         let short = fstatvfs(&self.dir).is_ok_and(|fs| fs.f_files > 0 && fs.f_favail < FREE_INODES);

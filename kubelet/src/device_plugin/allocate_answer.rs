@@ -69,6 +69,7 @@ pub(super) fn answer(
     ]);
     let mut devices: Vec<wire::DeviceSpec> = Vec::new();
     for node in allocated.iter().flat_map(|(_, access)| access.nodes()) {
+        // `/dev/vfio/vfio` comes with every device under vfio-pci, and a container has a node once.
         if devices.iter().all(|there| there.host_path != node.host_path) {
             devices.push(node);
         }

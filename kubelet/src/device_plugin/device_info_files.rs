@@ -47,12 +47,14 @@ impl DeviceInfoFiles {
         let info = DeviceInfo { r#type: "pci", version: "1.1.0", pci: Pci { pci_address: id, rdma_device } };
         let directory = self.root.make_directory(Path::new(DIRECTORY))?;
         let place = Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string());
+        // Multus looks for this name; without a slash it cannot lead out of the directory.
         let name = format!("{}-{}-device.json", resource.replace('/', "-"), id.replace('/', "-"));
         let draft = place.join(format!(".{name}"));
         // A daemon that was killed while it wrote leaves its draft behind, and `create_new` would fail on that.
         let _ = fs::remove_file(&draft);
         let mut file = File::options().write(true).create_new(true).mode(0o444).open(&draft)?;
         file.write_all(serde_json::to_string(&info)?.as_bytes())?;
+        // The umask may have taken bits from the mode above.
         file.set_permissions(Permissions::from_mode(0o444))?;
         fs::rename(&draft, place.join(name))
     }

@@ -217,6 +217,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        // Nothing is sent: the thread ends when the sender is gone.
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

@@ -122,7 +122,9 @@ impl Registration {
                 }
             };
             tokio::select! {
+                // The sender goes with the watch of the directory: nothing is to be offered any more.
                 changed = self.changed.changed() => if changed.is_err() { return },
+                // That its stream has ended may be the only sign that kubelet has dropped the registration.
                 _ = followers.changed() => {}
                 () = tokio::time::sleep(wait) => {}
             }
@@ -132,7 +134,9 @@ impl Registration {
     /// Compares, and repairs what is not as it should be. Returns when to compare again.
     async fn compare_and_repair(&mut self) -> Result<Duration, RegistrationError> {
         let directory = self.directory.open(DIRECTORY).map_err(RegistrationError::Directory)?;
+        // Before the registration: kubelet calls back at once.
         self.listen(&directory)?;
+        // Read before the registration: a kubelet that starts after this has another file, and is registered with again.
         let file = directory.file(KUBELET_SOCKET).map_err(RegistrationError::Directory)?;
         let Some(kubelet) = file else {
             self.registered = None;

@@ -48,6 +48,7 @@ impl Offer {
         let mut allocated_ids = Vec::new();
         let each = asked.iter().map(|container| self.allocate(&container.devices_ids, &mut allocated_ids));
         let answers = each.collect();
+        // Kubelet takes the error for all of the containers: a VF that stayed allocated would wait for a pod that never had it.
         if Result::is_err(&answers) {
             allocated_ids.iter().for_each(|id| self.devices.cancel_allocation(id));
         }
@@ -64,6 +65,7 @@ impl Offer {
         let (resource, known) = (self.devices.resource(), self.devices.list());
         let mut allocated: Vec<(String, DeviceAccess)> = Vec::new();
         for id in ids {
+            // Kubelet may still go by a list that was replaced meanwhile.
             if !known.iter().any(|device| device.id == *id) {
                 let message = format!("resource {resource:?} has no device {id:?} any more");
                 return Err(Status::not_found(message));
@@ -75,6 +77,7 @@ impl Offer {
             allocated_ids.push(id.clone());
             allocated.push((id.clone(), access));
         }
+        // Written when all are allocated: no file is left of a device that was refused.
         for (id, access) in &allocated {
             self.files.write(resource, id, access).map_err(|error| {
                 tracing::error!(resource, id, %error, "a device's information file can't be written");
@@ -160,6 +163,7 @@ impl DevicePlugin for Endpoint {
         &self,
         _: Request<wire::PreStartContainerRequest>,
     ) -> Result<Response<wire::PreStartContainerResponse>, Status> {
+        // Kubelet does not call it: `OPTIONS` does not ask for that.
         Ok(Response::new(wire::PreStartContainerResponse {}))
     }
 }

@@ -56,7 +56,10 @@ impl Batch {
         for one in self.0.iter_mut().filter(|one| one.is_in_message()) {
             match now.iter().find(|vf| vf.index == one.vf) {
                 Some(vf) => {
+                    // What the kernel took before the refusal stays made: only what still differs is sent again.
                     one.left = VfProfile::from(&one.left).plan(vf).change;
+                    // The kernel does not say whose change it refused. It takes them in order: the first one that is
+                    // missing is the refused one.
                     one.alone = !one.left.is_empty() && by.is_empty();
                 }
                 None => (one.alone, one.is_uncertain) = (true, true),
@@ -64,6 +67,7 @@ impl Batch {
             if one.alone {
                 by.push(one.vf);
             } else if by.is_empty() {
+                // Behind the refused change the kernel has tried none: a VF there may have had its settings before.
                 taken.push(one.vf);
             }
         }

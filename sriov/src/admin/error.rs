@@ -152,6 +152,7 @@ impl SettingError {
     /// Whether it says nothing against the VF: its PF is not there, cannot be asked, has no carrier, or is busy for all VFs.
     pub fn is_of_physical(&self) -> bool {
         match self {
+            // A VF that alone does not end resetting has `EndlessReset`: what is busy here is busy for others too.
             SettingError::NotSet { source, .. } => is_resetting(source) || source.errno().is_none_or(is_away),
             SettingError::NotReported { .. }
             | SettingError::EndlessReset { .. }

@@ -6,10 +6,10 @@
 //! Two changes of one VF at the same time are not foreseen: it belongs to one attachment or one pool.
 
 mod batch;
-mod combined_requests;
 mod error;
 mod pf_requests;
-mod resetting_vfs;
+mod request_coalescing;
+mod stuck_resets;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -60,6 +60,8 @@ impl Administrator {
     /// # Errors
     /// With the first setting that is refused.
     pub fn set(&self, vf: &VfDevice, change: &VfChange) -> Result<(), SettingError> {
+        // One limit for all settings: with one for each, a VF that never ends resetting would hold its caller several
+        // times as long.
         let until = Instant::now() + self.settles;
         let left = self.set_with_others(vf, change)?;
         left.singly().try_for_each(|one| self.set_alone(vf, &one, until))
@@ -125,6 +127,7 @@ impl Administrator {
 
     /// Makes a change together with whatever others want just now; answers what is left of it.
     fn set_with_others(&self, vf: &VfDevice, change: &VfChange) -> Result<VfChange, SettingError> {
+        // An ADD whose VF has all that it wants sends no message, and waits for nobody.
         if change.is_empty() {
             return Ok(VfChange::default());
         }
@@ -132,6 +135,8 @@ impl Administrator {
         let requests = self.requests(vf, &queue);
         let left = queue.changes.pass((vf.index, change.clone()), |all| requests.change(all));
         let left = left.ok_or(SettingError::Lost { vf: vf.address })?;
+        // Its VF was being reset when the message was refused: part of the change may be made. Reading waits for the end
+        // of the reset.
         match left.is_uncertain {
             true => Ok(VfProfile::from(&left.change).plan(&self.settings(vf)?).change),
             false => Ok(left.change),
@@ -151,6 +156,7 @@ impl Administrator {
             }
             Err(source) => SettingError::not_set(vf, one, source),
         };
+        // EINVAL does not say why: a NIC answers it to a rate that it never takes, and to a rate while it has no carrier.
         match error.is_refused_rate(one) {
             true if requests.is_dark() => Err(error.in_the_dark()),
             true if send().is_ok_and(|sent| sent) => Ok(()), // the carrier has come since

@@ -7,8 +7,8 @@ use fairlead_host::{Kernel, Link, Net, NetError, Op, Vf, VfChange};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::batch::{Batch, Left};
-use super::combined_requests::CombinedRequests;
-use super::resetting_vfs::ResettingVfs;
+use super::request_coalescing::CombinedRequests;
+use super::stuck_resets::ResettingVfs;
 use crate::Physical;
 use crate::vf_netdev::is_of;
 use crate::wait_out_reset::is_resetting;
@@ -66,11 +66,14 @@ impl PfRequests<'_> {
                     batch.all_done();
                     break;
                 }
+                // The PF has no interface here. Each caller gets that error when it tries its change alone.
                 Ok(false) => break,
                 Err(error) => error,
             };
+            // Without the settings nobody knows which change stopped the message: each is tried alone.
             let Some(Ok(Some(now))) = self.read() else { break };
             let (taken, by) = batch.stopped(&now);
+            // Another refusal says nothing about a reset, and blames nobody for one.
             let resetting = if is_resetting(&refused) { by.as_slice() } else { &[] };
             self.queue.resetting().note(&taken, resetting, Instant::now());
         }
@@ -118,10 +121,12 @@ impl PfRequests<'_> {
     /// The interface that reports and takes the settings. Only where there are several are they read to find it.
     fn interface(&self, host: &mut dyn Net) -> Result<Option<u32>, NetError> {
         let links = links_of(host, self.physical)?;
+        // Reading the VFs takes up to hundreds of milliseconds: a PF with one interface is spared that.
         if let [] | [_] = links.as_slice() {
             return Ok(links.first().map(|link| link.index));
         }
         let mut reporter = self.queue.reporter.lock();
+        // The interface may have been made anew since, and then has another index.
         if let Some(one) = links.iter().find(|link| *reporter == Some(link.index)) {
             return Ok(Some(one.index));
         }

@@ -49,7 +49,9 @@ impl<Q, A> CombinedRequests<Q, A> {
             state.under_way = true;
             let (numbers, requests): (Vec<_>, Vec<_>) =
                 std::mem::take(&mut state.waiting).into_iter().unzip();
+            // One reading of 64 VFs can take hundreds of milliseconds: whoever comes meanwhile waits for the next turn.
             drop(state);
+            // Made before the work begins: a panic in the work drops it, and nobody waits for ever.
             let mut turn = Turn { place: self, numbers, answers: Vec::new() };
             turn.answers = carry_out(&requests);
             drop(turn);
@@ -74,6 +76,7 @@ impl<Q, A> Drop for Turn<'_, Q, A> {
         let mut answers = std::mem::take(&mut self.answers).into_iter();
         let mut state = self.place.state();
         for number in &self.numbers {
+            // `None` after a panic, or where answers are missing: the caller gets an error instead of an endless wait.
             state.answers.insert(*number, answers.next());
         }
         state.under_way = false;

@@ -43,6 +43,7 @@ fn member(dir: &Path, device: String) -> Result<GroupMember, InventoryError> {
     Ok(GroupMember {
         device,
         driver: target_name(&dir.join("driver"))?,
+        // The lowest byte of the class is the programming interface, which differs between bridges.
         bridge: hexadecimal(&dir.join("class"))?.is_some_and(|class| class >> 8 == BRIDGE),
     })
 }

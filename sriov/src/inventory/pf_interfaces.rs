@@ -54,10 +54,12 @@ impl Port {
     /// By its `phys_port_name`.
     fn of(name: Option<&str>, in_switch: bool) -> Port {
         let Some(name) = name else { return Port::None };
+        // `p0`, and `p0s1` for a port that was split. `pf0vf3` is no uplink: no digit follows its first letter.
         let uplink =
             name.strip_prefix('p').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
         match name.strip_prefix("pf").and_then(|rest| rest.split_once("vf")) {
             _ if uplink => Port::Uplink,
+            // Without a switch there are no representors, whatever name the driver has for a port.
             _ if !in_switch => Port::None,
             // `pf0vf3`; ice began with `pf0vfr3`. `c1pf0vf3` is of another host's card.
             Some((_, vf)) => vf.strip_prefix('r').unwrap_or(vf).parse().map_or(Port::Other, Port::Vf),
@@ -95,6 +97,7 @@ impl<'d> Ports<'d> {
 
     fn own(&self) -> Option<&PortInterface> {
         let first = |port| self.interfaces.iter().find(|interface| interface.port == port);
+        // A NIC without a switch need not name its port.
         first(Port::Uplink).or_else(|| first(Port::None))
     }
 

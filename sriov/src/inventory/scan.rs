@@ -125,6 +125,7 @@ impl Inventory {
                 Err(error) => scan.unreadable.push(error),
             }
         }
+        // The names were sorted as text: there domain 10000 comes before 2000.
         scan.physical.sort_by_key(|physical| physical.address);
         Ok(scan)
     }
@@ -142,6 +143,7 @@ impl Inventory {
         devlink: impl FnOnce() -> Arc<[DevlinkDevice]>,
     ) -> Result<Option<String>, InventoryError> {
         let dir = self.dir(physical);
+        // An ADD asks this, and a card may take its time to answer devlink: most cards have no switch and are not asked.
         if !Ports::read(&dir, None)?.has_a_switch() {
             return Ok(None);
         }
@@ -170,6 +172,7 @@ impl Inventory {
         let ports = Ports::read(&dir, devlink)?;
         let interface = ports.interface(&dir)?;
         let mut numbered = self.numbered(address)?.collect::<Result<Vec<_>, _>>()?;
+        // Sysfs is read in the order of text: `virtfn10` comes before `virtfn2`.
         numbered.sort();
         let has = numbered.len();
         let mut vfs = Vec::new();

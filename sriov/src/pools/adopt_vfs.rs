@@ -8,11 +8,11 @@ use std::collections::BTreeSet;
 
 use fairlead_host::Mac;
 
+use super::member_scan::{FoundMember, MemberScan, vfs};
 use super::membership::{Assignment, Membership};
 use super::owners::{Owners, sriov_cni_owner};
+use super::pool_definition::PoolSettings;
 use super::records::Record;
-use super::scan::{FoundMember, MemberScan, vfs};
-use super::settings::PoolSettings;
 use super::shared::PoolEntry;
 use super::state::{Hold, Mark, Member, MemberState, Pending, Pool};
 use super::target::DesiredState;
@@ -52,7 +52,9 @@ impl Pools {
             let record = self.provisioner.records.get(*address);
             let has_sriov_cni_owner = sriov_cni_owner(&sriov_cni, *address).is_some();
             self.update(|state| {
+                // Otherwise the configuration has changed meanwhile: the assignment is of the old one, and the next look is due.
                 if state.declared == declared {
+                    // Our store is asked under the lock: a VF that returned between answer and entry would count as lent.
                     let lent = has_sriov_cni_owner || (owners.ours)(*address).is_some();
                     state.admit(*address, assignment, found, lent, record);
                 }
@@ -76,6 +78,7 @@ impl Pools {
         scan: &Scan,
         owners: Owners<'_>,
     ) {
+        // The pool of such a VF may be declared in the part that could not be read.
         if self.lock().partly_read {
             return;
         }
@@ -151,6 +154,7 @@ impl Shared {
         }
         let state = match (lent, is_given) {
             (true, _) => MemberState::Lent { allocated: false, verified: false, left_behind: false },
+            // Its pod may use it without an ADD: it is not touched before the pod is gone.
             (false, true) => MemberState::Ready { allocated: true, verified: false },
             (false, false) => MemberState::Due(Pending::default()),
         };

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use super::membership::Notice;
-use super::settings::PoolSettings;
+use super::pool_definition::PoolSettings;
 use super::shared::Shared;
 use super::state::Pool;
 use super::target::DesiredState;

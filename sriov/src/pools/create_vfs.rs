@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::membership::Notice;
-use super::settings::PoolSettings;
+use super::pool_definition::PoolSettings;
 use super::work_queue::{VfCreation, Work};
 use super::{Look, Pools};
 use crate::{PciAddr, Scan, ScannedPf};
@@ -46,6 +46,7 @@ impl Pools {
             return notice(true, seen, "correct numvfs");
         };
         let mut state = self.lock();
+        // The driver takes seconds for it, and looks go on meanwhile: the same VFs are not ordered twice.
         if state.creating.insert(address) {
             let creation = VfCreation { pool: name.clone(), physical: address, count };
             state.work_queue.push(address, Work::Create(creation));
@@ -58,6 +59,7 @@ impl Pools {
         let VfCreation { pool, physical, count } = creation;
         let made = self.provisioner.kernel.create_vfs(&physical.to_string(), count);
         self.update(|state| {
+            // After a failure too: the next look tries again.
             state.creating.remove(&physical);
             state.failed_creations.remove(&physical);
             match made {

@@ -9,10 +9,10 @@ use std::time::Instant;
 
 use fairlead_host::watch::{Action, DeviceEvent};
 
-use super::look::Look;
 use super::member_snapshot::MemberSnapshot;
 use super::owners::Owners;
 use super::provision_error::ProvisionError;
+use super::scan_scope::Look;
 use super::{Pools, ReadyVf, Shared};
 use crate::PciAddr;
 
@@ -46,6 +46,7 @@ impl Pools {
                         state.look = state.look.max(Some(Look::Quick));
                     }
                 }
+                // A VF that was added is among these: it is looked at when its PF has changed, and all of it is there.
                 DeviceEvent::Pci { .. } | DeviceEvent::Interface { .. } => {}
             }
         }
@@ -53,6 +54,7 @@ impl Pools {
             self.changed.notify_all();
         }
         drop(state);
+        // The lock is free here: `wake` takes it again.
         if is_back {
             self.wake(now);
         }
@@ -78,6 +80,7 @@ impl Pools {
                 continue;
             }
             let found = self.check_suspect(&suspect);
+            // This one has cost a whole time limit: the others of its card would cost one each.
             if found.as_ref().is_err_and(ProvisionError::is_a_hang) {
                 hanging.insert(suspect.pf);
             }
@@ -93,6 +96,7 @@ impl Pools {
                 self.provisioner.compare(&vf, desired, std::slice::from_ref(&known.settings), cache)
             }
             None => {
+                // There are no known settings to compare with. If nobody uses the VF, `Changed` has it prepared again.
                 self.provisioner.may_be_had(&vf, desired, cache)?;
                 Err(ProvisionError::Changed("nobody uses it any more".to_owned()))
             }

@@ -3,9 +3,9 @@
 
 use fairlead_host::{IommuGroup, Link, NetError};
 
+use super::per_scan_cache::ScanCache;
 use super::provision_error::ProvisionError;
 use super::provisioner::Provisioner;
-use super::scan_cache::ScanCache;
 use super::target::DesiredState;
 use crate::vf_netdev::interface;
 use crate::{USER_SPACE_DRIVERS, VFIO_PCI, VfDevice};
@@ -66,6 +66,7 @@ fn of_interface(cache: &ScanCache<'_>, vf: &VfDevice, left: bool) -> Result<Opti
         let master = host.link_by_index(master)?.map_or_else(|| master.to_string(), |link| link.name);
         return Ok(Some(format!("its interface {name:?} belongs to {master:?}")));
     }
+    // An index of another namespace may be the same number by chance.
     let above = |other: &Link| other.parent == Some(link.index) && other.parent_nsid.is_none();
     if let Some(other) = cache.links(host.as_mut())?.iter().find(|other| above(other)) {
         return Ok(Some(format!("interface {:?} stands on its interface {name:?}", other.name)));

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use fairlead_host::IommuGroup;
 
-use super::offer::{VfAccess, VfioNode};
-use super::settings::PoolSettings;
+use super::pool_definition::PoolSettings;
+use super::resource_offer::{VfAccess, VfioNode};
 use super::state::{Member, Refusal};
 use super::target::DesiredState;
 use super::{Pools, Shared};
@@ -18,6 +18,7 @@ const CLEANING: Duration = Duration::from_secs(10);
 impl Pools {
     /// Allocates a member to a pod; answers what the pod needs to reach it.
     pub(super) fn allocate(&self, address: PciAddr) -> Result<VfAccess, String> {
+        // What only reads comes first: if it fails, the VF is not taken yet.
         let access = self.access(address)?;
         self.hand_over(address)?;
         Ok(access)
@@ -52,6 +53,7 @@ impl Pools {
     }
 
     fn wait_for_cleaning(&self, address: PciAddr) {
+        // After a failure the pause may be longer than kubelet waits: the pod is refused at once.
         let at_work = |m: &Member| m.is_awaited() && m.setback().is_none();
         let waits = |state: &mut Shared| state.member(address).is_some_and(|(_, m)| at_work(m));
         drop(self.wait_while(self.lock(), CLEANING, waits));
@@ -68,6 +70,7 @@ impl Pools {
             .into_iter()
             .find(|(_, found)| found.vf.address == address)
             .ok_or("it is not in the machine")?;
+        // The driver that it has when it is ready: just now it may be between two drivers.
         let driver = original.map(|original| desired.driver(original)).or(found.vf.driver.as_deref());
         // Selectors go by the driver that the VF had before its pool gave it another one.
         let mut as_selected = found.clone();

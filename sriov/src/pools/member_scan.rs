@@ -9,9 +9,9 @@ use std::sync::Arc;
 use fairlead_host::Vf;
 
 use super::membership::Notice;
+use super::per_scan_cache::ScanCache;
 use super::provision_error::ProvisionError;
 use super::provisioner::Provisioner;
-use super::scan_cache::ScanCache;
 use super::state::{Mark, MemberState, Pending};
 use super::target::{DesiredState, ReadyVf};
 use crate::{PciAddr, Scan, VfDevice};
@@ -127,9 +127,11 @@ impl<'l> MemberScan<'l> {
             .or_insert_with(|| provisioner.admin.all(vf).map_err(|e| e.to_string()));
         let found = match (read, known) {
             (Ok(settings), _) => provisioner.compare(vf, desired, settings, cache),
+            // A PF that cannot be asked for a moment must not cost a ready VF its place.
             (Err(_), Some(known)) => {
                 provisioner.compare(vf, desired, std::slice::from_ref(&known.settings), cache)
             }
+            // Whether somebody else uses the VF shows without its PF, and is the more exact answer.
             (Err(why), None) => {
                 provisioner.may_be_had(vf, desired, cache).and(Err(ProvisionError::Physical(why.clone())))
             }

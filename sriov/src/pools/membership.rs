@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::settings::{Allocator, PoolSettings};
+use super::pool_definition::{Allocator, PoolSettings};
 use crate::{PciAddr, Scan, ScannedPf};
 
 /// Something that the operator is to know.

@@ -8,32 +8,32 @@
 //! This module knows nothing of CNI, of kubelet or of the daemon: who owns a VF comes in by [`Owners`], what kubelet is to
 //! see goes out by [`Offer`].
 
-mod admit;
+mod adopt_vfs;
 mod bounded_number;
 mod configuration;
 mod create_vfs;
 mod device_events;
 mod foreign_use;
 mod kubelet_allocation;
-mod look;
+mod member_scan;
 mod member_snapshot;
 mod membership;
 mod metrics;
-mod netdev_names;
-mod offer;
 mod offers;
 mod operator_commands;
 mod original_state;
 mod owners;
+mod per_scan_cache;
+mod pool_definition;
 mod prepare_member;
 mod provision_error;
 mod provisioner;
 mod reconciler;
 mod records;
 mod reservation;
-mod scan;
-mod scan_cache;
-mod settings;
+mod resource_offer;
+mod restore_netdev_names;
+mod scan_scope;
 mod shared;
 pub mod state;
 mod target;
@@ -53,14 +53,14 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 pub use bounded_number::Bounded;
 pub use configuration::{DevicePluginFile, PoolsConfiguration};
-pub use look::Look;
 pub use metrics::PoolMetrics;
-pub use offer::{AnnouncedResource, Offer, OfferedVf, OfferedVfs, VfAccess, VfioNode};
 pub use operator_commands::{UnknownPool, Verb};
 pub use owners::{Owners, SriovCniOwners};
+pub use pool_definition::{Allocator, AtRest, PoolSettings, Profile, deserialize_pools};
 pub use reconciler::SLOW;
 pub use reservation::{DrawError, Refused, Reservation};
-pub use settings::{Allocator, AtRest, PoolSettings, Profile, deserialize_pools};
+pub use resource_offer::{AnnouncedResource, Offer, OfferedVf, OfferedVfs, VfAccess, VfioNode};
+pub use scan_scope::Look;
 pub use target::ReadyVf;
 
 use crate::{Administrator, Inventory, PciAddr};
@@ -170,6 +170,7 @@ impl Pools {
     fn update_at<T>(&self, now: Instant, change: impl FnOnce(&mut Shared) -> T) -> T {
         let mut state = self.lock();
         let answer = change(&mut state);
+        // Before `note_changes`: members that get work here change their state, and with it their marks.
         state.queue_what_is_due(now);
         let boot_id = &self.provisioner.boot_id;
         let owes = |address| self.provisioner.record(address).is_ok_and(|r| r.original_in(boot_id).is_some());
@@ -208,6 +209,7 @@ impl Pools {
     /// Writes in whose hands a member is, as it stands when that is written. A pod has a VF only when its mark says so.
     fn mark(&self, address: PciAddr) -> io::Result<()> {
         let _marking = self.marking.lock();
+        // Nobody knows that a VF is clean which is no member.
         let mark = self.lock().standings.get(&address).map_or(Mark::Soiled, |standing| standing.mark);
         self.provisioner.records.mark(address, mark)
     }

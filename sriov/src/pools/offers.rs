@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 
 use super::membership::Notice;
-use super::offer::{AnnouncedResource, Offer, OfferedVf};
-use super::settings::PoolSettings;
+use super::pool_definition::PoolSettings;
+use super::resource_offer::{AnnouncedResource, Offer, OfferedVf};
 use super::shared::PoolEntry;
 use super::state::{Member, Spread};
 use super::{Pools, Shared};
@@ -52,6 +52,7 @@ impl Shared {
         self.offers.resources.retain(|resource, _| wanted.contains(resource));
         self.offers.looked_at.retain(|resource| wanted.contains(resource));
         for resource in &wanted {
+            // One that is there stays: a new `Offer` would have its resource registered with kubelet again.
             let offer = || Arc::new(Offer::new(resource.clone(), Weak::clone(pools)));
             self.offers.resources.entry(resource.clone()).or_insert_with(offer);
         }
@@ -62,6 +63,7 @@ impl Shared {
     pub(super) fn looked_at(&mut self, declared: &[PoolSettings], scan: &Scan) {
         let offered = declared.iter().filter_map(PoolSettings::offered_as);
         self.offers.looked_at.extend(offered.map(str::to_owned));
+        // An interface that is down reports no carrier at all. A PF without an interface here is not known to lack one.
         let dark = scan.physical.iter().filter(|physical| {
             physical.interface.as_ref().is_some_and(|interface| interface.carrier != Some(true))
         });
@@ -96,6 +98,7 @@ impl Shared {
     fn offered_vfs(&self, resource: &str) -> Vec<OfferedVf> {
         let of_resource = self.members().filter_map(|(entry, member)| {
             let settings = entry.settings.as_ref().filter(|pool| pool.offered_as() == Some(resource))?;
+            // X23: kubelet is not told of a VF before it was verified once. From then on it stays listed, healthy or not.
             self.offers.announced.contains(&member.address).then_some((settings, member))
         });
         let offered = |(settings, member): (&PoolSettings, &Member)| {

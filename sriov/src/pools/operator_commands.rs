@@ -6,9 +6,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-use super::look::Look;
 use super::membership::Notice;
 use super::owners::Owners;
+use super::scan_scope::Look;
 use super::state::{Member, Pool};
 use super::{Pools, Shared};
 use crate::PciAddr;
@@ -53,6 +53,7 @@ impl Verb {
             Verb::Fill => pool.fill(address),
             Verb::Drain => pool.drain(address),
             Verb::Quarantine => pool.quarantine(address, "by order of the operator"),
+            // By its address only: an order for a whole pool must not take VFs from pods that use them without an ADD.
             Verb::Release if alone && !is_quarantined => pool.nobody_has(address),
             Verb::Release => pool.release(address),
         }
@@ -95,6 +96,7 @@ impl Pools {
         tracing::info!(order = verb.name(), of, vfs = all.len(), "the operator's order");
         // A member that somebody else used may be free by now: only a look can say that.
         self.look_soon(Look::Thorough);
+        // What waits for its PF, or for the operator, would hold the answer back until the limit.
         let at_work = |state: &mut Shared| {
             let member = |address: &PciAddr| state.member(*address).map(|(_, member)| member);
             !state.stopped

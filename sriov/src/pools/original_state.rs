@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use fairlead_host::{Vf, VfChange};
 
+use super::pool_definition::AtRest;
 use super::provision_error::ProvisionError;
 use super::provisioner::Provisioner;
 use super::records::{OriginalState, Record};
-use super::settings::AtRest;
 use super::target::DesiredState;
 use crate::vf_netdev::Appearance;
 use crate::{PciAddr, SettingError, VFIO_PCI, VfDevice};
@@ -47,6 +47,7 @@ impl Provisioner {
         let (fixed, interface) = (only.is_some(), self.present_appearance(vf)?);
         let settings = all_settings(&self.read_settings(vf)?);
         let (boot_id, bound_by_others) = (self.boot_id.clone(), desired.is_bound_by_others());
+        // On record before the VF is unbound: after a crash the next daemon knows that it has to bind it.
         let at_work = bound_by_others;
         let original = OriginalState {
             boot_id,
@@ -85,6 +86,7 @@ impl Provisioner {
     ) -> Result<T, ProvisionError> {
         let is_at_work = |record: Record| record.original.is_some_and(|original| original.at_work);
         let has_driver = || self.inventory.vf(address).is_ok_and(|now| now.driver.is_some());
+        // A call into a driver that hangs goes on, and may take the VF from its driver later.
         let hangs = done.as_ref().is_err_and(ProvisionError::is_a_hang);
         if !hangs && self.records.get(address).is_some_and(is_at_work) && has_driver() {
             let ended = |record: &mut Record| {
@@ -110,6 +112,7 @@ impl Provisioner {
         }
         let interface = match &original.interface {
             None => {
+                // The interface has the MAC address that the pool gave the VF; the one from before is in the settings.
                 self.present_appearance(vf)?.map(|look| Appearance { mac: original.settings.mac, ..look })
             }
             before => before.clone(),

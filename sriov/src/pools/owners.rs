@@ -69,6 +69,7 @@ impl Pools {
         let sriov_cni = (owners.sriov_cni)();
         for address in lent.into_iter().filter(|address| owners.of(*address, &sriov_cni).is_none()) {
             self.update(|state| {
+                // Asked again under the lock: an ADD may have recorded its owner since the list was made.
                 if is_unowned(state, address)
                     && let Some(entry) = state.of(address)
                 {

@@ -5,10 +5,10 @@
 
 use fairlead_host::{Link, Override, Vf, failpoint};
 
-use super::netdev_names::TakeIdle;
 use super::provision_error::{ProvisionError, in_use};
 use super::provisioner::Provisioner;
 use super::records::OriginalState;
+use super::restore_netdev_names::TakeIdle;
 use super::target::{DesiredState, ReadyVf};
 use crate::vf_netdev::{APPEARS, wait_for_netdev};
 use crate::{KernelVf, PciAddr, VFIO_PCI, VfDevice, VfProfile};
@@ -48,6 +48,7 @@ impl Provisioner {
             let link = self.wait_for_netdev(address, driver, Some(record.mac))?;
             self.configure_netdev(address, link, &desired.look(interface), idle)?;
         }
+        // VF and cache are read anew: what was read above is from before the binding.
         let known = ReadyVf { vf: self.inventory.vf(address)?, driver: driver.to_owned(), settings };
         self.verify(record, desired, &known, &self.cache())?;
         Ok(known)
@@ -70,6 +71,7 @@ impl Provisioner {
         idle: TakeIdle<'_>,
     ) -> Result<(), ProvisionError> {
         let record = self.record(address)?;
+        // A reboot has undone what was changed, and a VF that is gone has nothing to be given back.
         let Some(original) = record.original_in(&self.boot_id) else { return self.forget_original(address) };
         let vf = self.inventory.vf(address)?;
         // Whoever uses it now has not got it from us: it is given back when he is done.
@@ -101,6 +103,7 @@ impl Provisioner {
     /// all. Seen on 6.12: set up and down with `trust`, reset and bound again, the VF still hears them.
     fn reset(&self, vf: &VfDevice, next: &str) -> Result<(), ProvisionError> {
         let address = vf.address.to_string();
+        // A VF can be reset under vfio-pci: one that stays there is not unbound.
         let stays = vf.driver.as_deref() == Some(VFIO_PCI) && next == VFIO_PCI;
         if vf.driver.is_some() && !stays {
             self.kernel.unbind(&address).map_err(in_use)?;
@@ -124,6 +127,7 @@ impl Provisioner {
         } else {
             self.admin.set(vf, &change)?;
         }
+        // Read back: a driver may take a setting that is not in force afterwards.
         let now = self.admin.settings(vf)?;
         let left = wanted.plan(&now);
         match left.change.is_empty() || as_far_as_taken {
@@ -152,6 +156,7 @@ impl Provisioner {
         }
         let only = self.kernel.fixed_driver(&vf.address.to_string())?;
         desired.unless_promised(driver, now.driver.as_deref().or(only.as_deref()))?;
+        // Fixed to vfio-pci, although it had another driver before its pool: that was our doing.
         let ours = only.as_deref() == Some(VFIO_PCI) && original.driver != VFIO_PCI;
         let fixed = match (driver == VFIO_PCI, ours) {
             _ if desired.is_bound_by_others() => Override::Keep,
@@ -178,6 +183,7 @@ impl Provisioner {
             Some(mac) => vf.take_back(host.as_mut(), &link, mac)?,
             None => link,
         };
+        // A warning is enough: `verify` refuses a member with another address, and giving back goes as far as it can.
         if let Some(mac) = mac.filter(|mac| link.mac != Some(*mac)) {
             tracing::warn!(pci = %address, %mac, "a VF's interface does not take its MAC address");
         }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use fairlead_host::{DevlinkDevice, Kernel, Link, NetError};
 use parking_lot::Mutex;
 
+use super::per_scan_cache::ScanCache;
 use super::provision_error::ProvisionError;
 use super::records::{Record, Records};
-use super::scan_cache::ScanCache;
 use crate::vf_netdev::interface;
 use crate::{Administrator, Inventory, InventoryError, PciAddr, Scan, VfDevice};
 
@@ -73,6 +73,7 @@ impl Provisioner {
         let mut host = self.kernel.host().ok()?;
         let links = physical.interfaces.iter().filter_map(|name| host.link_by_name(name).ok()?);
         let up: Vec<bool> = links.map(|link| link.up).collect();
+        // A PF whose interfaces are not in this namespace is not known to be down.
         (!up.is_empty() && !up.contains(&true)).then_some(physical.address)
     }
 }

@@ -6,13 +6,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::look::Look;
+use super::member_scan::{MemberScan, vfs};
 use super::member_snapshot::MemberSnapshot;
 use super::membership::{self, Membership};
 use super::owners::Owners;
+use super::pool_definition::PoolSettings;
 use super::provision_error::ProvisionError;
-use super::scan::{MemberScan, vfs};
-use super::settings::PoolSettings;
+use super::scan_scope::Look;
 use super::shared::PoolEntry;
 use super::state::{Member, MemberState};
 use super::{Pools, ReadyVf, Shared};
@@ -45,6 +45,7 @@ impl Pools {
                 return None;
             }
             if Instant::now() >= thorough {
+                // A thorough look includes any other that was asked for.
                 state.look = None;
                 return Some(Look::Thorough);
             }
@@ -53,6 +54,7 @@ impl Pools {
                 state.look = state.look.max(Some(Look::Quick));
             }
             if state.is_to_be_looked_at() {
+                // Without a look that was asked for there are only suspects, which are compared alone.
                 return Some(state.look.take().unwrap_or(Look::News));
             }
             drop(state);
@@ -126,6 +128,7 @@ impl Pools {
         let read = |address| vfs(scan).any(|vf| vf.address == address);
         let members: Vec<PciAddr> = self.lock().members().map(|(_, member)| member.address).collect();
         let unread = members.into_iter().filter(|address| !read(*address));
+        // Sysfs is read before the lock is taken.
         let gone: Vec<PciAddr> = unread.filter(|address| self.is_gone(*address)).collect();
         self.update(|state| {
             if state.declared != declared {

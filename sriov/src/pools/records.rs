@@ -205,6 +205,7 @@ impl Records {
         change(&mut changed);
         if changed != record {
             files::replace(&self.file(address), &serde_json::to_vec(&changed)?)?;
+            // It may have been forgotten while the disk was slow: then it must not be there again.
             if let Some(kept) = self.lock().get_mut(&address) {
                 *kept = changed;
             }
@@ -228,6 +229,7 @@ impl Records {
 
     /// In whose hands a member was last, by its mark.
     pub(super) fn mark_of(&self, address: PciAddr) -> Mark {
+        // A mark that cannot be read counts as not clean: the VF is prepared once more.
         let written = fs::read_to_string(self.marks.join(address.to_string())).ok();
         let says = |mark: &Mark| word(*mark) == written.as_deref();
         [Mark::Clean, Mark::Given, Mark::Awaited, Mark::Verified]
@@ -240,6 +242,7 @@ impl Records {
     pub(super) fn mark(&self, address: PciAddr, mark: Mark) -> io::Result<()> {
         let file = self.marks.join(address.to_string());
         match word(mark) {
+            // Where not even the opening succeeds, the old mark would stay, and may say clean.
             Some(word) => fs::write(&file, word).inspect_err(|_| drop(fs::remove_file(&file))),
             None => files::gone(fs::remove_file(file)),
         }

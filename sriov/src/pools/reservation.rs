@@ -69,6 +69,7 @@ impl Reservation<'_> {
     /// Gives the VF back because it is not what its pool takes it for: it is what it was, and looked at once more.
     pub fn doubt(self) {
         let (pools, address) = (self.pools, self.address);
+        // Returned first: a member that is lent is not looked at.
         drop(self);
         pools.lock().suspect(address);
         pools.changed.notify_all();
@@ -77,6 +78,7 @@ impl Reservation<'_> {
     /// Ends the reservation: the caller's store says whose the VF is from now on. It comes back by [`Pools::take_back`], or when a
     /// look finds that nobody owns it.
     pub fn keep(mut self) {
+        // A VF of no pool has no member that its mark follows from, and an earlier pool may have left it marked as clean.
         if self.before.is_none() {
             self.pools.mark_soiled(self.address);
         }
@@ -204,6 +206,7 @@ impl Pools {
     ) -> Result<Reservation<'_>, DrawError> {
         self.update(|state| {
             let named = state.pools.iter_mut().filter(|entry| entry.name == pool);
+            // VFs that an earlier daemon had in the pool, and this one gives back, stand under the same name without settings.
             let declared = named.filter_map(|entry| Some((entry.settings.clone()?, entry))).next();
             let (settings, entry) = declared.ok_or_else(|| DrawError::NoSuchPool(pool.to_owned()))?;
             if !settings.is_drawn_from() {
@@ -304,6 +307,7 @@ impl Pools {
 impl Shared {
     /// Takes a VF at once or not at all; answers what is known of it and what it was in.
     fn lend(&mut self, address: PciAddr) -> Result<(Option<ReadyVf>, Option<MemberState>), Refused> {
+        // No pool has it yet. As long as it is in transit, a look that finds it does not put it into one.
         let Some(entry) = self.of(address) else {
             self.in_transit.push(address);
             return Ok((None, None));
@@ -311,6 +315,7 @@ impl Shared {
         let before = entry.pool.member(address).map(|member| member.state.clone());
         let given = entry.pool.lend(address);
         given.map_err(|why| Refused { pool: entry.name.clone(), why })?;
+        // Of a member that was not ready nobody has compared what is known.
         let known =
             self.known.get(&address).filter(|_| matches!(before, Some(MemberState::Ready { .. }))).cloned();
         self.in_transit.push(address);
@@ -322,6 +327,7 @@ impl Shared {
         if let Some(at) = self.in_transit.iter().position(|other| *other == address) {
             self.in_transit.swap_remove(at);
         }
+        // A look has passed it over: only another look puts it into its pool.
         if self.missed_in_transit.remove(&address) {
             self.look = self.look.max(Some(Look::Quick));
         }

@@ -126,6 +126,7 @@ impl Offer {
 
     pub(super) fn show(&self, vfs: Arc<[OfferedVf]>) {
         self.list.send_if_modified(|shown| {
+            // An empty first list is a change too: until it comes, the resource is not registered with kubelet.
             let has_changed = shown.as_ref() != Some(&vfs);
             *shown = Some(vfs);
             has_changed

@@ -60,6 +60,7 @@ impl Provisioner {
         let Some((other, _held)) = device.and_then(|other| Some((other, idle(other)?))) else {
             return Ok(());
         };
+        // An interface that somebody uses keeps its name.
         if self.leave_alone(&self.inventory.vf(other)?, false).is_err() {
             return Ok(());
         }
@@ -67,6 +68,7 @@ impl Provisioner {
             self.records.get(other).and_then(|record| record.name_in(&self.boot_id).map(str::to_owned));
         for new in its_own.into_iter().chain([temporary_name(other)]) {
             match self.rename(host, &link, &new) {
+                // Its own name is taken as well: the temporary one frees the wanted name all the same.
                 Err(e) if e.errno() == Some(Errno::EEXIST) => {}
                 Err(error) => {
                     // Whoever wants the name is not to blame for it.
@@ -91,6 +93,7 @@ impl Provisioner {
             return host.batch(&[renamed]);
         }
         let done = host.batch(&[set(false), renamed]);
+        // Also after a failed renaming: an idle VF is left as it was found.
         host.batch(&[set(true)])?;
         done
     }

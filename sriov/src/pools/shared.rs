@@ -7,11 +7,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Instant, SystemTime};
 
-use super::look::Look;
 use super::membership::Notice;
-use super::offer::Offers;
+use super::pool_definition::PoolSettings;
 use super::records::RecordedHold;
-use super::settings::PoolSettings;
+use super::resource_offer::Offers;
+use super::scan_scope::Look;
 use super::state::{Mark, Member, Pool, Task};
 use super::target::{DesiredState, ReadyVf};
 use super::work_queue::{Work, WorkQueue};

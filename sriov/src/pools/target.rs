@@ -3,9 +3,9 @@
 
 use fairlead_host::Vf;
 
+use super::pool_definition::{AtRest, PoolSettings};
 use super::provision_error::ProvisionError;
 use super::records::{OriginalState, Record};
-use super::settings::{AtRest, PoolSettings};
 use super::state::Member;
 use crate::vf_netdev::{Appearance, Look};
 use crate::{Unserved, VFIO_PCI, VfDevice, VfProfile};

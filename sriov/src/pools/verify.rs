@@ -3,10 +3,10 @@
 
 use fairlead_host::Vf;
 
+use super::per_scan_cache::ScanCache;
 use super::provision_error::ProvisionError;
 use super::provisioner::Provisioner;
 use super::records::Record;
-use super::scan_cache::ScanCache;
 use super::target::{DesiredState, ReadyVf};
 use crate::VFIO_PCI;
 use crate::vf_netdev::Look;
@@ -29,6 +29,7 @@ impl Provisioner {
             original.ok_or_else(|| ProvisionError::Changed("it was not adopted in this boot".to_owned()))?;
         let driver = desired.driver(original);
         if vf.driver.as_deref() != Some(driver) {
+            // Somebody else may be binding it just now. It is left alone then, unless we have unbound it.
             if vf.driver.is_none() && desired.is_bound_by_others() {
                 self.owner_is_done(vf, desired, original)?;
             }
@@ -77,6 +78,7 @@ impl Provisioner {
             )));
         }
         let original = record.original.as_ref().and_then(|original| original.interface.as_ref());
+        // An interface that somebody has set up by hand is ready all the same.
         let look = original.map(|original| Look { up: None, ..desired.look(original) });
         match look.is_some_and(|look| !look.restored(&link).is_empty()) {
             true => Err(ProvisionError::Changed(format!(
@@ -99,6 +101,7 @@ impl Provisioner {
             Err(unfit @ UnfitForVfio::NoIommu { .. }) => {
                 return Err(ProvisionError::Unfit(format!("{unfit}; allowNoIommu: true permits that")));
             }
+            // A process that uses it is no fault of the VF, and must not count towards its quarantine.
             Err(in_use @ UnfitForVfio::InUse { .. }) => {
                 return Err(ProvisionError::Taken(in_use.to_string()));
             }

@@ -25,6 +25,8 @@ impl Pools {
             let thread = thread::Builder::new().name("pool-worker".to_owned());
             if let Err(error) = thread.spawn(move || pools.work_for(physical)) {
                 tracing::error!(%error, "no thread for a pool's VF; it waits for one");
+                // `begin` has counted a worker that never ran. Without the pause the reconciler would try again at once,
+                // for ever.
                 self.lock().work_queue.end(physical);
                 thread::sleep(Duration::from_secs(1));
                 return;

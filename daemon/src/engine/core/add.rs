@@ -29,11 +29,14 @@ impl Core {
         network: &Network,
     ) -> Result<String, NotAttached> {
         let _lock = self.lock_container(request)?;
+        // Before the look for a record: a removal that is under way would be taken for an attachment that exists.
         self.finish_older(request)?;
+        // Before the reservation: a repeated ADD would find its own VF taken.
         if let Some(before) = self.store.find(request.key) {
             return Ok(self.repeat(request, &before, self.enter(request)?.as_ref())?);
         }
         let (network, reservation) = network.reserve(&self.kinds, self, request)?;
+        // After the reservation: that can wait for seconds, and an entered namespace cannot die.
         let mut pod = self.enter(request)?;
         request.timing.end("namespace");
         let (plan, attachment) = self.intend(request, &network, &reservation, pod.as_mut())?;
@@ -41,6 +44,7 @@ impl Core {
         reservation.keep(); // on record, it is nobody else's
         request.timing.end("intent");
         failpoint::pass("add.begun");
+        // On the disk before a plugin is executed: what plugins hold outlives the boot, the journal does not.
         let kept = self.records.keep(&attachment);
         let done = kept.and_then(|()| self.apply(request, &network, &plan, &attachment, pod.as_mut()));
         let committed = done.and_then(|(result, applied)| {
@@ -76,6 +80,7 @@ impl Core {
         let same = before.netns.id.same(pod.id())
             && before.config == request.conf.raw
             && before.phase == Phase::Attached;
+        // The specification wants an error for a second ADD. Only an answer that may have been lost is given again.
         match &before.answer {
             Some(answer) if same && !before.answered => Ok(answer.clone()),
             _ => Err(CniError::new(
@@ -99,6 +104,7 @@ impl Core {
                 details: e.details,
             })?;
         }
+        // A silenced link still has its addresses, and host-local gives an interface no second ones. It may also have the VF.
         self.finish_pending(|a| {
             a.key.container == key.container && a.key.network == key.network && a.key.ifname == key.ifname
         });
@@ -123,6 +129,7 @@ impl Core {
             locality: reservation.locality().cloned(),
             ..Attachment::new(id, request.key.clone(), netns, plan.record.clone(), request.conf.raw.clone())
         };
+        // A later DEL executes the plugins from the record, when this caller and its environment are gone.
         if attachment.has_delegates() {
             attachment.caller = request.caller();
         }
@@ -151,6 +158,7 @@ impl Core {
         pod: &mut dyn Net,
     ) -> Result<(CniResult, Applied), CniError> {
         let mut result = CniResult::default();
+        // Addresses before the link: when none is free, nothing was changed in the pod.
         if network.addressing() != Addressing::Never {
             result = self.ipam.allocate(request, network.addressing(), attachment, self)?;
             request.timing.end("ipam");
@@ -191,7 +199,9 @@ impl Core {
         attachment: &Attachment,
         result: &CniResult,
     ) -> Result<String, CniError> {
+        // Written before the commit: a result that this version cannot express must still be undone.
         let answer = result.to_json(request.conf.version)?;
+        // The last moment at which the ADD can be undone. A caller that is gone gets no answer, and may send no DEL.
         if request.waiting.gone.get() {
             return Err(CniError::new(Code::TryAgain, "the caller went away before the interface was ready"));
         }
@@ -233,6 +243,7 @@ impl Core {
 /// Adds the interface to the answer.
 fn describe(request: &AttachmentRequest<'_>, applied: &Applied, result: &mut CniResult) {
     for ip in &mut result.ips {
+        // An IPAM does not know the interfaces. The index points into the list below, which has one.
         ip.interface = Some(0);
     }
     result.interfaces = vec![Interface {

@@ -24,6 +24,7 @@ impl Core {
         let prev = request.conf.prev_result.clone().ok_or_else(|| {
             CniError::new(Code::InvalidConfig, "CHECK needs the result of ADD as prevResult")
         })?;
+        // Before the namespace is entered: an IPAM plugin can run for seconds, and an entered namespace cannot die.
         if network.addressing() != Addressing::Never {
             self.ipam.check(request)?;
         }
@@ -114,6 +115,7 @@ fn compare_addresses(
 }
 
 fn serves(present: &Route, wanted: &Route) -> bool {
+    // 254 is the main table, into which the kernel puts a route that names none.
     let table = |r: &Route| r.table.filter(|t| *t != 0).unwrap_or(254);
     present.dst.trunc() == wanted.dst.trunc()
         && present.gateway == wanted.gateway

@@ -22,6 +22,7 @@ impl Core {
         }
         match request.command {
             Command::Add => return self.add(request, parsed.network()?).map_err(|e| e.into_error()),
+            // A configuration that is invalid by now must not keep the pod: the record is enough for a DEL.
             Command::Del => self.del(request, &[parsed.network().ok()])?,
             Command::Check => {
                 since_0_4(request)?;
@@ -30,6 +31,7 @@ impl Core {
             Command::Gc => self.gc(request)?,
             Command::Status => {
                 since_1_1(&request.conf, "STATUS")?;
+                // R4: a configuration that came a moment ago counts for the next STATUS.
                 networks.into_iter().for_each(Networks::rescan);
                 self.status(request, parsed.network()?)?;
             }

@@ -23,12 +23,15 @@ impl Core {
         // network and interface, would be removed within its own removal.
         let of_any_type = || self.store.find_of_any_type(key).filter(|_| !request.in_conflist);
         if let Some(attachment) = self.store.find(key).or_else(of_any_type) {
+            // Of several paths the attachment has the one behind those that were passed over.
             let network = networks.get(attachment.passed_over.len()).copied().flatten();
             let answer = self.answer_of(&attachment, network);
             let done = self.remove_for(&attachment, answer);
             request.timing.end("remove");
             return done;
         }
+        // A DEL has answered for it already, and the queue finishes it. To go on here would free its addresses
+        // before its link is gone.
         if self.store.silenced().iter().any(|a| a.key == *key) {
             return Ok(());
         }
@@ -46,6 +49,7 @@ impl Core {
         // Its addresses are free when it has left the pod.
         self.kinds.leftovers.del(&self.kinds, request)?;
         let mut errors = Vec::new();
+        // Past errors: what one step cannot give back must not keep the others.
         errors.extend(self.ipam.del_unrecorded(request).err());
         for network in networks.iter().flatten() {
             errors.extend(self.unlink_unrecorded(request, network).err());
@@ -61,6 +65,7 @@ impl Core {
         }
         let mut pod = match self.kernel().pod(request.netns()) {
             Ok(pod) => pod,
+            // The specification: a DEL without a namespace is success. In the host's own one nothing is removed.
             Err(NetnsError::Missing { .. } | NetnsError::NotANetns { .. } | NetnsError::Host { .. }) => {
                 return Ok(());
             }
@@ -69,6 +74,7 @@ impl Core {
         let ifname = &request.key.ifname;
         let told = |e| errors::kernel(&request.key.network, &format!("removing {ifname:?}"), &e);
         let Some(link) = pod.link_by_name(ifname).map_err(told)? else { return Ok(()) };
+        // X22: in a namespace that is used again a newer sandbox may have an interface of this name.
         let held = self.store.all().iter().any(|a| a.netns.id.same(pod.id()) && a.key.ifname == *ifname);
         if held || !network.made(&link) {
             return Ok(());

@@ -72,10 +72,12 @@ impl DelegateRecords {
                     fs::remove_file(&path)?;
                     continue;
                 }
+                // The lock, and records that were set aside.
                 _ => continue,
             }
             match fs::read(&path).ok().and_then(|b| serde_json::from_slice::<Record<Attachment>>(&b).ok()) {
                 Some(record) => found.push((record.boot_id == boot_id, record.attachment)),
+                // One damaged record must not keep the daemon from starting. A person can still read it.
                 None => {
                     tracing::error!(file = %path.display(), "a record of an attachment cannot be read; it is set aside");
                     fs::rename(&path, path.with_extension(UNREADABLE))?;
@@ -119,6 +121,7 @@ impl DelegateRecords {
 
     /// Nothing is left of it.
     pub(crate) fn forget(&self, id: u64) {
+        // Most attachments have no record: they cost no system call here.
         if self.kept.lock().remove(&id)
             && let Err(e) = fs::remove_file(self.path(id))
         {

@@ -17,12 +17,14 @@ impl Core {
     pub(crate) fn gc(&self, request: &mut AttachmentRequest<'_>) -> Result<(), CniError> {
         since_1_1(&request.conf, "GC")?;
         let conf = std::sync::Arc::clone(&request.conf);
+        // Older callers send no list. Taken for an empty one, it would cost every pod its interface.
         let Some(valid) = &conf.valid_attachments else { return Ok(()) };
         let valid: HashSet<(&str, &str)> =
             valid.iter().map(|a| (a.container_id.as_str(), a.ifname.as_str())).collect();
         let mut errors = Vec::new();
         for attachment in self.store.all() {
             let key = &attachment.key;
+            // Each plugin of a conflist gets the GC, and collects what is of its own type.
             let meant = key.network == request.key.network && key.plugin == request.key.plugin;
             if !meant
                 || valid.contains(&(key.container.as_str(), key.ifname.as_str()))
@@ -37,7 +39,9 @@ impl Core {
             Owner::Attachment { container_id, ifname } => {
                 valid.contains(&(container_id.as_str(), ifname.as_str())) || self.owns(container_id, ifname)
             }
+            // host-local before 0.7 wrote no interface.
             Owner::Container { container_id } => valid.iter().any(|(c, _)| c == container_id),
+            // The list says nothing of a file that names nobody. `fairleadd gc --orphans` frees it.
             Owner::Nobody => true,
         };
         errors.extend(self.ipam.gc(request, &keep));
@@ -46,6 +50,7 @@ impl Core {
     }
 
     fn settled_before(&self, attachment: &Attachment, request: &AttachmentRequest<'_>) -> bool {
+        // The runtime made its list before this call arrived: no ADD in flight or committed since can be in it.
         attachment.phase == Phase::Attached
             && self.store.committed_at(attachment.id).is_none_or(|at| at < request.waiting.arrived)
     }
@@ -55,6 +60,7 @@ impl Core {
         let Some(_lock) = self.containers.take(container, request.waiting.deadline) else {
             return Err(errors::too_late(&format!("container {container}")));
         };
+        // Read again: a DEL may have come first while the lock was waited for.
         match self.store.get(attachment.id) {
             Some(now) if now.phase == Phase::Attached => self.remove_for(&now, Answer::WhenGone),
             _ => Ok(()),

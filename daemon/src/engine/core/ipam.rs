@@ -118,6 +118,7 @@ impl Ipam {
                 self.delegate(request, plugin, Command::Add)?.unwrap_or_default()
             }
         };
+        // The reference plugins refuse an IPAM without an address, too.
         if result.ips.is_empty() {
             let msg = format!("network {:?}: its IPAM gave no address", request.key.network);
             return Err(
@@ -146,8 +147,13 @@ impl Ipam {
 
     /// Gives back the addresses of an attachment whose link is gone.
     pub(super) fn release(&self, attachment: &Attachment) -> Result<(), CniError> {
-        let IpamRecord::HostLocal { data_dir } = &attachment.ipam else { return Ok(()) };
+        let data_dir = match &attachment.ipam {
+            IpamRecord::HostLocal { data_dir } => data_dir,
+            // Nothing was taken, or the plugin has had its DEL with those that are executed.
+            IpamRecord::Static | IpamRecord::Delegate { .. } | IpamRecord::None => return Ok(()),
+        };
         let key = &attachment.key;
+        // The addresses are on record from the commit on. Before it, all that this interface has in the network is this ADD's.
         let released = if attachment.addresses.is_empty() {
             self.host_local.release(data_dir, &key.network, &key.container, &key.ifname)
         } else {
@@ -223,6 +229,7 @@ impl Ipam {
         plugin: &str,
         command: Command,
     ) -> Result<Option<CniResult>, CniError> {
+        // A removal goes on when its caller has gone, so neither the deadline nor a hang-up ends the plugin.
         let goes_on = matches!(command, Command::Del | Command::Gc);
         let left = match goes_on {
             true => Duration::MAX,
@@ -244,6 +251,7 @@ impl Ipam {
     /// DEL of the IPAM plugin that was executed for an attachment, from its record alone.
     pub(super) fn delegate_del(&self, attachment: &Attachment, netns: &str) -> Result<(), CniError> {
         let IpamRecord::Delegate { plugin } = &attachment.ipam else { return Ok(()) };
+        // Leniently: only the version is needed, and a prevResult that cannot be read must not stop a removal.
         let conf = self.confs.get(&attachment.config, true)?;
         let call = DelegateCall {
             command: Command::Del,

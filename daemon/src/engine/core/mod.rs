@@ -5,13 +5,13 @@
 //! when a namespace dies. The core knows no kind: what differs it asks of [`crate::engine::kinds`].
 
 mod add;
-mod carry_out;
 mod check;
+mod command_dispatch;
 mod del;
 mod delegate_records;
 mod gc;
 mod ipam;
-mod orphans;
+mod orphaned_addresses;
 mod reconcile;
 mod removal;
 mod removal_queue;
@@ -33,7 +33,7 @@ use crate::store::{Attachment, Phase, Store};
 pub(crate) use check::since_0_4;
 pub(crate) use delegate_records::{DelegateRecords, unreadable as unreadable_records};
 pub(crate) use ipam::{Ipam, parameters};
-pub(crate) use orphans::all_errors;
+pub(crate) use orphaned_addresses::all_errors;
 pub(crate) use removal::{Answer, without_success_phrases};
 pub(crate) use removal_queue::{RemovalQueue, Task};
 
@@ -71,6 +71,7 @@ impl Core {
         &self,
         request: &AttachmentRequest<'_>,
     ) -> Result<Option<KeyedLock<'_>>, CniError> {
+        // The call of the list has the lock already: this one would wait for it until the deadline.
         if request.in_conflist {
             return Ok(None);
         }
@@ -92,6 +93,7 @@ impl Core {
                 // The next ADD will want the next one: the queue's threads get ahead of it.
                 self.removals.expect(attachment.id, Instant::now());
             } else {
+                // One is enough for this ADD, and each deletion of a link takes 16–30 ms.
                 finished = self.reap(attachment.id).is_ok();
             }
         }

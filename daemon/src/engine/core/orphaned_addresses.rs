@@ -39,6 +39,7 @@ impl Core {
                     data_dir: place.data_dir.clone(),
                     allocation,
                 })),
+                // One directory that cannot be read must not hide what is in the others.
                 Err(e) => {
                     tracing::warn!(network = %place.network, error = %e, "allocations cannot be listed");
                 }
@@ -51,8 +52,10 @@ impl Core {
     /// attachment is shown.
     pub(crate) fn collect(&self, with_orphans: bool, row: impl Fn(&Attachment) -> Value) -> Value {
         let (mut removed, mut errors) = (Vec::new(), Vec::<String>::new());
+        // Dead attachments enter the phase `removing` here, so that the loop below removes them.
         self.sweep();
         for attachment in self.store.all().into_iter().filter(|a| a.phase == Phase::Removing) {
+            // A call that is at work on this container may finish the removal itself. The operator does not wait for it.
             let Some(_lock) = self.containers.try_take(&attachment.key.container) else { continue };
             let unused = self.kinds.must_be_unused(&attachment);
             match unused.and_then(|()| self.remove(&attachment, Answer::WhenGone)) {
@@ -82,5 +85,6 @@ pub(crate) fn all_errors(errors: Vec<CniError>) -> Result<(), CniError> {
     if rest.is_empty() {
         return Err(first);
     }
+    // A CNI error has one code only; its text names every failure, as the specification wants it of GC.
     Err(CniError::new(first.code, format!("{first}; {}", rest.join("; "))))
 }

@@ -8,7 +8,7 @@ use fairlead_host::Nsid;
 
 use super::{Answer, Core, SWEEP};
 use crate::engine::errors;
-use crate::engine::netns_reach::{self, Reach};
+use crate::engine::recorded_netns::{self, Reach};
 use crate::store::{Attachment, LinkRecord, Lost, Opened, Phase};
 
 /// What the start has found.
@@ -35,6 +35,7 @@ impl Core {
                     found.later += 1;
                     self.remove_later(&attachment)
                 }
+                // Without a commit the caller has got no answer: nobody relies on it.
                 Phase::Adding => self.remove(&attachment, Answer::WhenGone).map(|()| found.undone += 1),
                 Phase::Removing => self.remove(&attachment, Answer::WhenGone).map(|()| found.finished += 1),
                 // Each may wait 30 ms for its link: nobody needs them before the daemon is ready.
@@ -81,6 +82,7 @@ impl Core {
     fn after_reboot(&self, opened: Opened, of_records: Vec<(bool, Attachment)>, found: &mut Reconciled) {
         let mut earlier = opened.of_earlier_boot;
         for (of_this_boot, attachment) in of_records {
+            // The journal knows the phase, too. A record on the disk always says that it was attached.
             if self.store.get(attachment.id).is_some() {
                 continue;
             }
@@ -90,15 +92,19 @@ impl Core {
                 earlier.push(attachment);
             }
         }
+        // An attachment with delegates comes twice: from the journal of that boot, and from its record.
         earlier.sort_by_key(|a| a.id);
         earlier.dedup_by_key(|a| a.id);
         for mut attachment in earlier {
             attachment.phase = Phase::Removing;
+            // In this boot the path and the number may be another namespace's.
             attachment.netns.path = String::new();
             attachment.netns.nsid = None;
             attachment.link = self.kinds.after_reboot(attachment.link);
             let id = attachment.id;
+            // With no space in the store the record of one with delegates stays on the disk, for the next start.
             let Ok(attachment) = self.store.begin(attachment) else { continue };
+            // Executed plugins can take seconds, for which no start waits.
             if attachment.has_delegates() {
                 self.removals.expect(id, Instant::now());
                 continue;
@@ -145,6 +151,7 @@ impl Core {
     fn adopt(&self, attachment: Attachment, found: &mut Reconciled) {
         tracing::warn!(container = %attachment.key.container, network = %attachment.key.network,
             "the store has lost an attachment; it is taken from its record");
+        // With no space in the store its record stays on the disk, for the next start.
         let Ok(attachment) = self.store.begin(attachment) else { return };
         if !self.is_dead(&attachment, None) {
             found.alive += 1;
@@ -158,12 +165,13 @@ impl Core {
         if matches!(attachment.link, LinkRecord::Conflist { .. }) && attachment.netns.nsid.is_none() {
             return false;
         }
-        match netns_reach::reach(self.kernel(), &attachment.netns) {
+        match recorded_netns::reach(self.kernel(), &attachment.netns) {
             Ok(Reach::Dead) => true,
             // The number may have been given to the next namespace at once: then our link is not there.
             Ok(Reach::ByNumber(nsid)) => {
                 self.kinds.is_absent_at(attachment, nsid).unwrap_or(died == Some(nsid))
             }
+            // What cannot be asked is not taken for dead: a living pod would lose its interface.
             Ok(Reach::Inside(_) | Reach::Unknown) | Err(_) => false,
         }
     }
@@ -193,10 +201,12 @@ impl Core {
     /// Has the attachment removed if its namespace is dead. `died`: this number has just been given back by the kernel.
     pub(crate) fn collect_if_dead(&self, attachment: &Attachment, died: Option<Nsid>) {
         match attachment.phase {
+            // Its namespace has taken the link along, or the carrier that its VF waits for may be there by now.
             Phase::Silenced => self.removals.expect(attachment.id, Instant::now()),
             Phase::Attached if self.is_dead(attachment, died) => {
                 tracing::info!(container = %attachment.key.container, network = %attachment.key.network,
                     ifname = %attachment.key.ifname, "the namespace is gone: its attachment is collected");
+                // Where the store takes no record now, the next sweep finds it again.
                 if self.store.enter(attachment.id, Phase::Removing).is_ok() {
                     self.removals.expect(attachment.id, Instant::now());
                 }
@@ -205,6 +215,7 @@ impl Core {
             Phase::Removing if died.is_some() && self.is_dead(attachment, died) => {
                 self.removals.expect(attachment.id, Instant::now());
             }
+            // An ADD in flight is its own call's to commit or to undo.
             Phase::Adding | Phase::Attached | Phase::Removing => {}
         }
     }

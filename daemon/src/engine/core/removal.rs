@@ -10,7 +10,7 @@ use super::{Core, Task};
 use crate::engine::errors;
 use crate::engine::kinds::{AwaitsCarrier, Network};
 use crate::engine::netdev;
-use crate::engine::netns_reach::{self, Reach};
+use crate::engine::recorded_netns::{self, Reach};
 use crate::store::{Attachment, LinkRecord, Phase};
 
 /// The answer of a DEL has left by then. A restore that began at once would take the processor, and the kernel's lock for
@@ -29,22 +29,27 @@ pub(crate) enum Answer {
 impl Core {
     /// Takes an attachment down as far as its answer needs.
     pub(crate) fn remove(&self, attachment: &Attachment, answer: Answer) -> Result<(), CniError> {
+        // On record first: a start after a kill would take it for attached, and leave it half removed.
         self.store.enter(attachment.id, Phase::Removing).map_err(|e| errors::store(&e))?;
         failpoint::pass("del.removing");
+        // The reference plugins have the same order: the IPAM gets its DEL before the link goes.
         self.delegates_del(attachment)?;
         let told = |e: NetError| removing(attachment, &e);
-        let reach = netns_reach::reach(self.kernel(), &attachment.netns).map_err(told)?;
+        let reach = recorded_netns::reach(self.kernel(), &attachment.netns).map_err(told)?;
         let reach = match reach {
             Reach::Inside(mut pod) if answer == Answer::WhenSilent => {
                 match self.kinds.find(attachment, pod.as_mut()).map_err(told)? {
                     Some(link) => {
+                        // The announcer's socket would keep the namespace alive after the answer.
                         self.kinds.quiet(link.index, &attachment.netns.id);
                         let parked = attachment.parked_name();
                         netdev::silence(pod.as_mut(), link.index, &parked).map_err(told)?;
+                        // containerd removes the namespace right after the answer: nothing of ours may keep it alive.
                         drop(pod);
                         failpoint::pass("del.silent");
                         return self.park(attachment);
                     }
+                    // The link is gone already: what else the attachment held is given back at once.
                     None => Reach::Inside(pod),
                 }
             }
@@ -53,6 +58,7 @@ impl Core {
         if let Some(index) = self.kinds.recorded_index(attachment) {
             self.kinds.quiet(index, &attachment.netns.id);
         }
+        // No error: the pod would stay in Terminating for as long as a cable is out.
         if let Some(AwaitsCarrier(why)) = self.take_down(attachment, reach)? {
             tracing::warn!(container = %attachment.key.container, network = %attachment.key.network,
                 ifname = %attachment.key.ifname, error = %why, "a VF is home, and waits for the carrier of its NIC");
@@ -75,7 +81,7 @@ impl Core {
 
     /// The namespace's path if it still leads there, else empty, as the specification wants it.
     pub(crate) fn netns_for_delegates(&self, attachment: &Attachment) -> String {
-        match netns_reach::reach(self.kernel(), &attachment.netns) {
+        match recorded_netns::reach(self.kernel(), &attachment.netns) {
             Ok(Reach::Inside(_)) => attachment.netns.path.clone(),
             _ => String::new(),
         }
@@ -90,6 +96,7 @@ impl Core {
     ) -> Result<Option<AwaitsCarrier>, CniError> {
         let waits = self.kinds.undo(attachment, reach)?;
         failpoint::pass("del.unlinked");
+        // After the link: as long as that is there it may answer for the addresses, and nobody else may get them.
         self.release(attachment)?;
         match &waits {
             Some(_) => {
@@ -103,6 +110,7 @@ impl Core {
 
     /// The removal is on record and answered; the rest is the removal queue's.
     fn park(&self, attachment: &Attachment) -> Result<(), CniError> {
+        // On record before the DEL is answered: the runtime does not call again after a success.
         self.store.enter(attachment.id, Phase::Silenced).map_err(|e| errors::store(&e))?;
         failpoint::pass("del.silenced");
         let soon = self.kinds.leaves_the_pod(attachment);
@@ -121,6 +129,7 @@ impl Core {
 
     /// Nothing is left of it.
     fn forget(&self, attachment: &Attachment) -> Result<(), CniError> {
+        // Before the journal's entry: a record that the journal does not know is taken for an attachment that the store has lost.
         self.records.forget(attachment.id);
         self.removals.done(attachment.id);
         let forget = || self.store.removed(attachment.id).map_err(|e| errors::store(&e));
@@ -132,19 +141,21 @@ impl Core {
     /// Finishes a silenced attachment: deletes its link unless the namespace has taken it along, and frees what it held.
     /// Holds nothing of the namespace, but for as long as a VF takes to leave it.
     pub(crate) fn reap(&self, id: u64) -> Result<(), CniError> {
+        // An ADD that hurries it and a thread of the queue may come at once.
         let Some(_turn) = self.removals.turn(id) else { return Ok(()) };
         let Some(attachment) = self.store.get(id).filter(|a| a.phase == Phase::Silenced) else {
             return Ok(());
         };
         let told = |e: NetError| removing(&attachment, &e);
         let reach = match attachment.netns.nsid {
+            // By number alone: whoever enters the namespace keeps it, and the link in it, from dying.
             Some(nsid) if !self.kinds.leaves_the_pod(&attachment) => {
                 match self.kernel().nsids().map_err(told)?.contains(&nsid) {
                     true => Reach::ByNumber(nsid),
                     false => Reach::Dead,
                 }
             }
-            _ => netns_reach::reach(self.kernel(), &attachment.netns).map_err(told)?,
+            _ => recorded_netns::reach(self.kernel(), &attachment.netns).map_err(told)?,
         };
         AwaitsCarrier::refuse(self.take_down(&attachment, reach)?)
     }
@@ -161,6 +172,7 @@ impl Core {
     pub(crate) fn undo(&self, attachment: &Attachment, error: &CniError) {
         tracing::info!(container = %attachment.key.container, network = %attachment.key.network, ifname = %attachment.key.ifname,
             error = %error, "ADD is undone");
+        // The caller is told why the ADD failed. What the undo meets is the log's and the queue's.
         if let Err(e) = self.remove(attachment, Answer::WhenGone) {
             tracing::error!(container = %attachment.key.container, network = %attachment.key.network,
                 ifname = %attachment.key.ifname, error = %e, "the undo of a failed ADD failed; it is tried again");
@@ -198,6 +210,7 @@ impl Core {
             return Err(errors::too_late("another call of the same container"));
         };
         self.kinds.must_be_unused(attachment)?;
+        // Read again under the lock: a DEL may have silenced or removed it meanwhile.
         match self.store.get(attachment.id) {
             Some(now) if now.phase != Phase::Silenced => self.remove(&now, Answer::WhenGone),
             _ => Ok(()),
@@ -206,6 +219,8 @@ impl Core {
 
     /// When the DEL of this attachment may be answered.
     pub(crate) fn answer_of(&self, attachment: &Attachment, network: Option<&Network>) -> Answer {
+        // Without an address there is nothing by whose removal the interface falls silent. Before 6.2 a link must be down
+        // to be renamed, and to set it down holds the kernel's lock for links for 11–20 ms.
         let early = self.kinds.can_be_silenced(attachment)
             && !attachment.addresses.is_empty()
             && !self.policy().del_waits

@@ -76,6 +76,7 @@ impl RemovalQueue {
     /// The attachment's removal failed: it is tried again after a pause that doubles with every failure. Answers how often it
     /// has failed.
     pub(crate) fn again(&self, id: u64, why: &CniError) -> u32 {
+        // The lock is given back before `expect`, which takes it again.
         let failures = {
             let mut queue = self.lock();
             let before = queue.failures.get(&id.into()).map_or(0, |(times, _)| *times);
@@ -150,6 +151,7 @@ impl RemovalQueue {
 
     /// Ends [`RemovalQueue::next`] for all threads. What waits is on record and goes on after the restart.
     pub(crate) fn stop(&self) {
+        // Under the lock: no thread can fall asleep between its look at this and the notification.
         self.lock().stopped = true;
         self.changed.notify_all();
     }

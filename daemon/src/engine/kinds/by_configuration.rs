@@ -67,6 +67,7 @@ impl Network {
             (Network::HostDevice(network), _) => network.plan(kinds, request, pod),
             (Network::Sriov(network), Reservation::Vf(reserved)) => {
                 let snapshot = kinds.sriov.snapshot(network, reserved)?;
+                // The driver that has the VF decides, not the configuration: under vfio-pci there is no netdev to move.
                 match snapshot.netdev {
                     Some(_) => vf::plan(network, &snapshot, request, pod),
                     None => Ok(vfio::plan(network, &snapshot)),
@@ -92,6 +93,7 @@ impl Network {
             Network::Loopback => loopback::check(request, pod),
             Network::HostDevice(network) => network.check(kinds, request, pod),
             Network::Sriov(network) if kinds.sriov.is_vfio(network, request.key)? => {
+                // Under vfio-pci no netdev shows the MAC address: what the PF says is compared with the answer of ADD.
                 let answered = prev.interfaces.get(at).map(|i| i.mac.as_str()).unwrap_or_default();
                 vfio::check(&kinds.sriov, network, answered)
             }
@@ -143,6 +145,7 @@ impl Network {
         }
         match self {
             Network::HostDevice(network) => network.lacks(kinds),
+            // Whether a VF can be had shows only when it is reserved.
             Network::Made(_) | Network::Loopback | Network::Sriov(_) => Ok(None),
         }
     }
@@ -211,6 +214,7 @@ impl Network {
     pub(crate) fn waits(&self, kinds: &Kinds, command: Command, attachment: Option<&Attachment>) -> bool {
         match (self, command) {
             (Network::HostDevice(_), Command::Add) => true,
+            // Only a ready VF that needs no other settings is moved at once. Any other is waited for, read or set up first.
             (Network::Sriov(network), Command::Add) => !kinds.sriov.has_ready(network),
             // The settings of VFs take long to read.
             (Network::Sriov(_), Command::Check) => true,

@@ -6,7 +6,7 @@ use fairlead_host::{Link, Net, NetError, Nsid};
 use super::{Applied, ApplyError, AwaitsCarrier, Kinds, Owners, Work, loopback, made, moved, vf, vfio};
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::errors;
-use crate::engine::netns_reach::Reach;
+use crate::engine::recorded_netns::Reach;
 use crate::store::{Attachment, LinkRecord};
 
 impl Kinds {
@@ -34,6 +34,7 @@ impl Kinds {
         match &attachment.link {
             LinkRecord::Made { index, .. } => made::find(attachment, *index, pod),
             LinkRecord::Moved(netdev) => match &netdev.vf {
+                // A VF is known by its PCI address too: its pod may have renamed the netdev.
                 Some(vf) => vf::find(attachment, netdev, vf, pod),
                 None => moved::find(netdev, &attachment.key.ifname, pod),
             },
@@ -46,8 +47,13 @@ impl Kinds {
     /// The index of the attachment's link, where the record alone says it.
     pub(crate) fn recorded_index(&self, attachment: &Attachment) -> Option<u32> {
         match &attachment.link {
+            // This index is our choice. A moved netdev gets another one where its own is taken in the pod.
             LinkRecord::Made { index, .. } => Some(*index),
-            _ => None,
+            LinkRecord::Moved(_)
+            | LinkRecord::Vfio(_)
+            | LinkRecord::Loopback
+            | LinkRecord::Conflist { .. }
+            | LinkRecord::None => None,
         }
     }
 
@@ -66,6 +72,7 @@ impl Kinds {
             LinkRecord::Made { index, .. } => made::undo(self, attachment, *index, reach),
             LinkRecord::Loopback => loopback::undo(reach),
             LinkRecord::Moved(netdev) => match &netdev.vf {
+                // It words its errors itself, and may leave a rate until the NIC has a carrier.
                 Some(vf) => return vf::undo(self, attachment, netdev, vf, reach),
                 None => moved::undo(self.kernel.as_ref(), netdev, &attachment.key.ifname, reach),
             },
@@ -87,6 +94,7 @@ impl Kinds {
         forget: impl FnOnce() -> Result<(), CniError>,
     ) -> Result<(), CniError> {
         match attachment.vf() {
+            // In one step, so that no look finds a VF that is neither on record nor in its pool.
             Some(vf) => self.sriov.pools.take_back(vf.address, forget),
             None => forget(),
         }
@@ -102,6 +110,7 @@ impl Kinds {
 
     /// Whether DEL can be answered when the interface is silent, before the link is gone.
     pub(crate) fn can_be_silenced(&self, attachment: &Attachment) -> bool {
+        // Only these have a netdev of ours in the pod, whose addresses and name can be taken away.
         matches!(attachment.link, LinkRecord::Made { .. } | LinkRecord::Moved(_))
     }
 
@@ -117,6 +126,7 @@ impl Kinds {
         match &attachment.link {
             LinkRecord::Made { index, mac, .. } => {
                 let link = self.kernel.link_at(nsid, *index);
+                // An error of the kernel proves nothing, so it counts as "still there".
                 Some(link.is_ok_and(|link| link.is_none_or(|link| link.mac != *mac)))
             }
             _ => None,
@@ -127,9 +137,14 @@ impl Kinds {
     pub(crate) fn after_reboot(&self, link: LinkRecord) -> LinkRecord {
         match link {
             LinkRecord::Moved(netdev) if netdev.vf.is_none() => LinkRecord::Moved(netdev),
+            // Its plugins still get their DEL: they may keep files of their own across a boot.
             list @ LinkRecord::Conflist { .. } => list,
             // The link died with its namespace, and a VF begins a boot with nothing of what it was before.
-            _ => LinkRecord::None,
+            LinkRecord::Moved(_)
+            | LinkRecord::Made { .. }
+            | LinkRecord::Vfio(_)
+            | LinkRecord::Loopback
+            | LinkRecord::None => LinkRecord::None,
         }
     }
 

@@ -22,12 +22,12 @@
 //! (`by_record.rs`); it knows no kind. A new
 //! kind is a folder, and a variant and its arms here. Nothing in here knows the core: what a kind needs of it is [`Owners`].
 
+mod add_failure;
 mod by_configuration;
 mod by_record;
 pub(crate) mod loopback;
 pub(crate) mod made;
 pub(crate) mod moved;
-mod not_attached;
 mod services;
 pub(crate) mod sriov;
 pub(crate) mod sriov_cni_import;
@@ -43,7 +43,7 @@ use super::attachment_request::AttachmentRequest;
 use crate::store::LinkRecord;
 
 pub(crate) use super::netdev::Checked;
-pub(crate) use not_attached::NotAttached;
+pub(crate) use add_failure::NotAttached;
 pub(crate) use services::{AwaitsCarrier, Kinds, Leftovers, Owners};
 
 /// A validated configuration of a built-in type.
@@ -60,10 +60,8 @@ pub(crate) enum Network {
 }
 
 /// The types of configurations that are built in, in the order in which they are named to people.
-pub(crate) const BUILT_IN: [&str; TYPES.0] = TYPES.1;
-
-const TYPES: (usize, [&str; BUILT_IN_COUNT]) =
-    (BUILT_IN_COUNT, concat([&made::TYPES, &moved::TYPES, &sriov::TYPES, &loopback::TYPES]));
+pub(crate) const BUILT_IN: [&str; BUILT_IN_COUNT] =
+    concat([&made::TYPES, &moved::TYPES, &sriov::TYPES, &loopback::TYPES]);
 const BUILT_IN_COUNT: usize =
     made::TYPES.len() + moved::TYPES.len() + sriov::TYPES.len() + loopback::TYPES.len();
 

@@ -47,6 +47,7 @@ impl Kinds {
         if self.kernel_kinds.lock().contains(kind) {
             return Ok(true);
         }
+        // The lock is not held here: the kernel may load a module before it answers.
         let known = self.kernel.knows(kind)?;
         if known {
             self.kernel_kinds.lock().insert(kind);

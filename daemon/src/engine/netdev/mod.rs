@@ -50,6 +50,7 @@ pub(crate) fn check(
 
 /// Writes sysctls, then addresses and routes.
 pub(crate) fn configure(pod: &mut dyn Net, setup: &Setup, index: u32) -> Result<(), NetError> {
+    // Before the addresses: the kernel refuses an IPv6 address on an interface with disable_ipv6.
     for (key, value, must) in &setup.sysctls {
         let written = match must {
             Must::ClearIfSet => match pod.sysctl(key) {
@@ -76,6 +77,7 @@ fn settle(pod: &mut dyn Net, index: u32) -> Result<(), NetError> {
     let until = Instant::now() + SETTLE;
     loop {
         let addresses = pod.addresses(index)?;
+        // The kernel keeps such an address but does not use it: the pod would start with one that does not work.
         if let Some(double) = addresses.iter().find(|a| a.flags.dad_failed) {
             return Err(NetError::Answer(format!("{} is in use by another host on the link", double.net)));
         }
@@ -97,6 +99,8 @@ fn settle(pod: &mut dyn Net, index: u32) -> Result<(), NetError> {
 pub(crate) fn silence(pod: &mut dyn Net, index: u32, parked: &str) -> Result<(), NetError> {
     let mut ops: Vec<Op> = pod.addresses(index)?.into_iter().map(Op::DeleteAddress).collect();
     ops.push(Op::SetLink(SetLink { index, name: Some(parked.to_owned()), ..SetLink::default() }));
+    // A batch stops at the first refusal, so it goes on behind that. With a primary IPv4 address the kernel may have
+    // deleted its secondaries too, and the pod may have deleted any.
     let mut rest = ops.as_slice();
     while !rest.is_empty() {
         match pod.batch(rest) {

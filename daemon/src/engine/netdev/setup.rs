@@ -47,12 +47,15 @@ pub(crate) fn setup(result: &CniResult, index: u32, ifname: &str, notifies: bool
     let v6 = result.ips.iter().any(|ip| ip.address.addr().is_ipv6());
     if notifies {
         setup.sysctls.push((format!("net/ipv4/conf/{ifname}/arp_notify"), "1", Must::Try));
+        // A kernel without IPv6 does not have it.
         setup.sysctls.push((format!("net/ipv6/conf/{ifname}/ndisc_notify"), "1", Must::Try));
     }
     if v6 {
+        // The reference plugins switch IPv6 on for `lo`, too.
         for name in ["lo", ifname] {
             setup.sysctls.push((format!("net/ipv6/conf/{name}/disable_ipv6"), "0", Must::ClearIfSet));
         }
+        // Without it the kernel takes the IPv6 addresses away when the pod sets the link down.
         setup.sysctls.push((format!("net/ipv6/conf/{ifname}/keep_addr_on_down"), "1", Must::Succeed));
     }
     for ip in &result.ips {
@@ -65,6 +68,7 @@ pub(crate) fn setup(result: &CniResult, index: u32, ifname: &str, notifies: bool
         }));
     }
     let v6_gateway = gateway(result, true);
+    // The reference plugins, too, wait only where an IPv6 address comes with a gateway.
     setup.settle = dad == Dad::Wait && v6_gateway.is_some();
     setup.routes = routes(result, index).map(Op::AddRoute).collect();
     setup
@@ -73,6 +77,7 @@ pub(crate) fn setup(result: &CniResult, index: u32, ifname: &str, notifies: bool
 /// The kernel's broadcast address of an IPv4 network that has one.
 fn broadcast(net: IpNet) -> Option<IpAddr> {
     match net {
+        // A /31 is a point-to-point link without a broadcast address (RFC 3021).
         IpNet::V4(net) if net.prefix_len() < 31 => Some(IpAddr::V4(last(net))),
         _ => None,
     }

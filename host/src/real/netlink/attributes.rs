@@ -8,6 +8,7 @@ pub(in crate::real) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16
     std::iter::from_fn(move || {
         let length = usize::from(u16_at(bytes, 0)?);
         let kind = u16_at(bytes, 2)? & NLA_TYPE_MASK;
+        // A length below 4 ends the row here: with a length of 0 it would never end.
         let value = bytes.get(4..length)?;
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or(&[]);
         Some((kind, value))

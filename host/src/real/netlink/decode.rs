@@ -9,8 +9,8 @@ use ipnet::IpNet;
 use nix::errno::Errno;
 
 use super::attributes::{attributes, i32_at, text, u16_at, u32_at};
+use super::encode::{NETNSA_NSID, RTAX_ADVMSS, RTAX_MTU};
 use super::message::HEADER;
-use super::request::{NETNSA_NSID, RTAX_ADVMSS, RTAX_MTU};
 use super::{link_info, vf_info};
 use crate::Mac;
 use crate::seam::{Address, AddressFlags, Kind, Link, Nsid, Route};
@@ -119,6 +119,7 @@ fn messages(mut bytes: &[u8], read: fn(u16, &[u8]) -> Option<Body>) -> Result<Ve
 fn of_netlink(kind: u16, flags: u16, payload: &[u8]) -> Option<Body> {
     Some(match kind {
         NLMSG_ERROR => refusal(flags, payload)?,
+        // A dump that fails under way says so in its end.
         NLMSG_DONE => match i32_at(payload, 0) {
             Some(code) if code < 0 => Body::Refused { errno: errno_of(code), extack: None },
             _ => Body::Done,
@@ -198,6 +199,7 @@ fn link(payload: &[u8]) -> Option<Link> {
             }
             libc::IFLA_IFALIAS => link.alias = Some(text(value)),
             libc::IFLA_LINKINFO => link.kind = link_info::read(value),
+            // Six bytes or none: a tunnel and InfiniBand have addresses of other lengths.
             libc::IFLA_ADDRESS => link.mac = value.try_into().ok().map(Mac),
             libc::IFLA_MTU => link.mtu = u32_at(value, 0)?,
             libc::IFLA_LINK => link.parent = u32_at(value, 0).filter(|index| *index != 0),
@@ -227,10 +229,12 @@ fn address(payload: &[u8]) -> Option<Option<Address>> {
             libc::IFA_LOCAL => local = ip(value),
             libc::IFA_ADDRESS => peer = ip(value),
             libc::IFA_BROADCAST => broadcast = ip(value),
+            // All 32 flags; the header has room for the lowest eight.
             libc::IFA_FLAGS => flags = u32_at(value, 0)?,
             _ => {}
         }
     }
+    // IPv6 sends IFA_LOCAL only for an address that has a peer.
     let Some(net) = local.or(peer).and_then(|ip| IpNet::new(ip, prefix).ok()) else { return Some(None) };
     let flags = AddressFlags {
         nodad: flags & libc::IFA_F_NODAD != 0,

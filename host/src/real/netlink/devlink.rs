@@ -59,6 +59,7 @@ fn family(socket: &mut Socket) -> Result<Option<u16>, Failure> {
     let answered = socket.exchange(message, &mut |body| family = number_in(&body, CTRL_ATTR_FAMILY_ID));
     match answered {
         Ok(()) => Ok(family),
+        // Nobody has registered the family: the kernel has no devlink.
         Err(Failure::Refused { errno: Errno::ENOENT, .. }) => Ok(None),
         Err(failure) => Err(failure),
     }
@@ -78,6 +79,7 @@ fn switchdev(socket: &mut Socket, family: u16, device: &DevlinkDevice) -> Result
 }
 
 fn request(kind: u16, command: u8, flags: i32) -> Message {
+    // After the command come the family's version and two reserved bytes.
     Message::new(kind, flags, &[command, 1, 0, 0])
 }
 

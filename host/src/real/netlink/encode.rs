@@ -112,6 +112,7 @@ fn describe_route(route: &Route) -> String {
 
 fn create_link(new: &NewLink, ends: Ends<'_>) -> (Via, Message) {
     let up = if new.up { IFF_UP } else { 0 };
+    // Index 0: the kernel chooses one.
     let header = ifinfomsg(new.index.unwrap_or(0), up, up);
     let mut message = Message::new(libc::RTM_NEWLINK, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL, &header);
     message.text(libc::IFLA_IFNAME, &new.name);
@@ -160,6 +161,7 @@ fn set_link(set: &SetLink) -> Message {
         message.attribute(libc::IFLA_ADDRESS, &mac.0);
     }
     if let Some(alias) = &set.alias {
+        // Without a NUL: the kernel keeps as many bytes as it is given.
         message.attribute(libc::IFLA_IFALIAS, alias.as_bytes());
     }
     message
@@ -193,6 +195,7 @@ fn address_message(address: &Address, kind: u16, flags: i32) -> Message {
     let ip = address.net.addr();
     let header = ifaddrmsg(family_of(ip), address.net.prefix_len(), address.index);
     let mut message = Message::new(kind, NLM_F_ACK | flags, &header);
+    // The same in both: another address in IFA_ADDRESS would be a peer's.
     message.attribute(libc::IFA_LOCAL, &octets(ip));
     message.attribute(libc::IFA_ADDRESS, &octets(ip));
     if let Some(broadcast @ IpAddr::V4(_)) = address.broadcast {
@@ -207,10 +210,12 @@ fn address_message(address: &Address, kind: u16, flags: i32) -> Message {
 fn route_message(route: &Route, kind: u16, flags: i32) -> Message {
     let mut message = Message::new(kind, NLM_F_ACK | flags, &rtmsg(route, kind == libc::RTM_DELROUTE));
     if route.dst.prefix_len() > 0 {
+        // The kernel refuses an IPv4 destination with bits behind its prefix.
         message.attribute(libc::RTA_DST, &octets(route.dst.trunc().addr()));
     }
     message.u32(libc::RTA_OIF, route.index);
     match (route.gateway, route.dst) {
+        // RTA_GATEWAY is of the route's own family; RTA_VIA names the gateway's.
         (Some(via @ IpAddr::V6(_)), IpNet::V4(_)) => {
             let mut value = u16::from(AF_INET6).to_ne_bytes().to_vec();
             value.extend_from_slice(&octets(via));
@@ -225,6 +230,7 @@ fn route_message(route: &Route, kind: u16, flags: i32) -> Message {
     if let Some(priority) = route.priority {
         message.u32(libc::RTA_PRIORITY, priority);
     }
+    // The header has one byte for the table's number.
     if let Some(table) = route.table.filter(|table| *table > 255) {
         message.u32(libc::RTA_TABLE, table);
     }
@@ -303,6 +309,7 @@ pub(in crate::real) fn dump_nsids() -> Message {
 /// Gives the namespace behind `fd` a number and has it echoed.
 pub(in crate::real) fn new_nsid(fd: BorrowedFd<'_>) -> Message {
     let mut message = Message::new(libc::RTM_NEWNSID, NLM_F_ACK | NLM_F_ECHO, &[0; 4]);
+    // -1: the kernel chooses the number.
     message.i32(NETNSA_NSID, -1);
     message.i32(NETNSA_FD, fd.as_raw_fd());
     message
@@ -333,6 +340,7 @@ fn rtmsg(route: &Route, delete: bool) -> [u8; 12] {
     let on_link = route.dst.addr().is_ipv4() && route.gateway.is_none();
     let scope = match (route.scope, delete) {
         (Some(scope), _) => scope,
+        // To delete, NOWHERE matches a route of any scope.
         (None, true) => libc::RT_SCOPE_NOWHERE,
         (None, false) if on_link => libc::RT_SCOPE_LINK,
         (None, false) => libc::RT_SCOPE_UNIVERSE,
@@ -341,6 +349,7 @@ fn rtmsg(route: &Route, delete: bool) -> [u8; 12] {
         None | Some(0) => libc::RT_TABLE_MAIN,
         Some(table) => u8::try_from(table).unwrap_or(libc::RT_TABLE_COMPAT),
     };
+    // To delete, UNSPEC matches whoever has set the route.
     let protocol = if delete { libc::RTPROT_UNSPEC } else { libc::RTPROT_BOOT };
     let family = family_of(route.dst.addr());
     [family, route.dst.prefix_len(), 0, 0, table, protocol, scope, libc::RTN_UNICAST, 0, 0, 0, 0]

@@ -82,6 +82,7 @@ impl Message {
     }
 
     fn pad(&mut self) {
+        // The kernel looks for the next attribute at a multiple of 4; an attribute's own length excludes the padding.
         while !self.bytes.len().is_multiple_of(4) {
             self.bytes.push(0);
         }

@@ -7,9 +7,9 @@
 mod attributes;
 pub(super) mod decode;
 pub(super) mod devlink;
+pub(super) mod encode;
 mod link_info;
 mod message;
-pub(super) mod request;
 pub(super) mod socket;
 mod vf_info;
 

@@ -178,6 +178,7 @@ impl Socket {
     }
 
     fn send(&mut self, mut message: Message) -> Result<u32, Failure> {
+        // Never 0, which the kernel's own news carry.
         self.sequence = self.sequence.wrapping_add(1).max(1);
         let bytes = message.with_sequence(self.sequence);
         loop {
@@ -192,9 +193,11 @@ impl Socket {
     fn receive(&mut self) -> Result<Vec<Answer>, Failure> {
         BUFFER.with_borrow_mut(|buffer| {
             let length = loop {
+                // MSG_TRUNC: the length is that of the whole datagram, so one that was cut is noticed.
                 match recv(self.fd.as_raw_fd(), buffer, MsgFlags::MSG_TRUNC) {
                     Ok(length) => break length,
                     Err(Errno::EINTR) => {}
+                    // The kernel's word for a receive timeout that has passed.
                     Err(Errno::EAGAIN) => return Err(Failure::Socket(no_answer())),
                     Err(errno) => return Err(Failure::Socket(errno.into())),
                 }
@@ -229,6 +232,7 @@ fn netlink(protocol: libc::c_int, flags: libc::c_int) -> io::Result<OwnedFd> {
 /// A non-blocking socket that receives the news of these groups of the calling thread's namespace.
 pub(crate) fn netlink_news(groups: &[libc::c_int]) -> io::Result<OwnedFd> {
     let fd = rtnetlink(libc::SOCK_NONBLOCK)?;
+    // Port 0: the kernel chooses one, since this process has other sockets.
     bind(fd.as_raw_fd(), &NetlinkAddr::new(0, 0))?;
     for group in groups {
         set_option(fd.as_fd(), libc::NETLINK_ADD_MEMBERSHIP, *group)?;
@@ -248,6 +252,7 @@ pub(crate) fn only_of_type(socket: &OwnedFd, kind: u16) -> io::Result<()> {
     let op = |code, jt, k| libc::sock_filter { code, jt, jf: 0, k };
     // `nlmsg_type` is in the machine's byte order, a filter loads in the network's.
     let wanted = u32::from(kind.swap_bytes());
+    // Load the type; if it is the wanted one skip the next; drop; keep.
     let mut filter = [op(0x28, 0, 4), op(0x15, 1, wanted), op(0x06, 0, 0), op(0x06, 0, u32::MAX)];
     attach_filter(socket.as_fd(), &mut filter)
 }
@@ -274,6 +279,7 @@ pub(crate) fn no_virtual_devices(socket: &OwnedFd) -> io::Result<()> {
     let at = |letters: u32| letters + 10;
     let mut filter = Vec::new();
     for (left, letters) in [(4, 3), (3, 4), (2, 6), (1, 7)] {
+        // A hit jumps over the pairs that are left and over "keep", to "drop".
         filter.extend([op(0x20, 0, 0, at(letters)), op(0x15, 2 * left - 1, 0, u32::from_be_bytes(*b"virt"))]);
     }
     filter.extend([op(0x06, 0, 0, u32::MAX), op(0x06, 0, 0, 0)]);

@@ -38,6 +38,7 @@ fn fill(info: &mut Message, vf: u32, change: &VfChange) {
         let mut value = words(&[vf, u32::from(vlan.id), u32::from(vlan.qos)]);
         value.extend_from_slice(&ethertype(vlan.proto).to_be_bytes());
         value.extend_from_slice(&[0; 2]);
+        // The older IFLA_VF_VLAN has no field for the kind of the tag.
         info.nest(IFLA_VF_VLAN_LIST, |list| list.attribute(IFLA_VF_VLAN_INFO, &value));
     }
     if let Some(rate) = change.rate {
@@ -88,6 +89,7 @@ fn one(info: &[u8]) -> Option<Vf> {
                 vf.mac = value.get(4..10).and_then(|bytes| bytes.try_into().ok()).map(Mac);
             }
             IFLA_VF_VLAN_LIST => {
+                // The kernel keeps one VLAN for a VF, though it is in a list.
                 let first = attributes(value).find(|(kind, _)| *kind == IFLA_VF_VLAN_INFO);
                 vf.vlan = first.and_then(|(_, value)| vlan(value));
             }

@@ -43,8 +43,10 @@ impl PciBus {
             drop(ends);
         });
         if begun.is_ok() {
+            // Nothing is ever sent: the channel's end tells that the round is over, also after a panic.
             let _ = ended.recv_timeout(limit);
         }
+        // A thread that hangs still has the other end; what it adds later is nobody's answer.
         mem::take(&mut *all.lock())
     }
 

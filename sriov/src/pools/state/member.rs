@@ -210,6 +210,7 @@ impl Pending {
 
     /// The next try is after a pause that grows.
     fn set_back(&mut self, why: &str, hindered: bool, now: Instant) {
+        // Failures of the VF and of its PF are counted apart: after the other kind the pause begins short again.
         let before = self.setback.take().filter(|before| before.hindered == hindered);
         let times = before.map_or(0, |before| before.times) + 1;
         let until = now + PAUSES.after(times);

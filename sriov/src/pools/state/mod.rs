@@ -127,6 +127,7 @@ impl Pool {
         self.changed.insert(member.address);
         match self.members.get_mut(&member.address) {
             Some(known) if known.state == MemberState::Gone => {
+                // What the operator ordered, or why it is quarantined, still holds for the VF that is back.
                 let hold = known.hold.take().or(member.hold.clone());
                 *known = Member { hold, ..member };
             }
@@ -158,6 +159,7 @@ impl Pool {
         }
         self.with(address, |member| match member.hold.take() {
             Some(Hold::Dismissed(before)) => member.hold = before.map(|before| *before),
+            // It is given back at once, and not when the pause after its last failure is over.
             before => {
                 member.hold = Some(Hold::Dismissed(before.map(Box::new)));
                 member.forget_failures();
@@ -208,11 +210,13 @@ impl Pool {
                     supply -= 1;
                     tasks.push(member.give_back());
                 }
+                // Kubelet has given it to a pod, which waits for it: the stock does not matter.
                 (MemberState::Due(pending), None) if pending.allocated => tasks.push(member.prepare()),
                 (MemberState::Due(_), None) if supply < self.stock.max() => {
                     supply += 1;
                     tasks.push(member.prepare());
                 }
+                // There are `max` already: what comes home from a pod is not prepared.
                 (MemberState::Due(_), None) => tasks.push(member.give_back()),
                 _ => {}
             }
@@ -227,6 +231,7 @@ impl Pool {
         if supply >= self.stock.min() {
             return Vec::new();
         }
+        // `Stock::min` is never above `max`: neither subtraction goes below zero.
         let wanted = (self.stock.min() - supply).max(self.stock.batch).min(self.stock.max() - supply);
         let is_idle = |m: &&mut Member| m.state == MemberState::Idle && m.hold.is_none();
         self.members.values_mut().filter(is_idle).take(wanted).map(Member::prepare).collect()
@@ -384,6 +389,7 @@ impl Pool {
             Some(Hold::Quarantined(_)) => {
                 member.hold = None;
                 member.forget_failures();
+                // What was wrong with it may still be: it is prepared and verified before a pod has it.
                 if matches!(member.state, MemberState::Ready { allocated: false, .. } | MemberState::Idle) {
                     member.doubt();
                     member.pass_on(MemberState::Due);

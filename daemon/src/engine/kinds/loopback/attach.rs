@@ -21,12 +21,15 @@ pub(crate) fn apply(request: &AttachmentRequest<'_>, pod: &mut dyn Net) -> Resul
         .link_by_name("lo")
         .map_err(told)?
         .ok_or_else(|| CniError::new(Code::Internal, "the namespace has no interface \"lo\""))?;
+    // The kernel gives `lo` its addresses when it comes up, so they are read after this.
     pod.batch(&[Op::SetLink(SetLink { index: lo.index, up: Some(true), ..SetLink::default() })])
         .map_err(told)?;
+    // A chained plugin has to pass on the result of those before it (CNI spec).
     if let Some(prev) = &request.conf.prev_result {
         return Ok(Applied { result: Some(prev.clone()), ..Applied::default() });
     }
     let addresses = pod.addresses(lo.index).map_err(told)?;
+    // The reference plugin refuses such an address too.
     if let Some(stranger) = addresses.iter().find(|a| !a.net.addr().is_loopback()) {
         let msg = format!("\"lo\" has the address {}, which is no loopback address", stranger.net);
         return Err(CniError::new(Code::Internal, msg));

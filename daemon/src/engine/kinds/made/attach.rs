@@ -35,6 +35,7 @@ impl Made {
         let facts = Facts {
             ifname: &request.key.ifname,
             parent: parent.as_ref(),
+            // We choose the index, so that it is on record before the link is made: after a kill the link is known by it.
             index: kinds.ids.index(),
             mac: Mac::local(kinds.ids.next()),
         };

@@ -90,8 +90,10 @@ impl Made {
     /// Whether another one can stand on the same parent while this one, silenced, is still there.
     pub(crate) fn silent_is_gone(&self) -> bool {
         match self {
+            // The kernel lets a parent have only one passthru link: the old one must be gone before the next ADD.
             Made::Macvlan(n) => !n.takes_parent_over(),
             Made::Ipvlan(_) | Made::Dummy(_) => true,
+            // A parent can have only one link of a VLAN id.
             Made::Vlan(_) => false,
         }
     }

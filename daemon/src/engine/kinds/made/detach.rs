@@ -4,7 +4,7 @@ use fairlead_host::{Link, Net, NetError, Op};
 
 use crate::engine::kinds::Kinds;
 use crate::engine::netdev::gone_is_fine;
-use crate::engine::netns_reach::Reach;
+use crate::engine::recorded_netns::Reach;
 use crate::store::{Attachment, LinkRecord};
 
 /// Whether a link inside the right namespace is the attachment's own. With a cookie the namespace is certain, and an
@@ -31,6 +31,7 @@ pub(crate) fn undo(
 ) -> Result<(), NetError> {
     match reach {
         Reach::Inside(mut pod) => match find(attachment, index, pod.as_mut())? {
+            // Somebody else may delete it between the look and this.
             Some(link) => gone_is_fine(pod.batch(&[Op::DeleteLink(link.index)])),
             None => Ok(()),
         },
@@ -39,6 +40,7 @@ pub(crate) fn undo(
             Some(link) if is_made_here(attachment, &link, false) => kinds.kernel.delete_at(nsid, index),
             _ => Ok(()),
         },
+        // A made link dies with its namespace. Without a path and a number there is no way to it.
         Reach::Dead | Reach::Unknown => Ok(()),
     }
 }

@@ -35,6 +35,7 @@ impl Made {
 
     /// The master by its name, if it should be in the host's namespace and is not.
     pub(crate) fn missing_master(&self, kinds: &Kinds) -> Result<Option<String>, NetError> {
+        // A parent inside the pod cannot be looked for before there is a pod.
         let named = self.parent().filter(|parent| !parent.in_container).and_then(|parent| parent.name);
         let Some(master) = named else { return Ok(None) };
         let there = kinds.kernel.host().and_then(|mut host| host.link_by_name(&master))?;

@@ -32,6 +32,7 @@ impl Ipvlan {
     pub(super) fn link(&self, facts: &Facts<'_>) -> Result<(NewLink, Option<Mac>), CniError> {
         let kind = Kind::Ipvlan { mode: self.mode, flag: None };
         let (new, parent) = on_parent(facts, self.in_container, self.mtu, kind)?;
+        // The kernel gives an ipvlan link the MAC address of its parent.
         Ok((new, parent.mac))
     }
 

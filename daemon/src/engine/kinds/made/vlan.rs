@@ -36,6 +36,7 @@ impl Vlan {
     pub(super) fn link(&self, facts: &Facts<'_>) -> Result<(NewLink, Option<Mac>), CniError> {
         let kind = Kind::Vlan { id: self.id };
         let (new, parent) = on_parent(facts, self.in_container, self.mtu, kind)?;
+        // The kernel gives a new VLAN link the MAC address of its parent.
         Ok((new, parent.mac))
     }
 

@@ -23,6 +23,7 @@ impl HostDevice {
             return Ok(Plan { record: LinkRecord::None, work: Work::Nothing });
         }
         let link = self.netdev(kinds)?;
+        // Every namespace has a `lo` of its own, and the kernel moves none.
         if link.loopback {
             return Err(CniError::new(Code::InvalidConfig, "the loopback interface cannot be lent to a pod"));
         }
@@ -34,6 +35,7 @@ impl HostDevice {
     /// What the host lacks for it just now.
     pub(crate) fn lacks(&self, kinds: &Kinds) -> Result<Option<String>, CniError> {
         match self.netdev(kinds) {
+            // Any other error is no answer: a path is not passed over for it.
             Err(e) if matches!(e.code, Code::InvalidConfig | Code::NotAvailable) => Ok(Some(e.msg)),
             other => other.map(|_| None),
         }
@@ -63,6 +65,7 @@ fn netdev_of(
             host.links().map_err(told)?.into_iter().find(|l| l.mac == Some(*mac) && !l.loopback)
         }
         DeviceRef::Sysfs(_) | DeviceRef::Bus(_) => {
+            // Sysfs lists the netdevs of the namespace that it was mounted in, so each name is looked up in the host's.
             let mut found = None;
             for name in names(wanted)? {
                 found = found.or(host.link_by_name(&name).map_err(told)?);
@@ -85,6 +88,7 @@ pub(crate) fn apply(ifname: &str, netdev: &MovedNetdev, pod: &mut dyn Net) -> Re
     // In the pod its index may be another's already: then the kernel gives it a new one.
     let index = pod.link_by_name(ifname)?.map_or(netdev.index, |link| link.index);
     pod.batch(&[
+        // Until the alias is there, `find` goes by MAC address and name: a kill before this is undone all the same.
         Op::SetLink(SetLink { index, alias: Some(netdev.was.name.clone()), ..SetLink::default() }),
         Op::SetLink(SetLink { index, up: Some(true), ..SetLink::default() }),
     ])?;

@@ -7,7 +7,7 @@ use fairlead_host::{Kernel, Link, Net, NetError, Op, SetLink};
 use fairlead_sriov::vf_netdev::APPEARS;
 
 use crate::engine::netdev::POLL;
-use crate::engine::netns_reach::Reach;
+use crate::engine::recorded_netns::Reach;
 use crate::store::MovedNetdev;
 
 /// The netdev in the pod: by the alias that it was given, else by the MAC address and one of its two names.
@@ -32,10 +32,12 @@ pub(crate) fn undo(
             if let Some(link) = find(netdev, ifname, pod.as_mut())? {
                 return move_back(kernel, pod.as_mut(), &link, netdev);
             }
+            // It is not in the pod: its move has failed, or an earlier attempt has moved it back.
             drop(pod);
             restore_at_home(kernel, netdev, ifname, Duration::ZERO)
         }
         Reach::Dead => restore_at_home(kernel, netdev, ifname, APPEARS),
+        // Nothing says that its namespace has died, so it is not waited for.
         Reach::Unknown | Reach::ByNumber(_) => restore_at_home(kernel, netdev, ifname, Duration::ZERO),
     }
 }
@@ -48,6 +50,7 @@ fn move_back(
     netdev: &MovedNetdev,
 ) -> Result<(), NetError> {
     let (index, was) = (link.index, &netdev.was);
+    // Down first: some drivers change the MAC address only then, and kernels before 6.2 the name.
     let mut ops = vec![Op::SetLink(SetLink { index, up: Some(false), ..SetLink::default() })];
     let restored = SetLink {
         index,

@@ -16,6 +16,7 @@ const BUSES: [&str; 2] = ["bus/pci/devices", "bus/auxiliary/devices"];
 pub(super) fn netdevs_of(sysfs: &Path, device: &DeviceRef) -> Result<Vec<String>, CniError> {
     let dirs = match device {
         DeviceRef::Bus(id) => BUSES.iter().map(|bus| sysfs.join(bus).join(id)).collect(),
+        // `kernelpath` is a path of the host; the daemon may have its sysfs elsewhere.
         DeviceRef::Sysfs(path) => vec![sysfs.join(path.trim_start_matches("/sys/"))],
         DeviceRef::Name(_) | DeviceRef::Mac(_) => Vec::new(),
     };
@@ -32,6 +33,7 @@ pub(super) fn netdevs_of(sysfs: &Path, device: &DeviceRef) -> Result<Vec<String>
 
 /// Whether a driver for user space has the PCI device at this address.
 pub(super) fn is_in_user_space(sysfs: &Path, id: &str) -> bool {
+    // The link is missing where no driver has the device.
     let driver = fs::read_link(sysfs.join(BUSES[0]).join(id).join("driver")).ok();
     let name = driver.as_deref().and_then(Path::file_name).and_then(|n| n.to_str()).map(str::to_owned);
     name.is_some_and(|name| USER_SPACE_DRIVERS.contains(&name.as_str()))
@@ -40,6 +42,7 @@ pub(super) fn is_in_user_space(sysfs: &Path, id: &str) -> bool {
 fn entries(dir: &Path) -> Result<Vec<String>, CniError> {
     let read = match fs::read_dir(dir) {
         Ok(read) => read,
+        // The device is not on this bus, or its driver has made no netdev.
         Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             return Ok(Vec::new());
         }

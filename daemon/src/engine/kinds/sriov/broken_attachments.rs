@@ -15,6 +15,7 @@ impl SriovServices {
     /// Looked up once for many attachments; empty where the kernel does not say.
     pub(crate) fn netdevs_at_home(&self) -> NetdevsAtHome {
         let links = self.kernel.host().and_then(|mut host| host.links());
+        // Kernels before 5.14 do not say which device a link is of: the set is empty then.
         NetdevsAtHome(links.into_iter().flatten().filter_map(|link| link.device).collect())
     }
 
@@ -24,6 +25,7 @@ impl SriovServices {
         let address = vf.address;
         let device = match self.inventory.vf(address) {
             Ok(device) => device,
+            // What cannot be read is not called broken.
             Err(InventoryError::Io { .. }) => return None,
             Err(gone) => return Some(gone.to_string()),
         };

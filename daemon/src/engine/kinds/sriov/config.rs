@@ -100,6 +100,7 @@ impl Sriov {
         ifname: &str,
     ) -> Result<Sriov, CniError> {
         let (Device::OfResource(of) | Device::OfPool(of)) = &self.device else { return Ok(self) };
+        // Kubelet and the pool are not asked: by now they would name another VF than the one it got.
         let recorded = attachment.and_then(|a| a.vf().map(|vf| vf.address));
         let address = recorded.ok_or_else(|| {
             let told = format!("no VF of {of:?} is on record for {ifname:?}");

@@ -84,6 +84,7 @@ impl SriovServices {
 
     /// What the file says already, if it is about the same device.
     fn of_same_device(&self, path: &Path, vf: &VfRecord) -> Map<String, Value> {
+        // Whatever is wrong with this file, it is replaced: it could only add what a device plugin told.
         let text = self.root.read(path, LIMIT).ok();
         let there = text.and_then(|text| serde_json::from_str::<Value>(&text).ok());
         let pci = there.and_then(|there| there.get("pci")?.as_object().cloned());
@@ -97,9 +98,11 @@ impl SriovServices {
         let unread = |e| unusable(&e);
         let rdma = self.inventory.rdma(vf.address).map_err(unread)?.devices;
         let devlink = || {
+            // A VF of a pool goes by the last scan: devlink may take seconds to answer.
             let known = self.pools.devlink_of(vf.address);
             known.unwrap_or_else(|| self.kernel.devlink_or_none())
         };
+        // `told` is flattened into the same object: these keys would stand there twice.
         for ours in ["pci-address", "pf-pci-address", "rdma-device", "representor-device"] {
             told.remove(ours);
         }

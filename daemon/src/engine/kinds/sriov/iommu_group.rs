@@ -61,6 +61,7 @@ impl SriovServices {
     ) -> Result<Option<KeyedLock<'_>>, CniError> {
         let Some(group) = device.iommu_group else { return Ok(None) };
         let another = |a: &Attachment| {
+            // One pod may have several VFs of a group, because it gets the group as a whole.
             a.key.container != request.key.container
                 && matches!(a.link, LinkRecord::Vfio(_))
                 && a.vf().is_some_and(|vf| vf.iommu_group == Some(group))

@@ -25,6 +25,7 @@ impl SriovServices {
                 Ok(network.with_vf(address))
             }
             Device::OfPool(pool) => match self.pools.resource(pool) {
+                // Kubelet allocates the VFs of this pool: drawing one could take what another pod was given.
                 Some(resource) => {
                     let address = self.allocated_by_kubelet(request, &resource)?;
                     Ok(Sriov { has_access: true, ..network.with_vf(address) })
@@ -63,6 +64,7 @@ impl SriovServices {
             .all()
             .iter()
             .filter(|a| a.key.container == request.key.container)
+            // A VF on its way back may be taken again: reserving it waits for that.
             .filter(|a| matches!(a.phase, Phase::Adding | Phase::Attached))
             .filter_map(|a| a.vf().map(|vf| vf.address.to_string()))
             .collect();

@@ -90,6 +90,7 @@ impl SriovServices {
         leftovers: &dyn Leftovers,
         request: &AttachmentRequest<'_>,
     ) -> Result<ReservedVf<'_>, NotAttached> {
+        // After the deadline nobody waits for the answer any more.
         let limit = request.waiting.deadline.min(Instant::now() + request.vf_wait);
         let (reservation, mut locality, mut locks) = match &wanted.device {
             Device::OfPool(pool) => {
@@ -107,8 +108,10 @@ impl SriovServices {
             locality = self.verify_locality(request, &device)?;
         }
         if driver == VFIO_PCI {
+            // Reserved before it is judged: two ADDs must not both find the same group free.
             locks.extend(self.reserve_group(owners, request, &device, limit)?);
             if let Err(unfit) = self.must_be_fit(&device, reservation.known()) {
+                // Its pool looks at it at once, so that the next draw does not have it again.
                 reservation.doubt();
                 return Err(NotAttached::by_code(unfit));
             }
@@ -127,8 +130,10 @@ impl SriovServices {
         let mine = |a: &Attachment| a.has_vf(address);
         let name = address.to_string();
         let lock = reserve_alone(self, owners, &name, &mine, limit, |why| vf_not_to_be_had(address, why))?;
+        // With the lock held: this may restore the VF, and no other ADD may take it meanwhile.
         leftovers.settle(address)?;
         let refused = |e: Refused| match (e.why.passes(), pools::refused(address, &e)) {
+            // What passes by itself is no lack: the runtime tries again, and no other path is taken.
             (true, error) => NotAttached::Failed(error),
             (false, error) => NotAttached::Unavailable(error),
         };
@@ -141,6 +146,7 @@ impl SriovServices {
             Some(known) => known.vf.clone(),
             None => self.inventory.vf(reservation.address()).map_err(|e| unusable(&e))?,
         };
+        // Asked of a ready VF too: a vDPA device may have been made of it since its pool looked.
         if let Some(unserved) = self.inventory.unserved(device.address).map_err(|e| unusable(&e))? {
             return Err(refused_as_unserved(&unserved));
         }
@@ -227,6 +233,7 @@ pub(super) fn reserve_alone<'k>(
             owners.advance(&holder);
         }
         match sriov.store.get(holder.id).map(|now| now.phase) {
+            // Its pod lives and may keep it for ever: waiting would only use up the caller's time.
             Some(Phase::Adding | Phase::Attached) => {
                 let (container, ifname) = (&holder.key.container, &holder.key.ifname);
                 return Err(refused(&format!("it is interface {ifname:?} of container {container}")));
@@ -274,6 +281,7 @@ fn driver_of(device: &VfDevice) -> Result<String, CniError> {
     let refuse = |msg: String, remedy: &str| Err(CniError::new(Code::InvalidConfig, msg).with(remedy));
     match device.driver.as_deref() {
         Some(driver) if driver == VFIO_PCI => Ok(driver.to_owned()),
+        // Some vendors have vfio drivers of their own (mlx5_vfio_pci), which make no netdev either.
         Some(driver) if USER_SPACE_DRIVERS.contains(&driver) || driver.contains("vfio") => refuse(
             format!(
                 "VF {address} is bound to {driver}: of the drivers for user space sriov serves vfio-pci only"

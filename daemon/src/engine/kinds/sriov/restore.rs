@@ -20,6 +20,7 @@ impl SriovServices {
                 | InventoryError::Disowned { .. }
                 | InventoryError::NotVirtual(_)),
             ) => {
+                // Nothing is left to restore: an error would make the DEL fail for ever.
                 tracing::warn!(pci = %vf.address, error = %e, "a lent VF is gone");
                 Ok(None)
             }
@@ -73,6 +74,7 @@ impl SriovServices {
         change: &VfChange,
     ) -> Result<Option<AwaitsCarrier>, CniError> {
         let done = match self.admin.set_what_is_taken(device, change) {
+            // igb takes a rate only while the PF has a carrier, and that may take any time to come.
             Err(dark @ SettingError::NoCarrier { .. }) if !self.pools.restores_settings(vf.address) => {
                 return Ok(Some(AwaitsCarrier(errors::setting(&dark))));
             }
@@ -82,6 +84,7 @@ impl SriovServices {
         for error in &refused {
             tracing::error!(pci = %vf.address, %error, "a VF cannot have a setting back as it was");
         }
+        // A setting that was refused never comes into force, so there is nothing to wait for.
         if refused.is_empty()
             && let Err(error) = self.admin.settle(device, change)
         {

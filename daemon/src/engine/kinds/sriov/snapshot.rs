@@ -73,6 +73,7 @@ impl SriovServices {
     ) -> Result<Option<Vf>, CniError> {
         match known.map_or_else(|| self.admin.settings(device), Ok) {
             Ok(settings) => Ok(Some(settings)),
+            // No setting is wanted: only the answer lacks the MAC address.
             Err(error) if wanted.profile.is_empty() => {
                 tracing::warn!(pci = %device.address, %error, "a VF's MAC address cannot be told");
                 Ok(None)
@@ -102,6 +103,7 @@ impl SriovServices {
     /// Whether the pod has this VF under vfio-pci: as it is on record, or else by its driver.
     pub(crate) fn is_vfio(&self, wanted: &Sriov, key: &Key) -> Result<bool, CniError> {
         match self.store.find(key) {
+            // The record counts: somebody may have bound the VF to another driver since.
             Some(attachment) => Ok(matches!(attachment.link, LinkRecord::Vfio(_))),
             None => {
                 let device = self.inventory.vf(wanted.address()?);

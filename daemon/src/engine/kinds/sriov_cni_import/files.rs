@@ -106,10 +106,12 @@ pub(crate) fn read_all(root: &HostRoot) -> io::Result<Leftovers> {
                 Ok(record) => left.records.push(record),
                 // Somebody has just removed it.
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                // One file that cannot be read must not hide the others.
                 Err(e) => left.unreadable.push((name, e.to_string())),
             }
         }
     }
+    // The newest record of a VF counts, and `holder` takes the last.
     left.records.sort_by(|a, b| (a.written, &a.name).cmp(&(b.written, &b.name)));
     if let Some(dir) = directory(root, PCI)? {
         for name in names(&dir)? {
@@ -165,6 +167,7 @@ fn names(dir: &OwnedFd) -> io::Result<Vec<String>> {
 
 fn is_file(dir: &OwnedFd, name: &CStr, told: FileType) -> bool {
     match told {
+        // Some file systems do not tell the type of a file in its directory.
         FileType::Unknown => statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
             .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile),
         told => told == FileType::RegularFile,
@@ -172,6 +175,7 @@ fn is_file(dir: &OwnedFd, name: &CStr, told: FileType) -> bool {
 }
 
 fn read(dir: &OwnedFd, name: &str) -> io::Result<(String, SystemTime)> {
+    // A symbolic link must not lead us elsewhere, and a pipe must not block us.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(openat(dir, name, flags, Mode::empty())?);
     let written = file.metadata()?.modified()?;
@@ -286,6 +290,7 @@ impl State {
         Ok(VfChange {
             mac: if asked(&self.mac) { mac(&was.admin_mac)? } else { None },
             vlan: self.vlan.map(|_| VfVlan { id: was.vlan, qos: was.vlan_qos, proto }),
+            // The kernel sets both rates in one attribute (IFLA_VF_RATE), so both are restored.
             rate: rates.then_some(VfRate { min: was.min_tx_rate, max: was.max_tx_rate }),
             spoofchk: asked(&self.spoofchk).then_some(was.spoof_chk),
             trust: asked(&self.trust).then_some(was.trust),

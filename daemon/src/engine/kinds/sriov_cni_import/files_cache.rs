@@ -26,6 +26,7 @@ pub(crate) struct CachedFiles(Mutex<Option<(Stamp, Arc<Leftovers>)>>);
 impl CachedFiles {
     /// All of it. Where a file that was there is written again, what it said before may be returned.
     pub(crate) fn read(&self, root: &HostRoot) -> io::Result<Arc<Leftovers>> {
+        // Taken before the files are read: a change in between makes the next call read them again.
         let (stamp, now) = (stamp(root)?, SystemTime::now());
         let mut kept = self.0.lock();
         if let Some((_, left)) = kept.as_ref().filter(|(of, _)| *of == stamp) {

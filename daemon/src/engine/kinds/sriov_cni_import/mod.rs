@@ -22,7 +22,7 @@ use super::sriov::{SriovServices, still_away, unusable, vf_not_to_be_had};
 use super::{AwaitsCarrier, Kinds, vf, vfio};
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::errors;
-use crate::engine::netns_reach::Reach;
+use crate::engine::recorded_netns::Reach;
 use crate::store::{Attachment, Key, LinkRecord, MovedNetdev, Namespace, Phase, VfRecord};
 use files::{DIRECTORY, Leftovers, NetdevBefore, Record};
 use files_cache::CachedFiles;
@@ -101,6 +101,7 @@ impl SriovCniImport {
 
     /// Restores a VF if the pod that it went to is dead.
     pub(crate) fn settle_dead(&self, kinds: &Kinds, address: PciAddr) {
+        // Somebody works on it just now. Nobody waits here: the next sweep comes again.
         let Some(_lock) = kinds.sriov.reserved.try_take(&address.to_string()) else { return };
         let ours = kinds.sriov.store.with_vf(address).is_some();
         if !ours && let Err(error) = self.settle(kinds, address) {
@@ -111,6 +112,7 @@ impl SriovCniImport {
     /// Before an ADD takes a VF that it has reserved: refused while a pod of sriov-cni lives with it, restored where that pod is
     /// dead.
     pub(crate) fn settle(&self, kinds: &Kinds, address: PciAddr) -> Result<(), CniError> {
+        // The cache is enough to say that a VF is not listed. What is listed is read anew.
         if !self.listed()?.lists(address) {
             return Ok(());
         }
@@ -150,6 +152,7 @@ impl SriovCniImport {
         let address = record.device;
         let lock = kinds.sriov.reserved.take(&address.to_string(), request.waiting.deadline);
         let _lock = lock.ok_or_else(|| vf_not_to_be_had(address, "another call works on it just now"))?;
+        // Read again under the lock: another call may have restored it meanwhile.
         let left = self.left()?;
         let Some(record) = find(&left) else { return Ok(()) };
         let ours = kinds.sriov.store.with_vf(address).is_some();
@@ -158,8 +161,10 @@ impl SriovCniImport {
             return files::forget(&self.root, &record).map_err(|e| unforgotten(&record.name, &e));
         }
         let noted = left.taken.get(&address).map(|path| path.as_path());
+        // CNI_NETNS may be empty on DEL: then the namespace that sriov-cni noted counts.
         let path = if request.netns().as_os_str().is_empty() { noted } else { Some(request.netns()) };
         let pod = match path.filter(|path| path.is_absolute()).map(|path| kinds.kernel.pod(path)) {
+            // With its namespace gone the VF falls back to the host's.
             None
             | Some(Err(
                 NetnsError::Missing { .. } | NetnsError::NotANetns { .. } | NetnsError::Host { .. },
@@ -174,6 +179,7 @@ impl SriovCniImport {
     /// All that says who had it; a record of a pod before that one too.
     fn forget(&self, kinds: &Kinds, left: &Leftovers, address: PciAddr) -> Result<(), CniError> {
         kinds.sriov.pools.take_back(address, || {
+            // A kill in between leaves a file, by which the restore is begun again.
             for record in left.records.iter().filter(|record| record.device == address) {
                 files::forget(&self.root, record).map_err(|e| unforgotten(&record.name, &e))?;
             }
@@ -275,6 +281,7 @@ fn restore_netdev(
     let mut host = sriov.kernel.host().map_err(told)?;
     let link = vf_netdev::wait_for_netdev(host.as_mut(), address, APPEARS).map_err(told)?;
     let link = link.ok_or_else(|| still_away(&vf))?;
+    // It is on the host already: no namespace has to be entered.
     undo(before(was, vf, &link), "", Reach::Dead)
 }
 

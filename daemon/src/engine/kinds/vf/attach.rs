@@ -51,9 +51,11 @@ pub(crate) fn apply(
     attachment: &Attachment,
     pod: &mut dyn Net,
 ) -> Result<Applied, ApplyError> {
+    // The path of this file is on record: a kill from here on leaves no file behind for good.
     sriov.write_device_info(attachment)?;
     let index = set_up(sriov, change)?;
     failpoint::pass("add.prepared");
+    // In the pod its index may be another's already: then the kernel gives it a new one.
     let moved = take_in(pod, index, ifname)?;
     let (index, mac, mtu) = moved.map_or((index, None, 0), |link| (link.index, link.mac, link.mtu));
     let pci_id = change.vf.address.to_string();
@@ -68,12 +70,15 @@ fn set_up(sriov: &SriovServices, change: &Change) -> Result<u32, CniError> {
     let netdev = &change.netdev;
     let Some(mac) = change.mac else { return Ok(netdev.index) };
     let mut host = sriov.kernel.host().map_err(told)?;
+    // A netdev that has gone meanwhile is reported by the move.
     let Some(link) = host.link_by_index(netdev.index).map_err(told)? else { return Ok(netdev.index) };
+    // Taking the address over may bind the VF anew, so it is done only where the address differs.
     if link.mac == Some(mac) {
         return Ok(link.index);
     }
     let link = sriov.kernel_vf(vf).take_over(host.as_mut(), &link, mac).map_err(told)?;
     // The driver was bound anew: what it has made looks like a new netdev.
+    // It stays down here: the move sets it up.
     let look = Look { up: None, ..netdev.was.look() };
     let index = link.index;
     vf_netdev::restore_look(host.as_mut(), vf.address, link, &look, NAMED, |_, _| Ok(())).map_err(told)?;
@@ -86,6 +91,7 @@ fn set_up(sriov: &SriovServices, change: &Change) -> Result<u32, CniError> {
 fn take_in(pod: &mut dyn Net, index: u32, ifname: &str) -> Result<Option<Link>, NetError> {
     match pod.batch(&[Op::TakeFromHost { index, name: ifname.to_owned(), up: true }]) {
         Err(e) if is_resetting(&e) => {
+            // Where only the last step was refused, the netdev is here already, under its new name and down.
             let Some(link) = pod.link_by_name(ifname)? else { return Err(e) };
             let up = Op::SetLink(SetLink { index: link.index, up: Some(true), ..SetLink::default() });
             patiently(Instant::now() + SETTLES, || pod.batch(std::slice::from_ref(&up)))?;

@@ -13,7 +13,7 @@ use nix::errno::Errno;
 use crate::engine::errors;
 use crate::engine::kinds::sriov::{SriovServices, still_away};
 use crate::engine::kinds::{AwaitsCarrier, Kinds};
-use crate::engine::netns_reach::Reach;
+use crate::engine::recorded_netns::Reach;
 use crate::store::{Attachment, MovedNetdev, VfRecord};
 
 /// The VF's netdev in the pod.
@@ -47,19 +47,23 @@ pub(crate) fn undo(
     if let Reach::Inside(mut pod) = reach
         && let Some(link) = find(attachment, netdev, vf, pod.as_mut()).map_err(told)?
     {
+        // Until it is closed, a socket of the announcer would keep the pod's namespace alive.
         kinds.quiet(link.index, &attachment.netns.id);
         leave(pod.as_mut(), &link, netdev, &attachment.parked_name()).map_err(told)?;
     }
     failpoint::pass("del.home");
     let Some(device) = what_is_left(sriov, attachment, vf)? else { return Ok(None) };
     let mut host = sriov.kernel.host().map_err(told)?;
+    // Out of a dead namespace, or from a driver that was bound just now, it appears a little later.
     let link = wait_for_netdev(host.as_mut(), vf.address, APPEARS).map_err(told)?;
     let link = link.ok_or_else(|| still_away(vf))?;
+    // Not before the netdev has left the pod: until then the pod must stay on its VLAN.
     let (link, waits) = restore_settings(sriov, host.as_mut(), vf, &device, link, netdev.was.mac)?;
     let link = match wrong(&link, netdev.was.mac) {
         Some(mac) => restore_mac(sriov, host.as_mut(), vf, link, mac).map_err(told)?,
         None => link,
     };
+    // Some drivers keep the PF's address for good. No later try would help, so the removal goes on.
     if let Some(mac) = wrong(&link, netdev.was.mac) {
         tracing::warn!(pci = %vf.address, was = %mac,
             "a VF keeps the MAC address that its PF has for it");
@@ -78,6 +82,7 @@ fn leave(pod: &mut dyn Net, link: &Link, netdev: &MovedNetdev, parked: &str) -> 
     let home = |name: &str| Op::MoveToHost { index, name: name.to_owned() };
     pod.batch(&[Op::SetLink(SetLink { index, up: Some(false), ..SetLink::default() })])?;
     match pod.batch(&[home(&netdev.was.name)]) {
+        // The parked name is made of the record's id. Its own name is restored by `restore_look`.
         Err(e) if e.errno() == Some(Errno::EEXIST) => pod.batch(&[home(parked)]),
         other => other,
     }
@@ -114,6 +119,7 @@ fn leave_to_another(
     let process = if under_vfio { sriov.process_with(attachment, device)? } else { None };
     tracing::warn!(pci = %vf.address, driver = ?device.driver, in_use = process.is_some(),
         "a lent VF has another driver now: it is left to whoever gave it that");
+    // Settings are never changed under a process that drives the VF.
     let waits = if process.is_some() { None } else { sriov.undo_settings(vf, device)? };
     AwaitsCarrier::refuse(waits)
 }
@@ -127,6 +133,7 @@ fn restore_settings(
     mut link: Link,
     mac: Option<Mac>,
 ) -> Result<(Link, Option<AwaitsCarrier>), CniError> {
+    // Reading the settings can take hundreds of milliseconds: nothing is read where ADD changed nothing.
     if vf.before.is_empty() {
         return Ok((link, None));
     }
@@ -139,6 +146,7 @@ fn restore_settings(
         link = sriov.kernel_vf(vf).try_mac(host, &link, mac).map_err(told)?.unwrap_or(link);
         now = sriov.admin.settings(device).map_err(|e| errors::setting(&e))?;
     }
+    // An earlier attempt may have restored a part of it.
     let change = VfProfile::from(&vf.before).plan(&now).change;
     if change.is_empty() {
         return Ok((link, None));
@@ -175,6 +183,7 @@ fn restore_look(
     netdev: &MovedNetdev,
 ) -> Result<(), NetError> {
     let named = sriov.pools.restores_name(vf.address);
+    // Nobody names a VF of no pool later, so a name that is taken is waited for here.
     let limit = if named { Duration::ZERO } else { NAMED };
     match vf_netdev::restore_look(host, vf.address, link, &netdev.was.look(), limit, |_, _| {
         Ok::<(), NetError>(())

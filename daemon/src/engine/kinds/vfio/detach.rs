@@ -35,6 +35,7 @@ fn await_its_end(sriov: &SriovServices, attachment: &Attachment, device: &VfDevi
     let until = Instant::now() + APPEARS;
     while let Some(in_use) = sriov.process_with(attachment, device)? {
         if Instant::now() >= until {
+            // The attachment stays on record: the runtime's next DEL or the removal queue tries again.
             return Err(in_use);
         }
         sleep(POLL);

@@ -20,6 +20,7 @@ pub(crate) fn check(sriov: &SriovServices, wanted: &Sriov, answered: &str) -> Re
             return Ok(Checked::Changed(reason));
         }
     }
+    // Reading the settings takes long, and nothing of them would be compared.
     if wanted.profile.is_empty() && answered.is_empty() {
         return Ok(Checked::Whole);
     }
