@@ -3,23 +3,36 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup build test-programs fmt lint test bench bench-lab demo lab lab-test lab-peer lab-soak lab-kubelet fuzz clean
+.PHONY: help setup build man test-programs fmt lint test bench bench-lab demo lab lab-test lab-peer lab-soak lab-kubelet e2e image generate deploy-render fuzz clean
 
 export PATH := $(CURDIR)/.cache/bin:$(PATH)
 
 TARGET_DIR = $(or $(CARGO_TARGET_DIR),target)
-MUSL := x86_64-unknown-linux-musl
-GNU := x86_64-unknown-linux-gnu
+# amd64, or arm64 for `make image`.
+ARCH ?= amd64
+RUST_ARCH_amd64 := x86_64
+RUST_ARCH_arm64 := aarch64
+RUST_ARCH = $(or $(RUST_ARCH_$(ARCH)),$(error ARCH is amd64 or arm64, not $(ARCH)))
+MUSL = $(RUST_ARCH)-unknown-linux-musl
+GNU = $(RUST_ARCH)-unknown-linux-gnu
+# An image for another architecture is beside the machine's own.
+IMAGE_FILE = dist/fairlead-image$(if $(filter amd64,$(ARCH)),,-$(ARCH)).tar
+IMAGE_PROGRAMS = dist$(if $(filter amd64,$(ARCH)),,/$(ARCH))
 # Where the musl target cannot be had, the executable is a static gnu one. Asked when a recipe runs, after `setup`.
 HAVE_MUSL = $(wildcard $(shell rustc --print target-libdir --target $(MUSL) 2>/dev/null))
 SHIM_TARGET = $(if $(HAVE_MUSL),$(MUSL),$(GNU))
+# The daemon too is one static file, for an image from scratch. With glibc, whose allocator is several times as fast under many
+# threads as musl's.
+STATIC := RUSTFLAGS='-C target-feature=+crt-static'
+VERSION = $(shell sed -n '/^\[workspace.package\]/,/^$$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+IMAGE = ghcr.io/fairlead/fairlead:$(VERSION)
 SHIM_FLAGS = $(if $(HAVE_MUSL),,RUSTFLAGS='-C target-feature=+crt-static -C relocation-model=static')
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## install and build all that the other targets need (Debian packages, musl target, reference plugins)
-	@tests/setup.sh build runtimes reference dpdk deny
+	@tests/setup.sh build runtimes reference monitoring emulation dpdk deny
 
 build: ## all programs, into dist/
 	@tests/setup.sh build
@@ -31,16 +44,46 @@ dist-programs:
 	@$(SHIM_FLAGS) cargo build -q --profile shim --target $(SHIM_TARGET) -p fairlead --bin fairlead
 	@$(SHIM_FLAGS) cargo build -q --profile shim --target $(SHIM_TARGET) -p fairlead-bench --no-default-features --bin fairlead-empty
 	@echo "build: fairleadd and fairlead-bench (release; a minute or two the first time)"
-	@cargo build -q --release -p fairlead-daemon -p fairlead-bench --bin fairleadd --bin fairlead-bench
+	@$(STATIC) cargo build -q --release --target $(GNU) -p fairlead-daemon -p fairlead-bench --bin fairleadd --bin fairlead-bench
 	@mkdir -p dist
 	@install -C -m 755 $(addprefix $(TARGET_DIR)/$(SHIM_TARGET)/shim/,fairlead fairlead-empty) dist
-	@install -C -m 755 $(addprefix $(TARGET_DIR)/release/,fairleadd fairlead-bench) dist
+	@install -C -m 755 $(addprefix $(TARGET_DIR)/$(GNU)/release/,fairleadd fairlead-bench) dist
 	@stat -c '%s %n' dist/fairlead dist/fairlead-empty dist/fairleadd dist/fairlead-bench | awk '{printf "build: %7.0f KiB  %s\n", $$1 / 1024, $$2}'
 	@[ "$$(stat -c %s dist/fairlead)" -le 524288 ] || echo "build: NOTICE: fairlead is larger than its target of 512 KiB"
 	@[ -n "$(HAVE_MUSL)" ] || echo "build: NOTICE: no musl target: fairlead is a static gnu executable, its targets for size and start time are missed"
 
+image: $(if $(filter amd64,$(ARCH)),build,cross-programs) ## the image of the DaemonSet, from scratch, as an OCI archive: dist/fairlead-image.tar; ARCH=arm64 is cross-built
+	@$(MAKE) -s dist-image
+
+.PHONY: dist-image cross-programs
+dist-image:
+	@tests/setup.sh documents # python3
+	@tests/mkimage.py --fairlead $(IMAGE_PROGRAMS) --arch $(ARCH) $(IMAGE_FILE).new $(IMAGE)
+	@mv $(IMAGE_FILE).new $(IMAGE_FILE)
+	@stat -c '%s' $(IMAGE_FILE) | awk '{printf "image: %.1f MiB  $(IMAGE_FILE)  $(IMAGE)\n", $$1 / 1048576; exit $$1 > 25 * 1048576}'
+
+cross-programs:
+	@tests/setup.sh build $(ARCH)
+	@echo "build: fairlead and fairleadd for $(ARCH) (release; some minutes)"
+	@cargo build -q --profile shim --target $(MUSL) -p fairlead --bin fairlead
+	@$(STATIC) cargo build -q --release --target $(GNU) -p fairlead-daemon --bin fairleadd
+	@install -C -D -m 755 $(TARGET_DIR)/$(MUSL)/shim/fairlead $(IMAGE_PROGRAMS)/fairlead
+	@install -C -D -m 755 $(TARGET_DIR)/$(GNU)/release/fairleadd $(IMAGE_PROGRAMS)/fairleadd
+	@stat -c '%s %n' $(IMAGE_PROGRAMS)/fairlead $(IMAGE_PROGRAMS)/fairleadd | awk '{printf "build: %7.0f KiB  %s\n", $$1 / 1024, $$2}'
+
+generate: ## the gRPC code of proto/fairlead, which is kept in the repository; a test compares
+	@FAIRLEAD_GENERATE=1 cargo test -q -p fairlead-proto --test generated
+
+deploy-render: ## the Helm chart, from the manifests that kustomize takes
+	@deploy/render.py
+
+man: build ## the pages of the manual and the shells' completions, into dist/man and dist/completions
+	@dist/fairleadd man-pages dist/man
+	@mkdir -p dist/completions
+	@for shell in bash zsh fish; do dist/fairleadd completions $$shell >dist/completions/fairleadd.$$shell; done
+
 test-programs: ## what only tests need: dist/fairlead-contest, the daemon that can be killed at a named step, its suite, a kubelet
-	@echo "build: fairlead-contest, fairleadd with failpoints, the suite that kills it, a kubelet, netdevsim's"
+	@echo "build: fairlead-contest, fairleadd with failpoints, the suites that kill and cheat it, a kubelet, netdevsim's"
 	@cargo build -q -p fairlead-contest --bin fairlead-contest
 	@cargo build -q -p fairlead-daemon --features failpoints --bin fairleadd
 	@cargo build -q -p fairlead-kubelet --features fake-kubelet --example kubelet
@@ -49,9 +92,10 @@ test-programs: ## what only tests need: dist/fairlead-contest, the daemon that c
 	@strip -g -o dist/netdevsim.new "$$(cargo test -q -p fairlead-sriov --test netdevsim --no-run --message-format=json | \
 		sed -n 's|.*"executable":"\([^"]*/netdevsim-[^"]*\)".*|\1|p')"
 	@mv dist/netdevsim.new dist/netdevsim
-	@suite=$$(cargo test -q -p fairlead-daemon --features failpoints --test crash --no-run --message-format=json | \
-		sed -n 's|.*"executable":"\([^"]*/crash-[^"]*\)".*|\1|p'); \
-	for program in $(TARGET_DIR)/debug/fairleadd $(TARGET_DIR)/debug/examples/kubelet "$$suite"; do \
+	@suites=$$(cargo test -q -p fairlead-daemon --features failpoints --test crash --test hostile --no-run --message-format=json | \
+		sed -n 's,.*"executable":"\([^"]*/\(crash\|hostile\)-[^"]*\)".*,\1,p'); \
+	[ "$$(wc -w <<<"$$suites")" = 2 ] || { echo "build: the suites crash and hostile were not built" >&2; exit 1; }; \
+	for program in $(TARGET_DIR)/debug/fairleadd $(TARGET_DIR)/debug/examples/kubelet $$suites; do \
 		name=dist/failpoints/$$(basename "$${program%-????????????????}"); \
 		strip -g -o "$$name.new" "$$program"; \
 		mv "$$name.new" "$$name"; \
@@ -64,7 +108,7 @@ lint: ## rustfmt, clippy and cargo-deny; any warning fails
 	@tests/setup.sh build documents deny
 	@tests/lint.sh
 
-test: ## everything that proves it: lint, tests, real runtimes, equality, the lab (under 40 minutes from nothing)
+test: ## everything that proves it: lint, tests, real runtimes, equality, the lab, a cluster (under 55 minutes from nothing)
 	@tests/run.sh
 
 bench: build ## the latency suite against the reference plugins; BENCH='--quick' or any other option of it
@@ -75,7 +119,7 @@ bench-lab: build ## the suite with real VFs in the virtual machine; BENCH='--qui
 	@tests/setup.sh runtimes reference
 	@lab/bench.sh $(BENCH)
 
-demo: build ## the main job on a real containerd, in a minute
+demo: build ## the main job on a real containerd beside the reference plugins, in two minutes
 	@tests/demo.sh
 
 lab: ## a shell in the virtual two-socket machine; LAB='command' runs that instead
@@ -93,9 +137,12 @@ lab-soak: build test-programs ## ten rounds of 21 pods at once, the daemon kille
 	@tests/setup.sh runtimes reference
 	@ROUNDS=$(or $(ROUNDS),10) lab/test.sh lab/tests/rounds.sh
 
-lab-kubelet: build ## a real kubelet and cluster with pods on real VFs, in the virtual machine (builds Kubernetes once: twenty minutes)
+lab-kubelet: build ## a real kubelet and cluster with pods on real VFs, in the virtual machine (builds Kubernetes once: ten minutes)
 	@tests/setup.sh runtimes reference cluster
 	@lab/test.sh lab/kubelet/test.sh
+
+e2e: image ## Fairlead in a real cluster of one node, on this machine (builds Kubernetes once); PEER=multus=DIR: the same with that
+	@PEER=$(PEER) tests/e2e.sh
 
 fuzz: ## guided fuzzing of every target; FUZZ_SECONDS=60 for each
 	@tests/setup.sh build

@@ -20,7 +20,7 @@ else
     export RUSTC_BOOTSTRAP=1
     options=(--sanitizer none)
 fi
-[ $# -gt 0 ] || set -- config prev_result wire netlink spool journal device_plugin
+[ $# -gt 0 ] || set -- config prev_result wire netlink spool journal device_plugin policy annotations
 status=0
 for target; do
     echo "fuzz: $target for ${FUZZ_SECONDS:-60} s"

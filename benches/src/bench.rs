@@ -11,11 +11,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
+use nix::unistd::Pid;
 
 use crate::daemon::{DaemonError, DaemonPaths};
-use crate::network_config::allocations;
+use crate::network_config::{IFNAME, SECOND_SUBNET, allocations};
 use crate::node::{Node, NodeError};
 use crate::plugin_exec::Verb;
+use crate::pods::cluster::ClusterError;
 use crate::process_cost;
 use crate::results::{Cpu, Results};
 use crate::statistics::StatisticsError;
@@ -35,6 +37,9 @@ pub(crate) enum BenchError {
     /// A daemon does not serve.
     #[error(transparent)]
     Daemon(#[from] DaemonError),
+    /// The cluster does not do what it is asked to.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
     /// A VF cannot be measured.
     #[error(transparent)]
     VfDevice(#[from] VfOnHostError),
@@ -81,6 +86,8 @@ pub(crate) struct Bench {
     pub(crate) results: Results,
     /// The number of attachments made so far.
     pub(crate) serial: u32,
+    /// Programs that belong to no subject: what they use is nobody's.
+    pub(crate) of_nobody: Vec<Pid>,
     /// Containers whose addresses were left allocated, and were reported.
     pub(crate) leaked: HashSet<String>,
 }
@@ -129,6 +136,17 @@ impl CpuMark {
 }
 
 impl Bench {
+    /// A run in which nothing was measured yet.
+    pub(crate) fn new(
+        node: Node,
+        subjects: Vec<Subject>,
+        waiting: Option<Waiting>,
+        data_dir: PathBuf,
+    ) -> Bench {
+        let (results, leaked) = (Results::default(), HashSet::new());
+        Bench { node, subjects, waiting, data_dir, results, serial: 0, of_nobody: Vec::new(), leaked }
+    }
+
     /// Makes `count` empty pods for subject number `who`.
     pub(crate) fn attachments(&mut self, who: usize, count: usize) -> Result<Vec<Attachment>, BenchError> {
         attachments(&self.node, &self.subjects[who], &mut self.serial, count)
@@ -240,6 +258,7 @@ pub(crate) fn attachments(
             pod,
             serial: *serial,
             result: None,
+            pod_uid: None,
         });
     }
     Ok(made)
@@ -292,6 +311,9 @@ pub(crate) fn added(
     };
     let expected = if subject.role == Role::Peer { expected } else { expected.with_default_route() };
     verify::attached(node, &attachment.pod, &expected)?;
+    for beside in subject.interfaces.iter().filter(|name| **name != IFNAME) {
+        verify::attached_in(node, &attachment.pod, beside, SECOND_SUBNET)?;
+    }
     Ok(done)
 }
 
@@ -307,7 +329,7 @@ pub(crate) fn deleted(
         return Err(CallFailure::Refused(done.answer.complaint()));
     }
     if subject.detaches() {
-        verify::detached(node, &attachment.pod, subject.removal())?;
+        verify::detached(node, &attachment.pod, subject.interfaces, subject.removal())?;
     }
     Ok(done)
 }

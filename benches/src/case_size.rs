@@ -18,3 +18,12 @@ pub(crate) struct CaseSize {
     /// The time for which an idle daemon is watched.
     pub(crate) time: Duration,
 }
+
+impl CaseSize {
+    /// The text with these numbers in place of `{calls}`, `{rounds}` and `{at_once}`.
+    pub(crate) fn spelled(&self, text: &str) -> String {
+        [("{calls}", self.calls), ("{rounds}", self.rounds), ("{at_once}", self.at_once)]
+            .iter()
+            .fold(text.to_owned(), |text, (name, number)| text.replace(name, &number.to_string()))
+    }
+}

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::bench::{Bench, BenchError};
 use crate::case_size::CaseSize;
 use crate::node_cases;
+use crate::pods::{self, PodBench};
 use crate::vf::{self, VfBench};
 
 /// A procedure that yields the figures of one or two cases.
@@ -12,8 +13,31 @@ use crate::vf::{self, VfBench};
 pub(crate) enum Procedure {
     /// The case runs on the private node.
     Node(fn(&mut Bench, &CaseSize) -> Result<(), BenchError>),
+    /// The case runs on the private node, which is one of a cluster.
+    Pods(fn(&mut PodBench, &CaseSize) -> Result<(), BenchError>),
     /// The case runs with VFs of this machine.
     Vfs(fn(&mut VfBench, &CaseSize) -> Result<(), BenchError>),
+}
+
+/// Where a case runs: the cases of one place are a suite.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// On the private node.
+    Node,
+    /// On the private node, which is one of a cluster.
+    Cluster,
+    /// With VFs of this machine.
+    Vfs,
+}
+
+impl Procedure {
+    fn place(self) -> Place {
+        match self {
+            Procedure::Node(_) => Place::Node,
+            Procedure::Pods(_) => Place::Cluster,
+            Procedure::Vfs(_) => Place::Vfs,
+        }
+    }
 }
 
 /// One case of the suite.
@@ -21,7 +45,7 @@ pub(crate) enum Procedure {
 pub(crate) struct Case {
     /// The name that `--only` takes.
     pub(crate) name: &'static str,
-    /// What the case shows, for `--list` and the report.
+    /// What the case shows, for `--list` and the report; [`CaseSize::spelled`] puts its numbers in.
     pub(crate) about: &'static str,
     /// The size of the case.
     pub(crate) settings: CaseSize,
@@ -33,6 +57,18 @@ pub(crate) struct Case {
     pub(crate) beside: Option<&'static str>,
 }
 
+impl Case {
+    /// The size of the case, in a smoke test or in a whole run.
+    pub(crate) fn size(&self, quick: bool) -> &CaseSize {
+        if quick { &self.quick } else { &self.settings }
+    }
+
+    /// What the case shows, with the numbers of calls that are really made.
+    pub(crate) fn title(&self, quick: bool) -> String {
+        self.size(quick).spelled(self.about)
+    }
+}
+
 const fn settings(warmup: usize, calls: usize, rounds: usize, at_once: usize, seconds: u64) -> CaseSize {
     CaseSize { warmup, calls, rounds, at_once, time: Duration::from_secs(seconds) }
 }
@@ -41,7 +77,7 @@ const fn settings(warmup: usize, calls: usize, rounds: usize, at_once: usize, se
 pub(crate) const CASES: &[Case] = &[
     Case {
         name: "add-one",
-        about: "ADD of macvlan + host-local, one at a time, 20 of each subject in turn",
+        about: "{calls} ADDs of macvlan + host-local by each subject, one at a time, at most 20 of each in turn",
         settings: settings(20, 400, 0, 1, 0),
         quick: settings(1, 4, 0, 1, 0),
         procedure: Procedure::Node(node_cases::one_at_a_time::run),
@@ -49,7 +85,7 @@ pub(crate) const CASES: &[Case] = &[
     },
     Case {
         name: "del-one",
-        about: "DEL, one at a time, 20 of each subject in turn",
+        about: "{calls} DELs by each subject, one at a time, at most 20 of each in turn",
         settings: settings(20, 400, 0, 1, 0),
         quick: settings(1, 4, 0, 1, 0),
         procedure: Procedure::Node(node_cases::one_at_a_time::run),
@@ -57,7 +93,7 @@ pub(crate) const CASES: &[Case] = &[
     },
     Case {
         name: "burst-100",
-        about: "100 ADDs at once, then 100 DELs at once",
+        about: "{at_once} ADDs at once, then {at_once} DELs at once, by each subject; rounds: {rounds}",
         settings: settings(1, 0, 10, 100, 0),
         quick: settings(0, 0, 1, 8, 0),
         procedure: Procedure::Node(node_cases::burst::hundred),
@@ -65,7 +101,7 @@ pub(crate) const CASES: &[Case] = &[
     },
     Case {
         name: "add-under-del",
-        about: "ADD while 50 DELs a second run, against ADD when nothing else happens",
+        about: "ADD while {at_once} DELs run, 50 a second, against ADD when nothing else happens",
         settings: settings(0, 150, 4, 100, 0),
         quick: settings(0, 5, 1, 5, 0),
         procedure: Procedure::Node(node_cases::add_under_del::run),
@@ -73,7 +109,7 @@ pub(crate) const CASES: &[Case] = &[
     },
     Case {
         name: "silence",
-        about: "the last DEL's answer → the last link gone, 100 pods, namespaces kept and removed",
+        about: "the last DEL's answer → the last link gone, {at_once} pods, namespaces kept and removed",
         settings: settings(0, 0, 5, 100, 0),
         quick: settings(0, 0, 1, 5, 0),
         procedure: Procedure::Node(node_cases::link_removal::run),
@@ -81,7 +117,7 @@ pub(crate) const CASES: &[Case] = &[
     },
     Case {
         name: "storm-500",
-        about: "500 ADDs at once: none fails, and what memory that takes",
+        about: "{at_once} ADDs at once: none fails, and what memory that takes",
         settings: settings(0, 0, 2, 500, 0),
         quick: settings(0, 0, 1, 12, 0),
         procedure: Procedure::Node(node_cases::burst::storm),
@@ -93,6 +129,54 @@ pub(crate) const CASES: &[Case] = &[
         settings: settings(0, 0, 1, 0, 20),
         quick: settings(0, 0, 1, 0, 1),
         procedure: Procedure::Node(node_cases::idle::run),
+        beside: None,
+    },
+    Case {
+        name: "pod-add",
+        about: "ADD of a pod with its default macvlan and one macvlan definition, one at a time, 20 of each subject in turn",
+        settings: settings(20, 200, 0, 1, 0),
+        quick: settings(0, 4, 0, 1, 0),
+        procedure: Procedure::Pods(pods::one_at_a_time::run),
+        beside: None,
+    },
+    Case {
+        name: "pod-del",
+        about: "DEL of such pods, one at a time",
+        settings: settings(20, 200, 0, 1, 0),
+        quick: settings(0, 4, 0, 1, 0),
+        procedure: Procedure::Pods(pods::one_at_a_time::run),
+        beside: Some("pod-add"),
+    },
+    Case {
+        name: "pod-burst-100",
+        about: "ADD of 100 such pods at once, then 100 DELs at once",
+        settings: settings(1, 0, 5, 100, 0),
+        quick: settings(0, 0, 1, 8, 0),
+        procedure: Procedure::Pods(pods::burst::run),
+        beside: None,
+    },
+    Case {
+        name: "pod-requests",
+        about: "requests to the API server, by its audit log, until the answer of a pod's ADD and in all",
+        settings: settings(0, 20, 0, 1, 0),
+        quick: settings(0, 2, 0, 1, 0),
+        procedure: Procedure::Pods(pods::requests::run),
+        beside: None,
+    },
+    Case {
+        name: "pod-idle",
+        about: "the memory of a daemon that watches 500 pods and 200 definitions",
+        settings: settings(0, 500, 1, 200, 10),
+        quick: settings(0, 5, 1, 2, 1),
+        procedure: Procedure::Pods(pods::idle::run),
+        beside: None,
+    },
+    Case {
+        name: "pod-start",
+        about: "a daemon's start with 200 such pods on its node, until it is ready",
+        settings: settings(0, 0, 5, 200, 0),
+        quick: settings(0, 0, 1, 4, 0),
+        procedure: Procedure::Pods(pods::start::run),
         beside: None,
     },
     Case {
@@ -113,7 +197,7 @@ pub(crate) const CASES: &[Case] = &[
     },
     Case {
         name: "function-burst",
-        about: "all VFs of one NIC at once, against one after the other by the floor",
+        about: "all VFs of one NIC at once, against one after the other by the floor; rounds: {rounds}",
         settings: settings(1, 0, 3, 7, 0),
         quick: settings(0, 0, 1, 2, 0),
         procedure: Procedure::Vfs(vf::burst::run),
@@ -129,10 +213,9 @@ pub(crate) const CASES: &[Case] = &[
     },
 ];
 
-/// The cases of these names, with VFs or without; all of them when no name is given. The error holds the names
-/// that are no case.
-pub(crate) fn chosen(names: &[String], vfs: bool) -> Result<Vec<&'static Case>, Vec<String>> {
-    let all = || CASES.iter().filter(|c| matches!(c.procedure, Procedure::Vfs(_)) == vfs);
+/// The cases of a suite by their names; all of them when no name is given. The error holds the names that are no case.
+pub(crate) fn chosen(names: &[String], of: Place) -> Result<Vec<&'static Case>, Vec<String>> {
+    let all = || CASES.iter().filter(|c| c.procedure.place() == of);
     let unknown: Vec<_> = names.iter().filter(|n| !all().any(|c| c.name == n.as_str())).cloned().collect();
     if !unknown.is_empty() {
         return Err(unknown);
@@ -146,10 +229,21 @@ mod tests {
 
     #[test]
     fn a_case_that_does_not_exist_is_named() {
-        assert_eq!(chosen(&["idle".to_owned(), "fast".to_owned()], false).unwrap_err(), ["fast"]);
-        assert_eq!(chosen(&["idle".to_owned()], false).unwrap().len(), 1);
-        assert_eq!(chosen(&["idle".to_owned()], true).unwrap_err(), ["idle"]);
-        assert_eq!(chosen(&[], false).unwrap().len() + chosen(&[], true).unwrap().len(), CASES.len());
+        assert_eq!(chosen(&["idle".to_owned(), "fast".to_owned()], Place::Node).unwrap_err(), ["fast"]);
+        assert_eq!(chosen(&["idle".to_owned()], Place::Node).unwrap().len(), 1);
+        assert_eq!(chosen(&["idle".to_owned()], Place::Vfs).unwrap_err(), ["idle"]);
+        let all = [Place::Node, Place::Cluster, Place::Vfs].map(|place| chosen(&[], place).unwrap().len());
+        assert_eq!(all.iter().sum::<usize>(), CASES.len());
+    }
+
+    #[test]
+    fn titles_tell_the_calls_that_are_really_made() {
+        let burst = CASES.iter().find(|case| case.name == "burst-100").unwrap();
+        assert_eq!(burst.title(true), "8 ADDs at once, then 8 DELs at once, by each subject; rounds: 1");
+        assert!(burst.title(false).starts_with("100 ADDs at once"), "{}", burst.title(false));
+        for case in CASES {
+            assert!(!case.title(true).contains('{') && !case.title(false).contains('{'), "{case:?}");
+        }
     }
 
     #[test]

@@ -12,6 +12,12 @@ use clap::Parser;
 #[derive(Debug, Parser)]
 #[command(name = "fairlead-bench", version)]
 pub(crate) struct Options {
+    /// What is measured; absent: single interfaces.
+    #[arg(value_enum)]
+    pub(crate) suite: Option<Suite>,
+    /// For `pods`: the directory of etcd and kube-apiserver, which the suite starts on its private node.
+    #[arg(long, value_name = "DIR", default_value = ".cache/k8s/now")]
+    pub(crate) kubernetes: PathBuf,
     /// Directory with `fairlead` and `fairleadd`; the daemon is started from it.
     #[arg(long, value_name = "DIR", default_value = "dist")]
     pub(crate) ours: PathBuf,
@@ -21,7 +27,8 @@ pub(crate) struct Options {
     /// Directory of other reference plugins, such as the newest built from the Go module proxy.
     #[arg(long, value_name = "DIR")]
     pub(crate) reference: Option<PathBuf>,
-    /// Any other plugin by the path of its executable. Can be given several times.
+    /// Any other plugin by the path of its executable. Can be given several times. For `pods`: `multus=DIR`, the directory of
+    /// `multus-daemon`, `multus-shim` and `multus`.
     #[arg(long = "peer", value_name = "NAME=PATH")]
     pub(crate) peers: Vec<Named>,
     /// The CNI config of a peer (`@DATA_DIR@` in it becomes the run's allocation directory); default: the suite's own.
@@ -77,6 +84,13 @@ impl Options {
     pub(crate) fn leaves_out(&self, subject: &str) -> bool {
         self.without.iter().any(|name| name == subject)
     }
+}
+
+/// A suite beside that of single interfaces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Suite {
+    /// Whole pods with several networks, in a cluster.
+    Pods,
 }
 
 /// A value with the name of the subject it belongs to.

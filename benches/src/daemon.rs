@@ -58,6 +58,8 @@ pub(crate) struct DaemonPaths {
     pub(crate) state_dir: PathBuf,
     /// The value of `--config`.
     pub(crate) config: PathBuf,
+    /// The value of `CNI_CONF_DIR`; `None`: the host's own.
+    pub(crate) conf_dir: Option<PathBuf>,
     /// The file for its standard output and error.
     pub(crate) log: PathBuf,
 }
@@ -101,6 +103,7 @@ impl Daemon {
         let mut command = dying_with_us(binary);
         command.arg("run").arg("--run-dir").arg(&paths.run_dir).arg("--state-dir").arg(&paths.state_dir);
         command.arg("--config").arg(&paths.config);
+        command.envs(paths.conf_dir.iter().map(|dir| ("CNI_CONF_DIR", dir)));
         let mut daemon = Daemon::spawn(command, &binary.display().to_string(), &paths.log)?;
         daemon.until_ready(binary, paths)?;
         daemon.socket = Some(paths.socket());
@@ -226,6 +229,7 @@ mod tests {
             run_dir: dir.path().join("run"),
             state_dir: dir.path().join("state"),
             config: dir.path().join("config.yaml"),
+            conf_dir: None,
             log: dir.path().join("log"),
         };
         let error = Daemon::start(Path::new("/bin/ls"), &paths, "").unwrap_err().to_string();

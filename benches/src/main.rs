@@ -10,12 +10,14 @@ mod bench;
 mod case_size;
 mod cases;
 mod cli;
+mod comparison;
 mod daemon;
 mod machine;
 mod network_config;
 mod node;
 mod node_cases;
 mod plugin_exec;
+mod pods;
 mod process_cost;
 mod report;
 mod results;
@@ -27,7 +29,6 @@ mod targets;
 mod verify;
 mod vf;
 
-use std::collections::HashSet;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -38,10 +39,12 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::bench::{Bench, BenchError};
 use crate::case_size::CaseSize;
-use crate::cases::{CASES, Case, Procedure};
-use crate::cli::Options;
+use crate::cases::{CASES, Case, Place, Procedure};
+use crate::cli::{Options, Suite};
+use crate::comparison::Comparison;
 use crate::machine::Machine;
 use crate::node::{Node, NodeError};
+use crate::pods::{PodBench, PodsError};
 use crate::report::Report;
 use crate::subject::Subject;
 use crate::subject_descriptions::MeasuredSubjects;
@@ -72,6 +75,9 @@ enum MainError {
     /// A subject cannot be measured.
     #[error(transparent)]
     Setup(#[from] SubjectSetupError),
+    /// There is no cluster to measure in.
+    #[error(transparent)]
+    Pods(#[from] PodsError),
     /// The measurement ended before its time.
     #[error(transparent)]
     Bench(#[from] BenchError),
@@ -99,13 +105,21 @@ fn main() -> ExitCode {
 fn run(options: &Options) -> Result<bool, MainError> {
     if options.list {
         for case in CASES {
-            writeln!(io::stdout(), "{:14} {}", case.name, case.about)?;
+            writeln!(io::stdout(), "{:14} {}", case.name, case.title(false))?;
         }
         return Ok(true);
     }
-    let vfs = !options.vfs.is_empty();
-    let cases = cases::chosen(&options.only, vfs).map_err(|unknown| MainError::Case(unknown.join(", ")))?;
-    let report = if vfs { measure_vfs(options, cases)? } else { measure(options, cases)? };
+    let place = match options.suite {
+        Some(Suite::Pods) => Place::Cluster,
+        None if options.vfs.is_empty() => Place::Node,
+        None => Place::Vfs,
+    };
+    let cases = cases::chosen(&options.only, place).map_err(|unknown| MainError::Case(unknown.join(", ")))?;
+    let report = match place {
+        Place::Node => measure(options, cases)?,
+        Place::Cluster => measure_pods(options, cases)?,
+        Place::Vfs => measure_vfs(options, cases)?,
+    };
     report::table::write(&report, &mut io::stdout().lock())?;
     if let Some(path) = &options.json {
         write(path, &report::json::document(&report)?)?;
@@ -124,11 +138,11 @@ fn measure(options: &Options, cases: Vec<&'static Case>) -> Result<Report, MainE
     let subjects = subject_setup::subjects(options, &dirs)?;
     let measured = MeasuredSubjects::describe(&subjects);
     let waiting = subject_setup::waiting(options, &dirs);
-    let (data_dir, results) = (dirs.allocations(), results::Results::default());
-    let mut bench = Bench { node, subjects, waiting, data_dir, results, serial: 0, leaked: HashSet::new() };
+    let data_dir = dirs.allocations();
+    let mut bench = Bench::new(node, subjects, waiting, data_dir);
     let outcome = run_cases(options, &cases, |case, settings| match case.procedure {
         Procedure::Node(run) => run(&mut bench, settings),
-        Procedure::Vfs(_) => Ok(()),
+        Procedure::Pods(_) | Procedure::Vfs(_) => Ok(()),
     });
     if outcome.is_err() || !bench.results.failures.is_empty() {
         tell_logs(&bench.subjects)?;
@@ -141,7 +155,30 @@ fn measure(options: &Options, cases: Vec<&'static Case>) -> Result<Report, MainE
     results.figures.retain(|figure| chosen(figure.case));
     // A smoke test proves nothing about speed, so it is held against nothing.
     let verdicts = if options.quick { Vec::new() } else { targets::verdicts(&results, &measured) };
-    Ok(Report { machine, subjects: measured, cases, quick: options.quick, results, verdicts })
+    let comparison = Comparison::of(&results, &measured, &cases, options.quick);
+    Ok(Report { machine, subjects: measured, cases, quick: options.quick, results, comparison, verdicts })
+}
+
+/// Measures whole pods of a cluster.
+fn measure_pods(options: &Options, cases: Vec<&'static Case>) -> Result<Report, MainError> {
+    let machine = Machine::this(options);
+    let dirs = RunDirectories::make(options)?;
+    many_open_files();
+    let node = Node::enter(&dirs.data.join("netns"))?;
+    let mut bench = PodBench::new(node, options, &dirs)?;
+    let measured = MeasuredSubjects::of_others(&bench.bench.subjects);
+    let outcome = run_cases(options, &cases, |case, settings| match case.procedure {
+        Procedure::Pods(run) => run(&mut bench, settings),
+        Procedure::Node(_) | Procedure::Vfs(_) => Ok(()),
+    });
+    if outcome.is_err() || !bench.bench.results.failures.is_empty() {
+        tell_logs(&bench.bench.subjects)?;
+    }
+    outcome?;
+    let results = bench.close();
+    let verdicts = if options.quick { Vec::new() } else { pods::targets::verdicts(&results) };
+    let comparison = Comparison::of(&results, &measured, &cases, options.quick);
+    Ok(Report { machine, subjects: measured, cases, quick: options.quick, results, comparison, verdicts })
 }
 
 /// Measures with VFs, which are this machine's own.
@@ -154,7 +191,7 @@ fn measure_vfs(options: &Options, cases: Vec<&'static Case>) -> Result<Report, M
     let mut bench = bench.map_err(BenchError::from)?;
     let outcome = run_cases(options, &cases, |case, settings| match case.procedure {
         Procedure::Vfs(run) => run(&mut bench, settings),
-        Procedure::Node(_) => Ok(()),
+        Procedure::Node(_) | Procedure::Pods(_) => Ok(()),
     });
     if outcome.is_err() || !bench.results.failures.is_empty() {
         tell_logs(&bench.subjects)?;
@@ -162,7 +199,8 @@ fn measure_vfs(options: &Options, cases: Vec<&'static Case>) -> Result<Report, M
     outcome?;
     let (measured, results) = bench.close();
     let verdicts = if options.quick { Vec::new() } else { targets::of_vfs(&results, &measured) };
-    Ok(Report { machine, subjects: measured, cases, quick: options.quick, results, verdicts })
+    let comparison = Comparison::of(&results, &measured, &cases, options.quick);
+    Ok(Report { machine, subjects: measured, cases, quick: options.quick, results, comparison, verdicts })
 }
 
 fn run_cases(
@@ -177,7 +215,7 @@ fn run_cases(
                 continue;
             }
             writeln!(io::stderr(), "{} (run {turn} of {}) …", case.name, options.runs)?;
-            run(case, if options.quick { &case.quick } else { &case.settings })?;
+            run(case, case.size(options.quick))?;
         }
     }
     Ok(())

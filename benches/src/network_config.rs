@@ -16,6 +16,8 @@ pub(crate) const IFNAME: &str = "eth0";
 const NETWORK: &str = "bench";
 /// The subnet is large enough for every case, and no larger than an ordinary pod network's.
 const SUBNET: &str = "10.88.0.0/16";
+/// The subnet of the network that a pod asks for beside its default one.
+pub(crate) const SECOND_SUBNET: &str = "10.89.0.0/16";
 
 /// The config, with its allocations under `data_dir`.
 pub(crate) fn config(data_dir: &Path) -> Value {

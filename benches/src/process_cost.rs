@@ -57,10 +57,19 @@ pub(crate) fn reset_peak(pid: Pid) -> io::Result<()> {
     fs::write(format!("/proc/{pid}/clear_refs"), "5")
 }
 
+/// The proportional memory of a process and of all its descendants, in KiB.
+pub(crate) fn memory_of_family(root: Pid) -> io::Result<u64> {
+    Ok(pss_of(root.as_raw()) + descendants_memory(root, &[])?)
+}
+
 /// The proportional memory of all descendants of this process except `excluded`, in KiB (PSS: a page that several
 /// processes share counts once). A process that ends while it is looked at counts as nothing.
 pub(crate) fn memory_of_descendants(excluded: &[Pid]) -> io::Result<u64> {
-    let mut family = HashSet::from([Pid::this().as_raw()]);
+    descendants_memory(Pid::this(), excluded)
+}
+
+fn descendants_memory(root: Pid, excluded: &[Pid]) -> io::Result<u64> {
+    let mut family = HashSet::from([root.as_raw()]);
     let mut parents = Vec::new();
     for entry in fs::read_dir("/proc")? {
         let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
@@ -81,11 +90,15 @@ pub(crate) fn memory_of_descendants(excluded: &[Pid]) -> io::Result<u64> {
             if fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == ours) {
                 continue;
             }
-            let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
-            total += kib(&rollup, "Pss:");
+            total += pss_of(pid);
         }
     }
     Ok(total)
+}
+
+/// Nothing for a process that has ended.
+fn pss_of(pid: i32) -> u64 {
+    kib(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default(), "Pss:")
 }
 
 /// The fields of `/proc/<pid>/stat` after the name, which may contain blanks and parentheses.

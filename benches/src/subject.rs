@@ -4,6 +4,7 @@
 use std::io;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fairlead_host::{Address, AddressFlags, Kind, MacvlanMode, NetKernel, NewLink, Op, Parent, Route};
@@ -29,7 +30,13 @@ pub(crate) enum Role {
     Peer,
     /// An empty program and the raw kernel calls, below which no plugin can be.
     Floor,
+    /// The floor's program and calls, many at once. No bound: they queue in the kernel as they come, and a plugin that has an
+    /// order can be faster.
+    RawAtOnce,
 }
+
+/// The name of the floor where many of its calls are made at once.
+pub(crate) const RAW_AT_ONCE: &str = "raw-at-once";
 
 /// What is true when a DEL has been answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +65,9 @@ pub(crate) struct Subject {
     /// Variables for its environment beside those of the specification.
     pub(crate) environment: Vec<(String, String)>,
     /// The daemon that serves it.
-    pub(crate) daemon: Option<Daemon>,
+    pub(crate) daemon: Option<Arc<Daemon>>,
+    /// The interfaces that its ADD makes: the one that is asked for, then those that the pod asks for beside it.
+    pub(crate) interfaces: &'static [&'static str],
 }
 
 /// An interface that a subject is asked for, and the pod that it is for.
@@ -72,6 +81,8 @@ pub(crate) struct Attachment {
     pub(crate) serial: u32,
     /// The answer of its ADD, which DEL gets as `prevResult`.
     pub(crate) result: Option<Vec<u8>>,
+    /// The uid of the pod in the cluster, where it is one of a cluster.
+    pub(crate) pod_uid: Option<String>,
 }
 
 /// A call that is ready to be made.
@@ -95,7 +106,7 @@ impl Subject {
     pub(crate) fn removal(&self) -> Removal {
         match self.role {
             Role::Ours => Removal::Silenced,
-            Role::Floor => Removal::NameFree,
+            Role::Floor | Role::RawAtOnce => Removal::NameFree,
             Role::OursWaiting | Role::Reference | Role::Peer => Removal::LinkGone,
         }
     }
@@ -103,6 +114,11 @@ impl Subject {
     /// True when its DEL takes the interface away: the floor has no DEL but a spawn.
     pub(crate) fn detaches(&self) -> bool {
         self.role != Role::Floor
+    }
+
+    /// Its name in tables of many calls at once.
+    pub(crate) fn name_at_once(&self) -> &str {
+        if self.role == Role::Floor { RAW_AT_ONCE } else { &self.name }
     }
 
     /// The name of a timed call in the report.
@@ -129,7 +145,10 @@ impl Subject {
     ) -> Invocation {
         let netns = attachment.pod.path.display().to_string();
         let cni_path = self.binary.parent().map(|dir| dir.display().to_string()).unwrap_or_default();
-        let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=bench;K8S_POD_NAME={}", attachment.id);
+        let mut args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=bench;K8S_POD_NAME={}", attachment.id);
+        if let Some(uid) = &attachment.pod_uid {
+            args += &format!(";K8S_POD_INFRA_CONTAINER_ID={};K8S_POD_UID={uid}", attachment.id);
+        }
         let standard = [
             ("CNI_COMMAND", verb.name()),
             ("CNI_CONTAINERID", &attachment.id),

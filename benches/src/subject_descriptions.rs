@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::subject::{Role, Subject};
+use crate::subject::{RAW_AT_ONCE, Role, Subject};
 
 /// One subject that was measured, in the words of the report.
 #[derive(Debug, Clone, Serialize)]
@@ -34,7 +34,7 @@ impl MeasuredSubject {
 pub(crate) struct MeasuredSubjects(pub(crate) Vec<MeasuredSubject>);
 
 impl MeasuredSubjects {
-    /// Describes these subjects, and ours with `del: wait` where ours is among them.
+    /// Describes these subjects, ours with `del: wait`, and the floor many at once.
     pub(crate) fn describe(subjects: &[Subject]) -> MeasuredSubjects {
         let mut all: Vec<_> = subjects.iter().map(MeasuredSubject::of).collect();
         let waiting = all.iter().find(|t| t.role == Role::Ours).cloned();
@@ -44,11 +44,18 @@ impl MeasuredSubjects {
             version: format!("{} (`del: wait`, in the case `silence`)", ours.version),
             ..ours
         }));
+        let floor = all.iter().find(|t| t.role == Role::Floor).cloned();
+        all.extend(floor.map(|floor| MeasuredSubject {
+            name: RAW_AT_ONCE.to_owned(),
+            role: Role::RawAtOnce,
+            version: "the floor's calls, many at once and in no order: no bound".to_owned(),
+            ..floor
+        }));
         MeasuredSubjects(all)
     }
 
-    /// Describes the subjects of a run with VFs.
-    pub(crate) fn of_vfs(subjects: &[Subject]) -> MeasuredSubjects {
+    /// Describes the subjects of a run with VFs or with whole pods.
+    pub(crate) fn of_others(subjects: &[Subject]) -> MeasuredSubjects {
         MeasuredSubjects(subjects.iter().map(MeasuredSubject::of).collect())
     }
 

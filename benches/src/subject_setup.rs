@@ -3,15 +3,16 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::Value;
 
 use crate::bench::Waiting;
 use crate::cli::Options;
 use crate::daemon::{Daemon, DaemonError, DaemonPaths};
-use crate::network_config::{config, peer_config, pools, vf_config};
+use crate::network_config::{IFNAME, config, peer_config, pools, vf_config};
 use crate::node::MASTER;
-use crate::subject::{Role, Subject, version_of};
+use crate::subject::{RAW_AT_ONCE, Role, Subject, version_of};
 
 /// Why a subject cannot be measured.
 #[derive(Debug, thiserror::Error)]
@@ -105,13 +106,15 @@ impl RunDirectories {
         self.data.join("networks")
     }
 
-    fn paths(&self, name: &str) -> DaemonPaths {
+    /// The paths of a daemon of this name.
+    pub(crate) fn paths(&self, name: &str) -> DaemonPaths {
         DaemonPaths {
             run_dir: self.run.join(name),
             state_dir: self.data.join(format!("{name}-state")),
             // Alone in its directory, as on a node: the daemon looks at its configuration again whenever something there
             // has changed, and a log is written with each call.
             config: self.data.join(format!("{name}-etc")).join("config.yaml"),
+            conf_dir: None,
             log: self.data.join(format!("{name}.log")),
         }
     }
@@ -195,7 +198,7 @@ pub(crate) fn waiting(options: &Options, dirs: &RunDirectories) -> Option<Waitin
 }
 
 fn check_names(options: &Options) -> Result<(), SubjectSetupError> {
-    const OWN: [&str; 5] = ["ours", "ours-wait", "debian", "newest", "floor"];
+    const OWN: [&str; 6] = ["ours", "ours-wait", "debian", "newest", "floor", RAW_AT_ONCE];
     for name in &options.without {
         if !["ours", "debian", "floor"].contains(&name.as_str()) {
             let what = "none of `ours`, `debian`, `floor`";
@@ -242,7 +245,8 @@ fn ours(
         binary,
         config: Some(config),
         environment: paths.environment(),
-        daemon: Some(daemon),
+        daemon: Some(Arc::new(daemon)),
+        interfaces: &[IFNAME],
     })
 }
 
@@ -262,6 +266,7 @@ fn reference(
         config: Some(config(&dirs.allocations())),
         environment: Vec::new(),
         daemon: None,
+        interfaces: &[IFNAME],
     })
 }
 
@@ -281,12 +286,21 @@ fn peer(
         None => suites,
     };
     let daemon = match options.peer_daemons.iter().find(|d| d.name == name) {
-        Some(line) => Some(Daemon::companion(&line.value, &dirs.paths(name).log)?),
+        Some(line) => Some(Arc::new(Daemon::companion(&line.value, &dirs.paths(name).log)?)),
         None => None,
     };
     let version = version_of(&binary, None);
     let (name, config) = (name.to_owned(), Some(config));
-    Ok(Subject { name, role: Role::Peer, version, binary, config, environment: Vec::new(), daemon })
+    Ok(Subject {
+        name,
+        role: Role::Peer,
+        version,
+        binary,
+        config,
+        environment: Vec::new(),
+        daemon,
+        interfaces: &[IFNAME],
+    })
 }
 
 fn floor(options: &Options, version: String) -> Result<Subject, SubjectSetupError> {
@@ -298,10 +312,12 @@ fn floor(options: &Options, version: String) -> Result<Subject, SubjectSetupErro
         config: None,
         environment: Vec::new(),
         daemon: None,
+        interfaces: &[IFNAME],
     })
 }
 
-fn existing(name: &str, path: &Path, remedy: &'static str) -> Result<PathBuf, SubjectSetupError> {
+/// The absolute path of a subject's executable.
+pub(crate) fn existing(name: &str, path: &Path, remedy: &'static str) -> Result<PathBuf, SubjectSetupError> {
     let path = absolute(path);
     if path.is_file() {
         Ok(path)
@@ -310,7 +326,7 @@ fn existing(name: &str, path: &Path, remedy: &'static str) -> Result<PathBuf, Su
     }
 }
 
-fn absolute(path: &Path) -> PathBuf {
+pub(crate) fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 

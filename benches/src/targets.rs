@@ -38,13 +38,17 @@ pub(crate) struct Verdict {
     pub(crate) missed_by_percent: Option<f64>,
 }
 
+/// The bound of a target.
 #[derive(Clone, Copy)]
-enum Limit {
+pub(crate) enum Limit {
+    /// The measurement may be this at most.
     AtMost(f64),
+    /// The measurement must be this at least.
     AtLeast(f64),
 }
 
-fn verdict(figure: &str, measured: Option<f64>, limit: Limit, unit: &str) -> Verdict {
+/// Holds a measurement against its bound.
+pub(crate) fn verdict(figure: &str, measured: Option<f64>, limit: Limit, unit: &str) -> Verdict {
     let (sign, bound) = match limit {
         Limit::AtMost(bound) => ("≤", bound),
         Limit::AtLeast(bound) => ("≥", bound),
@@ -305,7 +309,8 @@ impl View<'_> {
     }
 }
 
-fn ratio(above: Option<f64>, below: Option<f64>) -> Option<f64> {
+/// How many times one is the other; `None` unless both were measured.
+pub(crate) fn ratio(above: Option<f64>, below: Option<f64>) -> Option<f64> {
     Some(above? / below?)
 }
 

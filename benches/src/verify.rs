@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use fairlead_host::{NetError, NetKernel, NetnsError};
+use fairlead_host::{Link, Net, NetError, NetKernel, NetnsError};
 use ipnet::IpNet;
 use serde::Deserialize;
 
@@ -23,23 +23,26 @@ pub(crate) enum Wrong {
     #[error(transparent)]
     Net(#[from] NetError),
     /// There is no such interface.
-    #[error("{IFNAME} was answered for and is not there")]
-    NoLink,
+    #[error("{0} was answered for and is not there")]
+    NoLink(String),
     /// The interface is not up.
-    #[error("{IFNAME} is there and is not up")]
-    Down,
+    #[error("{0} is there and is not up")]
+    Down(String),
     /// The interface has no address.
     #[error("the answer has no address")]
     NoAddress,
     /// An address of the answer is not on the interface.
-    #[error("{IFNAME} does not have the address {0} of the answer")]
+    #[error("the interface does not have the address {0} of the answer")]
     Address(IpNet),
+    /// An interface has no address of its network.
+    #[error("{0} has no address in {1}")]
+    NotIn(String, &'static str),
     /// A route is missing.
-    #[error("{IFNAME} has no route to {0}")]
+    #[error("the interface has no route to {0}")]
     Route(IpNet),
     /// DEL left the name taken.
-    #[error("{IFNAME} is still there after DEL")]
-    NameTaken,
+    #[error("{0} is still there after DEL")]
+    NameTaken(String),
     /// DEL left a link.
     #[error("the link {0} is still there after DEL")]
     LinkLeft(String),
@@ -106,10 +109,7 @@ pub(crate) fn attached(node: &Node, pod: &Pod, expected: &Expected) -> Result<()
         return Err(Wrong::NoAddress);
     }
     let mut net = node.kernel.pod(&pod.path)?;
-    let link = net.link_by_name(IFNAME)?.ok_or(Wrong::NoLink)?;
-    if !link.up {
-        return Err(Wrong::Down);
-    }
+    let link = link_that_is_up(net.as_mut(), IFNAME)?;
     let addresses = net.addresses(link.index)?;
     if let Some(&missing) =
         expected.addresses.iter().find(|want| !addresses.iter().any(|has| has.net == **want))
@@ -124,13 +124,34 @@ pub(crate) fn attached(node: &Node, pod: &Pod, expected: &Expected) -> Result<()
     }
 }
 
-/// Verifies that the name is free, and that what `removal` promises holds for every link that the empty pod did
+/// Verifies that the interface exists, is up, and has an address of this subnet: of what a pod asks for beside its default network the
+/// answer says nothing.
+pub(crate) fn attached_in(node: &Node, pod: &Pod, ifname: &str, subnet: &'static str) -> Result<(), Wrong> {
+    let mut net = node.kernel.pod(&pod.path)?;
+    let link = link_that_is_up(net.as_mut(), ifname)?;
+    let addresses = net.addresses(link.index)?;
+    let wanted = subnet.parse::<IpNet>().ok();
+    match addresses.iter().any(|has| wanted.is_some_and(|wanted| wanted.contains(&has.net.addr()))) {
+        true => Ok(()),
+        false => Err(Wrong::NotIn(ifname.to_owned(), subnet)),
+    }
+}
+
+fn link_that_is_up(net: &mut dyn Net, ifname: &str) -> Result<Link, Wrong> {
+    match net.link_by_name(ifname)? {
+        Some(link) if link.up => Ok(link),
+        Some(_) => Err(Wrong::Down(ifname.to_owned())),
+        None => Err(Wrong::NoLink(ifname.to_owned())),
+    }
+}
+
+/// Verifies that the names are free, and that what `removal` promises holds for every link that the empty pod did
 /// not have.
-pub(crate) fn detached(node: &Node, pod: &Pod, removal: Removal) -> Result<(), Wrong> {
+pub(crate) fn detached(node: &Node, pod: &Pod, names: &[&str], removal: Removal) -> Result<(), Wrong> {
     let mut net = node.kernel.pod(&pod.path)?;
     for link in net.links()? {
-        if link.name == IFNAME {
-            return Err(Wrong::NameTaken);
+        if names.contains(&link.name.as_str()) {
+            return Err(Wrong::NameTaken(link.name));
         }
         if node.born_with.contains(&link.name) || removal == Removal::NameFree {
             continue;

@@ -59,6 +59,11 @@ fn all_cases_run_against_the_reference_and_the_floor_and_every_interface_is_righ
 
     let page = fs::read_to_string(html).unwrap();
     assert!(page.contains("<svg") && !page.contains("src=") && !page.contains("href="));
+    assert!(
+        page.contains("<h2>8 ADDs at once, then 8 DELs at once") && page.contains("raw-at-once ADD"),
+        "{page}"
+    );
+    assert!(page.find("Every interface was verified") < page.find("<h2>"), "the verdict comes first");
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! string, and an integer has no point.
 //!
 //! [`parse`] returns a tree whose struct keys are in lower case. Maps with keys of the user's own (`args` except `args.cni`,
-//! `capabilities`, pod annotations) keep them as they are. [`Fields`] reads such a tree, or one that was not parsed here. Its
+//! `capabilities`, `cni-args`, pod annotations) keep them as they are. [`Fields`] reads such a tree, or one that was not parsed here. Its
 //! errors name the key, the value and what was expected. Nesting deeper than 127 is refused.
 
 use std::borrow::Cow;
@@ -105,7 +105,7 @@ impl Keys {
     fn below(self, key: &str) -> Keys {
         match (self, key) {
             (Keys::Fold, "args") => Keys::Args,
-            (Keys::Fold, "capabilities" | "io.kubernetes.cri.pod-annotations") => Keys::Keep,
+            (Keys::Fold, "capabilities" | "cni-args" | "io.kubernetes.cri.pod-annotations") => Keys::Keep,
             (Keys::Fold, _) | (Keys::Args, "cni") => Keys::Fold,
             _ => Keys::Keep,
         }
@@ -119,6 +119,13 @@ impl Keys {
         }
         key
     }
+}
+
+/// A key of a struct as Go compares it with the struct's own: in lower case.
+pub fn folded(key: &str) -> String {
+    let mut key = key.to_owned();
+    fold(&mut key);
+    key
 }
 
 /// Makes a key lower case as Go folds it: of all letters beyond ASCII only `ſ` and the Kelvin sign are equal to an ASCII one.
@@ -269,6 +276,18 @@ impl<'a> Item<'a> {
     /// Code 6 when it is none.
     pub fn text(&self) -> Result<&'a str, CniError> {
         self.value.as_str().ok_or_else(|| self.wrong("a string"))
+    }
+
+    /// The value as a text, or as a list of texts.
+    ///
+    /// # Errors
+    /// Code 6 when it is neither.
+    pub fn text_or_texts(&self) -> Result<Vec<String>, CniError> {
+        match self.value {
+            Value::String(text) => Ok(vec![text.clone()]),
+            Value::Array(_) => self.each(|item| item.text().map(str::to_owned)),
+            _ => Err(self.wrong("a string or a list of strings")),
+        }
     }
 
     /// The value as an integer of 32 bits without sign.

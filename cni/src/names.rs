@@ -29,21 +29,32 @@ pub fn container_id(id: &str) -> Result<(), CniError> {
 /// # Errors
 /// Code 4, with the rule.
 pub fn ifname(name: &str) -> Result<(), CniError> {
-    let why = if name.is_empty() {
-        "is empty".to_owned()
-    } else if name.len() > MAX_IFNAME {
-        format!("is {} bytes long", name.len())
-    } else if name == "." || name == ".." {
-        "is the name of a directory".to_owned()
-    } else if let Some(bad) = name.chars().find(|c| matches!(c, '/' | ':' | '\0') || c.is_whitespace()) {
-        format!("holds {bad:?}")
-    } else {
-        return Ok(());
-    };
-    Err(CniError::new(Code::BadEnvironment, format!("CNI_IFNAME {} {why}", shown(name))).with(
-        "an interface name has 1 to 15 bytes without '/', ':' and whitespace, and is not \".\" or \"..\"",
-    ))
+    interface(name).map_err(|why| {
+        CniError::new(Code::BadEnvironment, format!("CNI_IFNAME {} {why}", shown(name))).with(IFNAME_RULE)
+    })
 }
+
+/// What is wrong with the name of an interface, wherever it was written; [`IFNAME_RULE`] says what would be right.
+///
+/// # Errors
+/// The words that follow the name in an error, as in "is empty".
+pub fn interface(name: &str) -> Result<(), String> {
+    if name.is_empty() {
+        Err("is empty".to_owned())
+    } else if name.len() > MAX_IFNAME {
+        Err(format!("is {} bytes long", name.len()))
+    } else if name == "." || name == ".." {
+        Err("is the name of a directory".to_owned())
+    } else if let Some(bad) = name.chars().find(|c| matches!(c, '/' | ':' | '\0') || c.is_whitespace()) {
+        Err(format!("holds {bad:?}"))
+    } else {
+        Ok(())
+    }
+}
+
+/// How the name of an interface must be.
+pub const IFNAME_RULE: &str =
+    "an interface name has 1 to 15 bytes without '/', ':' and whitespace, and is not \".\" or \"..\"";
 
 /// Checks a network's `name`.
 ///
@@ -99,7 +110,7 @@ fn word(text: &str) -> Result<(), String> {
 }
 
 /// The value as an error repeats it: quoted, escaped and cut off.
-pub(crate) fn shown(text: &str) -> String {
+pub fn shown(text: &str) -> String {
     match text.char_indices().nth(SHOWN) {
         Some((at, _)) => format!("{:?}…", &text[..at]),
         None => format!("{text:?}"),

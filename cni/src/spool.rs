@@ -13,6 +13,8 @@
 //!
 //! Pure data: nothing in here opens a file.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 
 use crate::wire::{Command, MAX_BODY, Request};
@@ -36,7 +38,7 @@ pub const MAX_BYTES: u64 = 64 << 20;
 pub const MAX_ENTRY: usize = MAX_BODY + MAX_HEADER;
 
 /// The longest header line with its newline, in bytes.
-const MAX_HEADER: usize = 128;
+const MAX_HEADER: usize = 1024;
 
 /// The ending of a whole entry's file name.
 const WHOLE: &str = ".json";
@@ -105,11 +107,13 @@ pub enum SpoolError {
     /// The first line is not a header of the spool.
     #[error("the entry's first line is no spool header")]
     NoHeader,
-    /// The entry is of another version of the format.
-    #[error("the entry is of format version {found}, this daemon reads version {VERSION}")]
+    /// The entry is of a later version of the format.
+    #[error("the entry is of format version {found}, this daemon reads version {VERSION}{}", written_by(.by.as_deref()))]
     Version {
         /// The version in the header.
         found: u32,
+        /// The version of Fairlead that wrote it.
+        by: Option<String>,
     },
     /// The entry was cut short, or something was appended to it.
     #[error("the entry's request has {found} bytes where its header says {expected}")]
@@ -127,9 +131,15 @@ pub enum SpoolError {
         /// The checksum of the bytes in the file.
         found: u32,
     },
-    /// The bytes are as they were written, but they are no request.
-    #[error("the entry's request can't be read: {0}")]
-    Request(#[source] serde_json::Error),
+    /// The bytes are as they were written, but they are no request that this version knows.
+    #[error("the entry's request can't be read: {source}{}", written_by(.by.as_deref()))]
+    Request {
+        /// What can't be read.
+        #[source]
+        source: serde_json::Error,
+        /// The version of Fairlead that wrote it.
+        by: Option<String>,
+    },
     /// The request is of a kind that is never spooled.
     #[error("the entry holds this request, which is never spooled: {}{}", .command.name(), if *.marked { "" } else { " without spool data" })]
     Unexpected {
@@ -138,6 +148,20 @@ pub enum SpoolError {
         /// Whether the request has its `spooled` part.
         marked: bool,
     },
+}
+
+fn written_by(by: Option<&str>) -> String {
+    by.map_or_else(String::new, |by| format!("; fairlead {by} wrote it"))
+}
+
+impl SpoolError {
+    /// Whether the entry is whole and only the version that wrote it, or a later one, can carry it out.
+    pub fn is_of_newer_version(&self) -> bool {
+        matches!(
+            self,
+            SpoolError::Version { .. } | SpoolError::Request { .. } | SpoolError::Unexpected { .. }
+        )
+    }
 }
 
 /// CRC-32 (IEEE 802.3), one byte at a time. Entries are few, and the table of a faster way would be a thirtieth of the
@@ -164,10 +188,23 @@ fn crc32(bytes: &[u8]) -> u32 {
 
 #[derive(Serialize, Deserialize)]
 struct Header {
+    /// The version of the format that a reader must know.
     #[serde(rename = "fairleadSpool")]
     version: u32,
     crc32: u32,
     bytes: usize,
+    /// The version of Fairlead that wrote the entry; none in entries of 0.1.0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    by: Option<Cow<'static, str>>,
+}
+
+/// What the header of every version says.
+#[derive(Deserialize)]
+struct Writer {
+    #[serde(rename = "fairleadSpool")]
+    version: u32,
+    #[serde(default)]
+    by: Option<String>,
 }
 
 /// Serialises a request as the bytes of an entry.
@@ -176,7 +213,8 @@ struct Header {
 /// Those of the serialiser, which has none for a [`Request`].
 pub fn serialise(request: &Request) -> Result<Vec<u8>, serde_json::Error> {
     let body = serde_json::to_vec(request)?;
-    let header = Header { version: VERSION, crc32: crc32(&body), bytes: body.len() };
+    let by = Some(Cow::Borrowed(env!("CARGO_PKG_VERSION")));
+    let header = Header { version: VERSION, crc32: crc32(&body), bytes: body.len(), by };
     let mut entry = Vec::with_capacity(body.len() + MAX_HEADER);
     serde_json::to_writer(&mut entry, &header)?;
     entry.push(b'\n');
@@ -195,10 +233,12 @@ pub fn parse(entry: &[u8]) -> Result<Request, SpoolError> {
     }
     let end = entry.iter().take(MAX_HEADER).position(|b| *b == b'\n').ok_or(SpoolError::NoHeader)?;
     let (header, rest) = entry.split_at(end);
-    let header: Header = serde_json::from_slice(header).map_err(|_| SpoolError::NoHeader)?;
-    if header.version != VERSION {
-        return Err(SpoolError::Version { found: header.version });
+    // First what every version's header has: a later one may have another checksum.
+    let written: Writer = serde_json::from_slice(header).map_err(|_| SpoolError::NoHeader)?;
+    if written.version != VERSION {
+        return Err(SpoolError::Version { found: written.version, by: written.by });
     }
+    let header: Header = serde_json::from_slice(header).map_err(|_| SpoolError::NoHeader)?;
     let body = rest.get(1..rest.len() - usize::from(rest.len() > 1)).unwrap_or_default();
     if body.len() != header.bytes || !rest.ends_with(b"\n") {
         return Err(SpoolError::Length { expected: header.bytes, found: rest.len().saturating_sub(1) });
@@ -207,7 +247,8 @@ pub fn parse(entry: &[u8]) -> Result<Request, SpoolError> {
     if found != header.crc32 {
         return Err(SpoolError::Checksum { expected: header.crc32, found });
     }
-    let request: Request = serde_json::from_slice(body).map_err(SpoolError::Request)?;
+    let request: Request = serde_json::from_slice(body)
+        .map_err(|source| SpoolError::Request { source, by: written.by.clone() })?;
     match (request.command, request.spooled.is_some()) {
         (Command::Del | Command::Gc, true) => Ok(request),
         (command, marked) => Err(SpoolError::Unexpected { command, marked }),
@@ -305,7 +346,14 @@ mod tests {
     fn another_version_and_another_command_are_refused_by_name() {
         let entry = String::from_utf8(serialise(&request("{}")).unwrap()).unwrap();
         let later = entry.replace("\"fairleadSpool\":1", "\"fairleadSpool\":2");
-        assert!(parse(later.as_bytes()).unwrap_err().to_string().contains("version 2"));
+        let told = parse(later.as_bytes()).unwrap_err();
+        assert!(told.is_of_newer_version() && told.to_string().contains("version 2"), "{told}");
+        assert!(
+            told.to_string().ends_with(concat!("; fairlead ", env!("CARGO_PKG_VERSION"), " wrote it")),
+            "{told}"
+        );
+        let other_header = "{\"fairleadSpool\":2,\"by\":\"9.0.0\",\"sha256\":\"…\"}\n{}\n";
+        assert!(parse(other_header.as_bytes()).unwrap_err().to_string().contains("9.0.0"));
         let mut add = request("{}");
         add.command = Command::Add;
         let refused = parse(&serialise(&add).unwrap()).unwrap_err().to_string();
@@ -320,7 +368,7 @@ mod tests {
 
         #[test]
         fn no_body_behind_a_true_header_makes_it_panic(body in ".{0,200}") {
-            let header = Header { version: VERSION, crc32: crc32(body.as_bytes()), bytes: body.len() };
+            let header = Header { version: VERSION, crc32: crc32(body.as_bytes()), bytes: body.len(), by: None };
             let entry = format!("{}\n{body}\n", serde_json::to_string(&header).unwrap());
             prop_assert!(parse(entry.as_bytes()).is_err());
         }

@@ -10,10 +10,13 @@ use std::time::Instant;
 
 use fairlead_cni::config::NetConf;
 use fairlead_cni::wire::{Command, Request};
-use fairlead_cni::{CniError, CniVersion, Code};
+use fairlead_cni::{CniError, CniResult, CniVersion, Code};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use serde::Deserialize;
 
 use fairlead_sriov::pools::Verb;
+
+use crate::store::Key;
 
 /// Whether the caller has hung up. The engine asks before it commits an ADD.
 #[derive(Debug, Clone)]
@@ -89,16 +92,73 @@ pub trait Service: Send + Sync + 'static {
     /// no panic on input: what can't be parsed is an error in the reply.
     fn prepare(self: Arc<Self>, request: Request) -> Arc<dyn PreparedCall>;
 
-    /// A table for the operator: `attachments`, `networks`, `pools`, `orphans`; `None` for another name.
+    /// A table for the operator: `attachments`, `networks`, `pools`, `orphans`, `removals`, `newer`; `None` for
+    /// another name.
     fn table(&self, name: &str) -> Option<serde_json::Value>;
+
+    /// Everything about a pod (`namespace/name` or name) or a container: what is attached, and which calls failed.
+    fn describe(&self, named: &str) -> serde_json::Value;
+
+    /// What a container has of each network that was set up with this attachment, which is first; nothing where it is not on record.
+    fn pod_networks(&self, first: &Key) -> Vec<PodNetwork>;
 
     /// Carries out the operator's order about a pool or one of its VFs, named by PCI address. Returns how they
     /// stand then.
     fn order_pools(&self, verb: Verb, of: &str) -> Result<serde_json::Value, CniError>;
 
     /// Carries out the operator's `gc`: the periodic collection, at once; with `orphans` also host-local
-    /// allocations whose container is unknown here. Returns what was removed and what failed.
-    fn collect(&self, orphans: bool) -> serde_json::Value;
+    /// allocations whose container is unknown here and that the operator has seen listed. Returns what was removed
+    /// and what failed; an error while a record is not read that may know whose they are.
+    fn collect(&self, orphans: Option<OrphansListed>) -> Result<serde_json::Value, CniError>;
+
+    /// Does for pods that live through it what a change of the node from Multus or to Multus needs. `dir`: where Multus keeps what it
+    /// attached, on the host. An error tells of each pod for which it could not be done.
+    fn change_over(&self, change: ChangeOver, dir: &str) -> Result<(), CniError>;
+
+    /// What may be left of an attachment that the operator wants to give up. With `carry_out` its record is removed.
+    fn forget(&self, named: &NamedAttachment, carry_out: bool) -> Result<serde_json::Value, CniError>;
+}
+
+/// What a pod has of one network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodNetwork {
+    /// The name of the network.
+    pub network: String,
+    /// The namespace of the definition; `None`: it is the administrator's.
+    pub namespace: Option<Arc<str>>,
+    /// The name of the interface in the pod.
+    pub ifname: String,
+    /// Whether this is the pod's default network.
+    pub is_default: bool,
+    /// What its ADD has answered.
+    pub result: CniResult,
+}
+
+/// Which way a node changes over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChangeOver {
+    /// New pods are ours from now on.
+    FromMultus,
+    /// New pods are Multus' from now on.
+    ToMultus,
+}
+
+/// The operator has seen the addresses whose container is unknown, and wants them freed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OrphansListed {
+    /// When they were listed, in seconds since the epoch: what has come since was not seen.
+    pub at: u64,
+}
+
+/// An attachment as the operator names it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct NamedAttachment {
+    /// The id of the container.
+    pub container: String,
+    /// The name of its interface.
+    pub ifname: String,
+    /// The network's name; needed where the interface is on record of several.
+    pub network: Option<String>,
 }
 
 /// A request that was parsed.
@@ -114,6 +174,10 @@ pub trait PreparedCall: Send + Sync {
 
     /// Carries the call out. Never panics on input.
     fn serve(&self, waiting: Waiting) -> Reply;
+
+    /// Called at once when the caller of an ADD has confirmed its answer. Nothing is put on record here, since it
+    /// runs on the server's threads: [`PreparedCall::answered`] follows. From now on the same ADD is refused.
+    fn delivered(&self);
 
     /// Called after the `serve` of an ADD, when the answer has left. `delivered`: the caller was still there and
     /// got the answer. An ADD whose answer was not delivered is answered again when it is repeated.

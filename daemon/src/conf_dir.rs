@@ -116,9 +116,9 @@ impl Networks {
         networks
     }
 
-    /// The directories to watch.
-    pub fn directories(&self) -> Vec<PathBuf> {
-        self.directories.all()
+    /// The directories that are read.
+    pub fn directories(&self) -> &Directories {
+        &self.directories
     }
 
     /// Reads the directories again.
@@ -144,6 +144,21 @@ impl Networks {
     /// The network of this name, if there is one.
     pub fn find(&self, name: &str) -> Option<Arc<ConfList>> {
         self.current().networks.get(name).map(|n| n.list.clone())
+    }
+
+    /// The network of the file of this name.
+    pub fn of_file(&self, name: &str) -> Option<Arc<ConfList>> {
+        let scan = self.current();
+        let found = scan.networks.values().find(|n| n.file.file_name().is_some_and(|file| file == name));
+        found.map(|n| n.list.clone())
+    }
+
+    /// The networks in the order of their files' names, in which a runtime looks for its first one.
+    pub fn in_file_order(&self) -> Vec<Arc<ConfList>> {
+        let scan = self.current();
+        let mut networks: Vec<&Network> = scan.networks.values().collect();
+        networks.sort_by(|a, b| a.file.cmp(&b.file));
+        networks.into_iter().map(|network| network.list.clone()).collect()
     }
 
     /// The readiness condition: the conf dir has been read, now or earlier.
@@ -218,7 +233,7 @@ fn add_file(scan: &mut Scan, last: &Scan, file: PathBuf) {
 }
 
 /// The regular files with one of these endings in the order of their names, as libcni's `ConfFiles`.
-fn files(directory: &Path, endings: &[&str]) -> io::Result<Vec<PathBuf>> {
+pub(crate) fn files(directory: &Path, endings: &[&str]) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
@@ -257,7 +272,7 @@ fn read(file: &Path) -> Result<String, ConfDirError> {
     fs::read_to_string(file).map_err(|e| failed(e.to_string()))
 }
 
-fn executables(directories: &[PathBuf]) -> BTreeSet<String> {
+pub(crate) fn executables(directories: &[PathBuf]) -> BTreeSet<String> {
     let files = directories.iter().filter_map(|d| fs::read_dir(d).ok()).flatten().flatten();
     let is_program = |f: &fs::DirEntry| {
         fs::metadata(f.path()).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)

@@ -24,6 +24,36 @@ pub trait BuiltIn {
     fn call(&self, command: Command, plugin: &str, config: &str) -> Result<String, CniError>;
 }
 
+/// Why a list could not be added.
+#[derive(Debug)]
+pub struct AddFailure {
+    /// What its caller is told.
+    pub error: CniError,
+    /// Nothing of it needs a removal: the plugin that failed could not even be started, and those before it had their DEL with
+    /// success.
+    pub nothing_is_left: bool,
+}
+
+/// Why a plugin did not do what it was called for.
+struct CallFailure {
+    error: CniError,
+    /// It was never executed.
+    never_ran: bool,
+}
+
+impl From<CallFailure> for CniError {
+    fn from(failure: CallFailure) -> CniError {
+        failure.error
+    }
+}
+
+/// Of what a plugin that ran has answered, and of one that is part of the daemon.
+impl From<CniError> for CallFailure {
+    fn from(error: CniError) -> CallFailure {
+        CallFailure { error, never_ran: false }
+    }
+}
+
 /// One list, and everything that its plugins are called with.
 pub struct Chain<'a> {
     /// The list whose plugins are called.
@@ -47,18 +77,30 @@ pub struct Chain<'a> {
 }
 
 impl Chain<'_> {
+    /// Whether every plugin that would be executed is there. A list of which one is not is refused before anything is
+    /// done: neither the ADD nor a DEL of it could succeed.
+    pub fn must_be_installed(&self) -> Result<(), CniError> {
+        let others = self.list.plugin_types().filter(|plugin| !self.built_in.serves(plugin));
+        for plugin in others {
+            let found = self.delegates.find(plugin, self.parameters.path);
+            found.map_err(|error| self.of_list(error.to_cni_error(Command::Add)))?;
+        }
+        Ok(())
+    }
+
     /// Calls ADD in order. On a failure every plugin that was begun gets its DEL, backwards. The error is that of
     /// the failed plugin; its details name what could not be undone.
-    pub fn add(&self) -> Result<CniResult, CniError> {
+    pub fn add(&self) -> Result<CniResult, AddFailure> {
         let mut result = None;
         for index in 0..self.list.len() {
             match self.add_one(index, result.as_ref()) {
                 Ok(next) => result = Some(next),
-                Err(error) => return Err(self.undo_failed_add(index, result.as_ref(), error)),
+                Err(failure) => return Err(self.undo_failed_add(index, result.as_ref(), failure)),
             }
         }
         result.ok_or_else(|| {
-            CniError::new(Code::InvalidConfig, format!("network {:?} has no plugins", self.list.name))
+            let msg = format!("network {:?} has no plugins", self.list.name);
+            AddFailure { error: CniError::new(Code::InvalidConfig, msg), nothing_is_left: true }
         })
     }
 
@@ -89,7 +131,8 @@ impl Chain<'_> {
             return Ok(());
         }
         let one = |index| {
-            self.list.gc_config(index, valid).and_then(|config| self.call(Command::Gc, index, &config))
+            let config = self.list.gc_config(index, valid)?;
+            Ok::<_, CniError>(self.call(Command::Gc, index, &config)?)
         };
         join_errors(&(0..self.list.len()).filter_map(|index| one(index).err()).collect::<Vec<_>>())
     }
@@ -106,23 +149,27 @@ impl Chain<'_> {
         Ok(())
     }
 
-    fn add_one(&self, index: usize, prev: Option<&CniResult>) -> Result<CniResult, CniError> {
-        let config = self.list.plugin_config(index, prev, self.runtime)?;
+    fn add_one(&self, index: usize, prev: Option<&CniResult>) -> Result<CniResult, CallFailure> {
+        let config = self.list.plugin_config(index, prev, self.runtime);
+        let config = config.map_err(|error| CallFailure { error, never_ran: true })?;
         let answer = self.call(Command::Add, index, &config)?;
-        CniResult::parse_text(&answer, self.list.version).map_err(|error| CniError {
-            msg: format!("{}: its result: {}", self.name(index), error.msg),
-            ..error
+        CniResult::parse_text(&answer, self.list.version).map_err(|error| {
+            CniError { msg: format!("{}: its result: {}", self.name(index), error.msg), ..error }.into()
         })
     }
 
-    /// Calls DEL on every plugin up to `index`, whose ADD failed; adds what could not be undone to the error.
-    fn undo_failed_add(&self, index: usize, prev: Option<&CniResult>, error: CniError) -> CniError {
-        let Err(removal) = self.del_from(index + 1, prev) else { return error };
+    /// Calls DEL on every plugin up to `index`, whose ADD failed, and on that one if it was executed; adds what could not be
+    /// undone to the error.
+    fn undo_failed_add(&self, index: usize, prev: Option<&CniResult>, failure: CallFailure) -> AddFailure {
+        let CallFailure { error, never_ran } = failure;
+        let Err(removal) = self.del_from(index + usize::from(!never_ran), prev) else {
+            return AddFailure { error, nothing_is_left: never_ran };
+        };
         let details = match error.details.as_str() {
             "" => format!("and it could not be undone: {removal}"),
             details => format!("{details}; and it could not be undone: {removal}"),
         };
-        CniError { details, ..error }
+        AddFailure { error: CniError { details, ..error }, nothing_is_left: false }
     }
 
     fn del_from(&self, end: usize, prev: Option<&CniResult>) -> Result<(), CniError> {
@@ -130,7 +177,7 @@ impl Chain<'_> {
         let prev = prev.filter(|_| self.list.version >= CniVersion::V0_4_0);
         let one = |index| {
             let config = self.list.plugin_config(index, prev, self.runtime)?;
-            self.call(Command::Del, index, &config)
+            Ok::<_, CniError>(self.call(Command::Del, index, &config)?)
         };
         join_errors(&(0..end).rev().filter_map(|index| one(index).err()).collect::<Vec<_>>()).map_err(|e| {
             CniError {
@@ -141,10 +188,10 @@ impl Chain<'_> {
         })
     }
 
-    fn call(&self, command: Command, index: usize, config: &str) -> Result<String, CniError> {
+    fn call(&self, command: Command, index: usize, config: &str) -> Result<String, CallFailure> {
         let plugin = self.list.plugin_types().nth(index).unwrap_or_default();
         if self.built_in.serves(plugin) {
-            return self.built_in.call(command, plugin, config);
+            return Ok(self.built_in.call(command, plugin, config)?);
         }
         let goes_on = matches!(command, Command::Del | Command::Gc);
         let left =
@@ -160,10 +207,18 @@ impl Chain<'_> {
         };
         match self.delegates.run(&call) {
             Ok(DelegateOutcome::Output(answer)) => Ok(answer),
-            Ok(DelegateOutcome::Ours) => self.built_in.call(command, plugin, config),
-            Err(error) => Err(error.to_cni_error(command)),
+            Ok(DelegateOutcome::Ours) => {
+                Ok(self.built_in.call(command, plugin, config).map_err(|e| self.of_list(e))?)
+            }
+            Err(error) => Err(CallFailure {
+                error: self.of_list(error.to_cni_error(command)),
+                never_ran: error.never_ran(),
+            }),
         }
-        .map_err(|e| CniError { msg: format!("network {:?}: {}", self.list.name, e.msg), ..e })
+    }
+
+    fn of_list(&self, error: CniError) -> CniError {
+        CniError { msg: format!("network {:?}: {}", self.list.name, error.msg), ..error }
     }
 
     fn name(&self, index: usize) -> String {

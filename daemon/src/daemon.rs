@@ -1,7 +1,7 @@
 //! The life of the daemon: take the run directory, listen, start the engine, replay the spool, serve, stop.
 //!
 //! It listens before the engine is started, so that callers wait in order instead of failing. It is ready only
-//! after the replay. When it stops, nothing new is begun, and what is at work ends.
+//! after the replay, or when that takes long. When it stops, nothing new is begun, and what is at work ends.
 
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -14,6 +14,7 @@ use fairlead_host::file_watch::{Pulse, Watch, WatchError};
 use fairlead_host::memory::MemoryFiles;
 use fairlead_host::process::raise_open_files;
 use fairlead_host::scheduling::{prefer_this_thread, stay_off_isolated};
+use parking_lot::Mutex;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
@@ -22,19 +23,26 @@ use tracing::{error, info, warn};
 use crate::admission::{Admission, Limits};
 use crate::call::Service;
 use crate::capabilities;
+use crate::cluster_watch::api_of;
 use crate::conf_dir::{Directories, Networks};
-use crate::health::{Health, Readiness};
+use crate::default_network::DefaultNetwork;
+use crate::health::{self, Health, Readiness};
 use crate::logging::{self, Level};
 use crate::memory_health;
 use crate::metrics::{Calls, Exposition, Node};
+use crate::metrics_port::{MetricsPort, PortState};
+use crate::node_installation::{NodeInstallation, own_program};
 use crate::node_paths::NodePaths;
 use crate::run_dir::{RunDir, RunDirError};
 use crate::server::{self, ServerState};
 use crate::settings::{LiveSettings, Settings};
-use crate::spool::{self, Retry, SpoolError};
+use crate::spool::{self, Replay, SpoolError};
 
 /// The time that calls at work have to end. systemd's own limit (`TimeoutStopSec`) is longer.
 const STOP_LIMIT: Duration = Duration::from_secs(25);
+
+/// So long the start waits for the first replay of what was spooled.
+const REPLAY_WAITS: Duration = Duration::from_secs(5);
 
 /// Everything that the engine is started with.
 #[derive(Debug, Clone)]
@@ -133,6 +141,7 @@ pub fn run(
         node,
         exposition,
     };
+    health::register_metrics(&surroundings.exposition, &surroundings.readiness, &surroundings.health);
     serve(&run_dir, &surroundings, &level, start)
 }
 
@@ -145,7 +154,7 @@ fn readiness(networks: Arc<Networks>) -> Readiness {
 }
 
 /// The daemon's own probes; the engine adds others.
-fn health(surroundings: &Surroundings, watches: &[Watch]) {
+fn probe_health(surroundings: &Surroundings, watches: &[Watch]) {
     let pulses: Vec<Pulse> = watches.iter().map(Watch::pulse).collect();
     let alive = move || {
         let wrong: Vec<String> = pulses.iter().filter_map(|pulse| pulse.ask().err()).collect();
@@ -164,11 +173,13 @@ fn serve(
     start: impl FnOnce(&Surroundings) -> Result<Started, Box<dyn std::error::Error + Send + Sync>>,
 ) -> Result<(), DaemonError> {
     let (sender, events) = channel();
-    let watches = watches(surroundings, &sender)?;
-    health(surroundings, &watches);
+    let (installing, to_install) = channel();
+    let watches = watches(surroundings, &sender, &installing)?;
+    probe_health(surroundings, &watches);
     // What changed between the first reading and the watch would be missed otherwise.
     let _ = sender.send(Event::Reload);
-    let server = server_state(surroundings);
+    let port = metrics_port(surroundings)?;
+    let server = server_state(surroundings, port.state());
     let locked = spool::lock(&surroundings.paths.state_dir, surroundings.node.clone())?;
     let entries = locked.entries()?;
     let listener = run_dir.listen()?;
@@ -183,24 +194,60 @@ fn serve(
     surroundings.readiness.met("engine");
     let spooled = entries.len();
     // Before the queue is opened: a spooled request is older than every call that waits there.
-    let pending = spool::first_pass(entries, &started.service, &server.admission, &surroundings.node);
-    let (left, took_ms) = (pending.len(), begun.elapsed().as_millis());
+    let (service, node) = (started.service.clone(), surroundings.node.clone());
+    let replay = Replay::begin(entries, service, server.admission.clone(), node)?;
+    let left = replay.first_pass_left(REPLAY_WAITS);
+    if left.is_none() {
+        warn!(
+            limit_s = REPLAY_WAITS.as_secs(),
+            "a spooled request takes long; the replay goes on in the background"
+        );
+    }
+    let took_ms = begun.elapsed().as_millis();
     let _ = server.service.set(started.service.clone());
     server.admission.open(started.service.clone())?;
-    let _retry = Retry::begin(pending, server.admission.clone(), surroundings.node.clone())?;
     surroundings.readiness.met("replay");
-    info!(socket = %run_dir.socket().display(), spooled, left, took_ms, version = env!("CARGO_PKG_VERSION"), "ready");
+    info!(socket = %run_dir.socket().display(), spooled, left = left.unwrap_or(spooled), took_ms, version = env!("CARGO_PKG_VERSION"), "ready");
     notify(&[NotifyState::Ready]);
 
+    installation_thread(surroundings, started.service.clone(), to_install)?;
     let [_, config] = &watches;
-    let reload = || reload(surroundings, &started, level, config);
+    let reload = || {
+        reload(surroundings, &started, level, config);
+        port.configure(surroundings.settings.current().metrics.clone());
+        let _ = installing.send(());
+    };
     let ended = wait_for_events(&events, &reload, &server_thread);
     stop(run_dir, &server.admission, &closing);
     let _ = server_thread.join();
     ended
 }
 
-fn server_state(surroundings: &Surroundings) -> ServerState {
+/// Keeps the node as the settings want it, on a thread of its own: its directories may be on a disk that hangs.
+fn installation_thread(
+    surroundings: &Surroundings,
+    service: Arc<dyn Service>,
+    news: Receiver<()>,
+) -> std::io::Result<()> {
+    let Surroundings { readiness, networks, settings, .. } = surroundings.clone();
+    let changes = service.clone();
+    let change_over = move |change, dir: &str| changes.change_over(change, dir);
+    let in_use = move || {
+        let attachments = service.table("attachments");
+        attachments.is_none_or(|table| table.as_array().is_none_or(|rows| !rows.is_empty()))
+    };
+    let node = NodeInstallation::new(networks, own_program(), Box::new(in_use), Box::new(change_over));
+    let keep = move || node.keep(&news, &|| readiness.ready(), &|| settings.current().install.clone());
+    std::thread::Builder::new().name("installation".into()).spawn(keep).map(drop)
+}
+
+fn metrics_port(surroundings: &Surroundings) -> std::io::Result<MetricsPort> {
+    let settings = surroundings.settings.current();
+    let exposition = surroundings.exposition.clone();
+    MetricsPort::start(settings.metrics.clone(), Arc::new(move || exposition.text()), api_of(&settings))
+}
+
+fn server_state(surroundings: &Surroundings, port: Arc<Mutex<PortState>>) -> ServerState {
     let settings = surroundings.settings.current();
     let limits = Limits {
         fast: settings.call_threads.get(),
@@ -213,6 +260,11 @@ fn server_state(surroundings: &Surroundings) -> ServerState {
         surroundings.readiness.clone(),
         surroundings.health.clone(),
         surroundings.exposition.clone(),
+        DefaultNetwork::new(
+            surroundings.networks.clone(),
+            surroundings.settings.clone(),
+            surroundings.paths.plugin_dir.as_deref(),
+        ),
     );
     let Surroundings { settings, networks, paths, node, .. } = surroundings.clone();
     server.about = Arc::new(move || {
@@ -222,6 +274,7 @@ fn server_state(surroundings: &Surroundings) -> ServerState {
             "config": paths.config, "confDir": paths.conf_dir, "pluginDir": paths.plugin_dir,
             "settings": *settings.current(), "settingsRefused": settings.refused(),
             "networksRefused": refused, "spoolEntries": node.spool_entries.get(),
+            "metricsPort": port.lock().to_json(),
         })
     });
     server
@@ -289,11 +342,18 @@ fn notify(state: &[NotifyState<'_>]) {
     }
 }
 
-fn watches(surroundings: &Surroundings, events: &Sender<Event>) -> Result<[Watch; 2], WatchError> {
+fn watches(
+    surroundings: &Surroundings,
+    events: &Sender<Event>,
+    installing: &Sender<()>,
+) -> Result<[Watch; 2], WatchError> {
     let networks = surroundings.networks.clone();
-    let events = events.clone();
+    let (events, installing) = (events.clone(), installing.clone());
     Ok([
-        Watch::new("watch-networks", networks.directories(), move || networks.rescan())?,
+        Watch::new("watch-networks", networks.directories().all(), move || {
+            networks.rescan();
+            let _ = installing.send(());
+        })?,
         Watch::new("watch-config", surroundings.settings.directories(), move || {
             let _ = events.send(Event::Reload);
         })?,

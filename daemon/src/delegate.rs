@@ -1,20 +1,27 @@
 //! Plugins of others: found in `CNI_PATH` and executed as the specification's section on delegation says.
 //!
 //! Invariants: a `type` is a bare file name, looked for below the host's root and nowhere else. A plugin gets the
-//! caller's whole environment with the `CNI_*` variables of this call. A plugin never outlives its time limit. An
+//! caller's whole environment with the `CNI_*` variables of this call. One that a tenant's definition names works in an
+//! empty directory of its own: what that text calls a file by a relative path is none of the host's. A plugin never outlives its time limit. An
 //! error names plugin, command and exit status, and repeats what the plugin said and the end of its standard
 //! error (X13).
 
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fairlead_cni::wire::{Command, Request};
 use fairlead_cni::{CniError, CniResult, CniVersion, Code, avoid_containerd_phrases, names};
 use fairlead_host::exec::{Exec, ExecError, Output};
-
+use fairlead_host::files;
 use fairlead_host::host_root::HostRoot;
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::own_executable::is_file_of_ours;
 
 mod surviving_plugins;
 
@@ -46,6 +53,9 @@ pub struct Parameters<'a> {
     pub path: &'a str,
     /// The whole environment of the caller.
     pub env: &'a [(String, String)],
+    /// Whether the configuration is a tenant's. What it names must not be found on the host: the plugin works in an empty
+    /// directory.
+    pub of_tenant: bool,
 }
 
 impl<'a> From<&'a Request> for Parameters<'a> {
@@ -57,6 +67,8 @@ impl<'a> From<&'a Request> for Parameters<'a> {
             args: &request.args,
             path: &request.path,
             env: &request.env,
+            // What the runtime hands over is the administrator's.
+            of_tenant: false,
         }
     }
 }
@@ -103,6 +115,25 @@ pub enum DelegateError {
         plugin: String,
         /// The value of `CNI_PATH` in which it was looked for.
         path: String,
+    },
+    /// The plugin's file is there and no program.
+    #[error("plugin {plugin:?}: {} is not executable", .program.display())]
+    NotExecutable {
+        /// The plugin's `type`.
+        plugin: String,
+        /// The path of its file.
+        program: PathBuf,
+    },
+    /// No empty directory can be made for the plugin of a tenant's definition.
+    #[error("plugin {plugin:?}: no directory to work in can be made in {}: {source}", .parent.display())]
+    NoDirectory {
+        /// The plugin's `type`.
+        plugin: String,
+        /// Where it is made.
+        parent: PathBuf,
+        /// Why it cannot be made.
+        #[source]
+        source: io::Error,
     },
     /// The plugin could not be started, or did not end by itself.
     #[error("plugin {plugin:?}, {command}: {why}", command = command.name(), why = why(source))]
@@ -154,12 +185,31 @@ pub enum DelegateError {
 }
 
 impl DelegateError {
+    /// Whether the plugin was never executed: it has made nothing that a DEL would have to undo.
+    pub fn never_ran(&self) -> bool {
+        match self {
+            DelegateError::BadType(_)
+            | DelegateError::Absent { .. }
+            | DelegateError::NotExecutable { .. }
+            | DelegateError::NoDirectory { .. }
+            | DelegateError::OursAsIpam { .. } => true,
+            DelegateError::Exec { source, .. } => source.never_ran(),
+            DelegateError::Refused { .. } | DelegateError::Garbage { .. } => false,
+        }
+    }
+
     /// The error for the CNI caller. The plugin's own code is passed on.
     pub fn to_cni_error(&self, command: Command) -> CniError {
         let (code, remedy) = match self {
             DelegateError::BadType(error) => (error.code, ""),
             DelegateError::Absent { .. } => {
                 (Code::InvalidConfig, "install the plugin in a directory of CNI_PATH, or correct `type`")
+            }
+            DelegateError::NotExecutable { .. } => {
+                (Code::InvalidConfig, "make it executable (chmod +x), or correct `type`")
+            }
+            DelegateError::NoDirectory { .. } => {
+                (Code::TryAgain, "make room on the run directory's file system, and the directory writable")
             }
             DelegateError::Exec {
                 source: ExecError::TimedOut { .. } | ExecError::Cancelled { .. }, ..
@@ -188,19 +238,24 @@ pub struct Delegates {
     root: HostRoot,
     host_root: PathBuf,
     cgroup: Option<PathBuf>,
+    empty_dirs: PathBuf,
     running: Option<RunningPlugins>,
 }
 
 impl Delegates {
     /// `host_root`: the host's root as the daemon sees it. `cgroup`: the directory of a cgroup for the plugins,
-    /// outside the daemon's own memory limit.
-    pub fn new(host_root: PathBuf, cgroup: Option<PathBuf>) -> Delegates {
-        Delegates { root: HostRoot::new(host_root.clone()), host_root, cgroup, running: None }
+    /// outside the daemon's own memory limit. `empty_dirs`: the directory in which each plugin of a tenant's definition gets
+    /// an empty one to work in; nobody but this daemon writes there.
+    pub fn new(host_root: PathBuf, cgroup: Option<PathBuf>, empty_dirs: PathBuf) -> Delegates {
+        Delegates { root: HostRoot::new(host_root.clone()), host_root, cgroup, empty_dirs, running: None }
     }
 
     /// The same, with locks in `dir` (in the run directory), by which plugins of an earlier daemon that was
-    /// killed can be waited for.
+    /// killed can be waited for. What that one left behind of the plugins' own directories goes.
     pub fn watched_in(self, dir: &Path) -> Delegates {
+        if let Err(error) = files::gone(fs::remove_dir_all(&self.empty_dirs)) {
+            tracing::warn!(dir = %self.empty_dirs.display(), %error, "what plugins of an earlier daemon left stays");
+        }
         let running = RunningPlugins::open(dir).inspect_err(|error| {
             tracing::warn!(dir = %dir.display(), %error, "plugins that outlive a killed daemon will not be waited for");
         });
@@ -222,28 +277,91 @@ impl Delegates {
         let directories = path.split(':').map(Path::new).filter(|dir| dir.is_absolute());
         let found = directories.map(|dir| dir.join(plugin)).find_map(|program| {
             let file = self.root.open(&program).ok()?;
-            file.metadata().is_ok_and(|metadata| metadata.is_file()).then_some((program, file))
+            let metadata = file.metadata().ok().filter(Metadata::is_file)?;
+            Some((program, file, metadata.mode()))
         });
-        found.ok_or_else(|| DelegateError::Absent { plugin: plugin.to_owned(), path: path.to_owned() })
+        match found {
+            Some((program, file, mode)) if mode & 0o111 != 0 => Ok((program, file)),
+            Some((program, ..)) => Err(DelegateError::NotExecutable { plugin: plugin.to_owned(), program }),
+            None => Err(DelegateError::Absent { plugin: plugin.to_owned(), path: path.to_owned() }),
+        }
     }
 
     /// Starts a plugin and waits for its end.
     pub fn run(&self, call: &DelegateCall<'_>) -> Result<DelegateOutcome, DelegateError> {
+        let output = match self.execute(call, call.command.name())? {
+            Some(output) => output,
+            None => return Ok(DelegateOutcome::Ours),
+        };
+        check_output(call, &output).map(DelegateOutcome::Output)
+    }
+
+    /// What a plugin answers to VERSION, which is asked of it for a tenant's definition. How it exits does not matter: one of CNI
+    /// 0.1.0 fails, because it does not know the command (M5).
+    ///
+    /// # Errors
+    /// Those of a plugin that cannot be executed; code 11 where it does not end in `time_limit`.
+    pub fn version(
+        &self,
+        plugin: &str,
+        (path, env): (&str, &[(String, String)]),
+        (time_limit, cancelled): (Duration, &dyn Fn() -> bool),
+    ) -> Result<String, CniError> {
+        const DUMMY: &str = "dummy"; // as libcni has it: some plugins look at all variables first
+        let asked = json!({"cniVersion": CniVersion::LATEST.as_str()}).to_string();
+        let parameters = Parameters {
+            container_id: DUMMY,
+            netns: DUMMY,
+            ifname: DUMMY,
+            args: "",
+            path,
+            env,
+            of_tenant: true,
+        };
+        let call = DelegateCall {
+            command: Command::Add,
+            plugin,
+            config: &asked,
+            parameters,
+            time_limit,
+            cancelled,
+            is_ours: &is_file_of_ours,
+        };
+        match self.execute(&call, "VERSION") {
+            Ok(Some(output)) => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+            Ok(None) => Ok(json!({"supportedVersions": [CniVersion::LATEST.as_str()]}).to_string()),
+            Err(error) => {
+                let told = error.to_cni_error(Command::Add);
+                let msg = match &error {
+                    DelegateError::Exec { source, .. } => {
+                        format!("plugin {plugin:?}, VERSION: {}", why(source))
+                    }
+                    other => other.to_string(),
+                };
+                Err(CniError { msg, ..told })
+            }
+        }
+    }
+
+    /// Starts a plugin with this command and waits for its end; `None`: its file is our own executable.
+    fn execute(&self, call: &DelegateCall<'_>, command: &str) -> Result<Option<Output>, DelegateError> {
         let (program, file) = self.find(call.plugin, call.parameters.path)?;
         if (call.is_ours)(&file) {
-            return Ok(DelegateOutcome::Ours);
+            return Ok(None);
         }
         // The kernel would refuse to execute a file that is open for writing (ETXTBSY). This one is open for
         // reading, so nothing depends on closing it.
         drop(file);
+        let empty = call.parameters.of_tenant.then(|| self.empty_dir(call.plugin)).transpose()?;
         let exec = Exec {
             program,
             args: Vec::new(),
-            env: environment(call),
+            env: environment(call, command),
             stdin: call.config.as_bytes().to_vec(),
             time_limit: call.time_limit,
             host_root: Some(self.host_root.clone()),
             cgroup: self.cgroup.clone(),
+            directory: empty.as_ref().map(|dir| dir.path().to_owned()),
             keeps_open: self.running.as_ref().map(RunningPlugins::lock),
             cancelled: call.cancelled,
         };
@@ -253,7 +371,19 @@ impl Delegates {
         if let Some(error) = &output.cgroup_error {
             tracing::warn!(plugin = call.plugin, %error, "the plugin ran in the daemon's own cgroup");
         }
-        check_output(call, &output).map(DelegateOutcome::Output)
+        Ok(Some(output))
+    }
+
+    /// An empty directory that root alone can enter, and that goes with all that is in it when it is dropped.
+    fn empty_dir(&self, plugin: &str) -> Result<TempDir, DelegateError> {
+        let own = fs::Permissions::from_mode(0o700);
+        let made = fs::create_dir_all(&self.empty_dirs)
+            .and_then(|()| tempfile::Builder::new().permissions(own).tempdir_in(&self.empty_dirs));
+        made.map_err(|source| DelegateError::NoDirectory {
+            plugin: plugin.to_owned(),
+            parent: self.empty_dirs.clone(),
+            source,
+        })
     }
 
     /// Calls an IPAM plugin. The result of ADD is read in the configuration's version; other commands have none.
@@ -279,9 +409,9 @@ impl Delegates {
     }
 }
 
-fn environment(call: &DelegateCall<'_>) -> Vec<(OsString, OsString)> {
+fn environment(call: &DelegateCall<'_>, command: &str) -> Vec<(OsString, OsString)> {
     let p = &call.parameters;
-    let own = [call.command.name(), p.container_id, p.netns, p.ifname, p.args, p.path];
+    let own = [command, p.container_id, p.netns, p.ifname, p.args, p.path];
     let inherited = p.env.iter().filter(|(key, _)| !VARIABLES.contains(&key.as_str()));
     inherited
         .map(|(key, value)| (key.into(), value.into()))

@@ -4,6 +4,7 @@
 //! all the same.
 
 mod directories;
+mod runtime_directories;
 mod sriov_cni_leftovers;
 mod vfio;
 
@@ -26,10 +27,11 @@ use crate::engine::kinds::{BUILT_IN, Network, module_of};
 use crate::engine::start_for_daemon::VFIO_NODES;
 use crate::install;
 use crate::metrics::Node;
+use crate::network_checks;
 use crate::node_paths::NodePaths;
 use crate::operator_client::{ClientError, get};
 use crate::run_dir::SOCKET;
-use crate::settings::Settings;
+use crate::validate::settings;
 
 /// Whether a thing is as it should be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -59,15 +61,15 @@ pub struct Finding {
 
 const DAEMON: &str = "daemon";
 
-fn good(about: &'static str, seen: impl Into<String>) -> Finding {
+pub(crate) fn good(about: &'static str, seen: impl Into<String>) -> Finding {
     Finding { about, verdict: Verdict::Good, seen: seen.into(), remedy: String::new() }
 }
 
-fn less(about: &'static str, seen: impl Into<String>, remedy: impl Into<String>) -> Finding {
+pub(crate) fn less(about: &'static str, seen: impl Into<String>, remedy: impl Into<String>) -> Finding {
     Finding { about, verdict: Verdict::Less, seen: seen.into(), remedy: remedy.into() }
 }
 
-fn wrong(about: &'static str, seen: impl Into<String>, remedy: impl Into<String>) -> Finding {
+pub(crate) fn wrong(about: &'static str, seen: impl Into<String>, remedy: impl Into<String>) -> Finding {
     Finding { about, verdict: Verdict::Wrong, seen: seen.into(), remedy: remedy.into() }
 }
 
@@ -95,7 +97,8 @@ pub fn examine(own: NodePaths) -> Vec<Finding> {
     };
     let directories =
         Directories::new(&paths.host_root, paths.conf_dir.as_deref(), paths.plugin_dir.as_deref());
-    let mut findings = kernel();
+    let mut findings = not_root();
+    findings.extend(kernel());
     findings.extend(capabilities());
     findings.extend(kinds());
     match &status {
@@ -104,9 +107,10 @@ pub fn examine(own: NodePaths) -> Vec<Finding> {
     }
     findings.extend(directories::findings(&paths));
     findings.extend(sriov_cni_leftovers::findings(&paths.host_root));
-    findings.push(configuration(&paths.config));
-    findings.extend(networks(&directories));
+    findings.push(settings(&paths.config));
+    findings.extend(networks(&directories, &paths.host_root));
     findings.extend(directories.plugins.iter().map(|d| executables(d)));
+    findings.extend(runtime_directories::findings(&paths.host_root, &directories));
     findings.extend(vfio::findings(&paths.sysfs, &below(&paths.host_root, Path::new(VFIO_NODES))));
     findings.push(mounts());
     findings
@@ -128,6 +132,18 @@ pub fn report(findings: &[Finding]) -> String {
         }
     }
     text
+}
+
+/// What is not root's cannot be looked at: without this the other findings would blame the node.
+fn not_root() -> Vec<Finding> {
+    match nix::unistd::geteuid().is_root() {
+        true => Vec::new(),
+        false => vec![wrong(
+            "user",
+            "not root: much of what follows can't be looked at",
+            "run it as root: sudo fairleadd doctor",
+        )],
+    }
 }
 
 fn kernel() -> Vec<Finding> {
@@ -215,9 +231,46 @@ fn daemon(socket: &Path, status: &Value) -> Vec<Finding> {
         let text = |key: &str| unmet[key].as_str().unwrap_or("?").to_owned();
         findings.push(wrong(DAEMON, format!("{}: {}", text("name"), text("reason")), "its log says more"));
     }
+    findings.extend(failing_removals(status));
+    findings.extend(left_to_newer(status));
     findings.push(orphans(socket));
     findings.extend(pools(socket));
     findings
+}
+
+/// Removals that have failed, each with its count and age.
+fn failing_removals(status: &Value) -> Vec<Finding> {
+    const ABOUT: &str = "removals";
+    let rows = status["removals"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if rows.is_empty() {
+        return vec![good(ABOUT, "none fails")];
+    }
+    let one = |row: &Value| {
+        let word = |key: &str| row[key].as_str().unwrap_or("?").to_owned();
+        let (container, ifname, network) = (word("container"), word("ifname"), word("network"));
+        let pod = row["pod"].as_str().map_or_else(String::new, |pod| format!("{pod}, "));
+        let seen = format!(
+            "that of {ifname} of {pod}container {container} (network {network}) has failed {} times in {}: {}",
+            row["failures"],
+            word("for"),
+            word("reason")
+        );
+        let remedy = format!(
+            "mend that, it is tried again by itself; to give it up: fairleadd forget {container} {ifname}"
+        );
+        wrong(ABOUT, seen, remedy)
+    };
+    rows.iter().map(one).collect()
+}
+
+/// Attachments that a newer version has on record.
+fn left_to_newer(status: &Value) -> Vec<Finding> {
+    let one = |row: &Value| {
+        let word = |key: &str| row[key].as_str().unwrap_or("?").to_owned();
+        let seen = format!("the record of {} was {}", word("label"), word("broken"));
+        wrong("records", seen, "start that version of fairleadd again; until then its DEL gets code 11")
+    };
+    status["newer"].as_array().into_iter().flatten().map(one).collect()
 }
 
 /// VFs of pools that no pod can get, and faults in the pools' configuration.
@@ -268,7 +321,11 @@ fn orphans(socket: &Path) -> Finding {
         Ok(Some(orphans)) => {
             let seen =
                 format!("{} host-local allocations belong to no container that is known here", orphans.len());
-            less("addresses", seen, "if no other plugin uses them: fairleadd gc --orphans")
+            less(
+                "addresses",
+                seen,
+                "fairleadd gc --orphans lists them and asks; not if another plugin uses them",
+            )
         }
         Ok(None) => less("addresses", "the daemon gave no list of orphans", "use programs of one release"),
         Err(ClientError::Silent { patience, .. }) => {
@@ -279,18 +336,7 @@ fn orphans(socket: &Path) -> Finding {
     }
 }
 
-fn configuration(path: &Path) -> Finding {
-    const ABOUT: &str = "configuration";
-    match Settings::load(path) {
-        Ok(_) if path.exists() => good(ABOUT, path.display().to_string()),
-        Ok(_) => good(ABOUT, format!("{} is absent: the defaults", path.display())),
-        Err(error) => {
-            wrong(ABOUT, error.to_string(), "what was in force before goes on until it is put right")
-        }
-    }
-}
-
-fn networks(directories: &Directories) -> Vec<Finding> {
+fn networks(directories: &Directories, host_root: &Path) -> Vec<Finding> {
     const ABOUT: &str = "networks";
     let networks = Networks::new(directories.clone(), &BUILT_IN, Node::default());
     let mut findings: Vec<Finding> = networks
@@ -302,20 +348,17 @@ fn networks(directories: &Directories) -> Vec<Finding> {
         .collect();
     let list = networks.list();
     for network in list["networks"].as_array().into_iter().flatten() {
-        let missing: Vec<&str> =
-            network["missing"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         let name = network["name"].as_str().unwrap_or("?");
-        let masters = networks.find(name).map(|list| missing_masters(&list)).unwrap_or_default();
-        if !missing.is_empty() {
-            let seen = format!("{name}: no executable {} in the plugin directories", missing.join(", "));
-            findings.push(wrong(ABOUT, seen, "install the plugin, or correct CNI_PLUGIN_DIR"));
-        }
+        let Some(list) = networks.find(name) else { continue };
+        let mut of_list = network_checks::of_list(&list, name, directories, host_root);
+        let masters = missing_masters(&list);
         if !masters.is_empty() {
             let seen = format!("{name}: the host has no interface {}, its master", masters.join(", "));
-            findings.push(wrong(ABOUT, seen, "create the interface, or correct `master`"));
+            of_list.push(wrong(ABOUT, seen, "create the interface, or correct `master`"));
         }
-        if missing.is_empty() && masters.is_empty() {
-            findings.push(good(ABOUT, name));
+        match of_list.is_empty() {
+            true => findings.push(good(ABOUT, name)),
+            false => findings.extend(of_list),
         }
     }
     findings
@@ -326,14 +369,16 @@ fn missing_masters(list: &ConfList) -> Vec<String> {
     let master = |index| {
         let conf = list.plugin_conf(index, None, &Map::new()).ok()?;
         let parent = Network::validate(&conf, &Args::default()).ok()?.parent()?;
-        parent.name.filter(|_| !parent.in_container)
+        Some(parent.names).filter(|names| !parent.in_container && !names.is_empty())
     };
     let absent = |name: &String| {
         let there =
             RealKernel::new().and_then(|kernel| kernel.host()?.link_by_name(name).map(|l| l.is_some()));
         matches!(there, Ok(false))
     };
-    (0..list.len()).filter_map(master).filter(absent).collect()
+    // Of several one is enough.
+    let none_there = |names: &Vec<String>| names.iter().all(absent);
+    (0..list.len()).filter_map(master).filter(none_there).flatten().collect()
 }
 
 /// Compares the installed executables with this release's, which lies beside this program.

@@ -5,11 +5,19 @@
 //! daemon unhealthy, one success makes it healthy again. Nothing in here is on the path of calls, except one
 //! counter.
 
+use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use fairlead_cni::Code;
 use parking_lot::{Mutex, MutexGuard};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::gauge::ConstGauge;
 use serde::Serialize;
+
+use crate::metrics::Exposition;
 
 /// The number of internal failures in a row that make the daemon unhealthy.
 pub const FAILURES: u32 = 5;
@@ -47,8 +55,8 @@ enum Source {
 /// The conditions that must all be met before the node counts on this daemon.
 pub struct Readiness(Mutex<Vec<(&'static str, Source)>>);
 
-impl std::fmt::Debug for Readiness {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Readiness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&str> = self.lock().iter().map(|(name, _)| *name).collect();
         f.debug_tuple("Readiness").field(&names).finish()
     }
@@ -117,8 +125,8 @@ pub struct Health {
     failures: AtomicU32,
 }
 
-impl std::fmt::Debug for Health {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Health {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Health").field("failures", &self.failures).finish_non_exhaustive()
     }
 }
@@ -158,9 +166,43 @@ impl Health {
     }
 }
 
+/// Both lists as gauges. The probes are asked when the metrics are read.
+#[derive(Debug)]
+struct Gauges {
+    readiness: Arc<Readiness>,
+    health: Arc<Health>,
+}
+
+/// Registers whether the daemon is ready and healthy, and each condition of that.
+pub fn register_metrics(exposition: &Exposition, readiness: &Arc<Readiness>, health: &Arc<Health>) {
+    let gauges = Gauges { readiness: Arc::clone(readiness), health: Arc::clone(health) };
+    exposition.register_collector(gauges);
+}
+
+impl Collector for Gauges {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let lists = [
+            ("ready", "1 while the daemon is ready for calls", self.readiness.conditions()),
+            ("healthy", "1 while the daemon is healthy", self.health.conditions()),
+        ];
+        for (name, help, conditions) in &lists {
+            let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            ConstGauge::new(i64::from(conditions.iter().all(|c| c.met))).encode(metric)?;
+        }
+        let help = "1 while a condition of readiness or health is met";
+        let mut each = encoder.encode_descriptor("condition_met", help, None, MetricType::Gauge)?;
+        for (of, _, conditions) in &lists {
+            for condition in conditions {
+                let labels = [("of", *of), ("condition", condition.name)];
+                ConstGauge::new(i64::from(condition.met)).encode(each.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
 
     use super::*;
@@ -206,6 +248,20 @@ mod tests {
         assert!(!well());
         health.note(None);
         assert!(well());
+    }
+
+    #[test]
+    fn k19_readiness_and_health_are_gauges_and_so_is_each_condition() {
+        let exposition = Exposition::default();
+        let (readiness, health) = (Arc::new(Readiness::new(&["engine"])), Arc::new(Health::default()));
+        health.probe("store", Box::new(|| Ok(String::new())));
+        register_metrics(&exposition, &readiness, &health);
+        let line = |wanted: &str| exposition.text().lines().any(|line| line == wanted);
+        assert!(line("fairlead_ready 0") && line("fairlead_healthy 1"), "{}", exposition.text());
+        assert!(line(r#"fairlead_condition_met{of="ready",condition="engine"} 0"#), "{}", exposition.text());
+        assert!(line(r#"fairlead_condition_met{of="healthy",condition="store"} 1"#), "{}", exposition.text());
+        readiness.met("engine");
+        assert!(line("fairlead_ready 1"), "{}", exposition.text());
     }
 
     #[test]

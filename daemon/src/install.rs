@@ -23,7 +23,7 @@ const NEW: &str = ".fairlead-new";
 const KEEP: &str = ".fairlead-keep";
 
 /// The executable's own name, under which it may stand beside those of the built-in types.
-const OWN_NAME: &str = "fairlead";
+pub(crate) const OWN_NAME: &str = "fairlead";
 
 /// Why a name could not be installed or uninstalled.
 #[derive(Debug, thiserror::Error)]
@@ -104,7 +104,7 @@ impl InstallOutcome {
 /// Called before every step that changes something; in tests an error ends the work there, as a kill would.
 type Step<'a> = &'a mut dyn FnMut(&'static str) -> Result<(), InstallError>;
 
-fn failed(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> InstallError {
+pub(crate) fn failed(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> InstallError {
     let path = path.to_path_buf();
     move |source| InstallError::Io { path, what, source }
 }
@@ -148,7 +148,7 @@ fn install_with(
     }
     let new = directory.join(format!(".{name}{NEW}"));
     step("write")?;
-    write_durably(&new, program)?;
+    write_durably(&new, program, 0o755)?;
     if there.is_some_and(|there| !is_ours(&there)) {
         keep_original(directory, name, step)?;
     }
@@ -277,7 +277,7 @@ fn same_file(one: &Path, other: &Path) -> bool {
     of(one).is_some() && of(one) == of(other)
 }
 
-fn read_optional(path: &Path) -> Result<Option<Vec<u8>>, InstallError> {
+pub(crate) fn read_optional(path: &Path) -> Result<Option<Vec<u8>>, InstallError> {
     match fs::read(path) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -285,21 +285,23 @@ fn read_optional(path: &Path) -> Result<Option<Vec<u8>>, InstallError> {
     }
 }
 
-fn write_durably(path: &Path, bytes: &[u8]) -> Result<(), InstallError> {
+/// Writes a file and has it on the disk before it returns.
+pub(crate) fn write_durably(path: &Path, bytes: &[u8], mode: u32) -> Result<(), InstallError> {
     let mut file = File::options()
         .write(true)
         .create(true)
         .truncate(true)
-        .mode(0o755)
+        .mode(mode)
         .open(path)
         .map_err(failed(path, "made"))?;
     file.write_all(bytes)
-        .and_then(|()| file.set_permissions(fs::Permissions::from_mode(0o755)))
+        .and_then(|()| file.set_permissions(fs::Permissions::from_mode(mode)))
         .and_then(|()| file.sync_all())
         .map_err(failed(path, "written"))
 }
 
-fn sync(directory: &Path) -> Result<(), InstallError> {
+/// Has what was renamed and removed in a directory on the disk before it returns.
+pub(crate) fn sync(directory: &Path) -> Result<(), InstallError> {
     File::open(directory).and_then(|d| d.sync_all()).map_err(failed(directory, "made durable"))
 }
 

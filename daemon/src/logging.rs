@@ -2,6 +2,8 @@
 
 use std::io;
 
+use fairlead_kube::PodRef;
+use tracing::Span;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -29,6 +31,14 @@ fn filter(level: LogLevel) -> LevelFilter {
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
     }
+}
+
+/// The span of what is done for a pod: each line that is logged in it names the pod. Without a pod there is none, and lines have the
+/// container's id.
+pub(crate) fn of_pod(pod: Option<&PodRef>) -> Span {
+    let Some(pod) = pod else { return Span::none() };
+    // Of the highest level, so that it is there for whatever is logged.
+    tracing::error_span!("pod", pod = pod.to_string(), pod_uid = pod.uid.as_deref())
 }
 
 /// Begins to log; does nothing in a process that logs already.

@@ -14,7 +14,7 @@ fn main() -> ExitCode {
             {
                 eprintln!("fairleadd: {error}");
             }
-            ExitCode::FAILURE
+            error.exit_status()
         }
     }
 }

@@ -45,7 +45,7 @@ pub enum ClientError {
         socket: PathBuf,
     },
     /// The daemon answered with an error.
-    #[error("fairleadd: {0}")]
+    #[error("{0}")]
     Refused(CniError),
 }
 

@@ -18,6 +18,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tracing::{error, info};
 
 use crate::metrics::Node;
+pub use crate::metrics_port::{MetricsSettings, TlsFiles};
+use crate::policy::PolicySettings;
 pub use fairlead_sriov::pools::{Allocator, AtRest, Bounded, PoolSettings, Profile};
 
 /// The size in bytes above which a file is not read.
@@ -107,6 +109,32 @@ pub enum Dad {
     Wait,
 }
 
+/// What the daemon puts on its node when it is ready, and takes away again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Installation {
+    /// Whether the runtime's network is to be Fairlead.
+    pub cni: Presence,
+    /// The network that every pod gets first, by its name in the conf dir; absent: the one that was the runtime's first
+    /// before Fairlead was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster_network: Option<String>,
+    /// A copy of Multus' `daemon-config.json`, whose keys count before those of Multus' file in the conf dir. On a node its daemon's
+    /// own is in its container only.
+    #[serde(default, deserialize_with = "optional_absolute_path", skip_serializing_if = "Option::is_none")]
+    pub multus_daemon_config: Option<PathBuf>,
+}
+
+/// Whether something is to be on the node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Presence {
+    /// It is put there, and put back when it is taken away by others.
+    Present,
+    /// It is taken away.
+    Absent,
+}
+
 /// A length of time: a number with `us`, `ms`, `s` or `m`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span(pub Duration);
@@ -146,10 +174,17 @@ fn nonzero_span<'de, D: Deserializer<'de>>(from: D) -> Result<Span, D::Error> {
 
 /// A relative path would be looked for in the daemon's own directory, which nobody means.
 fn absolute_path<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
-    let path = PathBuf::deserialize(from)?;
+    absolute(PathBuf::deserialize(from)?)
+}
+
+fn optional_absolute_path<'de, D: Deserializer<'de>>(from: D) -> Result<Option<PathBuf>, D::Error> {
+    Option::<PathBuf>::deserialize(from)?.map(absolute).transpose()
+}
+
+fn absolute<E: serde::de::Error>(path: PathBuf) -> Result<PathBuf, E> {
     match path.is_absolute() {
         true => Ok(path),
-        false => Err(D::Error::custom(format!("{path:?} is no absolute path"))),
+        false => Err(E::custom(format!("{path:?} is no absolute path"))),
     }
 }
 
@@ -196,12 +231,28 @@ pub struct Settings {
     pub reap_after: Span,
     /// How long an ADD waits for a VF that is being given back or is at work in its pool. In force at once.
     pub function_wait: Span,
+    /// The file by which the API server is reached; absent: the pod's own service account where there is one, else no cluster. In
+    /// force from the next start.
+    #[serde(deserialize_with = "optional_absolute_path")]
+    pub kubeconfig: Option<PathBuf>,
+    /// The name of this node in the cluster; absent: `NODE_NAME` in the environment, else the host's name. In force from the next
+    /// start.
+    pub node_name: Option<String>,
+    /// How long an ADD waits for its pod, and for the definitions that the pod names, to be seen in the API. In force at once.
+    #[serde(deserialize_with = "nonzero_span")]
+    pub pod_wait: Span,
     /// Where kubelet is. In force from the next start.
     pub kubelet: Kubelet,
     /// Pools of VFs; a VF belongs to the first pool that matches it. In force at once; a VF that a pod has stays
     /// in its pool until it is given back.
     #[serde(deserialize_with = "deserialize_pools")]
     pub pools: Vec<PoolSettings>,
+    /// What tenants' definitions may use, and what of the host may be lent. In force at once.
+    pub policy: PolicySettings,
+    /// What the daemon puts on its node; absent: nothing is put there or taken away. In force at once.
+    pub install: Option<Installation>,
+    /// Metrics on a TCP port; absent: on the daemon's socket only. In force at once.
+    pub metrics: Option<MetricsSettings>,
     /// The configuration file of the SR-IOV network device plugin, whose resources are further pools. In force at
     /// once.
     pub device_plugin_config: Option<PathBuf>,
@@ -242,8 +293,14 @@ impl Default for Settings {
             delegate_cgroup: None,
             reap_after: Span(Duration::from_millis(1500)),
             function_wait: Span(Duration::from_secs(10)),
+            kubeconfig: None,
+            node_name: None,
+            pod_wait: Span(Duration::from_secs(60)),
             kubelet: Kubelet::default(),
             pools: Vec::new(),
+            policy: PolicySettings::default(),
+            install: None,
+            metrics: None,
             device_plugin_config: None,
             device_plugin: None,
             unread: false,
@@ -280,7 +337,8 @@ impl Settings {
         }
     }
 
-    fn parse(path: &Path, text: &str) -> Result<Settings, SettingsError> {
+    /// The configuration in a text that stands in a file.
+    pub(crate) fn parse(path: &Path, text: &str) -> Result<Settings, SettingsError> {
         // A file of comments alone is an empty document, which YAML reads as null.
         let settings: Option<Settings> = serde_saphyr::from_str(text).map_err(|error| {
             let error = error.without_snippet();
@@ -349,6 +407,7 @@ impl LiveSettings {
         match loaded {
             Ok(settings) => {
                 *refused = None;
+                self.node.settings_refused.set(0);
                 let changed = *self.current() != settings;
                 if changed {
                     info!(path = %self.path.display(), "the configuration has changed");
@@ -360,7 +419,7 @@ impl LiveSettings {
                 let text = why.to_string();
                 if refused.as_ref() != Some(&text) {
                     error!(reason = text, "the configuration is refused; what was in force goes on");
-                    self.node.settings_refused.inc();
+                    self.node.settings_refused.set(1);
                     *refused = Some(text);
                 }
                 false

@@ -1,25 +1,30 @@
 //! Requests that came while the daemon was down. They are carried out once at the start, in order, before
-//! anything else; what fails is tried again in the background until it succeeds.
+//! anything else, on a thread of their own: any can hang, and the start waits a few seconds. What fails is tried again
+//! in the background until it succeeds.
 //!
 //! An entry is removed only after it was answered with success. One that can't be read is set aside in
 //! `unreadable/` and never deleted. As long as a DEL is pending, no ADD of the same attachment is begun. A DEL
 //! that starts other programs goes to the background at once, so it never keeps the node from being ready.
+
+mod retry;
 
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
+use fairlead_cni::CniError;
 use fairlead_cni::spool::{DIRECTORY, EntryName, LOCK_FILE, MAX_ENTRY, parse};
 use fairlead_cni::wire::{Command, Request};
-use fairlead_host::backoff::Backoff;
 use fairlead_host::files::{paths_in, regular};
+use fairlead_host::time_limit::within;
 use tracing::{error, info, warn};
 
-use crate::admission::{Admission, Outcome, pod_interface_of, serve_catching_panics};
+use self::retry::{News, Retry};
+use crate::admission::{Admission, pod_interface_of, serve_catching_panics};
 use crate::call::{CallerGone, Lane, PreparedCall, Service, Waiting};
 use crate::metrics::Node;
 
@@ -27,8 +32,8 @@ use crate::metrics::Node;
 pub const UNREADABLE: &str = "unreadable";
 /// The time limit of one replayed call.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The pauses between attempts at what has failed.
-const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+/// So long one entry is waited for before the next is begun.
+const ONE_ENTRY: Duration = Duration::from_secs(2);
 
 /// Why the spool can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -112,10 +117,16 @@ impl Locked {
 
     fn entry(&self, name: &str) -> Option<Entry> {
         let path = self.directory.join(name);
-        let read = read_bounded(&path).map_err(|e| e.to_string());
-        match read.and_then(|bytes| parse(&bytes).map_err(|e| e.to_string())) {
-            Ok(request) => Some(Entry { path, request }),
-            Err(reason) => {
+        match content(&path) {
+            Content::Request(request) => Some(Entry { path, request: *request }),
+            Content::Newer(reason) => {
+                warn!(
+                    entry = name,
+                    reason, "a spooled request of a newer version is left until that version is back"
+                );
+                None
+            }
+            Content::Unreadable(reason) => {
                 self.set_aside(name, &path, &reason);
                 None
             }
@@ -133,6 +144,23 @@ impl Locked {
                 error!(entry = name, reason, %error, "a spooled request can't be read, nor set aside")
             }
         }
+    }
+}
+
+/// What an entry's file says.
+enum Content {
+    Request(Box<Request>),
+    /// A request that only the newer version can carry out that wrote it.
+    Newer(String),
+    Unreadable(String),
+}
+
+fn content(path: &Path) -> Content {
+    match read_bounded(path).map(|bytes| parse(&bytes)) {
+        Ok(Ok(request)) => Content::Request(Box::new(request)),
+        Ok(Err(newer)) if newer.is_of_newer_version() => Content::Newer(newer.to_string()),
+        Ok(Err(unreadable)) => Content::Unreadable(unreadable.to_string()),
+        Err(unreadable) => Content::Unreadable(unreadable.to_string()),
     }
 }
 
@@ -156,9 +184,21 @@ pub fn unreadable(directory: &Path) -> io::Result<Vec<PathBuf>> {
     paths_in(&directory.join(UNREADABLE))
 }
 
-/// Carries the entries out, each once, in order; answers those that are still to be done, each of them holding
-/// back the ADDs of its attachment.
-pub fn first_pass(
+/// The entries that are left to the newer version that wrote them, for `doctor`. `directory` is the spool's.
+///
+/// # Errors
+/// When the spool can't be read.
+pub fn of_newer_version(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let is_entry = |path: &PathBuf| {
+        path.file_name().and_then(|name| name.to_str()).and_then(EntryName::parse_whole).is_some()
+    };
+    let is_newer = |path: &PathBuf| is_entry(path) && matches!(content(path), Content::Newer(_));
+    Ok(paths_in(directory)?.into_iter().filter(is_newer).collect())
+}
+
+/// Carries the entries out, each once, in order; answers those that are still to be done. Each DEL holds back the ADDs of its
+/// attachment until it is done.
+fn first_pass(
     entries: Vec<Entry>,
     service: &Arc<dyn Service>,
     admission: &Admission,
@@ -171,32 +211,44 @@ pub fn first_pass(
         let behind = pending.iter().any(|p| pod_interface_of(&p.request) == attachment);
         if !behind {
             let call = Arc::clone(service).prepare(entry.request.clone());
-            if call.lane() == Lane::Fast && serve(&*call, &entry) {
-                remove(&entry, node);
+            if call.lane() == Lane::Fast && served_in_time(call, &entry) {
+                done(&entry, admission, node);
                 continue;
             }
-        }
-        if entry.request.command == Command::Del {
-            admission.hold(attachment);
         }
         pending.push(entry);
     }
     pending
 }
 
-fn serve(call: &dyn PreparedCall, entry: &Entry) -> bool {
+/// An entry is carried out: it goes from the disk, and the ADDs that it held back may come.
+fn done(entry: &Entry, admission: &Admission, node: &Node) {
+    remove(entry, node);
+    if entry.request.command == Command::Del {
+        admission.release(&pod_interface_of(&entry.request));
+    }
+}
+
+/// Carries an entry out; false where it is still to be done. One may hang in the files of a tenant's directory: it keeps those behind it
+/// no longer than [`ONE_ENTRY`], and goes on by itself.
+fn served_in_time(call: Arc<dyn PreparedCall>, entry: &Entry) -> bool {
+    let reason = match within("replay", ONE_ENTRY, move || serve(&*call)) {
+        Ok(Some(Ok(_))) => return true,
+        Ok(Some(Err(error))) => error.to_string(),
+        Ok(None) => format!("it did not end within {} s", ONE_ENTRY.as_secs()),
+        Err(error) => error.to_string(),
+    };
+    warn_failed(entry, &reason);
+    false
+}
+
+fn serve(call: &dyn PreparedCall) -> Result<String, CniError> {
     let arrived = Instant::now();
     let waiting = Waiting { arrived, deadline: arrived + PATIENCE, gone: CallerGone::default() };
     let reply = serve_catching_panics(call, waiting);
     // Nobody waits for the answer: the runtime was answered when the request was spooled.
     call.answered(true);
-    match reply.outcome {
-        Ok(_) => true,
-        Err(error) => {
-            warn_failed(entry, &error.to_string());
-            false
-        }
-    }
+    reply.outcome
 }
 
 fn warn_failed(entry: &Entry, reason: &str) {
@@ -222,261 +274,60 @@ fn remove(entry: &Entry, node: &Node) {
     node.spool_entries.dec();
 }
 
-/// Tries the pending entries again, in order, until all are done.
+/// Carries the entries out, and tries those that fail again until all are done.
 #[derive(Debug)]
-pub struct Retry {
-    wake: Sender<()>,
+pub struct Replay {
+    stop: Sender<News>,
+    /// How many entries the first pass has left.
+    left: Receiver<usize>,
 }
 
-impl Retry {
-    /// Begins, on a thread of its own. `calls` go through the queue like everyone's.
+impl Replay {
+    /// Begins, on a thread of its own: any entry can hang, on a directory or a device. Each DEL holds back the ADDs of its attachment
+    /// from now on. What the first pass leaves goes through the queue like everyone's calls.
     ///
     /// # Errors
     /// When there is no thread.
-    pub fn begin(pending: Vec<Entry>, admission: Admission, node: Node) -> io::Result<Retry> {
-        let (wake, woken) = channel();
-        if !pending.is_empty() {
-            let work = move || retry(pending, &admission, &node, &woken);
-            std::thread::Builder::new().name("spool".into()).spawn(work)?;
+    pub fn begin(
+        entries: Vec<Entry>,
+        service: Arc<dyn Service>,
+        admission: Admission,
+        node: Node,
+    ) -> io::Result<Replay> {
+        let (stop, news) = channel();
+        let (passed, left) = channel();
+        if entries.is_empty() {
+            let _ = passed.send(0);
+            return Ok(Replay { stop, left });
         }
-        Ok(Retry { wake })
-    }
-
-    /// Tries at once, without waiting for the pause to end.
-    pub fn now(&self) {
-        let _ = self.wake.send(());
-    }
-}
-
-fn retry(mut pending: Vec<Entry>, admission: &Admission, node: &Node, woken: &Receiver<()>) {
-    let mut attempts = PAUSES.start();
-    loop {
-        // All are handed in at once: those that start programs run side by side, those of one container in order.
-        let hand_in = |e: &Entry| admission.submit(admission.prepare(again(&e.request)), Instant::now());
-        let handed: Vec<_> = pending.iter().map(hand_in).collect();
-        let mut still = Vec::new();
-        for (entry, submitted) in pending.into_iter().zip(handed) {
-            match submitted.wait() {
-                Outcome::Reply(reply, _) if reply.outcome.is_ok() => {
-                    remove(&entry, node);
-                    if entry.request.command == Command::Del {
-                        admission.release(&pod_interface_of(&entry.request));
-                    }
-                }
-                // The daemon is stopping; the entries stay on the disk for the next start.
-                Outcome::NotBegun => return,
-                Outcome::Reply(reply, _) => {
-                    warn_failed(&entry, &reply.outcome.err().map(|e| e.to_string()).unwrap_or_default());
-                    still.push(entry);
-                }
-                Outcome::TooLate | Outcome::Full => still.push(entry),
+        let ended = stop.clone();
+        for entry in entries.iter().filter(|entry| entry.request.command == Command::Del) {
+            admission.hold(pod_interface_of(&entry.request));
+        }
+        let work = move || {
+            let pending = first_pass(entries, &service, &admission, &node);
+            drop(service);
+            let _ = passed.send(pending.len());
+            if !pending.is_empty() {
+                Retry::of(pending, admission, node, ended).work(&news);
             }
-        }
-        if still.is_empty() {
-            return;
-        }
-        pending = still;
-        match woken.recv_timeout(attempts.failed()) {
-            // Woken by order: the next pause is the shortest again.
-            Ok(()) => attempts.succeeded(),
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return,
-        }
+        };
+        std::thread::Builder::new().name("spool".into()).spawn(work)?;
+        Ok(Replay { stop, left })
+    }
+
+    /// Waits for the end of the first pass and answers how many entries it has left; `None` when it takes longer than `limit`.
+    pub fn first_pass_left(&self, limit: Duration) -> Option<usize> {
+        self.left.recv_timeout(limit).ok()
     }
 }
 
-fn again(request: &Request) -> Request {
-    let deadline_ms = u64::try_from(PATIENCE.as_millis()).unwrap_or(u64::MAX);
-    Request { deadline_ms, ..request.clone() }
+impl Drop for Replay {
+    fn drop(&mut self) {
+        // It fails where the thread has ended already.
+        let _ = self.stop.send(News::Stop);
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use fairlead_cni::config::NetConf;
-    use fairlead_cni::spool::serialise;
-    use fairlead_cni::wire::{Spooled, WIRE};
-    use fairlead_cni::{CniError, CniVersion, Code};
-    use parking_lot::Mutex;
-    use serde_json::Value;
-
-    use super::*;
-    use crate::admission::Limits;
-    use crate::call::Reply;
-    use crate::metrics::{Calls, Exposition};
-
-    /// Fails the first `failures` calls of container `bad`; `slow` is on the slow lane.
-    #[derive(Default)]
-    struct Fake {
-        failures: AtomicUsize,
-        log: Mutex<Vec<String>>,
-    }
-
-    struct FakeCall(Arc<Fake>, Request);
-
-    impl PreparedCall for FakeCall {
-        fn request(&self) -> &Request {
-            &self.1
-        }
-
-        fn conf(&self) -> Option<&NetConf> {
-            None
-        }
-
-        fn lane(&self) -> Lane {
-            if self.1.container_id == "slow" { Lane::Slow } else { Lane::Fast }
-        }
-
-        fn serve(&self, _: Waiting) -> Reply {
-            let FakeCall(fake, request) = self;
-            let container = request.container_id.clone();
-            let fails = container == "bad"
-                && fake
-                    .failures
-                    .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1))
-                    .is_ok();
-            fake.log.lock().push(format!("{} {container}", request.command.name()));
-            let outcome = if fails { Err(CniError::new(Code::Io, "busy")) } else { Ok(String::new()) };
-            Reply { version: CniVersion::LATEST, outcome }
-        }
-
-        fn answered(&self, _: bool) {}
-    }
-
-    impl Service for Fake {
-        fn prepare(self: Arc<Self>, request: Request) -> Arc<dyn PreparedCall> {
-            Arc::new(FakeCall(self, request))
-        }
-
-        fn table(&self, _: &str) -> Option<Value> {
-            None
-        }
-
-        fn order_pools(&self, _: fairlead_sriov::pools::Verb, of: &str) -> Result<Value, CniError> {
-            Ok(vec![of].into())
-        }
-
-        fn collect(&self, _: bool) -> Value {
-            Value::Null
-        }
-    }
-
-    fn del(container: &str) -> Request {
-        Request {
-            wire: WIRE,
-            command: Command::Del,
-            container_id: container.into(),
-            netns: String::new(),
-            netns_inode: None,
-            own_netns: None,
-            ifname: "eth0".into(),
-            args: String::new(),
-            path: String::new(),
-            env: Vec::new(),
-            config: "{}".into(),
-            deadline_ms: 0,
-            spooled: Some(Spooled { boot_id: "an earlier one".into(), at: 1, cookie: None }),
-        }
-    }
-
-    fn put(state: &Path, sequence: u64, bytes: &[u8]) -> PathBuf {
-        let directory = state.join(DIRECTORY);
-        fs::create_dir_all(&directory).unwrap();
-        let path = directory.join(EntryName { sequence, pid: 1 }.whole());
-        fs::write(&path, bytes).unwrap();
-        path
-    }
-
-    fn admission() -> Admission {
-        Admission::new(
-            Limits { fast: 1, slow: 2, queued: 10 },
-            Calls::new(&Exposition::default(), &["macvlan"]),
-            Arc::default(),
-        )
-    }
-
-    fn left(state: &Path) -> usize {
-        fs::read_dir(state.join(DIRECTORY))
-            .unwrap()
-            .filter(|f| f.as_ref().unwrap().path().extension().is_some())
-            .count()
-    }
-
-    #[test]
-    fn x02_entries_are_carried_out_in_order_and_removed_and_what_cant_be_read_is_set_aside() {
-        let state = tempfile::tempdir().unwrap();
-        for (n, container) in [(20, "c"), (3, "a"), (11, "b")] {
-            put(state.path(), n, &serialise(&del(container)).unwrap());
-        }
-        put(state.path(), 4, b"torn");
-        let partial = state.path().join(DIRECTORY).join(EntryName { sequence: 5, pid: 2 }.partial());
-        fs::write(&partial, "half").unwrap();
-        let node = Node::default();
-        let entries = lock(state.path(), node.clone()).unwrap().entries().unwrap();
-        assert_eq!(node.spool_entries.get(), 3);
-        let fake = Arc::new(Fake::default());
-        let service: Arc<dyn Service> = fake.clone();
-        assert!(first_pass(entries, &service, &admission(), &node).is_empty());
-        assert_eq!(*fake.log.lock(), ["DEL a", "DEL b", "DEL c"]);
-        let aside = unreadable(&state.path().join(DIRECTORY)).unwrap();
-        assert_eq!((aside.len(), left(state.path()), partial.exists()), (1, 0, false));
-        assert_eq!(fs::read(&aside[0]).unwrap(), b"torn");
-        assert_eq!((node.spool_entries.get(), node.spool_unreadable.get()), (0, 1));
-    }
-
-    #[test]
-    fn what_is_no_regular_file_keeps_nobody_waiting_and_is_set_aside() {
-        let state = tempfile::tempdir().unwrap();
-        let whole = put(state.path(), 9, &serialise(&del("a")).unwrap());
-        let place = |sequence| whole.with_file_name(EntryName { sequence, pid: 1 }.whole());
-        nix::unistd::mkfifo(&place(1), nix::sys::stat::Mode::S_IRWXU).unwrap();
-        let _socket = std::os::unix::net::UnixListener::bind(place(2)).unwrap();
-        std::os::unix::fs::symlink(&whole, place(3)).unwrap();
-        std::os::unix::fs::symlink("/dev/zero", place(4)).unwrap();
-        fs::create_dir(place(5)).unwrap();
-        let node = Node::default();
-        let entries = lock(state.path(), node.clone()).unwrap().entries().unwrap();
-        assert_eq!((entries.len(), node.spool_unreadable.get()), (1, 5));
-    }
-
-    #[test]
-    fn x02_what_fails_is_kept_holds_back_its_add_and_succeeds_later_while_programs_never_delay_the_start() {
-        let state = tempfile::tempdir().unwrap();
-        for (n, container) in [(1, "slow"), (2, "bad"), (3, "good")] {
-            put(state.path(), n, &serialise(&del(container)).unwrap());
-        }
-        let node = Node::default();
-        let entries = lock(state.path(), node.clone()).unwrap().entries().unwrap();
-        let fake = Arc::new(Fake { failures: AtomicUsize::new(2), ..Fake::default() });
-        let admission = admission();
-        let service: Arc<dyn Service> = fake.clone();
-        let pending = first_pass(entries, &service, &admission, &node);
-        assert_eq!(*fake.log.lock(), ["DEL bad", "DEL good"]);
-        assert_eq!((pending.len(), left(state.path())), (2, 2));
-        admission.open(service).unwrap();
-        let add = Request { command: Command::Add, spooled: None, deadline_ms: 20_000, ..del("bad") };
-        let held = admission.submit(admission.prepare(add), Instant::now());
-        let _retry = Retry::begin(pending, admission, node.clone()).unwrap();
-        assert!(matches!(held.wait(), Outcome::Reply(..)));
-        let log = fake.log.lock().clone();
-        assert_eq!(log.iter().filter(|line| *line == "DEL bad").count(), 3, "{log:?}");
-        assert_eq!(log.last().unwrap(), "ADD bad");
-        assert_eq!((left(state.path()), node.spool_entries.get()), (0, 0));
-    }
-
-    #[test]
-    fn an_executable_that_is_writing_is_waited_for() {
-        let state = tempfile::tempdir().unwrap();
-        drop(lock(state.path(), Node::default()).unwrap());
-        let writer = File::open(state.path().join(DIRECTORY).join(LOCK_FILE)).unwrap();
-        writer.lock_shared().unwrap();
-        let path = state.path().to_path_buf();
-        let daemon =
-            std::thread::spawn(move || lock(&path, Node::default()).unwrap().entries().unwrap().len());
-        std::thread::sleep(Duration::from_millis(50));
-        put(state.path(), 1, &serialise(&del("late")).unwrap());
-        drop(writer);
-        assert_eq!(daemon.join().unwrap(), 1);
-    }
-}
+mod tests;

@@ -4,6 +4,7 @@
 // Every one of these is a test's; what is unwrapped is what it claims.
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read;
 use std::path::Path;
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use fairlead_cni::spool::{DIRECTORY, EntryName, serialise};
 use fairlead_cni::wire;
+use fairlead_daemon::metrics::{Calls, Exposition};
 use fairlead_host::topology::CpuList;
 use fairlead_host::unix_http::{self, HttpAnswer, HttpRequest};
 use serde_json::{Value, json};
@@ -160,7 +162,7 @@ fn k19_readyz_and_healthz_tell_every_condition_and_what_was_seen() {
     assert_eq!(names("/readyz"), ["capabilities", "networks", "store", "engine", "replay"]);
     assert_eq!(
         names("/healthz"),
-        ["calls", "watchers", "memory", "netlink", "store", "namespaces", "drivers", "pools"]
+        ["calls", "watchers", "memory", "netlink", "store", "namespaces", "files", "drivers", "pools"]
     );
     assert!(node.get("/healthz")["conditions"][2]["reason"].as_str().unwrap().contains(" MiB"));
 }
@@ -181,7 +183,14 @@ fn k19_a_daemon_without_its_capabilities_is_not_ready_and_says_which_and_what_to
         assert!(reason.contains(part), "{reason}");
     }
     assert!(!reason.contains("CAP_SYS_ADMIN"), "{reason}");
+    let exits = |words: &[&str]| node.ask(words).status.code();
+    assert_eq!((exits(&["status"]), exits(&["status", "--ready"])), (Some(0), Some(1)), "for a probe");
     drop(daemon);
+    let _able = node.start();
+    assert_eq!(
+        (exits(&["status", "--ready"]), exits(&["status", "--ready", "--healthy"])),
+        (Some(0), Some(0))
+    );
 }
 
 #[test]
@@ -287,4 +296,72 @@ fn every_thread_of_it_stays_off_isolated_processors_unless_it_has_no_other() {
         let log = daemon.log();
         assert!(log.contains(&format!("isolated={isolated}")), "{log}");
     }
+}
+
+/// The names of the samples of an exposition, a histogram's without its endings.
+fn exposed_names(text: &str) -> BTreeSet<String> {
+    let of_line = |line: &str| {
+        let (name, kind) = line.strip_prefix("# TYPE ")?.split_once(' ')?;
+        Some(match kind {
+            "counter" => format!("{name}_total"),
+            "info" => format!("{name}_info"),
+            _ => name.to_owned(),
+        })
+    };
+    text.lines().filter_map(of_line).collect()
+}
+
+#[test]
+fn k21_every_metric_that_a_daemon_of_a_cluster_tells_is_documented_and_no_other_is() {
+    let node = Node::new();
+    fs::write(node.path("config.yaml"), format!("kubeconfig: {}\n", node.path("kubeconfig").display()))
+        .unwrap();
+    // An API server that is away: the daemon runs, tells all, and is not ready.
+    let kubeconfig = "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\n\
+                      contexts: [{name: x, context: {cluster: c, user: u}}]\nusers: [{name: u, user: {token: t}}]\ncurrent-context: x\n";
+    fs::write(node.path("kubeconfig"), kubeconfig).unwrap();
+    let _daemon = node.run();
+    let exposed = || node.try_get("/metrics").map(|answer| exposed_names(&answer.body)).unwrap_or_default();
+    until("the engine has started", || exposed().contains("fairlead_attachments"));
+    // Those of calls are told from the first call on.
+    let seen = Exposition::default();
+    let calls = Calls::new(&seen, &["macvlan"]);
+    calls.observe(wire::Command::Add, "macvlan", 0, Duration::ZERO);
+    calls.phase(wire::Command::Add, "macvlan", "plan", Duration::ZERO);
+    calls.path("macvlan", true);
+    calls.near("local", Some(10));
+    let told: BTreeSet<String> = exposed().union(&exposed_names(&seen.text())).cloned().collect();
+    let rows = include_str!("../../docs/metrics.md").lines();
+    let documented: BTreeSet<String> = rows
+        .filter_map(|row| Some(row.strip_prefix("| `fairlead_")?.split_once('`')?.0))
+        .map(|name| format!("fairlead_{name}"))
+        .collect();
+    assert_eq!(told, documented);
+}
+
+#[test]
+fn metrics_are_on_the_tcp_port_of_the_configuration_and_follow_it() {
+    let node = Node::new();
+    // In a namespace of its own: its loopback is down, and nobody else can have the port.
+    fs::write(node.path("config.yaml"), "metrics: {listen: '127.0.0.1:9808'}\n").unwrap();
+    let daemon = node.start();
+    let port = || node.get("/v1/status")["daemon"]["metricsPort"].clone();
+    until("it listens", || port() == json!({ "listening": "127.0.0.1:9808" }));
+    let inside = |words: &[&str]| {
+        let pid = daemon.0.id().to_string();
+        Command::new("nsenter").args(["--net", "--target", &pid, "--"]).args(words).output().unwrap()
+    };
+    assert!(inside(&["ip", "link", "set", "lo", "up"]).status.success());
+    let scraped = inside(&["curl", "-sS", "--max-time", "20", "http://127.0.0.1:9808/metrics"]);
+    assert!(String::from_utf8_lossy(&scraped.stdout).contains("\nfairlead_ready 1\n"), "{scraped:?}");
+    fs::write(node.path("config.yaml"), "metrics: {listen: '10.0.0.1:9808'}\n").unwrap();
+    until("it is refused by name", || {
+        let refused = node.get("/v1/status")["daemon"]["settingsRefused"].clone();
+        refused
+            .as_str()
+            .is_some_and(|why| why.contains("metrics.listen: 10.0.0.1:9808 is reached from other machines"))
+    });
+    assert_eq!(port(), json!({ "listening": "127.0.0.1:9808" }), "what was in force goes on");
+    fs::write(node.path("config.yaml"), "{}\n").unwrap();
+    until("it is closed", || port().is_null());
 }

@@ -1,12 +1,15 @@
 //! One VF for each kind of bytes that reach Fairlead from outside: a runtime's configuration, another plugin's
-//! result, the executable's request, the kernel's answers, another device plugin's configuration, and the files that a kill or
-//! a bad disk may leave.
+//! result, the executable's request, the kernel's answers, another device plugin's configuration, a pod's annotations, and the
+//! files that a kill, a bad disk or Multus may leave.
 //!
 //! Each takes anything, must not panic, and asserts what holds for whatever was accepted. The guided run
 //! (`fuzz_targets/`, `make fuzz`) and the replay of the kept corpus (`tests/corpus.rs`, part of `make test`) call the
 //! same VFs. An input that once broke something stays in `corpus/<name>/`.
 
 #![forbid(unsafe_code)]
+
+pub mod policy;
+mod spelled_definition;
 
 use fairlead_cni::args::Args;
 use fairlead_cni::config::{
@@ -16,13 +19,18 @@ use fairlead_cni::wire::Request;
 use fairlead_cni::{CniError, CniResult, CniVersion, spool as entry};
 use fairlead_daemon::store::replay;
 use fairlead_host::real::decode;
+use fairlead_kube::multus::{MultusConfig, cached_attachments};
+use fairlead_kube::npwg::runtime_config::{of_network, with_cni_args};
+use fairlead_kube::npwg::{
+    DEFAULT_NETWORK, InterfaceNames, LEGACY_NETWORKS, MAX_NETWORKS, NETWORKS, Requested, selections,
+};
 use fairlead_sriov::{DevicePluginConfig, Selectors};
 
 /// A name, which is that of the corpus' directory, and its VF.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them.
-pub const TARGETS: [Target; 7] = [
+pub const TARGETS: [Target; 9] = [
     ("config", config),
     ("prev_result", prev_result),
     ("wire", wire),
@@ -30,6 +38,8 @@ pub const TARGETS: [Target; 7] = [
     ("spool", spool),
     ("journal", journal),
     ("device_plugin", device_plugin),
+    ("policy", policy_of_definitions),
+    ("annotations", annotations),
 ];
 
 /// A configuration or a list of them. What ADD can read, DEL can read.
@@ -40,7 +50,7 @@ pub fn config(data: &[u8]) {
     let Ok(conf) = NetConf::parse(text) else { return };
     assert!(NetConf::parse_for_removal(text).is_ok(), "ADD takes what DEL refuses");
     let _ = Macvlan::parse(&conf).and_then(|c| c.mac(&conf, &args));
-    let _ = Ipvlan::parse(&conf).map(|c| c.master(&conf).map(|_| c.chained_addresses(&conf).is_some()));
+    let _ = Ipvlan::parse(&conf).map(|c| c.masters(&conf).map(|_| c.chained_addresses(&conf).is_some()));
     let _ = Vlan::parse(&conf);
     let _ = HostDevice::parse(&conf);
     let _ = Sriov::parse(&conf).map(|c| c.device(&conf, &args).map(|_| c.mac(&conf, &args)));
@@ -102,4 +112,42 @@ pub fn device_plugin(data: &[u8]) {
         let again = serde_json::from_str::<Selectors>(&written).ok();
         assert_eq!(again, Some(resource.selectors), "{written} is not what was read");
     }
+}
+
+/// A tenant's definition, or the bytes of which one is made. What the policy allows does nothing that it forbids.
+pub fn policy_of_definitions(data: &[u8]) {
+    policy::definition(data);
+}
+
+/// A pod's annotation, as each of those that are read; what Multus left. What was asked for is within its
+/// bounds, has names that can be part of a path, and no two interfaces of one name.
+pub fn annotations(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    for annotation in [NETWORKS, LEGACY_NETWORKS, DEFAULT_NETWORK] {
+        let all = [(annotation.to_owned(), text.to_owned())].into();
+        match selections(&all, "shop", "kube-system") {
+            Ok(requested) => requested_networks(&requested),
+            Err(error) => assert!(error.to_string().len() < 2000, "{error} is too long"),
+        }
+    }
+    let _ = MultusConfig::read(text, Some(text));
+    let _ = cached_attachments(text, "c", "eth0");
+}
+
+fn requested_networks(requested: &Requested) {
+    assert!(requested.networks.len() <= MAX_NETWORKS);
+    for network in requested.default_network.iter().chain(&requested.networks) {
+        for name in [&network.namespace, &network.name] {
+            assert!(!name.contains(['/', '\0']) && name != "." && name != "..", "{name:?} is accepted");
+        }
+        let told = serde_json::Value::from(of_network(network, None));
+        assert!(told.is_object() && with_cni_args("{}", &network.cni_args).is_ok());
+    }
+    let Ok(mut names) = (InterfaceNames { default: "eth0", added: 1 }).of(requested) else { return };
+    assert!(names.iter().all(|name| fairlead_cni::names::ifname(name).is_ok()), "{names:?}");
+    names.extend(["eth0".to_owned(), "net1".to_owned()]);
+    let count = names.len();
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), count, "two interfaces of one name");
 }

@@ -15,6 +15,8 @@ use tracing::warn;
 
 /// Changes within this time of each other are one.
 const SETTLE: Duration = Duration::from_millis(40);
+/// But no longer than so long after the first change: something in the directory may change all the time.
+const LONGEST_SETTLE: Duration = Duration::from_secs(1);
 
 /// Why nothing can be watched.
 #[derive(Debug, thiserror::Error)]
@@ -126,11 +128,16 @@ fn is_change(kind: EventKind) -> bool {
 }
 
 fn follow(receiver: &Receiver<Message>, places: &mut Places, changed: impl Fn()) {
-    let mut settled: Option<Instant> = None;
+    // When the first change came, and when what has changed is reported.
+    let mut settled: Option<(Instant, Instant)> = None;
     loop {
-        let left = settled.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
+        let left = settled.map_or(Duration::MAX, |(_, at)| at.saturating_duration_since(Instant::now()));
         match receiver.recv_timeout(left) {
-            Ok(Message::Changed) => settled = Some(Instant::now() + SETTLE),
+            Ok(Message::Changed) => {
+                let now = Instant::now();
+                let first = settled.map_or(now, |(first, _)| first);
+                settled = Some((first, (now + SETTLE).min(first + LONGEST_SETTLE)));
+            }
             // Watching again what is watched goes through the watcher's own thread: an answer proves both.
             Ok(Message::Pulse(reply)) => drop(reply.send(places.arm())),
             Ok(Message::Directories(directories)) => {
@@ -194,6 +201,19 @@ mod tests {
         })
         .unwrap();
         (watch, receiver)
+    }
+
+    #[test]
+    fn a_change_is_reported_though_something_else_changes_all_the_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let (_watch, reports) = watched(directory.path());
+        let busy = directory.path().join("log");
+        let limit = Instant::now() + LONG;
+        while reports.try_recv().is_err() {
+            assert!(Instant::now() < limit, "nothing was reported");
+            fs::write(&busy, "x").unwrap();
+            std::thread::sleep(SETTLE / 8);
+        }
     }
 
     /// A kernel that has no watch left.

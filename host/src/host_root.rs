@@ -10,13 +10,14 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{
-    Access, AtFlags, CWD, Mode, OFlags, ResolveFlags, access, fchmod, mkdirat, openat, openat2, renameat,
-    unlinkat,
+    Access, AtFlags, CWD, Dir, Mode, OFlags, ResolveFlags, access, fchmod, mkdirat, openat, openat2,
+    renameat, unlinkat,
 };
 use rustix::io::Errno;
 
 use crate::disk_space;
-use crate::files::{gone, text_of};
+use crate::files::{gone, regular, text_of};
+use crate::{strict_path, trusted_file};
 
 /// A path of the host, as this process sees it.
 pub fn below(host_root: &Path, path: &Path) -> PathBuf {
@@ -24,15 +25,24 @@ pub fn below(host_root: &Path, path: &Path) -> PathBuf {
 }
 
 /// The host's root directory.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct HostRoot {
     path: PathBuf,
+    /// A directory of the host's below which no path leads elsewhere.
+    strict_below: Option<PathBuf>,
 }
 
 impl HostRoot {
     /// The root as the daemon sees it: `/`, or where it is mounted in its container.
     pub fn new(path: PathBuf) -> HostRoot {
-        HostRoot { path }
+        HostRoot { path, strict_below: None }
+    }
+
+    /// The same for paths below a directory that the administrator names, where others may write: up to there symbolic links are
+    /// followed, from there on every symbolic link and mount is refused ([`strict_path::LeadsElsewhere`]), as is a path
+    /// that is not below it.
+    pub fn strict_below(&self, trusted: &Path) -> HostRoot {
+        HostRoot { strict_below: Some(trusted.to_owned()), ..self.clone() }
     }
 
     /// A path as this process sees it, to be watched: whoever reads goes by the other methods.
@@ -45,16 +55,51 @@ impl HostRoot {
         Ok(File::from(self.open_with(path, OFlags::RDONLY | OFlags::CLOEXEC)?))
     }
 
+    /// Whether something is there, of whatever kind: nothing is opened.
+    ///
+    /// # Errors
+    /// Why it cannot be reached; kind `NotFound` where there is none.
+    pub fn exists(&self, path: &Path) -> io::Result<()> {
+        self.open_with(path, OFlags::PATH | OFlags::CLOEXEC).map(drop)
+    }
+
+    /// The names of at most so many entries of a directory, as far as they are text.
+    ///
+    /// # Errors
+    /// What the kernel says where it cannot be read.
+    pub fn names_in(&self, path: &Path, most: usize) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in Dir::new(self.directory(path)?)? {
+            match entry?.file_name().to_str() {
+                Ok("." | "..") | Err(_) => {}
+                Ok(name) => names.push(name.to_owned()),
+            }
+            if names.len() >= most {
+                break;
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
     /// The text of a regular file of at most `limit` bytes: neither a pipe that nobody writes to nor a device without an
-    /// end keeps the caller.
+    /// end keeps the caller, and no device is opened.
     pub fn read(&self, path: &Path, limit: u64) -> io::Result<String> {
-        let file = File::from(self.open_with(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC)?);
-        text_of(file, limit)
+        let seen = File::from(self.open_with(path, OFlags::PATH | OFlags::CLOEXEC)?);
+        let seen = OwnedFd::from(regular(seen)?);
+        text_of(File::from(trusted_file::opened(&seen, OFlags::RDONLY)?), limit)
+    }
+
+    /// The text of a file of at most `limit` bytes, by the rules of [`trusted_file`].
+    pub fn read_trusted(&self, path: &Path, limit: u64) -> io::Result<String> {
+        let (dir, name) = split(path)?;
+        let (file, _) = trusted_file::open(self.directory(dir)?, name, OFlags::RDONLY)?;
+        text_of(File::from(file), limit)
     }
 
     /// Opens a directory that exists.
     pub fn directory(&self, path: &Path) -> io::Result<OwnedFd> {
-        Ok(self.open_with(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC)?)
+        self.open_with(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC)
     }
 
     /// Opens a directory; where it does not exist it is made, with its parents (0755).
@@ -82,11 +127,13 @@ impl HostRoot {
         Ok(parent)
     }
 
-    /// Puts a file in place of what is there, at once and whole, with this mode; its directories are made.
+    /// Puts a file in place of what is there, at once and whole, with this mode; its directories are made. What is there has to
+    /// keep the rules of [`trusted_file`].
     pub fn replace(&self, path: &Path, text: &[u8], mode: u32) -> io::Result<()> {
         let (dir, name) = split(path)?;
         let dir = self.make_directory(dir)?;
-        let beside = format!(".{}.fairlead", name.to_string_lossy());
+        trusted_file::is_ours_or_free(&dir, name)?;
+        let beside = format!(".{name}.fairlead");
         let _ = unlinkat(&dir, &beside, AtFlags::empty()); // what a kill has left
         // EXCL and NOFOLLOW: through a link of this name the daemon would write to somebody else's file.
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -108,13 +155,23 @@ impl HostRoot {
         gone(self.directory(dir).and_then(|dir| Ok(unlinkat(&dir, name, AtFlags::empty())?)))
     }
 
+    /// Removes a file by the rules of [`trusted_file`]; one that is not there is success.
+    pub fn remove_trusted(&self, path: &Path) -> io::Result<()> {
+        let (dir, name) = split(path)?;
+        let removed = self.directory(dir).and_then(|dir| {
+            trusted_file::is_ours_or_free(&dir, name)?;
+            Ok(unlinkat(&dir, name, AtFlags::empty())?)
+        });
+        gone(removed)
+    }
+
     /// Whether a file could be made in a directory, or the directory itself where it does not exist yet: by its rights, and
     /// by what its file system has left.
     pub fn writable(&self, path: &Path) -> io::Result<()> {
         for place in path.ancestors() {
             match self.open_with(place, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC) {
-                Err(Errno::NOENT) => {}
-                Err(e) => return Err(e.into()),
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                Err(e) => return Err(e),
                 Ok(fd) => {
                     // access(2) takes a path; this one leads to the very directory that was resolved below the host's root.
                     let itself = format!("/proc/self/fd/{}", fd.as_raw_fd());
@@ -126,17 +183,34 @@ impl HostRoot {
         Err(Errno::NOENT.into())
     }
 
-    fn open_with(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+    fn open_with(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+        let Some(trusted) = &self.strict_below else { return self.resolve(path, flags) };
+        match path.strip_prefix(trusted) {
+            Ok(below) if !below.as_os_str().is_empty() => {
+                let dir = self.resolve(trusted, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC)?;
+                strict_path::open(dir, trusted, below, flags)
+            }
+            Err(_) if !trusted.starts_with(path) => {
+                let text = format!("{} is not below {}", path.display(), trusted.display());
+                Err(io::Error::new(io::ErrorKind::InvalidInput, text))
+            }
+            Ok(_) | Err(_) => self.resolve(path, flags),
+        }
+    }
+
+    fn resolve(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
         let root =
             openat(CWD, &self.path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         // openat2(2) asks for NO_MAGICLINKS beside IN_ROOT, which need not refuse magic links in later kernels.
-        openat2(&root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS)
+        let flags_of_way = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        Ok(openat2(&root, path, flags, Mode::empty(), flags_of_way)?)
     }
 }
 
 /// A file's directory and name.
-fn split(path: &Path) -> io::Result<(&Path, &OsStr)> {
-    path.parent().zip(path.file_name()).ok_or_else(|| io::Error::other("it is no file's path"))
+fn split(path: &Path) -> io::Result<(&Path, &str)> {
+    let name = path.file_name().and_then(OsStr::to_str);
+    path.parent().zip(name).ok_or_else(|| io::Error::other("it is no file's path"))
 }
 
 #[cfg(test)]
@@ -179,5 +253,43 @@ mod tests {
         assert_eq!(std::fs::read_dir(inside.join("var/run")).unwrap().count(), 0);
         root.replace(Path::new("/away/info.json"), b"text", 0o444).unwrap_err();
         assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn below_a_strict_directory_every_link_and_mount_is_refused_and_up_to_it_links_are_followed() {
+        use nix::mount::{MntFlags, MsFlags, mount, umount2};
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        for name in ["outside", "run/real/plain", "run/real/mounted", "run/real/deep"] {
+            std::fs::create_dir_all(at(name)).unwrap();
+        }
+        symlink("/run/real", at("trusted")).unwrap();
+        symlink("/outside", at("run/real/link")).unwrap();
+        symlink("../../../outside", at("run/real/deep/link")).unwrap();
+        let root = HostRoot::new(dir.path().into()).strict_below(Path::new("/trusted"));
+        let none: Option<&str> = None;
+        mount(Some(&at("outside")), &at("run/real/mounted"), none, MsFlags::MS_BIND, none).unwrap();
+        let told = |path: &str| {
+            let path = Path::new(path);
+            [root.directory(path).map(drop), root.make_directory(path).map(drop), root.writable(path)]
+        };
+        let all = [
+            ("/trusted/link/net", r#""/trusted/link" is a symbolic link, and leads out of "/trusted""#),
+            ("/trusted/deep/link", r#""/trusted/deep/link" is a symbolic link, and leads out of "/trusted""#),
+            ("/trusted/mounted/net", r#""/trusted/mounted" is a mount, and leads out of "/trusted""#),
+        ]
+        .map(|(path, wanted)| (told(path), wanted));
+        let elsewhere = root.make_directory(Path::new("/outside/net"));
+        umount2(&at("run/real/mounted"), MntFlags::MNT_DETACH).unwrap();
+        for (told, wanted) in all {
+            for error in told.map(Result::unwrap_err) {
+                assert!(strict_path::leads_elsewhere(&error) && error.to_string() == wanted, "{error}");
+            }
+        }
+        elsewhere.unwrap_err();
+        assert_eq!(std::fs::read_dir(at("outside")).unwrap().count(), 0);
+        root.make_directory(Path::new("//trusted/./plain/a/b")).unwrap();
+        root.writable(Path::new("/trusted/plain/c/d")).unwrap();
+        assert!(at("run/real/plain/a/b").is_dir());
     }
 }

@@ -4,9 +4,10 @@
 //! [`Net`]. So the same code runs against the real kernel ([`real::RealKernel`]) and against a double that records every call
 //! and fails at the one that a test names ([`double::FakeKernel`]).
 //!
-//! Beside the seam stand files below the host's root ([`host_root`], [`files`]), watches ([`file_watch`], [`watch`]), child processes
-//! ([`exec`]), this process itself ([`process`], [`scheduling`], [`memory`], [`capabilities`]), NUMA nodes ([`topology`]) and what every
-//! crate above needs once ([`backoff`], [`failpoint`], [`pid_lock`], [`shortage`]).
+//! Beside the seam stand files below the host's root ([`host_root`], [`files`], [`trusted_file`], [`strict_path`]), watches ([`file_watch`],
+//! [`watch`]), child processes ([`exec`]), this process itself ([`process`], [`scheduling`], [`memory`], [`capabilities`]), NUMA
+//! nodes ([`topology`]) and what every crate above needs once ([`backoff`], [`failpoint`], [`pid_lock`], [`record_version`],
+//! [`shortage`], [`time_limit`]).
 //!
 //! It knows nothing of CNI: no configuration, no result, no error code.
 
@@ -20,17 +21,24 @@ pub mod exec;
 pub mod failpoint;
 pub mod file_watch;
 pub mod files;
+mod hexadecimal;
 pub mod host_root;
 pub mod mac;
 pub mod memory;
+mod netdev_identity;
 pub mod pid_lock;
 pub mod process;
 pub mod real;
+pub mod record_version;
 pub mod scheduling;
 pub mod scratch_netns;
+pub mod scratch_program;
 pub mod seam;
 pub mod shortage;
+pub mod strict_path;
+pub mod time_limit;
 pub mod topology;
+pub mod trusted_file;
 pub mod unix_http;
 pub mod vf_settings;
 pub mod watch;
@@ -38,9 +46,11 @@ pub mod watch;
 pub use devlink::{DevlinkDevice, DevlinkEnd, DevlinkPort};
 pub use host_root::HostRoot;
 pub use mac::Mac;
+pub use netdev_identity::{LookedForIn, Lower, NetdevIdentity};
 pub use seam::{
-    Address, AddressFlags, Answers, IommuGroup, IpvlanFlag, IpvlanMode, Kernel, Kind, Link, MacvlanMode, Net,
-    NetError, NetKernel, NetnsError, NetnsId, NewLink, Nsid, Op, OpError, Override, Parent, PciKernel, Route,
-    SetLink, VFIO_PCI,
+    Address, AddressFlags, Answers, AttachedProgram, Channels, IommuGroup, IpvlanFlag, IpvlanMode, Kernel,
+    Kind, Link, LinkName, LinkSettings, MacvlanMode, Net, NetError, NetKernel, NetdevSettings, NetnsError,
+    NetnsId, NewLink, Nsid, Numbers, Op, OpError, Override, Parent, PciKernel, ProgramHook, Route, SetLink,
+    VFIO_PCI,
 };
 pub use vf_settings::{Vf, VfChange, VfLinkState, VfRate, VfVlan, VlanProto};

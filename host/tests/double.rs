@@ -117,7 +117,8 @@ fn a_physical_link_falls_back_to_the_host_and_a_deleted_parent_takes_its_ports_a
     let parent = kernel.add_host_link("eth0");
     kernel.add_namespace(POD);
     let mut pod = kernel.pod(Path::new(POD)).unwrap();
-    pod.batch(&[Op::TakeFromHost { index: parent, name: "vf0".to_owned(), up: false }]).unwrap();
+    pod.batch(&[Op::TakeFromHost { index: parent, as_index: None, name: "vf0".to_owned(), up: false }])
+        .unwrap();
     assert!(kernel.host().unwrap().link_by_name("eth0").unwrap().is_none());
     drop(pod);
     kernel.kill_namespace(POD);

@@ -4,6 +4,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -25,6 +26,7 @@ fn shell(script: &str) -> Exec<'static> {
         time_limit: Duration::from_secs(20),
         host_root: None,
         cgroup: None,
+        directory: None,
         keeps_open: None,
         cancelled: &|| false,
     }
@@ -143,10 +145,12 @@ fn a_daemon_left_behind_with_the_pipes_is_not_waited_for_and_not_killed() {
     let directory = tempfile::tempdir().unwrap();
     let pid_file = directory.path().join("pid");
     let begun = Instant::now();
-    let output = run(&format!("sleep 3 & echo $! > {}; echo result", pid_file.display()));
+    let output = run(&format!("sleep 60 & echo $! > {}; echo result", pid_file.display()));
     assert_eq!(text(&output.stdout), "result");
-    assert!(begun.elapsed() < Duration::from_secs(2));
-    assert!(is_running(fs::read_to_string(pid_file).unwrap().trim()));
+    assert!(begun.elapsed() < Duration::from_secs(30));
+    let pid = fs::read_to_string(pid_file).unwrap();
+    assert!(is_running(pid.trim()));
+    shell(&format!("kill {pid}")).run().unwrap();
 }
 
 #[test]
@@ -156,6 +160,11 @@ fn what_cannot_be_started_is_told_with_its_path_and_without_the_words_that_conta
     fs::write(&plain, "x").unwrap();
     let outcome = |program: &Path| Exec { program: program.to_owned(), ..shell("") }.run().unwrap_err();
     assert!(matches!(outcome(&plain), ExecError::NotExecutable { .. }), "{:?}", outcome(&plain));
+    // What the kernel does not know is never read as a shell's script.
+    let unknown = directory.path().join("unknown");
+    fs::write(&unknown, format!("touch {}\n", directory.path().join("executed").display())).unwrap();
+    fs::set_permissions(&unknown, fs::Permissions::from_mode(0o755)).unwrap();
+    assert!(outcome(&unknown).never_ran() && !directory.path().join("executed").exists());
     assert!(matches!(outcome(directory.path()), ExecError::NotExecutable { .. }));
     assert!(matches!(outcome(Path::new("bridge")), ExecError::Missing { .. }));
     let missing = outcome(&directory.path().join("missing"));
@@ -202,6 +211,18 @@ fn it_runs_in_the_hosts_mount_namespace() {
     let (outside, inside) = seen.join().unwrap();
     assert_ne!(text(&outside), wanted.to_str().unwrap());
     assert_eq!(text(&inside), wanted.to_str().unwrap());
+}
+
+#[test]
+fn it_works_in_the_hosts_root_or_in_the_directory_that_is_wanted() {
+    assert_eq!(text(&run("pwd -P").stdout), "/");
+    let directory = tempfile::tempdir().unwrap();
+    let wanted = directory.path().canonicalize().unwrap();
+    let exec = Exec { directory: Some(wanted.clone()), ..shell("pwd -P; echo x > below") };
+    assert_eq!(text(&exec.run().unwrap().stdout), wanted.to_str().unwrap());
+    assert!(wanted.join("below").exists());
+    let missing = Exec { directory: Some(wanted.join("none")), ..shell("true") }.run().unwrap_err();
+    assert!(matches!(missing, ExecError::Directory { .. }), "{missing}");
 }
 
 #[test]

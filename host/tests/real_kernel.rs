@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use fairlead_host::real::RealKernel;
 use fairlead_host::scratch_netns::ScratchNetns;
 use fairlead_host::{
-    Address, AddressFlags, Kind, Mac, MacvlanMode, NetError, NetKernel, NetnsError, NewLink, Op, Parent,
-    PciKernel, Route, SetLink,
+    Address, AddressFlags, Kind, LinkSettings, Mac, MacvlanMode, NetError, NetKernel, NetnsError, NewLink,
+    Op, Parent, PciKernel, Route, SetLink,
 };
 use nix::errno::Errno;
 use tempfile::TempDir;
@@ -268,11 +268,11 @@ fn a_link_is_changed_moved_to_the_host_and_taken_back() {
             mtu: Some(1300),
             mac: Some(mac),
             alias: Some("pod's own".to_owned()),
-            promiscuous: Some(true),
+            settings: LinkSettings::of_flags(LinkSettings::PROMISCUITY),
         };
         pod.batch(&[Op::SetLink(changes)]).unwrap();
         let link = pod.link_by_index(POD_INDEX).unwrap().unwrap();
-        assert!(link.promiscuous);
+        assert!(link.is_promiscuous());
         assert_eq!((link.name.as_str(), link.up, link.mtu, link.mac), ("renamed0", false, 1300, Some(mac)));
         assert_eq!(link.alias.as_deref(), Some("pod's own"));
         pod.batch(&[Op::SetLink(SetLink {
@@ -282,10 +282,17 @@ fn a_link_is_changed_moved_to_the_host_and_taken_back() {
         })])
         .unwrap();
         assert_eq!(pod.link_by_index(POD_INDEX).unwrap().unwrap().alias, None);
-        pod.batch(&[Op::MoveToHost { index: POD_INDEX, name: "parked0".to_owned() }]).unwrap();
+        pod.batch(&[Op::MoveToHost { index: POD_INDEX, as_index: None, name: "parked0".to_owned() }])
+            .unwrap();
         assert_eq!(pod.links().unwrap().len(), 1);
         let parked = kernel.host().unwrap().link_by_name("parked0").unwrap().unwrap();
-        pod.batch(&[Op::TakeFromHost { index: parked.index, name: "net5".to_owned(), up: true }]).unwrap();
+        pod.batch(&[Op::TakeFromHost {
+            index: parked.index,
+            as_index: None,
+            name: "net5".to_owned(),
+            up: true,
+        }])
+        .unwrap();
         assert!(pod.link_by_name("net5").unwrap().is_some_and(|link| link.up));
         assert_eq!(kernel.host().unwrap().link_by_name("parked0").unwrap(), None);
     });
@@ -297,7 +304,8 @@ fn a_move_under_a_taken_name_leaves_the_link_where_it_was() {
     stage.play(|kernel, parent| {
         let mut pod = kernel.pod(&stage.pod_path()).unwrap();
         pod.batch(&[Op::CreateLink(macvlan("net1", parent))]).unwrap();
-        let refused = pod.batch(&[Op::MoveToHost { index: POD_INDEX, name: "eth0".to_owned() }]);
+        let refused =
+            pod.batch(&[Op::MoveToHost { index: POD_INDEX, as_index: None, name: "eth0".to_owned() }]);
         assert_eq!(errno(refused), Some(Errno::EEXIST));
         assert!(pod.link_by_name("net1").unwrap().is_some(), "it moved under its old name");
     });

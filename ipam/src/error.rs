@@ -9,6 +9,8 @@ use std::path::PathBuf;
 
 use fairlead_cni::{CniError, Code, avoid_containerd_phrases};
 use fairlead_host::shortage;
+use fairlead_host::strict_path::leads_elsewhere;
+use rustix::io::Errno;
 
 /// Why addresses could not be had, given back or looked at.
 #[derive(Debug, thiserror::Error)]
@@ -140,6 +142,30 @@ impl IpamError {
         matches!(self, IpamError::Exhausted { .. } | IpamError::RequestedTaken { .. })
     }
 
+    /// True when the directory was not even opened because the way to it leads elsewhere: nothing was taken in it, and nothing can be
+    /// given back there.
+    pub fn leads_elsewhere(&self) -> bool {
+        matches!(self, IpamError::Store { source, .. } if leads_elsewhere(source))
+    }
+
+    /// Of an ADD: true when no address was taken, and none can be: what the configuration names, or has there, must be corrected first.
+    pub fn gives_nothing(&self) -> bool {
+        self.leads_elsewhere() || self.is_unfit()
+    }
+
+    /// True when the directory, or something in it, is not what host-local can work with: a mistake of the configuration, or
+    /// somebody's who may write there. It says nothing of the disk, nor of this daemon.
+    fn is_unfit(&self) -> bool {
+        let IpamError::Store { source, .. } = self else { return false };
+        match source.raw_os_error() {
+            // The kernel says this of paths that lead nowhere, and of much else where it has no code of its own for us.
+            Some(code) => {
+                [Errno::NOTDIR, Errno::LOOP, Errno::NAMETOOLONG].contains(&Errno::from_raw_os_error(code))
+            }
+            None => source.kind() == io::ErrorKind::InvalidInput,
+        }
+    }
+
     /// What to do, where a file could not be had for want of something that comes back.
     fn shortage(&self) -> Option<String> {
         match self {
@@ -161,6 +187,7 @@ impl IpamError {
             | IpamError::RequestedOutside { .. }
             | IpamError::BadDirectory { .. }
             | IpamError::ResolvConf { .. } => Code::InvalidConfig,
+            _ if self.is_unfit() => Code::InvalidConfig,
             IpamError::Store { .. } | IpamError::UsedDirs { .. } => Code::Io,
             IpamError::Duplicate { .. } => Code::AlreadyThere,
             IpamError::RequestedTaken { .. } => Code::TryAgain,
@@ -192,7 +219,14 @@ impl IpamError {
                 "correct `resolvConf` in the network's configuration, or the file"
             }
             IpamError::Store { source, .. } if source.kind() == io::ErrorKind::TimedOut => {
-                "find the process that holds it (lslocks) and end it; other networks are not held up"
+                "find the process that holds the lock (lslocks), or the file system that does not answer, and end it; other \
+                 networks are not held up"
+            }
+            _ if self.leads_elsewhere() => {
+                "make it a plain directory, or name the directory that is meant in `policy.dataDirRoots` of the node's configuration"
+            }
+            _ if self.is_unfit() => {
+                "remove what is not host-local's, and give `dataDir` a directory that root alone can write"
             }
             IpamError::Store { .. } | IpamError::UsedDirs { .. } => {
                 "look after the disk: is it full, read-only or failing?"

@@ -35,8 +35,8 @@ pub struct Lease {
 /// Which attachment asks for addresses, and of which network.
 #[derive(Debug, Clone, Copy)]
 pub struct LeaseRequest<'a> {
-    /// The network's name, which is the directory's.
-    pub network: &'a str,
+    /// The network's directory: that of the record, not of a configuration that may have changed.
+    pub directory: &'a NetworkDir,
     /// The container's id (`CNI_CONTAINERID`).
     pub container_id: &'a str,
     /// The interface's name in the container (`CNI_IFNAME`).

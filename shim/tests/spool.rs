@@ -179,7 +179,7 @@ fn x02_a_daemon_that_drains_for_longer_than_the_deadline_is_code_11() {
     let outcome = rig.call("DEL").set("FAIRLEAD_TIMEOUT", "0.3").run();
     assert_eq!(outcome.refused(), 11);
     outcome.took_at_least(300);
-    outcome.took_less_than(2000);
+    outcome.took_less_than(10_000);
 }
 
 fn exclusive(rig: &Rig) -> Flock<File> {

@@ -4,7 +4,7 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use fairlead_host::{Kind, Link, Mac, Net, NetError, Op, SetLink};
+use fairlead_host::{Kind, Link, LinkName, LinkSettings, Mac, Net, NetError, Op, SetLink};
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -29,9 +29,11 @@ pub struct Look {
     /// The alias; empty for none.
     pub alias: String,
     /// The alternative names; `None` leaves them as they are.
-    pub alt_names: Option<Vec<String>>,
+    pub alt_names: Option<Vec<LinkName>>,
     /// Whether it is up; `None` leaves that.
     pub up: Option<bool>,
+    /// Whether it is to hear no more than what is for it; false leaves that.
+    pub deaf: bool,
 }
 
 impl Look {
@@ -47,7 +49,9 @@ impl Look {
         }
         if link.name != self.name {
             // Kernels before 6.2 rename no interface that is up.
-            ops.push(Op::SetLink(SetLink { index, up: Some(false), ..SetLink::default() }));
+            if link.up {
+                ops.push(Op::SetLink(SetLink { index, up: Some(false), ..SetLink::default() }));
+            }
             ops.push(Op::SetLink(SetLink { index, name: Some(self.name.clone()), ..SetLink::default() }));
         }
         let alias = Some(&self.alias).filter(|alias| link.alias.as_deref().unwrap_or_default() != *alias);
@@ -55,9 +59,11 @@ impl Look {
         if mtu.is_some() || alias.is_some() {
             ops.push(Op::SetLink(SetLink { index, mtu, alias: alias.cloned(), ..SetLink::default() }));
         }
-        if link.promiscuous {
+        if self.deaf && link.is_promiscuous() {
             // A pod that has ended has left it so: nobody wants that on a host for long.
-            ops.push(Op::SetLink(SetLink { index, promiscuous: Some(false), ..SetLink::default() }));
+            let flags = link.settings.flags.unwrap_or_default() & !LinkSettings::PROMISCUITY;
+            let settings = LinkSettings::of_flags(flags);
+            ops.push(Op::SetLink(SetLink { index, settings, ..SetLink::default() }));
         }
         // Added after the renaming: the name that the interface had until then may be one of them.
         for name in alt_names.iter().filter(|name| !link.alt_names.contains(name)) {
@@ -85,7 +91,7 @@ pub struct Appearance {
     /// Its alias; empty for none.
     pub alias: String,
     /// Its alternative names.
-    pub alt_names: Vec<String>,
+    pub alt_names: Vec<LinkName>,
     /// Whether it was up.
     pub up: bool,
 }
@@ -111,8 +117,16 @@ impl Appearance {
             alias: self.alias.clone(),
             alt_names: Some(self.alt_names.clone()),
             up: Some(self.up),
+            deaf: true,
         }
     }
+}
+
+/// The operations that take all alternative names from an interface before it leaves a pod: the kernel refuses to move it for ever
+/// while one of them is a name at its destination. Those from before are put back there by its [`Look`].
+pub fn without_alt_names(link: &Link) -> impl Iterator<Item = Op> {
+    let index = link.index;
+    link.alt_names.iter().map(move |name| Op::DeleteAltName { index, name: name.clone() })
 }
 
 /// Gives a VF's interface its look. A name that another device's interface has is waited for: the kernel gives one that
@@ -129,7 +143,7 @@ pub fn restore_look<E: From<NetError>>(
     let until = Instant::now() + limit;
     let mut link = link;
     loop {
-        match host.batch(&look.restored(&link)) {
+        match host.batch_past_gone(&look.restored(&link)) {
             Err(e)
                 if e.errno() == Some(Errno::EEXIST)
                     && Instant::now() < until
@@ -163,15 +177,12 @@ pub fn temporary_name(address: PciAddr) -> String {
 pub fn interface(net: &mut dyn Net, address: PciAddr, names: &[String]) -> Result<Option<Link>, NetError> {
     let wanted = address.to_string();
     for name in names {
-        // Kernels before 5.14 do not say whose interface it is: its name has to do there.
-        if let Some(link) = net.link_by_name(name)?
-            && link.device.as_ref().is_none_or(|device| *device == wanted)
-        {
+        if let Some(link) = net.link_by_name(name)?.filter(|link| may_be_of(link, address)) {
             return Ok(Some(link));
         }
     }
     // Sysfs lists those of the namespace that it was mounted in, which need not be the daemon's.
-    Ok(net.links()?.into_iter().find(|link| is_of(link, &wanted)))
+    net.find_link(&|link| is_of(link, &wanted))
 }
 
 /// The interface of a VF among the links of a namespace; by name and MAC address where the kernel does not say whose it is
@@ -184,7 +195,10 @@ pub fn interface_among<'l>(
 ) -> Option<&'l Link> {
     let wanted = address.to_string();
     let by_name = |link: &&Link| {
-        link.device.is_none() && !link.loopback && link.mac == mac && names.contains(&link.name.as_str())
+        link.device.is_none()
+            && may_be_of(link, address)
+            && link.mac == mac
+            && names.contains(&link.name.as_str())
     };
     links.iter().find(|link| is_of(link, &wanted)).or_else(|| links.iter().find(by_name))
 }
@@ -202,6 +216,13 @@ pub fn wait_for_netdev(
             found => return Ok(found),
         }
     }
+}
+
+/// Whether a link can be the interface of a VF: of its driver's making, and of no other device. Kernels before 5.14 do not say of
+/// which device a link is; there its name has to do beside this.
+pub fn may_be_of(link: &Link, address: PciAddr) -> bool {
+    let of_a_driver = !link.loopback && link.kind.name().is_empty();
+    of_a_driver && link.device.as_ref().is_none_or(|device| *device == address.to_string())
 }
 
 /// Whether a link is the interface of a device itself: what stands on it (macvlan, vlan) has a kind.

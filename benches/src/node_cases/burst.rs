@@ -13,6 +13,9 @@ use crate::plugin_exec::Verb;
 use crate::process_cost;
 use crate::subject::Attachment;
 
+/// The reading of a daemon's memory in a burst.
+pub(crate) const WITH_ALL_STARTED: &str = "the daemon and all that it started, at most";
+
 /// Runs `burst-100`.
 pub(crate) fn hundred(bench: &mut Bench, settings: &CaseSize) -> Result<(), BenchError> {
     run(bench, settings, "burst-100")
@@ -26,23 +29,25 @@ pub(crate) fn storm(bench: &mut Bench, settings: &CaseSize) -> Result<(), BenchE
 fn run(bench: &mut Bench, settings: &CaseSize, case: &'static str) -> Result<(), BenchError> {
     for round in 0..settings.warmup + settings.rounds {
         for who in 0..bench.subjects.len() {
-            one_round(bench, case, who, settings.at_once, round >= settings.warmup)?;
+            let pods = bench.attachments(who, settings.at_once)?;
+            one_round(bench, case, who, pods, round >= settings.warmup)?;
         }
     }
     for who in 0..bench.subjects.len() {
-        plugins_memory(bench, case, who, settings.at_once)?;
+        let pods = bench.attachments(who, settings.at_once)?;
+        plugins_memory(bench, case, who, pods)?;
     }
     bench.nothing_allocated(case)
 }
 
-fn one_round(
+/// Attaches these pods at once and detaches them at once.
+pub(crate) fn one_round(
     bench: &mut Bench,
     case: &'static str,
     who: usize,
-    at_once: usize,
+    mut pods: Vec<Attachment>,
     counts: bool,
 ) -> Result<(), BenchError> {
-    let mut pods = bench.attachments(who, at_once)?;
     if let Some(daemon) = &bench.subjects[who].daemon {
         process_cost::reset_peak(daemon.pid).map_err(BenchError::process("the daemon's memory peak"))?;
     }
@@ -55,7 +60,7 @@ fn one_round(
     };
     record(bench, case, who, Verb::Add, burst, &mut pods, counts)?;
     if counts {
-        let name = bench.subjects[who].name.clone();
+        let name = bench.subjects[who].name_at_once().to_owned();
         bench.results.figure_mut(case, &name, Verb::Add.name())?.saw_daemon(memory);
     }
     let burst = bench.at_once(who, Verb::Del, &pods)?;
@@ -82,7 +87,7 @@ fn record(
     }
     if counts {
         let subject = &bench.subjects[who];
-        let figure = bench.results.figure_mut(case, &subject.name, subject.what(verb))?;
+        let figure = bench.results.figure_mut(case, subject.name_at_once(), subject.what(verb))?;
         right.iter().for_each(|done| figure.series.record(done.answer.latency));
         figure.cpu.add(cpu);
         // A burst of which some failed was faster than one that did all of its work.
@@ -94,31 +99,40 @@ fn record(
 }
 
 /// The largest memory of all plugin processes of a burst together, sampled as fast as possible.
-fn plugins_memory(
+///
+/// Where a daemon serves them, also the largest memory of that one and of all that it has started: a peer's may execute plugins itself.
+pub(crate) fn plugins_memory(
     bench: &mut Bench,
     case: &'static str,
     who: usize,
-    at_once: usize,
+    mut pods: Vec<Attachment>,
 ) -> Result<(), BenchError> {
-    let mut pods = bench.attachments(who, at_once)?;
-    let daemons: Vec<_> = bench.subjects.iter().filter_map(|s| Some(s.daemon.as_ref()?.pid)).collect();
+    let mut others: Vec<_> = bench.subjects.iter().filter_map(|s| Some(s.daemon.as_ref()?.pid)).collect();
+    others.extend(&bench.of_nobody);
+    let served_by = bench.subjects[who].daemon.as_ref().map(|daemon| daemon.pid);
     let over = AtomicBool::new(false);
-    let (burst, peak) = thread::scope(|scope| {
+    let (burst, (peak, served)) = thread::scope(|scope| {
         let sampler = scope.spawn(|| {
-            let mut peak = 0;
+            let (mut peak, mut served) = (0, 0);
             while !over.load(Ordering::Relaxed) {
-                peak = peak.max(process_cost::memory_of_descendants(&daemons).unwrap_or(0));
+                peak = peak.max(process_cost::memory_of_descendants(&others).unwrap_or(0));
+                if let Some(daemon) = served_by {
+                    served = served.max(process_cost::memory_of_family(daemon).unwrap_or(0));
+                }
                 thread::sleep(Duration::from_millis(2));
             }
-            peak
+            (peak, served)
         });
         let burst = bench.at_once(who, Verb::Add, &pods);
         over.store(true, Ordering::Relaxed);
-        (burst, sampler.join().unwrap_or(0))
+        (burst, sampler.join().unwrap_or_default())
     });
     record(bench, case, who, Verb::Add, burst?, &mut pods, false)?;
-    let name = bench.subjects[who].name.clone();
+    let name = bench.subjects[who].name_at_once().to_owned();
     bench.results.figure_mut(case, &name, Verb::Add.name())?.saw_plugins(peak);
+    if served_by.is_some() {
+        bench.results.read(case, &name, WITH_ALL_STARTED, "MiB", served as f64 / 1024.0);
+    }
     let burst = bench.at_once(who, Verb::Del, &pods)?;
     record(bench, case, who, Verb::Del, burst, &mut pods, false)?;
     bench.put_away(pods)

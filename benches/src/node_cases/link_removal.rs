@@ -5,6 +5,7 @@
 //! links do not show there is a failure, not a zero.
 
 use std::io;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -57,7 +58,8 @@ fn waiting(bench: &Bench) -> Result<Option<Subject>, BenchError> {
         version: ours.version.clone(),
         config: ours.config.clone(),
         environment: paths.environment(),
-        daemon: Some(daemon),
+        daemon: Some(Arc::new(daemon)),
+        interfaces: ours.interfaces,
     }))
 }
 

@@ -17,12 +17,24 @@ use crate::statistics::StatisticsError;
 use crate::subject::{Attachment, Done, Subject};
 
 /// The number of calls in a row, after which the pods are put away.
-const SCORE: usize = 20;
-/// The pause between two calls, so that the after-effects of one are not in the latency of the next.
+pub(crate) const SCORE: usize = 20;
 const PAUSE: Duration = Duration::from_millis(2);
 
 const ADD: &str = "add-one";
 const DEL: &str = "del-one";
+
+/// What distinguishes one course of single calls from another.
+#[derive(Debug)]
+pub(crate) struct Course {
+    /// The case of its ADDs.
+    pub(crate) add: &'static str,
+    /// The case of its DELs.
+    pub(crate) del: &'static str,
+    /// The pause between two calls, so that the after-effects of one are not in the latency of the next.
+    pub(crate) pause: Duration,
+}
+
+const MACVLANS: Course = Course { add: ADD, del: DEL, pause: PAUSE };
 
 /// Runs `add-one` and `del-one`.
 pub(crate) fn run(bench: &mut Bench, settings: &CaseSize) -> Result<(), BenchError> {
@@ -33,16 +45,17 @@ pub(crate) fn run(bench: &mut Bench, settings: &CaseSize) -> Result<(), BenchErr
         for who in 0..bench.subjects.len() {
             pods.push(bench.attachments(who, count)?);
         }
-        take_turns(bench, Verb::Add, &mut pods, first, settings.warmup)?;
-        take_turns(bench, Verb::Del, &mut pods, first, settings.warmup)?;
+        take_turns(bench, &MACVLANS, Verb::Add, &mut pods, first, settings.warmup)?;
+        take_turns(bench, &MACVLANS, Verb::Del, &mut pods, first, settings.warmup)?;
         bench.put_away(pods.into_iter().flatten().collect())?;
     }
     bench.nothing_allocated(DEL)
 }
 
 /// Makes one call for each pod, one at a time; the calls below number `warmup` are not counted.
-fn take_turns(
+pub(crate) fn take_turns(
     bench: &mut Bench,
+    course: &Course,
     verb: Verb,
     pods: &mut [Vec<Attachment>],
     first: usize,
@@ -54,7 +67,7 @@ fn take_turns(
         let who = if backwards { subjects - 1 - at } else { at };
         let Some(pods) = pods.get_mut(who) else { continue };
         for (call, attachment) in (first..).zip(pods) {
-            one_call(bench, verb, who, attachment, call >= warmup)?;
+            one_call(bench, course, verb, who, attachment, call >= warmup)?;
         }
     }
     Ok(())
@@ -62,6 +75,7 @@ fn take_turns(
 
 fn one_call(
     bench: &mut Bench,
+    course: &Course,
     verb: Verb,
     who: usize,
     attachment: &mut Attachment,
@@ -72,25 +86,26 @@ fn one_call(
     let before = CpuMark::now(subject)?;
     let done = job.run();
     // Within the pause the daemon does what it does off the answer's path: that is the call's cost too.
-    thread::sleep(PAUSE);
+    thread::sleep(course.pause);
     let cpu = before.until(CpuMark::now(subject)?, 1);
     let done = match verb {
-        Verb::Add => bench.added(ADD, who, attachment, done),
-        Verb::Del => bench.deleted(DEL, who, attachment, done),
+        Verb::Add => bench.added(course.add, who, attachment, done),
+        Verb::Del => bench.deleted(course.del, who, attachment, done),
     };
     if let (Some(done), true) = (done, counts) {
-        record(&mut bench.results, &bench.subjects[who], verb, &done)?.cpu.add(cpu);
+        record(&mut bench.results, course, &bench.subjects[who], verb, &done)?.cpu.add(cpu);
     }
     Ok(())
 }
 
 fn record<'a>(
     results: &'a mut Results,
+    course: &Course,
     subject: &Subject,
     verb: Verb,
     done: &Done,
 ) -> Result<&'a mut Figure, StatisticsError> {
-    let case = if verb == Verb::Add { ADD } else { DEL };
+    let case = if verb == Verb::Add { course.add } else { course.del };
     if let Some((spawn, kernel)) = done.parts {
         results.figure_mut(case, &subject.name, "of it: spawn")?.series.record(spawn);
         results.figure_mut(case, &subject.name, "of it: kernel calls")?.series.record(kernel);

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::case_size::CaseSize;
+use crate::comparison::Comparison;
 use crate::machine::Machine;
 use crate::process_cost::Memory;
 use crate::report::Report;
@@ -22,6 +23,7 @@ struct Document<'a> {
     cases: Vec<CaseEntry>,
     figures: Vec<FigureEntry<'a>>,
     readings: &'a [Reading],
+    comparison: &'a Comparison,
     targets: &'a [Verdict],
     failures: &'a [Failure],
 }
@@ -29,7 +31,7 @@ struct Document<'a> {
 #[derive(Serialize)]
 struct CaseEntry {
     name: &'static str,
-    about: &'static str,
+    about: String,
     settings: CaseSize,
 }
 
@@ -69,7 +71,6 @@ pub(crate) enum JsonError {
 
 /// The whole report as one JSON document.
 pub(crate) fn document(report: &Report) -> Result<String, JsonError> {
-    let settings = |case: &crate::cases::Case| if report.quick { case.quick } else { case.settings };
     let figures = report.results.figures.iter().map(entry).collect::<Result<_, _>>()?;
     let document = Document {
         format: 1,
@@ -80,10 +81,15 @@ pub(crate) fn document(report: &Report) -> Result<String, JsonError> {
         cases: report
             .cases
             .iter()
-            .map(|case| CaseEntry { name: case.name, about: case.about, settings: settings(case) })
+            .map(|case| CaseEntry {
+                name: case.name,
+                about: case.title(report.quick),
+                settings: *case.size(report.quick),
+            })
             .collect(),
         figures,
         readings: &report.results.readings,
+        comparison: &report.comparison,
         targets: &report.verdicts,
         failures: &report.results.failures,
     };

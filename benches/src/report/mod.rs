@@ -2,12 +2,14 @@
 //!
 //! All three show the same numbers; none computes any of its own.
 
+pub(crate) mod colours;
 pub(crate) mod json;
 pub(crate) mod page;
 pub(crate) mod plot;
 pub(crate) mod table;
 
 use crate::cases::Case;
+use crate::comparison::Comparison;
 use crate::machine::Machine;
 use crate::results::Results;
 use crate::subject_descriptions::MeasuredSubjects;
@@ -26,6 +28,8 @@ pub(crate) struct Report {
     pub(crate) quick: bool,
     /// What was measured.
     pub(crate) results: Results,
+    /// How ours stands against the other plugins.
+    pub(crate) comparison: Comparison,
     /// The comparison with the targets; empty in a smoke test.
     pub(crate) verdicts: Vec<Verdict>,
 }

@@ -2,15 +2,18 @@
 
 use std::fmt::Write;
 
+use crate::comparison::Other;
 use crate::report::table::{COLUMNS, cells, outcome};
-use crate::report::{Report, plot};
+use crate::report::{Report, colours, plot};
 use crate::results::Figure;
 use crate::targets::{State, number};
 
 const STYLE: &str = "body{font:15px/1.45 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem;color:#222}\
 table{border-collapse:collapse;margin:.6rem 0;font-size:14px}td,th{padding:.2rem .7rem;text-align:right;\
 border-bottom:1px solid #e4e4e4}td:first-child,th:first-child{text-align:left}svg{max-width:100%;height:auto}\
-.met{color:#00704a}.missed{color:#b03a00;font-weight:600}.not-measured{color:#777}.about{color:#555}";
+h2{margin:2.2rem 0 .2rem;font-size:20px}th{white-space:nowrap}h2 code{font-size:13px;color:#777;font-weight:400}h3{margin:1rem 0 0}\
+.verdict{font-size:18px;margin:.3rem 0}.legend{margin:.4rem 0 0;font-size:14px}.legend span{margin-right:1.4rem;white-space:nowrap}\
+.legend i{color:#777}.met{color:#00704a}.missed{color:#b03a00;font-weight:600}.not-measured{color:#777}.about{color:#555}";
 
 /// Why the page could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -31,24 +34,46 @@ pub(crate) fn page(report: &Report) -> Result<String, PageError> {
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>fairlead-bench</title><style>{STYLE}</style>"
     )?;
     write!(html, "<h1>fairlead-bench</h1>")?;
+    verdict(report, &mut html)?;
     head(report, &mut html)?;
+    for case in &report.cases {
+        let title = escaped(&case.title(report.quick));
+        write!(html, "<h2>{title} <code>{}</code></h2>", escaped(case.name))?;
+        section(report, case.name, &mut html)?;
+    }
     if !report.quick {
         targets(report, &mut html)?;
     }
-    for case in &report.cases {
-        write!(html, "<h2>{}</h2><p class=\"about\">{}</p>", escaped(case.name), escaped(case.about))?;
-        section(report, case.name, &mut html)?;
-    }
-    failures(report, &mut html)?;
     html.push_str("</html>\n");
     Ok(html)
 }
 
-fn head(report: &Report, html: &mut String) -> Result<(), PageError> {
-    let m = &report.machine;
+/// What a reader wants to know first: how ours stands, and whether all of it is to be believed.
+fn verdict(report: &Report, html: &mut String) -> Result<(), PageError> {
     if report.quick {
         write!(html, "<p class=\"missed\">A smoke test (--quick): its numbers measure nothing.</p>")?;
     }
+    for sentence in report.comparison.sentences() {
+        write!(html, "<p class=\"verdict\">{}</p>", escaped(&sentence))?;
+    }
+    failures(report, html)?;
+    let lines = &report.comparison.lines;
+    if lines.is_empty() {
+        return Ok(());
+    }
+    write!(html, "<table><tr><th></th><th>ours</th><th>others</th></tr>")?;
+    for line in lines {
+        let told = |value: f64| format!("{} {}", number(value), line.unit);
+        let other = |o: &Other| format!("{} {} ({} ×)", o.subject, told(o.value), number(o.factor));
+        let others: Vec<String> = line.others.iter().map(other).collect();
+        let of_what = format!("{}, {}", line.what, line.of_what());
+        row(html, [&of_what, &told(line.ours), &others.join(" · ")].map(String::as_str), "")?;
+    }
+    Ok(write!(html, "</table>")?)
+}
+
+fn head(report: &Report, html: &mut String) -> Result<(), PageError> {
+    let m = &report.machine;
     let about = format!("{} · {} CPUs ({}) · {} MiB", m.kernel, m.cpus, m.cpu_model, m.memory_mib);
     let paths = format!("run directory on {} · allocation files on {}", m.run_dir_fs, m.data_dir_fs);
     write!(
@@ -60,7 +85,14 @@ fn head(report: &Report, html: &mut String) -> Result<(), PageError> {
     )?;
     write!(html, "<table><tr><th>subject</th><th>executable</th><th>says of itself</th></tr>")?;
     for subject in &report.subjects.0 {
-        row(html, [&subject.name, &subject.path, &subject.version].map(String::as_str), "")?;
+        let colour = colours::css(colours::of_subject(&report.subjects, &subject.name));
+        write!(
+            html,
+            "<tr><td style=\"border-left:.5rem solid {colour}\">{}</td><td>{}</td><td>{}</td></tr>",
+            escaped(&subject.name),
+            escaped(&subject.path),
+            escaped(&subject.version)
+        )?;
     }
     Ok(write!(html, "</table>")?)
 }
@@ -68,7 +100,7 @@ fn head(report: &Report, html: &mut String) -> Result<(), PageError> {
 fn targets(report: &Report, html: &mut String) -> Result<(), PageError> {
     write!(
         html,
-        "<h2>Targets</h2><table><tr><th>figure</th><th>target</th><th>measured</th><th>met?</th></tr>"
+        "<h2>Targets of the development</h2><table><tr><th>figure</th><th>target</th><th>measured</th><th>met?</th></tr>"
     )?;
     for verdict in &report.verdicts {
         let class = match verdict.state {
@@ -89,25 +121,36 @@ fn section(report: &Report, case: &str, html: &mut String) -> Result<(), PageErr
     let figures: Vec<&Figure> =
         report.results.figures.iter().filter(|f| f.case == case && !f.series.is_empty()).collect();
     if !figures.is_empty() {
-        write!(html, "<table><tr>")?;
-        for column in COLUMNS {
-            write!(html, "<th>{}</th>", escaped(column))?;
-        }
-        write!(html, "</tr>")?;
-        for figure in &figures {
-            row(html, cells(figure).each_ref().map(String::as_str), "")?;
-        }
-        write!(html, "</table>")?;
+        figures_table(&figures, html)?;
     }
     // ADD and DEL of one case are two drawings: their latencies are not compared with each other.
     for (verb, also) in [("ADD", "of it"), ("DEL", "spawn alone")] {
         let belongs = |f: &&Figure| f.what.starts_with(verb) || f.what.starts_with(also);
         let drawn: Vec<_> = figures.iter().copied().filter(belongs).collect();
         if !drawn.is_empty() {
-            html.push_str(&plot::latency_curves(&drawn).map_err(PageError::Plot)?);
+            write!(html, "<h3>{verb}: milliseconds by percentile</h3>")?;
+            html.push_str(&plot::latency_curves(&drawn, &report.subjects).map_err(PageError::Plot)?);
         }
     }
     readings(report, case, html)
+}
+
+/// The table of a case, without the columns that nothing in it has.
+fn figures_table(figures: &[&Figure], html: &mut String) -> Result<(), PageError> {
+    let rows: Vec<_> = figures.iter().map(|figure| cells(figure)).collect();
+    let shown =
+        |at: usize| at == 0 || rows.iter().any(|row| row.get(at).is_some_and(|cell| !cell.is_empty()));
+    write!(html, "<table><tr>")?;
+    for (_, column) in COLUMNS.iter().enumerate().filter(|(at, _)| shown(*at)) {
+        write!(html, "<th>{}</th>", escaped(column))?;
+    }
+    for row in &rows {
+        html.push_str("</tr><tr>");
+        for (_, cell) in row.iter().enumerate().filter(|(at, _)| shown(*at)) {
+            write!(html, "<td>{}</td>", escaped(cell))?;
+        }
+    }
+    Ok(write!(html, "</tr></table>")?)
 }
 
 fn readings(report: &Report, case: &str, html: &mut String) -> Result<(), PageError> {
@@ -154,7 +197,7 @@ fn row<const N: usize>(html: &mut String, cells: [&str; N], class: &str) -> Resu
     Ok(())
 }
 
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

@@ -63,12 +63,16 @@ pub(crate) fn write(report: &Report, out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "quick: a smoke test, its numbers measure nothing")?;
     }
     for case in &report.cases {
-        writeln!(out, "\n{} — {}", case.name, case.about)?;
+        writeln!(out, "\n{} — {}", case.name, case.title(report.quick))?;
         figures(report, case.name, out)?;
         readings(report, case.name, out)?;
     }
     if !report.quick {
         verdicts(&report.verdicts, out)?;
+    }
+    writeln!(out)?;
+    for sentence in report.comparison.sentences() {
+        writeln!(out, "{sentence}")?;
     }
     failures(report, out)
 }
@@ -117,9 +121,9 @@ pub(crate) fn outcome(verdict: &Verdict) -> String {
 fn failures(report: &Report, out: &mut impl Write) -> io::Result<()> {
     let failures = &report.results.failures;
     if failures.is_empty() {
-        return writeln!(out, "\nevery interface was verified; nothing failed");
+        return writeln!(out, "every interface was verified; nothing failed");
     }
-    writeln!(out, "\n{} calls failed or gave a wrong interface", failures.len())?;
+    writeln!(out, "{} calls failed or gave a wrong interface", failures.len())?;
     for failure in failures.iter().take(FAILURES_TOLD) {
         writeln!(out, "  {}: {}: {}", failure.case, failure.subject, failure.what)?;
     }

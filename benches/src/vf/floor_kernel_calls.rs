@@ -26,7 +26,7 @@ impl VfKernelCalls<'_> {
         let index = self.index;
         let mut pod = self.kernel.pod(self.netns)?;
         pod.batch(&[
-            Op::TakeFromHost { index, name: IFNAME.to_owned(), up: false },
+            Op::TakeFromHost { index, as_index: None, name: IFNAME.to_owned(), up: false },
             Op::SetLink(SetLink { index, up: Some(true), ..SetLink::default() }),
             Op::AddAddress(self.address()),
         ])?;
@@ -47,7 +47,7 @@ impl VfKernelCalls<'_> {
     /// Moves the interface back under its name, and resets the VF, so that nothing is left of what the pod did.
     pub(super) fn return_to_host(&self, on_host: &VfOnHost) -> Result<(), KernelCallError> {
         let address = on_host.address.to_string();
-        let back = Op::MoveToHost { index: self.index, name: on_host.name.clone() };
+        let back = Op::MoveToHost { index: self.index, as_index: None, name: on_host.name.clone() };
         self.kernel.pod(self.netns)?.batch(&[back])?;
         self.kernel.unbind(&address)?;
         self.kernel.reset(&address)?;

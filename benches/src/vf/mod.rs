@@ -93,7 +93,7 @@ impl VfBench {
 
     /// Ends the daemons; returns who was measured, and what was measured.
     pub(crate) fn close(self) -> (MeasuredSubjects, Results) {
-        (MeasuredSubjects::of_vfs(&self.subjects), self.results)
+        (MeasuredSubjects::of_others(&self.subjects), self.results)
     }
 
     /// The VFs that a subject may use.
@@ -174,7 +174,7 @@ impl VfInPod<'_> {
     /// Verifies that the pod has nothing of it any more.
     fn deleted(&self, pod: &Attachment, done: io::Result<Done>) -> Result<Done, CallFailure> {
         let done = succeeded(done)?;
-        verify::detached(&self.bench.node, &pod.pod, self.subject.removal())?;
+        verify::detached(&self.bench.node, &pod.pod, self.subject.interfaces, self.subject.removal())?;
         Ok(done)
     }
 

@@ -11,6 +11,7 @@ use super::vf_on_host::until_ready;
 use super::{VfBench, let_machine_settle, succeeded};
 use crate::bench::{BenchError, CallFailure};
 use crate::case_size::CaseSize;
+use crate::network_config::IFNAME;
 use crate::network_config::of_vf;
 use crate::plugin_exec::Verb;
 use crate::subject::{Attachment, Done, Job, Removal, Role};
@@ -75,7 +76,7 @@ fn macvlan_beside(bench: &mut VfBench, who: usize, counts: bool) -> Result<(), B
         let_machine_settle();
         let done = bench.call(who, Verb::Del, &pod, Some(&config));
         let deleted = succeeded(done).and_then(|done| {
-            verify::detached(&bench.node, &pod.pod, Removal::Silenced)?;
+            verify::detached(&bench.node, &pod.pod, &[IFNAME], Removal::Silenced)?;
             Ok(done)
         });
         bench.record(CASE, who, "ADD of a macvlan", Verb::Add, added, counts)?;

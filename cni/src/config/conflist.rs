@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::{AttachmentRef, NetConf, netconf};
 use crate::error::{CniError, Code};
-use crate::go_json::Fields;
+use crate::go_json::{Fields, folded};
 use crate::names;
 use crate::result::CniResult;
 use crate::version::CniVersion;
@@ -115,6 +115,26 @@ impl ConfList {
     /// Whether a plugin declares the capability.
     pub fn declares(&self, index: usize, capability: &str) -> bool {
         self.plugins.get(index).is_some_and(|plugin| plugin.capabilities.iter().any(|c| c == capability))
+    }
+
+    /// Gives the IPAM of plugin `index` the text key `key`, in place of what it has by any spelling of it.
+    ///
+    /// # Errors
+    /// Code 7 where the plugin has no IPAM, or several spellings of one.
+    pub fn set_ipam_key(&mut self, index: usize, key: &str, text: &str) -> Result<(), CniError> {
+        let keys = self.plugins.get_mut(index).map(|plugin| &mut plugin.keys);
+        let mut ipams = keys.into_iter().flat_map(Map::iter_mut).filter(|(name, _)| folded(name) == "ipam");
+        match (ipams.next(), ipams.next()) {
+            (Some((_, Value::Object(ipam))), None) => {
+                ipam.retain(|name, _| folded(name) != folded(key));
+                ipam.insert(key.to_owned(), Value::String(text.to_owned()));
+                Ok(())
+            }
+            (Some((_, Value::Object(_))), Some(_)) => {
+                Err(invalid("\"ipam\" is there in several spellings", "write each key once"))
+            }
+            _ => Err(wrong("ipam", "an object")),
+        }
     }
 
     /// The configuration of plugin `index`: name and version of the list, the previous plugin's result, and of

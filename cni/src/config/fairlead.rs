@@ -6,15 +6,17 @@
 
 use serde_json::{Map, Value};
 
+use super::cluster_network::{self, ClusterNetwork};
+use super::sriov::RESOURCE_NAME;
 use super::{HostDevice, Ipvlan, Macvlan, NetConf, Sriov, Vlan};
 use crate::error::{CniError, Code};
-use crate::names::{self, shown};
+use crate::names::shown;
 
 /// A configuration of type `fairlead`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Fairlead {
-    /// The key `clusterNetwork`: the name of a configuration in the conf dir.
-    ClusterNetwork(String),
+    /// The key `clusterNetwork`, and those that go with it.
+    ClusterNetwork(ClusterNetwork),
     /// The key `paths`: the first path that can be had is taken.
     Paths {
         /// Each path as a configuration of the path's type, with the name, version, `ipam` and runtime parts of the whole.
@@ -80,6 +82,41 @@ const PATHS: &[(&str, &[&str])] = &[
     ("vhost-user", &["switch", "mac"]),
 ];
 
+/// The keys of the types that the reference plugins read beside those of a path, and those without a path.
+const BESIDE_PATHS: &[(&str, &[&str])] = &[
+    ("dummy", &[]),
+    ("loopback", &[]),
+    ("host-device", &["deviceID"]),
+    ("sriov", &["deviceID", "logLevel", "logFile"]),
+];
+
+/// The keys that an IPAM reads, by its type.
+const OF_IPAM: &[(&str, &[&str])] = &[
+    (
+        "host-local",
+        &["type", "ranges", "subnet", "rangeStart", "rangeEnd", "gateway", "routes", "dataDir", "resolvConf"],
+    ),
+    ("static", &["type", "addresses", "routes", "dns"]),
+    ("dhcp", &["type", "daemonSocketPath", "request", "provide", "priority"]),
+];
+
+/// The keys that mean something in a configuration of this type; `None` for a type that is not known here.
+pub fn known_keys(kind: &str) -> Option<Vec<&'static str>> {
+    let of = |table: &[(&str, &'static [&'static str])]| {
+        table.iter().find(|(known, _)| *known == kind).map(|(_, keys)| *keys)
+    };
+    let keys = match (of(PATHS), of(BESIDE_PATHS)) {
+        (None, None) => return None,
+        (of_path, beside) => [of_path.unwrap_or_default(), beside.unwrap_or_default()].concat(),
+    };
+    Some([COMMON, &keys, &[RESOURCE_NAME]].concat())
+}
+
+/// The keys that mean something in the `ipam` of this type; `None` for a type that is not known here.
+pub fn known_ipam_keys(kind: &str) -> Option<&'static [&'static str]> {
+    OF_IPAM.iter().find(|(known, _)| *known == kind).map(|(_, keys)| *keys)
+}
+
 impl Fairlead {
     /// Reads a configuration of type `fairlead`.
     ///
@@ -89,16 +126,10 @@ impl Fairlead {
         let whole = exact(&conf.raw)?;
         let forms = (whole.get("clusterNetwork"), whole.get("paths"));
         match forms {
-            (Some(network), None) => {
-                only(
-                    &whole,
-                    &[COMMON, &["clusterNetwork"]],
-                    "a fairlead configuration with \"clusterNetwork\"",
-                )?;
-                let name =
-                    network.as_str().ok_or_else(|| wrong("clusterNetwork", "the name of a network"))?;
-                names::network_name(name)?;
-                Ok(Fairlead::ClusterNetwork(name.to_owned()))
+            (Some(_), None) => {
+                let known = [COMMON, &["clusterNetwork"], cluster_network::KEYS];
+                only(&whole, &known, "a fairlead configuration with \"clusterNetwork\"")?;
+                ClusterNetwork::read(&whole).map(Fairlead::ClusterNetwork)
             }
             (None, Some(paths)) => {
                 only(
@@ -136,7 +167,7 @@ fn only(keys: &Map<String, Value>, known: &[&[&str]], what: &str) -> Result<(), 
     }
 }
 
-fn wrong(key: &str, expected: &str) -> CniError {
+pub(super) fn wrong(key: &str, expected: &str) -> CniError {
     CniError::new(Code::Decode, format!("\"{key}\" of a fairlead configuration must be {expected}"))
 }
 

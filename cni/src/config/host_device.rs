@@ -31,6 +31,14 @@ pub enum Device {
 impl HostDevice {
     /// Reads the type's fields. Code 6 for a wrong type, 7 for a wrong or missing value.
     pub fn parse(conf: &NetConf) -> Result<HostDevice, CniError> {
+        HostDevice::read(conf)?.ok_or_else(|| {
+            CniError::new(Code::InvalidConfig, "host-device names no device")
+                .with("specify one of \"device\", \"hwaddr\", \"kernelpath\" and \"pciBusID\", or have the runtime pass deviceID")
+        })
+    }
+
+    /// The same; `None` where nobody names a device yet, as long as the runtime has not passed the one that it gives the pod.
+    pub fn read(conf: &NetConf) -> Result<Option<HostDevice>, CniError> {
         let fields = conf.fields()?;
         let (name, hwaddr) = (fields.text("device")?, fields.text("hwaddr")?);
         let (kernel_path, pci) = (fields.text("kernelpath")?, fields.text("pciBusID")?);
@@ -47,20 +55,20 @@ impl HostDevice {
         } else if let Some(mac) = hwaddr {
             Device::HwAddr(mac)
         } else if let Some(path) = kernel_path {
-            if !path.starts_with("/sys/devices/") {
+            // With `..` it could lead anywhere.
+            if !path.starts_with("/sys/devices/") || path.split('/').any(|part| part == "..") {
                 return Err(fields.invalid(
                     "kernelpath",
                     &shown(&path),
-                    "a path that begins with /sys/devices/",
+                    "a path that begins with /sys/devices/, without \"..\"",
                 ));
             }
             Device::KernelPath(path)
         } else if let Some(id) = &bus_id {
             Device::BusId(id.clone())
         } else {
-            return Err(CniError::new(Code::InvalidConfig, "host-device names no device")
-                .with("specify one of \"device\", \"hwaddr\", \"kernelpath\" and \"pciBusID\", or have the runtime pass deviceID"));
+            return Ok(None);
         };
-        Ok(HostDevice { device, bus_id })
+        Ok(Some(HostDevice { device, bus_id }))
     }
 }

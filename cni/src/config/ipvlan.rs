@@ -1,14 +1,14 @@
 //! Type `ipvlan`: on the master that it names, or chained on the one interface of `prevResult`.
 
-use super::{NetConf, mtu};
+use super::{NetConf, masters, mtu};
 use crate::error::{CniError, Code};
 use crate::result::CniResult;
 
 /// A configuration of type `ipvlan`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ipvlan {
-    /// The key `master`; see [`Ipvlan::master`].
-    pub master: Option<String>,
+    /// The key `master`; see [`Ipvlan::masters`] and [`super::masters`].
+    pub masters: Vec<String>,
     /// The key `mode`.
     pub mode: Mode,
     /// The key `mtu` in bytes; `None` for the master's MTU.
@@ -55,30 +55,27 @@ impl Ipvlan {
         let fields = conf.fields()?;
         let mode = fields.item("mode").map(|mode| mode.read("l2, l3 or l3s", Mode::parse));
         Ok(Ipvlan {
-            master: fields.text("master")?,
+            masters: masters(&fields)?,
             mode: mode.transpose()?.unwrap_or_default(),
             mtu: mtu(&fields)?,
             link_in_container: fields.flag("linkInContainer")?,
         })
     }
 
-    /// The master: `master`, else the one named interface of `prevResult` when there is one (code 7 when it does
-    /// not have exactly one), else `None`: the interface of the default route.
-    pub fn master<'a>(&'a self, conf: &'a NetConf) -> Result<Option<&'a str>, CniError> {
-        match (&self.master, &conf.prev_result) {
-            (Some(master), _) => Ok(Some(master)),
-            (None, None) => Ok(None),
-            (None, Some(prev)) => match prev.interfaces.as_slice() {
-                [one] if !one.name.is_empty() => Ok(Some(&one.name)),
-                others => {
-                    let msg = format!(
-                        "ipvlan has no \"master\", and \"prevResult\" has {} interfaces",
-                        others.len()
-                    );
-                    Err(CniError::new(Code::InvalidConfig, msg)
-                        .with("name the master, or chain on a plugin that makes exactly one interface"))
-                }
-            },
+    /// The masters: `master`, else the one named interface of `prevResult` when there is one (code 7 when it does
+    /// not have exactly one), else none: the interface of the default route.
+    pub fn masters(&self, conf: &NetConf) -> Result<Vec<String>, CniError> {
+        let Some(prev) = conf.prev_result.as_ref().filter(|_| self.masters.is_empty()) else {
+            return Ok(self.masters.clone());
+        };
+        match prev.interfaces.as_slice() {
+            [one] if !one.name.is_empty() => Ok(vec![one.name.clone()]),
+            others => {
+                let msg =
+                    format!("ipvlan has no \"master\", and \"prevResult\" has {} interfaces", others.len());
+                Err(CniError::new(Code::InvalidConfig, msg)
+                    .with("name the master, or chain on a plugin that makes exactly one interface"))
+            }
         }
     }
 

@@ -1,14 +1,14 @@
 //! Type `macvlan`: an interface of its own MAC address on a master.
 
-use super::{NetConf, mtu};
+use super::{NetConf, masters, mtu};
 use crate::args::Args;
 use crate::error::CniError;
 
 /// A configuration of type `macvlan`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Macvlan {
-    /// The key `master`; `None` for the interface of the default route.
-    pub master: Option<String>,
+    /// The key `master`; see [`super::masters`].
+    pub masters: Vec<String>,
     /// The key `mode`.
     pub mode: Mode,
     /// The key `mtu` in bytes; `None` for the master's MTU.
@@ -64,7 +64,7 @@ impl Macvlan {
         let mode =
             fields.item("mode").map(|mode| mode.read("bridge, private, vepa or passthru", Mode::parse));
         Ok(Macvlan {
-            master: fields.text("master")?,
+            masters: masters(&fields)?,
             mode: mode.transpose()?.unwrap_or_default(),
             mtu: mtu(&fields)?,
             mac: fields.text("mac")?,

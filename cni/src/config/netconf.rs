@@ -1,5 +1,7 @@
 //! What every configuration has, whatever its type (libcni `types.PluginConf`), and what the runtime has added to it.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use crate::error::{CniError, Code};
@@ -13,7 +15,7 @@ use crate::wire::MAX_CONFIG;
 #[derive(Debug, Clone, PartialEq)]
 pub struct NetConf {
     /// The text as the runtime wrote it.
-    pub raw: String,
+    pub raw: Arc<str>,
     /// The text as [`go_json::parse`] reads it, with struct keys in lower case.
     pub value: Value,
     /// The key `cniVersion`.
@@ -103,7 +105,7 @@ impl NetConf {
         let (ipam_type, dns, valid_attachments) =
             (ipam_type(&fields)?, dns(&fields)?, valid_attachments(&fields)?);
         Ok(NetConf {
-            raw: text.to_owned(),
+            raw: text.into(),
             version,
             name,
             plugin_type,

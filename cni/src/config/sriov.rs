@@ -3,12 +3,17 @@
 use super::NetConf;
 use crate::args::Args;
 use crate::error::{CniError, Code};
+use crate::go_json::folded;
 
 /// The largest VLAN id. 4095 is reserved, though some drivers take it.
 const MAX_VLAN: u32 = 4094;
 
 /// The name that `resourceName` has in the annotation of a network attachment definition.
-const RESOURCE_NAME: &str = "k8s.v1.cni.cncf.io/resourceName";
+pub(super) const RESOURCE_NAME: &str = "k8s.v1.cni.cncf.io/resourceName";
+
+/// The keys by which sriov-cni before 2.0 chose a VF: of a PF by its name, or for DPDK.
+const OLD_FORMAT: [&str; 9] =
+    ["if0", "if0name", "l2enable", "dpdk", "sharedvf", "cniDir", "deviceinfo", "vf", "master"];
 
 /// A configuration of type `sriov`. An attribute that is `None` is left as it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -137,6 +142,9 @@ impl Sriov {
         let resource = self.resource_name.clone().map(Device::OfResource);
         let any = resource.or_else(|| self.pool.clone().map(Device::OfPool));
         asked.map(|id| Device::Named(id.to_owned())).or(any).ok_or_else(|| {
+            if let Some(error) = of_old_format(conf) {
+                return error;
+            }
             CniError::new(Code::InvalidConfig, "sriov names no device").with(
                 "give \"deviceID\", the PCI address of a VF, have the meta plugin or the runtime pass it, or give \"resourceName\" for one that kubelet has given the pod",
             )
@@ -150,6 +158,17 @@ impl Sriov {
         let asked = conf.runtime.mac.as_deref().or_else(|| args.mac()).or(self.mac.as_deref());
         Ok(asked.map(str::to_owned))
     }
+}
+
+/// Code 7 for a configuration that only sriov-cni before 2.0 could read.
+pub fn of_old_format(conf: &NetConf) -> Option<CniError> {
+    let keys = conf.value.as_object()?;
+    let old = OLD_FORMAT.iter().find(|key| keys.contains_key(&folded(key)))?;
+    let msg =
+        format!("\"{old}\" is of sriov-cni before 2.0, which chose a VF itself; nothing does that by now");
+    Some(CniError::new(Code::InvalidConfig, msg).with(
+        "leave it out, and name the VF by \"deviceID\", or by \"resourceName\" what kubelet gives the pod; vfio-pci is seen by itself",
+    ))
 }
 
 fn known(args: &Args) -> Result<(), CniError> {

@@ -85,7 +85,7 @@ fn settings(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
 
 fn information(testbed: &mut VfTestbed<'_>) -> Result<(), Fault> {
     testbed.pod("pod")?;
-    let path = "/run/devinfo/cni/of-pod.json";
+    let path = "/run/k8s.cni.cncf.io/devinfo/cni/of-pod.json";
     let mut fields = fields();
     fields["runtimeConfig"] = json!({"CNIDeviceInfoFile": path});
     let attachment = attachment(testbed, "pod", fields);

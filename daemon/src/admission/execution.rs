@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fairlead_cni::Code;
+use fairlead_cni::args::Args;
 use fairlead_cni::trace::TraceParent;
 use fairlead_cni::wire::Command;
+use fairlead_kube::PodRef;
 use tracing::{error, info};
 
 use super::Shared;
@@ -88,6 +90,9 @@ impl Shared {
             *took,
         );
         self.health.note(failure.as_ref().map(|(code, _)| *code));
+        let pod = Args::parse(&request.args).ok().and_then(|args| PodRef::of_args(&args));
+        // As a text, which is quoted: a runtime without Kubernetes passes on whatever its caller calls a pod.
+        let pod_name = pod.as_ref().map(PodRef::to_string);
         let trace = || TraceParent::of(&request.env).map_or("", TraceParent::as_str);
         match failure {
             None => info!(
@@ -95,6 +100,8 @@ impl Shared {
                 container = request.container_id,
                 ifname = request.ifname,
                 netns = request.netns,
+                pod = pod_name.as_deref(),
+                pod_uid = pod.as_ref().and_then(|pod| pod.uid.as_deref()),
                 network = &*network,
                 r#type = &*plugin,
                 traceparent = trace(),
@@ -106,6 +113,8 @@ impl Shared {
                 container = request.container_id,
                 ifname = request.ifname,
                 netns = request.netns,
+                pod = pod_name.as_deref(),
+                pod_uid = pod.as_ref().and_then(|pod| pod.uid.as_deref()),
                 network = &*network,
                 r#type = &*plugin,
                 traceparent = trace(),

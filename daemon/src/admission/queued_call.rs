@@ -50,6 +50,10 @@ impl Receipt {
 
     fn send(&mut self, delivered: bool) {
         if let Some((call, to)) = self.0.take() {
+            if delivered {
+                // What is below may wait for more deliveries, and the caller may repeat its ADD before that.
+                call.delivered();
+            }
             // The thread at the other end lives as long as the process.
             let _ = to.send((call, delivered));
         }

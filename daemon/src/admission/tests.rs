@@ -10,7 +10,8 @@ use fairlead_cni::{CniVersion, Code};
 use serde_json::Value;
 
 use super::*;
-use crate::call::{Lane, PreparedCall, Reply};
+use crate::call::{Lane, PodNetwork, PreparedCall, Reply};
+use crate::store::Key;
 
 /// Serves `wait:<ms>` by waiting, `slow:…` on the slow lane, `panic` by panicking; keeps what it was asked, in order.
 #[derive(Default)]
@@ -20,6 +21,8 @@ struct Fake {
     overlaps: AtomicUsize,
     prepared: AtomicUsize,
     delivered: Mutex<Vec<(String, bool)>>,
+    /// The calls whose delivery the engine was told at once.
+    confirmed: Mutex<Vec<String>>,
 }
 
 struct FakeCall(Arc<Fake>, Request);
@@ -51,6 +54,10 @@ impl PreparedCall for FakeCall {
         Reply { version: CniVersion::LATEST, outcome: Ok(String::new()) }
     }
 
+    fn delivered(&self) {
+        self.0.confirmed.lock().push(self.1.args.clone());
+    }
+
     fn answered(&self, delivered: bool) {
         self.0.delivered.lock().push((self.1.args.clone(), delivered));
     }
@@ -66,12 +73,28 @@ impl Service for Fake {
         None
     }
 
+    fn describe(&self, named: &str) -> Value {
+        Value::String(named.to_owned())
+    }
+
+    fn pod_networks(&self, _: &Key) -> Vec<PodNetwork> {
+        Vec::new()
+    }
+
     fn order_pools(&self, _: fairlead_sriov::pools::Verb, of: &str) -> Result<Value, fairlead_cni::CniError> {
         Ok(vec![of].into())
     }
 
-    fn collect(&self, _: bool) -> Value {
-        Value::Null
+    fn collect(&self, _: Option<crate::call::OrphansListed>) -> Result<Value, fairlead_cni::CniError> {
+        Ok(Value::Null)
+    }
+
+    fn change_over(&self, _: crate::call::ChangeOver, _: &str) -> Result<(), fairlead_cni::CniError> {
+        Ok(())
+    }
+
+    fn forget(&self, _: &crate::call::NamedAttachment, _: bool) -> Result<Value, fairlead_cni::CniError> {
+        Ok(Value::Null)
     }
 }
 
@@ -159,7 +182,7 @@ fn calls_of_one_container_never_overlap_and_keep_their_order_across_lanes() {
         let of: Vec<u32> = log(&fake)
             .iter()
             .map(|line| line.split(' ').nth(1).unwrap().parse().unwrap())
-            .filter(|n| n % 3 == container)
+            .filter(|n| *n % 3 == container)
             .collect();
         assert!(of.is_sorted(), "{of:?}");
         assert_eq!(of.len(), 20);
@@ -208,11 +231,15 @@ fn a_call_at_work_learns_that_its_caller_is_gone() {
 fn an_adds_receipt_tells_the_engine_whether_its_answer_was_delivered() {
     let (admission, fake) = admission(1);
     match send(&admission, Command::Add, "a", "written", "").wait() {
-        Outcome::Reply(_, receipt) => receipt.give_back(true),
+        Outcome::Reply(_, receipt) => {
+            receipt.give_back(true);
+            assert_eq!(*fake.confirmed.lock(), ["written"], "at once");
+        }
         other => panic!("{other:?}"),
     }
     drop(send(&admission, Command::Add, "b", "lost", "").wait());
     until(|| fake.delivered.lock().len() == 2);
+    assert_eq!(*fake.confirmed.lock(), ["written"], "what was lost is no delivery");
     let told = fake.delivered.lock().clone();
     assert_eq!(told, [("written".to_owned(), true), ("lost".to_owned(), false)]);
 }

@@ -1,24 +1,40 @@
 //! The command line: `run`, the operator's commands over the socket, and what is put on the node.
 
+mod confirmation;
+mod describe;
+mod generated;
+mod listings;
 mod operator_commands;
+mod removal_commands;
 mod run;
+mod still_needed;
 mod table;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use fairlead_sriov::pools::Verb;
 
 use crate::doctor;
 use crate::install::{self, InstallError};
 use crate::node_paths::NodePaths;
 use crate::operator_client::ClientError;
+use crate::policy_check::{self, PolicyCheckError, Question};
 use crate::run_dir::SOCKET;
+use crate::validate;
+
+/// The configuration, where no other is named.
+const CONFIG: &str = "/etc/fairlead/config.yaml";
+
+/// The release, and the revision that it was built from.
+pub(crate) const VERSION: &str =
+    concat!(env!("CARGO_PKG_VERSION"), " (revision ", env!("FAIRLEAD_REVISION"), ")");
 
 /// Fairlead's node daemon, and the commands by which it is looked after.
 #[derive(Debug, Parser)]
-#[command(name = "fairleadd", version, arg_required_else_help = true)]
+#[command(name = "fairleadd", version = VERSION, arg_required_else_help = true)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -29,21 +45,69 @@ enum Command {
     /// Serve this node, until SIGTERM.
     Run(RunArgs),
     /// How the daemon is.
-    Status(QueryArgs),
+    Status(StatusArgs),
     /// What is attached on this node.
-    Attachments(QueryArgs),
+    Attachments(ListArgs),
+    /// Everything about one pod or container: its interfaces with timings, and the calls for it that failed. Exit status 1 when
+    /// nothing is known.
+    Describe(DescribeArgs),
     /// The networks of the conf dir, and those that are refused.
-    Networks(QueryArgs),
+    Networks(ListArgs),
     /// Pools of VFs that are ready before they are asked for: how each stands, or an order about them.
     Pools(PoolsArgs),
     /// Remove now what nobody needs any more, without waiting for the periodic collection.
     Gc(GcArgs),
+    /// Give up an attachment whose removal cannot succeed: says what may be left behind, asks, and forgets it.
+    Forget(ForgetArgs),
     /// Put the executable under the plugins' names; the originals are kept aside.
     Install(InstallArgs),
     /// Put the originals back.
     Uninstall(UninstallArgs),
     /// Say what on this node is missing or wrong, and the remedy. Exit status 1 when something is.
     Doctor(DoctorArgs),
+    /// Say what ADD and the policy would refuse of networks, definitions (NetworkAttachmentDefinition) and the daemon's
+    /// configuration; without files, of this node's. Exit status 1 when something is wrong.
+    Validate(ValidateArgs),
+    /// The policy for tenants' definitions.
+    Policy(PolicyArgs),
+    /// The release and the revision of this program.
+    Version,
+    /// Print the completions for a shell.
+    Completions {
+        /// The shell that the completions are for.
+        shell: Shell,
+    },
+    /// Write the pages of the manual into a directory.
+    #[command(hide = true)]
+    ManPages {
+        /// The directory, which is made where it is missing.
+        dir: PathBuf,
+    },
+}
+
+impl Command {
+    /// Whether nobody but root can have it: the daemon serves root alone. What is told of files anybody may ask, as far as they
+    /// are readable.
+    fn is_roots(&self) -> bool {
+        match self {
+            Command::Run(_)
+            | Command::Status(_)
+            | Command::Attachments(_)
+            | Command::Describe(_)
+            | Command::Networks(_)
+            | Command::Pools(_)
+            | Command::Gc(_)
+            | Command::Forget(_) => true,
+            Command::Install(_)
+            | Command::Uninstall(_)
+            | Command::Doctor(_)
+            | Command::Validate(_)
+            | Command::Policy(_)
+            | Command::Version
+            | Command::Completions { .. }
+            | Command::ManPages { .. } => false,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Args)]
@@ -58,7 +122,7 @@ struct Dirs {
     #[arg(long, default_value = "/")]
     host_root: PathBuf,
     /// The configuration.
-    #[arg(long, default_value = "/etc/fairlead/config.yaml")]
+    #[arg(long, default_value = CONFIG)]
     config: PathBuf,
 }
 
@@ -85,9 +149,9 @@ struct QueryArgs {
     /// The daemon's run directory.
     #[arg(long, default_value = "/run/fairlead")]
     run_dir: PathBuf,
-    /// A table for people, JSON for programs.
+    /// A table for people of 80 columns, one with everything, or JSON for programs.
     #[arg(short, long, value_enum, default_value = "table")]
-    output: Output,
+    output: Listing,
 }
 
 impl QueryArgs {
@@ -96,10 +160,51 @@ impl QueryArgs {
     }
 }
 
+/// The form of what the daemon answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Listing {
+    /// What a person needs first, in 80 columns.
+    Table,
+    /// Every column, as wide as it is.
+    Wide,
+    /// Everything, for programs.
+    Json,
+}
+
+#[derive(Debug, Args)]
+struct ListArgs {
+    #[command(flatten)]
+    ask: QueryArgs,
+    /// Go on, and print it again whenever it has changed, until SIGINT.
+    #[arg(short, long)]
+    watch: bool,
+}
+
+#[derive(Debug, Args)]
+struct DescribeArgs {
+    #[command(flatten)]
+    ask: QueryArgs,
+    /// A pod's name or uid, or a container's id or its first 8 characters.
+    #[arg(value_name = "[NAMESPACE/]POD|CONTAINER")]
+    of: String,
+}
+
+#[derive(Debug, Args)]
+struct StatusArgs {
+    #[command(flatten)]
+    ask: QueryArgs,
+    /// Exit status 1 unless it is ready.
+    #[arg(long)]
+    ready: bool,
+    /// Exit status 1 unless it is healthy.
+    #[arg(long)]
+    healthy: bool,
+}
+
 #[derive(Debug, Args)]
 struct PoolsArgs {
     #[command(flatten)]
-    ask: QueryArgs,
+    list: ListArgs,
     /// An order; without one they are listed.
     #[arg(requires = "of")]
     order: Option<Order>,
@@ -135,9 +240,28 @@ impl From<Order> for Verb {
 struct GcArgs {
     #[command(flatten)]
     ask: QueryArgs,
-    /// Also release host-local allocations whose container is unknown here. Look at them first: `doctor`.
+    /// Also release host-local allocations whose container is unknown here. They are listed first, and asked about.
     #[arg(long)]
     orphans: bool,
+    /// Ask nothing.
+    #[arg(long, requires = "orphans")]
+    yes: bool,
+}
+
+#[derive(Debug, Args)]
+struct ForgetArgs {
+    #[command(flatten)]
+    ask: QueryArgs,
+    /// The container's id.
+    container: String,
+    /// The interface's name in the container.
+    ifname: String,
+    /// The network, where the interface is on record of several.
+    #[arg(long)]
+    network: Option<String>,
+    /// Ask nothing.
+    #[arg(long)]
+    yes: bool,
 }
 
 #[derive(Debug, Args)]
@@ -161,6 +285,12 @@ struct UninstallArgs {
     /// Where the runtime looks for plugins.
     #[arg(long, default_value = crate::conf_dir::PLUGIN_DIR)]
     bin_dir: PathBuf,
+    /// The daemon's run directory.
+    #[arg(long, default_value = "/run/fairlead")]
+    run_dir: PathBuf,
+    /// Do it though pods have interfaces that only Fairlead can take down.
+    #[arg(long)]
+    force: bool,
 }
 
 #[derive(Debug, Args)]
@@ -172,6 +302,53 @@ struct DoctorArgs {
     output: Output,
 }
 
+#[derive(Debug, Args)]
+struct ValidateArgs {
+    /// Configurations, conflists, definitions (YAML or JSON), or the daemon's configuration.
+    files: Vec<PathBuf>,
+    #[command(flatten)]
+    dirs: Dirs,
+    /// A table for people, JSON for programs.
+    #[arg(short, long, value_enum, default_value = "table")]
+    output: Output,
+}
+
+#[derive(Debug, Args)]
+struct PolicyArgs {
+    #[command(subcommand)]
+    question: PolicyQuestion,
+}
+
+#[derive(Debug, Subcommand)]
+enum PolicyQuestion {
+    /// Say what the policy decides about each interface of a definition. Exit status 1 when one is refused, 2 when the
+    /// definition or the configuration can't be read.
+    Check(PolicyCheckArgs),
+}
+
+#[derive(Debug, Args)]
+struct PolicyCheckArgs {
+    /// A network's configuration (JSON), or a NetworkAttachmentDefinition (YAML or JSON).
+    file: PathBuf,
+    /// The pod's namespace, and the definition's unless that says its own.
+    #[arg(long)]
+    namespace: String,
+    /// A label of the definition's namespace.
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
+    labels: Vec<(String, String)>,
+    /// The configuration with the policy [default: /etc/fairlead/config.yaml, and the defaults without one].
+    #[arg(long)]
+    config: Option<PathBuf>,
+    /// A table for people, JSON for programs.
+    #[arg(short, long, value_enum, default_value = "table")]
+    output: Output,
+}
+
+fn label(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("a label is KEY=VALUE")?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
@@ -181,32 +358,72 @@ pub enum CliError {
     /// The daemon could not be asked.
     #[error(transparent)]
     Client(#[from] ClientError),
+    /// Pods have interfaces that need what is to be uninstalled.
+    #[error(transparent)]
+    StillNeeded(#[from] still_needed::StillNeeded),
+    /// Only root is answered, and only root can do it.
+    #[error("not root, and only root may do this: run it as root (sudo fairleadd …)")]
+    NotRoot,
     /// A step of install or uninstall failed.
     #[error(transparent)]
     Install(#[from] InstallError),
+    /// The policy can't decide: there is no definition, or no policy.
+    #[error(transparent)]
+    PolicyCheck(#[from] PolicyCheckError),
     /// Standard output can't be written, or this program does not know its own path.
     #[error("{0}")]
     Io(#[from] std::io::Error),
 }
 
-/// Carries the command out; the exit status is success unless `doctor` found something.
+impl CliError {
+    /// The program's exit status.
+    pub fn exit_status(&self) -> ExitCode {
+        match self {
+            // 1 is the answer that something is refused.
+            CliError::PolicyCheck(_) => ExitCode::from(2),
+            CliError::Daemon(_)
+            | CliError::Client(_)
+            | CliError::StillNeeded(_)
+            | CliError::NotRoot
+            | CliError::Install(_)
+            | CliError::Io(_) => ExitCode::FAILURE,
+        }
+    }
+}
+
+/// Carries the command out; the exit status is success unless `doctor` found or `policy check` refused something, or the
+/// daemon is not as `status` was asked.
 ///
 /// # Errors
 /// When the command fails.
 pub fn main(cli: Cli) -> Result<ExitCode, CliError> {
+    if cli.command.is_roots() && !nix::unistd::geteuid().is_root() {
+        return Err(CliError::NotRoot);
+    }
     match cli.command {
         Command::Run(args) => run::run(args.dirs)?,
-        Command::Status(ask) => operator_commands::status(&ask)?,
-        Command::Attachments(ask) => operator_commands::attachments(&ask)?,
-        Command::Networks(ask) => operator_commands::networks(&ask)?,
+        Command::Status(args) => return operator_commands::status(&args),
+        Command::Attachments(list) => listings::attachments(&list)?,
+        Command::Describe(args) => return describe::describe(&args),
+        Command::Networks(list) => listings::networks(&list)?,
         Command::Pools(args) => match (args.order, args.of) {
-            (Some(verb), Some(of)) => operator_commands::order_pools(&args.ask, verb.into(), &of)?,
-            _ => operator_commands::pools(&args.ask)?,
+            (Some(verb), Some(of)) => listings::order_pools(&args.list.ask, verb.into(), &of)?,
+            _ => listings::pools(&args.list)?,
         },
-        Command::Gc(args) => return operator_commands::collect(&args.ask, args.orphans),
+        Command::Gc(args) if args.orphans => return removal_commands::collect_orphans(&args.ask, args.yes),
+        Command::Gc(args) => return removal_commands::collect(&args.ask),
+        Command::Forget(args) => return removal_commands::forget(&args),
         Command::Install(args) => install(args)?,
         Command::Uninstall(args) => uninstall(args)?,
         Command::Doctor(args) => return run_doctor(args),
+        Command::Version => table::print(&format!("fairleadd {VERSION}\n"))?,
+        Command::Completions { shell } => generated::completions(shell)?,
+        Command::ManPages { dir } => generated::man_pages(&dir)?,
+        Command::Validate(args) => {
+            let findings = validate::validate(&args.dirs.paths(), &args.files);
+            return findings_told(&findings, args.output);
+        }
+        Command::Policy(PolicyArgs { question: PolicyQuestion::Check(args) }) => return check_policy(&args),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -223,6 +440,12 @@ fn install(args: InstallArgs) -> Result<(), CliError> {
 
 fn uninstall(args: UninstallArgs) -> Result<(), CliError> {
     let names = if args.names.is_empty() { install::names_with_our_files(&args.bin_dir) } else { args.names };
+    if !args.force {
+        still_needed::must_not_be(&args.run_dir, &names)?;
+    }
+    if names.is_empty() {
+        table::print(&format!("{}: no file of Fairlead's is there\n", args.bin_dir.display()))?;
+    }
     for name in &names {
         let done = install::uninstall(&args.bin_dir, name)?;
         table::print(&format!("{}: {}\n", args.bin_dir.join(name).display(), done.message()))?;
@@ -231,11 +454,35 @@ fn uninstall(args: UninstallArgs) -> Result<(), CliError> {
 }
 
 fn run_doctor(args: DoctorArgs) -> Result<ExitCode, CliError> {
-    let findings = doctor::examine(args.dirs.paths());
-    match args.output {
-        Output::Json => table::print_json(&serde_json::to_value(&findings).unwrap_or_default())?,
-        Output::Table => table::print(&doctor::report(&findings))?,
+    findings_told(&doctor::examine(args.dirs.paths()), args.output)
+}
+
+/// Prints findings; the exit status is failure when something is wrong.
+fn findings_told(findings: &[doctor::Finding], output: Output) -> Result<ExitCode, CliError> {
+    match output {
+        Output::Json => table::print_json(&serde_json::to_value(findings).unwrap_or_default())?,
+        Output::Table => table::print(&doctor::report(findings))?,
     }
     let wrong = findings.iter().any(|f| f.verdict == doctor::Verdict::Wrong);
     Ok(if wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn check_policy(args: &PolicyCheckArgs) -> Result<ExitCode, CliError> {
+    let question = Question { namespace: args.namespace.clone(), labels: args.labels.clone() };
+    let policy = policy_check::Policy::read(args.config.as_deref(), Path::new(CONFIG))?;
+    let decisions = policy_check::check(&policy, &args.file, &question)?;
+    match args.output {
+        Output::Json => table::print_json(&serde_json::to_value(&decisions).unwrap_or_default())?,
+        Output::Table => {
+            table::print(&format!("policy: {}\n", policy.found))?;
+            for one in &decisions {
+                let word = if one.allowed { "allowed" } else { "REFUSED" };
+                let with = if one.ipam.is_empty() { String::new() } else { format!(" with {}", one.ipam) };
+                let what = format!("{} {}{with}", one.place, one.r#type);
+                table::print(&format!("{word}: {}: {}\n", what.trim_end(), one.reason))?;
+            }
+        }
+    }
+    let allowed = decisions.iter().all(|one| one.allowed);
+    Ok(if allowed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

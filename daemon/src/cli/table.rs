@@ -1,15 +1,37 @@
-//! Tables for people.
+//! Tables for people: 80 columns wide, unless all is asked for.
 
 use std::io::{self, Write};
 
 use serde_json::Value;
 
+/// The width of a terminal that nobody has made wider.
+const WIDTH: usize = 80;
+/// What stands between two columns.
+const GAP: &str = "  ";
+/// A column is made no narrower than this, unless its own cells are.
+const NARROWEST: usize = 7;
+
+/// How much of its rows a table shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// What fits 80 columns; a cell that is too long is shortened in its middle.
+    Narrow,
+    /// Every cell as long as it is.
+    Wide,
+}
+
 /// Writes to standard output; a reader that has gone away is no error.
 pub(super) fn print(text: &str) -> io::Result<()> {
-    match io::stdout().lock().write_all(text.as_bytes()) {
+    print_while_read(text).map(drop)
+}
+
+/// The same; false when the reader has gone away.
+pub(super) fn print_while_read(text: &str) -> io::Result<bool> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         // `fairleadd attachments | head` is no failure.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        done => done,
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        done => done.map(|()| true),
     }
 }
 
@@ -18,29 +40,62 @@ pub(super) fn print_json(value: &Value) -> io::Result<()> {
 }
 
 /// Formats objects as rows under these columns; a column that is empty in every row is left out.
-pub(super) fn table(rows: &[Value], columns: &[&str]) -> String {
+pub(super) fn table(rows: &[Value], columns: &[&str], extent: Extent) -> String {
     let columns: Vec<&str> =
         columns.iter().copied().filter(|c| rows.iter().any(|r| !cell(&r[*c]).is_empty())).collect();
     let mut lines: Vec<Vec<String>> = vec![columns.iter().map(|c| c.to_uppercase()).collect()];
     lines.extend(rows.iter().map(|row| columns.iter().map(|c| cell(&row[*c])).collect()));
-    let width = |n: usize| lines.iter().map(|line| line[n].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns.len()).map(width).collect();
+    let width = |n: usize| lines.iter().filter_map(|line| line.get(n)).map(|cell| length(cell)).max();
+    let mut widths: Vec<usize> = (0..columns.len()).map(|n| width(n).unwrap_or(0)).collect();
+    if extent == Extent::Narrow {
+        fit(&mut widths);
+    }
     let mut text = String::new();
     for line in &lines {
-        let padded = line.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
-        text.push_str(padded.collect::<Vec<String>>().join("  ").trim_end());
+        let padded =
+            line.iter().zip(&widths).map(|(cell, width)| format!("{:width$}", shortened(cell, *width)));
+        text.push_str(padded.collect::<Vec<String>>().join(GAP).trim_end());
         text.push('\n');
     }
     text
 }
 
+/// Takes from the widest column until all fit, or none can be made narrower.
+fn fit(widths: &mut [usize]) {
+    let room = WIDTH.saturating_sub(GAP.len() * widths.len().saturating_sub(1));
+    while widths.iter().sum::<usize>() > room {
+        match widths.iter_mut().max() {
+            Some(widest) if *widest > NARROWEST => *widest -= 1,
+            _ => return,
+        }
+    }
+}
+
+/// The text, or its beginning and its end: what tells pods of one owner apart stands at the end of their names.
+fn shortened(text: &str, width: usize) -> String {
+    let length = length(text);
+    if length <= width {
+        return text.to_owned();
+    }
+    let kept = width.saturating_sub(1);
+    let end = kept / 2;
+    let begin = text.chars().take(kept - end);
+    begin.chain(['…']).chain(text.chars().skip(length - end)).collect()
+}
+
+fn length(text: &str) -> usize {
+    text.chars().count()
+}
+
 fn cell(value: &Value) -> String {
-    match value {
+    let text = match value {
         Value::Null => String::new(),
         Value::String(text) => text.clone(),
         Value::Array(all) => all.iter().map(cell).collect::<Vec<String>>().join(","),
         other => other.to_string(),
-    }
+    };
+    // What others have named must not move the operator's cursor or make a line of its own.
+    if text.chars().any(char::is_control) { text.escape_debug().to_string() } else { text }
 }
 
 #[cfg(test)]
@@ -53,6 +108,27 @@ mod tests {
     fn columns_line_up_and_empty_ones_are_left_out() {
         let rows = [json!({"name": "a", "ips": ["10.0.0.2/24", "fd00::2/64"]}), json!({"name": "longer"})];
         let expected = "NAME    IPS\na       10.0.0.2/24,fd00::2/64\nlonger\n";
-        assert_eq!(table(&rows, &["name", "mac", "ips"]), expected);
+        assert_eq!(table(&rows, &["name", "mac", "ips"], Extent::Narrow), expected);
+    }
+
+    #[test]
+    fn a_table_fits_80_columns_whatever_its_cells_are_and_the_ends_of_names_stay() {
+        let long = |n: usize| format!("{}-{n:05}", "x".repeat(70));
+        let rows: Vec<Value> =
+            (0..3).map(|n| json!({"pod": long(n), "network": long(n), "age": "5m"})).collect();
+        let told = table(&rows, &["pod", "network", "age"], Extent::Narrow);
+        for (n, line) in told.lines().skip(1).enumerate() {
+            // The header is the longest cell of the last column.
+            assert_eq!(line.chars().count(), 79, "{line}");
+            assert!(line.matches(&format!("-{n:05}")).count() == 2 && line.ends_with("  5m"), "{line}");
+        }
+        let wide = table(&rows, &["pod", "network", "age"], Extent::Wide);
+        assert!(wide.contains(&long(2)), "{wide}");
+    }
+
+    #[test]
+    fn a_cell_is_one_line_and_moves_no_cursor() {
+        let rows = [json!({"name": "a\nb\u{1b}[2J"})];
+        assert_eq!(table(&rows, &["name"], Extent::Wide), "NAME\na\\nb\\u{1b}[2J\n");
     }
 }

@@ -66,7 +66,7 @@ fn with<T>(dir: &Path, list: &ConfList, built_in: &dyn BuiltIn, work: impl FnOnc
     let runtime = Map::from_iter([("mac".to_owned(), json!("02:00:00:00:00:01"))]);
     let chain = Chain {
         list,
-        delegates: &Delegates::new("/".into(), None),
+        delegates: &Delegates::new("/".into(), None, "/nowhere".into()),
         built_in,
         parameters: Parameters {
             container_id: "c1",
@@ -75,6 +75,7 @@ fn with<T>(dir: &Path, list: &ConfList, built_in: &dyn BuiltIn, work: impl FnOnc
             args: "",
             path: &path,
             env: &[],
+            of_tenant: false,
         },
         runtime: &runtime,
         deadline: Instant::now() + Duration::from_secs(30),
@@ -98,7 +99,7 @@ fn after_a_failed_add_everything_that_was_begun_gets_its_del_backwards() {
     let lab = Lab::new();
     lab.fails("b.ADD");
     lab.fails("a.DEL");
-    let error = with(lab.0.path(), &list("1.1.0", ""), &NoneBuiltIn, |chain| chain.add()).unwrap_err();
+    let error = with(lab.0.path(), &list("1.1.0", ""), &NoneBuiltIn, |chain| chain.add()).unwrap_err().error;
     assert_eq!(error.code, Code::Other(123));
     assert_eq!(error.msg, "network \"n\": plugin \"b\", ADD, failed with exit status 1: b was told to fail");
     assert!(
@@ -107,6 +108,23 @@ fn after_a_failed_add_everything_that_was_begun_gets_its_del_backwards() {
         error.details
     );
     assert_eq!(lab.log(), ["ADD a -", "ADD b 10.0.0.1", "DEL b 10.0.0.1", "DEL a 10.0.0.1"]);
+}
+
+#[test]
+fn a_plugin_that_cannot_be_started_gets_no_del_and_nothing_is_left_of_those_before_it() {
+    // A script whose interpreter is missing, one that says none and is no program, and a program of another machine.
+    let other_machine = [b"\x7fELF\x02\x01\x01".as_slice(), &[0; 9], &[2, 0, 0xff, 0xfe], &[0; 44]].concat();
+    for content in [b"#!/no/such/interpreter\n".as_slice(), b"no program", &other_machine] {
+        for (broken, log) in [("a", vec![]), ("b", vec!["ADD a -", "DEL a 10.0.0.1"])] {
+            let lab = Lab::new();
+            std::fs::write(lab.0.path().join(broken), content).unwrap();
+            let add = |chain: &Chain<'_>| chain.must_be_installed().map(|()| chain.add());
+            let failure = with(lab.0.path(), &list("1.1.0", ""), &NoneBuiltIn, add).unwrap().unwrap_err();
+            assert!(failure.nothing_is_left, "{:?}", failure.error);
+            assert!(failure.error.msg.contains(&format!("plugin {broken:?}, ADD")), "{:?}", failure.error);
+            assert_eq!(lab.log(), log);
+        }
+    }
 }
 
 #[test]
@@ -187,7 +205,7 @@ fn an_add_after_its_deadline_starts_nothing_that_lasts() {
     let lab = Lab::new();
     let error = with(lab.0.path(), &list("1.1.0", ""), &NoneBuiltIn, |chain| {
         let late = Chain { deadline: Instant::now(), list: chain.list, delegates: chain.delegates, ..*chain };
-        late.add().unwrap_err()
+        late.add().unwrap_err().error
     });
     assert_eq!(error.code, Code::TryAgain, "{error}");
 }
@@ -213,7 +231,7 @@ fn a_chain_of_reference_plugins_makes_and_removes_a_pods_interface() {
         .unwrap();
         let outcome = with(Path::new("/usr/lib/cni"), &list, &NoneBuiltIn, |chain| {
             let chain = Chain { parameters: Parameters { netns: &netns, ..chain.parameters }, ..*chain };
-            let result = chain.add()?;
+            let result = chain.add().map_err(|failure| failure.error)?;
             chain.check(&result)?;
             chain.del(Some(&result))?;
             chain.del(Some(&result)).map(|()| result)

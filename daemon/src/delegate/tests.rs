@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::*;
 
 /// A directory of plugins.
-struct Plugins(tempfile::TempDir);
+struct Plugins(TempDir);
 
 impl Plugins {
     fn new() -> Plugins {
@@ -43,6 +43,7 @@ impl Plugins {
             args: "A=b",
             path: &path,
             env: &env,
+            of_tenant: false,
         };
         let call = DelegateCall {
             command,
@@ -62,7 +63,7 @@ impl Plugins {
 }
 
 fn delegates() -> Delegates {
-    Delegates::new("/".into(), None)
+    Delegates::new("/".into(), None, "/nowhere".into())
 }
 
 #[test]
@@ -94,7 +95,7 @@ fn x13_a_plugin_that_hangs_is_killed_with_its_children_at_its_limit() {
     plugins.script("p", &format!("echo waiting >&2; (sleep 1; touch {}) & sleep 60", mark.display()));
     let begun = Instant::now();
     let error = plugins.run_within(Command::Add, "p", Duration::from_millis(300), &|| false).unwrap_err();
-    assert!(begun.elapsed() < Duration::from_secs(5));
+    assert!(begun.elapsed() < Duration::from_secs(30));
     let told = error.to_cni_error(Command::Add);
     assert_eq!(told.code, Code::TryAgain);
     assert_eq!(
@@ -168,7 +169,7 @@ fn output_without_end_is_refused() {
 #[test]
 fn a_plugin_that_is_nowhere_is_told_with_its_path() {
     let plugins = Plugins::new();
-    std::fs::create_dir(plugins.0.path().join("dir")).unwrap();
+    fs::create_dir(plugins.0.path().join("dir")).unwrap();
     for plugin in ["absent", "dir"] {
         let error = plugins.cni_error(Command::Add, plugin);
         assert_eq!(error.code, Code::InvalidConfig);
@@ -181,15 +182,27 @@ fn a_plugin_that_is_nowhere_is_told_with_its_path() {
 }
 
 #[test]
+fn a_plugin_that_is_not_executable_is_told_by_its_path_before_anything_is_done() {
+    let plugins = Plugins::new();
+    fs::write(plugins.0.path().join("text"), "no program").unwrap();
+    let error = plugins.cni_error(Command::Add, "text");
+    assert_eq!(error.code, Code::InvalidConfig);
+    assert!(error.msg.ends_with("/text is not executable") && error.details.contains("chmod"), "{error}");
+}
+
+#[test]
 fn k17_plugins_are_looked_for_below_the_hosts_root_and_named_as_the_host_names_them() {
     let host = tempfile::tempdir().unwrap();
-    std::fs::create_dir_all(host.path().join("opt/cni/bin")).unwrap();
-    std::fs::create_dir_all(host.path().join("usr/lib/cni")).unwrap();
-    std::fs::write(host.path().join("usr/lib/cni/p"), "of the host").unwrap();
+    fs::create_dir_all(host.path().join("opt/cni/bin")).unwrap();
+    fs::create_dir_all(host.path().join("usr/lib/cni")).unwrap();
+    let plugin = host.path().join("usr/lib/cni/p");
+    fs::write(&plugin, "of the host").unwrap();
+    fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).unwrap();
     std::os::unix::fs::symlink("/usr/lib/cni/p", host.path().join("opt/cni/bin/p")).unwrap();
-    let (program, file) = Delegates::new(host.path().into(), None).find("p", "bin:/opt/cni/bin").unwrap();
+    let (program, file) =
+        Delegates::new(host.path().into(), None, "/nowhere".into()).find("p", "bin:/opt/cni/bin").unwrap();
     assert_eq!(program, Path::new("/opt/cni/bin/p"));
-    assert_eq!(std::io::read_to_string(file).unwrap(), "of the host");
+    assert_eq!(io::read_to_string(file).unwrap(), "of the host");
 }
 
 #[test]
@@ -206,11 +219,18 @@ fn our_own_executable_is_not_started() {
     let mark = plugins.0.path().join("started");
     plugins.script("macvlan", &format!("touch {}", mark.display()));
     let path = plugins.path();
-    let parameters =
-        Parameters { container_id: "c", netns: "", ifname: "eth0", args: "", path: &path, env: &[] };
+    let parameters = Parameters {
+        container_id: "c",
+        netns: "",
+        ifname: "eth0",
+        args: "",
+        path: &path,
+        env: &[],
+        of_tenant: false,
+    };
     let ours = |file: &File| {
         use std::os::unix::fs::MetadataExt;
-        let own = std::fs::metadata(plugins.0.path().join("macvlan")).unwrap();
+        let own = fs::metadata(plugins.0.path().join("macvlan")).unwrap();
         file.metadata().is_ok_and(|m| (m.dev(), m.ino()) == (own.dev(), own.ino()))
     };
     let call = DelegateCall {
@@ -263,6 +283,7 @@ fn the_reference_host_local_allocates_and_releases_as_a_delegate() {
         args: "",
         path: "/usr/lib/cni",
         env: &[],
+        of_tenant: false,
     };
     let call = |command| DelegateCall {
         command,

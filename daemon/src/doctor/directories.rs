@@ -42,11 +42,16 @@ fn run_dir(path: &Path) -> Finding {
 fn store(run_dir: &Path) -> Finding {
     const ABOUT: &str = "store";
     let damaged = store::damaged(run_dir);
+    let newer = store::of_newer_version(run_dir);
+    if !newer.is_empty() {
+        let seen = format!("of an earlier boot, by a newer version: {}", listed(&newer));
+        return less(ABOUT, seen, "what was attached then is gone: remove the file");
+    }
     if damaged.is_empty() {
         return good(ABOUT, "no damage was found in this boot");
     }
     let seen = format!("it was damaged, what could be read is kept, the rest is in {}", listed(&damaged));
-    let remedy = "the daemon's log names what was lost; it goes with the pods' DEL or GC, addresses also with `fairleadd gc --orphans`; then remove the file";
+    let remedy = "the daemon's log names what was lost; it goes with the pods' DEL or GC; then remove the file, and see what addresses are left: `fairleadd gc --orphans`";
     wrong(ABOUT, seen, remedy)
 }
 
@@ -65,6 +70,12 @@ fn state_dir(path: &Path) -> Finding {
 fn spooled(state_dir: &Path) -> Finding {
     const ABOUT: &str = "spool";
     let directory = state_dir.join(fairlead_cni::spool::DIRECTORY);
+    if let Ok(newer) = spool::of_newer_version(&directory)
+        && !newer.is_empty()
+    {
+        let remedy = "each is a DEL or GC that was answered and not done: start the version of fairleadd that wrote it, or a later one";
+        return wrong(ABOUT, format!("written by a newer version: {}", listed(&newer)), remedy);
+    }
     match spool::unreadable(&directory) {
         Ok(none) if none.is_empty() => good(ABOUT, "every entry can be read"),
         Ok(unreadable) => {

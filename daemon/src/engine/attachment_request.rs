@@ -3,7 +3,9 @@
 //! Adapters make it: from the executable's call, from a plugin of a conflist, from one of several paths of an interface. Everything
 //! that can be refused without looking at the host is refused when it is made.
 
+use std::borrow::Cow;
 use std::cell::OnceCell;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,9 +17,12 @@ use fairlead_cni::{CniError, Code, names};
 use fairlead_kubelet::ResourcesOfPod;
 use fairlead_sriov::numa::NumaPolicy;
 
+use super::core::PodVisit;
+use super::pod_networks::PodNetworks;
 use super::timing::Timing;
 use crate::call::Waiting;
 use crate::delegate::Parameters;
+use crate::policy::address_directory;
 use crate::store::{Caller, Key, PassedOver};
 
 /// What is executed for a STATUS is killed so long after the call's arrival: its name must still be reported in time.
@@ -28,21 +33,21 @@ pub(crate) const OWN_TYPE: &str = "fairlead";
 
 /// The pod, as its runtime names it, and the environment of whoever asks for it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Sandbox<'a> {
+pub struct Sandbox<'a> {
     /// `CNI_CONTAINERID`
-    pub(crate) container: &'a str,
+    pub container: &'a str,
     /// `CNI_NETNS`; empty where there is none.
-    pub(crate) netns: &'a str,
+    pub netns: &'a str,
     /// The inode that the caller sees there; `None` where nobody looked.
-    pub(crate) netns_inode: Option<Inode>,
+    pub netns_inode: Option<Inode>,
     /// The caller's own network namespace; `None` where nobody looked.
-    pub(crate) callers_netns: Option<Inode>,
+    pub callers_netns: Option<Inode>,
     /// `CNI_ARGS`
-    pub(crate) args: &'a str,
+    pub args: &'a str,
     /// `CNI_PATH`
-    pub(crate) path: &'a str,
+    pub path: &'a str,
     /// The caller's environment, for plugins that are executed.
-    pub(crate) env: &'a [(String, String)],
+    pub env: &'a [(String, String)],
 }
 
 /// Which network is asked for, and by what the attachment to it is known.
@@ -50,6 +55,8 @@ pub(crate) struct Sandbox<'a> {
 pub(crate) struct NetworkRequest {
     pub(crate) key: Key,
     pub(crate) conf: Arc<NetConf>,
+    /// The namespace whose definition that is; `None`: it is the administrator's.
+    pub(crate) namespace: Option<Arc<str>>,
     /// `CNI_ARGS`, or why they can't be read.
     pub(crate) args: Result<Args, CniError>,
 }
@@ -57,8 +64,14 @@ pub(crate) struct NetworkRequest {
 impl NetworkRequest {
     /// Reads everything, and reports nothing yet: which of several errors a call is answered with is for its command
     /// to decide.
-    pub(crate) fn new(conf: Arc<NetConf>, container: &str, ifname: &str, args: &str) -> NetworkRequest {
-        NetworkRequest { key: key(container, ifname, &conf), conf, args: Args::parse(args) }
+    pub(crate) fn new(
+        conf: Arc<NetConf>,
+        namespace: Option<Arc<str>>,
+        container: &str,
+        ifname: &str,
+        args: &str,
+    ) -> NetworkRequest {
+        NetworkRequest { key: key(container, ifname, &conf), conf, namespace, args: Args::parse(args) }
     }
 }
 
@@ -71,21 +84,36 @@ pub(crate) struct AttachmentRequest<'a> {
     pub(crate) key: &'a Key,
     /// The network, with the result of the plugin before it in a chain.
     pub(crate) conf: Arc<NetConf>,
+    /// The namespace whose definition that is; `None`: it is the administrator's.
+    pub(crate) namespace: Option<&'a Arc<str>>,
     /// `CNI_ARGS`, read.
     pub(crate) args: &'a Args,
     pub(crate) waiting: Waiting,
     /// How long a VF may be waited for that is not ready.
     pub(crate) vf_wait: Duration,
-    /// A plugin of a conflist: whoever runs that has locked the container already, and reports the network.
-    pub(crate) in_conflist: bool,
+    /// Part of another call (a plugin of a conflist, a network beside the pod's default one): that has locked the container
+    /// already, and reports the network.
+    pub(crate) nested: bool,
+    /// The pod's namespace, where this attachment shares it with the pod's others.
+    pub(crate) visit: Option<&'a dyn PodVisit>,
+    /// The attachment of the pod's default network, with which this one is made.
+    pub(crate) made_with: Option<u64>,
+    /// The gateways that the pod wants its default routes to lead over, on this interface.
+    pub(crate) default_gateways: &'a [IpAddr],
+    /// The default routes of its configuration are left out: they are the pod's default network's (K23).
+    pub(crate) no_default_route: bool,
     /// The paths before the one that `conf` is (`paths` of our own type).
     pub(crate) passed_over: Vec<PassedOver>,
     /// Another path comes after it: what is not there now is not waited for.
     pub(crate) fallback_follows: bool,
     /// `numa` of our own type.
     pub(crate) numa: Option<NumaPolicy>,
+    /// Its IPAM failed before it could take any address.
+    pub(crate) no_address_taken: bool,
     /// What kubelet has allocated to the pod, once it was asked.
     pub(crate) pod_resources: OnceCell<ResourcesOfPod>,
+    /// What its pod asked for and has now: the cluster is told once the answer has left.
+    pub(crate) pod_networks: Option<PodNetworks>,
     pub(crate) timing: Timing,
 }
 
@@ -118,6 +146,17 @@ impl<'a> AttachmentRequest<'a> {
         AttachmentRequest::new(request.command, sandbox, &request.ifname, wanted, waiting, vf_wait)
     }
 
+    /// The request for a definition of a tenant, which the policy allows.
+    pub(crate) fn of_definition(
+        sandbox: Sandbox<'a>,
+        ifname: &str,
+        wanted: &'a NetworkRequest,
+        waiting: Waiting,
+        vf_wait: Duration,
+    ) -> Result<AttachmentRequest<'a>, CniError> {
+        AttachmentRequest::new(Command::Add, sandbox, ifname, wanted, waiting, vf_wait)
+    }
+
     /// The request of a plugin in a conflist, whose container is locked already.
     pub(crate) fn of_plugin(
         command: Command,
@@ -128,7 +167,7 @@ impl<'a> AttachmentRequest<'a> {
         vf_wait: Duration,
     ) -> Result<AttachmentRequest<'a>, CniError> {
         let request = AttachmentRequest::new(command, sandbox, ifname, wanted, waiting, vf_wait)?;
-        Ok(AttachmentRequest { in_conflist: true, ..request })
+        Ok(AttachmentRequest { nested: true, ..request })
     }
 
     /// Validates what the environment says.
@@ -156,16 +195,33 @@ impl<'a> AttachmentRequest<'a> {
             sandbox,
             key: &wanted.key,
             conf: Arc::clone(&wanted.conf),
+            namespace: wanted.namespace.as_ref(),
             args,
             waiting,
             vf_wait,
-            in_conflist: false,
+            nested: false,
+            visit: None,
+            made_with: None,
+            default_gateways: &[],
+            no_default_route: false,
             passed_over: Vec::new(),
             fallback_follows: false,
             numa: None,
+            no_address_taken: false,
             pod_resources: OnceCell::new(),
+            pod_networks: None,
             timing,
         })
+    }
+
+    /// The name of the directory with the network's addresses.
+    pub(crate) fn address_directory(&self) -> Cow<'_, str> {
+        address_directory(&self.key.network, self.namespace.map(|namespace| &**namespace))
+    }
+
+    /// Leaves the pod's namespace, where it is shared: what comes now may wait, or enters one by itself.
+    pub(crate) fn leave_pod(&self) {
+        self.visit.inspect(|visit| visit.leave());
     }
 
     /// The path of the pod's namespace.
@@ -191,6 +247,7 @@ impl<'a> AttachmentRequest<'a> {
             args: self.sandbox.args,
             path: self.sandbox.path,
             env: self.sandbox.env,
+            of_tenant: self.namespace.is_some(),
         }
     }
 }

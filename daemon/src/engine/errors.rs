@@ -114,7 +114,8 @@ fn refusal(errno: Option<Errno>) -> (Code, &'static str) {
         Some(Errno::EPERM | Errno::EACCES) => {
             (Code::Internal, "the daemon needs CAP_NET_ADMIN and CAP_SYS_ADMIN")
         }
-        Some(Errno::ENETUNREACH) => {
+        // What the kernel says for IPv4, and for IPv6.
+        Some(Errno::ENETUNREACH | Errno::EHOSTUNREACH) => {
             (Code::InvalidConfig, "the route's gateway is on none of the interface's networks")
         }
         Some(Errno::EINVAL) => {

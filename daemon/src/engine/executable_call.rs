@@ -3,18 +3,25 @@
 //!
 //! Nothing of the request is read a second time. What could not be parsed is kept as the error that is answered.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use fairlead_cni::CniError;
+use fairlead_cni::args::Args;
 use fairlead_cni::config::NetConf;
 use fairlead_cni::wire::{Command, Request};
+use fairlead_kube::PodRef;
 
 use super::attachment_request::{AttachmentRequest, OWN_TYPE};
 use super::core::Ipam;
 use super::parsed_request::ParsedRequest;
+use super::pod_networks::PodNetworks;
+use super::recent_calls::FailedCall;
+use super::timing::Phases;
 use super::{Engine, netdev};
 use crate::call::{Lane, PreparedCall, Reply, Waiting, catching_panics};
+use crate::logging;
 use crate::netconf_summary::ConfigSummary;
 use crate::store::Key;
 
@@ -26,6 +33,10 @@ pub(super) struct EngineCall {
     parsed: Result<ParsedRequest, CniError>,
     /// It was carried out and answered with a result: only then does its delivery say anything of the attachment.
     succeeded: AtomicBool,
+    /// Where its time went, once it has succeeded.
+    phases: OnceLock<Phases>,
+    /// What its pod has got, once it has succeeded.
+    pod_networks: OnceLock<PodNetworks>,
 }
 
 impl EngineCall {
@@ -34,33 +45,87 @@ impl EngineCall {
         let parsed = catching_panics(request.command, || {
             let removal = matches!(request.command, Command::Del | Command::Gc);
             let conf = engine.core.ipam.confs.get(&request.config, removal)?;
-            Ok(ParsedRequest::new(conf, &request.container_id, &request.ifname, &request.args))
+            Ok(ParsedRequest::new(conf, None, &request.container_id, &request.ifname, &request.args))
         });
-        EngineCall { engine, request, parsed, succeeded: AtomicBool::new(false) }
+        EngineCall {
+            engine,
+            request,
+            parsed,
+            succeeded: AtomicBool::new(false),
+            phases: OnceLock::new(),
+            pod_networks: OnceLock::new(),
+        }
     }
 
-    fn carry_out(&self, parsed: &ParsedRequest, waiting: Waiting) -> Result<String, CniError> {
+    /// `phases`: where its time went, whatever it ends with.
+    fn carry_out(
+        &self,
+        parsed: &ParsedRequest,
+        waiting: Waiting,
+        phases: &mut Phases,
+    ) -> Result<String, CniError> {
         let engine = &*self.engine;
+        #[cfg(feature = "failpoints")]
+        if let Some(answer) = super::definition_stand_in::add(engine, &self.request, &waiting) {
+            return answer;
+        }
         let vf_wait = engine.core.policy().vf_wait;
         let mut request = AttachmentRequest::of_call(&self.request, &parsed.wanted, waiting, vf_wait)?;
         request.timing.end("parse");
-        let answer = match parsed.wanted.key.plugin == OWN_TYPE {
-            true => engine.own_type(&mut request),
-            false => engine.core.carry_out(&mut request, parsed, Some(&engine.networks)),
-        };
+        let answer = engine.carry_out(&mut request, parsed);
+        *phases = request.timing.take();
         let answer = answer.map_err(|e| in_words_of_the_call(&request, e))?;
+        if let Some(attached) = request.pod_networks.take() {
+            // Empty so far: a call is carried out once.
+            let _ = self.pod_networks.set(attached);
+        }
         let kind = self.engine.calls.type_label(&request.key.plugin);
-        for (phase, took) in request.timing.phases() {
+        for (phase, took) in &*phases {
             engine.calls.phase(request.command, kind, phase, *took);
         }
         Ok(answer)
+    }
+
+    /// Remembers for the operator that it failed. GC and STATUS are of no pod.
+    fn failed(&self, error: &CniError, arrived: Instant, phases: Phases) {
+        let Request { command, container_id, ifname, .. } = &self.request;
+        if !matches!(command, Command::Add | Command::Del | Command::Check) {
+            return;
+        }
+        let key = self.parsed.as_ref().map_or_else(
+            |_| {
+                let summary = ConfigSummary::of(&self.request.config);
+                let (container, ifname) = (container_id.clone(), ifname.clone());
+                Key { container, network: summary.name, ifname, plugin: summary.kind }
+            },
+            |parsed| parsed.wanted.key.clone(),
+        );
+        let timing = (phases, arrived.elapsed());
+        self.engine.recent.failed(FailedCall::new(*command, self.pod(), key, error, timing));
+    }
+
+    /// What the call has attached, if it is an ADD that was answered with a result.
+    fn attached(&self) -> Option<&Key> {
+        let is_attached = self.request.command == Command::Add && self.succeeded.load(Ordering::Acquire);
+        self.parsed.as_ref().ok().filter(|_| is_attached).map(|parsed| &parsed.wanted.key)
+    }
+
+    /// The pod, where the runtime names it.
+    fn pod(&self) -> Option<PodRef> {
+        match &self.parsed {
+            Ok(parsed) => PodRef::of_args(parsed.wanted.args.as_ref().ok()?),
+            Err(_) => PodRef::of_args(&Args::parse(&self.request.args).ok()?),
+        }
     }
 
     /// Whether the call starts other programs or waits for more than the kernel.
     fn waits(&self, parsed: &ParsedRequest) -> bool {
         let core = &self.engine.core;
         let (command, conf) = (self.request.command, &*parsed.wanted.conf);
-        if Ipam::executes(conf) || conf.plugin_type == OWN_TYPE || command == Command::Gc {
+        if conf.plugin_type == OWN_TYPE {
+            return command != Command::Add || self.engine.pod_add_waits(&parsed.wanted);
+        }
+        if Ipam::executes(conf) || command == Command::Gc {
             return true;
         }
         let network = parsed.valid_network();
@@ -104,27 +169,44 @@ impl PreparedCall for EngineCall {
     }
 
     fn serve(&self, waiting: Waiting) -> Reply {
-        match &self.parsed {
-            Ok(parsed) => {
-                let outcome = self.carry_out(parsed, waiting);
-                self.succeeded.store(outcome.is_ok(), Ordering::Release);
-                Reply { version: parsed.wanted.conf.version, outcome }
+        let _in_log = logging::of_pod(self.pod().as_ref()).entered();
+        let (arrived, mut phases) = (waiting.arrived, Phases::new());
+        let (version, outcome) = match &self.parsed {
+            Ok(parsed) => (parsed.wanted.conf.version, self.carry_out(parsed, waiting, &mut phases)),
+            // An error, too, is answered in the version of the configuration, as far as that can be read.
+            Err(refused) => (ConfigSummary::of(&self.request.config).version, Err(refused.clone())),
+        };
+        match &outcome {
+            Ok(_) => {
+                self.succeeded.store(true, Ordering::Release);
+                // Empty so far: a call is carried out once.
+                let _ = self.phases.set(phases);
             }
-            Err(refused) => Reply {
-                // An error, too, is answered in the version of the configuration, as far as that can be read.
-                version: ConfigSummary::of(&self.request.config).version,
-                outcome: Err(refused.clone()),
-            },
+            Err(error) => self.failed(error, arrived, phases),
+        }
+        Reply { version, outcome }
+    }
+
+    fn delivered(&self) {
+        if let Some(key) = self.attached() {
+            self.engine.core.store.delivered(key);
         }
     }
 
     fn answered(&self, delivered: bool) {
-        let Ok(parsed) = &self.parsed else { return };
-        if self.request.command != Command::Add || !delivered || !self.succeeded.load(Ordering::Acquire) {
-            return;
+        let Some(key) = self.attached() else { return };
+        // Before the delivery is on record, and whatever has become of the caller: the pod has its networks.
+        if let Some(attached) = self.pod_networks.get() {
+            self.engine.report(attached, key);
         }
         let store = &self.engine.core.store;
-        if let Some(attachment) = store.find(&parsed.wanted.key)
+        let attachment = store.find(key);
+        // Here and not before the answer, which would wait for it.
+        if let (Some(attachment), Some(phases)) = (&attachment, self.phases.get()) {
+            self.engine.recent.added(attachment.id, phases.clone());
+        }
+        if let Some(attachment) = attachment
+            && delivered
             && !attachment.answered
             && let Err(e) = store.answered(attachment.id)
         {
@@ -142,7 +224,7 @@ fn in_words_of_the_call(request: &AttachmentRequest<'_>, error: CniError) -> Cni
     let rest = error.msg.strip_prefix(&of_network).and_then(|rest| rest.strip_prefix(": "));
     let attaches = matches!(request.command, Command::Add | Command::Del | Command::Check);
     let msg = match rest {
-        _ if request.in_conflist => return error,
+        _ if request.nested => return error,
         Some(rest) if attaches && !rest.contains(&format!("{ifname:?}")) => {
             format!("{of_network}, interface {ifname:?}: {rest}")
         }

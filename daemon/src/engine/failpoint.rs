@@ -1,7 +1,8 @@
 //! The steps of a call at which the crash tests end the daemon ([`fairlead_host::failpoint`]).
 
-/// The steps, in the order in which a call passes them. Every one has a test that dies there.
-pub const STEPS: [&str; 13] = [
+/// The steps, in the order in which a call passes them. Every one has a test that dies there; `forget.released`,
+/// a step of the operator's order, has its own in `daemon/tests/crash/removals_that_fail.rs`.
+pub const STEPS: [&str; 14] = [
     "add.begun",
     "add.allocated",
     "add.prepared",
@@ -11,6 +12,7 @@ pub const STEPS: [&str; 13] = [
     "del.removing",
     "del.silent",
     "del.silenced",
+    "del.leaving",
     "del.home",
     "del.unlinked",
     "del.released",

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fairlead_ipam::NetworkDir;
 use parking_lot::Mutex;
 
 use super::Engine;
@@ -12,6 +13,9 @@ use crate::health::{Health, Readiness};
 
 /// The look-out turns at least once in a sweep, and a sweep that removes much may take its time.
 const LONGEST_TURN: Duration = SWEEP.saturating_mul(4);
+
+/// File work of one call in one directory that takes longer hangs: it usually takes less than a millisecond.
+const FILE_WORK: Duration = Duration::from_secs(10);
 
 /// How it stands with the thread that looks out for dead namespaces.
 #[derive(Debug)]
@@ -56,6 +60,7 @@ impl Engine {
         health.probe("netlink", about(Engine::kernel_answers));
         health.probe("store", about(Engine::store_takes_records));
         health.probe("namespaces", about(|engine| engine.netns_watch.seen(Instant::now())));
+        health.probe("files", about(Engine::file_work_ends));
         health.probe("drivers", about(Engine::drivers_end));
         // Told, and no illness: a restart of the daemon heals no VF.
         health.probe("pools", about(|engine| Ok(engine.core.kinds.sriov.pools.trouble())));
@@ -66,6 +71,22 @@ impl Engine {
         // Index 1 is `lo`, which every namespace has.
         let asked = self.core.kernel().host().and_then(|mut host| host.link_by_index(1));
         asked.map(|_| String::new()).map_err(|e| format!("the kernel does not answer: {e}"))
+    }
+
+    /// A restart ends such calls where the file system lets a killed process go, and the next start waits for no directory.
+    fn file_work_ends(&self) -> Result<String, String> {
+        let hanging = self.core.ipam.host_local.hanging(FILE_WORK);
+        if hanging.is_empty() {
+            return Ok(String::new());
+        }
+        let one = |(dir, since): &(NetworkDir, Duration)| {
+            format!("{}/{} since {} s", dir.data_dir, dir.network, since.as_secs())
+        };
+        let all: Vec<String> = hanging.iter().map(one).collect();
+        Err(format!(
+            "calls hang in the files of host-local's directories; look at their file systems: {}",
+            all.join("; ")
+        ))
     }
 
     /// Told, and no illness of the daemon: its restart would end nothing, and a thread in a driver keeps it from ending.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use parking_lot::RwLock;
 
 use super::netdev::setup::Dad;
+use crate::policy::PolicySettings;
 use crate::settings::{Dad as DadSetting, DelAnswer, Settings};
 
 /// The part of the configuration that calls go by.
@@ -21,6 +22,12 @@ pub struct Policy {
     pub reap_after: Duration,
     /// How long an ADD waits for a VF that is being restored or prepared.
     pub vf_wait: Duration,
+    /// How long an ADD waits for its pod and its definitions to be seen in the API.
+    pub pod_wait: Duration,
+    /// Devices that may be lent though the node uses them, by name.
+    pub lendable: Vec<String>,
+    /// What tenants' definitions may use; `None` while that is not known, because the file was refused at the start.
+    pub tenants: Option<Arc<PolicySettings>>,
 }
 
 impl Default for Policy {
@@ -31,6 +38,9 @@ impl Default for Policy {
             delegate_timeout: Duration::from_secs(30),
             reap_after: Duration::from_millis(1500),
             vf_wait: Duration::from_secs(10),
+            pod_wait: Duration::from_secs(60),
+            lendable: Vec::new(),
+            tenants: Some(Arc::default()),
         }
     }
 }
@@ -46,6 +56,9 @@ impl From<&Settings> for Policy {
             delegate_timeout: settings.delegate_timeout.0,
             reap_after: settings.reap_after.0,
             vf_wait: settings.function_wait.0,
+            pod_wait: settings.pod_wait.0,
+            lendable: settings.policy.lendable.clone(),
+            tenants: (!settings.unread).then(|| Arc::new(settings.policy.clone())),
         }
     }
 }

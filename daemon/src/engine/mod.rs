@@ -2,53 +2,76 @@
 //!
 //! Three storeys, each of which knows only those below it:
 //!
-//! - adapters ([`executable_call`], [`cluster_network`], [`first_available_path`]) make an [`AttachmentRequest`] of what was asked for;
+//! - adapters ([`executable_call`], [`tenant_definition`], [`cluster_network`], [`first_available_path`]) make an [`AttachmentRequest`] of what
+//!   was asked for;
 //! - the [`core`] takes it one way for all: validate → plan (pure) → intent on record → apply → commit → answer;
 //! - the [`kinds`] know what differs between links.
 
-mod attachment_request;
+pub(crate) mod attachment_request;
 mod cluster_network;
 mod conf_cache;
 pub(crate) mod core;
+#[cfg(feature = "failpoints")]
+mod definition_stand_in;
+mod describe;
 mod enter_pod_netns;
 mod errors;
 mod executable_call;
+mod failing_removals;
 pub mod failpoint;
 mod first_available_path;
 mod health_probes;
 mod keyed_locks;
 pub(crate) mod kinds;
 mod live_policy;
+mod metrics_of_records;
+mod multus_pods;
 mod netdev;
+mod node_readiness;
 mod operator_views;
 mod parsed_request;
+mod pod_networks;
 mod pool_reconciler;
 mod random_ids;
+mod recent_calls;
 mod recorded_netns;
+mod runtime_cache;
 mod start;
 pub mod start_for_daemon;
+mod tenant_definition;
 #[cfg(test)]
 mod tests;
 mod timing;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use fairlead_cni::wire::Request;
 use fairlead_cni::{CniError, Code};
+use fairlead_kube::Cluster;
+use fairlead_sriov::PciAddr;
 use fairlead_sriov::pools::{Owners, Verb};
 
-use crate::call::{PreparedCall, Service};
+use crate::call::{ChangeOver, NamedAttachment, OrphansListed, PodNetwork, PreparedCall, Service};
 use crate::conf_dir::Networks;
 use crate::metrics;
 use crate::settings::Settings;
+use crate::store::Key;
 
 use self::core::Core;
+use attachment_request::AttachmentRequest;
+pub(crate) use attachment_request::OWN_TYPE;
 use executable_call::EngineCall;
 use health_probes::NetnsWatch;
+use parsed_request::ParsedRequest;
+use pod_networks::ImmediateNetworks;
+use recent_calls::RecentCalls;
 
 pub(crate) use self::core::unreadable_records;
+pub use attachment_request::Sandbox;
 pub use live_policy::Policy;
 pub use start::{Beside, StartError};
+pub use tenant_definition::DefinitionCall;
 
 /// Carries calls out.
 pub struct Engine {
@@ -56,14 +79,36 @@ pub struct Engine {
     networks: Arc<Networks>,
     netns_watch: NetnsWatch,
     calls: metrics::Calls,
+    /// The cluster, where the node is one's.
+    cluster: Option<Arc<dyn Cluster>>,
+    /// The host's root as the daemon sees it.
+    host_root: PathBuf,
+    recent: RecentCalls,
+    /// Which networks take nothing but the kernel to be attached.
+    immediate: ImmediateNetworks,
 }
 
 impl Engine {
     /// Takes a changed configuration.
     pub fn configure(&self, settings: &Settings) {
         self.core.policy.set(Policy::from(settings));
+        if let Some(cluster) = self.cluster.as_deref().filter(|_| settings.policy.goes_by_labels()) {
+            cluster.watch_namespace_labels();
+        }
         self.core.kinds.sriov.pools.configure(settings);
         self.core.kinds.sriov.offer_to_kubelet();
+    }
+
+    /// Carries a request out, of our own type or of a built-in one.
+    fn carry_out(
+        &self,
+        request: &mut AttachmentRequest<'_>,
+        parsed: &ParsedRequest,
+    ) -> Result<String, CniError> {
+        match parsed.wanted.key.plugin == OWN_TYPE {
+            true => self.own_type(request),
+            false => self.core.carry_out(request, parsed, Some(&self.networks)),
+        }
     }
 
     /// Calls with who has a VF: an attachment of ours, or a pod that sriov-cni made.
@@ -82,13 +127,34 @@ impl Service for Engine {
         operator_views::table(self, name)
     }
 
+    fn describe(&self, named: &str) -> serde_json::Value {
+        describe::describe(self, named)
+    }
+
+    fn pod_networks(&self, first: &Key) -> Vec<PodNetwork> {
+        self.attached_with(first)
+    }
+
     fn order_pools(&self, verb: Verb, of: &str) -> Result<serde_json::Value, CniError> {
         self.with_owners(|owners| self.core.kinds.sriov.pools.order(verb, of, owners)).map_err(|unknown| {
             CniError::new(Code::BadEnvironment, unknown.to_string()).with("fairleadd pools lists them")
         })
     }
 
-    fn collect(&self, orphans: bool) -> serde_json::Value {
+    fn collect(&self, orphans: Option<OrphansListed>) -> Result<serde_json::Value, CniError> {
         operator_views::collect(self, orphans)
+    }
+
+    fn change_over(&self, change: ChangeOver, dir: &str) -> Result<(), CniError> {
+        Engine::change_over(self, change, dir)
+    }
+
+    fn forget(&self, named: &NamedAttachment, carry_out: bool) -> Result<serde_json::Value, CniError> {
+        let pools = &self.core.kinds.sriov.pools;
+        let quarantine = |vf: PciAddr| {
+            let order = |owners: Owners<'_>| pools.order(Verb::Quarantine, &vf.to_string(), owners);
+            self.with_owners(order).is_ok()
+        };
+        self.core.forget_named(named, carry_out, &quarantine)
     }
 }

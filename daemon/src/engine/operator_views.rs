@@ -1,40 +1,103 @@
 //! What the operator sees: attachments, networks, pools, orphans; and the collection that the operator can order.
 
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use fairlead_cni::CniError;
+use fairlead_ipam::Owner;
 use serde_json::{Value, json};
 
-use super::Engine;
-use crate::store::Attachment;
+use super::attachment_request::OWN_TYPE;
+use super::runtime_cache::pod_of;
+use super::{Engine, failing_removals};
+use crate::call::OrphansListed;
+use crate::netconf_summary::ConfigSummary;
+use crate::store::{Attachment, LinkRecord, NewerAttachment};
 
 /// A table by its name.
 pub(super) fn table(engine: &Engine, name: &str) -> Option<Value> {
     match name {
-        "attachments" => Some(attachments(engine)),
+        "attachments" => {
+            let ours = attachments(engine, |_| true).into_iter().map(|(_, row)| row);
+            Some(ours.chain(engine.core.store.newer().iter().map(newer_row)).collect())
+        }
         "networks" => Some(engine.networks.list()),
         "pools" => Some(engine.with_owners(|owners| engine.core.kinds.sriov.pools.table(owners))),
-        "orphans" => Some(engine.core.orphans().iter().map(|o| json!(o)).collect()),
+        "removals" => Some(failing_removals::table(engine)),
+        "newer" => Some(engine.core.store.newer().iter().map(newer_row).collect()),
+        "orphans" => Some(orphans(engine)),
         _ => None,
     }
 }
 
-fn attachments(engine: &Engine) -> Value {
+/// Addresses whose container is unknown here, with the pod that the runtime remembers for it.
+fn orphans(engine: &Engine) -> Value {
+    let networks = engine.networks.list();
+    let listed = networks["networks"].as_array().into_iter().flatten();
+    let listed: Vec<&str> = listed.filter_map(|network| network["name"].as_str()).collect();
+    let root = &engine.core.kinds.sriov.root;
+    let mut rows = Vec::new();
+    for orphan in engine.core.orphans() {
+        let networks: Vec<&str> = std::iter::once(orphan.network.as_str()).chain(listed.clone()).collect();
+        let pod = match &orphan.allocation.owner {
+            Owner::Attachment { container_id, ifname } => pod_of(root, &networks, container_id, ifname),
+            Owner::Container { .. } | Owner::Nobody => None,
+        };
+        let mut row = json!(orphan);
+        row["pod"] = pod.map(|pod| pod.to_string()).into();
+        rows.push(row);
+    }
+    rows.into()
+}
+
+/// The attachments that are meant, each with its row.
+pub(super) fn attachments(
+    engine: &Engine,
+    meant: impl Fn(&Attachment) -> bool,
+) -> Vec<(Arc<Attachment>, Value)> {
     let core = &engine.core;
     let home = core.kinds.sriov.netdevs_at_home();
     let late = |a: &Attachment| core.removals.failure(a.id).map(|why| why.msg);
-    let of = |a: &Attachment| {
-        let broken = core.kinds.sriov.broken(a, &home).or_else(|| late(a));
-        row(engine, a, broken.as_deref())
+    let with_row = |a: Arc<Attachment>| {
+        let unclean = || a.quarantined.as_ref().map(|left| format!("its VF is quarantined: {left}"));
+        let broken = core.kinds.sriov.broken(&a, &home).or_else(|| late(&a)).or_else(unclean);
+        let row = row(engine, &a, broken.as_deref());
+        (a, row)
     };
-    core.store.all().iter().map(|a| of(a)).collect()
+    core.store.all().into_iter().filter(|a| meant(a)).map(with_row).collect()
+}
+
+/// An attachment that is left to the newer version that wrote it.
+fn newer_row(newer: &NewerAttachment) -> Value {
+    let [container, network, ifname, plugin] =
+        newer.words().map(|word| if word.is_empty() { "?" } else { word });
+    json!({
+        "label": newer.label(),
+        "pod": newer.pod.as_ref().map(ToString::to_string),
+        "podUid": newer.pod.as_ref().and_then(|pod| pod.uid.as_deref()),
+        "container": container,
+        "network": network,
+        "ifname": ifname,
+        "type": plugin,
+        "phase": "newer",
+        "broken": newer.version.to_string(),
+        "file": newer.file,
+    })
 }
 
 fn row(engine: &Engine, a: &Attachment, broken: Option<&str>) -> Value {
     let (kind, mac) = engine.core.kinds.describe(a);
     json!({
+        "pod": a.pod.as_ref().map(ToString::to_string),
+        "podUid": a.pod.as_ref().and_then(|pod| pod.uid.as_deref()),
         "container": a.key.container,
         "network": a.key.network,
+        "namespace": a.namespace,
         "ifname": a.key.ifname,
         "type": a.key.plugin,
+        "chosen": chosen_type(a),
         "phase": a.phase,
+        "addedAt": a.added_at,
         "broken": broken,
         "link": kind,
         "mac": mac,
@@ -46,7 +109,16 @@ fn row(engine: &Engine, a: &Attachment, broken: Option<&str>) -> Value {
     })
 }
 
+/// The type by which the pod got its interface: for our own type that of the path that was taken, or of the list's first plugin.
+fn chosen_type(a: &Attachment) -> Cow<'_, str> {
+    match &a.link {
+        LinkRecord::Conflist { conflist, .. } => Cow::Owned(ConfigSummary::of(conflist).kind),
+        _ if a.key.plugin == OWN_TYPE => Cow::Owned(ConfigSummary::of(&a.config).kind),
+        _ => Cow::Borrowed(&a.key.plugin),
+    }
+}
+
 /// Removes what is provably dead, and on order the allocations whose container is unknown here.
-pub(super) fn collect(engine: &Engine, with_orphans: bool) -> Value {
-    engine.core.collect(with_orphans, |attachment| row(engine, attachment, None))
+pub(super) fn collect(engine: &Engine, orphans: Option<OrphansListed>) -> Result<Value, CniError> {
+    engine.core.collect(orphans, |attachment| row(engine, attachment, None))
 }

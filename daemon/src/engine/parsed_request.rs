@@ -18,8 +18,14 @@ pub(crate) struct ParsedRequest {
 
 impl ParsedRequest {
     /// Reads and validates everything, and reports nothing yet.
-    pub(crate) fn new(conf: Arc<NetConf>, container: &str, ifname: &str, args: &str) -> ParsedRequest {
-        let wanted = NetworkRequest::new(conf, container, ifname, args);
+    pub(crate) fn new(
+        conf: Arc<NetConf>,
+        namespace: Option<Arc<str>>,
+        container: &str,
+        ifname: &str,
+        args: &str,
+    ) -> ParsedRequest {
+        let wanted = NetworkRequest::new(conf, namespace, container, ifname, args);
         let network = (wanted.conf.plugin_type != OWN_TYPE).then(|| {
             let args = wanted.args.as_ref().map_err(CniError::clone)?;
             Network::validate(&wanted.conf, args)

@@ -11,6 +11,7 @@ use fairlead_sriov::hotplug::Hotplug;
 use fairlead_sriov::pools::{Look, SLOW};
 
 use super::Engine;
+use super::core::StartStep;
 
 impl Engine {
     /// Begins the threads.
@@ -44,6 +45,13 @@ impl Engine {
         })
     }
 
+    /// The first look: until it has ended no ADD gets a VF, since nobody knows which are clean.
+    pub(super) fn first_look(&self) {
+        self.core.kinds.leftovers.log();
+        self.look_at_pools(Look::First);
+        self.core.start.end(StartStep::Pools);
+    }
+
     /// Compares the pools with the machine, without waiting for what has to be done then.
     pub(super) fn look_at_pools(&self, how: Look) {
         self.with_owners(|owners| self.core.kinds.sriov.pools.look(how, owners));
@@ -51,6 +59,10 @@ impl Engine {
 }
 
 fn reconcile(engine: &Weak<Engine>) {
+    if let Some(engine) = engine.upgrade() {
+        engine.first_look();
+        engine.core.kinds.sriov.offer_to_kubelet();
+    }
     let mut thorough = Instant::now() + SLOW;
     loop {
         let Some(strong) = engine.upgrade() else { return };

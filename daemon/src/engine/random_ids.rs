@@ -1,4 +1,4 @@
-//! Random numbers for indexes and MAC addresses: not secret, only unlikely to meet.
+//! Random numbers for indexes, MAC addresses and names: unlikely to meet, and not to be guessed from others of them.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -18,6 +18,11 @@ impl RandomIds {
         // That no count comes twice is all that matters; nothing is ordered by it.
         hasher.write_u64(self.count.fetch_add(1, Ordering::Relaxed));
         hasher.finish()
+    }
+
+    /// A name for a link that is on its way out of a pod: of 15 bytes at most, as any, and with 52 random bits.
+    pub(crate) fn parked_name(&self) -> String {
+        format!("fl{:x}", self.next() & 0xf_ffff_ffff_ffff)
     }
 
     /// An index for a new link, far above those that the kernel gives by itself.

@@ -18,21 +18,26 @@ pub(crate) enum Reach<'k> {
 
 /// Finds the namespace of a record.
 pub(crate) fn reach<'k>(kernel: &'k dyn Kernel, netns: &Namespace) -> Result<Reach<'k>, NetError> {
+    let mut another = None;
     if !netns.path.is_empty() {
         match kernel.pod(netns.path.as_ref()) {
             Ok(view) if view.id().same(&netns.id) => return Ok(Reach::Inside(view)),
-            // The path leads to a newer namespace, or nowhere. The number may still lead to the right one.
-            Ok(_)
-            | Err(NetnsError::Missing { .. } | NetnsError::NotANetns { .. } | NetnsError::Host { .. }) => {}
+            // A newer namespace. The number may still lead to the right one.
+            Ok(view) => another = Some(view),
+            Err(NetnsError::Missing { .. } | NetnsError::NotANetns { .. } | NetnsError::Host { .. }) => {}
             // A want of descriptors or memory says nothing about the namespace: it must not be taken for dead.
             Err(NetnsError::Net { source, .. }) => return Err(source),
             Err(NetnsError::Io { source, .. }) => return Err(NetError::Socket(source)),
         }
     }
-    match netns.nsid {
-        Some(nsid) if kernel.nsids()?.contains(&nsid) => Ok(Reach::ByNumber(nsid)),
-        // The kernel gives a number back only when its namespace has died.
-        Some(_) => Ok(Reach::Dead),
-        None => Ok(Reach::Unknown),
+    // The kernel gives a number back only when its namespace has died.
+    let Some(nsid) = netns.nsid else { return Ok(Reach::Unknown) };
+    if !kernel.nsids()?.contains(&nsid) {
+        return Ok(Reach::Dead);
+    }
+    // After the look at all numbers: one that is free may be given to this namespace now.
+    match another.map(|mut view| view.nsid()).transpose()?.flatten() {
+        Some(of_another) if of_another == nsid => Ok(Reach::Dead),
+        _ => Ok(Reach::ByNumber(nsid)),
     }
 }

@@ -4,25 +4,32 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fairlead_host::announce::{Announcer, Conflict};
 use fairlead_host::watch::{Event, NetnsEvents};
 use fairlead_host::{HostRoot, Kernel, NetError, NetnsId, process};
 use fairlead_ipam::HostLocal;
+use fairlead_kube::Cluster;
 use fairlead_kubelet::{DevicePlugins, KubeletDir, PodResources};
-use fairlead_sriov::pools::{Look, PoolMetrics, Pools, PoolsContext};
+use fairlead_sriov::pools::{PoolMetrics, Pools, PoolsContext};
 use fairlead_sriov::{Administrator, Inventory};
+use parking_lot::RwLock;
 
 use super::conf_cache::ConfCache;
-use super::core::{Core, DelegateRecords, Ipam, RemovalQueue, SWEEP};
+use super::core::{
+    Core, DelegateRecords, ExecutedRemoval, ExecutedRemovals, Ipam, Rank, RemovalQueue, SWEEP,
+    SetAsidePlaces, StartStep, StartSteps, Task,
+};
 use super::health_probes::NetnsWatch;
 use super::keyed_locks::KeyedLocks;
 use super::kinds::Kinds;
-use super::kinds::sriov::SriovServices;
+use super::kinds::sriov::{AnnouncedDevices, SriovServices};
 use super::kinds::sriov_cni_import::SriovCniImport;
 use super::live_policy::CurrentPolicy;
+use super::pod_networks::ImmediateNetworks;
 use super::random_ids::RandomIds;
+use super::recent_calls::RecentCalls;
 use super::{Engine, Policy, cluster_network};
 use crate::conf_dir::Networks;
 use crate::delegate::Delegates;
@@ -30,10 +37,16 @@ use crate::device_offers::DeviceOffers;
 use crate::metrics;
 use crate::node_paths::NodePaths;
 use crate::settings::Settings;
-use crate::store::{Opened, Store, StoreError};
+use crate::store::{Lost, Opened, Store, StoreError};
 
 /// Threads that work off what is left after answers.
 const REMOVAL_THREADS: usize = 4;
+
+/// So long the start waits for what an earlier daemon left. The unit's limit for the whole start is 120 s.
+const WAITS: Duration = Duration::from_secs(5);
+
+/// So long after a start a pod is waited for that the API has not told of, until it is told what networks it has.
+const PODS_SEEN: Duration = Duration::from_secs(120);
 
 /// What the engine is given by the program around it.
 pub struct Beside {
@@ -45,6 +58,8 @@ pub struct Beside {
     pub calls: metrics::Calls,
     /// Counters of the node.
     pub node: metrics::Node,
+    /// The cluster, where the node is one's.
+    pub cluster: Option<Arc<dyn Cluster>>,
     /// A cgroup for executed plugins.
     pub cgroup: Option<PathBuf>,
     /// Tell the neighbours after ADD.
@@ -82,68 +97,98 @@ fn failed(what: impl Into<String>) -> impl FnOnce(io::Error) -> StartError {
 }
 
 impl Engine {
-    /// Opens everything, reconciles the store with the kernel, and begins to look after it. When this returns nothing
-    /// half-done is left that could be undone without waiting for another program.
+    /// Opens everything, reconciles the store with the kernel, and begins to look after it. When this returns nothing half-done is
+    /// left that could be undone without waiting for another program, except what has not ended within [`WAITS`].
     pub fn start(paths: &NodePaths, policy: Policy, beside: Beside) -> Result<Arc<Engine>, StartError> {
-        let engine = Engine::open(paths, policy, beside)?;
-        // Only now: until the store agrees with the kernel nobody else may work on an attachment.
-        Engine::run(&engine).map_err(failed("a thread of the engine"))?;
+        let (engine, lost) = Engine::open(paths, policy, beside)?;
+        // Only now: until the store says what is to be removed nobody may work on an attachment.
+        Engine::run(&engine, lost).map_err(failed("a thread of the engine"))?;
+        let left = engine.core.start.wait(Instant::now() + WAITS);
+        if !left.is_empty() {
+            tracing::warn!(?left, "a part of the start takes long; it goes on in the background");
+        }
         Ok(engine)
     }
 
-    /// The same without threads: what is due is left to the caller.
-    pub(super) fn open(paths: &NodePaths, policy: Policy, beside: Beside) -> Result<Arc<Engine>, StartError> {
+    /// The same without threads: what is due is left to the caller. With a damaged store, what that has lost comes along.
+    pub(super) fn open(
+        paths: &NodePaths,
+        policy: Policy,
+        beside: Beside,
+    ) -> Result<(Arc<Engine>, Option<Vec<Lost>>), StartError> {
         let boot_id = process::boot_id().map_err(failed("the boot id"))?;
         // First: a daemon that may not do this must not touch the store.
         let host_id = beside.kernel.host()?.id().clone();
         let (store, mut opened) = Store::open(&paths.run_dir, &boot_id)?;
         let (records, of_records) = DelegateRecords::open(&paths.state_dir, &boot_id)
             .map_err(failed(paths.state_dir.display().to_string()))?;
-        log_opened(&opened);
-        let (networks, calls) = (Arc::clone(&beside.networks), beside.calls.clone());
-        let core = core(paths, policy, beside, (&boot_id, host_id), store, records)?;
-        let engine = Arc::new(Engine { core, networks, netns_watch: NetnsWatch::default(), calls });
-        let (damaged, lost) = (opened.is_damaged(), std::mem::take(&mut opened.lost));
-        let found = engine.core.reconcile(opened, of_records);
-        // After the reconciling: what was only lost from the journal is adopted from its record, and old addresses are free.
-        if damaged {
-            engine.core.log_lost(&lost);
+        for newer in of_records.newer {
+            store.leave_to_newer(newer.id, newer.fields, &newer.file)?;
         }
+        log_opened(&opened);
+        log_newer(&store);
+        let (networks, calls, cluster) =
+            (Arc::clone(&beside.networks), beside.calls.clone(), beside.cluster.clone());
+        let core = core(paths, policy, beside, (&boot_id, host_id), store, records)?;
+        let engine = Arc::new(Engine {
+            core,
+            networks,
+            netns_watch: NetnsWatch::default(),
+            calls,
+            cluster,
+            host_root: paths.host_root.clone(),
+            recent: RecentCalls::default(),
+            immediate: ImmediateNetworks::default(),
+        });
+        let lost = opened.is_damaged().then(|| std::mem::take(&mut opened.lost));
+        let found = engine.core.reconcile(opened, of_records.attachments);
+        engine.core.start.begin(StartStep::Addresses);
+        engine.core.start.begin(StartStep::Pools);
         tracing::info!(
             alive = found.alive,
-            undone = found.undone,
-            finished = found.finished,
-            collected = found.collected,
+            begun = found.begun,
             later = found.later,
             failed = found.failed,
-            "the store agrees with the kernel"
+            "the store is compared with the kernel"
         );
-        engine.core.kinds.leftovers.log();
-        // Before the first ADD: it must not be given what is not clean.
-        engine.look_at_pools(Look::First);
-        Ok(engine)
+        Ok((engine, lost))
     }
 
-    fn run(engine: &Arc<Engine>) -> io::Result<()> {
+    fn run(engine: &Arc<Engine>, lost: Option<Vec<Lost>>) -> io::Result<()> {
         for n in 0..REMOVAL_THREADS {
-            let engine = Arc::downgrade(engine);
-            thread::Builder::new().name(format!("removal-{n}")).spawn(move || work_off(&engine))?;
+            removal_thread(&Arc::downgrade(engine), &n.to_string(), Rank::Regular)?;
+        }
+        removal_thread(&Arc::downgrade(engine), "standby", Rank::Standby)?;
+        let freeing = Arc::clone(engine);
+        thread::Builder::new()
+            .name("old-addresses".to_owned())
+            .spawn(move || freeing.free_old_addresses(lost.as_deref()))?;
+        if engine.cluster.is_some() {
+            let reporting = Arc::clone(engine);
+            thread::Builder::new()
+                .name("network-status".to_owned())
+                .spawn(move || reporting.report_again(Instant::now() + PODS_SEEN))?;
         }
         let watched = Arc::downgrade(engine);
         thread::Builder::new().name("netns-watch".to_owned()).spawn(move || watch(&watched))?;
-        engine.core.kinds.sriov.offer_to_kubelet();
         Engine::watch_pools(engine)
+    }
+
+    /// Gives back what earlier boots left in the directories of addresses, any of which can hang; `lost`: what a damaged store has
+    /// lost.
+    pub(super) fn free_old_addresses(&self, lost: Option<&[Lost]>) {
+        self.core.release_earlier_boots();
+        // After that: what was only lost from the journal is adopted from its record, and old addresses are free.
+        if let Some(lost) = lost {
+            self.core.log_lost(lost);
+        }
+        self.core.start.end(StartStep::Addresses);
     }
 
     /// Ends the engine's threads. What they had still to do is on record.
     pub fn stop(&self) {
         self.core.removals.stop();
         self.core.kinds.sriov.pools.stop();
-    }
-
-    /// The number of answered removals that are not finished yet.
-    pub fn unfinished(&self) -> usize {
-        self.core.removals.waiting()
     }
 }
 
@@ -152,6 +197,14 @@ fn log_opened(opened: &Opened) {
         tracing::error!(%error, kept = ?opened.set_aside, "the store can't be read and was set aside; it begins anew from records and kernel");
     } else if opened.is_damaged() {
         tracing::error!(bytes = opened.damaged, kept = ?opened.set_aside, "the store was damaged; what could be read is kept");
+    }
+}
+
+fn log_newer(store: &Store) {
+    for newer in store.newer() {
+        let [container, network, ifname, _] = newer.words();
+        tracing::warn!(container, network, ifname, file = ?newer.file,
+            "the record of an attachment was {}; it is left as it is until that version is back", newer.version);
     }
 }
 
@@ -171,21 +224,32 @@ fn core(
         false => None,
     };
     let policy = Arc::new(CurrentPolicy::new(policy));
+    let set_aside = SetAsidePlaces { run_dir: paths.run_dir.clone(), state_dir: paths.state_dir.clone() };
     let (store, ids) = (Arc::new(store), Arc::new(RandomIds::default()));
     let root = Arc::new(HostRoot::new(paths.host_root.clone()));
-    let delegates = Delegates::new(paths.host_root.clone(), beside.cgroup.clone())
-        .watched_in(&paths.run_dir.join("plugins"));
+    let delegates =
+        Delegates::new(paths.host_root.clone(), beside.cgroup.clone(), paths.run_dir.join("tenants-plugins"))
+            .watched_in(&paths.run_dir.join("plugins"));
     let kernel = Arc::clone(&beside.kernel);
     let sriov = sriov(paths, beside, boot_id, &host_id, &store, &root, &ids)?;
     let leftovers = SriovCniImport::new(Arc::clone(&root));
     Ok(Core {
-        kinds: Kinds::new(kernel, paths.sysfs.clone(), ids, announcer, sriov, leftovers),
+        kinds: Kinds::new(kernel, paths.sysfs.clone(), ids, Arc::clone(&policy), announcer, sriov, leftovers),
         host_id,
         store,
         records,
         containers: KeyedLocks::default(),
+        of_multus: RwLock::default(),
         removals: RemovalQueue::default(),
-        ipam: Ipam { host_local, delegates, root, confs: ConfCache::default(), policy: Arc::clone(&policy) },
+        executed_removals: ExecutedRemovals::default(),
+        set_aside,
+        start: StartSteps::default(),
+        ipam: Ipam {
+            host_local: Arc::new(host_local),
+            delegates,
+            confs: ConfCache::default(),
+            policy: Arc::clone(&policy),
+        },
         policy,
         remove_conflist: cluster_network::remove,
     })
@@ -225,6 +289,7 @@ fn sriov(
         pools,
         pod_resources: PodResources::new(kubelet()),
         device_offers: DeviceOffers::new(DevicePlugins::new(&paths.host_root, kubelet())),
+        announced: AnnouncedDevices::default(),
         reserved: KeyedLocks::default(),
         calls: beside.calls,
     })
@@ -251,12 +316,63 @@ fn announcer(node: metrics::Node) -> io::Result<Announcer> {
     }))
 }
 
-fn work_off(engine: &Weak<Engine>) {
+fn removal_thread(engine: &Weak<Engine>, name: &str, rank: Rank) -> io::Result<()> {
+    let engine = Weak::clone(engine);
+    thread::Builder::new().name(format!("removal-{name}")).spawn(move || work_off(&engine, rank)).map(drop)
+}
+
+fn work_off(engine: &Weak<Engine>, rank: Rank) {
     loop {
         let Some(strong) = engine.upgrade() else { return };
-        let Some(task) = strong.core.removals.next() else { return };
+        let Some(task) = strong.core.removals.next(rank) else { return };
+        if let Some(removal) = strong.core.executes(task) {
+            execute_apart(engine, &strong, removal);
+            continue;
+        }
+        let is_replaced = rank == Rank::Standby && stand_in(engine, &strong.core.removals);
         strong.core.attend(task);
+        if is_replaced {
+            return strong.core.removals.stood_in();
+        }
     }
+}
+
+/// Has a thread of its own work on a removal that executes programs, and on those that wait for one.
+fn execute_apart(engine: &Weak<Engine>, strong: &Engine, removal: ExecutedRemoval) {
+    if !strong.core.executed_removals.begins(&removal) {
+        return;
+    }
+    let (weak, first) = (Weak::clone(engine), removal.clone());
+    let made = thread::Builder::new().name("removal-exec".to_owned()).spawn(move || {
+        let mut next = Some(first);
+        while let Some(removal) = next {
+            let Some(strong) = weak.upgrade() else { return };
+            strong.core.attend(Task::Attachment(removal.id));
+            next = strong.core.executed_removals.next(&removal);
+        }
+    });
+    if let Err(error) = made {
+        tracing::error!(%error, "there is no thread for a removal that executes programs; it is tried again");
+        // What waits for a thread in this one's stead has its own time in the queue again.
+        let mut ended = Some(removal);
+        while let Some(removal) = ended {
+            strong.core.removals.expect(removal.id, Instant::now() + SWEEP);
+            ended = strong.core.executed_removals.next(&removal);
+        }
+    }
+}
+
+/// Has another thread stand by while this one works: tasks that hang may hold any number of threads, and never all.
+fn stand_in(engine: &Weak<Engine>, removals: &RemovalQueue) -> bool {
+    if !removals.stands_in() {
+        return false;
+    }
+    removal_thread(engine, "standby", Rank::Standby)
+        .inspect_err(|error| {
+            removals.stood_in();
+            tracing::error!(%error, "no thread stands by for removals that hang");
+        })
+        .is_ok()
 }
 
 /// Listens to the deaths of namespaces, and looks through everything now and then.

@@ -11,13 +11,17 @@ use fairlead_host::host_root::below;
 use fairlead_host::real::RealKernel;
 use fairlead_sriov::wait_out_reset::SETTLES;
 
-use super::{Beside, Engine, Policy};
+use super::{Beside, Engine, Policy, metrics_of_records};
 use crate::call::Service;
+use crate::cluster_watch;
 use crate::daemon::{Started, Surroundings};
 use crate::node_paths::NodePaths;
 
 /// The nodes of IOMMU groups.
 pub(crate) const VFIO_NODES: &str = "/dev/vfio";
+
+/// The sysctls of procfs.
+const SYSCTLS: &str = "/proc/sys";
 
 /// Starts the engine on the real kernel.
 ///
@@ -25,13 +29,20 @@ pub(crate) const VFIO_NODES: &str = "/dev/vfio";
 /// When the kernel, the store or a directory cannot be had.
 pub fn start(surroundings: &Surroundings) -> Result<Started, Box<dyn Error + Send + Sync>> {
     let nodes = below(&surroundings.paths.host_root, Path::new(VFIO_NODES));
-    let kernel: Arc<dyn Kernel> = Arc::new(RealKernel::new()?.with_vfio_nodes(&nodes));
+    let mut kernel = RealKernel::new()?.with_vfio_nodes(&nodes);
+    let sysctls = below(&surroundings.paths.host_root, Path::new(SYSCTLS));
+    // A host's root that has no procfs is that of a test, or of a node whose plugins are all built in.
+    if sysctls.is_dir() {
+        kernel = kernel.with_sysctls(&sysctls);
+    }
+    let kernel: Arc<dyn Kernel> = Arc::new(kernel);
     let settings = surroundings.settings.current();
     let beside = Beside {
         kernel,
         networks: Arc::clone(&surroundings.networks),
         calls: surroundings.calls.clone(),
         node: surroundings.node.clone(),
+        cluster: cluster_watch::start(&settings, surroundings)?,
         cgroup: cgroup(settings.delegate_cgroup.as_deref(), &surroundings.paths),
         announce: true,
         pool_metrics: surroundings.exposition.pool_metrics(),
@@ -40,6 +51,7 @@ pub fn start(surroundings: &Surroundings) -> Result<Started, Box<dyn Error + Sen
     };
     let engine = Engine::start(&surroundings.paths, Policy::from(&*settings), beside)?;
     Engine::probe_health(&engine, &surroundings.health, &surroundings.readiness);
+    metrics_of_records::register(&engine, &surroundings.exposition);
     let told = Arc::clone(&engine);
     Ok(Started {
         service: engine as Arc<dyn Service>,

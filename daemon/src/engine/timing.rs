@@ -2,11 +2,14 @@
 
 use std::time::{Duration, Instant};
 
+/// The phases of a call in order, each with the time that it took.
+pub(crate) type Phases = Vec<(&'static str, Duration)>;
+
 /// A clock that is read at the end of each phase.
 #[derive(Debug)]
 pub(crate) struct Timing {
     last: Instant,
-    phases: Vec<(&'static str, Duration)>,
+    phases: Phases,
 }
 
 impl Timing {
@@ -24,8 +27,8 @@ impl Timing {
         self.last = now;
     }
 
-    /// The phases so far, in order.
-    pub(crate) fn phases(&self) -> &[(&'static str, Duration)] {
-        &self.phases
+    /// The phases in order, when the call is over.
+    pub(crate) fn take(&mut self) -> Phases {
+        std::mem::take(&mut self.phases)
     }
 }

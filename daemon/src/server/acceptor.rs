@@ -22,7 +22,8 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc::UnboundedSender;
 use tracing::warn;
 
-use super::connection;
+use super::accepted::{HandedOver, Protocol};
+use super::{HEAD_LIMIT, connection};
 use crate::admission::{Admission, ArrivedCall, FinishedCall, Outcome};
 use crate::call::CallerGone;
 
@@ -45,7 +46,7 @@ impl Acceptors {
         listener: UnixListener,
         admission: &Admission,
         router: &Router,
-        others: &UnboundedSender<UnixStream>,
+        others: &UnboundedSender<HandedOver>,
     ) -> io::Result<Acceptors> {
         let listener = Arc::new(listener);
         let busy = Arc::new(AtomicBool::new(false));
@@ -77,7 +78,7 @@ struct Acceptor {
     router: Router,
     /// True while one of the acceptors serves a connection.
     busy: Arc<AtomicBool>,
-    others: UnboundedSender<UnixStream>,
+    others: UnboundedSender<HandedOver>,
     runtime: Runtime,
 }
 
@@ -111,7 +112,7 @@ impl Acceptor {
             return served;
         }
         // Sending fails only when the server has ended, and then nobody is served.
-        let _ = self.others.send(stream);
+        let _ = self.others.send(HandedOver::fresh(stream));
         Ok(())
     }
 
@@ -119,8 +120,13 @@ impl Acceptor {
         // A second descriptor, by which the engine sees a caller hang up while this thread is in the call.
         let inline = Inline::new(stream.try_clone()?.into(), self.admission.clone());
         self.runtime.block_on(async {
-            let stream = tokio::net::UnixStream::from_std(stream)?;
-            connection(stream, self.router.clone(), Some(inline)).await;
+            let mut accepted = HandedOver::fresh(stream).here()?;
+            let spoken = tokio::time::timeout(HEAD_LIMIT, accepted.protocol()).await;
+            match spoken.map_err(|_| io::ErrorKind::TimedOut)?? {
+                Protocol::Http1 => connection(accepted, self.router.clone(), Some(inline)).await,
+                // Such a connection lives on after its call: this thread is not for that.
+                Protocol::Http2 => drop(self.others.send(accepted.handed_over()?)),
+            }
             Ok(())
         })
     }

@@ -1,26 +1,20 @@
 //! The routes of the runtime's calls: ADD, DEL, CHECK, GC, STATUS.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use axum::Router;
-use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header;
 use axum::response::Response;
 use axum::routing::{MethodRouter, post};
 use fairlead_cni::CniVersion;
 use fairlead_cni::wire::{self, Command, MAX_BODY, WIRE};
-use http_body_util::BodyExt;
 use serde::Deserialize;
-use tokio::sync::SemaphorePermit;
 
 use super::acceptor::Inline;
-use super::{BODIES_KIB, ServerState, responses};
+use super::{ServerState, request_body, responses};
 use crate::admission::Outcome;
 use crate::netconf_summary::ConfigSummary;
-
-/// The time within which a request's body must have come.
-const BODY_LIMIT: Duration = Duration::from_secs(5);
 
 pub(super) fn routes() -> Router<ServerState> {
     [Command::Add, Command::Del, Command::Check, Command::Gc, Command::Status]
@@ -44,9 +38,8 @@ async fn call(server: &ServerState, command: Command, request: Request) -> Resul
     if length.is_some_and(|bytes| bytes > MAX_BODY) {
         return Err(Box::new(responses::too_large()));
     }
-    let collected = tokio::time::timeout(BODY_LIMIT, collect(server, body)).await;
-    // The room is kept until the answer, because a request that waits in the queue takes memory, too.
-    let (body, _room) = collected.map_err(|_| Box::new(responses::body_too_slow(BODY_LIMIT)))??;
+    let read = request_body::read(&server.bodies, body, MAX_BODY).await;
+    let (body, _room) = read.map_err(|why| Box::new(responses::body_refused(&why)))?;
     let arrived = Instant::now();
     let request = decode(&body)?;
     // The decoded request has copies of its own.
@@ -83,39 +76,12 @@ async fn carried_out(
     let version = || ConfigSummary::of(&config).version;
     match server.admission.submit(call, arrived).outcome().await {
         outcome @ Outcome::Reply(..) => responses::outcome(outcome, CniVersion::LATEST, None),
-        Outcome::TooLate if status => responses::status_too_late(version()),
+        Outcome::TooLate if status => responses::failed(version(), &responses::status_too_late()),
         other => {
             let missing = (!open).then(|| server.readiness.missing());
             responses::outcome(other, version(), missing.as_deref())
         }
     }
-}
-
-/// Reads a body, and takes room in memory only for what has come: a body that never ends takes no more than that.
-async fn collect(
-    server: &ServerState,
-    mut body: Body,
-) -> Result<(Vec<u8>, Option<SemaphorePermit<'_>>), Box<Response>> {
-    let mut bytes = Vec::new();
-    let mut room: Option<SemaphorePermit<'_>> = None;
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| Box::new(responses::unreadable(error)))?;
-        // Trailers carry nothing of the request.
-        let Ok(data) = frame.into_data() else { continue };
-        if bytes.len() + data.len() > MAX_BODY {
-            return Err(Box::new(responses::too_large()));
-        }
-        let needed = (bytes.len() + data.len()) / 1024 + 1;
-        let more = needed.saturating_sub(room.as_ref().map_or(0, SemaphorePermit::num_permits));
-        // Waits while other requests hold the room, for BODY_LIMIT at most. The semaphore is never closed.
-        let more = server.bodies.acquire_many(u32::try_from(more).unwrap_or(BODIES_KIB)).await.ok();
-        match (&mut room, more) {
-            (Some(room), Some(more)) => room.merge(more),
-            (room, more) => *room = room.take().or(more),
-        }
-        bytes.extend_from_slice(&data);
-    }
-    Ok((bytes, room))
 }
 
 /// The one field that is read of a request whose version is not ours.

@@ -12,12 +12,13 @@ use std::task::{Context, Poll, ready};
 use fairlead_cni::{CniError, CniVersion, Code};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
-use tokio::net::UnixStream;
+
+use super::accepted::Accepted;
 
 /// A connection on which hyper's own refusals get a body.
 #[derive(Debug)]
 pub(super) struct HttpConnection {
-    stream: TokioIo<UnixStream>,
+    stream: TokioIo<Accepted>,
     handler_reached: Arc<AtomicBool>,
     refusal: Vec<u8>,
     written: usize,
@@ -25,12 +26,12 @@ pub(super) struct HttpConnection {
 
 impl HttpConnection {
     /// Wraps a connection. `handler_reached` is set once a handler has the request.
-    pub(super) fn new(stream: UnixStream, handler_reached: Arc<AtomicBool>) -> HttpConnection {
+    pub(super) fn new(stream: Accepted, handler_reached: Arc<AtomicBool>) -> HttpConnection {
         HttpConnection { stream: TokioIo::new(stream), handler_reached, refusal: Vec::new(), written: 0 }
     }
 
     /// The bare connection, once hyper is done with it.
-    pub(super) fn into_stream(self) -> UnixStream {
+    pub(super) fn into_stream(self) -> Accepted {
         self.stream.into_inner()
     }
 
@@ -51,7 +52,7 @@ fn refusal(head: &[u8]) -> Vec<u8> {
     let status = head.split("\r\n").next().unwrap_or_default();
     let reason = status.split_once(' ').map_or(status, |(_, reason)| reason);
     let error = CniError::new(Code::Decode, format!("the request can't be read: {reason}"))
-        .with("fairleadd speaks HTTP/1.1 on this socket; the executable `fairlead` and `fairleadd` do so themselves");
+        .with("fairleadd speaks HTTP/1.1 and gRPC on this socket; the executable `fairlead` and `fairleadd` do so themselves");
     let body = error.to_json(CniVersion::LATEST);
     let length = body.len();
     format!("{status}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}")

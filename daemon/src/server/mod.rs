@@ -1,21 +1,26 @@
-//! The server: HTTP/1.1 with JSON on a unix socket, for the executable and for the operator.
+//! The server: HTTP/1.1 with JSON on a unix socket, for the executable and for the operator, and gRPC on the same socket
+//! (`remote_cni`). They are told apart by a connection's first bytes (`accepted`).
 //!
 //! Only uid 0 is served. Every answer to a call, the server's own refusals included, is a CNI result or a CNI
 //! error object with a `Content-Length`. A connection that comes when nothing else is to be done is served by the
 //! thread that accepted it (`acceptor`). All others are served by one thread, which never waits for a call: calls
 //! go through [`Admission`], and slow look-ups go to a thread for blocking.
 
+mod accepted;
 mod acceptor;
 mod cni_routes;
+mod http2;
 mod malformed_http;
 mod operator_routes;
+mod remote_cni;
+mod request_body;
 mod responses;
 #[cfg(test)]
 mod tests;
 
 use std::convert::Infallible;
 use std::io;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -32,15 +37,19 @@ use hyper_util::rt::TokioTimer;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, watch};
 use tower::ServiceExt;
 use tracing::{debug, warn};
 
+use self::accepted::{Accepted, HandedOver, Protocol};
 use self::acceptor::{Acceptors, Inline};
+use self::http2::GrpcServer;
 use self::malformed_http::HttpConnection;
+use self::request_body::BODIES_KIB;
 use self::responses::ReceiptSlot;
 use crate::admission::{Admission, Receipt};
 use crate::call::Service;
+use crate::default_network::DefaultNetwork;
 use crate::health::{Health, Readiness};
 use crate::metrics::Exposition;
 
@@ -48,9 +57,6 @@ use crate::metrics::Exposition;
 const HEAD_LIMIT: Duration = Duration::from_secs(10);
 /// The time that the last answers have to leave, and that any answer has to arrive.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
-/// The size of all bodies held at once, in KiB, so that what waits in the queue can't use up the node's memory
-/// (row X12).
-const BODIES_KIB: u32 = 32 << 10;
 
 /// Everything that the handlers of requests use.
 #[derive(Clone)]
@@ -67,6 +73,8 @@ pub struct ServerState {
     pub exposition: Arc<Exposition>,
     /// Describes the daemon in `/v1/status`: its paths, its settings, and what is refused.
     pub about: Arc<dyn Fn() -> serde_json::Value + Send + Sync>,
+    /// The network that pods get first, where a call names none.
+    pub default_network: DefaultNetwork,
     bodies: Arc<Semaphore>,
 }
 
@@ -83,6 +91,7 @@ impl ServerState {
         readiness: Arc<Readiness>,
         health: Arc<Health>,
         exposition: Arc<Exposition>,
+        default_network: DefaultNetwork,
     ) -> ServerState {
         ServerState {
             admission,
@@ -91,6 +100,7 @@ impl ServerState {
             health,
             exposition,
             about: Arc::new(|| serde_json::Value::Null),
+            default_network,
             bodies: Arc::new(Semaphore::new(BODIES_KIB as usize)),
         }
     }
@@ -121,20 +131,24 @@ pub fn runtime() -> io::Result<Runtime> {
 /// When the acceptors can't be had.
 pub async fn serve(listener: UnixListener, server: ServerState, closing: Arc<Notify>) -> io::Result<()> {
     let admission = server.admission.clone();
+    let (open, stop) = (Arc::new(()), watch::Sender::new(()));
+    let grpc = GrpcServer::new(server.clone(), stop.subscribe()).map_err(io::Error::other)?;
     let router = router(server);
-    let open = Arc::new(());
-    let (hand_over, mut others) = unbounded_channel();
+    let (hand_over, others) = unbounded_channel();
     let acceptors = Acceptors::begin(listener, &admission, &router, &hand_over)?;
     // The acceptors have the only other senders: when they have ended, the channel closes.
     drop(hand_over);
-    let serving = serve_others(&mut others, &router, &open);
+    let mut others = Others { handed_over: others, router, grpc, open: Arc::clone(&open) };
     tokio::select! {
-        () = serving => {}
+        () = others.serve() => {}
         () = closing.notified() => {}
     }
     acceptors.close();
+    // A caller of gRPC keeps its connection for the next call: it is told that there is none.
+    drop(stop);
     let last = async {
-        serve_others(&mut others, &router, &open).await;
+        others.serve().await;
+        drop(others);
         // Each connection that is still served holds a clone.
         while Arc::strong_count(&open) > 1 {
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -146,24 +160,43 @@ pub async fn serve(listener: UnixListener, server: ServerState, closing: Arc<Not
     Ok(())
 }
 
-/// Serves what the acceptors hand over, until they have ended.
-async fn serve_others(others: &mut UnboundedReceiver<UnixStream>, router: &Router, open: &Arc<()>) {
-    while let Some(stream) = others.recv().await {
-        let (router, open) = (router.clone(), Arc::clone(open));
-        tokio::spawn(async move {
-            match tokio::net::UnixStream::from_std(stream) {
-                Ok(stream) => connection(stream, router, None).await,
-                Err(error) => warn!(%error, "a connection could not be served"),
-            }
-            drop(open);
-        });
+/// What the acceptors hand over: every connection that comes while a call is at work, and all of gRPC's.
+struct Others {
+    handed_over: UnboundedReceiver<HandedOver>,
+    router: Router,
+    grpc: GrpcServer,
+    open: Arc<()>,
+}
+
+impl Others {
+    /// Serves them until the acceptors have ended.
+    async fn serve(&mut self) {
+        while let Some(connection) = self.handed_over.recv().await {
+            let (router, grpc, open) = (self.router.clone(), self.grpc.clone(), Arc::clone(&self.open));
+            tokio::spawn(async move {
+                if let Err(error) = by_protocol(connection, router, grpc).await {
+                    warn!(%error, "a connection could not be served");
+                }
+                drop(open);
+            });
+        }
     }
 }
 
+/// Serves a connection once its first bytes say how.
+async fn by_protocol(connection: HandedOver, router: Router, grpc: GrpcServer) -> io::Result<()> {
+    let mut accepted = connection.here()?;
+    let spoken = tokio::time::timeout(HEAD_LIMIT, accepted.protocol()).await;
+    match spoken.map_err(|_| io::ErrorKind::TimedOut)?? {
+        Protocol::Http1 => self::connection(accepted, router, None).await,
+        Protocol::Http2 => grpc.connection(accepted).await,
+    }
+    Ok(())
+}
+
 /// Serves the one request of a connection.
-async fn connection(stream: tokio::net::UnixStream, router: Router, inline: Option<Inline>) {
-    // A peer whose uid cannot be told is not served.
-    let root = stream.peer_cred().is_ok_and(|peer| peer.uid() == 0);
+async fn connection(stream: Accepted, router: Router, inline: Option<Inline>) {
+    let root = stream.is_root();
     let slot: ReceiptSlot = ReceiptSlot::default();
     let handler_reached: Arc<AtomicBool> = Arc::default();
     let outgoing = HttpConnection::new(stream, Arc::clone(&handler_reached));

@@ -6,7 +6,7 @@
 use axum::Router;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{StatusCode, header};
 use axum::response::Response;
 use axum::routing::{get, post};
 use fairlead_cni::{CniError, CniVersion, Code};
@@ -15,11 +15,9 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::{ServerState, responses};
+use crate::call::{NamedAttachment, OrphansListed, Service};
 use crate::health::Condition;
-
-/// The content type of OpenMetrics.
-const OPEN_METRICS: HeaderValue =
-    HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
+use crate::metrics::OPEN_METRICS;
 
 pub(super) fn routes() -> Router<ServerState> {
     Router::new()
@@ -27,7 +25,9 @@ pub(super) fn routes() -> Router<ServerState> {
         .route("/readyz", get(readyz).fallback(responses::wrong_method))
         .route("/metrics", get(metrics).fallback(responses::wrong_method))
         .route("/v1/status", get(status).fallback(responses::wrong_method))
+        .route("/v1/describe", get(describe).fallback(responses::wrong_method))
         .route("/v1/gc", post(collect).fallback(responses::wrong_method))
+        .route("/v1/forget", get(left_behind).post(forget).fallback(responses::wrong_method))
         .route("/v1/pools/{verb}", post(pools).fallback(responses::wrong_method))
         .route("/v1/{table}", get(table).fallback(responses::wrong_method))
 }
@@ -77,8 +77,10 @@ async fn metrics(State(server): State<ServerState>) -> Response {
 async fn status(State(server): State<ServerState>) -> Response {
     on_blocking_thread(move || {
         let (readiness, health) = (server.readiness.conditions(), server.health.conditions());
+        let table = |name: &str| server.service.get().and_then(|service| service.table(name));
         let body = json!({
             "version": env!("CARGO_PKG_VERSION"),
+            "revision": env!("FAIRLEAD_REVISION"),
             "wire": fairlead_cni::wire::WIRE,
             "pid": std::process::id(),
             "ready": readiness.iter().all(|c| c.met),
@@ -86,6 +88,8 @@ async fn status(State(server): State<ServerState>) -> Response {
             "healthy": health.iter().all(|c| c.met),
             "health": health,
             "calls": server.admission.counts(),
+            "removals": table("removals"),
+            "newer": table("newer"),
             "daemon": (server.about)(),
         });
         responses::json(StatusCode::OK, body.to_string())
@@ -96,7 +100,7 @@ async fn status(State(server): State<ServerState>) -> Response {
 /// Lets the engine answer, on a thread for blocking; an error until the engine is started.
 async fn engine(
     server: ServerState,
-    look: impl FnOnce(&dyn crate::call::Service) -> Response + Send + 'static,
+    look: impl FnOnce(&dyn Service) -> Response + Send + 'static,
 ) -> Response {
     match server.service.get().cloned() {
         Some(service) => on_blocking_thread(move || look(&*service)).await,
@@ -113,7 +117,7 @@ async fn table(State(server): State<ServerState>, name: Result<Path<String>, Pat
         Some(rows) => responses::json(StatusCode::OK, rows.to_string()),
         None => {
             let error = CniError::new(Code::BadEnvironment, format!("fairleadd has no table {name:?}"))
-                .with("there are attachments, networks, pools, orphans and status");
+                .with("there are attachments, networks, pools, orphans, removals, newer and status");
             responses::json(StatusCode::NOT_FOUND, error.to_json(CniVersion::LATEST))
         }
     })
@@ -126,19 +130,46 @@ struct Collection {
     /// Also host-local allocations whose container is unknown here.
     #[serde(default)]
     orphans: bool,
+    /// When the operator has seen them listed, in seconds since the epoch.
+    listed: Option<u64>,
 }
 
-/// The query of an order about a pool.
+impl Collection {
+    fn orphans(&self) -> Result<Option<OrphansListed>, CniError> {
+        match (self.orphans, self.listed) {
+            (false, _) => Ok(None),
+            (true, Some(at)) => Ok(Some(OrphansListed { at })),
+            (true, None) => Err(CniError::new(
+                Code::BadEnvironment,
+                "orphaned addresses are freed only after they were listed",
+            )
+            .with("use the fairleadd of the daemon's own release: it lists them and asks")),
+        }
+    }
+}
+
+/// The query of what is about one thing.
 #[derive(Debug, Deserialize)]
-struct OrderTarget {
-    /// The name of a pool, or the PCI address of a VF.
+struct Target {
+    /// The name of a pool, or the PCI address of a VF; a pod or a container to be described.
     of: String,
+}
+
+async fn describe(
+    State(server): State<ServerState>,
+    target: Result<Query<Target>, QueryRejection>,
+) -> Response {
+    let of = match target {
+        Ok(Query(target)) => target.of,
+        Err(why) => return responses::malformed(why),
+    };
+    engine(server, move |service| responses::json(StatusCode::OK, service.describe(&of).to_string())).await
 }
 
 async fn pools(
     State(server): State<ServerState>,
     verb: Result<Path<Verb>, PathRejection>,
-    target: Result<Query<OrderTarget>, QueryRejection>,
+    target: Result<Query<Target>, QueryRejection>,
 ) -> Response {
     let (verb, of) = match (verb, target) {
         (Ok(Path(verb)), Ok(Query(target))) => (verb, target.of),
@@ -160,6 +191,32 @@ async fn collect(
         Ok(Query(what)) => what,
         Err(why) => return responses::malformed(why),
     };
-    engine(server, move |service| responses::json(StatusCode::OK, service.collect(what.orphans).to_string()))
-        .await
+    let ordered = move |service: &dyn Service| service.collect(what.orphans()?);
+    engine(server, move |service| ordered_answer(ordered(service))).await
+}
+
+type Named = Result<Query<NamedAttachment>, QueryRejection>;
+
+async fn left_behind(State(server): State<ServerState>, named: Named) -> Response {
+    forgotten(server, named, false).await
+}
+
+async fn forget(State(server): State<ServerState>, named: Named) -> Response {
+    forgotten(server, named, true).await
+}
+
+async fn forgotten(server: ServerState, named: Named, carry_out: bool) -> Response {
+    let named = match named {
+        Ok(Query(named)) => named,
+        Err(why) => return responses::malformed(why),
+    };
+    engine(server, move |service| ordered_answer(service.forget(&named, carry_out))).await
+}
+
+/// The answer to an order that may be refused.
+fn ordered_answer(done: Result<serde_json::Value, CniError>) -> Response {
+    match done {
+        Ok(rows) => responses::json(StatusCode::OK, rows.to_string()),
+        Err(error) => responses::json(StatusCode::CONFLICT, error.to_json(CniVersion::LATEST)),
+    }
 }

@@ -3,7 +3,6 @@
 //! The body decides, not the status: a CNI error object is an error whatever its status says.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Uri, header};
@@ -12,6 +11,7 @@ use fairlead_cni::wire::{MAX_BODY, NOT_BEGUN, OUTCOME_HEADER, WIRE};
 use fairlead_cni::{CniError, CniVersion, Code};
 use parking_lot::Mutex;
 
+use super::request_body::{BODY_LIMIT, BodyError};
 use crate::admission::{Outcome, Receipt};
 use crate::call::Reply;
 
@@ -58,9 +58,7 @@ fn reply(reply: Reply) -> Response {
 
 /// The answer of a daemon that is stopping; the same request may be sent again.
 pub(super) fn not_begun(version: CniVersion) -> Response {
-    let error = CniError::new(Code::TryAgain, "fairleadd is stopping and did not begin this call")
-        .with("send it again; the daemon that follows will serve it");
-    let mut response = failed(version, &error);
+    let mut response = failed(version, &stopping());
     response
         .headers_mut()
         .insert(HeaderName::from_static(OUTCOME_HEADER), HeaderValue::from_static(NOT_BEGUN));
@@ -70,30 +68,39 @@ pub(super) fn not_begun(version: CniVersion) -> Response {
 /// The response for an outcome. `missing` names what keeps the daemon from being ready, for a call that was too
 /// late.
 pub(super) fn outcome(outcome: Outcome, version: CniVersion, missing: Option<&str>) -> Response {
-    match (outcome, missing) {
-        (Outcome::Reply(said, receipt), _) => {
+    match outcome {
+        Outcome::Reply(said, receipt) => {
             let mut response = reply(said);
             // The receipt comes back when the response has been written out.
             response.extensions_mut().insert(Arc::new(Mutex::new(Some(receipt))) as ReceiptSlot);
             response
         }
-        (Outcome::NotBegun, _) => not_begun(version),
-        (Outcome::TooLate, Some(missing)) => failed(
-            version,
-            &CniError::new(Code::TryAgain, "fairleadd was not ready before this call's deadline")
-                .with(format!("still to be done: {missing}; `fairleadd status` shows how far it is")),
-        ),
-        (Outcome::TooLate, None) => failed(
-            version,
-            &CniError::new(Code::TryAgain, "this call's turn did not come before its deadline")
-                .with("the node is busy; `fairleadd status` shows how many calls wait"),
-        ),
-        (Outcome::Full, _) => failed(
-            version,
-            &CniError::new(Code::TryAgain, "too many calls are waiting on this node")
-                .with("raise maxCalls in fairleadd's configuration if its memory allows it"),
-        ),
+        Outcome::NotBegun => not_begun(version),
+        Outcome::TooLate => failed(version, &too_late(missing)),
+        Outcome::Full => failed(version, &too_many()),
     }
+}
+
+/// The error for a call that was not begun before its deadline.
+pub(super) fn too_late(missing: Option<&str>) -> CniError {
+    match missing {
+        Some(missing) => CniError::new(Code::TryAgain, "fairleadd was not ready before this call's deadline")
+            .with(format!("still to be done: {missing}; `fairleadd status` shows how far it is")),
+        None => CniError::new(Code::TryAgain, "this call's turn did not come before its deadline")
+            .with("the node is busy; `fairleadd status` shows how many calls wait"),
+    }
+}
+
+/// The error for a call that found the queue full.
+pub(super) fn too_many() -> CniError {
+    CniError::new(Code::TryAgain, "too many calls are waiting on this node")
+        .with("raise maxCalls in fairleadd's configuration if its memory allows it")
+}
+
+/// The error of a daemon that is stopping.
+pub(super) fn stopping() -> CniError {
+    CniError::new(Code::TryAgain, "fairleadd is stopping and did not begin this call")
+        .with("send it again; the daemon that follows will serve it")
 }
 
 fn rejected(status: StatusCode, error: &CniError) -> Response {
@@ -103,9 +110,13 @@ fn rejected(status: StatusCode, error: &CniError) -> Response {
 
 /// Answers 403: the peer is not root.
 pub(super) fn not_root() -> Response {
-    let error = CniError::new(Code::BadEnvironment, "fairleadd serves only uid 0")
-        .with("run the container runtime, or this command, as root");
-    rejected(StatusCode::FORBIDDEN, &error)
+    rejected(StatusCode::FORBIDDEN, &only_root())
+}
+
+/// The error for a peer that is not root.
+pub(super) fn only_root() -> CniError {
+    CniError::new(Code::BadEnvironment, "fairleadd serves only uid 0")
+        .with("run the container runtime, or this command, as root")
 }
 
 /// Answers 404: the path is none of the server's.
@@ -131,15 +142,27 @@ pub(super) fn too_large() -> Response {
 
 /// Answers 400: the body broke off, or is no request.
 pub(super) fn unreadable(why: impl std::fmt::Display) -> Response {
-    let error = CniError::new(Code::Decode, "the request could not be decoded").with(why.to_string());
-    rejected(StatusCode::BAD_REQUEST, &error)
+    rejected(StatusCode::BAD_REQUEST, &undecodable(why))
 }
 
-/// Answers 408: the body did not come in time.
-pub(super) fn body_too_slow(limit: Duration) -> Response {
-    let error = CniError::new(Code::Io, format!("the request's body did not come within {limit:?}"))
-        .with("is the executable stopped, or something else connected to the socket?");
-    rejected(StatusCode::REQUEST_TIMEOUT, &error)
+/// The error for a request that broke off, or is none.
+pub(super) fn undecodable(why: impl std::fmt::Display) -> CniError {
+    CniError::new(Code::Decode, "the request could not be decoded").with(why.to_string())
+}
+
+/// Answers 413, 408 or 400: the body is too large, did not come in time, or broke off.
+pub(super) fn body_refused(why: &BodyError) -> Response {
+    match why {
+        BodyError::TooLarge => too_large(),
+        BodyError::TooSlow => rejected(StatusCode::REQUEST_TIMEOUT, &body_too_slow()),
+        BodyError::Broken(why) => unreadable(why),
+    }
+}
+
+/// The error for a body that did not come in time.
+pub(super) fn body_too_slow() -> CniError {
+    CniError::new(Code::Io, format!("the request's body did not come within {BODY_LIMIT:?}"))
+        .with("is the executable stopped, or something else connected to the socket?")
 }
 
 /// Answers 400: the path or the query can't be read.
@@ -170,22 +193,29 @@ pub(super) fn wrong_path(command: &str, path: &str) -> Response {
 
 /// Answers 500 after a handler panicked; the daemon goes on.
 pub(super) fn fault(text: &str) -> Response {
-    let error = CniError::new(Code::Internal, format!("a fault in fairleadd: {text}"))
-        .with("the daemon goes on; please report this with its log");
+    rejected(StatusCode::INTERNAL_SERVER_ERROR, &fault_of(text))
+}
+
+/// The error for a handler that panicked, which is logged.
+pub(super) fn fault_of(text: &str) -> CniError {
     tracing::error!(text, "a handler panicked");
-    rejected(StatusCode::INTERNAL_SERVER_ERROR, &error)
+    CniError::new(Code::Internal, format!("a fault in fairleadd: {text}"))
+        .with("the daemon goes on; please report this with its log")
 }
 
 /// The answer to STATUS or an operator's question before the engine has been started.
 pub(super) fn not_ready(version: CniVersion, missing: &str) -> Response {
-    let error = CniError::new(Code::NotAvailable, "fairleadd is starting and not ready yet")
-        .with(format!("still to be done: {missing}"));
-    failed(version, &error)
+    failed(version, &starting(missing))
+}
+
+/// The error of a daemon that is not ready yet.
+pub(super) fn starting(missing: &str) -> CniError {
+    CniError::new(Code::NotAvailable, "fairleadd is starting and not ready yet")
+        .with(format!("still to be done: {missing}"))
 }
 
 /// The error for a STATUS that was not answered in time.
-pub(super) fn status_too_late(version: CniVersion) -> Response {
-    let error = CniError::new(Code::NotAvailable, "fairleadd did not find out its status within a second")
-        .with("something it depends on hangs; `fairleadd doctor` and /healthz name it");
-    failed(version, &error)
+pub(super) fn status_too_late() -> CniError {
+    CniError::new(Code::NotAvailable, "fairleadd did not find out its status within a second")
+        .with("something it depends on hangs; `fairleadd doctor` and /healthz name it")
 }

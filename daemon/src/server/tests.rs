@@ -10,13 +10,22 @@ use std::time::Instant;
 use fairlead_cni::config::NetConf;
 use fairlead_cni::wire::{self, Command, MAX_BODY, NOT_BEGUN, OUTCOME_HEADER, RECEIVED, WIRE};
 use fairlead_cni::{CniError, CniVersion, Code};
+use fairlead_proto::v1::TearDownPodRequest;
+use fairlead_proto::v1::remote_cni_client::RemoteCniClient;
+use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
+use tonic::transport::{Endpoint, Uri};
+
+use super::http2::IdleLimits;
 use super::*;
 use crate::admission::Limits;
-use crate::call::{Lane, PreparedCall, Reply, Waiting};
-use crate::metrics::Calls;
+use crate::call::{Lane, NamedAttachment, OrphansListed, PodNetwork, PreparedCall, Reply, Waiting};
+use crate::conf_dir::{Directories, Networks};
+use crate::metrics::{Calls, Node};
+use crate::settings::LiveSettings;
+use crate::store::Key;
 
 #[derive(Default)]
 struct Fake {
@@ -53,6 +62,8 @@ impl PreparedCall for FakeCall {
         Reply { version: CniVersion::V0_4_0, outcome }
     }
 
+    fn delivered(&self) {}
+
     fn answered(&self, delivered: bool) {
         self.0.delivered.lock().push(delivered);
     }
@@ -68,12 +79,28 @@ impl Service for Fake {
         (name == "attachments").then(|| json!([{ "container": "c1" }]))
     }
 
+    fn describe(&self, named: &str) -> Value {
+        Value::String(named.to_owned())
+    }
+
+    fn pod_networks(&self, _: &Key) -> Vec<PodNetwork> {
+        Vec::new()
+    }
+
     fn order_pools(&self, _: fairlead_sriov::pools::Verb, of: &str) -> Result<Value, CniError> {
         Ok(vec![of].into())
     }
 
-    fn collect(&self, orphans: bool) -> Value {
-        json!({ "orphans": orphans })
+    fn change_over(&self, _: crate::call::ChangeOver, _: &str) -> Result<(), CniError> {
+        Ok(())
+    }
+
+    fn forget(&self, named: &NamedAttachment, carry_out: bool) -> Result<Value, CniError> {
+        Ok(json!({ "network": named.network, "carriedOut": carry_out }))
+    }
+
+    fn collect(&self, orphans: Option<OrphansListed>) -> Result<Value, CniError> {
+        Ok(json!({ "listed": orphans.map(|listed| listed.at) }))
     }
 }
 
@@ -86,6 +113,14 @@ struct TestServer {
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
+/// A node whose conf dir is empty.
+fn no_networks(dir: &Path) -> DefaultNetwork {
+    let node = Node::default();
+    let networks = Networks::new(Directories::new(dir, None, None), &["macvlan"], node.clone());
+    let settings = LiveSettings::new(&dir.join("config.yaml"), node);
+    DefaultNetwork::new(Arc::new(networks), Arc::new(settings), None)
+}
+
 impl TestServer {
     fn shut() -> TestServer {
         let dir = tempfile::tempdir().unwrap();
@@ -96,7 +131,7 @@ impl TestServer {
         let limits = Limits { fast: 1, slow: 0, queued: 100 };
         let admission = Admission::new(limits, Calls::new(&exposition, &["macvlan"]), health.clone());
         let readiness = Arc::new(Readiness::new(&["engine"]));
-        let server = ServerState::new(admission, readiness, health, exposition);
+        let server = ServerState::new(admission, readiness, health, exposition, no_networks(dir.path()));
         let closing = Arc::new(Notify::new());
         let (served, closed) = (server.clone(), closing.clone());
         let thread = std::thread::spawn(move || {
@@ -119,7 +154,9 @@ impl Drop for TestServer {
     fn drop(&mut self) {
         self.closing.notify_one();
         if let Some(thread) = self.thread.take() {
-            thread.join().unwrap();
+            let served = thread.join();
+            // A second panic would end all tests, and hide what the first one said.
+            assert!(std::thread::panicking() || served.is_ok(), "the server ended: {served:?}");
         }
     }
 }
@@ -276,6 +313,7 @@ fn only_uid_0_is_served() {
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(said.contains("answer: 403 4 fairleadd serves only uid 0"), "{said}{output:?}");
+    assert!(said.contains("status: PermissionDenied fairleadd serves only uid 0"), "{said}{output:?}");
     assert!(rig.fake.served.lock().is_empty());
 }
 
@@ -287,6 +325,42 @@ fn the_caller_of_another_user() {
         http(Path::new(&socket), "POST", "/delNetwork", &request(Command::Del, "c", &json!({})).to_string());
     let body: Value = serde_json::from_str(&answer.body).unwrap();
     println!("answer: {} {} {}", answer.status, body["code"], body["msg"].as_str().unwrap());
+    let refused = runtime().unwrap().block_on(async {
+        let connector = tower::service_fn(move |_: Uri| {
+            let socket = socket.clone();
+            async move { tokio::net::UnixStream::connect(socket).await.map(TokioIo::new) }
+        });
+        let channel =
+            Endpoint::from_static("http://localhost").connect_with_connector(connector).await.unwrap();
+        RemoteCniClient::new(channel).tear_down_pod(TearDownPodRequest::default()).await.unwrap_err()
+    });
+    println!("status: {:?} {}", refused.code(), refused.message());
+}
+
+/// The beginning of a connection of HTTP/2: the preface, and settings that change nothing.
+const BEGIN: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+#[test]
+fn x12_a_connection_of_grpc_without_a_call_is_told_that_it_ends_and_is_closed() {
+    let rig = TestServer::open();
+    let (_running, stopped) = watch::channel(());
+    let mut grpc = GrpcServer::new(rig.server.clone(), stopped).unwrap();
+    let soon = Duration::from_millis(20);
+    grpc.limits = IdleLimits { first_call: soon, next_call: soon, questions: soon };
+    let (here, mut caller) = Caller::pair().unwrap();
+    here.set_nonblocking(true).unwrap();
+    caller.write_all(BEGIN).unwrap();
+    runtime().unwrap().block_on(async { grpc.connection(HandedOver::fresh(here).here().unwrap()).await });
+    let mut frames = Vec::new();
+    caller.read_to_end(&mut frames).unwrap();
+    let mut rest = &frames[..];
+    let mut kinds = Vec::new();
+    while let [a, b, c, kind, ..] = *rest {
+        kinds.push(kind);
+        rest = &rest[9 + u32::from_be_bytes([0, a, b, c]) as usize..];
+    }
+    const GOAWAY: u8 = 7;
+    assert!(kinds.contains(&GOAWAY), "{kinds:?}");
 }
 
 fn send_and_hang_up(rig: &TestServer, command: Command, container: &str) {
@@ -415,8 +489,15 @@ fn k19_k21_health_metrics_tables_and_the_order_to_collect_are_answered() {
     assert_eq!(get("/v1/attachments").body, r#"[{"container":"c1"}]"#);
     let status: Value = serde_json::from_str(&get("/v1/status").body).unwrap();
     assert_eq!((&status["ready"], &status["healthy"]), (&json!(true), &json!(true)));
-    assert_eq!(http(&rig.socket, "POST", "/v1/gc?orphans=true", "").body, r#"{"orphans":true}"#);
-    assert_eq!(http(&rig.socket, "POST", "/v1/gc", "").body, r#"{"orphans":false}"#);
+    assert_eq!(http(&rig.socket, "POST", "/v1/gc?orphans=true&listed=7", "").body, r#"{"listed":7}"#);
+    assert_eq!(http(&rig.socket, "POST", "/v1/gc", "").body, r#"{"listed":null}"#);
+    let unseen = http(&rig.socket, "POST", "/v1/gc?orphans=true", "");
+    assert!(unseen.status == 409 && unseen.body.contains("only after they were listed"), "{unseen:?}");
+    let named = "/v1/forget?container=c1&ifname=eth0";
+    assert_eq!(http(&rig.socket, "GET", named, "").body, r#"{"carriedOut":false,"network":null}"#);
+    let named = format!("{named}&network=net");
+    assert_eq!(http(&rig.socket, "POST", &named, "").body, r#"{"carriedOut":true,"network":"net"}"#);
+    assert_eq!(http(&rig.socket, "POST", "/v1/forget?container=c1", "").status, 400);
     rig.server.health.probe("netlink", Box::new(|| Err("no answer".into())));
     assert_eq!(get("/healthz").status, 503);
 }

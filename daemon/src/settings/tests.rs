@@ -15,7 +15,9 @@ fn every_key_is_read() {
     let text = "logLevel: debug\nlogFormat: json\ncallThreads: 8\nslowThreads: 16\nmaxCalls: 100\ndel: wait\n\
                 dad: wait\ndelegateTimeout: 2m\ndelegateCgroup: system.slice/delegates\nreapAfter: 500ms\nfunctionWait: 20s\n\
                 kubelet:\n  dir: /data/kubelet\n\
-                pools: [{name: radio, selectors: {vendors: ['8086']}}]\ndevicePluginConfig: /etc/pcidp/config.json\n";
+                pools: [{name: radio, selectors: {vendors: ['8086']}}]\ndevicePluginConfig: /etc/pcidp/config.json\n\
+                install: {cni: present, clusterNetwork: pods}\n\
+                metrics: {listen: \"[::]:9808\", tls: {certFile: /t/tls.crt, keyFile: /t/tls.key}, tokenReview: true}\n";
     let expected = Settings {
         log_level: LogLevel::Debug,
         log_format: LogFormat::Json,
@@ -31,6 +33,16 @@ fn every_key_is_read() {
         kubelet: Kubelet { dir: "/data/kubelet".into() },
         pools: pool("name: radio, selectors: {vendors: ['8086']}").unwrap(),
         device_plugin_config: Some("/etc/pcidp/config.json".into()),
+        install: Some(Installation {
+            cni: Presence::Present,
+            cluster_network: Some("pods".into()),
+            multus_daemon_config: None,
+        }),
+        metrics: Some(MetricsSettings {
+            listen: "[::]:9808".parse().unwrap(),
+            tls: Some(TlsFiles { cert_file: "/t/tls.crt".into(), key_file: "/t/tls.key".into() }),
+            token_review: true,
+        }),
         ..Settings::default()
     };
     assert_eq!(parse(text).unwrap(), expected);
@@ -51,6 +63,23 @@ fn r08_what_is_refused_is_refused_by_key_and_line() {
     let table = [
         ("logLevel: info\ncolour: red\n", ":2: ", "colour"),
         ("logLevel: loud\n", ":1: ", "loud"),
+        (
+            "dad: fast\nmetrics: {listen: '0.0.0.0:9808'}\n",
+            ":2: ",
+            "metrics.listen: 0.0.0.0:9808 is reached from other",
+        ),
+        (
+            "metrics: {listen: '[::ffff:127.0.0.1]:9808'}\n",
+            ":1: ",
+            "only a loopback address like 127.0.0.1:9808",
+        ),
+        ("metrics: {listen: localhost}\n", ":1: ", "\"localhost\" is no address with a port"),
+        (
+            "metrics: {listen: '127.0.0.1:1', tls: {certFile: a, keyFile: /b}}\n",
+            ":1: ",
+            "\"a\" is no absolute path",
+        ),
+        ("metrics: {listen: '127.0.0.1:1', token: x}\n", ":1: ", "token"),
         ("dad: fast\ncallThreads: 0\n", ":2: ", "0 is not between 1 and 64"),
         ("callThreads: many\n", ":1: ", "many"),
         ("reapAfter: soon\n", ":1: ", "\"soon\" is no time"),
@@ -60,6 +89,9 @@ fn r08_what_is_refused_is_refused_by_key_and_line() {
         ("delegateTimeout: 0.0us\n", ":1: ", "would kill every plugin at its start"),
         ("kubelet:\n  dir: kubelet\n", ":2: ", "\"kubelet\" is no absolute path"),
         ("kubelet:\n  root: /x\n", ":2: ", "root"),
+        ("policy:\n  lendable: [\"ens1f*\"]\n", ":2: ", "\"ens1f*\" is no name of an interface"),
+        ("install: {cni: maybe}\n", ":1: ", "maybe"),
+        ("install:\n  cni: present\n  clusternetwork: x\n", ":3: ", "clusternetwork"),
         ("a: [\n", ":", ""),
     ];
     for (text, line, part) in table {
@@ -128,8 +160,59 @@ fn r08_a_broken_file_harms_nothing_and_is_told_until_it_is_put_right() {
     assert!(!live.reload());
     assert_eq!(live.current().del, DelAnswer::Wait);
     assert!(live.refused().unwrap().contains("maybe"));
-    assert_eq!(live.node.settings_refused.get(), 1);
+    assert_eq!(live.node.settings_refused.get(), 1, "the metric");
     std::fs::write(&path, "del: early\n").unwrap();
     assert!(live.reload());
     assert_eq!((live.current().del, live.refused()), (DelAnswer::Early, None));
+    assert_eq!(live.node.settings_refused.get(), 0, "the metric");
+}
+
+#[test]
+fn the_policy_is_read_whole_and_written_again() {
+    let text = "policy:\n  dataDirRoots: [/var/lib/cni/networks, /data]\n  execute: [tuning, whereabouts]\n  namespaceIsolation: true\n  \
+                globalNamespaces: [default, shared]\n  lendable: [ens2f0]\n  rules:\n    - namespaces: [\"radio-*\", {labels: {tier: ran}}]\n      \
+                types: [sriov, macvlan]\n      masters: [\"ens1f*\"]\n      pools: [radio]\n      vlans: [\"100-199\", 7]\n      ranges: [\"10.9.0.0/16\"]\n      \
+                ipamTypes: [host-local]\n      privileged: [trust, spoofchkOff, rates, passthru, deviceAccess]\n    - namespaces: [\"*\"]\n";
+    let read = parse(text).unwrap();
+    assert_eq!((read.policy.rules.len(), read.policy.namespace_isolation), (2, true));
+    assert_eq!(read.policy.rules[0].privileged.len(), 5);
+    let again = serde_saphyr::to_string(&read).unwrap();
+    assert_eq!(parse(&again).unwrap(), read, "{again}");
+    assert_eq!(parse("policy: {}\n").unwrap().policy, Settings::default().policy);
+}
+
+#[test]
+fn a_wrong_policy_is_refused_by_key_and_line() {
+    let rule = |key: &str| format!("policy:\n  rules:\n    - namespaces: [a]\n      {key}\n");
+    let table = [
+        ("policy:\n  roots: [/x]\n".to_owned(), ":2: ", "roots"),
+        ("policy:\n  dataDirRoots: [data]\n".to_owned(), ":2: ", "\"data\" is no absolute path"),
+        ("policy:\n  dataDirRoots: [/]\n".to_owned(), ":2: ", "\"/\" is the whole host"),
+        ("policy:\n  globalNamespaces: [Default/x]\n".to_owned(), ":2: ", "\"Default/x\" is no namespace"),
+        (
+            "policy:\n  rules: [{namespaces: [a], ranges: ['10.0.0.1']}]\n".to_owned(),
+            ":2: ",
+            "give its prefix too, such as \"10.0.0.1/24\"",
+        ),
+        ("policy:\n  dataDirRoots: [/data/../etc]\n".to_owned(), ":2: ", "without \"..\""),
+        ("policy:\n  execute: [/bin/sh]\n".to_owned(), ":2: ", "holds a '/'"),
+        ("policy:\n  rules: []\n".to_owned(), ":2: ", "\"rules\" is empty"),
+        ("policy:\n  execute:\n".to_owned(), ":2: ", "is written []"),
+        (rule("masters:"), ":4: ", "is written []"),
+        (rule("ranges:"), ":4: ", "is written []"),
+        (rule("types: ~"), ":4: ", "is written []"),
+        ("policy:\n  rules:\n    - types: [macvlan]\n".to_owned(), ":3: ", "namespaces"),
+        ("policy:\n  rules:\n    - namespaces: []\n".to_owned(), ":3: ", "never decides"),
+        ("policy:\n  rules:\n    - namespaces: [{label: {a: b}}]\n".to_owned(), ":3: ", "label"),
+        ("policy:\n  rules:\n    - namespaces: [{labels: {}}]\n".to_owned(), ":3: ", "without a label"),
+        (rule("vlans: [\"199-100\"]"), ":4: ", "\"199-100\" is no VLAN id"),
+        (rule("vlans: [4095]"), ":4: ", "\"4095\" is no VLAN id"),
+        (rule("ranges: [10.9]"), ":4: ", ""),
+        (rule("privileged: [root]"), ":4: ", "root"),
+        (rule("vlan: [5]"), ":4: ", "vlan"),
+    ];
+    for (text, line, part) in table {
+        let refused = parse(&text).unwrap_err();
+        assert!(refused.contains(line) && refused.contains(part), "{text:?}: {refused}");
+    }
 }

@@ -69,7 +69,7 @@ fn every_record_of_an_earlier_release_is_read_and_written_again_to_the_byte() {
                 "{}",
                 path.display()
             );
-            journal.append(&written, Purpose::Begin).unwrap();
+            journal.append(&[&written], Purpose::Begin).unwrap();
         }
         assert!(
             std::fs::read(dir.path().join(JOURNAL)).unwrap() == bytes,

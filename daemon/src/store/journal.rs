@@ -102,6 +102,16 @@ fn frame(bytes: &[u8]) -> Option<&[u8]> {
     (crc32fast::hash(payload) == crc).then_some(payload)
 }
 
+fn put_frame(buffer: &mut Vec<u8>, payload: &[u8]) -> io::Result<()> {
+    let too_long = || io::Error::new(io::ErrorKind::InvalidInput, "a record of more than 4 GiB");
+    let length = u32::try_from(payload.len()).map_err(|_| too_long())?;
+    buffer.extend_from_slice(MAGIC);
+    buffer.extend_from_slice(&length.to_le_bytes());
+    buffer.extend_from_slice(&crc32fast::hash(payload).to_le_bytes());
+    buffer.extend_from_slice(payload);
+    Ok(())
+}
+
 /// An open journal: its file, and how much space of it is reserved.
 #[derive(Debug)]
 pub(super) struct Journal {
@@ -177,11 +187,11 @@ impl Journal {
         if self.end + size + RESERVE > self.reserved { self.reserve(size) } else { Ok(()) }
     }
 
-    /// Appends one record with one `write`; when this returns, a killed process does not lose it.
-    pub(super) fn append(&mut self, payload: &[u8], purpose: Purpose) -> io::Result<()> {
-        let too_long = || io::Error::new(io::ErrorKind::InvalidInput, "a record of more than 4 GiB");
-        let length = u32::try_from(payload.len()).map_err(|_| too_long())?;
-        let size = HEADER as u64 + u64::from(length);
+    /// Appends records with one `write`; when this returns, a killed process does not lose them.
+    pub(super) fn append(&mut self, payloads: &[&[u8]], purpose: Purpose) -> io::Result<()> {
+        self.buffer.clear();
+        payloads.iter().try_for_each(|payload| put_frame(&mut self.buffer, payload))?;
+        let size = self.buffer.len() as u64;
         if self.end + size + RESERVE > self.reserved {
             let extended = self.reserve(size);
             // A record that ends something goes on without: the reserve is kept for it.
@@ -189,11 +199,6 @@ impl Journal {
                 extended?;
             }
         }
-        self.buffer.clear();
-        self.buffer.extend_from_slice(MAGIC);
-        self.buffer.extend_from_slice(&length.to_le_bytes());
-        self.buffer.extend_from_slice(&crc32fast::hash(payload).to_le_bytes());
-        self.buffer.extend_from_slice(payload);
         if let Err(e) = self.file.write_all_at(&self.buffer, self.end) {
             // Half a record must not stay behind a shorter one that is written over it.
             if self.file.set_len(self.end).is_ok() {
@@ -241,7 +246,7 @@ impl Journal {
             self.spare.take().or_else(|| self.open_spare()).ok_or(io::ErrorKind::StorageFull)?;
         // MAX, so that `append` reserves nothing: the spare file has its space already.
         let mut fresh = Journal { reserved: u64::MAX, ..Journal::from_file(file, self.path.clone(), 0) };
-        let written = payloads.try_for_each(|payload| fresh.append(payload, Purpose::Finish));
+        let written = payloads.try_for_each(|payload| fresh.append(&[payload], Purpose::Finish));
         // A kill before the rename leaves the old journal in force, and a file that the next start empties.
         if let Err(e) = written.and_then(|()| std::fs::rename(&beside, &self.path)) {
             self.spare = self.open_spare();
@@ -285,7 +290,7 @@ mod tests {
         let path = dir.path().join("journal");
         let (mut journal, _) = Journal::open(&path).unwrap();
         for payload in payloads {
-            journal.append(payload, Purpose::Begin).unwrap();
+            journal.append(&[payload], Purpose::Begin).unwrap();
         }
         let bytes = std::fs::read(&path).unwrap();
         (dir, path, bytes)
@@ -377,7 +382,7 @@ mod tests {
         let (_dir, path, _) = bytes_of(&[vec![1], vec![2], vec![3]]);
         let (mut journal, _) = Journal::open(&path).unwrap();
         journal.rewrite([&[2u8][..]].into_iter()).unwrap();
-        journal.append(&[9], Purpose::Finish).unwrap();
+        journal.append(&[&[9]], Purpose::Finish).unwrap();
         assert_eq!(Journal::open(&path).unwrap().1.payloads, [vec![2], vec![9]]);
     }
 }

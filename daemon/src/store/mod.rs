@@ -6,11 +6,18 @@
 //! It is a small journal and no embedded database, by measurement (one record, p50 / p99 µs, process-crash safe):
 //! this journal 0.7 / 3, fjall 2 / 9 with 50 ms to open, SQLite 4.5 / 38, redb 68 / 99.
 
+mod frame;
 mod journal;
+mod newer;
+#[cfg(feature = "next-format")]
+mod next_format;
+mod opening;
 mod record;
 mod recovery;
+mod set_aside;
+mod shared_texts;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,17 +25,22 @@ use std::time::Instant;
 
 use fairlead_sriov::PciAddr;
 use parking_lot::{Mutex, MutexGuard};
+use serde_json::Value;
 
 pub use journal::{Purpose, replay};
+pub use newer::NewerAttachment;
+pub use opening::{Lost, Opened};
 pub use record::{
-    Attachment, Caller, Entry, IpamRecord, Key, LinkRecord, MovedNetdev, Namespace, PassedOver, Phase,
-    VfRecord,
+    Attachment, Caller, DriverState, Entry, IpamRecord, Key, LentAs, LinkRecord, MovedNetdev, Namespace,
+    PassedOver, Phase, VfRecord,
 };
+pub use set_aside::{damaged, of_newer_version};
 
-use journal::{Journal, Replay, is_full};
-use recovery::{RecoveredState, apply_entry, assume_committed, replay_entries};
-
-use fairlead_host::shortage;
+use frame::{encode, put, put_as_written, put_over};
+use journal::{Journal, is_full};
+use newer::NewerRecords;
+use recovery::apply_entry;
+use shared_texts::SharedTexts;
 
 /// The length in bytes above which the journal is rewritten, if more than half of it is about attachments that
 /// are gone.
@@ -38,19 +50,7 @@ const COMPACT_FROM: u64 = 4 << 20;
 const RECORD: u64 = 8 << 10;
 
 /// The name of the journal's file in the run directory.
-const JOURNAL: &str = "attachments.journal";
-
-/// The damaged journals that were set aside in this run directory.
-pub fn damaged(run_dir: &Path) -> Vec<PathBuf> {
-    let damaged = |path: &PathBuf| {
-        path.file_stem() == Path::new(JOURNAL).file_stem()
-            && path.extension().is_some_and(|e| e.to_string_lossy().starts_with(DAMAGED))
-    };
-    let entries = std::fs::read_dir(run_dir).into_iter().flatten().flatten();
-    entries.map(|entry| entry.path()).filter(damaged).collect()
-}
-
-const DAMAGED: &str = "damaged-";
+pub(crate) const JOURNAL: &str = "attachments.journal";
 
 /// Why the store could not do its work.
 #[derive(Debug, thiserror::Error)]
@@ -78,35 +78,14 @@ pub enum StoreError {
     Encode(#[from] serde_json::Error),
 }
 
-/// What was found when the store was opened.
-#[derive(Debug, Default)]
-pub struct Opened {
-    /// The number of bytes in damaged records, which were stepped over.
-    pub damaged: usize,
-    /// The reason why nothing of the journal could be read.
-    pub read_error: Option<io::Error>,
-    /// The place where a damaged journal was set aside.
-    pub set_aside: Option<PathBuf>,
-    /// Commits of attachments whose intent is among the damaged records, so that neither container nor network is
-    /// known.
-    pub lost: Vec<Lost>,
-    /// Attachments of an earlier boot, whose namespaces died with it.
-    pub of_earlier_boot: Vec<Attachment>,
-}
-
-impl Opened {
-    /// Whether something of the journal was lost.
-    pub fn is_damaged(&self) -> bool {
-        self.damaged > 0 || self.read_error.is_some()
-    }
-}
-
-/// What a damaged journal still holds of an attachment whose intent is lost.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lost {
-    /// The addresses that its commit names.
+/// That an attachment is whole.
+#[derive(Debug)]
+pub struct Commit {
+    /// The attachment's number.
+    pub id: u64,
+    /// The addresses that it was given.
     pub addresses: Vec<ipnet::IpNet>,
-    /// The answer of its ADD, which names interface and namespace.
+    /// The result that its ADD answers.
     pub answer: String,
 }
 
@@ -114,11 +93,18 @@ pub struct Lost {
 struct StoreState {
     journal: Journal,
     live: BTreeMap<u64, Arc<Attachment>>,
+    texts: SharedTexts,
     by_key: HashMap<Key, u64>,
+    /// What a newer version left, and this one cannot act on.
+    newer: NewerRecords,
+    /// The frames of attachments of which a newer version wrote more than this one reads: a rewrite must not lose it.
+    verbatim: BTreeMap<u64, Vec<Vec<u8>>>,
     /// The attachments that were answered as gone and are not finished yet.
     silenced: BTreeSet<u64>,
     /// When this daemon committed each attachment: GC must not touch what was committed after its list was made.
     committed: HashMap<u64, Instant>,
+    /// The attachments whose answer was delivered, until that is on record: deliveries are put on record in batches.
+    delivered: HashSet<u64>,
     next: u64,
 }
 
@@ -130,61 +116,16 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the store in `dir`. A journal of another boot is read, handed out and started again empty. One that
-    /// can't be read at all is set aside, and a new one is started.
-    pub fn open(dir: &Path, boot_id: &str) -> Result<(Store, Opened), StoreError> {
-        let path = dir.join(JOURNAL);
-        let failed = |source| StoreError::Open { path: path.clone(), source };
-        let boot_file = dir.join("boot-id");
-        let mut opened = Opened::default();
-        let (mut journal, replayed) = open_journal(&path, boot_id, &mut opened).map_err(failed)?;
-        let RecoveredState { mut live, lost, unreadable } = replay_entries(&replayed.payloads);
-        opened.damaged = replayed.damaged + unreadable;
-        let same_boot = std::fs::read_to_string(&boot_file).is_ok_and(|b| b.trim() == boot_id);
-        if opened.damaged > 0 {
-            opened.lost = lost.into_values().collect();
-            // Copied before anything is mended: the damaged records stay for a person to read.
-            let aside = copy_aside(&path, boot_id);
-            opened.set_aside = aside.inspect_err(|e| warn_that_store_cannot(&path, "be set aside", e)).ok();
-            live.values_mut().for_each(assume_committed);
-        }
-        if !same_boot {
-            opened.of_earlier_boot = live.values().map(|a| Attachment::clone(a)).collect();
-            live.clear();
-            // Emptied before the boot is noted: else a kill in between would make dead attachments this boot's.
-            journal.rewrite(std::iter::empty()).map_err(failed)?;
-            std::fs::write(&boot_file, boot_id).map_err(failed)?;
-        } else if opened.damaged > 0 && opened.set_aside.is_some() {
-            let payloads = live.values().map(|a| put(a)).collect::<Result<Vec<_>, _>>()?;
-            // With no space left, the store goes on with the damaged journal.
-            let _ = journal
-                .rewrite(payloads.iter().map(Vec::as_slice))
-                .inspect_err(|e| warn_that_store_cannot(&path, "be mended", e));
-        }
-        let next = live.keys().next_back().map_or(1, |n| n + 1);
-        let by_key = live.values().map(|a| (a.key.clone(), a.id)).collect();
-        let silenced = live.values().filter(|a| a.phase == Phase::Silenced).map(|a| a.id).collect();
-        let state = Mutex::new(StoreState {
-            journal,
-            live,
-            by_key,
-            silenced,
-            committed: HashMap::new(),
-            next: next.max(now_based_id()),
-        });
-        Ok((Store { state, path }, opened))
-    }
-
     fn lock(&self) -> MutexGuard<'_, StoreState> {
         // A thread that panics while it holds the lock leaves whole records behind, because each change is one
         // append.
         self.state.lock()
     }
 
-    /// Appends a record; on a full file system compacts the journal first.
-    fn append(&self, state: &mut StoreState, payload: &[u8], purpose: Purpose) -> Result<(), StoreError> {
-        let done = match state.journal.append(payload, purpose) {
-            Err(e) if is_full(&e) && self.compact(state) => state.journal.append(payload, purpose),
+    /// Appends records, all or none; on a full file system compacts the journal first.
+    fn append(&self, state: &mut StoreState, payloads: &[&[u8]], purpose: Purpose) -> Result<(), StoreError> {
+        let done = match state.journal.append(payloads, purpose) {
+            Err(e) if is_full(&e) && self.compact(state) => state.journal.append(payloads, purpose),
             done => done,
         };
         done.map_err(|source| StoreError::Append { path: self.path.clone(), source })
@@ -201,32 +142,57 @@ impl Store {
     /// Puts the intent of an ADD on record.
     pub fn begin(&self, attachment: Attachment) -> Result<Arc<Attachment>, StoreError> {
         let payload = put(&attachment)?;
-        let attachment = Arc::new(attachment);
+        self.begin_as(attachment, payload, true)
+    }
+
+    /// Puts an attachment on record that was lost from the journal, with all that its own record says of it.
+    pub fn adopt(&self, attachment: Attachment, written: Value) -> Result<Arc<Attachment>, StoreError> {
+        match serde_json::to_value(&attachment)? == written {
+            true => self.begin(attachment),
+            false => self.begin_as(attachment, put_as_written(written)?, false),
+        }
+    }
+
+    /// `exact`: the payload says no more than this version reads of it.
+    fn begin_as(
+        &self,
+        mut attachment: Attachment,
+        payload: Vec<u8>,
+        exact: bool,
+    ) -> Result<Arc<Attachment>, StoreError> {
         let mut state = self.lock();
         // On record first: memory must not hold an attachment that a restart would not know.
-        self.append(&mut state, &payload, Purpose::Begin)?;
+        self.append(&mut state, &[&payload], Purpose::Begin)?;
+        state.texts.share(&mut attachment);
+        let attachment = Arc::new(attachment);
+        if !exact {
+            state.verbatim.insert(attachment.id, vec![payload]);
+        }
         state.by_key.insert(attachment.key.clone(), attachment.id);
         state.live.insert(attachment.id, Arc::clone(&attachment));
         Ok(attachment)
     }
 
     fn change(&self, id: u64, entry: &Entry) -> Result<(), StoreError> {
-        let payload = serde_json::to_vec(entry)?;
+        let payload = encode(entry)?;
         let mut state = self.lock();
-        self.append(&mut state, &payload, Purpose::Finish)?;
-        let Some(old) = state.live.get(&id) else { return Ok(()) };
-        let changed = Arc::new(apply_entry(Attachment::clone(old), entry));
-        if changed.phase == Phase::Silenced {
-            state.silenced.insert(id);
-        }
-        state.live.insert(id, changed);
+        self.append(&mut state, &[&payload], Purpose::Finish)?;
+        state.apply(id, entry, payload);
         Ok(())
     }
 
-    /// Puts the commit of an ADD on record; from here on the ADD is never undone.
-    pub fn commit(&self, id: u64, addresses: Vec<ipnet::IpNet>, answer: String) -> Result<(), StoreError> {
-        self.change(id, &Entry::Commit { id, addresses, answer })?;
-        self.lock().committed.insert(id, Instant::now());
+    /// Puts the commits of an ADD on record, all or none: a pod has all of its networks, or none. From here on the ADD is never undone.
+    pub fn commit(&self, commits: Vec<Commit>) -> Result<(), StoreError> {
+        let as_entry = |Commit { id, addresses, answer }| (id, Entry::Commit { id, addresses, answer });
+        let entries: Vec<(u64, Entry)> = commits.into_iter().map(as_entry).collect();
+        let payloads = entries.iter().map(|(_, entry)| encode(entry)).collect::<Result<Vec<_>, _>>()?;
+        let mut state = self.lock();
+        let all: Vec<&[u8]> = payloads.iter().map(Vec::as_slice).collect();
+        self.append(&mut state, &all, Purpose::Finish)?;
+        for ((id, entry), payload) in entries.iter().zip(payloads) {
+            state.apply(*id, entry, payload);
+            state.committed.insert(*id, Instant::now());
+        }
         Ok(())
     }
 
@@ -235,31 +201,57 @@ impl Store {
         self.lock().committed.get(&id).copied()
     }
 
+    /// Notes in memory that the answer of the attachment with this key reached the caller;
+    /// [`Store::answered`] puts it on record.
+    pub fn delivered(&self, key: &Key) {
+        let mut state = self.lock();
+        if let Some(id) = state.by_key.get(key).copied() {
+            state.delivered.insert(id);
+        }
+    }
+
+    /// Whether the answer of this attachment reached the caller.
+    pub fn is_delivered(&self, attachment: &Attachment) -> bool {
+        attachment.answered || self.lock().delivered.contains(&attachment.id)
+    }
+
     /// Puts on record that the answer reached the caller.
     pub fn answered(&self, id: u64) -> Result<(), StoreError> {
-        self.change(id, &Entry::Answered { id })
+        self.change(id, &Entry::Answered { id })?;
+        self.lock().delivered.remove(&id);
+        Ok(())
     }
 
     /// Puts the next phase of a removal on record, before the step is taken.
     pub fn enter(&self, id: u64, phase: Phase) -> Result<(), StoreError> {
-        self.change(id, &Entry::Phase { id, phase })
+        let at = (phase == Phase::Removing).then(seconds_since_epoch);
+        self.change(id, &Entry::Phase { id, phase, at })
     }
 
-    /// Puts on record that the attachment is answered as gone, and holds nothing any more except its VF.
-    pub fn released(&self, attachment: &Attachment) -> Result<(), StoreError> {
+    /// Puts on record that the attachment is answered as gone, and holds nothing any more except its VF. `quarantined`: why nobody may
+    /// have that yet, where its pod has left something on it.
+    pub fn released(&self, attachment: &Attachment, quarantined: Option<&str>) -> Result<(), StoreError> {
         let bare = Attachment {
+            quarantined: quarantined.map(str::to_owned),
             phase: Phase::Silenced,
             ipam: IpamRecord::None,
             addresses: Vec::new(),
             device_info: None,
             ..attachment.clone()
         };
-        let payload = put(&bare)?;
         let mut state = self.lock();
         if state.live.get(&bare.id).is_some_and(|known| **known == bare) {
             return Ok(()); // it is tried again and again
         }
-        self.append(&mut state, &payload, Purpose::Finish)?;
+        let payload = match state.verbatim.get(&bare.id) {
+            Some(frames) => put_over(frames, &bare)?,
+            None => put(&bare)?,
+        };
+        self.append(&mut state, &[&payload], Purpose::Finish)?;
+        if let Some(frames) = state.verbatim.get_mut(&bare.id) {
+            // It says all of it anew.
+            *frames = vec![payload];
+        }
         state.silenced.insert(bare.id);
         state.live.insert(bare.id, Arc::new(bare));
         Ok(())
@@ -267,16 +259,20 @@ impl Store {
 
     /// Puts on record that nothing is left of an attachment.
     pub fn removed(&self, id: u64) -> Result<(), StoreError> {
-        let payload = serde_json::to_vec(&Entry::Removed { id })?;
+        let payload = encode(&Entry::Removed { id })?;
         let mut state = self.lock();
-        self.append(&mut state, &payload, Purpose::Finish)?;
+        self.append(&mut state, &[&payload], Purpose::Finish)?;
+        state.newer.forget(id);
+        state.verbatim.remove(&id);
         state.committed.remove(&id);
+        state.delivered.remove(&id);
         state.silenced.remove(&id);
-        // A later ADD may have the same key already, and keeps it.
-        if let Some(gone) = state.live.remove(&id)
-            && state.by_key.get(&gone.key) == Some(&id)
-        {
-            state.by_key.remove(&gone.key);
+        if let Some(gone) = state.live.remove(&id) {
+            // A later ADD may have the same key already, and keeps it.
+            if state.by_key.get(&gone.key) == Some(&id) {
+                state.by_key.remove(&gone.key);
+            }
+            state.texts.gone(gone);
         }
         if state.journal.length() > COMPACT_FROM {
             self.compact(&mut state);
@@ -286,14 +282,16 @@ impl Store {
 
     /// Rewrites the journal without attachments that are gone, if that halves it; true when it did.
     fn compact(&self, state: &mut StoreState) -> bool {
-        let payloads: Vec<_> = state.live.values().filter_map(|a| put(a).ok()).collect();
-        let needed: usize = payloads.iter().map(Vec::len).sum();
+        let StoreState { journal, live, newer, verbatim, .. } = state;
         // A rewrite would lose an attachment that cannot be written as JSON.
-        if payloads.len() < state.live.len() || needed as u64 * 2 > state.journal.length() {
+        let Ok(written) = written_anew(live, verbatim) else { return false };
+        let payloads = || newer.payloads().chain(written.iter().map(Vec::as_slice));
+        let needed: usize = payloads().map(<[u8]>::len).sum();
+        if needed as u64 * 2 > journal.length() {
             return false;
         }
         // A full file system only means that the old journal stays in use.
-        let done = state.journal.rewrite(payloads.iter().map(Vec::as_slice));
+        let done = journal.rewrite(payloads());
         done.inspect_err(|e| warn_that_store_cannot(&self.path, "be compacted; it goes on growing", e))
             .is_ok()
     }
@@ -321,9 +319,12 @@ impl Store {
         self.lock().live.get(&id).cloned()
     }
 
-    /// The attachment that has this VF.
-    pub fn with_vf(&self, address: PciAddr) -> Option<Arc<Attachment>> {
-        self.lock().live.values().find(|attachment| attachment.has_vf(address)).cloned()
+    /// Who has this VF, for a person. What a newer version wrote has every VF that it names.
+    pub fn vf_holder(&self, address: PciAddr) -> Option<String> {
+        let state = self.lock();
+        let ours = state.live.values().find(|attachment| attachment.has_pci_device(address));
+        let ours = ours.map(|holder| format!("{}/{}", holder.key.container, holder.key.ifname));
+        ours.or_else(|| Some(state.newer.mentioning(&address.to_string())?.label()))
     }
 
     /// The attachments that were answered as gone and still hold links or addresses, oldest first.
@@ -335,6 +336,16 @@ impl Store {
     /// All attachments, oldest first.
     pub fn all(&self) -> Vec<Arc<Attachment>> {
         self.lock().live.values().cloned().collect()
+    }
+
+    /// The attachments that were begun after this one, oldest first.
+    pub fn all_after(&self, id: u64) -> Vec<Arc<Attachment>> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        self.lock()
+            .live
+            .range((Excluded(id), Unbounded))
+            .map(|(_, attachment)| Arc::clone(attachment))
+            .collect()
     }
 
     /// Whether the record of an ADD with a configuration of this length can be taken now. Makes the room that
@@ -353,53 +364,52 @@ impl Store {
     }
 }
 
+impl StoreState {
+    /// Does to the attachment what its entry says, which is on record as `payload`.
+    fn apply(&mut self, id: u64, entry: &Entry, payload: Vec<u8>) {
+        self.note_verbatim(id, payload);
+        let Some(old) = self.live.get(&id) else { return };
+        let changed = Arc::new(apply_entry(Attachment::clone(old), entry));
+        if changed.phase == Phase::Silenced {
+            self.silenced.insert(id);
+        }
+        self.live.insert(id, changed);
+    }
+
+    fn note_verbatim(&mut self, id: u64, payload: Vec<u8>) {
+        if let Some(frames) = self.verbatim.get_mut(&id) {
+            frames.push(payload);
+        }
+    }
+}
+
+/// The frames of all attachments as a rewrite of the journal has them.
+fn written_anew(
+    live: &BTreeMap<u64, Arc<Attachment>>,
+    verbatim: &BTreeMap<u64, Vec<Vec<u8>>>,
+) -> Result<Vec<Vec<u8>>, StoreError> {
+    let mut written = Vec::new();
+    for (id, attachment) in live {
+        match verbatim.get(id) {
+            Some(frames) => written.extend(frames.iter().cloned()),
+            None => written.push(put(attachment)?),
+        }
+    }
+    Ok(written)
+}
+
 fn warn_that_store_cannot(store: &Path, what: &str, error: &io::Error) {
     tracing::warn!(store = %store.display(), %error, "the store cannot {what}");
 }
 
-fn put(attachment: &Attachment) -> Result<Vec<u8>, StoreError> {
-    Ok(serde_json::to_vec(&Entry::Put(Box::new(attachment.clone())))?)
-}
-
-/// Names of parked links are made of ids. After a store was lost, new ids must not meet those of before.
-fn now_based_id() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    // 44 bits, as many as the name of a parked link has room for.
-    (since.as_secs() & 0xff_ffff) << 20
-}
-
-/// Opens the journal; where nothing of it can be read, sets it aside and makes a new one.
-fn open_journal(path: &Path, boot_id: &str, opened: &mut Opened) -> io::Result<(Journal, Replay)> {
-    let error = match Journal::open(path) {
-        // A shortage (of memory, of descriptors) says nothing about the journal: another start may be able to
-        // read it.
-        Err(e) if shortage::remedy_of(&e).is_none() => e,
-        done => return done,
-    };
-    let Some(aside) = move_aside(path, boot_id) else { return Err(error) };
-    (opened.read_error, opened.set_aside) = (Some(error), Some(aside));
-    Journal::open(path)
-}
-
-fn aside(path: &Path, boot_id: &str, which: &str) -> PathBuf {
-    path.with_extension(format!("{DAMAGED}{}{which}", boot_id.get(..8).unwrap_or("unknown")))
-}
-
-fn copy_aside(path: &Path, boot_id: &str) -> io::Result<PathBuf> {
-    let aside = aside(path, boot_id, "");
-    std::fs::copy(path, &aside)?;
-    Ok(aside)
-}
-
-/// Moves away what can't be read, whatever it is; `None` where there is nothing, or where that fails.
-fn move_aside(path: &Path, boot_id: &str) -> Option<PathBuf> {
-    let names = (1..).map(|n| aside(path, boot_id, &format!("-{n}")));
-    let free = names.take(1000).find(|name| name.symlink_metadata().is_err())?;
-    let moved = std::fs::rename(path, &free).inspect_err(|e| warn_that_store_cannot(path, "be set aside", e));
-    moved.ok().map(|()| free)
+/// Now, in whole seconds since the epoch.
+fn seconds_since_epoch() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 #[cfg(test)]
 mod format_tests;
+#[cfg(test)]
+mod newer_tests;
 #[cfg(test)]
 mod tests;

@@ -1,12 +1,22 @@
 //! What is on record of an attachment: enough to take it down with nothing else left — no configuration, no pod,
 //! no path.
 
-use fairlead_host::{Kind, Link, Mac, NetnsId, Nsid, VfChange};
+use std::borrow::Cow;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use fairlead_host::{
+    AttachedProgram, Kind, Link, LinkSettings, Mac, NetdevIdentity, NetdevSettings, NetnsId, Nsid, VfChange,
+};
+use fairlead_kube::PodRef;
 use fairlead_sriov::PciAddr;
 use fairlead_sriov::numa::Locality;
-use fairlead_sriov::vf_netdev::Appearance;
+use fairlead_sriov::vf_netdev::{Appearance, Look};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
+
+use super::seconds_since_epoch;
+use crate::policy::address_directory;
 
 /// By what the caller knows an attachment (CNI SPEC.md: container id and interface name), per network and plugin:
 /// several plugins of one chain share the first three.
@@ -61,7 +71,7 @@ pub enum LinkRecord {
         mac: Option<Mac>,
     },
     /// A netdev of the host that was moved into the pod: moved back and restored.
-    Moved(MovedNetdev),
+    Moved(Box<MovedNetdev>),
     /// A VF that vfio-pci has: the pod's process drives it, and nothing of it is in a namespace. Its settings are restored.
     #[serde(rename = "given")]
     Vfio(VfRecord),
@@ -71,7 +81,13 @@ pub enum LinkRecord {
     #[serde(rename = "list")]
     Conflist {
         /// The conflist as it stood at ADD.
-        conflist: String,
+        conflist: Arc<str>,
+        /// The namespace whose definition the list is; absent: it is the administrator's.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        namespace: Option<Arc<str>>,
+        /// All of its plugins are part of the daemon: nothing is executed for it. False in records of 0.1.0.
+        #[serde(default, rename = "builtIn", skip_serializing_if = "std::ops::Not::not")]
+        built_in: bool,
     },
     /// No link is touched by this plugin.
     None,
@@ -85,9 +101,56 @@ pub struct MovedNetdev {
     pub was: Appearance,
     /// The index that it had in the host's namespace.
     pub index: u32,
+    /// By what it is known in the pod. `None` for a VF's, which is known by its PCI address, and in records of 0.1.0.
+    #[serde(rename = "lentAs", default, skip_serializing_if = "Option::is_none")]
+    pub lent_as: Option<LentAs>,
+    /// What ethtool and programs had made of it. `None` in records of 0.1.0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub driver_state: Option<DriverState>,
     /// The VF that it is the netdev of, if it is one's.
     #[serde(rename = "function", default, skip_serializing_if = "Option::is_none")]
     pub vf: Option<VfRecord>,
+}
+
+/// What goes with a netdev from one namespace to the next beside its appearance.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct DriverState {
+    /// What ethtool had set of it.
+    pub settings: NetdevSettings,
+    /// The kernel's numbers of the programs that the host had attached to it: what releases without `attached` go by.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub programs: Vec<u32>,
+    /// The same with where and by what each is attached. Empty in records of such releases.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attached: Vec<AttachedProgram>,
+    /// What else was set of the link. `None` where a release before wrote it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<LinkSettings>,
+}
+
+impl DriverState {
+    /// What a netdev has: these settings and these programs.
+    pub fn of(settings: NetdevSettings, attached: Vec<AttachedProgram>) -> DriverState {
+        let programs = attached.iter().map(|program| program.id).collect();
+        DriverState { settings, programs, attached, link: None }
+    }
+
+    /// Whether a program was attached where it is now, as far as the record says.
+    pub fn had(&self, now: &AttachedProgram) -> bool {
+        match self.attached.is_empty() {
+            true => self.programs.contains(&now.id),
+            false => self.attached.contains(now),
+        }
+    }
+}
+
+/// By what a netdev of the host is known while a pod has it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LentAs {
+    /// The index that it was moved to in the pod.
+    pub index: u32,
+    /// What it is, by what no pod can set.
+    pub identity: NetdevIdentity,
 }
 
 /// A VF as it was before a pod got it, beside its netdev.
@@ -112,7 +175,25 @@ pub struct VfRecord {
 impl MovedNetdev {
     /// A link as it is now.
     pub fn of(link: &Link) -> MovedNetdev {
-        MovedNetdev { was: Appearance::of(link), index: link.index, vf: None }
+        MovedNetdev {
+            was: Appearance::of(link),
+            index: link.index,
+            lent_as: None,
+            driver_state: None,
+            vf: None,
+        }
+    }
+
+    /// The look that it is to have again. Promiscuity is among the settings, where those are on record.
+    pub fn look(&self) -> Look {
+        let settings = self.driver_state.as_ref().and_then(|state| state.link);
+        Look { deaf: settings.is_none(), ..self.was.look() }
+    }
+
+    /// The same of one that is to have this index in the pod, and is known by what no pod can set.
+    pub fn lent(link: &Link, index: u32) -> MovedNetdev {
+        let lent_as = Some(LentAs { index, identity: NetdevIdentity::of(link) });
+        MovedNetdev { lent_as, ..MovedNetdev::of(link) }
     }
 }
 
@@ -124,6 +205,10 @@ pub enum IpamRecord {
     HostLocal {
         /// The configuration's `dataDir`.
         data_dir: String,
+        /// The root of the policy below which a tenant's has to lie, whatever the policy says by now; absent: it is the
+        /// administrator's, and goes wherever it leads.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        root: Option<String>,
     },
     /// Addresses of the configuration itself: nothing to give back.
     Static,
@@ -164,7 +249,19 @@ pub struct Attachment {
     /// Its IPAM.
     pub ipam: IpamRecord,
     /// The configuration as given at ADD.
-    pub config: String,
+    pub config: Arc<str>,
+    /// The namespace whose definition that is; absent: it is the administrator's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<Arc<str>>,
+    /// The pod, where the runtime names it. Absent in records of 0.1.0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<PodRef>,
+    /// The attachment of the pod's default network, for one that was made with it: it is removed with that.
+    #[serde(rename = "with", default, skip_serializing_if = "Option::is_none")]
+    pub made_with: Option<u64>,
+    /// The pod wants its default routes to lead over these gateways, on this interface.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub default_gateways: Vec<IpAddr>,
     /// Environment for executed plugins.
     #[serde(default)]
     pub caller: Caller,
@@ -191,6 +288,21 @@ pub struct Attachment {
     /// The file that tells the pod's other parts about its device, below the host's root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_info: Option<String>,
+    /// The PCI device of the host that it has taken over, where its link does not tell that: nobody else gets it.
+    #[serde(rename = "pciDevice", default, skip_serializing_if = "Option::is_none")]
+    pub taken_device: Option<PciAddr>,
+    /// Its pod has left on its VF what could not be undone, in words: the VF is nobody's before it is clean.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quarantined: Option<String>,
+    /// When its removal was begun, in seconds since the epoch: not known where a release before wrote it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub removing_since: Option<u64>,
+    /// The name under which what its pod was lent comes to the host. `None` for what was made, and where a release before wrote it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parked: Option<String>,
+    /// When its ADD was begun, in seconds since the epoch. Absent where a release before wrote it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub added_at: Option<u64>,
 }
 
 /// An attachment is worth more than what is told of it: what another release wrote otherwise is not known.
@@ -213,7 +325,7 @@ pub struct PassedOver {
 
 impl Attachment {
     /// One that is about to be made: nothing of it is known yet but whose it is, where, and of what.
-    pub fn new(id: u64, key: Key, netns: Namespace, link: LinkRecord, config: String) -> Attachment {
+    pub fn new(id: u64, key: Key, netns: Namespace, link: LinkRecord, config: Arc<str>) -> Attachment {
         Attachment {
             id,
             key,
@@ -222,6 +334,10 @@ impl Attachment {
             link,
             ipam: IpamRecord::None,
             config,
+            namespace: None,
+            pod: None,
+            made_with: None,
+            default_gateways: Vec::new(),
             caller: Caller::default(),
             addresses: Vec::new(),
             answer: None,
@@ -229,12 +345,25 @@ impl Attachment {
             passed_over: Vec::new(),
             device_info: None,
             locality: None,
+            taken_device: None,
+            quarantined: None,
+            removing_since: None,
+            parked: None,
+            added_at: Some(seconds_since_epoch()),
         }
     }
 
-    /// The name that the link has after the pod was silenced: free for nobody else, 15 bytes at most.
-    pub fn parked_name(&self) -> String {
-        format!("fl{:x}", self.id & 0xfff_ffff_ffff)
+    /// The name of the directory with the network's addresses.
+    pub fn address_directory(&self) -> Cow<'_, str> {
+        address_directory(&self.key.network, self.namespace.as_deref())
+    }
+
+    /// The name under which what its pod was lent comes to the host: 15 bytes at most. No pod ever sees it.
+    pub fn parked_name(&self) -> Cow<'_, str> {
+        match &self.parked {
+            Some(name) => Cow::Borrowed(name),
+            None => Cow::Owned(format!("fl{:x}", self.id & 0xfff_ffff_ffff)),
+        }
     }
 
     /// The VF that its pod has, as a netdev or under vfio-pci.
@@ -246,14 +375,30 @@ impl Attachment {
         }
     }
 
-    /// Whether its pod has the VF at this address.
-    pub fn has_vf(&self, address: PciAddr) -> bool {
-        self.vf().is_some_and(|own| own.address == address)
+    /// The PCI device that its pod has: a VF, or any other device of the host that was taken over.
+    pub fn pci_device(&self) -> Option<PciAddr> {
+        let of_vf = self.vf().map(|vf| vf.address);
+        of_vf.or(self.taken_device).or_else(|| self.lent_pci_device())
+    }
+
+    /// What the record of a release without `taken_device` says of that.
+    fn lent_pci_device(&self) -> Option<PciAddr> {
+        let LinkRecord::Moved(moved) = &self.link else { return None };
+        match &moved.lent_as.as_ref()?.identity {
+            NetdevIdentity::Device { device: Some(device), .. } => device.parse().ok(),
+            _ => None,
+        }
+    }
+
+    /// Whether its pod has the PCI device at this address.
+    pub fn has_pci_device(&self, address: PciAddr) -> bool {
+        self.pci_device() == Some(address)
     }
 
     /// True where programs were executed for it, so that its record must outlive a reboot.
     pub fn has_delegates(&self) -> bool {
-        matches!(self.ipam, IpamRecord::Delegate { .. }) || matches!(self.link, LinkRecord::Conflist { .. })
+        matches!(self.ipam, IpamRecord::Delegate { .. })
+            || matches!(self.link, LinkRecord::Conflist { built_in: false, .. })
     }
 }
 
@@ -283,6 +428,9 @@ pub enum Entry {
         id: u64,
         /// Into which phase.
         phase: Phase,
+        /// When a removal was begun, in seconds since the epoch.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        at: Option<u64>,
     },
     /// Nothing is left of it.
     Removed {

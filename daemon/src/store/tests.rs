@@ -1,6 +1,10 @@
 //! The store on a journal that was damaged, and on what a kill leaves.
 
-use fairlead_host::{Kind, MacvlanMode, NetnsId};
+use fairlead_host::double::FakeKernel;
+use fairlead_host::{
+    AttachedProgram, Channels, Kind, LinkSettings, MacvlanMode, NetKernel, NetdevSettings, NetnsId,
+    ProgramHook,
+};
 use proptest::prelude::*;
 
 use super::*;
@@ -19,7 +23,7 @@ fn attachment(id: u64) -> Attachment {
     let link = LinkRecord::Made { index: 7, kind, mac: None };
     let config = r#"{"cniVersion":"1.1.0","name":"pods","type":"macvlan"}"#.into();
     Attachment {
-        ipam: IpamRecord::HostLocal { data_dir: "/var/lib/cni/networks".into() },
+        ipam: IpamRecord::HostLocal { data_dir: "/var/lib/cni/networks".into(), root: None },
         ..Attachment::new(id, key, netns, link, config)
     }
 }
@@ -33,7 +37,7 @@ fn filled(dir: &Path, count: u64) -> (PathBuf, Vec<std::ops::Range<usize>>) {
         let begin = length(&store);
         store.begin(attachment(id)).unwrap();
         let address = format!("10.0.0.{id}/24").parse().unwrap();
-        store.commit(id, vec![address], format!("answer {id}")).unwrap();
+        store.commit(vec![Commit { id, addresses: vec![address], answer: format!("answer {id}") }]).unwrap();
         begin..length(&store)
     });
     let ranges = ranges.collect();
@@ -95,11 +99,33 @@ fn x05_an_attachment_whose_intent_is_damaged_is_told_by_its_commit_until_it_is_r
 }
 
 #[test]
-fn x05_a_whole_record_that_is_no_entry_of_ours_is_damage_too() {
+fn m08_commits_of_one_add_are_on_record_together_and_a_torn_write_lacks_the_last_one_first() {
+    let commit = |id| Commit { id, addresses: Vec::new(), answer: format!("answer {id}") };
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = Store::open(dir.path(), BOOT).unwrap();
+    (1..=3).for_each(|id| drop(store.begin(attachment(id)).unwrap()));
+    let begun = usize::try_from(store.lock().journal.length()).unwrap();
+    store.commit(vec![commit(2), commit(3), commit(1)]).unwrap();
+    assert!(store.all().iter().all(|a| a.phase == Phase::Attached && store.committed_at(a.id).is_some()));
+    drop(store);
+    let journal = dir.path().join(JOURNAL);
+    let bytes = std::fs::read(&journal).unwrap();
+    for end in begun..=bytes.len() {
+        std::fs::write(&journal, &bytes[..end]).unwrap();
+        let (store, _) = Store::open(dir.path(), BOOT).unwrap();
+        let attached = |id| store.get(id).unwrap().phase == Phase::Attached;
+        // By the first one a start tells whether the pod has all of its networks.
+        assert_eq!(attached(1), end == bytes.len(), "{end}");
+        assert!(attached(2) || !attached(3), "{end}");
+    }
+}
+
+#[test]
+fn x05_a_whole_record_that_is_no_entry_of_any_version_is_damage_too() {
     let dir = tempfile::tempdir().unwrap();
     drop(filled(dir.path(), 1));
     let (mut journal, _) = Journal::open(&dir.path().join(JOURNAL)).unwrap();
-    journal.append(br#"{"e":"of another release"}"#, Purpose::Finish).unwrap();
+    journal.append(&[b"not JSON at all"], Purpose::Finish).unwrap();
     let (store, opened) = Store::open(dir.path(), BOOT).unwrap();
     assert!(opened.damaged > 0 && opened.set_aside.is_some());
     assert_eq!(store.all().len(), 1);
@@ -139,4 +165,66 @@ fn what_an_older_release_tells_of_an_attachment_otherwise_costs_nobody_the_attac
     assert!(written["near"].is_string(), "{written}");
     let read: Entry = serde_json::from_str(&before).unwrap();
     assert_eq!(read, Entry::Put(Box::new(Attachment { locality: None, ..near })));
+}
+
+#[test]
+fn a_configuration_of_40_attachments_is_kept_once_also_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let long =
+        format!(r#"{{"cniVersion":"1.1.0","name":"pods","type":"macvlan","x":"{}"}}"#, "x".repeat(1 << 20));
+    let copies = |store: &Store| {
+        let all = store.all();
+        assert!(all.len() == 40 && all.iter().all(|a| *a.config == *long));
+        all.iter().map(|a| a.config.as_ptr()).collect::<BTreeSet<_>>().len()
+    };
+    let (store, _) = Store::open(dir.path(), BOOT).unwrap();
+    for id in 1..=40 {
+        store.begin(Attachment { config: long.as_str().into(), ..attachment(id) }).unwrap();
+        store.commit(vec![Commit { id, addresses: Vec::new(), answer: "answer".to_owned() }]).unwrap();
+    }
+    assert_eq!(copies(&store), 1, "40 copies of 1 MB are 40 MB");
+    drop(store);
+    assert_eq!(copies(&Store::open(dir.path(), BOOT).unwrap().0), 1, "after a restart");
+}
+
+/// All that a real NIC has, and no link of a test machine: what is on record must be read back whatever of it is there.
+#[test]
+fn a_lent_device_with_every_setting_is_read_again_after_a_restart() {
+    let numbers = || Some([(3, 7), (21, 1)].into());
+    let settings = NetdevSettings {
+        features: Some("0f".into()),
+        channels: Some(Channels { rx: Some(1), tx: Some(2), other: Some(3), combined: Some(4) }),
+        rings: numbers(),
+        coalescing: numbers(),
+        pause: numbers(),
+        receive_hash: Some("01".into()),
+    };
+    let link = LinkSettings {
+        flags: Some(u32::MAX),
+        mode: Some(1),
+        group: Some(2),
+        queue_length: Some(3),
+        broadcast: Some("ff:ff:ff:ff:ff:ff".parse().unwrap()),
+        proto_down: Some(1),
+        gso_max_size: Some(4),
+        gso_max_segs: Some(5),
+        gro_max_size: Some(6),
+        gso_ipv4_max_size: Some(7),
+        ..LinkSettings::default()
+    };
+    let program = AttachedProgram { id: 9, hook: ProgramHook::TcxIngress, link: Some(5) };
+    let state = DriverState { link: Some(link), ..DriverState::of(settings, vec![program]) };
+    let kernel = FakeKernel::new();
+    kernel.add_host_link("nic0");
+    let netdev = kernel.host().unwrap().link_by_name("nic0").unwrap().unwrap();
+    let moved = MovedNetdev { driver_state: Some(state), ..MovedNetdev::lent(&netdev, 77) };
+    let lent = Attachment { link: LinkRecord::Moved(Box::new(moved)), ..attachment(1) };
+
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = Store::open(dir.path(), BOOT).unwrap();
+    store.begin(lent.clone()).unwrap();
+    drop(store);
+    let (store, opened) = Store::open(dir.path(), BOOT).unwrap();
+    assert_eq!((opened.damaged, store.newer().len()), (0, 0));
+    assert_eq!(*store.all()[0], lent);
 }

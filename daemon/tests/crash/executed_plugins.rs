@@ -72,10 +72,11 @@ fn x13_a_plugins_slow_del_after_a_kill_does_not_keep_the_node_from_being_ready()
     let daemon = rig.start_dying_at("add.configured");
     assert!(matches!(rig.call("c1", &pod, &config).add(), Reply::Lost));
     daemon.dies();
-    rig.script("[ $CNI_COMMAND = ADD ] || sleep 3");
-    let begun = Instant::now();
+    // It does not end before the daemon is ready.
+    let ends = rig.path("ends");
+    rig.script(&format!("[ $CNI_COMMAND = ADD ] || while [ ! -e {} ]; do sleep 0.1; done", ends.display()));
     let _daemon = rig.start();
-    assert!(begun.elapsed() < Duration::from_secs(2), "ready after {:?}", begun.elapsed());
+    fs::write(ends, "").unwrap();
     // The same call again waits for the removal and is then served.
     let result = rig.call("c1", &pod, &config).add().result();
     pod.has_what_was_answered("eth0", &result);
@@ -101,4 +102,56 @@ fn x05_a_plugin_that_outlives_its_daemon_is_let_finish_before_it_gets_its_del() 
     until("the plugin has had its DEL", || rig.calls().contains(&"DEL c1".to_owned()));
     std::thread::sleep(Duration::from_millis(1200));
     rig.is_as(&before, &[&pod], "the plugin's end");
+}
+
+/// More than all the threads that removals have together, in one tenant's or one network's hands.
+const HANGING: usize = 40;
+
+#[test]
+fn removals_whose_programs_hang_delay_the_end_of_no_other() {
+    let rig = Rig::new();
+    let pods = [rig.pod("hung"), rig.pod("other")];
+    fs::write(rig.path("bin/lease"), lease(&rig)).unwrap();
+    fs::set_permissions(rig.path("bin/lease"), fs::Permissions::from_mode(0o755)).unwrap();
+    let _daemon = rig.start();
+    let config = json!({
+        "cniVersion": "1.0.0", "name": "leased", "type": "macvlan", "master": "eth0", "ipam": { "type": "lease" },
+    });
+    for n in 0..HANGING {
+        let mut call = rig.call(&format!("c{n}"), &pods[0], &config);
+        call.ifname = format!("net{n}");
+        call.add().succeeds();
+    }
+    let [hung, other] = pods;
+    drop(hung);
+    let at_work = || fs::read_to_string(rig.path("hung")).unwrap_or_default().lines().count();
+    until("the programs of its removals hang", || at_work() >= 4);
+    // As long as a thread takes to stand by for others that hang.
+    std::thread::sleep(Duration::from_millis(1500));
+    let config = rig.macvlan("free");
+    let begun = Instant::now();
+    rig.call("other", &other, &config).add().succeeds();
+    rig.call("other", &other, &config).del().succeeds();
+    until("its addresses are free", || rig.allocations().is_empty());
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+    assert_eq!(at_work(), 4, "so many threads has one network");
+    fs::write(rig.path("released"), "").unwrap();
+    until("all that hung are done", || rig.attachments().is_empty());
+    assert_eq!(at_work(), HANGING);
+}
+
+/// An IPAM whose DEL hangs until the file `released` is there.
+fn lease(rig: &Rig) -> String {
+    let (hung, released) = (rig.path("hung"), rig.path("released"));
+    format!(
+        r#"#!/bin/sh
+cat >/dev/null
+case $CNI_COMMAND in
+ADD) printf '{{"cniVersion":"1.0.0","ips":[{{"address":"10.66.%d.2/24"}}]}}' "${{CNI_IFNAME#net}}" ;;
+DEL) echo "$CNI_IFNAME" >>{hung}; while [ ! -e {released} ]; do sleep 0.05; done ;;
+esac
+"#,
+        hung = hung.display(),
+        released = released.display()
+    )
 }

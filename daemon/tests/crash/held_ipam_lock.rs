@@ -38,7 +38,7 @@ fn x14_a_network_whose_directory_is_locked_by_another_process_holds_up_no_other(
             let begun = Instant::now();
             let free = call(&format!("free{n}"), &other);
             free.add().succeeds();
-            assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+            assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
             free.del().succeeds();
         }
         until("those that are too many are told", || {

@@ -120,7 +120,7 @@ impl AnnounceError {
 #[derive(Debug)]
 enum Order {
     Announce(Announcement),
-    Cancel(u32, NetnsId),
+    Cancel { ifindex: u32, netns: NetnsId, done: Option<Sender<()>> },
 }
 
 /// The thread that announces. Dropping this ends it.
@@ -222,7 +222,18 @@ impl Announcer {
     /// milliseconds for a grace period.
     pub fn cancel(&self, ifindex: u32, netns: &NetnsId) {
         if self.shared.open.load(Ordering::Acquire) > 0 {
-            self.order(Order::Cancel(ifindex, netns.clone()));
+            self.order(Order::Cancel { ifindex, netns: netns.clone(), done: None });
+        }
+    }
+
+    /// The same, and waits until the announcer's thread is in no namespace for it any more: a path that leads there can be unmounted
+    /// then. No longer than `limit`, because that thread comes last of all.
+    pub fn cancel_and_wait(&self, ifindex: u32, netns: &NetnsId, limit: Duration) {
+        if self.shared.open.load(Ordering::Acquire) > 0 {
+            let (done, ended) = channel();
+            self.order(Order::Cancel { ifindex, netns: netns.clone(), done: Some(done) });
+            // Both outcomes go on: it has ended, or it was waited for long enough.
+            let _ = ended.recv_timeout(limit);
         }
     }
 
@@ -306,7 +317,8 @@ impl Shared {
             while let Ok(order) = orders.try_recv() {
                 match order {
                     Order::Announce(what) => gathered.push(what),
-                    Order::Cancel(ifindex, netns) => {
+                    // Whoever waits for it is told when `done` is dropped.
+                    Order::Cancel { ifindex, netns, done: _done } => {
                         let meant =
                             |what: &Announcement| what.ifindex == ifindex && what.netns_id.same(&netns);
                         let waiting = gathered.len();

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::seam::{Nsid, Op, Override};
+use crate::seam::{NetdevSettings, Nsid, Op, Override};
 
 /// Where a call went: to the daemon's own namespace, or to the one that was made with this cookie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,6 +36,14 @@ pub enum KernelRequest {
     Addresses(u32),
     /// A call of `Net::routes`.
     Routes,
+    /// A call of `Net::attached_programs`.
+    AttachedPrograms(u32),
+    /// A call of `Net::detach_programs`.
+    DetachPrograms(u32),
+    /// A call of `Net::netdev_settings`.
+    NetdevSettings(u32),
+    /// A call of `Net::restore_netdev_settings`.
+    RestoreNetdevSettings(u32, NetdevSettings),
     /// A call of `Net::sysctl`.
     Sysctl(String),
     /// A call of `Net::set_sysctl`.

@@ -6,8 +6,10 @@
 
 mod calls;
 mod kernel;
+mod left_on_link;
 mod model;
 mod namespace;
+mod namespace_death;
 mod net;
 mod snapshot;
 mod vf_resets;
@@ -21,7 +23,7 @@ use nix::errno::Errno;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::devlink::DevlinkDevice;
-use crate::seam::{IommuGroup, Kind, NetError, NetnsId, OpError};
+use crate::seam::{AttachedProgram, IommuGroup, Kind, NetError, NetdevSettings, NetnsId, OpError};
 pub use calls::{Call, KernelRequest, Place};
 use model::{HOST, Model};
 pub use snapshot::{NetnsSnapshot, Snapshot};
@@ -89,9 +91,20 @@ impl FakeKernel {
         self.model().paths.remove(path.as_ref());
     }
 
+    /// When the next link of a pod is moved to the host, the pod is quicker: the link is in the namespace at `hideout`, and a veth of the
+    /// pod's own at its index.
+    pub fn swap_at_next_move(&self, hideout: impl Into<PathBuf>) {
+        self.model().swap = Some(hideout.into());
+    }
+
     /// Puts a physical link, up, into the host's namespace: a parent. Answers its index.
     pub fn add_host_link(&self, name: &str) -> u32 {
         self.model().plug(HOST, name, Kind::Other { name: String::new() })
+    }
+
+    /// Makes a link of the host's a port of another one, as of a bridge.
+    pub fn enslave(&self, port: &str, master: &str) {
+        self.model().enslave(port, master);
     }
 
     /// The cable of a link of the host's is out, or (`true`) in again. Without a carrier a PF takes no rates.
@@ -156,6 +169,38 @@ impl FakeKernel {
         let mut model = self.model();
         let key = *model.paths.get(path.as_ref())?;
         Some(model.plug(key, name, kind))
+    }
+
+    /// Attaches a program to a link of the namespace at `path` (the host's is `/proc/1/ns/net`). One that is `kept` cannot be taken off.
+    /// False when there is no such link.
+    pub fn attach_program(
+        &self,
+        path: impl AsRef<Path>,
+        name: &str,
+        program: AttachedProgram,
+        kept: bool,
+    ) -> bool {
+        let mut model = self.model();
+        model.left_on_named(path.as_ref(), name).map(|left| left.attach(program, kept)).is_some()
+    }
+
+    /// Somebody on the host attaches this program to the interface of a VF whenever a driver is bound to it, for good; or nobody (`None`).
+    pub fn attach_when_bound(&self, address: &str, program: Option<AttachedProgram>) {
+        if let Ok(device) = self.model().vfs.device(address) {
+            device.attached_when_bound = program;
+        }
+    }
+
+    /// Gives a link of the namespace at `path` other settings. Such as are `kept` cannot be restored. False when there is no such link.
+    pub fn set_netdev_settings(
+        &self,
+        path: impl AsRef<Path>,
+        name: &str,
+        now: NetdevSettings,
+        kept: bool,
+    ) -> bool {
+        let mut model = self.model();
+        model.left_on_named(path.as_ref(), name).map(|left| left.set(now, kept)).is_some()
     }
 
     /// Call number `n` (as [`FakeKernel::calls`] counts, from 0) is refused with `errno` and does nothing.

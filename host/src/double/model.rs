@@ -1,21 +1,25 @@
 //! The rules of the kernel in memory.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::thread::ThreadId;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::errno::Errno;
 
 use super::namespace::{Namespace, bare_link};
+use super::namespace_death::FallingLink;
 use super::vfs::Vfs;
 use super::{Call, KernelRequest, NetnsSnapshot, Place, Snapshot};
 use crate::Mac;
 use crate::devlink::DevlinkDevice;
-use crate::seam::{Address, Kind, Link, NetnsId, NewLink, Nsid, Op, Parent, Route, SetLink};
+use crate::seam::{Address, Kind, Link, LinkSettings, NetnsId, NewLink, Nsid, Op, Parent, Route, SetLink};
 
 /// The key (and cookie) of the daemon's own namespace.
 pub(super) const HOST: u64 = 1;
+
+/// By what number every pod's namespace knows the daemon's own.
+pub(super) const HOST_IN_A_POD: Nsid = Nsid(0);
 
 /// The whole state behind the double's lock.
 #[derive(Debug)]
@@ -24,7 +28,7 @@ pub(super) struct Model {
     pub(super) paths: BTreeMap<PathBuf, u64>,
     next_cookie: u64,
     next_inode: u64,
-    free_inodes: Vec<u64>,
+    pub(super) free_inodes: Vec<u64>,
     next_mac: u64,
     pub(super) reuse_inodes: bool,
     pub(super) no_cookies: bool,
@@ -36,7 +40,9 @@ pub(super) struct Model {
     pub(super) devlink: Vec<DevlinkDevice>,
     /// How long a link takes from a dead namespace to the host's.
     pub(super) fall: Duration,
-    falling: Vec<(Instant, Link)>,
+    pub(super) falling: Vec<FallingLink>,
+    /// Where the pod hides the next link that is moved to the host; one of its own goes in its place.
+    pub(super) swap: Option<PathBuf>,
     pub(super) calls: Vec<Call>,
     pub(super) failures: BTreeMap<usize, Errno>,
     pub(super) failing_from: Option<(usize, Errno)>,
@@ -64,6 +70,7 @@ impl Default for Model {
             devlink: Vec::new(),
             fall: Duration::ZERO,
             falling: Vec::new(),
+            swap: None,
             calls: Vec::new(),
             failures: BTreeMap::new(),
             failing_from: None,
@@ -98,37 +105,17 @@ impl Model {
         self.id_of(key)
     }
 
-    pub(super) fn kill_namespace(&mut self, path: &Path) {
-        let Some(key) = self.paths.remove(path).filter(|key| *key != HOST) else { return };
-        self.paths.retain(|_, other| *other != key);
-        let Some(dead) = self.namespaces.remove(&key) else { return };
-        self.free_inodes.push(dead.id.ino);
-        let physical = |link: &Link| !link.loopback && link.kind == Kind::Other { name: String::new() };
-        let home = Instant::now() + self.fall;
-        self.falling.extend(dead.links.into_values().filter(physical).map(|link| (home, link)));
-        self.end_falls();
-    }
-
-    /// Moves the physical links of dead namespaces home when their time has come, as the kernel does: down, and renamed where the
-    /// name is taken.
-    pub(super) fn end_falls(&mut self) {
-        let Some(host) = self.namespaces.get_mut(&HOST) else { return };
-        let now = Instant::now();
-        let fallen = self.falling.extract_if(.., |(home, _)| *home <= now).map(|(_, link)| link);
-        for mut link in fallen {
-            link.up = false;
-            let clash = host.named(&link.name).is_some();
-            let index = host.insert(link);
-            if let Some(link) = host.links.get_mut(&index).filter(|_| clash) {
-                link.name = format!("dev{index}");
-            }
-        }
-    }
-
     pub(super) fn plug(&mut self, key: u64, name: &str, kind: Kind) -> u32 {
         let mac = self.fresh_mac();
         let Some(namespace) = self.namespaces.get_mut(&key) else { return 0 };
         namespace.insert(Link { mac: Some(mac), up: true, ..bare_link(0, name, kind, 1500) })
+    }
+
+    pub(super) fn enslave(&mut self, port: &str, master: &str) {
+        let Some(host) = self.namespaces.get_mut(&HOST) else { return };
+        let master = host.named(master).map(|link| link.index);
+        let port = host.links.values_mut().find(|link| link.name == port);
+        port.into_iter().for_each(|link| link.master = master);
     }
 
     pub(super) fn set_carrier(&mut self, name: &str, carrier: bool) {
@@ -229,9 +216,12 @@ impl Model {
             Op::CreateLink(new) => self.create(key, new),
             Op::SetLink(set) => self.set(key, set),
             Op::DeleteLink(index) => self.delete(key, *index),
-            Op::MoveToHost { index, name } => self.relocate(key, *index, HOST, name).map(drop),
-            Op::TakeFromHost { index, name, up } => {
-                let index = self.relocate(HOST, *index, key, name)?;
+            Op::MoveToHost { index, as_index, name } => {
+                self.swap_by_order(key, *index)?;
+                self.relocate((key, *index), (HOST, *as_index), name).map(drop)
+            }
+            Op::TakeFromHost { index, as_index, name, up } => {
+                let index = self.relocate((HOST, *index), (key, *as_index), name)?;
                 self.set(key, &SetLink { index, up: up.then_some(true), ..SetLink::default() })
             }
             Op::AddAltName { index, name } => self.namespace(key)?.add_alt_name(*index, name),
@@ -242,6 +232,17 @@ impl Model {
             Op::AddRoute(route) => self.namespace(key)?.add_route(route),
             Op::DeleteRoute(route) => self.namespace(key)?.delete_route(route),
         }
+    }
+
+    fn swap_by_order(&mut self, key: u64, index: u32) -> Result<(), Errno> {
+        let Some(hideout) = self.swap.take() else { return Ok(()) };
+        let hideout = *self.paths.get(&hideout).ok_or(Errno::ENODEV)?;
+        let lent = self.link(key, index).ok_or(Errno::ENODEV)?;
+        self.relocate((key, index), (hideout, None), "hidden")?;
+        let veth = Kind::Other { name: "veth".to_owned() };
+        let bait = Link { alias: lent.alias, mac: lent.mac, ..bare_link(index, &lent.name, veth, lent.mtu) };
+        self.namespace(key)?.insert(bait);
+        Ok(())
     }
 
     pub(super) fn namespace(&mut self, key: u64) -> Result<&mut Namespace, Errno> {
@@ -255,7 +256,7 @@ impl Model {
 
     fn create(&mut self, key: u64, new: &NewLink) -> Result<(), Errno> {
         let (parent, parent_nsid) = match new.parent {
-            Parent::Host(index) => (Some((HOST, index)), (key != HOST).then_some(Nsid(0))),
+            Parent::Host(index) => (Some((HOST, index)), (key != HOST).then_some(HOST_IN_A_POD)),
             Parent::Same(index) => (Some((key, index)), None),
             Parent::None => (None, None),
         };
@@ -273,6 +274,9 @@ impl Model {
         };
         if matches!(new.kind, Kind::Macvlan { .. }) && self.mac_is_taken(parent, mac) {
             return Err(Errno::EADDRINUSE);
+        }
+        if matches!(new.kind, Kind::Vlan { .. }) && self.has_port(parent, |port| port.kind == new.kind) {
+            return Err(Errno::EEXIST);
         }
         let namespace = self.namespace(key)?;
         check_name_and_mac(&new.name, mac)?;
@@ -296,15 +300,17 @@ impl Model {
 
     /// A macvlan parent knows its ports that are up by their MAC addresses.
     fn mac_is_taken(&self, parent: Option<(u64, u32)>, mac: Mac) -> bool {
+        self.has_port(parent, |port| {
+            port.up && port.mac == Some(mac) && matches!(port.kind, Kind::Macvlan { .. })
+        })
+    }
+
+    /// Whether such a link stands on a parent, in whatever namespace.
+    fn has_port(&self, parent: Option<(u64, u32)>, is: impl Fn(&Link) -> bool) -> bool {
         let Some(parent) = parent else { return false };
         let mut all =
             self.namespaces.iter().flat_map(|(key, one)| one.links.values().map(move |link| (*key, link)));
-        all.any(|(key, link)| {
-            link.up
-                && link.mac == Some(mac)
-                && matches!(link.kind, Kind::Macvlan { .. })
-                && parent_of(key, link) == Some(parent)
-        })
+        all.any(|(key, link)| is(link) && parent_of(key, link) == Some(parent))
     }
 
     fn set(&mut self, key: u64, set: &SetLink) -> Result<(), Errno> {
@@ -332,7 +338,7 @@ impl Model {
         link.mtu = set.mtu.unwrap_or(link.mtu);
         link.mac = set.mac.or(link.mac);
         link.up = set.up.unwrap_or(link.up);
-        link.promiscuous = set.promiscuous.unwrap_or(link.promiscuous);
+        link.settings = settings_after(&link.settings, &set.settings);
         if let Some(alias) = &set.alias {
             link.alias = Some(alias.clone()).filter(|alias| !alias.is_empty());
         }
@@ -358,8 +364,14 @@ impl Model {
         uppers.into_iter().try_for_each(|(at, upper)| self.delete(at, upper))
     }
 
-    /// A link that moves arrives down, without addresses, and under a new index if its own is taken there; answers its index.
-    fn relocate(&mut self, from: u64, index: u32, to: u64, name: &str) -> Result<u32, Errno> {
+    /// A link that moves arrives down, without addresses, and under the index that is wanted; without one, under a new index if
+    /// its own is taken there. Answers its index.
+    fn relocate(
+        &mut self,
+        (from, index): (u64, u32),
+        (to, as_index): (u64, Option<u32>),
+        name: &str,
+    ) -> Result<u32, Errno> {
         let link = self.link(from, index).ok_or(Errno::ENODEV)?;
         if link.loopback {
             return Err(Errno::EINVAL);
@@ -371,11 +383,44 @@ impl Model {
             self.set(from, &SetLink { index, name: Some(name.to_owned()), ..SetLink::default() })?;
             return Ok(index);
         }
-        let Some(mut link) = self.namespace(from)?.take(index) else { return Err(Errno::ENODEV) };
+        if link.alt_names.iter().any(|own| own.text() == name) {
+            return Err(Errno::EEXIST);
+        }
+        let at_the_end = self.namespace(to)?;
+        if link.alt_names.iter().any(|own| at_the_end.named(&own.text()).is_some()) {
+            return Err(Errno::EEXIST);
+        }
+        if as_index.is_some_and(|wanted| at_the_end.links.contains_key(&wanted)) {
+            return Err(Errno::EBUSY);
+        }
+        let namespace = self.namespace(from)?;
+        let left = namespace.left.remove(&index);
+        let Some(mut link) = namespace.take(index) else { return Err(Errno::ENODEV) };
         link.up = false;
+        link.index = as_index.unwrap_or(index);
+        link.parent_nsid = match (link.parent, link.parent_nsid) {
+            (Some(_), None) if from == HOST => Some(HOST_IN_A_POD),
+            (Some(_), Some(HOST_IN_A_POD)) if to == HOST => None,
+            (_, other) => other,
+        };
         name.clone_into(&mut link.name);
-        Ok(self.namespace(to)?.insert(link))
+        let namespace = self.namespace(to)?;
+        let index = namespace.insert(link);
+        namespace.left.extend(left.map(|left| (index, left)));
+        Ok(index)
     }
+}
+
+/// What the settings of a link are after a change.
+fn settings_after(now: &LinkSettings, change: &LinkSettings) -> LinkSettings {
+    // The limits of IPv4 are apart only where the others are above what IPv4 can have.
+    let of_ipv4 = |size: Option<u32>| size.filter(|size| *size <= 65_536);
+    let follows = LinkSettings {
+        gso_ipv4_max_size: of_ipv4(change.gso_max_size),
+        gro_ipv4_max_size: of_ipv4(change.gro_max_size),
+        ..*change
+    };
+    now.overlaid(&follows).overlaid(change)
 }
 
 /// What the kernel refuses of a new link whatever its kind is.

@@ -5,10 +5,16 @@ use std::net::IpAddr;
 
 use nix::errno::Errno;
 
-use crate::seam::{Address, Kind, Link, NetnsId, Nsid, Route};
+use super::left_on_link::LeftOnLink;
+use crate::Mac;
+use crate::seam::{Address, Kind, Link, LinkName, LinkSettings, NetnsId, Nsid, Route};
 
 const RTPROT_KERNEL: u8 = 2;
 const MAIN_TABLE: u32 = 254;
+/// `ALTIFNAMSIZ` without the NUL.
+const LONGEST_ALT_NAME: usize = 127;
+/// The kernel counts 132 bytes for each, and all of them have to go into one attribute of less than 64 KiB.
+const MOST_ALT_NAMES: usize = 496;
 
 /// Links, and all that hangs on them.
 #[derive(Debug)]
@@ -19,6 +25,8 @@ pub(super) struct Namespace {
     pub(super) addresses: Vec<Address>,
     pub(super) routes: Vec<Route>,
     pub(super) sysctls: BTreeMap<String, String>,
+    /// What hangs on links and goes where they go, by index.
+    pub(super) left: BTreeMap<u32, LeftOnLink>,
     next_index: u32,
 }
 
@@ -34,12 +42,15 @@ impl Namespace {
             addresses: Vec::new(),
             routes: Vec::new(),
             sysctls: BTreeMap::new(),
+            left: BTreeMap::new(),
             next_index: 2,
         }
     }
 
     pub(super) fn named(&self, name: &str) -> Option<&Link> {
-        self.links.values().find(|link| link.name == name || link.alt_names.iter().any(|other| other == name))
+        self.links
+            .values()
+            .find(|link| link.name == name || link.alt_names.iter().any(|other| other.text() == name))
     }
 
     fn free_index(&mut self) -> u32 {
@@ -61,6 +72,7 @@ impl Namespace {
     /// Takes a link out with all that hangs on it.
     pub(super) fn take(&mut self, index: u32) -> Option<Link> {
         let link = self.links.remove(&index)?;
+        self.left.remove(&index);
         self.addresses.retain(|address| address.index != index);
         self.routes.retain(|route| route.index != index);
         let part = format!("/{}/", link.name);
@@ -97,38 +109,46 @@ impl Namespace {
 }
 
 pub(super) fn bare_link(index: u32, name: &str, kind: Kind, mtu: u32) -> Link {
-    Link {
-        index,
-        name: name.to_owned(),
-        alt_names: Vec::new(),
-        alias: None,
-        kind,
-        mac: None,
-        mtu,
-        up: false,
-        promiscuous: false,
-        loopback: false,
-        carrier: true,
-        parent: None,
-        parent_nsid: None,
-        master: None,
-        device: None,
-    }
+    Link { mtu, carrier: true, settings: SETTINGS, ..Link::bare(index, name.to_owned(), kind) }
 }
 
+/// What an Ethernet link begins with.
+const SETTINGS: LinkSettings = LinkSettings {
+    flags: Some(libc::IFF_MULTICAST as u32),
+    mode: Some(0),
+    group: Some(0),
+    queue_length: Some(1000),
+    broadcast: Some(Mac([0xff; 6])),
+    proto_down: Some(0),
+    gso_max_size: Some(65_536),
+    gso_max_segs: Some(65_535),
+    gro_max_size: Some(65_536),
+    gso_ipv4_max_size: Some(65_536),
+    gro_ipv4_max_size: Some(65_536),
+};
+
 impl Namespace {
-    pub(super) fn add_alt_name(&mut self, index: u32, name: &str) -> Result<(), Errno> {
-        if self.named(name).is_some() {
+    pub(super) fn add_alt_name(&mut self, index: u32, name: &LinkName) -> Result<(), Errno> {
+        let link = self.links.get(&index).ok_or(Errno::ENODEV)?;
+        if name.as_bytes().len() > LONGEST_ALT_NAME {
+            return Err(Errno::ERANGE);
+        }
+        if link.alt_names.len() >= MOST_ALT_NAMES {
+            return Err(Errno::EINVAL);
+        }
+        if self.named(&name.text()).is_some() {
             return Err(Errno::EEXIST);
         }
         let link = self.links.get_mut(&index).ok_or(Errno::ENODEV)?;
-        link.alt_names.push(name.to_owned());
+        link.alt_names.push(name.clone());
         Ok(())
     }
 
-    pub(super) fn delete_alt_name(&mut self, index: u32, name: &str) -> Result<(), Errno> {
+    pub(super) fn delete_alt_name(&mut self, index: u32, name: &LinkName) -> Result<(), Errno> {
+        // A name that another link has, or that is this one's first name, is another error than one that nobody has.
+        let elsewhere = if self.named(&name.text()).is_some() { Errno::EINVAL } else { Errno::ENOENT };
         let link = self.links.get_mut(&index).ok_or(Errno::ENODEV)?;
-        let at = link.alt_names.iter().position(|other| other == name).ok_or(Errno::ENOENT)?;
+        let at = link.alt_names.iter().position(|other| other == name).ok_or(elsewhere)?;
         link.alt_names.remove(at);
         Ok(())
     }

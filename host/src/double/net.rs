@@ -5,10 +5,12 @@ use std::thread::{self, sleep};
 
 use nix::errno::Errno;
 
-use super::model::{HOST, Model};
+use super::model::{HOST, HOST_IN_A_POD, Model};
 use super::{FakeKernel, KernelRequest, Place, refused};
 use crate::Vf;
-use crate::seam::{Address, Link, Net, NetError, NetnsId, Nsid, Op, OpError, Route};
+use crate::seam::{
+    Address, AttachedProgram, Link, Net, NetError, NetdevSettings, NetnsId, Nsid, Op, OpError, Route,
+};
 
 /// A view of one of its namespaces.
 #[derive(Debug)]
@@ -62,6 +64,12 @@ impl Net for FakeNet<'_> {
             .map_err(|errno| refused(errno, "number the namespace"))
     }
 
+    fn nsid_of_host(&mut self) -> Result<Option<Nsid>, NetError> {
+        let number = (self.key != HOST).then_some(HOST_IN_A_POD);
+        self.call(KernelRequest::Nsid, |_| Ok(number))
+            .map_err(|errno| refused(errno, "ask for the number of the host's namespace"))
+    }
+
     fn batch(&mut self, ops: &[Op]) -> Result<(), NetError> {
         for (at, op) in ops.iter().enumerate() {
             let key = self.key;
@@ -98,9 +106,10 @@ impl Net for FakeNet<'_> {
             .map_err(|errno| refused(errno, "read VFs"))
     }
 
-    fn addresses(&mut self, index: u32) -> Result<Vec<Address>, NetError> {
+    fn addresses_at_most(&mut self, index: u32, most: usize) -> Result<Option<Vec<Address>>, NetError> {
         let key = self.key;
         self.call(KernelRequest::Addresses(index), |model| Ok(model.addresses(key, index)))
+            .map(|all| Some(all).filter(|all| all.len() <= most))
             .map_err(|errno| refused(errno, "list addresses"))
     }
 
@@ -108,6 +117,42 @@ impl Net for FakeNet<'_> {
         let key = self.key;
         self.call(KernelRequest::Routes, |model| Ok(model.routes(key)))
             .map_err(|errno| refused(errno, "list routes"))
+    }
+
+    fn attached_programs(&mut self, index: u32) -> Result<Vec<AttachedProgram>, NetError> {
+        let key = self.key;
+        self.call(KernelRequest::AttachedPrograms(index), |model| {
+            Ok(model.left_on(key, index)?.programs.clone())
+        })
+        .map_err(|errno| refused(errno, "read programs"))
+    }
+
+    fn detach_programs(&mut self, index: u32) -> Result<Vec<String>, NetError> {
+        let key = self.key;
+        self.call(KernelRequest::DetachPrograms(index), |model| {
+            Ok(model.left_on(key, index)?.take_programs())
+        })
+        .map_err(|errno| refused(errno, "take programs off"))
+    }
+
+    fn netdev_settings(&mut self, index: u32) -> Result<NetdevSettings, NetError> {
+        let key = self.key;
+        self.call(KernelRequest::NetdevSettings(index), |model| {
+            Ok(model.left_on(key, index)?.settings.clone())
+        })
+        .map_err(|errno| refused(errno, "read settings"))
+    }
+
+    fn restore_netdev_settings(
+        &mut self,
+        index: u32,
+        before: &NetdevSettings,
+    ) -> Result<Vec<String>, NetError> {
+        let key = self.key;
+        self.call(KernelRequest::RestoreNetdevSettings(index, before.clone()), |model| {
+            Ok(model.left_on(key, index)?.restore(before))
+        })
+        .map_err(|errno| refused(errno, "restore settings"))
     }
 
     fn sysctl(&mut self, key: &str) -> Result<String, NetError> {

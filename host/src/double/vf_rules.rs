@@ -10,7 +10,7 @@ use super::model::{HOST, Model};
 use super::namespace::bare_link;
 use super::vfs::Device;
 use crate::VFIO_PCI;
-use crate::seam::{IommuGroup, Kind, Link, Override};
+use crate::seam::{IommuGroup, Kind, Link, LinkName, Override};
 use crate::{Mac, Vf, VfChange, VfLinkState, VfRate, VfVlan, VlanProto};
 
 impl Model {
@@ -32,14 +32,19 @@ impl Model {
             trust: Some(false),
             link_state: Some(VfLinkState::Auto),
         });
-        let device =
-            Device { place: (pf, index), driver: Some("igbvf".to_owned()), fixed: None, dead: false };
+        let device = Device {
+            place: (pf, index),
+            driver: Some("igbvf".to_owned()),
+            fixed: None,
+            dead: false,
+            attached_when_bound: None,
+        };
         self.vfs.devices.insert(address.to_owned(), device);
         let kind = Kind::Other { name: String::new() };
         let link = Link {
             mac: Some(mac),
             device: Some(address.to_owned()),
-            alt_names: vec![format!("{name}-alt")],
+            alt_names: vec![LinkName::from(format!("{name}-alt"))],
             ..bare_link(0, name, kind, 1500)
         };
         if let Ok(host) = self.namespace(HOST) {
@@ -165,7 +170,10 @@ impl Model {
         let host = self.namespace(HOST)?;
         let name = (0..).map(|n| format!("eth{n}")).find(|name| host.named(name).is_none());
         let link = bare_link(0, &name.unwrap_or_default(), kind, 1500);
-        host.insert(Link { mac, device, ..link });
+        let index = host.insert(Link { mac, device, ..link });
+        if let Some(program) = self.vfs.device(address)?.attached_when_bound {
+            self.left_on(HOST, index)?.attach(program, true);
+        }
         Ok(())
     }
 

@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use super::vf_resets::Running;
 use crate::VFIO_PCI;
 use crate::Vf;
-use crate::seam::IommuGroup;
+use crate::seam::{AttachedProgram, IommuGroup};
 
 /// All VFs of the machine.
 #[derive(Debug, Default)]
@@ -38,6 +38,8 @@ pub(super) struct Device {
     pub(super) driver: Option<String>,
     pub(super) fixed: Option<String>,
     pub(super) dead: bool,
+    /// What somebody attaches to its interface whenever a driver is bound to it.
+    pub(super) attached_when_bound: Option<AttachedProgram>,
 }
 
 impl Vfs {

@@ -10,10 +10,11 @@
 
 mod running_program;
 
-use std::ffi::OsString;
+use std::ffi::{CString, OsString};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -51,6 +52,8 @@ pub struct Exec<'call> {
     pub host_root: Option<PathBuf>,
     /// Directory of the cgroup that it is put into, out of the daemon's own memory limit.
     pub cgroup: Option<PathBuf>,
+    /// The directory that it works in, as this process sees it; `None`: the root of the host.
+    pub directory: Option<PathBuf>,
     /// A file that it and all that it starts keep open: whoever has the file's lock thereby knows, even after this
     /// process was killed, that it is still at work.
     pub keeps_open: Option<&'call File>,
@@ -96,7 +99,23 @@ pub enum ExecError {
         /// The kernel's answer.
         errno: Errno,
     },
-    /// Something else kept it from starting, or its pipes failed.
+    /// Something else kept it from starting.
+    #[error("{program} could not be started: {errno:?}")]
+    NotStarted {
+        /// Path of the program.
+        program: PathBuf,
+        /// The kernel's answer.
+        errno: Errno,
+    },
+    /// The directory that it is to work in cannot be opened.
+    #[error("the directory {path} that it is to work in cannot be opened: {errno:?}")]
+    Directory {
+        /// Its path as this process sees it.
+        path: PathBuf,
+        /// The kernel's answer.
+        errno: Errno,
+    },
+    /// Its pipes failed.
     #[error("{program} could not be run: {errno:?}")]
     Failed {
         /// Path of the program.
@@ -138,6 +157,24 @@ pub enum ExecError {
         /// Path of the program.
         program: PathBuf,
     },
+}
+
+impl ExecError {
+    /// Whether not one instruction of the program was executed.
+    pub fn never_ran(&self) -> bool {
+        match self {
+            ExecError::Missing { .. }
+            | ExecError::NotExecutable { .. }
+            | ExecError::HostMounts { .. }
+            | ExecError::Directory { .. }
+            | ExecError::NotStarted { .. } => true,
+            ExecError::Failed { .. }
+            | ExecError::TimedOut { .. }
+            | ExecError::Cancelled { .. }
+            | ExecError::Signalled { .. }
+            | ExecError::TooMuchOutput { .. } => false,
+        }
+    }
 }
 
 /// What is left of a call's time has nanoseconds that nobody wants to read.
@@ -189,9 +226,10 @@ impl Exec<'_> {
     }
 
     fn spawn(&self, cgroup: Option<&CgroupFds>) -> Result<Child, ExecError> {
-        let mounts = self.host_mounts()?;
+        let (mounts, directory) = (self.host_mounts()?, self.open_directory()?);
         let entry = Entry {
             mounts: mounts.as_ref().map(AsRawFd::as_raw_fd),
+            directory: directory.as_ref().map(AsRawFd::as_raw_fd),
             network: home_of_this_thread(),
             cgroup: cgroup.map(|fds| (fds.procs.as_raw_fd(), fds.report.as_raw_fd())),
             keeps_open: self.keeps_open.map(AsRawFd::as_raw_fd),
@@ -199,13 +237,14 @@ impl Exec<'_> {
             nice: nice_of_programs(),
         };
         let mut command = Command::new(&self.program);
-        command.args(&self.args).env_clear().envs(self.env.iter().map(|(key, value)| (key, value)));
-        // A group of its own is what can be killed whole. From "/", so that it keeps no mount busy.
+        command.env_clear();
+        // A group of its own is what can be killed whole. From "/" where nothing else is wanted, so that it keeps no mount busy.
         command.current_dir("/").process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // SAFETY: `Entry::enter` makes system calls only: no allocation, no lock, nothing that another thread of
-        // this process could have left half done at the fork. Its descriptors live until `spawn` has returned.
-        unsafe { command.pre_exec(move || entry.enter()) };
+        let image = Image::new(self).map_err(|error| self.not_started(errno_of(&error)))?;
+        // SAFETY: `Entry::enter` and `Image::execute` make system calls only: no allocation, no lock, nothing that another thread
+        // of this process could have left half done at the fork. Its descriptors live until `spawn` has returned.
+        unsafe { command.pre_exec(move || entry.enter().and_then(|()| Err(image.execute()))) };
         command.spawn().map_err(|error| self.not_started(errno_of(&error)))
     }
 
@@ -214,7 +253,7 @@ impl Exec<'_> {
         match errno {
             Errno::ENOENT | Errno::ENOTDIR => ExecError::Missing { program },
             Errno::EACCES | Errno::ENOEXEC | Errno::EISDIR => ExecError::NotExecutable { program, errno },
-            errno => ExecError::Failed { program, errno },
+            errno => ExecError::NotStarted { program, errno },
         }
     }
 
@@ -226,6 +265,13 @@ impl Exec<'_> {
         let file =
             File::open(&path).map_err(|error| ExecError::HostMounts { path, errno: errno_of(&error) })?;
         Ok(Some(file))
+    }
+
+    fn open_directory(&self) -> Result<Option<File>, ExecError> {
+        let Some(path) = &self.directory else { return Ok(None) };
+        let opened =
+            OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW).open(path);
+        opened.map(Some).map_err(|error| ExecError::Directory { path: path.clone(), errno: errno_of(&error) })
     }
 
     fn open_cgroup(&self) -> io::Result<Option<Cgroup>> {
@@ -264,10 +310,53 @@ impl Cgroup {
     }
 }
 
+/// What execve(2) takes, made before the fork.
+///
+/// The standard library would call execvp(3), which gives a file that the kernel cannot execute (another machine's, ENOEXEC) to
+/// /bin/sh, and that then reads it as a script.
+struct Image {
+    program: CString,
+    argv: Vec<*const libc::c_char>,
+    envp: Vec<*const libc::c_char>,
+    /// What the pointers lead to.
+    _texts: Vec<CString>,
+}
+
+// SAFETY: the pointers lead to the heap of `_texts` and `program`, which are owned, never changed and dropped with them.
+unsafe impl Send for Image {}
+// SAFETY: as above; nothing is changed through a shared reference.
+unsafe impl Sync for Image {}
+
+impl Image {
+    fn new(exec: &Exec<'_>) -> io::Result<Image> {
+        let program = CString::new(exec.program.as_os_str().as_bytes())?;
+        let mut texts = Vec::with_capacity(exec.args.len() + exec.env.len());
+        for arg in &exec.args {
+            texts.push(CString::new(arg.as_bytes())?);
+        }
+        for (key, value) in &exec.env {
+            texts.push(CString::new([key.as_bytes(), b"=", value.as_bytes()].concat())?);
+        }
+        let pointers: Vec<_> = texts.iter().map(|text| text.as_ptr()).collect();
+        let (args, env) = pointers.split_at(exec.args.len());
+        let end = std::ptr::null();
+        let argv = [&[program.as_ptr()], args, &[end]].concat();
+        Ok(Image { argv, envp: [env, &[end]].concat(), program, _texts: texts })
+    }
+
+    /// Becomes the program; comes back only with why not.
+    fn execute(&self) -> io::Error {
+        // SAFETY: the path and the texts end with NUL and both lists with a null pointer; all of them live as long as `self`.
+        unsafe { libc::execve(self.program.as_ptr(), self.argv.as_ptr(), self.envp.as_ptr()) };
+        io::Error::last_os_error()
+    }
+}
+
 /// What the child does between fork and exec.
 #[derive(Clone, Copy)]
 struct Entry {
     mounts: Option<RawFd>,
+    directory: Option<RawFd>,
     network: Option<RawFd>,
     cgroup: Option<(RawFd, RawFd)>,
     keeps_open: Option<RawFd>,
@@ -292,6 +381,11 @@ impl Entry {
             let Some(fd) = fd else { continue };
             // SAFETY: setns takes two numbers; the child has one thread and shares no file system state.
             Errno::result(unsafe { libc::setns(fd, kind) })?;
+        }
+        // By descriptor: the path may lead elsewhere in the mount namespace that has just been entered.
+        if let Some(fd) = self.directory {
+            // SAFETY: fchdir takes a number; the descriptor is open in this child.
+            Errno::result(unsafe { libc::fchdir(fd) })?;
         }
         // SAFETY: takes numbers only. It marks whatever a library of ours may have opened without O_CLOEXEC;
         // before kernel 5.11 it fails and the standard library's own O_CLOEXEC has to do.

@@ -7,11 +7,11 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+
+use crate::time_limit::within;
 
 /// All calls that have not returned.
 #[derive(Debug, Clone, Default)]
@@ -48,24 +48,18 @@ impl DriverCalls {
         limit: Duration,
         work: impl FnOnce() -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
-        let (sender, outcome) = channel();
         let running = self.begin(device, what, limit)?;
-        // Where the kernel gives no thread, the record goes with the closure that holds `running`.
-        thread::Builder::new().name("device".to_owned()).spawn(move || {
+        // Where the kernel gives no thread, the record goes with the closure that holds `running`. Where the limit passes, it stays.
+        let done = within("device", limit, move || {
             let done = work();
             // Before the answer: the caller's next call to this device must not find this one still running.
             drop(running);
-            drop(sender.send(done)); // nobody waits any more where the limit has passed
+            done
         })?;
-        // A thread inside a driver cannot be ended from outside: it is left there, and its record stays.
-        match outcome.recv_timeout(limit) {
-            Ok(done) => done,
-            Err(RecvTimeoutError::Timeout) => Err(io::Error::new(
-                io::ErrorKind::TimedOut,
-                format!("the driver did not end within {} s", limit.as_secs_f32()),
-            )),
-            Err(RecvTimeoutError::Disconnected) => Err(io::Error::other("the thread that did it ended")),
-        }
+        done.unwrap_or_else(|| {
+            let text = format!("the driver did not end within {} s", limit.as_secs_f32());
+            Err(io::Error::new(io::ErrorKind::TimedOut, text))
+        })
     }
 
     /// Records that the call `what` begins and should return within `limit`. Refused while an earlier call to the device is stuck.

@@ -7,12 +7,14 @@
 //! It never acts on the daemon's own namespace by mistake: a host socket is used only if its namespace is the one
 //! that [`RealKernel::new`] saw, and a view of a pod refuses that one.
 
+pub(crate) mod bpf;
 mod driver_call_timeout;
 mod link_kind_probe;
-mod link_move;
+mod link_programs;
 mod namespace;
 mod namespace_views;
 mod netlink;
+mod netns_contents;
 mod pci;
 mod vfio_node_turns;
 
@@ -22,6 +24,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
+pub(crate) use link_programs::attach_xdp;
 pub(crate) use namespace::{Entered, OwnNetns, cookie_of, home_of_this_thread, open_netns};
 pub(crate) use namespace_views::{PodView, carrier_here};
 pub use netlink::decode::{Answer, Body, Unreadable, decode};
@@ -68,6 +71,13 @@ impl RealKernel {
     /// The same kernel with the nodes of vfio in another directory: the host's `/dev/vfio`, seen from a container.
     pub fn with_vfio_nodes(mut self, directory: &Path) -> RealKernel {
         self.bus = PciBus::of_this_machine(directory, &self.driver_calls);
+        self
+    }
+
+    /// The same kernel with its sysctls read and written below another directory: in a container `/proc/sys` is read-only,
+    /// and the host's procfs is mounted elsewhere.
+    pub fn with_sysctls(mut self, directory: &Path) -> RealKernel {
+        self.own.sysctls = directory.to_owned();
         self
     }
 

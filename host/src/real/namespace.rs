@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
@@ -47,6 +47,8 @@ pub(crate) fn home_of_this_thread() -> Option<RawFd> {
 pub(crate) struct OwnNetns {
     pub(super) fd: OwnedFd,
     pub(super) id: NetnsId,
+    /// The directory `sys` of a procfs that may be written to; it shows whoever reads it the namespace that he is in.
+    pub(super) sysctls: PathBuf,
 }
 
 impl OwnNetns {
@@ -56,7 +58,8 @@ impl OwnNetns {
         let fd = open("/proc/thread-self/ns/net", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
         let stat = fstat(&fd)?;
         let cookie = cookie_of(Socket::open()?.as_fd())?;
-        Ok(OwnNetns { fd, id: NetnsId { dev: stat.st_dev, ino: stat.st_ino, cookie } })
+        let id = NetnsId { dev: stat.st_dev, ino: stat.st_ino, cookie };
+        Ok(OwnNetns { fd, id, sysctls: "/proc/sys".into() })
     }
 
     /// Opens a socket in this namespace. A thread that is elsewhere, but not by way of [`Entered`], is refused.
@@ -67,6 +70,11 @@ impl OwnNetns {
     /// The same for a socket of generic netlink.
     pub(super) fn generic_socket(&self) -> io::Result<Socket> {
         self.opened(Socket::open_generic)
+    }
+
+    /// The same for one that reads messages of rtnetlink as they are.
+    pub(super) fn raw_socket(&self) -> io::Result<Socket> {
+        self.opened(Socket::open_raw)
     }
 
     fn opened(&self, open: fn() -> io::Result<Socket>) -> io::Result<Socket> {

@@ -8,14 +8,17 @@ use std::path::{Component, Path, PathBuf};
 
 use nix::errno::Errno;
 
-use super::link_move::{End, move_link};
+use super::link_programs;
 use super::namespace::{Entered, OwnNetns, cookie_of, open_netns};
-use super::netlink::Message;
-use super::netlink::decode::Body;
 use super::netlink::encode::{self, Ends, Via};
+use super::netlink::ethtool;
 use super::netlink::socket::{Failure, Socket};
+use super::netns_contents::{addresses, by_index, by_name, find, links, routes, vfs};
 use super::nsid_in;
-use crate::seam::{Address, Link, Net, NetError, NetnsError, NetnsId, Nsid, Op, Route};
+use crate::seam::{
+    Address, AttachedProgram, Link, Net, NetError, NetdevSettings, NetnsError, NetnsId, Nsid, Op, Route,
+    bytes_of,
+};
 use crate::vf_settings::Vf;
 
 thread_local! {
@@ -54,6 +57,17 @@ pub(super) struct HostView<'own> {
 impl<'own> HostView<'own> {
     pub(super) fn new(own: &'own OwnNetns) -> HostView<'own> {
         HostView { own }
+    }
+
+    /// Does `work` at home, by a socket that reads messages as they are: bpf(2) goes by the thread's namespace.
+    fn raw<T>(&self, work: impl FnOnce(&mut Socket) -> Result<T, Failure>) -> Result<T, Failure> {
+        let mut socket = self.own.raw_socket().map_err(Failure::Socket)?;
+        self.own.at_home(|| work(&mut socket))
+    }
+
+    /// Does `work` by a socket of generic netlink.
+    fn generic<T>(&self, work: impl FnOnce(&mut Socket) -> Result<T, Failure>) -> Result<T, Failure> {
+        work(&mut self.own.generic_socket().map_err(Failure::Socket)?)
     }
 }
 
@@ -111,6 +125,10 @@ impl Net for HostView<'_> {
         Ok(None)
     }
 
+    fn nsid_of_host(&mut self) -> Result<Option<Nsid>, NetError> {
+        Ok(None)
+    }
+
     fn batch(&mut self, ops: &[Op]) -> Result<(), NetError> {
         let home = self.own.fd.as_fd();
         let ends = Ends { view: home, host: home };
@@ -129,12 +147,17 @@ impl Net for HostView<'_> {
         with_host(self.own, links).map_err(|failure| failure.into_net(0, || "list links".to_owned()))
     }
 
+    fn find_link(&mut self, is: &dyn Fn(&Link) -> bool) -> Result<Option<Link>, NetError> {
+        with_host(self.own, |socket| find(socket, is))
+            .map_err(|failure| failure.into_net(0, || "list links".to_owned()))
+    }
+
     fn vfs(&mut self, pf: u32) -> Result<Vec<Vf>, NetError> {
         with_host(self.own, |socket| vfs(socket, pf)).map_err(|failure| failure.into_net(0, || read_vfs(pf)))
     }
 
-    fn addresses(&mut self, index: u32) -> Result<Vec<Address>, NetError> {
-        with_host(self.own, |socket| addresses(socket, index))
+    fn addresses_at_most(&mut self, index: u32, most: usize) -> Result<Option<Vec<Address>>, NetError> {
+        with_host(self.own, |socket| addresses(socket, index, most))
             .map_err(|failure| failure.into_net(0, || reading(index)))
     }
 
@@ -142,12 +165,36 @@ impl Net for HostView<'_> {
         with_host(self.own, routes).map_err(|failure| failure.into_net(0, || "list routes".to_owned()))
     }
 
+    fn attached_programs(&mut self, index: u32) -> Result<Vec<AttachedProgram>, NetError> {
+        self.raw(|socket| link_programs::attached(socket, index))
+            .map_err(|failure| failure.into_net(0, || about_programs(index)))
+    }
+
+    fn detach_programs(&mut self, index: u32) -> Result<Vec<String>, NetError> {
+        self.raw(|socket| link_programs::detach(socket, index))
+            .map_err(|failure| failure.into_net(0, || about_programs(index)))
+    }
+
+    fn netdev_settings(&mut self, index: u32) -> Result<NetdevSettings, NetError> {
+        self.generic(|socket| ethtool::settings(socket, index))
+            .map_err(|failure| failure.into_net(0, || about_settings(index)))
+    }
+
+    fn restore_netdev_settings(
+        &mut self,
+        index: u32,
+        before: &NetdevSettings,
+    ) -> Result<Vec<String>, NetError> {
+        self.generic(|socket| ethtool::restore(socket, index, before))
+            .map_err(|failure| failure.into_net(0, || about_settings(index)))
+    }
+
     fn sysctl(&mut self, key: &str) -> Result<String, NetError> {
-        self.own.at_home(|| read_sysctl(key))
+        self.own.at_home(|| read_sysctl(&self.own.sysctls, key))
     }
 
     fn set_sysctl(&mut self, key: &str, value: &str) -> Result<(), NetError> {
-        self.own.at_home(|| write_sysctl(key, value))
+        self.own.at_home(|| write_sysctl(&self.own.sysctls, key, value))
     }
 }
 
@@ -165,27 +212,26 @@ impl Net for PodView<'_> {
         Ok(self.nsid)
     }
 
+    fn nsid_of_host(&mut self) -> Result<Option<Nsid>, NetError> {
+        let PodView { socket, away, .. } = self;
+        let mut found = None;
+        socket.exchange(encode::get_nsid(away.home()), &mut |body| found = nsid_in(&body)).map_err(
+            |failure| failure.into_net(0, || "ask for the number of the host's namespace".to_owned()),
+        )?;
+        Ok(found)
+    }
+
     fn batch(&mut self, ops: &[Op]) -> Result<(), NetError> {
         let PodView { socket, away, .. } = self;
         let ends = Ends { view: away.fd(), host: away.home() };
         in_order(ops, |op| match op {
-            Op::MoveToHost { index, name } => with_host(away.own(), |host| {
-                move_link(
-                    &mut End { socket, netns: ends.view },
-                    &mut End { socket: host, netns: ends.host },
-                    *index,
-                    name,
-                    false,
-                )
+            Op::MoveToHost { index, name, .. } => with_host(away.own(), |host| {
+                can_have_the_name(socket, *index, host, name)?;
+                socket.acknowledged(encode::of(op, ends).1)
             }),
-            Op::TakeFromHost { index, name, up } => with_host(away.own(), |host| {
-                move_link(
-                    &mut End { socket: host, netns: ends.host },
-                    &mut End { socket, netns: ends.view },
-                    *index,
-                    name,
-                    *up,
-                )
+            Op::TakeFromHost { index, name, .. } => with_host(away.own(), |host| {
+                can_have_the_name(host, *index, socket, name)?;
+                host.acknowledged(encode::of(op, ends).1)
             }),
             op => match encode::of(op, ends) {
                 (Via::View, message) => socket.acknowledged(message),
@@ -206,24 +252,75 @@ impl Net for PodView<'_> {
         links(&mut self.socket).map_err(|failure| failure.into_net(0, || "list links".to_owned()))
     }
 
+    fn find_link(&mut self, is: &dyn Fn(&Link) -> bool) -> Result<Option<Link>, NetError> {
+        find(&mut self.socket, is).map_err(|failure| failure.into_net(0, || "list links".to_owned()))
+    }
+
     fn vfs(&mut self, pf: u32) -> Result<Vec<Vf>, NetError> {
         vfs(&mut self.socket, pf).map_err(|failure| failure.into_net(0, || read_vfs(pf)))
     }
 
-    fn addresses(&mut self, index: u32) -> Result<Vec<Address>, NetError> {
-        addresses(&mut self.socket, index).map_err(|failure| failure.into_net(0, || reading(index)))
+    fn addresses_at_most(&mut self, index: u32, most: usize) -> Result<Option<Vec<Address>>, NetError> {
+        addresses(&mut self.socket, index, most).map_err(|failure| failure.into_net(0, || reading(index)))
     }
 
     fn routes(&mut self) -> Result<Vec<Route>, NetError> {
         routes(&mut self.socket).map_err(|failure| failure.into_net(0, || "list routes".to_owned()))
     }
 
+    fn attached_programs(&mut self, index: u32) -> Result<Vec<AttachedProgram>, NetError> {
+        Socket::open_raw()
+            .map_err(Failure::Socket)
+            .and_then(|mut socket| link_programs::attached(&mut socket, index))
+            .map_err(|failure| failure.into_net(0, || about_programs(index)))
+    }
+
+    fn detach_programs(&mut self, index: u32) -> Result<Vec<String>, NetError> {
+        Socket::open_raw()
+            .map_err(Failure::Socket)
+            .and_then(|mut socket| link_programs::detach(&mut socket, index))
+            .map_err(|failure| failure.into_net(0, || about_programs(index)))
+    }
+
+    fn netdev_settings(&mut self, index: u32) -> Result<NetdevSettings, NetError> {
+        Socket::open_generic()
+            .map_err(Failure::Socket)
+            .and_then(|mut socket| ethtool::settings(&mut socket, index))
+            .map_err(|failure| failure.into_net(0, || about_settings(index)))
+    }
+
+    fn restore_netdev_settings(
+        &mut self,
+        index: u32,
+        before: &NetdevSettings,
+    ) -> Result<Vec<String>, NetError> {
+        Socket::open_generic()
+            .map_err(Failure::Socket)
+            .and_then(|mut socket| ethtool::restore(&mut socket, index, before))
+            .map_err(|failure| failure.into_net(0, || about_settings(index)))
+    }
+
     fn sysctl(&mut self, key: &str) -> Result<String, NetError> {
-        read_sysctl(key)
+        read_sysctl(&self.away.own().sysctls, key)
     }
 
     fn set_sysctl(&mut self, key: &str, value: &str) -> Result<(), NetError> {
-        write_sysctl(key, value)
+        write_sysctl(&self.away.own().sysctls, key, value)
+    }
+}
+
+/// Refuses a name that a link cannot have where it is to be moved: taken there, or an alternative name of its own. The kernel would move
+/// the link under its old name, and refuse the new one then.
+fn can_have_the_name(from: &mut Socket, index: u32, to: &mut Socket, name: &str) -> Result<(), Failure> {
+    let taken = || Failure::Refused { errno: Errno::EEXIST, extack: None };
+    let link = from.link(encode::get_link(index))?;
+    if link.alt_names.iter().any(|own| own.text() == name) {
+        return Err(taken());
+    }
+    match to.link(encode::get_link_by_name(&bytes_of(name))) {
+        Ok(_) => Err(taken()),
+        Err(Failure::Refused { errno: Errno::ENODEV, .. }) => Ok(()),
+        Err(failure) => Err(failure),
     }
 }
 
@@ -243,34 +340,38 @@ fn in_order(ops: &[Op], mut carry_out: impl FnMut(&Op) -> Result<(), Failure>) -
     Ok(())
 }
 
-fn by_name(
-    name: &str,
-    send: impl FnOnce(Message) -> Result<Link, Failure>,
-) -> Result<Option<Link>, NetError> {
-    // What cannot be a name (ALTIFNAMSIZ is 128) is no link's name; the kernel would answer EINVAL instead of ENODEV.
-    if name.is_empty() || name.len() >= 128 || name.contains('\0') {
-        return Ok(None);
-    }
-    present(send(encode::get_link_by_name(name)), || format!("look for link {name:?}"))
+/// Reads a sysctl of the namespace that the calling thread is in: `sysctls` shows that of whoever opens the file.
+fn read_sysctl(sysctls: &Path, key: &str) -> Result<String, NetError> {
+    let value = sysctl_path(sysctls, key).and_then(fs::read_to_string);
+    value
+        .map(|text| text.trim_end().to_owned())
+        .map_err(|source| NetError::Sysctl { key: key.to_owned(), source })
 }
 
-fn by_index(
-    index: u32,
-    send: impl FnOnce(Message) -> Result<Link, Failure>,
-) -> Result<Option<Link>, NetError> {
-    // The kernel answers EINVAL to both: to it an index is a positive int.
-    if index == 0 || i32::try_from(index).is_err() {
-        return Ok(None);
-    }
-    present(send(encode::get_link(index)), || format!("look for link {index}"))
+fn write_sysctl(sysctls: &Path, key: &str, value: &str) -> Result<(), NetError> {
+    let outcome = sysctl_path(sysctls, key)
+        .and_then(|path| fs::OpenOptions::new().write(true).open(path))
+        .and_then(|mut file| io::Write::write_all(&mut file, value.as_bytes()));
+    outcome.map_err(|source| NetError::Sysctl { key: key.to_owned(), source })
 }
 
-fn present(answer: Result<Link, Failure>, what: impl FnOnce() -> String) -> Result<Option<Link>, NetError> {
-    match answer {
-        Ok(link) => Ok(Some(link)),
-        Err(Failure::Refused { errno: Errno::ENODEV, .. }) => Ok(None),
-        Err(failure) => Err(failure.into_net(0, what)),
+/// Slashes separate, so that an interface named `eth0.100` stays one component; nothing outside `net/` belongs to a
+/// network namespace and is refused.
+fn sysctl_path(sysctls: &Path, key: &str) -> io::Result<PathBuf> {
+    let relative = Path::new(key);
+    let plain = relative.components().all(|part| matches!(part, Component::Normal(_)));
+    if !plain || !relative.starts_with("net") {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no key of the form net/…"));
     }
+    Ok(sysctls.join(relative))
+}
+
+fn about_programs(index: u32) -> String {
+    format!("read the programs of link {index}, or take them off")
+}
+
+fn about_settings(index: u32) -> String {
+    format!("read what ethtool has set of link {index}, or set it")
 }
 
 fn read_vfs(index: u32) -> String {
@@ -279,87 +380,4 @@ fn read_vfs(index: u32) -> String {
 
 fn reading(index: u32) -> String {
     format!("list the addresses of link {index}")
-}
-
-fn links(socket: &mut Socket) -> Result<Vec<Link>, Failure> {
-    let mut found = Vec::new();
-    socket.dump(encode::dump_links, &mut |body| {
-        if let Body::Link(link, _) = body {
-            found.push(*link);
-        }
-    })?;
-    Ok(found)
-}
-
-/// The VFs of one link; none when the link is gone.
-fn vfs(socket: &mut Socket, pf: u32) -> Result<Vec<Vf>, Failure> {
-    let mut found = Vec::new();
-    let outcome = socket.exchange(encode::get_vfs(pf), &mut |body| {
-        if let Body::Link(_, vfs) = body {
-            found = vfs;
-        }
-    });
-    match outcome {
-        Ok(()) => Ok(found),
-        Err(Failure::Refused { errno: Errno::ENODEV, .. }) => Ok(Vec::new()),
-        Err(failure) => Err(failure),
-    }
-}
-
-/// The addresses of one link; none when the link is gone.
-fn addresses(socket: &mut Socket, index: u32) -> Result<Vec<Address>, Failure> {
-    let mut found = Vec::new();
-    let outcome = socket.dump(|| encode::dump_addresses(index), &mut |body| match body {
-        // A kernel without strict checking (before 4.20) sends those of all links.
-        Body::Address(address) if address.index == index => found.push(address),
-        _ => {}
-    });
-    match outcome {
-        Ok(()) => Ok(found),
-        Err(Failure::Refused { errno: Errno::ENODEV, .. }) => Ok(Vec::new()),
-        Err(failure) => Err(failure),
-    }
-}
-
-fn routes(socket: &mut Socket) -> Result<Vec<Route>, Failure> {
-    let mut found = Vec::new();
-    for family in [libc::AF_INET, libc::AF_INET6] {
-        let mut keep = |body| {
-            if let Body::Routes(routes) = body {
-                found.extend(routes);
-            }
-        };
-        match socket.dump(|| encode::dump_routes(family), &mut keep) {
-            // No IPv6 in this kernel.
-            Ok(()) | Err(Failure::Refused { errno: Errno::EOPNOTSUPP | Errno::EAFNOSUPPORT, .. }) => {}
-            Err(failure) => return Err(failure),
-        }
-    }
-    Ok(found)
-}
-
-/// Reads a sysctl of the namespace that the calling thread is in: `/proc/sys` shows that of whoever opens the file.
-fn read_sysctl(key: &str) -> Result<String, NetError> {
-    let value = sysctl_path(key).and_then(fs::read_to_string);
-    value
-        .map(|text| text.trim_end().to_owned())
-        .map_err(|source| NetError::Sysctl { key: key.to_owned(), source })
-}
-
-fn write_sysctl(key: &str, value: &str) -> Result<(), NetError> {
-    let outcome = sysctl_path(key)
-        .and_then(|path| fs::OpenOptions::new().write(true).open(path))
-        .and_then(|mut file| io::Write::write_all(&mut file, value.as_bytes()));
-    outcome.map_err(|source| NetError::Sysctl { key: key.to_owned(), source })
-}
-
-/// Slashes separate, so that an interface named `eth0.100` stays one component; nothing outside `net/` belongs to a
-/// network namespace and is refused.
-fn sysctl_path(key: &str) -> io::Result<PathBuf> {
-    let relative = Path::new(key);
-    let plain = relative.components().all(|part| matches!(part, Component::Normal(_)));
-    if !plain || !relative.starts_with("net") {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no key of the form net/…"));
-    }
-    Ok(Path::new("/proc/sys").join(relative))
 }

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::link_name::LinkName;
+use super::link_settings::LinkSettings;
 use super::netns_id::Nsid;
 use crate::Mac;
 
@@ -123,22 +125,25 @@ pub struct NewLink {
 pub struct Link {
     /// Index in its namespace.
     pub index: u32,
-    /// Its name in its namespace.
+    /// Its name in its namespace; where that is no UTF-8, the text of its bytes as [`LinkName::text`] has it.
     pub name: String,
     /// Its alternative names (`IFLA_PROP_LIST`), each as good as its name for looking it up.
-    pub alt_names: Vec<String>,
+    pub alt_names: Vec<LinkName>,
     /// The text that an administrator has put on it (`IFLA_IFALIAS`).
     pub alias: Option<String>,
     /// What kind of link it is.
     pub kind: Kind,
     /// MAC address, where it has one of 6 bytes.
     pub mac: Option<Mac>,
+    /// The MAC address that its device came with (`IFLA_PERM_ADDRESS`): nobody can set it. `None` for most virtual links, and
+    /// before kernel 5.6.
+    pub permanent_mac: Option<Mac>,
     /// MTU in bytes.
     pub mtu: u32,
     /// Administratively up (IFF_UP).
     pub up: bool,
-    /// Somebody has it hear what is not for it (`IFF_PROMISC`, `IFF_ALLMULTI`).
-    pub promiscuous: bool,
+    /// What else can be set of it, and goes with it into another namespace.
+    pub settings: LinkSettings,
     /// It is the loopback interface (`IFF_LOOPBACK`).
     pub loopback: bool,
     /// Up, and what is sent leaves it (`IFF_RUNNING`, `IFF_LOWER_UP`).
@@ -151,6 +156,41 @@ pub struct Link {
     pub master: Option<u32>,
     /// The device on a bus that it belongs to, by its address there (`IFLA_PARENT_DEV_NAME`, kernel ≥ 5.14).
     pub device: Option<String>,
+    /// The bus of that device (`IFLA_PARENT_DEV_BUS_NAME`, kernel ≥ 5.14): `pci`, `virtio`, `usb`.
+    pub bus: Option<String>,
+    /// Which port of that device it is, where the driver says so (`IFLA_PHYS_PORT_NAME`).
+    pub port: Option<String>,
+}
+
+impl Link {
+    /// A link of which nothing is known but these: down, without a carrier.
+    pub fn bare(index: u32, name: String, kind: Kind) -> Link {
+        Link {
+            index,
+            name,
+            alt_names: Vec::new(),
+            alias: None,
+            kind,
+            mac: None,
+            permanent_mac: None,
+            mtu: 0,
+            up: false,
+            settings: LinkSettings::default(),
+            loopback: false,
+            carrier: false,
+            parent: None,
+            parent_nsid: None,
+            master: None,
+            device: None,
+            bus: None,
+            port: None,
+        }
+    }
+
+    /// Whether somebody has it hear what is not for it.
+    pub fn is_promiscuous(&self) -> bool {
+        self.settings.flags.is_some_and(|flags| flags & LinkSettings::PROMISCUITY != 0)
+    }
 }
 
 /// Changes to a link that exists; `None` leaves a property as it is.
@@ -168,6 +208,6 @@ pub struct SetLink {
     pub mac: Option<Mac>,
     /// Alias; an empty string removes it.
     pub alias: Option<String>,
-    /// It hears what is not for it (`IFF_PROMISC`), or not (that and `IFF_ALLMULTI` taken away).
-    pub promiscuous: Option<bool>,
+    /// What else it shall have.
+    pub settings: LinkSettings,
 }

@@ -7,16 +7,25 @@
 mod addressing;
 mod error;
 mod link;
+mod link_name;
+mod link_programs;
+mod link_settings;
 mod net;
 mod net_change;
+mod netdev_settings;
 mod netns_id;
 mod pci;
 
 pub use addressing::{Address, AddressFlags, Route};
 pub use error::{NetError, NetnsError, OpError};
 pub use link::{IpvlanFlag, IpvlanMode, Kind, Link, MacvlanMode, NewLink, Parent, SetLink};
+pub use link_name::LinkName;
+pub(crate) use link_name::bytes_of;
+pub use link_programs::{AttachedProgram, ProgramHook};
+pub use link_settings::LinkSettings;
 pub use net::{Net, NetKernel};
 pub use net_change::Op;
+pub use netdev_settings::{Channels, NetdevSettings, Numbers};
 pub use netns_id::{NetnsId, Nsid};
 pub use pci::{Answers, IommuGroup, Override, PciKernel, VFIO_PCI};
 

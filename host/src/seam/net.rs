@@ -6,11 +6,16 @@
 use std::path::Path;
 
 use super::addressing::{Address, Route};
-use super::error::{NetError, NetnsError};
+use super::error::{NetError, NetnsError, OpError};
 use super::link::Link;
+use super::link_programs::AttachedProgram;
 use super::net_change::Op;
+use super::netdev_settings::NetdevSettings;
 use super::netns_id::{NetnsId, Nsid};
 use crate::vf_settings::Vf;
+
+/// More addresses than these of one interface are nobody's who wants to use them.
+const MOST_ADDRESSES: usize = 65_536;
 
 /// A view of one network namespace. Not `Send`: it may have put its thread into that namespace.
 pub trait Net {
@@ -21,9 +26,32 @@ pub trait Net {
     /// `None` for the daemon's own.
     fn nsid(&mut self) -> Result<Option<Nsid>, NetError>;
 
+    /// The number by which this namespace knows the daemon's own; `None` when it has none, and in the daemon's own.
+    fn nsid_of_host(&mut self) -> Result<Option<Nsid>, NetError>;
+
     /// Carries out `ops` in order, in as few `send` calls as can be, and stops at the first that is refused:
     /// those before it stay done, those after it are not done.
     fn batch(&mut self, ops: &[Op]) -> Result<(), NetError>;
+
+    /// The same, going on behind each operation that takes away what is gone already: that is success.
+    fn batch_past_gone(&mut self, ops: &[Op]) -> Result<(), NetError> {
+        let mut done = 0;
+        while let Some(rest) = ops.get(done..).filter(|rest| !rest.is_empty()) {
+            match self.batch(rest) {
+                Ok(()) => return Ok(()),
+                Err(NetError::Op(error))
+                    if rest.get(error.at).is_some_and(|op| op.wants_gone(error.errno)) =>
+                {
+                    done += error.at + 1;
+                }
+                Err(NetError::Op(error)) => {
+                    return Err(NetError::Op(OpError { at: done + error.at, ..error }));
+                }
+                Err(other) => return Err(other),
+            }
+        }
+        Ok(())
+    }
 
     /// A link by name or alternative name; `None` when there is none.
     fn link_by_name(&mut self, name: &str) -> Result<Option<Link>, NetError>;
@@ -34,15 +62,44 @@ pub trait Net {
     /// All links of the namespace.
     fn links(&mut self) -> Result<Vec<Link>, NetError>;
 
+    /// The link among all that `is` the wanted one. Unlike a whole list this needs no moment in which no link comes or goes: a pod can see to
+    /// it that there is none.
+    fn find_link(&mut self, is: &dyn Fn(&Link) -> bool) -> Result<Option<Link>, NetError> {
+        Ok(self.links()?.into_iter().find(is))
+    }
+
     /// The settings of all VFs of the link `pf`; none when it has none or is gone. This is slow: the driver is queried for each
     /// VF, and 64 of them cost 157–866 ms.
     fn vfs(&mut self, pf: u32) -> Result<Vec<Vf>, NetError>;
 
-    /// Addresses of one interface, both families, link-local ones included.
-    fn addresses(&mut self, index: u32) -> Result<Vec<Address>, NetError>;
+    /// Addresses of one interface, both families, link-local ones included; an error when there are more than 65,536.
+    fn addresses(&mut self, index: u32) -> Result<Vec<Address>, NetError> {
+        self.addresses_at_most(index, MOST_ADDRESSES)?
+            .ok_or_else(|| NetError::Answer(format!("link {index} has more than {MOST_ADDRESSES} addresses")))
+    }
+
+    /// The same, but `None` when there are more than `most`: no more than those are kept in memory, though the kernel lists them all.
+    fn addresses_at_most(&mut self, index: u32, most: usize) -> Result<Option<Vec<Address>>, NetError>;
 
     /// All routes of all tables but the local one, both families.
     fn routes(&mut self) -> Result<Vec<Route>, NetError>;
+
+    /// The programs that are attached to a link and go where it goes (XDP and TCX).
+    fn attached_programs(&mut self, index: u32) -> Result<Vec<AttachedProgram>, NetError>;
+
+    /// Takes all of them off; answers, in words, those that are still there. Whoever may enter the namespace can attach them again.
+    fn detach_programs(&mut self, index: u32) -> Result<Vec<String>, NetError>;
+
+    /// What ethtool has set of a netdev.
+    fn netdev_settings(&mut self, index: u32) -> Result<NetdevSettings, NetError>;
+
+    /// Makes that what it was `before`; answers, in words, what could not be. After [`Net::detach_programs`]: with a program of XDP the
+    /// kernel switches features off.
+    fn restore_netdev_settings(
+        &mut self,
+        index: u32,
+        before: &NetdevSettings,
+    ) -> Result<Vec<String>, NetError>;
 
     /// Reads a sysctl of this namespace: `net/ipv4/conf/eth0/arp_notify`, without `/proc/sys/`.
     fn sysctl(&mut self, key: &str) -> Result<String, NetError>;

@@ -1,7 +1,10 @@
 //! The changes that can be made in a namespace, each one netlink message.
 
+use nix::errno::Errno;
+
 use super::addressing::{Address, Route};
 use super::link::{NewLink, SetLink};
+use super::link_name::LinkName;
 use crate::vf_settings::VfChange;
 
 /// One request to the kernel about one namespace: one netlink message, in a `send` of its own, because the kernel
@@ -14,10 +17,13 @@ pub enum Op {
     SetLink(SetLink),
     /// Deletes a link (`RTM_DELLINK`), which takes the kernel 16–30 ms of waiting.
     DeleteLink(u32),
-    /// Moves a link from this namespace to the daemon's own, under a new name in the same message.
+    /// Moves a link from this namespace to the daemon's own, under a new name in the same message. It arrives down.
     MoveToHost {
         /// Index of the link in this namespace.
         index: u32,
+        /// The index that it is to have there (`IFLA_NEW_IFINDEX`, kernel ≥ 5.13; EBUSY where that is taken). `None`: its
+        /// own where that is free, else one that the kernel chooses.
+        as_index: Option<u32>,
         /// Its name there.
         name: String,
     },
@@ -26,6 +32,8 @@ pub enum Op {
     TakeFromHost {
         /// Its index in the daemon's namespace.
         index: u32,
+        /// The index that it is to have here, as in [`Op::MoveToHost`].
+        as_index: Option<u32>,
         /// Its name here.
         name: String,
         /// Also set it up.
@@ -35,15 +43,15 @@ pub enum Op {
     AddAltName {
         /// Index of the link.
         index: u32,
-        /// The name, 1–127 bytes.
-        name: String,
+        /// The name, 0–127 bytes.
+        name: LinkName,
     },
     /// Takes an alternative name from a link (`RTM_DELLINKPROP`).
     DeleteAltName {
         /// Index of the link.
         index: u32,
         /// The name that goes.
-        name: String,
+        name: LinkName,
     },
     /// Changes settings of VFs (`RTM_SETLINK` with `IFLA_VFINFO_LIST`). The kernel stops at the first setting that is refused and
     /// keeps what came before it (VF by VF, and in the order of [`VfChange::singly`]).
@@ -62,4 +70,18 @@ pub enum Op {
     AddRoute(Route),
     /// Deletes a route (`RTM_DELROUTE`).
     DeleteRoute(Route),
+}
+
+impl Op {
+    /// Whether it takes something away, and is refused because that, or the link that had it, is gone already.
+    pub fn wants_gone(&self, refusal: Errno) -> bool {
+        match self {
+            Op::DeleteAddress(_) => matches!(refusal, Errno::EADDRNOTAVAIL | Errno::ENODEV),
+            // EINVAL: another link has that name by now, or it is this one's first name.
+            Op::DeleteAltName { .. } => matches!(refusal, Errno::ENOENT | Errno::EINVAL | Errno::ENODEV),
+            Op::DeleteRoute(_) => matches!(refusal, Errno::ESRCH | Errno::ENODEV),
+            Op::DeleteLink(_) => refusal == Errno::ENODEV,
+            _ => false,
+        }
+    }
 }

@@ -10,7 +10,7 @@ use fairlead_cni::config::HostLocal as Config;
 use fairlead_cni::config::host_local::{Range, RangeSet};
 use fairlead_cni::result::IpConfig;
 
-use super::file_format::{self, FileName};
+use super::file_format;
 use super::open_dir::LockedDir;
 use super::round_robin;
 use crate::{IpamError, LeaseRequest};
@@ -22,18 +22,23 @@ pub(super) struct Attempt<'a, 'l, 'r> {
     /// What the file of an address of this attachment contains.
     content: String,
     taken: Vec<IpAddr>,
+    /// What this attachment had in the network before.
+    had: Vec<IpAddr>,
 }
 
 impl<'a, 'l, 'r> Attempt<'a, 'l, 'r> {
     /// An attempt that has taken nothing yet.
     pub(super) fn new(locked: &'a mut LockedDir<'l>, request: &'a LeaseRequest<'r>) -> Attempt<'a, 'l, 'r> {
         let content = file_format::content_of(request.container_id, request.ifname);
-        Attempt { locked, request, content, taken: Vec::new() }
+        Attempt { locked, request, content, taken: Vec::new(), had: Vec::new() }
     }
 
     /// One address of every range set, and every address that is asked for; or nothing.
     pub(super) fn all_or_none(mut self, config: &Config) -> Result<Vec<IpConfig>, IpamError> {
-        self.all(config).inspect_err(|_| self.give_back())
+        self.all(config).map_err(|error| match self.give_back() {
+            Ok(()) => error,
+            Err(why) => self.store(io::Error::other(format!("{error}; beside this, {why}"))),
+        })
     }
 
     fn all(&mut self, config: &Config) -> Result<Vec<IpConfig>, IpamError> {
@@ -43,6 +48,7 @@ impl<'a, 'l, 'r> Attempt<'a, 'l, 'r> {
                 requested.push(ip);
             }
         }
+        self.had = self.has();
         let mut ips = Vec::with_capacity(config.ranges.len());
         for (at, set) in config.ranges.iter().enumerate() {
             let wanted = requested.iter().position(|ip| set.range_of(*ip).is_some());
@@ -58,15 +64,16 @@ impl<'a, 'l, 'r> Attempt<'a, 'l, 'r> {
     }
 
     fn requested(&mut self, at: usize, set: &RangeSet, ip: IpAddr) -> Result<IpConfig, IpamError> {
-        let outside =
-            || IpamError::RequestedOutside { network: self.request.network.to_owned(), ips: vec![ip] };
+        let outside = || IpamError::RequestedOutside {
+            network: self.request.directory.network.to_owned(),
+            ips: vec![ip],
+        };
         let range = set.range_of(ip).ok_or_else(outside)?;
         if ip == range.gateway {
             return Err(IpamError::RequestedGateway { network: self.network(), set: at, ip });
         }
         if !self.take(at, ip)? {
-            let holder =
-                self.locked.index().get(&FileName::Ip(ip)).map(|entry| entry.content.replace("\r\n", " "));
+            let holder = self.locked.index().get(ip).map(|entry| entry.content.replace("\r\n", " "));
             let ranges = set.to_string();
             return Err(IpamError::RequestedTaken { network: self.network(), set: at, ip, ranges, holder });
         }
@@ -80,20 +87,15 @@ impl<'a, 'l, 'r> Attempt<'a, 'l, 'r> {
                 // Others may have given an address back within the same tick of the kernel's clock.
                 self.locked.reread().map_err(|e| self.store(e))?;
             }
-            let last = self.locked.cursor(at);
+            let last = self.locked.cursor(at).map_err(|e| self.store(e))?;
             for (range, ip) in round_robin::candidates(set, last) {
                 if !self.locked.index().has(ip) && self.take(at, ip)? {
                     return Ok(ip_config(range, ip));
                 }
             }
         }
-        let in_use = self
-            .locked
-            .index()
-            .iter()
-            .filter_map(|(name, _)| name.ip())
-            .filter(|ip| set.range_of(*ip).is_some())
-            .count();
+        let in_use =
+            self.locked.index().iter().map(|(ip, _)| ip).filter(|ip| set.range_of(*ip).is_some()).count();
         Err(IpamError::Exhausted {
             network: self.network(),
             set: at,
@@ -103,19 +105,23 @@ impl<'a, 'l, 'r> Attempt<'a, 'l, 'r> {
         })
     }
 
-    /// The specification forbids a second allocation for the same container and interface.
-    fn refuse_a_second(&mut self, at: usize, set: &RangeSet) -> Result<(), IpamError> {
+    /// What the directory says that this attachment has.
+    fn has(&self) -> Vec<IpAddr> {
         let contents = [self.content.as_str(), self.request.container_id.trim()];
-        let has = |locked: &LockedDir<'_>| {
-            let names = contents.iter().flat_map(|content| locked.index().held_by(content));
-            names.filter_map(FileName::ip).find(|ip| set.range_of(*ip).is_some())
-        };
-        if has(self.locked).is_none() {
+        contents.iter().flat_map(|content| self.locked.index().held_by(content)).collect()
+    }
+
+    /// The specification forbids a second allocation for the same container and interface. What this attempt itself has taken
+    /// lies in other sets: no two of them overlap.
+    fn refuse_a_second(&mut self, at: usize, set: &RangeSet) -> Result<(), IpamError> {
+        let in_set = |had: &[IpAddr]| had.iter().copied().find(|ip| set.range_of(*ip).is_some());
+        if in_set(&self.had).is_none() {
             return Ok(());
         }
         // An ADD is refused only by what is there now: another process may have released the address.
         self.locked.reread().map_err(|e| self.store(e))?;
-        match has(self.locked) {
+        self.had = self.has();
+        match in_set(&self.had) {
             None => Ok(()),
             Some(ip) => Err(IpamError::Duplicate {
                 network: self.network(),
@@ -133,22 +139,24 @@ impl<'a, 'l, 'r> Attempt<'a, 'l, 'r> {
         self.taken.push(ip);
         if let Err(error) = self.locked.set_cursor(at, ip) {
             // The address is ours all the same; the next search begins at an older address.
-            tracing::warn!(network = self.request.network, %ip, %error, "the address given out last cannot be written down");
+            tracing::warn!(network = self.request.directory.network, %ip, %error, "the address given out last cannot be written down");
         }
         Ok(true)
     }
 
-    /// Undoes what this attempt has taken, and nothing else.
-    fn give_back(&mut self) {
+    /// Undoes what this attempt has taken, and nothing else. The error says what stays taken.
+    fn give_back(&mut self) -> Result<(), String> {
+        let mut stays = Ok(());
         for ip in std::mem::take(&mut self.taken) {
-            if let Err(error) = self.locked.remove(&FileName::Ip(ip), &self.content) {
-                tracing::warn!(network = self.request.network, %ip, %error, "an address of a failed allocation stays taken");
+            if let Err(error) = self.locked.remove(ip, &self.content) {
+                stays = Err(format!("address {ip} stays taken: {error}"));
             }
         }
+        stays
     }
 
     fn network(&self) -> String {
-        self.request.network.to_owned()
+        self.request.directory.network.to_owned()
     }
 
     fn store(&self, source: io::Error) -> IpamError {

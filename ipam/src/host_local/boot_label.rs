@@ -6,7 +6,8 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{Mode, OFlags, XattrFlags, fgetxattr, fsetxattr, openat};
+use fairlead_host::trusted_file;
+use rustix::fs::{OFlags, XattrFlags, fgetxattr, fsetxattr};
 use rustix::io::Errno;
 
 /// Name of the extended attribute.
@@ -19,8 +20,7 @@ pub(super) fn set(file: impl AsFd, boot_id: &str) -> Result<(), Errno> {
 
 /// The boot id on the file `name`; `None` where Fairlead did not make the file, or could not label it.
 pub(super) fn read(dir: &OwnedFd, name: &str) -> Option<String> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let file = openat(dir, name, flags, Mode::empty()).ok()?;
+    let (file, _) = trusted_file::open(dir, name, OFlags::RDONLY).ok()?;
     let mut label = [0u8; 64];
     let length = fgetxattr(&file, XATTR, &mut label[..]).ok()?;
     std::str::from_utf8(label.get(..length)?).ok().map(str::to_owned)

@@ -1,7 +1,7 @@
 //! The format of host-local's files: what their names and contents mean.
 //!
-//! The invariant: names and contents are compared as the reference plugin compares them (trimmed text, byte by
-//! byte), so that both sides always agree on whose an address is.
+//! The invariant: contents are compared as the reference plugin compares them (trimmed text, byte by byte), so that both sides
+//! always agree on whose an address is.
 
 use std::net::IpAddr;
 
@@ -49,42 +49,14 @@ pub(super) fn content_of(container_id: &str, ifname: &str) -> String {
     format!("{}{LINE_BREAK}{ifname}", container_id.trim())
 }
 
-/// The name of a file in a network's directory.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) enum FileName {
-    /// An address, written as the reference plugin writes it.
-    Ip(IpAddr),
-    /// Anything else. It holds no address, but may belong to a container.
-    Other(String),
+/// The address that a directory entry is named after: written as the reference plugin writes it on Linux, and in no other way.
+/// `None` for anything else, the lock and the cursors among it: such a file allocates nothing, and is never opened.
+pub(super) fn address_of(entry: &str) -> Option<IpAddr> {
+    entry.parse::<IpAddr>().ok().filter(|ip| *ip == ip.to_canonical() && ip.to_string() == entry)
 }
 
-impl FileName {
-    /// The name of a directory entry; `None` for host-local's own bookkeeping.
-    pub(super) fn of(entry: &str) -> Option<FileName> {
-        if entry == LOCK || entry.starts_with(CURSOR) {
-            return None;
-        }
-        let ip =
-            entry.parse::<IpAddr>().ok().filter(|ip| *ip == ip.to_canonical() && ip.to_string() == entry);
-        Some(ip.map_or_else(|| FileName::Other(entry.to_owned()), FileName::Ip))
-    }
-
-    /// The name as text.
-    pub(super) fn file(&self) -> String {
-        match self {
-            FileName::Ip(ip) => ip.to_string(),
-            FileName::Other(name) => name.clone(),
-        }
-    }
-
-    /// The address, if it is one.
-    pub(super) fn ip(&self) -> Option<IpAddr> {
-        match self {
-            FileName::Ip(ip) => Some(*ip),
-            FileName::Other(_) => None,
-        }
-    }
-}
+/// A longer file is no allocation, in bytes: it holds a container id and an interface's name.
+pub(super) const MAX_CONTENT: u64 = 4 << 10;
 
 /// The file that `flock(2)` is taken on.
 pub(super) const LOCK: &str = "lock";
@@ -111,11 +83,12 @@ mod tests {
 
     #[test]
     fn only_canonical_addresses_are_taken_for_addresses() {
-        assert_eq!(FileName::of("10.0.0.1"), Some(FileName::Ip("10.0.0.1".parse().unwrap())));
-        assert_eq!(FileName::of("fd00::1"), Some(FileName::Ip("fd00::1".parse().unwrap())));
-        assert_eq!(FileName::of("FD00::1"), Some(FileName::Other("FD00::1".into())));
-        assert_eq!(FileName::of("::ffff:10.0.0.1"), Some(FileName::Other("::ffff:10.0.0.1".into())));
-        assert_eq!(FileName::of("lock"), None);
-        assert_eq!(FileName::of("last_reserved_ip.0"), None);
+        assert_eq!(address_of("10.0.0.1"), Some("10.0.0.1".parse().unwrap()));
+        assert_eq!(address_of("fd00::1"), Some("fd00::1".parse().unwrap()));
+        for other in
+            ["FD00::1", "fd00__1", "::ffff:10.0.0.1", "010.0.0.1", "lock", "last_reserved_ip.0", "ls"]
+        {
+            assert_eq!(address_of(other), None, "{other}");
+        }
     }
 }

@@ -15,13 +15,13 @@ use parking_lot::Mutex;
 use super::file_format::LOCK;
 
 /// How long a lock is waited for that never comes free.
-const LIMIT: Duration = Duration::from_secs(10);
+pub(super) const LIMIT: Duration = Duration::from_secs(10);
 /// A lock that is missed for so long is not one of a holder who is quick.
-const GRACE: Duration = Duration::from_millis(250);
+pub(super) const GRACE: Duration = Duration::from_millis(250);
 /// Between two attempts: short at first, since the usual holders are quick.
 const PAUSES: Backoff = Backoff::new(Duration::from_micros(50), Duration::from_millis(5));
 /// So many calls wait for one directory.
-const MOST_WAITERS: usize = 8;
+pub(super) const MOST_WAITERS: usize = 8;
 
 /// Who waits for one lock, and since when it is missed.
 #[derive(Debug, Default)]

@@ -3,73 +3,44 @@
 //! Shared by all threads; calls about one network follow each other, calls about different ones do not meet.
 
 mod attempt;
+mod background_thread;
 mod boot_label;
+mod collection;
+mod dir_path;
 mod file_creation;
 mod file_format;
 mod file_index;
+mod file_turns;
 mod kill_steps;
 mod lock_wait;
+mod network_dirs;
 mod open_dir;
 mod round_robin;
 mod tmpfile_pool;
 mod used_dirs;
 
-use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use fairlead_cni::config::host_local::DEFAULT_DATA_DIR;
 use fairlead_cni::config::{HostLocal as Config, resolv_conf};
 use fairlead_cni::result::{Dns, IpConfig};
 use fairlead_host::host_root::HostRoot;
-use parking_lot::Mutex;
-use serde::Serialize;
 
 use self::attempt::Attempt;
-use self::file_format::FileName;
-use self::lock_wait::{LockWait, Waiter};
-use self::open_dir::{LockedDir, OpenDir};
-use self::tmpfile_pool::PoolFiller;
+use self::background_thread::Background;
+use self::file_format::MAX_CONTENT;
+use self::lock_wait::Waiter;
+use self::network_dirs::NetworkDirs;
+use self::open_dir::{KnownFiles, LockedDir, OpenDir};
 use self::used_dirs::UsedDirs;
 use crate::{IpamError, Lease, LeaseRequest, PendingRemovals};
 
+pub use self::collection::{Allocation, Removed};
+pub use self::dir_path::NetworkDir;
 pub use self::file_format::Owner;
-pub use self::used_dirs::NetworkDir;
-
-/// An address, or another file in a network's directory, and whose it is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Allocation {
-    /// Name of the file.
-    pub file: String,
-    /// The address; `None` for a file that is named after none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ip: Option<IpAddr>,
-    /// Whose it is.
-    pub owner: Owner,
-    /// The boot id at which Fairlead made it; `None`: made by the reference plugin, or the file system takes no
-    /// extended attributes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub boot_id: Option<String>,
-}
-
-/// What a collection removed, and what it could not.
-#[derive(Debug, Default)]
-pub struct Removed {
-    /// What is gone.
-    pub allocations: Vec<Allocation>,
-    /// Every failure: a collection goes on past errors.
-    pub errors: Vec<IpamError>,
-}
-
-/// One network's directory, once it was opened, and the other processes that hold its lock.
-#[derive(Debug, Default)]
-struct SharedDir {
-    open: Mutex<Option<OpenDir>>,
-    wait: LockWait,
-}
 
 /// A longer `resolvConf` is none, in bytes.
 const RESOLV_CONF_LIMIT: u64 = 1 << 20;
@@ -81,8 +52,8 @@ pub struct HostLocal {
     boot_id: Arc<str>,
     used_dirs: UsedDirs,
     used_dirs_path: PathBuf,
-    filler: PoolFiller,
-    directories: Mutex<HashMap<NetworkDir, Arc<SharedDir>>>,
+    directories: Arc<NetworkDirs>,
+    background: Background,
 }
 
 impl HostLocal {
@@ -90,13 +61,16 @@ impl HostLocal {
     /// reboots. Fails when that list is there and can't be read.
     pub fn new(host_root: PathBuf, state_dir: &Path, boot_id: &str) -> io::Result<HostLocal> {
         let used_dirs_path = state_dir.join("ipam-dirs");
+        let directories = Arc::new(NetworkDirs::default());
+        // Not the directories themselves: they hold the thread's sender, and it would never end.
+        let idle = Arc::downgrade(&directories);
         Ok(HostLocal {
             root: HostRoot::new(host_root),
             boot_id: boot_id.trim().into(),
             used_dirs: UsedDirs::open(used_dirs_path.clone())?,
             used_dirs_path,
-            filler: PoolFiller::start()?,
-            directories: Mutex::default(),
+            background: Background::start(Box::new(move || idle.upgrade().is_some_and(|all| all.tidy())))?,
+            directories,
         })
     }
 
@@ -108,8 +82,9 @@ impl HostLocal {
         request: &LeaseRequest<'_>,
         pending: &dyn PendingRemovals,
     ) -> Result<Lease, IpamError> {
-        let dns = self.dns(config, request.network)?;
-        let directory = network_dir(&config.data_dir, request.network)?;
+        let directory = request.directory.checked()?;
+        refuse_what_no_file_holds(&directory, request)?;
+        let dns = self.dns(config, &directory)?;
         let ips = match self.attempt(&directory, config, request) {
             // Asked after the lock is released: to finish a removal takes this same lock.
             Err(e) if e.may_come_free() && pending.hurry(&directory) => {
@@ -135,12 +110,11 @@ impl HostLocal {
     /// what older versions of host-local wrote for the container. Answers how many files went.
     pub fn release(
         &self,
-        data_dir: &str,
-        network: &str,
+        directory: &NetworkDir,
         container_id: &str,
         ifname: &str,
     ) -> Result<usize, IpamError> {
-        let directory = network_dir(data_dir, network)?;
+        let directory = directory.checked()?;
         self.with(&directory, false, |locked| {
             let contents = contents(container_id, ifname);
             let released = remove_first_of(locked, &contents).and_then(|released| match released {
@@ -153,22 +127,62 @@ impl HostLocal {
         .unwrap_or(Ok(0))
     }
 
-    /// Gives back these addresses, as far as they belong to this interface of this container.
+    /// Puts what this interface of this container holds in one network's directory on file in another's, too, so that it is given
+    /// to nobody there. Answers how many addresses those are; one that somebody else has there is told in the log.
+    pub fn copy_held(
+        &self,
+        from: &NetworkDir,
+        to: &NetworkDir,
+        container_id: &str,
+        ifname: &str,
+    ) -> Result<usize, IpamError> {
+        let (from, to) = (from.checked()?, to.checked()?);
+        let contents = contents(container_id, ifname);
+        let held = self.with(&from, false, |locked| {
+            locked.reread()?;
+            let held =
+                contents.iter().map(|content| locked.index().held_by(content).collect::<Vec<IpAddr>>());
+            Ok(held.into_iter().find(|held| !held.is_empty()).unwrap_or_default())
+        })?;
+        let held = held.unwrap_or_else(|| Ok(Vec::new())).map_err(|e| store(&from, e))?;
+        if held.is_empty() {
+            return Ok(0);
+        }
+        let content = file_format::content_of(container_id, ifname);
+        let taken = self.with(&to, true, |locked| {
+            for ip in &held {
+                let holder = |locked: &LockedDir<'_>| locked.index().get(*ip).map(|entry| entry.content.clone());
+                if !locked.take(*ip, &content)? && holder(locked).is_none_or(|of| !contents.contains(&of)) {
+                    let network = &to.network;
+                    tracing::warn!(%ip, network, container_id, holder = ?holder(locked), "an address is held twice, by pods of two kinds");
+                }
+            }
+            Ok(())
+        })?;
+        taken.unwrap_or(Ok(())).map_err(|e| store(&to, e))?;
+        Ok(held.len())
+    }
+
+    /// Gives back these addresses, as far as they belong to this interface of this container, or, as older versions of host-local
+    /// wrote it, to this container.
     pub fn release_ips(
         &self,
-        data_dir: &str,
-        network: &str,
+        directory: &NetworkDir,
         container_id: &str,
         ifname: &str,
         ips: &[IpAddr],
     ) -> Result<usize, IpamError> {
-        let directory = network_dir(data_dir, network)?;
+        let directory = directory.checked()?;
         self.with(&directory, false, |locked| {
-            let content = file_format::content_of(container_id, ifname);
+            let contents = contents(container_id, ifname);
             let mut released = 0;
-            for ip in ips {
-                let removed = locked.remove(&FileName::Ip(ip.to_canonical()), &content);
-                released += usize::from(removed.map_err(|e| store(&directory, e))?);
+            for ip in ips.iter().map(IpAddr::to_canonical) {
+                for content in &contents {
+                    if locked.remove(ip, content).map_err(|e| store(&directory, e))? {
+                        released += 1;
+                        break;
+                    }
+                }
             }
             Ok(released)
         })?
@@ -176,18 +190,12 @@ impl HostLocal {
     }
 
     /// CHECK: this interface of this container has an address, whichever.
-    pub fn check(
-        &self,
-        data_dir: &str,
-        network: &str,
-        container_id: &str,
-        ifname: &str,
-    ) -> Result<(), IpamError> {
-        let directory = network_dir(data_dir, network)?;
+    pub fn check(&self, directory: &NetworkDir, container_id: &str, ifname: &str) -> Result<(), IpamError> {
+        let directory = directory.checked()?;
         let found = self.with(&directory, false, |locked| {
             let contents = contents(container_id, ifname);
             let has = |locked: &LockedDir<'_>| {
-                contents.iter().any(|content| !locked.index().held_by(content).is_empty())
+                contents.iter().any(|content| locked.index().held_by(content).next().is_some())
             };
             // The directory's time misses what others changed within one tick of the kernel's clock.
             if !has(locked) {
@@ -198,55 +206,33 @@ impl HostLocal {
         match found.transpose()? {
             Some(true) => Ok(()),
             _ => Err(IpamError::Unallocated {
-                network: network.to_owned(),
+                network: directory.network.clone(),
                 container_id: container_id.to_owned(),
             }),
         }
     }
 
-    /// Everything that is allocated in a network, in the order of the addresses.
-    pub fn list(&self, data_dir: &str, network: &str) -> Result<Vec<Allocation>, IpamError> {
-        let directory = network_dir(data_dir, network)?;
-        let mut all = self.with(&directory, false, |locked| allocations(locked))?.unwrap_or_default();
-        all.sort_by(|a, b| (a.ip, &a.file).cmp(&(b.ip, &b.file)));
-        Ok(all)
+    /// Directories in which a call has been at work on files for longer than this, and for how long.
+    pub fn hanging(&self, longer_than: Duration) -> Vec<(NetworkDir, Duration)> {
+        self.directories.hanging(longer_than)
     }
 
-    /// The allocations whose owner is not `known`: the reference plugin's leftovers, or files without a content.
-    pub fn orphans(
-        &self,
-        data_dir: &str,
-        network: &str,
-        known: &dyn Fn(&Owner) -> bool,
-    ) -> Result<Vec<Allocation>, IpamError> {
-        Ok(self.list(data_dir, network)?.into_iter().filter(|allocation| !known(&allocation.owner)).collect())
+    /// STATUS: whether addresses can be taken in this directory. Never creates it.
+    ///
+    /// # Errors
+    /// What the kernel says; kind `TimedOut` where the directory hangs.
+    pub fn writable(&self, directory: &NetworkDir) -> io::Result<()> {
+        let shared = self.directories.get(directory);
+        let path = directory.path();
+        let _turn = shared.files.take().map_err(|hangs| hangs.into_io(&path))?;
+        directory.trusted(&self.root).writable(&path)
     }
 
-    /// Removes the allocations whose owner is not `known`; for the operator's order only. `known` is asked under
-    /// the network's lock, so that an ADD that is on record before it allocates is never touched.
-    pub fn release_orphans(&self, data_dir: &str, network: &str, known: &dyn Fn(&Owner) -> bool) -> Removed {
-        self.remove_where(data_dir, network, &|allocation| !known(&allocation.owner))
-    }
-
-    /// The specification's GC: removes the allocations whose owner is not `valid`. A file without an owner stays.
-    pub fn gc(&self, data_dir: &str, network: &str, valid: &dyn Fn(&Owner) -> bool) -> Removed {
-        self.remove_where(data_dir, network, &|allocation| {
-            allocation.owner != Owner::Nobody && !valid(&allocation.owner)
-        })
-    }
-
-    /// Removes what Fairlead allocated before the last reboot, in every directory that it has allocated in (X24).
-    /// Goes by the boot id on the files alone: what has none is left as it is.
-    pub fn release_orphaned_by_reboot(&self) -> Removed {
-        let mut removed = Removed::default();
-        let earlier =
-            |allocation: &Allocation| allocation.boot_id.as_deref().is_some_and(|id| *id != *self.boot_id);
-        for directory in self.used_dirs.all() {
-            let here = self.remove_where(&directory.data_dir, &directory.network, &earlier);
-            removed.allocations.extend(here.allocations);
-            removed.errors.extend(here.errors);
-        }
-        removed
+    /// The directory of a network in which Fairlead has allocated, with what it was trusted by then.
+    pub fn place(&self, data_dir: &str, network: &str) -> Option<NetworkDir> {
+        let wanted = NetworkDir::of_administrator(data_dir, network);
+        let wanted = wanted.checked().ok()?;
+        self.used_dirs.all().into_iter().find(|used| used.is_same_place(&wanted))
     }
 
     /// Every directory that Fairlead has allocated in.
@@ -254,34 +240,21 @@ impl HostLocal {
         self.used_dirs.all()
     }
 
-    fn remove_where(&self, data_dir: &str, network: &str, meant: &dyn Fn(&Allocation) -> bool) -> Removed {
-        let mut removed = Removed::default();
-        let done = network_dir(data_dir, network).and_then(|directory| {
-            self.with(&directory, false, |locked| {
-                locked.reread().map_err(|e| store(&directory, e))?;
-                for allocation in allocations(locked).into_iter().filter(|allocation| meant(allocation)) {
-                    match remove(locked, &allocation) {
-                        Ok(true) => removed.allocations.push(allocation),
-                        Ok(false) => {}
-                        Err(e) => removed.errors.push(store(&directory, e)),
-                    }
-                }
-                Ok(())
-            })?
-            .unwrap_or(Ok(()))
-        });
-        removed.errors.extend(done.err());
-        removed
-    }
-
-    fn dns(&self, config: &Config, network: &str) -> Result<Dns, IpamError> {
+    fn dns(&self, config: &Config, directory: &NetworkDir) -> Result<Dns, IpamError> {
         let Some(path) = config.resolv_conf.as_deref().filter(|path| !path.is_empty()) else {
             return Ok(Dns::default());
         };
         let path = Path::new(path);
+        let shared = self.directories.get(directory);
+        // The file may lie on a file system that hangs: what waits for it counts as waiting for its network.
+        let turn = shared.files.take().map_err(|hangs| store(directory, hangs.into_io(path)))?;
         let text = self.root.read(path, RESOLV_CONF_LIMIT);
-        let unreadable =
-            |source| IpamError::ResolvConf { network: network.to_owned(), path: path.to_owned(), source };
+        drop(turn);
+        let unreadable = |source| IpamError::ResolvConf {
+            network: directory.network.clone(),
+            path: path.to_owned(),
+            source,
+        };
         Ok(resolv_conf::parse(&text.map_err(unreadable)?))
     }
 
@@ -292,28 +265,43 @@ impl HostLocal {
         make: bool,
         work: impl FnOnce(&mut LockedDir<'_>) -> T,
     ) -> Result<Option<T>, IpamError> {
-        let shared = self.shared(directory);
+        let shared = self.directories.get(directory);
         let mut waiting: Option<Waiter<'_>> = None;
+        let mut work = Some(work);
         loop {
-            let mut slot = shared.open.lock();
+            let mut files =
+                shared.files.take().map_err(|hangs| store(directory, hangs.into_io(&directory.path())))?;
             // The directory may have been removed: nobody would see the files that are made in the open one.
-            if slot.as_ref().is_none_or(|open| !open.exists()) {
-                *slot = self.open(directory, make)?;
+            if files.open.as_ref().is_none_or(|open| !open.exists()) {
+                let known = files.close();
+                files.open = self.open(directory, make, known)?;
             }
-            let Some(open) = slot.as_mut() else { return Ok(None) };
-            if let Some(mut locked) = open.locked().map_err(|e| store(directory, e))? {
+            let Some(open) = files.open.as_mut() else { return Ok(None) };
+            let locked = open.locked().map_err(|e| store(directory, e))?;
+            let done = locked.and_then(|mut locked| {
                 shared.wait.acquired();
-                return Ok(Some(work(&mut locked)));
+                work.take().map(|work| work(&mut locked))
+            });
+            if done.is_some() {
+                self.directories.account(files);
+                return Ok(done);
             }
             // Other threads of ours shall not wait behind this one's pause, but count themselves.
-            drop(slot);
+            drop(files);
             let waiter = waiting.get_or_insert_with(|| shared.wait.begin());
-            waiter.pause().map_err(|timeout| store(directory, timeout.into_io(&path(directory))))?;
+            waiter.pause().map_err(|timeout| store(directory, timeout.into_io(&directory.path())))?;
         }
     }
 
-    fn open(&self, directory: &NetworkDir, make: bool) -> Result<Option<OpenDir>, IpamError> {
+    fn open(
+        &self,
+        directory: &NetworkDir,
+        make: bool,
+        known: KnownFiles,
+    ) -> Result<Option<OpenDir>, IpamError> {
+        let root = directory.trusted(&self.root);
         if make {
+            directory.lies_in_no_network(&root).map_err(|e| store(directory, e))?;
             // On the list before its first file: after a reboot no address of ours may be in a directory we do not know.
             self.used_dirs.add(directory).map_err(|source| IpamError::UsedDirs {
                 network: directory.network.clone(),
@@ -321,14 +309,20 @@ impl HostLocal {
                 source,
             })?;
         }
-        OpenDir::open(&self.root, &path(directory), self.boot_id.clone(), &self.filler, make)
+        let boot_id = Arc::clone(&self.boot_id);
+        OpenDir::open(&root, &directory.path(), boot_id, &self.background, make, known)
             .map_err(|e| store(directory, e))
     }
+}
 
-    fn shared(&self, directory: &NetworkDir) -> Arc<SharedDir> {
-        let mut directories = self.directories.lock();
-        directories.entry(directory.clone()).or_default().clone()
+/// A file that is longer than an allocation would never be read again, nor its address be released.
+fn refuse_what_no_file_holds(directory: &NetworkDir, request: &LeaseRequest<'_>) -> Result<(), IpamError> {
+    let length = file_format::content_of(request.container_id, request.ifname).len() as u64;
+    if length <= MAX_CONTENT {
+        return Ok(());
     }
+    let text = format!("the container's id is too long: {length} bytes, a file has at most {MAX_CONTENT}");
+    Err(store(directory, io::Error::new(io::ErrorKind::InvalidInput, text)))
 }
 
 /// What a file of this interface of this container holds: today, and before host-local 0.7.
@@ -349,49 +343,18 @@ fn remove_first_of(locked: &mut LockedDir<'_>, contents: &[String]) -> io::Resul
 
 fn remove_all(locked: &mut LockedDir<'_>, content: &str) -> io::Result<usize> {
     let mut removed = 0;
-    for name in locked.index().held_by(content).to_vec() {
-        removed += usize::from(locked.remove(&name, content)?);
+    for ip in locked.index().held_by(content).collect::<Vec<IpAddr>>() {
+        removed += usize::from(locked.remove(ip, content)?);
     }
     Ok(removed)
 }
 
-fn remove(locked: &mut LockedDir<'_>, allocation: &Allocation) -> io::Result<bool> {
-    let Some(name) = FileName::of(&allocation.file) else { return Ok(false) };
-    let Some(content) = locked.index().get(&name).map(|entry| entry.content.clone()) else {
-        return Ok(false);
-    };
-    locked.remove(&name, &content)
-}
-
-fn allocations(locked: &LockedDir<'_>) -> Vec<Allocation> {
-    let one = |(name, entry): (&FileName, &file_index::Entry)| Allocation {
-        file: name.file(),
-        ip: name.ip(),
-        owner: Owner::parse(&entry.content),
-        boot_id: locked.label(name),
-    };
-    locked.index().iter().map(one).collect()
-}
-
-fn network_dir(data_dir: &str, network: &str) -> Result<NetworkDir, IpamError> {
-    let data_dir = if data_dir.is_empty() { DEFAULT_DATA_DIR } else { data_dir };
-    if data_dir.contains(|c: char| c.is_control()) {
-        return Err(IpamError::BadDirectory { field: "dataDir", value: data_dir.to_owned() });
-    }
-    if matches!(network, "" | "." | "..") || network.contains(|c: char| c == '/' || c.is_control()) {
-        return Err(IpamError::BadDirectory { field: "network name", value: network.to_owned() });
-    }
-    Ok(NetworkDir { data_dir: data_dir.to_owned(), network: network.to_owned() })
-}
-
-fn path(directory: &NetworkDir) -> PathBuf {
-    Path::new(&directory.data_dir).join(&directory.network)
-}
-
 fn store(directory: &NetworkDir, source: io::Error) -> IpamError {
-    IpamError::Store { network: directory.network.clone(), path: path(directory), source }
+    IpamError::Store { network: directory.network.clone(), path: directory.path(), source }
 }
 
+#[cfg(test)]
+mod hostile_tests;
 #[cfg(test)]
 mod reference_tests;
 #[cfg(test)]

@@ -4,6 +4,8 @@ use std::collections::{HashMap, VecDeque};
 use std::io::Write;
 use std::process::{Command, Stdio};
 
+use parking_lot::Mutex;
+
 use super::*;
 use crate::NothingPending;
 
@@ -29,7 +31,8 @@ impl Both {
     }
 
     fn ours(&self, config: &Config, id: &str) -> IpAddr {
-        let request = LeaseRequest { network: "pods", container_id: id, ifname: "eth0" };
+        let directory = &NetworkDir::of_administrator(&config.data_dir, "pods");
+        let request = LeaseRequest { directory, container_id: id, ifname: "eth0" };
         self.ipam.allocate(config, &request, &NothingPending).unwrap().ips[0].address.addr()
     }
 
@@ -88,7 +91,10 @@ fn no_address_is_given_twice_while_the_reference_plugin_works_on_the_same_direct
                 let (ip, id) = held.pop_front().unwrap();
                 both.take_back(ip, &id);
                 if ours {
-                    assert_eq!(both.ipam.release(data, "pods", &id, "eth0").unwrap(), 1);
+                    assert_eq!(
+                        both.ipam.release(&NetworkDir::of_administrator(data, "pods"), &id, "eth0").unwrap(),
+                        1
+                    );
                 } else {
                     both.reference(KEYS, "DEL", &id);
                 }
@@ -101,8 +107,13 @@ fn no_address_is_given_twice_while_the_reference_plugin_works_on_the_same_direct
             scope.spawn(move || worker(&format!("theirs{n}"), false));
         }
     });
-    let listed: HashMap<IpAddr, Owner> =
-        both.ipam.list(data, "pods").unwrap().into_iter().map(|a| (a.ip.unwrap(), a.owner)).collect();
+    let listed: HashMap<IpAddr, Owner> = both
+        .ipam
+        .list(&NetworkDir::of_administrator(data, "pods"))
+        .unwrap()
+        .into_iter()
+        .map(|a| (a.ip, a.owner))
+        .collect();
     let given: HashMap<IpAddr, Owner> = both
         .given
         .lock()
@@ -129,7 +140,11 @@ fn each_side_goes_on_round_where_the_other_one_stopped() {
             if old % 2 == 0 {
                 both.reference(KEYS, "DEL", &id);
             } else {
-                let released = both.ipam.release(both.dir.path().to_str().unwrap(), "pods", &id, "eth0");
+                let released = both.ipam.release(
+                    &NetworkDir::of_administrator(both.dir.path().to_str().unwrap(), "pods"),
+                    &id,
+                    "eth0",
+                );
                 assert_eq!(released.unwrap(), 1);
             }
         }
@@ -148,8 +163,8 @@ fn the_reference_plugin_releases_what_fairlead_gave_and_the_other_way_round() {
     both.ours(&config, "a");
     both.theirs(KEYS, "b");
     both.reference(KEYS, "CHECK", "a");
-    both.ipam.check(&data, "pods", "b", "eth0").unwrap();
+    both.ipam.check(&NetworkDir::of_administrator(&data, "pods"), "b", "eth0").unwrap();
     both.reference(KEYS, "DEL", "a");
-    assert_eq!(both.ipam.release(&data, "pods", "b", "eth0").unwrap(), 1);
-    assert!(both.ipam.list(&data, "pods").unwrap().is_empty());
+    assert_eq!(both.ipam.release(&NetworkDir::of_administrator(&data, "pods"), "b", "eth0").unwrap(), 1);
+    assert!(both.ipam.list(&NetworkDir::of_administrator(&data, "pods")).unwrap().is_empty());
 }

@@ -6,48 +6,58 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fairlead_cni::CniError;
+use fairlead_cni::config::host_local::DEFAULT_DATA_DIR;
 
-use super::tmpfile_pool::PoolFiller;
 use super::*;
 use crate::NothingPending;
 
 const BOOT: &str = "6ad4ae67-5d19-4a22-b33d-6d09b3d6a2a0";
-const DATA: &str = "/var/lib/cni/networks";
+
+/// A network of the administrator's in the default directory.
+pub(super) fn in_data(network: &str) -> NetworkDir {
+    NetworkDir::of_administrator(DEFAULT_DATA_DIR, network)
+}
 
 /// A host in a temporary directory.
-struct Host {
-    dir: tempfile::TempDir,
-    ipam: HostLocal,
+pub(super) struct Host {
+    pub(super) dir: tempfile::TempDir,
+    pub(super) ipam: HostLocal,
 }
 
 impl Host {
-    fn new() -> Host {
+    pub(super) fn new() -> Host {
         let dir = tempfile::tempdir().unwrap();
         let ipam = ipam(dir.path(), BOOT);
         Host { dir, ipam }
     }
 
-    fn add(&self, config: &Config, id: &str) -> Result<Vec<String>, IpamError> {
-        let request = LeaseRequest { network: "pods", container_id: id, ifname: "eth0" };
+    pub(super) fn add(&self, config: &Config, id: &str) -> Result<Vec<String>, IpamError> {
+        let directory = &NetworkDir::of_administrator(&config.data_dir, "pods");
+        let request = LeaseRequest { directory, container_id: id, ifname: "eth0" };
         let lease = self.ipam.allocate(config, &request, &NothingPending)?;
         Ok(lease.ips.iter().map(|ip| ip.address.to_string()).collect())
     }
 
-    fn add_requesting(&self, config: &Config, id: &str, ips: &[&str]) -> Result<Vec<String>, IpamError> {
+    pub(super) fn add_requesting(
+        &self,
+        config: &Config,
+        id: &str,
+        ips: &[&str],
+    ) -> Result<Vec<String>, IpamError> {
         let requested = ips.iter().map(|ip| ip.parse().unwrap()).collect();
         self.add(&Config { requested, ..config.clone() }, id)
     }
 
-    fn pods(&self) -> PathBuf {
+    pub(super) fn pods(&self) -> PathBuf {
         self.dir.path().join("var/lib/cni/networks/pods")
     }
 
-    fn write(&self, name: &str, content: &str) {
+    pub(super) fn write(&self, name: &str, content: &str) {
         std::fs::create_dir_all(self.pods()).unwrap();
         std::fs::write(self.pods().join(name), content).unwrap();
     }
 
-    fn files(&self) -> Vec<String> {
+    pub(super) fn files(&self) -> Vec<String> {
         let mut names: Vec<String> = std::fs::read_dir(self.pods())
             .unwrap()
             .map(|e| e.unwrap().file_name().into_string().unwrap())
@@ -63,7 +73,7 @@ fn ipam(root: &Path, boot: &str) -> HostLocal {
     HostLocal::new(root.into(), &state, boot).unwrap()
 }
 
-fn small() -> Config {
+pub(super) fn small() -> Config {
     test_config::host_local(r#""ranges":[[{"subnet":"10.0.0.0/29"}]]"#)
 }
 
@@ -82,17 +92,17 @@ fn an_allocation_is_a_file_as_host_local_writes_it() {
 fn a_file_is_the_same_where_the_file_system_has_no_nameless_files() {
     let host = Host::new();
     let root = HostRoot::new(host.dir.path().into());
+    let background = Background::start(Box::new(|| false)).unwrap();
+    let known = KnownFiles::default();
     let mut directory =
-        OpenDir::open(&root, Path::new("/d"), BOOT.into(), &PoolFiller::start().unwrap(), true)
-            .unwrap()
-            .unwrap();
+        OpenDir::open(&root, Path::new("/d"), BOOT.into(), &background, true, known).unwrap().unwrap();
     directory.without_nameless_files();
     let mut locked = directory.locked().unwrap().unwrap();
     assert!(locked.take("10.0.0.2".parse().unwrap(), "a\r\neth0").unwrap());
     assert!(!locked.take("10.0.0.2".parse().unwrap(), "b\r\neth0").unwrap());
-    let name = FileName::of("10.0.0.2").unwrap();
-    assert_eq!(locked.index().get(&name).unwrap().content, "a\r\neth0");
-    assert_eq!(locked.label(&name).as_deref(), Some(BOOT));
+    let ip = "10.0.0.2".parse().unwrap();
+    assert_eq!(locked.index().get(ip).unwrap().content, "a\r\neth0");
+    assert_eq!(locked.label(ip).as_deref(), Some(BOOT));
     assert_eq!(
         std::fs::metadata(host.dir.path().join("d/10.0.0.2")).unwrap().permissions().mode() & 0o777,
         0o600
@@ -105,7 +115,7 @@ fn d07_addresses_go_round_from_the_last_one() {
     for (id, ip) in [("a", "10.0.0.2/29"), ("b", "10.0.0.3/29"), ("c", "10.0.0.4/29")] {
         assert_eq!(host.add(&small(), id).unwrap(), [ip]);
     }
-    assert_eq!(host.ipam.release(DATA, "pods", "a", "eth0").unwrap(), 1);
+    assert_eq!(host.ipam.release(&in_data("pods"), "a", "eth0").unwrap(), 1);
     assert_eq!(host.add(&small(), "d").unwrap(), ["10.0.0.5/29"]);
     assert_eq!(host.add(&small(), "e").unwrap(), ["10.0.0.6/29"]);
     assert_eq!(host.add(&small(), "f").unwrap(), ["10.0.0.2/29"]);
@@ -192,7 +202,7 @@ fn name_resolution_and_routes_come_with_the_lease() {
     let config = test_config::host_local(
         r#""subnet":"10.0.0.0/29","resolvConf":"/etc/resolv.conf","routes":[{"dst":"0.0.0.0/0"}]"#,
     );
-    let request = LeaseRequest { network: "pods", container_id: "a", ifname: "eth0" };
+    let request = LeaseRequest { directory: &in_data("pods"), container_id: "a", ifname: "eth0" };
     let lease = host.ipam.allocate(&config, &request, &NothingPending).unwrap();
     assert_eq!(lease.dns.nameservers, ["10.0.0.53"]);
     assert_eq!(lease.dns.search, ["a", "b"]);
@@ -213,15 +223,15 @@ fn k10_release_removes_every_file_of_this_interface_and_no_other() {
     host.write("10.0.0.5", "a");
     host.write("10.0.0.6", "ab\r\neth0");
     host.write("note", "a\r\neth0");
-    assert_eq!(host.ipam.release(DATA, "pods", "a", "eth0").unwrap(), 3);
-    assert_eq!(host.files(), ["10.0.0.3", "10.0.0.5", "10.0.0.6", "lock"]);
+    assert_eq!(host.ipam.release(&in_data("pods"), "a", "eth0").unwrap(), 2);
+    assert_eq!(host.files(), ["10.0.0.3", "10.0.0.5", "10.0.0.6", "lock", "note"]);
     assert_eq!(
-        host.ipam.release(DATA, "pods", "a", "eth0").unwrap(),
+        host.ipam.release(&in_data("pods"), "a", "eth0").unwrap(),
         1,
         "the old format, now that nothing else is left"
     );
-    assert_eq!(host.ipam.release(DATA, "pods", "a", "eth0").unwrap(), 0);
-    assert_eq!(host.ipam.release(DATA, "other", "a", "eth0").unwrap(), 0);
+    assert_eq!(host.ipam.release(&in_data("pods"), "a", "eth0").unwrap(), 0);
+    assert_eq!(host.ipam.release(&in_data("other"), "a", "eth0").unwrap(), 0);
     assert!(!host.dir.path().join("var/lib/cni/networks/other").exists());
 }
 
@@ -230,8 +240,8 @@ fn x22_addresses_that_went_to_another_container_are_not_released() {
     let host = Host::new();
     host.write("10.0.0.2", "new\r\neth0");
     let ips = ["10.0.0.2".parse().unwrap(), "10.0.0.3".parse().unwrap()];
-    assert_eq!(host.ipam.release_ips(DATA, "pods", "old", "eth0", &ips).unwrap(), 0);
-    assert_eq!(host.ipam.release_ips(DATA, "pods", "new", "eth0", &ips).unwrap(), 1);
+    assert_eq!(host.ipam.release_ips(&in_data("pods"), "old", "eth0", &ips).unwrap(), 0);
+    assert_eq!(host.ipam.release_ips(&in_data("pods"), "new", "eth0", &ips).unwrap(), 1);
     assert_eq!(host.files(), ["lock"]);
 }
 
@@ -249,8 +259,8 @@ fn what_others_do_in_the_directory_is_seen() {
         "the address of before is no duplicate any more"
     );
     assert_eq!(host.add(&small(), "c").unwrap(), ["10.0.0.2/29"]);
-    host.ipam.check(DATA, "pods", "foreign", "eth0").unwrap();
-    let error = host.ipam.check(DATA, "pods", "foreign", "eth1").unwrap_err();
+    host.ipam.check(&in_data("pods"), "foreign", "eth0").unwrap();
+    let error = host.ipam.check(&in_data("pods"), "foreign", "eth1").unwrap_err();
     assert!(error.to_string().ends_with("host-local: Failed to find address added by container foreign"));
 }
 
@@ -259,7 +269,7 @@ fn a_directory_that_somebody_removed_or_emptied_is_made_anew() {
     let host = Host::new();
     host.add(&small(), "a").unwrap();
     std::fs::remove_dir_all(host.pods()).unwrap();
-    assert_eq!(host.ipam.release(DATA, "pods", "a", "eth0").unwrap(), 0);
+    assert_eq!(host.ipam.release(&in_data("pods"), "a", "eth0").unwrap(), 0);
     assert_eq!(host.add(&small(), "b").unwrap(), ["10.0.0.2/29"]);
     for name in host.files() {
         std::fs::remove_file(host.pods().join(name)).unwrap();
@@ -274,14 +284,15 @@ fn a_pending_removal_that_holds_the_last_address_is_hurried_once() {
     impl PendingRemovals for Removals<'_> {
         fn hurry(&self, directory: &NetworkDir) -> bool {
             self.1.fetch_add(1, Ordering::Relaxed);
-            self.0.ipam.release(&directory.data_dir, &directory.network, "a", "eth0").unwrap() > 0
+            self.0.ipam.release(directory, "a", "eth0").unwrap() > 0
         }
     }
     let host = Host::new();
     for id in ["a", "b", "c", "d", "e"] {
         host.add(&small(), id).unwrap();
     }
-    let request = |id| LeaseRequest { network: "pods", container_id: id, ifname: "eth0" };
+    let directory = &in_data("pods");
+    let request = |id| LeaseRequest { directory, container_id: id, ifname: "eth0" };
     let removals = Removals(&host, AtomicUsize::new(0));
     let lease = host.ipam.allocate(&small(), &request("f"), &removals).unwrap();
     assert_eq!(lease.ips[0].address.to_string(), "10.0.0.2/29");
@@ -298,18 +309,20 @@ fn x24_only_what_fairlead_made_before_the_reboot_is_released() {
     host.add(&small(), "a").unwrap();
     host.write("10.0.0.3", "reference\r\neth0");
     host.write("10.0.0.4", "");
-    assert!(host.ipam.release_orphaned_by_reboot().allocations.is_empty(), "the boot is still the same");
+    let [place] = &host.ipam.places()[..] else { panic!("one directory") };
+    assert!(host.ipam.release_orphaned_by_reboot(place).allocations.is_empty(), "the boot is still the same");
     let after = ipam(host.dir.path(), "another-boot");
-    let removed = after.release_orphaned_by_reboot();
+    assert_eq!(after.places(), std::slice::from_ref(place));
+    let removed = after.release_orphaned_by_reboot(place);
     assert!(removed.errors.is_empty());
     assert_eq!(removed.allocations.len(), 1);
     assert_eq!(removed.allocations[0].file, "10.0.0.2");
     assert_eq!(removed.allocations[0].boot_id.as_deref(), Some(BOOT));
-    let orphans = after.orphans(DATA, "pods", &|_| false).unwrap();
+    let orphans = after.orphans(&in_data("pods"), &|_| false).unwrap();
     assert_eq!(orphans.iter().map(|o| o.file.as_str()).collect::<Vec<_>>(), ["10.0.0.3", "10.0.0.4"]);
     assert_eq!(orphans[1].owner, Owner::Nobody);
     let known = |owner: &Owner| matches!(owner, Owner::Attachment { container_id, .. } if container_id == "reference");
-    assert_eq!(after.release_orphans(DATA, "pods", &known).allocations.len(), 1);
+    assert_eq!(after.release_orphans(&in_data("pods"), &|of| known(&of.owner)).allocations.len(), 1);
     assert_eq!(host.files(), ["10.0.0.3", "last_reserved_ip.0", "lock"]);
 }
 
@@ -321,7 +334,7 @@ fn an_empty_file_is_taken_away_if_it_is_provably_ours_and_told_otherwise() {
     let ours = std::fs::File::open(host.pods().join("10.0.0.2")).unwrap();
     rustix::fs::fsetxattr(&ours, boot_label::XATTR, BOOT.as_bytes(), rustix::fs::XattrFlags::empty())
         .unwrap();
-    let orphans = host.ipam.orphans(DATA, "pods", &|_| false).unwrap();
+    let orphans = host.ipam.orphans(&in_data("pods"), &|_| false).unwrap();
     assert_eq!(
         orphans.iter().map(|o| (o.file.as_str(), &o.owner)).collect::<Vec<_>>(),
         [("10.0.0.3", &Owner::Nobody)]
@@ -359,10 +372,10 @@ fn gc_keeps_what_is_valid_and_what_has_no_owner() {
     host.write("10.0.0.3", "a\r\neth1");
     host.write("10.0.0.4", "");
     let valid = |owner: &Owner| matches!(owner, Owner::Attachment { ifname, .. } if ifname == "eth0");
-    let removed = host.ipam.gc(DATA, "pods", &valid);
+    let removed = host.ipam.gc(&in_data("pods"), &valid);
     assert_eq!(removed.allocations.len(), 1);
     assert_eq!(host.files(), ["10.0.0.2", "10.0.0.4", "lock"]);
-    assert!(host.ipam.gc(DATA, "absent", &valid).errors.is_empty());
+    assert!(host.ipam.gc(&in_data("absent"), &valid).errors.is_empty());
 }
 
 #[test]
@@ -386,7 +399,7 @@ fn a_full_file_system_fails_an_add_clean_and_still_lets_a_release_through() {
             2 * refused + 3,
             "lock, cursors, and two addresses of each that succeeded"
         );
-        assert_eq!(host.ipam.release(DATA, "pods", "c0", "eth0").unwrap(), 2);
+        assert_eq!(host.ipam.release(&in_data("pods"), "c0", "eth0").unwrap(), 2);
         host.add(&both, "again").unwrap();
     })
     .join()
@@ -430,9 +443,15 @@ fn of_many_who_wait_for_a_lock_that_another_process_holds_some_are_told_at_once_
 fn names_that_would_leave_the_directory_are_refused() {
     let host = Host::new();
     for network in ["", ".", "..", "a/b", "a\nb"] {
-        assert!(matches!(host.ipam.list(DATA, network), Err(IpamError::BadDirectory { .. })), "{network:?}");
+        assert!(
+            matches!(host.ipam.list(&in_data(network)), Err(IpamError::BadDirectory { .. })),
+            "{network:?}"
+        );
     }
-    assert!(matches!(host.ipam.list("/a\tb", "pods"), Err(IpamError::BadDirectory { .. })));
+    assert!(matches!(
+        host.ipam.list(&NetworkDir::of_administrator("/a\tb", "pods")),
+        Err(IpamError::BadDirectory { .. })
+    ));
 }
 
 #[test]
@@ -442,9 +461,9 @@ fn victim_of_a_kill() {
     let ipam = ipam(Path::new(&root), BOOT);
     let config =
         test_config::host_local(r#""ranges":[[{"subnet":"10.0.0.0/29"}],[{"subnet":"fd00::/120"}]]"#);
-    let request = LeaseRequest { network: "pods", container_id: "a", ifname: "eth0" };
+    let request = LeaseRequest { directory: &in_data("pods"), container_id: "a", ifname: "eth0" };
     ipam.allocate(&config, &request, &NothingPending).unwrap();
-    ipam.release(DATA, "pods", "a", "eth0").unwrap();
+    ipam.release(&in_data("pods"), "a", "eth0").unwrap();
     panic!("the step was not reached");
 }
 
@@ -461,12 +480,12 @@ fn k14_a_kill_at_any_step_leaves_nothing_after_a_release_by_id() {
             .status;
         assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9), "{step}: {status}");
         let after = ipam(host.dir.path(), BOOT);
-        for allocation in after.list(DATA, "pods").unwrap() {
+        for allocation in after.list(&in_data("pods")).unwrap() {
             let owner = Owner::Attachment { container_id: "a".into(), ifname: "eth0".into() };
             assert_eq!(allocation.owner, owner, "{step}: no half-written file is ever seen");
         }
-        after.release(DATA, "pods", "a", "eth0").unwrap();
-        assert!(after.list(DATA, "pods").unwrap().is_empty(), "{step}");
+        after.release(&in_data("pods"), "a", "eth0").unwrap();
+        assert!(after.list(&in_data("pods")).unwrap().is_empty(), "{step}");
         assert!(
             host.files().iter().all(|f| f == "lock" || f.starts_with("last_reserved_ip.")),
             "{step}: {:?}",

@@ -8,12 +8,12 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
 
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags, fstatvfs, openat};
 use rustix::io::Errno;
 
+use super::background_thread::Background;
 use super::boot_label;
 
 /// So many files are kept ready for one network.
@@ -30,14 +30,18 @@ pub(super) struct TmpfilePool {
     ready: Mutex<Vec<OwnedFd>>,
     /// The filler has been asked for more, and has not begun yet.
     refill_asked: AtomicBool,
-    filler: PoolFiller,
+    background: Background,
 }
 
 impl TmpfilePool {
     /// An empty pool: the first file is made by whoever needs it.
-    pub(super) fn new(dir: &OwnedFd, boot_id: Arc<str>, filler: PoolFiller) -> io::Result<Arc<TmpfilePool>> {
+    pub(super) fn new(
+        dir: &OwnedFd,
+        boot_id: Arc<str>,
+        background: Background,
+    ) -> io::Result<Arc<TmpfilePool>> {
         let (ready, refill_asked) = (Mutex::default(), AtomicBool::new(false));
-        Ok(Arc::new(TmpfilePool { dir: dir.try_clone()?, boot_id, ready, refill_asked, filler }))
+        Ok(Arc::new(TmpfilePool { dir: dir.try_clone()?, boot_id, ready, refill_asked, background }))
     }
 
     /// A file that is ready, or else one made now. Where few are left, the filler makes more in the background.
@@ -48,7 +52,7 @@ impl TmpfilePool {
         };
         let file = taken.map_or_else(|| self.make(), Ok)?;
         if left < READY / 2 && !self.refill_asked.swap(true, Ordering::AcqRel) {
-            self.filler.refill(Arc::clone(self));
+            self.background.refill(Arc::clone(self));
         }
         Ok(file)
     }
@@ -61,7 +65,8 @@ impl TmpfilePool {
         Ok(file)
     }
 
-    fn fill(&self) {
+    /// Makes as many as are to be ready.
+    pub(super) fn fill(&self) {
         // Cleared first: whoever takes a file while this goes on may ask for the next filling.
         self.refill_asked.store(false, Ordering::Release);
         // Where inodes are short, each one may be wanted for an address. (A file system that does not count them says 0.)
@@ -74,29 +79,6 @@ impl TmpfilePool {
     }
 }
 
-/// The thread that fills the pools of all directories.
-#[derive(Debug, Clone)]
-pub(super) struct PoolFiller(Sender<Arc<TmpfilePool>>);
-
-impl PoolFiller {
-    /// Starts the thread. It ends with the last clone of this.
-    pub(super) fn start() -> io::Result<PoolFiller> {
-        let (sender, receiver): (Sender<Arc<TmpfilePool>>, Receiver<Arc<TmpfilePool>>) = channel();
-        let serve = move || {
-            while let Ok(pool) = receiver.recv() {
-                pool.fill();
-            }
-        };
-        std::thread::Builder::new().name("ipam-tmpfiles".to_owned()).spawn(serve)?;
-        Ok(PoolFiller(sender))
-    }
-
-    fn refill(&self, pool: Arc<TmpfilePool>) {
-        // It fails only when the thread has ended; then each file is made when it is needed.
-        let _ = self.0.send(pool);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,7 +87,8 @@ mod tests {
     fn files_are_ready_without_a_name_and_more_are_made_when_they_are_used_up() {
         let dir = tempfile::tempdir().unwrap();
         let fd: OwnedFd = std::fs::File::open(dir.path()).unwrap().into();
-        let pool = TmpfilePool::new(&fd, "boot".into(), PoolFiller::start().unwrap()).unwrap();
+        let pool =
+            TmpfilePool::new(&fd, "boot".into(), Background::start(Box::new(|| false)).unwrap()).unwrap();
         let taken: Vec<OwnedFd> = (0..3 * READY).map(|_| pool.take().unwrap()).collect();
         assert_eq!(taken.len(), 3 * READY);
         let until = std::time::Instant::now() + std::time::Duration::from_secs(10);

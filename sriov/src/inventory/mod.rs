@@ -114,6 +114,23 @@ impl Inventory {
         self.read(address, index, Physical { address: physical, interfaces })
     }
 
+    /// The device on a bus, by its address there, that an interface belongs to; `None` for an interface of no device. For kernels
+    /// that do not tell it of the link itself (before 5.14).
+    ///
+    /// # Errors
+    /// When sysfs cannot be read.
+    pub fn device_of(&self, interface: &str) -> Result<Option<String>, InventoryError> {
+        target_name(&self.sysfs.join("class/net").join(interface).join("device"))
+    }
+
+    /// The NUMA node that an interface's device is on; `None` for an interface of no device, and where the machine tells none.
+    ///
+    /// # Errors
+    /// When sysfs cannot be read.
+    pub fn node_of(&self, interface: &str) -> Result<Option<u32>, InventoryError> {
+        number(&self.sysfs.join("class/net").join(interface).join("device/numa_node"))
+    }
+
     fn dir(&self, address: PciAddr) -> PathBuf {
         self.devices.join(address.to_string())
     }

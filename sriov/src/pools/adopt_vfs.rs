@@ -120,7 +120,7 @@ impl Shared {
         if self.is_in_transit(address) {
             return;
         }
-        let hold = record.and_then(|record| record.held).map(|held| held.hold());
+        let hold = record.and_then(|record| record.hold());
         let Some(entry) = self.pools.get_mut(assignment.pool) else { return };
         let is_held = hold.is_some();
         let allocated = found.state.is_allocated_to_the_next();
@@ -158,7 +158,7 @@ impl Shared {
             (false, true) => MemberState::Ready { allocated: true, verified: false },
             (false, false) => MemberState::Due(Pending::default()),
         };
-        let hold = Some(Hold::Dismissed(record.held.as_ref().map(|held| Box::new(held.hold()))));
+        let hold = Some(Hold::Dismissed(record.hold().map(Box::new)));
         let member = Member::new(address, vf.physical.address, vf.numa_node);
         let mut pool = Pool::default();
         pool.appeared(Member { state, hold, ..member });

@@ -67,7 +67,23 @@ pub(super) fn of(
     let unreached =
         scan.physical.iter().flat_map(|physical| unreached(pools, physical, &membership.assignments));
     membership.notices.extend(unreached.collect::<Vec<_>>());
+    membership.notices.extend(without_vfs(pools, &membership.assignments));
     membership
+}
+
+/// Notices about pools whose selectors match no VF of this node.
+fn without_vfs(pools: &[PoolSettings], assignments: &BTreeMap<PciAddr, Assignment>) -> Vec<Notice> {
+    let has_one = |at: usize| assignments.values().any(|assignment| assignment.pool == at);
+    let notice = |pool: &PoolSettings| {
+        let selectors = serde_json::to_string(&pool.selectors).unwrap_or_default();
+        Notice {
+            // Many nodes share one configuration, and some have no such NIC.
+            wrong: false,
+            seen: format!("pool {:?} has no VF: none of this node matches {selectors}, or an earlier pool has them", pool.name),
+            remedy: "compare the selectors with `ip link` and `lspci -nn`; make VFs with numvfs where there are none".to_owned(),
+        }
+    };
+    pools.iter().enumerate().filter(|(at, _)| !has_one(*at)).map(|(_, pool)| notice(pool)).collect()
 }
 
 /// Notices about VFs that no frame reaches: in switchdev mode a VF's frames go to its representor and nowhere else.

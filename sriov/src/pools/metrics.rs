@@ -17,6 +17,9 @@ use prometheus_client::registry::Registry;
 use super::state::{Member, Task};
 use super::{Pools, Shared};
 
+const PREPARE: &str = "prepare";
+const GIVE_BACK: &str = "give-back";
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Work {
     task: &'static str,
@@ -38,6 +41,11 @@ impl PoolMetrics {
             duration: Family::new_with_constructor(buckets),
             failures: Family::default(),
         };
+        // From the start, so that the first failure is an increase.
+        for task in [PREPARE, GIVE_BACK] {
+            let _ = metrics.duration.get_or_create(&Work { task });
+            let _ = metrics.failures.get_or_create(&Work { task });
+        }
         registry.register_collector(Box::new(metrics.census.clone()));
         registry.register(
             "pool_work_seconds",
@@ -56,8 +64,8 @@ impl PoolMetrics {
     /// A task has taken so long.
     pub(super) fn took(&self, task: Task, time: Duration, done: bool) {
         let task = match task {
-            Task::Prepare(_) => "prepare",
-            Task::GiveBack(_) => "give-back",
+            Task::Prepare(_) => PREPARE,
+            Task::GiveBack(_) => GIVE_BACK,
         };
         self.duration.get_or_create(&Work { task }).observe(time.as_secs_f64());
         if !done {

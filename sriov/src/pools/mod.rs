@@ -54,10 +54,11 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 pub use bounded_number::Bounded;
 pub use configuration::{DevicePluginFile, PoolsConfiguration};
 pub use metrics::PoolMetrics;
-pub use operator_commands::{UnknownPool, Verb};
+pub use operator_commands::{UnknownPool, Verb, spoken};
 pub use owners::{Owners, SriovCniOwners};
 pub use pool_definition::{Allocator, AtRest, PoolSettings, Profile, deserialize_pools};
 pub use reconciler::SLOW;
+pub use records::unreadable as unreadable_records;
 pub use reservation::{DrawError, Refused, Reservation};
 pub use resource_offer::{AnnouncedResource, Offer, OfferedVf, OfferedVfs, VfAccess, VfioNode};
 pub use scan_scope::Look;
@@ -203,6 +204,7 @@ impl Pools {
     fn record_hold(&self, record: &mut Record) {
         if let Some(standing) = self.lock().standings.get(&record.address) {
             record.held.clone_from(&standing.held);
+            record.unclean.clone_from(&standing.unclean);
         }
     }
 

@@ -126,6 +126,9 @@ impl Pools {
             .filter(|(_, count)| *count > 0)
             .map(|(word, count)| format!("{count} VFs of pools are {word}"))
             .collect();
+        if !state.looked_at && !state.declared.is_empty() {
+            words.push("the machine's VFs have not been looked through since the start".to_owned());
+        }
         words.extend(state.all_notices().filter(|n| n.wrong).map(|n| n.seen.clone()));
         words.join("; ")
     }
@@ -183,7 +186,7 @@ fn owner_of_each(all: impl IntoIterator<Item = PciAddr>, owners: Owners<'_>) -> 
 }
 
 /// A time as people say it: `3s`, `12m`, `5h`, `9d`.
-fn spoken(seconds: u64) -> String {
+pub fn spoken(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds}s"),
         120..7200 => format!("{}m", seconds / 60),

@@ -3,14 +3,14 @@
 //!
 //! Nothing is done to a VF that somebody else uses, and none is reset but under vfio-pci or without a driver.
 
-use fairlead_host::{Link, Override, Vf, failpoint};
+use fairlead_host::{AttachedProgram, Link, Override, Vf, failpoint};
 
 use super::provision_error::{ProvisionError, in_use};
 use super::provisioner::Provisioner;
 use super::records::OriginalState;
 use super::restore_netdev_names::TakeIdle;
 use super::target::{DesiredState, ReadyVf};
-use crate::vf_netdev::{APPEARS, wait_for_netdev};
+use crate::vf_netdev::{APPEARS, interface, wait_for_netdev};
 use crate::{KernelVf, PciAddr, VFIO_PCI, VfDevice, VfProfile};
 
 impl Provisioner {
@@ -37,6 +37,7 @@ impl Provisioner {
         let record = &self.record(address)?;
         failpoint::pass("pool.adopted");
         let driver = desired.driver(&original);
+        let left = if record.unclean.is_some() { self.programs_on(&vf)? } else { Vec::new() };
         self.reset(&vf, driver)?;
         failpoint::pass("pool.reset");
         // While no kernel driver has the VF, none resets it for each setting, and the next one takes the MAC address over.
@@ -51,7 +52,31 @@ impl Provisioner {
         // VF and cache are read anew: what was read above is from before the binding.
         let known = ReadyVf { vf: self.inventory.vf(address)?, driver: driver.to_owned(), settings };
         self.verify(record, desired, &known, &self.cache())?;
+        self.must_be_rid_of(&left, &known.vf)?;
         Ok(known)
+    }
+
+    /// The programs that are attached to its interface, where it has one in the host's namespace.
+    fn programs_on(&self, vf: &VfDevice) -> Result<Vec<AttachedProgram>, ProvisionError> {
+        let mut host = self.kernel.host()?;
+        match interface(host.as_mut(), vf.address, &vf.interfaces)? {
+            Some(link) => Ok(host.attached_programs(link.index)?),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Refuses a VF on whose new interface is a program that was on the one before. The new one has none unless somebody attaches it again.
+    fn must_be_rid_of(&self, left: &[AttachedProgram], vf: &VfDevice) -> Result<(), ProvisionError> {
+        if left.is_empty() {
+            return Ok(());
+        }
+        let is_left = |now: &&AttachedProgram| left.iter().any(|left| left.id == now.id);
+        match self.programs_on(vf)?.iter().find(is_left) {
+            Some(program) => Err(ProvisionError::Unfit(format!(
+                "{program} is on its interface again, although it was bound anew"
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// Gives a member back as it was. What the NIC does not take back any more is logged and passed over.

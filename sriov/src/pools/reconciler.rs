@@ -49,17 +49,18 @@ impl Pools {
                 state.look = None;
                 return Some(Look::Thorough);
             }
-            if state.second_look.is_some_and(|at| at <= Instant::now()) {
-                state.second_look = None;
-                state.look = state.look.max(Some(Look::Quick));
-            }
-            if state.is_to_be_looked_at() {
-                // Without a look that was asked for there are only suspects, which are compared alone.
-                return Some(state.look.take().unwrap_or(Look::News));
-            }
+            let due = state.take_look(Instant::now());
             drop(state);
+            if due.is_some() {
+                return due;
+            }
             self.wake(Instant::now());
         }
+    }
+
+    /// The look that is due by `now` besides the thorough one, if any is; it is not due any more.
+    pub fn take_look(&self, now: Instant) -> Option<Look> {
+        self.lock().take_look(now)
     }
 
     /// Queues what is due by `now` because a pause is over.
@@ -76,6 +77,25 @@ impl Pools {
 
     /// Compares the pools with the machine. Changes nothing there: what is to be changed is queued.
     pub fn look(&self, how: Look, owners: Owners<'_>) {
+        self.compare_with_machine(how, owners);
+        if how == Look::First {
+            self.lock().looked_at = true;
+            self.changed.notify_all();
+        }
+    }
+
+    /// Whether the first look has ended.
+    pub fn is_looked_at(&self) -> bool {
+        self.lock().looked_at
+    }
+
+    /// Waits for the end of the first look until `limit`; whether it has ended.
+    pub fn wait_for_first_look(&self, limit: Instant) -> bool {
+        let left = limit.saturating_duration_since(Instant::now());
+        self.wait_while(self.lock(), left, |state| !state.looked_at).looked_at
+    }
+
+    fn compare_with_machine(&self, how: Look, owners: Owners<'_>) {
         self.check_suspects(owners);
         if how == Look::News {
             return;
@@ -229,6 +249,15 @@ impl Shared {
             (true, Err(why)) => entry.failed(address, &why),
             (_, _) => entry.pool.left(address),
         }
+    }
+
+    fn take_look(&mut self, now: Instant) -> Option<Look> {
+        if self.second_look.is_some_and(|at| at <= now) {
+            self.second_look = None;
+            self.look = self.look.max(Some(Look::Quick));
+        }
+        // Without a look that was asked for there are only suspects, which are compared alone.
+        self.is_to_be_looked_at().then(|| self.look.take().unwrap_or(Look::News))
     }
 
     /// When the next try is due of a member that waits for one, or the second look.

@@ -12,9 +12,11 @@ use std::path::{Path, PathBuf};
 
 use fairlead_host::files;
 use fairlead_host::files::paths_in;
+use fairlead_host::record_version::{FORMAT, RecordVersion};
 use fairlead_host::{Mac, VfChange};
 use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::state::{Hold, Mark};
 use crate::PciAddr;
@@ -38,9 +40,19 @@ pub(super) struct Record {
     /// What holds it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) held: Option<RecordedHold>,
+    /// What a pod has left on it that could not be undone, in words, until it was bound anew. Not in `held`, so that older releases,
+    /// which bind every VF anew before the next pod has it, can read the record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) unclean: Option<String>,
     /// How it was before its pool had it, while it is anything else.
     #[serde(rename = "was", default, skip_serializing_if = "Option::is_none")]
     pub(super) original: Option<OriginalState>,
+    /// Who wrote it.
+    #[serde(flatten)]
+    version: RecordVersion,
+    /// What a newer version has added and this one may pass over: it stays in the file.
+    #[serde(flatten)]
+    rest: BTreeMap<String, Value>,
 }
 
 /// What holds a member, as it is on disk.
@@ -85,6 +97,12 @@ impl Record {
         self.original.as_ref().filter(|original| original.boot_id == boot_id && !original.gone)
     }
 
+    /// What holds it.
+    pub(super) fn hold(&self) -> Option<Hold> {
+        let held = self.held.as_ref().map(RecordedHold::hold);
+        held.or_else(|| self.unclean.clone().map(Hold::Unclean))
+    }
+
     /// What its interface is or was called in this boot.
     pub(super) fn name_in(&self, boot_id: &str) -> Option<&str> {
         let original = self.original.as_ref().filter(|original| original.boot_id == boot_id)?;
@@ -105,15 +123,25 @@ impl RecordedHold {
         match hold? {
             Hold::Drained => Some(RecordedHold::Drained),
             Hold::Quarantined(why) => Some(RecordedHold::Quarantined(why.clone())),
+            Hold::Unclean(_) => None,
             Hold::Dismissed(before) => RecordedHold::of(before.as_deref()),
         }
     }
 
-    pub(super) fn hold(&self) -> Hold {
+    fn hold(&self) -> Hold {
         match self {
             RecordedHold::Drained => Hold::Drained,
             RecordedHold::Quarantined(why) => Hold::Quarantined(why.clone()),
         }
+    }
+}
+
+/// What of a pod's is still on a member.
+pub(super) fn unclean(hold: Option<&Hold>) -> Option<&str> {
+    match hold? {
+        Hold::Unclean(why) => Some(why),
+        Hold::Dismissed(before) => unclean(before.as_deref()),
+        Hold::Drained | Hold::Quarantined(_) => None,
     }
 }
 
@@ -128,6 +156,37 @@ fn word(mark: Mark) -> Option<&'static str> {
     }
 }
 
+/// The records that were set aside because they cannot be read.
+///
+/// # Errors
+/// When the directory of records cannot be read.
+pub fn unreadable(state_dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let files = paths_in(&state_dir.join(DIRECTORY))?;
+    Ok(files.into_iter().filter(|path| path.extension().is_some_and(|e| e == UNREADABLE)).collect())
+}
+
+/// What a record's file says.
+enum Content {
+    Known(Box<Record>),
+    /// A newer version's, of the VF that the file is named after.
+    Newer(PciAddr, RecordVersion),
+    Unreadable,
+}
+
+fn content(path: &Path) -> Content {
+    let Some(bytes) = fs::read(path).ok() else { return Content::Unreadable };
+    let version = serde_json::from_slice::<RecordVersion>(&bytes);
+    let readable = version.as_ref().is_ok_and(RecordVersion::is_readable);
+    if let (true, Ok(record)) = (readable, serde_json::from_slice(&bytes)) {
+        return Content::Known(Box::new(record));
+    }
+    let address = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok());
+    match (address, serde_json::from_slice::<BTreeMap<String, Value>>(&bytes)) {
+        (Some(address), Ok(_)) => Content::Newer(address, version.unwrap_or_default()),
+        _ => Content::Unreadable,
+    }
+}
+
 /// The two directories, and the records as they are on disk.
 #[derive(Debug)]
 pub(super) struct Records {
@@ -135,6 +194,8 @@ pub(super) struct Records {
     marks: PathBuf,
     /// The records as they are on disk, but for forgotten ones. Held for a look only.
     kept: Mutex<BTreeMap<PciAddr, Record>>,
+    /// VFs whose records only the newer version can act on that wrote them: their files are never touched, and nobody gets them.
+    newer: BTreeMap<PciAddr, RecordVersion>,
     /// Held by whoever writes, for as long as that takes.
     disk: Mutex<()>,
 }
@@ -145,20 +206,24 @@ impl Records {
         let (directory, marks) = (state_dir.join(DIRECTORY), run_dir.join(DIRECTORY));
         fs::create_dir_all(&directory)?;
         fs::create_dir_all(&marks)?;
-        let mut kept = BTreeMap::new();
+        let (mut kept, mut newer) = (BTreeMap::new(), BTreeMap::new());
         for path in
             paths_in(&directory)?.into_iter().filter(|path| path.extension().is_some_and(|e| e == "json"))
         {
-            match fs::read(&path).ok().and_then(|bytes| serde_json::from_slice::<Record>(&bytes).ok()) {
-                Some(record) => drop(kept.insert(record.address, record)),
-                None => {
+            match content(&path) {
+                Content::Known(record) => drop(kept.insert(record.address, *record)),
+                Content::Newer(address, version) => {
+                    tracing::warn!(file = %path.display(), "the record of a pool's VF was {version}; both are left alone until that version is back");
+                    newer.insert(address, version);
+                }
+                Content::Unreadable => {
                     tracing::error!(file = %path.display(),
                         "the record of a pool's VF cannot be read; it is set aside, and what the VF was before is lost");
                     fs::rename(&path, path.with_extension(UNREADABLE))?;
                 }
             }
         }
-        Ok(Records { directory, marks, kept: Mutex::new(kept), disk: Mutex::default() })
+        Ok(Records { directory, marks, kept: Mutex::new(kept), newer, disk: Mutex::default() })
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<PciAddr, Record>> {
@@ -187,12 +252,20 @@ impl Records {
     pub(super) fn begin(&self, address: PciAddr, pool: &str, mac: impl FnOnce() -> Mac) {
         let _writing = self.writing();
         let mut kept = self.lock();
+        // In memory alone: what the newer version has written of it stays on disk.
+        let held = self
+            .newer
+            .get(&address)
+            .map(|version| RecordedHold::Quarantined(format!("its record was {version}")));
         let record = kept.entry(address).or_insert_with(|| Record {
             address,
             pool: String::new(),
             mac: mac(),
-            held: None,
+            held,
+            unclean: None,
             original: None,
+            version: RecordVersion::written_now(FORMAT),
+            rest: BTreeMap::new(),
         });
         pool.clone_into(&mut record.pool);
     }
@@ -204,6 +277,10 @@ impl Records {
         let mut changed = record.clone();
         change(&mut changed);
         if changed != record {
+            if let Some(version) = self.newer.get(&address) {
+                return Err(io::Error::other(format!("its record was {version}, and is left to that one")));
+            }
+            changed.version = RecordVersion::written_now(FORMAT);
             files::replace(&self.file(address), &serde_json::to_vec(&changed)?)?;
             // It may have been forgotten while the disk was slow: then it must not be there again.
             if let Some(kept) = self.lock().get_mut(&address) {
@@ -221,6 +298,9 @@ impl Records {
     /// Has the disk follow after a VF was forgotten: nothing, or what somebody knows of it by now.
     pub(super) fn settle(&self, address: PciAddr) -> io::Result<()> {
         let _writing = self.writing();
+        if self.newer.contains_key(&address) {
+            return Ok(());
+        }
         match self.get(address) {
             Some(record) => files::replace(&self.file(address), &serde_json::to_vec(&record)?),
             None => files::gone(fs::remove_file(self.file(address))),

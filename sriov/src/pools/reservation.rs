@@ -271,10 +271,38 @@ impl Pools {
         record.is_some_and(|record| record.original_in(&self.provisioner.boot_id).is_some())
     }
 
+    /// A pod has left on a VF what could not be undone, in words (`why`): its pool, which [makes it anew](Pools::restores_settings), gives
+    /// it to nobody before it was bound anew and verified. On record when this returns, for the next daemon too.
+    pub fn soiled(&self, address: PciAddr, why: &str) {
+        let written =
+            self.provisioner.records.change(address, |record| record.unclean = Some(why.to_owned()));
+        self.log_unwritten(address, written);
+        self.update(|state| {
+            if let Some(entry) = state.of(address) {
+                entry.pool.soiled(address, why);
+            }
+        });
+    }
+
     /// The resource under which kubelet allocates a pool's VFs, if it does.
     pub fn resource(&self, pool: &str) -> Option<String> {
         let state = self.lock();
         state.declared.iter().find(|declared| declared.name == pool)?.resource_name.clone()
+    }
+
+    /// The pool that has a VF; where the configuration cannot be read, the one that had it.
+    pub fn pool_of(&self, address: PciAddr) -> Option<String> {
+        let state = self.lock();
+        let of_member = state.member(address).map(|(entry, _)| entry.name.clone());
+        let is_undeclared = state.partly_read && of_member.is_none();
+        drop(state);
+        let recorded = is_undeclared.then(|| self.provisioner.records.get(address)).flatten();
+        of_member.or(recorded.map(|record| record.pool))
+    }
+
+    /// A pool that has VFs of a PF.
+    pub fn pool_with_pf(&self, pf: PciAddr) -> Option<String> {
+        self.lock().members().find(|(_, member)| member.pf == pf).map(|(entry, _)| entry.name.clone())
     }
 
     /// The NUMA nodes that a pool's VFs are on.

@@ -9,7 +9,7 @@ use std::time::{Instant, SystemTime};
 
 use super::membership::Notice;
 use super::pool_definition::PoolSettings;
-use super::records::RecordedHold;
+use super::records::{self, RecordedHold};
 use super::resource_offer::Offers;
 use super::scan_scope::Look;
 use super::state::{Mark, Member, Pool, Task};
@@ -53,6 +53,8 @@ pub(super) struct Shared {
     /// Members that are to be looked at because of an event about them, or because an ADD could not have them.
     pub(super) suspects: BTreeSet<PciAddr>,
     pub(super) stopped: bool,
+    /// The first look has ended.
+    pub(super) looked_at: bool,
 }
 
 /// A pool and its members.
@@ -79,6 +81,7 @@ pub(super) struct Standing {
     pub(super) since: SystemTime,
     reason: String,
     pub(super) held: Option<RecordedHold>,
+    pub(super) unclean: Option<String>,
     pub(super) mark: Mark,
     /// How often that has changed.
     revision: u64,
@@ -160,11 +163,12 @@ impl Standing {
             since: SystemTime::now(),
             reason: member.reason().to_owned(),
             held: RecordedHold::of(member.hold.as_ref()),
+            unclean: records::unclean(member.hold.as_ref()).map(str::to_owned),
             mark: member.mark(),
             revision: before.map_or(0, |before| before.revision) + 1,
         };
         let marked = before.is_none_or(|before| before.mark != now.mark);
-        let held = before.is_none_or(|before| before.held != now.held);
+        let held = before.is_none_or(|before| (&before.held, &before.unclean) != (&now.held, &now.unclean));
         let same = before.filter(|before| before.looks_like(&now));
         if same.is_some() && !marked {
             return None;
@@ -175,7 +179,8 @@ impl Standing {
 
     /// Whether the operator would see no difference.
     fn looks_like(&self, other: &Standing) -> bool {
-        self.state == other.state && self.reason == other.reason && self.held == other.held
+        let recorded = |standing: &Standing| (standing.held.clone(), standing.unclean.clone());
+        self.state == other.state && self.reason == other.reason && recorded(self) == recorded(other)
     }
 }
 

@@ -132,3 +132,54 @@ fn static_addresses_need_a_prefix_length() {
     let error = StaticIpam::parse(&NetConf::parse(two).unwrap(), &Args::default()).unwrap_err();
     assert_eq!(error.msg, "CNI version 0.2.0 does not support more than 1 address per family");
 }
+
+/// A configuration with these range sets; each range by its first and last address below 10.0.0.0/8.
+fn sets(sets: &[Vec<(u32, u32)>]) -> Result<HostLocal, CniError> {
+    let ip = |offset: u32| std::net::Ipv4Addr::from_bits((10 << 24) + offset);
+    let range = |(start, end): &(u32, u32)| {
+        format!(r#"{{"subnet":"10.0.0.0/8","rangeStart":"{}","rangeEnd":"{}"}}"#, ip(*start), ip(*end))
+    };
+    let set = |set: &Vec<_>| format!("[{}]", set.iter().map(range).collect::<Vec<_>>().join(","));
+    let all = sets.iter().map(set).collect::<Vec<_>>().join(",");
+    HostLocal::parse(
+        &conf("macvlan", &format!(r#""ipam":{{"type":"host-local","ranges":[{all}]}}"#)),
+        &Args::default(),
+    )
+}
+
+#[test]
+fn tens_of_thousands_of_ranges_are_compared_in_no_time_in_one_set_or_in_many() {
+    let subnets: Vec<String> = (0u32..30_000)
+        .map(|n| format!(r#"{{"subnet":"{}/30"}}"#, std::net::Ipv4Addr::from_bits((10 << 24) + 4 * n)))
+        .collect();
+    let read = |ranges: String| {
+        HostLocal::parse(
+            &conf("macvlan", &format!(r#""ipam":{{"type":"host-local","ranges":[{ranges}]}}"#)),
+            &Args::default(),
+        )
+    };
+    let begun = std::time::Instant::now();
+    for between in [",", "],["] {
+        let all = subnets.join(between);
+        read(format!("[{all}]")).unwrap();
+        let error = read(format!("[{all}{between}{}]", subnets[29_999])).unwrap_err();
+        assert!(error.msg.contains("overlap"), "{error}");
+        assert!(between == "," || error.msg.ends_with("range set 29999 overlaps with 30000"), "{error}");
+    }
+    assert!(begun.elapsed() < std::time::Duration::from_secs(10), "{:?}", begun.elapsed());
+}
+
+proptest::proptest! {
+    #[test]
+    fn two_ranges_with_an_address_in_common_are_refused_and_no_others(
+        ranges in proptest::collection::vec((1u32..60, 0u32..8), 1..8), split in 1usize..4
+    ) {
+        let ranges: Vec<(u32, u32)> = ranges.into_iter().map(|(start, length)| (start, start + length)).collect();
+        let touch = |(i, one): (usize, &(u32, u32))| {
+            ranges.iter().skip(i + 1).any(|other| one.0 <= other.1 && other.0 <= one.1)
+        };
+        let any = ranges.iter().enumerate().any(touch);
+        let grouped: Vec<Vec<(u32, u32)>> = ranges.chunks(split).map(<[_]>::to_vec).collect();
+        proptest::prop_assert_eq!(sets(&grouped).is_err(), any);
+    }
+}

@@ -150,6 +150,23 @@ fn a_configuration_without_a_device_and_unknown_arguments_are_refused() {
 }
 
 #[test]
+fn a_format_of_before_2_0_is_told_by_its_key_and_what_to_write_instead() {
+    for key in [r#""if0":"eth0""#, r#""L2Enable":true"#, r#""dpdk":{"kernel_driver":"igbvf"}"#, r#""vf":1"#] {
+        let conf = conf("sriov", key);
+        let error = Sriov::parse(&conf).unwrap().device(&conf, &Args::default()).unwrap_err();
+        assert_eq!(error.code, Code::InvalidConfig);
+        assert!(error.msg.contains("is of sriov-cni before 2.0"), "{key}: {}", error.msg);
+        assert!(
+            error.details.contains("deviceID") && error.details.contains("resourceName"),
+            "{}",
+            error.details
+        );
+        let named = super::conf("sriov", &format!(r#"{key},"deviceID":"0000:21:10.0""#));
+        assert!(Sriov::parse(&named).unwrap().device(&named, &Args::default()).is_ok(), "{key}");
+    }
+}
+
+#[test]
 fn k27_a_resource_counts_where_no_device_is_named_under_both_names_that_it_has() {
     let none = Args::default();
     let asked = |keys: &str| {

@@ -17,7 +17,7 @@ fn a_macvlan_configuration_is_read_with_every_field() {
            "ipam":{"type":"host-local"},"dns":{"nameservers":["10.0.0.1"]}"#,
     );
     let macvlan = Macvlan::parse(&conf).unwrap();
-    assert_eq!(macvlan.master.as_deref(), Some("eth0"));
+    assert_eq!(macvlan.masters, ["eth0"]);
     assert_eq!((macvlan.mode, macvlan.mode.as_str()), (macvlan::Mode::Vepa, "vepa"));
     assert_eq!((macvlan.mtu, macvlan.bcqueuelen, macvlan.link_in_container), (Some(1400), Some(2000), true));
     assert_eq!(conf.ipam_type.as_deref(), Some("host-local"));
@@ -32,7 +32,7 @@ fn a_macvlan_configuration_is_read_with_every_field() {
 fn a_macvlan_configuration_without_fields_has_the_references_defaults() {
     let conf = conf("macvlan", r#""ipam":{},"mode":"","mtu":0,"mac":"""#);
     let macvlan = Macvlan::parse(&conf).unwrap();
-    assert_eq!((macvlan.master, macvlan.mode, macvlan.mtu), (None, macvlan::Mode::Bridge, None));
+    assert_eq!((macvlan.masters, macvlan.mode, macvlan.mtu), (vec![], macvlan::Mode::Bridge, None));
     assert_eq!((macvlan.mac, macvlan.bcqueuelen, conf.ipam_type), (None, None, None));
 }
 
@@ -71,7 +71,8 @@ fn a_wrong_type_cannot_be_decoded_as_in_go() {
         (r#""mtu":"1500""#, r#""mtu" is the string "1500", expected an integer"#),
         (r#""mtu":1500.0"#, r#""mtu" is the number 1500.0, expected an integer"#),
         (r#""mtu":1e3"#, r#""mtu" is the number 1000.0, expected an integer"#),
-        (r#""master":5"#, r#""master" is the number 5, expected a string"#),
+        (r#""master":5"#, r#""master" is the number 5, expected a string or a list of strings"#),
+        (r#""master":["eth0",5]"#, r#""master[1]" is the number 5, expected a string"#),
         (r#""linkInContainer":"true""#, r#""linkInContainer" is the string "true", expected true or false"#),
         (
             r#""bcqueuelen":-1"#,
@@ -85,6 +86,23 @@ fn a_wrong_type_cannot_be_decoded_as_in_go() {
 }
 
 #[test]
+fn a_list_of_masters_is_of_the_hosts_and_not_endless() {
+    let read = |keys: &str| Macvlan::parse(&conf("macvlan", keys));
+    assert_eq!(read(r#""master":["a","","b"]"#).unwrap().masters, ["a", "b"]);
+    let many = format!(r#""master":{:?}"#, vec!["a"; 17]);
+    for (keys, want) in [
+        (
+            r#""master":["a","b"],"linkInContainer":true"#,
+            r#""master" is a list, and "linkInContainer" wants one interface of the pod"#,
+        ),
+        (many.as_str(), r#""master" names 17 interfaces, at most 16 are looked for"#),
+    ] {
+        let error = read(keys).unwrap_err();
+        assert_eq!((error.code, error.msg.as_str()), (Code::InvalidConfig, want));
+    }
+}
+
+#[test]
 fn keys_in_any_case_null_and_unknown_keys_are_read_as_go_reads_them() {
     let conf = conf(
         "macvlan",
@@ -92,8 +110,8 @@ fn keys_in_any_case_null_and_unknown_keys_are_read_as_go_reads_them() {
     );
     let macvlan = Macvlan::parse(&conf).unwrap();
     assert_eq!(
-        (macvlan.master.as_deref(), macvlan.mtu, macvlan.link_in_container),
-        (Some("eth0"), Some(1400), true)
+        (macvlan.masters.as_slice(), macvlan.mtu, macvlan.link_in_container),
+        (["eth0".to_owned()].as_slice(), Some(1400), true)
     );
 }
 
@@ -109,16 +127,16 @@ fn ipvlan_takes_its_master_from_the_one_interface_of_the_chain() {
     };
     let one = prev(r#"{"name":"eth7"}"#);
     let ipvlan = Ipvlan::parse(&one).unwrap();
-    assert_eq!(ipvlan.master(&one).unwrap(), Some("eth7"));
+    assert_eq!(ipvlan.masters(&one).unwrap(), ["eth7"]);
     assert_eq!(ipvlan.chained_addresses(&one).unwrap().ips.len(), 1);
     let two = prev(r#"{"name":"a"},{"name":"b"}"#);
-    let error = ipvlan.master(&two).unwrap_err();
+    let error = ipvlan.masters(&two).unwrap_err();
     assert_eq!(error.msg, "ipvlan has no \"master\", and \"prevResult\" has 2 interfaces");
     let none = conf("ipvlan", r#""mode":"l3s","ipam":{"type":"static"}"#);
     let ipvlan = Ipvlan::parse(&none).unwrap();
     assert_eq!(
-        (ipvlan.mode.as_str(), ipvlan.master(&none).unwrap(), ipvlan.chained_addresses(&none)),
-        ("l3s", None, None)
+        (ipvlan.mode.as_str(), ipvlan.masters(&none).unwrap(), ipvlan.chained_addresses(&none)),
+        ("l3s", vec![], None)
     );
 }
 
@@ -153,7 +171,9 @@ fn a_host_device_is_found_in_the_references_order() {
     assert_eq!(device(r#""pciBusID":"0000:21:10.1""#).bus_id, pci);
     let both = device(r#""pciBusID":"0000:01:00.0","runtimeConfig":{"deviceID":"0000:21:10.1"}"#);
     assert_eq!((both.device, both.bus_id), (Device::BusId("0000:21:10.1".to_owned()), pci));
-    for keys in ["", r#""device":"""#, r#""kernelpath":"/sys/class/net/eth0""#, r#""pciBusID":"../x""#] {
+    let elsewhere = r#""kernelpath":"/sys/devices/../../etc""#;
+    let outside = r#""kernelpath":"/sys/class/net/eth0""#;
+    for keys in ["", r#""device":"""#, outside, elsewhere, r#""pciBusID":"../x""#] {
         assert_eq!(
             HostDevice::parse(&conf("host-device", keys)).unwrap_err().code,
             Code::InvalidConfig,
@@ -260,7 +280,7 @@ fn what_the_runtime_passes_is_read_and_maps_of_the_users_keep_their_case() {
 #[test]
 fn our_own_type_is_a_network_by_name_or_a_list_of_paths() {
     let network = conf("fairlead", r#""clusterNetwork":"calico""#);
-    assert_eq!(Fairlead::parse(&network).unwrap(), Fairlead::ClusterNetwork("calico".to_owned()));
+    assert_eq!(Fairlead::parse(&network).unwrap(), Fairlead::ClusterNetwork(ClusterNetwork::named("calico")));
     let paths = conf(
         "fairlead",
         r#""paths":[{"type":"sriov","pool":"radio","vlan":100,"driver":"vfio-pci"},{"type":"macvlan","master":"ens1f0"}],
@@ -271,7 +291,7 @@ fn our_own_type_is_a_network_by_name_or_a_list_of_paths() {
     assert_eq!(paths.iter().map(|p| p.plugin_type.as_str()).collect::<Vec<_>>(), ["sriov", "macvlan"]);
     assert_eq!((paths[1].name.as_str(), paths[1].ipam_type.as_deref()), ("net", Some("host-local")));
     assert_eq!(paths[1].runtime.mac.as_deref(), Some("02:00:00:00:00:01"));
-    assert_eq!(Macvlan::parse(&paths[1]).unwrap().master.as_deref(), Some("ens1f0"));
+    assert_eq!(Macvlan::parse(&paths[1]).unwrap().masters, ["ens1f0"]);
     assert!(!paths[1].raw.contains("paths"));
 }
 
@@ -334,7 +354,7 @@ proptest! {
         );
         let conf = conf("macvlan", &keys);
         let macvlan = Macvlan::parse(&conf).unwrap();
-        prop_assert_eq!((macvlan.master.as_deref(), macvlan.mtu, macvlan.link_in_container), (Some("eth0"), Some(1400), true));
+        prop_assert_eq!((macvlan.masters, macvlan.mtu, macvlan.link_in_container), (vec!["eth0".to_owned()], Some(1400), true));
         let ipam = HostLocal::parse(&conf, &Args::default()).unwrap();
         prop_assert_eq!(ipam.ranges[0].0[0].start.to_string(), "10.0.0.9");
     }

@@ -10,16 +10,17 @@ use fairlead_cni::result::Interface;
 use fairlead_cni::{CniError, CniResult, Code};
 use fairlead_host::announce::Announcement;
 use fairlead_host::{Net, failpoint};
+use fairlead_kube::PodRef;
 use ipnet::IpNet;
 
-use super::{Answer, Core};
+use super::{Answer, Core, PodNet};
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::enter_pod_netns;
 use crate::engine::errors;
 use crate::engine::kinds::{Addressing, Applied, ApplyError, Network, NotAttached, Plan, Reservation};
 use crate::engine::netdev;
 use crate::engine::netdev::setup::{self, Dad};
-use crate::store::{Attachment, Namespace, Phase};
+use crate::store::{Attachment, Commit, IpamRecord, LinkRecord, Namespace, Phase};
 
 impl Core {
     /// ADD to a network that has been validated; returns the answer.
@@ -33,22 +34,25 @@ impl Core {
         self.finish_older(request)?;
         // Before the reservation: a repeated ADD would find its own VF taken.
         if let Some(before) = self.store.find(request.key) {
-            return Ok(self.repeat(request, &before, self.enter(request)?.as_ref())?);
+            return Ok(self.repeat(request, &before, &*self.enter(request)?)?);
+        }
+        if network.waits_for_others() {
+            request.leave_pod();
         }
         let (network, reservation) = network.reserve(&self.kinds, self, request)?;
         // After the reservation: that can wait for seconds, and an entered namespace cannot die.
         let mut pod = self.enter(request)?;
         request.timing.end("namespace");
-        let (plan, attachment) = self.intend(request, &network, &reservation, pod.as_mut())?;
+        let (plan, attachment) = self.intend(request, &network, &reservation, &mut *pod)?;
         let attachment = self.store.begin(attachment).map_err(|e| errors::store(&e))?;
         reservation.keep(); // on record, it is nobody else's
         request.timing.end("intent");
         failpoint::pass("add.begun");
         // On the disk before a plugin is executed: what plugins hold outlives the boot, the journal does not.
         let kept = self.records.keep(&attachment);
-        let done = kept.and_then(|()| self.apply(request, &network, &plan, &attachment, pod.as_mut()));
+        let done = kept.and_then(|()| self.apply(request, &network, &plan, &attachment, &mut *pod));
         let committed = done.and_then(|(result, applied)| {
-            self.commit(request, &attachment, &result).map(|answer| (answer, result, applied))
+            self.commit(request, &attachment, &result, Vec::new()).map(|answer| (answer, result, applied))
         });
         // Nothing of the namespace is held while the announcer works, or while the link is taken down.
         drop(pod);
@@ -59,15 +63,26 @@ impl Core {
                 Ok(answer)
             }
             Err(error) => {
-                self.undo(&attachment, &error);
+                // The undo enters the namespace by itself.
+                request.leave_pod();
+                // Giving back what was never taken would fail for ever, as the ADD did.
+                let none = || Attachment { ipam: IpamRecord::None, ..Attachment::clone(&attachment) };
+                match request.no_address_taken {
+                    true => self.undo(&none(), &error),
+                    false => self.undo(&attachment, &error),
+                }
                 Err(NotAttached::Failed(error))
             }
         }
     }
 
     /// The pod's namespace, if it is what the caller meant.
-    pub(crate) fn enter(&self, request: &AttachmentRequest<'_>) -> Result<Box<dyn Net + '_>, CniError> {
-        enter_pod_netns::enter(self.kernel(), &self.host_id, request)
+    pub(crate) fn enter<'a>(&'a self, request: &AttachmentRequest<'a>) -> Result<PodNet<'a>, CniError> {
+        match request.visit {
+            // It is of the same call, which has looked whether that is what the caller meant.
+            Some(visit) => visit.view(),
+            None => Ok(PodNet::Own(enter_pod_netns::enter(self.kernel(), &self.host_id, request)?)),
+        }
     }
 
     /// A second ADD: the stored answer if the first one's may not have arrived and this is the same call.
@@ -82,7 +97,7 @@ impl Core {
             && before.phase == Phase::Attached;
         // The specification wants an error for a second ADD. Only an answer that may have been lost is given again.
         match &before.answer {
-            Some(answer) if same && !before.answered => Ok(answer.clone()),
+            Some(answer) if same && !self.store.is_delivered(before) => Ok(answer.clone()),
             _ => Err(CniError::new(
                 Code::AlreadyThere,
                 format!(
@@ -97,7 +112,9 @@ impl Core {
     /// The removal of this very interface of this container, should it still be under way. The caller has the container.
     pub(crate) fn finish_older(&self, request: &AttachmentRequest<'_>) -> Result<(), CniError> {
         let key = request.key;
+        self.must_not_be_newer(request)?;
         if let Some(before) = self.store.find(key).filter(|a| a.phase == Phase::Removing) {
+            request.leave_pod();
             self.remove(&before, Answer::WhenGone).map_err(|e| CniError {
                 code: Code::TryAgain,
                 msg: format!("what an earlier attachment of this name left is not removed yet: {}", e.msg),
@@ -105,9 +122,13 @@ impl Core {
             })?;
         }
         // A silenced link still has its addresses, and host-local gives an interface no second ones. It may also have the VF.
-        self.finish_pending(|a| {
+        let of_this = |a: &Attachment| {
             a.key.container == key.container && a.key.network == key.network && a.key.ifname == key.ifname
-        });
+        };
+        if self.store.silenced().iter().any(|a| of_this(a)) {
+            request.leave_pod();
+            self.finish_pending(of_this);
+        }
         Ok(())
     }
 
@@ -127,6 +148,12 @@ impl Core {
             passed_over: request.passed_over.clone(),
             device_info: network.device_info().map(str::to_owned),
             locality: reservation.locality().cloned(),
+            taken_device: reservation.taken_device(),
+            namespace: request.namespace.cloned(),
+            pod: PodRef::of_args(request.args),
+            made_with: request.made_with,
+            default_gateways: request.default_gateways.to_vec(),
+            parked: matches!(plan.record, LinkRecord::Moved(_)).then(|| self.kinds.ids.parked_name()),
             ..Attachment::new(id, request.key.clone(), netns, plan.record.clone(), request.conf.raw.clone())
         };
         // A later DEL executes the plugins from the record, when this caller and its environment are gone.
@@ -160,7 +187,11 @@ impl Core {
         let mut result = CniResult::default();
         // Addresses before the link: when none is free, nothing was changed in the pod.
         if network.addressing() != Addressing::Never {
-            result = self.ipam.allocate(request, network.addressing(), attachment, self)?;
+            let given = self.ipam.allocate(request, network.addressing(), attachment, self);
+            result = given.map_err(|refused| {
+                request.no_address_taken = refused.nothing_taken;
+                refused.error
+            })?;
             request.timing.end("ipam");
             failpoint::pass("add.allocated");
         }
@@ -178,6 +209,9 @@ impl Core {
         request.timing.end("link");
         failpoint::pass("add.linked");
         describe(request, &applied, &mut result);
+        if request.no_default_route {
+            result.routes.retain(|route| !setup::is_pods_default(route));
+        }
         if let Some(index) = applied.netdev {
             let notifies = network.notifies(!result.ips.is_empty());
             let dad = self.policy().dad;
@@ -192,12 +226,13 @@ impl Core {
         Ok((result, applied))
     }
 
-    /// Puts the answer on record: from here on a restart never undoes the attachment.
+    /// Puts the answer on record, after what belongs to the same ADD: from here on a restart never undoes the attachment.
     pub(crate) fn commit(
         &self,
         request: &mut AttachmentRequest<'_>,
         attachment: &Attachment,
         result: &CniResult,
+        mut commits: Vec<Commit>,
     ) -> Result<String, CniError> {
         // Written before the commit: a result that this version cannot express must still be undone.
         let answer = result.to_json(request.conf.version)?;
@@ -206,9 +241,23 @@ impl Core {
             return Err(CniError::new(Code::TryAgain, "the caller went away before the interface was ready"));
         }
         let addresses: Vec<IpNet> = result.ips.iter().map(|ip| ip.address).collect();
-        self.store.commit(attachment.id, addresses, answer.clone()).map_err(|e| errors::store(&e))?;
+        let own = Commit { id: attachment.id, addresses, answer: answer.clone() };
+        match request.visit {
+            Some(visit) => visit.commit_later(own),
+            None => {
+                commits.push(own);
+                self.store.commit(commits).map_err(|e| errors::store(&e))?;
+            }
+        }
         request.timing.end("commit");
         Ok(answer)
+    }
+
+    /// Tells the neighbours what was put off until all of a pod was on record.
+    pub(crate) fn announce_all(&self, announcements: Vec<Announcement>) {
+        if let Some(announcer) = &self.kinds.announcer {
+            announcements.into_iter().for_each(|one| announcer.announce(one));
+        }
     }
 
     /// Tells the neighbours, and asks whether one of them has the address already; off the answer's path.
@@ -227,7 +276,7 @@ impl Core {
         if addresses.is_empty() {
             return;
         }
-        announcer.announce(Announcement {
+        let announcement = Announcement {
             netns: request.netns().to_owned(),
             netns_id: attachment.netns.id.clone(),
             ifindex: index,
@@ -236,7 +285,11 @@ impl Core {
             probe: self.policy().dad == Dad::Fast,
             awaits_carrier: applied.awaits_carrier,
             label: format!("{}/{}", request.key.container, request.key.ifname),
-        });
+        };
+        match request.visit {
+            Some(visit) => visit.announce_later(announcement),
+            None => announcer.announce(announcement),
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::errors;
 use crate::engine::kinds::{Addressing, Checked, Network};
 use crate::engine::netdev::setup;
+use crate::store::Attachment;
 
 impl Core {
     /// CHECK of an attachment of this network.
@@ -30,7 +31,7 @@ impl Core {
         }
         let mut pod = self.kernel().pod(request.netns()).map_err(|e| errors::netns(&e))?;
         request.timing.end("namespace");
-        let done = self.compare(request, &network, &prev, pod.as_mut());
+        let done = self.compare(request, (&network, attachment.as_deref()), &prev, pod.as_mut());
         request.timing.end("compare");
         done
     }
@@ -38,7 +39,7 @@ impl Core {
     fn compare(
         &self,
         request: &AttachmentRequest<'_>,
-        network: &Network,
+        (network, attachment): (&Network, Option<&Attachment>),
         prev: &CniResult,
         pod: &mut dyn Net,
     ) -> Result<(), CniError> {
@@ -53,7 +54,7 @@ impl Core {
                 return Err(changed(request, &reason));
             }
         };
-        match network.check(&self.kinds, request, prev, at, pod)? {
+        match network.check(&self.kinds, request, attachment, (prev, at), pod)? {
             Checked::Whole => Ok(()),
             Checked::Changed(reason) => Err(changed(request, &reason)),
             Checked::Netdev(link) => {

@@ -18,11 +18,20 @@ impl Core {
         networks: &[Option<&Network>],
     ) -> Result<(), CniError> {
         let _lock = self.lock_container(request)?;
+        // A removal enters the namespace by itself.
+        request.leave_pod();
         let key = request.key;
         // A plugin of a conflist is never meant by a record of another type: the conflist's own record, which may have the same
         // network and interface, would be removed within its own removal.
-        let of_any_type = || self.store.find_of_any_type(key).filter(|_| !request.in_conflist);
-        if let Some(attachment) = self.store.find(key).or_else(of_any_type) {
+        let of_any_type = || self.store.find_of_any_type(key).filter(|_| !request.nested);
+        let found = match self.store.find(key) {
+            Some(attachment) => Some(attachment),
+            None => {
+                self.must_not_be_newer(request)?;
+                of_any_type()
+            }
+        };
+        if let Some(attachment) = found {
             // Of several paths the attachment has the one behind those that were passed over.
             let network = networks.get(attachment.passed_over.len()).copied().flatten();
             let answer = self.answer_of(&attachment, network);
@@ -76,6 +85,7 @@ impl Core {
         let Some(link) = pod.link_by_name(ifname).map_err(told)? else { return Ok(()) };
         // X22: in a namespace that is used again a newer sandbox may have an interface of this name.
         let held = self.store.all().iter().any(|a| a.netns.id.same(pod.id()) && a.key.ifname == *ifname);
+        let held = held || self.store.newer_within(pod.id(), ifname);
         if held || !network.made(&link) {
             return Ok(());
         }

@@ -11,10 +11,12 @@ use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use fairlead_cni::{CniError, Code};
 use fairlead_host::files::paths_in;
 use fairlead_host::pid_lock::lock_or_holder;
+use fairlead_host::record_version::{FORMAT, RecordVersion};
 
 use crate::engine::errors;
 use crate::store::{Attachment, Phase};
@@ -45,19 +47,77 @@ struct Record<A> {
     #[serde(rename = "bootId")]
     boot_id: String,
     attachment: A,
+    #[serde(flatten)]
+    version: RecordVersion,
+}
+
+/// What an earlier daemon left in the directory.
+#[derive(Debug, Default)]
+pub(crate) struct FoundRecords {
+    /// What can be acted on.
+    pub(crate) attachments: Vec<RecordedAttachment>,
+    /// What only the newer version can act on that wrote it.
+    pub(crate) newer: Vec<NewerRecord>,
+}
+
+/// An attachment as its record has it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct RecordedAttachment {
+    /// Whether it was made in this boot.
+    pub(crate) of_this_boot: bool,
+    pub(crate) attachment: Attachment,
+    /// All that its record says of it, also what this version does not know.
+    pub(crate) written: Value,
+}
+
+/// A record that a newer version wrote.
+#[derive(Debug)]
+pub(crate) struct NewerRecord {
+    /// The attachment's number, by the file's name.
+    pub(crate) id: Option<u64>,
+    pub(crate) file: PathBuf,
+    /// What it says of the attachment, and who wrote it.
+    pub(crate) fields: Map<String, Value>,
+}
+
+impl NewerRecord {
+    fn new(file: PathBuf, mut record: Map<String, Value>) -> NewerRecord {
+        let mut fields = match record.remove("attachment") {
+            Some(Value::Object(attachment)) => attachment,
+            _ => record.clone(),
+        };
+        fields.extend(["by", "needs"].into_iter().filter_map(|key| record.remove_entry(key)));
+        let id = file.file_stem().and_then(|stem| u64::from_str_radix(stem.to_str()?, 16).ok());
+        NewerRecord { id, file, fields }
+    }
+}
+
+/// What a file says.
+enum Content {
+    Known(Box<Record<Value>>, Box<Attachment>),
+    Newer(Map<String, Value>),
+    Unreadable,
+}
+
+fn content(path: &Path) -> Content {
+    let Some(bytes) = fs::read(path).ok() else { return Content::Unreadable };
+    if let Ok(record) = serde_json::from_slice::<Record<Value>>(&bytes)
+        && record.version.is_readable()
+        && let Ok(attachment) = Attachment::deserialize(&record.attachment)
+    {
+        return Content::Known(Box::new(record), Box::new(attachment));
+    }
+    serde_json::from_slice(&bytes).map_or(Content::Unreadable, Content::Newer)
 }
 
 impl DelegateRecords {
     /// Opens the directory, which one daemon has at a time, and reads what an earlier one left in it, with whether it was
     /// in this boot. A file that cannot be read is set aside.
-    pub(crate) fn open(
-        state_dir: &Path,
-        boot_id: &str,
-    ) -> io::Result<(DelegateRecords, Vec<(bool, Attachment)>)> {
+    pub(crate) fn open(state_dir: &Path, boot_id: &str) -> io::Result<(DelegateRecords, FoundRecords)> {
         let dir = state_dir.join(DIRECTORY);
         fs::create_dir_all(&dir)?;
         let lock = lock(&dir)?;
-        let mut found = Vec::new();
+        let mut found = FoundRecords::default();
         for entry in fs::read_dir(&dir)? {
             let entry = entry?;
             // Of a pipe the reading would not end.
@@ -75,17 +135,23 @@ impl DelegateRecords {
                 // The lock, and records that were set aside.
                 _ => continue,
             }
-            match fs::read(&path).ok().and_then(|b| serde_json::from_slice::<Record<Attachment>>(&b).ok()) {
-                Some(record) => found.push((record.boot_id == boot_id, record.attachment)),
+            match content(&path) {
+                Content::Known(record, attachment) => found.attachments.push(RecordedAttachment {
+                    of_this_boot: record.boot_id == boot_id,
+                    attachment: *attachment,
+                    written: record.attachment,
+                }),
+                // Its file stays as it is, for that version.
+                Content::Newer(record) => found.newer.push(NewerRecord::new(path, record)),
                 // One damaged record must not keep the daemon from starting. A person can still read it.
-                None => {
+                Content::Unreadable => {
                     tracing::error!(file = %path.display(), "a record of an attachment cannot be read; it is set aside");
                     fs::rename(&path, path.with_extension(UNREADABLE))?;
                 }
             }
         }
-        found.sort_by_key(|(_, a)| a.id);
-        let kept = Mutex::new(found.iter().map(|(_, a)| a.id).collect());
+        found.attachments.sort_by_key(|of| of.attachment.id);
+        let kept = Mutex::new(found.attachments.iter().map(|of| of.attachment.id).collect());
         Ok((DelegateRecords { dir, boot_id: boot_id.to_owned(), kept, _lock: lock }, found))
     }
 
@@ -115,7 +181,8 @@ impl DelegateRecords {
     fn write(&self, path: &Path, attachment: &Attachment) -> io::Result<()> {
         // What a restart finds here was attached as far as its delegates can tell.
         let attachment = Attachment { phase: Phase::Attached, ..attachment.clone() };
-        let record = Record { boot_id: self.boot_id.clone(), attachment };
+        let version = RecordVersion::written_now(FORMAT);
+        let record = Record { boot_id: self.boot_id.clone(), attachment, version };
         fairlead_host::files::replace(path, &serde_json::to_vec(&record)?)
     }
 

@@ -6,7 +6,8 @@ use fairlead_cni::CniError;
 
 use fairlead_ipam::Owner;
 
-use super::{Answer, Core, all_errors, since_1_1};
+use super::newer_attachments::left_to_newer;
+use super::{Answer, Core, Ipam, all_errors, since_1_1};
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::errors;
 use crate::store::{Attachment, Phase};
@@ -25,7 +26,10 @@ impl Core {
         for attachment in self.store.all() {
             let key = &attachment.key;
             // Each plugin of a conflist gets the GC, and collects what is of its own type.
-            let meant = key.network == request.key.network && key.plugin == request.key.plugin;
+            // A tenant's network may have the name of an administrator's, and the runtime's list says nothing of it.
+            let meant = key.network == request.key.network
+                && key.plugin == request.key.plugin
+                && attachment.namespace.as_ref() == request.namespace;
             if !meant
                 || valid.contains(&(key.container.as_str(), key.ifname.as_str()))
                 || !self.settled_before(&attachment, request)
@@ -40,11 +44,18 @@ impl Core {
                 valid.contains(&(container_id.as_str(), ifname.as_str())) || self.owns(container_id, ifname)
             }
             // host-local before 0.7 wrote no interface.
-            Owner::Container { container_id } => valid.iter().any(|(c, _)| c == container_id),
+            Owner::Container { container_id } => {
+                valid.iter().any(|(c, _)| c == container_id)
+                    || self.store.newer_of(container_id, None).is_some()
+            }
             // The list says nothing of a file that names nobody. `fairleadd gc --orphans` frees it.
             Owner::Nobody => true,
         };
-        errors.extend(self.ipam.gc(request, &keep));
+        // An IPAM plugin that is executed would free what it has of attachments that are not in the list.
+        match self.newer_of_network(request).filter(|_| Ipam::executes(&request.conf)) {
+            Some(newer) => errors.push(left_to_newer(&request.key.network, &newer)),
+            None => errors.extend(self.ipam.gc(request, &keep)),
+        }
         request.timing.end("remove");
         all_errors(errors)
     }
@@ -70,5 +81,6 @@ impl Core {
     /// Whether anything on record is of this container's interface.
     pub(crate) fn owns(&self, container: &str, ifname: &str) -> bool {
         self.store.all().iter().any(|a| a.key.container == container && a.key.ifname == ifname)
+            || self.store.newer_of(container, Some(ifname)).is_some()
     }
 }

@@ -1,6 +1,7 @@
 //! Where an attachment's addresses come from: host-local and static in here, any other IPAM plugin executed. The one place that
 //! tells IPAMs apart.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,19 +10,25 @@ use fairlead_cni::config::host_local::DEFAULT_DATA_DIR;
 use fairlead_cni::config::{HostLocal as HostLocalConfig, NetConf, StaticIpam};
 use fairlead_cni::wire::Command;
 use fairlead_cni::{CniError, CniResult, Code};
-use fairlead_host::HostRoot;
-use fairlead_ipam::{HostLocal, Lease, LeaseRequest, NetworkDir, Owner, PendingRemovals, static_ipam};
+use fairlead_host::time_limit::within;
+use fairlead_ipam::{
+    HostLocal, IpamError, Lease, LeaseRequest, NetworkDir, Owner, PendingRemovals, static_ipam,
+};
 
 use super::Core;
 use super::removal::without_success_phrases;
 use super::status::not_available;
-use crate::delegate::{DelegateCall, Delegates, Parameters};
+use crate::delegate::{DelegateCall, DelegateError, Delegates, Parameters};
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::conf_cache::ConfCache;
 use crate::engine::kinds::{Addressing, takes_addresses};
 use crate::engine::live_policy::CurrentPolicy;
 use crate::own_executable::is_file_of_ours;
+use crate::policy::{Refusal, data_dir_root};
 use crate::store::{Attachment, IpamRecord};
+
+/// STATUS waits so long for host-local's directory: its caller gives the daemon 100 ms.
+const STATUS_LIMIT: Duration = Duration::from_millis(50);
 
 /// The IPAM that a configuration names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,11 +52,23 @@ impl IpamKind<'_> {
     }
 }
 
+/// Why no address was had.
+pub(super) struct NotAllocated {
+    pub(super) error: CniError,
+    /// The program that would give it could not even be started, or the directory not be opened: there is nothing to give back.
+    pub(super) nothing_taken: bool,
+}
+
+impl From<CniError> for NotAllocated {
+    fn from(error: CniError) -> NotAllocated {
+        NotAllocated { error, nothing_taken: false }
+    }
+}
+
 /// The address plugins, built in and executed.
 pub(crate) struct Ipam {
-    pub(crate) host_local: HostLocal,
+    pub(crate) host_local: Arc<HostLocal>,
     pub(crate) delegates: Delegates,
-    pub(crate) root: Arc<HostRoot>,
     pub(crate) confs: ConfCache,
     pub(crate) policy: Arc<CurrentPolicy>,
 }
@@ -77,7 +96,11 @@ impl Ipam {
         Ok(match IpamKind::of(&request.conf) {
             IpamKind::None if required => return Err(ipam_missing(request)),
             IpamKind::None => IpamRecord::None,
-            IpamKind::HostLocal => IpamRecord::HostLocal { data_dir: data_dir(&request.conf)? },
+            IpamKind::HostLocal => {
+                let data_dir = data_dir(&request.conf)?;
+                let root = self.data_dir_root(request, &data_dir)?;
+                IpamRecord::HostLocal { data_dir, root }
+            }
             IpamKind::Static => IpamRecord::Static,
             IpamKind::Delegate(plugin) => {
                 // One that is not there has made nothing that a record would have to remember.
@@ -95,35 +118,42 @@ impl Ipam {
         addressing: Addressing,
         attachment: &Attachment,
         pending: &dyn PendingRemovals,
-    ) -> Result<CniResult, CniError> {
+    ) -> Result<CniResult, NotAllocated> {
         let result = match &attachment.ipam {
             IpamRecord::None => {
                 // In a chain it takes over what the plugin before it was given.
                 let takes_over = addressing == Addressing::RequiredUnlessChained;
                 return Ok(request.conf.prev_result.clone().filter(|_| takes_over).unwrap_or_default());
             }
-            IpamRecord::HostLocal { .. } => {
+            IpamRecord::HostLocal { data_dir, root } => {
                 let config = HostLocalConfig::parse(&request.conf, request.args)?;
                 let lease = LeaseRequest {
-                    network: &request.key.network,
+                    directory: &recorded_dir(attachment, data_dir, root.as_deref()),
                     container_id: &request.key.container,
                     ifname: &request.key.ifname,
                 };
-                result_of(self.host_local.allocate(&config, &lease, pending)?)
+                result_of(
+                    self.host_local
+                        .allocate(&config, &lease, pending)
+                        .map_err(|e| NotAllocated { nothing_taken: e.gives_nothing(), error: e.into() })?,
+                )
             }
             IpamRecord::Static => {
                 result_of(static_ipam::allocate(&StaticIpam::parse(&request.conf, request.args)?))
             }
             IpamRecord::Delegate { plugin } => {
-                self.delegate(request, plugin, Command::Add)?.unwrap_or_default()
+                let answer = self.execute(request, plugin, Command::Add).map_err(|e| NotAllocated {
+                    nothing_taken: e.never_ran(),
+                    error: of_network(&request.key.network, e.to_cni_error(Command::Add)),
+                })?;
+                answer.unwrap_or_default()
             }
         };
         // The reference plugins refuse an IPAM without an address, too.
         if result.ips.is_empty() {
             let msg = format!("network {:?}: its IPAM gave no address", request.key.network);
-            return Err(
-                CniError::new(Code::InvalidConfig, msg).with("an IPAM has to give at least one address")
-            );
+            let error = CniError::new(Code::InvalidConfig, msg);
+            return Err(error.with("an IPAM has to give at least one address").into());
         }
         Ok(result)
     }
@@ -133,8 +163,12 @@ impl Ipam {
         match IpamKind::of(&request.conf) {
             IpamKind::None => Ok(()),
             IpamKind::HostLocal => {
-                let (dir, key) = (data_dir(&request.conf)?, request.key);
-                Ok(self.host_local.check(&dir, &key.network, &key.container, &key.ifname)?)
+                let key = request.key;
+                let directory = self.used_dir(request)?.ok_or_else(|| IpamError::Unallocated {
+                    network: request.address_directory().into_owned(),
+                    container_id: key.container.clone(),
+                })?;
+                Ok(self.host_local.check(&directory, &key.container, &key.ifname)?)
             }
             IpamKind::Static => {
                 let config = StaticIpam::parse(&request.conf, request.args)?;
@@ -147,21 +181,17 @@ impl Ipam {
 
     /// Gives back the addresses of an attachment whose link is gone.
     pub(super) fn release(&self, attachment: &Attachment) -> Result<(), CniError> {
-        let data_dir = match &attachment.ipam {
-            IpamRecord::HostLocal { data_dir } => data_dir,
-            // Nothing was taken, or the plugin has had its DEL with those that are executed.
-            IpamRecord::Static | IpamRecord::Delegate { .. } | IpamRecord::None => return Ok(()),
-        };
-        let key = &attachment.key;
-        // The addresses are on record from the commit on. Before it, all that this interface has in the network is this ADD's.
-        let released = if attachment.addresses.is_empty() {
-            self.host_local.release(data_dir, &key.network, &key.container, &key.ifname)
-        } else {
-            let ips: Vec<_> = attachment.addresses.iter().map(ipnet::IpNet::addr).collect();
-            self.host_local.release_ips(data_dir, &key.network, &key.container, &key.ifname, &ips)
-        };
-        released?;
-        Ok(())
+        release(&self.host_local, attachment)
+    }
+
+    /// The same for who must not wait for a directory that hangs: `None` when it has not answered in `limit`.
+    pub(super) fn release_within(
+        &self,
+        limit: Duration,
+        attachment: &Attachment,
+    ) -> io::Result<Option<Result<(), CniError>>> {
+        let (host_local, attachment) = (Arc::clone(&self.host_local), attachment.clone());
+        within("release-files", limit, move || release(&host_local, &attachment))
     }
 
     /// K10: gives back what this container's interface has in the network, whoever took it.
@@ -172,8 +202,8 @@ impl Ipam {
         match IpamKind::of(&request.conf) {
             IpamKind::None | IpamKind::Static => Ok(()),
             IpamKind::HostLocal => {
-                let (dir, key) = (data_dir(&request.conf)?, request.key);
-                self.host_local.release(&dir, &key.network, &key.container, &key.ifname)?;
+                let Some(directory) = self.used_dir(request)? else { return Ok(()) };
+                self.host_local.release(&directory, &request.key.container, &request.key.ifname)?;
                 Ok(())
             }
             IpamKind::Delegate(plugin) => self.delegate(request, plugin, Command::Del).map(drop),
@@ -185,10 +215,11 @@ impl Ipam {
         match IpamKind::of(&request.conf) {
             IpamKind::None | IpamKind::Static => Vec::new(),
             IpamKind::HostLocal => {
-                let Ok(config) = HostLocalConfig::parse(&request.conf, request.args) else {
+                let readable = HostLocalConfig::parse(&request.conf, request.args).is_ok();
+                let Some(directory) = self.used_dir(request).ok().flatten().filter(|_| readable) else {
                     return Vec::new();
                 };
-                let removed = self.host_local.gc(&config.data_dir, &request.key.network, keep);
+                let removed = self.host_local.gc(&directory, keep);
                 removed.errors.into_iter().map(Into::into).collect()
             }
             IpamKind::Delegate(plugin) => {
@@ -211,14 +242,47 @@ impl Ipam {
         }
     }
 
-    /// host-local: its configuration, and whether its files can be made.
+    /// host-local: its configuration, and whether its files can be made. Its directory may hang, and STATUS has one thread for
+    /// all networks: so another one looks.
     fn host_local_status(&self, request: &AttachmentRequest<'_>) -> Result<(), CniError> {
         let config = HostLocalConfig::parse(&request.conf, request.args)?;
-        let directory = Path::new(&config.data_dir).join(&request.key.network);
-        self.root.writable(&directory).map_err(|error| {
-            let what = format!("host-local's directory {} can't be written: {error}", directory.display());
+        let (data_dir, network) = (config.data_dir, request.address_directory().into_owned());
+        let path = Path::new(&data_dir).join(&network);
+        let root = self.data_dir_root(request, &data_dir)?;
+        let (host_local, directory) = (Arc::clone(&self.host_local), NetworkDir { data_dir, network, root });
+        let looked = within("status-files", STATUS_LIMIT, move || host_local.writable(&directory));
+        let hangs = || Err(io::Error::new(io::ErrorKind::TimedOut, "its file system does not answer"));
+        looked.and_then(|done| done.unwrap_or_else(hangs)).map_err(|error| {
+            let what = format!("host-local's directory {} can't be written: {error}", path.display());
             not_available(request, what)
                 .with("make it a directory on a file system that can be written and has space, or correct `dataDir`")
+        })
+    }
+
+    /// The root of the policy below which the directory of a tenant's definition has to lie; `None` for the administrator's.
+    fn data_dir_root(
+        &self,
+        request: &AttachmentRequest<'_>,
+        data_dir: &str,
+    ) -> Result<Option<String>, CniError> {
+        let Some(namespace) = request.namespace else { return Ok(None) };
+        let policy = self.policy.get();
+        // What cannot be read is not taken for a policy that allows everything.
+        let settings = policy
+            .tenants
+            .as_deref()
+            .ok_or_else(|| Refusal::PolicyUnknown { namespace: namespace.to_string() })?;
+        let root = data_dir_root(settings, namespace, "ipam.dataDir", data_dir)?;
+        Ok(Some(root.to_string_lossy().into_owned()))
+    }
+
+    /// The directory of a request that takes no address. A tenant's is where one was taken, by the root of then: `None` where
+    /// none ever was.
+    fn used_dir(&self, request: &AttachmentRequest<'_>) -> Result<Option<NetworkDir>, CniError> {
+        let (data_dir, network) = (data_dir(&request.conf)?, request.address_directory());
+        Ok(match request.namespace {
+            Some(_) => self.host_local.place(&data_dir, &network),
+            None => Some(NetworkDir::of_administrator(&data_dir, &network)),
         })
     }
 
@@ -229,6 +293,16 @@ impl Ipam {
         plugin: &str,
         command: Command,
     ) -> Result<Option<CniResult>, CniError> {
+        let done = self.execute(request, plugin, command);
+        done.map_err(|e| of_network(&request.key.network, e.to_cni_error(command)))
+    }
+
+    fn execute(
+        &self,
+        request: &AttachmentRequest<'_>,
+        plugin: &str,
+        command: Command,
+    ) -> Result<Option<CniResult>, DelegateError> {
         // A removal goes on when its caller has gone, so neither the deadline nor a hang-up ends the plugin.
         let goes_on = matches!(command, Command::Del | Command::Gc);
         let left = match goes_on {
@@ -244,8 +318,7 @@ impl Ipam {
             cancelled: &|| !goes_on && request.waiting.gone.get(),
             is_ours: &is_file_of_ours,
         };
-        let done = self.delegates.ipam(&call, request.conf.version);
-        done.map_err(|e| of_network(&request.key.network, e.to_cni_error(command)))
+        self.delegates.ipam(&call, request.conf.version)
     }
 
     /// DEL of the IPAM plugin that was executed for an attachment, from its record alone.
@@ -276,8 +349,8 @@ impl Ipam {
 impl PendingRemovals for Core {
     fn hurry(&self, directory: &NetworkDir) -> bool {
         self.finish_pending(|a| {
-            a.key.network == directory.network
-                && matches!(&a.ipam, IpamRecord::HostLocal { data_dir } if *data_dir == directory.data_dir)
+            a.address_directory() == directory.network
+                && matches!(&a.ipam, IpamRecord::HostLocal { data_dir, .. } if *data_dir == directory.data_dir)
         })
     }
 }
@@ -291,6 +364,7 @@ pub(crate) fn parameters<'a>(attachment: &'a Attachment, netns: &'a str) -> Para
         args: &attachment.caller.args,
         path: &attachment.caller.path,
         env: &attachment.caller.env,
+        of_tenant: attachment.namespace.is_some(),
     }
 }
 
@@ -307,12 +381,49 @@ fn of_network(network: &str, error: CniError) -> CniError {
     CniError { msg: format!("network {network:?}: {}", error.msg), ..error }
 }
 
+fn release(host_local: &HostLocal, attachment: &Attachment) -> Result<(), CniError> {
+    match &attachment.ipam {
+        IpamRecord::HostLocal { data_dir, root } => {
+            let directory = recorded_dir(attachment, data_dir, root.as_deref());
+            Ok(give_back(host_local, &directory, attachment)?)
+        }
+        // Nothing was taken, or the plugin has had its DEL with those that are executed.
+        IpamRecord::Static | IpamRecord::Delegate { .. } | IpamRecord::None => Ok(()),
+    }
+}
+
+/// The directory that an attachment has its addresses of.
+fn recorded_dir(attachment: &Attachment, data_dir: &str, root: Option<&str>) -> NetworkDir {
+    NetworkDir {
+        data_dir: data_dir.to_owned(),
+        network: attachment.address_directory().into_owned(),
+        root: root.map(str::to_owned),
+    }
+}
+
+/// Gives back what an attachment has of host-local.
+fn give_back(
+    host_local: &HostLocal,
+    directory: &NetworkDir,
+    attachment: &Attachment,
+) -> Result<(), IpamError> {
+    let key = &attachment.key;
+    // The addresses are on record from the commit on. Before it, all that this interface has in the network is this ADD's.
+    let released = if attachment.addresses.is_empty() {
+        host_local.release(directory, &key.container, &key.ifname)
+    } else {
+        let ips: Vec<_> = attachment.addresses.iter().map(ipnet::IpNet::addr).collect();
+        host_local.release_ips(directory, &key.container, &key.ifname, &ips)
+    };
+    released.map(drop)
+}
+
 /// `dataDir`, whatever else the `ipam` says: a removal must not fail for a range that is wrong by now.
 fn data_dir(conf: &NetConf) -> Result<String, CniError> {
     let fields = conf.fields()?;
     let ipam = fields.object("ipam")?;
     let given = ipam.map(|ipam| ipam.text("dataDir")).transpose()?.flatten();
-    Ok(given.unwrap_or_else(|| DEFAULT_DATA_DIR.to_owned()))
+    Ok(given.filter(|dir| !dir.is_empty()).unwrap_or_else(|| DEFAULT_DATA_DIR.to_owned()))
 }
 
 fn result_of(lease: Lease) -> CniResult {

@@ -9,20 +9,28 @@ mod check;
 mod command_dispatch;
 mod del;
 mod delegate_records;
+mod executed_removals;
+mod forget;
 mod gc;
 mod ipam;
+mod newer_attachments;
 mod orphaned_addresses;
+mod pod_visit;
 mod reconcile;
 mod removal;
 mod removal_queue;
+mod set_aside_records;
+mod start_steps;
 mod status;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
 use fairlead_cni::config::NetConf;
 use fairlead_cni::{CniError, CniVersion, Code};
 use fairlead_host::{Kernel, NetnsId};
+use parking_lot::RwLock;
 
 use super::attachment_request::AttachmentRequest;
 use super::keyed_locks::{KeyedLock, KeyedLocks};
@@ -31,11 +39,17 @@ use super::live_policy::{CurrentPolicy, Policy};
 use crate::store::{Attachment, Phase, Store};
 
 pub(crate) use check::since_0_4;
+#[cfg(test)]
+pub(crate) use delegate_records::RecordedAttachment;
 pub(crate) use delegate_records::{DelegateRecords, unreadable as unreadable_records};
+pub(crate) use executed_removals::{ExecutedRemoval, ExecutedRemovals};
 pub(crate) use ipam::{Ipam, parameters};
 pub(crate) use orphaned_addresses::all_errors;
+pub(crate) use pod_visit::{PodNet, PodVisit, SharedVisit, enter_again};
 pub(crate) use removal::{Answer, without_success_phrases};
-pub(crate) use removal_queue::{RemovalQueue, Task};
+pub(crate) use removal_queue::{Failures, Rank, RemovalQueue, Task};
+pub(crate) use set_aside_records::SetAsidePlaces;
+pub(crate) use start_steps::{StartStep, StartSteps};
 
 /// Everything on record is looked through this often, for what no event has reported.
 pub(crate) const SWEEP: std::time::Duration = std::time::Duration::from_secs(30);
@@ -53,8 +67,14 @@ pub(crate) struct Core {
     /// One call at a time for one container.
     pub(crate) containers: KeyedLocks,
     pub(crate) removals: RemovalQueue,
+    pub(crate) executed_removals: ExecutedRemovals,
+    pub(crate) start: StartSteps,
+    /// Where what cannot be read is set aside.
+    pub(crate) set_aside: SetAsidePlaces,
     pub(crate) ipam: Ipam,
     pub(crate) remove_conflist: ConflistRemoval,
+    /// Containers that Multus has made, as they were last looked for: what they hold is no orphan's.
+    pub(crate) of_multus: RwLock<BTreeSet<String>>,
 }
 
 impl Core {
@@ -71,8 +91,8 @@ impl Core {
         &self,
         request: &AttachmentRequest<'_>,
     ) -> Result<Option<KeyedLock<'_>>, CniError> {
-        // The call of the list has the lock already: this one would wait for it until the deadline.
-        if request.in_conflist {
+        // The call that this one is part of has the lock already: this one would wait for it until the deadline.
+        if request.nested {
             return Ok(None);
         }
         match self.containers.take(&request.key.container, request.waiting.deadline) {

@@ -2,94 +2,91 @@
 //! removed is removed, what lives is left alone. And while the daemon runs: attachments whose namespace has died are
 //! collected without waiting for anyone.
 
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use fairlead_host::Nsid;
+use fairlead_host::time_limit::within;
+use fairlead_ipam::{HostLocal, NetworkDir};
 
-use super::{Answer, Core, SWEEP};
+use super::delegate_records::RecordedAttachment;
+use super::{Core, StartStep};
 use crate::engine::errors;
 use crate::engine::recorded_netns::{self, Reach};
 use crate::store::{Attachment, LinkRecord, Lost, Opened, Phase};
+
+/// So long one directory of addresses is waited for.
+const ONE_DIRECTORY: Duration = Duration::from_secs(1);
+
+/// So many threads are left behind in directories that hang.
+const MOST_HANGING: usize = 16;
 
 /// What the start has found.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Reconciled {
     pub(crate) alive: usize,
-    pub(crate) undone: usize,
-    pub(crate) finished: usize,
-    pub(crate) collected: usize,
-    /// Left to the background: other programs have a part in it.
+    /// To be removed, and waited for before the daemon is ready: half-done ADDs and DELs, and what died.
+    pub(crate) begun: usize,
+    /// To be removed, and not waited for: other programs have a part in it, or its DEL was answered.
     pub(crate) later: usize,
+    /// Not on record as to be removed, for want of space.
     pub(crate) failed: usize,
 }
 
 impl Core {
-    /// Brings store and kernel together. What fails stays on record and is tried again in the background.
-    pub(crate) fn reconcile(&self, opened: Opened, of_records: Vec<(bool, Attachment)>) -> Reconciled {
+    /// Compares store and kernel, and has the removal queue bring them together. Nothing is removed here: a VF that is not there is
+    /// waited for, sysfs can hang, and a directory of addresses can be another's. What fails is tried again in the background.
+    pub(crate) fn reconcile(&self, opened: Opened, of_records: Vec<RecordedAttachment>) -> Reconciled {
         let mut found = Reconciled::default();
         for attachment in self.store.all() {
-            // What a list has removed with it is done.
-            let Some(attachment) = self.store.get(attachment.id) else { continue };
-            let done = match attachment.phase {
-                Phase::Adding | Phase::Removing if self.awaits_others(&attachment) => {
-                    found.later += 1;
-                    self.remove_later(&attachment)
-                }
-                // Without a commit the caller has got no answer: nobody relies on it.
-                Phase::Adding => self.remove(&attachment, Answer::WhenGone).map(|()| found.undone += 1),
-                Phase::Removing => self.remove(&attachment, Answer::WhenGone).map(|()| found.finished += 1),
+            match attachment.phase {
                 // Each may wait 30 ms for its link: nobody needs them before the daemon is ready.
                 Phase::Silenced => {
                     found.later += 1;
                     self.removals.expect(attachment.id, Instant::now());
-                    Ok(())
                 }
-                Phase::Attached if !self.is_dead(&attachment, None) => {
-                    found.alive += 1;
-                    Ok(())
+                Phase::Attached if !self.is_dead(&attachment, None) => found.alive += 1,
+                // Without a commit the caller of an ADD has got no answer: nobody relies on it.
+                Phase::Adding | Phase::Removing | Phase::Attached => {
+                    self.begin_removal(&attachment, &mut found)
                 }
-                Phase::Attached if self.awaits_others(&attachment) => {
-                    found.later += 1;
-                    self.remove_later(&attachment)
-                }
-                Phase::Attached => self.remove(&attachment, Answer::WhenGone).map(|()| found.collected += 1),
-            };
-            if let Err(e) = done {
-                found.failed += 1;
-                tracing::error!(container = %attachment.key.container, network = %attachment.key.network, error = %e,
-                    "an attachment could not be reconciled; it is tried again");
-                self.removals.expect(attachment.id, Instant::now() + SWEEP);
             }
         }
         self.after_reboot(opened, of_records, &mut found);
         found
     }
 
-    /// Whether a removal cannot be had at once: other programs have a part in it, or have the VF still.
-    fn awaits_others(&self, attachment: &Attachment) -> bool {
-        attachment.has_delegates() || self.kinds.must_be_unused(attachment).is_err()
-    }
-
-    /// Puts the removal on record and leaves it to the removal queue.
-    fn remove_later(&self, attachment: &Attachment) -> Result<(), fairlead_cni::CniError> {
-        self.store.enter(attachment.id, Phase::Removing).map_err(|e| errors::store(&e))?;
+    /// Puts the removal on record and leaves it to the removal queue. Executed plugins can take as long as they like, so what has a
+    /// part for them is not waited for.
+    fn begin_removal(&self, attachment: &Attachment, found: &mut Reconciled) {
+        if let Err(error) = self.store.enter(attachment.id, Phase::Removing) {
+            found.failed += 1;
+            tracing::error!(container = %attachment.key.container, network = %attachment.key.network, %error,
+                "an attachment could not be reconciled; it is tried again");
+            self.removals.again(attachment.id, &errors::store(&error));
+            return;
+        }
+        if attachment.has_delegates() {
+            found.later += 1;
+        } else {
+            found.begun += 1;
+            self.start.begin(StartStep::Removal(attachment.id));
+        }
         self.removals.expect(attachment.id, Instant::now());
-        Ok(())
     }
 
-    /// X24: what an earlier boot left: its namespaces are gone; local addresses are given back at once, delegates get
-    /// their DEL in the background.
-    fn after_reboot(&self, opened: Opened, of_records: Vec<(bool, Attachment)>, found: &mut Reconciled) {
+    /// X24: what an earlier boot left: its namespaces are gone.
+    fn after_reboot(&self, opened: Opened, of_records: Vec<RecordedAttachment>, found: &mut Reconciled) {
         let mut earlier = opened.of_earlier_boot;
-        for (of_this_boot, attachment) in of_records {
+        for record in of_records {
             // The journal knows the phase, too. A record on the disk always says that it was attached.
-            if self.store.get(attachment.id).is_some() {
+            if self.store.knows(record.attachment.id) {
                 continue;
             }
-            if of_this_boot {
-                self.adopt(attachment, found);
+            if record.of_this_boot {
+                self.adopt(record, found);
             } else {
-                earlier.push(attachment);
+                earlier.push(record.attachment);
             }
         }
         // An attachment with delegates comes twice: from the journal of that boot, and from its record.
@@ -101,32 +98,34 @@ impl Core {
             attachment.netns.path = String::new();
             attachment.netns.nsid = None;
             attachment.link = self.kinds.after_reboot(attachment.link);
-            let id = attachment.id;
             // With no space in the store the record of one with delegates stays on the disk, for the next start.
             let Ok(attachment) = self.store.begin(attachment) else { continue };
-            // Executed plugins can take seconds, for which no start waits.
-            if attachment.has_delegates() {
-                self.removals.expect(id, Instant::now());
-                continue;
+            self.begin_removal(&attachment, found);
+        }
+    }
+
+    /// X24: gives back the addresses of earlier boots, whoever had them. One directory after the other; of those that hang
+    /// [`MOST_HANGING`] at most are left behind.
+    pub(crate) fn release_earlier_boots(&self) {
+        let (mut freed, mut hanging) = (0, Vec::new());
+        for place in self.ipam.host_local.places() {
+            let (host_local, there) = (Arc::clone(&self.ipam.host_local), place.clone());
+            match within("old-addresses", ONE_DIRECTORY, move || free_earlier_boots(&host_local, &there)) {
+                Ok(Some(here)) => freed += here,
+                Ok(None) | Err(_) => hanging.push(place),
             }
-            match self.remove(&attachment, Answer::WhenGone) {
-                Ok(()) => found.collected += 1,
-                Err(e) => {
-                    found.failed += 1;
-                    tracing::error!(container = %attachment.key.container, error = %e, "an attachment of an earlier boot could not be given back");
-                    self.removals.expect(id, Instant::now() + SWEEP);
-                }
+            if hanging.len() >= MOST_HANGING {
+                break;
             }
         }
-        let released = self.ipam.host_local.release_orphaned_by_reboot();
-        if !released.allocations.is_empty() {
-            tracing::info!(
-                addresses = released.allocations.len(),
-                "addresses of before the reboot are free again"
+        if freed > 0 {
+            tracing::info!(addresses = freed, "addresses of before the reboot are free again");
+        }
+        if !hanging.is_empty() {
+            tracing::warn!(
+                ?hanging,
+                "directories of host-local do not answer: addresses of before the reboot stay taken there until they do"
             );
-        }
-        for error in released.errors {
-            tracing::warn!(error = %error, "an address of before the reboot could not be given back");
         }
     }
 
@@ -148,15 +147,16 @@ impl Core {
     }
 
     /// An attachment of this boot that the store has lost: its record is enough to go on with it, or to take it down.
-    fn adopt(&self, attachment: Attachment, found: &mut Reconciled) {
+    fn adopt(&self, record: RecordedAttachment, found: &mut Reconciled) {
+        let RecordedAttachment { attachment, written, .. } = record;
         tracing::warn!(container = %attachment.key.container, network = %attachment.key.network,
             "the store has lost an attachment; it is taken from its record");
         // With no space in the store its record stays on the disk, for the next start.
-        let Ok(attachment) = self.store.begin(attachment) else { return };
+        let Ok(attachment) = self.store.adopt(attachment, written) else { return };
         if !self.is_dead(&attachment, None) {
             found.alive += 1;
-        } else if self.remove_later(&attachment).is_ok() {
-            found.later += 1;
+        } else {
+            self.begin_removal(&attachment, found);
         }
     }
 
@@ -167,13 +167,24 @@ impl Core {
         }
         match recorded_netns::reach(self.kernel(), &attachment.netns) {
             Ok(Reach::Dead) => true,
-            // The number may have been given to the next namespace at once: then our link is not there.
-            Ok(Reach::ByNumber(nsid)) => {
+            // The number may have been given to the next namespace at once: then our link is not there. That alone proves nothing, for a
+            // pod can hide its link, or give it another index.
+            Ok(Reach::ByNumber(nsid)) if died == Some(nsid) || self.is_anothers(nsid, attachment) => {
                 self.kinds.is_absent_at(attachment, nsid).unwrap_or(died == Some(nsid))
             }
+            Ok(Reach::ByNumber(_)) => false,
             // What cannot be asked is not taken for dead: a living pod would lose its interface.
             Ok(Reach::Inside(_) | Reach::Unknown) | Err(_) => false,
         }
+    }
+
+    /// Whether the number is that of another namespace by now, which an attachment that lives there shows.
+    fn is_anothers(&self, nsid: Nsid, attachment: &Attachment) -> bool {
+        self.store.all().iter().any(|other| {
+            other.netns.nsid == Some(nsid)
+                && !other.netns.id.same(&attachment.netns.id)
+                && matches!(recorded_netns::reach(self.kernel(), &other.netns), Ok(Reach::Inside(_)))
+        })
     }
 
     /// The kernel has told that a namespace died: what was in it is given back.
@@ -219,4 +230,13 @@ impl Core {
             Phase::Adding | Phase::Attached | Phase::Removing => {}
         }
     }
+}
+
+/// Frees the addresses of earlier boots in one directory; answers how many.
+fn free_earlier_boots(host_local: &HostLocal, place: &NetworkDir) -> usize {
+    let released = host_local.release_orphaned_by_reboot(place);
+    for error in released.errors {
+        tracing::warn!(error = %error, "an address of before the reboot could not be given back");
+    }
+    released.allocations.len()
 }

@@ -1,21 +1,30 @@
 //! Taking an attachment down: by DEL, as the undo of an ADD, after a restart, or when its namespace has died. One way
 //! for all, from the record alone, and it may be begun again at any step.
 
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use fairlead_cni::{CniError, avoid_containerd_phrases};
-use fairlead_host::{NetError, failpoint};
+use fairlead_cni::args::Args;
+use fairlead_cni::{CniError, Code, avoid_containerd_phrases};
+use fairlead_host::{Net, NetError, Op, failpoint};
+use nix::errno::Errno;
 
-use super::{Core, Task};
+use super::{Core, ExecutedRemoval, Failures, StartStep, Task, all_errors};
 use crate::engine::errors;
-use crate::engine::kinds::{AwaitsCarrier, Network};
-use crate::engine::netdev;
+use crate::engine::kinds::{Network, Undone};
+use crate::engine::netdev::{self, gone_is_fine};
 use crate::engine::recorded_netns::{self, Reach};
+use crate::logging;
 use crate::store::{Attachment, LinkRecord, Phase};
 
 /// The answer of a DEL has left by then. A restore that began at once would take the processor, and the kernel's lock for
 /// links, from it.
 const ANSWERED: Duration = Duration::from_millis(25);
+
+/// A removal that has neither ended nor failed for so long hangs: longer than the time limit of a plugin.
+const STUCK: Duration = Duration::from_secs(60);
+/// A call that works on the same container is waited for in steps of this length.
+const CALL_AT_WORK: Duration = Duration::from_secs(1);
 
 /// Whether DEL may be answered before the link is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,49 +41,86 @@ impl Core {
         // On record first: a start after a kill would take it for attached, and leave it half removed.
         self.store.enter(attachment.id, Phase::Removing).map_err(|e| errors::store(&e))?;
         failpoint::pass("del.removing");
+        // Past errors: what one network cannot give back must not keep the others. This one's record stays until all are gone.
+        let others = self.remove_made_with(attachment);
         // The reference plugins have the same order: the IPAM gets its DEL before the link goes.
-        self.delegates_del(attachment)?;
+        let executed = self.delegates_del(attachment);
+        all_errors([others, executed].into_iter().filter_map(Result::err).collect())?;
         let told = |e: NetError| removing(attachment, &e);
         let reach = recorded_netns::reach(self.kernel(), &attachment.netns).map_err(told)?;
         let reach = match reach {
             Reach::Inside(mut pod) if answer == Answer::WhenSilent => {
-                match self.kinds.find(attachment, pod.as_mut()).map_err(told)? {
-                    Some(link) => {
-                        // The announcer's socket would keep the namespace alive after the answer.
-                        self.kinds.quiet(link.index, &attachment.netns.id);
-                        let parked = attachment.parked_name();
-                        netdev::silence(pod.as_mut(), link.index, &parked).map_err(told)?;
-                        // containerd removes the namespace right after the answer: nothing of ours may keep it alive.
-                        drop(pod);
-                        failpoint::pass("del.silent");
-                        return self.park(attachment);
-                    }
-                    // The link is gone already: what else the attachment held is given back at once.
-                    None => Reach::Inside(pod),
+                if self.silence(attachment, pod.as_mut()).map_err(told)? {
+                    // containerd removes the namespace right after the answer: nothing of ours may keep it alive.
+                    drop(pod);
+                    failpoint::pass("del.silent");
+                    return self.park(attachment);
                 }
+                Reach::Inside(pod)
             }
             other => other,
         };
         if let Some(index) = self.kinds.recorded_index(attachment) {
             self.kinds.quiet(index, &attachment.netns.id);
         }
-        // No error: the pod would stay in Terminating for as long as a cable is out.
-        if let Some(AwaitsCarrier(why)) = self.take_down(attachment, reach)? {
-            tracing::warn!(container = %attachment.key.container, network = %attachment.key.network,
-                ifname = %attachment.key.ifname, error = %why, "a VF is home, and waits for the carrier of its NIC");
-            self.removals.again(attachment.id, &why);
-        }
+        // No error: the pod would stay in Terminating for as long as a cable is out, or for ever where it has deleted what it was lent.
+        let (why, waits) = match self.take_down(attachment, reach)? {
+            Undone::Whole => return Ok(()),
+            Undone::AwaitsCarrier(why) => (why, "a VF is home, and waits for the carrier of its NIC"),
+            Undone::Quarantined { why, .. } => (why, "a VF is home, and is nobody's before it is clean"),
+            Undone::Away(why) => (
+                why,
+                "what was lent to a pod is not there: it stays on record while the pod's namespace lives",
+            ),
+        };
+        tracing::warn!(container = %attachment.key.container, network = %attachment.key.network,
+            ifname = %attachment.key.ifname, error = %why, waits);
+        self.removals.again(attachment.id, &why);
         Ok(())
     }
 
-    /// The DEL of everything that was executed for an attachment, from its record alone.
-    fn delegates_del(&self, attachment: &Attachment) -> Result<(), CniError> {
-        if !attachment.has_delegates() {
+    /// Makes the attachment's interface silent. False where that cannot be, so that all of it goes before the answer: it is gone already,
+    /// or its name cannot be freed.
+    fn silence(&self, attachment: &Attachment, pod: &mut dyn Net) -> Result<bool, NetError> {
+        let Some(link) = self.kinds.find(attachment, pod)? else { return Ok(false) };
+        // The announcer's socket would keep the namespace alive after the answer.
+        self.kinds.quiet(link.index, &attachment.netns.id);
+        match netdev::silence(pod, link.index, &self.kinds.ids) {
+            Err(e) if e.errno() == Some(Errno::EEXIST) => Ok(false),
+            done => done.map(|()| true),
+        }
+    }
+
+    /// Takes down what was made with the attachment of a pod's default network, the last one first.
+    fn remove_made_with(&self, attachment: &Attachment) -> Result<(), CniError> {
+        if !matches!(attachment.link, LinkRecord::Conflist { .. }) {
             return Ok(());
         }
-        self.ipam.wait_for_earlier_delegates();
+        let of_one = |other: &Attachment| {
+            // What its configuration does not say by itself (`paths`, a list) is waited for.
+            let conf = self.ipam.confs.get(&other.config, true).ok();
+            let network = conf.and_then(|conf| Network::validate(&conf, &Args::default()).ok());
+            self.remove_for(other, self.answer_of(other, network.as_ref()))
+        };
+        // One that is silenced is the removal queue's already.
+        let others = self.made_with(attachment).into_iter().rev().filter(|a| a.phase != Phase::Silenced);
+        all_errors(others.filter_map(|other| of_one(&other).err()).collect())
+    }
+
+    /// What was made with the attachment of a pod's default network, in the order in which it was made.
+    pub(crate) fn made_with(&self, attachment: &Attachment) -> Vec<Arc<Attachment>> {
+        let id = Some(attachment.id);
+        self.store.all_after(attachment.id).into_iter().filter(|other| other.made_with == id).collect()
+    }
+
+    /// The DEL of the plugins of a list, and of everything that was executed for an attachment, from its record alone.
+    fn delegates_del(&self, attachment: &Attachment) -> Result<(), CniError> {
+        if attachment.has_delegates() {
+            self.ipam.wait_for_earlier_delegates();
+        }
         match &attachment.link {
-            LinkRecord::Conflist { conflist } => (self.remove_conflist)(self, attachment, conflist),
+            LinkRecord::Conflist { conflist, .. } => (self.remove_conflist)(self, attachment, conflist),
+            _ if !attachment.has_delegates() => Ok(()),
             _ => self.ipam.delegate_del(attachment, &self.netns_for_delegates(attachment)),
         }
     }
@@ -87,25 +133,61 @@ impl Core {
         }
     }
 
-    /// The link goes for good, or is restored, and with it all that the attachment held. A VF that waits for a carrier stays on
-    /// record as the removal queue's, and is nobody else's for that long.
-    fn take_down(
+    /// The link goes for good, or is restored, and with it all that the attachment held. A VF that waits for a carrier, or is not clean,
+    /// stays on record as the removal queue's, and is nobody else's for that long.
+    fn take_down(&self, attachment: &Attachment, mut reach: Reach<'_>) -> Result<Undone, CniError> {
+        if let Reach::Inside(pod) = &mut reach {
+            self.delete_renumbered(attachment, pod.as_mut()).map_err(|e| removing(attachment, &e))?;
+        }
+        let undone = self.kinds.undo(attachment, reach)?;
+        failpoint::pass("del.unlinked");
+        match &undone {
+            // A link that the pod has hidden may answer for its addresses: they stay taken.
+            Undone::Away(_) => {
+                self.store.enter(attachment.id, Phase::Silenced).map_err(|e| errors::store(&e))?;
+            }
+            // After the link: as long as that is there it may answer for the addresses, and nobody else may get them.
+            Undone::AwaitsCarrier(_) => self.release_all_but_the_vf(attachment, None)?,
+            Undone::Quarantined { left, .. } => self.release_all_but_the_vf(attachment, Some(left))?,
+            Undone::Whole => {
+                self.release(attachment)?;
+                self.forget(attachment)?;
+            }
+        }
+        Ok(undone)
+    }
+
+    /// A pod that takes its link out of the namespace and back can give it another index: it would still answer for its addresses.
+    fn delete_renumbered(&self, attachment: &Attachment, pod: &mut dyn Net) -> Result<(), NetError> {
+        let renumbered = self.renumbered(attachment, pod)?;
+        if renumbered.is_empty() {
+            return Ok(());
+        }
+        tracing::warn!(container = %attachment.key.container, network = %attachment.key.network,
+            ifname = %attachment.key.ifname, ?renumbered, "the pod has given its interface another index");
+        renumbered.into_iter().try_for_each(|index| gone_is_fine(pod.batch(&[Op::DeleteLink(index)])))
+    }
+
+    /// Links of the pod that may be the attachment's under another index: like it, and no other attachment's.
+    pub(super) fn renumbered(
         &self,
         attachment: &Attachment,
-        reach: Reach<'_>,
-    ) -> Result<Option<AwaitsCarrier>, CniError> {
-        let waits = self.kinds.undo(attachment, reach)?;
-        failpoint::pass("del.unlinked");
-        // After the link: as long as that is there it may answer for the addresses, and nobody else may get them.
+        pod: &mut dyn Net,
+    ) -> Result<Vec<u32>, NetError> {
+        let in_this_netns = self.store.all().into_iter().filter(|a| a.netns.id.same(&attachment.netns.id));
+        let known: Vec<u32> = in_this_netns.filter_map(|a| self.kinds.recorded_index(&a)).collect();
+        self.kinds.renumbered(attachment, &known, pod)
+    }
+
+    fn release_all_but_the_vf(
+        &self,
+        attachment: &Attachment,
+        quarantined: Option<&str>,
+    ) -> Result<(), CniError> {
         self.release(attachment)?;
-        match &waits {
-            Some(_) => {
-                self.store.released(attachment).map_err(|e| errors::store(&e))?;
-                self.records.forget(attachment.id);
-            }
-            None => self.forget(attachment)?,
-        }
-        Ok(waits)
+        self.store.released(attachment, quarantined).map_err(|e| errors::store(&e))?;
+        self.records.forget(attachment.id);
+        Ok(())
     }
 
     /// The removal is on record and answered; the rest is the removal queue's.
@@ -128,7 +210,7 @@ impl Core {
     }
 
     /// Nothing is left of it.
-    fn forget(&self, attachment: &Attachment) -> Result<(), CniError> {
+    pub(super) fn forget(&self, attachment: &Attachment) -> Result<(), CniError> {
         // Before the journal's entry: a record that the journal does not know is taken for an attachment that the store has lost.
         self.records.forget(attachment.id);
         self.removals.done(attachment.id);
@@ -142,7 +224,9 @@ impl Core {
     /// Holds nothing of the namespace, but for as long as a VF takes to leave it.
     pub(crate) fn reap(&self, id: u64) -> Result<(), CniError> {
         // An ADD that hurries it and a thread of the queue may come at once.
-        let Some(_turn) = self.removals.turn(id) else { return Ok(()) };
+        let Some(_turn) = self.removals.turn(id) else {
+            return Err(errors::too_late("another that works on the same removal"));
+        };
         let Some(attachment) = self.store.get(id).filter(|a| a.phase == Phase::Silenced) else {
             return Ok(());
         };
@@ -157,7 +241,10 @@ impl Core {
             }
             _ => recorded_netns::reach(self.kernel(), &attachment.netns).map_err(told)?,
         };
-        AwaitsCarrier::refuse(self.take_down(&attachment, reach)?)
+        match self.take_down(&attachment, reach)? {
+            Undone::Whole => Ok(()),
+            Undone::AwaitsCarrier(why) | Undone::Away(why) | Undone::Quarantined { why, .. } => Err(why),
+        }
     }
 
     /// Removes by order of a caller, who may never come again: what fails is tried again without him.
@@ -180,20 +267,52 @@ impl Core {
         }
     }
 
+    /// An ADD failed with `error`, of which nothing is left: a removal would fail for ever on the plugin that could not be started.
+    pub(crate) fn forget_undone(&self, attachment: &Attachment, error: &CniError) {
+        tracing::info!(container = %attachment.key.container, network = %attachment.key.network, ifname = %attachment.key.ifname,
+            error = %error, "ADD has left nothing");
+        if self.forget(attachment).is_err() {
+            self.undo(attachment, error);
+        }
+    }
+
+    /// How the attachment's removal has failed so far. One that is under way for [`STUCK`] without an end counts as failing.
+    pub(crate) fn failing(&self, attachment: &Attachment) -> Option<Failures> {
+        self.removals.failures(attachment.id).or_else(|| {
+            let first = UNIX_EPOCH + Duration::from_secs(attachment.removing_since?);
+            let begun = matches!(attachment.phase, Phase::Removing | Phase::Silenced);
+            let stuck = begun && first.elapsed().is_ok_and(|age| age >= STUCK);
+            let why =
+                || CniError::new(Code::TryAgain, "it is at work or waits for its turn, and does not end");
+            stuck.then(|| Failures { times: 0, first, why: why() })
+        })
+    }
+
+    /// The removal that this task is, if programs are executed in it.
+    pub(crate) fn executes(&self, task: Task) -> Option<ExecutedRemoval> {
+        let Task::Attachment(id) = task else { return None };
+        ExecutedRemoval::of(self.store.get(id)?.as_ref())
+    }
+
     /// What the removal queue's threads do when the time of something has come.
     pub(crate) fn attend(&self, task: Task) {
         match task {
-            Task::Attachment(id) => self.finish(id),
+            Task::Attachment(id) => {
+                self.finish(id);
+                self.start.end(StartStep::Removal(id));
+            }
             Task::Leftover(address) => self.kinds.leftovers.settle_dead(&self.kinds, address),
         }
     }
 
     fn finish(&self, id: u64) {
         let Some(attachment) = self.store.get(id) else { return self.removals.done(id) };
+        let _in_log = logging::of_pod(attachment.pod.as_ref()).entered();
         let done = match attachment.phase {
             Phase::Silenced => self.reap(id),
-            Phase::Removing => self.try_remove(&attachment),
-            Phase::Adding | Phase::Attached => return,
+            // One that is still to be added is an ADD whose undo the store has refused to take down.
+            Phase::Removing | Phase::Adding => self.try_remove(&attachment),
+            Phase::Attached => return,
         };
         let Err(e) = done else { return };
         let failures = self.removals.again(id, &e);
@@ -207,12 +326,16 @@ impl Core {
     /// Removes an attachment in the background, unless a call works on its container just now, or a process has its VF.
     fn try_remove(&self, attachment: &Attachment) -> Result<(), CniError> {
         let Some(_lock) = self.containers.try_take(&attachment.key.container) else {
-            return Err(errors::too_late("another call of the same container"));
+            // That call may well finish it: nothing has failed.
+            self.removals.expect(attachment.id, Instant::now() + CALL_AT_WORK);
+            return Ok(());
         };
         self.kinds.must_be_unused(attachment)?;
-        // Read again under the lock: a DEL may have silenced or removed it meanwhile.
+        // Read again under the lock: a DEL may have silenced or removed it meanwhile, or its ADD have committed it.
         match self.store.get(attachment.id) {
-            Some(now) if now.phase != Phase::Silenced => self.remove(&now, Answer::WhenGone),
+            Some(now) if matches!(now.phase, Phase::Adding | Phase::Removing) => {
+                self.remove(&now, Answer::WhenGone)
+            }
             _ => Ok(()),
         }
     }

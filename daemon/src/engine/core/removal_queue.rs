@@ -2,7 +2,7 @@
 //! by time. Threads of the engine work it off.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use fairlead_cni::CniError;
 use fairlead_host::backoff::Backoff;
@@ -11,6 +11,14 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// Between attempts at a removal.
 const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
+
+/// A task that nobody has taken for so long waits for threads that hang.
+const OVERDUE: Duration = Duration::from_secs(1);
+
+/// So many threads at most are added to those that hang.
+const MOST_STANDING_IN: usize = 28;
+/// Nobody waits longer for another's work on one attachment.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What is to be looked after.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -33,20 +41,49 @@ impl From<PciAddr> for Task {
     }
 }
 
+/// Which thread asks for a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rank {
+    /// One of those that work the queue off.
+    Regular,
+    /// The one that works when they all hang: it takes what was due [`OVERDUE`] ago.
+    Standby,
+}
+
 #[derive(Debug, Default)]
 struct Queue {
     by_time: BTreeSet<(Instant, Task)>,
     due: HashMap<Task, Instant>,
     at_work: HashSet<Task>,
-    failures: HashMap<Task, (u32, CniError)>,
+    failures: HashMap<Task, Failures>,
+    /// Regular threads that wait for a task.
+    idle: usize,
+    /// Threads that once stood by and work now.
+    standing_in: usize,
     stopped: bool,
+}
+
+/// How a removal has failed so far.
+#[derive(Debug, Clone)]
+pub(crate) struct Failures {
+    /// How often, since the daemon's start.
+    pub(crate) times: u32,
+    /// When it failed first since then.
+    pub(crate) first: SystemTime,
+    /// Why it failed last.
+    pub(crate) why: CniError,
 }
 
 /// What is still to be done, by time.
 #[derive(Debug, Default)]
 pub(crate) struct RemovalQueue {
     queue: Mutex<Queue>,
-    changed: Condvar,
+    /// For the regular threads that wait for a task: one is due earlier, or nobody works on it any more.
+    due: Condvar,
+    /// What the thread that stands by waits on. A task that comes must not wake that one in place of another.
+    exhausted: Condvar,
+    /// For those who wait until nobody works on an attachment.
+    turns: Condvar,
 }
 
 /// One attachment that nobody else works on while this is held.
@@ -70,7 +107,10 @@ impl RemovalQueue {
             queue.by_time.remove(&(before, id));
         }
         queue.by_time.insert((due, id));
-        self.changed.notify_one();
+        self.due.notify_one();
+        if queue.idle == 0 {
+            self.exhausted.notify_one();
+        }
     }
 
     /// The attachment's removal failed: it is tried again after a pause that doubles with every failure. Answers how often it
@@ -79,9 +119,10 @@ impl RemovalQueue {
         // The lock is given back before `expect`, which takes it again.
         let failures = {
             let mut queue = self.lock();
-            let before = queue.failures.get(&id.into()).map_or(0, |(times, _)| *times);
-            let times = before.saturating_add(1);
-            queue.failures.insert(id.into(), (times, why.clone()));
+            let before = queue.failures.remove(&id.into());
+            let (times, first) = before.map_or((0, SystemTime::now()), |before| (before.times, before.first));
+            let times = times.saturating_add(1);
+            queue.failures.insert(id.into(), Failures { times, first, why: why.clone() });
             times
         };
         self.expect(id, Instant::now() + PAUSES.after(failures));
@@ -90,7 +131,12 @@ impl RemovalQueue {
 
     /// Why the last attempt at the attachment's removal failed, if one did.
     pub(crate) fn failure(&self, id: u64) -> Option<CniError> {
-        self.lock().failures.get(&id.into()).map(|(_, why)| why.clone())
+        self.failures(id).map(|failures| failures.why)
+    }
+
+    /// How the attachment's removal has failed so far, if it did.
+    pub(crate) fn failures(&self, id: u64) -> Option<Failures> {
+        self.lock().failures.get(&id.into()).cloned()
     }
 
     /// The attachment is gone: its failures are forgotten.
@@ -99,12 +145,13 @@ impl RemovalQueue {
     }
 
     /// The number of tasks that wait.
+    #[cfg(test)]
     pub(crate) fn waiting(&self) -> usize {
         self.lock().due.len()
     }
 
     /// The next whose time has come; waits for it. `None` when the daemon stops.
-    pub(crate) fn next(&self) -> Option<Task> {
+    pub(crate) fn next(&self, rank: Rank) -> Option<Task> {
         let mut queue = self.lock();
         loop {
             if queue.stopped {
@@ -113,18 +160,48 @@ impl RemovalQueue {
             let now = Instant::now();
             // What somebody works on already comes to its next one when that has ended.
             let free = |(_, id): &&(Instant, Task)| !queue.at_work.contains(id);
-            match queue.by_time.iter().find(free).copied() {
-                Some((due, id)) if due <= now => {
+            let first = queue.by_time.iter().find(free).copied();
+            let takes_at = |due: Instant| if rank == Rank::Standby { due + OVERDUE } else { due };
+            match first {
+                Some((due, id)) if takes_at(due) <= now => {
                     queue.by_time.remove(&(due, id));
                     queue.due.remove(&id);
+                    if queue.idle == 0 {
+                        // From now on nobody but the one that stands by comes for what is due next.
+                        self.exhausted.notify_one();
+                    }
                     return Some(id);
                 }
-                Some((due, _)) => {
-                    self.changed.wait_until(&mut queue, due);
-                }
-                None => self.changed.wait(&mut queue),
+                Some((due, _)) => self.wait(&mut queue, rank, Some(takes_at(due))),
+                None => self.wait(&mut queue, rank, None),
             }
         }
+    }
+
+    /// Waits for a change of the queue that concerns a thread, or until `until`.
+    fn wait(&self, queue: &mut MutexGuard<'_, Queue>, rank: Rank, until: Option<Instant>) {
+        let regular = rank == Rank::Regular;
+        queue.idle += usize::from(regular);
+        let on = if regular { &self.due } else { &self.exhausted };
+        // While another thread is idle, that one comes for what is due.
+        match until.filter(|_| regular || queue.idle == 0) {
+            Some(until) => drop(on.wait_until(queue, until)),
+            None => on.wait(queue),
+        }
+        queue.idle -= usize::from(regular);
+    }
+
+    /// Whether the thread that stood by may have another one in its place while it works.
+    pub(crate) fn stands_in(&self) -> bool {
+        let mut queue = self.lock();
+        let may = queue.standing_in < MOST_STANDING_IN && !queue.stopped;
+        queue.standing_in += usize::from(may);
+        may
+    }
+
+    /// A thread that had another one in its place ends.
+    pub(crate) fn stood_in(&self) {
+        self.lock().standing_in -= 1;
     }
 
     /// Everything that waits, whatever its time; nothing of it waits any more.
@@ -135,15 +212,17 @@ impl RemovalQueue {
         queue.due.drain().map(|(id, _)| id).collect()
     }
 
-    /// Waits until nobody works on the attachment and takes it. `None` when the daemon stops.
+    /// Waits until nobody works on the attachment and takes it. `None` when the daemon stops, and after [`PATIENCE`]: who works
+    /// on it may hang in a file system, and ADDs that want what it holds must not hang with it.
     pub(crate) fn turn(&self, id: u64) -> Option<Turn<'_>> {
         let id = Task::from(id);
+        let until = Instant::now() + PATIENCE;
         let mut queue = self.lock();
         while queue.at_work.contains(&id) {
-            if queue.stopped {
+            if queue.stopped || Instant::now() >= until {
                 return None;
             }
-            self.changed.wait(&mut queue);
+            self.turns.wait_until(&mut queue, until);
         }
         queue.at_work.insert(id);
         Some(Turn { removals: self, id })
@@ -153,7 +232,9 @@ impl RemovalQueue {
     pub(crate) fn stop(&self) {
         // Under the lock: no thread can fall asleep between its look at this and the notification.
         self.lock().stopped = true;
-        self.changed.notify_all();
+        self.due.notify_all();
+        self.exhausted.notify_all();
+        self.turns.notify_all();
     }
 }
 
@@ -165,7 +246,9 @@ impl Drop for Turn<'_> {
             // Somebody hurried it: it need not be looked at again, unless it failed and is expected anew.
             queue.by_time.remove(&(due, self.id));
         }
-        self.removals.changed.notify_all();
+        self.removals.turns.notify_all();
+        // Its next time may have come while it was worked on.
+        self.removals.due.notify_one();
     }
 }
 
@@ -183,11 +266,11 @@ mod tests {
         removals.expect(2_u64, now + Duration::from_millis(5));
         removals.expect(1_u64, now);
         removals.expect(1_u64, now + Duration::from_secs(90));
-        assert_eq!(removals.next(), Some(1.into()));
-        assert_eq!(removals.next(), Some(2.into()));
+        assert_eq!(removals.next(Rank::Regular), Some(1.into()));
+        assert_eq!(removals.next(Rank::Regular), Some(2.into()));
         assert_eq!(removals.waiting(), 0);
         removals.stop();
-        assert_eq!(removals.next(), None);
+        assert_eq!(removals.next(Rank::Regular), None);
     }
 
     #[test]
@@ -208,6 +291,53 @@ mod tests {
         assert!(removals.failure(7).is_none());
         removals.again(7, &why);
         assert!(removals.lock().due[&7.into()] <= Instant::now() + PAUSES.after(1));
+    }
+
+    #[test]
+    fn the_thread_that_stands_by_works_only_when_the_others_hang() {
+        let removals = RemovalQueue::default();
+        std::thread::scope(|s| {
+            let standby = s.spawn(|| removals.next(Rank::Standby));
+            let regular = s.spawn(|| removals.next(Rank::Regular));
+            removals.expect(1_u64, Instant::now());
+            assert_eq!(regular.join().unwrap(), Some(1.into()), "the others come first");
+            // Nobody else comes for what is due now.
+            let due = Instant::now();
+            removals.expect(2_u64, due);
+            assert_eq!(standby.join().unwrap(), Some(2.into()));
+            assert!(due.elapsed() >= OVERDUE);
+        });
+        let threads = (0..100).filter(|_| removals.stands_in()).count();
+        assert_eq!(threads, MOST_STANDING_IN);
+        removals.stood_in();
+        assert!(removals.stands_in());
+    }
+
+    #[test]
+    fn a_task_that_is_due_begins_at_once_however_many_wait_for_another_ones_end() {
+        let removals = RemovalQueue::default();
+        let turn = removals.turn(1).unwrap();
+        std::thread::scope(|s| {
+            // Before the one who waits for a task: the longest waiter is woken first.
+            let others: Vec<_> = (0..3).map(|_| s.spawn(|| removals.turn(1).is_some())).collect();
+            std::thread::sleep(Duration::from_millis(50));
+            let worker = s.spawn(|| removals.next(Rank::Regular));
+            std::thread::sleep(Duration::from_millis(50));
+            removals.expect(2_u64, Instant::now());
+            let limit = Instant::now() + Duration::from_secs(5);
+            while !worker.is_finished() && Instant::now() < limit {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let begun = worker.is_finished();
+            // Ends all threads, before anything can fail.
+            removals.stop();
+            drop(turn);
+            for other in others {
+                let _ = other.join().unwrap();
+            }
+            assert!(begun, "the one who waits for a task was not woken");
+            assert_eq!(worker.join().unwrap(), Some(2.into()));
+        });
     }
 
     #[test]

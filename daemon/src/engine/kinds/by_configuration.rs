@@ -49,7 +49,20 @@ impl Network {
                 let (network, reserved) = kinds.sriov.reserve(network.clone(), owners, kinds, request)?;
                 Ok((Cow::Owned(Network::Sriov(network)), Reservation::Vf(reserved)))
             }
-            other => Ok((Cow::Borrowed(other), Reservation::Nothing)),
+            Network::HostDevice(network) => {
+                Ok((Cow::Borrowed(self), network.reserve(kinds, owners, request)?))
+            }
+            Network::Made(network) => Ok((Cow::Borrowed(self), network.reserve(kinds, owners, request)?)),
+            Network::Loopback => Ok((Cow::Borrowed(self), Reservation::Nothing)),
+        }
+    }
+
+    /// Whether [`Network::reserve`] may ask or wait for others.
+    pub(crate) fn waits_for_others(&self) -> bool {
+        match self {
+            Network::Made(network) => network.may_ask_kubelet(),
+            Network::Sriov(_) | Network::HostDevice(_) => true,
+            Network::Loopback => false,
         }
     }
 
@@ -62,36 +75,37 @@ impl Network {
         pod: &mut dyn Net,
     ) -> Result<Plan, CniError> {
         match (self, reservation) {
-            (Network::Made(network), _) => network.plan(kinds, request, pod),
+            (Network::Made(network), _) => network.plan(kinds, request, reservation, pod),
             (Network::Loopback, _) => Ok(loopback::plan()),
-            (Network::HostDevice(network), _) => network.plan(kinds, request, pod),
+            (Network::HostDevice(_), _) => moved::plan(kinds, request, reservation, pod),
             (Network::Sriov(network), Reservation::Vf(reserved)) => {
                 let snapshot = kinds.sriov.snapshot(network, reserved)?;
                 // The driver that has the VF decides, not the configuration: under vfio-pci there is no netdev to move.
                 match snapshot.netdev {
-                    Some(_) => vf::plan(network, &snapshot, request, pod),
+                    Some(_) => vf::plan(&kinds.sriov, network, &snapshot, request, pod),
                     None => Ok(vfio::plan(network, &snapshot)),
                 }
             }
-            (Network::Sriov(_), Reservation::Nothing) => {
+            (Network::Sriov(_), _) => {
                 Err(CniError::new(Code::Internal, "a VF was not reserved before it was planned with"))
             }
         }
     }
 
-    /// CHECK, as far as the kind goes; `prev` is what ADD answered, and `at` this interface in it.
+    /// CHECK, as far as the kind goes; `prev` is what ADD answered, and `at` this interface in it. `attachment`: what is on record, if
+    /// anything is.
     pub(crate) fn check(
         &self,
         kinds: &Kinds,
         request: &AttachmentRequest<'_>,
-        prev: &CniResult,
-        at: usize,
+        attachment: Option<&Attachment>,
+        (prev, at): (&CniResult, usize),
         pod: &mut dyn Net,
     ) -> Result<Checked, CniError> {
         match self {
             Network::Made(network) => network.check(kinds, request, pod),
             Network::Loopback => loopback::check(request, pod),
-            Network::HostDevice(network) => network.check(kinds, request, pod),
+            Network::HostDevice(network) => network.check(kinds, request, attachment, pod),
             Network::Sriov(network) if kinds.sriov.is_vfio(network, request.key)? => {
                 // Under vfio-pci no netdev shows the MAC address: what the PF says is compared with the answer of ADD.
                 let answered = prev.interfaces.get(at).map(|i| i.mac.as_str()).unwrap_or_default();
@@ -141,7 +155,7 @@ impl Network {
             return Ok(Some(format!("the kernel has no {kind}")));
         }
         if let Some(master) = self.missing_master(kinds).map_err(|e| looking_for_needs(&e))? {
-            return Ok(Some(format!("the host has no interface {master:?}")));
+            return Ok(Some(format!("the host has no interface {master}")));
         }
         match self {
             Network::HostDevice(network) => network.lacks(kinds),
@@ -214,8 +228,15 @@ impl Network {
     pub(crate) fn waits(&self, kinds: &Kinds, command: Command, attachment: Option<&Attachment>) -> bool {
         match (self, command) {
             (Network::HostDevice(_), Command::Add) => true,
-            // Only a ready VF that needs no other settings is moved at once. Any other is waited for, read or set up first.
-            (Network::Sriov(network), Command::Add) => !kinds.sriov.has_ready(network),
+            // Only a ready VF that needs no other settings is moved at once. Any other is waited for, read or set up first, and
+            // kubelet is asked about one that it may have given to another pod.
+            // The same for a device that the new link takes over, and for where the pod is, if it is to have the nearest of several.
+            (Network::Made(network), Command::Add) => {
+                network.may_ask_kubelet() && kinds.sriov.pod_resources.is_expected()
+            }
+            (Network::Sriov(network), Command::Add) => {
+                !kinds.sriov.has_ready(network) || kinds.sriov.may_ask_kubelet(network)
+            }
             // The settings of VFs take long to read.
             (Network::Sriov(_), Command::Check) => true,
             // The DEL of a VF under vfio-pci waits for the process that has it; one that is not on record may be sriov-cni's,

@@ -3,11 +3,11 @@
 use fairlead_cni::CniError;
 use fairlead_host::{Link, Net, NetError, Nsid};
 
-use super::{Applied, ApplyError, AwaitsCarrier, Kinds, Owners, Work, loopback, made, moved, vf, vfio};
+use super::{Applied, ApplyError, Kinds, Owners, Undone, Work, loopback, made, moved, vf, vfio};
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::errors;
 use crate::engine::recorded_netns::Reach;
-use crate::store::{Attachment, LinkRecord};
+use crate::store::{Attachment, LinkRecord, MovedNetdev};
 
 impl Kinds {
     /// Carries a plan out; what it changes is on record.
@@ -36,11 +36,27 @@ impl Kinds {
             LinkRecord::Moved(netdev) => match &netdev.vf {
                 // A VF is known by its PCI address too: its pod may have renamed the netdev.
                 Some(vf) => vf::find(attachment, netdev, vf, pod),
-                None => moved::find(netdev, &attachment.key.ifname, pod),
+                None => moved::find(netdev, pod),
             },
             LinkRecord::Vfio(_) | LinkRecord::Loopback | LinkRecord::Conflist { .. } | LinkRecord::None => {
                 Ok(None)
             }
+        }
+    }
+
+    /// Links of the pod that may be the attachment's, if that is not there: a pod can give it another index. Those of these indices are
+    /// known to be others'.
+    pub(crate) fn renumbered(
+        &self,
+        attachment: &Attachment,
+        known: &[u32],
+        pod: &mut dyn Net,
+    ) -> Result<Vec<u32>, NetError> {
+        match &attachment.link {
+            LinkRecord::Made { index, kind, .. } if made::find(attachment, *index, pod)?.is_none() => {
+                made::renumbered(kind.name(), known, pod)
+            }
+            _ => Ok(Vec::new()),
         }
     }
 
@@ -58,12 +74,8 @@ impl Kinds {
     }
 
     /// Takes the attachment's link down for good, or restores what it was made of. From the record alone; it may be begun again
-    /// at any step. What waits for a carrier is left, and said.
-    pub(crate) fn undo(
-        &self,
-        attachment: &Attachment,
-        reach: Reach<'_>,
-    ) -> Result<Option<AwaitsCarrier>, CniError> {
+    /// at any step. What waits for a carrier, or is hidden by its pod, is left and said.
+    pub(crate) fn undo(&self, attachment: &Attachment, reach: Reach<'_>) -> Result<Undone, CniError> {
         let removing = |e: NetError| {
             let doing = format!("removing {:?}", attachment.key.ifname);
             errors::kernel(&attachment.key.network, &doing, &e)
@@ -74,12 +86,12 @@ impl Kinds {
             LinkRecord::Moved(netdev) => match &netdev.vf {
                 // It words its errors itself, and may leave a rate until the NIC has a carrier.
                 Some(vf) => return vf::undo(self, attachment, netdev, vf, reach),
-                None => moved::undo(self.kernel.as_ref(), netdev, &attachment.key.ifname, reach),
+                None => return moved::undo(self, attachment, netdev, reach),
             },
-            LinkRecord::Vfio(vf) => return vfio::undo(&self.sriov, attachment, vf),
+            LinkRecord::Vfio(vf) => return vfio::undo(&self.sriov, attachment, vf).map(Undone::from),
             LinkRecord::Conflist { .. } | LinkRecord::None => Ok(()),
         };
-        done.map(|()| None).map_err(removing)
+        done.map(|()| Undone::Whole).map_err(removing)
     }
 
     /// Removes what the attachment left beside its link, once that is gone.
@@ -93,9 +105,9 @@ impl Kinds {
         attachment: &Attachment,
         forget: impl FnOnce() -> Result<(), CniError>,
     ) -> Result<(), CniError> {
-        match attachment.vf() {
+        match attachment.pci_device() {
             // In one step, so that no look finds a VF that is neither on record nor in its pool.
-            Some(vf) => self.sriov.pools.take_back(vf.address, forget),
+            Some(address) => self.sriov.pools.take_back(address, forget),
             None => forget(),
         }
     }
@@ -117,17 +129,17 @@ impl Kinds {
     /// Whether the link has to leave a namespace that lives, so that it is entered once more, and soon. Any other link is given
     /// time to die with its namespace, which costs nothing.
     pub(crate) fn leaves_the_pod(&self, attachment: &Attachment) -> bool {
-        attachment.vf().is_some()
+        matches!(attachment.link, LinkRecord::Moved(_)) || attachment.vf().is_some()
     }
 
     /// Whether the link proves that the namespace that has this number now is another one than the attachment's: the kernel may
     /// have given the number to the next namespace at once. `None`: the kind has no such proof.
     pub(crate) fn is_absent_at(&self, attachment: &Attachment, nsid: Nsid) -> Option<bool> {
         match &attachment.link {
-            LinkRecord::Made { index, mac, .. } => {
+            LinkRecord::Made { index, .. } => {
                 let link = self.kernel.link_at(nsid, *index);
                 // An error of the kernel proves nothing, so it counts as "still there".
-                Some(link.is_ok_and(|link| link.is_none_or(|link| link.mac != *mac)))
+                Some(link.is_ok_and(|link| !link.is_some_and(|link| made::is_made_here(attachment, &link))))
             }
             _ => None,
         }
@@ -136,7 +148,10 @@ impl Kinds {
     /// What of the link an attachment of an earlier boot still has to restore.
     pub(crate) fn after_reboot(&self, link: LinkRecord) -> LinkRecord {
         match link {
-            LinkRecord::Moved(netdev) if netdev.vf.is_none() => LinkRecord::Moved(netdev),
+            // Its pod's programs and settings died with that boot, and another kernel may number features otherwise.
+            LinkRecord::Moved(netdev) if netdev.vf.is_none() => {
+                LinkRecord::Moved(Box::new(MovedNetdev { driver_state: None, ..*netdev }))
+            }
             // Its plugins still get their DEL: they may keep files of their own across a boot.
             list @ LinkRecord::Conflist { .. } => list,
             // The link died with its namespace, and a VF begins a boot with nothing of what it was before.

@@ -25,6 +25,7 @@
 mod add_failure;
 mod by_configuration;
 mod by_record;
+mod lendable;
 pub(crate) mod loopback;
 pub(crate) mod made;
 pub(crate) mod moved;
@@ -37,6 +38,7 @@ pub(crate) mod vfio;
 use fairlead_cni::result::CniResult;
 use fairlead_cni::{CniError, Code};
 use fairlead_host::{Mac, Net, NetError};
+use fairlead_sriov::PciAddr;
 use fairlead_sriov::numa::Locality;
 
 use super::attachment_request::AttachmentRequest;
@@ -44,7 +46,7 @@ use crate::store::LinkRecord;
 
 pub(crate) use super::netdev::Checked;
 pub(crate) use add_failure::NotAttached;
-pub(crate) use services::{AwaitsCarrier, Kinds, Leftovers, Owners};
+pub(crate) use services::{AwaitsCarrier, Kinds, Leftovers, Owners, Undone};
 
 /// A validated configuration of a built-in type.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,6 +103,15 @@ pub(crate) enum Reservation<'k> {
     Nothing,
     /// A VF that nobody else gets.
     Vf(sriov::ReservedVf<'k>),
+    /// A device of the host that is lent as it is.
+    Device(lendable::LendableDevice<'k>),
+    /// The link of the host that a new one will stand on, where the configuration leaves the choice; anybody else may stand on it, too.
+    Parent {
+        /// The one that was chosen.
+        link: fairlead_host::Link,
+        /// How it lies to the pod.
+        locality: Option<Locality>,
+    },
 }
 
 impl Reservation<'_> {
@@ -121,11 +132,20 @@ pub(crate) struct Plan {
 }
 
 impl Reservation<'_> {
-    /// How the VF that was reserved lies to the pod, where that was asked for.
+    /// How what was chosen lies to the pod, where that was asked for.
     pub(crate) fn locality(&self) -> Option<&Locality> {
         match self {
-            Reservation::Nothing => None,
+            Reservation::Parent { locality, .. } => locality.as_ref(),
+            Reservation::Nothing | Reservation::Device(_) => None,
             Reservation::Vf(reserved) => reserved.locality(),
+        }
+    }
+
+    /// The PCI device of the host that was reserved, where the record of its link does not tell it.
+    pub(crate) fn taken_device(&self) -> Option<PciAddr> {
+        match self {
+            Reservation::Nothing | Reservation::Vf(_) | Reservation::Parent { .. } => None,
+            Reservation::Device(taken) => taken.address(),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use fairlead_cni::CniError;
 use fairlead_host::announce::Announcer;
@@ -12,8 +13,12 @@ use parking_lot::Mutex;
 
 use super::sriov::SriovServices;
 use super::sriov_cni_import::SriovCniImport;
+use crate::engine::live_policy::CurrentPolicy;
 use crate::engine::random_ids::RandomIds;
 use crate::store::Attachment;
+
+/// So long the end of the announcer's work for a lent device is waited for.
+const ANNOUNCER_ENDS: Duration = Duration::from_millis(500);
 
 /// What the operations of kinds stand on.
 pub(crate) struct Kinds {
@@ -21,6 +26,8 @@ pub(crate) struct Kinds {
     /// Where sysfs is mounted.
     pub(crate) sysfs: PathBuf,
     pub(crate) ids: Arc<RandomIds>,
+    /// The part of the configuration that calls go by.
+    pub(crate) policy: Arc<CurrentPolicy>,
     pub(crate) announcer: Option<Announcer>,
     pub(crate) sriov: SriovServices,
     /// VFs that sriov-cni gave to pods that still run.
@@ -35,11 +42,12 @@ impl Kinds {
         kernel: Arc<dyn Kernel>,
         sysfs: PathBuf,
         ids: Arc<RandomIds>,
+        policy: Arc<CurrentPolicy>,
         announcer: Option<Announcer>,
         sriov: SriovServices,
         leftovers: SriovCniImport,
     ) -> Kinds {
-        Kinds { kernel, sysfs, ids, announcer, sriov, leftovers, kernel_kinds: Mutex::default() }
+        Kinds { kernel, sysfs, ids, policy, announcer, sriov, leftovers, kernel_kinds: Mutex::default() }
     }
 
     /// Whether the kernel has a kind of link (`IFLA_INFO_KIND`).
@@ -61,6 +69,13 @@ impl Kinds {
             announcer.cancel(index, netns);
         }
     }
+
+    /// The same, and waits for its end: the caller may unmount the namespace's path as soon as it is answered.
+    pub(crate) fn quiet_for_good(&self, index: u32, netns: &NetnsId) {
+        if let Some(announcer) = &self.announcer {
+            announcer.cancel_and_wait(index, netns, ANNOUNCER_ENDS);
+        }
+    }
 }
 
 /// What a restored VF cannot have back before its NIC has a carrier, as a sentence for a person.
@@ -71,6 +86,31 @@ impl AwaitsCarrier {
     /// For whom nothing may wait: it is an error then.
     pub(crate) fn refuse(waits: Option<AwaitsCarrier>) -> Result<(), CniError> {
         waits.map_or(Ok(()), |AwaitsCarrier(why)| Err(why))
+    }
+}
+
+/// What the undo of a link has come to.
+#[derive(Debug)]
+pub(crate) enum Undone {
+    /// Nothing of it is left to be done.
+    Whole,
+    /// All that is left waits for a carrier.
+    AwaitsCarrier(CniError),
+    /// All else is given back, but on the VF is something of its pod's: the VF is nobody's before it is clean.
+    Quarantined {
+        /// What is left on it, in words.
+        left: String,
+        /// The same as a sentence, with the remedy.
+        why: CniError,
+    },
+    /// The link is in no namespace that can be looked into. Its pod lives, and may have hidden it: all that the attachment holds stays
+    /// held until the link is found, or its namespace has ended.
+    Away(CniError),
+}
+
+impl From<Option<AwaitsCarrier>> for Undone {
+    fn from(waits: Option<AwaitsCarrier>) -> Undone {
+        waits.map_or(Undone::Whole, |AwaitsCarrier(why)| Undone::AwaitsCarrier(why))
     }
 }
 

@@ -2,6 +2,8 @@
 //!
 //! Each is the other's undo, and each may be begun again.
 
+pub(crate) mod driver_state;
+pub(crate) mod leave_pod;
 pub(crate) mod setup;
 
 use std::thread::sleep;
@@ -13,19 +15,23 @@ use nix::errno::Errno;
 
 use super::attachment_request::AttachmentRequest;
 use super::errors;
+use super::random_ids::RandomIds;
 use setup::{Must, Setup};
 
 /// How long an address may be under the kernel's duplicate address detection (the reference plugins' limit).
 const SETTLE: Duration = Duration::from_secs(5);
 /// How often it is looked whether what is waited for has come.
 pub(crate) const POLL: Duration = Duration::from_millis(10);
+/// So many addresses of an interface are deleted one by one. One that a pod has given more is set down instead, and answers for none:
+/// with 50,000 addresses that takes 10 ms, and a message for each would take minutes.
+const FEW_ADDRESSES: usize = 64;
 
 /// What CHECK compares next, once the kind has compared what it knows.
 pub(crate) enum Checked {
     /// Everything is as it should be; there is nothing more to compare.
     Whole,
     /// The netdev in the pod, whose MAC address, addresses and routes are still to be compared.
-    Netdev(Link),
+    Netdev(Box<Link>),
     /// Something is not what ADD made it: why.
     Changed(String),
 }
@@ -44,7 +50,7 @@ pub(crate) fn check(
     Ok(match fits(&link) {
         Err(reason) => Checked::Changed(reason),
         Ok(()) if must_be_up && !link.up => Checked::Changed("the interface is down".to_owned()),
-        Ok(()) => Checked::Netdev(link),
+        Ok(()) => Checked::Netdev(Box::new(link)),
     })
 }
 
@@ -95,23 +101,15 @@ fn settle(pod: &mut dyn Net, index: u32) -> Result<(), NetError> {
 }
 
 /// Makes an interface silent and frees its name: nobody answers for its addresses any more, link-local ones included.
-/// What is gone already is no error.
-pub(crate) fn silence(pod: &mut dyn Net, index: u32, parked: &str) -> Result<(), NetError> {
-    let mut ops: Vec<Op> = pod.addresses(index)?.into_iter().map(Op::DeleteAddress).collect();
-    ops.push(Op::SetLink(SetLink { index, name: Some(parked.to_owned()), ..SetLink::default() }));
-    // A batch stops at the first refusal, so it goes on behind that. With a primary IPv4 address the kernel may have
-    // deleted its secondaries too, and the pod may have deleted any.
-    let mut rest = ops.as_slice();
-    while !rest.is_empty() {
-        match pod.batch(rest) {
-            Ok(()) => return Ok(()),
-            Err(NetError::Op(e)) if matches!(e.errno, Errno::EADDRNOTAVAIL | Errno::ENODEV) => {
-                rest = &rest[e.at + 1..]
-            }
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(())
+/// What is gone already is no error. The name that it gets instead is drawn here: a pod that knew it could have taken it.
+pub(crate) fn silence(pod: &mut dyn Net, index: u32, ids: &RandomIds) -> Result<(), NetError> {
+    let mut ops: Vec<Op> = match pod.addresses_at_most(index, FEW_ADDRESSES)? {
+        Some(all) => all.into_iter().map(Op::DeleteAddress).collect(),
+        None => vec![Op::SetLink(SetLink { index, up: Some(false), ..SetLink::default() })],
+    };
+    ops.push(Op::SetLink(SetLink { index, name: Some(ids.parked_name()), ..SetLink::default() }));
+    // With a primary IPv4 address the kernel may have deleted its secondaries too, and the pod may have deleted any.
+    gone_is_fine(pod.batch_past_gone(&ops))
 }
 
 /// What deleting a link came to, where a link that is gone already is success.

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use fairlead_cni::CniResult;
+use fairlead_cni::result::RouteConfig;
 use fairlead_host::{Address, AddressFlags, Op, Route};
 use ipnet::{IpNet, Ipv4Net};
 
@@ -91,6 +92,19 @@ fn gateway(result: &CniResult, v6: bool) -> Option<IpAddr> {
     result.ips.iter().filter_map(|ip| ip.gateway).find(|g| g.is_ipv6() == v6)
 }
 
+/// The kernel's main table (`RT_TABLE_MAIN`), into which a route goes that names none.
+const MAIN: u32 = 254;
+
+/// Whether a route is what the whole pod goes by when it knows nothing better.
+pub(crate) fn is_pods_default(route: &RouteConfig) -> bool {
+    route.dst.prefix_len() == 0 && route.table.is_none_or(is_main)
+}
+
+/// Whether a table is the main one.
+pub(crate) fn is_main(table: u32) -> bool {
+    table == 0 || table == MAIN
+}
+
 /// The routes of a result; one without a next hop goes by the first gateway of its family.
 pub(crate) fn routes(result: &CniResult, index: u32) -> impl Iterator<Item = Route> + '_ {
     result.routes.iter().map(move |route| Route {
@@ -109,7 +123,7 @@ pub(crate) fn routes(result: &CniResult, index: u32) -> impl Iterator<Item = Rou
 
 #[cfg(test)]
 mod tests {
-    use fairlead_cni::result::{IpConfig, RouteConfig};
+    use fairlead_cni::result::IpConfig;
 
     use super::*;
 

@@ -1,5 +1,7 @@
 //! What comes after what: repeats, callers that go away, removals that an ADD has to wait for, GC.
 
+use fairlead_host::{Address, Op};
+
 use super::*;
 
 fn gc(rig: &Rig, valid: &str) -> Result<String, CniError> {
@@ -22,6 +24,24 @@ fn the_identical_add_gets_the_stored_answer_only_if_the_first_one_may_not_have_a
     assert_eq!(rig.call(request.clone()).unwrap(), first, "a restart never undoes a committed attachment");
     let told = rig.call(request).unwrap_err();
     assert!(told.msg.contains("already has interface"), "{told}");
+}
+
+#[test]
+fn the_identical_add_is_refused_as_soon_as_the_first_answer_is_confirmed_and_not_only_when_that_is_on_record()
+{
+    let mut rig = Rig::new();
+    let request = rig.request(Command::Add, "c1", &macvlan());
+    let now = Instant::now();
+    let call = rig.prepare(request.clone());
+    let waiting =
+        Waiting { arrived: now, deadline: now + Duration::from_secs(5), gone: CallerGone::default() };
+    let first = call.serve(waiting).outcome.unwrap();
+    call.delivered();
+    let told = rig.call(request.clone()).unwrap_err();
+    assert!(told.msg.contains("already has interface"), "{told}");
+    drop(call);
+    rig.restart();
+    assert_eq!(rig.call(request).unwrap(), first, "what was not put on record yet is unknown after a kill");
 }
 
 #[test]
@@ -144,7 +164,7 @@ fn x04_check_finds_what_has_changed() {
     let mut pod = fairlead_host::NetKernel::pod(&*rig.kernel, POD.as_ref()).unwrap();
     let link = pod.link_by_name("net1").unwrap().unwrap();
     let address = pod.addresses(link.index).unwrap().into_iter().find(|a| a.net.addr().is_ipv4()).unwrap();
-    pod.batch(&[fairlead_host::Op::DeleteAddress(address)]).unwrap();
+    pod.batch(&[Op::DeleteAddress(address)]).unwrap();
     drop(pod);
     let told = rig.call(rig.request(Command::Check, "c1", &config)).unwrap_err();
     assert!(told.msg.contains("its address 10.1.0.2/24 is gone"), "{told}");
@@ -175,4 +195,43 @@ fn a_resolv_conf_that_is_a_pipe_or_has_no_end_keeps_nobody() {
         assert!(told.msg.contains(why), "{told}");
     }
     assert!(rig.engine().core.store.all().is_empty());
+}
+
+#[test]
+fn an_address_directory_in_which_nothing_can_be_taken_leaves_no_record_that_fails_for_ever() {
+    let rig = Rig::new();
+    let pods = rig.dir.path().join("root/var/lib/cni/networks/net");
+    std::fs::create_dir_all(&pods).unwrap();
+    for name in ["lock", "last_reserved_ip.0"] {
+        nix::unistd::mkfifo(&pods.join(name), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let told = rig.add(&macvlan()).unwrap_err();
+        assert!(told.msg.contains(&format!("{name:?} is a FIFO")), "{told}");
+        assert!(rig.engine().core.store.all().is_empty(), "{name}");
+        std::fs::remove_file(pods.join(name)).unwrap();
+    }
+    rig.add(&macvlan()).unwrap();
+}
+
+#[test]
+fn a_pod_that_fills_its_interface_with_addresses_is_silenced_by_one_message_not_by_one_for_each() {
+    let rig = Rig::new();
+    let before = rig.state();
+    rig.add(&macvlan()).unwrap();
+    let mut pod = fairlead_host::NetKernel::pod(&*rig.kernel, POD.as_ref()).unwrap();
+    let index = pod.link_by_name("net1").unwrap().unwrap().index;
+    let ours = pod.addresses(index).unwrap().remove(0);
+    for n in 0..100 {
+        let net = format!("10.77.0.{n}/32").parse().unwrap();
+        pod.batch(&[Op::AddAddress(Address { net, ..ours.clone() })]).unwrap();
+    }
+    drop(pod);
+    rig.kernel.forget_calls();
+    rig.del(&macvlan()).unwrap();
+    let deletions = rig.ops().into_iter().filter(|op| matches!(op, Op::DeleteAddress(_))).count();
+    assert_eq!(deletions, 0);
+    let mut pod = fairlead_host::NetKernel::pod(&*rig.kernel, POD.as_ref()).unwrap();
+    assert!(pod.link_by_index(index).unwrap().is_some_and(|link| !link.up), "it answers for none of them");
+    drop(pod);
+    rig.reap();
+    assert_eq!(rig.state(), before);
 }

@@ -1,6 +1,8 @@
 //! Our own type: a whole list by its name.
 
+use super::identity::macvlan_link;
 use super::*;
+use crate::store::{Attachment, LinkRecord};
 
 const OWN: &str = r#"{"cniVersion":"1.1.0","name":"cluster","type":"fairlead","clusterNetwork":"net"}"#;
 
@@ -24,6 +26,22 @@ fn m09_del_takes_down_what_was_attached_although_the_configuration_is_gone() {
     rig.del(OWN).unwrap();
     rig.reap();
     assert_eq!(rig.state(), before);
+}
+
+#[test]
+fn k10_del_of_a_pod_that_the_runtime_attached_before_us_takes_down_what_its_list_made() {
+    let (rig, file) = with_list();
+    rig.kernel.add_link(POD, "net1", macvlan_link()).unwrap();
+    let dir = rig.dir.path().join("root/var/lib/cni/networks/net");
+    std::fs::create_dir_all(&dir).unwrap();
+    std::fs::write(dir.join("10.1.0.7"), "c1\r\nnet1").unwrap();
+    std::fs::write(dir.join("10.1.0.8"), "c2\r\nnet1").unwrap();
+    rig.del(OWN).unwrap();
+    assert_eq!(rig.allocations(), ["10.1.0.8"]);
+    let links = rig.kernel.snapshot().namespaces.into_values().flat_map(|n| n.links.into_values());
+    assert!(!links.into_iter().any(|l| l.name == "net1"));
+    std::fs::remove_file(file).unwrap();
+    rig.del(OWN).unwrap();
 }
 
 #[test]
@@ -99,6 +117,14 @@ fn a_list_under_our_own_networks_name_that_fails_leaves_nothing() {
 fn an_attachment_that_the_store_has_lost_is_taken_from_its_record_and_its_plugins_get_no_del() {
     let (mut rig, _) = with_list();
     rig.add(OWN).unwrap();
+    // As if one of its plugins had been executed: then the list is on record in the state directory, too.
+    let core = &rig.engine().core;
+    let list = core.store.all().into_iter().find(|a| a.key.plugin == "fairlead").unwrap();
+    let mut executed = Attachment::clone(&list);
+    let LinkRecord::Conflist { built_in, .. } = &mut executed.link else { panic!("{list:?}") };
+    assert!(*built_in && !list.has_delegates());
+    *built_in = false;
+    core.records.keep(&executed).unwrap();
     let attached = rig.state();
     rig.engine = None;
     std::fs::remove_file(rig.dir.path().join("run/attachments.journal")).unwrap();

@@ -86,6 +86,18 @@ const FAILURES: &[Failure] = &[
         remedy: "DEL",
     },
     Failure {
+        what: "a VLAN id that another has on the master",
+        fails: || {
+            let rig = Rig::new();
+            let vlan = config("vlan", r#""master":"eth0","vlanId":100,"#, FIXED);
+            rig.add(&vlan).unwrap();
+            let request = rig.request(Command::Add, "c2", &vlan.replace("10.1.0.9", "10.1.0.8"));
+            rig.call(crate::engine::tests::Request { ifname: "net2".into(), ..request }).unwrap_err()
+        },
+        says: &["net2", "VLAN id 100"],
+        remedy: "vlanId",
+    },
+    Failure {
         what: "an attachment that is there already",
         fails: || {
             let rig = Rig::new();

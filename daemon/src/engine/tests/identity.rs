@@ -1,10 +1,10 @@
 //! Only what is provably meant is removed.
 
-use fairlead_host::{Kind, MacvlanMode};
+use fairlead_host::{Kind, MacvlanMode, NetKernel, NewLink, Op, Parent, SetLink};
 
 use super::*;
 
-fn macvlan_link() -> Kind {
+pub(super) fn macvlan_link() -> Kind {
     Kind::Macvlan { mode: MacvlanMode::Bridge, bc_queue_len: None }
 }
 
@@ -113,13 +113,45 @@ fn a_namespace_that_is_not_the_one_that_the_executable_saw_is_refused_with_the_r
     assert!(told.details.contains("mountPropagation"), "{told}");
 }
 
+/// The index of the interface in the pod.
+fn net1(rig: &Rig) -> u32 {
+    rig.kernel.pod(POD.as_ref()).unwrap().link_by_name("net1").unwrap().unwrap().index
+}
+
 #[test]
-fn before_cookies_a_link_whose_mac_is_not_the_recorded_one_is_left_alone() {
-    let rig = Rig::on(FakeKernel::new().without_cookies());
+fn a_link_is_its_attachments_whatever_mac_address_its_pod_has_given_it_before_cookies_too() {
+    for kernel in [FakeKernel::new(), FakeKernel::new().without_cookies()] {
+        let rig = Rig::on(kernel);
+        let before = rig.state();
+        rig.add(&macvlan()).unwrap();
+        let mac = Some(fairlead_host::Mac::local(0xbad));
+        let changed = Op::SetLink(SetLink { index: net1(&rig), mac, ..SetLink::default() });
+        rig.kernel.pod(POD.as_ref()).unwrap().batch(&[changed]).unwrap();
+        rig.del(&macvlan()).unwrap();
+        rig.reap();
+        assert_eq!(rig.state(), before, "link and addresses are gone");
+    }
+}
+
+#[test]
+fn a_link_of_another_kind_at_the_index_on_record_is_left_alone() {
+    let rig = Rig::new();
     rig.add(&macvlan()).unwrap();
+    let index = net1(&rig);
+    let new = NewLink {
+        name: "own".to_owned(),
+        index: Some(index),
+        kind: Kind::Dummy,
+        parent: Parent::None,
+        mac: None,
+        mtu: None,
+        up: true,
+    };
+    rig.kernel.pod(POD.as_ref()).unwrap().batch(&[Op::DeleteLink(index), Op::CreateLink(new)]).unwrap();
     rig.del(&macvlan()).unwrap();
     rig.reap();
-    assert!(rig.engine().core.store.all().is_empty());
+    assert!(rig.kernel.pod(POD.as_ref()).unwrap().link_by_name("own").unwrap().is_some());
+    assert_eq!(rig.allocations(), Vec::<String>::new());
 }
 
 #[test]

@@ -1,28 +1,40 @@
 //! The engine on a kernel in memory: what it does when any single step is refused, and what it never does.
 
 mod bound_by_others;
+mod bounded_start;
 mod call_order;
 mod cluster_network;
 mod endless_resets;
 mod error_texts;
 mod fallback;
+mod given_up;
 mod health_probes;
 mod identity;
 mod kubelet_devices;
 mod kubelet_pools;
+mod lendable_devices;
+mod lent_devices;
 mod lost_vfs;
 mod many_vfs_at_once;
+mod multus;
+mod multus_pods;
+mod nearest_master;
 mod nic_carrier;
 mod phases_and_trace;
+mod pod_networks;
 mod pool_failures;
 mod pool_hotplug;
 mod pool_reservation;
 mod pools;
+mod quarantined_vfs;
 mod record_formats;
 mod refused_steps;
+mod remote_cni;
+mod spelled_definitions;
 mod sriov_cni_import;
 mod status;
 mod switchdev;
+mod tenant_definitions;
 mod test_machine;
 mod unreadable_config;
 mod vf;
@@ -36,8 +48,11 @@ use std::time::{Duration, Instant};
 use fairlead_cni::CniError;
 use fairlead_cni::wire::{Command, Request, WIRE};
 use fairlead_host::double::{FakeKernel, Snapshot};
+use fairlead_kube::Cluster;
+use fairlead_kube::fake_cluster::FakeCluster;
 use fairlead_sriov::wait_out_reset::SETTLES;
 
+use super::core::{StartStep, Task};
 use super::{Beside, Engine, Policy};
 use crate::call::{CallerGone, PreparedCall, Reply, Service, Waiting};
 use crate::conf_dir::{Directories, Networks};
@@ -66,6 +81,8 @@ struct Rig {
     root: PathBuf,
     policy: Policy,
     settings: Settings,
+    /// The cluster that the node is one of.
+    cluster: Option<Arc<FakeCluster>>,
     /// How long a VF that is being reset is waited for.
     settles: Duration,
 }
@@ -87,7 +104,7 @@ impl Rig {
     }
 
     fn at(kernel: FakeKernel, dir: tempfile::TempDir, root: PathBuf) -> Rig {
-        for sub in ["run", "state", "root/etc/cni/net.d"] {
+        for sub in ["run", "state/spool", "root/etc/cni/net.d"] {
             std::fs::create_dir_all(dir.path().join(sub)).unwrap();
         }
         let kernel = Arc::new(kernel);
@@ -104,7 +121,7 @@ impl Rig {
         let settings = Settings::default();
         let (beside, exposition) = beside(&kernel, &root, settings.clone());
         let engine = Some(open(dir.path(), &root, policy.clone(), beside));
-        Rig { kernel, engine, exposition, dir, root, policy, settings, settles: SETTLES }
+        Rig { kernel, engine, exposition, dir, root, policy, settings, cluster: None, settles: SETTLES }
     }
 
     fn engine(&self) -> &Engine {
@@ -115,7 +132,8 @@ impl Rig {
     fn restart(&mut self) {
         self.engine = None;
         let (beside, exposition) = beside(&self.kernel, &self.root, self.settings.clone());
-        let beside = Beside { settles: self.settles, ..beside };
+        let cluster = self.cluster.clone().map(|cluster| cluster as Arc<dyn Cluster>);
+        let beside = Beside { settles: self.settles, cluster, ..beside };
         let engine = open(self.dir.path(), &self.root, self.policy.clone(), beside);
         (self.engine, self.exposition) = (Some(engine), exposition);
     }
@@ -188,13 +206,13 @@ impl Rig {
             netns.sysctls.clear();
             vf::forget_indices(netns);
         }
-        let told = files(&self.dir.path().join("root/var/run/devinfo"));
+        let told = files(&self.dir.path().join("root/var/run/k8s.cni.cncf.io/devinfo"));
         State { kernel, allocations: self.allocations(), told, records: self.engine().core.store.all().len() }
     }
 }
 
 /// Everything that an attachment could leave behind.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 struct State {
     kernel: Snapshot,
     allocations: Vec<String>,
@@ -211,6 +229,7 @@ fn beside(kernel: &Arc<FakeKernel>, root: &Path, settings: Settings) -> (Beside,
         networks: Arc::new(Networks::new(Directories::new(root, None, None), &BUILT_IN, node.clone())),
         calls: Calls::new(&exposition, &BUILT_IN),
         node,
+        cluster: None,
         cgroup: None,
         announce: false,
         pool_metrics: exposition.pool_metrics(),
@@ -220,13 +239,25 @@ fn beside(kernel: &Arc<FakeKernel>, root: &Path, settings: Settings) -> (Beside,
     (beside, exposition)
 }
 
-fn open(dir: &Path, root: &Path, policy: Policy, beside: Beside) -> Arc<Engine> {
-    let paths = NodePaths {
+fn paths(dir: &Path, root: &Path) -> NodePaths {
+    NodePaths {
         sysfs: dir.join("sys"),
         kubelet: "/var/lib/kubelet".into(),
         ..NodePaths::new(dir.join("run"), dir.join("state"), root.to_owned(), dir.join("config.yaml"))
-    };
-    Engine::open(&paths, policy, beside).unwrap()
+    }
+}
+
+fn open(dir: &Path, root: &Path, policy: Policy, beside: Beside) -> Arc<Engine> {
+    let (engine, lost) = Engine::open(&paths(dir, root), policy, beside).unwrap();
+    // What the threads of a start would do before the daemon is ready.
+    for step in engine.core.start.wait(Instant::now()) {
+        match step {
+            StartStep::Removal(id) => engine.core.attend(Task::Attachment(id)),
+            StartStep::Addresses => engine.free_old_addresses(lost.as_deref()),
+            StartStep::Pools => engine.first_look(),
+        }
+    }
+    engine
 }
 
 fn files(dir: &Path) -> Vec<String> {
@@ -290,7 +321,7 @@ fn configurations() -> Vec<(&'static str, String)> {
                 "sriov",
                 &format!(
                     r#""deviceID":"{VFIO}","vlan":100,"trust":"on","mac":"02:00:00:00:00:78",{both},
-                       "runtimeConfig":{{"CNIDeviceInfoFile":"/var/run/devinfo/cni/of-c1.json"}}"#
+                       "runtimeConfig":{{"CNIDeviceInfoFile":"/var/run/k8s.cni.cncf.io/devinfo/cni/of-c1.json"}}"#
                 ),
             ),
         ),

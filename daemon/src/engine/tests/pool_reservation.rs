@@ -111,7 +111,7 @@ fn x09_preferred_takes_the_other_node_when_its_own_has_none_and_strict_does_not(
 
 #[test]
 fn x09_choice_and_distance_are_told_in_the_device_information_and_in_the_metrics() {
-    const INFO: &str = "/var/run/devinfo/cni/of-c1.json";
+    const INFO: &str = "/var/run/k8s.cni.cncf.io/devinfo/cni/of-c1.json";
     let rig = rig(POOL);
     let told = |policy: &str, more: &str| {
         let more = format!(r#"{more},"runtimeConfig":{{"CNIDeviceInfoFile":"{INFO}"}}"#);
@@ -253,13 +253,19 @@ fn x19_a_vf_under_vfio_is_available_only_where_the_pod_can_reach_it() {
 fn x19_d23_a_path_by_a_pool_that_kubelet_gives_out_has_what_kubelet_gave_the_pod_also_under_vfio() {
     let rig = rig(&POOL.replace("'8086']}", "'8086']}, driver: vfio-pci, resourceName: intel.com/radio"));
     let kubelet = FakeKubelet::running(&rig.root);
-    kubelet.answers.lock().unwrap().pods =
-        vec![pod("ran", "du-0", &[("app", &[("intel.com/radio", SECOND, 1)])])];
+    kubelet.answers.lock().unwrap().pods = vec![
+        pod("ran", "du-0", &[("app", &[("intel.com/radio", SECOND, 1)])]),
+        pod("ran", "du-1", &[("app", &[("intel.com/radio", VF, 1)])]),
+    ];
     let path = r#"{"type":"sriov","pool":"radio","driver":"vfio-pci"}"#;
-    let args = "IgnoreUnknown=1;K8S_POD_NAMESPACE=ran;K8S_POD_NAME=du-0".to_owned();
-    let request = rig.request(Command::Add, "c1", &config(&[path, fallback::MACVLAN], "any", ""));
-    assert_eq!(device(&rig.call(named(Request { args, ..request })).unwrap()), SECOND);
+    let add = |container: &str, pod: &str, config: &str| {
+        let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=ran;K8S_POD_NAME={pod}");
+        let request = rig.request(Command::Add, container, config);
+        rig.call(named(Request { args, ..request }))
+    };
+    let first = add("c1", "du-0", &config(&[path, fallback::MACVLAN], "any", ""));
+    assert_eq!(device(&first.unwrap()), SECOND);
     // As Multus passes it.
     let of_multus = format!(r#","deviceID":"{VF}","pciBusID":"{VF}""#);
-    assert_eq!(device(&rig.add_as("c2", &config(&[path], "any", &of_multus)).unwrap()), VF);
+    assert_eq!(device(&add("c2", "du-1", &config(&[path], "any", &of_multus)).unwrap()), VF);
 }

@@ -78,7 +78,9 @@ impl Rig {
 
     /// The look that the pool reconciler takes next; the thorough one, which is due at its time, where nothing else is.
     pub(super) fn look_due(&self) -> Look {
-        self.engine().core.kinds.sriov.pools.next_look(Instant::now() + Duration::from_millis(30)).unwrap()
+        // Before the second look of any start: a slow machine comes to nothing else.
+        let at_the_start = Instant::now() - Duration::from_secs(3600);
+        self.engine().core.kinds.sriov.pools.take_look(at_the_start).unwrap_or(Look::Thorough)
     }
 
     pub(super) fn members(&self) -> Vec<Value> {

@@ -4,7 +4,9 @@
 use std::fs;
 use std::path::Path;
 
-use super::super::core::{DelegateRecords, unreadable_records};
+use fairlead_host::record_version::{FORMAT, RecordVersion};
+
+use super::super::core::{DelegateRecords, RecordedAttachment, unreadable_records};
 use crate::store::{LinkRecord, Phase};
 
 const EARLIER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../daemon/testdata/records/0.1.0");
@@ -21,9 +23,12 @@ fn records_of_an_earlier_release_are_read_completely_and_written_again_to_the_by
     let boot_id = fs::read_to_string(Path::new(EARLIER).join("run/boot-id")).unwrap();
     let (records, found) = DelegateRecords::open(state.path(), &boot_id).unwrap();
     assert_eq!(unreadable_records(state.path()).unwrap(), [] as [std::path::PathBuf; 0]);
+    assert!(found.newer.is_empty());
     let keys: Vec<_> = found
+        .attachments
         .iter()
-        .map(|(_, a)| [&a.key.container, &a.key.network, &a.key.ifname, &a.key.plugin].map(String::as_str))
+        .map(|of| &of.attachment)
+        .map(|a| [&a.key.container, &a.key.network, &a.key.ifname, &a.key.plugin].map(String::as_str))
         .collect();
     let wanted = [
         ["leased", "leased", "eth0", "macvlan"],
@@ -32,8 +37,8 @@ fn records_of_an_earlier_release_are_read_completely_and_written_again_to_the_by
     ];
     assert_eq!(keys, wanted);
     assert_eq!(names.len(), wanted.len());
-    for (same_boot, attachment) in &found {
-        assert!(*same_boot && attachment.has_delegates() && attachment.phase == Phase::Attached);
+    for RecordedAttachment { of_this_boot, attachment, .. } in &found.attachments {
+        assert!(*of_this_boot && attachment.has_delegates() && attachment.phase == Phase::Attached);
         assert!(!attachment.caller.env.is_empty() && attachment.caller.path == "/opt/cni/bin");
         assert_eq!(
             matches!(attachment.link, LinkRecord::Conflist { .. }),
@@ -42,8 +47,13 @@ fn records_of_an_earlier_release_are_read_completely_and_written_again_to_the_by
         fs::remove_file(today.join(format!("{:016x}.json", attachment.id))).unwrap();
         records.keep(attachment).unwrap();
     }
+    // The one thing that is new: by which version a record is written, and for which readers. That release passes it over.
+    let new = serde_json::to_string(&RecordVersion::written_now(FORMAT)).unwrap();
+    let new = format!(",{}", new.trim_start_matches('{'));
     for name in &names {
         let text = |dir: &Path| fs::read_to_string(dir.join(name)).unwrap();
-        assert_eq!(text(&today), text(&earlier), "{name:?}");
+        let today = text(&today);
+        assert!(today.ends_with(&new), "{name:?}: {today}");
+        assert_eq!(today.replace(&new, "}"), text(&earlier), "{name:?}");
     }
 }

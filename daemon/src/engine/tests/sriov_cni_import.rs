@@ -46,7 +46,8 @@ impl Rig {
         self.set(VfChange { vlan: Some(vlan), trust: Some(true), ..VfChange::default() });
         let vf = self.kernel.host().unwrap().link_by_name("vf0").unwrap().unwrap();
         let mut pod = self.kernel.pod(POD.as_ref()).unwrap();
-        pod.batch(&[Op::TakeFromHost { index: vf.index, name: "net1".into(), up: false }]).unwrap();
+        pod.batch(&[Op::TakeFromHost { index: vf.index, as_index: None, name: "net1".into(), up: false }])
+            .unwrap();
         let index = pod.link_by_name("net1").unwrap().unwrap().index;
         let set = SetLink { index, up: Some(true), mtu: Some(1300), ..SetLink::default() };
         pod.batch(&[Op::SetLink(set)]).unwrap();

@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 
 use fairlead_cni::Code;
 use fairlead_host::double::{KernelRequest, NetnsSnapshot, Resets};
-use fairlead_host::{IommuGroup, Link, Mac, NetKernel, Op, Override, SetLink, Vf};
+use fairlead_host::{IommuGroup, Link, LinkName, LinkSettings, Mac, NetKernel, Op, Override, SetLink, Vf};
 
 use super::*;
 
@@ -185,6 +185,7 @@ fn x06_a_vf_whose_pod_died_has_everything_back_whatever_the_pod_did_to_it() {
     rig.del(&with_mac).unwrap();
     let tagged = config(&format!(r#"{TAGGED},"trust":"on""#));
     rig.add(&tagged).unwrap();
+    let promiscuous = LinkSettings::of_flags(LinkSettings::PROMISCUITY);
     rig.in_pod(|index| {
         vec![
             Op::SetLink(SetLink {
@@ -194,7 +195,7 @@ fn x06_a_vf_whose_pod_died_has_everything_back_whatever_the_pod_did_to_it() {
                 ..SetLink::default()
             }),
             Op::SetLink(SetLink { index, alias: Some("mine".into()), ..SetLink::default() }),
-            Op::SetLink(SetLink { index, promiscuous: Some(true), ..SetLink::default() }),
+            Op::SetLink(SetLink { index, settings: promiscuous, ..SetLink::default() }),
             Op::DeleteAltName { index, name: "vf0-alt".into() },
             Op::AddAltName { index, name: "hidden".into() },
         ]
@@ -206,6 +207,23 @@ fn x06_a_vf_whose_pod_died_has_everything_back_whatever_the_pod_did_to_it() {
     rig.del(&tagged).unwrap();
     assert_eq!(forget_index(rig.at_home()), forget_index(Some(before)));
     assert_eq!(rig.settings(), settings);
+    assert_eq!(rig.engine().core.store.all().len(), 0);
+}
+
+#[test]
+fn a_vf_leaves_its_pod_whatever_alternative_names_that_gave_it() {
+    let rig = Rig::new();
+    let before = rig.at_home().unwrap();
+    rig.kernel.add_host_link("up0");
+    let config = config("");
+    rig.add(&config).unwrap();
+    rig.in_pod(|index| {
+        let name = |name: &[u8]| Op::AddAltName { index, name: LinkName::from_bytes(name) };
+        // A name of the host's, the one that the VF is to have there again, and one that is no UTF-8.
+        vec![name(b"up0"), name(before.name.as_bytes()), name(b"\xff\xc3")]
+    });
+    rig.del(&config).unwrap();
+    assert_eq!(forget_index(rig.at_home()), forget_index(Some(before)));
     assert_eq!(rig.engine().core.store.all().len(), 0);
 }
 

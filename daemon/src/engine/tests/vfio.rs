@@ -11,9 +11,10 @@ use fairlead_host::{IommuGroup, NetKernel, Op, Vf};
 use super::vf::{TAGGED, config as kernel_config, join_group};
 use super::*;
 use crate::call::Lane;
-use crate::store::Phase;
+use crate::engine::core::Rank;
+use crate::store::{Attachment, Phase};
 
-pub(super) const INFO: &str = "/var/run/devinfo/cni/default-net-c1_net1.json";
+pub(super) const INFO: &str = "/var/run/k8s.cni.cncf.io/devinfo/cni/default-net-c1_net1.json";
 
 fn config(more: &str) -> String {
     kernel_config(more).replace(VF, VFIO)
@@ -230,7 +231,7 @@ fn x22_an_add_has_the_vf_of_a_pod_whose_process_ends_while_it_waits() {
     engine.core.removals.again(id, &held);
     thread::scope(|s| {
         s.spawn(|| {
-            while let Some(errand) = engine.core.removals.next() {
+            while let Some(errand) = engine.core.removals.next(Rank::Regular) {
                 engine.core.attend(errand)
             }
         });
@@ -359,12 +360,100 @@ fn device_information_that_cannot_be_written_fails_the_add_and_leaves_the_host_a
     let before = rig.state();
     let relative = config(r#","runtimeConfig":{"CNIDeviceInfoFile":"devinfo.json"}"#);
     let error = rig.add(&relative).unwrap_err();
-    assert!(error.code == Code::InvalidConfig && error.msg.contains("\"devinfo.json\" is no absolute path"));
+    assert!(
+        error.code == Code::InvalidConfig && error.msg.contains("\"devinfo.json\" is no file in /var/run/")
+    );
     fs::create_dir_all(rig.root.join("var/run")).unwrap();
-    symlink("/nowhere", rig.root.join("var/run/devinfo")).unwrap();
+    symlink("/nowhere", rig.root.join("var/run/k8s.cni.cncf.io")).unwrap();
     let error = rig.add(&informed()).unwrap_err();
     assert!(error.code == Code::Io && error.msg.contains("device information"), "{error}");
     assert_eq!(rig.state(), before);
+}
+
+#[test]
+fn device_information_is_written_in_its_own_directory_only() {
+    let rig = Rig::new();
+    let before = rig.state();
+    let victim = rig.root.join("etc/shadow");
+    fs::create_dir_all(victim.parent().unwrap()).unwrap();
+    fs::write(&victim, "of the host").unwrap();
+    let own = "/var/run/k8s.cni.cncf.io/devinfo";
+    for path in [
+        "/etc/shadow",
+        "/var/run/k8s.cni.cncf.io/devinfo/cni/../../../../etc/shadow",
+        "/var/run/../run/k8s.cni.cncf.io/devinfo/cni/a.json",
+        &format!("{own}/cni/"),
+        &format!("{own}/cni/.."),
+        &format!("{own}/cni/a/b.json"),
+        &format!("{own}/dp/intel.com-radio-0000:41:10.0-device.json"),
+    ] {
+        let error = rig.add(&informed().replace(INFO, path)).unwrap_err();
+        assert_eq!(error.code, Code::InvalidConfig, "{path}: {error}");
+        assert!(error.msg.contains("runtimeConfig.CNIDeviceInfoFile"), "{path}: {error}");
+    }
+    assert_eq!((fs::read_to_string(&victim).unwrap().as_str(), rig.state()), ("of the host", before));
+}
+
+#[test]
+fn where_device_information_goes_nothing_of_another_kind_is_replaced_or_removed() {
+    let rig = Rig::new();
+    let victim = rig.root.join("victim");
+    fs::write(&victim, "of the host").unwrap();
+    let at = rig.told_of_device();
+    fs::create_dir_all(at.parent().unwrap()).unwrap();
+    let before = rig.engine().core.store.all().len();
+    type Trick = fn(&Path, &Path);
+    let tricks: [Trick; 4] = [
+        |victim, at| symlink(victim, at).unwrap(),
+        |victim, at| fs::hard_link(victim, at).unwrap(),
+        |_, at| nix::unistd::mkfifo(at, nix::sys::stat::Mode::S_IRWXU).unwrap(),
+        |_, at| fs::create_dir(at).unwrap(),
+    ];
+    for trick in tricks {
+        trick(&victim, &at);
+        let error = rig.add(&informed()).unwrap_err();
+        assert!(error.code == Code::InvalidConfig && error.msg.contains("CNIDeviceInfoFile"), "{error}");
+        assert_eq!(rig.engine().core.store.all().len(), before, "the undo does not wait for it");
+        fs::remove_file(&at).or_else(|_| fs::remove_dir(&at)).expect("it is still there");
+        rig.add(&informed()).unwrap();
+        fs::remove_file(&at).unwrap();
+        trick(&victim, &at);
+        rig.del(&informed()).unwrap();
+        fs::remove_file(&at).or_else(|_| fs::remove_dir(&at)).expect("it is no device information");
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "of the host");
+    }
+}
+
+#[test]
+fn the_device_information_of_an_earlier_releases_attachment_elsewhere_stays_and_its_del_succeeds() {
+    let rig = Rig::new();
+    rig.add(&informed()).unwrap();
+    let elsewhere = rig.root.join("etc/passwd");
+    fs::create_dir_all(elsewhere.parent().unwrap()).unwrap();
+    fs::write(&elsewhere, "of the host").unwrap();
+    let of_earlier_release = Attachment {
+        device_info: Some("/etc/passwd".to_owned()),
+        ..rig.engine().core.store.all().remove(0).as_ref().clone()
+    };
+    rig.engine().core.kinds.sriov.withdraw_device_info(&of_earlier_release).unwrap();
+    assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "of the host");
+    rig.del(&informed().replace(INFO, "/etc/passwd")).unwrap();
+    assert_eq!(rig.engine().core.store.all().len(), 0);
+    assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "of the host");
+}
+
+#[test]
+fn the_device_information_of_one_attachment_is_not_replaced_nor_removed_for_another() {
+    let rig = Rig::new();
+    rig.add(&informed()).unwrap();
+    let told = fs::read(rig.told_of_device()).unwrap();
+    let same = INFO.replace("/var/run", "/run");
+    let other = kernel_config(&format!(r#","runtimeConfig":{{"CNIDeviceInfoFile":"{same}"}}"#));
+    let error = rig.refused("c2", &other);
+    assert!(error.code == Code::InvalidConfig && error.msg.contains("another attachment's"), "{error}");
+    assert_eq!(fs::read(rig.told_of_device()).unwrap(), told);
+    rig.del(&informed()).unwrap();
+    assert!(!rig.told_of_device().exists());
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The attributes of a netlink message, and the numbers and texts in them, read without ever panicking.
 
+use crate::seam::LinkName;
+
 /// Without `NLA_F_NESTED` and `NLA_F_NET_BYTEORDER`.
 const NLA_TYPE_MASK: u16 = 0x3fff;
 
@@ -15,10 +17,18 @@ pub(in crate::real) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16
     })
 }
 
-/// The text of an attribute, up to its NUL.
+/// The text of an attribute, up to its NUL; what is no UTF-8 in it is replaced.
 pub(in crate::real) fn text(value: &[u8]) -> String {
-    let end = value.iter().position(|byte| *byte == 0).unwrap_or(value.len());
-    String::from_utf8_lossy(&value[..end]).into_owned()
+    String::from_utf8_lossy(until_nul(value)).into_owned()
+}
+
+/// The name in an attribute, up to its NUL.
+pub(in crate::real) fn name(value: &[u8]) -> LinkName {
+    LinkName::from_bytes(until_nul(value))
+}
+
+fn until_nul(value: &[u8]) -> &[u8] {
+    value.split(|byte| *byte == 0).next().unwrap_or(value)
 }
 
 /// The 16-bit number at a position, in the machine's byte order; `None` where the bytes end before.

@@ -8,12 +8,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 use nix::errno::Errno;
 
-use super::attributes::{attributes, i32_at, text, u16_at, u32_at};
-use super::encode::{NETNSA_NSID, RTAX_ADVMSS, RTAX_MTU};
+use super::attributes::{attributes, i32_at, name, text, u16_at, u32_at};
+use super::encode::{
+    IFLA_GRO_IPV4_MAX_SIZE, IFLA_GSO_IPV4_MAX_SIZE, NETNSA_NSID, RTAX_ADVMSS, RTAX_MTU, RTM_NEWSTATS,
+};
 use super::message::HEADER;
 use super::{link_info, vf_info};
 use crate::Mac;
-use crate::seam::{Address, AddressFlags, Kind, Link, Nsid, Route};
+use crate::seam::{Address, AddressFlags, Kind, Link, LinkSettings, Nsid, Route};
 use crate::vf_settings::Vf;
 
 // The kernel's numbers in the width of `nlmsg_type`; libc has them as `int`.
@@ -53,6 +55,8 @@ pub enum Body {
     Link(Box<Link>, Vec<Vf>),
     /// A link that is gone: its index.
     LinkGone(u32),
+    /// Statistics of a link: its index.
+    StatsOf(u32),
     /// An address as it is.
     Address(Address),
     /// A route as it is, with one entry for each next hop; empty for a route that the seam does not show.
@@ -136,6 +140,7 @@ fn of_rtnetlink(kind: u16, payload: &[u8]) -> Option<Body> {
         }
         libc::RTM_NEWLINK => Body::Link(Box::new(link(payload)?), vfs(payload)),
         libc::RTM_DELLINK => Body::LinkGone(u32_at(payload, 4)?),
+        RTM_NEWSTATS => Body::StatsOf(u32_at(payload, 4)?),
         libc::RTM_NEWADDR => address(payload)?.map_or(Body::Other(kind), Body::Address),
         libc::RTM_NEWROUTE => Body::Routes(routes(payload)?),
         libc::RTM_NEWNSID => Body::Nsid(nsid(payload)),
@@ -174,28 +179,18 @@ const CARRIER: u32 = (libc::IFF_RUNNING | libc::IFF_LOWER_UP) as u32;
 fn link(payload: &[u8]) -> Option<Link> {
     let flags = u32_at(payload, 8)?;
     let mut link = Link {
-        index: u32_at(payload, 4)?,
-        name: String::new(),
-        alt_names: Vec::new(),
-        alias: None,
-        kind: Kind::Other { name: String::new() },
-        mac: None,
-        mtu: 0,
         up: flags & libc::IFF_UP as u32 != 0,
-        promiscuous: flags & (libc::IFF_PROMISC | libc::IFF_ALLMULTI) as u32 != 0,
+        settings: LinkSettings::of_flags(flags & LinkSettings::FLAGS),
         loopback: flags & libc::IFF_LOOPBACK as u32 != 0,
         carrier: flags & CARRIER == CARRIER,
-        parent: None,
-        parent_nsid: None,
-        master: None,
-        device: None,
+        ..Link::bare(u32_at(payload, 4)?, String::new(), Kind::Other { name: String::new() })
     };
     for (kind, value) in attributes(payload.get(16..)?) {
         match kind {
-            libc::IFLA_IFNAME => link.name = text(value),
+            libc::IFLA_IFNAME => link.name = name(value).into(),
             libc::IFLA_PROP_LIST => {
                 let names = attributes(value).filter(|(kind, _)| *kind == libc::IFLA_ALT_IFNAME);
-                link.alt_names = names.map(|(_, name)| text(name)).collect();
+                link.alt_names = names.map(|(_, value)| name(value)).collect();
             }
             libc::IFLA_IFALIAS => link.alias = Some(text(value)),
             libc::IFLA_LINKINFO => link.kind = link_info::read(value),
@@ -205,11 +200,31 @@ fn link(payload: &[u8]) -> Option<Link> {
             libc::IFLA_LINK => link.parent = u32_at(value, 0).filter(|index| *index != 0),
             libc::IFLA_LINK_NETNSID => link.parent_nsid = i32_at(value, 0).filter(|n| *n >= 0).map(Nsid),
             libc::IFLA_MASTER => link.master = u32_at(value, 0),
+            libc::IFLA_PERM_ADDRESS => link.permanent_mac = value.try_into().ok().map(Mac),
             libc::IFLA_PARENT_DEV_NAME => link.device = Some(text(value)),
-            _ => {}
+            libc::IFLA_PARENT_DEV_BUS_NAME => link.bus = Some(text(value)),
+            libc::IFLA_PHYS_PORT_NAME => link.port = Some(text(value)),
+            kind => setting(&mut link.settings, kind, value),
         }
     }
     Some(link)
+}
+
+fn setting(settings: &mut LinkSettings, kind: u16, value: &[u8]) {
+    let number = u32_at(value, 0);
+    match kind {
+        libc::IFLA_LINKMODE => settings.mode = value.first().copied(),
+        libc::IFLA_PROTO_DOWN => settings.proto_down = value.first().copied(),
+        libc::IFLA_BROADCAST => settings.broadcast = value.try_into().ok().map(Mac),
+        libc::IFLA_GROUP => settings.group = number,
+        libc::IFLA_TXQLEN => settings.queue_length = number,
+        libc::IFLA_GSO_MAX_SIZE => settings.gso_max_size = number,
+        libc::IFLA_GSO_MAX_SEGS => settings.gso_max_segs = number,
+        libc::IFLA_GRO_MAX_SIZE => settings.gro_max_size = number,
+        IFLA_GSO_IPV4_MAX_SIZE => settings.gso_ipv4_max_size = number,
+        IFLA_GRO_IPV4_MAX_SIZE => settings.gro_ipv4_max_size = number,
+        _ => {}
+    }
 }
 
 fn vfs(payload: &[u8]) -> Vec<Vf> {

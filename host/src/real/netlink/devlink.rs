@@ -5,20 +5,13 @@
 //! thread that cannot wait must not call this.
 
 use libc::NLM_F_DUMP;
-use nix::errno::Errno;
 
 use super::attributes::{attributes, text, u16_at};
 use super::decode::Body;
-use super::message::Message;
+use super::generic::{GENERIC_HEADER, family, number_in, request};
 use super::socket::{Failure, Socket};
 use crate::devlink::{DevlinkDevice, DevlinkEnd, DevlinkPort};
 
-/// Length of `struct genlmsghdr`.
-const GENERIC_HEADER: usize = 4;
-const GENL_ID_CTRL: u16 = 0x10;
-const CTRL_CMD_GETFAMILY: u8 = 3;
-const CTRL_ATTR_FAMILY_ID: u16 = 1;
-const CTRL_ATTR_FAMILY_NAME: u16 = 2;
 const DEVLINK_CMD_PORT_GET: u8 = 5;
 const DEVLINK_CMD_ESWITCH_GET: u8 = 29;
 const DEVLINK_ATTR_BUS_NAME: u16 = 1;
@@ -37,7 +30,7 @@ const DEVLINK_PORT_FLAVOUR_PCI_VF: u16 = 4;
 
 /// All devices that have ports; none where the kernel has no devlink.
 pub(in crate::real) fn devices(socket: &mut Socket) -> Result<Vec<DevlinkDevice>, Failure> {
-    let Some(family) = family(socket)? else { return Ok(Vec::new()) };
+    let Some(family) = family(socket, "devlink")? else { return Ok(Vec::new()) };
     let mut found = Vec::new();
     socket.dump(|| request(family, DEVLINK_CMD_PORT_GET, NLM_F_DUMP), &mut |body| {
         if let Body::Generic(payload) = body {
@@ -51,20 +44,6 @@ pub(in crate::real) fn devices(socket: &mut Socket) -> Result<Vec<DevlinkDevice>
     Ok(found)
 }
 
-/// The number that the kernel has given to devlink.
-fn family(socket: &mut Socket) -> Result<Option<u16>, Failure> {
-    let mut message = request(GENL_ID_CTRL, CTRL_CMD_GETFAMILY, 0);
-    message.text(CTRL_ATTR_FAMILY_NAME, "devlink");
-    let mut family = None;
-    let answered = socket.exchange(message, &mut |body| family = number_in(&body, CTRL_ATTR_FAMILY_ID));
-    match answered {
-        Ok(()) => Ok(family),
-        // Nobody has registered the family: the kernel has no devlink.
-        Err(Failure::Refused { errno: Errno::ENOENT, .. }) => Ok(None),
-        Err(failure) => Err(failure),
-    }
-}
-
 /// A refusal says that there is no switch, or no device any more.
 fn switchdev(socket: &mut Socket, family: u16, device: &DevlinkDevice) -> Result<Option<bool>, Failure> {
     let mut message = request(family, DEVLINK_CMD_ESWITCH_GET, 0);
@@ -76,17 +55,6 @@ fn switchdev(socket: &mut Socket, family: u16, device: &DevlinkDevice) -> Result
         Err(Failure::Refused { .. }) => Ok(None),
         Err(failure) => Err(failure),
     }
-}
-
-fn request(kind: u16, command: u8, flags: i32) -> Message {
-    // After the command come the family's version and two reserved bytes.
-    Message::new(kind, flags, &[command, 1, 0, 0])
-}
-
-fn number_in(body: &Body, wanted: u16) -> Option<u16> {
-    let Body::Generic(payload) = body else { return None };
-    let mut all = attributes(payload.get(GENERIC_HEADER..)?);
-    all.find(|(kind, _)| *kind == wanted).and_then(|(_, value)| u16_at(value, 0))
 }
 
 /// One message of the dump of ports; they come device by device. One that names no device is passed over.
@@ -121,7 +89,10 @@ fn add_port(devices: &mut Vec<DevlinkDevice>, payload: &[u8]) {
 mod tests {
     //! The messages were recorded from kernel 6.12 with netdevsim and its two VFs.
 
+    use nix::errno::Errno;
+
     use super::super::decode::decode_generic;
+    use super::super::generic::CTRL_ATTR_FAMILY_ID;
     use super::*;
 
     /// `CTRL_CMD_GETFAMILY`, up to the list of commands

@@ -8,13 +8,17 @@ use libc::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_ECHO, NLM_F_EXCL};
 
 use super::message::Message;
 use super::{link_info, vf_info};
-use crate::seam::{Address, NewLink, Nsid, Op, Parent, Route, SetLink};
+use crate::seam::{Address, LinkName, LinkSettings, NewLink, Nsid, Op, Parent, Route, SetLink};
 use crate::vf_settings::VfChange;
 
 /// The flag of an attribute that holds others. The younger message types insist on it.
 const NLA_F_NESTED: u16 = 1 << 15;
 const RTM_NEWLINKPROP: u16 = 108;
 const RTM_DELLINKPROP: u16 = 109;
+const RTM_GETSTATS: u16 = 94;
+pub(in crate::real) const RTM_NEWSTATS: u16 = 92;
+/// `IFLA_STATS_FILTER_BIT(IFLA_STATS_AF_SPEC)`: the kernel wants some statistics to be asked for, and most links have none of these.
+const STATS_OF_FAMILIES: u32 = 1 << 4;
 pub(in crate::real) const NETNSA_NSID: u16 = 1;
 const NETNSA_FD: u16 = 3;
 /// `IFLA_TARGET_NETNSID` (kernel ≥ 4.16 by its older name `IFLA_IF_NETNSID`).
@@ -29,8 +33,9 @@ pub(in crate::real) const RTAX_ADVMSS: u16 = 8;
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 const IFF_UP: u32 = libc::IFF_UP as u32;
-const IFF_PROMISC: u32 = libc::IFF_PROMISC as u32;
-const IFF_ALLMULTI: u32 = libc::IFF_ALLMULTI as u32;
+// Of kernel 6.3; libc does not have them yet.
+pub(in crate::real) const IFLA_GSO_IPV4_MAX_SIZE: u16 = 63;
+pub(in crate::real) const IFLA_GRO_IPV4_MAX_SIZE: u16 = 64;
 
 /// Whose socket a message is sent on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,8 +61,12 @@ pub(in crate::real) fn of(op: &Op, ends: Ends<'_>) -> (Via, Message) {
         Op::DeleteLink(index) => {
             (Via::View, Message::new(libc::RTM_DELLINK, NLM_F_ACK, &ifinfomsg(*index, 0, 0)))
         }
-        Op::MoveToHost { index, name } => (Via::View, move_link(*index, name, ends.host, false)),
-        Op::TakeFromHost { index, name, up } => (Via::Host, move_link(*index, name, ends.view, *up)),
+        Op::MoveToHost { index, as_index, name } => {
+            (Via::View, move_link(*index, *as_index, name, ends.host, false))
+        }
+        Op::TakeFromHost { index, as_index, name, up } => {
+            (Via::Host, move_link(*index, *as_index, name, ends.view, *up))
+        }
         Op::AddAltName { index, name } => (Via::View, alt_name(RTM_NEWLINKPROP, *index, name)),
         Op::DeleteAltName { index, name } => (Via::View, alt_name(RTM_DELLINKPROP, *index, name)),
         Op::SetVfs { pf, changes } => (Via::View, set_vfs(*pf, changes)),
@@ -76,8 +85,8 @@ pub(in crate::real) fn describe(op: &Op) -> String {
         Op::CreateLink(new) => format!("create {} {:?}", new.kind.name(), new.name),
         Op::SetLink(set) => describe_set(set),
         Op::DeleteLink(index) => format!("delete link {index}"),
-        Op::MoveToHost { index, name } => format!("move link {index} to the host as {name:?}"),
-        Op::TakeFromHost { index, name, up } => {
+        Op::MoveToHost { index, name, .. } => format!("move link {index} to the host as {name:?}"),
+        Op::TakeFromHost { index, name, up, .. } => {
             let up = if *up { " and set it up" } else { "" };
             format!("move the host's link {index} into the pod as {name:?}{up}")
         }
@@ -101,7 +110,7 @@ fn describe_set(set: &SetLink) -> String {
     changes.extend(set.mtu.map(|mtu| format!("mtu {mtu}")));
     changes.extend(set.mac.map(|mac| format!("address {mac}")));
     changes.extend(set.alias.as_ref().map(|alias| format!("alias {alias:?}")));
-    changes.extend(set.promiscuous.map(|on| if on { "promisc on" } else { "promisc off" }.to_owned()));
+    changes.extend(Some(set.settings.describe()).filter(|words| !words.is_empty()));
     format!("set link {} to {}", set.index, changes.join(", "))
 }
 
@@ -115,7 +124,7 @@ fn create_link(new: &NewLink, ends: Ends<'_>) -> (Via, Message) {
     // Index 0: the kernel chooses one.
     let header = ifinfomsg(new.index.unwrap_or(0), up, up);
     let mut message = Message::new(libc::RTM_NEWLINK, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL, &header);
-    message.text(libc::IFLA_IFNAME, &new.name);
+    message.name(libc::IFLA_IFNAME, &new.name);
     let via = match new.parent {
         Parent::Host(parent) => {
             message.u32(libc::IFLA_LINK, parent);
@@ -141,18 +150,24 @@ fn create_link(new: &NewLink, ends: Ends<'_>) -> (Via, Message) {
     (via, message)
 }
 
+/// A change of a link by index, without attributes yet.
+pub(in crate::real) fn change_link(index: u32) -> Message {
+    Message::new(libc::RTM_SETLINK, NLM_F_ACK, &ifinfomsg(index, 0, 0))
+}
+
 fn set_link(set: &SetLink) -> Message {
-    let bits = |wanted: Option<bool>, on: u32, all: u32| match wanted {
-        Some(true) => (on, all),
-        Some(false) => (0, all),
+    let (up, of_up) = match set.up {
+        Some(up) => (if up { IFF_UP } else { 0 }, IFF_UP),
         None => (0, 0),
     };
-    let (up, of_up) = bits(set.up, IFF_UP, IFF_UP);
-    let (hears, of_hearing) = bits(set.promiscuous, IFF_PROMISC, IFF_PROMISC | IFF_ALLMULTI);
-    let (flags, change) = (up | hears, of_up | of_hearing);
-    let mut message = Message::new(libc::RTM_SETLINK, NLM_F_ACK, &ifinfomsg(set.index, flags, change));
+    let (flags, of_flags) = match set.settings.flags {
+        Some(flags) => (flags & LinkSettings::FLAGS, LinkSettings::FLAGS),
+        None => (0, 0),
+    };
+    let header = ifinfomsg(set.index, up | flags, of_up | of_flags);
+    let mut message = Message::new(libc::RTM_SETLINK, NLM_F_ACK, &header);
     if let Some(name) = &set.name {
-        message.text(libc::IFLA_IFNAME, name);
+        message.name(libc::IFLA_IFNAME, name);
     }
     if let Some(mtu) = set.mtu {
         message.u32(libc::IFLA_MTU, mtu);
@@ -164,30 +179,62 @@ fn set_link(set: &SetLink) -> Message {
         // Without a NUL: the kernel keeps as many bytes as it is given.
         message.attribute(libc::IFLA_IFALIAS, alias.as_bytes());
     }
+    write_settings(&mut message, &set.settings);
     message
 }
 
+fn write_settings(message: &mut Message, settings: &LinkSettings) {
+    for (kind, byte) in [(libc::IFLA_LINKMODE, settings.mode), (libc::IFLA_PROTO_DOWN, settings.proto_down)] {
+        byte.into_iter().for_each(|byte| message.attribute(kind, &[byte]));
+    }
+    if let Some(broadcast) = settings.broadcast {
+        message.attribute(libc::IFLA_BROADCAST, &broadcast.0);
+    }
+    for (kind, number) in [
+        (libc::IFLA_GROUP, settings.group),
+        (libc::IFLA_TXQLEN, settings.queue_length),
+        (libc::IFLA_GSO_MAX_SIZE, settings.gso_max_size),
+        (libc::IFLA_GSO_MAX_SEGS, settings.gso_max_segs),
+        (libc::IFLA_GRO_MAX_SIZE, settings.gro_max_size),
+        (IFLA_GSO_IPV4_MAX_SIZE, settings.gso_ipv4_max_size),
+        (IFLA_GRO_IPV4_MAX_SIZE, settings.gro_ipv4_max_size),
+    ] {
+        number.into_iter().for_each(|number| message.u32(kind, number));
+    }
+}
+
 /// Adds or takes away an alternative name.
-fn alt_name(kind: u16, index: u32, name: &str) -> Message {
+fn alt_name(kind: u16, index: u32, name: &LinkName) -> Message {
     let flags = if kind == RTM_NEWLINKPROP { NLM_F_CREATE | NLM_F_EXCL } else { 0 };
     let mut message = Message::new(kind, NLM_F_ACK | flags, &ifinfomsg(index, 0, 0));
-    message.nest(libc::IFLA_PROP_LIST | NLA_F_NESTED, |list| list.text(libc::IFLA_ALT_IFNAME, name));
+    message.nest(libc::IFLA_PROP_LIST | NLA_F_NESTED, |list| {
+        list.closed(libc::IFLA_ALT_IFNAME, name.as_bytes());
+    });
     message
 }
 
 fn set_vfs(pf: u32, changes: &[(u32, VfChange)]) -> Message {
-    let mut message = Message::new(libc::RTM_SETLINK, NLM_F_ACK, &ifinfomsg(pf, 0, 0));
+    let mut message = change_link(pf);
     vf_info::write(&mut message, changes);
     message
 }
 
-/// Moves a link to another namespace under a name.
+/// Moves a link to another namespace under a name, and under an index where one is wanted.
 /// The kernel moves it first, renames it then, and sets it up at last.
-pub(in crate::real) fn move_link(index: u32, name: &str, to: BorrowedFd<'_>, up: bool) -> Message {
+pub(in crate::real) fn move_link(
+    index: u32,
+    as_index: Option<u32>,
+    name: &str,
+    to: BorrowedFd<'_>,
+    up: bool,
+) -> Message {
     let flags = if up { IFF_UP } else { 0 };
     let mut message = Message::new(libc::RTM_NEWLINK, NLM_F_ACK, &ifinfomsg(index, flags, flags));
     message.i32(libc::IFLA_NET_NS_FD, to.as_raw_fd());
-    message.text(libc::IFLA_IFNAME, name);
+    message.name(libc::IFLA_IFNAME, name);
+    if let Some(wanted) = as_index {
+        message.u32(libc::IFLA_NEW_IFINDEX, wanted);
+    }
     message
 }
 
@@ -262,9 +309,9 @@ pub(in crate::real) fn get_vfs(pf: u32) -> Message {
 }
 
 /// A link by name or alternative name; only `IFLA_ALT_IFNAME` takes more than 15 bytes.
-pub(in crate::real) fn get_link_by_name(name: &str) -> Message {
+pub(in crate::real) fn get_link_by_name(name: &[u8]) -> Message {
     let mut message = get_link(0);
-    message.text(if name.len() < libc::IFNAMSIZ { libc::IFLA_IFNAME } else { libc::IFLA_ALT_IFNAME }, name);
+    message.closed(if name.len() < libc::IFNAMSIZ { libc::IFLA_IFNAME } else { libc::IFLA_ALT_IFNAME }, name);
     message
 }
 
@@ -287,6 +334,14 @@ pub(in crate::real) fn dump_links() -> Message {
     let mut message = Message::new(libc::RTM_GETLINK, NLM_F_DUMP, &ifinfomsg(0, 0, 0));
     message.u32(libc::IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
     message
+}
+
+/// All links of the view's own namespace, each answered by little more than its index.
+pub(in crate::real) fn dump_indexes() -> Message {
+    // `struct if_stats_msg`: family, padding, index, filter.
+    let mut header = [0; 12];
+    header[8..].copy_from_slice(&STATS_OF_FAMILIES.to_ne_bytes());
+    Message::new(RTM_GETSTATS, NLM_F_DUMP, &header)
 }
 
 /// The addresses of one link, of both families.

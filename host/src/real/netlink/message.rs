@@ -3,6 +3,8 @@
 //! A [`Message`] is a header, a fixed family header and attributes; its length fields are right at every moment,
 //! so that none can be sent half made.
 
+use crate::seam::bytes_of;
+
 /// Length of `struct nlmsghdr`.
 pub(in crate::real) const HEADER: usize = 16;
 
@@ -53,8 +55,18 @@ impl Message {
 
     /// Appends an attribute with a text and the NUL that the kernel wants at its end.
     pub(in crate::real) fn text(&mut self, kind: u16, value: &str) {
+        self.closed(kind, value.as_bytes());
+    }
+
+    /// Appends an attribute with the name of a link, from its text ([`LinkName::text`](crate::seam::LinkName)).
+    pub(in crate::real) fn name(&mut self, kind: u16, text: &str) {
+        self.closed(kind, &bytes_of(text));
+    }
+
+    /// Appends an attribute with these bytes and a NUL behind them.
+    pub(in crate::real) fn closed(&mut self, kind: u16, value: &[u8]) {
         let mut bytes = Vec::with_capacity(value.len() + 1);
-        bytes.extend_from_slice(value.as_bytes());
+        bytes.extend_from_slice(value);
         bytes.push(0);
         self.attribute(kind, &bytes);
     }

@@ -8,9 +8,13 @@ mod attributes;
 pub(super) mod decode;
 pub(super) mod devlink;
 pub(super) mod encode;
+pub(super) mod ethtool;
+mod ethtool_numbers;
+mod generic;
 mod link_info;
 mod message;
 pub(super) mod socket;
 mod vf_info;
+pub(super) mod xdp;
 
 pub(super) use message::Message;

@@ -5,8 +5,10 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use nix::errno::Errno;
-use nix::sys::socket::{MsgFlags, NetlinkAddr, bind, recv, send, setsockopt, sockopt};
+use nix::sys::socket::{MsgFlags, NetlinkAddr, bind, send, setsockopt, sockopt};
 use nix::sys::time::{TimeVal, TimeValLike};
+use rustix::buffer::spare_capacity;
+use rustix::net::{RecvFlags, recv};
 
 use super::decode::{Answer, Body, Unreadable, decode, decode_generic};
 use super::message::Message;
@@ -23,13 +25,18 @@ const UEVENTS_OF_THE_KERNEL: u32 = 1;
 const FIND_ATTRIBUTE: u32 = 0xffff_f000 + 12;
 /// The kernel answers inside `send`; a socket that has no answer for so long is broken.
 const ANSWER_SECONDS: i64 = 20;
-/// The kernel never makes a dump's datagram larger.
-const DATAGRAM: usize = 32 * 1024;
+/// The longest datagram that is read, in bytes. The kernel makes one of a dump as large as the largest link needs: alternative
+/// names and VFs are 64 KiB each at most.
+const DATAGRAM: usize = 1 << 20;
+/// A longer list is not kept in memory: a pod can fill its namespace.
+const MOST_LISTED: usize = 1 << 20;
 /// How often a dump that was changed under way is begun again.
 const DUMP_TRIES: usize = 32;
 
 thread_local! {
-    static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; DATAGRAM]);
+    /// Room for the longest datagram without a look at its length first, which would be a second system call for each answer.
+    /// Nothing writes to it before the kernel does: only as much of it is memory as the longest answer so far has needed.
+    static BUFFER: RefCell<Vec<u8>> = RefCell::new(Vec::with_capacity(DATAGRAM));
 }
 
 /// Why a request failed.
@@ -49,7 +56,7 @@ impl Failure {
         match self {
             Failure::Refused { errno, extack } => NetError::Op(OpError { at, what: what(), errno, extack }),
             Failure::Socket(error) => NetError::Socket(error),
-            Failure::Answer(text) => NetError::Answer(text),
+            Failure::Answer(text) => NetError::Answer(format!("{}: {text}", what())),
         }
     }
 }
@@ -71,6 +78,11 @@ impl Socket {
     /// Opens one of generic netlink in the calling thread's namespace.
     pub(in crate::real) fn open_generic() -> io::Result<Socket> {
         Socket::over(netlink(libc::NETLINK_GENERIC, 0)?, decode_generic)
+    }
+
+    /// Opens one of rtnetlink that reads every message as it is (`Body::Generic`: the message behind its netlink header).
+    pub(in crate::real) fn open_raw() -> io::Result<Socket> {
+        Socket::over(rtnetlink(0)?, decode_generic)
     }
 
     fn over(fd: OwnedFd, decode: fn(&[u8]) -> Result<Vec<Answer>, Unreadable>) -> io::Result<Socket> {
@@ -141,18 +153,51 @@ impl Socket {
         request: impl Fn() -> Message,
         each: &mut dyn FnMut(Body),
     ) -> Result<(), Failure> {
-        for _ in 0..DUMP_TRIES {
-            let mut bodies = Vec::new();
-            if self.dump_once(request(), &mut bodies)? {
-                bodies.into_iter().for_each(each);
-                return Ok(());
-            }
+        match self.dump_at_most(MOST_LISTED, request, each)? {
+            true => Ok(()),
+            false => Err(Failure::Answer(format!("the list has more than {MOST_LISTED} entries"))),
         }
-        Err(Failure::Answer(format!("the list changed while it was read, {DUMP_TRIES} times in a row")))
     }
 
-    /// True when the dump is consistent.
-    fn dump_once(&mut self, request: Message, bodies: &mut Vec<Body>) -> Result<bool, Failure> {
+    /// The same, but false, and nothing for `each`, when more than `most` come: no more than those are ever kept.
+    pub(in crate::real) fn dump_at_most(
+        &mut self,
+        most: usize,
+        request: impl Fn() -> Message,
+        each: &mut dyn FnMut(Body),
+    ) -> Result<bool, Failure> {
+        for _ in 0..DUMP_TRIES {
+            let mut bodies = Vec::new();
+            if self.dump_once(request(), &mut bodies, most)? {
+                if bodies.len() > most {
+                    return Ok(false);
+                }
+                bodies.into_iter().for_each(each);
+                return Ok(true);
+            }
+        }
+        Err(changed_under_way())
+    }
+
+    /// The first of a dump that is wanted, also of one that changed under way: only one that shows nothing wanted is begun again.
+    pub(in crate::real) fn find<T>(
+        &mut self,
+        request: impl Fn() -> Message,
+        wanted: impl Fn(Body) -> Option<T>,
+    ) -> Result<Option<T>, Failure> {
+        for _ in 0..DUMP_TRIES {
+            let mut bodies = Vec::new();
+            let consistent = self.dump_once(request(), &mut bodies, MOST_LISTED)?;
+            let found = bodies.into_iter().find_map(&wanted);
+            if found.is_some() || consistent {
+                return Ok(found);
+            }
+        }
+        Err(changed_under_way())
+    }
+
+    /// True when the dump is consistent. Keeps one more than `most` bodies, so that they are seen to be too many.
+    fn dump_once(&mut self, request: Message, bodies: &mut Vec<Body>, most: usize) -> Result<bool, Failure> {
         let sequence = self.send(request)?;
         let mut consistent = true;
         loop {
@@ -171,7 +216,8 @@ impl Socket {
                     Body::Done | Body::Ack => return Ok(consistent),
                     Body::Refused { errno: Errno::EINTR | Errno::EAGAIN, .. } => return Ok(false),
                     Body::Refused { errno, extack } => return Err(Failure::Refused { errno, extack }),
-                    body => bodies.push(body),
+                    body if bodies.len() <= most => bodies.push(body),
+                    _ => {}
                 }
             }
         }
@@ -193,23 +239,29 @@ impl Socket {
     fn receive(&mut self) -> Result<Vec<Answer>, Failure> {
         BUFFER.with_borrow_mut(|buffer| {
             let length = loop {
+                buffer.clear();
                 // MSG_TRUNC: the length is that of the whole datagram, so one that was cut is noticed.
-                match recv(self.fd.as_raw_fd(), buffer, MsgFlags::MSG_TRUNC) {
-                    Ok(length) => break length,
-                    Err(Errno::EINTR) => {}
+                match recv(&self.fd, spare_capacity(buffer), RecvFlags::TRUNC) {
+                    Ok((_, length)) => break length,
+                    Err(rustix::io::Errno::INTR) => {}
                     // The kernel's word for a receive timeout that has passed.
-                    Err(Errno::EAGAIN) => return Err(Failure::Socket(no_answer())),
+                    Err(rustix::io::Errno::AGAIN) => return Err(Failure::Socket(no_answer())),
                     Err(errno) => return Err(Failure::Socket(errno.into())),
                 }
             };
-            let datagram = buffer.get(..length).ok_or_else(|| {
-                Failure::Answer(format!(
-                    "a datagram of {length} bytes is larger than the buffer of {DATAGRAM}"
-                ))
-            })?;
-            (self.decode)(datagram).map_err(|error| Failure::Answer(error.to_string()))
+            if length > buffer.len() {
+                return Err(Failure::Answer(format!(
+                    "one message of {length} bytes, and at most {} are read",
+                    buffer.len()
+                )));
+            }
+            (self.decode)(buffer).map_err(|error| Failure::Answer(error.to_string()))
         })
     }
+}
+
+fn changed_under_way() -> Failure {
+    Failure::Answer(format!("the list changed while it was read, {DUMP_TRIES} times in a row"))
 }
 
 fn no_answer() -> io::Error {
@@ -310,4 +362,79 @@ fn set_option(fd: BorrowedFd<'_>, name: libc::c_int, value: libc::c_int) -> io::
         unsafe { libc::setsockopt(fd.as_raw_fd(), SOL_NETLINK, name, (&raw const value).cast(), length) };
     Errno::result(outcome)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixDatagram;
+
+    use super::*;
+
+    /// A socket that has received this message, from a peer that says what the test wants.
+    fn that_received(mut message: Message) -> Socket {
+        let (ours, peer) = UnixDatagram::pair().unwrap();
+        setsockopt(&peer, sockopt::SndBuf, &(4 * DATAGRAM)).unwrap();
+        peer.send(message.with_sequence(1)).unwrap();
+        Socket { fd: ours.into(), sequence: 1, decode }
+    }
+
+    fn link() -> Message {
+        Message::new(libc::RTM_NEWLINK, 0, &[0; 16])
+    }
+
+    #[test]
+    fn an_answer_with_256_vfs_is_read_whole() {
+        let mut message = link();
+        message.nest(libc::IFLA_VFINFO_LIST, |list| {
+            for vf in 0_u32..256 {
+                list.nest(1, |info| {
+                    info.attribute(1, &[&vf.to_ne_bytes()[..], &[2; 32]].concat());
+                    // What the kernel tells besides: broadcast address, GUIDs, link state, rates and more.
+                    info.attribute(13, &[0xff; 150]);
+                });
+            }
+        });
+        assert!(message.with_sequence(1).len() > 48_000);
+        let answers = that_received(message).receive().unwrap();
+        let Some(Body::Link(_, vfs)) = answers.first().map(|answer| &answer.body) else { panic!("a link") };
+        assert!(vfs.iter().map(|vf| vf.index).eq(0..256), "{vfs:?}");
+    }
+
+    #[test]
+    fn an_answer_above_the_limit_is_refused_by_its_size_and_by_what_was_asked() {
+        let mut message = link();
+        (0..20).for_each(|_| message.attribute(200, &[0; 60_000]));
+        let length = message.with_sequence(1).len();
+        let failure = that_received(message).receive().unwrap_err();
+        let told = failure.into_net(0, || "list links".to_owned()).to_string();
+        assert!(told.contains("list links") && told.contains(&length.to_string()), "{told}");
+        assert!(told.contains("1048576"), "{told}");
+    }
+
+    #[test]
+    fn a_link_is_found_in_a_list_that_changes_whenever_it_is_read() {
+        let (ours, peer) = UnixDatagram::pair().unwrap();
+        let mut socket = Socket { fd: ours.into(), sequence: 0, decode };
+        let answer = |sequence| {
+            peer.recv(&mut [0; 64]).unwrap();
+            let flags = libc::NLM_F_MULTI | libc::NLM_F_DUMP_INTR;
+            for mut message in [
+                Message::new(libc::RTM_NEWLINK, flags, &[0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+                Message::new(3, flags, &[0; 4]),
+            ] {
+                peer.send(message.with_sequence(sequence)).unwrap();
+            }
+        };
+        let request = || Message::new(libc::RTM_GETLINK, libc::NLM_F_DUMP, &[0; 16]);
+        let index = |body| match body {
+            Body::Link(link, _) => Some(link.index),
+            _ => None,
+        };
+        let listed = std::thread::scope(|scope| {
+            scope.spawn(|| (1..).take(1 + DUMP_TRIES).for_each(answer));
+            assert_eq!(socket.find(request, index).unwrap(), Some(7));
+            socket.dump(request, &mut |_| {})
+        });
+        assert!(matches!(listed, Err(Failure::Answer(_))), "a whole list is not to be had: {listed:?}");
+    }
 }

@@ -62,3 +62,47 @@ fn marks_of_an_earlier_release_are_read_and_written_again_to_the_byte() {
         assert_eq!(text(&today), text(&earlier), "{address}");
     }
 }
+
+#[test]
+fn a_newer_versions_record_is_left_alone_word_for_word_and_its_vf_is_given_to_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join(DIRECTORY).join("0000:21:10.0.json");
+    fs::create_dir(dir.path().join(DIRECTORY)).unwrap();
+    let address = "0000:21:10.0".parse().unwrap();
+    for newer in [
+        r#"{"address":"0000:21:10.0","pool":"radio","mac":"02:00:00:00:00:01","by":"9.0.0","needs":2}"#,
+        r#"{"address":"0000:21:10.0","pool":"radio","mac":{"kind":"eui64"},"by":"9.0.0","needs":2}"#,
+        r#"{"address":"0000:21:10.0","pool":"radio","mac":"02:00:00:00:00:01","held":"leased"}"#,
+    ] {
+        fs::write(&file, newer).unwrap();
+        let records = Records::open(dir.path(), &dir.path().join("run")).unwrap();
+        assert_eq!(records.all(), [], "what it was before is not known");
+        records.begin(address, "radio", || fairlead_host::Mac::local(7));
+        let held = records.get(address).unwrap().held;
+        assert!(
+            matches!(&held, Some(RecordedHold::Quarantined(why)) if why.contains("newer version")),
+            "{held:?}"
+        );
+        let told = records.change(address, |record| record.held = None).unwrap_err().to_string();
+        assert!(told.contains("newer version"), "{told}");
+        records.forget(address);
+        records.settle(address).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), newer);
+    }
+}
+
+#[test]
+fn a_field_that_this_version_may_pass_over_stays_in_a_record_that_it_changes() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join(DIRECTORY).join("0000:21:10.0.json");
+    fs::create_dir(dir.path().join(DIRECTORY)).unwrap();
+    let newer = r#"{"address":"0000:21:10.0","pool":"radio","mac":"02:00:00:00:00:01","by":"9.0.0","needs":1,"shelf":{"n":4}}"#;
+    fs::write(&file, newer).unwrap();
+    let records = Records::open(dir.path(), &dir.path().join("run")).unwrap();
+    let address = "0000:21:10.0".parse().unwrap();
+    records.change(address, |record| record.held = Some(RecordedHold::Drained)).unwrap();
+    let written = fs::read_to_string(&file).unwrap();
+    assert!(written.contains(r#""shelf":{"n":4}"#) && written.contains(r#""held":"drained""#), "{written}");
+    assert!(written.contains(concat!(r#""by":""#, env!("CARGO_PKG_VERSION"), r#"","needs":1"#)), "{written}");
+    assert!(Records::open(dir.path(), &dir.path().join("run")).unwrap().get(address).is_some());
+}

@@ -78,6 +78,8 @@ pub enum Hold {
     Drained,
     /// It does not work, or the operator says so.
     Quarantined(String),
+    /// A pod has left on it what could not be undone, in words: until it was bound anew and verified, whoever it belongs to then.
+    Unclean(String),
     /// It is no member any more, as soon as it is as it was; and what held it until then, if it is one again before.
     Dismissed(Option<Box<Hold>>),
 }
@@ -232,7 +234,7 @@ impl Member {
             (MemberState::Gone, _) => "gone",
             (MemberState::Foreign { .. }, _) => "foreign",
             (MemberState::Restoring(_), _) => "draining",
-            (_, Some(Hold::Quarantined(_))) => "quarantined",
+            (_, Some(Hold::Quarantined(_) | Hold::Unclean(_))) => "quarantined",
             (MemberState::Idle, Some(_)) => "drained",
             (_, Some(_)) => "draining",
             (MemberState::Idle, None) => "idle",
@@ -260,7 +262,7 @@ impl Member {
     pub fn reason(&self) -> &str {
         match (&self.state, &self.hold) {
             (MemberState::Foreign { who, .. }, _) => who,
-            (_, Some(Hold::Quarantined(why))) => why,
+            (_, Some(Hold::Quarantined(why) | Hold::Unclean(why))) => why,
             (MemberState::Ready { allocated: true, .. }, Some(_)) => ALLOCATED,
             (state, _) if state.is_at_work() => self.setback().map_or("", |setback| &setback.why),
             _ => "",
@@ -353,7 +355,7 @@ impl Member {
 
     /// Whether it is to be given back, for as long as it is so held.
     pub fn is_leaving(&self) -> bool {
-        self.hold.is_some() && !self.is_quarantined()
+        matches!(self.hold, Some(Hold::Drained | Hold::Dismissed(_)))
     }
 
     /// Whether it waits for the operator.

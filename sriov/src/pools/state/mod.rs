@@ -9,6 +9,7 @@ mod draw;
 mod member;
 #[cfg(test)]
 mod tests;
+mod unclean;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -143,13 +144,13 @@ impl Pool {
             MemberState::Lent { .. } | MemberState::Preparing(_) | MemberState::Restoring(_) => {
                 member.doubt();
             }
-            _ => member.state = MemberState::Gone,
+            _ => member.is_lost(),
         });
     }
 
     /// A task has found nothing in the member's place.
     pub fn lost(&mut self, address: PciAddr) {
-        self.with(address, |member| member.state = MemberState::Gone);
+        self.with(address, Member::is_lost);
     }
 
     /// It is to be no member any more, or (`false`) is one again. [`Pool::forget_dismissed`] ends it.
@@ -206,6 +207,12 @@ impl Pool {
                     MemberState::Ready { .. } | MemberState::Due(_),
                     Some(Hold::Drained | Hold::Dismissed(_)),
                 ) => tasks.push(member.give_back()),
+                // Whatever the stock: where nothing was changed of it, giving it back would not bind it anew.
+                (MemberState::Ready { .. }, Some(Hold::Unclean(_))) => tasks.push(member.prepare()),
+                (MemberState::Due(_), Some(Hold::Unclean(_))) => {
+                    supply += 1;
+                    tasks.push(member.prepare());
+                }
                 (MemberState::Ready { .. }, None) if surplus => {
                     supply -= 1;
                     tasks.push(member.give_back());
@@ -239,7 +246,7 @@ impl Pool {
 
     /// How many are ready, or will be without anybody asking, and were allocated to no pod yet.
     fn supply(&self) -> usize {
-        let supplies = |m: &&Member| m.hold.is_none() && !m.is_allocated() && m.state.supplies();
+        let supplies = |m: &&Member| m.is_for_pods() && !m.is_allocated() && m.state.supplies();
         self.members.values().filter(supplies).count()
     }
 
@@ -247,13 +254,17 @@ impl Pool {
     pub fn prepared(&mut self, address: PciAddr) {
         self.with(address, |member| {
             let allocated = member.is_allocated();
+            member.clean();
             member.state = MemberState::Ready { allocated, verified: true };
         });
     }
 
     /// A member is as it was when it was adopted.
     pub fn given_back(&mut self, address: PciAddr) {
-        self.with(address, |member| member.state = MemberState::Idle);
+        self.with(address, |member| {
+            member.clean();
+            member.state = MemberState::Idle;
+        });
     }
 
     /// A task failed, or a member that was ready is not what it should be: it is tried again after a pause, and not a third
@@ -263,7 +274,11 @@ impl Pool {
         member.set_back(reason, false, now);
         let given_up = member.is_given_up() && !member.is_quarantined();
         if given_up {
-            member.hold = Some(Hold::Quarantined(reason.to_owned()));
+            let why = match &member.hold {
+                Some(Hold::Unclean(left)) => format!("{left}; {reason}"),
+                _ => reason.to_owned(),
+            };
+            member.hold = Some(Hold::Quarantined(why));
         }
         given_up
     }
@@ -396,6 +411,8 @@ impl Pool {
                 }
             }
             Some(Hold::Dismissed(before)) => *before = None,
+            // It is being tried already, and after a pause again.
+            Some(Hold::Unclean(_)) => member.forget_failures(),
             Some(Hold::Drained) | None => {}
         });
     }

@@ -319,3 +319,40 @@ fn draws_use_one_nic_up_or_go_over_all_as_the_pool_says_and_the_rank_goes_before
     assert_eq!(drawn(Spread::Packed, |m| m.numa_node.map(|n| 1 - n)), expected([4, 5, 6, 7]));
     assert_eq!(drawn(Spread::Packed, |_| None), []);
 }
+
+#[test]
+fn one_that_a_pod_has_left_unclean_is_quarantined_until_it_was_bound_anew_whatever_the_stock() {
+    let mut pool = pool(2, Stock { min: Some(0), max: Some(0), batch: 0 });
+    let vf = address(0);
+    pool.lend(vf).unwrap(); // as it is: nothing was changed of it
+    pool.soiled(vf, "XDP (driver) program 7");
+    assert_eq!(pool.member(vf).unwrap().state_name(), "lent");
+    pool.returned(vf);
+    let member = pool.member(vf).unwrap();
+    assert_eq!((member.state_name(), member.reason()), ("quarantined", "XDP (driver) program 7"));
+    let waits = Refusal::NotYet("quarantined: XDP (driver) program 7".to_owned());
+    assert_eq!((pool.lend(vf), pool.allocate(vf)), (Err(waits.clone()), Err(waits)));
+    assert_eq!(pool.due(later()), [Task::Prepare(vf)]);
+    assert_eq!(pool.member(vf).unwrap().state_name(), "quarantined");
+    pool.prepared(vf);
+    assert_eq!((pool.member(vf).unwrap().state_name(), &pool.member(vf).unwrap().hold), ("ready", &None));
+    assert_eq!(pool.due(later()), [Task::GiveBack(vf)], "the stock counts again");
+}
+
+#[test]
+fn one_that_a_pod_has_left_unclean_and_that_fails_twice_is_quarantined_for_both_until_it_is_released() {
+    let mut pool = pool(1, Stock::default());
+    let vf = address(0);
+    settle(&mut pool);
+    pool.lend(vf).unwrap();
+    pool.soiled(vf, "a program");
+    pool.returned(vf);
+    for given_up in [false, true] {
+        assert_eq!(pool.due(later()), [Task::Prepare(vf)]);
+        assert_eq!(pool.failed(vf, "it hangs", Instant::now()), given_up);
+    }
+    assert_eq!(pool.due(later()), []);
+    assert_eq!(pool.lend(vf), Err(Refusal::Quarantined("a program; it hangs".to_owned())));
+    pool.release(vf);
+    assert_eq!(pool.due(later()), [Task::Prepare(vf)]);
+}

@@ -43,6 +43,17 @@ fn a_vf_goes_to_the_first_pool_that_selects_it_and_two_announcers_are_a_fault() 
 }
 
 #[test]
+fn a_pool_that_matches_no_vf_is_told_with_the_selectors_that_matched_nothing() {
+    let rig =
+        kept("pools: [{name: a, selectors: {vendors: ['15b3']}}, {name: b, selectors: {vendors: ['8086']}}]");
+    let notices = rig.table()["notices"].clone();
+    assert_eq!(notices.as_array().map(Vec::len), Some(1), "{notices}");
+    let seen = notices[0]["seen"].as_str().unwrap();
+    assert!(seen.contains("pool \"a\" has no VF") && seen.contains("15b3"), "{notices}");
+    assert_eq!(notices[0]["wrong"], false);
+}
+
+#[test]
 fn a_device_plugins_file_that_cannot_be_read_just_now_is_no_order_to_give_everything_back() {
     let mut rig = with("");
     let file = rig.dir.path().join("config.json");

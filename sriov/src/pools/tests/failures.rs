@@ -4,7 +4,7 @@ use std::os::unix::fs::symlink;
 
 use fairlead_host::double::KernelRequest;
 use fairlead_host::watch::{Action, DeviceEvent};
-use fairlead_host::{NetKernel, Op};
+use fairlead_host::{AttachedProgram, NetKernel, Op, ProgramHook};
 
 use super::*;
 
@@ -278,4 +278,54 @@ fn rdma_devices_of_one_namespace_alone_hinder_no_vf_under_vfio_and_no_giving_bac
     rig.keep();
     rig.keep_on();
     assert_eq!((rig.states(), rig.machine()), (vec!["drained".to_owned(); 2], before));
+}
+
+/// A program that a pod has left on the interface of the first VF.
+const LEFT: AttachedProgram = AttachedProgram { id: 7, hook: ProgramHook::XdpDriver, link: None };
+
+#[test]
+fn what_a_pod_has_left_on_a_vf_quarantines_it_over_a_restart_until_it_was_bound_anew() {
+    let mut rig = kept(POOL);
+    let lent = rig.pools().lend(pci(VF), Instant::now()).ok().unwrap();
+    let name = rig.at_home().unwrap().name;
+    assert!(rig.kernel.attach_program("/proc/1/ns/net", &name, LEFT, true));
+    rig.pools().soiled(pci(VF), "XDP (driver) program 7");
+    lent.keep();
+    rig.pools().take_back(pci(VF), || Ok::<(), ()>(())).unwrap();
+    rig.restart();
+    let row = &rig.members()[0];
+    assert_eq!((&row["state"], &row["reason"]), (&"quarantined".into(), &"XDP (driver) program 7".into()));
+    assert!(rig.metrics().contains(r#"state="quarantined"} 1"#), "{}", rig.metrics());
+    assert_eq!(rig.pools().draw("radio", |_| Some(0)).ok().unwrap().address(), pci(SECOND));
+    rig.keep();
+    assert_eq!(rig.states(), ["ready", "ready"]);
+    let now = rig.at_home().unwrap();
+    assert_eq!(rig.kernel.host().unwrap().attached_programs(now.index).unwrap(), []);
+    rig.restart();
+    assert_eq!(rig.states(), ["ready", "ready"], "and stays so");
+}
+
+#[test]
+fn a_vf_on_which_a_pods_program_is_again_after_it_was_bound_anew_is_not_verified() {
+    let mut rig = kept(POOL);
+    let lent = rig.pools().lend(pci(VF), Instant::now()).ok().unwrap();
+    let name = rig.at_home().unwrap().name;
+    assert!(rig.kernel.attach_program("/proc/1/ns/net", &name, LEFT, true));
+    rig.kernel.attach_when_bound(VF, Some(LEFT));
+    rig.pools().soiled(pci(VF), "XDP (driver) program 7");
+    lent.keep();
+    rig.pools().take_back(pci(VF), || Ok::<(), ()>(())).unwrap();
+    for _ in 0..3 {
+        rig.keep_on();
+    }
+    let row = &rig.members()[0];
+    assert_eq!(row["state"], "quarantined");
+    let told = "XDP (driver) program 7; XDP (driver) program 7 is on its interface again, although it was bound anew";
+    assert_eq!(row["reason"], told);
+    rig.restart();
+    rig.keep_on();
+    assert_eq!(rig.states(), ["quarantined", "ready"]);
+    rig.kernel.attach_when_bound(VF, None);
+    rig.order(Verb::Release, VF);
+    assert_eq!(rig.states(), ["ready", "ready"]);
 }

@@ -1,7 +1,7 @@
 //! A made link on its way into the pod: what it will be, and the one message that makes it.
 
-use fairlead_cni::CniError;
-use fairlead_host::{Mac, Net, NewLink, Op};
+use fairlead_cni::{CniError, Code};
+use fairlead_host::{Kind, Mac, Net, NetError, NewLink, Op};
 use nix::errno::Errno;
 
 use super::config::Made;
@@ -9,8 +9,10 @@ use super::dummy::Dummy;
 use super::link_inputs::Facts;
 use super::parent;
 use crate::engine::attachment_request::AttachmentRequest;
-use crate::engine::kinds::{Applied, ApplyError, Kinds, Owners, Plan, Work, name_taken};
-use crate::engine::netdev;
+use crate::engine::kinds::{
+    Applied, ApplyError, Kinds, NotAttached, Owners, Plan, Reservation, Work, lendable, name_taken,
+};
+use crate::engine::{errors, netdev};
 use crate::store::LinkRecord;
 
 /// A link that is about to be made.
@@ -23,15 +25,51 @@ pub(crate) struct NewMade {
 }
 
 impl Made {
+    /// Reserves the parent, where the new link takes that over: it must be one that could be lent. Of several masters it is said here
+    /// which: kubelet may have to be asked.
+    pub(crate) fn reserve<'k>(
+        &self,
+        kinds: &'k Kinds,
+        owners: &dyn Owners,
+        request: &AttachmentRequest<'_>,
+    ) -> Result<Reservation<'k>, NotAttached> {
+        match self.parent_taken_over() {
+            Some(parent) => lendable::reserve(kinds, owners, request, |host| {
+                parent::nearest(&kinds.sriov, request, host, &parent).map(|(link, _)| link)
+            }),
+            None => self.choose_parent(kinds, request),
+        }
+    }
+
+    fn choose_parent<'k>(
+        &self,
+        kinds: &'k Kinds,
+        request: &AttachmentRequest<'_>,
+    ) -> Result<Reservation<'k>, NotAttached> {
+        let several = self.parent().filter(|parent| parent.names.len() > 1);
+        let Some(parent) = several else { return Ok(Reservation::Nothing) };
+        let told = |e: NetError| errors::kernel(&request.key.network, "looking for the master interface", &e);
+        let mut host = kinds.kernel.host().map_err(told)?;
+        let (link, locality) = parent::nearest(&kinds.sriov, request, host.as_mut(), &parent)?;
+        Ok(Reservation::Parent { link, locality })
+    }
+
     /// Looks for the parent, and says which link is to be made.
     pub(crate) fn plan(
         &self,
         kinds: &Kinds,
         request: &AttachmentRequest<'_>,
+        reservation: &Reservation<'_>,
         pod: &mut dyn Net,
     ) -> Result<Plan, CniError> {
-        let parent =
-            self.parent().map(|parent| parent::parent(kinds.kernel.as_ref(), pod, &parent)).transpose()?;
+        let parent = match reservation {
+            // Looked up again it could be another one, which nobody has judged.
+            Reservation::Device(taken_over) => Some(taken_over.link().clone()),
+            Reservation::Parent { link, .. } => Some(link.clone()),
+            Reservation::Nothing | Reservation::Vf(_) => {
+                self.parent().map(|parent| parent::parent(kinds.kernel.as_ref(), pod, &parent)).transpose()?
+            }
+        };
         let facts = Facts {
             ifname: &request.key.ifname,
             parent: parent.as_ref(),
@@ -69,11 +107,22 @@ pub(crate) fn apply(
         made = make(pod);
     }
     match made {
-        Err(e) if e.errno() == Some(Errno::EEXIST) => return Err(name_taken(request).into()),
+        Err(e) if e.errno() == Some(Errno::EEXIST) => return Err(taken(request, new, pod)?.into()),
         other => other?,
     }
     let index = new.link.index.unwrap_or_default();
     Ok(Applied { netdev: Some(index), mac: netdev::mac_of(pod, index, new.mac)?, ..Applied::default() })
+}
+
+/// What the kernel means by EEXIST: the name in the pod, or the id of a VLAN on its master.
+fn taken(request: &AttachmentRequest<'_>, new: &NewMade, pod: &mut dyn Net) -> Result<CniError, NetError> {
+    let Kind::Vlan { id } = new.link.kind else { return Ok(name_taken(request)) };
+    if pod.link_by_name(&request.key.ifname)?.is_some() {
+        return Ok(name_taken(request));
+    }
+    let msg = format!("network {:?}: another interface of the master has VLAN id {id}", request.key.network);
+    let remedy = "give this network another `vlanId`, or `master`; `ip -d link` on the host, and `fairleadd attachments`, tell who has it";
+    Ok(CniError::new(Code::AlreadyThere, msg).with(remedy))
 }
 
 /// Finishes a removal that still holds this MAC address.

@@ -52,6 +52,26 @@ impl Made {
         }
     }
 
+    /// The host's link that the new one takes over, if it does.
+    pub(super) fn parent_taken_over(&self) -> Option<ParentRef> {
+        match self {
+            Made::Macvlan(n) if n.takes_parent_over() => {
+                Some(n.parent()).filter(|parent| !parent.in_container)
+            }
+            Made::Macvlan(_) | Made::Ipvlan(_) | Made::Vlan(_) | Made::Dummy(_) => None,
+        }
+    }
+
+    /// Whether a link of the host is taken over.
+    pub(crate) fn takes_parent_over(&self) -> bool {
+        self.parent_taken_over().is_some()
+    }
+
+    /// Whether it depends on what kubelet has given to the pod.
+    pub(crate) fn may_ask_kubelet(&self) -> bool {
+        self.takes_parent_over() || self.parent().is_some_and(|parent| parent.names.len() > 1)
+    }
+
     /// The kind of link that is made (`IFLA_INFO_KIND`).
     pub(crate) fn kernel_kind(&self) -> &'static str {
         match self {
@@ -65,7 +85,7 @@ impl Made {
     /// For a sentence: the interface that it stands on, as configured.
     pub(crate) fn of_device(&self) -> String {
         match self.parent() {
-            Some(ParentRef { name: Some(master), .. }) => format!(" on {master:?}"),
+            Some(parent) if !parent.names.is_empty() => format!(" on {}", parent.named()),
             _ => String::new(),
         }
     }

@@ -33,12 +33,17 @@ impl Made {
         }
     }
 
-    /// The master by its name, if it should be in the host's namespace and is not.
+    /// The master by its name, if it should be in the host's namespace and is not; of several when none is there.
     pub(crate) fn missing_master(&self, kinds: &Kinds) -> Result<Option<String>, NetError> {
         // A parent inside the pod cannot be looked for before there is a pod.
-        let named = self.parent().filter(|parent| !parent.in_container).and_then(|parent| parent.name);
-        let Some(master) = named else { return Ok(None) };
-        let there = kinds.kernel.host().and_then(|mut host| host.link_by_name(&master))?;
-        Ok(there.is_none().then_some(master))
+        let named = self.parent().filter(|parent| !parent.in_container && !parent.names.is_empty());
+        let Some(parent) = named else { return Ok(None) };
+        let mut host = kinds.kernel.host()?;
+        for name in &parent.names {
+            if host.link_by_name(name)?.is_some() {
+                return Ok(None);
+            }
+        }
+        Ok(Some(parent.named()))
     }
 }

@@ -9,7 +9,7 @@ use super::link_inputs::{Facts, ParentRef, on_parent};
 /// A validated configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Ipvlan {
-    master: Option<String>,
+    masters: Vec<String>,
     in_container: bool,
     mode: IpvlanMode,
     mtu: Option<u32>,
@@ -19,13 +19,13 @@ impl Ipvlan {
     /// Reads the configuration; without `master` a chained one stands on the interface of `prevResult`.
     pub(super) fn validate(conf: &NetConf) -> Result<Ipvlan, CniError> {
         let read = config::ipvlan::Ipvlan::parse(conf)?;
-        let master = read.master(conf)?.map(str::to_owned);
-        Ok(Ipvlan { master, in_container: read.link_in_container, mode: mode(read.mode), mtu: read.mtu })
+        let masters = read.masters(conf)?;
+        Ok(Ipvlan { masters, in_container: read.link_in_container, mode: mode(read.mode), mtu: read.mtu })
     }
 
     /// The link that it stands on.
     pub(super) fn parent(&self) -> ParentRef {
-        ParentRef { name: self.master.clone(), in_container: self.in_container }
+        ParentRef { names: self.masters.clone(), in_container: self.in_container }
     }
 
     /// One `RTM_NEWLINK`, and the MAC address that the link has in the end.

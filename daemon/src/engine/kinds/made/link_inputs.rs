@@ -6,10 +6,17 @@ use fairlead_host::{Kind, Link, Mac, NewLink, Parent};
 /// Which link a new one stands on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ParentRef {
-    /// Its name; `None`: the interface of the default route.
-    pub(crate) name: Option<String>,
+    /// Its name; none: the interface of the default route; of several the nearest to the pod is taken.
+    pub(crate) names: Vec<String>,
     /// In the pod's namespace instead of the host's (`linkInContainer`).
     pub(crate) in_container: bool,
+}
+
+impl ParentRef {
+    /// For a sentence: `"ens1f0"`, or `"ens1f0" or "ens2f0"`.
+    pub(crate) fn named(&self) -> String {
+        self.names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(" or ")
+    }
 }
 
 /// What a type needs to know beside its configuration.

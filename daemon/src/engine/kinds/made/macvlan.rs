@@ -11,7 +11,7 @@ use crate::engine::kinds::wanted_mac;
 /// A validated configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Macvlan {
-    master: Option<String>,
+    masters: Vec<String>,
     in_container: bool,
     mode: MacvlanMode,
     mtu: Option<u32>,
@@ -25,7 +25,7 @@ impl Macvlan {
         let read = config::macvlan::Macvlan::parse(conf)?;
         let mac = read.mac(conf, args)?;
         Ok(Macvlan {
-            master: read.master,
+            masters: read.masters,
             in_container: read.link_in_container,
             mode: mode(read.mode),
             mtu: read.mtu,
@@ -36,7 +36,7 @@ impl Macvlan {
 
     /// The link that it stands on.
     pub(super) fn parent(&self) -> ParentRef {
-        ParentRef { name: self.master.clone(), in_container: self.in_container }
+        ParentRef { names: self.masters.clone(), in_container: self.in_container }
     }
 
     /// One `RTM_NEWLINK`, and the MAC address that the link has in the end.

@@ -18,5 +18,5 @@ pub(crate) use config::{Made, TYPES};
 
 pub(crate) use attach::{NewMade, apply};
 pub(crate) use config::KERNEL_KINDS;
-pub(crate) use detach::{find, undo};
+pub(crate) use detach::{find, is_made_here, renumbered, undo};
 pub(crate) use link_inputs::ParentRef;

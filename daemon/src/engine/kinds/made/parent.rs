@@ -2,37 +2,63 @@
 
 use fairlead_cni::{CniError, Code};
 use fairlead_host::{Kernel, Link, Net, NetError};
+use fairlead_sriov::numa::Locality;
 
 use super::link_inputs::ParentRef;
+use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::errors;
+use crate::engine::kinds::sriov::SriovServices;
 
-/// The parent that a configuration names.
+/// The parent that a configuration names: of several the first that there is, where nobody asks which.
 pub(super) fn parent(kernel: &dyn Kernel, pod: &mut dyn Net, wanted: &ParentRef) -> Result<Link, CniError> {
-    let mut host;
-    let net: &mut dyn Net = if wanted.in_container {
-        pod
-    } else {
-        host = kernel.host().map_err(|e| errors::kernel("", "opening the host's namespace", &e))?;
-        host.as_mut()
-    };
+    if wanted.in_container {
+        return first(pod, wanted);
+    }
+    let mut host = kernel.host().map_err(|e| errors::kernel("", "opening the host's namespace", &e))?;
+    first(host.as_mut(), wanted)
+}
+
+fn first(net: &mut dyn Net, wanted: &ParentRef) -> Result<Link, CniError> {
+    let mut there = all_there(net, wanted)?;
+    Ok(there.swap_remove(0))
+}
+
+/// The parent in the host's namespace, of several the one that is nearest to the pod, and how that lies.
+pub(super) fn nearest(
+    sriov: &SriovServices,
+    request: &AttachmentRequest<'_>,
+    host: &mut dyn Net,
+    wanted: &ParentRef,
+) -> Result<(Link, Option<Locality>), CniError> {
+    let mut there = all_there(host, wanted)?;
+    if wanted.names.len() < 2 {
+        return Ok((there.swap_remove(0), None));
+    }
+    let (at, locality) = sriov.nearest_interface(request, &there)?;
+    Ok((there.swap_remove(at), Some(locality)))
+}
+
+/// Every one of the parents that is in the namespace; at least one.
+fn all_there(net: &mut dyn Net, wanted: &ParentRef) -> Result<Vec<Link>, CniError> {
     let place = if wanted.in_container { "the pod's namespace" } else { "the host" };
     let told = |e: NetError| errors::kernel("", "looking for the master interface", &e);
-    match &wanted.name {
-        Some(name) => net.link_by_name(name).map_err(told)?.ok_or_else(|| {
-            CniError::new(
-                Code::InvalidConfig,
-                format!("master {name:?}: {place} has no interface of that name"),
-            )
-            .with("correct `master` in the network's configuration, or create the interface")
-        }),
-        None => default_route(net).map_err(told)?.ok_or_else(|| {
-            CniError::new(
-                Code::InvalidConfig,
-                format!("no `master` is given and {place} has no default route"),
-            )
-            .with("name the interface in `master`")
-        }),
+    if wanted.names.is_empty() {
+        let link = default_route(net).map_err(told)?.ok_or_else(|| {
+            let msg = format!("no `master` is given and {place} has no default route");
+            CniError::new(Code::InvalidConfig, msg).with("name the interface in `master`")
+        })?;
+        return Ok(vec![link]);
     }
+    let mut there = Vec::new();
+    for name in &wanted.names {
+        there.extend(net.link_by_name(name).map_err(told)?);
+    }
+    if there.is_empty() {
+        let msg = format!("master {}: {place} has no interface of that name", wanted.named());
+        return Err(CniError::new(Code::InvalidConfig, msg)
+            .with("correct `master` in the network's configuration, or create the interface"));
+    }
+    Ok(there)
 }
 
 fn default_route(net: &mut dyn Net) -> Result<Option<Link>, NetError> {

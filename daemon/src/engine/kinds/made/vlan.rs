@@ -29,7 +29,7 @@ impl Vlan {
 
     /// The link that it stands on.
     pub(super) fn parent(&self) -> ParentRef {
-        ParentRef { name: Some(self.master.clone()), in_container: self.in_container }
+        ParentRef { names: vec![self.master.clone()], in_container: self.in_container }
     }
 
     /// One `RTM_NEWLINK`, and the MAC address that the link has in the end.

@@ -11,5 +11,5 @@ mod sysfs;
 
 pub(crate) use config::{HostDevice, TYPES};
 
-pub(crate) use attach::apply;
+pub(crate) use attach::{apply, plan};
 pub(crate) use detach::{find, undo};

@@ -39,6 +39,20 @@ pub(super) fn is_in_user_space(sysfs: &Path, id: &str) -> bool {
     name.is_some_and(|name| USER_SPACE_DRIVERS.contains(&name.as_str()))
 }
 
+/// Whether the device is still there, under a driver that gives it a netdev.
+pub(super) fn has_a_netdev(sysfs: &Path, bus: &str, device: &str) -> Result<bool, CniError> {
+    let dir = sysfs.join("bus").join(bus).join("devices").join(device);
+    let driver = match fs::read_link(dir.join("driver")) {
+        Ok(driver) => driver,
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(false);
+        }
+        Err(e) => return Err(errors::file(dir.display(), &e, Code::Io, "")),
+    };
+    let name = driver.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    Ok(!USER_SPACE_DRIVERS.contains(&name))
+}
+
 fn entries(dir: &Path) -> Result<Vec<String>, CniError> {
     let read = match fs::read_dir(dir) {
         Ok(read) => read,

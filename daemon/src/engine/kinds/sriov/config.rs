@@ -7,6 +7,7 @@ use fairlead_cni::{CniError, Code};
 use fairlead_host::{Link, Vf, VfLinkState, VfVlan, VlanProto};
 use fairlead_sriov::{PciAddr, VFIO_PCI, VfProfile};
 
+use super::device_info;
 use crate::engine::kinds::wanted_mac;
 use crate::store::Attachment;
 
@@ -20,7 +21,7 @@ pub(crate) struct Sriov {
     pub(crate) device: Device,
     /// How it is to be set up.
     pub(crate) profile: VfProfile,
-    /// Where to tell what the device is (`CNIDeviceInfoFile`), below the host's root.
+    /// Where to tell what the device is (`CNIDeviceInfoFile`), below the host's root: a file in the directory for that.
     pub(crate) device_info: Option<String>,
     /// The driver that must have it; `None`: whichever has it.
     pub(crate) driver: Option<Driver>,
@@ -63,7 +64,7 @@ impl Sriov {
             min_rate: read.min_tx_rate,
             max_rate: read.max_tx_rate,
         };
-        let device_info = conf.runtime.device_info_file.as_deref().map(absolute).transpose()?;
+        let device_info = conf.runtime.device_info_file.as_deref().map(device_info::validate).transpose()?;
         Ok(Sriov { device, profile, device_info, driver: read.driver, has_access })
     }
 
@@ -140,17 +141,6 @@ impl Sriov {
             plan.undo.describe(),
             plan.change.describe()
         ))
-    }
-}
-
-fn absolute(path: &str) -> Result<String, CniError> {
-    match path.starts_with('/') && !path.ends_with('/') {
-        true => Ok(path.to_owned()),
-        false => Err(CniError::new(
-            Code::InvalidConfig,
-            format!("runtimeConfig.CNIDeviceInfoFile: {path:?} is no absolute path of a file"),
-        )
-        .with("it is the meta plugin that gives it")),
     }
 }
 

@@ -1,6 +1,8 @@
 //! VFs that kubelet has allocated to the pod: where a configuration names a resource instead of a device, kubelet is asked what
 //! the pod has, and every attachment of it gets the next one.
 
+use std::time::Instant;
+
 use fairlead_cni::{CniError, Code};
 use fairlead_kubelet::{NoDevice, PodName, PodResourcesError, ResourcesOfPod, next_device};
 use fairlead_sriov::PciAddr;
@@ -19,7 +21,10 @@ impl SriovServices {
         network: Sriov,
     ) -> Result<Sriov, CniError> {
         match &network.device {
-            Device::Known(_) => Ok(network),
+            Device::Known(address) => {
+                self.must_be_given(request, &address.to_string())?;
+                Ok(network)
+            }
             Device::OfResource(resource) => {
                 let address = self.allocated_by_kubelet(request, resource)?;
                 Ok(network.with_vf(address))
@@ -56,25 +61,45 @@ impl SriovServices {
         resource: &str,
     ) -> Result<PciAddr, CniError> {
         let pod = pod_of(request)?;
-        let allocated = self.resources_of(request, &pod).map_err(|error| {
-            unknown(&format!("which device of resource {resource:?} the pod has"), &error)
-        })?;
-        let held: Vec<String> = self
-            .store
-            .all()
-            .iter()
-            .filter(|a| a.key.container == request.key.container)
-            // A VF on its way back may be taken again: reserving it waits for that.
-            .filter(|a| matches!(a.phase, Phase::Adding | Phase::Attached))
-            .filter_map(|a| a.vf().map(|vf| vf.address.to_string()))
-            .collect();
-        let id = next_device(&pod, allocated, resource, |id| held.iter().any(|held| held == id));
-        let id = id.map_err(|e| none(&e))?;
+        let allocated = self.resources_of(request, &pod).map_err(|error| device_unknown(resource, &error))?;
+        let id = self.next_allocated(&pod, allocated, resource, (&request.key.container, &[]))?;
         id.parse().map_err(|e| {
             CniError::new(Code::InvalidConfig, format!("pod {pod}, resource {resource:?}: {e}"))
                 .with("type sriov takes resources whose devices are VFs")
         })
     }
+
+    /// The first device of a resource, of those that kubelet has allocated to a pod, that neither an attachment of the container
+    /// holds nor another one of this ADD has been `given`.
+    pub(crate) fn next_allocated(
+        &self,
+        pod: &PodName,
+        allocated: &ResourcesOfPod,
+        resource: &str,
+        (container, given): (&str, &[String]),
+    ) -> Result<String, CniError> {
+        let of_records = self.store.all().into_iter().filter_map(|a| {
+            // A VF on its way back may be taken again: reserving it waits for that.
+            let holds = a.key.container == container && matches!(a.phase, Phase::Adding | Phase::Attached);
+            a.vf().filter(|_| holds).map(|vf| vf.address.to_string())
+        });
+        let held: Vec<String> = of_records.chain(given.iter().cloned()).collect();
+        next_device(pod, allocated, resource, |id| held.iter().any(|held| held == id)).map_err(|e| none(&e))
+    }
+
+    /// What kubelet has allocated to a pod. `resource`: what the caller wants of it, for the error.
+    pub(crate) fn allocated_to(
+        &self,
+        pod: &PodName,
+        resource: &str,
+        deadline: Instant,
+    ) -> Result<ResourcesOfPod, CniError> {
+        self.pod_resources.pod(pod, deadline).map_err(|error| device_unknown(resource, &error))
+    }
+}
+
+fn device_unknown(resource: &str, error: &PodResourcesError) -> CniError {
+    unknown(&format!("which device of resource {resource:?} the pod has"), error)
 }
 
 /// The pod that a call is for.

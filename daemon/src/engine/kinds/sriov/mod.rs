@@ -6,10 +6,12 @@
 mod broken_attachments;
 mod config;
 mod device_info;
+mod given_devices;
 mod iommu_group;
 mod kubelet_devices;
 mod numa;
 mod pools;
+mod quarantine;
 mod reserve;
 mod restore;
 mod services;
@@ -17,7 +19,9 @@ mod snapshot;
 
 pub(crate) use config::{Sriov, TYPES};
 
-pub(crate) use reserve::{ReservedVf, unusable, vf_not_to_be_had};
+pub(crate) use given_devices::AnnouncedDevices;
+pub(crate) use quarantine::{Restored, quarantined};
+pub(crate) use reserve::{ReservedVf, reserve_alone, unusable, vf_not_to_be_had};
 pub(crate) use restore::still_away;
 pub(crate) use services::SriovServices;
 pub(crate) use snapshot::Snapshot;

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fairlead_cni::{CniError, Code};
+use fairlead_host::Link;
 use fairlead_host::topology::Topology;
 use fairlead_kubelet::ResourcesOfPod;
 use fairlead_sriov::numa::{self, Assigned, Choice, Locality, NumaPolicy, NumaRefusal};
@@ -25,7 +26,14 @@ pub(super) struct PodNodes {
 impl SriovServices {
     /// Where the pod is. The machine and kubelet are asked only where the answer decides, or tells, something.
     pub(super) fn pod_nodes(&self, request: &AttachmentRequest<'_>) -> Result<PodNodes, CniError> {
-        let policy = request.numa.unwrap_or(NumaPolicy::Any);
+        self.pod_nodes_by(request, request.numa.unwrap_or(NumaPolicy::Any))
+    }
+
+    fn pod_nodes_by(
+        &self,
+        request: &AttachmentRequest<'_>,
+        policy: NumaPolicy,
+    ) -> Result<PodNodes, CniError> {
         if policy == NumaPolicy::Any {
             return Ok(PodNodes { policy, pod: BTreeSet::new(), topology: Topology::default() });
         }
@@ -53,6 +61,27 @@ impl SriovServices {
         let given = self.resources_of(request, &pod);
         let given = given.map_err(|error| unknown(&format!("on which NUMA node pod {pod} is"), &error))?;
         Ok(assigned(given).nodes(topology))
+    }
+
+    /// Which of these interfaces of the host is nearest to the pod, and how it lies. Where nobody says how firmly, the nearest is taken.
+    pub(crate) fn nearest_interface(
+        &self,
+        request: &AttachmentRequest<'_>,
+        interfaces: &[Link],
+    ) -> Result<(usize, Locality), CniError> {
+        let near = self.pod_nodes_by(request, request.numa.unwrap_or_default())?;
+        let node = |link: &Link| self.inventory.node_of(&link.name);
+        let nodes = interfaces.iter().map(node).collect::<Result<Vec<_>, _>>().map_err(|e| {
+            CniError::new(Code::Io, format!("on which NUMA node the masters are is not known: {e}"))
+                .with("sysfs must be mounted where the daemon is")
+        })?;
+        let order = numa::order(near.policy, &near.pod, &nodes, &near.topology);
+        let order = order.map_err(|e| {
+            CniError::new(Code::InvalidConfig, format!("of several masters none can be taken: {e}"))
+                .with(e.remedy())
+        })?;
+        let nearest = order.into_iter().next().map(|choice| (choice.at, choice.locality));
+        nearest.ok_or_else(|| CniError::new(Code::Internal, "there is no master to choose from"))
     }
 
     /// Logs and counts how the VF that is taken lies to its pod.

@@ -1,8 +1,6 @@
 //! The pools as the VF kinds use them: whose a VF is, what an ADD finds ready, what kubelet is offered, and why a VF is not
 //! to be had.
 
-use std::time::{Duration, Instant};
-
 use fairlead_cni::{CniError, Code};
 use fairlead_sriov::PciAddr;
 use fairlead_sriov::pools::state::Refusal;
@@ -10,10 +8,6 @@ use fairlead_sriov::pools::{DrawError, Owners, ReadyVf, Refused, SriovCniOwners}
 
 use super::config::Sriov;
 use super::services::SriovServices;
-use crate::device_offers::announced_resources;
-
-/// Kubelet may take so long to tell what device plugins announce.
-const ALLOCATABLE: Duration = Duration::from_millis(500);
 
 impl SriovServices {
     /// Calls with who has a VF: an attachment of ours, or a pod that sriov-cni made (`leftovers`).
@@ -22,10 +16,7 @@ impl SriovServices {
         leftovers: &dyn Fn() -> SriovCniOwners,
         call: impl FnOnce(Owners<'_>) -> T,
     ) -> T {
-        let ours = |address: PciAddr| {
-            let holder = self.store.with_vf(address)?;
-            Some(format!("{}/{}", holder.key.container, holder.key.ifname))
-        };
+        let ours = |address: PciAddr| self.store.vf_holder(address);
         call(Owners { ours: &ours, sriov_cni: leftovers })
     }
 
@@ -35,18 +26,14 @@ impl SriovServices {
         wanted.address().is_ok_and(|address| self.pools.has_ready(address, fits))
     }
 
-    /// Offers kubelet the pools that it allocates from, as they are configured.
+    /// Offers kubelet the pools that it allocates from, as they are configured. Before the first look it is offered nothing: an
+    /// empty list would take away what its pods were promised.
     pub(crate) fn offer_to_kubelet(&self) {
+        if !self.pools.is_looked_at() {
+            return;
+        }
         if let Err(error) = self.device_offers.offer(&self.pools) {
             tracing::error!(%error, "pools cannot be offered to kubelet; they are after the next start");
-        }
-    }
-
-    /// Asks kubelet whether another device plugin announces a VF of ours too.
-    pub(crate) fn look_for_doubles(&self) {
-        match self.pod_resources.allocatable(Instant::now() + ALLOCATABLE) {
-            Ok(all) => self.pools.announced(&announced_resources(all)),
-            Err(error) => tracing::debug!(%error, "what device plugins announce is not known"),
         }
     }
 }

@@ -13,6 +13,7 @@ use fairlead_sriov::{InventoryError, PciAddr, USER_SPACE_DRIVERS, Unserved, VFIO
 
 use super::config::{Device, Sriov};
 use super::pools;
+use super::quarantine::quarantined;
 use super::services::SriovServices;
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::enter_pod_netns;
@@ -75,12 +76,26 @@ impl SriovServices {
         if !ready {
             // Nothing is waited for on behalf of a namespace that is not the caller's.
             drop(enter_pod_netns::enter(self.kernel.as_ref(), &self.host_id, request)?);
+            self.wait_for_first_look(request)?;
         }
         let wanted = self.with_allocated_device(request, wanted).map_err(NotAttached::by_code)?;
         let reserved = self.reserve_device(&wanted, owners, leftovers, request)?;
         let address = reserved.device.address;
         self.report_locality(request, address, reserved.locality());
         Ok((wanted.with_vf(address), reserved))
+    }
+
+    /// Waits until the pools were compared with the machine after the start. Code 11 when sysfs or a driver keeps that up.
+    pub(crate) fn wait_for_first_look(&self, request: &AttachmentRequest<'_>) -> Result<(), CniError> {
+        let limit = request.waiting.deadline.min(Instant::now() + request.vf_wait);
+        match self.pools.wait_for_first_look(limit) {
+            true => Ok(()),
+            false => Err(CniError::new(
+                Code::TryAgain,
+                "the machine's VFs have not been looked through since the daemon's start",
+            )
+            .with("it is waited for again with the next try; if it stays so, a device or driver hangs: see the log")),
+        }
     }
 
     fn reserve_device(
@@ -127,9 +142,13 @@ impl SriovServices {
         leftovers: &dyn Leftovers,
         limit: Instant,
     ) -> Result<(Reservation<'_>, KeyedLock<'_>), NotAttached> {
-        let mine = |a: &Attachment| a.has_vf(address);
+        let mine = |a: &Attachment| a.has_pci_device(address);
         let name = address.to_string();
         let lock = reserve_alone(self, owners, &name, &mine, limit, |why| vf_not_to_be_had(address, why))?;
+        if let Some(holder) = self.store.newer_with_vf(address) {
+            let why = format!("it may be {}, {}", holder.label(), holder.version);
+            return Err(vf_not_to_be_had(address, &why).into());
+        }
         // With the lock held: this may restore the VF, and no other ADD may take it meanwhile.
         leftovers.settle(address)?;
         let refused = |e: Refused| match (e.why.passes(), pools::refused(address, &e)) {
@@ -213,7 +232,7 @@ impl SriovServices {
 }
 
 /// Keeps every other ADD from what has this name; waits until none of its holders is on its way back any more.
-pub(super) fn reserve_alone<'k>(
+pub(crate) fn reserve_alone<'k>(
     sriov: &'k SriovServices,
     owners: &dyn Owners,
     name: &str,
@@ -226,6 +245,10 @@ pub(super) fn reserve_alone<'k>(
     let mut hurried: Option<(u64, Phase, Instant)> = None;
     loop {
         let Some(holder) = sriov.store.all().into_iter().find(|a| holds(a)) else { return Ok(lock) };
+        if let (Some(left), Some(address)) = (&holder.quarantined, holder.pci_device()) {
+            // Nobody hurries it: each try binds it anew.
+            return Err(quarantined(&holder, address, left));
+        }
         let since = hurried.filter(|(id, phase, _)| (*id, *phase) == (holder.id, holder.phase));
         if since.is_none_or(|(_, _, since)| since.elapsed() >= HURRIED) {
             // X22: an older sandbox's; its process may end meanwhile.

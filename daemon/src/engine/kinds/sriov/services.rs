@@ -9,6 +9,7 @@ use fairlead_kubelet::PodResources;
 use fairlead_sriov::pools::Pools;
 use fairlead_sriov::{Administrator, Inventory, KernelVf};
 
+use super::given_devices::AnnouncedDevices;
 use crate::device_offers::DeviceOffers;
 use crate::engine::keyed_locks::KeyedLocks;
 use crate::metrics;
@@ -26,6 +27,8 @@ pub(crate) struct SriovServices {
     pub(crate) pools: Arc<Pools>,
     pub(crate) pod_resources: PodResources,
     pub(crate) device_offers: DeviceOffers,
+    /// What the node's device plugins announce.
+    pub(crate) announced: AnnouncedDevices,
     /// VFs and IOMMU groups that an ADD is about to put on record.
     pub(crate) reserved: KeyedLocks,
     pub(crate) calls: metrics::Calls,

@@ -19,7 +19,7 @@ use fairlead_sriov::vf_netdev::{self, APPEARS, Appearance};
 use fairlead_sriov::{InventoryError, PciAddr, USER_SPACE_DRIVERS, VfDevice};
 
 use super::sriov::{SriovServices, still_away, unusable, vf_not_to_be_had};
-use super::{AwaitsCarrier, Kinds, vf, vfio};
+use super::{Kinds, Undone, vf, vfio};
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::errors;
 use crate::engine::recorded_netns::Reach;
@@ -103,7 +103,7 @@ impl SriovCniImport {
     pub(crate) fn settle_dead(&self, kinds: &Kinds, address: PciAddr) {
         // Somebody works on it just now. Nobody waits here: the next sweep comes again.
         let Some(_lock) = kinds.sriov.reserved.try_take(&address.to_string()) else { return };
-        let ours = kinds.sriov.store.with_vf(address).is_some();
+        let ours = kinds.sriov.store.vf_holder(address).is_some();
         if !ours && let Err(error) = self.settle(kinds, address) {
             tracing::debug!(pci = %address, %error, "a VF of sriov-cni's is not home");
         }
@@ -155,7 +155,7 @@ impl SriovCniImport {
         // Read again under the lock: another call may have restored it meanwhile.
         let left = self.left()?;
         let Some(record) = find(&left) else { return Ok(()) };
-        let ours = kinds.sriov.store.with_vf(address).is_some();
+        let ours = kinds.sriov.store.vf_holder(address).is_some();
         if ours || left.holder(address) != Some(&record) {
             tracing::info!(pci = %address, record = record.name, "a newer pod has the VF of an old one's DEL");
             return files::forget(&self.root, &record).map_err(|e| unforgotten(&record.name, &e));
@@ -246,15 +246,20 @@ fn restore(kinds: &Kinds, record: &Record, pod: Option<(Box<dyn Net + '_>, &str)
     };
     let driver = device.driver.as_deref().filter(|driver| !USER_SPACE_DRIVERS.contains(driver));
     let vf = vf_record(record, &device, driver.unwrap_or_default());
-    AwaitsCarrier::refuse(match (&record.interface, driver) {
+    let undone = match (&record.interface, driver) {
         (Some(was), Some(_)) => restore_netdev(kinds, record, was, vf, pod)?,
         // In user space all the time, or given to another driver since: that is left as it is.
         _ => {
             drop(pod);
             let attachment = as_attachment(sriov, record, "", LinkRecord::Vfio(vf.clone()));
-            vfio::undo(sriov, &attachment, &vf)?
+            vfio::undo(sriov, &attachment, &vf)?.into()
         }
-    })
+    };
+    match undone {
+        Undone::Whole => Ok(()),
+        // Nothing of it is on record of ours: its file stays, and it is tried again.
+        Undone::AwaitsCarrier(why) | Undone::Away(why) | Undone::Quarantined { why, .. } => Err(why),
+    }
 }
 
 fn restore_netdev(
@@ -263,12 +268,12 @@ fn restore_netdev(
     was: &NetdevBefore,
     vf: VfRecord,
     pod: Option<(Box<dyn Net + '_>, &str)>,
-) -> Result<Option<AwaitsCarrier>, CniError> {
+) -> Result<Undone, CniError> {
     let (sriov, address) = (&kinds.sriov, vf.address);
     let told = |e: NetError| errors::kernel("", &format!("bringing VF {address} home"), &e);
     let undo = |netdev: MovedNetdev, ifname: &str, reach: Reach<'_>| {
-        let Some(vf) = netdev.vf.clone() else { return Ok(None) };
-        let attachment = as_attachment(sriov, record, ifname, LinkRecord::Moved(netdev.clone()));
+        let Some(vf) = netdev.vf.clone() else { return Ok(Undone::Whole) };
+        let attachment = as_attachment(sriov, record, ifname, LinkRecord::Moved(Box::new(netdev.clone())));
         vf::undo(kinds, &attachment, &netdev, &vf, reach)
     };
     if let Some((mut pod, ifname)) = pod {
@@ -294,7 +299,7 @@ fn as_attachment(sriov: &SriovServices, record: &Record, ifname: &str, link: Lin
         plugin: "sriov".to_owned(),
     };
     let netns = Namespace { path: String::new(), id: sriov.host_id.clone(), nsid: None };
-    let attachment = Attachment::new(sriov.store.next_id(), key, netns, link, String::new());
+    let attachment = Attachment::new(sriov.store.next_id(), key, netns, link, Arc::from(""));
     Attachment { phase: Phase::Removing, ..attachment }
 }
 
@@ -315,7 +320,7 @@ fn before(was: &NetdevBefore, vf: VfRecord, link: &Link) -> MovedNetdev {
     let mac = was.mac.or(now.mac);
     let mtu = was.mtu.unwrap_or(now.mtu);
     let was = Appearance { name: was.name.clone(), mac, mtu, up: false, ..now };
-    MovedNetdev { was, index: link.index, vf: Some(vf) }
+    MovedNetdev { was, vf: Some(vf), ..MovedNetdev::of(link) }
 }
 
 fn unread(error: &std::io::Error) -> CniError {

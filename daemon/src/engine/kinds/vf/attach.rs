@@ -12,6 +12,7 @@ use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::errors;
 use crate::engine::kinds::sriov::{Snapshot, Sriov, SriovServices};
 use crate::engine::kinds::{Applied, ApplyError, Plan, Work, must_be_free};
+use crate::engine::netdev::driver_state;
 use crate::store::{Attachment, LinkRecord, MovedNetdev, VfRecord};
 
 /// A netdev of a VF that is about to be moved.
@@ -28,6 +29,7 @@ pub(crate) struct Change {
 
 /// Says what differs and is to be set before the netdev is moved. Pure, but for a look whether its name is free in the pod.
 pub(crate) fn plan(
+    sriov: &SriovServices,
     wanted: &Sriov,
     snapshot: &Snapshot,
     request: &AttachmentRequest<'_>,
@@ -38,9 +40,12 @@ pub(crate) fn plan(
     };
     must_be_free(request, pod)?;
     let (vf, settings) = snapshot.record(wanted);
-    let netdev = MovedNetdev { vf: Some(vf.clone()), ..MovedNetdev::of(link) };
+    let state = sriov.kernel.host().and_then(|mut host| driver_state::read(host.as_mut(), link));
+    let state =
+        state.map_err(|e| errors::kernel(&request.key.network, "looking at the VF's interface", &e))?;
+    let netdev = MovedNetdev { vf: Some(vf.clone()), driver_state: Some(state), ..MovedNetdev::of(link) };
     let change = Change { vf, netdev: netdev.clone(), settings, mac: wanted.profile.mac };
-    Ok(Plan { record: LinkRecord::Moved(netdev), work: Work::Vf(change) })
+    Ok(Plan { record: LinkRecord::Moved(Box::new(netdev)), work: Work::Vf(change) })
 }
 
 /// Sets the VF up and moves its netdev into the pod.
@@ -89,7 +94,7 @@ fn set_up(sriov: &SriovServices, change: &Change) -> Result<u32, CniError> {
 /// in one message: each waits for the kernel's lock for links, which every other call at work wants too. Under a driver that
 /// is still resetting the VF it comes up later.
 fn take_in(pod: &mut dyn Net, index: u32, ifname: &str) -> Result<Option<Link>, NetError> {
-    match pod.batch(&[Op::TakeFromHost { index, name: ifname.to_owned(), up: true }]) {
+    match pod.batch(&[Op::TakeFromHost { index, as_index: None, name: ifname.to_owned(), up: true }]) {
         Err(e) if is_resetting(&e) => {
             // Where only the last step was refused, the netdev is here already, under its new name and down.
             let Some(link) = pod.link_by_name(ifname)? else { return Err(e) };

@@ -4,15 +4,16 @@
 use std::time::Duration;
 
 use fairlead_cni::CniError;
-use fairlead_host::{Link, Mac, Net, NetError, Op, Override, SetLink, failpoint};
+use fairlead_host::{Link, Mac, Net, NetError, Override, failpoint};
 use fairlead_sriov::vf_netdev::{self, APPEARS, NAMED, interface, interface_among, wait_for_netdev};
 use fairlead_sriov::wait_out_reset::is_resetting;
 use fairlead_sriov::{VFIO_PCI, VfDevice, VfProfile};
 use nix::errno::Errno;
 
 use crate::engine::errors;
-use crate::engine::kinds::sriov::{SriovServices, still_away};
-use crate::engine::kinds::{AwaitsCarrier, Kinds};
+use crate::engine::kinds::sriov::{Restored, SriovServices, quarantined, still_away};
+use crate::engine::kinds::{AwaitsCarrier, Kinds, Undone};
+use crate::engine::netdev::leave_pod::Leaving;
 use crate::engine::recorded_netns::Reach;
 use crate::store::{Attachment, MovedNetdev, VfRecord};
 
@@ -23,37 +24,42 @@ pub(crate) fn find(
     vf: &VfRecord,
     pod: &mut dyn Net,
 ) -> Result<Option<Link>, NetError> {
-    let parked = attachment.parked_name();
-    let names = [attachment.key.ifname.as_str(), &parked, &netdev.was.name];
-    let own = |links: &[Link]| interface_among(links, vf.address, &names, netdev.was.mac).cloned();
+    let names = [attachment.key.ifname.as_str(), &netdev.was.name];
+    let own = |link: &Link| {
+        interface_among(std::slice::from_ref(link), vf.address, &names, netdev.was.mac).is_some()
+    };
     // Mostly it has the name that it was given, and a list of all links takes long.
     let named = pod.link_by_name(&attachment.key.ifname)?;
-    match named.and_then(|link| own(&[link])) {
+    match named.filter(own) {
         Some(link) => Ok(Some(link)),
-        None => Ok(own(&pod.links()?)),
+        None => pod.find_link(&own),
     }
 }
 
-/// Restores the VF of an attachment: everything as it was, but for what waits for a carrier.
+/// Restores the VF of an attachment: everything as it was, but for what waits for a carrier, or what its pod has left for good.
 pub(crate) fn undo(
     kinds: &Kinds,
     attachment: &Attachment,
     netdev: &MovedNetdev,
     vf: &VfRecord,
     reach: Reach<'_>,
-) -> Result<Option<AwaitsCarrier>, CniError> {
+) -> Result<Undone, CniError> {
     let sriov = &kinds.sriov;
     let told = |e: NetError| doing(attachment, vf, &e);
+    let parked = attachment.parked_name();
+    let leaving = Leaving { parked: &parked, index: netdev.index };
+    let own = |link: &Link| vf_netdev::may_be_of(link, vf.address);
     if let Reach::Inside(mut pod) = reach
         && let Some(link) = find(attachment, netdev, vf, pod.as_mut()).map_err(told)?
     {
         // Until it is closed, a socket of the announcer would keep the pod's namespace alive.
         kinds.quiet(link.index, &attachment.netns.id);
-        leave(pod.as_mut(), &link, netdev, &attachment.parked_name()).map_err(told)?;
+        leaving.leave(kinds.kernel.as_ref(), pod.as_mut(), &link, own).map_err(told)?;
     }
     failpoint::pass("del.home");
-    let Some(device) = what_is_left(sriov, attachment, vf)? else { return Ok(None) };
     let mut host = sriov.kernel.host().map_err(told)?;
+    leaving.turn_away_others(kinds.kernel.as_ref(), own).map_err(told)?;
+    let Some(device) = what_is_left(sriov, attachment, vf)? else { return Ok(Undone::Whole) };
     // Out of a dead namespace, or from a driver that was bound just now, it appears a little later.
     let link = wait_for_netdev(host.as_mut(), vf.address, APPEARS).map_err(told)?;
     let link = link.ok_or_else(|| still_away(vf))?;
@@ -68,24 +74,17 @@ pub(crate) fn undo(
         tracing::warn!(pci = %vf.address, was = %mac,
             "a VF keeps the MAC address that its PF has for it");
     }
-    restore_look(sriov, host.as_mut(), vf, link, netdev).map_err(told)?;
-    Ok(waits)
+    match sriov.restore_driver_state(sriov.kernel_vf(vf), host.as_mut(), link, netdev).map_err(told)? {
+        Restored::Clean(link) => restore_look(sriov, host.as_mut(), vf, *link, netdev).map_err(told)?,
+        Restored::Unclean(left) => {
+            return Ok(Undone::Quarantined { why: quarantined(attachment, vf.address, &left), left });
+        }
+    }
+    Ok(waits.into())
 }
 
 fn doing(attachment: &Attachment, vf: &VfRecord, error: &NetError) -> CniError {
     errors::kernel(&attachment.key.network, &format!("bringing VF {} home", vf.address), error)
-}
-
-/// Out of the pod, under its own name; where another has that now, under one that nobody has.
-fn leave(pod: &mut dyn Net, link: &Link, netdev: &MovedNetdev, parked: &str) -> Result<(), NetError> {
-    let index = link.index;
-    let home = |name: &str| Op::MoveToHost { index, name: name.to_owned() };
-    pod.batch(&[Op::SetLink(SetLink { index, up: Some(false), ..SetLink::default() })])?;
-    match pod.batch(&[home(&netdev.was.name)]) {
-        // The parked name is made of the record's id. Its own name is restored by `restore_look`.
-        Err(e) if e.errno() == Some(Errno::EEXIST) => pod.batch(&[home(parked)]),
-        other => other,
-    }
 }
 
 /// The VF under its driver, if it is still there and nobody has given it another.
@@ -185,9 +184,14 @@ fn restore_look(
     let named = sriov.pools.restores_name(vf.address);
     // Nobody names a VF of no pool later, so a name that is taken is waited for here.
     let limit = if named { Duration::ZERO } else { NAMED };
-    match vf_netdev::restore_look(host, vf.address, link, &netdev.was.look(), limit, |_, _| {
-        Ok::<(), NetError>(())
-    }) {
+    match vf_netdev::restore_look(
+        host,
+        vf.address,
+        link,
+        &netdev.look(),
+        limit,
+        |_, _| Ok::<(), NetError>(()),
+    ) {
         // Its pool gives it its name and look when it is ready, and waits for another VF that has its name by chance.
         Err(e) if e.errno() == Some(Errno::EEXIST) && named => {
             tracing::info!(pci = %vf.address, name = netdev.was.name,

@@ -23,6 +23,7 @@ enum Happening {
     Fill(u8),
     Drain(u8),
     Quarantine(u8),
+    Soiled(u8),
     Release(u8),
 }
 
@@ -44,6 +45,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => n().prop_map(Happening::Fill),
         1 => n().prop_map(Happening::Drain),
         1 => n().prop_map(Happening::Quarantine),
+        1 => n().prop_map(Happening::Soiled),
         1 => n().prop_map(Happening::Release),
     ]
 }
@@ -57,6 +59,8 @@ struct Watched {
     /// Given as they were ready: pods may have them in their hands.
     given: BTreeSet<PciAddr>,
     never: BTreeSet<PciAddr>,
+    /// A pod has left on them what could not be undone, and nothing was done to them since.
+    unclean: BTreeSet<PciAddr>,
     /// Not ready since something befell them: no allocator is to be told that they are well.
     doubtful: BTreeSet<PciAddr>,
 }
@@ -64,6 +68,7 @@ struct Watched {
 impl Watched {
     fn gave(&mut self, address: PciAddr) {
         assert!(!self.never.contains(&address), "{address} is quarantined or somebody else's");
+        assert!(!self.unclean.contains(&address), "{address} is as its last pod has left it");
         assert!(self.lent.insert(address), "{address} was given twice");
         self.given.remove(&address);
     }
@@ -89,11 +94,13 @@ impl Watched {
         };
         if ready {
             assert!(!self.never.contains(&address), "{address} is quarantined");
+            assert!(!self.unclean.contains(&address), "{address} is as its last pod has left it");
             self.given.insert(address);
         }
     }
 
     fn ends(&mut self, task: Task) {
+        self.unclean.remove(&task.address());
         match task {
             Task::Prepare(address) => {
                 self.pool.prepared(address);
@@ -156,6 +163,7 @@ impl Watched {
             Happening::Vanished(n) => {
                 self.task(n);
                 self.given.remove(&address(n));
+                self.unclean.remove(&address(n));
                 self.pool.vanished(address(n));
                 self.doubtful.insert(address(n));
             }
@@ -178,6 +186,13 @@ impl Watched {
             Happening::Quarantine(n) => {
                 self.never.insert(address(n));
                 self.pool.quarantine(address(n), "the operator says so");
+            }
+            Happening::Soiled(n) => {
+                if self.lent.contains(&address(n)) {
+                    self.pool.soiled(address(n), "a program");
+                    self.unclean.insert(address(n));
+                    self.doubtful.insert(address(n));
+                }
             }
             Happening::Release(n) => {
                 self.never.remove(&address(n));
@@ -212,9 +227,9 @@ proptest! {
         happenings in proptest::collection::vec(happening(), 0..80),
     ) {
         let stock = Stock { min, max: more.map(|more| min.unwrap_or(2) + more), batch };
-        let [lent, given, never] = [(); 3].map(|()| BTreeSet::new());
+        let [lent, given, never, unclean] = [(); 4].map(|()| BTreeSet::new());
         let doubtful = (0..8).map(address).collect();
-        let mut watched = Watched { pool: pool(8, stock), tasks: Vec::new(), lent, given, never, doubtful };
+        let mut watched = Watched { pool: pool(8, stock), tasks: Vec::new(), lent, given, never, unclean, doubtful };
         watched.look();
         for what in happenings {
             watched.happens(what);

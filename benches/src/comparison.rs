@@ -1,0 +1,236 @@
+//! How ours stands against the other plugins of the same run: the verdict with which a report opens.
+//!
+//! No targets: what is compared is what was measured, and where ours is worse that is what is said.
+
+use serde::Serialize;
+
+use crate::cases::Case;
+use crate::results::{Figure, Results};
+use crate::subject::Role;
+use crate::subject_descriptions::MeasuredSubjects;
+use crate::targets::number;
+
+/// All that is compared.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct Comparison {
+    /// One line for each number that ours and another plugin have.
+    pub(crate) lines: Vec<Line>,
+}
+
+/// One number of ours and the same of the others.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Line {
+    /// What was measured, with the number of calls that was really made.
+    pub(crate) what: String,
+    /// What ours needs.
+    pub(crate) ours: f64,
+    /// The unit of both.
+    pub(crate) unit: &'static str,
+    /// What each of the others needs.
+    pub(crate) others: Vec<Other>,
+    /// What it is a number of.
+    quantity: &'static Quantity,
+}
+
+/// What another plugin needs.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Other {
+    /// Its name in tables.
+    pub(crate) subject: String,
+    /// What it needs.
+    pub(crate) value: f64,
+    /// By which factor that is more than ours.
+    pub(crate) factor: f64,
+}
+
+/// What a number is of, and the words for less of it and for more.
+#[derive(Debug, Serialize)]
+struct Quantity {
+    name: &'static str,
+    #[serde(skip)]
+    less: &'static str,
+    #[serde(skip)]
+    more: &'static str,
+}
+
+/// A number of which less is better.
+struct Measure {
+    case: &'static str,
+    call: &'static str,
+    what: &'static str,
+    unit: &'static str,
+    of: fn(&Figure) -> Option<f64>,
+    quantity: &'static Quantity,
+}
+
+const MEDIAN: Quantity = Quantity { name: "p50", less: "faster", more: "slower" };
+const TAIL: Quantity = Quantity { name: "p99", less: "faster", more: "slower" };
+const CPU: Quantity = Quantity { name: "CPU time", less: "less CPU", more: "more CPU" };
+const MEMORY: Quantity =
+    Quantity { name: "memory, with the daemon", less: "less memory", more: "more memory" };
+
+const MEASURES: &[Measure] = &[
+    Measure { case: "add-one", call: "ADD", what: "ADD", unit: "ms", of: p50, quantity: &MEDIAN },
+    Measure { case: "del-one", call: "DEL", what: "DEL", unit: "ms", of: p50, quantity: &MEDIAN },
+    Measure {
+        case: "burst-100",
+        call: "ADD",
+        what: "{at_once} ADDs at once",
+        unit: "ms",
+        of: p99,
+        quantity: &TAIL,
+    },
+    Measure { case: "add-one", call: "ADD", what: "ADD", unit: "ms", of: cpu, quantity: &CPU },
+    Measure {
+        case: "burst-100",
+        call: "ADD",
+        what: "{at_once} ADDs at once",
+        unit: "MiB",
+        of: memory,
+        quantity: &MEMORY,
+    },
+    Measure {
+        case: "function-add",
+        call: "ADD",
+        what: "ADD of a VF",
+        unit: "ms",
+        of: p50,
+        quantity: &MEDIAN,
+    },
+    Measure {
+        case: "function-del",
+        call: "DEL",
+        what: "DEL of a VF",
+        unit: "ms",
+        of: p50,
+        quantity: &MEDIAN,
+    },
+];
+
+fn p50(figure: &Figure) -> Option<f64> {
+    Some(figure.series.summary().p50_ms)
+}
+
+fn p99(figure: &Figure) -> Option<f64> {
+    Some(figure.series.summary().p99_ms)
+}
+
+/// The plugin's processes and the daemon's part.
+fn cpu(figure: &Figure) -> Option<f64> {
+    figure.cpu.per_call_ms().map(|(plugins, daemon)| plugins + daemon)
+}
+
+/// The plugins' processes at their most, and the daemon at its most.
+fn memory(figure: &Figure) -> Option<f64> {
+    let daemon = figure.daemon.map_or(0, |daemon| daemon.peak_kib);
+    figure.plugins_peak_kib.map(|plugins| (plugins + daemon) as f64 / 1024.0)
+}
+
+impl Comparison {
+    /// Compares what was measured.
+    pub(crate) fn of(
+        results: &Results,
+        subjects: &MeasuredSubjects,
+        cases: &[&'static Case],
+        quick: bool,
+    ) -> Comparison {
+        let line = |measure: &Measure| {
+            let case = cases.iter().find(|case| case.name == measure.case)?;
+            let value = |name: &str| {
+                let value = (measure.of)(results.figure(measure.case, name, measure.call)?)?;
+                (value > 0.0).then_some(value)
+            };
+            let ours = value(subjects.name_of(Role::Ours)?)?;
+            let names = [Role::Reference, Role::Peer].into_iter().flat_map(|role| subjects.names_of(role));
+            let other = |name: &str| {
+                let value = value(name)?;
+                Some(Other { subject: name.to_owned(), value, factor: value / ours })
+            };
+            let others: Vec<Other> = names.filter_map(other).collect();
+            let what = case.size(quick).spelled(measure.what);
+            let (unit, quantity) = (measure.unit, measure.quantity);
+            (!others.is_empty()).then_some(Line { what, ours, unit, others, quantity })
+        };
+        Comparison { lines: MEASURES.iter().filter_map(line).collect() }
+    }
+
+    /// The verdict in one sentence for each of the others; none where nothing can be compared.
+    pub(crate) fn sentences(&self) -> Vec<String> {
+        let mut names: Vec<&str> = Vec::new();
+        for other in self.lines.iter().flat_map(|line| &line.others) {
+            if !names.contains(&other.subject.as_str()) {
+                names.push(&other.subject);
+            }
+        }
+        let against = |name: &&str| {
+            let parts: Vec<String> = self.lines.iter().filter_map(|line| line.told(name)).collect();
+            format!("Against {name}: {}.", parts.join("; "))
+        };
+        names.iter().map(against).collect()
+    }
+}
+
+impl Line {
+    /// What it is a number of.
+    pub(crate) fn of_what(&self) -> &'static str {
+        self.quantity.name
+    }
+
+    fn told(&self, name: &str) -> Option<String> {
+        let other = self.others.iter().find(|other| other.subject == name)?;
+        let Quantity { less, more, .. } = self.quantity;
+        let (factor, word) =
+            if other.factor >= 1.0 { (other.factor, less) } else { (1.0 / other.factor, more) };
+        Some(format!("{} {} × {word}", self.what, number(factor)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::cases;
+    use crate::process_cost::Memory;
+
+    fn compared(ours_ms: u64, debian_ms: u64) -> Comparison {
+        let mut results = Results::default();
+        for (subject, ms) in [("ours", ours_ms), ("debian", debian_ms)] {
+            results.figure_mut("add-one", subject, "ADD").unwrap().series.record(Duration::from_millis(ms));
+            let burst = results.figure_mut("burst-100", subject, "ADD").unwrap();
+            burst.series.record(Duration::from_millis(ms));
+            burst.saw_plugins(ms * 1024);
+        }
+        let burst = results.figure_mut("burst-100", "ours", "ADD").unwrap();
+        burst.saw_daemon(Some(Memory { rss_kib: 0, peak_kib: 3 * 1024 }));
+        let subjects = MeasuredSubjects::of(&[
+            ("ours", Role::Ours),
+            ("debian", Role::Reference),
+            ("floor", Role::Floor),
+        ]);
+        Comparison::of(&results, &subjects, &cases::chosen(&[], cases::Place::Node).unwrap(), true)
+    }
+
+    #[test]
+    fn the_verdict_counts_the_daemon_and_tells_the_calls_that_were_made() {
+        let sentences = compared(1, 20).sentences();
+        assert_eq!(sentences.len(), 1, "{sentences:?}");
+        let told = &sentences[0];
+        assert!(told.starts_with("Against debian: ADD 20.0 × faster; 8 ADDs at once 20.0 ×"), "{told}");
+        // 20 MiB against 1 MiB of processes and 3 of the daemon.
+        assert!(told.ends_with("8 ADDs at once 5.00 × less memory."), "{told}");
+    }
+
+    #[test]
+    fn where_ours_is_worse_the_verdict_says_so() {
+        let told = compared(20, 10).sentences().concat();
+        assert!(told.contains("ADD 2.00 × slower") && told.contains("2.30 × more memory"), "{told}");
+    }
+
+    #[test]
+    fn without_another_plugin_there_is_no_verdict() {
+        let subjects = MeasuredSubjects::of(&[("ours", Role::Ours), ("floor", Role::Floor)]);
+        let cases = cases::chosen(&[], cases::Place::Node).unwrap();
+        assert!(Comparison::of(&Results::default(), &subjects, &cases, false).sentences().is_empty());
+    }
+}

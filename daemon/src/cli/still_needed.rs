@@ -1,0 +1,65 @@
+//! Whether pods have interfaces that need the executable which is to be uninstalled.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::operator_commands::rows;
+use crate::engine::attachment_request::OWN_TYPE;
+use crate::operator_client::{ClientError, get};
+use crate::run_dir::SOCKET;
+use crate::store::JOURNAL;
+
+/// So many of them are named.
+const NAMED: usize = 5;
+
+/// Why nothing was uninstalled.
+#[derive(Debug, thiserror::Error)]
+pub enum StillNeeded {
+    /// Pods have interfaces of these types.
+    #[error(
+        "nothing was uninstalled: {number} interfaces of pods are Fairlead's to take down ({shown}); delete those pods first (fairleadd attachments lists them), or --force leaves them to the plugins that were there before"
+    )]
+    Attached {
+        /// How many there are.
+        number: usize,
+        /// The first of them.
+        shown: String,
+    },
+    /// Nobody can tell.
+    #[error(
+        "nothing was uninstalled: {journal} may have interfaces of pods on record, and the daemon can't tell: {source}; start it, or say --force"
+    )]
+    Unknown {
+        /// The journal of attachments.
+        journal: PathBuf,
+        /// Why the daemon can't be asked.
+        source: ClientError,
+    },
+}
+
+/// Refuses where an attachment of one of these types is on record.
+pub(super) fn must_not_be(run_dir: &Path, names: &[String]) -> Result<(), StillNeeded> {
+    let attachments = match get(&run_dir.join(SOCKET), "/v1/attachments") {
+        Ok(attachments) => attachments,
+        Err(source) => {
+            let journal = run_dir.join(JOURNAL);
+            // Without a journal nothing was attached since the boot.
+            return if journal.exists() { Err(StillNeeded::Unknown { journal, source }) } else { Ok(()) };
+        }
+    };
+    let word = |row: &Value, key: &str| row[key].as_str().unwrap_or("?").to_owned();
+    // A network of our own type may have been handed on to any of the others.
+    let needs = |row: &&Value| names.iter().any(|name| row["type"] == name.as_str() || name == OWN_TYPE);
+    let needing: Vec<&Value> = rows(&attachments).iter().filter(needs).collect();
+    if needing.is_empty() {
+        return Ok(());
+    }
+    let whose = |row: &&Value| match row["pod"].as_str() {
+        Some(pod) => format!("{} of {pod}", word(row, "ifname")),
+        None => format!("{} of container {}", word(row, "ifname"), word(row, "container")),
+    };
+    let shown: Vec<String> = needing.iter().take(NAMED).map(whose).collect();
+    let more = if needing.len() > NAMED { ", …" } else { "" };
+    Err(StillNeeded::Attached { number: needing.len(), shown: shown.join(", ") + more })
+}

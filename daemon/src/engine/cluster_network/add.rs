@@ -1,0 +1,174 @@
+//! ADD: the list of a pod's default network, with what belongs to the same call, all or nothing.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use fairlead_cni::config::{ClusterNetwork, ConfList, NetConf};
+use fairlead_cni::{CniError, CniResult};
+use fairlead_host::failpoint;
+use fairlead_kube::PodRef;
+use serde_json::{Map, Value};
+
+use super::built_in_plugins::is_built_in;
+use crate::conflist_runner::AddFailure;
+use crate::engine::attachment_request::{AttachmentRequest, NetworkRequest, Sandbox};
+use crate::engine::core::{PodNet, PodVisit, SharedVisit};
+use crate::engine::pod_networks::{DefaultList, PodNetworks};
+use crate::engine::{Engine, errors};
+use crate::store::{Attachment, LinkRecord};
+
+/// The attachment of a pod's default network, while the pod's others are made.
+pub(in crate::engine) struct FirstNetwork<'a> {
+    pub(in crate::engine) attachment: &'a Attachment,
+    /// The pod's namespace, which those of the others share that take nothing but the kernel.
+    pub(in crate::engine) visit: Option<&'a dyn PodVisit>,
+}
+
+impl Engine {
+    /// The pod's default network, then what every pod has, and then what it asks for.
+    pub(super) fn add_cluster_network(
+        &self,
+        request: &mut AttachmentRequest<'_>,
+        node: &ClusterNetwork,
+    ) -> Result<String, CniError> {
+        // Before the container is locked: the pod, or the node, may have to be waited for.
+        let asked = self.networks_of_pod(request, node)?;
+        // A definition of this type is a tenant's word, which no file of the host is looked at for.
+        if !request.nested && request.namespace.is_none() {
+            self.wait_until_ready(node, &request.waiting)
+                .map_err(|error| self.told_of(asked.as_ref(), error))?;
+        }
+        let default = self.default_list(request, asked.as_ref(), &node.name);
+        let DefaultList { list, namespace, own } =
+            default.map_err(|error| self.told_of(asked.as_ref(), error))?;
+        let Some(asked) = asked else { return self.add_list(request, &list, None, &|_, result| Ok(result)) };
+        let answer = match own {
+            None => {
+                let sandbox = request.sandbox;
+                self.add_pod(request, &asked, (&list, namespace.as_ref()), sandbox)?
+            }
+            Some((runtime, args)) => {
+                let (sandbox, ifname) = (Sandbox { args: &args, ..request.sandbox }, &request.key.ifname);
+                let conf = Arc::new(with_runtime_config(&request.conf, runtime)?);
+                let wanted = NetworkRequest::new(conf, None, sandbox.container, ifname, &args);
+                let (waiting, vf_wait) = (request.waiting.clone(), request.vf_wait);
+                let mut own = AttachmentRequest::of_definition(sandbox, ifname, &wanted, waiting, vf_wait)?;
+                std::mem::swap(&mut own.timing, &mut request.timing);
+                // What it asks of its default network is no other network's.
+                let answer = self.add_pod(&mut own, &asked, (&list, namespace.as_ref()), request.sandbox);
+                std::mem::swap(&mut own.timing, &mut request.timing);
+                answer?
+            }
+        };
+        request.pod_networks = Some(asked);
+        Ok(answer)
+    }
+
+    /// All networks of a pod, of which the list is the default one.
+    fn add_pod(
+        &self,
+        request: &mut AttachmentRequest<'_>,
+        asked: &PodNetworks,
+        (list, namespace): (&ConfList, Option<&Arc<str>>),
+        of_others: Sandbox<'_>,
+    ) -> Result<String, CniError> {
+        let waiting = request.waiting.clone();
+        // Those beside the default network are told where they fail, in their own words.
+        let told = Cell::new(false);
+        let others = |first: &FirstNetwork<'_>, result| {
+            let attached = self.attach_others(asked, (of_others, &waiting), first, result);
+            told.set(attached.is_err());
+            attached
+        };
+        self.add_list(request, list, namespace, &others).map_err(|error| match told.get() {
+            true => error,
+            false => self.told_of(Some(asked), error),
+        })
+    }
+
+    /// Runs a list: the administrator's, or that of this namespace. `others` makes what belongs to the same ADD, before that is
+    /// committed.
+    pub(in crate::engine) fn add_list(
+        &self,
+        request: &mut AttachmentRequest<'_>,
+        list: &ConfList,
+        namespace: Option<&Arc<str>>,
+        others: &dyn Fn(&FirstNetwork<'_>, CniResult) -> Result<CniResult, CniError>,
+    ) -> Result<String, CniError> {
+        let core = &self.core;
+        let _lock = core.lock_container(request)?;
+        core.finish_older(request)?;
+        let mut pod = core.enter(request)?;
+        if let Some(before) = core.store.find(request.key) {
+            return core.repeat(request, &before, &*pod);
+        }
+        self.with_chain(request, list, namespace, |chain| chain.must_be_installed())?;
+        let netns = core.namespace(request, &mut *pod)?;
+        request.timing.end("namespace");
+        let text = list.to_text();
+        let own_visit = match pod {
+            PodNet::Own(entered) if self.immediate.has(&text, &core.kinds) => {
+                Some(SharedVisit::of(core.kernel(), netns.clone(), entered))
+            }
+            // Each plugin enters the namespace itself, and one that is executed can run for seconds.
+            entered => {
+                drop(entered);
+                None
+            }
+        };
+        let visit = own_visit.as_ref().map(|own| own as &dyn PodVisit).or(request.visit);
+        let id = core.store.next_id();
+        let link = LinkRecord::Conflist {
+            conflist: text.into(),
+            namespace: namespace.cloned(),
+            built_in: list.plugin_types().all(is_built_in),
+        };
+        let attachment = core.store.begin(Attachment {
+            caller: request.caller(),
+            namespace: request.namespace.cloned(),
+            pod: PodRef::of_args(request.args),
+            made_with: request.made_with,
+            default_gateways: request.default_gateways.to_vec(),
+            ..Attachment::new(id, request.key.clone(), netns, link, request.conf.raw.clone())
+        });
+        let attachment = attachment.map_err(|e| errors::store(&e))?;
+        request.timing.end("intent");
+        failpoint::pass("add.begun");
+        let kept = core.records.keep(&attachment);
+        let added = match kept {
+            Ok(()) => self.with_visit(request, list, (namespace, visit), |chain| chain.add()),
+            Err(error) => Err(AddFailure { error, nothing_is_left: true }),
+        };
+        request.timing.end("plugins");
+        let done = added.and_then(|result| {
+            let whole = others(&FirstNetwork { attachment: &attachment, visit }, result);
+            request.timing.end("others");
+            let before = own_visit.as_ref().map(SharedVisit::take_commits).unwrap_or_default();
+            let committed = whole.and_then(|whole| core.commit(request, &attachment, &whole, before));
+            committed.map_err(|error| AddFailure { error, nothing_is_left: false })
+        });
+        // Nothing of the namespace is held while the announcer works, or while the pod's networks are taken down.
+        visit.inspect(|visit| visit.leave());
+        match done {
+            Ok(answer) => {
+                failpoint::pass("add.committed");
+                core.announce_all(own_visit.map(|visit| visit.take_announcements()).unwrap_or_default());
+                Ok(answer)
+            }
+            Err(AddFailure { error, nothing_is_left }) => {
+                match nothing_is_left {
+                    true => core.forget_undone(&attachment, &error),
+                    false => core.undo(&attachment, &error),
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+/// A configuration with other capability arguments.
+fn with_runtime_config(conf: &NetConf, runtime: Value) -> Result<NetConf, CniError> {
+    let mut keys: Map<String, Value> = serde_json::from_str(&conf.raw).unwrap_or_default();
+    keys.insert("runtimeConfig".to_owned(), runtime);
+    NetConf::parse(&Value::Object(keys).to_string())
+}

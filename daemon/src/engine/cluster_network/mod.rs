@@ -1,0 +1,157 @@
+//! The type `fairlead` with `clusterNetwork`: a network of the conf dir by its name, run as a whole list by ourselves.
+//!
+//! The list with its full text is on record before its first plugin is called: DEL takes down exactly that, whatever
+//! has become of the file since (row M9).
+
+mod add;
+mod built_in_plugins;
+mod list;
+
+pub(super) use self::add::FirstNetwork;
+pub(super) use self::list::{OneList, remove};
+
+use fairlead_cni::config::{ClusterNetwork, ConfList, Fairlead};
+use fairlead_cni::wire::Command;
+use fairlead_cni::{CniError, CniResult, Code};
+use serde_json::{Map, Value};
+
+use super::attachment_request::AttachmentRequest;
+use super::core::{Answer, Core, all_errors, since_1_1, without_success_phrases};
+use super::{Engine, errors};
+use crate::store::{Attachment, LinkRecord};
+
+impl Engine {
+    /// A call of our own type.
+    pub(super) fn own_type(&self, request: &mut AttachmentRequest<'_>) -> Result<String, CniError> {
+        match Fairlead::parse(&request.conf) {
+            Ok(Fairlead::Paths { paths, numa }) => self.by_paths(request, paths, numa),
+            Ok(Fairlead::ClusterNetwork(node)) => self.cluster_network(request, Ok(node)),
+            // DEL and GC go by the record: a configuration that is refused by now must not keep the pod.
+            Err(refused) => self.cluster_network(request, Err(refused)),
+        }
+    }
+
+    /// A call for the list of this name; what is on record is removed without it.
+    fn cluster_network(
+        &self,
+        request: &mut AttachmentRequest<'_>,
+        node: Result<ClusterNetwork, CniError>,
+    ) -> Result<String, CniError> {
+        match request.command {
+            Command::Add => return self.add_cluster_network(request, &node?),
+            Command::Del => {
+                let _lock = self.core.lock_container(request)?;
+                match self.core.store.find(request.key) {
+                    Some(attachment) => self.core.remove_for(&attachment, Answer::WhenGone)?,
+                    None => {
+                        self.core.must_not_be_newer(request)?;
+                        self.del_unrecorded(request, node)?;
+                    }
+                }
+            }
+            Command::Check => self.cluster_network_check(request)?,
+            Command::Gc => {
+                since_1_1(&request.conf, "GC")?;
+                self.core.gc(request)?;
+            }
+            Command::Status => {
+                since_1_1(&request.conf, "STATUS")?;
+                self.core.store_status(request)?;
+                let node = node?;
+                let list = self.must_be_ready(&node).and_then(|()| self.wanted(&node.name));
+                let status =
+                    list.and_then(|list| self.with_chain(request, &list, None, |chain| chain.status()));
+                status.map_err(not_available_now)?;
+            }
+        }
+        Ok(String::new())
+    }
+
+    /// K10: nothing is on record. Multus has made the pod, or the runtime itself has run the list, before our place on this node; a
+    /// DEL for what another list of the name has made does nothing.
+    fn del_unrecorded(
+        &self,
+        request: &AttachmentRequest<'_>,
+        node: Result<ClusterNetwork, CniError>,
+    ) -> Result<(), CniError> {
+        let Ok(node) = node else { return Ok(()) };
+        let is_administrators = request.namespace.is_none() && !request.nested;
+        let of_multus = is_administrators.then(|| self.del_multus_pod(request, &node)).transpose();
+        if matches!(of_multus, Ok(Some(true))) {
+            return Ok(());
+        }
+        let of_multus = of_multus.map_err(|error| without_success_phrases(&error));
+        // What Multus' file does not say goes by the configuration, and its error is told all the same.
+        let list = self.networks.find(&node.name);
+        let prev = request.conf.prev_result.as_ref();
+        let by_list = list.map(|list| self.with_chain(request, &list, None, |chain| chain.del(prev)));
+        all_errors(
+            [of_multus.map(drop), by_list.unwrap_or(Ok(()))].into_iter().filter_map(Result::err).collect(),
+        )
+    }
+
+    fn cluster_network_check(&self, request: &AttachmentRequest<'_>) -> Result<(), CniError> {
+        let _lock = self.core.lock_container(request)?;
+        let attachment = self.core.store.find(request.key).ok_or_else(|| unknown(request))?;
+        let recorded = || result_of(&self.core, &attachment);
+        let prev = request.conf.prev_result.clone().or_else(recorded).unwrap_or_default();
+        let LinkRecord::Conflist { conflist, namespace, .. } = &attachment.link else {
+            return Err(errors::internal("the record of a list is that of an interface"));
+        };
+        let list = ConfList::parse(conflist)?;
+        self.with_chain(request, &list, namespace.as_ref(), |chain| chain.check(&prev))?;
+        self.check_others(request, &attachment)
+    }
+
+    /// The list of the conf dir that has this name.
+    pub(super) fn wanted(&self, name: &str) -> Result<ConfList, CniError> {
+        let found = self.networks.find(name).or_else(|| {
+            // It may have come a moment ago, before its directory's watch has reported it.
+            self.networks.rescan();
+            self.networks.find(name)
+        });
+        found.map(|list| ConfList::clone(&list)).ok_or_else(|| {
+            CniError::new(
+                // The runtime tries again, and the file may only be on its way to the node.
+                Code::TryAgain,
+                format!("clusterNetwork {name:?}: no configuration of that name is in the conf dir"),
+            )
+            .with("put it there; `fairleadd networks` lists what is there and what was refused")
+        })
+    }
+}
+
+/// The result that the ADD of an attachment has answered.
+pub(super) fn result_of(core: &Core, attachment: &Attachment) -> Option<CniResult> {
+    // An ADD that was not committed has no answer. The specification has plugins do without prevResult at a DEL.
+    let version = core.ipam.confs.get(&attachment.config, true).ok()?.version;
+    CniResult::parse_text(attachment.answer.as_deref()?, version).ok()
+}
+
+/// The capability arguments that the runtime has given us, for the plugins that declare them.
+pub(super) fn runtime_config(config: &str) -> Map<String, Value> {
+    match serde_json::from_str::<Value>(config) {
+        Ok(Value::Object(mut keys)) => match keys.remove("runtimeConfig") {
+            Some(Value::Object(runtime)) => runtime,
+            _ => Map::new(),
+        },
+        _ => Map::new(),
+    }
+}
+
+/// STATUS: what must be waited for, a plugin that does not answer in time too, is a network that is not available.
+fn not_available_now(error: CniError) -> CniError {
+    match error.code {
+        Code::TryAgain => CniError { code: Code::NotAvailable, ..error },
+        _ => error,
+    }
+}
+
+/// Code 3 for an interface that is not on record.
+pub(super) fn unknown(request: &AttachmentRequest<'_>) -> CniError {
+    let msg = format!(
+        "network {:?}: container {} has no attachment {:?}",
+        request.key.network, request.key.container, request.key.ifname
+    );
+    CniError::new(Code::UnknownContainer, msg)
+}

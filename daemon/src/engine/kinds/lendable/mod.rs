@@ -1,0 +1,180 @@
+//! Devices of the host on their way to a pod, by whatever configuration: what the node itself uses, and what is another pod's, is
+//! never given away.
+//!
+//! | a device | is refused |
+//! |---|---|
+//! | that carries a default route, or is a port, itself or by what stands on it | unless `policy.lendable` names it |
+//! | whose VFs pods or pools have, or a device plugin serves | unless `policy.lendable` names it |
+//! | that is a VF of a pool | always: it comes by its pool only |
+//! | that another pod has, or that kubelet has given to another pod | always |
+//!
+//! A device with addresses, and a veth whose peer another namespace has, are refused to a tenant's definition. The administrator's own gets
+//! them, and that is logged.
+
+mod host_stack;
+
+use std::time::Instant;
+
+use fairlead_cni::{CniError, Code};
+use fairlead_host::{Address, Kind, Link, Net, NetError};
+use fairlead_sriov::PciAddr;
+
+use super::sriov::{reserve_alone, unusable, vf_not_to_be_had};
+use super::{Kinds, Leftovers, NotAttached, Owners, Reservation};
+use crate::engine::attachment_request::AttachmentRequest;
+use crate::engine::keyed_locks::KeyedLock;
+use crate::engine::{enter_pod_netns, errors};
+use crate::store::Attachment;
+
+/// What an administrator can do about a device that the node uses.
+const ALLOW: &str = "name another device; if the node can do without this one, name it in policy.lendable of the daemon's configuration";
+
+/// A device of the host that may be lent, and that no other ADD takes as a VF until it is on record.
+pub(crate) struct LendableDevice<'k> {
+    link: Link,
+    address: Option<PciAddr>,
+    _lock: Option<KeyedLock<'k>>,
+}
+
+impl LendableDevice<'_> {
+    /// The device as it was when it was judged.
+    pub(crate) fn link(&self) -> &Link {
+        &self.link
+    }
+
+    /// Its PCI address, if it is a PCI device.
+    pub(crate) fn address(&self) -> Option<PciAddr> {
+        self.address
+    }
+}
+
+/// Reserves a netdev of the host for a pod, which `find` looks for, if it is no one's and the node can do without it. Not from
+/// within a pod's namespace: kubelet may have to be asked.
+pub(super) fn reserve<'k>(
+    kinds: &'k Kinds,
+    owners: &dyn Owners,
+    request: &AttachmentRequest<'_>,
+    find: impl FnOnce(&mut dyn Net) -> Result<Link, CniError>,
+) -> Result<Reservation<'k>, NotAttached> {
+    // Nothing is looked for on behalf of a namespace that is not the caller's.
+    drop(enter_pod_netns::enter(kinds.kernel.as_ref(), &kinds.sriov.host_id, request)?);
+    let told = |e: NetError| errors::kernel(&request.key.network, "looking at the host's devices", &e);
+    let mut host = kinds.kernel.host().map_err(told)?;
+    let link = find(host.as_mut())?;
+    let policy = kinds.policy.get();
+    let is_allowed = policy.lendable.contains(&link.name);
+    let device = device_of(kinds, &link)?;
+    let address = device.as_ref().and_then(|device| device.parse().ok());
+    let mut lock = None;
+    if let Some(device) = &device {
+        if let Some(address) = address {
+            kinds.sriov.wait_for_first_look(request)?;
+            must_be_no_pools(kinds, &link, address).map_err(NotAttached::by_code)?;
+            lock = Some(alone(kinds, owners, request, address)?);
+            if !is_allowed {
+                must_have_no_vf_in_use(kinds, request, &link, address).map_err(NotAttached::by_code)?;
+            }
+        }
+        kinds.sriov.must_be_given(request, device).map_err(NotAttached::by_code)?;
+    }
+    if !is_allowed {
+        must_be_dispensable(host.as_mut(), &link, request).map_err(NotAttached::by_code)?;
+    }
+    Ok(Reservation::Device(LendableDevice { link, address, _lock: lock }))
+}
+
+/// The device on a bus that a link is the netdev of. What stands on one, as a VLAN does, is no device.
+fn device_of(kinds: &Kinds, link: &Link) -> Result<Option<String>, CniError> {
+    match &link.device {
+        _ if link.kind != (Kind::Other { name: String::new() }) => Ok(None),
+        Some(device) => Ok(Some(device.clone())),
+        // Kernels before 5.14 do not tell it.
+        None => kinds.sriov.inventory.device_of(&link.name).map_err(|e| unusable(&e)),
+    }
+}
+
+/// Refuses a VF of a pool, however it is named.
+fn must_be_no_pools(kinds: &Kinds, link: &Link, address: PciAddr) -> Result<(), CniError> {
+    match kinds.sriov.pools.pool_of(address) {
+        Some(pool) => Err(refused(link, &format!("it is VF {address} of pool {pool:?}")).with(
+            "take it by type sriov with \"pool\" or its deviceID, or leave it out of the pool's selectors",
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Keeps other ADDs from a device, which must be no pod's: of ours or of sriov-cni's.
+fn alone<'k>(
+    kinds: &'k Kinds,
+    owners: &dyn Owners,
+    request: &AttachmentRequest<'_>,
+    address: PciAddr,
+) -> Result<KeyedLock<'k>, CniError> {
+    let limit = request.waiting.deadline.min(Instant::now() + request.vf_wait);
+    let holds = |a: &Attachment| a.has_pci_device(address);
+    let refused = |why: &str| vf_not_to_be_had(address, why);
+    let lock = reserve_alone(&kinds.sriov, owners, &address.to_string(), &holds, limit, refused)?;
+    kinds.settle(address)?;
+    Ok(lock)
+}
+
+/// Refuses a PF whose VFs somebody has, or kubelet gives to pods: without it nobody could set them up or restore them.
+fn must_have_no_vf_in_use(
+    kinds: &Kinds,
+    request: &AttachmentRequest<'_>,
+    link: &Link,
+    pf: PciAddr,
+) -> Result<(), CniError> {
+    let sriov = &kinds.sriov;
+    let is_its = |vf: &PciAddr| sriov.inventory.vf(*vf).is_ok_and(|vf| vf.physical.address == pf);
+    let attached = sriov.store.all().into_iter().find_map(|a| {
+        let of_record = a.vf().filter(|vf| vf.pf == pf).map(|vf| vf.address);
+        let vf = of_record.or_else(|| a.pci_device().filter(is_its))?;
+        Some(format!("its VF {vf} is interface {:?} of container {}", a.key.ifname, a.key.container))
+    });
+    let of_pool = || sriov.pools.pool_with_pf(pf).map(|pool| format!("pool {pool:?} has VFs of it"));
+    let by_another = || {
+        let vf = kinds.leftovers.vfs().into_iter().find(is_its)?;
+        Some(format!("sriov-cni has given its VF {vf} to a pod"))
+    };
+    if let Some(why) = attached.or_else(of_pool).or_else(by_another) {
+        return Err(refused(link, &why).with(ALLOW));
+    }
+    match sriov.served_vf_of(request, pf)? {
+        Some((vf, resource)) => {
+            let why = format!("its VF {vf} is of resource {resource:?}, which kubelet allocates");
+            Err(refused(link, &why).with(ALLOW))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Refuses what the node itself uses.
+fn must_be_dispensable(
+    host: &mut dyn Net,
+    link: &Link,
+    request: &AttachmentRequest<'_>,
+) -> Result<(), CniError> {
+    let told = |e: NetError| errors::kernel(&request.key.network, "looking at what the host uses", &e);
+    let (links, routes) = (host.links().map_err(told)?, host.routes().map_err(told)?);
+    let stack = host_stack::stack(link, &links);
+    let mut addresses: Vec<Address> = Vec::new();
+    for part in &stack {
+        addresses.extend(host.addresses(part.index).map_err(told)?);
+    }
+    // The administrator may mean it. A tenant may not.
+    let by_tenant = request.namespace.is_some();
+    match host_stack::judge(&stack, &links, &routes, &addresses, by_tenant) {
+        Ok(None) => Ok(()),
+        Ok(Some(used)) => {
+            tracing::warn!(container = %request.key.container, network = %request.key.network, ifname = %request.key.ifname,
+                device = link.name, %used, "a device that the host uses goes to a pod");
+            Ok(())
+        }
+        Err(used) => Err(refused(link, &used.to_string()).with(ALLOW)),
+    }
+}
+
+fn refused(link: &Link, why: &str) -> CniError {
+    CniError::new(Code::InvalidConfig, format!("device {:?} of the host is not lent: {why}", link.name))
+}

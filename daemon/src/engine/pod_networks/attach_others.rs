@@ -1,0 +1,124 @@
+//! Attaches what a pod asks for beside its default network.
+
+use fairlead_cni::{CniError, CniResult, Code};
+use fairlead_kube::PodRef;
+use fairlead_kube::npwg::NetworkSelection;
+use fairlead_kube::npwg::runtime_config::{Device, cni_args_pairs, device_info_file, of_network, undeclared};
+
+use super::allocated_devices::AllocatedDevices;
+use super::default_routes::DefaultRoutes;
+use super::definitions::text_of;
+use super::{AskedNetwork, PodNetworks};
+use crate::call::Waiting;
+use crate::engine::Engine;
+use crate::engine::attachment_request::Sandbox;
+use crate::engine::cluster_network::FirstNetwork;
+use crate::engine::tenant_definition::{DefinitionCall, MadeWith};
+
+impl Engine {
+    /// Attaches the others in the pod's order. Returns the result of the default network, without the default routes that another
+    /// network has taken over.
+    pub(in crate::engine) fn attach_others(
+        &self,
+        of: &PodNetworks,
+        (sandbox, waiting): (Sandbox<'_>, &Waiting),
+        first: &FirstNetwork<'_>,
+        mut result: CniResult,
+    ) -> Result<CniResult, CniError> {
+        let mut routes = DefaultRoutes::new(self, first);
+        let mut devices = AllocatedDevices::default();
+        for asked in &of.others {
+            let attached = routes.make_way(asked).and_then(|taken| {
+                let attached = self.attach_one(of, asked, (sandbox, waiting), first, &mut devices)?;
+                routes.settle(asked, &attached, taken)
+            });
+            attached.map_err(|error| self.told(&of.pod, in_words_of_the_pod(&of.pod, asked, error)))?;
+        }
+        routes.leave_out_what_was_taken(&mut result);
+        Ok(result)
+    }
+
+    fn attach_one(
+        &self,
+        of: &PodNetworks,
+        asked: &AskedNetwork,
+        (sandbox, waiting): (Sandbox<'_>, &Waiting),
+        first: &FirstNetwork<'_>,
+        devices: &mut AllocatedDevices,
+    ) -> Result<CniResult, CniError> {
+        let AskedNetwork { selection, interface } = asked;
+        let visit = first.visit.filter(|_| self.is_immediate_network(selection));
+        if visit.is_none() {
+            first.visit.inspect(|visit| visit.leave());
+        }
+        let (definition, tenant) = self.definition(&of.pod, selection, (sandbox, waiting))?;
+        let device = match &definition.resource {
+            Some(resource) => {
+                Some(self.next_device(&of.pod, resource, devices, (first.attachment, waiting))?)
+            }
+            None => None,
+        };
+        let info_file = device_info_file(&selection.reference(), sandbox.container, interface);
+        let device = device.as_deref().map(|id| Device { id, info_file: &info_file });
+        let text = text_of(&definition, selection)?;
+        let args = with_pairs(sandbox.args, selection);
+        let call = DefinitionCall {
+            tenant: &tenant,
+            text: &text,
+            object: Some(&definition.name),
+            runtime: &of_network(selection, device),
+            sandbox: Sandbox { args: &args, ..sandbox },
+            ifname: interface,
+            waiting: waiting.clone(),
+        };
+        let made_with =
+            MadeWith { first: first.attachment.id, visit, default_route: selection.default_route.as_deref() };
+        let read = self.judged_for(&call)?;
+        must_be_declared(&undeclared(selection, read.list()))?;
+        let answer = self.attach_judged(&call, &read, Some(made_with))?;
+        CniResult::parse_text(&answer, read.list().version)
+    }
+
+    /// The error, told to whoever looks at the pod, too (X14).
+    pub(super) fn told(&self, pod: &PodRef, error: CniError) -> CniError {
+        if let Some(cluster) = &self.cluster {
+            cluster.warn(pod, "FailedNetworks", &error.to_string());
+        }
+        error
+    }
+}
+
+impl Engine {
+    /// The same where it is known which pod it is.
+    pub(in crate::engine) fn told_of(&self, asked: Option<&PodNetworks>, error: CniError) -> CniError {
+        match asked {
+            Some(asked) => self.told(&asked.pod, error),
+            None => error,
+        }
+    }
+}
+
+/// `CNI_ARGS` with what Multus adds for plugins that declare no capability.
+pub(super) fn with_pairs(args: &str, selection: &NetworkSelection) -> String {
+    let pairs = cni_args_pairs(selection).into_iter().map(|(key, value)| format!("{key}={value}"));
+    let all = (!args.is_empty()).then(|| args.to_owned()).into_iter().chain(pairs);
+    all.collect::<Vec<_>>().join(";")
+}
+
+/// NPWG 1.3, sections 4.1.2.1.3 to 4.1.2.1.10: what no plugin would do fails the pod. Addresses go by `CNI_ARGS`, too.
+pub(super) fn must_be_declared(undeclared: &[String]) -> Result<(), CniError> {
+    let lacking: Vec<&str> =
+        undeclared.iter().map(String::as_str).filter(|name| !matches!(*name, "mac" | "ips")).collect();
+    if lacking.is_empty() {
+        return Ok(());
+    }
+    let msg = format!("the pod asks for {}, which no plugin of the definition declares", lacking.join(", "));
+    let remedy = format!("add \"capabilities\":{{\"{}\":true}} to the plugin that can do it", lacking[0]);
+    Err(CniError::new(Code::InvalidConfig, msg).with(remedy))
+}
+
+/// M8: the error names the network.
+fn in_words_of_the_pod(pod: &PodRef, asked: &AskedNetwork, error: CniError) -> CniError {
+    let (network, interface) = (asked.selection.reference(), &asked.interface);
+    CniError { msg: format!("pod {pod}, network {network}, interface {interface:?}: {}", error.msg), ..error }
+}

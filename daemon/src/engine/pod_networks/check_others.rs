@@ -1,0 +1,43 @@
+//! CHECK of what was attached beside a pod's default network (X4).
+
+use std::sync::Arc;
+
+use fairlead_cni::config::NetConf;
+use fairlead_cni::wire::Command;
+use fairlead_cni::{CniError, CniVersion};
+
+use crate::engine::Engine;
+use crate::engine::attachment_request::AttachmentRequest;
+use crate::engine::cluster_network::result_of;
+use crate::engine::parsed_request::ParsedRequest;
+use crate::store::Attachment;
+
+impl Engine {
+    /// Compares each with its own record.
+    pub(in crate::engine) fn check_others(
+        &self,
+        request: &AttachmentRequest<'_>,
+        first: &Attachment,
+    ) -> Result<(), CniError> {
+        self.core.made_with(first).iter().try_for_each(|other| {
+            self.check_other(request, other)?;
+            self.check_default_routes(other)
+        })
+    }
+
+    fn check_other(&self, request: &AttachmentRequest<'_>, other: &Attachment) -> Result<(), CniError> {
+        let conf = self.core.ipam.confs.get(&other.config, false)?;
+        if conf.version < CniVersion::V0_4_0 {
+            // There was no CHECK yet.
+            return Ok(());
+        }
+        let conf = NetConf { prev_result: result_of(&self.core, other), ..NetConf::clone(&conf) };
+        let (sandbox, ifname) = (request.sandbox, &other.key.ifname);
+        let namespace = other.namespace.clone();
+        let parsed = ParsedRequest::new(Arc::new(conf), namespace, sandbox.container, ifname, sandbox.args);
+        let (waiting, vf_wait) = (request.waiting.clone(), self.core.policy().vf_wait);
+        let mut check =
+            AttachmentRequest::of_plugin(Command::Check, sandbox, ifname, &parsed.wanted, waiting, vf_wait)?;
+        self.carry_out(&mut check, &parsed).map(drop)
+    }
+}

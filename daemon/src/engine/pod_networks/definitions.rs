@@ -1,0 +1,206 @@
+//! The definitions that a pod names: whether it may use them, and whose words they are.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use fairlead_cni::args::Args;
+use fairlead_cni::config::ConfList;
+use fairlead_cni::{CniError, CniVersion, Code};
+use fairlead_kube::legacy::spoken_versions;
+use fairlead_kube::npwg::runtime_config::{
+    Device, device_info_file, of_default_network, undeclared, with_cni_args,
+};
+use fairlead_kube::npwg::{NetworkSelection, ObjectKind};
+use fairlead_kube::{Definition, PodRef, Wait};
+use serde_json::{Map, Value, json};
+
+use super::allocated_devices::AllocatedDevices;
+use super::attach_others::{must_be_declared, with_pairs};
+use super::{PodNetworks, told_of_cluster};
+use crate::call::Waiting;
+use crate::engine::Engine;
+use crate::engine::attachment_request::{AttachmentRequest, Sandbox};
+use crate::engine::cluster_network::runtime_config;
+use crate::engine::kinds::BUILT_IN;
+use crate::policy::{self, Tenant};
+
+impl Engine {
+    /// The definition that a pod names, if the pod may use it, and the namespace whose words it is.
+    pub(super) fn definition(
+        &self,
+        pod: &PodRef,
+        selection: &NetworkSelection,
+        (sandbox, waiting): (Sandbox<'_>, &Waiting),
+    ) -> Result<(Arc<Definition>, Tenant), CniError> {
+        let (namespace, name) = (&selection.namespace, &selection.name);
+        let policy = self.core.policy();
+        let of_every_pod = selection.object == ObjectKind::OfEveryPod;
+        if let Some(settings) = policy.tenants.as_deref().filter(|_| !of_every_pod) {
+            policy::may_use(settings, &pod.namespace, namespace)?;
+        }
+        // Before the API: the conf dir is the administrator's, and needs no API server.
+        if of_every_pod && self.networks.find(name).is_some() {
+            let (namespace, name) = (namespace.clone(), name.clone());
+            let tenant = self.tenant(&namespace)?;
+            return Ok((Arc::new(Definition { namespace, name, config: None, resource: None }), tenant));
+        }
+        let cluster = self.cluster.as_deref().ok_or_else(no_api_server)?;
+        let deadline = waiting.deadline.min(Instant::now() + policy.pod_wait);
+        let wait = Wait { deadline, gone: &|| waiting.gone.get() };
+        let told = |why| told_of_cluster(&why);
+        match selection.object {
+            ObjectKind::NetworkAttachmentDefinition | ObjectKind::OfEveryPod => {
+                let definition = cluster.definition(namespace, name, &wait).map_err(told)?;
+                Ok((definition, self.tenant(namespace)?))
+            }
+            ObjectKind::Network => {
+                let network = cluster.legacy_network(namespace, name, &wait).map_err(told)?;
+                let tenant = self.tenant(namespace)?;
+                let spoken = |plugin: &str| self.spoken(&tenant, plugin, (sandbox, waiting));
+                Ok((Arc::new(network.definition(spoken)?), tenant))
+            }
+        }
+    }
+
+    /// The namespace whose words a definition is, with its labels where the policy goes by them.
+    fn tenant(&self, namespace: &str) -> Result<Tenant, CniError> {
+        let policy = self.core.policy();
+        let by_labels = policy.tenants.as_deref().is_some_and(policy::PolicySettings::goes_by_labels);
+        let labels = match self.cluster.as_deref().and_then(|cluster| cluster.namespace_labels(namespace)) {
+            Some(labels) => BTreeMap::clone(&labels),
+            // What is not known is not taken for a namespace without labels: a rule that forbids could be passed by.
+            None if by_labels => return Err(labels_unknown(namespace)),
+            None => BTreeMap::new(),
+        };
+        Tenant::new(namespace, labels).map_err(|wrong| CniError::new(Code::InvalidConfig, wrong.to_string()))
+    }
+
+    /// M5: the versions that a plugin speaks. One that is executed is asked, once the policy lets this tenant have it executed.
+    fn spoken(
+        &self,
+        tenant: &Tenant,
+        plugin: &str,
+        (sandbox, waiting): (Sandbox<'_>, &Waiting),
+    ) -> Result<Vec<CniVersion>, CniError> {
+        if BUILT_IN.contains(&plugin) {
+            return Ok(vec![CniVersion::LATEST]);
+        }
+        let version = CniVersion::LATEST.as_str();
+        let provisional = json!({"cniVersion": version, "name": "version", "type": plugin}).to_string();
+        self.judged(tenant, &provisional, None, &Map::new(), &Args::default())?;
+        let time_limit = self.core.policy().delegate_timeout;
+        let time_limit = time_limit.min(waiting.deadline.saturating_duration_since(Instant::now()));
+        let gone = || waiting.gone.get();
+        let delegates = &self.core.ipam.delegates;
+        spoken_versions(&delegates.version(plugin, (sandbox.path, sandbox.env), (time_limit, &gone))?)
+    }
+
+    /// The list that is the pod's default network, the namespace whose definition that is, and what its plugins are told: the
+    /// cluster's by its name, unless the pod names another.
+    pub(in crate::engine) fn default_list(
+        &self,
+        request: &AttachmentRequest<'_>,
+        asked: Option<&PodNetworks>,
+        name: &str,
+    ) -> Result<DefaultList, CniError> {
+        let Some((asked, selection)) = asked.and_then(|asked| Some((asked, asked.default_network()?))) else {
+            return Ok(DefaultList { list: self.wanted(name)?, namespace: None, own: None });
+        };
+        let (sandbox, waiting) = (request.sandbox, &request.waiting);
+        let (definition, tenant) = self.definition(asked.pod(), selection, (sandbox, waiting))?;
+        let device = match &definition.resource {
+            Some(resource) => {
+                let of = (sandbox.container, waiting);
+                Some(self.next_device_of(asked.pod(), resource, &mut AllocatedDevices::default(), of)?)
+            }
+            None => None,
+        };
+        let info_file = device_info_file(&selection.reference(), sandbox.container, &request.key.ifname);
+        let device = device.as_deref().map(|id| Device { id, info_file: &info_file });
+        let runtime = of_default_network(runtime_config(&request.conf.raw), Some(selection), device);
+        let text = text_of(&definition, selection)?;
+        let read = self.judged(&tenant, &text, Some(&definition.name), &Map::new(), request.args)?;
+        let (list, namespace) = match &definition.config {
+            // NPWG 1.3, section 3.3: the administrator's configuration of this name.
+            None => (with_args(self.wanted(&definition.name)?, selection)?, None),
+            Some(_) => (read.list().clone(), Some(tenant.namespace().into())),
+        };
+        must_be_declared(&undeclared(selection, &list))?;
+        let args = with_pairs(sandbox.args, selection);
+        Ok(DefaultList { list, namespace, own: Some((Value::Object(runtime), args)) })
+    }
+}
+
+/// A pod's default network.
+pub(in crate::engine) struct DefaultList {
+    pub(in crate::engine) list: ConfList,
+    /// The namespace whose definition it is; `None`: it is the administrator's.
+    pub(in crate::engine) namespace: Option<Arc<str>>,
+    /// Where the pod has chosen it: `runtimeConfig` and `CNI_ARGS` with what it asks for.
+    pub(in crate::engine) own: Option<(Value, String)>,
+}
+
+/// A list of the administrator's, with what the pod says to its plugins.
+fn with_args(list: ConfList, selection: &NetworkSelection) -> Result<ConfList, CniError> {
+    if selection.cni_args.is_empty() {
+        return Ok(list);
+    }
+    let text = with_cni_args(&list.to_text(), &selection.cni_args);
+    ConfList::parse(&text.map_err(|wrong| CniError::new(Code::InvalidConfig, wrong.to_string()))?)
+}
+
+/// The text of a definition, with what the pod says to its plugins; empty where a configuration of the conf dir is meant.
+pub(super) fn text_of(definition: &Definition, selection: &NetworkSelection) -> Result<String, CniError> {
+    let Some(text) = &definition.config else { return Ok(String::new()) };
+    let text = with_cni_args(text, &selection.cni_args)
+        .map_err(|wrong| CniError::new(Code::InvalidConfig, wrong.to_string()))?;
+    Ok(match definition.resource {
+        Some(_) => taking_a_device(&text).unwrap_or(text),
+        None => text,
+    })
+}
+
+/// A definition with a resource gets its device whether or not its plugins declare the capability, as Multus hands it to each. `None`: it
+/// is no definition, which its reader says better.
+fn taking_a_device(text: &str) -> Option<String> {
+    let mut definition: Value = serde_json::from_str(text).ok()?;
+    let declare = |plugin: &mut Value| {
+        let capabilities = plugin.as_object_mut()?.entry("capabilities").or_insert_with(|| json!({}));
+        capabilities.as_object_mut()?.insert("deviceID".to_owned(), true.into());
+        Some(())
+    };
+    match definition.get_mut("plugins").and_then(Value::as_array_mut) {
+        Some(plugins) => plugins.iter_mut().try_for_each(declare)?,
+        None => declare(&mut definition)?,
+    }
+    Some(definition.to_string())
+}
+
+fn no_api_server() -> CniError {
+    CniError::new(Code::TryAgain, "its definition is not known: no API server is configured").with(
+        "name the cluster's kubeconfig in the configuration file (key kubeconfig), or run fairleadd as a pod of it",
+    )
+}
+
+fn labels_unknown(namespace: &str) -> CniError {
+    let msg = format!("the labels of namespace {namespace} are not known yet, and the policy goes by them");
+    CniError::new(Code::TryAgain, msg).with("the runtime will try again")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn x10_a_definition_with_a_resource_takes_its_device_without_declaring_that() {
+        let of = |text: &str| serde_json::from_str::<Value>(&taking_a_device(text).unwrap()).unwrap();
+        let sriov = of(r#"{"cniVersion":"1.0.0","type":"sriov","vlan":9,"capabilities":{"mac":true}}"#);
+        assert_eq!(sriov["capabilities"], json!({ "mac": true, "deviceID": true }));
+        let list = of(r#"{"cniVersion":"1.0.0","plugins":[{"type":"sriov"},{"type":"tuning"}]}"#);
+        assert!(
+            list["plugins"].as_array().unwrap().iter().all(|one| one["capabilities"]["deviceID"] == true)
+        );
+        assert_eq!(taking_a_device(r#"{"plugins":[7]}"#), None, "its reader says what is wrong");
+    }
+}

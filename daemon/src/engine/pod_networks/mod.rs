@@ -1,0 +1,76 @@
+//! The networks of a pod: its default one, and those that it asks for beside it.
+//!
+//! What a pod asks for comes with the call (containerd's capability `io.kubernetes.cri.pod-annotations`), else from the cluster's
+//! watch. The default network is attached first, then the others in the pod's order. Their records say with which attachment they
+//! were made: that one is committed last and removed last, so the pod has all of its networks or none (row M8).
+
+mod allocated_devices;
+mod asked;
+mod asked_and_got;
+mod attach_others;
+mod check_others;
+mod default_routes;
+mod definitions;
+mod lane;
+mod report;
+
+pub(super) use self::definitions::DefaultList;
+pub(super) use self::lane::ImmediateNetworks;
+
+use fairlead_cni::{CniError, Code};
+use fairlead_kube::npwg::NetworkSelection;
+use fairlead_kube::{ClusterError, PodRef};
+
+/// What a pod asks for.
+#[derive(Debug)]
+pub(crate) struct PodNetworks {
+    pod: PodRef,
+    default_network: Option<NetworkSelection>,
+    others: Vec<AskedNetwork>,
+    /// What of the annotations has no meaning, in words.
+    ignored: Vec<String>,
+}
+
+/// A network that a pod asks for beside its default one.
+#[derive(Debug)]
+struct AskedNetwork {
+    selection: NetworkSelection,
+    /// The name of the interface in the pod.
+    interface: String,
+}
+
+impl PodNetworks {
+    /// The network that the pod wants for its default one, in place of the cluster's.
+    pub(super) fn default_network(&self) -> Option<&NetworkSelection> {
+        self.default_network.as_ref()
+    }
+
+    /// The pod.
+    pub(super) fn pod(&self) -> &PodRef {
+        &self.pod
+    }
+}
+
+/// What the cluster does not say, as the runtime hears it: what may come is tried again.
+fn told_of_cluster(why: &ClusterError) -> CniError {
+    let (code, remedy) = match why {
+        ClusterError::PodNotSeen { .. }
+        | ClusterError::DefinitionNotSeen { .. }
+        | ClusterError::LegacyNetworkNotSeen { .. } => (
+            Code::TryAgain,
+            "the runtime will try again; if it stays so: `fairleadd status` tells whether the API server answers",
+        ),
+        ClusterError::PodDeleted { .. } | ClusterError::AnotherUid { .. } => (
+            Code::UnknownContainer,
+            "the sandbox is that of a pod that is no more; its DEL is answered as always",
+        ),
+        ClusterError::NoDefinition { .. } | ClusterError::NoLegacyNetwork { .. } => (
+            Code::InvalidConfig,
+            "make it, or take it out of the pod's annotation; the runtime will try again",
+        ),
+        ClusterError::UnusableDefinition { .. } | ClusterError::UnusableLegacyNetwork { .. } => {
+            (Code::InvalidConfig, "put the object right; the runtime will try again")
+        }
+    };
+    CniError::new(code, why.to_string()).with(remedy)
+}

@@ -1,0 +1,319 @@
+//! What of the host is lent to a pod and what never is, however a configuration names it.
+
+use std::fs;
+
+use fairlead_cni::Code;
+use fairlead_host::{Kind, NetKernel, NewLink, Op, Parent, Route};
+use fairlead_kubelet::fake_kubelet::{FakeKubelet, device, pod};
+
+use super::pools::{POOL, SECOND, kept, settings};
+use super::*;
+
+const PHYSICAL: &str = "0000:21:00.0";
+const RADIO: &str = "intel.com/radio";
+
+fn host_device(how: &str) -> String {
+    format!(r#"{{"cniVersion":"1.1.0","name":"net","type":"host-device",{how},"ipam":{{}}}}"#)
+}
+
+fn passthru(master: &str) -> String {
+    format!(
+        r#"{{"cniVersion":"1.1.0","name":"net","type":"macvlan","mode":"passthru","master":"{master}","ipam":{{}}}}"#
+    )
+}
+
+/// Both ways to take a device of the host over.
+fn takers(name: &str) -> [String; 2] {
+    [host_device(&format!(r#""device":"{name}""#)), passthru(name)]
+}
+
+impl Rig {
+    fn index(&self, name: &str) -> u32 {
+        self.kernel.host().unwrap().link_by_name(name).unwrap().unwrap().index
+    }
+
+    fn route_by(&self, name: &str, dst: &str, table: u32) {
+        let index = self.index(name);
+        self.in_host(Op::AddRoute(Route {
+            dst: dst.parse().unwrap(),
+            gateway: None,
+            index,
+            source: None,
+            table: Some(table),
+            scope: None,
+            priority: None,
+            mtu: None,
+            advmss: None,
+            protocol: None,
+        }));
+    }
+
+    fn vlan_on(&self, name: &str, parent: &str) {
+        let parent = Parent::Same(self.index(parent));
+        self.in_host(Op::CreateLink(NewLink {
+            name: name.to_owned(),
+            index: None,
+            kind: Kind::Vlan { id: 5 },
+            parent,
+            mac: None,
+            mtu: None,
+            up: true,
+        }));
+    }
+
+    /// Nothing of it is lent, and nothing is changed by the refusal; answers why.
+    fn refuses(&self, config: &str, code: Code) -> String {
+        let before = self.state();
+        let refused = self.add(config).unwrap_err();
+        assert_eq!((refused.code, self.state()), (code, before), "{refused}");
+        refused.msg
+    }
+
+    fn lends(&self, config: &str) {
+        self.add(config).unwrap();
+        self.del(config).unwrap();
+        self.reap();
+    }
+}
+
+#[test]
+fn what_carries_the_default_route_is_not_lent_in_any_table_or_family_nor_what_it_stands_on() {
+    for (dst, table) in [("0.0.0.0/0", 254), ("::/0", 254), ("0.0.0.0/0", 253), ("0.0.0.0/0", 77)] {
+        let rig = Rig::new();
+        rig.route_by("dev0", dst, table);
+        for config in takers("dev0") {
+            let why = rig.refuses(&config, Code::InvalidConfig);
+            assert!(why.ends_with("is not lent: it carries the node's default route"), "{why}");
+        }
+        rig.vlan_on("eth0.5", "eth0");
+        rig.route_by("eth0.5", dst, table + 1);
+        for config in takers("eth0") {
+            let why = rig.refuses(&config, Code::InvalidConfig);
+            assert!(why.ends_with(r#"default route, through "eth0.5" above it"#), "{why}");
+        }
+    }
+}
+
+#[test]
+fn a_port_of_a_bridge_is_not_lent_and_a_plain_device_is_as_ever() {
+    let rig = Rig::new();
+    rig.kernel.add_host_link("br0");
+    takers("dev0").iter().for_each(|config| rig.lends(config));
+    rig.kernel.enslave("dev0", "br0");
+    for config in takers("dev0") {
+        let why = rig.refuses(&config, Code::InvalidConfig);
+        assert!(why.contains(r#""br0""#), "{why}");
+    }
+}
+
+#[test]
+fn a_device_with_an_address_is_lent_for_the_administrators_network() {
+    let rig = Rig::new();
+    rig.use_it("dev0");
+    takers("dev0").iter().for_each(|config| rig.lends(config));
+}
+
+#[test]
+fn the_nodes_configuration_allows_what_the_node_uses_by_name_and_at_once() {
+    let rig = Rig::new();
+    rig.route_by("dev0", "0.0.0.0/0", 254);
+    let [config, passthru] = takers("dev0");
+    rig.refuses(&config, Code::InvalidConfig);
+    rig.engine().configure(&settings("policy: {lendable: [dev]}"));
+    rig.refuses(&config, Code::InvalidConfig);
+    rig.engine().configure(&settings("policy: {lendable: [dev0]}"));
+    rig.lends(&passthru);
+    rig.lends(&config);
+}
+
+#[test]
+fn a_vf_of_a_pool_comes_by_its_pool_only_in_whatever_way_it_is_named() {
+    let rig = kept(POOL);
+    let net = rig.dir.path().join("sys/devices/pci0/net/vf0");
+    fs::create_dir_all(net).unwrap();
+    let mac = rig.kernel.host().unwrap().link_by_name("vf0").unwrap().unwrap().mac.unwrap();
+    let ways = [
+        host_device(r#""device":"vf0""#),
+        host_device(&format!(r#""hwaddr":"{mac}""#)),
+        host_device(&format!(r#""pciBusID":"{VF}""#)),
+        host_device(r#""kernelpath":"/sys/devices/pci0""#),
+        host_device(&format!(r#""runtimeConfig":{{"deviceID":"{VF}"}}"#)),
+        passthru("vf0"),
+    ];
+    // No name of a device in the policy takes it from its pool.
+    rig.engine()
+        .configure(&Settings { policy: settings("policy: {lendable: [vf0]}").policy, ..settings(POOL) });
+    for config in ways {
+        let why = rig.refuses(&config, Code::InvalidConfig);
+        assert!(why.ends_with(&format!(r#"it is VF {VF} of pool "radio""#)), "{why}");
+    }
+    assert_eq!(rig.states(), ["ready", "ready"]);
+}
+
+#[test]
+fn a_vf_of_a_pool_is_not_lent_while_the_configuration_with_the_pool_cannot_be_read() {
+    let mut rig = kept(POOL);
+    rig.settings = Settings { unread: true, ..Settings::default() };
+    rig.restart();
+    for config in takers("vf0") {
+        let why = rig.refuses(&config, Code::InvalidConfig);
+        assert!(why.ends_with(&format!(r#"it is VF {VF} of pool "radio""#)), "{why}");
+    }
+}
+
+/// The double tells the device of VFs alone: the PF's is read from sysfs, as on old kernels.
+fn show_pf(rig: &Rig) {
+    let class = rig.dir.path().join("sys/class/net").join(PF);
+    fs::create_dir_all(&class).unwrap();
+    std::os::unix::fs::symlink(format!("../../../bus/pci/devices/{PHYSICAL}"), class.join("device")).unwrap();
+}
+
+#[test]
+fn a_pf_is_not_lent_while_pods_or_pools_have_vfs_of_it() {
+    let rig = Rig::new();
+    show_pf(&rig);
+    let vf = pools::config(VF, r#","ipam":{}"#);
+    let of_other = Request { ifname: "net9".to_owned(), ..rig.request(Command::Add, "c9", &vf) };
+    rig.call(of_other.clone()).unwrap();
+    for config in takers(PF) {
+        let why = rig.refuses(&config, Code::InvalidConfig);
+        assert!(why.contains(&format!(r#"its VF {VF} is interface "net9" of container c9"#)), "{why}");
+    }
+    rig.call(Request { command: Command::Del, ..of_other }).unwrap();
+    rig.reap();
+    takers(PF).iter().for_each(|config| rig.lends(config));
+}
+
+#[test]
+fn a_vf_that_comes_home_from_another_pod_is_not_lent_before_it_is_free() {
+    let rig = Rig::new();
+    let by_name = host_device(r#""device":"vf0""#);
+    let vf = pools::config(VF, r#","ipam":{}"#);
+    let of_other = Request { ifname: "net9".to_owned(), ..rig.request(Command::Add, "c9", &vf) };
+    rig.call(of_other).unwrap();
+    // Somebody has brought its netdev home while the attachment lives.
+    rig.kernel.kill_namespace(POD);
+    rig.kernel.add_namespace(POD);
+    rig.rename("net9", "vf0");
+    let request = rig.request(Command::Add, "c1", &by_name);
+    let refused = rig.serve(request, Instant::now(), Duration::from_millis(50)).outcome.unwrap_err();
+    assert_eq!(refused.code, Code::TryAgain, "{refused}");
+    assert!(refused.msg.contains(&format!("VF {VF} cannot be had")), "{refused}");
+}
+
+/// A rig with two VFs of no pool, and a kubelet whose device plugin, another's, has both.
+fn with_another_plugin() -> (Rig, FakeKubelet) {
+    let rig = pools::with("logLevel: info");
+    let kubelet = FakeKubelet::running(&rig.root);
+    {
+        let mut answers = kubelet.answers.lock().unwrap();
+        answers.allocatable = vec![device(RADIO, VF, 0), device(RADIO, SECOND, 0)];
+        answers.pods = vec![
+            pod("ran", "du-0", &[("app", &[(RADIO, VF, 0)])]),
+            pod("ran", "du-1", &[("app", &[(RADIO, SECOND, 0)])]),
+        ];
+    }
+    (rig, kubelet)
+}
+
+fn of_pod(rig: &Rig, pod: &str, config: &str) -> Request {
+    let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=ran;K8S_POD_NAME={pod}");
+    Request { args, ..rig.request(Command::Add, "c1", config) }
+}
+
+#[test]
+fn a_device_that_kubelet_gave_to_another_pod_is_not_lent_by_sriov_or_host_device_whoevers_plugin_serves_it() {
+    let configs = [
+        pools::config(VF, r#","ipam":{}"#),
+        host_device(&format!(r#""runtimeConfig":{{"deviceID":"{VF}"}}"#)),
+        host_device(r#""device":"vf0""#),
+        passthru("vf0"),
+    ];
+    for config in configs {
+        let (rig, _kubelet) = with_another_plugin();
+        let before = rig.state();
+        let refused = rig.call(of_pod(&rig, "du-1", &config)).unwrap_err();
+        assert_eq!((refused.code, rig.state()), (Code::InvalidConfig, before), "{refused}");
+        let why = format!(
+            r#"device {VF} is of resource "{RADIO}", which kubelet allocates, and it has not given it to pod ran/du-1"#
+        );
+        assert!(refused.msg.ends_with(&why), "{refused}");
+        let nameless = rig.add(&config).unwrap_err();
+        assert!(nameless.msg.ends_with("and the call names no pod"), "{nameless}");
+        rig.call(of_pod(&rig, "du-0", &config)).unwrap();
+    }
+}
+
+#[test]
+fn kubelet_that_does_not_answer_is_tried_again_only_where_a_device_plugin_is_known_to_serve_the_device() {
+    let (rig, mut kubelet) = with_another_plugin();
+    let config = pools::config(VF, r#","ipam":{}"#);
+    rig.call(of_pod(&rig, "du-1", &config)).unwrap_err();
+    kubelet.stop();
+    let call =
+        |pod: &str| rig.serve(of_pod(&rig, pod, &config), Instant::now(), Duration::from_millis(300)).outcome;
+    let unknown = call("du-0").unwrap_err();
+    assert_eq!(unknown.code, Code::TryAgain, "{unknown}");
+    let (rig, mut kubelet) = with_another_plugin();
+    kubelet.stop();
+    rig.call(of_pod(&rig, "du-1", &config)).unwrap();
+}
+
+#[test]
+fn a_pf_is_not_lent_while_another_device_plugin_serves_vfs_of_it_unless_the_nodes_configuration_names_it() {
+    let (rig, _kubelet) = with_another_plugin();
+    show_pf(&rig);
+    for config in takers(PF) {
+        let why = rig.refuses(&config, Code::InvalidConfig);
+        let told = format!(r#"its VF {VF} is of resource "{RADIO}", which kubelet allocates"#);
+        assert!(why.ends_with(&told), "{why}");
+    }
+    rig.engine().configure(&settings(&format!("policy: {{lendable: [{PF}]}}")));
+    takers(PF).iter().for_each(|config| rig.lends(config));
+}
+
+#[test]
+fn a_pf_with_vfs_is_not_lent_while_kubelet_does_not_say_who_serves_them() {
+    let (rig, mut kubelet) = with_another_plugin();
+    show_pf(&rig);
+    let before = rig.state();
+    kubelet.stop();
+    for config in takers(PF) {
+        let call = || rig.serve(of_pod(&rig, "du-0", &config), Instant::now(), Duration::from_millis(300));
+        for _ in 0..2 {
+            let unknown = call().outcome.unwrap_err();
+            assert_eq!((unknown.code, rig.state()), (Code::TryAgain, before.clone()), "{unknown}");
+            assert!(
+                unknown.msg.contains(&format!("whether a device plugin serves VFs of {PHYSICAL}")),
+                "{unknown}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_pci_device_that_is_on_record_of_any_kind_is_had_by_nobody_else_by_any_kind() {
+    let ways = [pools::config(VF, r#","ipam":{}"#), host_device(r#""device":"vf0""#), passthru("vf0")];
+    for holder in &ways {
+        for taker in &ways {
+            let rig = Rig::new();
+            let of_other = Request { ifname: "net9".to_owned(), ..rig.request(Command::Add, "c9", holder) };
+            rig.call(of_other.clone()).unwrap();
+            let before = rig.state();
+            let refused = rig.add(taker).unwrap_err();
+            assert_eq!(rig.state(), before, "{holder} {taker} {refused}");
+            let by_name = !taker.contains("deviceID") && !holder.contains("passthru");
+            match by_name {
+                // Its netdev is in the pod.
+                true => assert_eq!(refused.code, Code::InvalidConfig, "{refused}"),
+                false => {
+                    let told = format!(r#"VF {VF} cannot be had: it is interface "net9" of container c9"#);
+                    assert!(refused.msg.contains(&told), "{holder} {taker} {refused}");
+                }
+            }
+            rig.call(Request { command: Command::Del, ..of_other }).unwrap();
+            rig.reap();
+            rig.add(taker).unwrap();
+        }
+    }
+}

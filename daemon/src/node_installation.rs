@@ -1,0 +1,328 @@
+//! Makes Fairlead its node's network, as the settings' `install` says, and undoes that.
+//!
+//! The executable comes first and the configuration that names it last, each whole or not at all, and both only when the
+//! daemon is ready: a runtime that finds the configuration finds what it needs. Our configuration sorts before all
+//! others and changes none of them, so taking it away is all that it takes to have the old state back. Doing it twice
+//! changes nothing.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use fairlead_cni::CniError;
+use fairlead_cni::config::ConfList;
+use parking_lot::Mutex;
+use serde_json::{Map, Value, json};
+use tracing::{info, warn};
+
+use self::multus_settings::MultusSettings;
+use crate::call::ChangeOver;
+use crate::conf_dir::Networks;
+use crate::engine::OWN_TYPE;
+use crate::install::{
+    self, InstallError, InstallOutcome, OWN_NAME, failed, read_optional, sync, write_durably,
+};
+use crate::settings::{Installation, Presence};
+
+mod multus_settings;
+
+/// Our configuration in the conf dir: a runtime takes the first by name.
+const CONFLIST: &str = "00-fairlead.conflist";
+
+/// The same while it is being written. Neither the dot in front nor the ending is read by a runtime.
+const CONFLIST_NEW: &str = ".00-fairlead.conflist.fairlead-new";
+
+/// The name of the network that our configuration makes.
+const NETWORK: &str = "fairlead";
+
+/// What a runtime may tell us of a pod (containerd's and CRI-O's names); each plugin of the cluster network gets what it
+/// declares itself.
+const CAPABILITIES: [&str; 5] =
+    ["portMappings", "bandwidth", "dns", "cgroupPath", "io.kubernetes.cri.pod-annotations"];
+
+/// Plugins that attach another network of the conf dir, as we do: none of them can be what we attach.
+const META_PLUGINS: [&str; 3] = [OWN_TYPE, "multus", "multus-shim"];
+
+/// How often it is looked whether others have taken away what was installed, or the last pod has gone.
+const LOOK: Duration = Duration::from_secs(60);
+
+/// How often it is looked whether the daemon is ready, until it is.
+const READY_LOOK: Duration = Duration::from_millis(200);
+
+/// Why the node could not be brought to what is wanted.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NodeInstallationError {
+    /// No configuration of the conf dir can be the cluster network.
+    #[error(
+        "{dir} has no network that pods could get first, so pods get nothing from Fairlead yet; put the cluster's network there, \
+         or name it in `install: {{clusterNetwork: …}}`", dir = .dir.display()
+    )]
+    NoClusterNetwork {
+        /// The conf dir.
+        dir: PathBuf,
+    },
+    /// The network that the settings name is not there.
+    #[error("the network {name:?} that `install: {{clusterNetwork: …}}` names is not in {dir}; `fairleadd networks` lists what is there", dir = .dir.display())]
+    Unknown {
+        /// Its name.
+        name: String,
+        /// The conf dir.
+        dir: PathBuf,
+    },
+    /// A file of somebody else has the name of ours.
+    #[error("{file} is there and was not made by Fairlead; rename or remove it", file = .file.display())]
+    Foreign {
+        /// The file.
+        file: PathBuf,
+    },
+    /// What Multus is told cannot be taken over as it is.
+    #[error("Multus' configuration cannot be taken over: {0}")]
+    Multus(String),
+    /// The node is installed, and for some pods the change from Multus or to Multus is not complete.
+    #[error("pods that live through the change: {0}")]
+    Pods(#[source] CniError),
+    /// The executable or the configuration could not be written or removed.
+    #[error(transparent)]
+    Files(#[from] InstallError),
+}
+
+/// What of the node was changed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Changes {
+    /// What was done about the executable, where something was.
+    executable: Option<InstallOutcome>,
+    /// The cluster network of a configuration that was written; an empty name: the configuration was removed.
+    conflist: Option<String>,
+}
+
+/// The node that Fairlead is installed on.
+pub(crate) struct NodeInstallation {
+    networks: Arc<Networks>,
+    program: PathBuf,
+    /// Whether pods have something of ours that their DEL must find the executable for.
+    in_use: Box<dyn Fn() -> bool + Send>,
+    change_over: ChangesOver,
+    told: Mutex<String>,
+}
+
+/// What pods need that live through a change from Multus or to Multus; the directory is that of Multus' attachments.
+type ChangesOver = Box<dyn Fn(ChangeOver, &str) -> Result<(), CniError> + Send>;
+
+impl NodeInstallation {
+    /// `program`: our executable, to be copied.
+    pub(crate) fn new(
+        networks: Arc<Networks>,
+        program: PathBuf,
+        in_use: Box<dyn Fn() -> bool + Send>,
+        change_over: ChangesOver,
+    ) -> NodeInstallation {
+        NodeInstallation { networks, program, in_use, change_over, told: Mutex::default() }
+    }
+
+    /// Brings the node to what `wanted` answers, whenever `news` come, from when `ready` is true until the sender is gone.
+    pub(crate) fn keep(
+        &self,
+        news: &Receiver<()>,
+        ready: &dyn Fn() -> bool,
+        wanted: &dyn Fn() -> Option<Installation>,
+    ) {
+        let mut pause = READY_LOOK;
+        loop {
+            if pause == LOOK || ready() {
+                pause = LOOK;
+                if let Some(wanted) = wanted() {
+                    self.log(&self.carry_out(&wanted));
+                }
+            }
+            match news.recv_timeout(pause) {
+                Ok(()) => while news.try_recv().is_ok() {},
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn log(&self, done: &Result<Changes, NodeInstallationError>) {
+        let reason = done.as_ref().err().map(ToString::to_string).unwrap_or_default();
+        let mut told = self.told.lock();
+        if *told != reason && !reason.is_empty() {
+            warn!(reason, "the node's network is not installed as it should be; it is tried again");
+        }
+        *told = reason;
+        let Ok(changes) = done else { return };
+        if let Some(executable) = changes.executable {
+            info!(executable = executable.message(), "the executable for the runtime");
+        }
+        match changes.conflist.as_deref() {
+            Some("") => info!("the runtime's network is what it was before Fairlead"),
+            Some(network) => info!(cluster_network = network, "the runtime's network is Fairlead"),
+            None => {}
+        }
+    }
+
+    fn carry_out(&self, wanted: &Installation) -> Result<Changes, NodeInstallationError> {
+        match wanted.cni {
+            Presence::Present => self.install(wanted),
+            Presence::Absent => self.uninstall(),
+        }
+    }
+
+    fn install(&self, wanted: &Installation) -> Result<Changes, NodeInstallationError> {
+        let file = self.conflist();
+        let there = self.own_conflist()?;
+        let of_daemon = wanted.multus_daemon_config.as_deref();
+        let multus =
+            MultusSettings::on_node(&self.networks, of_daemon).map_err(NodeInstallationError::Multus)?;
+        let before = there.as_deref().and_then(own_plugin).unwrap_or_default();
+        let network = chosen(&self.networks, wanted.cluster_network.as_deref(), &before, multus.as_ref())?;
+        let mut changes = Changes::default();
+        if let Some(directory) = self.networks.directories().plugins.first() {
+            let done = install::install(directory, OWN_NAME, &self.program)?;
+            changes.executable = (done != InstallOutcome::Unchanged).then_some(done);
+        }
+        let plugin = plugin(&network, &before, multus.as_ref());
+        let dir = multus_settings::cni_dir(&plugin);
+        // Before a pod of ours can come, and again: Multus may have made one more meanwhile.
+        let _ = (self.change_over)(ChangeOver::FromMultus, &dir);
+        let text = conflist(&network, &plugin);
+        if there.as_deref() != Some(&text) {
+            let new = file.with_file_name(CONFLIST_NEW);
+            write_durably(&new, text.as_bytes(), 0o600)?;
+            fs::rename(&new, &file).map_err(failed(&file, "replaced"))?;
+            sync(&self.networks.directories().conf)?;
+            changes.conflist = Some(network.name.clone());
+        }
+        (self.change_over)(ChangeOver::FromMultus, &dir).map_err(NodeInstallationError::Pods)?;
+        Ok(changes)
+    }
+
+    fn uninstall(&self) -> Result<Changes, NodeInstallationError> {
+        let mut changes = Changes::default();
+        let file = self.conflist();
+        let there = self.own_conflist()?;
+        let multus = MultusSettings::on_node(&self.networks, None).ok().flatten();
+        let dir = multus.as_ref().map(MultusSettings::cni_dir);
+        // Before the runtime calls Multus for pods of ours, and again for those that came meanwhile.
+        let hand_over = || match &dir {
+            Some(dir) => (self.change_over)(ChangeOver::ToMultus, dir).map_err(NodeInstallationError::Pods),
+            None => Ok(()),
+        };
+        let _ = hand_over();
+        if there.is_some() {
+            fs::remove_file(&file).map_err(failed(&file, "removed"))?;
+            sync(&self.networks.directories().conf)?;
+            changes.conflist = Some(String::new());
+        }
+        // A runtime that remembers how it attached a pod asks the same executable to detach it, and so does Multus.
+        if let Some(directory) = self.networks.directories().plugins.first()
+            && !(self.in_use)()
+        {
+            let done = install::uninstall(directory, OWN_NAME)?;
+            changes.executable = (done != InstallOutcome::NotOurs).then_some(done);
+        }
+        hand_over()?;
+        Ok(changes)
+    }
+
+    fn conflist(&self) -> PathBuf {
+        self.networks.directories().conf.join(CONFLIST)
+    }
+
+    /// The text of our configuration, where it is there.
+    fn own_conflist(&self) -> Result<Option<String>, NodeInstallationError> {
+        let file = self.conflist();
+        let Some(bytes) = read_optional(&file)? else { return Ok(None) };
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        match own_plugin(&text) {
+            Some(_) => Ok(Some(text)),
+            None => Err(NodeInstallationError::Foreign { file }),
+        }
+    }
+}
+
+/// The network that pods get first: the one that the settings name, else the one of an earlier install, else Multus', else the
+/// runtime's first.
+///
+/// # Errors
+/// When none is there, or not the one that is named.
+pub(crate) fn cluster_network(
+    networks: &Networks,
+    named: Option<&str>,
+) -> Result<Arc<ConfList>, NodeInstallationError> {
+    // A file of somebody else under our name says nothing of an earlier install.
+    let there = read_optional(&networks.directories().conf.join(CONFLIST)).ok().flatten();
+    let before = there.as_deref().map(String::from_utf8_lossy).as_deref().and_then(own_plugin);
+    let multus = MultusSettings::on_node(networks, None).map_err(NodeInstallationError::Multus)?;
+    chosen(networks, named, &before.unwrap_or_default(), multus.as_ref())
+}
+
+/// `before`: the plugin of our configuration from an earlier install.
+fn chosen(
+    networks: &Networks,
+    named: Option<&str>,
+    before: &Map<String, Value>,
+    multus: Option<&MultusSettings>,
+) -> Result<Arc<ConfList>, NodeInstallationError> {
+    let dir = || networks.directories().conf.clone();
+    if let Some(name) = named {
+        let found = networks.find(name);
+        return found.ok_or_else(|| NodeInstallationError::Unknown { name: name.to_owned(), dir: dir() });
+    }
+    let before = before.get("clusterNetwork").and_then(Value::as_str).and_then(|name| networks.find(name));
+    if let Some(before) = before {
+        return Ok(before);
+    }
+    let of_multus = multus.map(MultusSettings::cluster_network).transpose();
+    let of_multus = of_multus.map_err(NodeInstallationError::Multus)?.flatten();
+    let first = || first_network(networks);
+    of_multus.or_else(first).ok_or_else(|| NodeInstallationError::NoClusterNetwork { dir: dir() })
+}
+
+/// The runtime's first network that attaches pods by itself.
+fn first_network(networks: &Networks) -> Option<Arc<ConfList>> {
+    let attaches = |list: &Arc<ConfList>| !list.plugin_types().any(|t| META_PLUGINS.contains(&t));
+    networks.in_file_order().into_iter().find(attaches)
+}
+
+/// The one plugin of our configuration. What Multus was told is taken over; where Multus is gone by now, what was taken over stays.
+fn plugin(
+    network: &ConfList,
+    before: &Map<String, Value>,
+    multus: Option<&MultusSettings>,
+) -> Map<String, Value> {
+    let mut plugin = match multus {
+        Some(multus) => multus.keys(),
+        None => before.clone(),
+    };
+    let taken = plugin.remove("capabilities");
+    let taken = taken.as_ref().and_then(Value::as_object).into_iter().flat_map(Map::keys).map(String::as_str);
+    let capabilities: Map<String, Value> =
+        CAPABILITIES.into_iter().chain(taken).map(|name| (name.to_owned(), Value::Bool(true))).collect();
+    plugin.insert("capabilities".to_owned(), Value::Object(capabilities));
+    plugin.insert("clusterNetwork".to_owned(), network.name.clone().into());
+    plugin.insert("type".to_owned(), OWN_TYPE.into());
+    plugin
+}
+
+/// Our configuration for this cluster network, in that one's version: the runtime is known to take it.
+fn conflist(network: &ConfList, plugin: &Map<String, Value>) -> String {
+    let list = json!({"cniVersion": network.version.as_str(), "name": NETWORK, "plugins": [plugin]});
+    format!("{list:#}\n")
+}
+
+/// The plugin of one of our configurations; `None`: the text is none of ours.
+fn own_plugin(text: &str) -> Option<Map<String, Value>> {
+    let list: Value = serde_json::from_str(text).ok()?;
+    let plugin = list["plugins"].get(0).filter(|plugin| plugin["type"] == OWN_TYPE)?.as_object()?;
+    plugin.get("clusterNetwork").is_some_and(Value::is_string).then(|| plugin.clone())
+}
+
+/// Our executable: it lies beside this program.
+pub(crate) fn own_program() -> PathBuf {
+    std::env::current_exe().unwrap_or_default().parent().unwrap_or(Path::new("/")).join(OWN_NAME)
+}
+
+#[cfg(test)]
+mod tests;

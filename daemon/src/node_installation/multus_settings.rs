@@ -1,0 +1,158 @@
+//! What Multus is told on this node, for our own configuration: the same keys, with the networks by their names in the conf dir.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use fairlead_cni::config::ConfList;
+use fairlead_cni::config::cluster_network::MULTUS_CNI_DIR;
+use fairlead_kube::multus::{MultusConfig, NetworkSource, is_multus};
+use serde_json::{Map, Value, json};
+
+use super::first_network;
+use crate::conf_dir::Networks;
+
+/// How Multus' daemon sees the host's root from its container.
+const ROOTS_OF_DAEMON: [&str; 2] = ["/hostroot/", "/host/"];
+
+/// Multus' settings, and the networks of the node that they name.
+#[derive(Debug)]
+pub(super) struct MultusSettings {
+    config: MultusConfig,
+    /// Its `defaultNetworks`, and what `delegates` has beside the first.
+    default_networks: Vec<String>,
+    cluster_network: Option<Arc<ConfList>>,
+    missing: Option<String>,
+}
+
+impl MultusSettings {
+    /// Those of the node; `None` where Multus is not its network, and nothing of its daemon's settings is given.
+    ///
+    /// # Errors
+    /// What cannot be read, or names a network that the conf dir does not have.
+    pub(super) fn on_node(
+        networks: &Networks,
+        of_daemon: Option<&Path>,
+    ) -> Result<Option<MultusSettings>, String> {
+        let of_daemon = of_daemon
+            .map(|path| fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display())));
+        let of_daemon = of_daemon.transpose()?;
+        let plugins = networks.in_file_order();
+        let config = plugins.iter().find_map(|list| {
+            let conf = list.plugin_conf(0, None, &Map::new()).ok()?;
+            is_multus(&conf.raw).then_some(conf.raw)
+        });
+        if config.is_none() && of_daemon.is_none() {
+            return Ok(None);
+        }
+        let config = MultusConfig::read(config.as_deref().unwrap_or("{}"), of_daemon.as_deref());
+        MultusSettings::of(config.map_err(|error| error.to_string())?, networks).map(Some)
+    }
+
+    fn of(config: MultusConfig, networks: &Networks) -> Result<MultusSettings, String> {
+        if let Some(chain) = &config.auxiliary_chain {
+            tracing::warn!(
+                chain,
+                "Multus' auxiliaryCNIChainName is not taken over: add those plugins to the cluster network's own list"
+            );
+        }
+        let mut default_networks = Vec::new();
+        for source in &config.default_networks {
+            default_networks.push(match source {
+                // A definition of this name is looked for when a pod comes.
+                NetworkSource::Name(name) => name.clone(),
+                NetworkSource::Path(path) => by_path(path, networks)?.name.clone(),
+            });
+        }
+        for delegate in config.delegates.iter().skip(1) {
+            default_networks.push(by_delegate(delegate, networks)?.name.clone());
+        }
+        let found = match (&config.cluster_network, config.delegates.first(), &config.master_file) {
+            (Some(NetworkSource::Name(name)), ..) => {
+                networks.find(name).map(Some).ok_or_else(|| absent(&format!("clusterNetwork {name:?}")))
+            }
+            (Some(NetworkSource::Path(path)), ..) => by_path(path, networks).map(Some),
+            (None, Some(delegate), _) => by_delegate(delegate, networks).map(Some),
+            (None, None, Some(file)) => by_path(file, networks).map(Some),
+            (None, None, None) => Ok(None),
+        };
+        let (cluster_network, missing) = match found {
+            Ok(found) => (found, None),
+            Err(missing) => (None, Some(missing)),
+        };
+        Ok(MultusSettings { config, default_networks, cluster_network, missing })
+    }
+
+    /// The network that it attaches first; `None`: the runtime's first beside it.
+    ///
+    /// # Errors
+    /// It names one that the conf dir does not have.
+    pub(super) fn cluster_network(&self) -> Result<Option<Arc<ConfList>>, String> {
+        match &self.missing {
+            Some(missing) => Err(missing.clone()),
+            None => Ok(self.cluster_network.clone()),
+        }
+    }
+
+    /// Where it keeps what it attached.
+    pub(super) fn cni_dir(&self) -> String {
+        on_host(&self.config.cni_dir)
+    }
+
+    /// The keys of our own configuration; those that have Multus' defaults are left out.
+    pub(super) fn keys(&self) -> Map<String, Value> {
+        let config = &self.config;
+        let mut keys = Map::new();
+        let mut set = |key: &str, value: Value, is_default: bool| {
+            if !is_default {
+                keys.insert(key.to_owned(), value);
+            }
+        };
+        let capabilities: Map<String, Value> =
+            config.capabilities.iter().map(|name| (name.clone(), Value::Bool(true))).collect();
+        set("capabilities", Value::Object(capabilities), config.capabilities.is_empty());
+        set("defaultNetworks", json!(self.default_networks), self.default_networks.is_empty());
+        set("systemNamespaces", json!(config.system_namespaces), config.system_namespaces == ["kube-system"]);
+        set("multusNamespace", json!(config.namespace), config.namespace == "kube-system");
+        set("namespaceIsolation", json!(true), !config.namespace_isolation);
+        let global = config.global_namespaces.join(",");
+        set("globalNamespaces", json!(global), global == "default" || !config.namespace_isolation);
+        let file = config.readiness_indicator_file.as_deref().map(on_host);
+        set("readinessindicatorfile", json!(file), file.is_none());
+        set("cniDir", json!(self.cni_dir()), self.cni_dir() == MULTUS_CNI_DIR);
+        keys
+    }
+}
+
+/// Where Multus keeps what it attached, by our own configuration.
+pub(super) fn cni_dir(plugin: &Map<String, Value>) -> String {
+    plugin.get("cniDir").and_then(Value::as_str).unwrap_or(MULTUS_CNI_DIR).to_owned()
+}
+
+fn on_host(path: &str) -> String {
+    let below = ROOTS_OF_DAEMON.iter().find_map(|root| path.strip_prefix(root));
+    below.map_or_else(|| path.to_owned(), |below| format!("/{below}"))
+}
+
+/// A file of the conf dir, however Multus' container calls that directory; a directory means its first network.
+fn by_path(path: &str, networks: &Networks) -> Result<Arc<ConfList>, String> {
+    let conf = &networks.directories().conf;
+    let on_host = on_host(path);
+    if conf.ends_with(on_host.trim_matches('/')) {
+        return first_network(networks).ok_or_else(|| absent(path));
+    }
+    let file = Path::new(path).file_name().and_then(|file| file.to_str()).unwrap_or_default();
+    networks.of_file(file).ok_or_else(|| absent(path))
+}
+
+fn by_delegate(delegate: &str, networks: &Networks) -> Result<Arc<ConfList>, String> {
+    let value: Value = serde_json::from_str(delegate).unwrap_or_default();
+    let name = value["name"].as_str().unwrap_or_default();
+    networks.find(name).ok_or_else(|| absent(&format!("the delegate {name:?}")))
+}
+
+fn absent(what: &str) -> String {
+    format!(
+        "{what} is no network of the conf dir; put its configuration there as a file, or name another by `install: {{clusterNetwork: …}}`"
+    )
+}

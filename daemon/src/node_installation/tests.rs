@@ -1,0 +1,271 @@
+//! The installer on the files of a node.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fairlead_cni::wire::OUTCOME_HEADER;
+
+use super::*;
+use crate::conf_dir::Directories;
+use crate::metrics::Node;
+
+struct Rig {
+    dir: tempfile::TempDir,
+    networks: Arc<Networks>,
+    node: NodeInstallation,
+    in_use: Arc<AtomicBool>,
+    /// Which changes pods were made ready for, where Multus keeps what it attached, and whether our configuration was there.
+    changes: Arc<Mutex<Vec<(ChangeOver, String, bool)>>>,
+}
+
+fn rig() -> Rig {
+    let dir = tempfile::tempdir().unwrap();
+    for part in ["net.d", "bin"] {
+        fs::create_dir(dir.path().join(part)).unwrap();
+    }
+    fs::write(dir.path().join("fairlead"), format!("ELF {OUTCOME_HEADER}")).unwrap();
+    let directories = Directories { conf: dir.path().join("net.d"), plugins: vec![dir.path().join("bin")] };
+    let networks = Arc::new(Networks::new(directories, &["macvlan"], Node::default()));
+    let in_use = Arc::new(AtomicBool::new(false));
+    let used = in_use.clone();
+    let changes: Arc<Mutex<Vec<(ChangeOver, String, bool)>>> = Arc::default();
+    let (seen, conflist) = (changes.clone(), dir.path().join("net.d").join(CONFLIST));
+    let node = NodeInstallation::new(
+        networks.clone(),
+        dir.path().join("fairlead"),
+        Box::new(move || used.load(Ordering::Relaxed)),
+        Box::new(move |change, dir| {
+            seen.lock().push((change, dir.to_owned(), conflist.exists()));
+            Ok(())
+        }),
+    );
+    Rig { dir, networks, node, in_use, changes }
+}
+
+impl Rig {
+    fn network(&self, file: &str, name: &str, kind: &str) {
+        let text = format!(r#"{{"cniVersion":"0.4.0","name":"{name}","plugins":[{{"type":"{kind}"}}]}}"#);
+        fs::write(self.dir.path().join("net.d").join(file), text).unwrap();
+        self.networks.rescan();
+    }
+
+    fn carry_out(&self, text: &str) -> Result<Changes, NodeInstallationError> {
+        let done = self.node.carry_out(&serde_saphyr::from_str(text).unwrap());
+        self.networks.rescan();
+        done
+    }
+
+    /// Every file with its content.
+    fn files(&self) -> Vec<(PathBuf, Vec<u8>)> {
+        let mut files = Vec::new();
+        for part in ["net.d", "bin"] {
+            for entry in fs::read_dir(self.dir.path().join(part)).unwrap() {
+                let path = entry.unwrap().path();
+                files.push((path.clone(), fs::read(path).unwrap()));
+            }
+        }
+        files.sort();
+        files
+    }
+
+    fn cluster_network(&self) -> Option<String> {
+        let plugin = self.own()?;
+        plugin["clusterNetwork"].as_str().map(str::to_owned)
+    }
+
+    fn own(&self) -> Option<Map<String, Value>> {
+        own_plugin(&fs::read_to_string(self.node.conflist()).unwrap_or_default())
+    }
+}
+
+#[test]
+fn x18_the_present_first_network_becomes_the_cluster_network_and_the_old_state_comes_back() {
+    let rig = rig();
+    rig.network("10-bridge.conflist", "pods", "bridge");
+    rig.network("20-other.conflist", "other", "macvlan");
+    let before = rig.files();
+    let done = rig.carry_out("{cni: present}").unwrap();
+    assert_eq!(done.conflist.as_deref(), Some("pods"));
+    assert_eq!(done.executable, Some(InstallOutcome::Installed));
+    let list = ConfList::parse(&fs::read_to_string(rig.node.conflist()).unwrap()).unwrap();
+    assert_eq!(rig.networks.in_file_order()[0].name, list.name, "the runtime takes it first");
+    assert_eq!(list.version.as_str(), "0.4.0", "in the version that the runtime is known to take");
+    assert!(list.declares(0, "io.kubernetes.cri.pod-annotations") && list.declares(0, "portMappings"));
+    let installed = rig.files();
+    assert_eq!(installed.len(), 4, "nothing half written is left: {installed:?}");
+    assert_eq!(rig.carry_out("{cni: present}").unwrap(), Changes::default(), "a second run changes nothing");
+    assert_eq!(rig.files(), installed);
+    rig.carry_out("{cni: absent}").unwrap();
+    assert_eq!(rig.files(), before);
+    assert_eq!(rig.carry_out("{cni: absent}").unwrap(), Changes::default());
+}
+
+#[test]
+fn x01_the_executable_stays_until_no_pod_needs_it() {
+    let rig = rig();
+    rig.network("10-bridge.conflist", "pods", "bridge");
+    rig.carry_out("{cni: present}").unwrap();
+    rig.in_use.store(true, Ordering::Relaxed);
+    assert_eq!(rig.carry_out("{cni: absent}").unwrap().executable, None);
+    assert!(rig.dir.path().join("bin/fairlead").exists() && !rig.node.conflist().exists());
+    rig.in_use.store(false, Ordering::Relaxed);
+    assert_eq!(rig.carry_out("{cni: absent}").unwrap().executable, Some(InstallOutcome::Removed));
+}
+
+#[test]
+fn without_a_network_to_attach_nothing_is_installed_and_an_emptied_conf_dir_is_filled_again() {
+    let rig = rig();
+    rig.network("00-multus.conf", "multus-cni-network", "multus-shim");
+    let told = rig.carry_out("{cni: present}").unwrap_err().to_string();
+    assert!(told.contains("clusterNetwork") && told.contains("net.d"), "{told}");
+    assert_eq!(rig.files().len(), 1);
+    rig.network("10-bridge.conflist", "pods", "bridge");
+    rig.carry_out("{cni: present}").unwrap();
+    for (file, _) in rig.files() {
+        fs::remove_file(file).unwrap();
+    }
+    rig.networks.rescan();
+    assert!(rig.carry_out("{cni: present}").is_err());
+    rig.network("10-bridge.conflist", "pods", "bridge");
+    rig.carry_out("{cni: present}").unwrap();
+    assert_eq!(rig.cluster_network().as_deref(), Some("pods"));
+}
+
+#[test]
+fn a_network_that_sorts_first_later_does_not_become_the_cluster_network_unless_the_settings_say_so() {
+    let rig = rig();
+    rig.network("10-bridge.conflist", "pods", "bridge");
+    rig.carry_out("{cni: present}").unwrap();
+    rig.network("05-new.conflist", "new", "macvlan");
+    assert_eq!(rig.carry_out("{cni: present}").unwrap(), Changes::default());
+    rig.carry_out("{cni: present, clusterNetwork: new}").unwrap();
+    assert_eq!(rig.cluster_network().as_deref(), Some("new"));
+    let told = rig.carry_out("{cni: present, clusterNetwork: gone}").unwrap_err().to_string();
+    assert!(told.contains("\"gone\""), "{told}");
+    assert_eq!(rig.cluster_network().as_deref(), Some("new"));
+}
+
+#[test]
+fn a_file_of_somebody_else_under_our_name_is_left_alone() {
+    let rig = rig();
+    rig.network("10-bridge.conflist", "pods", "bridge");
+    rig.network(CONFLIST, "theirs", "macvlan");
+    let before = rig.files();
+    for text in ["{cni: present}", "{cni: absent}"] {
+        let told = rig.carry_out(text).unwrap_err().to_string();
+        assert!(told.contains("was not made by Fairlead"), "{told}");
+    }
+    assert_eq!(rig.files(), before);
+}
+
+const MULTUS: &str = r#"{"cniVersion":"0.3.1","name":"multus-cni-network","type":"multus-shim",
+    "clusterNetwork":"/host/etc/cni/net.d/20-pods.conflist","defaultNetworks":["sidecar","/etc/cni/net.d/10-other.conflist"],
+    "systemNamespaces":["kube-system","admin"],"namespaceIsolation":true,"globalNamespaces":"default,shared",
+    "readinessindicatorfile":"/host/run/ovn/ready","cniDir":"/var/lib/multus","capabilities":{"ips":true}}"#;
+
+#[test]
+fn m07_what_multus_is_told_is_taken_over_and_its_own_file_stays_as_it_was() {
+    let rig = rig();
+    rig.network("10-other.conflist", "other", "macvlan");
+    rig.network("20-pods.conflist", "pods", "bridge");
+    fs::write(rig.dir.path().join("net.d/00-multus.conf"), MULTUS).unwrap();
+    rig.networks.rescan();
+    let before = rig.files();
+    rig.carry_out("{cni: present}").unwrap();
+    let own = rig.own().unwrap();
+    assert_eq!(own["clusterNetwork"], "pods", "Multus', and not the first");
+    assert_eq!(own["defaultNetworks"], json!(["sidecar", "other"]));
+    assert_eq!(own["systemNamespaces"], json!(["kube-system", "admin"]));
+    assert_eq!(
+        (&own["namespaceIsolation"], &own["globalNamespaces"]),
+        (&json!(true), &json!("default,shared"))
+    );
+    assert_eq!(
+        (&own["readinessindicatorfile"], &own["cniDir"]),
+        (&json!("/run/ovn/ready"), &json!("/var/lib/multus"))
+    );
+    assert_eq!(
+        (&own["capabilities"]["ips"], &own["capabilities"]["portMappings"]),
+        (&json!(true), &json!(true))
+    );
+    let list = ConfList::parse(&fs::read_to_string(rig.node.conflist()).unwrap()).unwrap();
+    let conf = list.plugin_conf(0, None, &Map::new()).unwrap();
+    fairlead_cni::config::Fairlead::parse(&conf).unwrap();
+    let from_multus = |there| (ChangeOver::FromMultus, "/var/lib/multus".to_owned(), there);
+    assert_eq!(*rig.changes.lock(), [from_multus(false), from_multus(true)], "before a pod of ours can come");
+    assert_eq!(rig.carry_out("{cni: present}").unwrap(), Changes::default());
+
+    // Multus' DaemonSet is deleted, and its file with it: what was taken over stays.
+    fs::remove_file(rig.dir.path().join("net.d/00-multus.conf")).unwrap();
+    rig.networks.rescan();
+    assert_eq!(rig.carry_out("{cni: present}").unwrap(), Changes::default());
+    assert_eq!(rig.own().unwrap(), own);
+
+    // And back: Multus is there again, and gets the node as it was.
+    fs::write(rig.dir.path().join("net.d/00-multus.conf"), MULTUS).unwrap();
+    rig.networks.rescan();
+    rig.changes.lock().clear();
+    rig.in_use.store(true, Ordering::Relaxed);
+    rig.carry_out("{cni: absent}").unwrap();
+    let to_multus = |there| (ChangeOver::ToMultus, "/var/lib/multus".to_owned(), there);
+    assert_eq!(
+        *rig.changes.lock(),
+        [to_multus(true), to_multus(false)],
+        "before Multus is called for pods of ours"
+    );
+    assert!(rig.dir.path().join("bin/fairlead").exists(), "Multus calls it");
+    rig.in_use.store(false, Ordering::Relaxed);
+    rig.carry_out("{cni: absent}").unwrap();
+    assert_eq!(rig.files(), before);
+}
+
+#[test]
+fn m07_the_settings_of_multus_daemon_and_delegates_of_the_old_form_are_taken_over() {
+    let rig = rig();
+    rig.network("10-other.conflist", "other", "macvlan");
+    rig.network("20-pods.conflist", "pods", "bridge");
+    let old = r#"{"cniVersion":"0.3.1","name":"m","type":"multus","delegates":[{"name":"pods","plugins":[]},{"name":"other"}]}"#;
+    fs::write(rig.dir.path().join("net.d/00-multus.conf"), old).unwrap();
+    rig.networks.rescan();
+    let of_daemon = rig.dir.path().join("daemon-config.json");
+    fs::write(&of_daemon, r#"{"chrootDir":"/hostroot","systemNamespaces":["a"],"namespaceIsolation":true}"#)
+        .unwrap();
+    let wanted = format!("{{cni: present, multusDaemonConfig: {}}}", of_daemon.display());
+    rig.carry_out(&wanted).unwrap();
+    let own = rig.own().unwrap();
+    assert_eq!((&own["clusterNetwork"], &own["defaultNetworks"]), (&json!("pods"), &json!(["other"])));
+    assert_eq!((&own["systemNamespaces"], &own["namespaceIsolation"]), (&json!(["a"]), &json!(true)));
+    fs::write(&of_daemon, "{").unwrap();
+    let told = rig.carry_out(&wanted).unwrap_err().to_string();
+    assert!(told.contains("Multus' configuration cannot be taken over"), "{told}");
+    assert_eq!(rig.own().unwrap(), own, "what is in force goes on");
+}
+
+#[test]
+fn a_cluster_network_of_multus_that_the_conf_dir_does_not_have_is_told_and_can_be_named() {
+    let rig = rig();
+    rig.network("10-other.conflist", "other", "macvlan");
+    for cluster_network in ["calico", "/etc/cni/multus/net.d/calico.conf"] {
+        let text = json!({"name": "m", "type": "multus", "clusterNetwork": cluster_network});
+        fs::write(rig.dir.path().join("net.d/00-multus.conf"), text.to_string()).unwrap();
+        rig.networks.rescan();
+        let told = rig.carry_out("{cni: present}").unwrap_err().to_string();
+        assert!(told.contains("calico") && told.contains("clusterNetwork: …"), "{told}");
+        assert!(!rig.node.conflist().exists());
+    }
+    rig.carry_out("{cni: present, clusterNetwork: other}").unwrap();
+    assert_eq!(rig.cluster_network().as_deref(), Some("other"));
+}
+
+#[test]
+fn x01_nothing_is_installed_before_the_daemon_is_ready() {
+    let rig = rig();
+    rig.network("10-bridge.conflist", "pods", "bridge");
+    let wanted = || serde_saphyr::from_str("{cni: present}").ok();
+    for ready in [false, true] {
+        let (news, heard) = std::sync::mpsc::channel();
+        news.send(()).unwrap();
+        drop(news);
+        rig.node.keep(&heard, &|| ready, &wanted);
+        assert_eq!(rig.node.conflist().exists(), ready);
+    }
+}

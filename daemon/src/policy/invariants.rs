@@ -1,0 +1,253 @@
+//! What no definition of a tenant may have, whatever the policy says: nothing that reaches the host's files, its memory, or a
+//! program that is not listed.
+
+use std::path::Path;
+
+use fairlead_cni::config::host_device::Device;
+use fairlead_cni::config::sriov;
+use ipnet::IpNet;
+use serde_json::Value;
+
+use super::data_dir::root_of;
+use super::definition::{executed_data_dir, names_data_dir};
+use super::refusal::shown;
+use super::{Addresses, Interface, Link, PolicySettings, Refusal, Tenant};
+
+/// The most range sets of host-local.
+const MAX_RANGE_SETS: usize = 16;
+/// The kernel's own length of a macvlan master's queue of broadcasts. The longest one that is asked for counts for all of the
+/// master's interfaces, and is memory of the host.
+const MAX_BCQUEUELEN: u32 = 1000;
+/// The beginnings of URLs whose slashes are no path of this host's.
+const WEB: [&str; 2] = ["http://", "https://"];
+
+/// Refuses what no tenant may have.
+pub(super) fn never(
+    settings: &PolicySettings,
+    tenant: &Tenant,
+    interface: &Interface,
+) -> Result<(), Refusal> {
+    let about = About { tenant, interface };
+    about.executes(settings)?;
+    about.link()?;
+    about.addresses(settings)
+}
+
+struct About<'a> {
+    tenant: &'a Tenant,
+    interface: &'a Interface,
+}
+
+impl About<'_> {
+    fn never(&self, key: &str, value: String, why: &'static str, remedy: &str) -> Refusal {
+        let namespace = self.tenant.namespace().to_owned();
+        Refusal::Never { namespace, key: self.interface.key(key), value, why, remedy: remedy.to_owned() }
+    }
+
+    /// Programs that would be executed are listed, and are told of no file of the host.
+    fn executes(&self, settings: &PolicySettings) -> Result<(), Refusal> {
+        let conf = &self.interface.conf;
+        let own = matches!(self.interface.link, Link::Executed).then_some(("type", &conf.plugin_type));
+        let ipam = match &self.interface.addresses {
+            Addresses::Executed(kind) => Some(("ipam.type", kind)),
+            Addresses::None | Addresses::HostLocal(_) | Addresses::Static(_) => None,
+        };
+        let programs = || own.into_iter().chain(ipam);
+        for (key, program) in programs() {
+            if settings.execute.as_ref().is_some_and(|listed| !listed.contains(program)) {
+                return Err(Refusal::NotExecuted {
+                    namespace: self.tenant.namespace().to_owned(),
+                    key: self.interface.key(key),
+                    value: shown(program),
+                    allowed: settings.execute.iter().flatten().cloned().collect::<Vec<_>>().join(", "),
+                });
+            }
+        }
+        if programs().next().is_none() {
+            return Ok(());
+        }
+        // The text as it is handed over, not as it was read: the program may tell `logFile` from `LOGFILE`.
+        let mut handed_over = serde_json::from_str(&conf.raw).unwrap_or(Value::Null);
+        // A tenant's own text never has this key (`definition.rs`): what stands there is the runtime's.
+        if let Value::Object(keys) = &mut handed_over {
+            keys.remove("runtimeConfig");
+        }
+        // Nor this one, which keeps the addresses of two namespaces apart.
+        let separate = executed_data_dir(self.tenant.namespace());
+        if let Some(Value::Object(ipam)) = handed_over.get_mut("ipam")
+            && ipam.get("dataDir").is_some_and(|dir| *dir == separate)
+        {
+            ipam.remove("dataDir");
+        }
+        if self.interface.executes_host_local() && names_data_dir(&handed_over) {
+            return Err(self.never(
+                "ipam.dataDir",
+                shown("dataDir"),
+                "a directory that an executed host-local would share with other namespaces",
+                "leave it out",
+            ));
+        }
+        match path_in(&handed_over, "") {
+            Some((key, path)) => {
+                let why = "a path of the host for a program that is executed";
+                Err(self.never(&key, shown(path), why, "leave it out"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn link(&self) -> Result<(), Refusal> {
+        match &self.interface.link {
+            Link::Macvlan(n) => {
+                if let Some(length) = n.bcqueuelen.filter(|length| *length > MAX_BCQUEUELEN) {
+                    let remedy = format!("take at most {MAX_BCQUEUELEN}, the kernel's own length");
+                    return Err(self.never(
+                        "bcqueuelen",
+                        length.to_string(),
+                        "a queue in the host's memory",
+                        &remedy,
+                    ));
+                }
+                self.netdevs("master", &n.masters)
+            }
+            Link::Ipvlan(n) => self.netdevs("master", &n.masters),
+            Link::Vlan(n) => self.netdev("master", Some(&n.master)),
+            Link::HostDevice(n) => match n.as_ref().map(|n| &n.device) {
+                Some(Device::Name(name)) => self.netdev("device", Some(name)),
+                Some(Device::KernelPath(path)) => {
+                    let remedy = "name the device by \"device\" or \"pciBusID\"";
+                    Err(self.never("kernelpath", shown(path), "a directory of the host", remedy))
+                }
+                Some(Device::HwAddr(_) | Device::BusId(_)) | None => Ok(()),
+            },
+            Link::Sriov(_, Some(sriov::Device::OfPool(pool))) => self.offer("pool", pool),
+            Link::Sriov(_, Some(sriov::Device::OfResource(resource))) => self.offer("resourceName", resource),
+            Link::Sriov(..) | Link::Nothing | Link::ClusterNetwork(_) | Link::Executed => Ok(()),
+        }
+    }
+
+    fn netdevs(&self, key: &str, names: &[String]) -> Result<(), Refusal> {
+        names.iter().try_for_each(|name| self.netdev(key, Some(name)))
+    }
+
+    /// The kernel ends a name at its first NUL: what is judged would not be what it looks for.
+    fn netdev(&self, key: &str, name: Option<&str>) -> Result<(), Refusal> {
+        let odd = |c: char| c.is_control() || c.is_whitespace() || c == '/';
+        match name.filter(|name| name.contains(odd)) {
+            Some(name) => {
+                Err(self.never(key, shown(name), "which no interface is called", "correct the name"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// A name with a control character matches a glob of the policy, and is not what it looks like in any table or log.
+    fn offer(&self, key: &str, name: &str) -> Result<(), Refusal> {
+        match name.contains(char::is_control) {
+            true => {
+                Err(self.never(key, shown(name), "which no pool or resource is called", "correct the name"))
+            }
+            false => Ok(()),
+        }
+    }
+
+    fn addresses(&self, settings: &PolicySettings) -> Result<(), Refusal> {
+        let Addresses::HostLocal(config) = &self.interface.addresses else { return Ok(()) };
+        if config.ranges.len() > MAX_RANGE_SETS {
+            return Err(Refusal::TooMany {
+                namespace: self.tenant.namespace().to_owned(),
+                key: self.interface.key("ipam.ranges"),
+                number: config.ranges.len(),
+                most: MAX_RANGE_SETS,
+            });
+        }
+        if let Some(file) = &config.resolv_conf {
+            let remedy = "write the name servers into \"dns\"";
+            return Err(self.never("ipam.resolvConf", shown(file), "a file of the host", remedy));
+        }
+        data_dir_root(
+            settings,
+            self.tenant.namespace(),
+            &self.interface.key("ipam.dataDir"),
+            &config.data_dir,
+        )
+        .map(drop)
+    }
+}
+
+/// The root of the policy below which a tenant's `dataDir` has to lie, for whoever opens it. `key` is where that stands.
+///
+/// # Errors
+/// When it is below none.
+pub fn data_dir_root<'s>(
+    settings: &'s PolicySettings,
+    namespace: &str,
+    key: &str,
+    data_dir: &str,
+) -> Result<&'s Path, Refusal> {
+    root_of(data_dir, &settings.data_dir_roots).ok_or_else(|| {
+        let roots: Vec<_> = settings.data_dir_roots.iter().map(|root| root.display().to_string()).collect();
+        let remedy = format!(
+            "leave it out, or take a directory below one of \"policy.dataDirRoots\": [{}]",
+            roots.join(", ")
+        );
+        Refusal::Never {
+            namespace: namespace.to_owned(),
+            key: key.to_owned(),
+            value: shown(data_dir),
+            why: "where no address directory of a tenant may be",
+            remedy,
+        }
+    })
+}
+
+/// The first text or key in a tree that is, or has in it, a path of the host: absolute, upwards, or a URL of a file or socket. A
+/// relative one leads to nothing: what a tenant's definition has executed works in an empty directory.
+fn path_in<'v>(value: &'v Value, place: &str) -> Option<(String, &'v str)> {
+    match value {
+        Value::String(text) => is_path(text).then(|| (place.to_owned(), text.as_str())),
+        Value::Array(items) => {
+            items.iter().enumerate().find_map(|(at, item)| path_in(item, &format!("{place}[{at}]")))
+        }
+        Value::Object(keys) => keys.iter().find_map(|(key, value)| {
+            let below = if place.is_empty() { key.clone() } else { format!("{place}.{key}") };
+            if is_path(key) { Some((below, key.as_str())) } else { path_in(value, &below) }
+        }),
+        Value::Null | Value::Bool(_) | Value::Number(_) => None,
+    }
+}
+
+fn is_path(text: &str) -> bool {
+    let text = text.trim_start();
+    let scheme = text.get(..5).unwrap_or_default().to_ascii_lowercase();
+    has_absolute_path(text) || leads_up(text) || scheme == "file:" || scheme == "unix:"
+}
+
+/// Whether `..` may lead upwards anywhere in the text, as in `--log=../x` or `a:..,b`: wherever it is not within a word.
+fn leads_up(text: &str) -> bool {
+    let of_word = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
+    text.match_indices("..").any(|(at, dots)| {
+        let (before, after) =
+            (text.get(..at).unwrap_or_default(), text.get(at + dots.len()..).unwrap_or_default());
+        !(of_word(before.chars().next_back()) && of_word(after.chars().next()))
+    })
+}
+
+/// Whether an absolute path begins anywhere in the text, as in `--log=/x`: a slash begins one unless a name stands before it.
+fn has_absolute_path(text: &str) -> bool {
+    // `fd00::/64` and `::/0`: a slash that ends an address.
+    if text.parse::<IpNet>().is_ok() {
+        return false;
+    }
+    let url = WEB.iter().find_map(|scheme| {
+        text.get(..scheme.len()).filter(|begin| begin.eq_ignore_ascii_case(scheme))?;
+        text.get(scheme.len()..).filter(|host| !host.starts_with('/'))
+    });
+    let of_name = |c: char| c.is_alphanumeric() || matches!(c, '.' | '_' | '-');
+    let mut before = None;
+    url.unwrap_or(text).chars().any(|c| {
+        let begins = c == '/' && !before.is_some_and(of_name);
+        before = Some(c);
+        begins
+    })
+}

@@ -1,0 +1,323 @@
+//! The replay of a spool on the disk, by a service that fails and hangs as it is told.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use fairlead_cni::config::NetConf;
+use fairlead_cni::spool::serialise;
+use fairlead_cni::wire::{Spooled, WIRE};
+use fairlead_cni::{CniError, CniVersion, Code};
+use parking_lot::Mutex;
+use serde_json::Value;
+
+use super::*;
+use crate::admission::{Limits, Outcome};
+use crate::call::{PodNetwork, Reply};
+use crate::metrics::{Calls, Exposition};
+use crate::store::Key;
+
+const LONG: Duration = Duration::from_secs(20);
+
+/// Fails the first `failures` calls of container `bad`; `slow` and what begins so is on the slow lane.
+#[derive(Default)]
+struct Fake {
+    failures: AtomicUsize,
+    /// What a DEL of a container `…hangs` waits for.
+    hangs: Mutex<()>,
+    log: Mutex<Vec<String>>,
+}
+
+struct FakeCall(Arc<Fake>, Request);
+
+impl PreparedCall for FakeCall {
+    fn request(&self) -> &Request {
+        &self.1
+    }
+
+    fn conf(&self) -> Option<&NetConf> {
+        None
+    }
+
+    fn lane(&self) -> Lane {
+        if self.1.container_id.starts_with("slow") { Lane::Slow } else { Lane::Fast }
+    }
+
+    fn serve(&self, _: Waiting) -> Reply {
+        let FakeCall(fake, request) = self;
+        let container = request.container_id.clone();
+        let fails = container == "bad"
+            && fake.failures.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok();
+        if container.ends_with("hangs") && request.command == Command::Del {
+            drop(fake.hangs.lock());
+        }
+        fake.log.lock().push(format!("{} {container}", request.command.name()));
+        let outcome = if fails { Err(CniError::new(Code::Io, "busy")) } else { Ok(String::new()) };
+        Reply { version: CniVersion::LATEST, outcome }
+    }
+
+    fn delivered(&self) {}
+
+    fn answered(&self, _: bool) {}
+}
+
+impl Service for Fake {
+    fn prepare(self: Arc<Self>, request: Request) -> Arc<dyn PreparedCall> {
+        Arc::new(FakeCall(self, request))
+    }
+
+    fn table(&self, _: &str) -> Option<Value> {
+        None
+    }
+
+    fn describe(&self, named: &str) -> Value {
+        Value::String(named.to_owned())
+    }
+
+    fn pod_networks(&self, _: &Key) -> Vec<PodNetwork> {
+        Vec::new()
+    }
+
+    fn order_pools(&self, _: fairlead_sriov::pools::Verb, of: &str) -> Result<Value, CniError> {
+        Ok(vec![of].into())
+    }
+
+    fn collect(&self, _: Option<crate::call::OrphansListed>) -> Result<Value, CniError> {
+        Ok(Value::Null)
+    }
+
+    fn change_over(&self, _: crate::call::ChangeOver, _: &str) -> Result<(), CniError> {
+        Ok(())
+    }
+
+    fn forget(&self, _: &crate::call::NamedAttachment, _: bool) -> Result<Value, CniError> {
+        Ok(Value::Null)
+    }
+}
+
+fn del(container: &str) -> Request {
+    Request {
+        wire: WIRE,
+        command: Command::Del,
+        container_id: container.into(),
+        netns: String::new(),
+        netns_inode: None,
+        own_netns: None,
+        ifname: "eth0".into(),
+        args: String::new(),
+        path: String::new(),
+        env: Vec::new(),
+        config: "{}".into(),
+        deadline_ms: 0,
+        spooled: Some(Spooled { boot_id: "an earlier one".into(), at: 1, cookie: None }),
+    }
+}
+
+fn put(state: &Path, sequence: u64, bytes: &[u8]) -> PathBuf {
+    let directory = state.join(DIRECTORY);
+    fs::create_dir_all(&directory).unwrap();
+    let path = directory.join(EntryName { sequence, pid: 1 }.whole());
+    fs::write(&path, bytes).unwrap();
+    path
+}
+
+fn admission() -> Admission {
+    Admission::new(
+        Limits { fast: 1, slow: 2, queued: 10 },
+        Calls::new(&Exposition::default(), &["macvlan"]),
+        Arc::default(),
+    )
+}
+
+fn left(state: &Path) -> usize {
+    fs::read_dir(state.join(DIRECTORY))
+        .unwrap()
+        .filter(|f| f.as_ref().unwrap().path().extension().is_some())
+        .count()
+}
+
+#[test]
+fn x02_entries_are_carried_out_in_order_and_removed_and_what_cant_be_read_is_set_aside() {
+    let state = tempfile::tempdir().unwrap();
+    for (n, container) in [(20, "c"), (3, "a"), (11, "b")] {
+        put(state.path(), n, &serialise(&del(container)).unwrap());
+    }
+    put(state.path(), 4, b"torn");
+    let partial = state.path().join(DIRECTORY).join(EntryName { sequence: 5, pid: 2 }.partial());
+    fs::write(&partial, "half").unwrap();
+    let node = Node::default();
+    let entries = lock(state.path(), node.clone()).unwrap().entries().unwrap();
+    assert_eq!(node.spool_entries.get(), 3);
+    let fake = Arc::new(Fake::default());
+    let service: Arc<dyn Service> = fake.clone();
+    let replay = Replay::begin(entries, service, admission(), node.clone()).unwrap();
+    assert_eq!(replay.first_pass_left(LONG), Some(0));
+    assert_eq!(*fake.log.lock(), ["DEL a", "DEL b", "DEL c"]);
+    let aside = unreadable(&state.path().join(DIRECTORY)).unwrap();
+    assert_eq!((aside.len(), left(state.path()), partial.exists()), (1, 0, false));
+    assert_eq!(fs::read(&aside[0]).unwrap(), b"torn");
+    assert_eq!((node.spool_entries.get(), node.spool_unreadable.get()), (0, 1));
+}
+
+#[test]
+fn a_newer_versions_request_stays_where_it_is_word_for_word_and_is_told() {
+    let state = tempfile::tempdir().unwrap();
+    let written = String::from_utf8(serialise(&del("c")).unwrap()).unwrap();
+    let later = written.replace("\"fairleadSpool\":1", "\"fairleadSpool\":2");
+    let path = put(state.path(), 7, later.as_bytes());
+    let node = Node::default();
+    let locked = lock(state.path(), node.clone()).unwrap();
+    for _ in 0..2 {
+        assert!(locked.entries().unwrap().is_empty());
+        assert_eq!(fs::read_to_string(&path).unwrap(), later);
+    }
+    assert_eq!((node.spool_entries.get(), node.spool_unreadable.get()), (0, 0));
+    assert_eq!(of_newer_version(&state.path().join(DIRECTORY)).unwrap(), [path]);
+}
+
+#[test]
+fn what_is_no_regular_file_keeps_nobody_waiting_and_is_set_aside() {
+    let state = tempfile::tempdir().unwrap();
+    let whole = put(state.path(), 9, &serialise(&del("a")).unwrap());
+    let place = |sequence| whole.with_file_name(EntryName { sequence, pid: 1 }.whole());
+    nix::unistd::mkfifo(&place(1), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(place(2)).unwrap();
+    std::os::unix::fs::symlink(&whole, place(3)).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", place(4)).unwrap();
+    fs::create_dir(place(5)).unwrap();
+    let node = Node::default();
+    let entries = lock(state.path(), node.clone()).unwrap().entries().unwrap();
+    assert_eq!((entries.len(), node.spool_unreadable.get()), (1, 5));
+}
+
+#[test]
+fn x02_what_fails_is_kept_holds_back_its_add_and_succeeds_later_while_programs_never_delay_the_start() {
+    let state = tempfile::tempdir().unwrap();
+    for (n, container) in [(1, "slow"), (2, "bad"), (3, "good")] {
+        put(state.path(), n, &serialise(&del(container)).unwrap());
+    }
+    let node = Node::default();
+    let entries = lock(state.path(), node.clone()).unwrap().entries().unwrap();
+    let fake = Arc::new(Fake { failures: AtomicUsize::new(2), ..Fake::default() });
+    let admission = admission();
+    let service: Arc<dyn Service> = fake.clone();
+    let replay = Replay::begin(entries, Arc::clone(&service), admission.clone(), node.clone()).unwrap();
+    assert_eq!(replay.first_pass_left(LONG), Some(2));
+    assert_eq!(*fake.log.lock(), ["DEL bad", "DEL good"]);
+    assert_eq!(left(state.path()), 2);
+    admission.open(service).unwrap();
+    let add = Request { command: Command::Add, spooled: None, deadline_ms: 20_000, ..del("bad") };
+    let held = admission.submit(admission.prepare(add), Instant::now());
+    assert!(matches!(held.wait(), Outcome::Reply(..)));
+    let log = fake.log.lock().clone();
+    assert_eq!(log.iter().filter(|line| *line == "DEL bad").count(), 3, "{log:?}");
+    assert_eq!(log.last().unwrap(), "ADD bad");
+    assert_eq!((left(state.path()), node.spool_entries.get()), (0, 0));
+}
+
+#[test]
+fn a_spooled_del_that_hangs_keeps_nobody_waiting_but_the_adds_of_its_attachment() {
+    let state = tempfile::tempdir().unwrap();
+    put(state.path(), 1, &serialise(&del("hangs")).unwrap());
+    let node = Node::default();
+    let entries = lock(state.path(), node.clone()).unwrap().entries().unwrap();
+    let fake = Arc::new(Fake::default());
+    let hung = fake.hangs.lock();
+    let (admission, service): (_, Arc<dyn Service>) = (admission(), fake.clone());
+    let replay = Replay::begin(entries, Arc::clone(&service), admission.clone(), node.clone()).unwrap();
+    assert_eq!(replay.first_pass_left(Duration::from_millis(50)), None);
+    admission.open(service).unwrap();
+    let add = |of: &str| {
+        let request = Request { command: Command::Add, spooled: None, deadline_ms: 20_000, ..del(of) };
+        admission.submit(admission.prepare(request), Instant::now())
+    };
+    let held = add("hangs");
+    assert!(matches!(add("other").wait(), Outcome::Reply(..)), "it is served meanwhile");
+    assert_eq!(*fake.log.lock(), ["ADD other"]);
+    drop(hung);
+    assert!(matches!(held.wait(), Outcome::Reply(..)));
+    assert_eq!(replay.first_pass_left(LONG), Some(0));
+    assert_eq!(*fake.log.lock(), ["ADD other", "DEL hangs", "ADD hangs"]);
+    assert_eq!((left(state.path()), node.spool_entries.get()), (0, 0));
+}
+
+#[test]
+fn a_spooled_del_whose_program_hangs_holds_back_the_result_of_no_other() {
+    let state = tempfile::tempdir().unwrap();
+    for (n, container) in [(1, "slow-hangs"), (2, "slow"), (3, "slow-too")] {
+        put(state.path(), n, &serialise(&del(container)).unwrap());
+    }
+    let node = Node::default();
+    let entries = lock(state.path(), node.clone()).unwrap().entries().unwrap();
+    let fake = Arc::new(Fake::default());
+    let hung = fake.hangs.lock();
+    let (admission, service): (_, Arc<dyn Service>) = (admission(), fake.clone());
+    let replay = Replay::begin(entries, Arc::clone(&service), admission.clone(), node.clone()).unwrap();
+    assert_eq!(replay.first_pass_left(LONG), Some(3));
+    admission.open(service).unwrap();
+    let until = Instant::now() + LONG;
+    while left(state.path()) > 1 {
+        assert!(Instant::now() < until, "the others' results wait for that of the hung one");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let add = Request { command: Command::Add, spooled: None, deadline_ms: 20_000, ..del("slow") };
+    let held = admission.submit(admission.prepare(add), Instant::now());
+    assert!(matches!(held.wait(), Outcome::Reply(..)), "its ADD may come");
+    assert_eq!(node.spool_entries.get(), 1);
+    drop(hung);
+    while left(state.path()) > 0 {
+        assert!(Instant::now() < until, "the hung one is done when it ends");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn of_many_spooled_requests_a_bounded_number_is_handed_in_at_once_and_each_attachments_in_order() {
+    let state = tempfile::tempdir().unwrap();
+    for n in 0..40 {
+        put(state.path(), n, &serialise(&del(&format!("slow{n}-hangs"))).unwrap());
+    }
+    let add = Request { command: Command::Gc, ..del("slow0-hangs") };
+    put(state.path(), 40, &serialise(&add).unwrap());
+    let node = Node::default();
+    let entries = lock(state.path(), node.clone()).unwrap().entries().unwrap();
+    let fake = Arc::new(Fake::default());
+    let hung = fake.hangs.lock();
+    let limits = Limits { fast: 1, slow: 2, queued: 100 };
+    let admission = Admission::new(limits, Calls::new(&Exposition::default(), &["macvlan"]), Arc::default());
+    let service: Arc<dyn Service> = fake.clone();
+    let replay = Replay::begin(entries, Arc::clone(&service), admission.clone(), node).unwrap();
+    assert_eq!(replay.first_pass_left(LONG), Some(41));
+    admission.open(service).unwrap();
+    let counted = || {
+        let counts = admission.counts();
+        counts["queued"].as_u64().unwrap() + counts["running"].as_u64().unwrap()
+    };
+    let until = Instant::now() + LONG;
+    while counted() < retry::AT_ONCE as u64 {
+        assert!(Instant::now() < until, "it never came to that: {}", counted());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(counted(), retry::AT_ONCE as u64);
+    drop(hung);
+    while left(state.path()) > 0 {
+        assert!(Instant::now() < until, "all are carried out in the end");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let log = fake.log.lock();
+    let at = |what: &str| log.iter().position(|line| line == what).unwrap();
+    assert!(at("DEL slow0-hangs") < at("GC slow0-hangs"), "{log:?}");
+}
+
+#[test]
+fn an_executable_that_is_writing_is_waited_for() {
+    let state = tempfile::tempdir().unwrap();
+    drop(lock(state.path(), Node::default()).unwrap());
+    let writer = File::open(state.path().join(DIRECTORY).join(LOCK_FILE)).unwrap();
+    writer.lock_shared().unwrap();
+    let path = state.path().to_path_buf();
+    let daemon = std::thread::spawn(move || lock(&path, Node::default()).unwrap().entries().unwrap().len());
+    std::thread::sleep(Duration::from_millis(50));
+    put(state.path(), 1, &serialise(&del("late")).unwrap());
+    drop(writer);
+    assert_eq!(daemon.join().unwrap(), 1);
+}

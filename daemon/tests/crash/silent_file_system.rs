@@ -1,0 +1,112 @@
+//! A host-local directory on a file system that never answers: its network is refused, the others do not notice, `/healthz` tells
+//! it, and no start waits for it.
+
+use std::fs::{self, File};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::thread::scope;
+use std::time::{Duration, Instant};
+
+use fairlead_cni::wire::Command;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use serde_json::{Value, json};
+
+use super::rig::{Reply, Rig, median, until};
+
+/// A FUSE without its server: whoever asks it for anything waits until this is dropped.
+struct Silent {
+    server: Option<OwnedFd>,
+    at: PathBuf,
+}
+
+impl Silent {
+    fn mount(at: &Path) -> Silent {
+        fs::create_dir_all(at).unwrap();
+        let server = File::options().read(true).write(true).open("/dev/fuse").unwrap();
+        let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", server.as_raw_fd());
+        mount(Some("silent"), at, Some("fuse"), MsFlags::empty(), Some(options.as_str())).unwrap();
+        Silent { server: Some(server.into()), at: at.to_owned() }
+    }
+}
+
+impl Drop for Silent {
+    fn drop(&mut self) {
+        self.server = None;
+        umount2(&self.at, MntFlags::MNT_DETACH).unwrap();
+    }
+}
+
+fn in_directory(mut config: Value, directory: &Path) -> Value {
+    config["ipam"]["dataDir"] = json!(directory);
+    config
+}
+
+/// The condition `files` of `/healthz`.
+fn files(rig: &Rig) -> Value {
+    let told: Value = serde_json::from_str(&rig.get("/healthz").body).unwrap();
+    told["conditions"].as_array().unwrap().iter().find(|c| c["name"] == "files").unwrap().clone()
+}
+
+#[test]
+fn sixty_eight_calls_that_hang_in_one_directory_delay_no_other_network_and_healthz_and_the_next_start_say_so()
+{
+    let rig = Rig::new();
+    let (hung, other) = (in_directory(rig.macvlan("net"), &rig.path("silent")), rig.macvlan("other"));
+    let pod = rig.pod("pod");
+    let daemon = rig.start();
+    let call = |container: &str, config| {
+        let mut call = rig.call(container, &pod, config);
+        call.ifname = container.to_owned();
+        call
+    };
+    let served = |n: u32| {
+        let begun = Instant::now();
+        let free = call(&format!("free{n}"), &other);
+        free.add().succeeds();
+        let took = begun.elapsed();
+        free.del().succeeds();
+        took
+    };
+    let quiet = median((0..20).map(served));
+    // An attachment whose address lies where nobody will answer.
+    let lost = call("lost", &hung);
+    lost.add().succeeds();
+    // The daemon had the directory open as it was before.
+    daemon.kill();
+    let silent = Silent::mount(&rig.path("silent"));
+    let daemon = rig.start();
+    let hanging: Vec<_> = (0..68).map(|n| call(&format!("h{n}"), &hung)).collect();
+    scope(|s| {
+        let replies: Vec<_> = hanging.iter().map(|call| s.spawn(|| call.add())).collect();
+        until("all but those that wait are refused", || {
+            replies.iter().filter(|r| r.is_finished()).count() >= 59
+        });
+        let meanwhile = median((0..20).map(served));
+        assert!(meanwhile < 4 * quiet + Duration::from_millis(100), "{meanwhile:?}, before {quiet:?}");
+        until("healthz tells it", || files(&rig)["met"] == false);
+        let told = files(&rig)["reason"].to_string();
+        assert!(told.contains("silent/net since"), "{told}");
+        assert_eq!(rig.get("/healthz").status, 503);
+        daemon.kill();
+        for reply in replies {
+            match reply.join().unwrap() {
+                Reply::Refused(error) => {
+                    assert_eq!(error.code.number(), 11, "{error:?}");
+                    assert!(error.msg.contains("does not end"), "{error}");
+                }
+                reply => assert!(matches!(reply, Reply::Lost), "{reply:?}"),
+            }
+        }
+    });
+    // The DEL is spooled, and those that were killed are to be undone: both in the directory that hangs.
+    lost.execute(Command::Del).end().succeeds();
+    let begun = Instant::now();
+    let daemon = rig.start();
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+    let free = call("after", &other);
+    free.add().succeeds();
+    free.del().succeeds();
+    drop(silent);
+    until("what was to be removed is", || rig.attachments().is_empty());
+    drop(daemon);
+}

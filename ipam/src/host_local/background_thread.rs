@@ -1,0 +1,138 @@
+//! The thread for what nobody waits for: files are made ready, and what idle directories hold is given up.
+//!
+//! Its file work may hang like any other's. Then another thread takes over, a few times at most; after that each file is made
+//! when it is needed, which only takes longer.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::tmpfile_pool::TmpfilePool;
+
+/// Between two looks at directories that may be idle.
+const LOOK: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 5 });
+/// File work that takes longer hangs.
+const HANGS: Duration = Duration::from_secs(1);
+/// So many threads are left behind in file work that hangs.
+const MOST_HANGING: usize = 4;
+
+/// Gives up what idle directories hold; true where a later look may find more.
+pub(super) type Tidy = Box<dyn Fn() -> bool + Send + Sync>;
+
+enum Task {
+    Fill(Arc<TmpfilePool>),
+    /// A directory was opened: it will be idle one day.
+    Look,
+}
+
+/// Hands work to the thread, which ends with the last clone of this.
+#[derive(Clone)]
+pub(super) struct Background {
+    tasks: Sender<Task>,
+    threads: Arc<Threads>,
+}
+
+struct Threads {
+    receiver: Mutex<Receiver<Task>>,
+    tidy: Tidy,
+    at_work: Mutex<AtWork>,
+}
+
+/// What the newest thread does. Those before it hang, or end when they see that they are not the newest.
+#[derive(Default)]
+struct AtWork {
+    newest: usize,
+    since: Option<Instant>,
+}
+
+impl std::fmt::Debug for Background {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Background").finish_non_exhaustive()
+    }
+}
+
+impl Background {
+    /// Starts the thread.
+    pub(super) fn start(tidy: Tidy) -> io::Result<Background> {
+        let (tasks, receiver) = channel();
+        let threads = Threads { receiver: Mutex::new(receiver), tidy, at_work: Mutex::default() };
+        let threads = Arc::new(threads);
+        Threads::spawn(&threads, 0)?;
+        Ok(Background { tasks, threads })
+    }
+
+    /// Has the pool filled.
+    pub(super) fn refill(&self, pool: Arc<TmpfilePool>) {
+        self.send(Task::Fill(pool));
+    }
+
+    /// To be called when a directory was opened.
+    pub(super) fn look_later(&self) {
+        self.send(Task::Look);
+    }
+
+    fn send(&self, task: Task) {
+        // It fails only when the thread has ended; then each file is made when it is needed.
+        let _ = self.tasks.send(task);
+        let mut at_work = self.threads.at_work.lock();
+        let hangs = at_work.since.is_some_and(|since| since.elapsed() >= HANGS);
+        if hangs && at_work.newest < MOST_HANGING {
+            let next = at_work.newest + 1;
+            if Threads::spawn(&self.threads, next).is_ok() {
+                *at_work = AtWork { newest: next, since: None };
+            }
+        }
+    }
+}
+
+impl Threads {
+    fn spawn(threads: &Arc<Threads>, number: usize) -> io::Result<()> {
+        let threads = Arc::clone(threads);
+        let name = "ipam-tmpfiles".to_owned();
+        std::thread::Builder::new().name(name).spawn(move || threads.serve(number)).map(drop)
+    }
+
+    fn serve(&self, number: usize) {
+        let mut look = Some(Instant::now() + LOOK);
+        while let Ok(task) = self.next(look) {
+            if !self.note(number, Some(Instant::now())) {
+                return;
+            }
+            match task {
+                Some(Task::Fill(pool)) => pool.fill(),
+                Some(Task::Look) => {
+                    look.get_or_insert_with(|| Instant::now() + LOOK);
+                }
+                None => {}
+            }
+            if look.is_some_and(|due| Instant::now() >= due) {
+                look = (self.tidy)().then(|| Instant::now() + LOOK);
+            }
+            if !self.note(number, None) {
+                return;
+            }
+        }
+    }
+
+    /// The next task, or `None` when the time of the look has come.
+    fn next(&self, look: Option<Instant>) -> Result<Option<Task>, RecvTimeoutError> {
+        let wait = look.map_or(Duration::MAX, |due| due.saturating_duration_since(Instant::now()));
+        match self.receiver.lock().recv_timeout(wait) {
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            task => task.map(Some),
+        }
+    }
+
+    /// Notes since when this thread is at work; false when another has taken over.
+    fn note(&self, number: usize, since: Option<Instant>) -> bool {
+        let mut at_work = self.at_work.lock();
+        let newest = at_work.newest == number;
+        if newest {
+            at_work.since = since;
+        }
+        newest
+    }
+}

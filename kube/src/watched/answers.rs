@@ -1,0 +1,178 @@
+//! What callers are answered, from memory.
+//!
+//! What is known is answered at once, however old. "There is none" is answered only while the API server can be asked; else a
+//! caller waits until it can, or until its time is up.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::Watched;
+use super::pods::Found;
+use super::reports::Whether;
+use super::shared::Known;
+use super::watch_state::{Kind, Phase};
+use crate::cluster::{Cluster, ClusterError, Definition, LegacyNetwork, Wait};
+use crate::pod::{Pod, PodRef};
+
+/// How often it is asked whether somebody still waits.
+const LOOK: Duration = Duration::from_millis(100);
+/// So long a pod of another uid may be the one before the one that is asked for, whose event is still on its way.
+const ONE_BEFORE: Duration = Duration::from_secs(2);
+
+impl Watched {
+    /// Looks until there is an answer, whoever asks has gone, or the time is up. Wakes at once when something becomes known.
+    fn wait<T>(
+        &self,
+        kind: Kind,
+        wait: &Wait<'_>,
+        mut look: impl FnMut(&Known) -> Option<Result<T, ClusterError>>,
+        given_up: impl FnOnce(String) -> ClusterError,
+    ) -> Result<T, ClusterError> {
+        loop {
+            let gone = (wait.gone)();
+            let mut known = self.shared.known.lock();
+            if let Some(answer) = look(&known) {
+                return answer;
+            }
+            let now = Instant::now();
+            if gone || now >= wait.deadline {
+                return Err(given_up(known.watch(kind).reason()));
+            }
+            if known.watch(kind).phase != Phase::Live {
+                self.shared.wake.watch(kind).notify_one();
+            }
+            self.shared.news.wait_until(&mut known, wait.deadline.min(now + LOOK));
+        }
+    }
+}
+
+impl Cluster for Watched {
+    fn pod(&self, wanted: &PodRef, wait: &Wait<'_>) -> Result<Arc<Pod>, ClusterError> {
+        let since = Instant::now();
+        let look = |known: &Known| {
+            let watch = known.watch(Kind::Pods);
+            match known.pods.find(wanted, since) {
+                Found::Present { pod, confirmed } if confirmed || watch.snapshot_counts() => Some(Ok(pod)),
+                Found::Deleted { successor: Some(found) } => Some(Err(another_uid(wanted, found))),
+                Found::Deleted { successor: None } => Some(Err(ClusterError::PodDeleted {
+                    namespace: wanted.namespace.clone(),
+                    name: wanted.name.clone(),
+                })),
+                Found::Other { uid, confirmed: true }
+                    if watch.absence_counts() && since.elapsed() >= ONE_BEFORE =>
+                {
+                    Some(Err(another_uid(wanted, uid)))
+                }
+                Found::Present { .. } | Found::Other { .. } | Found::Nothing => None,
+            }
+        };
+        self.wait(Kind::Pods, wait, look, |reason| ClusterError::PodNotSeen {
+            namespace: wanted.namespace.clone(),
+            name: wanted.name.clone(),
+            reason,
+        })
+    }
+
+    fn known_pods(&self, meant: &dyn Fn(&PodRef) -> bool) -> Vec<Arc<Pod>> {
+        let known = self.shared.known.lock();
+        known.pods.all().map(|api| &api.pod).filter(|pod| meant(&pod.id)).cloned().collect()
+    }
+
+    fn definition(
+        &self,
+        namespace: &str,
+        name: &str,
+        wait: &Wait<'_>,
+    ) -> Result<Arc<Definition>, ClusterError> {
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        let key = (namespace.clone(), name.clone());
+        let look = |known: &Known| {
+            let watch = known.watch(Kind::Definitions);
+            let (namespace, name) = key.clone();
+            match known.definitions.get(&key) {
+                Some((found, confirmed)) if confirmed || watch.snapshot_counts() => {
+                    let unusable = |reason| ClusterError::UnusableDefinition { namespace, name, reason };
+                    Some(found.clone().map_err(unusable))
+                }
+                None if watch.absence_counts() => Some(Err(ClusterError::NoDefinition { namespace, name })),
+                _ => None,
+            }
+        };
+        self.wait(Kind::Definitions, wait, look, |reason| ClusterError::DefinitionNotSeen {
+            namespace,
+            name,
+            reason,
+        })
+    }
+
+    fn legacy_network(
+        &self,
+        namespace: &str,
+        name: &str,
+        wait: &Wait<'_>,
+    ) -> Result<Arc<LegacyNetwork>, ClusterError> {
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        let key = (namespace.clone(), name.clone());
+        let look = |known: &Known| {
+            let watch = known.watch(Kind::LegacyNetworks);
+            let (namespace, name) = key.clone();
+            match known.legacy_networks.get(&key) {
+                Some((found, confirmed)) if confirmed || watch.snapshot_counts() => {
+                    let unusable = |reason| ClusterError::UnusableLegacyNetwork { namespace, name, reason };
+                    Some(found.clone().map_err(unusable))
+                }
+                None if watch.absence_counts() => {
+                    Some(Err(ClusterError::NoLegacyNetwork { namespace, name }))
+                }
+                _ => None,
+            }
+        };
+        self.wait(Kind::LegacyNetworks, wait, look, |reason| ClusterError::LegacyNetworkNotSeen {
+            namespace,
+            name,
+            reason,
+        })
+    }
+
+    fn watch_namespace_labels(&self) {
+        if self.shared.change(|known| known.want(Kind::Namespaces)) {
+            self.shared.wake.wanted.notify_one();
+        }
+    }
+
+    fn namespace_labels(&self, namespace: &str) -> Option<Arc<BTreeMap<String, String>>> {
+        let known = self.shared.known.lock();
+        known.namespaces.get(&(String::new(), namespace.to_owned())).map(|(labels, _)| Arc::clone(labels))
+    }
+
+    fn report(&self, pod: &PodRef, network_status: String) {
+        self.push_report(pod, &network_status, Whether::InAnyCase);
+    }
+
+    fn report_again(&self, pod: &PodRef, network_status: String) {
+        self.push_report(pod, &network_status, Whether::UnlessItIsThere);
+    }
+
+    fn warn(&self, pod: &PodRef, reason: &'static str, message: &str) {
+        self.shared.warnings.lock().push(pod, reason, message);
+        self.shared.wake.warnings.notify_one();
+    }
+}
+
+impl Watched {
+    fn push_report(&self, pod: &PodRef, network_status: &str, whether: Whether) {
+        self.shared.reports.lock().push(pod.clone(), network_status, whether);
+        self.shared.wake.reports.notify_one();
+        self.shared.wake.saved_reports.notify_one();
+    }
+}
+
+fn another_uid(wanted: &PodRef, found: String) -> ClusterError {
+    ClusterError::AnotherUid {
+        namespace: wanted.namespace.clone(),
+        name: wanted.name.clone(),
+        wanted: wanted.uid.clone().unwrap_or_default(),
+        found,
+    }
+}

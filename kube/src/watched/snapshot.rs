@@ -1,0 +1,266 @@
+//! What the watches last knew, and the reports that wait, in two files of the state directory: a restart with the API server down
+//! answers as before, and a network-status is written after a restart.
+//!
+//! Both are a memory, never the truth: what is damaged, of a newer version or of another node is told and passed over, and what the
+//! API's first list does not have goes.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+
+use super::object::ApiPod;
+use super::reports::Whether;
+use super::shared::{Known, Shared};
+use crate::cluster::{Definition, LegacyNetwork};
+use crate::pod::{Pod, PodRef};
+
+/// The first word of both files, and their version. What cannot be read by the version before raises it.
+const MAGIC: &str = "fairlead-cluster";
+const VERSION: u32 = 1;
+/// A longer file is not read, in bytes.
+const LONGEST: u64 = 64 << 20;
+/// The names of the files.
+const KNOWN: &str = "cluster-snapshot.json";
+const REPORTS: &str = "cluster-reports.json";
+/// Changes are collected for this long before they are written.
+const KNOWN_EVERY: Duration = Duration::from_secs(1);
+const REPORTS_EVERY: Duration = Duration::from_millis(50);
+
+/// What the watches knew.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct SavedKnown {
+    node: String,
+    pods: Vec<SavedPod>,
+    definitions: Vec<Arc<Definition>>,
+    legacy_networks: Vec<Arc<LegacyNetwork>>,
+    namespaces: BTreeMap<String, Arc<BTreeMap<String, String>>>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct SavedPod {
+    pod: Arc<Pod>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    runtime_uid: Option<String>,
+}
+
+/// The reports that wait.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct SavedReports {
+    node: String,
+    reports: Vec<SavedReport>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct SavedReport {
+    pod: PodRef,
+    network_status: Arc<str>,
+}
+
+/// Takes what the files of a state directory say.
+pub(super) fn restore(dir: &Path, shared: &Shared) {
+    if let Some(saved) = load::<SavedKnown>(&dir.join(KNOWN)).filter(|saved| of_node(&saved.node, shared)) {
+        shared.change(|known| saved.restore(known));
+    }
+    if let Some(saved) = load::<SavedReports>(&dir.join(REPORTS)).filter(|saved| of_node(&saved.node, shared))
+    {
+        let mut reports = shared.reports.lock();
+        for report in saved.reports {
+            reports.push(report.pod, &report.network_status, Whether::InAnyCase);
+        }
+    }
+}
+
+fn of_node(saved: &str, shared: &Shared) -> bool {
+    if saved != shared.node {
+        tracing::warn!(
+            saved,
+            node = shared.node,
+            "what is saved of the cluster is another node's; it is not used"
+        );
+    }
+    saved == shared.node
+}
+
+impl SavedKnown {
+    fn of(node: &str, known: &Known) -> SavedKnown {
+        let pod = |api: &ApiPod| SavedPod { pod: Arc::clone(&api.pod), runtime_uid: api.runtime_uid.clone() };
+        SavedKnown {
+            node: node.to_owned(),
+            pods: known.pods.all().map(pod).collect(),
+            definitions: known.definitions.all().filter_map(|(_, known)| known.clone().ok()).collect(),
+            legacy_networks: known
+                .legacy_networks
+                .all()
+                .filter_map(|(_, known)| known.clone().ok())
+                .collect(),
+            namespaces: known
+                .namespaces
+                .all()
+                .map(|((_, name), labels)| (name.clone(), Arc::clone(labels)))
+                .collect(),
+        }
+    }
+
+    fn restore(self, known: &mut Known) {
+        for SavedPod { pod, runtime_uid } in self.pods {
+            known.pods.restore(ApiPod { pod, runtime_uid, network_status: None });
+        }
+        for definition in self.definitions {
+            known.definitions.apply((definition.namespace.clone(), definition.name.clone()), Ok(definition));
+        }
+        for network in self.legacy_networks {
+            known.legacy_networks.apply((network.namespace.clone(), network.name.clone()), Ok(network));
+        }
+        for (name, labels) in self.namespaces {
+            known.namespaces.apply((String::new(), name), labels);
+        }
+    }
+}
+
+/// Saves what the watches know, a second after it changes, until the task is ended.
+pub(super) async fn save_known(dir: Arc<Path>, shared: Arc<Shared>) {
+    save(&shared.wake.snapshot, KNOWN_EVERY, || write_known(Arc::clone(&dir), Arc::clone(&shared))).await;
+}
+
+/// Saves the reports that wait, as soon as they change, until the task is ended.
+pub(super) async fn save_reports(dir: Arc<Path>, shared: Arc<Shared>) {
+    save(&shared.wake.saved_reports, REPORTS_EVERY, || write_reports(Arc::clone(&dir), Arc::clone(&shared)))
+        .await;
+}
+
+async fn save<F, W>(wake: &Notify, every: Duration, write: F)
+where
+    F: Fn() -> W,
+    W: FnOnce() -> io::Result<()> + Send + 'static,
+{
+    let mut told = false;
+    loop {
+        wake.notified().await;
+        sleep(every).await;
+        let written = spawn_blocking(write()).await.unwrap_or_else(|e| Err(io::Error::other(e)));
+        if let Err(error) = &written
+            && !told
+        {
+            tracing::warn!(%error, "what is known of the cluster cannot be saved; after a restart it is asked of the API server again");
+        }
+        told = written.is_err();
+    }
+}
+
+fn write_known(dir: Arc<Path>, shared: Arc<Shared>) -> impl FnOnce() -> io::Result<()> + Send + 'static {
+    move || {
+        let saved = SavedKnown::of(&shared.node, &shared.known.lock());
+        store(&dir.join(KNOWN), &saved)
+    }
+}
+
+fn write_reports(dir: Arc<Path>, shared: Arc<Shared>) -> impl FnOnce() -> io::Result<()> + Send + 'static {
+    move || {
+        let report = |(pod, status): (&PodRef, &Arc<str>)| SavedReport {
+            pod: pod.clone(),
+            network_status: Arc::clone(status),
+        };
+        let reports: Vec<_> = shared.reports.lock().all().map(report).collect();
+        let path = dir.join(REPORTS);
+        // The usual case in a burst of pods: everything is written to the API before it would be to the disk.
+        if reports.is_empty() && !path.exists() {
+            return Ok(());
+        }
+        if reports.is_empty() {
+            return fs::remove_file(&path);
+        }
+        store(&path, &SavedReports { node: shared.node.clone(), reports })
+    }
+}
+
+/// Saves both at once: the daemon stops.
+pub(super) fn save_all(dir: &Arc<Path>, shared: &Arc<Shared>) {
+    for written in [
+        write_known(Arc::clone(dir), Arc::clone(shared))(),
+        write_reports(Arc::clone(dir), Arc::clone(shared))(),
+    ] {
+        if let Err(error) = written {
+            tracing::warn!(%error, "what is known of the cluster cannot be saved");
+        }
+    }
+}
+
+/// Replaces a file as a whole: a crash leaves the old one or the new one.
+fn store(path: &Path, value: &impl Serialize) -> io::Result<()> {
+    let body = serde_json::to_vec(value)?;
+    let new = path.with_extension("new");
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+    writeln!(file, "{MAGIC} {VERSION} {:08x}", crc32fast::hash(&body))?;
+    file.write_all(&body)?;
+    file.sync_all()?;
+    fs::rename(&new, path)?;
+    path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
+}
+
+/// What a file says; `None` where there is none or it cannot be used, which is told.
+fn load<T: DeserializeOwned>(path: &Path) -> Option<T> {
+    match read(path) {
+        Ok(value) => value,
+        Err(reason) => {
+            let file = path.display();
+            tracing::warn!(%file, reason, "what is saved of the cluster is not used; the API server is asked");
+            None
+        }
+    }
+}
+
+fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, String> {
+    let file = match File::open(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other.map_err(|e| e.to_string())?,
+    };
+    let mut text = String::new();
+    let read = file.take(LONGEST + 1).read_to_string(&mut text).map_err(|e| e.to_string())?;
+    if read as u64 > LONGEST {
+        return Err(format!("it is longer than {LONGEST} bytes"));
+    }
+    let (head, body) = text.split_once('\n').ok_or("it has no first line")?;
+    let words: Vec<&str> = head.split(' ').collect();
+    let &[MAGIC, version, checksum] = words.as_slice() else {
+        return Err("its first line is not ours".to_owned());
+    };
+    if version != VERSION.to_string() {
+        return Err(format!("it has version {version}, and this is {VERSION}"));
+    }
+    if checksum != format!("{:08x}", crc32fast::hash(body.as_bytes())) {
+        return Err("its checksum is wrong".to_owned());
+    }
+    serde_json::from_str(body).map(Some).map_err(|e| e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_damaged_newer_or_no_file_of_ours_is_passed_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(REPORTS);
+        store(&path, &SavedReports { node: "n".into(), reports: Vec::new() }).unwrap();
+        assert_eq!(load::<SavedReports>(&path).unwrap().node, "n");
+        let whole = fs::read_to_string(&path).unwrap();
+        let newer = whole.replacen(" 1 ", " 2 ", 1);
+        let half = &whole[..whole.len() - 3];
+        for damaged in ["", "{}", half, newer.as_str(), whole.replace("\"n\"", "\"m\"").as_str()] {
+            fs::write(&path, damaged).unwrap();
+            assert!(load::<SavedReports>(&path).is_none(), "{damaged}");
+        }
+    }
+}
