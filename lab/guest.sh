@@ -76,6 +76,8 @@ interface_and_settings() { # PCI
         (.[] | select(.parentdev == $pf) | .vfinfo_list[] | select(.vf == $n)
             | [.address, .vlan_list[0].vlan, .vlan_list[0].qos, .rate.max_tx, .spoofchk, .trust, .link_state])'
 }
+# Every VF's driver has told its PF a MAC address. New ones have none for a moment, and are not what they will be found as.
+vfs_have_macs() { ip -j -d link show | jq -e '[.[].vfinfo_list[]?.address] | length > 0 and all(. != "00:00:00:00:00:00")'; }
 settings() { interface_and_settings "$1" | sed -n 2p; } # PCI
 
 # All that an administrator can see of a VF that is on the host.

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# The demo: a real containerd makes pods on an unchanged macvlan conflist, with Fairlead in the plugin's place; then
-# the daemon is killed in the middle of a burst. Everything happens in a private node that ends with the script.
+# The demo: a real containerd makes pods on a macvlan conflist, first with the reference plugins, then on the unchanged conflist with
+# Fairlead in their place; then the daemon is killed in the middle of a burst. Everything happens in a private node that ends with
+# the script.
 set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/lib.sh"
 . "$ROOT/tests/runtime.sh"
-NODE_PARTS=()
+PLUGINS=reference # what the node begins with
+NODE_PARTS=(reference)
 enter_node "$@"
 
 BURST=40
@@ -67,13 +69,30 @@ time_table() {
         }'
 }
 
-chapter "1. The daemon starts"
-start_daemon
+# burst_of WHO: so many pods at once, what each took in $NODE/WHO; then they are removed again.
+burst_of() {
+    local start=${EPOCHREALTIME/./}
+    cri run -n $BURST -c 20 -prefix "$1" >"$NODE/$1" || wrong "$(grep error "$NODE/$1" | head -1)"
+    since "$start" >"$NODE/$1.all"
+    jq -r .id "$NODE/$1" | xargs "$BIN/cri" stop -c 20 >"$NODE/$1.gone" || wrong "$(grep error "$NODE/$1.gone" | head -1)"
+}
+pod_ms() { jq -s "map(.ms) | sort | .[(length - 1) * $2 | floor] | round" "$NODE/$1"; } # WHO QUANTILE
+compared() {
+    printf '%-44s %12s %12s\n' "$BURST pods, 20 at a time, whole pods" "reference" "Fairlead"
+    printf '%-44s %9s ms %9s ms\n' "all are up after" "$(<"$NODE/reference.all")" "$(<"$NODE/fairlead.all")" \
+        "a pod, p50" "$(pod_ms reference 0.5)" "$(pod_ms fairlead 0.5)" "a pod, p99" "$(pod_ms reference 0.99)" "$(pod_ms fairlead 0.99)"
+}
 
-chapter "2. containerd starts on an unchanged macvlan network"
+chapter "1. containerd starts on a macvlan network, with the reference plugins, and makes $BURST pods at once"
 network_config pods 10.60.0.0/16 | tee "$NETD/10-pods.conflist" | indented
 containerd_up >/dev/null || wrong "containerd did not start"
-tell "$(containerd --version | cut -d' ' -f3) is ready; its plugin \"macvlan\" is Fairlead."
+burst_of reference
+tell "$(containerd --version | cut -d' ' -f3): $BURST pods were up after $(<"$NODE/reference.all") ms; they are removed."
+
+chapter "2. The daemon starts, and takes the plugins' place on the unchanged network"
+start_daemon
+"$DIST/fairleadd" install --as "$REPLACED" --bin-dir "$CNIBIN" --from "$DIST/fairlead" >/dev/null || wrong "it could not be installed"
+tell "The plugin \"macvlan\" is Fairlead."
 
 chapter "3. Pods"
 cri run -n 3 -prefix pod >"$NODE/pods" || wrong "$(cat "$NODE/pods")"
@@ -90,7 +109,16 @@ jq .result "/var/lib/cni/results/pods-$(jq -rs '.[0].id' "$NODE/pods")-eth0" | i
 chapter "4. Where the time went"
 time_table | indented || wrong "the daemon's metrics tell no ADD"
 
-chapter "5. $BURST pods at once, and in the middle of it the daemon is killed with -9"
+chapter "5. The same burst, side by side"
+burst_of fairlead
+compared | indented
+tell "Most of a pod's time is the runtime's own. The network's part alone, 100 calls at once (fairlead-bench):"
+"$DIST/fairlead-bench" --only burst-100 --ours "$DIST" --empty "$DIST/fairlead-empty" --without floor 2>"$LOG/bench" >"$NODE/bench" ||
+    wrong "$(tail -3 "$LOG/bench" "$NODE/bench")"
+# The latencies of its table, without the columns of CPU and memory, and its verdict.
+awk '/^ +calls /{to = index($0, "CPU") - 1} to && /^ +(calls|ours|debian) /{print substr($0, 1, to)} /^(Against|every) ?/' "$NODE/bench" | indented
+
+chapter "6. $BURST pods at once, and in the middle of it the daemon is killed with -9"
 cri run -n $BURST -c 20 -prefix burst >"$NODE/burst" &
 burst=$!
 eventually 20 half_are_up >/dev/null || wrong "the burst does not get on"
@@ -110,14 +138,14 @@ else
 fi
 balance $((BURST + 3))
 
-chapter "6. Ten pods go while the daemon is down"
+chapter "7. Ten pods go while the daemon is down"
 daemon_kill
 jq -r 'select(.ip).id' "$NODE/burst" | head -10 | xargs "$BIN/cri" stop -c 10 >"$NODE/stopped" || wrong "$(cat "$NODE/stopped")"
 tell "Killed again; the runtime deleted ten pods and was told success; $(spooled) calls lie in the spool."
 start_daemon
 balance $((BURST - 7))
 
-chapter "7. The end"
+chapter "8. The end"
 containerd_down || wrong "containerd did not end"
 balance 0
 daemon_stop || wrong "the daemon did not stop"

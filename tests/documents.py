@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks what the documents name: each relative link, each heading that a link names, and each file of this repository in backticks
 is there (`engine/tests/faults.rs` is found by the end of its path). A cell of a table in SPECIFICATION.md and docs/ has at most 40
-words."""
+words. Each alert has a section of the runbook, to which it links, and each section there an alert."""
 import os
 import re
 import sys
@@ -61,10 +61,29 @@ def faults(path, everything):
                     yield f"{where}: a cell of {len(cell.split())} words: {cell[:60]}…"
 
 
+RULES = "deploy/monitoring/fairlead.rules.yaml"
+RUNBOOK = "docs/troubleshooting.md"
+
+
+def alerts_without_a_section():
+    rules = open(os.path.join(ROOT, RULES), encoding="utf-8").read()
+    alerts = re.findall(r"- alert: (\w+)", rules)
+    links = re.findall(r"runbook_url: \S+/" + re.escape(RUNBOOK) + r"(#\S+)", rules)
+    told = {anchor for anchor in anchors(RUNBOOK) if anchor.startswith("#fairlead")}
+    for alert in alerts:
+        if "#" + alert.lower() not in told:
+            yield f"{RUNBOOK}: no section of the alert {alert}"
+    if links != ["#" + alert.lower() for alert in alerts]:
+        yield f"{RULES}: not every alert links to its own section of {RUNBOOK}"
+    for anchor in sorted(told - set(links)):
+        yield f"{RUNBOOK}: {anchor} is the section of no alert"
+
+
 def main():
     everything = sorted(files())
     documents = [path for path in everything if path.endswith(".md") and path not in HISTORY]
     found = [fault for path in documents for fault in faults(path, everything)]
+    found += alerts_without_a_section()
     print("\n".join(found) if found else f"{len(documents)} documents, every link resolves")
     return 1 if found else 0
 

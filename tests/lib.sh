@@ -166,7 +166,7 @@ it() {
     local sentence=$1 rc begun=${EPOCHREALTIME/./}
     shift
     set +e
-    (set -euo pipefail; "$@") >"$LOG/case" 2>&1 # not in a condition: set -e would not hold inside
+    (set -euo pipefail; "$@") 3>&1 >"$LOG/case" 2>&1 # not in a condition: set -e would not hold inside
     rc=$?
     set -e
     local took=$(((${EPOCHREALTIME/./} - begun) / 1000))
@@ -179,6 +179,9 @@ it() {
     printf 'not ok  %s (%d ms)\n' "$sentence" $took
     sed 's/^/        /' "$LOG/case" | tail -40
 }
+
+# figure TEXT: shown whether or not the case passes
+figure() { echo "        $*" >&3; }
 
 # equal WHAT GOT WANTED
 equal() { [ "$2" = "$3" ] || { printf '%s is %s, not %s\n' "$1" "$2" "$3"; return 1; }; }

@@ -7,7 +7,10 @@
 #     runtimes   containerd, runc, static busybox, Go, the CRI client: what `make demo` needs
 #     dpdk       DPDK's testpmd, which drives VFs in the lab
 #     reference  podman, Debian's plugins, cnitool and the reference plugins, built from the Go module proxy
-#     cluster    etcd, kube-apiserver, kubelet and containerd 2 for `make lab-kubelet` (about twenty minutes, once)
+#     cluster    etcd, Kubernetes and containerd 2, kubectl, helm: for `make e2e` and `make lab-kubelet` (about twenty minutes, once)
+#     monitoring Prometheus with promtool, openssl: for tests/prometheus.sh
+#     emulation  Rust's musl target for arm64, and an emulator: for tests/arm64.sh
+#     arm64      the rest of what `make image ARCH=arm64` needs: a C compiler and a C library for arm64
 #     documents  what checks the links in the documents
 #     deny       cargo-deny, built by cargo (about a minute)
 #
@@ -121,15 +124,20 @@ part_reference() {
     touch "$BIN/plugins/.$PLUGINS"
 }
 
-# Debian's etcd is only unpacked: its package would begin to run it. The rest is built from the Go module proxy.
+# Debian's etcd is only unpacked: its package would begin to run it. The rest is built from the Go module proxy. Under a lock
+# of its own: the build takes so long that the others must not wait for it.
 part_cluster() {
-    need openssl; need runc; need curl; need jq; need python3
+    need openssl; need runc; need curl; need jq; need python3; need ip iproute2
     if ! [ -x /bin/busybox ] || ldd /bin/busybox >/dev/null 2>&1; then missing+=(busybox-static); fi
     install_missing
+    go_ready
+    flock -u 9
+    exec 8>.cache/cluster.lock
+    flock 8
     local programs=$PWD/.cache/k8s unpacked
     mkdir -p "$programs"
-    go_ready
-    GO=$GO lab/kubelet/build.sh "$programs" || die "the cluster's programs cannot be built (see above)"
+    GO=$GO tests/cluster/build.sh "$programs" || die "the cluster's programs cannot be built (see above)"
+    flock 9
     [ ! -x "$programs/now/etcd" ] || return 0
     say "fetching etcd"
     apt_update
@@ -139,6 +147,43 @@ part_cluster() {
         die "the package etcd-server cannot be fetched"
     mv "$unpacked/x/usr/bin/etcd" "$programs/now/etcd"
     rm -rf "$unpacked"
+}
+
+# Only unpacked, as etcd is: the package would begin to run it.
+part_monitoring() {
+    need openssl; need curl; need jq; need python3
+    install_missing
+    [ ! -x "$BIN/prometheus" ] || return 0
+    say "fetching Prometheus"
+    apt_update
+    local unpacked
+    unpacked=$(mktemp -d -p "$BIN")
+    chmod 755 "$unpacked" # apt's own user downloads into it
+    (cd "$unpacked" && apt-get download -qq prometheus 2>/dev/null && dpkg-deb -x ./prometheus_*.deb x) ||
+        die "the package prometheus cannot be fetched"
+    mv "$unpacked"/x/usr/bin/{promtool,prometheus} "$BIN"
+    rm -rf "$unpacked"
+}
+
+# rust_target TARGET
+rust_target() {
+    [ ! -d "$(rustc --print target-libdir --target "$1")" ] || return 0
+    say "adding the Rust target $1"
+    rustup -q target add "$1" || die "the Rust target $1 cannot be had: is rustup there, and its server reachable?"
+}
+
+part_emulation() {
+    need qemu-aarch64-static qemu-user-static
+    install_missing
+    rust_target aarch64-unknown-linux-musl
+}
+
+part_arm64() {
+    # The compiler's package only recommends the library.
+    command -v aarch64-linux-gnu-gcc >/dev/null || missing+=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross)
+    install_missing
+    rust_target aarch64-unknown-linux-musl
+    rust_target aarch64-unknown-linux-gnu
 }
 
 part_documents() { need python3; install_missing; }
@@ -158,7 +203,7 @@ exec 9>.cache/setup.lock
 flock 9 # two of them at once would fetch everything twice
 for part; do
     case $part in
-    build | runtimes | dpdk | reference | cluster | documents | deny) "part_$part" ;;
+    build | runtimes | dpdk | reference | monitoring | emulation | arm64 | cluster | documents | deny) "part_$part" ;;
     *) die "there is no part '$part'" ;;
     esac
 done

@@ -279,9 +279,69 @@ without_an_add() {
 
 all_home() {
     deleted after
+    nothing_left
+}
+nothing_left() {
     eventually 15 no_attachments || { "$DIST/fairleadd" attachments; return 1; }
     equal "spooled" "$(spooled)" 0
     equal "addresses" "$(addresses_held)" 0
     pools
 }
 no_attachments() { [ "$(attachments)" = 0 ]; }
+
+# ---- the same VFs by a definition of the API ----
+NADS=/apis/k8s.cni.cncf.io/v1/namespaces/default/network-attachment-definitions
+fairlead_is_the_node_network() {
+    printf 'kubeconfig: %s\nnodeName: lab\n' $K/daemon.kubeconfig >>"$NODE/config.yaml"
+    kubeconfig lab >$K/daemon.kubeconfig
+    "$ROOT/.cache/k8s/now/kubectl" --kubeconfig=$K/daemon.kubeconfig create --validate=false -f "$ROOT/deploy/base/nad-crd.yaml"
+    eventually 20 kube GET $NADS --fail
+    daemon_stop
+    rm "$NETD/20-fast.conflist"
+    echo '{"cniVersion":"1.1.0","name":"fairlead","plugins":[{"type":"fairlead","clusterNetwork":"cluster"}]}' >"$NETD/00-fairlead.conflist"
+    daemon_start
+    killed containerd
+    MAX_CONF=1
+    containerd_up
+    witness watch intel.com/ 21 120 >/dev/null
+    eventually 20 node_ready
+}
+definition() { # NAME RESOURCE CONFIGURATION
+    jq -n --arg name "$1" --arg resource "$2" --arg config "$3" '{apiVersion: "k8s.cni.cncf.io/v1", kind: "NetworkAttachmentDefinition",
+        metadata: {name: $name, namespace: "default", annotations: {"k8s.v1.cni.cncf.io/resourceName": $resource}},
+        spec: {config: $config}}' >"$NODE/definition.json"
+    kube POST $NADS -d @"$NODE/definition.json" | jq -e '.kind == "NetworkAttachmentDefinition"'
+}
+status() { kube GET $PODS/"$1" | jq -r '.metadata.annotations["k8s.v1.cni.cncf.io/network-status"] // "[]"'; } # POD
+has_status() { [ "$(status "$1" | jq length)" = "$2" ]; }                                                      # POD ENTRIES
+
+by_definition() {
+    fairlead_is_the_node_network
+    definition fast intel.com/radio '{"cniVersion":"1.1.0","type":"sriov","vlan":9,"ipam":{"type":"host-local","subnet":"10.10.0.0/24"}}'
+    pod defined radio 1 '{}' '{"k8s.v1.cni.cncf.io/networks":"fast@eth1"}'
+    runs defined
+    of_one_node defined radio PCIDEVICE_INTEL_COM_RADIO
+    local function
+    function=$(function_of defined)
+    told defined | grep -E "^eth1 is $function "
+    equal "VLAN" "$(settings "$function" | jq '.[1]')" 9
+    eventually 10 has_status defined 2
+    status defined
+    status defined | jq -e '.[1] | .name == "default/fast" and .interface == "eth1" and .ips == ["10.10.0.2"]'
+    deleted defined
+    eventually 15 stands "$function" ready
+    equal "VLAN" "$(settings "$function" | jq '.[1]')" 7
+}
+
+# Which VF kubelet gives is for the resource that the definition names: without it the pod waits, and an Event says why.
+by_definition_without_a_resource() {
+    pod unasked '' '' '{}' '{"k8s.v1.cni.cncf.io/networks":"fast@eth1"}'
+    eventually 20 told_in_an_event unasked 'intel.com/radio'
+    equal "the pod's phase" "$(phase unasked)" "Pending "
+    deleted unasked
+    eventually 10 are_ready 21
+}
+told_in_an_event() { # POD WORDS
+    kube GET /api/v1/namespaces/default/events | jq -e --arg p "$1" --arg words "$2" \
+        'any(.items[]; .involvedObject.name == $p and .source.component == "fairlead" and (.message | contains($words)))'
+}

@@ -281,18 +281,19 @@ kill_plugin_of() { # PID of the shell that calls it
 }
 
 # The machine's own tables say which NIC is near a pod, and how far the others are.
+TOLD=/var/run/k8s.cni.cncf.io/devinfo/cni/of-pod0.json
 by_node() { # NUMA NODE PATH [RUNTIME-CONFIG]
     config fairlead "\"numa\":\"$1\",\"args\":{\"cni\":{\"numaNodes\":[$2]}},\"ipam\":{},\"paths\":[{\"type\":\"sriov\"$3}],
-        \"runtimeConfig\":{\"CNIDeviceInfoFile\":\"$NODE/devinfo.json\"${4:-}}"
+        \"runtimeConfig\":{\"CNIDeviceInfoFile\":\"$TOLD\"${4:-}}"
 }
 is_near() { # CONFIG NIC LOCALITY
     local told
     told=$(plugin "$DIST" ADD pod0 "$1") || { echo "$told"; return 1; }
     [[ $told =~ \"pciID\":\ *\"${2%00.0} ]] || { echo "not of $2: $told"; return 1; }
-    told=$(<"$NODE/devinfo.json")
+    told=$(<"$TOLD")
     [[ $told == *"\"numa\":$3"* ]] || { echo "$told"; return 1; }
     plugin "$DIST" DEL pod0 "$1"
-    [ ! -e "$NODE/devinfo.json" ]
+    [ ! -e "$TOLD" ]
 }
 near_and_far() {
     local given=",\"deviceID\":\"${FUNCTIONS[0]}\""
@@ -307,6 +308,7 @@ near_and_far() {
     pods del 0
 }
 
+eventually 30 vfs_have_macs
 BEFORE=$(everything)
 it "k25 x23 21 VFs of three NICs are ready, under igbvf and vfio-pci" starts
 for ((round = 1; round <= ${ROUNDS:-2}; round++)); do

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The unit as systemd runs it. README's own commands put Fairlead on a node whose first process is systemd, in
+# The unit as systemd runs it. The commands of docs/install.md put Fairlead on a node whose first process is systemd, in
 # namespaces of its own; there the daemon is called, restarted, killed and stopped, and a plugin that it executes takes
 # twice the memory that the daemon may have.
 set -euo pipefail
@@ -59,12 +59,12 @@ MASTER=$(nic $PF0)
 PLUGIN_DIR=/opt/cni/bin
 UNIT_CGROUP=$CGROUPS/system.slice/fairleadd.service
 
-# The first block of README's "Put it on a node", as it stands there; dist/ is built.
-readme_commands() {
-    sed -n '/^## Put it on a node/,$p' "$ROOT/README.md" | sed -n '/^```$/,/^```$/p' | sed '1d; /^```$/,$d; /^make build/d'
+# The first block of "On one node, with systemd", as it stands there; dist/ is built.
+documented_commands() {
+    sed -n '/^## On one node, with systemd/,$p' "$ROOT/docs/install.md" | sed -n '/^```$/,/^```$/p' | sed '1d; /^```$/,$d; /^make build/d'
 }
 
-as_readme_says() {
+as_documented() {
     mkdir -p /run/node-units/fairleadd.service.d # the log to a file: there is no journal here
     printf '[Service]\nStandard%s=append:'"$LOG"'/fairleadd\n' Output Error >/run/node-units/fairleadd.service.d/log.conf
     mkdir -p $PLUGIN_DIR /etc/cni/net.d
@@ -74,9 +74,23 @@ as_readme_says() {
     list cluster '{"type":"tuning","sysctl":{"net.ipv4.conf.IFNAME.rp_filter":"2"}}' \
         '{"type":"portmap","capabilities":{"portMappings":true},"snat":false}' >/etc/cni/net.d/10-cluster.conflist
     list hungry >/etc/cni/net.d/20-hungry.conflist
-    readme_commands | tee "$NODE/commands"
+    documented_commands | tee "$NODE/commands"
     [ "$(wc -l <"$NODE/commands")" -ge 5 ] || return 1
-    (cd "$ROOT" && bash -euo pipefail "$NODE/commands")
+    runtime_configuration
+    # The directories are those of the unit, and not this script's.
+    (cd "$ROOT" && env -u CNI_CONF_DIR -u CNI_PLUGIN_DIR bash -euo pipefail "$NODE/commands")
+}
+
+# Debian's containerd looks for plugins elsewhere, and podman's network has one that is not there: doctor warns of both, rightly.
+runtime_configuration() {
+    mkdir -p /etc/containerd
+    rm -f /etc/cni/net.d/*podman*
+    cat >/etc/containerd/config.toml <<C
+version = 2
+[plugins."io.containerd.grpc.v1.cri".cni]
+  bin_dir = "$PLUGIN_DIR"
+  conf_dir = "/etc/cni/net.d"
+C
 }
 
 # A plugin that tells how it was run, and takes as much memory as it is told to.
@@ -218,7 +232,7 @@ takes_it_from_the_daemon() {
     eventually 10 no_address_held || { find /var/lib/cni/networks; return 1; }
 }
 
-it "README's commands put Fairlead on a node with systemd" as_readme_says
+it "the documented commands put Fairlead on a node with systemd" as_documented
 it "systemctl start returns when the daemon is ready, and systemd has no complaint about the unit" active_and_ready
 it "a pod gets its network through the unit" a_pod_of_one_network
 it "plugins that the daemon executes do their work in the unit, in a cgroup and with a umask of their own" a_pod_of_a_whole_list

@@ -25,6 +25,20 @@ on_the_vlan() {
     ip -n wire link del wire.100
 }
 
+# The kernel says of the id what it says of a name: it is there.
+id_taken() {
+    local vlan told rc=0
+    vlan=$(on_master vlan '"vlanId":100' 10.9.0.7/24)
+    ip netns add first
+    ip netns add second
+    plugin "$CNIBIN" ADD first "$vlan" >"$NODE/answer"
+    told=$(plugin "$CNIBIN" ADD second "$vlan") || rc=$?
+    plugin "$CNIBIN" DEL first "$vlan"
+    ip netns del first
+    ip netns del second
+    [ $rc != 0 ] && [[ $told == *"VLAN id 100"* ]] || { echo "$rc $told"; return 1; }
+}
+
 ! ours || it "the daemon starts and is ready" daemon_start
 it "ipvlan l2 is as the reference makes it" \
     same_as_reference "$(on_master ipvlan '"mode":"l2"')" reaches 10.8.0.1
@@ -33,6 +47,7 @@ for mode in l3 l3s; do
         same_as_reference "$(on_master ipvlan "\"mode\":\"$mode\"")" reaches_routed
 done
 it "vlan 100 is as the reference makes it" on_the_vlan
+! ours || it "x14 a VLAN id that another interface of the master has is named as such" id_taken
 it "macvlan passthru is as the reference makes it" \
     same_as_reference "$(on_master macvlan '"mode":"passthru"')" reaches 10.8.0.1
 it "macvlan bridge on a real NIC is as the reference makes it" \

@@ -1,0 +1,140 @@
+#!/usr/bin/env bash
+# Debian's Prometheus scrapes a real daemon over its TCP port: the rules hold, and every query of the dashboard has data.
+set -euo pipefail
+. "$(dirname "$(readlink -f "$0")")/lib.sh"
+NODE_PARTS=(reference monitoring)
+enter_node "$@"
+
+MONITORING=$ROOT/deploy/monitoring
+METRICS=https://127.0.0.1:9808
+PATH=$BIN:$PATH
+
+call() { CNI_PATH=$CNIBIN NETCONFPATH=$NETD "$BIN/cnitool" "$1" "$2" /run/netns/pod; }
+scraped() { curl -sS --fail --max-time 10 --cacert "$NODE/tls.crt" "$METRICS$1"; }
+# query EXPRESSION: the results that Prometheus has for it
+query() { curl -sS --fail --max-time 10 -G --data-urlencode "query=$1" http://127.0.0.1:9090/api/v1/query | jq -e '.data.result'; }
+some() { query "$1" | jq -e 'length > 0'; }
+
+certificate() {
+    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=node -addext subjectAltName=IP:127.0.0.1 \
+        -keyout "$NODE/tls.key" -out "$NODE/tls.crt"
+}
+
+# One pool that selects nothing here, and the API server of a cluster without any object.
+configuration() {
+    cat <<Y
+metrics: { listen: "127.0.0.1:9808", tls: { certFile: $NODE/tls.crt, keyFile: $NODE/tls.key } }
+kubeconfig: $NODE/kubeconfig
+nodeName: node
+pools: [{ name: radio, selectors: { vendors: ["8086"] } }]
+Y
+}
+
+cluster_without_objects() {
+    python3 "$ROOT/tests/empty_api_server.py" 8001 >"$LOG/api" 2>&1 &
+    disown $!
+    cat >"$NODE/kubeconfig" <<'Y'
+apiVersion: v1
+kind: Config
+clusters: [{ name: c, cluster: { server: "http://127.0.0.1:8001" } }]
+contexts: [{ name: x, context: { cluster: c, user: u } }]
+users: [{ name: u, user: { token: t } }]
+current-context: x
+Y
+}
+
+networks() {
+    network_config pods 10.60.0.0/16 >"$NETD/pods.conflist"
+    network_config none 10.60.0.0/16 | sed 's/"eth0"/"nowhere"/' >"$NETD/none.conflist"
+    cat >"$NETD/paths.conflist" <<'J'
+{ "cniVersion": "1.0.0", "name": "paths", "plugins": [
+  { "type": "fairlead", "paths": [
+    { "type": "macvlan", "master": "nowhere" }, { "type": "macvlan", "master": "eth0", "mode": "bridge" } ] } ] }
+J
+    cp "$DIST/fairlead" "$CNIBIN/fairlead"
+    ip netns add pod
+}
+
+# Until the node ends: what succeeds, what is refused, and what passes over its first path.
+calls_without_end() {
+    set +e # the network "none" is refused
+    while :; do
+        call add pods; call check pods; call del pods
+        call add paths; call del paths
+        call add none; call del none
+        sleep 0.2
+    done >"$LOG/calls" 2>&1
+}
+
+daemon_with_port() {
+    certificate
+    cluster_without_objects
+    configuration >"$NODE/config.yaml"
+    networks
+    DAEMON_FLAGS="--config $NODE/config.yaml" daemon_start
+    eventually 10 scraped /metrics
+    scraped /metrics | grep -x 'fairlead_ready 1'
+}
+
+nothing_else() {
+    local path
+    for path in /v1/status /v1/attachments /healthz /; do
+        equal "the answer to $path" "$(curl -sS --cacert "$NODE/tls.crt" -o /dev/null -w '%{http_code}' "$METRICS$path")" 404
+    done
+    ! curl -sS --max-time 10 http://127.0.0.1:9808/metrics || { echo "it answers in plain text"; return 1; }
+}
+
+rules_hold() {
+    promtool check rules "$MONITORING/fairlead.rules.yaml"
+    promtool test rules "$MONITORING/fairlead.rules.test.yaml"
+    # Debian builds Prometheus without the discovery of Kubernetes' pods: the rest of the job is checked.
+    sed '/kubernetes_sd_configs:/,/selectors:/d' "$MONITORING/scrape.yaml" >"$NODE/scrape.yaml"
+    promtool check config --syntax-only "$NODE/scrape.yaml"
+    # Each alert has a case, and so can be shown not to work.
+    diff <(sed -n 's/ *- alert: //p' "$MONITORING/fairlead.rules.yaml" | sort -u) \
+        <(sed -n 's/ *alertname: //p' "$MONITORING/fairlead.rules.test.yaml" | sort -u)
+}
+
+prometheus_up() {
+    cat >"$NODE/prometheus.yaml" <<Y
+global: { scrape_interval: 1s, evaluation_interval: 1s }
+rule_files: ["$MONITORING/fairlead.rules.yaml"]
+scrape_configs:
+  - job_name: fairlead
+    scheme: https
+    tls_config: { ca_file: $NODE/tls.crt }
+    static_configs: [{ targets: ["127.0.0.1:9808"] }]
+Y
+    prometheus --config.file="$NODE/prometheus.yaml" --storage.tsdb.path="$NODE/prometheus" \
+        --web.listen-address=127.0.0.1:9090 >"$LOG/prometheus" 2>&1 &
+    disown $!
+    calls_without_end &
+    disown $!
+    eventually 30 some 'up{job="fairlead"} == 1'
+}
+
+# Every metric that a rule names, whether its alert fires or not.
+metrics_of_rules() {
+    local name
+    for name in $(grep -o '\bfairlead_[a-z_]*' "$MONITORING/fairlead.rules.yaml" | sort -u); do
+        eventually 20 some "$name" || { echo "the daemon does not tell $name"; return 1; }
+    done
+}
+
+healthy_node_alerts_nobody() { equal "alerts" "$(query 'ALERTS{alertstate="firing"}' | jq -c 'map(.metric.alertname)')" '[]'; }
+
+refused_configuration() {
+    echo 'colour: red' >>"$NODE/config.yaml"
+    eventually 20 some 'ALERTS{alertname="FairleadSettingsRefused"}'
+    configuration >"$NODE/config.yaml"
+}
+
+it "promtool takes the rules, and each alert's cases hold" rules_hold
+it "the daemon serves metrics over TLS on its TCP port" daemon_with_port
+it "and nothing else of the socket's API, and nothing in plain text" nothing_else
+it "Prometheus scrapes it" prometheus_up
+it "every metric that a rule names is told" metrics_of_rules
+it "every query of the dashboard has data" python3 "$ROOT/tests/dashboard_queries.py" "$MONITORING/dashboard.json" http://127.0.0.1:9090
+it "no alert is raised about a node that is well" healthy_node_alerts_nobody
+it "an alert is raised about a configuration that is refused" refused_configuration
+finish
