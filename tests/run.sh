@@ -12,6 +12,10 @@ STAGES=${STAGES:-$ALL}
 EQUALITY=${EQUALITY:-dist/fairlead-contest}
 LOGS=.cache/test
 STAGE_LIMIT=2700 # seconds; what hangs is ended
+LITTLE_ROOM=8 # GiB: below it what no later stage needs is removed
+
+# What speeds up the second build after a change takes gigabytes, and slows down the first.
+export CARGO_INCREMENTAL=0
 
 stage_setup() { tests/setup.sh build runtimes reference monitoring emulation dpdk deny; }
 stage_lint() { tests/lint.sh; }
@@ -90,6 +94,21 @@ empty_parts() {
          END { close_part() }' "$1"
 }
 
+room() { df --output=avail -BG . | tail -1 | tr -dc 0-9; } # GiB
+
+# A full disk fails tests in ways that tell nothing. After the crates' own tests the later stages take programs from dist/ alone.
+make_room() { # STAGE
+    local built=${CARGO_TARGET_DIR:-target}
+    [ "$(room)" -lt $LITTLE_ROOM ] || return 0
+    case $1 in
+    crates) set -- "$built"/*/release/{deps,build} "$built"/*/shim/{deps,build} ;;
+    runtimes | equality | bench | lab) set -- "$built" ;;
+    *) set -- ;;
+    esac
+    echo "== $(room) GiB are left, which is little; removed: $*"
+    rm -rf "$@"
+}
+
 # Says which parts of a stage, or whether all of it, ran no test, where it should have some.
 without_tests() { # STAGE TESTS
     case $1 in setup | lint | build) return ;; esac
@@ -119,6 +138,7 @@ run_stage() {
     local name=$1 log=$LOGS/$1.log rc=0 start=$EPOCHSECONDS p f missing
     number=$((number + 1))
     printf '\n== %d/%d %s: %s\n' $number $total "$name" "$(title "$name")"
+    make_room "$name"
     timeout --foreground -k 10 $STAGE_LIMIT "$0" --stage "$name" 2>&1 | tee "$log" || rc=$?
     read -r p f < <(count "$log")
     missing=$(without_tests "$name" $((p + f)))
@@ -127,7 +147,7 @@ run_stage() {
     [ $rc != 124 ] || echo "== $name was ended after $STAGE_LIMIT s" | tee -a "$log"
     [ $rc = 0 ] || failing+=("$name")
     passed=$((passed + p)) failed=$((failed + f))
-    printf '== %d/%d %s: %d s, %d passed, %d failed\n' $number $total "$name" $((EPOCHSECONDS - start)) "$p" "$f"
+    printf '== %d/%d %s: %d s, %d passed, %d failed; %d GiB free\n' $number $total "$name" $((EPOCHSECONDS - start)) "$p" "$f" "$(room)"
     return $rc
 }
 
