@@ -1,0 +1,3 @@
+//! `fairlead-vswitch`: the data plane of vhost-user ports.
+
+fn main() {}
