@@ -47,6 +47,10 @@ pub enum DropReason {
     NoRoom,
     /// Sender and receiver are isolated, or are one port.
     Isolated,
+    /// For a group address that no bridge forwards: 01:80:c2:00:00:00 to :0f (802.1Q, 8.6.3).
+    Reserved,
+    /// More bits than the port may send, or get, in a second.
+    Rate,
 }
 
 /// How much went through a port since it was added.

@@ -1,1 +1,32 @@
-//! Written next.
+//! Which port a frame goes to: a learning Ethernet switch for each network, with VLANs, spoof check, isolation and limits.
+//!
+//! - what one port may do: [`PortRules`]; what a switch holds in all: [`Limits`]
+//! - what is decided of a frame: [`Decision`]
+//!
+//! Invariants: no frame reaches a port of another network or of another VLAN; isolated ports do not reach each other; a port's own
+//! address is never learnt behind another port; no table grows past its bound. A frame costs at most two look-ups in a table, and
+//! nothing is allocated for it.
+//!
+//! The module is pure: it does no I/O, it has no clock but the time that it is given, and it never reads a frame past the head that
+//! it is shown. It never trusts a byte of that head.
+
+mod address_table;
+mod decision;
+mod frame_head;
+mod keyed_hash;
+mod learning_switch;
+mod port_rules;
+mod port_state;
+mod source_check;
+mod token_bucket;
+mod vlan_membership;
+
+#[cfg(test)]
+mod model_tests;
+#[cfg(test)]
+mod test_frames;
+
+pub use decision::{Coarse, Decision, FloodedFrame, LearntAddress, PortIndex, TagChange};
+pub use frame_head::HEAD_BYTES;
+pub use learning_switch::Switch;
+pub use port_rules::{Limits, PortRules, TooManyPorts};

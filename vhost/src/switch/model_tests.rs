@@ -1,0 +1,245 @@
+//! The switch against a model of it that is slow and obvious, in random histories of ports and frames.
+
+use std::collections::HashMap;
+
+use fairlead_host::Mac;
+use proptest::prelude::*;
+
+use super::test_frames::{address, at, frame, receivers, rules};
+use super::{Decision, HEAD_BYTES, Limits, PortIndex, PortRules, Switch, TagChange};
+
+const LIMITS: Limits = Limits {
+    ports: 12,
+    addresses_per_port: 3,
+    addresses: 8,
+    ageing_s: 300,
+    storm_frames: 1_000,
+    storm_burst: 1_000,
+};
+
+#[derive(Debug, Clone)]
+enum Step {
+    Add(PortRules),
+    Remove(usize),
+    Send { port: usize, to: u8, from: u8, tags: Vec<u16> },
+    Bytes { port: usize, bytes: Vec<u8> },
+    Wait { ms: u64 },
+}
+
+fn vlan() -> impl Strategy<Value = u16> {
+    prop_oneof![Just(0_u16), 1_u16..4, Just(4095)]
+}
+
+fn port_rules() -> impl Strategy<Value = PortRules> {
+    let networks = prop::sample::select(vec!["red", "blue"]);
+    let trunk = prop_oneof![2 => Just(Vec::new()), 1 => prop::collection::vec(1_u16..4, 1..3)];
+    (networks, 0_u8..6, prop::option::of(1_u16..4), trunk, any::<bool>(), any::<bool>()).prop_map(
+        |(network, last, vlan, trunk, spoof_check, isolated)| PortRules {
+            network: network.into(),
+            vlan,
+            trunk,
+            spoof_check,
+            isolated,
+            ..rules(last)
+        },
+    )
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let tags = prop_oneof![3 => Just(Vec::new()), 2 => prop::collection::vec(vlan(), 1..4)];
+    prop_oneof![
+        2 => port_rules().prop_map(Step::Add),
+        1 => (0_usize..12).prop_map(Step::Remove),
+        12 => (0_usize..12, 0_u8..10, 0_u8..10, tags)
+            .prop_map(|(port, to, from, tags)| Step::Send { port, to, from, tags }),
+        2 => (0_usize..12, prop::collection::vec(any::<u8>(), 0..HEAD_BYTES))
+            .prop_map(|(port, bytes)| Step::Bytes { port, bytes }),
+        1 => (0_u64..400_000).prop_map(|ms| Step::Wait { ms }),
+    ]
+}
+
+/// What is true of the ports, kept as plainly as possible.
+#[derive(Default)]
+struct Model {
+    ports: HashMap<PortIndex, PortRules>,
+    /// In the order in which they came.
+    order: Vec<PortIndex>,
+}
+
+impl Model {
+    /// The VLAN of a frame that a port sends: 0 for none; `None` where it may not.
+    fn vlan_of(rules: &PortRules, tags: &[u16]) -> Option<u16> {
+        match tags {
+            [] if rules.trunk.is_empty() => Some(rules.vlan.unwrap_or(0)),
+            [] => rules.vlan,
+            [vlan, rest @ ..] => (rest.len() < 2 && rules.trunk.contains(vlan)).then_some(*vlan),
+        }
+    }
+
+    /// What a receiver of a frame in `vlan` may get, by the definition of its kind of port.
+    fn change_for(rules: &PortRules, vlan: u16, tags: &[u16]) -> Option<TagChange> {
+        let without_tag = Model::vlan_of(rules, &[]) == Some(vlan);
+        let with_tag = rules.trunk.contains(&vlan);
+        match tags.len() {
+            0 if without_tag => Some(TagChange::None),
+            0 if with_tag => Some(TagChange::Push(vlan)),
+            1 if without_tag => Some(TagChange::Pop),
+            _ if without_tag => None,
+            _ if with_tag => Some(TagChange::None),
+            _ => None,
+        }
+    }
+
+    /// Whether a frame may get from one port to another.
+    fn may_reach(&self, from: PortIndex, to: PortIndex, tags: &[u16], change: TagChange) -> bool {
+        let (sender, receiver) = (&self.ports[&from], &self.ports[&to]);
+        let vlan = Model::vlan_of(sender, tags);
+        from != to
+            && sender.network == receiver.network
+            && !(sender.isolated && receiver.isolated)
+            && vlan.is_some_and(|vlan| Model::change_for(receiver, vlan, tags) == Some(change))
+    }
+
+    /// The port whose own address this is in the sender's network and VLAN: the first that came.
+    fn owner(&self, from: PortIndex, vlan: u16, mac: Mac) -> Option<PortIndex> {
+        let sender = &self.ports[&from];
+        self.order.iter().copied().find(|port| {
+            let rules = &self.ports[port];
+            let is_member = Model::vlan_of(rules, &[]) == Some(vlan) || rules.trunk.contains(&vlan);
+            rules.network == sender.network && rules.mac == mac && is_member
+        })
+    }
+}
+
+/// The two things that a history is played to.
+struct Pair {
+    switch: Switch,
+    model: Model,
+    now: u64,
+}
+
+impl Pair {
+    fn play(&mut self, step: &Step) -> Result<(), TestCaseError> {
+        match step {
+            Step::Add(rules) => {
+                let added = self.switch.add_port(rules);
+                prop_assert_eq!(added.is_ok(), self.model.order.len() < 12);
+                if let Ok(port) = added {
+                    prop_assert!(self.model.ports.insert(port, rules.clone()).is_none());
+                    self.model.order.push(port);
+                }
+            }
+            Step::Remove(nth) => {
+                if let Some(port) = self.nth(*nth) {
+                    self.switch.remove_port(port);
+                    self.model.ports.remove(&port);
+                    self.model.order.retain(|other| *other != port);
+                }
+            }
+            Step::Send { port, to, from, tags } => {
+                let bytes = frame(destination(*to), address(*from), tags);
+                self.send(*port, &bytes, tags)?;
+            }
+            Step::Bytes { port, bytes } => self.send(*port, bytes, &tags_of(bytes))?,
+            Step::Wait { ms } => self.now += ms,
+        }
+        self.bounds_hold()
+    }
+
+    fn nth(&self, nth: usize) -> Option<PortIndex> {
+        let count = self.model.order.len();
+        (count > 0).then(|| self.model.order[nth % count])
+    }
+
+    fn send(&mut self, nth: usize, bytes: &[u8], tags: &[u16]) -> Result<(), TestCaseError> {
+        let Some(from) = self.nth(nth) else { return Ok(()) };
+        let decision = self.switch.decide(from, bytes, bytes.len().max(64), at(self.now));
+        let reached = receivers(&self.switch, from, decision);
+        for (to, change) in &reached {
+            prop_assert!(self.model.may_reach(from, *to, tags, *change), "{from:?} reached {to:?}");
+        }
+        if let Decision::To(to, _) = decision {
+            let mac = Mac(*bytes.first_chunk::<6>().ok_or(TestCaseError::fail("a frame without address"))?);
+            let vlan = Model::vlan_of(&self.model.ports[&from], tags);
+            let owner = vlan.and_then(|vlan| self.model.owner(from, vlan, mac));
+            prop_assert!(owner.is_none_or(|owner| owner == to), "the address of {owner:?} went to {to:?}");
+        }
+        if let Decision::Flood(_) = decision {
+            let expected = self.model.order.iter().filter(|to| {
+                let vlan = Model::vlan_of(&self.model.ports[&from], tags);
+                let change = vlan.and_then(|vlan| Model::change_for(&self.model.ports[to], vlan, tags));
+                change.is_some_and(|change| self.model.may_reach(from, **to, tags, change))
+            });
+            prop_assert_eq!(reached.len(), expected.count(), "a flooded frame reaches all that it may");
+        }
+        Ok(())
+    }
+
+    fn bounds_hold(&self) -> Result<(), TestCaseError> {
+        let mut learnt: HashMap<PortIndex, usize> = HashMap::new();
+        for entry in self.switch.mac_table(at(self.now)) {
+            let rules = self.model.ports.get(&entry.port);
+            let rules = rules.ok_or(TestCaseError::fail("an address behind no port"))?;
+            prop_assert_eq!(entry.network.as_ref(), rules.network.as_str());
+            if entry.mac != rules.mac {
+                *learnt.entry(entry.port).or_default() += 1;
+            }
+        }
+        prop_assert!(learnt.values().all(|count| *count <= LIMITS.addresses_per_port), "{learnt:?}");
+        prop_assert!(learnt.values().sum::<usize>() <= LIMITS.addresses, "{learnt:?}");
+        Ok(())
+    }
+}
+
+/// 8 and 9 are groups.
+fn destination(number: u8) -> Mac {
+    match number {
+        8 => Mac([0xff; 6]),
+        9 => Mac([0x33, 0x33, 0, 0, 0, 1]),
+        last => address(last),
+    }
+}
+
+/// The VLANs of the 802.1Q tags that any bytes begin with; three where there is a service tag, since such a frame is for nobody.
+fn tags_of(bytes: &[u8]) -> Vec<u16> {
+    let behind = bytes.get(12..).unwrap_or_default();
+    let mut tags = Vec::new();
+    for tag in behind.chunks_exact(4) {
+        match [tag[0], tag[1]] {
+            [0x81, 0] => tags.push(u16::from_be_bytes([tag[2], tag[3]]) & 0xfff),
+            [0x88, 0xa8] => return vec![0; 3],
+            _ => break,
+        }
+    }
+    tags
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_history_makes_a_frame_reach_a_port_that_it_must_not_reach(
+        steps in prop::collection::vec(step(), 1..120),
+    ) {
+        let mut pair = Pair { switch: Switch::new(LIMITS), model: Model::default(), now: 0 };
+        for step in &steps {
+            pair.play(step)?;
+        }
+    }
+
+    #[test]
+    fn with_a_spoof_check_only_the_own_address_is_ever_a_source(
+        bytes in prop::collection::vec(any::<u8>(), 14..HEAD_BYTES),
+        own in any::<bool>(),
+    ) {
+        let mut switch = Switch::new(LIMITS);
+        let mut bytes = bytes;
+        if own {
+            bytes[6..12].copy_from_slice(&address(1).0);
+        }
+        let checked = PortRules { spoof_check: true, ..rules(1) };
+        let port = switch.add_port(&checked).map_err(|error| TestCaseError::fail(error.to_string()))?;
+        let decision = switch.decide(port, &bytes, bytes.len(), at(0));
+        prop_assert!(own || matches!(decision, Decision::Drop(_)));
+    }
+}

@@ -1,0 +1,85 @@
+//! What a port may do, and how much a switch holds.
+
+use fairlead_host::Mac;
+
+use crate::port::PortConfig;
+
+/// What the switch has to know of a port. Nothing of it comes from the guest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PortRules {
+    /// Ports of one network reach each other.
+    pub network: String,
+    /// The port's own address: it is never learnt behind another port of the network and VLAN.
+    pub mac: Mac,
+    /// The VLAN of frames without a tag. Absent: such frames have no VLAN, or, for a trunk port, are dropped.
+    pub vlan: Option<u16>,
+    /// The VLANs whose tagged frames the port sends and gets. Empty: no trunk.
+    pub trunk: Vec<u16>,
+    /// Frames with another source than `mac` are dropped, in Ethernet, ARP and neighbour discovery.
+    pub spoof_check: bool,
+    /// Isolated ports do not reach each other.
+    pub isolated: bool,
+    /// The largest payload of a frame in bytes that the port sends or gets.
+    pub mtu: u16,
+    /// The most bits in a second that the guest sends, frames of whole; absent: as many as it can.
+    pub from_guest_bits: Option<u64>,
+    /// The most bits in a second that the guest gets; absent: as many as it can.
+    pub to_guest_bits: Option<u64>,
+}
+
+impl From<&PortConfig> for PortRules {
+    fn from(config: &PortConfig) -> PortRules {
+        PortRules {
+            network: config.network.clone(),
+            mac: config.mac,
+            vlan: config.vlan,
+            trunk: config.trunk.clone(),
+            spoof_check: config.spoof_check,
+            isolated: config.isolated,
+            mtu: config.mtu,
+            from_guest_bits: None,
+            to_guest_bits: None,
+        }
+    }
+}
+
+/// The switch has no place for one more port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the switch has {0} ports and takes no more; remove ports that nobody uses")]
+pub struct TooManyPorts(pub u16);
+
+/// The bounds of a switch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Ports in all networks together.
+    pub ports: u16,
+    /// Addresses that are learnt behind one port. A port that has as many learns no more; others are unaffected.
+    pub addresses_per_port: usize,
+    /// Addresses that are learnt behind all ports together.
+    pub addresses: usize,
+    /// Seconds without a frame after which an address is forgotten, up to [`Limits::SWEEP_MS`] later.
+    pub ageing_s: u32,
+    /// Frames to groups or unknown addresses that a port may send in a second. One that goes to more than 64 ports counts once for
+    /// each 64.
+    pub storm_frames: u64,
+    /// How many of those it may send at once.
+    pub storm_burst: u64,
+}
+
+impl Limits {
+    /// The time in milliseconds in which every network's table is searched for addresses that are too old.
+    pub const SWEEP_MS: u64 = 10_000;
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            ports: 1_024,
+            addresses_per_port: 1_024,
+            addresses: 16_384,
+            ageing_s: 300,
+            storm_frames: 10_000,
+            storm_burst: 2_000,
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! What the switch keeps of one port: its rules in the form that a frame is checked against, its buckets, its notes.
+
+use super::address_table::AddressKey;
+use super::decision::{Coarse, PortIndex};
+use super::frame_head::{Address, number};
+use super::port_rules::{Limits, PortRules};
+use super::token_bucket::{TokenBucket, bits};
+use super::vlan_membership::VlanMembership;
+
+/// Ethernet header and two tags.
+const LONGEST_HEADER: usize = 22;
+
+/// How long a note that a source is learnt spares the look-up, in milliseconds. Far less than the ageing time.
+const SOURCE_NOTE_MS: u64 = 1_000;
+
+/// One port of the switch.
+#[derive(Debug)]
+pub(super) struct PortState {
+    /// Where its network is among the switch's networks.
+    pub(super) network: usize,
+    pub(super) own: Address,
+    pub(super) vlans: VlanMembership,
+    pub(super) spoof_check: bool,
+    pub(super) isolated: bool,
+    pub(super) mtu: usize,
+    /// How many addresses are learnt behind it.
+    pub(super) learnt: usize,
+    pub(super) storm: TokenBucket,
+    from_guest: Option<TokenBucket>,
+    to_guest: Option<TokenBucket>,
+    last_destination: DestinationNote,
+    last_source: SourceNote,
+}
+
+/// Where the last known destination of a port's frames was, while the table's generation is this.
+#[derive(Debug)]
+struct DestinationNote {
+    key: AddressKey,
+    generation: u32,
+    port: PortIndex,
+}
+
+/// Which source of a port's frames needs no learning until then, while the table's generation is this.
+#[derive(Debug)]
+struct SourceNote {
+    key: AddressKey,
+    generation: u32,
+    until: Coarse,
+}
+
+impl PortState {
+    /// A port with these rules in the network of this number.
+    pub(super) fn new(rules: &PortRules, network: usize, limits: &Limits) -> PortState {
+        let mtu = usize::from(rules.mtu);
+        let bucket = |rate: u64| TokenBucket::of_bits(rate, mtu + LONGEST_HEADER);
+        PortState {
+            network,
+            own: number(rules.mac.0),
+            vlans: VlanMembership::new(rules),
+            spoof_check: rules.spoof_check,
+            isolated: rules.isolated,
+            mtu,
+            learnt: 0,
+            storm: TokenBucket::new(limits.storm_frames, limits.storm_burst),
+            from_guest: rules.from_guest_bits.map(bucket),
+            to_guest: rules.to_guest_bits.map(bucket),
+            last_destination: DestinationNote { key: AddressKey::NONE, generation: 0, port: PortIndex(0) },
+            last_source: SourceNote { key: AddressKey::NONE, generation: 0, until: Coarse(0) },
+        }
+    }
+
+    /// Counts a frame of so many bytes that the guest sent. `false`: it is over the rate.
+    pub(super) fn may_send(&mut self, bytes: usize, now: Coarse) -> bool {
+        self.from_guest.as_mut().is_none_or(|bucket| bucket.take(bits(bytes), now))
+    }
+
+    /// Counts a frame of so many bytes for the guest. `false`: it is over the rate.
+    pub(super) fn may_get(&mut self, bytes: usize, now: Coarse) -> bool {
+        self.to_guest.as_mut().is_none_or(|bucket| bucket.take(bits(bytes), now))
+    }
+
+    /// Where the destination is, if it is the port's last one.
+    pub(super) fn noted_destination(&self, key: AddressKey, generation: u32) -> Option<PortIndex> {
+        let note = &self.last_destination;
+        (note.key == key && note.generation == generation).then_some(note.port)
+    }
+
+    pub(super) fn note_destination(&mut self, key: AddressKey, generation: u32, port: PortIndex) {
+        self.last_destination = DestinationNote { key, generation, port };
+    }
+
+    /// Whether the source is the port's last one and was learnt a moment ago.
+    pub(super) fn is_source_noted(&self, key: AddressKey, generation: u32, now: Coarse) -> bool {
+        let note = &self.last_source;
+        note.key == key && note.generation == generation && now < note.until
+    }
+
+    pub(super) fn note_source(&mut self, key: AddressKey, generation: u32, now: Coarse) {
+        let until = Coarse(now.0.saturating_add(SOURCE_NOTE_MS));
+        self.last_source = SourceNote { key, generation, until };
+    }
+}

@@ -1,0 +1,141 @@
+//! Which VLANs a port is in, and what happens to a frame's tag on its way there.
+//!
+//! A frame is in one VLAN of its network. The rules cover three kinds of port: one without a VLAN, an access port, and a trunk (whose
+//! frames without a tag are in its `vlan`, if it has one). A guest can't get out of its VLANs with a second tag: where the first tag would
+//! be taken out, a frame with two is not delivered.
+
+use super::TagChange;
+use super::frame_head::Tags;
+use super::port_rules::PortRules;
+
+/// A VLAN of a network: 1 to 4094, or 0 for frames without one.
+pub(super) type Vlan = u16;
+
+/// Frames that are in no VLAN.
+const NO_VLAN: Vlan = 0;
+/// 4095 is reserved (802.1Q-2022, table 9-2).
+const LAST_VLAN: Vlan = 4094;
+
+/// The VLANs of one port.
+#[derive(Debug, Clone)]
+pub(super) struct VlanMembership {
+    /// Where frames without a tag are; absent for a trunk that sends none.
+    untagged: Option<Vlan>,
+    /// A bit for each VLAN whose frames carry tags here; absent for a port that is no trunk.
+    tagged: Option<Box<[u64; 64]>>,
+}
+
+impl VlanMembership {
+    /// What the rules say. Numbers that are no VLAN are left out.
+    pub(super) fn new(rules: &PortRules) -> VlanMembership {
+        let mut listed = rules.trunk.iter().filter(|vlan| is_vlan(**vlan)).peekable();
+        let tagged = listed.peek().is_some().then(|| {
+            let mut bits = Box::new([0; 64]);
+            listed.for_each(|vlan| bits[usize::from(vlan / 64)] |= 1 << (vlan % 64));
+            bits
+        });
+        let untagged = match rules.vlan {
+            Some(vlan) => is_vlan(vlan).then_some(vlan),
+            None => tagged.is_none().then_some(NO_VLAN),
+        };
+        VlanMembership { untagged, tagged }
+    }
+
+    /// The VLAN of a frame that the port's guest sent. `None`: the port has it not.
+    #[inline]
+    pub(super) fn of_sent(&self, tags: Tags) -> Option<Vlan> {
+        match tags {
+            Tags::None => self.untagged,
+            Tags::One(vlan) | Tags::Two(vlan) => self.has_tagged(vlan).then_some(vlan),
+            Tags::Foreign => None,
+        }
+    }
+
+    /// What happens to the tag of a frame in `vlan` on its way to this port. `None`: it does not get there.
+    #[inline]
+    pub(super) fn change_for(&self, vlan: Vlan, tags: Tags) -> Option<TagChange> {
+        if self.untagged == Some(vlan) {
+            return match tags {
+                Tags::None => Some(TagChange::None),
+                Tags::One(_) => Some(TagChange::Pop),
+                Tags::Two(_) | Tags::Foreign => None,
+            };
+        }
+        let change = || if tags == Tags::None { TagChange::Push(vlan) } else { TagChange::None };
+        self.has_tagged(vlan).then(change)
+    }
+
+    /// Every VLAN that the port is in.
+    pub(super) fn all(&self) -> impl Iterator<Item = Vlan> + '_ {
+        let tagged = (1..=LAST_VLAN).filter(|vlan| self.has_tagged(*vlan) && self.untagged != Some(*vlan));
+        self.untagged.into_iter().chain(tagged)
+    }
+
+    fn has_tagged(&self, vlan: Vlan) -> bool {
+        let Some(bits) = &self.tagged else { return false };
+        bits.get(usize::from(vlan / 64)).is_some_and(|word| word >> (vlan % 64) & 1 == 1)
+    }
+}
+
+fn is_vlan(vlan: Vlan) -> bool {
+    (1..=LAST_VLAN).contains(&vlan)
+}
+
+#[cfg(test)]
+mod tests {
+    use fairlead_host::Mac;
+
+    use super::*;
+
+    fn port(vlan: Option<u16>, trunk: &[u16]) -> VlanMembership {
+        VlanMembership::new(&PortRules {
+            network: "n".into(),
+            mac: Mac([2, 0, 0, 0, 0, 1]),
+            vlan,
+            trunk: trunk.to_vec(),
+            spoof_check: false,
+            isolated: false,
+            mtu: 1500,
+            from_guest_bits: None,
+            to_guest_bits: None,
+        })
+    }
+
+    #[test]
+    fn each_kind_of_port_sends_into_its_own_vlans_only() {
+        let tags = [Tags::None, Tags::One(0), Tags::One(5), Tags::One(6), Tags::Two(5), Tags::Foreign];
+        let sent = |port: VlanMembership| tags.map(|tags| port.of_sent(tags));
+        assert_eq!(sent(port(None, &[])), [Some(0), None, None, None, None, None]);
+        assert_eq!(sent(port(Some(5), &[])), [Some(5), None, None, None, None, None]);
+        assert_eq!(sent(port(None, &[5])), [None, None, Some(5), None, Some(5), None]);
+        assert_eq!(sent(port(Some(6), &[5])), [Some(6), None, Some(5), None, Some(5), None]);
+        assert_eq!(sent(port(Some(4095), &[0, 4095])), [None; 6], "what is no VLAN is nothing");
+    }
+
+    #[test]
+    fn a_tag_is_pushed_to_a_trunk_and_popped_for_an_access_port() {
+        let (access, trunk, native) = (port(Some(5), &[]), port(None, &[5, 6]), port(Some(5), &[6]));
+        assert_eq!(access.change_for(5, Tags::None), Some(TagChange::None));
+        assert_eq!(access.change_for(5, Tags::One(5)), Some(TagChange::Pop));
+        assert_eq!(access.change_for(6, Tags::One(6)), None);
+        assert_eq!(trunk.change_for(5, Tags::None), Some(TagChange::Push(5)));
+        assert_eq!(trunk.change_for(6, Tags::One(6)), Some(TagChange::None));
+        assert_eq!(trunk.change_for(7, Tags::None), None);
+        assert_eq!(native.change_for(5, Tags::One(5)), Some(TagChange::Pop));
+        assert_eq!(port(None, &[]).change_for(5, Tags::None), None);
+        assert_eq!(trunk.change_for(0, Tags::None), None, "a port without VLAN reaches no trunk");
+    }
+
+    #[test]
+    fn a_second_tag_never_comes_first() {
+        assert_eq!(port(Some(5), &[]).change_for(5, Tags::Two(5)), None);
+        assert_eq!(port(Some(5), &[6]).change_for(5, Tags::Two(5)), None);
+        assert_eq!(port(None, &[5]).change_for(5, Tags::Two(5)), Some(TagChange::None));
+    }
+
+    #[test]
+    fn all_vlans_of_a_port_are_named_once() {
+        assert_eq!(port(Some(5), &[6, 5, 4094]).all().collect::<Vec<_>>(), [5, 6, 4094]);
+        assert_eq!(port(None, &[]).all().collect::<Vec<_>>(), [0]);
+    }
+}
