@@ -109,14 +109,14 @@ impl Switch {
     pub fn flood_to(
         &self,
         from: PortIndex,
-        frame: FloodedFrame,
-    ) -> impl Iterator<Item = (PortIndex, TagChange)> + '_ {
+        frame: &FloodedFrame,
+    ) -> impl Iterator<Item = (PortIndex, TagChange)> {
         let sender = self.state(from);
         let network = sender.and_then(|sender| self.networks[sender.network].as_ref());
         let members = network.map_or(&[][..], |network| &network.members);
         members.iter().filter(move |member| **member != from).filter_map(move |member| {
             let receiver = self.state(*member)?;
-            reach(sender?, receiver, &frame).ok().map(|change| (*member, change))
+            reach(sender?, receiver, frame).ok().map(|change| (*member, change))
         })
     }
 

@@ -40,7 +40,7 @@ pub(super) fn receivers(
 ) -> Vec<(PortIndex, super::TagChange)> {
     match decision {
         Decision::To(port, change) => vec![(port, change)],
-        Decision::Flood(frame) => switch.flood_to(from, frame).collect(),
+        Decision::Flood(frame) => switch.flood_to(from, &frame).collect(),
         Decision::Drop(_) => Vec::new(),
     }
 }
