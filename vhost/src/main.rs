@@ -1,3 +1,95 @@
-//! `fairlead-vswitch`: the data plane of vhost-user ports.
+//! `fairlead-vswitch`: the data plane of vhost-user ports, in a process without privileges.
 
-fn main() {}
+use std::error::Error;
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use fairlead_host::topology::CpuList;
+use fairlead_vhost::confinement::User;
+use fairlead_vhost::dataplane::{Options, Polling};
+use fairlead_vhost::vswitch_process::{Settings, run};
+use tracing_subscriber::filter::LevelFilter;
+
+/// Forwards Ethernet frames between vhost-user ports, as the node daemon tells it over its control socket.
+#[derive(Debug, Parser)]
+#[command(name = "fairlead-vswitch", version, about)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs in the foreground until SIGTERM.
+    Run(Run),
+}
+
+#[derive(Debug, Parser)]
+struct Run {
+    /// Where the control socket is made. Only root and the user that starts the program can use it.
+    #[arg(long, value_name = "PATH")]
+    socket: PathBuf,
+    /// Processors that forward frames, such as 2,4-5; all of them otherwise.
+    #[arg(long, value_name = "LIST")]
+    cpus: Option<CpuList>,
+    /// How they wait for frames.
+    #[arg(long, value_enum, default_value_t)]
+    polling: PollingMode,
+    /// The user and group that the process becomes, as numbers.
+    #[arg(long, value_name = "UID:GID")]
+    user: Option<User>,
+    /// What is logged to standard error: error, warn, info, debug or trace.
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    log_level: LevelFilter,
+}
+
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+enum PollingMode {
+    /// Poll while frames come, and sleep while none do.
+    #[default]
+    Adaptive,
+    /// Never sleep: a processor is used up, and no frame waits for a wake-up.
+    Always,
+}
+
+impl From<Run> for Settings {
+    fn from(run: Run) -> Settings {
+        let cpus = run.cpus.unwrap_or_default();
+        let polling = match run.polling {
+            PollingMode::Adaptive => Polling::Adaptive,
+            PollingMode::Always => Polling::Always,
+        };
+        let options = Options { cpus: cpus.iter().map(|cpu| cpu as usize).collect(), polling };
+        Settings { socket: run.socket, options, user: run.user }
+    }
+}
+
+fn main() -> ExitCode {
+    let Command::Run(arguments) = Cli::parse().command;
+    tracing_subscriber::fmt()
+        .with_max_level(arguments.log_level)
+        .with_writer(io::stderr)
+        .with_ansi(false)
+        .with_target(false)
+        .init();
+    match run(arguments.into()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("fairlead-vswitch can't run: {}", with_causes(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// An error and all its causes, as one line.
+fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(deeper) = cause {
+        text = format!("{text}: {deeper}");
+        cause = deeper.source();
+    }
+    text
+}

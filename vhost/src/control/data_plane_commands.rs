@@ -33,7 +33,7 @@ impl PortCommands for DataPlane {
 fn refusal(error: &PortError) -> Refusal {
     let code = match error {
         PortError::NameTaken(_) => RefusalCode::NameTaken,
-        PortError::Unknown(_) => RefusalCode::UnknownPort,
+        PortError::NoSuchPort(_) => RefusalCode::UnknownPort,
     };
     let mut reason = error.to_string();
     let mut source = error.source();

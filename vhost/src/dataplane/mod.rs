@@ -62,20 +62,26 @@ pub enum Event {
 /// The data plane can't start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// A processor that is not there.
-    #[error("there is no processor {0}")]
-    Cpu(usize),
+    /// Processors that can't be used.
+    #[error("the poll thread cannot run on the CPUs {cpus:?}")]
+    Cpus {
+        /// Which.
+        cpus: Vec<usize>,
+        /// Why.
+        #[source]
+        source: nix::Error,
+    },
 }
 
 /// A port can't be added, removed or connected.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PortError {
     /// Another port has the name.
-    #[error("there is a port {0} already")]
+    #[error("there is a port {0:?} already")]
     NameTaken(String),
     /// No port has the name.
-    #[error("there is no port {0}")]
-    Unknown(String),
+    #[error("there is no port {0:?}")]
+    NoSuchPort(String),
 }
 
 /// Ports.
@@ -90,11 +96,11 @@ impl DataPlane {
     /// # Errors
     /// When there is no such processor.
     pub fn start(
-        options: &Options,
+        options: Options,
         events: impl Fn(Event) + Send + Sync + 'static,
     ) -> Result<DataPlane, StartError> {
-        if let Some(cpu) = options.cpus.iter().find(|cpu| **cpu > 1023) {
-            return Err(StartError::Cpu(*cpu));
+        if options.cpus.iter().any(|cpu| *cpu > 1023) {
+            return Err(StartError::Cpus { cpus: options.cpus, source: nix::Error::EINVAL });
         }
         Ok(DataPlane { ports: Mutex::default(), _events: Box::new(events) })
     }
@@ -117,7 +123,7 @@ impl DataPlane {
     /// # Errors
     /// When there is none.
     pub fn remove_port(&self, name: &str) -> Result<(), PortError> {
-        self.ports.lock().remove(name).map(drop).ok_or_else(|| PortError::Unknown(name.to_owned()))
+        self.ports.lock().remove(name).map(drop).ok_or_else(|| PortError::NoSuchPort(name.to_owned()))
     }
 
     /// Gives a port a new connection.
@@ -126,7 +132,7 @@ impl DataPlane {
     /// When there is none.
     pub fn reconnect(&self, name: &str, socket: OwnedFd) -> Result<(), PortError> {
         let mut ports = self.ports.lock();
-        let port = ports.get_mut(name).ok_or_else(|| PortError::Unknown(name.to_owned()))?;
+        let port = ports.get_mut(name).ok_or_else(|| PortError::NoSuchPort(name.to_owned()))?;
         port.1 = Socket::Connecting(socket);
         Ok(())
     }

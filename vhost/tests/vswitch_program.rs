@@ -1,0 +1,210 @@
+//! The program itself: what it gives up, what it does then, and that another one takes its place.
+
+// Every one of these is a test's; what is unwrapped is what it claims.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use fairlead_host::Mac;
+use fairlead_vhost::confinement::OPEN_FILES;
+use fairlead_vhost::control::messages::SocketSide;
+use fairlead_vhost::control::{Client, ClientError};
+use fairlead_vhost::port::PortConfig;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_fairlead-vswitch");
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// A running program, killed when the test ends.
+struct Vswitch {
+    child: Child,
+}
+
+impl Vswitch {
+    /// Starts it and waits until it is ready.
+    fn start(place: &Place, arguments: &[&str]) -> Vswitch {
+        let mut child = place.command(arguments).stderr(Stdio::piped()).spawn().unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        while !line.contains("ready for ports") {
+            line.clear();
+            assert!(log.read_line(&mut line).unwrap() > 0, "it ended before it was ready");
+        }
+        // The rest of its log must go somewhere.
+        std::thread::spawn(move || log.read_to_end(&mut Vec::new()));
+        Vswitch { child }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id().try_into().unwrap()), signal).unwrap();
+    }
+
+    /// The fields of `/proc/PID/status`.
+    fn status(&self) -> HashMap<String, String> {
+        let text = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let fields = text.lines().filter_map(|line| line.split_once(':'));
+        fields.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect()
+    }
+}
+
+impl Drop for Vswitch {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A directory with the sockets of a test.
+struct Place {
+    dir: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Place {
+        Place { dir: tempfile::tempdir().unwrap() }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join("control.sock")
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(PROGRAM);
+        command.arg("run").arg("--socket").arg(self.socket()).args(arguments);
+        command
+    }
+
+    fn client(&self) -> Client {
+        Client::new(self.socket(), LIMIT)
+    }
+
+    fn add_port(&self, client: &mut Client, name: &str) -> Result<(), ClientError> {
+        let listener = UnixListener::bind(self.dir.path().join(name)).unwrap();
+        client.add_port(config(name), SocketSide::Listening, listener.as_fd())
+    }
+}
+
+fn config(name: &str) -> PortConfig {
+    PortConfig {
+        name: name.into(),
+        network: "red".into(),
+        mac: Mac([2, 0, 0, 0, 0, 1]),
+        vlan: None,
+        trunk: Vec::new(),
+        spoof_check: true,
+        isolated: false,
+        queues: 1,
+        mtu: 1_500,
+    }
+}
+
+fn names(client: &mut Client) -> Vec<String> {
+    client.ports().unwrap().into_iter().map(|port| port.config.name).collect()
+}
+
+/// What the program says when it can't start.
+fn failure(place: &Place, arguments: &[&str]) -> String {
+    let Output { status, stderr, .. } = place.command(arguments).output().unwrap();
+    assert!(!status.success());
+    String::from_utf8(stderr).unwrap()
+}
+
+#[test]
+fn the_program_gives_up_all_privileges_and_serves_ports_without_them() {
+    let place = Place::new();
+    let vswitch = Vswitch::start(&place, &["--user", "64321:64322"]);
+    let mut client = place.client();
+    place.add_port(&mut client, "one").unwrap();
+    place.add_port(&mut client, "two").unwrap();
+    assert_eq!(names(&mut client), ["one", "two"]);
+    assert_eq!(client.version().unwrap().pid, vswitch.child.id());
+    for thread in fs::read_dir(format!("/proc/{}/task", vswitch.child.id())).unwrap() {
+        let status = fs::read_to_string(thread.unwrap().path().join("status")).unwrap();
+        for line in ["NoNewPrivs:\t1", "Seccomp:\t2", "Seccomp_filters:\t2"] {
+            assert!(status.contains(line), "{line} in {status}");
+        }
+    }
+    let status = vswitch.status();
+    for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+        assert_eq!(status[set], "0000000000000000", "{set}");
+    }
+    assert_eq!(status["Uid"], "64321\t64321\t64321\t64321");
+    assert_eq!(status["Gid"], "64322\t64322\t64322\t64322");
+    assert_eq!(status["Groups"], "");
+    let limits = fs::read_to_string(format!("/proc/{}/limits", vswitch.child.id())).unwrap();
+    let limit = |name: &str| {
+        let line = limits.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.split_whitespace().take(2).map(|number| number.parse().unwrap()).collect::<Vec<u64>>()
+    };
+    assert_eq!(limit("Max core file size"), [0, 0]);
+    let open_files = limit("Max open files");
+    let is_all_it_may = open_files[0] == open_files[1].min(OPEN_FILES);
+    assert!(is_all_it_may || open_files[0] > OPEN_FILES, "{open_files:?}");
+}
+
+#[test]
+fn a_killed_program_is_followed_by_another_on_the_same_socket_which_is_told_its_ports_again() {
+    let place = Place::new();
+    let first = Vswitch::start(&place, &[]);
+    let mut client = place.client();
+    place.add_port(&mut client, "one").unwrap();
+    let before = client.version().unwrap().pid;
+    drop(first);
+    assert!(matches!(client.version(), Err(ClientError::Closed { .. })));
+    assert!(matches!(client.version(), Err(ClientError::Connect { .. })));
+    let begun = Instant::now();
+    let _second = Vswitch::start(&place, &[]);
+    assert_ne!(client.version().unwrap().pid, before);
+    assert!(begun.elapsed() < LIMIT, "{:?}", begun.elapsed());
+    assert_eq!(names(&mut client), Vec::<String>::new());
+    place.add_port(&mut client, "two").unwrap();
+    assert_eq!(names(&mut client), ["two"]);
+}
+
+#[test]
+fn a_second_program_leaves_the_socket_to_the_first() {
+    let place = Place::new();
+    let _first = Vswitch::start(&place, &[]);
+    let text = failure(&place, &[]);
+    assert!(
+        text.contains("another fairlead-vswitch serves this socket; stop it, or take another path"),
+        "{text}"
+    );
+    place.client().version().unwrap();
+}
+
+#[test]
+fn sigterm_and_sigint_end_it_cleanly() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let place = Place::new();
+        let mut vswitch = Vswitch::start(&place, &[]);
+        let mut client = place.client();
+        place.add_port(&mut client, "one").unwrap();
+        vswitch.signal(signal);
+        let status = vswitch.child.wait().unwrap();
+        assert_eq!(status.code(), Some(0), "{signal}: {status}");
+        assert!(client.version().is_err());
+    }
+}
+
+#[test]
+fn what_can_not_be_is_said_with_the_remedy() {
+    let place = Place::new();
+    let text = failure(&place, &["--cpus", "0-1,9999"]);
+    assert!(text.contains("the data plane can't start"), "{text}");
+    let text = failure(&place, &["--user", "nobody:nogroup"]);
+    assert!(text.contains("give two numbers below 4294967295, such as 65534:65534"), "{text}");
+    let version = Command::new(PROGRAM).arg("--version").output().unwrap();
+    assert_eq!(
+        String::from_utf8(version.stdout).unwrap(),
+        format!("fairlead-vswitch {}\n", env!("CARGO_PKG_VERSION"))
+    );
+}
