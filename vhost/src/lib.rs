@@ -10,5 +10,8 @@
 
 pub mod control;
 pub mod dataplane;
+mod memory;
 pub mod port;
+mod protocol;
+mod ring;
 pub mod switch;
