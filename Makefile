@@ -43,12 +43,12 @@ dist-programs:
 	@echo "build: fairlead ($(SHIM_TARGET), optimised for size)"
 	@$(SHIM_FLAGS) cargo build -q --profile shim --target $(SHIM_TARGET) -p fairlead --bin fairlead
 	@$(SHIM_FLAGS) cargo build -q --profile shim --target $(SHIM_TARGET) -p fairlead-bench --no-default-features --bin fairlead-empty
-	@echo "build: fairleadd and fairlead-bench (release; a minute or two the first time)"
-	@$(STATIC) cargo build -q --release --target $(GNU) -p fairlead-daemon -p fairlead-bench --bin fairleadd --bin fairlead-bench
+	@echo "build: fairleadd, fairlead-vswitch and fairlead-bench (release; a minute or two the first time)"
+	@$(STATIC) cargo build -q --release --target $(GNU) -p fairlead-daemon -p fairlead-vhost -p fairlead-bench --bin fairleadd --bin fairlead-vswitch --bin fairlead-bench
 	@mkdir -p dist
 	@install -C -m 755 $(addprefix $(TARGET_DIR)/$(SHIM_TARGET)/shim/,fairlead fairlead-empty) dist
-	@install -C -m 755 $(addprefix $(TARGET_DIR)/$(GNU)/release/,fairleadd fairlead-bench) dist
-	@stat -c '%s %n' dist/fairlead dist/fairlead-empty dist/fairleadd dist/fairlead-bench | awk '{printf "build: %7.0f KiB  %s\n", $$1 / 1024, $$2}'
+	@install -C -m 755 $(addprefix $(TARGET_DIR)/$(GNU)/release/,fairleadd fairlead-vswitch fairlead-bench) dist
+	@stat -c '%s %n' dist/fairlead dist/fairlead-empty dist/fairleadd dist/fairlead-vswitch dist/fairlead-bench | awk '{printf "build: %7.0f KiB  %s\n", $$1 / 1024, $$2}'
 	@[ "$$(stat -c %s dist/fairlead)" -le 524288 ] || echo "build: NOTICE: fairlead is larger than its target of 512 KiB"
 	@[ -n "$(HAVE_MUSL)" ] || echo "build: NOTICE: no musl target: fairlead is a static gnu executable, its targets for size and start time are missed"
 
@@ -64,12 +64,12 @@ dist-image:
 
 cross-programs:
 	@tests/setup.sh build $(ARCH)
-	@echo "build: fairlead and fairleadd for $(ARCH) (release; some minutes)"
+	@echo "build: fairlead, fairleadd and fairlead-vswitch for $(ARCH) (release; some minutes)"
 	@cargo build -q --profile shim --target $(MUSL) -p fairlead --bin fairlead
-	@$(STATIC) cargo build -q --release --target $(GNU) -p fairlead-daemon --bin fairleadd
+	@$(STATIC) cargo build -q --release --target $(GNU) -p fairlead-daemon -p fairlead-vhost --bin fairleadd --bin fairlead-vswitch
 	@install -C -D -m 755 $(TARGET_DIR)/$(MUSL)/shim/fairlead $(IMAGE_PROGRAMS)/fairlead
-	@install -C -D -m 755 $(TARGET_DIR)/$(GNU)/release/fairleadd $(IMAGE_PROGRAMS)/fairleadd
-	@stat -c '%s %n' $(IMAGE_PROGRAMS)/fairlead $(IMAGE_PROGRAMS)/fairleadd | awk '{printf "build: %7.0f KiB  %s\n", $$1 / 1024, $$2}'
+	@install -C -m 755 $(addprefix $(TARGET_DIR)/$(GNU)/release/,fairleadd fairlead-vswitch) $(IMAGE_PROGRAMS)
+	@stat -c '%s %n' $(addprefix $(IMAGE_PROGRAMS)/,fairlead fairleadd fairlead-vswitch) | awk '{printf "build: %7.0f KiB  %s\n", $$1 / 1024, $$2}'
 
 generate: ## the gRPC code of proto/fairlead, which is kept in the repository; a test compares
 	@FAIRLEAD_GENERATE=1 cargo test -q -p fairlead-proto --test generated

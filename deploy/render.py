@@ -14,6 +14,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 BASE = HERE / "base"
 CHART = HERE / "helm" / "fairlead"
 NOTE = "# Made by deploy/render.py of deploy/base: change that, and run `make deploy-render`.\n"
+# What components mount, and the chart's value that stands for each.
+COMPONENTS = [("sriov/sriov.yaml", "sriov"), ("vhost-user/pods-volumes.yaml", "vhostUser")]
 # What the overlay metrics adds to the configuration.
 METRICS = """# Who reads shows a token of an account that may: the ClusterRole fairlead-metrics-reader.
 metrics:
@@ -25,6 +27,9 @@ metrics:
 SETTABLE = [
     ("daemonset.yaml", "ghcr.io/fairlead/fairlead:0.1.0", "{{ .Values.image }}"),
     ("daemonset.yaml", "imagePullPolicy: IfNotPresent", "imagePullPolicy: {{ .Values.imagePullPolicy }}"),
+    ("vswitch.yaml", "ghcr.io/fairlead/fairlead:0.1.0", "{{ .Values.image }}"),
+    ("vswitch.yaml", "imagePullPolicy: IfNotPresent", "imagePullPolicy: {{ .Values.imagePullPolicy }}"),
+    ("vswitch.yaml", "{kubernetes.io/os: linux}", "{{ toJson .Values.nodeSelector }}"),
     ("daemonset.yaml", "{cpu: 50m, memory: 64Mi}", "{{ toJson .Values.resources.requests }}"),
     ("daemonset.yaml", "{memory: 2Gi}", "{{ toJson .Values.resources.limits }}"),
     ("daemonset.yaml", "{kubernetes.io/os: linux}", "{{ toJson .Values.nodeSelector }}"),
@@ -47,16 +52,16 @@ def configuration(text):
     return before, "".join(line[4:] if line.startswith("    ") else line for line in inside.splitlines(keepends=True))
 
 
-def with_sriov(daemonset):
-    """The DaemonSet with what the overlay sriov adds, where the chart's user wants that."""
-    patch = (HERE / "components" / "sriov" / "sriov.yaml").read_text()
+def with_mounts(daemonset, patch, value):
+    """The DaemonSet with what a component's patch mounts, where the chart's user wants that."""
+    patch = (HERE / "components" / patch).read_text()
     mounts = re.search(r"          volumeMounts:\n(.*?)      volumes:\n(.*)", patch, re.S)
     lists = re.search(r"(          volumeMounts:\n)(.*?)(      volumes:\n)(.*)", daemonset, re.S)
     if not (mounts and lists):
-        sys.exit("render.py: the DaemonSet or its overlay sriov has no volumeMounts followed by volumes")
+        sys.exit(f"render.py: the DaemonSet or the component for {value} has no volumeMounts followed by volumes")
 
     def wanted(lines):
-        return "{{- if .Values.sriov }}\n" + lines.rstrip("\n") + "\n{{- end }}\n"
+        return f"{{{{- if .Values.{value} }}}}\n" + lines.rstrip("\n") + "\n{{- end }}\n"
 
     before = daemonset[: lists.start()]
     return (
@@ -98,7 +103,18 @@ def chart():
     files = {"crds/nad-crd.yaml": NOTE + (BASE / "nad-crd.yaml").read_text()}
     for name in ("rbac.yaml", "own-pods-only.yaml", "daemonset.yaml"):
         text = settable(name, (BASE / name).read_text())
-        files["templates/" + name] = NOTE + (with_metrics(with_sriov(text)) if name == "daemonset.yaml" else text)
+        if name == "daemonset.yaml":
+            for patch, value in COMPONENTS:
+                text = with_mounts(text, patch, value)
+            text = with_metrics(text)
+        files["templates/" + name] = NOTE + text
+    vswitch = settable("vswitch.yaml", (HERE / "components" / "vhost-user" / "vswitch.yaml").read_text())
+    files["templates/vswitch.yaml"] = (
+        NOTE.replace("deploy/base", "components/vhost-user")
+        + "{{- if .Values.vhostUser }}\n"
+        + vswitch.rstrip("\n")
+        + "\n{{- end }}\n"
+    )
     review = settable("rbac.yaml", (HERE / "components" / "metrics" / "rbac.yaml").read_text())
     files["templates/token-review.yaml"] = (
         NOTE.replace("deploy/base", "components/metrics")
@@ -116,6 +132,7 @@ def chart():
         + "nodeSelector: {kubernetes.io/os: linux}\n"
         + "resources:\n  requests: {cpu: 50m, memory: 64Mi}\n  limits: {memory: 2Gi}\n"
         + "# What the overlay sriov of the manifests adds: sysfs writable, kubelet's sockets.\nsriov: false\n"
+        + "# What the overlay vhost-user adds: the switch, and the pods' volumes for their sockets.\nvhostUser: false\n"
         + "# The daemon's configuration (docs/configuration.md).\nconfig:\n"
         + values
     )

@@ -56,8 +56,9 @@ def layer():
 
 
 def fairlead_layer(directory):
-    """The one layer of Fairlead's image: both programs in /usr/bin, from scratch."""
-    programs = [("usr/bin/" + name, content_of(os.path.join(directory, name))) for name in ("fairlead", "fairleadd")]
+    """The one layer of Fairlead's image: its programs in /usr/bin, from scratch."""
+    names = ("fairlead", "fairleadd", "fairlead-vswitch")
+    programs = [("usr/bin/" + name, content_of(os.path.join(directory, name))) for name in names]
     return tar_of(("usr", "usr/bin"), programs)
 
 

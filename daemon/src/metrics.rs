@@ -39,7 +39,7 @@ const WORK_BUCKETS: [f64; 9] = [0.01, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 30.0];
 
 /// The label values for network types of our own; those of the built-in types come from the engine, and every other
 /// type becomes `other`.
-const OWN_TYPES: [&str; 2] = ["vhost-user", "fairlead"];
+const OWN_TYPES: [&str; 1] = ["fairlead"];
 
 /// A CNI command as the value of a label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

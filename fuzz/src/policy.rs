@@ -10,7 +10,8 @@ use fairlead_cni::args::Args;
 use fairlead_cni::config::host_device::Device;
 use fairlead_cni::config::macvlan::Mode;
 use fairlead_cni::config::{
-    Fairlead, HostDevice, HostLocal, Ipvlan, Macvlan, NetConf, Sriov, StaticIpam, Vlan, sriov,
+    Fairlead, HostDevice, HostLocal, Ipvlan, Macvlan, NetConf, Sriov, StaticIpam, VhostUser, Vlan, sriov,
+    vhost_user,
 };
 use fairlead_daemon::policy::{Definition, PolicySettings, Tenant};
 use ipnet::IpNet;
@@ -115,7 +116,12 @@ fn link(conf: &NetConf) -> Option<String> {
                 || n.min_tx_rate.or(n.max_tx_rate).is_some()
                 || n.on_host
         }),
-        "dummy" | "vhost-user" => false,
+        "vhost-user" => VhostUser::parse(conf).is_ok_and(|n| {
+            n.vlan.iter().chain(&n.trunk).any(|id| bad_vlan(*id))
+                || !n.spoofchk
+                || matches!(n.place, vhost_user::Place::Directory(_))
+        }),
+        "dummy" => false,
         // Whatever stands before it, the slash is that of a path from the root. A relative one leads to nothing.
         "goodtool" => conf.raw.contains("/evil"),
         _ => true,

@@ -4,7 +4,7 @@
 //! [`Net`]. So the same code runs against the real kernel ([`real::RealKernel`]) and against a double that records every call
 //! and fails at the one that a test names ([`double::FakeKernel`]).
 //!
-//! Beside the seam stand files below the host's root ([`host_root`], [`files`], [`trusted_file`], [`strict_path`]), watches ([`file_watch`],
+//! Beside the seam stand files below the host's root ([`host_root`], [`files`], [`trusted_file`], [`strict_path`], [`socket_file`]), watches ([`file_watch`],
 //! [`watch`]), child processes ([`exec`]), this process itself ([`process`], [`scheduling`], [`memory`], [`capabilities`]), NUMA
 //! nodes ([`topology`]) and what every crate above needs once ([`backoff`], [`failpoint`], [`pid_lock`], [`record_version`],
 //! [`shortage`], [`time_limit`]).
@@ -35,6 +35,7 @@ pub mod scratch_netns;
 pub mod scratch_program;
 pub mod seam;
 pub mod shortage;
+pub mod socket_file;
 pub mod strict_path;
 pub mod time_limit;
 pub mod topology;

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::cluster_network::{self, ClusterNetwork};
 use super::sriov::RESOURCE_NAME;
-use super::{HostDevice, Ipvlan, Macvlan, NetConf, Sriov, Vlan};
+use super::{HostDevice, Ipvlan, Macvlan, NetConf, Sriov, VhostUser, Vlan};
 use crate::error::{CniError, Code};
 use crate::names::shown;
 
@@ -79,7 +79,24 @@ const PATHS: &[(&str, &[&str])] = &[
             "max_tx_rate",
         ],
     ),
-    ("vhost-user", &["switch", "mac"]),
+    (
+        "vhost-user",
+        &[
+            "switch",
+            "network",
+            "mode",
+            "vlan",
+            "trunk",
+            "spoofchk",
+            "isolated",
+            "queues",
+            "mtu",
+            "mac",
+            "volume",
+            "directory",
+            "mountPath",
+        ],
+    ),
 ];
 
 /// The keys of the types that the reference plugins read beside those of a path, and those without a path.
@@ -222,6 +239,7 @@ fn read_path(whole: &Map<String, Value>, path: &Value) -> Result<NetConf, CniErr
         "vlan" => Vlan::parse(&conf).map(drop),
         "host-device" => HostDevice::parse(&conf).map(drop),
         "sriov" => Sriov::parse(&conf).map(drop),
+        "vhost-user" => VhostUser::parse(&conf).map(drop),
         // The kinds read the values when the path is tried.
         _ => Ok(()),
     }?;

@@ -15,6 +15,7 @@ mod netconf;
 pub mod resolv_conf;
 pub mod sriov;
 pub mod static_ipam;
+pub mod vhost_user;
 pub mod vlan;
 
 pub use cluster_network::ClusterNetwork;
@@ -28,6 +29,7 @@ pub use macvlan::Macvlan;
 pub use netconf::{AttachmentRef, NetConf, RuntimeConfig};
 pub use sriov::Sriov;
 pub use static_ipam::StaticIpam;
+pub use vhost_user::VhostUser;
 pub use vlan::Vlan;
 
 use crate::error::{CniError, Code};

@@ -18,9 +18,6 @@ use super::kinds::{Network, NotAttached};
 use super::{Engine, errors};
 use crate::store::PassedOver;
 
-/// The type of a path that is not served yet.
-const VHOST_USER: &str = "vhost-user";
-
 impl Engine {
     /// Carries a call out for the path that its attachment has, or for the first that can be had.
     pub(super) fn by_paths(
@@ -125,7 +122,6 @@ impl Engine {
         for path in paths {
             request.conf = Arc::clone(path);
             last = match names_no_vf(path, request)? {
-                _ if path.plugin_type == VHOST_USER => Err(not_served()),
                 // Which one it is, a pod's ADD says.
                 Some(_) => self.core.store_status(request),
                 None => self.status_of(request),
@@ -164,9 +160,6 @@ enum Wanted {
 
 /// Refuses all that can be refused without looking at the host.
 fn wanted(path: &NetConf, request: &AttachmentRequest<'_>) -> Result<Wanted, CniError> {
-    if path.plugin_type == VHOST_USER {
-        return Ok(Wanted::Nothing(not_served()));
-    }
     match names_no_vf(path, request)? {
         Some(none) => Ok(Wanted::Nothing(none)),
         None => Network::validate(path, request.args).map(|network| Wanted::Network(Box::new(network))),
@@ -180,11 +173,6 @@ fn names_no_vf(path: &NetConf, request: &AttachmentRequest<'_>) -> Result<Option
     }
     let given = config::Sriov::parse(path)?.device(path, request.args);
     Ok(given.err().filter(|e| e.code == Code::InvalidConfig))
-}
-
-fn not_served() -> CniError {
-    CniError::new(Code::UnsupportedField, "paths of type \"vhost-user\" are not served by this version")
-        .with("put another path behind it")
 }
 
 fn fewer_paths(request: &AttachmentRequest<'_>) -> CniError {

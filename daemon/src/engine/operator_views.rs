@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use fairlead_cni::CniError;
+use fairlead_host::HostRoot;
 use fairlead_ipam::Owner;
 use serde_json::{Value, json};
 
@@ -35,7 +36,7 @@ fn orphans(engine: &Engine) -> Value {
     let networks = engine.networks.list();
     let listed = networks["networks"].as_array().into_iter().flatten();
     let listed: Vec<&str> = listed.filter_map(|network| network["name"].as_str()).collect();
-    let root = &engine.core.kinds.sriov.root;
+    let root = &HostRoot::new(engine.host_root.clone());
     let mut rows = Vec::new();
     for orphan in engine.core.orphans() {
         let networks: Vec<&str> = std::iter::once(orphan.network.as_str()).chain(listed.clone()).collect();

@@ -14,7 +14,7 @@ use fairlead_kube::Cluster;
 use fairlead_kubelet::{DevicePlugins, KubeletDir, PodResources};
 use fairlead_sriov::pools::{PoolMetrics, Pools, PoolsContext};
 use fairlead_sriov::{Administrator, Inventory};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use super::conf_cache::ConfCache;
 use super::core::{
@@ -23,9 +23,10 @@ use super::core::{
 };
 use super::health_probes::NetnsWatch;
 use super::keyed_locks::KeyedLocks;
-use super::kinds::Kinds;
 use super::kinds::sriov::{AnnouncedDevices, SriovServices};
 use super::kinds::sriov_cni_import::SriovCniImport;
+use super::kinds::vhost_user::VhostUserServices;
+use super::kinds::{DeviceInfoFiles, Kinds};
 use super::live_policy::CurrentPolicy;
 use super::pod_networks::ImmediateNetworks;
 use super::random_ids::RandomIds;
@@ -41,6 +42,9 @@ use crate::store::{Lost, Opened, Store, StoreError};
 
 /// Threads that work off what is left after answers.
 const REMOVAL_THREADS: usize = 4;
+
+/// The socket in the run directory by which `fairlead-vswitch` is told what to do.
+const SWITCH_SOCKET: &str = "vswitch.sock";
 
 /// So long the start waits for what an earlier daemon left. The unit's limit for the whole start is 120 s.
 const WAITS: Duration = Duration::from_secs(5);
@@ -169,6 +173,10 @@ impl Engine {
                 .name("network-status".to_owned())
                 .spawn(move || reporting.report_again(Instant::now() + PODS_SEEN))?;
         }
+        let (ports, alive) = (Arc::clone(&engine.core.kinds.vhost_user), Arc::downgrade(engine));
+        thread::Builder::new()
+            .name("vhost-user-ports".to_owned())
+            .spawn(move || ports.keep_up(&|| alive.strong_count() > 0))?;
         let watched = Arc::downgrade(engine);
         thread::Builder::new().name("netns-watch".to_owned()).spawn(move || watch(&watched))?;
         Engine::watch_pools(engine)
@@ -231,10 +239,24 @@ fn core(
         Delegates::new(paths.host_root.clone(), beside.cgroup.clone(), paths.run_dir.join("tenants-plugins"))
             .watched_in(&paths.run_dir.join("plugins"));
     let kernel = Arc::clone(&beside.kernel);
-    let sriov = sriov(paths, beside, boot_id, &host_id, &store, &root, &ids)?;
-    let leftovers = SriovCniImport::new(Arc::clone(&root));
+    let device_info = Arc::new(DeviceInfoFiles::new(Arc::clone(&root), Arc::clone(&store)));
+    let sriov = sriov(paths, beside, boot_id, &host_id, &store, &device_info, &ids)?;
+    let switch = paths.run_dir.join(SWITCH_SOCKET);
+    let vhost_user =
+        VhostUserServices::new(Arc::clone(&root), paths.kubelet.clone(), Arc::clone(&store), switch);
     Ok(Core {
-        kinds: Kinds::new(kernel, paths.sysfs.clone(), ids, Arc::clone(&policy), announcer, sriov, leftovers),
+        kinds: Kinds {
+            kernel,
+            sysfs: paths.sysfs.clone(),
+            ids,
+            policy: Arc::clone(&policy),
+            announcer,
+            device_info,
+            sriov,
+            vhost_user: Arc::new(vhost_user),
+            leftovers: SriovCniImport::new(root),
+            kernel_kinds: Mutex::default(),
+        },
         host_id,
         store,
         records,
@@ -261,7 +283,7 @@ fn sriov(
     boot_id: &str,
     host_id: &NetnsId,
     store: &Arc<Store>,
-    root: &Arc<HostRoot>,
+    device_info: &Arc<DeviceInfoFiles>,
     ids: &Arc<RandomIds>,
 ) -> Result<SriovServices, StartError> {
     let admin = Arc::new(Administrator::new(Arc::clone(&beside.kernel), beside.settles));
@@ -282,8 +304,8 @@ fn sriov(
         kernel: beside.kernel,
         host_id: host_id.clone(),
         sysfs: paths.sysfs.clone(),
-        root: Arc::clone(root),
         store: Arc::clone(store),
+        device_info: Arc::clone(device_info),
         inventory,
         admin,
         pools,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use fairlead_cni::args::Args;
 use fairlead_cni::config::{
-    Fairlead, HostDevice, HostLocal, Ipvlan, Macvlan, NetConf, Sriov, StaticIpam, Vlan, sriov,
+    Fairlead, HostDevice, HostLocal, Ipvlan, Macvlan, NetConf, Sriov, StaticIpam, VhostUser, Vlan, sriov,
 };
 use fairlead_cni::{CniError, Code};
 
@@ -37,7 +37,9 @@ pub enum Link {
     HostDevice(Option<HostDevice>),
     /// Type `sriov`, and the VF that it would get; `None` where the runtime is to name it.
     Sriov(Sriov, Option<sriov::Device>),
-    /// Types that take nothing of the node: `dummy`, `loopback`, and the path `vhost-user`, which is not served yet.
+    /// Type `vhost-user`.
+    VhostUser(VhostUser),
+    /// Types that take nothing of the node: `dummy` and `loopback`.
     Nothing,
     /// `clusterNetwork`: a network of the administrator's, by its name.
     ClusterNetwork(String),
@@ -71,7 +73,7 @@ impl Interface {
     /// Those of the type's parser.
     pub fn read(place: &str, conf: NetConf, args: &Args) -> Result<Vec<Interface>, CniError> {
         if conf.plugin_type != "fairlead" {
-            return Ok(vec![Interface::one(place.to_owned(), conf, args, false)?]);
+            return Ok(vec![Interface::one(place.to_owned(), conf, args)?]);
         }
         match Fairlead::parse(&conf)? {
             Fairlead::ClusterNetwork(network) => {
@@ -82,14 +84,12 @@ impl Interface {
             Fairlead::Paths { paths, .. } => {
                 let below = if place.is_empty() { String::new() } else { format!("{place}.") };
                 let paths = paths.into_iter().enumerate();
-                paths
-                    .map(|(at, path)| Interface::one(format!("{below}paths[{at}]"), path, args, true))
-                    .collect()
+                paths.map(|(at, path)| Interface::one(format!("{below}paths[{at}]"), path, args)).collect()
             }
         }
     }
 
-    fn one(place: String, conf: NetConf, args: &Args, is_path: bool) -> Result<Interface, CniError> {
+    fn one(place: String, conf: NetConf, args: &Args) -> Result<Interface, CniError> {
         let link = match conf.plugin_type.as_str() {
             "macvlan" => Link::Macvlan(Macvlan::parse(&conf)?),
             "ipvlan" => Link::Ipvlan(Ipvlan::parse(&conf)?),
@@ -100,9 +100,8 @@ impl Interface {
                 let device = named(sriov.device(&conf, args))?;
                 Link::Sriov(sriov, device)
             }
+            "vhost-user" => Link::VhostUser(VhostUser::parse(&conf)?),
             "dummy" | "loopback" => Link::Nothing,
-            // For a path nothing is executed: our own type knows all of its types.
-            _ if is_path => Link::Nothing,
             _ => Link::Executed,
         };
         let addresses = match (&link, conf.ipam_type.as_deref()) {

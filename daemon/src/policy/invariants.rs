@@ -5,6 +5,7 @@ use std::path::Path;
 
 use fairlead_cni::config::host_device::Device;
 use fairlead_cni::config::sriov;
+use fairlead_cni::config::vhost_user::Place;
 use ipnet::IpNet;
 use serde_json::Value;
 
@@ -122,6 +123,13 @@ impl About<'_> {
             },
             Link::Sriov(_, Some(sriov::Device::OfPool(pool))) => self.offer("pool", pool),
             Link::Sriov(_, Some(sriov::Device::OfResource(resource))) => self.offer("resourceName", resource),
+            Link::VhostUser(port) => match &port.place {
+                Place::Directory(directory) => {
+                    let remedy = "name a volume of the pod by \"volume\"";
+                    Err(self.never("directory", shown(directory), "a directory of the host", remedy))
+                }
+                Place::Volume(_) => Ok(()),
+            },
             Link::Sriov(..) | Link::Nothing | Link::ClusterNetwork(_) | Link::Executed => Ok(()),
         }
     }

@@ -6,7 +6,7 @@ use fairlead_cni::CniError;
 use fairlead_cni::args::Args;
 use fairlead_cni::config::host_device::Device;
 use fairlead_cni::config::macvlan::Mode;
-use fairlead_cni::config::{HostDevice, HostLocal, Sriov, StaticIpam, sriov};
+use fairlead_cni::config::{HostDevice, HostLocal, Sriov, StaticIpam, VhostUser, sriov};
 use ipnet::IpNet;
 
 use super::refusal::shown;
@@ -38,6 +38,7 @@ impl Judgement<'_> {
             }
             Link::HostDevice(Some(device)) => self.host_device(device)?,
             Link::Sriov(sriov, device) => self.sriov(sriov, device.as_ref())?,
+            Link::VhostUser(port) => self.vhost_user(port)?,
             // Who is to be given which device, the runtime knows.
             Link::HostDevice(None) => {}
             Link::Nothing | Link::ClusterNetwork(_) | Link::Executed => {}
@@ -147,6 +148,12 @@ impl Judgement<'_> {
         self.privilege(sriov.trust == Some(true), Privilege::Trust, "trust", "\"on\"")?;
         self.privilege(sriov.spoofchk == Some(false), Privilege::SpoofchkOff, "spoofchk", "\"off\"")?;
         self.privilege(sriov.on_host, Privilege::DeviceAccess, "deviceAccess", "\"host\"")
+    }
+
+    fn vhost_user(&self, port: &VhostUser) -> Result<(), Refusal> {
+        port.vlan.map_or(Ok(()), |id| self.vlan("vlan", id))?;
+        port.trunk.iter().try_for_each(|id| self.vlan("trunk", *id))?;
+        self.privilege(!port.spoofchk, Privilege::SpoofchkOff, "spoofchk", "\"off\"")
     }
 
     fn vlan(&self, key: &str, id: u16) -> Result<(), Refusal> {

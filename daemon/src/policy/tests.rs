@@ -87,6 +87,7 @@ fn what_reaches_the_hosts_files_or_memory_is_refused_whatever_the_policy_says() 
             plugin("host-device", r#""kernelpath":"/sys/devices/pci0000:00/x""#),
             &["\"kernelpath\"", "\"device\""],
         ),
+        (plugin("vhost-user", r#""directory":"/run""#), &["\"directory\"", "/run", "\"volume\""]),
         (plugin("whatever", r#""logFile":"/etc/cron.d/x""#), &["\"logFile\"", "executed"]),
         (plugin("whatever", r#""a":[{"b":"x/../../etc"}]"#), &["\"a[0].b\""]),
         (plugin("whatever", r#""a":"unix:/run/docker.sock""#), &["\"a\""]),
@@ -213,7 +214,7 @@ fn a_rule_decides_about_every_key_and_its_refusal_names_it() {
     let strict = strict();
     let by_rule = ["rule 1 (namespaces radio-*)"];
     let macvlan = |keys: &str| plugin("macvlan", keys);
-    let table: [(String, &[&str]); 20] = [
+    let table: [(String, &[&str]); 23] = [
         (plugin("loopback", ""), &["\"type\"", "\"loopback\"", "\"types\""]),
         (plugin("fairlead", r#""clusterNetwork":"cluster""#), &["\"type\"", "\"fairlead\""]),
         (macvlan(r#""master":"eth0""#), &["\"master\"", "\"eth0\"", "ens1f*"]),
@@ -233,6 +234,9 @@ fn a_rule_decides_about_every_key_and_its_refusal_names_it() {
         (plugin("sriov", r#""pool":"radio","vlan":0"#), &["\"vlan\"", ": 0;"]),
         (plugin("sriov", r#""pool":"radio","spoofchk":"off""#), &["\"spoofchk\"", "spoofchkOff"]),
         (plugin("sriov", r#""pool":"radio","max_tx_rate":0"#), &["\"max_tx_rate\"", "rates"]),
+        (plugin("vhost-user", r#""vlan":200"#), &["\"vlan\"", "200", "100-199"]),
+        (plugin("vhost-user", r#""trunk":[150,99]"#), &["\"trunk\"", "99", "100-199"]),
+        (plugin("vhost-user", r#""spoofchk":"off""#), &["\"spoofchk\"", "spoofchkOff"]),
         (
             plugin(
                 "fairlead",

@@ -32,7 +32,7 @@ pub use newer::NewerAttachment;
 pub use opening::{Lost, Opened};
 pub use record::{
     Attachment, Caller, DriverState, Entry, IpamRecord, Key, LentAs, LinkRecord, MovedNetdev, Namespace,
-    PassedOver, Phase, VfRecord,
+    PassedOver, Phase, VfRecord, VhostUserRecord,
 };
 pub use set_aside::{damaged, of_newer_version};
 

@@ -12,6 +12,7 @@ use fairlead_kube::PodRef;
 use fairlead_sriov::PciAddr;
 use fairlead_sriov::numa::Locality;
 use fairlead_sriov::vf_netdev::{Appearance, Look};
+use fairlead_vhost::port::PortConfig;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
@@ -75,6 +76,9 @@ pub enum LinkRecord {
     /// A VF that vfio-pci has: the pod's process drives it, and nothing of it is in a namespace. Its settings are restored.
     #[serde(rename = "given")]
     Vfio(VfRecord),
+    /// A port of a switch in user space: taken out of the switch, and its socket removed.
+    #[serde(rename = "vhost-user")]
+    VhostUser(Box<VhostUserRecord>),
     /// The namespace's own `lo`.
     Loopback,
     /// A configuration that is a whole list of plugins (`clusterNetwork`): its text.
@@ -170,6 +174,38 @@ pub struct VfRecord {
     pub iommu_group: Option<u32>,
     /// The settings that ADD changes, as they were.
     pub before: VfChange,
+}
+
+/// A port of a switch in user space: all that it is made of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VhostUserRecord {
+    /// The port, as the switch has it.
+    pub port: PortConfig,
+    /// The directory of its socket, on the host.
+    pub directory: String,
+    /// The socket's name in it.
+    pub socket: String,
+    /// The pod's process makes the socket, and is connected to.
+    #[serde(rename = "podListens", default, skip_serializing_if = "std::ops::Not::not")]
+    pub pod_listens: bool,
+    /// Where the pod sees the directory, as far as the configuration says it.
+    #[serde(rename = "mountPath", default, skip_serializing_if = "Option::is_none")]
+    pub mount_path: Option<String>,
+}
+
+impl VhostUserRecord {
+    /// The socket's path on the host.
+    pub fn host_path(&self) -> String {
+        format!("{}/{}", self.directory.trim_end_matches('/'), self.socket)
+    }
+
+    /// The socket's path as the pod sees it: its name alone where nobody says where the directory is mounted.
+    pub fn path_for_pod(&self) -> String {
+        match &self.mount_path {
+            Some(mount) => format!("{}/{}", mount.trim_end_matches('/'), self.socket),
+            None => self.socket.clone(),
+        }
+    }
 }
 
 impl MovedNetdev {
@@ -371,6 +407,14 @@ impl Attachment {
         match &self.link {
             LinkRecord::Moved(moved) => moved.vf.as_ref(),
             LinkRecord::Vfio(vf) => Some(vf),
+            _ => None,
+        }
+    }
+
+    /// The port of a switch in user space that its pod has.
+    pub fn vhost_user(&self) -> Option<&VhostUserRecord> {
+        match &self.link {
+            LinkRecord::VhostUser(record) => Some(record),
             _ => None,
         }
     }

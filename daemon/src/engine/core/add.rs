@@ -305,6 +305,6 @@ fn describe(request: &AttachmentRequest<'_>, applied: &Applied, result: &mut Cni
         sandbox: request.sandbox.netns.to_owned(),
         mtu: applied.mtu,
         pci_id: applied.pci_id.clone(),
-        ..Interface::default()
+        socket_path: applied.socket_path.clone(),
     }];
 }

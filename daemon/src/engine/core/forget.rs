@@ -142,7 +142,7 @@ impl Core {
             // Of an earlier boot, or nothing was ever made: nobody has an interface.
             (LinkRecord::None, _) => true,
             // A process may drive its VF, whatever has become of the namespace.
-            (LinkRecord::Vfio(_), _) => false,
+            (LinkRecord::Vfio(_) | LinkRecord::VhostUser(_), _) => false,
             (_, Ok(Reach::Dead)) => true,
             // The index is of our choice. A device that was lent may be there under any name.
             (LinkRecord::Made { index, .. }, Ok(Reach::Inside(mut pod))) => {
@@ -178,6 +178,12 @@ impl Core {
                 left.push(format!("what {plugins} made or hold: interfaces, leases, port mappings"));
             }
             _ => {}
+        }
+        if let Some(port) = attachment.vhost_user() {
+            let (name, socket) = (&port.port.name, port.host_path());
+            left.push(format!(
+                "port {name} of the switch, until the daemon next finds it, and its socket {socket}"
+            ));
         }
         if let Some(vf) = attachment.vf() {
             left.push(format!(

@@ -1,7 +1,7 @@
 //! STATUS: whether an ADD of this network could succeed now. Looks at the host, waits for nothing.
 //!
-//! It is refused for what lasts until somebody mends it: a kind of link that the kernel does not have, no room for
-//! records or allocations, an IPAM plugin that says so. A missing master is no reason: a runtime takes the whole node
+//! It is refused for what lasts until somebody mends it: a kind of link that the kernel does not have, a switch in user space that does
+//! not run, no room for records or allocations, an IPAM plugin that says so. A missing master is no reason: a runtime takes the whole node
 //! out of service for one network's error, and the reference plugins don't refuse it either. It is logged, and
 //! `doctor` reports it.
 
@@ -21,6 +21,9 @@ impl Core {
         network: &Network,
     ) -> Result<(), CniError> {
         self.must_have_kernel_kind(request, network)?;
+        if let Some(why) = network.unserved(&self.kinds) {
+            return Err(not_available(request, why));
+        }
         self.store_status(request)?;
         self.ipam.status(request)?;
         self.look_for_master(request, network)?;

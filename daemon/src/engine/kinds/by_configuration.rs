@@ -11,7 +11,7 @@ use fairlead_host::{Link, Net, NetError};
 
 use super::{
     Addressing, Checked, Kinds, Network, NotAttached, Owners, Plan, Reservation, loopback, made, moved,
-    not_built_in, sriov, vf, vfio,
+    not_built_in, sriov, vf, vfio, vhost_user,
 };
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::errors;
@@ -29,6 +29,9 @@ impl Network {
         }
         if sriov::TYPES.contains(&kind) {
             return sriov::Sriov::validate(conf, args).map(Network::Sriov);
+        }
+        if vhost_user::TYPES.contains(&kind) {
+            return vhost_user::VhostUser::validate(conf, args).map(Network::VhostUser);
         }
         if loopback::TYPES.contains(&kind) {
             return Ok(Network::Loopback);
@@ -53,7 +56,7 @@ impl Network {
                 Ok((Cow::Borrowed(self), network.reserve(kinds, owners, request)?))
             }
             Network::Made(network) => Ok((Cow::Borrowed(self), network.reserve(kinds, owners, request)?)),
-            Network::Loopback => Ok((Cow::Borrowed(self), Reservation::Nothing)),
+            Network::Loopback | Network::VhostUser(_) => Ok((Cow::Borrowed(self), Reservation::Nothing)),
         }
     }
 
@@ -62,7 +65,7 @@ impl Network {
         match self {
             Network::Made(network) => network.may_ask_kubelet(),
             Network::Sriov(_) | Network::HostDevice(_) => true,
-            Network::Loopback => false,
+            Network::Loopback | Network::VhostUser(_) => false,
         }
     }
 
@@ -77,6 +80,9 @@ impl Network {
         match (self, reservation) {
             (Network::Made(network), _) => network.plan(kinds, request, reservation, pod),
             (Network::Loopback, _) => Ok(loopback::plan()),
+            (Network::VhostUser(network), _) => {
+                vhost_user::plan(&kinds.vhost_user, &kinds.ids, network, request)
+            }
             (Network::HostDevice(_), _) => moved::plan(kinds, request, reservation, pod),
             (Network::Sriov(network), Reservation::Vf(reserved)) => {
                 let snapshot = kinds.sriov.snapshot(network, reserved)?;
@@ -105,6 +111,10 @@ impl Network {
         match self {
             Network::Made(network) => network.check(kinds, request, pod),
             Network::Loopback => loopback::check(request, pod),
+            Network::VhostUser(_) => match attachment.and_then(Attachment::vhost_user) {
+                Some(record) => vhost_user::check(&kinds.vhost_user, record),
+                None => Ok(Checked::Changed("nothing is on record of its port".to_owned())),
+            },
             Network::HostDevice(network) => network.check(kinds, request, attachment, pod),
             Network::Sriov(network) if kinds.sriov.is_vfio(network, request.key)? => {
                 // Under vfio-pci no netdev shows the MAC address: what the PF says is compared with the answer of ADD.
@@ -134,6 +144,7 @@ impl Network {
     pub(crate) fn device_info(&self) -> Option<&str> {
         match self {
             Network::Sriov(network) => network.device_info.as_deref(),
+            Network::VhostUser(network) => network.device_info.as_deref(),
             Network::Made(_) | Network::Loopback | Network::HostDevice(_) => None,
         }
     }
@@ -142,7 +153,7 @@ impl Network {
     pub(crate) fn of_device(&self) -> String {
         match self {
             Network::Made(network) => network.of_device(),
-            Network::Loopback => String::new(),
+            Network::Loopback | Network::VhostUser(_) => String::new(),
             Network::HostDevice(network) => network.of_device(),
             Network::Sriov(network) => network.of_device(),
         }
@@ -159,8 +170,17 @@ impl Network {
         }
         match self {
             Network::HostDevice(network) => network.lacks(kinds),
+            Network::VhostUser(_) => Ok(self.unserved(kinds)),
             // Whether a VF can be had shows only when it is reserved.
             Network::Made(_) | Network::Loopback | Network::Sriov(_) => Ok(None),
+        }
+    }
+
+    /// Why no ADD of this network can succeed until somebody starts what serves it.
+    pub(crate) fn unserved(&self, kinds: &Kinds) -> Option<String> {
+        match self {
+            Network::VhostUser(_) => kinds.vhost_user.lacks(),
+            Network::Made(_) | Network::Loopback | Network::HostDevice(_) | Network::Sriov(_) => None,
         }
     }
 
@@ -178,7 +198,9 @@ impl Network {
     pub(crate) fn missing_master(&self, kinds: &Kinds) -> Result<Option<String>, NetError> {
         match self {
             Network::Made(network) => network.missing_master(kinds),
-            Network::Loopback | Network::HostDevice(_) | Network::Sriov(_) => Ok(None),
+            Network::Loopback | Network::HostDevice(_) | Network::Sriov(_) | Network::VhostUser(_) => {
+                Ok(None)
+            }
         }
     }
 
@@ -191,7 +213,7 @@ impl Network {
     pub(crate) fn parent(&self) -> Option<made::ParentRef> {
         match self {
             Network::Made(network) => network.parent(),
-            Network::Loopback | Network::HostDevice(_) | Network::Sriov(_) => None,
+            Network::Loopback | Network::HostDevice(_) | Network::Sriov(_) | Network::VhostUser(_) => None,
         }
     }
 
@@ -199,7 +221,7 @@ impl Network {
     pub(crate) fn addressing(&self) -> Addressing {
         match self {
             Network::Made(network) => network.addressing(),
-            Network::HostDevice(_) | Network::Sriov(_) => Addressing::Optional,
+            Network::HostDevice(_) | Network::Sriov(_) | Network::VhostUser(_) => Addressing::Optional,
             Network::Loopback => Addressing::Never,
         }
     }
@@ -210,7 +232,7 @@ impl Network {
         match self {
             Network::Made(network) => network.notifies(has_address),
             Network::Sriov(_) => true,
-            Network::HostDevice(_) | Network::Loopback => false,
+            Network::HostDevice(_) | Network::Loopback | Network::VhostUser(_) => false,
         }
     }
 
@@ -220,7 +242,7 @@ impl Network {
         match self {
             Network::Made(network) => network.silent_is_gone(),
             Network::Sriov(_) => true,
-            Network::HostDevice(_) | Network::Loopback => false,
+            Network::HostDevice(_) | Network::Loopback | Network::VhostUser(_) => false,
         }
     }
 

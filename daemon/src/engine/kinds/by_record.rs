@@ -3,7 +3,7 @@
 use fairlead_cni::CniError;
 use fairlead_host::{Link, Net, NetError, Nsid};
 
-use super::{Applied, ApplyError, Kinds, Owners, Undone, Work, loopback, made, moved, vf, vfio};
+use super::{Applied, ApplyError, Kinds, Owners, Undone, Work, loopback, made, moved, vf, vfio, vhost_user};
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::errors;
 use crate::engine::recorded_netns::Reach;
@@ -25,6 +25,8 @@ impl Kinds {
             Work::Moved(netdev) => moved::apply(&request.key.ifname, netdev, pod),
             Work::Vf(change) => vf::apply(&self.sriov, &request.key.ifname, change, attachment, pod),
             Work::Vfio(change) => vfio::apply(&self.sriov, change, attachment).map_err(ApplyError::Cni),
+            Work::VhostUser(new) => vhost_user::apply(&self.vhost_user, &self.device_info, new, attachment)
+                .map_err(ApplyError::Cni),
             Work::Nothing => Ok(Applied::default()),
         }
     }
@@ -38,9 +40,11 @@ impl Kinds {
                 Some(vf) => vf::find(attachment, netdev, vf, pod),
                 None => moved::find(netdev, pod),
             },
-            LinkRecord::Vfio(_) | LinkRecord::Loopback | LinkRecord::Conflist { .. } | LinkRecord::None => {
-                Ok(None)
-            }
+            LinkRecord::Vfio(_)
+            | LinkRecord::VhostUser(_)
+            | LinkRecord::Loopback
+            | LinkRecord::Conflist { .. }
+            | LinkRecord::None => Ok(None),
         }
     }
 
@@ -67,6 +71,7 @@ impl Kinds {
             LinkRecord::Made { index, .. } => Some(*index),
             LinkRecord::Moved(_)
             | LinkRecord::Vfio(_)
+            | LinkRecord::VhostUser(_)
             | LinkRecord::Loopback
             | LinkRecord::Conflist { .. }
             | LinkRecord::None => None,
@@ -89,6 +94,9 @@ impl Kinds {
                 None => return moved::undo(self, attachment, netdev, reach),
             },
             LinkRecord::Vfio(vf) => return vfio::undo(&self.sriov, attachment, vf).map(Undone::from),
+            LinkRecord::VhostUser(port) => {
+                return vhost_user::undo(&self.vhost_user, attachment, port).map(|()| Undone::Whole);
+            }
             LinkRecord::Conflist { .. } | LinkRecord::None => Ok(()),
         };
         done.map(|()| Undone::Whole).map_err(removing)
@@ -96,7 +104,7 @@ impl Kinds {
 
     /// Removes what the attachment left beside its link, once that is gone.
     pub(crate) fn release(&self, attachment: &Attachment) -> Result<(), CniError> {
-        self.sriov.withdraw_device_info(attachment)
+        self.device_info.withdraw(attachment)
     }
 
     /// Forgets the attachment by `forget`; what a pool lent for it goes back to the pool in the same step.
@@ -158,6 +166,7 @@ impl Kinds {
             LinkRecord::Moved(_)
             | LinkRecord::Made { .. }
             | LinkRecord::Vfio(_)
+            | LinkRecord::VhostUser(_)
             | LinkRecord::Loopback
             | LinkRecord::None => LinkRecord::None,
         }
@@ -171,6 +180,9 @@ impl Kinds {
                 (format!("lent {}", netdev.was.name), netdev.was.mac.map(|m| m.to_string()))
             }
             LinkRecord::Vfio(vf) => (format!("given {}", vf.address), None),
+            LinkRecord::VhostUser(port) => {
+                (format!("socket {}", port.host_path()), Some(port.port.mac.to_string()))
+            }
             LinkRecord::Loopback => ("loopback".to_owned(), None),
             LinkRecord::Conflist { .. } => ("list".to_owned(), None),
             LinkRecord::None => ("none".to_owned(), None),

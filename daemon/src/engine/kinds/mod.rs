@@ -7,6 +7,7 @@
 //! | [`moved`] | a netdev of the host, moved into the pod and back (host-device) |
 //! | [`vf`] | the netdev of a VF, set up through its PF, moved into the pod and restored |
 //! | [`vfio`] | a VF under vfio-pci: set up, never moved, restored |
+//! | [`vhost_user`] | a port of a switch in user space, whose socket the pod has |
 //!
 //! `sriov` is the configuration type of the last two and what both need: inventory, reservation, settings, pools.
 //! `sriov_cni_import` restores what the plugin before us has left of VFs.
@@ -25,6 +26,7 @@
 mod add_failure;
 mod by_configuration;
 mod by_record;
+mod device_info;
 mod lendable;
 pub(crate) mod loopback;
 pub(crate) mod made;
@@ -34,6 +36,7 @@ pub(crate) mod sriov;
 pub(crate) mod sriov_cni_import;
 pub(crate) mod vf;
 pub(crate) mod vfio;
+pub(crate) mod vhost_user;
 
 use fairlead_cni::result::CniResult;
 use fairlead_cni::{CniError, Code};
@@ -46,6 +49,7 @@ use crate::store::LinkRecord;
 
 pub(crate) use super::netdev::Checked;
 pub(crate) use add_failure::NotAttached;
+pub(crate) use device_info::DeviceInfoFiles;
 pub(crate) use services::{AwaitsCarrier, Kinds, Leftovers, Owners, Undone};
 
 /// A validated configuration of a built-in type.
@@ -59,13 +63,18 @@ pub(crate) enum Network {
     HostDevice(moved::HostDevice),
     /// A VF is moved, or set up for a process that drives it.
     Sriov(sriov::Sriov),
+    /// A switch in user space gets a port.
+    VhostUser(vhost_user::VhostUser),
 }
 
 /// The types of configurations that are built in, in the order in which they are named to people.
 pub(crate) const BUILT_IN: [&str; BUILT_IN_COUNT] =
-    concat([&made::TYPES, &moved::TYPES, &sriov::TYPES, &loopback::TYPES]);
-const BUILT_IN_COUNT: usize =
-    made::TYPES.len() + moved::TYPES.len() + sriov::TYPES.len() + loopback::TYPES.len();
+    concat([&made::TYPES, &moved::TYPES, &sriov::TYPES, &vhost_user::TYPES, &loopback::TYPES]);
+const BUILT_IN_COUNT: usize = made::TYPES.len()
+    + moved::TYPES.len()
+    + sriov::TYPES.len()
+    + vhost_user::TYPES.len()
+    + loopback::TYPES.len();
 
 const fn concat<const N: usize, const L: usize>(lists: [&[&'static str]; L]) -> [&'static str; N] {
     let (mut all, mut at, mut list) = ([""; N], 0, 0);
@@ -163,6 +172,8 @@ pub(crate) enum Work {
     Vf(vf::Change),
     /// A VF is set up for the process that drives it.
     Vfio(vfio::Change),
+    /// A port is made.
+    VhostUser(vhost_user::NewPort),
     /// Nothing: a process in user space has the device.
     Nothing,
 }
@@ -178,6 +189,8 @@ pub(crate) struct Applied {
     pub(crate) mtu: u32,
     /// The PCI address of its device, where the answer has it.
     pub(crate) pci_id: String,
+    /// The path of its socket on the host, where it has one; else empty.
+    pub(crate) socket_path: String,
     /// The whole answer, of a kind that gets its addresses from the kernel.
     pub(crate) result: Option<CniResult>,
     /// The netdev comes up only with the carrier of its NIC, which may take a while.

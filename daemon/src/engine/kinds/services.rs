@@ -11,8 +11,10 @@ use fairlead_host::{Kernel, NetError, NetnsId};
 use fairlead_sriov::PciAddr;
 use parking_lot::Mutex;
 
+use super::DeviceInfoFiles;
 use super::sriov::SriovServices;
 use super::sriov_cni_import::SriovCniImport;
+use super::vhost_user::VhostUserServices;
 use crate::engine::live_policy::CurrentPolicy;
 use crate::engine::random_ids::RandomIds;
 use crate::store::Attachment;
@@ -29,27 +31,16 @@ pub(crate) struct Kinds {
     /// The part of the configuration that calls go by.
     pub(crate) policy: Arc<CurrentPolicy>,
     pub(crate) announcer: Option<Announcer>,
+    pub(crate) device_info: Arc<DeviceInfoFiles>,
     pub(crate) sriov: SriovServices,
+    pub(crate) vhost_user: Arc<VhostUserServices>,
     /// VFs that sriov-cni gave to pods that still run.
     pub(crate) leftovers: SriovCniImport,
     /// Kinds of links that the kernel was seen to have. One that it had not is asked for again: a module may have come.
-    pub(super) kernel_kinds: Mutex<BTreeSet<&'static str>>,
+    pub(crate) kernel_kinds: Mutex<BTreeSet<&'static str>>,
 }
 
 impl Kinds {
-    /// Stands the kinds on what the engine was started with.
-    pub(crate) fn new(
-        kernel: Arc<dyn Kernel>,
-        sysfs: PathBuf,
-        ids: Arc<RandomIds>,
-        policy: Arc<CurrentPolicy>,
-        announcer: Option<Announcer>,
-        sriov: SriovServices,
-        leftovers: SriovCniImport,
-    ) -> Kinds {
-        Kinds { kernel, sysfs, ids, policy, announcer, sriov, leftovers, kernel_kinds: Mutex::default() }
-    }
-
     /// Whether the kernel has a kind of link (`IFLA_INFO_KIND`).
     pub(crate) fn kernel_has(&self, kind: &'static str) -> Result<bool, NetError> {
         if self.kernel_kinds.lock().contains(kind) {

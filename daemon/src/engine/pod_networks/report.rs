@@ -99,7 +99,7 @@ impl Engine {
     fn device_info(&self, attachment: &Attachment) -> Option<Value> {
         let asked = runtime_config(&attachment.config);
         let path = asked.get("CNIDeviceInfoFile").and_then(Value::as_str);
-        self.core.kinds.sriov.device_info(attachment.device_info.as_deref().or(path)?)
+        self.core.kinds.device_info.read(attachment.device_info.as_deref().or(path)?)
     }
 }
 

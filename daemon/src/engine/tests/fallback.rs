@@ -65,7 +65,7 @@ fn x19_what_the_host_lacks_is_told_for_every_path_that_was_passed_over() {
     let (link, reasons) = rig.taken();
     assert_eq!(link, "macvlan");
     let expected = [
-        "vhost-user: paths of type \"vhost-user\" are not served by this version",
+        "vhost-user: ",
         "sriov: the machine has no PCI device 0000:99:10.0",
         "host-device: ",
         "macvlan: the host has no interface \"ens9\"",
@@ -162,7 +162,7 @@ fn x19_when_no_path_can_be_had_the_last_ones_error_tells_of_all() {
     assert!(told.msg.contains("ens9"), "{told}");
     assert!(told.details.contains("path sriov was passed over: sriov names no device"), "{told}");
     let told = rig.add(&config(&[r#"{"type":"vhost-user"}"#], "")).unwrap_err();
-    assert_eq!(told.code, Code::UnsupportedField);
+    assert_eq!(told.code, Code::InvalidConfig, "no uid tells the pod's volumes: {told}");
     assert_eq!(rig.state(), before);
 }
 
@@ -214,7 +214,7 @@ fn status_is_success_while_one_path_can_be_had_and_gc_takes_what_any_path_made()
     let no_such = r#"{"type":"vhost-user"}"#;
     status(&[no_such, MACVLAN]).unwrap();
     status(&[SRIOV]).unwrap();
-    assert_eq!(status(&[no_such]).unwrap_err().code, Code::UnsupportedField);
+    assert_eq!(status(&[no_such]).unwrap_err().code, Code::NotAvailable);
     let before = rig.state();
     rig.add(&config(&[SRIOV, MACVLAN], "")).unwrap();
     rig.add(&config(&[SRIOV, MACVLAN], "")).unwrap_err();

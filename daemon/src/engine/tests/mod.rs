@@ -40,6 +40,7 @@ mod unreadable_config;
 mod vf;
 mod vf_restore;
 mod vfio;
+mod vhost_user;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

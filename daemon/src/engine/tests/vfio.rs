@@ -435,7 +435,7 @@ fn the_device_information_of_an_earlier_releases_attachment_elsewhere_stays_and_
         device_info: Some("/etc/passwd".to_owned()),
         ..rig.engine().core.store.all().remove(0).as_ref().clone()
     };
-    rig.engine().core.kinds.sriov.withdraw_device_info(&of_earlier_release).unwrap();
+    rig.engine().core.kinds.device_info.withdraw(&of_earlier_release).unwrap();
     assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "of the host");
     rig.del(&informed().replace(INFO, "/etc/passwd")).unwrap();
     assert_eq!(rig.engine().core.store.all().len(), 0);

@@ -7,8 +7,7 @@ use fairlead_cni::{CniError, Code};
 use fairlead_host::{Link, Vf, VfLinkState, VfVlan, VlanProto};
 use fairlead_sriov::{PciAddr, VFIO_PCI, VfProfile};
 
-use super::device_info;
-use crate::engine::kinds::wanted_mac;
+use crate::engine::kinds::{device_info, wanted_mac};
 use crate::store::Attachment;
 
 /// The types of configurations that are served here.

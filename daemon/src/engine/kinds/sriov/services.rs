@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use fairlead_host::host_root::HostRoot;
 use fairlead_host::{Kernel, NetnsId};
 use fairlead_kubelet::PodResources;
 use fairlead_sriov::pools::Pools;
@@ -12,6 +11,7 @@ use fairlead_sriov::{Administrator, Inventory, KernelVf};
 use super::given_devices::AnnouncedDevices;
 use crate::device_offers::DeviceOffers;
 use crate::engine::keyed_locks::KeyedLocks;
+use crate::engine::kinds::DeviceInfoFiles;
 use crate::metrics;
 use crate::store::{Store, VfRecord};
 
@@ -20,8 +20,8 @@ pub(crate) struct SriovServices {
     pub(crate) kernel: Arc<dyn Kernel>,
     pub(crate) host_id: NetnsId,
     pub(crate) sysfs: PathBuf,
-    pub(crate) root: Arc<HostRoot>,
     pub(crate) store: Arc<Store>,
+    pub(crate) device_info: Arc<DeviceInfoFiles>,
     pub(crate) inventory: Inventory,
     pub(crate) admin: Arc<Administrator>,
     pub(crate) pools: Arc<Pools>,

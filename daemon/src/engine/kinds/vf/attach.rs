@@ -64,7 +64,7 @@ pub(crate) fn apply(
     let moved = take_in(pod, index, ifname)?;
     let (index, mac, mtu) = moved.map_or((index, None, 0), |link| (link.index, link.mac, link.mtu));
     let pci_id = change.vf.address.to_string();
-    Ok(Applied { netdev: Some(index), mac, mtu, pci_id, awaits_carrier: true, result: None })
+    Ok(Applied { netdev: Some(index), mac, mtu, pci_id, awaits_carrier: true, ..Applied::default() })
 }
 
 /// Sets what differs and has the VF take its MAC address over; returns the index of its netdev.

@@ -1,0 +1,38 @@
+//! What the kind uses: the host's files, the records, the switch.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use fairlead_host::HostRoot;
+use parking_lot::Mutex;
+
+use super::switch_link::SwitchLink;
+use crate::store::Store;
+
+/// What the kind stands on.
+pub(crate) struct VhostUserServices {
+    pub(super) root: Arc<HostRoot>,
+    /// Kubelet's directory on the host.
+    pub(super) kubelet: PathBuf,
+    pub(super) store: Arc<Store>,
+    pub(super) switch: SwitchLink,
+    /// Held while a port is made or taken away, and while those that nobody has on record are.
+    pub(super) turn: Mutex<()>,
+}
+
+impl VhostUserServices {
+    /// Why no port can be made just now.
+    pub(crate) fn lacks(&self) -> Option<String> {
+        self.switch.lacks()
+    }
+
+    /// `switch`: the socket by which `fairlead-vswitch` is told what to do.
+    pub(crate) fn new(
+        root: Arc<HostRoot>,
+        kubelet: PathBuf,
+        store: Arc<Store>,
+        switch: PathBuf,
+    ) -> VhostUserServices {
+        VhostUserServices { root, kubelet, store, switch: SwitchLink::new(switch), turn: Mutex::new(()) }
+    }
+}

@@ -1,0 +1,109 @@
+//! The daemon's connection to `fairlead-vswitch`.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use fairlead_cni::{CniError, Code};
+use fairlead_vhost::control::messages::{RefusalCode, SocketSide};
+use fairlead_vhost::control::{Client, ClientError, EventStream};
+use fairlead_vhost::port::{PortConfig, PortView};
+use parking_lot::Mutex;
+
+/// So long the switch may take for an answer: it does nothing that waits for a guest.
+const ANSWERS: Duration = Duration::from_secs(2);
+
+/// The connection. Calls take turns: each takes a fraction of a millisecond.
+pub(super) struct SwitchLink {
+    socket: PathBuf,
+    client: Mutex<Client>,
+}
+
+impl SwitchLink {
+    pub(super) fn new(socket: PathBuf) -> SwitchLink {
+        SwitchLink { client: Mutex::new(Client::new(socket.clone(), ANSWERS)), socket }
+    }
+
+    /// Has the switch serve a port, in place of any that has its name.
+    pub(super) fn add(&self, port: &PortConfig, side: SocketSide, socket: &OwnedFd) -> Result<(), CniError> {
+        let add = |client: &mut Client| client.add_port(port.clone(), side, socket.as_fd());
+        self.call(|client| match add(client) {
+            // A daemon that was killed has left it, or one whose store was lost.
+            Err(error) if refused(&error) == Some(RefusalCode::NameTaken) => {
+                client.remove_port(&port.name)?;
+                add(client)
+            }
+            done => done,
+        })
+    }
+
+    /// Takes a port out of the switch. One that it does not have is success, and so is a switch that does not run: all of its ports
+    /// have ended with it.
+    pub(super) fn remove(&self, name: &str) -> Result<(), CniError> {
+        self.call(|client| match client.remove_port(name) {
+            Err(ClientError::Connect { .. }) => Ok(()),
+            Err(error) if refused(&error) == Some(RefusalCode::UnknownPort) => Ok(()),
+            done => done,
+        })
+    }
+
+    /// Hands over a new connection to the process that made the socket of a port.
+    pub(super) fn reconnect(&self, name: &str, stream: &OwnedFd) -> Result<(), CniError> {
+        self.call(|client| client.reconnect(name, stream.as_fd()))
+    }
+
+    /// The ports that the switch has.
+    pub(super) fn ports(&self) -> Result<Vec<PortView>, CniError> {
+        self.call(Client::ports)
+    }
+
+    /// A port as the switch has it.
+    pub(super) fn port(&self, name: &str) -> Result<Option<PortView>, CniError> {
+        Ok(self.ports()?.into_iter().find(|port| port.config.name == name))
+    }
+
+    /// Removes all ports but these.
+    pub(super) fn keep_only(&self, names: &[String]) -> Result<(), CniError> {
+        let removed = self.call(|client| client.keep_only(names))?;
+        if !removed.is_empty() {
+            tracing::warn!(?removed, "ports of the switch that no attachment has are removed");
+        }
+        Ok(())
+    }
+
+    /// Why the switch cannot be told anything just now.
+    pub(super) fn lacks(&self) -> Option<String> {
+        self.call(|client| client.version().map(drop)).err().map(|e| e.msg)
+    }
+
+    /// A connection of its own on which the switch tells what happens, and whose end is the switch's.
+    pub(super) fn events(&self) -> Result<EventStream, ClientError> {
+        Client::new(self.socket.clone(), ANSWERS).events()
+    }
+
+    fn call<T>(&self, call: impl Fn(&mut Client) -> Result<T, ClientError>) -> Result<T, CniError> {
+        let mut client = self.client.lock();
+        let done = match call(&mut client) {
+            // The switch was started again since the last call. Every request may be made twice.
+            Err(ClientError::Closed { .. }) => call(&mut client),
+            done => done,
+        };
+        done.map_err(|error| told(&error))
+    }
+}
+
+fn refused(error: &ClientError) -> Option<RefusalCode> {
+    match error {
+        ClientError::Refused { refusal, .. } => Some(refusal.code),
+        _ => None,
+    }
+}
+
+/// Code 11 for all: each can be had again without a change of the configuration.
+fn told(error: &ClientError) -> CniError {
+    let remedy = match error {
+        ClientError::Connect { .. } => "start fairlead-vswitch, as docs/vhost-user.md says",
+        _ => "see the log of fairlead-vswitch",
+    };
+    CniError::new(Code::TryAgain, error.to_string()).with(remedy)
+}

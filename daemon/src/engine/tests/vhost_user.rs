@@ -1,0 +1,295 @@
+//! Ports of a switch in user space: the real control socket and real sockets in a pod's volume, and a switch that only remembers.
+
+use std::fs::{self, File, create_dir_all};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fairlead_cni::wire::Command;
+use fairlead_cni::{CniError, Code};
+use fairlead_host::socket_file;
+use fairlead_vhost::control::listening_socket::bind_control_socket;
+use fairlead_vhost::control::messages::{Refusal, RefusalCode};
+use fairlead_vhost::control::{EventQueues, PortCommands, Server};
+use fairlead_vhost::dataplane::Socket;
+use fairlead_vhost::port::{MacEntry, PortConfig, PortCounters, PortView};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use super::Rig;
+
+const UID: &str = "0f3c2a54-6d3e-4b0e-9f5e-3b8f0b7d7a11";
+const PORT: &str = "c1/net1";
+
+/// Ports with their sockets; no frame is forwarded.
+#[derive(Default, Clone)]
+struct Ports(Arc<Mutex<Vec<(PortConfig, Socket)>>>);
+
+impl Ports {
+    fn names(&self) -> Vec<String> {
+        self.0.lock().iter().map(|(config, _)| config.name.clone()).collect()
+    }
+
+    fn only(&self) -> PortConfig {
+        let ports = self.0.lock();
+        assert_eq!(ports.len(), 1);
+        ports[0].0.clone()
+    }
+}
+
+impl PortCommands for Ports {
+    fn add_port(&self, config: PortConfig, socket: Socket) -> Result<(), Refusal> {
+        if self.names().contains(&config.name) {
+            return Err(Refusal::new(RefusalCode::NameTaken, "it is there"));
+        }
+        self.0.lock().push((config, socket));
+        Ok(())
+    }
+
+    fn remove_port(&self, name: &str) -> Result<(), Refusal> {
+        if !self.names().iter().any(|known| known == name) {
+            return Err(Refusal::new(RefusalCode::UnknownPort, "it is not there"));
+        }
+        self.0.lock().retain(|(config, _)| config.name != name);
+        Ok(())
+    }
+
+    fn reconnect(&self, name: &str, socket: OwnedFd) -> Result<(), Refusal> {
+        let mut ports = self.0.lock();
+        let port = ports.iter_mut().find(|(config, _)| config.name == name);
+        port.ok_or_else(|| Refusal::new(RefusalCode::UnknownPort, "it is not there"))?.1 =
+            Socket::Connecting(socket);
+        Ok(())
+    }
+
+    fn ports(&self) -> Vec<PortView> {
+        let view = |(config, socket): &(PortConfig, Socket)| PortView {
+            config: config.clone(),
+            connected: matches!(socket, Socket::Connecting(_)),
+            features: 0,
+            active_queues: 0,
+            counters: PortCounters::default(),
+        };
+        self.0.lock().iter().map(view).collect()
+    }
+
+    fn mac_table(&self) -> Vec<MacEntry> {
+        Vec::new()
+    }
+}
+
+/// A switch at the socket where the daemon looks for one.
+fn switch(rig: &Rig) -> (Server, Ports) {
+    let listener = bind_control_socket(&rig.dir.path().join("run/vswitch.sock")).unwrap();
+    let ports = Ports::default();
+    let events = Arc::new(EventQueues::new().unwrap());
+    (Server::start(listener, ports.clone(), events, vec![0]).unwrap(), ports)
+}
+
+impl Rig {
+    fn volume(&self) -> PathBuf {
+        let below = format!("root/var/lib/kubelet/pods/{UID}/volumes/kubernetes.io~empty-dir/vhost-user");
+        self.dir.path().join(below)
+    }
+
+    fn with_volume() -> Rig {
+        let rig = Rig::new();
+        create_dir_all(rig.volume()).unwrap();
+        rig
+    }
+
+    fn of_kubelets_pod(&self, command: Command, config: &str) -> Result<String, CniError> {
+        let mut request = self.request(command, "c1", config);
+        request.args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=ns;K8S_POD_NAME=pod;K8S_POD_UID={UID}");
+        self.call(request)
+    }
+
+    fn port(&self, keys: &str) -> Result<Value, CniError> {
+        let answer = self.of_kubelets_pod(Command::Add, &config(keys))?;
+        Ok(serde_json::from_str(&answer).unwrap())
+    }
+
+    /// Runs what keeps the switch's ports up until it is so.
+    fn kept_up_until(&self, is_so: impl Fn() -> bool) {
+        let until = Instant::now() + Duration::from_secs(20);
+        let goes_on = || !is_so() && Instant::now() < until;
+        self.engine().core.kinds.vhost_user.keep_up(&goes_on);
+        assert!(is_so(), "not in 20 s");
+    }
+}
+
+fn connect(socket: &Path) -> io::Result<OwnedFd> {
+    let dir = File::open(socket.parent().unwrap())?;
+    socket_file::connect_to(dir, socket.file_name().unwrap().to_str().unwrap())
+}
+
+fn config(keys: &str) -> String {
+    format!(r#"{{"cniVersion":"1.1.0","name":"blue","type":"vhost-user"{keys}}}"#)
+}
+
+#[test]
+fn k29_a_port_is_a_socket_in_the_pods_volume_with_its_mac_and_addresses_told() {
+    let rig = Rig::with_volume();
+    let (_server, ports) = switch(&rig);
+    let info = "/var/run/k8s.cni.cncf.io/devinfo/cni/blue.json";
+    let keys = format!(
+        r#","vlan":100,"mac":"02:00:00:00:00:07","mountPath":"/sockets","mtu":9000,"queues":2,
+           "ipam":{{"type":"static","addresses":[{{"address":"10.1.0.5/24"}}]}},"runtimeConfig":{{"CNIDeviceInfoFile":"{info}"}}"#
+    );
+    let answer = rig.port(&keys).unwrap();
+    let socket = rig.volume().join("net1.sock");
+    assert!(fs::symlink_metadata(&socket).unwrap().file_type().is_socket());
+    let on_host = format!("/var/lib/kubelet/pods/{UID}/volumes/kubernetes.io~empty-dir/vhost-user/net1.sock");
+    let told = &answer["interfaces"][0];
+    assert_eq!((&told["socketPath"], &told["mac"]), (&json!(on_host), &json!("02:00:00:00:00:07")));
+    assert_eq!((&told["mtu"], &answer["ips"][0]["address"]), (&json!(9000), &json!("10.1.0.5/24")));
+    let port = ports.only();
+    assert_eq!((port.name.as_str(), port.network.as_str(), port.vlan), (PORT, "blue", Some(100)));
+    assert!(port.spoof_check && port.queues == 2 && port.mtu == 9000);
+    connect(&socket).unwrap();
+    let info = fs::read_to_string(rig.dir.path().join(format!("root{info}"))).unwrap();
+    let info: Value = serde_json::from_str(&info).unwrap();
+    let wanted = json!({"type": "vhost-user", "version": "1.1.0", "vhost-user": {"mode": "client", "path": "/sockets/net1.sock"},
+        "fairlead": {"mac": "02:00:00:00:00:07", "mtu": 9000}});
+    assert_eq!(info, wanted);
+
+    let with = format!(r#"{keys},"prevResult":{answer}"#);
+    rig.of_kubelets_pod(Command::Check, &config(&with)).unwrap();
+    fs::remove_file(&socket).unwrap();
+    let gone = rig.of_kubelets_pod(Command::Check, &config(&with)).unwrap_err();
+    assert!(gone.code == Code::Changed && gone.msg.contains("net1.sock is gone"), "{gone}");
+    ports.remove_port(PORT).unwrap();
+    assert!(rig.of_kubelets_pod(Command::Check, &config(&with)).unwrap_err().msg.contains("has no port"));
+}
+
+#[test]
+fn del_takes_the_port_the_socket_and_the_device_information_away() {
+    let rig = Rig::with_volume();
+    let (_server, ports) = switch(&rig);
+    let before = rig.state();
+    for _ in 0..2 {
+        rig.port("").unwrap();
+        rig.of_kubelets_pod(Command::Del, &config("")).unwrap();
+        rig.of_kubelets_pod(Command::Del, &config("")).unwrap();
+        assert!(ports.names().is_empty() && fs::read_dir(rig.volume()).unwrap().count() == 0);
+        assert_eq!(rig.state(), before);
+    }
+    // Kubelet may have taken the volume away, and the switch may have ended.
+    rig.port("").unwrap();
+    fs::remove_dir_all(rig.volume()).unwrap();
+    drop(_server);
+    rig.of_kubelets_pod(Command::Del, &config("")).unwrap();
+    assert_eq!(rig.state(), before);
+}
+
+#[test]
+fn without_the_switch_an_add_is_tried_again_and_status_says_so() {
+    let rig = Rig::with_volume();
+    let before = rig.state();
+    let refused = rig.port("").unwrap_err();
+    assert!(refused.code == Code::TryAgain && refused.details.contains("fairlead-vswitch"), "{refused}");
+    assert!(refused.msg.contains("vswitch.sock"), "{refused}");
+    assert_eq!(rig.state(), before);
+    assert_eq!(fs::read_dir(rig.volume()).unwrap().count(), 0);
+    let status = || rig.call(rig.request(Command::Status, "", &config("")));
+    assert_eq!(status().unwrap_err().code, Code::NotAvailable);
+    let _switch = switch(&rig);
+    status().unwrap();
+    rig.port("").unwrap();
+}
+
+#[test]
+fn a_pod_that_cannot_have_a_socket_is_told_what_it_lacks() {
+    let rig = Rig::with_volume();
+    let (_server, ports) = switch(&rig);
+    let refused = rig.port(r#","volume":"other""#).unwrap_err();
+    assert!(refused.code == Code::InvalidConfig && refused.msg.contains(r#"no volume "other""#), "{refused}");
+    let refused = rig.add(&config("")).unwrap_err();
+    assert!(refused.msg.contains("K8S_POD_UID") && refused.details.contains("\"directory\""), "{refused}");
+    // Nothing that the pod has put there is followed or replaced.
+    fs::write(rig.dir.path().join("outside"), "the host's").unwrap();
+    symlink(rig.dir.path().join("outside"), rig.volume().join("net1.sock")).unwrap();
+    let refused = rig.port("").unwrap_err();
+    assert!(refused.msg.contains("net1.sock\" is there and is no socket"), "{refused}");
+    assert_eq!(fs::read_dir(rig.volume()).unwrap().count(), 1);
+    assert!(ports.names().is_empty());
+    assert_eq!(fs::read_to_string(rig.dir.path().join("outside")).unwrap(), "the host's");
+}
+
+#[test]
+fn a_directory_of_the_administrators_serves_containers_that_no_kubelet_knows() {
+    let rig = Rig::new();
+    let (_server, _ports) = switch(&rig);
+    let sockets = rig.dir.path().join("root/run/sockets");
+    create_dir_all(&sockets).unwrap();
+    let keys = r#","directory":"/run/sockets""#;
+    let answer: Value = serde_json::from_str(&rig.add(&config(keys)).unwrap()).unwrap();
+    assert_eq!(answer["interfaces"][0]["socketPath"], "/run/sockets/c1-net1.sock");
+    connect(&sockets.join("c1-net1.sock")).unwrap();
+    rig.del(&config(keys)).unwrap();
+    assert_eq!(fs::read_dir(&sockets).unwrap().count(), 0);
+}
+
+#[test]
+fn a_switch_that_was_started_again_gets_the_ports_of_the_records_and_no_others() {
+    let mut rig = Rig::with_volume();
+    let (server, ports) = switch(&rig);
+    rig.port("").unwrap();
+    let (was, socket) = (ports.only(), rig.volume().join("net1.sock"));
+    drop(server);
+    drop(ports);
+    connect(&socket).unwrap_err();
+    let (_server, ports) = switch(&rig);
+    let stranger = PortConfig { name: "nobodys".into(), ..was.clone() };
+    let listener = UnixListener::bind(rig.dir.path().join("other.sock")).unwrap();
+    ports.add_port(stranger, Socket::Listening(listener.into())).unwrap();
+    rig.kept_up_until(|| ports.names() == [PORT]);
+    assert_eq!(ports.only(), was);
+    connect(&socket).unwrap();
+    // A daemon that was started again finds the port, and leaves it as it is.
+    let inode = |path: &PathBuf| fs::symlink_metadata(path).unwrap().ino();
+    let before = inode(&socket);
+    rig.restart();
+    let passes = std::cell::Cell::new(0);
+    rig.kept_up_until(|| passes.replace(passes.get() + 1) > 3);
+    assert_eq!((ports.only(), inode(&socket)), (was, before));
+    rig.of_kubelets_pod(Command::Del, &config("")).unwrap();
+    assert!(ports.names().is_empty());
+}
+
+#[test]
+fn where_the_pod_makes_the_socket_it_is_connected_to_as_soon_as_it_is_there_and_again() {
+    let rig = Rig::with_volume();
+    let (_server, ports) = switch(&rig);
+    let keys = r#","mode":"server""#;
+    let answer = rig.port(keys).unwrap();
+    let with = format!(r#"{keys},"prevResult":{answer}"#);
+    rig.of_kubelets_pod(Command::Check, &config(&with)).unwrap();
+    assert!(ports.names().is_empty(), "nobody listens yet");
+    let socket = rig.volume().join("net1.sock");
+    // The path of a volume is longer than a socket's address may be: the pod sees a shorter one.
+    let volume = File::open(rig.volume()).unwrap();
+    let of_pod = UnixListener::bind(format!("/proc/self/fd/{}/net1.sock", volume.as_raw_fd())).unwrap();
+    rig.kept_up_until(|| ports.names() == [PORT]);
+    of_pod.accept().unwrap();
+    rig.of_kubelets_pod(Command::Check, &config(&with)).unwrap();
+    rig.of_kubelets_pod(Command::Del, &config(keys)).unwrap();
+    assert!(ports.names().is_empty() && socket.exists(), "the socket is the pod's own");
+}
+
+#[test]
+fn the_next_sandbox_of_a_pod_keeps_its_socket_when_the_last_ones_del_comes_late() {
+    let rig = Rig::with_volume();
+    let (_server, ports) = switch(&rig);
+    rig.port("").unwrap();
+    let mut next = rig.request(Command::Add, "c2", &config(""));
+    next.args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=ns;K8S_POD_NAME=pod;K8S_POD_UID={UID}");
+    rig.call(next).unwrap();
+    rig.of_kubelets_pod(Command::Del, &config("")).unwrap();
+    assert_eq!(ports.names(), ["c2/net1"]);
+    connect(&rig.volume().join("net1.sock")).unwrap();
+}
