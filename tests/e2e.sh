@@ -372,6 +372,40 @@ upgrade_under_load() {
     all_gone
 }
 
+# ---- vhost-user ----
+vhost_user_pods() { kubectl get pods -l app=vhost-user -o json | jq -r '.items[].metadata.name'; }
+vhost_user_ports() { fairleadd vswitch ports -o json | jq '.ports | length'; }
+two_vhost_user_ports() { [ "$(vhost_user_ports)" = 2 ]; }
+no_vhost_user_port() { [ "$(vhost_user_ports)" = 0 ]; }
+vhost_user_status() { # POD
+    kubectl get pod "$1" -o json | jq -e '.metadata.annotations["k8s.v1.cni.cncf.io/network-status"] | fromjson | .[1]
+        | .name == "default/vhost-user" and (.ips[0] | startswith("10.97.8.")) and ."device-info"."vhost-user".path == "/run/vhost-user/net1.sock"'
+}
+
+# The example, with sockets that ADD makes: the image has no application that would make them.
+sockets_in_volumes() {
+    kubectl apply -k "$ROOT/deploy/overlays/vhost-user"
+    kubectl -n fairlead rollout status daemonset/fairlead-vswitch --timeout=120s
+    rolled_out
+    sed 's/"mode": "server", //' "$ROOT/examples/networks/vhost-user.yaml" | kubectl apply -f -
+    example vhost-user | kubectl apply -f -
+    kubectl rollout status deployment/vhost-user --timeout=60s
+    local name
+    for name in $(vhost_user_pods); do
+        test -S "/proc/$(process_of "$name")/root/run/vhost-user/net1.sock"
+        eventually 10 vhost_user_status "$name"
+    done
+    eventually 5 two_vhost_user_ports
+    # The switch dies with its pod, and the next one has the ports again.
+    kubectl -n fairlead rollout restart daemonset/fairlead-vswitch
+    kubectl -n fairlead rollout status daemonset/fairlead-vswitch --timeout=120s
+    eventually 20 two_vhost_user_ports
+    kubectl delete deployment vhost-user
+    all_gone
+    eventually 10 no_vhost_user_port
+    kubectl delete -f "$ROOT/examples/networks/vhost-user.yaml"
+}
+
 # ---- uninstalling ----
 uninstalled() {
     pod last
@@ -414,7 +448,7 @@ applied_by_a_server() {
     kubectl kustomize "$ROOT/deploy/overlays/sriov-metrics" >"$NODE/both"
     grep -q device-plugins "$NODE/both"
     grep -q 9808 "$NODE/both"
-    helm template fairlead "$ROOT/deploy/helm/fairlead" -n fairlead --set sriov=true | kubectl apply -n fairlead --dry-run=server -f -
+    helm template fairlead "$ROOT/deploy/helm/fairlead" -n fairlead --set sriov=true --set vhostUser=true | kubectl apply -n fairlead --dry-run=server -f -
 }
 
 of_ours() { # cases of Fairlead's daemon alone
@@ -451,6 +485,7 @@ of_ours "the conf dir emptied: pods keep their network, and the node is Fairlead
 it "k14 x11 the node goes down with 100 pods and comes back: all have their networks again, and no address leaks" rebooted
 of_ours "x01 upgrade to a new image under load: no pod fails" upgrade_under_load
 of_ours "overlay and chart are taken by a real API server" applied_by_a_server
+of_ours "k29 pods of the example have sockets in their volumes, and the switch that is started again has their ports" sockets_in_volumes
 of_ours "uninstall gives the old state back, and no pod fails by it" uninstalled
 of_ours "the chart installs the same" by_chart
 finish

@@ -130,9 +130,10 @@ address() { kube GET $PODS/"$1" | jq -r .status.podIP; }                        
 network_status() { kube GET $PODS/"$1" | jq -r '.metadata.annotations["k8s.v1.cni.cncf.io/network-status"] // empty'; } # NAME
 in_container() { # NAME COMMAND…: in the pod's network, with the node's own programs
     local pid
-    pid=$(ctr tasks ls | awk -v id="$(container_of "$1")" '$1 == id {print $2}')
+    pid=$(process_of "$1")
     nsenter --net=/proc/"$pid"/ns/net -- "${@:2}"
 }
+process_of() { ctr tasks ls | awk -v id="$(container_of "$1")" '$1 == id {print $2}'; } # NAME
 container_of() { kube GET $PODS/"$1" | jq -r '.status.containerStatuses[0].containerID | sub(".*//"; "")'; } # NAME
 
 # definition NAME [CONFIGURATION-AS-JSON]: a NetworkAttachmentDefinition; one that is there already gets this configuration

@@ -5,11 +5,11 @@ use std::thread::sleep;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fairlead_sriov::pools::{Verb, spoken};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::operator_commands::{escaped, rows};
 use super::table::{Extent, print, print_json, print_while_read, table};
-use super::{CliError, ListArgs, Listing, QueryArgs};
+use super::{CliError, ListArgs, Listing, QueryArgs, VswitchTable};
 use crate::operator_client::{get, post};
 
 /// How often a table that is watched is asked for.
@@ -165,6 +165,65 @@ fn vfs(value: &Value, extent: Extent) -> String {
         }
     }
     text
+}
+
+pub(super) fn vswitch(args: &ListArgs, of: VswitchTable) -> Result<(), CliError> {
+    match of {
+        VswitchTable::Ports => list(args, "/v1/vswitch-ports", |value, extent| {
+            const NARROW: [&str; 6] = ["port", "network", "connected", "received", "sent", "dropped"];
+            const WIDE: [&str; 12] = [
+                "port",
+                "network",
+                "vlan",
+                "trunk",
+                "mac",
+                "mtu",
+                "queues",
+                "connected",
+                "received",
+                "sent",
+                "dropped",
+                "drops",
+            ];
+            let columns: &[&str] = if extent == Extent::Wide { &WIDE } else { &NARROW };
+            let shown: Vec<Value> = rows(&value["ports"]).iter().map(port_row).collect();
+            of_switch(value, &shown, columns, extent, "the switch has no ports\n")
+        }),
+        VswitchTable::MacTable => list(args, "/v1/vswitch-addresses", |value, extent| {
+            let entries = rows(&value["addresses"]);
+            of_switch(
+                value,
+                entries,
+                &["mac", "network", "vlan", "port", "age_s"],
+                extent,
+                "the switch knows no addresses\n",
+            )
+        }),
+    }
+}
+
+/// A table of the switch, or why there is none.
+fn of_switch(value: &Value, shown: &[Value], columns: &[&str], extent: Extent, none: &str) -> String {
+    match value["lacks"].as_str() {
+        Some(why) => format!("{why}\n"),
+        None if shown.is_empty() => none.to_owned(),
+        None => table(shown, columns, extent),
+    }
+}
+
+/// A port as it is shown: what the pod received and sent, in frames, and what was dropped for whichever reason.
+fn port_row(port: &Value) -> Value {
+    let (config, counters) = (&port["config"], &port["counters"]);
+    let drops = counters["drops"].as_object();
+    let dropped: u64 = drops.into_iter().flatten().filter_map(|(_, count)| count.as_u64()).sum();
+    let reasons: Vec<String> =
+        drops.into_iter().flatten().map(|(reason, count)| format!("{reason} {count}")).collect();
+    json!({
+        "port": config["name"], "network": config["network"], "vlan": config["vlan"], "trunk": config["trunk"],
+        "mac": config["mac"], "mtu": config["mtu"], "queues": port["active_queues"], "connected": port["connected"],
+        "received": counters["to_guest_frames"], "sent": counters["from_guest_frames"], "dropped": dropped,
+        "drops": reasons.join(", "),
+    })
 }
 
 /// Orders something about a pool or one VF, and prints how they stand then.

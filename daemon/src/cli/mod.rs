@@ -59,6 +59,8 @@ enum Command {
     Gc(GcArgs),
     /// Give up an attachment whose removal cannot succeed: says what may be left behind, asks, and forgets it.
     Forget(ForgetArgs),
+    /// What the switch of vhost-user ports has.
+    Vswitch(VswitchArgs),
     /// Put the executable under the plugins' names; the originals are kept aside.
     Install(InstallArgs),
     /// Put the originals back.
@@ -96,6 +98,7 @@ impl Command {
             | Command::Describe(_)
             | Command::Networks(_)
             | Command::Pools(_)
+            | Command::Vswitch(_)
             | Command::Gc(_)
             | Command::Forget(_) => true,
             Command::Install(_)
@@ -178,6 +181,23 @@ struct ListArgs {
     /// Go on, and print it again whenever it has changed, until SIGINT.
     #[arg(short, long)]
     watch: bool,
+}
+
+#[derive(Debug, Args)]
+struct VswitchArgs {
+    /// What is asked for.
+    of: VswitchTable,
+    #[command(flatten)]
+    list: ListArgs,
+}
+
+/// What the switch can be asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum VswitchTable {
+    /// Its ports, with what went through them.
+    Ports,
+    /// The addresses that it knows, each with its port.
+    MacTable,
 }
 
 #[derive(Debug, Args)]
@@ -410,6 +430,7 @@ pub fn main(cli: Cli) -> Result<ExitCode, CliError> {
             (Some(verb), Some(of)) => listings::order_pools(&args.list.ask, verb.into(), &of)?,
             _ => listings::pools(&args.list)?,
         },
+        Command::Vswitch(args) => listings::vswitch(&args.list, args.of)?,
         Command::Gc(args) if args.orphans => return removal_commands::collect_orphans(&args.ask, args.yes),
         Command::Gc(args) => return removal_commands::collect(&args.ask),
         Command::Forget(args) => return removal_commands::forget(&args),

@@ -1,4 +1,4 @@
-//! What the operator sees: attachments, networks, pools, orphans; and the collection that the operator can order.
+//! What the operator sees: attachments, networks, pools, ports of the switch, orphans; and the collection that the operator can order.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -24,6 +24,8 @@ pub(super) fn table(engine: &Engine, name: &str) -> Option<Value> {
         }
         "networks" => Some(engine.networks.list()),
         "pools" => Some(engine.with_owners(|owners| engine.core.kinds.sriov.pools.table(owners))),
+        "vswitch-ports" => Some(engine.core.kinds.vhost_user.ports_table()),
+        "vswitch-addresses" => Some(engine.core.kinds.vhost_user.addresses_table()),
         "removals" => Some(failing_removals::table(engine)),
         "newer" => Some(engine.core.store.newer().iter().map(newer_row).collect()),
         "orphans" => Some(orphans(engine)),

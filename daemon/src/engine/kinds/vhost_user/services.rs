@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use fairlead_host::HostRoot;
 use parking_lot::Mutex;
+use serde_json::{Value, json};
 
 use super::switch_link::SwitchLink;
 use crate::store::Store;
@@ -24,6 +25,16 @@ impl VhostUserServices {
     /// Why no port can be made just now.
     pub(crate) fn lacks(&self) -> Option<String> {
         self.switch.lacks()
+    }
+
+    /// The switch's ports as the operator sees them, or why they are not known.
+    pub(crate) fn ports_table(&self) -> Value {
+        self.switch.ports().map_or_else(|e| json!({"lacks": e.msg}), |ports| json!({"ports": ports}))
+    }
+
+    /// The addresses that the switch knows, or why they are not known.
+    pub(crate) fn addresses_table(&self) -> Value {
+        self.switch.addresses().map_or_else(|e| json!({"lacks": e.msg}), |known| json!({"addresses": known}))
     }
 
     /// `switch`: the socket by which `fairlead-vswitch` is told what to do.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use fairlead_cni::{CniError, Code};
 use fairlead_vhost::control::messages::{RefusalCode, SocketSide};
 use fairlead_vhost::control::{Client, ClientError, EventStream};
-use fairlead_vhost::port::{PortConfig, PortView};
+use fairlead_vhost::port::{MacEntry, PortConfig, PortView};
 use parking_lot::Mutex;
 
 /// So long the switch may take for an answer: it does nothing that waits for a guest.
@@ -55,6 +55,11 @@ impl SwitchLink {
     /// The ports that the switch has.
     pub(super) fn ports(&self) -> Result<Vec<PortView>, CniError> {
         self.call(Client::ports)
+    }
+
+    /// The addresses that the switch knows.
+    pub(super) fn addresses(&self) -> Result<Vec<MacEntry>, CniError> {
+        self.call(Client::mac_table)
     }
 
     /// A port as the switch has it.
