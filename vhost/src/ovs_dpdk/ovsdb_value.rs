@@ -164,8 +164,8 @@ pub(crate) fn row(id: &str) -> Value {
 mod tests {
     use super::*;
 
-    fn cell(value: Value) -> Cell {
-        Cell::read(&value).unwrap()
+    fn cell(value: impl std::borrow::Borrow<Value>) -> Cell {
+        Cell::read(value.borrow()).unwrap()
     }
 
     #[test]

@@ -1,4 +1,7 @@
-//! An OVS-DPDK of a test's own: a database server and a switch in a directory and a network namespace of their own, without huge pages.
+//! An OVS-DPDK of a test's own: a database server and a switch in a directory and a network namespace of their own, without
+//! huge pages.
+
+#![allow(clippy::unwrap_used)] // of tests alone
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -30,16 +33,12 @@ pub(crate) fn program(name: impl AsRef<std::ffi::OsStr>) -> Command {
 /// A child that is killed when it is dropped.
 pub(crate) struct Process(pub(crate) Child);
 
-impl Process {
-    pub(crate) fn kill(&mut self) {
-        drop(self.0.kill());
-        drop(self.0.wait());
-    }
-}
+impl Process {}
 
 impl Drop for Process {
     fn drop(&mut self) {
-        self.kill();
+        drop(self.0.kill());
+        drop(self.0.wait());
     }
 }
 
@@ -119,6 +118,8 @@ impl RealOvs {
             "other_config:dpdk-lcore-mask=0x1",
             &format!("other_config:pmd-cpu-mask={pmd}"),
             "other_config:pmd-maxsleep=200",
+            // Pages of 4 KiB hold one buffer each: a pool for all ports would take a gigabyte.
+            "other_config:per-port-memory=true",
             &format!("other_config:dpdk-extra={extra}"),
         ]);
     }
@@ -191,8 +192,19 @@ impl RealOvs {
     }
 
     pub(crate) fn driver_of(&self, node: &str) -> OvsDpdk {
+        self.start_driver(
+            node,
+            Limits { connect: LONG, answer: LONG, apply: LONG, release: LONG, ..Limits::default() },
+        )
+    }
+
+    /// One that gives up soon where there is no database.
+    pub(crate) fn hasty_driver(&self) -> OvsDpdk {
+        self.start_driver("here", Limits { connect: Duration::from_millis(100), ..Limits::default() })
+    }
+
+    fn start_driver(&self, node: &str, limits: Limits) -> OvsDpdk {
         let address = DatabaseAddress::parse(&format!("unix:{}", self.path("db.sock").display())).unwrap();
-        let limits = Limits { connect: LONG, answer: LONG, apply: LONG, release: LONG, ..Limits::default() };
         OvsDpdk::start(Options { address, node: node.to_owned(), run_dir: None, limits }).unwrap()
     }
 }
