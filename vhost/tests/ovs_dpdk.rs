@@ -237,8 +237,9 @@ fn errors_name_the_port_the_reason_and_what_to_do() {
     ovs.kill_database();
     drop(std::fs::remove_file(ovs.path("db.sock")));
     let hasty = ovs.hasty_driver();
-    let error = hasty.add_port(spec(&ovs, "p0")).unwrap_err().to_string();
-    assert!(error.contains("db.sock: is ovsdb-server running"), "{error}");
+    until("the missing socket is named", || {
+        hasty.add_port(spec(&ovs, "p0")).unwrap_err().to_string().contains("db.sock: is ovsdb-server running")
+    });
     assert!(hasty.status().unreachable.is_some());
 }
 

@@ -233,6 +233,18 @@ impl OvsDpdk {
         self.shared.state.lock().counters
     }
 
+    /// How many ports have a request that is not answered.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> usize {
+        self.shared.state.lock().busy().len()
+    }
+
+    /// Whoever waits is answered [`OvsError::Stopped`], and nothing is done any more.
+    pub fn stop(&self) {
+        self.shared.state.lock().stopping = true;
+        self.shared.changed.notify_all();
+    }
+
     fn ask(&self, task: Task, limit: Duration) -> Receiver<Result<Done, OvsError>> {
         let (request, answer) = Request::new(task, Instant::now() + limit);
         self.shared.state.lock().enqueue(request);
@@ -255,8 +267,7 @@ impl OvsDpdk {
 
 impl Drop for OvsDpdk {
     fn drop(&mut self) {
-        self.shared.state.lock().stopping = true;
-        self.shared.changed.notify_all();
+        self.stop();
         if let Some(worker) = self.worker.take() {
             drop(worker.join()); // a panic of it was told by the panic itself
         }

@@ -87,6 +87,8 @@ pub(crate) struct State {
     connect_at: Instant,
     connecting: Attempts,
     queue: VecDeque<Request>,
+    /// The ports of the requests that the worker has taken and is committing.
+    in_hand: BTreeSet<PortName>,
     applying: Vec<Applying>,
     repair_at: Instant,
     repairs: Attempts,
@@ -109,6 +111,7 @@ impl State {
             connect_at: Instant::now(),
             connecting: reconnect.start(),
             queue: VecDeque::new(),
+            in_hand: BTreeSet::new(),
             applying: Vec::new(),
             repair_at: Instant::now(),
             repairs: Backoff::new(Duration::from_millis(200), Duration::from_secs(60)).start(),
@@ -150,7 +153,11 @@ impl State {
         self.queue.push_front(request);
     }
 
+    /// Takes a request that somebody waits for.
     pub(crate) fn enqueue(&mut self, request: Request) {
+        if self.stopping {
+            return request.finish(Err(OvsError::Stopped));
+        }
         if let (Task::Remove(name), false) = (&request.task, request.is_own()) {
             self.wanted.remove(name);
         }
@@ -167,13 +174,20 @@ impl State {
             if free && batch.len() < LARGEST_BATCH { batch.push(request) } else { rest.push_back(request) }
         }
         self.queue = rest;
+        self.in_hand = batch.iter().map(|request| request.task.name().clone()).collect();
         batch
     }
 
-    /// The ports that somebody is waiting for.
+    /// The batch that was taken is answered, committed or back in the queue.
+    pub(crate) fn batch_done(&mut self) {
+        self.in_hand.clear();
+    }
+
+    /// The ports that have a request which is not answered.
     pub(crate) fn busy(&self) -> BTreeSet<PortName> {
         let applying = self.applying.iter().map(|applying| &applying.request);
-        applying.chain(&self.queue).map(|request| request.task.name().clone()).collect()
+        let names = applying.chain(&self.queue).map(|request| request.task.name());
+        names.chain(&self.in_hand).cloned().collect()
     }
 
     /// What a request needs, as the database is now.
@@ -366,6 +380,7 @@ impl State {
 
     /// Answers everybody that there is no driver any more.
     pub(crate) fn stop(&mut self) {
+        self.stopping = true;
         let applying = std::mem::take(&mut self.applying).into_iter().map(|applying| applying.request);
         for request in applying.chain(std::mem::take(&mut self.queue)).collect::<Vec<_>>() {
             if !request.is_own() {
@@ -374,7 +389,3 @@ impl State {
         }
     }
 }
-
-#[cfg(test)]
-#[path = "driver_state_tests.rs"]
-mod tests;

@@ -115,7 +115,7 @@ pub enum OvsError {
         reason: String,
     },
     /// The database took the rows, and `ovs-vswitchd` did not carry them out in time. The rows are removed.
-    #[error("ovs-vswitchd has not made the port {port} within {} ms: is it running?", .limit.as_millis())]
+    #[error("ovs-vswitchd has not come to the port {port} within {} ms: is it running?", .limit.as_millis())]
     NotApplied {
         /// The port.
         port: PortName,

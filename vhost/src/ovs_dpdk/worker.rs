@@ -71,7 +71,10 @@ impl Worker {
                 // A connection is closed without the lock: its reader may be waiting for it.
                 Next::Disconnect => drop(self.connection.take()),
                 Next::Connect => self.connect(),
-                Next::Commit(batch) => self.commit(batch),
+                Next::Commit(batch) => {
+                    self.commit(batch);
+                    self.shared.state.lock().batch_done();
+                }
             }
         }
     }
@@ -81,7 +84,6 @@ impl Worker {
         let mut state = self.shared.state.lock();
         loop {
             if state.stopping {
-                state.stop();
                 return Next::Stop;
             }
             let now = Instant::now();
@@ -263,6 +265,13 @@ impl Worker {
     }
 }
 
+impl Drop for Worker {
+    /// However the thread ends, nobody is left waiting.
+    fn drop(&mut self) {
+        self.shared.state.lock().stop();
+    }
+}
+
 fn first_rows(rows: &Value, early: &[Value]) -> Result<Mirror, ConnectError> {
     let mut mirror = Mirror::default();
     for rows in std::iter::once(rows).chain(early) {
@@ -299,3 +308,7 @@ impl Shared {
 pub(crate) fn default_run_dir(address: &DatabaseAddress) -> PathBuf {
     address.socket().parent().map(PathBuf::from).unwrap_or_default()
 }
+
+#[cfg(test)]
+#[path = "worker_tests.rs"]
+mod tests;

@@ -1,6 +1,6 @@
 //! DPDK's testpmd as a pod: a virtio_user port that sends each frame back to where it came from.
 
-#![allow(clippy::unwrap_used)] // of tests alone
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // of tests alone
 
 use std::fs::File;
 use std::io::Write;
