@@ -3,7 +3,6 @@
 //! Calls come from any thread and block until OVS has done what they ask, or their limit has passed. Many at once cost little more
 //! than one: they share transactions.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -136,9 +135,14 @@ impl OvsDpdk {
     /// See [`OvsError`]. After an error nothing of the port stays, at the latest when OVS can be reached again.
     pub fn add_port(&self, spec: PortSpec) -> Result<AddedPort, OvsError> {
         spec.check()?;
-        match wait_for(&self.ask(Task::Add(Box::new(spec)), self.limits.apply))? {
-            Done::Added(added) => Ok(added),
-            Done::Removed(_) => Err(OvsError::Stopped),
+        let name = spec.name.clone();
+        match wait_for(&self.ask(Task::Add(Box::new(spec)), self.limits.apply)) {
+            Ok(Done::Added(added)) => Ok(added),
+            Ok(Done::Removed(_)) => Err(OvsError::Stopped),
+            Err(error) => {
+                self.shared.state.lock().wanted.remove(&name);
+                Err(error)
+            }
         }
     }
 
@@ -179,27 +183,16 @@ impl OvsDpdk {
     }
 
     /// Makes OVS have exactly these ports of ours: what it lost or has otherwise is made, what nobody owns is removed. `owned` must
-    /// have each port whose add has ended; ports of requests that are under way are spared.
+    /// have each port whose add has ended. A port with a request under way is spared, whether it is in `owned` or not. What fails
+    /// is tried again as soon as OVS has the bridge.
     ///
     /// # Errors
     /// [`OvsError::Unreachable`], and [`OvsError::Spec`] before anything was done. What fails for one port is in the answer.
     pub fn reconcile(&self, owned: &[PortSpec]) -> Result<Reconciled, OvsError> {
         owned.iter().try_for_each(PortSpec::check)?;
-        let wanted: BTreeMap<PortName, PortSpec> =
-            owned.iter().map(|spec| (spec.name.clone(), spec.clone())).collect();
-        let mut state = self.connected_state()?;
-        let busy = state.busy();
-        state.wanted.retain(|name, _| wanted.contains_key(name) || busy.contains(name));
-        let there: BTreeSet<PortName> = state
-            .mirror
-            .our_ports(&state.node)
-            .filter_map(|ours| PortName::new(ours.port.text("name")?).ok())
-            .collect();
-        let unowned = there.into_iter().filter(|name| !wanted.contains_key(name) && !busy.contains(name));
-        let mut tasks: Vec<Task> = unowned.map(Task::Remove).collect();
-        tasks.extend(wanted.into_values().map(|spec| Task::Add(Box::new(spec))));
         let mut answers = Vec::new();
-        for task in tasks {
+        let mut state = self.connected_state()?;
+        for task in state.reconciliation(owned) {
             let name = task.name().clone();
             let (request, answer) = Request::new(task, Instant::now() + self.limits.apply);
             state.enqueue(request);

@@ -3,6 +3,8 @@
 //! Nothing here waits or speaks to anybody. Requests of one port are done in the order in which they came; whatever happens, each
 //! is answered once.
 
+mod reconciliation;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -209,7 +211,9 @@ impl State {
         };
         if read_spec(&ours).as_ref() != Some(spec) {
             let id = ours.id.clone();
-            self.wanted.remove(&spec.name);
+            if self.wanted.get(&spec.name) != Some(spec) {
+                self.wanted.remove(&spec.name);
+            }
             return Plan::Transact(Stage::DeleteThenAdd, Some(id));
         }
         match interface_state(ours.interface) {
@@ -346,27 +350,6 @@ impl State {
         let deadline = request.deadline?;
         let without_connection = request.queued + self.connect_limit;
         Some(if self.connected() || request.unknown { deadline } else { deadline.min(without_connection) })
-    }
-
-    /// Asks for ports that are wanted and that OVS has no more, where it has their bridge.
-    pub(crate) fn repair(&mut self, now: Instant, limit: Duration) {
-        let missing = self.missing();
-        if missing.is_empty() || now < self.repair_at {
-            return;
-        }
-        self.repair_at = now + self.repairs.failed();
-        for spec in missing {
-            self.queue.push_back(Request::own(Task::Add(Box::new(spec)), Some(now + limit)));
-        }
-    }
-
-    fn missing(&self) -> Vec<PortSpec> {
-        let there: BTreeSet<&str> =
-            self.mirror.our_ports(&self.node).filter_map(|ours| ours.port.text("name")).collect();
-        let lost = self.wanted.values().filter(|spec| !there.contains(spec.name.as_str()));
-        let lost: Vec<&PortSpec> = lost.filter(|spec| self.check_switch(spec).is_ok()).collect();
-        let busy = if lost.is_empty() { BTreeSet::new() } else { self.busy() };
-        lost.into_iter().filter(|spec| !busy.contains(&spec.name)).cloned().collect()
     }
 
     /// When there is something to do though nothing comes; `None`: never.

@@ -24,7 +24,7 @@ pub enum ConnectError {
     #[error("permission to connect to {} is denied: run as root, or in the group that owns the socket", .0.display())]
     Permission(PathBuf),
     /// The connection fails in another way.
-    #[error("{} cannot be connected to", .socket.display())]
+    #[error("{} cannot be connected to: {source}", .socket.display())]
     Socket {
         /// The socket.
         socket: PathBuf,

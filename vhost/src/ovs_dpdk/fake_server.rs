@@ -3,6 +3,8 @@
 //!
 //! News are told as whole rows; the differences that a real server sends are tried with a real one.
 
+mod operations;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -10,13 +12,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
 use super::database_mirror::needed_columns;
 use super::jsonrpc::framing::Framer;
-use super::ovsdb_value::{Atom, Cell};
+use super::ovsdb_value::Cell;
 use super::{DatabaseAddress, Limits, Options, OvsDpdk};
 
 type Rows = BTreeMap<String, Map<String, Value>>;
@@ -203,122 +205,6 @@ impl Database {
         }
         self.clients.retain_mut(|client| client.write_all(text.as_bytes()).is_ok());
     }
-
-    /// RFC 7047's operations, as far as the driver uses them.
-    fn execute(&mut self, operations: &[Value]) -> Vec<Value> {
-        let before = self.tables.clone();
-        let mut named: BTreeMap<String, String> = BTreeMap::new();
-        let mut results = Vec::new();
-        for operation in operations {
-            let result = self.operation(operation, &mut named);
-            let failed = !result["error"].is_null();
-            results.push(result);
-            if failed {
-                self.tables = before;
-                return results;
-            }
-        }
-        self.collect_garbage();
-        results
-    }
-
-    fn operation(&mut self, operation: &Value, named: &mut BTreeMap<String, String>) -> Value {
-        let table = operation["table"].as_str().unwrap_or_default();
-        let found = self.find(table, &operation["where"]);
-        match operation["op"].as_str().unwrap() {
-            "wait" => {
-                let names = found.iter().map(|id| json!({ "name": self.tables[table][id]["name"] }));
-                if Value::Array(names.collect()) == operation["rows"] {
-                    json!({})
-                } else {
-                    json!({ "error": "timed out", "details": "\"where\" clause test failed" })
-                }
-            }
-            "insert" => {
-                let name = operation["row"]["name"].as_str().unwrap();
-                if self.poisoned.contains(name) {
-                    return json!({ "error": "constraint violation", "details": "as a test of it" });
-                }
-                let id = self.insert(table, resolved(&operation["row"], named));
-                named.insert(operation["uuid-name"].as_str().unwrap().to_owned(), id.clone());
-                json!({ "uuid": ["uuid", id] })
-            }
-            "mutate" => {
-                let [column, mutator, value] = operation["mutations"][0].as_array().unwrap().as_slice()
-                else {
-                    panic!("a mutation has three parts")
-                };
-                for id in &found {
-                    let row = self.tables.get_mut(table).unwrap().get_mut(id).unwrap();
-                    let cell = &mut row[column.as_str().unwrap()];
-                    *cell = mutated(cell, mutator.as_str().unwrap(), &resolved(value, named));
-                }
-                json!({ "count": found.len() })
-            }
-            "select" => {
-                let rows: Vec<&Map<String, Value>> = found.iter().map(|id| &self.tables[table][id]).collect();
-                json!({ "rows": rows })
-            }
-            _ => json!({}),
-        }
-    }
-
-    fn find(&self, table: &str, conditions: &Value) -> Vec<String> {
-        let conditions: Vec<&Value> = conditions.as_array().into_iter().flatten().collect();
-        let rows = self.tables.get(table).into_iter().flatten();
-        let fits = |id: &String, row: &Map<String, Value>| {
-            conditions.iter().all(|condition| {
-                let own = json!(["uuid", id]);
-                let column = condition[0].as_str().unwrap();
-                let cell = if column == "_uuid" { &own } else { &row[column] };
-                let (cell, wanted) = (Cell::read(cell).unwrap(), Cell::read(&condition[2]).unwrap());
-                match (&cell, &wanted) {
-                    _ if condition[1] == "==" => cell == wanted,
-                    (Cell::Set(all), Cell::Set(some)) => some.is_subset(all),
-                    (Cell::Map(all), Cell::Map(some)) => {
-                        some.iter().all(|(key, value)| all.get(key) == Some(value))
-                    }
-                    _ => false,
-                }
-            })
-        };
-        rows.filter(|(id, row)| fits(id, row)).map(|(id, _)| id.clone()).collect()
-    }
-}
-
-fn mutated(cell: &Value, mutator: &str, value: &Value) -> Value {
-    if mutator == "+=" {
-        return json!(cell.as_i64().unwrap() + value.as_i64().unwrap());
-    }
-    let (Cell::Set(mut set), Cell::Set(change)) = (Cell::read(cell).unwrap(), Cell::read(value).unwrap())
-    else {
-        panic!("only sets are mutated")
-    };
-    match mutator {
-        "insert" => set.extend(change),
-        _ => set.retain(|element| !change.contains(element)),
-    }
-    let rows = set.iter().map(|atom| match atom {
-        Atom::Row(id) => json!(["uuid", id]),
-        other => panic!("{other:?} is no row"),
-    });
-    json!(["set", rows.collect::<Vec<_>>()])
-}
-
-/// The same with the UUIDs of rows that this transaction has inserted.
-fn resolved(value: &Value, named: &BTreeMap<String, String>) -> Value {
-    match value {
-        Value::Array(pair) if pair.first() == Some(&json!("named-uuid")) => {
-            json!(["uuid", named[pair[1].as_str().unwrap()]])
-        }
-        Value::Array(elements) => elements.iter().map(|element| resolved(element, named)).collect(),
-        Value::Object(fields) => fields
-            .iter()
-            .map(|(key, field)| (key.clone(), resolved(field, named)))
-            .collect::<Map<_, _>>()
-            .into(),
-        other => other.clone(),
-    }
 }
 
 fn serve(mut stream: UnixStream, database: &Mutex<Database>, changed: &Condvar) {
@@ -336,48 +222,55 @@ fn serve(mut stream: UnixStream, database: &Mutex<Database>, changed: &Condvar) 
 
 /// False where the server has hung up.
 fn answer(stream: &mut UnixStream, request: &Value, shared: &Mutex<Database>, changed: &Condvar) -> bool {
-    let mut database = shared.lock();
+    let database = shared.lock();
     let reply = |result: &Value| json!({ "id": request["id"], "result": result, "error": null }).to_string();
     let refusal = json!({ "id": request["id"], "result": null, "error": "unknown method" }).to_string();
     let text = match request["method"].as_str() {
         Some("get_schema") if database.schema.is_object() => reply(&database.schema),
         Some("monitor_cond") if database.knows_monitor_cond => reply(&all_rows(&database, "initial")),
         Some("monitor") => reply(&all_rows(&database, "new")),
-        Some("transact") => {
-            let operations = request["params"].as_array().unwrap()[1..].to_vec();
-            let before = database.tables.clone();
-            if operations[0]["op"] == "select" {
-                let results = database.execute(&operations);
-                return stream.write_all(reply(&json!(results)).as_bytes()).is_ok();
-            }
-            while database.held {
-                changed.wait_for(&mut database, Duration::from_secs(60));
-            }
-            database.transactions.push(operations.clone());
-            let conducts = &mut database.conducts;
-            let conduct = if conducts.is_empty() { Conduct::Commit } else { conducts.remove(0) };
-            if conduct == Conduct::HangUp {
-                database.hang_up();
-                return false;
-            }
-            let results = database.execute(&operations);
-            database.tell(&before);
-            let answered =
-                conduct == Conduct::Commit && stream.write_all(reply(&json!(results)).as_bytes()).is_ok();
-            if conduct == Conduct::CommitAndHangUp {
-                database.hang_up();
-            }
-            if database.switch_runs {
-                let before = database.tables.clone();
-                database.apply();
-                database.tell(&before);
-            }
-            return answered || conduct == Conduct::CommitAndBeSilent;
-        }
+        Some("transact") => return transact(stream, request, database, changed),
         Some(_) => refusal,
         None => return true,
     };
     stream.write_all(text.as_bytes()).is_ok()
+}
+
+/// False where the server has hung up.
+fn transact(
+    stream: &mut UnixStream,
+    request: &Value,
+    mut database: MutexGuard<'_, Database>,
+    changed: &Condvar,
+) -> bool {
+    let operations = request["params"].as_array().unwrap()[1..].to_vec();
+    let asks = operations[0]["op"] == "select";
+    while database.held && !asks {
+        changed.wait_for(&mut database, Duration::from_secs(60));
+    }
+    let conducts = &mut database.conducts;
+    let conduct = if asks || conducts.is_empty() { Conduct::Commit } else { conducts.remove(0) };
+    if conduct == Conduct::HangUp {
+        database.hang_up();
+        return false;
+    }
+    let before = database.tables.clone();
+    let results = database.execute(&operations);
+    if !asks {
+        database.transactions.push(operations);
+        database.tell(&before);
+    }
+    let reply = json!({ "id": request["id"], "result": results, "error": null }).to_string();
+    let answered = conduct == Conduct::Commit && stream.write_all(reply.as_bytes()).is_ok();
+    if conduct == Conduct::CommitAndHangUp {
+        database.hang_up();
+    }
+    if database.switch_runs && !asks {
+        let before = database.tables.clone();
+        database.apply();
+        database.tell(&before);
+    }
+    answered || conduct == Conduct::CommitAndBeSilent
 }
 
 fn schema() -> Value {

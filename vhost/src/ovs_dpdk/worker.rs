@@ -161,11 +161,17 @@ impl Worker {
     }
 
     fn commit_steps(&mut self, steps: Vec<Step>) {
+        let epoch = self.shared.state.lock().epoch;
         match self.transact(&steps) {
             Ok(configuration) => {
                 let mut state = self.shared.state.lock();
+                let same_connection = state.epoch == epoch;
                 for Step { request, stage, .. } in steps {
-                    state.committed(request, stage, configuration);
+                    // Another database may be there by now, which counts its configurations anew.
+                    match same_connection {
+                        true => state.committed(request, stage, configuration),
+                        false => state.requeue(request, true),
+                    }
                 }
             }
             Err(NotCommitted::Unknown(why)) => {

@@ -240,6 +240,23 @@ fn a_reconciliation_spares_a_port_that_is_being_added() {
 }
 
 #[test]
+fn a_port_that_a_reconciliation_could_not_make_is_made_when_its_bridge_comes_and_a_refused_add_is_forgotten()
+{
+    let server = FakeServer::start();
+    let driver = server.driver(patient());
+    let on = |port, bridge: &str| PortSpec { bridge: bridge.to_owned(), ..spec(port) };
+    assert!(matches!(driver.add_port(on("p1", "br1")), Err(OvsError::BridgeMissing { .. })));
+    let reconciled = driver.reconcile(&[on("p0", "br1")]).unwrap();
+    assert!(matches!(reconciled.failed[..], [(_, OvsError::BridgeMissing { .. })]), "{reconciled:?}");
+    server.change(|database| {
+        let row = serde_json::json!({ "name": "br1", "datapath_type": "netdev", "ports": ["set", []] });
+        database.insert("Bridge", row);
+    });
+    until("the reconciled port is made", || server.ports() == ["p0"]);
+    until("and counted", || driver.counters().put_back == 1);
+}
+
+#[test]
 fn another_spec_replaces_the_port_and_requests_of_one_port_keep_their_order() {
     let server = FakeServer::start();
     let driver = server.driver(patient());

@@ -117,6 +117,7 @@ impl RealOvs {
             "other_config:dpdk-init=true",
             "other_config:dpdk-lcore-mask=0x1",
             &format!("other_config:pmd-cpu-mask={pmd}"),
+            // Its poll thread leaves the core to others when it has nothing to do.
             "other_config:pmd-maxsleep=200",
             // Pages of 4 KiB hold one buffer each: a pool for all ports would take a gigabyte.
             "other_config:per-port-memory=true",
