@@ -32,7 +32,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## install and build all that the other targets need (Debian packages, musl target, reference plugins)
-	@tests/setup.sh build runtimes reference monitoring emulation dpdk deny
+	@tests/setup.sh build runtimes reference monitoring emulation dpdk ovs deny
 
 build: ## all programs, into dist/
 	@tests/setup.sh build

@@ -17,7 +17,7 @@ LITTLE_ROOM=8 # GiB: below it what no later stage needs is removed
 # What speeds up the second build after a change takes gigabytes, and slows down the first.
 export CARGO_INCREMENTAL=0
 
-stage_setup() { tests/setup.sh build runtimes reference monitoring emulation dpdk deny; }
+stage_setup() { tests/setup.sh build runtimes reference monitoring emulation dpdk ovs deny; }
 stage_lint() { tests/lint.sh; }
 stage_build() { make -s build test-programs; }
 stage_crates() {

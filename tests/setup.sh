@@ -6,6 +6,7 @@
 #     build      C linker, musl target
 #     runtimes   containerd, runc, static busybox, Go, the CRI client: what `make demo` needs
 #     dpdk       DPDK's testpmd, which drives VFs in the lab
+#     ovs        Open vSwitch with DPDK, which the tests of its driver start for themselves
 #     reference  podman, Debian's plugins, cnitool and the reference plugins, built from the Go module proxy
 #     cluster    etcd, Kubernetes and containerd 2, kubectl, helm: for `make e2e` and `make lab-kubelet` (about twenty minutes, once)
 #     monitoring Prometheus with promtool, openssl: for tests/prometheus.sh
@@ -99,6 +100,26 @@ part_runtimes() {
 part_dpdk() {
     command -v dpdk-testpmd >/dev/null || missing+=(dpdk dpdk-dev)
     install_missing
+}
+
+# Only unpacked: its package would begin to run it, and the kernel's module with it.
+part_ovs() {
+    part_dpdk
+    local to=$PWD/.cache/ovs library unpacked
+    for library in libbpf.so.1:libbpf1 libcap-ng.so.0:libcap-ng0 libnuma.so.1:libnuma1 libunbound.so.8:libunbound8 libxdp.so.1:libxdp1; do
+        [ -e "/usr/lib/$(uname -m)-linux-gnu/${library%:*}" ] || missing+=("${library#*:}")
+    done
+    install_missing
+    [ ! -x "$to/usr/bin/ovs-vsctl" ] || return 0
+    say "fetching Open vSwitch with DPDK"
+    apt_update
+    unpacked=$(mktemp -d -p .cache)
+    chmod 755 "$unpacked" # apt's own user downloads into it
+    (cd "$unpacked" && apt-get download -qq openvswitch-{common,switch,switch-dpdk} 2>/dev/null &&
+        for package in ./*.deb; do dpkg-deb -x "$package" x; done) || die "Open vSwitch cannot be fetched"
+    rm -rf "$to"
+    mv "$unpacked/x" "$to"
+    rm -rf "$unpacked"
 }
 
 part_reference() {
@@ -203,7 +224,7 @@ exec 9>.cache/setup.lock
 flock 9 # two of them at once would fetch everything twice
 for part; do
     case $part in
-    build | runtimes | dpdk | reference | monitoring | emulation | arm64 | cluster | documents | deny) "part_$part" ;;
+    build | runtimes | dpdk | ovs | reference | monitoring | emulation | arm64 | cluster | documents | deny) "part_$part" ;;
     *) die "there is no part '$part'" ;;
     esac
 done

@@ -7,12 +7,14 @@
 //! - what a process gives up that reads memory which pods write: [`confinement`]
 //!
 //! The program `fairlead-vswitch` is the last three in a process of its own: [`vswitch_process`].
+//! The other switch, a running OVS-DPDK, is told of ports by [`ovs_dpdk`].
 //! The crate knows nothing of CNI, of kubelet or of the daemon.
 
 pub mod confinement;
 pub mod control;
 pub mod dataplane;
 mod memory;
+pub mod ovs_dpdk;
 pub mod port;
 mod protocol;
 mod ring;

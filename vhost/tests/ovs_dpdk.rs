@@ -1,0 +1,288 @@
+//! The driver of OVS-DPDK against a real one (Debian's), with DPDK's testpmd as the pods.
+//!
+//! Each test has an OVS of its own. They take turns: an OVS and two testpmd keep two cores busy.
+
+#![allow(clippy::unwrap_used)] // of tests alone
+
+#[path = "ovs/real_ovs.rs"]
+mod real_ovs;
+#[path = "ovs/testpmd.rs"]
+mod testpmd;
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::FileTypeExt;
+use std::sync::{Barrier, Mutex};
+use std::time::Instant;
+
+use fairlead_vhost::ovs_dpdk::{
+    OvsDpdk, OvsError, Policing, PortName, PortOwner, PortSpec, Removal, VhostSocket, Vlans,
+};
+use real_ovs::{RealOvs, until};
+use testpmd::Testpmd;
+
+static TURN: Mutex<()> = Mutex::new(());
+
+fn take_turn() -> std::sync::MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn spec(ovs: &RealOvs, name: &str) -> PortSpec {
+    PortSpec {
+        name: PortName::new(name).unwrap(),
+        bridge: "br0".to_owned(),
+        socket: VhostSocket::PodListens(ovs.path(&format!("{name}.sock"))),
+        vlans: Vlans::Untagged,
+        policing: None,
+        mtu: None,
+        mac: None,
+        owner: PortOwner {
+            namespace: "default".to_owned(),
+            pod: format!("pod-{name}"),
+            uid: "6d1c6b3e".to_owned(),
+            container: format!("container-{name}"),
+            ifname: "net1".to_owned(),
+        },
+    }
+}
+
+#[test]
+fn a_port_is_added_found_again_and_removed() {
+    let _turn = take_turn();
+    let ovs = RealOvs::start();
+    let driver = ovs.driver();
+    let spec = spec(&ovs, "p0");
+    let added = driver.add_port(spec.clone()).unwrap();
+    assert!(added.created && added.ofport > 0);
+    assert_eq!(ovs.vsctl(&["get", "Interface", "p0", "type"]), "dpdkvhostuserclient");
+    assert_eq!(ovs.vsctl(&["get", "Interface", "p0", "ofport"]), added.ofport.to_string());
+    assert_eq!(ovs.vsctl(&["get", "Port", "p0", "external_ids:fairlead-pod"]), "pod-p0");
+    assert!(!driver.add_port(spec.clone()).unwrap().created);
+    let ports = driver.ports().unwrap();
+    assert_eq!((ports.len(), ports[0].spec.as_ref(), ports[0].connected), (1, Some(&spec), false));
+    assert_eq!(driver.remove_port(&spec.name).unwrap(), Removal::Gone);
+    assert_eq!(driver.remove_port(&spec.name).unwrap(), Removal::Absent);
+    assert_eq!(ovs.vsctl(&["list-ports", "br0"]), "");
+}
+
+#[test]
+fn every_setting_of_a_port_reaches_ovs_and_is_read_back() {
+    let _turn = take_turn();
+    let ovs = RealOvs::start();
+    let driver = ovs.driver();
+    let trunk = |native| Vlans::Trunk { allowed: BTreeSet::from([30, 31, 4094]), native };
+    let mut specs = Vec::new();
+    for (name, vlans) in [("every", Vlans::Every), ("access", Vlans::Access(7)), ("trunk", trunk(None))] {
+        specs.push(PortSpec { vlans, ..spec(&ovs, name) });
+    }
+    specs.push(PortSpec {
+        socket: VhostSocket::OvsListens,
+        vlans: trunk(Some(30)),
+        policing: Some(Policing { rate_kbps: 100_000, burst_kb: 8_000 }),
+        mtu: Some(9000),
+        mac: Some("02:00:5e:10:00:01".parse().unwrap()),
+        ..spec(&ovs, "whole")
+    });
+    let added: Vec<_> = specs.iter().map(|spec| driver.add_port(spec.clone()).unwrap()).collect();
+    assert!(std::fs::metadata(&added[3].socket).unwrap().file_type().is_socket());
+    specs.sort_by(|a, b| a.name.cmp(&b.name));
+    let read: Vec<PortSpec> = driver.ports().unwrap().into_iter().filter_map(|port| port.spec).collect();
+    assert_eq!(read, specs);
+    assert_eq!(ovs.vsctl(&["get", "Port", "whole", "vlan_mode"]), "native-untagged");
+    assert_eq!(ovs.vsctl(&["get", "Interface", "whole", "mtu_request"]), "9000");
+    assert_eq!(
+        ovs.vsctl(&["get", "Interface", "whole", "external_ids:attached-mac"]),
+        "\"02:00:5e:10:00:01\""
+    );
+}
+
+/// Has the first pod send until both have received something that they had not.
+fn exchange(pods: &mut [Testpmd; 2]) {
+    let [a, b] = pods;
+    let before = (a.received(), b.received());
+    b.reflect();
+    until("both pods receive frames", || {
+        a.send();
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        a.received() > before.0 && b.received() > before.1
+    });
+    a.stop();
+    b.stop();
+}
+
+fn until_connected(driver: &OvsDpdk, ports: usize) {
+    until("OVS has connected to every pod", || {
+        driver.ports().unwrap().iter().filter(|port| port.connected).count() == ports
+    });
+}
+
+#[test]
+fn pods_of_one_vlan_exchange_frames_of_two_do_not_and_a_killed_switch_goes_on_without_the_driver() {
+    let _turn = take_turn();
+    let mut ovs = RealOvs::start();
+    let driver = ovs.driver();
+    let tagged = |name, vlan| PortSpec { vlans: Vlans::Access(vlan), ..spec(&ovs, name) };
+    let (a, b, elsewhere) = (tagged("a", 10), tagged("b", 10), tagged("b", 20));
+    let socket = |spec: &PortSpec| driver.add_port(spec.clone()).unwrap().socket;
+    let mut pods = [Testpmd::start(1, 2, &socket(&a)), Testpmd::start(2, 1, &socket(&b))];
+    pods.iter().for_each(Testpmd::wait_until_ready);
+    until_connected(&driver, 2);
+    exchange(&mut pods);
+
+    assert!(driver.add_port(elsewhere).unwrap().created, "another VLAN replaces the port");
+    until_connected(&driver, 2);
+    let (received, sent) = (pods[1].received(), ovs.frames("a").0);
+    pods[0].send();
+    until("the switch has taken the frames", || ovs.frames("a").0 >= sent + 32);
+    assert_eq!((ovs.frames("b").1, pods[1].received()), (0, received), "a frame has left its VLAN");
+    pods[0].stop();
+
+    driver.add_port(b).unwrap();
+    let transactions = driver.counters().transactions;
+    ovs.kill_switch();
+    ovs.start_switch();
+    exchange(&mut pods);
+    assert_eq!(driver.counters().transactions, transactions);
+}
+
+#[test]
+fn what_a_new_database_and_a_careless_hand_have_lost_is_put_back_and_foreign_ports_stay() {
+    let _turn = take_turn();
+    let mut ovs = RealOvs::start();
+    let driver = ovs.driver();
+    let specs = [spec(&ovs, "p0"), spec(&ovs, "p1")];
+    specs.iter().for_each(|spec| drop(driver.add_port(spec.clone()).unwrap()));
+    let ours = || ovs_ports(&driver);
+
+    ovs.vsctl(&["del-port", "p0"]);
+    until("a port that was deleted is there again", || ours() == ["p0", "p1"]);
+    ovs.recreate_database();
+    ovs.set_up_dpdk();
+    ovs.add_bridge();
+    until("the ports are in the new database", || ours() == ["p0", "p1"]);
+    until("each was counted", || driver.counters().put_back == 3);
+    drop(driver);
+
+    ovs.vsctl(&["del-port", "p0"]);
+    let foreign = ["add-port", "br0", "theirs", "--", "set", "Interface", "theirs", "type=dpdkvhostuser"];
+    ovs.vsctl(&foreign);
+    let other_node = ovs.driver_of("there");
+    other_node.add_port(spec(&ovs, "q0")).unwrap();
+    let driver = ovs.driver();
+    driver.add_port(spec(&ovs, "orphan")).unwrap();
+    let reconciled = driver.reconcile(&specs).unwrap();
+    assert_eq!((reconciled.removed, reconciled.put_back), (names(&["orphan"]), names(&["p0"])));
+    assert!(reconciled.failed.is_empty(), "{:?}", reconciled.failed);
+    assert_eq!(ovs_ports(&driver), ["p0", "p1"]);
+    let refused = driver.add_port(spec(&ovs, "theirs")).unwrap_err();
+    assert!(matches!(&refused, OvsError::NameTaken { port, .. } if port.as_str() == "theirs"), "{refused}");
+    let refused = driver.add_port(spec(&ovs, "q0")).unwrap_err();
+    assert!(refused.to_string().contains("fairlead=there"), "{refused}");
+    assert_eq!(driver.remove_port(&PortName::new("theirs").unwrap()).unwrap(), Removal::Absent);
+    assert_eq!(driver.reconcile(&[]).unwrap().removed, names(&["p0", "p1"]));
+    assert_eq!(ovs.vsctl(&["list-ports", "br0"]), "q0\ntheirs");
+}
+
+/// The ports of ours that are at work.
+fn ovs_ports(driver: &OvsDpdk) -> Vec<String> {
+    let ports = driver.ports().unwrap_or_default();
+    ports.into_iter().filter(|port| port.ofport.is_some()).map(|port| port.name).collect()
+}
+
+fn names(names: &[&str]) -> Vec<PortName> {
+    names.iter().map(|name| PortName::new(name).unwrap()).collect()
+}
+
+#[test]
+fn fifty_ports_at_once_share_transactions() {
+    let _turn = take_turn();
+    let ovs = RealOvs::start();
+    let driver = ovs.driver();
+    let specs: Vec<PortSpec> = (0..50).map(|n| spec(&ovs, &format!("p{n}"))).collect();
+    let together = Barrier::new(specs.len());
+    std::thread::scope(|scope| {
+        for spec in &specs {
+            let (driver, together) = (&driver, &together);
+            scope.spawn(move || {
+                together.wait();
+                driver.add_port(spec.clone()).unwrap();
+            });
+        }
+    });
+    let adding = driver.counters();
+    assert!(adding.added == 50 && adding.rejected == 0 && adding.transactions < 50, "{adding:?}");
+    println!("50 adds at once: {} transactions", adding.transactions);
+    assert_eq!(driver.reconcile(&[]).unwrap().removed.len(), 50);
+    assert_eq!(driver.counters().transactions, adding.transactions + 1, "one transaction removes all");
+    assert_eq!(driver.reconcile(&specs).unwrap().put_back.len(), 50);
+    assert_eq!(driver.counters().transactions, adding.transactions + 2, "one transaction makes all");
+    assert_eq!(ovs.vsctl(&["list-ports", "br0"]).lines().count(), 50);
+}
+
+#[test]
+fn errors_name_the_port_the_reason_and_what_to_do() {
+    let _turn = take_turn();
+    let mut ovs = RealOvs::start();
+    let driver = ovs.driver();
+    let elsewhere = PortSpec { bridge: "br9".to_owned(), ..spec(&ovs, "p0") };
+    let error = driver.add_port(elsewhere).unwrap_err().to_string();
+    assert!(
+        error.starts_with("the bridge br9 for the port p0 does not exist: ovs-vsctl add-br br9"),
+        "{error}"
+    );
+    ovs.vsctl(&["--no-wait", "add-br", "br1"]);
+    let kernel = PortSpec { bridge: "br1".to_owned(), ..spec(&ovs, "p0") };
+    until("the monitor tells of the bridge", || {
+        matches!(driver.add_port(kernel.clone()), Err(OvsError::BridgeNotNetdev { .. }))
+    });
+    ovs.kill_database();
+    drop(std::fs::remove_file(ovs.path("db.sock")));
+    let hasty = ovs.hasty_driver();
+    until("the missing socket is named", || {
+        hasty.add_port(spec(&ovs, "p0")).unwrap_err().to_string().contains("db.sock: is ovsdb-server running")
+    });
+    assert!(hasty.status().unreachable.is_some());
+}
+
+#[test]
+#[ignore = "prints figures"]
+fn how_long_a_port_takes_beside_ovs_vsctl() {
+    let _turn = take_turn();
+    let ovs = RealOvs::start();
+    // A switch whose poll threads sleep takes ten milliseconds more for each change.
+    ovs.vsctl(&["remove", "Open_vSwitch", ".", "other_config", "pmd-maxsleep"]);
+    let driver = ovs.driver();
+    driver.add_port(spec(&ovs, "first")).unwrap();
+    let (mut ours, mut removes, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
+    for n in 0..50 {
+        let (mine, other) = (spec(&ovs, &format!("p{n}")), format!("v{n}"));
+        let name = mine.name.clone();
+        ours.push(timed(|| drop(driver.add_port(mine).unwrap())));
+        let server = format!("options:vhost-server-path={}", ovs.path(&other).display());
+        let add = [
+            "add-port",
+            "br0",
+            &other,
+            "--",
+            "set",
+            "Interface",
+            &other,
+            "type=dpdkvhostuserclient",
+            &server,
+        ];
+        theirs.push(timed(|| drop(ovs.vsctl(&add))));
+        removes.push(timed(|| assert_eq!(driver.remove_port(&name).unwrap(), Removal::Gone)));
+        ovs.vsctl(&["del-port", &other]);
+    }
+    for (what, mut times) in
+        [("driver add", ours), ("ovs-vsctl add-port", theirs), ("driver remove", removes)]
+    {
+        times.sort_unstable();
+        println!("{what}: p50 {} µs, p90 {} µs, most {} µs", times[25], times[45], times[49]);
+    }
+}
+
+fn timed(work: impl FnOnce()) -> u128 {
+    let begun = Instant::now();
+    work();
+    begun.elapsed().as_micros()
+}
