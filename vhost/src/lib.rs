@@ -12,6 +12,9 @@
 pub mod confinement;
 pub mod control;
 pub mod dataplane;
+mod memory;
 pub mod port;
+mod protocol;
+mod ring;
 pub mod switch;
 pub mod vswitch_process;

@@ -45,6 +45,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_writev,
     libc::SYS_close,
     libc::SYS_fstat,
+    libc::SYS_fstatfs,
     libc::SYS_lseek,
     libc::SYS_eventfd2,
     libc::SYS_epoll_create1,

@@ -34,6 +34,9 @@ fn refusal(error: &PortError) -> Refusal {
     let code = match error {
         PortError::NameTaken(_) => RefusalCode::NameTaken,
         PortError::NoSuchPort(_) => RefusalCode::UnknownPort,
+        PortError::Config { .. } => RefusalCode::BadConfig,
+        PortError::Socket(_) | PortError::Listens(_) => RefusalCode::BadSocket,
+        PortError::TooMany(_) | PortError::NoAnswer => RefusalCode::Failed,
     };
     let mut reason = error.to_string();
     let mut source = error.source();

@@ -1,0 +1,185 @@
+//! One port on the connection thread: its socket, and the connection that it has or has not.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
+
+use super::command::{Command, ConnectionKey, PortKey};
+use super::counters::Counters;
+use super::mailbox::Mailbox;
+use super::remote_rings::RemoteRings;
+use crate::port::{PortConfig, PortView};
+use crate::protocol::{Channel, Offer, Refusal, Session};
+
+/// How long a port whose guest broke the rules accepts nobody: a guest cannot harm its neighbours by doing it again and again.
+const HOLD_OFF: Duration = Duration::from_secs(1);
+
+/// The most messages of one connection before the next one's turn.
+const MESSAGES: usize = 32;
+
+/// A connection and what was said on it.
+#[derive(Debug)]
+struct Connection {
+    key: ConnectionKey,
+    channel: Channel,
+    session: Session,
+    /// [`Event::Connected`](super::Event::Connected) was told.
+    announced: bool,
+}
+
+/// A port and its guest.
+#[derive(Debug)]
+pub(super) struct GuestPort {
+    pub(super) key: PortKey,
+    pub(super) config: PortConfig,
+    pub(super) counters: Arc<Counters>,
+    listener: Option<OwnedFd>,
+    connection: Option<Connection>,
+    /// Nobody is accepted before this.
+    held_until: Option<Instant>,
+}
+
+/// What became of a connection's messages.
+#[derive(Debug)]
+pub(super) enum Heard {
+    /// Nothing that others need to know.
+    Nothing,
+    /// The guest has shared its memory, for the first time on this connection.
+    Connected,
+    /// The connection is to be ended.
+    End(Refusal),
+}
+
+/// The token of a port's listener in epoll. (0 and 1 are the inboxes.)
+pub(super) fn listener_token(port: PortKey) -> u64 {
+    port.0 * 2
+}
+
+/// The token of a port's connection.
+pub(super) fn connection_token(port: PortKey) -> u64 {
+    port.0 * 2 + 1
+}
+
+impl GuestPort {
+    pub(super) fn new(key: PortKey, config: PortConfig, listener: Option<OwnedFd>) -> GuestPort {
+        GuestPort { key, config, counters: Arc::default(), listener, connection: None, held_until: None }
+    }
+
+    /// True if the guest connects by itself.
+    pub(super) fn listens(&self) -> bool {
+        self.listener.is_some()
+    }
+
+    /// True if a time has to be waited for.
+    pub(super) fn is_held(&self) -> bool {
+        self.held_until.is_some()
+    }
+
+    /// True if there is a connection, whatever was said on it.
+    pub(super) fn has_connection(&self) -> bool {
+        self.connection.is_some()
+    }
+
+    /// The connection that there is.
+    pub(super) fn connection_key(&self) -> Option<ConnectionKey> {
+        self.connection.as_ref().map(|connection| connection.key)
+    }
+
+    /// Waits for a guest, if this port listens, has none and is not held off.
+    pub(super) fn listen(&mut self, epoll: &Epoll, now: Instant) -> Result<(), nix::Error> {
+        if self.connection.is_some() || self.held_until.is_some_and(|until| now < until) {
+            return Ok(());
+        }
+        self.held_until = None;
+        let Some(listener) = &self.listener else { return Ok(()) };
+        match epoll.add(listener, EpollEvent::new(EpollFlags::EPOLLIN, listener_token(self.key))) {
+            Err(nix::Error::EEXIST) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Takes the guest that waits at the listener, if one does.
+    pub(super) fn accept(&mut self, epoll: &Epoll, key: ConnectionKey) -> Result<(), nix::Error> {
+        use nix::sys::socket::{SockFlag, accept4};
+        use std::os::fd::{AsRawFd, FromRawFd};
+        let Some(listener) = self.listener.as_ref().filter(|_| self.connection.is_none()) else {
+            return Ok(());
+        };
+        let fd = accept4(listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK)?;
+        // SAFETY: accept4 has just made it for us.
+        let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+        // One guest at a time: the next waits in the backlog.
+        epoll.delete(listener)?;
+        self.connect(epoll, key, socket)
+    }
+
+    /// Speaks with the guest behind `socket`.
+    pub(super) fn connect(
+        &mut self,
+        epoll: &Epoll,
+        key: ConnectionKey,
+        socket: OwnedFd,
+    ) -> Result<(), nix::Error> {
+        let channel = Channel::new(socket)?;
+        epoll.add(channel.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, connection_token(self.key)))?;
+        let session = Session::new(Offer { queues: self.config.queues });
+        self.connection = Some(Connection { key, channel, session, announced: false });
+        Ok(())
+    }
+
+    /// Answers the messages that have come.
+    pub(super) fn hear(&mut self, poll: &Mailbox<Command>) -> Heard {
+        let port = self.key;
+        let Some(connection) = &mut self.connection else { return Heard::Nothing };
+        let mut rings = RemoteRings { poll, port, connection: connection.key };
+        for _ in 0..MESSAGES {
+            let message = match connection.channel.receive() {
+                Ok(Some(message)) => message,
+                Ok(None) => break,
+                Err(refusal) => return Heard::End(refusal),
+            };
+            let number = message.header.message;
+            let reply = connection.session.handle(message.header, &message.payload, message.fds, &mut rings);
+            let sent = match reply {
+                Ok(Some(reply)) => connection.channel.send(number, reply),
+                Ok(None) => Ok(()),
+                Err(refusal) => Err(refusal),
+            };
+            if let Err(refusal) = sent {
+                return Heard::End(refusal);
+            }
+        }
+        if !connection.announced && connection.session.has_memory() {
+            connection.announced = true;
+            return Heard::Connected;
+        }
+        Heard::Nothing
+    }
+
+    /// Ends the connection, if there is one: stops its rings, closes its socket, unmaps its memory. After a breach of the rules the
+    /// port is held off.
+    pub(super) fn disconnect(&mut self, epoll: &Epoll, poll: &Mailbox<Command>, breach: Option<Instant>) {
+        let port = self.key;
+        let Some(mut connection) = self.connection.take() else { return };
+        let mut rings = RemoteRings { poll, port, connection: connection.key };
+        if let Err(refusal) = connection.session.stop_all(&mut rings) {
+            tracing::error!(port = self.config.name, error = %refusal, "the rings of a port may still run");
+        }
+        let _ = epoll.delete(connection.channel.as_fd());
+        self.held_until = breach.map(|now| now + HOLD_OFF);
+    }
+
+    /// The port as it is now.
+    pub(super) fn view(&self) -> PortView {
+        let session = self.connection.as_ref().map(|connection| &connection.session);
+        PortView {
+            config: self.config.clone(),
+            connected: session.is_some_and(Session::has_memory),
+            features: session.map_or(0, Session::features),
+            active_queues: session.map_or(0, Session::active_queues),
+            counters: self.counters.read(),
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! The rings of one connection, seen from the connection thread: commands to the poll thread.
+
+use std::sync::Arc;
+
+use super::command::{Command, ConnectionKey, PortKey, RingKey};
+use super::mailbox::Mailbox;
+use crate::protocol::{Refusal, Rings};
+use crate::ring::{GuestEvent, SplitRing};
+
+/// Speaks to the poll thread for one connection.
+pub(super) struct RemoteRings<'a> {
+    pub(super) poll: &'a Mailbox<Command>,
+    pub(super) port: PortKey,
+    pub(super) connection: ConnectionKey,
+}
+
+impl RemoteRings<'_> {
+    fn key(&self, index: usize) -> RingKey {
+        RingKey { port: self.port, index }
+    }
+
+    fn send(&self, command: Command) -> Result<(), Refusal> {
+        self.poll.send(command).map_err(|_| Refusal::NoAnswer)
+    }
+}
+
+impl Rings for RemoteRings<'_> {
+    fn start(&mut self, index: usize, ring: SplitRing, kick: Arc<GuestEvent>) -> Result<(), Refusal> {
+        let (connection, work) = (self.connection, Box::new(ring));
+        self.send(Command::StartRing { ring: self.key(index), connection, work, kick })
+    }
+
+    fn stop(&mut self, index: usize) -> Result<u16, Refusal> {
+        let ring = self.key(index);
+        let stopped =
+            self.poll.ask(|done| Command::StopRing { ring, done }).map_err(|_| Refusal::NoAnswer)?;
+        // The ring is dropped here, on the connection thread, and may be the last that keeps memory mapped.
+        Ok(stopped.map_or(0, |ring| ring.position()))
+    }
+
+    fn enable(&mut self, index: usize, enabled: bool) -> Result<(), Refusal> {
+        self.send(Command::EnableRing { ring: self.key(index), enabled })
+    }
+
+    fn set_call(&mut self, index: usize, call: Option<Arc<GuestEvent>>) -> Result<(), Refusal> {
+        self.send(Command::SetCall { ring: self.key(index), call })
+    }
+}

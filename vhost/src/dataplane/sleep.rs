@@ -1,0 +1,79 @@
+//! When the poll thread sleeps, and what wakes it.
+//!
+//! Invariant: before it sleeps, every guest was asked for a kick and every ring was looked at once more; so a frame is either seen or
+//! announced. Eventfds of guests are watched for edges and never read: a guest could empty one between epoll and the read.
+
+use std::os::fd::AsFd;
+use std::sync::atomic::{Ordering, fence};
+use std::time::{Duration, Instant};
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+
+use super::forwarding::Forwarding;
+use super::handle::Polling;
+use crate::ring::{GuestEvent, SplitRing};
+
+/// How long the rings are polled after the last frame, in adaptive mode. A sleep and a kick cost some microseconds each.
+const AWAKE: Duration = Duration::from_micros(300);
+
+/// Decides when to sleep.
+pub(super) struct Sleep {
+    epoll: Epoll,
+    polling: Polling,
+    idle_since: Option<Instant>,
+}
+
+impl Sleep {
+    /// # Errors
+    /// No epoll is to be had, or `bell` cannot be watched. `bell` is what wakes for commands.
+    pub(super) fn new(polling: Polling, bell: impl AsFd) -> Result<Sleep, nix::Error> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        epoll.add(bell, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+        Ok(Sleep { epoll, polling, idle_since: None })
+    }
+
+    /// Wakes for `kick` from now on.
+    pub(super) fn watch(&self, kick: &GuestEvent) {
+        // It was checked to be an eventfd, which can be watched; each is added once.
+        let _ = self.epoll.add(kick, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, 1));
+    }
+
+    /// Wakes for `kick` no longer.
+    pub(super) fn forget(&self, kick: &GuestEvent) {
+        let _ = self.epoll.delete(kick);
+    }
+
+    /// Sleeps if nothing has come for a while, until a guest kicks or a command comes.
+    pub(super) fn after_round(&mut self, frames: usize, now: Instant, forwarding: &mut Forwarding) {
+        if frames > 0 || self.polling == Polling::Always {
+            self.idle_since = None;
+            return;
+        }
+        if now.duration_since(*self.idle_since.get_or_insert(now)) < AWAKE {
+            std::hint::spin_loop();
+            return;
+        }
+        for_each_source(forwarding, |ring| ring.ask_for_kicks(true));
+        // Our wish must be seen before we look: the guest writes its index and then looks for the wish (2.7.10).
+        fence(Ordering::SeqCst);
+        let mut work = false;
+        for_each_source(forwarding, |ring| work |= ring.has_work());
+        if !work {
+            let mut events = [EpollEvent::empty()];
+            // An interruption is a wake-up like any other.
+            let _ = self.epoll.wait(&mut events, EpollTimeout::NONE);
+        }
+        for_each_source(forwarding, |ring| ring.ask_for_kicks(false));
+        self.idle_since = None;
+    }
+}
+
+/// Every ring from which frames are taken.
+fn for_each_source(forwarding: &mut Forwarding, mut act: impl FnMut(&mut SplitRing)) {
+    let ports = forwarding.ports.iter_mut().flatten().filter(|port| !port.failed);
+    for ring in ports.flat_map(|port| port.rings.iter_mut().skip(1).step_by(2)) {
+        if let Some(ring) = ring.at_work() {
+            act(ring);
+        }
+    }
+}

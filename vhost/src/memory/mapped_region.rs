@@ -1,0 +1,164 @@
+//! One region of a guest's memory, mapped from a file that the guest sent.
+//!
+//! Invariant: a mapped region is memory of tmpfs, memfd or hugetlbfs, whole huge pages where the file has them, and it is watched by
+//! [`lost_pages`] from before the first access until after the last.
+//!
+//! It never maps a file of a file system that could make a page fault wait for somebody (FUSE, NFS, a disk).
+
+use std::fs::File;
+use std::os::fd::AsFd;
+
+use nix::sys::statfs::{FsType, HUGETLBFS_MAGIC, TMPFS_MAGIC, fstatfs};
+use vm_memory::{FileOffset, MmapRegion};
+
+use super::lost_pages::{self, Watch};
+
+/// The most bytes that one region may have: 1 TiB. The process has 128 TiB of addresses for all guests.
+pub(crate) const MAX_REGION_BYTES: u64 = 1 << 40;
+
+/// Where a region lies, in the three kinds of addresses that a frontend uses. Lengths and offsets are in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RegionPlace {
+    /// The guest's physical address of the first byte: the addresses in descriptors.
+    pub(crate) guest: u64,
+    /// The frontend's virtual address of the first byte: the addresses of rings.
+    pub(crate) user: u64,
+    /// The length.
+    pub(crate) bytes: u64,
+    /// Where the region begins in its file.
+    pub(crate) offset: u64,
+}
+
+impl RegionPlace {
+    /// The same region, as REM_MEM_REG names it: the file's offset does not count.
+    pub(crate) fn same_memory(&self, other: &RegionPlace) -> bool {
+        (self.guest, self.user, self.bytes) == (other.guest, other.user, other.bytes)
+    }
+
+    /// True if the two have an address in common, of either kind.
+    pub(crate) fn overlaps(&self, other: &RegionPlace) -> bool {
+        let meet = |a: u64, b: u64| a < b.saturating_add(other.bytes) && b < a.saturating_add(self.bytes);
+        meet(self.guest, other.guest) || meet(self.user, other.user)
+    }
+
+    fn check(&self) -> Result<(), RegionError> {
+        if self.bytes == 0 || self.bytes > MAX_REGION_BYTES {
+            return Err(RegionError::Length(self.bytes));
+        }
+        let ends = [self.guest, self.user, self.offset].map(|start| start.checked_add(self.bytes));
+        if ends.contains(&None) { Err(RegionError::Wraps(*self)) } else { Ok(()) }
+    }
+}
+
+/// Why a region was not mapped.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RegionError {
+    /// It has no bytes, or too many.
+    #[error("a memory region of {0} bytes (1 to {MAX_REGION_BYTES} are allowed)")]
+    Length(u64),
+    /// Its end is past the last address.
+    #[error("the end of the memory region {0:?} is past the last address")]
+    Wraps(RegionPlace),
+    /// Its file could not be asked.
+    #[error("the file of a memory region does not tell what it is")]
+    Stat(#[source] nix::Error),
+    /// Its file is on a disk, on FUSE or the like.
+    #[error("a memory region in a file that is neither memfd nor tmpfs nor hugetlbfs (file system {0:#x})")]
+    FileSystem(i64),
+    /// The file is shorter than the region.
+    #[error("a memory region up to byte {end} of a file of {length}")]
+    PastEnd {
+        /// Where the region ends, in whole pages.
+        end: u64,
+        /// How long the file is.
+        length: u64,
+    },
+    /// The region begins inside a page of its file.
+    #[error("a memory region at byte {offset} of a file with pages of {page}")]
+    InsidePage {
+        /// Where the region begins.
+        offset: u64,
+        /// The size of the file's pages.
+        page: u64,
+    },
+    /// The kernel would not map it.
+    #[error("a memory region of {bytes} bytes cannot be mapped")]
+    Map {
+        /// The length.
+        bytes: u64,
+        /// Why.
+        #[source]
+        source: vm_memory::mmap::MmapRegionError,
+    },
+    /// More regions than can be watched are mapped, of all guests together.
+    #[error("more memory regions are mapped than can be watched")]
+    TooManyWatched,
+    /// The guest has another region at these addresses, or too many regions.
+    #[error("the memory region {0:?} overlaps another, or is one too many")]
+    Refused(RegionPlace),
+}
+
+/// A region that is mapped, readable and writable, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct MappedRegion {
+    place: RegionPlace,
+    // Before `mapping`: fields are dropped in this order, and memory must be watched for as long as it is mapped.
+    watch: Option<Watch>,
+    mapping: MmapRegion,
+}
+
+impl MappedRegion {
+    /// Maps `place` of `file`.
+    ///
+    /// # Errors
+    /// See [`RegionError`]; nothing stays mapped then.
+    pub(crate) fn new(place: RegionPlace, file: File) -> Result<MappedRegion, RegionError> {
+        place.check()?;
+        let mapped_bytes = whole_pages(&place, &file)?;
+        let size = usize::try_from(mapped_bytes).map_err(|_| RegionError::Length(place.bytes))?;
+        let mapping = MmapRegion::from_file(FileOffset::new(file, place.offset), size)
+            .map_err(|source| RegionError::Map { bytes: mapped_bytes, source })?;
+        let watch = lost_pages::watch(mapping.as_ptr(), size).ok_or(RegionError::TooManyWatched)?;
+        Ok(MappedRegion { place, watch: Some(watch), mapping })
+    }
+
+    /// Where it lies.
+    pub(crate) fn place(&self) -> RegionPlace {
+        self.place
+    }
+
+    /// The address of its first byte in this process. `place().bytes` bytes from there are mapped.
+    pub(crate) fn base(&self) -> *mut u8 {
+        self.mapping.as_ptr()
+    }
+
+    /// True if the guest took pages away that were then read or written here: the region has other memory since.
+    pub(crate) fn lost_pages(&self) -> bool {
+        self.watch.as_ref().is_some_and(Watch::lost)
+    }
+}
+
+impl Drop for MappedRegion {
+    fn drop(&mut self) {
+        // A mapping that is gone must not be mapped anew by the signal handler.
+        self.watch = None;
+    }
+}
+
+/// The bytes to map: the region's, up to a whole page of its file. (munmap of a part of a huge page fails.)
+fn whole_pages(place: &RegionPlace, file: &File) -> Result<u64, RegionError> {
+    let system = fstatfs(file.as_fd()).map_err(RegionError::Stat)?.filesystem_type();
+    if system != TMPFS_MAGIC && system != HUGETLBFS_MAGIC {
+        let FsType(number) = system;
+        return Err(RegionError::FileSystem(number));
+    }
+    let stat = nix::sys::stat::fstat(file.as_fd()).map_err(RegionError::Stat)?;
+    let page = if system == HUGETLBFS_MAGIC { u64::try_from(stat.st_blksize).unwrap_or(4096) } else { 4096 };
+    if !place.offset.is_multiple_of(page) {
+        return Err(RegionError::InsidePage { offset: place.offset, page });
+    }
+    let bytes = place.bytes.next_multiple_of(page);
+    let end = place.offset.saturating_add(bytes);
+    let length = u64::try_from(stat.st_size).unwrap_or(0);
+    if end > length.next_multiple_of(page) { Err(RegionError::PastEnd { end, length }) } else { Ok(bytes) }
+}

@@ -1,0 +1,113 @@
+//! Messages and file descriptors over the socket, without ever waiting.
+//!
+//! Invariant: at most one header's or one payload's bytes are asked for at a time, so a message's file descriptors never count for
+//! the next one. A frontend that sends half a message holds up nobody.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use nix::errno::Errno;
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
+
+use super::message::{HEADER_BYTES, Header, MAX_PAYLOAD};
+use super::{Refusal, Reply};
+use crate::memory::MAX_REGIONS;
+
+/// A message as it came.
+#[derive(Debug)]
+pub(crate) struct RawMessage {
+    pub(crate) header: Header,
+    pub(crate) payload: Vec<u8>,
+    pub(crate) fds: Vec<OwnedFd>,
+}
+
+/// The backend's end of a connection.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    socket: OwnedFd,
+    /// What has come of the next message: its header, and then its payload.
+    bytes: Vec<u8>,
+    fds: Vec<OwnedFd>,
+}
+
+impl Channel {
+    /// Speaks over `socket`, a connected stream socket.
+    ///
+    /// # Errors
+    /// The socket cannot be made non-blocking.
+    pub(crate) fn new(socket: OwnedFd) -> Result<Channel, nix::Error> {
+        use nix::fcntl::{FcntlArg, OFlag, fcntl};
+        let flags = OFlag::from_bits_retain(fcntl(&socket, FcntlArg::F_GETFL)?);
+        fcntl(&socket, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
+        Ok(Channel { socket, bytes: Vec::new(), fds: Vec::new() })
+    }
+
+    /// The next message, if it has come whole.
+    ///
+    /// # Errors
+    /// [`Refusal::Closed`] at the end of the stream; [`Refusal`] for a header that cannot be.
+    pub(crate) fn receive(&mut self) -> Result<Option<RawMessage>, Refusal> {
+        loop {
+            let header = match self.bytes.first_chunk::<HEADER_BYTES>() {
+                Some(bytes) => Some(Header::parse(bytes)?),
+                None => None,
+            };
+            let wanted = HEADER_BYTES + header.map_or(0, |header| header.payload);
+            if let Some(header) = header.filter(|_| self.bytes.len() == wanted) {
+                let payload = self.bytes.split_off(HEADER_BYTES);
+                self.bytes.clear();
+                return Ok(Some(RawMessage { header, payload, fds: std::mem::take(&mut self.fds) }));
+            }
+            if !self.receive_bytes(wanted - self.bytes.len())? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Receives up to `wanted` bytes; false if there are none now.
+    fn receive_bytes(&mut self, wanted: usize) -> Result<bool, Refusal> {
+        let mut space = [0_u8; MAX_PAYLOAD];
+        let mut control = nix::cmsg_space!([RawFd; MAX_REGIONS]);
+        let part = space.get_mut(..wanted).unwrap_or_default();
+        let mut parts = [IoSliceMut::new(part)];
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
+        let received = match recvmsg::<()>(self.socket.as_raw_fd(), &mut parts, Some(&mut control), flags) {
+            Ok(received) => received,
+            Err(Errno::EAGAIN | Errno::EINTR) => return Ok(false),
+            Err(errno) => return Err(Refusal::Socket(errno)),
+        };
+        let truncated = received.flags.contains(MsgFlags::MSG_CTRUNC);
+        for message in received.cmsgs().map_err(Refusal::Socket)? {
+            if let ControlMessageOwned::ScmRights(fds) = message {
+                // SAFETY: the kernel has just made these file descriptors for us; nobody else owns them.
+                self.fds.extend(fds.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+            }
+        }
+        if truncated || self.fds.len() > MAX_REGIONS {
+            return Err(Refusal::Descriptors { message: 0, count: self.fds.len() });
+        }
+        let count = received.bytes;
+        self.bytes.extend_from_slice(space.get(..count).unwrap_or_default());
+        if count == 0 { Err(Refusal::Closed) } else { Ok(true) }
+    }
+
+    /// Sends a reply.
+    ///
+    /// # Errors
+    /// [`Refusal::RepliesUnread`] if the socket is full, [`Refusal::Socket`] otherwise.
+    pub(crate) fn send(&self, message: u32, reply: Reply) -> Result<(), Refusal> {
+        let bytes = reply.bytes(message);
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+        match sendmsg::<()>(self.socket.as_raw_fd(), &[IoSlice::new(&bytes)], &[], flags, None) {
+            Ok(sent) if sent == bytes.len() => Ok(()),
+            Ok(_) | Err(Errno::EAGAIN) => Err(Refusal::RepliesUnread),
+            Err(errno) => Err(Refusal::Socket(errno)),
+        }
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

@@ -1,0 +1,285 @@
+//! What one connection has agreed on and set up: a state machine without I/O. What it does to running rings goes through [`Rings`].
+//!
+//! Invariants: a ring runs if and only if features are agreed on, memory is shared, and its size, addresses and kick are set. It is
+//! stopped before anything of it changes, and starts again where the used ring ends. Enabling may come at any time, before the
+//! features too.
+//!
+//! Messages that set something twice are taken as they come: frontends do that (SET_OWNER after a reconnect).
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use vhost::vhost_user::VhostUserProtocolFeatures;
+use vhost::vhost_user::message::{VhostUserVringAddr, VhostUserVringState};
+
+use super::features::{enables_rings, ring_features};
+use super::message::{Header, Request};
+use super::vring::Vring;
+use super::{Offer, Refusal, Reply};
+use crate::memory::{GuestMemory, MAX_REGIONS, MappedRegion, RegionPlace};
+use crate::ring::{GuestEvent, SplitRing};
+
+/// The rings that are at work. The data plane's are on the poll thread.
+pub(crate) trait Rings {
+    /// Puts ring `index` to work.
+    ///
+    /// # Errors
+    /// [`Refusal::NoAnswer`].
+    fn start(&mut self, index: usize, ring: SplitRing, kick: Arc<GuestEvent>) -> Result<(), Refusal>;
+
+    /// Stops ring `index` and answers its position. It is not touched any more then.
+    ///
+    /// # Errors
+    /// [`Refusal::NoAnswer`].
+    fn stop(&mut self, index: usize) -> Result<u16, Refusal>;
+
+    /// Frames go through ring `index`, or don't.
+    ///
+    /// # Errors
+    /// [`Refusal::NoAnswer`].
+    fn enable(&mut self, index: usize, enabled: bool) -> Result<(), Refusal>;
+
+    /// The guest of ring `index` is called by `call` from now on.
+    ///
+    /// # Errors
+    /// [`Refusal::NoAnswer`].
+    fn set_call(&mut self, index: usize, call: Option<Arc<GuestEvent>>) -> Result<(), Refusal>;
+}
+
+/// One connection's state.
+#[derive(Debug)]
+pub(crate) struct Session {
+    offer: Offer,
+    /// SET_FEATURES; absent before.
+    features: Option<u64>,
+    protocol_features: VhostUserProtocolFeatures,
+    memory: Arc<GuestMemory>,
+    vrings: Vec<Vring>,
+}
+
+impl Session {
+    /// A connection on which nothing was said.
+    pub(crate) fn new(offer: Offer) -> Session {
+        let vrings = std::iter::repeat_with(Vring::default).take(offer.rings()).collect();
+        let protocol_features = VhostUserProtocolFeatures::empty();
+        Session { offer, features: None, protocol_features, memory: Arc::default(), vrings }
+    }
+
+    /// The virtio features that were agreed on, 0 before.
+    pub(crate) fn features(&self) -> u64 {
+        self.features.unwrap_or(0)
+    }
+
+    /// True if the guest has shared its memory.
+    pub(crate) fn has_memory(&self) -> bool {
+        !self.memory.is_empty()
+    }
+
+    /// How many pairs of queues run and are enabled.
+    pub(crate) fn active_queues(&self) -> u16 {
+        let at_work = |index: usize| self.vrings[index].running && self.is_enabled(index);
+        let active = (0..self.vrings.len() / 2).filter(|pair| at_work(2 * pair) && at_work(2 * pair + 1));
+        u16::try_from(active.count()).unwrap_or(0)
+    }
+
+    /// Does what a message asks for, and answers what is to be replied, if anything.
+    ///
+    /// # Errors
+    /// [`Refusal`]: the connection ends.
+    pub(crate) fn handle(
+        &mut self,
+        header: Header,
+        payload: &[u8],
+        fds: Vec<OwnedFd>,
+        rings: &mut dyn Rings,
+    ) -> Result<Option<Reply>, Refusal> {
+        let acknowledge =
+            header.need_reply && self.protocol_features.contains(VhostUserProtocolFeatures::REPLY_ACK);
+        let done =
+            Request::parse(header.message, payload, fds).and_then(|request| self.apply(request, rings));
+        match done {
+            Ok(None) if acknowledge => Ok(Some(Reply::Number(0))),
+            // The frontend waits for an answer, so an unknown message need not end the connection.
+            Err(Refusal::UnknownMessage(_)) if acknowledge => Ok(Some(Reply::Number(1))),
+            other => other,
+        }
+    }
+
+    fn apply(&mut self, request: Request, rings: &mut dyn Rings) -> Result<Option<Reply>, Refusal> {
+        let number = |number: u64| Ok(Some(Reply::Number(number)));
+        match request {
+            Request::GetFeatures => return number(self.offer.features()),
+            Request::GetProtocolFeatures => return number(self.offer.protocol_features().bits()),
+            Request::GetQueueNum => return number(u64::from(self.offer.queues)),
+            Request::GetMaxMemSlots => return number(MAX_REGIONS as u64),
+            Request::GetVringBase(state) => return self.get_base(state, rings).map(Some),
+            Request::SetOwner => {}
+            Request::SetFeatures(features) => self.set_features(features, rings)?,
+            Request::SetProtocolFeatures(bits) => self.set_protocol_features(bits)?,
+            Request::Reset => self.reset(rings)?,
+            Request::SetMemTable(places) => self.set_memory(table(places)?, rings)?,
+            Request::AddMemReg(place, fd) => {
+                let region = MappedRegion::new(place, File::from(fd))?;
+                self.set_memory(self.memory.with(region)?, rings)?;
+            }
+            Request::RemMemReg(place) => {
+                let memory = self.memory.without(&place).ok_or(Refusal::NoSuchRegion)?;
+                self.set_memory(memory, rings)?;
+            }
+            Request::SetVringNum(state) => self.set_size(state, rings)?,
+            Request::SetVringAddr(addresses) => self.set_addresses(addresses, rings)?,
+            Request::SetVringBase(state) => {
+                let index = self.index(state.index)?;
+                self.vrings[index].position = u16::try_from(state.num & 0xffff).unwrap_or(0);
+            }
+            Request::SetVringEnable(state) => self.set_enabled(state, rings)?,
+            Request::SetVringKick(index, fd) => self.set_kick(index, fd, rings)?,
+            Request::SetVringCall(index, fd) => self.set_call(index, fd, rings)?,
+            Request::SetVringErr(index) => drop(self.index(index)?),
+            Request::NetSetMtu(mtu) if (68..=65_535).contains(&mtu) => {}
+            Request::NetSetMtu(mtu) => return Err(Refusal::Mtu(mtu)),
+        }
+        Ok(None)
+    }
+
+    fn index(&self, index: u32) -> Result<usize, Refusal> {
+        let count = self.vrings.len();
+        let known = usize::try_from(index).ok().filter(|known| *known < count);
+        known.ok_or(Refusal::NoSuchRing { index, count })
+    }
+
+    fn set_features(&mut self, features: u64, rings: &mut dyn Rings) -> Result<(), Refusal> {
+        let unknown = features & !self.offer.features();
+        if unknown != 0 {
+            return Err(Refusal::Features(unknown));
+        }
+        self.stop_all(rings)?;
+        self.features = Some(features);
+        self.start_all(rings)
+    }
+
+    fn set_protocol_features(&mut self, bits: u64) -> Result<(), Refusal> {
+        let unknown = bits & !self.offer.protocol_features().bits();
+        if unknown != 0 {
+            return Err(Refusal::Features(unknown));
+        }
+        self.protocol_features = VhostUserProtocolFeatures::from_bits_truncate(bits);
+        Ok(())
+    }
+
+    /// Stops everything and forgets it; memory and protocol features stay, as the specification has it for RESET_DEVICE.
+    fn reset(&mut self, rings: &mut dyn Rings) -> Result<(), Refusal> {
+        self.stop_all(rings)?;
+        self.features = None;
+        self.vrings.iter_mut().for_each(|vring| *vring = Vring::default());
+        Ok(())
+    }
+
+    fn set_memory(&mut self, memory: GuestMemory, rings: &mut dyn Rings) -> Result<(), Refusal> {
+        self.stop_all(rings)?;
+        self.memory = Arc::new(memory);
+        // A ring that is outside now waits for its new addresses.
+        self.start_all(rings)
+    }
+
+    fn set_size(&mut self, state: VhostUserVringState, rings: &mut dyn Rings) -> Result<(), Refusal> {
+        let (index, size) = (self.index(state.index)?, state.num);
+        let known = u16::try_from(size).ok().filter(|size| size.is_power_of_two());
+        let known = known.ok_or(Refusal::RingSize(size))?;
+        self.stop(index, rings)?;
+        self.vrings[index].size = Some(known);
+        self.start_or_refuse(index, rings)
+    }
+
+    fn set_addresses(&mut self, new: VhostUserVringAddr, rings: &mut dyn Rings) -> Result<(), Refusal> {
+        let index = self.index(new.index)?;
+        self.stop(index, rings)?;
+        self.vrings[index].addresses = Some((new.descriptor, new.available, new.used));
+        self.start_or_refuse(index, rings)
+    }
+
+    fn set_kick(&mut self, index: u32, fd: Option<OwnedFd>, rings: &mut dyn Rings) -> Result<(), Refusal> {
+        let index = self.index(index)?;
+        let fd = fd.ok_or(Refusal::NoKick(index))?;
+        let kick = GuestEvent::new(fd).map_err(|_| Refusal::NoEventFd(12))?;
+        self.stop(index, rings)?;
+        self.vrings[index].kick = Some(Arc::new(kick));
+        self.start_or_refuse(index, rings)
+    }
+
+    fn set_call(&mut self, index: u32, fd: Option<OwnedFd>, rings: &mut dyn Rings) -> Result<(), Refusal> {
+        let index = self.index(index)?;
+        let call = fd.map(GuestEvent::new).transpose().map_err(|_| Refusal::NoEventFd(13))?.map(Arc::new);
+        self.vrings[index].call.clone_from(&call);
+        if self.vrings[index].running { rings.set_call(index, call) } else { Ok(()) }
+    }
+
+    fn set_enabled(&mut self, state: VhostUserVringState, rings: &mut dyn Rings) -> Result<(), Refusal> {
+        let (index, enabled) = (self.index(state.index)?, state.num);
+        if enabled > 1 {
+            return Err(Refusal::Payload(18));
+        }
+        self.vrings[index].enabled = enabled == 1;
+        if self.vrings[index].running { rings.enable(index, self.is_enabled(index)) } else { Ok(()) }
+    }
+
+    /// GET_VRING_BASE stops the ring, which needs a new kick before it runs again.
+    fn get_base(&mut self, state: VhostUserVringState, rings: &mut dyn Rings) -> Result<Reply, Refusal> {
+        let index = self.index(state.index)?;
+        self.stop(index, rings)?;
+        self.vrings[index].kick = None;
+        Ok(Reply::Ring(state.index, u32::from(self.vrings[index].position)))
+    }
+
+    fn is_enabled(&self, index: usize) -> bool {
+        self.vrings[index].enabled || !enables_rings(self.features())
+    }
+
+    /// Stops ring `index` if it runs.
+    fn stop(&mut self, index: usize, rings: &mut dyn Rings) -> Result<(), Refusal> {
+        if std::mem::take(&mut self.vrings[index].running) {
+            self.vrings[index].position = rings.stop(index)?;
+        }
+        Ok(())
+    }
+
+    /// Stops every ring. The connection ends, or something changes that concerns all.
+    ///
+    /// # Errors
+    /// [`Refusal::NoAnswer`].
+    pub(crate) fn stop_all(&mut self, rings: &mut dyn Rings) -> Result<(), Refusal> {
+        (0..self.vrings.len()).try_for_each(|index| self.stop(index, rings))
+    }
+
+    /// Starts ring `index` if it is complete and lies in memory; true unless it lies elsewhere.
+    fn start(&mut self, index: usize, rings: &mut dyn Rings) -> Result<bool, Refusal> {
+        let Some(features) = self.features else { return Ok(true) };
+        let vring = &self.vrings[index];
+        let Some(kick) = vring.kick.clone().filter(|_| vring.is_complete() && self.has_memory()) else {
+            return Ok(true);
+        };
+        let Some(ring) = vring.ring(&self.memory, ring_features(features)) else { return Ok(false) };
+        if self.memory.lost_pages() {
+            return Ok(false);
+        }
+        rings.start(index, ring, kick)?;
+        self.vrings[index].running = true;
+        rings.enable(index, self.is_enabled(index))?;
+        Ok(true)
+    }
+
+    fn start_or_refuse(&mut self, index: usize, rings: &mut dyn Rings) -> Result<(), Refusal> {
+        if self.start(index, rings)? { Ok(()) } else { Err(Refusal::RingPlace(index)) }
+    }
+
+    fn start_all(&mut self, rings: &mut dyn Rings) -> Result<(), Refusal> {
+        (0..self.vrings.len()).try_for_each(|index| self.start(index, rings).map(drop))
+    }
+}
+
+fn table(places: Vec<(RegionPlace, OwnedFd)>) -> Result<GuestMemory, Refusal> {
+    let map = |(place, fd)| MappedRegion::new(place, File::from(fd)).map(Arc::new);
+    let regions = places.into_iter().map(map).collect::<Result<_, _>>()?;
+    Ok(GuestMemory::new(regions)?)
+}

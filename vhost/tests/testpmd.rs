@@ -1,0 +1,262 @@
+//! Real DPDK applications on the data plane's ports: `dpdk-testpmd` with virtio_user, in both modes, and restarts of either side.
+//!
+//! The applications use memory without huge pages (`--no-huge`), so the machine needs nothing prepared. Nothing here is judged by
+//! speed: a condition is waited for, and the limit is generous.
+
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use fairlead_host::Mac;
+use fairlead_vhost::dataplane::{DataPlane, Event, Options, Socket};
+use fairlead_vhost::port::{PortConfig, PortView};
+use nix::sched::{CpuSet, sched_getaffinity};
+use nix::unistd::Pid;
+
+/// How long a condition may take on a machine that has much else to do.
+const LIMIT: Duration = Duration::from_secs(60);
+
+const MACS: [&str; 2] = ["02:00:00:00:0a:01", "02:00:00:00:0a:02"];
+
+/// Who listens at the socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Listener {
+    Us,
+    Application,
+}
+
+/// A testpmd that sends back to the other one whatever it gets.
+struct Testpmd {
+    process: Child,
+    input: ChildStdin,
+    output: Arc<Mutex<String>>,
+}
+
+impl Testpmd {
+    fn start(number: usize, socket: &Path, listener: Listener) -> Testpmd {
+        let installed = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
+            .any(|directory| directory.join("dpdk-testpmd").exists());
+        assert!(installed, "dpdk-testpmd is not installed (Debian's package dpdk-dev has it)");
+        let server = u8::from(listener == Listener::Application);
+        let device = format!(
+            "net_virtio_user0,path={},queues=1,queue_size=256,server={server},mac={}",
+            socket.display(),
+            MACS[number]
+        );
+        let cpus = usable_cpus();
+        // Written to a pipe, its answers would stay in its buffer.
+        let mut command = Command::new("stdbuf");
+        command.args([
+            "-oL",
+            "dpdk-testpmd",
+            "--no-pci",
+            "--no-huge",
+            "-m",
+            "128",
+            "--no-telemetry",
+            "--no-shconf",
+        ]);
+        // Where it puts its own files; two of one prefix would meet.
+        command.env("RUNTIME_DIRECTORY", socket.with_extension("run"));
+        command.args(["--lcores", &format!("0@({cpus}),1@({cpus})"), "--vdev", &device, "--", "-i"]);
+        command.args(["--forward-mode=mac", "--total-num-mbufs=4096", "--txd=256", "--rxd=256"]);
+        command.arg(format!("--eth-peer=0,{}", MACS[1 - number]));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = command.spawn().expect("stdbuf is installed (coreutils)");
+        let input = process.stdin.take().expect("a pipe");
+        let output = Arc::default();
+        keep(process.stdout.take().expect("a pipe"), &output);
+        keep(process.stderr.take().expect("a pipe"), &output);
+        Testpmd { process, input, output }
+    }
+
+    fn say(&mut self, command: &str) {
+        writeln!(self.input, "{command}").expect("testpmd reads its commands");
+    }
+
+    fn wait_for_output(&self, what: &str) {
+        let said = || self.output.lock().unwrap().contains(what);
+        wait_until(&format!("testpmd says {what:?}"), said, || self.output.lock().unwrap().clone());
+    }
+
+    /// Makes it forward, after it has sent some frames of its own.
+    fn forward(&mut self, own_bursts: u32) {
+        self.wait_for_output("testpmd>");
+        let tx_first = if own_bursts > 0 { format!("start tx_first {own_bursts}") } else { "start".into() };
+        self.say(&tx_first);
+    }
+
+    /// Its own count of received frames.
+    fn received(&mut self) -> u64 {
+        self.output.lock().unwrap().clear();
+        self.say("show port stats all");
+        self.wait_for_output("Tx-bps");
+        let output = self.output.lock().unwrap();
+        let number = output.split("RX-packets:").nth(1).and_then(|rest| rest.split_whitespace().next());
+        number.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("no RX-packets in {output}"))
+    }
+}
+
+/// Adds all that comes out of a pipe to `output`.
+fn keep(mut pipe: impl Read + Send + 'static, output: &Arc<Mutex<String>>) {
+    let output = Arc::clone(output);
+    std::thread::spawn(move || {
+        let mut bytes = [0; 4096];
+        while let Ok(count @ 1..) = pipe.read(&mut bytes) {
+            output.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..count]));
+        }
+    });
+}
+
+impl Drop for Testpmd {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn usable_cpus() -> String {
+    let set = sched_getaffinity(Pid::from_raw(0)).expect("the kernel tells which CPUs we may use");
+    let cpus = (0..CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap_or(false)).take(8);
+    cpus.map(|cpu| cpu.to_string()).collect::<Vec<_>>().join(",")
+}
+
+fn wait_until(what: &str, mut condition: impl FnMut() -> bool, state: impl Fn() -> String) {
+    let started = Instant::now();
+    while !condition() {
+        assert!(started.elapsed() < LIMIT, "{what}: not within {LIMIT:?}; {}", state());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A data plane with two ports of one network.
+struct Node {
+    plane: DataPlane,
+    events: Arc<Mutex<Vec<Event>>>,
+}
+
+impl Node {
+    fn start() -> Node {
+        let events = Arc::new(Mutex::new(Vec::new()));
+        let told = Arc::clone(&events);
+        let plane = DataPlane::start(Options::default(), move |event| told.lock().unwrap().push(event));
+        Node { plane: plane.expect("a data plane starts"), events }
+    }
+
+    fn add(&self, number: usize, socket: Socket) {
+        self.plane.add_port(config(number), socket).expect("the port is added");
+    }
+
+    fn state(&self) -> String {
+        format!("ports {:?}, events {:?}", self.plane.ports(), self.events.lock().unwrap())
+    }
+
+    fn port(&self, number: usize) -> PortView {
+        self.plane.ports().into_iter().find(|port| port.config.name == name(number)).expect("the port")
+    }
+
+    fn wait_connected(&self) {
+        let ready = || self.plane.ports().iter().all(|port| port.connected && port.active_queues == 1);
+        wait_until("both ports are at work", ready, || self.state());
+    }
+
+    /// Waits until both guests have got more frames than they have now.
+    fn wait_traffic(&self) {
+        let before = [0, 1].map(|number| self.port(number).counters.to_guest_frames);
+        let more = || [0, 1].iter().all(|n| self.port(*n).counters.to_guest_frames > before[*n] + 100);
+        wait_until("frames go both ways", more, || self.state());
+    }
+}
+
+fn name(number: usize) -> String {
+    format!("pod{number}")
+}
+
+fn config(number: usize) -> PortConfig {
+    PortConfig {
+        name: name(number),
+        network: "blue".into(),
+        mac: MACS[number].parse::<Mac>().expect("a MAC"),
+        vlan: None,
+        trunk: Vec::new(),
+        spoof_check: true,
+        isolated: false,
+        queues: 1,
+        mtu: 1500,
+    }
+}
+
+fn listen(path: &Path) -> Socket {
+    Socket::Listening(OwnedFd::from(UnixListener::bind(path).expect("the socket is made")))
+}
+
+/// Connects as soon as the application listens.
+fn connect(path: &Path) -> OwnedFd {
+    let mut socket = None;
+    let connected = || {
+        socket = UnixStream::connect(path).ok();
+        socket.is_some()
+    };
+    wait_until("the application listens", connected, || path.display().to_string());
+    OwnedFd::from(socket.expect("connected"))
+}
+
+fn paths(directory: &Path) -> [PathBuf; 2] {
+    [0, 1].map(|number| directory.join(format!("{number}.sock")))
+}
+
+#[test]
+fn two_applications_that_connect_exchange_frames_and_again_after_one_was_killed() {
+    let directory = tempfile::tempdir().unwrap();
+    let paths = paths(directory.path());
+    let node = Node::start();
+    (0..2).for_each(|number| node.add(number, listen(&paths[number])));
+    let mut one = Testpmd::start(0, &paths[0], Listener::Us);
+    let mut other = Testpmd::start(1, &paths[1], Listener::Us);
+    node.wait_connected();
+    other.forward(0);
+    one.forward(1);
+    node.wait_traffic();
+    assert!(one.received() > 100 && other.received() > 100, "{}", node.state());
+
+    drop(other);
+    wait_until("the end is noticed", || !node.port(1).connected, || node.state());
+    let mut other = Testpmd::start(1, &paths[1], Listener::Us);
+    node.wait_connected();
+    other.forward(4);
+    node.wait_traffic();
+    assert!(other.received() > 100, "{}", node.state());
+
+    drop((one, other));
+    node.plane.remove_port(&name(0)).unwrap();
+    node.plane.remove_port(&name(1)).unwrap();
+    assert!(node.plane.ports().is_empty());
+}
+
+#[test]
+fn two_applications_that_listen_exchange_frames_and_again_after_our_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let paths = paths(directory.path());
+    let mut one = Testpmd::start(0, &paths[0], Listener::Application);
+    let mut other = Testpmd::start(1, &paths[1], Listener::Application);
+    let node = Node::start();
+    (0..2).for_each(|number| node.add(number, Socket::Connecting(connect(&paths[number]))));
+    node.wait_connected();
+    other.forward(0);
+    one.forward(1);
+    node.wait_traffic();
+
+    drop(node);
+    let node = Node::start();
+    (0..2).for_each(|number| node.add(number, Socket::Connecting(connect(&paths[number]))));
+    node.wait_connected();
+    // Frames that were in the rings go on; some more in case that none were.
+    one.say("stop");
+    one.forward(4);
+    node.wait_traffic();
+    assert!(one.received() > 100 && other.received() > 100, "{}", node.state());
+}
