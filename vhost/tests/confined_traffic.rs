@@ -8,7 +8,7 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -47,23 +47,17 @@ fn start_vswitch(socket: &Path) -> Running {
     Running(process)
 }
 
-/// A testpmd that sends some frames, and sends back to the other one whatever it gets. It ends with its input.
-fn start_testpmd(number: usize, socket: &Path) -> (Running, ChildStdin) {
-    let device = format!("net_virtio_user0,path={},queues=1,server=0,mac={}", socket.display(), MACS[number]);
+/// A testpmd with this mode of forwarding. It ends with its input.
+fn start_testpmd(number: usize, socket: &Path, listens: bool, mode: &str) -> (Running, ChildStdin) {
+    let (path, server, mac) = (socket.display(), u8::from(listens), MACS[number]);
+    let device = format!("net_virtio_user0,path={path},queues=1,server={server},mac={mac}");
     let mut command = Command::new("dpdk-testpmd");
     command.args(["--no-pci", "--no-huge", "-m", "128", "--no-telemetry", "--no-shconf"]);
-    command.args([
-        "--lcores",
-        "0@(0,1),1@(0,1)",
-        "--vdev",
-        &device,
-        "--",
-        "--forward-mode=mac",
-        "--tx-first",
-    ]);
+    command.args(["--lcores", "0@(0,1),1@(0,1)", "--vdev", &device, "--", &format!("--forward-mode={mode}")]);
     command.args(["--total-num-mbufs=4096", &format!("--eth-peer=0,{}", MACS[1 - number])]);
     command.env("RUNTIME_DIRECTORY", socket.with_extension("run"));
-    let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut process = command.spawn().unwrap();
     let (input, mut output) = (process.stdin.take().unwrap(), process.stdout.take().unwrap());
     std::thread::spawn(move || output.read_to_end(&mut Vec::new()));
     (Running(process), input)
@@ -73,34 +67,44 @@ fn start_testpmd(number: usize, socket: &Path) -> (Running, ChildStdin) {
 struct Node {
     dir: tempfile::TempDir,
     client: Client,
-    listeners: [UnixListener; 2],
 }
 
 impl Node {
     fn new() -> Node {
         let dir = tempfile::tempdir().unwrap();
-        let listeners = [0, 1].map(|n| UnixListener::bind(dir.path().join(format!("{n}.sock"))).unwrap());
         let client = Client::new(dir.path().join("control.sock"), LIMIT);
-        Node { dir, client, listeners }
+        Node { dir, client }
     }
 
     fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// What the daemon does after each start of the switch.
-    fn replay(&mut self) {
-        for (number, listener) in self.listeners.iter().enumerate() {
-            self.client.add_port(config(number), SocketSide::Listening, listener.as_fd()).unwrap();
+    fn port_path(&self, number: usize) -> PathBuf {
+        self.path(&format!("{number}.sock"))
+    }
+
+    /// Ports of applications that listen, as the daemon adds them after each start of the switch.
+    fn connect_ports(&mut self) {
+        for number in 0..2 {
+            let until = Instant::now() + LIMIT;
+            let socket = loop {
+                match UnixStream::connect(self.port_path(number)) {
+                    Ok(socket) => break socket,
+                    Err(error) => assert!(Instant::now() < until, "application {number}: {error}"),
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            };
+            self.client.add_port(config(number), SocketSide::Connected, socket.as_fd()).unwrap();
         }
     }
 
-    /// Waits until both ports have got so many frames since they were added.
+    /// Waits until the second port has got so many frames since it was added.
     fn wait_frames(&mut self, frames: u64) -> Vec<PortView> {
         let until = Instant::now() + LIMIT;
         loop {
             let ports = self.client.ports().unwrap();
-            if ports.iter().all(|port| port.counters.to_guest_frames >= frames) {
+            if ports[1].counters.to_guest_frames >= frames {
                 return ports;
             }
             assert!(Instant::now() < until, "no {frames} frames in {LIMIT:?}: {ports:?}");
@@ -128,8 +132,12 @@ fn a_process_without_privileges_forwards_between_two_dpdk_applications() {
     let mut node = Node::new();
     let _vswitch = start_vswitch(&node.path("control.sock"));
     let mut events = Client::new(node.path("control.sock"), LIMIT).events().unwrap();
-    node.replay();
-    let _applications = [0, 1].map(|n| start_testpmd(n, &node.path(&format!("{n}.sock"))));
+    for number in 0..2 {
+        let listener = UnixListener::bind(node.port_path(number)).unwrap();
+        node.client.add_port(config(number), SocketSide::Listening, listener.as_fd()).unwrap();
+    }
+    let _sender = start_testpmd(0, &node.port_path(0), false, "txonly");
+    let _receiver = start_testpmd(1, &node.port_path(1), false, "rxonly");
     let ports = node.wait_frames(1_000);
     assert!(ports.iter().all(|port| port.connected && port.active_queues == 1), "{ports:?}");
     for _ in 0..2 {
@@ -140,4 +148,19 @@ fn a_process_without_privileges_forwards_between_two_dpdk_applications() {
     assert!(table.iter().any(|entry| entry.port == "pod1" && entry.vlan == Some(7)), "{table:?}");
     assert_eq!(node.client.keep_only(&["pod1".into()]).unwrap(), ["pod0"]);
     assert_eq!(node.client.ports().unwrap().len(), 1);
+}
+
+#[test]
+fn applications_that_listen_exchange_frames_again_after_the_process_was_killed() {
+    let mut node = Node::new();
+    let _sender = start_testpmd(0, &node.port_path(0), true, "txonly");
+    let _receiver = start_testpmd(1, &node.port_path(1), true, "rxonly");
+    for _ in 0..3 {
+        let vswitch = start_vswitch(&node.path("control.sock"));
+        node.connect_ports();
+        node.wait_frames(1_000);
+        drop(vswitch);
+        // The connection is found to be lost.
+        assert!(node.client.version().is_err());
+    }
 }
