@@ -53,6 +53,20 @@ pub enum DropReason {
     Rate,
 }
 
+impl DropReason {
+    /// Every reason, in the order of their numbers (`reason as usize`).
+    pub const ALL: [DropReason; 8] = [
+        DropReason::Length,
+        DropReason::Spoofed,
+        DropReason::Vlan,
+        DropReason::Storm,
+        DropReason::NoRoom,
+        DropReason::Isolated,
+        DropReason::Reserved,
+        DropReason::Rate,
+    ];
+}
+
 /// How much went through a port since it was added.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortCounters {

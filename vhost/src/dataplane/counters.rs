@@ -6,14 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::port::{DropReason, PortCounters};
 
-const REASONS: [DropReason; 6] = [
-    DropReason::Length,
-    DropReason::Spoofed,
-    DropReason::Vlan,
-    DropReason::Storm,
-    DropReason::NoRoom,
-    DropReason::Isolated,
-];
+const REASONS: [DropReason; 8] = DropReason::ALL;
 
 /// The counters of one port.
 #[derive(Debug, Default)]

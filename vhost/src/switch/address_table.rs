@@ -60,6 +60,7 @@ impl AddressTable {
     }
 
     /// The number of the table's state: notes that were made at another are void.
+    #[inline]
     pub(super) fn generation(&self) -> u32 {
         self.generation
     }
@@ -77,6 +78,7 @@ impl AddressTable {
 
     /// A frame came from `port` with this source. `may_grow` is whether the port may have one more address than it has, and
     /// `may_add` whether the table may.
+    #[inline]
     pub(super) fn learn(
         &mut self,
         key: AddressKey,

@@ -37,6 +37,7 @@ pub(super) enum Tags {
 
 impl Tags {
     /// How many bytes the tags add to the frame.
+    #[inline]
     pub(super) fn bytes(self) -> usize {
         match self {
             Tags::None => 0,
@@ -79,6 +80,7 @@ impl FrameHead<'_> {
     }
 
     /// True for 01:80:c2:00:00:00 to :0f.
+    #[inline]
     pub(super) fn is_reserved(&self) -> bool {
         self.destination & !0xf == RESERVED
     }
@@ -100,12 +102,14 @@ fn read_tags(outer: u16, behind: &[u8]) -> Option<(Tags, u16, &[u8])> {
 }
 
 /// The first two bytes as a number, and what follows.
+#[inline]
 pub(super) fn two_bytes(bytes: &[u8]) -> Option<(u16, &[u8])> {
     let (first, rest) = bytes.split_first_chunk::<2>()?;
     Some((u16::from_be_bytes(*first), rest))
 }
 
 /// An address as a number.
+#[inline]
 pub(super) fn number([a, b, c, d, e, f]: [u8; 6]) -> Address {
     u64::from_be_bytes([0, 0, a, b, c, d, e, f])
 }
@@ -117,6 +121,7 @@ pub(super) fn mac(address: Address) -> Mac {
 }
 
 /// True for a broadcast or multicast address.
+#[inline]
 pub(super) fn is_group(address: Address) -> bool {
     address & GROUP != 0
 }

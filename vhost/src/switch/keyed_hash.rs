@@ -36,6 +36,7 @@ fn random_number() -> u128 {
 impl BuildHasher for HashKey {
     type Hasher = KeyedHasher;
 
+    #[inline]
     fn build_hasher(&self) -> KeyedHasher {
         KeyedHasher { factor: self.factor, sum: self.summand }
     }
@@ -48,6 +49,7 @@ pub(super) struct KeyedHasher {
 }
 
 impl Hasher for KeyedHasher {
+    #[inline]
     fn write_u64(&mut self, number: u64) {
         self.sum = self.factor.wrapping_mul(u128::from(number)).wrapping_add(self.sum);
     }
@@ -60,6 +62,7 @@ impl Hasher for KeyedHasher {
     }
 
     #[allow(clippy::cast_possible_truncation)] // the upper half of 128 bits has 64
+    #[inline]
     fn finish(&self) -> u64 {
         (self.sum >> 64) as u64
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::address_table::{AddressKey, AddressTable, Learning};
 use super::decision::{Coarse, Decision, FloodedFrame, LearntAddress, PortIndex, TagChange};
-use super::frame_head::{ETHERNET_BYTES, FrameHead, is_group, mac};
+use super::frame_head::{Address, ETHERNET_BYTES, FrameHead, is_group, mac};
 use super::port_rules::{Limits, PortRules, TooManyPorts};
 use super::port_state::PortState;
 use super::source_check;
@@ -121,6 +121,7 @@ impl Switch {
     }
 
     /// Counts a flooded frame of `length` bytes against what `to` may get. `false`: it is over the rate and not to be delivered.
+    #[inline]
     pub fn may_get(&mut self, to: PortIndex, length: usize, now: Coarse) -> bool {
         let state = self.ports.get_mut(usize::from(to.0)).and_then(Option::as_mut);
         state.is_some_and(|state| state.may_get(length, now))
@@ -143,6 +144,7 @@ impl Switch {
             .collect()
     }
 
+    #[inline]
     fn judge(
         &mut self,
         from: PortIndex,
@@ -169,7 +171,7 @@ impl Switch {
             self.learn(from, AddressKey::new(vlan, frame.source), now);
         }
         let flooded = FloodedFrame { vlan, tags: frame.tags, payload };
-        match self.destination(from, vlan, &frame) {
+        match self.destination(from, vlan, frame.destination) {
             Some(to) => self.deliver(from, to, &flooded, length, now),
             None => self.flood(from, flooded, now),
         }
@@ -177,13 +179,13 @@ impl Switch {
 
     /// The port of a frame's destination; absent for a group and for an address that is not known.
     #[inline]
-    fn destination(&mut self, from: PortIndex, vlan: Vlan, frame: &FrameHead<'_>) -> Option<PortIndex> {
-        if is_group(frame.destination) {
+    fn destination(&mut self, from: PortIndex, vlan: Vlan, address: Address) -> Option<PortIndex> {
+        if is_group(address) {
             return None;
         }
         let port = self.ports.get_mut(usize::from(from.0))?.as_mut()?;
         let table = &self.networks.get(port.network)?.as_ref()?.table;
-        let key = AddressKey::new(vlan, frame.destination);
+        let key = AddressKey::new(vlan, address);
         if let Some(noted) = port.noted_destination(key, table.generation()) {
             return Some(noted);
         }
@@ -192,6 +194,7 @@ impl Switch {
         Some(found)
     }
 
+    #[inline]
     fn deliver(
         &mut self,
         from: PortIndex,
@@ -200,14 +203,11 @@ impl Switch {
         length: usize,
         now: Coarse,
     ) -> Result<Decision, DropReason> {
-        let (Some(sender), Some(receiver)) = (self.state(from), self.state(to)) else {
-            return Err(DropReason::Isolated);
-        };
-        if from == to {
-            return Err(DropReason::Isolated);
-        }
+        let pair = self.ports.get_disjoint_mut([usize::from(from.0), usize::from(to.0)]);
+        // One port twice is not disjoint: its own address.
+        let Ok([Some(sender), Some(receiver)]) = pair else { return Err(DropReason::Isolated) };
         let change = reach(sender, receiver, frame)?;
-        if self.may_get(to, length, now) { Ok(Decision::To(to, change)) } else { Err(DropReason::Rate) }
+        if receiver.may_get(length, now) { Ok(Decision::To(to, change)) } else { Err(DropReason::Rate) }
     }
 
     fn flood(&mut self, from: PortIndex, frame: FloodedFrame, now: Coarse) -> Result<Decision, DropReason> {
@@ -291,6 +291,7 @@ impl Switch {
         at
     }
 
+    #[inline]
     fn state(&self, port: PortIndex) -> Option<&PortState> {
         self.ports.get(usize::from(port.0))?.as_ref()
     }

@@ -70,31 +70,37 @@ impl PortState {
     }
 
     /// Counts a frame of so many bytes that the guest sent. `false`: it is over the rate.
+    #[inline]
     pub(super) fn may_send(&mut self, bytes: usize, now: Coarse) -> bool {
         self.from_guest.as_mut().is_none_or(|bucket| bucket.take(bits(bytes), now))
     }
 
     /// Counts a frame of so many bytes for the guest. `false`: it is over the rate.
+    #[inline]
     pub(super) fn may_get(&mut self, bytes: usize, now: Coarse) -> bool {
         self.to_guest.as_mut().is_none_or(|bucket| bucket.take(bits(bytes), now))
     }
 
     /// Where the destination is, if it is the port's last one.
+    #[inline]
     pub(super) fn noted_destination(&self, key: AddressKey, generation: u32) -> Option<PortIndex> {
         let note = &self.last_destination;
         (note.key == key && note.generation == generation).then_some(note.port)
     }
 
+    #[inline]
     pub(super) fn note_destination(&mut self, key: AddressKey, generation: u32, port: PortIndex) {
         self.last_destination = DestinationNote { key, generation, port };
     }
 
     /// Whether the source is the port's last one and was learnt a moment ago.
+    #[inline]
     pub(super) fn is_source_noted(&self, key: AddressKey, generation: u32, now: Coarse) -> bool {
         let note = &self.last_source;
         note.key == key && note.generation == generation && now < note.until
     }
 
+    #[inline]
     pub(super) fn note_source(&mut self, key: AddressKey, generation: u32, now: Coarse) {
         let until = Coarse(now.0.saturating_add(SOURCE_NOTE_MS));
         self.last_source = SourceNote { key, generation, until };

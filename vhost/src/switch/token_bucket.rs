@@ -29,6 +29,7 @@ impl TokenBucket {
     }
 
     /// Takes `tokens` if they are there at `now`, else nothing.
+    #[inline]
     pub(super) fn take(&mut self, tokens: u64, now: Coarse) -> bool {
         self.fill(now);
         let Some(left) = self.units.checked_sub(tokens.saturating_mul(UNITS)) else { return false };
@@ -36,6 +37,7 @@ impl TokenBucket {
         true
     }
 
+    #[inline]
     fn fill(&mut self, now: Coarse) {
         let passed = now.0.saturating_sub(self.filled.0);
         if passed > 0 {

@@ -71,6 +71,7 @@ impl VlanMembership {
         self.untagged.into_iter().chain(tagged)
     }
 
+    #[inline]
     fn has_tagged(&self, vlan: Vlan) -> bool {
         let Some(bits) = &self.tagged else { return false };
         bits.get(usize::from(vlan / 64)).is_some_and(|word| word >> (vlan % 64) & 1 == 1)
