@@ -3,6 +3,8 @@
 //! The applications use memory without huge pages (`--no-huge`), so the machine needs nothing prepared. Nothing here is judged by
 //! speed: a condition is waited for, and the limit is generous.
 
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};

@@ -55,7 +55,9 @@ impl PollThread {
                 // Without a connection thread there is nothing left to end.
                 let _ = self.faults.send(fault);
             }
-            self.sleep.after_round(frames, now, &mut self.forwarding);
+            if self.sleep.after_round(frames, now, &mut self.forwarding) {
+                self.inbox.hush();
+            }
         }
     }
 
@@ -66,13 +68,9 @@ impl PollThread {
 
     /// Does what was asked for; false for the end.
     fn obey(&mut self) -> bool {
-        let mut hushed = false;
         loop {
             let Ok(next) = self.inbox.next() else { return false };
             let Some(command) = next else { return true };
-            if !std::mem::replace(&mut hushed, true) {
-                self.inbox.hush();
-            }
             if !self.execute(command) {
                 return false;
             }
@@ -102,10 +100,11 @@ impl PollThread {
                 let stopped = self.stop_ring(ring);
                 let _ = done.send(stopped);
             }
-            Command::EnableRing { ring, enabled } => {
+            Command::EnableRing { ring, enabled, done } => {
                 if let Some(polled) = self.ring(ring) {
                     polled.enabled = enabled;
                 }
+                let _ = done.send(());
             }
             Command::SetCall { ring, call } => {
                 if let Some(work) = self.ring(ring).and_then(|polled| polled.ring.as_mut()) {

@@ -23,6 +23,13 @@ mod layout;
 mod ring_fault;
 mod split_ring;
 
+#[cfg(test)]
+mod guest_model;
+#[cfg(test)]
+mod hostile_guest_tests;
+#[cfg(test)]
+mod ring_tests;
+
 pub(crate) use caller::{Caller, GuestEvent};
 pub(crate) use frame::Frame;
 pub(crate) use frame_sink::FrameSink;
