@@ -21,7 +21,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_fairlead-vswitch");
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// A running program, killed when the test ends.
 struct Vswitch {

@@ -101,7 +101,7 @@ fn a_connection_that_ends_before_the_answer_is_made_again_and_the_port_looked_fo
 fn a_server_that_does_not_answer_is_left_and_asked_again() {
     let server = FakeServer::start();
     server.database.lock().conducts = vec![Conduct::CommitAndBeSilent];
-    let driver = server.driver(Limits { answer: Duration::from_millis(200), ..patient() });
+    let driver = server.driver(Limits { answer: Duration::from_secs(1), ..patient() });
     assert!(driver.add_port(spec("p0")).unwrap().created);
     assert_eq!(server.ports(), ["p0"]);
 }
@@ -110,7 +110,7 @@ fn a_server_that_does_not_answer_is_left_and_asked_again() {
 fn a_port_that_the_switch_does_not_make_in_time_is_an_error_and_leaves_nothing() {
     let server = FakeServer::start();
     server.database.lock().switch_runs = false;
-    let driver = server.driver(Limits { apply: Duration::from_millis(100), ..patient() });
+    let driver = server.driver(Limits { apply: Duration::from_millis(500), ..patient() });
     driver.ports().unwrap();
     let error = driver.add_port(spec("p0")).unwrap_err();
     assert!(matches!(&error, OvsError::NotApplied { port, .. } if port.as_str() == "p0"), "{error}");

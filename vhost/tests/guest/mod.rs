@@ -17,7 +17,7 @@ use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use vm_memory::{Bytes, FileOffset, MmapRegion, VolatileMemory};
 
 /// How long a condition may take on a machine that has much else to do.
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// The guest's address of its memory, of both kinds.
 pub(crate) const BASE: u64 = 0x5000_0000_0000;
