@@ -39,7 +39,7 @@ pub(super) enum Command {
     /// A ring is at work no longer. It is handed back, so that its memory is unmapped elsewhere.
     StopRing { ring: RingKey, done: Sender<Option<Box<SplitRing>>> },
     /// Frames go through a ring, or don't.
-    EnableRing { ring: RingKey, enabled: bool },
+    EnableRing { ring: RingKey, enabled: bool, done: Sender<()> },
     /// A guest is called by another eventfd.
     SetCall { ring: RingKey, call: Option<Arc<GuestEvent>> },
     /// What addresses are known, and of which ports.

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::command::{Command, Fault, PortKey, RingKey, slot};
+use super::command::{Command, ConnectionKey, Fault, PortKey, RingKey, slot};
 use super::counters::Counters;
 use super::forwarding::Forwarding;
 use super::handle::Polling;
@@ -13,7 +13,7 @@ use super::mailbox::{Inbox, Mailbox};
 use super::polled_port::{PolledPort, PolledRing};
 use super::sleep::Sleep;
 use crate::memory::lost_pages;
-use crate::ring::{Caller, SplitRing};
+use crate::ring::{Caller, GuestEvent, SplitRing};
 use crate::switch::{Coarse, LearntAddress, Limits, PortRules, TooManyPorts};
 
 /// What the thread owns.
@@ -55,7 +55,9 @@ impl PollThread {
                 // Without a connection thread there is nothing left to end.
                 let _ = self.faults.send(fault);
             }
-            self.sleep.after_round(frames, now, &mut self.forwarding);
+            if self.sleep.after_round(frames, now, &mut self.forwarding) {
+                self.inbox.hush();
+            }
         }
     }
 
@@ -66,13 +68,9 @@ impl PollThread {
 
     /// Does what was asked for; false for the end.
     fn obey(&mut self) -> bool {
-        let mut hushed = false;
         loop {
             let Ok(next) = self.inbox.next() else { return false };
             let Some(command) = next else { return true };
-            if !std::mem::replace(&mut hushed, true) {
-                self.inbox.hush();
-            }
             if !self.execute(command) {
                 return false;
             }
@@ -89,23 +87,17 @@ impl PollThread {
                 let _ = done.send(());
             }
             Command::StartRing { ring, connection, work, kick } => {
-                if let Some(port) = self.port(ring.port).filter(|port| port.connection != connection) {
-                    (port.connection, port.failed) = (connection, false);
-                }
-                self.sleep.watch(&kick);
-                let enabled = false;
-                if let Some(polled) = self.ring(ring) {
-                    *polled = PolledRing { ring: Some(work), kick: Some(kick), enabled, unpublished: false };
-                }
+                self.start_ring(ring, connection, work, kick);
             }
             Command::StopRing { ring, done } => {
                 let stopped = self.stop_ring(ring);
                 let _ = done.send(stopped);
             }
-            Command::EnableRing { ring, enabled } => {
+            Command::EnableRing { ring, enabled, done } => {
                 if let Some(polled) = self.ring(ring) {
                     polled.enabled = enabled;
                 }
+                let _ = done.send(());
             }
             Command::SetCall { ring, call } => {
                 if let Some(work) = self.ring(ring).and_then(|polled| polled.ring.as_mut()) {
@@ -142,6 +134,22 @@ impl PollThread {
         self.forwarding.ports[at] = None;
         if let Ok(index) = u16::try_from(at) {
             self.forwarding.switch.remove_port(crate::switch::PortIndex(index));
+        }
+    }
+
+    fn start_ring(
+        &mut self,
+        ring: RingKey,
+        connection: ConnectionKey,
+        work: Box<SplitRing>,
+        kick: Arc<GuestEvent>,
+    ) {
+        if let Some(port) = self.port(ring.port).filter(|port| port.connection != connection) {
+            (port.connection, port.failed) = (connection, false);
+        }
+        self.sleep.watch(&kick);
+        if let Some(polled) = self.ring(ring) {
+            *polled = PolledRing { ring: Some(work), kick: Some(kick), enabled: false, unpublished: false };
         }
     }
 

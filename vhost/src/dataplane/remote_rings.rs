@@ -39,7 +39,9 @@ impl Rings for RemoteRings<'_> {
     }
 
     fn enable(&mut self, index: usize, enabled: bool) -> Result<(), Refusal> {
-        self.send(Command::EnableRing { ring: self.key(index), enabled })
+        let ring = self.key(index);
+        // What is acknowledged, or shown as active, is so: the answer is waited for.
+        self.poll.ask(|done| Command::EnableRing { ring, enabled, done }).map_err(|_| Refusal::NoAnswer)
     }
 
     fn set_call(&mut self, index: usize, call: Option<Arc<GuestEvent>>) -> Result<(), Refusal> {

@@ -43,15 +43,15 @@ impl Sleep {
         let _ = self.epoll.delete(kick);
     }
 
-    /// Sleeps if nothing has come for a while, until a guest kicks or a command comes.
-    pub(super) fn after_round(&mut self, frames: usize, now: Instant, forwarding: &mut Forwarding) {
+    /// Sleeps if nothing has come for a while, until a guest kicks or a command comes. True if it slept.
+    pub(super) fn after_round(&mut self, frames: usize, now: Instant, forwarding: &mut Forwarding) -> bool {
         if frames > 0 || self.polling == Polling::Always {
             self.idle_since = None;
-            return;
+            return false;
         }
         if now.duration_since(*self.idle_since.get_or_insert(now)) < AWAKE {
             std::hint::spin_loop();
-            return;
+            return false;
         }
         for_each_source(forwarding, |ring| ring.ask_for_kicks(true));
         // Our wish must be seen before we look: the guest writes its index and then looks for the wish (2.7.10).
@@ -65,6 +65,7 @@ impl Sleep {
         }
         for_each_source(forwarding, |ring| ring.ask_for_kicks(false));
         self.idle_since = None;
+        true
     }
 }
 

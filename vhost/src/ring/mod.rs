@@ -23,7 +23,14 @@ mod layout;
 mod ring_fault;
 mod split_ring;
 
-pub(crate) use caller::{Caller, GuestEvent};
+#[cfg(test)]
+mod guest_model;
+#[cfg(test)]
+mod hostile_guest_tests;
+#[cfg(test)]
+mod ring_tests;
+
+pub(crate) use caller::{Caller, GuestEvent, is_eventfd};
 pub(crate) use frame::Frame;
 pub(crate) use frame_sink::FrameSink;
 pub(crate) use frame_source::FrameSource;

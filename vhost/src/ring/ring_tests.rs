@@ -1,0 +1,239 @@
+//! Frames through rings that are as they should be.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use super::guest_model::{BUFFERS, FEATURES, GUEST, GuestModel, REGION, frame_bytes};
+use super::layout::{AVAIL_NO_INTERRUPT, INDIRECT, NEXT, USED_NO_NOTIFY, WRITE};
+use super::{Caller, FrameSink, FrameSource, GuestEvent, RingFeatures, SplitRing};
+use crate::switch::TagChange;
+
+const BUFFER: u64 = GUEST + BUFFERS;
+
+/// Takes everything out of `from` and puts it into `to`; how many frames got there.
+fn forward(from: &mut SplitRing, to: &mut SplitRing, change: TagChange) -> usize {
+    let memory = Arc::clone(from.memory());
+    let mut source = FrameSource::look(from, &memory).unwrap();
+    let mut arrived = 0;
+    for n in 0..source.count() {
+        if let Some(frame) = source.frame(n, from).unwrap() {
+            arrived += usize::from(FrameSink::put(to, &frame, change).unwrap());
+        }
+        source.give_back(n, from);
+    }
+    from.publish(&Caller::default()).unwrap();
+    to.publish(&Caller::default()).unwrap();
+    arrived
+}
+
+/// A receiver with `count` buffers of `bytes` bytes each, one after the other from the start of the buffers.
+fn receiver(count: u16, bytes: u32) -> GuestModel {
+    let mut guest = GuestModel::new(64);
+    for n in 0..count {
+        guest.describe(n, BUFFER + u64::from(n) * u64::from(bytes), bytes, WRITE, 0);
+        guest.offer(n);
+    }
+    guest
+}
+
+/// A sender whose frame (behind 12 bytes of header) lies at `BUFFER`, as one buffer.
+fn sender(frame: &[u8]) -> GuestModel {
+    let mut guest = GuestModel::new(64);
+    guest.write(BUFFER, &[&[0xff; 12], frame].concat());
+    guest.describe(0, BUFFER, u32::try_from(12 + frame.len()).unwrap(), 0, 0);
+    guest.offer(0);
+    guest
+}
+
+fn arrived(guest: &GuestModel, address: u64, buffers: u16, frame: &[u8]) {
+    let header = [&[0; 10], buffers.to_le_bytes().as_slice()].concat();
+    assert_eq!(guest.read(address, 12), header, "the header of a frame without offloads");
+    assert!(guest.read(address + 12, frame.len()) == frame, "the frame is not what was sent");
+}
+
+#[test]
+fn frames_of_every_length_arrive_as_they_were_sent() {
+    for length in [1, 13, 14, 60, 64, 127, 128, 129, 1514, 9018] {
+        let frame = frame_bytes(length);
+        let (from, to) = (sender(&frame), receiver(2, 16_000));
+        assert_eq!(forward(&mut from.ring(FEATURES), &mut to.ring(FEATURES), TagChange::None), 1);
+        arrived(&to, BUFFER, 1, &frame);
+        assert_eq!(from.used(), [(0, 0)]);
+        assert_eq!(to.used(), [(0, u32::try_from(length).unwrap() + 12)]);
+    }
+}
+
+#[test]
+fn a_frame_in_pieces_arrives_whole_however_it_is_cut() {
+    let frame = frame_bytes(300);
+    for cuts in
+        [vec![12], vec![5], vec![12, 13], vec![12, 140], vec![1, 2, 12, 26, 150, 151], vec![14, 15, 141]]
+    {
+        let mut from = GuestModel::new(64);
+        from.write(BUFFER, &[&[0; 12], frame.as_slice()].concat());
+        let ends: Vec<u64> = cuts.iter().copied().chain([312]).collect();
+        let mut start = 0;
+        for (n, end) in ends.iter().enumerate() {
+            let n = u16::try_from(n).unwrap();
+            let flags = if *end == 312 { 0 } else { NEXT };
+            let (address, length) = (BUFFER + start, u32::try_from(end - start).unwrap());
+            from.describe(n, address, length, flags, n + 1);
+            from.describe_at(BUFFER + 0x1000, n, address, length, flags, n + 1);
+            start = *end;
+        }
+        from.offer(0);
+        let table = u32::try_from(16 * ends.len()).unwrap();
+        from.describe(40, BUFFER + 0x1000, table, INDIRECT, 0);
+        from.offer(40);
+        let to = receiver(4, 1000);
+        let moved = forward(&mut from.ring(FEATURES), &mut to.ring(FEATURES), TagChange::None);
+        assert_eq!(moved, 2, "direct and indirect, cut at {cuts:?}");
+        arrived(&to, BUFFER, 1, &frame);
+        arrived(&to, BUFFER + 1000, 1, &frame);
+    }
+}
+
+#[test]
+fn a_frame_across_two_regions_is_read_and_written_whole() {
+    let frame = frame_bytes(1000);
+    let border = GUEST + REGION - 500;
+    let (mut from, mut to) = (GuestModel::new(8), GuestModel::new(8));
+    from.write(border, &[&[0; 12], frame.as_slice()].concat());
+    from.describe(0, border, 1012, 0, 0);
+    from.offer(0);
+    to.describe(3, border, 1200, WRITE, 0);
+    to.offer(3);
+    assert_eq!(forward(&mut from.ring(FEATURES), &mut to.ring(FEATURES), TagChange::None), 1);
+    arrived(&to, border, 1, &frame);
+}
+
+#[test]
+fn a_long_frame_fills_several_mergeable_buffers() {
+    let frame = frame_bytes(1500);
+    let (from, to) = (sender(&frame), receiver(4, 512));
+    assert_eq!(forward(&mut from.ring(FEATURES), &mut to.ring(FEATURES), TagChange::None), 1);
+    arrived(&to, BUFFER, 3, &frame);
+    assert_eq!(to.used(), [(0, 512), (1, 512), (2, 488)]);
+}
+
+#[test]
+fn a_frame_that_does_not_fit_uses_no_buffer() {
+    let frame = frame_bytes(1500);
+    let alone = RingFeatures { mergeable: false, ..FEATURES };
+    for (count, features) in [(2, FEATURES), (4, alone), (0, FEATURES)] {
+        let (from, to) = (sender(&frame), receiver(count, 512));
+        let mut ring = to.ring(features);
+        assert_eq!(forward(&mut from.ring(FEATURES), &mut ring, TagChange::None), 0);
+        assert_eq!((to.used(), ring.position()), (vec![], 0), "{count} buffers");
+        assert_eq!(from.used(), [(0, 0)], "the sender has its buffer back");
+    }
+}
+
+#[test]
+fn a_tag_is_put_in_and_taken_out_behind_the_addresses() {
+    for length in [60, 128, 1500] {
+        let frame = frame_bytes(length);
+        let (from, to) = (sender(&frame), receiver(2, 4096));
+        forward(&mut from.ring(FEATURES), &mut to.ring(FEATURES), TagChange::Push(0x123));
+        let tagged = [&frame[..12], &[0x81, 0x00, 0x01, 0x23], &frame[12..]].concat();
+        arrived(&to, BUFFER, 1, &tagged);
+        let (from, to) = (sender(&tagged), receiver(2, 4096));
+        forward(&mut from.ring(FEATURES), &mut to.ring(FEATURES), TagChange::Pop);
+        arrived(&to, BUFFER, 1, &frame);
+    }
+}
+
+#[test]
+fn a_legacy_guest_without_mergeable_buffers_has_a_header_of_ten_bytes() {
+    let frame = frame_bytes(100);
+    let legacy = RingFeatures { mergeable: false, header: 10, ..FEATURES };
+    let (from, to) = (sender(&frame), receiver(1, 512));
+    assert_eq!(forward(&mut from.ring(FEATURES), &mut to.ring(legacy), TagChange::None), 1);
+    assert_eq!(to.read(BUFFER, 10), [0; 10]);
+    assert_eq!(to.read(BUFFER + 10, 100), frame);
+    assert_eq!(to.used(), [(0, 110)]);
+}
+
+#[test]
+fn a_ring_of_a_reconnected_guest_goes_on_where_the_used_ring_ends() {
+    let guest = GuestModel::new(8);
+    guest.set_used_index(0xfffe);
+    guest.set_available_index(1);
+    let ring = guest.ring(FEATURES);
+    assert_eq!(ring.position(), 0xfffe);
+    assert_eq!(ring.ready(1), Ok(3));
+}
+
+fn called(event: &EventFd) -> bool {
+    event.read().is_ok()
+}
+
+fn call_event() -> (EventFd, Option<Arc<GuestEvent>>) {
+    let event = EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap();
+    let theirs: OwnedFd = event.as_fd().try_clone_to_owned().unwrap();
+    (event, Some(Arc::new(GuestEvent::new(theirs).unwrap())))
+}
+
+#[test]
+fn a_guest_is_called_only_if_it_asked_for_that() {
+    let (event, call) = call_event();
+    let mut guest = receiver(0, 0);
+    let mut ring = guest.ring_with_call(FEATURES, call);
+    for (flags, wanted) in [(0, true), (AVAIL_NO_INTERRUPT, false)] {
+        guest.set_available_flags(flags);
+        guest.describe(0, BUFFER, 512, WRITE, 0);
+        guest.offer(0);
+        let from = sender(&frame_bytes(60));
+        assert_eq!(forward(&mut from.ring(FEATURES), &mut ring, TagChange::None), 1);
+        assert_eq!(called(&event), wanted);
+        ring.publish(&Caller::default()).unwrap();
+        assert!(!called(&event), "nothing new");
+    }
+}
+
+#[test]
+fn a_guest_with_event_indices_is_called_when_the_used_index_passes_its_own() {
+    let (event, call) = call_event();
+    let features = RingFeatures { event_idx: true, ..FEATURES };
+    let mut guest = GuestModel::new(8);
+    let mut ring = guest.ring_with_call(features, call);
+    guest.set_used_event(2);
+    for wanted in [false, false, true, false] {
+        guest.describe(0, BUFFER, 512, WRITE, 0);
+        guest.offer(0);
+        forward(&mut sender(&frame_bytes(60)).ring(FEATURES), &mut ring, TagChange::None);
+        assert_eq!(called(&event), wanted);
+    }
+}
+
+#[test]
+fn kicks_are_asked_for_only_before_a_sleep() {
+    let guest = receiver(3, 512);
+    let ring = guest.ring(FEATURES);
+    assert_eq!(guest.used_flags(), USED_NO_NOTIFY);
+    ring.ask_for_kicks(true);
+    assert_eq!(guest.used_flags(), 0);
+    ring.ask_for_kicks(false);
+    assert_eq!(guest.used_flags(), USED_NO_NOTIFY);
+
+    let guest = GuestModel::new(8);
+    guest.set_used_index(5);
+    let ring = guest.ring(RingFeatures { event_idx: true, ..FEATURES });
+    ring.ask_for_kicks(true);
+    assert_eq!((guest.used_flags(), guest.available_event()), (0, 5));
+}
+
+#[test]
+fn only_an_eventfd_is_taken_for_one() {
+    let (reader, writer) = nix::unistd::pipe().unwrap();
+    let epoll = nix::sys::epoll::Epoll::new(nix::sys::epoll::EpollCreateFlags::empty()).unwrap();
+    let file = OwnedFd::from(tempfile::tempfile().unwrap());
+    for other in [reader, writer, epoll.0.try_clone().unwrap(), file] {
+        assert!(GuestEvent::new(other).is_err());
+    }
+    let full = EventFd::from_value_and_flags(u32::MAX, EfdFlags::EFD_NONBLOCK).unwrap();
+    nix::unistd::write(&full, &(u64::MAX - 1 - u64::from(u32::MAX)).to_ne_bytes()).unwrap();
+    assert!(GuestEvent::new(full.as_fd().try_clone_to_owned().unwrap()).is_ok(), "a full one is one too");
+}

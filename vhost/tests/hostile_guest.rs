@@ -1,0 +1,329 @@
+//! Guests that keep to the protocol, and guests that do not: whatever one does, its neighbours go on.
+
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod guest;
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::time::{Duration, Instant};
+
+use fairlead_vhost::dataplane::{PortError, Socket};
+use guest::{
+    BASE, BYTES, FEATURES, Guest, NEED_REPLY, Node, PLAIN, RX, SIZE, TX, TX_BUFFERS, exchange, frame,
+    wait_until,
+};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+/// A node with two guests that keep to the rules, on ports 1 and 2; port 0 is for one that does not.
+fn node_with_neighbours() -> (Node, Guest, Guest) {
+    let node = Node::with_ports(3);
+    let (mut one, mut other) = (node.guest(1), node.guest(2));
+    exchange(&node, &mut one, &mut other, 1);
+    (node, one, other)
+}
+
+#[test]
+fn frames_pass_both_ways_and_a_kick_wakes_a_data_plane_that_sleeps() {
+    let node = Node::with_ports(2);
+    let (mut one, mut other) = (node.guest(0), node.guest(1));
+    for number in 1..=5 {
+        wait_until("it sleeps", || one.asks_for_kicks(TX) && other.asks_for_kicks(TX), || node.state());
+        exchange(&node, &mut one, &mut other, number);
+    }
+    assert!(one.calls[0].read().is_ok(), "a guest that wants calls is called");
+    let counters = node.port(0).counters;
+    assert_eq!((counters.from_guest_frames, counters.from_guest_bytes), (5, 300));
+    assert_eq!((counters.to_guest_frames, counters.to_guest_bytes), (5, 300));
+    let mut learnt: Vec<_> = node.plane.mac_table().into_iter().map(|entry| entry.port).collect();
+    learnt.sort();
+    learnt.dedup();
+    assert_eq!(learnt, ["0", "1"]);
+}
+
+#[test]
+fn an_idle_data_plane_uses_no_processor() {
+    let node = Node::with_ports(2);
+    let guests = [node.guest(0), node.guest(1)];
+    wait_until("it sleeps", || guests.iter().all(|guest| guest.asks_for_kicks(TX)), || node.state());
+    let ticks = || poll_thread_ticks(std::process::id());
+    std::thread::sleep(Duration::from_millis(50));
+    let (before, started) = (ticks(), Instant::now());
+    std::thread::sleep(Duration::from_millis(500));
+    // Of all poll threads of this process, those of other tests included, this one's ticks did not move.
+    let used = ticks().into_iter().zip(before).map(|(after, before)| after - before).min();
+    assert!(used.unwrap_or(0) <= 2, "{used:?} ticks of 10 ms in {:?}", started.elapsed());
+}
+
+/// The processor time of each poll thread of a process, in ticks.
+fn poll_thread_ticks(process: u32) -> Vec<u64> {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    let mut names: Vec<_> = tasks.filter_map(|task| task.ok().map(|task| task.path())).collect();
+    names.sort();
+    let ticks = |path: &std::path::PathBuf| {
+        let stat = std::fs::read_to_string(path.join("stat")).ok()?;
+        let (name, rest) = stat.split_once(") ")?;
+        let fields: Vec<&str> = rest.split_whitespace().collect();
+        let time = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
+        name.ends_with("vswitch-poll").then_some(time)
+    };
+    names.iter().filter_map(ticks).collect()
+}
+
+/// One way to break the protocol, and what is said of it.
+type Breach = (&'static str, fn(&mut Guest));
+
+const BREACHES: [Breach; 22] = [
+    ("not version 1", |guest| guest.message(1, 2, &[], &[])),
+    ("not version 1", |guest| guest.message(1, 1 | 4, &[], &[])),
+    ("a payload of 5000 bytes", |guest| guest.raw(&[1, 1, 5000].map(u32::to_ne_bytes).concat(), &[])),
+    ("the message 200 is not known", |guest| guest.message(200, PLAIN, &[], &[])),
+    ("the message 6 is not known", |guest| guest.number(6, 0)),
+    ("a payload of 4 bytes", |guest| guest.message(2, PLAIN, &[0; 4], &[])),
+    ("were not offered", |guest| guest.number(2, 1 << 26)),
+    ("were not offered", |guest| guest.number(16, 1 << 12)),
+    ("ring 2 of a port with 2", |guest| guest.state(8, 2, 256)),
+    ("ring 4294967295 of a port with 2", |guest| guest.state(18, u32::MAX, 1)),
+    ("a ring of 100 entries", |guest| guest.state(8, 0, 100)),
+    ("a ring of 65536 entries", |guest| guest.state(8, 0, 65_536)),
+    ("message 1 came with 1 file", |guest| guest.message(1, PLAIN, &[], &[guest.file.as_fd()])),
+    ("message 5 came with 0 file", |guest| {
+        guest.message(5, PLAIN, &[1, BASE, BYTES, BASE, 0].map(u64::to_ne_bytes).concat(), &[]);
+    }),
+    ("a memory region up to byte", |guest| guest.share(BASE, 0, BYTES + 4096)),
+    ("payload that is not valid", |guest| guest.share(BASE, 0, 0)),
+    ("payload that is not valid", |guest| guest.share(u64::MAX - 4095, 0, 8192)),
+    ("at byte 100 of a file", |guest| guest.share(BASE, 100, 4096)),
+    ("neither an eventfd nor memory", |guest| {
+        let region = [1_u64, BASE, 4096, BASE, 0].map(u64::to_ne_bytes).concat();
+        guest.message(5, PLAIN, &region, &[File::open("/proc/version").unwrap().as_fd()]);
+    }),
+    ("is no eventfd", |guest| guest.event(12, 0, guest.file.as_fd())),
+    ("ring 0 has no kick", |guest| guest.number(12, 1 << 8)),
+    ("an MTU of 10", |guest| guest.number(20, 10)),
+];
+
+#[test]
+fn a_guest_that_breaks_the_protocol_loses_its_own_connection_and_nobody_elses() {
+    let (mut node, mut one, mut other) = node_with_neighbours();
+    for (n, (said, breach)) in BREACHES.into_iter().enumerate() {
+        // A port of its own each time: the last one's is held off for a while.
+        let port = 10 + n;
+        node = add_port(node, port);
+        let mut guest = node.connect(port);
+        breach(&mut guest);
+        let what = node.wait_misbehaved(port);
+        assert!(what.contains(said), "breach {n}: {what:?} does not say {said:?}");
+        exchange(&node, &mut one, &mut other, u8::try_from(n).unwrap());
+    }
+}
+
+fn add_port(node: Node, number: usize) -> Node {
+    let listener = UnixListener::bind(node.path(number)).unwrap();
+    let mut config = node.port(0).config;
+    config.name = number.to_string();
+    node.plane.add_port(config, Socket::Listening(OwnedFd::from(listener))).unwrap();
+    node
+}
+
+#[test]
+fn a_guest_whose_ring_is_broken_is_disconnected_and_may_come_again() {
+    let (node, mut one, mut other) = node_with_neighbours();
+    let bad = node.guest(0);
+    bad.set_index(TX, SIZE + 1);
+    let what = node.wait_misbehaved(0);
+    assert!(what.contains("65 ahead"), "{what}");
+    exchange(&node, &mut one, &mut other, 2);
+    assert!(!node.port(0).connected);
+    drop(bad);
+    let mut good = node.guest(0);
+    exchange(&node, &mut good, &mut one, 3);
+}
+
+#[test]
+fn a_guest_with_a_broken_receive_queue_is_disconnected_by_the_first_frame_for_it() {
+    let (node, mut one, mut other) = node_with_neighbours();
+    let bad = node.guest(0);
+    bad.describe(RX, 0, 0x1234, 2048, 2);
+    one.send(&[[0xff; 6].as_slice(), &[2, 0, 0, 0, 9, 1], &[8; 48]].concat());
+    let what = node.wait_misbehaved(0);
+    assert!(what.contains("0x1234 is outside"), "{what}");
+    exchange(&node, &mut one, &mut other, 2);
+}
+
+#[test]
+fn a_guest_that_takes_the_pages_from_under_its_memory_harms_only_itself() {
+    let (node, mut one, mut other) = node_with_neighbours();
+    let mut bad = node.guest(0);
+    bad.file.set_len(BYTES / 2).unwrap();
+    bad.send_from(BASE + TX_BUFFERS, 72);
+    let what = node.wait_misbehaved(0);
+    assert!(what.contains("pages of the shared memory are gone"), "{what}");
+    exchange(&node, &mut one, &mut other, 2);
+    let mut good = node.guest(0);
+    exchange(&node, &mut good, &mut other, 3);
+}
+
+#[test]
+fn a_guest_whose_call_blocks_the_writer_harms_only_itself() {
+    let (node, mut one, mut other) = node_with_neighbours();
+    let bad = node.guest(0);
+    let blocking = EventFd::from_flags(EfdFlags::empty()).unwrap();
+    nix::unistd::write(&blocking, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    bad.event(13, RX, blocking.as_fd());
+    let mut bad = bad;
+    bad.settle();
+    // Nobody knows the guest's address yet: the frame goes to all.
+    one.send(&frame(1, 0, 2));
+    let what = node.wait_misbehaved(0);
+    assert!(what.contains("call eventfd blocks"), "{what}");
+    exchange(&node, &mut one, &mut other, 3);
+}
+
+#[test]
+fn a_guest_that_sends_half_a_message_holds_up_nobody() {
+    let (node, mut one, mut other) = node_with_neighbours();
+    let mut slow = node.connect(0);
+    let bytes = [1, PLAIN, 0].map(u32::to_ne_bytes).concat();
+    slow.raw(&bytes[..7], &[]);
+    exchange(&node, &mut one, &mut other, 2);
+    slow.raw(&bytes[7..], &[]);
+    assert!(slow.reply(1).is_some(), "the rest may come later");
+}
+
+#[test]
+fn a_guest_that_does_not_read_its_replies_is_disconnected() {
+    let (node, mut one, mut other) = node_with_neighbours();
+    let deaf = node.connect(0);
+    let asks = [1, PLAIN, 0].map(u32::to_ne_bytes).concat().repeat(200);
+    let found_out = std::thread::scope(|scope| {
+        let node = &node;
+        let flood = scope.spawn(move || {
+            // The first sends that fail are the end of the connection.
+            while nix::sys::socket::send(deaf.socket_fd(), &asks, nix::sys::socket::MsgFlags::MSG_NOSIGNAL)
+                .is_ok()
+            {}
+        });
+        let what = node.wait_misbehaved(0);
+        flood.join().unwrap();
+        what
+    });
+    assert!(found_out.contains("does not read the replies"), "{found_out}");
+    exchange(&node, &mut one, &mut other, 2);
+}
+
+#[test]
+fn a_message_that_wants_an_acknowledgement_gets_one_and_an_unknown_one_a_refusal() {
+    let node = Node::with_ports(1);
+    let mut guest = node.connect(0);
+    guest.agree();
+    guest.message(8, NEED_REPLY, &[0, 256_u32].map(u32::to_ne_bytes).concat(), &[]);
+    assert_eq!(guest.reply(8), Some(0));
+    guest.message(200, NEED_REPLY, &[], &[]);
+    assert_eq!(guest.reply(200), Some(1));
+    guest.message(17, PLAIN, &[], &[]);
+    assert_eq!(guest.reply(17), Some(1), "pairs of queues");
+    guest.message(36, PLAIN, &[], &[]);
+    assert_eq!(guest.reply(36), Some(32), "memory slots");
+}
+
+#[test]
+fn a_frontend_that_reconnects_in_dpdks_order_is_understood() {
+    let node = Node::with_ports(2);
+    let mut other = node.guest(1);
+    let mut guest = node.connect(0);
+    // virtio_user in server mode: the rings are enabled before any feature is agreed on, and the owner is set twice.
+    guest.state(18, RX, 1);
+    guest.state(18, TX, 1);
+    guest.message(3, PLAIN, &[], &[]);
+    guest.set_up();
+    node.wait_active(0);
+    exchange(&node, &mut guest, &mut other, 1);
+    // The rings are set up again while they are at work, with a base of 0.
+    guest.set_up_ring(RX);
+    guest.set_up_ring(TX);
+    guest.settle();
+    exchange(&node, &mut guest, &mut other, 2);
+    assert_eq!(node.port(0).features, FEATURES);
+}
+
+#[test]
+fn a_ring_that_was_stopped_is_not_touched_and_tells_where_it_stood() {
+    let node = Node::with_ports(2);
+    let (mut one, mut other) = (node.guest(0), node.guest(1));
+    exchange(&node, &mut one, &mut other, 1);
+    one.state(11, TX, 0);
+    assert_eq!(one.reply(11), Some(u64::from(TX) | 1 << 32), "ring 1 stands at 1");
+    one.send(&frame(0, 1, 2));
+    one.kicks[1].write(1).unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!((one.used_index(TX), node.port(0).active_queues), (1, 0));
+    one.set_up_ring(TX);
+    wait_until("it goes on", || other.received().contains(&frame(0, 1, 2)), || node.state());
+}
+
+#[test]
+fn memory_is_added_and_removed_while_frames_pass() {
+    let node = Node::with_ports(2);
+    let (mut one, mut other) = (node.guest(0), node.guest(1));
+    let more = BASE + (1 << 30);
+    let region = [0, more, 0x8_0000, more, TX_BUFFERS].map(u64::to_ne_bytes).concat();
+    one.message(37, NEED_REPLY, &region, &[one.file.as_fd()]);
+    assert_eq!(one.reply(37), Some(0));
+    exchange(&node, &mut one, &mut other, 1);
+    // The same bytes, by their other address.
+    one.send_from(more, 72);
+    wait_until("it arrives", || other.received().contains(&frame(0, 1, 1)), || node.state());
+    one.message(38, NEED_REPLY, &region, &[]);
+    assert_eq!(one.reply(38), Some(0));
+    exchange(&node, &mut one, &mut other, 2);
+    one.send_from(more, 72);
+    assert!(node.wait_misbehaved(0).contains("outside the shared memory"));
+}
+
+#[test]
+fn a_removed_port_leaves_no_memory_mapped_and_no_name() {
+    let node = Node::with_ports(2);
+    let mut one = node.guest(0);
+    let mut other = node.guest(1);
+    exchange(&node, &mut one, &mut other, 1);
+    let inode = std::os::unix::fs::MetadataExt::ino(&one.file.metadata().unwrap());
+    let maps = || {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().filter(|line| line.split_whitespace().nth(4) == Some(&inode.to_string())).count()
+    };
+    let before = maps();
+    node.plane.remove_port("0").unwrap();
+    assert_eq!(maps(), before - 1, "only the guest's own mapping is left");
+    one.send(&frame(0, 1, 2));
+    assert_eq!(node.plane.remove_port("0"), Err(PortError::NoSuchPort("0".into())));
+    assert_eq!(one.reply(1), None, "the connection is closed");
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(other.received(), Vec::<Vec<u8>>::new());
+}
+
+#[test]
+fn a_port_that_cannot_be_is_refused_in_a_sentence() {
+    let node = Node::with_ports(1);
+    let listener = || OwnedFd::from(UnixListener::bind(node.path(50 + next_number())).unwrap());
+    let config = node.port(0).config;
+    let taken = node.plane.add_port(config.clone(), Socket::Listening(listener()));
+    assert_eq!(taken, Err(PortError::NameTaken("0".into())));
+    let mut wrong = config.clone();
+    (wrong.name, wrong.queues) = ("x".into(), 9);
+    let refused = node.plane.add_port(wrong, Socket::Listening(listener())).unwrap_err();
+    assert_eq!(refused.to_string(), "the port \"x\" cannot be: a port has 1 to 8 pairs of queues");
+    let mut other = config;
+    other.name = "x".into();
+    let kind = node.plane.add_port(other, Socket::Connecting(listener())).unwrap_err();
+    assert!(matches!(kind, PortError::Socket(_)), "{kind}");
+    let nobody = node.plane.reconnect("y", OwnedFd::from(std::os::unix::net::UnixStream::pair().unwrap().0));
+    assert_eq!(nobody, Err(PortError::NoSuchPort("y".into())));
+}
+
+/// A number that no other call in this process gave.
+fn next_number() -> usize {
+    static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+    NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+}
