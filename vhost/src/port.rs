@@ -29,6 +29,12 @@ pub struct PortConfig {
     pub queues: u16,
     /// The largest payload of a frame in bytes, 68 to 9,216.
     pub mtu: u16,
+    /// The most bits of frames in a second that the guest sends, at least 1,000; absent: as many as it can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_guest_bits: Option<u64>,
+    /// The most bits of frames in a second that the guest gets, at least 1,000; absent: as many as it can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to_guest_bits: Option<u64>,
 }
 
 /// Why a frame was dropped.

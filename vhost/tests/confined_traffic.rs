@@ -123,6 +123,8 @@ fn config(number: usize) -> PortConfig {
         isolated: false,
         queues: 1,
         mtu: 1_500,
+        from_guest_bits: None,
+        to_guest_bits: None,
     }
 }
 

@@ -95,7 +95,7 @@ const BREACHES: [Breach; 22] = [
     ("payload that is not valid", |guest| guest.share(BASE, 0, 0)),
     ("payload that is not valid", |guest| guest.share(u64::MAX - 4095, 0, 8192)),
     ("at byte 100 of a file", |guest| guest.share(BASE, 100, 4096)),
-    ("neither memfd nor tmpfs nor hugetlbfs", |guest| {
+    ("neither an eventfd nor memory", |guest| {
         let region = [1_u64, BASE, 4096, BASE, 0].map(u64::to_ne_bytes).concat();
         guest.message(5, PLAIN, &region, &[File::open("/proc/version").unwrap().as_fd()]);
     }),

@@ -36,6 +36,7 @@ struct Testpmd {
     process: Child,
     input: ChildStdin,
     output: Arc<Mutex<String>>,
+    errors: Arc<Mutex<String>>,
 }
 
 impl Testpmd {
@@ -63,17 +64,20 @@ impl Testpmd {
             "--no-shconf",
         ]);
         // Where it puts its own files; two of one prefix would meet.
-        command.env("RUNTIME_DIRECTORY", socket.with_extension("run"));
+        let run = socket.with_extension("run");
+        std::fs::create_dir_all(&run).expect("a directory for testpmd's own files");
+        command.env("RUNTIME_DIRECTORY", run);
         command.args(["--lcores", &format!("0@({cpus}),1@({cpus})"), "--vdev", &device, "--", "-i"]);
         command.args(["--forward-mode=mac", "--total-num-mbufs=4096", "--txd=256", "--rxd=256"]);
         command.arg(format!("--eth-peer=0,{}", MACS[1 - number]));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = command.spawn().expect("stdbuf is installed (coreutils)");
         let input = process.stdin.take().expect("a pipe");
-        let output = Arc::default();
+        // Apart from each other: a warning may come in the middle of the prompt.
+        let (output, errors) = (Arc::default(), Arc::default());
         keep(process.stdout.take().expect("a pipe"), &output);
-        keep(process.stderr.take().expect("a pipe"), &output);
-        Testpmd { process, input, output }
+        keep(process.stderr.take().expect("a pipe"), &errors);
+        Testpmd { process, input, output, errors }
     }
 
     fn say(&mut self, command: &str) {
@@ -82,7 +86,9 @@ impl Testpmd {
 
     fn wait_for_output(&self, what: &str) {
         let said = || self.output.lock().unwrap().contains(what);
-        wait_until(&format!("testpmd says {what:?}"), said, || self.output.lock().unwrap().clone());
+        wait_until(&format!("testpmd says {what:?}"), said, || {
+            format!("{}\n{}", self.output.lock().unwrap(), self.errors.lock().unwrap())
+        });
     }
 
     /// Makes it forward, after it has sent some frames of its own.
@@ -189,6 +195,8 @@ fn config(number: usize) -> PortConfig {
         isolated: false,
         queues: 1,
         mtu: 1500,
+        from_guest_bits: None,
+        to_guest_bits: None,
     }
 }
 
@@ -223,7 +231,7 @@ fn two_applications_that_connect_exchange_frames_and_again_after_one_was_killed(
     other.forward(0);
     one.forward(1);
     node.wait_traffic();
-    assert!(one.received() > 100 && other.received() > 100, "{}", node.state());
+    wait_until("both have got frames", || one.received() > 100 && other.received() > 100, || node.state());
 
     drop(other);
     wait_until("the end is noticed", || !node.port(1).connected, || node.state());
@@ -231,7 +239,7 @@ fn two_applications_that_connect_exchange_frames_and_again_after_one_was_killed(
     node.wait_connected();
     other.forward(4);
     node.wait_traffic();
-    assert!(other.received() > 100, "{}", node.state());
+    wait_until("the new one has got frames", || other.received() > 100, || node.state());
 
     drop((one, other));
     node.plane.remove_port(&name(0)).unwrap();
@@ -260,5 +268,5 @@ fn two_applications_that_listen_exchange_frames_and_again_after_our_restart() {
     one.say("stop");
     one.forward(4);
     node.wait_traffic();
-    assert!(one.received() > 100 && other.received() > 100, "{}", node.state());
+    wait_until("both have got frames", || one.received() > 100 && other.received() > 100, || node.state());
 }

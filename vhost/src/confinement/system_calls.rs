@@ -47,6 +47,8 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_fstat,
     libc::SYS_fstatfs,
     libc::SYS_lseek,
+    // what kind of file a guest's descriptor is: the names below /proc/self/fd
+    libc::SYS_readlinkat,
     libc::SYS_eventfd2,
     libc::SYS_epoll_create1,
     libc::SYS_epoll_ctl,
@@ -96,6 +98,8 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_nanosleep,
     libc::SYS_getrandom,
     // older forms of the above
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_readlink,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_poll,
     #[cfg(target_arch = "x86_64")]

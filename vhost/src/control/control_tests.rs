@@ -131,6 +131,8 @@ fn config(name: &str) -> PortConfig {
         isolated: false,
         queues: 1,
         mtu: 1_500,
+        from_guest_bits: None,
+        to_guest_bits: None,
     }
 }
 

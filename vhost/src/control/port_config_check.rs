@@ -8,6 +8,8 @@ const NAME_BYTES: usize = 64;
 const NETWORK_BYTES: usize = 1_024;
 const VLANS: std::ops::RangeInclusive<u16> = 1..=4_094;
 const QUEUES: std::ops::RangeInclusive<u16> = 1..=8;
+/// In bits per second. A mistake in the unit is likelier than a slower port.
+const SLOWEST: u64 = 1_000;
 const MTUS: std::ops::RangeInclusive<u16> = 68..=9_216;
 
 /// Checks every field.
@@ -34,6 +36,10 @@ pub(super) fn check(config: &PortConfig) -> Result<(), Refusal> {
     }
     if !MTUS.contains(&config.mtu) {
         return wrong(format!("an MTU of {} bytes; take 68 to 9216", config.mtu));
+    }
+    let rates = config.from_guest_bits.iter().chain(&config.to_guest_bits);
+    if let Some(rate) = rates.into_iter().find(|rate| **rate < SLOWEST) {
+        return wrong(format!("a rate of {rate} bits in a second; take at least {SLOWEST}, or leave it out"));
     }
     Ok(())
 }
@@ -65,6 +71,8 @@ mod tests {
             isolated: false,
             queues: 8,
             mtu: 9_216,
+            from_guest_bits: Some(1_000),
+            to_guest_bits: None,
         }
     }
 
@@ -88,6 +96,7 @@ mod tests {
         assert_eq!(reason(|c| c.vlan = Some(0)), "port \"pod-1\": 0 is no VLAN; take 1 to 4094");
         assert!(reason(|c| c.trunk.push(4095)).contains("4095 is no VLAN"));
         assert!(reason(|c| c.queues = 9).contains("9 pairs of queues; take 1 to 8"));
+        assert!(reason(|c| c.to_guest_bits = Some(999)).contains("a rate of 999 bits in a second"));
         assert!(reason(|c| c.mtu = 67).contains("an MTU of 67 bytes; take 68 to 9216"));
     }
 }

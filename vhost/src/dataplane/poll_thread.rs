@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::command::{Command, Fault, PortKey, RingKey, slot};
+use super::command::{Command, ConnectionKey, Fault, PortKey, RingKey, slot};
 use super::counters::Counters;
 use super::forwarding::Forwarding;
 use super::handle::Polling;
@@ -13,7 +13,7 @@ use super::mailbox::{Inbox, Mailbox};
 use super::polled_port::{PolledPort, PolledRing};
 use super::sleep::Sleep;
 use crate::memory::lost_pages;
-use crate::ring::{Caller, SplitRing};
+use crate::ring::{Caller, GuestEvent, SplitRing};
 use crate::switch::{Coarse, LearntAddress, Limits, PortRules, TooManyPorts};
 
 /// What the thread owns.
@@ -87,14 +87,7 @@ impl PollThread {
                 let _ = done.send(());
             }
             Command::StartRing { ring, connection, work, kick } => {
-                if let Some(port) = self.port(ring.port).filter(|port| port.connection != connection) {
-                    (port.connection, port.failed) = (connection, false);
-                }
-                self.sleep.watch(&kick);
-                let enabled = false;
-                if let Some(polled) = self.ring(ring) {
-                    *polled = PolledRing { ring: Some(work), kick: Some(kick), enabled, unpublished: false };
-                }
+                self.start_ring(ring, connection, work, kick);
             }
             Command::StopRing { ring, done } => {
                 let stopped = self.stop_ring(ring);
@@ -141,6 +134,22 @@ impl PollThread {
         self.forwarding.ports[at] = None;
         if let Ok(index) = u16::try_from(at) {
             self.forwarding.switch.remove_port(crate::switch::PortIndex(index));
+        }
+    }
+
+    fn start_ring(
+        &mut self,
+        ring: RingKey,
+        connection: ConnectionKey,
+        work: Box<SplitRing>,
+        kick: Arc<GuestEvent>,
+    ) {
+        if let Some(port) = self.port(ring.port).filter(|port| port.connection != connection) {
+            (port.connection, port.failed) = (connection, false);
+        }
+        self.sleep.watch(&kick);
+        if let Some(polled) = self.ring(ring) {
+            *polled = PolledRing { ring: Some(work), kick: Some(kick), enabled: false, unpublished: false };
         }
     }
 

@@ -6,7 +6,7 @@
 //! It never maps a file of a file system that could make a page fault wait for somebody (FUSE, NFS, a disk).
 
 use std::fs::File;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use nix::sys::statfs::{FsType, HUGETLBFS_MAGIC, TMPFS_MAGIC, fstatfs};
 use vm_memory::{FileOffset, MmapRegion};
@@ -143,6 +143,12 @@ impl Drop for MappedRegion {
         // A mapping that is gone must not be mapped anew by the signal handler.
         self.watch = None;
     }
+}
+
+/// True if a file is memory: its pages and its attributes are the kernel's own.
+pub(crate) fn is_memory_file(file: BorrowedFd<'_>) -> bool {
+    let system = fstatfs(file).map(|answer| answer.filesystem_type());
+    system.is_ok_and(|system| system == TMPFS_MAGIC || system == HUGETLBFS_MAGIC)
 }
 
 /// The bytes to map: the region's, up to a whole page of its file. (munmap of a part of a huge page fails.)

@@ -17,4 +17,4 @@ mod mapped_region;
 
 pub(crate) use guest_memory::{GuestMemory, MAX_REGIONS, RegionHint};
 pub(crate) use guest_slice::{GuestSlice, KeptSlice};
-pub(crate) use mapped_region::{MappedRegion, RegionError, RegionPlace};
+pub(crate) use mapped_region::{MappedRegion, RegionError, RegionPlace, is_memory_file};

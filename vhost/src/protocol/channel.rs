@@ -10,6 +10,7 @@ use nix::errno::Errno;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
 
 use super::message::{HEADER_BYTES, Header, MAX_PAYLOAD};
+use super::received_fd::admit;
 use super::{Refusal, Reply};
 use crate::memory::MAX_REGIONS;
 
@@ -77,12 +78,14 @@ impl Channel {
             Err(errno) => return Err(Refusal::Socket(errno)),
         };
         let truncated = received.flags.contains(MsgFlags::MSG_CTRUNC);
+        let mut fds = Vec::new();
         for message in received.cmsgs().map_err(Refusal::Socket)? {
-            if let ControlMessageOwned::ScmRights(fds) = message {
+            if let ControlMessageOwned::ScmRights(rights) = message {
                 // SAFETY: the kernel has just made these file descriptors for us; nobody else owns them.
-                self.fds.extend(fds.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+                fds.extend(rights.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
             }
         }
+        self.fds.extend(admit(fds)?);
         if truncated || self.fds.len() > MAX_REGIONS {
             return Err(Refusal::Descriptors { message: 0, count: self.fds.len() });
         }

@@ -16,6 +16,7 @@
 mod channel;
 mod features;
 mod message;
+mod received_fd;
 mod refusal;
 mod session;
 mod vring;

@@ -33,6 +33,9 @@ pub(crate) enum Refusal {
         /// How many came.
         count: usize,
     },
+    /// A file that a guest may serve itself.
+    #[error("a file descriptor that is neither an eventfd nor memory of memfd, tmpfs or hugetlbfs")]
+    ForeignFile,
     /// A payload with values that cannot be.
     #[error("the message {0} has a payload that is not valid")]
     Payload(u32),

@@ -30,7 +30,7 @@ mod hostile_guest_tests;
 #[cfg(test)]
 mod ring_tests;
 
-pub(crate) use caller::{Caller, GuestEvent};
+pub(crate) use caller::{Caller, GuestEvent, is_eventfd};
 pub(crate) use frame::Frame;
 pub(crate) use frame_sink::FrameSink;
 pub(crate) use frame_source::FrameSource;

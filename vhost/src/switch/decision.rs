@@ -52,6 +52,10 @@ pub struct FloodedFrame {
     pub(super) tags: super::frame_head::Tags,
     /// The frame's length in bytes without Ethernet header and tags.
     pub(super) payload: usize,
+    /// The whole frame's length in bytes.
+    pub(super) length: usize,
+    /// When it was decided on.
+    pub(super) now: Coarse,
 }
 
 /// An address that the switch knows.

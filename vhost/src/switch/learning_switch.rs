@@ -105,7 +105,8 @@ impl Switch {
         self.judge(from, head, length, now).unwrap_or_else(Decision::Drop)
     }
 
-    /// The ports that get a flooded frame of `from`, each with the change of its tag.
+    /// The ports that get a flooded frame of `from`, each with the change of its tag. A port that is named has the frame counted against
+    /// what it may get in a second; one that has got as much is left out.
     pub fn flood_to(
         &self,
         from: PortIndex,
@@ -116,15 +117,9 @@ impl Switch {
         let members = network.map_or(&[][..], |network| &network.members);
         members.iter().filter(move |member| **member != from).filter_map(move |member| {
             let receiver = self.state(*member)?;
-            reach(sender?, receiver, frame).ok().map(|change| (*member, change))
+            let change = reach(sender?, receiver, frame).ok()?;
+            receiver.may_get(frame.length, frame.now).then_some((*member, change))
         })
-    }
-
-    /// Counts a flooded frame of `length` bytes against what `to` may get. `false`: it is over the rate and not to be delivered.
-    #[inline]
-    pub fn may_get(&mut self, to: PortIndex, length: usize, now: Coarse) -> bool {
-        let state = self.ports.get_mut(usize::from(to.0)).and_then(Option::as_mut);
-        state.is_some_and(|state| state.may_get(length, now))
     }
 
     /// Every address that is known at `now`, in no order: those that are learnt, and each port's own.
@@ -170,10 +165,10 @@ impl Switch {
         if frame.source != port.own {
             self.learn(from, AddressKey::new(vlan, frame.source), now);
         }
-        let flooded = FloodedFrame { vlan, tags: frame.tags, payload };
+        let flooded = FloodedFrame { vlan, tags: frame.tags, payload, length, now };
         match self.destination(from, vlan, frame.destination) {
-            Some(to) => self.deliver(from, to, &flooded, length, now),
-            None => self.flood(from, flooded, now),
+            Some(to) => self.deliver(from, to, &flooded),
+            None => self.flood(from, flooded),
         }
     }
 
@@ -195,27 +190,24 @@ impl Switch {
     }
 
     #[inline]
-    fn deliver(
-        &mut self,
-        from: PortIndex,
-        to: PortIndex,
-        frame: &FloodedFrame,
-        length: usize,
-        now: Coarse,
-    ) -> Result<Decision, DropReason> {
-        let pair = self.ports.get_disjoint_mut([usize::from(from.0), usize::from(to.0)]);
-        // One port twice is not disjoint: its own address.
-        let Ok([Some(sender), Some(receiver)]) = pair else { return Err(DropReason::Isolated) };
+    fn deliver(&self, from: PortIndex, to: PortIndex, frame: &FloodedFrame) -> Result<Decision, DropReason> {
+        let (Some(sender), Some(receiver)) = (self.state(from), self.state(to)) else {
+            return Err(DropReason::Isolated);
+        };
+        if from == to {
+            return Err(DropReason::Isolated);
+        }
         let change = reach(sender, receiver, frame)?;
-        if receiver.may_get(length, now) { Ok(Decision::To(to, change)) } else { Err(DropReason::Rate) }
+        let in_rate = receiver.may_get(frame.length, frame.now);
+        if in_rate { Ok(Decision::To(to, change)) } else { Err(DropReason::Rate) }
     }
 
-    fn flood(&mut self, from: PortIndex, frame: FloodedFrame, now: Coarse) -> Result<Decision, DropReason> {
-        let port = self.ports.get_mut(usize::from(from.0)).and_then(Option::as_mut);
-        let port = port.ok_or(DropReason::Isolated)?;
+    fn flood(&self, from: PortIndex, frame: FloodedFrame) -> Result<Decision, DropReason> {
+        let port = self.state(from).ok_or(DropReason::Isolated)?;
         let members = self.networks[port.network].as_ref().map_or(0, |network| network.members.len());
         let tokens = members.div_ceil(COPIES_PER_TOKEN) as u64;
-        if port.storm.take(tokens, now) { Ok(Decision::Flood(frame)) } else { Err(DropReason::Storm) }
+        let in_rate = port.storm.take(tokens, frame.now);
+        if in_rate { Ok(Decision::Flood(frame)) } else { Err(DropReason::Storm) }
     }
 
     fn learn(&mut self, from: PortIndex, key: AddressKey, now: Coarse) {

@@ -241,7 +241,12 @@ fn both_rates_of_a_port_are_kept() {
     assert_eq!(passed(one, 1, 2, 3), 3);
     assert_eq!(passed(two, 2, 3, 3), 10);
     assert_eq!(passed(two, 2, 1, 3), 100);
-    assert!(!switch.may_get(slow, 1_000, at(3)) && switch.may_get(slow, 1_000, at(4)));
+    let flooded = |switch: &mut Switch, ms| {
+        let decision = switch.decide(two, &frame(BROADCAST, address(2), &[]), 1_000, at(ms));
+        receivers(switch, two, decision).iter().map(|(port, _)| *port).collect::<Vec<_>>()
+    };
+    assert_eq!(flooded(&mut switch, 3), [one], "the slow one has got what it may");
+    assert_eq!(flooded(&mut switch, 4), [one, slow]);
 }
 
 #[test]

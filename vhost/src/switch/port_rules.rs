@@ -21,9 +21,9 @@ pub struct PortRules {
     pub isolated: bool,
     /// The largest payload of a frame in bytes that the port sends or gets.
     pub mtu: u16,
-    /// The most bits in a second that the guest sends, frames of whole; absent: as many as it can.
+    /// The most bits of frames in a second that the guest sends; absent: as many as it can.
     pub from_guest_bits: Option<u64>,
-    /// The most bits in a second that the guest gets; absent: as many as it can.
+    /// The most bits of frames in a second that the guest gets; absent: as many as it can.
     pub to_guest_bits: Option<u64>,
 }
 
@@ -37,8 +37,8 @@ impl From<&PortConfig> for PortRules {
             spoof_check: config.spoof_check,
             isolated: config.isolated,
             mtu: config.mtu,
-            from_guest_bits: None,
-            to_guest_bits: None,
+            from_guest_bits: config.from_guest_bits,
+            to_guest_bits: config.to_guest_bits,
         }
     }
 }

@@ -71,14 +71,14 @@ impl PortState {
 
     /// Counts a frame of so many bytes that the guest sent. `false`: it is over the rate.
     #[inline]
-    pub(super) fn may_send(&mut self, bytes: usize, now: Coarse) -> bool {
-        self.from_guest.as_mut().is_none_or(|bucket| bucket.take(bits(bytes), now))
+    pub(super) fn may_send(&self, bytes: usize, now: Coarse) -> bool {
+        self.from_guest.as_ref().is_none_or(|bucket| bucket.take(bits(bytes), now))
     }
 
     /// Counts a frame of so many bytes for the guest. `false`: it is over the rate.
     #[inline]
-    pub(super) fn may_get(&mut self, bytes: usize, now: Coarse) -> bool {
-        self.to_guest.as_mut().is_none_or(|bucket| bucket.take(bits(bytes), now))
+    pub(super) fn may_get(&self, bytes: usize, now: Coarse) -> bool {
+        self.to_guest.as_ref().is_none_or(|bucket| bucket.take(bits(bytes), now))
     }
 
     /// Where the destination is, if it is the port's last one.

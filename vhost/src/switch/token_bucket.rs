@@ -1,4 +1,8 @@
 //! A token bucket without division: tokens are counted in thousandths, so that a rate per second is a rate per millisecond.
+//!
+//! Taking needs no exclusive access, so that the receivers of a flooded frame can be counted while they are named. One thread only.
+
+use std::cell::Cell;
 
 use super::Coarse;
 
@@ -12,15 +16,15 @@ pub(super) struct TokenBucket {
     rate: u64,
     /// The most units that it holds.
     capacity: u64,
-    units: u64,
-    filled: Coarse,
+    units: Cell<u64>,
+    filled: Cell<Coarse>,
 }
 
 impl TokenBucket {
     /// A full bucket. `rate` is in tokens per second, `burst` in tokens.
     pub(super) fn new(rate: u64, burst: u64) -> TokenBucket {
         let capacity = burst.saturating_mul(UNITS);
-        TokenBucket { rate, capacity, units: capacity, filled: Coarse(0) }
+        TokenBucket { rate, capacity, units: Cell::new(capacity), filled: Cell::new(Coarse(0)) }
     }
 
     /// A bucket of bits for a port's rate. It holds what is sent in 10 ms, and at least `largest` bytes, so that every frame fits.
@@ -30,20 +34,20 @@ impl TokenBucket {
 
     /// Takes `tokens` if they are there at `now`, else nothing.
     #[inline]
-    pub(super) fn take(&mut self, tokens: u64, now: Coarse) -> bool {
+    pub(super) fn take(&self, tokens: u64, now: Coarse) -> bool {
         self.fill(now);
-        let Some(left) = self.units.checked_sub(tokens.saturating_mul(UNITS)) else { return false };
-        self.units = left;
+        let Some(left) = self.units.get().checked_sub(tokens.saturating_mul(UNITS)) else { return false };
+        self.units.set(left);
         true
     }
 
     #[inline]
-    fn fill(&mut self, now: Coarse) {
-        let passed = now.0.saturating_sub(self.filled.0);
+    fn fill(&self, now: Coarse) {
+        let passed = now.0.saturating_sub(self.filled.get().0);
         if passed > 0 {
             let more = passed.saturating_mul(self.rate);
-            self.units = self.units.saturating_add(more).min(self.capacity);
-            self.filled = now;
+            self.units.set(self.units.get().saturating_add(more).min(self.capacity));
+            self.filled.set(now);
         }
     }
 }
@@ -59,23 +63,22 @@ mod tests {
 
     #[test]
     fn a_burst_passes_at_once_and_then_the_rate() {
-        let mut bucket = TokenBucket::new(10_000, 2_000);
-        let taken =
-            |bucket: &mut TokenBucket, now| (0..50_000).filter(|_| bucket.take(1, Coarse(now))).count();
-        assert_eq!(taken(&mut bucket, 0), 2_000);
-        assert_eq!(taken(&mut bucket, 0), 0);
-        assert_eq!(taken(&mut bucket, 1), 10);
-        let in_a_second: usize = (2..1_002).map(|now| taken(&mut bucket, now)).sum();
+        let bucket = TokenBucket::new(10_000, 2_000);
+        let taken = |bucket: &TokenBucket, now| (0..50_000).filter(|_| bucket.take(1, Coarse(now))).count();
+        assert_eq!(taken(&bucket, 0), 2_000);
+        assert_eq!(taken(&bucket, 0), 0);
+        assert_eq!(taken(&bucket, 1), 10);
+        let in_a_second: usize = (2..1_002).map(|now| taken(&bucket, now)).sum();
         assert_eq!(in_a_second, 10_000);
-        assert_eq!(taken(&mut bucket, 1_000_000), 2_000, "no more than the burst is ever saved");
+        assert_eq!(taken(&bucket, 1_000_000), 2_000, "no more than the burst is ever saved");
     }
 
     #[test]
     fn nothing_is_taken_of_what_does_not_suffice_and_no_number_overflows() {
-        let mut bucket = TokenBucket::new(u64::MAX, u64::MAX);
+        let bucket = TokenBucket::new(u64::MAX, u64::MAX);
         assert!(bucket.take(1, Coarse(u64::MAX)));
         assert!(!TokenBucket::new(0, 5).take(6, Coarse(0)));
-        let mut slow = TokenBucket::of_bits(8, 1_500);
+        let slow = TokenBucket::of_bits(8, 1_500);
         assert!(slow.take(bits(1_500), Coarse(0)), "a frame of the largest size passes at any rate");
         assert!(!slow.take(8, Coarse(999)));
         assert!(slow.take(8, Coarse(1_000)));
