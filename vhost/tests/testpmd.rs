@@ -41,12 +41,16 @@ struct Testpmd {
 
 impl Testpmd {
     fn start(number: usize, socket: &Path, listener: Listener) -> Testpmd {
+        Testpmd::with_queues(number, socket, listener, 1)
+    }
+
+    fn with_queues(number: usize, socket: &Path, listener: Listener, queues: u16) -> Testpmd {
         let installed = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
             .any(|directory| directory.join("dpdk-testpmd").exists());
         assert!(installed, "dpdk-testpmd is not installed (Debian's package dpdk-dev has it)");
         let server = u8::from(listener == Listener::Application);
         let device = format!(
-            "net_virtio_user0,path={},queues=1,queue_size=256,server={server},mac={}",
+            "net_virtio_user0,path={},queues={queues},cq=1,queue_size=256,server={server},mac={}",
             socket.display(),
             MACS[number]
         );
@@ -70,6 +74,7 @@ impl Testpmd {
         command.args(["--lcores", &format!("0@({cpus}),1@({cpus})"), "--vdev", &device, "--", "-i"]);
         command.args(["--forward-mode=mac", "--total-num-mbufs=4096", "--txd=256", "--rxd=256"]);
         command.arg(format!("--eth-peer=0,{}", MACS[1 - number]));
+        command.args([format!("--rxq={queues}"), format!("--txq={queues}")]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = command.spawn().expect("stdbuf is installed (coreutils)");
         let input = process.stdin.take().expect("a pipe");
@@ -156,7 +161,7 @@ impl Node {
     }
 
     fn add(&self, number: usize, socket: Socket) {
-        self.plane.add_port(config(number), socket).expect("the port is added");
+        self.plane.add_port(config(number, 1), socket).expect("the port is added");
     }
 
     fn state(&self) -> String {
@@ -168,7 +173,8 @@ impl Node {
     }
 
     fn wait_connected(&self) {
-        let ready = || self.plane.ports().iter().all(|port| port.connected && port.active_queues == 1);
+        let all_at_work = |port: &PortView| port.connected && port.active_queues == port.config.queues;
+        let ready = || self.plane.ports().iter().all(all_at_work);
         wait_until("both ports are at work", ready, || self.state());
     }
 
@@ -184,7 +190,7 @@ fn name(number: usize) -> String {
     format!("pod{number}")
 }
 
-fn config(number: usize) -> PortConfig {
+fn config(number: usize, queues: u16) -> PortConfig {
     PortConfig {
         name: name(number),
         network: "blue".into(),
@@ -193,7 +199,7 @@ fn config(number: usize) -> PortConfig {
         trunk: Vec::new(),
         spoof_check: true,
         isolated: false,
-        queues: 1,
+        queues,
         mtu: 1500,
         from_guest_bits: None,
         to_guest_bits: None,
@@ -269,4 +275,24 @@ fn two_applications_that_listen_exchange_frames_and_again_after_our_restart() {
     one.forward(4);
     node.wait_traffic();
     wait_until("both have got frames", || one.received() > 100 && other.received() > 100, || node.state());
+}
+
+#[test]
+fn two_applications_with_two_pairs_of_queues_exchange_frames_through_all_of_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let paths = paths(directory.path());
+    let node = Node::start();
+    for (number, path) in paths.iter().enumerate() {
+        node.plane.add_port(config(number, 2), listen(path)).expect("the port is added");
+    }
+    let mut both = [0, 1].map(|number| Testpmd::with_queues(number, &paths[number], Listener::Us, 2));
+    both.iter_mut().for_each(|application| application.forward(1));
+    node.wait_connected();
+    node.wait_traffic();
+    for application in &mut both {
+        application.say("stop");
+        for queue in 0..2 {
+            application.wait_for_output(&format!("RX Port= 0/Queue= {queue}"));
+        }
+    }
 }
