@@ -59,7 +59,7 @@ check() { cni CHECK "$1" "$(jq -c --slurpfile r "$NODE/$1.result" '. + {prevResu
 # application POD SERVER PEER-MAC: testpmd, which sends back to its peer what it gets. It reads its commands from a FIFO.
 application() {
     local pod=$1 server=$2 peer=$3
-    rm -f "$NODE/$pod.commands"
+    rm -f "$NODE/$pod.commands" "$LOG/testpmd-$pod"
     mkfifo "$NODE/$pod.commands"
     mkdir -p "$NODE/$pod.run"
     chmod 777 "$NODE/$pod.run"

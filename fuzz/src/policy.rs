@@ -119,6 +119,7 @@ fn link(conf: &NetConf) -> Option<String> {
         "vhost-user" => VhostUser::parse(conf).is_ok_and(|n| {
             n.vlan.iter().chain(&n.trunk).any(|id| bad_vlan(*id))
                 || !n.spoofchk
+                || n.max_tx_rate.or(n.max_rx_rate).is_some()
                 || matches!(n.place, vhost_user::Place::Directory(_))
         }),
         "dummy" => false,

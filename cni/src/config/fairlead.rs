@@ -91,6 +91,8 @@ const PATHS: &[(&str, &[&str])] = &[
             "isolated",
             "queues",
             "mtu",
+            "max_tx_rate",
+            "max_rx_rate",
             "mac",
             "volume",
             "directory",

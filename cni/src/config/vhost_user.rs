@@ -39,6 +39,10 @@ pub struct VhostUser {
     pub queues: u16,
     /// The key `mtu` in bytes, from 68 to 9216; 1500 where it is absent or 0.
     pub mtu: u16,
+    /// The key `max_tx_rate` in Mbit/s: the most that the pod sends; `None` and 0: as much as it can.
+    pub max_tx_rate: Option<u32>,
+    /// The key `max_rx_rate` in Mbit/s: the most that the pod gets; `None` and 0: as much as comes.
+    pub max_rx_rate: Option<u32>,
     /// The key `mac` of the configuration alone, as written; see [`VhostUser::mac`].
     pub mac: Option<String>,
     /// Where the socket is.
@@ -114,6 +118,7 @@ impl VhostUser {
         if let Some(small) = mtu.filter(|mtu| *mtu < MTU.0) {
             return Err(fields.invalid("mtu", &small.to_string(), &format!("at least {}", MTU.0)));
         }
+        let rate = |key: &str| Ok::<_, CniError>(fields.within(key, 0, u32::MAX)?.filter(|rate| *rate != 0));
         Ok(VhostUser {
             switch,
             network,
@@ -124,6 +129,8 @@ impl VhostUser {
             isolated: fields.flag("isolated")?,
             queues: fields.within("queues", 1, MOST_QUEUES)?.map_or(1, narrow),
             mtu: mtu.map_or(ETHERNET_MTU, narrow),
+            max_tx_rate: rate("max_tx_rate")?,
+            max_rx_rate: rate("max_rx_rate")?,
             mac: fields.text("mac")?,
             place: place(conf)?,
             mount_path: mount_path(conf)?,

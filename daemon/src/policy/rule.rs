@@ -153,6 +153,10 @@ impl Judgement<'_> {
     fn vhost_user(&self, port: &VhostUser) -> Result<(), Refusal> {
         port.vlan.map_or(Ok(()), |id| self.vlan("vlan", id))?;
         port.trunk.iter().try_for_each(|id| self.vlan("trunk", *id))?;
+        let rates = [("max_tx_rate", port.max_tx_rate), ("max_rx_rate", port.max_rx_rate)];
+        for (key, rate) in rates.into_iter().filter_map(|(key, rate)| Some((key, rate?))) {
+            self.privilege(true, Privilege::Rates, key, &rate.to_string())?;
+        }
         self.privilege(!port.spoofchk, Privilege::SpoofchkOff, "spoofchk", "\"off\"")
     }
 

@@ -214,7 +214,7 @@ fn a_rule_decides_about_every_key_and_its_refusal_names_it() {
     let strict = strict();
     let by_rule = ["rule 1 (namespaces radio-*)"];
     let macvlan = |keys: &str| plugin("macvlan", keys);
-    let table: [(String, &[&str]); 23] = [
+    let table: [(String, &[&str]); 24] = [
         (plugin("loopback", ""), &["\"type\"", "\"loopback\"", "\"types\""]),
         (plugin("fairlead", r#""clusterNetwork":"cluster""#), &["\"type\"", "\"fairlead\""]),
         (macvlan(r#""master":"eth0""#), &["\"master\"", "\"eth0\"", "ens1f*"]),
@@ -236,6 +236,7 @@ fn a_rule_decides_about_every_key_and_its_refusal_names_it() {
         (plugin("sriov", r#""pool":"radio","max_tx_rate":0"#), &["\"max_tx_rate\"", "rates"]),
         (plugin("vhost-user", r#""vlan":200"#), &["\"vlan\"", "200", "100-199"]),
         (plugin("vhost-user", r#""trunk":[150,99]"#), &["\"trunk\"", "99", "100-199"]),
+        (plugin("vhost-user", r#""max_rx_rate":5"#), &["\"max_rx_rate\"", "rates"]),
         (plugin("vhost-user", r#""spoofchk":"off""#), &["\"spoofchk\"", "spoofchkOff"]),
         (
             plugin(

@@ -13,7 +13,7 @@ fn read(keys: &str) -> VhostUser {
 #[test]
 fn a_vhost_user_configuration_is_read_with_every_field() {
     let whole = read(
-        r#""switch":"fairlead","network":"blue","mode":"server","vlan":100,"spoofchk":"off","isolated":true,"queues":4,"mtu":9000,
+        r#""switch":"fairlead","network":"blue","mode":"server","vlan":100,"spoofchk":"off","isolated":true,"queues":4,"mtu":9000,"max_tx_rate":100,"max_rx_rate":0,
            "mac":"02:00:00:00:00:01","volume":"sockets","mountPath":"/run/sockets""#,
     );
     let wanted = VhostUser {
@@ -26,6 +26,8 @@ fn a_vhost_user_configuration_is_read_with_every_field() {
         isolated: true,
         queues: 4,
         mtu: 9000,
+        max_tx_rate: Some(100),
+        max_rx_rate: None,
         mac: Some("02:00:00:00:00:01".into()),
         place: Place::Volume("sockets".into()),
         mount_path: Some("/run/sockets".into()),

@@ -50,6 +50,8 @@ pub(crate) fn plan(
         isolated: config.isolated,
         queues: config.queues,
         mtu: config.mtu,
+        from_guest_bits: config.max_tx_rate.map(bits),
+        to_guest_bits: config.max_rx_rate.map(bits),
     };
     let record = VhostUserRecord {
         port,
@@ -62,6 +64,11 @@ pub(crate) fn plan(
         record: LinkRecord::VhostUser(Box::new(record.clone())),
         work: Work::VhostUser(NewPort(record)),
     })
+}
+
+/// Of a rate in Mbit/s.
+fn bits(rate: u32) -> u64 {
+    u64::from(rate) * 1_000_000
 }
 
 /// Makes socket and port; all of it is on record.
