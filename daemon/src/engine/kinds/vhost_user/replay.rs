@@ -1,6 +1,7 @@
 //! A switch that was started again has no port: it gets those of the records, each with a new socket in its pod's directory. Ports that
 //! nobody has on record are taken out of it.
 
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -24,6 +25,12 @@ const IMPATIENT: Duration = Duration::from_secs(10);
 const LATER: Duration = Duration::from_secs(2);
 /// So often a pod is looked at whose process makes the socket.
 const CONNECTS: Duration = Duration::from_millis(200);
+/// So long a process may take from the connection until it has shared its memory. One whose connection is taken away in between is killed
+/// by its next write (SIGPIPE): DPDK's virtio_user does not expect that.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+
+/// When each port last got a connection that is not known to have ended.
+type HandedOver = BTreeMap<String, Instant>;
 
 impl VhostUserServices {
     /// Keeps the switch's ports as the records have them, for as long as `goes_on` says so.
@@ -34,7 +41,8 @@ impl VhostUserServices {
                 Ok(mut events) => {
                     tracing::info!("fairlead-vswitch is there");
                     self.replay();
-                    while goes_on() && self.follow(&mut events) {}
+                    let mut handed_over = HandedOver::new();
+                    while goes_on() && self.follow(&mut events, &mut handed_over) {}
                     since = Instant::now();
                 }
                 Err(_) => {
@@ -46,8 +54,12 @@ impl VhostUserServices {
     }
 
     /// Looks after connections for a while. False when the switch has ended.
-    fn follow(&self, events: &mut EventStream) -> bool {
+    fn follow(&self, events: &mut EventStream, handed_over: &mut HandedOver) -> bool {
         match events.next(CONNECTS) {
+            Ok(Some(PortEvent::Disconnected { port, why })) => {
+                handed_over.remove(&port);
+                tracing::info!(port, why, "a guest is gone");
+            }
             Ok(Some(event @ PortEvent::Misbehaved { .. })) => {
                 tracing::warn!(?event, "a pod's guest is disconnected")
             }
@@ -58,7 +70,7 @@ impl VhostUserServices {
                 return false;
             }
         }
-        self.connect_to_pods();
+        self.connect_to_pods(handed_over);
         true
     }
 
@@ -103,7 +115,7 @@ impl VhostUserServices {
     }
 
     /// Connects to the sockets that pods' processes have made since the last look.
-    fn connect_to_pods(&self) {
+    fn connect_to_pods(&self, handed_over: &mut HandedOver) {
         let listening: Vec<_> = self.attached().into_iter().filter(|a| listens(a)).collect();
         if listening.is_empty() {
             return;
@@ -112,15 +124,18 @@ impl VhostUserServices {
         for attachment in &listening {
             let Some(record) = attachment.vhost_user() else { continue };
             let port = ports.iter().find(|port| port.config == record.port);
-            if port.is_some_and(|port| port.connected) {
+            let begun = handed_over.get(&record.port.name);
+            if port.is_some_and(|port| port.connected)
+                || begun.is_some_and(|begun| begun.elapsed() < HANDSHAKE)
+            {
                 continue;
             }
             // Not there yet, or nobody listens yet: the next look comes soon.
             let directory = self.open(Path::new(&record.directory));
             let connected = directory.and_then(|dir| socket_file::connect_to(dir, &record.socket));
-            if let Ok(stream) = connected
-                && let Err(error) = self.hand_over(attachment, record, port, &stream)
-            {
+            let Ok(stream) = connected else { continue };
+            handed_over.insert(record.port.name.clone(), Instant::now());
+            if let Err(error) = self.hand_over(attachment, record, port, &stream) {
                 tracing::warn!(port = %record.port.name, %error, "a pod's socket is not taken by the switch");
             }
         }
