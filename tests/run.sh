@@ -36,7 +36,7 @@ stage_crates() {
 }
 stage_runtimes() {
     local rc=0 runtime
-    for runtime in cnitool containerd podman prometheus; do
+    for runtime in cnitool containerd podman vhost_user prometheus; do
         echo "-- $runtime"
         tests/$runtime.sh || rc=1
     done
@@ -65,7 +65,7 @@ title() {
     lint) echo "rustfmt, clippy, cargo deny" ;;
     build) echo "the programs" ;;
     crates) echo "the crates' own tests, on this machine's kernel" ;;
-    runtimes) echo "real callers: cnitool, containerd, podman; and Prometheus" ;;
+    runtimes) echo "real callers: cnitool, containerd, podman; two DPDK pods; Prometheus" ;;
     equality) echo "side by side with the reference plugins" ;;
     bench) echo "the latency suite runs and verifies (small numbers, no timing is judged)" ;;
     e2e) echo "a real cluster of one node, Fairlead from its own image" ;;
