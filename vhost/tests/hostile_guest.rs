@@ -6,6 +6,7 @@ mod guest;
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
@@ -116,6 +117,27 @@ fn a_guest_that_breaks_the_protocol_loses_its_own_connection_and_nobody_elses() 
         let what = node.wait_misbehaved(port);
         assert!(what.contains(said), "breach {n}: {what:?} does not say {said:?}");
         exchange(&node, &mut one, &mut other, u8::try_from(n).unwrap());
+    }
+}
+
+#[test]
+fn no_descriptor_of_a_guest_stays_open_however_many_come() {
+    let (mut node, mut one, mut other) = node_with_neighbours();
+    for (port, count) in [(70, 33), (71, 100), (72, 253)] {
+        node = add_port(node, port);
+        let guest = node.connect(port);
+        let sent = guest.file.try_clone().unwrap();
+        let inode = sent.metadata().unwrap().ino();
+        let open = || {
+            let all = std::fs::read_dir("/proc/self/fd").unwrap();
+            let of = |entry: std::io::Result<std::fs::DirEntry>| std::fs::metadata(entry.ok()?.path()).ok();
+            all.filter_map(of).filter(|metadata| metadata.ino() == inode).count()
+        };
+        let before = open();
+        guest.message(1, PLAIN, &[], &vec![sent.as_fd(); count]);
+        node.wait_misbehaved(port);
+        wait_until("all of them are closed", || open() == before, || format!("{} of {before}", open()));
+        exchange(&node, &mut one, &mut other, u8::try_from(count).unwrap());
     }
 }
 
@@ -288,7 +310,7 @@ fn a_removed_port_leaves_no_memory_mapped_and_no_name() {
     let mut one = node.guest(0);
     let mut other = node.guest(1);
     exchange(&node, &mut one, &mut other, 1);
-    let inode = std::os::unix::fs::MetadataExt::ino(&one.file.metadata().unwrap());
+    let inode = one.file.metadata().unwrap().ino();
     let maps = || {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         maps.lines().filter(|line| line.split_whitespace().nth(4) == Some(&inode.to_string())).count()

@@ -196,7 +196,13 @@ impl Connections {
         let (name, rules, queues) = (config.name.clone(), PortRules::from(&config), config.queues);
         let mut guest = GuestPort::new(port, config, listener);
         let counters = Arc::clone(&guest.counters);
-        self.poll.ask(|done| Command::AddPort { port, rules, queues, counters, done })??;
+        let added = self.poll.ask(|done| Command::AddPort { port, rules, queues, counters, done });
+        if added.is_err() {
+            // It may come to it later: then nobody knows of the port.
+            let (done, _) = std::sync::mpsc::channel();
+            let _ = self.poll.send(Command::RemovePort { port, done });
+        }
+        added??;
         let joined = match connected {
             Some(socket) => guest.connect(&self.epoll, connection, socket),
             None => guest.listen(&self.epoll, Instant::now()),

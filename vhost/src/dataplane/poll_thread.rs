@@ -144,13 +144,19 @@ impl PollThread {
         work: Box<SplitRing>,
         kick: Arc<GuestEvent>,
     ) {
-        if let Some(port) = self.port(ring.port).filter(|port| port.connection != connection) {
-            (port.connection, port.failed) = (connection, false);
-        }
+        self.end_earlier_connection(ring.port, connection);
         self.sleep.watch(&kick);
         if let Some(polled) = self.ring(ring) {
             *polled = PolledRing { ring: Some(work), kick: Some(kick), enabled: false, unpublished: false };
         }
+    }
+
+    /// Forgets the rings of a connection before: usually each was stopped. One whose end was not waited for would be served still.
+    fn end_earlier_connection(&mut self, port: PortKey, connection: ConnectionKey) {
+        let Some(polled) = self.port(port).filter(|polled| polled.connection != connection) else { return };
+        (polled.connection, polled.failed) = (connection, false);
+        let left: Vec<PolledRing> = polled.rings.iter_mut().map(std::mem::take).collect();
+        left.iter().filter_map(|ring| ring.kick.as_ref()).for_each(|kick| self.sleep.forget(kick));
     }
 
     fn stop_ring(&mut self, ring: RingKey) -> Option<Box<SplitRing>> {

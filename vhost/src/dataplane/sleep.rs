@@ -3,10 +3,12 @@
 //! Invariant: before it sleeps, every guest was asked for a kick and every ring was looked at once more; so a frame is either seen or
 //! announced. Eventfds of guests are watched for edges and never read: a guest could empty one between epoll and the read.
 
+use std::cell::Cell;
 use std::os::fd::AsFd;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
 use super::forwarding::Forwarding;
@@ -16,11 +18,16 @@ use crate::ring::{GuestEvent, SplitRing};
 /// How long the rings are polled after the last frame, in adaptive mode. A sleep and a kick cost some microseconds each.
 const AWAKE: Duration = Duration::from_micros(300);
 
+/// The longest sleep in milliseconds where not every guest could wake us.
+const DEAF_MS: u8 = 1;
+
 /// Decides when to sleep.
 pub(super) struct Sleep {
     epoll: Epoll,
     polling: Polling,
     idle_since: Option<Instant>,
+    /// A kick could not be watched (`fs.epoll.max_user_watches`): nothing would wake us for it.
+    is_deaf: Cell<bool>,
 }
 
 impl Sleep {
@@ -29,13 +36,18 @@ impl Sleep {
     pub(super) fn new(polling: Polling, bell: impl AsFd) -> Result<Sleep, nix::Error> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         epoll.add(bell, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
-        Ok(Sleep { epoll, polling, idle_since: None })
+        Ok(Sleep { epoll, polling, idle_since: None, is_deaf: Cell::new(false) })
     }
 
     /// Wakes for `kick` from now on.
     pub(super) fn watch(&self, kick: &GuestEvent) {
-        // It was checked to be an eventfd, which can be watched; each is added once.
-        let _ = self.epoll.add(kick, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, 1));
+        let watched = self.epoll.add(kick, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, 1));
+        // One that is watched already (the guest may give one eventfd to two rings) wakes us too.
+        if let Err(error) = watched.or_else(|error| if error == Errno::EEXIST { Ok(()) } else { Err(error) })
+        {
+            self.is_deaf.set(true);
+            tracing::warn!(%error, "a guest's kicks cannot be watched; rings are looked at every millisecond from now on");
+        }
     }
 
     /// Wakes for `kick` no longer.
@@ -61,7 +73,8 @@ impl Sleep {
         if !work {
             let mut events = [EpollEvent::empty()];
             // An interruption is a wake-up like any other.
-            let _ = self.epoll.wait(&mut events, EpollTimeout::NONE);
+            let limit = if self.is_deaf.get() { EpollTimeout::from(DEAF_MS) } else { EpollTimeout::NONE };
+            let _ = self.epoll.wait(&mut events, limit);
         }
         for_each_source(forwarding, |ring| ring.ask_for_kicks(false));
         self.idle_since = None;

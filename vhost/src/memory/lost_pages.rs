@@ -14,8 +14,8 @@ use std::cell::UnsafeCell;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// How many regions can be watched in a process: 64 ports with 32 regions each, twice.
-const SLOTS: usize = 4096;
+/// How many regions can be watched in a process: 1,024 ports with 32 regions each, twice.
+const SLOTS: usize = 65_536;
 
 struct Slot {
     taken: AtomicBool,
@@ -109,20 +109,24 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context
 
 /// Puts private memory in place of the watched region that `address` lies in; false if it lies in none.
 fn replace_region_at(address: usize) -> bool {
-    let found = TABLE.iter().find(|slot| {
+    let found = TABLE.iter().find_map(|slot| {
         let start = slot.start.load(Ordering::SeqCst);
-        start != 0 && address >= start && address - start < slot.bytes.load(Ordering::SeqCst)
+        let bytes = slot.bytes.load(Ordering::SeqCst);
+        // Another thread may give the slot to another region in between.
+        let is_whole = start != 0 && slot.start.load(Ordering::SeqCst) == start;
+        (is_whole && address >= start && address - start < bytes).then_some((slot, start, bytes))
     });
-    let Some(slot) = found else { return false };
+    let Some((slot, start, bytes)) = found else { return false };
     slot.lost.store(true, Ordering::SeqCst);
     LOSSES.fetch_add(1, Ordering::SeqCst);
-    let place = slot.start.load(Ordering::SeqCst) as *mut libc::c_void;
+    let place = start as *mut libc::c_void;
     let flags = libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: the range is a whole mapping of a `MappedRegion`, which is watched only while it exists; nothing else lives there. Its
     // contents are the guest's and may change at any time anyway.
-    let mapped = unsafe {
-        libc::mmap(place, slot.bytes.load(Ordering::SeqCst), libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
-    };
+    let mapped = unsafe { libc::mmap(place, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+    // A page that is touched until the connection ends is to cost 4 KiB, and not a huge page.
+    // SAFETY: the range is the mapping that was just made, or nothing was made and the kernel refuses.
+    unsafe { libc::madvise(place, bytes, libc::MADV_NOHUGEPAGE) };
     mapped != libc::MAP_FAILED
 }
 

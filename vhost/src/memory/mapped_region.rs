@@ -8,6 +8,7 @@
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::statfs::{FsType, HUGETLBFS_MAGIC, TMPFS_MAGIC, fstatfs};
 use vm_memory::{FileOffset, MmapRegion};
 
@@ -147,6 +148,11 @@ impl Drop for MappedRegion {
 
 /// True if a file is memory: its pages and its attributes are the kernel's own.
 pub(crate) fn is_memory_file(file: BorrowedFd<'_>) -> bool {
+    // First: only files of tmpfs and hugetlbfs have seals, and whether one has is answered by no file system. `fstatfs` may wait for a
+    // server that the guest has chosen.
+    if fcntl(file, FcntlArg::F_GET_SEALS).is_err() {
+        return false;
+    }
     let system = fstatfs(file).map(|answer| answer.filesystem_type());
     system.is_ok_and(|system| system == TMPFS_MAGIC || system == HUGETLBFS_MAGIC)
 }

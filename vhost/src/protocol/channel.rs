@@ -4,15 +4,23 @@
 //! the next one. A frontend that sends half a message holds up nobody.
 
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
-use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
+use nix::sys::socket::{MsgFlags, sendmsg};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, Shutdown, recvmsg, shutdown,
+};
 
 use super::message::{HEADER_BYTES, Header, MAX_PAYLOAD};
-use super::received_fd::admit;
+use super::received_fd::{admit, close_elsewhere};
 use super::{Refusal, Reply};
 use crate::memory::MAX_REGIONS;
+
+/// The most file descriptors that come with a message (`SCM_MAX_FD`). With room for all of them none is left for the kernel to close,
+/// which might wait for the guest.
+const MAX_FDS: usize = 253;
 
 /// A message as it came.
 #[derive(Debug)]
@@ -68,21 +76,20 @@ impl Channel {
     /// Receives up to `wanted` bytes; false if there are none now.
     fn receive_bytes(&mut self, wanted: usize) -> Result<bool, Refusal> {
         let mut space = [0_u8; MAX_PAYLOAD];
-        let mut control = nix::cmsg_space!([RawFd; MAX_REGIONS]);
+        let mut control = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut control = RecvAncillaryBuffer::new(&mut control);
         let part = space.get_mut(..wanted).unwrap_or_default();
-        let mut parts = [IoSliceMut::new(part)];
-        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
-        let received = match recvmsg::<()>(self.socket.as_raw_fd(), &mut parts, Some(&mut control), flags) {
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let received = match recvmsg(&self.socket, &mut [IoSliceMut::new(part)], &mut control, flags) {
             Ok(received) => received,
-            Err(Errno::EAGAIN | Errno::EINTR) => return Ok(false),
-            Err(errno) => return Err(Refusal::Socket(errno)),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(false),
+            Err(errno) => return Err(Refusal::Socket(Errno::from_raw(errno.raw_os_error()))),
         };
-        let truncated = received.flags.contains(MsgFlags::MSG_CTRUNC);
+        let truncated = received.flags.contains(ReturnFlags::CTRUNC);
         let mut fds = Vec::new();
-        for message in received.cmsgs().map_err(Refusal::Socket)? {
-            if let ControlMessageOwned::ScmRights(rights) = message {
-                // SAFETY: the kernel has just made these file descriptors for us; nobody else owns them.
-                fds.extend(rights.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = message {
+                fds.extend(rights);
             }
         }
         self.fds.extend(admit(fds)?);
@@ -92,6 +99,13 @@ impl Channel {
         let count = received.bytes;
         self.bytes.extend_from_slice(space.get(..count).unwrap_or_default());
         if count == 0 { Err(Refusal::Closed) } else { Ok(true) }
+    }
+
+    /// Ends the connection. The guest sees it at once; what it sent and nobody has read may take the kernel as long as the guest likes.
+    pub(crate) fn close(self) {
+        // A peer that is gone already needs no end.
+        let _ = shutdown(&self.socket, Shutdown::Both);
+        close_elsewhere(vec![self.socket]);
     }
 
     /// Sends a reply.

@@ -31,7 +31,8 @@ pub(super) fn admit(fds: Vec<OwnedFd>) -> Result<Vec<OwnedFd>, Refusal> {
     Err(Refusal::ForeignFile)
 }
 
-fn close_elsewhere(fds: Vec<OwnedFd>) {
+/// Closes `fds` on a thread that may wait for whoever has to do with them.
+pub(super) fn close_elsewhere(fds: Vec<OwnedFd>) {
     if CLOSING.fetch_add(1, Ordering::SeqCst) >= CLOSERS {
         CLOSING.fetch_sub(1, Ordering::SeqCst);
         std::mem::forget(fds);

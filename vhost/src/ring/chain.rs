@@ -8,6 +8,9 @@ use super::ring_fault::MAX_CHAIN;
 use super::{RingFault, SplitRing};
 use crate::memory::{GuestMemory, GuestSlice};
 
+/// The most pieces of one frame's chains: each is a search among the regions.
+const MAX_PIECES: usize = 4 * MAX_CHAIN;
+
 /// Who uses the buffers of a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Direction {
@@ -111,6 +114,9 @@ impl<'m> Pieces<'m> {
             self.bytes += slice.len();
             // A region does not wrap: the sum is at most its end.
             address = address.wrapping_add(slice.len() as u64);
+            if self.slices.len() >= MAX_PIECES {
+                return Err(RingFault::LongChain);
+            }
             self.slices.push(slice);
         }
         Ok(())

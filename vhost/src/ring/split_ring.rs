@@ -56,6 +56,8 @@ pub(crate) struct SplitRing {
     used_index: u16,
     /// How many of those the guest was told.
     published: u16,
+    /// The guest was called since `call` is what it is.
+    has_called: bool,
     call: Option<Arc<GuestEvent>>,
     hint: RegionHint,
 }
@@ -88,6 +90,7 @@ impl SplitRing {
             seen: Cell::new(index),
             used_index: index,
             published: index,
+            has_called: false,
             call,
             hint: RegionHint::default(),
         };
@@ -120,7 +123,7 @@ impl SplitRing {
 
     /// From now on the guest is called by `call`, or not at all.
     pub(crate) fn set_call(&mut self, call: Option<Arc<GuestEvent>>) {
-        self.call = call;
+        (self.call, self.has_called) = (call, false);
     }
 
     /// How many entries are there to take, at least `wanted` if the guest has made so many available.
@@ -192,7 +195,10 @@ impl SplitRing {
         let Some(call) = &self.call else { return Ok(()) };
         // The guest writes its wish and then looks at the used index; we write the index and then look at the wish (2.7.7.2).
         fence(Ordering::SeqCst);
-        if self.wants_call(before) { caller.call(call) } else { Ok(()) }
+        // The first time without a look at its wish: a call before may have gone to nobody, or to an eventfd that the guest has put aside, and
+        // with the event index it would not ask again.
+        let is_first = !std::mem::replace(&mut self.has_called, true);
+        if is_first || self.wants_call(before) { caller.call(call) } else { Ok(()) }
     }
 
     fn wants_call(&self, before: u16) -> bool {
