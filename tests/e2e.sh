@@ -374,7 +374,7 @@ upgrade_under_load() {
 
 # ---- vhost-user ----
 vhost_user_pods() { kubectl get pods -l app=vhost-user -o json | jq -r '.items[].metadata.name'; }
-vhost_user_ports() { fairleadd vswitch ports -o json | jq '.ports | length'; }
+vhost_user_ports() { fairleadd vswitch ports -o json | jq 'if has("ports") then .ports | length else "no answer" end'; }
 two_vhost_user_ports() { [ "$(vhost_user_ports)" = 2 ]; }
 no_vhost_user_port() { [ "$(vhost_user_ports)" = 0 ]; }
 vhost_user_status() { # POD

@@ -88,8 +88,8 @@ application_end() {
 
 # Frames that the pod's application got, as the switch counts them.
 received() { ports | jq --arg port "$1-sandbox/net1" '[.[] | select(.config.name == $port).counters.to_guest_frames] | add // 0'; }
-ports() { "$DIST/fairleadd" vswitch ports -o json | jq '.ports // []'; }
-port_names() { ports | jq -r '[.[].config.name] | sort | join(" ")'; }
+ports() { "$DIST/fairleadd" vswitch ports -o json | jq 'if has("ports") then .ports else error("the switch does not answer") end'; }
+port_names() { ports | jq -r '[.[].config.name] | sort | join(" ")' || echo "no answer"; }
 more_than() { [ "$(received "$1")" -gt "$2" ]; }
 
 frames_flow() { # POD…: each gets a thousand more
@@ -114,14 +114,33 @@ two_pods() {
     check b
 }
 
+sent() { ports | jq --arg port "$1-sandbox/net1" '[.[] | select(.config.name == $port).counters.from_guest_frames] | add // 0'; }
+has_sent() { [ "$(sent "$1")" -ge "$2" ]; }
+at_rest() {
+    local before
+    before="$(received a) $(received b)"
+    sleep 0.3
+    [ "$(received a) $(received b)" = "$before" ]
+}
+
 another_network() {
+    local before
+    say a stop
+    say b stop
+    eventually 20 at_rest
+    before="$(received a) $(received b)"
     add c red client
     application c 0 "$(mac_of a)"
     say c 'start tx_first 4'
-    frames_flow a
-    equal "frames that a pod of another network got" "$(received c)" 0
+    eventually 20 has_sent c 128
+    sleep 0.3
+    equal "what pods of another network got" "$(received a) $(received b)" "$before"
+    equal "what the pod got" "$(received c)" 0
     cni DEL c "$(cat "$NODE/c.config")"
     application_end c
+    say b start
+    say a 'start tx_first 4'
+    frames_flow a b
 }
 
 without_the_daemon() {

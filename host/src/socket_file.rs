@@ -1,8 +1,8 @@
 //! Unix sockets in a directory that a pod can write to: nothing of the pod's is followed or trusted, and no path is too long.
 //!
 //! A socket's address has at most 108 bytes, and a volume's path alone may have more. So every socket is reached by the directory's
-//! descriptor, as `/proc/self/fd/N/name`. A new one is made under a name that nobody guesses, gets the directory's owner and
-//! rights, and only then takes its name: whoever sees it can use it.
+//! descriptor, as `/proc/self/fd/N/name`. A new one is made under a name that nobody guesses, gets its rights, and only then takes its
+//! name: whoever sees it can use it.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -19,8 +19,17 @@ use rustix::net::{
 /// Connections that wait until they are accepted.
 const BACKLOG: i32 = 16;
 
-/// Reading and writing, for whom the directory has them.
+/// Reading and writing, for everybody.
 const READ_WRITE: RawMode = 0o666;
+
+/// Who may connect to a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Whoever sees it: the directory is one pod's alone.
+    WhoeverSeesIt,
+    /// Whoever may write to its directory: the socket gets that one's owner, group and rights.
+    WhoeverWritesThere,
+}
 
 /// Something that is no socket has the name of one.
 #[derive(Debug, thiserror::Error)]
@@ -34,19 +43,18 @@ pub fn is_no_socket(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<NoSocket>())
 }
 
-/// Makes a listening socket (close-on-exec, non-blocking) with this name. A socket of that name is replaced. Whoever may write to the
-/// directory may connect.
+/// Makes a listening socket (close-on-exec, non-blocking) with this name. A socket of that name is replaced.
 ///
 /// # Errors
 /// [`NoSocket`] (kind `InvalidInput`) where something else has the name; the kernel's otherwise.
-pub fn make_listener(dir: impl AsFd, name: &str) -> io::Result<OwnedFd> {
+pub fn make_listener(dir: impl AsFd, name: &str, access: Access) -> io::Result<OwnedFd> {
     must_be_socket_or_free(&dir, name)?;
     let listener = unix_socket()?;
     let beside = format!(".fairlead-{:016x}", random()?);
     bind(&listener, &address(&dir, &beside)?)?;
     let made = listen(&listener, BACKLOG)
         .map_err(io::Error::from)
-        .and_then(|()| give_to_the_directorys_owner(&dir, &beside))
+        .and_then(|()| let_connect(&dir, &beside, access))
         .and_then(|()| renameat(&dir, &beside, &dir, name).map_err(io::Error::from));
     made.inspect_err(|_| {
         let _ = unlinkat(&dir, &beside, AtFlags::empty());
@@ -132,11 +140,18 @@ fn seen(dir: impl AsFd, name: &str) -> io::Result<OwnedFd> {
 }
 
 /// The mode with which a file was made goes by the umask, and its owner is root.
-fn give_to_the_directorys_owner(dir: impl AsFd, name: &str) -> io::Result<()> {
-    let of_dir = fstat(&dir)?;
+fn let_connect(dir: impl AsFd, name: &str, access: Access) -> io::Result<()> {
     let made = seen(&dir, name)?;
     let itself = format!("/proc/self/fd/{}", made.as_raw_fd());
+    if access == Access::WhoeverSeesIt {
+        return Ok(chmod(&itself, Mode::from_raw_mode(READ_WRITE))?);
+    }
+    let (of_dir, of_socket) = (fstat(&dir)?, fstat(&made)?);
     chmod(&itself, Mode::from_raw_mode(of_dir.st_mode & READ_WRITE))?;
+    // A daemon in a container may give nothing away, and need not where both are root's.
+    if (of_dir.st_uid, of_dir.st_gid) == (of_socket.st_uid, of_socket.st_gid) {
+        return Ok(());
+    }
     let (owner, group) = (Uid::from_raw(of_dir.st_uid), Gid::from_raw(of_dir.st_gid));
     Ok(chownat(CWD, &itself, Some(owner), Some(group), AtFlags::empty())?)
 }
@@ -164,7 +179,7 @@ mod tests {
         std::os::unix::fs::chown(&long, Some(0), Some(2000)).unwrap();
         let dir = File::open(&long).unwrap();
         for _ in 0..2 {
-            let _listener = make_listener(&dir, "net1.sock").unwrap();
+            let _listener = make_listener(&dir, "net1.sock", Access::WhoeverWritesThere).unwrap();
             let made = fs::symlink_metadata(long.join("net1.sock")).unwrap();
             assert!(made.file_type().is_socket());
             assert_eq!((made.mode() & 0o777, made.uid(), made.gid()), (0o660, 0, 2000));
@@ -175,6 +190,9 @@ mod tests {
         assert!(exists(&dir, "net1.sock").unwrap());
         assert!(remove(&dir, "net1.sock").unwrap() && remove(&dir, "net1.sock").unwrap());
         assert!(!exists(&dir, "net1.sock").unwrap() && names(&long).is_empty());
+        let _listener = make_listener(&dir, "net1.sock", Access::WhoeverSeesIt).unwrap();
+        let made = fs::symlink_metadata(long.join("net1.sock")).unwrap();
+        assert_eq!((made.mode() & 0o777, made.uid()), (0o666, 0));
     }
 
     #[test]
@@ -189,7 +207,8 @@ mod tests {
         let dir = File::open(root.path()).unwrap();
         let before = names(root.path()).len();
         for name in ["link", "file", "directory", "fifo"] {
-            for error in [make_listener(&dir, name).unwrap_err(), connect_to(&dir, name).unwrap_err()] {
+            let refused = make_listener(&dir, name, Access::WhoeverSeesIt).unwrap_err();
+            for error in [refused, connect_to(&dir, name).unwrap_err()] {
                 assert!(is_no_socket(&error) && error.to_string().contains(name), "{error}");
             }
             assert!(!remove(&dir, name).unwrap() && !exists(&dir, name).unwrap());

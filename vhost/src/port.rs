@@ -93,6 +93,8 @@ pub struct PortCounters {
 pub struct PortView {
     /// What it is to be.
     pub config: PortConfig,
+    /// A guest has a connection, whether or not it has come to sharing its memory.
+    pub has_connection: bool,
     /// A guest is connected and has shared its memory.
     pub connected: bool,
     /// The virtio features that were agreed on, as bits; 0 while none are.

@@ -105,8 +105,9 @@ impl VhostUser {
             Some(other) => return Err(fields.invalid("spoofchk", &shown(other), "on or off")),
         };
         let network = fields.text("network")?.unwrap_or_else(|| conf.name.clone());
-        if network.len() > MAX_NETWORK || network.contains(char::is_control) {
-            let expected = format!("at most {MAX_NETWORK} bytes without control characters");
+        // The namespace of a tenant stands before a slash.
+        if network.len() > MAX_NETWORK || network.contains(|c: char| c.is_control() || c == '/') {
+            let expected = format!("at most {MAX_NETWORK} bytes without control characters and \"/\"");
             return Err(fields.invalid("network", &shown(&network), &expected));
         }
         let vlan = fields.within("vlan", 0, MAX_VLAN)?.filter(|vlan| *vlan != 0);

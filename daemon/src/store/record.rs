@@ -185,6 +185,9 @@ pub struct VhostUserRecord {
     pub directory: String,
     /// The socket's name in it.
     pub socket: String,
+    /// The directory is a volume of the pod, and nobody else's.
+    #[serde(rename = "inVolume", default, skip_serializing_if = "std::ops::Not::not")]
+    pub in_volume: bool,
     /// The pod's process makes the socket, and is connected to.
     #[serde(rename = "podListens", default, skip_serializing_if = "std::ops::Not::not")]
     pub pod_listens: bool,

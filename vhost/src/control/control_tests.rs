@@ -55,6 +55,7 @@ impl PortCommands for Recorded {
     fn ports(&self) -> Vec<PortView> {
         let view = |(config, _): &(PortConfig, Socket)| PortView {
             config: config.clone(),
+            has_connection: false,
             connected: false,
             features: 0,
             active_queues: 0,

@@ -107,7 +107,16 @@ impl GuestPort {
         let Some(listener) = self.listener.as_ref().filter(|_| self.connection.is_none()) else {
             return Ok(());
         };
-        let fd = accept4(listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK)?;
+        let fd = match accept4(listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK) {
+            Ok(fd) => fd,
+            Err(nix::Error::EAGAIN | nix::Error::ECONNABORTED | nix::Error::EINTR) => return Ok(()),
+            Err(error) => {
+                // Else the guest that waits would be heard again at once, for as long as there is no descriptor.
+                let _ = epoll.delete(listener);
+                self.held_until = Some(Instant::now() + HOLD_OFF);
+                return Err(error);
+            }
+        };
         // SAFETY: accept4 has just made it for us.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
         // One guest at a time: the next waits in the backlog.
@@ -168,6 +177,7 @@ impl GuestPort {
             tracing::error!(port = self.config.name, error = %refusal, "the rings of a port may still run");
         }
         let _ = epoll.delete(connection.channel.as_fd());
+        connection.channel.close();
         self.held_until = breach.map(|now| now + HOLD_OFF);
     }
 
@@ -176,6 +186,7 @@ impl GuestPort {
         let session = self.connection.as_ref().map(|connection| &connection.session);
         PortView {
             config: self.config.clone(),
+            has_connection: self.has_connection(),
             connected: session.is_some_and(Session::has_memory),
             features: session.map_or(0, Session::features),
             active_queues: session.map_or(0, Session::active_queues),

@@ -64,6 +64,7 @@ fn what_cannot_be_is_refused_by_its_key() {
         (r#""directory":"b""#, "directory"),
         (r#""directory":"/b/../etc""#, "directory"),
         (r#""mountPath":"b""#, "mountPath"),
+        (r#""network":"ns/blue""#, "network"),
         (long.as_str(), "network"),
     ] {
         let error = VhostUser::parse(&conf("vhost-user", keys)).unwrap_err();

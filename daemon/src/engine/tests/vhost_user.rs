@@ -69,6 +69,7 @@ impl PortCommands for Ports {
     fn ports(&self) -> Vec<PortView> {
         let view = |(config, socket): &(PortConfig, Socket)| PortView {
             config: config.clone(),
+            has_connection: matches!(socket, Socket::Connecting(_)),
             connected: matches!(socket, Socket::Connecting(_)),
             features: 0,
             active_queues: 0,

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use fairlead_cni::config::vhost_user::Mode;
+use fairlead_cni::config::vhost_user::{Mode, Place};
 use fairlead_cni::{CniError, Code};
+use fairlead_host::socket_file::Access;
 use fairlead_host::{Mac, failpoint, socket_file};
 use fairlead_vhost::control::messages::SocketSide;
 use fairlead_vhost::port::PortConfig;
@@ -11,7 +12,7 @@ use serde::Serialize;
 
 use super::config::VhostUser;
 use super::services::VhostUserServices;
-use super::socket_dir::unusable;
+use super::socket_dir::{short_id, unusable};
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::kinds::device_info::{DeviceInfoFiles, VERSION};
 use crate::engine::kinds::{Applied, Plan, Work};
@@ -21,9 +22,6 @@ use crate::store::{Attachment, LinkRecord, VhostUserRecord};
 /// A port that is about to be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NewPort(VhostUserRecord);
-
-/// Bytes of a container's name in a port's: with a slash and an interface's name they are 64.
-const OF_CONTAINER: usize = 48;
 
 /// Says what is to be made. Changes nothing.
 pub(crate) fn plan(
@@ -39,9 +37,8 @@ pub(crate) fn plan(
         Some(namespace) => format!("{namespace}/{}", config.network),
         None => config.network.clone(),
     };
-    let container: String = request.key.container.chars().take(OF_CONTAINER).collect();
     let port = PortConfig {
-        name: format!("{container}/{}", request.key.ifname),
+        name: format!("{}/{}", short_id(&request.key.container), request.key.ifname),
         network,
         mac: wanted.mac.unwrap_or_else(|| Mac::local(ids.next())),
         vlan: config.vlan,
@@ -57,6 +54,7 @@ pub(crate) fn plan(
         port,
         directory: place.directory,
         socket: place.socket,
+        in_volume: matches!(config.place, Place::Volume(_)),
         pod_listens: config.mode == Mode::Server,
         mount_path: config.mount_path.clone(),
     };
@@ -105,7 +103,8 @@ impl VhostUserServices {
             false => unusable(directory, &e),
         };
         let opened = self.open(directory).map_err(told)?;
-        let listener = socket_file::make_listener(&opened, &record.socket).map_err(told)?;
+        let access = if record.in_volume { Access::WhoeverSeesIt } else { Access::WhoeverWritesThere };
+        let listener = socket_file::make_listener(&opened, &record.socket, access).map_err(told)?;
         failpoint::pass("add.socket");
         self.switch.add(&record.port, SocketSide::Listening, &listener)
     }

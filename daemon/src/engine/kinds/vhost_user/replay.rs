@@ -1,7 +1,7 @@
-//! A switch that was started again has no port: it gets those of the records, each with a new socket in its pod's directory. Ports that
-//! nobody has on record are taken out of it.
+//! Keeps the switch's ports as the records have them. One that was started again has none: it gets those of the records, each with a new
+//! socket in its pod's directory. What could not be made is tried again; ports that nobody has on record are taken out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -23,14 +23,24 @@ const SOON: Duration = Duration::from_millis(10);
 const IMPATIENT: Duration = Duration::from_secs(10);
 /// After that, and where no pod has a port.
 const LATER: Duration = Duration::from_secs(2);
-/// So often a pod is looked at whose process makes the socket.
-const CONNECTS: Duration = Duration::from_millis(200);
-/// So long a process may take from the connection until it has shared its memory. One whose connection is taken away in between is killed
-/// by its next write (SIGPIPE): DPDK's virtio_user does not expect that.
-const HANDSHAKE: Duration = Duration::from_secs(5);
+/// Ports are compared with the records so often at most, whatever the switch tells: a pod may have it tell something all the time.
+const LOOKS: Duration = Duration::from_millis(200);
+/// And so often where nothing was missing: an ADD may have been on its way when the switch was started again.
+const LOOKS_AT_ALL: Duration = Duration::from_secs(2);
+/// Between two connections to one pod's socket: the pod may end each at once.
+const BETWEEN: Duration = Duration::from_secs(1);
 
-/// When each port last got a connection that is not known to have ended.
-type HandedOver = BTreeMap<String, Instant>;
+/// What one switch has been told, as far as the next look depends on it.
+#[derive(Default)]
+struct Upkeep {
+    looked: Option<Instant>,
+    /// At the last look a port was missing, or had no connection yet.
+    is_missing: bool,
+    /// When each port last got a connection.
+    handed_over: BTreeMap<String, Instant>,
+    /// Attachments whose port could not be made, which was said.
+    told: BTreeSet<u64>,
+}
 
 impl VhostUserServices {
     /// Keeps the switch's ports as the records have them, for as long as `goes_on` says so.
@@ -40,9 +50,12 @@ impl VhostUserServices {
             match self.switch.events() {
                 Ok(mut events) => {
                     tracing::info!("fairlead-vswitch is there");
-                    self.replay();
-                    let mut handed_over = HandedOver::new();
-                    while goes_on() && self.follow(&mut events, &mut handed_over) {}
+                    if let Err(error) = self.remove_strangers() {
+                        tracing::error!(%error, "ports that no attachment has may be left in the switch");
+                    }
+                    let mut upkeep = Upkeep::default();
+                    self.look(&mut upkeep);
+                    while goes_on() && self.follow(&mut events, &mut upkeep) {}
                     since = Instant::now();
                 }
                 Err(_) => {
@@ -53,60 +66,74 @@ impl VhostUserServices {
         }
     }
 
-    /// Looks after connections for a while. False when the switch has ended.
-    fn follow(&self, events: &mut EventStream, handed_over: &mut HandedOver) -> bool {
-        match events.next(CONNECTS) {
-            Ok(Some(PortEvent::Disconnected { port, why })) => {
-                handed_over.remove(&port);
-                tracing::info!(port, why, "a guest is gone");
+    /// Waits for what the switch tells, and looks after its ports. False when the switch has ended.
+    fn follow(&self, events: &mut EventStream, upkeep: &mut Upkeep) -> bool {
+        match events.next(LOOKS) {
+            Ok(Some(event)) => {
+                upkeep.is_missing = true;
+                match event {
+                    PortEvent::Misbehaved { .. } => tracing::warn!(?event, "a pod's guest is disconnected"),
+                    _ => tracing::info!(?event, "a port of the switch"),
+                }
             }
-            Ok(Some(event @ PortEvent::Misbehaved { .. })) => {
-                tracing::warn!(?event, "a pod's guest is disconnected")
-            }
-            Ok(Some(event)) => tracing::info!(?event, "a port of the switch"),
             Ok(None) => {}
             Err(error) => {
                 tracing::warn!(%error, "fairlead-vswitch has ended; its ports are made again when it is back");
                 return false;
             }
         }
-        self.connect_to_pods(handed_over);
+        let pause = if upkeep.is_missing { LOOKS } else { LOOKS_AT_ALL };
+        if upkeep.looked.is_none_or(|looked| looked.elapsed() >= pause) {
+            self.look(upkeep);
+        }
         true
     }
 
-    /// Makes the switch's ports those of the records.
-    fn replay(&self) {
-        if let Err(error) = self.replay_each() {
-            tracing::error!(%error, "the switch does not have the ports of the records; it is tried again when it ends");
-        }
+    /// Takes out of the switch what nobody has on record.
+    fn remove_strangers(&self) -> Result<(), CniError> {
+        // The record comes before the port: with the turn no port is made between the look at the records and the order.
+        let _turn = self.turn.lock();
+        let all = self.store.all();
+        let names = all.iter().filter_map(|a| Some(a.vhost_user()?.port.name.clone()));
+        self.switch.keep_only(&names.collect::<Vec<_>>())
     }
 
-    fn replay_each(&self) -> Result<(), CniError> {
-        let served = self.switch.ports()?;
-        {
-            // The record comes before the port: with the turn no port is made between the look at the records and the order.
-            let _turn = self.turn.lock();
-            let all = self.store.all();
-            let names = all.iter().filter_map(|a| Some(a.vhost_user()?.port.name.clone()));
-            self.switch.keep_only(&names.collect::<Vec<_>>())?;
+    /// Compares the switch's ports with the records, and makes what is missing.
+    fn look(&self, upkeep: &mut Upkeep) {
+        (upkeep.looked, upkeep.is_missing) = (Some(Instant::now()), false);
+        let attached = self.attached();
+        if attached.is_empty() {
+            return;
         }
-        for attachment in self.attached() {
+        let Ok(ports) = self.switch.ports() else {
+            upkeep.is_missing = true;
+            return;
+        };
+        for attachment in &attached {
             let Some(record) = attachment.vhost_user() else { continue };
-            if served.iter().any(|port| port.config == record.port) {
-                continue;
-            }
-            // Each by itself: one pod's directory that is gone keeps no other from its port.
-            if let Err(error) = self.serve_again(&attachment, record) {
+            let port = ports.iter().find(|port| port.config == record.port);
+            let done = match record.pod_listens {
+                true if port.is_some_and(|port| port.has_connection) => continue,
+                true => self.connect_to_pod(attachment, record, port, upkeep),
+                false if port.is_some() => continue,
+                false => self.serve_again(attachment, record),
+            };
+            upkeep.is_missing = true;
+            // Each by itself: one pod's directory that is gone keeps no other from its port. Said once: it is tried again soon.
+            if let Err(error) = done
+                && upkeep.told.insert(attachment.id)
+            {
                 tracing::error!(container = %attachment.key.container, ifname = %attachment.key.ifname, %error,
-                    "a pod's port is not made again");
+                    "a pod's port cannot be made; it is tried again");
             }
         }
-        Ok(())
     }
 
     fn serve_again(&self, attachment: &Attachment, record: &VhostUserRecord) -> Result<(), CniError> {
         let _turn = self.turn.lock();
-        if self.is_attached(attachment) { self.serve(record) } else { Ok(()) }
+        // An ADD may have made it since the look.
+        let is_there = self.switch.port(&record.port.name)?.is_some_and(|port| port.config == record.port);
+        if is_there || !self.is_attached(attachment) { Ok(()) } else { self.serve(record) }
     }
 
     /// Its DEL may have come since it was looked up.
@@ -114,45 +141,40 @@ impl VhostUserServices {
         self.store.get(attachment.id).is_some_and(|now| now.phase == Phase::Attached)
     }
 
-    /// Connects to the sockets that pods' processes have made since the last look.
-    fn connect_to_pods(&self, handed_over: &mut HandedOver) {
-        let listening: Vec<_> = self.attached().into_iter().filter(|a| listens(a)).collect();
-        if listening.is_empty() {
-            return;
+    /// Connects to the socket that the pod's process has made. One that has a connection is never connected to again: DPDK's virtio_user
+    /// dies of the write that follows when its connection is taken away (SIGPIPE).
+    fn connect_to_pod(
+        &self,
+        attachment: &Attachment,
+        record: &VhostUserRecord,
+        port: Option<&PortView>,
+        upkeep: &mut Upkeep,
+    ) -> Result<(), CniError> {
+        let name = &record.port.name;
+        if upkeep.handed_over.get(name).is_some_and(|last| last.elapsed() < BETWEEN) {
+            return Ok(());
         }
-        let Ok(ports) = self.switch.ports() else { return };
-        for attachment in &listening {
-            let Some(record) = attachment.vhost_user() else { continue };
-            let port = ports.iter().find(|port| port.config == record.port);
-            let begun = handed_over.get(&record.port.name);
-            if port.is_some_and(|port| port.connected)
-                || begun.is_some_and(|begun| begun.elapsed() < HANDSHAKE)
-            {
-                continue;
-            }
-            // Not there yet, or nobody listens yet: the next look comes soon.
-            let directory = self.open(Path::new(&record.directory));
-            let connected = directory.and_then(|dir| socket_file::connect_to(dir, &record.socket));
-            let Ok(stream) = connected else { continue };
-            handed_over.insert(record.port.name.clone(), Instant::now());
-            if let Err(error) = self.hand_over(attachment, record, port, &stream) {
-                tracing::warn!(port = %record.port.name, %error, "a pod's socket is not taken by the switch");
-            }
-        }
+        // Not there yet, or nobody listens yet: the next look comes soon.
+        let directory = self.open(Path::new(&record.directory));
+        let Ok(stream) = directory.and_then(|dir| socket_file::connect_to(dir, &record.socket)) else {
+            return Ok(());
+        };
+        upkeep.handed_over.insert(name.clone(), Instant::now());
+        self.hand_over(attachment, record, port.is_some(), &stream)
     }
 
     fn hand_over(
         &self,
         attachment: &Attachment,
         record: &VhostUserRecord,
-        port: Option<&PortView>,
+        has_port: bool,
         stream: &OwnedFd,
     ) -> Result<(), CniError> {
         let _turn = self.turn.lock();
-        match (self.is_attached(attachment), port) {
+        match (self.is_attached(attachment), has_port) {
             (false, _) => Ok(()),
-            (true, Some(_)) => self.switch.reconnect(&record.port.name, stream),
-            (true, None) => self.switch.add(&record.port, SocketSide::Connected, stream),
+            (true, true) => self.switch.reconnect(&record.port.name, stream),
+            (true, false) => self.switch.add(&record.port, SocketSide::Connected, stream),
         }
     }
 
@@ -160,8 +182,4 @@ impl VhostUserServices {
         let is_port = |a: &Arc<Attachment>| a.phase == Phase::Attached && a.vhost_user().is_some();
         self.store.all().into_iter().filter(is_port).collect()
     }
-}
-
-fn listens(attachment: &Attachment) -> bool {
-    attachment.vhost_user().is_some_and(|record| record.pod_listens)
 }

@@ -32,11 +32,16 @@ impl VhostUserServices {
             Place::Volume(volume) => (self.volume(volume, request)?, format!("{ifname}.sock")),
             // Pods share it: the container's name keeps their sockets apart.
             Place::Directory(directory) => {
-                let container: String = request.key.container.chars().take(13).collect();
+                let container = short_id(&request.key.container);
                 (PathBuf::from(directory), format!("{container}-{ifname}.sock"))
             }
         };
         self.open(&directory).map_err(|e| match (place, e.kind()) {
+            (Place::Volume(_), io::ErrorKind::NotFound) if !self.sees_volumes(&directory) => {
+                let msg = format!("the daemon does not see the volumes of pods ({})", directory.display());
+                CniError::new(Code::TryAgain, msg)
+                    .with("install deploy/overlays/vhost-user (docs/vhost-user.md)")
+            }
             (Place::Volume(volume), io::ErrorKind::NotFound) => {
                 let msg =
                     format!("the pod has no volume {volume:?} of type emptyDir ({})", directory.display());
@@ -65,10 +70,32 @@ impl VhostUserServices {
         Ok(volumes.join(volume))
     }
 
+    /// Whether the pod's own directory of volumes is there: in a container it may be that nothing of kubelet's is.
+    fn sees_volumes(&self, volume: &Path) -> bool {
+        volume.ancestors().nth(3).is_some_and(|of_pod| self.open(of_pod).is_ok())
+    }
+
     /// Opens a directory of the host.
     pub(super) fn open(&self, directory: &Path) -> io::Result<OwnedFd> {
         self.root.directory(directory)
     }
+}
+
+/// The most bytes of a container's id in the name of its port or socket: with an interface's name a port's has 64 at most.
+const ID_BYTES: usize = 48;
+
+/// A container's id where it is short enough, else its beginning and a number that no other id with that beginning has: runtimes' ids
+/// may begin alike.
+pub(super) fn short_id(container: &str) -> String {
+    if container.len() <= ID_BYTES {
+        return container.to_owned();
+    }
+    // FNV-1a: the same for every daemon, whatever it was built with.
+    let hash = container.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let begin: String = container.chars().take(ID_BYTES - 17).collect();
+    format!("{begin}-{hash:016x}")
 }
 
 /// The error of a directory that cannot be opened, or has no socket made in it.

@@ -104,8 +104,11 @@ fn refused(error: &ClientError) -> Option<RefusalCode> {
     }
 }
 
-/// Code 11 for all: each can be had again without a change of the configuration.
+/// Code 11 for all that can be had again without a change of the configuration.
 fn told(error: &ClientError) -> CniError {
+    if refused(error) == Some(RefusalCode::BadConfig) {
+        return CniError::new(Code::InvalidConfig, error.to_string());
+    }
     let remedy = match error {
         ClientError::Connect { .. } => "start fairlead-vswitch, as docs/vhost-user.md says",
         _ => "see the log of fairlead-vswitch",
