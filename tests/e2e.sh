@@ -348,7 +348,7 @@ node_not_ready() { ! node_ready; }
 # Another image: both programs have other bytes.
 next_image() {
     mkdir "$NODE/next"
-    cp "$DIST/fairlead" "$DIST/fairleadd" "$NODE/next"
+    cp "$DIST/fairlead" "$DIST/fairleadd" "$DIST/fairlead-vswitch" "$NODE/next"
     for program in "$NODE"/next/*; do echo next >>"$program"; done
     "$ROOT/tests/mkimage.py" --fairlead "$NODE/next" --arch amd64 "$NODE/next.tar" $IMAGE:next
     ctr images import "$NODE/next.tar" >/dev/null
@@ -389,7 +389,11 @@ sockets_in_volumes() {
     rolled_out
     sed 's/"mode": "server", //' "$ROOT/examples/networks/vhost-user.yaml" | kubectl apply -f -
     example vhost-user | kubectl apply -f -
-    kubectl rollout status deployment/vhost-user --timeout=60s
+    kubectl rollout status deployment/vhost-user --timeout=60s || {
+        kubectl get events -o custom-columns=:.message | tail -5
+        the_daemon logs daemonset/fairlead-vswitch --tail=5
+        return 1
+    }
     local name
     for name in $(vhost_user_pods); do
         test -S "/proc/$(process_of "$name")/root/run/vhost-user/net1.sock"

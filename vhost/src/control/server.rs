@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, JoinHandle};
 
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::net::{SocketFlags, accept_with, sockopt};
+use rustix::net::{SocketFlags, accept_with};
 use tracing::{error, warn};
 
 use super::answer_pages::message;
@@ -156,8 +158,9 @@ impl Service {
     }
 
     fn refusal_of(&self, socket: &OwnedFd) -> Option<Refusal> {
-        let user = match sockopt::socket_peercred(socket) {
-            Ok(peer) => peer.uid.as_raw(),
+        // Not by rustix, which takes process 0 for an error: that is what a daemon in another container has here.
+        let user = match getsockopt(socket, PeerCredentials) {
+            Ok(peer) => peer.uid(),
             Err(error) => {
                 let reason = format!("the kernel does not tell who connects: {error}");
                 return Some(Refusal::new(RefusalCode::NotAllowed, reason));

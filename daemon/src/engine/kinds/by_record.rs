@@ -2,6 +2,7 @@
 
 use fairlead_cni::CniError;
 use fairlead_host::{Link, Net, NetError, Nsid};
+use serde_json::Value;
 
 use super::{Applied, ApplyError, Kinds, Owners, Undone, Work, loopback, made, moved, vf, vfio, vhost_user};
 use crate::engine::attachment_request::AttachmentRequest;
@@ -105,6 +106,11 @@ impl Kinds {
     /// Removes what the attachment left beside its link, once that is gone.
     pub(crate) fn release(&self, attachment: &Attachment) -> Result<(), CniError> {
         self.device_info.withdraw(attachment)
+    }
+
+    /// What device information says of the link, where the record tells it: no device plugin has, and no capability is needed for it.
+    pub(crate) fn known_device_info(&self, attachment: &Attachment) -> Option<Value> {
+        attachment.vhost_user().and_then(vhost_user::device_info)
     }
 
     /// Forgets the attachment by `forget`; what a pool lent for it goes back to the pool in the same step.

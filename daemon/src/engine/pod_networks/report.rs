@@ -97,6 +97,9 @@ impl Engine {
 
     /// What the plugin of an attachment has written of its device.
     fn device_info(&self, attachment: &Attachment) -> Option<Value> {
+        if let Some(known) = self.core.kinds.known_device_info(attachment) {
+            return Some(known);
+        }
         let asked = runtime_config(&attachment.config);
         let path = asked.get("CNIDeviceInfoFile").and_then(Value::as_str);
         self.core.kinds.device_info.read(attachment.device_info.as_deref().or(path)?)

@@ -9,6 +9,7 @@ use fairlead_host::{Mac, failpoint, socket_file};
 use fairlead_vhost::control::messages::SocketSide;
 use fairlead_vhost::port::PortConfig;
 use serde::Serialize;
+use serde_json::Value;
 
 use super::config::VhostUser;
 use super::services::VhostUserServices;
@@ -108,6 +109,11 @@ impl VhostUserServices {
         failpoint::pass("add.socket");
         self.switch.add(&record.port, SocketSide::Listening, &listener)
     }
+}
+
+/// What the device information of a port says, whether or not somebody wants a file of it.
+pub(crate) fn device_info(record: &VhostUserRecord) -> Option<Value> {
+    serde_json::to_value(DeviceInfo::of(record)).ok()
 }
 
 /// Device information of type `vhost-user`.

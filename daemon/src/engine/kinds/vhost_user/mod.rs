@@ -14,7 +14,7 @@ mod services;
 mod socket_dir;
 mod switch_link;
 
-pub(crate) use attach::{NewPort, apply, plan};
+pub(crate) use attach::{NewPort, apply, device_info, plan};
 pub(crate) use config::{TYPES, VhostUser};
 pub(crate) use detach::undo;
 pub(crate) use inspect::check;
