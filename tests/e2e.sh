@@ -388,7 +388,8 @@ sockets_in_volumes() {
     kubectl -n fairlead rollout status daemonset/fairlead-vswitch --timeout=120s
     rolled_out
     sed 's/"mode": "server", //' "$ROOT/examples/networks/vhost-user.yaml" | kubectl apply -f -
-    example vhost-user | kubectl apply -f -
+    # Its process does not end when it is told to.
+    example vhost-user | sed 's/^    spec:$/&\n      terminationGracePeriodSeconds: 0/' | kubectl apply -f -
     kubectl rollout status deployment/vhost-user --timeout=60s || {
         kubectl get events -o custom-columns=:.message | tail -5
         the_daemon logs daemonset/fairlead-vswitch --tail=5
@@ -408,6 +409,7 @@ sockets_in_volumes() {
     all_gone
     eventually 10 no_vhost_user_port
     kubectl delete -f "$ROOT/examples/networks/vhost-user.yaml"
+    the_daemon delete daemonset fairlead-vswitch
 }
 
 # ---- uninstalling ----
@@ -487,9 +489,9 @@ it "k07 API server and daemon gone: a pod with a network of its own gets a new s
 apiserver_ready || apiserver_again
 of_ours "the conf dir emptied: pods keep their network, and the node is Fairlead's again when its first network is back" emptied_conf_dir
 it "k14 x11 the node goes down with 100 pods and comes back: all have their networks again, and no address leaks" rebooted
+of_ours "k29 pods of the example have sockets in their volumes, and the switch that is started again has their ports" sockets_in_volumes
 of_ours "x01 upgrade to a new image under load: no pod fails" upgrade_under_load
 of_ours "overlay and chart are taken by a real API server" applied_by_a_server
-of_ours "k29 pods of the example have sockets in their volumes, and the switch that is started again has their ports" sockets_in_volumes
 of_ours "uninstall gives the old state back, and no pod fails by it" uninstalled
 of_ours "the chart installs the same" by_chart
 finish
