@@ -175,13 +175,13 @@ several_networks() {
     equal "network-status" "$(status_of three 'map([.name, .interface, .default // false])')" \
         '[["pods","eth0",true],["default/radio","net1",false],["default/storage","data0",false]]'
     equal "radio's address" "$(status_of three '.[1].ips')" '["10.63.0.2"]'
-    in_container three ip -4 -o address show dev net1 | grep -q 10.63.0.2/24
-    in_container three ip -4 -o address show dev data0 | grep -q 10.64.0.2/24
+    in_container three ip -4 -o address show dev net1 | grep -c 10.63.0.2/24
+    in_container three ip -4 -o address show dev data0 | grep -c 10.64.0.2/24
     equal "default routes" "$(in_container three ip route show default | wc -l)" 1
-    in_container three ip route show default | grep -q 'dev eth0'
+    in_container three ip route show default | grep -c 'dev eth0'
     pod peer "$(asking '[{"name": "radio", "interface": "radio0", "ips": ["10.63.0.77"], "default-route": ["10.63.0.1"]}]')"
     runs peer
-    in_container peer ip route show default | grep -q 'via 10.63.0.1 dev radio0'
+    in_container peer ip route show default | grep -c 'via 10.63.0.1 dev radio0'
     eventually 10 in_container three busybox ping -I net1 -c 1 -W 1 -q 10.63.0.77
     fairleadd describe default/three
 }
@@ -285,11 +285,11 @@ examples() {
     done
     for name in $HERE; do example "$name" | kubectl apply -f -; done
     for name in $HERE; do runs "$name" 60; done
-    in_container macvlan ip -4 -o address show dev net1 | grep -q ' 10.101.0.'
-    in_container default-route ip route show default | grep -q 'via 10.101.0.1 dev net1'
-    in_container fixed-address ip -o address show dev net1 | grep -q ' 10.108.0.77/24 '
-    in_container fixed-address ip -o link show dev net1 | grep -q 02:00:00:00:00:77
-    in_container first-available ip -4 -o address show dev net1 | grep -q ' 10.107.0.'
+    in_container macvlan ip -4 -o address show dev net1 | grep -c ' 10.101.0.'
+    in_container default-route ip route show default | grep -c 'via 10.101.0.1 dev net1'
+    in_container fixed-address ip -o address show dev net1 | grep -c ' 10.108.0.77/24 '
+    in_container fixed-address ip -o link show dev net1 | grep -c 02:00:00:00:00:77
+    in_container first-available ip -4 -o address show dev net1 | grep -c ' 10.107.0.'
     # Not in a pipe: grep ends before all is printed.
     grep -q 'passed over  sriov: ' <<<"$(fairleadd describe default/first-available)"
     grep -q '  net1       default/macvlan: attached' <<<"$(fairleadd describe default/default-route)"
@@ -317,7 +317,7 @@ sandboxes() { ctr containers ls -q "labels.\"io.kubernetes.pod.name\"==$1,labels
 another_sandbox() { # POD SANDBOX
     local id
     for id in $(sandboxes "$1"); do
-        [ "$id" = "$2" ] || ! ctr tasks ls | grep -q "^$id .*RUNNING" || return 0
+        [ "$id" = "$2" ] || ! ctr tasks ls | grep -c "^$id .*RUNNING" || return 0
     done
     return 1
 }
