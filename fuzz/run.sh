@@ -20,7 +20,8 @@ else
     export RUSTC_BOOTSTRAP=1
     options=(--sanitizer none)
 fi
-[ $# -gt 0 ] || set -- config prev_result wire netlink spool journal device_plugin policy annotations
+[ $# -gt 0 ] || set -- config prev_result wire netlink spool journal device_plugin policy annotations \
+    vhost_rings vhost_messages vhost_control ovsdb_replies
 status=0
 for target; do
     echo "fuzz: $target for ${FUZZ_SECONDS:-60} s"

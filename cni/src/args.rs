@@ -46,6 +46,12 @@ impl Args {
         self.ignore_unknown
     }
 
+    /// Whether they say nothing to a plugin: only which pod it is (`K8S_…`), with `IgnoreUnknown`.
+    pub fn names_only_the_pod(&self) -> bool {
+        let of_pod = |key: &str| key == "IgnoreUnknown" || key.starts_with("K8S_");
+        self.ignore_unknown && self.pairs.iter().all(|(key, _)| of_pod(key))
+    }
+
     /// The value of `MAC`, where it is not empty.
     pub fn mac(&self) -> Option<&str> {
         self.get("MAC").filter(|mac| !mac.is_empty())

@@ -270,6 +270,7 @@ mod tests {
             netns: "/run/netns/a".into(),
             netns_inode: None,
             own_netns: None,
+            own_netns_cookie: None,
             ifname: "eth0".into(),
             args: String::new(),
             path: "/opt/cni/bin".into(),

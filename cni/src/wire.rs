@@ -49,6 +49,9 @@ pub enum Command {
 }
 
 impl Command {
+    /// All commands.
+    pub const ALL: [Command; 5] = [Command::Add, Command::Del, Command::Check, Command::Gc, Command::Status];
+
     /// The path that the command is posted to.
     pub fn path(self) -> &'static str {
         match self {
@@ -70,6 +73,37 @@ impl Command {
             Command::Status => "STATUS",
         }
     }
+}
+
+/// The head of the executable's POST of `command`, before a body of `length` bytes.
+pub fn head(command: Command, length: usize) -> String {
+    let (before, after) = head_around_length(command);
+    format!("{before}{length}{after}")
+}
+
+/// The body of a call that the executable has sent, where `received` is just that: its own head and the whole body. `None` for
+/// everything else, which may be HTTP still.
+pub fn whole_call(received: &[u8]) -> Option<(Command, &[u8])> {
+    let command = Command::ALL.into_iter().find(|command| {
+        let path =
+            received.strip_prefix(b"POST ").and_then(|rest| rest.strip_prefix(command.path().as_bytes()));
+        path.is_some_and(|rest| rest.starts_with(b" "))
+    })?;
+    let (before, after) = head_around_length(command);
+    let rest = received.strip_prefix(before.as_bytes())?;
+    let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let (length, rest) = rest.split_at_checked(digits)?;
+    let body = rest.strip_prefix(after.as_bytes())?;
+    let length: usize = str::from_utf8(length).ok()?.parse().ok()?;
+    (length == body.len()).then_some((command, body))
+}
+
+fn head_around_length(command: Command) -> (String, &'static str) {
+    let before = format!(
+        "POST {} HTTP/1.1\r\nHost: fairlead\r\nContent-Type: application/json\r\nContent-Length: ",
+        command.path()
+    );
+    (before, "\r\nConnection: close\r\n\r\n")
 }
 
 /// An inode, by which the daemon proves that it opens what the executable saw.
@@ -97,9 +131,12 @@ pub struct Request {
     /// The inode behind `netns` as the executable sees it; `None` when it can't be opened.
     #[serde(default)]
     pub netns_inode: Option<Inode>,
-    /// The inode of the executable's own network namespace.
+    /// The inode of the executable's own network namespace, where it could not read its cookie.
     #[serde(default)]
     pub own_netns: Option<Inode>,
+    /// The `SO_NETNS_COOKIE` of the executable's own network namespace (Linux 5.14).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub own_netns_cookie: Option<u64>,
     /// The variable `CNI_IFNAME`.
     #[serde(default)]
     pub ifname: String,
@@ -132,4 +169,40 @@ pub struct Spooled {
     /// The `SO_NETNS_COOKIE` of the namespace, where the executable could read it.
     #[serde(default)]
     pub cookie: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_whole_with_its_own_head_and_as_many_bytes_as_it_says() {
+        for command in Command::ALL {
+            for body in ["", "{}", "\r\n\r\n"] {
+                let sent = head(command, body.len()) + body;
+                assert_eq!(whole_call(sent.as_bytes()), Some((command, body.as_bytes())));
+                for end in 0..sent.len() {
+                    assert_eq!(whole_call(&sent.as_bytes()[..end]), None, "{sent} cut at {end}");
+                }
+                assert_eq!(whole_call((sent + "x").as_bytes()), None);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_just_the_executable_s_own_head_is_no_whole_call() {
+        let sent = head(Command::Add, 2) + "{}";
+        for (part, other) in [
+            ("POST", "GET"),
+            ("addNetwork", "addNetwork2"),
+            ("addNetwork", ""),
+            ("Host: fairlead", "Host: f"),
+            ("Length: 2", "Length: +2"),
+            ("Length: 2", "Length: 99999999999999999999999"),
+            ("Length: 2", "Length: "),
+            ("Connection: close", "Transfer-Encoding: chunked\r\nConnection: close"),
+        ] {
+            assert_eq!(whole_call(sent.replacen(part, other, 1).as_bytes()), None, "{other}");
+        }
+    }
 }

@@ -84,6 +84,11 @@ pub const EVERYWHERE: &[AllowedDifference] = &[
         when: When::OnlySubject,
         reason: "an IPv6 address is usable when ADD answers: no waiting for the kernel's duplicate address detection",
     },
+    AllowedDifference::any(
+        "added > pod > sysctl > * > ipv6/conf > ndisc_notify",
+        "where a pod has IPv4 addresses only it is set with their announcement, some 10 to 100 ms after the answer: until an IPv6 \
+         address comes there is nothing that the kernel could announce, and no message sets it",
+    ),
 ];
 
 /// The reason why a difference is intended; `None` when it is not.

@@ -92,7 +92,7 @@ pub trait Service: Send + Sync + 'static {
     /// no panic on input: what can't be parsed is an error in the reply.
     fn prepare(self: Arc<Self>, request: Request) -> Arc<dyn PreparedCall>;
 
-    /// A table for the operator: `attachments`, `networks`, `pools`, `orphans`, `removals`, `newer`; `None` for
+    /// A table for the operator: `attachments`, `networks`, `definitions`, `pools`, `orphans`, `removals`, `newer`; `None` for
     /// another name.
     fn table(&self, name: &str) -> Option<serde_json::Value>;
 
@@ -141,6 +141,8 @@ pub enum ChangeOver {
     FromMultus,
     /// New pods are Multus' from now on.
     ToMultus,
+    /// New pods have been Multus' for a while: none of ours is on its way any more.
+    StaysWithMultus,
 }
 
 /// The operator has seen the addresses whose container is unknown, and wants them freed.
@@ -174,6 +176,9 @@ pub trait PreparedCall: Send + Sync {
 
     /// Carries the call out. Never panics on input.
     fn serve(&self, waiting: Waiting) -> Reply;
+
+    /// Counts where the call's time went; called after `serve`, when the answer has left.
+    fn count_phases(&self);
 
     /// Called at once when the caller of an ADD has confirmed its answer. Nothing is put on record here, since it
     /// runs on the server's threads: [`PreparedCall::answered`] follows. From now on the same ADD is refused.

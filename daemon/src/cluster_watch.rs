@@ -33,7 +33,7 @@ pub fn start(
     let Some(api) = api_of(settings) else { return Ok(None) };
     let watched = Arc::new(Watched::start(WatchSettings {
         api,
-        node: node_name(settings, env::var(NODE_NAME).ok()),
+        node: name_of_node(settings),
         state_dir: surroundings.paths.state_dir.clone(),
         namespace_labels: settings.policy.goes_by_labels(),
     })?);
@@ -53,6 +53,11 @@ fn api_server(settings: &Settings, in_cluster: bool) -> Option<ApiServer> {
         Some(path) => Some(ApiServer::Kubeconfig(path.clone())),
         None => in_cluster.then_some(ApiServer::InCluster),
     }
+}
+
+/// The name of this node, in a cluster or not.
+pub(crate) fn name_of_node(settings: &Settings) -> String {
+    node_name(settings, env::var(NODE_NAME).ok())
 }
 
 /// As kubelet names a node that nobody else has named: the host's name in lower case.

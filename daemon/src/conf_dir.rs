@@ -56,6 +56,17 @@ pub enum ConfDirError {
     },
 }
 
+impl ConfDirError {
+    /// The file that is refused, or the directory that can't be read.
+    pub(crate) fn file(&self) -> &Path {
+        match self {
+            ConfDirError::Read { file, .. }
+            | ConfDirError::Content { file, .. }
+            | ConfDirError::Twice { file, .. } => file,
+        }
+    }
+}
+
 /// The directories of one node, below the host's root.
 #[derive(Debug, Clone)]
 pub struct Directories {
@@ -249,16 +260,22 @@ pub(crate) fn files(directory: &Path, endings: &[&str]) -> io::Result<Vec<PathBu
 fn load(file: &Path) -> Result<ConfList, ConfDirError> {
     let content = |reason: String| ConfDirError::Content { file: file.into(), reason };
     let text = read(file)?;
-    let mut list = ConfList::parse(&text).map_err(|e| content(e.to_string()))?;
+    let list = ConfList::parse(&text).map_err(|e| content(e.to_string()))?;
+    let list = with_plugins_beside(list, file)?;
+    if list.is_empty() {
+        return Err(content("the list has no plugins".into()));
+    }
+    Ok(list)
+}
+
+/// The list of a file with the plugins of the directory that has the list's name and lies beside the file, unless the list wants none.
+pub(crate) fn with_plugins_beside(mut list: ConfList, file: &Path) -> Result<ConfList, ConfDirError> {
     if !list.load_only_inlined_plugins {
         let folder = file.parent().unwrap_or(Path::new("/")).join(&list.name);
         for plugin in files(&folder, &["conf"]).unwrap_or_default() {
             list.push_plugin(&read(&plugin)?)
                 .map_err(|e| ConfDirError::Content { file: plugin.clone(), reason: e.to_string() })?;
         }
-    }
-    if list.is_empty() {
-        return Err(content("the list has no plugins".into()));
     }
     Ok(list)
 }

@@ -66,7 +66,7 @@ pub struct Surroundings {
     pub health: Arc<Health>,
 }
 
-/// A started engine, and the VF that hands it a changed configuration.
+/// A started engine, and the closure that hands it a changed configuration.
 pub struct Started {
     /// The engine as the server sees it.
     pub service: Arc<dyn Service>,
@@ -229,14 +229,15 @@ fn installation_thread(
     service: Arc<dyn Service>,
     news: Receiver<()>,
 ) -> std::io::Result<()> {
-    let Surroundings { readiness, networks, settings, .. } = surroundings.clone();
+    let Surroundings { readiness, networks, settings, paths, node, .. } = surroundings.clone();
     let changes = service.clone();
     let change_over = move |change, dir: &str| changes.change_over(change, dir);
     let in_use = move || {
         let attachments = service.table("attachments");
         attachments.is_none_or(|table| table.as_array().is_none_or(|rows| !rows.is_empty()))
     };
-    let node = NodeInstallation::new(networks, own_program(), Box::new(in_use), Box::new(change_over));
+    let programs = (own_program(), paths.state_dir.as_path());
+    let node = NodeInstallation::new(networks, programs, node, Box::new(in_use), Box::new(change_over));
     let keep = move || node.keep(&news, &|| readiness.ready(), &|| settings.current().install.clone());
     std::thread::Builder::new().name("installation".into()).spawn(keep).map(drop)
 }
@@ -273,7 +274,7 @@ fn server_state(surroundings: &Surroundings, port: Arc<Mutex<PortState>>) -> Ser
             "runDir": paths.run_dir, "stateDir": paths.state_dir, "hostRoot": paths.host_root,
             "config": paths.config, "confDir": paths.conf_dir, "pluginDir": paths.plugin_dir,
             "settings": *settings.current(), "settingsRefused": settings.refused(),
-            "networksRefused": refused, "spoolEntries": node.spool_entries.get(),
+            "networksRefused": refused, "networkDisplaced": node.network_displaced.get() == 1, "spoolEntries": node.spool_entries.get(),
             "metricsPort": port.lock().to_json(),
         })
     });

@@ -1,4 +1,4 @@
-//! The pools' VFs as kubelet's device plugins. This is the only place that knows both: pools hand out plain values, and the
+//! The pools' VFs and vhost-user ports as kubelet's device plugins. This is the only place that knows both: pools hand out plain values, and the
 //! kubelet crate asks a [`Devices`]. It keeps no state of its own but which offer has which device plugin, and decides
 //! nothing.
 
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use fairlead_kubelet::{
     AllocationPolicy, AllocationRefused, Device, DeviceAccess, DevicePluginError, DevicePlugins, Devices,
-    Health, RdmaAccess, ResourceDevices, VfioGroup, WatchedDevices, watched,
+    Health, RdmaAccess, ResourceDevices, VfioGroup, VhostUserSocket, WatchedDevices, watched,
 };
 use fairlead_sriov::PciAddr;
 use fairlead_sriov::pools::state::Spread;
@@ -14,13 +14,21 @@ use parking_lot::Mutex;
 
 use fairlead_sriov::pools::{AnnouncedResource, Offer, OfferedVf, Pools, VfAccess};
 
+use crate::port_pools::{OfferedPort, PortAccess, PortOffer, PortPools, SOCKET};
+
 /// The pools that kubelet allocates from, as they are offered to it.
 #[derive(Debug)]
 pub(crate) struct DeviceOffers {
     plugins: DevicePlugins,
     /// One for each offer. The device plugins compare resources by their `Arc`, so an offer must have the same one each time:
     /// with another one kubelet would lose the resource and get it again.
-    offered: Mutex<Vec<Arc<OfferedDevices>>>,
+    offered: Mutex<Offered>,
+}
+
+#[derive(Debug, Default)]
+struct Offered {
+    vfs: Vec<Arc<OfferedDevices>>,
+    ports: Vec<Arc<OfferedPorts>>,
 }
 
 impl DeviceOffers {
@@ -33,16 +41,23 @@ impl DeviceOffers {
     ///
     /// # Errors
     /// When kubelet's directory can't be watched, or no thread can be started.
-    pub(crate) fn offer(&self, pools: &Pools) -> Result<(), DevicePluginError> {
+    pub(crate) fn offer(&self, pools: &Pools, ports: &PortPools) -> Result<(), DevicePluginError> {
         // Held to the end: of two offers at once the older one must not reach the plugins last.
         let mut offered = self.offered.lock();
-        let devices_of = |offer: Arc<Offer>| {
-            let same = offered.iter().find(|devices| Arc::ptr_eq(&devices.0, &offer));
+        let vfs_of = |offer: Arc<Offer>| {
+            let same = offered.vfs.iter().find(|devices| Arc::ptr_eq(&devices.0, &offer));
             same.map_or_else(|| Arc::new(OfferedDevices(Arc::clone(&offer))), Arc::clone)
         };
-        let now: Vec<Arc<OfferedDevices>> = pools.offers().into_iter().map(devices_of).collect();
-        *offered = now;
-        self.plugins.offer(offered.iter().map(|devices| Arc::clone(devices) as Arc<dyn Devices>).collect())
+        let ports_of = |offer: Arc<PortOffer>| {
+            let same = offered.ports.iter().find(|ports| Arc::ptr_eq(&ports.0, &offer));
+            same.map_or_else(|| Arc::new(OfferedPorts(Arc::clone(&offer))), Arc::clone)
+        };
+        let vfs: Vec<_> = pools.offers().into_iter().map(vfs_of).collect();
+        let ports: Vec<_> = ports.offers().into_iter().map(ports_of).collect();
+        *offered = Offered { vfs, ports };
+        let vfs = offered.vfs.iter().map(|devices| Arc::clone(devices) as Arc<dyn Devices>);
+        let ports = offered.ports.iter().map(|ports| Arc::clone(ports) as Arc<dyn Devices>);
+        self.plugins.offer(vfs.chain(ports).collect())
     }
 }
 
@@ -90,6 +105,52 @@ impl Devices for OfferedDevices {
     }
 }
 
+/// The ports of one offer.
+#[derive(Debug)]
+struct OfferedPorts(Arc<PortOffer>);
+
+impl Devices for OfferedPorts {
+    fn resource(&self) -> &str {
+        self.0.resource()
+    }
+
+    fn allocation_policy(&self) -> AllocationPolicy {
+        AllocationPolicy::Packed
+    }
+
+    fn list(&self) -> Vec<Device> {
+        self.0.list().borrow().as_deref().map(port_devices).unwrap_or_default()
+    }
+
+    fn watch(&self) -> WatchedDevices {
+        watched(self.0.list(), |list| port_devices(list))
+    }
+
+    fn allocate(&self, id: &str) -> Result<DeviceAccess, AllocationRefused> {
+        let access = self.0.allocate(id);
+        access.map(port_access).map_err(|reason| AllocationRefused { id: id.to_owned(), reason })
+    }
+
+    /// A port is as it was: what was allocated is its directory's name.
+    fn cancel_allocation(&self, _id: &str) {}
+}
+
+fn port_devices(list: &[OfferedPort]) -> Vec<Device> {
+    let device = |port: &OfferedPort| Device {
+        id: port.id.clone(),
+        numa_node: port.numa_node,
+        health: if port.healthy { Health::Healthy } else { Health::Unhealthy },
+        pf: port.pool.clone(),
+    };
+    list.iter().map(device).collect()
+}
+
+fn port_access(access: PortAccess) -> DeviceAccess {
+    let PortAccess { mode, host_directory, directory, read_only } = access;
+    let socket = VhostUserSocket { mode, host_directory, directory, name: SOCKET, read_only };
+    DeviceAccess { vhost_user: Some(socket), ..DeviceAccess::default() }
+}
+
 fn devices(list: &[OfferedVf]) -> Vec<Device> {
     let device = |vf: &OfferedVf| Device {
         id: vf.address.to_string(),
@@ -106,6 +167,7 @@ fn device_access(access: VfAccess) -> DeviceAccess {
         vfio: vfio.map(|group| VfioGroup { number: group.number, no_iommu: group.no_iommu }),
         rdma: rdma.map(|rdma| RdmaAccess { devices: rdma.devices, nodes: rdma.nodes }),
         vhost_net,
+        vhost_user: None,
         extra,
     }
 }

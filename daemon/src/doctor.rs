@@ -3,7 +3,10 @@
 //! It only looks and never changes anything. A daemon that does not answer is one finding; the others are made
 //! all the same.
 
+mod api_server;
+mod definitions;
 mod directories;
+mod node_network;
 mod runtime_directories;
 mod sriov_cni_leftovers;
 mod vfio;
@@ -21,13 +24,13 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::capabilities::{Capability, NEEDED, USEFUL};
-use crate::conf_dir::{Directories, Networks};
+use crate::conf_dir::{ConfDirError, Directories, Networks};
 use crate::engine::kinds::made::KERNEL_KINDS;
 use crate::engine::kinds::{BUILT_IN, Network, module_of};
 use crate::engine::start_for_daemon::VFIO_NODES;
 use crate::install;
 use crate::metrics::Node;
-use crate::network_checks;
+use crate::network_checks::{self, OtherNetworks};
 use crate::node_paths::NodePaths;
 use crate::operator_client::{ClientError, get};
 use crate::run_dir::SOCKET;
@@ -87,6 +90,14 @@ fn in_use(own: NodePaths, status: &Value) -> NodePaths {
     }
 }
 
+/// The paths that the daemon of this run directory uses; `own` where none answers.
+pub(crate) fn paths_in_use(own: NodePaths) -> NodePaths {
+    match get(&own.run_dir.join(SOCKET), "/v1/status") {
+        Ok(status) => in_use(own, &status),
+        Err(_) => own,
+    }
+}
+
 /// Looks at everything, at the paths that the daemon of this run directory reports; at `own` where none answers.
 pub fn examine(own: NodePaths) -> Vec<Finding> {
     let socket = own.run_dir.join(SOCKET);
@@ -108,7 +119,20 @@ pub fn examine(own: NodePaths) -> Vec<Finding> {
     findings.extend(directories::findings(&paths));
     findings.extend(sriov_cni_leftovers::findings(&paths.host_root));
     findings.push(settings(&paths.config));
-    findings.extend(networks(&directories, &paths.host_root));
+    findings.extend(api_server::findings(&paths.config));
+    let networks_here = Networks::new(directories.clone(), &BUILT_IN, Node::default());
+    findings.extend(node_network::findings(&networks_here, &paths.config));
+    let of_cluster = status.as_ref().map(|status| (definitions::of_daemon(&socket), is_ready(status)));
+    let others = match &of_cluster {
+        Ok((Ok(rows), is_ready)) => definitions::names_in(rows, *is_ready),
+        _ => OtherNetworks::default(),
+    };
+    findings.extend(networks(&networks_here, &paths.host_root, others));
+    match of_cluster {
+        Ok((Ok(rows), _)) => findings.extend(definitions::judged(&rows, &networks_here, &paths)),
+        Ok((Err(unknown), _)) => findings.push(unknown),
+        Err(_) => {}
+    }
     findings.extend(directories.plugins.iter().map(|d| executables(d)));
     findings.extend(runtime_directories::findings(&paths.host_root, &directories));
     findings.extend(vfio::findings(&paths.sysfs, &below(&paths.host_root, Path::new(VFIO_NODES))));
@@ -205,14 +229,27 @@ fn kinds() -> Vec<Finding> {
     KERNEL_KINDS.map(finding).into()
 }
 
+/// Whether this program runs in a pod, where nobody installs or starts anything by hand.
+fn in_a_pod() -> bool {
+    std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()
+}
+
 fn unanswered(error: &ClientError) -> Finding {
     let remedy = match error {
+        _ if in_a_pod() => {
+            "see why its container does not answer: kubectl logs of this pod, with --previous after a restart"
+        }
         ClientError::Silent { .. } => "kill -CONT and its pid, or systemctl restart fairleadd",
         ClientError::Unreachable { .. } | ClientError::Strange { .. } | ClientError::Refused(_) => {
             "systemctl start fairleadd"
         }
     };
     wrong(DAEMON, error.to_string(), remedy)
+}
+
+/// Whether the daemon knows all that it waits for at its start, the cluster's objects included.
+fn is_ready(status: &Value) -> bool {
+    status["readiness"].as_array().is_some_and(|all| all.iter().all(|condition| condition["met"] == true))
 }
 
 fn daemon(socket: &Path, status: &Value) -> Vec<Finding> {
@@ -273,7 +310,7 @@ fn left_to_newer(status: &Value) -> Vec<Finding> {
     status["newer"].as_array().into_iter().flatten().map(one).collect()
 }
 
-/// VFs of pools that no pod can get, and faults in the pools' configuration.
+/// VFs and ports of pools that no pod can get, and faults in the pools' configuration.
 fn pools(socket: &Path) -> Vec<Finding> {
     const ABOUT: &str = "pools";
     let answer = match get(socket, "/v1/pools") {
@@ -308,6 +345,11 @@ fn pools(socket: &Path) -> Vec<Finding> {
             _ => {}
         }
     }
+    for row in list("ports").iter().filter(|row| row["state"] == "broken") {
+        let (port, pool, reason) = (word(row, "port"), word(row, "pool"), word(row, "reason"));
+        let seen = format!("port {port} of pool {pool} is kept from pods: {reason}");
+        findings.push(wrong(ABOUT, seen, "make room in the run directory; it is tried again by itself"));
+    }
     let stock = |pool: &Value| good(ABOUT, format!("{}: {}", word(pool, "name"), word(pool, "functions")));
     findings.extend(list("pools").iter().map(stock));
     findings
@@ -336,21 +378,21 @@ fn orphans(socket: &Path) -> Finding {
     }
 }
 
-fn networks(directories: &Directories, host_root: &Path) -> Vec<Finding> {
+fn networks(networks: &Networks, host_root: &Path, others: OtherNetworks) -> Vec<Finding> {
     const ABOUT: &str = "networks";
-    let networks = Networks::new(directories.clone(), &BUILT_IN, Node::default());
-    let mut findings: Vec<Finding> = networks
-        .refused()
-        .iter()
-        .map(|refused| {
-            wrong(ABOUT, refused.to_string(), "put the file right; the other networks are not affected")
-        })
-        .collect();
+    let node = network_checks::Node::new(networks, host_root, others);
+    let text_of = |file: &Path| fs::read_to_string(file).unwrap_or_default();
+    let told = |refused: &ConfDirError| {
+        let seen = format!("{refused}{}", network_checks::meant_by(&text_of(refused.file())));
+        wrong(ABOUT, seen, "put the file right; the other networks are not affected")
+    };
+    let mut findings: Vec<Finding> = networks.refused().iter().map(told).collect();
     let list = networks.list();
     for network in list["networks"].as_array().into_iter().flatten() {
         let name = network["name"].as_str().unwrap_or("?");
         let Some(list) = networks.find(name) else { continue };
-        let mut of_list = network_checks::of_list(&list, name, directories, host_root);
+        let text = network["file"].as_str().map(Path::new).map(text_of).unwrap_or_default();
+        let mut of_list = node.of_network(&text, &list, name);
         let masters = missing_masters(&list);
         if !masters.is_empty() {
             let seen = format!("{name}: the host has no interface {}, its master", masters.join(", "));
@@ -387,7 +429,11 @@ fn executables(directory: &Path) -> Finding {
     let names = install::installed(directory);
     let place = directory.display();
     if names.is_empty() {
-        return less(ABOUT, format!("none of ours in {place}"), "fairleadd install --as fairlead,macvlan,…");
+        let remedy = match in_a_pod() {
+            true => "`install: {cni: present}` in the ConfigMap has the daemon put it there",
+            false => "fairleadd install --as fairlead,macvlan,…",
+        };
+        return less(ABOUT, format!("none of ours in {place}"), remedy);
     }
     let own = std::env::current_exe().ok().and_then(|exe| fs::read(exe.with_file_name("fairlead")).ok());
     let Some(own) = own else {
@@ -402,7 +448,10 @@ fn executables(directory: &Path) -> Finding {
     if others.is_empty() {
         return good(ABOUT, format!("in {place}, of this release: {}", names.join(", ")));
     }
-    let remedy = format!("fairleadd install --bin-dir {place} --as {}", others.join(","));
+    let remedy = match in_a_pod() {
+        true => "`install: {cni: present}` in the ConfigMap has the daemon replace `fairlead`; others were put there by hand".to_owned(),
+        false => format!("fairleadd install --bin-dir {place} --as {}", others.join(",")),
+    };
     wrong(ABOUT, format!("in {place}, of another release: {}", others.join(", ")), remedy)
 }
 

@@ -35,7 +35,7 @@ pub enum InstallError {
         name: String,
     },
     /// Fairlead does not serve plugins of this name, so their networks would all be refused.
-    #[error("{name:?} is no plugin that Fairlead stands for; it serves {}", BUILT_IN.join(", "))]
+    #[error("{name:?} is no plugin that Fairlead stands for; it serves {OWN_NAME}, {}", BUILT_IN.join(", "))]
     NotServed {
         /// The name as the caller gave it.
         name: String,
@@ -77,8 +77,10 @@ pub enum InstallOutcome {
     Removed,
     /// Nothing of ours stood there, except what an interrupted install had left beside it; that was removed.
     Cleared,
-    /// No executable of ours stood there.
+    /// Somebody else's executable stood there, and none of ours.
     NotOurs,
+    /// No executable stood there.
+    Absent,
     /// An executable of somebody else has replaced ours since; the original that was kept aside stays.
     Overwritten,
 }
@@ -93,6 +95,7 @@ impl InstallOutcome {
             InstallOutcome::Removed => "removed, there was no original",
             InstallOutcome::Cleared => "not ours, what an interrupted install had left is removed",
             InstallOutcome::NotOurs => "not ours, left as it is",
+            InstallOutcome::Absent => "there is no such file",
             InstallOutcome::Overwritten => {
                 "not ours any more (a package has put its own there since), left as it is; what ours had replaced is \
                  beside it with the ending .fairlead-original: remove that, or rename it back if it is the one you want"
@@ -109,14 +112,20 @@ pub(crate) fn failed(path: &Path, what: &'static str) -> impl FnOnce(io::Error) 
     move |source| InstallError::Io { path, what, source }
 }
 
+/// Refuses a name under which the executable cannot stand.
+pub(crate) fn must_be_served(name: &str) -> Result<(), InstallError> {
+    match BUILT_IN.contains(&name) || name == OWN_NAME {
+        true => Ok(()),
+        false => Err(InstallError::NotServed { name: name.into() }),
+    }
+}
+
 /// Puts the executable `from` under `name` into `directory`.
 ///
 /// # Errors
 /// When the name or the executable is wrong, or a step fails.
 pub fn install(directory: &Path, name: &str, from: &Path) -> Result<InstallOutcome, InstallError> {
-    if !BUILT_IN.contains(&name) && name != OWN_NAME {
-        return Err(InstallError::NotServed { name: name.into() });
-    }
+    must_be_served(name)?;
     let program = fs::read(from).map_err(failed(from, "read"))?;
     if !is_ours(&program) {
         return Err(InstallError::NotOurs { path: from.into() });
@@ -227,7 +236,7 @@ fn uninstall_with(directory: &Path, name: &str, step: Step<'_>) -> Result<Instal
             InstallOutcome::Removed
         }
         (None, false) if cleared => InstallOutcome::Cleared,
-        (None, false) => return Ok(InstallOutcome::NotOurs),
+        (None, false) => return Ok(InstallOutcome::Absent),
     };
     step("sync")?;
     sync(directory)?;
@@ -370,9 +379,9 @@ mod tests {
                 let _ = install_with(dir.path(), "macvlan", &ours("1"), &mut killed(kills));
                 let found = names_with_our_files(dir.path());
                 for name in &found {
-                    assert_ne!(
-                        uninstall(dir.path(), name).unwrap(),
-                        InstallOutcome::NotOurs,
+                    let done = uninstall(dir.path(), name).unwrap();
+                    assert!(
+                        !matches!(done, InstallOutcome::NotOurs | InstallOutcome::Absent),
                         "at step {kills}"
                     );
                 }
@@ -432,7 +441,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         install_with(dir.path(), "fairlead", &ours("1"), &mut |_| Ok(())).unwrap();
         assert_eq!(uninstall(dir.path(), "fairlead").unwrap(), InstallOutcome::Removed);
-        assert_eq!(uninstall(dir.path(), "fairlead").unwrap(), InstallOutcome::NotOurs);
+        assert_eq!(uninstall(dir.path(), "fairlead").unwrap(), InstallOutcome::Absent);
         fs::write(dir.path().join("bridge"), GO).unwrap();
         assert_eq!(uninstall(dir.path(), "bridge").unwrap(), InstallOutcome::NotOurs);
         assert_eq!(fs::read(dir.path().join("bridge")).unwrap(), GO);

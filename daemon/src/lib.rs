@@ -29,6 +29,7 @@ pub mod operator_client;
 mod own_executable;
 pub mod policy;
 pub mod policy_check;
+pub mod port_pools;
 pub mod run_dir;
 pub mod server;
 pub mod settings;

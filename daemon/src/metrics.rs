@@ -2,7 +2,8 @@
 //!
 //! Observing costs well under a microsecond (a read lock and a few atomic additions) and happens after the answer
 //! has left. Label values come from closed sets only: no name that a caller chose ever becomes a label, so the
-//! number of series is bounded.
+//! number of series is bounded. The ports of the switch are the exception, since the switch bounds their number
+//! (`engine/metrics_of_ports.rs`).
 
 use std::fmt;
 use std::sync::atomic::AtomicU64;
@@ -291,6 +292,8 @@ pub struct Node {
     pub settings_refused: Gauge,
     /// Files of the conf dir that are refused at the moment.
     pub networks_refused: Gauge,
+    /// 1 while the runtime takes another configuration than ours, although ours is to be installed.
+    pub network_displaced: Gauge,
     /// Duplicate addresses that were seen on the wire.
     pub conflicts: Counter,
 }
@@ -310,6 +313,11 @@ impl Node {
             "networks_refused",
             "Files of the conf dir refused now",
             node.networks_refused.clone(),
+        );
+        exposition.register(
+            "network_displaced",
+            "1 while the runtime takes another configuration",
+            node.network_displaced.clone(),
         );
         exposition.register("conflicts", "Duplicate addresses seen", node.conflicts.clone());
         node

@@ -1,61 +1,76 @@
 //! What is wrong with a network before a pod asks for it: ADD's own validation, keys that nobody reads, programs that are not there.
 
+mod named_networks;
+mod unread_keys;
+
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use fairlead_cni::CniError;
 use fairlead_cni::args::Args;
-use fairlead_cni::config::fairlead::{known_ipam_keys, known_keys};
-use fairlead_cni::config::sriov::of_old_format;
+use fairlead_cni::config::sriov::{is_of_old_format, of_old_format};
 use fairlead_cni::config::{ConfList, Fairlead, HostLocal, NetConf, StaticIpam};
-use fairlead_cni::go_json::folded;
 use fairlead_host::host_root::below;
 use serde_json::{Map, Value};
 
-use crate::conf_dir::{Directories, executables};
-use crate::doctor::{Finding, less, wrong};
+pub(crate) use self::named_networks::OtherNetworks;
+use self::unread_keys::asked;
+pub(crate) use self::unread_keys::{closest, meant_by, unread_exactly};
+use crate::conf_dir::{Networks, executables};
+use crate::doctor::{Finding, wrong};
 use crate::engine::attachment_request::OWN_TYPE;
 use crate::engine::kinds::{BUILT_IN, Network, takes_addresses};
 
 const ABOUT: &str = "networks";
+/// The IPAMs that are part of the daemon.
+const BUILT_IN_IPAM: [&str; 2] = ["host-local", "static"];
 /// Where the daemon of IPAM `dhcp` listens unless the configuration says otherwise.
 const DHCP_SOCKET: &str = "/run/cni/dhcp.sock";
-/// From this likeness on, of at most 1, a key is taken for another one that was mistyped.
-const ALIKE: f64 = 0.8;
 
-/// Everything that is wrong with a network. `place` is how it is named to a person.
-pub(crate) fn of_list(
-    list: &ConfList,
-    place: &str,
-    directories: &Directories,
-    host_root: &Path,
-) -> Vec<Finding> {
-    let there = executables(&directories.plugins);
-    let node = Node { there, directories, host_root };
-    let mut findings = Vec::new();
-    for (index, kind) in list.plugin_types().enumerate() {
-        let place =
-            if list.len() == 1 { place.to_owned() } else { format!("{place}: plugins[{index}] {kind}") };
-        match list.plugin_conf(index, None, &Map::new()) {
-            Ok(conf) => findings.extend(node.of_plugin(&conf, list.declares(index, "ips"), &place)),
-            Err(error) => findings.push(refused(&place, &error)),
-        }
-    }
-    findings
-}
-
-/// What a network finds on the node.
-struct Node<'n> {
+/// The node that networks are judged for.
+pub(crate) struct Node<'n> {
     there: BTreeSet<String>,
-    directories: &'n Directories,
+    networks: &'n Networks,
     host_root: &'n Path,
+    others: OtherNetworks,
 }
 
-impl Node<'_> {
+impl<'n> Node<'n> {
+    pub(crate) fn new(networks: &'n Networks, host_root: &'n Path, others: OtherNetworks) -> Node<'n> {
+        Node { there: executables(&networks.directories().plugins), networks, host_root, others }
+    }
+
+    /// Everything that is wrong with a network. `text` is what the list was read from, `place` how it is named to a person.
+    pub(crate) fn of_network(&self, text: &str, list: &ConfList, place: &str) -> Vec<Finding> {
+        if list.is_empty() {
+            let seen = format!(
+                "{place}: every ADD is refused: it has neither \"type\" nor \"plugins\"{}",
+                meant_by(text)
+            );
+            let remedy = "give the list its \"plugins\", or one plugin its \"type\"; of the conf dir's networks they may also be *.conf in a directory of the network's name";
+            return vec![wrong(ABOUT, seen, remedy)];
+        }
+        let mut findings = unread_keys::of_list(text, place);
+        for (index, kind) in list.plugin_types().enumerate() {
+            let place =
+                if list.len() == 1 { place.to_owned() } else { format!("{place}: plugins[{index}] {kind}") };
+            match list.plugin_conf(index, None, &Map::new()) {
+                Ok(conf) => findings.extend(self.of_plugin(&conf, list.declares(index, "ips"), &place)),
+                Err(error) => findings.push(refused(&place, &error)),
+            }
+        }
+        findings
+    }
+
     /// `given_addresses`: the network lets the runtime say its addresses.
     fn of_plugin(&self, conf: &NetConf, given_addresses: bool, place: &str) -> Vec<Finding> {
         let kind = conf.plugin_type.as_str();
-        let mut findings = unknown_keys(conf, place);
+        // Which device it is may come with the call: kubelet's or the meta plugin's choice.
+        let named = with_a_device(conf);
+        // Where a device is named, the keys of before 2.0 are only unknown ones.
+        let old = named.as_ref().and_then(of_old_format);
+        let is_told = |key: &str| old.is_some() && is_of_old_format(key);
+        let mut findings = unread_keys::of_plugin(conf, place, &is_told);
         match kind {
             OWN_TYPE => match Fairlead::parse(conf) {
                 Ok(Fairlead::Paths { paths, .. }) => {
@@ -63,20 +78,26 @@ impl Node<'_> {
                         paths.iter().filter_map(|path| Network::validate(path, &Args::default()).err());
                     findings.extend(each.map(|error| refused(place, &error)));
                 }
-                Ok(Fairlead::ClusterNetwork(_)) => return findings,
-                Err(error) => findings.push(refused(place, &error)),
+                Ok(Fairlead::ClusterNetwork(names)) => {
+                    findings.extend(self.of_cluster_network(&names, place));
+                    return findings;
+                }
+                Err(CniError { msg, code, details }) => {
+                    let msg = format!("{msg}{}", unread_keys::meant_in_own_type(conf));
+                    findings.push(refused(place, &CniError { msg, code, details }));
+                }
             },
             built_in if BUILT_IN.contains(&built_in) => {
-                // Which device it is may come with the call: kubelet's or the meta plugin's choice.
-                let named = with_a_device(conf);
-                // Where a device is named, the keys of before 2.0 are only unknown ones.
-                if let Some(old) = named.as_ref().and_then(of_old_format) {
-                    findings.push(wrong(ABOUT, format!("{place}: {}", old.msg), old.details));
+                if let Some(old) = &old {
+                    findings.push(wrong(ABOUT, format!("{place}: {}", old.msg), &old.details));
                 }
                 let validated = Network::validate(named.as_ref().unwrap_or(conf), &Args::default());
                 findings.extend(validated.err().map(|error| refused(place, &error)));
             }
-            executed => findings.extend(self.missing(executed, place)),
+            executed => {
+                let built_in = BUILT_IN.iter().copied().chain([OWN_TYPE]);
+                findings.extend(self.missing(executed, built_in, place));
+            }
         }
         if takes_addresses(kind) {
             findings.extend(self.of_ipam(conf, given_addresses, place));
@@ -101,7 +122,8 @@ impl Node<'_> {
                 Err(error) => told(error),
             },
             Some(executed) => {
-                let mut findings = self.missing(executed, &format!("{place}: ipam"));
+                let mut findings =
+                    self.missing(executed, BUILT_IN_IPAM.into_iter(), &format!("{place}: ipam"));
                 if executed == "dhcp" {
                     findings.extend(self.dhcp_daemon(conf, place));
                 }
@@ -110,13 +132,19 @@ impl Node<'_> {
         }
     }
 
-    fn missing(&self, program: &str, place: &str) -> Vec<Finding> {
+    /// `built_in`: what needs no executable.
+    fn missing<'w>(
+        &'w self,
+        program: &str,
+        built_in: impl Iterator<Item = &'w str>,
+        place: &str,
+    ) -> Vec<Finding> {
         if self.there.contains(program) {
             return Vec::new();
         }
         let dirs: Vec<String> =
-            self.directories.plugins.iter().map(|dir| dir.display().to_string()).collect();
-        let alike = closest(program, self.there.iter().map(String::as_str).chain(BUILT_IN));
+            self.networks.directories().plugins.iter().map(|dir| dir.display().to_string()).collect();
+        let alike = closest(program, self.there.iter().map(String::as_str).chain(built_in));
         let seen = format!(
             "{place}: no executable {program} in the plugin directories ({}){}",
             dirs.join(", "),
@@ -160,44 +188,4 @@ fn with_a_device(conf: &NetConf) -> Option<NetConf> {
 pub(crate) fn refused(place: &str, error: &CniError) -> Finding {
     let remedy = if error.details.is_empty() { "correct the configuration" } else { &error.details };
     wrong(ABOUT, format!("{place}: every ADD is refused: {}", error.msg), remedy)
-}
-
-/// The keys of a plugin that we know and of its IPAM that nobody reads. A plugin that is executed may have keys of its own, and our
-/// own type refuses them itself.
-fn unknown_keys(conf: &NetConf, place: &str) -> Vec<Finding> {
-    let Ok(written) = serde_json::from_str::<Map<String, Value>>(&conf.raw) else { return Vec::new() };
-    let of_ipam = conf.ipam_type.as_deref().and_then(known_ipam_keys);
-    let ipam = written.iter().find(|(key, _)| folded(key) == "ipam").and_then(|(_, value)| value.as_object());
-    let mut findings = Vec::new();
-    if let Some(known) = known_keys(&conf.plugin_type) {
-        findings.extend(unread(&written, &known, place));
-    }
-    if let (Some(known), Some(ipam)) = (of_ipam, ipam) {
-        findings.extend(unread(ipam, known, &format!("{place}: ipam")));
-    }
-    findings
-}
-
-fn unread(written: &Map<String, Value>, known: &[&str], place: &str) -> Vec<Finding> {
-    let is_read = |key: &String| known.iter().any(|known| folded(known) == folded(key));
-    let one = |key: &String| match closest(key, known.iter().copied()) {
-        Some(meant) => wrong(
-            ABOUT,
-            format!("{place}: unknown key {key:?}{}", asked(Some(meant))),
-            "correct it: what is written under an unknown key has no effect",
-        ),
-        None => less(ABOUT, format!("{place}: unknown key {key:?}"), "leave it out: it has no effect"),
-    };
-    written.keys().filter(|key| !is_read(key)).map(one).collect()
-}
-
-/// The word that was probably meant.
-pub(crate) fn closest<'w>(word: &str, known: impl Iterator<Item = &'w str>) -> Option<&'w str> {
-    let likeness = |known: &str| strsim::jaro_winkler(&folded(word), &folded(known));
-    let best = known.map(|known| (likeness(known), known)).max_by(|(a, _), (b, _)| a.total_cmp(b));
-    best.filter(|(likeness, _)| *likeness >= ALIKE).map(|(_, known)| known)
-}
-
-fn asked(meant: Option<&str>) -> String {
-    meant.map_or_else(String::new, |meant| format!("; did you mean {meant:?}?"))
 }

@@ -1,35 +1,41 @@
 //! Makes Fairlead its node's network, as the settings' `install` says, and undoes that.
 //!
 //! The executable comes first and the configuration that names it last, each whole or not at all, and both only when the
-//! daemon is ready: a runtime that finds the configuration finds what it needs. Our configuration sorts before all
-//! others and changes none of them, so taking it away is all that it takes to have the old state back. Doing it twice
-//! changes nothing.
+//! daemon is ready: a runtime that finds the configuration finds what it needs. Our configuration sorts before nearly all
+//! others, and where one comes before it that is told. It changes none of them, so taking it away is all that it takes to have the old
+//! state back. Doing it twice changes nothing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use fairlead_cni::CniError;
 use fairlead_cni::config::ConfList;
+use fairlead_cni::{CniError, CniVersion};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tracing::{info, warn};
 
+pub(crate) use self::first_in_conf_dir::renamed_copies;
+use self::first_in_conf_dir::{Contest, must_be_first};
 use self::multus_settings::MultusSettings;
+use self::remembered::Remembered;
 use crate::call::ChangeOver;
 use crate::conf_dir::Networks;
 use crate::engine::OWN_TYPE;
 use crate::install::{
     self, InstallError, InstallOutcome, OWN_NAME, failed, read_optional, sync, write_durably,
 };
+use crate::metrics::Node;
 use crate::settings::{Installation, Presence};
 
+mod first_in_conf_dir;
 mod multus_settings;
+mod remembered;
 
 /// Our configuration in the conf dir: a runtime takes the first by name.
-const CONFLIST: &str = "00-fairlead.conflist";
+pub(crate) const CONFLIST: &str = "00-fairlead.conflist";
 
 /// The same while it is being written. Neither the dot in front nor the ending is read by a runtime.
 const CONFLIST_NEW: &str = ".00-fairlead.conflist.fairlead-new";
@@ -83,6 +89,31 @@ pub(crate) enum NodeInstallationError {
     /// The node is installed, and for some pods the change from Multus or to Multus is not complete.
     #[error("pods that live through the change: {0}")]
     Pods(#[source] CniError),
+    /// A file of the conf dir sorts before ours.
+    #[error(
+        "the runtime takes {first} and not Fairlead: its name sorts before {CONFLIST}; rename it so that it comes later, or remove it, and \
+         name its network in `install: {{clusterNetwork: …}}` if pods are to get it first", first = .first.display()
+    )]
+    NotFirst {
+        /// That file.
+        first: PathBuf,
+    },
+    /// Another program has taken our configuration away again.
+    #[error(
+        "{file} was taken away {times} times{renamed} and is written again {pause_s} s after the last time: another program wants to be the node's only \
+         network; tell it not to (cilium: `cni.exclusive=false` in its chart, `cni-exclusive: \"false\"` in its ConfigMap)",
+        file = .file.display()
+    )]
+    TakenAway {
+        /// Our configuration.
+        file: PathBuf,
+        /// How often.
+        times: u32,
+        /// When it is written again.
+        pause_s: u64,
+        /// What has become of it, where that is seen.
+        renamed: String,
+    },
     /// The executable or the configuration could not be written or removed.
     #[error(transparent)]
     Files(#[from] InstallError),
@@ -104,21 +135,41 @@ pub(crate) struct NodeInstallation {
     /// Whether pods have something of ours that their DEL must find the executable for.
     in_use: Box<dyn Fn() -> bool + Send>,
     change_over: ChangesOver,
+    /// When our configuration was last taken away.
+    removed: Mutex<Option<Instant>>,
     told: Mutex<String>,
+    remembered: Remembered,
+    /// Our configuration as we wrote it last.
+    written: Mutex<Option<String>>,
+    contest: Mutex<Contest>,
+    /// What the metrics say of it.
+    metrics: Node,
 }
 
 /// What pods need that live through a change from Multus or to Multus; the directory is that of Multus' attachments.
 type ChangesOver = Box<dyn Fn(ChangeOver, &str) -> Result<(), CniError> + Send>;
 
 impl NodeInstallation {
-    /// `program`: our executable, to be copied.
+    /// `program`: our executable, to be copied. `state_dir`: what was taken over stays there.
     pub(crate) fn new(
         networks: Arc<Networks>,
-        program: PathBuf,
+        (program, state_dir): (PathBuf, &Path),
+        metrics: Node,
         in_use: Box<dyn Fn() -> bool + Send>,
         change_over: ChangesOver,
     ) -> NodeInstallation {
-        NodeInstallation { networks, program, in_use, change_over, told: Mutex::default() }
+        NodeInstallation {
+            networks,
+            program,
+            in_use,
+            change_over,
+            removed: Mutex::default(),
+            told: Mutex::default(),
+            remembered: Remembered::in_dir(state_dir),
+            written: Mutex::default(),
+            contest: Mutex::default(),
+            metrics,
+        }
     }
 
     /// Brings the node to what `wanted` answers, whenever `news` come, from when `ready` is true until the sender is gone.
@@ -133,9 +184,14 @@ impl NodeInstallation {
             if pause == LOOK || ready() {
                 pause = LOOK;
                 if let Some(wanted) = wanted() {
-                    self.log(&self.carry_out(&wanted));
+                    self.log(
+                        &self
+                            .carry_out(&wanted)
+                            .and_then(|done| self.must_be_in_force(&wanted).map(|()| done)),
+                    );
                 }
             }
+            let pause = self.contest.lock().pause().map_or(pause, |until| until.min(pause));
             match news.recv_timeout(pause) {
                 Ok(()) => while news.try_recv().is_ok() {},
                 Err(RecvTimeoutError::Timeout) => {}
@@ -151,6 +207,11 @@ impl NodeInstallation {
             warn!(reason, "the node's network is not installed as it should be; it is tried again");
         }
         *told = reason;
+        let is_displaced = matches!(
+            done,
+            Err(NodeInstallationError::NotFirst { .. } | NodeInstallationError::TakenAway { .. })
+        );
+        self.metrics.network_displaced.set(i64::from(is_displaced));
         let Ok(changes) = done else { return };
         if let Some(executable) = changes.executable {
             info!(executable = executable.message(), "the executable for the runtime");
@@ -159,6 +220,14 @@ impl NodeInstallation {
             Some("") => info!("the runtime's network is what it was before Fairlead"),
             Some(network) => info!(cluster_network = network, "the runtime's network is Fairlead"),
             None => {}
+        }
+    }
+
+    /// What was installed is what the runtime takes.
+    fn must_be_in_force(&self, wanted: &Installation) -> Result<(), NodeInstallationError> {
+        match wanted.cni {
+            Presence::Present => must_be_first(&self.networks.directories().conf),
+            Presence::Absent => Ok(()),
         }
     }
 
@@ -175,8 +244,10 @@ impl NodeInstallation {
         let of_daemon = wanted.multus_daemon_config.as_deref();
         let multus =
             MultusSettings::on_node(&self.networks, of_daemon).map_err(NodeInstallationError::Multus)?;
-        let before = there.as_deref().and_then(own_plugin).unwrap_or_default();
+        let installed = there.as_deref().and_then(own_plugin);
+        let before = self.before(installed, multus.as_ref());
         let network = chosen(&self.networks, wanted.cluster_network.as_deref(), &before, multus.as_ref())?;
+        self.tell_of_a_guess(wanted, &before, &network, multus.as_ref());
         let mut changes = Changes::default();
         if let Some(directory) = self.networks.directories().plugins.first() {
             let done = install::install(directory, OWN_NAME, &self.program)?;
@@ -188,14 +259,69 @@ impl NodeInstallation {
         let _ = (self.change_over)(ChangeOver::FromMultus, &dir);
         let text = conflist(&network, &plugin);
         if there.as_deref() != Some(&text) {
+            self.must_not_be_contested(there.as_deref())?;
+            self.remember(&plugin);
             let new = file.with_file_name(CONFLIST_NEW);
             write_durably(&new, text.as_bytes(), 0o600)?;
             fs::rename(&new, &file).map_err(failed(&file, "replaced"))?;
             sync(&self.networks.directories().conf)?;
             changes.conflist = Some(network.name.clone());
+            *self.written.lock() = Some(text);
+        } else {
+            // That of an earlier release, which kept nothing else.
+            self.remember(&plugin);
         }
         (self.change_over)(ChangeOver::FromMultus, &dir).map_err(NodeInstallationError::Pods)?;
         Ok(changes)
+    }
+
+    /// A state directory that cannot be written keeps no node from its network.
+    fn remember(&self, plugin: &Map<String, Value>) {
+        if let Err(error) = self.remembered.keep(plugin) {
+            warn!(%error, "what was taken over is kept in our configuration of the conf dir only");
+        }
+    }
+
+    /// What an earlier install has taken over and chosen: by our configuration; where that is gone, what is remembered of it. Multus' own
+    /// word of today counts more than what is remembered.
+    fn before(
+        &self,
+        installed: Option<Map<String, Value>>,
+        multus: Option<&MultusSettings>,
+    ) -> Map<String, Value> {
+        let remembered = || self.remembered.plugin().filter(|_| multus.is_none());
+        installed.or_else(remembered).unwrap_or_default()
+    }
+
+    /// On a fresh node the network that is meant may come later than we do, and what is taken stays.
+    fn tell_of_a_guess(
+        &self,
+        wanted: &Installation,
+        before: &Map<String, Value>,
+        network: &ConfList,
+        multus: Option<&MultusSettings>,
+    ) {
+        if wanted.cluster_network.is_none() && before.is_empty() && multus.is_none() {
+            warn!(
+                cluster_network = network.name,
+                "pods get this network first because it is the first of the conf dir now, and it stays so; if another one is meant, name it in `install: {{clusterNetwork: …}}`"
+            );
+        }
+    }
+
+    /// Ours was written by this daemon and is gone or another one by now: somebody else has done that.
+    fn must_not_be_contested(&self, there: Option<&str>) -> Result<(), NodeInstallationError> {
+        let written = self.written.lock();
+        if written.is_none() || written.as_deref() == there {
+            return Ok(());
+        }
+        let conf_dir = &self.networks.directories().conf;
+        self.contest.lock().taken_away(conf_dir)?;
+        warn!(
+            file = %conf_dir.join(CONFLIST).display(),
+            "another program has taken our configuration away or changed it; it is written again"
+        );
+        Ok(())
     }
 
     fn uninstall(&self) -> Result<Changes, NodeInstallationError> {
@@ -204,23 +330,31 @@ impl NodeInstallation {
         let there = self.own_conflist()?;
         let multus = MultusSettings::on_node(&self.networks, None).ok().flatten();
         let dir = multus.as_ref().map(MultusSettings::cni_dir);
+        // A call that began when the runtime still had our configuration may be on its way.
+        let change = match there.is_some() || self.removed.lock().is_some_and(|at| at.elapsed() < LOOK) {
+            true => ChangeOver::ToMultus,
+            false => ChangeOver::StaysWithMultus,
+        };
         // Before the runtime calls Multus for pods of ours, and again for those that came meanwhile.
         let hand_over = || match &dir {
-            Some(dir) => (self.change_over)(ChangeOver::ToMultus, dir).map_err(NodeInstallationError::Pods),
+            Some(dir) => (self.change_over)(change, dir).map_err(NodeInstallationError::Pods),
             None => Ok(()),
         };
-        let _ = hand_over();
         if there.is_some() {
+            let _ = hand_over();
             fs::remove_file(&file).map_err(failed(&file, "removed"))?;
             sync(&self.networks.directories().conf)?;
             changes.conflist = Some(String::new());
+            *self.written.lock() = None;
+            *self.removed.lock() = Some(Instant::now());
         }
         // A runtime that remembers how it attached a pod asks the same executable to detach it, and so does Multus.
         if let Some(directory) = self.networks.directories().plugins.first()
             && !(self.in_use)()
         {
             let done = install::uninstall(directory, OWN_NAME)?;
-            changes.executable = (done != InstallOutcome::NotOurs).then_some(done);
+            let changed = !matches!(done, InstallOutcome::NotOurs | InstallOutcome::Absent);
+            changes.executable = changed.then_some(done);
         }
         hand_over()?;
         Ok(changes)
@@ -282,8 +416,21 @@ fn chosen(
 
 /// The runtime's first network that attaches pods by itself.
 fn first_network(networks: &Networks) -> Option<Arc<ConfList>> {
-    let attaches = |list: &Arc<ConfList>| !list.plugin_types().any(|t| META_PLUGINS.contains(&t));
     networks.in_file_order().into_iter().find(attaches)
+}
+
+fn attaches(list: &Arc<ConfList>) -> bool {
+    !list.plugin_types().any(|t| META_PLUGINS.contains(&t))
+}
+
+/// The networks of the conf dir that could be the cluster network, by their names.
+pub(crate) fn possible_cluster_networks(networks: &Networks) -> Vec<String> {
+    networks.in_file_order().iter().filter(|list| attaches(list)).map(|list| list.name.clone()).collect()
+}
+
+/// Why the runtime does not take our configuration, although it is there; `None`: it does.
+pub(crate) fn displaced_by(conf_dir: &Path) -> Option<String> {
+    must_be_first(conf_dir).err().map(|why| why.to_string())
 }
 
 /// The one plugin of our configuration. What Multus was told is taken over; where Multus is gone by now, what was taken over stays.
@@ -306,9 +453,13 @@ fn plugin(
     plugin
 }
 
-/// Our configuration for this cluster network, in that one's version: the runtime is known to take it.
+/// Our configuration for this cluster network. A runtime of before CNI 1.1 (containerd 1.7, CRI-O 1.29) knows the one version only, the
+/// cluster network's, which it is known to take: it would refuse a result of 1.1.0. Later ones take the newest of all that they know, and
+/// send GC and STATUS from 1.1.0 on.
 fn conflist(network: &ConfList, plugin: &Map<String, Value>) -> String {
-    let list = json!({"cniVersion": network.version.as_str(), "name": NETWORK, "plugins": [plugin]});
+    let list = json!({
+        "cniVersion": network.version.as_str(), "cniVersions": [CniVersion::LATEST.as_str()], "name": NETWORK, "plugins": [plugin],
+    });
     format!("{list:#}\n")
 }
 

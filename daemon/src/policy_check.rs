@@ -2,6 +2,7 @@
 //! nothing.
 
 use std::fs::File;
+use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -20,8 +21,14 @@ use crate::settings::{Settings, SettingsError};
 
 /// The size in bytes above which a file is not read: more than the longest definition with its metadata.
 const LIMIT: u64 = 1 << 20;
+/// The name by which standard input is given for a file.
+pub(crate) const STANDARD_INPUT: &str = "-";
 /// The kind of object that has a definition in it.
-const KIND: &str = "NetworkAttachmentDefinition";
+pub(crate) const KIND: &str = "NetworkAttachmentDefinition";
+/// The group of the API that has that kind, and others of other projects.
+pub(crate) const GROUP: &str = "k8s.cni.cncf.io";
+/// The one version in which the kind is served.
+pub(crate) const VERSION: &str = "v1";
 
 /// Why nothing can be decided.
 #[derive(Debug, thiserror::Error)]
@@ -38,8 +45,11 @@ pub enum PolicyCheckError {
         /// The file with the definition.
         file: PathBuf,
         /// Why it can't be read.
-        source: std::io::Error,
+        source: io::Error,
     },
+    /// A directory is where a file should be.
+    #[error("{directory} is a directory; give the files in it, as in {directory}/*", directory = .0.display())]
+    Directory(PathBuf),
     /// The file has no definition in it.
     #[error("{file}: {reason}; give a network's configuration (JSON), or a {KIND} (YAML or JSON)", file = .file.display())]
     Content {
@@ -196,20 +206,27 @@ impl FoundDefinition {
         ConfList::parse(&with_name(&self.text, self.name.as_deref())?).map(Some)
     }
 
-    pub(crate) fn read(file: &Path) -> Result<FoundDefinition, PolicyCheckError> {
-        let text = text_in(file)?;
-        let tree = match serde_json::from_str::<Value>(&text) {
+    fn read(file: &Path) -> Result<FoundDefinition, PolicyCheckError> {
+        FoundDefinition::in_text(&text_in(file)?, file)
+    }
+
+    /// The one that the text of a file is.
+    pub(crate) fn in_text(text: &str, file: &Path) -> Result<FoundDefinition, PolicyCheckError> {
+        let tree = match serde_json::from_str::<Value>(text) {
             Ok(tree) => tree,
-            Err(_) => one_document(&text)
+            Err(_) => one_document(text)
                 .map_err(|reason| PolicyCheckError::Content { file: file.into(), reason })?,
         };
-        FoundDefinition::of(&tree, text, file)
+        FoundDefinition::of(&tree, text.to_owned(), file)
     }
 
     /// The definition that an object of a file is; `text` is what a network's own configuration is taken from.
     pub(crate) fn of(tree: &Value, text: String, file: &Path) -> Result<FoundDefinition, PolicyCheckError> {
         let content = |reason: String| PolicyCheckError::Content { file: file.into(), reason };
-        // A text that is none would be taken for an empty one, which means something else.
+        // What is none would be taken for an empty one, which means something else.
+        if tree.get("spec").is_some_and(|spec| !spec.is_object() && !spec.is_null()) && tree["kind"] == KIND {
+            return Err(content("its spec is no object".to_owned()));
+        }
         if tree.pointer("/spec/config").is_some_and(|config| !config.is_string() && !config.is_null()) {
             return Err(content(
                 "its spec.config is no text (write it in quotes, or after \"config: |\")".to_owned(),
@@ -235,29 +252,48 @@ impl FoundDefinition {
     }
 }
 
-fn text_in(file: &Path) -> Result<String, PolicyCheckError> {
-    let read = File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(file);
-    let text = read.and_then(|opened| text_of(opened, LIMIT));
+/// What stands in a file; `-` is standard input.
+pub(crate) fn text_in(file: &Path) -> Result<String, PolicyCheckError> {
+    if file.is_dir() {
+        return Err(PolicyCheckError::Directory(file.into()));
+    }
+    let text = match file == Path::new(STANDARD_INPUT) {
+        true => text_of_stdin(),
+        false => {
+            let read = File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(file);
+            read.and_then(|opened| text_of(opened, LIMIT))
+        }
+    };
     text.map_err(|source| PolicyCheckError::Read { file: file.into(), source })
 }
 
-/// The objects of Kubernetes in a file, as kubectl takes it: JSON or YAML, one or several, or a List. None where the file is something
+fn text_of_stdin() -> io::Result<String> {
+    let mut text = String::new();
+    // One byte more than the limit shows that there is more.
+    if io::stdin().lock().take(LIMIT + 1).read_to_string(&mut text)? as u64 > LIMIT {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("it has more than {LIMIT} bytes")));
+    }
+    Ok(text)
+}
+
+/// The objects of Kubernetes in a text, as kubectl takes it: JSON or YAML, one or several, or a List. `None` where the text is something
 /// else.
-pub(crate) fn objects_in(file: &Path) -> Vec<Value> {
-    let Ok(text) = text_in(file) else { return Vec::new() };
-    let documents = match serde_json::from_str::<Value>(&text) {
+pub(crate) fn objects_in(text: &str) -> Option<Vec<Value>> {
+    let documents = match serde_json::from_str::<Value>(text) {
         Ok(tree) => vec![tree],
-        Err(_) => serde_saphyr::from_multiple(&text).unwrap_or_default(),
+        Err(_) => serde_saphyr::from_multiple(text).unwrap_or_default(),
     };
+    let documents: Vec<Value> = documents.into_iter().filter(|one| !one.is_null()).collect();
+    if documents.is_empty() {
+        return None;
+    }
     let items = |document: Value| match document.pointer("/items").and_then(Value::as_array) {
         Some(items) if document["kind"].as_str().is_some_and(|kind| kind.ends_with("List")) => items.clone(),
         _ => vec![document],
     };
-    let objects: Vec<Value> = documents.into_iter().filter(|one| !one.is_null()).flat_map(items).collect();
-    match objects.iter().all(|object| object["kind"].is_string() && object["apiVersion"].is_string()) {
-        true => objects,
-        false => Vec::new(),
-    }
+    let objects: Vec<Value> = documents.into_iter().flat_map(items).collect();
+    let is_object = |object: &Value| object["kind"].is_string() && object["apiVersion"].is_string();
+    objects.iter().all(is_object).then_some(objects)
 }
 
 /// The one YAML document of a text.

@@ -16,6 +16,8 @@ use fairlead_cni::wire;
 
 /// The socket in the run directory.
 pub const SOCKET: &str = "fairlead.sock";
+/// The socket beside it by which `fairlead-vswitch` is told what to do.
+pub const SWITCH_SOCKET: &str = "vswitch.sock";
 /// The lock in the run directory.
 pub const LOCK: &str = wire::LOCK_FILE;
 /// The marker of an announced stop; its time of modification counts.

@@ -4,6 +4,8 @@
 //! refused by name, with the line, and what was in force before stays in force. No more than [`LIMIT`] bytes are
 //! ever read.
 
+mod known_keys;
+
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -20,6 +22,7 @@ use tracing::{error, info};
 use crate::metrics::Node;
 pub use crate::metrics_port::{MetricsSettings, TlsFiles};
 use crate::policy::PolicySettings;
+use crate::port_pools::VhostUserSettings;
 pub use fairlead_sriov::pools::{Allocator, AtRest, Bounded, PoolSettings, Profile};
 
 /// The size in bytes above which a file is not read.
@@ -247,6 +250,8 @@ pub struct Settings {
     /// in its pool until it is given back.
     #[serde(deserialize_with = "deserialize_pools")]
     pub pools: Vec<PoolSettings>,
+    /// Ports of the switch in user space. In force at once.
+    pub vhost_user: VhostUserSettings,
     /// What tenants' definitions may use, and what of the host may be lent. In force at once.
     pub policy: PolicySettings,
     /// What the daemon puts on its node; absent: nothing is put there or taken away. In force at once.
@@ -295,9 +300,10 @@ impl Default for Settings {
             function_wait: Span(Duration::from_secs(10)),
             kubeconfig: None,
             node_name: None,
-            pod_wait: Span(Duration::from_secs(60)),
+            pod_wait: Span(Duration::from_secs(25)),
             kubelet: Kubelet::default(),
             pools: Vec::new(),
+            vhost_user: VhostUserSettings::default(),
             policy: PolicySettings::default(),
             install: None,
             metrics: None,
@@ -355,7 +361,21 @@ impl Settings {
             };
             SettingsError::Content { path: path.into(), line, reason }
         })?;
-        Ok(settings.unwrap_or_default())
+        let settings = settings.unwrap_or_default();
+        match settings.resource_of_both() {
+            Some(of_both) => {
+                let reason = format!("resource {of_both:?} is of a pool of VFs and of one of ports");
+                Err(SettingsError::Content { path: path.into(), line: 0, reason })
+            }
+            None => Ok(settings),
+        }
+    }
+
+    /// A resource that pools of VFs and pools of ports have: kubelet takes one device plugin for it.
+    fn resource_of_both(&self) -> Option<&str> {
+        let of_vfs = |name: &str| self.pools.iter().any(|pool| pool.resource_name.as_deref() == Some(name));
+        let ports = self.vhost_user.pools.iter().map(|pool| pool.resource_name.as_str());
+        ports.into_iter().find(|name| of_vfs(name))
     }
 }
 

@@ -248,6 +248,7 @@ fn serve(call: &dyn PreparedCall) -> Result<String, CniError> {
     let reply = serve_catching_panics(call, waiting);
     // Nobody waits for the answer: the runtime was answered when the request was spooled.
     call.answered(true);
+    call.count_phases();
     reply.outcome
 }
 

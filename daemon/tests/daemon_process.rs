@@ -323,6 +323,9 @@ fn k21_every_metric_that_a_daemon_of_a_cluster_tells_is_documented_and_no_other_
     let _daemon = node.run();
     let exposed = || node.try_get("/metrics").map(|answer| exposed_names(&answer.body)).unwrap_or_default();
     until("the engine has started", || exposed().contains("fairlead_attachments"));
+    // Those of vhost-user ports are told where there is a switch.
+    let _switch = fairlead_vhost::fake_switch::serve(&node.path("run/vswitch.sock"));
+    until("the switch answers", || exposed().contains("fairlead_vswitch_up"));
     // Those of calls are told from the first call on.
     let seen = Exposition::default();
     let calls = Calls::new(&seen, &["macvlan"]);

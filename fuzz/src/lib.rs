@@ -1,6 +1,6 @@
 //! One VF for each kind of bytes that reach Fairlead from outside: a runtime's configuration, another plugin's
 //! result, the executable's request, the kernel's answers, another device plugin's configuration, a pod's annotations, and the
-//! files that a kill, a bad disk or Multus may leave.
+//! files that a kill, a bad disk or Multus may leave; what a guest of the switch says and writes, and what its control socket and OVS's database tell.
 //!
 //! Each takes anything, must not panic, and asserts what holds for whatever was accepted. The guided run
 //! (`fuzz_targets/`, `make fuzz`) and the replay of the kept corpus (`tests/corpus.rs`, part of `make test`) call the
@@ -30,7 +30,7 @@ use fairlead_sriov::{DevicePluginConfig, Selectors};
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them.
-pub const TARGETS: [Target; 9] = [
+pub const TARGETS: [Target; 13] = [
     ("config", config),
     ("prev_result", prev_result),
     ("wire", wire),
@@ -40,6 +40,10 @@ pub const TARGETS: [Target; 9] = [
     ("device_plugin", device_plugin),
     ("policy", policy_of_definitions),
     ("annotations", annotations),
+    ("vhost_rings", vhost_rings),
+    ("vhost_messages", vhost_messages),
+    ("vhost_control", vhost_control),
+    ("ovsdb_replies", ovsdb_replies),
 ];
 
 /// A configuration or a list of them. What ADD can read, DEL can read.
@@ -150,4 +154,25 @@ fn requested_networks(requested: &Requested) {
     names.sort();
     names.dedup();
     assert_eq!(names.len(), count, "two interfaces of one name");
+}
+
+/// What a guest does to its rings and its memory, between the switch's reads too. Nothing outside of the memory that it shared is touched, and
+/// its neighbours' frames go on.
+pub fn vhost_rings(data: &[u8]) {
+    fairlead_vhost::fuzzing::rings(data);
+}
+
+/// What a guest says on its vhost-user connection, with which descriptors. It loses its own connection at most.
+pub fn vhost_messages(data: &[u8]) {
+    fairlead_vhost::fuzzing::messages(data);
+}
+
+/// Messages of the switch's control socket, in both directions, one on each line.
+pub fn vhost_control(data: &[u8]) {
+    fairlead_vhost::fuzzing::control_requests(data);
+}
+
+/// What an OVSDB server sends. Every request is answered once.
+pub fn ovsdb_replies(data: &[u8]) {
+    fairlead_vhost::fuzzing::ovsdb_replies(data);
 }

@@ -2,6 +2,9 @@
 //! it, resolves below the host's root (`openat2(2)`, `RESOLVE_IN_ROOT`).
 //!
 //! Never follows a link, or a `..`, to something of the daemon's own file system.
+//!
+//! A container has parts of the host mounted only. What is read and is not among them is looked for in the root of the host's first
+//! process ([`unmounted_root`]); nothing is ever written or made there.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -22,6 +25,13 @@ use crate::{strict_path, trusted_file};
 /// A path of the host, as this process sees it.
 pub fn below(host_root: &Path, path: &Path) -> PathBuf {
     host_root.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+/// The host's whole root as a container that sees the host's processes has it: that of process 1. For reading only; the rights of that
+/// process's files hold, and CAP_SYS_PTRACE is needed. `None` for a daemon that is in no container, or may not look.
+pub fn unmounted_root(host_root: &Path) -> Option<PathBuf> {
+    let of_process_1 = host_root.join("proc/1/root");
+    (host_root != Path::new("/") && of_process_1.is_dir()).then_some(of_process_1)
 }
 
 /// The host's root directory.
@@ -52,7 +62,7 @@ impl HostRoot {
 
     /// Opens a file for reading.
     pub fn open(&self, path: &Path) -> io::Result<File> {
-        Ok(File::from(self.open_with(path, OFlags::RDONLY | OFlags::CLOEXEC)?))
+        Ok(File::from(self.look_up(path, OFlags::RDONLY | OFlags::CLOEXEC)?))
     }
 
     /// Whether something is there, of whatever kind: nothing is opened.
@@ -60,7 +70,7 @@ impl HostRoot {
     /// # Errors
     /// Why it cannot be reached; kind `NotFound` where there is none.
     pub fn exists(&self, path: &Path) -> io::Result<()> {
-        self.open_with(path, OFlags::PATH | OFlags::CLOEXEC).map(drop)
+        self.look_up(path, OFlags::PATH | OFlags::CLOEXEC).map(drop)
     }
 
     /// The names of at most so many entries of a directory, as far as they are text.
@@ -85,7 +95,7 @@ impl HostRoot {
     /// The text of a regular file of at most `limit` bytes: neither a pipe that nobody writes to nor a device without an
     /// end keeps the caller, and no device is opened.
     pub fn read(&self, path: &Path, limit: u64) -> io::Result<String> {
-        let seen = File::from(self.open_with(path, OFlags::PATH | OFlags::CLOEXEC)?);
+        let seen = File::from(self.look_up(path, OFlags::PATH | OFlags::CLOEXEC)?);
         let seen = OwnedFd::from(regular(seen)?);
         text_of(File::from(trusted_file::opened(&seen, OFlags::RDONLY)?), limit)
     }
@@ -125,6 +135,30 @@ impl HostRoot {
             parent = self.directory(&prefix)?;
         }
         Ok(parent)
+    }
+
+    /// Makes a directory of this mode in one that exists; that it is there, of whatever mode, is success.
+    pub fn make_one_directory(&self, path: &Path, mode: u32) -> io::Result<()> {
+        let (dir, name) = split(path)?;
+        let (dir, mode) = (self.directory(dir)?, Mode::from_raw_mode(mode));
+        match mkdirat(&dir, name, mode) {
+            Ok(()) => {}
+            Err(Errno::EXIST) => return Ok(()),
+            Err(e) => return Err(e.into()),
+        }
+        // The umask may have taken bits from the mode with which it was made.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(fchmod(openat(&dir, name, flags, Mode::empty())?, mode)?)
+    }
+
+    /// Removes an empty directory. False: it has something in it, or is none, and stays. One that is not there is success.
+    pub fn remove_empty_directory(&self, path: &Path) -> io::Result<bool> {
+        let (dir, name) = split(path)?;
+        let removed = self.directory(dir).and_then(|dir| Ok(unlinkat(&dir, name, AtFlags::REMOVEDIR)?));
+        match gone(removed) {
+            Err(e) if matches!(Errno::from_io_error(&e), Some(Errno::NOTEMPTY | Errno::NOTDIR)) => Ok(false),
+            done => done.map(|()| true),
+        }
     }
 
     /// Puts a file in place of what is there, at once and whole, with this mode; its directories are made. What is there has to
@@ -183,6 +217,17 @@ impl HostRoot {
         Err(Errno::NOENT.into())
     }
 
+    /// Opens what is only looked at: also where this container has it not mounted.
+    fn look_up(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+        self.open_with(path, flags).or_else(|error| {
+            let not_here = error.kind() == io::ErrorKind::NotFound && self.strict_below.is_none();
+            match unmounted_root(&self.path).filter(|_| not_here) {
+                Some(elsewhere) => HostRoot::new(elsewhere).resolve(path, flags).map_err(|_| error),
+                None => Err(error),
+            }
+        })
+    }
+
     fn open_with(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
         let Some(trusted) = &self.strict_below else { return self.resolve(path, flags) };
         match path.strip_prefix(trusted) {
@@ -231,6 +276,58 @@ mod tests {
         assert_eq!(text, "of the host");
         root.make_directory(Path::new("/../../a/b/c")).unwrap();
         assert!(dir.path().join("a/b/c").is_dir());
+    }
+
+    #[test]
+    fn what_a_container_has_not_mounted_is_read_in_the_root_of_process_1_and_never_written_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let (whole, mounted) = (dir.path().join("whole"), dir.path().join("mounted"));
+        for place in
+            [whole.join("run/multus"), whole.join("etc"), mounted.join("proc/1"), mounted.join("etc")]
+        {
+            std::fs::create_dir_all(place).unwrap();
+        }
+        symlink(&whole, mounted.join("proc/1/root")).unwrap();
+        symlink("/run/multus", whole.join("var")).unwrap();
+        std::fs::write(whole.join("run/multus/ready"), "yes").unwrap();
+        std::fs::write(whole.join("etc/resolv.conf"), "of process 1").unwrap();
+        std::fs::write(mounted.join("etc/resolv.conf"), "mounted").unwrap();
+        let root = HostRoot::new(mounted);
+        root.exists(Path::new("/var/ready")).unwrap();
+        assert_eq!(root.read(Path::new("/run/multus/ready"), 10).unwrap(), "yes");
+        assert_eq!(root.read(Path::new("/etc/resolv.conf"), 10).unwrap(), "mounted");
+        assert_eq!(root.exists(Path::new("/run/none")).unwrap_err().kind(), io::ErrorKind::NotFound);
+        root.replace(Path::new("/run/multus/ready"), b"no", 0o600).unwrap();
+        assert_eq!(std::fs::read_to_string(whole.join("run/multus/ready")).unwrap(), "yes");
+        assert_eq!(root.read(Path::new("/run/multus/ready"), 10).unwrap(), "no");
+        let strict = root.strict_below(Path::new("/etc"));
+        assert_eq!(
+            strict.exists(Path::new("/run/multus/other")).unwrap_err().kind(),
+            io::ErrorKind::InvalidInput
+        );
+    }
+
+    #[test]
+    fn one_directory_is_made_and_removed_where_it_is_empty_and_a_link_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = HostRoot::new(dir.path().into());
+        let path = Path::new("/base/one");
+        root.make_one_directory(path, 0o750).unwrap_err();
+        std::fs::create_dir(dir.path().join("base")).unwrap();
+        for _ in 0..2 {
+            root.make_one_directory(path, 0o777).unwrap();
+        }
+        let made = std::fs::metadata(dir.path().join("base/one")).unwrap();
+        assert_eq!(made.permissions().mode() & 0o7777, 0o777, "whatever the umask");
+        std::fs::write(dir.path().join("base/one/file"), "").unwrap();
+        assert!(!root.remove_empty_directory(path).unwrap());
+        std::fs::remove_file(dir.path().join("base/one/file")).unwrap();
+        for _ in 0..2 {
+            assert!(root.remove_empty_directory(path).unwrap());
+        }
+        symlink("/base", dir.path().join("base/one")).unwrap();
+        assert!(!root.remove_empty_directory(path).unwrap());
+        assert!(root.strict_below(Path::new("/base")).directory(path).is_err());
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! [`Net`]. So the same code runs against the real kernel ([`real::RealKernel`]) and against a double that records every call
 //! and fails at the one that a test names ([`double::FakeKernel`]).
 //!
-//! Beside the seam stand files below the host's root ([`host_root`], [`files`], [`trusted_file`], [`strict_path`], [`socket_file`]), watches ([`file_watch`],
+//! Beside the seam stand files below the host's root ([`host_root`], [`files`], [`trusted_file`], [`strict_path`], [`socket_file`],
+//! [`renewed_directory`], [`security_label`], [`bind_mount`]), watches ([`file_watch`],
 //! [`watch`]), child processes ([`exec`]), this process itself ([`process`], [`scheduling`], [`memory`], [`capabilities`]), NUMA
 //! nodes ([`topology`]) and what every crate above needs once ([`backoff`], [`failpoint`], [`pid_lock`], [`record_version`],
 //! [`shortage`], [`time_limit`]).
@@ -13,6 +14,7 @@
 
 pub mod announce;
 pub mod backoff;
+pub mod bind_mount;
 pub mod capabilities;
 pub mod devlink;
 pub mod disk_space;
@@ -30,10 +32,12 @@ pub mod pid_lock;
 pub mod process;
 pub mod real;
 pub mod record_version;
+pub mod renewed_directory;
 pub mod scheduling;
 pub mod scratch_netns;
 pub mod scratch_program;
 pub mod seam;
+pub mod security_label;
 pub mod shortage;
 pub mod socket_file;
 pub mod strict_path;
@@ -42,8 +46,10 @@ pub mod topology;
 pub mod trusted_file;
 pub mod unix_http;
 pub mod vf_settings;
+pub mod volume_file;
 pub mod watch;
 
+pub use bind_mount::BindMounts;
 pub use devlink::{DevlinkDevice, DevlinkEnd, DevlinkPort};
 pub use host_root::HostRoot;
 pub use mac::Mac;
@@ -52,6 +58,6 @@ pub use seam::{
     Address, AddressFlags, Answers, AttachedProgram, Channels, IommuGroup, IpvlanFlag, IpvlanMode, Kernel,
     Kind, Link, LinkName, LinkSettings, MacvlanMode, Net, NetError, NetKernel, NetdevSettings, NetnsError,
     NetnsId, NewLink, Nsid, Numbers, Op, OpError, Override, Parent, PciKernel, ProgramHook, Route, SetLink,
-    VFIO_PCI,
+    Uplink, UplinkQueue, VFIO_PCI, uplink,
 };
 pub use vf_settings::{Vf, VfChange, VfLinkState, VfRate, VfVlan, VlanProto};

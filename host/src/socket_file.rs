@@ -16,6 +16,8 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
 
+use super::failpoint;
+
 /// Connections that wait until they are accepted.
 const BACKLOG: i32 = 16;
 
@@ -45,13 +47,23 @@ pub fn is_no_socket(error: &io::Error) -> bool {
 
 /// Makes a listening socket (close-on-exec, non-blocking) with this name. A socket of that name is replaced.
 ///
+/// `draft`: the name that it has until it may be used, where that is on record; a socket that has it already was left by a process that
+/// was killed meanwhile, and goes.
+///
 /// # Errors
 /// [`NoSocket`] (kind `InvalidInput`) where something else has the name; the kernel's otherwise.
-pub fn make_listener(dir: impl AsFd, name: &str, access: Access) -> io::Result<OwnedFd> {
+pub fn make_listener(dir: impl AsFd, name: &str, draft: Option<&str>, access: Access) -> io::Result<OwnedFd> {
     must_be_socket_or_free(&dir, name)?;
     let listener = unix_socket()?;
-    let beside = format!(".fairlead-{:016x}", random()?);
+    let beside = match draft {
+        Some(draft) => {
+            remove(&dir, draft)?;
+            draft.to_owned()
+        }
+        None => format!(".fairlead-{:016x}", random()?),
+    };
     bind(&listener, &address(&dir, &beside)?)?;
+    failpoint::pass("socket.bound");
     let made = listen(&listener, BACKLOG)
         .map_err(io::Error::from)
         .and_then(|()| let_connect(&dir, &beside, access))
@@ -111,7 +123,7 @@ fn address(dir: impl AsFd, name: &str) -> io::Result<SocketAddrUnix> {
     Ok(SocketAddrUnix::new(format!("/proc/self/fd/{}/{name}", dir.as_fd().as_raw_fd()))?)
 }
 
-fn random() -> io::Result<u64> {
+pub(super) fn random() -> io::Result<u64> {
     let mut bytes = [0; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
     Ok(u64::from_ne_bytes(bytes))
@@ -179,7 +191,7 @@ mod tests {
         std::os::unix::fs::chown(&long, Some(0), Some(2000)).unwrap();
         let dir = File::open(&long).unwrap();
         for _ in 0..2 {
-            let _listener = make_listener(&dir, "net1.sock", Access::WhoeverWritesThere).unwrap();
+            let _listener = make_listener(&dir, "net1.sock", None, Access::WhoeverWritesThere).unwrap();
             let made = fs::symlink_metadata(long.join("net1.sock")).unwrap();
             assert!(made.file_type().is_socket());
             assert_eq!((made.mode() & 0o777, made.uid(), made.gid()), (0o660, 0, 2000));
@@ -190,7 +202,7 @@ mod tests {
         assert!(exists(&dir, "net1.sock").unwrap());
         assert!(remove(&dir, "net1.sock").unwrap() && remove(&dir, "net1.sock").unwrap());
         assert!(!exists(&dir, "net1.sock").unwrap() && names(&long).is_empty());
-        let _listener = make_listener(&dir, "net1.sock", Access::WhoeverSeesIt).unwrap();
+        let _listener = make_listener(&dir, "net1.sock", None, Access::WhoeverSeesIt).unwrap();
         let made = fs::symlink_metadata(long.join("net1.sock")).unwrap();
         assert_eq!((made.mode() & 0o777, made.uid()), (0o666, 0));
     }
@@ -207,7 +219,7 @@ mod tests {
         let dir = File::open(root.path()).unwrap();
         let before = names(root.path()).len();
         for name in ["link", "file", "directory", "fifo"] {
-            let refused = make_listener(&dir, name, Access::WhoeverSeesIt).unwrap_err();
+            let refused = make_listener(&dir, name, None, Access::WhoeverSeesIt).unwrap_err();
             for error in [refused, connect_to(&dir, name).unwrap_err()] {
                 assert!(is_no_socket(&error) && error.to_string().contains(name), "{error}");
             }

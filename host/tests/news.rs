@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -126,12 +127,13 @@ fn two_pods(act: impl FnOnce(&Announcer, [Announcement; 2], &mpsc::Receiver<Conf
                 addresses: Vec::new(),
                 probe: true,
                 awaits_carrier: false,
+                ndisc_notify: None,
                 label: pod.path().file_name().unwrap().to_string_lossy().into_owned(),
             }
         });
         let (sender, conflicts) = mpsc::channel();
         let tell = move |conflict| sender.send(conflict).unwrap_or_default();
-        let announcer = Announcer::start(Box::new(tell)).unwrap();
+        let announcer = Announcer::start(Path::new("/proc/sys"), Box::new(tell)).unwrap();
         act(&announcer, announcements, &conflicts);
     })
     .unwrap();
@@ -148,6 +150,26 @@ fn somebody_else_with_the_same_address_is_named_in_both_families() {
             assert_ne!(conflict.other, announcement.mac);
         }
         assert_eq!((announcer.failed(), announcer.dropped()), (0, 0));
+    });
+}
+
+#[test]
+fn with_the_announcement_the_pod_gets_the_sysctl_that_no_message_sets() {
+    two_pods(|announcer, [ours, other], _| {
+        let addresses: Vec<IpAddr> = vec!["10.9.0.60".parse().unwrap()];
+        announcer.announce(Announcement { addresses: addresses.clone(), probe: false, ..other.clone() });
+        let ndisc_notify = Some("net1".to_owned());
+        announcer.announce(Announcement { addresses, probe: false, ndisc_notify, ..ours.clone() });
+        let kernel = RealKernel::new().unwrap();
+        let now = |of: &Announcement| {
+            kernel.pod(&of.netns).unwrap().sysctl("net/ipv6/conf/net1/ndisc_notify").unwrap()
+        };
+        let until = Instant::now() + Duration::from_secs(20);
+        while now(&ours) != "1" && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!((now(&ours).as_str(), now(&other).as_str()), ("1", "0"));
+        assert_eq!(announcer.failed(), 0);
     });
 }
 

@@ -342,6 +342,30 @@ fn a_sysctl_of_an_interface_with_a_dot_belongs_to_the_views_namespace() {
 }
 
 #[test]
+fn a_row_goes_on_behind_what_is_refused_and_names_it() {
+    let stage = Stage::new();
+    stage.play(|kernel, parent| {
+        let mut pod = kernel.pod(&stage.pod_path()).unwrap();
+        pod.batch(&[Op::CreateLink(macvlan("net1", parent))]).unwrap();
+        let has = |text: &str| Op::AddAddress(address(text));
+        let mut ops = vec![Op::SetArpNotify(POD_INDEX + 1), has("10.9.0.2/24"), has("10.9.0.2/24")];
+        // More than go in one datagram.
+        ops.extend((0..100).map(|n| has(&format!("10.8.0.{n}/32"))));
+        ops.extend([has("10.8.0.7/32"), Op::SetArpNotify(POD_INDEX)]);
+        let refused = pod.batch_past_refusals(&ops).unwrap();
+        let told: Vec<_> = refused.iter().map(|e| (e.at, e.errno)).collect();
+        assert_eq!(told, [(0, Errno::ENODEV), (2, Errno::EEXIST), (103, Errno::EEXIST)]);
+        assert!(refused[2].to_string().contains("add address 10.8.0.7/32"), "{}", refused[2]);
+        assert_eq!(pod.sysctl("net/ipv4/conf/net1/arp_notify").unwrap(), "1");
+        let there = pod.addresses(POD_INDEX).unwrap().iter().filter(|a| a.net.addr().is_ipv4()).count();
+        assert_eq!(there, 101);
+        // The socket is at the beginning of an answer again.
+        assert!(pod.batch_past_refusals(&[]).unwrap().is_empty());
+        pod.batch(&[Op::DeleteAddress(address("10.9.0.2/24"))]).unwrap();
+    });
+}
+
+#[test]
 fn what_is_no_pods_namespace_is_refused_by_name() {
     let stage = Stage::new();
     let directory = stage.directory.path();

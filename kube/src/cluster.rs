@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
 use crate::pod::{Pod, PodRef};
+
+/// So long a pod of another uid may be the one before the one that is asked for, whose event is still on its way.
+pub const ONE_BEFORE: Duration = Duration::from_secs(2);
 
 /// How long an answer may take, and who waits for it.
 #[derive(Clone, Copy)]
@@ -36,6 +39,17 @@ pub struct Definition {
     pub config: Option<Arc<str>>,
     /// The annotation `k8s.v1.cni.cncf.io/resourceName`: the resource of the device plugin whose devices the network takes.
     pub resource: Option<String>,
+}
+
+/// A definition that the cluster has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KnownDefinition {
+    /// The namespace of the object.
+    pub namespace: String,
+    /// The name of the object.
+    pub name: String,
+    /// The definition, or why it cannot be used.
+    pub found: Result<Arc<Definition>, String>,
 }
 
 /// An object `Network` of the legacy API `alpha.network.k8s.io/v1`.
@@ -150,8 +164,19 @@ pub trait Cluster: fmt::Debug + Send + Sync {
     /// Why there is no such pod: it was deleted, it is another one, or it was not seen in time.
     fn pod(&self, wanted: &PodRef, wait: &Wait<'_>) -> Result<Arc<Pod>, ClusterError>;
 
+    /// Whether the cluster knows that this pod is no more: it was deleted, or another one has its name. A pod of which nothing is known is
+    /// no such one, and neither is any while the API server cannot be asked. Where the name is known with another uid, it waits until it
+    /// is clear which of the two is the newer, at most [`ONE_BEFORE`].
+    ///
+    /// # Errors
+    /// Why it is no more.
+    fn must_not_be_gone(&self, wanted: &PodRef, wait: &Wait<'_>) -> Result<(), ClusterError>;
+
     /// The pods of this node that are meant, as they were seen last. Never waits.
     fn known_pods(&self, meant: &dyn Fn(&PodRef) -> bool) -> Vec<Arc<Pod>>;
+
+    /// All definitions, as they were seen last. Never waits.
+    fn known_definitions(&self) -> Vec<KnownDefinition>;
 
     /// The definition of this name. Waits while the watch has not listed all.
     ///
@@ -188,6 +213,10 @@ pub trait Cluster: fmt::Debug + Send + Sync {
     /// The same after a restart, unless the pod has this very value already: the daemon before may have been killed before it
     /// told anybody.
     fn report_again(&self, pod: &PodRef, network_status: String);
+
+    /// Has other annotations of a pod written, as soon as that can be done and in any case; later values replace earlier ones of their
+    /// names that are not written yet.
+    fn annotate(&self, pod: &PodRef, annotations: Vec<(&'static str, String)>);
 
     /// Has an Event written that tells a person what the pod lacks. The same words for the same pod are counted, not repeated.
     fn warn(&self, pod: &PodRef, reason: &'static str, message: &str);

@@ -4,19 +4,66 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::cluster::{Cluster, ClusterError, Definition, LegacyNetwork, Wait};
-use crate::pod::{Pod, PodRef};
+use crate::cluster::{Cluster, ClusterError, Definition, KnownDefinition, LegacyNetwork, ONE_BEFORE, Wait};
+use crate::pod::{Pod, PodRef, SharedDirVolume};
 
 #[derive(Debug, Default)]
 struct Seen {
     pods: HashMap<(String, String), Arc<Pod>>,
     deleted: Vec<PodRef>,
-    definitions: HashMap<(String, String), Arc<Definition>>,
+    definitions: BTreeMap<(String, String), Arc<Definition>>,
     networks: HashMap<(String, String), Arc<LegacyNetwork>>,
     labels: HashMap<String, Arc<BTreeMap<String, String>>>,
     reports: Vec<(PodRef, String)>,
     warnings: Vec<(PodRef, String)>,
+    annotations: Vec<(PodRef, &'static str, String)>,
     labels_wanted: bool,
+}
+
+/// What is known of a pod that is asked for, as the watch of a real cluster knows it.
+enum Found {
+    Present(Arc<Pod>),
+    /// It is no more.
+    Gone(ClusterError),
+    /// The name is known with another uid, and the one that is asked for was never seen: it may be the newer one.
+    Other,
+    Nothing,
+}
+
+impl Seen {
+    fn find(&self, wanted: &PodRef, since: Instant) -> Found {
+        let (namespace, name) = (wanted.namespace.clone(), wanted.name.clone());
+        let present = self.pods.get(&(namespace.clone(), name.clone()));
+        let is_another = |pod: &&Arc<Pod>| {
+            wanted.uid.is_some() && pod.id.uid.is_some() && wanted.uid != pod.id.uid && !pod.is_static
+        };
+        let another = || {
+            let uid = |of: &PodRef| of.uid.clone().unwrap_or_default();
+            let found = present.map(|pod| uid(&pod.id)).unwrap_or_default();
+            ClusterError::AnotherUid {
+                namespace: namespace.clone(),
+                name: name.clone(),
+                wanted: uid(wanted),
+                found,
+            }
+        };
+        match present {
+            Some(pod) if !is_another(&pod) => Found::Present(Arc::clone(pod)),
+            Some(_) if self.deleted.contains(wanted) || since.elapsed() >= ONE_BEFORE => {
+                Found::Gone(another())
+            }
+            Some(_) => Found::Other,
+            None if self.deleted.contains(wanted) => {
+                Found::Gone(ClusterError::PodDeleted { namespace, name })
+            }
+            None => Found::Nothing,
+        }
+    }
+}
+
+fn not_seen(wanted: &PodRef) -> ClusterError {
+    let (namespace, name) = (wanted.namespace.clone(), wanted.name.clone());
+    ClusterError::PodNotSeen { namespace, name, reason: "a test has not put it".into() }
 }
 
 /// The cluster: what a test puts in is seen, and what is told to it can be read.
@@ -35,9 +82,12 @@ impl FakeCluster {
     /// A pod is there, with these annotations.
     pub fn put_pod(&self, id: &PodRef, annotations: &[(&str, &str)]) {
         let annotations = annotations.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-        let pod = Pod { id: id.clone(), annotations, is_static: false };
+        let pod = Pod { id: id.clone(), annotations, is_static: false, shared_dir: None };
         self.change(|seen| {
-            seen.pods.insert((id.namespace.clone(), id.name.clone()), Arc::new(pod));
+            let before = seen.pods.insert((id.namespace.clone(), id.name.clone()), Arc::new(pod));
+            // Its end was seen with the one that has its name now.
+            seen.deleted
+                .extend(before.filter(|before| before.id.uid != id.uid).map(|before| before.id.clone()));
         });
     }
 
@@ -100,6 +150,19 @@ impl FakeCluster {
         self.seen.lock().unwrap().reports.clone()
     }
 
+    /// The annotations that were told beside network-status, in their order.
+    pub fn annotations(&self) -> Vec<(PodRef, &'static str, String)> {
+        self.seen.lock().unwrap().annotations.clone()
+    }
+
+    /// The pod has this volume `shared-dir`.
+    pub fn put_shared_dir(&self, id: &PodRef, volume: SharedDirVolume) {
+        self.change(|seen| {
+            let pod = seen.pods.get_mut(&(id.namespace.clone(), id.name.clone())).unwrap();
+            Arc::make_mut(pod).shared_dir = Some(volume);
+        });
+    }
+
     /// What was warned of, in its order.
     pub fn warnings(&self) -> Vec<(PodRef, String)> {
         self.seen.lock().unwrap().warnings.clone()
@@ -108,27 +171,32 @@ impl FakeCluster {
 
 impl Cluster for FakeCluster {
     fn pod(&self, wanted: &PodRef, wait: &Wait<'_>) -> Result<Arc<Pod>, ClusterError> {
-        let (namespace, name) = (wanted.namespace.clone(), wanted.name.clone());
+        let since = Instant::now();
         let mut seen = self.seen.lock().unwrap();
         loop {
-            if let Some(pod) = seen.pods.get(&(namespace.clone(), name.clone())) {
-                return match (&wanted.uid, &pod.id.uid) {
-                    (Some(wanted), Some(found)) if wanted != found && !pod.is_static => {
-                        let (wanted, found) = (wanted.clone(), found.clone());
-                        Err(ClusterError::AnotherUid { namespace, name, wanted, found })
-                    }
-                    _ => Ok(Arc::clone(pod)),
-                };
+            match seen.find(wanted, since) {
+                Found::Present(pod) => return Ok(pod),
+                Found::Gone(why) => return Err(why),
+                Found::Other | Found::Nothing if Instant::now() >= wait.deadline || (wait.gone)() => {
+                    return Err(not_seen(wanted));
+                }
+                Found::Other | Found::Nothing => {}
             }
-            if seen.deleted.contains(wanted) {
-                return Err(ClusterError::PodDeleted { namespace, name });
-            }
-            if Instant::now() >= wait.deadline || (wait.gone)() {
-                return Err(ClusterError::PodNotSeen {
-                    namespace,
-                    name,
-                    reason: "a test has not put it".into(),
-                });
+            seen = self.changed.wait_timeout(seen, Duration::from_millis(20)).unwrap().0;
+        }
+    }
+
+    fn must_not_be_gone(&self, wanted: &PodRef, wait: &Wait<'_>) -> Result<(), ClusterError> {
+        let since = Instant::now();
+        let mut seen = self.seen.lock().unwrap();
+        loop {
+            match seen.find(wanted, since) {
+                Found::Gone(why) => return Err(why),
+                Found::Present(_) | Found::Nothing => return Ok(()),
+                Found::Other if Instant::now() >= wait.deadline || (wait.gone)() => {
+                    return Err(not_seen(wanted));
+                }
+                Found::Other => {}
             }
             seen = self.changed.wait_timeout(seen, Duration::from_millis(20)).unwrap().0;
         }
@@ -137,6 +205,16 @@ impl Cluster for FakeCluster {
     fn known_pods(&self, meant: &dyn Fn(&PodRef) -> bool) -> Vec<Arc<Pod>> {
         let seen = self.seen.lock().unwrap();
         seen.pods.values().filter(|pod| meant(&pod.id)).cloned().collect()
+    }
+
+    fn known_definitions(&self) -> Vec<KnownDefinition> {
+        let seen = self.seen.lock().unwrap();
+        let one = |((namespace, name), definition): (&(String, String), &Arc<Definition>)| KnownDefinition {
+            namespace: namespace.clone(),
+            name: name.clone(),
+            found: Ok(Arc::clone(definition)),
+        };
+        seen.definitions.iter().map(one).collect()
     }
 
     fn definition(&self, namespace: &str, name: &str, _: &Wait<'_>) -> Result<Arc<Definition>, ClusterError> {
@@ -175,6 +253,12 @@ impl Cluster for FakeCluster {
             if seen.reports.iter().rev().find(|(of, _)| of == pod).filter(told).is_none() {
                 seen.reports.push((pod.clone(), network_status.clone()));
             }
+        });
+    }
+
+    fn annotate(&self, pod: &PodRef, annotations: Vec<(&'static str, String)>) {
+        self.change(|seen| {
+            seen.annotations.extend(annotations.into_iter().map(|(name, value)| (pod.clone(), name, value)));
         });
     }
 

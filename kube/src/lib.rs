@@ -16,8 +16,9 @@ pub mod npwg;
 mod pod;
 mod watched;
 
-pub use cluster::{Cluster, ClusterError, Definition, LegacyNetwork, Wait};
-pub use pod::{Pod, PodRef};
+pub use cluster::{Cluster, ClusterError, Definition, KnownDefinition, LegacyNetwork, ONE_BEFORE, Wait};
+pub use pod::{Pod, PodRef, SharedDirVolume, says_of_networks};
 pub use watched::{
-    ApiServer, Health, Requests, Settings, StartError, TokenReviewer, Verdict, WatchHealth, Watched,
+    Access, ApiServer, Health, Requests, Right, Settings, StartError, TokenReviewer, Verdict, WatchHealth,
+    Watched, examine_access,
 };

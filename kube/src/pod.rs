@@ -6,6 +6,23 @@ use std::fmt;
 use fairlead_cni::args::Args;
 use serde::{Deserialize, Serialize};
 
+use crate::npwg::network_status::NETWORK_STATUS;
+
+/// The annotations that say something of networks begin with one of these.
+const OF_NETWORKS: [&str; 6] = [
+    "k8s.v1.cni.cncf.io/",
+    "v1.multus-cni.io/",
+    "alpha.network.k8s.io/",
+    "fairlead",
+    "kubernetes.io/ingress-bandwidth",
+    "kubernetes.io/egress-bandwidth",
+];
+
+/// Whether an annotation of a pod says what its networks are to be. What has become of them (network-status) does not.
+pub fn says_of_networks(annotation: &str) -> bool {
+    annotation != NETWORK_STATUS && OF_NETWORKS.iter().any(|of| annotation.starts_with(of))
+}
+
 /// By what a pod is known. The name alone is used again: a StatefulSet's pod comes back under the same one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PodRef {
@@ -45,6 +62,18 @@ pub struct Pod {
     pub annotations: BTreeMap<String, String>,
     /// True for a static pod, whose object in the API is a mirror: its uid is not that of the runtime's pod.
     pub is_static: bool,
+    /// Its volume for sockets in user space, where it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared_dir: Option<SharedDirVolume>,
+}
+
+/// The volume `shared-dir`, by which userspace-cni knows a pod's directory of sockets.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SharedDirVolume {
+    /// The directory of the host that it is; `None` where it is of another type than `hostPath`.
+    pub host_path: Option<String>,
+    /// Where the first container that has it sees it.
+    pub mount_path: Option<String>,
 }
 
 #[cfg(test)]

@@ -10,11 +10,14 @@
 
 mod real_api_server;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fairlead_kube::{ApiServer, Cluster, ClusterError, PodRef, Settings, Wait, Watched};
+use fairlead_kube::{
+    ApiServer, Cluster, ClusterError, KnownDefinition, PodRef, Right, Settings, TokenReviewer, Verdict, Wait,
+    Watched, examine_access,
+};
 use real_api_server::RealApiServer;
 use serde_json::{Value, json};
 
@@ -97,16 +100,21 @@ fn pods_are_watched_and_told_with_the_rights_of_fairlead_only() {
     x11_network_status_is_written_once_and_never_to_a_successor(&api, &watched);
     x14_a_failure_is_an_event_of_its_pod(&api, &watched);
     nothing_else_is_allowed(&api);
+    what_an_account_may_not_is_told(&api);
+    whoever_shows_a_token_may_read_if_its_account_may(&api);
 }
 
 fn definitions_are_seen_as_soon_as_their_kind_is_applied(api: &RealApiServer, watched: &Watched) {
-    let missing = watched.definition("default", "net", &wait(LONG)).unwrap_err();
-    assert!(matches!(missing, ClusterError::NoDefinition { .. }), "{missing}");
+    // The kind may be on its way, as at the making of a cluster: a caller waits for it, and then tries again.
+    let missing = watched.definition("default", "net", &wait(Duration::from_secs(1))).unwrap_err();
+    assert!(matches!(missing, ClusterError::DefinitionNotSeen { .. }), "{missing}");
     api.apply_kind("network-attachment-definitions", "k8s.cni.cncf.io", "NetworkAttachmentDefinition");
     api.create(DEFINITIONS, &definition("net"));
     until("the definition", || watched.definition("default", "net", &wait(Duration::ZERO)).is_ok());
     let found = watched.definition("default", "net", &wait(LONG)).unwrap();
     assert_eq!(found.resource.as_deref(), Some("intel.com/sriov"));
+    let known = KnownDefinition { namespace: "default".into(), name: "net".into(), found: Ok(found) };
+    assert_eq!(watched.known_definitions(), [known]);
     api.delete(&format!("{DEFINITIONS}/net"));
     until("its end", || watched.definition("default", "net", &wait(Duration::ZERO)).is_err());
     assert_eq!(watched.last_error(), None);
@@ -243,6 +251,52 @@ fn nothing_else_is_allowed(api: &RealApiServer) {
     ] {
         assert_eq!(api.as_fairlead(method, path), 403, "{method} {path}");
     }
+}
+
+/// What `doctor` asks.
+fn what_an_account_may_not_is_told(api: &RealApiServer) {
+    let right = |resource, verb| Right { group: "", resource, verb };
+    let asked = [
+        right("pods", "list"),
+        right("pods/status", "patch"),
+        right("secrets", "get"),
+        right("pods", "delete"),
+    ];
+    let of = |kubeconfig| examine_access(&ApiServer::Kubeconfig(kubeconfig), &asked, Duration::from_secs(60));
+    let access = of(api.kubeconfig_of_fairlead()).unwrap();
+    assert_eq!(access.lacking, asked[2..]);
+    assert!(access.serves_definitions && access.ahead.is_some_and(|ahead| ahead.abs() < 30), "{access:?}");
+    let refused = of(api.kubeconfig("nobody-knows-this-token")).unwrap_err();
+    assert!(refused.contains("401"), "{refused}");
+}
+
+/// What the metrics' port asks about whoever comes.
+fn whoever_shows_a_token_may_read_if_its_account_may(api: &RealApiServer) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let of = |kubeconfig: PathBuf, token: &str| {
+        runtime.block_on(async {
+            let reviewer = TokenReviewer::connect(&ApiServer::Kubeconfig(kubeconfig)).await.unwrap();
+            reviewer.may_get(token, "/metrics").await
+        })
+    };
+    let refused = of(api.kubeconfig_of_fairlead(), "anything").unwrap_err();
+    assert!(
+        refused.contains("TokenReview") && refused.contains("403"),
+        "without the right to ask: {refused}"
+    );
+    api.lets_fairlead_review_tokens();
+    let (reader, other) = (api.token_of("reader"), api.token_of("other"));
+    api.lets_read("reader", "/metrics");
+    let fairlead = || api.kubeconfig_of_fairlead();
+    until("the right to ask counts", || of(fairlead(), &other).is_ok());
+    until("the reader's right counts", || of(fairlead(), &reader) == Ok(Verdict::Allowed));
+    let forbidden = Verdict::Forbidden { user: "system:serviceaccount:default:other".to_owned() };
+    assert_eq!(of(fairlead(), &other), Ok(forbidden));
+    for nobodys in ["made-up", &format!("{reader}x")] {
+        assert_eq!(of(fairlead(), nobodys), Ok(Verdict::Unknown), "{nobodys:?}");
+    }
+    api.delete("/api/v1/namespaces/default/serviceaccounts/reader");
+    until("a token dies with its account", || of(fairlead(), &reader) == Ok(Verdict::Unknown));
 }
 
 #[test]

@@ -28,24 +28,20 @@ pub(crate) enum ConnectError {
     Refused(ErrnoText),
 }
 
-/// An open connection to the daemon.
+/// A socket that is not connected yet.
 #[derive(Debug)]
-pub(crate) struct Connection(OwnedFd);
+pub(crate) struct Socket(OwnedFd);
 
-impl Connection {
-    /// Connects if that is possible without waiting.
-    pub(crate) fn try_connect(path: &Path) -> Option<Connection> {
-        // With a full queue this fails at once; `open` then waits for a place, within the deadline.
-        let fd = stream(SockFlag::SOCK_NONBLOCK).ok()?;
-        connect(fd.as_raw_fd(), &UnixAddr::new(path).ok()?).ok()?;
-        Some(Connection(fd))
+impl Socket {
+    pub(crate) fn new() -> Result<Socket, ConnectError> {
+        let made = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None);
+        made.map(Socket).map_err(refused)
     }
 
     /// Connects. While the daemon's queue of connections is full, this waits in the kernel for a place in it.
-    pub(crate) fn open(path: &Path, deadline: Deadline) -> Result<Connection, ConnectError> {
-        let refused = |errno: Errno| ConnectError::Refused(errno.into());
+    pub(crate) fn connect(self, path: &Path, deadline: Deadline) -> Result<Connection, ConnectError> {
+        let Socket(fd) = self;
         let address = UnixAddr::new(path).map_err(refused)?;
-        let fd = stream(SockFlag::empty()).map_err(refused)?;
         loop {
             // The send timeout limits `connect` too. Zero would mean no limit.
             let micros = i64::try_from(deadline.remaining().as_micros()).unwrap_or(i64::MAX).max(1);
@@ -58,6 +54,27 @@ impl Connection {
                 Err(errno) => Err(refused(errno)),
             };
         }
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn refused(errno: Errno) -> ConnectError {
+    ConnectError::Refused(errno.into())
+}
+
+/// An open connection to the daemon.
+#[derive(Debug)]
+pub(crate) struct Connection(OwnedFd);
+
+impl Connection {
+    /// Connects a new socket.
+    pub(crate) fn open(path: &Path, deadline: Deadline) -> Result<Connection, ConnectError> {
+        Socket::new()?.connect(path, deadline)
     }
 
     /// Sends as many bytes as the socket takes. `Ok(0)` when the deadline came first.
@@ -91,8 +108,4 @@ impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
-}
-
-fn stream(flags: SockFlag) -> Result<OwnedFd, Errno> {
-    socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC | flags, None)
 }

@@ -33,13 +33,18 @@ impl Deadline {
 
     /// Waits until `events` are ready on `fd`. Returns false when the deadline came first.
     pub(crate) fn wait(self, fd: BorrowedFd<'_>, events: PollFlags) -> bool {
+        self.wait_for(fd, events).is_some()
+    }
+
+    /// The same, and returns what the kernel says of `fd`; `None` when the deadline came first.
+    pub(crate) fn wait_for(self, fd: BorrowedFd<'_>, events: PollFlags) -> Option<PollFlags> {
         let mut fds = [PollFd::new(fd, events)];
         loop {
             match ppoll(&mut fds, Some(self.remaining().into()), None) {
                 Err(Errno::EINTR) => {}
                 // An error here would be an invalid descriptor: the read or write that follows names it.
-                Ok(0) => return false,
-                Ok(_) | Err(_) => return true,
+                Ok(0) => return None,
+                Ok(_) | Err(_) => return Some(fds[0].revents().unwrap_or(PollFlags::empty())),
             }
         }
     }

@@ -3,6 +3,7 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -117,8 +118,8 @@ pub(crate) fn operation() -> Result<(Operation, Duration), EnvironmentError> {
 
 impl Invocation {
     /// Reads and checks the environment of a command for the daemon.
-    pub(crate) fn read(command: Command) -> Result<Invocation, EnvironmentError> {
-        refuse_ipam_name()?;
+    pub(crate) fn read(command: Command, program: &[u8]) -> Result<Invocation, EnvironmentError> {
+        refuse_ipam_name(program)?;
         let request = Request {
             wire: WIRE,
             command,
@@ -126,6 +127,7 @@ impl Invocation {
             netns: text("CNI_NETNS")?,
             netns_inode: None,
             own_netns: None,
+            own_netns_cookie: None,
             ifname: text("CNI_IFNAME")?,
             args: text("CNI_ARGS")?,
             path: text("CNI_PATH")?,
@@ -169,9 +171,9 @@ fn check(request: &Request) -> Result<(), EnvironmentError> {
     Ok(())
 }
 
-fn refuse_ipam_name() -> Result<(), EnvironmentError> {
-    let path = env::args_os().next().unwrap_or_default();
-    let name = Path::new(&path).file_name().and_then(OsStr::to_str).unwrap_or_default();
+fn refuse_ipam_name(program: &[u8]) -> Result<(), EnvironmentError> {
+    let path = Path::new(OsStr::from_bytes(program));
+    let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
     if IPAM_PLUGINS.contains(&name) {
         return Err(EnvironmentError::Ipam {
             name: name.to_owned(),

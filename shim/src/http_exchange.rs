@@ -6,7 +6,7 @@
 
 use std::cmp::Ordering;
 
-use fairlead_cni::wire::{MAX_BODY, NOT_BEGUN, OUTCOME_HEADER, Request};
+use fairlead_cni::wire::{self, MAX_BODY, NOT_BEGUN, OUTCOME_HEADER, Request};
 use nix::errno::Errno;
 
 use crate::connection::Connection;
@@ -66,43 +66,38 @@ pub(crate) enum MalformedAnswer {
 
 /// A request on its way, and as much of its answer as has come.
 #[derive(Debug)]
-pub(crate) struct Exchange<'connection> {
-    connection: &'connection Connection,
+pub(crate) struct Exchange {
     message: Vec<u8>,
     sent: usize,
     received: Vec<u8>,
     head: Option<Head>,
 }
 
-impl<'connection> Exchange<'connection> {
-    /// Begins an exchange. The request says how long the caller waits.
-    pub(crate) fn new(
-        connection: &'connection Connection,
-        request: &mut Request,
-        deadline: Deadline,
-    ) -> Self {
+impl Exchange {
+    /// An exchange of which nothing is sent yet. The request says how long the caller waits.
+    pub(crate) fn new(request: &mut Request, deadline: Deadline) -> Self {
         request.deadline_ms = u64::try_from(deadline.remaining().as_millis()).unwrap_or(u64::MAX);
-        Exchange { connection, message: message(request), sent: 0, received: Vec::new(), head: None }
+        Exchange { message: message(request), sent: 0, received: Vec::new(), head: None }
     }
 
-    /// Sends the request and reads the answer. After [`Outcome::Late`] this can be called again with a later deadline.
-    pub(crate) fn advance(&mut self, deadline: Deadline) -> Outcome {
+    /// Sends the request and reads the answer. After [`Outcome::Late`] it can go on with the same connection and a later deadline.
+    pub(crate) fn advance(&mut self, connection: &Connection, deadline: Deadline) -> Outcome {
         while let Some(rest) = self.message.get(self.sent..).filter(|rest| !rest.is_empty()) {
-            match self.connection.send(rest, deadline) {
+            match connection.send(rest, deadline) {
                 Ok(0) => return Outcome::Late,
                 Ok(n) => self.sent += n,
                 // The daemon may have answered before it read everything (too large, stopping), so the answer is read.
                 Err(_) => break,
             }
         }
-        self.receive(deadline)
+        self.receive(connection, deadline)
     }
 
-    fn receive(&mut self, deadline: Deadline) -> Outcome {
+    fn receive(&mut self, connection: &Connection, deadline: Deadline) -> Outcome {
         let mut chunk = [0; 2048];
         loop {
             let nothing_yet = self.received.is_empty();
-            let n = match self.connection.receive(&mut chunk, deadline) {
+            let n = match connection.receive(&mut chunk, deadline) {
                 None => return Outcome::Late,
                 Some(Ok(0)) if nothing_yet && self.sent < self.message.len() => return Outcome::NotRead,
                 // The kernel says ECONNRESET when the other side closed with bytes of ours unread: it did not have the
@@ -132,12 +127,7 @@ impl<'connection> Exchange<'connection> {
 fn message(request: &Request) -> Vec<u8> {
     // Strings, numbers and a list of pairs always serialise.
     let body = serde_json::to_vec(request).unwrap_or_default();
-    let mut message = format!(
-        "POST {} HTTP/1.1\r\nHost: fairlead\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-        request.command.path(),
-        body.len()
-    )
-    .into_bytes();
+    let mut message = wire::head(request.command, body.len()).into_bytes();
     message.extend_from_slice(&body);
     message
 }

@@ -5,8 +5,10 @@
 //! every call, so its start is its speed: it starts no thread, handles no signal and keeps nothing. Whatever comes in, it
 //! ends within the call's time limit with a result or an error object.
 
-#![forbid(unsafe_code)]
+#![cfg_attr(not(test), no_main)]
+#![deny(unsafe_code)]
 
+mod bare_process;
 mod call_error;
 mod connection;
 mod daemon_process;
@@ -24,30 +26,30 @@ mod wait_for_socket;
 mod wait_resend_spool;
 
 use std::io::IsTerminal;
-use std::process::ExitCode;
 use std::time::Instant;
 
-use dlmalloc::GlobalDlmalloc;
 use fairlead_cni::CniVersion;
 use fairlead_cni::wire::Command;
 
 use crate::call_error::CallError;
-use crate::connection::Connection;
+use crate::connection::Socket;
 use crate::deadline::Deadline;
 use crate::environment::{EnvironmentError, Invocation, Operation, WORK_LIMIT};
 use crate::netns_identity::Netns;
 use crate::wait_resend_spool::Call;
 
-/// The C library's allocator maps and faults in a page for every size of block that it meets; this one takes one
-/// mapping for all. That halves what a call costs above an empty program (SPECIFICATION.md, "Start").
-#[global_allocator]
-static ALLOCATOR: GlobalDlmalloc = GlobalDlmalloc;
+/// The exit status of a call that succeeded.
+const SUCCESS: i32 = 0;
+/// The exit status of every other call.
+const FAILURE: i32 = 1;
 
-fn main() -> ExitCode {
+/// Makes the call of the program's start; `program` is the path under which it was called. Returns the exit status.
+#[cfg_attr(test, allow(dead_code, reason = "the tests have an entry of their own"))]
+fn run(program: &[u8]) -> i32 {
     let began = Instant::now();
     match environment::operation() {
         Ok((Operation::Version, limit)) => version(Deadline::after(began, limit)),
-        Ok((Operation::Daemon(command), limit)) => serve(command, Deadline::after(began, limit)),
+        Ok((Operation::Daemon(command), limit)) => serve(command, program, Deadline::after(began, limit)),
         Err(error) => {
             if matches!(error, EnvironmentError::NoCommand) {
                 stdout::print_usage();
@@ -58,38 +60,41 @@ fn main() -> ExitCode {
 }
 
 /// Answers VERSION without the daemon, in the version of the configuration on standard input.
-fn version(deadline: Deadline) -> ExitCode {
+fn version(deadline: Deadline) -> i32 {
     // A person at a terminal types no configuration, and would wait for the end of the time limit.
     let by_hand = std::io::stdin().is_terminal();
     let config = if by_hand { String::new() } else { stdin_config::read_all(deadline).unwrap_or_default() };
     let printed =
         stdout::print(stdout::versions_json(stdin_config::version_of(&config)).as_bytes(), deadline);
-    if printed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if printed { SUCCESS } else { FAILURE }
 }
 
-fn serve(command: Command, deadline: Deadline) -> ExitCode {
-    let mut invocation = match Invocation::read(command) {
+fn serve(command: Command, program: &[u8], deadline: Deadline) -> i32 {
+    let mut invocation = match Invocation::read(command, program) {
         Ok(invocation) => invocation,
         Err(error) => return stdout::print_error(&error.into(), CniVersion::LATEST, deadline),
     };
-    // The daemon wakes up and accepts while the runtime is still writing the configuration.
-    let early = Connection::try_connect(&invocation.socket);
     let netns = Some(&invocation.request.netns).filter(|path| !path.is_empty());
     let netns = netns.and_then(|path| Netns::open(path));
     invocation.request.netns_inode = netns.as_ref().and_then(Netns::inode);
-    invocation.request.own_netns = netns_identity::own();
+    // Should there be none, it is tried again when it is needed, and that error counts.
+    let socket = Socket::new().ok();
+    invocation.request.own_netns_cookie = socket.as_ref().and_then(netns_identity::own_cookie);
+    if invocation.request.own_netns_cookie.is_none() {
+        invocation.request.own_netns = netns_identity::own_inode();
+    }
     match stdin_config::read_all(deadline) {
         Ok(config) => invocation.request.config = config,
         Err(error) => return stdout::print_error(&error.into(), CniVersion::LATEST, deadline),
     }
-    let mut call = Call { invocation, netns, deadline, answered_on: None };
-    match call.run(early) {
+    let mut call = Call { invocation, netns, deadline, socket, answered_on: None };
+    match call.run() {
         Ok(result) if stdout::print(&result, deadline) => {
             // Only now that the runtime's pipe has taken the whole result.
             call.acknowledge();
-            ExitCode::SUCCESS
+            SUCCESS
         }
-        Ok(_) => ExitCode::FAILURE,
+        Ok(_) => FAILURE,
         Err(CallError::Answered(error)) => stdout::print_failure(&error, deadline),
         Err(error) => {
             let version = stdin_config::version_of(&call.invocation.request.config);

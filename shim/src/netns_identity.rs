@@ -7,13 +7,15 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use fairlead_cni::wire::Inode;
-use nix::fcntl::{OFlag, open};
+use nix::fcntl::{AT_FDCWD, OFlag, openat};
 use nix::libc;
 use nix::sched::{CloneFlags, setns};
+use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::GetStruct;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, getsockopt, socket};
 use nix::sys::stat::{FileStat, Mode, fstat, stat};
 use nix::sys::statfs::{NSFS_MAGIC, fstatfs};
+
+use crate::connection::Socket;
 
 nix::getsockopt_impl!(NetnsCookie, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, u64, GetStruct<u64>);
 
@@ -28,7 +30,8 @@ pub(crate) struct Netns(OwnedFd);
 impl Netns {
     /// Opens the file. `None` when it can't be opened; whether that is an error depends on the command, and the daemon decides.
     pub(crate) fn open(path: &str) -> Option<Netns> {
-        open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).ok().map(Netns)
+        // musl's open(2) makes two system calls of O_CLOEXEC, openat(2) one.
+        openat(AT_FDCWD, path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).ok().map(Netns)
     }
 
     /// The device and the inode by which the daemon recognises the file.
@@ -46,13 +49,17 @@ impl Netns {
         // setns(2) refuses a descriptor of O_PATH.
         let file = File::open(format!("/proc/self/fd/{}", self.0.as_raw_fd())).ok()?;
         setns(file, CloneFlags::CLONE_NEWNET).ok()?;
-        let inside = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).ok()?;
-        getsockopt(&inside, NetnsCookie).ok()
+        own_cookie(&Socket::new().ok()?)
     }
 }
 
-/// The inode of the executable's own network namespace.
-pub(crate) fn own() -> Option<Inode> {
+/// The cookie of the namespace that the process is in, in which it has made this socket. A look at `/proc` takes ten times as long.
+pub(crate) fn own_cookie(socket: &Socket) -> Option<u64> {
+    getsockopt(socket, NetnsCookie).ok()
+}
+
+/// The inode of the executable's own network namespace, for kernels without cookies.
+pub(crate) fn own_inode() -> Option<Inode> {
     stat("/proc/self/ns/net").ok().map(inode)
 }
 

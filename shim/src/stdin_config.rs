@@ -5,8 +5,6 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::io;
-use std::os::fd::AsFd;
 
 use fairlead_cni::wire::{Command, MAX_CONFIG};
 use fairlead_cni::{CniError, CniVersion, names};
@@ -15,6 +13,7 @@ use nix::poll::PollFlags;
 use nix::unistd::read;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 
+use crate::bare_process::STDIN;
 use crate::deadline::Deadline;
 use crate::errno_text::ErrnoText;
 
@@ -61,21 +60,25 @@ pub(crate) enum ConfigError {
 
 /// Reads standard input to its end.
 pub(crate) fn read_all(deadline: Deadline) -> Result<String, ConfigError> {
-    let stdin = io::stdin();
     let mut text = Vec::new();
     let mut chunk = [0; 2048];
     loop {
-        if !deadline.wait(stdin.as_fd(), PollFlags::POLLIN) {
+        let Some(state) = deadline.wait_for(STDIN, PollFlags::POLLIN) else {
             return Err(ConfigError::Endless(text.len()));
-        }
-        match read(stdin.as_fd(), &mut chunk) {
-            Ok(0) => break,
-            Ok(n) => text.extend_from_slice(chunk.get(..n).unwrap_or_default()),
-            Err(Errno::EINTR | Errno::EAGAIN) => {}
+        };
+        let got = match read(STDIN, &mut chunk) {
+            Ok(n) => chunk.get(..n).unwrap_or_default(),
+            Err(Errno::EINTR | Errno::EAGAIN) => continue,
             Err(errno) => return Err(ConfigError::Unreadable(errno.into())),
-        }
+        };
+        text.extend_from_slice(got);
         if text.len() > MAX_CONFIG {
             return Err(ConfigError::TooLarge);
+        }
+        // Nobody could write any more before this was read, and it did not fill the chunk: there is no more.
+        let was_last = state.contains(PollFlags::POLLHUP) && got.len() < chunk.len();
+        if got.is_empty() || was_last {
+            break;
         }
     }
     if text.is_empty() {

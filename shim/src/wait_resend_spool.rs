@@ -12,7 +12,7 @@ use fairlead_cni::CniError;
 use fairlead_cni::wire::{Command, RECEIVED, Request, STOPPING_FILE, Spooled};
 
 use crate::call_error::CallError;
-use crate::connection::{ConnectError, Connection};
+use crate::connection::{ConnectError, Connection, Socket};
 use crate::daemon_process::DaemonProcess;
 use crate::deadline::{Deadline, Pause};
 use crate::environment::Invocation;
@@ -26,6 +26,9 @@ use crate::wait_for_socket;
 /// For how long a daemon's announcement that it stops and comes back is believed.
 const STOPPING_HOLDS: Duration = Duration::from_secs(10);
 
+/// A daemon may think by so much that the caller waits longer than it does.
+const NOTICED: Duration = Duration::from_millis(10);
+
 /// A call that is ready to be made.
 #[derive(Debug)]
 pub(crate) struct Call {
@@ -35,25 +38,27 @@ pub(crate) struct Call {
     pub(crate) netns: Option<Netns>,
     /// The time at which the caller stops waiting.
     pub(crate) deadline: Deadline,
+    /// The socket for the first connection.
+    pub(crate) socket: Option<Socket>,
     /// The connection on which the answer came. The daemon waits on it to learn whether the answer has arrived.
     pub(crate) answered_on: Option<Connection>,
 }
 
 impl Call {
-    /// Makes the call and returns the result's bytes. `early` is a connection that was made before the request was known.
-    pub(crate) fn run(&mut self, early: Option<Connection>) -> Result<Vec<u8>, CallError> {
+    /// Makes the call and returns the result's bytes.
+    pub(crate) fn run(&mut self) -> Result<Vec<u8>, CallError> {
         match self.request().command {
-            Command::Add | Command::Check => self.call_when_there_is_a_daemon(early),
-            Command::Del | Command::Gc => self.call_or_spool(early),
-            Command::Status => self.status(early),
+            Command::Add | Command::Check => self.call_when_there_is_a_daemon(),
+            Command::Del | Command::Gc => self.call_or_spool(),
+            Command::Status => self.status(),
         }
     }
 
-    fn call_when_there_is_a_daemon(&mut self, mut early: Option<Connection>) -> Result<Vec<u8>, CallError> {
+    fn call_when_there_is_a_daemon(&mut self) -> Result<Vec<u8>, CallError> {
         let mut pause = Pause::new();
         loop {
-            let connection = early.take().map_or_else(|| self.wait_and_connect(), Ok)?;
-            let error = match self.exchange(&connection) {
+            let (connection, mut exchange) = self.wait_and_connect()?;
+            let error = match exchange.advance(&connection, self.deadline) {
                 Outcome::Stopping => CallError::Stopping,
                 Outcome::NotRead => CallError::NotRead,
                 other => {
@@ -78,19 +83,33 @@ impl Call {
 
     /// Connects, and waits for a daemon where none runs. It does not wait for the sake of a configuration that no daemon
     /// would accept.
-    fn wait_and_connect(&self) -> Result<Connection, CallError> {
-        match Connection::open(&self.invocation.socket, self.deadline) {
-            Ok(connection) => return Ok(connection),
+    fn wait_and_connect(&mut self) -> Result<(Connection, Exchange), CallError> {
+        match self.connect() {
+            Ok(ready) => return Ok(ready),
             Err(ConnectError::Down(_)) => {}
             Err(other) => return Err(CallError::NoConnection(other)),
         }
         stdin_config::check(&self.request().config, self.request().command).map_err(CallError::Config)?;
-        wait_for_socket::connect(&self.invocation.socket, self.deadline).map_err(CallError::NoConnection)
+        let connection = wait_for_socket::connect(&self.invocation.socket, self.deadline);
+        let connection = connection.map_err(CallError::NoConnection)?;
+        // The caller will not wait as long any more.
+        Ok((connection, self.exchange()))
     }
 
-    fn call_or_spool(&mut self, early: Option<Connection>) -> Result<Vec<u8>, CallError> {
-        match early.map_or_else(|| Connection::open(&self.invocation.socket, self.deadline), Ok) {
-            Ok(connection) => match self.exchange(&connection) {
+    /// Connects; the exchange is made before, since connecting wakes the daemon, which then finds the request there.
+    fn connect(&mut self) -> Result<(Connection, Exchange), ConnectError> {
+        let exchange = self.exchange();
+        let socket = self.socket.take().map_or_else(Socket::new, Ok)?;
+        let connection = socket.connect(&self.invocation.socket, self.deadline)?;
+        // It may have waited for a place in the daemon's queue, and the request says how long the caller still waits.
+        let said = Duration::from_millis(self.request().deadline_ms);
+        let is_stale = said.saturating_sub(self.deadline.remaining()) > NOTICED;
+        Ok((connection, if is_stale { self.exchange() } else { exchange }))
+    }
+
+    fn call_or_spool(&mut self) -> Result<Vec<u8>, CallError> {
+        match self.connect() {
+            Ok((connection, mut exchange)) => match exchange.advance(&connection, self.deadline) {
                 Outcome::Stopping | Outcome::NotRead | Outcome::Lost => {}
                 other => return self.conclude(other),
             },
@@ -113,8 +132,8 @@ impl Call {
     /// lost the call, which must then be made again.
     fn call_or_spool_locked(&mut self) -> Result<Option<Vec<u8>>, CallError> {
         let spool = Spool::lock(&self.invocation.state_dir, self.deadline).map_err(CallError::Spool)?;
-        match Connection::open(&self.invocation.socket, self.deadline) {
-            Ok(connection) => match self.exchange(&connection) {
+        match self.connect() {
+            Ok((connection, mut exchange)) => match exchange.advance(&connection, self.deadline) {
                 // This daemon begins nothing any more, and the next one waits for our lock before it replays the spool.
                 Outcome::Stopping => {}
                 Outcome::NotRead | Outcome::Lost => return Ok(None),
@@ -130,8 +149,8 @@ impl Call {
         Ok(Some(Vec::new()))
     }
 
-    fn status(&mut self, early: Option<Connection>) -> Result<Vec<u8>, CallError> {
-        match self.status_of_a_working_daemon(early) {
+    fn status(&mut self) -> Result<Vec<u8>, CallError> {
+        match self.status_of_a_working_daemon() {
             // An ADD would wait and be served, so a node whose daemon restarts is ready.
             Err(error) if error.ends_with_a_restart() && stop_was_announced(&self.invocation.socket) => {
                 Ok(Vec::new())
@@ -141,12 +160,12 @@ impl Call {
     }
 
     /// Waits for the answer as long as the daemon's process is at work.
-    fn status_of_a_working_daemon(&mut self, early: Option<Connection>) -> Result<Vec<u8>, CallError> {
+    fn status_of_a_working_daemon(&mut self) -> Result<Vec<u8>, CallError> {
         let mut wait = StatusWait::new(self.deadline);
-        let connection = early.map_or_else(|| self.reach_a_working_daemon(&mut wait), Ok)?;
-        let mut exchange = Exchange::new(&connection, &mut self.invocation.request, self.deadline);
+        let connection = self.reach_a_working_daemon(&mut wait)?;
+        let mut exchange = self.exchange();
         loop {
-            match exchange.advance(wait.until) {
+            match exchange.advance(&connection, wait.until) {
                 Outcome::Late => {
                     wait.keep_waiting(DaemonProcess::of_connection(&connection), CallError::Late)?
                 }
@@ -169,8 +188,9 @@ impl Call {
         }
     }
 
-    fn exchange(&mut self, connection: &Connection) -> Outcome {
-        Exchange::new(connection, &mut self.invocation.request, self.deadline).advance(self.deadline)
+    /// The exchange for the next connection.
+    fn exchange(&mut self) -> Exchange {
+        Exchange::new(&mut self.invocation.request, self.deadline)
     }
 
     fn conclude(&self, outcome: Outcome) -> Result<Vec<u8>, CallError> {

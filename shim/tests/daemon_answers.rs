@@ -6,12 +6,20 @@ mod rig;
 
 use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::thread;
 use std::time::Duration;
 
 use fairlead_cni::wire::{Inode, RECEIVED, WIRE};
+use nix::libc;
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::GetStruct;
 use rig::{Daemon, RESULT, Rig, answer, not_begun, ok};
+
+nix::getsockopt_impl!(NetnsCookie, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, u64, GetStruct<u64>);
+
+#[derive(Debug, Clone, Copy)]
+struct NetnsCookie;
 
 #[test]
 fn k01_a_call_becomes_one_request_and_its_answer_is_printed() {
@@ -27,7 +35,13 @@ fn k01_a_call_becomes_one_request_and_its_answer_is_printed() {
     let request = arrived.request;
     let own = std::fs::metadata("/proc/self/ns/net").unwrap();
     let own = Some(Inode { dev: own.dev(), ino: own.ino() });
-    assert_eq!((request.wire, request.netns_inode, request.own_netns), (WIRE, own, own));
+    assert_eq!((request.wire, request.netns_inode), (WIRE, own));
+    let socket = UnixDatagram::unbound().unwrap();
+    match getsockopt(&socket, NetnsCookie) {
+        Ok(cookie) => assert_eq!((request.own_netns_cookie, request.own_netns), (Some(cookie), None)),
+        // Before Linux 5.14.
+        Err(_) => assert_eq!((request.own_netns_cookie, request.own_netns), (None, own)),
+    }
     assert_eq!((request.container_id.as_str(), request.ifname.as_str()), ("c1", "eth0"));
     assert_eq!((request.args.as_str(), request.path.as_str()), ("IgnoreUnknown=1", "/opt/cni/bin"));
     assert_eq!((request.netns.as_str(), request.config.as_str()), ("/proc/self/ns/net", rig::CONFIG));

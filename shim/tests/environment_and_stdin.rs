@@ -31,6 +31,24 @@ fn k04_missing_variables_are_code_4_and_all_are_named_before_the_daemon_is_asked
 }
 
 #[test]
+fn k04_closed_standard_streams_are_empty_and_nothing_else_gets_their_numbers() {
+    let rig = Rig::new();
+    let daemon = Daemon::answering(&rig.socket(), ok("{}"));
+    let run = |closed: &str| {
+        let script = format!("printf %s '{CONFIG}' | \"$0\" {closed}");
+        let mut shell = std::process::Command::new("/bin/sh");
+        shell.args(["-c", &script, env!("CARGO_BIN_EXE_fairlead")]).env_clear();
+        shell.envs([("CNI_COMMAND", "ADD"), ("CNI_CONTAINERID", "c1"), ("CNI_IFNAME", "eth0")]);
+        shell.env("CNI_NETNS", "/proc/self/ns/net").env("FAIRLEAD_SOCKET", rig.socket()).output().unwrap()
+    };
+    assert!(String::from_utf8(run("<&-").stdout).unwrap().contains("no network configuration"));
+    assert!(daemon.arrived.try_recv().is_err());
+    let unread = run(">&- 2>&-");
+    assert!(unread.status.success() && unread.stdout.is_empty());
+    assert_eq!(daemon.arrived.try_recv().unwrap().request.config, CONFIG);
+}
+
+#[test]
 fn k04_gc_and_status_need_no_container_and_del_no_namespace() {
     let rig = Rig::new();
     let _daemon = Daemon::answering(&rig.socket(), ok(""));

@@ -4,14 +4,19 @@
 //! A VF is matched by what a scan has found of it, and by nothing else. What a selector asks for and a scan cannot find
 //! is refused when it is read: it never matches more than was meant.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 use crate::{LinkType, PciAddr, ScannedPf, ScannedVf};
+
+/// So many of the values that were found are shown.
+const SHOWN: usize = 8;
 
 /// A list of selectors, or a single one without a list around it. A VF belongs to it that any of them matches.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -25,6 +30,13 @@ impl Selectors {
 }
 
 impl Selectors {
+    /// Why none of these VFs is selected, key by key; `None`: one is.
+    pub(crate) fn why_none(&self, vfs: &[(&ScannedPf, ScannedVf)]) -> Option<String> {
+        let each = self.0.iter().map(|selector| selector.why_none(vfs));
+        let each: Option<Vec<String>> = each.collect();
+        each.map(|each| each.join("; or "))
+    }
+
     /// Whether a PF is named, by its interface or its address: only PFs that are named get VFs created.
     pub fn names(&self, physical: &ScannedPf) -> bool {
         self.0.iter().any(|selector| selector.names(physical))
@@ -102,23 +114,146 @@ impl Selector {
     }
 
     fn matches(&self, physical: &ScannedPf, found: &ScannedVf) -> bool {
-        let (vf, own) = (&found.vf, physical.interface.as_ref());
-        // Under vfio-pci and in a pod the VF has no interface here: it goes by that of its PF.
-        let speaks = found.link_type.or_else(|| own?.link_type);
-        let key = found.partition_key.filter(|_| speaks == Some(LinkType::Infiniband));
-        holds(&self.vendors, |vendor| vendor.0 == found.model.vendor)
-            && holds(&self.devices, |device| device.0 == found.model.device)
-            && holds(&self.drivers, |driver| vf.driver.as_ref() == Some(driver))
-            && holds(&self.pci_addresses, |address| *address == vf.address)
-            && holds(&self.acpi_indexes, |index| found.acpi_index == Some(index.0))
-            && has_share(&self.pf_names, vf.index, |name| {
-                own.is_some_and(|own| own.name.eq_ignore_ascii_case(name))
-            })
-            && has_share(&self.root_devices, vf.index, |address| *address == physical.address)
-            && holds(&self.link_types, |link_type| speaks == Some(*link_type))
-            && holds(&self.p_keys, |wanted| key == Some(wanted.0))
-            && (!self.is_rdma || !found.rdma.devices.is_empty())
+        Key::ALL.iter().all(|key| self.is_met(*key, physical, found))
     }
+
+    /// Whether a VF has what the selector wants by one key, or it wants nothing by that.
+    fn is_met(&self, key: Key, physical: &ScannedPf, found: &ScannedVf) -> bool {
+        let (vf, own) = (&found.vf, physical.interface.as_ref());
+        match key {
+            Key::Vendors => holds(&self.vendors, |vendor| vendor.0 == found.model.vendor),
+            Key::Devices => holds(&self.devices, |device| device.0 == found.model.device),
+            Key::Drivers => holds(&self.drivers, |driver| vf.driver.as_ref() == Some(driver)),
+            Key::PciAddresses => holds(&self.pci_addresses, |address| *address == vf.address),
+            Key::AcpiIndexes => holds(&self.acpi_indexes, |index| found.acpi_index == Some(index.0)),
+            Key::PfNames => has_share(&self.pf_names, vf.index, |name| {
+                own.is_some_and(|own| own.name.eq_ignore_ascii_case(name))
+            }),
+            Key::RootDevices => {
+                has_share(&self.root_devices, vf.index, |address| *address == physical.address)
+            }
+            Key::LinkTypes => {
+                holds(&self.link_types, |link_type| link_type_of(physical, found) == Some(*link_type))
+            }
+            Key::PKeys => {
+                let infiniband = link_type_of(physical, found) == Some(LinkType::Infiniband);
+                let key = found.partition_key.filter(|_| infiniband);
+                holds(&self.p_keys, |wanted| key == Some(wanted.0))
+            }
+            Key::IsRdma => !self.is_rdma || !found.rdma.devices.is_empty(),
+        }
+    }
+
+    /// What the selector wants by a key, as it is written or in words; nothing where the key is not there.
+    fn wanted(&self, key: Key) -> Vec<String> {
+        let written = serde_json::to_value(self).unwrap_or_default();
+        match &written[key.name()] {
+            Value::Array(wanted) => wanted.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+            Value::Bool(true) => vec!["an RDMA device".to_owned()],
+            _ => Vec::new(),
+        }
+    }
+
+    /// Why it matches none of these VFs; `None`: it matches one.
+    fn why_none(&self, vfs: &[(&ScannedPf, ScannedVf)]) -> Option<String> {
+        if vfs.iter().any(|(physical, vf)| self.matches(physical, vf)) {
+            return None;
+        }
+        let wanted: Vec<(Key, String)> = Key::ALL
+            .into_iter()
+            .map(|key| (key, self.wanted(key).join(", ")))
+            .filter(|(_, wanted)| !wanted.is_empty())
+            .collect();
+        let no_vf_has = |key: &Key| !vfs.iter().any(|(physical, vf)| self.is_met(*key, physical, vf));
+        let unmet: Vec<String> = wanted
+            .iter()
+            .filter(|(key, _)| no_vf_has(key))
+            .map(|(key, wanted)| {
+                let there: BTreeSet<String> =
+                    vfs.iter().filter_map(|(physical, vf)| key.of(physical, vf)).collect();
+                let shown: Vec<&str> = there.iter().take(SHOWN).map(String::as_str).collect();
+                let more = if there.len() > SHOWN { ", …" } else { "" };
+                let found = if shown.is_empty() { "none".to_owned() } else { shown.join(", ") + more };
+                format!("{}: no VF of this node has {wanted} (found {found})", key.name())
+            })
+            .collect();
+        let all = || {
+            let all: Vec<String> =
+                wanted.iter().map(|(key, wanted)| format!("{} {wanted}", key.name())).collect();
+            format!("no VF of this node has all of {}", all.join("; "))
+        };
+        Some(if unmet.is_empty() { all() } else { unmet.join("; ") })
+    }
+}
+
+/// A key by which a selector selects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Key {
+    Vendors,
+    Devices,
+    Drivers,
+    PciAddresses,
+    AcpiIndexes,
+    PfNames,
+    RootDevices,
+    LinkTypes,
+    PKeys,
+    IsRdma,
+}
+
+impl Key {
+    const ALL: [Key; 10] = [
+        Key::Vendors,
+        Key::Devices,
+        Key::Drivers,
+        Key::PciAddresses,
+        Key::AcpiIndexes,
+        Key::PfNames,
+        Key::RootDevices,
+        Key::LinkTypes,
+        Key::PKeys,
+        Key::IsRdma,
+    ];
+
+    /// As it is written.
+    fn name(self) -> &'static str {
+        match self {
+            Key::Vendors => "vendors",
+            Key::Devices => "devices",
+            Key::Drivers => "drivers",
+            Key::PciAddresses => "pciAddresses",
+            Key::AcpiIndexes => "acpiIndexes",
+            Key::PfNames => "pfNames",
+            Key::RootDevices => "rootDevices",
+            Key::LinkTypes => "linkTypes",
+            Key::PKeys => "pKeys",
+            Key::IsRdma => "isRdma",
+        }
+    }
+
+    /// What a VF has there, as a selector would write it.
+    fn of(self, physical: &ScannedPf, found: &ScannedVf) -> Option<String> {
+        match self {
+            Key::Vendors => Some(Number(found.model.vendor).into()),
+            Key::Devices => Some(Number(found.model.device).into()),
+            Key::Drivers => found.vf.driver.clone(),
+            Key::PciAddresses => Some(found.vf.address.to_string()),
+            Key::AcpiIndexes => found.acpi_index.map(|index| index.to_string()),
+            Key::PfNames => physical.interface.as_ref().map(|own| format!("{}#{}", own.name, found.vf.index)),
+            Key::RootDevices => Some(format!("{}#{}", physical.address, found.vf.index)),
+            Key::LinkTypes => {
+                let speaks = serde_json::to_value(link_type_of(physical, found)?).ok()?;
+                speaks.as_str().map(str::to_owned)
+            }
+            Key::PKeys => found.partition_key.map(|key| Number(key).into()),
+            Key::IsRdma => (!found.rdma.devices.is_empty()).then(|| "true".to_owned()),
+        }
+    }
+}
+
+/// Under vfio-pci and in a pod a VF has no interface here: it goes by that of its PF.
+fn link_type_of(physical: &ScannedPf, found: &ScannedVf) -> Option<LinkType> {
+    found.link_type.or_else(|| physical.interface.as_ref()?.link_type)
 }
 
 fn holds<T>(list: &[T], is_it: impl Fn(&T) -> bool) -> bool {

@@ -2,21 +2,31 @@
 //!
 //! - what a port is, and what is told of it: [`port`]
 //! - which port a frame goes to: [`switch`] (pure)
-//! - the guests' memory and rings, and the threads that serve them: [`dataplane`]
+//! - the guests' memory and rings, uplinks to kernel interfaces, and the threads that serve them: [`dataplane`]
+//! - frames of a port, copied for an operator who looks on: [`capture`]
 //! - how the daemon tells the data plane what to do: [`control`]
 //! - what a process gives up that reads memory which pods write: [`confinement`]
 //!
-//! The program `fairlead-vswitch` is the last three in a process of its own: [`vswitch_process`].
+//! The program `fairlead-vswitch` is all of it in a process of its own: [`vswitch_process`].
 //! The other switch, a running OVS-DPDK, is told of ports by [`ovs_dpdk`].
 //! The crate knows nothing of CNI, of kubelet or of the daemon.
 
+pub mod capture;
 pub mod confinement;
 pub mod control;
 pub mod dataplane;
+#[cfg(any(test, feature = "fake-switch"))]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+pub mod fake_switch;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
+pub mod log_limit;
 mod memory;
+mod offload;
 pub mod ovs_dpdk;
 pub mod port;
 mod protocol;
 mod ring;
 pub mod switch;
+mod uplink;
 pub mod vswitch_process;

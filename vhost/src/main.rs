@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand, ValueEnum};
 use fairlead_host::topology::CpuList;
 use fairlead_vhost::confinement::User;
-use fairlead_vhost::dataplane::{Options, Polling};
+use fairlead_vhost::dataplane::{MemoryLimits, Polling};
 use fairlead_vhost::vswitch_process::{Settings, run};
 use tracing_subscriber::filter::LevelFilter;
 
@@ -31,15 +31,22 @@ struct Run {
     /// Where the control socket is made. Only root and the user that starts the program can use it.
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
-    /// Processors that forward frames, such as 2,4-5; all of them otherwise.
+    /// Processors that forward frames, such as 2,4-5: one thread for each NUMA node that they are of. May be given again, for more
+    /// threads. Without it each node has one, on all of its processors that the process may use and that are not isolated.
     #[arg(long, value_name = "LIST")]
-    cpus: Option<CpuList>,
+    cpus: Vec<CpuList>,
     /// How they wait for frames.
     #[arg(long, value_enum, default_value_t)]
     polling: PollingMode,
     /// The user and group that the process becomes, as numbers.
     #[arg(long, value_name = "UID:GID")]
     user: Option<User>,
+    /// What the memory that one port's guest shares may cost the switch: pages that nobody has used yet, and page tables.
+    #[arg(long, value_name = "MIB", default_value_t = 64)]
+    port_memory: u32,
+    /// What that may cost for all ports together. Less than the process' memory limit by at least 128 MiB.
+    #[arg(long, value_name = "MIB", default_value_t = 256)]
+    guest_memory: u32,
     /// What is logged to standard error: error, warn, info, debug or trace.
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log_level: LevelFilter,
@@ -56,13 +63,13 @@ enum PollingMode {
 
 impl From<Run> for Settings {
     fn from(run: Run) -> Settings {
-        let cpus = run.cpus.unwrap_or_default();
         let polling = match run.polling {
             PollingMode::Adaptive => Polling::Adaptive,
             PollingMode::Always => Polling::Always,
         };
-        let options = Options { cpus: cpus.iter().map(|cpu| cpu as usize).collect(), polling };
-        Settings { socket: run.socket, options, user: run.user }
+        let bytes = |mib: u32| u64::from(mib) << 20;
+        let memory = MemoryLimits { port: bytes(run.port_memory), total: bytes(run.guest_memory) };
+        Settings { socket: run.socket, cpus: run.cpus, polling, memory, user: run.user }
     }
 }
 
@@ -74,7 +81,7 @@ fn main() -> ExitCode {
         .with_ansi(false)
         .with_target(false)
         .init();
-    match run(arguments.into()) {
+    match run(&arguments.into()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("fairlead-vswitch can't run: {}", with_causes(&error));

@@ -1,5 +1,7 @@
 //! What a port is, and what is told of it: the words that control socket, data plane and switch share.
 
+use std::collections::BTreeMap;
+
 use fairlead_host::Mac;
 use serde::{Deserialize, Serialize};
 
@@ -57,11 +59,17 @@ pub enum DropReason {
     Reserved,
     /// More bits than the port may send, or get, in a second.
     Rate,
+    /// From an uplink, to an address that no port of the network has.
+    Unknown,
+    /// A virtio header that does not agree with its frame, or asks for what was not agreed on.
+    Offload,
+    /// The link from the sender's thread to the receiver's thread has no room.
+    LinkFull,
 }
 
 impl DropReason {
     /// Every reason, in the order of their numbers (`reason as usize`).
-    pub const ALL: [DropReason; 8] = [
+    pub const ALL: [DropReason; 11] = [
         DropReason::Length,
         DropReason::Spoofed,
         DropReason::Vlan,
@@ -70,7 +78,43 @@ impl DropReason {
         DropReason::Isolated,
         DropReason::Reserved,
         DropReason::Rate,
+        DropReason::Unknown,
+        DropReason::Offload,
+        DropReason::LinkFull,
     ];
+
+    /// Those for which a frame that a guest sent can be dropped.
+    pub const FROM_GUEST: [DropReason; 8] = [
+        DropReason::Length,
+        DropReason::Spoofed,
+        DropReason::Vlan,
+        DropReason::Storm,
+        DropReason::Isolated,
+        DropReason::Reserved,
+        DropReason::Rate,
+        DropReason::Offload,
+    ];
+
+    /// Those for which a guest does not get a frame that is for it.
+    pub const TO_GUEST: [DropReason; 4] =
+        [DropReason::Length, DropReason::NoRoom, DropReason::Rate, DropReason::LinkFull];
+
+    /// The reason as it is written, in JSON too.
+    pub fn name(self) -> &'static str {
+        match self {
+            DropReason::Length => "length",
+            DropReason::Spoofed => "spoofed",
+            DropReason::Vlan => "vlan",
+            DropReason::Storm => "storm",
+            DropReason::NoRoom => "no-room",
+            DropReason::Isolated => "isolated",
+            DropReason::Reserved => "reserved",
+            DropReason::Rate => "rate",
+            DropReason::Unknown => "unknown",
+            DropReason::Offload => "offload",
+            DropReason::LinkFull => "link-full",
+        }
+    }
 }
 
 /// How much went through a port since it was added.
@@ -84,8 +128,16 @@ pub struct PortCounters {
     pub to_guest_frames: u64,
     /// Bytes of those.
     pub to_guest_bytes: u64,
-    /// Frames of this guest (or, for `no-room`, to this guest) that were dropped.
-    pub drops: std::collections::BTreeMap<DropReason, u64>,
+    /// Frames that the guest sent and nobody got, by reason.
+    pub from_guest_drops: BTreeMap<DropReason, u64>,
+    /// Frames for the guest that it did not get, by reason: what it lacks or is not to get is its own, and not the sender's.
+    pub to_guest_drops: BTreeMap<DropReason, u64>,
+    /// What the guest's memory costs the switch now, in bytes, at most: its page tables, and pages that nobody had used before.
+    #[serde(default)]
+    pub memory_bytes: u64,
+    /// How often a guest was disconnected because its memory cost too much.
+    #[serde(default)]
+    pub memory_refusals: u64,
 }
 
 /// A port as it is now.
@@ -103,6 +155,52 @@ pub struct PortView {
     pub active_queues: u16,
     /// What went through it.
     pub counters: PortCounters,
+    /// The thread that serves it.
+    #[serde(default)]
+    pub thread: ThreadView,
+}
+
+/// A poll thread, as a port's view names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct ThreadView {
+    /// Its number, counted from 0.
+    pub number: u16,
+    /// The NUMA node whose processors it runs on; absent: it is bound to none.
+    pub numa_node: Option<u32>,
+}
+
+/// What an uplink is to be: a kernel interface by which a network reaches the wire.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UplinkConfig {
+    /// The network. It has one uplink at most.
+    pub network: String,
+    /// The interface's name, for people.
+    pub interface: String,
+    /// The interface's index.
+    pub index: u32,
+    /// The largest payload of a frame in bytes, 68 to 3,818.
+    pub mtu: u16,
+    /// Frames are handed over by the interface's driver, not by the kernel's own path.
+    pub native: bool,
+}
+
+/// An uplink as it is now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UplinkView {
+    /// What it is to be.
+    pub config: UplinkConfig,
+    /// Receive queues of the interface that are served.
+    pub queues: u16,
+    /// The driver hands frames over without copying them.
+    pub zero_copy: bool,
+    /// Frames that came when the kernel had no room for them, since the uplink was added.
+    pub lost_frames: u64,
+    /// What went through it; what came from the wire is "from the guest".
+    pub counters: PortCounters,
+    /// The thread that serves it.
+    #[serde(default)]
+    pub thread: ThreadView,
 }
 
 /// An address that a network's switch has learnt.
@@ -118,4 +216,19 @@ pub struct MacEntry {
     pub port: String,
     /// Seconds since a frame came from it.
     pub age_s: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_told_by_one_name_and_every_reason_of_a_guests_port_has_a_direction() {
+        for reason in DropReason::ALL {
+            assert_eq!(serde_json::to_value(reason).unwrap(), reason.name());
+            let of_guests =
+                [DropReason::FROM_GUEST.as_slice(), &DropReason::TO_GUEST].concat().contains(&reason);
+            assert_eq!(of_guests, reason != DropReason::Unknown, "of uplinks alone");
+        }
+    }
 }

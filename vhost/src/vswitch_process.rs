@@ -4,24 +4,38 @@
 //! of them. The process keeps no state: whoever controls it tells it its ports after every start.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
+use fairlead_host::topology::CpuList;
 use nix::sys::signal::{SigSet, Signal};
+use parking_lot::Mutex;
 use tracing::{info, warn};
 
 use crate::confinement::{ConfinementError, User, confine};
 use crate::control::listening_socket::{BindError, bind_control_socket};
 use crate::control::{EventQueues, Server, ServerError};
-use crate::dataplane::{DataPlane, Event, Options, StartError};
+use crate::dataplane::{
+    DataPlane, Event, MemoryBound, MemoryLimits, Options, PlacesError, PollPlace, Polling, StartError,
+    poll_places,
+};
+use crate::log_limit::{Admitted, LogLimit};
+
+/// Where the kernel tells of processors and NUMA nodes.
+const SYSFS: &str = "/sys";
 
 /// How the process is to run.
 #[derive(Debug)]
 pub struct Settings {
     /// Where the control socket is made.
     pub socket: PathBuf,
-    /// Processors and polling.
-    pub options: Options,
+    /// The processors of the poll threads, as [`poll_places`] takes them.
+    pub cpus: Vec<CpuList>,
+    /// How the poll threads wait for frames.
+    pub polling: Polling,
+    /// What the guests' memory may cost.
+    pub memory: MemoryLimits,
     /// Who the process is to be; absent: who it is.
     pub user: Option<User>,
 }
@@ -38,6 +52,9 @@ pub enum ProcessError {
     /// It has no data plane.
     #[error("the data plane can't start")]
     DataPlane(#[from] StartError),
+    /// It has nowhere to forward frames.
+    #[error("where the poll threads can run is not known")]
+    Places(#[from] PlacesError),
     /// It can't be controlled.
     #[error("the control socket can't be served")]
     Server(#[from] ServerError),
@@ -56,18 +73,25 @@ pub enum ProcessError {
 ///
 /// # Errors
 /// When the process can't start; everything that it made but the socket's file is gone then.
-pub fn run(settings: Settings) -> Result<(), ProcessError> {
+pub fn run(settings: &Settings) -> Result<(), ProcessError> {
     let ends = block_ends().map_err(|error| kernel("a set of blocked signals", error.into()))?;
     let users = vec![0, rustix::process::getuid().as_raw()];
     let listener = bind_control_socket(&settings.socket)?;
+    let memory = bound_memory(settings.memory);
+    let places = places(&settings.cpus)?;
     confine(settings.user)?;
     let events = Arc::new(EventQueues::new().map_err(|error| kernel("an eventfd", error))?);
     let published = Arc::clone(&events);
-    let data_plane = DataPlane::start(settings.options, move |event| {
-        log(&event);
-        published.publish(event);
-    })?;
+    let limit = Mutex::new(LogLimit::default());
+    let data_plane = DataPlane::start(
+        Options { places: places.clone(), polling: settings.polling, memory },
+        move |event| {
+            log(&event, &mut limit.lock());
+            published.publish(event);
+        },
+    )?;
     let server = Server::start(listener, data_plane, events, users)?;
+    log_places(&places, &settings.cpus);
     info!(
         socket = %settings.socket.display(),
         version = env!("CARGO_PKG_VERSION"),
@@ -77,6 +101,22 @@ pub fn run(settings: Settings) -> Result<(), ProcessError> {
     info!(signal = signal.as_str(), "fairlead-vswitch ends");
     drop(server);
     Ok(())
+}
+
+/// What the guests' memory may cost. Where the kernel has not what it takes, the switch runs as it would without limits, and says so.
+fn bound_memory(limits: MemoryLimits) -> Option<Arc<MemoryBound>> {
+    match MemoryBound::new(limits) {
+        Ok(bound) => Some(Arc::new(bound)),
+        Err(error) => {
+            let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+            warn!(
+                %error, cause,
+                "what the guests' memory costs is not bounded: a guest that shares a large empty file can use up this process' \
+                 memory limit"
+            );
+            None
+        }
+    }
 }
 
 /// The signals that end the process are waited for from now on, and reach no thread.
@@ -90,10 +130,40 @@ fn kernel(what: &'static str, source: io::Error) -> ProcessError {
     ProcessError::Kernel { what, source }
 }
 
-fn log(event: &Event) {
+/// Where the poll threads run. Where the machine can't be read and nothing is named, that is one thread on any processor.
+fn places(named: &[CpuList]) -> Result<Vec<PollPlace>, PlacesError> {
+    match poll_places(Path::new(SYSFS), named) {
+        Err(error) if named.is_empty() => {
+            let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+            warn!(%error, cause, "one thread forwards frames, whatever nodes there are");
+            Ok(vec![PollPlace::default()])
+        }
+        known => known,
+    }
+}
+
+/// Tells where the poll threads run, and which processors were named in vain.
+fn log_places(places: &[PollPlace], named: &[CpuList]) {
+    let list = |place: &PollPlace| place.cpus.iter().filter_map(|cpu| u32::try_from(*cpu).ok()).collect();
+    for (number, place) in places.iter().enumerate() {
+        let cpus: CpuList = list(place);
+        info!(number, numa_node = place.numa_node, %cpus, "a poll thread runs");
+    }
+    let used: Vec<CpuList> = places.iter().map(list).collect();
+    let is_missing = |cpu: &u32| !used.iter().any(|cpus| cpus.contains(*cpu));
+    let missing: CpuList = named.iter().flat_map(CpuList::iter).filter(is_missing).collect();
+    if !missing.is_empty() {
+        warn!(cpus = %missing, "processors that are named for poll threads are not there");
+    }
+}
+
+fn log(event: &Event, limit: &mut LogLimit) {
+    let (Event::Connected { port } | Event::Disconnected { port, .. } | Event::Misbehaved { port, .. }) =
+        event;
+    let Some(Admitted { left_out }) = limit.admit(port, Instant::now()) else { return };
     match event {
-        Event::Connected { port } => info!(port, "a guest is connected"),
-        Event::Disconnected { port, why } => info!(port, why, "a guest is gone"),
-        Event::Misbehaved { port, what } => warn!(port, what, "a guest breaks the protocol"),
+        Event::Connected { port } => info!(port, left_out, "a guest is connected"),
+        Event::Disconnected { port, why } => info!(port, why, left_out, "a guest is gone"),
+        Event::Misbehaved { port, what } => warn!(port, what, left_out, "a guest breaks the protocol"),
     }
 }

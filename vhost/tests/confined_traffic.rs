@@ -6,6 +6,9 @@
 // Every one of these is a test's; what is unwrapped is what it claims.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+#[allow(dead_code, reason = "other tests start a data plane")]
+mod threads;
+
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -33,7 +36,7 @@ impl Drop for Running {
 
 fn start_vswitch(socket: &Path) -> Running {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fairlead-vswitch"));
-    command.arg("run").arg("--socket").arg(socket).args(["--user", "64321:64321"]);
+    command.arg("run").arg("--socket").arg(socket).args(["--user", "64321:64321"]).args(threads::arguments());
     let mut process = command.stderr(Stdio::piped()).spawn().unwrap();
     let mut log = BufReader::new(process.stderr.take().unwrap());
     let mut line = String::new();

@@ -15,7 +15,7 @@ use std::sync::{Barrier, Mutex};
 use std::time::Instant;
 
 use fairlead_vhost::ovs_dpdk::{
-    OvsDpdk, OvsError, Policing, PortName, PortOwner, PortSpec, Removal, VhostSocket, Vlans,
+    OvsDpdk, OvsError, Policing, PortName, PortOwner, PortSpec, Removal, TlsFiles, VhostSocket, Vlans,
 };
 use real_ovs::{RealOvs, until};
 use testpmd::Testpmd;
@@ -30,6 +30,7 @@ fn spec(ovs: &RealOvs, name: &str) -> PortSpec {
     PortSpec {
         name: PortName::new(name).unwrap(),
         bridge: "br0".to_owned(),
+        makes_bridge: false,
         socket: VhostSocket::PodListens(ovs.path(&format!("{name}.sock"))),
         vlans: Vlans::Untagged,
         policing: None,
@@ -219,16 +220,13 @@ fn fifty_ports_at_once_share_transactions() {
 }
 
 #[test]
-fn errors_name_the_port_the_reason_and_what_to_do() {
+fn errors_name_the_thing_the_reason_and_what_to_do() {
     let _turn = take_turn();
     let mut ovs = RealOvs::start();
     let driver = ovs.driver();
     let elsewhere = PortSpec { bridge: "br9".to_owned(), ..spec(&ovs, "p0") };
     let error = driver.add_port(elsewhere).unwrap_err().to_string();
-    assert!(
-        error.starts_with("the bridge br9 for the port p0 does not exist: ovs-vsctl add-br br9"),
-        "{error}"
-    );
+    assert!(error.starts_with("the bridge br9 does not exist: ovs-vsctl add-br br9"), "{error}");
     ovs.vsctl(&["--no-wait", "add-br", "br1"]);
     let kernel = PortSpec { bridge: "br1".to_owned(), ..spec(&ovs, "p0") };
     until("the monitor tells of the bridge", || {
@@ -241,6 +239,83 @@ fn errors_name_the_port_the_reason_and_what_to_do() {
         hasty.add_port(spec(&ovs, "p0")).unwrap_err().to_string().contains("db.sock: is ovsdb-server running")
     });
     assert!(hasty.status().unreachable.is_some());
+}
+
+#[test]
+fn a_port_that_makes_its_bridge_has_it_back_in_a_new_database() {
+    let _turn = take_turn();
+    let ovs = RealOvs::start();
+    let driver = ovs.driver();
+    let made = |name, vlan| PortSpec {
+        bridge: "br7".to_owned(),
+        makes_bridge: true,
+        vlans: vlan,
+        ..spec(&ovs, name)
+    };
+    let specs = [made("p0", Vlans::Every), made("p1", Vlans::Access(7))];
+    std::thread::scope(|scope| {
+        let adds = specs.each_ref().map(|spec| scope.spawn(|| driver.add_port(spec.clone()).unwrap()));
+        for add in adds {
+            assert!(add.join().unwrap().created);
+        }
+    });
+    assert_eq!(ovs.vsctl(&["get", "Bridge", "br7", "datapath_type"]), "netdev");
+    assert_eq!(ovs.vsctl(&["list-ports", "br7"]), "p0\np1");
+    assert!(!driver.add_port(specs[0].clone()).unwrap().created, "it is as it is to be");
+    driver.remove_port(&specs[0].name).unwrap();
+    driver.remove_port(&specs[1].name).unwrap();
+    assert_eq!(ovs.vsctl(&["list-br"]), "br0\nbr7", "what is in use by others is not known: it stays");
+    driver.add_port(specs[0].clone()).unwrap();
+    ovs.vsctl(&["del-br", "br7"]);
+    until("bridge and port are put back", || driver.counters().put_back == 1);
+    assert_eq!(ovs.vsctl(&["list-ports", "br7"]), "p0");
+}
+
+#[test]
+fn a_database_is_reached_by_tls_with_the_files_as_they_are_and_no_other_is_trusted() {
+    let _turn = take_turn();
+    let mut ovs = RealOvs::start();
+    let (tcp, tls) = ovs.serve_by_tls();
+    let address = format!("ssl:127.0.0.1:{tls}");
+    let dir = ovs.dir.path().to_owned();
+    let files = |who: &str, ca: &str| TlsFiles {
+        ca: dir.join(format!("pki/{ca}/cacert.pem")),
+        certificate: dir.join(format!("{who}-cert.pem")),
+        private_key: dir.join(format!("{who}-privkey.pem")),
+    };
+    let told = |driver: &OvsDpdk, words: &str| {
+        until(words, || driver.status().unreachable.is_some_and(|why| why.contains(words)));
+    };
+    let driver = ovs.driver_at(&address, Some(files("us", "switchca")));
+    // With news of any length each way.
+    let specs: Vec<PortSpec> = (0..8).map(|n| spec(&ovs, &format!("p{n}"))).collect();
+    std::thread::scope(|scope| {
+        let adds: Vec<_> = specs.iter().map(|spec| scope.spawn(|| driver.add_port(spec.clone()))).collect();
+        adds.into_iter().for_each(|add| drop(add.join().unwrap().unwrap()));
+    });
+    assert_eq!(driver.ports().unwrap().len(), 8);
+    // Its connection ends with the server, and is made again.
+    ovs.kill_database();
+    until("its end is seen", || driver.status().unreachable.is_some());
+    ovs.start_database();
+    driver.remove_port(&specs[0].name).unwrap();
+    drop(driver);
+
+    let by_tcp = ovs.driver_at(&format!("tcp:127.0.0.1:{tcp}"), None);
+    assert_eq!(by_tcp.ports().unwrap().len(), 7);
+    told(&ovs.driver_at(&address, None), "TLS needs ca");
+    told(&ovs.driver_at(&address, Some(files("nobody", "switchca"))), "nobody-cert.pem cannot be read");
+    told(&ovs.driver_at(&address, Some(files("stranger", "switchca"))), "does its CA know our certificate?");
+    let not_tls = format!("ssl:127.0.0.1:{tcp}");
+    told(&ovs.driver_at(&not_tls, Some(files("us", "switchca"))), "TLS handshake failed");
+
+    // Another CA has signed the server's certificate, until the file is renewed.
+    std::fs::copy(ovs.path("pki/controllerca/cacert.pem"), ovs.path("ca.pem")).unwrap();
+    let renewed = TlsFiles { ca: ovs.path("ca.pem"), ..files("us", "switchca") };
+    let driver = ovs.driver_at(&address, Some(renewed));
+    told(&driver, "UnknownIssuer");
+    std::fs::copy(ovs.path("pki/switchca/cacert.pem"), ovs.path("ca.pem")).unwrap();
+    assert_eq!(driver.ports().unwrap().len(), 7);
 }
 
 #[test]

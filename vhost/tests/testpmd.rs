@@ -5,6 +5,9 @@
 
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[allow(dead_code, reason = "other tests start the program")]
+mod threads;
+
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -14,7 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fairlead_host::Mac;
-use fairlead_vhost::dataplane::{DataPlane, Event, Options, Socket};
+use fairlead_vhost::dataplane::{DataPlane, Event, Socket};
 use fairlead_vhost::port::{PortConfig, PortView};
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
@@ -72,7 +75,14 @@ impl Testpmd {
         std::fs::create_dir_all(&run).expect("a directory for testpmd's own files");
         command.env("RUNTIME_DIRECTORY", run);
         command.args(["--lcores", &format!("0@({cpus}),1@({cpus})"), "--vdev", &device, "--", "-i"]);
-        command.args(["--forward-mode=mac", "--total-num-mbufs=4096", "--txd=256", "--rxd=256"]);
+        // Frames that come before it begins are not thrown away: the other may have begun already.
+        command.args([
+            "--forward-mode=mac",
+            "--no-flush-rx",
+            "--total-num-mbufs=4096",
+            "--txd=256",
+            "--rxd=256",
+        ]);
         command.arg(format!("--eth-peer=0,{}", MACS[1 - number]));
         command.args([format!("--rxq={queues}"), format!("--txq={queues}")]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -156,7 +166,7 @@ impl Node {
     fn start() -> Node {
         let events = Arc::new(Mutex::new(Vec::new()));
         let told = Arc::clone(&events);
-        let plane = DataPlane::start(Options::default(), move |event| told.lock().unwrap().push(event));
+        let plane = DataPlane::start(threads::options(), move |event| told.lock().unwrap().push(event));
         Node { plane: plane.expect("a data plane starts"), events }
     }
 

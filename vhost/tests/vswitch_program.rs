@@ -3,20 +3,26 @@
 // Every one of these is a test's; what is unwrapped is what it claims.
 #![allow(clippy::unwrap_used)]
 
+#[allow(dead_code, clippy::expect_used, clippy::panic, reason = "other tests use the rest")]
+mod guest;
+
 use std::collections::HashMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use fairlead_host::Mac;
+use fairlead_host::topology::CpuList;
 use fairlead_vhost::confinement::OPEN_FILES;
 use fairlead_vhost::control::messages::SocketSide;
 use fairlead_vhost::control::{Client, ClientError};
+use fairlead_vhost::dataplane::{PollPlace, poll_places};
 use fairlead_vhost::port::PortConfig;
+use guest::{BASE, BYTES, Guest, PLAIN, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -197,10 +203,58 @@ fn sigterm_and_sigint_end_it_cleanly() {
     }
 }
 
+/// The processors of each poll thread of a process, by the thread's name.
+fn poll_threads(process: u32) -> Vec<(String, String)> {
+    let of_thread = |path: PathBuf| {
+        let name = fs::read_to_string(path.join("comm")).unwrap().trim().to_owned();
+        let status = fs::read_to_string(path.join("status")).unwrap();
+        let cpus = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
+        name.starts_with("vswitch-poll").then(|| (name, cpus.trim().to_owned()))
+    };
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    let mut threads: Vec<_> = tasks.filter_map(|task| of_thread(task.unwrap().path())).collect();
+    threads.sort();
+    threads
+}
+
+#[test]
+fn each_list_of_processors_has_a_thread_that_is_bound_to_it() {
+    let place = Place::new();
+    let allowed = fs::read_to_string("/proc/self/status").unwrap();
+    let allowed = allowed.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
+    let allowed: CpuList = allowed.parse().unwrap();
+    let (first, last) = (allowed.iter().next().unwrap(), allowed.iter().last().unwrap());
+    let lists = [format!("--cpus={first}"), format!("--cpus={last}")];
+    let vswitch = Vswitch::start(&place, &[lists[0].as_str(), &lists[1], "--user", "64321:64321"]);
+    let bound = [("vswitch-poll", first), ("vswitch-poll-1", last)];
+    let bound = bound.map(|(name, cpu)| (name.to_owned(), cpu.to_string()));
+    assert_eq!(poll_threads(vswitch.child.id()), bound);
+    let mut client = place.client();
+    for (name, thread) in [("one", 0), ("two", 1), ("three", 0)] {
+        place.add_port(&mut client, name).unwrap();
+        let ports = client.ports().unwrap();
+        let port = ports.iter().find(|port| port.config.name == name).unwrap();
+        assert_eq!(port.thread.number, thread, "{name}");
+    }
+}
+
+#[test]
+fn without_a_list_each_numa_node_has_a_thread() {
+    let place = Place::new();
+    let vswitch = Vswitch::start(&place, &[]);
+    let places = poll_places(Path::new("/sys"), &[]).unwrap();
+    let cpus = |place: &PollPlace| {
+        let cpus = place.cpus.iter().map(|cpu| u32::try_from(*cpu).unwrap());
+        cpus.collect::<CpuList>().to_string()
+    };
+    let bound: Vec<String> = poll_threads(vswitch.child.id()).into_iter().map(|(_, cpus)| cpus).collect();
+    assert_eq!(bound, places.iter().map(cpus).collect::<Vec<_>>());
+}
+
 #[test]
 fn what_can_not_be_is_said_with_the_remedy() {
     let place = Place::new();
-    let text = failure(&place, &["--cpus", "0-1,9999"]);
+    let text = failure(&place, &["--cpus", "9999"]);
     assert!(text.contains("the data plane can't start"), "{text}");
     let text = failure(&place, &["--user", "nobody:nogroup"]);
     assert!(text.contains("give two numbers below 4294967295, such as 65534:65534"), "{text}");
@@ -209,4 +263,39 @@ fn what_can_not_be_is_said_with_the_remedy() {
         String::from_utf8(version.stdout).unwrap(),
         format!("fairlead-vswitch {}\n", env!("CARGO_PKG_VERSION"))
     );
+}
+
+/// Everything that a guest can have the process keep open: 16 rings, 32 regions, and a message that never comes whole.
+#[test]
+fn no_guest_makes_the_process_keep_more_files_open_than_a_port_is_counted_with() {
+    let place = Place::new();
+    let vswitch = Vswitch::start(&place, &[]);
+    let open = || fs::read_dir(format!("/proc/{}/fd", vswitch.child.id())).unwrap().count();
+    let mut client = place.client();
+    client.version().unwrap();
+    let before = open();
+    let listener = UnixListener::bind(place.dir.path().join("a")).unwrap();
+    let config = PortConfig { queues: 8, ..config("a") };
+    client.add_port(config, SocketSide::Listening, listener.as_fd()).unwrap();
+    let mut guest = Guest::connect(0, &place.dir.path().join("a"));
+    guest.agree();
+    for region in 0..32_u64 {
+        let at = BASE + region * BYTES;
+        let payload = [0, at, BYTES, at, 0].map(u64::to_ne_bytes).concat();
+        guest.message(37, PLAIN, &payload, &[guest.file.as_fd()]);
+    }
+    for ring in 0..16 {
+        guest.event(12, ring, guest.kicks[0].as_fd());
+        guest.event(13, ring, guest.calls[0].as_fd());
+    }
+    guest.settle();
+    let of_the_port = || u64::try_from(open().saturating_sub(before)).unwrap();
+    assert_eq!(of_the_port(), 66, "all but the message that is not yet whole");
+    let header = [5, PLAIN, 40].map(u32::to_ne_bytes).concat();
+    guest.raw(&header, &[guest.file.as_fd(); 32]);
+    wait_until("all of it is there", || of_the_port() == 98, || of_the_port().to_string());
+    const { assert!(OPEN_FILES >= 1_024 * 98) };
+    // One more than is waited for is one too many: the listening socket is left.
+    guest.raw(&[0], &[guest.file.as_fd()]);
+    wait_until("the guest is gone", || of_the_port() == 1, || of_the_port().to_string());
 }

@@ -7,7 +7,7 @@
 use serde_json::{Map, Value};
 
 use super::cluster_network::{self, ClusterNetwork};
-use super::sriov::RESOURCE_NAME;
+use super::known_keys::{COMMON, DEVICE, PATHS};
 use super::{HostDevice, Ipvlan, Macvlan, NetConf, Sriov, VhostUser, Vlan};
 use crate::error::{CniError, Code};
 use crate::names::shown;
@@ -35,105 +35,6 @@ pub enum Numa {
     Preferred,
     /// The node does not matter, `any`.
     Any,
-}
-
-/// The keys that every plugin's configuration may have.
-const COMMON: &[&str] = &[
-    "cniVersion",
-    "name",
-    "type",
-    "capabilities",
-    "args",
-    "runtimeConfig",
-    "prevResult",
-    "dns",
-    "ipam",
-    "cni.dev/valid-attachments",
-    "cni.dev/attachments",
-];
-
-/// The keys by which a meta plugin passes the device that kubelet has allocated to the pod.
-const DEVICE: &[&str] = &["deviceID", "pciBusID"];
-
-/// The keys that a path may have, by its type.
-const PATHS: &[(&str, &[&str])] = &[
-    ("macvlan", &["master", "mode", "mtu", "mac", "linkInContainer", "bcqueuelen"]),
-    ("ipvlan", &["master", "mode", "mtu", "linkInContainer"]),
-    ("vlan", &["master", "vlanId", "mtu", "linkInContainer"]),
-    ("host-device", &["device", "hwaddr", "kernelpath", "pciBusID"]),
-    (
-        "sriov",
-        &[
-            "pool",
-            "resourceName",
-            "driver",
-            "deviceAccess",
-            "vlan",
-            "vlanQoS",
-            "vlanProto",
-            "mac",
-            "spoofchk",
-            "trust",
-            "link_state",
-            "min_tx_rate",
-            "max_tx_rate",
-        ],
-    ),
-    (
-        "vhost-user",
-        &[
-            "switch",
-            "network",
-            "mode",
-            "vlan",
-            "trunk",
-            "spoofchk",
-            "isolated",
-            "queues",
-            "mtu",
-            "max_tx_rate",
-            "max_rx_rate",
-            "mac",
-            "volume",
-            "directory",
-            "mountPath",
-        ],
-    ),
-];
-
-/// The keys of the types that the reference plugins read beside those of a path, and those without a path.
-const BESIDE_PATHS: &[(&str, &[&str])] = &[
-    ("dummy", &[]),
-    ("loopback", &[]),
-    ("host-device", &["deviceID"]),
-    ("sriov", &["deviceID", "logLevel", "logFile"]),
-];
-
-/// The keys that an IPAM reads, by its type.
-const OF_IPAM: &[(&str, &[&str])] = &[
-    (
-        "host-local",
-        &["type", "ranges", "subnet", "rangeStart", "rangeEnd", "gateway", "routes", "dataDir", "resolvConf"],
-    ),
-    ("static", &["type", "addresses", "routes", "dns"]),
-    ("dhcp", &["type", "daemonSocketPath", "request", "provide", "priority"]),
-];
-
-/// The keys that mean something in a configuration of this type; `None` for a type that is not known here.
-pub fn known_keys(kind: &str) -> Option<Vec<&'static str>> {
-    let of = |table: &[(&str, &'static [&'static str])]| {
-        table.iter().find(|(known, _)| *known == kind).map(|(_, keys)| *keys)
-    };
-    let keys = match (of(PATHS), of(BESIDE_PATHS)) {
-        (None, None) => return None,
-        (of_path, beside) => [of_path.unwrap_or_default(), beside.unwrap_or_default()].concat(),
-    };
-    Some([COMMON, &keys, &[RESOURCE_NAME]].concat())
-}
-
-/// The keys that mean something in the `ipam` of this type; `None` for a type that is not known here.
-pub fn known_ipam_keys(kind: &str) -> Option<&'static [&'static str]> {
-    OF_IPAM.iter().find(|(known, _)| *known == kind).map(|(_, keys)| *keys)
 }
 
 impl Fairlead {

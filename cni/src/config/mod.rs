@@ -9,12 +9,14 @@ pub mod fairlead;
 pub mod host_device;
 pub mod host_local;
 pub mod ipvlan;
+pub mod known_keys;
 pub mod loopback;
 pub mod macvlan;
 mod netconf;
 pub mod resolv_conf;
 pub mod sriov;
 pub mod static_ipam;
+pub mod userspace;
 pub mod vhost_user;
 pub mod vlan;
 

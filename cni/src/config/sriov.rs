@@ -163,12 +163,28 @@ impl Sriov {
 /// Code 7 for a configuration that only sriov-cni before 2.0 could read.
 pub fn of_old_format(conf: &NetConf) -> Option<CniError> {
     let keys = conf.value.as_object()?;
-    let old = OLD_FORMAT.iter().find(|key| keys.contains_key(&folded(key)))?;
-    let msg =
-        format!("\"{old}\" is of sriov-cni before 2.0, which chose a VF itself; nothing does that by now");
+    let old: Vec<String> = OLD_FORMAT
+        .iter()
+        .filter(|key| keys.contains_key(&folded(key)))
+        .map(|key| format!("{key:?}"))
+        .collect();
+    let verb = match old.len() {
+        0 => return None,
+        1 => "is",
+        _ => "are",
+    };
+    let msg = format!(
+        "{} {verb} of sriov-cni before 2.0, which chose a VF itself; nothing does that by now",
+        old.join(", ")
+    );
     Some(CniError::new(Code::InvalidConfig, msg).with(
         "leave it out, and name the VF by \"deviceID\", or by \"resourceName\" what kubelet gives the pod; vfio-pci is seen by itself",
     ))
+}
+
+/// Whether a key, in any case, is one of those.
+pub fn is_of_old_format(key: &str) -> bool {
+    OLD_FORMAT.iter().any(|old| folded(old) == folded(key))
 }
 
 fn known(args: &Args) -> Result<(), CniError> {

@@ -4,6 +4,7 @@ mod conflist;
 mod ipam;
 mod sriov;
 mod types;
+mod userspace;
 mod vhost_user;
 
 use super::NetConf;

@@ -28,7 +28,8 @@ pub struct FinishedCall {
 }
 
 impl FinishedCall {
-    pub(super) fn container(&self) -> &str {
+    /// The id of its container.
+    pub fn container(&self) -> &str {
         &self.call.request().container_id
     }
 }
@@ -52,15 +53,19 @@ impl Shared {
         if !job.progress.advance(BEGUN) {
             return None;
         }
-        let (outcome, done) = self.perform(job.call, job.waiting);
+        let (reply, receipt, done) = self.perform(job.call, job.waiting);
         // Where nobody waits any more, the receipt in the outcome is dropped and so reports that the answer was
         // lost.
-        let _ = job.answer.send(outcome);
+        let _ = job.answer.send(Outcome::Reply(reply, receipt));
         Some(done)
     }
 
     /// Has the engine carry the call out, and puts together what its caller and the log get.
-    pub(super) fn perform(&self, call: Arc<dyn PreparedCall>, waiting: Waiting) -> (Outcome, FinishedCall) {
+    pub(super) fn perform(
+        &self,
+        call: Arc<dyn PreparedCall>,
+        waiting: Waiting,
+    ) -> (Reply, Receipt, FinishedCall) {
         let arrived = waiting.arrived;
         let reply = serve_catching_panics(&*call, waiting);
         let failure = reply.outcome.as_ref().err().map(|e| (e.code, e.to_string()));
@@ -68,7 +73,7 @@ impl Shared {
         let receipts = self.receipts.get().filter(|_| call.request().command == Command::Add);
         let receipt = Receipt::new(&call, receipts.cloned());
         let done = FinishedCall { receipt: receipts.is_some(), call, took, failure };
-        (Outcome::Reply(reply, receipt), done)
+        (reply, receipt, done)
     }
 
     pub(super) fn note(&self, done: &FinishedCall) {
@@ -89,6 +94,7 @@ impl Shared {
             failure.as_ref().map_or(0, |(c, _)| c.number()),
             *took,
         );
+        call.count_phases();
         self.health.note(failure.as_ref().map(|(code, _)| *code));
         let pod = Args::parse(&request.args).ok().and_then(|args| PodRef::of_args(&args));
         // As a text, which is quoted: a runtime without Kubernetes passes on whatever its caller calls a pod.

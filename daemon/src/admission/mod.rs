@@ -32,7 +32,7 @@ use self::queue::{Line, Queue};
 pub use self::queue::{PodInterface, pod_interface_of};
 pub use self::queued_call::{ArrivedCall, Outcome, Receipt, SubmittedCall};
 use self::queued_call::{CallProgress, Delivery, Preparation, QueuedCall, UnqueuedCall, outlives_its_caller};
-use crate::call::{CallerGone, Service, Waiting};
+use crate::call::{CallerGone, Reply, Service, Waiting};
 use crate::health::Health;
 use crate::metrics::Calls;
 
@@ -40,8 +40,10 @@ use crate::metrics::Calls;
 const DEFAULT_DEADLINE: Duration = Duration::from_secs(30);
 /// A caller that says it waits longer is treated as if it had said this.
 const LONGEST_DEADLINE: Duration = Duration::from_secs(600);
-/// The time within which a delivered answer is put on record.
+/// The time after which a delivered answer is put on record, if no call is at work then.
 const CONFIRMED_AFTER: Duration = Duration::from_millis(5);
+/// How long that waits for the calls of a burst, which go first.
+const CONFIRMED_AT_LATEST: Duration = Duration::from_millis(100);
 
 /// The time that STATUS waits for its turn. The executable reports a daemon that does not answer within 100 ms; a
 /// daemon that is only short of processors must not be called broken.
@@ -76,16 +78,21 @@ struct AdmissionState {
     /// Calls that were begun and are not yet on record as answered.
     running: usize,
     workers: WorkerThreads,
-    /// True while the thread that accepted a connection carries its call out.
-    inline: bool,
+    /// How many calls are carried out by the threads that accepted their connections.
+    inline: usize,
     slow_threads: usize,
     slow_idle: usize,
 }
 
 impl AdmissionState {
-    fn is_quiet(&self) -> bool {
-        let at_work = self.inline || self.workers.is_at_work() || self.queue.has(Line::Fast);
-        self.open && !self.stopping && !at_work
+    /// Whether a call of the fast line that comes now would not be begun before others that came earlier.
+    fn has_nobody_in_line(&self) -> bool {
+        self.open && !self.stopping && !self.queue.has(Line::Fast)
+    }
+
+    /// Whether a call of the fast line is carried out or waits.
+    fn is_at_work(&self) -> bool {
+        self.inline > 0 || self.workers.is_at_work() || self.queue.has(Line::Fast)
     }
 }
 
@@ -161,10 +168,15 @@ impl Admission {
     }
 
     /// Reports to the engine which ADDs' answers were delivered. It waits a little and reports many at once: if
-    /// this thread were woken for each answer, it would take a processor from the next call.
+    /// this thread were woken for each answer, it would take a processor from the next call. So would what the
+    /// engine does then, such as telling the cluster, while a burst is under way.
     fn confirm(&self, given_back: &Receiver<Delivery>) {
         while let Ok(first) = given_back.recv() {
+            let latest = Instant::now() + CONFIRMED_AT_LATEST;
             std::thread::sleep(CONFIRMED_AFTER);
+            while self.is_in_a_burst() && Instant::now() < latest {
+                std::thread::sleep(CONFIRMED_AFTER);
+            }
             for (call, delivered) in std::iter::once(first).chain(given_back.try_iter()) {
                 call.answered(delivered);
                 self.ended();
@@ -200,13 +212,18 @@ impl Admission {
         submitted
     }
 
-    /// Whether a call that comes now would be begun at once, as the only one at work in the fast line.
-    pub fn is_quiet(&self) -> bool {
-        self.0.lock().is_quiet()
+    /// How many threads that accept connections may carry calls out: as many as the fast line has.
+    pub fn threads_here(&self) -> usize {
+        self.0.limits.fast
     }
 
-    /// Carries a call out on the thread that asks, where it is the only one and starts no other program; gives it back
-    /// otherwise. The caller must see to it that [`Admission::conclude`] follows when the answer has left.
+    fn is_in_a_burst(&self) -> bool {
+        let state = self.0.lock();
+        !state.stopping && state.is_at_work()
+    }
+
+    /// Carries a call out on the thread that asks, where no other waits for its turn and it starts no other program; gives it back
+    /// otherwise. The caller must see to it that [`Admission::conclude`] and [`Admission::counted`] follow when the answer has left.
     ///
     /// # Errors
     /// The call, for [`Admission::submit`].
@@ -215,37 +232,40 @@ impl Admission {
         call: ArrivedCall,
         arrived: Instant,
         gone: CallerGone,
-    ) -> Result<(Outcome, FinishedCall), ArrivedCall> {
+    ) -> Result<(Reply, Receipt, FinishedCall), ArrivedCall> {
         let call = match call.0 {
             Preparation::Done(call, Line::Fast) => call,
             // A call that starts programs would keep the acceptor for as long as they take.
             other => return Err(ArrivedCall(other)),
         };
+        // Its connection may have waited for long. The queue drops it.
+        if gone.get() && !outlives_its_caller(call.request()) {
+            return Err(ArrivedCall(Preparation::Done(call, Line::Fast)));
+        }
         let mut state = self.0.lock();
-        // Looked at again under the lock: another call may have come since the acceptor looked.
-        if !state.is_quiet() || !state.queue.enter(call.request()) {
+        if !state.has_nobody_in_line() || !state.queue.enter(call.request()) {
             return Err(ArrivedCall(Preparation::Done(call, Line::Fast)));
         }
         state.running += 1;
-        state.inline = true;
+        state.inline += 1;
         self.0.update_gauges(&state);
         drop(state);
         let deadline = arrived + time_limit(call.request());
         Ok(self.0.perform(call, Waiting { arrived, deadline, gone }))
     }
 
-    /// Ends a call of [`Admission::serve_here`] once its answer has left.
+    /// Ends a call of [`Admission::serve_here`] once its answer has left: the next call may begin.
+    /// [`Admission::counted`] must follow.
     pub fn conclude(&self, done: &FinishedCall) {
         let mut state = self.0.lock();
-        state.inline = false;
+        state.inline -= 1;
         let woken = state.queue.finish(done.container());
         self.wake(state, woken);
-        self.counted(done);
     }
 
     /// Counts and logs a call. Called only when its answer has left and the next call may begin, so that neither
     /// waits for it.
-    fn counted(&self, done: &FinishedCall) {
+    pub fn counted(&self, done: &FinishedCall) {
         self.0.note(done);
         if !done.receipt {
             self.ended();
@@ -407,6 +427,10 @@ impl Admission {
                 state.running += 1;
                 if line == Line::Fast {
                     state.workers.begin(job.number, Instant::now());
+                } else if state.queue.has(line) {
+                    // Calls that came while this thread was being woken saw it idle, and no other was made for them.
+                    let line = self.ensure_thread(&mut state, line);
+                    self.0.work[line as usize].notify_one();
                 }
                 self.0.update_gauges(&state);
                 return Some(job);

@@ -23,6 +23,8 @@ struct Fake {
     delivered: Mutex<Vec<(String, bool)>>,
     /// The calls whose delivery the engine was told at once.
     confirmed: Mutex<Vec<String>>,
+    /// What `slow:hangs` waits for.
+    hangs: Mutex<()>,
 }
 
 struct FakeCall(Arc<Fake>, Request);
@@ -47,7 +49,9 @@ impl PreparedCall for FakeCall {
             fake.overlaps.fetch_add(1, Ordering::Relaxed);
         }
         assert_ne!(request.config, "panic", "as asked");
-        if let Some((_, ms)) = request.config.split_once(':') {
+        if request.config == "slow:hangs" {
+            drop(fake.hangs.lock());
+        } else if let Some((_, ms)) = request.config.split_once(':') {
             sleep(Duration::from_millis(ms.parse().unwrap()));
         }
         fake.inside.lock().remove(&request.container_id);
@@ -57,6 +61,8 @@ impl PreparedCall for FakeCall {
     fn delivered(&self) {
         self.0.confirmed.lock().push(self.1.args.clone());
     }
+
+    fn count_phases(&self) {}
 
     fn answered(&self, delivered: bool) {
         self.0.delivered.lock().push((self.1.args.clone(), delivered));
@@ -118,6 +124,7 @@ fn request(command: Command, container: &str, label: &str, config: &str) -> Requ
         netns: String::new(),
         netns_inode: None,
         own_netns: None,
+        own_netns_cookie: None,
         ifname: "eth0".into(),
         args: label.into(),
         path: String::new(),
@@ -156,6 +163,22 @@ fn until(what: impl Fn() -> bool) {
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+#[test]
+fn slow_calls_that_come_at_once_have_a_thread_each_though_one_was_idle() {
+    for _ in 0..50 {
+        let (admission, fake) = admission(1);
+        let slow = |name: &str, config: &str| send(&admission, Command::Add, name, name, config);
+        // Its thread, the only one, is idle afterwards, and is woken for both of the next.
+        assert!(matches!(slow("first", "slow:0").wait(), Outcome::Reply(..)));
+        sleep(Duration::from_millis(2));
+        let held = fake.hangs.lock();
+        let (hangs, next) = (slow("hangs", "slow:hangs"), slow("next", "slow:0"));
+        assert!(matches!(next.wait(), Outcome::Reply(..)), "it waits for the one that hangs");
+        drop(held);
+        assert!(matches!(hangs.wait(), Outcome::Reply(..)));
+    }
 }
 
 #[test]
@@ -398,20 +421,23 @@ fn a_call_is_carried_out_where_it_was_accepted_only_if_nothing_has_to_come_befor
         let call = admission.prepare(request(Command::Add, container, "here", config));
         admission.serve_here(call, Instant::now(), CallerGone::default())
     };
-    let (outcome, done) = here("a", "").unwrap();
-    assert!(matches!(outcome, Outcome::Reply(..)));
-    drop(outcome);
-    here("b", "").expect_err("another is at work until it was concluded");
-    admission.conclude(&done);
+    let (_, _, done) = here("a", "").unwrap();
+    here("a", "").expect_err("another of its container is at work until it was concluded");
+    let (_, _, beside) = here("b", "").unwrap();
+    for done in [done, beside] {
+        admission.conclude(&done);
+        admission.counted(&done);
+    }
     here("b", "slow:0").expect_err("it would keep the thread for long");
 
     admission.hold(pod_interface_of(&request(Command::Add, "held", "", "")));
     here("held", "").expect_err("a spooled DEL comes before it");
-    let (_, done) = here("b", "").unwrap();
+    let (_, _, done) = here("b", "").unwrap();
     let behind = send(&admission, Command::Del, "b", "behind", "");
     admission.conclude(&done);
+    admission.counted(&done);
     assert!(matches!(behind.wait(), Outcome::Reply(..)));
-    assert_eq!(*fake.log.lock(), ["ADD here", "ADD here", "DEL behind"]);
+    assert_eq!(*fake.log.lock(), ["ADD here", "ADD here", "ADD here", "DEL behind"]);
 
     admission.stop();
     here("c", "").expect_err("nothing is begun any more");

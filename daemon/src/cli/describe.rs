@@ -42,7 +42,10 @@ fn spelled_out(value: &Value) -> String {
         if sandbox.replace(&row["container"]) != Some(&row["container"]) {
             text.push_str(&of_sandbox(row));
         }
-        text.push_str(&attachment(row));
+        // What a list's plugin has made is told with the list.
+        if row["list"].is_null() {
+            text.push_str(&attachment(&with_plugins(row, attachments)));
+        }
     }
     match failures {
         [] => text.push_str("no call has failed since the daemon was started\n"),
@@ -89,6 +92,22 @@ fn of_sandbox(row: &Value) -> String {
     text
 }
 
+/// The row of a list with what its plugins say of the interface that it does not say itself.
+fn with_plugins(row: &Value, all: &[Value]) -> Value {
+    let mut whole = row.clone();
+    let same = |plugin: &&Value| ["container", "ifname"].iter().all(|key| plugin[*key] == row[*key]);
+    for plugin in all.iter().filter(|plugin| !plugin["list"].is_null()).filter(same) {
+        for key in ["mac", "link", "near", "broken"] {
+            if whole[key].is_null()
+                || (key == "link" && !whole[key].as_str().unwrap_or_default().contains(' '))
+            {
+                whole[key] = plugin[key].clone();
+            }
+        }
+    }
+    whole
+}
+
 fn attachment(row: &Value) -> String {
     let of = |key| word(row, key).unwrap_or("?");
     let since = row["addedAt"].as_u64().map_or_else(String::new, |at| format!(", {} ago", age(at)));
@@ -104,7 +123,6 @@ fn attachment(row: &Value) -> String {
             text.push_str(&format!("  {name:12} {what}\n"));
         }
     };
-    line("asked for", if row["type"] == row["chosen"] { String::new() } else { of("type").to_owned() });
     let words = |key: &str| rows(&row[key]).iter().filter_map(Value::as_str).collect::<Vec<_>>();
     line("addresses", words("addresses").join(", "));
     line("mac", word(row, "mac").unwrap_or_default().to_owned());
@@ -163,6 +181,19 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn an_interface_that_a_list_has_made_is_told_once_with_what_its_plugin_knows() {
+        let row = |network: &str, list: Option<&str>, mac: Option<&str>| {
+            json!({"container": "c1", "ifname": "eth0", "network": network, "list": list, "type": "fairlead", "chosen": "macvlan",
+                   "phase": "attached", "mac": mac, "link": "macvlan"})
+        };
+        let value = json!({"attachments": [row("net", None, None), row("net", Some("net"), Some("02:00:00:00:00:01"))], "failures": [], "asked": []});
+        let text = spelled_out(&value);
+        assert_eq!(text.matches("eth0").count(), 1, "{text}");
+        assert!(text.contains("network net by macvlan") && text.contains("02:00:00:00:00:01"), "{text}");
+        assert!(!text.contains("asked for"), "{text}");
+    }
 
     #[test]
     fn x14_what_a_pod_lacks_stands_first_and_says_why() {

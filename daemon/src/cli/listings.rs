@@ -5,11 +5,11 @@ use std::thread::sleep;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fairlead_sriov::pools::{Verb, spoken};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::operator_commands::{escaped, rows};
 use super::table::{Extent, print, print_json, print_while_read, table};
-use super::{CliError, ListArgs, Listing, QueryArgs, VswitchTable};
+use super::{CliError, ListArgs, Listing, QueryArgs};
 use crate::operator_client::{get, post};
 
 /// How often a table that is watched is asked for.
@@ -29,20 +29,37 @@ impl Listing {
 }
 
 /// Asks for a table and prints it; with `--watch` until the operator or the reader ends it.
-fn list(args: &ListArgs, path: &str, form: impl Fn(&Value, Extent) -> String) -> Result<(), CliError> {
+pub(super) fn list(
+    args: &ListArgs,
+    path: &str,
+    form: impl Fn(&Value, Extent) -> String,
+) -> Result<(), CliError> {
+    list_unless(args, path, |_| Ok(()), form)
+}
+
+/// The same where the daemon's answer may be that there is nothing to show, as `judge` finds. A program gets that answer all the same;
+/// whoever watches waits for a better one.
+pub(super) fn list_unless(
+    args: &ListArgs,
+    path: &str,
+    judge: impl Fn(&Value) -> Result<(), CliError>,
+    form: impl Fn(&Value, Extent) -> String,
+) -> Result<(), CliError> {
     let mut last = None;
     let clear = if args.watch && io::stdout().is_terminal() { CLEAR } else { "" };
     loop {
         let value = get(&args.ask.socket(), path)?;
+        let judged = if args.watch { Ok(()) } else { judge(&value) };
         let text = match args.ask.output {
             Listing::Json => format!("{value:#}\n"),
+            Listing::Table | Listing::Wide if judged.is_err() => String::new(),
             Listing::Table | Listing::Wide => form(&value, args.ask.output.extent()),
         };
         if last.as_ref() != Some(&text) && !print_while_read(&format!("{clear}{text}"))? {
             return Ok(());
         }
         if !args.watch {
-            return Ok(());
+            return judged;
         }
         last = Some(text);
         sleep(LOOKS);
@@ -55,13 +72,14 @@ pub(super) fn attachments(args: &ListArgs) -> Result<(), CliError> {
 
 fn attachments_table(value: &Value, extent: Extent) -> String {
     const NARROW: [&str; 7] = ["pod", "interface", "network", "type", "address", "phase", "age"];
-    const WIDE: [&str; 16] = [
+    const WIDE: [&str; 17] = [
         "pod",
         "podUid",
         "container",
         "interface",
         "network",
         "namespace",
+        "list",
         "type",
         "link",
         "phase",
@@ -80,7 +98,9 @@ fn attachments_table(value: &Value, extent: Extent) -> String {
     match extent {
         Extent::Wide => table(&shown, &WIDE, extent),
         Extent::Narrow => {
-            let mut text = table(&shown, &NARROW, extent);
+            // A plugin of a list has made the interface that the list's own row tells.
+            let whole: Vec<Value> = shown.iter().filter(|row| row["list"].is_null()).cloned().collect();
+            let mut text = table(&whole, &NARROW, extent);
             for row in shown.iter().filter(|row| row["broken"].is_string()) {
                 let word = |key: &str| row[key].as_str().unwrap_or("?").to_owned();
                 text.push_str(&format!("{} of {}: {}\n", word("interface"), word("pod"), word("broken")));
@@ -137,7 +157,17 @@ pub(super) fn networks(args: &ListArgs) -> Result<(), CliError> {
 
 pub(super) fn pools(args: &ListArgs) -> Result<(), CliError> {
     list(args, "/v1/pools", |value, extent| {
-        let mut text = vfs(&value["functions"], extent);
+        let (vfs, ports) = (&value["functions"], rows(&value["ports"]));
+        let mut text = match rows(vfs).is_empty() && !ports.is_empty() {
+            true => String::new(),
+            false => vfs_of_pools(vfs, extent),
+        };
+        if !ports.is_empty() {
+            const NARROW: [&str; 4] = ["pool", "port", "state", "attachment"];
+            const WIDE: [&str; 7] = ["pool", "port", "resource", "mode", "state", "attachment", "reason"];
+            let columns: &[&str] = if extent == Extent::Wide { &WIDE } else { &NARROW };
+            text.push_str(&table(ports, columns, extent));
+        }
         for notice in rows(&value["notices"]) {
             let words = |key: &str| notice[key].as_str().unwrap_or("?").to_owned();
             text.push_str(&format!("{}\n  → {}\n", words("seen"), words("remedy")));
@@ -147,7 +177,7 @@ pub(super) fn pools(args: &ListArgs) -> Result<(), CliError> {
 }
 
 /// The VFs of pools. Why one is in its state is a line of its own, because no column is wide enough for it.
-fn vfs(value: &Value, extent: Extent) -> String {
+fn vfs_of_pools(value: &Value, extent: Extent) -> String {
     const NARROW: [&str; 6] = ["pool", "function", "driver", "state", "for", "attachment"];
     const WIDE: [&str; 9] =
         ["pool", "function", "physical", "node", "driver", "state", "for", "attachment", "reason"];
@@ -167,71 +197,12 @@ fn vfs(value: &Value, extent: Extent) -> String {
     text
 }
 
-pub(super) fn vswitch(args: &ListArgs, of: VswitchTable) -> Result<(), CliError> {
-    match of {
-        VswitchTable::Ports => list(args, "/v1/vswitch-ports", |value, extent| {
-            const NARROW: [&str; 6] = ["port", "network", "connected", "received", "sent", "dropped"];
-            const WIDE: [&str; 12] = [
-                "port",
-                "network",
-                "vlan",
-                "trunk",
-                "mac",
-                "mtu",
-                "queues",
-                "connected",
-                "received",
-                "sent",
-                "dropped",
-                "drops",
-            ];
-            let columns: &[&str] = if extent == Extent::Wide { &WIDE } else { &NARROW };
-            let shown: Vec<Value> = rows(&value["ports"]).iter().map(port_row).collect();
-            of_switch(value, &shown, columns, extent, "the switch has no ports\n")
-        }),
-        VswitchTable::MacTable => list(args, "/v1/vswitch-addresses", |value, extent| {
-            let entries = rows(&value["addresses"]);
-            of_switch(
-                value,
-                entries,
-                &["mac", "network", "vlan", "port", "age_s"],
-                extent,
-                "the switch knows no addresses\n",
-            )
-        }),
-    }
-}
-
-/// A table of the switch, or why there is none.
-fn of_switch(value: &Value, shown: &[Value], columns: &[&str], extent: Extent, none: &str) -> String {
-    match value["lacks"].as_str() {
-        Some(why) => format!("{why}\n"),
-        None if shown.is_empty() => none.to_owned(),
-        None => table(shown, columns, extent),
-    }
-}
-
-/// A port as it is shown: what the pod received and sent, in frames, and what was dropped for whichever reason.
-fn port_row(port: &Value) -> Value {
-    let (config, counters) = (&port["config"], &port["counters"]);
-    let drops = counters["drops"].as_object();
-    let dropped: u64 = drops.into_iter().flatten().filter_map(|(_, count)| count.as_u64()).sum();
-    let reasons: Vec<String> =
-        drops.into_iter().flatten().map(|(reason, count)| format!("{reason} {count}")).collect();
-    json!({
-        "port": config["name"], "network": config["network"], "vlan": config["vlan"], "trunk": config["trunk"],
-        "mac": config["mac"], "mtu": config["mtu"], "queues": port["active_queues"], "connected": port["connected"],
-        "received": counters["to_guest_frames"], "sent": counters["from_guest_frames"], "dropped": dropped,
-        "drops": reasons.join(", "),
-    })
-}
-
 /// Orders something about a pool or one VF, and prints how they stand then.
 pub(super) fn order_pools(question: &QueryArgs, verb: Verb, of: &str) -> Result<(), CliError> {
     let value = post(&question.socket(), &format!("/v1/pools/{}?of={}", verb.name(), escaped(of)))?;
     match question.output {
         Listing::Json => print_json(&value)?,
-        Listing::Table | Listing::Wide => print(&vfs(&value, question.output.extent()))?,
+        Listing::Table | Listing::Wide => print(&vfs_of_pools(&value, question.output.extent()))?,
     }
     Ok(())
 }

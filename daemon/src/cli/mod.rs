@@ -1,5 +1,6 @@
 //! The command line: `run`, the operator's commands over the socket, and what is put on the node.
 
+mod capture_command;
 mod confirmation;
 mod describe;
 mod generated;
@@ -9,6 +10,7 @@ mod removal_commands;
 mod run;
 mod still_needed;
 mod table;
+mod vswitch_commands;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -16,6 +18,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use fairlead_sriov::pools::Verb;
+use fairlead_vhost::capture::CaptureDirection;
 
 use crate::doctor;
 use crate::install::{self, InstallError};
@@ -27,6 +30,8 @@ use crate::validate;
 
 /// The configuration, where no other is named.
 const CONFIG: &str = "/etc/fairlead/config.yaml";
+/// What outlives a reboot, where no other is named.
+const STATE_DIR: &str = "/var/lib/fairlead";
 
 /// The release, and the revision that it was built from.
 pub(crate) const VERSION: &str =
@@ -119,7 +124,7 @@ struct Dirs {
     #[arg(long, default_value = "/run/fairlead")]
     run_dir: PathBuf,
     /// What outlives it: the spool of DELs and the records of attachments with delegates.
-    #[arg(long, default_value = "/var/lib/fairlead")]
+    #[arg(long, default_value = STATE_DIR)]
     state_dir: PathBuf,
     /// The host's root directory as this process sees it.
     #[arg(long, default_value = "/")]
@@ -185,19 +190,64 @@ struct ListArgs {
 
 #[derive(Debug, Args)]
 struct VswitchArgs {
-    /// What is asked for.
-    of: VswitchTable,
-    #[command(flatten)]
-    list: ListArgs,
+    #[command(subcommand)]
+    question: VswitchQuestion,
 }
 
 /// What the switch can be asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum VswitchTable {
-    /// Its ports, with what went through them.
-    Ports,
+#[derive(Debug, Subcommand)]
+enum VswitchQuestion {
+    /// Its ports: who is connected, and what went through them.
+    Ports(ListArgs),
+    /// Frames, bytes and drops by reason of each port, in both directions.
+    Stats(ListArgs),
     /// The addresses that it knows, each with its port.
-    MacTable,
+    MacTable(ListArgs),
+    /// Write the frames of one port into a file (pcapng) for tcpdump and Wireshark, until SIGINT.
+    Capture(CaptureArgs),
+}
+
+#[derive(Debug, Args)]
+struct CaptureArgs {
+    /// The port's name, or the pod that has one port.
+    #[arg(value_name = "PORT|[NAMESPACE/]POD")]
+    of: String,
+    /// The file; - is standard output.
+    #[arg(short, long, value_name = "FILE")]
+    write: PathBuf,
+    /// End after so many frames.
+    #[arg(short, long, value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// Keep so many bytes of each frame at most.
+    #[arg(short, long, default_value = "262144", value_parser = clap::value_parser!(u32).range(1..=262_144))]
+    snaplen: u32,
+    /// Which frames, as the pod sees them.
+    #[arg(short = 'Q', long, value_enum, default_value = "both")]
+    direction: Direction,
+    /// The daemon's run directory, in which the switch has its socket.
+    #[arg(long, default_value = "/run/fairlead")]
+    run_dir: PathBuf,
+}
+
+/// Which frames of a port are captured, as it is typed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Direction {
+    /// Those that the pod sends, also those that are dropped.
+    Sent,
+    /// Those that the pod gets.
+    Received,
+    /// All of them.
+    Both,
+}
+
+impl From<Direction> for CaptureDirection {
+    fn from(direction: Direction) -> CaptureDirection {
+        match direction {
+            Direction::Sent => CaptureDirection::Sent,
+            Direction::Received => CaptureDirection::Received,
+            Direction::Both => CaptureDirection::Both,
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -324,13 +374,37 @@ struct DoctorArgs {
 
 #[derive(Debug, Args)]
 struct ValidateArgs {
-    /// Configurations, conflists, definitions (YAML or JSON), or the daemon's configuration.
+    /// Configurations, conflists, definitions (YAML or JSON), or the daemon's configuration; - is standard input.
     files: Vec<PathBuf>,
-    #[command(flatten)]
-    dirs: Dirs,
+    /// The run directory of the daemon, which is asked for what is not named here.
+    #[arg(long, default_value = "/run/fairlead")]
+    run_dir: PathBuf,
+    /// The host's root directory as this process sees it [default: the running daemon's, else /].
+    #[arg(long)]
+    host_root: Option<PathBuf>,
+    /// The configuration [default: the running daemon's, else /etc/fairlead/config.yaml].
+    #[arg(long)]
+    config: Option<PathBuf>,
     /// A table for people, JSON for programs.
     #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
+}
+
+impl ValidateArgs {
+    /// The paths that are named. Where the host's root is not, those of the daemon that runs here: in its container `/` is not the host's.
+    fn paths(&self) -> NodePaths {
+        let named = |path: &Option<PathBuf>, usual: &str| path.clone().unwrap_or_else(|| usual.into());
+        let (host_root, config) = (named(&self.host_root, "/"), named(&self.config, CONFIG));
+        let own =
+            NodePaths::new(self.run_dir.clone(), STATE_DIR.into(), host_root, config).with_environment();
+        match &self.host_root {
+            Some(_) => own,
+            None => {
+                let of_daemon = doctor::paths_in_use(own);
+                NodePaths { config: self.config.clone().unwrap_or(of_daemon.config), ..of_daemon }
+            }
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -348,7 +422,7 @@ enum PolicyQuestion {
 
 #[derive(Debug, Args)]
 struct PolicyCheckArgs {
-    /// A network's configuration (JSON), or a NetworkAttachmentDefinition (YAML or JSON).
+    /// A network's configuration (JSON), or a NetworkAttachmentDefinition (YAML or JSON); - is standard input.
     file: PathBuf,
     /// The pod's namespace, and the definition's unless that says its own.
     #[arg(long)]
@@ -378,9 +452,15 @@ pub enum CliError {
     /// The daemon could not be asked.
     #[error(transparent)]
     Client(#[from] ClientError),
+    /// Frames of a port were not captured.
+    #[error(transparent)]
+    Capture(#[from] capture_command::CaptureError),
     /// Pods have interfaces that need what is to be uninstalled.
     #[error(transparent)]
     StillNeeded(#[from] still_needed::StillNeeded),
+    /// The switch of vhost-user ports does not answer the daemon.
+    #[error("the switch has nothing to show: {0}")]
+    NoSwitch(String),
     /// Only root is answered, and only root can do it.
     #[error("not root, and only root may do this: run it as root (sudo fairleadd …)")]
     NotRoot,
@@ -403,7 +483,9 @@ impl CliError {
             CliError::PolicyCheck(_) => ExitCode::from(2),
             CliError::Daemon(_)
             | CliError::Client(_)
+            | CliError::Capture(_)
             | CliError::StillNeeded(_)
+            | CliError::NoSwitch(_)
             | CliError::NotRoot
             | CliError::Install(_)
             | CliError::Io(_) => ExitCode::FAILURE,
@@ -430,7 +512,7 @@ pub fn main(cli: Cli) -> Result<ExitCode, CliError> {
             (Some(verb), Some(of)) => listings::order_pools(&args.list.ask, verb.into(), &of)?,
             _ => listings::pools(&args.list)?,
         },
-        Command::Vswitch(args) => listings::vswitch(&args.list, args.of)?,
+        Command::Vswitch(args) => vswitch_commands::vswitch(&args.question)?,
         Command::Gc(args) if args.orphans => return removal_commands::collect_orphans(&args.ask, args.yes),
         Command::Gc(args) => return removal_commands::collect(&args.ask),
         Command::Forget(args) => return removal_commands::forget(&args),
@@ -441,7 +523,7 @@ pub fn main(cli: Cli) -> Result<ExitCode, CliError> {
         Command::Completions { shell } => generated::completions(shell)?,
         Command::ManPages { dir } => generated::man_pages(&dir)?,
         Command::Validate(args) => {
-            let findings = validate::validate(&args.dirs.paths(), &args.files);
+            let findings = validate::validate(&args.paths(), &args.files);
             return findings_told(&findings, args.output);
         }
         Command::Policy(PolicyArgs { question: PolicyQuestion::Check(args) }) => return check_policy(&args),
@@ -452,6 +534,9 @@ pub fn main(cli: Cli) -> Result<ExitCode, CliError> {
 fn install(args: InstallArgs) -> Result<(), CliError> {
     let beside = || Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name("fairlead"));
     let from = args.from.map_or_else(beside, Ok)?;
+    // All or none: half of what was asked for would be a surprise.
+    args.names.iter().try_for_each(|name| install::must_be_served(name))?;
+    may_change(&args.bin_dir)?;
     for name in &args.names {
         let done = install::install(&args.bin_dir, name, &from)?;
         table::print(&format!("{}: {}\n", args.bin_dir.join(name).display(), done.message()))?;
@@ -467,11 +552,19 @@ fn uninstall(args: UninstallArgs) -> Result<(), CliError> {
     if names.is_empty() {
         table::print(&format!("{}: no file of Fairlead's is there\n", args.bin_dir.display()))?;
     }
+    may_change(&args.bin_dir)?;
     for name in &names {
         let done = install::uninstall(&args.bin_dir, name)?;
         table::print(&format!("{}: {}\n", args.bin_dir.join(name).display(), done.message()))?;
     }
     Ok(())
+}
+
+/// Refuses whoever has no right to write there: what follows would blame a file.
+fn may_change(directory: &Path) -> Result<(), CliError> {
+    let there = directory.ancestors().find(|part| part.exists()).unwrap_or(directory);
+    let writable = nix::unistd::access(there, nix::unistd::AccessFlags::W_OK).is_ok();
+    if writable || nix::unistd::geteuid().is_root() { Ok(()) } else { Err(CliError::NotRoot) }
 }
 
 fn run_doctor(args: DoctorArgs) -> Result<ExitCode, CliError> {

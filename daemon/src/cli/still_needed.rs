@@ -1,5 +1,6 @@
 //! Whether pods have interfaces that need the executable which is to be uninstalled.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -18,7 +19,7 @@ const NAMED: usize = 5;
 pub enum StillNeeded {
     /// Pods have interfaces of these types.
     #[error(
-        "nothing was uninstalled: {number} interfaces of pods are Fairlead's to take down ({shown}); delete those pods first (fairleadd attachments lists them), or --force leaves them to the plugins that were there before"
+        "nothing was uninstalled: {number} of the pods' interfaces can only be taken down by Fairlead ({shown}); delete those pods first (fairleadd attachments lists them), or --force leaves them to the plugins that were there before"
     )]
     Attached {
         /// How many there are.
@@ -51,7 +52,10 @@ pub(super) fn must_not_be(run_dir: &Path, names: &[String]) -> Result<(), StillN
     let word = |row: &Value, key: &str| row[key].as_str().unwrap_or("?").to_owned();
     // A network of our own type may have been handed on to any of the others.
     let needs = |row: &&Value| names.iter().any(|name| row["type"] == name.as_str() || name == OWN_TYPE);
-    let needing: Vec<&Value> = rows(&attachments).iter().filter(needs).collect();
+    let mut needing: Vec<&Value> = rows(&attachments).iter().filter(needs).collect();
+    // A pod's interface is on record of the list that it was asked by, and of each plugin of the list that made something.
+    let mut seen = BTreeSet::new();
+    needing.retain(|row| seen.insert((word(row, "container"), word(row, "ifname"))));
     if needing.is_empty() {
         return Ok(());
     }

@@ -11,6 +11,11 @@ const GAP: &str = "  ";
 /// A column is made no narrower than this, unless its own cells are.
 const NARROWEST: usize = 7;
 
+/// The column of pods, as `namespace/name`.
+const POD: &str = "pod";
+/// Columns by which people know what they look for.
+const LOOKED_FOR: [&str; 2] = [POD, "address"];
+
 /// How much of its rows a table shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Extent {
@@ -48,27 +53,40 @@ pub(super) fn table(rows: &[Value], columns: &[&str], extent: Extent) -> String 
     let width = |n: usize| lines.iter().filter_map(|line| line.get(n)).map(|cell| length(cell)).max();
     let mut widths: Vec<usize> = (0..columns.len()).map(|n| width(n).unwrap_or(0)).collect();
     if extent == Extent::Narrow {
-        fit(&mut widths);
+        fit(&mut widths, &columns);
     }
     let mut text = String::new();
     for line in &lines {
-        let padded =
-            line.iter().zip(&widths).map(|(cell, width)| format!("{:width$}", shortened(cell, *width)));
+        let padded = line.iter().zip(&widths).zip(&columns).map(|((cell, width), column)| {
+            let cell = if *column == POD { shortened_pod(cell, *width) } else { shortened(cell, *width) };
+            format!("{cell:width$}")
+        });
         text.push_str(padded.collect::<Vec<String>>().join(GAP).trim_end());
         text.push('\n');
     }
     text
 }
 
-/// Takes from the widest column until all fit, or none can be made narrower.
-fn fit(widths: &mut [usize]) {
+/// Takes from the widest column until all fit, or none can be made narrower. What people
+/// look for is left twice the width.
+fn fit(widths: &mut [usize], columns: &[&str]) {
     let room = WIDTH.saturating_sub(GAP.len() * widths.len().saturating_sub(1));
+    let weight = |column: usize| if LOOKED_FOR.contains(&columns[column]) { 2 } else { 1 };
     while widths.iter().sum::<usize>() > room {
-        match widths.iter_mut().max() {
-            Some(widest) if *widest > NARROWEST => *widest -= 1,
-            _ => return,
-        }
+        let narrower = (0..widths.len()).filter(|column| widths[*column] > NARROWEST * weight(*column));
+        // Of two that are equally wide the last.
+        let Some(widest) = narrower.max_by_key(|column| widths[*column] / weight(*column)) else { return };
+        widths[widest] -= 1;
     }
+}
+
+/// A pod's namespace and name, each shortened by itself: one without the other names no pod.
+fn shortened_pod(text: &str, width: usize) -> String {
+    let Some((namespace, name)) = text.split_once('/') else { return shortened(text, width) };
+    let room = width.saturating_sub(1);
+    let for_namespace = length(namespace).min((room / 3).max(room.saturating_sub(length(name))));
+    let namespace = shortened(namespace, for_namespace);
+    format!("{namespace}/{}", shortened(name, room.saturating_sub(for_namespace)))
 }
 
 /// The text, or its beginning and its end: what tells pods of one owner apart stands at the end of their names.
@@ -124,6 +142,21 @@ mod tests {
         }
         let wide = table(&rows, &["pod", "network", "age"], Extent::Wide);
         assert!(wide.contains(&long(2)), "{wide}");
+    }
+
+    #[test]
+    fn of_a_long_pod_both_names_are_told() {
+        let rows = [json!({
+            "pod": "namespace-of-a-team/deployment-with-a-long-name-7d4b9c6f5d-x2x9z", "network": "x".repeat(40),
+            "address": "2001:db8:ffff:ffff:ffff:ffff:ffff:ffff",
+        })];
+        let told = table(&rows, &["pod", "network", "address"], Extent::Narrow);
+        let pod = told.lines().nth(1).unwrap().split(' ').next().unwrap();
+        let (namespace, name) = pod.split_once('/').unwrap();
+        assert!(namespace.starts_with("name") && name.ends_with("x2x9z"), "{told}");
+        assert!(told.lines().all(|line| line.chars().count() <= 80), "{told}");
+        let short = [json!({"pod": "a/du-7d4b9c6f5d-x2x9z", "network": "x".repeat(90)})];
+        assert!(table(&short, &["pod", "network"], Extent::Narrow).contains("\na/du-7d4b9c6f5d-x2x9z "));
     }
 
     #[test]

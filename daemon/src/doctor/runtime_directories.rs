@@ -3,10 +3,11 @@
 //! containerd's configuration in its versions 1 to 3, and CRI-O's with its drop-ins. Where nothing is written, the runtime's own
 //! default holds. What cannot be read is told and not guessed.
 
+use std::borrow::Cow;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use fairlead_host::host_root::below;
+use fairlead_host::host_root::{below, unmounted_root};
 use toml::{Table, Value};
 
 use super::{Finding, good, less, wrong};
@@ -61,11 +62,13 @@ fn directory(value: &Value) -> Option<PathBuf> {
 
 /// What is to be said of each runtime of this host.
 pub(super) fn findings(host_root: &Path, ours: &Directories) -> Vec<Finding> {
-    let containerd = CONTAINERD.iter().map(|path| containerd(host_root, &below(host_root, Path::new(path))));
-    let looks = containerd.chain([crio(host_root)]).flatten();
-    looks
-        .flat_map(|looks| looks.map_or_else(|unread| vec![unread], |looks| judged(&looks, host_root, ours)))
-        .collect()
+    // A container of ours has the runtimes' own files not mounted.
+    let unmounted = unmounted_root(host_root);
+    let root = unmounted.as_deref().unwrap_or(host_root);
+    let containerd = CONTAINERD.iter().map(|path| containerd(root, &below(root, Path::new(path))));
+    let looks = containerd.chain([crio(root)]).flatten();
+    let judge = |looks| judged(&looks, host_root, ours, unmounted.is_some());
+    looks.flat_map(|looks| looks.map_or_else(|unread| vec![unread], judge)).collect()
 }
 
 /// The configuration of a file; `None` where there is no such file.
@@ -81,13 +84,13 @@ fn table(file: &Path) -> Option<Result<Table, Finding>> {
     }
 }
 
-fn containerd(host_root: &Path, file: &Path) -> Option<Result<Looks, Finding>> {
+fn containerd(root: &Path, file: &Path) -> Option<Result<Looks, Finding>> {
     let read = |main: Table| -> Result<Looks, Finding> {
-        let mut looks = Looks::by_default("containerd", file.to_owned());
+        let mut looks = Looks::by_default("containerd", host_path(root, file).into_owned());
         let imported = main.get("imports").and_then(Value::as_array).cloned().unwrap_or_default();
         take_containerd(&mut looks, &main);
         for pattern in imported.iter().filter_map(Value::as_str) {
-            for path in matching(&below(host_root, Path::new(pattern))) {
+            for path in matching(&below(root, Path::new(pattern))) {
                 if let Some(imported) = table(&path) {
                     take_containerd(&mut looks, &imported?);
                 }
@@ -105,8 +108,8 @@ fn take_containerd(looks: &mut Looks, config: &Table) {
     }
 }
 
-fn crio(host_root: &Path) -> Option<Result<Looks, Finding>> {
-    let (main, drop_ins) = (below(host_root, Path::new(CRIO)), below(host_root, Path::new(CRIO_DROP_INS)));
+fn crio(root: &Path) -> Option<Result<Looks, Finding>> {
+    let (main, drop_ins) = (below(root, Path::new(CRIO)), below(root, Path::new(CRIO_DROP_INS)));
     let files: Vec<PathBuf> = std::iter::once(main.clone()).chain(matching(&drop_ins.join("*"))).collect();
     let mut looks = None;
     for file in files {
@@ -114,12 +117,13 @@ fn crio(host_root: &Path) -> Option<Result<Looks, Finding>> {
             None => {}
             Some(Err(unread)) => return Some(Err(unread)),
             Some(Ok(config)) => {
-                let looks = looks.get_or_insert_with(|| Looks::by_default("CRI-O", main.clone()));
+                let told = |file: &Path| host_path(root, file).into_owned();
+                let looks = looks.get_or_insert_with(|| Looks::by_default("CRI-O", told(&main)));
                 let network =
                     config.get("crio").and_then(|crio| crio.get("network")).and_then(Value::as_table);
                 if let Some(network) = network {
                     looks.read(network, ["plugin_dirs", "plugin_dir", "network_dir"]);
-                    looks.file = file;
+                    looks.file = told(&file);
                 }
             }
         }
@@ -143,40 +147,49 @@ fn matching(pattern: &Path) -> Vec<PathBuf> {
     paths
 }
 
-fn judged(looks: &Looks, host_root: &Path, ours: &Directories) -> Vec<Finding> {
+fn judged(looks: &Looks, host_root: &Path, ours: &Directories, in_container: bool) -> Vec<Finding> {
     let Looks { runtime, file, .. } = looks;
     let (file, conf) = (file.display(), below(host_root, &looks.conf));
     let mut findings = Vec::new();
-    let theirs: Vec<PathBuf> = looks.plugins.iter().map(|dir| below(host_root, dir)).collect();
-    let dirs =
-        |dirs: &[PathBuf]| dirs.iter().map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(", ");
-    if !theirs.iter().any(|dir| !install::installed(dir).is_empty()) {
-        let first = theirs.first().map(|dir| dir.display().to_string()).unwrap_or_default();
+    let plugins = looks.plugins.iter().map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(", ");
+    if !looks.plugins.iter().any(|dir| !install::installed(&below(host_root, dir)).is_empty()) {
+        let first = looks.plugins.first().map(|dir| dir.display().to_string()).unwrap_or_default();
         let seen = format!(
-            "{runtime} looks for plugins in {} ({file}), where none of ours is: nobody calls us",
-            dirs(&theirs)
+            "{runtime} looks for plugins in {plugins} ({file}), where none of ours is: nobody calls us"
         );
-        findings.push(wrong(
-            ABOUT,
-            seen,
-            format!("fairleadd install --bin-dir {first} --as fairlead,macvlan,…"),
-        ));
+        let remedy = match in_container {
+            false => format!("fairleadd install --bin-dir {first} --as fairlead,macvlan,…"),
+            true => format!(
+                "mount {first} in the DaemonSet and name it in CNI_PLUGIN_DIR (the chart: directories.plugins)"
+            ),
+        };
+        findings.push(wrong(ABOUT, seen, remedy));
     }
     if !same(&conf, &ours.conf) {
         let seen = format!(
             "{runtime} looks for networks in {} ({file}), we in {}",
-            conf.display(),
-            ours.conf.display()
+            looks.conf.display(),
+            host_path(host_root, &ours.conf).display()
         );
-        findings.push(wrong(ABOUT, seen, format!("give the daemon CNI_CONF_DIR={}", looks.conf.display())));
+        let remedy = match in_container {
+            false => format!("give the daemon CNI_CONF_DIR={}", looks.conf.display()),
+            true => format!(
+                "mount it in the DaemonSet, and CNI_CONF_DIR={} (the chart: directories.networks)",
+                looks.conf.display()
+            ),
+        };
+        findings.push(wrong(ABOUT, seen, remedy));
     }
     if findings.is_empty() {
-        findings.push(good(
-            ABOUT,
-            format!("{runtime} looks where we are: {}, {}", dirs(&theirs), conf.display()),
-        ));
+        findings
+            .push(good(ABOUT, format!("{runtime} looks where we are: {plugins}, {}", looks.conf.display())));
     }
     findings
+}
+
+/// A path as the host has it.
+fn host_path<'p>(host_root: &Path, path: &'p Path) -> Cow<'p, Path> {
+    path.strip_prefix(host_root).map_or(Cow::Borrowed(path), |below| Cow::Owned(Path::new("/").join(below)))
 }
 
 /// Whether two paths are one directory, by whatever links they lead there.

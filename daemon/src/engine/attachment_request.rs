@@ -42,6 +42,8 @@ pub struct Sandbox<'a> {
     pub netns_inode: Option<Inode>,
     /// The caller's own network namespace; `None` where nobody looked.
     pub callers_netns: Option<Inode>,
+    /// The same by its cookie, which says as much.
+    pub callers_cookie: Option<u64>,
     /// `CNI_ARGS`
     pub args: &'a str,
     /// `CNI_PATH`
@@ -124,6 +126,7 @@ impl<'a> From<&'a Request> for Sandbox<'a> {
             netns: &request.netns,
             netns_inode: request.netns_inode,
             callers_netns: request.own_netns,
+            callers_cookie: request.own_netns_cookie,
             args: &request.args,
             path: &request.path,
             env: &request.env,

@@ -21,7 +21,9 @@ pub(crate) fn enter<'k>(
     }
     // A rootless or nested runtime has a network of its own, in which this daemon can make no interface.
     let own = Inode { dev: host_id.dev, ino: host_id.ino };
-    if request.sandbox.callers_netns.is_some_and(|callers| callers != own) {
+    let by_inode = request.sandbox.callers_netns.is_some_and(|callers| callers != own);
+    let cookies = request.sandbox.callers_cookie.zip(host_id.cookie);
+    if by_inode || cookies.is_some_and(|(callers, own)| callers != own) {
         return Err(errors::other_host());
     }
     Ok(pod)

@@ -79,10 +79,6 @@ impl EngineCall {
             // Empty so far: a call is carried out once.
             let _ = self.pod_networks.set(attached);
         }
-        let kind = self.engine.calls.type_label(&request.key.plugin);
-        for (phase, took) in &*phases {
-            engine.calls.phase(request.command, kind, phase, *took);
-        }
         Ok(answer)
     }
 
@@ -187,6 +183,15 @@ impl PreparedCall for EngineCall {
         Reply { version, outcome }
     }
 
+    fn count_phases(&self) {
+        let (Ok(parsed), Some(phases)) = (&self.parsed, self.phases.get()) else { return };
+        let calls = &self.engine.calls;
+        let kind = calls.type_label(&parsed.wanted.key.plugin);
+        for (phase, took) in phases {
+            calls.phase(self.request.command, kind, phase, *took);
+        }
+    }
+
     fn delivered(&self) {
         if let Some(key) = self.attached() {
             self.engine.core.store.delivered(key);
@@ -199,6 +204,7 @@ impl PreparedCall for EngineCall {
         if let Some(attached) = self.pod_networks.get() {
             self.engine.report(attached, key);
         }
+        self.engine.annotate_pod_of(key);
         let store = &self.engine.core.store;
         let attachment = store.find(key);
         // Here and not before the answer, which would wait for it.

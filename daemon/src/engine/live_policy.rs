@@ -38,7 +38,7 @@ impl Default for Policy {
             delegate_timeout: Duration::from_secs(30),
             reap_after: Duration::from_millis(1500),
             vf_wait: Duration::from_secs(10),
-            pod_wait: Duration::from_secs(60),
+            pod_wait: Duration::from_secs(25),
             lendable: Vec::new(),
             tenants: Some(Arc::default()),
         }

@@ -15,7 +15,7 @@ use crate::metrics::Exposition;
 #[derive(Debug)]
 struct Census(Weak<Engine>);
 
-/// Registers how many attachments there are by type, how many removals fail and since when the oldest does, and how many records a
+/// Registers how many attachments there are by type, how the ports of pools stand, how many removals fail and since when the oldest does, and how many records a
 /// newer version has left.
 pub(super) fn register(engine: &Arc<Engine>, exposition: &Exposition) {
     exposition.register_collector(Census(Arc::downgrade(engine)));
@@ -32,6 +32,12 @@ impl Collector for Census {
         let mut attachments = encoder.encode_descriptor("attachments", help, None, MetricType::Gauge)?;
         for (kind, count) in by_type(&engine) {
             gauge(count).encode(attachments.encode_family(&[("type", kind)])?)?;
+        }
+        let help = "Ports of a pool by how they stand";
+        let mut ports = encoder.encode_descriptor("port_pool_ports", help, None, MetricType::Gauge)?;
+        for ((pool, state), count) in engine.core.kinds.vhost_user.pools.census() {
+            let labels = [("pool", pool.as_str()), ("state", state)];
+            gauge(count).encode(ports.encode_family(&labels)?)?;
         }
         let (failing, oldest) = failing_removals::count(&engine);
         let gauges = [

@@ -24,6 +24,7 @@ mod health_probes;
 mod keyed_locks;
 pub(crate) mod kinds;
 mod live_policy;
+mod metrics_of_ports;
 mod metrics_of_records;
 mod multus_pods;
 mod netdev;
@@ -33,6 +34,7 @@ mod parsed_request;
 mod pod_networks;
 mod pool_reconciler;
 mod random_ids;
+mod read_definitions;
 mod recent_calls;
 mod recorded_netns;
 mod runtime_cache;
@@ -42,6 +44,7 @@ mod tenant_definition;
 #[cfg(test)]
 mod tests;
 mod timing;
+mod userspace_pods;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -51,6 +54,7 @@ use fairlead_cni::{CniError, Code};
 use fairlead_kube::Cluster;
 use fairlead_sriov::PciAddr;
 use fairlead_sriov::pools::{Owners, Verb};
+use parking_lot::Mutex;
 
 use crate::call::{ChangeOver, NamedAttachment, OrphansListed, PodNetwork, PreparedCall, Service};
 use crate::conf_dir::Networks;
@@ -59,12 +63,14 @@ use crate::settings::Settings;
 use crate::store::Key;
 
 use self::core::Core;
+use self::multus_pods::MultusPods;
 use attachment_request::AttachmentRequest;
 pub(crate) use attachment_request::OWN_TYPE;
 use executable_call::EngineCall;
 use health_probes::NetnsWatch;
 use parsed_request::ParsedRequest;
 use pod_networks::ImmediateNetworks;
+use read_definitions::ReadDefinitions;
 use recent_calls::RecentCalls;
 
 pub(crate) use self::core::unreadable_records;
@@ -86,6 +92,10 @@ pub struct Engine {
     recent: RecentCalls,
     /// Which networks take nothing but the kernel to be attached.
     immediate: ImmediateNetworks,
+    /// Tenants' definitions as they were read lately.
+    definitions: ReadDefinitions,
+    /// Pods that Multus has made, as they were last looked for.
+    multus_pods: Mutex<MultusPods>,
 }
 
 impl Engine {
@@ -96,7 +106,14 @@ impl Engine {
             cluster.watch_namespace_labels();
         }
         self.core.kinds.sriov.pools.configure(settings);
-        self.core.kinds.sriov.offer_to_kubelet();
+        self.core.kinds.vhost_user.pools.set_label(&settings.vhost_user.selinux_label);
+        self.core.kinds.vhost_user.pools.configure(&settings.vhost_user.pools);
+        self.offer_to_kubelet();
+    }
+
+    /// Offers kubelet the devices that it allocates, as they are configured.
+    fn offer_to_kubelet(&self) {
+        self.core.kinds.sriov.offer_to_kubelet(&self.core.kinds.vhost_user.pools);
     }
 
     /// Carries a request out, of our own type or of a built-in one.

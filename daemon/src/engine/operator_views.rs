@@ -6,9 +6,11 @@ use std::sync::Arc;
 use fairlead_cni::CniError;
 use fairlead_host::HostRoot;
 use fairlead_ipam::Owner;
+use fairlead_kube::KnownDefinition;
 use serde_json::{Value, json};
 
 use super::attachment_request::OWN_TYPE;
+use super::pod_networks::own_name;
 use super::runtime_cache::pod_of;
 use super::{Engine, failing_removals};
 use crate::call::OrphansListed;
@@ -23,7 +25,12 @@ pub(super) fn table(engine: &Engine, name: &str) -> Option<Value> {
             Some(ours.chain(engine.core.store.newer().iter().map(newer_row)).collect())
         }
         "networks" => Some(engine.networks.list()),
-        "pools" => Some(engine.with_owners(|owners| engine.core.kinds.sriov.pools.table(owners))),
+        "definitions" => Some(definitions(engine)),
+        "pools" => {
+            let mut pools = engine.with_owners(|owners| engine.core.kinds.sriov.pools.table(owners));
+            pools["ports"] = engine.core.kinds.vhost_user.pools.table();
+            Some(pools)
+        }
         "vswitch-ports" => Some(engine.core.kinds.vhost_user.ports_table()),
         "vswitch-addresses" => Some(engine.core.kinds.vhost_user.addresses_table()),
         "removals" => Some(failing_removals::table(engine)),
@@ -31,6 +38,23 @@ pub(super) fn table(engine: &Engine, name: &str) -> Option<Value> {
         "orphans" => Some(orphans(engine)),
         _ => None,
     }
+}
+
+/// What the cluster has for pods to ask for: each definition as it was seen last, with its namespace's labels where the policy goes by them.
+fn definitions(engine: &Engine) -> Value {
+    let Some(cluster) = &engine.cluster else { return json!([]) };
+    let one = |known: KnownDefinition| {
+        let labels = cluster.namespace_labels(&known.namespace);
+        let (config, unusable) = match &known.found {
+            Ok(definition) => (definition.config.as_deref(), None),
+            Err(reason) => (None, Some(reason)),
+        };
+        json!({
+            "namespace": known.namespace, "name": known.name, "config": config, "unusable": unusable,
+            "labels": labels.as_deref(),
+        })
+    };
+    cluster.known_definitions().into_iter().map(one).collect()
 }
 
 /// Addresses whose container is unknown here, with the pod that the runtime remembers for it.
@@ -61,13 +85,17 @@ pub(super) fn attachments(
     let core = &engine.core;
     let home = core.kinds.sriov.netdevs_at_home();
     let late = |a: &Attachment| core.removals.failure(a.id).map(|why| why.msg);
+    let all = core.store.all();
+    let lists: Vec<_> =
+        all.iter().filter(|a| matches!(a.link, LinkRecord::Conflist { .. })).map(Arc::clone).collect();
     let with_row = |a: Arc<Attachment>| {
         let unclean = || a.quarantined.as_ref().map(|left| format!("its VF is quarantined: {left}"));
         let broken = core.kinds.sriov.broken(&a, &home).or_else(|| late(&a)).or_else(unclean);
-        let row = row(engine, &a, broken.as_deref());
+        let mut row = row(engine, &a, broken.as_deref());
+        row["list"] = lists.iter().find(|list| list.has_plugin(&a)).map(|list| own_name(list)).into();
         (a, row)
     };
-    core.store.all().into_iter().filter(|a| meant(a)).map(with_row).collect()
+    all.into_iter().filter(|a| meant(a)).map(with_row).collect()
 }
 
 /// An attachment that is left to the newer version that wrote it.
@@ -94,7 +122,8 @@ fn row(engine: &Engine, a: &Attachment, broken: Option<&str>) -> Value {
         "pod": a.pod.as_ref().map(ToString::to_string),
         "podUid": a.pod.as_ref().and_then(|pod| pod.uid.as_deref()),
         "container": a.key.container,
-        "network": a.key.network,
+        "network": own_name(a),
+        "runtimeNetwork": a.key.network,
         "namespace": a.namespace,
         "ifname": a.key.ifname,
         "type": a.key.plugin,

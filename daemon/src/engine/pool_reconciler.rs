@@ -61,7 +61,7 @@ impl Engine {
 fn reconcile(engine: &Weak<Engine>) {
     if let Some(engine) = engine.upgrade() {
         engine.first_look();
-        engine.core.kinds.sriov.offer_to_kubelet();
+        engine.offer_to_kubelet();
     }
     let mut thorough = Instant::now() + SLOW;
     loop {

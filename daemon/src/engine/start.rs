@@ -1,7 +1,7 @@
 //! The engine's start: what it stands on is opened, what an earlier daemon left is put in order, its threads begin.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,33 +18,33 @@ use parking_lot::{Mutex, RwLock};
 
 use super::conf_cache::ConfCache;
 use super::core::{
-    Core, DelegateRecords, ExecutedRemoval, ExecutedRemovals, Ipam, Rank, RemovalQueue, SWEEP,
-    SetAsidePlaces, StartStep, StartSteps, Task,
+    Core, DelegateRecords, ExecutedRemoval, ExecutedRemovals, Ipam, Rank, RemovalQueue, RunningCollections,
+    SWEEP, SetAsidePlaces, StartStep, StartSteps, Task,
 };
 use super::health_probes::NetnsWatch;
 use super::keyed_locks::KeyedLocks;
 use super::kinds::sriov::{AnnouncedDevices, SriovServices};
 use super::kinds::sriov_cni_import::SriovCniImport;
-use super::kinds::vhost_user::VhostUserServices;
+use super::kinds::vhost_user::{OvsAccess, SocketPlaces, VhostUserServices};
 use super::kinds::{DeviceInfoFiles, Kinds};
 use super::live_policy::CurrentPolicy;
 use super::pod_networks::ImmediateNetworks;
 use super::random_ids::RandomIds;
+use super::read_definitions::ReadDefinitions;
 use super::recent_calls::RecentCalls;
 use super::{Engine, Policy, cluster_network};
+use crate::cluster_watch::name_of_node;
 use crate::conf_dir::Networks;
 use crate::delegate::Delegates;
 use crate::device_offers::DeviceOffers;
 use crate::metrics;
 use crate::node_paths::NodePaths;
+use crate::port_pools::{OvsSettings, PortPools};
 use crate::settings::Settings;
 use crate::store::{Lost, Opened, Store, StoreError};
 
 /// Threads that work off what is left after answers.
 const REMOVAL_THREADS: usize = 4;
-
-/// The socket in the run directory by which `fairlead-vswitch` is told what to do.
-const SWITCH_SOCKET: &str = "vswitch.sock";
 
 /// So long the start waits for what an earlier daemon left. The unit's limit for the whole start is 120 s.
 const WAITS: Duration = Duration::from_secs(5);
@@ -66,8 +66,8 @@ pub struct Beside {
     pub cluster: Option<Arc<dyn Cluster>>,
     /// A cgroup for executed plugins.
     pub cgroup: Option<PathBuf>,
-    /// Tell the neighbours after ADD.
-    pub announce: bool,
+    /// Where the sysctls are of whoever tells the neighbours after ADD; `None`: nobody is told.
+    pub announce: Option<PathBuf>,
     /// What is counted of pools.
     pub pool_metrics: PoolMetrics,
     /// The pools of the configuration.
@@ -143,6 +143,8 @@ impl Engine {
             host_root: paths.host_root.clone(),
             recent: RecentCalls::default(),
             immediate: ImmediateNetworks::default(),
+            multus_pods: Mutex::default(),
+            definitions: ReadDefinitions::default(),
         });
         let lost = opened.is_damaged().then(|| std::mem::take(&mut opened.lost));
         let found = engine.core.reconcile(opened, of_records.attachments);
@@ -177,6 +179,10 @@ impl Engine {
         thread::Builder::new()
             .name("vhost-user-ports".to_owned())
             .spawn(move || ports.keep_up(&|| alive.strong_count() > 0))?;
+        let (ports, alive) = (Arc::clone(&engine.core.kinds.vhost_user), Arc::downgrade(engine));
+        thread::Builder::new()
+            .name("ovs-ports".to_owned())
+            .spawn(move || ports.keep_up_ovs(&|| alive.strong_count() > 0))?;
         let watched = Arc::downgrade(engine);
         thread::Builder::new().name("netns-watch".to_owned()).spawn(move || watch(&watched))?;
         Engine::watch_pools(engine)
@@ -216,6 +222,17 @@ fn log_newer(store: &Store) {
     }
 }
 
+/// Where OVS is, as the configuration says it.
+fn ovs_of(settings: &Settings) -> OvsAccess {
+    let configured = settings.vhost_user.ovs.clone();
+    OvsAccess {
+        is_configured: configured.is_some(),
+        tls: configured.as_ref().and_then(OvsSettings::tls_files),
+        database: configured.unwrap_or_default().database,
+        node: name_of_node(settings),
+    }
+}
+
 /// Stands the core on what was opened.
 fn core(
     paths: &NodePaths,
@@ -227,9 +244,9 @@ fn core(
 ) -> Result<Core, StartError> {
     let host_local = HostLocal::new(paths.host_root.clone(), &paths.state_dir, boot_id)
         .map_err(failed("the list of host-local's directories"))?;
-    let announcer = match beside.announce {
-        true => Some(announcer(beside.node.clone()).map_err(failed("the announcer"))?),
-        false => None,
+    let announcer = match &beside.announce {
+        Some(sysctls) => Some(announcer(sysctls, beside.node.clone()).map_err(failed("the announcer"))?),
+        None => None,
     };
     let policy = Arc::new(CurrentPolicy::new(policy));
     let set_aside = SetAsidePlaces { run_dir: paths.run_dir.clone(), state_dir: paths.state_dir.clone() };
@@ -239,11 +256,24 @@ fn core(
         Delegates::new(paths.host_root.clone(), beside.cgroup.clone(), paths.run_dir.join("tenants-plugins"))
             .watched_in(&paths.run_dir.join("plugins"));
     let kernel = Arc::clone(&beside.kernel);
+    let settings = Arc::clone(&beside.settings);
+    let cluster = beside.cluster.clone();
     let device_info = Arc::new(DeviceInfoFiles::new(Arc::clone(&root), Arc::clone(&store)));
     let sriov = sriov(paths, beside, boot_id, &host_id, &store, &device_info, &ids)?;
-    let switch = paths.run_dir.join(SWITCH_SOCKET);
-    let vhost_user =
-        VhostUserServices::new(Arc::clone(&root), paths.kubelet.clone(), Arc::clone(&store), switch);
+    let ports = Arc::new(PortPools::new(&paths.run_dir, Arc::clone(&store)));
+    ports.set_label(&settings.vhost_user.selinux_label);
+    ports.configure(&settings.vhost_user.pools);
+    let places = SocketPlaces { root: Arc::clone(&root), kubelet: paths.kubelet.clone() };
+    let (run_dir, ovs) = (&paths.run_dir, ovs_of(&settings));
+    let vhost_user = VhostUserServices::new(
+        places,
+        ports,
+        Arc::clone(&store),
+        run_dir,
+        ovs,
+        (Arc::clone(&kernel), Inventory::new(&paths.sysfs)),
+        cluster,
+    );
     Ok(Core {
         kinds: Kinds {
             kernel,
@@ -264,6 +294,7 @@ fn core(
         of_multus: RwLock::default(),
         removals: RemovalQueue::default(),
         executed_removals: ExecutedRemovals::default(),
+        collections: RunningCollections::default(),
         set_aside,
         start: StartSteps::default(),
         ipam: Ipam {
@@ -330,12 +361,13 @@ fn pools(context: PoolsContext<'_>, settings: &Settings) -> Result<Arc<Pools>, S
     Ok(pools)
 }
 
-fn announcer(node: metrics::Node) -> io::Result<Announcer> {
-    Announcer::start(Box::new(move |conflict: Conflict| {
+fn announcer(sysctls: &Path, node: metrics::Node) -> io::Result<Announcer> {
+    let tell = move |conflict: Conflict| {
         node.conflicts.inc();
         tracing::warn!(attachment = %conflict.label, address = %conflict.address, other = %conflict.other,
             "another host on the wire has this address");
-    }))
+    };
+    Announcer::start(sysctls, Box::new(tell))
 }
 
 fn removal_thread(engine: &Weak<Engine>, name: &str, rank: Rank) -> io::Result<()> {

@@ -11,7 +11,7 @@ use fairlead_host::host_root::below;
 use fairlead_host::real::RealKernel;
 use fairlead_sriov::wait_out_reset::SETTLES;
 
-use super::{Beside, Engine, Policy, metrics_of_records};
+use super::{Beside, Engine, Policy, metrics_of_ports, metrics_of_records};
 use crate::call::Service;
 use crate::cluster_watch;
 use crate::daemon::{Started, Surroundings};
@@ -29,12 +29,10 @@ const SYSCTLS: &str = "/proc/sys";
 /// When the kernel, the store or a directory cannot be had.
 pub fn start(surroundings: &Surroundings) -> Result<Started, Box<dyn Error + Send + Sync>> {
     let nodes = below(&surroundings.paths.host_root, Path::new(VFIO_NODES));
-    let mut kernel = RealKernel::new()?.with_vfio_nodes(&nodes);
-    let sysctls = below(&surroundings.paths.host_root, Path::new(SYSCTLS));
+    let of_host = below(&surroundings.paths.host_root, Path::new(SYSCTLS));
     // A host's root that has no procfs is that of a test, or of a node whose plugins are all built in.
-    if sysctls.is_dir() {
-        kernel = kernel.with_sysctls(&sysctls);
-    }
+    let sysctls = if of_host.is_dir() { of_host } else { PathBuf::from(SYSCTLS) };
+    let kernel = RealKernel::new()?.with_vfio_nodes(&nodes).with_sysctls(&sysctls);
     let kernel: Arc<dyn Kernel> = Arc::new(kernel);
     let settings = surroundings.settings.current();
     let beside = Beside {
@@ -44,7 +42,7 @@ pub fn start(surroundings: &Surroundings) -> Result<Started, Box<dyn Error + Sen
         node: surroundings.node.clone(),
         cluster: cluster_watch::start(&settings, surroundings)?,
         cgroup: cgroup(settings.delegate_cgroup.as_deref(), &surroundings.paths),
-        announce: true,
+        announce: Some(sysctls),
         pool_metrics: surroundings.exposition.pool_metrics(),
         settings: Arc::clone(&settings),
         settles: SETTLES,
@@ -52,6 +50,7 @@ pub fn start(surroundings: &Surroundings) -> Result<Started, Box<dyn Error + Sen
     let engine = Engine::start(&surroundings.paths, Policy::from(&*settings), beside)?;
     Engine::probe_health(&engine, &surroundings.health, &surroundings.readiness);
     metrics_of_records::register(&engine, &surroundings.exposition);
+    metrics_of_ports::register(&engine, &surroundings.exposition);
     let told = Arc::clone(&engine);
     Ok(Started {
         service: engine as Arc<dyn Service>,

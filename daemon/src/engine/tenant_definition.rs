@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use fairlead_cni::CniError;
 use fairlead_cni::args::Args;
-use fairlead_cni::config::NetConf;
+use fairlead_cni::config::{ConfList, NetConf};
 use serde_json::{Map, Value, json};
 
 use super::Engine;
@@ -54,11 +54,12 @@ impl Engine {
     /// # Errors
     /// Code 7 where the policy refuses it, and those of any ADD.
     pub fn add_definition(&self, call: &DefinitionCall<'_>) -> Result<String, CniError> {
-        self.attach_judged(call, &self.judged_for(call)?, None)
+        let definition = self.judged_for(call)?;
+        self.attach_judged(call, (&definition, None), None)
     }
 
     /// Reads the definition of a call, and judges it by the policy in force.
-    pub(super) fn judged_for(&self, call: &DefinitionCall<'_>) -> Result<Definition, CniError> {
+    pub(super) fn judged_for(&self, call: &DefinitionCall<'_>) -> Result<Arc<Definition>, CniError> {
         let args = Args::parse(call.sandbox.args)?;
         self.judged(call.tenant, call.text, call.object, call.runtime, &args)
     }
@@ -71,49 +72,49 @@ impl Engine {
         object: Option<&str>,
         runtime: &Map<String, Value>,
         args: &Args,
-    ) -> Result<Definition, CniError> {
+    ) -> Result<Arc<Definition>, CniError> {
         let policy = self.core.policy();
         // What cannot be read is not taken for a policy that allows everything.
         let settings = policy.tenants.as_deref();
         let settings =
             settings.ok_or_else(|| Refusal::PolicyUnknown { namespace: tenant.namespace().to_owned() })?;
-        let definition = Definition::read(tenant, text, object, runtime, args)?;
+        let definition = self.definitions.get(tenant, text, object, runtime, args)?;
         definition.judge(settings)?;
         Ok(definition)
     }
 
     /// ADD of a definition that was judged, by itself or with the attachment of a pod's default network, whose ADD has locked the
-    /// container. Returns the result, in the definition's version.
+    /// container. `meant`: the administrator's list, where the definition only names it. Returns the result, in the definition's
+    /// version.
     pub(super) fn attach_judged(
         &self,
         call: &DefinitionCall<'_>,
-        definition: &Definition,
+        (definition, meant): (&Definition, Option<&ConfList>),
         made_with: Option<MadeWith<'_>>,
     ) -> Result<String, CniError> {
         let serves = |conf: &NetConf| BUILT_IN.contains(&&*conf.plugin_type) || conf.plugin_type == OWN_TYPE;
-        match definition.plugins() {
-            [one] if serves(one) => self.add_as(call, Arc::clone(one), None, made_with),
-            _ => self.add_as(call, Arc::new(conf_of_list(definition)?), Some(definition), made_with),
+        let of_list = || conf_of_list(definition).map(Arc::new);
+        match (definition.plugins(), meant) {
+            (_, Some(list)) => self.add_as(call, of_list()?, Some((list, None)), made_with),
+            ([one], None) if serves(one) => self.add_as(call, Arc::clone(one), None, made_with),
+            (_, None) => {
+                let namespace = call.tenant.namespace().into();
+                self.add_as(call, of_list()?, Some((definition.list(), Some(&namespace))), made_with)
+            }
         }
     }
 
-    /// ADD of this configuration; of the whole list, where it stands for one.
+    /// ADD of this configuration; of the whole list, where it stands for one, with the namespace whose words that is.
     fn add_as(
         &self,
         call: &DefinitionCall<'_>,
         conf: Arc<NetConf>,
-        list: Option<&Definition>,
+        list: Option<(&ConfList, Option<&Arc<str>>)>,
         made_with: Option<MadeWith<'_>>,
     ) -> Result<String, CniError> {
         let (sandbox, vf_wait) = (call.sandbox, self.core.policy().vf_wait);
-        let namespace: Arc<str> = call.tenant.namespace().into();
-        let parsed = ParsedRequest::new(
-            conf,
-            Some(Arc::clone(&namespace)),
-            sandbox.container,
-            call.ifname,
-            sandbox.args,
-        );
+        let namespace = Some(call.tenant.namespace().into());
+        let parsed = ParsedRequest::new(conf, namespace, sandbox.container, call.ifname, sandbox.args);
         let waiting = call.waiting.clone();
         let mut request =
             AttachmentRequest::of_definition(sandbox, call.ifname, &parsed.wanted, waiting, vf_wait)?;
@@ -125,9 +126,7 @@ impl Engine {
             request.default_gateways = default_route.unwrap_or_default();
         }
         match list {
-            Some(definition) => {
-                self.add_list(&mut request, definition.list(), Some(&namespace), &|_, result| Ok(result))
-            }
+            Some((list, of)) => self.add_list(&mut request, list, of, &|_, result| Ok(result)),
             None => self.carry_out(&mut request, &parsed),
         }
     }

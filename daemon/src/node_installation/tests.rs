@@ -31,7 +31,8 @@ fn rig() -> Rig {
     let (seen, conflist) = (changes.clone(), dir.path().join("net.d").join(CONFLIST));
     let node = NodeInstallation::new(
         networks.clone(),
-        dir.path().join("fairlead"),
+        (dir.path().join("fairlead"), &dir.path().join("state")),
+        Node::default(),
         Box::new(move || used.load(Ordering::Relaxed)),
         Box::new(move |change, dir| {
             seen.lock().push((change, dir.to_owned(), conflist.exists()));
@@ -86,9 +87,12 @@ fn x18_the_present_first_network_becomes_the_cluster_network_and_the_old_state_c
     let done = rig.carry_out("{cni: present}").unwrap();
     assert_eq!(done.conflist.as_deref(), Some("pods"));
     assert_eq!(done.executable, Some(InstallOutcome::Installed));
-    let list = ConfList::parse(&fs::read_to_string(rig.node.conflist()).unwrap()).unwrap();
+    let text = fs::read_to_string(rig.node.conflist()).unwrap();
+    let list = ConfList::parse(&text).unwrap();
     assert_eq!(rig.networks.in_file_order()[0].name, list.name, "the runtime takes it first");
-    assert_eq!(list.version.as_str(), "0.4.0", "in the version that the runtime is known to take");
+    let keys: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(keys["cniVersion"], "0.4.0", "the version that an older runtime is known to take");
+    assert_eq!(list.version.as_str(), "1.1.0", "with STATUS and GC, where the runtime has them");
     assert!(list.declares(0, "io.kubernetes.cri.pod-annotations") && list.declares(0, "portMappings"));
     let installed = rig.files();
     assert_eq!(installed.len(), 4, "nothing half written is left: {installed:?}");
@@ -214,7 +218,14 @@ fn m07_what_multus_is_told_is_taken_over_and_its_own_file_stays_as_it_was() {
     );
     assert!(rig.dir.path().join("bin/fairlead").exists(), "Multus calls it");
     rig.in_use.store(false, Ordering::Relaxed);
+    rig.changes.lock().clear();
     rig.carry_out("{cni: absent}").unwrap();
+    assert_eq!(*rig.changes.lock(), [to_multus(false)], "a pod of ours may be on its way");
+    rig.changes.lock().clear();
+    *rig.node.removed.lock() = Instant::now().checked_sub(LOOK);
+    rig.carry_out("{cni: absent}").unwrap();
+    let stays = (ChangeOver::StaysWithMultus, "/var/lib/multus".to_owned(), false);
+    assert_eq!(*rig.changes.lock(), [stays], "no pod of ours comes any more");
     assert_eq!(rig.files(), before);
 }
 
@@ -268,4 +279,93 @@ fn x01_nothing_is_installed_before_the_daemon_is_ready() {
         rig.node.keep(&heard, &|| ready, &wanted);
         assert_eq!(rig.node.conflist().exists(), ready);
     }
+}
+
+#[test]
+fn what_was_taken_over_from_multus_outlives_our_configuration() {
+    let rig = rig();
+    rig.network("10-other.conflist", "other", "macvlan");
+    rig.network("20-pods.conflist", "pods", "bridge");
+    let multus = rig.dir.path().join("net.d/00-multus.conf");
+    fs::write(&multus, MULTUS).unwrap();
+    rig.networks.rescan();
+    rig.carry_out("{cni: present}").unwrap();
+    let own = rig.own().unwrap();
+    fs::remove_file(&multus).unwrap();
+    for taken_away in ["by somebody", "{cni: absent}"] {
+        match taken_away {
+            "by somebody" => fs::remove_file(rig.node.conflist()).unwrap(),
+            text => drop(rig.carry_out(text).unwrap()),
+        }
+        rig.networks.rescan();
+        rig.carry_out("{cni: present}").unwrap();
+        assert_eq!(rig.own().unwrap(), own, "taken away {taken_away}");
+    }
+    // Multus is back and says something else: it is its word that counts, not what is remembered.
+    rig.carry_out("{cni: absent}").unwrap();
+    let other = MULTUS.replace("20-pods.conflist", "10-other.conflist").replace("\"sidecar\",", "");
+    fs::write(&multus, other).unwrap();
+    rig.networks.rescan();
+    rig.carry_out("{cni: present}").unwrap();
+    assert_eq!(rig.cluster_network().as_deref(), Some("other"));
+    assert_eq!(rig.own().unwrap()["defaultNetworks"], json!(["other"]));
+}
+
+#[test]
+fn a_file_that_sorts_before_ours_is_told_with_its_name() {
+    let rig = rig();
+    rig.network("10-bridge.conflist", "pods", "bridge");
+    let wanted: Installation = serde_saphyr::from_str("{cni: present}").unwrap();
+    rig.carry_out("{cni: present}").unwrap();
+    rig.node.must_be_in_force(&wanted).unwrap();
+    rig.network("00-danm.conf", "danm", "danm");
+    let displaced = rig.node.must_be_in_force(&wanted);
+    let told = displaced.as_ref().unwrap_err().to_string();
+    assert!(told.contains("00-danm.conf") && told.contains("not Fairlead"), "{told}");
+    rig.node.log(&displaced.map(|()| Changes::default()));
+    assert_eq!(rig.node.metrics.network_displaced.get(), 1);
+    fs::remove_file(rig.dir.path().join("net.d/00-danm.conf")).unwrap();
+    rig.node.log(&rig.node.must_be_in_force(&wanted).map(|()| Changes::default()));
+    assert_eq!(rig.node.metrics.network_displaced.get(), 0);
+}
+
+#[test]
+fn a_program_that_takes_our_configuration_away_again_and_again_is_told_of_and_not_raced() {
+    let rig = rig();
+    rig.network("10-cilium.conflist", "cilium", "cilium-cni");
+    rig.carry_out("{cni: present}").unwrap();
+    let file = rig.node.conflist();
+    let take_away = || fs::rename(&file, file.with_extension("conflist.cilium_bak")).unwrap();
+    take_away();
+    rig.carry_out("{cni: present}").unwrap();
+    assert!(file.exists(), "the first time it is written again at once");
+    rig.node.contest.lock().set_over(false);
+    take_away();
+    let mut told = String::new();
+    for _ in 0..20 {
+        let answer = rig.carry_out("{cni: present}");
+        told = answer.as_ref().err().map(ToString::to_string).unwrap_or_default();
+        rig.node.log(&answer);
+    }
+    for words in ["taken away 2 times", "cilium_bak", "cni.exclusive=false"] {
+        assert!(told.contains(words), "{told}");
+    }
+    assert!(!file.exists() && rig.node.contest.lock().pause().is_some());
+    assert_eq!(rig.node.metrics.network_displaced.get(), 1);
+    assert_eq!(renamed_copies(&rig.dir.path().join("net.d")).len(), 1);
+    let mut pauses = Vec::new();
+    for _ in 0..3 {
+        rig.node.contest.lock().set_over(true);
+        rig.carry_out("{cni: present}").unwrap();
+        assert!(file.exists());
+        pauses.push(rig.node.contest.lock().last_pause().as_secs());
+        take_away();
+    }
+    assert_eq!(pauses, [2, 4, 8]);
+    // What the settings change is nobody's taking away.
+    rig.node.contest.lock().set_over(true);
+    rig.carry_out("{cni: present}").unwrap();
+    rig.network("30-new.conflist", "new", "bridge");
+    rig.carry_out("{cni: present, clusterNetwork: new}").unwrap();
+    assert_eq!(rig.cluster_network().as_deref(), Some("new"));
 }

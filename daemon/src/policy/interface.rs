@@ -37,7 +37,7 @@ pub enum Link {
     HostDevice(Option<HostDevice>),
     /// Type `sriov`, and the VF that it would get; `None` where the runtime is to name it.
     Sriov(Sriov, Option<sriov::Device>),
-    /// Type `vhost-user`.
+    /// Types `vhost-user` and `userspace`.
     VhostUser(VhostUser),
     /// Types that take nothing of the node: `dummy` and `loopback`.
     Nothing,
@@ -100,7 +100,7 @@ impl Interface {
                 let device = named(sriov.device(&conf, args))?;
                 Link::Sriov(sriov, device)
             }
-            "vhost-user" => Link::VhostUser(VhostUser::parse(&conf)?),
+            "vhost-user" | "userspace" => Link::VhostUser(VhostUser::parse(&conf)?),
             "dummy" | "loopback" => Link::Nothing,
             _ => Link::Executed,
         };

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use fairlead_cni::config::host_device::Device;
 use fairlead_cni::config::sriov;
+use fairlead_cni::config::userspace::SharedDir;
 use fairlead_cni::config::vhost_user::Place;
 use ipnet::IpNet;
 use serde_json::Value;
@@ -123,13 +124,22 @@ impl About<'_> {
             },
             Link::Sriov(_, Some(sriov::Device::OfPool(pool))) => self.offer("pool", pool),
             Link::Sriov(_, Some(sriov::Device::OfResource(resource))) => self.offer("resourceName", resource),
-            Link::VhostUser(port) => match &port.place {
-                Place::Directory(directory) => {
-                    let remedy = "name a volume of the pod by \"volume\"";
-                    Err(self.never("directory", shown(directory), "a directory of the host", remedy))
+            Link::VhostUser(port) => {
+                self.netdev("master", port.master.as_deref())?;
+                match &port.place {
+                    Place::Directory(directory) => {
+                        let remedy = "name a volume of the pod by \"volume\"";
+                        Err(self.never("directory", shown(directory), "a directory of the host", remedy))
+                    }
+                    Place::Resource(resource) => self.offer("resourceName", resource),
+                    Place::Port(id) => self.offer("deviceID", id),
+                    Place::SharedDir(SharedDir { base: Some(base), .. }) => {
+                        let remedy = "leave it out, and give the pods an emptyDir volume \"shared-dir\"";
+                        Err(self.never("sharedDir", shown(base), "a directory of the host", remedy))
+                    }
+                    Place::Volume(_) | Place::SharedDir(SharedDir { base: None, .. }) => Ok(()),
                 }
-                Place::Volume(_) => Ok(()),
-            },
+            }
             Link::Sriov(..) | Link::Nothing | Link::ClusterNetwork(_) | Link::Executed => Ok(()),
         }
     }

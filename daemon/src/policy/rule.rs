@@ -6,6 +6,7 @@ use fairlead_cni::CniError;
 use fairlead_cni::args::Args;
 use fairlead_cni::config::host_device::Device;
 use fairlead_cni::config::macvlan::Mode;
+use fairlead_cni::config::vhost_user::{Place, Switch};
 use fairlead_cni::config::{HostDevice, HostLocal, Sriov, StaticIpam, VhostUser, sriov};
 use ipnet::IpNet;
 
@@ -151,7 +152,28 @@ impl Judgement<'_> {
     }
 
     fn vhost_user(&self, port: &VhostUser) -> Result<(), Refusal> {
-        port.vlan.map_or(Ok(()), |id| self.vlan("vlan", id))?;
+        let is_userspace = port.container_side.is_some();
+        let [bridge_key, vlan_key] = match is_userspace {
+            true => ["host.bridge.bridgeName", "host.bridge.vlanId"],
+            false => ["bridge", "vlan"],
+        };
+        if let Switch::OvsDpdk(bridge) = &port.switch {
+            self.name(bridge_key, Some(&bridge.name), "masters", self.rule.masters.as_deref())?;
+            if let (true, Some(vlans)) = (bridge.every_vlan, self.rule.vlans.as_deref()) {
+                return Err(self.refuse(vlan_key, "none, which is every VLAN".to_owned(), "vlans", vlans));
+            }
+        }
+        let pools = self.rule.pools.as_deref();
+        match (&port.place, pools) {
+            (Place::Resource(of), _) => self.name("resourceName", Some(of), "pools", pools)?,
+            // Which pool has it, only the host knows. The runtime names only what kubelet has allocated.
+            (Place::Port(id), Some(globs)) if self.interface.conf.runtime.device_id.is_none() => {
+                return Err(self.refuse("deviceID", shown(id), "pools", globs));
+            }
+            (Place::Port(_) | Place::Volume(_) | Place::Directory(_) | Place::SharedDir(_), _) => {}
+        }
+        port.master.as_deref().map_or(Ok(()), |master| self.master(Some(master), false))?;
+        port.vlan.map_or(Ok(()), |id| self.vlan(vlan_key, id))?;
         port.trunk.iter().try_for_each(|id| self.vlan("trunk", *id))?;
         let rates = [("max_tx_rate", port.max_tx_rate), ("max_rx_rate", port.max_rx_rate)];
         for (key, rate) in rates.into_iter().filter_map(|(key, rate)| Some((key, rate?))) {

@@ -20,9 +20,14 @@ fn settings(yaml: &str) -> PolicySettings {
 /// The reference policy of the documentation.
 fn strict() -> PolicySettings {
     settings(
-        r#"{execute: [tuning, whereabouts], rules: [{namespaces: ["radio-*"], types: [sriov, vhost-user, macvlan, ipvlan, vlan, host-device, tuning],
+        r#"{execute: [tuning, whereabouts], rules: [{namespaces: ["radio-*"], types: [sriov, vhost-user, userspace, macvlan, ipvlan, vlan, host-device, tuning],
             masters: ["ens1f*"], pools: [radio], vlans: ["100-199"], ranges: ["10.9.0.0/16"], privileged: [trust]}]}"#,
     )
+}
+
+/// The keys of a port of OVS as userspace-cni has it; `rest` ends its side `host`.
+fn userspace(rest: &str) -> String {
+    format!(r#""host":{{"engine":"ovs-dpdk","iftype":"vhostuser","vhost":{{"mode":"client"}}{rest}"#)
 }
 
 fn read(text: &str) -> Result<Definition, DefinitionError> {
@@ -58,6 +63,7 @@ fn refused(settings: &PolicySettings, text: &str, parts: &[&str]) {
 #[test]
 fn every_built_in_type_is_read_as_one_and_no_other_is() {
     let keys = r#""master":"ens1f0","vlanId":100,"deviceID":"0000:21:10.0","device":"ens1f0""#;
+    let keys = &format!("{keys},{}", userspace("}"));
     for kind in BUILT_IN {
         let definition = read(&plugin(kind, keys)).unwrap();
         assert_ne!(definition.interfaces()[0].link, Link::Executed, "{kind}");
@@ -87,7 +93,9 @@ fn what_reaches_the_hosts_files_or_memory_is_refused_whatever_the_policy_says() 
             plugin("host-device", r#""kernelpath":"/sys/devices/pci0000:00/x""#),
             &["\"kernelpath\"", "\"device\""],
         ),
+        (plugin("vhost-user", r#""resourceName":"a\u0007b""#), &["\"resourceName\"", "no pool or resource"]),
         (plugin("vhost-user", r#""directory":"/run""#), &["\"directory\"", "/run", "\"volume\""]),
+        (plugin("userspace", &userspace(r#"},"sharedDir":"/run""#)), &["\"sharedDir\"", "/run", "emptyDir"]),
         (plugin("whatever", r#""logFile":"/etc/cron.d/x""#), &["\"logFile\"", "executed"]),
         (plugin("whatever", r#""a":[{"b":"x/../../etc"}]"#), &["\"a[0].b\""]),
         (plugin("whatever", r#""a":"unix:/run/docker.sock""#), &["\"a\""]),
@@ -214,7 +222,7 @@ fn a_rule_decides_about_every_key_and_its_refusal_names_it() {
     let strict = strict();
     let by_rule = ["rule 1 (namespaces radio-*)"];
     let macvlan = |keys: &str| plugin("macvlan", keys);
-    let table: [(String, &[&str]); 24] = [
+    let table: [(String, &[&str]); 33] = [
         (plugin("loopback", ""), &["\"type\"", "\"loopback\"", "\"types\""]),
         (plugin("fairlead", r#""clusterNetwork":"cluster""#), &["\"type\"", "\"fairlead\""]),
         (macvlan(r#""master":"eth0""#), &["\"master\"", "\"eth0\"", "ens1f*"]),
@@ -235,9 +243,27 @@ fn a_rule_decides_about_every_key_and_its_refusal_names_it() {
         (plugin("sriov", r#""pool":"radio","spoofchk":"off""#), &["\"spoofchk\"", "spoofchkOff"]),
         (plugin("sriov", r#""pool":"radio","max_tx_rate":0"#), &["\"max_tx_rate\"", "rates"]),
         (plugin("vhost-user", r#""vlan":200"#), &["\"vlan\"", "200", "100-199"]),
+        (plugin("vhost-user", r#""resourceName":"a.b/blue""#), &["\"resourceName\"", "a.b/blue", "[radio]"]),
+        (plugin("vhost-user", r#""deviceID":"blue-00""#), &["\"deviceID\"", "blue-00", "[radio]"]),
+        (plugin("vhost-user", r#""master":"eno1""#), &["\"master\"", "eno1"]),
         (plugin("vhost-user", r#""trunk":[150,99]"#), &["\"trunk\"", "99", "100-199"]),
         (plugin("vhost-user", r#""max_rx_rate":5"#), &["\"max_rx_rate\"", "rates"]),
         (plugin("vhost-user", r#""spoofchk":"off""#), &["\"spoofchk\"", "spoofchkOff"]),
+        (plugin("vhost-user", r#""switch":"ovs-dpdk""#), &["\"bridge\"", "br0", "[ens1f*]"]),
+        (plugin("vhost-user", r#""switch":"ovs-dpdk","bridge":"ens1f0""#), &["\"spoofchk\"", "spoofchkOff"]),
+        (plugin("userspace", &userspace("}")), &["\"host.bridge.bridgeName\"", "br0", "[ens1f*]"]),
+        (
+            plugin("userspace", &userspace(r#","bridge":{"bridgeName":"ens1f0"}}"#)),
+            &["\"host.bridge.vlanId\"", "every VLAN", "100-199"],
+        ),
+        (
+            plugin("userspace", &userspace(r#","bridge":{"bridgeName":"ens1f0","vlanId":200}}"#)),
+            &["\"host.bridge.vlanId\"", "200", "100-199"],
+        ),
+        (
+            plugin("userspace", &userspace(r#","bridge":{"bridgeName":"ens1f0","vlanId":100}}"#)),
+            &["\"spoofchk\"", "spoofchkOff"],
+        ),
         (
             plugin(
                 "fairlead",
@@ -256,6 +282,7 @@ fn a_rule_decides_about_every_key_and_its_refusal_names_it() {
         plugin("vlan", r#""master":"ens1f1","vlanId":199"#),
         plugin("sriov", r#""pool":"radio","vlan":100,"trust":"on""#),
         plugin("sriov", ""),
+        plugin("vhost-user", r#""resourceName":"radio""#),
         plugin("host-device", ""),
         plugin("fairlead", r#""paths":[{"type":"vhost-user"},{"type":"sriov","pool":"radio"}]"#),
     ] {

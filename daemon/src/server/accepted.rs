@@ -6,9 +6,12 @@ use std::io;
 use std::os::unix::net::UnixStream as StdStream;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
+
+use crate::admission::ArrivedCall;
 
 /// The first bytes of every HTTP/2 connection (RFC 9113, section 3.4). No request of HTTP/1.1 begins so.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -39,22 +42,44 @@ pub(super) struct Accepted {
 pub(super) struct HandedOver {
     stream: StdStream,
     read: Vec<u8>,
+    call: Option<CallThatCame>,
 }
 
 impl HandedOver {
     /// A connection of which nothing was read.
-    pub(super) fn fresh(stream: StdStream) -> HandedOver {
-        HandedOver { stream, read: Vec::new() }
+    ///
+    /// # Errors
+    /// When the socket can't be made non-blocking.
+    pub(super) fn fresh(stream: StdStream) -> io::Result<HandedOver> {
+        HandedOver::begun(stream, Vec::new(), None)
+    }
+
+    /// A connection of which this was read, and the call that it is, where that was prepared already.
+    ///
+    /// # Errors
+    /// When the socket can't be made non-blocking.
+    pub(super) fn begun(
+        stream: StdStream,
+        read: Vec<u8>,
+        call: Option<CallThatCame>,
+    ) -> io::Result<HandedOver> {
+        // tokio takes the socket as it is: a blocking one would block its whole runtime.
+        stream.set_nonblocking(true)?;
+        Ok(HandedOver { stream, read, call })
     }
 
     /// Takes the connection into the runtime of this thread.
     ///
     /// # Errors
     /// When the kernel cannot watch it.
-    pub(super) fn here(self) -> io::Result<Accepted> {
-        Ok(Accepted { stream: UnixStream::from_std(self.stream)?, read: self.read, taken: 0 })
+    pub(super) fn here(self) -> io::Result<(Accepted, Option<CallThatCame>)> {
+        let accepted = Accepted { stream: UnixStream::from_std(self.stream)?, read: self.read, taken: 0 };
+        Ok((accepted, self.call))
     }
 }
+
+/// A call that was prepared, and when it came.
+pub(super) type CallThatCame = (ArrivedCall, Instant);
 
 impl Accepted {
     /// Reads until it is clear what the caller speaks. A caller that says nothing is waited for: the limit is the caller's.
@@ -62,6 +87,8 @@ impl Accepted {
     /// # Errors
     /// When the connection breaks.
     pub(super) async fn protocol(&mut self) -> io::Result<Protocol> {
+        // Of a socket that it has not waited for, tokio doesn't know that it takes bytes. hyper tries its own refusals once only.
+        self.stream.writable().await?;
         loop {
             let seen = self.read.len().min(PREFACE.len());
             let (begun, preface) = (self.read.get(..seen), PREFACE.get(..seen));
@@ -82,14 +109,6 @@ impl Accepted {
     /// Whether the peer is root; one whose uid cannot be told is not.
     pub(super) fn is_root(&self) -> bool {
         self.stream.peer_cred().is_ok_and(|peer| peer.uid() == 0)
-    }
-
-    /// Takes the connection out of the runtime of this thread.
-    ///
-    /// # Errors
-    /// When the kernel does not let it go.
-    pub(super) fn handed_over(self) -> io::Result<HandedOver> {
-        Ok(HandedOver { stream: self.stream.into_std()?, read: self.read })
     }
 }
 
@@ -150,14 +169,13 @@ mod tests {
     fn of(bytes: &[u8]) -> (Protocol, Vec<u8>) {
         let runtime = crate::server::runtime().unwrap();
         let (here, mut caller) = StdStream::pair().unwrap();
-        here.set_nonblocking(true).unwrap();
         caller.write_all(bytes).unwrap();
         drop(caller);
         runtime.block_on(async {
-            let mut accepted = HandedOver::fresh(here).here().unwrap();
+            let (mut accepted, _) = HandedOver::fresh(here).unwrap().here().unwrap();
             let protocol = accepted.protocol().await.unwrap();
             let mut all = Vec::new();
-            accepted.handed_over().unwrap().here().unwrap().read_to_end(&mut all).await.unwrap();
+            accepted.read_to_end(&mut all).await.unwrap();
             (protocol, all)
         })
     }

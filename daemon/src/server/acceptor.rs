@@ -1,162 +1,189 @@
-//! The threads that accept connections, and that serve a connection themselves when nothing else is to be done.
+//! The threads that accept connections, and that carry the usual calls out themselves.
 //!
-//! Waking another thread costs a call some 20 µs. So the thread that accepted a connection serves it and carries
-//! its call out, if no call is at work. Meanwhile the other acceptor hands everything that comes to the server's
-//! thread, so that a long call holds up nobody. There are just these two threads, and never two calls at once on
-//! them.
+//! Waking another thread costs a call some 20 µs, and the general way of a request some 80. So the thread that accepted a connection
+//! carries its call out and answers it (`direct_call`); what follows the answer waits for a pause (`answered_calls`). There are as many
+//! acceptors as the fast line has threads. What comes while all of them are in calls waits in the socket's backlog, in order; where
+//! that takes long, another thread hands it to the server's (`stuck_acceptors`).
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Builder;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use axum::Router;
 use fairlead_host::scheduling::prefer_this_thread;
-use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::socket::{Shutdown, shutdown};
-use parking_lot::Mutex;
-use tokio::runtime::Runtime;
 use tokio::sync::mpsc::UnboundedSender;
 use tracing::warn;
 
-use super::accepted::{HandedOver, Protocol};
-use super::{HEAD_LIMIT, connection};
-use crate::admission::{Admission, ArrivedCall, FinishedCall, Outcome};
-use crate::call::CallerGone;
-
-/// One acceptor may be busy with a call while the other goes on accepting.
-const ACCEPTORS: usize = 2;
+use super::accepted::HandedOver;
+use super::answered_calls::AnsweredCalls;
+use super::direct_call::{self, Direct};
+use super::stuck_acceptors::{BusyAcceptors, StandIn};
+use crate::admission::Admission;
 
 /// The pause after accept(2) fails, mostly for want of descriptors; connections stay in the backlog meanwhile.
-const AFTER_A_FAILURE: Duration = Duration::from_millis(20);
+pub(super) const AFTER_A_FAILURE: Duration = Duration::from_millis(20);
+
+/// What an acceptor is woken by.
+const A_CONNECTION: u64 = 0;
+const ANSWERED_CALLS: u64 = 1;
 
 /// The handle that ends the acceptors.
 #[derive(Debug)]
-pub(super) struct Acceptors(Arc<UnixListener>);
+pub(super) struct Acceptors {
+    listener: Arc<UnixListener>,
+    busy: Arc<BusyAcceptors>,
+}
 
 impl Acceptors {
     /// Begins to accept. What they don't serve themselves is handed to `others`.
     ///
     /// # Errors
-    /// When a thread, or the runtime on it, can't be had.
+    /// When a thread can't be had.
     pub(super) fn begin(
         listener: UnixListener,
         admission: &Admission,
-        router: &Router,
         others: &UnboundedSender<HandedOver>,
     ) -> io::Result<Acceptors> {
+        // Of several acceptors that are woken, all but one come too late.
+        listener.set_nonblocking(true)?;
         let listener = Arc::new(listener);
-        let busy = Arc::new(AtomicBool::new(false));
-        for n in 0..ACCEPTORS {
+        let left = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
+        let answered = Arc::<AnsweredCalls>::default();
+        let busy = Arc::new(BusyAcceptors::new(admission.threads_here()));
+        for n in 0..admission.threads_here() {
             let acceptor = Acceptor {
+                events: events(&listener, &left)?,
                 listener: Arc::clone(&listener),
+                answered: Arc::clone(&answered),
+                left: Arc::clone(&left),
                 admission: admission.clone(),
-                router: router.clone(),
                 busy: Arc::clone(&busy),
                 others: others.clone(),
-                runtime: super::runtime()?,
             };
             Builder::new().name(format!("accept-{n}")).spawn(move || acceptor.run())?;
         }
-        Ok(Acceptors(listener))
+        let stand_in = StandIn::new(Arc::clone(&listener), Arc::clone(&busy), others.clone());
+        Builder::new().name("accept-stuck".into()).spawn(move || stand_in.run())?;
+        Ok(Acceptors { listener, busy })
     }
 
     /// Shuts the listening socket; each acceptor ends when it has served the backlog.
     pub(super) fn close(&self) {
-        if let Err(errno) = shutdown(self.0.as_raw_fd(), Shutdown::Read) {
+        if let Err(errno) = shutdown(self.listener.as_raw_fd(), Shutdown::Read) {
             warn!(error = %errno, "the socket can't be shut; who connects now is cut off at the end");
         }
+        // Only now: an acceptor that sees this and an empty backlog ends, and nobody can connect any more.
+        self.busy.close();
     }
 }
 
+/// Tells one acceptor of each connection that comes, and of answered calls that are left: the first that waits.
+fn events(listener: &UnixListener, left: &EventFd) -> io::Result<Epoll> {
+    let events = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+    let to_one = |of| EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLEXCLUSIVE, of);
+    events.add(listener, to_one(A_CONNECTION))?;
+    events.add(left, to_one(ANSWERED_CALLS))?;
+    Ok(events)
+}
+
 struct Acceptor {
+    events: Epoll,
     listener: Arc<UnixListener>,
+    answered: Arc<AnsweredCalls>,
+    /// Wakes another acceptor, which sees to `answered` while this one is in a call.
+    left: Arc<EventFd>,
     admission: Admission,
-    router: Router,
-    /// True while one of the acceptors serves a connection.
-    busy: Arc<AtomicBool>,
+    busy: Arc<BusyAcceptors>,
     others: UnboundedSender<HandedOver>,
-    runtime: Runtime,
 }
 
 impl Acceptor {
     fn run(&self) {
         prefer_this_thread();
+        let mut room = Vec::new();
         loop {
+            if !self.wait() {
+                self.finish();
+                continue;
+            }
+            // Asked before: nobody connects any more where the backlog is empty after that.
+            let is_closing = self.busy.is_closing();
             match self.listener.accept() {
                 Ok((stream, _)) => {
-                    if let Err(error) = self.take(stream) {
+                    if let Err(error) = self.take(stream, &mut room) {
                         warn!(%error, "a connection could not be served");
                     }
                 }
-                // The socket was shut, and its backlog is empty.
-                Err(error) if error.raw_os_error() == Some(Errno::EINVAL as i32) => return,
+                // Another acceptor has it; or the socket was shut, and its backlog is empty.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if is_closing {
+                        break;
+                    }
+                }
                 Err(error) => {
                     warn!(%error, "a connection could not be accepted");
+                    // It may be for want of descriptors, and some are kept.
+                    self.finish();
                     std::thread::sleep(AFTER_A_FAILURE);
                 }
             }
         }
-    }
-
-    fn take(&self, stream: UnixStream) -> io::Result<()> {
-        // tokio takes the socket as it is: a blocking one would block its whole runtime.
-        stream.set_nonblocking(true)?;
-        // A connection whose request has not come yet is no call at work, hence `busy` too.
-        if self.admission.is_quiet() && !self.busy.swap(true, Ordering::AcqRel) {
-            let served = self.serve(stream);
-            self.busy.store(false, Ordering::Release);
-            return served;
+        while let Some(due) = self.answered.due_after() {
+            std::thread::sleep(due);
+            self.answered.finish(&self.admission);
         }
-        // Sending fails only when the server has ended, and then nobody is served.
-        let _ = self.others.send(HandedOver::fresh(stream));
-        Ok(())
     }
 
-    fn serve(&self, stream: UnixStream) -> io::Result<()> {
-        // A second descriptor, by which the engine sees a caller hang up while this thread is in the call.
-        let inline = Inline::new(stream.try_clone()?.into(), self.admission.clone());
-        self.runtime.block_on(async {
-            let mut accepted = HandedOver::fresh(stream).here()?;
-            let spoken = tokio::time::timeout(HEAD_LIMIT, accepted.protocol()).await;
-            match spoken.map_err(|_| io::ErrorKind::TimedOut)?? {
-                Protocol::Http1 => connection(accepted, self.router.clone(), Some(inline)).await,
-                // Such a connection lives on after its call: this thread is not for that.
-                Protocol::Http2 => drop(self.others.send(accepted.handed_over()?)),
+    /// Waits for a connection. False: none has come for a while, and answered calls are to be finished.
+    fn wait(&self) -> bool {
+        let watch = self.answered.watch();
+        // Rounded up to milliseconds, or it would not be due yet.
+        let due = watch.due().map(|due| due + Duration::from_micros(999));
+        let due = due.and_then(|due| EpollTimeout::try_from(due).ok()).unwrap_or(EpollTimeout::NONE);
+        let mut found = [EpollEvent::empty()];
+        // An error is a signal's: accept(2) tells whether there is a connection.
+        let woken = self.events.wait(&mut found, due).map_or(true, |found| found > 0);
+        if woken && found[0].data() == ANSWERED_CALLS {
+            // Nothing is to be read where another acceptor was as quick.
+            let _ = self.left.read();
+        }
+        woken
+    }
+
+    /// Does what is left of answered calls. It can take long, as a call can: a log that nobody reads.
+    fn finish(&self) {
+        let _busy = self.busy.begin();
+        self.answered.finish(&self.admission);
+    }
+
+    fn take(&self, stream: UnixStream, room: &mut Vec<u8>) -> io::Result<()> {
+        let _busy = self.busy.begin();
+        if !self.answered.has_room() {
+            self.answered.finish(&self.admission);
+        }
+        // This call may take long. It fails only where another acceptor has been woken often enough.
+        if self.answered.is_watched_by_nobody() {
+            let _ = self.left.write(1);
+        }
+        // By this descriptor the engine sees a caller hang up while this thread is in the call.
+        let connection = Arc::new(OwnedFd::from(stream));
+        match direct_call::serve(&connection, &self.admission, &self.answered, room) {
+            Direct::Answered(call) => self.answered.push(call),
+            Direct::Other(other) => {
+                // What the daemon tells of itself has what was answered before.
+                self.answered.finish(&self.admission);
+                // Nobody else has it: the call that it was for, if there was one, was given back.
+                let connection = Arc::into_inner(connection).ok_or(io::ErrorKind::ResourceBusy)?;
+                let stream = UnixStream::from(connection);
+                // Sending fails only when the server has ended, and then nobody is served.
+                let _ = self.others.send(HandedOver::begun(stream, other.read, other.call)?);
             }
-            Ok(())
-        })
-    }
-}
-
-/// Goes along with a request whose call may be carried out on the thread that serves its connection.
-#[derive(Debug, Clone)]
-pub(super) struct Inline {
-    connection: Arc<OwnedFd>,
-    admission: Admission,
-    done: Arc<Mutex<Option<FinishedCall>>>,
-}
-
-impl Inline {
-    fn new(connection: OwnedFd, admission: Admission) -> Inline {
-        Inline { connection: Arc::new(connection), admission, done: Arc::default() }
-    }
-
-    /// Carries the call out; returns it where it would have to wait or keep this thread for long.
-    pub(super) fn carry_out(&self, call: ArrivedCall, arrived: Instant) -> Result<Outcome, ArrivedCall> {
-        let gone = CallerGone::Connection(Arc::clone(&self.connection));
-        let (outcome, done) = self.admission.serve_here(call, arrived, gone)?;
-        *self.done.lock() = Some(done);
-        Ok(outcome)
-    }
-
-    /// Ends the call that was carried out on this thread, once its answer has left.
-    pub(super) fn conclude(&self) {
-        if let Some(done) = self.done.lock().take() {
-            self.admission.conclude(&done);
         }
+        Ok(())
     }
 }

@@ -1,5 +1,6 @@
 //! The routes of the runtime's calls: ADD, DEL, CHECK, GC, STATUS.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use axum::Router;
@@ -9,15 +10,16 @@ use axum::response::Response;
 use axum::routing::{MethodRouter, post};
 use fairlead_cni::CniVersion;
 use fairlead_cni::wire::{self, Command, MAX_BODY, WIRE};
+use parking_lot::Mutex;
 use serde::Deserialize;
 
-use super::acceptor::Inline;
+use super::accepted::CallThatCame;
 use super::{ServerState, request_body, responses};
-use crate::admission::Outcome;
+use crate::admission::{ArrivedCall, Outcome};
 use crate::netconf_summary::ConfigSummary;
 
 pub(super) fn routes() -> Router<ServerState> {
-    [Command::Add, Command::Del, Command::Check, Command::Gc, Command::Status]
+    Command::ALL
         .into_iter()
         .fold(Router::new(), |router, command| router.route(command.path(), route(command)))
 }
@@ -29,9 +31,16 @@ fn route(command: Command) -> MethodRouter<ServerState> {
     .fallback(responses::wrong_method)
 }
 
+/// The call of a connection, where an acceptor has prepared it and could not carry it out.
+pub(super) type PreparedCallSlot = Arc<Mutex<Option<CallThatCame>>>;
+
 async fn call(server: &ServerState, command: Command, request: Request) -> Result<Response, Box<Response>> {
     let (mut head, body) = request.into_parts();
-    let inline = head.extensions.remove::<Inline>();
+    if let Some((call, arrived)) =
+        head.extensions.remove::<PreparedCallSlot>().and_then(|slot| slot.lock().take())
+    {
+        return Ok(carried_out(server, call, arrived).await);
+    }
     // Refused before anything of it is read.
     let length = head.headers.get(header::CONTENT_LENGTH);
     let length = length.and_then(|v| v.to_str().ok()).and_then(|v| v.parse::<usize>().ok());
@@ -47,34 +56,23 @@ async fn call(server: &ServerState, command: Command, request: Request) -> Resul
     if request.command != command {
         return Err(Box::new(responses::wrong_path(request.command.name(), command.path())));
     }
-    Ok(carried_out(server, request, arrived, inline).await)
+    Ok(carried_out(server, server.admission.prepare(request), arrived).await)
 }
 
-async fn carried_out(
-    server: &ServerState,
-    request: wire::Request,
-    arrived: Instant,
-    inline: Option<Inline>,
-) -> Response {
+async fn carried_out(server: &ServerState, call: ArrivedCall, arrived: Instant) -> Response {
+    let request = call.request();
     let status = request.command == Command::Status;
     let open = server.admission.is_open();
     // containerd asks for STATUS without a time limit, so it is answered at once. Other calls are held.
     if status && !open {
         return responses::not_ready(ConfigSummary::of(&request.config).version, &server.readiness.missing());
     }
-    let mut call = server.admission.prepare(request);
-    if let Some(inline) = inline {
-        call = match inline.carry_out(call, arrived) {
-            // A reply has its version itself: the one given here is not used.
-            Ok(outcome) => return responses::outcome(outcome, CniVersion::LATEST, None),
-            Err(call) => call,
-        };
-    }
     // The queue takes the request, so the server keeps the configuration for errors of its own: they are written
     // in its version.
     let config = call.request().config.clone();
     let version = || ConfigSummary::of(&config).version;
     match server.admission.submit(call, arrived).outcome().await {
+        // A reply has its version itself: the one given here is not used.
         outcome @ Outcome::Reply(..) => responses::outcome(outcome, CniVersion::LATEST, None),
         Outcome::TooLate if status => responses::failed(version(), &responses::status_too_late()),
         other => {
@@ -88,6 +86,11 @@ async fn carried_out(
 #[derive(Deserialize)]
 struct WireOnly {
     wire: u32,
+}
+
+/// Decodes the body of a request for `command`; `None` for what [`decode`] or the route refuses.
+pub(super) fn decoded(command: Command, body: &[u8]) -> Option<wire::Request> {
+    decode(body).ok().filter(|request| request.command == command)
 }
 
 fn decode(body: &[u8]) -> Result<wire::Request, Box<Response>> {

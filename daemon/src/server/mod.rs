@@ -2,19 +2,22 @@
 //! (`remote_cni`). They are told apart by a connection's first bytes (`accepted`).
 //!
 //! Only uid 0 is served. Every answer to a call, the server's own refusals included, is a CNI result or a CNI
-//! error object with a `Content-Length`. A connection that comes when nothing else is to be done is served by the
-//! thread that accepted it (`acceptor`). All others are served by one thread, which never waits for a call: calls
-//! go through [`Admission`], and slow look-ups go to a thread for blocking.
+//! error object with a `Content-Length`. A usual call is carried out by the thread that accepted its connection (`acceptor`),
+//! without HTTP's machinery (`direct_call`). All others are served by one thread, which never waits for a call: calls go
+//! through [`Admission`], and slow look-ups go to a thread for blocking.
 
 mod accepted;
 mod acceptor;
+mod answered_calls;
 mod cni_routes;
+mod direct_call;
 mod http2;
 mod malformed_http;
 mod operator_routes;
 mod remote_cni;
 mod request_body;
 mod responses;
+mod stuck_acceptors;
 #[cfg(test)]
 mod tests;
 
@@ -34,6 +37,7 @@ use fairlead_cni::wire::RECEIVED;
 use futures_util::FutureExt;
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioTimer;
+use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -41,8 +45,9 @@ use tokio::sync::{Notify, Semaphore, watch};
 use tower::ServiceExt;
 use tracing::{debug, warn};
 
-use self::accepted::{Accepted, HandedOver, Protocol};
-use self::acceptor::{Acceptors, Inline};
+use self::accepted::{Accepted, CallThatCame, HandedOver, Protocol};
+use self::acceptor::Acceptors;
+use self::cni_routes::PreparedCallSlot;
 use self::http2::GrpcServer;
 use self::malformed_http::HttpConnection;
 use self::request_body::BODIES_KIB;
@@ -135,7 +140,7 @@ pub async fn serve(listener: UnixListener, server: ServerState, closing: Arc<Not
     let grpc = GrpcServer::new(server.clone(), stop.subscribe()).map_err(io::Error::other)?;
     let router = router(server);
     let (hand_over, others) = unbounded_channel();
-    let acceptors = Acceptors::begin(listener, &admission, &router, &hand_over)?;
+    let acceptors = Acceptors::begin(listener, &admission, &hand_over)?;
     // The acceptors have the only other senders: when they have ended, the channel closes.
     drop(hand_over);
     let mut others = Others { handed_over: others, router, grpc, open: Arc::clone(&open) };
@@ -160,7 +165,7 @@ pub async fn serve(listener: UnixListener, server: ServerState, closing: Arc<Not
     Ok(())
 }
 
-/// What the acceptors hand over: every connection that comes while a call is at work, and all of gRPC's.
+/// What the acceptors hand over: every connection that is no usual call, and calls that start other programs or have to wait for others.
 struct Others {
     handed_over: UnboundedReceiver<HandedOver>,
     router: Router,
@@ -185,32 +190,31 @@ impl Others {
 
 /// Serves a connection once its first bytes say how.
 async fn by_protocol(connection: HandedOver, router: Router, grpc: GrpcServer) -> io::Result<()> {
-    let mut accepted = connection.here()?;
+    let (mut accepted, call) = connection.here()?;
     let spoken = tokio::time::timeout(HEAD_LIMIT, accepted.protocol()).await;
     match spoken.map_err(|_| io::ErrorKind::TimedOut)?? {
-        Protocol::Http1 => self::connection(accepted, router, None).await,
+        Protocol::Http1 => self::connection(accepted, router, call).await,
         Protocol::Http2 => grpc.connection(accepted).await,
     }
     Ok(())
 }
 
-/// Serves the one request of a connection.
-async fn connection(stream: Accepted, router: Router, inline: Option<Inline>) {
+/// Serves the one request of a connection; `call`: what it is, where that was prepared already.
+async fn connection(stream: Accepted, router: Router, call: Option<CallThatCame>) {
+    let call: PreparedCallSlot = Arc::new(Mutex::new(call));
     let root = stream.is_root();
     let slot: ReceiptSlot = ReceiptSlot::default();
     let handler_reached: Arc<AtomicBool> = Arc::default();
     let outgoing = HttpConnection::new(stream, Arc::clone(&handler_reached));
     let service = hyper::service::service_fn(|request: hyper::Request<hyper::body::Incoming>| {
         handler_reached.store(true, Ordering::Release);
-        let (router, slot, inline) = (router.clone(), Arc::clone(&slot), inline.clone());
+        let (router, slot, call) = (router.clone(), Arc::clone(&slot), call.clone());
         async move {
             if !root {
                 return Ok::<_, Infallible>(responses::not_root());
             }
             let mut request = request.map(Body::new);
-            if let Some(inline) = inline {
-                request.extensions_mut().insert(inline);
-            }
+            request.extensions_mut().insert(call);
             let mut response = caught(router, request).await;
             if let Some(receipt) = response.extensions_mut().remove::<ReceiptSlot>() {
                 pass(&receipt, &slot);
@@ -219,7 +223,7 @@ async fn connection(stream: Accepted, router: Router, inline: Option<Inline>) {
         }
     });
     let served = http1::Builder::new()
-        // One request for each connection: its receipt and its inline call belong to the connection.
+        // One request for each connection: its receipt and its prepared call belong to the connection.
         .keep_alive(false)
         .auto_date_header(false)
         .timer(TokioTimer::new())
@@ -228,10 +232,6 @@ async fn connection(stream: Accepted, router: Router, inline: Option<Inline>) {
         // The executable confirms on the same connection that the runtime has the answer.
         .without_shutdown()
         .await;
-    // After an error too: no other call of the same container is begun before this.
-    if let Some(inline) = &inline {
-        inline.conclude();
-    }
     match (served, take(&slot)) {
         (Ok(parts), Some(receipt)) => receipt.give_back(arrived(parts).await),
         (Ok(parts), None) => drop(parts),

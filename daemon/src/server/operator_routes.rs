@@ -117,7 +117,7 @@ async fn table(State(server): State<ServerState>, name: Result<Path<String>, Pat
         Some(rows) => responses::json(StatusCode::OK, rows.to_string()),
         None => {
             let error = CniError::new(Code::BadEnvironment, format!("fairleadd has no table {name:?}"))
-                .with("there are attachments, networks, pools, vswitch-ports, vswitch-addresses, orphans, removals, newer and status");
+                .with("there are attachments, networks, definitions, pools, vswitch-ports, vswitch-addresses, orphans, removals, newer and status");
             responses::json(StatusCode::NOT_FOUND, error.to_json(CniVersion::LATEST))
         }
     })

@@ -50,10 +50,24 @@ fn status_of(code: Code) -> StatusCode {
 
 /// A response with what the engine answered.
 fn reply(reply: Reply) -> Response {
+    let (status, body) = status_and_body(reply);
+    json(status, body)
+}
+
+fn status_and_body(reply: Reply) -> (StatusCode, String) {
     match reply.outcome {
-        Ok(body) => json(StatusCode::OK, body),
-        Err(error) => failed(reply.version, &error),
+        Ok(body) => (StatusCode::OK, body),
+        Err(error) => (status_of(error.code), error.to_json(reply.version)),
     }
+}
+
+/// The bytes of a whole answer, for a connection that ends with it.
+pub(super) fn whole_answer(reply: Reply) -> String {
+    let (status, body) = status_and_body(reply);
+    let length = body.len();
+    format!(
+        "HTTP/1.1 {status}\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
 }
 
 /// The answer of a daemon that is stopping; the same request may be sent again.

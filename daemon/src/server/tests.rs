@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream as Caller;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicUsize;
 use std::time::Instant;
 
 use fairlead_cni::config::NetConf;
@@ -29,6 +30,7 @@ use crate::store::Key;
 
 #[derive(Default)]
 struct Fake {
+    prepared: AtomicUsize,
     served: Mutex<Vec<String>>,
     delivered: Mutex<Vec<bool>>,
 }
@@ -45,7 +47,7 @@ impl PreparedCall for FakeCall {
     }
 
     fn lane(&self) -> Lane {
-        Lane::Fast
+        if self.1.container_id == "slow" { Lane::Slow } else { Lane::Fast }
     }
 
     fn serve(&self, _: Waiting) -> Reply {
@@ -64,6 +66,8 @@ impl PreparedCall for FakeCall {
 
     fn delivered(&self) {}
 
+    fn count_phases(&self) {}
+
     fn answered(&self, delivered: bool) {
         self.0.delivered.lock().push(delivered);
     }
@@ -71,6 +75,8 @@ impl PreparedCall for FakeCall {
 
 impl Service for Fake {
     fn prepare(self: Arc<Self>, request: wire::Request) -> Arc<dyn PreparedCall> {
+        assert_ne!(request.container_id, "fault", "as asked");
+        self.prepared.fetch_add(1, Ordering::Relaxed);
         Arc::new(FakeCall(self, request))
     }
 
@@ -348,9 +354,11 @@ fn x12_a_connection_of_grpc_without_a_call_is_told_that_it_ends_and_is_closed() 
     let soon = Duration::from_millis(20);
     grpc.limits = IdleLimits { first_call: soon, next_call: soon, questions: soon };
     let (here, mut caller) = Caller::pair().unwrap();
-    here.set_nonblocking(true).unwrap();
     caller.write_all(BEGIN).unwrap();
-    runtime().unwrap().block_on(async { grpc.connection(HandedOver::fresh(here).here().unwrap()).await });
+    runtime().unwrap().block_on(async {
+        let (accepted, _) = HandedOver::fresh(here).unwrap().here().unwrap();
+        grpc.connection(accepted).await;
+    });
     let mut frames = Vec::new();
     caller.read_to_end(&mut frames).unwrap();
     let mut rest = &frames[..];
@@ -394,8 +402,10 @@ fn a_caller_that_hangs_up_in_the_queue_is_not_served_and_its_del_is() {
 #[test]
 fn a_call_that_takes_long_where_it_was_accepted_holds_up_nobody() {
     let rig = TestServer::open();
+    let socket = &rig.socket;
     std::thread::scope(|scope| {
-        let long = scope.spawn(|| call(&rig, Command::Add, "long", &json!({ "wait": 2000 })));
+        let call_of_long = executables_call(Command::Add, "long", &json!({ "wait": 2000 }));
+        let long = scope.spawn(move || ask(socket, &[&call_of_long]));
         std::thread::sleep(Duration::from_millis(150));
         assert_eq!(http(&rig.socket, "GET", "/healthz", "").status, 200);
         assert_eq!(call(&rig, Command::Add, "other", &json!({})).status, 200);
@@ -404,6 +414,23 @@ fn a_call_that_takes_long_where_it_was_accepted_holds_up_nobody() {
         assert_eq!(call(&rig, Command::Del, "long", &json!({})).status, 200);
         assert_eq!(*rig.fake.served.lock(), ["other", "long", "long"]);
         assert_eq!(long.join().unwrap().status, 200);
+    });
+}
+
+#[test]
+fn a_question_does_not_wait_for_all_calls_before_it_where_they_take_long() {
+    let rig = TestServer::open();
+    let socket = &rig.socket;
+    std::thread::scope(|scope| {
+        for n in 0..60 {
+            scope.spawn(move || {
+                let call = executables_call(Command::Add, &format!("c{n}"), &json!({ "wait": 30 }));
+                assert_eq!(ask(socket, &[&call]).status, 200);
+            });
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        assert_eq!(http(socket, "GET", "/healthz", "").status, 200);
+        assert!(rig.fake.served.lock().len() < 60, "it was answered after all of them");
     });
 }
 
@@ -424,6 +451,24 @@ fn what_is_in_the_backlog_at_the_end_is_answered_still() {
     rig.thread.take().unwrap().join().unwrap();
     assert!(callers.into_iter().all(|caller| caller.join().unwrap() == 11));
     assert!(Caller::connect(&rig.socket).is_err(), "nobody gets in any more");
+}
+
+#[test]
+fn the_acceptors_end_with_the_server_and_see_to_what_they_answered() {
+    let mut rig = TestServer::open();
+    for n in 0..3 {
+        assert_eq!(call(&rig, Command::Add, &format!("c{n}"), &json!({})).status, 200);
+    }
+    let begun = Instant::now();
+    rig.closing.notify_one();
+    rig.thread.take().unwrap().join().unwrap();
+    // Else it waits for them for as long as this.
+    assert!(begun.elapsed() < LAST_ANSWERS / 2, "{:?}", begun.elapsed());
+    let until = Instant::now() + Duration::from_secs(10);
+    while rig.fake.delivered.lock().len() < 3 && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert_eq!(*rig.fake.delivered.lock(), [true; 3]);
 }
 
 #[test]
@@ -452,6 +497,106 @@ fn an_answer_that_was_written_and_not_read_counts_as_not_arrived() {
         std::thread::sleep(Duration::from_millis(2));
     }
     assert_eq!(*rig.fake.delivered.lock(), [false]);
+}
+
+/// A call as the executable sends it.
+fn executables_call(command: Command, container: &str, config: &Value) -> Vec<u8> {
+    let body = request(command, container, config).to_string();
+    (wire::head(command, body.len()) + &body).into_bytes()
+}
+
+/// Sends pieces, reads the answer and no more, and confirms it.
+fn ask(socket: &Path, pieces: &[&[u8]]) -> Answer {
+    let mut stream = Caller::connect(socket).unwrap();
+    for (n, piece) in pieces.iter().enumerate() {
+        // Longer than an acceptor waits.
+        std::thread::sleep(Duration::from_millis(if n == 0 { 0 } else { 30 }));
+        stream.write_all(piece).unwrap();
+    }
+    let mut text = Vec::new();
+    let mut byte = [0];
+    let body = loop {
+        stream.read_exact(&mut byte).unwrap();
+        text.push(byte[0]);
+        if text.ends_with(b"\r\n\r\n") {
+            let head = str::from_utf8(&text).unwrap();
+            let length = head.split("content-length: ").nth(1).unwrap().split("\r\n").next().unwrap();
+            let mut body = vec![0; length.parse().unwrap()];
+            stream.read_exact(&mut body).unwrap();
+            break body;
+        }
+    };
+    // Nobody waits for it after a refusal.
+    let _ = stream.write_all(RECEIVED);
+    let head = String::from_utf8(text).unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    Answer { status, head, body: String::from_utf8(body).unwrap() }
+}
+
+#[test]
+fn the_executable_s_own_calls_get_the_answers_that_http_gets() {
+    let rig = TestServer::open();
+    for (command, config) in [
+        (Command::Add, json!({})),
+        (Command::Add, json!({ "fail": "as asked" })),
+        (Command::Del, json!({})),
+        (Command::Check, json!({ "fail": "as asked" })),
+        (Command::Gc, json!({})),
+        (Command::Status, json!({})),
+    ] {
+        let (own, http) = (executables_call(command, "c", &config), call(&rig, command, "c", &config));
+        let own = ask(&rig.socket, &[&own]);
+        assert_eq!((own.status, &own.body), (http.status, &http.body), "{command:?}");
+        let lines = |answer: &Answer| {
+            let mut lines: Vec<String> = answer.head.lines().map(str::to_ascii_lowercase).collect();
+            lines.retain(|line| !line.is_empty());
+            lines.sort();
+            lines
+        };
+        assert_eq!(lines(&own), lines(&http), "{command:?}");
+    }
+}
+
+#[test]
+fn a_call_in_pieces_a_large_one_a_slow_one_and_a_fault_are_answered_by_the_router() {
+    let rig = TestServer::open();
+    let add = executables_call(Command::Add, "pieces", &json!({}));
+    for cut in [1, 30, add.len() - 1] {
+        assert_eq!(ask(&rig.socket, &[&add[..cut], &add[cut..]]).status, 200, "cut at {cut}");
+    }
+    let large = executables_call(Command::Add, "large", &json!({ "x": "x".repeat(100_000) }));
+    assert_eq!(ask(&rig.socket, &[&large]).status, 200);
+    let before = rig.fake.prepared.load(Ordering::Relaxed);
+    assert_eq!(ask(&rig.socket, &[&executables_call(Command::Add, "slow", &json!({}))]).status, 200);
+    assert_eq!(rig.fake.prepared.load(Ordering::Relaxed), before + 1, "prepared once");
+    let fault = ask(&rig.socket, &[&executables_call(Command::Add, "fault", &json!({}))]);
+    assert_eq!((fault.status, fault.code()), (500, 999));
+    assert_eq!(ask(&rig.socket, &[&add]).status, 200, "the acceptor goes on");
+}
+
+#[test]
+fn whether_the_executable_has_its_answer_is_learnt_by_its_word_only() {
+    let rig = TestServer::open();
+    let add = executables_call(Command::Add, "c", &json!({}));
+    let reported = |count: usize| {
+        let until = Instant::now() + Duration::from_secs(10);
+        while rig.fake.delivered.lock().len() < count && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        rig.fake.delivered.lock().clone()
+    };
+    assert_eq!(ask(&rig.socket, &[&add]).status, 200);
+    assert_eq!(reported(1), [true]);
+    let mut stream = Caller::connect(&rig.socket).unwrap();
+    stream.write_all(&add).unwrap();
+    stream.read_exact(&mut [0; 9]).unwrap();
+    drop(stream);
+    assert_eq!(reported(2), [true, false], "it hung up");
+    // This one reads nothing and says nothing. Others are served meanwhile.
+    let mut silent = Caller::connect(&rig.socket).unwrap();
+    silent.write_all(&add).unwrap();
+    assert_eq!(ask(&rig.socket, &[&executables_call(Command::Add, "d", &json!({}))]).status, 200);
+    assert_eq!(reported(4), [true, false, true, false], "it is given up");
 }
 
 #[test]

@@ -56,6 +56,8 @@ impl PreparedCall for FakeCall {
 
     fn delivered(&self) {}
 
+    fn count_phases(&self) {}
+
     fn answered(&self, _: bool) {}
 }
 
@@ -101,6 +103,7 @@ fn del(container: &str) -> Request {
         netns: String::new(),
         netns_inode: None,
         own_netns: None,
+        own_netns_cookie: None,
         ifname: "eth0".into(),
         args: String::new(),
         path: String::new(),

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use super::frame::{encode, put};
 use super::journal::{Journal, Purpose, replay};
 use super::{Attachment, Entry, JOURNAL, Phase, Store};
 
@@ -63,6 +64,9 @@ fn every_record_of_an_earlier_release_is_read_and_written_again_to_the_byte() {
         for payload in &replayed.payloads {
             let entry: Entry = serde_json::from_slice(payload).unwrap();
             let written = serde_json::to_vec(&entry).unwrap();
+            if let Entry::Put(attachment) = &entry {
+                assert_eq!(put(attachment).unwrap(), encode(&entry).unwrap(), "{}", path.display());
+            }
             assert_eq!(
                 String::from_utf8_lossy(&written),
                 String::from_utf8_lossy(payload),

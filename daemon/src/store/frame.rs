@@ -67,9 +67,26 @@ pub(super) fn encode(entry: &Entry) -> Result<Vec<u8>, StoreError> {
     encode_as(entry, RecordVersion::written_now(fairlead_host::record_version::FORMAT))
 }
 
+/// [`Entry::Put`] as it is written, without a copy of the attachment.
+#[cfg(not(feature = "next-format"))]
+#[derive(Serialize)]
+struct PutFrame<'a> {
+    e: &'static str,
+    #[serde(flatten)]
+    attachment: &'a Attachment,
+    #[serde(flatten)]
+    version: RecordVersion,
+}
+
 /// The bytes of an attachment with all that is known of it.
 pub(super) fn put(attachment: &Attachment) -> Result<Vec<u8>, StoreError> {
-    encode(&Entry::Put(Box::new(attachment.clone())))
+    #[cfg(feature = "next-format")]
+    return encode(&Entry::Put(Box::new(attachment.clone())));
+    #[cfg(not(feature = "next-format"))]
+    {
+        let version = RecordVersion::written_now(fairlead_host::record_version::FORMAT);
+        Ok(serde_json::to_vec(&PutFrame { e: "put", attachment, version })?)
+    }
 }
 
 /// The bytes of an attachment with all that its own record says of it, also what this version does not know.

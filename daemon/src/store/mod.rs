@@ -31,8 +31,8 @@ pub use journal::{Purpose, replay};
 pub use newer::NewerAttachment;
 pub use opening::{Lost, Opened};
 pub use record::{
-    Attachment, Caller, DriverState, Entry, IpamRecord, Key, LentAs, LinkRecord, MovedNetdev, Namespace,
-    PassedOver, Phase, VfRecord, VhostUserRecord,
+    Attachment, Caller, ConfigurationDataRecord, DriverState, Entry, IpamRecord, Key, LentAs, LinkRecord,
+    MovedNetdev, Namespace, PassedOver, Phase, UplinkRecord, VfRecord, VhostUserRecord,
 };
 pub use set_aside::{damaged, of_newer_version};
 
@@ -325,6 +325,15 @@ impl Store {
         let ours = state.live.values().find(|attachment| attachment.has_pci_device(address));
         let ours = ours.map(|holder| format!("{}/{}", holder.key.container, holder.key.ifname));
         ours.or_else(|| Some(state.newer.mentioning(&address.to_string())?.label()))
+    }
+
+    /// The attachment that has a port of a pool, other than `except`, in words for people.
+    pub fn port_holder(&self, port: &str, except: Option<u64>) -> Option<String> {
+        let state = self.lock();
+        let has = |a: &&Arc<Attachment>| Some(a.id) != except && a.pool_port() == Some(port);
+        let ours = state.live.values().find(has);
+        let ours = ours.map(|holder| format!("{}/{}", holder.key.container, holder.key.ifname));
+        ours.or_else(|| Some(state.newer.mentioning(port)?.label()))
     }
 
     /// The attachments that were answered as gone and still hold links or addresses, oldest first.

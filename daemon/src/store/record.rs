@@ -12,9 +12,11 @@ use fairlead_kube::PodRef;
 use fairlead_sriov::PciAddr;
 use fairlead_sriov::numa::Locality;
 use fairlead_sriov::vf_netdev::{Appearance, Look};
+use fairlead_vhost::ovs_dpdk::PortSpec;
 use fairlead_vhost::port::PortConfig;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::seconds_since_epoch;
 use crate::policy::address_directory;
@@ -70,6 +72,9 @@ pub enum LinkRecord {
         kind: Kind,
         /// MAC address, chosen or the parent's.
         mac: Option<Mac>,
+        /// The MTU that it is made with, in bytes. Absent where a release before wrote it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        mtu: Option<u32>,
     },
     /// A netdev of the host that was moved into the pod: moved back and restored.
     Moved(Box<MovedNetdev>),
@@ -179,8 +184,11 @@ pub struct VfRecord {
 /// A port of a switch in user space: all that it is made of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VhostUserRecord {
-    /// The port, as the switch has it.
+    /// The port, as our own switch has it.
     pub port: PortConfig,
+    /// The port, as OVS has it: it is one of OVS-DPDK, and not of our own switch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ovs: Option<Box<PortSpec>>,
     /// The directory of its socket, on the host.
     pub directory: String,
     /// The socket's name in it.
@@ -191,9 +199,51 @@ pub struct VhostUserRecord {
     /// The pod's process makes the socket, and is connected to.
     #[serde(rename = "podListens", default, skip_serializing_if = "std::ops::Not::not")]
     pub pod_listens: bool,
+    /// The port of a pool, which kubelet has allocated to the pod: the directory is its own.
+    #[serde(rename = "poolPort", default, skip_serializing_if = "Option::is_none")]
+    pub pool_port: Option<String>,
+    /// The name that the socket has until whoever sees it can use it. On record first: a daemon that is killed meanwhile leaves it
+    /// there. Absent in records of 0.1.0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub draft: Option<String>,
     /// Where the pod sees the directory, as far as the configuration says it.
     #[serde(rename = "mountPath", default, skip_serializing_if = "Option::is_none")]
     pub mount_path: Option<String>,
+    /// The directory is one of the container's own, which is made and removed with the port, in this one (`sharedDir` of userspace-cni).
+    #[serde(rename = "ownDirectoryIn", default, skip_serializing_if = "Option::is_none")]
+    pub own_directory_in: Option<String>,
+    /// What the pod is told of its side, as userspace-cni does.
+    #[serde(rename = "configurationData", default, skip_serializing_if = "Option::is_none")]
+    pub configuration_data: Option<ConfigurationDataRecord>,
+    /// How the port's network reaches the wire, where it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uplink: Option<UplinkRecord>,
+    /// The pod's NUMA node, whose thread of the switch is to serve the port; absent: it is not known.
+    #[serde(rename = "numaNode", default, skip_serializing_if = "Option::is_none")]
+    pub numa_node: Option<u32>,
+}
+
+/// What userspace-cni's configuration says of the pod's side, for the pod.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfigurationDataRecord {
+    /// `config` of it, but for the socket's name.
+    pub config: Value,
+    /// It is in a file beside the socket; else in annotations of the pod.
+    #[serde(rename = "inFile", default, skip_serializing_if = "std::ops::Not::not")]
+    pub in_file: bool,
+}
+
+/// An interface of the host that is a network's uplink: what of it was otherwise before the network's first port.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UplinkRecord {
+    /// Its name.
+    pub interface: String,
+    /// Somebody had it hear what is not for it.
+    #[serde(rename = "wasPromiscuous", default, skip_serializing_if = "std::ops::Not::not")]
+    pub was_promiscuous: bool,
+    /// Its features, as [`fairlead_host::NetdevSettings::features`] has them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub features: Option<String>,
 }
 
 impl VhostUserRecord {
@@ -348,7 +398,7 @@ pub struct Attachment {
 fn as_of_now<'de, D: serde::Deserializer<'de>, T: serde::de::DeserializeOwned>(
     written: D,
 ) -> Result<Option<T>, D::Error> {
-    let written = serde_json::Value::deserialize(written)?;
+    let written = Value::deserialize(written)?;
     Ok(serde_json::from_value(written).ok())
 }
 
@@ -422,6 +472,16 @@ impl Attachment {
         }
     }
 
+    /// The same, if the switch is our own.
+    pub fn port_of_own_switch(&self) -> Option<&VhostUserRecord> {
+        self.vhost_user().filter(|record| record.ovs.is_none())
+    }
+
+    /// The port of a pool that its pod has.
+    pub fn pool_port(&self) -> Option<&str> {
+        self.vhost_user()?.pool_port.as_deref()
+    }
+
     /// The PCI device that its pod has: a VF, or any other device of the host that was taken over.
     pub fn pci_device(&self) -> Option<PciAddr> {
         let of_vf = self.vf().map(|vf| vf.address);
@@ -440,6 +500,13 @@ impl Attachment {
     /// Whether its pod has the PCI device at this address.
     pub fn has_pci_device(&self, address: PciAddr) -> bool {
         self.pci_device() == Some(address)
+    }
+
+    /// Whether the other one is a plugin of the list that this one stands for.
+    pub fn has_plugin(&self, other: &Attachment) -> bool {
+        let is_list = |of: &Attachment| matches!(of.link, LinkRecord::Conflist { .. });
+        let same_interface = self.key.container == other.key.container && self.key.ifname == other.key.ifname;
+        is_list(self) && !is_list(other) && same_interface && self.id < other.id
     }
 
     /// True where programs were executed for it, so that its record must outlive a reboot.

@@ -25,3 +25,4 @@ mod restart_and_reboot;
 mod rig;
 mod silent_file_system;
 mod status_while_hung;
+mod vhost_user_ports;

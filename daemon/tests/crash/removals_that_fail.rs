@@ -121,7 +121,7 @@ fn a_daemon_that_is_killed_while_it_gives_one_up_still_has_it_on_record() {
     daemon.dies();
     let _daemon = rig.start();
     // The interface that the list's own plugin made is another record, whose removal ends meanwhile.
-    assert!(rig.attachments().iter().any(|row| row["network"] == "all"));
+    assert!(rig.attachments().iter().any(|row| row["runtimeNetwork"] == "all"));
     until("its removal has failed again", || order(&rig, &["forget", "c1", "eth0", "--yes"]).0);
     until("nothing is on record", || rig.attachments().is_empty());
 }

@@ -89,6 +89,7 @@ impl Call<'_> {
             netns: self.netns.display().to_string(),
             netns_inode: self.inode,
             own_netns: None,
+            own_netns_cookie: None,
             ifname: self.ifname.clone(),
             args: self.args.clone(),
             path: self.rig.path("bin").display().to_string(),

@@ -26,7 +26,6 @@ fn x14_describe_tells_of_a_pod_what_it_has_and_where_the_time_went() {
         "pod        shop/web-0\n",
         "uid        u-1\n",
         "eth0       network net by macvlan: attached, ",
-        "asked for    fairlead\n",
         "passed over  macvlan: ",
         "none0",
         "addresses    10.73.0.2/22, fd00:73::2/64\n",

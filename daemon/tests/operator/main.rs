@@ -4,6 +4,7 @@
 
 mod describe;
 mod examples;
+mod install;
 #[path = "../node_rig/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "several suites share it, and none uses all of it")]
 mod rig;

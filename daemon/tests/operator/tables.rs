@@ -1,5 +1,6 @@
 //! Whose an attachment is, in the log and in tables; tables that fit a terminal.
 
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -37,6 +38,24 @@ fn x14_every_line_that_is_logged_of_a_pods_calls_names_the_pod_and_its_uid() {
 }
 
 #[test]
+fn without_a_switch_its_tables_are_an_error_and_programs_get_the_answer_too() {
+    let rig = Rig::new();
+    let _daemon = rig.start();
+    for table in ["ports", "stats", "mac-table"] {
+        for (form, shown) in [("table", ""), ("wide", ""), ("json", "\"lacks\"")] {
+            let out = rig.operator(&["vswitch", table, "-o", form]).output().unwrap();
+            let [stdout, stderr] = [&out.stdout, &out.stderr].map(|text| String::from_utf8_lossy(text));
+            assert_eq!(out.status.code(), Some(1), "{table} {form}: {out:?}");
+            assert!(stderr.contains("the switch has nothing to show: "), "{table} {form}: {out:?}");
+            assert!(
+                stdout.contains(shown) && stdout.is_empty() == shown.is_empty(),
+                "{table} {form}: {out:?}"
+            );
+        }
+    }
+}
+
+#[test]
 fn x14_attachments_name_pod_uid_and_time_and_the_table_fits_80_columns() {
     let rig = Rig::new();
     let _daemon = rig.start();
@@ -68,10 +87,10 @@ fn x14_attachments_name_pod_uid_and_time_and_the_table_fits_80_columns() {
 
 /// The table as it is printed, without its last column.
 const GOLDEN: [&str; 4] = [
-    "POD              INTERFACE  NETWORK          TYPE     ADDRESS      PHASE",
-    "shop/web-0       eth0       a-netwo…ng-name  macvlan  10.96.0.2+1  attached",
-    "namespa…d-x2x9z  eth0       a-netwo…ng-name  macvlan  10.96.0.3+1  attached",
-    "(0123456789ab)   eth0       a-netwo…ng-name  macvlan  10.96.0.4+1  attached",
+    "POD                    INTERFACE  NETWORK    TYPE     ADDRESS      PHASE",
+    "shop/web-0             eth0       a-ne…name  macvlan  10.96.0.2+1  attached",
+    "nam…am/deploym…-x2x9z  eth0       a-ne…name  macvlan  10.96.0.3+1  attached",
+    "(0123456789ab)         eth0       a-ne…name  macvlan  10.96.0.4+1  attached",
 ];
 
 #[test]
@@ -87,6 +106,26 @@ fn an_empty_list_is_told_in_a_sentence() {
         let json = told(&mut rig.operator(&[command, "-o", "json"]));
         assert!(!json.contains("no "), "{json}");
     }
+}
+
+#[test]
+fn ports_of_pools_are_told_with_what_keeps_them_from_pods() {
+    let rig = Rig::new();
+    let pool = "vhostUser: {pools: [{name: blue, resourceName: example.com/blue, count: 1}]}\n";
+    let kubelet = format!("kubelet: {{dir: {}}}\n", rig.path("kubelet").display());
+    fs::write(rig.path("config.yaml"), kubelet + pool).unwrap();
+    let in_the_way = rig.path("run/vhost-user");
+    fs::write(&in_the_way, "").unwrap();
+    let _daemon = rig.start();
+    assert_eq!(told(&mut rig.operator(&["pools"])), "POOL  PORT     STATE\nblue  blue-00  broken\n");
+    let doctor = rig.operator(&["doctor"]).output().unwrap();
+    let text = String::from_utf8(doctor.stdout).unwrap();
+    assert!(
+        text.contains("port blue-00 of pool blue is kept from pods: its directory cannot be made"),
+        "{text}"
+    );
+    fs::remove_file(&in_the_way).unwrap();
+    super::rig::until("the port is ready", || told(&mut rig.operator(&["pools"])).contains("ready"));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `validate`, `doctor` and `uninstall`, the real program on real files: what ADD would refuse is told before a pod asks.
+//! `validate` and `doctor`, the real program on real files: what ADD would refuse is told before a pod asks.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,7 +8,6 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use super::rig::Rig;
-use super::{call_of, told};
 
 pub(super) const BIN: &str = env!("CARGO_BIN_EXE_fairleadd");
 
@@ -69,18 +68,66 @@ fn what_add_would_refuse_is_told_of_a_file_with_what_was_meant() {
         (with(json!({ "type": "dhcp" })), vec!["IPAM dhcp needs its daemon", "run/cni/dhcp.sock"]),
         (
             conf(json!({ "type": "sriov", "if0": "eth0", "l2enable": true })),
-            vec!["\"if0\" is of sriov-cni before 2.0", "deviceID"],
+            vec!["\"if0\", \"l2enable\" are of sriov-cni before 2.0", "deviceID"],
         ),
         (
             conf(json!({ "type": "sriov", "dpdk": { "dpdk_driver": "vfio-pci" } })),
             vec!["\"dpdk\" is of sriov-cni before 2.0"],
         ),
+        (with(json!({ "type": "hostlocal" })), vec!["no executable hostlocal", "did you mean \"host-local\"?"]),
+        (conf(json!({ "type": "fairled" })), vec!["no executable fairled", "did you mean \"fairlead\"?"]),
+        (
+            conf(json!({ "type": "fairlead", "capabilites": {}, "paths": [{ "type": "macvlan" }] })),
+            vec!["unknown key \"capabilites\"; did you mean \"capabilities\" by \"capabilites\"?"],
+        ),
+        (
+            conf(json!({ "type": "fairlead", "clustrNetwork": "a" })),
+            vec!["did you mean \"clusterNetwork\" by \"clustrNetwork\"?"],
+        ),
+        (
+            conf(json!({ "type": "fairlead", "paths": [{ "type": "sriov", "resourcName": "a/b" }] })),
+            vec!["did you mean \"resourceName\" by \"resourcName\"?"],
+        ),
+        (conf(json!({ "type": "host-device", "pciBusId": "0000:zz" })), vec!["\"0000:zz\" is no address of a bus"]),
+        (conf(json!({ "type": "host-device", "pciBusID": "eth0" })), vec!["\"eth0\" is no address of a bus"]),
         (conf(json!({ "type": "sriov", "vlan": 5000 })), vec!["vlan", "4094"]),
         (
             conf(json!({ "type": "fairlead", "paths": [{ "type": "macvlan", "mod": "x" }] })),
             vec!["unknown key \"mod\""],
         ),
         ("{".to_owned(), vec!["unclosed bracket"]),
+        (conf(json!({ "typ": "macvlan" })), vec!["neither \"type\" nor \"plugins\"; did you mean \"type\" by \"typ\"?"]),
+        (
+            json!({ "cniversion": "1.0.0", "cniVersion": "1.0.0", "name": "a", "plugin": [{ "type": "macvlan" }] })
+                .to_string(),
+            vec!["neither \"type\" nor \"plugins\"; did you mean \"plugins\" by \"plugin\"?"],
+        ),
+        (
+            conf(json!({ "disableChek": true, "plugins": [{ "type": "macvlan" }] })),
+            vec!["unknown key \"disableChek\"; did you mean \"disableCheck\"?"],
+        ),
+        (
+            with(json!({ "type": "host-local", "ranges": [[{ "subnet": "10.1.0.0/24", "rangEnd": "10.1.0.9" }]] })),
+            vec!["ipam.ranges[0][0]: unknown key \"rangEnd\"; did you mean \"rangeEnd\"?"],
+        ),
+        (
+            with(json!({
+                "type": "static", "addresses": [{ "address": "10.1.0.2/24", "gatway": "10.1.0.1" }],
+                "routes": [{ "dst": "0.0.0.0/0", "gateway": "10.1.0.1" }], "dns": { "nameserver": ["10.1.0.1"] },
+            })),
+            vec![
+                "ipam.addresses[0]: unknown key \"gatway\"; did you mean \"gateway\"?",
+                "ipam.routes[0]: unknown key \"gateway\"; did you mean \"gw\"?",
+                "ipam.dns: unknown key \"nameserver\"; did you mean \"nameservers\"?",
+            ],
+        ),
+        (
+            conf(json!({ "type": "macvlan", "dns": { "serch": ["a"] }, "capabilities": { "mcas": true } })),
+            vec![
+                "dns: unknown key \"serch\"; did you mean \"search\"?",
+                "capabilities: unknown key \"mcas\"; did you mean \"mac\"?",
+            ],
+        ),
     ];
     for (text, parts) in table {
         fs::write(&file, &text).unwrap();
@@ -96,6 +143,28 @@ fn what_add_would_refuse_is_told_of_a_file_with_what_was_meant() {
 }
 
 #[test]
+fn of_a_key_of_sriov_cni_before_2_0_one_thing_is_told() {
+    let host = host();
+    let file = host.path().join("net.conf");
+    let old = [
+        json!({ "if0": "eth0" }),
+        json!({ "deviceinfo": {} }),
+        json!({ "if0": "eth0", "vf": 1, "l2enable": true }),
+    ];
+    for mut keys in old {
+        keys["type"] = "sriov".into();
+        fs::write(&file, conf(keys)).unwrap();
+        let (status, told) = findings(host.path(), &["validate", file.to_str().unwrap()]);
+        assert!(status == Some(1) && told.len() == 1 && told[0].1.contains("before 2.0"), "{told:?}");
+    }
+    // A device is named: the old key only has no effect.
+    let both = json!({ "type": "sriov", "deviceID": "0000:21:10.0", "deviceinfo": {} });
+    fs::write(&file, conf(both)).unwrap();
+    let (status, told) = findings(host.path(), &["validate", file.to_str().unwrap()]);
+    assert!(status == Some(0) && told.len() == 1 && told[0].0 == "less", "{told:?}");
+}
+
+#[test]
 fn what_add_would_do_is_found_good() {
     let host = host();
     plugin(&host.path().join("opt/cni/bin/dhcp"));
@@ -106,6 +175,15 @@ fn what_add_would_do_is_found_good() {
         json!({ "plugins": [{ "type": "macvlan", "capabilities": { "ips": true }, "ipam": { "type": "static" } }, { "type": "tuning", "any": 1 }] }),
         json!({ "type": "sriov", "vlan": 100, "logLevel": "info", "resourceName": "x/radio" }),
         json!({ "type": "loopback" }),
+        json!({ "type": "host-device", "pciBusID": "0000:21:10.0" }),
+        json!({ "type": "host-device", "pciBusID": "mlx5_core.sf.4" }),
+        json!({ "type": "macvlan", "dns": { "Nameservers": ["10.1.0.1"], "domain": "a", "search": ["a"], "options": ["b"] }, "ipam": {
+            "type": "host-local", "routes": [{ "dst": "0.0.0.0/0", "GW": "10.1.0.1", "mtu": 1400, "advmss": 1360, "priority": 1, "table": 9, "scope": 0 }],
+            "ranges": [[{ "subnet": "10.1.0.0/24", "rangestart": "10.1.0.2", "rangeEnd": "10.1.0.9", "gateway": "10.1.0.1" }]],
+        } }),
+        json!({ "type": "macvlan", "capabilities": { "ips": true, "mac": true, "deviceID": true, "io.kubernetes.cri.pod-annotations": true }, "ipam": {} }),
+        // What an executed plugin has is its own.
+        json!({ "type": "tuning", "dns": { "nameserver": [] }, "capabilities": { "mcas": true }, "ipam": { "type": "tuning", "ranges": [{ "rangEnd": 1 }] } }),
     ];
     for (n, network) in good.into_iter().enumerate() {
         let file = host.path().join(format!("{n}.conf"));
@@ -162,120 +240,258 @@ fn without_files_the_nodes_own_are_judged_and_doctor_says_the_same() {
     }
 }
 
-/// What doctor says of the runtimes.
-fn of_runtimes(host: &Path) -> Vec<(String, String)> {
-    let (_, told) = findings(host, &["doctor"]);
-    told.into_iter().filter(|(_, text)| text.starts_with("runtime: ")).collect()
-}
-
-fn write(path: PathBuf, text: &str) {
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(path, text).unwrap();
+#[test]
+fn a_list_without_plugins_is_told_as_the_conf_dir_loads_it() {
+    let host = host();
+    let net_d = host.path().join("etc/cni/net.d");
+    fs::write(net_d.join("10-a.conf"), r#"{"cniVersion":"1.0.0","name":"a","typ":"macvlan"}"#).unwrap();
+    let file = net_d.join("20-b.conflist");
+    fs::write(&file, r#"{"cniVersion":"1.1.0","name":"b"}"#).unwrap();
+    let judged = |words: &[&str]| -> Vec<(String, String)> {
+        let (_, told) = findings(host.path(), words);
+        told.into_iter().filter(|(_, text)| text.contains("net.d/")).collect()
+    };
+    for command in ["validate", "doctor"] {
+        let told = judged(&[command]);
+        assert!(told.len() == 2 && told.iter().all(|(verdict, _)| verdict == "wrong"), "{command}: {told:?}");
+        assert!(told[0].1.contains("did you mean \"type\" by \"typ\"?"), "{command}: {told:?}");
+        assert!(told[1].1.contains("plugins") && !told[1].1.contains("did you mean"), "{command}: {told:?}");
+    }
+    // CNI 1.1: what the list does not have itself is in a directory of its name.
+    write(net_d.join("b/10-macvlan.conf"), r#"{"type":"macvlan","mastr":"eth0"}"#);
+    for words in [&["validate"][..], &["validate", file.to_str().unwrap()]] {
+        let told = judged(words);
+        assert!(told.last().unwrap().1.contains("did you mean \"master\"?"), "{words:?}: {told:?}");
+    }
+    write(net_d.join("b/10-macvlan.conf"), r#"{"type":"macvlan","master":"eth0"}"#);
+    let told = judged(&["validate", file.to_str().unwrap()]);
+    assert!(told.len() == 1 && told[0].0 == "good", "{told:?}");
+    write(net_d.join("b/20-bad.conf"), "{");
+    let told = judged(&["validate", file.to_str().unwrap()]);
+    assert!(told.len() == 1 && told[0].0 == "wrong" && told[0].1.contains("20-bad.conf"), "{told:?}");
+    // A definition has no such directory.
+    let nad = "apiVersion: k8s.cni.cncf.io/v1\nkind: NetworkAttachmentDefinition\nmetadata: {name: c}\nspec: {config: '{\"cniVersion\":\"1.1.0\",\"typ\":\"macvlan\"}'}\n";
+    let file = host.path().join("net.d/nad.yaml");
+    write(file.clone(), nad);
+    let told = judged(&["validate", file.to_str().unwrap()]);
+    assert!(told.len() == 1 && told[0].1.contains("did you mean \"type\" by \"typ\"?"), "{told:?}");
 }
 
 #[test]
-fn an_install_where_the_runtime_never_looks_is_told_with_the_file_that_says_where_it_looks() {
+fn networks_that_are_only_named_must_be_there() {
     let host = host();
-    let bin = host.path().join("opt/cni/bin");
-    let ours = [b"fairlead ".as_slice(), fairlead_cni::wire::OUTCOME_HEADER.as_bytes()].concat();
-    fs::write(bin.join("fairlead"), ours).unwrap();
-    assert_eq!(of_runtimes(host.path()), [], "no runtime's configuration is there");
-    let containerd = host.path().join("etc/containerd/config.toml");
-    let elsewhere = [
-        "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".cni]\nbin_dir = \"/usr/lib/cni\"\n",
-        "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.cni]\nbin_dirs = [\"/usr/lib/cni\"]\n",
-        "[plugins.cri.cni]\nbin_dir = \"/usr/lib/cni\"\n",
-        "version = 3\nimports = [\"/etc/containerd/conf.d/*.toml\"]\n",
+    let net_d = host.path().join("etc/cni/net.d");
+    let own = |more: Value| {
+        let mut keys = json!({ "type": "fairlead" });
+        keys.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        conf(keys)
+    };
+    fs::write(net_d.join("10-pods.conf"), r#"{"cniVersion":"1.0.0","name":"pods","type":"macvlan"}"#)
+        .unwrap();
+    let table = [
+        (json!({ "clusterNetwork": "nope" }), "wrong", "code 11: clusterNetwork is \"nope\""),
+        (json!({ "clusterNetwork": "podz" }), "wrong", "did you mean \"pods\"?"),
+        (json!({ "clusterNetwork": "net" }), "wrong", "\"net\", which is of type \"fairlead\""),
+        (
+            json!({ "clusterNetwork": "pods", "defaultNetworks": ["net"] }),
+            "wrong",
+            "defaultNetworks names \"net\"",
+        ),
+        (
+            json!({ "clusterNetwork": "pods", "defaultNetworks": ["zzz"], "multusNamespace": "nets" }),
+            "less",
+            "it must be a definition in the namespace nets",
+        ),
+        (json!({ "clusterNetwork": "pods", "defaultNetworks": ["pods"] }), "good", ""),
     ];
-    let drop_in = "[plugins.'io.containerd.cri.v1.runtime'.cni]\nbin_dirs = [\"/usr/lib/cni\"]\n";
-    write(host.path().join("etc/containerd/conf.d/cni.toml"), drop_in);
-    for text in elsewhere {
-        write(containerd.clone(), text);
-        let told = of_runtimes(host.path());
-        assert!(told.len() == 1 && told[0].0 == "wrong", "{text}: {told:?}");
-        for part in ["containerd looks for plugins in ", "usr/lib/cni (", "config.toml", "--bin-dir "] {
-            assert!(told[0].1.contains(part), "{part}: {told:?}");
+    let file = net_d.join("00-net.conf");
+    for (more, verdict, part) in table {
+        fs::write(&file, own(more)).unwrap();
+        for words in [&["validate"][..], &["validate", file.to_str().unwrap()], &["doctor"]] {
+            let (_, told) = findings(host.path(), words);
+            let of_it: Vec<_> = told
+                .iter()
+                .filter(|(_, text)| text.contains("00-net.conf") || text.starts_with("networks: net"))
+                .collect();
+            assert!(of_it.len() == 1 && of_it[0].0 == verdict, "{words:?} {part}: {told:?}");
+            assert!(of_it[0].1.contains(part), "{words:?} {part}: {told:?}");
         }
     }
-    for text in [
-        "version = 3\n",
-        "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.cni]\nbin_dirs = [\"/x\", \"/opt/cni/bin\"]\n",
-    ] {
-        write(containerd.clone(), text);
-        let told = of_runtimes(host.path());
-        assert!(told.len() == 1 && told[0].0 == "good", "{text}: {told:?}");
+    // What is given with it counts, and without a conf dir nothing is certain.
+    fs::write(&file, own(json!({ "clusterNetwork": "late", "defaultNetworks": ["extra"] }))).unwrap();
+    let late = host.path().join("late.conf");
+    fs::write(&late, r#"{"cniVersion":"1.0.0","name":"late","type":"macvlan"}"#).unwrap();
+    let extra = host.path().join("extra.yaml");
+    let nad = r#"{"apiVersion":"k8s.cni.cncf.io/v1","kind":"NetworkAttachmentDefinition","metadata":{"name":"extra","namespace":"kube-system"},"spec":{"config":"{\"cniVersion\":\"1.0.0\",\"type\":\"macvlan\"}"}}"#;
+    fs::write(&extra, nad).unwrap();
+    let [file, late, extra] = [&file, &late, &extra].map(|file| file.to_str().unwrap());
+    let (status, told) = findings(host.path(), &["validate", file, late, extra]);
+    assert!(status == Some(0) && told.iter().all(|(verdict, _)| verdict == "good"), "{told:?}");
+    let moved = host.path().join("net.conf");
+    fs::rename(file, &moved).unwrap();
+    fs::remove_dir_all(&net_d).unwrap();
+    let (status, told) = findings(host.path(), &["validate", moved.to_str().unwrap()]);
+    assert!(status == Some(0) && told[0].0 == "less" && told[0].1.contains("is not here"), "{told:?}");
+}
+
+#[test]
+fn our_own_type_in_a_definitions_list_of_several_is_told_and_in_the_conf_dir_it_is_good() {
+    let host = host();
+    let list = json!({ "cniVersion": "1.0.0", "name": "net", "plugins": [
+        { "type": "fairlead", "paths": [{ "type": "macvlan" }], "ipam": {} }, { "type": "tuning" },
+    ] });
+    let nad = json!({
+        "apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
+        "metadata": { "name": "net" }, "spec": { "config": list.to_string() },
+    });
+    for (name, text, verdict) in [("net.conflist", &list, "good"), ("nad.json", &nad, "wrong")] {
+        let file = host.path().join(name);
+        fs::write(&file, text.to_string()).unwrap();
+        let (_, told) = findings(host.path(), &["validate", file.to_str().unwrap()]);
+        assert!(told.len() == 1 && told[0].0 == verdict, "{told:?}");
+        assert_eq!(told[0].1.contains("cannot stand in a definition's list of several"), verdict == "wrong");
     }
-    let nets = "[plugins.\"io.containerd.grpc.v1.cri\".cni]\nconf_dir = \"/etc/other\"\n";
-    write(containerd.clone(), nets);
-    let told = of_runtimes(host.path());
-    assert!(told[0].0 == "wrong" && told[0].1.contains("CNI_CONF_DIR=/etc/other"), "{told:?}");
-    write(containerd.clone(), "version = [\n");
-    assert_eq!(of_runtimes(host.path())[0].0, "less");
-    fs::remove_file(containerd).unwrap();
-    write(host.path().join("etc/crio/crio.conf"), "[crio]\n");
-    assert_eq!(of_runtimes(host.path())[0].0, "good");
-    let last = host.path().join("etc/crio/crio.conf.d/20-cni.conf");
-    write(last, "[crio.network]\nplugin_dirs = [\"/usr/libexec/cni/\"]\n");
-    let told = of_runtimes(host.path());
-    assert!(
-        told[0].1.contains("CRI-O looks for plugins in ") && told[0].1.contains("20-cni.conf"),
-        "{told:?}"
-    );
 }
 
 #[test]
-fn uninstall_refuses_while_a_pod_needs_us_unless_it_is_forced() {
-    let rig = Rig::new();
-    let bin = rig.path("bin");
-    let ours = [b"fairlead ".as_slice(), fairlead_cni::wire::OUTCOME_HEADER.as_bytes()].concat();
-    fs::write(bin.join("macvlan"), ours).unwrap();
-    let uninstall = |more: &[&str]| {
-        let out =
-            rig.operator(&["uninstall", "--bin-dir", bin.to_str().unwrap()]).args(more).output().unwrap();
-        let text = String::from_utf8([out.stdout, out.stderr].concat()).unwrap();
-        (out.status.code(), text)
-    };
-    let daemon = rig.start();
-    let pod = rig.pod("a");
-    let call = call_of(&rig, &pod, "c1", ("shop", "web-0", "u-1"), &rig.layer2());
-    call.add().succeeds();
-    let (status, text) = uninstall(&[]);
-    assert!(status == Some(1) && text.contains("eth0 of shop/web-0") && text.contains("--force"), "{text}");
-    daemon.kill();
-    let (status, text) = uninstall(&[]);
-    assert!(status == Some(1) && text.contains("attachments.journal may have interfaces"), "{text}");
-    assert!(bin.join("macvlan").exists());
-    let _daemon = rig.start();
-    call.del().succeeds();
-    let (status, text) = uninstall(&[]);
-    assert!(status == Some(0) && text.contains("removed"), "{text}");
-    call.add().succeeds();
-    fs::copy(BIN, bin.join("macvlan")).unwrap();
-    assert_eq!(uninstall(&["--force"]).0, Some(0));
-    assert_eq!(told(&mut rig.operator(&["attachments", "-o", "json"])).matches("\"c1\"").count(), 1);
-}
-
-#[test]
-fn whoever_is_not_root_is_told_so() {
-    let dir = tempfile::tempdir().unwrap();
-    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let program = dir.path().join("fairleadd");
-    fs::copy(BIN, &program).unwrap();
-    let as_nobody = |words: &[&str]| {
-        let mut command = Command::new("setpriv");
-        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&program).args(words);
-        let out = command.output().unwrap();
-        (out.status.code(), String::from_utf8([out.stdout, out.stderr].concat()).unwrap())
-    };
-    for words in [&["attachments"][..], &["describe", "a"], &["run"], &["gc"]] {
-        let (status, text) = as_nobody(words);
-        assert!(
-            status == Some(1) && text.contains("not root, and only root may do this"),
-            "{words:?}: {text}"
+fn a_definition_without_a_text_stands_for_a_network_of_the_conf_dir() {
+    let host = host();
+    let net_d = host.path().join("etc/cni/net.d");
+    fs::write(net_d.join("10-pods.conf"), r#"{"cniVersion":"1.0.0","name":"pods","type":"macvlan"}"#)
+        .unwrap();
+    let file = host.path().join("nad.yaml");
+    for (name, verdict) in [("pods", "good"), ("podz", "wrong")] {
+        let nad = format!(
+            "apiVersion: k8s.cni.cncf.io/v1\nkind: NetworkAttachmentDefinition\nmetadata: {{name: {name}}}\n"
+        );
+        fs::write(&file, nad).unwrap();
+        let (_, told) = findings(host.path(), &["validate", file.to_str().unwrap()]);
+        assert!(told.len() == 1 && told[0].0 == verdict, "{told:?}");
+        assert_eq!(
+            told[0].1.contains("no network \"podz\"; did you mean \"pods\"?"),
+            verdict == "wrong",
+            "{told:?}"
         );
     }
-    let (_, text) = as_nobody(&["doctor"]);
-    assert!(text.lines().next().unwrap().starts_with("WRONG  user"), "{text}");
+}
+
+#[test]
+fn a_definition_that_the_api_server_would_not_take_is_told() {
+    let host = host();
+    let file = host.path().join("nad.json");
+    let config = r#"{"cniVersion":"1.0.0","type":"macvlan","ipam":{}}"#;
+    let nad = |change: Value| {
+        let mut object = json!({
+            "apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
+            "metadata": { "name": "a" }, "spec": { "config": config },
+        });
+        object.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        object
+    };
+    for (change, part) in [
+        (json!({ "kind": "NetworkAttachmentDefiniton" }), "did you mean NetworkAttachmentDefinition?"),
+        (
+            json!({ "apiVersion": "k8s.cni.cncf.io/v2" }),
+            "a NetworkAttachmentDefinition is k8s.cni.cncf.io/v1",
+        ),
+        (json!({ "apiVersion": "v1" }), "a NetworkAttachmentDefinition is k8s.cni.cncf.io/v1"),
+        (json!({ "spec": { "conifg": config } }), "spec: unknown key \"conifg\"; did you mean \"config\"?"),
+        (json!({ "spec": null, "spce": {} }), "unknown key \"spce\"; did you mean \"spec\"?"),
+        (json!({ "spec": config }), "its spec is no object"),
+    ] {
+        fs::write(&file, nad(change).to_string()).unwrap();
+        let (status, told) = findings(host.path(), &["validate", file.to_str().unwrap()]);
+        assert!(status == Some(1) && told.len() == 1 && told[0].1.contains(part), "{part}: {told:?}");
+    }
+    // Another project's kind of the group is nothing to us.
+    let policy = json!({ "apiVersion": "k8s.cni.cncf.io/v1beta1", "kind": "MultiNetworkPolicy", "metadata": { "name": "a" } });
+    for good in [nad(json!({})), policy] {
+        fs::write(&file, good.to_string()).unwrap();
+        let (status, told) = findings(host.path(), &["validate", file.to_str().unwrap()]);
+        assert!(status == Some(0) && told[0].0 == "good", "{told:?}");
+    }
+}
+
+#[test]
+fn validate_looks_where_the_running_daemon_does_unless_it_is_told_where() {
+    let rig = Rig::new();
+    fs::create_dir_all(rig.path("net.d")).unwrap();
+    fs::write(rig.path("net.d/10-a.conf"), r#"{"cniVersion":"1.0.0","name":"a","typ":"macvlan"}"#).unwrap();
+    let elsewhere = host();
+    let judged = |more: &[&str]| {
+        let mut command = rig.operator(&["validate", "-o", "json"]);
+        let out =
+            command.args(more).env_remove("CNI_CONF_DIR").env_remove("CNI_PLUGIN_DIR").output().unwrap();
+        String::from_utf8(out.stdout).unwrap()
+    };
+    let daemon = rig.start();
+    let told = judged(&[]);
+    assert!(told.contains("10-a.conf") && told.contains(rig.path("config.yaml").to_str().unwrap()), "{told}");
+    let told = judged(&["--config", "/nowhere.yaml"]);
+    assert!(told.contains("10-a.conf") && told.contains("/nowhere.yaml is absent"), "{told}");
+    let told = judged(&["--host-root", elsewhere.path().to_str().unwrap()]);
+    assert!(!told.contains("10-a.conf"), "{told}");
+    daemon.kill();
+    assert!(!judged(&[]).contains("10-a.conf"));
+}
+
+#[test]
+fn what_comes_by_standard_input_is_judged_and_a_directory_is_called_one() {
+    let host = host();
+    let nads = |mode: &str| {
+        let config =
+            json!({ "cniVersion": "1.0.0", "type": "macvlan", "mode": mode, "ipam": {} }).to_string();
+        let nad = json!({
+            "apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
+            "metadata": { "name": "a" }, "spec": { "config": config },
+        });
+        json!({ "apiVersion": "v1", "kind": "List", "items": [nad] }).to_string()
+    };
+    let none = json!({ "apiVersion": "v1", "kind": "List", "items": [] }).to_string();
+    let table = [
+        (nads("bridge"), 0, "objects"),
+        (nads("brigde"), 1, "brigde"),
+        (none, 0, "objects"),
+        (conf(json!({ "type": "macvlan", "mode": "brigde" })), 1, "brigde"),
+        ("logLevel: debug\n".to_owned(), 0, "configuration"),
+    ];
+    for (text, status, part) in table {
+        let file = host.path().join("stdin");
+        fs::write(&file, &text).unwrap();
+        // As `kubectl get -o yaml | fairleadd validate -` and as `validate - <FILE`.
+        for by in ["cat", "exec"] {
+            let from = if by == "cat" { "cat \"$1\" | " } else { "exec <\"$1\"; " };
+            let script = format!("{from} \"$0\" validate - -o json --host-root \"$2\" --config /nowhere");
+            let mut command = Command::new("sh");
+            command.args(["-c", &script, BIN]).arg(&file).arg(host.path());
+            let out = command.output().unwrap();
+            let told = String::from_utf8(out.stdout).unwrap();
+            assert!(out.status.code() == Some(status) && told.contains(part), "{by} {text}: {told}");
+        }
+    }
+    let (status, told) = findings(host.path(), &["validate", host.path().to_str().unwrap()]);
+    assert!(status == Some(1) && told[0].1.contains("is a directory; give the files in it"), "{told:?}");
+}
+
+#[test]
+fn a_file_of_another_program_is_not_taken_for_the_daemons_configuration() {
+    let host = host();
+    let file = host.path().join("rules.yaml");
+    for (text, status, part) in [
+        ("groups:\n  - name: a\n", 1, "it looks like nothing of ours"),
+        ("groups: []\nlogLevel: debug\n", 1, "unknown field `groups`"),
+        ("logLvel: debug\n", 1, "did you mean"),
+        ("# nothing yet\n", 0, "configuration"),
+    ] {
+        fs::write(&file, text).unwrap();
+        let (code, told) = findings(host.path(), &["validate", file.to_str().unwrap()]);
+        assert!(code == Some(status) && told.len() == 1 && told[0].1.contains(part), "{text}: {told:?}");
+    }
+}
+
+pub(super) fn write(path: PathBuf, text: &str) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
 }
 
 #[test]
@@ -293,17 +509,34 @@ fn files_as_kubectl_takes_them_are_judged_object_by_object() {
         let spec = json!({ "template": { "metadata": asking(networks) } });
         json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {}, "spec": spec })
     };
+    let cron_job = |networks: &str| {
+        let of_pods = json!({ "template": { "metadata": asking(networks) } });
+        let spec = json!({ "jobTemplate": { "spec": of_pods } });
+        json!({ "apiVersion": "batch/v1", "kind": "CronJob", "metadata": {}, "spec": spec })
+    };
+    let misplaced = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": asking("a"),
+        "spec": { "template": { "metadata": {} } },
+    });
+    let singular = json!({ "annotations": { "k8s.v1.cni.cncf.io/network": "a" } });
+    let singular = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": singular });
     let settings = |text: &str| json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": {}, "data": { "config.yaml": text } });
     let good = [
         nad("a", "bridge"),
         pod("a, b"),
         deployment(r#"[{"name":"a"}]"#),
+        cron_job("a@net7"),
         settings("install: {cni: present}"),
     ];
     let wrong = [
         (nad("b", "brigde"), "brigde"),
         (pod(r#"[{"name":"a","macc":"x"}]"#), "macc"),
         (deployment("a@"), "annotation"),
+        (pod("a@eth0"), "eth0"),
+        (pod("a@net2,b"), "by its position its interface is \"net2\""),
+        (cron_job("a@"), "annotation"),
+        (misplaced, "template"),
+        (singular, "k8s.v1.cni.cncf.io/networks"),
         (settings("instal: {}"), "unknown field `instal`"),
     ];
     let judged = |objects: &[Value], ending: &str| {

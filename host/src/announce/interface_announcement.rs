@@ -11,7 +11,9 @@ use nix::sys::socket::{MsgFlags, recv, send};
 use super::packet::{announcement, claim, probe};
 use super::{AnnounceError, Announcement, Conflict, packet_filter};
 use crate::Mac;
-use crate::real::{Entered, OwnNetns, PodView, attach_filter, carrier_here, cookie_of, open_netns};
+use crate::real::{
+    Entered, OwnNetns, PodView, attach_filter, carrier_here, cookie_of, open_netns, write_sysctl,
+};
 use crate::seam::{Net as _, NetnsError, NetnsId};
 
 /// How long somebody else's answer is waited for. No longer, since the socket keeps the pod's namespace alive.
@@ -36,6 +38,12 @@ impl Probe {
             let _inside = Entered::enter(own, fd)?;
             if what.awaits_carrier && !carrier_here(what.ifindex)? {
                 return Err(AnnounceError::NoCarrier);
+            }
+            if let Some(name) = &what.ndisc_notify {
+                let key = format!("net/ipv6/conf/{name}/ndisc_notify");
+                if let Err(error) = write_sysctl(&own.sysctls, &key, "1") {
+                    tracing::debug!(%error, interface = what.label, "the kernel does not announce its IPv6 addresses");
+                }
             }
             // A socket stays in the namespace in which it was opened; the thread leaves at once.
             packet_socket()?

@@ -14,7 +14,7 @@ mod socket_closers;
 use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -62,6 +62,9 @@ pub struct Announcement {
     pub probe: bool,
     /// Wait for the interface's carrier, some seconds at most: it is a NIC's own, which has just been set up.
     pub awaits_carrier: bool,
+    /// The interface's name there, where the kernel is to announce IPv6 addresses that it gets later by itself (the sysctl `ndisc_notify`).
+    /// A kernel without IPv6 does not have it, and a pod may have given the name away: it is tried only.
+    pub ndisc_notify: Option<String>,
     /// What a person calls it, for logs and conflicts.
     pub label: String,
 }
@@ -188,10 +191,13 @@ impl Probes {
 pub type OnConflict = Box<dyn Fn(Conflict) + Send + Sync>;
 
 impl Announcer {
-    /// Starts the thread `announcer`. The calling thread's namespace is the one that it comes back to.
-    pub fn start(on_conflict: OnConflict) -> io::Result<Announcer> {
+    /// Starts the thread `announcer`. The calling thread's namespace is the one that it comes back to. `sysctls`: `/proc/sys`, or where the
+    /// host's is.
+    pub fn start(sysctls: &Path, on_conflict: OnConflict) -> io::Result<Announcer> {
+        let mut own = OwnNetns::of_this_thread()?;
+        own.sysctls = sysctls.to_owned();
         let shared = Arc::new(Shared {
-            own: OwnNetns::of_this_thread()?,
+            own,
             epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
             bell: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
             open: AtomicUsize::new(0),

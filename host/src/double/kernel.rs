@@ -11,7 +11,8 @@ use super::net::FakeNet;
 use super::{FakeKernel, KernelRequest, Place, refused};
 use crate::devlink::DevlinkDevice;
 use crate::seam::{
-    Answers, IommuGroup, Link, Net, NetError, NetKernel, NetnsError, Nsid, Op, Override, PciKernel,
+    Answers, IommuGroup, Link, Net, NetError, NetKernel, NetnsError, Nsid, Op, Override, PciKernel, Uplink,
+    UplinkQueue,
 };
 
 impl FakeKernel {
@@ -92,6 +93,25 @@ impl NetKernel for FakeKernel {
 
     fn renames_while_up(&self) -> bool {
         !self.no_rename_while_up
+    }
+
+    fn open_uplink(&self, index: u32, queues: u32) -> Result<Uplink, NetError> {
+        self.call_device("of an uplink", KernelRequest::OpenUplink(index, queues), |model| {
+            if model.link(HOST, index).is_none() {
+                return Err(Errno::ENODEV);
+            }
+            // Nobody looks into them: whoever does is tested with the real ones.
+            let null = || {
+                std::fs::File::open("/dev/null").map(std::os::fd::OwnedFd::from).map_err(|_| Errno::EMFILE)
+            };
+            let queue = |_| Ok::<_, Errno>(UplinkQueue { socket: null()?, memory: null()? });
+            let queues: Result<Vec<_>, _> = (0..queues).map(queue).collect();
+            Ok(Uplink { native: true, attachment: null()?, queues: queues? })
+        })
+    }
+
+    fn bind_uplink(&self, index: u32, _: &Uplink) -> Result<(), NetError> {
+        self.call_device("of an uplink", KernelRequest::BindUplink(index), |_| Ok(()))
     }
 }
 

@@ -203,6 +203,13 @@ impl FakeKernel {
         model.left_on_named(path.as_ref(), name).map(|left| left.set(now, kept)).is_some()
     }
 
+    /// The same of a link of the host's.
+    pub fn set_host_netdev_settings(&self, name: &str, now: NetdevSettings) -> bool {
+        let mut model = self.model();
+        let Some(index) = model.link_named(HOST, name).map(|link| link.index) else { return false };
+        model.left_on(HOST, index).map(|left| left.set(now, false)).is_ok()
+    }
+
     /// Call number `n` (as [`FakeKernel::calls`] counts, from 0) is refused with `errno` and does nothing.
     pub fn fail_at(&self, n: usize, errno: Errno) {
         self.model().failures.insert(n, errno);

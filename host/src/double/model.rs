@@ -215,6 +215,10 @@ impl Model {
         match op {
             Op::CreateLink(new) => self.create(key, new),
             Op::SetLink(set) => self.set(key, set),
+            Op::SetArpNotify(index) => {
+                let link = self.link(key, *index).ok_or(Errno::ENODEV)?;
+                self.set_sysctl(key, &format!("net/ipv4/conf/{}/arp_notify", link.name), "1")
+            }
             Op::DeleteLink(index) => self.delete(key, *index),
             Op::MoveToHost { index, as_index, name } => {
                 self.swap_by_order(key, *index)?;

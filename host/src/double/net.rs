@@ -10,6 +10,7 @@ use super::{FakeKernel, KernelRequest, Place, refused};
 use crate::Vf;
 use crate::seam::{
     Address, AttachedProgram, Link, Net, NetError, NetdevSettings, NetnsId, Nsid, Op, OpError, Route,
+    one_by_one,
 };
 
 /// A view of one of its namespaces.
@@ -79,6 +80,10 @@ impl Net for FakeNet<'_> {
             })?;
         }
         Ok(())
+    }
+
+    fn batch_past_refusals(&mut self, ops: &[Op]) -> Result<Vec<OpError>, NetError> {
+        one_by_one(self, ops)
     }
 
     fn link_by_name(&mut self, name: &str) -> Result<Option<Link>, NetError> {

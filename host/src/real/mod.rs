@@ -7,6 +7,7 @@
 //! It never acts on the daemon's own namespace by mistake: a host socket is used only if its namespace is the one
 //! that [`RealKernel::new`] saw, and a view of a pod refuses that one.
 
+mod af_xdp;
 pub(crate) mod bpf;
 mod driver_call_timeout;
 mod link_kind_probe;
@@ -26,7 +27,7 @@ use nix::errno::Errno;
 
 pub(crate) use link_programs::attach_xdp;
 pub(crate) use namespace::{Entered, OwnNetns, cookie_of, home_of_this_thread, open_netns};
-pub(crate) use namespace_views::{PodView, carrier_here};
+pub(crate) use namespace_views::{PodView, carrier_here, write_sysctl};
 pub use netlink::decode::{Answer, Body, Unreadable, decode};
 pub(crate) use netlink::socket::{
     attach_filter, netlink_news, no_virtual_devices, only_of_type, only_with_a_device, uevents,
@@ -35,6 +36,7 @@ pub(crate) use netlink::socket::{
 use crate::devlink::DevlinkDevice;
 use crate::seam::{
     Answers, IommuGroup, Link, Net, NetError, NetKernel, NetnsError, NetnsId, Nsid, Override, PciKernel,
+    Uplink,
 };
 use driver_call_timeout::DriverCalls;
 use namespace_views::{HostView, with_host};
@@ -142,6 +144,18 @@ impl NetKernel for RealKernel {
     fn renames_while_up(&self) -> bool {
         self.renames_while_up
     }
+
+    fn open_uplink(&self, index: u32, queues: u32) -> Result<Uplink, NetError> {
+        self.own
+            .at_home(|| af_xdp::open(index, queues))
+            .map_err(|source| of_link(index, "open an AF_XDP socket on it", source))
+    }
+
+    fn bind_uplink(&self, index: u32, uplink: &Uplink) -> Result<(), NetError> {
+        self.own
+            .at_home(|| af_xdp::bind(uplink, index))
+            .map_err(|source| of_link(index, "bind an AF_XDP socket to it", source))
+    }
 }
 
 impl PciKernel for RealKernel {
@@ -197,6 +211,10 @@ impl PciKernel for RealKernel {
     fn stuck_driver_calls(&self) -> Vec<String> {
         self.driver_calls.stuck()
     }
+}
+
+fn of_link(index: u32, doing: &str, source: std::io::Error) -> NetError {
+    NetError::Driver { device: format!("of link {index}"), doing: doing.to_owned(), source }
 }
 
 fn nsid_in(body: &Body) -> Option<Nsid> {

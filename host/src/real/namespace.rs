@@ -48,7 +48,7 @@ pub(crate) struct OwnNetns {
     pub(super) fd: OwnedFd,
     pub(super) id: NetnsId,
     /// The directory `sys` of a procfs that may be written to; it shows whoever reads it the namespace that he is in.
-    pub(super) sysctls: PathBuf,
+    pub(crate) sysctls: PathBuf,
 }
 
 impl OwnNetns {

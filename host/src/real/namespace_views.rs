@@ -11,15 +11,18 @@ use nix::errno::Errno;
 use super::link_programs;
 use super::namespace::{Entered, OwnNetns, cookie_of, open_netns};
 use super::netlink::encode::{self, Ends, Via};
-use super::netlink::ethtool;
-use super::netlink::socket::{Failure, Socket};
+use super::netlink::socket::{Failure, Refusal, Socket};
+use super::netlink::{Message, ethtool};
 use super::netns_contents::{addresses, by_index, by_name, find, links, routes, vfs};
 use super::nsid_in;
 use crate::seam::{
-    Address, AttachedProgram, Link, Net, NetError, NetdevSettings, NetnsError, NetnsId, Nsid, Op, Route,
-    bytes_of,
+    Address, AttachedProgram, Link, Net, NetError, NetdevSettings, NetnsError, NetnsId, Nsid, Op, OpError,
+    Route, bytes_of, one_by_one,
 };
 use crate::vf_settings::Vf;
+
+/// So many operations go in one datagram: a few kilobytes, while a socket takes some 200 KiB of requests and as much of refusals.
+const LONGEST_ROW: usize = 64;
 
 thread_local! {
     /// This thread's socket in the daemon's namespace, with the identity of that namespace.
@@ -135,6 +138,10 @@ impl Net for HostView<'_> {
         in_order(ops, |op| with_host(self.own, |socket| socket.acknowledged(encode::of(op, ends).1)))
     }
 
+    fn batch_past_refusals(&mut self, ops: &[Op]) -> Result<Vec<OpError>, NetError> {
+        one_by_one(self, ops)
+    }
+
     fn link_by_name(&mut self, name: &str) -> Result<Option<Link>, NetError> {
         by_name(name, |message| with_host(self.own, |socket| socket.link(message)))
     }
@@ -240,6 +247,25 @@ impl Net for PodView<'_> {
         })
     }
 
+    fn batch_past_refusals(&mut self, ops: &[Op]) -> Result<Vec<OpError>, NetError> {
+        if !ops.iter().all(stays_in_the_namespace) {
+            return one_by_one(self, ops);
+        }
+        let PodView { socket, away, .. } = self;
+        let ends = Ends { view: away.fd(), host: away.home() };
+        let mut refused = Vec::new();
+        for (row, ops) in ops.chunks(LONGEST_ROW).enumerate() {
+            let mut messages: Vec<Message> = ops.iter().map(|op| encode::of(op, ends).1).collect();
+            let first = row * LONGEST_ROW;
+            let answers = socket.row(&mut messages);
+            let answers = answers.map_err(|failure| failure.into_net(first, || describe_row(ops)))?;
+            refused.extend(answers.into_iter().filter_map(|(at, Refusal { errno, extack })| {
+                Some(OpError { at: first + at, what: encode::describe(ops.get(at)?), errno, extack })
+            }));
+        }
+        Ok(refused)
+    }
+
     fn link_by_name(&mut self, name: &str) -> Result<Option<Link>, NetError> {
         by_name(name, |message| self.socket.link(message))
     }
@@ -309,6 +335,30 @@ impl Net for PodView<'_> {
     }
 }
 
+/// Whether an operation goes by the socket of the view's own namespace, and needs no look at anything first.
+fn stays_in_the_namespace(op: &Op) -> bool {
+    match op {
+        Op::SetLink(_)
+        | Op::SetArpNotify(_)
+        | Op::AddAddress(_)
+        | Op::DeleteAddress(_)
+        | Op::AddRoute(_)
+        | Op::DeleteRoute(_) => true,
+        Op::CreateLink(_)
+        | Op::DeleteLink(_)
+        | Op::MoveToHost { .. }
+        | Op::TakeFromHost { .. }
+        | Op::AddAltName { .. }
+        | Op::DeleteAltName { .. }
+        | Op::SetVfs { .. } => false,
+    }
+}
+
+/// Several operations in words.
+fn describe_row(ops: &[Op]) -> String {
+    ops.iter().map(encode::describe).collect::<Vec<_>>().join(", ")
+}
+
 /// Refuses a name that a link cannot have where it is to be moved: taken there, or an alternative name of its own. The kernel would move
 /// the link under its old name, and refuse the new one then.
 fn can_have_the_name(from: &mut Socket, index: u32, to: &mut Socket, name: &str) -> Result<(), Failure> {
@@ -331,8 +381,8 @@ pub(crate) fn carrier_here(index: u32) -> Result<bool, NetError> {
     Ok(link.is_some_and(|link| link.carrier))
 }
 
-/// One `send` for each operation. All of them in one `send` would save about a microsecond each, but the kernel
-/// goes on after a message that it refuses, so what comes after the refused one would be done all the same.
+/// One `send` for each operation: the kernel goes on behind a message that it refuses, so what comes after the refused one would
+/// be done all the same.
 fn in_order(ops: &[Op], mut carry_out: impl FnMut(&Op) -> Result<(), Failure>) -> Result<(), NetError> {
     for (at, op) in ops.iter().enumerate() {
         carry_out(op).map_err(|failure| failure.into_net(at, || encode::describe(op)))?;
@@ -348,7 +398,8 @@ fn read_sysctl(sysctls: &Path, key: &str) -> Result<String, NetError> {
         .map_err(|source| NetError::Sysctl { key: key.to_owned(), source })
 }
 
-fn write_sysctl(sysctls: &Path, key: &str, value: &str) -> Result<(), NetError> {
+/// Writes one.
+pub(crate) fn write_sysctl(sysctls: &Path, key: &str, value: &str) -> Result<(), NetError> {
     let outcome = sysctl_path(sysctls, key)
         .and_then(|path| fs::OpenOptions::new().write(true).open(path))
         .and_then(|mut file| io::Write::write_all(&mut file, value.as_bytes()));

@@ -15,6 +15,7 @@ mod net_change;
 mod netdev_settings;
 mod netns_id;
 mod pci;
+pub mod uplink;
 
 pub use addressing::{Address, AddressFlags, Route};
 pub use error::{NetError, NetnsError, OpError};
@@ -23,11 +24,13 @@ pub use link_name::LinkName;
 pub(crate) use link_name::bytes_of;
 pub use link_programs::{AttachedProgram, ProgramHook};
 pub use link_settings::LinkSettings;
+pub(crate) use net::one_by_one;
 pub use net::{Net, NetKernel};
 pub use net_change::Op;
 pub use netdev_settings::{Channels, NetdevSettings, Numbers};
 pub use netns_id::{NetnsId, Nsid};
 pub use pci::{Answers, IommuGroup, Override, PciKernel, VFIO_PCI};
+pub use uplink::{Uplink, UplinkQueue};
 
 /// The whole kernel, as far as Fairlead uses it. Whatever has both halves is one.
 pub trait Kernel: NetKernel + PciKernel {}

@@ -4,6 +4,7 @@
 //! every file descriptor and socket of that namespace, which would otherwise keep the namespace and its links alive.
 
 use std::path::Path;
+use std::slice;
 
 use super::addressing::{Address, Route};
 use super::error::{NetError, NetnsError, OpError};
@@ -12,6 +13,7 @@ use super::link_programs::AttachedProgram;
 use super::net_change::Op;
 use super::netdev_settings::NetdevSettings;
 use super::netns_id::{NetnsId, Nsid};
+use super::uplink::Uplink;
 use crate::vf_settings::Vf;
 
 /// More addresses than these of one interface are nobody's who wants to use them.
@@ -52,6 +54,10 @@ pub trait Net {
         }
         Ok(())
     }
+
+    /// Carries all of `ops` out in order, past those that are refused, and answers these with their positions. What only changes the
+    /// namespace itself goes in one `send`: the kernel goes on behind a message that it refuses.
+    fn batch_past_refusals(&mut self, ops: &[Op]) -> Result<Vec<OpError>, NetError>;
 
     /// A link by name or alternative name; `None` when there is none.
     fn link_by_name(&mut self, name: &str) -> Result<Option<Link>, NetError>;
@@ -108,6 +114,19 @@ pub trait Net {
     fn set_sysctl(&mut self, key: &str, value: &str) -> Result<(), NetError>;
 }
 
+/// [`Net::batch_past_refusals`] with a batch for each operation.
+pub(crate) fn one_by_one(net: &mut dyn Net, ops: &[Op]) -> Result<Vec<OpError>, NetError> {
+    let mut refused = Vec::new();
+    for (at, op) in ops.iter().enumerate() {
+        match net.batch(slice::from_ref(op)) {
+            Ok(()) => {}
+            Err(NetError::Op(error)) => refused.push(OpError { at, ..error }),
+            Err(other) => return Err(other),
+        }
+    }
+    Ok(refused)
+}
+
 /// The kernel's network namespaces: opening one, and what can be done to a link whose namespace is known by number alone.
 pub trait NetKernel: Send + Sync {
     /// The daemon's own namespace.
@@ -134,4 +153,11 @@ pub trait NetKernel: Send + Sync {
 
     /// True when a link that is up can be renamed (kernel ≥ 6.2).
     fn renames_while_up(&self) -> bool;
+
+    /// Takes the frames of a link of the daemon's own namespace away from the kernel's protocols, for sockets of so many receive queues. They
+    /// are given back when all descriptors of the answer are closed, or the link is gone. EBUSY: a program of XDP is there already.
+    fn open_uplink(&self, index: u32, queues: u32) -> Result<Uplink, NetError>;
+
+    /// Binds the sockets, whose rings are mapped now: frames come and go from here on.
+    fn bind_uplink(&self, index: u32, uplink: &Uplink) -> Result<(), NetError>;
 }

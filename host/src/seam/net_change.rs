@@ -7,14 +7,16 @@ use super::link::{NewLink, SetLink};
 use super::link_name::LinkName;
 use crate::vf_settings::VfChange;
 
-/// One request to the kernel about one namespace: one netlink message, in a `send` of its own, because the kernel
-/// goes on with a datagram after a message that it refuses.
+/// One request to the kernel about one namespace: one netlink message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Op {
     /// Makes a link (`RTM_NEWLINK`, NLM_F_CREATE | NLM_F_EXCL).
     CreateLink(NewLink),
     /// Changes a link that exists (`RTM_SETLINK`, or `RTM_NEWLINK` on its index).
     SetLink(SetLink),
+    /// Has the kernel announce a link's IPv4 addresses when it comes up or gets another MAC address: the sysctl `arp_notify`, by
+    /// its index (`RTM_SETLINK` with `IFLA_INET_CONF`). Opening the sysctl takes the longer the more namespaces have one of that name.
+    SetArpNotify(u32),
     /// Deletes a link (`RTM_DELLINK`), which takes the kernel 16–30 ms of waiting.
     DeleteLink(u32),
     /// Moves a link from this namespace to the daemon's own, under a new name in the same message. It arrives down.

@@ -130,11 +130,16 @@ fn attachment(
     })
 }
 
-/// The configuration: that of `Bytes`, else what Multus understood of it.
+/// The configuration: the list as Multus read it from the conf dir, else `Bytes`, else what Multus understood of it. Where there is such
+/// a list, `Bytes` is made of what Multus understood, without the keys of most plugins (`LoadDelegateNetConfFromConfList`).
 fn config(fields: &Fields<'_>) -> Result<String, CniError> {
+    if let Some(list) = fields.object("CNINetworkConfigList")?
+        && let Some(text) = list.text("Bytes")?.filter(|text| !text.is_empty())
+    {
+        return decoded(&text);
+    }
     if let Some(text) = fields.text("Bytes")? {
-        let bytes = STANDARD.decode(text).map_err(|error| unreadable(&format!("\"Bytes\": {error}")))?;
-        return String::from_utf8(bytes).map_err(|error| unreadable(&format!("\"Bytes\": {error}")));
+        return decoded(&text);
     }
     let has = |key: &str, inner: &str| {
         let value = fields.raw(key).filter(|value| value.get(inner).is_some_and(|inner| !inner.is_null()));
@@ -142,6 +147,12 @@ fn config(fields: &Fields<'_>) -> Result<String, CniError> {
     };
     let understood = has("ConfList", "plugins").or_else(|| has("Conf", "type"));
     understood.ok_or_else(|| unreadable("an attachment has no configuration"))
+}
+
+/// The text behind a `[]byte` as Go's `json.Marshal` writes it.
+fn decoded(bytes: &str) -> Result<String, CniError> {
+    let bytes = STANDARD.decode(bytes).map_err(|error| unreadable(&format!("\"Bytes\": {error}")))?;
+    String::from_utf8(bytes).map_err(|error| unreadable(&format!("\"Bytes\": {error}")))
 }
 
 fn unreadable(why: &str) -> CniError {
@@ -187,6 +198,20 @@ mod tests {
     }
 
     #[test]
+    fn a_list_of_the_conf_dir_is_whole_though_multus_wrote_only_what_it_understood_of_it() {
+        let whole = r#"{"cniVersion":"1.0.0","name":"pods","plugins":[{"type":"bridge","bridge":"cni0","ipam":{"ranges":[]}}]}"#;
+        let lossy = r#"{"cniVersion":"1.0.0","name":"pods","plugins":[{"type":"bridge","ipam":{}}]}"#;
+        let entry = |list: Value| {
+            let file = json!([{"Name": "pods", "ConfList": {}, "CNINetworkConfigList": list, "Bytes": STANDARD.encode(lossy)}]);
+            cached_attachments(&file.to_string(), "c", "eth0").unwrap().remove(0).config
+        };
+        assert_eq!(entry(json!({"Name": "pods", "Plugins": [], "Bytes": STANDARD.encode(whole)})), whole);
+        // As of a definition, which Multus does not read by libcni.
+        assert_eq!(entry(json!({"Name": "", "Plugins": null, "Bytes": null})), lossy);
+        assert_eq!(entry(json!({"Name": "", "Bytes": ""})), lossy);
+    }
+
+    #[test]
     fn its_del_gets_the_arguments_that_multus_own_del_would_give() {
         let attachments = cached_attachments(FILE, "c1", "eth0").unwrap();
         assert_eq!(json!(attachments[0].capability_args), json!({}));
@@ -207,6 +232,7 @@ mod tests {
             "[7]",
             r#"[{"Name":"a"}]"#,
             r#"[{"Bytes":"%"}]"#,
+            r#"[{"CNINetworkConfigList":{"Bytes":"%"}}]"#,
             r#"[{"Bytes":"/w=="}]"#,
             r#"[{"Name":5}]"#,
         ];

@@ -12,13 +12,11 @@ use super::pods::Found;
 use super::reports::Whether;
 use super::shared::Known;
 use super::watch_state::{Kind, Phase};
-use crate::cluster::{Cluster, ClusterError, Definition, LegacyNetwork, Wait};
+use crate::cluster::{Cluster, ClusterError, Definition, KnownDefinition, LegacyNetwork, ONE_BEFORE, Wait};
 use crate::pod::{Pod, PodRef};
 
 /// How often it is asked whether somebody still waits.
 const LOOK: Duration = Duration::from_millis(100);
-/// So long a pod of another uid may be the one before the one that is asked for, whose event is still on its way.
-const ONE_BEFORE: Duration = Duration::from_secs(2);
 
 impl Watched {
     /// Looks until there is an answer, whoever asks has gone, or the time is up. Wakes at once when something becomes known.
@@ -54,11 +52,7 @@ impl Cluster for Watched {
             let watch = known.watch(Kind::Pods);
             match known.pods.find(wanted, since) {
                 Found::Present { pod, confirmed } if confirmed || watch.snapshot_counts() => Some(Ok(pod)),
-                Found::Deleted { successor: Some(found) } => Some(Err(another_uid(wanted, found))),
-                Found::Deleted { successor: None } => Some(Err(ClusterError::PodDeleted {
-                    namespace: wanted.namespace.clone(),
-                    name: wanted.name.clone(),
-                })),
+                Found::Deleted { successor } => Some(Err(gone(wanted, successor))),
                 Found::Other { uid, confirmed: true }
                     if watch.absence_counts() && since.elapsed() >= ONE_BEFORE =>
                 {
@@ -74,9 +68,38 @@ impl Cluster for Watched {
         })
     }
 
+    fn must_not_be_gone(&self, wanted: &PodRef, wait: &Wait<'_>) -> Result<(), ClusterError> {
+        let since = Instant::now();
+        let look = |known: &Known| {
+            let watch = known.watch(Kind::Pods);
+            match known.pods.find(wanted, since) {
+                Found::Deleted { successor } => Some(Err(gone(wanted, successor))),
+                Found::Other { uid, confirmed: true } if watch.absence_counts() => {
+                    (since.elapsed() >= ONE_BEFORE).then(|| Err(another_uid(wanted, uid)))
+                }
+                Found::Present { .. } | Found::Other { .. } | Found::Nothing => Some(Ok(())),
+            }
+        };
+        let deadline = wait.deadline.min(since + ONE_BEFORE + LOOK);
+        let not_known_in_time = |reason| ClusterError::PodNotSeen {
+            namespace: wanted.namespace.clone(),
+            name: wanted.name.clone(),
+            reason,
+        };
+        self.wait(Kind::Pods, &Wait { deadline, gone: wait.gone }, look, not_known_in_time)
+    }
+
     fn known_pods(&self, meant: &dyn Fn(&PodRef) -> bool) -> Vec<Arc<Pod>> {
         let known = self.shared.known.lock();
         known.pods.all().map(|api| &api.pod).filter(|pod| meant(&pod.id)).cloned().collect()
+    }
+
+    fn known_definitions(&self) -> Vec<KnownDefinition> {
+        let known = self.shared.known.lock();
+        let one = |((namespace, name), found): (&(String, String), &Result<Arc<Definition>, String>)| {
+            KnownDefinition { namespace: namespace.clone(), name: name.clone(), found: found.clone() }
+        };
+        known.definitions.all().map(one).collect()
     }
 
     fn definition(
@@ -154,6 +177,11 @@ impl Cluster for Watched {
         self.push_report(pod, &network_status, Whether::UnlessItIsThere);
     }
 
+    fn annotate(&self, pod: &PodRef, annotations: Vec<(&'static str, String)>) {
+        self.shared.reports.lock().push_annotations(pod.clone(), annotations);
+        self.shared.wake.reports.notify_one();
+    }
+
     fn warn(&self, pod: &PodRef, reason: &'static str, message: &str) {
         self.shared.warnings.lock().push(pod, reason, message);
         self.shared.wake.warnings.notify_one();
@@ -165,6 +193,14 @@ impl Watched {
         self.shared.reports.lock().push(pod.clone(), network_status, whether);
         self.shared.wake.reports.notify_one();
         self.shared.wake.saved_reports.notify_one();
+    }
+}
+
+/// The pod was seen and is no more; `successor`: the uid of the pod that has its name now.
+fn gone(wanted: &PodRef, successor: Option<String>) -> ClusterError {
+    match successor {
+        Some(found) => another_uid(wanted, found),
+        None => ClusterError::PodDeleted { namespace: wanted.namespace.clone(), name: wanted.name.clone() },
     }
 }
 

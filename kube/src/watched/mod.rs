@@ -3,6 +3,7 @@
 //! All requests are made by one thread of its own. Callers only look into memory, and wait on a condition variable that the thread
 //! wakes. However many pods start, there is one watch for each kind (K13).
 
+mod access;
 mod answers;
 mod backoff;
 mod client;
@@ -31,6 +32,7 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
+pub use self::access::{Access, Right, examine_access};
 use self::backoff::Backoff;
 use self::shared::{Known, Shared};
 pub use self::token_review::{TokenReviewer, Verdict};

@@ -12,7 +12,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::cluster::{Definition, LegacyNetwork};
-use crate::pod::{Pod, PodRef};
+use crate::npwg::network_status::NETWORK_STATUS;
+use crate::pod::{Pod, PodRef, SharedDirVolume, says_of_networks};
 
 /// Longer configurations are refused: the definitions of the whole cluster are in every node's memory. In bytes.
 const LONGEST_CONFIG: usize = 64 * 1024;
@@ -20,17 +21,9 @@ const LONGEST_CONFIG: usize = 64 * 1024;
 const RESOURCE_NAME: &str = "k8s.v1.cni.cncf.io/resourceName";
 /// Set by kubelet on the object that it makes for a static pod; its value is the uid of the runtime's pod.
 const MIRROR: &str = "kubernetes.io/config.mirror";
-/// What network-status is written to (NPWG 1.3, section 5).
-pub(super) const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
-/// The annotations that say something of networks begin with one of these.
-const OF_NETWORKS: [&str; 6] = [
-    "k8s.v1.cni.cncf.io/",
-    "v1.multus-cni.io/",
-    "alpha.network.k8s.io/",
-    "fairlead",
-    "kubernetes.io/ingress-bandwidth",
-    "kubernetes.io/egress-bandwidth",
-];
+
+/// The volume of a pod that userspace-cni puts sockets in.
+const SHARED_DIR: &str = "shared-dir";
 
 /// An object as it is read; the text of its `spec` is parsed by its kind.
 #[derive(Debug, Clone, Deserialize)]
@@ -101,6 +94,58 @@ struct DefinitionSpec {
     config: Option<String>,
 }
 
+/// What is read of a pod's spec.
+#[derive(Debug, Default, Deserialize)]
+struct PodSpec {
+    #[serde(default)]
+    volumes: Option<Vec<Volume>>,
+    #[serde(default)]
+    containers: Option<Vec<Container>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Volume {
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    host_path: Option<HostPath>,
+}
+
+#[derive(Debug, Deserialize)]
+struct HostPath {
+    #[serde(default)]
+    path: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Container {
+    #[serde(default)]
+    volume_mounts: Option<Vec<VolumeMount>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct VolumeMount {
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    mount_path: String,
+}
+
+impl PodSpec {
+    fn shared_dir(self) -> Option<SharedDirVolume> {
+        let volume = self.volumes.into_iter().flatten().find(|volume| volume.name == SHARED_DIR)?;
+        let mounts = self.containers.into_iter().flatten().filter_map(|container| container.volume_mounts);
+        let mount = mounts.flatten().find(|mount| mount.name == SHARED_DIR);
+        Some(SharedDirVolume {
+            host_path: volume.host_path.map(|host| host.path),
+            mount_path: mount.map(|mount| mount.mount_path),
+        })
+    }
+}
+
 #[derive(Debug, Default, Deserialize)]
 struct LegacySpec {
     #[serde(default)]
@@ -115,16 +160,19 @@ impl Object {
 
     /// The object as a pod.
     pub(super) fn into_pod(self) -> ApiPod {
+        // Most pods have no such volume; and what of a spec is not as its kind says does not keep the pod from being known.
+        let names_it = self.spec.as_ref().is_some_and(|spec| spec.get().contains(SHARED_DIR));
+        let shared_dir = names_it.then(|| self.spec::<PodSpec>().ok()?.shared_dir()).flatten();
         let mut annotations = self.metadata.annotations.unwrap_or_default();
         let runtime_uid = annotations.remove(MIRROR);
         let network_status = annotations.remove(NETWORK_STATUS).map(|text| digest(&text));
-        annotations.retain(|key, _| OF_NETWORKS.iter().any(|of| key.starts_with(of)));
+        annotations.retain(|key, _| says_of_networks(key));
         let id = PodRef {
             namespace: self.metadata.namespace,
             name: self.metadata.name,
             uid: Some(self.metadata.uid),
         };
-        let pod = Arc::new(Pod { id, annotations, is_static: runtime_uid.is_some() });
+        let pod = Arc::new(Pod { id, annotations, is_static: runtime_uid.is_some(), shared_dir });
         ApiPod { pod, runtime_uid, network_status }
     }
 
@@ -191,6 +239,29 @@ mod tests {
         assert_eq!(pod.pod.annotations.keys().collect::<Vec<_>>(), ["k8s.v1.cni.cncf.io/networks"]);
         assert_eq!((pod.pod.is_static, pod.runtime_uid), (false, None));
         assert_eq!(pod.network_status, Some(digest("[]")));
+    }
+
+    #[test]
+    fn the_volume_of_userspace_cni_is_known_with_its_directories() {
+        let of = |spec: &str| {
+            let text = format!(r#"{{"metadata":{{"namespace":"a","name":"p","uid":"u"}},"spec":{spec}}}"#);
+            object(&text).into_pod().pod.shared_dir.clone()
+        };
+        let volumes = r#""volumes":[{"name":"x","hostPath":{"path":"/x"}},{"name":"shared-dir","hostPath":{"path":"/run/app1"}}]"#;
+        let mounts =
+            r#""containers":[{"name":"a"},{"volumeMounts":[{"name":"shared-dir","mountPath":"/sockets/"}]}]"#;
+        let known = of(&format!("{{{volumes},{mounts}}}")).unwrap();
+        assert_eq!(
+            (known.host_path.as_deref(), known.mount_path.as_deref()),
+            (Some("/run/app1"), Some("/sockets/"))
+        );
+        let known = of(r#"{"volumes":[{"name":"shared-dir","emptyDir":{}}]}"#).unwrap();
+        assert_eq!((known.host_path, known.mount_path), (None, None));
+        for none in
+            ["null", r#"{"volumes":[{"name":"x"}],"words":"shared-dir"}"#, r#"{"volumes":"shared-dir"}"#]
+        {
+            assert_eq!(of(none), None, "{none}");
+        }
     }
 
     #[test]

@@ -187,7 +187,7 @@ mod tests {
     fn api(namespace: &str, name: &str, uid: &str) -> ApiPod {
         let id = PodRef { namespace: namespace.into(), name: name.into(), uid: Some(uid.into()) };
         ApiPod {
-            pod: Arc::new(Pod { id, annotations: BTreeMap::new(), is_static: false }),
+            pod: Arc::new(Pod { id, annotations: BTreeMap::new(), is_static: false, shared_dir: None }),
             runtime_uid: None,
             network_status: None,
         }

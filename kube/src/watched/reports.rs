@@ -1,4 +1,5 @@
-//! network-status, written to the pods after their calls were answered: one PATCH for each value (X11).
+//! network-status, and what other annotations a pod is told by, written after the pods' calls were answered: one PATCH for all of a pod
+//! (X11).
 //!
 //! A value waits here until it is written, replaced by a newer one, or its pod is gone. The PATCH names the uid of the pod: a
 //! successor of the same name is never written to.
@@ -16,10 +17,11 @@ use tokio::time::{sleep, timeout};
 
 use super::backoff::{Backoff, TokenBucket};
 use super::client::{reason, status_code};
-use super::object::{NETWORK_STATUS, digest};
+use super::object::digest;
 use super::pods::Found;
 use super::shared::Shared;
 use super::watch_state::Kind;
+use crate::npwg::network_status::NETWORK_STATUS;
 use crate::pod::PodRef;
 
 /// PATCHes under way at once.
@@ -40,6 +42,9 @@ const MOST_CONFLICTS: u32 = 5;
 /// How often it is looked whether a pod that was not seen yet has come; its event wakes earlier.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
+/// Annotations by their names.
+type Values = BTreeMap<&'static str, Arc<str>>;
+
 /// The values that wait.
 #[derive(Debug, Default)]
 pub(super) struct Reports {
@@ -49,7 +54,8 @@ pub(super) struct Reports {
 
 #[derive(Debug)]
 struct Report {
-    status: Arc<str>,
+    /// By the names of the annotations.
+    values: Values,
     whether: Whether,
     /// Which value this is: one that replaced it while it was written is not done.
     number: u64,
@@ -67,7 +73,7 @@ struct Report {
 struct Job {
     pod: PodRef,
     uid: String,
-    status: Arc<str>,
+    values: Values,
     number: u64,
 }
 
@@ -101,11 +107,27 @@ enum Addressee {
 impl Reports {
     /// Takes a value; it replaces the one that waits.
     pub(super) fn push(&mut self, pod: PodRef, status: &str, whether: Whether) {
-        let now = Instant::now();
-        if whether == Whether::UnlessItIsThere && self.waiting.contains_key(&pod) {
+        let waits = |report: &Report| report.values.contains_key(NETWORK_STATUS);
+        if whether == Whether::UnlessItIsThere && self.waiting.get(&pod).is_some_and(waits) {
             // What the earlier daemon knew it had not written, or what has come since.
             return;
         }
+        self.put(pod, [(NETWORK_STATUS, Arc::from(status))], whether);
+    }
+
+    /// Takes values of other annotations.
+    pub(super) fn push_annotations(&mut self, pod: PodRef, values: Vec<(&'static str, String)>) {
+        let values = values.into_iter().map(|(name, value)| (name, Arc::from(value)));
+        self.put(pod, values, Whether::InAnyCase);
+    }
+
+    fn put(
+        &mut self,
+        pod: PodRef,
+        values: impl IntoIterator<Item = (&'static str, Arc<str>)>,
+        whether: Whether,
+    ) {
+        let now = Instant::now();
         if self.waiting.len() >= MOST && !self.waiting.contains_key(&pod) {
             let oldest =
                 self.waiting.iter().min_by_key(|(_, report)| report.since).map(|(pod, _)| pod.clone());
@@ -113,10 +135,11 @@ impl Reports {
                 self.waiting.remove(&oldest);
             }
         }
+        let whether = if self.waiting.contains_key(&pod) { Whether::InAnyCase } else { whether };
         self.next_number += 1;
         let number = self.next_number;
         let report = self.waiting.entry(pod).or_insert_with(|| Report {
-            status: Arc::from(""),
+            values: Values::new(),
             whether,
             number,
             since: now,
@@ -126,7 +149,7 @@ impl Reports {
             under_way: false,
             unseen: false,
         });
-        report.status = Arc::from(status);
+        report.values.extend(values);
         report.whether = whether;
         report.number = number;
     }
@@ -145,9 +168,9 @@ impl Reports {
         self.waiting.values_mut().for_each(Report::look_now);
     }
 
-    /// The values that wait, for the snapshot.
+    /// The values of network-status that wait, for the snapshot. What else waits is told again from the records.
     pub(super) fn all(&self) -> impl Iterator<Item = (&PodRef, &Arc<str>)> {
-        self.waiting.iter().map(|(pod, report)| (pod, &report.status))
+        self.waiting.iter().filter_map(|(pod, report)| Some((pod, report.values.get(NETWORK_STATUS)?)))
     }
 
     /// How many wait.
@@ -173,7 +196,8 @@ impl Reports {
             match addressee(pod, report.since) {
                 Addressee::Gone => gone.push(pod.clone()),
                 Addressee::Present(_, Some(there))
-                    if is_conditional && there == Some(digest(&report.status)) =>
+                    if is_conditional
+                        && there == report.values.get(NETWORK_STATUS).map(|text| digest(text)) =>
                 {
                     gone.push(pod.clone());
                 }
@@ -190,7 +214,7 @@ impl Reports {
                     jobs.push(Job {
                         pod: pod.clone(),
                         uid,
-                        status: Arc::clone(&report.status),
+                        values: report.values.clone(),
                         number: report.number,
                     });
                 }
@@ -292,8 +316,10 @@ pub(super) async fn run(client: Client, shared: Arc<Shared>) {
 
 /// One PATCH, of the subresource `status`: it can change the annotation, and whoever may write it cannot change what a pod runs.
 async fn write(client: &Client, job: &Job) -> Outcome {
+    let annotations: BTreeMap<&str, &str> =
+        job.values.iter().map(|(name, value)| (*name, &**value)).collect();
     let patch = Patch::Merge(json!({
-        "metadata": { "uid": job.uid, "annotations": { NETWORK_STATUS: &*job.status } }
+        "metadata": { "uid": job.uid, "annotations": annotations }
     }));
     let pods = Request::new(format!("/api/v1/namespaces/{}/pods", job.pod.namespace));
     let request = match pods.patch_subresource("status", &job.pod.name, &PatchParams::default(), &patch) {

@@ -16,7 +16,7 @@ use super::watch_state::{Kind, PerKind, Phase, WatchState};
 use crate::cluster::{Definition, LegacyNetwork};
 
 /// A definition, or why it cannot be used.
-pub(super) type KnownDefinition = Result<Arc<Definition>, String>;
+pub(super) type FoundDefinition = Result<Arc<Definition>, String>;
 /// A legacy network, or why it cannot be used.
 pub(super) type KnownLegacyNetwork = Result<Arc<LegacyNetwork>, String>;
 
@@ -24,7 +24,7 @@ pub(super) type KnownLegacyNetwork = Result<Arc<LegacyNetwork>, String>;
 #[derive(Debug)]
 pub(super) struct Known {
     pub(super) pods: Pods,
-    pub(super) definitions: Listed<KnownDefinition>,
+    pub(super) definitions: Listed<FoundDefinition>,
     pub(super) legacy_networks: Listed<KnownLegacyNetwork>,
     pub(super) namespaces: Listed<Arc<BTreeMap<String, String>>>,
     watches: PerKind<WatchState>,

@@ -25,6 +25,7 @@ const ROLE: [(&str, &str, &[&str]); 5] = [
     ("", "events", &["create"]),
     ("k8s.cni.cncf.io", "network-attachment-definitions", &["list", "watch"]),
 ];
+const RBAC: &str = "rbac.authorization.k8s.io";
 const ROLE_LEGACY: (&str, &str, &[&str]) = ("alpha.network.k8s.io", "networks", &["list", "watch"]);
 
 /// A program that ends when this is dropped.
@@ -140,7 +141,7 @@ impl RealApiServer {
         self.kubeconfig("fairlead")
     }
 
-    fn kubeconfig(&self, user: &str) -> PathBuf {
+    pub(crate) fn kubeconfig(&self, user: &str) -> PathBuf {
         let path = self.dir.path().join(format!("{user}.kubeconfig"));
         let authority = self.dir.path().join("certificates/apiserver.crt");
         let text = format!(
@@ -241,20 +242,58 @@ impl RealApiServer {
         }
     }
 
+    /// Fairlead may ask whose a token is, and what that account may do, as `deploy/overlays/metrics` lets it.
+    pub(crate) fn lets_fairlead_review_tokens(&self) {
+        let rule = |group: &str, resource: &str| json!({ "apiGroups": [group], "resources": [resource], "verbs": ["create"] });
+        let rules = json!([
+            rule("authentication.k8s.io", "tokenreviews"),
+            rule("authorization.k8s.io", "subjectaccessreviews")
+        ]);
+        self.give(
+            "fairlead-reviews",
+            &rules,
+            &json!({ "apiGroup": RBAC, "kind": "User", "name": "fairlead" }),
+        );
+    }
+
+    /// A service account may GET a path that is no resource.
+    pub(crate) fn lets_read(&self, account: &str, path: &str) {
+        let rules = json!([{ "nonResourceURLs": [path], "verbs": ["get"] }]);
+        let whom = json!({ "kind": "ServiceAccount", "name": account, "namespace": "default" });
+        self.give(&format!("{account}-reads"), &rules, &whom);
+    }
+
+    /// A token of a service account, which is made.
+    pub(crate) fn token_of(&self, account: &str) -> String {
+        let accounts = "/api/v1/namespaces/default/serviceaccounts";
+        let object = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": account } });
+        self.create_when_ready(accounts, &object);
+        let asked = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {} });
+        let made = self.create(&format!("{accounts}/{account}/token"), &asked);
+        made["status"]["token"].as_str().unwrap().to_owned()
+    }
+
     fn give_rights(&self) {
         let rule = |(group, resource, verbs): (&str, &str, &[&str])| json!({ "apiGroups": [group], "resources": [resource], "verbs": verbs });
         let rules: Vec<_> = ROLE.into_iter().chain([ROLE_LEGACY]).map(rule).collect();
-        let api = "rbac.authorization.k8s.io";
-        let base = format!("/apis/{api}/v1");
-        let named = json!({ "name": "fairlead" });
-        let role = json!({ "apiVersion": format!("{api}/v1"), "kind": "ClusterRole", "metadata": named, "rules": rules });
+        self.give(
+            "fairlead",
+            &rules.into(),
+            &json!({ "apiGroup": RBAC, "kind": "User", "name": "fairlead" }),
+        );
+    }
+
+    /// A role of these rules, and whom it is given.
+    fn give(&self, name: &str, rules: &Value, whom: &Value) {
+        let (base, version) = (format!("/apis/{RBAC}/v1"), format!("{RBAC}/v1"));
+        let named = json!({ "name": name });
+        let role = json!({ "apiVersion": version, "kind": "ClusterRole", "metadata": named, "rules": rules });
         self.create(&format!("{base}/clusterroles"), &role);
         self.create(
             &format!("{base}/clusterrolebindings"),
             &json!({
-                "apiVersion": format!("{api}/v1"), "kind": "ClusterRoleBinding", "metadata": named,
-                "roleRef": { "apiGroup": api, "kind": "ClusterRole", "name": "fairlead" },
-                "subjects": [{ "apiGroup": api, "kind": "User", "name": "fairlead" }]
+                "apiVersion": version, "kind": "ClusterRoleBinding", "metadata": named,
+                "roleRef": { "apiGroup": RBAC, "kind": "ClusterRole", "name": name }, "subjects": [whom]
             }),
         );
     }

@@ -1,5 +1,5 @@
-//! The answer to `Allocate`: a container's environment and device nodes, the same that the SR-IOV network device plugin gives
-//! (its `pkg/resources/pool_stub.go` and `pkg/infoprovider`). Pure.
+//! The answer to `Allocate`: a container's environment, device nodes and mounts. For PCI devices it is the one that the SR-IOV network
+//! device plugin gives (its `pkg/resources/pool_stub.go` and `pkg/infoprovider`). Pure.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -18,6 +18,8 @@ pub struct DeviceAccess {
     pub rdma: Option<RdmaAccess>,
     /// Whether the pod gets the nodes of vhost-net and tun, for an application that makes its own interface to the kernel.
     pub vhost_net: bool,
+    /// The socket, of a device that is a port of a switch in user space and no PCI device.
+    pub vhost_user: Option<VhostUserSocket>,
     /// Further facts for the pod's environment, from the configuration.
     pub extra: BTreeMap<String, String>,
 }
@@ -40,6 +42,28 @@ pub struct RdmaAccess {
     pub nodes: Vec<String>,
 }
 
+/// The socket of a port, in a directory that the container gets mounted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VhostUserSocket {
+    /// `client` or `server`: the container's side.
+    pub mode: &'static str,
+    /// The directory on the host.
+    pub host_directory: String,
+    /// The directory as the container sees it.
+    pub directory: String,
+    /// The socket's name in it.
+    pub name: &'static str,
+    /// The container may make nothing in the directory.
+    pub read_only: bool,
+}
+
+impl VhostUserSocket {
+    /// The socket's path as the container sees it.
+    pub(super) fn path(&self) -> String {
+        format!("{}/{}", self.directory, self.name)
+    }
+}
+
 impl VfioGroup {
     fn on_host(self) -> String {
         let prefix = if self.no_iommu { "noiommu-" } else { "" };
@@ -59,14 +83,24 @@ pub(super) fn answer(
     resource: &str,
     allocated: &[(String, DeviceAccess)],
 ) -> wire::ContainerAllocateResponse {
-    let ids: Vec<&str> = allocated.iter().map(|(id, _)| id.as_str()).collect();
     let info: BTreeMap<&str, Facts> =
         allocated.iter().map(|(id, access)| (id.as_str(), access.facts(id))).collect();
-    let variable = variable(resource);
+    let sockets: Vec<&VhostUserSocket> =
+        allocated.iter().filter_map(|(_, access)| access.vhost_user.as_ref()).collect();
+    let (variable, values): (String, Vec<String>) = match sockets.is_empty() {
+        true => (variable("PCIDEVICE", resource), allocated.iter().map(|(id, _)| id.clone()).collect()),
+        false => (variable("VHOSTUSER", resource), sockets.iter().map(|socket| socket.path()).collect()),
+    };
     let envs = HashMap::from([
         (format!("{variable}_INFO"), serde_json::json!(info).to_string()),
-        (variable, ids.join(",")),
+        (variable, values.join(",")),
     ]);
+    let mounts = sockets.iter().map(|socket| wire::Mount {
+        container_path: socket.directory.clone(),
+        host_path: socket.host_directory.clone(),
+        read_only: socket.read_only,
+    });
+    let mounts = mounts.collect();
     let mut devices: Vec<wire::DeviceSpec> = Vec::new();
     for node in allocated.iter().flat_map(|(_, access)| access.nodes()) {
         // `/dev/vfio/vfio` comes with every device under vfio-pci, and a container has a node once.
@@ -74,13 +108,13 @@ pub(super) fn answer(
             devices.push(node);
         }
     }
-    wire::ContainerAllocateResponse { envs, mounts: Vec::new(), devices }
+    wire::ContainerAllocateResponse { envs, mounts, devices }
 }
 
 /// The environment variable of a resource: `PCIDEVICE_INTEL_COM_RADIO` for `intel.com/radio`. A hyphen stays, as it does in the
 /// SR-IOV network device plugin.
-fn variable(resource: &str) -> String {
-    format!("PCIDEVICE_{}", resource.replace(['.', '/'], "_")).to_uppercase()
+fn variable(kind: &str, resource: &str) -> String {
+    format!("{kind}_{}", resource.replace(['.', '/'], "_")).to_uppercase()
 }
 
 fn node(host_path: String, container_path: String) -> wire::DeviceSpec {
@@ -114,6 +148,9 @@ impl DeviceAccess {
         }
         if self.vhost_net {
             facts.insert("vhost", of_kind([("net-mount", VHOST_NET), ("tun-mount", TUN)]));
+        }
+        if let Some(socket) = &self.vhost_user {
+            facts.insert("vhost-user", of_kind([("mode", socket.mode), ("path", &socket.path())]));
         }
         if !self.extra.is_empty() {
             facts.insert("extra", self.extra.clone());
@@ -203,7 +240,10 @@ mod tests {
         let extra = BTreeMap::from([("rack".to_owned(), "7".to_owned())]);
         let answer = answer(
             "a/b",
-            &[("x".to_owned(), DeviceAccess { vfio: None, rdma: Some(rdma), vhost_net: true, extra })],
+            &[(
+                "x".to_owned(),
+                DeviceAccess { rdma: Some(rdma), vhost_net: true, extra, ..DeviceAccess::default() },
+            )],
         );
         let wanted = ["/dev/infiniband/uverbs2", "/dev/infiniband/rdma_cm", VHOST_NET, TUN];
         assert_eq!(paths(&answer), wanted.map(|path| (path, path, "rw")));
@@ -211,5 +251,36 @@ mod tests {
             answer.envs["PCIDEVICE_A_B_INFO"],
             r#"{"x":{"extra":{"rack":"7"},"generic":{"deviceID":"x"},"rdma":{"rdma_cm":"/dev/infiniband/rdma_cm","rdma_dev":"mlx5_2","uverbs":"/dev/infiniband/uverbs2"},"vhost":{"net-mount":"/dev/vhost-net","tun-mount":"/dev/net/tun"}}}"#
         );
+    }
+
+    #[test]
+    fn ports_come_with_their_directories_and_the_paths_of_their_sockets() {
+        let port = |id: &str, mode, read_only| {
+            let socket = VhostUserSocket {
+                mode,
+                host_directory: format!("/run/fairlead/vhost-user/{id}"),
+                directory: format!("/run/vhost-user/{id}"),
+                name: "vhost-user.sock",
+                read_only,
+            };
+            (id.to_owned(), DeviceAccess { vhost_user: Some(socket), ..DeviceAccess::default() })
+        };
+        let answer =
+            answer("example.com/blue", &[port("blue-07", "client", true), port("blue-00", "server", false)]);
+        let (first, second) = ("/run/vhost-user/blue-07", "/run/vhost-user/blue-00");
+        let sockets = format!("{first}/vhost-user.sock,{second}/vhost-user.sock");
+        assert_eq!(answer.envs["VHOSTUSER_EXAMPLE_COM_BLUE"], sockets);
+        assert_eq!(
+            answer.envs["VHOSTUSER_EXAMPLE_COM_BLUE_INFO"],
+            r#"{"blue-00":{"generic":{"deviceID":"blue-00"},"vhost-user":{"mode":"server","path":"/run/vhost-user/blue-00/vhost-user.sock"}},"blue-07":{"generic":{"deviceID":"blue-07"},"vhost-user":{"mode":"client","path":"/run/vhost-user/blue-07/vhost-user.sock"}}}"#
+        );
+        let mounts =
+            answer.mounts.iter().map(|m| (m.host_path.as_str(), m.container_path.as_str(), m.read_only));
+        let wanted = [
+            ("/run/fairlead/vhost-user/blue-07", first, true),
+            ("/run/fairlead/vhost-user/blue-00", second, false),
+        ];
+        assert_eq!(mounts.collect::<Vec<_>>(), wanted);
+        assert_eq!((answer.envs.len(), answer.devices.len()), (2, 0));
     }
 }

@@ -19,7 +19,16 @@ const DIRECTORY: &str = "/var/run/k8s.cni.cncf.io/devinfo/dp";
 struct DeviceInfo<'a> {
     r#type: &'static str,
     version: &'static str,
-    pci: Pci<'a>,
+    #[serde(flatten)]
+    device: Kind<'a>,
+}
+
+/// The device under the key that its type has.
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Kind<'a> {
+    Pci(Pci<'a>),
+    VhostUser { mode: &'a str, path: String },
 }
 
 #[derive(Serialize)]
@@ -43,8 +52,14 @@ impl DeviceInfoFiles {
 
     /// Writes the file of a device. A reader finds the old file or the new one, never a part.
     pub(super) fn write(&self, resource: &str, id: &str, access: &DeviceAccess) -> io::Result<()> {
-        let rdma_device = access.rdma.as_ref().map(|rdma| rdma.devices.join(","));
-        let info = DeviceInfo { r#type: "pci", version: "1.1.0", pci: Pci { pci_address: id, rdma_device } };
+        let (r#type, device) = match &access.vhost_user {
+            Some(socket) => ("vhost-user", Kind::VhostUser { mode: socket.mode, path: socket.path() }),
+            None => {
+                let rdma_device = access.rdma.as_ref().map(|rdma| rdma.devices.join(","));
+                ("pci", Kind::Pci(Pci { pci_address: id, rdma_device }))
+            }
+        };
+        let info = DeviceInfo { r#type, version: "1.1.0", device };
         let directory = self.root.make_directory(Path::new(DIRECTORY))?;
         let place = Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string());
         // Multus looks for this name; without a slash it cannot lead out of the directory.
@@ -62,7 +77,7 @@ impl DeviceInfoFiles {
 
 #[cfg(test)]
 mod tests {
-    use super::super::allocate_answer::RdmaAccess;
+    use super::super::allocate_answer::{RdmaAccess, VhostUserSocket};
     use super::*;
 
     #[test]
@@ -82,5 +97,24 @@ mod tests {
         let text = fs::read_to_string(&path).unwrap();
         assert!(text.contains(r#""rdma-device":"mlx5_2""#), "{text}");
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_port_is_told_by_the_path_of_its_socket_in_the_container() {
+        let root = tempfile::tempdir().unwrap();
+        let files = DeviceInfoFiles::new(HostRoot::new(root.path().into()));
+        let socket = VhostUserSocket {
+            mode: "client",
+            host_directory: "/run/fairlead/vhost-user/blue-00".to_owned(),
+            directory: "/run/vhost-user/blue-00".to_owned(),
+            name: "vhost-user.sock",
+            read_only: true,
+        };
+        let access = DeviceAccess { vhost_user: Some(socket), ..DeviceAccess::default() };
+        files.write("example.com/blue", "blue-00", &access).unwrap();
+        let path =
+            root.path().join("var/run/k8s.cni.cncf.io/devinfo/dp/example.com-blue-blue-00-device.json");
+        let wanted = r#"{"type":"vhost-user","version":"1.1.0","vhost-user":{"mode":"client","path":"/run/vhost-user/blue-00/vhost-user.sock"}}"#;
+        assert_eq!(fs::read_to_string(path).unwrap(), wanted);
     }
 }

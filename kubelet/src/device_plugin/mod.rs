@@ -31,7 +31,7 @@ use device_info_files::DeviceInfoFiles;
 use registration::Registration;
 use service::Offer;
 
-pub use allocate_answer::{DeviceAccess, RdmaAccess, VfioGroup};
+pub use allocate_answer::{DeviceAccess, RdmaAccess, VfioGroup, VhostUserSocket};
 pub use watched_devices::{WatchedDevices, watched};
 
 /// The device plugins' directory in kubelet's directory.
@@ -59,13 +59,13 @@ pub enum AllocationPolicy {
 /// A device as it is announced to kubelet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
-    /// The name that kubelet knows the device by: its PCI address.
+    /// The name that kubelet knows the device by: its PCI address, or the name of a port.
     pub id: String,
     /// The NUMA node that kubelet is to align it to, where it has one.
     pub numa_node: Option<u32>,
     /// Whether kubelet may allocate it.
     pub health: Health,
-    /// The PF that it is of, for [`AllocationPolicy`].
+    /// The PF that it is of, for [`AllocationPolicy`]; of a port: its pool.
     pub pf: String,
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::pool_definition::{Allocator, PoolSettings};
-use crate::{PciAddr, Scan, ScannedPf};
+use crate::{PciAddr, Scan, ScannedPf, ScannedVf};
 
 /// Something that the operator is to know.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -45,20 +45,24 @@ pub(super) fn of(
 ) -> Membership {
     let mut membership = Membership::default();
     let mut overlaps = BTreeMap::<(usize, usize), Vec<PciAddr>>::new();
-    for physical in &scan.physical {
-        for found in &physical.vfs {
-            let mut found = found.clone();
-            let address = found.vf.address;
-            found.vf.driver = driver_before(address).or(found.vf.driver);
-            let mut matching =
-                (0..).zip(pools).filter(|(_, pool)| pool.selectors.matching(physical, &found).is_some());
-            let Some((pool, _)) = matching.next() else { continue };
-            for (later, _) in matching {
-                overlaps.entry((pool, later)).or_default().push(address);
-            }
-            let assignment = Assignment { pool, pf: physical.address, numa_node: found.vf.numa_node };
-            membership.assignments.insert(address, assignment);
+    let as_selected = |found: &ScannedVf| {
+        let mut found = found.clone();
+        found.vf.driver = driver_before(found.vf.address).or(found.vf.driver);
+        found
+    };
+    let all = scan.physical.iter().flat_map(|physical| physical.vfs.iter().map(move |vf| (physical, vf)));
+    let vfs: Vec<(&ScannedPf, ScannedVf)> =
+        all.map(|(physical, found)| (physical, as_selected(found))).collect();
+    for (physical, found) in &vfs {
+        let address = found.vf.address;
+        let mut matching =
+            (0..).zip(pools).filter(|(_, pool)| pool.selectors.matching(physical, found).is_some());
+        let Some((pool, _)) = matching.next() else { continue };
+        for (later, _) in matching {
+            overlaps.entry((pool, later)).or_default().push(address);
         }
+        let assignment = Assignment { pool, pf: physical.address, numa_node: found.vf.numa_node };
+        membership.assignments.insert(address, assignment);
     }
     let overlapping = overlaps
         .into_iter()
@@ -67,21 +71,34 @@ pub(super) fn of(
     let unreached =
         scan.physical.iter().flat_map(|physical| unreached(pools, physical, &membership.assignments));
     membership.notices.extend(unreached.collect::<Vec<_>>());
-    membership.notices.extend(without_vfs(pools, &membership.assignments));
+    membership.notices.extend(without_vfs(pools, &vfs, &membership.assignments));
     membership
 }
 
-/// Notices about pools whose selectors match no VF of this node.
-fn without_vfs(pools: &[PoolSettings], assignments: &BTreeMap<PciAddr, Assignment>) -> Vec<Notice> {
+/// Notices about pools whose selectors match no VF of this node, or none that no earlier pool has.
+fn without_vfs(
+    pools: &[PoolSettings],
+    vfs: &[(&ScannedPf, ScannedVf)],
+    assignments: &BTreeMap<PciAddr, Assignment>,
+) -> Vec<Notice> {
     let has_one = |at: usize| assignments.values().any(|assignment| assignment.pool == at);
     let notice = |pool: &PoolSettings| {
-        let selectors = serde_json::to_string(&pool.selectors).unwrap_or_default();
-        Notice {
-            // Many nodes share one configuration, and some have no such NIC.
-            wrong: false,
-            seen: format!("pool {:?} has no VF: none of this node matches {selectors}, or an earlier pool has them", pool.name),
-            remedy: "compare the selectors with `ip link` and `lspci -nn`; make VFs with numvfs where there are none".to_owned(),
-        }
+        let (why, remedy) = match pool.selectors.why_none(vfs) {
+            _ if vfs.is_empty() => (
+                "this node has none".to_owned(),
+                "make VFs: `numvfs` of a pool that names the PF, or sriov_numvfs of sysfs",
+            ),
+            Some(why) => {
+                (why, "correct the selectors by what was found; make VFs with numvfs where there are none")
+            }
+            None => (
+                "earlier pools have all that its selectors match".to_owned(),
+                "say in the selectors which pool is meant",
+            ),
+        };
+        // Many nodes share one configuration, and some have no such NIC.
+        let wrong = false;
+        Notice { wrong, seen: format!("pool {:?} has no VF: {why}", pool.name), remedy: remedy.to_owned() }
     };
     pools.iter().enumerate().filter(|(at, _)| !has_one(*at)).map(|(_, pool)| notice(pool)).collect()
 }

@@ -18,6 +18,8 @@ use seccompiler::{
     SeccompRule, TargetArch, apply_filter_all_threads,
 };
 
+use crate::memory::userfault::{UFFDIO_REGISTER, UFFDIO_ZEROPAGE};
+
 /// A filter can't be made or installed.
 #[derive(Debug, thiserror::Error)]
 pub enum FilterError {
@@ -49,6 +51,8 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_lseek,
     // what kind of file a guest's descriptor is: the names below /proc/self/fd
     libc::SYS_readlinkat,
+    // when a guest's file is gone: by the same names
+    libc::SYS_inotify_add_watch,
     libc::SYS_eventfd2,
     libc::SYS_epoll_create1,
     libc::SYS_epoll_ctl,
@@ -119,6 +123,9 @@ const ALLOWED_WITH: &[(c_long, &[Argument])] = &[
     (libc::SYS_fcntl, &[(1, ALL, libc::F_DUPFD_CLOEXEC.cast_unsigned())]),
     (libc::SYS_fcntl, &[(1, ALL, libc::F_GET_SEALS.cast_unsigned())]),
     (libc::SYS_ioctl, &[(1, ALL, FIONBIO)]),
+    // missing pages of guests, by the userfaultfd that was made before
+    (libc::SYS_ioctl, &[(1, ALL, UFFDIO_REGISTER)]),
+    (libc::SYS_ioctl, &[(1, ALL, UFFDIO_ZEROPAGE)]),
     // fstat(2) of newer C libraries
     (libc::SYS_newfstatat, &[(3, AT_EMPTY_PATH, AT_EMPTY_PATH)]),
 ];

@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use fairlead_host::Uplink;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
@@ -12,10 +13,11 @@ use super::client_error::ClientError;
 use super::client_events::EventStream;
 use super::listening_socket::SocketAddress;
 use super::messages::{
-    Answer, AnswerMessage, MESSAGE_BYTES, PROTOCOL, ProgramVersion, Request, RequestMessage, SocketSide,
+    Answer, AnswerMessage, MESSAGE_BYTES, ProgramVersion, Request, RequestMessage, SocketSide,
 };
 use super::seqpacket::{Received, receive, send};
-use crate::port::{MacEntry, PortConfig, PortView};
+use crate::capture::{CaptureOptions, CaptureReader};
+use crate::port::{MacEntry, PortConfig, PortView, UplinkConfig, UplinkView};
 
 /// Between two attempts to connect to a socket whose queue is full.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -44,7 +46,21 @@ impl Client {
         side: SocketSide,
         socket: BorrowedFd<'_>,
     ) -> Result<(), ClientError> {
-        self.done(Request::AddPort { config, socket: side }, Some(socket))
+        self.add_port_near(config, side, socket, None)
+    }
+
+    /// The same for a guest on a NUMA node, whose thread is to serve it. A switch from before there were nodes refuses it by its version.
+    ///
+    /// # Errors
+    /// As [`Client::add_port`].
+    pub fn add_port_near(
+        &mut self,
+        config: PortConfig,
+        side: SocketSide,
+        socket: BorrowedFd<'_>,
+        numa_node: Option<u32>,
+    ) -> Result<(), ClientError> {
+        self.done(Request::AddPort { config, socket: side, numa_node }, &[socket])
     }
 
     /// Removes a port; nothing of its guest's memory is mapped when this returns.
@@ -52,7 +68,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`]; a port that is not there is refused.
     pub fn remove_port(&mut self, name: &str) -> Result<(), ClientError> {
-        self.done(Request::RemovePort { name: name.to_owned() }, None)
+        self.done(Request::RemovePort { name: name.to_owned() }, &[])
     }
 
     /// Gives a port whose guest listens a new connection.
@@ -60,7 +76,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub fn reconnect(&mut self, name: &str, socket: BorrowedFd<'_>) -> Result<(), ClientError> {
-        self.done(Request::Reconnect { name: name.to_owned() }, Some(socket))
+        self.done(Request::Reconnect { name: name.to_owned() }, &[socket])
     }
 
     /// Removes all ports but these, and answers the names of those that were removed.
@@ -72,13 +88,53 @@ impl Client {
         let mut chunks = names.chunks(MESSAGE_BYTES / 512).peekable();
         let mut names = chunks.next().unwrap_or_default();
         while let Some(next) = chunks.peek().copied() {
-            self.done(Request::KeepOnly { names: names.to_vec(), more: true }, None)?;
+            self.done(Request::KeepOnly { names: names.to_vec(), more: true }, &[])?;
             names = next;
             chunks.next();
         }
         let request = Request::KeepOnly { names: names.to_vec(), more: false };
         self.list(request, |answer| match answer {
             Answer::Removed { names, more } => Some((names, more)),
+            _ => None,
+        })
+    }
+
+    /// Has the switch serve an uplink, whose sockets are not bound yet; they can be when this returns.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; a network that has another is refused.
+    pub fn add_uplink(&mut self, config: UplinkConfig, uplink: &Uplink) -> Result<(), ClientError> {
+        self.add_uplink_near(config, uplink, None)
+    }
+
+    /// The same for an interface of a NUMA node, whose thread is to serve it.
+    ///
+    /// # Errors
+    /// As [`Client::add_uplink`].
+    pub fn add_uplink_near(
+        &mut self,
+        config: UplinkConfig,
+        uplink: &Uplink,
+        numa_node: Option<u32>,
+    ) -> Result<(), ClientError> {
+        self.done(Request::AddUplink { config, numa_node }, &uplink.descriptors())
+    }
+
+    /// Removes a network's uplink; the interface is the kernel's own when this returns.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; a network without one is refused.
+    pub fn remove_uplink(&mut self, network: &str) -> Result<(), ClientError> {
+        self.done(Request::RemoveUplink { network: network.to_owned() }, &[])
+    }
+
+    /// Every uplink as it is now.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn uplinks(&mut self) -> Result<Vec<UplinkView>, ClientError> {
+        self.list(Request::Uplinks, |answer| match answer {
+            Answer::Uplinks { uplinks, more } => Some((uplinks, more)),
             _ => None,
         })
     }
@@ -110,7 +166,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub fn version(&mut self) -> Result<ProgramVersion, ClientError> {
-        self.exchange(Request::Version, None, |answer| match answer {
+        self.exchange(Request::Version, &[], |answer| match answer {
             Answer::Version(version) => Some((version, false)),
             _ => None,
         })
@@ -121,15 +177,30 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub fn events(mut self) -> Result<EventStream, ClientError> {
-        self.done(Request::Events, None)?;
+        self.done(Request::Events, &[])?;
         match self.connection.take() {
             Some(connection) => Ok(EventStream::new(self.path, connection)),
             None => Err(ClientError::Closed { path: self.path, request: "events" }),
         }
     }
 
-    fn done(&mut self, request: Request, descriptor: Option<BorrowedFd<'_>>) -> Result<(), ClientError> {
-        self.exchange(request, descriptor, |answer| matches!(answer, Answer::Done).then_some(((), false)))
+    /// Frames of a port from now on, over this connection.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; a port that is not there, or that is captured already, is refused.
+    pub fn capture(mut self, name: &str, options: CaptureOptions) -> Result<CaptureReader, ClientError> {
+        let memory = CaptureReader::memory().map_err(ClientError::CaptureMemory)?;
+        self.done(Request::Capture { name: name.to_owned(), options }, &[memory.as_fd()])?;
+        match self.connection.take() {
+            Some(connection) => {
+                CaptureReader::new(memory.as_fd(), connection).map_err(ClientError::CaptureMemory)
+            }
+            None => Err(ClientError::Closed { path: self.path, request: "capture" }),
+        }
+    }
+
+    fn done(&mut self, request: Request, descriptors: &[BorrowedFd<'_>]) -> Result<(), ClientError> {
+        self.exchange(request, descriptors, |answer| matches!(answer, Answer::Done).then_some(((), false)))
     }
 
     /// Asks for a list, and puts its pages together.
@@ -139,7 +210,7 @@ impl Client {
         page: impl Fn(Answer) -> Option<(Vec<T>, bool)>,
     ) -> Result<Vec<T>, ClientError> {
         let mut all = Vec::new();
-        self.exchange(request, None, |answer| {
+        self.exchange(request, &[], |answer| {
             let (items, more) = page(answer)?;
             all.extend(items);
             Some(((), more))
@@ -151,7 +222,7 @@ impl Client {
     fn exchange<T>(
         &mut self,
         request: Request,
-        descriptor: Option<BorrowedFd<'_>>,
+        descriptors: &[BorrowedFd<'_>],
         mut expected: impl FnMut(Answer) -> Option<(T, bool)>,
     ) -> Result<T, ClientError> {
         let mut call = Call {
@@ -160,7 +231,7 @@ impl Client {
             limit: self.limit,
             until: Instant::now() + self.limit,
         };
-        let request = RequestMessage { version: PROTOCOL, request };
+        let request = RequestMessage { version: request.version(), request };
         let bytes = serde_json::to_vec(&request).map_err(|error| call.malformed(Some(error)))?;
         if bytes.len() > MESSAGE_BYTES {
             return Err(ClientError::TooLong { request: call.request, bytes: bytes.len() });
@@ -170,7 +241,7 @@ impl Client {
             Some(connection) => connection,
             None => call.connect()?,
         };
-        call.send(&connection, &bytes, descriptor)?;
+        call.send(&connection, &bytes, descriptors)?;
         loop {
             let answer = match call.receive(&connection)? {
                 Answer::Refused(refusal) => {
@@ -217,10 +288,10 @@ impl Call<'_> {
         &self,
         connection: &OwnedFd,
         bytes: &[u8],
-        descriptor: Option<BorrowedFd<'_>>,
+        descriptors: &[BorrowedFd<'_>],
     ) -> Result<(), ClientError> {
         loop {
-            match send(connection, bytes, descriptor) {
+            match send(connection, bytes, descriptors) {
                 Ok(()) => return Ok(()),
                 Err(Errno::AGAIN) => self.wait(connection, PollFlags::OUT)?,
                 // The other side may have said why before it closed: the answer is read.
@@ -284,9 +355,13 @@ fn name_of(request: &Request) -> &'static str {
         Request::RemovePort { .. } => "remove-port",
         Request::Reconnect { .. } => "reconnect",
         Request::KeepOnly { .. } => "keep-only",
+        Request::AddUplink { .. } => "add-uplink",
+        Request::RemoveUplink { .. } => "remove-uplink",
+        Request::Uplinks => "uplinks",
         Request::Ports => "ports",
         Request::MacTable => "mac-table",
         Request::Version => "version",
+        Request::Capture { .. } => "capture",
         Request::Events => "events",
     }
 }

@@ -57,6 +57,9 @@ pub enum ClientError {
         /// How long it is.
         bytes: usize,
     },
+    /// There is no memory for a capture.
+    #[error("there is no memory for a capture; free some, or raise this process' memory limit")]
+    CaptureMemory(#[source] io::Error),
     /// fairlead-vswitch answered that it does not do it.
     #[error("fairlead-vswitch refuses `{request}`: {refusal}")]
     Refused {

@@ -10,7 +10,7 @@ use super::answer_pages::message;
 use super::event_queues::EventQueues;
 use super::messages::{Answer, MESSAGE_BYTES, Refusal, RefusalCode};
 use super::port_commands::PortCommands;
-use super::requests::{Outcome, Requests};
+use super::requests::{Capture, Outcome, Requests};
 use super::seqpacket::{Received, receive, send};
 
 /// A connection and its number, which no other connection of the process has.
@@ -22,6 +22,8 @@ pub(super) struct Connection {
     waiting: VecDeque<Vec<u8>>,
     requests: Requests,
     is_subscribed: bool,
+    /// The capture that ends with this connection.
+    capture: Option<Capture>,
 }
 
 /// Whether a connection goes on.
@@ -41,11 +43,17 @@ impl Connection {
             waiting: VecDeque::new(),
             requests: Requests::default(),
             is_subscribed: false,
+            capture: None,
         }
     }
 
-    pub(super) fn number(&self) -> u64 {
-        self.number
+    /// Ends what lasts as long as the connection.
+    pub(super) fn end(&mut self, commands: &dyn PortCommands, events: &EventQueues) {
+        events.unsubscribe(self.number);
+        if let Some(Capture { port, key }) = self.capture.take() {
+            commands.end_capture(&port, key);
+            tracing::info!(port, "frames of a port are captured no longer");
+        }
     }
 
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
@@ -85,7 +93,7 @@ impl Connection {
                 self.waiting.extend(event.map(|event| message(Answer::Event(event))));
             }
             let Some(next) = self.waiting.front() else { return Life::GoesOn };
-            match send(&self.socket, next, None) {
+            match send(&self.socket, next, &[]) {
                 Ok(()) => self.waiting.pop_front(),
                 Err(Errno::AGAIN) => return Life::GoesOn,
                 Err(_) => return Life::Over,
@@ -100,11 +108,16 @@ impl Connection {
         commands: &dyn PortCommands,
         events: &EventQueues,
     ) {
-        if self.is_subscribed {
-            return self.refuse("this connection is for events; send requests on another".to_owned());
+        if self.is_subscribed || self.capture.is_some() {
+            let reason = "this connection is for events or a capture; send requests on another";
+            return self.refuse(reason.to_owned());
         }
         match self.requests.answer(bytes, descriptors, commands) {
             Outcome::Answered(messages) => self.waiting.extend(messages),
+            Outcome::Captures(capture) => {
+                self.capture = Some(capture);
+                self.waiting.push_back(message(Answer::Done));
+            }
             Outcome::Subscribed => {
                 self.is_subscribed = true;
                 events.subscribe(self.number);

@@ -5,24 +5,32 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use fairlead_host::Mac;
+use fairlead_host::{Mac, Uplink, UplinkQueue};
 use parking_lot::Mutex;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 
 use super::listening_socket::{SocketAddress, bind_control_socket};
-use super::messages::{Answer, AnswerMessage, MESSAGE_BYTES, PortEvent, Refusal, RefusalCode, SocketSide};
+use super::messages::{
+    Answer, AnswerMessage, MESSAGE_BYTES, PROTOCOL, PortEvent, Refusal, RefusalCode, Request, SocketSide,
+};
 use super::seqpacket::{Received, receive, send};
 use super::{Client, ClientError, EventQueues, PortCommands, Server};
+use crate::capture::{CaptureDirection, CaptureKey, CaptureOptions, CaptureRequest, Ended, Seen, Tap};
 use crate::dataplane::{Event, Socket};
-use crate::port::{MacEntry, PortConfig, PortCounters, PortView};
+use crate::port::{MacEntry, PortConfig, PortCounters, PortView, ThreadView, UplinkConfig, UplinkView};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Ports in the order in which they came, with their sockets; nothing else.
+/// Ports in the order in which they came, with their sockets, uplinks with the number of their queues, and captures; nothing else.
 #[derive(Default, Clone)]
-struct Recorded(Arc<Mutex<Vec<(PortConfig, Socket)>>>);
+struct Recorded(
+    Arc<Mutex<Vec<(PortConfig, Socket)>>>,
+    Arc<Mutex<Vec<(UplinkConfig, usize)>>>,
+    Arc<Mutex<Vec<(CaptureKey, Tap)>>>,
+);
 
 impl Recorded {
     fn at(&self, name: &str) -> Result<usize, Refusal> {
@@ -32,7 +40,7 @@ impl Recorded {
 }
 
 impl PortCommands for Recorded {
-    fn add_port(&self, config: PortConfig, socket: Socket) -> Result<(), Refusal> {
+    fn add_port(&self, config: PortConfig, socket: Socket, _: Option<u32>) -> Result<(), Refusal> {
         if self.at(&config.name).is_ok() {
             return Err(Refusal::new(RefusalCode::NameTaken, format!("there is a port {}", config.name)));
         }
@@ -52,6 +60,40 @@ impl PortCommands for Recorded {
         Ok(())
     }
 
+    fn add_uplink(&self, config: UplinkConfig, uplink: Uplink, _: Option<u32>) -> Result<(), Refusal> {
+        self.1.lock().push((config, uplink.queues.len()));
+        Ok(())
+    }
+
+    fn remove_uplink(&self, network: &str) -> Result<(), Refusal> {
+        self.1.lock().retain(|(config, _)| config.network != network);
+        Ok(())
+    }
+
+    fn uplinks(&self) -> Vec<UplinkView> {
+        let view = |(config, queues): &(UplinkConfig, usize)| UplinkView {
+            config: config.clone(),
+            queues: u16::try_from(*queues).unwrap(),
+            zero_copy: true,
+            lost_frames: 0,
+            counters: PortCounters::default(),
+            thread: ThreadView::default(),
+        };
+        self.1.lock().iter().map(view).collect()
+    }
+
+    fn capture(&self, name: &str, request: CaptureRequest) -> Result<CaptureKey, Refusal> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        self.at(name)?;
+        let key = CaptureKey(NEXT.fetch_add(1, Ordering::Relaxed));
+        self.2.lock().push((key, Tap::new(request).unwrap()));
+        Ok(key)
+    }
+
+    fn end_capture(&self, _: &str, key: CaptureKey) {
+        self.2.lock().retain(|(known, _)| *known != key);
+    }
+
     fn ports(&self) -> Vec<PortView> {
         let view = |(config, _): &(PortConfig, Socket)| PortView {
             config: config.clone(),
@@ -60,6 +102,7 @@ impl PortCommands for Recorded {
             features: 0,
             active_queues: 0,
             counters: PortCounters::default(),
+            thread: ThreadView::default(),
         };
         self.0.lock().iter().map(view).collect()
     }
@@ -165,7 +208,7 @@ fn answer(socket: &OwnedFd) -> Answer {
 }
 
 fn refusal(socket: &OwnedFd, message: &[u8]) -> Refusal {
-    send(socket, message, None).unwrap();
+    send(socket, message, &[]).unwrap();
     match answer(socket) {
         Answer::Refused(refusal) => refusal,
         other => panic!("not refused: {other:?}"),
@@ -211,13 +254,41 @@ fn a_socket_of_another_kind_is_refused_and_closed_and_the_connection_stays() {
 }
 
 #[test]
+fn an_uplink_comes_with_the_descriptors_of_all_its_queues_and_goes() {
+    let switch = Switch::start(&[me()]);
+    let mut client = switch.client();
+    let null = || OwnedFd::from(File::open("/dev/null").unwrap());
+    let queues = || (0..8).map(|_| UplinkQueue { socket: null(), memory: null() }).collect();
+    let uplink = Uplink { native: true, attachment: null(), queues: queues() };
+    let config =
+        UplinkConfig { network: "red".into(), interface: "eth1".into(), index: 7, mtu: 1_500, native: true };
+    client.add_uplink(config.clone(), &uplink).unwrap();
+    let views = client.uplinks().unwrap();
+    assert_eq!((views.len(), &views[0].config, views[0].queues), (1, &config, 8));
+    client.remove_uplink("red").unwrap();
+    assert!(client.uplinks().unwrap().is_empty());
+    // A switch from before there were uplinks takes all other requests, and one from before there were nodes ports of none.
+    assert_eq!([Request::Uplinks.version(), Request::Ports.version()], [2, 1]);
+    let of_node = |numa_node| {
+        let port = Request::AddPort { config: self::config("a"), socket: SocketSide::Listening, numa_node };
+        [port, Request::AddUplink { config: config.clone(), numa_node }].map(|request| request.version())
+    };
+    assert_eq!([of_node(None), of_node(Some(0))], [[1, 2], [3, 3]]);
+}
+
+#[test]
 fn what_is_no_request_is_refused_with_the_reason() {
     let switch = Switch::start(&[me()]);
     let raw = switch.raw();
-    let newer = refusal(&raw, br#"{"version":2,"request":{"paint":{}},"colour":"red"}"#);
+    let next = PROTOCOL + 1;
+    let newer = refusal(
+        &raw,
+        format!(r#"{{"version":{next},"request":{{"paint":{{}}}},"colour":"red"}}"#).as_bytes(),
+    );
     assert_eq!(newer.code, RefusalCode::NewerVersion);
     assert!(
-        newer.reason.contains("is of version 2") && newer.reason.ends_with("upgrade fairlead-vswitch first")
+        newer.reason.contains(&format!("is of version {next}"))
+            && newer.reason.ends_with("upgrade fairlead-vswitch first")
     );
     for bad in [
         "no JSON",
@@ -230,7 +301,7 @@ fn what_is_no_request_is_refused_with_the_reason() {
     }
     assert_eq!(refusal(&raw, &vec![b' '; MESSAGE_BYTES + 1]).code, RefusalCode::Malformed);
     let file = File::open("/dev/null").unwrap();
-    send(&raw, br#"{"version":1,"request":"ports"}"#, Some(file.as_fd())).unwrap();
+    send(&raw, br#"{"version":1,"request":"ports"}"#, &[file.as_fd()]).unwrap();
     assert!(matches!(answer(&raw), Answer::Refused(refusal) if refusal.code == RefusalCode::BadSocket));
     let mut client = switch.client();
     let mut wrong = config("a");
@@ -275,7 +346,7 @@ fn a_client_that_does_not_read_keeps_nobody_waiting() {
     for socket in &slow {
         // The answers are more than a socket holds, and more is asked for than is answered.
         for _ in 0..10 {
-            send(socket, br#"{"version":1,"request":"mac-table"}"#, None).unwrap();
+            send(socket, br#"{"version":1,"request":"mac-table"}"#, &[]).unwrap();
         }
     }
     // Each within the client's limit, while nobody reads the answers to the others.
@@ -332,7 +403,7 @@ fn events_reach_their_reader_in_order_and_a_slow_one_is_told_what_it_lost() {
 fn a_connection_for_events_takes_no_requests() {
     let switch = Switch::start(&[me()]);
     let raw = switch.raw();
-    send(&raw, br#"{"version":1,"request":"events"}"#, None).unwrap();
+    send(&raw, br#"{"version":1,"request":"events"}"#, &[]).unwrap();
     assert_eq!(answer(&raw), Answer::Done);
     assert!(refusal(&raw, br#"{"version":1,"request":"ports"}"#).reason.contains("is for events"));
 }
@@ -363,4 +434,32 @@ fn a_switch_that_does_not_answer_costs_the_limit_and_no_more() {
     let error = client.version().unwrap_err();
     assert!(matches!(error, ClientError::TimedOut { request: "version", .. }), "{error}");
     assert!(begun.elapsed() < LIMIT);
+}
+
+#[test]
+fn a_capture_lasts_as_long_as_its_connection() {
+    let mut switch = Switch::start(&[me()]);
+    let options = CaptureOptions { direction: CaptureDirection::Both, snaplen: 64 };
+    let refused = switch.client().capture("a", options).unwrap_err();
+    assert_eq!(code(&refused), RefusalCode::UnknownPort);
+    add(&mut switch.client(), "a").unwrap();
+    let mut reader = switch.client().capture("a", options).unwrap();
+    assert_eq!(reader.look(), Seen::Nothing);
+    let captures = Arc::clone(&switch.recorded.2);
+    assert_eq!(captures.lock().len(), 1);
+    drop(reader);
+    let until = Instant::now() + LIMIT;
+    while !captures.lock().is_empty() {
+        assert!(Instant::now() < until, "the capture goes on");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    reader = switch.client().capture("a", options).unwrap();
+    captures.lock().clear();
+    assert_eq!(reader.look(), Seen::Ended(Ended::PortRemoved));
+    reader = switch.client().capture("a", options).unwrap();
+    drop(switch.server.take());
+    while reader.look() == Seen::Nothing {
+        assert!(Instant::now() < until, "the switch is gone");
+    }
+    assert_eq!(reader.look(), Seen::Ended(Ended::SwitchGone));
 }

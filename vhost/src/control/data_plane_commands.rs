@@ -3,14 +3,17 @@
 use std::error::Error;
 use std::os::fd::OwnedFd;
 
+use fairlead_host::Uplink;
+
 use super::messages::{Refusal, RefusalCode};
 use super::port_commands::PortCommands;
-use crate::dataplane::{DataPlane, PortError, Socket};
-use crate::port::{MacEntry, PortConfig, PortView};
+use crate::capture::{CaptureKey, CaptureRequest};
+use crate::dataplane::{DataPlane, PortError, Socket, UplinkError};
+use crate::port::{MacEntry, PortConfig, PortView, UplinkConfig, UplinkView};
 
 impl PortCommands for DataPlane {
-    fn add_port(&self, config: PortConfig, socket: Socket) -> Result<(), Refusal> {
-        DataPlane::add_port(self, config, socket).map_err(|error| refusal(&error))
+    fn add_port(&self, config: PortConfig, socket: Socket, numa_node: Option<u32>) -> Result<(), Refusal> {
+        self.add_port_near(config, socket, numa_node).map_err(|error| refusal(&error))
     }
 
     fn remove_port(&self, name: &str) -> Result<(), Refusal> {
@@ -19,6 +22,31 @@ impl PortCommands for DataPlane {
 
     fn reconnect(&self, name: &str, socket: OwnedFd) -> Result<(), Refusal> {
         DataPlane::reconnect(self, name, socket).map_err(|error| refusal(&error))
+    }
+
+    fn add_uplink(
+        &self,
+        config: UplinkConfig,
+        uplink: Uplink,
+        numa_node: Option<u32>,
+    ) -> Result<(), Refusal> {
+        self.add_uplink_near(config, uplink, numa_node).map_err(|error| uplink_refusal(&error))
+    }
+
+    fn remove_uplink(&self, network: &str) -> Result<(), Refusal> {
+        DataPlane::remove_uplink(self, network).map_err(|error| uplink_refusal(&error))
+    }
+
+    fn uplinks(&self) -> Vec<UplinkView> {
+        DataPlane::uplinks(self)
+    }
+
+    fn capture(&self, name: &str, request: CaptureRequest) -> Result<CaptureKey, Refusal> {
+        DataPlane::capture(self, name, request).map_err(|error| refusal(&error))
+    }
+
+    fn end_capture(&self, name: &str, key: CaptureKey) {
+        DataPlane::end_capture(self, name, key);
     }
 
     fn ports(&self) -> Vec<PortView> {
@@ -34,15 +62,32 @@ fn refusal(error: &PortError) -> Refusal {
     let code = match error {
         PortError::NameTaken(_) => RefusalCode::NameTaken,
         PortError::NoSuchPort(_) => RefusalCode::UnknownPort,
+        PortError::Captured(_) => RefusalCode::Captured,
+        PortError::Capture(_) => RefusalCode::BadSocket,
         PortError::Config { .. } => RefusalCode::BadConfig,
         PortError::Socket(_) | PortError::Listens(_) => RefusalCode::BadSocket,
         PortError::TooMany(_) | PortError::NoAnswer => RefusalCode::Failed,
     };
-    let mut reason = error.to_string();
+    Refusal::new(code, sentence(error))
+}
+
+fn uplink_refusal(error: &UplinkError) -> Refusal {
+    let code = match error {
+        UplinkError::Taken { .. } => RefusalCode::NameTaken,
+        UplinkError::NoSuchUplink(_) => RefusalCode::UnknownPort,
+        UplinkError::Queue(_) => RefusalCode::BadSocket,
+        UplinkError::TooMany(_) | UplinkError::NoAnswer => RefusalCode::Failed,
+    };
+    Refusal::new(code, sentence(error))
+}
+
+/// An error and its causes.
+fn sentence(error: &dyn Error) -> String {
+    let mut sentence = error.to_string();
     let mut source = error.source();
     while let Some(deeper) = source {
-        reason = format!("{reason}: {deeper}");
+        sentence = format!("{sentence}: {deeper}");
         source = deeper.source();
     }
-    Refusal::new(code, reason)
+    sentence
 }

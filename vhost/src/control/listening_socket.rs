@@ -6,12 +6,11 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, fchmod};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
-use rustix::process::umask;
 
 /// How many clients may wait to be taken.
 const BACKLOG: i32 = 32;
@@ -38,8 +37,6 @@ pub enum BindError {
 
 /// Binds the control socket, mode 0600, and listens. A socket that nobody answers at is replaced.
 ///
-/// To be called while the process has one thread: the umask is changed for a moment.
-///
 /// # Errors
 /// When another process serves the path, when something else is there, or when the kernel refuses.
 pub fn bind_control_socket(path: &Path) -> Result<OwnedFd, BindError> {
@@ -61,10 +58,11 @@ pub fn bind_control_socket(path: &Path) -> Result<OwnedFd, BindError> {
         fs::remove_file(path).map_err(failed)?;
     }
     let socket = new_socket()?;
-    let usual = umask(Mode::RWXG | Mode::RWXO | Mode::XUSR);
-    let bound = bind(&socket, address.as_unix());
-    umask(usual);
-    bound.and_then(|()| listen(&socket, BACKLOG)).map_err(|error| failed(error.into()))?;
+    // The kernel gives the file the socket's own mode (net/unix/af_unix.c, unix_bind_bsd), so that nobody else can connect from the first.
+    fchmod(&socket, Mode::RUSR | Mode::WUSR)
+        .and_then(|()| bind(&socket, address.as_unix()))
+        .and_then(|()| listen(&socket, BACKLOG))
+        .map_err(|error| failed(error.into()))?;
     Ok(socket)
 }
 

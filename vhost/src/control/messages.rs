@@ -2,10 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::port::{MacEntry, PortConfig, PortView};
+use crate::capture::CaptureOptions;
+use crate::port::{MacEntry, PortConfig, PortView, UplinkConfig, UplinkView};
 
-/// The version of these messages. A program refuses requests of a newer one by its number.
-pub const PROTOCOL: u32 = 1;
+/// The version of these messages: 2 has uplinks and captures, 3 has NUMA nodes. A program refuses requests of a newer one by its number, so each is sent with the
+/// version that first had it ([`Request::version`]).
+pub const PROTOCOL: u32 = 3;
 
 /// The longest message in bytes.
 pub const MESSAGE_BYTES: usize = 64 * 1024;
@@ -14,7 +16,7 @@ pub const MESSAGE_BYTES: usize = 64 * 1024;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RequestMessage {
-    /// [`PROTOCOL`] of the sender.
+    /// The version that first had this request.
     pub version: u32,
     /// What it asks for.
     pub request: Request,
@@ -30,6 +32,9 @@ pub enum Request {
         config: PortConfig,
         /// Which kind of socket comes.
         socket: SocketSide,
+        /// The NUMA node of the guest, whose thread is to serve the port; absent: any.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        numa_node: Option<u32>,
     },
     /// One port fewer. Answered by [`Answer::Done`] when nothing of the guest's memory is mapped any more.
     RemovePort {
@@ -52,10 +57,48 @@ pub enum Request {
     Ports,
     /// Every address that is known. Answered by [`Answer::MacTable`].
     MacTable,
+    /// The way to the wire for one network. With the message come the attachment, and each queue's socket and memory. Answered by
+    /// [`Answer::Done`] when the rings are mapped, so that the sockets can be bound.
+    AddUplink {
+        /// What the uplink is to be.
+        config: UplinkConfig,
+        /// The NUMA node of the interface, whose thread is to serve it; absent: any.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        numa_node: Option<u32>,
+    },
+    /// An uplink fewer. Answered by [`Answer::Done`] when the interface is the kernel's own.
+    RemoveUplink {
+        /// The uplink's network.
+        network: String,
+    },
+    /// Every uplink as it is now. Answered by [`Answer::Uplinks`].
+    Uplinks,
     /// Which program this is. Answered by [`Answer::Version`].
     Version,
+    /// From now on frames of a port are copied into a ring, whose memory comes with the message, until the connection ends. No more
+    /// requests are taken on it. Answered by [`Answer::Done`].
+    Capture {
+        /// The port's name.
+        name: String,
+        /// What is copied.
+        options: CaptureOptions,
+    },
     /// From now on events are sent, and no more requests are taken, on this connection. Answered by [`Answer::Done`].
     Events,
+}
+
+impl Request {
+    /// The version that first had this request.
+    pub fn version(&self) -> u32 {
+        match self {
+            Request::AddPort { numa_node: Some(_), .. } | Request::AddUplink { numa_node: Some(_), .. } => 3,
+            Request::AddUplink { .. }
+            | Request::RemoveUplink { .. }
+            | Request::Uplinks
+            | Request::Capture { .. } => 2,
+            _ => 1,
+        }
+    }
 }
 
 /// Who connects to whom.
@@ -95,6 +138,13 @@ pub enum Answer {
     Ports {
         /// Some of them.
         ports: Vec<PortView>,
+        /// Another message follows.
+        more: bool,
+    },
+    /// The uplinks, by network.
+    Uplinks {
+        /// Some of them.
+        uplinks: Vec<UplinkView>,
         /// Another message follows.
         more: bool,
     },
@@ -178,10 +228,12 @@ pub enum RefusalCode {
     BadConfig,
     /// The descriptor is not the socket that was announced, or there is none, or there are several.
     BadSocket,
-    /// Another port has the name.
+    /// Another port has the name, or the network has another uplink.
     NameTaken,
-    /// No port has the name.
+    /// No port has the name, or the network has no uplink.
     UnknownPort,
+    /// Somebody else captures the port's frames.
+    Captured,
     /// The sender may not.
     NotAllowed,
     /// There are too many connections.

@@ -17,6 +17,9 @@ mod client_events;
 mod connection;
 mod data_plane_commands;
 mod event_queues;
+#[cfg(feature = "fuzzing")]
+#[allow(clippy::unwrap_used, clippy::expect_used, reason = "a harness of the fuzzer fails by panicking")]
+mod fuzzed;
 pub mod listening_socket;
 pub mod messages;
 mod port_commands;
@@ -25,6 +28,7 @@ mod port_socket;
 mod requests;
 mod seqpacket;
 mod server;
+mod uplink_check;
 
 #[cfg(test)]
 mod control_tests;
@@ -33,5 +37,7 @@ pub use client::Client;
 pub use client_error::ClientError;
 pub use client_events::EventStream;
 pub use event_queues::EventQueues;
+#[cfg(feature = "fuzzing")]
+pub use fuzzed::fuzzed_requests;
 pub use port_commands::PortCommands;
 pub use server::{Server, ServerError};

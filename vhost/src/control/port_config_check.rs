@@ -19,8 +19,8 @@ pub(super) fn check(config: &PortConfig) -> Result<(), Refusal> {
     if let Err(what) = text(name, NAME_BYTES) {
         return wrong(format!("its name {what}"));
     }
-    if let Err(what) = text(&config.network, NETWORK_BYTES) {
-        return wrong(format!("the name of its network {:?} {what}", config.network));
+    if let Err(what) = check_network(&config.network) {
+        return wrong(what);
     }
     if config.mac.is_multicast() || config.mac.is_zero() {
         return wrong(format!(
@@ -42,6 +42,11 @@ pub(super) fn check(config: &PortConfig) -> Result<(), Refusal> {
         return wrong(format!("a rate of {rate} bits in a second; take at least {SLOWEST}, or leave it out"));
     }
     Ok(())
+}
+
+/// Checks the name of a network.
+pub(super) fn check_network(network: &str) -> Result<(), String> {
+    text(network, NETWORK_BYTES).map_err(|what| format!("the name of its network {network:?} {what}"))
 }
 
 fn text(text: &str, longest: usize) -> Result<(), String> {

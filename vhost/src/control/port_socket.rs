@@ -9,12 +9,7 @@ use crate::dataplane::Socket;
 
 /// Takes the one descriptor of a request. The others, if there are any, are closed.
 pub(super) fn take(descriptors: Vec<OwnedFd>, side: SocketSide) -> Result<Socket, Refusal> {
-    let count = descriptors.len();
-    let Ok([socket]) = <[OwnedFd; 1]>::try_from(descriptors) else {
-        return Err(refusal(format!(
-            "{count} descriptors came with the request; send the port's socket alone"
-        )));
-    };
+    let socket = only(descriptors)?;
     if !is_unix_stream(&socket) {
         return Err(refusal("the descriptor is no unix stream socket; vhost-user needs one".to_owned()));
     }
@@ -29,6 +24,17 @@ pub(super) fn take(descriptors: Vec<OwnedFd>, side: SocketSide) -> Result<Socket
         SocketSide::Connected => Err(refusal(
             "the socket is not connected; connect it to the guest's before it is sent".to_owned(),
         )),
+    }
+}
+
+/// The one descriptor of a request. The others, if there are any, are closed.
+pub(super) fn only(descriptors: Vec<OwnedFd>) -> Result<OwnedFd, Refusal> {
+    let count = descriptors.len();
+    match <[OwnedFd; 1]>::try_from(descriptors) {
+        Ok([descriptor]) => Ok(descriptor),
+        Err(_) => {
+            Err(refusal(format!("{count} descriptors came with the request; send the one that it is about")))
+        }
     }
 }
 

@@ -11,7 +11,8 @@ use super::messages::{
     Answer, PROTOCOL, ProgramVersion, Refusal, RefusalCode, Request, RequestMessage, SocketSide,
 };
 use super::port_commands::PortCommands;
-use super::{port_config_check, port_socket};
+use super::{port_config_check, port_socket, uplink_check};
+use crate::capture::{CaptureKey, CaptureRequest};
 use crate::dataplane::Socket;
 
 /// The most names that a connection may send before the last of them.
@@ -37,6 +38,15 @@ pub(super) enum Outcome {
     Answered(Vec<Vec<u8>>),
     /// It asked for events.
     Subscribed,
+    /// It asked for this port's frames.
+    Captures(Capture),
+}
+
+/// A capture that ends with its connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Capture {
+    pub(super) port: String,
+    pub(super) key: CaptureKey,
 }
 
 impl Requests {
@@ -60,15 +70,22 @@ impl Requests {
         descriptors: Vec<OwnedFd>,
         commands: &dyn PortCommands,
     ) -> Result<Outcome, Refusal> {
-        if !matches!(request, Request::AddPort { .. } | Request::Reconnect { .. }) {
+        let takes = matches!(
+            request,
+            Request::AddPort { .. }
+                | Request::Reconnect { .. }
+                | Request::AddUplink { .. }
+                | Request::Capture { .. }
+        );
+        if !takes {
             port_socket::none(&descriptors)?;
         }
         Ok(Outcome::Answered(match request {
-            Request::AddPort { config, socket } => {
+            Request::AddPort { config, socket, numa_node } => {
                 port_config_check::check(&config)?;
                 let socket = port_socket::take(descriptors, socket)?;
                 let (port, network) = (config.name.clone(), config.network.clone());
-                commands.add_port(config, socket)?;
+                commands.add_port(config, socket, numa_node)?;
                 info!(port, network, "a port is added");
                 vec![message(Answer::Done)]
             }
@@ -85,12 +102,31 @@ impl Requests {
                 commands.reconnect(&name, socket)?;
                 vec![message(Answer::Done)]
             }
+            Request::AddUplink { config, numa_node } => {
+                let uplink = uplink_check::take(&config, descriptors)?;
+                let (interface, network) = (config.interface.clone(), config.network.clone());
+                commands.add_uplink(config, uplink, numa_node)?;
+                info!(interface, network, "an uplink is added");
+                vec![message(Answer::Done)]
+            }
+            Request::RemoveUplink { network } => {
+                commands.remove_uplink(&network)?;
+                info!(network, "an uplink is removed");
+                vec![message(Answer::Done)]
+            }
+            Request::Uplinks => pages(commands.uplinks(), |uplinks, more| Answer::Uplinks { uplinks, more }),
             Request::KeepOnly { names, more } => self.keep_only(names, more, commands)?,
             Request::Ports => pages(commands.ports(), |ports, more| Answer::Ports { ports, more }),
             Request::MacTable => {
                 pages(commands.mac_table(), |entries, more| Answer::MacTable { entries, more })
             }
             Request::Version => vec![message(Answer::Version(version()))],
+            Request::Capture { name, options } => {
+                let memory = port_socket::only(descriptors)?;
+                let key = commands.capture(&name, CaptureRequest { options, memory })?;
+                info!(port = name, "frames of a port are captured");
+                return Ok(Outcome::Captures(Capture { port: name, key }));
+            }
             Request::Events => return Ok(Outcome::Subscribed),
         }))
     }

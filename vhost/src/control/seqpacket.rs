@@ -12,8 +12,8 @@ use rustix::net::{
 
 use super::messages::MESSAGE_BYTES;
 
-/// Room for this many descriptors; the kernel closes those that do not fit.
-const DESCRIPTORS: usize = 8;
+/// Room for this many descriptors: an uplink of eight queues has 17. The kernel closes those that do not fit.
+const DESCRIPTORS: usize = 17;
 
 /// What a socket had.
 #[derive(Debug)]
@@ -60,13 +60,11 @@ pub(super) fn receive(socket: impl AsFd) -> Received {
 }
 
 /// Sends a message. `Errno::AGAIN`: the other side has to read first.
-pub(super) fn send(socket: impl AsFd, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+pub(super) fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    let descriptors = descriptor.map(|descriptor| [descriptor]);
-    if let Some(descriptors) = &descriptors {
-        // There is room for one.
-        let _ = control.push(SendAncillaryMessage::ScmRights(descriptors));
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(Errno::TOOBIG);
     }
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     loop {
@@ -94,8 +92,8 @@ mod tests {
         let (one, other) = pair();
         assert!(matches!(receive(&other), Received::Nothing));
         let file = File::open("/dev/null").unwrap();
-        send(&one, b"first", Some(file.as_fd())).unwrap();
-        send(&one, b"second", None).unwrap();
+        send(&one, b"first", &[file.as_fd()]).unwrap();
+        send(&one, b"second", &[]).unwrap();
         let Received::Message(bytes, descriptors) = receive(&other) else { panic!("no message") };
         assert_eq!((bytes.as_slice(), descriptors.len()), (b"first".as_slice(), 1));
         assert!(rustix::io::fcntl_getfd(&descriptors[0]).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
@@ -109,8 +107,8 @@ mod tests {
     #[test]
     fn a_message_that_is_too_long_is_told_and_the_next_one_is_whole() {
         let (one, other) = pair();
-        send(&one, &vec![b'x'; MESSAGE_BYTES + 1], None).unwrap();
-        send(&one, &vec![b'y'; MESSAGE_BYTES], None).unwrap();
+        send(&one, &vec![b'x'; MESSAGE_BYTES + 1], &[]).unwrap();
+        send(&one, &vec![b'y'; MESSAGE_BYTES], &[]).unwrap();
         assert!(matches!(receive(&other), Received::TooMuch));
         assert!(matches!(receive(&other), Received::Message(bytes, _) if bytes.len() == MESSAGE_BYTES));
     }

@@ -124,7 +124,7 @@ impl Service {
                 connection.serve(ready, commands.as_ref(), events)
             };
             if life == Life::Over {
-                events.unsubscribe(connection.number());
+                connection.end(commands.as_ref(), events);
             }
             life == Life::GoesOn
         });
@@ -152,7 +152,7 @@ impl Service {
             Some(refusal) => {
                 warn!(code = ?refusal.code, reason = refusal.reason, "a connection is refused");
                 // A client that does not read it sees the end of the connection.
-                let _ = send(socket.as_fd(), &message(Answer::Refused(refusal)), None);
+                let _ = send(socket.as_fd(), &message(Answer::Refused(refusal)), &[]);
             }
         }
     }

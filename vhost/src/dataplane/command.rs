@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use super::counters::Counters;
+use crate::capture::Tap;
 use crate::ring::{GuestEvent, RingFault, SplitRing};
 use crate::switch::{LearntAddress, PortIndex, PortRules, TooManyPorts};
+use crate::uplink::Queues;
 
 /// A port of the data plane. Never given twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -32,7 +34,25 @@ pub(super) enum Command {
         counters: Arc<Counters>,
         done: Sender<Result<(), TooManyPorts>>,
     },
-    /// A port fewer; its rings have been stopped before.
+    /// An uplink more.
+    AddUplink {
+        port: PortKey,
+        rules: PortRules,
+        queues: Box<Queues>,
+        counters: Arc<Counters>,
+        done: Sender<Result<(), TooManyPorts>>,
+    },
+    /// An uplink fewer, wherever it is served. Its queues are handed back, so that their memory is unmapped elsewhere.
+    RemoveUplink { port: PortKey, done: Sender<Option<Box<Queues>>> },
+    /// A port or an uplink more, which another thread serves.
+    AddElsewhere {
+        port: PortKey,
+        rules: PortRules,
+        thread: usize,
+        counters: Arc<Counters>,
+        done: Sender<Result<(), TooManyPorts>>,
+    },
+    /// A port fewer, wherever it is served; its rings have been stopped before.
     RemovePort { port: PortKey, done: Sender<()> },
     /// A ring is at work from now on, of this connection.
     StartRing { ring: RingKey, connection: ConnectionKey, work: Box<SplitRing>, kick: Arc<GuestEvent> },
@@ -41,8 +61,11 @@ pub(super) enum Command {
     /// Frames go through a ring, or don't.
     EnableRing { ring: RingKey, enabled: bool, done: Sender<()> },
     /// A guest is called by another eventfd.
-    SetCall { ring: RingKey, call: Option<Arc<GuestEvent>> },
-    /// What addresses are known, and of which ports.
+    SetCall { ring: RingKey, call: Option<Arc<GuestEvent>>, done: Sender<()> },
+    /// A port's frames are copied from now on, or no longer. What copied them before is handed back, so that its memory is unmapped
+    /// elsewhere.
+    SetTap { port: PortKey, tap: Option<Box<Tap>>, done: Sender<Option<Box<Tap>>> },
+    /// What addresses are known, and of which ports, as far as this thread serves them.
     MacTable { done: Sender<Vec<(PortKey, LearntAddress)>> },
     /// The end of the thread.
     Stop,

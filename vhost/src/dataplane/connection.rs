@@ -6,11 +6,13 @@ use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 
-use super::command::{Command, ConnectionKey, PortKey};
-use super::counters::Counters;
-use super::mailbox::Mailbox;
+use super::command::{ConnectionKey, PortKey};
+use super::counters::PortCounts;
+use super::poll_link::PollThreads;
 use super::remote_rings::RemoteRings;
-use crate::port::{PortConfig, PortView};
+use crate::capture::CaptureKey;
+use crate::memory::PortAccount;
+use crate::port::{PortConfig, PortCounters, PortView};
 use crate::protocol::{Channel, Offer, Refusal, Session};
 
 /// How long a port whose guest broke the rules accepts nobody: a guest cannot harm its neighbours by doing it again and again.
@@ -34,9 +36,15 @@ struct Connection {
 pub(super) struct GuestPort {
     pub(super) key: PortKey,
     pub(super) config: PortConfig,
-    pub(super) counters: Arc<Counters>,
+    pub(super) counters: PortCounts,
+    /// The poll thread that serves it.
+    pub(super) thread: usize,
     listener: Option<OwnedFd>,
     connection: Option<Connection>,
+    /// The capture of its frames.
+    pub(super) capture: Option<CaptureKey>,
+    /// What its guests' memory costs; absent: that is not bounded.
+    account: Option<Arc<PortAccount>>,
     /// Nobody is accepted before this.
     held_until: Option<Instant>,
 }
@@ -63,8 +71,15 @@ pub(super) fn connection_token(port: PortKey) -> u64 {
 }
 
 impl GuestPort {
-    pub(super) fn new(key: PortKey, config: PortConfig, listener: Option<OwnedFd>) -> GuestPort {
-        GuestPort { key, config, counters: Arc::default(), listener, connection: None, held_until: None }
+    pub(super) fn new(
+        key: PortKey,
+        config: PortConfig,
+        (counters, thread): (PortCounts, usize),
+        listener: Option<OwnedFd>,
+        account: Option<Arc<PortAccount>>,
+    ) -> GuestPort {
+        let (connection, capture, held_until) = (None, None, None);
+        GuestPort { key, config, counters, thread, listener, connection, capture, account, held_until }
     }
 
     /// True if the guest connects by itself.
@@ -133,16 +148,16 @@ impl GuestPort {
     ) -> Result<(), nix::Error> {
         let channel = Channel::new(socket)?;
         epoll.add(channel.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, connection_token(self.key)))?;
-        let session = Session::new(Offer { queues: self.config.queues });
+        let session = Session::new(Offer { queues: self.config.queues }, self.account.clone());
         self.connection = Some(Connection { key, channel, session, announced: false });
         Ok(())
     }
 
     /// Answers the messages that have come.
-    pub(super) fn hear(&mut self, poll: &Mailbox<Command>) -> Heard {
-        let port = self.key;
+    pub(super) fn hear(&mut self, threads: &PollThreads) -> Heard {
+        let (port, thread) = (self.key, self.thread);
         let Some(connection) = &mut self.connection else { return Heard::Nothing };
-        let mut rings = RemoteRings { poll, port, connection: connection.key };
+        let mut rings = RemoteRings { threads, thread, port, connection: connection.key };
         for _ in 0..MESSAGES {
             let message = match connection.channel.receive() {
                 Ok(Some(message)) => message,
@@ -169,10 +184,10 @@ impl GuestPort {
 
     /// Ends the connection, if there is one: stops its rings, closes its socket, unmaps its memory. After a breach of the rules the
     /// port is held off.
-    pub(super) fn disconnect(&mut self, epoll: &Epoll, poll: &Mailbox<Command>, breach: Option<Instant>) {
-        let port = self.key;
+    pub(super) fn disconnect(&mut self, epoll: &Epoll, threads: &PollThreads, breach: Option<Instant>) {
+        let (port, thread) = (self.key, self.thread);
         let Some(mut connection) = self.connection.take() else { return };
-        let mut rings = RemoteRings { poll, port, connection: connection.key };
+        let mut rings = RemoteRings { threads, thread, port, connection: connection.key };
         if let Err(refusal) = connection.session.stop_all(&mut rings) {
             tracing::error!(port = self.config.name, error = %refusal, "the rings of a port may still run");
         }
@@ -182,7 +197,7 @@ impl GuestPort {
     }
 
     /// The port as it is now.
-    pub(super) fn view(&self) -> PortView {
+    pub(super) fn view(&self, threads: &PollThreads) -> PortView {
         let session = self.connection.as_ref().map(|connection| &connection.session);
         PortView {
             config: self.config.clone(),
@@ -190,7 +205,11 @@ impl GuestPort {
             connected: session.is_some_and(Session::has_memory),
             features: session.map_or(0, Session::features),
             active_queues: session.map_or(0, Session::active_queues),
-            counters: self.counters.read(),
+            counters: PortCounters {
+                memory_bytes: self.account.as_ref().map_or(0, |account| account.taken_bytes()),
+                ..self.counters.read()
+            },
+            thread: threads.view(self.thread),
         }
     }
 }

@@ -9,31 +9,54 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Instant;
 
+use fairlead_host::Uplink;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
 use super::command::{Command, ConnectionKey, Fault, PortKey};
 use super::connection::{GuestPort, Heard, connection_token, listener_token};
-use super::handle::{Event, PortError, Socket};
-use super::mailbox::{Inbox, Mailbox};
-use crate::port::{MacEntry, PortConfig, PortView};
+use super::counters::PortCounts;
+use super::handle::{Event, PortError, Socket, UplinkError};
+use super::mailbox::{Inbox, NoAnswer};
+use super::poll_link::{LOOK, PollThreads};
+use super::uplinks::Uplinks;
+use crate::capture::{CaptureKey, Tap};
+use crate::memory::{MemoryBound, RegionError};
+use crate::port::{MacEntry, PortConfig, PortView, UplinkConfig, UplinkView};
 use crate::protocol::Refusal;
-use crate::ring::Caller;
+use crate::ring::RingFault;
 use crate::switch::PortRules;
 
 const ORDERS: u64 = 0;
 const FAULTS: u64 = 1;
 
-/// How often, in milliseconds, a write of the poll thread that hangs is looked for, while there is a guest who could cause one.
-const LOOK_MS: u16 = 100;
-
 /// What the owner asks for.
 pub(super) enum Order {
-    /// [`DataPlane::add_port`](super::DataPlane::add_port)
-    Add { config: Box<PortConfig>, socket: Socket, done: Sender<Result<(), PortError>> },
+    /// [`DataPlane::add_port_near`](super::DataPlane::add_port_near)
+    Add {
+        config: Box<PortConfig>,
+        socket: Socket,
+        numa_node: Option<u32>,
+        done: Sender<Result<(), PortError>>,
+    },
     /// [`DataPlane::remove_port`](super::DataPlane::remove_port)
     Remove { name: String, done: Sender<Result<(), PortError>> },
     /// [`DataPlane::reconnect`](super::DataPlane::reconnect)
     Reconnect { name: String, socket: OwnedFd, done: Sender<Result<(), PortError>> },
+    /// [`DataPlane::add_uplink_near`](super::DataPlane::add_uplink_near)
+    AddUplink {
+        config: UplinkConfig,
+        uplink: Box<Uplink>,
+        numa_node: Option<u32>,
+        done: Sender<Result<(), UplinkError>>,
+    },
+    /// [`DataPlane::remove_uplink`](super::DataPlane::remove_uplink)
+    RemoveUplink { network: String, done: Sender<Result<(), UplinkError>> },
+    /// [`DataPlane::uplinks`](super::DataPlane::uplinks)
+    Uplinks { done: Sender<Vec<UplinkView>> },
+    /// [`DataPlane::capture`](super::DataPlane::capture)
+    Capture { name: String, tap: Box<Tap>, done: Sender<Result<CaptureKey, PortError>> },
+    /// [`DataPlane::end_capture`](super::DataPlane::end_capture)
+    EndCapture { name: String, key: CaptureKey, done: Sender<()> },
     /// [`DataPlane::ports`](super::DataPlane::ports)
     Ports { done: Sender<Vec<PortView>> },
     /// [`DataPlane::mac_table`](super::DataPlane::mac_table)
@@ -47,13 +70,14 @@ pub(super) struct Connections {
     epoll: Epoll,
     orders: Inbox<Order>,
     faults: Inbox<Fault>,
-    poll: Mailbox<Command>,
-    caller: Arc<Caller>,
+    threads: PollThreads,
     events: Box<dyn Fn(Event) + Send + Sync>,
     ports: BTreeMap<String, GuestPort>,
+    uplinks: Uplinks,
+    /// What the guests' memory may cost; absent: that is not bounded.
+    memory: Option<Arc<MemoryBound>>,
     /// The last number that was given to a port or a connection.
     last_key: u64,
-    writes_seen: u32,
 }
 
 impl Connections {
@@ -62,15 +86,15 @@ impl Connections {
     pub(super) fn new(
         orders: Inbox<Order>,
         faults: Inbox<Fault>,
-        poll: Mailbox<Command>,
-        caller: Arc<Caller>,
+        threads: PollThreads,
+        memory: Option<Arc<MemoryBound>>,
         events: Box<dyn Fn(Event) + Send + Sync>,
     ) -> Result<Connections, nix::Error> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         epoll.add(&orders, EpollEvent::new(EpollFlags::EPOLLIN, ORDERS))?;
         epoll.add(&faults, EpollEvent::new(EpollFlags::EPOLLIN, FAULTS))?;
-        let (ports, last_key, writes_seen) = (BTreeMap::new(), 0, 0);
-        Ok(Connections { epoll, orders, faults, poll, caller, events, ports, last_key, writes_seen })
+        let (ports, uplinks, last_key) = (BTreeMap::new(), Uplinks::default(), 0);
+        Ok(Connections { epoll, orders, faults, threads, events, ports, uplinks, memory, last_key })
     }
 
     /// Serves until it is told to stop, or nobody is left who could.
@@ -78,7 +102,10 @@ impl Connections {
         loop {
             let mut events = [EpollEvent::empty(); 32];
             let count = self.epoll.wait(&mut events, self.wait_limit()).unwrap_or(0);
-            self.writes_seen = self.caller.interrupt_stuck_write(self.writes_seen);
+            self.threads.look();
+            if let Some(memory) = &self.memory {
+                memory.forget_dead_files();
+            }
             for event in events.iter().take(count) {
                 match event.data() {
                     ORDERS => self.orders.hush(),
@@ -93,13 +120,14 @@ impl Connections {
             self.listen_again();
         }
         for port in self.ports.values_mut() {
-            port.disconnect(&self.epoll, &self.poll, None);
+            port.disconnect(&self.epoll, &self.threads, None);
         }
     }
 
     fn wait_limit(&self) -> EpollTimeout {
+        let looks = EpollTimeout::try_from(LOOK).unwrap_or(EpollTimeout::ZERO);
         let something = self.ports.values().any(|port| port.is_held() || port.has_connection());
-        if something { EpollTimeout::from(LOOK_MS) } else { EpollTimeout::NONE }
+        if something { looks } else { EpollTimeout::NONE }
     }
 
     fn next_key(&mut self) -> u64 {
@@ -115,7 +143,7 @@ impl Connections {
                 tracing::warn!(port = port.config.name, %error, "a guest was not accepted");
             }
         } else if token == connection_token(port.key) {
-            match port.hear(&self.poll) {
+            match port.hear(&self.threads) {
                 Heard::Nothing => {}
                 Heard::Connected => (self.events)(Event::Connected { port: port.config.name.clone() }),
                 Heard::End(refusal) => self.end(token / 2, &refusal),
@@ -128,7 +156,10 @@ impl Connections {
         while let Ok(Some(Fault { port, connection, fault })) = self.faults.next() {
             let same =
                 |known: &&mut GuestPort| known.key == port && known.connection_key() == Some(connection);
-            if self.ports.values_mut().find(same).is_some() {
+            if let Some(known) = self.ports.values_mut().find(same) {
+                if fault == RingFault::TooMuchMemory {
+                    known.counters.add_memory_refusal();
+                }
                 self.end_for(port.0, true, fault.to_string());
             }
         }
@@ -136,12 +167,19 @@ impl Connections {
 
     fn end(&mut self, port: u64, refusal: &Refusal) {
         let breach = !matches!(refusal, Refusal::Closed | Refusal::Socket(_) | Refusal::NoAnswer);
+        let too_much = matches!(
+            refusal,
+            Refusal::Region(RegionError::TooMuch { .. }) | Refusal::Ring(RingFault::TooMuchMemory)
+        );
+        if let Some(known) = self.ports.values().find(|known| known.key.0 == port).filter(|_| too_much) {
+            known.counters.add_memory_refusal();
+        }
         self.end_for(port, breach, sentence(refusal));
     }
 
     fn end_for(&mut self, key: u64, breach: bool, why: String) {
         let Some(port) = self.ports.values_mut().find(|port| port.key.0 == key) else { return };
-        port.disconnect(&self.epoll, &self.poll, breach.then(Instant::now));
+        port.disconnect(&self.epoll, &self.threads, breach.then(Instant::now));
         let port = port.config.name.clone();
         if breach {
             (self.events)(Event::Misbehaved { port: port.clone(), what: why.clone() });
@@ -173,18 +211,42 @@ impl Connections {
     fn execute(&mut self, order: Order) {
         // Who asked may have given up waiting for the answer.
         match order {
-            Order::Add { config, socket, done } => drop(done.send(self.add(*config, socket))),
+            Order::Add { config, socket, numa_node, done } => {
+                drop(done.send(self.add(*config, socket, numa_node)));
+            }
             Order::Remove { name, done } => drop(done.send(self.remove(&name))),
             Order::Reconnect { name, socket, done } => drop(done.send(self.reconnect(&name, socket))),
+            Order::AddUplink { config, uplink, numa_node, done } => {
+                let (port, thread) = (PortKey(self.next_key()), self.thread_for(numa_node));
+                drop(done.send(self.uplinks.add(&self.threads, port, thread, config, *uplink)));
+            }
+            Order::RemoveUplink { network, done } => {
+                drop(done.send(self.uplinks.remove(&self.threads, &network)));
+            }
+            Order::Uplinks { done } => drop(done.send(self.uplinks.views(&self.threads))),
+            Order::Capture { name, tap, done } => drop(done.send(self.capture(&name, tap))),
+            Order::EndCapture { name, key, done } => {
+                if self.ports.get(&name).is_some_and(|port| port.capture == Some(key)) {
+                    self.end_capture(&name);
+                }
+                let _ = done.send(());
+            }
             Order::Ports { done } => {
-                drop(done.send(self.ports.values().map(GuestPort::view).collect()));
+                let views = self.ports.values().map(|port| port.view(&self.threads));
+                drop(done.send(views.collect()));
             }
             Order::MacTable { done } => drop(done.send(self.mac_table())),
             Order::Stop => {}
         }
     }
 
-    fn add(&mut self, config: PortConfig, socket: Socket) -> Result<(), PortError> {
+    /// The poll thread for a port or an uplink of this NUMA node.
+    fn thread_for(&self, numa_node: Option<u32>) -> usize {
+        let ports = |thread| self.ports.values().filter(move |port| port.thread == thread).count();
+        self.threads.choose(numa_node, |thread| ports(thread) + self.uplinks.count_of(thread))
+    }
+
+    fn add(&mut self, config: PortConfig, socket: Socket, numa_node: Option<u32>) -> Result<(), PortError> {
         if self.ports.contains_key(&config.name) {
             return Err(PortError::NameTaken(config.name));
         }
@@ -194,21 +256,29 @@ impl Connections {
         };
         let (port, connection) = (PortKey(self.next_key()), ConnectionKey(self.next_key()));
         let (name, rules, queues) = (config.name.clone(), PortRules::from(&config), config.queues);
-        let mut guest = GuestPort::new(port, config, listener);
-        let counters = Arc::clone(&guest.counters);
-        let added = self.poll.ask(|done| Command::AddPort { port, rules, queues, counters, done });
+        let account = self.memory.as_ref().map(MemoryBound::account);
+        let (thread, counts) = (self.thread_for(numa_node), PortCounts::of_threads(self.threads.count()));
+        let added = self.threads.ask_each(|at, done| {
+            let (rules, counters) = (rules.clone(), counts.of_thread(at));
+            match at == thread {
+                true => Command::AddPort { port, rules, queues, counters, done },
+                false => Command::AddElsewhere { port, rules, thread, counters, done },
+            }
+        });
+        let added =
+            added.map_err(PortError::from).and_then(|all| Ok(all.into_iter().collect::<Result<(), _>>()?));
         if added.is_err() {
-            // It may come to it later: then nobody knows of the port.
-            let (done, _) = std::sync::mpsc::channel();
-            let _ = self.poll.send(Command::RemovePort { port, done });
+            // It may have come to some threads, or come to them later: then nobody knows of the port.
+            self.threads.tell_each(|done| Command::RemovePort { port, done });
         }
-        added??;
+        added?;
+        let mut guest = GuestPort::new(port, config, (counts, thread), listener, account);
         let joined = match connected {
             Some(socket) => guest.connect(&self.epoll, connection, socket),
             None => guest.listen(&self.epoll, Instant::now()),
         };
         if let Err(error) = joined {
-            self.poll.ask(|done| Command::RemovePort { port, done })?;
+            self.remove_everywhere(port)?;
             return Err(PortError::Socket(error));
         }
         self.ports.insert(name, guest);
@@ -216,11 +286,17 @@ impl Connections {
     }
 
     fn remove(&mut self, name: &str) -> Result<(), PortError> {
+        self.end_capture(name);
         let missing = || PortError::NoSuchPort(name.to_owned());
         let mut guest = self.ports.remove(name).ok_or_else(missing)?;
         let port = guest.key;
-        guest.disconnect(&self.epoll, &self.poll, None);
-        Ok(self.poll.ask(|done| Command::RemovePort { port, done })?)
+        guest.disconnect(&self.epoll, &self.threads, None);
+        Ok(self.remove_everywhere(port)?)
+    }
+
+    /// Has all poll threads forget a port, whose rings have been stopped before.
+    fn remove_everywhere(&self, port: PortKey) -> Result<(), NoAnswer> {
+        self.threads.ask_each(|_, done| Command::RemovePort { port, done }).map(drop)
     }
 
     fn reconnect(&mut self, name: &str, socket: OwnedFd) -> Result<(), PortError> {
@@ -229,20 +305,40 @@ impl Connections {
         if port.listens() {
             return Err(PortError::Listens(name.to_owned()));
         }
-        port.disconnect(&self.epoll, &self.poll, None);
+        port.disconnect(&self.epoll, &self.threads, None);
         port.connect(&self.epoll, connection, socket).map_err(PortError::Socket)
     }
 
+    fn capture(&mut self, name: &str, tap: Box<Tap>) -> Result<CaptureKey, PortError> {
+        let key = CaptureKey(self.next_key());
+        let port = self.ports.get_mut(name).ok_or_else(|| PortError::NoSuchPort(name.to_owned()))?;
+        if port.capture.is_some() {
+            return Err(PortError::Captured(name.to_owned()));
+        }
+        let (port_key, tap) = (port.key, Some(tap));
+        self.threads.ask(port.thread, |done| Command::SetTap { port: port_key, tap, done })?;
+        port.capture = Some(key);
+        Ok(key)
+    }
+
+    /// Ends the capture of a port, if there is one. Its memory is unmapped here.
+    fn end_capture(&mut self, name: &str) {
+        let Some(port) = self.ports.get_mut(name).filter(|port| port.capture.is_some()) else { return };
+        port.capture = None;
+        let (port, thread) = (port.key, port.thread);
+        drop(self.threads.ask(thread, |done| Command::SetTap { port, tap: None, done }));
+    }
+
     fn mac_table(&self) -> Vec<MacEntry> {
-        let known = self.poll.ask(|done| Command::MacTable { done }).unwrap_or_default();
+        let known = self.threads.ask_each(|_, done| Command::MacTable { done }).unwrap_or_default();
         let names: BTreeMap<PortKey, &String> =
-            self.ports.iter().map(|(name, port)| (port.key, name)).collect();
+            self.ports.iter().map(|(name, port)| (port.key, name)).chain(self.uplinks.names()).collect();
         let entry = |(key, address): (PortKey, crate::switch::LearntAddress)| {
             let port = (*names.get(&key)?).clone();
             let crate::switch::LearntAddress { network, vlan, mac, age_s, .. } = address;
             Some(MacEntry { network: network.to_string(), vlan, mac, port, age_s })
         };
-        known.into_iter().filter_map(entry).collect()
+        known.into_iter().flatten().filter_map(entry).collect()
     }
 }
 

@@ -1,15 +1,32 @@
 //! Frames from one guest's ring to others'.
 //!
-//! Invariants: in one round every ring has one burst at most, so no guest waits for another's flood. A sender's buffers are given back
-//! only after its frames were copied. A broken ring stops its own port.
+//! Invariants: in one round every ring has one burst at most, so no guest waits for another's flood, and so has every link to another
+//! thread. A sender's buffers are given back only after its frames were copied. A broken ring stops its own port. A frame that came over a
+//! link never goes over one. Frames that leave work to be done are delivered in [`super::offloaded_frames`].
 
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 use super::command::{Fault, slot};
+use super::delivery::{Delivery, Origin, port_at, withhold};
+use super::offloaded_frames::Workspace;
 use super::polled_port::PolledPort;
+use super::thread_link::{PortAt, Record};
+use super::thread_links::{FloodedThreads, ThreadLinks};
+use crate::capture::Tap;
+use crate::memory::lost_pages;
+use crate::offload::{Offload, Offloads};
 use crate::port::DropReason;
-use crate::ring::{Caller, Frame, FrameSink, FrameSource, RingFault, SplitRing};
-use crate::switch::{Coarse, Decision, Limits, PortIndex, Switch, TagChange};
+use crate::ring::{Caller, Frame, FrameSink, FrameSource, HeadSpace, RingFault, SplitRing};
+use crate::switch::{
+    Coarse, Decision, FloodedFrame, FrameSize, Limits, PortIndex, Sighting, Switch, TagChange,
+};
+use crate::uplink::Queue;
+
+/// The segments with which a burst ends, whole frames of them: about as many as a burst has of frames without any.
+const BURST_SEGMENTS: u16 = 64;
+/// The most records of a link that are taken before another's turn.
+const LINK_BURST: usize = 64;
 
 /// The ports, the switch between them, and what is to be told of broken rings.
 pub(super) struct Forwarding {
@@ -18,20 +35,36 @@ pub(super) struct Forwarding {
     pub(super) ports: Vec<Option<PolledPort>>,
     pub(super) faults: Vec<Fault>,
     caller: Arc<Caller>,
-    /// Rings that have frames which their guests were not told of: port and ring.
+    /// Rings whose guests were not told yet of what was put into them or taken out of them: port and ring.
     unpublished: Vec<(usize, usize)>,
+    /// Regions that had been lost when it was last looked.
+    losses: usize,
+    /// Where the work is done that a sender has left.
+    workspace: Workspace,
+    links: ThreadLinks,
 }
 
 impl Forwarding {
     pub(super) fn new(limits: Limits, caller: Arc<Caller>) -> Forwarding {
         let (ports, faults, unpublished) = (Vec::new(), Vec::new(), Vec::new());
-        Forwarding { switch: Switch::new(limits), ports, faults, caller, unpublished }
+        let losses = lost_pages::losses();
+        let (switch, workspace, links) = (Switch::new(limits), Workspace::new(), ThreadLinks::default());
+        Forwarding { switch, ports, faults, caller, unpublished, losses, workspace, links }
+    }
+
+    /// One of several threads' forwarding.
+    pub(super) fn linked(limits: Limits, caller: Arc<Caller>, links: ThreadLinks) -> Forwarding {
+        Forwarding { switch: Switch::one_of_several(limits), links, ..Forwarding::new(limits, caller) }
     }
 
     /// Serves every ring once, and answers how many frames were taken.
     pub(super) fn round(&mut self, now: Coarse) -> usize {
-        let mut frames = 0;
+        let mut frames = if self.links.is_empty() { 0 } else { self.serve_links(now) };
         for at in 0..self.ports.len() {
+            if self.ports[at].as_ref().is_some_and(|port| port.uplink.is_some()) {
+                frames += self.serve_uplink(at, now);
+                continue;
+            }
             let rings =
                 self.ports[at].as_ref().map_or(0, |port| if port.failed { 0 } else { port.rings.len() });
             for index in (1..rings).step_by(2) {
@@ -39,6 +72,134 @@ impl Forwarding {
             }
         }
         frames
+    }
+
+    /// Takes a burst of each link to another thread.
+    #[inline(never)]
+    fn serve_links(&mut self, now: Coarse) -> usize {
+        // While a link is served there is none to put anything into: what came over one goes over none.
+        let mut links = std::mem::take(&mut self.links);
+        let mut count = 0;
+        for link in links.iter_mut() {
+            let mut segments = 0;
+            for _ in 0..LINK_BURST {
+                let Some(mut received) = link.from.next().filter(|_| segments < BURST_SEGMENTS) else {
+                    break;
+                };
+                count += 1;
+                match received.record {
+                    Record::Frame { from, to, pair, .. } => {
+                        received.with_frame(|frame| {
+                            segments += self.relay(from, to, usize::from(pair), frame, now);
+                        });
+                    }
+                    Record::Address { from, address } if self.is_there(from) => {
+                        self.switch.hear(Sighting { port: from.index, address }, now);
+                    }
+                    Record::Address { .. } => {}
+                }
+                received.end();
+            }
+            self.publish();
+        }
+        self.links = links;
+        count
+    }
+
+    /// Forwards a frame that another thread's port sent. Answers how many segments it has.
+    fn relay(
+        &mut self,
+        from: PortAt,
+        to: Option<PortAt>,
+        pair: usize,
+        frame: &Frame<'_, '_>,
+        now: Coarse,
+    ) -> u16 {
+        // A port that was removed meanwhile may have left its index to another one.
+        if !self.is_there(from) || to.is_some_and(|to| !self.is_there(to)) {
+            return 1;
+        }
+        let origin = Origin { port: from.index, pair };
+        let to = to.map(|to| to.index);
+        let (head, length) = (frame.head(), frame.length());
+        // The sender's thread has put in only what its guest may leave to be done, and what agrees with the frame.
+        let Ok(offload) = Offload::of(frame.header(), Offloads::ALL, head, length) else { return 1 };
+        let size = offload.map_or(FrameSize::whole(length), |offload| offload.size(length));
+        let decision = self.switch.relay(from.index, to, head, size, now);
+        self.act(origin, frame, offload.as_ref(), decision);
+        size.segments
+    }
+
+    fn is_there(&self, port: PortAt) -> bool {
+        port_at(&self.ports, port.index) == Some(port)
+    }
+
+    /// True if another thread has put something into its link.
+    pub(super) fn links_have_work(&self) -> bool {
+        self.links.have_work()
+    }
+
+    /// Tells the other threads what has waited for room in a link. True if some of it still has to.
+    pub(super) fn tell_rest(&mut self) -> bool {
+        if self.links.is_empty() {
+            return false;
+        }
+        self.tell_threads();
+        self.links.have_waiting()
+    }
+
+    /// Has the other threads know what was learnt here, and wakes those that sleep and are to do something.
+    #[inline(never)]
+    fn tell_threads(&mut self) {
+        while let Some(sighting) = self.switch.next_sighting() {
+            if let Some(from) = port_at(&self.ports, sighting.port) {
+                self.links.tell(from, sighting);
+            }
+        }
+        self.links.wake();
+    }
+
+    /// Forwards a burst of each queue of port `at`, which leads to the wire.
+    fn serve_uplink(&mut self, at: usize, now: Coarse) -> usize {
+        let port = self.ports.get_mut(at).and_then(Option::as_mut);
+        let Some(mut queues) = port.and_then(|port| port.uplink.take()) else { return 0 };
+        let mut frames = 0;
+        for (pair, queue) in queues.0.iter_mut().enumerate() {
+            frames += self.uplink_burst(at, pair, queue, now);
+        }
+        if let Some(port) = self.ports.get_mut(at).and_then(Option::as_mut) {
+            port.uplink = Some(queues);
+        }
+        self.publish();
+        frames
+    }
+
+    fn uplink_burst(&mut self, at: usize, pair: usize, queue: &mut Queue, now: Coarse) -> usize {
+        queue.send_rest();
+        let count = queue.look();
+        if count == 0 {
+            return 0;
+        }
+        let from = PortIndex(u16::try_from(at).unwrap_or(u16::MAX));
+        let memory = Arc::clone(queue.memory());
+        let (mut frames, mut bytes, mut space) = (0, 0, HeadSpace::new());
+        for n in 0..count {
+            if let Some(frame) = queue.frame(n, &memory, &mut space) {
+                frames += 1;
+                bytes += frame.length() as u64;
+                self.forward(Origin { port: from, pair }, &frame, now);
+            }
+        }
+        queue.give_back(count);
+        if let Some(port) = self.ports.get(at).and_then(Option::as_ref) {
+            port.counters.add_from_guest(frames, bytes);
+        }
+        count as usize
+    }
+
+    /// True if an uplink has something to do.
+    pub(super) fn uplinks_have_work(&self) -> bool {
+        self.ports.iter().flatten().filter_map(|port| port.uplink.as_ref()).any(|queues| queues.has_work())
     }
 
     /// Forwards a burst of ring `index` of port `at`.
@@ -50,11 +211,19 @@ impl Forwarding {
             return 0;
         }
         let Some(mut ring) = source.ring.take() else { return 0 };
-        let burst = self.burst(at, index / 2, &mut ring, now);
+        // Two ways, so that a guest that has agreed on no offload pays nothing for it.
+        let burst = if ring.features().sends.checksum {
+            self.burst::<true>(at, index / 2, &mut ring, now)
+        } else {
+            self.burst::<false>(at, index / 2, &mut ring, now)
+        };
         if let Some(port) = self.ports.get_mut(at).and_then(Option::as_mut) {
             port.rings[index].ring = Some(ring);
         }
-        self.publish_sinks();
+        if burst.is_ok() {
+            self.unpublished.push((at, index));
+        }
+        self.publish();
         match burst {
             Ok(frames) => frames,
             Err(fault) => {
@@ -64,8 +233,9 @@ impl Forwarding {
         }
     }
 
-    /// Takes a burst of frames out of `ring`, the transmit queue of pair `pair` of port `at`, and forwards each.
-    fn burst(
+    /// Takes a burst of frames out of `ring`, the transmit queue of pair `pair` of port `at`, and forwards each. `OFFLOADS` is whether its
+    /// guest may leave work to be done.
+    fn burst<const OFFLOADS: bool>(
         &mut self,
         at: usize,
         pair: usize,
@@ -76,69 +246,174 @@ impl Forwarding {
         let memory = Arc::clone(ring.memory());
         let mut source = FrameSource::look(ring, &memory)?;
         let (mut frames, mut bytes) = (0, 0);
-        for n in 0..source.count() {
-            if let Some(frame) = source.frame(n, ring)? {
+        let (mut n, mut count, mut segments) = (0, source.count(), 0);
+        while n < count {
+            if let Some(frame) = source.frame::<OFFLOADS>(n, ring)? {
                 frames += 1;
                 bytes += frame.length() as u64;
-                self.forward(from, pair, &frame, now);
+                if let Some(tap) = self.tap(at) {
+                    tap.sent(&frame);
+                }
+                let origin = Origin { port: from, pair };
+                if !OFFLOADS || frame.header().is_plain() {
+                    self.forward(origin, &frame, now);
+                } else {
+                    segments += self.forward_offloaded(origin, &frame, ring.features().sends, now);
+                    if segments >= BURST_SEGMENTS {
+                        count = n + 1;
+                    }
+                }
+            } else {
+                self.count_drop(at, DropReason::Length);
             }
             source.give_back(n, ring);
+            n += 1;
         }
         if let Some(port) = self.ports.get(at).and_then(Option::as_ref) {
             port.counters.add_from_guest(frames, bytes);
         }
-        ring.publish(&self.caller)?;
-        Ok(source.count())
+        Ok(count)
     }
 
-    #[inline]
-    fn forward(&mut self, from: PortIndex, pair: usize, frame: &Frame<'_, '_>, now: Coarse) {
-        match self.switch.decide(from, frame.head(), frame.length(), now) {
-            Decision::To(to, change) => self.deliver(slot(to), pair, frame, change),
-            Decision::Drop(reason) => self.count_drop(slot(from), reason),
-            Decision::Flood(flooded) => self.flood(from, pair, frame, &flooded),
+    #[inline(always)]
+    pub(super) fn forward(&mut self, from: Origin, frame: &Frame<'_, '_>, now: Coarse) {
+        let decision = self.switch.decide(from.port, frame.head(), frame.length(), now);
+        self.act(from, frame, None, decision);
+    }
+
+    /// Does with a frame what was decided. `offload` is what its sender has left to be done.
+    #[inline(always)]
+    pub(super) fn act(
+        &mut self,
+        from: Origin,
+        frame: &Frame<'_, '_>,
+        offload: Option<&Offload>,
+        decision: Decision,
+    ) {
+        match (decision, offload) {
+            (Decision::To(to, change), None) => self.deliver(from, slot(to), frame, change),
+            (Decision::To(to, change), Some(offload)) => {
+                self.deliver_offloaded(from, slot(to), frame, change, offload);
+            }
+            (Decision::Drop(reason), _) => self.count_drop(slot(from.port), reason),
+            (Decision::Withheld(to, reason), _) => withhold(&self.ports, slot(to), reason),
+            (Decision::Flood(flooded), _) => self.flood(from, frame, offload, &flooded),
         }
     }
 
+    /// To all that a frame is for. `offload` is what its sender has left to be done.
+    #[cold]
     fn flood(
         &mut self,
-        from: PortIndex,
-        pair: usize,
+        from: Origin,
         frame: &Frame<'_, '_>,
-        flooded: &crate::switch::FloodedFrame,
+        offload: Option<&Offload>,
+        flooded: &FloodedFrame,
     ) {
-        let Forwarding { switch, ports, faults, unpublished, .. } = self;
-        for (to, change) in switch.flood_to(from, flooded) {
-            if let Err(fault) = deliver(ports, unpublished, slot(to), pair, frame, change) {
-                fail(ports, faults, slot(to), fault);
+        let Forwarding { switch, ports, faults, unpublished, losses, workspace, links, .. } = self;
+        // A thread gets the frame once, for all of its ports, and counts for itself what they may not get.
+        let (mut threads, sender) = (FloodedThreads::default(), port_at(ports, from.port));
+        let mut delivery = Delivery { ports, unpublished, links, from };
+        for (to, change) in switch.flood_to(from.port, flooded) {
+            let to = slot(to);
+            if let (Some(thread), Some(sender)) = (delivery.thread_of(to), sender) {
+                if !threads.has_got(thread, || delivery.links.put(thread, sender, None, from.pair, frame)) {
+                    withhold(delivery.ports, to, DropReason::LinkFull);
+                }
+                continue;
             }
+            let delivered = match (change, offload) {
+                (Ok(change), None) => delivery.put(to, frame, change),
+                (Ok(change), Some(offload)) => delivery.put_offloaded(workspace, to, frame, change, offload),
+                (Err(reason), _) => {
+                    withhold(delivery.ports, to, reason);
+                    continue;
+                }
+            };
+            if let Err(fault) = delivered {
+                fail(delivery.ports, faults, to, fault);
+            }
+            fail_lost_pages(delivery.ports, faults, losses);
         }
     }
 
-    #[inline]
-    fn deliver(&mut self, to: usize, pair: usize, frame: &Frame<'_, '_>, change: TagChange) {
-        if let Err(fault) = deliver(&mut self.ports, &mut self.unpublished, to, pair, frame, change) {
+    #[inline(always)]
+    fn deliver(&mut self, from: Origin, to: usize, frame: &Frame<'_, '_>, change: TagChange) {
+        let Forwarding { ports, unpublished, links, .. } = self;
+        if let Err(fault) = (Delivery { ports, unpublished, links, from }).put(to, frame, change) {
             self.fail(to, fault);
         }
     }
 
-    fn count_drop(&self, at: usize, reason: DropReason) {
-        if let Some(port) = self.ports.get(at).and_then(Option::as_ref) {
-            port.counters.add_drop(reason);
+    /// Gives port `to` a frame that leaves this to be done.
+    #[inline(never)]
+    fn deliver_offloaded(
+        &mut self,
+        from: Origin,
+        to: usize,
+        frame: &Frame<'_, '_>,
+        change: TagChange,
+        offload: &Offload,
+    ) {
+        let Forwarding { ports, unpublished, links, workspace, .. } = self;
+        let mut delivery = Delivery { ports, unpublished, links, from };
+        if let Err(fault) = delivery.put_offloaded(workspace, to, frame, change, offload) {
+            self.fail(to, fault);
         }
     }
 
-    /// Tells the guests what they got in this burst.
-    fn publish_sinks(&mut self) {
-        while let Some((at, index)) = self.unpublished.pop() {
-            let Some(port) = self.ports.get_mut(at).and_then(Option::as_mut) else { continue };
-            let sink = &mut port.rings[index];
-            sink.unpublished = false;
-            let published = sink.ring.as_mut().map_or(Ok(()), |ring| ring.publish(&self.caller));
-            if let Err(fault) = published {
+    #[inline]
+    fn tap(&mut self, at: usize) -> Option<&mut Tap> {
+        self.ports.get_mut(at)?.as_mut()?.tap.as_deref_mut()
+    }
+
+    pub(super) fn count_drop(&self, at: usize, reason: DropReason) {
+        if let Some(port) = self.ports.get(at).and_then(Option::as_ref) {
+            port.counters.add_from_guest_drop(reason);
+        }
+    }
+
+    /// Tells the guests of this burst: the one who sent it, and those who got it. Then looks at what comes next in their rings.
+    fn publish(&mut self) {
+        self.fail_lost_pages();
+        if !self.links.is_empty() {
+            self.tell_threads();
+        }
+        if self.unpublished.is_empty() {
+            return;
+        }
+        let Forwarding { ports, unpublished, .. } = self;
+        for (at, index) in unpublished.iter() {
+            let Some(port) = ports.get_mut(*at).and_then(Option::as_mut) else { continue };
+            if let Some(queue) = port.uplink.as_mut().and_then(|queues| queues.0.get_mut(*index)) {
+                queue.send();
+                continue;
+            }
+            let polled = &mut port.rings[*index];
+            polled.unpublished = false;
+            let (frames, bytes) = std::mem::take(&mut polled.uncounted);
+            port.counters.add_to_guest(frames, bytes);
+            if let Some(ring) = &mut polled.ring {
+                ring.announce();
+            }
+        }
+        // Waits until all that was written is in the cache: once for all of them.
+        fence(Ordering::SeqCst);
+        let mut told = std::mem::take(&mut self.unpublished);
+        for (at, index) in told.drain(..) {
+            let port = self.ports.get_mut(at).and_then(Option::as_mut).filter(|port| port.uplink.is_none());
+            let Some(ring) = port.and_then(|port| port.rings[index].ring.as_mut()) else { continue };
+            let called = ring.call(&self.caller);
+            if index % 2 == 0 {
+                FrameSink::look_further(ring);
+            } else {
+                FrameSource::look_further(ring);
+            }
+            if let Err(fault) = called {
                 self.fail(at, fault);
             }
         }
+        self.unpublished = told;
     }
 
     /// Serves port `at` no longer, and remembers why.
@@ -146,17 +421,34 @@ impl Forwarding {
         fail(&mut self.ports, &mut self.faults, at, fault);
     }
 
-    /// Fails the ports whose guests took pages of their memory away.
+    /// Fails the ports whose guests took pages of their memory away, or have the switch use too many that nobody had used. Between two
+    /// bursts already, and between the copies of a flooded frame: what is put in place of a lost region costs memory too.
+    #[inline]
     pub(super) fn fail_lost_pages(&mut self) {
-        let lost = |port: &PolledPort| {
-            port.rings.iter().filter_map(|ring| ring.ring.as_ref()).any(|ring| ring.memory().lost_pages())
-        };
-        for at in 0..self.ports.len() {
-            if self.ports[at].as_ref().is_some_and(lost) {
-                self.fail(at, RingFault::LostPages);
-            }
+        fail_lost_pages(&mut self.ports, &mut self.faults, &mut self.losses);
+    }
+}
+
+#[inline]
+fn fail_lost_pages(ports: &mut [Option<PolledPort>], faults: &mut Vec<Fault>, seen: &mut usize) {
+    let losses = lost_pages::losses();
+    if losses == *seen {
+        return;
+    }
+    *seen = losses;
+    for at in 0..ports.len() {
+        if let Some(fault) = ports[at].as_ref().and_then(loss) {
+            fail(ports, faults, at, fault);
         }
     }
+}
+
+/// Why a port lost memory, if it did.
+#[cold]
+fn loss(port: &PolledPort) -> Option<RingFault> {
+    let rings = port.rings.iter().filter_map(|ring| ring.ring.as_ref());
+    let lost = rings.map(|ring| ring.memory()).find(|memory| memory.lost_pages())?;
+    Some(if lost.cost_too_much() { RingFault::TooMuchMemory } else { RingFault::LostPages })
 }
 
 fn fail(ports: &mut [Option<PolledPort>], faults: &mut Vec<Fault>, at: usize, fault: RingFault) {
@@ -164,32 +456,4 @@ fn fail(ports: &mut [Option<PolledPort>], faults: &mut Vec<Fault>, at: usize, fa
         port.failed = true;
         faults.push(Fault { port: port.key, connection: port.connection, fault });
     }
-}
-
-/// Copies `frame` into a receive queue of port `to`, or counts that there was no room.
-#[inline]
-fn deliver(
-    ports: &mut [Option<PolledPort>],
-    unpublished: &mut Vec<(usize, usize)>,
-    to: usize,
-    pair: usize,
-    frame: &Frame<'_, '_>,
-    change: TagChange,
-) -> Result<(), RingFault> {
-    let Some(port) = ports.get_mut(to).and_then(Option::as_mut) else { return Ok(()) };
-    let Some(index) = port.sink_for(pair) else {
-        port.counters.add_drop(DropReason::NoRoom);
-        return Ok(());
-    };
-    let sink = &mut port.rings[index];
-    let Some(ring) = sink.ring.as_deref_mut() else { return Ok(()) };
-    if !FrameSink::put(ring, frame, change)? {
-        port.counters.add_drop(DropReason::NoRoom);
-        return Ok(());
-    }
-    if !std::mem::replace(&mut sink.unpublished, true) {
-        unpublished.push((to, index));
-    }
-    port.counters.add_to_guest(frame.changed_length(change));
-    Ok(())
 }

@@ -4,35 +4,45 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use fairlead_host::Uplink;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
-use super::command::Command;
+use super::command::{Command, Fault};
 use super::connections::{Connections, Order};
 use super::mailbox::{Mailbox, NoAnswer, mailbox};
-use super::poll_thread::PollThread;
+use super::poll_link::{PollLink, PollThreads};
+use super::poll_places::PollPlace;
+use super::poll_thread::{PollThread, PollThreadParts};
 use super::port_check::{check_config, check_socket};
-use crate::port::{MacEntry, PortConfig, PortView};
+use super::thread_links::{MOST_THREADS, ThreadLinks};
+use super::waker::Waker;
+use crate::capture::{CaptureKey, CaptureRequest, Tap};
+use crate::memory::MemoryBound;
+use crate::port::{MacEntry, PortConfig, PortView, UplinkConfig, UplinkView};
 use crate::ring::Caller;
 use crate::switch::TooManyPorts;
+use crate::uplink::QueueError;
 
-/// How the poll thread waits for frames.
+/// How the poll threads wait for frames, each by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Polling {
-    /// It polls while there is traffic, and sleeps some hundred microseconds after the last frame.
+    /// A thread polls while there is traffic, and sleeps some hundred microseconds after the last frame.
     #[default]
     Adaptive,
-    /// It never sleeps: a processor of its own, and the shortest latency.
+    /// None ever sleeps: a processor for each, and the shortest latency.
     Always,
 }
 
 /// How the data plane runs.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// The processors that the poll thread may use; empty: all.
-    pub cpus: Vec<usize>,
-    /// How it waits.
+    /// Where the poll threads run, one at each place; empty: one thread, on any processor.
+    pub places: Vec<PollPlace>,
+    /// How they wait.
     pub polling: Polling,
+    /// What the guests' memory may cost; absent: that is not bounded.
+    pub memory: Option<Arc<MemoryBound>>,
 }
 
 /// How a guest comes to a port.
@@ -78,8 +88,8 @@ pub enum StartError {
     /// A thread cannot be made.
     #[error("the data plane's thread cannot be started")]
     Thread(#[source] std::io::Error),
-    /// The poll thread may not use these processors.
-    #[error("the poll thread cannot run on the CPUs {cpus:?}")]
+    /// A poll thread may not use these processors.
+    #[error("a poll thread cannot run on the CPUs {cpus:?}")]
     Cpus {
         /// The processors that were asked for.
         cpus: Vec<usize>,
@@ -87,6 +97,9 @@ pub enum StartError {
         #[source]
         source: nix::Error,
     },
+    /// There would be too many poll threads.
+    #[error("{0} poll threads are asked for, and there can be {MOST_THREADS}")]
+    TooManyThreads(usize),
 }
 
 /// Why a port was not added, removed or connected again.
@@ -115,9 +128,46 @@ pub enum PortError {
     /// The port listens: its guest connects by itself.
     #[error("the port {0:?} listens, so no connection can be given to it")]
     Listens(String),
+    /// There is a capture of the port already.
+    #[error("frames of the port {0:?} are captured already; end that capture first")]
+    Captured(String),
+    /// The memory of a capture can't be used.
+    #[error("the frames of the port cannot be captured: {0}")]
+    Capture(String),
     /// The data plane does not answer.
     #[error("the data plane does not answer")]
     NoAnswer,
+}
+
+/// Why an uplink was not added or removed.
+#[derive(Debug, thiserror::Error)]
+pub enum UplinkError {
+    /// The network has another.
+    #[error("the network {network:?} has the uplink {interface:?} already")]
+    Taken {
+        /// The network.
+        network: String,
+        /// The interface that it has.
+        interface: String,
+    },
+    /// There is none.
+    #[error("the network {0:?} has no uplink")]
+    NoSuchUplink(String),
+    /// A queue can't be served.
+    #[error("a queue of the interface can't be served")]
+    Queue(#[from] QueueError),
+    /// The switch has no place for it.
+    #[error(transparent)]
+    TooMany(#[from] TooManyPorts),
+    /// The data plane does not answer.
+    #[error("the data plane does not answer")]
+    NoAnswer,
+}
+
+impl From<NoAnswer> for UplinkError {
+    fn from(_: NoAnswer) -> UplinkError {
+        UplinkError::NoAnswer
+    }
 }
 
 impl From<NoAnswer> for PortError {
@@ -126,15 +176,14 @@ impl From<NoAnswer> for PortError {
     }
 }
 
-/// The data plane: two threads that live until this is dropped.
+/// The data plane: its threads live until this is dropped.
 ///
 /// It installs handlers of SIGBUS (guests that take away pages of their memory) and SIGURG (to end a write that a guest blocks) for
 /// the whole process.
 pub struct DataPlane {
     orders: Mailbox<Order>,
-    commands: Mailbox<Command>,
     connection_thread: Option<JoinHandle<()>>,
-    poll_thread: Option<JoinHandle<()>>,
+    poll_threads: Vec<(Mailbox<Command>, JoinHandle<()>)>,
 }
 
 impl DataPlane {
@@ -147,26 +196,51 @@ impl DataPlane {
         events: impl Fn(Event) + Send + Sync + 'static,
     ) -> Result<DataPlane, StartError> {
         let (orders, order_inbox) = mailbox().map_err(StartError::Kernel)?;
-        let (commands, command_inbox) = mailbox().map_err(StartError::Kernel)?;
         let (faults, fault_inbox) = mailbox().map_err(StartError::Kernel)?;
-        let caller = Arc::new(Caller::default());
-        let poll = PollThread::new(options.polling, command_inbox, faults, Arc::clone(&caller));
-        let poll = poll.map_err(StartError::Kernel)?;
-        let connections = Connections::new(
-            order_inbox,
-            fault_inbox,
-            commands.clone(),
-            Arc::clone(&caller),
-            Box::new(events),
-        );
+        let mut plane = DataPlane { orders, connection_thread: None, poll_threads: Vec::new() };
+        let threads = plane.start_poll_threads(options.places, options.polling, &faults)?;
+        let connections =
+            Connections::new(order_inbox, fault_inbox, threads, options.memory, Box::new(events));
         let connections = connections.map_err(StartError::Kernel)?;
-        let poll_thread = spawn_poll(poll, options.cpus, caller)?;
-        let poll_thread = Some(poll_thread);
-        let mut plane = DataPlane { orders, commands, connection_thread: None, poll_thread };
         let thread = std::thread::Builder::new().name("vswitch-conn".into());
         let thread = thread.spawn(move || connections.run()).map_err(StartError::Thread)?;
         plane.connection_thread = Some(thread);
         Ok(plane)
+    }
+
+    /// Starts a poll thread at each place.
+    fn start_poll_threads(
+        &mut self,
+        mut places: Vec<PollPlace>,
+        polling: Polling,
+        faults: &Mailbox<Fault>,
+    ) -> Result<PollThreads, StartError> {
+        if places.is_empty() {
+            places.push(PollPlace::default());
+        }
+        if places.len() > MOST_THREADS {
+            return Err(StartError::TooManyThreads(places.len()));
+        }
+        let boxes: Result<Vec<_>, _> = places.iter().map(|_| mailbox()).collect();
+        let boxes = boxes.map_err(StartError::Kernel)?;
+        let wakers: Vec<_> =
+            boxes.iter().map(|(commands, _)| Arc::new(Waker::new(Arc::clone(commands.bell())))).collect();
+        let links = ThreadLinks::mesh(&wakers);
+        let mut threads = Vec::new();
+        for (((commands, inbox), place), (links, waker)) in
+            boxes.into_iter().zip(places).zip(links.into_iter().zip(wakers))
+        {
+            let (caller, faults) = (Arc::new(Caller::default()), faults.clone());
+            threads.push(PollLink::new(commands.clone(), Arc::clone(&caller), place.numa_node));
+            let parts = PollThreadParts { inbox, faults, caller, links, waker };
+            let name = match self.poll_threads.len() {
+                0 => "vswitch-poll".to_owned(),
+                number => format!("vswitch-poll-{number}"),
+            };
+            let thread = spawn_poll(name, polling, parts, place.cpus)?;
+            self.poll_threads.push((commands, thread));
+        }
+        Ok(PollThreads::new(threads))
     }
 
     /// Adds a port. When it returns, the guest can connect, or is being talked to.
@@ -174,9 +248,22 @@ impl DataPlane {
     /// # Errors
     /// [`PortError`]; the socket is closed then.
     pub fn add_port(&self, config: PortConfig, socket: Socket) -> Result<(), PortError> {
+        self.add_port_near(config, socket, None)
+    }
+
+    /// The same for a guest on a NUMA node: a thread of that node serves it, if there is one.
+    ///
+    /// # Errors
+    /// As [`DataPlane::add_port`].
+    pub fn add_port_near(
+        &self,
+        config: PortConfig,
+        socket: Socket,
+        numa_node: Option<u32>,
+    ) -> Result<(), PortError> {
         check_config(&config)?;
         check_socket(&socket)?;
-        self.orders.ask(|done| Order::Add { config: Box::new(config), socket, done })?
+        self.orders.ask(|done| Order::Add { config: Box::new(config), socket, numa_node, done })?
     }
 
     /// Removes a port. When it returns, none of its rings is touched any more and its memory is unmapped.
@@ -198,6 +285,55 @@ impl DataPlane {
         self.orders.ask(|done| Order::Reconnect { name: name.to_owned(), socket, done })?
     }
 
+    /// Gives a network the way to the wire. Its sockets are not bound yet; when this returns, they can be.
+    ///
+    /// # Errors
+    /// [`UplinkError`]; the descriptors are closed then.
+    pub fn add_uplink(&self, config: UplinkConfig, uplink: Uplink) -> Result<(), UplinkError> {
+        self.add_uplink_near(config, uplink, None)
+    }
+
+    /// The same for an interface of a NUMA node: a thread of that node serves it, if there is one.
+    ///
+    /// # Errors
+    /// As [`DataPlane::add_uplink`].
+    pub fn add_uplink_near(
+        &self,
+        config: UplinkConfig,
+        uplink: Uplink,
+        numa_node: Option<u32>,
+    ) -> Result<(), UplinkError> {
+        self.orders.ask(|done| Order::AddUplink { config, uplink: Box::new(uplink), numa_node, done })?
+    }
+
+    /// Takes a network's way to the wire away. When it returns, the interface is the kernel's own.
+    ///
+    /// # Errors
+    /// [`UplinkError::NoSuchUplink`], [`UplinkError::NoAnswer`].
+    pub fn remove_uplink(&self, network: &str) -> Result<(), UplinkError> {
+        self.orders.ask(|done| Order::RemoveUplink { network: network.to_owned(), done })?
+    }
+
+    /// All uplinks as they are now, by network; none if the data plane does not answer.
+    pub fn uplinks(&self) -> Vec<UplinkView> {
+        self.orders.ask(|done| Order::Uplinks { done }).unwrap_or_default()
+    }
+
+    /// Copies frames of a port into the memory of the request from now on, until [`DataPlane::end_capture`] or the end of the port.
+    ///
+    /// # Errors
+    /// [`PortError`]; a port has one capture at a time.
+    pub fn capture(&self, name: &str, request: CaptureRequest) -> Result<CaptureKey, PortError> {
+        let tap = Tap::new(request).map_err(|error| PortError::Capture(error.to_string()))?;
+        self.orders.ask(|done| Order::Capture { name: name.to_owned(), tap: Box::new(tap), done })?
+    }
+
+    /// Ends a capture; does nothing if it has ended.
+    pub fn end_capture(&self, name: &str, key: CaptureKey) {
+        // A data plane that does not answer is about to end.
+        let _ = self.orders.ask(|done| Order::EndCapture { name: name.to_owned(), key, done });
+    }
+
     /// All ports as they are now, by name; none if the data plane does not answer.
     pub fn ports(&self) -> Vec<PortView> {
         self.orders.ask(|done| Order::Ports { done }).unwrap_or_default()
@@ -211,32 +347,42 @@ impl DataPlane {
 
 impl Drop for DataPlane {
     fn drop(&mut self) {
-        // The connection thread first: it ends the connections, for which it needs the poll thread. One that is gone already has
+        // The connection thread first: it ends the connections, for which it needs the poll threads. One that is gone already has
         // nothing to be told.
         let _ = self.orders.send(Order::Stop);
         // A thread that panicked has said so on standard error.
         let _ = self.connection_thread.take().map(JoinHandle::join);
-        let _ = self.commands.send(Command::Stop);
-        let _ = self.poll_thread.take().map(JoinHandle::join);
+        for (commands, _) in &self.poll_threads {
+            let _ = commands.send(Command::Stop);
+        }
+        for (_, thread) in self.poll_threads.drain(..) {
+            let _ = thread.join();
+        }
     }
 }
 
-fn spawn_poll(poll: PollThread, cpus: Vec<usize>, caller: Arc<Caller>) -> Result<JoinHandle<()>, StartError> {
+fn spawn_poll(
+    name: String,
+    polling: Polling,
+    parts: PollThreadParts,
+    cpus: Vec<usize>,
+) -> Result<JoinHandle<()>, StartError> {
     let (ready, is_ready) = std::sync::mpsc::channel();
-    let asked = cpus.clone();
     let run = move || {
-        caller.on_this_thread();
-        let pinned = pin(&cpus);
-        let go_on = pinned.is_ok();
-        let _ = ready.send(pinned);
-        if go_on {
-            poll.run();
+        parts.caller.on_this_thread();
+        // First bound and then made, so that what it is made of is in the memory next to its processors.
+        let bound = pin(&cpus).map_err(|source| StartError::Cpus { cpus, source });
+        match bound.and_then(|()| PollThread::new(polling, parts).map_err(StartError::Kernel)) {
+            Ok(poll) => {
+                let _ = ready.send(Ok(()));
+                poll.run();
+            }
+            Err(error) => drop(ready.send(Err(error))),
         }
     };
-    let thread = std::thread::Builder::new().name("vswitch-poll".into()).spawn(run);
-    let thread = thread.map_err(StartError::Thread)?;
+    let thread = std::thread::Builder::new().name(name).spawn(run).map_err(StartError::Thread)?;
     match is_ready.recv() {
-        Ok(Err(source)) => Err(StartError::Cpus { cpus: asked, source }),
+        Ok(Err(error)) => Err(error),
         _ => Ok(thread),
     }
 }

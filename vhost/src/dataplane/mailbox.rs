@@ -2,8 +2,8 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
-use std::time::Duration;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
+use std::time::{Duration, Instant};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
@@ -46,6 +46,11 @@ pub(super) fn mailbox<T>() -> Result<(Mailbox<T>, Inbox<T>), nix::Error> {
 }
 
 impl<T> Mailbox<T> {
+    /// What wakes the receiver.
+    pub(super) fn bell(&self) -> &Arc<EventFd> {
+        &self.bell
+    }
+
     /// Sends `message` and wakes the receiver.
     ///
     /// # Errors
@@ -62,9 +67,51 @@ impl<T> Mailbox<T> {
     /// # Errors
     /// [`NoAnswer`].
     pub(super) fn ask<A>(&self, make: impl FnOnce(Sender<A>) -> T) -> Result<A, NoAnswer> {
+        self.ask_while(make, ANSWER_LIMIT, || ())
+    }
+
+    /// The same, and does something as often as `pause` passes without an answer.
+    ///
+    /// # Errors
+    /// [`NoAnswer`].
+    pub(super) fn ask_while<A>(
+        &self,
+        make: impl FnOnce(Sender<A>) -> T,
+        pause: Duration,
+        meanwhile: impl Fn(),
+    ) -> Result<A, NoAnswer> {
+        self.ask_for(make)?.wait_while(pause, meanwhile)
+    }
+
+    /// Sends the message that `make` makes of a sender for the answer, which is waited for later.
+    ///
+    /// # Errors
+    /// [`NoAnswer`] if there is no receiver any more.
+    pub(super) fn ask_for<A>(&self, make: impl FnOnce(Sender<A>) -> T) -> Result<Awaited<A>, NoAnswer> {
         let (sender, receiver) = mpsc::channel();
         self.send(make(sender))?;
-        receiver.recv_timeout(ANSWER_LIMIT).map_err(|_| NoAnswer)
+        Ok(Awaited(receiver))
+    }
+}
+
+/// An answer that was asked for.
+#[derive(Debug)]
+pub(super) struct Awaited<A>(Receiver<A>);
+
+impl<A> Awaited<A> {
+    /// The answer. Does something as often as `pause` passes without one.
+    ///
+    /// # Errors
+    /// [`NoAnswer`].
+    pub(super) fn wait_while(self, pause: Duration, meanwhile: impl Fn()) -> Result<A, NoAnswer> {
+        let until = Instant::now() + ANSWER_LIMIT;
+        loop {
+            match self.0.recv_timeout(pause) {
+                Ok(answer) => return Ok(answer),
+                Err(RecvTimeoutError::Timeout) if Instant::now() < until => meanwhile(),
+                Err(_) => return Err(NoAnswer),
+            }
+        }
     }
 }
 

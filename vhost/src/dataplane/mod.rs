@@ -1,13 +1,15 @@
-//! The data plane: the guests' rings, and the two threads that serve them.
+//! The data plane: the guests' rings, and the threads that serve them.
 //!
-//! - what its owner asks for: [`DataPlane`]
+//! - what its owner asks for: [`DataPlane`]; where its poll threads run: [`PollPlace`]
 //! - the thread that speaks vhost-user with the guests, `vswitch-conn`: [`connections`]
-//! - the thread that forwards frames, `vswitch-poll`: [`poll_thread`], [`forwarding`], [`polled_port`], [`sleep`]
-//! - what one thread tells the other: [`command`], [`mailbox`]
+//! - the threads that forward frames, `vswitch-poll`: [`poll_thread`], [`forwarding`], [`delivery`], [`offloaded_frames`], [`polled_port`], [`sleep`]
+//! - frames from one of those to another: [`thread_links`], [`thread_link`], [`waker`]
+//! - the way to the wire, as the connection thread keeps it: [`uplinks`]
+//! - what the connection thread and the others tell each other: [`command`], [`mailbox`], [`poll_link`]
 //!
-//! Invariants: rings and the switch belong to the poll thread alone; sockets and what was said on them to the connection thread alone.
-//! Memory is mapped and unmapped on the connection thread, never on the poll thread. Every wait of one thread for the other has a
-//! limit. Whatever a guest does, it loses its own connection at most.
+//! Invariants: a port's rings and a thread's switch belong to one poll thread alone; sockets and what was said on them to the connection
+//! thread alone. Memory is mapped and unmapped on the connection thread, never on a poll thread. Every wait of one thread for another has
+//! a limit, and poll threads never wait for each other. Whatever a guest does, it loses its own connection at most.
 //!
 //! The data plane never opens a path: sockets are given to it.
 
@@ -15,13 +17,29 @@ mod command;
 mod connection;
 mod connections;
 mod counters;
+mod delivery;
 mod forwarding;
+#[cfg(feature = "fuzzing")]
+#[allow(clippy::unwrap_used, clippy::expect_used, reason = "a harness of the fuzzer fails by panicking")]
+mod fuzzed_guest;
 mod handle;
 mod mailbox;
+mod offloaded_frames;
+mod poll_link;
+mod poll_places;
 mod poll_thread;
 mod polled_port;
 mod port_check;
 mod remote_rings;
 mod sleep;
+mod thread_link;
+mod thread_links;
+mod uplinks;
+mod waker;
 
-pub use handle::{DataPlane, Event, Options, Polling, PortError, Socket, StartError};
+pub use crate::memory::{MemoryBound, MemoryBoundError, MemoryLimits};
+pub use crate::uplink::QueueError;
+#[cfg(feature = "fuzzing")]
+pub use fuzzed_guest::{fuzzed_messages, fuzzed_rings};
+pub use handle::{DataPlane, Event, Options, Polling, PortError, Socket, StartError, UplinkError};
+pub use poll_places::{PlacesError, PollPlace, poll_places};

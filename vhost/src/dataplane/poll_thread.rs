@@ -12,9 +12,11 @@ use super::handle::Polling;
 use super::mailbox::{Inbox, Mailbox};
 use super::polled_port::{PolledPort, PolledRing};
 use super::sleep::Sleep;
-use crate::memory::lost_pages;
+use super::thread_links::ThreadLinks;
+use super::waker::Waker;
 use crate::ring::{Caller, GuestEvent, SplitRing};
-use crate::switch::{Coarse, LearntAddress, Limits, PortRules, TooManyPorts};
+use crate::switch::{Coarse, LearntAddress, Limits, PortIndex, PortRules, TooManyPorts};
+use crate::uplink::Queues;
 
 /// What the thread owns.
 pub(super) struct PollThread {
@@ -23,22 +25,30 @@ pub(super) struct PollThread {
     inbox: Inbox<Command>,
     faults: Mailbox<Fault>,
     started: Instant,
-    losses: usize,
+}
+
+/// What a poll thread has in common with other threads.
+pub(super) struct PollThreadParts {
+    pub(super) inbox: Inbox<Command>,
+    pub(super) faults: Mailbox<Fault>,
+    pub(super) caller: Arc<Caller>,
+    pub(super) links: ThreadLinks,
+    pub(super) waker: Arc<Waker>,
 }
 
 impl PollThread {
+    /// To be called on the thread itself, so that its tables are in the memory next to it.
+    ///
     /// # Errors
     /// No epoll is to be had.
-    pub(super) fn new(
-        polling: Polling,
-        inbox: Inbox<Command>,
-        faults: Mailbox<Fault>,
-        caller: Arc<Caller>,
-    ) -> Result<PollThread, nix::Error> {
-        let sleep = Sleep::new(polling, &inbox)?;
-        let forwarding = Forwarding::new(Limits::default(), caller);
-        let losses = lost_pages::losses();
-        Ok(PollThread { forwarding, sleep, inbox, faults, started: Instant::now(), losses })
+    pub(super) fn new(polling: Polling, parts: PollThreadParts) -> Result<PollThread, nix::Error> {
+        let PollThreadParts { inbox, faults, caller, links, waker } = parts;
+        let sleep = Sleep::new(polling, &inbox, waker)?;
+        let forwarding = match links.is_empty() {
+            true => Forwarding::new(Limits::default(), caller),
+            false => Forwarding::linked(Limits::default(), caller, links),
+        };
+        Ok(PollThread { forwarding, sleep, inbox, faults, started: Instant::now() })
     }
 
     /// Forwards frames until it is told to stop, or nobody is left who could.
@@ -46,11 +56,7 @@ impl PollThread {
         while self.obey() {
             let now = Instant::now();
             let frames = self.forwarding.round(self.coarse(now));
-            let losses = lost_pages::losses();
-            if losses != self.losses {
-                self.losses = losses;
-                self.forwarding.fail_lost_pages();
-            }
+            self.forwarding.fail_lost_pages();
             for fault in self.forwarding.faults.drain(..) {
                 // Without a connection thread there is nothing left to end.
                 let _ = self.faults.send(fault);
@@ -82,6 +88,16 @@ impl PollThread {
             Command::AddPort { port, rules, queues, counters, done } => {
                 let _ = done.send(self.add_port(port, &rules, queues, counters));
             }
+            Command::AddUplink { port, rules, queues, counters, done } => {
+                let _ = done.send(self.add_uplink(port, &rules, queues, counters));
+            }
+            Command::AddElsewhere { port, rules, thread, counters, done } => {
+                let _ = done.send(self.add_elsewhere(port, &rules, thread, counters));
+            }
+            Command::RemoveUplink { port, done } => {
+                let removed = self.remove_uplink(port);
+                let _ = done.send(removed);
+            }
             Command::RemovePort { port, done } => {
                 self.remove_port(port);
                 let _ = done.send(());
@@ -99,10 +115,18 @@ impl PollThread {
                 }
                 let _ = done.send(());
             }
-            Command::SetCall { ring, call } => {
+            Command::SetCall { ring, call, done } => {
                 if let Some(work) = self.ring(ring).and_then(|polled| polled.ring.as_mut()) {
                     work.set_call(call);
                 }
+                let _ = done.send(());
+            }
+            Command::SetTap { port, tap, done } => {
+                let before = match self.port(port) {
+                    Some(polled) => std::mem::replace(&mut polled.tap, tap),
+                    None => tap,
+                };
+                let _ = done.send(before);
             }
             Command::MacTable { done } => {
                 let _ = done.send(self.mac_table());
@@ -119,13 +143,52 @@ impl PollThread {
         queues: u16,
         counters: Arc<Counters>,
     ) -> Result<(), TooManyPorts> {
-        let index = slot(self.forwarding.switch.add_port(rules)?);
+        let index = self.forwarding.switch.add_port(rules)?;
+        self.insert(index, PolledPort::new(key, queues, counters));
+        Ok(())
+    }
+
+    fn add_elsewhere(
+        &mut self,
+        key: PortKey,
+        rules: &PortRules,
+        thread: usize,
+        counters: Arc<Counters>,
+    ) -> Result<(), TooManyPorts> {
+        let index = self.forwarding.switch.add_port_elsewhere(rules)?;
+        self.insert(index, PolledPort::elsewhere(key, thread, counters));
+        Ok(())
+    }
+
+    fn insert(&mut self, index: PortIndex, port: PolledPort) {
+        let index = slot(index);
         let ports = &mut self.forwarding.ports;
         if ports.len() <= index {
             ports.resize_with(index + 1, || None);
         }
-        ports[index] = Some(PolledPort::new(key, queues, counters));
+        ports[index] = Some(port);
+    }
+
+    fn add_uplink(
+        &mut self,
+        key: PortKey,
+        rules: &PortRules,
+        queues: Box<Queues>,
+        counters: Arc<Counters>,
+    ) -> Result<(), TooManyPorts> {
+        let sockets = queues.sockets();
+        let index = self.forwarding.switch.add_port(rules)?;
+        self.insert(index, PolledPort::uplink(key, queues, counters));
+        sockets.iter().for_each(|socket| self.sleep.watch(socket));
         Ok(())
+    }
+
+    fn remove_uplink(&mut self, key: PortKey) -> Option<Box<Queues>> {
+        let queues = self.port(key)?.uplink.take();
+        let sockets = queues.as_ref().map(|queues| queues.sockets()).unwrap_or_default();
+        sockets.iter().for_each(|socket| self.sleep.forget(socket));
+        self.remove_port(key);
+        queues
     }
 
     fn remove_port(&mut self, key: PortKey) {
@@ -133,7 +196,7 @@ impl PollThread {
         let Some(at) = self.forwarding.ports.iter().position(has_key) else { return };
         self.forwarding.ports[at] = None;
         if let Ok(index) = u16::try_from(at) {
-            self.forwarding.switch.remove_port(crate::switch::PortIndex(index));
+            self.forwarding.switch.remove_port(PortIndex(index));
         }
     }
 
@@ -147,7 +210,7 @@ impl PollThread {
         self.end_earlier_connection(ring.port, connection);
         self.sleep.watch(&kick);
         if let Some(polled) = self.ring(ring) {
-            *polled = PolledRing { ring: Some(work), kick: Some(kick), enabled: false, unpublished: false };
+            *polled = PolledRing { ring: Some(work), kick: Some(kick), ..PolledRing::default() };
         }
     }
 
@@ -179,7 +242,7 @@ impl PollThread {
         let now = self.coarse(Instant::now());
         let named = |address: LearntAddress| {
             let port = self.forwarding.ports.get(slot(address.port))?.as_ref()?;
-            Some((port.key, address))
+            port.elsewhere.is_none().then_some((port.key, address))
         };
         self.forwarding.switch.mac_table(now).into_iter().filter_map(named).collect()
     }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use super::command::{ConnectionKey, PortKey};
 use super::counters::Counters;
+use crate::capture::Tap;
 use crate::ring::{GuestEvent, SplitRing};
+use crate::uplink::Queues;
 
 /// A ring that is at work, or not.
 #[derive(Debug, Default)]
@@ -15,6 +17,8 @@ pub(super) struct PolledRing {
     pub(super) enabled: bool,
     /// Frames were put into it that the guest was not told of.
     pub(super) unpublished: bool,
+    /// Frames and bytes that were put into it and are not counted yet: both is done once for a burst.
+    pub(super) uncounted: (u64, u64),
 }
 
 impl PolledRing {
@@ -34,14 +38,31 @@ pub(super) struct PolledPort {
     pub(super) rings: Vec<PolledRing>,
     /// The connection that the rings belong to.
     pub(super) connection: ConnectionKey,
+    /// Copies its frames.
+    pub(super) tap: Option<Box<Tap>>,
     /// The guest broke the rules: nothing of this connection is touched any more.
     pub(super) failed: bool,
+    /// Of a port that leads to the wire: it has no rings.
+    pub(super) uplink: Option<Box<Queues>>,
+    /// The thread that serves it, where that is another: it has no rings here.
+    pub(super) elsewhere: Option<usize>,
 }
 
 impl PolledPort {
+    /// A port that leads to the wire.
+    pub(super) fn uplink(key: PortKey, queues: Box<Queues>, counters: Arc<Counters>) -> PolledPort {
+        PolledPort { uplink: Some(queues), ..PolledPort::new(key, 0, counters) }
+    }
+
+    /// A port that another thread serves.
+    pub(super) fn elsewhere(key: PortKey, thread: usize, counters: Arc<Counters>) -> PolledPort {
+        PolledPort { elsewhere: Some(thread), ..PolledPort::new(key, 0, counters) }
+    }
+
     pub(super) fn new(key: PortKey, queues: u16, counters: Arc<Counters>) -> PolledPort {
         let rings = std::iter::repeat_with(PolledRing::default).take(2 * usize::from(queues)).collect();
-        PolledPort { key, counters, rings, connection: ConnectionKey(0), failed: false }
+        let (connection, failed) = (ConnectionKey(0), false);
+        PolledPort { key, counters, rings, connection, tap: None, failed, uplink: None, elsewhere: None }
     }
 
     /// The receive queue for frames that came from queue pair `pair` of another port: the same number, as far as there are as many.

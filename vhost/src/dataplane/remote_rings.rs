@@ -1,15 +1,16 @@
-//! The rings of one connection, seen from the connection thread: commands to the poll thread.
+//! The rings of one connection, seen from the connection thread: commands to the poll thread that serves them.
 
 use std::sync::Arc;
 
 use super::command::{Command, ConnectionKey, PortKey, RingKey};
-use super::mailbox::Mailbox;
+use super::poll_link::PollThreads;
 use crate::protocol::{Refusal, Rings};
 use crate::ring::{GuestEvent, SplitRing};
 
-/// Speaks to the poll thread for one connection.
+/// Speaks to a poll thread for one connection.
 pub(super) struct RemoteRings<'a> {
-    pub(super) poll: &'a Mailbox<Command>,
+    pub(super) threads: &'a PollThreads,
+    pub(super) thread: usize,
     pub(super) port: PortKey,
     pub(super) connection: ConnectionKey,
 }
@@ -20,7 +21,7 @@ impl RemoteRings<'_> {
     }
 
     fn send(&self, command: Command) -> Result<(), Refusal> {
-        self.poll.send(command).map_err(|_| Refusal::NoAnswer)
+        self.threads.send(self.thread, command).map_err(|_| Refusal::NoAnswer)
     }
 }
 
@@ -32,8 +33,8 @@ impl Rings for RemoteRings<'_> {
 
     fn stop(&mut self, index: usize) -> Result<u16, Refusal> {
         let ring = self.key(index);
-        let stopped =
-            self.poll.ask(|done| Command::StopRing { ring, done }).map_err(|_| Refusal::NoAnswer)?;
+        let stopped = self.threads.ask(self.thread, |done| Command::StopRing { ring, done });
+        let stopped = stopped.map_err(|_| Refusal::NoAnswer)?;
         // The ring is dropped here, on the connection thread, and may be the last that keeps memory mapped.
         Ok(stopped.map_or(0, |ring| ring.position()))
     }
@@ -41,10 +42,14 @@ impl Rings for RemoteRings<'_> {
     fn enable(&mut self, index: usize, enabled: bool) -> Result<(), Refusal> {
         let ring = self.key(index);
         // What is acknowledged, or shown as active, is so: the answer is waited for.
-        self.poll.ask(|done| Command::EnableRing { ring, enabled, done }).map_err(|_| Refusal::NoAnswer)
+        let done = self.threads.ask(self.thread, |done| Command::EnableRing { ring, enabled, done });
+        done.map_err(|_| Refusal::NoAnswer)
     }
 
     fn set_call(&mut self, index: usize, call: Option<Arc<GuestEvent>>) -> Result<(), Refusal> {
-        self.send(Command::SetCall { ring: self.key(index), call })
+        let ring = self.key(index);
+        // A guest that was answered may look at the new eventfd only, or close the old one.
+        let done = self.threads.ask(self.thread, |done| Command::SetCall { ring, call, done });
+        done.map_err(|_| Refusal::NoAnswer)
     }
 }

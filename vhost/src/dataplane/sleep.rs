@@ -5,6 +5,7 @@
 
 use std::cell::Cell;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
@@ -13,12 +14,13 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 
 use super::forwarding::Forwarding;
 use super::handle::Polling;
-use crate::ring::{GuestEvent, SplitRing};
+use super::waker::Waker;
+use crate::ring::SplitRing;
 
 /// How long the rings are polled after the last frame, in adaptive mode. A sleep and a kick cost some microseconds each.
 const AWAKE: Duration = Duration::from_micros(300);
 
-/// The longest sleep in milliseconds where not every guest could wake us.
+/// The longest sleep in milliseconds where not every guest could wake us, or something is left to be told when there is room.
 const DEAF_MS: u8 = 1;
 
 /// Decides when to sleep.
@@ -28,30 +30,33 @@ pub(super) struct Sleep {
     idle_since: Option<Instant>,
     /// A kick could not be watched (`fs.epoll.max_user_watches`): nothing would wake us for it.
     is_deaf: Cell<bool>,
+    /// How other poll threads see whether this one sleeps.
+    waker: Arc<Waker>,
 }
 
 impl Sleep {
     /// # Errors
-    /// No epoll is to be had, or `bell` cannot be watched. `bell` is what wakes for commands.
-    pub(super) fn new(polling: Polling, bell: impl AsFd) -> Result<Sleep, nix::Error> {
+    /// No epoll is to be had, or `bell` cannot be watched. `bell` is what wakes for commands, and by `waker` for the links of
+    /// other threads.
+    pub(super) fn new(polling: Polling, bell: impl AsFd, waker: Arc<Waker>) -> Result<Sleep, nix::Error> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         epoll.add(bell, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
-        Ok(Sleep { epoll, polling, idle_since: None, is_deaf: Cell::new(false) })
+        Ok(Sleep { epoll, polling, idle_since: None, is_deaf: Cell::new(false), waker })
     }
 
-    /// Wakes for `kick` from now on.
-    pub(super) fn watch(&self, kick: &GuestEvent) {
+    /// Wakes for a guest's kick, or a frame of an uplink, from now on.
+    pub(super) fn watch(&self, kick: impl AsFd) {
         let watched = self.epoll.add(kick, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, 1));
         // One that is watched already (the guest may give one eventfd to two rings) wakes us too.
         if let Err(error) = watched.or_else(|error| if error == Errno::EEXIST { Ok(()) } else { Err(error) })
         {
             self.is_deaf.set(true);
-            tracing::warn!(%error, "a guest's kicks cannot be watched; rings are looked at every millisecond from now on");
+            tracing::warn!(%error, "a guest's kicks, or an uplink, cannot be watched; rings are looked at every millisecond from now on");
         }
     }
 
-    /// Wakes for `kick` no longer.
-    pub(super) fn forget(&self, kick: &GuestEvent) {
+    /// Wakes for that no longer.
+    pub(super) fn forget(&self, kick: impl AsFd) {
         let _ = self.epoll.delete(kick);
     }
 
@@ -65,17 +70,21 @@ impl Sleep {
             std::hint::spin_loop();
             return false;
         }
+        let has_more_to_tell = forwarding.tell_rest();
         for_each_source(forwarding, |ring| ring.ask_for_kicks(true));
+        self.waker.set_asleep(true);
         // Our wish must be seen before we look: the guest writes its index and then looks for the wish (2.7.10).
         fence(Ordering::SeqCst);
-        let mut work = false;
+        let mut work = forwarding.uplinks_have_work() || forwarding.links_have_work();
         for_each_source(forwarding, |ring| work |= ring.has_work());
         if !work {
             let mut events = [EpollEvent::empty()];
             // An interruption is a wake-up like any other.
-            let limit = if self.is_deaf.get() { EpollTimeout::from(DEAF_MS) } else { EpollTimeout::NONE };
+            let is_brief = self.is_deaf.get() || has_more_to_tell;
+            let limit = if is_brief { EpollTimeout::from(DEAF_MS) } else { EpollTimeout::NONE };
             let _ = self.epoll.wait(&mut events, limit);
         }
+        self.waker.set_asleep(false);
         for_each_source(forwarding, |ring| ring.ask_for_kicks(false));
         self.idle_since = None;
         true

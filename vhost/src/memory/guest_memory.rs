@@ -90,9 +90,14 @@ impl GuestMemory {
         self.regions.iter().any(|region| region.lost_pages())
     }
 
+    /// True if missing pages that were used here cost more than they may.
+    pub(crate) fn cost_too_much(&self) -> bool {
+        self.regions.iter().any(|region| region.cost_too_much())
+    }
+
     /// The memory at a guest physical address: at least one byte and at most `bytes`, as many as lie in one region. Absent if the
     /// address is in no region, or `bytes` is 0.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn at_guest(&self, address: u64, bytes: usize, hint: &RegionHint) -> Option<GuestSlice<'_>> {
         let place = match self.places.get(hint.0.get()) {
             Some(place) if address.wrapping_sub(place.guest) < place.bytes => place,

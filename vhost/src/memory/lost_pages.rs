@@ -6,13 +6,16 @@
 //! sees the mark after each round and ends the connection. The whole region is replaced since a huge page cannot be replaced in part.
 //!
 //! Invariants: the handler only calls mmap(2) and reads and writes atomic integers, so it may run at any instruction. It touches no
-//! address outside a watched region: such a SIGBUS goes on to the handler that was there before.
+//! address outside a watched region: such a SIGBUS goes on to the handler that was there before. A page that is only missing, in a region
+//! whose cost is bounded, is made as long as the bound allows, and is no loss.
 //!
 //! It never reports a loss by itself: whoever holds the [`Watch`] asks.
 
 use std::cell::UnsafeCell;
 use std::sync::Once;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+
+use super::memory_bound::{BroughtIn, RegionAccount};
 
 /// How many regions can be watched in a process: 1,024 ports with 32 regions each, twice.
 const SLOTS: usize = 65_536;
@@ -20,6 +23,10 @@ const SLOTS: usize = 65_536;
 struct Slot {
     taken: AtomicBool,
     lost: AtomicBool,
+    /// It was lost because it cost too much.
+    too_much: AtomicBool,
+    /// Of a region whose cost is bounded; null otherwise.
+    account: AtomicPtr<RegionAccount>,
     /// 0: nothing is watched.
     start: AtomicUsize,
     bytes: AtomicUsize,
@@ -29,6 +36,8 @@ static TABLE: [Slot; SLOTS] = [const {
     Slot {
         taken: AtomicBool::new(false),
         lost: AtomicBool::new(false),
+        too_much: AtomicBool::new(false),
+        account: AtomicPtr::new(std::ptr::null_mut()),
         start: AtomicUsize::new(0),
         bytes: AtomicUsize::new(0),
     }
@@ -62,6 +71,11 @@ impl Watch {
     pub(crate) fn lost(&self) -> bool {
         TABLE[self.slot].lost.load(Ordering::Relaxed)
     }
+
+    /// True if the region was lost because its missing pages cost too much.
+    pub(crate) fn cost_too_much(&self) -> bool {
+        TABLE[self.slot].too_much.load(Ordering::Relaxed)
+    }
 }
 
 impl Drop for Watch {
@@ -72,11 +86,15 @@ impl Drop for Watch {
     }
 }
 
-/// Watches `bytes` bytes from `start`; absent if too many regions are watched. The first call installs the handler.
-pub(crate) fn watch(start: *mut u8, bytes: usize) -> Option<Watch> {
+/// Watches `bytes` bytes from `start`; absent if too many regions are watched. The first call installs the handler. Missing pages are
+/// brought in by `account`, which the caller keeps where it is until the watch is dropped.
+pub(super) fn watch(start: *mut u8, bytes: usize, account: Option<&RegionAccount>) -> Option<Watch> {
     INSTALL.call_once(install);
     let slot = TABLE.iter().position(|slot| !slot.taken.swap(true, Ordering::SeqCst))?;
     TABLE[slot].lost.store(false, Ordering::SeqCst);
+    TABLE[slot].too_much.store(false, Ordering::SeqCst);
+    let account = account.map_or(std::ptr::null_mut(), |account| std::ptr::from_ref(account).cast_mut());
+    TABLE[slot].account.store(account, Ordering::SeqCst);
     TABLE[slot].bytes.store(bytes, Ordering::SeqCst);
     TABLE[slot].start.store(start as usize, Ordering::SeqCst);
     Some(Watch { slot })
@@ -102,13 +120,13 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context
     let info_ref = unsafe { &*info };
     // SAFETY: SIGBUS carries the address of the access.
     let address = unsafe { info_ref.si_addr() } as usize;
-    if !replace_region_at(address) {
+    if !mend(address) {
         pass_on(signal, info, context);
     }
 }
 
-/// Puts private memory in place of the watched region that `address` lies in; false if it lies in none.
-fn replace_region_at(address: usize) -> bool {
+/// Brings the missing page at `address` in, or puts private memory in place of the watched region that it lies in; false if it lies in none.
+fn mend(address: usize) -> bool {
     let found = TABLE.iter().find_map(|slot| {
         let start = slot.start.load(Ordering::SeqCst);
         let bytes = slot.bytes.load(Ordering::SeqCst);
@@ -117,6 +135,15 @@ fn replace_region_at(address: usize) -> bool {
         (is_whole && address >= start && address - start < bytes).then_some((slot, start, bytes))
     });
     let Some((slot, start, bytes)) = found else { return false };
+    let account = slot.account.load(Ordering::SeqCst);
+    // SAFETY: null, or the account of the region that `address` is in. The region is being accessed, so it, and its account, exist.
+    if let Some(account) = unsafe { account.as_ref() }.filter(|_| !slot.lost.load(Ordering::SeqCst)) {
+        match account.bring_in(address) {
+            BroughtIn::Done => return true,
+            BroughtIn::TooMuch => slot.too_much.store(true, Ordering::SeqCst),
+            BroughtIn::NoPage => {}
+        }
+    }
     slot.lost.store(true, Ordering::SeqCst);
     LOSSES.fetch_add(1, Ordering::SeqCst);
     let place = start as *mut libc::c_void;

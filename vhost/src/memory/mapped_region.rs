@@ -7,12 +7,14 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::statfs::{FsType, HUGETLBFS_MAGIC, TMPFS_MAGIC, fstatfs};
 use vm_memory::{FileOffset, MmapRegion};
 
 use super::lost_pages::{self, Watch};
+use super::memory_bound::{PortAccount, RegionAccount};
 
 /// The most bytes that one region may have: 1 TiB. The process has 128 TiB of addresses for all guests.
 pub(crate) const MAX_REGION_BYTES: u64 = 1 << 40;
@@ -94,6 +96,24 @@ pub(crate) enum RegionError {
     /// More regions than can be watched are mapped, of all guests together.
     #[error("more memory regions are mapped than can be watched")]
     TooManyWatched,
+    /// Its page tables, with what the port's memory costs already, cost more than is allowed.
+    #[error(
+        "a memory region of {bytes} bytes costs the switch more than its limits allow ({port} bytes for a port, {total} for all; \
+         this port has {taken}): share less memory, take huge pages, or raise the limits"
+    )]
+    TooMuch {
+        /// The length.
+        bytes: u64,
+        /// What a port may cost.
+        port: u64,
+        /// What all ports may cost.
+        total: u64,
+        /// What this port costs.
+        taken: u64,
+    },
+    /// The kernel does not tell of missing pages of such a file.
+    #[error("missing pages of a memory region cannot be watched")]
+    Unwatchable(#[source] nix::Error),
     /// The guest has another region at these addresses, or too many regions.
     #[error("the memory region {0:?} overlaps another, or is one too many")]
     Refused(RegionPlace),
@@ -105,22 +125,43 @@ pub(crate) struct MappedRegion {
     place: RegionPlace,
     // Before `mapping`: fields are dropped in this order, and memory must be watched for as long as it is mapped.
     watch: Option<Watch>,
+    /// In a box, so that it stays where the watch finds it.
+    _account: Option<Box<RegionAccount>>,
     mapping: MmapRegion,
 }
 
 impl MappedRegion {
-    /// Maps `place` of `file`.
+    /// Maps `place` of `file`. What its missing pages cost is not bounded: the file is one of our own, or everything is.
     ///
     /// # Errors
     /// See [`RegionError`]; nothing stays mapped then.
     pub(crate) fn new(place: RegionPlace, file: File) -> Result<MappedRegion, RegionError> {
+        MappedRegion::bounded(place, file, None)
+    }
+
+    /// Maps `place` of `file`, at the cost of `account`.
+    ///
+    /// # Errors
+    /// See [`RegionError`]; nothing stays mapped then.
+    pub(crate) fn bounded(
+        place: RegionPlace,
+        file: File,
+        account: Option<&Arc<PortAccount>>,
+    ) -> Result<MappedRegion, RegionError> {
         place.check()?;
         let mapped_bytes = whole_pages(&place, &file)?;
         let size = usize::try_from(mapped_bytes).map_err(|_| RegionError::Length(place.bytes))?;
-        let mapping = MmapRegion::from_file(FileOffset::new(file, place.offset), size)
+        // One descriptor of a region for all who need its file: `OPEN_FILES` counts one.
+        let file = Arc::new(file);
+        let mut account = open_account(&file, mapped_bytes, account)?;
+        let mapping = MmapRegion::from_file(FileOffset::from_arc(file, place.offset), size)
             .map_err(|source| RegionError::Map { bytes: mapped_bytes, source })?;
-        let watch = lost_pages::watch(mapping.as_ptr(), size).ok_or(RegionError::TooManyWatched)?;
-        Ok(MappedRegion { place, watch: Some(watch), mapping })
+        if let Some(account) = &mut account {
+            account.watch(mapping.as_ptr(), size).map_err(RegionError::Unwatchable)?;
+        }
+        let watch = lost_pages::watch(mapping.as_ptr(), size, account.as_deref());
+        let watch = Some(watch.ok_or(RegionError::TooManyWatched)?);
+        Ok(MappedRegion { place, watch, _account: account, mapping })
     }
 
     /// Where it lies.
@@ -137,6 +178,11 @@ impl MappedRegion {
     pub(crate) fn lost_pages(&self) -> bool {
         self.watch.as_ref().is_some_and(Watch::lost)
     }
+
+    /// True if it was lost because its missing pages cost too much.
+    pub(crate) fn cost_too_much(&self) -> bool {
+        self.watch.as_ref().is_some_and(Watch::cost_too_much)
+    }
 }
 
 impl Drop for MappedRegion {
@@ -144,6 +190,26 @@ impl Drop for MappedRegion {
         // A mapping that is gone must not be mapped anew by the signal handler.
         self.watch = None;
     }
+}
+
+/// The account of a region whose cost is bounded. Huge pages are reserved by whoever made the file, and not charged to the memory limit of
+/// whoever touches them.
+fn open_account(
+    file: &Arc<File>,
+    bytes: u64,
+    account: Option<&Arc<PortAccount>>,
+) -> Result<Option<Box<RegionAccount>>, RegionError> {
+    let system = fstatfs(file.as_fd()).map_err(RegionError::Stat)?.filesystem_type();
+    let Some(account) = account.filter(|_| system != HUGETLBFS_MAGIC) else { return Ok(None) };
+    account.forget_dead_files();
+    let limits = account.limits();
+    let opened = RegionAccount::new(account, bytes, Arc::clone(file)).map(|opened| Some(Box::new(opened)));
+    opened.ok_or_else(|| RegionError::TooMuch {
+        bytes,
+        port: limits.port,
+        total: limits.total,
+        taken: account.taken_bytes(),
+    })
 }
 
 /// True if a file is memory: its pages and its attributes are the kernel's own.

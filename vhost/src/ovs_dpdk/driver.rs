@@ -12,12 +12,13 @@ use std::time::{Duration, Instant};
 use fairlead_host::backoff::Backoff;
 use parking_lot::{Condvar, Mutex};
 
-use super::connection::DatabaseAddress;
+use super::database_address::DatabaseAddress;
 use super::driver_state::{Counters, State};
 use super::error::OvsError;
 use super::port_rows::{InterfaceState, connected, interface_state, read_spec};
 use super::port_spec::{PortName, PortSpec};
 use super::request::{AddedPort, Done, Removal, Request, Task};
+use super::tls_client::TlsFiles;
 use super::worker::{Shared, Worker, default_run_dir};
 
 /// How long is waited for what.
@@ -52,9 +53,11 @@ impl Default for Limits {
 pub struct Options {
     /// Where OVS's database is.
     pub address: DatabaseAddress,
+    /// What an address `ssl:` needs; each connection reads the files anew.
+    pub tls: Option<TlsFiles>,
     /// This node's name: ports with it are ours. Not empty, and the same after each restart.
     pub node: String,
-    /// Where OVS makes sockets, as Fairlead sees that directory; absent: where the database's socket is.
+    /// Where OVS makes sockets, as Fairlead sees that directory; absent: where the database's socket is, or where that usually is.
     pub run_dir: Option<PathBuf>,
     /// How long is waited for what.
     pub limits: Limits,
@@ -111,13 +114,14 @@ impl OvsDpdk {
     /// # Errors
     /// [`OvsError::Thread`], where there is no thread to be had.
     pub fn start(options: Options) -> Result<OvsDpdk, OvsError> {
-        let Options { address, node, run_dir, limits } = options;
+        let Options { address, tls, node, run_dir, limits } = options;
         let run_dir = run_dir.unwrap_or_else(|| default_run_dir(&address));
         let state = State::new(node.clone(), run_dir, limits.connect, limits.reconnect);
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         let worker = Worker {
             shared: Arc::clone(&shared),
             address,
+            tls,
             node,
             answer_limit: limits.answer,
             apply_limit: limits.apply,
@@ -162,7 +166,7 @@ impl OvsDpdk {
     /// # Errors
     /// [`OvsError::Unreachable`].
     pub fn ports(&self) -> Result<Vec<PortView>, OvsError> {
-        let state = self.connected_state()?;
+        let state = self.connected_state(self.limits.connect)?;
         let mut ports: Vec<PortView> = state
             .mirror
             .our_ports(&state.node)
@@ -191,7 +195,7 @@ impl OvsDpdk {
     pub fn reconcile(&self, owned: &[PortSpec]) -> Result<Reconciled, OvsError> {
         owned.iter().try_for_each(PortSpec::check)?;
         let mut answers = Vec::new();
-        let mut state = self.connected_state()?;
+        let mut state = self.connected_state(self.limits.connect)?;
         for task in state.reconciliation(owned) {
             let name = task.name().clone();
             let (request, answer) = Request::new(task, Instant::now() + self.limits.apply);
@@ -210,6 +214,14 @@ impl OvsDpdk {
             }
         }
         Ok(reconciled)
+    }
+
+    /// Says why no port could be made in a bridge just now. A connection that was lost is waited for as long as `limit`.
+    ///
+    /// # Errors
+    /// [`OvsError::Unreachable`], and what the bridge or the switch lacks.
+    pub fn check_bridge(&self, bridge: &str, limit: Duration) -> Result<(), OvsError> {
+        self.connected_state(limit)?.check_bridge(bridge)
     }
 
     /// Whether ports can be made, as far as is known now.
@@ -246,8 +258,8 @@ impl OvsDpdk {
     }
 
     /// The state, once there is a connection.
-    fn connected_state(&self) -> Result<parking_lot::MutexGuard<'_, State>, OvsError> {
-        let until = Instant::now() + self.limits.connect;
+    fn connected_state(&self, limit: Duration) -> Result<parking_lot::MutexGuard<'_, State>, OvsError> {
+        let until = Instant::now() + limit;
         let mut state = self.shared.state.lock();
         while !state.connected() {
             if self.shared.changed.wait_until(&mut state, until).timed_out() {

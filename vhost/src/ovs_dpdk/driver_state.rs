@@ -228,19 +228,32 @@ impl State {
 
     /// Whether the switch and the bridge can have vhost-user ports.
     fn check_switch(&self, spec: &PortSpec) -> Result<(), OvsError> {
-        let (port, bridge) = (spec.name.clone(), spec.bridge.clone());
-        let Some(row) = self.mirror.bridge(&bridge) else {
-            return Err(OvsError::BridgeMissing { port, bridge });
-        };
-        let datapath_type = row.text("datapath_type").unwrap_or_default().to_owned();
-        if datapath_type != "netdev" {
-            return Err(OvsError::BridgeNotNetdev { bridge, datapath_type });
-        }
-        if self.mirror.dpdk_initialized() == Some(false) {
-            return Err(OvsError::DpdkNotInitialized);
+        match self.check_bridge(&spec.bridge) {
+            Err(OvsError::BridgeMissing { .. }) if spec.makes_bridge => self.check_dpdk()?,
+            checked => checked?,
         }
         let place = PortSpec { socket: VhostSocket::PodListens(self.socket_of(spec)), ..spec.clone() };
         place.check().map_err(OvsError::from)
+    }
+
+    /// Whether OVS makes vhost-user ports, and has this bridge for them.
+    pub(crate) fn check_bridge(&self, bridge: &str) -> Result<(), OvsError> {
+        let named = || bridge.to_owned();
+        let Some(row) = self.mirror.bridge(bridge) else {
+            return Err(OvsError::BridgeMissing { bridge: named() });
+        };
+        let datapath_type = row.text("datapath_type").unwrap_or_default().to_owned();
+        if datapath_type != "netdev" {
+            return Err(OvsError::BridgeNotNetdev { bridge: named(), datapath_type });
+        }
+        self.check_dpdk()
+    }
+
+    fn check_dpdk(&self) -> Result<(), OvsError> {
+        match self.mirror.dpdk_initialized() {
+            Some(false) => Err(OvsError::DpdkNotInitialized),
+            _ => Ok(()),
+        }
     }
 
     /// The socket of a port, as Fairlead sees it.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::jsonrpc::session::CallError;
 use super::port_spec::{PortName, SpecError};
+use super::tls_client::TlsError;
 
 /// Why there is no connection to the database of OVS.
 #[derive(Debug, thiserror::Error)]
@@ -24,17 +25,37 @@ pub enum ConnectError {
     #[error("permission to connect to {} is denied: run as root, or in the group that owns the socket", .0.display())]
     Permission(PathBuf),
     /// The connection fails in another way.
-    #[error("{} cannot be connected to: {source}", .socket.display())]
+    #[error("{database} cannot be connected to: {source}")]
     Socket {
-        /// The socket.
-        socket: PathBuf,
+        /// The database's address.
+        database: String,
         /// The kernel's reason.
         #[source]
         source: std::io::Error,
     },
+    /// TLS has no connection.
+    #[error("{database}: {source}; see vhostUser.ovs in the daemon's configuration")]
+    Tls {
+        /// The database's address.
+        database: String,
+        /// Why not.
+        #[source]
+        source: TlsError,
+    },
+    /// TLS needs files that are not named.
+    #[error("{0}: TLS needs ca, certificate and privateKey beside the address")]
+    NoTlsFiles(String),
+    /// TLS has ended the connection before it was at work: the server does not take our certificate, as a rule.
+    #[error("{database} has ended the connection: {reason}; does its CA know our certificate?")]
+    Ended {
+        /// The database's address.
+        database: String,
+        /// What TLS says.
+        reason: String,
+    },
     /// The server behind the socket has no database of OVS.
-    #[error("the server at {} has no database Open_vSwitch: is it the socket of OVS and not of OVN?", .0.display())]
-    NoDatabase(PathBuf),
+    #[error("the server at {0} has no database Open_vSwitch: is it that of OVS and not of OVN?")]
+    NoDatabase(String),
     /// The database is older than what the driver needs (OVS 2.6).
     #[error(
         "the database of OVS has no column {column} in the table {table}: OVS is too old, 2.6 or newer is needed"
@@ -65,7 +86,7 @@ pub enum OvsError {
     Spec(#[from] SpecError),
     /// The address of the database is none that is spoken to.
     #[error(
-        "{0:?} is no address of a database: unix:/PATH is, of at most 107 bytes; ssl: and tcp: are not supported"
+        "{0:?} is no address of a database: unix:/PATH is, of at most 107 bytes, ssl:HOST:PORT, and tcp:IP:PORT of the loopback interface"
     )]
     Address(String),
     /// There is no connection to the database. What was asked for may have been done if the connection ended under it.
@@ -73,11 +94,9 @@ pub enum OvsError {
     Unreachable(#[source] Arc<ConnectError>),
     /// The bridge is not there.
     #[error(
-        "the bridge {bridge} for the port {port} does not exist: ovs-vsctl add-br {bridge} -- set bridge {bridge} datapath_type=netdev"
+        "the bridge {bridge} does not exist: ovs-vsctl add-br {bridge} -- set bridge {bridge} datapath_type=netdev"
     )]
     BridgeMissing {
-        /// The port.
-        port: PortName,
         /// The bridge.
         bridge: String,
     },

@@ -8,17 +8,20 @@ mod operations;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+#[cfg(test)]
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde_json::{Map, Value, json};
-use tempfile::TempDir;
 
-use super::database_mirror::needed_columns;
+use super::database_mirror::{OURS, needed_columns};
 use super::jsonrpc::framing::Framer;
 use super::ovsdb_value::Cell;
+#[cfg(test)]
 use super::{DatabaseAddress, Limits, Options, OvsDpdk};
 
 type Rows = BTreeMap<String, Map<String, Value>>;
@@ -57,16 +60,21 @@ pub(crate) struct Database {
     rows_made: u64,
 }
 
-pub(crate) struct FakeServer {
+/// A server, until its test ends.
+#[derive(Debug)]
+pub struct FakeServer {
     pub(crate) database: Arc<Mutex<Database>>,
     pub(crate) changed: Arc<Condvar>,
-    dir: TempDir,
+    #[cfg(test)]
+    dir: Option<tempfile::TempDir>,
 }
 
 impl FakeServer {
-    /// A server with a bridge `br0`, and DPDK at work.
-    pub(crate) fn start() -> FakeServer {
-        let dir = TempDir::new().unwrap();
+    /// A server with a bridge `br0`, and DPDK at work, at this socket.
+    ///
+    /// # Panics
+    /// When there is no such socket to be had.
+    pub fn serve(socket: &Path) -> FakeServer {
         let database = Database {
             tables: BTreeMap::new(),
             conducts: Vec::new(),
@@ -80,9 +88,14 @@ impl FakeServer {
             clients: Vec::new(),
             rows_made: 0,
         };
-        let server = FakeServer { database: Arc::new(Mutex::new(database)), changed: Arc::default(), dir };
+        let server = FakeServer {
+            database: Arc::new(Mutex::new(database)),
+            changed: Arc::default(),
+            #[cfg(test)]
+            dir: None,
+        };
         server.recreate();
-        let listener = UnixListener::bind(server.dir.path().join("db.sock")).unwrap();
+        let listener = UnixListener::bind(socket).unwrap();
         let (database, changed) = (Arc::clone(&server.database), Arc::clone(&server.changed));
         thread::spawn(move || {
             for stream in listener.incoming() {
@@ -95,21 +108,81 @@ impl FakeServer {
         server
     }
 
+    /// The same at a socket of its own.
+    #[cfg(test)]
+    pub(crate) fn start() -> FakeServer {
+        let dir = tempfile::TempDir::new().unwrap();
+        let server = FakeServer::serve(&dir.path().join("db.sock"));
+        FakeServer { dir: Some(dir), ..server }
+    }
+
+    #[cfg(test)]
+    fn socket(&self) -> PathBuf {
+        self.dir.as_ref().unwrap().path().join("db.sock")
+    }
+
     /// Empties the database but for the bridge, and hangs up.
-    pub(crate) fn recreate(&self) {
+    ///
+    /// # Panics
+    /// When its own thread has.
+    pub fn recreate(&self) {
         let mut database = self.database.lock();
         database.tables.clear();
-        let root = json!({ "cur_cfg": 0, "next_cfg": 0, "dpdk_initialized": true });
+        let root = json!({ "cur_cfg": 0, "next_cfg": 0, "dpdk_initialized": true, "bridges": ["set", []] });
         database.insert("Open_vSwitch", root);
         database.insert("Bridge", json!({ "name": "br0", "datapath_type": "netdev", "ports": ["set", []] }));
         database.hang_up();
     }
 
     /// A driver for the node `here`.
+    #[cfg(test)]
     pub(crate) fn driver(&self, limits: Limits) -> OvsDpdk {
-        let address = format!("unix:{}", self.dir.path().join("db.sock").display());
+        let address = format!("unix:{}", self.socket().display());
         let address = DatabaseAddress::parse(&address).unwrap();
-        OvsDpdk::start(Options { address, node: "here".to_owned(), run_dir: None, limits }).unwrap()
+        OvsDpdk::start(Options { address, tls: None, node: "here".to_owned(), run_dir: None, limits })
+            .unwrap()
+    }
+
+    /// Adds a port to the bridge: somebody else's, or one of this node's Fairlead.
+    ///
+    /// # Panics
+    /// When its own thread has.
+    pub fn add_port(&self, name: &str, node: Option<&str>) {
+        let ids: Vec<[&str; 2]> = node.map(|node| [OURS, node]).into_iter().collect();
+        let row = json!({ "name": name, "type": "dpdkvhostuserclient", "external_ids": ["map", ids] });
+        self.change(|database| {
+            let interface = database.insert("Interface", row.clone());
+            let mut port = row;
+            port["interfaces"] = json!(["uuid", interface]);
+            let port = database.insert("Port", port);
+            for bridge in database.tables.get_mut("Bridge").unwrap().values_mut() {
+                let ports = Cell::read(&bridge["ports"]).unwrap();
+                let all = ports.rows().chain([&port]).map(|id| json!(["uuid", id]));
+                bridge["ports"] = json!(["set", all.collect::<Vec<_>>()]);
+            }
+        });
+    }
+
+    /// Changes a column of a row, by its name.
+    ///
+    /// # Panics
+    /// Where there is none.
+    pub fn set(&self, table: &str, name: &str, column: &str, value: Value) {
+        self.change(|database| {
+            let rows = database.tables.get_mut(table).unwrap();
+            let row = rows.values_mut().find(|row| row["name"] == name).unwrap();
+            row.insert(column.to_owned(), value);
+        });
+    }
+
+    /// A row as JSON, by its name.
+    ///
+    /// # Panics
+    /// Where there is none.
+    pub fn row(&self, table: &str, name: &str) -> Value {
+        let database = self.database.lock();
+        let row = database.tables[table].values().find(|row| row["name"] == name);
+        Value::Object(row.unwrap().clone())
     }
 
     /// Changes the database as somebody else, and tells it.
@@ -122,7 +195,10 @@ impl FakeServer {
     }
 
     /// The names of the ports in the bridges.
-    pub(crate) fn ports(&self) -> Vec<String> {
+    ///
+    /// # Panics
+    /// When its own thread has.
+    pub fn ports(&self) -> Vec<String> {
         let database = self.database.lock();
         let rows = database.tables.get("Port").into_iter().flatten();
         let mut names: Vec<String> = rows.map(|(_, row)| row["name"].as_str().unwrap().to_owned()).collect();
@@ -147,6 +223,7 @@ impl Database {
     }
 
     /// Takes all ports out of all bridges.
+    #[cfg(test)]
     pub(crate) fn empty_bridges(&mut self) {
         for bridge in self.tables.get_mut("Bridge").unwrap().values_mut() {
             bridge["ports"] = json!(["set", []]);

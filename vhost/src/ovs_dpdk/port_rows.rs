@@ -22,6 +22,8 @@ const POD: &str = "fairlead-pod";
 const UID: &str = "fairlead-pod-uid";
 const CONTAINER: &str = "fairlead-container";
 const IFNAME: &str = "fairlead-ifname";
+/// At a port that is made with its bridge.
+const MAKES_BRIDGE: &str = "fairlead-makes-bridge";
 
 /// The row of the interface, for an insert. `node` is who makes it.
 pub(crate) fn interface_row(spec: &PortSpec, node: &str) -> Value {
@@ -77,6 +79,7 @@ fn external_ids(spec: &PortSpec, node: &str) -> Value {
         (CONTAINER, Some(owner.container.as_str())),
         (IFNAME, Some(owner.ifname.as_str())),
         (ATTACHED_MAC, mac.as_deref()),
+        (MAKES_BRIDGE, spec.makes_bridge.then_some("true")),
     ];
     map_of(pairs.into_iter().filter_map(|(key, value)| Some((key, value?))))
 }
@@ -88,6 +91,7 @@ pub(crate) fn read_spec(ours: &OurPort<'_>) -> Option<PortSpec> {
     Some(PortSpec {
         name: PortName::new(port.text("name")?).ok()?,
         bridge: (*bridge).to_owned(),
+        makes_bridge: interface.entry("external_ids", MAKES_BRIDGE).is_some(),
         socket: read_socket(interface)?,
         vlans: read_vlans(port)?,
         policing: read_policing(interface)?,

@@ -32,11 +32,12 @@ prop_compose! {
         name in "[a-z][a-z0-9._-]{0,14}", bridge in "[a-z]{1,9}", path in prop::option::of("/[a-z/ \"\\\\]{1,99}"),
         vlans in vlans(), policing in prop::option::of((1_u32.., any::<u32>())),
         mtu in prop::option::of(68_u16..9217), mac in prop::option::of(any::<[u8; 6]>()),
-        [namespace, pod, uid] in prop::array::uniform3("\\PC{0,9}"), [container, ifname] in prop::array::uniform2("\\PC{1,9}"),
+        makes_bridge in any::<bool>(), [namespace, pod, uid] in prop::array::uniform3("\\PC{0,9}"), [container, ifname] in prop::array::uniform2("\\PC{1,9}"),
     ) -> PortSpec {
         PortSpec {
             name: PortName::new(&name).unwrap(),
             bridge,
+            makes_bridge,
             socket: path.map_or(VhostSocket::OvsListens, |path| VhostSocket::PodListens(path.into())),
             vlans,
             policing: policing.map(|(rate_kbps, burst_kb)| Policing { rate_kbps, burst_kb }),

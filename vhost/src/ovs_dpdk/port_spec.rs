@@ -212,8 +212,11 @@ pub struct PortOwner {
 pub struct PortSpec {
     /// Unique among all ports of that OVS.
     pub name: PortName,
-    /// The bridge; it exists and has the datapath type `netdev`.
+    /// The bridge, whose datapath type is `netdev`.
     pub bridge: String,
+    /// The bridge is made with the port where OVS has none of that name; it stays. Otherwise it must be there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub makes_bridge: bool,
     /// Who creates the socket, and where.
     pub socket: VhostSocket,
     /// Which VLANs its frames may have.

@@ -4,6 +4,7 @@ fn spec() -> PortSpec {
     PortSpec {
         name: PortName::new("p0").unwrap(),
         bridge: "br0".to_owned(),
+        makes_bridge: false,
         socket: VhostSocket::OvsListens,
         vlans: Vlans::Untagged,
         policing: None,

@@ -20,6 +20,8 @@ pub(crate) const DATABASE: &str = "Open_vSwitch";
 pub(crate) enum Purpose {
     /// The bridge must exist.
     Bridge,
+    /// No bridge must have the name.
+    NoBridge,
     /// The name must be free.
     NameFree,
     /// The port must be ours, and there.
@@ -74,6 +76,37 @@ impl Transaction {
             json!({
                 "op": "wait", "timeout": 0, "table": table, "where": condition,
                 "columns": ["name"], "until": "==", "rows": rows,
+            }),
+        );
+    }
+
+    /// Makes a bridge, as `ovs-vsctl add-br` does with the datapath type `netdev`: none must have the name. It is nobody's own afterwards.
+    pub(crate) fn add_bridge(&mut self, name: &str) {
+        if !self.bridges.insert(name.to_owned()) {
+            return;
+        }
+        self.wait(Purpose::NoBridge, "Bridge", &json!([["name", "==", name]]), &json!([]));
+        let number = self.bridges.len();
+        let [interface, port, bridge] =
+            ["interface", "port", "bridge"].map(|row| format!("{row}_of_bridge{number}"));
+        let rows = [
+            ("Interface", &interface, json!({ "name": name, "type": "internal" })),
+            ("Port", &port, json!({ "name": name, "interfaces": ["named-uuid", interface] })),
+            (
+                "Bridge",
+                &bridge,
+                json!({ "name": name, "datapath_type": "netdev", "ports": ["named-uuid", port] }),
+            ),
+        ];
+        for (table, uuid_name, row) in rows {
+            let insert = json!({ "op": "insert", "table": table, "uuid-name": uuid_name, "row": row });
+            self.push(Purpose::Change, insert);
+        }
+        self.push(
+            Purpose::Change,
+            json!({
+                "op": "mutate", "table": DATABASE, "where": [],
+                "mutations": [["bridges", "insert", ["named-uuid", bridge]]],
             }),
         );
     }

@@ -7,6 +7,7 @@ fn spec(name: &str) -> PortSpec {
     PortSpec {
         name: PortName::new(name).unwrap(),
         bridge: "br0".to_owned(),
+        makes_bridge: false,
         socket: VhostSocket::PodListens(PathBuf::from("/run/x.sock")),
         vlans: Vlans::Access(7),
         policing: None,

@@ -3,14 +3,15 @@
 //! It waits for the database's answer to a transaction, which takes a fraction of a millisecond, and never for `ovs-vswitchd`: while
 //! that carries out one batch, the next is collected and committed. Where a batch is refused, each of its requests is tried alone.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use serde_json::Value;
 
-use super::connection::{Connection, DatabaseAddress, told_rows};
+use super::connection::{Connection, told_rows};
+use super::database_address::DatabaseAddress;
 use super::database_mirror::{Mirror, OURS};
 use super::driver_state::{Plan, Stage, State};
 use super::error::{ConnectError, OvsError};
@@ -18,6 +19,7 @@ use super::jsonrpc::session::{CallError, Heard};
 use super::ovsdb_value::Cell;
 use super::port_rows::describe_owner;
 use super::request::{Done, Removal, Request, Task};
+use super::tls_client::TlsFiles;
 use super::transaction::{Purpose, Rejected, Transaction, ask_owner};
 
 /// How often a request is planned again after the database refused it for a reason that passes.
@@ -35,6 +37,7 @@ pub(crate) struct Shared {
 pub(crate) struct Worker {
     pub(crate) shared: Arc<Shared>,
     pub(crate) address: DatabaseAddress,
+    pub(crate) tls: Option<TlsFiles>,
     pub(crate) node: String,
     pub(crate) answer_limit: Duration,
     pub(crate) apply_limit: Duration,
@@ -118,7 +121,8 @@ impl Worker {
         };
         let shared = Arc::clone(&self.shared);
         let listener = move |heard| shared.heard(epoch, heard);
-        let opened = Connection::open(&self.address, &self.node, self.answer_limit, listener);
+        let opened =
+            Connection::open(&self.address, self.tls.as_ref(), &self.node, self.answer_limit, listener);
         let mut state = self.shared.state.lock();
         if state.epoch != epoch {
             // It ended before it was at work. The reader has counted that; the reason is better known here.
@@ -200,7 +204,12 @@ impl Worker {
         let mut transaction = Transaction::new(&self.node);
         for step in steps {
             match (&step.request.task, step.stage, &step.row) {
-                (Task::Add(spec), Stage::Insert, _) => transaction.add(spec),
+                (Task::Add(spec), Stage::Insert, _) => {
+                    if spec.makes_bridge && self.lacks_bridge(&spec.bridge) {
+                        transaction.add_bridge(&spec.bridge);
+                    }
+                    transaction.add(spec);
+                }
                 (task, Stage::Delete | Stage::DeleteThenAdd, Some(row)) => {
                     transaction.remove(row, task.name().as_str());
                 }
@@ -220,6 +229,10 @@ impl Worker {
             self.shared.state.lock().counters.rejected += 1;
             NotCommitted::Rejected(rejected)
         })
+    }
+
+    fn lacks_bridge(&self, name: &str) -> bool {
+        self.shared.state.lock().mirror.bridge(name).is_none()
     }
 
     fn call(&self, params: &Value) -> Result<Value, CallError> {
@@ -242,8 +255,12 @@ impl Worker {
             (Task::Add(_), Some(Purpose::Ours)) if again => {
                 return self.shared.state.lock().requeue(request, false);
             }
+            // Somebody else was faster, and the monitor tells of it.
+            (Task::Add(spec), Some(Purpose::Bridge | Purpose::NoBridge)) if spec.makes_bridge && again => {
+                return self.shared.state.lock().requeue(request, false);
+            }
             (Task::Add(spec), Some(Purpose::Bridge)) => {
-                OvsError::BridgeMissing { port, bridge: spec.bridge.clone() }
+                OvsError::BridgeMissing { bridge: spec.bridge.clone() }
             }
             (Task::Add(_), Some(Purpose::NameFree)) if stage == Stage::Insert => {
                 match self.owner(port.as_str()) {
@@ -312,7 +329,9 @@ impl Shared {
 
 /// Where OVS keeps its sockets, if nobody says: beside the socket of its database.
 pub(crate) fn default_run_dir(address: &DatabaseAddress) -> PathBuf {
-    address.socket().parent().map(PathBuf::from).unwrap_or_default()
+    let usual = DatabaseAddress::default();
+    let socket = address.socket().or(usual.socket());
+    socket.and_then(Path::parent).map(PathBuf::from).unwrap_or_default()
 }
 
 #[cfg(test)]

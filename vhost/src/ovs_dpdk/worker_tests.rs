@@ -20,6 +20,7 @@ fn spec(port: &str) -> PortSpec {
     PortSpec {
         name: name(port),
         bridge: "br0".to_owned(),
+        makes_bridge: false,
         socket: VhostSocket::PodListens(format!("/run/pods/{port}.sock").into()),
         vlans: Vlans::Access(7),
         policing: None,
@@ -187,7 +188,7 @@ fn an_old_server_without_conditional_monitors_is_enough() {
 #[test]
 fn a_server_without_the_database_or_with_an_old_one_is_named() {
     for (schema, reason) in [
-        (Value::Null, "has no database Open_vSwitch: is it the socket of OVS and not of OVN?"),
+        (Value::Null, "has no database Open_vSwitch: is it that of OVS and not of OVN?"),
         (serde_json::json!({}), "has no column cur_cfg in the table Open_vSwitch: OVS is too old"),
     ] {
         let server = FakeServer::start();
@@ -254,6 +255,44 @@ fn a_port_that_a_reconciliation_could_not_make_is_made_when_its_bridge_comes_and
     });
     until("the reconciled port is made", || server.ports() == ["p0"]);
     until("and counted", || driver.counters().put_back == 1);
+}
+
+#[test]
+fn a_bridge_is_made_with_its_first_port_and_not_where_somebody_else_was_faster() {
+    let server = FakeServer::start();
+    let driver = server.driver(patient());
+    let on =
+        |port: &str, bridge: &str| PortSpec { bridge: bridge.to_owned(), makes_bridge: true, ..spec(port) };
+    // Two at once: whoever comes second finds it.
+    server.database.lock().held = true;
+    thread::scope(|scope| {
+        let adds = ["p0", "p1"].map(|port| scope.spawn(|| driver.add_port(on(port, "br1"))));
+        until("both wait", || driver.waiting() == 2);
+        server.change(|database| database.held = false);
+        for add in adds {
+            assert!(add.join().unwrap().unwrap().created);
+        }
+    });
+    let bridges = |name: &str| {
+        let database = server.database.lock();
+        database.tables["Bridge"].values().filter(|row| row["name"] == name).count()
+    };
+    assert_eq!((bridges("br1"), server.ports()), (1, vec!["br1".to_owned(), "p0".into(), "p1".into()]));
+    // It came after the plan was made: the transaction is refused as a whole, and planned again.
+    server.database.lock().held = true;
+    thread::scope(|scope| {
+        let add = scope.spawn(|| driver.add_port(on("p2", "br2")));
+        until("it is under way", || driver.waiting() == 1);
+        server.change(|database| {
+            let row = serde_json::json!({ "name": "br2", "datapath_type": "netdev", "ports": ["set", []] });
+            database.insert("Bridge", row);
+            database.held = false;
+        });
+        assert!(add.join().unwrap().unwrap().created);
+    });
+    assert_eq!(bridges("br2"), 1);
+    assert_eq!(driver.reconcile(&[]).unwrap().removed.len(), 3);
+    assert_eq!(server.ports(), ["br1"], "the bridge's own port is nobody's");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Why a frontend is refused: each ends its connection.
 
 use crate::memory::RegionError;
+use crate::ring::RingFault;
 
 /// What a frontend did wrong.
 #[derive(Debug, thiserror::Error)]
@@ -65,6 +66,9 @@ pub(crate) enum Refusal {
     /// A memory region that cannot be mapped.
     #[error(transparent)]
     Region(#[from] RegionError),
+    /// Rings in pages that nobody had used, one too many.
+    #[error(transparent)]
+    Ring(#[from] RingFault),
     /// A region to be removed that is not there.
     #[error("a memory region that is not there cannot be removed")]
     NoSuchRegion,

@@ -17,8 +17,8 @@ use super::features::{enables_rings, ring_features};
 use super::message::{Header, Request};
 use super::vring::Vring;
 use super::{Offer, Refusal, Reply};
-use crate::memory::{GuestMemory, MAX_REGIONS, MappedRegion, RegionPlace};
-use crate::ring::{GuestEvent, SplitRing};
+use crate::memory::{GuestMemory, MAX_REGIONS, MappedRegion, PortAccount, RegionPlace};
+use crate::ring::{GuestEvent, RingFault, SplitRing};
 
 /// The rings that are at work. The data plane's are on the poll thread.
 pub(crate) trait Rings {
@@ -55,15 +55,17 @@ pub(crate) struct Session {
     features: Option<u64>,
     protocol_features: VhostUserProtocolFeatures,
     memory: Arc<GuestMemory>,
+    /// What the memory costs; absent: that is not bounded.
+    account: Option<Arc<PortAccount>>,
     vrings: Vec<Vring>,
 }
 
 impl Session {
     /// A connection on which nothing was said.
-    pub(crate) fn new(offer: Offer) -> Session {
+    pub(crate) fn new(offer: Offer, account: Option<Arc<PortAccount>>) -> Session {
         let vrings = std::iter::repeat_with(Vring::default).take(offer.rings()).collect();
         let protocol_features = VhostUserProtocolFeatures::empty();
-        Session { offer, features: None, protocol_features, memory: Arc::default(), vrings }
+        Session { offer, features: None, protocol_features, memory: Arc::default(), account, vrings }
     }
 
     /// The virtio features that were agreed on, 0 before.
@@ -118,9 +120,9 @@ impl Session {
             Request::SetFeatures(features) => self.set_features(features, rings)?,
             Request::SetProtocolFeatures(bits) => self.set_protocol_features(bits)?,
             Request::Reset => self.reset(rings)?,
-            Request::SetMemTable(places) => self.set_memory(table(places)?, rings)?,
+            Request::SetMemTable(places) => self.set_memory(self.table(places)?, rings)?,
             Request::AddMemReg(place, fd) => {
-                let region = MappedRegion::new(place, File::from(fd))?;
+                let region = MappedRegion::bounded(place, File::from(fd), self.account.as_ref())?;
                 self.set_memory(self.memory.with(region)?, rings)?;
             }
             Request::RemMemReg(place) => {
@@ -141,6 +143,13 @@ impl Session {
             Request::NetSetMtu(mtu) => return Err(Refusal::Mtu(mtu)),
         }
         Ok(None)
+    }
+
+    fn table(&self, places: Vec<(RegionPlace, OwnedFd)>) -> Result<GuestMemory, Refusal> {
+        let map =
+            |(place, fd)| MappedRegion::bounded(place, File::from(fd), self.account.as_ref()).map(Arc::new);
+        let regions = places.into_iter().map(map).collect::<Result<_, _>>()?;
+        Ok(GuestMemory::new(regions)?)
     }
 
     fn index(&self, index: u32) -> Result<usize, Refusal> {
@@ -260,6 +269,9 @@ impl Session {
             return Ok(true);
         };
         let Some(ring) = vring.ring(&self.memory, ring_features(features)) else { return Ok(false) };
+        if self.memory.cost_too_much() {
+            return Err(RingFault::TooMuchMemory.into());
+        }
         if self.memory.lost_pages() {
             return Ok(false);
         }
@@ -276,10 +288,4 @@ impl Session {
     fn start_all(&mut self, rings: &mut dyn Rings) -> Result<(), Refusal> {
         (0..self.vrings.len()).try_for_each(|index| self.start(index, rings).map(drop))
     }
-}
-
-fn table(places: Vec<(RegionPlace, OwnedFd)>) -> Result<GuestMemory, Refusal> {
-    let map = |(place, fd)| MappedRegion::new(place, File::from(fd)).map(Arc::new);
-    let regions = places.into_iter().map(map).collect::<Result<_, _>>()?;
-    Ok(GuestMemory::new(regions)?)
 }

@@ -124,7 +124,7 @@ impl<'m> Pieces<'m> {
 }
 
 /// The memory of a chain that is a single buffer in a single region, the usual case; absent for all others, broken ones included.
-#[inline]
+#[inline(always)]
 pub(super) fn single_buffer<'m>(
     ring: &SplitRing,
     memory: &'m GuestMemory,

@@ -3,24 +3,65 @@
 //! Invariant: what was looked at in a burst is read from the ring once; a chain is given back only after its frame was copied.
 
 use super::chain::{Direction, Pieces, single_buffer};
-use super::layout::Descriptor;
-use super::{Frame, RingFault, SplitRing};
-use crate::memory::{GuestMemory, GuestSlice};
-use crate::switch::HEAD_BYTES;
+use super::split_ring::{BURST, Entry, LONG, MOST_FETCHED};
+use super::{Frame, HeadSpace, RingFault, RingFeatures, SplitRing};
+use crate::memory::{CACHE_LINE, GuestMemory, GuestSlice};
+use crate::offload::{NET_HEADER, NetHeader};
 
-/// The most frames that are taken from one ring before the next ring's turn.
-pub(crate) const BURST: u16 = 32;
+/// Has the processor fetch the first bytes of a frame, which the switch looks at, and the header before it if that is read.
+#[inline]
+fn fetch_start(features: RingFeatures) -> impl Fn(GuestSlice<'_>) {
+    let RingFeatures { header, sends, .. } = features;
+    move |buffer| {
+        if sends.checksum {
+            buffer.prefetch(0);
+        }
+        buffer.prefetch(header);
+        if buffer.len() > header + CACHE_LINE {
+            buffer.prefetch(header + CACHE_LINE);
+        }
+    }
+}
 
-/// The most bytes that a frame with its header may have. Longer ones cannot be sent to anybody and are dropped unread.
-const MAX_FRAME: usize = 65_535 + 64;
+/// What the header at the start of `slice` says. Each byte is read once.
+#[inline(always)]
+fn net_header(slice: GuestSlice<'_>) -> NetHeader {
+    match slice.load::<u64>(0) {
+        Some(first) if NetHeader::says_something(first) => whole_header(slice, first),
+        _ => NetHeader::PLAIN,
+    }
+}
+
+#[inline(never)]
+fn whole_header(slice: GuestSlice<'_>, first: u64) -> NetHeader {
+    NetHeader::new(first, slice.load(8).unwrap_or(0))
+}
+
+/// The same of a header that lies in several pieces.
+fn net_header_of_pieces(pieces: &[GuestSlice<'_>]) -> NetHeader {
+    let (mut bytes, mut filled) = ([0; NET_HEADER], 0);
+    for piece in pieces {
+        filled += piece.read(bytes.get_mut(filled..).unwrap_or_default());
+    }
+    let [a, b, c, d, e, f, g, h, i, j] = bytes;
+    let first = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+    if NetHeader::says_something(first) {
+        NetHeader::new(first, u16::from_le_bytes([i, j]))
+    } else {
+        NetHeader::PLAIN
+    }
+}
 
 /// A burst of frames of one ring. It holds what was read of the ring, and no reference to it.
 #[derive(Debug)]
 pub(crate) struct FrameSource<'m> {
     memory: &'m GuestMemory,
-    heads: [(u16, Option<GuestSlice<'m>>); BURST as usize],
+    /// The index of the first in the available ring.
+    first: u16,
     count: usize,
     pieces: Pieces<'m>,
+    /// Where the head of the frame is that is looked at.
+    space: HeadSpace,
 }
 
 impl<'m> FrameSource<'m> {
@@ -30,20 +71,21 @@ impl<'m> FrameSource<'m> {
     /// What is wrong with the ring's indices.
     #[inline]
     pub(crate) fn look(ring: &mut SplitRing, memory: &'m GuestMemory) -> Result<FrameSource<'m>, RingFault> {
-        let wanted = ring.ready(1)?.min(BURST);
-        let count = usize::from(wanted);
-        let mut source =
-            FrameSource { memory, heads: [(0, None); BURST as usize], count, pieces: Pieces::default() };
-        for (ahead, space) in (0..wanted).zip(source.heads.iter_mut()) {
-            let head = ring.head(ahead)?;
-            let descriptor: Descriptor = ring.descriptor(head)?;
-            let single = single_buffer(ring, memory, descriptor, Direction::Read);
-            if let Some(slice) = &single {
-                slice.prefetch();
-            }
-            *space = (head, single);
-        }
-        Ok(source)
+        let count = ring.read_ahead(BURST, fetch_start(ring.features()))?;
+        let first = ring.position();
+        Ok(FrameSource {
+            memory,
+            first,
+            count: usize::from(count),
+            pieces: Pieces::default(),
+            space: HeadSpace::new(),
+        })
+    }
+
+    /// Looks at frames behind a burst that are known to be there, so that their bytes are on their way until their turn comes.
+    #[inline]
+    pub(crate) fn look_further(ring: &mut SplitRing) {
+        ring.read_ahead_of_known(fetch_start(ring.features()));
     }
 
     /// How many frames there are.
@@ -52,17 +94,37 @@ impl<'m> FrameSource<'m> {
         self.count
     }
 
-    /// Frame `n` of the burst; absent if it has no byte or far too many.
+    /// Frame `n` of the burst; absent if it has no byte or far too many. `OFFLOADS` is whether its header may say anything.
     ///
     /// # Errors
     /// What is wrong with its chain.
-    #[inline]
-    pub(crate) fn frame(&mut self, n: usize, ring: &SplitRing) -> Result<Option<Frame<'_, 'm>>, RingFault> {
+    #[inline(always)]
+    pub(crate) fn frame<const OFFLOADS: bool>(
+        &mut self,
+        n: usize,
+        ring: &SplitRing,
+    ) -> Result<Option<Frame<'_, 'm>>, RingFault> {
         let header = ring.features().header;
-        let (head, single) = self.heads.get(n).copied().unwrap_or((0, None));
-        match single {
-            Some(slice) => Ok(slice.skip(header).and_then(|slice| frame_of(slice.len(), slice, &[]))),
+        let Entry { head, descriptor } = ring.entry(self.index(n))?;
+        match single_buffer(ring, self.memory, descriptor, Direction::Read) {
+            Some(slice) => {
+                if slice.len() > LONG {
+                    self.fetch_whole(n + 1, ring);
+                }
+                let said = if OFFLOADS { net_header(slice) } else { NetHeader::PLAIN };
+                Ok(slice.skip(header).and_then(|slice| Frame::of_slice(slice, said, &mut self.space)))
+            }
             None => self.chained_frame(head, header, ring),
+        }
+    }
+
+    /// Has the processor fetch what is behind the start of frame `n`, if it lies in one piece.
+    #[inline]
+    fn fetch_whole(&self, n: usize, ring: &SplitRing) {
+        let Some(Entry { descriptor, .. }) = ring.entry_in_advance(self.index(n)) else { return };
+        if let Some(slice) = single_buffer(ring, self.memory, descriptor, Direction::Read) {
+            let start = ring.features().header + 2 * CACHE_LINE;
+            (start..slice.len().min(MOST_FETCHED)).step_by(CACHE_LINE).for_each(|at| slice.prefetch(at));
         }
     }
 
@@ -74,11 +136,14 @@ impl<'m> FrameSource<'m> {
     ) -> Result<Option<Frame<'_, 'm>>, RingFault> {
         self.pieces.clear();
         self.pieces.add_chain(ring, self.memory, head, Direction::Read)?;
+        let may_say = ring.features().sends.checksum;
+        let said = if may_say { net_header_of_pieces(&self.pieces.slices) } else { NetHeader::PLAIN };
         let mut skipped = header;
         for (at, piece) in self.pieces.slices.iter().enumerate() {
             if let Some(first) = piece.skip(skipped) {
                 let length = self.pieces.bytes - header;
-                return Ok(frame_of(length, first, &self.pieces.slices[at + 1..]));
+                let more = &self.pieces.slices[at + 1..];
+                return Ok(Frame::of_pieces(length, first, more, said, &mut self.space));
             }
             skipped -= piece.len();
         }
@@ -86,37 +151,16 @@ impl<'m> FrameSource<'m> {
     }
 
     /// Gives the chain of frame `n` back: frames are given back in order, each once.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn give_back(&self, n: usize, ring: &mut SplitRing) {
-        if let Some((head, _)) = self.heads.get(n) {
-            ring.use_next(*head, 0);
+        // An entry that could not be read has ended the burst.
+        if let Ok(Entry { head, .. }) = ring.entry(self.index(n)) {
+            ring.use_next(head, 0);
         }
     }
-}
 
-/// The frame of `length` bytes that begins with `first` and goes on with `more`.
-#[inline]
-fn frame_of<'b, 'm>(
-    length: usize,
-    first: GuestSlice<'m>,
-    more: &'b [GuestSlice<'m>],
-) -> Option<Frame<'b, 'm>> {
-    if length > MAX_FRAME {
-        return None;
-    }
-    let mut frame = Frame { head: [0; HEAD_BYTES], head_bytes: 0, rest: None, more, length };
-    let mut piece = first;
-    loop {
-        let taken = piece.read(frame.head.get_mut(frame.head_bytes..).unwrap_or_default());
-        frame.head_bytes += taken;
-        frame.rest = piece.skip(taken);
-        match frame.more.split_first() {
-            Some((next, more)) if frame.rest.is_none() => (piece, frame.more) = (*next, more),
-            _ => return Some(frame),
-        }
-        if frame.head_bytes == HEAD_BYTES {
-            frame.rest = Some(piece);
-            return Some(frame);
-        }
+    #[inline]
+    fn index(&self, n: usize) -> u16 {
+        self.first.wrapping_add(u16::try_from(n).unwrap_or(u16::MAX))
     }
 }

@@ -12,6 +12,7 @@ use super::layout::{
 };
 use super::{GuestEvent, RingFeatures, RingPlace, SplitRing};
 use crate::memory::{GuestMemory, GuestSlice, MappedRegion, RegionPlace};
+use crate::offload::Offloads;
 
 /// The guest's physical address of the first region; the second follows at once, from another file.
 pub(super) const GUEST: u64 = 0x10_0000;
@@ -27,8 +28,14 @@ const USED: u64 = 0x6000;
 pub(super) const BUFFERS: u64 = 0x8000;
 
 /// What every test agrees on unless it says otherwise.
-pub(super) const FEATURES: RingFeatures =
-    RingFeatures { event_idx: false, indirect: true, mergeable: true, header: 12 };
+pub(super) const FEATURES: RingFeatures = RingFeatures {
+    event_idx: false,
+    indirect: true,
+    mergeable: true,
+    header: 12,
+    sends: Offloads::NONE,
+    gets: Offloads::NONE,
+};
 
 /// A guest with one ring.
 pub(super) struct GuestModel {
@@ -91,6 +98,12 @@ impl GuestModel {
         self.area(AVAILABLE).store_u16(available_entry(slot), head, Ordering::Relaxed);
         self.next = self.next.wrapping_add(1);
         self.set_available_index(self.next);
+    }
+
+    /// Goes on at this index of the available ring.
+    pub(super) fn start_at(&mut self, index: u16) {
+        self.next = index;
+        self.set_available_index(index);
     }
 
     pub(super) fn set_available_index(&self, index: u16) {

@@ -36,6 +36,14 @@ pub(super) struct UsedElement {
 // SAFETY: integers only, and no padding.
 unsafe impl ByteValued for UsedElement {}
 
+impl UsedElement {
+    /// Both as one number, which is written at once.
+    #[inline(always)]
+    pub(super) fn as_number(self) -> u64 {
+        u64::from(self.length) << 32 | u64::from(self.id)
+    }
+}
+
 /// The bytes of a descriptor.
 pub(super) const DESCRIPTOR_BYTES: usize = size_of::<Descriptor>();
 

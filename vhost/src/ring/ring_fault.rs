@@ -55,4 +55,11 @@ pub(crate) enum RingFault {
     /// The guest took pages of its memory away.
     #[error("pages of the shared memory are gone")]
     LostPages,
+    /// Pages that nobody had used before cost more than the port, or all ports, may.
+    #[error(
+        "its memory has pages that nobody has used yet, and the switch would be charged for more of them than it allows: give the \
+         application memory that is allocated beforehand (huge pages; QEMU: prealloc=on), or raise the limits --port-memory and \
+         --guest-memory"
+    )]
+    TooMuchMemory,
 }

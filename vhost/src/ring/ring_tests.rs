@@ -7,7 +7,8 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::guest_model::{BUFFERS, FEATURES, GUEST, GuestModel, REGION, frame_bytes};
 use super::layout::{AVAIL_NO_INTERRUPT, INDIRECT, NEXT, USED_NO_NOTIFY, WRITE};
-use super::{Caller, FrameSink, FrameSource, GuestEvent, RingFeatures, SplitRing};
+use super::{Caller, FrameSink, FrameSource, GuestEvent, RingFault, RingFeatures, SplitRing};
+use crate::offload::{NetHeader, Offloads};
 use crate::switch::TagChange;
 
 const BUFFER: u64 = GUEST + BUFFERS;
@@ -18,7 +19,7 @@ fn forward(from: &mut SplitRing, to: &mut SplitRing, change: TagChange) -> usize
     let mut source = FrameSource::look(from, &memory).unwrap();
     let mut arrived = 0;
     for n in 0..source.count() {
-        if let Some(frame) = source.frame(n, from).unwrap() {
+        if let Some(frame) = source.frame::<false>(n, from).unwrap() {
             arrived += usize::from(FrameSink::put(to, &frame, change).unwrap());
         }
         source.give_back(n, from);
@@ -154,6 +155,152 @@ fn a_legacy_guest_without_mergeable_buffers_has_a_header_of_ten_bytes() {
     assert_eq!(to.read(BUFFER, 10), [0; 10]);
     assert_eq!(to.read(BUFFER + 10, 100), frame);
     assert_eq!(to.used(), [(0, 110)]);
+}
+
+#[test]
+fn the_header_of_a_frame_is_right_whatever_the_buffer_had_in_its_place() {
+    for header in [12, 10] {
+        let features = RingFeatures { mergeable: false, header, ..FEATURES };
+        for wrong in 0..header {
+            let (from, to) = (sender(&frame_bytes(60)), receiver(1, 512));
+            let mut before = [&[0; 10], 1_u16.to_le_bytes().as_slice()].concat();
+            before[wrong] ^= 0x80;
+            to.write(BUFFER, &before);
+            assert_eq!(forward(&mut from.ring(FEATURES), &mut to.ring(features), TagChange::None), 1);
+            assert_eq!(to.read(BUFFER, 12)[..10], [0; 10]);
+            assert_eq!(to.read(BUFFER + 10, 2) == [1, 0], header == 12);
+            assert_eq!(to.read(BUFFER + header as u64, 60), frame_bytes(60));
+        }
+    }
+}
+
+/// A header that asks for something, as bytes, and as it is read.
+const SAID: [u8; 10] = [1, 4, 0xee, 0xee, 0xa8, 5, 34, 0, 16, 0];
+fn said() -> NetHeader {
+    NetHeader::new(u64::from_le_bytes([1, 4, 0xee, 0xee, 0xa8, 5, 34, 0]), 16)
+}
+
+/// A guest whose frame has this header before it, all of it cut into buffers at these bytes.
+fn sender_of_pieces(header: &[u8], frame: &[u8], cuts: &[u64]) -> GuestModel {
+    let mut from = GuestModel::new(64);
+    from.write(BUFFER, &[header, frame].concat());
+    let whole = (header.len() + frame.len()) as u64;
+    let mut start = 0;
+    for (n, end) in cuts.iter().copied().chain([whole]).enumerate() {
+        let (n, flags) = (u16::try_from(n).unwrap(), if end == whole { 0 } else { NEXT });
+        from.describe(n, BUFFER + start, u32::try_from(end - start).unwrap(), flags, n + 1);
+        start = end;
+    }
+    from.offer(0);
+    from
+}
+
+#[test]
+fn a_header_is_read_wherever_its_bytes_are_and_only_if_that_was_agreed_on() {
+    let frame = frame_bytes(100);
+    let cuts = (1..12).map(|cut| vec![cut]).chain([vec![], (1..12).collect(), vec![12], vec![8, 10, 12]]);
+    for cuts in cuts {
+        for (sends, expected) in [(Offloads::NONE, NetHeader::PLAIN), (Offloads::ALL, said())] {
+            let from = sender_of_pieces(&[&SAID[..], &[9, 9]].concat(), &frame, &cuts);
+            let mut ring = from.ring(RingFeatures { sends, ..FEATURES });
+            let mut source = FrameSource::look(&mut ring, &from.memory).unwrap();
+            let taken =
+                if sends.checksum { source.frame::<true>(0, &ring) } else { source.frame::<false>(0, &ring) };
+            let taken = taken.unwrap().unwrap();
+            assert_eq!((taken.header(), taken.length()), (expected, 100), "cut at {cuts:?}");
+            let mut whole = vec![0; 100];
+            taken.read_whole(&mut whole);
+            assert_eq!(whole, frame);
+        }
+    }
+    // Flags and kind are 0: the rest is not looked at.
+    let from = sender_of_pieces(&[0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 9], &frame, &[]);
+    let mut ring = from.ring(RingFeatures { sends: Offloads::ALL, ..FEATURES });
+    let mut source = FrameSource::look(&mut ring, &from.memory).unwrap();
+    assert!(source.frame::<true>(0, &ring).unwrap().unwrap().header().is_plain());
+}
+
+/// Puts a frame with a header into `ring`.
+fn put_offloaded(ring: &mut SplitRing, frame: &[u8], change: TagChange) -> Result<bool, RingFault> {
+    let from = sender(frame);
+    let mut source_ring = from.ring(FEATURES);
+    let mut source = FrameSource::look(&mut source_ring, &from.memory).unwrap();
+    let frame = source.frame::<false>(0, &source_ring).unwrap().unwrap();
+    FrameSink::put_offloaded(ring, &frame, change, SAID)
+}
+
+#[test]
+fn a_frame_with_an_offload_has_its_header_before_it_in_one_buffer_and_in_many() {
+    let frame = frame_bytes(30_000);
+    for (count, bytes, buffers) in [(1, 30_012, 1), (60, 512, 59)] {
+        let to = receiver(count, bytes);
+        assert_eq!(put_offloaded(&mut to.ring(FEATURES), &frame, TagChange::None), Ok(true));
+        assert_eq!(to.read(BUFFER, 12), [&SAID[..], &[buffers, 0]].concat());
+        assert!(to.read(BUFFER + 12, frame.len()) == frame);
+    }
+    let to = receiver(1, 512);
+    let legacy = RingFeatures { mergeable: false, header: 10, ..FEATURES };
+    assert_eq!(put_offloaded(&mut to.ring(legacy), &frame_bytes(60), TagChange::Push(0x123)), Ok(true));
+    assert_eq!(to.read(BUFFER, 10), SAID);
+    let tagged = [&frame_bytes(60)[..12], &[0x81, 0, 1, 0x23], &frame_bytes(60)[12..]].concat();
+    assert_eq!(to.read(BUFFER + 10, 64), tagged);
+}
+
+#[test]
+fn a_frame_with_an_offload_that_does_not_fit_uses_no_buffer_and_is_no_fault_of_the_receiver() {
+    let alone = RingFeatures { mergeable: false, ..FEATURES };
+    let mut tiny = GuestModel::new(512);
+    for n in 0..512 {
+        tiny.describe(n, BUFFER + u64::from(n) * 16, 16, WRITE, 0);
+        tiny.offer(n);
+    }
+    for (to, features) in [(receiver(4, 512), alone), (receiver(4, 512), FEATURES), (tiny, FEATURES)] {
+        let mut ring = to.ring(features);
+        assert_eq!(put_offloaded(&mut ring, &frame_bytes(8_000), TagChange::None), Ok(false));
+        assert_eq!((to.used(), ring.position()), (vec![], 0));
+    }
+}
+
+#[test]
+fn buffers_that_were_looked_at_in_advance_are_used_in_their_order_by_short_and_long_frames() {
+    let to = receiver(40, 512);
+    let mut ring = to.ring(FEATURES);
+    let mut at = 0;
+    for length in [60, 1500, 60, 300, 1500, 1500, 60] {
+        let frame = frame_bytes(length);
+        assert_eq!(forward(&mut sender(&frame).ring(FEATURES), &mut ring, TagChange::None), 1);
+        let buffers = u16::try_from((12 + length).div_ceil(512)).unwrap();
+        arrived(&to, BUFFER + 512 * at, buffers, &frame);
+        at += u64::from(buffers);
+    }
+    let heads: Vec<u32> = to.used().iter().map(|(head, _)| *head).collect();
+    assert_eq!(heads, (0..u32::try_from(at).unwrap()).collect::<Vec<_>>());
+}
+
+#[test]
+fn frames_pass_the_end_of_the_indices() {
+    let (mut from, mut to) = (GuestModel::new(64), GuestModel::new(64));
+    for guest in [&mut from, &mut to] {
+        guest.set_used_index(0xffe0);
+        guest.start_at(0xffe0);
+    }
+    let (mut source, mut sink) = (from.ring(FEATURES), to.ring(FEATURES));
+    for round in 0..4_u16 {
+        for n in 0..24 {
+            let frame = frame_bytes(usize::from(round * 24 + n + 20));
+            let at = BUFFER + u64::from(n) * 256;
+            from.write(at, &[&[0; 12], frame.as_slice()].concat());
+            from.describe(n, at, u32::try_from(12 + frame.len()).unwrap(), 0, 0);
+            from.offer(n);
+            to.describe(n, at, 256, WRITE, 0);
+            to.offer(n);
+        }
+        assert_eq!(forward(&mut source, &mut sink, TagChange::None), 24);
+        for n in 0..24 {
+            arrived(&to, BUFFER + u64::from(n) * 256, 1, &frame_bytes(usize::from(round * 24 + n + 20)));
+        }
+    }
+    assert_eq!((source.position(), sink.position()), (64, 64));
 }
 
 #[test]

@@ -5,14 +5,15 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
 use super::layout::{
-    AVAIL_NO_INTERRUPT, DESCRIPTOR_BYTES, Descriptor, FLAGS_OFFSET, INDEX_OFFSET, USED_NO_NOTIFY,
-    UsedElement, area_bytes, available_entry, used_entry,
+    AVAIL_NO_INTERRUPT, DESCRIPTOR_BYTES, Descriptor, FLAGS_OFFSET, INDEX_OFFSET, INDIRECT, NEXT,
+    USED_NO_NOTIFY, UsedElement, area_bytes, available_entry, used_entry,
 };
 use super::{Caller, GuestEvent, RingFault};
-use crate::memory::{GuestMemory, KeptSlice, RegionHint};
+use crate::memory::{GuestMemory, GuestSlice, KeptSlice, RegionHint};
+use crate::offload::Offloads;
 
 /// Where a ring lies: virtual addresses of the frontend (SET_VRING_ADDR).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +39,25 @@ pub(crate) struct RingFeatures {
     pub(crate) mergeable: bool,
     /// The bytes of the header before each frame: 12, or 10 for a legacy guest without mergeable buffers.
     pub(crate) header: usize,
+    /// What the guest may leave to be done to frames that it sends.
+    pub(crate) sends: Offloads,
+    /// What may be left to the guest in frames that it gets.
+    pub(crate) gets: Offloads,
+}
+
+/// The most entries that are read ahead, and the most frames that are taken from one ring before the next ring's turn.
+pub(super) const BURST: u16 = 32;
+
+/// More bytes than this are fetched from memory while the frame before is copied.
+pub(super) const LONG: usize = 256;
+/// The most bytes that are.
+pub(super) const MOST_FETCHED: usize = 2048;
+
+/// An entry of the available ring: where its chain begins, and the descriptor there.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Entry {
+    pub(super) head: u16,
+    pub(super) descriptor: Descriptor,
 }
 
 /// A ring that is at work.
@@ -50,12 +70,18 @@ pub(crate) struct SplitRing {
     features: RingFeatures,
     /// Entries of the available ring that were taken, modulo 2¹⁶.
     taken: u16,
-    /// The guest's index when it was last read.
+    /// The guest's index when it was last read, never behind `read_until`.
     seen: Cell<u16>,
+    /// Entries that were read before their turn, each at its index modulo [`BURST`]: those from `taken` to `read_until`.
+    read: [Entry; BURST as usize],
+    /// The index behind the last of them, never more than [`BURST`] from `taken`, nor behind it.
+    read_until: u16,
     /// Entries of the used ring that were written, modulo 2¹⁶.
     used_index: u16,
     /// How many of those the guest was told.
     published: u16,
+    /// How many it had been told when its wish for calls was looked at last.
+    called: u16,
     /// The guest was called since `call` is what it is.
     has_called: bool,
     call: Option<Arc<GuestEvent>>,
@@ -88,8 +114,11 @@ impl SplitRing {
             features,
             taken: index,
             seen: Cell::new(index),
+            read: [Entry::default(); BURST as usize],
+            read_until: index,
             used_index: index,
             published: index,
+            called: index,
             has_called: false,
             call,
             hint: RegionHint::default(),
@@ -117,6 +146,7 @@ impl SplitRing {
     }
 
     /// The index at which the next entry would be taken: what GET_VRING_BASE answers.
+    #[inline]
     pub(crate) fn position(&self) -> u16 {
         self.taken
     }
@@ -130,7 +160,7 @@ impl SplitRing {
     ///
     /// # Errors
     /// [`RingFault::IndexJump`] if the guest's index is more than a ring ahead.
-    #[inline]
+    #[inline(always)]
     pub(super) fn ready(&self, wanted: u16) -> Result<u16, RingFault> {
         let known = self.seen.get().wrapping_sub(self.taken);
         if known >= wanted {
@@ -141,6 +171,10 @@ impl SplitRing {
         if ahead > self.size {
             return Err(RingFault::IndexJump { index, ahead, taken: self.taken, size: self.size });
         }
+        if ahead < known {
+            // What was made available once stays so: it may have been read already. No driver goes back.
+            return Ok(known);
+        }
         self.seen.set(index);
         Ok(ahead)
     }
@@ -149,6 +183,74 @@ impl SplitRing {
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
         self.ready(1) != Ok(0)
+    }
+
+    /// Reads up to `wanted` entries (at most [`BURST`]) from the next on, each once, and answers how many are there to take. `fetch` is told
+    /// the memory of those that are a single buffer. An entry that is broken is left for the one who takes it, with all behind it.
+    ///
+    /// # Errors
+    /// As [`SplitRing::ready`].
+    #[inline]
+    pub(super) fn read_ahead(
+        &mut self,
+        wanted: u16,
+        fetch: impl Fn(GuestSlice<'_>),
+    ) -> Result<u16, RingFault> {
+        let wanted = wanted.min(BURST);
+        let count = self.ready(wanted)?.min(wanted);
+        self.read_known(count, fetch);
+        Ok(count)
+    }
+
+    /// The same of those that are known to be there: nothing is asked of the guest.
+    #[inline]
+    pub(super) fn read_ahead_of_known(&mut self, fetch: impl Fn(GuestSlice<'_>)) {
+        let known = self.seen.get().wrapping_sub(self.taken);
+        self.read_known(known.min(BURST), fetch);
+    }
+
+    #[inline]
+    fn read_known(&mut self, count: u16, fetch: impl Fn(GuestSlice<'_>)) {
+        for ahead in self.read_until.wrapping_sub(self.taken)..count {
+            let Ok(entry) = self.read_entry(self.taken.wrapping_add(ahead)) else { break };
+            let Descriptor { address, length, flags, .. } = entry.descriptor;
+            if flags & (NEXT | INDIRECT) == 0
+                && let Some(buffer) = self.memory().at_guest(address, length as usize, &self.hint)
+            {
+                fetch(buffer);
+            }
+            self.read[usize::from(self.read_until % BURST)] = entry;
+            self.read_until = self.read_until.wrapping_add(1);
+        }
+    }
+
+    /// True if the next entry was read already.
+    #[inline]
+    pub(super) fn has_read_ahead(&self) -> bool {
+        self.read_until != self.taken
+    }
+
+    /// The entry at `index` of the available ring, as it was read ahead, or else read now. The caller has asked [`SplitRing::ready`].
+    #[inline(always)]
+    pub(super) fn entry(&self, index: u16) -> Result<Entry, RingFault> {
+        match self.entry_in_advance(index) {
+            Some(entry) => Ok(entry),
+            None => self.read_entry(index),
+        }
+    }
+
+    /// The entry at `index`, if it was read ahead.
+    #[inline(always)]
+    pub(super) fn entry_in_advance(&self, index: u16) -> Option<Entry> {
+        let ahead = index.wrapping_sub(self.taken);
+        let was_read = ahead < self.read_until.wrapping_sub(self.taken);
+        was_read.then(|| self.read[usize::from(index % BURST)])
+    }
+
+    #[inline]
+    fn read_entry(&self, index: u16) -> Result<Entry, RingFault> {
+        let head = self.head(index.wrapping_sub(self.taken))?;
+        Ok(Entry { head, descriptor: self.descriptor(head)? })
     }
 
     /// The first descriptor of the chain that is `ahead` entries from the next. The caller has asked [`SplitRing::ready`].
@@ -173,32 +275,52 @@ impl SplitRing {
     }
 
     /// Takes the next entry, whose chain begins at `head`, and gives it back with `length` bytes written. The guest is not told yet.
-    #[inline]
+    #[inline(always)]
     pub(super) fn use_next(&mut self, head: u16, length: u32) {
         let slot = usize::from(self.used_index & (self.size - 1));
-        self.used.get().store(used_entry(slot), UsedElement { id: u32::from(head), length });
+        self.used.get().store(used_entry(slot), UsedElement { id: u32::from(head), length }.as_number());
         self.used_index = self.used_index.wrapping_add(1);
+        if self.read_until == self.taken {
+            self.read_until = self.read_until.wrapping_add(1);
+        }
         self.taken = self.taken.wrapping_add(1);
     }
 
-    /// Tells the guest what was used since the last time, and calls it if it asked for that.
+    /// Tells the guest what was used since the last time. After that, and a fence, [`SplitRing::call`] is owed.
+    #[inline]
+    pub(crate) fn announce(&mut self) {
+        if self.used_index != self.published {
+            self.used.get().store_u16(INDEX_OFFSET, self.used_index, Ordering::Release);
+            self.published = self.used_index;
+        }
+    }
+
+    /// Calls the guest if it asked for that and was told of something since the last time.
+    ///
+    /// The guest writes its wish and then looks at the used index; we write the index and then look at the wish (2.7.7.2). So between the
+    /// two there is a sequentially consistent fence, which is the caller's: one suffices for all rings that a burst touched.
     ///
     /// # Errors
     /// [`RingFault::CallBlocks`].
-    pub(crate) fn publish(&mut self, caller: &Caller) -> Result<(), RingFault> {
-        if self.used_index == self.published {
-            return Ok(());
-        }
-        let before = self.published;
-        self.used.get().store_u16(INDEX_OFFSET, self.used_index, Ordering::Release);
-        self.published = self.used_index;
-        let Some(call) = &self.call else { return Ok(()) };
-        // The guest writes its wish and then looks at the used index; we write the index and then look at the wish (2.7.7.2).
-        fence(Ordering::SeqCst);
+    #[inline]
+    pub(crate) fn call(&mut self, caller: &Caller) -> Result<(), RingFault> {
+        let before = std::mem::replace(&mut self.called, self.published);
+        let Some(call) = self.call.as_ref().filter(|_| before != self.published) else { return Ok(()) };
         // The first time without a look at its wish: a call before may have gone to nobody, or to an eventfd that the guest has put aside, and
         // with the event index it would not ask again.
         let is_first = !std::mem::replace(&mut self.has_called, true);
         if is_first || self.wants_call(before) { caller.call(call) } else { Ok(()) }
+    }
+
+    /// Both, with the fence between.
+    ///
+    /// # Errors
+    /// As [`SplitRing::call`].
+    #[cfg(test)]
+    pub(crate) fn publish(&mut self, caller: &Caller) -> Result<(), RingFault> {
+        self.announce();
+        std::sync::atomic::fence(Ordering::SeqCst);
+        self.call(caller)
     }
 
     fn wants_call(&self, before: u16) -> bool {
@@ -207,7 +329,7 @@ impl SplitRing {
             let offset = available_entry(usize::from(self.size));
             let event = available.load_u16(offset, Ordering::Relaxed).unwrap_or(0);
             // 2.7.10: true if the index passed `event` since `before`.
-            self.used_index.wrapping_sub(event).wrapping_sub(1) < self.used_index.wrapping_sub(before)
+            self.published.wrapping_sub(event).wrapping_sub(1) < self.published.wrapping_sub(before)
         } else {
             available.load_u16(FLAGS_OFFSET, Ordering::Relaxed).unwrap_or(0) & AVAIL_NO_INTERRUPT == 0
         }

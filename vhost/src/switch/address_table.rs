@@ -21,6 +21,16 @@ impl AddressKey {
 
     /// A key that no frame has, since 0xffff is no VLAN.
     pub(super) const NONE: AddressKey = AddressKey(u64::MAX);
+
+    /// The key that has this number.
+    pub(super) fn of_number(number: u64) -> AddressKey {
+        AddressKey(number)
+    }
+
+    /// The key as a number.
+    pub(super) fn number(self) -> u64 {
+        self.0
+    }
 }
 
 /// Where an address is.
@@ -33,11 +43,16 @@ struct Place {
     seen_s: u32,
 }
 
+/// The seconds of which the first frame from an address makes it [`Learning::SeenAgain`].
+const PERIOD_S: u32 = 10;
+
 /// What became of an address that a frame came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Learning {
     /// It was known to be there.
     Known,
+    /// It was known to be there, and this is its first frame in this period of some seconds.
+    SeenAgain,
     /// It is new.
     New,
     /// It was learnt behind this port before.
@@ -76,6 +91,12 @@ impl AddressTable {
         self.places.get(&key.0).map(|place| place.port)
     }
 
+    /// True for a port's own address.
+    #[inline]
+    pub(super) fn is_fixed(&self, key: AddressKey) -> bool {
+        self.places.get(&key.0).is_some_and(|place| place.fixed)
+    }
+
     /// A frame came from `port` with this source. `may_grow` is whether the port may have one more address than it has, and
     /// `may_add` whether the table may.
     #[inline]
@@ -96,8 +117,9 @@ impl AddressTable {
             return Learning::New;
         };
         if place.port == port {
-            place.seen_s = seen_s;
-            return Learning::Known;
+            let before_s = std::mem::replace(&mut place.seen_s, seen_s);
+            let is_known = before_s / PERIOD_S == seen_s / PERIOD_S;
+            return if is_known { Learning::Known } else { Learning::SeenAgain };
         }
         if place.fixed || !may_grow {
             return Learning::Refused;
@@ -164,6 +186,8 @@ mod tests {
         assert_eq!(table.learn(KEY, ONE, 1, true, true), Learning::New);
         let generation = table.generation();
         assert_eq!(table.learn(KEY, ONE, 2, false, false), Learning::Known);
+        assert_eq!(table.learn(KEY, ONE, 10, false, false), Learning::SeenAgain);
+        assert_eq!(table.learn(KEY, ONE, 19, false, false), Learning::Known);
         assert_eq!(table.generation(), generation);
         assert_eq!(table.learn(KEY, TWO, 3, false, true), Learning::Refused, "that port may have no more");
         assert_eq!(

@@ -30,6 +30,8 @@ pub enum Decision {
     Flood(FloodedFrame),
     /// It goes nowhere.
     Drop(DropReason),
+    /// It is for this port alone, which may not get it: it goes nowhere.
+    Withheld(PortIndex, DropReason),
 }
 
 /// What happens to a frame's 802.1Q tag before one receiver gets it.
@@ -43,6 +45,25 @@ pub enum TagChange {
     Pop,
 }
 
+/// How long a frame is. One that is to be cut into segments is as long as they are on a wire, each with its headers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FrameSize {
+    /// The bytes of the frame, or of the longest segment.
+    pub longest: usize,
+    /// The bytes of all segments.
+    pub bytes: usize,
+    /// How many segments it has, at least one.
+    pub segments: u16,
+}
+
+impl FrameSize {
+    /// A frame of so many bytes that is sent as it is.
+    #[inline(always)]
+    pub fn whole(bytes: usize) -> FrameSize {
+        FrameSize { longest: bytes, bytes, segments: 1 }
+    }
+}
+
 /// What the switch needs to know of a frame in order to name its receivers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FloodedFrame {
@@ -50,12 +71,23 @@ pub struct FloodedFrame {
     pub(super) vlan: super::vlan_membership::Vlan,
     /// The tags that the frame carries.
     pub(super) tags: super::frame_head::Tags,
-    /// The frame's length in bytes without Ethernet header and tags.
+    /// How many segments it has.
+    pub(super) segments: u16,
+    /// The length in bytes without Ethernet header and tags, of the longest segment.
     pub(super) payload: usize,
-    /// The whole frame's length in bytes.
-    pub(super) length: usize,
+    /// The bytes of the frame, or of all segments.
+    pub(super) bytes: usize,
     /// When it was decided on.
     pub(super) now: Coarse,
+}
+
+/// An address that a frame came from, as one thread's switch tells it to the others'.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sighting {
+    /// The port behind which it is.
+    pub port: PortIndex,
+    /// Its VLAN above the 48 bits of the address.
+    pub address: u64,
 }
 
 /// An address that the switch knows.

@@ -86,6 +86,12 @@ impl FrameHead<'_> {
     }
 }
 
+/// The EtherType behind the tags of a frame, and where in the frame the header begins that it is of. `None`: the head ends before.
+pub(crate) fn network_header(head: &[u8]) -> Option<(u16, usize)> {
+    let frame = FrameHead::read(head)?;
+    Some((frame.ethertype, head.len() - frame.payload.len()))
+}
+
 /// Reads the tags behind a first tag type; answers them, the EtherType behind them and the payload.
 fn read_tags(outer: u16, behind: &[u8]) -> Option<(Tags, u16, &[u8])> {
     let (control, rest) = two_bytes(behind)?;

@@ -1,10 +1,12 @@
 //! The switch itself: ports, networks, and the way of a frame through the checks.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::address_table::{AddressKey, AddressTable, Learning};
-use super::decision::{Coarse, Decision, FloodedFrame, LearntAddress, PortIndex, TagChange};
+use super::decision::{
+    Coarse, Decision, FloodedFrame, FrameSize, LearntAddress, PortIndex, Sighting, TagChange,
+};
 use super::frame_head::{Address, ETHERNET_BYTES, FrameHead, is_group, mac};
 use super::port_rules::{Limits, PortRules, TooManyPorts};
 use super::port_state::PortState;
@@ -14,6 +16,8 @@ use crate::port::DropReason;
 
 /// To how many ports a flooded frame goes for each token of the storm limit.
 const COPIES_PER_TOKEN: usize = 64;
+/// The most segments of a frame that is flooded, of which each port may need a copy: a frame of 64 KiB on a link of 1,500 bytes has 46.
+const MOST_FLOODED: u16 = 64;
 
 /// The ports of all networks that one thread serves, and where each address is.
 pub struct Switch {
@@ -26,12 +30,18 @@ pub struct Switch {
     next_sweep: Coarse,
     /// The network whose table is searched next for addresses that are too old.
     sweep_at: usize,
+    /// Other threads have switches of the same ports.
+    is_one_of_several: bool,
+    /// What those are to be told.
+    sightings: VecDeque<Sighting>,
 }
 
 /// The ports of one network, and the addresses behind them.
 struct Network {
     name: Arc<str>,
     members: Vec<PortIndex>,
+    /// The one of them that leads to the wire.
+    uplink: Option<PortIndex>,
     table: AddressTable,
 }
 
@@ -46,7 +56,14 @@ impl Switch {
             learnt: 0,
             next_sweep: Coarse(0),
             sweep_at: 0,
+            is_one_of_several: false,
+            sightings: VecDeque::new(),
         }
+    }
+
+    /// A switch without ports, one of several that have the same ports, each for another thread.
+    pub fn one_of_several(limits: Limits) -> Switch {
+        Switch { is_one_of_several: true, ..Switch::new(limits) }
     }
 
     /// Adds a port. Where another port of the network and VLAN has the same address, that one keeps it while it is there.
@@ -56,6 +73,23 @@ impl Switch {
     /// # Errors
     /// When the switch has as many ports as [`Limits::ports`] allows.
     pub fn add_port(&mut self, rules: &PortRules) -> Result<PortIndex, TooManyPorts> {
+        self.add(rules, |port| port)
+    }
+
+    /// Adds a port that another thread serves. Switches to which the same ports are added and removed in the same order have them under
+    /// the same indices.
+    ///
+    /// # Errors
+    /// As [`Switch::add_port`].
+    pub fn add_port_elsewhere(&mut self, rules: &PortRules) -> Result<PortIndex, TooManyPorts> {
+        self.add(rules, PortState::elsewhere)
+    }
+
+    fn add(
+        &mut self,
+        rules: &PortRules,
+        place: impl FnOnce(PortState) -> PortState,
+    ) -> Result<PortIndex, TooManyPorts> {
         let slot = self.ports.iter().position(Option::is_none).unwrap_or(self.ports.len());
         if slot >= usize::from(self.limits.ports) {
             return Err(TooManyPorts(self.limits.ports));
@@ -65,11 +99,17 @@ impl Switch {
         if slot == self.ports.len() {
             self.ports.push(None);
         }
-        self.ports[slot] = Some(PortState::new(rules, network, &self.limits));
+        self.ports[slot] = Some(place(PortState::new(rules, network, &self.limits)));
         self.fix_own_addresses(index);
         if let Some(network) = self.networks[network].as_mut() {
             network.members.push(index);
-            let room = network.members.len().saturating_mul(self.limits.addresses_per_port);
+            let mut room = network.members.len().saturating_mul(self.limits.addresses_per_port);
+            if rules.is_uplink {
+                network.uplink = Some(index);
+            }
+            if network.uplink.is_some() {
+                room = room.saturating_add(self.limits.addresses_per_uplink);
+            }
             network.table.reserve(room.min(self.limits.addresses));
         }
         Ok(index)
@@ -82,6 +122,7 @@ impl Switch {
         let Some(network) = self.networks[state.network].as_mut() else { return };
         network.table.forget_port(port);
         network.members.retain(|member| *member != port);
+        network.uplink = network.uplink.filter(|uplink| *uplink != port);
         let left = network.members.clone();
         if left.is_empty() {
             self.by_name.remove(&network.name);
@@ -96,29 +137,66 @@ impl Switch {
     }
 
     /// Says where a frame goes. `head` is its first bytes, up to [`HEAD_BYTES`](super::HEAD_BYTES) of them, and `length` how many bytes it
-    /// has in all; of a frame that its receiver cuts into segments, the longest segment's.
-    #[inline]
+    /// has in all.
+    #[inline(always)]
     pub fn decide(&mut self, from: PortIndex, head: &[u8], length: usize, now: Coarse) -> Decision {
-        if now >= self.next_sweep {
-            self.sweep(now);
-        }
-        self.judge(from, head, length, now).unwrap_or_else(Decision::Drop)
+        self.sweep_if_due(now);
+        self.judge(from, head, FrameSize::whole(length), now).unwrap_or_else(Decision::Drop)
     }
 
-    /// The ports that get a flooded frame of `from`, each with the change of its tag. A port that is named has the frame counted against
-    /// what it may get in a second; one that has got as much is left out.
+    /// The same of a frame that is to be cut into segments: all of them go where it goes, and they are what limits and MTU are about.
+    #[inline(never)]
+    pub fn decide_segmented(
+        &mut self,
+        from: PortIndex,
+        head: &[u8],
+        size: FrameSize,
+        now: Coarse,
+    ) -> Decision {
+        self.sweep_if_due(now);
+        self.judge(from, head, size, now).unwrap_or_else(Decision::Drop)
+    }
+
+    /// Says where a frame of a port elsewhere goes, which that thread's switch let pass to port `to`, or, where that is absent, to all that
+    /// a flooded frame is for. Nothing that the sender may do is counted once more, but whether the two ports reach each other is
+    /// looked at again.
+    pub fn relay(
+        &mut self,
+        from: PortIndex,
+        to: Option<PortIndex>,
+        head: &[u8],
+        size: FrameSize,
+        now: Coarse,
+    ) -> Decision {
+        self.sweep_if_due(now);
+        self.judge_relayed(from, to, head, size, now).unwrap_or_else(Decision::Drop)
+    }
+
+    /// What the other switches are to be told, one after the other.
+    pub fn next_sighting(&mut self) -> Option<Sighting> {
+        self.sightings.pop_front()
+    }
+
+    /// Another switch tells where an address is.
+    pub fn hear(&mut self, sighting: Sighting, now: Coarse) {
+        self.sweep_if_due(now);
+        self.learn(sighting.port, AddressKey::of_number(sighting.address), now);
+    }
+
+    /// The ports that a flooded frame of `from` is for, each with the change of its tag, or with the reason why it does not get the frame:
+    /// too long for it, or over its rate. A port that gets it has it counted against what it may get in a second.
     pub fn flood_to(
         &self,
         from: PortIndex,
         frame: &FloodedFrame,
-    ) -> impl Iterator<Item = (PortIndex, TagChange)> {
+    ) -> impl Iterator<Item = (PortIndex, Result<TagChange, DropReason>)> {
         let sender = self.state(from);
         let network = sender.and_then(|sender| self.networks[sender.network].as_ref());
         let members = network.map_or(&[][..], |network| &network.members);
         members.iter().filter(move |member| **member != from).filter_map(move |member| {
             let receiver = self.state(*member)?;
             let change = reach(sender?, receiver, frame).ok()?;
-            receiver.may_get(frame.length, frame.now).then_some((*member, change))
+            Some((*member, receiver.may_get(frame).map(|()| change)))
         })
     }
 
@@ -139,19 +217,19 @@ impl Switch {
             .collect()
     }
 
-    #[inline]
+    #[inline(always)]
     fn judge(
         &mut self,
         from: PortIndex,
         head: &[u8],
-        length: usize,
+        size: FrameSize,
         now: Coarse,
     ) -> Result<Decision, DropReason> {
         let port = self.ports.get_mut(usize::from(from.0)).and_then(Option::as_mut);
         let port = port.ok_or(DropReason::Isolated)?;
         let frame = FrameHead::read(head).ok_or(DropReason::Length)?;
         let headers = ETHERNET_BYTES + frame.tags.bytes();
-        let payload = length.checked_sub(headers).filter(|payload| *payload <= port.mtu);
+        let payload = size.longest.checked_sub(headers).filter(|payload| *payload <= port.mtu);
         let payload = payload.ok_or(DropReason::Length)?;
         if frame.is_reserved() {
             return Err(DropReason::Reserved);
@@ -159,21 +237,51 @@ impl Switch {
         let vlan = port.vlans.of_sent(frame.tags).ok_or(DropReason::Vlan)?;
         let own = port.spoof_check.then_some(port.own);
         source_check::check(&frame, own).map_err(|_| DropReason::Spoofed)?;
-        if !port.may_send(length, now) {
+        if !port.may_send(size, now) {
             return Err(DropReason::Rate);
         }
+        let is_uplink = port.is_uplink;
+        if frame.source != port.own {
+            let key = AddressKey::new(vlan, frame.source);
+            if is_uplink && self.is_own_of_another(from, key) {
+                return Err(DropReason::Spoofed);
+            }
+            self.learn(from, key, now);
+        }
+        let FrameSize { bytes, segments, .. } = size;
+        let flooded = FloodedFrame { vlan, tags: frame.tags, segments, payload, bytes, now };
+        match self.destination(from, vlan, frame.destination) {
+            Some(to) => self.deliver(from, to, &flooded),
+            None if is_group(frame.destination) => self.flood(from, flooded),
+            None => self.to_unknown(from, flooded, is_uplink),
+        }
+    }
+
+    fn judge_relayed(
+        &mut self,
+        from: PortIndex,
+        to: Option<PortIndex>,
+        head: &[u8],
+        size: FrameSize,
+        now: Coarse,
+    ) -> Result<Decision, DropReason> {
+        let port = self.state(from).ok_or(DropReason::Isolated)?;
+        let frame = FrameHead::read(head).ok_or(DropReason::Length)?;
+        let FrameSize { longest, bytes, segments } = size;
+        let payload = longest.checked_sub(ETHERNET_BYTES + frame.tags.bytes()).ok_or(DropReason::Length)?;
+        let vlan = port.vlans.of_sent(frame.tags).ok_or(DropReason::Vlan)?;
         if frame.source != port.own {
             self.learn(from, AddressKey::new(vlan, frame.source), now);
         }
-        let flooded = FloodedFrame { vlan, tags: frame.tags, payload, length, now };
-        match self.destination(from, vlan, frame.destination) {
-            Some(to) => self.deliver(from, to, &flooded),
-            None => self.flood(from, flooded),
+        let relayed = FloodedFrame { vlan, tags: frame.tags, segments, payload, bytes, now };
+        match to {
+            Some(to) => self.deliver(from, to, &relayed),
+            None => Ok(Decision::Flood(relayed)),
         }
     }
 
     /// The port of a frame's destination; absent for a group and for an address that is not known.
-    #[inline]
+    #[inline(always)]
     fn destination(&mut self, from: PortIndex, vlan: Vlan, address: Address) -> Option<PortIndex> {
         if is_group(address) {
             return None;
@@ -189,7 +297,7 @@ impl Switch {
         Some(found)
     }
 
-    #[inline]
+    #[inline(always)]
     fn deliver(&self, from: PortIndex, to: PortIndex, frame: &FloodedFrame) -> Result<Decision, DropReason> {
         let (Some(sender), Some(receiver)) = (self.state(from), self.state(to)) else {
             return Err(DropReason::Isolated);
@@ -198,15 +306,43 @@ impl Switch {
             return Err(DropReason::Isolated);
         }
         let change = reach(sender, receiver, frame)?;
-        let in_rate = receiver.may_get(frame.length, frame.now);
-        if in_rate { Ok(Decision::To(to, change)) } else { Err(DropReason::Rate) }
+        Ok(match receiver.may_get(frame) {
+            Ok(()) => Decision::To(to, change),
+            Err(reason) => Decision::Withheld(to, reason),
+        })
     }
 
+    /// A frame to an address that is not known. Where the network has an uplink, that is the wire's: ports' own addresses are known, and an
+    /// address behind a port is with its first frame.
+    #[inline(never)]
+    fn to_unknown(
+        &self,
+        from: PortIndex,
+        frame: FloodedFrame,
+        is_uplink: bool,
+    ) -> Result<Decision, DropReason> {
+        if is_uplink {
+            return Err(DropReason::Unknown);
+        }
+        let network = self.state(from).and_then(|port| self.networks.get(port.network)?.as_ref());
+        match network.and_then(|network| network.uplink) {
+            Some(uplink) => self.deliver(from, uplink, &frame),
+            None => self.flood(from, frame),
+        }
+    }
+
+    /// Whether an address is the own one of another port of `port`'s network.
+    fn is_own_of_another(&self, port: PortIndex, key: AddressKey) -> bool {
+        let network = self.state(port).and_then(|port| self.networks.get(port.network)?.as_ref());
+        network.is_some_and(|network| network.table.is_fixed(key))
+    }
+
+    #[cold]
     fn flood(&self, from: PortIndex, frame: FloodedFrame) -> Result<Decision, DropReason> {
         let port = self.state(from).ok_or(DropReason::Isolated)?;
         let members = self.networks[port.network].as_ref().map_or(0, |network| network.members.len());
-        let tokens = members.div_ceil(COPIES_PER_TOKEN) as u64;
-        let in_rate = port.storm.take(tokens, frame.now);
+        let tokens = (members.div_ceil(COPIES_PER_TOKEN) * usize::from(frame.segments)) as u64;
+        let in_rate = frame.segments <= MOST_FLOODED && port.storm.take(tokens, frame.now);
         if in_rate { Ok(Decision::Flood(frame)) } else { Err(DropReason::Storm) }
     }
 
@@ -216,12 +352,13 @@ impl Switch {
         if port.is_source_noted(key, network.table.generation(), now) {
             return;
         }
-        let may_grow = port.learnt < self.limits.addresses_per_port;
+        let may_grow = port.learnt < port.most_learnt;
         let may_add = self.learnt < self.limits.addresses;
         let learning = network.table.learn(key, from, now.seconds(), may_grow, may_add);
         port.note_source(key, network.table.generation(), now);
         match learning {
-            Learning::Known | Learning::Refused => {}
+            Learning::Known | Learning::Refused => return,
+            Learning::SeenAgain => {}
             Learning::New => {
                 port.learnt += 1;
                 self.learnt += 1;
@@ -230,6 +367,19 @@ impl Switch {
                 port.learnt += 1;
                 self.count_forgotten(before, false);
             }
+        }
+        if self.is_one_of_several {
+            self.tell(from, key, now);
+        }
+    }
+
+    /// Has the other switches know where an address is. A guest that changes addresses all the time has them told of some; what they are
+    /// not told they are when the address is seen again.
+    #[cold]
+    fn tell(&mut self, port: PortIndex, key: AddressKey, now: Coarse) {
+        let is_told = |port: &PortState| !port.is_elsewhere && port.told.take(1, now);
+        if self.state(port).is_some_and(is_told) {
+            self.sightings.push_back(Sighting { port, address: key.number() });
         }
     }
 
@@ -248,6 +398,13 @@ impl Switch {
         let taken: Vec<PortIndex> = keys.filter_map(|key| network.table.fix(key, index)).collect();
         for before in taken {
             self.count_forgotten(before, true);
+        }
+    }
+
+    #[inline(always)]
+    fn sweep_if_due(&mut self, now: Coarse) {
+        if now >= self.next_sweep {
+            self.sweep(now);
         }
     }
 
@@ -278,7 +435,8 @@ impl Switch {
         }
         let name: Arc<str> = name.into();
         let table = AddressTable::new();
-        self.networks[at] = Some(Network { name: Arc::clone(&name), members: Vec::new(), table });
+        self.networks[at] =
+            Some(Network { name: Arc::clone(&name), members: Vec::new(), uplink: None, table });
         self.by_name.insert(name, at);
         at
     }
@@ -290,13 +448,10 @@ impl Switch {
 }
 
 /// Whether a frame gets from one port to another of the same network, and with which change of its tag.
-#[inline]
+#[inline(always)]
 fn reach(sender: &PortState, receiver: &PortState, frame: &FloodedFrame) -> Result<TagChange, DropReason> {
     if sender.network != receiver.network || (sender.isolated && receiver.isolated) {
         return Err(DropReason::Isolated);
-    }
-    if frame.payload > receiver.mtu {
-        return Err(DropReason::Length);
     }
     receiver.vlans.change_for(frame.vlan, frame.tags).ok_or(DropReason::Vlan)
 }

@@ -150,9 +150,10 @@ fn frames_of_wrong_length_or_to_a_bridge_group_go_nowhere() {
     let (one, two) = (add(&mut switch, &rules(1)), add(&mut switch, &PortRules { mtu: 1_000, ..rules(2) }));
     let bytes = frame(address(2), address(1), &[]);
     let mut of = |head: &[u8], length| switch.decide(one, head, length, at(0));
-    for (head, length) in [(0, 0), (13, 13), (64, 13), (64, 1_515), (64, 1_015)] {
+    for (head, length) in [(0, 0), (13, 13), (64, 13), (64, 1_515)] {
         assert_eq!(of(&bytes[..head], length), Decision::Drop(DropReason::Length), "{head} of {length}");
     }
+    assert_eq!(of(&bytes, 1_015), Decision::Withheld(two, DropReason::Length), "the receiver's MTU");
     assert_eq!(of(&bytes, 1_014), to(two));
     let to_bridges = frame(Mac([1, 0x80, 0xc2, 0, 0, 0xe]), address(1), &[]);
     assert_eq!(of(&to_bridges, 64), Decision::Drop(DropReason::Reserved));
@@ -245,8 +246,51 @@ fn both_rates_of_a_port_are_kept() {
         let decision = switch.decide(two, &frame(BROADCAST, address(2), &[]), 1_000, at(ms));
         receivers(switch, two, decision).iter().map(|(port, _)| *port).collect::<Vec<_>>()
     };
+    let to_slow = frame(address(3), address(2), &[]);
+    let over = switch.decide(two, &to_slow, 1_000, at(3));
+    assert_eq!(over, Decision::Withheld(slow, DropReason::Rate), "it is the receiver's drop");
     assert_eq!(flooded(&mut switch, 3), [one], "the slow one has got what it may");
     assert_eq!(flooded(&mut switch, 4), [one, slow]);
+}
+
+/// A frame of so many segments of 1,000 bytes.
+fn segmented(switch: &mut Switch, from: PortIndex, bytes: &[u8], segments: u16, ms: u64) -> Decision {
+    let size = FrameSize { longest: 1_000, bytes: 1_000 * usize::from(segments), segments };
+    switch.decide_segmented(from, bytes, size, at(ms))
+}
+
+#[test]
+fn a_segmented_frame_counts_in_both_rates_as_its_segments_would() {
+    let mut switch = switch();
+    let limited = PortRules { from_guest_bits: Some(8_000_000), ..rules(1) };
+    let (one, two) = (add(&mut switch, &limited), add(&mut switch, &rules(2)));
+    let slow = add(&mut switch, &PortRules { to_guest_bits: Some(8_000_000), ..rules(3) });
+    let (to_two, to_slow) = (frame(address(2), address(1), &[]), frame(address(3), address(2), &[]));
+    // 60,000 bytes at once, where 10,000 may be: the other 50,000 come in within 50 ms.
+    assert_eq!(segmented(&mut switch, one, &to_two, 60, 0), to(two));
+    assert_eq!(segmented(&mut switch, one, &to_two, 1, 50), Decision::Drop(DropReason::Rate));
+    assert_eq!(segmented(&mut switch, one, &to_two, 1, 51), to(two));
+    assert_eq!(segmented(&mut switch, two, &to_slow, 60, 51), to(slow));
+    assert_eq!(segmented(&mut switch, two, &to_slow, 1, 101), Decision::Withheld(slow, DropReason::Rate));
+    assert_eq!(segmented(&mut switch, two, &to_slow, 1, 102), to(slow));
+}
+
+#[test]
+fn an_mtu_is_of_segments_and_the_storm_limit_counts_them() {
+    let mut switch = switch();
+    let (one, two) = (add(&mut switch, &rules(1)), add(&mut switch, &rules(2)));
+    let narrow = add(&mut switch, &PortRules { mtu: 985, ..rules(3) });
+    let to_two = frame(address(2), address(1), &[]);
+    let size = |longest| FrameSize { longest, bytes: 60_000, segments: 40 };
+    assert_eq!(switch.decide_segmented(one, &to_two, size(1_514), at(0)), to(two));
+    assert_eq!(switch.decide_segmented(one, &to_two, size(1_515), at(0)), Decision::Drop(DropReason::Length));
+    let to_narrow = segmented(&mut switch, one, &frame(address(3), address(1), &[]), 40, 0);
+    assert_eq!(to_narrow, Decision::Withheld(narrow, DropReason::Length));
+
+    let to_all = frame(BROADCAST, address(1), &[]);
+    assert_eq!(segmented(&mut switch, one, &to_all, 65, 0), Decision::Drop(DropReason::Storm));
+    let passed = |_: &u32| matches!(segmented(&mut switch, one, &to_all, 40, 0), Decision::Flood(_));
+    assert_eq!((0..100).filter(passed).count(), 50, "2,000 at once");
 }
 
 #[test]
@@ -264,4 +308,153 @@ fn the_table_tells_network_vlan_port_and_age() {
         age_s,
     };
     assert_eq!(table, [entry(1, 0), entry(9, 5)]);
+}
+
+fn uplink() -> PortRules {
+    let network = rules(1).network;
+    let config =
+        crate::port::UplinkConfig { network, interface: "eth1".into(), index: 7, mtu: 1500, native: true };
+    PortRules::from(&config)
+}
+
+#[test]
+fn with_an_uplink_what_is_not_known_is_on_the_wire_and_nowhere_else() {
+    let mut switch = switch();
+    let (one, two) = (add(&mut switch, &rules(1)), add(&mut switch, &rules(2)));
+    let wire = add(&mut switch, &uplink());
+    assert_eq!(send(&mut switch, one, address(9), address(1), 0), to(wire));
+    assert_eq!(send(&mut switch, one, address(2), address(1), 0), to(two));
+    assert_eq!(send(&mut switch, wire, address(1), address(9), 0), to(one));
+    let stray = send(&mut switch, wire, address(8), address(9), 0);
+    assert_eq!(stray, Decision::Drop(DropReason::Unknown), "no pod sees what is for others on the wire");
+    let flooded = send(&mut switch, wire, BROADCAST, address(9), 0);
+    assert_eq!(receivers(&switch, wire, flooded), [(one, TagChange::None), (two, TagChange::None)]);
+    let flooded = send(&mut switch, one, BROADCAST, address(1), 0);
+    assert_eq!(receivers(&switch, one, flooded), [(two, TagChange::None), (wire, TagChange::None)]);
+    switch.remove_port(wire);
+    assert!(matches!(send(&mut switch, one, address(9), address(1), 0), Decision::Flood(_)));
+}
+
+#[test]
+fn a_frame_of_a_ports_own_that_comes_back_from_the_wire_is_dropped() {
+    let mut switch = switch();
+    let (one, _two) = (add(&mut switch, &rules(1)), add(&mut switch, &rules(2)));
+    let wire = add(&mut switch, &uplink());
+    let back = send(&mut switch, wire, BROADCAST, address(1), 0);
+    assert_eq!(back, Decision::Drop(DropReason::Spoofed));
+    assert_eq!(send(&mut switch, wire, address(1), address(2), 0), Decision::Drop(DropReason::Spoofed));
+    assert_eq!(send(&mut switch, one, address(9), address(1), 0), to(wire));
+}
+
+#[test]
+fn a_full_table_of_the_wires_addresses_costs_no_port_its_way_there() {
+    let limits = Limits { addresses_per_uplink: 2, ..Limits::default() };
+    let mut switch = Switch::new(limits);
+    let one = add(&mut switch, &rules(1));
+    let wire = add(&mut switch, &uplink());
+    for last in 10..20 {
+        send(&mut switch, wire, BROADCAST, address(last), 0);
+    }
+    let learnt = switch.mac_table(at(0)).into_iter().filter(|entry| entry.port == wire).count();
+    assert_eq!(learnt, 2);
+    assert_eq!(send(&mut switch, one, address(19), address(1), 0), to(wire));
+}
+
+#[test]
+fn frames_of_a_vlan_have_its_tag_on_the_wire() {
+    let mut switch = switch();
+    let access = add(&mut switch, &PortRules { vlan: Some(5), ..rules(1) });
+    let plain = add(&mut switch, &rules(2));
+    let wire = add(&mut switch, &uplink());
+    assert_eq!(send(&mut switch, access, address(9), address(1), 0), Decision::To(wire, TagChange::Push(5)));
+    let tagged = |to, tag| frame(to, address(9), &[tag]);
+    let from_wire = switch.decide(wire, &tagged(address(1), 5), 68, at(0));
+    assert_eq!(from_wire, Decision::To(access, TagChange::Pop));
+    let other = switch.decide(wire, &tagged(address(1), 6), 68, at(0));
+    assert_eq!(other, Decision::Drop(DropReason::Unknown));
+    assert_eq!(send(&mut switch, wire, address(1), address(9), 0), Decision::Drop(DropReason::Unknown));
+    assert_eq!(send(&mut switch, plain, address(9), address(2), 0), to(wire));
+}
+
+/// Two switches that are one: each port is the first's or the second's.
+fn two_switches(ports: &[(PortRules, usize)]) -> ([Switch; 2], Vec<PortIndex>) {
+    let mut switches = [(); 2].map(|()| Switch::one_of_several(Limits::default()));
+    let add = |(rules, home): &(PortRules, usize)| {
+        let there = switches[1 - home].add_port_elsewhere(rules).unwrap();
+        assert_eq!(switches[*home].add_port(rules).unwrap(), there);
+        there
+    };
+    let ports = ports.iter().map(add).collect();
+    (switches, ports)
+}
+
+#[test]
+fn what_a_port_may_get_is_counted_where_it_is_served_and_once() {
+    let slow = PortRules { to_guest_bits: Some(8_000), ..rules(2) };
+    let ([mut first, mut second], ports) = two_switches(&[(rules(1), 0), (slow, 1), (rules(3), 1)]);
+    let bytes = frame(address(2), address(1), &[]);
+    // A burst of the largest frame's bits, of frames of 64 bytes; half of them from the other thread.
+    let mut passed = 0;
+    for number in 0..100 {
+        let decision = match number % 2 {
+            0 => {
+                assert_eq!(first.decide(ports[0], &bytes, 64, at(0)), to(ports[1]), "it is not counted here");
+                second.relay(ports[0], Some(ports[1]), &bytes, FrameSize::whole(64), at(0))
+            }
+            _ => send(&mut second, ports[2], address(2), address(3), 0),
+        };
+        passed += usize::from(decision == to(ports[1]));
+        assert!(passed > number || decision == Decision::Withheld(ports[1], DropReason::Rate), "{number}");
+    }
+    assert_eq!(passed, (1_500 + 22) / 64);
+}
+
+#[test]
+fn a_frame_that_came_over_is_judged_by_who_reaches_whom_also_where_it_goes_out() {
+    let isolated = |last| PortRules { isolated: true, ..rules(last) };
+    let red = PortRules { network: "blue".into(), ..rules(3) };
+    let tagged = PortRules { vlan: Some(5), ..rules(4) };
+    let ([_, mut second], ports) =
+        two_switches(&[(isolated(1), 0), (isolated(2), 1), (red, 1), (tagged, 1), (rules(5), 1)]);
+    let bytes = frame(BROADCAST, address(1), &[]);
+    let size = FrameSize::whole(64);
+    let mut relay = |to: usize| second.relay(ports[0], Some(ports[to]), &bytes, size, at(0));
+    let dropped = [1, 2, 3].map(&mut relay);
+    let (isolated, vlan) = (Decision::Drop(DropReason::Isolated), Decision::Drop(DropReason::Vlan));
+    assert_eq!(dropped, [isolated, isolated, vlan]);
+    assert_eq!(relay(4), to(ports[4]));
+    let flooded = second.relay(ports[0], None, &bytes, size, at(0));
+    assert_eq!(receivers(&second, ports[0], flooded), [(ports[4], TagChange::None)]);
+}
+
+#[test]
+fn a_guest_that_changes_its_addresses_all_the_time_has_the_other_threads_told_of_some() {
+    let ([mut first, mut second], ports) = two_switches(&[(rules(1), 0), (rules(2), 0), (rules(3), 1)]);
+    let mut told = 0;
+    // One address, by turns behind one port and behind the other.
+    for number in 0..10_000 {
+        send(&mut first, ports[number % 2], address(3), address(9), 0);
+        while let Some(sighting) = first.next_sighting() {
+            assert_eq!(sighting.port, ports[number % 2]);
+            second.hear(sighting, at(0));
+            told += 1;
+        }
+    }
+    assert_eq!(told, 2 * 2_048, "of each port");
+    assert_eq!(second.next_sighting(), None, "what is heard is not told on");
+    // When it is quiet again, one frame puts it right for all.
+    send(&mut first, ports[0], address(3), address(9), 60_000);
+    second.hear(first.next_sighting().unwrap(), at(60_000));
+    assert_eq!(send(&mut second, ports[2], address(9), address(3), 60_000), to(ports[0]));
+}
+
+#[test]
+fn an_address_of_which_others_were_not_told_is_told_when_it_is_seen_again() {
+    let ([mut first, _], ports) = two_switches(&[(rules(1), 0), (rules(2), 1)]);
+    let mut told_at = Vec::new();
+    for ms in (0..60_000).step_by(500) {
+        send(&mut first, ports[0], address(2), address(9), ms);
+        told_at.extend(std::iter::from_fn(|| first.next_sighting()).map(|_| ms));
+    }
+    assert_eq!(told_at.len(), 6, "every ten seconds: {told_at:?}");
 }

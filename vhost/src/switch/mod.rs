@@ -7,6 +7,11 @@
 //! address is never learnt behind another port; no table grows past its bound. A frame costs at most two look-ups in a table, and
 //! nothing is allocated for it.
 //!
+//! Where several threads forward frames, each has a switch of its own, and every switch has all ports under the same indices: those that
+//! its thread serves, and those that are elsewhere. So whatever is decided is decided by all rules that there are. A frame to a port
+//! elsewhere is judged where it came in, and once more, for what its receiver may get, where it goes out ([`Switch::relay`]). What one
+//! switch learns it tells the others ([`Sighting`]).
+//!
 //! The module is pure: it does no I/O, it has no clock but the time that it is given, and it never reads a frame past the head that
 //! it is shown. It never trusts a byte of that head.
 
@@ -26,7 +31,10 @@ mod model_tests;
 #[cfg(test)]
 mod test_frames;
 
-pub use decision::{Coarse, Decision, FloodedFrame, LearntAddress, PortIndex, TagChange};
+pub use decision::{
+    Coarse, Decision, FloodedFrame, FrameSize, LearntAddress, PortIndex, Sighting, TagChange,
+};
 pub use frame_head::HEAD_BYTES;
+pub(crate) use frame_head::network_header;
 pub use learning_switch::Switch;
 pub use port_rules::{Limits, PortRules, TooManyPorts};

@@ -1,4 +1,5 @@
-//! The switch against a model of it that is slow and obvious, in random histories of ports and frames.
+//! The switch against a model of it that is slow and obvious, in random histories of ports and frames; and the same of several switches
+//! that are one, each with some of the ports.
 
 use std::collections::HashMap;
 
@@ -6,11 +7,12 @@ use fairlead_host::Mac;
 use proptest::prelude::*;
 
 use super::test_frames::{address, at, frame, receivers, rules};
-use super::{Decision, HEAD_BYTES, Limits, PortIndex, PortRules, Switch, TagChange};
+use super::{Decision, FrameSize, HEAD_BYTES, Limits, PortIndex, PortRules, Switch, TagChange, TooManyPorts};
 
 const LIMITS: Limits = Limits {
     ports: 12,
     addresses_per_port: 3,
+    addresses_per_uplink: 6,
     addresses: 8,
     ageing_s: 300,
     storm_frames: 1_000,
@@ -111,9 +113,68 @@ impl Model {
     }
 }
 
-/// The two things that a history is played to.
+/// The switches of several threads, of which each serves some ports. With one it is that switch and nothing more.
+struct Threads {
+    switches: Vec<Switch>,
+    homes: HashMap<PortIndex, usize>,
+}
+
+impl Threads {
+    fn new(count: usize) -> Threads {
+        let new = if count == 1 { Switch::new } else { Switch::one_of_several };
+        Threads { switches: (0..count).map(|_| new(LIMITS)).collect(), homes: HashMap::new() }
+    }
+
+    fn add_port(&mut self, rules: &PortRules) -> Result<PortIndex, TooManyPorts> {
+        let home = usize::from(rules.mac.0[5]) % self.switches.len();
+        let added = self.switches.iter_mut().enumerate().map(|(thread, switch)| match thread == home {
+            true => switch.add_port(rules),
+            false => switch.add_port_elsewhere(rules),
+        });
+        let added: Vec<_> = added.collect();
+        assert!(added.iter().all(|one| *one == added[0]), "the same index everywhere: {added:?}");
+        let port = added[0]?;
+        self.homes.insert(port, home);
+        Ok(port)
+    }
+
+    fn remove_port(&mut self, port: PortIndex) {
+        self.switches.iter_mut().for_each(|switch| switch.remove_port(port));
+        self.homes.remove(&port);
+    }
+
+    /// What is decided of a frame where it comes in, and all that it reaches, wherever that is.
+    fn send(&mut self, from: PortIndex, bytes: &[u8], now: u64) -> (Decision, Vec<(PortIndex, TagChange)>) {
+        let (home, length) = (self.homes[&from], bytes.len().max(64));
+        let decision = self.switches[home].decide(from, bytes, length, at(now));
+        while let Some(sighting) = self.switches[home].next_sighting() {
+            let others = self.switches.iter_mut().enumerate().filter(|(thread, _)| *thread != home);
+            others.for_each(|(_, switch)| switch.hear(sighting, at(now)));
+        }
+        let named = receivers(&self.switches[home], from, decision);
+        let is_flooded = matches!(decision, Decision::Flood(_));
+        let mut reached = Vec::new();
+        for thread in 0..self.switches.len() {
+            let mut here =
+                named.iter().copied().filter(|(to, _)| self.homes[to] == thread).collect::<Vec<_>>();
+            if thread != home && !here.is_empty() {
+                let to = (!is_flooded).then_some(here[0].0);
+                let relayed = self.switches[thread].relay(from, to, bytes, FrameSize::whole(length), at(now));
+                let there = receivers(&self.switches[thread], from, relayed);
+                here = there.into_iter().filter(|(to, _)| self.homes[to] == thread).collect();
+            }
+            reached.extend(here);
+        }
+        assert!(self.switches.iter_mut().all(|switch| switch.next_sighting().is_none()), "told once");
+        (decision, reached)
+    }
+}
+
+/// The things that a history is played to.
 struct Pair {
-    switch: Switch,
+    threads: Threads,
+    /// The same ports in one switch.
+    alone: Switch,
     model: Model,
     now: u64,
 }
@@ -122,7 +183,8 @@ impl Pair {
     fn play(&mut self, step: &Step) -> Result<(), TestCaseError> {
         match step {
             Step::Add(rules) => {
-                let added = self.switch.add_port(rules);
+                let added = self.threads.add_port(rules);
+                prop_assert_eq!(self.alone.add_port(rules), added);
                 prop_assert_eq!(added.is_ok(), self.model.order.len() < 12);
                 if let Ok(port) = added {
                     prop_assert!(self.model.ports.insert(port, rules.clone()).is_none());
@@ -131,7 +193,8 @@ impl Pair {
             }
             Step::Remove(nth) => {
                 if let Some(port) = self.nth(*nth) {
-                    self.switch.remove_port(port);
+                    self.threads.remove_port(port);
+                    self.alone.remove_port(port);
                     self.model.ports.remove(&port);
                     self.model.order.retain(|other| *other != port);
                 }
@@ -153,8 +216,15 @@ impl Pair {
 
     fn send(&mut self, nth: usize, bytes: &[u8], tags: &[u16]) -> Result<(), TestCaseError> {
         let Some(from) = self.nth(nth) else { return Ok(()) };
-        let decision = self.switch.decide(from, bytes, bytes.len().max(64), at(self.now));
-        let reached = receivers(&self.switch, from, decision);
+        let (decision, mut reached) = self.threads.send(from, bytes, self.now);
+        reached.sort_by_key(|(to, _)| *to);
+        // When addresses are forgotten depends on what each switch sees.
+        if self.now < 1_000 * u64::from(LIMITS.ageing_s) {
+            let of_one = self.alone.decide(from, bytes, bytes.len().max(64), at(self.now));
+            let mut reached_by_one = receivers(&self.alone, from, of_one);
+            reached_by_one.sort_by_key(|(to, _)| *to);
+            prop_assert_eq!(&reached, &reached_by_one, "several switches are one");
+        }
         for (to, change) in &reached {
             prop_assert!(self.model.may_reach(from, *to, tags, *change), "{from:?} reached {to:?}");
         }
@@ -176,8 +246,12 @@ impl Pair {
     }
 
     fn bounds_hold(&self) -> Result<(), TestCaseError> {
+        self.threads.switches.iter().try_for_each(|switch| self.bounds_hold_of(switch))
+    }
+
+    fn bounds_hold_of(&self, switch: &Switch) -> Result<(), TestCaseError> {
         let mut learnt: HashMap<PortIndex, usize> = HashMap::new();
-        for entry in self.switch.mac_table(at(self.now)) {
+        for entry in switch.mac_table(at(self.now)) {
             let rules = self.model.ports.get(&entry.port);
             let rules = rules.ok_or(TestCaseError::fail("an address behind no port"))?;
             prop_assert_eq!(entry.network.as_ref(), rules.network.as_str());
@@ -220,8 +294,14 @@ proptest! {
     #[test]
     fn no_history_makes_a_frame_reach_a_port_that_it_must_not_reach(
         steps in prop::collection::vec(step(), 1..120),
+        threads in 1_usize..4,
     ) {
-        let mut pair = Pair { switch: Switch::new(LIMITS), model: Model::default(), now: 0 };
+        let mut pair = Pair {
+            threads: Threads::new(threads),
+            alone: Switch::new(LIMITS),
+            model: Model::default(),
+            now: 0,
+        };
         for step in &steps {
             pair.play(step)?;
         }

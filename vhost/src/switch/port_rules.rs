@@ -2,13 +2,16 @@
 
 use fairlead_host::Mac;
 
-use crate::port::PortConfig;
+use crate::port::{PortConfig, UplinkConfig};
 
 /// What the switch has to know of a port. Nothing of it comes from the guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortRules {
     /// Ports of one network reach each other.
     pub network: String,
+    /// It leads to the wire, and its network has no other such: it has no address of its own, gets every frame to an address that is not
+    /// known, and its frames are of the VLAN whose tag they carry.
+    pub is_uplink: bool,
     /// The port's own address: it is never learnt behind another port of the network and VLAN.
     pub mac: Mac,
     /// The VLAN of frames without a tag. Absent: such frames have no VLAN, or, for a trunk port, are dropped.
@@ -31,6 +34,7 @@ impl From<&PortConfig> for PortRules {
     fn from(config: &PortConfig) -> PortRules {
         PortRules {
             network: config.network.clone(),
+            is_uplink: false,
             mac: config.mac,
             vlan: config.vlan,
             trunk: config.trunk.clone(),
@@ -39,6 +43,23 @@ impl From<&PortConfig> for PortRules {
             mtu: config.mtu,
             from_guest_bits: config.from_guest_bits,
             to_guest_bits: config.to_guest_bits,
+        }
+    }
+}
+
+impl From<&UplinkConfig> for PortRules {
+    fn from(config: &UplinkConfig) -> PortRules {
+        PortRules {
+            network: config.network.clone(),
+            is_uplink: true,
+            mac: Mac([0; 6]),
+            vlan: None,
+            trunk: Vec::new(),
+            spoof_check: false,
+            isolated: false,
+            mtu: config.mtu,
+            from_guest_bits: None,
+            to_guest_bits: None,
         }
     }
 }
@@ -55,6 +76,8 @@ pub struct Limits {
     pub ports: u16,
     /// Addresses that are learnt behind one port. A port that has as many learns no more; others are unaffected.
     pub addresses_per_port: usize,
+    /// Addresses that are learnt behind an uplink. A frame to one that it has no place for goes to the uplink all the same.
+    pub addresses_per_uplink: usize,
     /// Addresses that are learnt behind all ports together.
     pub addresses: usize,
     /// Seconds without a frame after which an address is forgotten, up to [`Limits::SWEEP_MS`] later.
@@ -76,6 +99,7 @@ impl Default for Limits {
         Limits {
             ports: 1_024,
             addresses_per_port: 1_024,
+            addresses_per_uplink: 4_096,
             addresses: 16_384,
             ageing_s: 300,
             storm_frames: 10_000,

@@ -1,14 +1,19 @@
 //! What the switch keeps of one port: its rules in the form that a frame is checked against, its buckets, its notes.
 
 use super::address_table::AddressKey;
-use super::decision::{Coarse, PortIndex};
+use super::decision::{Coarse, FloodedFrame, FrameSize, PortIndex};
 use super::frame_head::{Address, number};
 use super::port_rules::{Limits, PortRules};
-use super::token_bucket::{TokenBucket, bits};
+use super::token_bucket::TokenBucket;
 use super::vlan_membership::VlanMembership;
+use crate::port::DropReason;
 
 /// Ethernet header and two tags.
 const LONGEST_HEADER: usize = 22;
+
+/// Of how many addresses behind one port other threads are told in a second, and at once: all that it may have, and some that move.
+const TOLD: u64 = 1_000;
+const TOLD_AT_ONCE: u64 = 2_048;
 
 /// How long a note that a source is learnt spares the look-up, in milliseconds. Far less than the ageing time.
 const SOURCE_NOTE_MS: u64 = 1_000;
@@ -19,13 +24,19 @@ pub(super) struct PortState {
     /// Where its network is among the switch's networks.
     pub(super) network: usize,
     pub(super) own: Address,
+    pub(super) is_uplink: bool,
+    /// Another thread serves it.
+    pub(super) is_elsewhere: bool,
     pub(super) vlans: VlanMembership,
     pub(super) spoof_check: bool,
     pub(super) isolated: bool,
     pub(super) mtu: usize,
+    /// How many addresses may be learnt behind it.
+    pub(super) most_learnt: usize,
     /// How many addresses are learnt behind it.
     pub(super) learnt: usize,
     pub(super) storm: TokenBucket,
+    pub(super) told: TokenBucket,
     from_guest: Option<TokenBucket>,
     to_guest: Option<TokenBucket>,
     last_destination: DestinationNote,
@@ -56,12 +67,20 @@ impl PortState {
         PortState {
             network,
             own: number(rules.mac.0),
+            is_uplink: rules.is_uplink,
+            is_elsewhere: false,
             vlans: VlanMembership::new(rules),
             spoof_check: rules.spoof_check,
             isolated: rules.isolated,
             mtu,
+            most_learnt: if rules.is_uplink {
+                limits.addresses_per_uplink
+            } else {
+                limits.addresses_per_port
+            },
             learnt: 0,
             storm: TokenBucket::new(limits.storm_frames, limits.storm_burst),
+            told: TokenBucket::new(TOLD, TOLD_AT_ONCE),
             from_guest: rules.from_guest_bits.map(bucket),
             to_guest: rules.to_guest_bits.map(bucket),
             last_destination: DestinationNote { key: AddressKey::NONE, generation: 0, port: PortIndex(0) },
@@ -69,16 +88,25 @@ impl PortState {
         }
     }
 
-    /// Counts a frame of so many bytes that the guest sent. `false`: it is over the rate.
+    /// Counts a frame that the guest sent. `false`: it is over the rate.
     #[inline]
-    pub(super) fn may_send(&self, bytes: usize, now: Coarse) -> bool {
-        self.from_guest.as_ref().is_none_or(|bucket| bucket.take(bits(bytes), now))
+    pub(super) fn may_send(&self, size: FrameSize, now: Coarse) -> bool {
+        self.from_guest.as_ref().is_none_or(|bucket| bucket.take_bits(size.bytes, size.segments, now))
     }
 
-    /// Counts a frame of so many bytes for the guest. `false`: it is over the rate.
+    /// Counts a frame for the guest, unless it is too long or over the rate.
     #[inline]
-    pub(super) fn may_get(&self, bytes: usize, now: Coarse) -> bool {
-        self.to_guest.as_ref().is_none_or(|bucket| bucket.take(bits(bytes), now))
+    pub(super) fn may_get(&self, frame: &FloodedFrame) -> Result<(), DropReason> {
+        if frame.payload > self.mtu {
+            return Err(DropReason::Length);
+        }
+        let in_rate = |bucket: &TokenBucket| bucket.take_bits(frame.bytes, frame.segments, frame.now);
+        if self.to_guest.as_ref().is_none_or(in_rate) { Ok(()) } else { Err(DropReason::Rate) }
+    }
+
+    /// The same port as another thread has it: what it may get in a second is counted where it is served, and only there.
+    pub(super) fn elsewhere(self) -> PortState {
+        PortState { is_elsewhere: true, to_guest: None, ..self }
     }
 
     /// Where the destination is, if it is the port's last one.

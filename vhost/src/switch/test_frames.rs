@@ -13,6 +13,7 @@ pub(super) fn address(last: u8) -> Mac {
 pub(super) fn rules(last: u8) -> PortRules {
     PortRules {
         network: "red".into(),
+        is_uplink: false,
         mac: address(last),
         vlan: None,
         trunk: Vec::new(),
@@ -40,8 +41,10 @@ pub(super) fn receivers(
 ) -> Vec<(PortIndex, super::TagChange)> {
     match decision {
         Decision::To(port, change) => vec![(port, change)],
-        Decision::Flood(frame) => switch.flood_to(from, &frame).collect(),
-        Decision::Drop(_) => Vec::new(),
+        Decision::Flood(frame) => {
+            switch.flood_to(from, &frame).filter_map(|(port, change)| Some((port, change.ok()?))).collect()
+        }
+        Decision::Drop(_) | Decision::Withheld(..) => Vec::new(),
     }
 }
 

@@ -23,11 +23,19 @@ pub(super) struct VlanMembership {
     untagged: Option<Vlan>,
     /// A bit for each VLAN whose frames carry tags here; absent for a port that is no trunk.
     tagged: Option<Box<[u64; 64]>>,
+    /// It has no address of its own in any of them.
+    is_uplink: bool,
 }
 
 impl VlanMembership {
     /// What the rules say. Numbers that are no VLAN are left out.
     pub(super) fn new(rules: &PortRules) -> VlanMembership {
+        if rules.is_uplink {
+            // All VLANs of the wire; a tag of VLAN 0 tells a priority, and the frame is in no VLAN.
+            let mut bits = Box::new([u64::MAX; 64]);
+            bits[63] &= u64::MAX >> 1;
+            return VlanMembership { untagged: Some(NO_VLAN), tagged: Some(bits), is_uplink: true };
+        }
         let mut listed = rules.trunk.iter().filter(|vlan| is_vlan(**vlan)).peekable();
         let tagged = listed.peek().is_some().then(|| {
             let mut bits = Box::new([0; 64]);
@@ -38,7 +46,7 @@ impl VlanMembership {
             Some(vlan) => is_vlan(vlan).then_some(vlan),
             None => tagged.is_none().then_some(NO_VLAN),
         };
-        VlanMembership { untagged, tagged }
+        VlanMembership { untagged, tagged, is_uplink: false }
     }
 
     /// The VLAN of a frame that the port's guest sent. `None`: the port has it not.
@@ -52,7 +60,7 @@ impl VlanMembership {
     }
 
     /// What happens to the tag of a frame in `vlan` on its way to this port. `None`: it does not get there.
-    #[inline]
+    #[inline(always)]
     pub(super) fn change_for(&self, vlan: Vlan, tags: Tags) -> Option<TagChange> {
         if self.untagged == Some(vlan) {
             return match tags {
@@ -65,10 +73,10 @@ impl VlanMembership {
         self.has_tagged(vlan).then(change)
     }
 
-    /// Every VLAN that the port is in.
+    /// Every VLAN in which the port has an address of its own.
     pub(super) fn all(&self) -> impl Iterator<Item = Vlan> + '_ {
         let tagged = (1..=LAST_VLAN).filter(|vlan| self.has_tagged(*vlan) && self.untagged != Some(*vlan));
-        self.untagged.into_iter().chain(tagged)
+        self.untagged.into_iter().chain(tagged).filter(|_| !self.is_uplink)
     }
 
     #[inline]
@@ -91,6 +99,7 @@ mod tests {
     fn port(vlan: Option<u16>, trunk: &[u16]) -> VlanMembership {
         VlanMembership::new(&PortRules {
             network: "n".into(),
+            is_uplink: false,
             mac: Mac([2, 0, 0, 0, 0, 1]),
             vlan,
             trunk: trunk.to_vec(),
@@ -125,6 +134,25 @@ mod tests {
         assert_eq!(native.change_for(5, Tags::One(5)), Some(TagChange::Pop));
         assert_eq!(port(None, &[]).change_for(5, Tags::None), None);
         assert_eq!(trunk.change_for(0, Tags::None), None, "a port without VLAN reaches no trunk");
+    }
+
+    #[test]
+    fn an_uplink_carries_the_tags_of_all_vlans_and_no_tag_of_none() {
+        let rules = crate::port::UplinkConfig {
+            network: "n".into(),
+            interface: "eth1".into(),
+            index: 7,
+            mtu: 1500,
+            native: true,
+        };
+        let uplink = VlanMembership::new(&PortRules::from(&rules));
+        let tags = [Tags::None, Tags::One(0), Tags::One(4094), Tags::One(4095), Tags::Two(5), Tags::Foreign];
+        let sent = tags.map(|tags| uplink.of_sent(tags));
+        assert_eq!(sent, [Some(0), Some(0), Some(4094), None, Some(5), None]);
+        assert_eq!(uplink.change_for(0, Tags::None), Some(TagChange::None));
+        assert_eq!(uplink.change_for(5, Tags::None), Some(TagChange::Push(5)));
+        assert_eq!(uplink.change_for(5, Tags::Two(5)), Some(TagChange::None));
+        assert_eq!(uplink.all().count(), 0, "it has no address of its own");
     }
 
     #[test]

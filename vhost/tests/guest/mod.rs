@@ -1,5 +1,10 @@
 //! A guest of the test's own: it speaks vhost-user over a real socket and drives two rings in a memfd, well or badly.
 
+pub(crate) mod packets;
+#[path = "../threads/mod.rs"]
+#[allow(dead_code, reason = "some tests start the program")]
+pub(crate) mod threads;
+
 use std::fs::File;
 use std::io::{ErrorKind, IoSlice, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -31,6 +36,9 @@ const USED: u64 = 0x2000;
 const RX_BUFFERS: u64 = 0x1_0000;
 /// Where the frames lie that the guest sends: in the second half.
 pub(crate) const TX_BUFFERS: u64 = 0x18_0000;
+/// Where those lie that may be long, and room for one.
+const LONG_TX_BUFFERS: u64 = 0x1a_0000;
+const LONG_BUFFER: u64 = 0x1_1000;
 
 pub(crate) const RX: u32 = 0;
 pub(crate) const TX: u32 = 1;
@@ -63,16 +71,26 @@ pub(crate) struct Node {
 impl Node {
     /// A data plane with ports `0` to `count - 1` of one network.
     pub(crate) fn with_ports(count: usize) -> Node {
-        let events = Arc::new(Mutex::new(Vec::new()));
-        let told = Arc::clone(&events);
-        let plane = DataPlane::start(Options::default(), move |event| told.lock().unwrap().push(event));
-        let directory = tempfile::tempdir().unwrap();
-        let node = Node { plane: plane.expect("a data plane starts"), events, directory };
-        for number in 0..count {
+        Node::with_configs((0..count).map(config).collect())
+    }
+
+    /// The same with ports that are this: their names are their numbers.
+    pub(crate) fn with_configs(configs: Vec<PortConfig>) -> Node {
+        let node = Node::with_options(threads::options());
+        for (number, config) in configs.into_iter().enumerate() {
             let listener = UnixListener::bind(node.path(number)).unwrap();
-            node.plane.add_port(config(number), Socket::Listening(OwnedFd::from(listener))).unwrap();
+            node.plane.add_port(config, Socket::Listening(OwnedFd::from(listener))).unwrap();
         }
         node
+    }
+
+    /// A data plane without ports.
+    pub(crate) fn with_options(options: Options) -> Node {
+        let events = Arc::new(Mutex::new(Vec::new()));
+        let told = Arc::clone(&events);
+        let plane = DataPlane::start(options, move |event| told.lock().unwrap().push(event));
+        let directory = tempfile::tempdir().unwrap();
+        Node { plane: plane.expect("a data plane starts"), events, directory }
     }
 
     pub(crate) fn path(&self, number: usize) -> std::path::PathBuf {
@@ -90,7 +108,13 @@ impl Node {
 
     /// A guest on port `number` whose rings are at work.
     pub(crate) fn guest(&self, number: usize) -> Guest {
+        self.guest_with(number, FEATURES)
+    }
+
+    /// The same of a guest that agrees on these features.
+    pub(crate) fn guest_with(&self, number: usize, features: u64) -> Guest {
         let mut guest = self.connect(number);
+        guest.features = features;
         guest.set_up();
         self.wait_active(number);
         guest
@@ -127,7 +151,7 @@ pub(crate) fn mac(number: usize) -> [u8; 6] {
     [2, 0, 0, 0, 9, u8::try_from(number).unwrap()]
 }
 
-fn config(number: usize) -> PortConfig {
+pub(crate) fn config(number: usize) -> PortConfig {
     PortConfig {
         name: number.to_string(),
         network: "blue".into(),
@@ -160,6 +184,7 @@ pub(crate) fn exchange(node: &Node, one: &mut Guest, other: &mut Guest, number: 
 pub(crate) struct Guest {
     /// The port's number.
     number: usize,
+    pub(crate) features: u64,
     socket: UnixStream,
     pub(crate) memory: MmapRegion,
     pub(crate) file: File,
@@ -170,7 +195,7 @@ pub(crate) struct Guest {
 }
 
 impl Guest {
-    fn connect(number: usize, path: &Path) -> Guest {
+    pub(crate) fn connect(number: usize, path: &Path) -> Guest {
         let file = File::from(memfd_create(c"guest", MFdFlags::MFD_CLOEXEC).unwrap());
         file.set_len(BYTES).unwrap();
         let offset = FileOffset::new(file.try_clone().unwrap(), 0);
@@ -179,7 +204,8 @@ impl Guest {
         let (kicks, calls) = ([event(), event()], [event(), event()]);
         let socket = UnixStream::connect(path).expect("the port listens");
         socket.set_read_timeout(Some(LIMIT)).unwrap();
-        Guest { number, socket, memory, file, kicks, calls, sent: 0, seen: 0 }
+        let features = FEATURES;
+        Guest { number, features, socket, memory, file, kicks, calls, sent: 0, seen: 0 }
     }
 
     /// Sends a message with file descriptors.
@@ -242,12 +268,12 @@ impl Guest {
 
     pub(crate) fn agree(&mut self) {
         self.message(3, PLAIN, &[], &[]);
-        assert_eq!(self.settle() & FEATURES, FEATURES);
+        assert_eq!(self.settle() & self.features, self.features);
         self.message(15, PLAIN, &[], &[]);
         let offered = self.reply(15).expect("a reply");
         assert_eq!(offered & PROTOCOL_FEATURES, PROTOCOL_FEATURES);
         self.number(16, PROTOCOL_FEATURES);
-        self.number(2, FEATURES);
+        self.number(2, self.features);
     }
 
     /// SET_MEM_TABLE with one region of the memfd.
@@ -313,6 +339,15 @@ impl Guest {
         self.send_from(BASE + at, u32::try_from(12 + frame.len()).unwrap());
     }
 
+    /// Sends a frame of any length with a header that asks for something. The memory is used again four such frames later.
+    pub(crate) fn send_offloaded(&mut self, header: [u8; 10], frame: &[u8]) {
+        let at = LONG_TX_BUFFERS + u64::from(self.sent % 4) * LONG_BUFFER;
+        let slice = self.memory.as_volatile_slice();
+        let bytes = [&header[..], &[0; 2], frame].concat();
+        slice.write_slice(&bytes, usize::try_from(at).unwrap()).unwrap();
+        self.send_from(BASE + at, u32::try_from(bytes.len()).unwrap());
+    }
+
     /// Sends a frame to another guest and waits until it is there.
     fn send_to(&mut self, node: &Node, other: &mut Guest, number: u8) {
         let sent = frame(self.number, other.number, number);
@@ -328,6 +363,12 @@ impl Guest {
         self.write(self.ring(TX) + AVAILABLE + 4 + 2 * u64::from(slot), slot);
         self.sent = self.sent.wrapping_add(1);
         self.set_index(TX, self.sent);
+    }
+
+    /// True if there is a place for one more frame in the transmit queue.
+    #[allow(dead_code, reason = "some tests send few frames")]
+    pub(crate) fn has_room(&self) -> bool {
+        self.sent.wrapping_sub(self.used_index(TX)) < SIZE
     }
 
     /// Publishes an available index, and kicks if the data plane asks for it.
@@ -350,20 +391,36 @@ impl Guest {
 
     /// The frames that have come since the last call; their buffers are offered again.
     pub(crate) fn received(&mut self) -> Vec<Vec<u8>> {
+        self.received_with_headers().into_iter().map(|(_, frame)| frame).collect()
+    }
+
+    /// The same with the header before each, without the number of buffers.
+    pub(crate) fn received_with_headers(&mut self) -> Vec<([u8; 10], Vec<u8>)> {
         let mut frames = Vec::new();
         while self.seen != self.used_index(RX) {
-            let slot = u64::from(self.seen % SIZE);
-            let entry = self.ring(RX) + USED + 4 + 8 * slot;
-            let (id, length): (u32, u32) = (self.read(entry), self.read(entry + 4));
-            let mut frame = vec![0; usize::try_from(length - 12).unwrap()];
-            let at = RX_BUFFERS + u64::from(id) * BUFFER + 12;
-            self.memory.as_volatile_slice().read_slice(&mut frame, usize::try_from(at).unwrap()).unwrap();
-            frames.push(frame);
-            let id = u16::try_from(id).unwrap();
-            self.write(self.ring(RX) + AVAILABLE + 4 + 2 * slot, id);
-            self.seen = self.seen.wrapping_add(1);
-            self.set_index(RX, self.seen.wrapping_add(SIZE));
+            let mut frame = self.next_buffer();
+            let buffers = frame[10];
+            for _ in 1..buffers {
+                frame.extend(self.next_buffer());
+            }
+            let frame_bytes = frame.split_off(12);
+            frames.push((frame[..10].try_into().unwrap(), frame_bytes));
         }
         frames
+    }
+
+    /// What was written into the buffer that was used next, which is offered again.
+    fn next_buffer(&mut self) -> Vec<u8> {
+        let slot = u64::from(self.seen % SIZE);
+        let entry = self.ring(RX) + USED + 4 + 8 * slot;
+        let (id, length): (u32, u32) = (self.read(entry), self.read(entry + 4));
+        let mut bytes = vec![0; usize::try_from(length).unwrap()];
+        let at = RX_BUFFERS + u64::from(id) * BUFFER;
+        self.memory.as_volatile_slice().read_slice(&mut bytes, usize::try_from(at).unwrap()).unwrap();
+        let id = u16::try_from(id).unwrap();
+        self.write(self.ring(RX) + AVAILABLE + 4 + 2 * slot, id);
+        self.seen = self.seen.wrapping_add(1);
+        self.set_index(RX, self.seen.wrapping_add(SIZE));
+        bytes
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use fairlead_vhost::ovs_dpdk::{DatabaseAddress, Limits, Options, OvsDpdk};
+use fairlead_vhost::ovs_dpdk::{DatabaseAddress, Limits, Options, OvsDpdk, TlsFiles};
 use tempfile::TempDir;
 
 /// How long a busy machine may take for one step.
@@ -46,6 +46,8 @@ pub(crate) struct RealOvs {
     pub(crate) dir: TempDir,
     programs: PathBuf,
     database: Option<Process>,
+    /// How the database is reached besides its socket.
+    remotes: Vec<String>,
     switch: Option<Process>,
 }
 
@@ -55,7 +57,7 @@ impl RealOvs {
         let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.cache/ovs/usr");
         assert!(programs.join("bin/ovs-vsctl").exists(), "Open vSwitch is missing: run tests/setup.sh ovs");
         let dir = tempfile::Builder::new().prefix("ovs").tempdir().unwrap();
-        let mut ovs = RealOvs { dir, programs, database: None, switch: None };
+        let mut ovs = RealOvs { dir, programs, database: None, remotes: Vec::new(), switch: None };
         ovs.create_database();
         ovs.start_database();
         ovs.set_up_dpdk();
@@ -97,6 +99,7 @@ impl RealOvs {
             .arg(format!("--remote=punix:{}", self.path("db.sock").display()))
             .arg(format!("--unixctl={}", self.path("db.ctl").display()))
             .arg(format!("--log-file={}", self.path("db.log").display()))
+            .args(&self.remotes)
             .spawn();
         self.database = Some(Process(server.unwrap()));
         until("the database server listens", || self.path("db.sock").exists());
@@ -187,6 +190,49 @@ impl RealOvs {
         lines[lines.len().saturating_sub(30)..].join("\n")
     }
 
+    /// Has the database reached by TCP and by TLS, too, with a certificate that `ovs-pki` has made; answers both ports. The files of ours,
+    /// signed by the same CA, are `us-cert.pem`, `us-privkey.pem` and `pki/switchca/cacert.pem`; `stranger-…` are another CA's.
+    pub(crate) fn serve_by_tls(&mut self) -> (u16, u16) {
+        let pki = |args: &[&str]| {
+            let mut command = self.command(&self.programs.join("bin/ovs-pki"));
+            command.args([
+                "--dir",
+                self.path("pki").to_str().unwrap(),
+                "--log",
+                self.path("pki.log").to_str().unwrap(),
+            ]);
+            assert!(
+                command.args(args).current_dir(self.dir.path()).status().unwrap().success(),
+                "ovs-pki {args:?}"
+            );
+        };
+        pki(&["init"]);
+        for (name, ca) in [("db", "switch"), ("us", "switch"), ("stranger", "controller")] {
+            pki(&["req+sign", name, ca]);
+        }
+        let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let (tcp, tls) = (free(), free());
+        let [tcp, tls] = [tcp, tls].map(|listener| listener.local_addr().unwrap().port());
+        let file = |name: &str| self.path(name).display().to_string();
+        self.remotes = vec![
+            format!("--remote=ptcp:{tcp}:127.0.0.1"),
+            format!("--remote=pssl:{tls}:127.0.0.1"),
+            format!("--private-key={}", file("db-privkey.pem")),
+            format!("--certificate={}", file("db-cert.pem")),
+            format!("--ca-cert={}", file("pki/switchca/cacert.pem")),
+        ];
+        self.kill_database();
+        self.start_database();
+        (tcp, tls)
+    }
+
+    /// A driver that reaches it at this address.
+    pub(crate) fn driver_at(&self, address: &str, tls: Option<TlsFiles>) -> OvsDpdk {
+        let address = DatabaseAddress::parse(address).unwrap();
+        let limits = Limits { connect: LONG, answer: LONG, apply: LONG, release: LONG, ..Limits::default() };
+        OvsDpdk::start(Options { address, tls, node: "here".to_owned(), run_dir: None, limits }).unwrap()
+    }
+
     /// A driver of it, for the node `here`.
     pub(crate) fn driver(&self) -> OvsDpdk {
         self.driver_of("here")
@@ -206,6 +252,6 @@ impl RealOvs {
 
     fn start_driver(&self, node: &str, limits: Limits) -> OvsDpdk {
         let address = DatabaseAddress::parse(&format!("unix:{}", self.path("db.sock").display())).unwrap();
-        OvsDpdk::start(Options { address, node: node.to_owned(), run_dir: None, limits }).unwrap()
+        OvsDpdk::start(Options { address, tls: None, node: node.to_owned(), run_dir: None, limits }).unwrap()
     }
 }

@@ -10,6 +10,7 @@ use fairlead_kube::PodRef;
 use serde_json::{Map, Value};
 
 use super::built_in_plugins::is_built_in;
+use super::recorded_config;
 use crate::conflist_runner::AddFailure;
 use crate::engine::attachment_request::{AttachmentRequest, NetworkRequest, Sandbox};
 use crate::engine::core::{PodNet, PodVisit, SharedVisit};
@@ -53,6 +54,9 @@ impl Engine {
                 let wanted = NetworkRequest::new(conf, None, sandbox.container, ifname, &args);
                 let (waiting, vf_wait) = (request.waiting.clone(), request.vf_wait);
                 let mut own = AttachmentRequest::of_definition(sandbox, ifname, &wanted, waiting, vf_wait)?;
+                let selection = asked.default_network();
+                own.default_gateways =
+                    selection.and_then(|own| own.default_route.as_deref()).unwrap_or_default();
                 std::mem::swap(&mut own.timing, &mut request.timing);
                 // What it asks of its default network is no other network's.
                 let answer = self.add_pod(&mut own, &asked, (&list, namespace.as_ref()), request.sandbox);
@@ -99,15 +103,17 @@ impl Engine {
         let _lock = core.lock_container(request)?;
         core.finish_older(request)?;
         let mut pod = core.enter(request)?;
+        let config: Arc<str> = Arc::from(recorded_config(&request.conf.raw, list));
         if let Some(before) = core.store.find(request.key) {
-            return core.repeat(request, &before, &*pod);
+            return core.repeat(request, &config, &before, &*pod);
         }
         self.with_chain(request, list, namespace, |chain| chain.must_be_installed())?;
         let netns = core.namespace(request, &mut *pod)?;
         request.timing.end("namespace");
         let text = list.to_text();
+        let is_immediate = self.immediate.has(&text, &core.kinds);
         let own_visit = match pod {
-            PodNet::Own(entered) if self.immediate.has(&text, &core.kinds) => {
+            PodNet::Own(entered) if is_immediate => {
                 Some(SharedVisit::of(core.kernel(), netns.clone(), entered))
             }
             // Each plugin enters the namespace itself, and one that is executed can run for seconds.
@@ -123,15 +129,19 @@ impl Engine {
             namespace: namespace.cloned(),
             built_in: list.plugin_types().all(is_built_in),
         };
-        let attachment = core.store.begin(Attachment {
+        let attachment = Attachment {
             caller: request.caller(),
             namespace: request.namespace.cloned(),
             pod: PodRef::of_args(request.args),
             made_with: request.made_with,
             default_gateways: request.default_gateways.to_vec(),
-            ..Attachment::new(id, request.key.clone(), netns, link, request.conf.raw.clone())
-        });
-        let attachment = attachment.map_err(|e| errors::store(&e))?;
+            ..Attachment::new(id, request.key.clone(), netns, link, config)
+        };
+        let begin = || core.store.begin(attachment).map_err(|e| errors::store(&e));
+        let attachment = match is_immediate {
+            true => begin()?,
+            false => core.collections.begin(&list.name, request.waiting.deadline, begin)??,
+        };
         request.timing.end("intent");
         failpoint::pass("add.begun");
         let kept = core.records.keep(&attachment);

@@ -113,6 +113,7 @@ pub(in crate::engine) fn remove(
         netns: parameters.netns,
         netns_inode: None,
         callers_netns: None,
+        callers_cookie: None,
         args: parameters.args,
         path: parameters.path,
         env: parameters.env,

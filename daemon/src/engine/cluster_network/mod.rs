@@ -5,18 +5,24 @@
 
 mod add;
 mod built_in_plugins;
+mod gc_and_status;
 mod list;
 
 pub(super) use self::add::FirstNetwork;
+pub(super) use self::gc_and_status::Held;
 pub(super) use self::list::{OneList, remove};
+
+use std::borrow::Cow;
 
 use fairlead_cni::config::{ClusterNetwork, ConfList, Fairlead};
 use fairlead_cni::wire::Command;
 use fairlead_cni::{CniError, CniResult, Code};
+use fairlead_kube::says_of_networks;
 use serde_json::{Map, Value};
 
 use super::attachment_request::AttachmentRequest;
 use super::core::{Answer, Core, all_errors, since_1_1, without_success_phrases};
+use super::pod_networks::ANNOTATIONS;
 use super::{Engine, errors};
 use crate::store::{Attachment, LinkRecord};
 
@@ -50,18 +56,11 @@ impl Engine {
                 }
             }
             Command::Check => self.cluster_network_check(request)?,
-            Command::Gc => {
-                since_1_1(&request.conf, "GC")?;
-                self.core.gc(request)?;
-            }
+            Command::Gc => self.collect_networks(request, node.as_ref().ok())?,
             Command::Status => {
                 since_1_1(&request.conf, "STATUS")?;
                 self.core.store_status(request)?;
-                let node = node?;
-                let list = self.must_be_ready(&node).and_then(|()| self.wanted(&node.name));
-                let status =
-                    list.and_then(|list| self.with_chain(request, &list, None, |chain| chain.status()));
-                status.map_err(not_available_now)?;
+                self.status_of_networks(request, &node?)?;
             }
         }
         Ok(String::new())
@@ -137,6 +136,20 @@ pub(super) fn runtime_config(config: &str) -> Map<String, Value> {
         },
         _ => Map::new(),
     }
+}
+
+/// The configuration as it goes on record: of the pod's annotations, which may be hundreds of kilobytes of other programs' words, only
+/// those that say something of networks. A plugin that declares them itself gets at DEL what it got at ADD.
+fn recorded_config<'a>(config: &'a str, list: &ConfList) -> Cow<'a, str> {
+    let told_to_a_plugin = || (0..list.len()).any(|index| list.declares(index, ANNOTATIONS));
+    if !config.contains(ANNOTATIONS) || told_to_a_plugin() {
+        return Cow::Borrowed(config);
+    }
+    let Ok(mut whole) = serde_json::from_str::<Value>(config) else { return Cow::Borrowed(config) };
+    if let Some(annotations) = whole["runtimeConfig"][ANNOTATIONS].as_object_mut() {
+        annotations.retain(|annotation, _| says_of_networks(annotation));
+    }
+    Cow::Owned(whole.to_string())
 }
 
 /// STATUS: what must be waited for, a plugin that does not answer in time too, is a network that is not available.

@@ -13,7 +13,7 @@ use fairlead_host::{Net, failpoint};
 use fairlead_kube::PodRef;
 use ipnet::IpNet;
 
-use super::{Answer, Core, PodNet};
+use super::{Answer, Core, Ipam, PodNet};
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::enter_pod_netns;
 use crate::engine::errors;
@@ -34,7 +34,7 @@ impl Core {
         self.finish_older(request)?;
         // Before the reservation: a repeated ADD would find its own VF taken.
         if let Some(before) = self.store.find(request.key) {
-            return Ok(self.repeat(request, &before, &*self.enter(request)?)?);
+            return Ok(self.repeat(request, &request.conf.raw, &before, &*self.enter(request)?)?);
         }
         if network.waits_for_others() {
             request.leave_pod();
@@ -44,7 +44,12 @@ impl Core {
         let mut pod = self.enter(request)?;
         request.timing.end("namespace");
         let (plan, attachment) = self.intend(request, &network, &reservation, &mut *pod)?;
-        let attachment = self.store.begin(attachment).map_err(|e| errors::store(&e))?;
+        let begin = || self.store.begin(attachment).map_err(|e| errors::store(&e));
+        // A plugin of a list is on record by the list.
+        let attachment = match request.made_with.is_some() && Ipam::executes(&request.conf) {
+            true => self.collections.begin(&request.key.network, request.waiting.deadline, begin)??,
+            false => begin()?,
+        };
         reservation.keep(); // on record, it is nobody else's
         request.timing.end("intent");
         failpoint::pass("add.begun");
@@ -59,7 +64,7 @@ impl Core {
         match committed {
             Ok((answer, result, applied)) => {
                 failpoint::pass("add.committed");
-                self.announce(request, &attachment, &result, &applied);
+                self.announce(request, &network, &attachment, &result, &applied);
                 Ok(answer)
             }
             Err(error) => {
@@ -85,16 +90,17 @@ impl Core {
         }
     }
 
-    /// A second ADD: the stored answer if the first one's may not have arrived and this is the same call.
+    /// A second ADD: the stored answer if the first one's may not have arrived and this is the same call. `config`: its configuration as
+    /// it would go on record.
     pub(crate) fn repeat(
         &self,
         request: &AttachmentRequest<'_>,
+        config: &str,
         before: &Attachment,
         pod: &dyn Net,
     ) -> Result<String, CniError> {
-        let same = before.netns.id.same(pod.id())
-            && before.config == request.conf.raw
-            && before.phase == Phase::Attached;
+        let same =
+            before.netns.id.same(pod.id()) && *before.config == *config && before.phase == Phase::Attached;
         // The specification wants an error for a second ADD. Only an answer that may have been lost is given again.
         match &before.answer {
             Some(answer) if same && !self.store.is_delivered(before) => Ok(answer.clone()),
@@ -221,6 +227,7 @@ impl Core {
             })?;
         }
         result.dns = request.conf.dns.clone();
+        self.kinds.tell_pod(attachment, &result)?;
         request.timing.end("configure");
         failpoint::pass("add.configured");
         Ok((result, applied))
@@ -264,6 +271,7 @@ impl Core {
     fn announce(
         &self,
         request: &AttachmentRequest<'_>,
+        network: &Network,
         attachment: &Attachment,
         result: &CniResult,
         applied: &Applied,
@@ -284,6 +292,8 @@ impl Core {
             addresses,
             probe: self.policy().dad == Dad::Fast,
             awaits_carrier: applied.awaits_carrier,
+            ndisc_notify: (network.notifies(true) && setup::ndisc_notify_may_wait(result))
+                .then(|| request.key.ifname.clone()),
             label: format!("{}/{}", request.key.container, request.key.ifname),
         };
         match request.visit {

@@ -19,6 +19,7 @@ mod pod_visit;
 mod reconcile;
 mod removal;
 mod removal_queue;
+mod running_collections;
 mod set_aside_records;
 mod start_steps;
 mod status;
@@ -48,6 +49,7 @@ pub(crate) use orphaned_addresses::all_errors;
 pub(crate) use pod_visit::{PodNet, PodVisit, SharedVisit, enter_again};
 pub(crate) use removal::{Answer, without_success_phrases};
 pub(crate) use removal_queue::{Failures, Rank, RemovalQueue, Task};
+pub(crate) use running_collections::RunningCollections;
 pub(crate) use set_aside_records::SetAsidePlaces;
 pub(crate) use start_steps::{StartStep, StartSteps};
 
@@ -68,6 +70,8 @@ pub(crate) struct Core {
     pub(crate) containers: KeyedLocks,
     pub(crate) removals: RemovalQueue,
     pub(crate) executed_removals: ExecutedRemovals,
+    /// Networks that plugins are collecting.
+    pub(crate) collections: RunningCollections,
     pub(crate) start: StartSteps,
     /// Where what cannot be read is set aside.
     pub(crate) set_aside: SetAsidePlaces,

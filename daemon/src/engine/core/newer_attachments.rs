@@ -25,6 +25,11 @@ impl Core {
         };
         self.store.newer().into_iter().find(meant)
     }
+
+    /// Code 11 where a newer version has anything on record: it may be of this network by a list that cannot be read.
+    pub(crate) fn must_have_no_newer(&self, network: &str) -> Result<(), CniError> {
+        self.store.newer().into_iter().next().map_or(Ok(()), |newer| Err(left_to_newer(network, &newer)))
+    }
 }
 
 /// Code 11: a runtime tries a DEL again until the newer version is back.

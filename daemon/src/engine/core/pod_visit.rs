@@ -1,5 +1,5 @@
 //! What the attachments of one pod share while they are made, where each of them takes nothing but the kernel: one visit of the pod's
-//! namespace, one commit, and the announcements after that.
+//! namespace, one look at each parent, one commit, and the announcements after that.
 //!
 //! What may wait, is executed, or has to enter a namespace by itself leaves the shared visit first: an entered namespace cannot die,
 //! and a thread is in one at a time. The next attachment enters it again.
@@ -10,7 +10,7 @@ use std::ops::{Deref, DerefMut};
 
 use fairlead_cni::CniError;
 use fairlead_host::announce::Announcement;
-use fairlead_host::{Kernel, Net, NetError};
+use fairlead_host::{Kernel, Link, Net, NetError};
 
 use crate::engine::errors;
 use crate::engine::recorded_netns::{self, Reach};
@@ -23,6 +23,12 @@ pub(crate) trait PodVisit: fmt::Debug {
 
     /// Leaves the namespace.
     fn leave(&self);
+
+    /// The link of the host that has this name, if it was looked up since the namespace was entered.
+    fn parent(&self, name: &str) -> Option<Link>;
+
+    /// The link of this name was looked up.
+    fn parent_found(&self, name: &str, link: &Link);
 
     /// An attachment that is whole, to be put on record with the pod's others.
     fn commit_later(&self, commit: Commit);
@@ -74,6 +80,7 @@ pub(crate) struct SharedVisit<'k> {
     kernel: &'k dyn Kernel,
     netns: Namespace,
     view: RefCell<Option<Box<dyn Net + 'k>>>,
+    parents: RefCell<Vec<(String, Link)>>,
     commits: RefCell<Vec<Commit>>,
     announcements: RefCell<Vec<Announcement>>,
 }
@@ -91,6 +98,7 @@ impl<'k> SharedVisit<'k> {
             kernel,
             netns,
             view: RefCell::new(Some(view)),
+            parents: RefCell::default(),
             commits: RefCell::default(),
             announcements: RefCell::default(),
         }
@@ -119,6 +127,16 @@ impl PodVisit for SharedVisit<'_> {
 
     fn leave(&self) {
         self.view.take();
+        // What comes now may take its time, and the host's links with it.
+        self.parents.take();
+    }
+
+    fn parent(&self, name: &str) -> Option<Link> {
+        self.parents.borrow().iter().find(|(known, _)| known == name).map(|(_, link)| link.clone())
+    }
+
+    fn parent_found(&self, name: &str, link: &Link) {
+        self.parents.borrow_mut().push((name.to_owned(), link.clone()));
     }
 
     fn commit_later(&self, commit: Commit) {

@@ -31,7 +31,8 @@ impl Network {
             return sriov::Sriov::validate(conf, args).map(Network::Sriov);
         }
         if vhost_user::TYPES.contains(&kind) {
-            return vhost_user::VhostUser::validate(conf, args).map(Network::VhostUser);
+            return vhost_user::VhostUser::validate(conf, args)
+                .map(|port| Network::VhostUser(Box::new(port)));
         }
         if loopback::TYPES.contains(&kind) {
             return Ok(Network::Loopback);
@@ -56,6 +57,14 @@ impl Network {
                 Ok((Cow::Borrowed(self), network.reserve(kinds, owners, request)?))
             }
             Network::Made(network) => Ok((Cow::Borrowed(self), network.reserve(kinds, owners, request)?)),
+            Network::VhostUser(network) if network.is_kubelets() => {
+                let (network, lock) = vhost_user::reserve(kinds, owners, network, request)?;
+                Ok((Cow::Owned(Network::VhostUser(Box::new(network))), Reservation::Port { _lock: lock }))
+            }
+            Network::VhostUser(network) if network.is_in_shared_dir() => {
+                let network = vhost_user::find_shared_dir(kinds, network, request)?;
+                Ok((Cow::Owned(Network::VhostUser(Box::new(network))), Reservation::Nothing))
+            }
             Network::Loopback | Network::VhostUser(_) => Ok((Cow::Borrowed(self), Reservation::Nothing)),
         }
     }
@@ -64,8 +73,9 @@ impl Network {
     pub(crate) fn waits_for_others(&self) -> bool {
         match self {
             Network::Made(network) => network.may_ask_kubelet(),
+            Network::VhostUser(network) => network.is_kubelets() || network.is_in_shared_dir(),
             Network::Sriov(_) | Network::HostDevice(_) => true,
-            Network::Loopback | Network::VhostUser(_) => false,
+            Network::Loopback => false,
         }
     }
 
@@ -80,9 +90,7 @@ impl Network {
         match (self, reservation) {
             (Network::Made(network), _) => network.plan(kinds, request, reservation, pod),
             (Network::Loopback, _) => Ok(loopback::plan()),
-            (Network::VhostUser(network), _) => {
-                vhost_user::plan(&kinds.vhost_user, &kinds.ids, network, request)
-            }
+            (Network::VhostUser(network), _) => vhost_user::plan(kinds, network, request),
             (Network::HostDevice(_), _) => moved::plan(kinds, request, reservation, pod),
             (Network::Sriov(network), Reservation::Vf(reserved)) => {
                 let snapshot = kinds.sriov.snapshot(network, reserved)?;
@@ -179,7 +187,7 @@ impl Network {
     /// Why no ADD of this network can succeed until somebody starts what serves it.
     pub(crate) fn unserved(&self, kinds: &Kinds) -> Option<String> {
         match self {
-            Network::VhostUser(_) => kinds.vhost_user.lacks(),
+            Network::VhostUser(network) => kinds.vhost_user.lacks(&network.config.switch),
             Network::Made(_) | Network::Loopback | Network::HostDevice(_) | Network::Sriov(_) => None,
         }
     }
@@ -258,6 +266,10 @@ impl Network {
             }
             (Network::Sriov(network), Command::Add) => {
                 !kinds.sriov.has_ready(network) || kinds.sriov.may_ask_kubelet(network)
+            }
+            // Kubelet is asked which port the pod has, or the pod's volumes are waited for.
+            (Network::VhostUser(network), Command::Add) => {
+                network.is_kubelets() || network.is_in_shared_dir()
             }
             // The settings of VFs take long to read.
             (Network::Sriov(_), Command::Check) => true,

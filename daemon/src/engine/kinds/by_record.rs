@@ -1,6 +1,6 @@
 //! What goes by a record alone: each operation is handed to the kind that wrote the record.
 
-use fairlead_cni::CniError;
+use fairlead_cni::{CniError, CniResult};
 use fairlead_host::{Link, Net, NetError, Nsid};
 use serde_json::Value;
 
@@ -79,6 +79,16 @@ impl Kinds {
         }
     }
 
+    /// Tells the pod of its interface what it is to find beside it, before the ADD is answered.
+    pub(crate) fn tell_pod(&self, attachment: &Attachment, result: &CniResult) -> Result<(), CniError> {
+        match &attachment.link {
+            LinkRecord::VhostUser(record) => {
+                vhost_user::write_file(&self.vhost_user, attachment, record, result)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Takes the attachment's link down for good, or restores what it was made of. From the record alone; it may be begun again
     /// at any step. What waits for a carrier, or is hidden by its pod, is left and said.
     pub(crate) fn undo(&self, attachment: &Attachment, reach: Reach<'_>) -> Result<Undone, CniError> {
@@ -111,6 +121,18 @@ impl Kinds {
     /// What device information says of the link, where the record tells it: no device plugin has, and no capability is needed for it.
     pub(crate) fn known_device_info(&self, attachment: &Attachment) -> Option<Value> {
         attachment.vhost_user().and_then(vhost_user::device_info)
+    }
+
+    /// The MTU of the interface in the pod, in bytes, where the record tells it. A result below 1.1.0 cannot.
+    pub(crate) fn recorded_mtu(&self, attachment: &Attachment) -> Option<u32> {
+        match &attachment.link {
+            LinkRecord::Made { mtu, .. } => *mtu,
+            LinkRecord::Moved(netdev) => Some(netdev.was.mtu),
+            LinkRecord::VhostUser(record) => Some(record.port.mtu.into()),
+            LinkRecord::Vfio(_) | LinkRecord::Loopback | LinkRecord::Conflist { .. } | LinkRecord::None => {
+                None
+            }
+        }
     }
 
     /// Forgets the attachment by `forget`; what a pool lent for it goes back to the pool in the same step.

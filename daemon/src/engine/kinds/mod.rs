@@ -45,6 +45,7 @@ use fairlead_sriov::PciAddr;
 use fairlead_sriov::numa::Locality;
 
 use super::attachment_request::AttachmentRequest;
+use super::keyed_locks::KeyedLock;
 use crate::store::LinkRecord;
 
 pub(crate) use super::netdev::Checked;
@@ -64,7 +65,7 @@ pub(crate) enum Network {
     /// A VF is moved, or set up for a process that drives it.
     Sriov(sriov::Sriov),
     /// A switch in user space gets a port.
-    VhostUser(vhost_user::VhostUser),
+    VhostUser(Box<vhost_user::VhostUser>),
 }
 
 /// The types of configurations that are built in, in the order in which they are named to people.
@@ -114,6 +115,11 @@ pub(crate) enum Reservation<'k> {
     Vf(sriov::ReservedVf<'k>),
     /// A device of the host that is lent as it is.
     Device(lendable::LendableDevice<'k>),
+    /// A port of a pool, which no other ADD gets.
+    Port {
+        /// Held as long as this is.
+        _lock: KeyedLock<'k>,
+    },
     /// The link of the host that a new one will stand on, where the configuration leaves the choice; anybody else may stand on it, too.
     Parent {
         /// The one that was chosen.
@@ -145,7 +151,7 @@ impl Reservation<'_> {
     pub(crate) fn locality(&self) -> Option<&Locality> {
         match self {
             Reservation::Parent { locality, .. } => locality.as_ref(),
-            Reservation::Nothing | Reservation::Device(_) => None,
+            Reservation::Nothing | Reservation::Device(_) | Reservation::Port { .. } => None,
             Reservation::Vf(reserved) => reserved.locality(),
         }
     }
@@ -153,7 +159,10 @@ impl Reservation<'_> {
     /// The PCI device of the host that was reserved, where the record of its link does not tell it.
     pub(crate) fn taken_device(&self) -> Option<PciAddr> {
         match self {
-            Reservation::Nothing | Reservation::Vf(_) | Reservation::Parent { .. } => None,
+            Reservation::Nothing
+            | Reservation::Vf(_)
+            | Reservation::Port { .. }
+            | Reservation::Parent { .. } => None,
             Reservation::Device(taken) => taken.address(),
         }
     }

@@ -3,7 +3,9 @@
 //! Multus' pods have those of a tenant's network in the directory of the network's name, ours in one of the namespace's own: networks
 //! of two namespaces never share one. So what a pod of the other kind holds is put on file in both.
 
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use fairlead_cni::config::host_local::DEFAULT_DATA_DIR;
 use fairlead_cni::config::{ConfList, NetConf};
@@ -52,6 +54,58 @@ pub(super) fn places(list: &ConfList, namespace: &str) -> Vec<Places> {
     (0..list.len()).filter_map(of_plugin).collect()
 }
 
+/// Each container of Multus' with its interfaces in networks of tenants.
+#[derive(Debug, Clone, Default)]
+pub(in crate::engine) struct MultusPods(BTreeMap<String, Vec<MultusInterface>>);
+
+impl MultusPods {
+    /// Each address that such an interface may hold: the container, the interface, and where.
+    fn places(&self) -> impl Iterator<Item = (&str, &MultusInterface, Places)> {
+        let interfaces = self.0.iter().flat_map(|(id, held)| held.iter().map(move |one| (id.as_str(), one)));
+        interfaces.flat_map(|(id, one)| one.places().into_iter().map(move |places| (id, one, places)))
+    }
+}
+
+/// An interface of a tenant's network that Multus gave to a pod.
+#[derive(Debug, Clone)]
+struct MultusInterface {
+    name: String,
+    namespace: String,
+    list: Arc<ConfList>,
+}
+
+impl MultusInterface {
+    fn places(&self) -> Vec<Places> {
+        places(&self.list, &self.namespace)
+    }
+}
+
+/// The pods that have a file, and the errors of files that cannot be read.
+fn pods_of_multus(files: &MultusFiles) -> (MultusPods, Vec<CniError>) {
+    let containers = match files.containers() {
+        Ok(containers) => containers,
+        Err(error) => return (MultusPods::default(), vec![error]),
+    };
+    let mut errors = Vec::new();
+    let pods = containers.into_iter().map(|container| {
+        // The default network's interface is of no interest: its addresses are the administrator's.
+        let attachments = files.attachments(&container, "eth0").unwrap_or_else(|error| {
+            errors.push(error);
+            None
+        });
+        let interfaces = attachments.unwrap_or_default().into_iter().filter_map(|attachment| {
+            names::ifname(&attachment.interface).ok()?;
+            let namespace = attachment.namespace()?.to_owned();
+            let list = Arc::new(ConfList::parse(&attachment.config).ok()?);
+            let interface = MultusInterface { name: attachment.interface, namespace, list };
+            (!interface.places().is_empty()).then_some(interface)
+        });
+        (container, interfaces.collect())
+    });
+    let pods = MultusPods(pods.collect());
+    (pods, errors)
+}
+
 impl Engine {
     /// The directory with the root of the policy beneath which a tenant's has to lie; `None` where it lies beneath none: nothing of a
     /// tenant is there, or may be.
@@ -68,32 +122,31 @@ impl Engine {
     /// What Multus' pods hold in tenants' networks is not given to pods of ours. A file that cannot be read is told, and keeps none of
     /// the others from being heeded.
     pub(super) fn keep_addresses_of_multus(&self, files: &MultusFiles) -> Vec<CniError> {
-        let containers = match files.containers() {
-            Ok(containers) => containers,
-            Err(error) => return vec![error],
-        };
-        *self.core.of_multus.write() = containers.iter().cloned().collect();
-        containers.iter().flat_map(|container| self.keep_addresses_of(container, files)).collect()
+        let (pods, mut errors) = pods_of_multus(files);
+        for (container, interface, places) in pods.places() {
+            let of = (container, interface.name.as_str());
+            errors.extend(self.copy_held(places, &interface.namespace, of, false).err());
+        }
+        self.remember(pods);
+        errors
     }
 
-    fn keep_addresses_of(&self, container: &str, files: &MultusFiles) -> Vec<CniError> {
-        // The default network's interface is of no interest: its addresses are the administrator's.
-        let attachments = match files.attachments(container, "eth0") {
-            Ok(attachments) => attachments.unwrap_or_default(),
-            Err(error) => return vec![error],
-        };
-        let mut errors = Vec::new();
-        for attachment in attachments.iter().filter(|attachment| names::ifname(&attachment.interface).is_ok())
-        {
-            let Some(namespace) = attachment.namespace() else { continue };
-            let Ok(list) = ConfList::parse(&attachment.config) else { continue };
-            for places in places(&list, namespace) {
-                errors.extend(
-                    self.copy_held(places, namespace, (container, &attachment.interface), false).err(),
-                );
-            }
+    /// No pod of ours can come: what was put on file for those of Multus is taken away, also that of pods which have gone since they
+    /// were last looked for.
+    pub(super) fn give_up_addresses_of_multus(&self, files: &MultusFiles) -> Vec<CniError> {
+        let (pods, mut errors) = pods_of_multus(files);
+        let before = self.remember(pods.clone());
+        for (container, interface, places) in before.places().chain(pods.places()) {
+            let of = (container, interface.name.as_str());
+            errors.extend(self.release_in(places.own, &interface.namespace, of).err());
         }
         errors
+    }
+
+    /// Returns those of before.
+    fn remember(&self, pods: MultusPods) -> MultusPods {
+        *self.core.of_multus.write() = pods.0.keys().cloned().collect();
+        std::mem::replace(&mut *self.multus_pods.lock(), pods)
     }
 
     /// Gives back what an interface holds in a directory.

@@ -11,10 +11,13 @@ mod handed_over;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use fairlead_cni::config::{AttachmentRef, ConfList};
 use fairlead_cni::{CniError, Code, names};
 use fairlead_host::host_root::HostRoot;
 use fairlead_kube::multus::{CachedAttachment, cached_attachments};
 
+pub(super) use self::addresses::MultusPods;
+use super::cluster_network::Held;
 use super::{Engine, errors};
 use crate::call::ChangeOver;
 
@@ -85,6 +88,23 @@ impl Engine {
         MultusFiles { root: HostRoot::new(self.host_root.clone()), dir: dir.into() }
     }
 
+    /// What Multus has attached to each container that it keeps a file of.
+    ///
+    /// # Errors
+    /// When that cannot be read.
+    pub(super) fn attachments_of_multus(&self, dir: &str) -> Result<Vec<Held>, CniError> {
+        let files = self.multus_files(dir);
+        let mut held = Vec::new();
+        for container in files.containers()? {
+            for attachment in files.attachments(&container, "eth0")?.unwrap_or_default() {
+                let Ok(list) = ConfList::parse(&attachment.config) else { continue };
+                let (container_id, ifname) = (container.clone(), attachment.interface);
+                held.push((list.name, AttachmentRef { container_id, ifname }));
+            }
+        }
+        Ok(held)
+    }
+
     /// Does for the pods of the node what a change to or from Multus needs. May be done again at any time.
     pub(super) fn change_over(&self, change: ChangeOver, dir: &str) -> Result<(), CniError> {
         let files = self.multus_files(dir);
@@ -95,6 +115,11 @@ impl Engine {
                 errors
             }
             ChangeOver::ToMultus => self.hand_over(&files),
+            ChangeOver::StaysWithMultus => {
+                let mut errors = self.hand_over(&files);
+                errors.extend(self.give_up_addresses_of_multus(&files));
+                errors
+            }
         };
         super::core::all_errors(errors)
     }

@@ -10,7 +10,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use fairlead_cni::CniError;
-use fairlead_host::{Link, Mac, Net, NetError, Op, SetLink};
+use fairlead_host::{Link, Mac, Net, NetError, Op, OpError, SetLink};
 use nix::errno::Errno;
 
 use super::attachment_request::AttachmentRequest;
@@ -54,7 +54,7 @@ pub(crate) fn check(
     })
 }
 
-/// Writes sysctls, then addresses and routes.
+/// Writes sysctls, then `arp_notify`, addresses and routes.
 pub(crate) fn configure(pod: &mut dyn Net, setup: &Setup, index: u32) -> Result<(), NetError> {
     // Before the addresses: the kernel refuses an IPv6 address on an interface with disable_ipv6.
     for (key, value, must) in &setup.sysctls {
@@ -69,14 +69,24 @@ pub(crate) fn configure(pod: &mut dyn Net, setup: &Setup, index: u32) -> Result<
             written?;
         }
     }
-    if !setup.settle {
-        // One message: each one more is a turn at the kernel's lock for links.
-        let all: Vec<Op> = setup.addresses.iter().chain(&setup.routes).cloned().collect();
-        return pod.batch(&all);
+    let mut ops: Vec<Op> = setup.arp_notify.iter().chain(&setup.addresses).cloned().collect();
+    if setup.settle {
+        carry_out(pod, &ops)?;
+        settle(pod, index)?;
+        ops.clear();
     }
-    pod.batch(&setup.addresses)?;
-    settle(pod, index)?;
-    pod.batch(&setup.routes)
+    ops.extend_from_slice(&setup.routes);
+    carry_out(pod, &ops)
+}
+
+/// All at once. What the kernel does behind a refusal goes with the interface, in the same undo as what it did before.
+fn carry_out(pod: &mut dyn Net, ops: &[Op]) -> Result<(), NetError> {
+    // An interface whose MTU is too small for IPv4 has no such setting; the reference plugins pass over that, too.
+    let matters = |refused: &OpError| !matches!(ops.get(refused.at), Some(Op::SetArpNotify(_)));
+    match pod.batch_past_refusals(ops)?.into_iter().find(matters) {
+        Some(refused) => Err(NetError::Op(refused)),
+        None => Ok(()),
+    }
 }
 
 fn settle(pod: &mut dyn Net, index: u32) -> Result<(), NetError> {
@@ -109,7 +119,11 @@ pub(crate) fn silence(pod: &mut dyn Net, index: u32, ids: &RandomIds) -> Result<
     };
     ops.push(Op::SetLink(SetLink { index, name: Some(ids.parked_name()), ..SetLink::default() }));
     // With a primary IPv4 address the kernel may have deleted its secondaries too, and the pod may have deleted any.
-    gone_is_fine(pod.batch_past_gone(&ops))
+    let matters = |refused: &OpError| !ops.get(refused.at).is_some_and(|op| op.wants_gone(refused.errno));
+    match pod.batch_past_refusals(&ops)?.into_iter().find(matters) {
+        Some(refused) => gone_is_fine(Err(NetError::Op(refused))),
+        None => Ok(()),
+    }
 }
 
 /// What deleting a link came to, where a link that is gone already is success.

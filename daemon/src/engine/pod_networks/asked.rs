@@ -7,7 +7,7 @@ use std::time::Instant;
 use fairlead_cni::config::ClusterNetwork;
 use fairlead_cni::{CniError, Code};
 use fairlead_kube::npwg::{self, InterfaceNames, NetworkSelection, ObjectKind, RequestError};
-use fairlead_kube::{Cluster, ClusterError, Pod, PodRef, Wait};
+use fairlead_kube::{Pod, PodRef, Wait};
 use serde_json::{Map, Value};
 
 use super::{AskedNetwork, PodNetworks, told_of_cluster};
@@ -17,7 +17,7 @@ use crate::engine::cluster_network::runtime_config;
 use crate::policy;
 
 /// The capability by which containerd hands over what the pod is annotated with.
-const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
+pub(in crate::engine) const ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
 
 impl Engine {
     /// What the pod asks for; `None` where nobody can say, and for a call that no pod of a cluster makes.
@@ -37,7 +37,12 @@ impl Engine {
             Some(pod) => pod,
             None if added.is_empty() => return Ok(None),
             // What every pod gets needs nobody's word.
-            None => Arc::new(Pod { id: named.clone(), annotations: BTreeMap::new(), is_static: false }),
+            None => Arc::new(Pod {
+                id: named.clone(),
+                annotations: BTreeMap::new(),
+                is_static: false,
+                shared_dir: None,
+            }),
         };
         let asked = asked(&pod, &named, &request.key.ifname, node);
         let asked = asked.and_then(|asked| asked.allowed_by(node)).map_err(|error| {
@@ -61,9 +66,16 @@ impl Engine {
         let cluster = self.cluster.as_deref();
         if let Some(annotations) = annotations(&runtime)? {
             if let Some(cluster) = cluster {
-                must_not_be_another(cluster, named)?;
+                let wait = Wait { deadline: request.waiting.deadline, gone: &|| request.waiting.gone.get() };
+                // K12, whoever tells the annotations.
+                cluster.must_not_be_gone(named, &wait).map_err(|why| told_of_cluster(&why))?;
             }
-            return Ok(Some(Arc::new(Pod { id: named.clone(), annotations, is_static: false })));
+            return Ok(Some(Arc::new(Pod {
+                id: named.clone(),
+                annotations,
+                is_static: false,
+                shared_dir: None,
+            })));
         }
         let Some(cluster) = cluster else { return Ok(None) };
         let deadline = request.waiting.deadline.min(Instant::now() + self.core.policy().pod_wait);
@@ -110,17 +122,6 @@ impl PodNetworks {
             }
         }
         Ok(self)
-    }
-}
-
-/// The watch may know by now that the pod of a call is no more. What it has not seen yet is the call's to say.
-fn must_not_be_another(cluster: &dyn Cluster, named: &PodRef) -> Result<(), CniError> {
-    let at_once = Wait { deadline: Instant::now(), gone: &|| false };
-    match cluster.pod(named, &at_once) {
-        Err(why @ (ClusterError::AnotherUid { .. } | ClusterError::PodDeleted { .. })) => {
-            Err(told_of_cluster(&why))
-        }
-        _ => Ok(()),
     }
 }
 

@@ -26,6 +26,7 @@ const NOBODY: Sandbox<'static> = Sandbox {
     netns: "",
     netns_inode: None,
     callers_netns: None,
+    callers_cookie: None,
     args: "",
     path: "",
     env: &[],
@@ -79,7 +80,7 @@ impl Engine {
         let by_name = |pod: &PodRef| (pod.namespace.clone(), pod.name.clone());
         let mut known: BTreeMap<(String, String), KnownPod> = BTreeMap::new();
         for (attachment, id) in attachments.iter().filter_map(|a| Some((a, a.pod.clone()?))) {
-            let pod = Pod { id, annotations: BTreeMap::new(), is_static: false };
+            let pod = Pod { id, annotations: BTreeMap::new(), is_static: false, shared_dir: None };
             let one = known.entry(by_name(&pod.id)).or_insert_with(|| KnownPod {
                 pod: Arc::new(pod),
                 told_by: None,

@@ -7,7 +7,7 @@ use fairlead_kube::npwg::runtime_config::{Device, cni_args_pairs, device_info_fi
 
 use super::allocated_devices::AllocatedDevices;
 use super::default_routes::DefaultRoutes;
-use super::definitions::text_of;
+use super::definitions::{text_of, with_args};
 use super::{AskedNetwork, PodNetworks};
 use crate::call::Waiting;
 use crate::engine::Engine;
@@ -27,12 +27,22 @@ impl Engine {
     ) -> Result<CniResult, CniError> {
         let mut routes = DefaultRoutes::new(self, first);
         let mut devices = AllocatedDevices::default();
+        if let Some(own) = &of.default_network {
+            let set = routes.of_default_network(own, &mut result);
+            set.map_err(|error| {
+                let (network, interface) = (own.reference(), &first.attachment.key.ifname);
+                self.told(&of.pod, in_words_of_the_pod(&of.pod, (&network, interface), error))
+            })?;
+        }
         for asked in &of.others {
             let attached = routes.make_way(asked).and_then(|taken| {
                 let attached = self.attach_one(of, asked, (sandbox, waiting), first, &mut devices)?;
                 routes.settle(asked, &attached, taken)
             });
-            attached.map_err(|error| self.told(&of.pod, in_words_of_the_pod(&of.pod, asked, error)))?;
+            attached.map_err(|error| {
+                let network = asked.selection.reference();
+                self.told(&of.pod, in_words_of_the_pod(&of.pod, (&network, &asked.interface), error))
+            })?;
         }
         routes.leave_out_what_was_taken(&mut result);
         Ok(result)
@@ -60,7 +70,7 @@ impl Engine {
         };
         let info_file = device_info_file(&selection.reference(), sandbox.container, interface);
         let device = device.as_deref().map(|id| Device { id, info_file: &info_file });
-        let text = text_of(&definition, selection)?;
+        let text = text_of(&definition, selection, device)?;
         let args = with_pairs(sandbox.args, selection);
         let call = DefinitionCall {
             tenant: &tenant,
@@ -74,8 +84,13 @@ impl Engine {
         let made_with =
             MadeWith { first: first.attachment.id, visit, default_route: selection.default_route.as_deref() };
         let read = self.judged_for(&call)?;
-        must_be_declared(&undeclared(selection, read.list()))?;
-        let answer = self.attach_judged(&call, &read, Some(made_with))?;
+        // NPWG 1.3, section 3.3: the administrator's configuration of this name, for which the pod may ask as for any other.
+        let meant = match &definition.config {
+            None => Some(with_args(self.wanted(&definition.name)?, selection, device)?),
+            Some(_) => None,
+        };
+        must_be_declared(&undeclared(selection, meant.as_ref().unwrap_or(read.list())))?;
+        let answer = self.attach_judged(&call, (&read, meant.as_ref()), Some(made_with))?;
         CniResult::parse_text(&answer, read.list().version)
     }
 
@@ -118,7 +133,6 @@ pub(super) fn must_be_declared(undeclared: &[String]) -> Result<(), CniError> {
 }
 
 /// M8: the error names the network.
-fn in_words_of_the_pod(pod: &PodRef, asked: &AskedNetwork, error: CniError) -> CniError {
-    let (network, interface) = (asked.selection.reference(), &asked.interface);
+fn in_words_of_the_pod(pod: &PodRef, (network, interface): (&str, &str), error: CniError) -> CniError {
     CniError { msg: format!("pod {pod}, network {network}, interface {interface:?}: {}", error.msg), ..error }
 }

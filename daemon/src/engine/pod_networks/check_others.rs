@@ -13,12 +13,13 @@ use crate::engine::parsed_request::ParsedRequest;
 use crate::store::Attachment;
 
 impl Engine {
-    /// Compares each with its own record.
+    /// Compares each with its own record, and the default routes of all with what the pod asked for.
     pub(in crate::engine) fn check_others(
         &self,
         request: &AttachmentRequest<'_>,
         first: &Attachment,
     ) -> Result<(), CniError> {
+        self.check_default_routes(first)?;
         self.core.made_with(first).iter().try_for_each(|other| {
             self.check_other(request, other)?;
             self.check_default_routes(other)

@@ -4,9 +4,11 @@ use std::net::IpAddr;
 
 use fairlead_cni::{CniError, CniResult, Code};
 use fairlead_host::{Net, NetError, Op, Route};
+use fairlead_kube::npwg::NetworkSelection;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::AskedNetwork;
+use super::report::default_by as told_default_by;
 use crate::engine::Engine;
 use crate::engine::cluster_network::FirstNetwork;
 use crate::engine::core::{PodNet, enter_again};
@@ -26,6 +28,33 @@ impl<'a> DefaultRoutes<'a> {
     /// As long as nothing else is attached, the default network has them.
     pub(super) fn new(engine: &'a Engine, first: &'a FirstNetwork<'a>) -> DefaultRoutes<'a> {
         DefaultRoutes { engine, first, taken: Vec::new() }
+    }
+
+    /// The default network that the pod has chosen leads its default routes by the gateways that the pod names for it. Its result tells
+    /// them.
+    pub(super) fn of_default_network(
+        &self,
+        selection: &NetworkSelection,
+        result: &mut CniResult,
+    ) -> Result<(), CniError> {
+        // Without gateways the network's own configuration says.
+        let gateways = selection.default_route.as_deref().unwrap_or_default();
+        if gateways.is_empty() {
+            return Ok(());
+        }
+        let named = |v6: bool| gateways.iter().any(|gateway| gateway.is_ipv6() == v6);
+        let ifname = &self.first.attachment.key.ifname;
+        self.in_pod(|pod| {
+            let Some(link) = pod.link_by_name(ifname)? else { return Ok(()) };
+            let mut own = defaults_by(pod, ifname)?;
+            own.retain(|route| named(route.dst.addr().is_ipv6()));
+            let by_gateways = gateways.iter().map(|gateway| Op::AddRoute(default_by(*gateway, link.index)));
+            pod.batch(&own.into_iter().map(Op::DeleteRoute).chain(by_gateways).collect::<Vec<_>>())
+        })
+        .map_err(|error| by_gateway(error, gateways))?;
+        result.routes.retain(|route| !is_pods_default(route) || !named(route.dst.addr().is_ipv6()));
+        result.routes.extend(gateways.iter().map(|gateway| told_default_by(*gateway)));
+        Ok(())
     }
 
     /// Before a network is attached that is to have the default route: the kernel takes no second one. Returns what it takes from the

@@ -20,7 +20,7 @@ use super::attach_others::{must_be_declared, with_pairs};
 use super::{PodNetworks, told_of_cluster};
 use crate::call::Waiting;
 use crate::engine::Engine;
-use crate::engine::attachment_request::{AttachmentRequest, Sandbox};
+use crate::engine::attachment_request::{AttachmentRequest, OWN_TYPE, Sandbox};
 use crate::engine::cluster_network::runtime_config;
 use crate::engine::kinds::BUILT_IN;
 use crate::policy::{self, Tenant};
@@ -64,7 +64,7 @@ impl Engine {
     }
 
     /// The namespace whose words a definition is, with its labels where the policy goes by them.
-    fn tenant(&self, namespace: &str) -> Result<Tenant, CniError> {
+    pub(super) fn tenant(&self, namespace: &str) -> Result<Tenant, CniError> {
         let policy = self.core.policy();
         let by_labels = policy.tenants.as_deref().is_some_and(policy::PolicySettings::goes_by_labels);
         let labels = match self.cluster.as_deref().and_then(|cluster| cluster.namespace_labels(namespace)) {
@@ -119,11 +119,11 @@ impl Engine {
         let info_file = device_info_file(&selection.reference(), sandbox.container, &request.key.ifname);
         let device = device.as_deref().map(|id| Device { id, info_file: &info_file });
         let runtime = of_default_network(runtime_config(&request.conf.raw), Some(selection), device);
-        let text = text_of(&definition, selection)?;
+        let text = text_of(&definition, selection, device)?;
         let read = self.judged(&tenant, &text, Some(&definition.name), &Map::new(), request.args)?;
         let (list, namespace) = match &definition.config {
             // NPWG 1.3, section 3.3: the administrator's configuration of this name.
-            None => (with_args(self.wanted(&definition.name)?, selection)?, None),
+            None => (with_args(self.wanted(&definition.name)?, selection, device)?, None),
             Some(_) => (read.list().clone(), Some(tenant.namespace().into())),
         };
         must_be_declared(&undeclared(selection, &list))?;
@@ -141,32 +141,52 @@ pub(in crate::engine) struct DefaultList {
     pub(in crate::engine) own: Option<(Value, String)>,
 }
 
-/// A list of the administrator's, with what the pod says to its plugins.
-fn with_args(list: ConfList, selection: &NetworkSelection) -> Result<ConfList, CniError> {
-    if selection.cni_args.is_empty() {
+/// A list of the administrator's, with what the pod says to its plugins, and its device.
+pub(super) fn with_args(
+    list: ConfList,
+    selection: &NetworkSelection,
+    device: Option<Device<'_>>,
+) -> Result<ConfList, CniError> {
+    if selection.cni_args.is_empty() && device.is_none() {
         return Ok(list);
     }
-    let text = with_cni_args(&list.to_text(), &selection.cni_args);
-    ConfList::parse(&text.map_err(|wrong| CniError::new(Code::InvalidConfig, wrong.to_string()))?)
+    ConfList::parse(&told_to_plugins(&list.to_text(), selection, device)?)
 }
 
-/// The text of a definition, with what the pod says to its plugins; empty where a configuration of the conf dir is meant.
-pub(super) fn text_of(definition: &Definition, selection: &NetworkSelection) -> Result<String, CniError> {
-    let Some(text) = &definition.config else { return Ok(String::new()) };
+/// The text of a definition, with what the pod says to its plugins, and its device; empty where a configuration of the conf dir is meant.
+pub(super) fn text_of(
+    definition: &Definition,
+    selection: &NetworkSelection,
+    device: Option<Device<'_>>,
+) -> Result<String, CniError> {
+    let text = definition.config.as_deref();
+    text.map_or_else(|| Ok(String::new()), |text| told_to_plugins(text, selection, device))
+}
+
+fn told_to_plugins(
+    text: &str,
+    selection: &NetworkSelection,
+    device: Option<Device<'_>>,
+) -> Result<String, CniError> {
     let text = with_cni_args(text, &selection.cni_args)
         .map_err(|wrong| CniError::new(Code::InvalidConfig, wrong.to_string()))?;
-    Ok(match definition.resource {
-        Some(_) => taking_a_device(&text).unwrap_or(text),
-        None => text,
-    })
+    Ok(device.and_then(|device| taking_a_device(&text, device.id)).unwrap_or(text))
 }
 
-/// A definition with a resource gets its device whether or not its plugins declare the capability, as Multus hands it to each. `None`: it
-/// is no definition, which its reader says better.
-fn taking_a_device(text: &str) -> Option<String> {
+/// A definition with a resource gets its device whether or not its plugins declare the capability, as Multus hands it to each. One that is
+/// executed may know it only by the two keys that Multus writes into its configuration (`delegateAddDeviceID` in pkg/types/conf.go).
+/// `None`: it is no definition, which its reader says better.
+fn taking_a_device(text: &str, device: &str) -> Option<String> {
     let mut definition: Value = serde_json::from_str(text).ok()?;
     let declare = |plugin: &mut Value| {
-        let capabilities = plugin.as_object_mut()?.entry("capabilities").or_insert_with(|| json!({}));
+        let plugin = plugin.as_object_mut()?;
+        let is_ours = |kind: &str| BUILT_IN.contains(&kind) || kind == OWN_TYPE;
+        if !plugin.get("type").and_then(Value::as_str).is_some_and(is_ours) {
+            for key in ["deviceID", "pciBusID"] {
+                plugin.insert(key.to_owned(), device.into());
+            }
+        }
+        let capabilities = plugin.entry("capabilities").or_insert_with(|| json!({}));
         capabilities.as_object_mut()?.insert("deviceID".to_owned(), true.into());
         Some(())
     };
@@ -192,15 +212,33 @@ fn labels_unknown(namespace: &str) -> CniError {
 mod tests {
     use super::*;
 
+    const VF: &str = "0000:21:10.0";
+
     #[test]
     fn x10_a_definition_with_a_resource_takes_its_device_without_declaring_that() {
-        let of = |text: &str| serde_json::from_str::<Value>(&taking_a_device(text).unwrap()).unwrap();
+        let of = |text: &str| serde_json::from_str::<Value>(&taking_a_device(text, VF).unwrap()).unwrap();
         let sriov = of(r#"{"cniVersion":"1.0.0","type":"sriov","vlan":9,"capabilities":{"mac":true}}"#);
         assert_eq!(sriov["capabilities"], json!({ "mac": true, "deviceID": true }));
         let list = of(r#"{"cniVersion":"1.0.0","plugins":[{"type":"sriov"},{"type":"tuning"}]}"#);
         assert!(
             list["plugins"].as_array().unwrap().iter().all(|one| one["capabilities"]["deviceID"] == true)
         );
-        assert_eq!(taking_a_device(r#"{"plugins":[7]}"#), None, "its reader says what is wrong");
+        assert_eq!(taking_a_device(r#"{"plugins":[7]}"#, VF), None, "its reader says what is wrong");
+    }
+
+    #[test]
+    fn x10_a_plugin_that_is_executed_gets_its_device_by_the_keys_of_multus_too() {
+        let list =
+            r#"{"cniVersion":"1.0.0","plugins":[{"type":"rdma","pciBusID":"mine"},{"type":"host-device"}]}"#;
+        let list: Value = serde_json::from_str(&taking_a_device(list, VF).unwrap()).unwrap();
+        let of = |at: usize| ["deviceID", "pciBusID"].map(|key| list["plugins"][at][key].as_str());
+        assert_eq!(of(0), [Some(VF); 2], "kubelet's word counts before the definition's");
+        assert_eq!(of(1), [None; 2], "ours has it by runtimeConfig, and takes one of them only");
+        // In a list of the administrator's, too, that a pod has for its default network.
+        let device = Some(Device { id: VF, info_file: "/file" });
+        let own = ConfList::parse(r#"{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"rdma"}]}"#);
+        let told = with_args(own.unwrap(), &NetworkSelection::default(), device).unwrap().to_text();
+        let told: Value = serde_json::from_str(&told).unwrap();
+        assert_eq!(told["plugins"][0]["pciBusID"], VF);
     }
 }

@@ -12,10 +12,13 @@ mod check_others;
 mod default_routes;
 mod definitions;
 mod lane;
+mod lists_of_every_pod;
 mod report;
 
+pub(super) use self::asked::ANNOTATIONS;
 pub(super) use self::definitions::DefaultList;
 pub(super) use self::lane::ImmediateNetworks;
+pub(super) use self::report::own_name;
 
 use fairlead_cni::{CniError, Code};
 use fairlead_kube::npwg::NetworkSelection;

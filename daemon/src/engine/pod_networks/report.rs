@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use fairlead_cni::CniResult;
 use fairlead_cni::config::ConfList;
-use fairlead_cni::result::RouteConfig;
+use fairlead_cni::result::{Interface, RouteConfig};
 use fairlead_kube::npwg::NetworkSelection;
 use fairlead_kube::npwg::network_status::{Attached, network_status};
 use fairlead_kube::{Pod, Wait};
@@ -34,6 +34,7 @@ impl Engine {
     /// known yet is waited for until the deadline.
     pub(in crate::engine) fn report_again(&self, deadline: Instant) {
         let Some(cluster) = &self.cluster else { return };
+        self.annotate_pods_again();
         for first in self.core.store.all() {
             if let Some(of) = self.networks_of_record(&first, deadline) {
                 cluster.report_again(&of.pod, self.network_status(&of, &first));
@@ -47,7 +48,9 @@ impl Engine {
         let named = first.pod.as_ref().filter(|_| is_whole && first.key.plugin == OWN_TYPE)?;
         let node = self.node_of(first)?;
         let pod = match annotations(&runtime_config(&first.config)).ok()? {
-            Some(annotations) => Arc::new(Pod { id: named.clone(), annotations, is_static: false }),
+            Some(annotations) => {
+                Arc::new(Pod { id: named.clone(), annotations, is_static: false, shared_dir: None })
+            }
             None => self.cluster.as_ref()?.pod(named, &Wait { deadline, gone: &|| false }).ok()?,
         };
         asked(&pod, named, &first.key.ifname, &node).ok()
@@ -59,6 +62,7 @@ impl Engine {
             .results(first)
             .map(|(attachment, mut result)| {
                 let is_default = attachment.id == first.id;
+                self.put_mtu(&attachment, &mut result);
                 of.put_default_route(&attachment, &mut result);
                 let network = if is_default { of.name_of_default(first) } else { of.name_of(&attachment) };
                 (network, is_default, result, self.device_info(&attachment))
@@ -95,6 +99,27 @@ impl Engine {
         })
     }
 
+    /// The MTU stands beside what the plugins answered, where they cannot tell it. What a plugin that was executed has made of it is not
+    /// known.
+    fn put_mtu(&self, attachment: &Attachment, result: &mut CniResult) {
+        let Some(mtu) = self.mtu_of(attachment) else { return };
+        let untold =
+            |i: &&mut Interface| i.mtu == 0 && i.name == attachment.key.ifname && !i.sandbox.is_empty();
+        result.interfaces.iter_mut().filter(untold).for_each(|interface| interface.mtu = mtu);
+    }
+
+    fn mtu_of(&self, attachment: &Attachment) -> Option<u32> {
+        let kinds = &self.core.kinds;
+        match &attachment.link {
+            LinkRecord::Conflist { built_in: true, .. } => {
+                let plugins = self.core.store.all_after(attachment.id);
+                let mut plugins = plugins.iter().filter(|plugin| attachment.has_plugin(plugin));
+                plugins.find_map(|plugin| kinds.recorded_mtu(plugin))
+            }
+            _ => kinds.recorded_mtu(attachment),
+        }
+    }
+
     /// What the plugin of an attachment has written of its device.
     fn device_info(&self, attachment: &Attachment) -> Option<Value> {
         if let Some(known) = self.core.kinds.known_device_info(attachment) {
@@ -128,7 +153,7 @@ impl PodNetworks {
 }
 
 /// The network's own name, as Multus tells it, and not that of the configuration that stands for it.
-fn own_name(attachment: &Attachment) -> String {
+pub(in crate::engine) fn own_name(attachment: &Attachment) -> String {
     match &attachment.link {
         LinkRecord::Conflist { conflist, .. } => {
             ConfList::parse(conflist).map_or_else(|_| attachment.key.network.clone(), |list| list.name)
@@ -146,7 +171,7 @@ fn namespace_of(attachment: &Attachment) -> Option<&Arc<str>> {
 }
 
 /// A default route as a result tells it.
-fn default_by(gateway: IpAddr) -> RouteConfig {
+pub(super) fn default_by(gateway: IpAddr) -> RouteConfig {
     RouteConfig {
         dst: everywhere(gateway),
         gw: Some(gateway),

@@ -1,5 +1,7 @@
 //! Our own type: a whole list by its name.
 
+use fairlead_cni::{CniResult, CniVersion};
+
 use super::identity::macvlan_link;
 use super::*;
 use crate::store::{Attachment, LinkRecord};
@@ -137,4 +139,34 @@ fn an_attachment_that_the_store_has_lost_is_taken_from_its_record_and_its_plugin
     rig.del(OWN).unwrap();
     rig.reap();
     assert!(rig.allocations().is_empty(), "what the list's record names is taken down all the same");
+}
+
+#[test]
+fn each_caller_is_answered_the_same_in_its_own_version_whatever_the_lists_is() {
+    let versions = ["0.3.1", "0.4.0", "1.0.0", "1.1.0"];
+    let mut told = Vec::new();
+    for of_list in versions {
+        let (mut rig, file) = with_list();
+        let list = std::fs::read_to_string(&file).unwrap().replacen("1.0.0", of_list, 1);
+        std::fs::write(&file, list).unwrap();
+        rig.restart();
+        for of_caller in versions {
+            let own = OWN.replace("1.1.0", of_caller);
+            let answer = rig.add(&own).unwrap();
+            let keys: serde_json::Value = serde_json::from_str(&answer).unwrap();
+            assert_eq!(keys["cniVersion"], of_caller, "the list has {of_list}");
+            let version = CniVersion::parse(of_caller).unwrap();
+            let result = CniResult::parse_text(&answer, version).unwrap();
+            let interfaces: Vec<_> =
+                result.interfaces.iter().map(|i| (i.name.clone(), i.sandbox.clone())).collect();
+            let prefixes: Vec<_> =
+                result.ips.iter().map(|ip| (ip.address.prefix_len(), ip.gateway, ip.interface)).collect();
+            let routes: Vec<_> = result.routes.iter().map(|route| (route.dst, route.gw)).collect();
+            told.push((interfaces, prefixes, routes, result.dns));
+            rig.del(&own).unwrap();
+            rig.reap();
+        }
+    }
+    assert_eq!(told.len(), 16);
+    assert!(told.iter().all(|one| *one == told[0]), "{told:#?}");
 }

@@ -18,6 +18,27 @@ fn k09_del_of_an_older_sandbox_changes_nothing() {
 }
 
 #[test]
+fn a_caller_whose_own_network_is_not_the_daemons_is_refused() {
+    use fairlead_cni::wire::Inode;
+    let rig = Rig::new();
+    let host = rig.kernel.host().unwrap().id().clone();
+    let (inode, cookie) = (Inode { dev: host.dev, ino: host.ino }, host.cookie.unwrap());
+    let elsewhere = Inode { ino: inode.ino + 1, ..inode };
+    for (own_netns, own_netns_cookie) in [(Some(elsewhere), None), (None, Some(cookie + 1))] {
+        let request = Request { own_netns, own_netns_cookie, ..rig.request(Command::Add, "c1", &macvlan()) };
+        let error = rig.call(request).unwrap_err();
+        assert!(error.to_string().contains("network namespace"), "{error}");
+        assert!(rig.allocations().is_empty() && rig.engine().core.store.all().is_empty());
+    }
+    let own = Request {
+        own_netns: Some(inode),
+        own_netns_cookie: Some(cookie),
+        ..rig.request(Command::Add, "c1", &macvlan())
+    };
+    rig.call(own).unwrap();
+}
+
+#[test]
 fn k10_del_of_a_pod_never_seen_removes_what_the_configuration_implies() {
     let rig = Rig::new();
     rig.kernel.add_link(POD, "net1", macvlan_link()).unwrap();

@@ -27,7 +27,7 @@ fn rig(text: &str) -> (Rig, FakeKubelet) {
     let mut rig = with(text);
     rig.restart();
     let kubelet = FakeKubelet::running(&rig.root);
-    rig.engine().core.kinds.sriov.offer_to_kubelet();
+    rig.engine().offer_to_kubelet();
     (rig, kubelet)
 }
 
@@ -119,7 +119,7 @@ fn x17_after_our_restart_the_first_list_is_complete() {
     kubelet.answers.lock().unwrap().pods = vec![pod("ran", "du-0", &[("app", &[(RADIO, VF, 0)])])];
     rig.of_pod(Command::Add, "net1").unwrap();
     rig.restart();
-    rig.engine().core.kinds.sriov.offer_to_kubelet();
+    rig.engine().offer_to_kubelet();
     let (resource, list) = kubelet.next_list();
     let told = |id: &str| (id.to_owned(), "Healthy".to_owned());
     let list: Vec<(String, String)> = list.into_iter().map(|(id, health, _)| (id, health)).collect();
@@ -136,7 +136,7 @@ fn x17_what_was_being_cleaned_at_our_restart_is_in_the_first_list_unless_it_is_b
         rig.kernel.set_dead(VF, dead);
         rig.restart();
         assert_eq!(rig.states(), ["preparing", "ready"]);
-        rig.engine().core.kinds.sriov.offer_to_kubelet();
+        rig.engine().offer_to_kubelet();
         let first: Vec<AnnouncedDevice> = kubelet.next_list().1;
         assert!(first.iter().all(|(_, health, _)| health == "Healthy"), "{first:?}");
         assert_eq!(first.len(), if dead { 1 } else { 2 });
@@ -154,7 +154,7 @@ fn x23_what_was_never_verified_is_in_no_list_after_our_restart_either() {
     hears(&kubelet, "2");
     rig.kernel.set_dead(VF, false);
     rig.restart();
-    rig.engine().core.kinds.sriov.offer_to_kubelet();
+    rig.engine().offer_to_kubelet();
     assert_eq!(kubelet.next_list().1.len(), 1, "it was adopted, and that is all");
     rig.keep();
     hears(&kubelet, "0 2");
@@ -189,7 +189,7 @@ fn adds_that_wait_in_vain_for_a_vf_on_its_way_home_are_no_failure_of_it_and_kube
     let (mut rig, kubelet) = rig(&pool(""));
     rig.policy.vf_wait = Duration::from_millis(50);
     rig.restart();
-    rig.engine().core.kinds.sriov.offer_to_kubelet();
+    rig.engine().offer_to_kubelet();
     rig.keep();
     hears(&kubelet, "0 2");
     kubelet.answers.lock().unwrap().pods = vec![pod("ran", "du-0", &[("app", &[(RADIO, SECOND, 0)])])];
@@ -299,7 +299,7 @@ fn x07_a_vf_that_a_pod_had_without_an_add_is_cleaned_before_the_next_one_has_it(
         (vec!["given".into(), "ready".into()], 0),
         "nor by the next daemon"
     );
-    rig.engine().core.kinds.sriov.offer_to_kubelet();
+    rig.engine().offer_to_kubelet();
     hears(&kubelet, "0 2");
     allocated(&rig, &kubelet, VF).unwrap();
     assert_eq!((rig.states(), resets(&rig)), (vec!["given".into(), "ready".into()], 1));
@@ -340,7 +340,7 @@ fn x07_what_a_pod_without_an_add_has_left_on_a_vfs_interface_is_nobodys() {
     rig.use_it("vf0");
     rig.order(Verb::Release, VF);
     assert_eq!((rig.states(), has_one(&rig)), (vec!["ready".to_owned(); 2], false));
-    rig.engine().core.kinds.sriov.offer_to_kubelet();
+    rig.engine().offer_to_kubelet();
     hears(&kubelet, "0 2");
     allocated(&rig, &kubelet, VF).unwrap();
     rig.use_it("vf0");
@@ -461,7 +461,7 @@ fn k27_an_rdma_vf_is_lent_as_an_interface_and_its_nodes_go_with_it_where_the_poo
         fs::create_dir_all(sys.join("class/misc/rdma_cm")).unwrap();
         rig.restart();
         let kubelet = FakeKubelet::running(&rig.root);
-        rig.engine().core.kinds.sriov.offer_to_kubelet();
+        rig.engine().offer_to_kubelet();
         rig.keep();
         hears(&kubelet, if nodes.is_empty() { "0 2" } else { "2" });
         let given = kubelet.allocate(RADIO, &[&[SECOND]]).unwrap();

@@ -7,6 +7,7 @@ mod cluster_network;
 mod endless_resets;
 mod error_texts;
 mod fallback;
+mod gc_and_status;
 mod given_up;
 mod health_probes;
 mod identity;
@@ -19,11 +20,17 @@ mod many_vfs_at_once;
 mod multus;
 mod multus_pods;
 mod nearest_master;
+mod network_status;
 mod nic_carrier;
+mod ovs_ports;
 mod phases_and_trace;
+mod pod_default_routes;
 mod pod_networks;
+mod pod_visit;
+mod pods_described;
 mod pool_failures;
 mod pool_hotplug;
+mod pool_ports;
 mod pool_reservation;
 mod pools;
 mod quarantined_vfs;
@@ -37,6 +44,8 @@ mod switchdev;
 mod tenant_definitions;
 mod test_machine;
 mod unreadable_config;
+mod uplinks;
+mod userspace;
 mod vf;
 mod vf_restore;
 mod vfio;
@@ -120,7 +129,7 @@ impl Rig {
         kernel.add_namespace(POD);
         let policy = Policy::default();
         let settings = Settings::default();
-        let (beside, exposition) = beside(&kernel, &root, settings.clone());
+        let (beside, exposition) = beside(&kernel, dir.path(), settings.clone());
         let engine = Some(open(dir.path(), &root, policy.clone(), beside));
         Rig { kernel, engine, exposition, dir, root, policy, settings, cluster: None, settles: SETTLES }
     }
@@ -132,7 +141,7 @@ impl Rig {
     /// Kills the daemon where it stands and starts another.
     fn restart(&mut self) {
         self.engine = None;
-        let (beside, exposition) = beside(&self.kernel, &self.root, self.settings.clone());
+        let (beside, exposition) = beside(&self.kernel, self.dir.path(), self.settings.clone());
         let cluster = self.cluster.clone().map(|cluster| cluster as Arc<dyn Cluster>);
         let beside = Beside { settles: self.settles, cluster, ..beside };
         let engine = open(self.dir.path(), &self.root, self.policy.clone(), beside);
@@ -147,6 +156,7 @@ impl Rig {
             netns: POD.to_owned(),
             netns_inode: None,
             own_netns: None,
+            own_netns_cookie: None,
             ifname: "net1".to_owned(),
             args: String::new(),
             path: "/opt/cni/bin".to_owned(),
@@ -177,6 +187,7 @@ impl Rig {
         let hung_up = gone.clone();
         let reply = call.serve(Waiting { arrived: now, deadline: now + Duration::from_secs(5), gone });
         call.answered(!hung_up.get());
+        call.count_phases();
         reply.outcome
     }
 
@@ -222,17 +233,19 @@ struct State {
     records: usize,
 }
 
-fn beside(kernel: &Arc<FakeKernel>, root: &Path, settings: Settings) -> (Beside, Exposition) {
+fn beside(kernel: &Arc<FakeKernel>, dir: &Path, settings: Settings) -> (Beside, Exposition) {
+    // Its own also where programs are executed in this machine's root.
+    let conf_dir = Directories::new(&dir.join("root"), None, None);
     let exposition = Exposition::default();
     let node = Node::new(&exposition);
     let beside = Beside {
         kernel: Arc::clone(kernel) as Arc<dyn fairlead_host::Kernel>,
-        networks: Arc::new(Networks::new(Directories::new(root, None, None), &BUILT_IN, node.clone())),
+        networks: Arc::new(Networks::new(conf_dir, &BUILT_IN, node.clone())),
         calls: Calls::new(&exposition, &BUILT_IN),
         node,
         cluster: None,
         cgroup: None,
-        announce: false,
+        announce: None,
         pool_metrics: exposition.pool_metrics(),
         settings: Arc::new(settings),
         settles: SETTLES,

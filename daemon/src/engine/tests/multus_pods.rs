@@ -207,6 +207,44 @@ fn m09_an_address_that_a_pod_of_multus_holds_is_given_to_no_pod_of_ours_until_it
 }
 
 #[test]
+fn m09_what_was_put_on_file_for_pods_of_multus_goes_when_no_pod_of_ours_can_come() {
+    let mut node = Node::new();
+    node.trust_data_dir();
+    node.made_by_multus();
+    // One that is gone by then, by Multus' own DEL, which knows nothing of our directory.
+    node.holds("radio", "10.9.0.3", "c3", "net1");
+    let file = json!([
+        entry("net", &node.macvlan("net"), "eth0"),
+        entry("shop/radio", &node.macvlan("radio"), "net1")
+    ]);
+    fs::write(node.dir.join("c3"), file.to_string()).unwrap();
+    node.asks_for_radio();
+    node.change_over(ChangeOver::FromMultus).unwrap();
+    node.cluster.rig.kernel.add_namespace("/run/netns/other");
+    let netns = "/run/netns/other".into();
+    let own = Request { container_id: "c2".into(), netns, ..node.request(Command::Add) };
+    node.cluster.rig.call(own).unwrap();
+    assert_eq!(node.held("radio@shop"), ["10.9.0.2", "10.9.0.3", "10.9.0.4"]);
+    node.change_over(ChangeOver::ToMultus).unwrap();
+    assert_eq!(node.held("radio@shop").len(), 3, "one more pod of ours may be on its way");
+    fs::remove_file(node.dir.join("c3")).unwrap();
+    fs::remove_file(node.data_dir().join("radio/10.9.0.3")).unwrap();
+    node.change_over(ChangeOver::StaysWithMultus).unwrap();
+    assert_eq!(node.held("radio@shop"), ["10.9.0.4"], "our pod's");
+    assert_eq!(node.held("radio"), ["10.9.0.2", "10.9.0.4"]);
+    // The same by a daemon that has started since.
+    node.change_over(ChangeOver::FromMultus).unwrap();
+    assert_eq!(node.held("radio@shop"), ["10.9.0.2", "10.9.0.4"]);
+    node.cluster.rig.restart();
+    node.change_over(ChangeOver::StaysWithMultus).unwrap();
+    assert_eq!(node.held("radio@shop"), ["10.9.0.4"]);
+    assert!(
+        node.cluster.rig.engine().core.orphans().iter().all(|orphan| orphan.network != "radio"),
+        "its pod is there"
+    );
+}
+
+#[test]
 fn pods_of_ours_are_handed_over_to_multus_and_taken_back() {
     let mut node = Node::new();
     node.trust_data_dir();

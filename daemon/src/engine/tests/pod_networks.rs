@@ -1,15 +1,13 @@
 //! The networks of a pod: its default one and those that it asks for, all of them or none.
 
-use fairlead_cni::Code;
-use fairlead_host::double::{Call, KernelRequest};
-use fairlead_host::{NetKernel, Op, Route};
+use fairlead_host::{NetKernel, Op};
 use fairlead_kube::PodRef;
 use fairlead_kube::fake_cluster::FakeCluster;
 use nix::errno::Errno;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::call::Lane;
+use crate::delegate::script;
 
 const OWN: &str = r#"{"cniVersion":"1.1.0","name":"cluster","type":"fairlead","clusterNetwork":"net"}"#;
 pub(super) const ARGS: &str = "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0;K8S_POD_UID=u-1";
@@ -96,7 +94,7 @@ impl Cluster {
 }
 
 /// How many calls of the kernel a call makes.
-fn calls_of(cluster: &Cluster, call: impl Fn(&Cluster) -> Result<String, CniError>) -> usize {
+pub(super) fn calls_of(cluster: &Cluster, call: impl Fn(&Cluster) -> Result<String, CniError>) -> usize {
     cluster.rig.kernel.forget_calls();
     call(cluster).unwrap();
     cluster.rig.kernel.calls().len()
@@ -117,39 +115,16 @@ fn k23_a_pod_has_its_default_network_and_those_that_it_asks_for_and_one_default_
 }
 
 #[test]
-fn m14_the_network_that_is_asked_to_has_the_default_route() {
-    let cluster = Cluster::asking(r#"[{"name":"radio","default-route":["10.9.0.1"]},{"name":"oam"}]"#);
-    let answer: Value = serde_json::from_str(&cluster.add().unwrap()).unwrap();
-    assert_eq!(cluster.pod().1, ["0.0.0.0/0 net1", "::/0 eth0"]);
-    let routes = answer["routes"].as_array().unwrap();
-    assert!(routes.iter().all(|route| route["dst"] != "0.0.0.0/0"), "what eth0 has no more: {answer}");
-}
-
-#[test]
-fn m14_x04_the_default_route_by_a_gateway_is_in_network_status_and_check_misses_it() {
-    let asked = json!([{"name": "radio", "default-route": ["10.9.0.1"]}]);
-    let cluster = Cluster::asking(&asked.to_string());
-    let without_routes = r#"{"cniVersion":"1.0.0","type":"macvlan","master":"eth0","ipam":{"type":"host-local","subnet":"10.9.0.0/24"}}"#;
-    cluster.api.put_definition("shop", "radio", without_routes, None);
-    let call = cluster.rig.prepare(cluster.request(Command::Add));
-    let now = Instant::now();
-    let waiting =
-        || Waiting { arrived: now, deadline: now + Duration::from_secs(5), gone: CallerGone::default() };
-    call.serve(waiting()).outcome.unwrap();
-    call.answered(true);
-    let status: Value = serde_json::from_str(&cluster.api.reports()[0].1).unwrap();
-    assert_eq!(status[1]["gateway"], json!(["10.9.0.1"]), "{status}");
-    let check = || cluster.rig.call(cluster.request(Command::Check));
-    check().unwrap();
-    let mut pod = cluster.rig.kernel.pod(Path::new(POD)).unwrap();
-    let gateway = Some("10.9.0.1".parse().unwrap());
-    let is_it = |route: &Route| route.gateway == gateway && route.dst.prefix_len() == 0;
-    let route = pod.routes().unwrap().into_iter().find(is_it).unwrap();
-    pod.batch(&[Op::DeleteRoute(route)]).unwrap();
-    drop(pod);
-    let missed = check().unwrap_err();
-    assert_eq!(missed.code, Code::Changed);
-    assert!(missed.msg.contains("default route by 10.9.0.1"), "{missed}");
+fn the_operator_has_a_table_of_what_pods_can_ask_for() {
+    let cluster = Cluster::new();
+    let table = cluster.rig.engine().table("definitions").unwrap();
+    let rows = table.as_array().unwrap();
+    let of = |name: &str| rows.iter().find(|row| row["name"] == name).unwrap();
+    assert_eq!(rows.len(), 2, "{table}");
+    assert_eq!((&of("radio")["namespace"], &of("radio")["unusable"]), (&json!("shop"), &Value::Null));
+    assert_eq!(of("radio")["config"], definition("radio", "10.9.0.0/24"));
+    assert!(of("oam")["config"].is_string());
+    assert_eq!(Rig::new().engine().table("definitions"), Some(json!([])), "in no cluster");
 }
 
 #[test]
@@ -158,31 +133,6 @@ fn x14_what_of_an_annotation_has_no_meaning_is_told_of_the_pod() {
     cluster.add().unwrap();
     let warnings = cluster.api.warnings();
     assert!(warnings.iter().any(|(pod, words)| *pod == web() && words.contains("macc")), "{warnings:?}");
-}
-
-#[test]
-fn m14_without_gateways_the_default_route_is_that_of_the_networks_own_configuration() {
-    let cluster = Cluster::asking(r#"[{"name":"oam"},{"name":"radio","default-route":[]}]"#);
-    let answer: Value = serde_json::from_str(&cluster.add().unwrap()).unwrap();
-    // The definition says nothing of IPv6, which stays with the default network.
-    assert_eq!(cluster.pod().1, ["0.0.0.0/0 net2", "::/0 eth0"]);
-    let of_v6 = |route: &Value| route["dst"] == "::/0";
-    assert!(answer["routes"].as_array().unwrap().iter().any(of_v6), "{answer}");
-    assert!(!answer.to_string().contains("0.0.0.0/0"), "{answer}");
-}
-
-#[test]
-fn m14_two_networks_share_the_default_route_one_for_each_family() {
-    let cluster = Cluster::asking(
-        r#"[{"name":"radio","default-route":["10.9.0.1"]},{"name":"six","default-route":["fd00:8::1"]}]"#,
-    );
-    let six = definition("six", "fd00:8::/64").replace(r#"{"dst":"0.0.0.0/0"},{"dst":"10.99.0.0/16"}"#, "");
-    cluster.api.put_definition("shop", "six", &six, None);
-    let answer: Value = serde_json::from_str(&cluster.add().unwrap()).unwrap();
-    assert_eq!(cluster.pod().1, ["0.0.0.0/0 net1", "::/0 net2"]);
-    let routes = answer["routes"].as_array().into_iter().flatten();
-    let defaults = routes.filter(|route| route["dst"] == "0.0.0.0/0" || route["dst"] == "::/0");
-    assert_eq!(defaults.count(), 0, "what eth0 has no more: {answer}");
 }
 
 #[test]
@@ -301,19 +251,68 @@ fn annotations_that_come_with_the_call_need_no_watch() {
     assert_eq!(cluster.pod().0, ["eth0", "net1"]);
 }
 
+/// Our configuration with the annotations that containerd hands over.
+fn with_annotations(annotations: &Value) -> String {
+    json!({
+        "cniVersion": "1.1.0", "name": "cluster", "type": "fairlead", "clusterNetwork": "net",
+        "runtimeConfig": {"io.kubernetes.cri.pod-annotations": annotations},
+    })
+    .to_string()
+}
+
+#[test]
+fn of_the_annotations_that_come_with_the_call_those_of_networks_go_on_record() {
+    let mut cluster = Cluster::new();
+    let foreign = "x".repeat(240_000);
+    let status = "k8s.v1.cni.cncf.io/network-status";
+    let config = with_annotations(&json!({NETWORKS: "radio", "example.com/notes": foreign, status: foreign}));
+    let request = || Request { config: config.clone(), ..cluster.request(Command::Add) };
+    let unconfirmed = cluster.rig.serve(request(), Instant::now(), Duration::from_secs(30)).outcome.unwrap();
+    for attachment in cluster.rig.engine().core.store.all() {
+        assert!(attachment.config.len() < 2_000, "{} bytes", attachment.config.len());
+    }
+    let journal = cluster.rig.dir.path().join("run/attachments.journal");
+    let written = std::fs::read(&journal).unwrap();
+    assert!(!String::from_utf8_lossy(&written).contains(&"x".repeat(100)));
+    let again = cluster.rig.serve(request(), Instant::now(), Duration::from_secs(30)).outcome.unwrap();
+    assert_eq!(again, unconfirmed, "the same call gets the same answer");
+    // After a restart network-status still goes by what the pod asked for.
+    cluster.rig.restart();
+    cluster.rig.engine().report_again(Instant::now());
+    let (_, status) = cluster.api.reports().pop().unwrap();
+    assert!(status.contains("shop/radio"), "{status}");
+}
+
 #[test]
 fn k12_the_sandbox_of_another_pod_of_the_same_name_is_refused_whoever_tells_its_annotations() {
-    let cluster = Cluster::new();
+    let mut cluster = Cluster::new();
+    cluster.rig.policy.pod_wait = Duration::from_secs(10);
+    cluster.rig.restart();
     let newer = PodRef { uid: Some("u-2".into()), ..web() };
+    // As after a restart of the daemon: nobody has seen the end of the pod that is asked for.
     cluster.api.put_pod(&newer, &[]);
-    assert_eq!(cluster.add().unwrap_err().code.number(), 3);
-    let own = OWN.replace(
-        r#""clusterNetwork""#,
-        r#""runtimeConfig":{"io.kubernetes.cri.pod-annotations":{}},"clusterNetwork""#,
-    );
-    let told = cluster.rig.call(Request { config: own, ..cluster.request(Command::Add) }).unwrap_err();
-    assert_eq!(told.code.number(), 3, "{told}");
-    assert!(told.msg.contains("u-2"), "{told}");
+    let with_call = Request { config: with_annotations(&json!({})), ..cluster.request(Command::Add) };
+    for request in [cluster.request(Command::Add), with_call] {
+        let told = cluster.rig.serve(request, Instant::now(), Duration::from_secs(60)).outcome.unwrap_err();
+        assert_eq!(told.code.number(), 3, "{told}");
+        assert!(told.msg.contains("u-2"), "{told}");
+    }
+}
+
+#[test]
+fn k12_a_pod_that_the_watch_will_see_in_a_moment_is_not_taken_for_the_one_before_it() {
+    let cluster = Cluster::new();
+    cluster.api.put_pod(&PodRef { uid: Some("u-0".into()), ..web() }, &[]);
+    let request =
+        Request { config: with_annotations(&json!({NETWORKS: "radio"})), ..cluster.request(Command::Add) };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(100));
+            cluster.api.put_pod(&web(), &[]);
+        });
+        cluster.rig.serve(request, Instant::now(), Duration::from_secs(60)).outcome.unwrap();
+    });
+    assert_eq!(cluster.pod().0, ["eth0", "net1"]);
 }
 
 #[test]
@@ -368,19 +367,6 @@ fn x04_check_looks_at_every_network_of_the_pod() {
 }
 
 #[test]
-fn what_a_pod_has_got_is_reported_once_it_is_answered() {
-    let cluster = Cluster::asking("radio@up");
-    cluster.add().unwrap();
-    let (pod, status) = cluster.api.reports().pop().unwrap();
-    assert_eq!(pod, web());
-    let status: Value = serde_json::from_str(&status).unwrap();
-    assert_eq!(status[0]["name"], "net");
-    assert_eq!((&status[0]["interface"], &status[0]["default"]), (&json!("eth0"), &json!(true)));
-    assert_eq!((&status[1]["name"], &status[1]["interface"]), (&json!("shop/radio"), &json!("up")));
-    assert_eq!(status[1]["ips"], json!(["10.9.0.2"]));
-}
-
-#[test]
 fn a_pod_may_use_only_what_isolation_and_policy_allow() {
     let mut cluster = Cluster::asking("kube-system/radio");
     cluster.api.put_definition("kube-system", "radio", &definition("radio", "10.9.0.0/24"), None);
@@ -414,71 +400,6 @@ fn a_pod_without_networks_of_its_own_has_the_default_one() {
 }
 
 #[test]
-fn x14_a_gateway_that_the_network_does_not_reach_is_the_pods_mistake_with_a_remedy() {
-    // What the kernel says for IPv4, for IPv6, and for the pod's own address.
-    for errno in [Errno::ENETUNREACH, Errno::EHOSTUNREACH, Errno::EINVAL] {
-        let asks = r#"[{"name":"radio","default-route":["10.9.0.1"]}]"#;
-        let calls = calls_of(&Cluster::asking(asks), Cluster::add);
-        let mut told = 0;
-        for n in 0..calls {
-            let cluster = Cluster::asking(asks);
-            cluster.rig.kernel.forget_calls();
-            cluster.rig.kernel.fail_at(n, errno);
-            let Err(error) = cluster.add() else { continue };
-            if !error.msg.contains("\"default-route\"") {
-                continue;
-            }
-            told += 1;
-            assert_eq!(error.code.number(), 7, "{error}");
-            assert!(
-                error.msg.contains("[10.9.0.1]")
-                    && !error.msg.contains("Route {")
-                    && error.details.contains("own subnet"),
-                "{error}"
-            );
-        }
-        assert!(told > 0, "{errno}: no call of {calls} sets the route");
-    }
-}
-
-/// What `describe` says of the pod's networks: interface, network, and the phase or why there is none.
-fn described(cluster: &Cluster, named: &str) -> (Value, Vec<[String; 3]>) {
-    let value = Service::describe(cluster.rig.engine(), named);
-    let word = |row: &Value, key: &str| row[key].as_str().unwrap_or_default().to_owned();
-    let networks = value["asked"][0]["networks"].as_array().into_iter().flatten();
-    let how = |row: &Value| word(row, "phase") + &word(row, "why");
-    let rows = networks.map(|row| [word(row, "interface"), word(row, "network"), how(row)]).collect();
-    (value, rows)
-}
-
-#[test]
-fn x14_describe_tells_the_networks_that_a_pod_asks_for_beside_those_that_it_got() {
-    let cluster = Cluster::asking("radio,later@data0");
-    let (value, rows) = described(&cluster, "web-0");
-    let why = value["why"].as_str().unwrap();
-    assert!(why.contains("the pod is on this node, and the runtime has not asked"), "{value}");
-    assert!(rows[0][2].contains("the runtime has not asked"), "{value}");
-
-    cluster.add().unwrap_err();
-    let (value, rows) = described(&cluster, "shop/web-0");
-    assert_eq!((&value["why"], value["failures"].as_array().unwrap().len()), (&Value::Null, 1), "{value}");
-    assert!(rows[0][2].contains("another network of the pod has failed"), "{value}");
-    let lacking = &rows[1];
-    assert_eq!((lacking[0].as_str(), lacking[1].as_str()), ("data0", "shop/later"));
-    assert!(lacking[2].contains("the API has no NetworkAttachmentDefinition shop/later"), "{value}");
-
-    cluster.api.put_definition("shop", "later", &definition("later", "10.7.0.0/24"), None);
-    cluster.add().unwrap();
-    // By the container too, which is no pod's name.
-    for named in ["web-0", "u-1", "c1"] {
-        let (value, rows) = described(&cluster, named);
-        let got = ["net1", "shop/radio", "attached", "data0", "shop/later", "attached"];
-        assert_eq!(rows.concat(), got, "{value}");
-        assert_eq!(value["asked"][0]["toldBy"], "the API", "{value}");
-    }
-}
-
-#[test]
 fn the_labels_of_namespaces_are_wanted_from_the_reload_that_makes_the_policy_go_by_them() {
     let cluster = Cluster::asking("");
     let by_name = Settings::default();
@@ -489,149 +410,66 @@ fn the_labels_of_namespaces_are_wanted_from_the_reload_that_makes_the_policy_go_
     assert!(cluster.api.labels_wanted());
 }
 
-#[test]
-fn x14_describe_tells_an_annotation_that_is_wrong_and_a_pod_that_is_not_on_this_node() {
-    let cluster = Cluster::asking("[{\"name\": 7}]");
-    let (value, _) = described(&cluster, "web-0");
-    let refused = value["asked"][0]["refused"].as_str().unwrap();
-    assert!(refused.contains(NETWORKS), "{value}");
-    let (value, rows) = described(&cluster, "shop/web-7");
-    assert_eq!((rows.len(), &value["asked"]), (0, &json!([])));
-    assert!(value["why"].as_str().unwrap().contains("pod shop/web-7 is not known on this node"), "{value}");
-    let (value, _) = described(&cluster, "web-7");
-    assert!(value["why"].as_str().unwrap().contains("no pod of this name"), "{value}");
-}
-
-#[test]
-fn x14_a_removal_that_fails_and_an_address_without_owner_are_told_with_their_pod() {
-    let cluster = Cluster::asking("radio");
-    cluster.add().unwrap();
-    cluster.rig.kernel.fail_from(0, Errno::EBUSY);
-    cluster.del().unwrap_err();
-    cluster.rig.kernel.heal();
-    let removals = cluster.rig.engine().table("removals").unwrap();
-    let row = &removals[0];
-    assert_eq!((&row["pod"], &row["podUid"]), (&json!("shop/web-0"), &json!("u-1")), "{removals}");
-
-    let root = cluster.rig.dir.path().join("root/var/lib/cni");
-    std::fs::create_dir_all(root.join("results")).unwrap();
-    let call = r#"{"cniArgs":[["K8S_POD_NAMESPACE","shop"],["K8S_POD_NAME","gone-0"]]}"#;
-    std::fs::write(root.join("results/net-c9-eth0"), call).unwrap();
-    std::fs::write(root.join("networks/net/10.1.0.99"), "c9\r\neth0").unwrap();
-    let orphans = cluster.rig.engine().table("orphans").unwrap();
-    let of = |ip: &str| orphans.as_array().unwrap().iter().find(|row| row["ip"] == ip).cloned();
-    assert_eq!(of("10.1.0.99").unwrap()["pod"], "shop/gone-0", "{orphans}");
-}
-
-#[test]
-fn k23_a_pod_whose_networks_take_only_the_kernel_is_attached_on_the_fast_lane() {
-    let lane = |cluster: &Cluster| cluster.rig.prepare(cluster.request(Command::Add)).lane();
-    let cluster = Cluster::asking("radio, oam@mgmt");
-    assert_eq!(lane(&cluster), Lane::Fast);
-    let executed = definition("radio", "10.9.0.0/24").replace("host-local", "whereabouts");
-    cluster.api.put_definition("shop", "radio", &executed, None);
-    assert_eq!(lane(&cluster), Lane::Slow, "a plugin is executed");
-    cluster.api.put_definition("shop", "radio", &definition("radio", "10.9.0.0/24"), Some("vendor/vf"));
-    assert_eq!(lane(&cluster), Lane::Slow, "kubelet is asked");
-    assert_eq!(lane(&Cluster::asking("radio, other")), Lane::Slow, "a definition is waited for");
-    assert_eq!(lane(&Cluster::new()), Lane::Slow, "the pod is waited for");
-    assert_eq!(cluster.rig.prepare(cluster.request(Command::Del)).lane(), Lane::Slow);
-}
-
-/// How often an ADD enters the pod's namespace.
-fn visits(cluster: &Cluster) -> usize {
-    let opens = |call: &Call| matches!(&call.request, KernelRequest::Open(path) if path == Path::new(POD));
-    cluster.rig.kernel.forget_calls();
-    cluster.add().unwrap();
-    cluster.rig.kernel.calls().iter().filter(|call| opens(call)).count()
-}
-
-#[test]
-fn k23_networks_that_take_only_the_kernel_share_one_visit_of_the_namespace() {
-    assert_eq!(visits(&Cluster::asking("radio, oam@mgmt")), 1);
-    let with_default_route = json!([{"name": "radio"}, {"name": "oam", "default-route": ["10.8.0.1"]}]);
-    assert_eq!(
-        visits(&Cluster::asking(&with_default_route.to_string())),
-        1,
-        "the routes are of the same visit"
+/// A network of the conf dir whose plugins are told what a pod asks for: it keeps that, call by call.
+fn by_name(cluster: &Cluster, capabilities: &Value) -> (tempfile::TempDir, PathBuf) {
+    let plugins = tempfile::tempdir().unwrap();
+    let told = plugins.path().join("told");
+    let script = format!(
+        r#"[ "$CNI_COMMAND" = VERSION ] && echo '{{"cniVersion":"1.0.0","supportedVersions":["1.0.0"]}}' && exit
+cat >> {0}; echo >> {0}
+[ "$CNI_COMMAND" != ADD ] || echo '{{"cniVersion":"1.0.0","interfaces":[{{"name":"net1","sandbox":"/x"}}],"ips":[],"dns":{{}}}}'"#,
+        told.display()
     );
+    script::write(&plugins.path().join("listens"), &script);
+    let list = json!({
+        "cniVersion": "1.0.0", "name": "storage",
+        "plugins": [{"type": "listens", "capabilities": capabilities}],
+    });
+    let conf_dir = cluster.rig.dir.path().join("root/etc/cni/net.d");
+    std::fs::write(conf_dir.join("20-storage.conflist"), list.to_string()).unwrap();
+    // The files of host-local would be this machine's own.
+    let layer_2 =
+        r#"{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"macvlan","master":"eth0","ipam":{}}]}"#;
+    std::fs::write(conf_dir.join("10-net.conflist"), layer_2).unwrap();
+    (plugins, told)
 }
 
 #[test]
-fn k23_a_definition_without_a_name_is_as_fast_as_one_with() {
-    let cluster = Cluster::asking("radio");
-    let unnamed = definition("radio", "10.9.0.0/24").replace(r#""name":"radio","#, "");
-    cluster.api.put_definition("shop", "radio", &unnamed, None);
-    assert_eq!(cluster.rig.prepare(cluster.request(Command::Add)).lane(), Lane::Fast);
-    assert_eq!(visits(&cluster), 1);
-}
-
-#[test]
-fn m14_x22_a_network_that_may_wait_can_have_the_default_route() {
-    let asked = json!([{"name": "radio", "default-route": ["10.9.0.1"]}, {"name": "oam"}]);
-    let cluster = Cluster::asking(&asked.to_string());
-    let several = definition("radio", "10.9.0.0/24").replace(r#""eth0""#, r#"["eth0","eth1"]"#);
-    cluster.api.put_definition("shop", "radio", &several, None);
-    cluster.add().unwrap();
-    assert_eq!(cluster.pod().1, ["0.0.0.0/0 net1", "::/0 eth0"]);
-    cluster.del().unwrap();
-    // It is not there, and is asked of kubelet, outside the namespace in which the routes were looked at.
-    cluster.api.put_definition("shop", "radio", &definition("radio", "10.9.0.0/24"), Some("vendor/vf"));
-    let refused = cluster.add().unwrap_err();
-    assert!(refused.msg.contains("vendor/vf"), "{refused}");
-}
-
-#[test]
-fn x22_what_may_wait_is_not_waited_for_within_the_shared_visit() {
-    let cluster = Cluster::asking("radio, oam");
-    // The nearest of several is chosen by what kubelet says of the pod.
-    let several = definition("radio", "10.9.0.0/24").replace(r#""eth0""#, r#"["eth0","eth1"]"#);
-    cluster.api.put_definition("shop", "radio", &several, None);
-    assert_eq!(visits(&cluster), 2, "left before the first of them, and entered again for both");
-    cluster.del().unwrap();
-}
-
-#[test]
-fn x11_network_status_is_told_only_when_the_answer_has_left() {
-    let cluster = Cluster::asking("radio");
-    let call = cluster.rig.prepare(cluster.request(Command::Add));
-    let now = Instant::now();
-    let deadline = now + Duration::from_secs(5);
-    let reply = call.serve(Waiting { arrived: now, deadline, gone: CallerGone::default() });
-    reply.outcome.unwrap();
-    assert!(cluster.api.reports().is_empty(), "the caller still waits");
-    call.answered(true);
-    assert_eq!(cluster.api.reports().len(), 1);
-}
-
-#[test]
-fn x11_a_daemon_killed_before_it_told_network_status_tells_it_after_the_restart_and_only_then() {
-    let mut cluster = Cluster::asking("radio");
-    cluster.api.put_pod(&of_name("web-1"), &[(NETWORKS, "oam")]);
-    let add = |cluster: &Cluster, container: &str, name: &str, told: bool| {
-        let args = ARGS.replace("web-0", name);
-        let request = Request { container_id: container.into(), args, ..cluster.request(Command::Add) };
-        let call = cluster.rig.prepare(Request { netns: format!("/run/netns/{container}"), ..request });
-        let deadline = Instant::now() + Duration::from_secs(5);
-        cluster.rig.kernel.add_namespace(format!("/run/netns/{container}"));
-        let waiting = Waiting { arrived: Instant::now(), deadline, gone: CallerGone::default() };
-        call.serve(waiting).outcome.unwrap();
-        if told {
-            call.answered(true);
-        }
-    };
-    add(&cluster, "c1", "web-0", true);
-    let told = cluster.api.reports();
-    add(&cluster, "c2", "web-1", false);
+fn m14_a_further_network_by_its_name_in_the_conf_dir_gets_what_the_pod_asks_for() {
+    let mut cluster = Cluster::on_this_host();
+    let (plugins, told) = by_name(&cluster, &json!({"ips": true, "mac": true, "bandwidth": true}));
     cluster.rig.restart();
-    cluster.rig.engine().report_again(Instant::now());
-    let again = cluster.api.reports().split_off(told.len());
-    assert_eq!(again.iter().map(|(pod, _)| pod.name.as_str()).collect::<Vec<_>>(), ["web-1"]);
-    let status: Value = serde_json::from_str(&again[0].1).unwrap();
-    assert_eq!(status[1]["name"], "shop/oam", "{status}");
-    assert_eq!((&status[1]["interface"], &status[0]["default"]), (&json!("net1"), &json!(true)));
+    cluster.api.put_definition("shop", "storage", "", None);
+    let asks = json!([{
+        "name": "storage", "ips": ["10.7.0.9/24"], "mac": "02:00:00:00:00:77", "cni-args": {"level": "7"},
+        "bandwidth": {"ingressRate": 2048, "ingressBurst": 1600},
+    }]);
+    cluster.api.put_pod(&web(), &[(NETWORKS, &asks.to_string())]);
+    let call = |command| {
+        cluster.rig.call(Request { path: plugins.path().display().to_string(), ..cluster.request(command) })
+    };
+    call(Command::Add).unwrap();
+    call(Command::Del).unwrap();
+    cluster.rig.reap();
+    let calls = std::fs::read_to_string(&told).unwrap();
+    let calls: Vec<Value> = calls.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(calls.len(), 2, "ADD and DEL: {calls:?}");
+    for conf in calls {
+        assert_eq!(conf["args"]["cni"], json!({"level": "7"}), "{conf}");
+        assert_eq!(conf["runtimeConfig"]["ips"], json!(["10.7.0.9/24"]), "{conf}");
+        assert_eq!(conf["runtimeConfig"]["mac"], "02:00:00:00:00:77", "{conf}");
+        assert_eq!(conf["runtimeConfig"]["bandwidth"]["ingressRate"], 2048, "{conf}");
+    }
 }
 
-fn of_name(name: &str) -> PodRef {
-    PodRef { name: name.into(), ..web() }
+#[test]
+fn m14_what_no_plugin_of_a_network_by_its_name_declares_fails_the_pod() {
+    let mut cluster = Cluster::on_this_host();
+    let (_plugins, _) = by_name(&cluster, &json!({}));
+    cluster.rig.restart();
+    cluster.api.put_definition("shop", "storage", "", None);
+    let asks = json!([{"name": "storage", "portMappings": [{"hostPort": 80, "containerPort": 80}]}]);
+    cluster.api.put_pod(&web(), &[(NETWORKS, &asks.to_string())]);
+    let refused = cluster.add().unwrap_err();
+    assert!(refused.msg.contains("portMappings") && refused.code.number() == 7, "{refused}");
 }

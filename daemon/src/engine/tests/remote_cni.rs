@@ -209,6 +209,7 @@ fn r01_a_pod_gets_its_default_network_and_those_of_its_annotations_and_is_told_o
 #[test]
 fn r01_what_a_pod_asks_for_comes_from_the_cluster_where_the_call_does_not_say_it() {
     let remote = Remote::new();
+    remote.cluster.api.put_pod(&PodRef { uid: Some("u-0".into()), ..web() }, &[]);
     remote.cluster.api.put_pod(&web(), &[(NETWORKS, "radio")]);
     let asked = v1::SetUpPodRequest { annotations: None, ..request(&[]) };
     assert_eq!(remote.set_up(asked.clone()).unwrap().len(), 2);

@@ -42,6 +42,7 @@ fn no_spelling_of_what_a_policy_forbids_reaches_the_kernel_or_the_disk() {
             netns: POD,
             netns_inode: None,
             callers_netns: None,
+            callers_cookie: None,
             args: "",
             path: "/nowhere",
             env: &[],

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use fairlead_cni::Code;
 use serde_json::{Map, Value, json};
 
 use super::*;
@@ -32,6 +33,7 @@ impl Rig {
                 netns: POD,
                 netns_inode: None,
                 callers_netns: None,
+                callers_cookie: None,
                 args: "",
                 path: &path,
                 env: &[],
@@ -110,6 +112,18 @@ fn a_gc_of_the_administrators_network_spares_a_tenants_of_the_same_name() {
     rig.call(request).unwrap();
     assert_eq!(rig.engine().core.store.all().len(), 1);
     assert_eq!(rig.allocations(), ["10.1.0.2"]);
+}
+
+#[test]
+fn our_own_type_cannot_stand_in_a_tenants_list_of_several_and_nothing_is_left() {
+    let rig = Rig::new();
+    let before = rig.state();
+    let text = r#"{"cniVersion":"1.0.0","name":"net","plugins":[
+        {"type":"macvlan","master":"eth0","ipam":{}},{"type":"fairlead","paths":[{"type":"macvlan","master":"eth0"}],"ipam":{}}]}"#;
+    let refused = rig.add_definition("a", "net1", text, &json!({})).unwrap_err();
+    assert_eq!(refused.code, Code::InvalidConfig);
+    assert!(refused.msg.contains("cannot stand in a list"), "{refused}");
+    assert_eq!(rig.state(), before);
 }
 
 #[test]

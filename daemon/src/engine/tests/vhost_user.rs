@@ -6,89 +6,26 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fairlead_cni::wire::Command;
 use fairlead_cni::{CniError, Code};
 use fairlead_host::socket_file;
-use fairlead_vhost::control::listening_socket::bind_control_socket;
-use fairlead_vhost::control::messages::{Refusal, RefusalCode};
-use fairlead_vhost::control::{EventQueues, PortCommands, Server};
+use fairlead_vhost::control::{PortCommands, Server};
 use fairlead_vhost::dataplane::Socket;
-use fairlead_vhost::port::{MacEntry, PortConfig, PortCounters, PortView};
-use parking_lot::Mutex;
+use fairlead_vhost::fake_switch::{self, FakePorts};
+use fairlead_vhost::port::PortConfig;
 use serde_json::{Value, json};
 
 use super::Rig;
+use crate::engine::metrics_of_ports;
 
 const UID: &str = "0f3c2a54-6d3e-4b0e-9f5e-3b8f0b7d7a11";
 const PORT: &str = "c1/net1";
 
-/// Ports with their sockets; no frame is forwarded.
-#[derive(Default, Clone)]
-struct Ports(Arc<Mutex<Vec<(PortConfig, Socket)>>>);
-
-impl Ports {
-    fn names(&self) -> Vec<String> {
-        self.0.lock().iter().map(|(config, _)| config.name.clone()).collect()
-    }
-
-    fn only(&self) -> PortConfig {
-        let ports = self.0.lock();
-        assert_eq!(ports.len(), 1);
-        ports[0].0.clone()
-    }
-}
-
-impl PortCommands for Ports {
-    fn add_port(&self, config: PortConfig, socket: Socket) -> Result<(), Refusal> {
-        if self.names().contains(&config.name) {
-            return Err(Refusal::new(RefusalCode::NameTaken, "it is there"));
-        }
-        self.0.lock().push((config, socket));
-        Ok(())
-    }
-
-    fn remove_port(&self, name: &str) -> Result<(), Refusal> {
-        if !self.names().iter().any(|known| known == name) {
-            return Err(Refusal::new(RefusalCode::UnknownPort, "it is not there"));
-        }
-        self.0.lock().retain(|(config, _)| config.name != name);
-        Ok(())
-    }
-
-    fn reconnect(&self, name: &str, socket: OwnedFd) -> Result<(), Refusal> {
-        let mut ports = self.0.lock();
-        let port = ports.iter_mut().find(|(config, _)| config.name == name);
-        port.ok_or_else(|| Refusal::new(RefusalCode::UnknownPort, "it is not there"))?.1 =
-            Socket::Connecting(socket);
-        Ok(())
-    }
-
-    fn ports(&self) -> Vec<PortView> {
-        let view = |(config, socket): &(PortConfig, Socket)| PortView {
-            config: config.clone(),
-            has_connection: matches!(socket, Socket::Connecting(_)),
-            connected: matches!(socket, Socket::Connecting(_)),
-            features: 0,
-            active_queues: 0,
-            counters: PortCounters::default(),
-        };
-        self.0.lock().iter().map(view).collect()
-    }
-
-    fn mac_table(&self) -> Vec<MacEntry> {
-        Vec::new()
-    }
-}
-
 /// A switch at the socket where the daemon looks for one.
-fn switch(rig: &Rig) -> (Server, Ports) {
-    let listener = bind_control_socket(&rig.dir.path().join("run/vswitch.sock")).unwrap();
-    let ports = Ports::default();
-    let events = Arc::new(EventQueues::new().unwrap());
-    (Server::start(listener, ports.clone(), events, vec![0]).unwrap(), ports)
+pub(super) fn switch(rig: &Rig) -> (Server, FakePorts) {
+    fake_switch::serve(&rig.dir.path().join("run/vswitch.sock"))
 }
 
 impl Rig {
@@ -115,7 +52,7 @@ impl Rig {
     }
 
     /// Runs what keeps the switch's ports up until it is so.
-    fn kept_up_until(&self, is_so: impl Fn() -> bool) {
+    pub(super) fn kept_up_until(&self, is_so: impl Fn() -> bool) {
         let until = Instant::now() + Duration::from_secs(20);
         let goes_on = || !is_so() && Instant::now() < until;
         self.engine().core.kinds.vhost_user.keep_up(&goes_on);
@@ -123,7 +60,7 @@ impl Rig {
     }
 }
 
-fn connect(socket: &Path) -> io::Result<OwnedFd> {
+pub(super) fn connect(socket: &Path) -> io::Result<OwnedFd> {
     let dir = File::open(socket.parent().unwrap())?;
     socket_file::connect_to(dir, socket.file_name().unwrap().to_str().unwrap())
 }
@@ -165,6 +102,56 @@ fn k29_a_port_is_a_socket_in_the_pods_volume_with_its_mac_and_addresses_told() {
     assert!(gone.code == Code::Changed && gone.msg.contains("net1.sock is gone"), "{gone}");
     ports.remove_port(PORT).unwrap();
     assert!(rig.of_kubelets_pod(Command::Check, &config(&with)).unwrap_err().msg.contains("has no port"));
+}
+
+#[test]
+fn the_switch_and_the_application_are_told_the_pods_numa_node_also_after_a_restart_of_the_switch() {
+    let rig = Rig::with_volume();
+    let (server, ports) = switch(&rig);
+    let info = "/var/run/k8s.cni.cncf.io/devinfo/cni/blue.json";
+    rig.port(&format!(
+        r#","args":{{"cni":{{"numaNodes":[1]}}}},"runtimeConfig":{{"CNIDeviceInfoFile":"{info}"}}"#
+    ))
+    .unwrap();
+    let node = |ports: &FakePorts| ports.ports().first().map(|port| port.thread.numa_node);
+    assert_eq!(node(&ports), Some(Some(1)));
+    let info = fs::read_to_string(rig.dir.path().join(format!("root{info}"))).unwrap();
+    let info: Value = serde_json::from_str(&info).unwrap();
+    assert_eq!(info["fairlead"]["numaNode"], 1);
+    drop(server);
+    let (_server, ports) = switch(&rig);
+    rig.kept_up_until(|| node(&ports).is_some());
+    assert_eq!(node(&ports), Some(Some(1)));
+}
+
+#[test]
+fn the_ports_of_the_switch_are_told_in_the_metrics_and_to_the_operator_with_their_pods() {
+    let rig = Rig::with_volume();
+    metrics_of_ports::register(rig.engine.as_ref().unwrap(), &rig.exposition);
+    assert!(!rig.exposition.text().contains("vswitch_up"), "nobody needs a switch");
+    let (server, _ports) = switch(&rig);
+    rig.port("").unwrap();
+    let text = rig.exposition.text();
+    let labels = r#"port="c1/net1",network="blue",namespace="ns",pod="pod""#;
+    for line in [
+        "fairlead_vswitch_up 1".to_owned(),
+        format!("fairlead_vswitch_port_connected{{{labels}}} 0"),
+        format!(r#"fairlead_vswitch_port_frames_total{{{labels},direction="sent"}} 0"#),
+        format!(r#"fairlead_vswitch_port_bytes_total{{{labels},direction="received"}} 0"#),
+        format!(r#"fairlead_vswitch_port_drops_total{{{labels},direction="sent",reason="spoofed"}} 0"#),
+        format!(r#"fairlead_vswitch_port_drops_total{{{labels},direction="received",reason="no-room"}} 0"#),
+        format!("fairlead_vswitch_port_memory_bytes{{{labels}}} 0"),
+        format!("fairlead_vswitch_port_memory_refusals_total{{{labels}}} 0"),
+    ] {
+        assert!(text.contains(&format!("\n{line}\n")), "{line} is not in\n{text}");
+    }
+    assert_eq!(text.matches(labels).count(), 1 + 2 + 2 + 12 + 2, "a port has so many series: {text}");
+    assert_eq!(rig.engine().core.kinds.vhost_user.ports_table()["ports"][0]["pod"], "ns/pod");
+    drop(server);
+    let text = rig.exposition.text();
+    assert!(text.contains("\nfairlead_vswitch_up 0\n") && !text.contains("c1/net1"), "{text}");
+    rig.of_kubelets_pod(Command::Del, &config("")).unwrap();
+    assert!(!rig.exposition.text().contains("vswitch_up"));
 }
 
 #[test]
@@ -247,7 +234,7 @@ fn a_switch_that_was_started_again_gets_the_ports_of_the_records_and_no_others()
     let (_server, ports) = switch(&rig);
     let stranger = PortConfig { name: "nobodys".into(), ..was.clone() };
     let listener = UnixListener::bind(rig.dir.path().join("other.sock")).unwrap();
-    ports.add_port(stranger, Socket::Listening(listener.into())).unwrap();
+    ports.add_port(stranger, Socket::Listening(listener.into()), None).unwrap();
     rig.kept_up_until(|| ports.names() == [PORT]);
     assert_eq!(ports.only(), was);
     connect(&socket).unwrap();

@@ -90,6 +90,7 @@ fn request(command: Command, config: &Value, plugin_path: &str) -> Request {
         // Nobody has looked: the caller names a path of the host.
         netns_inode: None,
         own_netns: None,
+        own_netns_cookie: None,
         ifname: IFNAME.to_owned(),
         args: String::new(),
         path: plugin_path.to_owned(),

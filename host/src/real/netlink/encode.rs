@@ -33,6 +33,9 @@ pub(in crate::real) const RTAX_ADVMSS: u16 = 8;
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 const IFF_UP: u32 = libc::IFF_UP as u32;
+const IFLA_INET_CONF: u16 = 1;
+/// The number of `arp_notify` in `IFLA_INET_CONF` (`linux/ip.h`).
+const IPV4_DEVCONF_ARP_NOTIFY: u16 = 22;
 // Of kernel 6.3; libc does not have them yet.
 pub(in crate::real) const IFLA_GSO_IPV4_MAX_SIZE: u16 = 63;
 pub(in crate::real) const IFLA_GRO_IPV4_MAX_SIZE: u16 = 64;
@@ -58,6 +61,7 @@ pub(in crate::real) fn of(op: &Op, ends: Ends<'_>) -> (Via, Message) {
     match op {
         Op::CreateLink(new) => create_link(new, ends),
         Op::SetLink(set) => (Via::View, set_link(set)),
+        Op::SetArpNotify(index) => (Via::View, set_arp_notify(*index)),
         Op::DeleteLink(index) => {
             (Via::View, Message::new(libc::RTM_DELLINK, NLM_F_ACK, &ifinfomsg(*index, 0, 0)))
         }
@@ -84,6 +88,7 @@ pub(in crate::real) fn describe(op: &Op) -> String {
     match op {
         Op::CreateLink(new) => format!("create {} {:?}", new.kind.name(), new.name),
         Op::SetLink(set) => describe_set(set),
+        Op::SetArpNotify(index) => format!("set arp_notify of link {index}"),
         Op::DeleteLink(index) => format!("delete link {index}"),
         Op::MoveToHost { index, name, .. } => format!("move link {index} to the host as {name:?}"),
         Op::TakeFromHost { index, name, up, .. } => {
@@ -180,6 +185,16 @@ fn set_link(set: &SetLink) -> Message {
         message.attribute(libc::IFLA_IFALIAS, alias.as_bytes());
     }
     write_settings(&mut message, &set.settings);
+    message
+}
+
+fn set_arp_notify(index: u32) -> Message {
+    let mut message = change_link(index);
+    message.nest(libc::IFLA_AF_SPEC, |families| {
+        families.nest(u16::from(AF_INET), |inet| {
+            inet.nest(IFLA_INET_CONF, |conf| conf.u32(IPV4_DEVCONF_ARP_NOTIFY, 1));
+        });
+    });
     message
 }
 

@@ -93,6 +93,15 @@ impl Message {
         u16::from_ne_bytes([self.bytes[6], self.bytes[7]]) & ack != 0
     }
 
+    /// The finished message with its sequence number, to be acknowledged or not. A refusal comes in either case.
+    pub(in crate::real) fn in_a_row(&mut self, sequence: u32, acknowledged: bool) -> &[u8] {
+        let ack = u16::try_from(libc::NLM_F_ACK).unwrap_or(0);
+        let flags = u16::from_ne_bytes([self.bytes[6], self.bytes[7]]);
+        let flags = if acknowledged { flags | ack } else { flags & !ack };
+        self.bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
+        self.with_sequence(sequence)
+    }
+
     fn pad(&mut self) {
         // The kernel looks for the next attribute at a multiple of 4; an attribute's own length excludes the padding.
         while !self.bytes.len().is_multiple_of(4) {

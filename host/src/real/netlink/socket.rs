@@ -61,6 +61,13 @@ impl Failure {
     }
 }
 
+/// The kernel's no to one of several requests.
+#[derive(Debug)]
+pub(in crate::real) struct Refusal {
+    pub(in crate::real) errno: Errno,
+    pub(in crate::real) extack: Option<String>,
+}
+
 /// A socket of rtnetlink or generic netlink, bound to the namespace that its thread was in when it was opened.
 #[derive(Debug)]
 pub(in crate::real) struct Socket {
@@ -102,6 +109,36 @@ impl Socket {
     /// Sends a request with NLM_F_ACK and reads its acknowledgement.
     pub(in crate::real) fn acknowledged(&mut self, message: Message) -> Result<(), Failure> {
         self.exchange(message, &mut |_| {})
+    }
+
+    /// Sends requests in one datagram, and answers which of them were refused, by their positions. The kernel carries them out in order
+    /// and goes on behind a refusal, which comes unasked; so only the last one is acknowledged.
+    pub(in crate::real) fn row(
+        &mut self,
+        messages: &mut [Message],
+    ) -> Result<Vec<(usize, Refusal)>, Failure> {
+        let Some(last) = messages.len().checked_sub(1) else { return Ok(Vec::new()) };
+        let mut sequences = Vec::with_capacity(messages.len());
+        let mut bytes = Vec::new();
+        for (at, message) in messages.iter_mut().enumerate() {
+            let sequence = self.next_sequence();
+            sequences.push(sequence);
+            bytes.extend_from_slice(message.in_a_row(sequence, at == last));
+        }
+        self.send_bytes(&bytes)?;
+        let mut refused = Vec::new();
+        loop {
+            for answer in self.receive()? {
+                // It belongs to an earlier request that was given up.
+                let Some(at) = sequences.iter().position(|one| *one == answer.sequence) else { continue };
+                if let Body::Refused { errno, extack } = answer.body {
+                    refused.push((at, Refusal { errno, extack }));
+                }
+                if at == last {
+                    return Ok(refused);
+                }
+            }
+        }
     }
 
     /// Sends a request that is answered by one link.
@@ -224,12 +261,21 @@ impl Socket {
     }
 
     fn send(&mut self, mut message: Message) -> Result<u32, Failure> {
-        // Never 0, which the kernel's own news carry.
+        let sequence = self.next_sequence();
+        self.send_bytes(message.with_sequence(sequence))?;
+        Ok(sequence)
+    }
+
+    /// Never 0, which the kernel's own news carry.
+    fn next_sequence(&mut self) -> u32 {
         self.sequence = self.sequence.wrapping_add(1).max(1);
-        let bytes = message.with_sequence(self.sequence);
+        self.sequence
+    }
+
+    fn send_bytes(&self, bytes: &[u8]) -> Result<(), Failure> {
         loop {
             match send(self.fd.as_raw_fd(), bytes, MsgFlags::empty()) {
-                Ok(_) => return Ok(self.sequence),
+                Ok(_) => return Ok(()),
                 Err(Errno::EINTR) => {}
                 Err(errno) => return Err(Failure::Socket(errno.into())),
             }

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use self::fake_api_server::FakeApiServer;
 use super::{ApiServer, Settings, Watched};
-use crate::cluster::{Cluster, ClusterError, Definition, Wait};
+use crate::cluster::{Cluster, ClusterError, Definition, ONE_BEFORE, Wait};
 use crate::pod::{Pod, PodRef};
 
 /// A test that waits longer than this fails.

@@ -89,6 +89,44 @@ fn k12_the_sandbox_of_a_pod_that_was_replaced_is_refused_and_its_successor_is_wa
 }
 
 #[test]
+fn k12_a_pod_whose_annotations_came_with_the_call_is_refused_if_another_has_its_name() {
+    let rig = Rig::new();
+    // As after a restart: nobody has seen the end of the one before.
+    rig.api.apply(PODS, api_pod("a", "p", "new"));
+    let watched = rig.synced();
+    let asked = |name: &str, uid: &str| {
+        let wait = Wait { deadline: Instant::now() + LONG, gone: &|| false };
+        watched.must_not_be_gone(&pod_ref("a", name, Some(uid)), &wait)
+    };
+    let refused = asked("p", "old").unwrap_err();
+    assert!(matches!(&refused, ClusterError::AnotherUid { found, .. } if found == "new"), "{refused}");
+    asked("p", "new").unwrap();
+    let begun = Instant::now();
+    asked("unknown", "u1").unwrap();
+    assert!(begun.elapsed() < ONE_BEFORE, "what nobody knows of is not waited for");
+    // Its event comes while it is waited for: the other one was the older.
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| asked("p", "newest"));
+        thread::sleep(Duration::from_millis(100));
+        rig.api.apply(PODS, api_pod("a", "p", "newest"));
+        waiting.join().unwrap().unwrap();
+    });
+    let told = asked("p", "new").unwrap_err();
+    assert!(matches!(&told, ClusterError::AnotherUid { found, .. } if found == "newest"), "{told}");
+}
+
+#[test]
+fn k12_with_the_api_down_a_pod_whose_annotations_came_with_the_call_still_starts() {
+    let mut rig = Rig::new();
+    rig.api.apply(PODS, api_pod("a", "p", "u1"));
+    let watched = rig.synced();
+    rig.api.down();
+    until("the watch has seen it", || watched.health().watches.iter().any(|w| !w.is_working));
+    let wait = Wait { deadline: Instant::now() + LONG, gone: &|| false };
+    watched.must_not_be_gone(&pod_ref("a", "p", Some("u2")), &wait).unwrap();
+}
+
+#[test]
 fn k12_a_static_pod_is_found_by_the_uid_of_its_runtime() {
     let rig = Rig::new();
     let mut mirror = api_pod("kube-system", "etcd-n1", "of the mirror");

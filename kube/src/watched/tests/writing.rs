@@ -1,5 +1,6 @@
 //! network-status and Events.
 
+use std::collections::BTreeMap;
 use std::thread;
 
 use super::fake_api_server::PODS;
@@ -28,6 +29,31 @@ fn x11_network_status_is_one_merge_patch_of_one_annotation_with_the_pods_uid() {
         json!({ "metadata": { "uid": "u", "annotations": { "k8s.v1.cni.cncf.io/network-status": "[1]" } } });
     assert_eq!(patches(&rig), [("a/p".to_owned(), "application/merge-patch+json".to_owned(), body)]);
     assert_eq!(watched.requests().patches, 1);
+}
+
+#[test]
+fn other_annotations_of_a_pod_are_written_with_its_network_status_and_are_no_reason_to_leave_that_out() {
+    let rig = Rig::new();
+    rig.api.apply(PODS, api_pod("a", "p", "u"));
+    let watched = rig.synced();
+    rig.api.with(|state| state.refuses = Some(503));
+    let pod = pod_ref("a", "p", Some("u"));
+    watched.annotate(
+        &pod,
+        vec![("userspace/mapped-dir", "/x".into()), ("userspace/configuration-data", "[]".into())],
+    );
+    watched.annotate(&pod, vec![("userspace/configuration-data", "[1]".into())]);
+    watched.report_again(&pod, "[2]".into());
+    rig.api.with(|state| state.refuses = None);
+    until("the PATCHes", || written(&watched));
+    let mut all = BTreeMap::new();
+    for (_, _, patch) in patches(&rig) {
+        let annotations = patch["metadata"]["annotations"].as_object().unwrap().clone();
+        all.extend(annotations);
+    }
+    let names = ["k8s.v1.cni.cncf.io/network-status", "userspace/configuration-data", "userspace/mapped-dir"];
+    assert_eq!(all.keys().collect::<Vec<_>>(), names);
+    assert_eq!((&all[names[0]], &all[names[1]]), (&json!("[2]"), &json!("[1]")));
 }
 
 #[test]

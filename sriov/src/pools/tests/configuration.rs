@@ -44,13 +44,32 @@ fn a_vf_goes_to_the_first_pool_that_selects_it_and_two_announcers_are_a_fault() 
 
 #[test]
 fn a_pool_that_matches_no_vf_is_told_with_the_selectors_that_matched_nothing() {
-    let rig =
-        kept("pools: [{name: a, selectors: {vendors: ['15b3']}}, {name: b, selectors: {vendors: ['8086']}}]");
-    let notices = rig.table()["notices"].clone();
-    assert_eq!(notices.as_array().map(Vec::len), Some(1), "{notices}");
-    let seen = notices[0]["seen"].as_str().unwrap();
-    assert!(seen.contains("pool \"a\" has no VF") && seen.contains("15b3"), "{notices}");
-    assert_eq!(notices[0]["wrong"], false);
+    for (selectors, told) in [
+        ("{vendors: ['15b3']}", "vendors: no VF of this node has 15b3 (found 8086)"),
+        (
+            "{vendors: ['8086'], drivers: [mlx5_core, ixgbevf]}",
+            "drivers: no VF of this node has mlx5_core, ixgbevf (found igbvf)",
+        ),
+        ("{isRdma: true}", "isRdma: no VF of this node has an RDMA device (found none)"),
+        (
+            "[{vendors: ['15b3']}, {pfNames: ['pf0#7']}]",
+            "vendors: no VF of this node has 15b3 (found 8086); or pfNames: no VF of this node has pf0#7 (found pf0#0, pf0#1)",
+        ),
+        (
+            &format!("{{pfNames: ['pf0#0'], pciAddresses: ['{SECOND}']}}"),
+            &format!("no VF of this node has all of pciAddresses {SECOND}; pfNames pf0#0"),
+        ),
+        ("{vendors: ['8086']}", "earlier pools have all that its selectors match"),
+    ] {
+        let text = format!(
+            "pools: [{{name: b, selectors: {{vendors: ['8086']}}}}, {{name: a, selectors: {selectors}}}]"
+        );
+        let notices = kept(&text).table()["notices"].clone();
+        let seen: Vec<&str> =
+            notices.as_array().unwrap().iter().filter_map(|one| one["seen"].as_str()).collect();
+        assert!(seen.contains(&&*format!("pool \"a\" has no VF: {told}")), "{selectors}: {notices}");
+        assert!(notices.as_array().unwrap().iter().all(|one| one["wrong"] == false), "{notices}");
+    }
 }
 
 #[test]

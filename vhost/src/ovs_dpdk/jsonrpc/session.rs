@@ -3,8 +3,8 @@
 //! One thread reads. It never waits for whoever called, and whoever called never reads. Replies are matched by id; one that
 //! came too late is dropped. A call that gets no reply says so: whether the server carried it out is then unknown.
 //!
-//! TLS is not spoken here. A session takes any connected [`UnixStream`], so a TLS client belongs behind one end of a socket
-//! pair and needs nothing of this file.
+//! TLS is not spoken here: a session takes any connected [`UnixStream`], and a TLS client is behind one end of a socket pair
+//! (`tls_client`).
 
 use std::collections::HashMap;
 use std::io::{Read, Write};

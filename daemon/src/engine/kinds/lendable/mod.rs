@@ -83,6 +83,27 @@ pub(super) fn reserve<'k>(
     Ok(Reservation::Device(LendableDevice { link, address, _lock: lock }))
 }
 
+/// Refuses an interface of the host that is not to be a switch's alone: what the node itself uses, and what others have or are to have.
+pub(super) fn must_be_free(
+    kinds: &Kinds,
+    host: &mut dyn Net,
+    request: &AttachmentRequest<'_>,
+    link: &Link,
+) -> Result<(), CniError> {
+    let address = device_of(kinds, link)?.and_then(|device| device.parse().ok());
+    if let Some(address) = address {
+        must_be_no_pools(kinds, link, address)?;
+        if let Some(holder) = kinds.sriov.store.all().iter().find(|a| a.has_pci_device(address)) {
+            let why = format!("container {} has it", holder.key.container);
+            return Err(refused(link, &why).with("name another device"));
+        }
+    }
+    match kinds.policy.get().lendable.contains(&link.name) {
+        true => Ok(()),
+        false => must_be_dispensable(host, link, request),
+    }
+}
+
 /// The device on a bus that a link is the netdev of. What stands on one, as a VLAN does, is no device.
 fn device_of(kinds: &Kinds, link: &Link) -> Result<Option<String>, CniError> {
     match &link.device {

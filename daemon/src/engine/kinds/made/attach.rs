@@ -15,6 +15,9 @@ use crate::engine::kinds::{
 use crate::engine::{errors, netdev};
 use crate::store::LinkRecord;
 
+/// The MTU of a link that stands on no other, in bytes.
+const ETHERNET_MTU: u32 = 1500;
+
 /// A link that is about to be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NewMade {
@@ -66,8 +69,9 @@ impl Made {
             // Looked up again it could be another one, which nobody has judged.
             Reservation::Device(taken_over) => Some(taken_over.link().clone()),
             Reservation::Parent { link, .. } => Some(link.clone()),
-            Reservation::Nothing | Reservation::Vf(_) => {
-                self.parent().map(|parent| parent::parent(kinds.kernel.as_ref(), pod, &parent)).transpose()?
+            Reservation::Nothing | Reservation::Vf(_) | Reservation::Port { .. } => {
+                let kernel = kinds.kernel.as_ref();
+                self.parent().map(|parent| parent::shared(kernel, request, pod, &parent)).transpose()?
             }
         };
         let facts = Facts {
@@ -78,7 +82,10 @@ impl Made {
             mac: Mac::local(kinds.ids.next()),
         };
         let (link, mac) = self.link(&facts)?;
-        let record = LinkRecord::Made { index: link.index.unwrap_or_default(), kind: link.kind.clone(), mac };
+        // Without one of its own the kernel gives it the parent's, and a link without a parent that of an Ethernet.
+        let mtu = link.mtu.unwrap_or_else(|| parent.as_ref().map_or(ETHERNET_MTU, |parent| parent.mtu));
+        let (index, kind) = (link.index.unwrap_or_default(), link.kind.clone());
+        let record = LinkRecord::Made { index, kind, mac, mtu: Some(mtu) };
         Ok(Plan { record, work: Work::Made(NewMade { link, mac }) })
     }
 

@@ -18,6 +18,24 @@ pub(super) fn parent(kernel: &dyn Kernel, pod: &mut dyn Net, wanted: &ParentRef)
     first(host.as_mut(), wanted)
 }
 
+/// The same for a link that is about to be made: another one of the same pod may just have looked for it.
+pub(super) fn shared(
+    kernel: &dyn Kernel,
+    request: &AttachmentRequest<'_>,
+    pod: &mut dyn Net,
+    wanted: &ParentRef,
+) -> Result<Link, CniError> {
+    let (Some(visit), [name], false) = (request.visit, wanted.names.as_slice(), wanted.in_container) else {
+        return parent(kernel, pod, wanted);
+    };
+    if let Some(known) = visit.parent(name) {
+        return Ok(known);
+    }
+    let found = parent(kernel, pod, wanted)?;
+    visit.parent_found(name, &found);
+    Ok(found)
+}
+
 fn first(net: &mut dyn Net, wanted: &ParentRef) -> Result<Link, CniError> {
     let mut there = all_there(net, wanted)?;
     Ok(there.swap_remove(0))

@@ -2,8 +2,10 @@
 
 use fairlead_cni::config::host_device::Device;
 use fairlead_cni::config::{self, NetConf};
+use fairlead_cni::names::shown;
 use fairlead_cni::{CniError, Code};
 use fairlead_host::Mac;
+use fairlead_sriov::PciAddr;
 
 /// The types of configurations that are served here.
 pub(crate) const TYPES: [&str; 1] = ["host-device"];
@@ -34,6 +36,7 @@ impl HostDevice {
     /// Reads the configuration: `runtimeConfig.deviceID` goes before the config's own four ways to name a device.
     pub(crate) fn validate(conf: &NetConf) -> Result<HostDevice, CniError> {
         let read = config::HostDevice::parse(conf)?;
+        read.bus_id.as_deref().map_or(Ok(()), must_be_bus_id)?;
         let device = match read.device {
             Device::Name(name) => DeviceRef::Name(name),
             Device::HwAddr(mac) => DeviceRef::Mac(
@@ -54,6 +57,21 @@ impl HostDevice {
             DeviceRef::Mac(mac) => format!(" of device {mac}"),
         }
     }
+}
+
+/// Refuses what is neither a PCI address nor has the form of a name on the auxiliary bus, as `mlx5_core.sf.4`: no device could have it.
+fn must_be_bus_id(id: &str) -> Result<(), CniError> {
+    let is_auxiliary = || {
+        let parts: Vec<&str> = id.split('.').collect();
+        let numbered = parts.last().is_some_and(|last| last.parse::<u32>().is_ok());
+        parts.len() >= 3 && numbered && !id.contains(':')
+    };
+    if id.parse::<PciAddr>().is_ok() || is_auxiliary() {
+        return Ok(());
+    }
+    let msg = format!("the device id {} is no address of a bus", shown(id));
+    let remedy = "give \"pciBusID\" a PCI address such as 0000:21:00.1, or a name on the auxiliary bus such as mlx5_core.sf.4";
+    Err(CniError::new(Code::InvalidConfig, msg).with(remedy))
 }
 
 impl DeviceRef {

@@ -69,7 +69,19 @@ impl SriovServices {
     /// Refuses a device that kubelet allocates and has not given to the pod of this request: code 7 when it says so, 11 when it
     /// does not answer. A device that no device plugin is known to serve is anybody's.
     pub(crate) fn must_be_given(&self, request: &AttachmentRequest<'_>, id: &str) -> Result<(), CniError> {
-        let Some(resource) = self.resource_that_serves(request, id) else { return Ok(()) };
+        match self.resource_that_serves(request, id) {
+            Some(resource) => self.must_be_given_of(request, id, &resource),
+            None => Ok(()),
+        }
+    }
+
+    /// The same for a device of a resource of ours.
+    pub(crate) fn must_be_given_of(
+        &self,
+        request: &AttachmentRequest<'_>,
+        id: &str,
+        resource: &str,
+    ) -> Result<(), CniError> {
         let refused = |why: &str| {
             let msg = format!("device {id} is of resource {resource:?}, which kubelet allocates, and {why}");
             CniError::new(Code::InvalidConfig, msg)

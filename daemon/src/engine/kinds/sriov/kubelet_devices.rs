@@ -60,13 +60,23 @@ impl SriovServices {
         request: &AttachmentRequest<'_>,
         resource: &str,
     ) -> Result<PciAddr, CniError> {
-        let pod = pod_of(request)?;
-        let allocated = self.resources_of(request, &pod).map_err(|error| device_unknown(resource, &error))?;
-        let id = self.next_allocated(&pod, allocated, resource, (&request.key.container, &[]))?;
+        let (pod, id) = self.next_of_pod(request, resource)?;
         id.parse().map_err(|e| {
             CniError::new(Code::InvalidConfig, format!("pod {pod}, resource {resource:?}: {e}"))
                 .with("type sriov takes resources whose devices are VFs")
         })
+    }
+
+    /// The same for devices of any kind, with the pod that the request is for.
+    pub(crate) fn next_of_pod(
+        &self,
+        request: &AttachmentRequest<'_>,
+        resource: &str,
+    ) -> Result<(PodName, String), CniError> {
+        let pod = pod_of(request)?;
+        let allocated = self.resources_of(request, &pod).map_err(|error| device_unknown(resource, &error))?;
+        let id = self.next_allocated(&pod, allocated, resource, (&request.key.container, &[]))?;
+        Ok((pod, id))
     }
 
     /// The first device of a resource, of those that kubelet has allocated to a pod, that neither an attachment of the container
@@ -81,7 +91,8 @@ impl SriovServices {
         let of_records = self.store.all().into_iter().filter_map(|a| {
             // A VF on its way back may be taken again: reserving it waits for that.
             let holds = a.key.container == container && matches!(a.phase, Phase::Adding | Phase::Attached);
-            a.vf().filter(|_| holds).map(|vf| vf.address.to_string())
+            let device = a.vf().map(|vf| vf.address.to_string());
+            device.or_else(|| a.pool_port().map(str::to_owned)).filter(|_| holds)
         });
         let held: Vec<String> = of_records.chain(given.iter().cloned()).collect();
         next_device(pod, allocated, resource, |id| held.iter().any(|held| held == id)).map_err(|e| none(&e))

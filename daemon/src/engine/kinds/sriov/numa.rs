@@ -51,8 +51,8 @@ impl SriovServices {
         request: &AttachmentRequest<'_>,
         topology: &Topology,
     ) -> Result<BTreeSet<u32>, CniError> {
-        if !request.conf.args_cni_numa_nodes.is_empty() {
-            return Ok(request.conf.args_cni_numa_nodes.iter().copied().collect());
+        if let Some(named) = named_nodes(request) {
+            return Ok(named);
         }
         let Ok(pod) = pod_of(request) else { return Ok(BTreeSet::new()) };
         if !self.pod_resources.is_expected() {
@@ -61,6 +61,16 @@ impl SriovServices {
         let given = self.resources_of(request, &pod);
         let given = given.map_err(|error| unknown(&format!("on which NUMA node pod {pod} is"), &error))?;
         Ok(assigned(given).nodes(topology))
+    }
+
+    /// The pod's nodes, as far as they are known without asking anybody: those that the caller names, else those of what kubelet has given
+    /// the pod, where it was asked for that already. None on a machine whose nodes can't be read.
+    pub(crate) fn known_nodes(&self, request: &AttachmentRequest<'_>) -> BTreeSet<u32> {
+        if let Some(named) = named_nodes(request) {
+            return named;
+        }
+        let Some(given) = request.pod_resources.get() else { return BTreeSet::new() };
+        Topology::read(&self.sysfs).map(|topology| assigned(given).nodes(&topology)).unwrap_or_default()
     }
 
     /// Which of these interfaces of the host is nearest to the pod, and how it lies. Where nobody says how firmly, the nearest is taken.
@@ -150,6 +160,12 @@ fn equally_near(one: &Locality, other: &Locality) -> bool {
         (Locality::Remote { distance: one, .. }, Locality::Remote { distance: other, .. }) => one == other,
         (one, other) => one.label() == other.label(),
     }
+}
+
+/// The nodes that the caller names, if it names any.
+fn named_nodes(request: &AttachmentRequest<'_>) -> Option<BTreeSet<u32>> {
+    let named = &request.conf.args_cni_numa_nodes;
+    (!named.is_empty()).then(|| named.iter().copied().collect())
 }
 
 /// What kubelet has given the pod, of all its containers.

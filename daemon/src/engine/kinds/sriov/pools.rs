@@ -8,6 +8,7 @@ use fairlead_sriov::pools::{DrawError, Owners, ReadyVf, Refused, SriovCniOwners}
 
 use super::config::Sriov;
 use super::services::SriovServices;
+use crate::port_pools::PortPools;
 
 impl SriovServices {
     /// Calls with who has a VF: an attachment of ours, or a pod that sriov-cni made (`leftovers`).
@@ -26,13 +27,13 @@ impl SriovServices {
         wanted.address().is_ok_and(|address| self.pools.has_ready(address, fits))
     }
 
-    /// Offers kubelet the pools that it allocates from, as they are configured. Before the first look it is offered nothing: an
+    /// Offers kubelet the pools of VFs and ports that it allocates from, as they are configured. Before the first look it is offered nothing: an
     /// empty list would take away what its pods were promised.
-    pub(crate) fn offer_to_kubelet(&self) {
+    pub(crate) fn offer_to_kubelet(&self, ports: &PortPools) {
         if !self.pools.is_looked_at() {
             return;
         }
-        if let Err(error) = self.device_offers.offer(&self.pools) {
+        if let Err(error) = self.device_offers.offer(&self.pools, ports) {
             tracing::error!(%error, "pools cannot be offered to kubelet; they are after the next start");
         }
     }

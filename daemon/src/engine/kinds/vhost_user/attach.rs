@@ -1,5 +1,6 @@
 //! A port is made: its socket in the pod's directory, and the port in the switch that has that socket.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use fairlead_cni::config::vhost_user::{Mode, Place};
@@ -14,11 +15,12 @@ use serde_json::Value;
 use super::config::VhostUser;
 use super::services::VhostUserServices;
 use super::socket_dir::{short_id, unusable};
+use super::uplink;
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::kinds::device_info::{DeviceInfoFiles, VERSION};
-use crate::engine::kinds::{Applied, Plan, Work};
-use crate::engine::random_ids::RandomIds;
-use crate::store::{Attachment, LinkRecord, VhostUserRecord};
+use crate::engine::kinds::{Applied, Kinds, Plan, Work};
+use crate::port_pools::PortPools;
+use crate::store::{Attachment, ConfigurationDataRecord, LinkRecord, VhostUserRecord};
 
 /// A port that is about to be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,18 +28,21 @@ pub(crate) struct NewPort(VhostUserRecord);
 
 /// Says what is to be made. Changes nothing.
 pub(crate) fn plan(
-    services: &VhostUserServices,
-    ids: &RandomIds,
+    kinds: &Kinds,
     wanted: &VhostUser,
     request: &AttachmentRequest<'_>,
 ) -> Result<Plan, CniError> {
-    let config = &wanted.config;
-    let place = services.place(&config.place, request)?;
+    let (config, services, ids) = (&wanted.config, &kinds.vhost_user, &kinds.ids);
+    let place = match &wanted.found {
+        Some(found) => found.clone(),
+        None => services.place(&config.place, request)?,
+    };
     // Tenants choose the names of their networks: those of two namespaces never meet.
     let network = match request.namespace {
         Some(namespace) => format!("{namespace}/{}", config.network),
         None => config.network.clone(),
     };
+    let uplink = config.master.as_deref().map(|master| uplink::plan(kinds, &network, master, request));
     let port = PortConfig {
         name: format!("{}/{}", short_id(&request.key.container), request.key.ifname),
         network,
@@ -51,18 +56,49 @@ pub(crate) fn plan(
         from_guest_bits: config.max_tx_rate.map(bits),
         to_guest_bits: config.max_rx_rate.map(bits),
     };
+    let ovs = services.port_of_ovs(config, &port, &place, request)?;
     let record = VhostUserRecord {
         port,
+        ovs: ovs.map(Box::new),
         directory: place.directory,
         socket: place.socket,
-        in_volume: matches!(config.place, Place::Volume(_)),
+        in_volume: place.in_volume,
         pod_listens: config.mode == Mode::Server,
-        mount_path: config.mount_path.clone(),
+        mount_path: match &config.place {
+            Place::Port(port) => Some(PortPools::in_container(port)),
+            _ => config.mount_path.clone().or(place.mount_path),
+        },
+        configuration_data: config.container_side.as_ref().map(|side| ConfigurationDataRecord {
+            config: side.config.clone(),
+            // In a directory that is neither the pod's alone nor made for it nothing is put.
+            in_file: !side.by_annotation && (place.in_volume || place.own_directory_in.is_some()),
+        }),
+        own_directory_in: place.own_directory_in,
+        pool_port: match &config.place {
+            Place::Port(port) => Some(port.clone()),
+            _ => None,
+        },
+        uplink: uplink.transpose()?,
+        numa_node: numa_node(kinds, &config.place, request),
+        draft: Some(format!(".fairlead-{:016x}", ids.next())),
     };
     Ok(Plan {
         record: LinkRecord::VhostUser(Box::new(record.clone())),
         work: Work::VhostUser(NewPort(record)),
     })
+}
+
+/// The pod's NUMA node, as far as that is known; a port of a pool is on the pool's, if nobody says where the pod is.
+fn numa_node(kinds: &Kinds, place: &Place, request: &AttachmentRequest<'_>) -> Option<u32> {
+    let of_pool = match place {
+        Place::Port(port) => kinds.vhost_user.pools.numa_node(port),
+        _ => None,
+    };
+    nearest(of_pool, &kinds.sriov.known_nodes(request))
+}
+
+fn nearest(of_pool: Option<u32>, of_pod: &BTreeSet<u32>) -> Option<u32> {
+    of_pool.filter(|node| of_pod.is_empty() || of_pod.contains(node)).or_else(|| of_pod.first().copied())
 }
 
 /// Of a rate in Mbit/s.
@@ -77,9 +113,10 @@ pub(crate) fn apply(
     NewPort(record): &NewPort,
     attachment: &Attachment,
 ) -> Result<Applied, CniError> {
-    {
-        let _turn = services.turn.lock();
-        services.serve(record)?;
+    services.make_own_directory(record)?;
+    match &record.ovs {
+        Some(spec) => services.serve_by_ovs(record, spec)?,
+        None => services.serve_by_own_switch(record)?,
     }
     failpoint::pass("add.prepared");
     files.write(attachment, &DeviceInfo::of(record))?;
@@ -92,6 +129,15 @@ pub(crate) fn apply(
 }
 
 impl VhostUserServices {
+    fn serve_by_own_switch(&self, record: &VhostUserRecord) -> Result<(), CniError> {
+        let _turn = self.turn.lock();
+        self.ensure_uplink(record)?;
+        match &record.pool_port {
+            Some(port) => self.serve_of_pool(record, port),
+            None => self.serve(record),
+        }
+    }
+
     /// Makes the socket where the pod's process is to connect, and has the switch serve it. What of both was there before is replaced.
     pub(super) fn serve(&self, record: &VhostUserRecord) -> Result<(), CniError> {
         // Its port is made when the pod's process has made the socket (`replay.rs`).
@@ -103,11 +149,22 @@ impl VhostUserServices {
             true => CniError::new(Code::InvalidConfig, format!("{}: {e}", record.directory)),
             false => unusable(directory, &e),
         };
-        let opened = self.open(directory).map_err(told)?;
+        let opened = self.open_of(record).map_err(told)?;
         let access = if record.in_volume { Access::WhoeverSeesIt } else { Access::WhoeverWritesThere };
-        let listener = socket_file::make_listener(&opened, &record.socket, access).map_err(told)?;
+        let listener = socket_file::make_listener(&opened, &record.socket, record.draft.as_deref(), access)
+            .map_err(told)?;
         failpoint::pass("add.socket");
-        self.switch.add(&record.port, SocketSide::Listening, &listener)
+        self.switch.add(record, SocketSide::Listening, &listener)
+    }
+
+    /// Has the switch serve the socket that a port of a pool has already.
+    fn serve_of_pool(&self, record: &VhostUserRecord, port: &str) -> Result<(), CniError> {
+        let taken = self.pools.take(port).map_err(|e| unusable(Path::new(&record.directory), &e))?;
+        failpoint::pass("add.socket");
+        match taken {
+            Some(listener) => self.switch.add(record, SocketSide::Listening, &listener),
+            None => self.serve(record),
+        }
     }
 }
 
@@ -139,13 +196,30 @@ struct Socket<'a> {
 struct Own {
     mac: Mac,
     mtu: u16,
+    #[serde(rename = "numaNode", skip_serializing_if = "Option::is_none")]
+    numa_node: Option<u32>,
 }
 
 impl<'a> DeviceInfo<'a> {
     fn of(record: &'a VhostUserRecord) -> DeviceInfo<'a> {
         let mode = if record.pod_listens { Mode::Server } else { Mode::Client };
         let vhost_user = Socket { mode: mode.as_str(), path: record.path_for_pod() };
-        let fairlead = Own { mac: record.port.mac, mtu: record.port.mtu };
+        let (mac, mtu) = (record.port.mac, record.port.mtu);
+        let fairlead = Own { mac, mtu, numa_node: record.numa_node };
         DeviceInfo { kind: "vhost-user", version: VERSION, vhost_user, fairlead }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pools_node_is_taken_unless_the_pod_is_known_to_be_elsewhere() {
+        let of = |pool, pod: &[u32]| nearest(pool, &pod.iter().copied().collect());
+        assert_eq!(of(Some(1), &[]), Some(1));
+        assert_eq!(of(Some(1), &[0, 1]), Some(1));
+        assert_eq!(of(Some(1), &[0]), Some(0));
+        assert_eq!((of(None, &[2, 3]), of(None, &[])), (Some(2), None));
     }
 }

@@ -16,20 +16,46 @@ pub(crate) fn undo(
     attachment: &Attachment,
     record: &VhostUserRecord,
 ) -> Result<(), CniError> {
+    if let Some(spec) = &record.ovs {
+        services.ovs.remove(spec)?;
+    }
     let _turn = services.turn.lock();
-    services.switch.remove(&record.port.name)?;
+    if record.ovs.is_none() {
+        services.switch.remove(&record.port.name)?;
+    }
+    services.release_uplink(attachment, record)?;
     failpoint::pass("del.home");
-    services.remove_socket(attachment, record)
+    match &record.pool_port {
+        Some(port) => services
+            .pools
+            .give_back(port, attachment.id)
+            .map_err(|e| unusable(Path::new(&record.directory), &e)),
+        None => {
+            services.remove_socket(attachment, record)?;
+            services.remove_own_directory(attachment, record)
+        }
+    }
 }
 
 impl VhostUserServices {
     /// Removes the socket, unless the same pod's next sandbox has one of that name already.
     fn remove_socket(&self, attachment: &Attachment, record: &VhostUserRecord) -> Result<(), CniError> {
-        if record.pod_listens || self.is_also_anothers(attachment, record) {
-            return Ok(());
+        // The pod's own goes with its volume. In a directory that is removed with the port nothing may be left.
+        if record.pod_listens && record.own_directory_in.is_none() {
+            return self.remove_configuration_data(attachment, record);
         }
+        self.remove_configuration_data(attachment, record)?;
         let directory = Path::new(&record.directory);
-        let removed = self.open(directory).and_then(|dir| socket_file::remove(dir, &record.socket));
+        let removed = self.open_of(record).and_then(|dir| {
+            // Left by a daemon that was killed before the socket had its name.
+            if let Some(draft) = &record.draft {
+                socket_file::remove(&dir, draft)?;
+            }
+            match self.is_also_anothers(attachment, record) {
+                true => Ok(true),
+                false => socket_file::remove(&dir, &record.socket),
+            }
+        });
         match removed {
             // Kubelet has removed the pod's volumes.
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),

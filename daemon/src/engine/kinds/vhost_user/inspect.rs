@@ -12,6 +12,9 @@ use crate::store::VhostUserRecord;
 
 /// CHECK: the port in the switch, and the socket in the pod's directory.
 pub(crate) fn check(services: &VhostUserServices, record: &VhostUserRecord) -> Result<Checked, CniError> {
+    if let Some(spec) = &record.ovs {
+        return services.ovs.check(spec);
+    }
     let name = &record.port.name;
     match services.switch.port(name)? {
         // The pod's process has not made its socket yet.
@@ -22,11 +25,14 @@ pub(crate) fn check(services: &VhostUserServices, record: &VhostUserRecord) -> R
         }
         Some(_) => {}
     }
+    if let Some(lacks) = services.lacks_uplink(record)? {
+        return Ok(Checked::Changed(lacks));
+    }
     if record.pod_listens {
         return Ok(Checked::Whole);
     }
     let directory = Path::new(&record.directory);
-    let there = services.open(directory).and_then(|dir| socket_file::exists(dir, &record.socket));
+    let there = services.open_of(record).and_then(|dir| socket_file::exists(dir, &record.socket));
     match there {
         Ok(true) => Ok(Checked::Whole),
         Ok(false) => Ok(Checked::Changed(format!("its socket {} is gone", record.host_path()))),

@@ -1,9 +1,8 @@
-//! Keeps the switch's ports as the records have them. One that was started again has none: it gets those of the records, each with a new
+//! Keeps our own switch's ports as the records have them. One that was started again has none: it gets those of the records, each with a new
 //! socket in its pod's directory. What could not be made is tried again; ports that nobody has on record are taken out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,6 +11,7 @@ use fairlead_cni::CniError;
 use fairlead_host::socket_file;
 use fairlead_vhost::control::EventStream;
 use fairlead_vhost::control::messages::{PortEvent, SocketSide};
+use fairlead_vhost::log_limit::{Admitted, LogLimit};
 use fairlead_vhost::port::PortView;
 
 use super::services::VhostUserServices;
@@ -38,8 +38,12 @@ struct Upkeep {
     is_missing: bool,
     /// When each port last got a connection.
     handed_over: BTreeMap<String, Instant>,
+    /// A pod may have the switch tell something all the time.
+    log_limit: LogLimit,
     /// Attachments whose port could not be made, which was said.
     told: BTreeSet<u64>,
+    /// Networks whose uplink could not be made, which was said.
+    without_uplink: BTreeSet<String>,
 }
 
 impl VhostUserServices {
@@ -47,6 +51,7 @@ impl VhostUserServices {
     pub(crate) fn keep_up(&self, goes_on: &dyn Fn() -> bool) {
         let mut since = Instant::now();
         while goes_on() {
+            self.pools.mend_when_due();
             match self.switch.events() {
                 Ok(mut events) => {
                     tracing::info!("fairlead-vswitch is there");
@@ -55,7 +60,9 @@ impl VhostUserServices {
                     }
                     let mut upkeep = Upkeep::default();
                     self.look(&mut upkeep);
-                    while goes_on() && self.follow(&mut events, &mut upkeep) {}
+                    while goes_on() && self.follow(&mut events, &mut upkeep) {
+                        self.pools.mend_when_due();
+                    }
                     since = Instant::now();
                 }
                 Err(_) => {
@@ -71,10 +78,7 @@ impl VhostUserServices {
         match events.next(LOOKS) {
             Ok(Some(event)) => {
                 upkeep.is_missing = true;
-                match event {
-                    PortEvent::Misbehaved { .. } => tracing::warn!(?event, "a pod's guest is disconnected"),
-                    _ => tracing::info!(?event, "a port of the switch"),
-                }
+                log(&event, &mut upkeep.log_limit);
             }
             Ok(None) => {}
             Err(error) => {
@@ -94,13 +98,14 @@ impl VhostUserServices {
         // The record comes before the port: with the turn no port is made between the look at the records and the order.
         let _turn = self.turn.lock();
         let all = self.store.all();
-        let names = all.iter().filter_map(|a| Some(a.vhost_user()?.port.name.clone()));
+        let names = all.iter().filter_map(|a| Some(a.port_of_own_switch()?.port.name.clone()));
         self.switch.keep_only(&names.collect::<Vec<_>>())
     }
 
     /// Compares the switch's ports with the records, and makes what is missing.
     fn look(&self, upkeep: &mut Upkeep) {
         (upkeep.looked, upkeep.is_missing) = (Some(Instant::now()), false);
+        self.look_at_uplinks(upkeep);
         let attached = self.attached();
         if attached.is_empty() {
             return;
@@ -110,7 +115,7 @@ impl VhostUserServices {
             return;
         };
         for attachment in &attached {
-            let Some(record) = attachment.vhost_user() else { continue };
+            let Some(record) = attachment.port_of_own_switch() else { continue };
             let port = ports.iter().find(|port| port.config == record.port);
             let done = match record.pod_listens {
                 true if port.is_some_and(|port| port.has_connection) => continue,
@@ -127,6 +132,22 @@ impl VhostUserServices {
                     "a pod's port cannot be made; it is tried again");
             }
         }
+    }
+
+    fn look_at_uplinks(&self, upkeep: &mut Upkeep) {
+        let failed = match self.mend_uplinks() {
+            Ok(failed) => failed,
+            Err(error) => {
+                tracing::error!(%error, "the switch's uplinks cannot be compared with the records");
+                return;
+            }
+        };
+        for (network, error) in &failed {
+            if !upkeep.without_uplink.contains(network) {
+                tracing::error!(network, %error, "a network has no uplink; it is tried again");
+            }
+        }
+        upkeep.without_uplink = failed.into_keys().collect();
     }
 
     fn serve_again(&self, attachment: &Attachment, record: &VhostUserRecord) -> Result<(), CniError> {
@@ -155,7 +176,7 @@ impl VhostUserServices {
             return Ok(());
         }
         // Not there yet, or nobody listens yet: the next look comes soon.
-        let directory = self.open(Path::new(&record.directory));
+        let directory = self.open_of(record);
         let Ok(stream) = directory.and_then(|dir| socket_file::connect_to(dir, &record.socket)) else {
             return Ok(());
         };
@@ -174,12 +195,27 @@ impl VhostUserServices {
         match (self.is_attached(attachment), has_port) {
             (false, _) => Ok(()),
             (true, true) => self.switch.reconnect(&record.port.name, stream),
-            (true, false) => self.switch.add(&record.port, SocketSide::Connected, stream),
+            (true, false) => self.switch.add(record, SocketSide::Connected, stream),
         }
     }
 
     fn attached(&self) -> Vec<Arc<Attachment>> {
-        let is_port = |a: &Arc<Attachment>| a.phase == Phase::Attached && a.vhost_user().is_some();
+        let is_port = |a: &Arc<Attachment>| a.phase == Phase::Attached && a.port_of_own_switch().is_some();
         self.store.all().into_iter().filter(is_port).collect()
+    }
+}
+
+/// Says what the switch tells, of each port a few lines.
+fn log(event: &PortEvent, limit: &mut LogLimit) {
+    let port = match event {
+        PortEvent::Connected { port }
+        | PortEvent::Disconnected { port, .. }
+        | PortEvent::Misbehaved { port, .. } => port.as_str(),
+        PortEvent::Lost { .. } => "",
+    };
+    let Some(Admitted { left_out }) = limit.admit(port, Instant::now()) else { return };
+    match event {
+        PortEvent::Misbehaved { .. } => tracing::warn!(?event, left_out, "a pod's guest is disconnected"),
+        _ => tracing::info!(?event, left_out, "a port of the switch"),
     }
 }

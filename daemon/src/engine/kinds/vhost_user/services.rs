@@ -1,35 +1,94 @@
 //! What the kind uses: the host's files, the records, the switch.
 
-use std::path::PathBuf;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fairlead_host::HostRoot;
+use fairlead_cni::CniError;
+use fairlead_cni::config::vhost_user::Switch;
+use fairlead_host::{HostRoot, Kernel};
+use fairlead_kube::{Cluster, PodRef};
+use fairlead_sriov::Inventory;
+use fairlead_vhost::port::PortView;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
+use super::ovs_link::{OvsAccess, OvsLink};
 use super::switch_link::SwitchLink;
-use crate::store::Store;
+use crate::port_pools::PortPools;
+use crate::run_dir::SWITCH_SOCKET;
+use crate::store::{Attachment, Store};
 
 /// What the kind stands on.
 pub(crate) struct VhostUserServices {
-    pub(super) root: Arc<HostRoot>,
-    /// Kubelet's directory on the host.
-    pub(super) kubelet: PathBuf,
+    pub(super) places: SocketPlaces,
+    /// Ports that kubelet allocates.
+    pub(crate) pools: Arc<PortPools>,
     pub(super) store: Arc<Store>,
     pub(super) switch: SwitchLink,
+    pub(super) ovs: OvsLink,
+    /// The cluster, where the node is one's.
+    pub(super) cluster: Option<Arc<dyn Cluster>>,
+    /// For uplinks.
+    pub(super) kernel: Arc<dyn Kernel>,
+    /// For their NUMA nodes.
+    pub(super) inventory: Inventory,
     /// Held while a port is made or taken away, and while those that nobody has on record are.
     pub(super) turn: Mutex<()>,
 }
 
+/// Where sockets can be that are in no port's own directory.
+pub(crate) struct SocketPlaces {
+    pub(crate) root: Arc<HostRoot>,
+    /// Kubelet's directory on the host.
+    pub(crate) kubelet: PathBuf,
+}
+
 impl VhostUserServices {
-    /// Why no port can be made just now.
-    pub(crate) fn lacks(&self) -> Option<String> {
-        self.switch.lacks()
+    /// Why no port of a switch can be made just now.
+    pub(crate) fn lacks(&self, switch: &Switch) -> Option<String> {
+        match switch {
+            Switch::Fairlead => self.switch.lacks(),
+            Switch::OvsDpdk(bridge) => self.ovs.lacks(&bridge.name, bridge.is_made),
+        }
     }
 
-    /// The switch's ports as the operator sees them, or why they are not known.
+    /// The switch's ports as the operator sees them, each with its pod, or why they are not known.
     pub(crate) fn ports_table(&self) -> Value {
-        self.switch.ports().map_or_else(|e| json!({"lacks": e.msg}), |ports| json!({"ports": ports}))
+        let row = |(port, pod): (PortView, Option<PodRef>)| {
+            let mut row = json!(port);
+            row["pod"] = pod.map(|pod| pod.to_string()).into();
+            row
+        };
+        match self.ports() {
+            Ok(ports) => {
+                // A switch from before there were uplinks has none.
+                let uplinks = self.switch.uplinks().unwrap_or_default();
+                json!({"ports": ports.into_iter().map(row).collect::<Value>(), "uplinks": uplinks})
+            }
+            Err(e) => json!({"lacks": e.msg}),
+        }
+    }
+
+    /// Whether a port of the switch is on record.
+    pub(crate) fn has_ports_on_record(&self) -> bool {
+        self.store.all().iter().any(|a| a.port_of_own_switch().is_some())
+    }
+
+    /// The switch's ports, each with the pod that it is on record for.
+    ///
+    /// # Errors
+    /// The switch does not answer.
+    pub(crate) fn ports(&self) -> Result<Vec<(PortView, Option<PodRef>)>, CniError> {
+        let ports = self.switch.ports()?;
+        let all = self.store.all();
+        let pod_of = |a: &Arc<Attachment>| Some((a.port_of_own_switch()?.port.name.clone(), a.pod.clone()?));
+        let mut pods: HashMap<String, PodRef> = all.iter().filter_map(pod_of).collect();
+        let with_pod = |port: PortView| {
+            let pod = pods.remove(&port.config.name);
+            (port, pod)
+        };
+        Ok(ports.into_iter().map(with_pod).collect())
     }
 
     /// The addresses that the switch knows, or why they are not known.
@@ -37,13 +96,19 @@ impl VhostUserServices {
         self.switch.addresses().map_or_else(|e| json!({"lacks": e.msg}), |known| json!({"addresses": known}))
     }
 
-    /// `switch`: the socket by which `fairlead-vswitch` is told what to do.
+    /// `run_dir`: where the socket is by which `fairlead-vswitch` is told what to do, and the directories of sockets as OVS sees them.
     pub(crate) fn new(
-        root: Arc<HostRoot>,
-        kubelet: PathBuf,
+        places: SocketPlaces,
+        pools: Arc<PortPools>,
         store: Arc<Store>,
-        switch: PathBuf,
+        run_dir: &Path,
+        ovs: OvsAccess,
+        (kernel, inventory): (Arc<dyn Kernel>, Inventory),
+        cluster: Option<Arc<dyn Cluster>>,
     ) -> VhostUserServices {
-        VhostUserServices { root, kubelet, store, switch: SwitchLink::new(switch), turn: Mutex::new(()) }
+        let switch = SwitchLink::new(run_dir.join(SWITCH_SOCKET));
+        let ovs = OvsLink::new(ovs, Arc::clone(&places.root), run_dir);
+        let turn = Mutex::new(());
+        VhostUserServices { places, pools, store, switch, ovs, cluster, kernel, inventory, turn }
     }
 }

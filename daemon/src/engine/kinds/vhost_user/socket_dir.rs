@@ -11,13 +11,29 @@ use fairlead_kube::PodRef;
 use super::services::VhostUserServices;
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::errors;
+use crate::port_pools::SOCKET;
+use crate::store::VhostUserRecord;
 
 /// Where a socket is to be, as it goes on record.
-pub(super) struct SocketPlace {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SocketPlace {
     /// The directory's path on the host.
     pub(super) directory: String,
     /// The socket's name in it.
     pub(super) socket: String,
+    /// It is one pod's alone.
+    pub(super) in_volume: bool,
+    /// It is one of the container's own in this one, and made with the port.
+    pub(super) own_directory_in: Option<String>,
+    /// Where the pod sees it, where that is known otherwise than by the configuration.
+    pub(super) mount_path: Option<String>,
+}
+
+impl SocketPlace {
+    pub(super) fn new(directory: &Path, socket: String, in_volume: bool) -> SocketPlace {
+        let directory = directory.to_string_lossy().into_owned();
+        SocketPlace { directory, socket, in_volume, own_directory_in: None, mount_path: None }
+    }
 }
 
 impl VhostUserServices {
@@ -28,12 +44,21 @@ impl VhostUserServices {
         request: &AttachmentRequest<'_>,
     ) -> Result<SocketPlace, CniError> {
         let ifname = &request.key.ifname;
+        if let Place::Port(port) = place {
+            return Ok(SocketPlace::new(&self.pools.directory(port), SOCKET.to_owned(), true));
+        }
         let (directory, socket) = match place {
             Place::Volume(volume) => (self.volume(volume, request)?, format!("{ifname}.sock")),
             // Pods share it: the container's name keeps their sockets apart.
             Place::Directory(directory) => {
                 let container = short_id(&request.key.container);
                 (PathBuf::from(directory), format!("{container}-{ifname}.sock"))
+            }
+            Place::Port(_) | Place::Resource(_) | Place::SharedDir(_) => {
+                return Err(CniError::new(
+                    Code::Internal,
+                    "a port was not reserved before it was planned with",
+                ));
             }
         };
         self.open(&directory).map_err(|e| match (place, e.kind()) {
@@ -50,11 +75,11 @@ impl VhostUserServices {
             }
             _ => unusable(&directory, &e),
         })?;
-        Ok(SocketPlace { directory: directory.to_string_lossy().into_owned(), socket })
+        Ok(SocketPlace::new(&directory, socket, !matches!(place, Place::Directory(_))))
     }
 
     /// Kubelet has made a pod's volumes before it has the runtime make the sandbox. All of the path is root's.
-    fn volume(&self, volume: &str, request: &AttachmentRequest<'_>) -> Result<PathBuf, CniError> {
+    pub(super) fn volume(&self, volume: &str, request: &AttachmentRequest<'_>) -> Result<PathBuf, CniError> {
         let uid = PodRef::of_args(request.args).and_then(|pod| pod.uid);
         let is_plain = |uid: &String| {
             !uid.is_empty() && uid.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
@@ -66,7 +91,7 @@ impl VhostUserServices {
                 "outside Kubernetes give \"directory\", a directory of the host that the container mounts",
             )
         })?;
-        let volumes = self.kubelet.join("pods").join(uid).join("volumes/kubernetes.io~empty-dir");
+        let volumes = self.places.kubelet.join("pods").join(uid).join("volumes/kubernetes.io~empty-dir");
         Ok(volumes.join(volume))
     }
 
@@ -77,7 +102,19 @@ impl VhostUserServices {
 
     /// Opens a directory of the host.
     pub(super) fn open(&self, directory: &Path) -> io::Result<OwnedFd> {
-        self.root.directory(directory)
+        self.places.root.directory(directory)
+    }
+
+    /// Opens the directory of a port's socket.
+    pub(super) fn open_of(&self, record: &VhostUserRecord) -> io::Result<OwnedFd> {
+        match (&record.pool_port, &record.own_directory_in) {
+            (Some(port), _) => self.pools.open(port),
+            // Pods may write to the one above it.
+            (None, Some(base)) => {
+                self.places.root.strict_below(Path::new(base)).directory(Path::new(&record.directory))
+            }
+            (None, None) => self.open(Path::new(&record.directory)),
+        }
     }
 }
 

@@ -5,10 +5,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use fairlead_cni::{CniError, Code};
+use fairlead_host::Uplink;
 use fairlead_vhost::control::messages::{RefusalCode, SocketSide};
 use fairlead_vhost::control::{Client, ClientError, EventStream};
-use fairlead_vhost::port::{MacEntry, PortConfig, PortView};
+use fairlead_vhost::port::{MacEntry, PortView, UplinkConfig, UplinkView};
 use parking_lot::Mutex;
+
+use crate::store::VhostUserRecord;
 
 /// So long the switch may take for an answer: it does nothing that waits for a guest.
 const ANSWERS: Duration = Duration::from_secs(2);
@@ -25,8 +28,16 @@ impl SwitchLink {
     }
 
     /// Has the switch serve a port, in place of any that has its name.
-    pub(super) fn add(&self, port: &PortConfig, side: SocketSide, socket: &OwnedFd) -> Result<(), CniError> {
-        let add = |client: &mut Client| client.add_port(port.clone(), side, socket.as_fd());
+    pub(super) fn add(
+        &self,
+        record: &VhostUserRecord,
+        side: SocketSide,
+        socket: &OwnedFd,
+    ) -> Result<(), CniError> {
+        let port = &record.port;
+        let add = |client: &mut Client| {
+            near(record.numa_node, |node| client.add_port_near(port.clone(), side, socket.as_fd(), node))
+        };
         self.call(|client| match add(client) {
             // A daemon that was killed has left it, or one whose store was lost.
             Err(error) if refused(&error) == Some(RefusalCode::NameTaken) => {
@@ -50,6 +61,30 @@ impl SwitchLink {
     /// Hands over a new connection to the process that made the socket of a port.
     pub(super) fn reconnect(&self, name: &str, stream: &OwnedFd) -> Result<(), CniError> {
         self.call(|client| client.reconnect(name, stream.as_fd()))
+    }
+
+    /// Has the switch serve an uplink of this NUMA node, whose sockets are to be bound then.
+    pub(super) fn add_uplink(
+        &self,
+        config: &UplinkConfig,
+        uplink: &Uplink,
+        numa_node: Option<u32>,
+    ) -> Result<(), CniError> {
+        self.call(|client| near(numa_node, |node| client.add_uplink_near(config.clone(), uplink, node)))
+    }
+
+    /// Takes a network's uplink away. As for ports, none is success.
+    pub(super) fn remove_uplink(&self, network: &str) -> Result<(), CniError> {
+        self.call(|client| match client.remove_uplink(network) {
+            Err(ClientError::Connect { .. }) => Ok(()),
+            Err(error) if refused(&error) == Some(RefusalCode::UnknownPort) => Ok(()),
+            done => done,
+        })
+    }
+
+    /// The uplinks that the switch has.
+    pub(super) fn uplinks(&self) -> Result<Vec<UplinkView>, CniError> {
+        self.call(Client::uplinks)
     }
 
     /// The ports that the switch has.
@@ -97,6 +132,17 @@ impl SwitchLink {
     }
 }
 
+/// Asks for a thread of this NUMA node; for any, where the switch is from before there were several.
+fn near(
+    numa_node: Option<u32>,
+    mut ask: impl FnMut(Option<u32>) -> Result<(), ClientError>,
+) -> Result<(), ClientError> {
+    match ask(numa_node) {
+        Err(error) if numa_node.is_some() && refused(&error) == Some(RefusalCode::NewerVersion) => ask(None),
+        done => done,
+    }
+}
+
 fn refused(error: &ClientError) -> Option<RefusalCode> {
     match error {
         ClientError::Refused { refusal, .. } => Some(refusal.code),
@@ -114,4 +160,28 @@ fn told(error: &ClientError) -> CniError {
         _ => "see the log of fairlead-vswitch",
     };
     CniError::new(Code::TryAgain, error.to_string()).with(remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use fairlead_vhost::control::messages::Refusal;
+
+    use super::*;
+
+    #[test]
+    fn a_switch_that_knows_of_no_nodes_is_asked_for_any_thread_and_every_other_refusal_stays() {
+        let asked = |numa_node, code| {
+            let mut asked = Vec::new();
+            let done = near(numa_node, |node| {
+                asked.push(node);
+                let refusal = Refusal::new(code, "no");
+                let is_taken = node.is_none() && code == RefusalCode::NewerVersion;
+                if is_taken { Ok(()) } else { Err(ClientError::Refused { request: "add-port", refusal }) }
+            });
+            (done.is_ok(), asked)
+        };
+        assert_eq!(asked(Some(1), RefusalCode::NewerVersion), (true, vec![Some(1), None]));
+        assert_eq!(asked(Some(1), RefusalCode::NameTaken), (false, vec![Some(1)]));
+        assert_eq!(asked(None, RefusalCode::BadConfig), (false, vec![None]));
+    }
 }

@@ -1,0 +1,175 @@
+//! Ports of a running OVS-DPDK: its driver (`fairlead_vhost::ovs_dpdk`), and the directories of sockets as OVS sees them.
+//!
+//! OVS connects to a path, as root, and again for as long as the port lives; the pod may put anything there. So what OVS is told is no path
+//! of the pod's: the directory of the socket is mounted at a short one of ours, and through that no symbolic link is followed.
+//!
+//! The driver is started when a port is first asked for, and at once where the configuration has a section for it or a record has a port of
+//! it: most nodes have no OVS.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fairlead_cni::{CniError, Code};
+use fairlead_host::{BindMounts, HostRoot, failpoint};
+use fairlead_vhost::ovs_dpdk::{
+    DatabaseAddress, Limits, Options, OvsDpdk, OvsError, PortName, PortSpec, Reconciled, TlsFiles,
+};
+use parking_lot::{Mutex, RwLock};
+
+use super::socket_dir::unusable;
+use crate::engine::kinds::Checked;
+
+/// The directories of sockets as OVS sees them, in the run directory.
+const DIRECTORY: &str = "ovs";
+/// So long a connection to the database that was lost is waited for.
+const CONNECTS: Duration = Duration::from_millis(500);
+
+/// Where OVS is, and as whom it is spoken to.
+#[derive(Debug, Clone)]
+pub(crate) struct OvsAccess {
+    /// Its database, as the configuration names it.
+    pub(crate) database: DatabaseAddress,
+    /// What a database that is reached by TLS needs.
+    pub(crate) tls: Option<TlsFiles>,
+    /// The configuration has a section for it.
+    pub(crate) is_configured: bool,
+    /// This node's name: ports with it are ours.
+    pub(crate) node: String,
+}
+
+/// The ports of OVS, and what they need on the host.
+pub(super) struct OvsLink {
+    access: OvsAccess,
+    root: Arc<HostRoot>,
+    directory: PathBuf,
+    mounts: BindMounts,
+    driver: Mutex<Option<Arc<OvsDpdk>>>,
+    /// Shared by whoever makes or removes a port: while the ports are compared with the records nobody does.
+    turn: RwLock<()>,
+}
+
+impl OvsLink {
+    pub(super) fn new(access: OvsAccess, root: Arc<HostRoot>, run_dir: &Path) -> OvsLink {
+        let mounts = BindMounts::new(&root.seen_at(Path::new("/")));
+        let directory = run_dir.join(DIRECTORY);
+        OvsLink { access, root, directory, mounts, driver: Mutex::default(), turn: RwLock::default() }
+    }
+
+    /// The socket of a port, as OVS is told of it.
+    pub(super) fn socket(&self, port: &PortName, name: &str) -> PathBuf {
+        self.mount_of(port).join(name)
+    }
+
+    fn mount_of(&self, port: &PortName) -> PathBuf {
+        self.directory.join(port.as_str())
+    }
+
+    /// Makes a port whose socket is, or will be, in this directory of the host. What was there of it before is replaced.
+    pub(super) fn add(&self, spec: &PortSpec, directory: &Path) -> Result<(), CniError> {
+        let _turn = self.turn.read();
+        let driver = self.driver()?;
+        self.mounts.make(directory, &self.mount_of(&spec.name)).map_err(|e| unusable(directory, &e))?;
+        failpoint::pass("add.socket");
+        driver.add_port(spec.clone()).map(drop).map_err(|e| told(&e))
+    }
+
+    /// Takes a port away. One that OVS does not have is success, and so is a database that is not there: the port goes when it is back.
+    pub(super) fn remove(&self, spec: &PortSpec) -> Result<(), CniError> {
+        let _turn = self.turn.read();
+        match self.driver()?.remove_port(&spec.name) {
+            Ok(_) => {}
+            Err(OvsError::Unreachable(why)) => {
+                tracing::warn!(port = %spec.name, %why, "a port of OVS is removed when its database is back");
+            }
+            Err(error) => return Err(told(&error)),
+        }
+        failpoint::pass("del.unserved");
+        let mount = self.mount_of(&spec.name);
+        self.mounts.remove(&mount).map_err(|e| unusable(&mount, &e))
+    }
+
+    /// CHECK: OVS has the port, as it was asked for.
+    pub(super) fn check(&self, spec: &PortSpec) -> Result<Checked, CniError> {
+        let ports = self.driver()?.ports().map_err(|e| told(&e))?;
+        let Some(port) = ports.into_iter().find(|port| port.name == spec.name.as_str()) else {
+            return Ok(Checked::Changed(format!("OVS has no port {}", spec.name)));
+        };
+        if port.spec.as_ref() != Some(spec) {
+            return Ok(Checked::Changed(format!("the port {} of OVS has other settings", spec.name)));
+        }
+        Ok(match (port.error, port.ofport) {
+            (Some(error), _) => Checked::Changed(format!("OVS cannot serve the port {}: {error}", spec.name)),
+            (None, None) => Checked::Changed(format!("ovs-vswitchd does not serve the port {}", spec.name)),
+            (None, Some(_)) => Checked::Whole,
+        })
+    }
+
+    /// Why no port can be made in the bridge just now. `is_made`: one that is not there is made with its first port.
+    pub(super) fn lacks(&self, bridge: &str, is_made: bool) -> Option<String> {
+        let looked = self.driver().and_then(|driver| match driver.check_bridge(bridge, CONNECTS) {
+            Err(OvsError::BridgeMissing { .. }) if is_made => Ok(()),
+            looked => looked.map_err(|e| told(&e)),
+        });
+        looked.err().map(|e| e.msg)
+    }
+
+    /// How often there was a connection to the database; `None`: nothing is to be done there. `has_ports`: some record has a port of it.
+    pub(super) fn connections(&self, has_ports: bool) -> Option<u64> {
+        let is_started = self.driver.lock().is_some();
+        if !is_started && !self.access.is_configured && !self.directory.exists() && !has_ports {
+            return None;
+        }
+        let driver = self.driver().ok()?;
+        driver.status().unreachable.is_none().then(|| driver.counters().connections)
+    }
+
+    /// Has OVS have these ports and no others of ours. `owned` is asked for while no port is made or removed.
+    pub(super) fn keep_only(&self, owned: impl FnOnce() -> Vec<PortSpec>) -> Result<Reconciled, CniError> {
+        let _turn = self.turn.write();
+        let owned = owned();
+        let reconciled = self.driver()?.reconcile(&owned).map_err(|e| told(&e))?;
+        let is_owned = |name: &str| owned.iter().any(|spec| spec.name.as_str() == name);
+        for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
+            if !entry.file_name().to_str().is_some_and(is_owned)
+                && let Err(error) = self.mounts.remove(&entry.path())
+            {
+                tracing::warn!(path = %entry.path().display(), %error, "a mount that no port has stays");
+            }
+        }
+        Ok(reconciled)
+    }
+
+    /// The driver, which is started where it is not.
+    fn driver(&self) -> Result<Arc<OvsDpdk>, CniError> {
+        let mut driver = self.driver.lock();
+        if let Some(driver) = &*driver {
+            return Ok(Arc::clone(driver));
+        }
+        let address = match self.access.database.socket() {
+            Some(socket) => DatabaseAddress::parse(&format!("unix:{}", self.root.seen_at(socket).display())),
+            None => Ok(self.access.database.clone()),
+        };
+        let options = Options {
+            address: address.map_err(|e| told(&e))?,
+            tls: self.access.tls.clone(),
+            node: self.access.node.clone(),
+            run_dir: None,
+            limits: Limits { connect: CONNECTS, ..Limits::default() },
+        };
+        let started = Arc::new(OvsDpdk::start(options).map_err(|e| told(&e))?);
+        *driver = Some(Arc::clone(&started));
+        Ok(started)
+    }
+}
+
+/// Code 11 for all that can be had again without a change of the configuration.
+fn told(error: &OvsError) -> CniError {
+    match error {
+        OvsError::Spec(_) | OvsError::Address(_) => CniError::new(Code::InvalidConfig, error.to_string())
+            .with("correct the configuration, as docs/vhost-user.md says"),
+        _ => CniError::new(Code::TryAgain, error.to_string())
+            .with("see the logs of ovsdb-server and ovs-vswitchd"),
+    }
+}

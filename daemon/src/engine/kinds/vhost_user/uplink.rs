@@ -1,0 +1,292 @@
+//! The way to the wire of a network: a kernel interface that is the switch's alone, while a port of the network is on record with it.
+//!
+//! The kernel's part of it hangs on descriptors that the switch has; what is left to undo are two settings of the interface, and those
+//! are on record with each port, as they were before the first.
+
+use std::collections::BTreeMap;
+
+use fairlead_cni::{CniError, Code};
+use fairlead_host::uplink::{MOST_MTU, MOST_QUEUES};
+use fairlead_host::{Link, LinkSettings, Net, NetError, NetdevSettings, Op, SetLink, failpoint};
+use fairlead_vhost::port::{UplinkConfig, UplinkView};
+use nix::errno::Errno;
+
+use super::services::VhostUserServices;
+use crate::engine::attachment_request::AttachmentRequest;
+use crate::engine::errors;
+use crate::engine::kinds::{Kinds, lendable};
+use crate::store::{Attachment, Phase, UplinkRecord, VhostUserRecord};
+
+/// `IFF_PROMISC`: it hears frames to addresses other than its own, such as pods'.
+const IFF_PROMISC: u32 = 0x100;
+/// The number of the feature `rx-vlan-hw-parse` (`NETIF_F_HW_VLAN_CTAG_RX_BIT`): the card takes tags out of frames, and tells the
+/// kernel's stack of them beside the frame, where a socket of AF_XDP does not see them.
+const TAKES_TAGS_OUT: usize = 8;
+
+/// What goes on record of the uplink that a configuration names, which is one that the switch may have to itself.
+pub(super) fn plan(
+    kinds: &Kinds,
+    network: &str,
+    master: &str,
+    request: &AttachmentRequest<'_>,
+) -> Result<UplinkRecord, CniError> {
+    if let Some(known) = kinds.vhost_user.uplink_on_record(network, master)? {
+        return Ok(known);
+    }
+    let told = |e: NetError| errors::kernel(&request.key.network, "looking at the host's interfaces", &e);
+    let mut host = kinds.kernel.host().map_err(told)?;
+    let link = find(host.as_mut(), master)?;
+    lendable::must_be_free(kinds, host.as_mut(), request, &link)?;
+    let settings = host.netdev_settings(link.index).map_err(told)?;
+    Ok(UplinkRecord {
+        interface: link.name,
+        was_promiscuous: link.settings.flags.is_some_and(|flags| flags & IFF_PROMISC != 0),
+        features: settings.features,
+    })
+}
+
+fn find(host: &mut dyn Net, master: &str) -> Result<Link, CniError> {
+    let told = |e: NetError| errors::kernel("", "looking for the master interface", &e);
+    let refused = |why: &str| CniError::new(Code::InvalidConfig, format!("master {master:?}: {why}"));
+    let link = host.link_by_name(master).map_err(told)?.ok_or_else(|| {
+        refused("the host has no interface of that name")
+            .with("correct `master` in the network's configuration, or create the interface")
+    })?;
+    if link.loopback {
+        return Err(refused("it leads to the host itself").with("name an interface that leads to the wire"));
+    }
+    if link.kind.name() == "bridge" {
+        return Err(refused("it is a bridge, whose own frames alone could be had").with(
+            "name one end of a veth pair, whose other end is a port of the bridge (docs/vhost-user.md)",
+        ));
+    }
+    if !link.up {
+        let why = format!("master {master:?} is down");
+        return Err(CniError::new(Code::TryAgain, why).with(format!("ip link set {master} up")));
+    }
+    Ok(link)
+}
+
+impl VhostUserServices {
+    /// What is on record of a network's uplink.
+    fn uplink_on_record(&self, network: &str, master: &str) -> Result<Option<UplinkRecord>, CniError> {
+        let all = self.store.all();
+        let uplinks = all.iter().filter(|a| !is_ending(a)).filter_map(|a| {
+            let record = a.vhost_user()?;
+            Some((record.port.network.as_str(), record.uplink.as_ref()?))
+        });
+        for (of, uplink) in uplinks {
+            match (of == network, uplink.interface == master) {
+                (true, true) => return Ok(Some(uplink.clone())),
+                (true, false) => {
+                    let why =
+                        format!("network {network:?} reaches the wire by {:?} already", uplink.interface);
+                    return Err(CniError::new(Code::InvalidConfig, format!("master {master:?}: {why}"))
+                        .with("name the same interface in all definitions of a network, or give it another \"network\""));
+                }
+                (false, true) => {
+                    let why = format!("it is the uplink of network {of:?}, which has it to itself");
+                    return Err(CniError::new(Code::InvalidConfig, format!("master {master:?}: {why}"))
+                        .with("name another interface, such as another VF or a VLAN of it"));
+                }
+                (false, false) => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// Sees to it that the switch has the uplink of a port's network. Whoever calls has the turn.
+    pub(super) fn ensure_uplink(&self, record: &VhostUserRecord) -> Result<(), CniError> {
+        let Some(wanted) = &record.uplink else { return Ok(()) };
+        let network = &record.port.network;
+        let told = |e: NetError| errors::kernel(network, "preparing the uplink", &e);
+        let mut host = self.kernel.host().map_err(told)?;
+        let link = find(host.as_mut(), &wanted.interface)?;
+        let there = self.switch.uplinks()?.into_iter().find(|there| there.config.network == *network);
+        match there {
+            Some(there) if there.config.index == link.index => return Ok(()),
+            // The interface has gone and come back, or its last port was on record with another.
+            Some(_) => self.switch.remove_uplink(network)?,
+            None => {}
+        }
+        self.open_uplink(network, wanted, &link, host.as_mut())
+    }
+
+    fn open_uplink(
+        &self,
+        network: &str,
+        wanted: &UplinkRecord,
+        link: &Link,
+        host: &mut dyn Net,
+    ) -> Result<(), CniError> {
+        let told = |e: NetError| unusable(link, &e);
+        let queues = queues(&host.netdev_settings(link.index).map_err(told)?);
+        if queues > MOST_QUEUES {
+            let why =
+                format!("{:?} has {queues} receive queues, and the switch serves {MOST_QUEUES}", link.name);
+            return Err(CniError::new(Code::InvalidConfig, why)
+                .with(format!("ethtool -L {} combined {MOST_QUEUES}", link.name)));
+        }
+        set_promiscuous(host, link, true).map_err(told)?;
+        if let Some(features) = wanted.features.as_deref().and_then(without_taking_tags_out) {
+            set_features(host, link, features).map_err(told)?;
+        }
+        let uplink = self.kernel.open_uplink(link.index, queues).map_err(told)?;
+        let mtu = link.mtu.clamp(68, MOST_MTU.into());
+        let config = UplinkConfig {
+            network: network.to_owned(),
+            interface: link.name.clone(),
+            index: link.index,
+            mtu: u16::try_from(mtu).unwrap_or(MOST_MTU),
+            native: uplink.native,
+        };
+        // Where it is not known, any thread will do.
+        let numa_node = self.inventory.node_of(&link.name).unwrap_or_default();
+        self.switch.add_uplink(&config, &uplink, numa_node)?;
+        failpoint::pass("add.uplink");
+        if let Err(error) = self.kernel.bind_uplink(link.index, &uplink) {
+            self.switch.remove_uplink(network)?;
+            return Err(told(error));
+        }
+        tracing::info!(
+            network,
+            interface = link.name,
+            native = uplink.native,
+            queues,
+            "a network has its uplink"
+        );
+        Ok(())
+    }
+
+    /// Gives the interface back, if no other port on record needs it. Whoever calls has the turn.
+    pub(super) fn release_uplink(
+        &self,
+        attachment: &Attachment,
+        record: &VhostUserRecord,
+    ) -> Result<(), CniError> {
+        let Some(uplink) = &record.uplink else { return Ok(()) };
+        let network = &record.port.network;
+        let needs = |other: &Attachment| {
+            let record = other.vhost_user();
+            record.is_some_and(|other| other.uplink.is_some() && other.port.network == *network)
+        };
+        if self.store.all().iter().any(|other| other.id != attachment.id && !is_ending(other) && needs(other))
+        {
+            return Ok(());
+        }
+        self.switch.remove_uplink(network)?;
+        failpoint::pass("del.uplink");
+        let told = |e: NetError| errors::kernel(network, "giving the uplink back", &e);
+        let mut host = self.kernel.host().map_err(told)?;
+        let Some(link) = host.link_by_name(&uplink.interface).map_err(told)? else { return Ok(()) };
+        if !uplink.was_promiscuous {
+            set_promiscuous(host.as_mut(), &link, false).map_err(told)?;
+        }
+        match &uplink.features {
+            Some(features) => set_features(host.as_mut(), &link, features.clone()).map_err(told),
+            None => Ok(()),
+        }
+    }
+
+    /// Compares the switch's uplinks with the records: makes what is missing, and removes what nobody has on record. Answers the network of
+    /// each that cannot be made, and why.
+    pub(super) fn mend_uplinks(&self) -> Result<BTreeMap<String, CniError>, CniError> {
+        let _turn = self.turn.lock();
+        let all = self.store.all();
+        let mut wanted: BTreeMap<&str, &VhostUserRecord> = BTreeMap::new();
+        for record in all.iter().filter(|a| !is_ending(a)).filter_map(|a| a.vhost_user()) {
+            if record.uplink.is_some() {
+                wanted.insert(&record.port.network, record);
+            }
+        }
+        let there = match self.switch.uplinks() {
+            Ok(there) => there,
+            // One of before there were uplinks.
+            Err(_) if wanted.is_empty() => return Ok(BTreeMap::new()),
+            Err(error) => return Err(error),
+        };
+        for UplinkView { config, .. } in there {
+            if !wanted.contains_key(config.network.as_str()) {
+                tracing::warn!(
+                    network = config.network,
+                    "an uplink of the switch that no attachment has is removed"
+                );
+                self.switch.remove_uplink(&config.network)?;
+            }
+        }
+        let failed = |(network, record): (&str, &VhostUserRecord)| {
+            Some((network.to_owned(), self.ensure_uplink(record).err()?))
+        };
+        Ok(wanted.into_iter().filter_map(failed).collect())
+    }
+
+    /// Why the switch has not the uplink of a port's network, if that has one.
+    pub(super) fn lacks_uplink(&self, record: &VhostUserRecord) -> Result<Option<String>, CniError> {
+        let Some(wanted) = &record.uplink else { return Ok(None) };
+        let network = &record.port.network;
+        let is_there = self.switch.uplinks()?.iter().any(|there| there.config.network == *network);
+        Ok((!is_there).then(|| format!("network {network:?} has lost its uplink {:?}", wanted.interface)))
+    }
+}
+
+/// Its interface is no longer needed for it, or will not be.
+fn is_ending(attachment: &Attachment) -> bool {
+    matches!(attachment.phase, Phase::Removing | Phase::Silenced)
+}
+
+/// The receive queues that are in use.
+fn queues(settings: &NetdevSettings) -> u32 {
+    let channels = settings.channels.unwrap_or_default();
+    (channels.rx.unwrap_or(0) + channels.combined.unwrap_or(0)).max(1)
+}
+
+fn set_promiscuous(host: &mut dyn Net, link: &Link, wanted: bool) -> Result<(), NetError> {
+    let now = link.settings.flags.unwrap_or(0);
+    let flags = if wanted { now | IFF_PROMISC } else { now & !IFF_PROMISC };
+    if flags == now {
+        return Ok(());
+    }
+    let settings = LinkSettings::of_flags(flags);
+    host.batch(&[Op::SetLink(SetLink { index: link.index, settings, ..SetLink::default() })])
+}
+
+fn set_features(host: &mut dyn Net, link: &Link, features: String) -> Result<(), NetError> {
+    // All else as it is.
+    let settings = NetdevSettings { features: Some(features), ..host.netdev_settings(link.index)? };
+    for refused in host.restore_netdev_settings(link.index, &settings)? {
+        tracing::warn!(interface = link.name, refused, "the features of an uplink are not as they should be");
+    }
+    Ok(())
+}
+
+/// The features but for the one that hides tags. `None`: it is not there.
+fn without_taking_tags_out(features: &str) -> Option<String> {
+    // Two digits are a byte, the lowest bits first.
+    let at = TAKES_TAGS_OUT / 8 * 2;
+    let byte = u8::from_str_radix(features.get(at..at + 2)?, 16).ok()?;
+    let without = byte & !(1 << (TAKES_TAGS_OUT % 8));
+    (without != byte).then(|| format!("{}{without:02x}{}", &features[..at], &features[at + 2..]))
+}
+
+fn unusable(link: &Link, error: &NetError) -> CniError {
+    let msg = format!("{:?} cannot be an uplink: {error}", link.name);
+    match error.errno() {
+        Some(Errno::EBUSY) => CniError::new(Code::TryAgain, msg)
+            .with(format!("a program of XDP has it already: ip link set {} xdp off, or name another", link.name)),
+        Some(Errno::ENOBUFS | Errno::ENOMEM) => CniError::new(Code::TryAgain, msg)
+            .with("give the daemon the capability IPC_LOCK (deploy/overlays/vhost-user, the chart's vhostUser and the systemd unit do), or raise its limit of locked memory"),
+        _ => CniError::new(Code::TryAgain, msg).with("see that the kernel is built with CONFIG_XDP_SOCKETS"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_stay_in_frames_and_no_other_feature_changes() {
+        assert_eq!(without_taking_tags_out("ffff00").as_deref(), Some("fffe00"));
+        assert_eq!(without_taking_tags_out("fffe00"), None);
+        assert_eq!(without_taking_tags_out("ff"), None);
+    }
+}

@@ -1,0 +1,209 @@
+//! GC and STATUS of all networks that a node's pods have (X3, X4).
+
+use std::fs;
+
+use fairlead_cni::Code;
+use serde_json::{Value, json};
+
+use super::pod_networks::{Cluster, NETWORKS, web};
+use super::*;
+use crate::delegate::script;
+
+const OTHER_POD: &str = "/run/netns/other";
+
+/// A node whose cluster network is a macvlan with an executed plugin after it; a definition has such a plugin, too.
+struct Node {
+    cluster: Cluster,
+    dir: tempfile::TempDir,
+}
+
+fn list(name: &str, version: &str, plugins: &Value) -> String {
+    json!({"cniVersion": version, "name": name, "plugins": plugins}).to_string()
+}
+
+impl Node {
+    fn new() -> Node {
+        let node = Node { cluster: Cluster::on_this_host(), dir: tempfile::tempdir().unwrap() };
+        node.cluster.rig.kernel.add_namespace(OTHER_POD);
+        node.plugin("");
+        let ipam = json!({"type": "host-local", "subnet": "10.1.0.0/24", "dataDir": node.path("addresses")});
+        let macvlan = json!({"type": "macvlan", "master": "eth0", "ipam": ipam});
+        node.conf("10-net.conflist", &list("net", "1.1.0", &json!([macvlan, {"type": "listens"}])));
+        let radio = list("radio", "1.1.0", &json!([{"type": "listens"}]));
+        node.cluster.api.put_definition("shop", "radio", &radio, None);
+        let old = list("old", "1.0.0", &json!([{"type": "listens"}]));
+        node.cluster.api.put_definition("shop", "old", &old, None);
+        node.restarted()
+    }
+
+    fn restarted(mut self) -> Node {
+        self.cluster.rig.restart();
+        self
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.dir.path().join(name).display().to_string()
+    }
+
+    /// `also`: what the plugin does beside telling of its call.
+    fn plugin(&self, also: &str) {
+        let text = format!(
+            r#"conf=$(cat)
+[ "$CNI_COMMAND" = VERSION ] && echo '{{"cniVersion":"1.1.0","supportedVersions":["1.0.0","1.1.0"]}}' && exit
+printf '{{"command":"%s","container":"%s","conf":%s}}\n' "$CNI_COMMAND" "$CNI_CONTAINERID" "$conf" | tr -d '\n' >> {0}/calls; echo >> {0}/calls
+{also}
+[ "$CNI_COMMAND" != ADD ] || echo '{{"cniVersion":"1.1.0","interfaces":[{{"name":"'$CNI_IFNAME'","sandbox":"/x"}}],"ips":[],"dns":{{}}}}'"#,
+            self.dir.path().display()
+        );
+        script::write(&self.dir.path().join("listens"), &text);
+    }
+
+    fn conf(&self, file: &str, text: &str) {
+        fs::write(self.cluster.rig.dir.path().join("root/etc/cni/net.d").join(file), text).unwrap();
+    }
+
+    fn call(&self, command: Command, container: &str, more: &Value) -> Result<String, CniError> {
+        let mut own =
+            json!({"cniVersion": "1.1.0", "name": "fairlead", "type": "fairlead", "clusterNetwork": "net"});
+        own.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap());
+        let mut of = self.cluster.request(command);
+        if container == "c2" {
+            of.netns = OTHER_POD.to_owned();
+        }
+        let (config, container_id) = (own.to_string(), container.to_owned());
+        let request = Request { path: self.dir.path().display().to_string(), config, container_id, ..of };
+        // What a STATUS executes is killed soon after its arrival, and this machine may be slow: it arrives later.
+        let arrives = Duration::from_secs(if command == Command::Status { 120 } else { 0 });
+        self.cluster.rig.serve(request, Instant::now() + arrives, Duration::from_secs(60)).outcome
+    }
+
+    fn gc(&self, valid: &[&str]) -> Result<String, CniError> {
+        let valid: Vec<Value> =
+            valid.iter().map(|container| json!({"containerID": container, "ifname": "eth0"})).collect();
+        self.call(Command::Gc, "", &json!({ "cni.dev/valid-attachments": valid }))
+    }
+
+    /// What the plugin was called with for this command, by the name of the network.
+    fn calls(&self, command: &str) -> Vec<(String, Value)> {
+        let calls = fs::read_to_string(self.path("calls")).unwrap_or_default();
+        let calls = calls.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let of = calls.filter(|call| call["command"] == command);
+        of.map(|call| (call["conf"]["name"].as_str().unwrap().to_owned(), call)).collect()
+    }
+}
+
+fn valid_of(call: &Value) -> Vec<String> {
+    let valid = &call["conf"]["cni.dev/valid-attachments"];
+    assert_eq!(valid, &call["conf"]["cni.dev/attachments"], "libcni sends the old key, too");
+    let word = |one: &Value| format!("{} {}", one["containerID"], one["ifname"]).replace('"', "");
+    let mut words: Vec<String> = valid.as_array().unwrap().iter().map(word).collect();
+    words.sort();
+    words.dedup();
+    words
+}
+
+#[test]
+fn x03_gc_reaches_every_plugin_of_the_cluster_network_and_of_what_pods_have_asked_for() {
+    let node = Node::new();
+    node.cluster.api.put_pod(&web(), &[(NETWORKS, "radio,old")]);
+    node.call(Command::Add, "c1", &json!({})).unwrap();
+    node.cluster.api.put_pod(&web(), &[(NETWORKS, "radio")]);
+    node.call(Command::Add, "c2", &json!({})).unwrap();
+    let orphan = node.dir.path().join("addresses/net/10.1.0.77");
+    fs::write(&orphan, "gone\r\neth0").unwrap();
+    // Of a pod that Multus has made and that still runs.
+    let multus = node.cluster.rig.dir.path().join("multus");
+    fs::create_dir(&multus).unwrap();
+    let config = list("radio", "1.0.0", &json!([{"type": "listens"}]));
+    let entry = fairlead_kube::multus::entry("shop/radio", &serde_json::from_str(&config).unwrap(), "net7");
+    fs::write(multus.join("m1"), json!([entry]).to_string()).unwrap();
+    let told = json!({
+        "cni.dev/valid-attachments": [{"containerID": "c1", "ifname": "eth0"}], "cniDir": multus,
+    });
+    node.call(Command::Gc, "", &told).unwrap();
+    let calls = node.calls("GC");
+    let names: Vec<&str> = calls.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["net", "radio"], "a list of before 1.1.0 has no GC");
+    assert_eq!(valid_of(&calls[0].1), ["c1 eth0"]);
+    assert_eq!(valid_of(&calls[1].1), ["c1 eth0", "c1 net1", "m1 net7"]);
+    assert!(!orphan.exists(), "the IPAM of a built-in plugin is collected");
+    // What is silenced goes when its namespace has had its time.
+    let all = node.cluster.rig.engine().core.store.all();
+    let left: std::collections::BTreeSet<String> = all
+        .iter()
+        .filter(|a| a.phase == crate::store::Phase::Attached)
+        .map(|a| a.key.container.clone())
+        .collect();
+    assert_eq!(left.into_iter().collect::<Vec<_>>(), ["c1"]);
+    node.call(Command::Del, "c1", &json!({})).unwrap();
+}
+
+#[test]
+fn x03_gc_goes_past_errors_and_without_a_list_of_what_is_valid_it_collects_nothing() {
+    let node = Node::new();
+    node.cluster.api.put_pod(&web(), &[(NETWORKS, "radio")]);
+    node.call(Command::Add, "c1", &json!({})).unwrap();
+    node.call(Command::Gc, "", &json!({})).unwrap();
+    assert!(node.calls("GC").is_empty());
+    node.plugin(r#"[ "$CNI_COMMAND" != GC ] || { echo '{"cniVersion":"1.1.0","code":105,"msg":"store locked"}'; exit 1; }"#);
+    let told = node.gc(&["c1"]).unwrap_err();
+    assert_eq!(node.calls("GC").len(), 2, "one network's error keeps no other from being collected");
+    for words in ["network \"net\": ", "namespace shop, network \"radio\": ", "store locked"] {
+        assert!(told.to_string().contains(words), "{told}");
+    }
+    assert!(node.cluster.rig.engine().core.store.all().len() > 1, "what is valid stays");
+}
+
+#[test]
+fn x03_an_add_that_comes_while_plugins_collect_begins_when_they_have_ended() {
+    let node = Node::new();
+    node.cluster.api.put_pod(&web(), &[]);
+    let waits = format!(
+        r#"[ "$CNI_COMMAND" != GC ] || {{ touch {0}/begun; while [ ! -e {0}/go ]; do sleep 0.02; done; echo '{{"command":"GC ended","conf":{{"name":"net"}}}}' >> {0}/calls; }}"#,
+        node.dir.path().display()
+    );
+    node.plugin(&waits);
+    std::thread::scope(|scope| {
+        let collecting = scope.spawn(|| node.gc(&[]));
+        let since = Instant::now();
+        while !node.dir.path().join("begun").exists() {
+            assert!(since.elapsed() < Duration::from_secs(120), "no plugin is called");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let adding = scope.spawn(|| node.call(Command::Add, "c9", &json!({})));
+        std::thread::sleep(Duration::from_millis(500));
+        fs::write(node.path("go"), "").unwrap();
+        collecting.join().unwrap().unwrap();
+        adding.join().unwrap().unwrap();
+    });
+    let calls = fs::read_to_string(node.path("calls")).unwrap();
+    assert!(calls.find("GC ended").unwrap() < calls.find("\"ADD\"").unwrap(), "{calls}");
+}
+
+#[test]
+fn x04_status_asks_the_cluster_network_and_what_every_pod_gets() {
+    let node = Node::new();
+    node.conf("30-sidecar.conflist", &list("sidecar", "1.1.0", &json!([{"type": "listens"}])));
+    let tap = list("tap", "1.1.0", &json!([{"type": "listens"}]));
+    node.cluster.api.put_definition("kube-system", "tap", &tap, None);
+    let node = node.restarted();
+    let every_pod = |names: &[&str]| json!({ "defaultNetworks": names });
+    node.call(Command::Status, "", &every_pod(&["sidecar", "tap"])).unwrap();
+    let names: Vec<String> = node.calls("STATUS").into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["net", "sidecar", "tap"]);
+    let absent = node.call(Command::Status, "", &every_pod(&["sidecar", "gone"])).unwrap_err();
+    assert!(
+        absent.msg.contains("defaultNetworks \"gone\"") && absent.msg.contains("kube-system/gone"),
+        "{absent}"
+    );
+    node.plugin(
+        r#"case "$CNI_COMMAND$conf" in STATUS*sidecar*) echo '{"cniVersion":"1.1.0","code":50,"msg":"no lease server"}'; exit 1;; esac"#,
+    );
+    let told = node.call(Command::Status, "", &every_pod(&["sidecar"])).unwrap_err();
+    assert_eq!(told.code, Code::NotAvailable, "{told}");
+    assert!(
+        told.msg.contains("defaultNetworks \"sidecar\"") && told.msg.contains("no lease server"),
+        "{told}"
+    );
+    node.call(Command::Status, "", &json!({})).unwrap();
+}

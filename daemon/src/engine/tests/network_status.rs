@@ -1,0 +1,82 @@
+//! network-status, told to the cluster once the answer has left (X11, K23).
+
+use fairlead_kube::PodRef;
+use serde_json::{Value, json};
+
+use super::pod_networks::{ARGS, Cluster, NETWORKS, definition, web};
+use super::*;
+
+#[test]
+fn what_a_pod_has_got_is_reported_once_it_is_answered() {
+    let cluster = Cluster::asking("radio@up");
+    cluster.add().unwrap();
+    let (pod, status) = cluster.api.reports().pop().unwrap();
+    assert_eq!(pod, web());
+    let status: Value = serde_json::from_str(&status).unwrap();
+    assert_eq!(status[0]["name"], "net");
+    assert_eq!((&status[0]["interface"], &status[0]["default"]), (&json!("eth0"), &json!(true)));
+    assert_eq!((&status[1]["name"], &status[1]["interface"]), (&json!("shop/radio"), &json!("up")));
+    assert_eq!(status[1]["ips"], json!(["10.9.0.2"]));
+}
+
+#[test]
+fn x11_network_status_is_told_only_when_the_answer_has_left() {
+    let cluster = Cluster::asking("radio");
+    let call = cluster.rig.prepare(cluster.request(Command::Add));
+    let now = Instant::now();
+    let deadline = now + Duration::from_secs(5);
+    let reply = call.serve(Waiting { arrived: now, deadline, gone: CallerGone::default() });
+    reply.outcome.unwrap();
+    assert!(cluster.api.reports().is_empty(), "the caller still waits");
+    call.answered(true);
+    assert_eq!(cluster.api.reports().len(), 1);
+}
+
+#[test]
+fn x11_a_daemon_killed_before_it_told_network_status_tells_it_after_the_restart_and_only_then() {
+    let mut cluster = Cluster::asking("radio");
+    cluster.api.put_pod(&of_name("web-1"), &[(NETWORKS, "oam")]);
+    let add = |cluster: &Cluster, container: &str, name: &str, told: bool| {
+        let args = ARGS.replace("web-0", name);
+        let request = Request { container_id: container.into(), args, ..cluster.request(Command::Add) };
+        let call = cluster.rig.prepare(Request { netns: format!("/run/netns/{container}"), ..request });
+        let deadline = Instant::now() + Duration::from_secs(5);
+        cluster.rig.kernel.add_namespace(format!("/run/netns/{container}"));
+        let waiting = Waiting { arrived: Instant::now(), deadline, gone: CallerGone::default() };
+        call.serve(waiting).outcome.unwrap();
+        if told {
+            call.answered(true);
+        }
+    };
+    add(&cluster, "c1", "web-0", true);
+    let told = cluster.api.reports();
+    add(&cluster, "c2", "web-1", false);
+    cluster.rig.restart();
+    cluster.rig.engine().report_again(Instant::now());
+    let again = cluster.api.reports().split_off(told.len());
+    assert_eq!(again.iter().map(|(pod, _)| pod.name.as_str()).collect::<Vec<_>>(), ["web-1"]);
+    let status: Value = serde_json::from_str(&again[0].1).unwrap();
+    assert_eq!(status[1]["name"], "shop/oam", "{status}");
+    assert_eq!((&status[1]["interface"], &status[0]["default"]), (&json!("net1"), &json!(true)));
+}
+
+fn of_name(name: &str) -> PodRef {
+    PodRef { name: name.into(), ..web() }
+}
+
+/// The MTU of each interface, as network-status tells it.
+fn mtus(cluster: &Cluster) -> Vec<Value> {
+    cluster.add().unwrap();
+    let (_, status) = cluster.api.reports().pop().unwrap();
+    let status: Value = serde_json::from_str(&status).unwrap();
+    status.as_array().unwrap().iter().map(|entry| entry["mtu"].clone()).collect()
+}
+
+#[test]
+fn k23_the_mtu_of_built_in_types_is_told_although_their_results_cannot() {
+    let cluster = Cluster::asking("radio, oam");
+    let smaller = definition("oam", "10.8.0.0/24").replace(r#""master""#, r#""mtu":1400,"master""#);
+    cluster.api.put_definition("shop", "oam", &smaller, None);
+    // The first is that of a list, the second the master's own.
+    assert_eq!(mtus(&cluster), [1500, 1500, 1400].map(Value::from), "results of 1.0.0 have no mtu");
+}

@@ -1,0 +1,204 @@
+//! Ports of OVS-DPDK: a database server that plays OVS, the real mounts, and ports that kubelet allocates.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::time::Instant;
+
+use fairlead_cni::Code;
+use fairlead_kubelet::fake_kubelet::FakeKubelet;
+use fairlead_vhost::ovs_dpdk::PortName;
+use fairlead_vhost::ovs_dpdk::fake_server::FakeServer;
+use serde_json::{Value, json};
+
+use super::*;
+
+const BLUE: &str = "example.com/blue";
+const POD_NAME: (&str, &str) = ("ran", "du-0");
+
+fn config(keys: &str) -> String {
+    format!(
+        r#"{{"cniVersion":"1.1.0","name":"net","type":"vhost-user","switch":"ovs-dpdk","resourceName":"{BLUE}"{keys}}}"#
+    )
+}
+
+/// A node with two ports whose sockets pods make, or connect to.
+fn rig(mode: &str) -> (Rig, FakeKubelet) {
+    let mut rig = Rig::new();
+    let settings = format!(
+        "vhostUser: {{ovs: {{database: 'unix:/ovs.sock'}}, pools: [{{name: blue, resourceName: {BLUE}, count: 2, mode: {mode}}}]}}"
+    );
+    rig.settings = serde_saphyr::from_str(&settings).unwrap();
+    fs::create_dir_all(rig.root.join("proc/1/ns")).unwrap();
+    symlink("/proc/self/ns/mnt", rig.root.join("proc/1/ns/mnt")).unwrap();
+    rig.restart();
+    let kubelet = FakeKubelet::running(&rig.root);
+    rig.engine().offer_to_kubelet();
+    kubelet.allocate_to_pod(POD_NAME, BLUE, &["blue-00"]).unwrap();
+    (rig, kubelet)
+}
+
+fn ovs(rig: &Rig) -> FakeServer {
+    FakeServer::serve(&rig.root.join("ovs.sock"))
+}
+
+fn name() -> String {
+    PortName::of_attachment("c1", "net1").as_str().to_owned()
+}
+
+impl Rig {
+    fn with_ovs(&self, command: Command, config: &str) -> Result<Value, CniError> {
+        let args = "IgnoreUnknown=1;K8S_POD_NAMESPACE=ran;K8S_POD_NAME=du-0;K8S_POD_UID=u-1".to_owned();
+        let answer = self.call(Request { args, ..self.request(command, "c1", config) })?;
+        Ok(serde_json::from_str(&answer).unwrap_or_default())
+    }
+
+    fn mounts(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.dir.path().join("run/ovs")).into_iter().flatten();
+        entries.map(|entry| entry.unwrap().path()).collect()
+    }
+
+    /// Runs what keeps OVS's ports up until it is so.
+    fn ovs_kept_up_until(&self, is_so: impl Fn() -> bool) {
+        let until = Instant::now() + Duration::from_secs(20);
+        let goes_on = || !is_so() && Instant::now() < until;
+        self.engine().core.kinds.vhost_user.keep_up_ovs(&goes_on);
+        assert!(is_so(), "not in 20 s");
+    }
+}
+
+#[test]
+fn k29_ovs_serves_the_socket_that_the_pod_makes_and_is_led_nowhere_else() {
+    let (rig, _kubelet) = rig("server");
+    let server = ovs(&rig);
+    let before = rig.state();
+    let keys = r#","vlan":100,"mac":"02:00:00:00:00:07","mtu":9000,"max_tx_rate":50"#;
+    let told = rig.with_ovs(Command::Add, &config(keys)).unwrap();
+    let directory = rig.dir.path().join("run/vhost-user/blue-00");
+    let on_host = directory.join("vhost-user.sock");
+    assert_eq!(told["interfaces"][0]["socketPath"], on_host.to_str().unwrap());
+    assert_eq!(
+        (&told["interfaces"][0]["mac"], &told["interfaces"][0]["mtu"]),
+        (&json!("02:00:00:00:00:07"), &json!(9000))
+    );
+
+    let interface = server.row("Interface", &name());
+    let of_ovs = rig.dir.path().join("run/ovs").join(name()).join("vhost-user.sock");
+    assert_eq!(interface["type"], "dpdkvhostuserclient");
+    assert_eq!(interface["options"], json!(["map", [["vhost-server-path", of_ovs]]]));
+    assert_eq!(
+        (&interface["mtu_request"], &interface["ingress_policing_rate"]),
+        (&json!(9000), &json!(50_000))
+    );
+    let port = server.row("Port", &name());
+    assert_eq!((&port["tag"], &port["vlan_mode"]), (&json!(100), &json!("access")));
+    let ids = port["external_ids"].to_string();
+    for told in ["\"ran\"", "\"du-0\"", "\"u-1\"", "\"c1\"", "\"net1\"", "02:00:00:00:00:07"] {
+        assert!(ids.contains(told), "{ids}");
+    }
+
+    // Whatever else the pod puts there, OVS is not led to another socket.
+    let _of_pod = UnixListener::bind(&on_host).unwrap();
+    UnixStream::connect(&of_ovs).unwrap();
+    fs::remove_file(&on_host).unwrap();
+    symlink(rig.root.join("ovs.sock"), &on_host).unwrap();
+    UnixStream::connect(&on_host).unwrap();
+    UnixStream::connect(&of_ovs).unwrap_err();
+
+    let with = config(&format!(r#"{keys},"prevResult":{told}"#));
+    rig.with_ovs(Command::Check, &with).unwrap();
+    for _ in 0..2 {
+        rig.with_ovs(Command::Del, &config(keys)).unwrap();
+    }
+    assert!(server.ports().is_empty() && rig.mounts().is_empty());
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 0, "the next pod's directory is new");
+    assert_eq!(rig.state(), before);
+}
+
+#[test]
+fn check_tells_what_became_of_a_port_of_ovs() {
+    let (rig, _kubelet) = rig("server");
+    let server = ovs(&rig);
+    let told = rig.with_ovs(Command::Add, &config("")).unwrap();
+    let with = config(&format!(r#","prevResult":{told}"#));
+    rig.with_ovs(Command::Check, &with).unwrap();
+    server.set("Port", &name(), "tag", json!(7));
+    let check = || rig.with_ovs(Command::Check, &with).map_or_else(|e| e.to_string(), |_| String::new());
+    until("the tag is another", || check().contains("has other settings"));
+    server.set("Port", &name(), "tag", json!(0));
+    until("the tag is right again", || check().is_empty());
+}
+
+#[test]
+fn without_ovs_or_its_bridge_an_add_is_tried_again_and_status_says_so() {
+    let (rig, _kubelet) = rig("server");
+    let before = rig.state();
+    let refused = rig.with_ovs(Command::Add, &config("")).unwrap_err();
+    assert!(refused.code == Code::TryAgain && refused.msg.contains("is ovsdb-server running"), "{refused}");
+    assert!(rig.mounts().is_empty());
+    assert_eq!(rig.state(), before);
+    let status = |keys: &str| rig.call(rig.request(Command::Status, "", &config(keys)));
+    assert_eq!(status("").unwrap_err().code, Code::NotAvailable);
+    let server = ovs(&rig);
+    until("the driver has connected", || status("").is_ok());
+    let lacking = status(r#","bridge":"br1""#).unwrap_err();
+    assert!(
+        lacking.code == Code::NotAvailable && lacking.msg.contains("the bridge br1 does not exist"),
+        "{lacking}"
+    );
+    let refused = rig.with_ovs(Command::Add, &config(r#","bridge":"br1""#)).unwrap_err();
+    assert!(refused.code == Code::TryAgain && refused.msg.contains("ovs-vsctl add-br br1"), "{refused}");
+    assert!(server.ports().is_empty() && rig.mounts().is_empty());
+    assert_eq!(rig.state(), before);
+    rig.with_ovs(Command::Add, &config("")).unwrap();
+}
+
+#[test]
+fn a_pool_whose_pods_connect_is_refused_with_what_to_take() {
+    let (rig, _kubelet) = rig("client");
+    let _server = ovs(&rig);
+    let before = rig.state();
+    let refused = rig.with_ovs(Command::Add, &config("")).unwrap_err();
+    assert!(refused.code == Code::InvalidConfig && refused.details.contains("mode server"), "{refused}");
+    assert_eq!(rig.state(), before);
+}
+
+#[test]
+fn ovs_has_the_ports_of_the_records_again_whoever_was_restarted_and_nobody_elses_port_is_touched() {
+    let (mut rig, _kubelet) = rig("server");
+    let server = ovs(&rig);
+    server.add_port("theirs", None);
+    rig.with_ovs(Command::Add, &config("")).unwrap();
+    let both = || {
+        let mut names = vec!["theirs".to_owned(), name()];
+        names.sort();
+        names
+    };
+    assert_eq!(server.ports(), both());
+    // OVS with a new database.
+    server.recreate();
+    until("the driver puts the port back", || server.ports() == [name()]);
+    // A database that lost it while the daemon did not run.
+    rig.engine = None;
+    server.recreate();
+    rig.restart();
+    rig.ovs_kept_up_until(|| server.ports() == [name()]);
+    // One that nobody has any more: its DEL came while the database was away.
+    server.add_port("theirs", None);
+    let node = crate::cluster_watch::name_of_node(&rig.settings);
+    server.add_port(PortName::of_attachment("c2", "net1").as_str(), Some(&node));
+    rig.restart();
+    rig.ovs_kept_up_until(|| server.ports() == both());
+    rig.with_ovs(Command::Del, &config("")).unwrap();
+    assert_eq!(server.ports(), ["theirs"]);
+}
+
+#[track_caller]
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !is_so() {
+        assert!(Instant::now() < end, "{what}: not in 20 s");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

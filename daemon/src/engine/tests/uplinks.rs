@@ -1,0 +1,169 @@
+//! The way to the wire of a vhost-user network: the control socket is the real one, switch and kernel only remember.
+
+use fairlead_cni::wire::Command;
+use fairlead_cni::{CniError, Code};
+use fairlead_host::double::KernelRequest;
+use fairlead_host::{Channels, NetKernel, NetdevSettings};
+use fairlead_vhost::control::PortCommands;
+use fairlead_vhost::fake_switch::FakePorts;
+use nix::errno::Errno;
+
+use super::Rig;
+use super::vhost_user::switch;
+
+const WIRE: &str = "dev0";
+
+fn config(keys: &str) -> String {
+    format!(r#"{{"cniVersion":"1.1.0","name":"blue","type":"vhost-user","directory":"/run/sockets"{keys}}}"#)
+}
+
+fn on_wire() -> String {
+    config(r#","master":"dev0""#)
+}
+
+impl Rig {
+    fn with_sockets() -> Rig {
+        let rig = Rig::new();
+        std::fs::create_dir_all(rig.dir.path().join("root/run/sockets")).unwrap();
+        rig
+    }
+
+    fn of(&self, command: Command, container: &str, config: &str) -> Result<String, CniError> {
+        self.call(self.request(command, container, config))
+    }
+
+    fn wire_is_promiscuous(&self) -> bool {
+        self.kernel.host().unwrap().link_by_name(WIRE).unwrap().unwrap().is_promiscuous()
+    }
+
+    fn bound(&self) -> usize {
+        let is_bind =
+            |call: &&fairlead_host::double::Call| matches!(call.request, KernelRequest::BindUplink(_));
+        self.kernel.calls().iter().filter(is_bind).count()
+    }
+}
+
+fn interface(ports: &FakePorts) -> Option<String> {
+    ports.uplink("blue").map(|uplink| uplink.interface)
+}
+
+#[test]
+fn the_first_port_of_a_network_brings_its_uplink_and_the_last_one_takes_it_away() {
+    let rig = Rig::with_sockets();
+    let (netdev, card) =
+        (rig.dir.path().join("sys/class/net").join(WIRE), rig.dir.path().join("sys/devices/card"));
+    std::fs::create_dir_all(&netdev).unwrap();
+    std::fs::create_dir_all(&card).unwrap();
+    std::fs::write(card.join("numa_node"), "1\n").unwrap();
+    std::os::unix::fs::symlink(card, netdev.join("device")).unwrap();
+    let (_server, ports) = switch(&rig);
+    let before = rig.state();
+    let answer = rig.of(Command::Add, "c1", &on_wire()).unwrap();
+    assert_eq!(interface(&ports).as_deref(), Some(WIRE));
+    assert_eq!(ports.uplinks()[0].thread.numa_node, Some(1), "the interface's");
+    assert!(rig.wire_is_promiscuous() && rig.bound() == 1);
+    rig.of(Command::Add, "c2", &on_wire()).unwrap();
+    // A port of the network that does not name it has it, too, and does not keep it.
+    rig.of(Command::Add, "c3", &config("")).unwrap();
+    assert_eq!(rig.bound(), 1, "all ports of a network share it");
+    let with = config(&format!(r#","master":"dev0","prevResult":{answer}"#));
+    rig.of(Command::Check, "c1", &with).unwrap();
+    rig.of(Command::Del, "c1", &on_wire()).unwrap();
+    assert_eq!(interface(&ports).as_deref(), Some(WIRE));
+    rig.of(Command::Del, "c2", &on_wire()).unwrap();
+    assert!(interface(&ports).is_none() && !rig.wire_is_promiscuous());
+    rig.of(Command::Del, "c2", &on_wire()).unwrap();
+    rig.of(Command::Del, "c3", &config("")).unwrap();
+    assert_eq!(rig.state(), before);
+}
+
+#[test]
+fn what_the_interface_was_before_it_is_again() {
+    let rig = Rig::with_sockets();
+    let (_server, _ports) = switch(&rig);
+    let channels = Some(Channels { combined: Some(3), ..Channels::default() });
+    let was = NetdevSettings { features: Some("0081ff".into()), channels, ..NetdevSettings::default() };
+    assert!(rig.kernel.set_host_netdev_settings(WIRE, was.clone()));
+    let settings = || {
+        let mut host = rig.kernel.host().unwrap();
+        let index = host.link_by_name(WIRE).unwrap().unwrap().index;
+        host.netdev_settings(index).unwrap()
+    };
+    rig.of(Command::Add, "c1", &on_wire()).unwrap();
+    assert_eq!(settings().features.as_deref(), Some("0080ff"), "tags stay in the frames");
+    assert!(rig.kernel.calls().iter().any(|call| matches!(call.request, KernelRequest::OpenUplink(_, 3))));
+    rig.of(Command::Del, "c1", &on_wire()).unwrap();
+    assert_eq!(settings(), was);
+}
+
+#[test]
+fn an_interface_that_cannot_be_the_switchs_alone_is_refused_with_the_reason() {
+    let rig = Rig::with_sockets();
+    let (_server, ports) = switch(&rig);
+    rig.of(Command::Add, "c1", &on_wire()).unwrap();
+    let refused = |keys: &str| {
+        let refused = rig.of(Command::Add, "c2", &config(keys)).unwrap_err();
+        (refused.code, refused.msg)
+    };
+    for (keys, code, why) in [
+        (r#","master":"eth9""#, Code::InvalidConfig, "network \"blue\" reaches the wire by \"dev0\" already"),
+        (r#","network":"red","master":"dev0""#, Code::InvalidConfig, "is the uplink of network \"blue\""),
+        (r#","network":"red","master":"eth9""#, Code::InvalidConfig, "no interface of that name"),
+        (r#","network":"red","master":"lo""#, Code::InvalidConfig, "leads to the host itself"),
+        (r#","network":"red","master":"vf0""#, Code::TryAgain, "is down"),
+        (r#","network":"red","master":["eth0","pf0"]"#, Code::InvalidConfig, "one interface"),
+    ] {
+        let (is, told) = refused(keys);
+        assert!(is == code && told.contains(why), "{keys}: {told}");
+    }
+    assert_eq!(ports.names(), ["c1/net1"]);
+}
+
+#[test]
+fn x05_an_uplink_that_fails_at_any_call_leaves_the_host_and_the_switch_as_before() {
+    let calls = {
+        let rig = Rig::with_sockets();
+        let (_server, _ports) = switch(&rig);
+        rig.kernel.forget_calls();
+        rig.of(Command::Add, "c1", &on_wire()).unwrap();
+        rig.kernel.calls().len()
+    };
+    for n in 0..calls {
+        let rig = Rig::with_sockets();
+        let (_server, ports) = switch(&rig);
+        let before = rig.state();
+        rig.kernel.forget_calls();
+        rig.kernel.fail_at(n, Errno::ENOBUFS);
+        let answer = rig.of(Command::Add, "c1", &on_wire());
+        rig.kernel.heal();
+        if answer.is_ok() {
+            rig.of(Command::Del, "c1", &on_wire()).unwrap();
+        }
+        rig.reap();
+        assert_eq!(rig.state(), before, "call {n} of {calls}: {answer:?}");
+        assert!(ports.names().is_empty() && ports.uplinks().is_empty() && !rig.wire_is_promiscuous(), "{n}");
+    }
+}
+
+#[test]
+fn a_switch_that_was_started_again_gets_its_uplinks_and_loses_those_that_nobody_has() {
+    let rig = Rig::with_sockets();
+    let (server, ports) = switch(&rig);
+    rig.of(Command::Add, "c1", &on_wire()).unwrap();
+    let was = ports.uplink("blue").unwrap();
+    drop((server, ports));
+    let (_server, ports) = switch(&rig);
+    let stranger = rig.kernel.open_uplink(rig.kernel.add_host_link("up7"), 1).unwrap();
+    let of_nobody = fairlead_vhost::port::UplinkConfig { network: "red".into(), ..was.clone() };
+    ports.add_uplink(of_nobody, stranger, None).unwrap();
+    rig.kept_up_until(|| ports.uplinks().len() == 1 && ports.uplink("blue").is_some());
+    assert_eq!(ports.uplink("blue").unwrap(), was);
+    assert_eq!(rig.bound(), 2);
+    // Its interface is another one by now.
+    ports.remove_uplink("blue").unwrap();
+    let stranger = rig.kernel.open_uplink(was.index, 1).unwrap();
+    ports
+        .add_uplink(fairlead_vhost::port::UplinkConfig { index: 4711, ..was.clone() }, stranger, None)
+        .unwrap();
+    rig.kept_up_until(|| ports.uplink("blue").is_some_and(|uplink| uplink.index == was.index));
+}

@@ -1,0 +1,95 @@
+//! Whether our configuration is the one that the runtime takes, and other programs that keep taking it away.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::{CONFLIST, NodeInstallationError};
+use crate::conf_dir;
+
+/// The endings of files that a runtime reads.
+const READ: [&str; 3] = ["conflist", "conf", "json"];
+/// After each time it was taken away, our configuration is written again so much later than the time before.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// The longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+/// Left in peace for so long, the next time counts as the first.
+const PEACE: Duration = Duration::from_secs(600);
+
+/// The file that a runtime takes before ours.
+///
+/// # Errors
+/// When the conf dir cannot be read, or another file comes first.
+pub(super) fn must_be_first(conf_dir: &Path) -> Result<(), NodeInstallationError> {
+    let files = conf_dir::files(conf_dir, &READ).unwrap_or_default();
+    match files.into_iter().next().filter(|first| first.file_name() != Some(CONFLIST.as_ref())) {
+        None => Ok(()),
+        Some(first) => Err(NodeInstallationError::NotFirst { first }),
+    }
+}
+
+/// Copies of our configuration under a name by which no runtime reads it, as cilium makes them.
+pub(crate) fn renamed_copies(conf_dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(conf_dir).into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_copy = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.len() > CONFLIST.len() && name.starts_with(CONFLIST)
+    };
+    let mut copies: Vec<PathBuf> = entries.filter(is_copy).collect();
+    copies.sort();
+    copies
+}
+
+/// How often our configuration was taken away, by whomever.
+#[derive(Debug, Default)]
+pub(super) struct Contest {
+    times: u32,
+    last: Option<Instant>,
+    /// How long it is not written again after the last time.
+    pause: Duration,
+    /// Before that it is not written again.
+    until: Option<Instant>,
+}
+
+impl Contest {
+    /// It is gone or another one, and is to be written again now.
+    ///
+    /// # Errors
+    /// When that is to be waited for.
+    pub(super) fn taken_away(&mut self, conf_dir: &Path) -> Result<(), NodeInstallationError> {
+        let now = Instant::now();
+        if self.until.is_some_and(|until| until > now) {
+            return Err(NodeInstallationError::TakenAway {
+                file: conf_dir.join(CONFLIST),
+                times: self.times.saturating_add(1),
+                pause_s: self.pause.as_secs(),
+                renamed: renamed_copies(conf_dir)
+                    .first()
+                    .map_or_else(String::new, |copy| format!(" (it is {} now)", copy.display())),
+            });
+        }
+        if self.last.is_none_or(|last| now.duration_since(last) > PEACE) {
+            self.times = 0;
+        }
+        let pause = FIRST_PAUSE.saturating_mul(1 << self.times.min(16)).min(LONGEST_PAUSE);
+        (self.pause, self.until) = (pause, Some(now + pause));
+        (self.times, self.last) = (self.times + 1, Some(now));
+        Ok(())
+    }
+
+    /// How long nothing is to be done; `None`: there is nothing to wait for.
+    pub(super) fn pause(&self) -> Option<Duration> {
+        self.until.and_then(|until| until.checked_duration_since(Instant::now()))
+    }
+
+    /// As if the pause were over, or so long that no test sees its end.
+    #[cfg(test)]
+    pub(super) fn set_over(&mut self, over: bool) {
+        self.until = (!over).then(|| Instant::now() + LONGEST_PAUSE);
+    }
+
+    /// The pause after the last time.
+    #[cfg(test)]
+    pub(super) fn last_pause(&self) -> Duration {
+        self.pause
+    }
+}

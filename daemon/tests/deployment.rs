@@ -1,0 +1,73 @@
+//! The manifests, the chart and the systemd unit agree about what they give the daemon. `tests/e2e.sh` applies them.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use fairlead_daemon::settings::Settings;
+use serde_json::{Value, json};
+
+fn path(of: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(of)
+}
+
+fn text(of: &str) -> String {
+    fs::read_to_string(path(of)).unwrap()
+}
+
+fn yaml(of: &str) -> Value {
+    serde_saphyr::from_str(&text(of)).unwrap()
+}
+
+#[test]
+fn the_chart_is_what_the_manifests_give() {
+    let out = Command::new("python3").arg(path("deploy/render.py")).arg("--check").output().unwrap();
+    assert!(out.status.success(), "{out:?}");
+}
+
+#[test]
+fn the_daemon_may_lock_memory_where_uplinks_need_it_and_nowhere_else() {
+    let of_base =
+        &yaml("deploy/base/daemonset.yaml")["spec"]["template"]["spec"]["containers"][0]["securityContext"];
+    let of_base = of_base["capabilities"]["add"].as_array().unwrap();
+    assert!(of_base.contains(&"NET_ADMIN".into()) && !of_base.contains(&"IPC_LOCK".into()), "{of_base:?}");
+    let patch = &yaml("deploy/components/vhost-user/uplinks.yaml")[0];
+    let place = "/spec/template/spec/containers/0/securityContext/capabilities/add/-";
+    assert_eq!([&patch["op"], &patch["path"], &patch["value"]], ["add", place, "IPC_LOCK"]);
+    let component = yaml("deploy/components/vhost-user/kustomization.yaml");
+    let patches = component["patches"].as_array().unwrap();
+    assert!(
+        patches.iter().any(|patch| patch["path"] == "uplinks.yaml" && patch["target"]["name"] == "fairlead")
+    );
+    let chart = text("deploy/helm/fairlead/templates/daemonset.yaml");
+    let (before, _) = chart.split_once("- IPC_LOCK").unwrap();
+    let last_block = before.lines().rev().find(|line| line.starts_with("{{-"));
+    assert_eq!(last_block, Some("{{- if .Values.vhostUser }}"));
+    let unit = text("daemon/systemd/fairleadd.service");
+    let bounding = unit.lines().find(|line| line.starts_with("CapabilityBoundingSet=")).unwrap();
+    assert!(bounding.contains(" CAP_IPC_LOCK"), "{bounding}");
+}
+
+#[test]
+fn the_charts_schema_has_every_value_and_every_key_of_the_configuration_and_no_other() {
+    let schema = yaml("deploy/helm/fairlead/values.schema.json");
+    let values = yaml("deploy/helm/fairlead/values.yaml");
+    let keys = |object: &Value| object.as_object().unwrap().keys().cloned().collect::<BTreeSet<String>>();
+    // `global` is a parent chart's, and Helm hands it to every chart below.
+    let expected: BTreeSet<String> = keys(&values).into_iter().chain(["global".to_owned()]).collect();
+    assert_eq!(keys(&schema["properties"]), expected);
+    for key in ["directories", "resources"] {
+        assert_eq!(keys(&schema["properties"][key]["properties"]), keys(&values[key]), "{key}");
+    }
+    let config = &schema["properties"]["config"];
+    let known: BTreeSet<String> = Settings::keys().iter().map(|key| (*key).to_owned()).collect();
+    assert_eq!(keys(&config["properties"]), known);
+    for strict in [&schema, config, &schema["properties"]["directories"], &schema["properties"]["resources"]]
+    {
+        assert_eq!(strict["additionalProperties"], false, "{strict}");
+    }
+    assert_eq!(config["properties"]["metrics"]["required"], json!(["listen"]));
+}

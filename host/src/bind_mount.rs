@@ -1,0 +1,159 @@
+//! A directory of the host mounted a second time, at a path that another program of the host is given.
+//!
+//! A pod may write to such a directory. Through the second mount the kernel follows no symbolic link, runs nothing and writes nothing, so
+//! whoever opens a name in it gets what lies there, or an error; and the path is as short as a socket's address needs.
+//!
+//! The mounts are the host's own, where the other program sees them, and outlive this process.
+
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use nix::errno::Errno;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, setns, unshare};
+
+/// More mounts than this lie at no path of ours, one over the other.
+const MOST: usize = 16;
+
+/// The host's mounts.
+#[derive(Debug, Clone)]
+pub struct BindMounts {
+    /// The host's mount namespace, where this process is in another one.
+    namespace: Option<PathBuf>,
+}
+
+impl BindMounts {
+    /// `host_root`: where this process sees the root of the host; elsewhere than at `/` it is in a container.
+    pub fn new(host_root: &Path) -> BindMounts {
+        let in_container = host_root != Path::new("/");
+        BindMounts { namespace: in_container.then(|| host_root.join("proc/1/ns/mnt")) }
+    }
+
+    /// Mounts a directory at `at`, which is made; what was mounted there goes. Both are paths as the host has them, and everything
+    /// above them is root's alone.
+    ///
+    /// # Errors
+    /// The kernel's; then nothing is mounted there.
+    pub fn make(&self, directory: &Path, at: &Path) -> io::Result<()> {
+        self.on_host(|| {
+            unmount(at)?;
+            match DirBuilder::new().recursive(true).mode(0o700).create(at) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                _ => {}
+            }
+            let made = mount_at(directory, at);
+            made.inspect_err(|_| {
+                let _ = remove(at);
+            })
+        })
+    }
+
+    /// Removes what is mounted at `at`, and the empty directory. That there is nothing is success.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn remove(&self, at: &Path) -> io::Result<()> {
+        self.on_host(|| remove(at))
+    }
+
+    /// On a thread that ends: its mount namespace is the host's for good.
+    fn on_host(&self, work: impl FnOnce() -> io::Result<()> + Send) -> io::Result<()> {
+        let Some(namespace) = &self.namespace else { return work() };
+        let namespace = File::open(namespace)?;
+        let inside = || {
+            // A thread that shares its directory with others may enter none.
+            unshare(CloneFlags::CLONE_FS)?;
+            setns(&namespace, CloneFlags::CLONE_NEWNS)?;
+            work()
+        };
+        thread::scope(|scope| scope.spawn(inside).join())
+            .unwrap_or_else(|_| Err(io::Error::other("the thread among the host's mounts panicked")))
+    }
+}
+
+fn mount_at(directory: &Path, at: &Path) -> io::Result<()> {
+    let none: Option<&str> = None;
+    mount(Some(directory), at, none, MsFlags::MS_BIND, none)?;
+    let strict = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC | MsFlags::MS_RDONLY;
+    let strict = strict | MsFlags::from_bits_retain(libc::MS_NOSYMFOLLOW);
+    mount(none, at, none, MsFlags::MS_REMOUNT | MsFlags::MS_BIND | strict, none)?;
+    // What is mounted in the directory itself is none of ours.
+    mount(none, at, none, MsFlags::MS_PRIVATE, none)?;
+    Ok(())
+}
+
+fn remove(at: &Path) -> io::Result<()> {
+    unmount(at)?;
+    match fs::remove_dir(at) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn unmount(at: &Path) -> io::Result<()> {
+    for _ in 0..MOST {
+        match umount2(at, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
+            Ok(()) => {}
+            // Nothing is mounted there, or nothing is there.
+            Err(Errno::EINVAL | Errno::ENOENT) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(Errno::EBUSY.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use super::*;
+
+    #[test]
+    fn a_directory_is_seen_at_a_second_path_through_which_no_link_is_followed() {
+        let root = tempfile::tempdir().unwrap();
+        let (volume, at) = (root.path().join("volume"), root.path().join("mounts/vhu"));
+        fs::create_dir(&volume).unwrap();
+        let mounts = BindMounts::new(Path::new("/"));
+        // A second time over the first: one is there in the end.
+        for _ in 0..2 {
+            mounts.make(&volume, &at).unwrap();
+        }
+        // Made after the mount, as a pod does.
+        let _listener = UnixListener::bind(volume.join("net1.sock")).unwrap();
+        let _elsewhere = UnixListener::bind(root.path().join("db.sock")).unwrap();
+        symlink(root.path().join("db.sock"), volume.join("link.sock")).unwrap();
+        UnixStream::connect(at.join("net1.sock")).unwrap();
+        UnixStream::connect(volume.join("link.sock")).unwrap();
+        let refused = UnixStream::connect(at.join("link.sock")).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::ELOOP));
+        fs::write(at.join("file"), "").unwrap_err();
+        // The volume goes first, as with a pod that was removed by force.
+        fs::remove_dir_all(&volume).unwrap();
+        for _ in 0..2 {
+            mounts.remove(&at).unwrap();
+        }
+        assert!(!at.exists());
+        mounts.make(&volume, &at).unwrap_err();
+        assert!(!at.exists(), "nothing is left where there is no such directory");
+    }
+
+    #[test]
+    fn from_a_container_the_hosts_mounts_are_reached_by_its_first_process() {
+        let root = tempfile::tempdir().unwrap();
+        let (volume, at) = (root.path().join("volume"), root.path().join("at"));
+        fs::create_dir(&volume).unwrap();
+        fs::create_dir_all(root.path().join("host/proc/1/ns")).unwrap();
+        symlink("/proc/self/ns/mnt", root.path().join("host/proc/1/ns/mnt")).unwrap();
+        let mounts = BindMounts::new(&root.path().join("host"));
+        mounts.make(&volume, &at).unwrap();
+        fs::write(volume.join("file"), "the pod's").unwrap();
+        assert_eq!(fs::read_to_string(at.join("file")).unwrap(), "the pod's");
+        mounts.remove(&at).unwrap();
+        assert!(!at.exists());
+        BindMounts::new(Path::new("/nowhere")).remove(&at).unwrap_err();
+    }
+}

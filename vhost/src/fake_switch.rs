@@ -1,0 +1,140 @@
+//! A switch for tests: the real control socket, and ports that are only remembered. Whatever goes wrong in here panics.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use fairlead_host::Uplink;
+use parking_lot::Mutex;
+
+use super::capture::{CaptureKey, CaptureRequest};
+use super::control::listening_socket::bind_control_socket;
+use super::control::messages::{Refusal, RefusalCode};
+use super::control::{EventQueues, PortCommands, Server};
+use super::dataplane::Socket;
+use super::port::{MacEntry, PortConfig, PortCounters, PortView, ThreadView, UplinkConfig, UplinkView};
+
+/// Serves ports at this control socket, for root, until the server is dropped.
+///
+/// # Panics
+/// When there is no such socket to be had.
+pub fn serve(socket: &Path) -> (Server, FakePorts) {
+    let listener = bind_control_socket(socket).unwrap();
+    let ports = FakePorts::default();
+    let events = Arc::new(EventQueues::new().unwrap());
+    (Server::start(listener, ports.clone(), events, vec![0]).unwrap(), ports)
+}
+
+/// Ports with their sockets, and uplinks; no frame is forwarded.
+#[derive(Debug, Default, Clone)]
+pub struct FakePorts(Arc<Mutex<Vec<FakePort>>>, Arc<Mutex<Vec<FakeUplink>>>);
+
+/// A port, its socket, and the NUMA node that was named.
+type FakePort = (PortConfig, Socket, Option<u32>);
+
+/// An uplink, its descriptors, and the NUMA node that was named.
+type FakeUplink = (UplinkConfig, Uplink, Option<u32>);
+
+impl FakePorts {
+    /// Their names, in the order in which they came.
+    pub fn names(&self) -> Vec<String> {
+        self.0.lock().iter().map(|(config, ..)| config.name.clone()).collect()
+    }
+
+    /// A network's uplink.
+    pub fn uplink(&self, network: &str) -> Option<UplinkConfig> {
+        self.1.lock().iter().find(|(config, ..)| config.network == network).map(|(config, ..)| config.clone())
+    }
+
+    /// The one that there is.
+    ///
+    /// # Panics
+    /// Where there is none, or more than one.
+    pub fn only(&self) -> PortConfig {
+        let ports = self.0.lock();
+        assert_eq!(ports.len(), 1);
+        ports[0].0.clone()
+    }
+}
+
+impl PortCommands for FakePorts {
+    fn add_port(&self, config: PortConfig, socket: Socket, numa_node: Option<u32>) -> Result<(), Refusal> {
+        if self.names().contains(&config.name) {
+            return Err(Refusal::new(RefusalCode::NameTaken, "it is there"));
+        }
+        self.0.lock().push((config, socket, numa_node));
+        Ok(())
+    }
+
+    fn remove_port(&self, name: &str) -> Result<(), Refusal> {
+        if !self.names().iter().any(|known| known == name) {
+            return Err(Refusal::new(RefusalCode::UnknownPort, "it is not there"));
+        }
+        self.0.lock().retain(|(config, ..)| config.name != name);
+        Ok(())
+    }
+
+    fn reconnect(&self, name: &str, socket: OwnedFd) -> Result<(), Refusal> {
+        let mut ports = self.0.lock();
+        let port = ports.iter_mut().find(|(config, ..)| config.name == name);
+        port.ok_or_else(|| Refusal::new(RefusalCode::UnknownPort, "it is not there"))?.1 =
+            Socket::Connecting(socket);
+        Ok(())
+    }
+
+    fn add_uplink(
+        &self,
+        config: UplinkConfig,
+        uplink: Uplink,
+        numa_node: Option<u32>,
+    ) -> Result<(), Refusal> {
+        if self.uplink(&config.network).is_some() {
+            return Err(Refusal::new(RefusalCode::NameTaken, "it is there"));
+        }
+        self.1.lock().push((config, uplink, numa_node));
+        Ok(())
+    }
+
+    fn remove_uplink(&self, network: &str) -> Result<(), Refusal> {
+        if self.uplink(network).is_none() {
+            return Err(Refusal::new(RefusalCode::UnknownPort, "it is not there"));
+        }
+        self.1.lock().retain(|(config, ..)| config.network != network);
+        Ok(())
+    }
+
+    fn uplinks(&self) -> Vec<UplinkView> {
+        let view = |(config, _, numa_node): &FakeUplink| UplinkView {
+            config: config.clone(),
+            queues: 1,
+            zero_copy: false,
+            lost_frames: 0,
+            counters: PortCounters::default(),
+            thread: ThreadView { number: 0, numa_node: *numa_node },
+        };
+        self.1.lock().iter().map(view).collect()
+    }
+
+    fn capture(&self, _: &str, _: CaptureRequest) -> Result<CaptureKey, Refusal> {
+        Err(Refusal::new(RefusalCode::Failed, "it has no frames"))
+    }
+
+    fn end_capture(&self, _: &str, _: CaptureKey) {}
+
+    fn ports(&self) -> Vec<PortView> {
+        let view = |(config, socket, numa_node): &FakePort| PortView {
+            config: config.clone(),
+            has_connection: matches!(socket, Socket::Connecting(_)),
+            connected: matches!(socket, Socket::Connecting(_)),
+            features: 0,
+            active_queues: 0,
+            counters: PortCounters::default(),
+            thread: ThreadView { number: 0, numa_node: *numa_node },
+        };
+        self.0.lock().iter().map(view).collect()
+    }
+
+    fn mac_table(&self) -> Vec<MacEntry> {
+        Vec::new()
+    }
+}

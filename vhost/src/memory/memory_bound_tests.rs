@@ -1,0 +1,153 @@
+//! Pages of a real memfd, missing and not, against limits.
+
+use nix::fcntl::{FallocateFlags, fallocate};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+
+use super::super::{GuestMemory, MappedRegion, RegionError, RegionHint, RegionPlace};
+use super::*;
+
+const GUEST: u64 = 0x10_0000;
+/// Pages of a test's file, and what their tables cost.
+const PAGES: u64 = 256;
+const FIXED: u64 = 8;
+
+fn bound(port: u64, total: u64) -> Arc<MemoryBound> {
+    let limits = MemoryLimits { port: port * PAGE, total: total * PAGE };
+    Arc::new(MemoryBound::new(limits).unwrap())
+}
+
+fn file() -> File {
+    let file = File::from(memfd_create(c"guest", MFdFlags::MFD_CLOEXEC).unwrap());
+    file.set_len(PAGES * PAGE).unwrap();
+    file
+}
+
+/// The file as a guest's memory, at the cost of a port.
+fn shared(file: &File, account: &Arc<PortAccount>) -> Result<GuestMemory, RegionError> {
+    let place = RegionPlace { guest: GUEST, user: GUEST, bytes: PAGES * PAGE, offset: 0 };
+    let region = MappedRegion::bounded(place, file.try_clone().unwrap(), Some(account))?;
+    GuestMemory::new(vec![Arc::new(region)])
+}
+
+fn touch(memory: &GuestMemory, pages: std::ops::Range<u64>) {
+    for page in pages {
+        memory.at_guest(GUEST + page * PAGE, 1, &RegionHint::default()).unwrap().write(b"x");
+    }
+}
+
+fn punch(file: &File, page: u64) {
+    let mode = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+    fallocate(file, mode, i64::try_from(page * PAGE).unwrap(), i64::try_from(PAGE).unwrap()).unwrap();
+}
+
+#[test]
+fn pages_that_are_there_cost_nothing_and_missing_ones_are_counted_once() {
+    let (bound, file) = (bound(PAGES, PAGES), file());
+    let account = bound.account();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[1; 3 * userfault::PAGE], 0).unwrap();
+    let memory = shared(&file, &account).unwrap();
+    assert_eq!(account.taken_bytes(), FIXED * PAGE);
+    touch(&memory, 0..3);
+    assert_eq!(account.taken_bytes(), FIXED * PAGE, "the guest had these");
+    touch(&memory, 0..10);
+    touch(&memory, 0..10);
+    assert_eq!(account.taken_bytes(), (FIXED + 7) * PAGE);
+    // A guest that takes a page away and has it used again, for ever.
+    for _ in 0..1000 {
+        punch(&file, 5);
+        touch(&memory, 5..6);
+    }
+    assert_eq!(account.taken_bytes(), (FIXED + 7) * PAGE);
+    // One that was the guest's own, and is charged to us from now on.
+    punch(&file, 1);
+    touch(&memory, 1..2);
+    assert_eq!(account.taken_bytes(), (FIXED + 8) * PAGE);
+    assert!(!memory.lost_pages());
+}
+
+#[test]
+fn a_guest_that_costs_more_than_its_limit_loses_its_memory_and_its_neighbour_does_not() {
+    let bound = bound(FIXED + 10, 100);
+    let (hostile, neighbour) = (bound.account(), bound.account());
+    let (one, other) = (file(), file());
+    let (memory, others) = (shared(&one, &hostile).unwrap(), shared(&other, &neighbour).unwrap());
+    touch(&memory, 0..10);
+    assert!(!memory.lost_pages());
+    touch(&memory, 10..200);
+    assert!(memory.lost_pages() && memory.cost_too_much());
+    assert_eq!(hostile.taken_bytes(), (FIXED + 10) * PAGE);
+    assert_eq!(nix::sys::stat::fstat(&one).unwrap().st_blocks, 10 * 8, "nothing more came into being");
+    touch(&others, 0..10);
+    assert!(!others.lost_pages());
+    assert_eq!(bound.taken_bytes(), 2 * (FIXED + 10) * PAGE);
+}
+
+#[test]
+fn what_all_ports_cost_has_a_limit_too() {
+    let bound = bound(FIXED + 10, 2 * FIXED + 15);
+    let accounts = [bound.account(), bound.account()];
+    let files = [file(), file()];
+    let memories = [shared(&files[0], &accounts[0]).unwrap(), shared(&files[1], &accounts[1]).unwrap()];
+    touch(&memories[0], 0..10);
+    touch(&memories[1], 0..5);
+    assert!(!memories[1].lost_pages());
+    touch(&memories[1], 5..6);
+    assert!(memories[1].cost_too_much() && !memories[0].lost_pages());
+    let third = shared(&file(), &bound.account());
+    assert!(matches!(third, Err(RegionError::TooMuch { .. })), "{third:?}");
+}
+
+#[test]
+fn a_new_connection_does_not_forget_what_is_charged_until_the_file_is_gone() {
+    let bound = bound(FIXED + 10, 100);
+    let account = bound.account();
+    let kept = file();
+    for round in 0..5 {
+        touch(&shared(&kept, &account).unwrap(), 2 * round..2 * round + 2);
+        assert_eq!(account.taken_bytes(), (2 * round + 2) * PAGE);
+    }
+    let memory = shared(&kept, &account).unwrap();
+    touch(&memory, 0..10);
+    assert!(!memory.lost_pages(), "those are there");
+    touch(&memory, 10..11);
+    assert!(memory.cost_too_much());
+    drop(memory);
+    let memory = shared(&file(), &account).unwrap();
+    touch(&memory, 0..1);
+    assert!(memory.cost_too_much(), "another file, and the first one still there");
+    drop((memory, kept));
+    bound.forget_dead_files();
+    assert_eq!((account.taken_bytes(), bound.taken_bytes()), (0, 0));
+    let memory = shared(&file(), &account).unwrap();
+    touch(&memory, 0..10);
+    assert!(!memory.lost_pages());
+    drop((memory, account));
+    assert_eq!(bound.taken_bytes(), 0, "the port is gone");
+}
+
+#[test]
+fn page_tables_count_before_anything_is_mapped() {
+    let bound = bound(1024, 1024);
+    let file = file();
+    let bytes = 4 << 30;
+    file.set_len(bytes).unwrap();
+    let place = RegionPlace { guest: GUEST, user: GUEST, bytes, offset: 0 };
+    let refused = MappedRegion::bounded(place, file, Some(&bound.account())).unwrap_err().to_string();
+    assert!(
+        refused.starts_with("a memory region of 4294967296 bytes costs the switch more than"),
+        "{refused}"
+    );
+    assert!(refused.ends_with("take huge pages, or raise the limits"), "{refused}");
+    assert_eq!(bound.taken_bytes(), 0);
+}
+
+#[test]
+fn a_page_behind_the_end_of_the_file_is_lost_and_not_counted() {
+    let (bound, file) = (bound(100, 100), file());
+    let account = bound.account();
+    let memory = shared(&file, &account).unwrap();
+    file.set_len(PAGE).unwrap();
+    touch(&memory, 7..8);
+    assert!(memory.lost_pages() && !memory.cost_too_much());
+    assert_eq!(account.taken_bytes(), FIXED * PAGE);
+}

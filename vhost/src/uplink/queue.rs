@@ -1,0 +1,231 @@
+//! One queue of an uplink: frames that came, and frames that go.
+
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+use fairlead_host::UplinkQueue;
+use fairlead_host::uplink::{CHUNK_BYTES, CHUNKS, MEMORY_BYTES, RING_ENTRIES};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+
+use super::xsk_ring::{Side, XskRing};
+use crate::memory::{GuestMemory, MappedRegion, RegionError, RegionHint, RegionPlace};
+use crate::offload::NetHeader;
+use crate::ring::{Frame, FrameSink, HeadSpace};
+use crate::switch::TagChange;
+
+/// The most frames that are taken before another's turn.
+const BURST: u32 = 64;
+
+/// How often the kernel is called for one burst: without a driver's help it sends some frames with each call.
+const CALLS: usize = 128;
+
+/// Why a queue cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum QueueError {
+    /// A ring can't be mapped.
+    #[error("a ring of the AF_XDP socket can't be mapped; it is bound already, or has other sizes")]
+    Ring(#[source] Errno),
+    /// The memory can't be mapped.
+    #[error("the memory of the AF_XDP socket can't be mapped")]
+    Memory(#[source] std::io::Error),
+}
+
+impl From<RegionError> for QueueError {
+    fn from(error: RegionError) -> QueueError {
+        QueueError::Memory(std::io::Error::other(error))
+    }
+}
+
+/// A queue that is served.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    socket: Arc<OwnedFd>,
+    memory: Arc<GuestMemory>,
+    hint: RegionHint,
+    came: XskRing<libc::xdp_desc>,
+    fill: XskRing<u64>,
+    go: XskRing<libc::xdp_desc>,
+    gone: XskRing<u64>,
+    /// Chunks for frames that go, by their addresses.
+    free: Vec<u64>,
+    /// The kernel would not send: the interface is down, say. It is not asked again before the next frame.
+    is_refused: bool,
+}
+
+impl Queue {
+    /// Maps rings and memory of a socket that is not bound yet, and gives the kernel chunks for frames that come.
+    pub(super) fn map(queue: UplinkQueue) -> Result<Queue, QueueError> {
+        let UplinkQueue { socket, memory } = queue;
+        let offsets = offsets(&socket).map_err(QueueError::Ring)?;
+        let ring = QueueError::Ring;
+        let came = XskRing::map(&socket, of_rx(libc::XDP_PGOFF_RX_RING), &offsets.rx, Side::Consumer)
+            .map_err(ring)?;
+        let go = XskRing::map(&socket, of_rx(libc::XDP_PGOFF_TX_RING), &offsets.tx, Side::Producer)
+            .map_err(ring)?;
+        let fill = libc::XDP_UMEM_PGOFF_FILL_RING;
+        let mut fill: XskRing<u64> =
+            XskRing::map(&socket, fill, &offsets.fr, Side::Producer).map_err(ring)?;
+        let gone = libc::XDP_UMEM_PGOFF_COMPLETION_RING;
+        let gone = XskRing::map(&socket, gone, &offsets.cr, Side::Consumer).map_err(ring)?;
+        let place = RegionPlace { guest: 0, user: 0, bytes: MEMORY_BYTES, offset: 0 };
+        let region = MappedRegion::new(place, File::from(memory))?;
+        let memory = Arc::new(GuestMemory::new(vec![Arc::new(region)])?);
+        let address = |chunk: u32| u64::from(chunk) * u64::from(CHUNK_BYTES);
+        (0..RING_ENTRIES).for_each(|chunk| fill.put(address(chunk)));
+        fill.publish();
+        let free = (RING_ENTRIES..CHUNKS).map(address).collect();
+        let (socket, hint) = (Arc::new(socket), RegionHint::default());
+        Ok(Queue { socket, memory, hint, came, fill, go, gone, free, is_refused: false })
+    }
+
+    pub(crate) fn socket(&self) -> &Arc<OwnedFd> {
+        &self.socket
+    }
+
+    /// The memory in which the frames lie.
+    pub(crate) fn memory(&self) -> &Arc<GuestMemory> {
+        &self.memory
+    }
+
+    /// True if a frame has come, or one is still to be sent.
+    pub(crate) fn has_work(&self) -> bool {
+        self.came.ready() > 0 || self.is_unsent()
+    }
+
+    fn is_unsent(&self) -> bool {
+        !self.is_refused && self.go.unconsumed() > 0
+    }
+
+    /// How many frames have come, of which [`Queue::frame`] shows each; some at most.
+    #[inline]
+    pub(crate) fn look(&self) -> u32 {
+        self.came.ready().min(BURST)
+    }
+
+    /// Frame `n` of those that have come; absent if its descriptor names no memory of the queue. `memory` is the queue's; the frame's head
+    /// is copied to `space`.
+    #[inline]
+    pub(crate) fn frame<'b, 'm>(
+        &self,
+        n: u32,
+        memory: &'m GuestMemory,
+        space: &'b mut HeadSpace,
+    ) -> Option<Frame<'b, 'm>> {
+        let descriptor = self.came.entry(n);
+        let bytes = usize::try_from(descriptor.len).ok()?;
+        let slice =
+            memory.at_guest(descriptor.addr, bytes, &self.hint).filter(|slice| slice.len() == bytes)?;
+        Frame::of_slice(slice, NetHeader::PLAIN, space)
+    }
+
+    /// Gives the first `count` frames back to the kernel.
+    #[inline]
+    pub(crate) fn give_back(&mut self, count: u32) {
+        for n in 0..count {
+            let address = self.came.entry(n).addr & !u64::from(CHUNK_BYTES - 1);
+            if self.fill.room() > 0 {
+                self.fill.put(address);
+            }
+        }
+        self.came.advance(count);
+        self.came.publish();
+        self.fill.publish();
+        if self.fill.needs_wakeup() {
+            // Nothing is received by it; the driver looks for chunks again. What it answers does not matter.
+            let _ = recv(self.socket.as_fd(), &mut [0_u8; 0][..], RecvFlags::DONTWAIT);
+        }
+    }
+
+    /// Copies `frame` into a free chunk; false if there is none. It goes with the next [`Queue::send`].
+    #[inline]
+    pub(crate) fn put(&mut self, frame: &Frame<'_, '_>, change: TagChange) -> bool {
+        let bytes = frame.changed_length(change);
+        if self.free.is_empty() {
+            self.collect();
+        }
+        let Some(address) = self.free.pop() else { return false };
+        let space = self.memory.at_guest(address, CHUNK_BYTES as usize, &self.hint);
+        match (space, u32::try_from(bytes)) {
+            (Some(space), Ok(len)) if bytes <= space.len() && self.go.room() > 0 => {
+                FrameSink::copy(frame, change, space);
+                self.go.put(libc::xdp_desc { addr: address, len, options: 0 });
+                true
+            }
+            _ => {
+                self.free.push(address);
+                false
+            }
+        }
+    }
+
+    /// Has the kernel send what was put, and what it has not sent before.
+    pub(crate) fn send(&mut self) {
+        self.go.publish();
+        self.is_refused = false;
+        self.send_rest();
+    }
+
+    /// Goes on with what the kernel has not sent yet, and takes back the chunks of what it has.
+    pub(crate) fn send_rest(&mut self) {
+        for _ in 0..CALLS {
+            if !self.is_unsent() || !self.go.needs_wakeup() {
+                break;
+            }
+            match send(self.socket.as_fd(), &[], SendFlags::DONTWAIT) {
+                // It has sent some.
+                Ok(_) | Err(Errno::AGAIN) => {}
+                Err(Errno::BUSY | Errno::NOBUFS | Errno::INTR) => break,
+                Err(_) => self.is_refused = true,
+            }
+        }
+        self.collect();
+    }
+
+    fn collect(&mut self) {
+        let count = self.gone.ready();
+        self.free.extend((0..count).map(|n| self.gone.entry(n)));
+        self.gone.advance(count);
+        self.gone.publish();
+    }
+}
+
+/// Offsets of files are signed in C.
+fn of_rx(offset: libc::off_t) -> u64 {
+    u64::try_from(offset).unwrap_or(0)
+}
+
+/// What lies where in the socket's rings.
+fn offsets(socket: &OwnedFd) -> Result<libc::xdp_mmap_offsets, Errno> {
+    // SAFETY: all zeroes is a value of a structure of integers.
+    let mut offsets: libc::xdp_mmap_offsets = unsafe { std::mem::zeroed() };
+    read_option(socket, libc::XDP_MMAP_OFFSETS, &mut offsets)?;
+    Ok(offsets)
+}
+
+/// Reads an option of an AF_XDP socket, all of it.
+fn read_option<T: Copy>(socket: &OwnedFd, option: libc::c_int, value: &mut T) -> Result<(), Errno> {
+    let whole = libc::socklen_t::try_from(size_of::<T>()).unwrap_or(0);
+    let mut length = whole;
+    let to = (&raw mut *value).cast();
+    // SAFETY: the value is writable memory of the length that is told, and of a type that has no invalid values.
+    let answer = unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_XDP, option, to, &raw mut length) };
+    match answer {
+        0 if length == whole => Ok(()),
+        0 => Err(Errno::INVAL),
+        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)),
+    }
+}
+
+/// Whether the driver hands frames over without copying them; and how many frames that came the kernel had no room for.
+pub(crate) fn state(socket: &OwnedFd) -> (bool, u64) {
+    let mut options = libc::xdp_options { flags: 0 };
+    let has_options = read_option(socket, libc::XDP_OPTIONS, &mut options).is_ok();
+    // SAFETY: all zeroes is a value of a structure of integers.
+    let mut counted: libc::xdp_statistics = unsafe { std::mem::zeroed() };
+    // What can't be read is 0.
+    let _ = read_option(socket, libc::XDP_STATISTICS, &mut counted);
+    let lost = counted.rx_dropped.wrapping_add(counted.rx_ring_full);
+    (has_options && options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0, lost)
+}

@@ -1,0 +1,4 @@
+//! Captures, once more, with two poll threads.
+
+#[path = "capture.rs"]
+mod capture;

@@ -1,0 +1,4 @@
+//! Offloads, once more, with two poll threads.
+
+#[path = "offloads.rs"]
+mod offloads;

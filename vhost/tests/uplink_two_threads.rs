@@ -1,0 +1,4 @@
+//! Uplinks, once more, with two poll threads.
+
+#[path = "uplink.rs"]
+mod uplink;
