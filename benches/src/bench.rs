@@ -14,12 +14,13 @@ use ipnet::IpNet;
 use nix::unistd::Pid;
 
 use crate::daemon::{DaemonError, DaemonPaths};
+use crate::foreign_cpu::CpuUse;
 use crate::network_config::{IFNAME, SECOND_SUBNET, allocations};
 use crate::node::{Node, NodeError};
 use crate::plugin_exec::Verb;
 use crate::pods::cluster::ClusterError;
 use crate::process_cost;
-use crate::results::{Cpu, Results};
+use crate::results::{Cpu, Figure, Reading, Results};
 use crate::statistics::StatisticsError;
 use crate::subject::{Attachment, Done, Job, Role, Subject, floor_address};
 use crate::verify::{self, Expected, Wrong};
@@ -90,6 +91,16 @@ pub(crate) struct Bench {
     pub(crate) of_nobody: Vec<Pid>,
     /// Containers whose addresses were left allocated, and were reported.
     pub(crate) leaked: HashSet<String>,
+    /// Also rounds with stolen or foreign CPU time count.
+    pub(crate) keeps_disturbed: bool,
+}
+
+/// A round that was begun: what was measured before it, and what the processors had done.
+#[derive(Debug)]
+pub(crate) struct Round {
+    before: CpuUse,
+    figures: Vec<Figure>,
+    readings: Vec<Reading>,
 }
 
 /// The outcome of calls that were made at once.
@@ -143,8 +154,33 @@ impl Bench {
         waiting: Option<Waiting>,
         data_dir: PathBuf,
     ) -> Bench {
-        let (results, leaked) = (Results::default(), HashSet::new());
-        Bench { node, subjects, waiting, data_dir, results, serial: 0, of_nobody: Vec::new(), leaked }
+        let (results, leaked, of_nobody) = (Results::default(), HashSet::new(), Vec::new());
+        let keeps_disturbed = false;
+        Bench { node, subjects, waiting, data_dir, results, serial: 0, of_nobody, leaked, keeps_disturbed }
+    }
+
+    fn cpu_use(&self) -> io::Result<CpuUse> {
+        CpuUse::now(&self.subjects, &self.of_nobody)
+    }
+
+    /// Begins a round.
+    pub(crate) fn begin_round(&self) -> Result<Round, BenchError> {
+        let before = self.cpu_use().map_err(BenchError::process("the processors' time"))?;
+        let Results { figures, readings, .. } = &self.results;
+        Ok(Round { before, figures: figures.clone(), readings: readings.clone() })
+    }
+
+    /// Ends a round; false, and what it has measured is forgotten, where others had the processors meanwhile. Failures are kept.
+    pub(crate) fn end_round(&mut self, case: &'static str, round: Round) -> Result<bool, BenchError> {
+        let now = self.cpu_use().map_err(BenchError::process("the processors' time"))?;
+        let is_disturbed = round.before.was_disturbed_until(&now);
+        self.results.round(case, is_disturbed);
+        if is_disturbed && !self.keeps_disturbed {
+            self.results.figures = round.figures;
+            self.results.readings = round.readings;
+            return Ok(false);
+        }
+        Ok(true)
     }
 
     /// Makes `count` empty pods for subject number `who`.
@@ -328,9 +364,7 @@ pub(crate) fn deleted(
     if !done.answer.success {
         return Err(CallFailure::Refused(done.answer.complaint()));
     }
-    if subject.detaches() {
-        verify::detached(node, &attachment.pod, subject.interfaces, subject.removal())?;
-    }
+    verify::detached(node, &attachment.pod, subject.interfaces, subject.removal())?;
     Ok(done)
 }
 

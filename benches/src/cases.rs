@@ -6,6 +6,7 @@ use crate::bench::{Bench, BenchError};
 use crate::case_size::CaseSize;
 use crate::node_cases;
 use crate::pods::{self, PodBench};
+use crate::switches::{self, SwitchBench};
 use crate::vf::{self, VfBench};
 
 /// A procedure that yields the figures of one or two cases.
@@ -15,6 +16,8 @@ pub(crate) enum Procedure {
     Node(fn(&mut Bench, &CaseSize) -> Result<(), BenchError>),
     /// The case runs on the private node, which is one of a cluster.
     Pods(fn(&mut PodBench, &CaseSize) -> Result<(), BenchError>),
+    /// The case runs with switches of vhost-user ports.
+    Switches(fn(&mut SwitchBench, &CaseSize) -> Result<(), BenchError>),
     /// The case runs with VFs of this machine.
     Vfs(fn(&mut VfBench, &CaseSize) -> Result<(), BenchError>),
 }
@@ -26,6 +29,8 @@ pub(crate) enum Place {
     Node,
     /// On the private node, which is one of a cluster.
     Cluster,
+    /// With switches of vhost-user ports.
+    Switches,
     /// With VFs of this machine.
     Vfs,
 }
@@ -35,6 +40,7 @@ impl Procedure {
         match self {
             Procedure::Node(_) => Place::Node,
             Procedure::Pods(_) => Place::Cluster,
+            Procedure::Switches(_) => Place::Switches,
             Procedure::Vfs(_) => Place::Vfs,
         }
     }
@@ -105,6 +111,14 @@ pub(crate) const CASES: &[Case] = &[
         settings: settings(0, 150, 4, 100, 0),
         quick: settings(0, 5, 1, 5, 0),
         procedure: Procedure::Node(node_cases::add_under_del::run),
+        beside: None,
+    },
+    Case {
+        name: "add-standing",
+        about: "ADD, one at a time, beside {at_once} pods that stand, against ADD beside none; rounds: {rounds}",
+        settings: settings(0, 60, 3, 250, 0),
+        quick: settings(0, 3, 1, 6, 0),
+        procedure: Procedure::Node(node_cases::standing::run),
         beside: None,
     },
     Case {
@@ -180,6 +194,46 @@ pub(crate) const CASES: &[Case] = &[
         beside: None,
     },
     Case {
+        name: "switch-64",
+        about: "frames of 64 bytes between two pods, both ways, as fast as one core forwards; rounds: {rounds}",
+        settings: settings(0, 0, 5, 0, 3),
+        quick: settings(0, 0, 1, 0, 1),
+        procedure: Procedure::Switches(switches::cases::short_frames),
+        beside: None,
+    },
+    Case {
+        name: "switch-1518",
+        about: "frames of 1518 bytes between two pods, both ways; rounds: {rounds}",
+        settings: settings(0, 0, 5, 0, 3),
+        quick: settings(0, 0, 1, 0, 1),
+        procedure: Procedure::Switches(switches::cases::long_frames),
+        beside: None,
+    },
+    Case {
+        name: "switch-features",
+        about: "frames of 64 bytes with spoof check, VLAN, rates, and all of them; rounds: {rounds}",
+        settings: settings(0, 0, 5, 0, 3),
+        quick: settings(0, 0, 1, 0, 1),
+        procedure: Procedure::Switches(switches::cases::features),
+        beside: None,
+    },
+    Case {
+        name: "switch-latency",
+        about: "one frame under way each way: the time of one, polling and adaptive; rounds: {rounds}",
+        settings: settings(0, 0, 5, 0, 2),
+        quick: settings(0, 0, 1, 0, 1),
+        procedure: Procedure::Switches(switches::cases::latency),
+        beside: None,
+    },
+    Case {
+        name: "switch-idle",
+        about: "the processor time of a switch with {at_once} ports and two pods that send nothing",
+        settings: settings(0, 0, 3, 64, 10),
+        quick: settings(0, 0, 1, 64, 1),
+        procedure: Procedure::Switches(switches::cases::idle),
+        beside: None,
+    },
+    Case {
         name: "function-add",
         about: "ADD of a VF as it is, and with a VLAN and a rate, one at a time, all of each subject in turn",
         settings: settings(1, 0, 3, 1, 0),
@@ -232,7 +286,8 @@ mod tests {
         assert_eq!(chosen(&["idle".to_owned(), "fast".to_owned()], Place::Node).unwrap_err(), ["fast"]);
         assert_eq!(chosen(&["idle".to_owned()], Place::Node).unwrap().len(), 1);
         assert_eq!(chosen(&["idle".to_owned()], Place::Vfs).unwrap_err(), ["idle"]);
-        let all = [Place::Node, Place::Cluster, Place::Vfs].map(|place| chosen(&[], place).unwrap().len());
+        let all = [Place::Node, Place::Cluster, Place::Switches, Place::Vfs]
+            .map(|place| chosen(&[], place).unwrap().len());
         assert_eq!(all.iter().sum::<usize>(), CASES.len());
     }
 

@@ -18,6 +18,9 @@ pub(crate) struct Options {
     /// For `pods`: the directory of etcd and kube-apiserver, which the suite starts on its private node.
     #[arg(long, value_name = "DIR", default_value = ".cache/k8s/now")]
     pub(crate) kubernetes: PathBuf,
+    /// For `switches`: `usr` of Open vSwitch's packages with DPDK, unpacked.
+    #[arg(long, value_name = "DIR", default_value = ".cache/ovs/usr")]
+    pub(crate) open_vswitch: PathBuf,
     /// Directory with `fairlead` and `fairleadd`; the daemon is started from it.
     #[arg(long, value_name = "DIR", default_value = "dist")]
     pub(crate) ours: PathBuf,
@@ -40,7 +43,7 @@ pub(crate) struct Options {
     /// An empty static executable: the floor of a spawn.
     #[arg(long, value_name = "FILE", default_value = "dist/fairlead-empty")]
     pub(crate) empty: PathBuf,
-    /// Leaves a subject out: `ours`, `debian`, `floor`. Can be given several times.
+    /// Leaves a subject out: `ours`, `debian`, `floor`; for `pods`: `ours`, `multus-thick`, `multus-thin`. Can be given several times.
     #[arg(long, value_name = "SUBJECT")]
     pub(crate) without: Vec<String>,
     /// Runs this case alone. Can be given several times.
@@ -65,18 +68,23 @@ pub(crate) struct Options {
     /// Repeats every case so many times; the samples are put together.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) runs: u32,
+    /// Also counts rounds in which the hypervisor or other processes had the processors. Without it they are measured anew, and not
+    /// counted where they are disturbed again.
+    #[arg(long)]
+    pub(crate) keep_disturbed: bool,
     /// Writes everything measured, with the raw histograms, as JSON.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
     /// Writes a self-contained report with latency curves.
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
-    /// Where the allocation files and the daemon's state directory lie: a real disk, as on a node.
-    #[arg(long, value_name = "DIR", default_value = "/var/lib")]
-    pub(crate) data_dir_fs: PathBuf,
-    /// Where the daemon's run directory lies: a tmpfs on most nodes (`/dev/shm` where `/run` is none).
-    #[arg(long, value_name = "DIR", default_value = "/run")]
-    pub(crate) run_dir_fs: PathBuf,
+    /// Where the allocation files and the daemon's state directory lie. Without it: in /var/lib, on a disk with a journal, which is made
+    /// for the run where /var/lib has none.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir_fs: Option<PathBuf>,
+    /// Where the daemon's run directory lies. Without it: in /run, on a tmpfs, which is mounted for the run where /run is none.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) run_dir_fs: Option<PathBuf>,
 }
 
 impl Options {
@@ -91,6 +99,8 @@ impl Options {
 pub(crate) enum Suite {
     /// Whole pods with several networks, in a cluster.
     Pods,
+    /// Switches of vhost-user ports.
+    Switches,
 }
 
 /// A value with the name of the subject it belongs to.

@@ -12,10 +12,12 @@ mod cases;
 mod cli;
 mod comparison;
 mod daemon;
+mod foreign_cpu;
 mod machine;
 mod network_config;
 mod node;
 mod node_cases;
+mod node_file_systems;
 mod plugin_exec;
 mod pods;
 mod process_cost;
@@ -25,6 +27,7 @@ mod statistics;
 mod subject;
 mod subject_descriptions;
 mod subject_setup;
+mod switches;
 mod targets;
 mod verify;
 mod vf;
@@ -49,6 +52,7 @@ use crate::report::Report;
 use crate::subject::Subject;
 use crate::subject_descriptions::MeasuredSubjects;
 use crate::subject_setup::{RunDirectories, SubjectSetupError};
+use crate::switches::SwitchBench;
 use crate::vf::VfBench;
 
 /// Why there is no report, or only a part of it.
@@ -111,6 +115,7 @@ fn run(options: &Options) -> Result<bool, MainError> {
     }
     let place = match options.suite {
         Some(Suite::Pods) => Place::Cluster,
+        Some(Suite::Switches) => Place::Switches,
         None if options.vfs.is_empty() => Place::Node,
         None => Place::Vfs,
     };
@@ -118,6 +123,7 @@ fn run(options: &Options) -> Result<bool, MainError> {
     let report = match place {
         Place::Node => measure(options, cases)?,
         Place::Cluster => measure_pods(options, cases)?,
+        Place::Switches => measure_switches(options, cases)?,
         Place::Vfs => measure_vfs(options, cases)?,
     };
     report::table::write(&report, &mut io::stdout().lock())?;
@@ -131,8 +137,8 @@ fn run(options: &Options) -> Result<bool, MainError> {
 }
 
 fn measure(options: &Options, cases: Vec<&'static Case>) -> Result<Report, MainError> {
-    let machine = Machine::this(options);
     let dirs = RunDirectories::make(options)?;
+    let machine = Machine::this(&dirs);
     many_open_files();
     let node = Node::enter(&dirs.data.join("netns"))?;
     let subjects = subject_setup::subjects(options, &dirs)?;
@@ -140,9 +146,11 @@ fn measure(options: &Options, cases: Vec<&'static Case>) -> Result<Report, MainE
     let waiting = subject_setup::waiting(options, &dirs);
     let data_dir = dirs.allocations();
     let mut bench = Bench::new(node, subjects, waiting, data_dir);
+    // A smoke test measures nothing that could be wrong.
+    bench.keeps_disturbed = options.keep_disturbed || options.quick;
     let outcome = run_cases(options, &cases, |case, settings| match case.procedure {
         Procedure::Node(run) => run(&mut bench, settings),
-        Procedure::Pods(_) | Procedure::Vfs(_) => Ok(()),
+        _ => Ok(()),
     });
     if outcome.is_err() || !bench.results.failures.is_empty() {
         tell_logs(&bench.subjects)?;
@@ -161,15 +169,16 @@ fn measure(options: &Options, cases: Vec<&'static Case>) -> Result<Report, MainE
 
 /// Measures whole pods of a cluster.
 fn measure_pods(options: &Options, cases: Vec<&'static Case>) -> Result<Report, MainError> {
-    let machine = Machine::this(options);
     let dirs = RunDirectories::make(options)?;
+    let machine = Machine::this(&dirs);
     many_open_files();
     let node = Node::enter(&dirs.data.join("netns"))?;
     let mut bench = PodBench::new(node, options, &dirs)?;
+    bench.bench.keeps_disturbed = options.keep_disturbed || options.quick;
     let measured = MeasuredSubjects::of_others(&bench.bench.subjects);
     let outcome = run_cases(options, &cases, |case, settings| match case.procedure {
         Procedure::Pods(run) => run(&mut bench, settings),
-        Procedure::Node(_) | Procedure::Vfs(_) => Ok(()),
+        _ => Ok(()),
     });
     if outcome.is_err() || !bench.bench.results.failures.is_empty() {
         tell_logs(&bench.bench.subjects)?;
@@ -181,17 +190,35 @@ fn measure_pods(options: &Options, cases: Vec<&'static Case>) -> Result<Report, 
     Ok(Report { machine, subjects: measured, cases, quick: options.quick, results, comparison, verdicts })
 }
 
+/// Measures switches of vhost-user ports.
+fn measure_switches(options: &Options, cases: Vec<&'static Case>) -> Result<Report, MainError> {
+    let dirs = RunDirectories::make(options)?;
+    let machine = Machine::this(&dirs);
+    // A bridge of OVS makes an interface, and huge pages are mounted: none of that is the host's.
+    let _node = Node::enter(&dirs.data.join("netns"))?;
+    let mut bench = SwitchBench::new(options, &dirs)?;
+    let measured = bench.subjects();
+    run_cases(options, &cases, |case, settings| match case.procedure {
+        Procedure::Switches(run) => run(&mut bench, settings),
+        _ => Ok(()),
+    })?;
+    let results = bench.results;
+    let verdicts = if options.quick { Vec::new() } else { switches::targets::verdicts(&results) };
+    let comparison = Comparison::of(&results, &measured, &cases, options.quick);
+    Ok(Report { machine, subjects: measured, cases, quick: options.quick, results, comparison, verdicts })
+}
+
 /// Measures with VFs, which are this machine's own.
 fn measure_vfs(options: &Options, cases: Vec<&'static Case>) -> Result<Report, MainError> {
-    let machine = Machine::this(options);
     let dirs = RunDirectories::make(options)?;
+    let machine = Machine::this(&dirs);
     let node = Node::this_machine(&dirs.data.join("netns"))?;
     let subjects = subject_setup::for_vfs(options, &dirs)?;
     let bench = VfBench::new(node, subjects, options, &dirs.allocations());
     let mut bench = bench.map_err(BenchError::from)?;
     let outcome = run_cases(options, &cases, |case, settings| match case.procedure {
         Procedure::Vfs(run) => run(&mut bench, settings),
-        Procedure::Node(_) | Procedure::Pods(_) => Ok(()),
+        _ => Ok(()),
     });
     if outcome.is_err() || !bench.results.failures.is_empty() {
         tell_logs(&bench.subjects)?;

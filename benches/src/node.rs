@@ -93,7 +93,7 @@ impl Node {
     /// Leaves the host's network. Must be called before any other thread is started; `dir` is made.
     pub(crate) fn enter(dir: &Path) -> Result<Node, NodeError> {
         unshare(CloneFlags::CLONE_NEWNET).map_err(NodeError::Unshare)?;
-        own_mounts(dir)?;
+        own_mounts_and(dir)?;
         make_links()?;
         let kernel = RealKernel::new()?;
         let limit = Duration::from_secs(5);
@@ -110,7 +110,7 @@ impl Node {
 
     /// This machine itself, because a VF's driver makes its interface there. Only mounts are private.
     pub(crate) fn this_machine(dir: &Path) -> Result<Node, NodeError> {
-        own_mounts(dir)?;
+        own_mounts_and(dir)?;
         Node::of(dir, RealKernel::new()?, 0)
     }
 
@@ -201,13 +201,17 @@ impl Drop for Pod {
     }
 }
 
-/// Makes mounts private: only this process and its children see what is mounted from now on. `dir`, for
-/// namespaces, is made.
-fn own_mounts(dir: &Path) -> Result<(), NodeError> {
+/// Makes mounts private: only this process and its children see what is mounted from now on.
+pub(crate) fn own_mounts() -> Result<(), NodeError> {
     unshare(CloneFlags::CLONE_NEWNS).map_err(NodeError::Unshare)?;
     let root = Path::new("/");
     mount(None::<&str>, root, None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
-        .map_err(|source| NodeError::Mount { path: root.to_owned(), source })?;
+        .map_err(|source| NodeError::Mount { path: root.to_owned(), source })
+}
+
+/// The same, and makes `dir`, for namespaces.
+fn own_mounts_and(dir: &Path) -> Result<(), NodeError> {
+    own_mounts()?;
     fs::create_dir_all(dir).map_err(|source| NodeError::File { path: dir.to_owned(), source })
 }
 

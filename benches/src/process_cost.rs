@@ -17,7 +17,16 @@ use serde::Serialize;
 
 /// The user and system time of all reaped children so far.
 pub(crate) fn cpu_of_children() -> io::Result<Duration> {
-    let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
+    cpu(UsageWho::RUSAGE_CHILDREN)
+}
+
+/// The user and system time of this process so far.
+pub(crate) fn cpu_of_this_process() -> io::Result<Duration> {
+    cpu(UsageWho::RUSAGE_SELF)
+}
+
+fn cpu(of: UsageWho) -> io::Result<Duration> {
+    let usage = getrusage(of)?;
     let micros = [usage.user_time(), usage.system_time()]
         .iter()
         .map(|t| t.tv_sec() * 1_000_000 + t.tv_usec())
@@ -32,9 +41,19 @@ pub(crate) fn cpu_of(pid: Pid) -> io::Result<Duration> {
 
 /// The clock ticks (10 ms) of user and system time in `/proc/<pid>/stat`, which `top` shows.
 pub(crate) fn ticks_of(pid: Pid) -> io::Result<u64> {
+    ticks_in(pid, [11, 12])
+}
+
+/// User and system time of the programs that a process has started and that have ended.
+pub(crate) fn cpu_of_programs_of(pid: Pid) -> io::Result<Duration> {
+    Ok(Duration::from_millis(10 * ticks_in(pid, [13, 14])?))
+}
+
+/// The sum of two fields of `/proc/<pid>/stat`, counted from after the name.
+fn ticks_in(pid: Pid, two: [usize; 2]) -> io::Result<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let fields = after_name(&stat);
-    Ok([11, 12].iter().filter_map(|&at| fields.get(at)?.parse::<u64>().ok()).sum())
+    Ok(two.iter().filter_map(|&at| fields.get(at)?.parse::<u64>().ok()).sum())
 }
 
 /// A process's memory in KiB.

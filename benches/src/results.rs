@@ -105,6 +105,17 @@ impl Reading {
     }
 }
 
+/// How many rounds of a case were made, and how many of them are not counted because others had the processors.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct Rounds {
+    /// The name of the case.
+    pub(crate) case: &'static str,
+    /// All rounds, those to warm up included.
+    pub(crate) made: usize,
+    /// Those with stolen or foreign CPU time.
+    pub(crate) disturbed: usize,
+}
+
 /// A call that failed, or whose interface was wrong.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Failure {
@@ -123,6 +134,8 @@ pub(crate) struct Results {
     pub(crate) figures: Vec<Figure>,
     /// All other numbers, by case and subject.
     pub(crate) readings: Vec<Reading>,
+    /// The rounds of each case that has any.
+    pub(crate) rounds: Vec<Rounds>,
     /// The calls that failed or made a wrong interface.
     pub(crate) failures: Vec<Failure>,
 }
@@ -188,6 +201,23 @@ impl Results {
     /// The reading of that name.
     pub(crate) fn reading(&self, case: &str, subject: &str, what: &str) -> Option<&Reading> {
         self.readings.iter().find(|r| r.case == case && r.subject == subject && r.what == what)
+    }
+
+    /// Counts a round.
+    pub(crate) fn round(&mut self, case: &'static str, is_disturbed: bool) {
+        if !self.rounds.iter().any(|rounds| rounds.case == case) {
+            self.rounds.push(Rounds { case, made: 0, disturbed: 0 });
+        }
+        for rounds in self.rounds.iter_mut().filter(|rounds| rounds.case == case) {
+            rounds.made += 1;
+            rounds.disturbed += usize::from(is_disturbed);
+        }
+    }
+
+    /// The rounds of a case, in words; `None` where it has none.
+    pub(crate) fn rounds_of(&self, case: &str) -> Option<String> {
+        let Rounds { made, disturbed, .. } = self.rounds.iter().find(|rounds| rounds.case == case)?;
+        Some(format!("{made} rounds, {disturbed} of them with stolen or foreign CPU time"))
     }
 
     /// Keeps a failure for the report.

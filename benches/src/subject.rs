@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fairlead_host::{Address, AddressFlags, Kind, MacvlanMode, NetKernel, NewLink, Op, Parent, Route};
+use fairlead_host::{
+    Address, AddressFlags, Kind, MacvlanMode, NetKernel, NewLink, Op, Parent, Route, SetLink,
+};
 use ipnet::{IpNet, Ipv4Net};
 use serde_json::Value;
 
@@ -88,8 +90,9 @@ pub(crate) struct Attachment {
 /// A call that is ready to be made.
 #[derive(Debug)]
 pub(crate) struct Job<'a> {
-    invocation: Invocation,
-    kernel_calls: Option<KernelAdd<'a>>,
+    /// `None`: the floor's kernel calls alone.
+    invocation: Option<Invocation>,
+    kernel_calls: Option<KernelCalls<'a>>,
 }
 
 /// A call that was made.
@@ -111,7 +114,7 @@ impl Subject {
         }
     }
 
-    /// True when its DEL takes the interface away: the floor has no DEL but a spawn.
+    /// True when its DEL takes the interface away: the floor's frees a name and an address, and no more.
     pub(crate) fn detaches(&self) -> bool {
         self.role != Role::Floor
     }
@@ -121,19 +124,15 @@ impl Subject {
         if self.role == Role::Floor { RAW_AT_ONCE } else { &self.name }
     }
 
-    /// The name of a timed call in the report.
-    pub(crate) fn what(&self, verb: Verb) -> &'static str {
-        if verb == Verb::Del && !self.detaches() { "spawn alone" } else { verb.name() }
-    }
-
     /// Prepares a call with the subject's own config.
     pub(crate) fn job<'a>(&self, node: &'a Node, verb: Verb, attachment: &'a Attachment) -> Job<'a> {
-        let kernel_calls = (self.role == Role::Floor && verb == Verb::Add).then(|| KernelAdd {
-            node,
-            netns: &attachment.pod.path,
-            address: floor_address(attachment.serial),
-        });
-        Job { invocation: self.invocation(verb, attachment, self.config.as_ref()), kernel_calls }
+        let kernel_calls = (self.role == Role::Floor).then(|| floor_calls(node, verb, attachment));
+        Job { invocation: Some(self.invocation(verb, attachment, self.config.as_ref())), kernel_calls }
+    }
+
+    /// The program of a call without anything else.
+    pub(crate) fn spawn_alone(&self, verb: Verb, attachment: &Attachment) -> Job<'static> {
+        self.invocation(verb, attachment, self.config.as_ref()).into()
     }
 
     /// Prepares a call of the executable with this config.
@@ -167,18 +166,29 @@ impl Subject {
 
 impl From<Invocation> for Job<'_> {
     fn from(invocation: Invocation) -> Self {
-        Job { invocation, kernel_calls: None }
+        Job { invocation: Some(invocation), kernel_calls: None }
     }
 }
 
 impl Job<'_> {
     /// Makes the call.
     pub(crate) fn run(self) -> io::Result<Done> {
-        match self.kernel_calls {
-            Some(calls) => Done::of_floor(self.invocation, || calls.run().map_err(io::Error::other)),
-            None => Ok(Done { answer: self.invocation.run()?, parts: None }),
+        let kernel = |calls: KernelCalls<'_>| calls.run().map_err(io::Error::other);
+        match (self.invocation, self.kernel_calls) {
+            (Some(spawn), Some(calls)) => Done::of_floor(spawn, || kernel(calls)),
+            (Some(spawn), None) => Ok(Done { answer: spawn.run()?, parts: None }),
+            (None, calls) => Done::without_a_program(|| calls.map_or(Ok(()), kernel)),
         }
     }
+}
+
+/// The floor's kernel calls, without its program.
+pub(crate) fn kernel_calls_alone<'a>(node: &'a Node, verb: Verb, attachment: &'a Attachment) -> Job<'a> {
+    Job { invocation: None, kernel_calls: Some(floor_calls(node, verb, attachment)) }
+}
+
+fn floor_calls<'a>(node: &'a Node, verb: Verb, attachment: &'a Attachment) -> KernelCalls<'a> {
+    KernelCalls { node, netns: &attachment.pod.path, address: floor_address(attachment.serial), verb }
 }
 
 impl Done {
@@ -196,6 +206,15 @@ impl Done {
         answer.finished = Instant::now();
         Ok(Done { answer, parts: Some((spawn, kernel)) })
     }
+
+    /// Kernel calls alone.
+    fn without_a_program(kernel_calls: impl FnOnce() -> io::Result<()>) -> io::Result<Done> {
+        let start = Instant::now();
+        kernel_calls()?;
+        let (latency, finished) = (start.elapsed(), Instant::now());
+        let (stdout, stderr) = (Vec::new(), Vec::new());
+        Ok(Done { answer: Answer { latency, finished, success: true, stdout, stderr }, parts: None })
+    }
 }
 
 /// The address that the floor gives to attachment number `serial`.
@@ -205,12 +224,13 @@ pub(crate) fn floor_address(serial: u32) -> Ipv4Net {
     Ipv4Net::new_assert(Ipv4Addr::from(base + serial % 500_000), 12)
 }
 
-/// The kernel calls without which there is no ADD: open the namespace, make the link in it, address, up, route.
+/// What the floor asks the kernel for.
 #[derive(Debug)]
-struct KernelAdd<'a> {
+struct KernelCalls<'a> {
     node: &'a Node,
     netns: &'a Path,
     address: Ipv4Net,
+    verb: Verb,
 }
 
 /// Why the kernel calls failed.
@@ -224,10 +244,21 @@ pub(crate) enum KernelCallError {
     Net(#[from] fairlead_host::NetError),
 }
 
-impl KernelAdd<'_> {
+/// The index of the floor's links is chosen here, so that nothing has to be read back.
+const INDEX: u32 = 4242;
+
+impl KernelCalls<'_> {
     fn run(&self) -> Result<(), KernelCallError> {
-        /// The index is chosen here, so that nothing has to be read back.
-        const INDEX: u32 = 4242;
+        let mut pod = self.node.kernel.pod(self.netns)?;
+        match self.verb {
+            Verb::Add => pod.batch(&self.add()),
+            Verb::Del => pod.batch(&self.del()),
+        }?;
+        Ok(())
+    }
+
+    /// Without these there is no ADD: the link in the pod's namespace, up; address; route.
+    fn add(&self) -> [Op; 3] {
         let link = NewLink {
             name: IFNAME.to_owned(),
             index: Some(INDEX),
@@ -236,12 +267,6 @@ impl KernelAdd<'_> {
             mac: None,
             mtu: None,
             up: true,
-        };
-        let address = Address {
-            index: INDEX,
-            net: IpNet::V4(self.address),
-            broadcast: None,
-            flags: AddressFlags::default(),
         };
         let default = Route {
             dst: IpNet::V4(Ipv4Net::default()),
@@ -255,9 +280,18 @@ impl KernelAdd<'_> {
             advmss: None,
             protocol: None,
         };
-        let mut pod = self.node.kernel.pod(self.netns)?;
-        pod.batch(&[Op::CreateLink(link), Op::AddAddress(address), Op::AddRoute(default)])?;
-        Ok(())
+        [Op::CreateLink(link), Op::AddAddress(self.address()), Op::AddRoute(default)]
+    }
+
+    /// Without these no DEL leaves the name free and the address silent: delete the address, rename the link.
+    fn del(&self) -> [Op; 2] {
+        let renamed = SetLink { index: INDEX, name: Some(format!("floor{INDEX}")), ..SetLink::default() };
+        [Op::DeleteAddress(self.address()), Op::SetLink(renamed)]
+    }
+
+    fn address(&self) -> Address {
+        let (net, flags) = (IpNet::V4(self.address), AddressFlags::default());
+        Address { index: INDEX, net, broadcast: None, flags }
     }
 }
 

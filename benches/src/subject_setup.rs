@@ -1,7 +1,7 @@
 //! Makes the subjects from the command line; each is checked before anything is measured.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,6 +12,7 @@ use crate::cli::Options;
 use crate::daemon::{Daemon, DaemonError, DaemonPaths};
 use crate::network_config::{IFNAME, config, peer_config, pools, vf_config};
 use crate::node::MASTER;
+use crate::node_file_systems;
 use crate::subject::{RAW_AT_ONCE, Role, Subject, version_of};
 
 /// Why a subject cannot be measured.
@@ -85,18 +86,31 @@ pub(crate) struct RunDirectories {
 impl RunDirectories {
     /// Makes the directories, and removes those of runs that were killed.
     pub(crate) fn make(options: &Options) -> Result<RunDirectories, SubjectSetupError> {
-        for dir in [&options.data_dir_fs, &options.run_dir_fs] {
-            remove_leftovers(dir)
-                .map_err(|source| SubjectSetupError::Directory { path: dir.clone(), source })?;
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |source| SubjectSetupError::Directory { path, source }
+        };
+        let data_in = options.data_dir_fs.as_deref().unwrap_or(Path::new("/var/lib"));
+        let run_in = options.run_dir_fs.as_deref().unwrap_or(Path::new("/run"));
+        for dir in [data_in, run_in] {
+            remove_leftovers(dir).map_err(failed(dir))?;
         }
         let name = format!("{PREFIX}{}", std::process::id());
-        let dirs = RunDirectories {
-            data: options.data_dir_fs.join(format!("{name}-data")),
-            run: options.run_dir_fs.join(name),
-        };
+        let dirs = RunDirectories { data: data_in.join(format!("{name}-data")), run: run_in.join(name) };
         for dir in [&dirs.data, &dirs.run] {
-            fs::create_dir_all(dir)
-                .map_err(|source| SubjectSetupError::Directory { path: dir.clone(), source })?;
+            fs::create_dir_all(dir).map_err(failed(dir))?;
+        }
+        // A directory that was named is taken as it is.
+        // The report's head tells what there is instead.
+        if options.data_dir_fs.is_none()
+            && let Err(error) = node_file_systems::disk_with_a_journal(&dirs.data)
+        {
+            let _ = writeln!(io::stderr(), "no disk with a journal for {}: {error}", dirs.data.display());
+        }
+        if options.run_dir_fs.is_none()
+            && let Err(error) = node_file_systems::run_directory(&dirs.run)
+        {
+            let _ = writeln!(io::stderr(), "no tmpfs for {}: {error}", dirs.run.display());
         }
         Ok(dirs)
     }
@@ -122,6 +136,7 @@ impl RunDirectories {
 
 impl Drop for RunDirectories {
     fn drop(&mut self) {
+        [&self.data, &self.run].into_iter().for_each(|dir| node_file_systems::unmount(dir));
         // What cannot be removed is named after this process and harms nobody.
         let _ = fs::remove_dir_all(&self.data);
         let _ = fs::remove_dir_all(&self.run);

@@ -5,6 +5,7 @@
 
 use serde::Serialize;
 
+use crate::node_cases::standing;
 use crate::results::{Figure, Results};
 use crate::statistics::Summary;
 use crate::subject::Role;
@@ -87,7 +88,15 @@ pub(crate) fn number(value: f64) -> String {
 /// Compares all results with all targets.
 pub(crate) fn verdicts(results: &Results, subjects: &MeasuredSubjects) -> Vec<Verdict> {
     let view = View { results, subjects };
-    [view.one_at_a_time(), view.at_once(), view.under_del(), view.silence(), view.storm_and_idle()].concat()
+    [
+        view.one_at_a_time(),
+        view.at_once(),
+        view.under_del(),
+        view.beside_standing_pods(),
+        view.silence(),
+        view.storm_and_idle(),
+    ]
+    .concat()
 }
 
 /// Compares what was measured with VFs with the targets for that.
@@ -126,16 +135,17 @@ impl View<'_> {
         let tail = |s: Summary| s.p99_ms / s.p50_ms;
         let allowed = floor.map_or(2.0, |s| tail(s).max(2.0));
         let del = self.summary("del-one", Role::Ours, "DEL").map(|s| s.p50_ms);
+        let spawn = self.summary("del-one", Role::Floor, "of it: spawn").map(|s| s.p50_ms);
         let del_reference = self.reference("del-one", "DEL", |s| s.p50_ms);
         vec![
             verdict("ADD p50, one at a time", p50, Limit::AtMost(0.8), " ms"),
             verdict(
                 "the same against the floor",
                 ratio(p50, floor.map(|s| s.p50_ms)),
-                Limit::AtMost(1.7),
+                Limit::AtMost(1.5),
                 " ×",
             ),
-            verdict("the same, faster than the reference", ratio(reference, p50), Limit::AtLeast(12.0), " ×"),
+            verdict("the same, faster than the reference", ratio(reference, p50), Limit::AtLeast(14.0), " ×"),
             verdict(
                 "ADD p99 against its p50 (2, or the floor's own)",
                 ours.map(tail),
@@ -148,11 +158,23 @@ impl View<'_> {
                 Limit::AtLeast(25.0),
                 " ×",
             ),
+            verdict("DEL p50 against a spawn alone", ratio(del, spawn), Limit::AtMost(2.6), " ×"),
         ]
+    }
+
+    fn beside_standing_pods(&self) -> Vec<Verdict> {
+        let p50 = |what| self.p50("add-standing", Role::Ours, what);
+        vec![verdict(
+            "ADD p50 beside 250 standing pods against beside none",
+            ratio(p50(standing::MANY), p50(standing::NONE)),
+            Limit::AtMost(1.1),
+            " ×",
+        )]
     }
 
     fn at_once(&self) -> Vec<Verdict> {
         let add = self.figure("burst-100", Role::Ours, "ADD");
+        let raw = self.figure("burst-100", Role::RawAtOnce, "ADD");
         let p99 = add.map(|f| f.series.summary().p99_ms);
         let reference = self.reference("burst-100", "ADD", |s| s.p99_ms);
         let del = self.figure("burst-100", Role::Ours, "DEL").and_then(Figure::rate);
@@ -164,6 +186,12 @@ impl View<'_> {
         vec![
             verdict("100 ADDs at once, rate", add.and_then(Figure::rate), Limit::AtLeast(1700.0), "/s"),
             verdict(
+                "the same against the rate of the floor's program and calls",
+                ratio(add.and_then(Figure::rate), raw.and_then(Figure::rate)),
+                Limit::AtLeast(0.92),
+                " ×",
+            ),
+            verdict(
                 "the same, p99 better than the reference",
                 ratio(reference, p99),
                 Limit::AtLeast(10.0),
@@ -172,7 +200,7 @@ impl View<'_> {
             verdict(
                 "100 DELs at once, rate over the reference",
                 ratio(del, del_reference),
-                Limit::AtLeast(10.0),
+                Limit::AtLeast(11.0),
                 " ×",
             ),
         ]
@@ -336,7 +364,7 @@ mod tests {
     #[test]
     fn a_target_without_a_number_is_not_measured_and_not_met() {
         let all = verdicts(&Results::default(), &MeasuredSubjects::default());
-        assert_eq!(all.len(), 15);
+        assert_eq!(all.len(), 18);
         assert!(all.iter().all(|v| v.state == State::NotMeasured && v.missed_by_percent.is_none()));
     }
 

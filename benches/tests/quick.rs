@@ -34,7 +34,9 @@ fn all_cases_run_against_the_reference_and_the_floor_and_every_interface_is_righ
     let output = suite(&["--json", json.to_str().unwrap(), "--html", html.to_str().unwrap()]);
     assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
     let table = text(&output.stdout);
-    for case in ["add-one", "del-one", "burst-100", "add-under-del", "silence", "storm-500", "idle"] {
+    for case in
+        ["add-one", "del-one", "burst-100", "add-under-del", "add-standing", "silence", "storm-500", "idle"]
+    {
         assert!(table.contains(&format!("\n{case} — ")), "{table}");
     }
     assert!(table.contains("nothing failed"), "{table}");
@@ -54,6 +56,13 @@ fn all_cases_run_against_the_reference_and_the_floor_and_every_interface_is_righ
     assert!(debian["plugins_cpu_per_call_ms"].as_f64() > Some(0.0), "{debian}");
     assert!(debian["histogram"]["data"].as_str().unwrap().len() > 40, "{debian}");
     assert!(figure("burst-100", "debian", "ADD")["plugins_peak_kib"].as_u64() > Some(0));
+    let (whole, spawn) = (figure("del-one", "floor", "DEL"), figure("del-one", "floor", "of it: spawn"));
+    assert!(whole["latency"]["min_ms"].as_f64() > spawn["latency"]["min_ms"].as_f64(), "{whole} {spawn}");
+    for limit in ["spawn alone, at once", "kernel calls alone, at once"] {
+        let mut readings = report["readings"].as_array().unwrap().iter();
+        let reading = readings.find(|r| r["case"] == "burst-100" && r["what"] == limit).unwrap();
+        assert!(reading["values"][0].as_f64() > Some(0.0), "{reading}");
+    }
     assert!(report["machine"]["data_dir_fs"].as_str().unwrap().contains("/var/lib"), "{report}");
     assert_eq!(report["targets"], serde_json::json!([]), "a smoke test is held against no target");
 

@@ -7,14 +7,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::bench::{Bench, BenchError, Burst};
+use crate::bench::{Bench, BenchError, Burst, together};
 use crate::case_size::CaseSize;
 use crate::plugin_exec::Verb;
 use crate::process_cost;
-use crate::subject::Attachment;
+use crate::subject::{Attachment, Role, kernel_calls_alone};
 
 /// The reading of a daemon's memory in a burst.
 pub(crate) const WITH_ALL_STARTED: &str = "the daemon and all that it started, at most";
+
+/// A round that is disturbed is made once more.
+const TRIES: usize = 2;
+/// The rate of as many empty programs at once.
+const SPAWN_ALONE: &str = "spawn alone, at once";
+/// The rate of as many kernel calls of an ADD at once, each by a thread that exists.
+const KERNEL_CALLS_ALONE: &str = "kernel calls alone, at once";
 
 /// Runs `burst-100`.
 pub(crate) fn hundred(bench: &mut Bench, settings: &CaseSize) -> Result<(), BenchError> {
@@ -29,8 +36,16 @@ pub(crate) fn storm(bench: &mut Bench, settings: &CaseSize) -> Result<(), BenchE
 fn run(bench: &mut Bench, settings: &CaseSize, case: &'static str) -> Result<(), BenchError> {
     for round in 0..settings.warmup + settings.rounds {
         for who in 0..bench.subjects.len() {
-            let pods = bench.attachments(who, settings.at_once)?;
-            one_round(bench, case, who, pods, round >= settings.warmup)?;
+            for _ in 0..TRIES {
+                let pods = bench.attachments(who, settings.at_once)?;
+                if one_round(bench, case, who, pods, round >= settings.warmup)? {
+                    break;
+                }
+            }
+            if bench.subjects[who].role == Role::Floor {
+                let pods = bench.attachments(who, settings.at_once)?;
+                limits(bench, case, who, pods, round >= settings.warmup)?;
+            }
         }
     }
     for who in 0..bench.subjects.len() {
@@ -40,14 +55,15 @@ fn run(bench: &mut Bench, settings: &CaseSize, case: &'static str) -> Result<(),
     bench.nothing_allocated(case)
 }
 
-/// Attaches these pods at once and detaches them at once.
+/// Attaches these pods at once and detaches them at once; false where others had the processors, so that it is not counted.
 pub(crate) fn one_round(
     bench: &mut Bench,
     case: &'static str,
     who: usize,
     mut pods: Vec<Attachment>,
     counts: bool,
-) -> Result<(), BenchError> {
+) -> Result<bool, BenchError> {
+    let round = bench.begin_round()?;
     if let Some(daemon) = &bench.subjects[who].daemon {
         process_cost::reset_peak(daemon.pid).map_err(BenchError::process("the daemon's memory peak"))?;
     }
@@ -65,7 +81,9 @@ pub(crate) fn one_round(
     }
     let burst = bench.at_once(who, Verb::Del, &pods)?;
     record(bench, case, who, Verb::Del, burst, &mut pods, counts)?;
-    bench.put_away(pods)
+    let is_kept = bench.end_round(case, round)?;
+    bench.put_away(pods)?;
+    Ok(is_kept)
 }
 
 fn record(
@@ -87,7 +105,7 @@ fn record(
     }
     if counts {
         let subject = &bench.subjects[who];
-        let figure = bench.results.figure_mut(case, subject.name_at_once(), subject.what(verb))?;
+        let figure = bench.results.figure_mut(case, subject.name_at_once(), verb.name())?;
         right.iter().for_each(|done| figure.series.record(done.answer.latency));
         figure.cpu.add(cpu);
         // A burst of which some failed was faster than one that did all of its work.
@@ -96,6 +114,32 @@ fn record(
         }
     }
     Ok(())
+}
+
+/// What bounds such a burst on this machine, whoever makes it: as many empty programs at once, and as many times the kernel calls of an ADD
+/// without a program.
+fn limits(
+    bench: &mut Bench,
+    case: &'static str,
+    who: usize,
+    pods: Vec<Attachment>,
+    counts: bool,
+) -> Result<(), BenchError> {
+    let subject = &bench.subjects[who];
+    let spawns = pods.iter().map(|pod| subject.spawn_alone(Verb::Add, pod)).collect();
+    let spawns = together(subject, spawns)?;
+    let calls = pods.iter().map(|pod| kernel_calls_alone(&bench.node, Verb::Add, pod)).collect();
+    let calls = together(subject, calls)?;
+    let name = subject.name_at_once().to_owned();
+    for (what, burst) in [(SPAWN_ALONE, spawns), (KERNEL_CALLS_ALONE, calls)] {
+        let whole = burst.done.iter().all(|done| done.as_ref().is_ok_and(|done| done.answer.success));
+        if !whole {
+            bench.results.fail(case, &name, format!("{what}: a call of the floor failed"));
+        } else if counts {
+            bench.results.read(case, &name, what, "/s", burst.rate());
+        }
+    }
+    bench.put_away(pods)
 }
 
 /// The largest memory of all plugin processes of a burst together, sampled as fast as possible.

@@ -5,3 +5,4 @@ pub(crate) mod burst;
 pub(crate) mod idle;
 pub(crate) mod link_removal;
 pub(crate) mod one_at_a_time;
+pub(crate) mod standing;

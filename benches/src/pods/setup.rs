@@ -108,9 +108,8 @@ pub(crate) fn everybody(
             return Err(PodsError::Peer(peer.name.clone()));
         }
         account = Some(Account::mount(cluster, THICK)?);
-        subjects.extend(
-            Multus { options, dirs, cluster, default: &default, dir: Path::new(&peer.value) }.both()?,
-        );
+        let multus = Multus { options, dirs, cluster, default: &default, dir: Path::new(&peer.value) };
+        subjects.extend(multus.both()?.into_iter().filter(|subject| !options.leaves_out(&subject.name)));
     }
     if subjects.is_empty() {
         return Err(SubjectSetupError::Nobody.into());

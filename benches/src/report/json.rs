@@ -7,7 +7,7 @@ use crate::comparison::Comparison;
 use crate::machine::Machine;
 use crate::process_cost::Memory;
 use crate::report::Report;
-use crate::results::{Failure, Figure, Reading};
+use crate::results::{Failure, Figure, Reading, Rounds};
 use crate::statistics::{StatisticsError, Summary};
 use crate::subject_descriptions::MeasuredSubjects;
 use crate::targets::Verdict;
@@ -23,6 +23,7 @@ struct Document<'a> {
     cases: Vec<CaseEntry>,
     figures: Vec<FigureEntry<'a>>,
     readings: &'a [Reading],
+    rounds: &'a [Rounds],
     comparison: &'a Comparison,
     targets: &'a [Verdict],
     failures: &'a [Failure],
@@ -89,6 +90,7 @@ pub(crate) fn document(report: &Report) -> Result<String, JsonError> {
             .collect(),
         figures,
         readings: &report.results.readings,
+        rounds: &report.results.rounds,
         comparison: &report.comparison,
         targets: &report.verdicts,
         failures: &report.results.failures,

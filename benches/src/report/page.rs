@@ -124,13 +124,16 @@ fn section(report: &Report, case: &str, html: &mut String) -> Result<(), PageErr
         figures_table(&figures, html)?;
     }
     // ADD and DEL of one case are two drawings: their latencies are not compared with each other.
-    for (verb, also) in [("ADD", "of it"), ("DEL", "spawn alone")] {
+    for (verb, also) in [("ADD", "of it"), ("DEL", "of it")] {
         let belongs = |f: &&Figure| f.what.starts_with(verb) || f.what.starts_with(also);
         let drawn: Vec<_> = figures.iter().copied().filter(belongs).collect();
-        if !drawn.is_empty() {
+        if drawn.iter().any(|figure| figure.what.starts_with(verb)) {
             write!(html, "<h3>{verb}: milliseconds by percentile</h3>")?;
             html.push_str(&plot::latency_curves(&drawn, &report.subjects).map_err(PageError::Plot)?);
         }
+    }
+    if let Some(rounds) = report.results.rounds_of(case) {
+        write!(html, "<p>{}</p>", escaped(&rounds))?;
     }
     readings(report, case, html)
 }

@@ -66,6 +66,9 @@ pub(crate) fn write(report: &Report, out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "\n{} — {}", case.name, case.title(report.quick))?;
         figures(report, case.name, out)?;
         readings(report, case.name, out)?;
+        if let Some(rounds) = report.results.rounds_of(case.name) {
+            writeln!(out, "  {rounds}")?;
+        }
     }
     if !report.quick {
         verdicts(&report.verdicts, out)?;
