@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup build man test-programs fmt lint test bench bench-lab demo lab lab-test lab-peer lab-soak lab-kubelet e2e image generate deploy-render fuzz clean
+.PHONY: help setup build man test-programs fmt lint test bench bench-lab bench-switches bench-restarts demo lab lab-test lab-peer lab-soak lab-kubelet api-server e2e image generate deploy-render fuzz clean
 
 export PATH := $(CURDIR)/.cache/bin:$(PATH)
 
@@ -32,7 +32,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## install and build all that the other targets need (Debian packages, musl target, reference plugins)
-	@tests/setup.sh build runtimes reference monitoring emulation dpdk ovs deny
+	@tests/setup.sh build runtimes reference monitoring emulation dpdk guests ovs deny
 
 build: ## all programs, into dist/
 	@tests/setup.sh build
@@ -122,6 +122,14 @@ bench-lab: build ## the suite with real VFs in the virtual machine; BENCH='--qui
 demo: build ## the main job on a real containerd beside the reference plugins, in two minutes
 	@tests/demo.sh
 
+bench-switches: build ## our switch beside OVS-DPDK and DPDK's vhost driver; BENCH='--quick' or any other option of it
+	@tests/setup.sh runtimes dpdk ovs
+	@dist/fairlead-bench switches $(BENCH)
+
+bench-restarts: build ## what restarts of daemon, switch and application cost a vhost-user pod, and 100 pods at once
+	@tests/setup.sh runtimes dpdk
+	@TRAFFIC=3 tests/vhost_user_restarts.sh
+
 lab: ## a shell in the virtual two-socket machine; LAB='command' runs that instead
 	@lab/up.sh $(if $(LAB),'$(LAB)',--shell)
 
@@ -141,7 +149,11 @@ lab-kubelet: build ## a real kubelet and cluster with pods on real VFs, in the v
 	@tests/setup.sh runtimes reference cluster
 	@lab/test.sh lab/kubelet/test.sh
 
-e2e: image ## Fairlead in a real cluster of one node, on this machine (builds Kubernetes once); PEER=multus=DIR: the same with that
+api-server: ## Fairlead's rights, watches and questions of tokens against a real API server (builds Kubernetes once)
+	@tests/setup.sh cluster
+	@FAIRLEAD_CLUSTER_PROGRAMS=$(CURDIR)/.cache/k8s/now cargo test -q -p fairlead-kube --test apiserver -- --ignored
+
+e2e: image api-server ## Fairlead in a real cluster of one node, on this machine (builds Kubernetes once); PEER=multus=DIR: the same with that
 	@PEER=$(PEER) tests/e2e.sh
 
 fuzz: ## guided fuzzing of every target; FUZZ_SECONDS=60 for each

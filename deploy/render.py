@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Makes the Helm chart (deploy/helm/fairlead) of the same manifests that kustomize takes, so that neither lacks what the
-other has; and two manifests that repeat another file: the configuration with metrics on a port, and the rules as an object.
+other has; and a manifest that repeats another file: the rules as an object.
 
     render.py            writes them
     render.py --check    says what of them is not as it would be written; exit status 1 then
 """
 
+import json
 import pathlib
 import re
 import sys
@@ -14,19 +15,32 @@ HERE = pathlib.Path(__file__).resolve().parent
 BASE = HERE / "base"
 CHART = HERE / "helm" / "fairlead"
 NOTE = "# Made by deploy/render.py of deploy/base: change that, and run `make deploy-render`.\n"
-# What components mount, and the chart's value that stands for each.
-COMPONENTS = [("sriov/sriov.yaml", "sriov"), ("vhost-user/pods-volumes.yaml", "vhostUser")]
-# What the overlay metrics adds to the configuration.
-METRICS = """# Who reads shows a token of an account that may: the ClusterRole fairlead-metrics-reader.
-metrics:
-  listen: "0.0.0.0:9808"
-  tokenReview: true
+# What components mount, and the chart's values that stand for each.
+COMPONENTS = [
+    ("sriov/sriov.yaml", "or .Values.sriov .Values.vfio"),
+    ("vfio/vfio.yaml", ".Values.vfio"),
+    ("pods-volumes/pods-volumes.yaml", "or .Values.vhostUser .Values.ovsDpdk"),
+    ("ovs-dpdk/ovs.yaml", ".Values.ovsDpdk"),
+    ("device-plugins/device-plugins.yaml", "or .Values.sriov .Values.vfio .Values.vhostUser .Values.ovsDpdk"),
+]
+PULL_SECRETS = "{{- with .Values.imagePullSecrets }}\n      imagePullSecrets: {{ toJson . }}\n{{- end }}\n"
+
+# What helm prints after it has installed.
+LEAVING = """Each node's pods get their networks from Fairlead once its daemon there is ready.
+
+Before you uninstall, give the nodes their old network back; pods could not start otherwise:
+  helm upgrade {{ .Release.Name }} CHART -n {{ .Release.Namespace }} --reuse-values --set config.install.cni=absent
+  fairleadd attachments          # on each node: wait until it lists none
+  helm uninstall {{ .Release.Name }} -n {{ .Release.Namespace }}
 """
 
 # What of the manifests a chart's user sets: the file, its text, which must be in it, and what stands there in the chart.
 SETTABLE = [
     ("daemonset.yaml", "ghcr.io/fairlead/fairlead:0.1.0", "{{ .Values.image }}"),
     ("daemonset.yaml", "imagePullPolicy: IfNotPresent", "imagePullPolicy: {{ .Values.imagePullPolicy }}"),
+    ("daemonset.yaml", "      serviceAccountName:", PULL_SECRETS + "      serviceAccountName:"),
+    ("daemonset.yaml", "privileged: false", "privileged: {{ .Values.vfio }}"),
+    ("vswitch.yaml", "      automountServiceAccountToken:", PULL_SECRETS + "      automountServiceAccountToken:"),
     ("vswitch.yaml", "ghcr.io/fairlead/fairlead:0.1.0", "{{ .Values.image }}"),
     ("vswitch.yaml", "imagePullPolicy: IfNotPresent", "imagePullPolicy: {{ .Values.imagePullPolicy }}"),
     ("vswitch.yaml", "{kubernetes.io/os: linux}", "{{ toJson .Values.nodeSelector }}"),
@@ -35,6 +49,52 @@ SETTABLE = [
     ("daemonset.yaml", "{kubernetes.io/os: linux}", "{{ toJson .Values.nodeSelector }}"),
     ("own-pods-only.yaml", "serviceaccount:fairlead:fairlead", "serviceaccount:{{ .Release.Namespace }}:fairlead"),
 ]
+# Directories of the host that are elsewhere on some distributions: in the DaemonSet wherever they stand.
+DIRECTORIES = [
+    ("/etc/cni/net.d", "{{ .Values.directories.networks }}"),
+    ("/opt/cni/bin", "{{ .Values.directories.plugins }}"),
+    ("/var/lib/kubelet", '{{ (.Values.config.kubelet).dir | default "/var/lib/kubelet" }}'),
+]
+
+
+# The keys of the daemon's configuration: daemon/tests/deployment.rs holds them against its reader.
+CONFIGURATION = """
+callThreads dad del delegateCgroup delegateTimeout devicePluginConfig functionWait install kubeconfig kubelet logFormat logLevel
+maxCalls metrics nodeName podWait policy pools reapAfter slowThreads vhostUser
+""".split()
+# What stands under them here: the chart takes the metrics' port of it.
+METRICS = {
+    "type": ["object", "null"],
+    "description": "the address and port to listen at (listen), and who may read (tokenReview, tls)",
+    "required": ["listen"],
+    "properties": {"listen": {"type": "string", "pattern": "^(\\[[0-9a-fA-F:.]+\\]|[0-9.]+):[0-9]+$"}},
+}
+PATH = {"type": "string", "pattern": "^/"}
+
+
+def strict(properties, **more):
+    return {"type": "object", "additionalProperties": False, "properties": properties} | more
+
+
+def schema():
+    """What the chart's values may be: a mistyped one is refused instead of having no effect."""
+    values = {
+        "image": {"type": "string", "minLength": 1},
+        "imagePullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
+        "imagePullSecrets": {"type": "array", "items": strict({"name": {"type": "string"}}, required=["name"])},
+        "nodeSelector": {"type": "object", "additionalProperties": {"type": "string"}},
+        "resources": strict({"requests": {"type": "object"}, "limits": {"type": "object"}}),
+        "directories": strict({"networks": PATH, "plugins": PATH}),
+        "sriov": {"type": "boolean"},
+        "vfio": {"type": "boolean"},
+        "vhostUser": {"type": "boolean"},
+        "ovsDpdk": {"type": "boolean"},
+        "multusDaemonConfig": {"type": "string"},
+        "config": strict({key: METRICS if key == "metrics" else {} for key in CONFIGURATION}),
+        # A parent chart's, which Helm hands to every chart below.
+        "global": {"type": "object"},
+    }
+    return {"$schema": "http://json-schema.org/draft-07/schema#"} | strict(values)
 
 
 def settable(name, text):
@@ -61,7 +121,7 @@ def with_mounts(daemonset, patch, value):
         sys.exit(f"render.py: the DaemonSet or the component for {value} has no volumeMounts followed by volumes")
 
     def wanted(lines):
-        return f"{{{{- if .Values.{value} }}}}\n" + lines.rstrip("\n") + "\n{{- end }}\n"
+        return f"{{{{- if {value} }}}}\n" + lines.rstrip("\n") + "\n{{- end }}\n"
 
     before = daemonset[: lists.start()]
     return (
@@ -76,21 +136,36 @@ def with_metrics(daemonset):
     before = "          resources:\n"
     if not port or daemonset.count(before) != 1:
         sys.exit("render.py: the overlay metrics has no ports, or the DaemonSet no resources")
-    wanted = "{{- if .Values.config.metrics }}\n" + port[0].rstrip("\n") + "\n{{- end }}\n"
+    listened = port[0].replace("9808", '{{ regexFind "[0-9]+$" .Values.config.metrics.listen }}')
+    wanted = "{{- if .Values.config.metrics }}\n" + listened.rstrip("\n") + "\n{{- end }}\n"
     return daemonset.replace(before, wanted + before)
 
 
-def indented(text):
-    return "".join("    " + line if line.strip() else line for line in text.splitlines(keepends=True))
+def with_uplinks(daemonset):
+    """The DaemonSet with the capability that the overlay vhost-user appends, where the chart's user wants that."""
+    patch = (HERE / "components" / "vhost-user" / "uplinks.yaml").read_text()
+    appended = re.search(r"  (# .*)\n  value: (\w+)\n", patch)
+    before = "          volumeMounts:\n"
+    if not appended or not re.search(r"              add:\n( {16}.*\n)+" + before, daemonset):
+        sys.exit("render.py: the overlay vhost-user appends no capability, or those of the DaemonSet are not last")
+    lines = f"{' ' * 16}{appended[1]}\n{' ' * 16}- {appended[2]}\n"
+    return daemonset.replace(before, "{{- if .Values.vhostUser }}\n" + lines + "{{- end }}\n" + before)
+
+
+def with_directories(daemonset):
+    """The DaemonSet with the directories that the chart's user names."""
+    for there, instead in DIRECTORIES:
+        if there not in daemonset:
+            sys.exit(f"render.py: the DaemonSet mounts no {there}")
+        daemonset = daemonset.replace(there, instead)
+    return daemonset
 
 
 def repeated():
-    """The manifests that repeat what another file says."""
-    before, inside = configuration((BASE / "config.yaml").read_text())
+    """The manifest that repeats what another file says."""
     rules = (HERE / "monitoring" / "fairlead.rules.yaml").read_text()
     groups = "".join(line for line in rules.splitlines(keepends=True) if not line.startswith("#"))
     return {
-        HERE / "components" / "metrics" / "config.yaml": NOTE + before + "  config.yaml: |\n" + indented(inside + METRICS),
         HERE / "monitoring" / "prometheusrule.yaml": NOTE.replace("deploy/base", "fairlead.rules.yaml")
         + "apiVersion: monitoring.coreos.com/v1\nkind: PrometheusRule\nmetadata:\n  name: fairlead\n  namespace: fairlead\n"
         + "spec:\n"
@@ -100,13 +175,13 @@ def repeated():
 
 def chart():
     """Every file of the chart with its content."""
-    files = {"crds/nad-crd.yaml": NOTE + (BASE / "nad-crd.yaml").read_text()}
+    files = {"crds/nad-crd.yaml": NOTE.replace("deploy/base", "deploy/crds") + (HERE / "crds" / "nad-crd.yaml").read_text()}
     for name in ("rbac.yaml", "own-pods-only.yaml", "daemonset.yaml"):
         text = settable(name, (BASE / name).read_text())
         if name == "daemonset.yaml":
             for patch, value in COMPONENTS:
                 text = with_mounts(text, patch, value)
-            text = with_metrics(text)
+            text = with_directories(with_uplinks(with_metrics(text)))
         files["templates/" + name] = NOTE + text
     vswitch = settable("vswitch.yaml", (HERE / "components" / "vhost-user" / "vswitch.yaml").read_text())
     files["templates/vswitch.yaml"] = (
@@ -124,18 +199,32 @@ def chart():
     )
     before, inside = configuration((BASE / "config.yaml").read_text())
     before = settable("config.yaml", before)
-    files["templates/config.yaml"] = NOTE + before + "  config.yaml: |\n{{ toYaml .Values.config | indent 4 }}\n"
+    files["templates/config.yaml"] = (
+        NOTE
+        + before
+        + "  config.yaml: |\n{{ toYaml .Values.config | indent 4 }}\n"
+        + "{{- with .Values.multusDaemonConfig }}\n  daemon-config.json: |\n{{ . | indent 4 }}\n{{- end }}\n"
+    )
+    files["templates/NOTES.txt"] = LEAVING
     values = "".join("  " + line if line.strip() else line for line in inside.splitlines(keepends=True))
     files["values.yaml"] = (
         NOTE
         + "image: ghcr.io/fairlead/fairlead:0.1.0\nimagePullPolicy: IfNotPresent\n"
+        + "# Secrets with the accounts of the image's registry: [{name: registry}].\nimagePullSecrets: []\n"
         + "nodeSelector: {kubernetes.io/os: linux}\n"
         + "resources:\n  requests: {cpu: 50m, memory: 64Mi}\n  limits: {memory: 2Gi}\n"
+        + "# Where the runtime of the nodes has its networks and plugins; kubelet's directory is config.kubelet.dir.\n"
+        + "directories: {networks: /etc/cni/net.d, plugins: /opt/cni/bin}\n"
         + "# What the overlay sriov of the manifests adds: sysfs writable, kubelet's sockets.\nsriov: false\n"
-        + "# What the overlay vhost-user adds: the switch, and the pods' volumes for their sockets.\nvhostUser: false\n"
+        + "# What the overlay sriov-dpdk adds: sriov, and a privileged container with /dev, for VFs under vfio-pci.\nvfio: false\n"
+        + "# What the overlay vhost-user adds: the switch, the pods' volumes for their sockets, kubelet's sockets, IPC_LOCK.\nvhostUser: false\n"
+        + "# What the overlay ovs-dpdk adds: the directory of OVS's database, the pods' volumes, kubelet's sockets.\novsDpdk: false\n"
+        + "# The daemon-config.json of Multus' thick plugin, unchanged; config.install.multusDaemonConfig: /etc/fairlead/daemon-config.json.\n"
+        + 'multusDaemonConfig: ""\n'
         + "# The daemon's configuration (docs/configuration.md).\nconfig:\n"
         + values
     )
+    files["values.schema.json"] = json.dumps(schema(), indent=2) + "\n"
     files["Chart.yaml"] = (
         NOTE + "apiVersion: v2\nname: fairlead\nversion: 0.1.0\nappVersion: 0.1.0\ntype: application\n"
         "description: A node's network plugin for Kubernetes, with several networks for each pod\n"

@@ -135,4 +135,9 @@ same_as_reference() {
     diff -u "$NODE/wanted" "$NODE/got"
 }
 
-reaches() { ip netns exec "$2" busybox ping -c 1 -W 5 -q "$1"; } # ADDRESS NETNS
+# On an emulated NIC a frame can be lost just after the link is up.
+reaches() { # ADDRESS NETNS
+    local try
+    for try in 1 2 3; do ip netns exec "$2" busybox ping -c 1 -W 5 -q "$1" && return; done
+    return 1
+}

@@ -48,12 +48,7 @@ outside() {
     install_kernel
     [ -z "${LAB_NETDEVSIM:-}" ] || install_netdevsim
     [ "${1:-}" != --install ] || { say "ready: QEMU $(qemu_major), kernel $KVER"; exit 0; }
-    if [ "$LAB_ACCEL" = auto ]; then
-        local probe # asked once a boot of this machine: where KVM fails, the question takes 12 s
-        probe=$LAB_CACHE/accel-$(cat /proc/sys/kernel/random/boot_id)
-        [ -s "$probe" ] || { kvm_works && echo kvm || echo tcg; } >"$probe"
-        LAB_ACCEL=$(cat "$probe")
-    fi
+    [ "$LAB_ACCEL" != auto ] || LAB_ACCEL=$(accelerator)
     exec 9>"$LAB_SHARE/.lock" 8>&-
     flock 9
     case ${1:-} in

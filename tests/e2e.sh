@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fairlead in a real cluster of one node, from its own image and manifests: what `kubectl apply -k deploy/base` does, and what
+# Fairlead in a real cluster of one node, from its own image and manifests: what `kubectl apply -k deploy` does, and what
 # becomes of pods while things go wrong. Nothing is faked but the node's wire; see tests/cluster.
 set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/lib.sh"
@@ -12,40 +12,23 @@ enter_node "$@"
 . "$ROOT/tests/cluster/peer.sh"
 
 cluster_places
+. "$ROOT/tests/cluster/fairlead.sh"
+. "$ROOT/tests/cluster/several_networks.sh"
+. "$ROOT/tests/cluster/vhost_user_pods.sh"
 
-IMAGE=ghcr.io/fairlead/fairlead
-VERSION=0.1.0
-CONFLIST=$NETD/00-fairlead.conflist
-
-fairleadd() { "$DIST/fairleadd" "$@"; }
-the_daemon() { kubectl -n fairlead "$@"; }
-rolled_out() { the_daemon rollout status daemonset/fairlead --timeout="${1:-60}s"; }
-running_daemon() { api /v1/status | jq .pid; }
-kill_daemon() { kill -KILL "$(running_daemon)"; }
-ready_daemon() { fairleadd status --ready; }
 # name and content of every file that the node's runtime reads or executes
 node_files() { find /etc/cni/net.d /opt/cni/bin -type f -exec sha256sum {} + | sort -k 2; }
-attached() { [ "$(attachments)" = "$1" ]; }
-no_pods() { [ "$(kube GET $PODS | jq '.items | length')" = 0 ]; }
-nothing_held() { [ "$(addresses_held)" = 0 ] && [ "$(netns_of_pods)" = 0 ]; }
 
-all_gone() {
-    kube DELETE "$PODS?gracePeriodSeconds=0" >/dev/null
-    eventually 60 no_pods
-    eventually 30 attached 0
-    eventually 20 nothing_held || { ls /run/netns /var/lib/cni/networks/pods; ctr containers ls; return 1; }
-}
-
-# burst PREFIX NUMBER: pods at once, named PREFIX-1 …
+# burst PREFIX NUMBER ANNOTATIONS-AS-JSON: pods at once, named PREFIX-1 …
 burst() {
     local i
-    for ((i = 1; i <= $2; i++)); do pod "$1-$i"; done
+    for ((i = 1; i <= $2; i++)); do pod "$1-$i" "$3"; done
 }
 all_running() { # PREFIX NUMBER
     [ "$(kube GET $PODS | jq --arg p "$1-" '[.items[] | select((.metadata.name | startswith($p)) and .status.phase == "Running")] | length')" = "$2" ]
 }
-# Of this prefix, how often kubelet told that a sandbox could not be made.
-refusals() { kube GET /api/v1/namespaces/default/events | jq --arg p "$1-" '[.items[] | select(.reason == "FailedCreatePodSandBox" and (.involvedObject.name | startswith($p))) | .count // 1] | add // 0'; }
+# Of pods whose names begin so, how often kubelet told that a sandbox could not be made.
+refusals() { kube GET /api/v1/namespaces/default/events | jq --arg p "$1" '[.items[] | select(.reason == "FailedCreatePodSandBox" and (.involvedObject.name | startswith($p))) | .count // 1] | add // 0'; }
 
 # ---- the cluster ----
 before_fairlead() {
@@ -56,21 +39,12 @@ before_fairlead() {
 }
 
 # ---- installing ----
-installed() {
-    ctr images import "$DIST/fairlead-image.tar" >/dev/null
-    kubectl apply -k "$ROOT/deploy/base"
-    rolled_out
-    eventually 10 test -e $CONFLIST
-    grep -q '"clusterNetwork": "pods"' $CONFLIST
-    cmp "$DIST/fairlead" $CNIBIN/fairlead
-}
-
 zero_networks() {
     pod zero
     runs zero
     [[ $(address zero) == 10.62.* ]]
     eventually 5 attached 1
-    [ -n "$PEER" ] || api /v1/attachments | jq -e '.[0].network == "fairlead"'
+    [ -n "$PEER" ] || api /v1/attachments | jq -e '.[0] | .network == "pods" and .runtimeNetwork == "fairlead"'
     pod other
     runs other
     in_container zero busybox ping -c 1 -W 2 -q 10.62.0.1
@@ -139,6 +113,7 @@ own_pods_only() {
     pod elsewhere '{}' '{"nodeName": "elsewhere"}'
     equal "the answer to its own annotation" "$(as_daemon mine "$status")" 200
     equal "the annotation" "$(network_status mine)" "[]"
+    equal "the answer to userspace-cni's" "$(as_daemon mine '{"metadata":{"annotations":{"userspace/configuration-data":"[]","userspace/mapped-dir":"/x"}}}')" 200
     equal "the answer to a pod of another node" "$(as_daemon elsewhere "$status")" 422
     grep -q "its own node only" "$NODE/patched"
     local refused
@@ -150,107 +125,18 @@ own_pods_only() {
     kube DELETE "$PODS/elsewhere?gracePeriodSeconds=0" >/dev/null
 }
 
-# ---- several networks ----
-# asking NETWORKS: what the annotation of a pod says
-asking() { jq -cn --arg networks "$1" '{"k8s.v1.cni.cncf.io/networks": $networks}'; }
-macvlan() { # SUBNET
-    jq -cn --arg subnet "$1" '{cniVersion: "1.0.0", type: "macvlan", master: "eth0", mode: "bridge",
-        ipam: {type: "host-local", subnet: $subnet, routes: [{dst: "0.0.0.0/0"}]}}'
-}
-# Executed, and a list.
-executed() { # SUBNET
-    jq -cn --arg subnet "$1" '{cniVersion: "0.4.0", name: "storage-net", plugins: [{type: "bridge", bridge: "br-storage",
-        ipam: {type: "host-local", subnet: $subnet}}, {type: "tuning", sysctl: {"net.core.somaxconn": "500"}}]}'
-}
-status_of() { network_status "$1" | jq -c "$2"; } # POD JQ
-has_status() { [ "$(status_of "$1" length)" = "$2" ]; } # POD ENTRIES
-
-several_networks() {
-    definition radio "$(macvlan 10.63.0.0/24)"
-    definition storage "$(executed 10.64.0.0/24)"
-    pod three "$(asking 'radio, storage@data0')"
-    runs three
-    [[ $(address three) == 10.62.* ]]
-    eventually 10 has_status three 3
-    equal "network-status" "$(status_of three 'map([.name, .interface, .default // false])')" \
-        '[["pods","eth0",true],["default/radio","net1",false],["default/storage","data0",false]]'
-    equal "radio's address" "$(status_of three '.[1].ips')" '["10.63.0.2"]'
-    in_container three ip -4 -o address show dev net1 | grep -c 10.63.0.2/24
-    in_container three ip -4 -o address show dev data0 | grep -c 10.64.0.2/24
-    equal "default routes" "$(in_container three ip route show default | wc -l)" 1
-    in_container three ip route show default | grep -c 'dev eth0'
-    pod peer "$(asking '[{"name": "radio", "interface": "radio0", "ips": ["10.63.0.77"], "default-route": ["10.63.0.1"]}]')"
-    runs peer
-    in_container peer ip route show default | grep -c 'via 10.63.0.1 dev radio0'
-    eventually 10 in_container three busybox ping -I net1 -c 1 -W 1 -q 10.63.0.77
-    fairleadd describe default/three
-}
-
-# What the executed ones made, too.
-several_networks_deleted() {
-    all_gone
-    equal "addresses held" "$(find /var/lib/cni/networks -type f -name '10.6[34].*' | wc -l)" 0
-}
-
-events_of() { kube GET /api/v1/namespaces/default/events | jq -r --arg p "$1" '.items[] | select(.involvedObject.name == $p and .source.component == "fairlead") | .message'; }
-told_of() { events_of "$1" | grep -qe "$2"; } # POD WORDS
-none_held_of() { [ -z "$(find /var/lib/cni/networks -type f -name "$1" -print -quit)" ]; } # PATTERN
-missing_definition() {
-    pod waits "$(asking 'radio,later')"
-    eventually 20 told_of waits "default/later"
-    equal "the pod's phase" "$(phase waits)" "Pending "
-    # The Event may be there before what was attached until then is undone.
-    eventually 10 none_held_of '10.6[23].*'
-    definition later "$(macvlan 10.65.0.0/24)"
-    runs waits 60
-    eventually 10 has_status waits 3
-    all_gone
-}
-broken_definition() {
-    definition broken '{"cniVersion": "1.0.0", "type": "macvlan", "mastr": "eth0", "mode": "brigde"}'
-    pod refused "$(asking broken)"
-    eventually 20 told_of refused "brigde"
-    definition broken "$(macvlan 10.66.0.0/24)"
-    runs refused 60
-    all_gone
-}
-deleted_definition() {
-    definition short "$(macvlan 10.67.0.0/24)"
-    pod uses "$(asking short)"
-    runs uses
-    no_definition short
-    deleted uses
-    eventually 10 attached 0
-    equal "addresses held" "$(find /var/lib/cni/networks -type f -name '10.67.*' | wc -l)" 0
-}
-
-# What the daemon asked of the API server, from line $1 of the log on: verb and resource, counted. That it looks now and then
-# whether there are objects Network by now is no pod's.
-asked_since() {
-    tail -n +"$1" "$LOG/audit" | jq -r '"\(.verb) \(.objectRef.resource)\(if .objectRef.subresource then "/" + .objectRef.subresource else "" end)"' |
-        grep -v '^list networks$' | sort | uniq -c | awk '{print $2, $3 ": " $1}'
-}
-no_request_on_the_way() {
-    local line i
-    sleep 2 # what is still to be written of the cases before
-    line=$(($(wc -l <"$LOG/audit") + 1))
-    for ((i = 1; i <= 20; i++)); do pod many-$i "$(asking radio)"; done
-    eventually 60 all_running many 20
-    for ((i = 1; i <= 20; i++)); do eventually 10 has_status many-$i 2; done
-    figure "what was asked for 20 pods: $(asked_since "$line" | paste -s -d ',' | sed 's/,/, /g')"
-    equal "what was asked for 20 pods" "$(asked_since "$line")" "patch pods/status: 20"
-    all_gone
-}
-
 # ---- things go wrong ----
 killed_in_a_burst() {
-    burst storm 30
+    definition radio "$(macvlan 10.63.0.0/24)"
+    burst storm 30 "$(asking radio)"
     eventually 20 some_are_running
     kill_daemon
     eventually 120 all_running storm 30 || equal "running pods" "$(kube GET $PODS | jq -c '[.items[].status.phase]')" all
-    eventually 30 ready_daemon # kubelet starts it again after a pause
-    eventually 20 attached 30
+    eventually 60 ready_daemon # kubelet starts it again after a pause
+    eventually 20 attached 60
+    eventually 30 all_told storm 30
     equal "addresses" "$(kube GET $PODS | jq '[.items[].status.podIP] | unique | length')" 30
+    equal "radio's addresses held" "$(held_of '10.63.*')" 30
     all_gone
 }
 some_are_running() { [ "$(attachments)" -ge 3 ]; }
@@ -310,7 +196,7 @@ without_the_api() {
     eventually 20 attached 2
     apiserver_again
     runs known
-    eventually 30 ready_daemon
+    eventually 60 ready_daemon
     all_gone
 }
 sandboxes() { ctr containers ls -q "labels.\"io.kubernetes.pod.name\"==$1,labels.\"io.cri-containerd.kind\"==sandbox"; }
@@ -323,7 +209,7 @@ another_sandbox() { # POD SANDBOX
 }
 apiserver_again() {
     node_apiserver_up
-    eventually 20 node_ready
+    eventually 60 node_ready # kubelet starts the daemon again after a pause, which grows with each kill
 }
 
 # With an empty directory containerd itself calls nobody, and its node is not Ready.
@@ -355,61 +241,23 @@ next_image() {
 }
 upgrade_under_load() {
     next_image
+    definition radio "$(macvlan 10.63.0.0/24)"
     local before
     before=$(running_daemon)
     the_daemon set image daemonset/fairlead fairlead=$IMAGE:next
     local i
     for ((i = 1; i <= 20; i++)); do
-        pod load-$i
+        pod load-$i "$(asking radio)"
         sleep 0.2
     done
     rolled_out
     [ "$(running_daemon)" != "$before" ]
     eventually 60 all_running load 20
-    equal "sandboxes that were refused" "$(refusals load)" 0
-    eventually 10 attached 20
+    equal "sandboxes that were refused" "$(refusals load-)" 0
+    eventually 10 attached 40
+    eventually 30 all_told load 20
     cmp "$NODE/next/fairlead" $CNIBIN/fairlead
     all_gone
-}
-
-# ---- vhost-user ----
-vhost_user_pods() { kubectl get pods -l app=vhost-user -o json | jq -r '.items[].metadata.name'; }
-vhost_user_ports() { fairleadd vswitch ports -o json | jq 'if has("ports") then .ports | length else "no answer" end'; }
-two_vhost_user_ports() { [ "$(vhost_user_ports)" = 2 ]; }
-no_vhost_user_port() { [ "$(vhost_user_ports)" = 0 ]; }
-vhost_user_status() { # POD
-    kubectl get pod "$1" -o json | jq -e '.metadata.annotations["k8s.v1.cni.cncf.io/network-status"] | fromjson | .[1]
-        | .name == "default/vhost-user" and (.ips[0] | startswith("10.97.8.")) and ."device-info"."vhost-user".path == "/run/vhost-user/net1.sock"'
-}
-
-# The example, with sockets that ADD makes: the image has no application that would make them.
-sockets_in_volumes() {
-    kubectl apply -k "$ROOT/deploy/overlays/vhost-user"
-    kubectl -n fairlead rollout status daemonset/fairlead-vswitch --timeout=120s
-    rolled_out
-    sed 's/"mode": "server", //' "$ROOT/examples/networks/vhost-user.yaml" | kubectl apply -f -
-    # Its process does not end when it is told to.
-    example vhost-user | sed 's/^    spec:$/&\n      terminationGracePeriodSeconds: 0/' | kubectl apply -f -
-    kubectl rollout status deployment/vhost-user --timeout=60s || {
-        kubectl get events -o custom-columns=:.message | tail -5
-        the_daemon logs daemonset/fairlead-vswitch --tail=5
-        return 1
-    }
-    local name
-    for name in $(vhost_user_pods); do
-        test -S "/proc/$(process_of "$name")/root/run/vhost-user/net1.sock"
-        eventually 10 vhost_user_status "$name"
-    done
-    eventually 5 two_vhost_user_ports
-    # The switch dies with its pod, and the next one has the ports again.
-    kubectl -n fairlead rollout restart daemonset/fairlead-vswitch
-    kubectl -n fairlead rollout status daemonset/fairlead-vswitch --timeout=120s
-    eventually 20 two_vhost_user_ports
-    kubectl delete deployment vhost-user
-    all_gone
-    eventually 10 no_vhost_user_port
-    kubectl delete -f "$ROOT/examples/networks/vhost-user.yaml"
-    the_daemon delete daemonset fairlead-vswitch
 }
 
 # ---- uninstalling ----
@@ -421,6 +269,7 @@ uninstalled() {
     cmp "$NODE/next/fairlead" $CNIBIN/fairlead # the pod may still need it
     pod old-way
     runs old-way
+    equal "sandboxes that were refused" "$(refusals last) $(refusals old-way)" "0 0"
     eventually 5 attached 1
     kube DELETE "$PODS?gracePeriodSeconds=0" >/dev/null
     eventually 60 no_pods
@@ -429,15 +278,11 @@ uninstalled() {
     eventually 90 test ! -e $CNIBIN/fairlead
     diff "$NODE/files.before" <(node_files)
     kubectl delete -k "$ROOT/deploy/base" --wait=true --timeout=90s
+    kubectl get crd network-attachment-definitions.k8s.cni.cncf.io # nobody's definitions went with it
     pod afterwards
     runs afterwards
     deleted afterwards
 }
-config() { # present or absent
-    the_daemon patch configmap fairlead --type merge \
-        -p "$(jq -n --arg c "install: {cni: $1}" '{data: {"config.yaml": $c}}')"
-}
-
 by_chart() {
     helm --kubeconfig $K/admin.kubeconfig install fairlead "$ROOT/deploy/helm/fairlead" -n fairlead --create-namespace --wait --timeout 60s
     eventually 10 test -e $CONFLIST
@@ -447,6 +292,7 @@ by_chart() {
     all_gone
 }
 
+configuration() { sed -n '/^  config.yaml: |/,/^kind: /p'; }
 applied_by_a_server() {
     python3 "$ROOT/deploy/render.py" --check
     local overlay
@@ -454,7 +300,21 @@ applied_by_a_server() {
     kubectl kustomize "$ROOT/deploy/overlays/sriov-metrics" >"$NODE/both"
     grep -q device-plugins "$NODE/both"
     grep -q 9808 "$NODE/both"
-    helm template fairlead "$ROOT/deploy/helm/fairlead" -n fairlead --set sriov=true --set vhostUser=true | kubectl apply -n fairlead --dry-run=server -f -
+    # Whatever the base's configuration says, an overlay leaves it as it is.
+    kubectl kustomize "$ROOT/deploy/base" >"$NODE/base"
+    for overlay in "$ROOT"/deploy/overlays/*/; do
+        equal "configuration of $overlay" "$(kubectl kustomize "$overlay" | configuration)" "$(configuration <"$NODE/base")"
+    done
+    # What is not the default of any value of the chart.
+    helm template fairlead "$ROOT/deploy/helm/fairlead" -n fairlead --set vfio=true,vhostUser=true,ovsDpdk=true \
+        --set config.metrics.listen=0.0.0.0:9909,config.metrics.tokenReview=true,config.kubelet.dir=/var/lib/other \
+        --set directories.plugins=/usr/lib/cni,directories.networks=/etc/other/net.d,multusDaemonConfig='\{\}' \
+        --set 'imagePullSecrets[0].name=registry' >"$NODE/charted"
+    kubectl apply -n fairlead --dry-run=server -f "$NODE/charted"
+    for part in 'containerPort: 9909' 'privileged: true' 'mountPath: /host/usr/lib/cni}' 'value: /etc/other/net.d}' \
+        'path: /var/lib/other/pods,' 'daemon-config.json: |' '[{"name":"registry"}]'; do
+        grep -qF -- "$part" "$NODE/charted" || { echo "the chart has no $part"; return 1; }
+    done
 }
 
 of_ours() { # cases of Fairlead's daemon alone
@@ -478,6 +338,8 @@ it "k23 m14 a pod with three networks has them all, one default route, and its n
 it "m09 nothing is left of its networks when it is deleted" several_networks_deleted
 it "m08 x14 a pod whose definition is missing waits, an Event says so, and it goes Running when the definition comes" missing_definition
 it "x14 a broken definition is told in an Event, and put right" broken_definition
+it "a pod has another default network, by Multus' annotation" another_default
+of_ours "m01 m02 m05 m07 a pod with the legacy annotation has what its objects Network say" legacy_networks
 it "m09 a definition deleted while a pod uses it: the pod's deletion leaves nothing" deleted_definition
 it "every example is taken by the API server, and those that need no VF go Running as they say" examples
 it "k13 x11 twenty pods with a network each: one PATCH for each, and no other request" no_request_on_the_way
@@ -490,6 +352,7 @@ apiserver_ready || apiserver_again
 of_ours "the conf dir emptied: pods keep their network, and the node is Fairlead's again when its first network is back" emptied_conf_dir
 it "k14 x11 the node goes down with 100 pods and comes back: all have their networks again, and no address leaks" rebooted
 of_ours "k29 pods of the example have sockets in their volumes, and the switch that is started again has their ports" sockets_in_volumes
+of_ours "k29 x10 pods of the example get ports that kubelet counts and mounts" ports_that_kubelet_allocates
 of_ours "x01 upgrade to a new image under load: no pod fails" upgrade_under_load
 of_ours "overlay and chart are taken by a real API server" applied_by_a_server
 of_ours "uninstall gives the old state back, and no pod fails by it" uninstalled

@@ -53,6 +53,25 @@ networks() {
 J
     cp "$DIST/fairlead" "$CNIBIN/fairlead"
     ip netns add pod
+    # A port of the switch, which stays; nobody connects to it.
+    mkdir "$NODE/sockets"
+    printf '{"cniVersion":"1.0.0","name":"user","plugins":[{"type":"vhost-user","directory":"%s","ipam":{"type":"host-local","subnet":"10.61.0.0/24"}}]}' \
+        "$NODE/sockets" >"$NETD/user.conflist"
+    cp "$DIST/fairlead" "$CNIBIN/vhost-user"
+}
+
+tells_of_port() {
+    scraped /metrics >"$NODE/metrics"
+    grep -x 'fairlead_vswitch_up 1' "$NODE/metrics" && grep 'fairlead_vswitch_port_frames_total{.*network="user"' "$NODE/metrics"
+}
+
+switch_with_port() {
+    "$DIST/fairlead-vswitch" run --socket /run/fairlead/vswitch.sock --user 65534:65534 >"$LOG/fairlead-vswitch" 2>&1 &
+    disown $!
+    eventually 10 test -S /run/fairlead/vswitch.sock
+    ip netns add user
+    CNI_PATH=$CNIBIN NETCONFPATH=$NETD "$BIN/cnitool" add user /run/netns/user
+    eventually 10 tells_of_port
 }
 
 # Until the node ends: what succeeds, what is refused, and what passes over its first path.
@@ -132,6 +151,7 @@ refused_configuration() {
 it "promtool takes the rules, and each alert's cases hold" rules_hold
 it "the daemon serves metrics over TLS on its TCP port" daemon_with_port
 it "and nothing else of the socket's API, and nothing in plain text" nothing_else
+it "it tells of the switch and its port" switch_with_port
 it "Prometheus scrapes it" prometheus_up
 it "every metric that a rule names is told" metrics_of_rules
 it "every query of the dashboard has data" python3 "$ROOT/tests/dashboard_queries.py" "$MONITORING/dashboard.json" http://127.0.0.1:9090

@@ -17,7 +17,7 @@ LITTLE_ROOM=8 # GiB: below it what no later stage needs is removed
 # What speeds up the second build after a change takes gigabytes, and slows down the first.
 export CARGO_INCREMENTAL=0
 
-stage_setup() { tests/setup.sh build runtimes reference monitoring emulation dpdk ovs deny; }
+stage_setup() { tests/setup.sh build runtimes reference monitoring emulation dpdk guests ovs deny; }
 stage_lint() { tests/lint.sh; }
 stage_build() { make -s build test-programs; }
 stage_crates() {
@@ -36,27 +36,38 @@ stage_crates() {
 }
 stage_runtimes() {
     local rc=0 runtime
-    for runtime in cnitool containerd podman vhost_user prometheus; do
+    for runtime in cnitool containerd podman vhost_user vhost_user_paths vhost_user_qemu vhost_user_restarts ovs_dpdk prometheus; do
         echo "-- $runtime"
         tests/$runtime.sh || rc=1
     done
     return $rc
 }
 stage_equality() { $EQUALITY; }
-# The suite counts calls and not tests: each case that measured something is one here.
-stage_bench() {
-    local report=$LOGS/bench.json
-    dist/fairlead-bench --quick --reference .cache/bin/plugins --json "$report"
+# suite OPTIONS…: the latency suite counts calls and not tests: each case that measured something is one here.
+suite() {
+    local rc=0 report=$LOGS/bench.json
+    dist/fairlead-bench "$@" --quick --json "$report" || rc=1
     jq -r '(.cases | map(.name)) as $all | ([.figures[], .readings[] | .case] | unique) as $measured
         | ($all - $measured) as $empty
         | ($empty[] | "not ok  the case \(.) measured nothing"),
           "bench: \(($all | length) - ($empty | length)) passed, \($empty | length) failed"' "$report"
+    return $rc
+}
+stage_bench() {
+    local rc=0
+    suite --reference .cache/bin/plugins || rc=1
+    suite switches || rc=1
+    return $rc
 }
 stage_lab() { lab/test.sh; }
 stage_e2e() {
     tests/setup.sh cluster
+    make -s api-server
     make -s dist-image
-    tests/e2e.sh
+    local rc=0
+    suite pods --kubernetes .cache/k8s/now || rc=1
+    tests/e2e.sh || rc=1
+    return $rc
 }
 
 title() {
@@ -65,7 +76,7 @@ title() {
     lint) echo "rustfmt, clippy, cargo deny" ;;
     build) echo "the programs" ;;
     crates) echo "the crates' own tests, on this machine's kernel" ;;
-    runtimes) echo "real callers: cnitool, containerd, podman; two DPDK pods; Prometheus" ;;
+    runtimes) echo "real callers: cnitool, containerd, podman; DPDK pods and virtual machines, over OVS too; Prometheus" ;;
     equality) echo "side by side with the reference plugins" ;;
     bench) echo "the latency suite runs and verifies (small numbers, no timing is judged)" ;;
     e2e) echo "a real cluster of one node, Fairlead from its own image" ;;

@@ -5,7 +5,8 @@
 #   setup.sh PART…
 #     build      C linker, musl target
 #     runtimes   containerd, runc, static busybox, Go, the CRI client: what `make demo` needs
-#     dpdk       DPDK's testpmd, which drives VFs in the lab
+#     dpdk       DPDK's testpmd, which drives VFs in the lab, and tcpdump
+#     guests     QEMU and a kernel for its guests, which are frontends of vhost-user
 #     ovs        Open vSwitch with DPDK, which the tests of its driver start for themselves
 #     reference  podman, Debian's plugins, cnitool and the reference plugins, built from the Go module proxy
 #     cluster    etcd, Kubernetes and containerd 2, kubectl, helm: for `make e2e` and `make lab-kubelet` (about twenty minutes, once)
@@ -99,7 +100,24 @@ part_runtimes() {
 
 part_dpdk() {
     command -v dpdk-testpmd >/dev/null || missing+=(dpdk dpdk-dev)
+    need tcpdump
     install_missing
+}
+
+# As the lab has them, and under its lock.
+part_guests() {
+    need ethtool; need ip iproute2; need jq; need curl
+    if ! [ -x /bin/busybox ] || ldd /bin/busybox >/dev/null 2>&1; then missing+=(busybox-static); fi
+    install_missing
+    local LAB_CACHE=$PWD/.cache/lab here=$PWD/lab
+    mkdir -p "$LAB_CACHE"
+    . lab/install.sh
+    exec 7>"$LAB_CACHE/lock"
+    flock 7
+    install_qemu
+    install_kernel
+    accelerator >/dev/null
+    exec 7>&-
 }
 
 # Only unpacked: its package would begin to run it, and the kernel's module with it.
@@ -224,7 +242,7 @@ exec 9>.cache/setup.lock
 flock 9 # two of them at once would fetch everything twice
 for part; do
     case $part in
-    build | runtimes | dpdk | ovs | reference | monitoring | emulation | arm64 | cluster | documents | deny) "part_$part" ;;
+    build | runtimes | dpdk | guests | ovs | reference | monitoring | emulation | arm64 | cluster | documents | deny) "part_$part" ;;
     *) die "there is no part '$part'" ;;
     esac
 done

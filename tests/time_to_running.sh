@@ -12,41 +12,34 @@ enter_node "$@"
 . "$ROOT/tests/cluster/peer.sh"
 
 cluster_places
+. "$ROOT/tests/cluster/fairlead.sh"
 
 DEFAULT=${DEFAULT:-bridge}
-CONFLIST=$NETD/00-fairlead.conflist
-SECOND='{"k8s.v1.cni.cncf.io/networks": "second"}'
-second_network() {
-    jq -cn '{cniVersion: "1.0.0", type: "macvlan", master: "eth0", mode: "bridge", ipam: {type: "host-local", subnet: "10.63.0.0/16"}}'
-}
+SECOND=$(asking second)
 if [ "$DEFAULT" = macvlan ]; then
     default_network() { network_config pods 10.60.0.0/16; }
 fi
 
 timed() { # LABEL ANNOTATIONS [METRICS]
     API=127.0.0.1:$API_PORT CA=$K/pki/ca.crt TOKEN=lab "$ROOT/tests/cluster/time_to_running.py" "$@" >"$NODE/times.json"
-    figure "$(jq -r '"\(.label): one \(.one_p50_ms) ms (at most \(.one_max_ms)); 30 at once \(.all_30_running_s) s" +
+    figure "$(jq -r '"\(.label): one \(.one_p50_ms) ms (\(.one_min_ms) to \(.one_max_ms)); 30 at once \(.all_30_running_s) s" +
         if .share_percent then "; ADD \(.add_mean_ms) ms, \(.share_percent) % of it" else "" end' "$NODE/times.json")"
 }
 alone() { timed "the node's $DEFAULT alone" '{}'; }
 fairlead() {
-    ctr images import "$DIST/fairlead-image.tar" >/dev/null
-    kubectl apply -k "$ROOT/deploy/base" >/dev/null
-    kubectl -n fairlead rollout status daemonset/fairlead --timeout=60s >/dev/null
-    eventually 10 test -e "$CONFLIST"
-    kubectl -n fairlead get configmap fairlead >/dev/null
-    definition second "$(second_network)"
+    installed
+    definition second "$(macvlan 10.63.0.0/16)"
     timed "Fairlead, $DEFAULT alone" '{}' "curl -sS --unix-socket /run/fairlead/fairlead.sock http://fairlead/metrics"
     timed "Fairlead, $DEFAULT and macvlan" "$SECOND" "curl -sS --unix-socket /run/fairlead/fairlead.sock http://fairlead/metrics"
 }
 without_fairlead() {
-    kubectl -n fairlead patch configmap fairlead --type merge -p '{"data": {"config.yaml": "install: {cni: absent}"}}' >/dev/null
+    config absent
     eventually 90 test ! -e "$CONFLIST"
     kubectl delete -k "$ROOT/deploy/base" --wait=true --timeout=90s >/dev/null
 }
 multus() {
     peer_installed
-    definition second "$(second_network)"
+    definition second "$(macvlan 10.63.0.0/16)"
     timed "Multus, $DEFAULT and macvlan" "$SECOND"
 }
 

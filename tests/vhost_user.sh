@@ -1,96 +1,25 @@
 #!/usr/bin/env bash
-# Two DPDK applications (testpmd, as another user than root, each in a namespace of its own that has its volume only) exchange frames by
-# sockets that ADD has made: the daemon, its executable and the switch as they are installed.
+# Two DPDK applications (testpmd, as another user than root, each in a namespace of its own that has its volume only, or only what
+# kubelet's Allocate answered) exchange frames by sockets that ADD has made: the daemon, its executable and the switch as they are installed.
 set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/lib.sh"
+. "$ROOT/tests/dpdk_pods.sh"
+. "$ROOT/tests/vswitch.sh"
 NODE_PARTS=(dpdk reference)
 enter_node "$@"
 
-SOCKET=/run/fairlead/vswitch.sock
-NOBODY=65534
-VOLUMES=/var/lib/kubelet/pods
-
-switch_start() {
-    mkdir -p -m 700 /run/fairlead
-    "$DIST/fairlead-vswitch" run --socket $SOCKET --user $NOBODY:$NOBODY >>"$LOG/fairlead-vswitch" 2>&1 &
-    echo $! >"$NODE/vswitch.pid"
-    disown $!
-    eventually 10 test -S $SOCKET
-}
-
-switch_kill() {
-    local pid
-    pid=$(cat "$NODE/vswitch.pid")
-    kill -KILL "$pid"
-    eventually 10 gone "$pid"
-}
+DAEMON_FLAGS="--config $NODE/config.yaml"
 
 both_start() { switch_start; daemon_start; }
-
-volume() { echo "$VOLUMES/uid-$1/volumes/kubernetes.io~empty-dir/vhost-user"; }
-
-fresh_pod() { # POD
-    ip netns add "$1"
-    mkdir -p "$(volume "$1")"
-    chmod 777 "$(volume "$1")"
-}
 
 # config NETWORK MODE [KEYS]
 config() {
     printf '{"cniVersion":"1.1.0","name":"%s","type":"vhost-user","mode":"%s","ipam":{"type":"host-local","subnet":"10.77.0.0/16"}%s}' "$1" "$2" "${3:-}"
 }
 
-# cni COMMAND POD CONFIG
-cni() {
-    CNI_COMMAND=$1 CNI_CONTAINERID=$2-sandbox CNI_NETNS=/run/netns/$2 CNI_IFNAME=net1 CNI_PATH=$CNIBIN \
-        CNI_ARGS="IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=$2;K8S_POD_UID=uid-$2" "$DIST/fairlead" <<<"$3"
-}
-
-mac_of() { jq -r '.interfaces[0].mac' "$NODE/$1.result"; }
-
-add() { # POD NETWORK MODE [KEYS]
-    fresh_pod "$1"
-    config "$2" "$3" "${4:-}" >"$NODE/$1.config"
-    cni ADD "$1" "$(cat "$NODE/$1.config")" >"$NODE/$1.result" || { cat "$NODE/$1.result"; return 1; }
-}
-
-check() { cni CHECK "$1" "$(jq -c --slurpfile r "$NODE/$1.result" '. + {prevResult: $r[0]}' "$NODE/$1.config")"; }
-
-# application POD SERVER PEER-MAC: testpmd, which sends back to its peer what it gets. It reads its commands from a FIFO.
-application() {
-    local pod=$1 server=$2 peer=$3
-    rm -f "$NODE/$pod.commands" "$LOG/testpmd-$pod"
-    mkfifo "$NODE/$pod.commands"
-    mkdir -p "$NODE/$pod.run"
-    chmod 777 "$NODE/$pod.run"
-    ip netns exec "$pod" unshare --mount bash -c '
-        mount --bind "$1" /mnt && mount -t tmpfs tmpfs '"$VOLUMES"' &&
-        RUNTIME_DIRECTORY=$2 exec setpriv --reuid '$NOBODY' --regid '$NOBODY' --clear-groups stdbuf -oL dpdk-testpmd --no-pci --no-huge -m 128 \
-            --no-telemetry --no-shconf --lcores "0@($3),1@($3)" --vdev "net_virtio_user0,path=/mnt/net1.sock,queues=1,queue_size=256,server=$4,mac=$5" \
-            -- -i --forward-mode=mac --total-num-mbufs=4096 --txd=256 --rxd=256 --eth-peer="0,$6"' \
-        application "$(volume "$pod")" "$NODE/$pod.run" "$(cpus)" "$server" "$(mac_of "$pod")" "$peer" \
-        <>"$NODE/$pod.commands" >"$LOG/testpmd-$pod" 2>&1 &
-    echo $! >"$NODE/$pod.pid"
-    disown $!
-    eventually 60 grep -q 'testpmd>' "$LOG/testpmd-$pod"
-}
-
-cpus() { taskset -cp $$ | sed 's/.*: //'; }
-say() { echo "$2" >"$NODE/$1.commands"; }
-
-application_end() {
-    local pid
-    pid=$(cat "$NODE/$1.pid")
-    pkill -KILL -P "$pid" || true
-    kill -KILL "$pid" 2>/dev/null || true
-    eventually 10 gone "$pid"
-}
-
 # Frames that the pod's application got, as the switch counts them.
 received() { ports | jq --arg port "$1-sandbox/net1" '[.[] | select(.config.name == $port).counters.to_guest_frames] | add // 0'; }
-ports() { "$DIST/fairleadd" vswitch ports -o json | jq 'if has("ports") then .ports else error("the switch does not answer") end'; }
 port_names() { ports | jq -r '[.[].config.name] | sort | join(" ")' || echo "no answer"; }
-more_than() { [ "$(received "$1")" -gt "$2" ]; }
 
 frames_flow() { # POD…: each gets a thousand more
     local pod before
@@ -116,12 +45,6 @@ two_pods() {
 
 sent() { ports | jq --arg port "$1-sandbox/net1" '[.[] | select(.config.name == $port).counters.from_guest_frames] | add // 0'; }
 has_sent() { [ "$(sent "$1")" -ge "$2" ]; }
-at_rest() {
-    local before
-    before="$(received a) $(received b)"
-    sleep 0.3
-    [ "$(received a) $(received b)" = "$before" ]
-}
 
 another_network() {
     local before
@@ -209,19 +132,189 @@ pods_that_listen() {
 
 both_connected() { [ "$(ports | jq '[.[] | select(.connected)] | length')" = 2 ]; }
 
+# add_of_port POD PORT
+add_of_port() {
+    allocate "$1" "$2"
+    ip netns add "$1"
+    printf '{"cniVersion":"1.1.0","name":"net","type":"vhost-user","k8s.v1.cni.cncf.io/resourceName":"example.com/%s"}' "${2%-*}" >"$NODE/$1.config"
+    cni ADD "$1" "$(cat "$NODE/$1.config")" >"$NODE/$1.result" || { cat "$NODE/$1.result"; return 1; }
+    check "$1"
+}
+
+port_state() { "$DIST/fairleadd" pools -o json | jq -r --arg port "$1" '.ports[] | select(.port == $port).state'; }
+
+# pods_of_pool POOL SERVER POD POD: both have traffic, and leave nothing to the next pod.
+pods_of_pool() {
+    local pool=$1 server=$2 first=$3 second=$4 pod before
+    add_of_port "$first" "$pool-00"
+    add_of_port "$second" "$pool-01"
+    before=$(stat -c %i /run/fairlead/vhost-user/"$pool"-0{0,1})
+    application_of_port "$first" "$server" "$(mac_of "$second")"
+    application_of_port "$second" "$server" "$(mac_of "$first")"
+    eventually 20 both_connected || { ports; return 1; }
+    say "$second" start
+    say "$first" 'start tx_first 4'
+    frames_flow "$first" "$second"
+    equal "port" "$(port_state "$pool-00")" taken
+    for pod in "$first" "$second"; do
+        equal "whether $pod may write there" "$(leaves_something "$pod")" "$([ "$server" = 0 ] && echo no || echo yes)"
+        cni DEL "$pod" "$(cat "$NODE/$pod.config")"
+        application_end "$pod"
+        ip netns del "$pod"
+    done
+    equal "ports" "$(port_names)" ""
+    equal "port" "$(port_state "$pool-00")" ready
+    [ "$before" != "$(stat -c %i /run/fairlead/vhost-user/"$pool"-0{0,1})" ]
+    eventually 10 nothing_gone_is_left
+}
+
+leaves_something() {
+    nsenter --target "$(cat "$NODE/$1.pid")" --mount touch "$(jq -r '.mounts[0].container_path' "$NODE/$1.allocated")/left" 2>/dev/null &&
+        echo yes || echo no
+}
+
+nothing_gone_is_left() { [ "$(find /run/fairlead/vhost-user -mindepth 1 | wc -l)" = $((4 + 2)) ]; }
+
+ports_of_pools() {
+    cat >"$NODE/config.yaml" <<'END'
+vhostUser:
+  pools:
+    - {name: blue, resourceName: example.com/blue, count: 2}
+    - {name: red, resourceName: example.com/red, count: 2, mode: server}
+END
+    eventually 10 has_pools
+    pods_of_pool blue 0 f g
+    pods_of_pool red 1 h i
+    kubelet_end
+}
+
+has_pools() { [ "$(port_state red-01)" = ready ]; }
+
+# Two threads that forward frames: each pod's port is on its own.
+pods_on_two_threads() {
+    switch_kill
+    switch_start --cpus "$(cpus)" --cpus "$(cpus)"
+    add j blue client
+    add k blue client
+    equal "threads" "$(ports | jq -c '[.[].thread.number] | sort')" "[0,1]"
+    application j 0 "$(mac_of k)"
+    application k 0 "$(mac_of j)"
+    say k start
+    say j 'start tx_first 4'
+    frames_flow j k
+    equal "frames that found no room between the threads" "$(ports | jq '[.[].counters.to_guest_drops["link-full"]] | add // 0')" 0
+    pods_end j k
+    switch_kill
+    switch_start
+}
+
+# A pod that answers ARP and pings, on a network whose uplink is one end of a veth. At the other end, in a namespace of its own, is an
+# ordinary kernel's stack.
+reaches_the_wire() {
+    ip netns add far
+    ip link add up0 type veth peer name far0 netns far
+    ip link set up0 up
+    ip -n far address add 10.77.200.1/16 dev far0
+    ip -n far link set far0 up
+    add w wire client ',"master":"up0"'
+    FORWARD=icmpecho application w 0 02:00:00:00:00:01
+    say w start
+    eventually 20 answers_pings w
+    ip netns exec far busybox ping -q -c 200 -i 0.01 -s 1400 -W 5 "$(ip_of w)" | tee /dev/stderr | grep -F ' 0% packet loss'
+    check w
+    "$DIST/fairleadd" vswitch ports | tee /dev/stderr | grep -E '^up0 .*native'
+}
+
+answers_pings() { ip netns exec far busybox ping -q -c 1 -W 1 "$(ip_of "$1")"; }
+
+# A pod of the kernel's own kind at the other end: a macvlan beside a vhost-user pod.
+beside_a_macvlan() {
+    local config='{"cniVersion":"1.1.0","name":"wire","type":"macvlan","master":"far-br","ipam":{"type":"static","addresses":[{"address":"10.77.200.2/16"}]}}'
+    ip link add far-br type bridge
+    ip link set far-br up
+    ip -n far link set far0 netns $$
+    ip link set far0 master far-br up
+    ip netns add m
+    cni ADD m "$config"
+    eventually 20 ip netns exec m busybox ping -q -c 3 -i 0.2 -W 2 "$(ip_of w)"
+    cni DEL m "$config"
+    ip netns del m
+    # For what follows: somebody at the other end who is no pod.
+    ip netns add m2
+    ip link add m2 type veth peer name eth0 netns m2
+    ip link set m2 master far-br up
+    ip -n m2 address add 10.77.200.3/16 dev eth0
+    ip -n m2 link set eth0 up
+    eventually 20 ip netns exec m2 busybox ping -q -c 1 -W 2 "$(ip_of w)"
+}
+
+the_daemon_and_the_switch_anew_with_an_uplink() {
+    daemon_kill
+    ip netns exec m2 busybox ping -q -c 20 -i 0.05 -W 2 "$(ip_of w)" | tee /dev/stderr | grep -F ' 0% packet loss'
+    daemon_start
+    switch_kill
+    equal "what the dead switch has left" "$(ip -details link show dev up0 | grep -o prog/xdp || true)" ""
+    switch_start
+    eventually 10 has_uplink
+    application_end w
+    FORWARD=icmpecho application w 0 02:00:00:00:00:01
+    say w start
+    eventually 20 ip netns exec m2 busybox ping -q -c 3 -i 0.2 -W 2 "$(ip_of w)"
+}
+
+has_uplink() { "$DIST/fairleadd" vswitch ports -o json | jq -e '.uplinks[0].config.interface == "up0"'; }
+
+gives_the_interface_back() {
+    ip -details link show dev up0 | grep -F PROMISC
+    ip -details link show dev up0 | grep -F prog/xdp
+    cni DEL w "$(cat "$NODE/w.config")"
+    application_end w
+    ip netns del w
+    equal "what is left on the interface" "$(ip -details link show dev up0 | grep -oE 'prog/xdp|PROMISC' || true)" ""
+    equal "uplinks" "$("$DIST/fairleadd" vswitch ports -o json | jq '.uplinks | length')" 0
+    ip link del up0
+}
+
 what_a_person_sees() {
     "$DIST/fairleadd" vswitch ports | tee /dev/stderr | grep -F a-sandbox/net1
     "$DIST/fairleadd" vswitch mac-table | grep -F "$(mac_of a)"
+    "$DIST/fairleadd" vswitch stats | tee /dev/stderr | grep -E 'a-sandbox/net1 +default/a +received +[0-9]{4}'
     "$DIST/fairleadd" attachments | grep -F vhost-user
+}
+
+# Frames of both directions, by port and by pod; the length and addresses are those that testpmd sends.
+captured() {
+    local frames
+    "$DIST/fairleadd" vswitch capture a-sandbox/net1 -c 200 -w "$NODE/a.pcapng"
+    equal "its rights" "$(stat -c %a "$NODE/a.pcapng")" 600
+    frames=$(tcpdump -e -n -r "$NODE/a.pcapng" 2>/dev/null)
+    equal "frames" "$(wc -l <<<"$frames")" 200
+    equal "addresses" "$(grep -oE '([0-9a-f:]{17}) > ([0-9a-f:]{17})' <<<"$frames" | sort -u | wc -l)" 2
+    grep -m 3 -F "$(mac_of a) > $(mac_of b)" <<<"$frames"
+    "$DIST/fairleadd" vswitch capture default/a -c 50 -Q sent -s 20 -w - | tcpdump -e -n -r - 2>/dev/null >"$NODE/sent"
+    equal "frames that it sent" "$(grep -cF "$(mac_of a) > $(mac_of b)" "$NODE/sent")" 50
+    # It ends with its command, and costs nobody a frame.
+    timeout 2 "$DIST/fairleadd" vswitch capture default/a -w "$NODE/b.pcapng" || equal "status" $? 124
+    [ "$(tcpdump -n -r "$NODE/b.pcapng" 2>/dev/null | wc -l)" -gt 1000 ]
+    frames_flow a b
+    ! "$DIST/fairleadd" vswitch capture nobody -c 1 -w - >"$NODE/nobody" 2>&1
+    grep -F '"nobody" names no port' "$NODE/nobody"
 }
 
 it "the switch and the daemon start" both_start
 it "k29 two DPDK pods exchange frames by the sockets that ADD made" two_pods
 it "a person sees ports, addresses and attachments" what_a_person_sees
+it "frames of a pod are captured for tcpdump" captured
 it "a pod of another network gets no frame" another_network
 it "the daemon dies, and frames go on" without_the_daemon
 it "the switch dies, and has its ports again" the_switch_anew
 it "DEL takes ports and sockets away" removed
 it "pods that make their sockets themselves are connected to, and again when the switch has died" pods_that_listen
+it "k29 x10 pods with nothing but what kubelet's Allocate answered exchange frames, in both modes" ports_of_pools
+it "pods on two threads of the switch exchange frames" pods_on_two_threads
+it "a DPDK pod and a kernel's stack at the other end of the wire reach each other, by AF_XDP" reaches_the_wire
+it "a macvlan pod on the bridge at the other end of its veth reaches it" beside_a_macvlan
+it "daemon and switch die, and the pod reaches the wire again" the_daemon_and_the_switch_anew_with_an_uplink
+it "the DEL of the last port gives the interface back" gives_the_interface_back
 it "k18 the daemon stops on SIGTERM" daemon_stop
 finish

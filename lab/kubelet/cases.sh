@@ -294,7 +294,7 @@ NADS=/apis/k8s.cni.cncf.io/v1/namespaces/default/network-attachment-definitions
 fairlead_is_the_node_network() {
     printf 'kubeconfig: %s\nnodeName: lab\n' $K/daemon.kubeconfig >>"$NODE/config.yaml"
     kubeconfig lab >$K/daemon.kubeconfig
-    "$ROOT/.cache/k8s/now/kubectl" --kubeconfig=$K/daemon.kubeconfig create --validate=false -f "$ROOT/deploy/base/nad-crd.yaml"
+    "$ROOT/.cache/k8s/now/kubectl" --kubeconfig=$K/daemon.kubeconfig create --validate=false -f "$ROOT/deploy/crds/nad-crd.yaml"
     eventually 20 kube GET $NADS --fail
     daemon_stop
     rm "$NETD/20-fast.conflist"

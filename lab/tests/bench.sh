@@ -12,10 +12,12 @@ functions() { # PF COUNT
     echo "$2" >/sys/bus/pci/devices/"$1"/sriov_numvfs
 }
 
-# The kernel itself counts: messages that change a link, and VFs whose settings are read.
+# The kernel itself counts: messages that change a link, but for those that set what the interface does in its own namespace
+# (arp_notify), of which its NIC hears nothing; and VFs whose settings are read.
 trace=/sys/kernel/tracing
 counting() {
     echo 'p:fairlead/set rtnl_setlink' >$trace/kprobe_events
+    echo 'p:fairlead/own inet_set_link_af' >>$trace/kprobe_events
     echo 'p:fairlead/read igb_ndo_get_vf_config' >>$trace/kprobe_events
     echo 1 >$trace/events/fairlead/enable
 }
@@ -23,7 +25,7 @@ not_counting() {
     echo 0 >$trace/events/fairlead/enable
     echo >$trace/kprobe_events
 }
-counted() { awk '{ n[$1] = $2 } END { print n["set"] + 0, n["read"] + 0 }' $trace/kprobe_profile; }
+counted() { awk '{ n[$1] = $2 } END { print n["set"] - n["own"], n["read"] + 0 }' $trace/kprobe_profile; }
 
 # The messages and the readings of one ADD.
 asked() { # PF [FIELDS]: of its first function

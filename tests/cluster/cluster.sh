@@ -145,4 +145,5 @@ no_definition() { kubectl delete network-attachment-definitions "$1" >/dev/null;
 
 # ---- what the node has ----
 netns_of_pods() { find /run/netns -name 'cni-*' 2>/dev/null | wc -l; }
+held_of() { find /var/lib/cni/networks -type f -name "$1" | wc -l; } # PATTERN, of addresses of any network
 addresses_held() { find /var/lib/cni/networks/pods -type f -name '10.*' 2>/dev/null | wc -l; }

@@ -129,7 +129,7 @@ kubelet_up() {
         --node-ip=10.250.0.2 >>"$LOG/kubelet" 2>&1 &
     echo $! >$K/kubelet.pid
     disown $!
-    eventually 20 kubelet_answers
+    eventually 60 kubelet_answers
 }
 
 killed() { # NAME: apiserver, kubelet or containerd

@@ -40,7 +40,7 @@ rebooted() {
     local begun
     definition radio "$(macvlan 10.63.0.0/24)"
     begun=$EPOCHSECONDS
-    crowd 100 "$(asking radio)"
+    burst crowd 100 "$(asking radio)"
     eventually 240 all_running crowd 100
     eventually 30 attached 200
     figure "100 pods at once are Running after $((EPOCHSECONDS - begun)) s, $(memory_of_daemon)"
@@ -56,15 +56,11 @@ rebooted() {
     # Until then kubelet may still tell the address that a pod had before, which another one has now.
     eventually 60 all_told crowd 100
     equal "addresses" "$(kube GET $PODS | jq '[.items[].status.podIP] | unique | length')" 100
-    equal "radio's addresses held" "$(find /var/lib/cni/networks -type f -name '10.63.*' | wc -l)" 100
+    equal "radio's addresses held" "$(held_of '10.63.*')" 100
     in_container crowd-1 busybox ping -c 1 -W 2 -q 10.62.0.1
     [ -n "$PEER" ] || [ "$(peak_of_daemon)" -le $((45 * 1024)) ] || { memory_of_daemon; return 1; }
     all_gone
-    equal "radio's addresses held" "$(find /var/lib/cni/networks -type f -name '10.63.*' | wc -l)" 0
-}
-crowd() { # NUMBER ANNOTATIONS-AS-JSON
-    local i
-    for ((i = 1; i <= $1; i++)); do pod crowd-$i "$2"; done
+    equal "radio's addresses held" "$(held_of '10.63.*')" 0
 }
 # The networks that are told are those that the pod has: two, with the address that kubelet tells of the first.
 all_told() { # PREFIX NUMBER

@@ -119,6 +119,9 @@ def main():
     before = adds(command)
     times = []
     for n in range(ONE_AT_A_TIME):
+        # Kubelet looks at its containers once a second, and a pod is gone, as it runs, when it has looked: without a pause all begin at the
+        # same moment of that second, and a few milliseconds more or less cost one look more or none.
+        time.sleep(n / ONE_AT_A_TIME)
         took, _ = made([f"one-{n}"])
         times += took
         deleted([f"one-{n}"])
@@ -129,6 +132,7 @@ def main():
     result = {
         "label": label,
         "one_p50_ms": round(statistics.median(times) * 1000, 1),
+        "one_min_ms": round(min(times) * 1000, 1),
         "one_max_ms": round(max(times) * 1000, 1),
         "all_30_running_s": round(max(watch.running[name] for name in names) - min(begun.values()), 2),
         "at_once_p50_s": round(statistics.median(at_once), 2),

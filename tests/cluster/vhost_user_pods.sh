@@ -1,0 +1,80 @@
+# The examples with vhost-user: sockets in volumes, and ports that kubelet counts. Sourced by tests/e2e.sh.
+
+vhost_user_pods() { kubectl get pods -l app=vhost-user -o json | jq -r '.items[].metadata.name'; }
+vhost_user_ports() { fairleadd vswitch ports -o json | jq 'if has("ports") then .ports | length else "no answer" end'; }
+two_vhost_user_ports() { [ "$(vhost_user_ports)" = 2 ]; }
+no_vhost_user_port() { [ "$(vhost_user_ports)" = 0 ]; }
+vhost_user_status() { # POD
+    kubectl get pod "$1" -o json | jq -e '.metadata.annotations["k8s.v1.cni.cncf.io/network-status"] | fromjson | .[1]
+        | .name == "default/vhost-user" and (.ips[0] | startswith("10.97.8.")) and ."device-info"."vhost-user".path == "/run/vhost-user/net1.sock"'
+}
+
+# The example, with sockets that ADD makes: the image has no application that would make them.
+sockets_in_volumes() {
+    kubectl apply -k "$ROOT/deploy/overlays/vhost-user"
+    kubectl -n fairlead rollout status daemonset/fairlead-vswitch --timeout=120s
+    rolled_out
+    sed 's/"mode": "server", //' "$ROOT/examples/networks/vhost-user.yaml" | kubectl apply -f -
+    # Its process does not end when it is told to.
+    example vhost-user | sed 's/^    spec:$/&\n      terminationGracePeriodSeconds: 0/' | kubectl apply -f -
+    kubectl rollout status deployment/vhost-user --timeout=60s || {
+        kubectl get events -o custom-columns=:.message | tail -5
+        the_daemon logs daemonset/fairlead-vswitch --tail=5
+        return 1
+    }
+    local name
+    for name in $(vhost_user_pods); do
+        test -S "/proc/$(process_of "$name")/root/run/vhost-user/net1.sock"
+        eventually 10 vhost_user_status "$name"
+    done
+    eventually 5 two_vhost_user_ports
+    # The switch dies with its pod, and the next one has the ports again.
+    kubectl -n fairlead rollout restart daemonset/fairlead-vswitch
+    kubectl -n fairlead rollout status daemonset/fairlead-vswitch --timeout=120s
+    eventually 20 two_vhost_user_ports
+    kubectl delete deployment vhost-user
+    all_gone
+    eventually 10 no_vhost_user_port
+    kubectl delete -f "$ROOT/examples/networks/vhost-user.yaml"
+}
+
+allocatable_ports() { kubectl get nodes -o json | jq -e --arg n "$1" '.items[0].status.allocatable["example.com/blue"] == $n'; }
+ready_ports() { [ "$(fairleadd pools -o json | jq '[.ports[] | select(.state == "ready")] | length')" = "$1" ]; }
+socket_of() { tr '\0' '\n' <"/proc/$(process_of "$1")/environ" | sed -n 's/^VHOSTUSER_EXAMPLE_COM_BLUE=//p'; }
+is_told_of() { # POD SOCKET
+    kubectl get pod "$1" -o json | jq -e --arg socket "$2" '.metadata.annotations["k8s.v1.cni.cncf.io/network-status"] | fromjson | .[1]
+        | .name == "default/vhost-user-port" and ."device-info"."vhost-user" == {"mode": "client", "path": $socket}'
+}
+
+# The example with a pool: kubelet counts the ports, and mounts the one that it gives.
+ports_that_kubelet_allocates() {
+    the_daemon get configmap fairlead -o json | jq --rawfile pool "$ROOT/examples/config/ports.yaml" '.data["config.yaml"] += $pool' | kubectl apply -f -
+    the_daemon rollout restart daemonset/fairlead
+    rolled_out
+    eventually 30 allocatable_ports 16
+    kubectl apply -f "$ROOT/examples/networks/vhost-user-port.yaml"
+    example vhost-user-port | sed 's/^    spec:$/&\n      terminationGracePeriodSeconds: 0/' | kubectl apply -f -
+    kubectl rollout status deployment/vhost-user-port --timeout=60s || {
+        kubectl get events -o custom-columns=:.message | tail -5
+        return 1
+    }
+    local name socket sockets=
+    for name in $(kubectl get pods -l app=vhost-user-port -o json | jq -r '.items[].metadata.name'); do
+        socket=$(socket_of "$name")
+        test -S "/proc/$(process_of "$name")/root$socket"
+        [[ $sockets != *$socket* ]]
+        sockets+=" $socket"
+        eventually 10 is_told_of "$name" "$socket"
+    done
+    eventually 5 two_vhost_user_ports
+    ready_ports 14
+    kubectl delete deployment vhost-user-port
+    all_gone
+    eventually 10 no_vhost_user_port
+    eventually 10 ready_ports 16
+    kubectl delete -f "$ROOT/examples/networks/vhost-user-port.yaml"
+    kubectl apply -k "$ROOT/deploy/overlays/vhost-user"
+    the_daemon rollout restart daemonset/fairlead
+    rolled_out
+    the_daemon delete daemonset fairlead-vswitch
+}
