@@ -277,14 +277,14 @@ uninstalled() {
     fairleadd gc # the bridge plugin got the DEL: nobody told the daemon
     eventually 90 test ! -e $CNIBIN/fairlead
     diff "$NODE/files.before" <(node_files)
-    kubectl delete -k "$ROOT/deploy/base" --wait=true --timeout=90s
+    kubectl delete -k "$ROOT/deploy/base" --wait=true --timeout=180s
     kubectl get crd network-attachment-definitions.k8s.cni.cncf.io # nobody's definitions went with it
     pod afterwards
     runs afterwards
     deleted afterwards
 }
 by_chart() {
-    helm --kubeconfig $K/admin.kubeconfig install fairlead "$ROOT/deploy/helm/fairlead" -n fairlead --create-namespace --wait --timeout 60s
+    helm --kubeconfig $K/admin.kubeconfig install fairlead "$ROOT/deploy/helm/fairlead" -n fairlead --create-namespace --wait --timeout 180s
     eventually 10 test -e $CONFLIST
     pod charted
     runs charted

@@ -109,9 +109,10 @@ J
 }
 
 # ---- processes and waiting ----
-# eventually SECONDS COMMAND…: until the command succeeds. PATIENCE stretches the time on a slow machine.
+# eventually SECONDS COMMAND…: until the command succeeds. The limit is for what hangs, and measures nothing: PATIENCE stretches it, for
+# machines that are busy with others, and more where the processor is an emulated one.
 eventually() {
-    local end=$((${EPOCHREALTIME/./} + $1 * ${PATIENCE:-1} * 1000000))
+    local end=$((${EPOCHREALTIME/./} + $1 * ${PATIENCE:-3} * 1000000))
     shift
     until "$@" >/dev/null 2>&1; do
         [ "${EPOCHREALTIME/./}" -lt $end ] || { echo "not so within the time limit: $*"; return 1; }
@@ -150,7 +151,7 @@ daemon_kill() { daemon_end KILL; }
 daemon_stop() { daemon_end TERM; }
 
 # api PATH: what the daemon answers on its socket; fails on anything but success
-api() { curl -sS --fail --max-time $((5 * ${PATIENCE:-1})) --unix-socket /run/fairlead/fairlead.sock "http://fairlead$1"; }
+api() { curl -sS --fail --max-time $((5 * ${PATIENCE:-3})) --unix-socket /run/fairlead/fairlead.sock "http://fairlead$1"; }
 
 spooled() { find /var/lib/fairlead/spool -type f -name '*.json' 2>/dev/null | wc -l; }
 addresses_held() { find /var/lib/cni/networks -type f ! -name 'last_reserved*' ! -name lock 2>/dev/null | wc -l; }

@@ -131,7 +131,7 @@ all_words_are_kept() {
 nothing_is_left() {
     [ "$(attachments)" = "[]" ] && ! find "$NODE/data" -name '10.81.*' | grep . && ! find "$NODE/state/attachments" -name '*.json' | grep .
 }
-eventually() { for _ in $(seq 100); do "$@" >/dev/null && return; sleep 0.1; done; "$@"; }
+eventually() { for _ in $(seq 300); do "$@" >/dev/null && return; sleep 0.1; done; "$@"; }
 
 echo "rollback.sh: $("$OLDER" --version), a newer one, $WORKERS callers"
 start "$OLDER"

@@ -63,6 +63,6 @@ stateful_pods() {
     eventually 20 attached 4
     eventually 10 has_status db-0 2
     has_what_is_told db-0 radio0
-    kubectl delete statefulset db --wait=true --timeout=60s >/dev/null
+    kubectl delete statefulset db --wait=true --timeout=180s >/dev/null
     all_gone
 }

@@ -7,7 +7,7 @@ CONFLIST=$NETD/00-fairlead.conflist
 
 fairleadd() { "$DIST/fairleadd" "$@"; }
 the_daemon() { kubectl -n fairlead "$@"; }
-rolled_out() { the_daemon rollout status daemonset/fairlead --timeout="${1:-60}s"; }
+rolled_out() { the_daemon rollout status daemonset/fairlead --timeout="${1:-180}s"; }
 running_daemon() { api /v1/status | jq .pid; }
 kill_daemon() { kill -KILL "$(running_daemon)"; }
 ready_daemon() { fairleadd status --ready; }

@@ -12,12 +12,12 @@ vhost_user_status() { # POD
 # The example, with sockets that ADD makes: the image has no application that would make them.
 sockets_in_volumes() {
     kubectl apply -k "$ROOT/deploy/overlays/vhost-user"
-    kubectl -n fairlead rollout status daemonset/fairlead-vswitch --timeout=120s
+    kubectl -n fairlead rollout status daemonset/fairlead-vswitch --timeout=180s
     rolled_out
     sed 's/"mode": "server", //' "$ROOT/examples/networks/vhost-user.yaml" | kubectl apply -f -
     # Its process does not end when it is told to.
     example vhost-user | sed 's/^    spec:$/&\n      terminationGracePeriodSeconds: 0/' | kubectl apply -f -
-    kubectl rollout status deployment/vhost-user --timeout=60s || {
+    kubectl rollout status deployment/vhost-user --timeout=180s || {
         kubectl get events -o custom-columns=:.message | tail -5
         the_daemon logs daemonset/fairlead-vswitch --tail=5
         return 1
@@ -30,7 +30,7 @@ sockets_in_volumes() {
     eventually 5 two_vhost_user_ports
     # The switch dies with its pod, and the next one has the ports again.
     kubectl -n fairlead rollout restart daemonset/fairlead-vswitch
-    kubectl -n fairlead rollout status daemonset/fairlead-vswitch --timeout=120s
+    kubectl -n fairlead rollout status daemonset/fairlead-vswitch --timeout=180s
     eventually 20 two_vhost_user_ports
     kubectl delete deployment vhost-user
     all_gone
@@ -54,7 +54,7 @@ ports_that_kubelet_allocates() {
     eventually 30 allocatable_ports 16
     kubectl apply -f "$ROOT/examples/networks/vhost-user-port.yaml"
     example vhost-user-port | sed 's/^    spec:$/&\n      terminationGracePeriodSeconds: 0/' | kubectl apply -f -
-    kubectl rollout status deployment/vhost-user-port --timeout=60s || {
+    kubectl rollout status deployment/vhost-user-port --timeout=180s || {
         kubectl get events -o custom-columns=:.message | tail -5
         return 1
     }
