@@ -52,6 +52,11 @@ impl IpamKind<'_> {
     }
 }
 
+/// Whether the addresses of a configuration come from a program that is executed.
+pub(crate) fn executes_ipam(conf: &NetConf) -> bool {
+    matches!(IpamKind::of(conf), IpamKind::Delegate(_))
+}
+
 /// Why no address was had.
 pub(super) struct NotAllocated {
     pub(super) error: CniError,

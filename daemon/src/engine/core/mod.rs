@@ -44,7 +44,7 @@ pub(crate) use check::since_0_4;
 pub(crate) use delegate_records::RecordedAttachment;
 pub(crate) use delegate_records::{DelegateRecords, unreadable as unreadable_records};
 pub(crate) use executed_removals::{ExecutedRemoval, ExecutedRemovals};
-pub(crate) use ipam::{Ipam, parameters};
+pub(crate) use ipam::{Ipam, executes_ipam, parameters};
 pub(crate) use orphaned_addresses::all_errors;
 pub(crate) use pod_visit::{PodNet, PodVisit, SharedVisit, enter_again};
 pub(crate) use removal::{Answer, without_success_phrases};
