@@ -33,13 +33,16 @@ pub(crate) const NEEDED: [Capability; 3] = [
 
 /// Without one of these some things do not work.
 pub(crate) const USEFUL: [Capability; 2] = [
-    Capability {
-        name: "CAP_SYS_PTRACE",
-        bit: 19,
-        purpose: "namespaces under /proc of other users' processes",
-    },
+    Capability { name: "CAP_SYS_PTRACE", bit: 19, purpose: "namespaces under /proc of other processes" },
     Capability { name: "CAP_NET_RAW", bit: 13, purpose: "announcing addresses to the neighbours" },
 ];
+
+/// The same for a daemon in a container, whose plugins see what the host's first process sees.
+pub(crate) const USEFUL_IN_CONTAINER: [Capability; 1] = [Capability {
+    name: "CAP_SYS_CHROOT",
+    bit: 18,
+    purpose: "executing plugins in the host's mount namespace",
+}];
 
 /// The readiness condition: every needed capability is in the effective set.
 pub(crate) fn probe(status: &'static Path) -> Probe {

@@ -282,11 +282,17 @@ pub(crate) fn with_plugins_beside(mut list: ConfList, file: &Path) -> Result<Con
 
 fn read(file: &Path) -> Result<String, ConfDirError> {
     let failed = |reason: String| ConfDirError::Read { file: file.into(), reason };
-    let size = fs::metadata(file).map_err(|e| failed(e.to_string()))?.len();
+    let unread = |error: io::Error| match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            failed(format!("{error}; the daemon needs CAP_DAC_OVERRIDE for another user's file"))
+        }
+        _ => failed(error.to_string()),
+    };
+    let size = fs::metadata(file).map_err(unread)?.len();
     if size > MAX_CONFIG as u64 {
         return Err(failed(format!("it has {size} bytes, a configuration may have {MAX_CONFIG}")));
     }
-    fs::read_to_string(file).map_err(|e| failed(e.to_string()))
+    fs::read_to_string(file).map_err(unread)
 }
 
 pub(crate) fn executables(directories: &[PathBuf]) -> BTreeSet<String> {

@@ -214,6 +214,10 @@ impl DelegateError {
             DelegateError::Exec {
                 source: ExecError::TimedOut { .. } | ExecError::Cancelled { .. }, ..
             } => (Code::TryAgain, "its process group was killed"),
+            DelegateError::Exec { source, .. } if source.is_for_want_of_privilege() => (
+                Code::Internal,
+                "to execute plugins the daemon needs CAP_SYS_ADMIN, and in a container CAP_SYS_CHROOT and CAP_SYS_PTRACE, by which it enters the host's mount namespace",
+            ),
             DelegateError::Exec { .. } => {
                 (Code::Internal, "is the plugin made for this machine, and executable?")
             }

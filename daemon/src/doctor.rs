@@ -23,7 +23,7 @@ use fairlead_host::real::RealKernel;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::capabilities::{Capability, NEEDED, USEFUL};
+use crate::capabilities::{Capability, NEEDED, USEFUL, USEFUL_IN_CONTAINER};
 use crate::conf_dir::{ConfDirError, Directories, Networks};
 use crate::engine::kinds::made::KERNEL_KINDS;
 use crate::engine::kinds::{BUILT_IN, Network, module_of};
@@ -110,7 +110,7 @@ pub fn examine(own: NodePaths) -> Vec<Finding> {
         Directories::new(&paths.host_root, paths.conf_dir.as_deref(), paths.plugin_dir.as_deref());
     let mut findings = not_root();
     findings.extend(kernel());
-    findings.extend(capabilities());
+    findings.extend(capabilities(paths.host_root != Path::new("/")));
     findings.extend(kinds());
     match &status {
         Ok(status) => findings.extend(daemon(&socket, status)),
@@ -196,7 +196,7 @@ fn kernel() -> Vec<Finding> {
     findings
 }
 
-fn capabilities() -> Vec<Finding> {
+fn capabilities(in_container: bool) -> Vec<Finding> {
     const ABOUT: &str = "capabilities";
     let effective = match EffectiveCapabilities::read(Path::new(OWN_STATUS)) {
         Ok(effective) => effective,
@@ -210,8 +210,9 @@ fn capabilities() -> Vec<Finding> {
             format!("run as root, with {name} not dropped"),
         )
     };
-    let (there, missing): (Vec<_>, Vec<_>) =
-        NEEDED.iter().chain(&USEFUL).partition(|capability| capability.is_in(effective));
+    let of_container = USEFUL_IN_CONTAINER.iter().filter(|_| in_container);
+    let all = NEEDED.iter().chain(&USEFUL).chain(of_container);
+    let (there, missing): (Vec<_>, Vec<_>) = all.partition(|capability| capability.is_in(effective));
     let lacking = missing.into_iter().map(|c| finding(if NEEDED.contains(c) { wrong } else { less }, c));
     there.into_iter().map(|capability| good(ABOUT, capability.name)).chain(lacking).collect()
 }

@@ -42,6 +42,14 @@ fn the_daemon_may_lock_memory_where_uplinks_need_it_and_nowhere_else() {
     assert!(
         patches.iter().any(|patch| patch["path"] == "uplinks.yaml" && patch["target"]["name"] == "fairlead")
     );
+    // Whoever gives another capability has a row for it in daemon/tests/capabilities, or in vhost/tests/vswitch_program.rs.
+    let files = fs::read_dir(path("deploy/components")).unwrap().flat_map(|component| {
+        fs::read_dir(component.unwrap().path()).unwrap().map(|file| file.unwrap().path())
+    });
+    let gives = files.filter(|file| fs::read_to_string(file).unwrap().contains("capabilities"));
+    let mut gives: Vec<_> = gives.map(|file| file.file_name().unwrap().to_owned()).collect();
+    gives.sort();
+    assert_eq!(gives, ["uplinks.yaml", "vswitch.yaml"]);
     let chart = text("deploy/helm/fairlead/templates/daemonset.yaml");
     let (before, _) = chart.split_once("- IPC_LOCK").unwrap();
     let last_block = before.lines().rev().find(|line| line.starts_with("{{-"));

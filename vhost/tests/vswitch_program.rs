@@ -25,6 +25,7 @@ use fairlead_vhost::port::PortConfig;
 use guest::{BASE, BYTES, Guest, PLAIN, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::Value;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_fairlead-vswitch");
 const LIMIT: Duration = Duration::from_secs(60);
@@ -37,7 +38,12 @@ struct Vswitch {
 impl Vswitch {
     /// Starts it and waits until it is ready.
     fn start(place: &Place, arguments: &[&str]) -> Vswitch {
-        let mut child = place.command(arguments).stderr(Stdio::piped()).spawn().unwrap();
+        Vswitch::spawn(place.command(arguments))
+    }
+
+    /// The same by a command.
+    fn spawn(mut command: Command) -> Vswitch {
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let mut log = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();
         while !line.contains("ready for ports") {
@@ -114,13 +120,39 @@ fn config(name: &str) -> PortConfig {
     }
 }
 
+/// A command that has these capabilities alone, by which a container of the DaemonSet starts the program.
+fn with_capabilities(place: &Place, only: &[String]) -> Command {
+    let set: String = only.iter().map(|name| format!(",+{}", name.to_lowercase())).collect();
+    let program = place.command(&["--user", "64321:64322"]);
+    let mut command = Command::new("setpriv");
+    command
+        .arg(format!("--bounding-set=-all{set}"))
+        .arg("--")
+        .arg(program.get_program())
+        .args(program.get_args());
+    command
+}
+
+/// The capabilities that the DaemonSet of the switch has.
+fn of_the_manifest() -> Vec<String> {
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/components/vhost-user/vswitch.yaml");
+    let manifest: Value = serde_saphyr::from_str(&fs::read_to_string(manifest).unwrap()).unwrap();
+    let context = &manifest["spec"]["template"]["spec"]["containers"][0]["securityContext"];
+    assert_eq!(context["capabilities"]["drop"][0], "ALL");
+    serde_json::from_value(context["capabilities"]["add"].clone()).unwrap()
+}
+
 fn names(client: &mut Client) -> Vec<String> {
     client.ports().unwrap().into_iter().map(|port| port.config.name).collect()
 }
 
 /// What the program says when it can't start.
 fn failure(place: &Place, arguments: &[&str]) -> String {
-    let Output { status, stderr, .. } = place.command(arguments).output().unwrap();
+    failure_of(place.command(arguments))
+}
+
+fn failure_of(mut command: Command) -> String {
+    let Output { status, stderr, .. } = command.output().unwrap();
     assert!(!status.success());
     String::from_utf8(stderr).unwrap()
 }
@@ -156,6 +188,36 @@ fn the_program_gives_up_all_privileges_and_serves_ports_without_them() {
     let open_files = limit("Max open files");
     let is_all_it_may = open_files[0] == open_files[1].min(OPEN_FILES);
     assert!(is_all_it_may || open_files[0] > OPEN_FILES, "{open_files:?}");
+}
+
+#[test]
+fn it_uses_each_capability_of_its_manifest_and_says_which_one_it_lacks() {
+    let all = of_the_manifest();
+    assert_eq!(all, ["SETUID", "SETGID", "SETPCAP"], "each is looked at below");
+    let without = |one: &str| {
+        let place = Place::new();
+        let command =
+            with_capabilities(&place, &all.iter().filter(|name| *name != one).cloned().collect::<Vec<_>>());
+        (place, command)
+    };
+    let sets = |vswitch: &Vswitch| ["CapPrm", "CapEff", "CapBnd"].map(|set| vswitch.status()[set].clone());
+    let place = Place::new();
+    let able = Vswitch::spawn(with_capabilities(&place, &all));
+    place.add_port(&mut place.client(), "one").unwrap();
+    assert_eq!(sets(&able), ["0000000000000000"; 3]);
+    for one in ["SETUID", "SETGID"] {
+        let (_place, command) = without(one);
+        let text = failure_of(command);
+        let told =
+            "the process can't become user 64321:64322; start it as root with CAP_SETUID and CAP_SETGID";
+        assert!(text.contains(told), "without {one}: {text}");
+    }
+    // It serves, and the bounding set stays as it was started with (docs/vswitch.md): SETGID is 6, SETUID 7.
+    let (place, command) = without("SETPCAP");
+    let less = Vswitch::spawn(command);
+    place.add_port(&mut place.client(), "one").unwrap();
+    assert_eq!(sets(&less), ["0000000000000000", "0000000000000000", "00000000000000c0"]);
+    assert_eq!(less.status()["NoNewPrivs"], "1");
 }
 
 #[test]

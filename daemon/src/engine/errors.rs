@@ -40,6 +40,9 @@ pub(crate) fn netns(error: &NetnsError) -> CniError {
         ),
         NetnsError::NotANetns { .. } => told.with("give the path of a network namespace (/proc/<pid>/ns/net or a bind mount of it)"),
         NetnsError::Host { .. } => told.with("a pod on the host network needs no CNI call"),
+        NetnsError::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+            told.with("the daemon needs CAP_SYS_ADMIN, and CAP_SYS_PTRACE for the namespace of a process (/proc/<pid>/ns/net)")
+        }
         NetnsError::Io { .. } | NetnsError::Net { .. } => told.with(short.unwrap_or_default()),
     }
 }

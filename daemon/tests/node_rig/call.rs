@@ -81,6 +81,11 @@ impl Call<'_> {
         Self { args, ..self }
     }
 
+    /// The same for the namespace at this path.
+    pub(crate) fn in_netns(self, netns: PathBuf) -> Self {
+        Self { netns, inode: None, ..self }
+    }
+
     fn request(&self, command: Command) -> Request {
         Request {
             wire: WIRE,

@@ -117,14 +117,19 @@ impl Rig {
         daemon
     }
 
+    /// What a daemon answers to a GET, where one runs.
+    pub(crate) fn try_get(&self, path: &str) -> Option<HttpAnswer> {
+        call::get(&self.socket(), path)
+    }
+
     /// What a running daemon answers to a GET.
     pub(crate) fn get(&self, path: &str) -> HttpAnswer {
-        call::get(&self.socket(), path).unwrap()
+        self.try_get(path).unwrap()
     }
 
     /// Whether a daemon serves and is ready.
     pub(crate) fn is_ready(&self) -> bool {
-        call::get(&self.socket(), "/readyz").is_some_and(|answer| answer.status == 200)
+        self.try_get("/readyz").is_some_and(|answer| answer.status == 200)
     }
 
     /// What `fairleadd attachments -o json` prints.
@@ -144,7 +149,7 @@ impl Rig {
 
     /// What `/metrics` answers.
     pub(crate) fn metrics(&self) -> String {
-        call::get(&self.socket(), "/metrics").unwrap().body
+        self.get("/metrics").body
     }
 
     /// The end of what the daemons have logged.

@@ -103,8 +103,16 @@ enum AnnounceError {
     #[error(transparent)]
     Link(#[from] NetError),
     /// Its packet socket failed.
-    #[error("packet socket: {0}")]
+    #[error("packet socket: {}{}", .0, what_it_takes(.0))]
     Socket(#[from] io::Error),
+}
+
+/// What the daemon lacks where the kernel lets it have no packet socket.
+fn what_it_takes(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => "; the daemon needs CAP_NET_RAW",
+        _ => "",
+    }
 }
 
 impl AnnounceError {

@@ -175,6 +175,15 @@ impl ExecError {
             | ExecError::TooMuchOutput { .. } => false,
         }
     }
+
+    /// Whether this process may not do what it takes to start it: enter the host's namespaces.
+    pub fn is_for_want_of_privilege(&self) -> bool {
+        matches!(
+            self,
+            ExecError::HostMounts { errno: Errno::EACCES | Errno::EPERM, .. }
+                | ExecError::NotStarted { errno: Errno::EPERM, .. }
+        )
+    }
 }
 
 /// What is left of a call's time has nanoseconds that nobody wants to read.

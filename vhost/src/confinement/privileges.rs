@@ -23,7 +23,9 @@ pub enum PrivilegeError {
         source: Errno,
     },
     /// The user can't be changed.
-    #[error("the process can't become user {user}; start it as root, or leave --user out")]
+    #[error(
+        "the process can't become user {user}; start it as root with CAP_SETUID and CAP_SETGID, or leave --user out"
+    )]
     User {
         /// The user and group.
         user: User,
