@@ -139,6 +139,27 @@ fn x03_gc_reaches_every_plugin_of_the_cluster_network_and_of_what_pods_have_aske
 }
 
 #[test]
+fn x03_gc_leaves_a_definition_alone_whose_pods_are_gone_and_reaches_it_again_with_its_next_pod() {
+    let node = Node::new();
+    node.cluster.api.put_pod(&web(), &[(NETWORKS, "radio")]);
+    let reached = |valid: &[&str]| {
+        let before = node.calls("GC").len();
+        node.gc(valid).unwrap();
+        let calls = node.calls("GC");
+        calls.into_iter().skip(before).map(|(name, call)| (name, valid_of(&call))).collect::<Vec<_>>()
+    };
+    let of = |name: &str, valid: &[&str]| (name.to_owned(), valid.iter().map(|v| (*v).to_owned()).collect());
+    node.call(Command::Add, "c1", &json!({})).unwrap();
+    node.call(Command::Del, "c1", &json!({})).unwrap();
+    assert_eq!(node.calls("DEL").len(), 2, "each plugin has had its DEL");
+    node.cluster.rig.reap();
+    assert!(node.cluster.rig.engine().core.store.all().is_empty());
+    assert_eq!(reached(&[]), [of("net", &[])]);
+    node.call(Command::Add, "c2", &json!({})).unwrap();
+    assert_eq!(reached(&["c2"]), [of("net", &["c2 eth0"]), of("radio", &["c2 eth0", "c2 net1"])]);
+}
+
+#[test]
 fn x03_gc_goes_past_errors_and_without_a_list_of_what_is_valid_it_collects_nothing() {
     let node = Node::new();
     node.cluster.api.put_pod(&web(), &[(NETWORKS, "radio")]);

@@ -70,7 +70,7 @@ fn config(keys: &str) -> String {
 }
 
 #[test]
-fn k29_a_port_is_a_socket_in_the_pods_volume_with_its_mac_and_addresses_told() {
+fn k29_x16_a_port_is_a_socket_in_the_pods_volume_with_its_mac_and_addresses_told() {
     let rig = Rig::with_volume();
     let (_server, ports) = switch(&rig);
     let info = "/var/run/k8s.cni.cncf.io/devinfo/cni/blue.json";
