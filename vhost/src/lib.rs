@@ -18,6 +18,7 @@ pub mod dataplane;
 #[cfg(any(test, feature = "fake-switch"))]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 pub mod fake_switch;
+mod fenced;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 pub mod log_limit;
@@ -30,3 +31,9 @@ mod ring;
 pub mod switch;
 mod uplink;
 pub mod vswitch_process;
+
+/// What threads meet by. `tests/wake_ups.rs` has loom's in its place.
+mod sync {
+    pub(crate) use std::sync::atomic::{AtomicBool, fence};
+    pub(crate) use std::sync::mpsc;
+}

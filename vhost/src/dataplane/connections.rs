@@ -91,8 +91,8 @@ impl Connections {
         events: Box<dyn Fn(Event) + Send + Sync>,
     ) -> Result<Connections, nix::Error> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        epoll.add(&orders, EpollEvent::new(EpollFlags::EPOLLIN, ORDERS))?;
-        epoll.add(&faults, EpollEvent::new(EpollFlags::EPOLLIN, FAULTS))?;
+        epoll.add(orders.bell(), EpollEvent::new(EpollFlags::EPOLLIN, ORDERS))?;
+        epoll.add(faults.bell(), EpollEvent::new(EpollFlags::EPOLLIN, FAULTS))?;
         let (ports, uplinks, last_key) = (BTreeMap::new(), Uplinks::default(), 0);
         Ok(Connections { epoll, orders, faults, threads, events, ports, uplinks, memory, last_key })
     }
@@ -108,8 +108,8 @@ impl Connections {
             }
             for event in events.iter().take(count) {
                 match event.data() {
-                    ORDERS => self.orders.hush(),
-                    FAULTS => self.faults.hush(),
+                    ORDERS => self.orders.bell().hush(),
+                    FAULTS => self.faults.bell().hush(),
                     token => self.hear(token),
                 }
             }

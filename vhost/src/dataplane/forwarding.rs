@@ -5,7 +5,6 @@
 //! link never goes over one. Frames that leave work to be done are delivered in [`super::offloaded_frames`].
 
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
 
 use super::command::{Fault, slot};
 use super::delivery::{Delivery, Origin, port_at, withhold};
@@ -14,6 +13,7 @@ use super::polled_port::PolledPort;
 use super::thread_link::{PortAt, Record};
 use super::thread_links::{FloodedThreads, ThreadLinks};
 use crate::capture::Tap;
+use crate::fenced::Fenced;
 use crate::memory::lost_pages;
 use crate::offload::{Offload, Offloads};
 use crate::port::DropReason;
@@ -398,12 +398,12 @@ impl Forwarding {
             }
         }
         // Waits until all that was written is in the cache: once for all of them.
-        fence(Ordering::SeqCst);
+        let fenced = Fenced::now();
         let mut told = std::mem::take(&mut self.unpublished);
         for (at, index) in told.drain(..) {
             let port = self.ports.get_mut(at).and_then(Option::as_mut).filter(|port| port.uplink.is_none());
             let Some(ring) = port.and_then(|port| port.rings[index].ring.as_mut()) else { continue };
-            let called = ring.call(&self.caller);
+            let called = ring.call(&self.caller, fenced);
             if index % 2 == 0 {
                 FrameSink::look_further(ring);
             } else {

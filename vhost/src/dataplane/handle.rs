@@ -224,7 +224,7 @@ impl DataPlane {
         let boxes: Result<Vec<_>, _> = places.iter().map(|_| mailbox()).collect();
         let boxes = boxes.map_err(StartError::Kernel)?;
         let wakers: Vec<_> =
-            boxes.iter().map(|(commands, _)| Arc::new(Waker::new(Arc::clone(commands.bell())))).collect();
+            boxes.iter().map(|(_, inbox)| Arc::new(Waker::new(Arc::clone(inbox.bell())))).collect();
         let links = ThreadLinks::mesh(&wakers);
         let mut threads = Vec::new();
         for (((commands, inbox), place), (links, waker)) in

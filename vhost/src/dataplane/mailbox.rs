@@ -1,11 +1,11 @@
 //! Messages from thread to thread, for a receiver that may sleep in epoll.
 
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
+use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
-use nix::sys::eventfd::{EfdFlags, EventFd};
+use super::bell::Bell;
+use crate::sync::mpsc::{self, Receiver, Sender};
 
 /// How long one thread waits for another's answer. A round of the poll thread takes less than a millisecond.
 pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -14,7 +14,7 @@ pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct Mailbox<T> {
     sender: Sender<T>,
-    bell: Arc<EventFd>,
+    bell: Arc<Bell>,
 }
 
 impl<T> Clone for Mailbox<T> {
@@ -23,11 +23,11 @@ impl<T> Clone for Mailbox<T> {
     }
 }
 
-/// The receiver's side. Its file descriptor is readable when something may have come.
+/// The receiver's side.
 #[derive(Debug)]
 pub(super) struct Inbox<T> {
     receiver: Receiver<T>,
-    bell: Arc<EventFd>,
+    bell: Arc<Bell>,
 }
 
 /// The other thread is gone, or did not answer within [`ANSWER_LIMIT`].
@@ -40,25 +40,19 @@ pub(super) struct NoAnswer;
 /// # Errors
 /// No eventfd is to be had.
 pub(super) fn mailbox<T>() -> Result<(Mailbox<T>, Inbox<T>), nix::Error> {
-    let bell = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?);
+    let bell = Arc::new(Bell::new()?);
     let (sender, receiver) = mpsc::channel();
     Ok((Mailbox { sender, bell: Arc::clone(&bell) }, Inbox { receiver, bell }))
 }
 
 impl<T> Mailbox<T> {
-    /// What wakes the receiver.
-    pub(super) fn bell(&self) -> &Arc<EventFd> {
-        &self.bell
-    }
-
     /// Sends `message` and wakes the receiver.
     ///
     /// # Errors
     /// [`NoAnswer`] if there is no receiver any more.
     pub(super) fn send(&self, message: T) -> Result<(), NoAnswer> {
         self.sender.send(message).map_err(|_| NoAnswer)?;
-        // A full counter wakes as well.
-        let _ = self.bell.write(1);
+        self.bell.ring();
         Ok(())
     }
 
@@ -125,14 +119,8 @@ impl<T> Inbox<T> {
         }
     }
 
-    /// Makes the file descriptor unreadable until something comes. To be called before [`Inbox::next`].
-    pub(super) fn hush(&self) {
-        let _ = self.bell.read();
-    }
-}
-
-impl<T> AsFd for Inbox<T> {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+    /// Rings when something may have come. To be hushed before [`Inbox::next`].
+    pub(super) fn bell(&self) -> &Arc<Bell> {
+        &self.bell
     }
 }

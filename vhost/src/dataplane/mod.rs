@@ -3,9 +3,9 @@
 //! - what its owner asks for: [`DataPlane`]; where its poll threads run: [`PollPlace`]
 //! - the thread that speaks vhost-user with the guests, `vswitch-conn`: [`connections`]
 //! - the threads that forward frames, `vswitch-poll`: [`poll_thread`], [`forwarding`], [`delivery`], [`offloaded_frames`], [`polled_port`], [`sleep`]
-//! - frames from one of those to another: [`thread_links`], [`thread_link`], [`waker`]
+//! - frames from one of those to another: [`thread_links`], [`thread_link`]
 //! - the way to the wire, as the connection thread keeps it: [`uplinks`]
-//! - what the connection thread and the others tell each other: [`command`], [`mailbox`], [`poll_link`]
+//! - what the connection thread and the others tell each other: [`command`], [`mailbox`], [`poll_link`]; how they wake each other: [`waker`], [`bell`]
 //!
 //! Invariants: a port's rings and a thread's switch belong to one poll thread alone; sockets and what was said on them to the connection
 //! thread alone. Memory is mapped and unmapped on the connection thread, never on a poll thread. Every wait of one thread for another has
@@ -13,6 +13,7 @@
 //!
 //! The data plane never opens a path: sockets are given to it.
 
+mod bell;
 mod command;
 mod connection;
 mod connections;

@@ -43,7 +43,7 @@ impl PollThread {
     /// No epoll is to be had.
     pub(super) fn new(polling: Polling, parts: PollThreadParts) -> Result<PollThread, nix::Error> {
         let PollThreadParts { inbox, faults, caller, links, waker } = parts;
-        let sleep = Sleep::new(polling, &inbox, waker)?;
+        let sleep = Sleep::new(polling, inbox.bell(), waker)?;
         let forwarding = match links.is_empty() {
             true => Forwarding::new(Limits::default(), caller),
             false => Forwarding::linked(Limits::default(), caller, links),
@@ -61,9 +61,7 @@ impl PollThread {
                 // Without a connection thread there is nothing left to end.
                 let _ = self.faults.send(fault);
             }
-            if self.sleep.after_round(frames, now, &mut self.forwarding) {
-                self.inbox.hush();
-            }
+            self.sleep.after_round(frames, now, &mut self.forwarding);
         }
     }
 

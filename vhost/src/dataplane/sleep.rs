@@ -6,7 +6,6 @@
 use std::cell::Cell;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -60,35 +59,37 @@ impl Sleep {
         let _ = self.epoll.delete(kick);
     }
 
-    /// Sleeps if nothing has come for a while, until a guest kicks or a command comes. True if it slept.
-    pub(super) fn after_round(&mut self, frames: usize, now: Instant, forwarding: &mut Forwarding) -> bool {
+    /// Sleeps if nothing has come for a while, until a guest kicks or a command comes.
+    pub(super) fn after_round(&mut self, frames: usize, now: Instant, forwarding: &mut Forwarding) {
         if frames > 0 || self.polling == Polling::Always {
             self.idle_since = None;
-            return false;
+            return;
         }
         if now.duration_since(*self.idle_since.get_or_insert(now)) < AWAKE {
             std::hint::spin_loop();
-            return false;
+            return;
         }
-        let has_more_to_tell = forwarding.tell_rest();
+        let is_brief = forwarding.tell_rest() || self.is_deaf.get();
         for_each_source(forwarding, |ring| ring.ask_for_kicks(true));
-        self.waker.set_asleep(true);
-        // Our wish must be seen before we look: the guest writes its index and then looks for the wish (2.7.10).
-        fence(Ordering::SeqCst);
-        let mut work = forwarding.uplinks_have_work() || forwarding.links_have_work();
-        for_each_source(forwarding, |ring| work |= ring.has_work());
-        if !work {
-            let mut events = [EpollEvent::empty()];
-            // An interruption is a wake-up like any other.
-            let is_brief = self.is_deaf.get() || has_more_to_tell;
-            let limit = if is_brief { EpollTimeout::from(DEAF_MS) } else { EpollTimeout::NONE };
-            let _ = self.epoll.wait(&mut events, limit);
-        }
-        self.waker.set_asleep(false);
+        // Our wish must be seen before we look: the guest writes its index and then looks for the wish (2.7.10). `sleep_unless` has the
+        // fence that is between the two.
+        self.waker.sleep_unless(|| has_work(forwarding), || self.wait(is_brief));
         for_each_source(forwarding, |ring| ring.ask_for_kicks(false));
         self.idle_since = None;
-        true
     }
+
+    fn wait(&self, is_brief: bool) {
+        let limit = if is_brief { EpollTimeout::from(DEAF_MS) } else { EpollTimeout::NONE };
+        // An interruption is a wake-up like any other.
+        let _ = self.epoll.wait(&mut [EpollEvent::empty()], limit);
+    }
+}
+
+/// True if a frame is there to be taken.
+fn has_work(forwarding: &mut Forwarding) -> bool {
+    let mut work = forwarding.uplinks_have_work() || forwarding.links_have_work();
+    for_each_source(forwarding, |ring| work |= ring.has_work());
+    work
 }
 
 /// Every ring from which frames are taken.

@@ -18,6 +18,7 @@ use rtrb::{Consumer, Producer, RingBuffer};
 
 use super::command::PortKey;
 use super::waker::Waker;
+use crate::fenced::Fenced;
 use crate::memory::GuestSlice;
 use crate::offload::NetHeader;
 use crate::ring::{Frame, HeadSpace, copy_with_head};
@@ -151,10 +152,10 @@ impl LinkSender {
         }
     }
 
-    /// Wakes the other thread if it sleeps and there is something for it. A fence stands between the last record and this.
-    pub(super) fn wake(&mut self) {
+    /// Wakes the other thread if it sleeps and there is something for it.
+    pub(super) fn wake(&mut self, fenced: Fenced) {
         if std::mem::take(&mut self.has_news) {
-            self.waker.wake();
+            self.waker.wake(fenced);
             self.see_what_was_taken();
         }
     }

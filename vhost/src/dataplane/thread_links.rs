@@ -3,10 +3,10 @@
 //! While a thread serves its links they are taken out of here, so what came over one goes over none: a frame takes one link at most.
 
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
 
 use super::thread_link::{LinkReceiver, LinkSender, PortAt, thread_link};
 use super::waker::Waker;
+use crate::fenced::Fenced;
 use crate::ring::Frame;
 use crate::switch::Sighting;
 
@@ -89,9 +89,8 @@ impl ThreadLinks {
     pub(super) fn wake(&mut self) {
         self.iter_mut().for_each(|link| link.to.put_waiting());
         if self.0.iter().flatten().any(|link| link.to.has_news()) {
-            // What was put in must be there before it is looked who sleeps.
-            fence(Ordering::SeqCst);
-            self.iter_mut().for_each(|link| link.to.wake());
+            let fenced = Fenced::now();
+            self.iter_mut().for_each(|link| link.to.wake(fenced));
         }
     }
 }

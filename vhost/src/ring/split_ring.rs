@@ -12,6 +12,7 @@ use super::layout::{
     USED_NO_NOTIFY, UsedElement, area_bytes, available_entry, used_entry,
 };
 use super::{Caller, GuestEvent, RingFault};
+use crate::fenced::Fenced;
 use crate::memory::{GuestMemory, GuestSlice, KeptSlice, RegionHint};
 use crate::offload::Offloads;
 
@@ -286,7 +287,7 @@ impl SplitRing {
         self.taken = self.taken.wrapping_add(1);
     }
 
-    /// Tells the guest what was used since the last time. After that, and a fence, [`SplitRing::call`] is owed.
+    /// Tells the guest what was used since the last time. After that [`SplitRing::call`] is owed.
     #[inline]
     pub(crate) fn announce(&mut self) {
         if self.used_index != self.published {
@@ -297,13 +298,13 @@ impl SplitRing {
 
     /// Calls the guest if it asked for that and was told of something since the last time.
     ///
-    /// The guest writes its wish and then looks at the used index; we write the index and then look at the wish (2.7.7.2). So between the
-    /// two there is a sequentially consistent fence, which is the caller's: one suffices for all rings that a burst touched.
+    /// The guest writes its wish and then looks at the used index; we write the index and then look at the wish (2.7.7.2), with a fence
+    /// between the two.
     ///
     /// # Errors
     /// [`RingFault::CallBlocks`].
     #[inline]
-    pub(crate) fn call(&mut self, caller: &Caller) -> Result<(), RingFault> {
+    pub(crate) fn call(&mut self, caller: &Caller, _: Fenced) -> Result<(), RingFault> {
         let before = std::mem::replace(&mut self.called, self.published);
         let Some(call) = self.call.as_ref().filter(|_| before != self.published) else { return Ok(()) };
         // The first time without a look at its wish: a call before may have gone to nobody, or to an eventfd that the guest has put aside, and
@@ -312,15 +313,14 @@ impl SplitRing {
         if is_first || self.wants_call(before) { caller.call(call) } else { Ok(()) }
     }
 
-    /// Both, with the fence between.
+    /// Both, of one ring.
     ///
     /// # Errors
     /// As [`SplitRing::call`].
     #[cfg(test)]
     pub(crate) fn publish(&mut self, caller: &Caller) -> Result<(), RingFault> {
         self.announce();
-        std::sync::atomic::fence(Ordering::SeqCst);
-        self.call(caller)
+        self.call(caller, Fenced::now())
     }
 
     fn wants_call(&self, before: u16) -> bool {
