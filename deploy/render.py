@@ -142,13 +142,13 @@ def with_metrics(daemonset):
 
 
 def with_uplinks(daemonset):
-    """The DaemonSet with the capability that the overlay vhost-user appends, where the chart's user wants that."""
+    """The DaemonSet with the capabilities that the overlay vhost-user appends, where the chart's user wants that."""
     patch = (HERE / "components" / "vhost-user" / "uplinks.yaml").read_text()
-    appended = re.search(r"  (# .*)\n  value: (\w+)\n", patch)
+    appended = re.findall(r"  (# .*)\n  value: (\w+)\n", patch)
     before = "          volumeMounts:\n"
     if not appended or not re.search(r"              add:\n( {16}.*\n)+" + before, daemonset):
         sys.exit("render.py: the overlay vhost-user appends no capability, or those of the DaemonSet are not last")
-    lines = f"{' ' * 16}{appended[1]}\n{' ' * 16}- {appended[2]}\n"
+    lines = "".join(f"{' ' * 16}{why}\n{' ' * 16}- {capability}\n" for why, capability in appended)
     return daemonset.replace(before, "{{- if .Values.vhostUser }}\n" + lines + "{{- end }}\n" + before)
 
 
@@ -217,7 +217,7 @@ def chart():
         + "directories: {networks: /etc/cni/net.d, plugins: /opt/cni/bin}\n"
         + "# What the overlay sriov of the manifests adds: sysfs writable, kubelet's sockets.\nsriov: false\n"
         + "# What the overlay sriov-dpdk adds: sriov, and a privileged container with /dev, for VFs under vfio-pci.\nvfio: false\n"
-        + "# What the overlay vhost-user adds: the switch, the pods' volumes for their sockets, kubelet's sockets, IPC_LOCK.\nvhostUser: false\n"
+        + "# What the overlay vhost-user adds: the switch, the pods' volumes for their sockets, kubelet's sockets, IPC_LOCK and SYS_NICE.\nvhostUser: false\n"
         + "# What the overlay ovs-dpdk adds: the directory of OVS's database, the pods' volumes, kubelet's sockets.\novsDpdk: false\n"
         + "# The daemon-config.json of Multus' thick plugin, unchanged; config.install.multusDaemonConfig: /etc/fairlead/daemon-config.json.\n"
         + 'multusDaemonConfig: ""\n'

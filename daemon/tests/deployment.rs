@@ -29,14 +29,19 @@ fn the_chart_is_what_the_manifests_give() {
 }
 
 #[test]
-fn the_daemon_may_lock_memory_where_uplinks_need_it_and_nowhere_else() {
+fn the_daemon_may_lock_memory_and_choose_its_node_where_uplinks_need_it_and_nowhere_else() {
     let of_base =
         &yaml("deploy/base/daemonset.yaml")["spec"]["template"]["spec"]["containers"][0]["securityContext"];
     let of_base = of_base["capabilities"]["add"].as_array().unwrap();
-    assert!(of_base.contains(&"NET_ADMIN".into()) && !of_base.contains(&"IPC_LOCK".into()), "{of_base:?}");
-    let patch = &yaml("deploy/components/vhost-user/uplinks.yaml")[0];
+    assert!(of_base.contains(&"NET_ADMIN".into()), "{of_base:?}");
+    let patches = yaml("deploy/components/vhost-user/uplinks.yaml");
     let place = "/spec/template/spec/containers/0/securityContext/capabilities/add/-";
-    assert_eq!([&patch["op"], &patch["path"], &patch["value"]], ["add", place, "IPC_LOCK"]);
+    for (at, capability) in ["IPC_LOCK", "SYS_NICE"].into_iter().enumerate() {
+        assert!(!of_base.contains(&capability.into()), "{of_base:?}");
+        let patch = &patches[at];
+        assert_eq!([&patch["op"], &patch["path"], &patch["value"]], ["add", place, capability]);
+    }
+    assert_eq!(patches.as_array().unwrap().len(), 2);
     let component = yaml("deploy/components/vhost-user/kustomization.yaml");
     let patches = component["patches"].as_array().unwrap();
     assert!(
@@ -51,12 +56,14 @@ fn the_daemon_may_lock_memory_where_uplinks_need_it_and_nowhere_else() {
     gives.sort();
     assert_eq!(gives, ["uplinks.yaml", "vswitch.yaml"]);
     let chart = text("deploy/helm/fairlead/templates/daemonset.yaml");
-    let (before, _) = chart.split_once("- IPC_LOCK").unwrap();
-    let last_block = before.lines().rev().find(|line| line.starts_with("{{-"));
-    assert_eq!(last_block, Some("{{- if .Values.vhostUser }}"));
+    for capability in ["- IPC_LOCK", "- SYS_NICE"] {
+        let (before, _) = chart.split_once(capability).unwrap();
+        let last_block = before.lines().rev().find(|line| line.starts_with("{{-"));
+        assert_eq!(last_block, Some("{{- if .Values.vhostUser }}"), "{capability}");
+    }
     let unit = text("daemon/systemd/fairleadd.service");
     let bounding = unit.lines().find(|line| line.starts_with("CapabilityBoundingSet=")).unwrap();
-    assert!(bounding.contains(" CAP_IPC_LOCK"), "{bounding}");
+    assert!(bounding.contains(" CAP_IPC_LOCK") && bounding.contains(" CAP_SYS_NICE"), "{bounding}");
 }
 
 #[test]

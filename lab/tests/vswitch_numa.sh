@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The switch on a machine with two NUMA nodes: a thread for each, bound to the node's processors, ports on the thread of their pod's node, an
-# uplink on that of its interface's, and frames of two DPDK applications from one node to the other.
+# uplink on that of its interface's with its memory there, and frames of two DPDK applications from one node to the other.
 set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/../guest.sh"
 . "$ROOT/tests/dpdk_pods.sh"
@@ -54,11 +54,42 @@ frames_from_node_to_node() {
     application_end b
 }
 
-an_uplink_on_its_interfaces_node() {
-    add d wire client ",\"master\":\"$MASTER\""
-    equal "the node of the uplink" "$("$DIST/fairleadd" vswitch ports -o json | jq '.uplinks[0].thread.numa_node')" \
-        "$(cat "/sys/class/net/$MASTER/device/numa_node")"
-    cni DEL d "$(cat "$NODE/d.config")"
+# The pages that the switch has mapped of such files, of each node.
+pages() { # BEGINNING-OF-THE-NAME
+    awk -v file=" file=$1" 'index($0, file) { for (i = 1; i <= NF; i++) if ($i ~ /^N[0-9]+=/) { split($i, of, "="); pages[of[1]] += of[2] } }
+        END { for (node in pages) print node "=" pages[node] }' "/proc/$(cat "$NODE/vswitch.pid")/numa_maps" | sort | paste -sd ' '
+}
+
+# uplink POD INTERFACE NODE MEMORY: its thread is of that node ("null": any), and all of its memory is there.
+uplink() {
+    local queues rings
+    add "$1" wire client ",\"master\":\"$2\""
+    queues=$("$DIST/fairleadd" vswitch ports -o json | jq '.uplinks[0].queues')
+    rings=$(pages socket:)
+    echo "$2: $queues queues, memory $(pages /memfd:fairlead-uplink), rings $rings"
+    [ "$3" = null ] || equal "the node of $2's thread" "$("$DIST/fairleadd" vswitch ports -o json | jq '.uplinks[0].thread.numa_node')" "$3"
+    equal "the pages of $2's frames" "$(pages /memfd:fairlead-uplink)" "N$4=$((queues * 4096))"
+    equal "the node of $2's rings" "${rings%=*}" "N$4"
+    cni DEL "$1" "$(cat "$NODE/$1.config")"
+    ip netns del "$1"
+}
+
+daemon_on_node() { taskset -acp "$(cat "/sys/devices/system/node/node$1/cpulist")" "$(daemon_pid)"; }
+
+# Where the daemon runs would be where it gets memory: it runs on the other node, and has an interface of no node last, as a proof of that.
+uplinks_on_their_interfaces_nodes() {
+    local node=$((1 - $(cat "/sys/class/net/$MASTER/device/numa_node")))
+    daemon_on_node $node
+    uplink d "$MASTER" $((1 - node)) $((1 - node))
+    ip link add link "$MASTER" name up0 type vlan id 5
+    ip link set up0 up
+    uplink e up0 $((1 - node)) $((1 - node))
+    ip link del up0
+    ip link add up0 type veth peer name up1
+    ip link set up0 up
+    uplink f up0 null $node
+    ip link del up0
+    equal "what the daemon says of a policy that is refused" "$(grep -c 'its policy is refused' "$LOG/fairleadd")" 0
 }
 
 again_after_a_restart() {
@@ -81,7 +112,7 @@ it "the switch and the daemon start" both_start
 it "each node has a thread, bound to the node's processors" a_thread_for_each_node
 it "x9 a port is on the thread of its pod's node" ports_on_their_nodes
 it "frames pass from node to node" frames_from_node_to_node
-it "an uplink is on the thread of its interface's node" an_uplink_on_its_interfaces_node
+it "an uplink is on the thread of its interface's node, and so are its frames and rings" uplinks_on_their_interfaces_nodes
 it "a switch that was started again has its ports where they were" again_after_a_restart
 it "threads are bound to the processors that are named" named_processors
 it "the daemon stops on SIGTERM" daemon_stop

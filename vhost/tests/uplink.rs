@@ -85,7 +85,7 @@ fn connect_to(plane: &DataPlane, network: &str, interface: &str) -> Result<(), U
     let (kernel, index, uplink, config) = opened(network, interface);
     let descriptors = uplink.descriptors().iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect();
     plane.add_uplink(config, Uplink::of_descriptors(uplink.native, descriptors).unwrap())?;
-    kernel.bind_uplink(index, &uplink).unwrap();
+    kernel.bind_uplink(index, &uplink, None).unwrap();
     Ok(())
 }
 
@@ -93,7 +93,7 @@ fn connect_to(plane: &DataPlane, network: &str, interface: &str) -> Result<(), U
 fn opened(network: &str, interface: &str) -> (RealKernel, u32, Uplink, UplinkConfig) {
     let kernel = RealKernel::new().unwrap();
     let index = kernel.host().unwrap().link_by_name(interface).unwrap().unwrap().index;
-    let uplink = kernel.open_uplink(index, 1).unwrap();
+    let uplink = kernel.open_uplink(index, 1, None).unwrap();
     let config = UplinkConfig {
         network: network.to_owned(),
         interface: interface.into(),
@@ -268,7 +268,7 @@ fn a_network_has_one_uplink_and_an_interface_serves_one_network() {
     let taken = wire.node.inside(|| {
         let kernel = RealKernel::new().unwrap();
         let index = kernel.host().unwrap().link_by_name("up0").unwrap().unwrap().index;
-        kernel.open_uplink(index, 1).map(drop)
+        kernel.open_uplink(index, 1, None).map(drop)
     });
     assert_eq!(taken.unwrap().unwrap_err().errno(), Some(nix::errno::Errno::EBUSY));
     inside(&wire.node, "ip link add up1 type bridge");
@@ -316,7 +316,7 @@ fn the_program_without_privileges_serves_an_uplink_and_its_end_gives_the_interfa
     let connected = wire.node.inside(|| {
         let (kernel, index, uplink, config) = opened(NETWORK, "up0");
         client.add_uplink(config, &uplink)?;
-        kernel.bind_uplink(index, &uplink).unwrap();
+        kernel.bind_uplink(index, &uplink, None).unwrap();
         Ok::<(), ClientError>(())
     });
     connected.unwrap().unwrap();

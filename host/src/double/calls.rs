@@ -70,10 +70,10 @@ pub enum KernelRequest {
     Answers(String),
     /// A call of `PciKernel::devlink`.
     Devlink,
-    /// A call of `NetKernel::open_uplink`: the link, and how many queues.
-    OpenUplink(u32, u32),
-    /// A call of `NetKernel::bind_uplink`.
-    BindUplink(u32),
+    /// A call of `NetKernel::open_uplink`: the link, how many queues, and the NUMA node.
+    OpenUplink(u32, u32, Option<u32>),
+    /// A call of `NetKernel::bind_uplink`: the link, and the NUMA node.
+    BindUplink(u32, Option<u32>),
     /// A call of `NetKernel::knows`.
     Knows(String),
 }

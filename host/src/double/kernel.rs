@@ -95,8 +95,8 @@ impl NetKernel for FakeKernel {
         !self.no_rename_while_up
     }
 
-    fn open_uplink(&self, index: u32, queues: u32) -> Result<Uplink, NetError> {
-        self.call_device("of an uplink", KernelRequest::OpenUplink(index, queues), |model| {
+    fn open_uplink(&self, index: u32, queues: u32, numa_node: Option<u32>) -> Result<Uplink, NetError> {
+        self.call_device("of an uplink", KernelRequest::OpenUplink(index, queues, numa_node), |model| {
             if model.link(HOST, index).is_none() {
                 return Err(Errno::ENODEV);
             }
@@ -110,8 +110,8 @@ impl NetKernel for FakeKernel {
         })
     }
 
-    fn bind_uplink(&self, index: u32, _: &Uplink) -> Result<(), NetError> {
-        self.call_device("of an uplink", KernelRequest::BindUplink(index), |_| Ok(()))
+    fn bind_uplink(&self, index: u32, _: &Uplink, numa_node: Option<u32>) -> Result<(), NetError> {
+        self.call_device("of an uplink", KernelRequest::BindUplink(index, numa_node), |_| Ok(()))
     }
 }
 

@@ -16,6 +16,7 @@ mod namespace;
 mod namespace_views;
 mod netlink;
 mod netns_contents;
+mod numa_memory;
 mod pci;
 mod vfio_node_turns;
 
@@ -42,6 +43,7 @@ use driver_call_timeout::DriverCalls;
 use namespace_views::{HostView, with_host};
 use netlink::socket::Failure;
 use netlink::{devlink, encode};
+use numa_memory::with_memory_of;
 use pci::PciBus;
 
 /// How long devlink is waited for. A healthy driver answers it at once.
@@ -145,15 +147,15 @@ impl NetKernel for RealKernel {
         self.renames_while_up
     }
 
-    fn open_uplink(&self, index: u32, queues: u32) -> Result<Uplink, NetError> {
+    fn open_uplink(&self, index: u32, queues: u32, numa_node: Option<u32>) -> Result<Uplink, NetError> {
         self.own
-            .at_home(|| af_xdp::open(index, queues))
+            .at_home(|| with_memory_of(numa_node, || af_xdp::open(index, queues))?)
             .map_err(|source| of_link(index, "open an AF_XDP socket on it", source))
     }
 
-    fn bind_uplink(&self, index: u32, uplink: &Uplink) -> Result<(), NetError> {
+    fn bind_uplink(&self, index: u32, uplink: &Uplink, numa_node: Option<u32>) -> Result<(), NetError> {
         self.own
-            .at_home(|| af_xdp::bind(uplink, index))
+            .at_home(|| with_memory_of(numa_node, || af_xdp::bind(uplink, index))?)
             .map_err(|source| of_link(index, "bind an AF_XDP socket to it", source))
     }
 }

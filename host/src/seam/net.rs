@@ -155,9 +155,10 @@ pub trait NetKernel: Send + Sync {
     fn renames_while_up(&self) -> bool;
 
     /// Takes the frames of a link of the daemon's own namespace away from the kernel's protocols, for sockets of so many receive queues. They
-    /// are given back when all descriptors of the answer are closed, or the link is gone. EBUSY: a program of XDP is there already.
-    fn open_uplink(&self, index: u32, queues: u32) -> Result<Uplink, NetError>;
+    /// are given back when all descriptors of the answer are closed, or the link is gone. Their memory and their rings are on this NUMA
+    /// node, where it has any left. EBUSY: a program of XDP is there already.
+    fn open_uplink(&self, index: u32, queues: u32, numa_node: Option<u32>) -> Result<Uplink, NetError>;
 
-    /// Binds the sockets, whose rings are mapped now: frames come and go from here on.
-    fn bind_uplink(&self, index: u32, uplink: &Uplink) -> Result<(), NetError>;
+    /// Binds the sockets, whose rings are mapped now: frames come and go from here on. What the kernel keeps for them is on this NUMA node.
+    fn bind_uplink(&self, index: u32, uplink: &Uplink, numa_node: Option<u32>) -> Result<(), NetError>;
 }

@@ -11,6 +11,7 @@ mod scan;
 mod sysfs;
 mod vdpa_rdma;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -123,12 +124,24 @@ impl Inventory {
         target_name(&self.sysfs.join("class/net").join(interface).join("device"))
     }
 
-    /// The NUMA node that an interface's device is on; `None` for an interface of no device, and where the machine tells none.
+    /// The NUMA node that an interface's device is on; of one that stands on others, such as a VLAN or a bond, that of all devices below it.
+    /// `None` where the machine tells none, for an interface without any device, and for one whose devices are on several nodes.
     ///
     /// # Errors
     /// When sysfs cannot be read.
     pub fn node_of(&self, interface: &str) -> Result<Option<u32>, InventoryError> {
-        number(&self.sysfs.join("class/net").join(interface).join("device/numa_node"))
+        let (mut seen, mut nodes) = (BTreeSet::new(), BTreeSet::new());
+        let mut left = vec![interface.to_owned()];
+        while let Some(interface) = left.pop() {
+            let netdev = self.sysfs.join("class/net").join(&interface);
+            if netdev.join("device").exists() {
+                nodes.insert(number::<u32>(&netdev.join("device/numa_node"))?);
+            } else if seen.insert(interface) {
+                let below = |name: String| name.strip_prefix("lower_").map(str::to_owned);
+                left.extend(names(&netdev)?.into_iter().filter_map(below));
+            }
+        }
+        Ok(if nodes.len() == 1 { nodes.pop_first().flatten() } else { None })
     }
 
     fn dir(&self, address: PciAddr) -> PathBuf {

@@ -118,3 +118,42 @@ fn what_is_no_vf_is_refused_with_its_address_and_why() {
     let astray = machine.inventory().vf(at("0000:21:10.2")).unwrap_err();
     assert!(matches!(astray, InventoryError::Astray(path) if path.ends_with("0000:21:10.2/physfn")));
 }
+
+#[test]
+fn an_interface_that_stands_on_others_is_on_their_node_if_they_have_one_in_common() {
+    let machine = Machine::new();
+    let put = |path: &str, text: &str| machine.of_the_machine(&format!("class/net/{path}"), text);
+    for (interface, node) in [("eth0", "0"), ("eth1", "0"), ("eth2", "1"), ("eth3", "-1")] {
+        put(&format!("{interface}/device/numa_node"), node);
+    }
+    // As `netdev_adjacent_sysfs_add` (net/core/dev.c) shows them, and none for a veth or for a bridge without ports.
+    for (above, below) in [
+        ("bond0", &["eth0", "eth1"][..]),
+        ("bond1", &["eth1", "eth2"]),
+        ("bond2", &["eth2", "eth3"]),
+        ("vlan2", &["eth2"]),
+        ("vlan5", &["bond0"]),
+        ("vlan6", &["bond1"]),
+        ("up0", &[]),
+    ] {
+        put(&format!("{above}/ifindex"), "7");
+        below.iter().for_each(|below| put(&format!("{above}/lower_{below}/ifindex"), "8"));
+    }
+    let inventory = machine.inventory();
+    let nodes = [
+        ("eth0", Some(0)),
+        ("eth2", Some(1)),
+        ("eth3", None),
+        ("bond0", Some(0)),
+        ("bond1", None),
+        ("bond2", None),
+        ("vlan2", Some(1)),
+        ("vlan5", Some(0)),
+        ("vlan6", None),
+        ("up0", None),
+        ("absent0", None),
+    ];
+    for (interface, node) in nodes {
+        assert_eq!(inventory.node_of(interface).unwrap(), node, "{interface}");
+    }
+}

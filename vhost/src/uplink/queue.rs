@@ -7,6 +7,7 @@ use std::sync::Arc;
 use fairlead_host::UplinkQueue;
 use fairlead_host::uplink::{CHUNK_BYTES, CHUNKS, MEMORY_BYTES, RING_ENTRIES};
 use rustix::io::Errno;
+use rustix::mm::{Advice, madvise};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::xsk_ring::{Side, XskRing};
@@ -71,6 +72,7 @@ impl Queue {
         let gone = XskRing::map(&socket, gone, &offsets.cr, Side::Consumer).map_err(ring)?;
         let place = RegionPlace { guest: 0, user: 0, bytes: MEMORY_BYTES, offset: 0 };
         let region = MappedRegion::new(place, File::from(memory))?;
+        map_all_pages(&region);
         let memory = Arc::new(GuestMemory::new(vec![Arc::new(region)])?);
         let address = |chunk: u32| u64::from(chunk) * u64::from(CHUNK_BYTES);
         (0..RING_ENTRIES).for_each(|chunk| fill.put(address(chunk)));
@@ -189,6 +191,14 @@ impl Queue {
         self.gone.advance(count);
         self.gone.publish();
     }
+}
+
+/// Maps all pages of a queue's memory, which are there since it was made the socket's: none is missing when the first frames come.
+fn map_all_pages(region: &MappedRegion) {
+    let bytes = usize::try_from(region.place().bytes).unwrap_or(0);
+    // SAFETY: the mapping is the region's own, whole and alive; nothing in it is changed. Linux before 5.14 does not know the advice: each
+    // page is mapped when it is touched then.
+    let _ = unsafe { madvise(region.base().cast(), bytes, Advice::LinuxPopulateWrite) };
 }
 
 /// Offsets of files are signed in C.

@@ -38,8 +38,16 @@ impl Rig {
 
     fn bound(&self) -> usize {
         let is_bind =
-            |call: &&fairlead_host::double::Call| matches!(call.request, KernelRequest::BindUplink(_));
+            |call: &&fairlead_host::double::Call| matches!(call.request, KernelRequest::BindUplink(..));
         self.kernel.calls().iter().filter(is_bind).count()
+    }
+}
+
+/// The NUMA node on which memory of an uplink is wished for; absent of another call.
+fn memory_node(request: &KernelRequest) -> Option<Option<u32>> {
+    match request {
+        KernelRequest::OpenUplink(_, _, node) | KernelRequest::BindUplink(_, node) => Some(*node),
+        _ => None,
     }
 }
 
@@ -61,6 +69,8 @@ fn the_first_port_of_a_network_brings_its_uplink_and_the_last_one_takes_it_away(
     let answer = rig.of(Command::Add, "c1", &on_wire()).unwrap();
     assert_eq!(interface(&ports).as_deref(), Some(WIRE));
     assert_eq!(ports.uplinks()[0].thread.numa_node, Some(1), "the interface's");
+    let nodes: Vec<_> = rig.kernel.calls().iter().filter_map(|call| memory_node(&call.request)).collect();
+    assert_eq!(nodes, [Some(1), Some(1)], "its memory, when it is opened and when it is bound");
     assert!(rig.wire_is_promiscuous() && rig.bound() == 1);
     rig.of(Command::Add, "c2", &on_wire()).unwrap();
     // A port of the network that does not name it has it, too, and does not keep it.
@@ -91,7 +101,9 @@ fn what_the_interface_was_before_it_is_again() {
     };
     rig.of(Command::Add, "c1", &on_wire()).unwrap();
     assert_eq!(settings().features.as_deref(), Some("0080ff"), "tags stay in the frames");
-    assert!(rig.kernel.calls().iter().any(|call| matches!(call.request, KernelRequest::OpenUplink(_, 3))));
+    assert!(
+        rig.kernel.calls().iter().any(|call| matches!(call.request, KernelRequest::OpenUplink(_, 3, None)))
+    );
     rig.of(Command::Del, "c1", &on_wire()).unwrap();
     assert_eq!(settings(), was);
 }
@@ -153,7 +165,7 @@ fn a_switch_that_was_started_again_gets_its_uplinks_and_loses_those_that_nobody_
     let was = ports.uplink("blue").unwrap();
     drop((server, ports));
     let (_server, ports) = switch(&rig);
-    let stranger = rig.kernel.open_uplink(rig.kernel.add_host_link("up7"), 1).unwrap();
+    let stranger = rig.kernel.open_uplink(rig.kernel.add_host_link("up7"), 1, None).unwrap();
     let of_nobody = fairlead_vhost::port::UplinkConfig { network: "red".into(), ..was.clone() };
     ports.add_uplink(of_nobody, stranger, None).unwrap();
     rig.kept_up_until(|| ports.uplinks().len() == 1 && ports.uplink("blue").is_some());
@@ -161,7 +173,7 @@ fn a_switch_that_was_started_again_gets_its_uplinks_and_loses_those_that_nobody_
     assert_eq!(rig.bound(), 2);
     // Its interface is another one by now.
     ports.remove_uplink("blue").unwrap();
-    let stranger = rig.kernel.open_uplink(was.index, 1).unwrap();
+    let stranger = rig.kernel.open_uplink(was.index, 1, None).unwrap();
     ports
         .add_uplink(fairlead_vhost::port::UplinkConfig { index: 4711, ..was.clone() }, stranger, None)
         .unwrap();

@@ -131,7 +131,9 @@ impl VhostUserServices {
         if let Some(features) = wanted.features.as_deref().and_then(without_taking_tags_out) {
             set_features(host, link, features).map_err(told)?;
         }
-        let uplink = self.kernel.open_uplink(link.index, queues).map_err(told)?;
+        // Where it is not known, any memory and any thread will do.
+        let numa_node = self.inventory.node_of(&link.name).unwrap_or_default();
+        let uplink = self.kernel.open_uplink(link.index, queues, numa_node).map_err(told)?;
         let mtu = link.mtu.clamp(68, MOST_MTU.into());
         let config = UplinkConfig {
             network: network.to_owned(),
@@ -140,11 +142,9 @@ impl VhostUserServices {
             mtu: u16::try_from(mtu).unwrap_or(MOST_MTU),
             native: uplink.native,
         };
-        // Where it is not known, any thread will do.
-        let numa_node = self.inventory.node_of(&link.name).unwrap_or_default();
         self.switch.add_uplink(&config, &uplink, numa_node)?;
         failpoint::pass("add.uplink");
-        if let Err(error) = self.kernel.bind_uplink(link.index, &uplink) {
+        if let Err(error) = self.kernel.bind_uplink(link.index, &uplink, numa_node) {
             self.switch.remove_uplink(network)?;
             return Err(told(error));
         }
@@ -153,6 +153,7 @@ impl VhostUserServices {
             interface = link.name,
             native = uplink.native,
             queues,
+            numa_node,
             "a network has its uplink"
         );
         Ok(())
