@@ -218,6 +218,14 @@ pub(crate) const CASES: &[Case] = &[
         beside: None,
     },
     Case {
+        name: "switch-threads",
+        about: "frames between ports of two threads, against frames between ports of one; rounds: {rounds}",
+        settings: settings(0, 0, 5, 0, 1),
+        quick: settings(0, 0, 1, 0, 1),
+        procedure: Procedure::Switches(switches::two_threads::run),
+        beside: None,
+    },
+    Case {
         name: "switch-latency",
         about: "one frame under way each way: the time of one, polling and adaptive; rounds: {rounds}",
         settings: settings(0, 0, 5, 0, 2),

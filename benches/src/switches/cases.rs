@@ -32,9 +32,9 @@ const WAITING: [Contender; 4] =
     [Contender::Ours, Contender::Adaptive, Contender::OvsNormal, Contender::DpdkVhost];
 
 /// Frames of 64 bytes with their checksum.
-const SHORT: u16 = 60;
+pub(crate) const SHORT: u16 = 60;
 /// Frames of 1518 bytes with their checksum.
-const LONG: u16 = 1514;
+pub(crate) const LONG: u16 = 1514;
 
 /// `switch-64`.
 pub(crate) fn short_frames(run: &mut SwitchBench, size: &CaseSize) -> Result<(), BenchError> {

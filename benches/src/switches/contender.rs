@@ -31,6 +31,8 @@ pub(crate) enum Contender {
     Ours,
     /// The same, but it sleeps when nothing comes.
     Adaptive,
+    /// Ours with two threads and a port on each.
+    TwoThreads,
     /// Ours with the spoof check.
     SpoofCheck,
     /// Ours with a VLAN.
@@ -60,9 +62,10 @@ pub(crate) struct Running {
 
 impl Contender {
     /// Everybody.
-    pub(crate) const ALL: [Contender; 9] = [
+    pub(crate) const ALL: [Contender; 10] = [
         Contender::Ours,
         Contender::Adaptive,
+        Contender::TwoThreads,
         Contender::SpoofCheck,
         Contender::Vlan,
         Contender::Rates,
@@ -77,6 +80,7 @@ impl Contender {
         match self {
             Contender::Ours => "ours",
             Contender::Adaptive => "ours-adaptive",
+            Contender::TwoThreads => "ours-two-threads",
             Contender::SpoofCheck => "ours-spoofchk",
             Contender::Vlan => "ours-vlan",
             Contender::Rates => "ours-rates",
@@ -92,6 +96,7 @@ impl Contender {
         match self {
             Contender::Ours => "learning switch, polling",
             Contender::Adaptive => "the same, asleep when nothing comes",
+            Contender::TwoThreads => "the same with two threads, a port on each",
             Contender::SpoofCheck => "with the spoof check",
             Contender::Vlan => "with a VLAN",
             Contender::Rates => "with rates, both ways",
@@ -118,7 +123,7 @@ impl Contender {
         }
     }
 
-    /// Starts it with two ports, on the first processor.
+    /// Starts it with two ports, on the first processor; one with two threads on the second, too.
     pub(crate) fn start(self, bench: &SwitchBench) -> Result<Running, BenchError> {
         self.start_with(bench, 2)
     }
@@ -146,8 +151,9 @@ impl Contender {
     ) -> Result<Running, BenchError> {
         let (control, log) = (dir.join("control"), dir.join("log"));
         let polling = if self == Contender::Adaptive { "adaptive" } else { "always" };
+        let cpus = if self == Contender::TwoThreads { "--cpus 0 --cpus 1" } else { "--cpus 0" };
         let line = format!(
-            "{} run --socket {} --cpus 0 --polling {polling} --user 65534:65534",
+            "{} run --socket {} {cpus} --polling {polling} --user 65534:65534",
             bench.ours.display(),
             control.display()
         );
@@ -170,7 +176,7 @@ impl Contender {
         PortConfig {
             name: format!("port-{at}"),
             network: "net".to_owned(),
-            mac: Mac([2, 0, 0, 0, 0, u8::try_from(at + 1).unwrap_or(u8::MAX)]),
+            mac: mac(at),
             vlan: has(Contender::Vlan).then_some(100),
             trunk: Vec::new(),
             spoof_check: has(Contender::SpoofCheck),
@@ -237,6 +243,11 @@ impl Contender {
         }
         Ok(Running { sockets, connects: Connects::FromTheSwitch, processes: vec![switch, database] })
     }
+}
+
+/// The address of port `at`.
+pub(crate) fn mac(at: usize) -> Mac {
+    Mac([2, 0, 0, 0, 0, u8::try_from(at + 1).unwrap_or(u8::MAX)])
 }
 
 fn start_dpdk_vhost(bench: &SwitchBench, dir: &Path, sockets: [PathBuf; 2]) -> Result<Running, BenchError> {

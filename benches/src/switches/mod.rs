@@ -2,13 +2,15 @@
 //!
 //! DPDK's testpmd is both pods, by two virtio_user ports: what comes in at one it sends out of the other, so that frames go round
 //! for ever and as many are under way as were sent first. A switch has the first processor, testpmd the second. Each round starts the
-//! switch anew and counts what testpmd got; the subjects take turns.
+//! switch anew and counts what testpmd got; the subjects take turns. Only [`two_threads`] has pods of its own.
 
 pub(crate) mod cases;
 mod contender;
+mod filled_pod;
 mod generator;
 mod memory;
 pub(crate) mod targets;
+pub(crate) mod two_threads;
 
 use std::path::PathBuf;
 
