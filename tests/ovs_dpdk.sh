@@ -123,7 +123,7 @@ another_vlan() {
     local before
     say a stop
     say b stop
-    eventually 20 at_rest
+    eventually 20 at_rest a b
     before="$(received a) $(received b)"
     add c data server ',"vlan":20'
     application c 1 "$(mac_of a)"
@@ -151,10 +151,11 @@ what_somebody_changed() {
 }
 
 a_careless_hand() {
-    vsctl del-port "$(port_of a)"
-    eventually 20 both_ports
+    put_back a
+    taken_again put_back a
     exchange a b
 }
+put_back() { vsctl del-port "$(port_of "$1")" && eventually 20 both_ports; } # POD
 both_ports() { [ "$(our_ports)" = 2 ]; }
 
 the_switch_anew() {
@@ -163,18 +164,18 @@ the_switch_anew() {
     # Until then the database has what the last one said.
     eventually 30 "$OVS/bin/ovs-ofctl" show br0
     eventually 30 both_served
-    taken_again
+    taken_again switch_again
     exchange a b
 }
 
-# DPDK's virtio_user, as a server on a busy machine, can miss a connection that comes while it is still ending the one before: it hears of the
-# next one. Nobody but OVS makes it, so OVS is started once more then; docs/vhost-user.md has it.
+# taken_again COMMAND…: DPDK's virtio_user, as a server on a busy machine, can miss a connection that comes while it is still ending the one
+# before: it hears of the next one. Nobody but OVS makes it, and the command has it do so; docs/vhost-user.md has it.
 taken_again() {
     eventually 15 connected 2 && return
-    ended vswitchd
-    switch_start
+    "$@"
     eventually 30 connected 2
 }
+switch_again() { ended vswitchd && switch_start; }
 both_served() { frames a rx && frames b rx; }
 
 all_of_ovs_anew() {
@@ -182,7 +183,7 @@ all_of_ovs_anew() {
     ended ovsdb
     ovs_start
     eventually 30 both_ports
-    taken_again
+    taken_again switch_again
     exchange a b
 }
 
@@ -194,18 +195,47 @@ the_daemon_anew() {
     vsctl del-port "$(port_of b)"
     daemon_start
     eventually 20 both_ports
+    taken_again put_back b
     exchange a b
     more_than a "$before"
 }
 
-# The pod's link leads OVS to the socket of its own database: it follows none.
+# listens NAME SOCKET: somebody who tells of each connection, and ends it.
+listens() {
+    local program='
+import socket, sys
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(sys.argv[1])
+listener.listen()
+while True:
+    listener.accept()[0].close()
+    print("accepted", flush=True)'
+    python3 -c "$program" "$2" >"$NODE/$1.accepted" &
+    echo $! >"$NODE/$1.pid"
+    disown $!
+    eventually 10 test -S "$2"
+}
+accepted() { wc -l <"$NODE/$1.accepted"; } # NAME
+has_accepted() { [ "$(accepted "$1")" -ge "$2" ]; }
+
+# The pod's link leads OVS to another socket: by the port's path it follows none. One thread of OVS' tries all ports that are not connected in
+# turn, each second: it has tried this one as often as that of `theirs`.
 a_pod_that_cheats() {
     application_end a
     rm -f "$(volume a)/net1.sock"
-    ln -s /run/openvswitch/db.sock "$(volume a)/net1.sock"
-    sleep 2
-    connected 1
-    rm "$(volume a)/net1.sock"
+    listens led "$NODE/led.sock"
+    ln -s "$NODE/led.sock" "$(volume a)/net1.sock"
+    eventually 20 connected 1
+    listens theirs "$NODE/theirs"
+    eventually 30 has_accepted theirs 4
+    equal "connections of OVS where the link leads" "$(accepted led)" 0
+    # By a path that is not the daemon's it is led there.
+    vsctl add-port br0 led -- set Interface led type=dpdkvhostuserclient options:vhost-server-path="$(volume a)/net1.sock"
+    eventually 30 has_accepted led 1
+    vsctl del-port led
+    ended led
+    ended theirs
+    rm "$NODE/theirs" "$(volume a)/net1.sock"
     application a 1 "$(mac_of b)"
     exchange a b
 }
@@ -230,14 +260,19 @@ nothing_is_left() {
 while_ovs_is_away() {
     add g data server
     ended ovsdb
-    local told
-    told=$(cni STATUS g "$(config data server)") && return 1
-    [ "$(jq .code <<<"$told")" = 50 ] || { echo "$told"; return 1; }
+    eventually 20 told_by_status || { cni STATUS g "$(config data server)"; return 1; }
     cni DEL g "$(cat "$NODE/g.config")"
     database_start
     eventually 20 no_port_of_ours
     nothing_is_left
     ip netns del g
+}
+
+# The daemon is yet to see the end of its connection.
+told_by_status() {
+    local told
+    told=$(cni STATUS g "$(config data server)") && return 1
+    [ "$(jq .code <<<"$told")" = 50 ]
 }
 
 collected() {
