@@ -53,9 +53,10 @@ fn start_vswitch(socket: &Path) -> Running {
 fn start_testpmd(number: usize, socket: &Path, listens: bool, mode: &str) -> (Running, ChildStdin) {
     let (path, server, mac) = (socket.display(), u8::from(listens), MACS[number]);
     let device = format!("net_virtio_user0,path={path},queues=1,server={server},mac={mac}");
-    let mut command = Command::new("dpdk-testpmd");
+    let (mut command, cpus) = (Command::new("dpdk-testpmd"), threads::allowed_cpus());
     command.args(["--no-pci", "--no-huge", "-m", "128", "--no-telemetry", "--no-shconf"]);
-    command.args(["--lcores", "0@(0,1),1@(0,1)", "--vdev", &device, "--", &format!("--forward-mode={mode}")]);
+    command.args(["--lcores", &format!("0@({cpus}),1@({cpus})"), "--vdev", &device]);
+    command.args(["--", &format!("--forward-mode={mode}")]);
     command.args(["--total-num-mbufs=4096", &format!("--eth-peer=0,{}", MACS[1 - number])]);
     command.env("RUNTIME_DIRECTORY", socket.with_extension("run"));
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());

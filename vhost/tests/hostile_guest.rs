@@ -5,13 +5,11 @@
 #[allow(dead_code, reason = "other tests use the rest")]
 mod guest;
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fairlead_vhost::dataplane::{PortError, Socket};
 use guest::{
@@ -44,35 +42,6 @@ fn frames_pass_both_ways_and_a_kick_wakes_a_data_plane_that_sleeps() {
     learnt.sort();
     learnt.dedup();
     assert_eq!(learnt, ["0", "1"]);
-}
-
-#[test]
-fn an_idle_data_plane_uses_no_processor() {
-    let node = Node::with_ports(2);
-    let guests = [node.guest(0), node.guest(1)];
-    wait_until("it sleeps", || guests.iter().all(|guest| guest.asks_for_kicks(TX)), || node.state());
-    let ticks = || poll_thread_ticks(std::process::id());
-    std::thread::sleep(Duration::from_millis(50));
-    let (before, started) = (ticks(), Instant::now());
-    std::thread::sleep(Duration::from_millis(500));
-    // Of all poll threads of this process, those of other tests included, this one's ticks did not move.
-    let after = ticks();
-    let used = before.iter().filter_map(|(thread, ticks)| Some(after.get(thread)? - ticks)).min();
-    let used = used.expect("its own poll thread is there before and after");
-    assert!(used <= 2, "{used:?} ticks of 10 ms in {:?}", started.elapsed());
-}
-
-/// The processor time of each poll thread of a process, in ticks.
-fn poll_thread_ticks(process: u32) -> BTreeMap<PathBuf, u64> {
-    let ticks = |path: PathBuf| {
-        let stat = std::fs::read_to_string(path.join("stat")).ok()?;
-        let (name, rest) = stat.split_once(") ")?;
-        let fields: Vec<&str> = rest.split_whitespace().collect();
-        let time = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
-        name.contains("vswitch-poll").then_some((path, time))
-    };
-    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
-    tasks.filter_map(|task| ticks(task.ok()?.path())).collect()
 }
 
 /// One way to break the protocol, and what is said of it.

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use fairlead_vhost::control::messages::{PortEvent, SocketSide};
 use fairlead_vhost::control::{Client, EventStream};
-use guest::{BASE, Guest, PLAIN, SIZE, TX, config, frame, wait_until};
+use guest::{BASE, Guest, PLAIN, config, frame, wait_until};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
@@ -173,18 +173,12 @@ fn is_disconnected(guest: &Guest) -> bool {
 /// Sends frames that lie in pages which nobody has used, from the page `first` on, until the switch hangs up or there are no more pages.
 fn use_pages(guest: &mut Guest, first: u64) {
     for page in first..EMPTY / PAGE {
-        let used = guest.used_index(TX);
-        guest.send_from(EMPTY_AT + page * PAGE, 72);
-        if page % u64::from(SIZE / 2) == 0 {
-            let mut left = 20_000;
-            while guest.used_index(TX) == used && left > 0 {
-                std::thread::sleep(Duration::from_micros(100));
-                left -= 1;
-            }
-            if is_disconnected(guest) {
-                return;
-            }
+        let can_go_on = || guest.has_room() || is_disconnected(guest);
+        wait_until("the switch takes frames, or hangs up", can_go_on, || page.to_string());
+        if is_disconnected(guest) {
+            return;
         }
+        guest.send_from(EMPTY_AT + page * PAGE, 72);
     }
 }
 

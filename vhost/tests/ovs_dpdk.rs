@@ -8,17 +8,23 @@
 mod real_ovs;
 #[path = "ovs/testpmd.rs"]
 mod testpmd;
+#[allow(dead_code, reason = "other tests start a data plane")]
+mod threads;
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::FileTypeExt;
 use std::sync::{Barrier, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fairlead_vhost::ovs_dpdk::{
     OvsDpdk, OvsError, Policing, PortName, PortOwner, PortSpec, Removal, TlsFiles, VhostSocket, Vlans,
 };
-use real_ovs::{RealOvs, until};
+use real_ovs::{LONG, RealOvs, until};
 use testpmd::Testpmd;
+
+/// A pod to which nobody is connected after so long has missed the connection: DPDK's virtio_user, as a server on a busy machine, can miss
+/// one that comes while it is still ending the one before. It hears of the next one; docs/vhost-user.md has it.
+const MISSED: Duration = Duration::from_secs(30);
 
 static TURN: Mutex<()> = Mutex::new(());
 
@@ -96,24 +102,49 @@ fn every_setting_of_a_port_reaches_ovs_and_is_read_back() {
     );
 }
 
-/// Has the first pod send until both have received something that they had not.
-fn exchange(pods: &mut [Testpmd; 2]) {
+/// Has the first pod send until both have received something that they had not, for so long at most; whether they have.
+fn exchanges(pods: &mut [Testpmd; 2], limit: Duration) -> bool {
     let [a, b] = pods;
     let before = (a.received(), b.received());
     b.reflect();
-    until("both pods receive frames", || {
+    let both_receive = comes_about(limit, || {
         a.send();
-        std::thread::sleep(std::time::Duration::from_millis(200));
+        std::thread::sleep(Duration::from_millis(200));
         a.received() > before.0 && b.received() > before.1
     });
     a.stop();
     b.stop();
+    both_receive
+}
+
+/// Whether something comes to be so within a time.
+fn comes_about(limit: Duration, mut so: impl FnMut() -> bool) -> bool {
+    let end = Instant::now() + limit;
+    while Instant::now() < end {
+        if so() {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    false
 }
 
 fn until_connected(driver: &OvsDpdk, ports: usize) {
-    until("OVS has connected to every pod", || {
-        driver.ports().unwrap().iter().filter(|port| port.connected).count() == ports
-    });
+    until("OVS has connected to every pod", || connected(driver) == ports);
+}
+
+fn connected(driver: &OvsDpdk) -> usize {
+    driver.ports().unwrap().iter().filter(|port| port.connected).count()
+}
+
+/// Has a port replaced by this one, and once more where its pod missed the connection. Two pods are connected afterwards.
+fn replace(driver: &OvsDpdk, port: &PortSpec) {
+    assert!(driver.add_port(port.clone()).unwrap().created, "another VLAN replaces the port");
+    if !comes_about(MISSED, || connected(driver) == 2) {
+        driver.remove_port(&port.name).unwrap();
+        driver.add_port(port.clone()).unwrap();
+    }
+    until_connected(driver, 2);
 }
 
 #[test]
@@ -127,21 +158,24 @@ fn pods_of_one_vlan_exchange_frames_of_two_do_not_and_a_killed_switch_goes_on_wi
     let mut pods = [Testpmd::start(1, 2, &socket(&a)), Testpmd::start(2, 1, &socket(&b))];
     pods.iter().for_each(Testpmd::wait_until_ready);
     until_connected(&driver, 2);
-    exchange(&mut pods);
+    assert!(exchanges(&mut pods, LONG), "no frames come back");
 
-    assert!(driver.add_port(elsewhere).unwrap().created, "another VLAN replaces the port");
-    until_connected(&driver, 2);
+    replace(&driver, &elsewhere);
     let (received, sent) = (pods[1].received(), ovs.frames("a").0);
     pods[0].send();
     until("the switch has taken the frames", || ovs.frames("a").0 >= sent + 32);
     assert_eq!((ovs.frames("b").1, pods[1].received()), (0, received), "a frame has left its VLAN");
     pods[0].stop();
 
-    driver.add_port(b).unwrap();
+    replace(&driver, &b);
     let transactions = driver.counters().transactions;
     ovs.kill_switch();
     ovs.start_switch();
-    exchange(&mut pods);
+    if !exchanges(&mut pods, MISSED) {
+        ovs.kill_switch();
+        ovs.start_switch();
+        assert!(exchanges(&mut pods, LONG), "no frames come back");
+    }
     assert_eq!(driver.counters().transactions, transactions);
 }
 

@@ -227,6 +227,12 @@ fn ports_come_and_go_under_traffic_between_threads_and_nothing_gets_to_the_next_
     let node = node_of(&[0, 1]);
     let mut guests = guests_on_both(&node, 2, |_, _| ());
     let mut other = guests.pop().unwrap();
+    // Of the other network, one on each thread.
+    let mut marking = [3, 4].map(|number| {
+        let config = PortConfig { network: "red".into(), ..config(number) };
+        add(&node, config, u32::try_from(number - 3).ok());
+        node.guest(number)
+    });
     let goes_on = AtomicBool::new(true);
     std::thread::scope(|scope| {
         let sender = scope.spawn(|| {
@@ -255,7 +261,18 @@ fn ports_come_and_go_under_traffic_between_threads_and_nothing_gets_to_the_next_
                     other.send(&frame_to(BROADCAST, mac(1), &[], number));
                     drop(other.received());
                 }
-                assert_eq!(guest.received(), Vec::<Vec<u8>>::new(), "round {round}");
+                // When later frames of both threads have come, so has what was sent before them.
+                for (mark, number) in (50..56).zip([3, 4, 3, 4, 3, 4]) {
+                    let sent = frame_to(mac(2), mac(number), &[], mark);
+                    marking[number - 3].send(&sent);
+                    let mut came = Vec::new();
+                    let has_come = || {
+                        came.extend(guest.received());
+                        !came.is_empty()
+                    };
+                    wait_until("the mark comes", has_come, || node.state());
+                    assert_eq!(came, [sent], "round {round}");
+                }
             }
             node.plane.remove_port("2").unwrap();
         }

@@ -19,8 +19,6 @@ use std::time::{Duration, Instant};
 use fairlead_host::Mac;
 use fairlead_vhost::dataplane::{DataPlane, Event, Socket};
 use fairlead_vhost::port::{PortConfig, PortView};
-use nix::sched::{CpuSet, sched_getaffinity};
-use nix::unistd::Pid;
 
 /// How long a condition may take on a machine that has much else to do.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -57,7 +55,7 @@ impl Testpmd {
             socket.display(),
             MACS[number]
         );
-        let cpus = usable_cpus();
+        let cpus = threads::allowed_cpus();
         // Written to a pipe, its answers would stay in its buffer.
         let mut command = Command::new("stdbuf");
         command.args([
@@ -122,6 +120,19 @@ impl Testpmd {
         let number = output.split("RX-packets:").nth(1).and_then(|rest| rest.split_whitespace().next());
         number.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("no RX-packets in {output}"))
     }
+
+    /// The frames that came by each of two queues; absent while one of them has neither received nor sent any.
+    fn received_by_queue(&mut self) -> Option<[u64; 2]> {
+        self.output.lock().unwrap().clear();
+        self.say("show fwd stats all");
+        self.wait_for_output("Accumulated forward statistics");
+        let output = self.output.lock().unwrap();
+        let of_queue = |queue: u16| {
+            let (_, rest) = output.split_once(&format!("RX Port= 0/Queue= {queue} "))?;
+            rest.split_once("RX-packets:")?.1.split_whitespace().next()?.parse().ok()
+        };
+        Some([of_queue(0)?, of_queue(1)?])
+    }
 }
 
 /// Adds all that comes out of a pipe to `output`.
@@ -140,12 +151,6 @@ impl Drop for Testpmd {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
-}
-
-fn usable_cpus() -> String {
-    let set = sched_getaffinity(Pid::from_raw(0)).expect("the kernel tells which CPUs we may use");
-    let cpus = (0..CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap_or(false)).take(8);
-    cpus.map(|cpu| cpu.to_string()).collect::<Vec<_>>().join(",")
 }
 
 fn wait_until(what: &str, mut condition: impl FnMut() -> bool, state: impl Fn() -> String) {
@@ -300,9 +305,8 @@ fn two_applications_with_two_pairs_of_queues_exchange_frames_through_all_of_them
     node.wait_connected();
     node.wait_traffic();
     for application in &mut both {
-        application.say("stop");
-        for queue in 0..2 {
-            application.wait_for_output(&format!("RX Port= 0/Queue= {queue}"));
-        }
+        let through_both =
+            || application.received_by_queue().is_some_and(|frames| frames.iter().all(|n| *n > 0));
+        wait_until("frames come by both queues", through_both, || node.state());
     }
 }

@@ -282,7 +282,7 @@ fn a_network_has_one_uplink_and_an_interface_serves_one_network() {
 }
 
 #[test]
-fn an_interface_that_goes_away_and_comes_back_has_its_uplink_made_again() {
+fn an_uplink_whose_interface_went_away_can_be_removed_and_connected_again_when_that_is_back() {
     let (wire, node) = (Wire::new(), Node::with_ports(2));
     let (mut guest, mut other) = (node.guest(0), node.guest(1));
     wire.connect(&node.plane).unwrap();

@@ -22,7 +22,7 @@ use fairlead_vhost::control::messages::SocketSide;
 use fairlead_vhost::control::{Client, ClientError};
 use fairlead_vhost::dataplane::{PollPlace, poll_places};
 use fairlead_vhost::port::PortConfig;
-use guest::{BASE, BYTES, Guest, PLAIN, wait_until};
+use guest::{BASE, BYTES, Guest, PLAIN, TX, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -279,12 +279,46 @@ fn poll_threads(process: u32) -> Vec<(String, String)> {
     threads
 }
 
+/// The processor time that each poll thread of a process has used, in ticks.
+fn poll_thread_ticks(process: u32) -> Vec<u64> {
+    let of_thread = |path: PathBuf| {
+        let stat = fs::read_to_string(path.join("stat")).unwrap();
+        let (name, rest) = stat.split_once(") ").unwrap();
+        let fields: Vec<&str> = rest.split_whitespace().collect();
+        let ticks = [11, 12].map(|field| fields[field].parse::<u64>().unwrap());
+        name.contains("vswitch-poll").then_some(ticks[0] + ticks[1])
+    };
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    tasks.filter_map(|task| of_thread(task.unwrap().path())).collect()
+}
+
+#[test]
+fn no_poll_thread_of_an_idle_program_uses_a_processor() {
+    let (place, allowed) = (Place::new(), guest::threads::allowed_cpus().to_string());
+    let vswitch = Vswitch::start(&place, &["--cpus", &allowed, "--cpus", &allowed]);
+    let mut client = place.client();
+    let guests = ["0", "1"].map(|name| {
+        place.add_port(&mut client, name).unwrap();
+        let mut guest = Guest::connect(name.parse().unwrap(), &place.dir.path().join(name));
+        guest.set_up();
+        guest
+    });
+    let at_work = || client.ports().unwrap().iter().all(|port| port.active_queues == 1);
+    wait_until("their rings are at work", at_work, String::new);
+    wait_until("it sleeps", || guests.iter().all(|guest| guest.asks_for_kicks(TX)), String::new);
+    std::thread::sleep(Duration::from_millis(50));
+    let (before, started) = (poll_thread_ticks(vswitch.child.id()), Instant::now());
+    std::thread::sleep(Duration::from_millis(500));
+    let after = poll_thread_ticks(vswitch.child.id());
+    let used: Vec<u64> = after.iter().zip(&before).map(|(after, before)| after - before).collect();
+    assert_eq!((before.len(), after.len()), (2, 2));
+    assert!(used.iter().all(|ticks| *ticks <= 2), "{used:?} ticks of 10 ms in {:?}", started.elapsed());
+}
+
 #[test]
 fn each_list_of_processors_has_a_thread_that_is_bound_to_it() {
     let place = Place::new();
-    let allowed = fs::read_to_string("/proc/self/status").unwrap();
-    let allowed = allowed.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
-    let allowed: CpuList = allowed.parse().unwrap();
+    let allowed = guest::threads::allowed_cpus();
     let (first, last) = (allowed.iter().next().unwrap(), allowed.iter().last().unwrap());
     let lists = [format!("--cpus={first}"), format!("--cpus={last}")];
     let vswitch = Vswitch::start(&place, &[lists[0].as_str(), &lists[1], "--user", "64321:64321"]);

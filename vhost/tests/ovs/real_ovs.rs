@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use fairlead_vhost::ovs_dpdk::{DatabaseAddress, Limits, Options, OvsDpdk, TlsFiles};
 use tempfile::TempDir;
 
+use crate::threads::allowed_cpus;
+
 /// How long a busy machine may take for one step.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
@@ -107,8 +109,9 @@ impl RealOvs {
 
     pub(crate) fn set_up_dpdk(&self) {
         self.vsctl(&["--no-wait", "init"]);
-        let pmd =
-            if std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1) { "0x2" } else { "0x1" };
+        // The first of the processors that it may use, and another one for its poll thread if there is.
+        let allowed: Vec<u32> = allowed_cpus().iter().take(2).collect();
+        let mask = |cpu: Option<&u32>| format!("{:#x}", 1_u128 << cpu.unwrap());
         // OVS's own --in-memory does not go with --no-huge.
         let name = self.dir.path().file_name().unwrap().to_str().unwrap();
         let extra = format!("--no-pci --no-huge --legacy-mem -m 512 --no-telemetry --file-prefix={name}");
@@ -118,8 +121,8 @@ impl RealOvs {
             "Open_vSwitch",
             ".",
             "other_config:dpdk-init=true",
-            "other_config:dpdk-lcore-mask=0x1",
-            &format!("other_config:pmd-cpu-mask={pmd}"),
+            &format!("other_config:dpdk-lcore-mask={}", mask(allowed.first())),
+            &format!("other_config:pmd-cpu-mask={}", mask(allowed.last())),
             // Its poll thread leaves the core to others when it has nothing to do.
             "other_config:pmd-maxsleep=200",
             // Pages of 4 KiB hold one buffer each: a pool for all ports would take a gigabyte.

@@ -10,6 +10,7 @@ use std::process::{ChildStdin, Stdio};
 use tempfile::TempDir;
 
 use crate::real_ovs::{Process, program, until};
+use crate::threads::allowed_cpus;
 
 pub(crate) struct Testpmd {
     commands: ChildStdin,
@@ -39,10 +40,12 @@ impl Testpmd {
             "--vdev=net_virtio_user0,path={},queues=1,queue_size=256,server=1,mac=02:00:00:00:00:0{number}",
             socket.display()
         );
+        let cpus = allowed_cpus();
         // What it says would stay in its buffer until it ends.
         let mut child = program("stdbuf")
             .args(["-oL", "dpdk-testpmd"])
-            .args(["--no-pci", "--no-huge", "-m", "128", "--lcores", "0@0,1@0", "--no-telemetry"])
+            .args(["--no-pci", "--no-huge", "-m", "128", "--no-telemetry"])
+            .args(["--lcores", &format!("0@({cpus}),1@({cpus})")])
             .args([&format!("--file-prefix={prefix}"), &vdev, "--", "-i", "--forward-mode=macswap"])
             .args(["--total-num-mbufs=4096", "--txd=256", "--rxd=256"])
             .arg(format!("--eth-peer=0,02:00:00:00:00:0{peer}"))

@@ -17,8 +17,13 @@ pub(crate) fn options() -> Options {
 
 /// The same for the program.
 pub(crate) fn arguments() -> Vec<String> {
+    let allowed = allowed_cpus();
+    (0..count()).map(|_| format!("--cpus={allowed}")).collect()
+}
+
+/// The processors that this process, and what it starts, may use.
+pub(crate) fn allowed_cpus() -> CpuList {
     let set = sched_getaffinity(Pid::from_raw(0)).unwrap();
     let allowed = (0..CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap());
-    let allowed: CpuList = allowed.map(|cpu| u32::try_from(cpu).unwrap()).collect();
-    (0..count()).map(|_| format!("--cpus={allowed}")).collect()
+    allowed.map(|cpu| u32::try_from(cpu).unwrap()).collect()
 }
