@@ -49,8 +49,8 @@ application_of_port() {
 }
 
 # testpmd POD SERVER PEER-MAC MOUNTS SOCKET DIRECTORY [IN-CONTAINER ro|rw]
-# FORWARD is its mode, VIRTIO its device's options, DEVICES are more devices, OPTIONS testpmd's own, RIGHTS setpriv's. What comes before
-# it was told to start is forwarded too: a start may take its time.
+# FORWARD is its mode, VIRTIO its device's options, MAC an address that is not the port's, MEMORY where its memory is, DEVICES are more
+# devices, OPTIONS testpmd's own, RIGHTS setpriv's. What comes before it was told to start is forwarded too: a start may take its time.
 testpmd() {
     local pod=$1 server=$2 peer=$3 mounts=$4 socket=$5 directory=$6
     rm -f "$NODE/$pod.commands" "$LOG/testpmd-$pod"
@@ -58,11 +58,11 @@ testpmd() {
     mkdir -p "$NODE/$pod.run"
     chmod 777 "$NODE/$pod.run"
     ip netns exec "$pod" unshare --mount bash -c "$mounts"' &&
-        RUNTIME_DIRECTORY=$2 exec setpriv --reuid '$NOBODY' --regid '$NOBODY' --clear-groups '"${RIGHTS:-}"' stdbuf -oL dpdk-testpmd --no-pci --no-huge -m 128 \
-            --no-telemetry --no-shconf --lcores "0@($3),1@($3)" \
+        RUNTIME_DIRECTORY=$2 exec setpriv --reuid '$NOBODY' --regid '$NOBODY' --clear-groups '"${RIGHTS:-}"' stdbuf -oL dpdk-testpmd \
+            --no-pci '"${MEMORY:---no-huge -m 128}"' --no-telemetry --no-shconf --lcores "0@($3),1@($3)" \
             --vdev "net_virtio_user0,path='"$socket"','"${VIRTIO:-queues=1,queue_size=256}"',server=$4,mac=$5" '"${DEVICES:-}"' \
             -- -i --forward-mode='"${FORWARD:-mac}"' --total-num-mbufs=4096 --no-flush-rx '"${OPTIONS:---txd=256 --rxd=256}"' --eth-peer="0,$6"' \
-        application "$directory" "$NODE/$pod.run" "$(cpus)" "$server" "$(mac_of "$pod")" "$peer" "${@:7}" \
+        application "$directory" "$NODE/$pod.run" "$(cpus)" "$server" "${MAC:-$(mac_of "$pod")}" "$peer" "${@:7}" \
         <>"$NODE/$pod.commands" >"$LOG/testpmd-$pod" 2>&1 &
     echo $! >"$NODE/$pod.pid"
     disown $!
@@ -71,12 +71,22 @@ testpmd() {
 
 # Of `received POD`, which a script has of its switch: the frames that the pod's application got.
 more_than() { [ "$(received "$1")" -gt "$2" ]; } # POD FRAMES
-at_rest() {
+at_rest() { # POD POD
     local before
-    before="$(received a) $(received b)"
+    before="$(received "$1") $(received "$2")"
     sleep 0.3
-    [ "$(received a) $(received b)" = "$before" ]
+    [ "$(received "$1") $(received "$2")" = "$before" ]
 }
+
+# all_answered COUNT SECONDS BYTES ADDRESS: a line for busybox's shell that succeeds if each of so many pings is answered, however late. Its ping
+# itself waits for two round trips after the last one, whatever -W says, and on a busy machine an answer may take longer.
+all_answered() {
+    local replies="busybox awk '/^Icmp:/ { if (n++) print \$c; else for (c = NF; \$c != \"InEchoReps\";) c-- }' /proc/net/snmp"
+    echo "wanted=\$((\$($replies) + $1)); busybox ping -q -c $1 -i $2 -s $3 $4; for n in \$(busybox seq 300); do" \
+        "[ \$($replies) -lt \$wanted ] || break; busybox sleep 0.1; done; [ \$($replies) -ge \$wanted ]"
+}
+# answered NETNS COUNT SECONDS BYTES ADDRESS: the same at once, in a namespace.
+answered() { ip netns exec "$1" busybox sh -c "$(all_answered "${@:2}")"; }
 
 cpus() { taskset -cp $$ | sed 's/.*: //'; }
 say() { echo "$2" >"$NODE/$1.commands"; }
