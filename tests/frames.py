@@ -2,8 +2,8 @@
 """Frames for tests, as pcap files.
 
 make FILE FROM TO COUNT SALT LENGTH…   COUNT frames of all the lengths in turn; no two are alike
-same SENT… -- RECEIVED…                fails unless all frames of the first files, and no others, are in the second ones; of one
-                                       file each they must be in the same order
+same SENT… -- RECEIVED…                fails unless each of the second files has the frames of the first file in its place, and no others, in
+                                       the same order
 tcp FILE FROM TO COUNT BYTES           COUNT frames of TCP over IPv4 with so many bytes of data, each of a connection of its own
 segments SENT RECEIVED SIZE            fails unless the second file has the segments of all frames of the first one, in order, each of SIZE bytes
                                        at most, with numbers, flags and checksums of its own
@@ -97,15 +97,11 @@ def frames(name):
 
 def same(*names):
     between = names.index("--")
-    sent, received = names[:between], names[between + 1 :]
-    wanted = [frame for name in sent for frame in frames(name)]
-    got = [frame for name in received for frame in frames(name)]
-    if len(sent) > 1 or len(received) > 1:
-        wanted.sort()
-        got.sort()
-    if not wanted or wanted != got:
-        missing, strange = len(set(wanted) - set(got)), len(set(got) - set(wanted))
-        raise SystemExit(f"{len(wanted)} frames were sent, {len(got)} received: {missing} lack, {strange} are not what was sent")
+    for one, other in zip(names[:between], names[between + 1 :], strict=True):
+        wanted, got = frames(one), frames(other)
+        if not wanted or wanted != got:
+            missing, strange = len(set(wanted) - set(got)), len(set(got) - set(wanted))
+            raise SystemExit(f"{one} has {len(wanted)} frames, {other} {len(got)}: {missing} lack, {strange} are none of it")
 
 
 {"make": make, "same": same, "tcp": tcp, "segments": segments}[sys.argv[1]](*sys.argv[2:])

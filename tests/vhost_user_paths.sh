@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The paths of DPDK's own test plans for virtio-user with split rings: each of its ways to receive and send, through ports that ADD has made.
-# One testpmd plays a file of frames, the other writes down what it gets: all of it, in order, byte for byte, and again after a stop and
-# start of both their ports.
+# One testpmd plays a file of frames for each queue, the other writes down what it gets: all of it, by the same queue, in order, byte for byte,
+# and again after a stop and start of both their ports. What was agreed on and DPDK's log tell that it was this path.
 set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/lib.sh"
 . "$ROOT/tests/dpdk_pods.sh"
@@ -37,7 +37,8 @@ device() { printf -- '--vdev=net_pcap0'; printf ",$1=%s" "${@:2}"; }            
 player() {
     local pod=$1 peer=$2 queues=$3 path=$4 direction=$5 server=0
     [ "$MODE" = client ] || server=1
-    VIRTIO="queues=$queues,queue_size=1024,$path" FORWARD=${FORWARD:-io} DEVICES=$(device "$direction" "${@:6}") \
+    VIRTIO="queues=$queues,queue_size=1024,$path" FORWARD=${FORWARD:-io} \
+        DEVICES="$(device "$direction" "${@:6}") --log-level=pmd.net.virtio.init:info" \
         OPTIONS="--txd=1024 --rxd=1024 --rxq=$queues --txq=$queues $LONG" application "$pod" "$server" "$peer"
 }
 
@@ -46,6 +47,7 @@ plays() {
     local count=$((COUNT * $1 * $2))
     say $r start
     eventually 60 has_begun $r "$2"
+    eventually 20 has_queues $r "$1" || { ports; return 1; }
     say $s start
     eventually 60 has_counted $r to_guest_frames $count || { ports; return 1; }
     eventually 20 compare || compare
@@ -57,9 +59,27 @@ plays() {
 has_begun() { [ "$(grep -c "io packet forwarding - " "$LOG/testpmd-$1")" -ge "$2" ]; }
 compare() { "$ROOT/tests/frames.py" same "${sent[@]}" -- "${received[@]}"; }
 
-# path MODE QUEUES MTU OPTIONS: both applications take this path.
+has_queues() { # POD QUEUES
+    ports | jq -e --arg port "$1-sandbox/net1" --argjson queues "$2" '.[] | select(.config.name == $port).active_queues == $queues'
+}
+
+# feature POD BIT: 1 if it was agreed on.
+feature() {
+    ports | jq --arg port "$1-sandbox/net1" --argjson bit "$2" '.[] | select(.config.name == $port).features / pow(2; $bit) | floor % 2'
+}
+logged() { grep -oE "virtio: using .* $2 path on port 0" "$LOG/testpmd-$1" | tail -1; } # POD Rx|Tx
+
+# takes POD OPTIONS RX TX: what was agreed on is what the options have, and DPDK says of its ways to receive and send that they are these.
+takes() {
+    equal "mergeable buffers of $1" "$(feature "$1" 15)" "$(grep -oP 'mrg_rxbuf=\K.' <<<"$2")"
+    equal "order of $1" "$(feature "$1" 35)" "$(grep -oP 'in_order=\K.' <<<"$2")"
+    equal "how $1 receives" "$(logged "$1" Rx)" "virtio: using $3 Rx path on port 0"
+    equal "how $1 sends" "$(logged "$1" Tx)" "virtio: using $4 Tx path on port 0"
+}
+
+# path MODE QUEUES MTU OPTIONS RX TX: both applications take this path.
 path() {
-    local MODE=$1 queues=$2 mtu=$3 path=$4 LONG='' sent received pod queue lengths=("${LENGTHS[@]}")
+    local MODE=$1 queues=$2 mtu=$3 path=$4 rx=$5 tx=$6 LONG='' sent received pod queue lengths=("${LENGTHS[@]}")
     local s=s$((passed + failed)) r=r$((passed + failed))
     [ "$mtu" = 1500 ] || { lengths=(64 1518 9018); LONG="--max-pkt-len=$((mtu + 18)) --disable-device-start"; }
     add $s paths "$MODE" ",\"queues\":$queues,\"mtu\":$mtu"
@@ -78,6 +98,7 @@ path() {
     ports_anew $r
     ports_anew $s
     plays "$queues" 2
+    for pod in $s $r; do takes $pod "$path" "$rx" "$tx"; done
     pods_end $s $r
 }
 
@@ -118,24 +139,24 @@ left_to_the_switch() {
     pods_end $s $r
 }
 
-# NAME | MODE QUEUES MTU | the device's options
+# NAME | MODE QUEUES MTU | the device's options | how it receives | how it sends, in DPDK's words
 PATHS=(
-    "mergeable|client 1 1500|mrg_rxbuf=1,in_order=0"
-    "mergeable, in order|client 1 1500|mrg_rxbuf=1,in_order=1"
-    "not mergeable|client 1 1500|mrg_rxbuf=0,in_order=0"
-    "not mergeable, in order|client 1 1500|mrg_rxbuf=0,in_order=1"
-    "vectorized|client 1 1500|mrg_rxbuf=0,in_order=0,vectorized=1"
-    "mergeable, of 9 KB|client 1 9000|mrg_rxbuf=1,in_order=0"
-    "mergeable, in order, of 9 KB|server 1 9000|mrg_rxbuf=1,in_order=1"
-    "mergeable, by two queues|server 2 1500|mrg_rxbuf=1,in_order=0"
-    "vectorized, by two queues|client 2 1500|mrg_rxbuf=0,in_order=0,vectorized=1"
+    "mergeable|client 1 1500|mrg_rxbuf=1,in_order=0|mergeable buffer|standard"
+    "mergeable, in order|client 1 1500|mrg_rxbuf=1,in_order=1|inorder|inorder"
+    "not mergeable|client 1 1500|mrg_rxbuf=0,in_order=0|standard|standard"
+    "not mergeable, in order|client 1 1500|mrg_rxbuf=0,in_order=1|inorder|inorder"
+    "vectorized|client 1 1500|mrg_rxbuf=0,in_order=0,vectorized=1|vectorized|standard"
+    "mergeable, of 9 KB|client 1 9000|mrg_rxbuf=1,in_order=0|mergeable buffer|standard"
+    "mergeable, in order, of 9 KB|server 1 9000|mrg_rxbuf=1,in_order=1|inorder|inorder"
+    "mergeable, by two queues|server 2 1500|mrg_rxbuf=1,in_order=0|mergeable buffer|standard"
+    "vectorized, by two queues|client 2 1500|mrg_rxbuf=0,in_order=0,vectorized=1|vectorized|standard"
 )
 
 it "the switch and the daemon start" both_start
 for row in "${PATHS[@]}"; do
-    IFS='|' read -r name numbers options <<<"$row"
+    IFS='|' read -r name numbers options rx tx <<<"$row"
     # shellcheck disable=SC2086 # three words
-    it "frames, $name: all of them arrive as they were sent, also after a port's restart" path $numbers "$options"
+    it "frames, $name: all of them arrive as they were sent, also after a port's restart" path $numbers "$options" "$rx" "$tx"
 done
 it "TCP frames of 8 KB whose segments and checksums are left to the switch come in segments that are whole" left_to_the_switch
 finish
