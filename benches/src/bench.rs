@@ -14,13 +14,14 @@ use ipnet::IpNet;
 use nix::unistd::Pid;
 
 use crate::daemon::{DaemonError, DaemonPaths};
-use crate::foreign_cpu::CpuUse;
+use crate::foreign_cpu::Disturbance;
 use crate::network_config::{IFNAME, SECOND_SUBNET, allocations};
 use crate::node::{Node, NodeError};
 use crate::plugin_exec::Verb;
 use crate::pods::cluster::ClusterError;
 use crate::process_cost;
-use crate::results::{Cpu, Figure, Reading, Results};
+use crate::results::{Cpu, Results};
+use crate::round::Round;
 use crate::statistics::StatisticsError;
 use crate::subject::{Attachment, Done, Job, Role, Subject, floor_address};
 use crate::verify::{self, Expected, Wrong};
@@ -95,14 +96,6 @@ pub(crate) struct Bench {
     pub(crate) keeps_disturbed: bool,
 }
 
-/// A round that was begun: what was measured before it, and what the processors had done.
-#[derive(Debug)]
-pub(crate) struct Round {
-    before: CpuUse,
-    figures: Vec<Figure>,
-    readings: Vec<Reading>,
-}
-
 /// The outcome of calls that were made at once.
 #[derive(Debug)]
 pub(crate) struct Burst {
@@ -159,28 +152,14 @@ impl Bench {
         Bench { node, subjects, waiting, data_dir, results, serial: 0, of_nobody, leaked, keeps_disturbed }
     }
 
-    fn cpu_use(&self) -> io::Result<CpuUse> {
-        CpuUse::now(&self.subjects, &self.of_nobody)
-    }
-
     /// Begins a round.
-    pub(crate) fn begin_round(&self) -> Result<Round, BenchError> {
-        let before = self.cpu_use().map_err(BenchError::process("the processors' time"))?;
-        let Results { figures, readings, .. } = &self.results;
-        Ok(Round { before, figures: figures.clone(), readings: readings.clone() })
+    pub(crate) fn begin_round(&self, judged_by: Disturbance) -> Result<Round, BenchError> {
+        Round::begin(judged_by, &self.subjects, &self.of_nobody, &self.results)
     }
 
-    /// Ends a round; false, and what it has measured is forgotten, where others had the processors meanwhile. Failures are kept.
+    /// Ends a round; false where it does not count.
     pub(crate) fn end_round(&mut self, case: &'static str, round: Round) -> Result<bool, BenchError> {
-        let now = self.cpu_use().map_err(BenchError::process("the processors' time"))?;
-        let is_disturbed = round.before.was_disturbed_until(&now);
-        self.results.round(case, is_disturbed);
-        if is_disturbed && !self.keeps_disturbed {
-            self.results.figures = round.figures;
-            self.results.readings = round.readings;
-            return Ok(false);
-        }
-        Ok(true)
+        round.end(case, &self.subjects, &self.of_nobody, &mut self.results, self.keeps_disturbed)
     }
 
     /// Makes `count` empty pods for subject number `who`.

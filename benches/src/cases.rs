@@ -210,6 +210,15 @@ pub(crate) const CASES: &[Case] = &[
         beside: None,
     },
     Case {
+        name: "switch-lengths",
+        about: "frames of 128, 256, 512 and 1024 bytes between two pods, both ways; rounds: {rounds}",
+        settings: settings(0, 0, 3, 0, 3),
+        // The lengths say nothing of whether it works that 64 and 1518 do not.
+        quick: settings(0, 0, 0, 0, 0),
+        procedure: Procedure::Switches(switches::lengths::run),
+        beside: None,
+    },
+    Case {
         name: "switch-features",
         about: "frames of 64 bytes with spoof check, VLAN, rates, and all of them; rounds: {rounds}",
         settings: settings(0, 0, 5, 0, 3),

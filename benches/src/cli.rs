@@ -92,6 +92,11 @@ impl Options {
     pub(crate) fn leaves_out(&self, subject: &str) -> bool {
         self.without.iter().any(|name| name == subject)
     }
+
+    /// Whether disturbed rounds count. A smoke test measures nothing that could be wrong.
+    pub(crate) fn keeps_disturbed(&self) -> bool {
+        self.keep_disturbed || self.quick
+    }
 }
 
 /// A suite beside that of single interfaces.

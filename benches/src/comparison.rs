@@ -5,6 +5,7 @@
 use serde::Serialize;
 
 use crate::cases::Case;
+use crate::pods;
 use crate::results::{Figure, Results};
 use crate::subject::Role;
 use crate::subject_descriptions::MeasuredSubjects;
@@ -48,6 +49,8 @@ pub(crate) struct Other {
 struct Quantity {
     name: &'static str,
     #[serde(skip)]
+    unit: &'static str,
+    #[serde(skip)]
     less: &'static str,
     #[serde(skip)]
     more: &'static str,
@@ -56,56 +59,53 @@ struct Quantity {
 /// A number of which less is better.
 struct Measure {
     case: &'static str,
+    /// The subject that is held against the others, where several are ours; else the only one.
+    ours: Option<&'static str>,
     call: &'static str,
     what: &'static str,
-    unit: &'static str,
     of: fn(&Figure) -> Option<f64>,
     quantity: &'static Quantity,
 }
 
-const MEDIAN: Quantity = Quantity { name: "p50", less: "faster", more: "slower" };
-const TAIL: Quantity = Quantity { name: "p99", less: "faster", more: "slower" };
-const CPU: Quantity = Quantity { name: "CPU time", less: "less CPU", more: "more CPU" };
+const MEDIAN: Quantity = Quantity { name: "p50", unit: "ms", less: "faster", more: "slower" };
+const TAIL: Quantity = Quantity { name: "p99", unit: "ms", less: "faster", more: "slower" };
+const CPU: Quantity = Quantity { name: "CPU time", unit: "ms", less: "less CPU", more: "more CPU" };
 const MEMORY: Quantity =
-    Quantity { name: "memory, with the daemon", less: "less memory", more: "more memory" };
+    Quantity { name: "memory, with the daemon", unit: "MiB", less: "less memory", more: "more memory" };
 
 const MEASURES: &[Measure] = &[
-    Measure { case: "add-one", call: "ADD", what: "ADD", unit: "ms", of: p50, quantity: &MEDIAN },
-    Measure { case: "del-one", call: "DEL", what: "DEL", unit: "ms", of: p50, quantity: &MEDIAN },
-    Measure {
-        case: "burst-100",
-        call: "ADD",
-        what: "{at_once} ADDs at once",
-        unit: "ms",
-        of: p99,
-        quantity: &TAIL,
-    },
-    Measure { case: "add-one", call: "ADD", what: "ADD", unit: "ms", of: cpu, quantity: &CPU },
-    Measure {
-        case: "burst-100",
-        call: "ADD",
-        what: "{at_once} ADDs at once",
-        unit: "MiB",
-        of: memory,
-        quantity: &MEMORY,
-    },
-    Measure {
-        case: "function-add",
-        call: "ADD",
-        what: "ADD of a VF",
-        unit: "ms",
-        of: p50,
-        quantity: &MEDIAN,
-    },
-    Measure {
-        case: "function-del",
-        call: "DEL",
-        what: "DEL of a VF",
-        unit: "ms",
-        of: p50,
-        quantity: &MEDIAN,
-    },
+    Measure::of("add-one", "ADD", "ADD", p50, &MEDIAN),
+    Measure::of("del-one", "DEL", "DEL", p50, &MEDIAN),
+    Measure::of("burst-100", "ADD", "{at_once} ADDs at once", p99, &TAIL),
+    Measure::of("add-one", "ADD", "ADD", cpu, &CPU),
+    Measure::of("burst-100", "ADD", "{at_once} ADDs at once", memory, &MEMORY),
+    Measure::of("function-add", "ADD", "ADD of a VF", p50, &MEDIAN),
+    Measure::of("function-del", "DEL", "DEL of a VF", p50, &MEDIAN),
+    // No CPU time of whole pods: what a peer's daemon starts is not in the account of its calls.
+    Measure::of("pod-add", "ADD", "ADD of a pod, annotations in the call", p50, &MEDIAN).by(pods::BY_CALL),
+    Measure::of("pod-add", "ADD", "ADD of a pod, from the watch", p50, &MEDIAN).by(pods::BY_WATCH),
+    Measure::of("pod-del", "DEL", "DEL of a pod", p50, &MEDIAN).by(pods::BY_CALL),
+    Measure::of("pod-burst-100", "ADD", "{at_once} pods at once, annotations in the call", p99, &TAIL)
+        .by(pods::BY_CALL),
+    Measure::of("pod-burst-100", "ADD", "{at_once} pods at once, from the watch", p99, &TAIL)
+        .by(pods::BY_WATCH),
 ];
+
+impl Measure {
+    const fn of(
+        case: &'static str,
+        call: &'static str,
+        what: &'static str,
+        of: fn(&Figure) -> Option<f64>,
+        quantity: &'static Quantity,
+    ) -> Measure {
+        Measure { case, ours: None, call, what, of, quantity }
+    }
+
+    const fn by(self, ours: &'static str) -> Measure {
+        Measure { ours: Some(ours), ..self }
+    }
+}
 
 fn p50(figure: &Figure) -> Option<f64> {
     Some(figure.series.summary().p50_ms)
@@ -140,7 +140,7 @@ impl Comparison {
                 let value = (measure.of)(results.figure(measure.case, name, measure.call)?)?;
                 (value > 0.0).then_some(value)
             };
-            let ours = value(subjects.name_of(Role::Ours)?)?;
+            let ours = value(measure.ours.or_else(|| subjects.name_of(Role::Ours))?)?;
             let names = [Role::Reference, Role::Peer].into_iter().flat_map(|role| subjects.names_of(role));
             let other = |name: &str| {
                 let value = value(name)?;
@@ -148,7 +148,7 @@ impl Comparison {
             };
             let others: Vec<Other> = names.filter_map(other).collect();
             let what = case.size(quick).spelled(measure.what);
-            let (unit, quantity) = (measure.unit, measure.quantity);
+            let (unit, quantity) = (measure.quantity.unit, measure.quantity);
             (!others.is_empty()).then_some(Line { what, ours, unit, others, quantity })
         };
         Comparison { lines: MEASURES.iter().filter_map(line).collect() }
@@ -219,6 +219,22 @@ mod tests {
         assert!(told.starts_with("Against debian: ADD 20.0 × faster; 8 ADDs at once 20.0 ×"), "{told}");
         // 20 MiB against 1 MiB of processes and 3 of the daemon.
         assert!(told.ends_with("8 ADDs at once 5.00 × less memory."), "{told}");
+    }
+
+    #[test]
+    fn whole_pods_are_compared_by_what_has_two_networks() {
+        let mut results = Results::default();
+        let pods = [(pods::ONE, 5), (pods::BY_CALL, 10), (pods::BY_WATCH, 20), (pods::THICK, 100)];
+        for (subject, ms) in pods {
+            results.figure_mut("pod-add", subject, "ADD").unwrap().series.record(Duration::from_millis(ms));
+        }
+        let role = |name| if name == pods::THICK { Role::Peer } else { Role::Ours };
+        let subjects = MeasuredSubjects::of(&pods.map(|(name, _)| (name, role(name))));
+        let cases = cases::chosen(&[], cases::Place::Cluster).unwrap();
+        let told = Comparison::of(&results, &subjects, &cases, false).sentences();
+        let wanted = "Against multus-thick: ADD of a pod, annotations in the call 10.0 × faster; \
+                      ADD of a pod, from the watch 5.00 × faster.";
+        assert_eq!(told, [wanted]);
     }
 
     #[test]

@@ -22,6 +22,15 @@ const TICK: Duration = Duration::from_millis(10);
 /// Less than this is in the steps.
 const SEEN: Duration = Duration::from_millis(40);
 
+/// What a round is judged by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Disturbance {
+    /// The time that was stolen, and that of other processes.
+    StolenOrForeign,
+    /// The stolen time alone: in such a round the kernel itself does much on nobody's account, as it ends namespaces or looks after a NIC.
+    Stolen,
+}
+
 /// The processors' counters at one moment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CpuUse {
@@ -49,13 +58,20 @@ impl CpuUse {
     }
 
     /// Whether others had so much between this moment and a later one that the round says little.
-    pub(crate) fn was_disturbed_until(&self, later: &CpuUse) -> bool {
+    pub(crate) fn was_disturbed_until(&self, later: &CpuUse, by: Disturbance) -> bool {
         let busy = later.busy.saturating_sub(self.busy);
         let foreign = busy.saturating_sub(later.own.saturating_sub(self.own));
         let stolen = later.stolen.saturating_sub(self.stolen);
         let took = later.at.saturating_duration_since(self.at);
-        (foreign > SEEN && foreign > busy.mul_f64(MOST_FOREIGN))
-            || (stolen > TICK && stolen > took.mul_f64(MOST_STOLEN))
+        let is_others = foreign > SEEN && foreign > busy.mul_f64(MOST_FOREIGN);
+        let is_stolen = stolen > TICK && stolen > took.mul_f64(MOST_STOLEN);
+        is_stolen || (is_others && by == Disturbance::StolenOrForeign)
+    }
+
+    /// The same moment, had all that was ever busy been so since, and by others.
+    #[cfg(test)]
+    pub(crate) fn before_all_others(self) -> CpuUse {
+        CpuUse { busy: Duration::ZERO, own: Duration::MAX, ..self }
     }
 }
 
@@ -81,10 +97,15 @@ mod tests {
     #[test]
     fn a_round_is_disturbed_by_others_and_by_what_is_stolen() {
         let before = at(1000, 50, 300);
-        assert!(!before.was_disturbed_until(&at(2000, 50, 1250)), "five per cent are nobody's");
-        assert!(before.was_disturbed_until(&at(2000, 50, 1000)), "three tenths are others'");
-        assert!(before.was_disturbed_until(&at(2000, 80, 1300)));
-        assert!(!before.was_disturbed_until(&at(1030, 60, 300)), "too little to be told from the steps");
+        let is_disturbed = |later, by| before.was_disturbed_until(&later, by);
+        let any = Disturbance::StolenOrForeign;
+        assert!(!is_disturbed(at(2000, 50, 1250), any), "five per cent are nobody's");
+        assert!(is_disturbed(at(2000, 50, 1000), any), "three tenths are others'");
+        assert!(!is_disturbed(at(2000, 50, 1000), Disturbance::Stolen), "they may be the kernel's");
+        assert!(
+            is_disturbed(at(2000, 80, 1300), any) && is_disturbed(at(2000, 80, 1300), Disturbance::Stolen)
+        );
+        assert!(!is_disturbed(at(1030, 60, 300), any), "too little to be told from the steps");
     }
 
     #[test]

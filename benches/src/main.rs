@@ -23,6 +23,7 @@ mod pods;
 mod process_cost;
 mod report;
 mod results;
+mod round;
 mod statistics;
 mod subject;
 mod subject_descriptions;
@@ -146,8 +147,7 @@ fn measure(options: &Options, cases: Vec<&'static Case>) -> Result<Report, MainE
     let waiting = subject_setup::waiting(options, &dirs);
     let data_dir = dirs.allocations();
     let mut bench = Bench::new(node, subjects, waiting, data_dir);
-    // A smoke test measures nothing that could be wrong.
-    bench.keeps_disturbed = options.keep_disturbed || options.quick;
+    bench.keeps_disturbed = options.keeps_disturbed();
     let outcome = run_cases(options, &cases, |case, settings| match case.procedure {
         Procedure::Node(run) => run(&mut bench, settings),
         _ => Ok(()),
@@ -174,7 +174,7 @@ fn measure_pods(options: &Options, cases: Vec<&'static Case>) -> Result<Report, 
     many_open_files();
     let node = Node::enter(&dirs.data.join("netns"))?;
     let mut bench = PodBench::new(node, options, &dirs)?;
-    bench.bench.keeps_disturbed = options.keep_disturbed || options.quick;
+    bench.bench.keeps_disturbed = options.keeps_disturbed();
     let measured = MeasuredSubjects::of_others(&bench.bench.subjects);
     let outcome = run_cases(options, &cases, |case, settings| match case.procedure {
         Procedure::Pods(run) => run(&mut bench, settings),

@@ -9,7 +9,9 @@ use parking_lot::Mutex;
 
 use crate::bench::{Bench, BenchError, CallFailure};
 use crate::case_size::CaseSize;
+use crate::foreign_cpu::Disturbance;
 use crate::plugin_exec::Verb;
+use crate::round::until_one_counts;
 use crate::subject::{Attachment, Done};
 
 /// The number of DELs per second.
@@ -24,20 +26,31 @@ pub(crate) fn run(bench: &mut Bench, settings: &CaseSize) -> Result<(), BenchErr
     for round in 0..settings.warmup + settings.rounds {
         for who in 0..bench.subjects.len() {
             if bench.subjects[who].detaches() {
-                one_round(bench, who, settings, round >= settings.warmup)?;
+                let counts = round >= settings.warmup;
+                until_one_counts(|| in_quiet(bench, who, settings, counts))?;
+                until_one_counts(|| under_del(bench, who, settings, counts))?;
             }
         }
     }
     bench.nothing_allocated(CASE)
 }
 
-fn one_round(bench: &mut Bench, who: usize, settings: &CaseSize, counts: bool) -> Result<(), BenchError> {
+/// The ADDs when nothing else happens; false where others had the processors meanwhile, so that they are not counted.
+fn in_quiet(bench: &mut Bench, who: usize, settings: &CaseSize, counts: bool) -> Result<bool, BenchError> {
     let mut quiet = bench.attachments(who, settings.calls)?;
+    let round = bench.begin_round(Disturbance::StolenOrForeign)?;
     let done = adds(bench, who, &quiet, || true);
-    record(bench, who, &mut quiet, done, if counts { Some("ADD quiet") } else { None })?;
+    record(bench, who, &mut quiet, done, counts.then_some("ADD quiet"))?;
+    let is_kept = bench.end_round(CASE, round)?;
+    put_away(bench, who, quiet)?;
+    Ok(is_kept)
+}
 
+/// The same ADDs while others are torn down; false where the hypervisor had the processors meanwhile.
+fn under_del(bench: &mut Bench, who: usize, settings: &CaseSize, counts: bool) -> Result<bool, BenchError> {
     let dying = bench.attached(CASE, who, settings.at_once)?;
     let mut busy = bench.attachments(who, settings.calls)?;
+    let round = bench.begin_round(Disturbance::Stolen)?;
     let started = Instant::now();
     let (done, (ended, dels)) = thread::scope(|scope| {
         let dels = scope.spawn(|| paced_dels(bench, who, dying, started));
@@ -59,13 +72,18 @@ fn one_round(bench: &mut Bench, who: usize, settings: &CaseSize, counts: bool) -
             Err(what) => bench.results.fail(CASE, &name, format!("DEL: {what}")),
         }
     }
-    record(bench, who, &mut busy, done, if counts { Some("ADD under DEL") } else { None })?;
-    // Pods without an interface (the busy time was over) are deleted too: DEL is idempotent.
-    for some in quiet.chunks(50).chain(busy.chunks(50)) {
+    record(bench, who, &mut busy, done, counts.then_some("ADD under DEL"))?;
+    let is_kept = bench.end_round(CASE, round)?;
+    put_away(bench, who, busy)?;
+    Ok(is_kept)
+}
+
+/// Pods without an interface (the busy time was over) are deleted too: DEL is idempotent.
+fn put_away(bench: &Bench, who: usize, pods: Vec<Attachment>) -> Result<(), BenchError> {
+    for some in pods.chunks(50) {
         bench.at_once(who, Verb::Del, some)?;
     }
-    quiet.extend(busy);
-    bench.put_away(quiet)
+    bench.put_away(pods)
 }
 
 /// Makes ADDs one at a time for as long as `go_on` says.

@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use crate::bench::{Bench, BenchError, Burst, together};
 use crate::case_size::CaseSize;
+use crate::foreign_cpu::Disturbance;
 use crate::plugin_exec::Verb;
 use crate::process_cost;
+use crate::round::until_one_counts;
 use crate::subject::{Attachment, Role, kernel_calls_alone};
 
 /// The reading of a daemon's memory in a burst.
 pub(crate) const WITH_ALL_STARTED: &str = "the daemon and all that it started, at most";
 
-/// A round that is disturbed is made once more.
-const TRIES: usize = 2;
 /// The rate of as many empty programs at once.
 const SPAWN_ALONE: &str = "spawn alone, at once";
 /// The rate of as many kernel calls of an ADD at once, each by a thread that exists.
@@ -36,12 +36,10 @@ pub(crate) fn storm(bench: &mut Bench, settings: &CaseSize) -> Result<(), BenchE
 fn run(bench: &mut Bench, settings: &CaseSize, case: &'static str) -> Result<(), BenchError> {
     for round in 0..settings.warmup + settings.rounds {
         for who in 0..bench.subjects.len() {
-            for _ in 0..TRIES {
+            until_one_counts(|| {
                 let pods = bench.attachments(who, settings.at_once)?;
-                if one_round(bench, case, who, pods, round >= settings.warmup)? {
-                    break;
-                }
-            }
+                one_round(bench, case, who, pods, round >= settings.warmup)
+            })?;
             if bench.subjects[who].role == Role::Floor {
                 let pods = bench.attachments(who, settings.at_once)?;
                 limits(bench, case, who, pods, round >= settings.warmup)?;
@@ -63,7 +61,7 @@ pub(crate) fn one_round(
     mut pods: Vec<Attachment>,
     counts: bool,
 ) -> Result<bool, BenchError> {
-    let round = bench.begin_round()?;
+    let round = bench.begin_round(Disturbance::StolenOrForeign)?;
     if let Some(daemon) = &bench.subjects[who].daemon {
         process_cost::reset_peak(daemon.pid).map_err(BenchError::process("the daemon's memory peak"))?;
     }

@@ -12,8 +12,10 @@ use std::time::{Duration, Instant};
 use crate::bench::{Bench, BenchError};
 use crate::case_size::CaseSize;
 use crate::daemon::Daemon;
+use crate::foreign_cpu::Disturbance;
 use crate::node::{Node, NodeError};
 use crate::plugin_exec::Verb;
+use crate::round::until_one_counts;
 use crate::subject::{Attachment, Done, Role, Subject};
 
 /// The time after which a link counts as one that stays.
@@ -37,8 +39,10 @@ fn rounds(bench: &mut Bench, settings: &CaseSize) -> Result<(), BenchError> {
     for round in 0..settings.warmup + settings.rounds {
         for who in 0..bench.subjects.len() {
             if bench.subjects[who].detaches() {
-                one_round(bench, who, settings.at_once, true, round >= settings.warmup)?;
-                one_round(bench, who, settings.at_once, false, round >= settings.warmup)?;
+                for kept in [true, false] {
+                    let counts = round >= settings.warmup;
+                    until_one_counts(|| one_round(bench, who, settings.at_once, kept, counts))?;
+                }
             }
         }
     }
@@ -63,19 +67,21 @@ fn waiting(bench: &Bench) -> Result<Option<Subject>, BenchError> {
     }))
 }
 
+/// One burst of DELs until no link is left; false where the hypervisor had the processors meanwhile, so that it is not counted.
 fn one_round(
     bench: &mut Bench,
     who: usize,
     count: usize,
     kept: bool,
     counts: bool,
-) -> Result<(), BenchError> {
+) -> Result<bool, BenchError> {
     let pods = bench.attached(CASE, who, count)?;
     let name = bench.subjects[who].name.clone();
     let seen = bench.node.links_left()?;
     if seen != count {
         bench.results.fail(CASE, &name, format!("{count} pods were attached and {seen} macvlans are seen"));
     }
+    let round = bench.begin_round(Disturbance::Stolen)?;
     let burst = bench.at_once(who, Verb::Del, &pods)?;
     let (started, answered) = (burst.started, burst.finished);
     for (attachment, done) in pods.iter().zip(&burst.done) {
@@ -93,7 +99,9 @@ fn one_round(
         bench.results.read(CASE, &name, readings[0], "ms", between(answered, gone));
         bench.results.read(CASE, &name, readings[1], "ms", between(started, gone));
     }
-    bench.put_away(left)
+    let is_kept = bench.end_round(CASE, round)?;
+    bench.put_away(left)?;
+    Ok(is_kept)
 }
 
 /// Removes the namespaces; returns the time at which the last link was gone, and the pods that are left, which

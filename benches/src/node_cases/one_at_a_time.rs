@@ -11,16 +11,16 @@ use std::time::Duration;
 
 use crate::bench::{Bench, BenchError, CpuMark};
 use crate::case_size::CaseSize;
+use crate::foreign_cpu::Disturbance;
 use crate::plugin_exec::Verb;
 use crate::results::{Figure, Results};
+use crate::round::TRIES;
 use crate::statistics::StatisticsError;
 use crate::subject::{Attachment, Done, Subject};
 
 /// The number of calls in a row, after which the pods are put away.
 pub(crate) const SCORE: usize = 20;
 const PAUSE: Duration = Duration::from_millis(2);
-/// So many times as many rounds as are wanted are made where the processors are others' meanwhile.
-const TRIES: usize = 2;
 
 const ADD: &str = "add-one";
 const DEL: &str = "del-one";
@@ -40,28 +40,51 @@ const MACVLANS: Course = Course { add: ADD, del: DEL, pause: PAUSE };
 
 /// Runs `add-one` and `del-one`.
 pub(crate) fn run(bench: &mut Bench, settings: &CaseSize) -> Result<(), BenchError> {
-    let calls = settings.warmup + settings.calls;
-    let (mut first, mut tries) = (0, TRIES * calls.div_ceil(SCORE));
-    while first < calls && tries > 0 {
-        tries -= 1;
-        let count = SCORE.min(calls - first);
+    in_scores(settings.warmup + settings.calls, |first, count| {
         let mut pods = Vec::new();
         for who in 0..bench.subjects.len() {
             pods.push(bench.attachments(who, count)?);
         }
-        let round = bench.begin_round()?;
-        take_turns(bench, &MACVLANS, Verb::Add, &mut pods, first, settings.warmup)?;
-        take_turns(bench, &MACVLANS, Verb::Del, &mut pods, first, settings.warmup)?;
-        if bench.end_round(ADD, round)? {
-            first += count;
-        }
+        let is_kept = one_round(bench, &MACVLANS, &mut pods, first, settings.warmup)?;
         bench.put_away(pods.into_iter().flatten().collect())?;
-    }
+        Ok(is_kept)
+    })?;
     bench.nothing_allocated(DEL)
 }
 
+/// Makes rounds of [`SCORE`] calls until so many calls count, or too many rounds were disturbed. A round gets the number of its first
+/// call and how many it makes, and tells whether it counts.
+pub(crate) fn in_scores(
+    calls: usize,
+    mut round: impl FnMut(usize, usize) -> Result<bool, BenchError>,
+) -> Result<(), BenchError> {
+    let (mut first, mut tries) = (0, TRIES * calls.div_ceil(SCORE));
+    while first < calls && tries > 0 {
+        tries -= 1;
+        let count = SCORE.min(calls - first);
+        if round(first, count)? {
+            first += count;
+        }
+    }
+    Ok(())
+}
+
+/// ADDs of all pods, then their DELs; false where others had the processors, so that it is not counted.
+pub(crate) fn one_round(
+    bench: &mut Bench,
+    course: &Course,
+    pods: &mut [Vec<Attachment>],
+    first: usize,
+    warmup: usize,
+) -> Result<bool, BenchError> {
+    let round = bench.begin_round(Disturbance::StolenOrForeign)?;
+    take_turns(bench, course, Verb::Add, pods, first, warmup)?;
+    take_turns(bench, course, Verb::Del, pods, first, warmup)?;
+    bench.end_round(course.add, round)
+}
+
 /// Makes one call for each pod, one at a time; the calls below number `warmup` are not counted.
-pub(crate) fn take_turns(
+fn take_turns(
     bench: &mut Bench,
     course: &Course,
     verb: Verb,
@@ -122,4 +145,25 @@ fn record<'a>(
     figure.series.record(done.answer.latency);
     figure.rates.push(1.0 / done.answer.latency.as_secs_f64().max(1e-9));
     Ok(figure)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_of_a_disturbed_round_are_made_again_and_a_busy_machine_does_not_keep_the_run_for_ever() {
+        let rounds = |disturbed: &[usize]| {
+            let mut made = Vec::new();
+            in_scores(2 * SCORE + 5, |first, count| {
+                made.push((first, count));
+                Ok(!disturbed.contains(&made.len()))
+            })
+            .unwrap();
+            made
+        };
+        assert_eq!(rounds(&[]), [(0, SCORE), (SCORE, SCORE), (2 * SCORE, 5)]);
+        assert_eq!(rounds(&[2]), [(0, SCORE), (SCORE, SCORE), (SCORE, SCORE), (2 * SCORE, 5)]);
+        assert_eq!(rounds(&[1, 2, 3, 4, 5, 6, 7]), [(0, SCORE); 6]);
+    }
 }

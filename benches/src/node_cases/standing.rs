@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use crate::bench::{Bench, BenchError};
 use crate::case_size::CaseSize;
+use crate::foreign_cpu::Disturbance;
 use crate::plugin_exec::Verb;
+use crate::round::until_one_counts;
 use crate::subject::Attachment;
 
 /// The pause between two ADDs, so that the after-effects of one are not in the latency of the next.
@@ -27,20 +29,32 @@ pub(crate) fn run(bench: &mut Bench, settings: &CaseSize) -> Result<(), BenchErr
     for round in 0..settings.warmup + settings.rounds {
         for who in 0..bench.subjects.len() {
             if bench.subjects[who].detaches() {
-                one_round(bench, who, settings, round >= settings.warmup)?;
+                let counts = round >= settings.warmup;
+                for (standing, what) in [(0, NONE), (settings.at_once, MANY)] {
+                    let what = counts.then_some(what);
+                    until_one_counts(|| one_round(bench, who, settings.calls, standing, what))?;
+                }
             }
         }
     }
     bench.nothing_allocated(CASE)
 }
 
-fn one_round(bench: &mut Bench, who: usize, settings: &CaseSize, counts: bool) -> Result<(), BenchError> {
-    let pods = adds(bench, who, settings.calls, counts.then_some(NONE))?;
-    delete(bench, who, pods)?;
-    let standing = bench.attached(CASE, who, settings.at_once)?;
-    let mut pods = adds(bench, who, settings.calls, counts.then_some(MANY))?;
+/// ADDs beside so many pods; false where others had the processors meanwhile, so that they are not counted.
+fn one_round(
+    bench: &mut Bench,
+    who: usize,
+    calls: usize,
+    standing: usize,
+    what: Option<&'static str>,
+) -> Result<bool, BenchError> {
+    let standing = bench.attached(CASE, who, standing)?;
+    let round = bench.begin_round(Disturbance::StolenOrForeign)?;
+    let mut pods = adds(bench, who, calls, what)?;
+    let is_kept = bench.end_round(CASE, round)?;
     pods.extend(standing);
-    delete(bench, who, pods)
+    delete(bench, who, pods)?;
+    Ok(is_kept)
 }
 
 /// Makes ADDs, one at a time.

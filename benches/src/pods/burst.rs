@@ -5,6 +5,7 @@ use crate::bench::BenchError;
 use crate::case_size::CaseSize;
 pub(crate) use crate::node_cases::burst::WITH_ALL_STARTED;
 use crate::node_cases::burst::{one_round, plugins_memory};
+use crate::round::until_one_counts;
 
 const CASE: &str = "pod-burst-100";
 
@@ -12,10 +13,13 @@ const CASE: &str = "pod-burst-100";
 pub(crate) fn run(run: &mut PodBench, settings: &CaseSize) -> Result<(), BenchError> {
     for round in 0..settings.warmup + settings.rounds {
         for who in 0..run.bench.subjects.len() {
-            let pods = run.pods(who, settings.at_once)?;
-            let names = names_of(&pods);
-            one_round(&mut run.bench, CASE, who, pods, round >= settings.warmup)?;
-            run.forget(&names)?;
+            until_one_counts(|| {
+                let pods = run.pods(who, settings.at_once)?;
+                let names = names_of(&pods);
+                let is_kept = one_round(&mut run.bench, CASE, who, pods, round >= settings.warmup)?;
+                run.forget(&names)?;
+                Ok(is_kept)
+            })?;
         }
     }
     for who in 0..run.bench.subjects.len() {

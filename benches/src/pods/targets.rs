@@ -15,14 +15,12 @@ pub(crate) fn verdicts(results: &Results) -> Vec<Verdict> {
         of_ours.into_iter().flat_map(|(name, how)| against_others(results, name, how)).collect();
     let most = |case, name, what| results.reading(case, name, what).and_then(|reading| reading.max());
     let memory = most(BURST, BY_CALL, WITH_ALL_STARTED);
-    let multus = most(BURST, THICK, WITH_ALL_STARTED);
     let idle = most("pod-idle", BY_WATCH, idle::WATCHING);
     let before = most("pod-requests", BY_WATCH, requests::BEFORE_THE_ANSWER);
     let in_all = most("pod-requests", BY_WATCH, requests::IN_ALL);
     let ready = most("pod-start", BY_WATCH, start::READY);
     all.extend([
         verdict("memory at 100 pods at once", memory, Limit::AtMost(45.0), " MiB"),
-        verdict("the same of Multus, for comparison", multus, Limit::AtLeast(0.0), " MiB"),
         verdict("idle with 500 pods and 200 definitions", idle, Limit::AtMost(30.0), " MiB"),
         verdict("API requests for a pod until ADD's answer", before, Limit::AtMost(0.0), ""),
         verdict("API requests for a pod in all", in_all, Limit::AtMost(1.0), ""),

@@ -6,6 +6,7 @@ use crate::comparison::Other;
 use crate::report::table::{COLUMNS, cells, outcome};
 use crate::report::{Report, colours, plot};
 use crate::results::Figure;
+use crate::switches::lengths;
 use crate::targets::{State, number};
 
 const STYLE: &str = "body{font:15px/1.45 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem;color:#222}\
@@ -134,6 +135,10 @@ fn section(report: &Report, case: &str, html: &mut String) -> Result<(), PageErr
     }
     if let Some(rounds) = report.results.rounds_of(case) {
         write!(html, "<p>{}</p>", escaped(&rounds))?;
+    }
+    if case == lengths::CASE {
+        let forwarded = lengths::forwarded(&report.results, &report.subjects);
+        html.push_str(&plot::throughput_curves(forwarded, &report.subjects).map_err(PageError::Plot)?);
     }
     readings(report, case, html)
 }

@@ -1,27 +1,42 @@
-//! A latency curve: milliseconds by percentile, one line for each subject and kind of call, as SVG with a legend above it.
+//! Curves as SVG with a legend above them: milliseconds by percentile, one line for each subject and kind of call; and frames by length,
+//! one line for each switch.
 //!
-//! The percentiles are spread by their nines, so that the tail is as wide as the middle. A subject has its colour; its second and
-//! third kind of call are dashed. The legend is text of the page, where no curve can run through it.
+//! The percentiles are spread by their nines, so that the tail is as wide as the middle. A subject has its colour; what comes second
+//! and later in the same colour is dashed. The legend is text of the page, where no curve can run through it.
 
 use std::fmt::Write;
 
+use plotters::coord::Shift;
+use plotters::coord::ranged1d::Ranged;
 use plotters::prelude::*;
 
 use crate::report::colours;
 use crate::report::page::escaped;
 use crate::results::Figure;
 use crate::subject_descriptions::MeasuredSubjects;
+use crate::targets::number;
 
 /// The size of one drawing, in pixels.
 const SIZE: (u32, u32) = (860, 340);
-/// Dash and gap of a subject's kinds of call, in pixels; the first is drawn through.
-const DASHES: [(u32, u32); 3] = [(1, 0), (7, 4), (2, 4)];
+/// Dash and gap of the lines of one colour, in pixels; the first is drawn through.
+const DASHES: [(u32, u32); 4] = [(1, 0), (7, 4), (2, 4), (14, 3)];
+/// The lines of the grid.
+const LIGHT: RGBColor = RGBColor(235, 235, 235);
 /// The number of nines of the last percentile that is drawn; beyond it a curve is made of single calls.
 const MOST_NINES: f64 = 3.5;
 
-/// One line of the drawing.
-struct Curve<'a> {
-    figure: &'a Figure,
+/// One line of a drawing, without its looks.
+struct Line {
+    /// The name of its subject, which gives it its colour.
+    subject: String,
+    /// What the legend says of it: whose, of what, made of how much.
+    legend: [String; 3],
+    points: Vec<(f64, f64)>,
+}
+
+/// One line with its looks.
+struct Curve {
+    line: Line,
     colour: RGBColor,
     dashes: (u32, u32),
 }
@@ -31,32 +46,61 @@ pub(crate) fn latency_curves(figures: &[&Figure], subjects: &MeasuredSubjects) -
     // The whole call is drawn through, and its parts are dashed.
     let mut figures = figures.to_vec();
     figures.sort_by_key(|figure| figure.what.contains(' '));
-    let curves: Vec<Curve<'_>> = figures
-        .iter()
-        .enumerate()
-        .map(|(at, figure)| {
-            let earlier = figures.iter().take(at).filter(|other| other.subject == figure.subject).count();
-            let dashes = DASHES.get(earlier).or(DASHES.last()).copied().unwrap_or((1, 0));
-            Curve { figure, colour: colours::of_subject(subjects, &figure.subject), dashes }
-        })
-        .collect();
+    let line = |figure: &&Figure| Line {
+        subject: figure.subject.clone(),
+        legend: [
+            figure.subject.clone(),
+            figure.what.to_owned(),
+            format!("({} calls)", figure.series.summary().calls),
+        ],
+        points: figure.series.curve().into_iter().map(|(q, ms)| (nines(q), ms)).collect(),
+    };
+    let curves = distinguished(figures.iter().map(line), subjects);
     let mut html = legend(&curves).map_err(|e| e.to_string())?;
-    draw(&curves, &mut html).map_err(|e| e.to_string())?;
+    draw_latencies(&curves, &mut html).map_err(|e| e.to_string())?;
     Ok(html)
 }
 
-/// What each line is, and of how many calls it is made.
-fn legend(curves: &[Curve<'_>]) -> Result<String, std::fmt::Error> {
+/// Draws what each subject forwards at each length, by name: points of a length and Mpps. Nothing where no subject has two points.
+pub(crate) fn throughput_curves(
+    of_subjects: Vec<(String, Vec<(f64, f64)>)>,
+    subjects: &MeasuredSubjects,
+) -> Result<String, String> {
+    let lines = of_subjects.into_iter().filter(|(_, points)| points.len() > 1).map(|(subject, points)| {
+        let legend = [subject.clone(), String::new(), format!("({} lengths)", points.len())];
+        Line { subject, legend, points }
+    });
+    let curves = distinguished(lines, subjects);
+    if curves.is_empty() {
+        return Ok(String::new());
+    }
+    let mut html = legend(&curves).map_err(|e| e.to_string())?;
+    draw_throughput(&curves, &mut html).map_err(|e| e.to_string())?;
+    Ok(html)
+}
+
+/// Gives each line its subject's colour, and a dash where lines before it have the same one.
+fn distinguished(lines: impl Iterator<Item = Line>, subjects: &MeasuredSubjects) -> Vec<Curve> {
+    let mut curves: Vec<Curve> = Vec::new();
+    for line in lines {
+        let colour = colours::of_subject(subjects, &line.subject);
+        let earlier = curves.iter().filter(|other| other.colour == colour).count();
+        let dashes = DASHES.get(earlier).or(DASHES.last()).copied().unwrap_or((1, 0));
+        curves.push(Curve { line, colour, dashes });
+    }
+    curves
+}
+
+/// What each line is, and of how much it is made.
+fn legend(curves: &[Curve]) -> Result<String, std::fmt::Error> {
     let mut html = String::from("<p class=\"legend\">");
-    for Curve { figure, colour, dashes: (dash, gap) } in curves {
-        let calls = figure.series.summary().calls;
+    for Curve { line, colour, dashes: (dash, gap) } in curves {
+        let [subject, what, made_of] = line.legend.each_ref().map(|text| escaped(text));
         let colour = colours::css(*colour);
         write!(
             html,
             "<span><svg width=\"30\" height=\"10\"><line x1=\"0\" y1=\"5\" x2=\"30\" y2=\"5\" stroke=\"{colour}\" \
-             stroke-width=\"3\" stroke-dasharray=\"{dash} {gap}\"/></svg> {} {} <i>({calls} calls)</i></span>",
-            escaped(&figure.subject),
-            escaped(figure.what)
+             stroke-width=\"3\" stroke-dasharray=\"{dash} {gap}\"/></svg> {subject} {what} <i>{made_of}</i></span>"
         )?;
     }
     html.push_str("</p>");
@@ -74,39 +118,86 @@ fn percentile(nines: &f64) -> String {
     format!("{rounded} %")
 }
 
-fn draw(curves: &[Curve<'_>], html: &mut String) -> Result<(), Box<dyn std::error::Error>> {
-    let series = || curves.iter().map(|curve| &curve.figure.series);
-    let least = series().map(|s| s.at(0.0)).fold(f64::INFINITY, f64::min).max(0.001) * 0.8;
-    let most = series().map(|s| s.at(1.0)).fold(least, f64::max) * 1.25;
+/// The least and the most of all points, by one of their coordinates.
+fn bounds(curves: &[Curve], coordinate: fn(&(f64, f64)) -> f64) -> (f64, f64) {
+    let all = curves.iter().flat_map(|curve| &curve.line.points).map(coordinate);
+    all.fold((f64::INFINITY, 0.0), |(least, most), value| (least.min(value), most.max(value)))
+}
+
+fn draw_latencies(curves: &[Curve], html: &mut String) -> Result<(), Box<dyn std::error::Error>> {
+    let (least, most) = bounds(curves, |(_, ms)| *ms);
+    let least = least.max(0.001) * 0.8;
     let mut svg = String::new();
     {
         let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
         area.fill(&WHITE)?;
-        let mut chart = ChartBuilder::on(&area)
-            .margin(12)
-            .x_label_area_size(34)
-            .y_label_area_size(64)
-            .build_cartesian_2d(0.0..MOST_NINES, (least..most).log_scale())?;
+        let mut chart = margins(&area)
+            .build_cartesian_2d(0.0..MOST_NINES, (least..most.max(least) * 1.25).log_scale())?;
         chart
             .configure_mesh()
             .x_labels(4)
             .y_labels(5)
             .x_label_formatter(&percentile)
-            .y_label_formatter(&|ms| crate::targets::number(*ms))
+            .y_label_formatter(&|ms| number(*ms))
             .y_desc("milliseconds")
-            .light_line_style(RGBColor(235, 235, 235))
+            .light_line_style(LIGHT)
             .draw()?;
-        for Curve { figure, colour, dashes: (dash, gap) } in curves {
-            let points = figure.series.curve().into_iter().map(|(q, ms)| (nines(q), ms.max(least)));
-            let style = colour.stroke_width(2);
-            match gap {
-                0 => drop(chart.draw_series(LineSeries::new(points, style))?),
-                _ => drop(chart.draw_series(DashedLineSeries::new(points, *dash, *gap, style))?),
-            }
-        }
+        draw_lines(&mut chart, curves, least)?;
         area.present()?;
     }
     html.push_str(&svg);
+    Ok(())
+}
+
+fn draw_throughput(curves: &[Curve], html: &mut String) -> Result<(), Box<dyn std::error::Error>> {
+    let (shortest, longest) = bounds(curves, |(length, _)| *length);
+    let (_, most) = bounds(curves, |(_, mpps)| *mpps);
+    let mut svg = String::new();
+    {
+        let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
+        area.fill(&WHITE)?;
+        let mut chart = margins(&area).build_cartesian_2d(shortest..longest, 0.0..most * 1.1)?;
+        chart
+            .configure_mesh()
+            .x_label_formatter(&|bytes| format!("{bytes:.0} B"))
+            .y_label_formatter(&|mpps| number(*mpps))
+            .y_desc("Mpps, both ways together")
+            .light_line_style(LIGHT)
+            .draw()?;
+        draw_lines(&mut chart, curves, 0.0)?;
+        area.present()?;
+    }
+    html.push_str(&svg);
+    Ok(())
+}
+
+fn margins<'a, 'b>(area: &'a DrawingArea<SVGBackend<'b>, Shift>) -> ChartBuilder<'a, 'b, SVGBackend<'b>> {
+    let mut chart = ChartBuilder::on(area);
+    chart.margin(12).x_label_area_size(34).y_label_area_size(64);
+    chart
+}
+
+/// Draws the lines; none goes below `least`.
+fn draw_lines<X, Y>(
+    chart: &mut ChartContext<'_, SVGBackend<'_>, Cartesian2d<X, Y>>,
+    curves: &[Curve],
+    least: f64,
+) -> Result<(), Box<dyn std::error::Error>>
+where
+    X: Ranged<ValueType = f64>,
+    Y: Ranged<ValueType = f64>,
+{
+    for Curve { line, colour, dashes: (dash, gap) } in curves {
+        let points = line.points.iter().map(|(x, y)| (*x, y.max(least)));
+        let style = colour.stroke_width(2);
+        if *gap == 0 {
+            chart.draw_series(LineSeries::new(points, style)).map_err(|e| e.to_string())?;
+        } else {
+            chart
+                .draw_series(DashedLineSeries::new(points, *dash, *gap, style))
+                .map_err(|e| e.to_string())?;
+        }
+    }
     Ok(())
 }
 
@@ -152,6 +243,35 @@ mod tests {
         assert_eq!(colour(&alone, "ours of it: spawn"), colour(&alone, "ours ADD"));
         let dashed = alone.find("stroke-dasharray=\"7 4\"").unwrap();
         assert!(alone.find("ours ADD") < Some(dashed), "the whole call is drawn through: {alone}");
+    }
+
+    #[test]
+    fn subjects_of_one_colour_are_told_apart_by_their_dashes() {
+        let mut results = Results::default();
+        let names = ["ours-one", "ours-call", "ours-watch"];
+        for name in names {
+            results.figure_mut("pod-add", name, "ADD").unwrap().series.record(Duration::from_millis(1));
+        }
+        let subjects = MeasuredSubjects::of(&names.map(|name| (name, Role::Ours)));
+        let html = latency_curves(&results.figures.iter().collect::<Vec<_>>(), &subjects).unwrap();
+        let legend = html.split_once("</p>").unwrap().0;
+        let dashes: Vec<_> =
+            legend.split("stroke-dasharray=\"").skip(1).map(|rest| rest.split_once('"').unwrap().0).collect();
+        assert_eq!(dashes, ["1 0", "7 4", "2 4"]);
+    }
+
+    #[test]
+    fn what_is_forwarded_is_drawn_by_length_for_those_who_have_several() {
+        let subjects = MeasuredSubjects::of(&[("ours", Role::Ours), ("ovs-normal", Role::Peer)]);
+        let points = |count: u32| (0..count).map(|at| (64.0 * f64::from(at + 1), 9.0)).collect::<Vec<_>>();
+        let of = |ours, ovs| {
+            let of_subjects = vec![("ours".to_owned(), points(ours)), ("ovs-normal".to_owned(), points(ovs))];
+            throughput_curves(of_subjects, &subjects).unwrap()
+        };
+        let html = of(3, 1);
+        assert!(html.contains("ours  <i>(3 lengths)") && html.contains("Mpps"), "{html}");
+        assert!(!html.contains("ovs-normal"), "{html}");
+        assert_eq!(of(1, 0), "");
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub(crate) const ONE_WAY: &str = "one frame, testpmd to testpmd, mean";
 pub(crate) const IDLE: &str = "CPU, idle";
 
 /// All, and none of whom only a feature is compared.
-const SWITCHES: [Contender; 4] =
+pub(super) const SWITCHES: [Contender; 4] =
     [Contender::Ours, Contender::OvsNormal, Contender::OvsFlows, Contender::DpdkVhost];
 const FEATURES: [Contender; 6] = [
     Contender::Ours,
@@ -38,29 +38,30 @@ pub(crate) const LONG: u16 = 1514;
 
 /// `switch-64`.
 pub(crate) fn short_frames(run: &mut SwitchBench, size: &CaseSize) -> Result<(), BenchError> {
-    throughput(run, "switch-64", SHORT, &SWITCHES, size)
+    throughput(run, "switch-64", (SHORT, FORWARDED), &SWITCHES, size)
 }
 
 /// `switch-1518`.
 pub(crate) fn long_frames(run: &mut SwitchBench, size: &CaseSize) -> Result<(), BenchError> {
-    throughput(run, "switch-1518", LONG, &SWITCHES, size)
+    throughput(run, "switch-1518", (LONG, FORWARDED), &SWITCHES, size)
 }
 
 /// `switch-features`.
 pub(crate) fn features(run: &mut SwitchBench, size: &CaseSize) -> Result<(), BenchError> {
-    throughput(run, "switch-features", SHORT, &FEATURES, size)
+    throughput(run, "switch-features", (SHORT, FORWARDED), &FEATURES, size)
 }
 
-fn throughput(
+/// Frames of one length, and the reading of how many were forwarded.
+pub(super) fn throughput(
     run: &mut SwitchBench,
     case: &'static str,
-    frame: u16,
+    (frame, what): (u16, &'static str),
     who: &[Contender],
     size: &CaseSize,
 ) -> Result<(), BenchError> {
     let traffic = Traffic { frame, burst: 32, bursts: 4 };
     rounds(run, case, traffic, who, size, |results, name, rate| {
-        results.read(case, name, FORWARDED, "Mpps", rate / 1e6);
+        results.read(case, name, what, "Mpps", rate / 1e6);
     })
 }
 

@@ -8,6 +8,7 @@ pub(crate) mod cases;
 mod contender;
 mod filled_pod;
 mod generator;
+pub(crate) mod lengths;
 mod memory;
 pub(crate) mod targets;
 pub(crate) mod two_threads;

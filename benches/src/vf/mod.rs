@@ -20,10 +20,12 @@ use serde_json::{Value, json};
 
 use crate::bench::{BenchError, CallFailure, attachments};
 use crate::cli::Options;
+use crate::foreign_cpu::Disturbance;
 use crate::network_config::{config, of_vf};
 use crate::node::Node;
 use crate::plugin_exec::Verb;
 use crate::results::Results;
+use crate::round::Round;
 use crate::subject::{Attachment, Done, Job, Role, Subject, floor_address};
 use crate::subject_descriptions::MeasuredSubjects;
 use crate::verify::{self, Expected};
@@ -44,6 +46,7 @@ pub(crate) struct VfBench {
     in_user_space: Vec<String>,
     macvlan: Value,
     serial: u32,
+    keeps_disturbed: bool,
 }
 
 /// The settings that a VF is asked for with.
@@ -88,7 +91,28 @@ impl VfBench {
         macvlan["master"] = json!(ours.first().map(|on_host| on_host.physical_name.clone()));
         macvlan["ipam"]["routes"] = json!([]);
         let (in_user_space, results) = (named.in_user_space.clone(), Results::default());
-        Ok(VfBench { node, subjects, results, ours, beside, in_user_space, macvlan, serial: 0 })
+        let keeps_disturbed = named.keeps_disturbed();
+        Ok(VfBench {
+            node,
+            subjects,
+            results,
+            ours,
+            beside,
+            in_user_space,
+            macvlan,
+            serial: 0,
+            keeps_disturbed,
+        })
+    }
+
+    /// Begins a round. What a NIC's driver does in threads of the kernel is on nobody's account.
+    fn begin_round(&self) -> Result<Round, BenchError> {
+        Round::begin(Disturbance::Stolen, &self.subjects, &[], &self.results)
+    }
+
+    /// Ends a round; false where it does not count.
+    fn end_round(&mut self, case: &'static str, round: Round) -> Result<bool, BenchError> {
+        round.end(case, &self.subjects, &[], &mut self.results, self.keeps_disturbed)
     }
 
     /// Ends the daemons; returns who was measured, and what was measured.

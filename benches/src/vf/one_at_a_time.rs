@@ -8,6 +8,7 @@ use crate::bench::{BenchError, CallFailure};
 use crate::case_size::CaseSize;
 use crate::plugin_exec::Verb;
 use crate::results::Figure;
+use crate::round::until_one_counts;
 use crate::statistics::StatisticsError;
 use crate::subject::{Done, Role};
 
@@ -32,16 +33,22 @@ pub(crate) fn run(bench: &mut VfBench, settings: &CaseSize) -> Result<(), BenchE
         let subjects = bench.subjects.len();
         for at in 0..subjects {
             let who = if round % 2 == 1 { subjects - 1 - at } else { at };
-            let counts = round >= settings.warmup;
-            for vf in 0..bench.vfs_of(who).len() {
-                add_and_del(bench, who, vf, VfRequest::Unchanged, counts)?;
-                if bench.subjects[who].role != Role::Floor {
-                    add_and_del(bench, who, vf, VfRequest::WithVlan(VLAN), counts)?;
-                }
-            }
+            until_one_counts(|| one_round(bench, who, round >= settings.warmup))?;
         }
     }
     Ok(())
+}
+
+/// All VFs of a subject, one after the other; false where the hypervisor had the processors meanwhile, so that they are not counted.
+fn one_round(bench: &mut VfBench, who: usize, counts: bool) -> Result<bool, BenchError> {
+    let round = bench.begin_round()?;
+    for vf in 0..bench.vfs_of(who).len() {
+        add_and_del(bench, who, vf, VfRequest::Unchanged, counts)?;
+        if bench.subjects[who].role != Role::Floor {
+            add_and_del(bench, who, vf, VfRequest::WithVlan(VLAN), counts)?;
+        }
+    }
+    bench.end_round(ADD, round)
 }
 
 /// Measures ADD, DEL, and the time until the VF is ready again.

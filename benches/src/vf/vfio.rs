@@ -14,6 +14,7 @@ use crate::case_size::CaseSize;
 use crate::network_config::IFNAME;
 use crate::network_config::of_vf;
 use crate::plugin_exec::Verb;
+use crate::round::until_one_counts;
 use crate::subject::{Attachment, Done, Job, Removal, Role};
 use crate::verify::{self, Expected};
 
@@ -24,13 +25,19 @@ pub(crate) fn run(bench: &mut VfBench, settings: &CaseSize) -> Result<(), BenchE
     let ours = bench.subjects.iter().position(|subject| subject.role == Role::Ours);
     let Some(who) = ours else { return Ok(()) };
     for round in 0..settings.warmup + settings.rounds {
-        let counts = round >= settings.warmup;
-        for address in bench.in_user_space.clone() {
-            vfio_add_and_del(bench, who, &address, counts)?;
-            macvlan_beside(bench, who, counts)?;
-        }
+        until_one_counts(|| one_round(bench, who, round >= settings.warmup))?;
     }
     Ok(())
+}
+
+/// All VFs under vfio-pci; false where the hypervisor had the processors meanwhile, so that they are not counted.
+fn one_round(bench: &mut VfBench, who: usize, counts: bool) -> Result<bool, BenchError> {
+    let round = bench.begin_round()?;
+    for address in bench.in_user_space.clone() {
+        vfio_add_and_del(bench, who, &address, counts)?;
+        macvlan_beside(bench, who, counts)?;
+    }
+    bench.end_round(CASE, round)
 }
 
 /// Measures ADD, DEL, the time until the VF is ready again, and a reset.
