@@ -73,6 +73,19 @@ pub(crate) struct Waiting {
     pub(crate) paths: DaemonPaths,
 }
 
+/// What a further daemon of ours with a switch beside it is started from.
+#[derive(Debug)]
+pub(crate) struct WithSwitch {
+    /// The path of the executable `fairleadd`.
+    pub(crate) daemon: PathBuf,
+    /// The path of the executable `fairlead-vswitch`.
+    pub(crate) switch: PathBuf,
+    /// The paths that the daemon is started with.
+    pub(crate) paths: DaemonPaths,
+    /// The directory for the sockets of ports.
+    pub(crate) ports: PathBuf,
+}
+
 /// A run on the private node: who is measured, where, and what was measured so far.
 #[derive(Debug)]
 pub(crate) struct Bench {
@@ -82,6 +95,8 @@ pub(crate) struct Bench {
     pub(crate) subjects: Vec<Subject>,
     /// How to start ours with `del: wait`, for the case that measures it too.
     pub(crate) waiting: Option<Waiting>,
+    /// How to start ours with a switch, for the case that measures its ports.
+    pub(crate) with_switch: Option<WithSwitch>,
     /// The directory where host-local keeps its files.
     pub(crate) data_dir: PathBuf,
     /// What was measured so far.
@@ -148,8 +163,19 @@ impl Bench {
         data_dir: PathBuf,
     ) -> Bench {
         let (results, leaked, of_nobody) = (Results::default(), HashSet::new(), Vec::new());
-        let keeps_disturbed = false;
-        Bench { node, subjects, waiting, data_dir, results, serial: 0, of_nobody, leaked, keeps_disturbed }
+        let (with_switch, keeps_disturbed) = (None, false);
+        Bench {
+            node,
+            subjects,
+            waiting,
+            with_switch,
+            data_dir,
+            results,
+            serial: 0,
+            of_nobody,
+            leaked,
+            keeps_disturbed,
+        }
     }
 
     /// Begins a round.
@@ -297,6 +323,12 @@ pub(crate) enum CallFailure {
     /// The plugin answered with success, but the answer does not name the VF.
     #[error("the answer does not tell VF {0} and an address")]
     NotNamed(String),
+    /// The plugin answered with success, but the answer does not tell a socket that is there, and an address.
+    #[error("the answer does not tell a socket that is there, and an address: {0:?}")]
+    NoSocket(String),
+    /// DEL left the socket.
+    #[error("the socket {0} is still there after DEL")]
+    SocketLeft(String),
     /// The plugin answered with success, but the VF is on another VLAN.
     #[error("the VF is on VLAN {is} instead of {wanted}")]
     Vlan {
@@ -307,6 +339,12 @@ pub(crate) enum CallFailure {
     },
 }
 
+/// A call that was answered with success.
+pub(crate) fn succeeded(done: io::Result<Done>) -> Result<Done, CallFailure> {
+    let done = done?;
+    if done.answer.success { Ok(done) } else { Err(CallFailure::Refused(done.answer.complaint())) }
+}
+
 /// Verifies the interface that an ADD has made.
 pub(crate) fn added(
     node: &Node,
@@ -314,10 +352,7 @@ pub(crate) fn added(
     attachment: &mut Attachment,
     done: io::Result<Done>,
 ) -> Result<Done, CallFailure> {
-    let done = done?;
-    if !done.answer.success {
-        return Err(CallFailure::Refused(done.answer.complaint()));
-    }
+    let done = succeeded(done)?;
     let expected = if subject.role == Role::Floor {
         Expected::of_address(IpNet::V4(floor_address(attachment.serial)))
     } else {
@@ -339,10 +374,7 @@ pub(crate) fn deleted(
     attachment: &Attachment,
     done: io::Result<Done>,
 ) -> Result<Done, CallFailure> {
-    let done = done?;
-    if !done.answer.success {
-        return Err(CallFailure::Refused(done.answer.complaint()));
-    }
+    let done = succeeded(done)?;
     verify::detached(node, &attachment.pod, subject.interfaces, subject.removal())?;
     Ok(done)
 }

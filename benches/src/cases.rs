@@ -122,6 +122,14 @@ pub(crate) const CASES: &[Case] = &[
         beside: None,
     },
     Case {
+        name: "add-vhost-user",
+        about: "{calls} ADDs of a vhost-user port of our switch, one at a time, and as many of a macvlan by the same daemon",
+        settings: settings(20, 200, 0, 1, 0),
+        quick: settings(0, 4, 0, 1, 0),
+        procedure: Procedure::Node(node_cases::vhost_user::run),
+        beside: None,
+    },
+    Case {
         name: "silence",
         about: "the last DEL's answer → the last link gone, {at_once} pods, namespaces kept and removed",
         settings: settings(0, 0, 5, 100, 0),
@@ -211,10 +219,10 @@ pub(crate) const CASES: &[Case] = &[
     },
     Case {
         name: "switch-lengths",
-        about: "frames of 128, 256, 512 and 1024 bytes between two pods, both ways; rounds: {rounds}",
-        settings: settings(0, 0, 3, 0, 3),
-        // The lengths say nothing of whether it works that 64 and 1518 do not.
-        quick: settings(0, 0, 0, 0, 0),
+        about: "frames of {calls} lengths from 128 bytes on, each twice the one before, both ways; rounds: {rounds}",
+        settings: settings(0, 4, 3, 0, 3),
+        // Further lengths say nothing of whether it works.
+        quick: settings(0, 1, 1, 0, 1),
         procedure: Procedure::Switches(switches::lengths::run),
         beside: None,
     },

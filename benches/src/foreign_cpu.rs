@@ -4,6 +4,7 @@
 //! A round in which that was much tells of the neighbours and not of the plugins, so it is not counted. What the kernel does on nobody's
 //! account (interrupts, the end of namespaces) is in the foreign time: the bound leaves room for it.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::time::{Duration, Instant};
@@ -48,8 +49,10 @@ impl CpuUse {
         let (busy, stolen) = busy_and_stolen(&fs::read_to_string("/proc/stat")?)
             .ok_or_else(|| io::Error::other("/proc/stat does not begin with the sum of all processors"))?;
         let mut own = process_cost::cpu_of_this_process()? + process_cost::cpu_of_children()?;
-        for daemon in subjects.iter().filter_map(|subject| subject.daemon.as_ref()) {
-            own += process_cost::cpu_of(daemon.pid)? + process_cost::cpu_of_programs_of(daemon.pid)?;
+        // One daemon may serve several subjects.
+        let daemons: HashSet<Pid> = subjects.iter().filter_map(|s| Some(s.daemon.as_ref()?.pid)).collect();
+        for pid in daemons {
+            own += process_cost::cpu_of(pid)? + process_cost::cpu_of_programs_of(pid)?;
         }
         for pid in needed {
             own += process_cost::cpu_of(*pid)?;

@@ -147,6 +147,7 @@ fn measure(options: &Options, cases: Vec<&'static Case>) -> Result<Report, MainE
     let waiting = subject_setup::waiting(options, &dirs);
     let data_dir = dirs.allocations();
     let mut bench = Bench::new(node, subjects, waiting, data_dir);
+    bench.with_switch = subject_setup::with_switch(options, &dirs);
     bench.keeps_disturbed = options.keeps_disturbed();
     let outcome = run_cases(options, &cases, |case, settings| match case.procedure {
         Procedure::Node(run) => run(&mut bench, settings),

@@ -30,6 +30,14 @@ pub(crate) fn config(data_dir: &Path) -> Value {
     })
 }
 
+/// The config of a port of our switch, with its socket in this directory.
+pub(crate) fn port_config(data_dir: &Path, directory: &Path) -> Value {
+    json!({
+        "cniVersion": "1.1.0", "name": "bench-ports", "type": "vhost-user", "directory": directory,
+        "ipam": { "type": "host-local", "dataDir": data_dir, "ranges": [[{"subnet": SECOND_SUBNET}]] },
+    })
+}
+
 /// The config for VFs, which does not name one yet.
 pub(crate) fn vf_config(data_dir: &Path) -> Value {
     json!({

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::bench::Waiting;
+use crate::bench::{Waiting, WithSwitch};
 use crate::cli::Options;
 use crate::daemon::{Daemon, DaemonError, DaemonPaths};
 use crate::network_config::{IFNAME, config, peer_config, pools, vf_config};
@@ -212,8 +212,19 @@ pub(crate) fn waiting(options: &Options, dirs: &RunDirectories) -> Option<Waitin
     })
 }
 
+/// How to start a daemon of ours with a switch beside it; `None` where ours is left out.
+pub(crate) fn with_switch(options: &Options, dirs: &RunDirectories) -> Option<WithSwitch> {
+    (!options.leaves_out("ours")).then(|| WithSwitch {
+        daemon: absolute(&options.ours.join("fairleadd")),
+        switch: absolute(&options.ours.join("fairlead-vswitch")),
+        paths: dirs.paths("ours-ports"),
+        ports: dirs.run.join("ports"),
+    })
+}
+
 fn check_names(options: &Options) -> Result<(), SubjectSetupError> {
-    const OWN: [&str; 6] = ["ours", "ours-wait", "debian", "newest", "floor", RAW_AT_ONCE];
+    const OWN: [&str; 8] =
+        ["ours", "ours-wait", "ours-ports", "ours-beside-ports", "debian", "newest", "floor", RAW_AT_ONCE];
     for name in &options.without {
         if !["ours", "debian", "floor"].contains(&name.as_str()) {
             let what = "none of `ours`, `debian`, `floor`";

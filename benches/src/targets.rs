@@ -5,7 +5,7 @@
 
 use serde::Serialize;
 
-use crate::node_cases::standing;
+use crate::node_cases::{standing, vhost_user};
 use crate::results::{Figure, Results};
 use crate::statistics::Summary;
 use crate::subject::Role;
@@ -93,6 +93,7 @@ pub(crate) fn verdicts(results: &Results, subjects: &MeasuredSubjects) -> Vec<Ve
         view.at_once(),
         view.under_del(),
         view.beside_standing_pods(),
+        view.vhost_user(),
         view.silence(),
         view.storm_and_idle(),
     ]
@@ -181,6 +182,16 @@ impl View<'_> {
             "ADD p50 beside 250 standing pods against beside none",
             ratio(p50(standing::MANY), p50(standing::NONE)),
             Limit::AtMost(1.1),
+            " ×",
+        )]
+    }
+
+    fn vhost_user(&self) -> Vec<Verdict> {
+        let p50 = |what| self.p50("add-vhost-user", Role::Ours, what);
+        vec![verdict(
+            "ADD p50 of a vhost-user port against that of a macvlan by the same daemon",
+            ratio(p50(vhost_user::PORT), p50(vhost_user::MACVLAN)),
+            Limit::AtMost(1.0),
             " ×",
         )]
     }
@@ -378,7 +389,7 @@ mod tests {
     #[test]
     fn a_target_without_a_number_is_not_measured_and_not_met() {
         let all = verdicts(&Results::default(), &MeasuredSubjects::default());
-        assert_eq!(all.len(), 19);
+        assert_eq!(all.len(), 20);
         assert!(all.iter().all(|v| v.state == State::NotMeasured && v.missed_by_percent.is_none()));
     }
 

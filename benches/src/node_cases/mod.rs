@@ -6,3 +6,4 @@ pub(crate) mod idle;
 pub(crate) mod link_removal;
 pub(crate) mod one_at_a_time;
 pub(crate) mod standing;
+pub(crate) mod vhost_user;

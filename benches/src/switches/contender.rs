@@ -301,7 +301,8 @@ impl Ovs<'_> {
     }
 }
 
-fn until(what: &str, so: impl Fn() -> io::Result<bool>) -> Result<(), BenchError> {
+/// Waits until something is so.
+pub(crate) fn until(what: &str, so: impl Fn() -> io::Result<bool>) -> Result<(), BenchError> {
     let started = Instant::now();
     while !so().map_err(BenchError::process(format!("looking for {what}")))? {
         if started.elapsed() > READY_WITHIN {

@@ -20,9 +20,9 @@ const BETWEEN: [(u16, &str); 4] = [
     (1024, "forwarded, 1024 B"),
 ];
 
-/// Runs it.
+/// Runs it: `calls` lengths.
 pub(crate) fn run(run: &mut SwitchBench, size: &CaseSize) -> Result<(), BenchError> {
-    for (length, what) in BETWEEN {
+    for (length, what) in BETWEEN.into_iter().take(size.calls) {
         throughput(run, CASE, (length - CHECKSUM, what), &SWITCHES, size)?;
     }
     Ok(())

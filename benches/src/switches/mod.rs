@@ -5,7 +5,7 @@
 //! switch anew and counts what testpmd got; the subjects take turns. Only [`two_threads`] has pods of its own.
 
 pub(crate) mod cases;
-mod contender;
+pub(crate) mod contender;
 mod filled_pod;
 mod generator;
 pub(crate) mod lengths;

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::bench::{BenchError, CallFailure, attachments};
+use crate::bench::{BenchError, CallFailure, attachments, succeeded};
 use crate::cli::Options;
 use crate::foreign_cpu::Disturbance;
 use crate::network_config::{config, of_vf};
@@ -243,9 +243,4 @@ const SETTLE_TIME: Duration = Duration::from_millis(400);
 /// effects of the last call would be in the time of the next.
 fn let_machine_settle() {
     thread::sleep(SETTLE_TIME);
-}
-
-fn succeeded(done: io::Result<Done>) -> Result<Done, CallFailure> {
-    let done = done?;
-    if done.answer.success { Ok(done) } else { Err(CallFailure::Refused(done.answer.complaint())) }
 }

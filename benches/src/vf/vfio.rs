@@ -8,8 +8,8 @@ use fairlead_host::PciKernel;
 use serde_json::{Value, json};
 
 use super::vf_on_host::until_ready;
-use super::{VfBench, let_machine_settle, succeeded};
-use crate::bench::{BenchError, CallFailure};
+use super::{VfBench, let_machine_settle};
+use crate::bench::{BenchError, CallFailure, succeeded};
 use crate::case_size::CaseSize;
 use crate::network_config::IFNAME;
 use crate::network_config::of_vf;
