@@ -114,10 +114,14 @@ rules_hold() {
         <(sed -n 's/ *alertname: //p' "$MONITORING/fairlead.rules.test.yaml" | sort -u)
 }
 
+# With their real times, which promtool's cases hold them to, no test would live to see most alerts fire.
+rules_at_once() { sed 's/^\( *for:\) .*/\1 3s/' "$MONITORING/fairlead.rules.yaml"; }
+
 prometheus_up() {
+    rules_at_once >"$NODE/rules.yaml"
     cat >"$NODE/prometheus.yaml" <<Y
 global: { scrape_interval: 1s, evaluation_interval: 1s }
-rule_files: ["$MONITORING/fairlead.rules.yaml"]
+rule_files: ["$NODE/rules.yaml"]
 scrape_configs:
   - job_name: fairlead
     scheme: https
@@ -140,11 +144,17 @@ metrics_of_rules() {
     done
 }
 
-healthy_node_alerts_nobody() { equal "alerts" "$(query 'ALERTS{alertstate="firing"}' | jq -c 'map(.metric.alertname)')" '[]'; }
+firing() { query 'ALERTS{alertstate="firing"}' | jq -c 'map(.metric.alertname) | unique'; }
+# A network is refused without end, and the pool selects nothing: both on purpose.
+healthy_node_alerts_nobody() {
+    eventually 20 some 'ALERTS{alertname="FairleadAddsFail",alertstate="firing"}'
+    sleep 5 # longer than a condition has to hold
+    equal "alerts" "$(firing)" '["FairleadAddsFail","FairleadPoolNotices"]'
+}
 
 refused_configuration() {
     echo 'colour: red' >>"$NODE/config.yaml"
-    eventually 20 some 'ALERTS{alertname="FairleadSettingsRefused"}'
+    eventually 20 some 'ALERTS{alertname="FairleadSettingsRefused",alertstate="firing"}'
     configuration >"$NODE/config.yaml"
 }
 
@@ -155,6 +165,6 @@ it "it tells of the switch and its port" switch_with_port
 it "Prometheus scrapes it" prometheus_up
 it "every metric that a rule names is told" metrics_of_rules
 it "every query of the dashboard has data" python3 "$ROOT/tests/dashboard_queries.py" "$MONITORING/dashboard.json" http://127.0.0.1:9090
-it "no alert is raised about a node that is well" healthy_node_alerts_nobody
+it "no alert is raised about what is well: only for the calls that are refused and the pool without a VF" healthy_node_alerts_nobody
 it "an alert is raised about a configuration that is refused" refused_configuration
 finish
