@@ -6,6 +6,7 @@ mod rig;
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -14,7 +15,8 @@ use rig::{Outcome, Rig};
 /// Twice the time that is promised, because the machine may be busy with other tests.
 const AT_ONCE: Duration = Duration::from_millis(200);
 
-/// A process of its own that listens and never answers. It is Perl, because all of its threads must be known.
+/// A process of its own that listens and never answers. It is Perl, because all of its threads must be known. It leads a group, so that
+/// what it has forked ends with it.
 struct Hung(Child);
 
 impl Hung {
@@ -27,6 +29,7 @@ impl Hung {
             .args(["-MIO::Socket::UNIX", "-e", &script])
             .arg(rig.socket())
             .stdout(Stdio::piped())
+            .process_group(0)
             .spawn()
             .unwrap();
         let mut said = String::new();
@@ -60,7 +63,7 @@ impl Hung {
 
 impl Drop for Hung {
     fn drop(&mut self) {
-        let _ = self.0.kill();
+        let _ = Command::new("kill").args(["-s", "KILL", "--", &format!("-{}", self.pid())]).status();
         let _ = self.0.wait();
     }
 }
@@ -112,7 +115,7 @@ fn x04_status_of_a_stopped_daemon_is_50_in_time_and_success_when_its_stop_was_an
 #[test]
 fn x04_status_of_a_dead_daemon_whose_socket_another_process_holds_is_50_in_time() {
     let rig = Rig::new();
-    let _hung = Hung::listening(&rig, 8, "exit if fork; sleep 2").until('Z');
+    let _hung = Hung::listening(&rig, 8, "exit if fork; sleep 60").until('Z');
     is_told_at_once(&rig, "has ended", "systemctl restart fairleadd");
 }
 
