@@ -4,7 +4,7 @@
 set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/lib.sh"
 PLUGINS=reference # what the node has before Fairlead comes
-NODE_PARTS=(reference cluster)
+NODE_PARTS=(reference cluster dpdk)
 enter_node "$@"
 . "$ROOT/tests/cluster/cluster.sh"
 . "$ROOT/tests/cluster/controllers.sh"
@@ -14,6 +14,7 @@ enter_node "$@"
 cluster_places
 . "$ROOT/tests/cluster/fairlead.sh"
 . "$ROOT/tests/cluster/several_networks.sh"
+. "$ROOT/tests/dpdk_pods.sh"
 . "$ROOT/tests/cluster/vhost_user_pods.sh"
 
 # name and content of every file that the node's runtime reads or executes
@@ -158,7 +159,7 @@ same_name_at_once() {
 }
 
 # ---- examples ----
-# Those that need nothing but an uplink and the plugins that this node has.
+# Those that need nothing but an uplink and the plugins that every node has.
 HERE="macvlan default-route fixed-address"
 [ -n "$PEER" ] || HERE+=" first-available" # of Fairlead's own type
 # example POD: its manifest with an image that is on this node
@@ -187,6 +188,27 @@ examples_of_ours() {
     grep -q 'passed over  sriov: ' <<<"$(fairleadd describe default/first-available)"
     grep -q '  net1       default/macvlan: attached' <<<"$(fairleadd describe default/default-route)"
 }
+
+# By the reference plugins bridge, portmap and bandwidth, which are executed. What is said to the node's port is answered by a program
+# in the pod's network.
+ports_and_bandwidth() {
+    kubectl apply -f "$ROOT/examples/networks/ports-and-bandwidth.yaml"
+    example ports-and-bandwidth | kubectl apply -f -
+    runs ports-and-bandwidth 60
+    in_container ports-and-bandwidth ip -4 -o address show dev net1 | grep -c ' 10.104.0.'
+    equal "limits of bandwidth" "$(limits)" "tbf 100Mbit"
+    in_container ports-and-bandwidth busybox nc -ll -p 80 -e /bin/echo "by the node's port" &
+    disown $!
+    eventually 10 port_answers
+    kubectl delete pod ports-and-bandwidth --grace-period=0
+    all_gone
+    equal "limits of bandwidth" "$(limits)" ""
+    equal "rules for ports" "$(iptables-save -t nat | grep -c -- '--dport 8080\|10.104.0')" 0
+    kubectl delete -f "$ROOT/examples/networks/ports-and-bandwidth.yaml"
+    ip link delete br-ports
+}
+limits() { tc qdisc show | awk '$2 == "tbf" {for (i = 3; i < NF; i++) if ($i == "rate") print "tbf", $(i + 1)}'; }
+port_answers() { [ "$(busybox nc -w 2 10.250.0.2 8080)" = "by the node's port" ]; }
 
 # Its sandbox dies, and kubelet makes it another without asking anybody.
 without_the_api() {
@@ -244,11 +266,21 @@ next_image() {
     "$ROOT/tests/mkimage.py" --fairlead "$NODE/next" --arch amd64 "$NODE/next.tar" $IMAGE:next
     ctr images import "$NODE/next.tar" >/dev/null
 }
+# time_without_daemon PID: the milliseconds from its end until another is ready
+time_without_daemon() {
+    local ended
+    while running "$1"; do sleep 0.02; done
+    ended=${EPOCHREALTIME/./}
+    until daemon_ready; do sleep 0.05; done >/dev/null 2>&1
+    echo $(((${EPOCHREALTIME/./} - ended) / 1000))
+}
 upgrade_under_load() {
     next_image
     definition radio "$(macvlan 10.63.0.0/24)"
     local before
     before=$(running_daemon)
+    time_without_daemon "$before" >"$NODE/gap" &
+    disown $!
     the_daemon set image daemonset/fairlead fairlead=$IMAGE:next
     local i
     for ((i = 1; i <= 20; i++)); do
@@ -257,6 +289,10 @@ upgrade_under_load() {
     done
     rolled_out
     [ "$(running_daemon)" != "$before" ]
+    eventually 10 test -s "$NODE/gap"
+    figure "from the old daemon's end until the new one is ready: $(cat "$NODE/gap") ms"
+    # An ADD waits for the next daemon for so long.
+    [ "$(cat "$NODE/gap")" -lt 30000 ] || { echo "the node was without a daemon for $(cat "$NODE/gap") ms"; return 1; }
     eventually 60 all_running load 20
     equal "sandboxes that were refused" "$(refusals load-)" 0
     eventually 10 attached 40
@@ -343,10 +379,12 @@ it "k23 m14 a pod with three networks has them all, one default route, and its n
 alone "m09 nothing is left of its networks when it is deleted" several_networks_deleted
 alone "m08 x14 x21 a pod whose definition is missing waits, an Event says so, and it goes Running when the definition comes" missing_definition
 alone "x14 a broken definition is told in an Event, and put right" broken_definition
+of_ours "m14 a definition without a configuration is the network of its name in the conf dir" named_definition
 alone "a pod has another default network, by Multus' annotation" another_default
 of_ours "m01 m02 m05 m07 a pod with the legacy annotation has what its objects Network say" legacy_networks
 alone "m09 a definition deleted while a pod uses it: the pod's deletion leaves nothing" deleted_definition
-alone "every example is taken by the API server, and those that need no VF go Running as they say" examples
+alone "every example is taken by the API server, and those that need an uplink alone go Running as they say" examples
+of_ours "m12 a port of the node leads to the example's pod, whose bandwidth is limited, by the executed portmap and bandwidth" ports_and_bandwidth
 alone "k13 x11 twenty pods with a network each: one PATCH for each, and no other request" no_request_on_the_way
 alone "k14 x01 the daemon killed in a burst of 30 pods: all go Running, none without its network" killed_in_a_burst
 alone "k09 a pod recreated under its name while its DEL is due goes Running" same_name_at_once
@@ -356,7 +394,7 @@ alone "k07 API server and daemon gone: a pod with a network of its own gets a ne
 apiserver_ready || apiserver_again
 of_ours "the conf dir emptied: pods keep their network, and the node is Fairlead's again when its first network is back" emptied_conf_dir
 alone "k14 x11 the node goes down with 100 pods and comes back: all have their networks again, and no address leaks" rebooted
-of_ours "k29 pods of the example have sockets in their volumes, and the switch that is started again has their ports" sockets_in_volumes
+of_ours "k29 DPDK applications in two pods of the example exchange frames, and again when the switch has been started anew" sockets_in_volumes
 of_ours "k29 x10 pods of the example get ports that kubelet counts and mounts" ports_that_kubelet_allocates
 of_ours "x01 upgrade to a new image under load: no pod fails" upgrade_under_load
 of_ours "overlay and chart are taken by a real API server" applied_by_a_server

@@ -21,7 +21,7 @@ cluster_places() {
     NETD=/etc/cni/net.d CNIBIN=/opt/cni/bin
     export CNI_CONF_DIR=$NETD CNI_PLUGIN_DIR=$CNIBIN
     mkdir -p $NETD $CNIBIN $K/bin $K/pki $K/static $K/containerd /var/lib/etcd $KUBELET
-    cp "$BIN/plugins"/{bridge,host-local,loopback,macvlan,static,tuning} $CNIBIN
+    cp "$BIN/plugins"/{bandwidth,bridge,host-local,loopback,macvlan,portmap,static,tuning} $CNIBIN
     ln -s "$PROGRAMS"/* $K/bin
     export PATH=$K/bin:$PATH
     ip address add 10.96.0.1/32 dev lo # the cluster's own service, which has no proxy here

@@ -19,7 +19,10 @@ several_networks() {
     in_container peer ip route show default | grep -c 'via 10.63.0.1 dev radio0'
     eventually 10 in_container three busybox ping -I net1 -c 1 -W 1 -q 10.63.0.77
     fairleadd describe default/three
+    [ -n "$PEER" ] || equal "who told of the annotations" "$(told_by three)" "the runtime's call"
 }
+# Who has told what the pod is annotated with: its record has what containerd handed over with the ADD.
+told_by() { fairleadd describe "default/$1" -o json | jq -r '.asked[0].toldBy'; } # POD
 
 # What the executed ones made, too.
 several_networks_deleted() {
@@ -50,6 +53,21 @@ broken_definition() {
     definition broken "$(macvlan 10.66.0.0/24)"
     runs refused 60
     all_gone
+}
+# Its configuration is a file of the node.
+named_definition() {
+    jq -n --argjson plugin "$(macvlan 10.69.0.0/24)" '{cniVersion: "1.0.0", name: "named", plugins: [$plugin | del(.cniVersion)]}' \
+        >$NETD/20-named.conflist
+    definition named
+    pod by-name "$(asking named)"
+    runs by-name
+    in_container by-name ip -4 -o address show dev net1 | grep -c ' 10.69.0.'
+    eventually 10 has_status by-name 2
+    equal "network-status" "$(status_of by-name 'map([.name, .interface])')" '[["pods","eth0"],["default/named","net1"]]'
+    all_gone
+    no_definition named
+    rm $NETD/20-named.conflist
+    equal "addresses held" "$(held_of '10.69.*')" 0
 }
 another_default() {
     definition oam "$(macvlan 10.68.0.0/24)"
@@ -101,20 +119,29 @@ deleted_definition() {
     eventually 10 none_held_of '10.67.*'
 }
 
-# What the daemon asked of the API server, from line $1 of the log on: verb and resource, counted. That it looks now and then
-# whether there are objects Network by now is no pod's.
+# What the daemon asked of the API server, from line $1 of the log on: verb and resource, counted. No pod's doing are a watch, which is
+# begun again after some minutes, and a look whether there are objects Network by now.
 asked_since() {
     tail -n +"$1" "$LOG/audit" | jq -r '"\(.verb) \(.objectRef.resource)\(if .objectRef.subresource then "/" + .objectRef.subresource else "" end)"' |
-        grep -v '^list networks$' | sort | uniq -c | awk '{print $2, $3 ": " $1}'
+        sed '/^watch /d; /^list networks$/d' | sort | uniq -c | awk '{print $2, $3 ": " $1}'
 }
+# The connections to the API server that the daemon has ever opened. A peer has nobody to tell them.
+connections() { [ -n "$PEER" ] || api /metrics | awk '$1 == "fairlead_api_connections_total" {print $2; n++} END {exit n != 1}'; }
+# Four PATCHes are under way at once, each of which needs one; those that are open are used again. Each of the four watches may need
+# another when it is begun again.
+MOST_CONNECTIONS=8
 no_request_on_the_way() {
-    local line i
+    local line i before opened
     sleep 2 # what is still to be written of the cases before
     line=$(($(wc -l <"$LOG/audit") + 1))
+    before=$(connections)
     for ((i = 1; i <= 20; i++)); do pod many-$i "$(asking radio)"; done
     eventually 60 all_running many 20
     for ((i = 1; i <= 20; i++)); do eventually 10 has_status many-$i 2; done
     figure "what was asked for 20 pods: $(asked_since "$line" | paste -s -d ',' | sed 's/,/, /g')"
     equal "what was asked for 20 pods" "$(asked_since "$line")" "patch pods/status: 20"
+    opened=$(($(connections) - before))
+    figure "connections opened meanwhile: $opened"
+    [ $opened -le $MOST_CONNECTIONS ] || { echo "$opened connections to the API server were opened for 20 pods"; return 1; }
     all_gone
 }

@@ -9,12 +9,34 @@ vhost_user_status() { # POD
         | .name == "default/vhost-user" and (.ips[0] | startswith("10.97.8.")) and ."device-info"."vhost-user".path == "/run/vhost-user/net1.sock"'
 }
 
-# The example, with sockets that ADD makes: the image has no application that would make them.
+# ---- applications: the node's testpmd, in the network and with the volume of a pod, whose image has none ----
+mac_of() { status_of "$1" '.[1].mac' | tr -d '"'; } # POD
+volume_of() { echo "$KUBELET/pods/$(uid_of "$1")/volumes/kubernetes.io~empty-dir/vhost-user"; } # POD
+# listens POD PEER: makes its socket, and sends back to its peer what it gets
+listens() {
+    ip netns attach "$1" "$(process_of "$1")"
+    testpmd "$1" 1 "$(mac_of "$2")" 'mount --bind "$1" /mnt' /mnt/net1.sock "$(volume_of "$1")"
+    test -S "/proc/$(process_of "$1")/root/run/vhost-user/net1.sock"
+}
+both_connected() { [ "$(fairleadd vswitch ports -o json | jq '[.ports[] | select(.connected)] | length')" = 2 ]; }
+# What went to each of the two: the frames of that which got fewer.
+received_by_each() { fairleadd vswitch ports -o json | jq '[.ports[].counters.to_guest_frames] | if length == 2 then min else -1 end'; }
+each_has() { [ "$(received_by_each)" -gt "$1" ]; } # FRAMES
+frames_go_round() { # POD
+    local before
+    eventually 20 both_connected || { fairleadd vswitch ports; return 1; }
+    before=$(received_by_each)
+    say "$1" stop
+    say "$1" 'start tx_first 4'
+    eventually 60 each_has $((before + 1000)) || { fairleadd vswitch ports -o json; return 1; }
+    figure "frames that each of the two has got: $(received_by_each)"
+}
+
 sockets_in_volumes() {
     kubectl apply -k "$ROOT/deploy/overlays/vhost-user"
     kubectl -n fairlead rollout status daemonset/fairlead-vswitch --timeout=180s
     rolled_out
-    sed 's/"mode": "server", //' "$ROOT/examples/networks/vhost-user.yaml" | kubectl apply -f -
+    kubectl apply -f "$ROOT/examples/networks/vhost-user.yaml"
     # Its process does not end when it is told to.
     example vhost-user | sed 's/^    spec:$/&\n      terminationGracePeriodSeconds: 0/' | kubectl apply -f -
     kubectl rollout status deployment/vhost-user --timeout=180s || {
@@ -22,16 +44,23 @@ sockets_in_volumes() {
         the_daemon logs daemonset/fairlead-vswitch --tail=5
         return 1
     }
-    local name
-    for name in $(vhost_user_pods); do
-        test -S "/proc/$(process_of "$name")/root/run/vhost-user/net1.sock"
-        eventually 10 vhost_user_status "$name"
-    done
-    eventually 5 two_vhost_user_ports
-    # The switch dies with its pod, and the next one has the ports again.
+    local name first second
+    for name in $(vhost_user_pods); do eventually 10 vhost_user_status "$name"; done
+    read -r first second <<<"$(vhost_user_pods | paste -s -d ' ')"
+    listens "$first" "$second"
+    listens "$second" "$first"
+    eventually 20 two_vhost_user_ports
+    say "$second" start
+    frames_go_round "$first"
+    # The switch dies with its pod; the next one has the ports again, and the applications are told nothing.
     kubectl -n fairlead rollout restart daemonset/fairlead-vswitch
     kubectl -n fairlead rollout status daemonset/fairlead-vswitch --timeout=180s
     eventually 20 two_vhost_user_ports
+    frames_go_round "$first"
+    for name in "$first" "$second"; do
+        application_end "$name"
+        ip netns del "$name"
+    done
     kubectl delete deployment vhost-user
     all_gone
     eventually 10 no_vhost_user_port
