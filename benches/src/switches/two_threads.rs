@@ -23,6 +23,8 @@ const LOOK: Duration = Duration::from_micros(250);
 /// Fewer of them say nothing: somebody else had the processors. Then it goes on for this many times the time.
 const FEWEST_LOOKS: u32 = 20;
 const MOST_TIMES: u32 = 20;
+/// A queue is forwarded within this time, or the switch is gone.
+const QUEUE_WITHIN: Duration = Duration::from_secs(60);
 /// So often the last frames of a queue are looked for when their senders have given them away.
 const MOST_WAITS: u32 = 400;
 
@@ -162,11 +164,17 @@ fn count(pods: &mut [FilledPod; 2], senders: usize, time: Duration) -> io::Resul
 
 /// Counts what comes of one queue of each sender.
 fn count_queue(pods: &mut [FilledPod; 2], senders: usize, counted: &mut Counted) -> io::Result<()> {
-    let (mut last, mut waits): (Option<Instant>, u32) = (None, 0);
+    let (begun, mut last, mut waits): (Instant, Option<Instant>, u32) = (Instant::now(), None, 0);
     let mut left = u64::from(ENTRIES) * senders as u64;
     loop {
         thread::sleep(LOOK);
         let now = Instant::now();
+        if now.duration_since(begun) > QUEUE_WITHIN {
+            return Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "the switch does not take what a pod has sent",
+            ));
+        }
         let came = pods.iter_mut().map(|pod| pod.look().map(u64::from)).sum::<io::Result<u64>>()?;
         left = left.saturating_sub(came);
         let through: io::Result<Vec<bool>> = pods[..senders].iter().map(FilledPod::is_through).collect();
