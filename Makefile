@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup build man test-programs fmt lint test bench bench-lab bench-switches bench-restarts demo lab lab-test lab-peer lab-soak lab-kubelet api-server e2e image generate deploy-render fuzz clean
+.PHONY: help setup build man test-programs fmt lint test bench bench-lab bench-switches bench-restarts demo lab lab-test lab-peer lab-soak lab-kubelet api-server e2e image generate deploy-render fuzz miri clean
 
 export PATH := $(CURDIR)/.cache/bin:$(PATH)
 
@@ -159,6 +159,10 @@ e2e: image api-server ## Fairlead in a real cluster of one node, on this machine
 fuzz: ## guided fuzzing of every target; FUZZ_SECONDS=60 for each
 	@tests/setup.sh build
 	@fuzz/run.sh
+
+miri: ## tests of the unsafe code under Miri, which sees undefined behaviour and races (a nightly toolchain); MIRI_SEEDS=16 orders
+	@tests/setup.sh build
+	@tests/miri.sh
 
 clean: ## remove what was built, not what was fetched (.cache)
 	@rm -rf dist $(TARGET_DIR)

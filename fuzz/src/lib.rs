@@ -1,10 +1,10 @@
-//! One VF for each kind of bytes that reach Fairlead from outside: a runtime's configuration, another plugin's
+//! One function for each kind of bytes that reach Fairlead from outside: a runtime's configuration, another plugin's
 //! result, the executable's request, the kernel's answers, another device plugin's configuration, a pod's annotations, and the
 //! files that a kill, a bad disk or Multus may leave; what a guest of the switch says and writes, and what its control socket and OVS's database tell.
 //!
 //! Each takes anything, must not panic, and asserts what holds for whatever was accepted. The guided run
 //! (`fuzz_targets/`, `make fuzz`) and the replay of the kept corpus (`tests/corpus.rs`, part of `make test`) call the
-//! same VFs. An input that once broke something stays in `corpus/<name>/`.
+//! same functions. An input that once broke something stays in `corpus/<name>/`.
 
 #![forbid(unsafe_code)]
 
@@ -26,7 +26,7 @@ use fairlead_kube::npwg::{
 };
 use fairlead_sriov::{DevicePluginConfig, Selectors};
 
-/// A name, which is that of the corpus' directory, and its VF.
+/// A name, which is that of the corpus' directory, and its function.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them.

@@ -126,3 +126,72 @@ impl CaptureReader {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::thread;
+
+    use super::super::shared_ring::{PLACE, RECORDS};
+    use super::super::{CaptureOptions, Tap};
+    use super::*;
+    use crate::memory::{GuestMemory, GuestSlice, MappedRegion};
+    use crate::offload::NetHeader;
+    use crate::ring::{Frame, HeadSpace};
+
+    /// A frame that tells its number.
+    fn bytes(number: u32) -> Vec<u8> {
+        let mut bytes = vec![number.to_le_bytes()[0]; 20 + number as usize * 7 % 400];
+        bytes[..4].copy_from_slice(&number.to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn frames_come_out_as_they_were_captured_while_more_are_also_around_the_rings_end() {
+        const COUNT: u32 = if cfg!(miri) { 120 } else { 60_000 };
+        let memory = GuestMemory::default().with(MappedRegion::of_own_pages(PLACE)).unwrap();
+        let memory = Arc::new(memory);
+        let [taps, ring] = [(), ()].map(|()| SharedRing::of(&memory).unwrap());
+        let begin = RECORDS as u64 - 6_000;
+        ring.set_read(begin);
+        ring.set_written(begin);
+        let options = CaptureOptions { direction: CaptureDirection::Both, snaplen: 300 };
+        let switch = thread::spawn(move || {
+            let mut tap = Tap::into_ring(taps, options, begin);
+            for number in 0..COUNT {
+                let (mut own, mut space) = (bytes(number), HeadSpace::new());
+                let slice = GuestSlice::of_bytes(&mut own).unwrap();
+                tap.sent(&Frame::of_slice(slice, NetHeader::PLAIN, &mut space).unwrap());
+                if number % 16 == 0 {
+                    thread::yield_now();
+                }
+            }
+        });
+        let (connection, _kept_open) = io::pipe().unwrap();
+        let mut reader = CaptureReader { ring, connection: connection.into(), read: begin };
+        let (mut next, mut came) = (0, 0);
+        loop {
+            if reader.ring.written() == reader.read && !reader.ring.has_ended() {
+                thread::yield_now();
+                continue;
+            }
+            match reader.look() {
+                Seen::Frame(frame) => {
+                    let number = u32::from_le_bytes(*frame.bytes.first_chunk().unwrap());
+                    assert!((next..COUNT).contains(&number), "{number} comes where {next} is next");
+                    let sent = bytes(number);
+                    assert_eq!(frame.length as usize, sent.len());
+                    assert!(frame.bytes == sent[..sent.len().min(300)], "frame {number}");
+                    (next, came) = (number + 1, came + 1);
+                }
+                Seen::Ended(ended) => {
+                    assert_eq!(ended, Ended::PortRemoved);
+                    break;
+                }
+                Seen::Nothing => {}
+            }
+        }
+        switch.join().unwrap();
+        assert_eq!(came + reader.lost(), u64::from(COUNT));
+    }
+}

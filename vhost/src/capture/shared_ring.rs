@@ -20,11 +20,14 @@ use crate::memory::{GuestMemory, GuestSlice, KeptSlice, MappedRegion, RegionErro
 /// The bytes of the counters' page.
 const COUNTERS: usize = 4096;
 /// The bytes of the ring: some thousand frames of full size.
-const RECORDS: usize = 8 << 20;
+pub(super) const RECORDS: usize = 8 << 20;
 /// The bytes of the whole memory.
 pub(crate) const RING_BYTES: u64 = (COUNTERS + RECORDS) as u64;
 /// The bytes of a record before its frame.
 pub(super) const HEAD_BYTES: usize = 24;
+
+/// The memory as a region.
+pub(super) const PLACE: RegionPlace = RegionPlace { guest: 0, user: 0, bytes: RING_BYTES, offset: 0 };
 
 const WRITTEN: usize = 0;
 const LOST: usize = 8;
@@ -84,10 +87,14 @@ impl SharedRing {
     /// # Errors
     /// [`RegionError`]: it is no memfd of [`RING_BYTES`].
     pub(super) fn map(file: File) -> Result<SharedRing, RegionError> {
-        let place = RegionPlace { guest: 0, user: 0, bytes: RING_BYTES, offset: 0 };
-        let memory = Arc::new(GuestMemory::default().with(MappedRegion::new(place, file)?)?);
-        let whole = KeptSlice::at_user(&memory, 0, COUNTERS + RECORDS);
-        Ok(SharedRing { memory: whole.ok_or(RegionError::Refused(place))? })
+        let memory = GuestMemory::default().with(MappedRegion::new(PLACE, file)?)?;
+        SharedRing::of(&Arc::new(memory))
+    }
+
+    /// The ring in `memory`.
+    pub(super) fn of(memory: &Arc<GuestMemory>) -> Result<SharedRing, RegionError> {
+        let whole = KeptSlice::at_user(memory, 0, COUNTERS + RECORDS);
+        Ok(SharedRing { memory: whole.ok_or(RegionError::Refused(PLACE))? })
     }
 
     fn number(&self, offset: usize) -> u64 {

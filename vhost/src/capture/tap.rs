@@ -39,8 +39,12 @@ impl Tap {
         if !is_memory_file(request.memory.as_fd()) {
             return Err(TapError::NoMemory);
         }
-        let ring = SharedRing::map(File::from(request.memory))?;
-        Ok(Tap { ring, options: request.options, written: 0, lost: 0 })
+        Ok(Tap::into_ring(SharedRing::map(File::from(request.memory))?, request.options, 0))
+    }
+
+    /// Into a ring in which so many bytes were written before.
+    pub(super) fn into_ring(ring: SharedRing, options: CaptureOptions, written: u64) -> Tap {
+        Tap { ring, options, written, lost: 0 }
     }
 
     /// Copies a frame that the guest has sent.

@@ -101,3 +101,7 @@ fn for_each_source(forwarding: &mut Forwarding, mut act: impl FnMut(&mut SplitRi
         }
     }
 }
+
+#[cfg(test)]
+#[path = "sleep_tests.rs"]
+mod tests;

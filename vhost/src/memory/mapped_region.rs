@@ -128,7 +128,16 @@ pub(crate) struct MappedRegion {
     /// In a box, so that it stays where the watch finds it.
     _account: Option<Box<RegionAccount>>,
     mapping: MmapRegion,
+    /// Where `mapping` lies if nothing is mapped.
+    #[cfg(test)]
+    _pages: Vec<Page>,
 }
+
+/// A page of a test's own memory.
+#[cfg(test)]
+#[repr(C, align(4096))]
+#[derive(Debug, Clone)]
+struct Page([u8; 4096]);
 
 impl MappedRegion {
     /// Maps `place` of `file`. What its missing pages cost is not bounded: the file is one of our own, or everything is.
@@ -161,7 +170,27 @@ impl MappedRegion {
         }
         let watch = lost_pages::watch(mapping.as_ptr(), size, account.as_deref());
         let watch = Some(watch.ok_or(RegionError::TooManyWatched)?);
-        Ok(MappedRegion { place, watch, _account: account, mapping })
+        Ok(MappedRegion {
+            place,
+            watch,
+            _account: account,
+            mapping,
+            #[cfg(test)]
+            _pages: Vec::new(),
+        })
+    }
+
+    /// A region of zeroes that is no file's: Miri, which runs the tests of the rings, maps none.
+    #[cfg(test)]
+    pub(crate) fn of_own_pages(place: RegionPlace) -> MappedRegion {
+        let bytes = usize::try_from(place.bytes).unwrap();
+        let mut pages = vec![Page([0; size_of::<Page>()]); bytes.div_ceil(size_of::<Page>())];
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let start = pages.as_mut_ptr().cast();
+        // SAFETY: the pages have so many bytes, and are kept as long as the region.
+        let mapping = unsafe { MmapRegion::build_raw(start, bytes, access, kind) }.unwrap();
+        MappedRegion { place, watch: None, _account: None, mapping, _pages: pages }
     }
 
     /// Where it lies.

@@ -32,6 +32,12 @@ impl GuestEvent {
     pub(crate) fn new(fd: OwnedFd) -> Result<GuestEvent, NoEventFd> {
         if is_eventfd(fd.as_fd()) { Ok(GuestEvent(fd)) } else { Err(NoEventFd) }
     }
+
+    /// An eventfd of a test's own. (Miri has descriptors of its own, of which /proc does not tell.)
+    #[cfg(test)]
+    pub(crate) fn of_own(event: &nix::sys::eventfd::EventFd) -> GuestEvent {
+        GuestEvent(event.as_fd().try_clone_to_owned().unwrap())
+    }
 }
 
 /// True if `fd` is an eventfd, by the name that the kernel gives it below /proc. Nothing is asked of the file itself: the lock of an

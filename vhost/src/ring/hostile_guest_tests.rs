@@ -243,7 +243,7 @@ fn descriptor() -> impl Strategy<Value = [u8; 16]> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 8 } else { 512 }))]
 
     /// Whatever the ring's bytes are, what comes out lies in the guest's memory, and it comes out soon.
     #[test]

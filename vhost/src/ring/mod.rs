@@ -24,7 +24,9 @@ mod ring_fault;
 mod split_ring;
 
 #[cfg(test)]
-mod guest_model;
+mod call_tests;
+#[cfg(test)]
+pub(crate) mod guest_model;
 #[cfg(test)]
 mod hostile_guest_tests;
 #[cfg(test)]

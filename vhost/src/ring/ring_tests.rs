@@ -1,20 +1,17 @@
 //! Frames through rings that are as they should be.
 
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use nix::sys::eventfd::{EfdFlags, EventFd};
-
 use super::guest_model::{BUFFERS, FEATURES, GUEST, GuestModel, REGION, frame_bytes};
-use super::layout::{AVAIL_NO_INTERRUPT, INDIRECT, NEXT, USED_NO_NOTIFY, WRITE};
-use super::{Caller, FrameSink, FrameSource, GuestEvent, RingFault, RingFeatures, SplitRing};
+use super::layout::{INDIRECT, NEXT, USED_NO_NOTIFY, WRITE};
+use super::{Caller, FrameSink, FrameSource, RingFault, RingFeatures, SplitRing};
 use crate::offload::{NetHeader, Offloads};
 use crate::switch::TagChange;
 
 const BUFFER: u64 = GUEST + BUFFERS;
 
 /// Takes everything out of `from` and puts it into `to`; how many frames got there.
-fn forward(from: &mut SplitRing, to: &mut SplitRing, change: TagChange) -> usize {
+pub(super) fn forward(from: &mut SplitRing, to: &mut SplitRing, change: TagChange) -> usize {
     let memory = Arc::clone(from.memory());
     let mut source = FrameSource::look(from, &memory).unwrap();
     let mut arrived = 0;
@@ -30,7 +27,7 @@ fn forward(from: &mut SplitRing, to: &mut SplitRing, change: TagChange) -> usize
 }
 
 /// A receiver with `count` buffers of `bytes` bytes each, one after the other from the start of the buffers.
-fn receiver(count: u16, bytes: u32) -> GuestModel {
+pub(super) fn receiver(count: u16, bytes: u32) -> GuestModel {
     let mut guest = GuestModel::new(64);
     for n in 0..count {
         guest.describe(n, BUFFER + u64::from(n) * u64::from(bytes), bytes, WRITE, 0);
@@ -40,7 +37,7 @@ fn receiver(count: u16, bytes: u32) -> GuestModel {
 }
 
 /// A sender whose frame (behind 12 bytes of header) lies at `BUFFER`, as one buffer.
-fn sender(frame: &[u8]) -> GuestModel {
+pub(super) fn sender(frame: &[u8]) -> GuestModel {
     let mut guest = GuestModel::new(64);
     guest.write(BUFFER, &[&[0xff; 12], frame].concat());
     guest.describe(0, BUFFER, u32::try_from(12 + frame.len()).unwrap(), 0, 0);
@@ -313,49 +310,6 @@ fn a_ring_of_a_reconnected_guest_goes_on_where_the_used_ring_ends() {
     assert_eq!(ring.ready(1), Ok(3));
 }
 
-fn called(event: &EventFd) -> bool {
-    event.read().is_ok()
-}
-
-fn call_event() -> (EventFd, Option<Arc<GuestEvent>>) {
-    let event = EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap();
-    let theirs: OwnedFd = event.as_fd().try_clone_to_owned().unwrap();
-    (event, Some(Arc::new(GuestEvent::new(theirs).unwrap())))
-}
-
-#[test]
-fn a_guest_is_called_only_if_it_asked_for_that() {
-    let (event, call) = call_event();
-    let mut guest = receiver(0, 0);
-    let mut ring = guest.ring_with_call(FEATURES, call);
-    for (flags, wanted) in [(0, true), (AVAIL_NO_INTERRUPT, false)] {
-        guest.set_available_flags(flags);
-        guest.describe(0, BUFFER, 512, WRITE, 0);
-        guest.offer(0);
-        let from = sender(&frame_bytes(60));
-        assert_eq!(forward(&mut from.ring(FEATURES), &mut ring, TagChange::None), 1);
-        assert_eq!(called(&event), wanted);
-        ring.publish(&Caller::default()).unwrap();
-        assert!(!called(&event), "nothing new");
-    }
-}
-
-#[test]
-fn a_guest_with_event_indices_is_called_when_the_used_index_passes_its_own() {
-    let (event, call) = call_event();
-    let features = RingFeatures { event_idx: true, ..FEATURES };
-    let mut guest = GuestModel::new(8);
-    let mut ring = guest.ring_with_call(features, call);
-    guest.set_used_event(2);
-    // The first time in any case: what it was told before may have been lost.
-    for wanted in [true, false, true, false] {
-        guest.describe(0, BUFFER, 512, WRITE, 0);
-        guest.offer(0);
-        forward(&mut sender(&frame_bytes(60)).ring(FEATURES), &mut ring, TagChange::None);
-        assert_eq!(called(&event), wanted);
-    }
-}
-
 #[test]
 fn kicks_are_asked_for_only_before_a_sleep() {
     let guest = receiver(3, 512);
@@ -371,17 +325,4 @@ fn kicks_are_asked_for_only_before_a_sleep() {
     let ring = guest.ring(RingFeatures { event_idx: true, ..FEATURES });
     ring.ask_for_kicks(true);
     assert_eq!((guest.used_flags(), guest.available_event()), (0, 5));
-}
-
-#[test]
-fn only_an_eventfd_is_taken_for_one() {
-    let (reader, writer) = nix::unistd::pipe().unwrap();
-    let epoll = nix::sys::epoll::Epoll::new(nix::sys::epoll::EpollCreateFlags::empty()).unwrap();
-    let file = OwnedFd::from(tempfile::tempfile().unwrap());
-    for other in [reader, writer, epoll.0.try_clone().unwrap(), file] {
-        assert!(GuestEvent::new(other).is_err());
-    }
-    let full = EventFd::from_value_and_flags(u32::MAX, EfdFlags::EFD_NONBLOCK).unwrap();
-    nix::unistd::write(&full, &(u64::MAX - 1 - u64::from(u32::MAX)).to_ne_bytes()).unwrap();
-    assert!(GuestEvent::new(full.as_fd().try_clone_to_owned().unwrap()).is_ok(), "a full one is one too");
 }

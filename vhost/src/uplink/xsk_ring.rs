@@ -4,6 +4,7 @@
 
 use std::marker::PhantomData;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use fairlead_host::uplink::RING_ENTRIES;
@@ -13,8 +14,9 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 /// A ring with entries of type `T`, of which this side is the producer or the consumer.
 #[derive(Debug)]
 pub(super) struct XskRing<T> {
+    /// Where the mapping begins.
     start: *mut u8,
-    bytes: usize,
+    _mapping: Arc<Mapping>,
     /// Where our index, the kernel's and the flags lie, in bytes from the start.
     own: usize,
     kernel: usize,
@@ -25,8 +27,27 @@ pub(super) struct XskRing<T> {
     entry: PhantomData<T>,
 }
 
-// SAFETY: the mapping is not bound to a thread, and nobody else in this process has it.
+// SAFETY: the mapping is not bound to a thread, and its other side belongs to the kernel, or to another thread in a test.
 unsafe impl<T: Send> Send for XskRing<T> {}
+
+/// Memory that is mapped until this is dropped.
+#[derive(Debug)]
+struct Mapping {
+    start: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: a mapping is not bound to a thread.
+unsafe impl Send for Mapping {}
+// SAFETY: nothing reads or writes the memory by a shared reference to this; what its rings do is said at each of them.
+unsafe impl Sync for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: whoever made this has just mapped it, and no ring lies in it any more.
+        let _ = unsafe { munmap(self.start.cast(), self.bytes) };
+    }
+}
 
 /// Which side of a ring this process is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +66,21 @@ impl<T: Copy> XskRing<T> {
         offsets: &libc::xdp_ring_offset,
         side: Side,
     ) -> Result<XskRing<T>, Errno> {
+        XskRing::in_mapping(offsets, side, |bytes| {
+            let access = ProtFlags::READ | ProtFlags::WRITE;
+            let flags = MapFlags::SHARED | MapFlags::POPULATE;
+            // SAFETY: a new mapping, at an address that the kernel chooses. The kernel refuses to map more than the ring has.
+            let start = unsafe { mmap(std::ptr::null_mut(), bytes, access, flags, socket, page_offset) }?;
+            Ok(Arc::new(Mapping { start: start.cast(), bytes }))
+        })
+    }
+
+    /// A ring in what `map` maps, of as many bytes as it is told.
+    fn in_mapping(
+        offsets: &libc::xdp_ring_offset,
+        side: Side,
+        map: impl FnOnce(usize) -> Result<Arc<Mapping>, Errno>,
+    ) -> Result<XskRing<T>, Errno> {
         let place = |offset: u64, size: usize| {
             let offset = usize::try_from(offset).ok()?;
             (offset.is_multiple_of(size) && offset < 4_096).then_some(offset)
@@ -59,21 +95,16 @@ impl<T: Copy> XskRing<T> {
         else {
             return Err(Errno::INVAL);
         };
-        // The kernel refuses to map more than the ring has.
-        let bytes = entries + RING_ENTRIES as usize * size_of::<T>();
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        let flags_of_map = MapFlags::SHARED | MapFlags::POPULATE;
-        // SAFETY: a new mapping, at an address that the kernel chooses.
-        let start = unsafe { mmap(std::ptr::null_mut(), bytes, access, flags_of_map, socket, page_offset) }?;
-        let mut ring =
-            XskRing { start: start.cast(), bytes, own, kernel, flags, entries, index: 0, entry: PhantomData };
+        let mapping = map(entries + RING_ENTRIES as usize * size_of::<T>())?;
+        let (start, index, entry) = (mapping.start, 0, PhantomData);
+        let mut ring = XskRing { start, _mapping: mapping, own, kernel, flags, entries, index, entry };
         ring.index = ring.word(own).load(Ordering::Relaxed);
         Ok(ring)
     }
 
     fn word(&self, offset: usize) -> &AtomicU32 {
         let at = self.start.wrapping_add(offset).cast::<u32>();
-        // SAFETY: `map` has checked that the offset is aligned and lies before the entries, inside the mapping, which lives as long as
+        // SAFETY: `in_mapping` has checked that the offset is aligned and lies before the entries, inside the mapping, which lives as long as
         // `self`. The kernel reads and writes it as an atomic integer too.
         unsafe { AtomicU32::from_ptr(at) }
     }
@@ -137,9 +168,100 @@ impl<T: Copy> XskRing<T> {
     }
 }
 
-impl<T> Drop for XskRing<T> {
-    fn drop(&mut self) {
-        // SAFETY: the mapping that `map` has made, and nothing borrows from it any more.
-        let _ = unsafe { munmap(self.start.cast(), self.bytes) };
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use rustix::mm::mmap_anonymous;
+
+    use super::*;
+
+    const OFFSETS: libc::xdp_ring_offset =
+        libc::xdp_ring_offset { producer: 0, consumer: 64, desc: 192, flags: 128 };
+
+    /// Both sides of one ring, whose indices are about to wrap.
+    fn both_sides() -> [XskRing<libc::xdp_desc>; 2] {
+        let bytes = 192 + RING_ENTRIES as usize * size_of::<libc::xdp_desc>();
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping, at an address that the kernel chooses.
+        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, access, MapFlags::PRIVATE) };
+        let mapping = Arc::new(Mapping { start: start.unwrap().cast(), bytes });
+        for index in [0, 64] {
+            let at = mapping.start.wrapping_add(index).cast::<u32>();
+            // SAFETY: an aligned place in the mapping, which nobody else has yet.
+            unsafe { at.write(u32::MAX - 50) };
+        }
+        [Side::Producer, Side::Consumer].map(|side| {
+            let map = |wanted| {
+                assert_eq!(wanted, bytes);
+                Ok(Arc::clone(&mapping))
+            };
+            XskRing::in_mapping(&OFFSETS, side, map).unwrap()
+        })
+    }
+
+    fn descriptor(number: u32) -> libc::xdp_desc {
+        libc::xdp_desc { addr: u64::from(number) << 32, len: number, options: !number }
+    }
+
+    #[test]
+    fn what_one_side_puts_in_the_other_takes_out_in_order_and_whole() {
+        const COUNT: u32 = if cfg!(miri) { 300 } else { 300_000 };
+        let [mut producer, mut consumer] = both_sides();
+        let producing = thread::spawn(move || {
+            for number in 0..COUNT {
+                while producer.room() == 0 {
+                    thread::yield_now();
+                }
+                producer.put(descriptor(number));
+                producer.publish();
+            }
+        });
+        let mut number = 0;
+        while number < COUNT {
+            let ready = consumer.ready();
+            for ahead in 0..ready {
+                let (came, sent) = (consumer.entry(ahead), descriptor(number));
+                assert_eq!((came.addr, came.len, came.options), (sent.addr, sent.len, sent.options));
+                number += 1;
+            }
+            consumer.advance(ready);
+            consumer.publish();
+            if ready == 0 {
+                thread::yield_now();
+            }
+        }
+        producing.join().unwrap();
+        assert_eq!(consumer.ready(), 0);
+    }
+
+    #[test]
+    fn a_full_ring_has_no_room_until_the_other_side_has_taken_something() {
+        let [mut producer, mut consumer] = both_sides();
+        for number in 0..RING_ENTRIES {
+            assert_eq!(producer.room(), RING_ENTRIES - number);
+            producer.put(descriptor(number));
+        }
+        assert_eq!((producer.room(), consumer.ready()), (0, 0), "nothing is published yet");
+        producer.publish();
+        assert_eq!((producer.unconsumed(), consumer.ready()), (RING_ENTRIES, RING_ENTRIES));
+        consumer.advance(3);
+        consumer.publish();
+        assert_eq!(producer.room(), 3);
+    }
+
+    #[test]
+    fn places_outside_the_first_page_or_off_their_alignment_are_refused() {
+        let wrong = [
+            libc::xdp_ring_offset { producer: 4_096, ..OFFSETS },
+            libc::xdp_ring_offset { consumer: 2, ..OFFSETS },
+            libc::xdp_ring_offset { flags: u64::MAX - 3, ..OFFSETS },
+            libc::xdp_ring_offset { desc: 4, ..OFFSETS },
+        ];
+        for offsets in wrong {
+            let map = |_| panic!("nothing is mapped");
+            let ring = XskRing::<libc::xdp_desc>::in_mapping(&offsets, Side::Consumer, map);
+            assert_eq!(ring.err(), Some(Errno::INVAL), "{offsets:?}");
+        }
     }
 }
