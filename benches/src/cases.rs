@@ -219,7 +219,7 @@ pub(crate) const CASES: &[Case] = &[
     },
     Case {
         name: "switch-lengths",
-        about: "frames of {calls} lengths from 128 bytes on, each twice the one before, both ways; rounds: {rounds}",
+        about: "frames of 128 bytes, and of each length twice the one before, both ways; lengths: {calls}, rounds: {rounds}",
         settings: settings(0, 4, 3, 0, 3),
         // Further lengths say nothing of whether it works.
         quick: settings(0, 1, 1, 0, 1),

@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn whole_pods_are_compared_by_what_has_two_networks() {
         let mut results = Results::default();
-        let pods = [(pods::ONE, 5), (pods::BY_CALL, 10), (pods::BY_WATCH, 20), (pods::THICK, 100)];
+        let pods = [(pods::ONE, 5), (pods::BY_CALL, 20), (pods::BY_WATCH, 40), (pods::THICK, 100)];
         for (subject, ms) in pods {
             results.figure_mut("pod-add", subject, "ADD").unwrap().series.record(Duration::from_millis(ms));
         }
@@ -232,8 +232,8 @@ mod tests {
         let subjects = MeasuredSubjects::of(&pods.map(|(name, _)| (name, role(name))));
         let cases = cases::chosen(&[], cases::Place::Cluster).unwrap();
         let told = Comparison::of(&results, &subjects, &cases, false).sentences();
-        let wanted = "Against multus-thick: ADD of a pod, annotations in the call 10.0 × faster; \
-                      ADD of a pod, from the watch 5.00 × faster.";
+        let wanted = "Against multus-thick: ADD of a pod, annotations in the call 5.00 × faster; \
+                      ADD of a pod, from the watch 2.50 × faster.";
         assert_eq!(told, [wanted]);
     }
 

@@ -108,17 +108,20 @@ fn one_round(
         }
     }
     let is_kept = bench.end_round(CASE, round)?;
+    let mut all = Vec::new();
     for (who, what, pods) in turns {
         let deleted = bench.at_once(who, Verb::Del, &pods)?.done;
         for (pod, done) in pods.iter().zip(deleted) {
             if what == PORT {
-                port_deleted(bench, pod, done)
+                port_deleted(bench, pod, done);
             } else {
-                bench.deleted(CASE, who, pod, done).map(drop)
-            };
+                bench.deleted(CASE, who, pod, done);
+            }
         }
-        bench.put_away(pods)?;
+        all.extend(pods);
     }
+    // Together: the wait is for the last macvlan, whose ever it is.
+    bench.put_away(all)?;
     Ok(is_kept)
 }
 
@@ -138,11 +141,13 @@ fn port_added(bench: &mut Bench, pod: &mut Attachment, done: io::Result<Done>) -
 }
 
 /// Verifies that the socket is gone.
-fn port_deleted(bench: &mut Bench, pod: &Attachment, done: io::Result<Done>) -> Option<()> {
+fn port_deleted(bench: &mut Bench, pod: &Attachment, done: io::Result<Done>) {
     let left = pod.result.as_deref().and_then(socket_of).filter(|socket| Path::new(socket).exists());
     let checked =
         succeeded(done).and_then(|_| left.map_or(Ok(()), |left| Err(CallFailure::SocketLeft(left))));
-    checked.map_err(|why| bench.results.fail(CASE, "ours", format!("DEL {}: {why}", pod.id))).ok()
+    if let Err(why) = checked {
+        bench.results.fail(CASE, "ours", format!("DEL {}: {why}", pod.id));
+    }
 }
 
 /// The path of the socket in an answer that has an address, too.
