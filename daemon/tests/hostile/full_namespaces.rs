@@ -43,7 +43,10 @@ fn a_pod_with_thousands_of_addresses_routes_neighbours_and_links_ends_at_once_an
             call.del().succeeds();
             begun.elapsed()
         });
-        let meanwhile = median((0..20).map(served));
+        // Only those that began before its end count. Other work of the machine slows some of them; a lock that its end held would slow
+        // all of them.
+        let begun_meanwhile = (0..20).take_while(|n| *n == 0 || !end.is_finished()).map(served);
+        let meanwhile = begun_meanwhile.min().unwrap();
         assert!(meanwhile < 4 * quiet + Duration::from_millis(100), "{meanwhile:?}, before {quiet:?}");
         let took = end.join().unwrap();
         assert!(took < PATIENCE, "CHECK and DEL of the full namespace: {took:?}");

@@ -1,6 +1,7 @@
 //! Pods and definitions: as they come, as they go, and while the API server does not answer.
 
 use std::fs;
+use std::sync::mpsc;
 use std::thread;
 
 use super::fake_api_server::{DEFINITIONS, NAMESPACES, NETWORKS, PODS};
@@ -56,9 +57,16 @@ fn k11_a_pod_that_is_deleted_while_it_is_waited_for_fails_at_once() {
     for uid in [Some("u1"), None] {
         let name = format!("p{}", uid.is_some());
         let wanted = pod_ref("a", &name, uid);
+        // Without a uid only a deletion counts that comes while it is waited for.
+        let (waits, is_waiting) = mpsc::channel();
+        let watched = &watched;
         thread::scope(|scope| {
-            let waiting = scope.spawn(|| (ask(&watched, &wanted, LONG), Instant::now()));
-            thread::sleep(Duration::from_millis(200));
+            let waiting = scope.spawn(move || {
+                let gone = || waits.send(()).is_err();
+                let wait = Wait { deadline: Instant::now() + LONG, gone: &gone };
+                (watched.pod(&wanted, &wait), Instant::now())
+            });
+            is_waiting.recv_timeout(LONG).unwrap();
             let deleted = Instant::now();
             rig.api.delete(PODS, api_pod("a", &name, "u1"));
             let (answer, woken) = waiting.join().unwrap();
