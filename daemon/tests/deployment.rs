@@ -1,4 +1,4 @@
-//! The manifests, the chart and the systemd unit agree about what they give the daemon. `tests/e2e.sh` applies them.
+//! The manifests, the chart and the systemd units agree about what they give the daemon and the switch. `tests/e2e.sh` applies them.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -64,6 +64,34 @@ fn the_daemon_may_lock_memory_and_choose_its_node_where_uplinks_need_it_and_nowh
     let unit = text("daemon/systemd/fairleadd.service");
     let bounding = unit.lines().find(|line| line.starts_with("CapabilityBoundingSet=")).unwrap();
     assert!(bounding.contains(" CAP_IPC_LOCK") && bounding.contains(" CAP_SYS_NICE"), "{bounding}");
+}
+
+#[test]
+fn the_switchs_unit_gives_it_what_its_daemonset_gives_and_systemd_takes_every_line_of_it() {
+    let unit = text("daemon/systemd/fairlead-vswitch.service");
+    let value = |key: &str| {
+        let mut of_key = unit.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+        of_key.next().unwrap_or_else(|| panic!("the unit has no {key}"))
+    };
+    let pod = &yaml("deploy/components/vhost-user/vswitch.yaml")["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    let of_pod: Vec<&str> =
+        container["command"].as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
+    let of_unit: Vec<&str> = value("ExecStart").split(' ').collect();
+    assert_eq!(of_unit[1..].join(" "), of_pod[1..].join(" ").replace("=", " "), "options");
+    assert_eq!(format!("{}i", value("MemoryMax")), container["resources"]["limits"]["memory"]);
+    let capabilities = &container["securityContext"]["capabilities"]["add"];
+    let capabilities =
+        capabilities.as_array().unwrap().iter().map(|name| format!("CAP_{}", name.as_str().unwrap()));
+    assert_eq!(value("CapabilityBoundingSet"), capabilities.collect::<Vec<_>>().join(" "));
+    assert_eq!((value("NoNewPrivileges"), value("Restart")), ("yes", "always"));
+
+    // Where the program is not installed systemd would say so.
+    let dir = tempfile::tempdir().unwrap();
+    let copy = dir.path().join("fairlead-vswitch.service");
+    fs::write(&copy, unit.replace(of_unit[0], "/bin/true")).unwrap();
+    let out = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&copy).output().unwrap();
+    assert!(out.status.success() && out.stderr.is_empty(), "{}", String::from_utf8_lossy(&out.stderr));
 }
 
 #[test]
