@@ -2,6 +2,7 @@
 
 use fairlead_cni::{CniError, CniResult};
 use fairlead_host::{Link, Net, NetError, Nsid};
+use ipnet::IpNet;
 use serde_json::Value;
 
 use super::{Applied, ApplyError, Kinds, Owners, Undone, Work, loopback, made, moved, vf, vfio, vhost_user};
@@ -26,8 +27,7 @@ impl Kinds {
             Work::Moved(netdev) => moved::apply(&request.key.ifname, netdev, pod),
             Work::Vf(change) => vf::apply(&self.sriov, &request.key.ifname, change, attachment, pod),
             Work::Vfio(change) => vfio::apply(&self.sriov, change, attachment).map_err(ApplyError::Cni),
-            Work::VhostUser(new) => vhost_user::apply(&self.vhost_user, &self.device_info, new, attachment)
-                .map_err(ApplyError::Cni),
+            Work::VhostUser(new) => vhost_user::apply(&self.vhost_user, new).map_err(ApplyError::Cni),
             Work::Nothing => Ok(Applied::default()),
         }
     }
@@ -83,6 +83,8 @@ impl Kinds {
     pub(crate) fn tell_pod(&self, attachment: &Attachment, result: &CniResult) -> Result<(), CniError> {
         match &attachment.link {
             LinkRecord::VhostUser(record) => {
+                let addresses: Vec<IpNet> = result.ips.iter().map(|ip| ip.address).collect();
+                vhost_user::write_device_info(&self.device_info, attachment, record, &addresses)?;
                 vhost_user::write_file(&self.vhost_user, attachment, record, result)
             }
             _ => Ok(()),
@@ -120,7 +122,7 @@ impl Kinds {
 
     /// What device information says of the link, where the record tells it: no device plugin has, and no capability is needed for it.
     pub(crate) fn known_device_info(&self, attachment: &Attachment) -> Option<Value> {
-        attachment.vhost_user().and_then(vhost_user::device_info)
+        vhost_user::device_info(attachment)
     }
 
     /// The MTU of the interface in the pod, in bytes, where the record tells it. A result below 1.1.0 cannot.

@@ -100,6 +100,7 @@ fn userspace_cnis_own_example_is_a_port_in_a_bridge_that_is_made_and_the_pod_is_
         .call(Command::Add, &config(r#","kubeconfig":"/etc/multus.kubeconfig","logLevel":"debug""#))
         .unwrap();
     assert_eq!(told["ips"][0]["address"], "10.1.0.5/24");
+    assert_eq!(node.rig.known_device_info()["fairlead"]["addresses"], json!(["10.1.0.5/24"]));
     let name = PortName::of_attachment(ID, "net1").as_str().to_owned();
     let interface = server.row("Interface", &name);
     let path = node.rig.dir.path().join("run/ovs").join(&name).join(format!("{BEGIN}-net1"));

@@ -51,12 +51,18 @@ impl Rig {
         Ok(serde_json::from_str(&answer).unwrap())
     }
 
+    /// What network-status says of the device of the one attachment: by the record alone.
+    pub(super) fn known_device_info(&self) -> Value {
+        let core = &self.engine().core;
+        core.kinds.known_device_info(&core.store.all()[0]).unwrap()
+    }
+
     /// Runs what keeps the switch's ports up until it is so.
     pub(super) fn kept_up_until(&self, is_so: impl Fn() -> bool) {
-        let until = Instant::now() + Duration::from_secs(20);
+        let until = Instant::now() + Duration::from_secs(60);
         let goes_on = || !is_so() && Instant::now() < until;
         self.engine().core.kinds.vhost_user.keep_up(&goes_on);
-        assert!(is_so(), "not in 20 s");
+        assert!(is_so(), "not in 60 s");
     }
 }
 
@@ -92,8 +98,9 @@ fn k29_x16_a_port_is_a_socket_in_the_pods_volume_with_its_mac_and_addresses_told
     let info = fs::read_to_string(rig.dir.path().join(format!("root{info}"))).unwrap();
     let info: Value = serde_json::from_str(&info).unwrap();
     let wanted = json!({"type": "vhost-user", "version": "1.1.0", "vhost-user": {"mode": "client", "path": "/sockets/net1.sock"},
-        "fairlead": {"mac": "02:00:00:00:00:07", "mtu": 9000}});
+        "fairlead": {"mac": "02:00:00:00:00:07", "mtu": 9000, "addresses": ["10.1.0.5/24"]}});
     assert_eq!(info, wanted);
+    assert_eq!(rig.known_device_info(), wanted, "as the record has it");
 
     let with = format!(r#"{keys},"prevResult":{answer}"#);
     rig.of_kubelets_pod(Command::Check, &config(&with)).unwrap();
@@ -118,10 +125,25 @@ fn the_switch_and_the_application_are_told_the_pods_numa_node_also_after_a_resta
     let info = fs::read_to_string(rig.dir.path().join(format!("root{info}"))).unwrap();
     let info: Value = serde_json::from_str(&info).unwrap();
     assert_eq!(info["fairlead"]["numaNode"], 1);
+    assert_eq!(info["fairlead"].get("addresses"), None, "it was given none");
     drop(server);
     let (_server, ports) = switch(&rig);
     rig.kept_up_until(|| node(&ports).is_some());
     assert_eq!(node(&ports), Some(Some(1)));
+}
+
+#[test]
+fn x16_addresses_of_both_families_are_told_in_the_device_information_also_after_a_restart_of_the_daemon() {
+    let mut rig = Rig::with_volume();
+    let (_server, _ports) = switch(&rig);
+    rig.port(
+        r#","ipam":{"type":"static","addresses":[{"address":"10.1.0.5/24"},{"address":"fd00:1::5/64"}]}"#,
+    )
+    .unwrap();
+    let told = rig.known_device_info();
+    assert_eq!(told["fairlead"]["addresses"], json!(["10.1.0.5/24", "fd00:1::5/64"]));
+    rig.restart();
+    assert_eq!(rig.known_device_info(), told);
 }
 
 #[test]

@@ -9,6 +9,7 @@ use fairlead_host::socket_file::Access;
 use fairlead_host::{Mac, failpoint, socket_file};
 use fairlead_vhost::control::messages::SocketSide;
 use fairlead_vhost::port::PortConfig;
+use ipnet::IpNet;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -107,19 +108,13 @@ fn bits(rate: u32) -> u64 {
 }
 
 /// Makes socket and port; all of it is on record.
-pub(crate) fn apply(
-    services: &VhostUserServices,
-    files: &DeviceInfoFiles,
-    NewPort(record): &NewPort,
-    attachment: &Attachment,
-) -> Result<Applied, CniError> {
+pub(crate) fn apply(services: &VhostUserServices, NewPort(record): &NewPort) -> Result<Applied, CniError> {
     services.make_own_directory(record)?;
     match &record.ovs {
         Some(spec) => services.serve_by_ovs(record, spec)?,
         None => services.serve_by_own_switch(record)?,
     }
     failpoint::pass("add.prepared");
-    files.write(attachment, &DeviceInfo::of(record))?;
     Ok(Applied {
         mac: Some(record.port.mac),
         mtu: record.port.mtu.into(),
@@ -168,9 +163,20 @@ impl VhostUserServices {
     }
 }
 
-/// What the device information of a port says, whether or not somebody wants a file of it.
-pub(crate) fn device_info(record: &VhostUserRecord) -> Option<Value> {
-    serde_json::to_value(DeviceInfo::of(record)).ok()
+/// What the device information of a committed port says, whether or not somebody wants a file of it.
+pub(crate) fn device_info(attachment: &Attachment) -> Option<Value> {
+    let record = attachment.vhost_user()?;
+    serde_json::to_value(DeviceInfo::of(record, &attachment.addresses)).ok()
+}
+
+/// Writes the file of device information, where somebody wants one. `addresses`: what the port is given, not on record yet.
+pub(crate) fn write_device_info(
+    files: &DeviceInfoFiles,
+    attachment: &Attachment,
+    record: &VhostUserRecord,
+    addresses: &[IpNet],
+) -> Result<(), CniError> {
+    files.write(attachment, &DeviceInfo::of(record, addresses))
 }
 
 /// Device information of type `vhost-user`.
@@ -182,7 +188,7 @@ struct DeviceInfo<'a> {
     #[serde(rename = "vhost-user")]
     vhost_user: Socket<'a>,
     /// What the specification has no key for.
-    fairlead: Own,
+    fairlead: Own<'a>,
 }
 
 #[derive(Serialize)]
@@ -193,19 +199,22 @@ struct Socket<'a> {
 }
 
 #[derive(Serialize)]
-struct Own {
+struct Own<'a> {
     mac: Mac,
     mtu: u16,
+    /// With the lengths of their prefixes: the application sets them itself.
+    #[serde(skip_serializing_if = "<[IpNet]>::is_empty")]
+    addresses: &'a [IpNet],
     #[serde(rename = "numaNode", skip_serializing_if = "Option::is_none")]
     numa_node: Option<u32>,
 }
 
 impl<'a> DeviceInfo<'a> {
-    fn of(record: &'a VhostUserRecord) -> DeviceInfo<'a> {
+    fn of(record: &'a VhostUserRecord, addresses: &'a [IpNet]) -> DeviceInfo<'a> {
         let mode = if record.pod_listens { Mode::Server } else { Mode::Client };
         let vhost_user = Socket { mode: mode.as_str(), path: record.path_for_pod() };
         let (mac, mtu) = (record.port.mac, record.port.mtu);
-        let fairlead = Own { mac, mtu, numa_node: record.numa_node };
+        let fairlead = Own { mac, mtu, addresses, numa_node: record.numa_node };
         DeviceInfo { kind: "vhost-user", version: VERSION, vhost_user, fairlead }
     }
 }

@@ -23,7 +23,7 @@ mod socket_dir;
 mod switch_link;
 mod uplink;
 
-pub(crate) use attach::{NewPort, apply, device_info, plan};
+pub(crate) use attach::{NewPort, apply, device_info, plan, write_device_info};
 pub(crate) use config::{TYPES, VhostUser};
 pub(crate) use configuration_data::{annotations, write_file};
 pub(crate) use detach::undo;
