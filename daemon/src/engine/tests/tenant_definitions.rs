@@ -19,6 +19,18 @@ impl Rig {
         text: &str,
         runtime: &Value,
     ) -> Result<String, CniError> {
+        self.add_definition_with("", namespace, ifname, text, runtime)
+    }
+
+    /// The same with arguments of the runtime.
+    pub(super) fn add_definition_with(
+        &self,
+        args: &str,
+        namespace: &str,
+        ifname: &str,
+        text: &str,
+        runtime: &Value,
+    ) -> Result<String, CniError> {
         let tenant = Tenant::new(namespace, BTreeMap::new()).unwrap();
         let path = format!("/opt/cni/bin:{}", self.dir.path().join("bin").display());
         let none = Map::new();
@@ -34,7 +46,7 @@ impl Rig {
                 netns_inode: None,
                 callers_netns: None,
                 callers_cookie: None,
-                args: "",
+                args,
                 path: &path,
                 env: &[],
             },

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use fairlead_cni::wire::Command;
+use fairlead_cni::wire::{Command, Request};
 use fairlead_cni::{CniError, Code};
 use fairlead_host::socket_file;
 use fairlead_vhost::control::{PortCommands, Server};
@@ -144,6 +144,73 @@ fn x16_addresses_of_both_families_are_told_in_the_device_information_also_after_
     assert_eq!(told["fairlead"]["addresses"], json!(["10.1.0.5/24", "fd00:1::5/64"]));
     rig.restart();
     assert_eq!(rig.known_device_info(), told);
+}
+
+/// What a port is without any keys.
+fn plain() -> PortConfig {
+    PortConfig {
+        name: PORT.into(),
+        network: "blue".into(),
+        mac: "02:00:00:00:00:07".parse().unwrap(),
+        vlan: None,
+        trunk: vec![],
+        spoof_check: true,
+        isolated: false,
+        queues: 1,
+        mtu: 1500,
+        from_guest_bits: None,
+        to_guest_bits: None,
+    }
+}
+
+#[test]
+fn every_key_of_a_configuration_is_in_the_port_that_the_switch_is_told_of() {
+    for (keys, port) in [
+        ("", plain()),
+        (
+            r#","network":"green","vlan":100,"spoofchk":"off","isolated":true,"queues":4,"mtu":9000,
+               "max_tx_rate":50,"max_rx_rate":70"#,
+            PortConfig {
+                network: "green".into(),
+                vlan: Some(100),
+                spoof_check: false,
+                isolated: true,
+                queues: 4,
+                mtu: 9000,
+                from_guest_bits: Some(50_000_000),
+                to_guest_bits: Some(70_000_000),
+                ..plain()
+            },
+        ),
+        (r#","trunk":[100,200]"#, PortConfig { trunk: vec![100, 200], ..plain() }),
+    ] {
+        let rig = Rig::with_volume();
+        let (_server, ports) = switch(&rig);
+        rig.port(&format!(r#"{keys},"mac":"02:00:00:00:00:07""#)).unwrap();
+        assert_eq!(ports.only(), port, "{keys}");
+    }
+}
+
+#[test]
+fn networks_of_one_name_in_two_namespaces_and_the_administrators_are_three_networks_of_the_switch() {
+    let rig = Rig::with_volume();
+    let (_server, ports) = switch(&rig);
+    let args = format!("K8S_POD_NAMESPACE=ns;K8S_POD_NAME=pod;K8S_POD_UID={UID}");
+    for keys in ["", r#","network":"green""#] {
+        for (namespace, ifname) in [("ns1", "net2"), ("ns2", "net3")] {
+            rig.add_definition_with(&args, namespace, ifname, &config(keys), &Value::Null).unwrap();
+        }
+        rig.port(keys).unwrap();
+        let network = if keys.is_empty() { "blue" } else { "green" };
+        let mut networks: Vec<String> = ports.ports().into_iter().map(|port| port.config.network).collect();
+        networks.sort();
+        assert_eq!(networks, [network.to_owned(), format!("ns1/{network}"), format!("ns2/{network}")]);
+        for ifname in ["net1", "net2", "net3"] {
+            let del = rig.request(Command::Del, "c1", &config(keys));
+            rig.call(Request { ifname: ifname.into(), ..del }).unwrap();
+        }
+        assert!(ports.names().is_empty());
+    }
 }
 
 #[test]
