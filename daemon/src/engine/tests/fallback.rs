@@ -76,6 +76,41 @@ fn x19_what_the_host_lacks_is_told_for_every_path_that_was_passed_over() {
     }
 }
 
+#[test]
+fn x19_a_port_of_the_switch_that_runs_is_taken_in_its_turn_and_removed_by_del() {
+    const PORT: &str = r#"{"type":"vhost-user","directory":"/run/sockets"}"#;
+    let rig = Rig::new();
+    let sockets = rig.root.join("run/sockets");
+    std::fs::create_dir_all(&sockets).unwrap();
+    let (server, ports) = vhost_user::switch(&rig);
+    let before = rig.state();
+    let not_given = "sriov: sriov names no device";
+    for (paths, passed_over) in [(vec![PORT, MACVLAN], vec![]), (vec![SRIOV, PORT, MACVLAN], vec![not_given])]
+    {
+        let paths = config(&paths, "");
+        let answer = rig.add(&paths).unwrap();
+        assert!(answer.contains("/run/sockets/c1-net1.sock") && answer.contains("10.9.0."), "{answer}");
+        let passed_over: Vec<String> = passed_over.into_iter().map(str::to_owned).collect();
+        assert_eq!(rig.taken(), ("socket /run/sockets/c1-net1.sock".to_owned(), passed_over));
+        assert_eq!(ports.only().network, "radio");
+        vhost_user::connect(&sockets.join("c1-net1.sock")).unwrap();
+        rig.del(&paths).unwrap();
+        rig.reap();
+        assert!(ports.names().is_empty() && std::fs::read_dir(&sockets).unwrap().count() == 0);
+        assert_eq!(rig.state(), before);
+    }
+    // An earlier path that can be had is taken, and nothing of the later one is made.
+    rig.add(&config(&[MACVLAN, PORT], "")).unwrap();
+    assert_eq!(rig.taken().0, "macvlan");
+    assert!(ports.names().is_empty());
+    rig.del(&config(&[MACVLAN, PORT], "")).unwrap();
+    rig.reap();
+    drop(server);
+    rig.add(&config(&[PORT, MACVLAN], "")).unwrap();
+    let (link, reasons) = rig.taken();
+    assert!(link == "macvlan" && reasons[0].starts_with("vhost-user: "), "{link} {reasons:?}");
+}
+
 /// A path for the VF that vfio-pci has.
 const BY_VFIO: &str = r#"{"type":"sriov","deviceAccess":"host"}"#;
 const GIVEN_BY_VFIO: &str = r#","runtimeConfig":{"deviceID":"0000:41:10.0"}"#;

@@ -3,7 +3,7 @@
 use std::fs;
 
 use fairlead_host::{NetKernel, Op, Parent};
-use fairlead_kubelet::fake_kubelet::FakeKubelet;
+use fairlead_kubelet::fake_kubelet::{FakeKubelet, pod};
 
 use super::*;
 use crate::call::Lane;
@@ -63,6 +63,23 @@ fn x09_of_several_masters_the_nearest_to_the_pod_is_taken_and_told() {
             rig.reap();
             assert_eq!(rig.state(), before);
         }
+    }
+}
+
+#[test]
+fn x09_the_master_nearest_to_the_cpus_that_kubelet_gave_the_pod_is_taken() {
+    for (cpus, node) in [([0, 1], 0), ([2, 3], 1)] {
+        let rig = rig();
+        let kubelet = FakeKubelet::running(&rig.root);
+        let mut du = pod("ran", "du-0", &[("app", &[])]);
+        du.containers[0].cpu_ids = cpus.to_vec();
+        kubelet.answers.lock().unwrap().pods = vec![pod("ran", "du-1", &[("app", &[])]), du];
+        let config = on("macvlan", r#"["eth0","nic0","nic1"]"#, "");
+        let args = "IgnoreUnknown=1;K8S_POD_NAMESPACE=ran;K8S_POD_NAME=du-0;K8S_POD_UID=u".to_owned();
+        rig.call(Request { args, ..rig.request(Command::Add, "c1", &config) }).unwrap();
+        assert_eq!(stands_on(&rig), format!("nic{node}"));
+        let row = &rig.engine().table("attachments").unwrap()[0];
+        assert_eq!(row["near"], format!("on the pod's NUMA node {node}"), "{row}");
     }
 }
 
