@@ -1,11 +1,14 @@
 //! Ports of a switch in user space: the real control socket and real sockets in a pod's volume, and a switch that only remembers.
 
+use std::cell::Cell;
 use std::fs::{self, File, create_dir_all};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use fairlead_cni::wire::{Command, Request};
@@ -15,6 +18,8 @@ use fairlead_vhost::control::{PortCommands, Server};
 use fairlead_vhost::dataplane::Socket;
 use fairlead_vhost::fake_switch::{self, FakePorts};
 use fairlead_vhost::port::PortConfig;
+use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, accept, bind, listen, socket};
+use nix::unistd::close;
 use serde_json::{Value, json};
 
 use super::Rig;
@@ -213,6 +218,49 @@ fn networks_of_one_name_in_two_namespaces_and_the_administrators_are_three_netwo
     }
 }
 
+/// Ends each connection at once, as a switch that comes up and dies, and counts them.
+fn count_connections(rig: &Rig) -> Arc<AtomicUsize> {
+    let path = rig.dir.path().join("run/vswitch.sock");
+    // A switch that has ended leaves its socket.
+    let _ = fs::remove_file(&path);
+    let socket = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).unwrap();
+    bind(socket.as_raw_fd(), &UnixAddr::new(&path).unwrap()).unwrap();
+    listen(&socket, Backlog::new(16).unwrap()).unwrap();
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&count);
+    std::thread::spawn(move || {
+        while let Ok(connection) = accept(socket.as_raw_fd()) {
+            close(connection).unwrap();
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    count
+}
+
+#[test]
+fn a_switch_that_is_away_for_long_is_looked_for_often_while_a_pod_has_a_port_and_hardly_ever_without() {
+    let rig = Rig::with_volume();
+    let looks_in = |from: Duration, to: Duration| {
+        let (begin, count, before) = (Instant::now(), count_connections(&rig), Cell::new(0));
+        rig.engine().core.kinds.vhost_user.keep_up(&|| {
+            if begin.elapsed() < from {
+                before.set(count.load(Ordering::Relaxed));
+            }
+            begin.elapsed() < to
+        });
+        count.load(Ordering::Relaxed) - before.get()
+    };
+    let (now, second) = (Duration::ZERO, Duration::from_secs(1));
+    assert_eq!(looks_in(now, second), 1, "in the first second, without a port");
+    fs::remove_file(rig.dir.path().join("run/vswitch.sock")).unwrap();
+    let (server, _ports) = switch(&rig);
+    rig.port("").unwrap();
+    drop(server);
+    // Longer than a restart takes.
+    let looks = looks_in(11 * second, 12 * second);
+    assert!(looks >= 10, "{looks} looks in the twelfth second");
+}
+
 #[test]
 fn the_ports_of_the_switch_are_told_in_the_metrics_and_to_the_operator_with_their_pods() {
     let rig = Rig::with_volume();
@@ -331,7 +379,7 @@ fn a_switch_that_was_started_again_gets_the_ports_of_the_records_and_no_others()
     let inode = |path: &PathBuf| fs::symlink_metadata(path).unwrap().ino();
     let before = inode(&socket);
     rig.restart();
-    let passes = std::cell::Cell::new(0);
+    let passes = Cell::new(0);
     rig.kept_up_until(|| passes.replace(passes.get() + 1) > 3);
     assert_eq!((ports.only(), inode(&socket)), (was, before));
     rig.of_kubelets_pod(Command::Del, &config("")).unwrap();

@@ -17,11 +17,10 @@ use fairlead_vhost::port::PortView;
 use super::services::VhostUserServices;
 use crate::store::{Attachment, Phase, VhostUserRecord};
 
-/// A switch is looked for again so soon while pods have ports of it: they have no traffic.
+/// A switch is looked for again so soon while pods have ports of it, however long it is away: they have no traffic, and the look is one
+/// system call.
 const SOON: Duration = Duration::from_millis(10);
-/// So long it is looked for that often.
-const IMPATIENT: Duration = Duration::from_secs(10);
-/// After that, and where no pod has a port.
+/// And so soon where no pod has a port.
 const LATER: Duration = Duration::from_secs(2);
 /// Ports are compared with the records so often at most, whatever the switch tells: a pod may have it tell something all the time.
 const LOOKS: Duration = Duration::from_millis(200);
@@ -49,7 +48,6 @@ struct Upkeep {
 impl VhostUserServices {
     /// Keeps the switch's ports as the records have them, for as long as `goes_on` says so.
     pub(crate) fn keep_up(&self, goes_on: &dyn Fn() -> bool) {
-        let mut since = Instant::now();
         while goes_on() {
             self.pools.mend_when_due();
             match self.switch.events() {
@@ -63,12 +61,8 @@ impl VhostUserServices {
                     while goes_on() && self.follow(&mut events, &mut upkeep) {
                         self.pools.mend_when_due();
                     }
-                    since = Instant::now();
                 }
-                Err(_) => {
-                    let is_missed = since.elapsed() < IMPATIENT && !self.attached().is_empty();
-                    thread::sleep(if is_missed { SOON } else { LATER });
-                }
+                Err(_) => thread::sleep(if self.has_attached() { SOON } else { LATER }),
             }
         }
     }
@@ -200,9 +194,17 @@ impl VhostUserServices {
     }
 
     fn attached(&self) -> Vec<Arc<Attachment>> {
-        let is_port = |a: &Arc<Attachment>| a.phase == Phase::Attached && a.port_of_own_switch().is_some();
-        self.store.all().into_iter().filter(is_port).collect()
+        self.store.all().into_iter().filter(|attachment| has_port(attachment)).collect()
     }
+
+    fn has_attached(&self) -> bool {
+        self.store.all().iter().any(|attachment| has_port(attachment))
+    }
+}
+
+/// Whether a pod has a port of the switch by this attachment.
+fn has_port(attachment: &Attachment) -> bool {
+    attachment.phase == Phase::Attached && attachment.port_of_own_switch().is_some()
 }
 
 /// Says what the switch tells, of each port a few lines.
