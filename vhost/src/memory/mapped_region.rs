@@ -269,3 +269,7 @@ fn whole_pages(place: &RegionPlace, file: &File) -> Result<u64, RegionError> {
     let length = u64::try_from(stat.st_size).unwrap_or(0);
     if end > length.next_multiple_of(page) { Err(RegionError::PastEnd { end, length }) } else { Ok(bytes) }
 }
+
+#[cfg(test)]
+#[path = "mapped_region_tests.rs"]
+mod tests;
