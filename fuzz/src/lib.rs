@@ -13,7 +13,7 @@ mod spelled_definition;
 
 use fairlead_cni::args::Args;
 use fairlead_cni::config::{
-    ConfList, HostDevice, HostLocal, Ipvlan, Loopback, Macvlan, NetConf, Sriov, StaticIpam, Vlan,
+    ConfList, HostDevice, HostLocal, Ipvlan, Loopback, Macvlan, NetConf, Sriov, StaticIpam, VhostUser, Vlan,
 };
 use fairlead_cni::wire::Request;
 use fairlead_cni::{CniError, CniResult, CniVersion, spool as entry};
@@ -58,6 +58,8 @@ pub fn config(data: &[u8]) {
     let _ = Vlan::parse(&conf);
     let _ = HostDevice::parse(&conf);
     let _ = Sriov::parse(&conf).map(|c| c.device(&conf, &args).map(|_| c.mac(&conf, &args)));
+    // Of type `userspace` too, which it reads into the same.
+    let _ = VhostUser::parse(&conf).map(|c| c.mac(&conf, &args).is_some());
     let _ = Loopback::parse(&conf);
     let _ = HostLocal::parse(&conf, &args);
     let _ = StaticIpam::parse(&conf, &args);
