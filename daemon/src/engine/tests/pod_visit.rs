@@ -1,5 +1,6 @@
 //! What the networks of a pod share while they are attached (K23), and on which lane that is.
 
+use fairlead_host::Op;
 use fairlead_host::double::{Call, KernelRequest};
 use serde_json::json;
 
@@ -39,6 +40,24 @@ fn k23_networks_that_take_only_the_kernel_share_one_visit_of_the_namespace() {
         1,
         "the routes are of the same visit"
     );
+}
+
+#[test]
+fn k23_two_networks_are_made_by_as_few_changes_of_the_kernel_as_they_have_links_addresses_and_routes() {
+    let cluster = Cluster::asking("radio");
+    cluster.rig.kernel.forget_calls();
+    cluster.add().unwrap();
+    let name = |op: &Op| match op {
+        Op::CreateLink(_) => "link",
+        Op::SetArpNotify(_) => "arp_notify",
+        Op::AddAddress(_) => "address",
+        Op::AddRoute(_) => "route",
+        _ => "another",
+    };
+    let changes: Vec<&str> = cluster.rig.ops().iter().map(name).collect();
+    // Each link comes up, named and in the pod, by the message that makes it. The default network has two families, and the other no default route.
+    let of_default = ["link", "arp_notify", "address", "address", "route", "route"];
+    assert_eq!(changes, [of_default.as_slice(), &["link", "arp_notify", "address", "route"]].concat());
 }
 
 #[test]
