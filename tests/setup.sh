@@ -47,6 +47,7 @@ install_missing() {
 part_build() {
     command -v cargo >/dev/null || die "Rust is missing: install it with rustup, then run this again"
     need cc build-essential
+    need systemd-analyze systemd # judges our units
     install_missing
     local lib
     lib=$(rustc --print target-libdir --target $MUSL)
