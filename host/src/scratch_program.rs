@@ -11,35 +11,18 @@ use crate::real::attach_xdp;
 use crate::real::bpf::{self, TcxSide};
 use crate::seam::ProgramHook;
 
-const BPF_PROG_LOAD: libc::c_int = 5;
 const BPF_PROG_ATTACH: libc::c_int = 8;
-const BPF_LINK_CREATE: libc::c_int = 28;
 const BPF_PROG_TYPE_SCHED_CLS: u32 = 3;
-const BPF_PROG_TYPE_XDP: u32 = 6;
-/// `attach_type` of XDP.
-const BPF_XDP: u32 = 37;
-const XDP_FLAGS_SKB_MODE: u32 = 2;
 /// `r0 = 2` (XDP_PASS) or `r0 = 0` (TC_ACT_OK), and `exit`.
 const PASS_XDP: [u64; 2] = [0x0000_0002_0000_00b7, 0x95];
 const PASS_TCX: [u64; 2] = [0x0000_0000_0000_00b7, 0x95];
 
-#[derive(Debug, Default)]
-#[repr(C)]
-struct Load {
-    kind: u32,
-    instructions: u32,
-    code: u64,
-    license: u64,
-    rest: [u32; 11],
-    expected_attach_type: u32,
-}
-
-/// BPF_PROG_ATTACH and BPF_LINK_CREATE, as far as they are needed.
+/// What BPF_PROG_ATTACH reads, as far as it is needed.
 #[derive(Debug, Default)]
 #[repr(C)]
 struct Attach {
-    first: u32,
-    second: u32,
+    index: u32,
+    program: u32,
     attach_type: u32,
     flags: u32,
     rest: [u64; 2],
@@ -57,20 +40,9 @@ impl ScratchProgram {
     pub fn load(hook: ProgramHook) -> io::Result<ScratchProgram> {
         let (kind, code) = match hook {
             ProgramHook::TcxIngress | ProgramHook::TcxEgress => (BPF_PROG_TYPE_SCHED_CLS, &PASS_TCX),
-            _ => (BPF_PROG_TYPE_XDP, &PASS_XDP),
+            _ => (bpf::PROGRAM_TYPE_XDP, &PASS_XDP),
         };
-        let license = c"GPL";
-        let mut load = Load {
-            kind,
-            instructions: u32::try_from(code.len()).unwrap_or(0),
-            code: u64::try_from(code.as_ptr().addr()).unwrap_or(0),
-            license: u64::try_from(license.as_ptr().addr()).unwrap_or(0),
-            expected_attach_type: attach_type(hook),
-            ..Load::default()
-        };
-        // SAFETY: the code has as many instructions as are told, and the license is closed by a NUL; both outlive the call. The
-        // command opens a descriptor of the program.
-        let program = unsafe { bpf::open(BPF_PROG_LOAD, &mut load) }?;
+        let program = bpf::load(kind, code, c"GPL", attach_type(hook))?;
         Ok(ScratchProgram { program, hook })
     }
 
@@ -79,8 +51,8 @@ impl ScratchProgram {
         match self.hook {
             ProgramHook::TcxIngress | ProgramHook::TcxEgress => {
                 let mut attach = Attach {
-                    first: index,
-                    second: bpf::number(&self.program),
+                    index,
+                    program: bpf::number(&self.program),
                     attach_type: attach_type(self.hook),
                     ..Attach::default()
                 };
@@ -94,15 +66,8 @@ impl ScratchProgram {
 
     /// Attaches it to a link by a `bpf_link`, which holds it as long as the answer is open.
     pub fn attach_by_link(&self, index: u32) -> Result<OwnedFd, Errno> {
-        let mut attach = Attach {
-            first: bpf::number(&self.program),
-            second: index,
-            attach_type: attach_type(self.hook),
-            flags: if self.hook == ProgramHook::XdpGeneric { XDP_FLAGS_SKB_MODE } else { 0 },
-            ..Attach::default()
-        };
-        // SAFETY: the attribute has no address in it; the command opens a descriptor of the new bpf_link.
-        unsafe { bpf::open(BPF_LINK_CREATE, &mut attach) }
+        let flags = if self.hook == ProgramHook::XdpGeneric { bpf::XDP_FLAGS_SKB_MODE } else { 0 };
+        bpf::create_link(&self.program, index, attach_type(self.hook), flags)
     }
 }
 
@@ -110,6 +75,6 @@ fn attach_type(hook: ProgramHook) -> u32 {
     match hook {
         ProgramHook::TcxIngress => TcxSide::Ingress as u32,
         ProgramHook::TcxEgress => TcxSide::Egress as u32,
-        _ => BPF_XDP,
+        _ => bpf::ATTACH_XDP,
     }
 }

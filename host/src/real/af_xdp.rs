@@ -21,14 +21,7 @@ use crate::seam::uplink::{CHUNK_BYTES, MEMORY_BYTES, RING_ENTRIES, Uplink, Uplin
 
 const BPF_MAP_CREATE: libc::c_int = 0;
 const BPF_MAP_UPDATE_ELEM: libc::c_int = 2;
-const BPF_PROG_LOAD: libc::c_int = 5;
-const BPF_LINK_CREATE: libc::c_int = 28;
 const BPF_MAP_TYPE_XSKMAP: u32 = 17;
-const BPF_PROG_TYPE_XDP: u32 = 6;
-/// `attach_type` of XDP.
-const BPF_XDP: u32 = 37;
-const XDP_FLAGS_SKB_MODE: u32 = 2;
-const XDP_FLAGS_DRV_MODE: u32 = 4;
 
 /// The kernel lets go of a queue a moment after the end of the socket that had it. So long that is waited for.
 const LET_GO: Duration = Duration::from_secs(1);
@@ -56,27 +49,6 @@ struct Element {
     flags: u64,
 }
 
-#[derive(Debug, Default)]
-#[repr(C)]
-struct Load {
-    kind: u32,
-    instructions: u32,
-    code: u64,
-    license: u64,
-    rest: [u32; 11],
-    expected_attach_type: u32,
-}
-
-#[derive(Debug, Default)]
-#[repr(C)]
-struct CreateLink {
-    program: u32,
-    index: u32,
-    attach_type: u32,
-    flags: u32,
-    rest: [u64; 2],
-}
-
 /// Opens a socket for each of the first `queues` receive queues of an interface, and attaches the program that sends all of its frames to
 /// them: in the driver, where that has it, else in the kernel's own path. Frames are dropped until the sockets are bound ([`bind`]).
 pub(super) fn open(index: u32, queues: u32) -> io::Result<Uplink> {
@@ -84,11 +56,11 @@ pub(super) fn open(index: u32, queues: u32) -> io::Result<Uplink> {
     let opened = opened?;
     let map = map_of(&opened)?;
     let program = load(&map)?;
-    let (native, attachment) = match attach(&program, index, XDP_FLAGS_DRV_MODE) {
+    let (native, attachment) = match attach(&program, index, bpf::XDP_FLAGS_DRV_MODE) {
         Ok(link) => (true, link),
         // Another program is there: it is not replaced, nor is one of ours put behind it.
         Err(Errno::EBUSY | Errno::EEXIST) => return Err(Errno::EBUSY.into()),
-        Err(_) => (false, attach(&program, index, XDP_FLAGS_SKB_MODE)?),
+        Err(_) => (false, attach(&program, index, bpf::XDP_FLAGS_SKB_MODE)?),
     };
     Ok(Uplink { native, attachment, queues: opened })
 }
@@ -222,30 +194,10 @@ fn code(map: u32) -> [u64; 6] {
     ]
 }
 
-fn load(map: &OwnedFd) -> io::Result<OwnedFd> {
-    let code = code(bpf::number(map));
-    let license = c"Apache-2.0";
-    let mut load = Load {
-        kind: BPF_PROG_TYPE_XDP,
-        instructions: u32::try_from(code.len()).unwrap_or(0),
-        code: u64::try_from(code.as_ptr().addr()).unwrap_or(0),
-        license: u64::try_from(license.as_ptr().addr()).unwrap_or(0),
-        expected_attach_type: BPF_XDP,
-        ..Load::default()
-    };
-    // SAFETY: the code has as many instructions as are told, and the license is closed by a NUL; both outlive the call. The command
-    // opens a descriptor of the program.
-    Ok(unsafe { bpf::open(BPF_PROG_LOAD, &mut load) }?)
+fn load(map: &OwnedFd) -> Result<OwnedFd, Errno> {
+    bpf::load(bpf::PROGRAM_TYPE_XDP, &code(bpf::number(map)), c"Apache-2.0", bpf::ATTACH_XDP)
 }
 
 fn attach(program: &OwnedFd, index: u32, flags: u32) -> Result<OwnedFd, Errno> {
-    let mut create = CreateLink {
-        program: bpf::number(program),
-        index,
-        attach_type: BPF_XDP,
-        flags,
-        ..CreateLink::default()
-    };
-    // SAFETY: the attribute has no address in it; the command opens a descriptor of the new bpf_link.
-    unsafe { bpf::open(BPF_LINK_CREATE, &mut create) }
+    bpf::create_link(program, index, bpf::ATTACH_XDP, flags)
 }

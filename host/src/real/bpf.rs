@@ -1,18 +1,27 @@
-//! The calls of bpf(2) that are needed to find what is attached to a link and to take it off.
+//! The calls of bpf(2) that are needed to find what is attached to a link, to take it off, and to attach what is ours.
 //!
 //! Indexes of links are those of the namespace that the calling thread is in.
 
+use std::ffi::CStr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use nix::errno::Errno;
 
+const BPF_PROG_LOAD: libc::c_int = 5;
 const BPF_PROG_DETACH: libc::c_int = 9;
 const BPF_PROG_GET_FD_BY_ID: libc::c_int = 13;
 const BPF_OBJ_GET_INFO_BY_FD: libc::c_int = 15;
 const BPF_PROG_QUERY: libc::c_int = 16;
+const BPF_LINK_CREATE: libc::c_int = 28;
 const BPF_LINK_GET_FD_BY_ID: libc::c_int = 30;
 const BPF_LINK_GET_NEXT_ID: libc::c_int = 31;
 const BPF_LINK_DETACH: libc::c_int = 34;
+/// `BPF_PROG_TYPE_XDP`.
+pub(crate) const PROGRAM_TYPE_XDP: u32 = 6;
+/// `attach_type` of XDP.
+pub(crate) const ATTACH_XDP: u32 = 37;
+pub(crate) const XDP_FLAGS_SKB_MODE: u32 = 2;
+pub(super) const XDP_FLAGS_DRV_MODE: u32 = 4;
 /// `BPF_LINK_TYPE_XDP`.
 pub(super) const LINK_TYPE_XDP: u32 = 6;
 /// The kernel lets no more than so many programs be at one place (`BPF_MPROG_MAX`).
@@ -53,6 +62,27 @@ struct ProgramAt {
     replace_bpf_fd: u32,
     relative_fd: u32,
     expected_revision: u64,
+}
+
+#[derive(Debug, Default)]
+#[repr(C)]
+struct Load {
+    kind: u32,
+    instructions: u32,
+    code: u64,
+    license: u64,
+    rest: [u32; 11],
+    expected_attach_type: u32,
+}
+
+#[derive(Debug, Default)]
+#[repr(C)]
+struct CreateLink {
+    program: u32,
+    index: u32,
+    attach_type: u32,
+    flags: u32,
+    rest: [u64; 2],
 }
 
 #[derive(Debug, Default)]
@@ -112,6 +142,34 @@ pub(crate) fn number(fd: &impl AsRawFd) -> u32 {
 
 fn address<T>(memory: &mut T) -> u64 {
     u64::try_from((&raw mut *memory).addr()).unwrap_or(0)
+}
+
+/// Loads a program of this type.
+pub(crate) fn load(kind: u32, code: &[u64], license: &CStr, attach_type: u32) -> Result<OwnedFd, Errno> {
+    let mut load = Load {
+        kind,
+        instructions: u32::try_from(code.len()).unwrap_or(0),
+        code: u64::try_from(code.as_ptr().addr()).unwrap_or(0),
+        license: u64::try_from(license.as_ptr().addr()).unwrap_or(0),
+        expected_attach_type: attach_type,
+        ..Load::default()
+    };
+    // SAFETY: the code has as many instructions as are told, and the license is closed by a NUL; both outlive the call. The command
+    // opens a descriptor of the program.
+    unsafe { open(BPF_PROG_LOAD, &mut load) }
+}
+
+/// Attaches a program to a link by a `bpf_link`, which holds it as long as the answer is open.
+pub(crate) fn create_link(
+    program: &OwnedFd,
+    index: u32,
+    attach_type: u32,
+    flags: u32,
+) -> Result<OwnedFd, Errno> {
+    let mut create =
+        CreateLink { program: number(program), index, attach_type, flags, ..CreateLink::default() };
+    // SAFETY: the attribute has no address in it; the command opens a descriptor of the new bpf_link.
+    unsafe { open(BPF_LINK_CREATE, &mut create) }
 }
 
 /// The programs at one side of a link: the number of each, and of the `bpf_link` that holds it, 0 for none.

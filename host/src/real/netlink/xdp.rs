@@ -2,6 +2,7 @@
 
 use super::attributes::{attributes, u32_at};
 use super::message::Message;
+use crate::real::bpf::{XDP_FLAGS_DRV_MODE, XDP_FLAGS_SKB_MODE};
 use crate::seam::{AttachedProgram, ProgramHook};
 
 const IFLA_XDP: u16 = 43;
@@ -10,8 +11,6 @@ const IFLA_XDP_FLAGS: u16 = 3;
 const IFLA_XDP_DRV_PROG_ID: u16 = 5;
 const IFLA_XDP_SKB_PROG_ID: u16 = 6;
 const IFLA_XDP_HW_PROG_ID: u16 = 7;
-const XDP_FLAGS_SKB_MODE: u32 = 2;
-const XDP_FLAGS_DRV_MODE: u32 = 4;
 const XDP_FLAGS_HW_MODE: u32 = 8;
 const NLA_F_NESTED: u16 = 1 << 15;
 /// Length of `struct ifinfomsg`.
