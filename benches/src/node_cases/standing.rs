@@ -24,7 +24,7 @@ pub(crate) const NONE: &str = "ADD beside none";
 /// The ADDs of a full one.
 pub(crate) const MANY: &str = "ADD beside many";
 
-/// Runs `add-standing`.
+/// Runs `add-standing`: an ADD on an empty node, and one beside many pods that stand.
 pub(crate) fn run(bench: &mut Bench, settings: &CaseSize) -> Result<(), BenchError> {
     for round in 0..settings.warmup + settings.rounds {
         for who in 0..bench.subjects.len() {

@@ -36,17 +36,17 @@ pub(crate) const SHORT: u16 = 60;
 /// Frames of 1518 bytes with their checksum.
 pub(crate) const LONG: u16 = 1514;
 
-/// `switch-64`.
+/// Runs `switch-64`: frames of the shortest length, by every switch.
 pub(crate) fn short_frames(run: &mut SwitchBench, size: &CaseSize) -> Result<(), BenchError> {
     throughput(run, "switch-64", (SHORT, FORWARDED), &SWITCHES, size)
 }
 
-/// `switch-1518`.
+/// Runs `switch-1518`: the longest frames without jumbo, by every switch.
 pub(crate) fn long_frames(run: &mut SwitchBench, size: &CaseSize) -> Result<(), BenchError> {
     throughput(run, "switch-1518", (LONG, FORWARDED), &SWITCHES, size)
 }
 
-/// `switch-features`.
+/// Runs `switch-features`: the shortest frames, with each feature of ours by itself and with all, beside OVS-DPDK.
 pub(crate) fn features(run: &mut SwitchBench, size: &CaseSize) -> Result<(), BenchError> {
     throughput(run, "switch-features", (SHORT, FORWARDED), &FEATURES, size)
 }

@@ -72,7 +72,7 @@ pub(crate) const FLOWS: [Flow; 4] = [
     },
 ];
 
-/// `switch-threads`.
+/// Runs `switch-threads`: frames between two ports of one poll thread, and of two.
 pub(crate) fn run(run: &mut SwitchBench, size: &CaseSize) -> Result<(), BenchError> {
     let processors = thread::available_parallelism().map_or(1, usize::from);
     let (one, two) = (Contender::Ours, Contender::TwoThreads);
