@@ -21,18 +21,19 @@ stage_setup() { tests/setup.sh build runtimes reference monitoring emulation dpd
 stage_lint() { tests/lint.sh; }
 stage_build() { make -s build test-programs; }
 stage_crates() {
-    cargo test -q --workspace --no-fail-fast
+    local rc=0 built=${CARGO_TARGET_DIR:-target}/debug
+    cargo test -q --workspace --no-fail-fast || rc=1
     echo "-- the daemon killed at every step"
     cargo build -q -p fairlead
-    cargo test -q -p fairlead-daemon --features failpoints --test crash
+    cargo test -q -p fairlead-daemon --features failpoints --test crash || rc=1
     echo "-- the executable for arm64, under emulation"
-    tests/arm64.sh
+    tests/arm64.sh || rc=1
     echo "-- upgrade, roll back, upgrade again, with two builds"
-    local built=${CARGO_TARGET_DIR:-target}/debug
     cargo build -q -p fairlead-daemon --features next-format --bin fairleadd
     install "$built/fairleadd" "$built/fairleadd-next-format"
     cargo build -q -p fairlead-daemon --bin fairleadd
-    tests/rollback.sh "$built/fairleadd" "$built/fairleadd-next-format" "$built/fairlead"
+    tests/rollback.sh "$built/fairleadd" "$built/fairleadd-next-format" "$built/fairlead" || rc=1
+    return $rc
 }
 stage_runtimes() {
     local rc=0 runtime

@@ -56,10 +56,11 @@ pub fn exchange(socket: &Path, request: HttpRequest<'_>, patience: Duration) -> 
         "" => (0, ""),
         body => (body.len(), "Content-Type: application/json\r\n"),
     };
-    write!(
-        connection,
+    let sent = format!(
         "{method} {path} HTTP/1.1\r\nHost: fairlead\r\n{content_type}Content-Length: {length}\r\nConnection: close\r\n\r\n{body}"
-    )?;
+    );
+    // In one write: a server that answers what it has got of it and closes would make a second one fail.
+    connection.write_all(sent.as_bytes())?;
     let text = read_to_end(&mut connection, end)?;
     let malformed = || io::Error::new(io::ErrorKind::InvalidData, "what came is no HTTP answer");
     let (head, body) = text.split_once("\r\n\r\n").ok_or_else(malformed)?;
@@ -111,10 +112,13 @@ mod tests {
         let listener = UnixListener::bind(&path).unwrap();
         let server = thread::spawn(move || {
             let mut stream = listener.accept().unwrap().0;
-            let mut request = [0; 1024];
-            let length = stream.read(&mut request).unwrap();
+            let (mut request, mut byte) = (String::new(), [0]);
+            while !request.ends_with("\r\n\r\n") {
+                stream.read_exact(&mut byte).unwrap();
+                request.push(char::from(byte[0]));
+            }
             stream.write_all(text.as_bytes()).unwrap();
-            String::from_utf8(request[..length].to_vec()).unwrap()
+            request
         });
         let answer = exchange(&path, GET, LONG);
         assert!(server.join().unwrap().starts_with("GET /readyz HTTP/1.1\r\n"));
