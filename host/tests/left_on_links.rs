@@ -5,6 +5,8 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use fairlead_host::ProgramHook::{self, TcxEgress, TcxIngress, XdpDriver, XdpGeneric};
 use fairlead_host::real::RealKernel;
@@ -150,6 +152,12 @@ fn a_bpf_link_of_another_namespace_on_a_link_of_the_same_index_is_never_taken_of
         assert_eq!(attached(), [XdpDriver], "it is not ours");
         // Another program there is no matter.
         drop(another);
+        // Whoever looks through all links of the kernel, as other tests do, holds each of them for a moment.
+        let limit = Instant::now() + Duration::from_secs(60);
+        while !attached().is_empty() {
+            assert!(Instant::now() < limit, "the link stays though nobody has it");
+            thread::sleep(Duration::from_millis(1));
+        }
         let another = {
             let _pod = kernel.pod(pod).unwrap();
             ScratchProgram::load(XdpDriver).unwrap().attach_by_link(INDEX).unwrap()
