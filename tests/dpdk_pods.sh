@@ -39,14 +39,17 @@ OF_ALLOCATE='mount --bind "$1" /mnt && mount -t tmpfs tmpfs /run && mount -t tmp
 # application POD SERVER PEER-MAC: testpmd, which sends back to its peer what it gets. It reads its commands from a FIFO.
 application() { testpmd "$1" "$2" "$3" "$OF_VOLUME" /mnt/net1.sock "$(volume "$1")"; }
 
-# The same with what kubelet gave the pod, and nothing else.
+# The same with what kubelet gave the pod, its MAC address too, and nothing else.
 application_of_port() {
     local mount=".mounts[0]" allocated=$NODE/$1.allocated
     equal "mounts" "$(jq '.mounts | length' "$allocated")" 1
-    testpmd "$1" "$2" "$3" "$OF_ALLOCATE" "$(jq -r '.envs | to_entries[] | select(.key | test("^VHOSTUSER_[A-Z_]*(RED|BLUE)$")).value' "$allocated")" \
+    MAC=$(variable_of_allocate "$1" '(RED|BLUE)_MAC') \
+        testpmd "$1" "$2" "$3" "$OF_ALLOCATE" "$(variable_of_allocate "$1" '(RED|BLUE)')" \
         "$(jq -r "$mount.host_path" "$allocated")" "$(jq -r "$mount.container_path" "$allocated")" \
         "$(jq -r "if $mount.read_only then \"ro\" else \"rw\" end" "$allocated")"
 }
+
+variable_of_allocate() { jq -r --arg suffix "$2" '.envs | to_entries[] | select(.key | test("^VHOSTUSER_[A-Z_]*\($suffix)$")).value' "$NODE/$1.allocated"; } # POD SUFFIX
 
 # testpmd POD SERVER PEER-MAC MOUNTS SOCKET DIRECTORY [IN-CONTAINER ro|rw]
 # FORWARD is its mode, VIRTIO its device's options, MAC an address that is not the port's, MEMORY where its memory is, DEVICES are more

@@ -146,8 +146,8 @@ fn port_devices(list: &[OfferedPort]) -> Vec<Device> {
 }
 
 fn port_access(access: PortAccess) -> DeviceAccess {
-    let PortAccess { mode, host_directory, directory, read_only } = access;
-    let socket = VhostUserSocket { mode, host_directory, directory, name: SOCKET, read_only };
+    let PortAccess { mode, host_directory, directory, read_only, mac } = access;
+    let socket = VhostUserSocket { mode, host_directory, directory, name: SOCKET, read_only, mac };
     DeviceAccess { vhost_user: Some(socket), ..DeviceAccess::default() }
 }
 

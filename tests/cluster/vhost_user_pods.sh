@@ -69,10 +69,10 @@ sockets_in_volumes() {
 
 allocatable_ports() { kubectl get nodes -o json | jq -e --arg n "$1" '.items[0].status.allocatable["example.com/blue"] == $n'; }
 ready_ports() { [ "$(fairleadd pools -o json | jq '[.ports[] | select(.state == "ready")] | length')" = "$1" ]; }
-socket_of() { tr '\0' '\n' <"/proc/$(process_of "$1")/environ" | sed -n 's/^VHOSTUSER_EXAMPLE_COM_BLUE=//p'; }
-is_told_of() { # POD SOCKET
-    kubectl get pod "$1" -o json | jq -e --arg socket "$2" '.metadata.annotations["k8s.v1.cni.cncf.io/network-status"] | fromjson | .[1]
-        | .name == "default/vhost-user-port" and ."device-info"."vhost-user" == {"mode": "client", "path": $socket}'
+variable_of() { tr '\0' '\n' <"/proc/$(process_of "$1")/environ" | sed -n "s/^$2=//p"; } # POD NAME
+is_told_of() { # POD SOCKET MAC
+    kubectl get pod "$1" -o json | jq -e --arg socket "$2" --arg mac "$3" '.metadata.annotations["k8s.v1.cni.cncf.io/network-status"] | fromjson | .[1]
+        | .name == "default/vhost-user-port" and .mac == $mac and ."device-info"."vhost-user" == {"mode": "client", "path": $socket}'
 }
 
 # The example with a pool: kubelet counts the ports, and mounts the one that it gives.
@@ -87,13 +87,15 @@ ports_that_kubelet_allocates() {
         kubectl get events -o custom-columns=:.message | tail -5
         return 1
     }
-    local name socket sockets=
+    local name socket mac sockets=
     for name in $(kubectl get pods -l app=vhost-user-port -o json | jq -r '.items[].metadata.name'); do
-        socket=$(socket_of "$name")
+        socket=$(variable_of "$name" VHOSTUSER_EXAMPLE_COM_BLUE)
+        mac=$(variable_of "$name" VHOSTUSER_EXAMPLE_COM_BLUE_MAC)
+        [ -n "$mac" ]
         test -S "/proc/$(process_of "$name")/root$socket"
         [[ $sockets != *$socket* ]]
         sockets+=" $socket"
-        eventually 10 is_told_of "$name" "$socket"
+        eventually 10 is_told_of "$name" "$socket" "$mac"
     done
     eventually 5 two_vhost_user_ports
     ready_ports 14

@@ -164,7 +164,8 @@ pub(super) fn pools(args: &ListArgs) -> Result<(), CliError> {
         };
         if !ports.is_empty() {
             const NARROW: [&str; 4] = ["pool", "port", "state", "attachment"];
-            const WIDE: [&str; 7] = ["pool", "port", "resource", "mode", "state", "attachment", "reason"];
+            const WIDE: [&str; 8] =
+                ["pool", "port", "resource", "mode", "mac", "state", "attachment", "reason"];
             let columns: &[&str] = if extent == Extent::Wide { &WIDE } else { &NARROW };
             text.push_str(&table(ports, columns, extent));
         }

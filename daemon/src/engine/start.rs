@@ -260,7 +260,7 @@ fn core(
     let cluster = beside.cluster.clone();
     let device_info = Arc::new(DeviceInfoFiles::new(Arc::clone(&root), Arc::clone(&store)));
     let sriov = sriov(paths, beside, boot_id, &host_id, &store, &device_info, &ids)?;
-    let ports = Arc::new(PortPools::new(&paths.run_dir, Arc::clone(&store)));
+    let ports = Arc::new(PortPools::new(&paths.run_dir, &paths.state_dir, Arc::clone(&store), random(&ids)));
     ports.set_label(&settings.vhost_user.selinux_label);
     ports.configure(&settings.vhost_user.pools);
     let places = SocketPlaces { root: Arc::clone(&root), kubelet: paths.kubelet.clone() };

@@ -8,6 +8,7 @@
 //! Whose a port is, the store says. Nothing here knows the switch, the engine or kubelet's interface.
 
 mod definition;
+mod mac_addresses;
 mod offer;
 
 use std::collections::BTreeMap;
@@ -20,11 +21,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fairlead_host::socket_file::Access;
-use fairlead_host::{renewed_directory, security_label, socket_file};
+use fairlead_host::{Mac, renewed_directory, security_label, socket_file};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::store::Store;
+
+use mac_addresses::MacAddresses;
 
 pub use definition::{OvsSettings, PortMode, PortPoolSettings, SelinuxLabel, VhostUserSettings};
 pub(crate) use offer::{OfferedPort, PortAccess, PortOffer};
@@ -47,18 +50,19 @@ const STATE_NAMES: [&str; 3] = ["ready", "taken", "broken"];
 pub(crate) struct PortPools {
     directory: PathBuf,
     store: Arc<Store>,
+    random: Box<dyn Fn() -> u64 + Send + Sync>,
     state: Mutex<State>,
     /// Of directories that are made.
     label: Mutex<SelinuxLabel>,
 }
 
-#[derive(Default)]
 struct State {
     pools: Vec<PortPoolSettings>,
     /// The ports that are declared.
     ports: BTreeMap<String, Port>,
     /// By the name of the resource.
     offers: BTreeMap<String, Arc<PortOffer>>,
+    mac_addresses: MacAddresses,
     /// Why what pods have left cannot be removed, which was said.
     unswept: Option<String>,
     mended: Option<Instant>,
@@ -69,7 +73,7 @@ struct Port {
     resource: String,
     mode: PortMode,
     ready: Option<Ready>,
-    /// Why its directory could not be made.
+    /// Why its MAC address is not on record, or its directory could not be made.
     fault: Option<String>,
 }
 
@@ -80,12 +84,26 @@ struct Ready {
 }
 
 impl PortPools {
-    /// Ports with directories in the run directory. None is declared yet.
-    pub(crate) fn new(run_dir: &Path, store: Arc<Store>) -> PortPools {
+    /// Ports with directories in the run directory, and MAC addresses in the state directory, of random numbers. None is declared yet.
+    pub(crate) fn new(
+        run_dir: &Path,
+        state_dir: &Path,
+        store: Arc<Store>,
+        random: Box<dyn Fn() -> u64 + Send + Sync>,
+    ) -> PortPools {
+        let state = State {
+            pools: Vec::new(),
+            ports: BTreeMap::new(),
+            offers: BTreeMap::new(),
+            mac_addresses: MacAddresses::read(state_dir),
+            unswept: None,
+            mended: None,
+        };
         PortPools {
             directory: run_dir.join(DIRECTORY),
             store,
-            state: Mutex::default(),
+            random,
+            state: Mutex::new(state),
             label: Mutex::default(),
         }
     }
@@ -133,6 +151,11 @@ impl PortPools {
         state.pools.iter().find(|declared| declared.name == *pool)?.numa_node
     }
 
+    /// The MAC address of a port that is declared.
+    pub(crate) fn mac_address(&self, id: &str) -> Option<Mac> {
+        self.state.lock().mac_addresses.of(id)
+    }
+
     /// The directory of a port, on the host.
     pub(crate) fn directory(&self, id: &str) -> PathBuf {
         self.directory.join(id)
@@ -174,7 +197,7 @@ impl PortPools {
         let Some(declared) = state.ports.get_mut(port) else { return self.discard(port) };
         declared.ready = None;
         let made = self.new_directory(port, declared.mode);
-        declared.note(made.as_ref().err());
+        declared.note(made.as_ref().err().map(unmade));
         declared.ready = Some(made?);
         state.show_offers();
         Ok(())
@@ -217,7 +240,8 @@ impl PortPools {
         let row = |(id, port): (&String, &Port)| {
             let holder = self.store.port_holder(id, None);
             let word = port.state_name(holder.is_some());
-            json!({"pool": port.pool, "port": id, "resource": port.resource, "mode": port.mode, "state": word,
+            let mac = state.mac_addresses.of(id);
+            json!({"pool": port.pool, "port": id, "resource": port.resource, "mode": port.mode, "mac": mac, "state": word,
                 "attachment": holder, "reason": port.fault})
         };
         state.ports.iter().map(row).collect()
@@ -241,15 +265,17 @@ impl PortPools {
     /// the containers of the new pod.
     fn allocate(&self, id: &str) -> Result<PortAccess, String> {
         let mut state = self.state.lock();
+        let mac = state.mac_addresses.of(id);
         let port = state.ports.get_mut(id).ok_or("no pool has it any more")?;
         // A pod may have been given it before without an ADD for it ever coming.
         if self.store.port_holder(id, None).is_none() {
             port.ready = None;
-            let made = self.new_directory(id, port.mode);
-            port.note(made.as_ref().err());
-            port.ready = Some(made.map_err(|e| format!("its directory cannot be made: {e}"))?);
+            let made = self.new_directory(id, port.mode).map_err(|error| unmade(&error));
+            port.note(made.as_ref().err().cloned());
+            port.ready = Some(made?);
         }
         Ok(PortAccess {
+            mac: mac.ok_or("its MAC address is not on record")?,
             mode: fairlead_cni::config::vhost_user::Mode::from(port.mode).as_str(),
             host_directory: self.directory(id).to_string_lossy().into_owned(),
             directory: PortPools::in_container(id),
@@ -257,14 +283,20 @@ impl PortPools {
         })
     }
 
-    /// Makes the directories that are missing.
+    /// Puts the MAC addresses of ports on record that have none, and makes the directories that are missing.
     fn refill(&self, state: &mut State) {
-        for (id, port) in state.ports.iter_mut().filter(|(_, port)| port.ready.is_none()) {
+        let State { ports, mac_addresses, .. } = state;
+        let unrecorded = mac_addresses.record(ports.keys(), &self.random).err();
+        for (id, port) in ports.iter_mut().filter(|(_, port)| port.ready.is_none()) {
             if self.store.port_holder(id, None).is_some() {
                 continue;
             }
-            let made = self.new_directory(id, port.mode);
-            port.note(made.as_ref().err());
+            if let (Some(error), None) = (&unrecorded, mac_addresses.of(id)) {
+                port.note(Some(format!("its MAC address cannot be put on record: {error}")));
+                continue;
+            }
+            let made = self.new_directory(id, port.mode).map_err(|error| unmade(&error));
+            port.note(made.as_ref().err().cloned());
             port.ready = made.ok();
         }
     }
@@ -341,12 +373,16 @@ impl Port {
         }
     }
 
-    /// Notes whether its directory could be made; what is new is said.
-    fn note(&mut self, error: Option<&io::Error>) {
-        let fault = error.map(|error| format!("its directory cannot be made: {error}"));
+    /// Notes why pods are kept from it, or that they are not; what is new is said.
+    fn note(&mut self, fault: Option<String>) {
         if let Some(why) = fault.as_deref().filter(|why| self.fault.as_deref() != Some(*why)) {
             tracing::error!(pool = self.pool, why, "a port is kept from pods; it is tried again");
         }
         self.fault = fault;
     }
+}
+
+/// Why a port without a directory is kept from pods.
+fn unmade(error: &io::Error) -> String {
+    format!("its directory cannot be made: {error}")
 }

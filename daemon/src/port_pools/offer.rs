@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Weak};
 
+use fairlead_host::Mac;
 use tokio::sync::watch;
 
 use super::{PortPools, State};
@@ -32,6 +33,8 @@ pub(crate) struct PortAccess {
     pub(crate) directory: String,
     /// The pod may make nothing in it.
     pub(crate) read_only: bool,
+    /// The MAC address that its ADD gives it, unless the pod asks for another.
+    pub(crate) mac: Mac,
 }
 
 /// A resource that kubelet is offered; the same one for as long as the resource is declared.

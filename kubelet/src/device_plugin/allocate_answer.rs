@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use fairlead_host::Mac;
+
 use super::super::proto::deviceplugin as wire;
 
 const VFIO: &str = "/dev/vfio/vfio";
@@ -55,6 +57,8 @@ pub struct VhostUserSocket {
     pub name: &'static str,
     /// The container may make nothing in the directory.
     pub read_only: bool,
+    /// The MAC address of the container's side, unless its pod asks for another.
+    pub mac: Mac,
 }
 
 impl VhostUserSocket {
@@ -91,10 +95,12 @@ pub(super) fn answer(
         true => (variable("PCIDEVICE", resource), allocated.iter().map(|(id, _)| id.clone()).collect()),
         false => (variable("VHOSTUSER", resource), sockets.iter().map(|socket| socket.path()).collect()),
     };
-    let envs = HashMap::from([
-        (format!("{variable}_INFO"), serde_json::json!(info).to_string()),
-        (variable, values.join(",")),
-    ]);
+    let mut envs = HashMap::from([(format!("{variable}_INFO"), serde_json::json!(info).to_string())]);
+    if !sockets.is_empty() {
+        let addresses: Vec<String> = sockets.iter().map(|socket| socket.mac.to_string()).collect();
+        envs.insert(format!("{variable}_MAC"), addresses.join(","));
+    }
+    envs.insert(variable, values.join(","));
     let mounts = sockets.iter().map(|socket| wire::Mount {
         container_path: socket.directory.clone(),
         host_path: socket.host_directory.clone(),
@@ -151,6 +157,7 @@ impl DeviceAccess {
         }
         if let Some(socket) = &self.vhost_user {
             facts.insert("vhost-user", of_kind([("mode", socket.mode), ("path", &socket.path())]));
+            facts.insert("fairlead", of_kind([("mac", &socket.mac.to_string())]));
         }
         if !self.extra.is_empty() {
             facts.insert("extra", self.extra.clone());
@@ -255,24 +262,28 @@ mod tests {
 
     #[test]
     fn ports_come_with_their_directories_and_the_paths_of_their_sockets() {
-        let port = |id: &str, mode, read_only| {
+        let port = |id: &str, mode, read_only, mac| {
             let socket = VhostUserSocket {
                 mode,
                 host_directory: format!("/run/fairlead/vhost-user/{id}"),
                 directory: format!("/run/vhost-user/{id}"),
                 name: "vhost-user.sock",
                 read_only,
+                mac: Mac::local(mac),
             };
             (id.to_owned(), DeviceAccess { vhost_user: Some(socket), ..DeviceAccess::default() })
         };
-        let answer =
-            answer("example.com/blue", &[port("blue-07", "client", true), port("blue-00", "server", false)]);
+        let answer = answer(
+            "example.com/blue",
+            &[port("blue-07", "client", true, 0x100), port("blue-00", "server", false, 0x200)],
+        );
         let (first, second) = ("/run/vhost-user/blue-07", "/run/vhost-user/blue-00");
         let sockets = format!("{first}/vhost-user.sock,{second}/vhost-user.sock");
         assert_eq!(answer.envs["VHOSTUSER_EXAMPLE_COM_BLUE"], sockets);
+        assert_eq!(answer.envs["VHOSTUSER_EXAMPLE_COM_BLUE_MAC"], "02:01:00:00:00:00,02:02:00:00:00:00");
         assert_eq!(
             answer.envs["VHOSTUSER_EXAMPLE_COM_BLUE_INFO"],
-            r#"{"blue-00":{"generic":{"deviceID":"blue-00"},"vhost-user":{"mode":"server","path":"/run/vhost-user/blue-00/vhost-user.sock"}},"blue-07":{"generic":{"deviceID":"blue-07"},"vhost-user":{"mode":"client","path":"/run/vhost-user/blue-07/vhost-user.sock"}}}"#
+            r#"{"blue-00":{"fairlead":{"mac":"02:02:00:00:00:00"},"generic":{"deviceID":"blue-00"},"vhost-user":{"mode":"server","path":"/run/vhost-user/blue-00/vhost-user.sock"}},"blue-07":{"fairlead":{"mac":"02:01:00:00:00:00"},"generic":{"deviceID":"blue-07"},"vhost-user":{"mode":"client","path":"/run/vhost-user/blue-07/vhost-user.sock"}}}"#
         );
         let mounts =
             answer.mounts.iter().map(|m| (m.host_path.as_str(), m.container_path.as_str(), m.read_only));
@@ -281,6 +292,6 @@ mod tests {
             ("/run/fairlead/vhost-user/blue-00", second, false),
         ];
         assert_eq!(mounts.collect::<Vec<_>>(), wanted);
-        assert_eq!((answer.envs.len(), answer.devices.len()), (2, 0));
+        assert_eq!((answer.envs.len(), answer.devices.len()), (3, 0));
     }
 }

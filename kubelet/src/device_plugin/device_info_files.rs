@@ -9,6 +9,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use fairlead_host::Mac;
 use fairlead_host::host_root::HostRoot;
 
 use super::allocate_answer::DeviceAccess;
@@ -21,6 +22,8 @@ struct DeviceInfo<'a> {
     version: &'static str,
     #[serde(flatten)]
     device: Kind<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fairlead: Option<Own>,
 }
 
 /// The device under the key that its type has.
@@ -29,6 +32,12 @@ struct DeviceInfo<'a> {
 enum Kind<'a> {
     Pci(Pci<'a>),
     VhostUser { mode: &'a str, path: String },
+}
+
+/// What the specification has no key for.
+#[derive(Serialize)]
+struct Own {
+    mac: Mac,
 }
 
 #[derive(Serialize)]
@@ -59,7 +68,8 @@ impl DeviceInfoFiles {
                 ("pci", Kind::Pci(Pci { pci_address: id, rdma_device }))
             }
         };
-        let info = DeviceInfo { r#type, version: "1.1.0", device };
+        let fairlead = access.vhost_user.as_ref().map(|socket| Own { mac: socket.mac });
+        let info = DeviceInfo { r#type, version: "1.1.0", device, fairlead };
         let directory = self.root.make_directory(Path::new(DIRECTORY))?;
         let place = Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string());
         // Multus looks for this name; without a slash it cannot lead out of the directory.
@@ -100,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_told_by_the_path_of_its_socket_in_the_container() {
+    fn a_port_is_told_by_the_path_of_its_socket_in_the_container_and_its_mac_address() {
         let root = tempfile::tempdir().unwrap();
         let files = DeviceInfoFiles::new(HostRoot::new(root.path().into()));
         let socket = VhostUserSocket {
@@ -109,12 +119,13 @@ mod tests {
             directory: "/run/vhost-user/blue-00".to_owned(),
             name: "vhost-user.sock",
             read_only: true,
+            mac: Mac::local(0x100),
         };
         let access = DeviceAccess { vhost_user: Some(socket), ..DeviceAccess::default() };
         files.write("example.com/blue", "blue-00", &access).unwrap();
         let path =
             root.path().join("var/run/k8s.cni.cncf.io/devinfo/dp/example.com-blue-blue-00-device.json");
-        let wanted = r#"{"type":"vhost-user","version":"1.1.0","vhost-user":{"mode":"client","path":"/run/vhost-user/blue-00/vhost-user.sock"}}"#;
+        let wanted = r#"{"type":"vhost-user","version":"1.1.0","vhost-user":{"mode":"client","path":"/run/vhost-user/blue-00/vhost-user.sock"},"fairlead":{"mac":"02:01:00:00:00:00"}}"#;
         assert_eq!(fs::read_to_string(path).unwrap(), wanted);
     }
 }

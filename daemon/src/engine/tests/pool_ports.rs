@@ -60,6 +60,11 @@ impl Rig {
     }
 }
 
+/// The list that kubelet gets: both ports, on the pool's NUMA node.
+fn health(word: &str) -> Vec<(String, String, Option<i64>)> {
+    ["blue-00", "blue-01"].map(|id| (id.to_owned(), word.to_owned(), Some(1))).to_vec()
+}
+
 fn inode(path: &PathBuf) -> u64 {
     fs::symlink_metadata(path).unwrap().ino()
 }
@@ -81,6 +86,8 @@ fn x10_k29_a_pods_port_is_mounted_by_allocate_is_warm_and_is_served_by_its_add()
     let info = rig.root.join("var/run/k8s.cni.cncf.io/devinfo/dp/example.com-blue-blue-01-device.json");
     let info: Value = serde_json::from_str(&fs::read_to_string(info).unwrap()).unwrap();
     assert_eq!(info["vhost-user"], json!({"mode": "client", "path": path}));
+    let mac = answer["envs"]["VHOSTUSER_EXAMPLE_COM_BLUE_MAC"].as_str().unwrap();
+    assert_eq!(info["fairlead"], json!({"mac": mac}));
     // Listening before the ADD; root's, and whoever has the directory may connect.
     connect(&warm).unwrap();
     let (directory, socket) =
@@ -93,6 +100,7 @@ fn x10_k29_a_pods_port_is_mounted_by_allocate_is_warm_and_is_served_by_its_add()
     assert_eq!((inode(&warm), ports.only().name.as_str()), (before, "c1/net1"));
     assert_eq!(ports.ports()[0].thread.numa_node, Some(1), "the pool's");
     assert_eq!(told["interfaces"][0]["socketPath"], format!("{on_host}/vhost-user.sock"));
+    assert_eq!(told["interfaces"][0]["mac"], mac);
     assert_eq!(rig.ports(), ["blue-00 ready", "blue-01 taken"]);
     let with = CONFIG.replace("\"type\"", &format!("\"prevResult\":{told},\"type\""));
     rig.of_port(Command::Check, "c1", &with).unwrap();
@@ -234,6 +242,47 @@ fn a_pool_that_is_declared_no_more_keeps_what_pods_have_and_nothing_else() {
 }
 
 #[test]
+fn a_port_has_the_mac_address_that_allocate_told_after_a_restart_too_unless_the_pod_asks_for_another() {
+    let (mut rig, kubelet) = rig("client");
+    let answer = kubelet.allocate_to_pod(POD_NAME, BLUE, &["blue-00", "blue-01"]).unwrap();
+    let told = answer["envs"]["VHOSTUSER_EXAMPLE_COM_BLUE_MAC"].as_str().unwrap().to_owned();
+    let (first, second) = told.split_once(',').unwrap();
+    assert_ne!(first, second);
+    rig.restart();
+    let (_server, ports) = switch(&rig);
+    let result = rig.of_port(Command::Add, "c1", CONFIG).unwrap();
+    assert_eq!(
+        (&result["interfaces"][0]["mac"], ports.only().mac.to_string().as_str()),
+        (&json!(first), first)
+    );
+    let own = CONFIG.replace("\"type\"", r#""mac":"02:00:00:00:00:07","type""#);
+    rig.of_port(Command::Del, "c1", CONFIG).unwrap();
+    rig.of_port(Command::Add, "c2", &own).unwrap();
+    assert_eq!(ports.only().mac.to_string(), "02:00:00:00:00:07");
+}
+
+#[test]
+fn x17_a_port_whose_mac_address_cannot_be_put_on_record_is_unhealthy_until_it_can() {
+    let mut rig = Rig::new();
+    rig.settings = settings(&blue("client"));
+    let file = rig.dir.path().join("state/port-mac-addresses.json");
+    // No file replaces a directory.
+    fs::create_dir_all(file.join("in the way")).unwrap();
+    rig.restart();
+    let kubelet = FakeKubelet::running(&rig.root);
+    rig.engine().offer_to_kubelet();
+    assert_eq!(rig.ports(), ["blue-00 broken", "blue-01 broken"]);
+    assert_eq!(kubelet.next_list(), (BLUE.to_owned(), health("Unhealthy")));
+    let refused = kubelet.allocate(BLUE, &[&["blue-00"]]).unwrap_err();
+    assert!(refused.message().contains("its MAC address is not on record"), "{refused}");
+    fs::remove_dir_all(&file).unwrap();
+    rig.engine().core.kinds.vhost_user.pools.mend();
+    assert_eq!(kubelet.next_list(), (BLUE.to_owned(), health("Healthy")));
+    assert_eq!(rig.ports(), ["blue-00 ready", "blue-01 ready"]);
+    kubelet.allocate(BLUE, &[&["blue-00"]]).unwrap();
+}
+
+#[test]
 fn a_pod_that_had_a_port_without_an_add_leaves_nothing_for_the_next() {
     let (rig, kubelet) = rig("server");
     kubelet.allocate_to_pod(POD_NAME, BLUE, &["blue-00"]).unwrap();
@@ -252,13 +301,11 @@ fn x17_a_port_whose_directory_cannot_be_made_is_unhealthy_until_it_can() {
     let kubelet = FakeKubelet::running(&rig.root);
     rig.engine().offer_to_kubelet();
     assert_eq!(rig.ports(), ["blue-00 broken", "blue-01 broken"]);
-    let health =
-        |healthy: &str| ["blue-00", "blue-01"].map(|id| (id.to_owned(), healthy.to_owned(), Some(1)));
-    assert_eq!(kubelet.next_list(), (BLUE.to_owned(), health("Unhealthy").to_vec()));
+    assert_eq!(kubelet.next_list(), (BLUE.to_owned(), health("Unhealthy")));
     let refused = kubelet.allocate(BLUE, &[&["blue-00"]]).unwrap_err();
     assert!(refused.message().contains("its directory cannot be made"), "{refused}");
     fs::remove_file(&of_all).unwrap();
     rig.engine().core.kinds.vhost_user.pools.mend();
-    assert_eq!(kubelet.next_list(), (BLUE.to_owned(), health("Healthy").to_vec()));
+    assert_eq!(kubelet.next_list(), (BLUE.to_owned(), health("Healthy")));
     assert_eq!(rig.ports(), ["blue-00 ready", "blue-01 ready"]);
 }

@@ -44,10 +44,14 @@ pub(crate) fn plan(
         None => config.network.clone(),
     };
     let uplink = config.master.as_deref().map(|master| uplink::plan(kinds, &network, master, request));
+    let of_pool = match &config.place {
+        Place::Port(port) => services.pools.mac_address(port),
+        _ => None,
+    };
     let port = PortConfig {
         name: format!("{}/{}", short_id(&request.key.container), request.key.ifname),
         network,
-        mac: wanted.mac.unwrap_or_else(|| Mac::local(ids.next())),
+        mac: wanted.mac.or(of_pool).unwrap_or_else(|| Mac::local(ids.next())),
         vlan: config.vlan,
         trunk: config.trunk.clone(),
         spoof_check: config.spoofchk,
