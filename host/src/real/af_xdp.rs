@@ -50,13 +50,18 @@ struct Element {
 }
 
 /// Opens a socket for each of the first `queues` receive queues of an interface, and attaches the program that sends all of its frames to
-/// them: in the driver, where that has it, else in the kernel's own path. Frames are dropped until the sockets are bound ([`bind`]).
-pub(super) fn open(index: u32, queues: u32) -> io::Result<Uplink> {
+/// them: in the driver, where that has it and `may_be_native`, else in the kernel's own path. Frames are dropped until the sockets are bound
+/// ([`bind`]).
+pub(super) fn open(index: u32, queues: u32, may_be_native: bool) -> io::Result<Uplink> {
     let opened: io::Result<Vec<UplinkQueue>> = (0..queues).map(|_| open_queue()).collect();
     let opened = opened?;
     let map = map_of(&opened)?;
     let program = load(&map)?;
-    let (native, attachment) = match attach(&program, index, bpf::XDP_FLAGS_DRV_MODE) {
+    let in_driver = match may_be_native {
+        true => attach(&program, index, bpf::XDP_FLAGS_DRV_MODE),
+        false => Err(Errno::EOPNOTSUPP),
+    };
+    let (native, attachment) = match in_driver {
         Ok(link) => (true, link),
         // Another program is there: it is not replaced, nor is one of ours put behind it.
         Err(Errno::EBUSY | Errno::EEXIST) => return Err(Errno::EBUSY.into()),

@@ -148,8 +148,10 @@ impl NetKernel for RealKernel {
     }
 
     fn open_uplink(&self, index: u32, queues: u32, numa_node: Option<u32>) -> Result<Uplink, NetError> {
+        // The drivers of a bond's ports would run the program for the ports, whose sockets the bond's are not: nothing would be received.
+        let is_bond = self.host()?.link_by_index(index)?.is_some_and(|link| link.kind.name() == "bond");
         self.own
-            .at_home(|| with_memory_of(numa_node, || af_xdp::open(index, queues))?)
+            .at_home(|| with_memory_of(numa_node, || af_xdp::open(index, queues, !is_bond))?)
             .map_err(|source| of_link(index, "open an AF_XDP socket on it", source))
     }
 

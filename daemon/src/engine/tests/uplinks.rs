@@ -3,7 +3,7 @@
 use fairlead_cni::wire::Command;
 use fairlead_cni::{CniError, Code};
 use fairlead_host::double::KernelRequest;
-use fairlead_host::{Channels, NetKernel, NetdevSettings};
+use fairlead_host::{Channels, Kind, NetKernel, NetdevSettings};
 use fairlead_vhost::control::PortCommands;
 use fairlead_vhost::fake_switch::FakePorts;
 use nix::errno::Errno;
@@ -106,6 +106,33 @@ fn what_the_interface_was_before_it_is_again() {
     );
     rig.of(Command::Del, "c1", &on_wire()).unwrap();
     assert_eq!(settings(), was);
+}
+
+#[test]
+fn a_bond_has_as_many_queues_as_the_port_that_has_the_most() {
+    let rig = Rig::with_sockets();
+    let (_server, _ports) = switch(&rig);
+    let bond = rig.kernel.add_link("/proc/1/ns/net", "bond0", Kind::Other { name: "bond".into() }).unwrap();
+    let on_bond = config(r#","master":"bond0""#);
+    let with_queues = |name: &str, combined: u32| {
+        rig.kernel.add_host_link(name);
+        rig.kernel.enslave(name, "bond0");
+        let channels = Some(Channels { combined: Some(combined), ..Channels::default() });
+        let settings = NetdevSettings { channels, ..NetdevSettings::default() };
+        assert!(rig.kernel.set_host_netdev_settings(name, settings));
+    };
+    with_queues("port0", 2);
+    with_queues("port1", 8);
+    rig.of(Command::Add, "c1", &on_bond).unwrap();
+    let opened: Vec<_> = rig.kernel.calls().iter().map(|call| call.request.clone()).collect();
+    assert!(opened.contains(&KernelRequest::OpenUplink(bond, 8, None)), "{opened:?}");
+    rig.of(Command::Del, "c1", &on_bond).unwrap();
+    with_queues("port2", 9);
+    let refused = rig.of(Command::Add, "c1", &on_bond).unwrap_err();
+    assert_eq!(refused.code, Code::InvalidConfig);
+    let why = "\"port2\" has 9 receive queues, and the switch serves 8";
+    assert!(refused.msg.ends_with(why), "{refused:?}");
+    assert_eq!(refused.details, "ethtool -L port2 combined 8");
 }
 
 #[test]

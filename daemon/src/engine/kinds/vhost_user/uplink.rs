@@ -120,13 +120,7 @@ impl VhostUserServices {
         host: &mut dyn Net,
     ) -> Result<(), CniError> {
         let told = |e: NetError| unusable(link, &e);
-        let queues = queues(&host.netdev_settings(link.index).map_err(told)?);
-        if queues > MOST_QUEUES {
-            let why =
-                format!("{:?} has {queues} receive queues, and the switch serves {MOST_QUEUES}", link.name);
-            return Err(CniError::new(Code::InvalidConfig, why)
-                .with(format!("ethtool -L {} combined {MOST_QUEUES}", link.name)));
-        }
+        let queues = queues(host, link)?;
         set_promiscuous(host, link, true).map_err(told)?;
         if let Some(features) = wanted.features.as_deref().and_then(without_taking_tags_out) {
             set_features(host, link, features).map_err(told)?;
@@ -235,10 +229,27 @@ fn is_ending(attachment: &Attachment) -> bool {
     matches!(attachment.phase, Phase::Removing | Phase::Silenced)
 }
 
-/// The receive queues that are in use.
-fn queues(settings: &NetdevSettings) -> u32 {
-    let channels = settings.channels.unwrap_or_default();
-    (channels.rx.unwrap_or(0) + channels.combined.unwrap_or(0)).max(1)
+/// The receive queues that are to be served: those that are in use. A bond hands a frame on with the number of the queue of the port that it
+/// came to, so it has as many as the port that has the most.
+fn queues(host: &mut dyn Net, link: &Link) -> Result<u32, CniError> {
+    let told = |e: NetError| unusable(link, &e);
+    let mut with_queues = vec![link.clone()];
+    if link.kind.name() == "bond" {
+        let links = host.links().map_err(told)?;
+        with_queues.extend(links.into_iter().filter(|port| port.master == Some(link.index)));
+    }
+    let mut most = 1;
+    for Link { index, name, .. } in with_queues {
+        let channels = host.netdev_settings(index).map_err(told)?.channels.unwrap_or_default();
+        let queues = channels.rx.unwrap_or(0) + channels.combined.unwrap_or(0);
+        if queues > MOST_QUEUES {
+            let why = format!("{name:?} has {queues} receive queues, and the switch serves {MOST_QUEUES}");
+            return Err(CniError::new(Code::InvalidConfig, why)
+                .with(format!("ethtool -L {name} combined {MOST_QUEUES}")));
+        }
+        most = most.max(queues);
+    }
+    Ok(most)
 }
 
 fn set_promiscuous(host: &mut dyn Net, link: &Link, wanted: bool) -> Result<(), NetError> {
