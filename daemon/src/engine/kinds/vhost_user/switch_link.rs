@@ -15,6 +15,9 @@ use crate::store::VhostUserRecord;
 
 /// So long the switch may take for an answer: it does nothing that waits for a guest.
 const ANSWERS: Duration = Duration::from_secs(2);
+/// So long it may take to give an interface back: a driver may start its card anew without the program (igb), which takes longer the
+/// busier the machine is.
+const GIVES_BACK: Duration = Duration::from_secs(10);
 
 /// The connection. Calls take turns: each takes a fraction of a millisecond.
 pub(super) struct SwitchLink {
@@ -73,9 +76,11 @@ impl SwitchLink {
         self.call(|client| near(numa_node, |node| client.add_uplink_near(config.clone(), uplink, node)))
     }
 
-    /// Takes a network's uplink away. As for ports, none is success.
+    /// Takes a network's uplink away. As for ports, none is success. Other calls wait meanwhile: the switch answers them when that is done.
     pub(super) fn remove_uplink(&self, network: &str) -> Result<(), CniError> {
-        self.call(|client| match client.remove_uplink(network) {
+        let _others = self.client.lock();
+        let mut patient = Client::new(self.socket.clone(), GIVES_BACK);
+        call_twice(&mut patient, |client| match client.remove_uplink(network) {
             Err(ClientError::Connect { .. }) => Ok(()),
             Err(error) if refused(&error) == Some(RefusalCode::UnknownPort) => Ok(()),
             done => done,
@@ -122,14 +127,20 @@ impl SwitchLink {
     }
 
     fn call<T>(&self, call: impl Fn(&mut Client) -> Result<T, ClientError>) -> Result<T, CniError> {
-        let mut client = self.client.lock();
-        let done = match call(&mut client) {
-            // The switch was started again since the last call. Every request may be made twice.
-            Err(ClientError::Closed { .. }) => call(&mut client),
-            done => done,
-        };
-        done.map_err(|error| told(&error))
+        call_twice(&mut self.client.lock(), call)
     }
+}
+
+fn call_twice<T>(
+    client: &mut Client,
+    call: impl Fn(&mut Client) -> Result<T, ClientError>,
+) -> Result<T, CniError> {
+    let done = match call(client) {
+        // The switch was started again since the last call. Every request may be made twice.
+        Err(ClientError::Closed { .. }) => call(client),
+        done => done,
+    };
+    done.map_err(|error| told(&error))
 }
 
 /// Asks for a thread of this NUMA node; for any, where the switch is from before there were several.
