@@ -251,6 +251,22 @@ pub(crate) const CASES: &[Case] = &[
         beside: None,
     },
     Case {
+        name: "switch-one-frame",
+        about: "single frames from one pod to the other, the next when the last is there: {calls}, then {at_once} after pauses; rounds: {rounds}",
+        settings: settings(0, 100_000, 5, 500, 0),
+        quick: settings(0, 200, 1, 5, 0),
+        procedure: Procedure::Switches(switches::one_frame::run),
+        beside: None,
+    },
+    Case {
+        name: "switch-neighbours",
+        about: "{calls} such frames beside neighbours that behave, stall, flood and break the rules; rounds: {rounds}",
+        settings: settings(0, 50_000, 5, 1_000, 0),
+        quick: settings(0, 50, 1, 25, 0),
+        procedure: Procedure::Switches(switches::neighbours::run),
+        beside: None,
+    },
+    Case {
         name: "switch-idle",
         about: "the processor time of a switch with {at_once} ports and two pods that send nothing",
         settings: settings(0, 0, 3, 64, 10),

@@ -1,12 +1,14 @@
 //! What was measured, while the cases run. Nothing is averaged away: rounds add to one series, and failures are
 //! kept beside the successes.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use serde::Serialize;
 
 use crate::process_cost::Memory;
 use crate::statistics::{Series, StatisticsError};
+use crate::switches::one_frame::FRAME;
 
 /// The latencies of one kind of call of one subject in one case, and what those calls used.
 #[derive(Debug, Clone)]
@@ -15,7 +17,7 @@ pub(crate) struct Figure {
     pub(crate) case: &'static str,
     /// The name of the subject.
     pub(crate) subject: String,
-    /// What was timed: `ADD`, `DEL`, or a part of it.
+    /// What was timed: `ADD`, `DEL`, or a part of it; [`FRAME`], and what came before it.
     pub(crate) what: &'static str,
     /// The latencies of all calls.
     pub(crate) series: Series,
@@ -57,6 +59,11 @@ impl Cpu {
 }
 
 impl Figure {
+    /// Whether it is of frames, whose times are told in microseconds.
+    pub(crate) fn is_of_frames(&self) -> bool {
+        self.what.starts_with(FRAME)
+    }
+
     /// The median of the rounds' rates.
     pub(crate) fn rate(&self) -> Option<f64> {
         median(&self.rates)
@@ -86,7 +93,7 @@ pub(crate) struct Reading {
     /// The name of the subject.
     pub(crate) subject: String,
     /// The name of the number.
-    pub(crate) what: &'static str,
+    pub(crate) what: Cow<'static, str>,
     /// The unit of the values.
     pub(crate) unit: &'static str,
     /// The values of all rounds.
@@ -185,10 +192,11 @@ impl Results {
         &mut self,
         case: &'static str,
         subject: &str,
-        what: &'static str,
+        what: impl Into<Cow<'static, str>>,
         unit: &'static str,
         value: f64,
     ) {
+        let what = what.into();
         match self.readings.iter_mut().find(|r| r.case == case && r.subject == subject && r.what == what) {
             Some(reading) => reading.values.push(value),
             None => {

@@ -20,6 +20,9 @@ pub(crate) enum StatisticsError {
     /// The bounds are out of the histogram's own limits.
     #[error("a histogram of 1 ns to {LONGEST} ns cannot be made: {0}")]
     Bounds(#[from] hdrhistogram::CreationError),
+    /// A series does not fit into another one.
+    #[error("histograms cannot be added: {0}")]
+    Add(#[from] hdrhistogram::AdditionError),
     /// It could not be put into its V2 form.
     #[error("a histogram cannot be written in the HDR V2 form: {0}")]
     Write(#[from] hdrhistogram::serialization::V2SerializeError),
@@ -61,6 +64,11 @@ impl Series {
     /// Adds one call; one that is longer than ten minutes counts as ten minutes.
     pub(crate) fn record(&mut self, latency: Duration) {
         self.0.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(LONGEST).max(1));
+    }
+
+    /// Adds all calls of another series.
+    pub(crate) fn add(&mut self, other: &Series) -> Result<(), StatisticsError> {
+        Ok(self.0.add(&other.0)?)
     }
 
     /// Whether nothing was recorded.

@@ -3,10 +3,11 @@
 use std::fmt::Write;
 
 use crate::comparison::Other;
+use crate::report::plot::TimeUnit;
 use crate::report::table::{COLUMNS, cells, outcome};
 use crate::report::{Report, colours, plot};
 use crate::results::Figure;
-use crate::switches::lengths;
+use crate::switches::{lengths, one_frame};
 use crate::targets::{State, number};
 
 const STYLE: &str = "body{font:15px/1.45 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem;color:#222}\
@@ -121,16 +122,24 @@ fn targets(report: &Report, html: &mut String) -> Result<(), PageError> {
 fn section(report: &Report, case: &str, html: &mut String) -> Result<(), PageError> {
     let figures: Vec<&Figure> =
         report.results.figures.iter().filter(|f| f.case == case && !f.series.is_empty()).collect();
-    if !figures.is_empty() {
-        figures_table(&figures, html)?;
+    // Readings tell the times of frames, in their unit.
+    let (of_frames, of_calls): (Vec<&Figure>, Vec<&Figure>) =
+        figures.into_iter().partition(|figure| figure.is_of_frames());
+    if !of_calls.is_empty() {
+        figures_table(&of_calls, html)?;
     }
     // ADD and DEL of one case are two drawings: their latencies are not compared with each other.
     for (verb, also) in [("ADD", "of it"), ("DEL", "of it")] {
         let belongs = |f: &&Figure| f.what.starts_with(verb) || f.what.starts_with(also);
-        let drawn: Vec<_> = figures.iter().copied().filter(belongs).collect();
+        let drawn: Vec<_> = of_calls.iter().copied().filter(belongs).collect();
         if drawn.iter().any(|figure| figure.what.starts_with(verb)) {
-            write!(html, "<h3>{verb}: milliseconds by percentile</h3>")?;
-            html.push_str(&plot::latency_curves(&drawn, &report.subjects).map_err(PageError::Plot)?);
+            latency_curves(report, verb, &drawn, TimeUnit::Milliseconds, html)?;
+        }
+    }
+    for what in [one_frame::FRAME, one_frame::AFTER_PAUSE] {
+        let drawn: Vec<_> = of_frames.iter().copied().filter(|figure| figure.what == what).collect();
+        if !drawn.is_empty() {
+            latency_curves(report, what, &drawn, TimeUnit::Microseconds, html)?;
         }
     }
     if let Some(rounds) = report.results.rounds_of(case) {
@@ -141,6 +150,18 @@ fn section(report: &Report, case: &str, html: &mut String) -> Result<(), PageErr
         html.push_str(&plot::throughput_curves(forwarded, &report.subjects).map_err(PageError::Plot)?);
     }
     readings(report, case, html)
+}
+
+fn latency_curves(
+    report: &Report,
+    what: &str,
+    drawn: &[&Figure],
+    unit: TimeUnit,
+    html: &mut String,
+) -> Result<(), PageError> {
+    write!(html, "<h3>{what}: {} by percentile</h3>", unit.name())?;
+    html.push_str(&plot::latency_curves(drawn, unit, &report.subjects).map_err(PageError::Plot)?);
+    Ok(())
 }
 
 /// The table of a case, without the columns that nothing in it has.

@@ -1,4 +1,4 @@
-//! Curves as SVG with a legend above them: milliseconds by percentile, one line for each subject and kind of call; and frames by length,
+//! Curves as SVG with a legend above them: times by percentile, one line for each subject and kind of call; and frames by length,
 //! one line for each switch.
 //!
 //! The percentiles are spread by their nines, so that the tail is as wide as the middle. A subject has its colour; what comes second
@@ -25,6 +25,33 @@ const LIGHT: RGBColor = RGBColor(235, 235, 235);
 /// The number of nines of the last percentile that is drawn; beyond it a curve is made of single calls.
 const MOST_NINES: f64 = 3.5;
 
+/// The unit in which times are drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TimeUnit {
+    /// For calls.
+    Milliseconds,
+    /// For frames.
+    Microseconds,
+}
+
+impl TimeUnit {
+    /// Its name, of several.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            TimeUnit::Milliseconds => "milliseconds",
+            TimeUnit::Microseconds => "microseconds",
+        }
+    }
+
+    /// So many milliseconds.
+    fn of_milliseconds(self, ms: f64) -> f64 {
+        match self {
+            TimeUnit::Milliseconds => ms,
+            TimeUnit::Microseconds => ms * 1e3,
+        }
+    }
+}
+
 /// One line of a drawing, without its looks.
 struct Line {
     /// The name of its subject, which gives it its colour.
@@ -42,7 +69,11 @@ struct Curve {
 }
 
 /// Draws `figures`, with a legend; the error is the drawing library's own words.
-pub(crate) fn latency_curves(figures: &[&Figure], subjects: &MeasuredSubjects) -> Result<String, String> {
+pub(crate) fn latency_curves(
+    figures: &[&Figure],
+    unit: TimeUnit,
+    subjects: &MeasuredSubjects,
+) -> Result<String, String> {
     // The whole call is drawn through, and its parts are dashed.
     let mut figures = figures.to_vec();
     figures.sort_by_key(|figure| figure.what.contains(' '));
@@ -51,13 +82,22 @@ pub(crate) fn latency_curves(figures: &[&Figure], subjects: &MeasuredSubjects) -
         legend: [
             figure.subject.clone(),
             figure.what.to_owned(),
-            format!("({} calls)", figure.series.summary().calls),
+            format!(
+                "({} {})",
+                figure.series.summary().calls,
+                if figure.is_of_frames() { "frames" } else { "calls" }
+            ),
         ],
-        points: figure.series.curve().into_iter().map(|(q, ms)| (nines(q), ms)).collect(),
+        points: figure
+            .series
+            .curve()
+            .into_iter()
+            .map(|(quantile, ms)| (nines(quantile), unit.of_milliseconds(ms)))
+            .collect(),
     };
     let curves = distinguished(figures.iter().map(line), subjects);
     let mut html = legend(&curves).map_err(|e| e.to_string())?;
-    draw_latencies(&curves, &mut html).map_err(|e| e.to_string())?;
+    draw_latencies(&curves, unit, &mut html).map_err(|e| e.to_string())?;
     Ok(html)
 }
 
@@ -124,8 +164,12 @@ fn bounds(curves: &[Curve], coordinate: fn(&(f64, f64)) -> f64) -> (f64, f64) {
     all.fold((f64::INFINITY, 0.0), |(least, most), value| (least.min(value), most.max(value)))
 }
 
-fn draw_latencies(curves: &[Curve], html: &mut String) -> Result<(), Box<dyn std::error::Error>> {
-    let (least, most) = bounds(curves, |(_, ms)| *ms);
+fn draw_latencies(
+    curves: &[Curve],
+    unit: TimeUnit,
+    html: &mut String,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let (least, most) = bounds(curves, |(_, time)| *time);
     let least = least.max(0.001) * 0.8;
     let mut svg = String::new();
     {
@@ -138,8 +182,8 @@ fn draw_latencies(curves: &[Curve], html: &mut String) -> Result<(), Box<dyn std
             .x_labels(4)
             .y_labels(5)
             .x_label_formatter(&percentile)
-            .y_label_formatter(&|ms| number(*ms))
-            .y_desc("milliseconds")
+            .y_label_formatter(&|time| number(*time))
+            .y_desc(unit.name())
             .light_line_style(LIGHT)
             .draw()?;
         draw_lines(&mut chart, curves, least)?;
@@ -215,7 +259,8 @@ mod tests {
             (1..200).for_each(|ms| figure.series.record(Duration::from_millis(ms)));
         }
         let subjects = MeasuredSubjects::of(&[("ours", Role::Ours), ("debian", Role::Reference)]);
-        latency_curves(&results.figures.iter().collect::<Vec<_>>(), &subjects).unwrap()
+        latency_curves(&results.figures.iter().collect::<Vec<_>>(), TimeUnit::Milliseconds, &subjects)
+            .unwrap()
     }
 
     #[test]
@@ -253,7 +298,9 @@ mod tests {
             results.figure_mut("pod-add", name, "ADD").unwrap().series.record(Duration::from_millis(1));
         }
         let subjects = MeasuredSubjects::of(&names.map(|name| (name, Role::Ours)));
-        let html = latency_curves(&results.figures.iter().collect::<Vec<_>>(), &subjects).unwrap();
+        let html =
+            latency_curves(&results.figures.iter().collect::<Vec<_>>(), TimeUnit::Milliseconds, &subjects)
+                .unwrap();
         let legend = html.split_once("</p>").unwrap().0;
         let dashes: Vec<_> =
             legend.split("stroke-dasharray=\"").skip(1).map(|rest| rest.split_once('"').unwrap().0).collect();

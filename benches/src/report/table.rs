@@ -81,8 +81,9 @@ pub(crate) fn write(report: &Report, out: &mut impl Write) -> io::Result<()> {
 }
 
 fn figures(report: &Report, case: &str, out: &mut impl Write) -> io::Result<()> {
-    let rows: Vec<_> =
-        report.results.figures.iter().filter(|f| f.case == case && !f.series.is_empty()).map(cells).collect();
+    // Readings tell the times of frames, in their unit.
+    let is_told = |f: &&Figure| f.case == case && !f.series.is_empty() && !f.is_of_frames();
+    let rows: Vec<_> = report.results.figures.iter().filter(is_told).map(cells).collect();
     if rows.is_empty() {
         return Ok(());
     }

@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::SwitchBench;
-use super::contender::Contender;
+use super::contender::{Contender, FurtherPorts, NETWORK};
 use super::generator::{Generator, Traffic};
 use crate::bench::BenchError;
 use crate::case_size::CaseSize;
@@ -28,7 +28,8 @@ const FEATURES: [Contender; 6] = [
     Contender::All,
     Contender::OvsNormal,
 ];
-const WAITING: [Contender; 4] =
+/// Those whose frames are timed.
+pub(super) const WAITING: [Contender; 4] =
     [Contender::Ours, Contender::Adaptive, Contender::OvsNormal, Contender::DpdkVhost];
 
 /// Frames of 64 bytes with their checksum.
@@ -99,7 +100,8 @@ fn rounds(
 /// `switch-idle`: what a switch uses with `at_once` ports to which nobody is connected, and with two pods that send nothing.
 pub(crate) fn idle(run: &mut SwitchBench, size: &CaseSize) -> Result<(), BenchError> {
     for _ in 0..size.rounds {
-        let running = Contender::Adaptive.start_with(run, size.at_once)?;
+        let further = FurtherPorts { count: size.at_once.saturating_sub(2), network: NETWORK };
+        let running = Contender::Adaptive.start_with(run, further)?;
         let _pods = Generator::start(&run.dir, &running.sockets, running.connects, &run.memory)?;
         thread::sleep(Duration::from_secs(1));
         for process in &running.processes {

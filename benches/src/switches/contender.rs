@@ -21,6 +21,8 @@ use crate::daemon::Daemon;
 
 /// How long a switch may take until it has two ports.
 const READY_WITHIN: Duration = Duration::from_secs(60);
+/// The network of the first two ports.
+pub(crate) const NETWORK: &str = "net";
 /// A rate that no frame ever waits for, so that only counting it costs.
 const ENOUGH: u64 = 1 << 50;
 
@@ -49,11 +51,22 @@ pub(crate) enum Contender {
     DpdkVhost,
 }
 
+/// Ports of ours beside the first two.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FurtherPorts {
+    /// How many there are.
+    pub(crate) count: usize,
+    /// Their network; the first two are in [`NETWORK`].
+    pub(crate) network: &'static str,
+}
+
 /// A running switch with two ports.
 #[derive(Debug)]
 pub(crate) struct Running {
     /// Where the ports are reached.
     pub(crate) sockets: [PathBuf; 2],
+    /// Where further ports are reached.
+    pub(crate) further: Vec<PathBuf>,
     /// Who makes the sockets.
     pub(crate) connects: Connects,
     /// The processes, ended in this order.
@@ -125,11 +138,15 @@ impl Contender {
 
     /// Starts it with two ports, on the first processor; one with two threads on the second, too.
     pub(crate) fn start(self, bench: &SwitchBench) -> Result<Running, BenchError> {
-        self.start_with(bench, 2)
+        self.start_with(bench, FurtherPorts { count: 0, network: NETWORK })
     }
 
-    /// The same; ours has so many ports, and nobody connects to any but the first two.
-    pub(crate) fn start_with(self, bench: &SwitchBench, ports: usize) -> Result<Running, BenchError> {
+    /// The same; ours has further ports.
+    pub(crate) fn start_with(
+        self,
+        bench: &SwitchBench,
+        further: FurtherPorts,
+    ) -> Result<Running, BenchError> {
         let dir = bench.dir.join("switch");
         let removed = if dir.exists() { fs::remove_dir_all(&dir) } else { Ok(()) };
         let made = removed.and_then(|()| fs::create_dir_all(&dir));
@@ -138,7 +155,7 @@ impl Contender {
         match self {
             Contender::OvsNormal | Contender::OvsFlows => self.start_ovs(bench, &dir, sockets),
             Contender::DpdkVhost => start_dpdk_vhost(bench, &dir, sockets),
-            _ => self.start_ours(bench, &dir, sockets, ports),
+            _ => self.start_ours(bench, &dir, sockets, further),
         }
     }
 
@@ -147,7 +164,7 @@ impl Contender {
         bench: &SwitchBench,
         dir: &Path,
         sockets: [PathBuf; 2],
-        ports: usize,
+        further: FurtherPorts,
     ) -> Result<Running, BenchError> {
         let (control, log) = (dir.join("control"), dir.join("log"));
         let polling = if self == Contender::Adaptive { "adaptive" } else { "always" };
@@ -160,22 +177,26 @@ impl Contender {
         let process = Daemon::companion(&line, &log)?;
         until("the switch's control socket", || Ok(control.exists()))?;
         let mut client = Client::new(&control, READY_WITHIN);
-        for at in 0..ports {
-            let socket = sockets.get(at).cloned().unwrap_or_else(|| dir.join(format!("more-{at}")));
+        let more: Vec<PathBuf> = (0..further.count).map(|at| dir.join(format!("more-{at}"))).collect();
+        for (at, socket) in sockets.iter().chain(&more).enumerate() {
+            let network = if at < sockets.len() { NETWORK } else { further.network };
             let listening =
-                UnixListener::bind(&socket).map_err(BenchError::process("making a port's socket"))?;
-            let added = client.add_port(self.port(at), SocketSide::Listening, listening.as_fd());
+                UnixListener::bind(socket).map_err(BenchError::process("making a port's socket"))?;
+            let port = self.port(at, network);
+            let added = client.add_port(port, SocketSide::Listening, listening.as_fd());
             added.map_err(io::Error::other).map_err(BenchError::process("adding a port"))?;
         }
-        Ok(Running { sockets, connects: Connects::ToTheSwitch, processes: vec![process] })
+        let connects = Connects::ToTheSwitch;
+        Ok(Running { sockets, further: more, connects, processes: vec![process] })
     }
 
-    fn port(self, at: usize) -> PortConfig {
+    /// Port `at` of ours.
+    pub(super) fn port(self, at: usize, network: &str) -> PortConfig {
         let has = |feature| self == feature || self == Contender::All;
         let rate = has(Contender::Rates).then_some(ENOUGH);
         PortConfig {
             name: format!("port-{at}"),
-            network: "net".to_owned(),
+            network: network.to_owned(),
             mac: mac(at),
             vlan: has(Contender::Vlan).then_some(100),
             trunk: Vec::new(),
@@ -241,7 +262,8 @@ impl Contender {
             ovs.run("bin/ovs-ofctl", &["add-flow", "br0", "in_port=a,actions=output:b"])?;
             ovs.run("bin/ovs-ofctl", &["add-flow", "br0", "in_port=b,actions=output:a"])?;
         }
-        Ok(Running { sockets, connects: Connects::FromTheSwitch, processes: vec![switch, database] })
+        let (connects, processes) = (Connects::FromTheSwitch, vec![switch, database]);
+        Ok(Running { sockets, further: Vec::new(), connects, processes })
     }
 }
 
@@ -260,7 +282,8 @@ fn start_dpdk_vhost(bench: &SwitchBench, dir: &Path, sockets: [PathBuf; 2]) -> R
     );
     let process = Daemon::companion(&line, &dir.join("log"))?;
     until("the sockets of DPDK's vhost driver", || Ok(sockets.iter().all(|socket| socket.exists())))?;
-    Ok(Running { sockets, connects: Connects::ToTheSwitch, processes: vec![process] })
+    let (connects, processes) = (Connects::ToTheSwitch, vec![process]);
+    Ok(Running { sockets, further: Vec::new(), connects, processes })
 }
 
 /// Open vSwitch with all of its files in one directory.

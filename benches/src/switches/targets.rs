@@ -1,18 +1,37 @@
 //! The targets of the switch, and what was measured against each: medians of rounds that took turns.
 
 use super::cases::{FORWARDED, IDLE, ONE_WAY};
+use super::neighbours::{self, Behaviour};
+use super::one_frame::{self, P50, P99};
 use crate::results::Results;
 use crate::targets::{Limit, Verdict, ratio, verdict};
 
+/// Rounds of one kind differ by as much: a neighbour that costs no more costs nothing that can be measured.
+const NOTHING_MEASURABLE: f64 = 1.1;
+
 /// Compares all results with all targets.
 pub(crate) fn verdicts(results: &Results) -> Vec<Verdict> {
-    let median = |case, who, what| results.reading(case, who, what).and_then(|reading| reading.median());
+    let median = |case: &str, who: &str, what: &str| {
+        results.reading(case, who, what).and_then(|reading| reading.median())
+    };
     let against = |case, ours, other| ratio(median(case, ours, FORWARDED), median(case, other, FORWARDED));
     let time = |who| median("switch-latency", who, ONE_WAY);
     let idle = results.reading("switch-idle", "ours-adaptive", IDLE).and_then(|reading| reading.max());
     let long = against("switch-1518", "ours", "ovs-normal");
     let all = against("switch-features", "ours-all", "ovs-normal");
     let latency = |who| ratio(time(who), time("ovs-normal"));
+    let single = |figure, who, what| {
+        let time = |who| median(one_frame::CASE, who, what);
+        verdict(figure, ratio(time(who), time("ovs-normal")), Limit::AtMost(1.0), " ×")
+    };
+    let beside = |figure: &str, behaviour: Behaviour, against: Behaviour| {
+        let p99 = |of: Behaviour| {
+            let [_, what] = of.percentiles(neighbours::OTHER_NETWORK);
+            median(neighbours::CASE, "ours", &what)
+        };
+        let figure = format!("{figure}, another network, against one that {}", against.name());
+        verdict(&figure, ratio(p99(behaviour), p99(against)), Limit::AtMost(NOTHING_MEASURABLE), " ×")
+    };
     vec![
         verdict(
             "64 B, against OVS-DPDK NORMAL",
@@ -35,6 +54,14 @@ pub(crate) fn verdicts(results: &Results) -> Vec<Verdict> {
             Limit::AtMost(1.0),
             " ×",
         ),
+        single("one frame's p50, polling, against OVS-DPDK NORMAL", "ours", P50),
+        single("one frame's p99, polling, against OVS-DPDK NORMAL", "ours", P99),
+        single("one frame's p50, adaptive, against OVS-DPDK NORMAL", "ours-adaptive", P50),
+        single("one frame's p99, adaptive, against OVS-DPDK NORMAL", "ours-adaptive", P99),
+        beside("one frame's p99 beside one that stalls", Behaviour::Stalls, Behaviour::Behaves),
+        beside("one frame's p99 beside one that floods", Behaviour::Floods, Behaviour::Behaves),
+        beside("one frame's p99 beside one that sends in pieces", Behaviour::Pieces, Behaviour::Behaves),
+        beside("one frame's p99 beside one that breaks the rules", Behaviour::Breaks, Behaviour::Silent),
         verdict("64 ports, idle, adaptive", idle, Limit::AtMost(1.0), " % of a core"),
     ]
 }

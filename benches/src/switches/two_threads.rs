@@ -13,7 +13,7 @@ use fairlead_host::scheduling::prefer_this_thread;
 use super::SwitchBench;
 use super::cases::{LONG, SHORT};
 use super::contender::{Contender, mac};
-use super::filled_pod::{ENTRIES, FilledPod};
+use super::filled_pod::{Chain, FilledPod, Filling, MOST_ENTRIES};
 use crate::bench::BenchError;
 use crate::case_size::CaseSize;
 
@@ -74,11 +74,8 @@ pub(crate) const FLOWS: [Flow; 4] = [
 
 /// Runs `switch-threads`: frames between two ports of one poll thread, and of two.
 pub(crate) fn run(run: &mut SwitchBench, size: &CaseSize) -> Result<(), BenchError> {
-    let processors = thread::available_parallelism().map_or(1, usize::from);
     let (one, two) = (Contender::Ours, Contender::TwoThreads);
-    if processors < 2 {
-        let why = format!("not measured: two threads need two processors, and there is {processors}");
-        run.results.fail(CASE, two.name(), why);
+    if !run.has_two_processors(CASE, two, "two threads need") {
         return Ok(());
     }
     for _ in 0..size.rounds {
@@ -102,7 +99,11 @@ fn forwarded(
 ) -> Result<Option<f64>, BenchError> {
     let running = contender.start(run)?;
     let doing = || BenchError::process("driving the pods of a switch");
-    let pod = |at: usize| FilledPod::connect(&running.sockets[at], &frame(at, flow.frame));
+    let pod = |at: usize| {
+        let frames = [frame(at, flow.frame)];
+        let filling = Filling { entries: MOST_ENTRIES, frames: &frames, chain: Chain::Single };
+        FilledPod::connect(&running.sockets[at], running.connects, &filling)
+    };
     let mut pods = [pod(0).map_err(doing())?, pod(1).map_err(doing())?];
     let counted = thread::scope(|scope| {
         let counting = scope.spawn(|| {
@@ -154,10 +155,10 @@ fn count(pods: &mut [FilledPod; 2], senders: usize, time: Duration) -> io::Resul
     let is_enough = |counted: &Counted| counted.looks >= FEWEST_LOOKS && counted.frames > 0;
     let most = time * MOST_TIMES;
     while started.elapsed() < time || (!is_enough(&counted) && started.elapsed() < most) {
-        pods[..senders].iter_mut().try_for_each(FilledPod::send)?;
-        counted.sent += u64::from(ENTRIES) * senders as u64;
+        pods[..senders].iter_mut().try_for_each(|pod| pod.send().map(drop))?;
+        counted.sent += u64::from(MOST_ENTRIES) * senders as u64;
         count_queue(pods, senders, &mut counted)?;
-        pods.iter_mut().try_for_each(FilledPod::offer_buffers)?;
+        pods.iter().try_for_each(FilledPod::offer_buffers)?;
     }
     Ok(counted)
 }
@@ -165,7 +166,7 @@ fn count(pods: &mut [FilledPod; 2], senders: usize, time: Duration) -> io::Resul
 /// Counts what comes of one queue of each sender.
 fn count_queue(pods: &mut [FilledPod; 2], senders: usize, counted: &mut Counted) -> io::Result<()> {
     let (begun, mut last, mut waits): (Instant, Option<Instant>, u32) = (Instant::now(), None, 0);
-    let mut left = u64::from(ENTRIES) * senders as u64;
+    let mut left = u64::from(MOST_ENTRIES) * senders as u64;
     loop {
         thread::sleep(LOOK);
         let now = Instant::now();

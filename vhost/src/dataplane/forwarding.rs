@@ -246,8 +246,8 @@ impl Forwarding {
         let memory = Arc::clone(ring.memory());
         let mut source = FrameSource::look(ring, &memory)?;
         let (mut frames, mut bytes) = (0, 0);
-        let (mut n, mut count, mut segments) = (0, source.count(), 0);
-        while n < count {
+        let (mut n, mut segments) = (0, 0);
+        while n < source.count() {
             if let Some(frame) = source.frame::<OFFLOADS>(n, ring)? {
                 frames += 1;
                 bytes += frame.length() as u64;
@@ -260,7 +260,7 @@ impl Forwarding {
                 } else {
                     segments += self.forward_offloaded(origin, &frame, ring.features().sends, now);
                     if segments >= BURST_SEGMENTS {
-                        count = n + 1;
+                        source.end_with(n);
                     }
                 }
             } else {
@@ -272,7 +272,7 @@ impl Forwarding {
         if let Some(port) = self.ports.get(at).and_then(Option::as_ref) {
             port.counters.add_from_guest(frames, bytes);
         }
-        Ok(count)
+        Ok(n)
     }
 
     #[inline(always)]

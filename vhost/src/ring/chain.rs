@@ -35,6 +35,11 @@ impl<'m> Pieces<'m> {
         (self.bytes, self.descriptors) = (0, 0);
     }
 
+    /// How many descriptors there are.
+    pub(super) fn descriptors(&self) -> usize {
+        self.descriptors
+    }
+
     /// Adds the chain that begins at `head` of `ring`'s table.
     pub(super) fn add_chain(
         &mut self,

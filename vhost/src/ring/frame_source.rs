@@ -8,6 +8,10 @@ use super::{Frame, HeadSpace, RingFault, RingFeatures, SplitRing};
 use crate::memory::{CACHE_LINE, GuestMemory, GuestSlice};
 use crate::offload::{NET_HEADER, NetHeader};
 
+/// The descriptors with which a burst ends, of frames that have several: two of each frame of a burst. Each costs as much as a short frame
+/// in one piece.
+const BURST_DESCRIPTORS: usize = 2 * BURST as usize;
+
 /// Has the processor fetch the first bytes of a frame, which the switch looks at, and the header before it if that is read.
 #[inline]
 fn fetch_start(features: RingFeatures) -> impl Fn(GuestSlice<'_>) {
@@ -59,6 +63,8 @@ pub(crate) struct FrameSource<'m> {
     /// The index of the first in the available ring.
     first: u16,
     count: usize,
+    /// The descriptors of its frames that have several, of those that were looked at.
+    descriptors: usize,
     pieces: Pieces<'m>,
     /// Where the head of the frame is that is looked at.
     space: HeadSpace,
@@ -77,6 +83,7 @@ impl<'m> FrameSource<'m> {
             memory,
             first,
             count: usize::from(count),
+            descriptors: 0,
             pieces: Pieces::default(),
             space: HeadSpace::new(),
         })
@@ -88,10 +95,16 @@ impl<'m> FrameSource<'m> {
         ring.read_ahead_of_known(fetch_start(ring.features()));
     }
 
-    /// How many frames there are.
+    /// How many frames there are. Fewer, once one was looked at that ends the burst.
     #[inline]
     pub(crate) fn count(&self) -> usize {
         self.count
+    }
+
+    /// Ends the burst with frame `n`: the others are there in the next one.
+    #[inline]
+    pub(crate) fn end_with(&mut self, n: usize) {
+        self.count = n + 1;
     }
 
     /// Frame `n` of the burst; absent if it has no byte or far too many. `OFFLOADS` is whether its header may say anything.
@@ -114,7 +127,7 @@ impl<'m> FrameSource<'m> {
                 let said = if OFFLOADS { net_header(slice) } else { NetHeader::PLAIN };
                 Ok(slice.skip(header).and_then(|slice| Frame::of_slice(slice, said, &mut self.space)))
             }
-            None => self.chained_frame(head, header, ring),
+            None => self.chained_frame(n, head, ring),
         }
     }
 
@@ -130,12 +143,18 @@ impl<'m> FrameSource<'m> {
 
     fn chained_frame(
         &mut self,
+        n: usize,
         head: u16,
-        header: usize,
         ring: &SplitRing,
     ) -> Result<Option<Frame<'_, 'm>>, RingFault> {
+        let header = ring.features().header;
         self.pieces.clear();
         self.pieces.add_chain(ring, self.memory, head, Direction::Read)?;
+        // A burst of frames in as many pieces as there may be would be hundreds of times as long as a usual one.
+        self.descriptors += self.pieces.descriptors();
+        if self.descriptors >= BURST_DESCRIPTORS {
+            self.end_with(n);
+        }
         let may_say = ring.features().sends.checksum;
         let said = if may_say { net_header_of_pieces(&self.pieces.slices) } else { NetHeader::PLAIN };
         let mut skipped = header;

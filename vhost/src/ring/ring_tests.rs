@@ -14,12 +14,13 @@ const BUFFER: u64 = GUEST + BUFFERS;
 pub(super) fn forward(from: &mut SplitRing, to: &mut SplitRing, change: TagChange) -> usize {
     let memory = Arc::clone(from.memory());
     let mut source = FrameSource::look(from, &memory).unwrap();
-    let mut arrived = 0;
-    for n in 0..source.count() {
+    let (mut n, mut arrived) = (0, 0);
+    while n < source.count() {
         if let Some(frame) = source.frame::<false>(n, from).unwrap() {
             arrived += usize::from(FrameSink::put(to, &frame, change).unwrap());
         }
         source.give_back(n, from);
+        n += 1;
     }
     from.publish(&Caller::default()).unwrap();
     to.publish(&Caller::default()).unwrap();
@@ -90,6 +91,31 @@ fn a_frame_in_pieces_arrives_whole_however_it_is_cut() {
         assert_eq!(moved, 2, "direct and indirect, cut at {cuts:?}");
         arrived(&to, BUFFER, 1, &frame);
         arrived(&to, BUFFER + 1000, 1, &frame);
+    }
+}
+
+#[test]
+fn a_burst_ends_with_the_frame_that_makes_it_64_descriptors_and_the_next_goes_on_behind_it() {
+    for (pieces, wanted) in [(1, [20, 0]), (2, [20, 0]), (4, [16, 4]), (30, [3, 3]), (256, [1, 1])] {
+        let (mut from, to) = (GuestModel::new(64), receiver(40, 600));
+        let (frame, table) = (frame_bytes(512), BUFFER + 0x2000);
+        from.write(BUFFER, &[&[0; 12], frame.as_slice()].concat());
+        let end = |piece: u16| 524 * u32::from(piece) / u32::from(pieces);
+        for n in 0..pieces {
+            let flags = if n + 1 == pieces { 0 } else { NEXT };
+            let (address, length) = (BUFFER + u64::from(end(n)), end(n + 1) - end(n));
+            from.describe_at(table, n, address, length, flags, n + 1);
+        }
+        for head in 0..20 {
+            from.describe(head, table, 16 * u32::from(pieces), INDIRECT, 0);
+            from.offer(head);
+        }
+        let (mut source, mut sink) = (from.ring(FEATURES), to.ring(FEATURES));
+        let bursts = [(); 2].map(|()| forward(&mut source, &mut sink, TagChange::None));
+        assert_eq!(bursts, wanted, "{pieces} descriptors for a frame");
+        for n in 0..wanted[0] + wanted[1] {
+            arrived(&to, BUFFER + 600 * n as u64, 1, &frame);
+        }
     }
 }
 
