@@ -28,9 +28,9 @@ const MOST_NINES: f64 = 3.5;
 /// The unit in which times are drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TimeUnit {
-    /// For calls.
+    /// In which the times of calls are told.
     Milliseconds,
-    /// For frames.
+    /// In which those of frames are told, a thousandth of it.
     Microseconds,
 }
 

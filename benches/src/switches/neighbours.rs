@@ -105,8 +105,8 @@ pub(crate) fn run(run: &mut SwitchBench, size: &CaseSize) -> Result<(), BenchErr
     Ok(())
 }
 
-/// Times frames beside such neighbours, and answers p50 and p99; absent if the round does not count. `silent`: what these were beside silent
-/// neighbours.
+/// Times frames beside such neighbours, and answers p50 and p99; absent if the round does not count. `silent` is what these were where
+/// the neighbours were silent.
 fn round(
     run: &mut SwitchBench,
     (behaviour, network): (Behaviour, &'static str),

@@ -50,8 +50,8 @@ struct Element {
 }
 
 /// Opens a socket for each of the first `queues` receive queues of an interface, and attaches the program that sends all of its frames to
-/// them: in the driver, where that has it and `may_be_native`, else in the kernel's own path. Frames are dropped until the sockets are bound
-/// ([`bind`]).
+/// them: in the driver, where that has it and `may_be_native`, else in the kernel's own path. Frames are dropped until [`bind`] has bound the
+/// sockets.
 pub(super) fn open(index: u32, queues: u32, may_be_native: bool) -> io::Result<Uplink> {
     let opened: io::Result<Vec<UplinkQueue>> = (0..queues).map(|_| open_queue()).collect();
     let opened = opened?;

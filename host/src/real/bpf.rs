@@ -16,13 +16,13 @@ const BPF_LINK_CREATE: libc::c_int = 28;
 const BPF_LINK_GET_FD_BY_ID: libc::c_int = 30;
 const BPF_LINK_GET_NEXT_ID: libc::c_int = 31;
 const BPF_LINK_DETACH: libc::c_int = 34;
-/// `BPF_PROG_TYPE_XDP`.
+/// The type of a program of XDP (`BPF_PROG_TYPE_XDP`).
 pub(crate) const PROGRAM_TYPE_XDP: u32 = 6;
 /// `attach_type` of XDP.
 pub(crate) const ATTACH_XDP: u32 = 37;
 pub(crate) const XDP_FLAGS_SKB_MODE: u32 = 2;
 pub(super) const XDP_FLAGS_DRV_MODE: u32 = 4;
-/// `BPF_LINK_TYPE_XDP`.
+/// The type of a link that attaches such a program (`BPF_LINK_TYPE_XDP`).
 pub(super) const LINK_TYPE_XDP: u32 = 6;
 /// The kernel lets no more than so many programs be at one place (`BPF_MPROG_MAX`).
 const MOST_AT_ONE_PLACE: usize = 64;

@@ -65,6 +65,24 @@ fn health(word: &str) -> Vec<(String, String, Option<i64>)> {
     ["blue-00", "blue-01"].map(|id| (id.to_owned(), word.to_owned(), Some(1))).to_vec()
 }
 
+/// The daemon starts with something in the way of its ports: kubelet hears that they are unhealthy, and `why` of their allocation, until it
+/// is `cleared`.
+fn unhealthy_until(mut rig: Rig, why: &str, cleared: impl FnOnce()) {
+    rig.settings = settings(&blue("client"));
+    rig.restart();
+    let kubelet = FakeKubelet::running(&rig.root);
+    rig.engine().offer_to_kubelet();
+    assert_eq!(rig.ports(), ["blue-00 broken", "blue-01 broken"]);
+    assert_eq!(kubelet.next_list(), (BLUE.to_owned(), health("Unhealthy")));
+    let refused = kubelet.allocate(BLUE, &[&["blue-00"]]).unwrap_err();
+    assert!(refused.message().contains(why), "{refused}");
+    cleared();
+    rig.engine().core.kinds.vhost_user.pools.mend();
+    assert_eq!(kubelet.next_list(), (BLUE.to_owned(), health("Healthy")));
+    assert_eq!(rig.ports(), ["blue-00 ready", "blue-01 ready"]);
+    kubelet.allocate(BLUE, &[&["blue-00"]]).unwrap();
+}
+
 fn inode(path: &PathBuf) -> u64 {
     fs::symlink_metadata(path).unwrap().ino()
 }
@@ -263,23 +281,11 @@ fn a_port_has_the_mac_address_that_allocate_told_after_a_restart_too_unless_the_
 
 #[test]
 fn x17_a_port_whose_mac_address_cannot_be_put_on_record_is_unhealthy_until_it_can() {
-    let mut rig = Rig::new();
-    rig.settings = settings(&blue("client"));
+    let rig = Rig::new();
     let file = rig.dir.path().join("state/port-mac-addresses.json");
     // No file replaces a directory.
     fs::create_dir_all(file.join("in the way")).unwrap();
-    rig.restart();
-    let kubelet = FakeKubelet::running(&rig.root);
-    rig.engine().offer_to_kubelet();
-    assert_eq!(rig.ports(), ["blue-00 broken", "blue-01 broken"]);
-    assert_eq!(kubelet.next_list(), (BLUE.to_owned(), health("Unhealthy")));
-    let refused = kubelet.allocate(BLUE, &[&["blue-00"]]).unwrap_err();
-    assert!(refused.message().contains("its MAC address is not on record"), "{refused}");
-    fs::remove_dir_all(&file).unwrap();
-    rig.engine().core.kinds.vhost_user.pools.mend();
-    assert_eq!(kubelet.next_list(), (BLUE.to_owned(), health("Healthy")));
-    assert_eq!(rig.ports(), ["blue-00 ready", "blue-01 ready"]);
-    kubelet.allocate(BLUE, &[&["blue-00"]]).unwrap();
+    unhealthy_until(rig, "its MAC address is not on record", || fs::remove_dir_all(&file).unwrap());
 }
 
 #[test]
@@ -293,19 +299,8 @@ fn a_pod_that_had_a_port_without_an_add_leaves_nothing_for_the_next() {
 
 #[test]
 fn x17_a_port_whose_directory_cannot_be_made_is_unhealthy_until_it_can() {
-    let mut rig = Rig::new();
-    rig.settings = settings(&blue("client"));
+    let rig = Rig::new();
     let of_all = rig.dir.path().join("run/vhost-user");
     fs::write(&of_all, "in the way").unwrap();
-    rig.restart();
-    let kubelet = FakeKubelet::running(&rig.root);
-    rig.engine().offer_to_kubelet();
-    assert_eq!(rig.ports(), ["blue-00 broken", "blue-01 broken"]);
-    assert_eq!(kubelet.next_list(), (BLUE.to_owned(), health("Unhealthy")));
-    let refused = kubelet.allocate(BLUE, &[&["blue-00"]]).unwrap_err();
-    assert!(refused.message().contains("its directory cannot be made"), "{refused}");
-    fs::remove_file(&of_all).unwrap();
-    rig.engine().core.kinds.vhost_user.pools.mend();
-    assert_eq!(kubelet.next_list(), (BLUE.to_owned(), health("Healthy")));
-    assert_eq!(rig.ports(), ["blue-00 ready", "blue-01 ready"]);
+    unhealthy_until(rig, "its directory cannot be made", || fs::remove_file(&of_all).unwrap());
 }
