@@ -23,6 +23,8 @@ pub(super) struct Delivery<'d> {
     /// Rings whose guests are to be told of what was put into them: port and ring.
     pub(super) unpublished: &'d mut Vec<(usize, usize)>,
     pub(super) links: &'d mut ThreadLinks,
+    /// Is raised by the descriptors of frames that took more than one buffer.
+    pub(super) descriptors: &'d mut usize,
     pub(super) from: Origin,
 }
 
@@ -57,7 +59,7 @@ impl Delivery<'_> {
         };
         let sink = &mut port.rings[index];
         let Some(ring) = sink.ring.as_deref_mut() else { return Ok(()) };
-        if FrameSink::put(ring, frame, change)? {
+        if FrameSink::put(ring, frame, change, self.descriptors)? {
             note_delivered(sink, &mut port.tap, self.unpublished, (to, index), frame, change);
         } else {
             port.counters.add_to_guest_drop(DropReason::NoRoom);

@@ -1,7 +1,7 @@
 //! Frames from one guest's ring to others'.
 //!
 //! Invariants: in one round every ring has one burst at most, so no guest waits for another's flood, and so has every link to another
-//! thread. A sender's buffers are given back only after its frames were copied. A broken ring stops its own port. A frame that came over a
+//! thread. A burst ends early when its frames, or receivers' buffers for them, have many pieces. A sender's buffers are given back only after its frames were copied. A broken ring stops its own port. A frame that came over a
 //! link never goes over one. Frames that leave work to be done are delivered in [`super::offloaded_frames`].
 
 use std::sync::Arc;
@@ -17,7 +17,9 @@ use crate::fenced::Fenced;
 use crate::memory::lost_pages;
 use crate::offload::{Offload, Offloads};
 use crate::port::DropReason;
-use crate::ring::{Caller, Frame, FrameSink, FrameSource, HeadSpace, RingFault, SplitRing};
+use crate::ring::{
+    BURST_DESCRIPTORS, Caller, Frame, FrameSink, FrameSource, HeadSpace, RingFault, SplitRing,
+};
 use crate::switch::{
     Coarse, Decision, FloodedFrame, FrameSize, Limits, PortIndex, Sighting, Switch, TagChange,
 };
@@ -42,6 +44,8 @@ pub(super) struct Forwarding {
     /// Where the work is done that a sender has left.
     workspace: Workspace,
     links: ThreadLinks,
+    /// Descriptors of receivers whose buffers are too small for a frame, since a burst asked for it.
+    descriptors: usize,
 }
 
 impl Forwarding {
@@ -49,7 +53,8 @@ impl Forwarding {
         let (ports, faults, unpublished) = (Vec::new(), Vec::new(), Vec::new());
         let losses = lost_pages::losses();
         let (switch, workspace, links) = (Switch::new(limits), Workspace::new(), ThreadLinks::default());
-        Forwarding { switch, ports, faults, caller, unpublished, losses, workspace, links }
+        let descriptors = 0;
+        Forwarding { switch, ports, faults, caller, unpublished, losses, workspace, links, descriptors }
     }
 
     /// One of several threads' forwarding.
@@ -82,10 +87,10 @@ impl Forwarding {
         let mut count = 0;
         for link in links.iter_mut() {
             let mut segments = 0;
+            self.descriptors = 0;
             for _ in 0..LINK_BURST {
-                let Some(mut received) = link.from.next().filter(|_| segments < BURST_SEGMENTS) else {
-                    break;
-                };
+                let may_go_on = segments < BURST_SEGMENTS && self.descriptors < BURST_DESCRIPTORS;
+                let Some(mut received) = link.from.next().filter(|_| may_go_on) else { break };
                 count += 1;
                 match received.record {
                     Record::Frame { from, to, pair, .. } => {
@@ -176,14 +181,19 @@ impl Forwarding {
 
     fn uplink_burst(&mut self, at: usize, pair: usize, queue: &mut Queue, now: Coarse) -> usize {
         queue.send_rest();
-        let count = queue.look();
+        let mut count = queue.look();
         if count == 0 {
             return 0;
         }
+        self.descriptors = 0;
         let from = PortIndex(u16::try_from(at).unwrap_or(u16::MAX));
         let memory = Arc::clone(queue.memory());
         let (mut frames, mut bytes, mut space) = (0, 0, HeadSpace::new());
         for n in 0..count {
+            if self.descriptors >= BURST_DESCRIPTORS {
+                count = n;
+                break;
+            }
             if let Some(frame) = queue.frame(n, &memory, &mut space) {
                 frames += 1;
                 bytes += frame.length() as u64;
@@ -245,6 +255,7 @@ impl Forwarding {
         let from = PortIndex(u16::try_from(at).unwrap_or(u16::MAX));
         let memory = Arc::clone(ring.memory());
         let mut source = FrameSource::look(ring, &memory)?;
+        self.descriptors = 0;
         let (mut frames, mut bytes) = (0, 0);
         let (mut n, mut segments) = (0, 0);
         while n < source.count() {
@@ -262,6 +273,9 @@ impl Forwarding {
                     if segments >= BURST_SEGMENTS {
                         source.end_with(n);
                     }
+                }
+                if self.descriptors > 0 {
+                    source.count_descriptors(n, std::mem::take(&mut self.descriptors));
                 }
             } else {
                 self.count_drop(at, DropReason::Length);
@@ -310,10 +324,11 @@ impl Forwarding {
         offload: Option<&Offload>,
         flooded: &FloodedFrame,
     ) {
-        let Forwarding { switch, ports, faults, unpublished, losses, workspace, links, .. } = self;
+        let Forwarding { switch, ports, faults, unpublished, losses, workspace, links, descriptors, .. } =
+            self;
         // A thread gets the frame once, for all of its ports, and counts for itself what they may not get.
         let (mut threads, sender) = (FloodedThreads::default(), port_at(ports, from.port));
-        let mut delivery = Delivery { ports, unpublished, links, from };
+        let mut delivery = Delivery { ports, unpublished, links, descriptors, from };
         for (to, change) in switch.flood_to(from.port, flooded) {
             let to = slot(to);
             if let (Some(thread), Some(sender)) = (delivery.thread_of(to), sender) {
@@ -339,8 +354,9 @@ impl Forwarding {
 
     #[inline(always)]
     fn deliver(&mut self, from: Origin, to: usize, frame: &Frame<'_, '_>, change: TagChange) {
-        let Forwarding { ports, unpublished, links, .. } = self;
-        if let Err(fault) = (Delivery { ports, unpublished, links, from }).put(to, frame, change) {
+        let Forwarding { ports, unpublished, links, descriptors, .. } = self;
+        let mut delivery = Delivery { ports, unpublished, links, descriptors, from };
+        if let Err(fault) = delivery.put(to, frame, change) {
             self.fail(to, fault);
         }
     }
@@ -355,8 +371,8 @@ impl Forwarding {
         change: TagChange,
         offload: &Offload,
     ) {
-        let Forwarding { ports, unpublished, links, workspace, .. } = self;
-        let mut delivery = Delivery { ports, unpublished, links, from };
+        let Forwarding { ports, unpublished, links, workspace, descriptors, .. } = self;
+        let mut delivery = Delivery { ports, unpublished, links, descriptors, from };
         if let Err(fault) = delivery.put_offloaded(workspace, to, frame, change, offload) {
             self.fail(to, fault);
         }
@@ -457,3 +473,7 @@ fn fail(ports: &mut [Option<PolledPort>], faults: &mut Vec<Fault>, at: usize, fa
         faults.push(Fault { port: port.key, connection: port.connection, fault });
     }
 }
+
+#[cfg(test)]
+#[path = "forwarding_tests.rs"]
+mod tests;

@@ -115,7 +115,8 @@ impl Delivery<'_> {
             return Ok(true);
         };
         let is_known = offload.is_known_to(ring.features().gets);
-        if !is_known || !FrameSink::put_offloaded(ring, frame, change, offload.header(change))? {
+        let header = offload.header(change);
+        if !is_known || !FrameSink::put_offloaded(ring, frame, change, header, self.descriptors)? {
             return Ok(false);
         }
         let sink = &mut port.rings[index];

@@ -17,7 +17,8 @@ const HEADER: usize = 12;
 pub(crate) struct FrameSink;
 
 impl FrameSink {
-    /// Copies `frame` into the next free buffers of `ring`; false if there are too few. The guest is not told yet.
+    /// Copies `frame` into the next free buffers of `ring`; false if there are too few. The guest is not told yet. `descriptors` is raised by
+    /// those that were looked at, where a frame takes more than one.
     ///
     /// # Errors
     /// What is wrong with the ring.
@@ -26,6 +27,7 @@ impl FrameSink {
         ring: &mut SplitRing,
         frame: &Frame<'_, '_>,
         change: TagChange,
+        descriptors: &mut usize,
     ) -> Result<bool, RingFault> {
         if !ring.has_read_ahead() && FrameSink::prepare(ring)? == 0 {
             return Ok(false);
@@ -41,7 +43,7 @@ impl FrameSink {
                 ring.use_next(head, u32::try_from(total).unwrap_or(u32::MAX));
                 Ok(true)
             }
-            _ => put_chained(ring, frame, change, [0; NET_HEADER]),
+            _ => put_chained(ring, frame, change, [0; NET_HEADER], descriptors),
         }
     }
 
@@ -54,6 +56,7 @@ impl FrameSink {
         frame: &Frame<'_, '_>,
         change: TagChange,
         header: [u8; NET_HEADER],
+        descriptors: &mut usize,
     ) -> Result<bool, RingFault> {
         if !ring.has_read_ahead() && FrameSink::prepare(ring)? == 0 {
             return Ok(false);
@@ -67,7 +70,7 @@ impl FrameSink {
             ring.use_next(head, u32::try_from(total).unwrap_or(u32::MAX));
             return Ok(true);
         }
-        match put_chained(ring, frame, change, header) {
+        match put_chained(ring, frame, change, header, descriptors) {
             // Hundreds of small buffers are no fault of a guest whose other frames are short.
             Err(RingFault::LongChain) => Ok(false),
             put => put,
@@ -173,6 +176,7 @@ fn put_chained(
     frame: &Frame<'_, '_>,
     change: TagChange,
     header: [u8; NET_HEADER],
+    descriptors: &mut usize,
 ) -> Result<bool, RingFault> {
     let total = ring.features().header + frame.changed_length(change);
     let mut pieces = Pieces::default();
@@ -183,8 +187,10 @@ fn put_chained(
         if one_is_enough || ring.ready(ahead.saturating_add(1))? <= ahead {
             return Ok(false);
         }
-        let (head, before) = (ring.head(ahead)?, pieces.bytes);
-        pieces.add_chain(ring, ring.memory(), head, Direction::Write)?;
+        let (head, before, seen) = (ring.head(ahead)?, pieces.bytes, pieces.descriptors());
+        let added = pieces.add_chain(ring, ring.memory(), head, Direction::Write);
+        *descriptors += pieces.descriptors() - seen;
+        added?;
         if pieces.bytes == before {
             return Err(RingFault::NoBytes);
         }

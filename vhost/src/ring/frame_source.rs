@@ -8,9 +8,9 @@ use super::{Frame, HeadSpace, RingFault, RingFeatures, SplitRing};
 use crate::memory::{CACHE_LINE, GuestMemory, GuestSlice};
 use crate::offload::{NET_HEADER, NetHeader};
 
-/// The descriptors with which a burst ends, of frames that have several: two of each frame of a burst. Each costs as much as a short frame
-/// in one piece.
-const BURST_DESCRIPTORS: usize = 2 * BURST as usize;
+/// The descriptors with which a burst ends, of frames that have several, at their sender or at a receiver: two of each frame of a burst. Each
+/// costs as much as a short frame in one piece.
+pub(crate) const BURST_DESCRIPTORS: usize = 2 * BURST as usize;
 
 /// Has the processor fetch the first bytes of a frame, which the switch looks at, and the header before it if that is read.
 #[inline]
@@ -63,7 +63,7 @@ pub(crate) struct FrameSource<'m> {
     /// The index of the first in the available ring.
     first: u16,
     count: usize,
-    /// The descriptors of its frames that have several, of those that were looked at.
+    /// The descriptors of its frames that have several, of those that were looked at, and of receivers' buffers for them.
     descriptors: usize,
     pieces: Pieces<'m>,
     /// Where the head of the frame is that is looked at.
@@ -105,6 +105,16 @@ impl<'m> FrameSource<'m> {
     #[inline]
     pub(crate) fn end_with(&mut self, n: usize) {
         self.count = n + 1;
+    }
+
+    /// Frame `n` has cost so many descriptors more. A burst of frames in as many pieces as there may be would be hundreds of times as long as
+    /// a usual one, and it is the other rings that wait: enough of them end it.
+    #[inline]
+    pub(crate) fn count_descriptors(&mut self, n: usize, more: usize) {
+        self.descriptors += more;
+        if self.descriptors >= BURST_DESCRIPTORS {
+            self.end_with(n);
+        }
     }
 
     /// Frame `n` of the burst; absent if it has no byte or far too many. `OFFLOADS` is whether its header may say anything.
@@ -150,11 +160,7 @@ impl<'m> FrameSource<'m> {
         let header = ring.features().header;
         self.pieces.clear();
         self.pieces.add_chain(ring, self.memory, head, Direction::Read)?;
-        // A burst of frames in as many pieces as there may be would be hundreds of times as long as a usual one.
-        self.descriptors += self.pieces.descriptors();
-        if self.descriptors >= BURST_DESCRIPTORS {
-            self.end_with(n);
-        }
+        self.count_descriptors(n, self.pieces.descriptors());
         let may_say = ring.features().sends.checksum;
         let said = if may_say { net_header_of_pieces(&self.pieces.slices) } else { NetHeader::PLAIN };
         let mut skipped = header;

@@ -34,7 +34,7 @@ fn put(ring: &mut SplitRing, length: usize) -> Result<bool, RingFault> {
     let mut sender = from.ring(FEATURES);
     let mut source = FrameSource::look(&mut sender, &from.memory).unwrap();
     let frame = source.frame::<false>(0, &sender).unwrap().unwrap();
-    FrameSink::put(ring, &frame, TagChange::None)
+    FrameSink::put(ring, &frame, TagChange::None, &mut 0)
 }
 
 /// A guest whose ring of 8 was written by `write`, and which sends what begins at descriptor 0.

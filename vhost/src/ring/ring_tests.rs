@@ -17,7 +17,7 @@ pub(super) fn forward(from: &mut SplitRing, to: &mut SplitRing, change: TagChang
     let (mut n, mut arrived) = (0, 0);
     while n < source.count() {
         if let Some(frame) = source.frame::<false>(n, from).unwrap() {
-            arrived += usize::from(FrameSink::put(to, &frame, change).unwrap());
+            arrived += usize::from(FrameSink::put(to, &frame, change, &mut 0).unwrap());
         }
         source.give_back(n, from);
         n += 1;
@@ -249,7 +249,7 @@ fn put_offloaded(ring: &mut SplitRing, frame: &[u8], change: TagChange) -> Resul
     let mut source_ring = from.ring(FEATURES);
     let mut source = FrameSource::look(&mut source_ring, &from.memory).unwrap();
     let frame = source.frame::<false>(0, &source_ring).unwrap().unwrap();
-    FrameSink::put_offloaded(ring, &frame, change, SAID)
+    FrameSink::put_offloaded(ring, &frame, change, SAID, &mut 0)
 }
 
 #[test]
