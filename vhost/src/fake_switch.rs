@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fairlead_host::Uplink;
 use parking_lot::Mutex;
@@ -27,7 +28,7 @@ pub fn serve(socket: &Path) -> (Server, FakePorts) {
 
 /// Ports with their sockets, and uplinks; no frame is forwarded.
 #[derive(Debug, Default, Clone)]
-pub struct FakePorts(Arc<Mutex<Vec<FakePort>>>, Arc<Mutex<Vec<FakeUplink>>>);
+pub struct FakePorts(Arc<Mutex<Vec<FakePort>>>, Arc<Mutex<Vec<FakeUplink>>>, Arc<AtomicUsize>);
 
 /// A port, its socket, and the NUMA node that was named.
 type FakePort = (PortConfig, Socket, Option<u32>);
@@ -39,6 +40,11 @@ impl FakePorts {
     /// Their names, in the order in which they came.
     pub fn names(&self) -> Vec<String> {
         self.0.lock().iter().map(|(config, ..)| config.name.clone()).collect()
+    }
+
+    /// How often all of them were asked for by the control socket.
+    pub fn listings(&self) -> usize {
+        self.2.load(Ordering::Relaxed)
     }
 
     /// A network's uplink.
@@ -122,6 +128,7 @@ impl PortCommands for FakePorts {
     fn end_capture(&self, _: &str, _: CaptureKey) {}
 
     fn ports(&self) -> Vec<PortView> {
+        self.2.fetch_add(1, Ordering::Relaxed);
         let view = |(config, socket, numa_node): &FakePort| PortView {
             config: config.clone(),
             has_connection: matches!(socket, Socket::Connecting(_)),

@@ -119,8 +119,7 @@ impl Node {
     }
 
     fn call(&self) -> Call<'_> {
-        let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=ran;K8S_POD_NAME=du-0;K8S_POD_UID={UID}");
-        self.rig.call("c1", &self.pod, &self.config).with_args(args)
+        call(&self.rig, &self.pod, &self.config)
     }
 
     fn state(&self) -> State {
@@ -225,6 +224,11 @@ impl Node {
     }
 }
 
+fn call<'a>(rig: &'a Rig, pod: &'a Pod, config: &Value) -> Call<'a> {
+    let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=ran;K8S_POD_NAME=du-0;K8S_POD_UID={UID}");
+    rig.call("c1", pod, config).with_args(args)
+}
+
 /// Connects by a path that may be longer than a socket's address.
 fn connect(socket: &Path) {
     by_short_path(socket, |path| UnixStream::connect(path).map(drop).unwrap());
@@ -299,6 +303,32 @@ fn k14_x05_a_port_of_ovs_survives_a_kill_at_every_step() {
     let add = ["add.begun", "add.allocated", "add.socket", "add.prepared", "add.linked", "add.configured"];
     let del = ["del.removing", "del.unserved", "del.home", "del.unlinked", "del.released", "del.removed"];
     Node::with_ovs().dies_everywhere(&add, &del);
+}
+
+#[test]
+fn a_pods_namespace_goes_with_its_pod_whatever_lives_on_that_was_made_for_its_port() {
+    for (kind, with_del) in [("fairlead", false), ("fairlead", true), ("ovs-dpdk", false)] {
+        let Node { rig, pod, mut config, switch, .. } = Node::with_volume();
+        config["switch"] = kind.into();
+        let _daemon = rig.start();
+        // The ADD is what connects to the switch again, or has the driver of OVS started, which finds no database.
+        drop(switch);
+        let (_server, ports) = fake_switch::serve(&rig.path("run/vswitch.sock"));
+        let added = call(&rig, &pod, &config).add();
+        match kind {
+            "fairlead" => assert_eq!(added.result()["interfaces"][0]["name"], "eth0"),
+            _ => assert!(matches!(added, Reply::Refused(_)), "there is no OVS"),
+        }
+        if with_del {
+            call(&rig, &pod, &config).del().succeeds();
+        }
+        assert_eq!(ports.names().len(), usize::from(kind == "fairlead" && !with_del));
+        rig.ip("link add seen type veth peer name inside");
+        rig.ip(&format!("link set inside netns {}", pod.path().display()));
+        drop(pod);
+        let is_gone = || !rig.links().iter().any(|link| link.contains("seen"));
+        until(&format!("{kind}, DEL {with_del}: the namespace is gone, and its interfaces with it"), is_gone);
+    }
 }
 
 #[test]

@@ -55,6 +55,14 @@ impl NetKernel for FakeKernel {
         Ok(Box::new(FakeNet { kernel: self, key, id }))
     }
 
+    fn at_home(&self, work: &mut dyn FnMut()) {
+        let was_away = self.model().away.remove(&thread::current().id());
+        work();
+        if was_away {
+            self.model().away.insert(thread::current().id());
+        }
+    }
+
     fn link_at(&self, nsid: Nsid, index: u32) -> Result<Option<Link>, NetError> {
         let mut model = self.model();
         model

@@ -105,6 +105,10 @@ impl NetKernel for RealKernel {
         Ok(Box::new(PodView::open(&self.own, path)?))
     }
 
+    fn at_home(&self, work: &mut dyn FnMut()) {
+        self.own.at_home(work);
+    }
+
     fn link_at(&self, nsid: Nsid, index: u32) -> Result<Option<Link>, NetError> {
         let request = encode::get_link_at(nsid, index);
         match with_host(&self.own, |socket| socket.link(request)) {

@@ -137,6 +137,10 @@ pub trait NetKernel: Send + Sync {
     /// Refuses the daemon's own namespace and anything that is no network namespace.
     fn pod(&self, path: &Path) -> Result<Box<dyn Net + '_>, NetnsError>;
 
+    /// Does `work` in the daemon's own namespace, also while the thread is in a pod's. A socket or a thread that is made in a namespace keeps
+    /// it alive, with every interface in it, for as long as it lives.
+    fn at_home(&self, work: &mut dyn FnMut());
+
     /// A link of a namespace that is known by number alone, without holding anything of it (`IFLA_TARGET_NETNSID`);
     /// `None` when the namespace or the link is gone.
     fn link_at(&self, nsid: Nsid, index: u32) -> Result<Option<Link>, NetError>;

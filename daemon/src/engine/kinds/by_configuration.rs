@@ -120,7 +120,7 @@ impl Network {
             Network::Made(network) => network.check(kinds, request, pod),
             Network::Loopback => loopback::check(request, pod),
             Network::VhostUser(_) => match attachment.and_then(Attachment::vhost_user) {
-                Some(record) => vhost_user::check(&kinds.vhost_user, record),
+                Some(record) => kinds.vhost_user.at_home(|services| vhost_user::check(services, record)),
                 None => Ok(Checked::Changed("nothing is on record of its port".to_owned())),
             },
             Network::HostDevice(network) => network.check(kinds, request, attachment, pod),

@@ -27,7 +27,9 @@ impl Kinds {
             Work::Moved(netdev) => moved::apply(&request.key.ifname, netdev, pod),
             Work::Vf(change) => vf::apply(&self.sriov, &request.key.ifname, change, attachment, pod),
             Work::Vfio(change) => vfio::apply(&self.sriov, change, attachment).map_err(ApplyError::Cni),
-            Work::VhostUser(new) => vhost_user::apply(&self.vhost_user, new).map_err(ApplyError::Cni),
+            Work::VhostUser(new) => {
+                self.vhost_user.at_home(|services| vhost_user::apply(services, new)).map_err(ApplyError::Cni)
+            }
             Work::Nothing => Ok(Applied::default()),
         }
     }
@@ -85,7 +87,8 @@ impl Kinds {
             LinkRecord::VhostUser(record) => {
                 let addresses: Vec<IpNet> = result.ips.iter().map(|ip| ip.address).collect();
                 vhost_user::write_device_info(&self.device_info, attachment, record, &addresses)?;
-                vhost_user::write_file(&self.vhost_user, attachment, record, result)
+                self.vhost_user
+                    .at_home(|services| vhost_user::write_file(services, attachment, record, result))
             }
             _ => Ok(()),
         }
@@ -108,7 +111,8 @@ impl Kinds {
             },
             LinkRecord::Vfio(vf) => return vfio::undo(&self.sriov, attachment, vf).map(Undone::from),
             LinkRecord::VhostUser(port) => {
-                return vhost_user::undo(&self.vhost_user, attachment, port).map(|()| Undone::Whole);
+                let undone = self.vhost_user.at_home(|services| vhost_user::undo(services, attachment, port));
+                return undone.map(|()| Undone::Whole);
             }
             LinkRecord::Conflist { .. } | LinkRecord::None => Ok(()),
         };

@@ -387,6 +387,22 @@ fn a_switch_that_was_started_again_gets_the_ports_of_the_records_and_no_others()
 }
 
 #[test]
+fn a_switch_that_was_started_again_is_not_asked_what_it_has_for_each_port_that_it_gets() {
+    let rig = Rig::with_volume();
+    let (server, _) = switch(&rig);
+    let sockets = rig.dir.path().join("root/run/sockets");
+    create_dir_all(&sockets).unwrap();
+    let keys = r#","directory":"/run/sockets""#;
+    for n in 0..30 {
+        rig.call(rig.request(Command::Add, &format!("c{n}"), &config(keys))).unwrap();
+    }
+    drop(server);
+    let (_server, ports) = switch(&rig);
+    rig.kept_up_until(|| ports.names().len() == 30);
+    assert!(ports.listings() < 10, "{} times for 30 ports", ports.listings());
+}
+
+#[test]
 fn where_the_pod_makes_the_socket_it_is_connected_to_as_soon_as_it_is_there_and_again() {
     let rig = Rig::with_volume();
     let (_server, ports) = switch(&rig);

@@ -1,7 +1,7 @@
 //! Keeps our own switch's ports as the records have them. One that was started again has none: it gets those of the records, each with a new
 //! socket in its pod's directory. What could not be made is tried again; ports that nobody has on record are taken out.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread;
@@ -104,13 +104,15 @@ impl VhostUserServices {
         if attached.is_empty() {
             return;
         }
+        // After the records: what is on record as attached has its port in this list, or the switch has lost it.
         let Ok(ports) = self.switch.ports() else {
             upkeep.is_missing = true;
             return;
         };
+        let ports: HashMap<&str, &PortView> = ports.iter().map(|port| (&*port.config.name, port)).collect();
         for attachment in &attached {
             let Some(record) = attachment.port_of_own_switch() else { continue };
-            let port = ports.iter().find(|port| port.config == record.port);
+            let port = ports.get(&*record.port.name).copied().filter(|port| port.config == record.port);
             let done = match record.pod_listens {
                 true if port.is_some_and(|port| port.has_connection) => continue,
                 true => self.connect_to_pod(attachment, record, port, upkeep),
@@ -146,9 +148,7 @@ impl VhostUserServices {
 
     fn serve_again(&self, attachment: &Attachment, record: &VhostUserRecord) -> Result<(), CniError> {
         let _turn = self.turn.lock();
-        // An ADD may have made it since the look.
-        let is_there = self.switch.port(&record.port.name)?.is_some_and(|port| port.config == record.port);
-        if is_there || !self.is_attached(attachment) { Ok(()) } else { self.serve(record) }
+        if self.is_attached(attachment) { self.serve(record) } else { Ok(()) }
     }
 
     /// Its DEL may have come since it was looked up.

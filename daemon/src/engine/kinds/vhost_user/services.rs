@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use super::ovs_link::{OvsAccess, OvsLink};
 use super::switch_link::SwitchLink;
+use crate::engine::errors;
 use crate::port_pools::PortPools;
 use crate::run_dir::SWITCH_SOCKET;
 use crate::store::{Attachment, Store};
@@ -45,6 +46,17 @@ pub(crate) struct SocketPlaces {
 }
 
 impl VhostUserServices {
+    /// Does `work` in the daemon's own namespace. A port has nothing in its pod's namespace, and nothing that lives on may be made there: a
+    /// socket that listens, a connection to a switch, a driver's thread.
+    pub(crate) fn at_home<T>(
+        &self,
+        work: impl Fn(&VhostUserServices) -> Result<T, CniError>,
+    ) -> Result<T, CniError> {
+        let mut done = Err(errors::internal("what belongs into the daemon's own namespace was not done"));
+        self.kernel.at_home(&mut || done = work(self));
+        done
+    }
+
     /// Why no port of a switch can be made just now.
     pub(crate) fn lacks(&self, switch: &Switch) -> Option<String> {
         match switch {

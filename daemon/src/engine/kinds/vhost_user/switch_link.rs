@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fairlead_cni::{CniError, Code};
 use fairlead_host::Uplink;
@@ -18,16 +18,34 @@ const ANSWERS: Duration = Duration::from_secs(2);
 /// So long it may take to give an interface back: a driver may start its card anew without the program (igb), which takes longer the
 /// busier the machine is.
 const GIVES_BACK: Duration = Duration::from_secs(10);
+/// So long a switch that has not answered is not asked again: calls that waited for their turn would each wait as long as the first one.
+const SILENT: Duration = Duration::from_secs(1);
+/// So long STATUS waits for the switch: a runtime's call takes the daemon itself for hung when it has no answer after some 95 ms.
+const STATUS_ANSWERS: Duration = Duration::from_millis(50);
 
 /// The connection. Calls take turns: each takes a fraction of a millisecond.
 pub(super) struct SwitchLink {
     socket: PathBuf,
-    client: Mutex<Client>,
+    line: Mutex<Line>,
+}
+
+/// What those who call take turns with.
+struct Line {
+    client: Client,
+    /// When the switch last let a call wait in vain, and what was said of that.
+    silent: Option<(Instant, CniError)>,
+}
+
+impl Line {
+    fn silence(&self) -> Option<&CniError> {
+        self.silent.as_ref().filter(|(since, _)| since.elapsed() < SILENT).map(|(_, error)| error)
+    }
 }
 
 impl SwitchLink {
     pub(super) fn new(socket: PathBuf) -> SwitchLink {
-        SwitchLink { client: Mutex::new(Client::new(socket.clone(), ANSWERS)), socket }
+        let client = Client::new(socket.clone(), ANSWERS);
+        SwitchLink { line: Mutex::new(Line { client, silent: None }), socket }
     }
 
     /// Has the switch serve a port, in place of any that has its name.
@@ -78,13 +96,14 @@ impl SwitchLink {
 
     /// Takes a network's uplink away. As for ports, none is success. Other calls wait meanwhile: the switch answers them when that is done.
     pub(super) fn remove_uplink(&self, network: &str) -> Result<(), CniError> {
-        let _others = self.client.lock();
+        let _others = self.line.lock();
         let mut patient = Client::new(self.socket.clone(), GIVES_BACK);
         call_twice(&mut patient, |client| match client.remove_uplink(network) {
             Err(ClientError::Connect { .. }) => Ok(()),
             Err(error) if refused(&error) == Some(RefusalCode::UnknownPort) => Ok(()),
             done => done,
         })
+        .map_err(|error| told(&error))
     }
 
     /// The uplinks that the switch has.
@@ -116,9 +135,13 @@ impl SwitchLink {
         Ok(())
     }
 
-    /// Why the switch cannot be told anything just now.
+    /// Why the switch cannot be told anything just now. Answers soon, whatever the switch does, and waits for no other call.
     pub(super) fn lacks(&self) -> Option<String> {
-        self.call(|client| client.version().map(drop)).err().map(|e| e.msg)
+        let silence = self.line.try_lock().and_then(|line| line.silence().map(|error| error.msg.clone()));
+        silence.or_else(|| {
+            let asked = Client::new(self.socket.clone(), STATUS_ANSWERS).version();
+            asked.err().map(|error| told(&error).msg)
+        })
     }
 
     /// A connection of its own on which the switch tells what happens, and whose end is the switch's.
@@ -127,20 +150,30 @@ impl SwitchLink {
     }
 
     fn call<T>(&self, call: impl Fn(&mut Client) -> Result<T, ClientError>) -> Result<T, CniError> {
-        call_twice(&mut self.client.lock(), call)
+        let mut line = self.line.lock();
+        if let Some(silence) = line.silence() {
+            return Err(silence.clone());
+        }
+        let done = call_twice(&mut line.client, call);
+        done.map_err(|error| {
+            let told = told(&error);
+            if matches!(error, ClientError::TimedOut { .. }) {
+                line.silent = Some((Instant::now(), told.clone()));
+            }
+            told
+        })
     }
 }
 
 fn call_twice<T>(
     client: &mut Client,
     call: impl Fn(&mut Client) -> Result<T, ClientError>,
-) -> Result<T, CniError> {
-    let done = match call(client) {
+) -> Result<T, ClientError> {
+    match call(client) {
         // The switch was started again since the last call. Every request may be made twice.
         Err(ClientError::Closed { .. }) => call(client),
         done => done,
-    };
-    done.map_err(|error| told(&error))
+    }
 }
 
 /// Asks for a thread of this NUMA node; for any, where the switch is from before there were several.
@@ -168,6 +201,9 @@ fn told(error: &ClientError) -> CniError {
     }
     let remedy = match error {
         ClientError::Connect { .. } => "start fairlead-vswitch, as docs/vhost-user.md says",
+        ClientError::TimedOut { .. } => {
+            "fairlead-vswitch hangs: see its log, and start it again; pods keep their ports"
+        }
         _ => "see the log of fairlead-vswitch",
     };
     CniError::new(Code::TryAgain, error.to_string()).with(remedy)
@@ -175,9 +211,36 @@ fn told(error: &ClientError) -> CniError {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use fairlead_vhost::control::messages::Refusal;
+    use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
 
     use super::*;
+
+    #[test]
+    fn a_switch_that_hangs_is_waited_for_once_and_status_says_so_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("vswitch.sock");
+        // Connections are taken, and nobody reads what comes over them.
+        let hung = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).unwrap();
+        bind(std::os::fd::AsRawFd::as_raw_fd(&hung), &UnixAddr::new(&path).unwrap()).unwrap();
+        listen(&hung, Backlog::new(64).unwrap()).unwrap();
+        let (link, start) = (SwitchLink::new(path), Instant::now());
+        let (calls, status) = thread::scope(|scope| {
+            let calls = [(); 8].map(|()| scope.spawn(|| link.ports().unwrap_err()));
+            let status = link.lacks().unwrap();
+            let early = start.elapsed() < ANSWERS;
+            (calls.map(|call| call.join().unwrap()), (status, early))
+        });
+        assert!(
+            start.elapsed() < ANSWERS * 4,
+            "eight calls that wait one after the other take eight times as long"
+        );
+        assert!(calls.iter().all(|e| e.code == Code::TryAgain && e.msg.contains("no answer to `ports`")));
+        assert!(status.0.contains("no answer to `version` within 50ms") && status.1, "{status:?}");
+        assert!(link.lacks().unwrap().contains("no answer to `ports` within 2s"));
+    }
 
     #[test]
     fn a_switch_that_knows_of_no_nodes_is_asked_for_any_thread_and_every_other_refusal_stays() {
