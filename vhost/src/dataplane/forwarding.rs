@@ -18,7 +18,7 @@ use crate::memory::lost_pages;
 use crate::offload::{Offload, Offloads};
 use crate::port::DropReason;
 use crate::ring::{
-    BURST_DESCRIPTORS, Caller, Frame, FrameSink, FrameSource, HeadSpace, RingFault, SplitRing,
+    BURST_DESCRIPTORS, Caller, Frame, FrameSink, FrameSource, FrameTaker, HeadSpace, RingFault, SplitRing,
 };
 use crate::switch::{
     Coarse, Decision, FloodedFrame, FrameSize, Limits, PortIndex, Sighting, Switch, TagChange,
@@ -29,6 +29,35 @@ use crate::uplink::Queue;
 const BURST_SEGMENTS: u16 = 64;
 /// The most records of a link that are taken before another's turn.
 const LINK_BURST: usize = 64;
+
+/// Frames that one guest's ring sends in a round. `OFFLOADS` is whether the guest may leave work to be done.
+struct Burst<'f, const OFFLOADS: bool> {
+    forwarding: &'f mut Forwarding,
+    origin: Origin,
+    /// What it may leave.
+    agreed: Offloads,
+    now: Coarse,
+    /// Frames so far, their bytes, and the segments of those that have any.
+    frames: u64,
+    bytes: u64,
+    segments: u16,
+}
+
+impl<const OFFLOADS: bool> FrameTaker for Burst<'_, OFFLOADS> {
+    #[inline(always)]
+    fn take(&mut self, frame: &Frame<'_, '_>) {
+        self.frames += 1;
+        self.bytes += frame.length() as u64;
+        if let Some(tap) = self.forwarding.tap(slot(self.origin.port)) {
+            tap.sent(frame);
+        }
+        if !OFFLOADS || frame.header().is_plain() {
+            self.forwarding.forward(self.origin, frame, self.now);
+        } else {
+            self.segments += self.forwarding.forward_offloaded(self.origin, frame, self.agreed, self.now);
+        }
+    }
+}
 
 /// The ports, the switch between them, and what is to be told of broken rings.
 pub(super) struct Forwarding {
@@ -256,33 +285,24 @@ impl Forwarding {
         let memory = Arc::clone(ring.memory());
         let mut source = FrameSource::look(ring, &memory)?;
         self.descriptors = 0;
-        let (mut frames, mut bytes) = (0, 0);
-        let (mut n, mut segments) = (0, 0);
+        let (origin, agreed) = (Origin { port: from, pair }, ring.features().sends);
+        let mut burst =
+            Burst::<OFFLOADS> { forwarding: self, origin, agreed, now, frames: 0, bytes: 0, segments: 0 };
+        let mut n = 0;
         while n < source.count() {
-            if let Some(frame) = source.frame::<OFFLOADS>(n, ring)? {
-                frames += 1;
-                bytes += frame.length() as u64;
-                if let Some(tap) = self.tap(at) {
-                    tap.sent(&frame);
-                }
-                let origin = Origin { port: from, pair };
-                if !OFFLOADS || frame.header().is_plain() {
-                    self.forward(origin, &frame, now);
-                } else {
-                    segments += self.forward_offloaded(origin, &frame, ring.features().sends, now);
-                    if segments >= BURST_SEGMENTS {
-                        source.end_with(n);
-                    }
-                }
-                if self.descriptors > 0 {
-                    source.count_descriptors(n, std::mem::take(&mut self.descriptors));
-                }
-            } else {
-                self.count_drop(at, DropReason::Length);
+            if !source.frame::<OFFLOADS>(n, ring, &mut burst)? {
+                burst.forwarding.count_drop(at, DropReason::Length);
+            }
+            if burst.segments >= BURST_SEGMENTS {
+                source.end_with(n);
+            }
+            if burst.forwarding.descriptors > 0 {
+                source.count_descriptors(n, std::mem::take(&mut burst.forwarding.descriptors));
             }
             source.give_back(n, ring);
             n += 1;
         }
+        let Burst { frames, bytes, .. } = burst;
         if let Some(port) = self.ports.get(at).and_then(Option::as_ref) {
             port.counters.add_from_guest(frames, bytes);
         }

@@ -67,7 +67,7 @@ impl PolledPort {
 
     /// The receive queue for frames that came from queue pair `pair` of another port: the same number, as far as there are as many.
     /// A flow stays in one queue, so its order is kept.
-    #[inline]
+    #[inline(always)]
     pub(super) fn sink_for(&mut self, pair: usize) -> Option<usize> {
         if self.failed {
             return None;
@@ -76,6 +76,12 @@ impl PolledPort {
         if self.rings.get_mut(wanted).is_some_and(|ring| ring.at_work().is_some()) {
             return Some(wanted);
         }
+        self.sink_for_more(pair)
+    }
+
+    /// The same of a pair that the port has no queue for.
+    #[inline(never)]
+    fn sink_for_more(&mut self, pair: usize) -> Option<usize> {
         let at_work = |ring: &mut PolledRing| ring.at_work().is_some();
         let count = self.rings.iter_mut().step_by(2).map(at_work).take_while(|at_work| *at_work).count();
         (count > 0).then(|| 2 * (pair % count))

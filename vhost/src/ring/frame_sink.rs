@@ -32,19 +32,20 @@ impl FrameSink {
         if !ring.has_read_ahead() && FrameSink::prepare(ring)? == 0 {
             return Ok(false);
         }
-        let Entry { head, descriptor } = ring.entry(ring.position())?;
         let total = ring.features().header + frame.changed_length(change);
-        match single_buffer(ring, ring.memory(), descriptor, Direction::Write) {
-            Some(slice) if slice.len() >= total => {
-                if total > LONG {
-                    fetch_whole(ring, total);
-                }
-                write_single(slice, ring.features().header, frame, change);
-                ring.use_next(head, u32::try_from(total).unwrap_or(u32::MAX));
-                Ok(true)
+        // One that could not be read ahead is broken: what comes of it is told below.
+        if let Some(Entry { head, descriptor }) = ring.entry_in_advance(ring.position())
+            && let Some(slice) = single_buffer(ring, ring.memory(), descriptor, Direction::Write)
+            && slice.len() >= total
+        {
+            if total > LONG {
+                fetch_whole(ring, total);
             }
-            _ => put_chained(ring, frame, change, [0; NET_HEADER], descriptors),
+            write_single(slice, ring.features().header, frame, change);
+            ring.use_next(head, u32::try_from(total).unwrap_or(u32::MAX));
+            return Ok(true);
         }
+        put_chained(ring, frame, change, [0; NET_HEADER], descriptors)
     }
 
     /// The same of a frame that leaves work to the guest, as `header` tells it. Also false if the buffers are too small.

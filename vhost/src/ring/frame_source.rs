@@ -56,6 +56,18 @@ fn net_header_of_pieces(pieces: &[GuestSlice<'_>]) -> NetHeader {
     }
 }
 
+/// What becomes of each frame of a burst.
+pub(crate) trait FrameTaker {
+    /// Does with a frame what is to be done.
+    fn take(&mut self, frame: &Frame<'_, '_>);
+}
+
+impl<F: FnMut(&Frame<'_, '_>)> FrameTaker for F {
+    fn take(&mut self, frame: &Frame<'_, '_>) {
+        self(frame);
+    }
+}
+
 /// A burst of frames of one ring. It holds what was read of the ring, and no reference to it.
 #[derive(Debug)]
 pub(crate) struct FrameSource<'m> {
@@ -117,7 +129,11 @@ impl<'m> FrameSource<'m> {
         }
     }
 
-    /// Frame `n` of the burst; absent if it has no byte or far too many. `OFFLOADS` is whether its header may say anything.
+    /// Has `taker` see frame `n` of the burst; false, and it is not called, if the frame has no byte or far too many. `OFFLOADS` is whether its
+    /// header may say anything.
+    ///
+    /// A frame in one piece is made where it is taken and never moved: moved, it is written word by word and read in larger units, and
+    /// such a read waits for the writes.
     ///
     /// # Errors
     /// What is wrong with its chain.
@@ -126,19 +142,20 @@ impl<'m> FrameSource<'m> {
         &mut self,
         n: usize,
         ring: &SplitRing,
-    ) -> Result<Option<Frame<'_, 'm>>, RingFault> {
-        let header = ring.features().header;
-        let Entry { head, descriptor } = ring.entry(self.index(n))?;
-        match single_buffer(ring, self.memory, descriptor, Direction::Read) {
-            Some(slice) => {
-                if slice.len() > LONG {
-                    self.fetch_whole(n + 1, ring);
-                }
-                let said = if OFFLOADS { net_header(slice) } else { NetHeader::PLAIN };
-                Ok(slice.skip(header).and_then(|slice| Frame::of_slice(slice, said, &mut self.space)))
-            }
-            None => self.chained_frame(n, head, ring),
+        taker: &mut impl FrameTaker,
+    ) -> Result<bool, RingFault> {
+        let single = ring
+            .entry_in_advance(self.index(n))
+            .and_then(|entry| single_buffer(ring, self.memory, entry.descriptor, Direction::Read));
+        let Some(slice) = single else { return self.chained_frame(n, ring, taker) };
+        if slice.len() > LONG {
+            self.fetch_whole(n + 1, ring);
         }
+        let said = if OFFLOADS { net_header(slice) } else { NetHeader::PLAIN };
+        let Some(slice) = slice.skip(ring.features().header) else { return Ok(false) };
+        let Some(frame) = Frame::of_slice(slice, said, &mut self.space) else { return Ok(false) };
+        taker.take(&frame);
+        Ok(true)
     }
 
     /// Has the processor fetch what is behind the start of frame `n`, if it lies in one piece.
@@ -151,13 +168,15 @@ impl<'m> FrameSource<'m> {
         }
     }
 
+    /// The same of a frame that may lie in several pieces.
+    #[inline(never)]
     fn chained_frame(
         &mut self,
         n: usize,
-        head: u16,
         ring: &SplitRing,
-    ) -> Result<Option<Frame<'_, 'm>>, RingFault> {
-        let header = ring.features().header;
+        taker: &mut dyn FrameTaker,
+    ) -> Result<bool, RingFault> {
+        let (header, Entry { head, .. }) = (ring.features().header, ring.entry(self.index(n))?);
         self.pieces.clear();
         self.pieces.add_chain(ring, self.memory, head, Direction::Read)?;
         self.count_descriptors(n, self.pieces.descriptors());
@@ -168,11 +187,12 @@ impl<'m> FrameSource<'m> {
             if let Some(first) = piece.skip(skipped) {
                 let length = self.pieces.bytes - header;
                 let more = &self.pieces.slices[at + 1..];
-                return Ok(Frame::of_pieces(length, first, more, said, &mut self.space));
+                let frame = Frame::of_pieces(length, first, more, said, &mut self.space);
+                return Ok(frame.inspect(|frame| taker.take(frame)).is_some());
             }
             skipped -= piece.len();
         }
-        Ok(None)
+        Ok(false)
     }
 
     /// Gives the chain of frame `n` back: frames are given back in order, each once.

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::guest_model::{BUFFERS, DESCRIPTORS, FEATURES, GUEST, GuestModel, REGION, frame_bytes};
 use super::layout::{INDIRECT, NEXT, WRITE};
-use super::{FrameSink, FrameSource, RingFault, RingFeatures, RingPlace, SplitRing};
+use super::{Frame, FrameSink, FrameSource, RingFault, RingFeatures, RingPlace, SplitRing};
 use crate::switch::TagChange;
 
 const BUFFER: u64 = GUEST + BUFFERS;
@@ -16,10 +16,10 @@ fn take_all(guest: &GuestModel, ring: &mut SplitRing) -> Result<usize, RingFault
     let memory = Arc::clone(ring.memory());
     let mut source = FrameSource::look(ring, &memory)?;
     for n in 0..source.count() {
-        if let Some(frame) = source.frame::<false>(n, ring)? {
+        source.frame::<false>(n, ring, &mut |frame: &Frame<'_, '_>| {
             assert!(frame.rest.iter().chain(frame.more).all(|slice| guest.contains(slice)));
             assert!(frame.head().len() <= frame.length());
-        }
+        })?;
         source.give_back(n, ring);
     }
     Ok(source.count())
@@ -33,8 +33,12 @@ fn put(ring: &mut SplitRing, length: usize) -> Result<bool, RingFault> {
     from.offer(0);
     let mut sender = from.ring(FEATURES);
     let mut source = FrameSource::look(&mut sender, &from.memory).unwrap();
-    let frame = source.frame::<false>(0, &sender).unwrap().unwrap();
-    FrameSink::put(ring, &frame, TagChange::None, &mut 0)
+    let mut put = Ok(false);
+    let taken = source.frame::<false>(0, &sender, &mut |frame: &Frame<'_, '_>| {
+        put = FrameSink::put(ring, frame, TagChange::None, &mut 0)
+    });
+    assert_eq!(taken, Ok(true));
+    put
 }
 
 /// A guest whose ring of 8 was written by `write`, and which sends what begins at descriptor 0.

@@ -35,6 +35,6 @@ mod ring_tests;
 pub(crate) use caller::{Caller, GuestEvent, is_eventfd};
 pub(crate) use frame::{Frame, HeadSpace};
 pub(crate) use frame_sink::{FrameSink, copy_with_head};
-pub(crate) use frame_source::{BURST_DESCRIPTORS, FrameSource};
+pub(crate) use frame_source::{BURST_DESCRIPTORS, FrameSource, FrameTaker};
 pub(crate) use ring_fault::RingFault;
 pub(crate) use split_ring::{RingFeatures, RingPlace, SplitRing};

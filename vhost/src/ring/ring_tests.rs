@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::guest_model::{BUFFERS, FEATURES, GUEST, GuestModel, REGION, frame_bytes};
 use super::layout::{INDIRECT, NEXT, USED_NO_NOTIFY, WRITE};
-use super::{Caller, FrameSink, FrameSource, RingFault, RingFeatures, SplitRing};
+use super::{Caller, Frame, FrameSink, FrameSource, RingFault, RingFeatures, SplitRing};
 use crate::offload::{NetHeader, Offloads};
 use crate::switch::TagChange;
 
@@ -16,9 +16,10 @@ pub(super) fn forward(from: &mut SplitRing, to: &mut SplitRing, change: TagChang
     let mut source = FrameSource::look(from, &memory).unwrap();
     let (mut n, mut arrived) = (0, 0);
     while n < source.count() {
-        if let Some(frame) = source.frame::<false>(n, from).unwrap() {
-            arrived += usize::from(FrameSink::put(to, &frame, change, &mut 0).unwrap());
-        }
+        let mut put = |frame: &Frame<'_, '_>| {
+            arrived += usize::from(FrameSink::put(to, frame, change, &mut 0).unwrap());
+        };
+        source.frame::<false>(n, from, &mut put).unwrap();
         source.give_back(n, from);
         n += 1;
     }
@@ -227,20 +228,27 @@ fn a_header_is_read_wherever_its_bytes_are_and_only_if_that_was_agreed_on() {
             let from = sender_of_pieces(&[&SAID[..], &[9, 9]].concat(), &frame, &cuts);
             let mut ring = from.ring(RingFeatures { sends, ..FEATURES });
             let mut source = FrameSource::look(&mut ring, &from.memory).unwrap();
-            let taken =
-                if sends.checksum { source.frame::<true>(0, &ring) } else { source.frame::<false>(0, &ring) };
-            let taken = taken.unwrap().unwrap();
-            assert_eq!((taken.header(), taken.length()), (expected, 100), "cut at {cuts:?}");
-            let mut whole = vec![0; 100];
-            taken.read_whole(&mut whole);
-            assert_eq!(whole, frame);
+            let mut is_right = |taken: &Frame<'_, '_>| {
+                assert_eq!((taken.header(), taken.length()), (expected, 100), "cut at {cuts:?}");
+                let mut whole = vec![0; 100];
+                taken.read_whole(&mut whole);
+                assert_eq!(whole, frame);
+            };
+            let taken = match sends.checksum {
+                true => source.frame::<true>(0, &ring, &mut is_right),
+                false => source.frame::<false>(0, &ring, &mut is_right),
+            };
+            assert_eq!(taken, Ok(true));
         }
     }
     // Flags and kind are 0: the rest is not looked at.
     let from = sender_of_pieces(&[0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 9], &frame, &[]);
     let mut ring = from.ring(RingFeatures { sends: Offloads::ALL, ..FEATURES });
     let mut source = FrameSource::look(&mut ring, &from.memory).unwrap();
-    assert!(source.frame::<true>(0, &ring).unwrap().unwrap().header().is_plain());
+    assert_eq!(
+        source.frame::<true>(0, &ring, &mut |frame: &Frame<'_, '_>| assert!(frame.header().is_plain())),
+        Ok(true)
+    );
 }
 
 /// Puts a frame with a header into `ring`.
@@ -248,8 +256,12 @@ fn put_offloaded(ring: &mut SplitRing, frame: &[u8], change: TagChange) -> Resul
     let from = sender(frame);
     let mut source_ring = from.ring(FEATURES);
     let mut source = FrameSource::look(&mut source_ring, &from.memory).unwrap();
-    let frame = source.frame::<false>(0, &source_ring).unwrap().unwrap();
-    FrameSink::put_offloaded(ring, &frame, change, SAID, &mut 0)
+    let mut put = Ok(false);
+    let taken = source.frame::<false>(0, &source_ring, &mut |frame: &Frame<'_, '_>| {
+        put = FrameSink::put_offloaded(ring, frame, change, SAID, &mut 0);
+    });
+    assert_eq!(taken, Ok(true));
+    put
 }
 
 #[test]

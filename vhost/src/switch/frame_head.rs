@@ -86,6 +86,22 @@ impl FrameHead<'_> {
     }
 }
 
+/// Both addresses and the EtherType as numbers, to compare them with another frame's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct FlowStart(u64, u64);
+
+impl FlowStart {
+    /// No frame that has a note begins so: an address of zeroes is no source, and no type of a frame is 0.
+    pub(super) const NONE: FlowStart = FlowStart(0, 0);
+
+    /// `None`: the head ends inside the Ethernet header.
+    #[inline(always)]
+    pub(super) fn of(head: &[u8]) -> Option<FlowStart> {
+        let (first, last) = (head.first_chunk::<8>()?, head.get(6..)?.first_chunk::<8>()?);
+        Some(FlowStart(u64::from_ne_bytes(*first), u64::from_ne_bytes(*last)))
+    }
+}
+
 /// The EtherType behind the tags of a frame, and where in the frame the header begins that it is of. `None`: the head ends before.
 pub(crate) fn network_header(head: &[u8]) -> Option<(u16, usize)> {
     let frame = FrameHead::read(head)?;

@@ -7,9 +7,9 @@ use super::address_table::{AddressKey, AddressTable, Learning};
 use super::decision::{
     Coarse, Decision, FloodedFrame, FrameSize, LearntAddress, PortIndex, Sighting, TagChange,
 };
-use super::frame_head::{Address, ETHERNET_BYTES, FrameHead, is_group, mac};
+use super::frame_head::{Address, ETHERNET_BYTES, FlowStart, FrameHead, Tags, is_group, mac};
 use super::port_rules::{Limits, PortRules, TooManyPorts};
-use super::port_state::PortState;
+use super::port_state::{FlowNote, PortState};
 use super::source_check;
 use super::vlan_membership::Vlan;
 use crate::port::DropReason;
@@ -141,7 +141,10 @@ impl Switch {
     #[inline(always)]
     pub fn decide(&mut self, from: PortIndex, head: &[u8], length: usize, now: Coarse) -> Decision {
         self.sweep_if_due(now);
-        self.judge(from, head, FrameSize::whole(length), now).unwrap_or_else(Decision::Drop)
+        match self.by_note(from, head, length, now) {
+            Some(to) => Decision::To(to, TagChange::None),
+            None => self.judge(from, head, FrameSize::whole(length), now).unwrap_or_else(Decision::Drop),
+        }
     }
 
     /// The same of a frame that is to be cut into segments: all of them go where it goes, and they are what limits and MTU are about.
@@ -217,7 +220,37 @@ impl Switch {
             .collect()
     }
 
+    /// Where a frame goes that begins as the port's last one did, by what was found of that.
     #[inline(always)]
+    fn by_note(&self, from: PortIndex, head: &[u8], length: usize, now: Coarse) -> Option<PortIndex> {
+        let port = self.state(from)?;
+        let note = port.noted_flow(FlowStart::of(head)?, length, now)?;
+        let table = &self.networks.get(port.network)?.as_ref()?.table;
+        (note.generation == table.generation()).then_some(note.to)
+    }
+
+    /// Notes where a frame goes, if all that begin like it go there too until the table changes.
+    fn note_flow(&mut self, from: PortIndex, to: PortIndex, frame: &FrameHead<'_>, head: &[u8], now: Coarse) {
+        let (Some(sender), Some(receiver), Some(start)) =
+            (self.state(from), self.state(to), FlowStart::of(head))
+        else {
+            return;
+        };
+        let is_decided = frame.tags == Tags::None
+            && !(sender.spoof_check && source_check::looks_into(frame.ethertype))
+            && sender.has_no_rate()
+            && receiver.has_no_rate()
+            // An uplink's source may become a port's own without a change of what is known.
+            && !sender.is_uplink;
+        let Some(Some(network)) = self.networks.get(sender.network).filter(|_| is_decided) else { return };
+        let longest = ETHERNET_BYTES + sender.mtu.min(receiver.mtu);
+        let note = FlowNote { start, generation: network.table.generation(), until: now, longest, to };
+        if let Some(Some(sender)) = self.ports.get_mut(usize::from(from.0)) {
+            sender.note_flow(note, now);
+        }
+    }
+
+    #[inline(never)]
     fn judge(
         &mut self,
         from: PortIndex,
@@ -251,7 +284,13 @@ impl Switch {
         let FrameSize { bytes, segments, .. } = size;
         let flooded = FloodedFrame { vlan, tags: frame.tags, segments, payload, bytes, now };
         match self.destination(from, vlan, frame.destination) {
-            Some(to) => self.deliver(from, to, &flooded),
+            Some(to) => {
+                let decided = self.deliver(from, to, &flooded);
+                if decided == Ok(Decision::To(to, TagChange::None)) && segments == 1 {
+                    self.note_flow(from, to, &frame, head, now);
+                }
+                decided
+            }
             None if is_group(frame.destination) => self.flood(from, flooded),
             None => self.to_unknown(from, flooded, is_uplink),
         }

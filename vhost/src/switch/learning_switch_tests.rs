@@ -64,6 +64,44 @@ fn an_address_that_moves_is_learnt_at_its_new_port_at_once() {
 }
 
 #[test]
+fn frames_that_begin_as_the_last_one_did_are_judged_by_all_that_may_differ() {
+    let mut switch = switch();
+    let checked = PortRules { spoof_check: true, ..rules(1) };
+    let (one, two) = (add(&mut switch, &checked), add(&mut switch, &PortRules { mtu: 1_400, ..rules(2) }));
+    for (length, decided) in [
+        (1_414, to(two)),
+        (1_415, Decision::Withheld(two, DropReason::Length)),
+        (1_514, Decision::Withheld(two, DropReason::Length)),
+        (1_515, Decision::Drop(DropReason::Length)),
+        (64, to(two)),
+        (13, Decision::Drop(DropReason::Length)),
+    ] {
+        let head = frame(address(2), address(1), &[]);
+        let head = &head[..length.min(head.len())];
+        assert_eq!([(); 2].map(|()| switch.decide(one, head, length, at(0))), [decided; 2], "{length} bytes");
+    }
+    // Of ARP more than the start decides.
+    let mut arp = frame(address(2), address(1), &[]);
+    arp[12..20].copy_from_slice(&[8, 6, 0, 1, 8, 0, 6, 4]);
+    arp[22..28].copy_from_slice(&address(1).0);
+    for (sender, decided) in [(1, to(two)), (9, Decision::Drop(DropReason::Spoofed)), (1, to(two))] {
+        arp[27] = sender;
+        assert_eq!([(); 2].map(|()| switch.decide(one, &arp, 64, at(0))), [decided; 2], "{sender}");
+    }
+}
+
+#[test]
+fn an_address_whose_frames_all_begin_alike_is_seen_again_and_does_not_age() {
+    let mut switch = switch();
+    let (one, two) = (add(&mut switch, &rules(1)), add(&mut switch, &rules(2)));
+    for ms in (0..400_000).step_by(100) {
+        assert_eq!(send(&mut switch, one, address(2), address(9), ms), to(two));
+    }
+    let table = switch.mac_table(at(400_000));
+    assert!(table.iter().any(|entry| entry.mac == address(9) && entry.age_s <= 2), "{table:?}");
+}
+
+#[test]
 fn an_own_address_is_neither_stolen_nor_kept_after_its_port_is_gone() {
     let mut switch = switch();
     let ports: Vec<_> = (1..=3).map(|last| add(&mut switch, &rules(last))).collect();

@@ -2,7 +2,7 @@
 
 use super::address_table::AddressKey;
 use super::decision::{Coarse, FloodedFrame, FrameSize, PortIndex};
-use super::frame_head::{Address, number};
+use super::frame_head::{Address, FlowStart, number};
 use super::port_rules::{Limits, PortRules};
 use super::token_bucket::TokenBucket;
 use super::vlan_membership::VlanMembership;
@@ -41,6 +41,18 @@ pub(super) struct PortState {
     to_guest: Option<TokenBucket>,
     last_destination: DestinationNote,
     last_source: SourceNote,
+    last_flow: FlowNote,
+}
+
+/// Where frames go that begin like the port's last one and are no longer than this: nothing but their first bytes decides on them, and
+/// nobody counts them. While the table's generation is this, and until then, so that addresses are seen again before they are too old.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FlowNote {
+    pub(super) start: FlowStart,
+    pub(super) generation: u32,
+    pub(super) until: Coarse,
+    pub(super) longest: usize,
+    pub(super) to: PortIndex,
 }
 
 /// Where the last known destination of a port's frames was, while the table's generation is this.
@@ -85,6 +97,13 @@ impl PortState {
             to_guest: rules.to_guest_bits.map(bucket),
             last_destination: DestinationNote { key: AddressKey::NONE, generation: 0, port: PortIndex(0) },
             last_source: SourceNote { key: AddressKey::NONE, generation: 0, until: Coarse(0) },
+            last_flow: FlowNote {
+                start: FlowStart::NONE,
+                generation: 0,
+                until: Coarse(0),
+                longest: 0,
+                to: PortIndex(0),
+            },
         }
     }
 
@@ -107,6 +126,24 @@ impl PortState {
     /// The same port as another thread has it: what it may get in a second is counted where it is served, and only there.
     pub(super) fn elsewhere(self) -> PortState {
         PortState { is_elsewhere: true, to_guest: None, ..self }
+    }
+
+    /// Neither what it sends nor what it gets is counted against a rate.
+    pub(super) fn has_no_rate(&self) -> bool {
+        self.from_guest.is_none() && self.to_guest.is_none()
+    }
+
+    /// Where a frame goes, if it begins like the port's last one.
+    #[inline(always)]
+    pub(super) fn noted_flow(&self, start: FlowStart, length: usize, now: Coarse) -> Option<&FlowNote> {
+        let note = &self.last_flow;
+        (note.start == start && length <= note.longest && now < note.until).then_some(note)
+    }
+
+    /// `note.until` is set here.
+    pub(super) fn note_flow(&mut self, note: FlowNote, now: Coarse) {
+        let until = Coarse(now.0.saturating_add(SOURCE_NOTE_MS));
+        self.last_flow = FlowNote { until, ..note };
     }
 
     /// Where the destination is, if it is the port's last one.

@@ -23,6 +23,11 @@ const DESTINATION_OPTIONS: u8 = 60;
 const SOURCE_LINK_LAYER: u8 = 1;
 const TARGET_LINK_LAYER: u8 = 2;
 
+/// Whether more than addresses and EtherType decides on frames of this type, where the source is checked.
+pub(super) fn looks_into(ethertype: u16) -> bool {
+    matches!(ethertype, ARP | REVERSE_ARP | IPV6)
+}
+
 /// What is hidden, or somebody else's.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Spoofed;
