@@ -33,6 +33,20 @@ struct Place {
     base: *mut u8,
 }
 
+impl Place {
+    /// `bytes` bytes from `offset` on, both inside the region; absent for none.
+    #[inline(always)]
+    fn slice(&self, offset: u64, bytes: usize) -> Option<GuestSlice<'_>> {
+        if bytes == 0 {
+            return None;
+        }
+        // `offset` < `self.bytes`, which was a usize when it was mapped.
+        let start = self.base.wrapping_add(usize::try_from(offset).ok()?);
+        // SAFETY: `offset` + `bytes` ≤ the length of the region, whose mapping the table keeps for the slice's lifetime.
+        Some(unsafe { GuestSlice::new(start, bytes) })
+    }
+}
+
 // SAFETY: `base` is the address of a mapping that `regions` keeps; it is not bound to a thread. What is done with it goes through
 // `GuestSlice`, whose reads and writes tolerate writers on any thread and in any process.
 unsafe impl Send for GuestMemory {}
@@ -99,19 +113,31 @@ impl GuestMemory {
     /// address is in no region, or `bytes` is 0.
     #[inline(always)]
     pub(crate) fn at_guest(&self, address: u64, bytes: usize, hint: &RegionHint) -> Option<GuestSlice<'_>> {
+        let (place, offset) = self.place(address, hint)?;
+        let bytes = bytes.min(usize::try_from(place.bytes - offset).unwrap_or(usize::MAX));
+        place.slice(offset, bytes)
+    }
+
+    /// The same of all `bytes`; absent if they do not lie in one region.
+    #[inline(always)]
+    pub(crate) fn whole_at_guest(
+        &self,
+        address: u64,
+        bytes: usize,
+        hint: &RegionHint,
+    ) -> Option<GuestSlice<'_>> {
+        let (place, offset) = self.place(address, hint)?;
+        if bytes as u64 <= place.bytes - offset { place.slice(offset, bytes) } else { None }
+    }
+
+    /// The region that an address is in, and how far in it.
+    #[inline(always)]
+    fn place(&self, address: u64, hint: &RegionHint) -> Option<(&Place, u64)> {
         let place = match self.places.get(hint.0.get()) {
             Some(place) if address.wrapping_sub(place.guest) < place.bytes => place,
             _ => self.search(address, hint)?,
         };
-        let offset = address - place.guest;
-        let bytes = bytes.min(usize::try_from(place.bytes - offset).unwrap_or(usize::MAX));
-        if bytes == 0 {
-            return None;
-        }
-        // `offset` < `place.bytes`, which was a usize when it was mapped.
-        let start = place.base.wrapping_add(usize::try_from(offset).ok()?);
-        // SAFETY: `offset` + `bytes` ≤ the length of the region, whose mapping `self.regions` keeps for the slice's lifetime.
-        Some(unsafe { GuestSlice::new(start, bytes) })
+        Some((place, address - place.guest))
     }
 
     #[cold]

@@ -77,7 +77,7 @@ impl<'m> Pieces<'m> {
         if bytes == 0 || !bytes.is_multiple_of(DESCRIPTOR_BYTES) {
             return Err(RingFault::IndirectLength(length));
         }
-        let table = memory.at_guest(address, bytes, ring.hint()).filter(|table| table.len() == bytes);
+        let table = memory.whole_at_guest(address, bytes, ring.hint());
         let table = table.ok_or(RingFault::Outside { address, length })?;
         let mut index = 0;
         loop {
@@ -140,6 +140,5 @@ pub(super) fn single_buffer<'m>(
     if descriptor.flags & (NEXT | INDIRECT | WRITE) != expected {
         return None;
     }
-    let bytes = descriptor.length as usize;
-    memory.at_guest(descriptor.address, bytes, ring.hint()).filter(|slice| slice.len() == bytes)
+    memory.whole_at_guest(descriptor.address, descriptor.length as usize, ring.hint())
 }

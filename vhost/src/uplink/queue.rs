@@ -117,8 +117,7 @@ impl Queue {
     ) -> Option<Frame<'b, 'm>> {
         let descriptor = self.came.entry(n);
         let bytes = usize::try_from(descriptor.len).ok()?;
-        let slice =
-            memory.at_guest(descriptor.addr, bytes, &self.hint).filter(|slice| slice.len() == bytes)?;
+        let slice = memory.whole_at_guest(descriptor.addr, bytes, &self.hint)?;
         Frame::of_slice(slice, NetHeader::PLAIN, space)
     }
 
