@@ -75,7 +75,8 @@ impl Sleep {
         // fence that is between the two.
         self.waker.sleep_unless(|| has_work(forwarding), || self.wait(is_brief));
         for_each_source(forwarding, |ring| ring.ask_for_kicks(false));
-        self.idle_since = None;
+        // Whatever announces a frame does so when the frame is there: where the next round finds none, it was a command, and who waits
+        // for the answer may need this processor.
     }
 
     fn wait(&self, is_brief: bool) {
