@@ -40,6 +40,8 @@ pub(super) struct GuestPort {
     /// The poll thread that serves it.
     pub(super) thread: usize,
     listener: Option<OwnedFd>,
+    /// The listener is in epoll: a guest that connects is heard of.
+    is_awaited: bool,
     connection: Option<Connection>,
     /// The capture of its frames.
     pub(super) capture: Option<CaptureKey>,
@@ -78,8 +80,19 @@ impl GuestPort {
         listener: Option<OwnedFd>,
         account: Option<Arc<PortAccount>>,
     ) -> GuestPort {
-        let (connection, capture, held_until) = (None, None, None);
-        GuestPort { key, config, counters, thread, listener, connection, capture, account, held_until }
+        let (is_awaited, connection, capture, held_until) = (false, None, None, None);
+        GuestPort {
+            key,
+            config,
+            counters,
+            thread,
+            listener,
+            is_awaited,
+            connection,
+            capture,
+            account,
+            held_until,
+        }
     }
 
     /// True if the guest connects by itself.
@@ -104,15 +117,23 @@ impl GuestPort {
 
     /// Waits for a guest, if this port listens, has none and is not held off.
     pub(super) fn listen(&mut self, epoll: &Epoll, now: Instant) -> Result<(), nix::Error> {
-        if self.connection.is_some() || self.held_until.is_some_and(|until| now < until) {
+        let is_held = self.held_until.is_some_and(|until| now < until);
+        if self.is_awaited || self.connection.is_some() || is_held {
             return Ok(());
         }
         self.held_until = None;
         let Some(listener) = &self.listener else { return Ok(()) };
-        match epoll.add(listener, EpollEvent::new(EpollFlags::EPOLLIN, listener_token(self.key))) {
-            Err(nix::Error::EEXIST) => Ok(()),
-            other => other,
+        epoll.add(listener, EpollEvent::new(EpollFlags::EPOLLIN, listener_token(self.key)))?;
+        self.is_awaited = true;
+        Ok(())
+    }
+
+    /// Waits for no guest any more. Closing the listener is not enough: it stays in epoll for as long as somebody else has it open.
+    pub(super) fn stop_listening(&mut self, epoll: &Epoll) {
+        if let Some(listener) = self.listener.take().filter(|_| self.is_awaited) {
+            let _ = epoll.delete(&listener);
         }
+        self.is_awaited = false;
     }
 
     /// Takes the guest that waits at the listener, if one does.
@@ -128,6 +149,7 @@ impl GuestPort {
             Err(error) => {
                 // Else the guest that waits would be heard again at once, for as long as there is no descriptor.
                 let _ = epoll.delete(listener);
+                self.is_awaited = false;
                 self.held_until = Some(Instant::now() + HOLD_OFF);
                 return Err(error);
             }
@@ -136,6 +158,7 @@ impl GuestPort {
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
         // One guest at a time: the next waits in the backlog.
         epoll.delete(listener)?;
+        self.is_awaited = false;
         self.connect(epoll, key, socket)
     }
 

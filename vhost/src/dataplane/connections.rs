@@ -291,6 +291,7 @@ impl Connections {
         let mut guest = self.ports.remove(name).ok_or_else(missing)?;
         let port = guest.key;
         guest.disconnect(&self.epoll, &self.threads, None);
+        guest.stop_listening(&self.epoll);
         Ok(self.remove_everywhere(port)?)
     }
 
