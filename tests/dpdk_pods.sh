@@ -12,10 +12,10 @@ fresh_pod() { # POD
     chmod 777 "$(volume "$1")"
 }
 
-# cni COMMAND POD CONFIG
+# cni COMMAND POD CONFIG: by the command STARTED_BY, if there is one.
 cni() {
     CNI_COMMAND=$1 CNI_CONTAINERID=$2-sandbox CNI_NETNS=/run/netns/$2 CNI_IFNAME=net1 CNI_PATH=$CNIBIN \
-        CNI_ARGS="IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=$2;K8S_POD_UID=uid-$2" "$DIST/fairlead" <<<"$3"
+        CNI_ARGS="IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=$2;K8S_POD_UID=uid-$2" ${STARTED_BY:-} "$DIST/fairlead" <<<"$3"
 }
 
 mac_of() { jq -r '.interfaces[0].mac' "$NODE/$1.result"; }
