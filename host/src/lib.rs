@@ -57,7 +57,7 @@ pub use netdev_identity::{LookedForIn, Lower, NetdevIdentity};
 pub use seam::{
     Address, AddressFlags, Answers, AttachedProgram, Channels, IommuGroup, IpvlanFlag, IpvlanMode, Kernel,
     Kind, Link, LinkName, LinkSettings, MacvlanMode, Net, NetError, NetKernel, NetdevSettings, NetnsError,
-    NetnsId, NewLink, Nsid, Numbers, Op, OpError, Override, Parent, PciKernel, ProgramHook, Route, SetLink,
-    Uplink, UplinkQueue, VFIO_PCI, uplink,
+    NetnsId, NewLink, Nsid, Numbers, Op, OpError, Override, Parent, ParentLink, PciKernel, ProgramHook,
+    Route, SetLink, Uplink, UplinkQueue, VFIO_PCI, uplink,
 };
 pub use vf_settings::{Vf, VfChange, VfLinkState, VfRate, VfVlan, VlanProto};

@@ -12,7 +12,7 @@ use fairlead_host::real::RealKernel;
 use fairlead_host::scratch_netns::ScratchNetns;
 use fairlead_host::{
     Address, AddressFlags, Kind, LinkSettings, Mac, MacvlanMode, NetError, NetKernel, NetnsError, NewLink,
-    Op, Parent, PciKernel, Route, SetLink,
+    Op, Parent, ParentLink, PciKernel, Route, SetLink,
 };
 use nix::errno::Errno;
 use tempfile::TempDir;
@@ -498,6 +498,46 @@ fn a_view_on_a_second_thread_uses_a_socket_of_the_same_host() {
             matches!(elsewhere.unwrap(), Some(NetError::Socket(_))),
             "a thread in a stranger's namespace is refused"
         );
+    });
+}
+
+#[test]
+fn a_parent_that_was_looked_up_before_is_told_as_it_is_now() {
+    Stage::new().play(|kernel, eth0| {
+        let mut host = kernel.host().unwrap();
+        let mut told_as_it_is = |name: &str| {
+            let looked_up = host.link_by_name(name).unwrap().map(ParentLink::from);
+            // Twice: the first look can be the one that is remembered.
+            for _ in 0..2 {
+                assert_eq!(host.parent_by_name(name).unwrap(), looked_up, "{name}");
+            }
+            looked_up
+        };
+        let change = |change: SetLink| kernel.host().unwrap().batch(&[Op::SetLink(change)]).unwrap();
+        let of = |index| SetLink { index, ..SetLink::default() };
+        assert_eq!(told_as_it_is("eth0").unwrap().index, eth0);
+        let mac = Some(Mac([0x02, 0, 0, 0, 0, 0x17]));
+        change(SetLink { mtu: Some(1400), mac, ..of(eth0) });
+        let parent = told_as_it_is("eth0").unwrap();
+        assert_eq!((parent.mtu, parent.mac), (1400, mac));
+        // Its name is another link's, then nobody's.
+        change(SetLink { name: Some("eth1".into()), ..of(eth0) });
+        assert_eq!(told_as_it_is("eth0"), None);
+        kernel.host().unwrap().batch(&[Op::CreateLink(veth("eth0"))]).unwrap();
+        let other = told_as_it_is("eth0").unwrap().index;
+        assert_ne!(other, eth0);
+        kernel.host().unwrap().batch(&[Op::DeleteLink(other)]).unwrap();
+        assert_eq!(told_as_it_is("eth0"), None);
+        assert_eq!(told_as_it_is("eth1").unwrap().index, eth0);
+        // An alternative name can go to another link, while this one keeps its own.
+        let alternative = |index| Op::AddAltName { index, name: "uplink".into() };
+        kernel.host().unwrap().batch(&[alternative(eth0)]).unwrap();
+        assert_eq!(told_as_it_is("uplink").unwrap().index, eth0);
+        kernel.host().unwrap().batch(&[Op::DeleteAltName { index: eth0, name: "uplink".into() }]).unwrap();
+        kernel.host().unwrap().batch(&[Op::CreateLink(veth("eth2"))]).unwrap();
+        let eth2 = told_as_it_is("eth2").unwrap().index;
+        kernel.host().unwrap().batch(&[alternative(eth2)]).unwrap();
+        assert_eq!(told_as_it_is("uplink").unwrap().index, eth2);
     });
 }
 

@@ -10,6 +10,7 @@
 mod af_xdp;
 pub(crate) mod bpf;
 mod driver_call_timeout;
+mod known_parents;
 mod link_kind_probe;
 mod link_programs;
 mod namespace;

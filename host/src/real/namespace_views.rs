@@ -8,6 +8,7 @@ use std::path::{Component, Path, PathBuf};
 
 use nix::errno::Errno;
 
+use super::known_parents;
 use super::link_programs;
 use super::namespace::{Entered, OwnNetns, cookie_of, open_netns};
 use super::netlink::encode::{self, Ends, Via};
@@ -17,7 +18,7 @@ use super::netns_contents::{addresses, by_index, by_name, find, links, routes, v
 use super::nsid_in;
 use crate::seam::{
     Address, AttachedProgram, Link, Net, NetError, NetdevSettings, NetnsError, NetnsId, Nsid, Op, OpError,
-    Route, bytes_of, one_by_one,
+    ParentLink, Route, bytes_of, one_by_one,
 };
 use crate::vf_settings::Vf;
 
@@ -144,6 +145,17 @@ impl Net for HostView<'_> {
 
     fn link_by_name(&mut self, name: &str) -> Result<Option<Link>, NetError> {
         by_name(name, |message| with_host(self.own, |socket| socket.link(message)))
+    }
+
+    fn parent_by_name(&mut self, name: &str) -> Result<Option<ParentLink>, NetError> {
+        // Where there is no socket, the look-up says so.
+        let known = with_host(self.own, |socket| Ok(known_parents::still_there(socket.as_fd(), name)));
+        if let Ok(Some(parent)) = known {
+            return Ok(Some(parent));
+        }
+        let found = self.link_by_name(name)?.map(ParentLink::from);
+        found.iter().for_each(|parent| known_parents::remember(name, parent));
+        Ok(found)
     }
 
     fn link_by_index(&mut self, index: u32) -> Result<Option<Link>, NetError> {

@@ -162,6 +162,25 @@ pub struct Link {
     pub port: Option<String>,
 }
 
+/// What of a link matters to one that is made on it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParentLink {
+    /// Index in its namespace.
+    pub index: u32,
+    /// Its name in its namespace, as [`Link::name`] has it.
+    pub name: String,
+    /// MAC address, where it has one of 6 bytes.
+    pub mac: Option<Mac>,
+    /// MTU in bytes.
+    pub mtu: u32,
+}
+
+impl From<Link> for ParentLink {
+    fn from(Link { index, name, mac, mtu, .. }: Link) -> ParentLink {
+        ParentLink { index, name, mac, mtu }
+    }
+}
+
 impl Link {
     /// A link of which nothing is known but these: down, without a carrier.
     pub fn bare(index: u32, name: String, kind: Kind) -> Link {

@@ -19,7 +19,7 @@ pub mod uplink;
 
 pub use addressing::{Address, AddressFlags, Route};
 pub use error::{NetError, NetnsError, OpError};
-pub use link::{IpvlanFlag, IpvlanMode, Kind, Link, MacvlanMode, NewLink, Parent, SetLink};
+pub use link::{IpvlanFlag, IpvlanMode, Kind, Link, MacvlanMode, NewLink, Parent, ParentLink, SetLink};
 pub use link_name::LinkName;
 pub(crate) use link_name::bytes_of;
 pub use link_programs::{AttachedProgram, ProgramHook};

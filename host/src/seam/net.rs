@@ -8,7 +8,7 @@ use std::slice;
 
 use super::addressing::{Address, Route};
 use super::error::{NetError, NetnsError, OpError};
-use super::link::Link;
+use super::link::{Link, ParentLink};
 use super::link_programs::AttachedProgram;
 use super::net_change::Op;
 use super::netdev_settings::NetdevSettings;
@@ -61,6 +61,11 @@ pub trait Net {
 
     /// A link by name or alternative name; `None` when there is none.
     fn link_by_name(&mut self, name: &str) -> Result<Option<Link>, NetError>;
+
+    /// What a link is to be made on, by name or alternative name; `None` when there is none.
+    fn parent_by_name(&mut self, name: &str) -> Result<Option<ParentLink>, NetError> {
+        Ok(self.link_by_name(name)?.map(ParentLink::from))
+    }
 
     /// A link by index; `None` when there is none.
     fn link_by_index(&mut self, index: u32) -> Result<Option<Link>, NetError>;

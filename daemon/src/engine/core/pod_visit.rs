@@ -10,7 +10,7 @@ use std::ops::{Deref, DerefMut};
 
 use fairlead_cni::CniError;
 use fairlead_host::announce::Announcement;
-use fairlead_host::{Kernel, Link, Net, NetError};
+use fairlead_host::{Kernel, Net, NetError, ParentLink};
 
 use crate::engine::errors;
 use crate::engine::recorded_netns::{self, Reach};
@@ -25,10 +25,10 @@ pub(crate) trait PodVisit: fmt::Debug {
     fn leave(&self);
 
     /// The link of the host that has this name, if it was looked up since the namespace was entered.
-    fn parent(&self, name: &str) -> Option<Link>;
+    fn parent(&self, name: &str) -> Option<ParentLink>;
 
     /// The link of this name was looked up.
-    fn parent_found(&self, name: &str, link: &Link);
+    fn parent_found(&self, name: &str, link: &ParentLink);
 
     /// An attachment that is whole, to be put on record with the pod's others.
     fn commit_later(&self, commit: Commit);
@@ -80,7 +80,7 @@ pub(crate) struct SharedVisit<'k> {
     kernel: &'k dyn Kernel,
     netns: Namespace,
     view: RefCell<Option<Box<dyn Net + 'k>>>,
-    parents: RefCell<Vec<(String, Link)>>,
+    parents: RefCell<Vec<(String, ParentLink)>>,
     commits: RefCell<Vec<Commit>>,
     announcements: RefCell<Vec<Announcement>>,
 }
@@ -131,11 +131,11 @@ impl PodVisit for SharedVisit<'_> {
         self.parents.take();
     }
 
-    fn parent(&self, name: &str) -> Option<Link> {
+    fn parent(&self, name: &str) -> Option<ParentLink> {
         self.parents.borrow().iter().find(|(known, _)| known == name).map(|(_, link)| link.clone())
     }
 
-    fn parent_found(&self, name: &str, link: &Link) {
+    fn parent_found(&self, name: &str, link: &ParentLink) {
         self.parents.borrow_mut().push((name.to_owned(), link.clone()));
     }
 

@@ -67,8 +67,8 @@ impl Made {
     ) -> Result<Plan, CniError> {
         let parent = match reservation {
             // Looked up again it could be another one, which nobody has judged.
-            Reservation::Device(taken_over) => Some(taken_over.link().clone()),
-            Reservation::Parent { link, .. } => Some(link.clone()),
+            Reservation::Device(taken_over) => Some(taken_over.link().clone().into()),
+            Reservation::Parent { link, .. } => Some(link.clone().into()),
             Reservation::Nothing | Reservation::Vf(_) | Reservation::Port { .. } => {
                 let kernel = kinds.kernel.as_ref();
                 self.parent().map(|parent| parent::shared(kernel, request, pod, &parent)).transpose()?

@@ -1,7 +1,7 @@
 //! What every type of made link is made from: its parent, its name, the index and the MAC address that it is to have. Pure.
 
 use fairlead_cni::{CniError, Code};
-use fairlead_host::{Kind, Link, Mac, NewLink, Parent};
+use fairlead_host::{Kind, Mac, NewLink, Parent, ParentLink};
 
 /// Which link a new one stands on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub(super) struct Facts<'a> {
     /// `CNI_IFNAME`
     pub(super) ifname: &'a str,
     /// The link that it stands on.
-    pub(super) parent: Option<&'a Link>,
+    pub(super) parent: Option<&'a ParentLink>,
     /// The index that the new link is to have.
     pub(super) index: u32,
     /// A MAC address that nobody else has.
@@ -38,7 +38,7 @@ pub(super) fn on_parent<'a>(
     in_container: bool,
     mtu: Option<u32>,
     kind: Kind,
-) -> Result<(NewLink, &'a Link), CniError> {
+) -> Result<(NewLink, &'a ParentLink), CniError> {
     let parent = facts
         .parent
         .ok_or_else(|| CniError::new(Code::InvalidConfig, "the network has no master interface"))?;

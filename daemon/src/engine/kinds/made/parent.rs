@@ -1,7 +1,7 @@
 //! The parent of a made link, looked up where its configuration says.
 
 use fairlead_cni::{CniError, Code};
-use fairlead_host::{Kernel, Link, Net, NetError};
+use fairlead_host::{Kernel, Link, Net, NetError, ParentLink};
 use fairlead_sriov::numa::Locality;
 
 use super::link_inputs::ParentRef;
@@ -10,7 +10,11 @@ use crate::engine::errors;
 use crate::engine::kinds::sriov::SriovServices;
 
 /// The parent that a configuration names: of several the first that there is, where nobody asks which.
-pub(super) fn parent(kernel: &dyn Kernel, pod: &mut dyn Net, wanted: &ParentRef) -> Result<Link, CniError> {
+pub(super) fn parent(
+    kernel: &dyn Kernel,
+    pod: &mut dyn Net,
+    wanted: &ParentRef,
+) -> Result<ParentLink, CniError> {
     if wanted.in_container {
         return first(pod, wanted);
     }
@@ -24,7 +28,7 @@ pub(super) fn shared(
     request: &AttachmentRequest<'_>,
     pod: &mut dyn Net,
     wanted: &ParentRef,
-) -> Result<Link, CniError> {
+) -> Result<ParentLink, CniError> {
     let (Some(visit), [name], false) = (request.visit, wanted.names.as_slice(), wanted.in_container) else {
         return parent(kernel, pod, wanted);
     };
@@ -36,9 +40,17 @@ pub(super) fn shared(
     Ok(found)
 }
 
-fn first(net: &mut dyn Net, wanted: &ParentRef) -> Result<Link, CniError> {
-    let mut there = all_there(net, wanted)?;
-    Ok(there.swap_remove(0))
+fn first(net: &mut dyn Net, wanted: &ParentRef) -> Result<ParentLink, CniError> {
+    if let [name] = wanted.names.as_slice()
+        && let Some(parent) = net.parent_by_name(name).map_err(told)?
+    {
+        return Ok(parent);
+    }
+    Ok(all_there(net, wanted)?.swap_remove(0).into())
+}
+
+fn told(e: NetError) -> CniError {
+    errors::kernel("", "looking for the master interface", &e)
 }
 
 /// The parent in the host's namespace, of several the one that is nearest to the pod, and how that lies.
@@ -59,7 +71,6 @@ pub(super) fn nearest(
 /// Every one of the parents that is in the namespace; at least one.
 fn all_there(net: &mut dyn Net, wanted: &ParentRef) -> Result<Vec<Link>, CniError> {
     let place = if wanted.in_container { "the pod's namespace" } else { "the host" };
-    let told = |e: NetError| errors::kernel("", "looking for the master interface", &e);
     if wanted.names.is_empty() {
         let link = default_route(net).map_err(told)?.ok_or_else(|| {
             let msg = format!("no `master` is given and {place} has no default route");
