@@ -63,6 +63,13 @@ struct Queue {
     stopped: bool,
 }
 
+impl Queue {
+    /// The first that nobody works on: what somebody works on comes to its next time when that has ended.
+    fn first_free(&self) -> Option<(Instant, Task)> {
+        self.by_time.iter().find(|(_, id)| !self.at_work.contains(id)).copied()
+    }
+}
+
 /// How a removal has failed so far.
 #[derive(Debug, Clone)]
 pub(crate) struct Failures {
@@ -107,7 +114,10 @@ impl RemovalQueue {
             queue.by_time.remove(&(before, id));
         }
         queue.by_time.insert((due, id));
-        self.due.notify_one();
+        // Somebody waits for the one that is due before it, and who takes that wakes the next: a DEL that is to be answered wakes nobody.
+        if queue.first_free() == Some((due, id)) {
+            self.due.notify_one();
+        }
         if queue.idle == 0 {
             self.exhausted.notify_one();
         }
@@ -158,14 +168,15 @@ impl RemovalQueue {
                 return None;
             }
             let now = Instant::now();
-            // What somebody works on already comes to its next one when that has ended.
-            let free = |(_, id): &&(Instant, Task)| !queue.at_work.contains(id);
-            let first = queue.by_time.iter().find(free).copied();
+            let first = queue.first_free();
             let takes_at = |due: Instant| if rank == Rank::Standby { due + OVERDUE } else { due };
             match first {
                 Some((due, id)) if takes_at(due) <= now => {
                     queue.by_time.remove(&(due, id));
                     queue.due.remove(&id);
+                    if queue.first_free().is_some() {
+                        self.due.notify_one();
+                    }
                     if queue.idle == 0 {
                         // From now on nobody but the one that stands by comes for what is due next.
                         self.exhausted.notify_one();
@@ -337,6 +348,28 @@ mod tests {
             }
             assert!(begun, "the one who waits for a task was not woken");
             assert_eq!(worker.join().unwrap(), Some(2.into()));
+        });
+    }
+
+    #[test]
+    fn a_task_that_wakes_nobody_begins_in_time_though_the_one_before_it_hangs() {
+        let removals = RemovalQueue::default();
+        std::thread::scope(|s| {
+            // Each takes one task and never comes for another.
+            let workers: Vec<_> = (0..2).map(|_| s.spawn(|| removals.next(Rank::Regular))).collect();
+            std::thread::sleep(Duration::from_millis(50));
+            let due = Instant::now() + Duration::from_millis(50);
+            removals.expect(1_u64, due);
+            removals.expect(2_u64, due + Duration::from_millis(50));
+            let limit = Instant::now() + Duration::from_secs(5);
+            while workers.iter().any(|worker| !worker.is_finished()) && Instant::now() < limit {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            // Ends all threads, before anything can fail.
+            removals.stop();
+            let mut taken: Vec<_> = workers.into_iter().map(|worker| worker.join().unwrap()).collect();
+            taken.sort();
+            assert_eq!(taken, [Some(1.into()), Some(2.into())]);
         });
     }
 
