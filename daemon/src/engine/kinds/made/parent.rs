@@ -42,15 +42,15 @@ pub(super) fn shared(
 
 fn first(net: &mut dyn Net, wanted: &ParentRef) -> Result<ParentLink, CniError> {
     if let [name] = wanted.names.as_slice()
-        && let Some(parent) = net.parent_by_name(name).map_err(told)?
+        && let Some(parent) = net.parent_by_name(name).map_err(|e| told(&e))?
     {
         return Ok(parent);
     }
     Ok(all_there(net, wanted)?.swap_remove(0).into())
 }
 
-fn told(e: NetError) -> CniError {
-    errors::kernel("", "looking for the master interface", &e)
+fn told(e: &NetError) -> CniError {
+    errors::kernel("", "looking for the master interface", e)
 }
 
 /// The parent in the host's namespace, of several the one that is nearest to the pod, and how that lies.
@@ -72,7 +72,7 @@ pub(super) fn nearest(
 fn all_there(net: &mut dyn Net, wanted: &ParentRef) -> Result<Vec<Link>, CniError> {
     let place = if wanted.in_container { "the pod's namespace" } else { "the host" };
     if wanted.names.is_empty() {
-        let link = default_route(net).map_err(told)?.ok_or_else(|| {
+        let link = default_route(net).map_err(|e| told(&e))?.ok_or_else(|| {
             let msg = format!("no `master` is given and {place} has no default route");
             CniError::new(Code::InvalidConfig, msg).with("name the interface in `master`")
         })?;
@@ -80,7 +80,7 @@ fn all_there(net: &mut dyn Net, wanted: &ParentRef) -> Result<Vec<Link>, CniErro
     }
     let mut there = Vec::new();
     for name in &wanted.names {
-        there.extend(net.link_by_name(name).map_err(told)?);
+        there.extend(net.link_by_name(name).map_err(|e| told(&e))?);
     }
     if there.is_empty() {
         let msg = format!("master {}: {place} has no interface of that name", wanted.named());
