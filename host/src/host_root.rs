@@ -14,7 +14,7 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{
     Access, AtFlags, CWD, Dir, Mode, OFlags, ResolveFlags, access, fchmod, mkdirat, openat, openat2,
-    renameat, unlinkat,
+    renameat, statat, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -154,7 +154,11 @@ impl HostRoot {
     /// Removes an empty directory. False: it has something in it, or is none, and stays. One that is not there is success.
     pub fn remove_empty_directory(&self, path: &Path) -> io::Result<bool> {
         let (dir, name) = split(path)?;
-        let removed = self.directory(dir).and_then(|dir| Ok(unlinkat(&dir, name, AtFlags::REMOVEDIR)?));
+        let removed = self.directory(dir).and_then(|dir| {
+            // On a read-only file system the kernel refuses to remove also what is not there.
+            statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
+            Ok(unlinkat(&dir, name, AtFlags::REMOVEDIR)?)
+        });
         match gone(removed) {
             Err(e) if matches!(Errno::from_io_error(&e), Some(Errno::NOTEMPTY | Errno::NOTDIR)) => Ok(false),
             done => done.map(|()| true),

@@ -53,7 +53,7 @@ pub fn is_no_socket(error: &io::Error) -> bool {
 /// # Errors
 /// [`NoSocket`] (kind `InvalidInput`) where something else has the name; the kernel's otherwise.
 pub fn make_listener(dir: impl AsFd, name: &str, draft: Option<&str>, access: Access) -> io::Result<OwnedFd> {
-    must_be_socket_or_free(&dir, name)?;
+    is_there(&dir, name)?;
     let listener = unix_socket()?;
     let beside = match draft {
         Some(draft) => {
@@ -88,15 +88,18 @@ pub fn connect_to(dir: impl AsFd, name: &str) -> io::Result<OwnedFd> {
     Ok(stream)
 }
 
-/// Removes the socket of this name; false: something else has the name, which stays. One that is gone is success.
+/// Removes the socket of this name; false: something else has the name, which stays. One that is gone is success, also where nothing may be
+/// removed.
 ///
 /// # Errors
 /// The kernel's.
 pub fn remove(dir: impl AsFd, name: &str) -> io::Result<bool> {
-    match must_be_socket_or_free(&dir, name) {
+    match is_there(&dir, name) {
         Err(error) if is_no_socket(&error) => return Ok(false),
+        // On a read-only file system the kernel refuses to remove also what is not there.
+        Ok(false) => return Ok(true),
         looked => looked?,
-    }
+    };
     match unlinkat(&dir, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(true),
         Err(e) => Err(e.into()),
@@ -108,9 +111,9 @@ pub fn remove(dir: impl AsFd, name: &str) -> io::Result<bool> {
 /// # Errors
 /// The kernel's.
 pub fn exists(dir: impl AsFd, name: &str) -> io::Result<bool> {
-    match statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
-        Err(Errno::NOENT) => Ok(false),
-        stat => Ok(FileType::from_raw_mode(stat?.st_mode) == FileType::Socket),
+    match is_there(dir, name) {
+        Err(error) if is_no_socket(&error) => Ok(false),
+        looked => looked,
     }
 }
 
@@ -129,11 +132,12 @@ pub(super) fn random() -> io::Result<u64> {
     Ok(u64::from_ne_bytes(bytes))
 }
 
-fn must_be_socket_or_free(dir: impl AsFd, name: &str) -> io::Result<()> {
+/// Whether a socket has the name; false: nothing has it.
+fn is_there(dir: impl AsFd, name: &str) -> io::Result<bool> {
     match statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
-        Err(Errno::NOENT) => Ok(()),
-        Ok(stat) if FileType::from_raw_mode(stat.st_mode) != FileType::Socket => Err(no_socket(name)),
-        looked => Ok(looked.map(drop)?),
+        Err(Errno::NOENT) => Ok(false),
+        stat if FileType::from_raw_mode(stat?.st_mode) == FileType::Socket => Ok(true),
+        _ => Err(no_socket(name)),
     }
 }
 

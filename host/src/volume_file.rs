@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 
-use rustix::fs::{AtFlags, Mode, OFlags, fchmod, openat, renameat, unlinkat};
+use rustix::fs::{AtFlags, Mode, OFlags, fchmod, openat, renameat, statat, unlinkat};
 use rustix::io::Errno;
 
 /// Puts a file of this text in place of what has the name, at once and whole; everybody may read it.
@@ -39,7 +39,9 @@ fn beside(name: &str) -> String {
 /// The kernel's.
 pub fn remove(dir: impl AsFd, name: &str) -> io::Result<()> {
     for name in [&beside(name), name] {
-        match unlinkat(&dir, name, AtFlags::empty()) {
+        // On a read-only file system the kernel refuses to remove also what is not there.
+        let looked = statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW);
+        match looked.and_then(|_| unlinkat(&dir, name, AtFlags::empty())) {
             Ok(()) | Err(Errno::NOENT | Errno::ISDIR) => {}
             Err(error) => return Err(error.into()),
         }

@@ -37,6 +37,7 @@ mod quarantined_vfs;
 mod record_formats;
 mod refused_steps;
 mod remote_cni;
+mod socket_directories;
 mod spelled_definitions;
 mod sriov_cni_import;
 mod status;

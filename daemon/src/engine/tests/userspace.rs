@@ -32,13 +32,13 @@ fn pod() -> PodRef {
     PodRef { namespace: "ran".into(), name: "du-0".into(), uid: Some(POD_UID.into()) }
 }
 
-struct Node {
-    rig: Rig,
+pub(super) struct Node {
+    pub(super) rig: Rig,
     api: Arc<FakeCluster>,
 }
 
 impl Node {
-    fn new() -> Node {
+    pub(super) fn new() -> Node {
         let mut rig = Rig::new();
         rig.settings = serde_saphyr::from_str("vhostUser: {ovs: {database: 'unix:/ovs.sock'}}").unwrap();
         fs::create_dir_all(rig.root.join("proc/1/ns")).unwrap();
@@ -55,7 +55,7 @@ impl Node {
         FakeServer::serve(&self.rig.root.join("ovs.sock"))
     }
 
-    fn call(&self, command: Command, config: &str) -> Result<Value, CniError> {
+    pub(super) fn call(&self, command: Command, config: &str) -> Result<Value, CniError> {
         let args = "IgnoreUnknown=1;K8S_POD_NAMESPACE=ran;K8S_POD_NAME=du-0;K8S_POD_UID=u-1".to_owned();
         let netns = "/run/netns/c1".to_owned();
         let request = Request { args, netns, ..self.rig.request(command, ID, config) };
@@ -69,7 +69,7 @@ impl Node {
     }
 
     /// Below the host's root, which is also where the mounts look in these tests.
-    fn on_host(&self, path: &str) -> PathBuf {
+    pub(super) fn on_host(&self, path: &str) -> PathBuf {
         self.rig.root.join(path.trim_start_matches('/'))
     }
 
@@ -86,7 +86,7 @@ impl Node {
 }
 
 /// For the node's own switch, which makes the socket.
-fn of_own_switch(keys: &str) -> String {
+pub(super) fn of_own_switch(keys: &str) -> String {
     let both = config(keys).replace("ovs-dpdk", "fairlead").replace(r#""client""#, r#""both""#);
     both.replace(r#""server""#, r#""client""#).replace(r#""both""#, r#""server""#)
 }

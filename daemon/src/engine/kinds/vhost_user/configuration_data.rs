@@ -1,7 +1,6 @@
 //! What userspace-cni tells the pod of its interface: its own "configuration data", in annotations of the pod or in a file beside the
 //! socket. Applications read from it whose container and which interface it is, by which the socket is called.
 
-use std::io;
 use std::path::Path;
 
 use fairlead_cni::version::CniVersion;
@@ -13,7 +12,7 @@ use serde_json::value::RawValue;
 
 use super::services::VhostUserServices;
 use super::shared_dir::container_begin;
-use super::socket_dir::unusable;
+use super::socket_dir::{is_gone, unusable};
 use crate::store::{Attachment, VhostUserRecord};
 
 /// The annotation with the configuration data of all of a pod's interfaces.
@@ -100,7 +99,7 @@ impl VhostUserServices {
         let Some(name) = file_of(attachment, record) else { return Ok(()) };
         match self.open_of(record).and_then(|dir| volume_file::remove(dir, &name)) {
             // Kubelet has removed the pod's volumes.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(e) if is_gone(&e) => Ok(()),
             done => done.map_err(|e| unusable(Path::new(&record.directory), &e)),
         }
     }

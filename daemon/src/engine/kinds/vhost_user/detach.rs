@@ -1,13 +1,12 @@
 //! A port whose pod is over: the switch lets go of the pod's memory, and the socket goes.
 
-use std::io;
 use std::path::Path;
 
 use fairlead_cni::CniError;
 use fairlead_host::{failpoint, socket_file};
 
 use super::services::VhostUserServices;
-use super::socket_dir::unusable;
+use super::socket_dir::{is_gone, unusable};
 use crate::store::{Attachment, VhostUserRecord};
 
 /// Takes port and socket away. From the record alone; it may be begun again at any step.
@@ -57,8 +56,8 @@ impl VhostUserServices {
             }
         });
         match removed {
-            // Kubelet has removed the pod's volumes.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            // Kubelet has removed the pod's volumes, or there never was such a directory.
+            Err(e) if is_gone(&e) => Ok(()),
             Err(e) => Err(unusable(directory, &e)),
             Ok(true) => Ok(()),
             Ok(false) => {

@@ -135,6 +135,11 @@ pub(super) fn short_id(container: &str) -> String {
     format!("{begin}-{hash:016x}")
 }
 
+/// Whether the error says that a socket's directory is no more. What has its name by now has nothing of ours in it.
+pub(super) fn is_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
 /// The error of a directory that cannot be opened, or has no socket made in it.
 pub(super) fn unusable(directory: &Path, error: &io::Error) -> CniError {
     let what = format!("the socket's directory {}", directory.display());
