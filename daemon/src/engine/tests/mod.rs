@@ -58,6 +58,7 @@ use std::time::{Duration, Instant};
 
 use fairlead_cni::CniError;
 use fairlead_cni::wire::{Command, Request, WIRE};
+use fairlead_host::BindMounts;
 use fairlead_host::double::{FakeKernel, Snapshot};
 use fairlead_kube::Cluster;
 use fairlead_kube::fake_cluster::FakeCluster;
@@ -221,6 +222,17 @@ impl Rig {
         }
         let told = files(&self.dir.path().join("root/var/run/k8s.cni.cncf.io/devinfo"));
         State { kernel, allocations: self.allocations(), told, records: self.engine().core.store.all().len() }
+    }
+}
+
+impl Drop for Rig {
+    /// A mount outlives the test, passed or failed, and keeps the directory from being removed.
+    fn drop(&mut self) {
+        self.engine = None;
+        let mounts = BindMounts::new(Path::new("/"));
+        for at in std::fs::read_dir(self.dir.path().join("run/ovs")).into_iter().flatten().flatten() {
+            let _ = mounts.remove(&at.path());
+        }
     }
 }
 
