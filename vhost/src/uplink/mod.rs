@@ -3,6 +3,9 @@
 //! - one queue of an interface, its frames as the switch forwards them: [`Queue`]
 //! - the rings that are shared with the kernel: [`xsk_ring`]
 //!
+//! The rings are our own, and no crate's: `xsk-rs` binds to the C library libxdp, and it and the crate `xdp` open the sockets that they
+//! serve, while these come from the daemon by descriptor to a process that may open none. What is left is two indices and their order.
+//!
 //! Invariants: a chunk of memory is either the kernel's or ours, never both: the first half of them is for frames that come, the other
 //! for frames that go. Whatever a descriptor says, nothing outside the queue's memory is touched.
 
