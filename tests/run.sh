@@ -21,11 +21,8 @@ stage_setup() { tests/setup.sh build runtimes reference monitoring emulation dpd
 stage_lint() { tests/lint.sh; }
 stage_build() { make -s build test-programs; }
 stage_crates() {
-    local rc=0 built=${CARGO_TARGET_DIR:-target}/debug
-    # Where tests have their directories: short, since sockets are in them, and for other users too.
-    TMPDIR=$(mktemp -d /tmp/crates.XXXXXX)
-    export TMPDIR
-    chmod 755 "$TMPDIR"
+    local rc=0 built=${CARGO_TARGET_DIR:-target}/debug before
+    before=$(mounts_of_tests)
     cargo test -q --workspace --no-fail-fast || rc=1
     echo "-- the daemon killed at every step"
     cargo build -q -p fairlead
@@ -37,20 +34,15 @@ stage_crates() {
     install "$built/fairleadd" "$built/fairleadd-next-format"
     cargo build -q -p fairlead-daemon --bin fairleadd
     tests/rollback.sh "$built/fairleadd" "$built/fairleadd-next-format" "$built/fairlead" || rc=1
-    nothing_mounted_below "$TMPDIR" || rc=1
+    if [ "$(mounts_of_tests)" != "$before" ]; then
+        echo "not ok  a test has left a mount, which outlives it:"
+        mounts_of_tests
+        rc=1
+    fi
     return $rc
 }
-# Fails where tests have left mounts, which outlive them; what killed tests have left besides goes.
-nothing_mounted_below() { # DIRECTORY
-    local at
-    while read -r at; do
-        echo "not ok  a test has left a mount: $at"
-        umount "$at"
-    done < <(awk -v below="$1/" 'index($5, below) == 1 {print $5}' /proc/self/mountinfo) >"$LOGS/mounts"
-    rm -rf --one-file-system "$1"
-    cat "$LOGS/mounts"
-    [ ! -s "$LOGS/mounts" ]
-}
+# Where something is mounted in a test's directory.
+mounts_of_tests() { awk '$5 ~ "^/tmp/[.]tmp" {print $5}' /proc/self/mountinfo | sort; }
 stage_runtimes() {
     local rc=0 runtime
     for runtime in cnitool containerd podman vhost_user vhost_user_paths vhost_user_qemu vhost_user_restarts ovs_dpdk prometheus; do

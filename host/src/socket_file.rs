@@ -53,7 +53,8 @@ pub fn is_no_socket(error: &io::Error) -> bool {
 /// # Errors
 /// [`NoSocket`] (kind `InvalidInput`) where something else has the name; the kernel's otherwise.
 pub fn make_listener(dir: impl AsFd, name: &str, draft: Option<&str>, access: Access) -> io::Result<OwnedFd> {
-    is_there(&dir, name)?;
+    // What is no socket stays.
+    exists(&dir, name)?;
     let listener = unix_socket()?;
     let beside = match draft {
         Some(draft) => {
@@ -94,7 +95,7 @@ pub fn connect_to(dir: impl AsFd, name: &str) -> io::Result<OwnedFd> {
 /// # Errors
 /// The kernel's.
 pub fn remove(dir: impl AsFd, name: &str) -> io::Result<bool> {
-    match is_there(&dir, name) {
+    match exists(&dir, name) {
         Err(error) if is_no_socket(&error) => return Ok(false),
         // On a read-only file system the kernel refuses to remove also what is not there.
         Ok(false) => return Ok(true),
@@ -106,14 +107,15 @@ pub fn remove(dir: impl AsFd, name: &str) -> io::Result<bool> {
     }
 }
 
-/// Whether a socket has this name.
+/// Whether a socket has this name; false: nothing has it.
 ///
 /// # Errors
-/// The kernel's.
+/// [`NoSocket`] (kind `InvalidInput`) where something else has the name; the kernel's otherwise.
 pub fn exists(dir: impl AsFd, name: &str) -> io::Result<bool> {
-    match is_there(dir, name) {
-        Err(error) if is_no_socket(&error) => Ok(false),
-        looked => looked,
+    match statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => Ok(false),
+        Ok(stat) if FileType::from_raw_mode(stat.st_mode) != FileType::Socket => Err(no_socket(name)),
+        looked => Ok(looked.map(|_| true)?),
     }
 }
 
@@ -130,15 +132,6 @@ pub(super) fn random() -> io::Result<u64> {
     let mut bytes = [0; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
     Ok(u64::from_ne_bytes(bytes))
-}
-
-/// Whether a socket has the name; false: nothing has it.
-fn is_there(dir: impl AsFd, name: &str) -> io::Result<bool> {
-    match statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
-        Err(Errno::NOENT) => Ok(false),
-        stat if FileType::from_raw_mode(stat?.st_mode) == FileType::Socket => Ok(true),
-        _ => Err(no_socket(name)),
-    }
 }
 
 fn no_socket(name: &str) -> io::Error {
@@ -224,10 +217,10 @@ mod tests {
         let before = names(root.path()).len();
         for name in ["link", "file", "directory", "fifo"] {
             let refused = make_listener(&dir, name, None, Access::WhoeverSeesIt).unwrap_err();
-            for error in [refused, connect_to(&dir, name).unwrap_err()] {
+            for error in [refused, connect_to(&dir, name).unwrap_err(), exists(&dir, name).unwrap_err()] {
                 assert!(is_no_socket(&error) && error.to_string().contains(name), "{error}");
             }
-            assert!(!remove(&dir, name).unwrap() && !exists(&dir, name).unwrap());
+            assert!(!remove(&dir, name).unwrap());
         }
         assert_eq!(names(root.path()).len(), before);
         drop(listener);

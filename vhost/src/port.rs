@@ -67,6 +67,10 @@ pub enum DropReason {
     LinkFull,
 }
 
+/// The reason, beside those of [`DropReason`], of frames from the wire that came when the kernel had no room for them
+/// ([`UplinkView::lost_frames`]).
+pub const LOST: &str = "lost";
+
 impl DropReason {
     /// Every reason, in the order of their numbers (`reason as usize`).
     pub const ALL: [DropReason; 11] = [

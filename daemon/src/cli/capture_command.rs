@@ -13,6 +13,7 @@ use fairlead_vhost::capture::{CaptureOptions, CaptureReader, Ended, PcapngWriter
 use fairlead_vhost::control::{Client, ClientError};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use serde_json::Value;
 
 use super::operator_commands::rows;
 use super::{CaptureArgs, CliError};
@@ -30,16 +31,39 @@ pub enum CaptureError {
     /// The switch does not do it.
     #[error(transparent)]
     Switch(#[from] ClientError),
-    /// No port is meant, or several are.
-    #[error("{of:?} names no port of the switch, or several: there are {}; `fairleadd vswitch ports -o wide` lists them", if .ports.is_empty() { "none".to_owned() } else { .ports.join(", ") })]
+    /// No port is meant.
+    #[error("{of:?} names no port of the switch: there are {}; `fairleadd vswitch ports -o wide` lists them with their pods", if .ports.is_empty() { "none".to_owned() } else { .ports.join(", ") })]
     NoSuchPort {
         /// What was asked for.
         of: String,
         /// The ports that there are.
         ports: Vec<String>,
     },
+    /// Several ports are meant.
+    #[error("{of:?} names several ports of the switch: name one of them, {}", .ports.join(", "))]
+    SeveralPorts {
+        /// What was asked for.
+        of: String,
+        /// The ports that are meant.
+        ports: Vec<String>,
+    },
+    /// The switch does not have the port of the record.
+    #[error("the switch does not have the port {port:?} yet: {reason}")]
+    NotYet {
+        /// The port.
+        port: String,
+        /// Why not.
+        reason: String,
+    },
+    /// The interface of an uplink is meant.
+    #[error(
+        "{0:?} is an uplink, and the switch captures frames of ports alone: capture the ports of its network, or at the other end of the wire"
+    )]
+    Uplink(String),
     /// The file can't be written.
-    #[error("{path}: the capture can't be written")]
+    #[error(
+        "{path}: the capture can't be written: {source}; name a file that can be, or - for standard output"
+    )]
     Write {
         /// The file.
         path: String,
@@ -94,19 +118,35 @@ fn tell(text: &str) {
 
 /// The port of this name, or the only one of this pod.
 fn port_of(of: &str, switch: &Path, run_dir: &Path) -> Result<String, CaptureError> {
-    let known = Client::new(switch, ANSWERS).ports()?;
-    let ports: Vec<String> = known.into_iter().map(|port| port.config.name).collect();
+    let mut client = Client::new(switch, ANSWERS);
+    let ports: Vec<String> = client.ports()?.into_iter().map(|port| port.config.name).collect();
     if ports.iter().any(|port| port == of) {
         return Ok(of.to_owned());
     }
+    if client.uplinks().unwrap_or_default().iter().any(|uplink| uplink.config.interface == of) {
+        return Err(CaptureError::Uplink(of.to_owned()));
+    }
     // The daemon alone knows the pods.
     let table = get(&run_dir.join(SOCKET), "/v1/vswitch-ports").unwrap_or_default();
-    let is_meant = |pod: &str| pod == of || pod.split_once('/').is_some_and(|(_, name)| name == of);
-    let meant = rows(&table["ports"]).iter().filter(|row| row["pod"].as_str().is_some_and(is_meant));
-    let meant: Vec<&str> = meant.filter_map(|row| row["config"]["name"].as_str()).collect();
+    port_among(of, rows(&table["ports"]), ports)
+}
+
+/// The only one of the daemon's rows that is meant, by its name or its pod. `ports`: those that the switch has.
+fn port_among(of: &str, known: &[Value], ports: Vec<String>) -> Result<String, CaptureError> {
+    let is_of = |pod: &str| pod == of || pod.split_once('/').is_some_and(|(_, name)| name == of);
+    let is_meant = |row: &&Value| row["config"]["name"] == of || row["pod"].as_str().is_some_and(is_of);
+    let meant: Vec<&Value> = known.iter().filter(is_meant).collect();
+    let name = |row: &Value| row["config"]["name"].as_str().unwrap_or("?").to_owned();
     match meant[..] {
-        [port] => Ok(port.to_owned()),
-        _ => Err(CaptureError::NoSuchPort { of: of.to_owned(), ports }),
+        [port] => match port["reason"].as_str() {
+            Some(why) => Err(CaptureError::NotYet { port: name(port), reason: why.to_owned() }),
+            None => Ok(name(port)),
+        },
+        [] => Err(CaptureError::NoSuchPort { of: of.to_owned(), ports }),
+        _ => {
+            let ports = meant.into_iter().map(name).collect();
+            Err(CaptureError::SeveralPorts { of: of.to_owned(), ports })
+        }
     }
 }
 
@@ -155,5 +195,61 @@ impl Told {
         file.end(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(), lost)?;
         tell(&format!("{frames} frames captured, {lost} lost because they were not written fast enough"));
         ended.map_or(Ok(()), |why| Err(Failed::Ended(why)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fairlead_host::Uplink;
+    use fairlead_vhost::control::PortCommands;
+    use fairlead_vhost::fake_switch;
+    use fairlead_vhost::port::UplinkConfig;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_name_that_means_no_port_several_or_one_that_is_not_there_yet_is_told_as_what_it_is() {
+        let row = |name: &str, pod: &str, reason: Value| json!({"config": {"name": name}, "pod": pod, "reason": reason});
+        let known = [
+            row("c1/net1", "ns/one", Value::Null),
+            row("c2/net1", "ns/two", Value::Null),
+            row("c2/net2", "ns/two", Value::Null),
+            row("c3/net1", "ns/three", "the pod has not made its socket yet".into()),
+        ];
+        let of = |name: &str| port_among(name, &known, vec!["c1/net1".into()]).map_err(|e| e.to_string());
+        assert_eq!(of("one").as_deref(), Ok("c1/net1"));
+        let why = |name: &str| of(name).unwrap_err();
+        assert!(why("nope").starts_with("\"nope\" names no port of the switch: there are c1/net1;"));
+        assert_eq!(
+            why("ns/two"),
+            "\"ns/two\" names several ports of the switch: name one of them, c2/net1, c2/net2"
+        );
+        let not_yet =
+            "the switch does not have the port \"c3/net1\" yet: the pod has not made its socket yet";
+        assert_eq!((why("three").as_str(), why("c3/net1").as_str()), (not_yet, not_yet));
+    }
+
+    #[test]
+    fn what_keeps_a_capture_from_its_switch_its_uplink_or_its_file_is_told_with_the_reason() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("vswitch.sock");
+        let why = port_of("p", &socket, dir.path()).unwrap_err().to_string();
+        assert!(why.contains("vswitch.sock: can't connect: No such file or directory"), "{why}");
+        let (_server, ports) = fake_switch::serve(&socket);
+        let config = UplinkConfig {
+            network: "blue".into(),
+            interface: "ens1f0".into(),
+            index: 7,
+            mtu: 1500,
+            native: true,
+        };
+        let attachment = std::fs::File::open("/dev/null").unwrap().into();
+        ports.add_uplink(config, Uplink { native: true, queues: Vec::new(), attachment }, None).unwrap();
+        let why = port_of("ens1f0", &socket, dir.path()).unwrap_err().to_string();
+        assert!(why.starts_with("\"ens1f0\" is an uplink"), "{why}");
+        let source = io::Error::from_raw_os_error(nix::libc::ENOSPC);
+        let why = CaptureError::Write { path: "/x".into(), source }.to_string();
+        assert!(why.starts_with("/x: the capture can't be written: No space left on device"), "{why}");
     }
 }

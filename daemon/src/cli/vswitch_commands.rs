@@ -1,5 +1,6 @@
 //! What the switch of vhost-user ports has: its ports, what went through them, the addresses that it knows.
 
+use fairlead_vhost::port::LOST;
 use serde_json::{Value, json};
 
 use super::capture_command::capture;
@@ -19,7 +20,7 @@ pub(super) fn vswitch(question: &VswitchQuestion) -> Result<(), CliError> {
 
 fn ports(args: &ListArgs) -> Result<(), CliError> {
     const NARROW: [&str; 6] = ["port", "network", "connected", "received", "sent", "dropped"];
-    const WIDE: [&str; 15] = [
+    const WIDE: [&str; 16] = [
         "port",
         "pod",
         "network",
@@ -35,10 +36,11 @@ fn ports(args: &ListArgs) -> Result<(), CliError> {
         "sent",
         "dropped",
         "drops",
+        "reason",
     ];
     list_unless(args, "/v1/vswitch-ports", answers, |value, extent| {
         let columns: &[&str] = if extent == Extent::Wide { &WIDE } else { &NARROW };
-        let uplinks = rows(&value["uplinks"]).iter().map(uplink_row);
+        let uplinks = uplinks(value).map(|uplink| uplink_row(&uplink));
         let shown: Vec<Value> = uplinks.chain(rows(&value["ports"]).iter().map(port_row)).collect();
         of_switch(value, &shown, columns, extent, "the switch has no ports\n")
     })
@@ -56,11 +58,12 @@ fn stats(args: &ListArgs) -> Result<(), CliError> {
     list_unless(args, "/v1/vswitch-ports", answers, stats_table)
 }
 
-/// Two rows for each port, one for each direction. Why frames were dropped is a line of its own, because no column is wide enough.
+/// Two rows for each uplink and each port, one for each direction. Why frames were dropped is a line of its own, because no column is wide enough.
 fn stats_table(value: &Value, extent: Extent) -> String {
     const NARROW: [&str; 6] = ["port", "pod", "direction", "frames", "bytes", "dropped"];
     const WIDE: [&str; 8] = ["port", "pod", "network", "direction", "frames", "bytes", "dropped", "drops"];
-    let shown: Vec<Value> = rows(&value["ports"]).iter().flat_map(stats_rows).collect();
+    let of_uplinks = uplinks(value).flat_map(|uplink| stats_rows(&uplink));
+    let shown: Vec<Value> = of_uplinks.chain(rows(&value["ports"]).iter().flat_map(stats_rows)).collect();
     let columns: &[&str] = if extent == Extent::Wide { &WIDE } else { &NARROW };
     let mut text = of_switch(value, &shown, columns, extent, "the switch has no ports\n");
     if extent == Extent::Narrow {
@@ -119,10 +122,24 @@ fn port_row(port: &Value) -> Value {
         "thread": port["thread"]["number"], "node": port["thread"]["numa_node"],
         "connected": port["connected"], "received": counters["to_guest_frames"], "sent": counters["from_guest_frames"],
         "dropped": both.map(dropped).iter().sum::<u64>(), "drops": told.collect::<Vec<String>>().join(", "),
+        "reason": port["reason"],
     })
 }
 
-/// An uplink among the ports: what the network sent to the wire, and what came from there.
+/// The uplinks in the form of ports, with the interface's name: what came from the wire is what they sent, and what went there what they
+/// received. Frames that the kernel had no room for are among the drops of those that came.
+fn uplinks(value: &Value) -> impl Iterator<Item = Value> + '_ {
+    rows(&value["uplinks"]).iter().map(|uplink| {
+        let mut port = uplink.clone();
+        port["config"]["name"] = uplink["config"]["interface"].clone();
+        if uplink["lost_frames"] != 0 {
+            port["counters"]["from_guest_drops"][LOST] = uplink["lost_frames"].clone();
+        }
+        port
+    })
+}
+
+/// An uplink among the ports, with the way in which it has its frames.
 fn uplink_row(uplink: &Value) -> Value {
     let config = &uplink["config"];
     let way = match (config["native"] == true, uplink["zero_copy"] == true) {
@@ -131,10 +148,7 @@ fn uplink_row(uplink: &Value) -> Value {
         (false, _) => "generic",
     };
     let mut row = port_row(uplink);
-    let dropped = row["dropped"].as_u64().unwrap_or(0) + uplink["lost_frames"].as_u64().unwrap_or(0);
-    (row["port"], row["connected"], row["dropped"]) =
-        (config["interface"].clone(), way.into(), dropped.into());
-    row["queues"] = uplink["queues"].clone();
+    (row["connected"], row["queues"]) = (way.into(), uplink["queues"].clone());
     row
 }
 
@@ -162,6 +176,18 @@ PORT            POD            DIRECTION  FRAMES         BYTES           DROPPED
         assert_eq!(told, wanted);
         let wide = stats_table(&ports, Extent::Wide);
         assert!(wide.contains("default/blue") && wide.contains("7        spoofed 3, storm 4\n"), "{wide}");
+        let uplink = json!({"interface": "ens1f0", "network": "default/blue", "native": true});
+        let went = json!({"from_guest_frames": 9, "from_guest_bytes": 600, "from_guest_drops": {"unknown": 2},
+            "to_guest_frames": 3, "to_guest_bytes": 180, "to_guest_drops": {}});
+        let uplinks =
+            json!({"ports": [], "uplinks": [{"config": uplink, "counters": went, "lost_frames": 5}]});
+        let told = "\
+PORT    DIRECTION  FRAMES  BYTES  DROPPED
+ens1f0  sent       9       600    7
+ens1f0  received   3       180    0
+ens1f0 sent: lost 5, unknown 2
+";
+        assert_eq!(stats_table(&uplinks, Extent::Narrow), told);
         assert_eq!(stats_table(&json!({"ports": []}), Extent::Narrow), "the switch has no ports\n");
         let gone = json!({"lacks": "it does not run"});
         assert_eq!(stats_table(&gone, Extent::Narrow), "it does not run\n");

@@ -154,7 +154,14 @@ impl Service for Engine {
 
     fn order_pools(&self, verb: Verb, of: &str) -> Result<serde_json::Value, CniError> {
         self.with_owners(|owners| self.core.kinds.sriov.pools.order(verb, of, owners)).map_err(|unknown| {
-            CniError::new(Code::BadEnvironment, unknown.to_string()).with("fairleadd pools lists them")
+            match self.core.kinds.vhost_user.pools.has(of) {
+                true => CniError::new(
+                    Code::BadEnvironment,
+                    format!("{of:?} is a pool of vhost-user ports, or a port of one: all of them are ready at all times, and none is {}", verb.done()),
+                )
+                .with("change its `count` in `vhostUser.pools` of the configuration, or take it out"),
+                false => CniError::new(Code::BadEnvironment, unknown.to_string()).with("fairleadd pools lists them"),
+            }
         })
     }
 

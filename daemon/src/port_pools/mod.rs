@@ -134,6 +134,12 @@ impl PortPools {
         state.show_offers();
     }
 
+    /// Whether a pool or a port has this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        let state = self.state.lock();
+        state.ports.contains_key(name) || state.pools.iter().any(|pool| pool.name == name)
+    }
+
     /// What kubelet is to be offered.
     pub(crate) fn offers(&self) -> Vec<Arc<PortOffer>> {
         self.state.lock().offers.values().cloned().collect()

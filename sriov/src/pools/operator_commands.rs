@@ -46,6 +46,16 @@ impl Verb {
         }
     }
 
+    /// What is said of a member on which the order was carried out.
+    pub fn done(self) -> &'static str {
+        match self {
+            Verb::Fill => "filled",
+            Verb::Drain => "drained",
+            Verb::Quarantine => "quarantined",
+            Verb::Release => "released",
+        }
+    }
+
     /// Carries the order out on one member. `alone`: it was ordered of this VF, and not of its pool.
     fn carry_out(self, pool: &mut Pool, address: PciAddr, alone: bool) {
         let is_quarantined = pool.member(address).is_some_and(Member::is_quarantined);

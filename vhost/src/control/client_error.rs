@@ -10,7 +10,7 @@ use super::messages::{PROTOCOL, Refusal};
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// Nobody serves the socket, or it can't be reached.
-    #[error("{}: can't connect; see that fairlead-vswitch runs with `--socket {}`", .path.display(), .path.display())]
+    #[error("{}: can't connect: {source}; see that fairlead-vswitch runs with `--socket {}`", .path.display(), .path.display())]
     Connect {
         /// The socket.
         path: PathBuf,
@@ -58,7 +58,7 @@ pub enum ClientError {
         bytes: usize,
     },
     /// There is no memory for a capture.
-    #[error("there is no memory for a capture; free some, or raise this process' memory limit")]
+    #[error("there is no memory for a capture: {0}; free some, or raise this process' memory limit")]
     CaptureMemory(#[source] io::Error),
     /// fairlead-vswitch answered that it does not do it.
     #[error("fairlead-vswitch refuses `{request}`: {refusal}")]

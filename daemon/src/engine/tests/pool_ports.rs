@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use fairlead_cni::Code;
 use fairlead_kubelet::fake_kubelet::{FakeKubelet, pod};
+use fairlead_sriov::pools::Verb;
 use fairlead_vhost::control::PortCommands;
 use serde_json::{Value, json};
 
@@ -303,4 +304,15 @@ fn x17_a_port_whose_directory_cannot_be_made_is_unhealthy_until_it_can() {
     let of_all = rig.dir.path().join("run/vhost-user");
     fs::write(&of_all, "in the way").unwrap();
     unhealthy_until(rig, "its directory cannot be made", || fs::remove_file(&of_all).unwrap());
+}
+
+#[test]
+fn an_order_for_a_pool_of_ports_is_refused_as_one_and_not_as_one_for_no_pool() {
+    let (rig, _kubelet) = rig("client");
+    for of in ["blue", "blue-01"] {
+        let refused = rig.engine().order_pools(Verb::Drain, of).unwrap_err();
+        assert!(refused.msg.starts_with(&format!("{of:?} is a pool of vhost-user ports")), "{refused}");
+        assert!(refused.details.contains("`count`"), "{refused}");
+    }
+    assert!(rig.engine().order_pools(Verb::Drain, "red").unwrap_err().msg.contains("is no pool"));
 }

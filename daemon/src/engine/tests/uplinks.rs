@@ -10,6 +10,7 @@ use nix::errno::Errno;
 
 use super::Rig;
 use super::vhost_user::switch;
+use crate::engine::metrics_of_ports;
 
 const WIRE: &str = "dev0";
 
@@ -85,6 +86,27 @@ fn the_first_port_of_a_network_brings_its_uplink_and_the_last_one_takes_it_away(
     rig.of(Command::Del, "c2", &on_wire()).unwrap();
     rig.of(Command::Del, "c3", &config("")).unwrap();
     assert_eq!(rig.state(), before);
+}
+
+#[test]
+fn what_went_over_an_uplink_is_told_in_the_metrics_until_it_is_taken_away() {
+    let rig = Rig::with_sockets();
+    metrics_of_ports::register(rig.engine.as_ref().unwrap(), &rig.exposition);
+    let (_server, _ports) = switch(&rig);
+    rig.of(Command::Add, "c1", &on_wire()).unwrap();
+    let text = rig.exposition.text();
+    let labels = r#"interface="dev0",network="blue""#;
+    for line in [
+        format!(r#"fairlead_vswitch_uplink_frames_total{{{labels},direction="received"}} 0"#),
+        format!(r#"fairlead_vswitch_uplink_bytes_total{{{labels},direction="sent"}} 0"#),
+        format!(r#"fairlead_vswitch_uplink_drops_total{{{labels},direction="sent",reason="unknown"}} 0"#),
+        format!(r#"fairlead_vswitch_uplink_drops_total{{{labels},direction="sent",reason="lost"}} 0"#),
+    ] {
+        assert!(text.contains(&format!("\n{line}\n")), "{line} is not in\n{text}");
+    }
+    assert_eq!(text.matches(labels).count(), 2 + 2 + 14, "an uplink has so many series: {text}");
+    rig.of(Command::Del, "c1", &on_wire()).unwrap();
+    assert!(!rig.exposition.text().contains(labels));
 }
 
 #[test]

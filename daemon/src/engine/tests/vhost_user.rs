@@ -20,6 +20,7 @@ use fairlead_vhost::fake_switch::{self, FakePorts};
 use fairlead_vhost::port::PortConfig;
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, accept, bind, listen, socket};
 use nix::unistd::close;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::Rig;
@@ -317,7 +318,8 @@ fn without_the_switch_an_add_is_tried_again_and_status_says_so() {
     let before = rig.state();
     let refused = rig.port("").unwrap_err();
     assert!(refused.code == Code::TryAgain && refused.details.contains("fairlead-vswitch"), "{refused}");
-    assert!(refused.msg.contains("vswitch.sock"), "{refused}");
+    assert!(refused.msg.contains("vswitch.sock: can't connect: "), "{refused}");
+    assert!(refused.msg.contains("(os error 2)"), "{refused}");
     assert_eq!(rig.state(), before);
     assert_eq!(fs::read_dir(rig.volume()).unwrap().count(), 0);
     let status = || rig.call(rig.request(Command::Status, "", &config("")));
@@ -335,6 +337,9 @@ fn a_pod_that_cannot_have_a_socket_is_told_what_it_lacks() {
     assert!(refused.code == Code::InvalidConfig && refused.msg.contains(r#"no volume "other""#), "{refused}");
     let refused = rig.add(&config("")).unwrap_err();
     assert!(refused.msg.contains("K8S_POD_UID") && refused.details.contains("\"directory\""), "{refused}");
+    let args = "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=pod;K8S_POD_UID=..".to_owned();
+    let refused = rig.call(Request { args, ..rig.request(Command::Add, "c1", &config("")) }).unwrap_err();
+    assert!(refused.msg.contains("the uid that the runtime tells, \"..\", is no plain name"), "{refused}");
     // Nothing that the pod has put there is followed or replaced.
     fs::write(rig.dir.path().join("outside"), "the host's").unwrap();
     symlink(rig.dir.path().join("outside"), rig.volume().join("net1.sock")).unwrap();
@@ -420,6 +425,73 @@ fn where_the_pod_makes_the_socket_it_is_connected_to_as_soon_as_it_is_there_and_
     rig.of_kubelets_pod(Command::Check, &config(&with)).unwrap();
     rig.of_kubelets_pod(Command::Del, &config(keys)).unwrap();
     assert!(ports.names().is_empty() && socket.exists(), "the socket is the pod's own");
+}
+
+#[test]
+fn a_port_whose_socket_the_pod_has_not_made_is_listed_and_counted_with_the_reason() {
+    let rig = Rig::with_volume();
+    metrics_of_ports::register(rig.engine.as_ref().unwrap(), &rig.exposition);
+    let (_server, ports) = switch(&rig);
+    let keys = r#","mode":"server""#;
+    let answer = rig.port(keys).unwrap();
+    let with = config(&format!(r#"{keys},"prevResult":{answer}"#));
+    let check = || rig.of_kubelets_pod(Command::Check, &with);
+    let row = || rig.engine().core.kinds.vhost_user.ports_table()["ports"][0].clone();
+    let reason = || row()["reason"].as_str().unwrap_or_default().to_owned();
+    assert_eq!((&row()["config"]["name"], &row()["pod"]), (&json!(PORT), &json!("ns/pod")));
+    assert_eq!((&row()["connected"], &row()["thread"]), (&json!(false), &Value::Null));
+    assert!(reason().starts_with("the pod has not made its socket /var/lib/kubelet/"), "{}", reason());
+    let labels = r#"port="c1/net1",network="blue",namespace="ns",pod="pod""#;
+    let connected = format!("\nfairlead_vswitch_port_connected{{{labels}}} 0\n");
+    assert!(rig.exposition.text().contains(&connected), "{}", rig.exposition.text());
+    check().unwrap();
+    let socket = rig.volume().join("net1.sock");
+    for in_its_place in [|at: &Path| symlink("/etc/passwd", at), |at: &Path| fs::write(at, "?")] {
+        in_its_place(&socket).unwrap();
+        let refused = check().unwrap_err();
+        assert!(refused.code == Code::Changed && refused.msg.contains("is no socket"), "{refused}");
+        assert!(reason().contains("\"net1.sock\" is there and is no socket; remove it"), "{}", reason());
+        fs::remove_file(&socket).unwrap();
+    }
+    let volume = File::open(rig.volume()).unwrap();
+    let of_pod = UnixListener::bind(format!("/proc/self/fd/{}/net1.sock", volume.as_raw_fd())).unwrap();
+    rig.kept_up_until(|| ports.names() == [PORT]);
+    assert_eq!((row()["reason"].clone(), row()["thread"]["number"].clone()), (Value::Null, json!(0)));
+    drop(of_pod);
+    ports.remove_port(PORT).unwrap();
+    assert!(reason().starts_with("nobody listens on the pod's socket "), "{}", reason());
+    rig.of_kubelets_pod(Command::Del, &config(keys)).unwrap();
+    assert_eq!(row(), Value::Null);
+}
+
+/// What is logged while a test looks.
+#[derive(Debug, Default, Clone)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn what_is_no_socket_where_the_pod_should_have_made_one_is_logged_once() {
+    let rig = Rig::with_volume();
+    let (_server, _ports) = switch(&rig);
+    rig.port(r#","mode":"server""#).unwrap();
+    fs::write(rig.volume().join("net1.sock"), "?").unwrap();
+    let (log, begin) = (Log::default(), Instant::now());
+    let written = log.clone();
+    let to_log = tracing_subscriber::fmt().with_writer(move || written.clone()).finish();
+    tracing::subscriber::with_default(to_log, || {
+        rig.kept_up_until(|| begin.elapsed() > Duration::from_secs(3));
+    });
+    let text = String::from_utf8(log.0.lock().clone()).unwrap();
+    assert_eq!(text.matches("is there and is no socket").count(), 1, "{text}");
 }
 
 #[test]

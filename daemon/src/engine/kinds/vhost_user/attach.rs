@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use fairlead_cni::CniError;
 use fairlead_cni::config::vhost_user::{Mode, Place};
-use fairlead_cni::{CniError, Code};
 use fairlead_host::socket_file::Access;
 use fairlead_host::{Mac, failpoint, socket_file};
 use fairlead_vhost::control::messages::SocketSide;
@@ -144,10 +144,7 @@ impl VhostUserServices {
             return Ok(());
         }
         let directory = Path::new(&record.directory);
-        let told = |e: std::io::Error| match socket_file::is_no_socket(&e) {
-            true => CniError::new(Code::InvalidConfig, format!("{}: {e}", record.directory)),
-            false => unusable(directory, &e),
-        };
+        let told = |e: std::io::Error| unusable(directory, &e);
         let opened = self.open_of(record).map_err(told)?;
         let access = if record.in_volume { Access::WhoeverSeesIt } else { Access::WhoeverWritesThere };
         let listener = socket_file::make_listener(&opened, &record.socket, record.draft.as_deref(), access)

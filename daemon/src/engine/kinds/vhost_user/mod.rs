@@ -30,5 +30,5 @@ pub(crate) use detach::undo;
 pub(crate) use inspect::check;
 pub(crate) use ovs_link::OvsAccess;
 pub(crate) use reserve::reserve;
-pub(crate) use services::{SocketPlaces, VhostUserServices};
+pub(crate) use services::{KnownPort, SocketPlaces, VhostUserServices};
 pub(crate) use shared_dir::find as find_shared_dir;

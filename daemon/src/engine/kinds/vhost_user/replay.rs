@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,6 +16,7 @@ use fairlead_vhost::log_limit::{Admitted, LogLimit};
 use fairlead_vhost::port::PortView;
 
 use super::services::VhostUserServices;
+use super::socket_dir::unusable;
 use crate::store::{Attachment, Phase, VhostUserRecord};
 
 /// A switch is looked for again so soon while pods have ports of it, however long it is away: they have no traffic, and the look is one
@@ -169,10 +171,14 @@ impl VhostUserServices {
         if upkeep.handed_over.get(name).is_some_and(|last| last.elapsed() < BETWEEN) {
             return Ok(());
         }
-        // Not there yet, or nobody listens yet: the next look comes soon.
         let directory = self.open_of(record);
-        let Ok(stream) = directory.and_then(|dir| socket_file::connect_to(dir, &record.socket)) else {
-            return Ok(());
+        let stream = match directory.and_then(|dir| socket_file::connect_to(dir, &record.socket)) {
+            Ok(stream) => stream,
+            Err(e) if socket_file::is_no_socket(&e) => {
+                return Err(unusable(Path::new(&record.directory), &e));
+            }
+            // Not there yet, or nobody listens yet: the next look comes soon.
+            Err(_) => return Ok(()),
         };
         upkeep.handed_over.insert(name.clone(), Instant::now());
         self.hand_over(attachment, record, port.is_some(), &stream)
@@ -193,7 +199,8 @@ impl VhostUserServices {
         }
     }
 
-    fn attached(&self) -> Vec<Arc<Attachment>> {
+    /// The attachments by which pods have ports of the switch.
+    pub(super) fn attached(&self) -> Vec<Arc<Attachment>> {
         self.store.all().into_iter().filter(|attachment| has_port(attachment)).collect()
     }
 

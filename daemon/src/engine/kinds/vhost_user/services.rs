@@ -1,6 +1,6 @@
 //! What the kind uses: the host's files, the records, the switch.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use fairlead_cni::config::vhost_user::Switch;
 use fairlead_host::{HostRoot, Kernel};
 use fairlead_kube::{Cluster, PodRef};
 use fairlead_sriov::Inventory;
-use fairlead_vhost::port::PortView;
+use fairlead_vhost::port::{PortCounters, PortView, ThreadView, UplinkView};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ use super::switch_link::SwitchLink;
 use crate::engine::errors;
 use crate::port_pools::PortPools;
 use crate::run_dir::SWITCH_SOCKET;
-use crate::store::{Attachment, Store};
+use crate::store::{Attachment, Store, VhostUserRecord};
 
 /// What the kind stands on.
 pub(crate) struct VhostUserServices {
@@ -36,6 +36,29 @@ pub(crate) struct VhostUserServices {
     pub(super) inventory: Inventory,
     /// Held while a port is made or taken away, and while those that nobody has on record are.
     pub(super) turn: Mutex<()>,
+}
+
+/// A port of our own switch, and the pod that it is on record for.
+pub(crate) struct KnownPort {
+    pub(crate) view: PortView,
+    pub(crate) pod: Option<PodRef>,
+    /// Its record, where the switch does not have it: its pod has not made the socket yet, as a rule.
+    missing: Option<VhostUserRecord>,
+}
+
+impl KnownPort {
+    fn missing(record: &VhostUserRecord, pod: Option<PodRef>) -> KnownPort {
+        let view = PortView {
+            config: record.port.clone(),
+            has_connection: false,
+            connected: false,
+            features: 0,
+            active_queues: 0,
+            counters: PortCounters::default(),
+            thread: ThreadView::default(),
+        };
+        KnownPort { view, pod, missing: Some(record.clone()) }
+    }
 }
 
 /// Where sockets can be that are in no port's own directory.
@@ -67,19 +90,26 @@ impl VhostUserServices {
 
     /// The switch's ports as the operator sees them, each with its pod, or why they are not known.
     pub(crate) fn ports_table(&self) -> Value {
-        let row = |(port, pod): (PortView, Option<PodRef>)| {
-            let mut row = json!(port);
-            row["pod"] = pod.map(|pod| pod.to_string()).into();
+        let row = |port: KnownPort| {
+            let mut row = json!(port.view);
+            row["pod"] = port.pod.map(|pod| pod.to_string()).into();
+            if let Some(missing) = port.missing {
+                row["thread"] = Value::Null;
+                row["reason"] = self.why_missing(&missing).into();
+            }
             row
         };
         match self.ports() {
             Ok(ports) => {
-                // A switch from before there were uplinks has none.
-                let uplinks = self.switch.uplinks().unwrap_or_default();
-                json!({"ports": ports.into_iter().map(row).collect::<Value>(), "uplinks": uplinks})
+                json!({"ports": ports.into_iter().map(row).collect::<Value>(), "uplinks": self.uplinks()})
             }
             Err(e) => json!({"lacks": e.msg}),
         }
+    }
+
+    /// The switch's uplinks; a switch from before there were any has none.
+    pub(crate) fn uplinks(&self) -> Vec<UplinkView> {
+        self.switch.uplinks().unwrap_or_default()
     }
 
     /// Whether a port of the switch is on record.
@@ -87,20 +117,25 @@ impl VhostUserServices {
         self.store.all().iter().any(|a| a.port_of_own_switch().is_some())
     }
 
-    /// The switch's ports, each with the pod that it is on record for.
+    /// The switch's ports, each with the pod that it is on record for, and those that pods have and the switch has not.
     ///
     /// # Errors
     /// The switch does not answer.
-    pub(crate) fn ports(&self) -> Result<Vec<(PortView, Option<PodRef>)>, CniError> {
+    pub(crate) fn ports(&self) -> Result<Vec<KnownPort>, CniError> {
         let ports = self.switch.ports()?;
         let all = self.store.all();
         let pod_of = |a: &Arc<Attachment>| Some((a.port_of_own_switch()?.port.name.clone(), a.pod.clone()?));
         let mut pods: HashMap<String, PodRef> = all.iter().filter_map(pod_of).collect();
-        let with_pod = |port: PortView| {
-            let pod = pods.remove(&port.config.name);
-            (port, pod)
-        };
-        Ok(ports.into_iter().map(with_pod).collect())
+        let names: HashSet<String> = ports.iter().map(|port| port.config.name.clone()).collect();
+        let with_pod =
+            |view: PortView| KnownPort { pod: pods.remove(&view.config.name), view, missing: None };
+        let mut known: Vec<KnownPort> = ports.into_iter().map(with_pod).collect();
+        for attachment in self.attached() {
+            if let Some(record) = attachment.port_of_own_switch().filter(|r| !names.contains(&r.port.name)) {
+                known.push(KnownPort::missing(record, attachment.pod.clone()));
+            }
+        }
+        Ok(known)
     }
 
     /// The addresses that the switch knows, or why they are not known.

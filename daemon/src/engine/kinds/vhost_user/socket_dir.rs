@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use fairlead_cni::config::vhost_user::Place;
 use fairlead_cni::{CniError, Code};
+use fairlead_host::socket_file;
 use fairlead_kube::PodRef;
 
 use super::services::VhostUserServices;
@@ -84,13 +85,17 @@ impl VhostUserServices {
         let is_plain = |uid: &String| {
             !uid.is_empty() && uid.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
         };
-        let uid = uid.filter(is_plain).ok_or_else(|| {
-            let msg =
-                format!("the pod of volume {volume:?} is not known: the runtime tells no uid (K8S_POD_UID)");
-            CniError::new(Code::InvalidConfig, msg).with(
-                "outside Kubernetes give \"directory\", a directory of the host that the container mounts",
-            )
-        })?;
+        let unknown = |why: &str, remedy: &str| {
+            let msg = format!("the pod of volume {volume:?} is not known: {why}");
+            CniError::new(Code::InvalidConfig, msg).with(remedy)
+        };
+        let outside =
+            "outside Kubernetes give \"directory\", a directory of the host that the container mounts";
+        let uid = uid.ok_or_else(|| unknown("the runtime tells no uid (K8S_POD_UID)", outside))?;
+        if !is_plain(&uid) {
+            let why = format!("the uid that the runtime tells, {uid:?}, is no plain name (K8S_POD_UID)");
+            return Err(unknown(&why, "have the runtime tell the pod's uid: letters, digits, - and _"));
+        }
         let volumes = self.places.kubelet.join("pods").join(uid).join("volumes/kubernetes.io~empty-dir");
         Ok(volumes.join(volume))
     }
@@ -140,8 +145,11 @@ pub(super) fn is_gone(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// The error of a directory that cannot be opened, or has no socket made in it.
+/// The error of a directory that cannot be opened, has no socket made in it, or something that is no socket in its place.
 pub(super) fn unusable(directory: &Path, error: &io::Error) -> CniError {
+    if socket_file::is_no_socket(error) {
+        return CniError::new(Code::InvalidConfig, format!("{}: {error}", directory.display()));
+    }
     let what = format!("the socket's directory {}", directory.display());
     errors::file(what, error, Code::Io, "make it a directory in which root may make a socket")
 }

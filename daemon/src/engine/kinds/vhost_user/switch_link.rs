@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use fairlead_cni::{CniError, Code};
+use fairlead_cni::{CniError, Code, avoid_containerd_phrases};
 use fairlead_host::Uplink;
 use fairlead_vhost::control::messages::{RefusalCode, SocketSide};
 use fairlead_vhost::control::{Client, ClientError, EventStream};
@@ -206,7 +206,8 @@ fn told(error: &ClientError) -> CniError {
         }
         _ => "see the log of fairlead-vswitch",
     };
-    CniError::new(Code::TryAgain, error.to_string()).with(remedy)
+    // A DEL can be answered with it: containerd would take some phrases of the kernel for success.
+    CniError::new(Code::TryAgain, avoid_containerd_phrases(&error.to_string())).with(remedy)
 }
 
 #[cfg(test)]
