@@ -50,9 +50,9 @@ pub enum CaptureError {
     /// The switch does not have the port of the record.
     #[error("the switch does not have the port {port:?} yet: {reason}")]
     NotYet {
-        /// The port.
+        /// Which port it is, by its name in the switch.
         port: String,
-        /// Why not.
+        /// What keeps it from the switch, as the daemon tells it.
         reason: String,
     },
     /// The interface of an uplink is meant.

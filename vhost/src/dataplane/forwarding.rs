@@ -1,8 +1,9 @@
 //! Frames from one guest's ring to others'.
 //!
 //! Invariants: in one round every ring has one burst at most, so no guest waits for another's flood, and so has every link to another
-//! thread. A burst ends early when its frames, or receivers' buffers for them, have many pieces. A sender's buffers are given back only after its frames were copied. A broken ring stops its own port. A frame that came over a
-//! link never goes over one. Frames that leave work to be done are delivered in [`super::offloaded_frames`].
+//! thread. A burst ends early when its frames, or receivers' buffers for them, have many pieces. A sender's buffers are given back only
+//! after its frames were copied. A broken ring stops its own port. A frame that came over a link never goes over one. Frames that leave
+//! work to be done are delivered in [`super::offloaded_frames`].
 
 use std::sync::Arc;
 

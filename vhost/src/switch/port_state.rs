@@ -140,7 +140,7 @@ impl PortState {
         (note.start == start && length <= note.longest && now < note.until).then_some(note)
     }
 
-    /// `note.until` is set here.
+    /// Notes where frames go that begin like this one; how long the note holds is set here.
     pub(super) fn note_flow(&mut self, note: FlowNote, now: Coarse) {
         let until = Coarse(now.0.saturating_add(SOURCE_NOTE_MS));
         self.last_flow = FlowNote { until, ..note };
