@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::NetConf;
 use super::vhost_user::{
-    ETHERNET_MTU, MAX_VLAN, Mode, OvsBridge, Place, Switch, VhostUser, must_be_bridge, must_be_network,
+    MAX_VLAN, Mode, OvsBridge, Place, Switch, VhostUser, must_be_bridge, must_be_network,
 };
 use crate::error::{CniError, Code};
 use crate::go_json::Fields;
@@ -68,7 +68,7 @@ pub(super) fn parse(conf: &NetConf) -> Result<VhostUser, CniError> {
         trunk: Vec::new(),
         isolated: false,
         queues: 1,
-        mtu: ETHERNET_MTU,
+        mtu: None,
         max_tx_rate: None,
         max_rx_rate: None,
         mac: None,

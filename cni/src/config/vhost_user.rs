@@ -17,8 +17,6 @@ pub(super) const MAX_VLAN: u32 = 4094;
 const MOST_QUEUES: u32 = 8;
 /// The MTUs that a port may have, in bytes: that of the smallest IPv4 packet, and a jumbo frame's.
 const MTU: (u32, u32) = (68, 9216);
-/// The MTU of Ethernet, in bytes.
-pub(super) const ETHERNET_MTU: u16 = 1500;
 /// The volume of the pod in which its socket is, where the configuration names none.
 const VOLUME: &str = "vhost-user";
 /// The bridge of OVS where the configuration names none, as userspace-cni has it.
@@ -52,8 +50,8 @@ pub struct VhostUser {
     pub isolated: bool,
     /// The key `queues`: pairs of queues, from 1 to 8.
     pub queues: u16,
-    /// The key `mtu` in bytes, from 68 to 9216; 1500 where it is absent or 0.
-    pub mtu: u16,
+    /// The key `mtu` in bytes, from 68 to 9216; `None` where it is absent or 0.
+    pub mtu: Option<u16>,
     /// The key `max_tx_rate` in Mbit/s: the most that the pod sends; `None` and 0: as much as it can.
     pub max_tx_rate: Option<u32>,
     /// The key `max_rx_rate` in Mbit/s: the most that the pod gets; `None` and 0: as much as comes.
@@ -174,7 +172,7 @@ impl VhostUser {
             spoofchk,
             isolated: fields.flag("isolated")?,
             queues: fields.within("queues", 1, MOST_QUEUES)?.map_or(1, narrow),
-            mtu: mtu.map_or(ETHERNET_MTU, narrow),
+            mtu: mtu.map(narrow),
             max_tx_rate: rate("max_tx_rate")?,
             max_rx_rate: rate("max_rx_rate")?,
             mac: fields.text("mac")?,

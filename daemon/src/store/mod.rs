@@ -101,6 +101,8 @@ struct StoreState {
     verbatim: BTreeMap<u64, Vec<Vec<u8>>>,
     /// The attachments that were answered as gone and are not finished yet.
     silenced: BTreeSet<u64>,
+    /// The attachments whose network has an uplink: every ADD of another kind asks for these few.
+    with_uplink: BTreeSet<u64>,
     /// When this daemon committed each attachment: GC must not touch what was committed after its list was made.
     committed: HashMap<u64, Instant>,
     /// The attachments whose answer was delivered, until that is on record: deliveries are put on record in batches.
@@ -169,6 +171,9 @@ impl Store {
             state.verbatim.insert(attachment.id, vec![payload]);
         }
         state.by_key.insert(attachment.key.clone(), attachment.id);
+        if attachment.uplink().is_some() {
+            state.with_uplink.insert(attachment.id);
+        }
         state.live.insert(attachment.id, Arc::clone(&attachment));
         Ok(attachment)
     }
@@ -267,6 +272,7 @@ impl Store {
         state.committed.remove(&id);
         state.delivered.remove(&id);
         state.silenced.remove(&id);
+        state.with_uplink.remove(&id);
         if let Some(gone) = state.live.remove(&id) {
             // A later ADD may have the same key already, and keeps it.
             if state.by_key.get(&gone.key) == Some(&id) {
@@ -342,9 +348,22 @@ impl Store {
         state.silenced.iter().filter_map(|id| state.live.get(id).cloned()).collect()
     }
 
+    /// The attachments that need the uplink of their network, which are not being removed, oldest first.
+    pub fn with_uplink(&self) -> Vec<Arc<Attachment>> {
+        let state = self.lock();
+        let needed = state.with_uplink.iter().filter_map(|id| state.live.get(id));
+        needed.filter(|attachment| !attachment.is_ending()).cloned().collect()
+    }
+
     /// All attachments, oldest first.
     pub fn all(&self) -> Vec<Arc<Attachment>> {
         self.lock().live.values().cloned().collect()
+    }
+
+    /// What `of` makes of the attachments, oldest first: no list of all is made for it.
+    pub fn filter_map<T>(&self, of: impl FnMut(&Attachment) -> Option<T>) -> Vec<T> {
+        let state = self.lock();
+        state.live.values().map(Arc::as_ref).filter_map(of).collect()
     }
 
     /// The attachments that were begun after this one, oldest first.

@@ -262,6 +262,7 @@ impl Store {
             };
             state.by_key.retain(|_, of| *of != id);
             state.silenced.remove(&id);
+            state.with_uplink.remove(&id);
             frames.into_iter().for_each(|frame| state.newer.keep_known(Some(id), frame));
         }
         state.newer.keep_file(id, &NewerEntry::of(fields), file);

@@ -22,7 +22,13 @@ fn ours(id: u64) -> Attachment {
         id: NetnsId { dev: 4, ino: id, cookie: Some(id) },
         nsid: None,
     };
-    Attachment::new(id, key, netns, LinkRecord::Made { index: 7, kind, mac: None, mtu: None }, "{}".into())
+    Attachment::new(
+        id,
+        key,
+        netns,
+        LinkRecord::Made { index: 7, kind, mac: None, mtu: None, parent: None },
+        "{}".into(),
+    )
 }
 
 /// The intent of an attachment, with other fields in place of its own or beside them.

@@ -104,6 +104,7 @@ impl Store {
         let next = live.keys().copied().chain(newer.ids()).max().map_or(1, |n| n.saturating_add(1));
         let by_key = live.values().map(|a| (a.key.clone(), a.id)).collect();
         let silenced = live.values().filter(|a| a.phase == Phase::Silenced).map(|a| a.id).collect();
+        let with_uplink = live.values().filter(|a| a.uplink().is_some()).map(|a| a.id).collect();
         let mut texts = SharedTexts::default();
         live.values_mut().for_each(|attachment| texts.share(Arc::make_mut(attachment)));
         let state = Mutex::new(StoreState {
@@ -114,6 +115,7 @@ impl Store {
             newer,
             verbatim,
             silenced,
+            with_uplink,
             committed: HashMap::new(),
             delivered: HashSet::new(),
             next: next.max(now_based_id()),

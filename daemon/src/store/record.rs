@@ -75,6 +75,9 @@ pub enum LinkRecord {
         /// The MTU that it is made with, in bytes. Absent where a release before wrote it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         mtu: Option<u32>,
+        /// The index of the host's link that it stands on. Absent: it stands on none of the host's, or a release before wrote it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        parent: Option<u32>,
     },
     /// A netdev of the host that was moved into the pod: moved back and restored.
     Moved(Box<MovedNetdev>),
@@ -480,6 +483,33 @@ impl Attachment {
     /// The port of a pool that its pod has.
     pub fn pool_port(&self) -> Option<&str> {
         self.vhost_user()?.pool_port.as_deref()
+    }
+
+    /// The uplink of its network, if that has one.
+    pub fn uplink(&self) -> Option<&UplinkRecord> {
+        self.vhost_user()?.uplink.as_ref()
+    }
+
+    /// The index of the host's link that its own, made for it, stands on.
+    pub fn parent(&self) -> Option<u32> {
+        match self.link {
+            LinkRecord::Made { parent, .. } => parent,
+            _ => None,
+        }
+    }
+
+    /// Whether it is being removed, or will be: what it has is about to be given back.
+    pub fn is_ending(&self) -> bool {
+        matches!(self.phase, Phase::Removing | Phase::Silenced)
+    }
+
+    /// By what a person knows it: its interface, and its pod, or its container where the runtime names no pod.
+    pub fn holder(&self) -> String {
+        let Key { container, ifname, .. } = &self.key;
+        match &self.pod {
+            Some(pod) => format!("interface {ifname:?} of pod {pod} (container {container})"),
+            None => format!("interface {ifname:?} of container {container}"),
+        }
     }
 
     /// The PCI device that its pod has: a VF, or any other device of the host that was taken over.

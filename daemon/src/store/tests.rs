@@ -20,7 +20,7 @@ fn attachment(id: u64) -> Attachment {
         id: NetnsId { dev: 4, ino: id, cookie: Some(id) },
         nsid: None,
     };
-    let link = LinkRecord::Made { index: 7, kind, mac: None, mtu: None };
+    let link = LinkRecord::Made { index: 7, kind, mac: None, mtu: None, parent: None };
     let config = r#"{"cniVersion":"1.1.0","name":"pods","type":"macvlan"}"#.into();
     Attachment {
         ipam: IpamRecord::HostLocal { data_dir: "/var/lib/cni/networks".into(), root: None },

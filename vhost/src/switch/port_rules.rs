@@ -2,6 +2,7 @@
 
 use fairlead_host::Mac;
 
+use super::vlan_membership::VlanMembership;
 use crate::port::{PortConfig, UplinkConfig};
 
 /// What the switch has to know of a port. Nothing of it comes from the guest.
@@ -28,6 +29,14 @@ pub struct PortRules {
     pub from_guest_bits: Option<u64>,
     /// The most bits of frames in a second that the guest gets; absent: as many as it can.
     pub to_guest_bits: Option<u64>,
+}
+
+impl PortRules {
+    /// Whether both have one address in one VLAN of one network: frames for it go to the port that was there first, and to no other.
+    pub fn clashes_with(&self, other: &PortRules) -> bool {
+        let is_one_address = self.network == other.network && self.mac == other.mac;
+        is_one_address && VlanMembership::new(self).meets(&VlanMembership::new(other))
+    }
 }
 
 impl From<&PortConfig> for PortRules {

@@ -79,6 +79,11 @@ impl VlanMembership {
         self.untagged.into_iter().chain(tagged).filter(|_| !self.is_uplink)
     }
 
+    /// Whether both ports have addresses of their own in one VLAN.
+    pub(super) fn meets(&self, other: &VlanMembership) -> bool {
+        self.all().any(|vlan| other.all().any(|of_other| of_other == vlan))
+    }
+
     #[inline]
     fn has_tagged(&self, vlan: Vlan) -> bool {
         let Some(bits) = &self.tagged else { return false };
@@ -160,6 +165,27 @@ mod tests {
         assert_eq!(port(Some(5), &[]).change_for(5, Tags::Two(5)), None);
         assert_eq!(port(Some(5), &[6]).change_for(5, Tags::Two(5)), None);
         assert_eq!(port(None, &[5]).change_for(5, Tags::Two(5)), Some(TagChange::None));
+    }
+
+    #[test]
+    fn ports_meet_where_one_vlan_is_of_both() {
+        let meet = |one: VlanMembership, other: VlanMembership| (one.meets(&other), other.meets(&one));
+        for (one, other) in [
+            (port(None, &[]), port(None, &[])),
+            (port(Some(5), &[]), port(Some(5), &[])),
+            (port(Some(5), &[]), port(None, &[4, 5])),
+            (port(None, &[5, 6]), port(None, &[6, 7])),
+        ] {
+            assert_eq!(meet(one, other), (true, true));
+        }
+        for (one, other) in [
+            (port(None, &[]), port(Some(5), &[])),
+            (port(Some(5), &[]), port(Some(6), &[])),
+            (port(None, &[]), port(None, &[5])),
+            (port(None, &[5, 6]), port(None, &[7])),
+        ] {
+            assert_eq!(meet(one, other), (false, false));
+        }
     }
 
     #[test]

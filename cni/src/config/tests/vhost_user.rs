@@ -26,7 +26,7 @@ fn a_vhost_user_configuration_is_read_with_every_field() {
         spoofchk: false,
         isolated: true,
         queues: 4,
-        mtu: 9000,
+        mtu: Some(9000),
         max_tx_rate: Some(100),
         max_rx_rate: None,
         mac: Some("02:00:00:00:00:01".into()),
@@ -68,10 +68,10 @@ fn a_port_of_ovs_is_in_a_bridge_and_the_application_makes_its_socket() {
 }
 
 #[test]
-fn what_is_absent_is_the_pods_own_volume_on_the_network_of_that_name_with_ethernets_mtu() {
+fn what_is_absent_is_the_pods_own_volume_on_the_network_of_that_name() {
     let least = read("\"vlan\":0,\"mtu\":0,\"mode\":null");
     assert_eq!(least.place, Place::Volume("vhost-user".into()));
-    assert_eq!((least.network.as_str(), least.mtu, least.queues), ("net", 1500, 1));
+    assert_eq!((least.network.as_str(), least.mtu, least.queues), ("net", None, 1));
     assert_eq!((least.mode, least.vlan, least.spoofchk), (Mode::Client, None, true));
 }
 

@@ -119,8 +119,10 @@ impl Network {
         match self {
             Network::Made(network) => network.check(kinds, request, pod),
             Network::Loopback => loopback::check(request, pod),
-            Network::VhostUser(_) => match attachment.and_then(Attachment::vhost_user) {
-                Some(record) => kinds.vhost_user.at_home(|services| vhost_user::check(services, record)),
+            Network::VhostUser(_) => match attachment.and_then(|a| Some((a, a.vhost_user()?))) {
+                Some((attachment, record)) => {
+                    kinds.vhost_user.at_home(|services| vhost_user::check(services, attachment, record))
+                }
                 None => Ok(Checked::Changed("nothing is on record of its port".to_owned())),
             },
             Network::HostDevice(network) => network.check(kinds, request, attachment, pod),

@@ -22,13 +22,14 @@ impl Kinds {
         pod: &mut dyn Net,
     ) -> Result<Applied, ApplyError> {
         match work {
-            Work::Made(new) => made::apply(owners, request, new, pod),
+            Work::Made(new) => made::apply(self, owners, request, new, pod),
             Work::Loopback => loopback::apply(request, pod).map_err(ApplyError::Cni),
             Work::Moved(netdev) => moved::apply(&request.key.ifname, netdev, pod),
             Work::Vf(change) => vf::apply(&self.sriov, &request.key.ifname, change, attachment, pod),
             Work::Vfio(change) => vfio::apply(&self.sriov, change, attachment).map_err(ApplyError::Cni),
             Work::VhostUser(new) => {
-                self.vhost_user.at_home(|services| vhost_user::apply(services, new)).map_err(ApplyError::Cni)
+                let apply = |services: &_| vhost_user::apply(services, new, attachment);
+                self.vhost_user.at_home(apply).map_err(ApplyError::Cni)
             }
             Work::Nothing => Ok(Applied::default()),
         }

@@ -51,6 +51,7 @@ mod vf;
 mod vf_restore;
 mod vfio;
 mod vhost_user;
+mod vhost_user_conflicts;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

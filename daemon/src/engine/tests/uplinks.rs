@@ -14,22 +14,22 @@ use crate::engine::metrics_of_ports;
 
 const WIRE: &str = "dev0";
 
-fn config(keys: &str) -> String {
+pub(super) fn config(keys: &str) -> String {
     format!(r#"{{"cniVersion":"1.1.0","name":"blue","type":"vhost-user","directory":"/run/sockets"{keys}}}"#)
 }
 
-fn on_wire() -> String {
+pub(super) fn on_wire() -> String {
     config(r#","master":"dev0""#)
 }
 
 impl Rig {
-    fn with_sockets() -> Rig {
+    pub(super) fn with_sockets() -> Rig {
         let rig = Rig::new();
         std::fs::create_dir_all(rig.dir.path().join("root/run/sockets")).unwrap();
         rig
     }
 
-    fn of(&self, command: Command, container: &str, config: &str) -> Result<String, CniError> {
+    pub(super) fn of(&self, command: Command, container: &str, config: &str) -> Result<String, CniError> {
         self.call(self.request(command, container, config))
     }
 
@@ -168,7 +168,11 @@ fn an_interface_that_cannot_be_the_switchs_alone_is_refused_with_the_reason() {
     };
     for (keys, code, why) in [
         (r#","master":"eth9""#, Code::InvalidConfig, "network \"blue\" reaches the wire by \"dev0\" already"),
-        (r#","network":"red","master":"dev0""#, Code::InvalidConfig, "is the uplink of network \"blue\""),
+        (
+            r#","network":"red","master":"dev0""#,
+            Code::InvalidConfig,
+            "is the uplink of vhost-user network \"blue\"",
+        ),
         (r#","network":"red","master":"eth9""#, Code::InvalidConfig, "no interface of that name"),
         (r#","network":"red","master":"lo""#, Code::InvalidConfig, "leads to the host itself"),
         (r#","network":"red","master":"vf0""#, Code::TryAgain, "is down"),

@@ -53,7 +53,7 @@ fn by_upper(upper: Option<&str>) -> String {
 }
 
 /// The device and everything of the host's namespace that stands on it, the device first.
-pub(super) fn stack<'l>(device: &'l Link, links: &'l [Link]) -> Vec<&'l Link> {
+pub(in crate::engine::kinds) fn stack<'l>(device: &'l Link, links: &'l [Link]) -> Vec<&'l Link> {
     let mut found = vec![device];
     let mut seen = BTreeSet::from([device.index]);
     let mut at = 0;
@@ -69,9 +69,14 @@ pub(super) fn stack<'l>(device: &'l Link, links: &'l [Link]) -> Vec<&'l Link> {
     found
 }
 
+/// The index of what a link stands on in its own namespace, if it stands on anything there.
+pub(super) fn lower_of(link: &Link) -> Option<u32> {
+    let is_wire = matches!(&link.kind, Kind::Other { name } if WIRES.contains(&name.as_str()));
+    link.parent.filter(|_| link.parent_nsid.is_none() && !is_wire)
+}
+
 fn stands_on(upper: &Link, lower: &Link) -> bool {
-    let is_wire = || matches!(&upper.kind, Kind::Other { name } if WIRES.contains(&name.as_str()));
-    upper.parent == Some(lower.index) && upper.parent_nsid.is_none() && !is_wire()
+    lower_of(upper) == Some(lower.index)
 }
 
 /// Whether the host can do without a device; `addresses` are those of its stack. An address alone, or a peer in another namespace, refuses

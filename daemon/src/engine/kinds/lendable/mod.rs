@@ -7,11 +7,14 @@
 //! | whose VFs pods or pools have, or a device plugin serves | unless `policy.lendable` names it |
 //! | that is a VF of a pool | always: it comes by its pool only |
 //! | that another pod has, or that kubelet has given to another pod | always |
+//! | that is the uplink of a vhost-user network, or stands on one | always |
 //!
 //! A device with addresses, and a veth whose peer another namespace has, are refused to a tenant's definition. The administrator's own gets
 //! them, and that is logged.
 
 mod host_stack;
+
+pub(super) use host_stack::stack;
 
 use std::time::Instant;
 
@@ -61,6 +64,7 @@ pub(super) fn reserve<'k>(
     let told = |e: NetError| errors::kernel(&request.key.network, "looking at the host's devices", &e);
     let mut host = kinds.kernel.host().map_err(told)?;
     let link = find(host.as_mut())?;
+    kinds.vhost_user.must_get_frames(link.index, None)?;
     let policy = kinds.policy.get();
     let is_allowed = policy.lendable.contains(&link.name);
     let device = device_of(kinds, &link)?;
@@ -170,6 +174,18 @@ fn must_have_no_vf_in_use(
     }
 }
 
+/// The host's link with this index and what it stands on, the link first.
+pub(super) fn down_from(host: &mut dyn Net, index: u32) -> Result<Vec<Link>, NetError> {
+    let (mut found, mut next): (Vec<Link>, _) = (Vec::new(), Some(index));
+    // Each link comes in once, so a ring of links ends the search too.
+    while let Some(index) = next.filter(|index| found.iter().all(|known| known.index != *index)) {
+        let Some(link) = host.link_by_index(index)? else { break };
+        next = host_stack::lower_of(&link);
+        found.push(link);
+    }
+    Ok(found)
+}
+
 /// Refuses what the node itself uses.
 fn must_be_dispensable(
     host: &mut dyn Net,
@@ -178,7 +194,7 @@ fn must_be_dispensable(
 ) -> Result<(), CniError> {
     let told = |e: NetError| errors::kernel(&request.key.network, "looking at what the host uses", &e);
     let (links, routes) = (host.links().map_err(told)?, host.routes().map_err(told)?);
-    let stack = host_stack::stack(link, &links);
+    let stack = stack(link, &links);
     let mut addresses: Vec<Address> = Vec::new();
     for part in &stack {
         addresses.extend(host.addresses(part.index).map_err(told)?);

@@ -1,7 +1,7 @@
 //! A made link on its way into the pod: what it will be, and the one message that makes it.
 
 use fairlead_cni::{CniError, Code};
-use fairlead_host::{Kind, Mac, Net, NetError, NewLink, Op};
+use fairlead_host::{Kind, Mac, Net, NetError, NewLink, Op, Parent};
 use nix::errno::Errno;
 
 use super::config::Made;
@@ -25,6 +25,8 @@ pub(crate) struct NewMade {
     pub(super) link: NewLink,
     /// The MAC address that it has in the end, where it is known before.
     pub(super) mac: Option<Mac>,
+    /// The index of the host's link that it stands on, if it stands on one.
+    pub(super) parent: Option<u32>,
 }
 
 impl Made {
@@ -85,8 +87,14 @@ impl Made {
         // Without one of its own the kernel gives it the parent's, and a link without a parent that of an Ethernet.
         let mtu = link.mtu.unwrap_or_else(|| parent.as_ref().map_or(ETHERNET_MTU, |parent| parent.mtu));
         let (index, kind) = (link.index.unwrap_or_default(), link.kind.clone());
-        let record = LinkRecord::Made { index, kind, mac, mtu: Some(mtu) };
-        Ok(Plan { record, work: Work::Made(NewMade { link, mac }) })
+        let parent = match link.parent {
+            Parent::Host(index) => Some(index),
+            _ => None,
+        };
+        let record = LinkRecord::Made { index, kind, mac, mtu: Some(mtu), parent };
+        let new = NewMade { link, mac, parent };
+        new.must_get_frames(kinds)?;
+        Ok(Plan { record, work: Work::Made(new) })
     }
 
     /// The link, and the MAC address that it has in the end. Pure.
@@ -100,13 +108,23 @@ impl Made {
     }
 }
 
+impl NewMade {
+    /// Refuses a parent whose frames a switch in user space takes.
+    fn must_get_frames(&self, kinds: &Kinds) -> Result<(), CniError> {
+        self.parent.map_or(Ok(()), |parent| kinds.vhost_user.must_get_frames(parent, None))
+    }
+}
+
 /// Makes the link, from the host's side straight into the pod's namespace.
 pub(crate) fn apply(
+    kinds: &Kinds,
     owners: &dyn Owners,
     request: &AttachmentRequest<'_>,
     new: &NewMade,
     pod: &mut dyn Net,
 ) -> Result<Applied, ApplyError> {
+    // An uplink may have come on record since it was planned.
+    new.must_get_frames(kinds).map_err(ApplyError::Cni)?;
     let make = |pod: &mut dyn Net| pod.batch(&[Op::CreateLink(new.link.clone())]);
     let mut made = make(pod);
     // A link that was answered as gone may still hold the MAC address on the same parent.

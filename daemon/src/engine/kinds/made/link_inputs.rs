@@ -42,12 +42,18 @@ pub(super) fn on_parent<'a>(
     let parent = facts
         .parent
         .ok_or_else(|| CniError::new(Code::InvalidConfig, "the network has no master interface"))?;
-    if let Some(mtu) = mtu.filter(|mtu| *mtu > parent.mtu) {
-        let msg = format!("mtu {mtu} is above {} of its master {:?}", parent.mtu, parent.name);
-        return Err(CniError::new(Code::InvalidConfig, msg)
-            .with("lower `mtu` in the network's configuration or raise the master's"));
-    }
+    mtu.map_or(Ok(()), |mtu| must_fit(mtu, &parent.name, parent.mtu))?;
     let place = if in_container { Parent::Same(parent.index) } else { Parent::Host(parent.index) };
     let (name, index) = (facts.ifname.to_owned(), Some(facts.index));
     Ok((NewLink { name, index, kind, parent: place, mac: None, mtu, up: true }, parent))
+}
+
+/// Refuses an MTU whose frames do not pass the link below, which is `most` of `master`.
+pub(crate) fn must_fit(mtu: u32, master: &str, most: u32) -> Result<(), CniError> {
+    if mtu <= most {
+        return Ok(());
+    }
+    let msg = format!("mtu {mtu} is above {most} of its master {master:?}");
+    Err(CniError::new(Code::InvalidConfig, msg)
+        .with("lower `mtu` in the network's configuration or raise the master's"))
 }

@@ -19,4 +19,4 @@ pub(crate) use config::{Made, TYPES};
 pub(crate) use attach::{NewMade, apply};
 pub(crate) use config::KERNEL_KINDS;
 pub(crate) use detach::{find, is_made_here, renumbered, undo};
-pub(crate) use link_inputs::ParentRef;
+pub(crate) use link_inputs::{ParentRef, must_fit};

@@ -7,6 +7,7 @@ use fairlead_cni::CniError;
 use fairlead_cni::config::vhost_user::{Mode, Place};
 use fairlead_host::socket_file::Access;
 use fairlead_host::{Mac, failpoint, socket_file};
+use fairlead_kube::PodRef;
 use fairlead_vhost::control::messages::SocketSide;
 use fairlead_vhost::port::PortConfig;
 use ipnet::IpNet;
@@ -43,7 +44,10 @@ pub(crate) fn plan(
         Some(namespace) => format!("{namespace}/{}", config.network),
         None => config.network.clone(),
     };
-    let uplink = config.master.as_deref().map(|master| uplink::plan(kinds, &network, master, request));
+    let uplink = config.master.as_deref();
+    let uplink =
+        uplink.map(|master| uplink::plan(kinds, &network, master, config.mtu, request)).transpose()?;
+    let (uplink, mtu) = uplink.unzip();
     let of_pool = match &config.place {
         Place::Port(port) => services.pools.mac_address(port),
         _ => None,
@@ -57,7 +61,7 @@ pub(crate) fn plan(
         spoof_check: config.spoofchk,
         isolated: config.isolated,
         queues: config.queues,
-        mtu: config.mtu,
+        mtu: mtu.or(config.mtu).unwrap_or(uplink::ETHERNET_MTU),
         from_guest_bits: config.max_tx_rate.map(bits),
         to_guest_bits: config.max_rx_rate.map(bits),
     };
@@ -83,10 +87,11 @@ pub(crate) fn plan(
             Place::Port(port) => Some(port.clone()),
             _ => None,
         },
-        uplink: uplink.transpose()?,
+        uplink,
         numa_node: numa_node(kinds, &config.place, request),
         draft: Some(format!(".fairlead-{:016x}", ids.next())),
     };
+    services.must_clash_with_none(&record, request.key, PodRef::of_args(request.args).as_ref())?;
     Ok(Plan {
         record: LinkRecord::VhostUser(Box::new(record.clone())),
         work: Work::VhostUser(NewPort(record)),
@@ -112,7 +117,14 @@ fn bits(rate: u32) -> u64 {
 }
 
 /// Makes socket and port; all of it is on record.
-pub(crate) fn apply(services: &VhostUserServices, NewPort(record): &NewPort) -> Result<Applied, CniError> {
+pub(crate) fn apply(
+    services: &VhostUserServices,
+    NewPort(record): &NewPort,
+    attachment: &Attachment,
+) -> Result<Applied, CniError> {
+    // Another ADD may have come on record since this one was planned.
+    services.must_clash_with_none(record, &attachment.key, attachment.pod.as_ref())?;
+    uplink::must_still_be_alone(services, record)?;
     services.make_own_directory(record)?;
     match &record.ovs {
         Some(spec) => services.serve_by_ovs(record, spec)?,

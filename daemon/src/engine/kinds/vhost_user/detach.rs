@@ -5,6 +5,7 @@ use std::path::Path;
 use fairlead_cni::CniError;
 use fairlead_host::{failpoint, socket_file};
 
+use super::conflicts::has_socket_of;
 use super::services::VhostUserServices;
 use super::socket_dir::{is_gone, unusable};
 use crate::store::{Attachment, VhostUserRecord};
@@ -69,9 +70,7 @@ impl VhostUserServices {
     }
 
     fn is_also_anothers(&self, attachment: &Attachment, record: &VhostUserRecord) -> bool {
-        let has = |other: &Attachment| {
-            other.vhost_user().is_some_and(|r| r.directory == record.directory && r.socket == record.socket)
-        };
+        let has = |other: &Attachment| other.vhost_user().is_some_and(|theirs| has_socket_of(record, theirs));
         self.store.all().iter().any(|other| other.id != attachment.id && has(other))
     }
 }

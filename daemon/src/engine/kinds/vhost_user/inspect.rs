@@ -9,10 +9,17 @@ use fairlead_host::socket_file;
 use super::services::VhostUserServices;
 use super::socket_dir::unusable;
 use crate::engine::kinds::Checked;
-use crate::store::VhostUserRecord;
+use crate::store::{Attachment, VhostUserRecord};
 
 /// CHECK: the port in the switch, and the socket in the pod's directory.
-pub(crate) fn check(services: &VhostUserServices, record: &VhostUserRecord) -> Result<Checked, CniError> {
+pub(crate) fn check(
+    services: &VhostUserServices,
+    attachment: &Attachment,
+    record: &VhostUserRecord,
+) -> Result<Checked, CniError> {
+    if let Some(next) = services.successor(attachment, record) {
+        return Ok(Checked::Changed(format!("its socket {} is that of {next} by now", record.host_path())));
+    }
     if let Some(spec) = &record.ovs {
         return services.ovs.check(spec);
     }

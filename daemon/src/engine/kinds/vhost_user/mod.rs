@@ -11,6 +11,7 @@
 mod attach;
 mod config;
 mod configuration_data;
+mod conflicts;
 mod detach;
 mod inspect;
 mod ovs_link;

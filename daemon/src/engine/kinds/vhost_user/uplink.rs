@@ -14,35 +14,80 @@ use nix::errno::Errno;
 use super::services::VhostUserServices;
 use crate::engine::attachment_request::AttachmentRequest;
 use crate::engine::errors;
+use crate::engine::kinds::made::must_fit;
 use crate::engine::kinds::{Kinds, lendable};
-use crate::store::{Attachment, Phase, UplinkRecord, VhostUserRecord};
+use crate::store::{Attachment, UplinkRecord, VhostUserRecord};
 
+/// The MTU in bytes of a port where nobody asks for another.
+pub(super) const ETHERNET_MTU: u16 = 1500;
+/// The least MTU in bytes that an interface has.
+const LEAST_MTU: u16 = 68;
 /// `IFF_PROMISC`: it hears frames to addresses other than its own, such as pods'.
 const IFF_PROMISC: u32 = 0x100;
 /// The number of the feature `rx-vlan-hw-parse` (`NETIF_F_HW_VLAN_CTAG_RX_BIT`): the card takes tags out of frames, and tells the
 /// kernel's stack of them beside the frame, where a socket of AF_XDP does not see them.
 const TAKES_TAGS_OUT: usize = 8;
 
-/// What goes on record of the uplink that a configuration names, which is one that the switch may have to itself.
+/// What goes on record of the uplink that a configuration names, which is one that the switch may have to itself, and the MTU of the port,
+/// where `mtu` is asked for.
 pub(super) fn plan(
     kinds: &Kinds,
     network: &str,
     master: &str,
+    mtu: Option<u16>,
     request: &AttachmentRequest<'_>,
-) -> Result<UplinkRecord, CniError> {
-    if let Some(known) = kinds.vhost_user.uplink_on_record(network, master)? {
-        return Ok(known);
-    }
+) -> Result<(UplinkRecord, u16), CniError> {
+    let services = &kinds.vhost_user;
+    let known = services.uplink_on_record(network, master)?;
     let told = |e: NetError| errors::kernel(&request.key.network, "looking at the host's interfaces", &e);
     let mut host = kinds.kernel.host().map_err(told)?;
     let link = find(host.as_mut(), master)?;
+    let mtu = mtu_over(&link, mtu)?;
+    if let Some(known) = known {
+        return Ok((known, mtu));
+    }
+    services.must_be_alone_on(host.as_mut(), &link, network)?;
     lendable::must_be_free(kinds, host.as_mut(), request, &link)?;
     let settings = host.netdev_settings(link.index).map_err(told)?;
-    Ok(UplinkRecord {
+    let uplink = UplinkRecord {
         interface: link.name,
         was_promiscuous: link.settings.flags.is_some_and(|flags| flags & IFF_PROMISC != 0),
         features: settings.features,
-    })
+    };
+    Ok((uplink, mtu))
+}
+
+/// The MTU of a port that reaches the wire by this link: the one that is wanted, if its frames pass.
+fn mtu_over(link: &Link, wanted: Option<u16>) -> Result<u16, CniError> {
+    let Some(mtu) = wanted else { return Ok(ETHERNET_MTU.min(passed_by(link))) };
+    must_fit(mtu.into(), &link.name, link.mtu)?;
+    if mtu > MOST_MTU {
+        let msg = format!(
+            "mtu {mtu} is above {MOST_MTU}, the most that passes an uplink, and {:?} is one",
+            link.name
+        );
+        return Err(CniError::new(Code::InvalidConfig, msg)
+            .with("lower `mtu` in the network's configuration, or leave `master` out"));
+    }
+    Ok(mtu)
+}
+
+/// The longest payload in bytes of frames that pass an uplink by this link.
+fn passed_by(link: &Link) -> u16 {
+    u16::try_from(link.mtu).unwrap_or(MOST_MTU).clamp(LEAST_MTU, MOST_MTU)
+}
+
+/// Refuses the uplink of a port that is on record, where another attachment that needs its interface has come on record since it was planned.
+pub(super) fn must_still_be_alone(
+    services: &VhostUserServices,
+    record: &VhostUserRecord,
+) -> Result<(), CniError> {
+    let Some(uplink) = &record.uplink else { return Ok(()) };
+    let network = &record.port.network;
+    let told = |e: NetError| errors::kernel(network, "looking at the host's interfaces", &e);
+    let mut host = services.kernel.host().map_err(told)?;
+    let link = find(host.as_mut(), &uplink.interface)?;
+    services.must_be_alone_on(host.as_mut(), &link, network)
 }
 
 fn find(host: &mut dyn Net, master: &str) -> Result<Link, CniError> {
@@ -70,29 +115,18 @@ fn find(host: &mut dyn Net, master: &str) -> Result<Link, CniError> {
 impl VhostUserServices {
     /// What is on record of a network's uplink.
     fn uplink_on_record(&self, network: &str, master: &str) -> Result<Option<UplinkRecord>, CniError> {
-        let all = self.store.all();
-        let uplinks = all.iter().filter(|a| !is_ending(a)).filter_map(|a| {
-            let record = a.vhost_user()?;
-            Some((record.port.network.as_str(), record.uplink.as_ref()?))
-        });
-        for (of, uplink) in uplinks {
-            match (of == network, uplink.interface == master) {
-                (true, true) => return Ok(Some(uplink.clone())),
-                (true, false) => {
-                    let why =
-                        format!("network {network:?} reaches the wire by {:?} already", uplink.interface);
-                    return Err(CniError::new(Code::InvalidConfig, format!("master {master:?}: {why}"))
-                        .with("name the same interface in all definitions of a network, or give it another \"network\""));
-                }
-                (false, true) => {
-                    let why = format!("it is the uplink of network {of:?}, which has it to itself");
-                    return Err(CniError::new(Code::InvalidConfig, format!("master {master:?}: {why}"))
-                        .with("name another interface, such as another VF or a VLAN of it"));
-                }
-                (false, false) => {}
+        let all = self.store.with_uplink();
+        let mut ports = all.iter().filter_map(|a| a.vhost_user());
+        let known = ports.find(|port| port.port.network == network).and_then(|port| port.uplink.as_ref());
+        match known {
+            Some(uplink) if uplink.interface != master => {
+                let why = format!("network {network:?} reaches the wire by {:?} already", uplink.interface);
+                Err(CniError::new(Code::InvalidConfig, format!("master {master:?}: {why}")).with(
+                    "name the same interface in all definitions of a network, or give it another \"network\"",
+                ))
             }
+            known => Ok(known.cloned()),
         }
-        Ok(None)
     }
 
     /// Sees to it that the switch has the uplink of a port's network. Whoever calls has the turn.
@@ -128,12 +162,11 @@ impl VhostUserServices {
         // Where it is not known, any memory and any thread will do.
         let numa_node = self.inventory.node_of(&link.name).unwrap_or_default();
         let uplink = self.kernel.open_uplink(link.index, queues, numa_node).map_err(told)?;
-        let mtu = link.mtu.clamp(68, MOST_MTU.into());
         let config = UplinkConfig {
             network: network.to_owned(),
             interface: link.name.clone(),
             index: link.index,
-            mtu: u16::try_from(mtu).unwrap_or(MOST_MTU),
+            mtu: passed_by(link),
             native: uplink.native,
         };
         self.switch.add_uplink(&config, &uplink, numa_node)?;
@@ -161,12 +194,8 @@ impl VhostUserServices {
     ) -> Result<(), CniError> {
         let Some(uplink) = &record.uplink else { return Ok(()) };
         let network = &record.port.network;
-        let needs = |other: &Attachment| {
-            let record = other.vhost_user();
-            record.is_some_and(|other| other.uplink.is_some() && other.port.network == *network)
-        };
-        if self.store.all().iter().any(|other| other.id != attachment.id && !is_ending(other) && needs(other))
-        {
+        let needs = |other: &Attachment| other.vhost_user().is_some_and(|of| of.port.network == *network);
+        if self.store.with_uplink().iter().any(|other| other.id != attachment.id && needs(other)) {
             return Ok(());
         }
         self.switch.remove_uplink(network)?;
@@ -187,13 +216,10 @@ impl VhostUserServices {
     /// each that cannot be made, and why.
     pub(super) fn mend_uplinks(&self) -> Result<BTreeMap<String, CniError>, CniError> {
         let _turn = self.turn.lock();
-        let all = self.store.all();
-        let mut wanted: BTreeMap<&str, &VhostUserRecord> = BTreeMap::new();
-        for record in all.iter().filter(|a| !is_ending(a)).filter_map(|a| a.vhost_user()) {
-            if record.uplink.is_some() {
-                wanted.insert(&record.port.network, record);
-            }
-        }
+        let all = self.store.with_uplink();
+        let wanted = all.iter().filter_map(|a| a.vhost_user());
+        let wanted: BTreeMap<&str, &VhostUserRecord> =
+            wanted.map(|record| (record.port.network.as_str(), record)).collect();
         let there = match self.switch.uplinks() {
             Ok(there) => there,
             // One of before there were uplinks.
@@ -222,11 +248,6 @@ impl VhostUserServices {
         let is_there = self.switch.uplinks()?.iter().any(|there| there.config.network == *network);
         Ok((!is_there).then(|| format!("network {network:?} has lost its uplink {:?}", wanted.interface)))
     }
-}
-
-/// Its interface is no longer needed for it, or will not be.
-fn is_ending(attachment: &Attachment) -> bool {
-    matches!(attachment.phase, Phase::Removing | Phase::Silenced)
 }
 
 /// The receive queues that are to be served: those that are in use. A bond hands a frame on with the number of the queue of the port that it
