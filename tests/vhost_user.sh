@@ -117,6 +117,9 @@ without_the_daemon() {
 # The new one never sleeps.
 the_switch_anew() {
     switch_kill
+    by_doctor wrong 'fairlead-vswitch, needed by wide: '
+    mv "$NETD/80-wide.conf" "$NODE"
+    eventually 5 by_doctor wrong '2 ports that pods have are in no switch: '
     switch_start --polling always
     eventually 10 both_ports_again
     # virtio_user as a client does not connect again by itself: its pod would be made anew.
@@ -394,6 +397,13 @@ what_a_person_sees() {
     "$DIST/fairleadd" vswitch mac-table | grep -F "$(mac_of a)"
     "$DIST/fairleadd" vswitch stats | tee /dev/stderr | grep -E 'a-sandbox/net1 +default/a +received +[0-9]{4}'
     "$DIST/fairleadd" attachments | grep -F vhost-user
+    config wide client >"$NETD/80-wide.conf"
+    by_doctor good 'fairlead-vswitch serves, needed by wide'
+}
+
+by_doctor() { # VERDICT WHAT: of the switch that a network of the conf dir needs
+    ("$DIST/fairleadd" doctor -o json || true) | jq -e --arg verdict "$1" --arg what "$2" '
+        [.[] | select(.about == "switches")] | length == 1 and (.[0] | .verdict == $verdict and (.seen | startswith($what)))'
 }
 
 # Frames of both directions, by port and by pod; the length and addresses are those that testpmd sends.

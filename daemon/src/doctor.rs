@@ -9,10 +9,12 @@ mod directories;
 mod node_network;
 mod runtime_directories;
 mod sriov_cni_leftovers;
+mod switches;
 mod vfio;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use fairlead_cni::args::Args;
 use fairlead_cni::config::ConfList;
@@ -128,10 +130,15 @@ pub fn examine(own: NodePaths) -> Vec<Finding> {
         _ => OtherNetworks::default(),
     };
     findings.extend(networks(&networks_here, &paths.host_root, others));
-    match of_cluster {
-        Ok((Ok(rows), _)) => findings.extend(definitions::judged(&rows, &networks_here, &paths)),
-        Ok((Err(unknown), _)) => findings.push(unknown),
-        Err(_) => {}
+    if let Ok((rows, _)) = of_cluster {
+        let known = rows.as_deref().unwrap_or_default();
+        findings.extend(definitions::judged(known, &networks_here, &paths));
+        let lists = networks_here
+            .in_file_order()
+            .into_iter()
+            .map(|list| (list.name.clone(), Arc::unwrap_or_clone(list)));
+        findings.extend(switches::findings(&socket, lists.chain(definitions::lists_of(known))));
+        findings.extend(rows.err());
     }
     findings.extend(directories.plugins.iter().map(|d| executables(d)));
     findings.extend(runtime_directories::findings(&paths.host_root, &directories));

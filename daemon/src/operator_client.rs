@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fairlead_cni::CniError;
+use fairlead_cni::wire::{Command, WIRE};
 use fairlead_host::unix_http::{self, HttpRequest};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::run_dir::LOCK;
 
@@ -51,29 +52,39 @@ pub enum ClientError {
 
 /// Sends a GET, and returns the JSON of the answer.
 pub(crate) fn get(socket: &Path, path: &str) -> Result<Value, ClientError> {
-    request(socket, "GET", path, GET_LIMIT)
+    as_json(socket, &answer(socket, HttpRequest { method: "GET", path, body: "" }, GET_LIMIT)?)
 }
 
 /// Sends a POST, and returns the JSON of the answer when the daemon has done it.
 pub(crate) fn post(socket: &Path, path: &str) -> Result<Value, ClientError> {
-    request(socket, "POST", path, POST_LIMIT)
+    as_json(socket, &answer(socket, HttpRequest { method: "POST", path, body: "" }, POST_LIMIT)?)
 }
 
-fn request(socket: &Path, method: &str, path: &str, patience: Duration) -> Result<Value, ClientError> {
-    let strange = || ClientError::Strange { socket: socket.into() };
-    let request = HttpRequest { method, path, body: "" };
+/// Asks for the STATUS of a network by its configuration, as a runtime does.
+pub(crate) fn status(socket: &Path, config: &str) -> Result<(), ClientError> {
+    let body = json!({ "wire": WIRE, "command": Command::Status, "config": config }).to_string();
+    let request = HttpRequest { method: "POST", path: Command::Status.path(), body: &body };
+    answer(socket, request, GET_LIMIT).map(drop)
+}
+
+/// The body of an answer that is no error.
+fn answer(socket: &Path, request: HttpRequest<'_>, patience: Duration) -> Result<String, ClientError> {
     let answer = unix_http::exchange(socket, request, patience).map_err(|source| match source.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
             ClientError::Silent { socket: socket.into(), who: daemon_pid(socket), patience }
         }
-        io::ErrorKind::InvalidData => strange(),
+        io::ErrorKind::InvalidData => ClientError::Strange { socket: socket.into() },
         _ => ClientError::Unreachable { socket: socket.into(), source },
     })?;
     // A readiness condition that is not met is an answer too: it has status 503 and is no error object.
     match (answer.status, CniError::from_json(&answer.body)) {
         (400.., Some(error)) => Err(ClientError::Refused(error)),
-        _ => serde_json::from_str(&answer.body).map_err(|_| strange()),
+        _ => Ok(answer.body),
     }
+}
+
+fn as_json(socket: &Path, body: &str) -> Result<Value, ClientError> {
+    serde_json::from_str(body).map_err(|_| ClientError::Strange { socket: socket.into() })
 }
 
 /// The process id of the daemon that serves this socket, for a message.

@@ -283,6 +283,33 @@ fn x02_a_del_that_was_spooled_before_an_earlier_boot_is_carried_out_at_the_start
     assert!(about("spool")["seen"].as_str().unwrap().contains("unreadable/"));
 }
 
+#[test]
+fn doctor_tells_of_each_switch_that_networks_need_and_nobody_runs() {
+    let node = Node::new();
+    let network = |name: &str, keys: &str| {
+        let port: Value = serde_json::from_str(&format!(r#"{{"type":"vhost-user"{keys}}}"#)).unwrap();
+        let list = json!({ "cniVersion": "1.1.0", "name": name, "plugins": [port] });
+        fs::write(node.path(&format!("net.d/{name}.conflist")), list.to_string()).unwrap();
+    };
+    network("a", r#","ipam":{"type":"host-local","subnet":"10.1.0.0/24","dataDir":"/dev/null/no"}"#);
+    network("b", r#","vlan":7"#);
+    network("c", r#","switch":"ovs-dpdk","bridge":"br7""#);
+    let _daemon = node.start();
+    let doctor = node.ask(&["doctor", "--output", "json"]);
+    assert_eq!(doctor.status.code(), Some(1));
+    let findings: Value = serde_json::from_slice(&doctor.stdout).unwrap();
+    let told: Vec<&Value> =
+        findings.as_array().unwrap().iter().filter(|f| f["about"] == "switches").collect();
+    assert_eq!(told.len(), 2, "{told:?}");
+    for (finding, parts) in told.iter().zip([
+        ["fairlead-vswitch, needed by a, b: ", "vswitch.sock", "start fairlead-vswitch"],
+        ["bridge \"br7\" of OVS-DPDK, needed by c: ", "db.sock", "ovs-vswitchd"],
+    ]) {
+        assert_eq!(finding["verdict"], "wrong");
+        assert!(parts.iter().all(|part| finding.to_string().replace("\\", "").contains(part)), "{finding}");
+    }
+}
+
 /// The sets of processors that the threads of a process may run on, each set once.
 fn processors(pid: u32) -> Vec<CpuList> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();

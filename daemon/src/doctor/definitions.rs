@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use fairlead_cni::config::ConfList;
 use serde::Deserialize;
 
 use super::{Finding, good, less, wrong};
@@ -64,23 +65,34 @@ pub(super) fn judged(rows: &[Row], networks: &Networks, paths: &NodePaths) -> Ve
     findings
 }
 
+/// The networks that they are, each with the definition's name; without those that can't be read, and those of the conf dir.
+pub(super) fn lists_of(rows: &[Row]) -> impl Iterator<Item = (String, ConfList)> {
+    rows.iter().filter_map(|row| Some((place(row), found(row).as_list().ok()??)))
+}
+
+fn place(Row { namespace, name, .. }: &Row) -> String {
+    format!("{namespace}/{name}")
+}
+
+fn found(row: &Row) -> FoundDefinition {
+    let text = row.config.clone().unwrap_or_default();
+    FoundDefinition { text, name: Some(row.name.clone()), namespace: Some(row.namespace.clone()) }
+}
+
 /// `by_labels`: the policy goes by the labels of namespaces.
 fn of_one(row: &Row, node: &Node<'_>, by_labels: bool) -> Vec<Finding> {
-    let Row { namespace, name, .. } = row;
-    let place = format!("{namespace}/{name}");
+    let place = place(row);
     if let Some(reason) = &row.unusable {
         return vec![wrong(ABOUT, format!("{place}: {reason}"), "correct the definition")];
     }
-    let text = row.config.clone().unwrap_or_default();
-    let found = FoundDefinition { text, name: Some(name.clone()), namespace: Some(namespace.clone()) };
     // An ADD waits for them: a rule that forbids could go by one.
     if row.labels.is_none() && by_labels {
         let seen = format!("{place}: the labels of its namespace, by which the policy goes, are not known");
         return vec![less(ABOUT, seen, "ask again; while it stays so, see what is found of the API server")];
     }
     let labels = row.labels.clone().unwrap_or_default().into_iter().collect();
-    let question = Question { namespace: namespace.clone(), labels };
-    node.definition((Path::new(&place), &place), &found, &question)
+    let question = Question { namespace: row.namespace.clone(), labels };
+    node.definition((Path::new(&place), &place), &found(row), &question)
 }
 
 #[cfg(test)]

@@ -103,7 +103,7 @@ impl VhostUserServices {
             Ok(ports) => {
                 json!({"ports": ports.into_iter().map(row).collect::<Value>(), "uplinks": self.uplinks()})
             }
-            Err(e) => json!({"lacks": e.msg}),
+            Err(e) => json!({"lacks": e.msg, "waiting": self.ports_on_record()}),
         }
     }
 
@@ -112,9 +112,9 @@ impl VhostUserServices {
         self.switch.uplinks().unwrap_or_default()
     }
 
-    /// Whether a port of the switch is on record.
-    pub(crate) fn has_ports_on_record(&self) -> bool {
-        self.store.all().iter().any(|a| a.port_of_own_switch().is_some())
+    /// How many ports of the switch are on record.
+    pub(crate) fn ports_on_record(&self) -> usize {
+        self.store.filter_map(|a| a.port_of_own_switch().map(|_| ())).len()
     }
 
     /// The switch's ports, each with the pod that it is on record for, and those that pods have and the switch has not.
