@@ -79,6 +79,42 @@ status_with_the_daemon_down() {
     call status net-1.1.0
 }
 
+# The fewest page faults of three runs of a program, as the kernel counts them: where its stack begins is a matter of chance.
+page_faults() { # COMMAND PROGRAM
+    local config
+    config=$(jq -c '{cniVersion, name} + .plugins[0]' "$NETD/net-1.1.0.conflist")
+    env -i PATH=/usr/bin:/bin CNI_COMMAND="$1" CNI_CONTAINERID=c1 CNI_NETNS=/run/netns/pod CNI_IFNAME=net1 \
+        CNI_PATH="$CNIBIN" CONFIG="$config" python3 -c '
+import os, sys
+def run(environment):
+    config = os.memfd_create("config")
+    os.write(config, environment["CONFIG"].encode())
+    os.lseek(config, 0, os.SEEK_SET)
+    streams = [(os.POSIX_SPAWN_DUP2, config, 0), (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
+    child = os.posix_spawn(sys.argv[1], [sys.argv[1]], environment, file_actions=streams)
+    _, status, used = os.wait4(child, 0)
+    assert status == 0, status
+    return used.ru_minflt
+def one():
+    faults = run(dict(os.environ))
+    run(dict(os.environ, CNI_COMMAND="DEL"))
+    return faults
+print(min(one() for _ in range(3)))' "$2"
+}
+
+# What a usual call runs is in one stretch of the file (shim/usual_path.ld): without that it makes eleven more.
+as_few_page_faults() {
+    local of_empty command faults
+    fresh_pod
+    of_empty=$(page_faults ADD "$DIST/fairlead-empty")
+    for command in ADD DEL; do
+        faults=$(page_faults $command "$DIST/fairlead")
+        echo "$command: $faults page faults, an empty program: $of_empty"
+        [ "$faults" -le $((of_empty + 4)) ] || { echo "too many; was it built for musl?"; return 1; }
+    done
+    released
+}
+
 for version in 0.3.1 0.4.0 1.0.0 1.1.0; do
     network_config net-$version 10.60.0.0/16 $version >"$NETD/net-$version.conflist"
 done
@@ -92,6 +128,7 @@ it "GC collects what no longer counts" gc_collects
 it "STATUS is success" call status net-1.1.0
 it "an ADD on a name that is taken fails and holds no address" an_error_is_an_error_object
 if ours; then
+    it "a call of the executable makes hardly more page faults than an empty program" as_few_page_faults
     it "k03 STATUS is refused while the daemon is down" status_with_the_daemon_down
     it "k18 the daemon stops on SIGTERM" daemon_stop
 fi

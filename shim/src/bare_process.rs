@@ -11,6 +11,7 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::cell::UnsafeCell;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use dlmalloc::GlobalDlmalloc;
 
@@ -33,13 +34,16 @@ const MOST_ALIGNED: usize = 64;
 #[cfg(not(miri))]
 #[global_allocator]
 static ALLOCATOR: Allocator =
-    Allocator { first: Memory(UnsafeCell::new([0; FIRST_MEMORY])), used: AtomicUsize::new(0) };
+    Allocator { used: AtomicUsize::new(0), first: Memory(UnsafeCell::new([0; FIRST_MEMORY])) };
 
 /// Memory of the program's own, handed out from its beginning and never twice, except for the last block: that grows in place and is
 /// taken back. What does not fit in comes from [`GlobalDlmalloc`].
+///
+/// What is used comes first, so that it is written where the first block is.
+#[repr(C)]
 struct Allocator {
-    first: Memory,
     used: AtomicUsize,
+    first: Memory,
 }
 
 #[repr(align(64))]
@@ -123,6 +127,9 @@ extern "C" fn main(count: std::ffi::c_int, arguments: *const *const std::ffi::c_
     // A runtime that closes its end of a pipe is an error to return, not the end.
     // SAFETY: no handler is installed, and no other thread exists.
     unsafe { nix::libc::signal(nix::libc::SIGPIPE, nix::libc::SIG_IGN) };
+    // Where a page is read before it is written, the kernel maps it twice.
+    #[cfg(not(miri))]
+    ALLOCATOR.used.store(0, Ordering::Relaxed);
     open_what_is_closed();
     let program = if count < 1 {
         c""
@@ -135,6 +142,15 @@ extern "C" fn main(count: std::ffi::c_int, arguments: *const *const std::ffi::c_
     let status = crate::run(program.to_bytes());
     // SAFETY: nothing is buffered by C, and no handler of its own has to run at the end.
     unsafe { nix::libc::_exit(status) }
+}
+
+/// The time since the machine started (`CLOCK_MONOTONIC`). By the system call itself: the C library first looks through the functions that
+/// the kernel maps into the process, and that costs three page faults, more than all the times that a call asks.
+pub(crate) fn since_boot() -> Duration {
+    let mut time = nix::libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel writes one `timespec`, which `time` is.
+    unsafe { nix::libc::syscall(nix::libc::SYS_clock_gettime, nix::libc::CLOCK_MONOTONIC, &raw mut time) };
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
 }
 
 /// Opens `/dev/null` in the place of each standard stream that the caller closed, lest a socket get its number.
@@ -162,7 +178,7 @@ mod tests {
     }
 
     fn fresh() -> Box<Allocator> {
-        Box::new(Allocator { first: Memory(UnsafeCell::new([0; FIRST_MEMORY])), used: AtomicUsize::new(0) })
+        Box::new(Allocator { used: AtomicUsize::new(0), first: Memory(UnsafeCell::new([0; FIRST_MEMORY])) })
     }
 
     /// Fills a block.

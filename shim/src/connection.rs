@@ -43,9 +43,8 @@ impl Socket {
         let Socket(fd) = self;
         let address = UnixAddr::new(path).map_err(refused)?;
         loop {
-            // The send timeout limits `connect` too. Zero would mean no limit.
-            let micros = i64::try_from(deadline.remaining().as_micros()).unwrap_or(i64::MAX).max(1);
-            setsockopt(&fd, sockopt::SendTimeout, &TimeVal::microseconds(micros)).map_err(refused)?;
+            // The send timeout limits `connect` too.
+            setsockopt(&fd, sockopt::SendTimeout, &limit(deadline)).map_err(refused)?;
             return match connect(fd.as_raw_fd(), &address) {
                 Ok(()) => Ok(Connection(fd)),
                 Err(Errno::EINTR) => continue,
@@ -61,6 +60,11 @@ impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
+}
+
+/// What is left of the time, as a limit of a socket: none would be no limit.
+fn limit(deadline: Deadline) -> TimeVal {
+    TimeVal::microseconds(i64::try_from(deadline.remaining().as_micros()).unwrap_or(i64::MAX).max(1))
 }
 
 fn refused(errno: Errno) -> ConnectError {
@@ -93,10 +97,12 @@ impl Connection {
     /// Receives what has come, after waiting for the first byte. `None` when the deadline came first.
     pub(crate) fn receive(&self, into: &mut [u8], deadline: Deadline) -> Option<Result<usize, Errno>> {
         loop {
-            if !deadline.wait(self.0.as_fd(), PollFlags::POLLIN) {
-                return None;
+            // A limit of the socket's own instead of `Deadline`'s wait: one call that sleeps, where a usual call spends its time.
+            if let Err(errno) = setsockopt(&self.0, sockopt::ReceiveTimeout, &limit(deadline)) {
+                return Some(Err(errno));
             }
-            match recv(self.0.as_raw_fd(), into, MsgFlags::MSG_DONTWAIT) {
+            match recv(self.0.as_raw_fd(), into, MsgFlags::empty()) {
+                Err(Errno::EAGAIN) if deadline.passed() => return None,
                 Err(Errno::EINTR | Errno::EAGAIN) => {}
                 other => return Some(other),
             }

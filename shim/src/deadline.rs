@@ -1,29 +1,31 @@
 //! The one time limit of a call. Everything that can wait does so in here, and no longer than the limit.
 
 use std::os::fd::BorrowedFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 
-/// The time at which the caller stops waiting.
+use crate::bare_process::since_boot;
+
+/// The time at which the caller stops waiting, as [`since_boot`] has it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Deadline(Instant);
+pub(crate) struct Deadline(Duration);
 
 impl Deadline {
     /// The deadline of a call that began at `began` and has `limit`.
-    pub(crate) fn after(began: Instant, limit: Duration) -> Deadline {
-        Deadline(began + limit)
+    pub(crate) fn after(began: Duration, limit: Duration) -> Deadline {
+        Deadline(began.saturating_add(limit))
     }
 
     /// This deadline, or `limit` from now, whichever is sooner.
     pub(crate) fn at_most(self, limit: Duration) -> Deadline {
-        Deadline(self.0.min(Instant::now() + limit))
+        Deadline(self.0.min(since_boot().saturating_add(limit)))
     }
 
     /// The time that is left; zero once the deadline has passed.
     pub(crate) fn remaining(self) -> Duration {
-        self.0.saturating_duration_since(Instant::now())
+        self.0.saturating_sub(since_boot())
     }
 
     /// Whether the deadline has passed.

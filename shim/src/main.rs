@@ -26,7 +26,6 @@ mod wait_for_socket;
 mod wait_resend_spool;
 
 use std::io::IsTerminal;
-use std::time::Instant;
 
 use fairlead_cni::CniVersion;
 use fairlead_cni::wire::Command;
@@ -46,7 +45,7 @@ const FAILURE: i32 = 1;
 /// Makes the call of the program's start; `program` is the path under which it was called. Returns the exit status.
 #[cfg_attr(test, allow(dead_code, reason = "the tests have an entry of their own"))]
 fn run(program: &[u8]) -> i32 {
-    let began = Instant::now();
+    let began = bare_process::since_boot();
     match environment::operation() {
         Ok((Operation::Version, limit)) => version(Deadline::after(began, limit)),
         Ok((Operation::Daemon(command), limit)) => serve(command, program, Deadline::after(began, limit)),

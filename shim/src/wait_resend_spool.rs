@@ -130,6 +130,7 @@ impl Call {
 
     /// Tries once more, now under the spool's lock, and spools the call where no daemon runs. `None` when a running daemon
     /// lost the call, which must then be made again.
+    #[cold]
     fn call_or_spool_locked(&mut self) -> Result<Option<Vec<u8>>, CallError> {
         let spool = Spool::lock(&self.invocation.state_dir, self.deadline).map_err(CallError::Spool)?;
         match self.connect() {
