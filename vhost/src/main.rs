@@ -9,7 +9,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use fairlead_host::topology::CpuList;
 use fairlead_vhost::confinement::User;
 use fairlead_vhost::dataplane::{MemoryLimits, Polling};
-use fairlead_vhost::vswitch_process::{Settings, run};
+use fairlead_vhost::vswitch_process::{Settings, end_with_any_thread, run};
 use tracing_subscriber::filter::LevelFilter;
 
 /// Forwards Ethernet frames between vhost-user ports, as the node daemon tells it over its control socket.
@@ -33,7 +33,7 @@ struct Run {
     socket: PathBuf,
     /// Processors that forward frames, such as 2,4-5: one thread for each NUMA node that they are of. May be given again, for more
     /// threads. Without it each node has one, on all of its processors that the process may use and that are not isolated.
-    #[arg(long, value_name = "LIST")]
+    #[arg(long, value_name = "LIST", value_parser = processors)]
     cpus: Vec<CpuList>,
     /// How they wait for frames.
     #[arg(long, value_enum, default_value_t)]
@@ -73,11 +73,25 @@ impl From<Run> for Settings {
     }
 }
 
+/// A list of processors with at least one in it: a variable that is not set would be taken for none named.
+fn processors(list: &str) -> Result<CpuList, String> {
+    match list.parse::<CpuList>() {
+        Ok(_) if list.trim().is_empty() => {
+            Err("it names no processor; leave the option out for all".to_owned())
+        }
+        Ok(cpus) => Ok(cpus),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
 fn main() -> ExitCode {
     let Command::Run(arguments) = Cli::parse().command;
+    end_with_any_thread();
     tracing_subscriber::fmt()
         .with_max_level(arguments.log_level)
         .with_writer(io::stderr)
+        // They go to standard error too, by a macro that panics when that cannot be written.
+        .log_internal_errors(false)
         .with_ansi(false)
         .with_target(false)
         .init();

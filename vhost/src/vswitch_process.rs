@@ -3,10 +3,10 @@
 //! The control socket is bound first, since an unprivileged process may not; threads come after the confinement, so that it holds for all
 //! of them. The process keeps no state: whoever controls it tells it its ports after every start.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
+use std::{io, panic};
 
 use fairlead_host::topology::CpuList;
 use nix::sys::signal::{SigSet, Signal};
@@ -67,6 +67,16 @@ pub enum ProcessError {
         #[source]
         source: io::Error,
     },
+}
+
+/// Has a thread that panics end the process. Without it the others would go on, with no traffic or deaf to the daemon; whoever watches the
+/// process starts it again, and it has its ports at once.
+pub fn end_with_any_thread() {
+    let tell = panic::take_hook();
+    panic::set_hook(Box::new(move |what| {
+        tell(what);
+        std::process::abort();
+    }));
 }
 
 /// Runs until SIGTERM or SIGINT. To be called while the process has one thread.
@@ -165,5 +175,32 @@ fn log(event: &Event, limit: &mut LogLimit) {
         Event::Connected { port } => info!(port, left_out, "a guest is connected"),
         Event::Disconnected { port, why } => info!(port, why, left_out, "a guest is gone"),
         Event::Misbehaved { port, what } => warn!(port, what, left_out, "a guest breaks the protocol"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    const CHILD: &str = "vswitch_process::tests::a_process_of_which_one_thread_panics";
+
+    #[test]
+    #[ignore = "it ends its process: the next test starts one for it"]
+    fn a_process_of_which_one_thread_panics() {
+        end_with_any_thread();
+        thread::spawn(|| panic!("as a bug of a poll thread would"));
+        thread::sleep(Duration::from_secs(600));
+    }
+
+    #[test]
+    fn a_thread_that_panics_ends_the_process() {
+        let program = std::env::current_exe().unwrap();
+        let ended = Command::new(program).args(["--exact", "--ignored", CHILD]).output().unwrap();
+        assert_eq!(ended.status.signal(), Some(Signal::SIGABRT as i32), "{ended:?}");
     }
 }

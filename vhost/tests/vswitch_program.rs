@@ -104,6 +104,24 @@ impl Place {
     }
 }
 
+#[test]
+fn a_log_that_cannot_be_written_costs_the_log_alone() {
+    let place = Place::new();
+    let mut command = place.command(&[]);
+    command.stderr(fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
+    let _vswitch = Vswitch { child: command.spawn().unwrap() };
+    let mut client = place.client();
+    wait_until("it answers", || client.version().is_ok(), String::new);
+    // Each is a line of the log, of the control thread and of the poll thread.
+    place.add_port(&mut client, "a").unwrap();
+    let guest = Guest::connect(0, &place.dir.path().join("a"));
+    wait_until("connected", || client.ports().unwrap()[0].has_connection, String::new);
+    drop(guest);
+    wait_until("gone", || !client.ports().unwrap()[0].has_connection, String::new);
+    place.add_port(&mut client, "b").unwrap();
+    assert_eq!(client.ports().unwrap().len(), 2);
+}
+
 fn config(name: &str) -> PortConfig {
     PortConfig {
         name: name.into(),
