@@ -134,7 +134,10 @@ fn port_of(of: &str, switch: &Path, run_dir: &Path) -> Result<String, CaptureErr
 /// The only one of the daemon's rows that is meant, by its name or its pod. `ports`: those that the switch has.
 fn port_among(of: &str, known: &[Value], ports: Vec<String>) -> Result<String, CaptureError> {
     let is_of = |pod: &str| pod == of || pod.split_once('/').is_some_and(|(_, name)| name == of);
-    let is_meant = |row: &&Value| row["config"]["name"] == of || row["pod"].as_str().is_some_and(is_of);
+    let is_named = |name: &str| name == of || is_short_for(of, name);
+    let is_meant = |row: &&Value| {
+        row["config"]["name"].as_str().is_some_and(is_named) || row["pod"].as_str().is_some_and(is_of)
+    };
     let meant: Vec<&Value> = known.iter().filter(is_meant).collect();
     let name = |row: &Value| row["config"]["name"].as_str().unwrap_or("?").to_owned();
     match meant[..] {
@@ -148,6 +151,17 @@ fn port_among(of: &str, known: &[Value], ports: Vec<String>) -> Result<String, C
             Err(CaptureError::SeveralPorts { of: of.to_owned(), ports })
         }
     }
+}
+
+/// Whether a port's name is meant by what a table of 80 columns shows of it, or by the beginning of its container's id.
+fn is_short_for(short: &str, name: &str) -> bool {
+    if let Some((begin, end)) = short.split_once('…') {
+        return name.len() >= begin.len() + end.len() && name.starts_with(begin) && name.ends_with(end);
+    }
+    let parts = short.rsplit_once('/').zip(name.rsplit_once('/'));
+    parts.is_some_and(|((begin, ifname), (container, of_it))| {
+        ifname == of_it && !begin.is_empty() && container.starts_with(begin)
+    })
 }
 
 /// A capture under way.
@@ -218,7 +232,10 @@ mod tests {
             row("c3/net1", "ns/three", "the pod has not made its socket yet".into()),
         ];
         let of = |name: &str| port_among(name, &known, vec!["c1/net1".into()]).map_err(|e| e.to_string());
-        assert_eq!(of("one").as_deref(), Ok("c1/net1"));
+        for name in ["one", "ns/one", "c1/net1", "c1/…t1"] {
+            assert_eq!(of(name).as_deref(), Ok("c1/net1"), "{name}");
+        }
+        assert_eq!(of("c2/net2").as_deref(), Ok("c2/net2"));
         let why = |name: &str| of(name).unwrap_err();
         assert!(why("nope").starts_with("\"nope\" names no port of the switch: there are c1/net1;"));
         assert_eq!(

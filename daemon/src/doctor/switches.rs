@@ -94,7 +94,7 @@ fn without_ipam(conf: &str) -> String {
     tree.to_string()
 }
 
-/// The ports of our own switch that pods have and it has not. `is_told`: that it does not answer is known.
+/// The ports of our own switch that pods have and it has not, and uplinks by which no frames pass. `is_told`: that it does not answer is known.
 fn ports(socket: &Path, is_told: bool) -> Vec<Finding> {
     let table = match get(socket, "/v1/vswitch-ports") {
         Ok(table) => table,
@@ -109,6 +109,12 @@ fn ports(socket: &Path, is_told: bool) -> Vec<Finding> {
         Some(_) => return Vec::new(),
         None => {}
     }
+    let lost = |row: &Value| {
+        let (reason, config) = (row["reason"].as_str()?, &row["config"]);
+        let word = |key: &str| config[key].as_str().unwrap_or("?");
+        let seen = format!("the uplink {} of network {}: {reason}", word("interface"), word("network"));
+        Some(wrong(ABOUT, seen, "mend the interface; it is taken again by itself"))
+    };
     let missing = |row: &Value| {
         let reason = row["reason"].as_str()?;
         let name = row["config"]["name"].as_str().unwrap_or("?");
@@ -116,5 +122,6 @@ fn ports(socket: &Path, is_told: bool) -> Vec<Finding> {
         let seen = format!("port {name}{of} is not in the switch: {reason}");
         Some(less(ABOUT, seen, "mend that; it is tried again by itself"))
     };
-    table["ports"].as_array().into_iter().flatten().filter_map(missing).collect()
+    let rows = |key: &str| table[key].as_array().map(Vec::as_slice).unwrap_or_default();
+    rows("uplinks").iter().filter_map(lost).chain(rows("ports").iter().filter_map(missing)).collect()
 }

@@ -3,7 +3,7 @@
 use fairlead_cni::wire::Command;
 use fairlead_cni::{CniError, Code};
 use fairlead_host::double::KernelRequest;
-use fairlead_host::{Channels, Kind, NetKernel, NetdevSettings};
+use fairlead_host::{Channels, Kind, NetKernel, NetdevSettings, Op, SetLink};
 use fairlead_vhost::control::PortCommands;
 use fairlead_vhost::fake_switch::FakePorts;
 use nix::errno::Errno;
@@ -86,6 +86,48 @@ fn the_first_port_of_a_network_brings_its_uplink_and_the_last_one_takes_it_away(
     rig.of(Command::Del, "c2", &on_wire()).unwrap();
     rig.of(Command::Del, "c3", &config("")).unwrap();
     assert_eq!(rig.state(), before);
+}
+
+#[test]
+fn an_uplink_that_is_down_has_another_name_or_is_gone_is_told_and_given_back_by_whatever_name() {
+    let rig = Rig::with_sockets();
+    let (_server, _ports) = switch(&rig);
+    let veth = Kind::Other { name: "veth".into() };
+    let index = rig.kernel.add_link("/proc/1/ns/net", "up0", veth).unwrap();
+    let on_veth = config(r#","master":"up0""#);
+    let answer = rig.of(Command::Add, "c1", &on_veth).unwrap();
+    let with = config(&format!(r#","master":"up0","prevResult":{answer}"#));
+    let change = |op: Op| rig.kernel.host().unwrap().batch(&[op]).unwrap();
+    let set = |up| Op::SetLink(SetLink { index, up: Some(up), ..SetLink::default() });
+    let rename = |name: &str| Op::SetLink(SetLink { index, name: Some(name.into()), ..SetLink::default() });
+    let told = |part: Option<&str>| {
+        let row = rig.engine().core.kinds.vhost_user.ports_table()["uplinks"][0].clone();
+        let check = rig.of(Command::Check, "c1", &with);
+        let Some(part) = part else {
+            check.unwrap();
+            return assert!(row["reason"].is_null(), "{row}");
+        };
+        let refused = check.unwrap_err();
+        assert!(refused.code == Code::Changed && refused.msg.contains(part), "{refused}");
+        assert!(row["reason"].as_str().unwrap().contains(part), "{row}");
+    };
+    told(None);
+    change(set(false));
+    told(Some("the interface is down"));
+    change(set(true));
+    told(None);
+    change(rename("other0"));
+    told(Some("the interface is called \"other0\" by now"));
+    let is_promiscuous =
+        || rig.kernel.host().unwrap().link_by_index(index).unwrap().unwrap().is_promiscuous();
+    assert!(is_promiscuous());
+    rig.of(Command::Del, "c1", &on_veth).unwrap();
+    assert!(!is_promiscuous());
+    change(rename("up0"));
+    rig.of(Command::Add, "c1", &on_veth).unwrap();
+    change(Op::DeleteLink(index));
+    told(Some("the host has the interface no more"));
+    rig.of(Command::Del, "c1", &on_veth).unwrap();
 }
 
 #[test]

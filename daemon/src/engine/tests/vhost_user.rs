@@ -428,6 +428,24 @@ fn where_the_pod_makes_the_socket_it_is_connected_to_as_soon_as_it_is_there_and_
 }
 
 #[test]
+fn a_socket_that_the_pod_has_removed_is_made_again_unless_the_port_is_connected() {
+    let rig = Rig::with_volume();
+    let (_server, ports) = switch(&rig);
+    rig.port("").unwrap();
+    let socket = rig.volume().join("net1.sock");
+    fs::remove_file(&socket).unwrap();
+    rig.kept_up_until(|| socket.exists());
+    assert_eq!(ports.names(), [PORT]);
+    connect(&socket).unwrap();
+    // A volume that goes with its pod is left alone.
+    fs::remove_dir_all(rig.volume()).unwrap();
+    let passes = Cell::new(0);
+    rig.kept_up_until(|| passes.replace(passes.get() + 1) > 3);
+    assert_eq!(ports.names(), [PORT]);
+    rig.of_kubelets_pod(Command::Del, &config("")).unwrap();
+}
+
+#[test]
 fn a_port_whose_socket_the_pod_has_not_made_is_listed_and_counted_with_the_reason() {
     let rig = Rig::with_volume();
     metrics_of_ports::register(rig.engine.as_ref().unwrap(), &rig.exposition);

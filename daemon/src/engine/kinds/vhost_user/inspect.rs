@@ -49,7 +49,7 @@ pub(crate) fn check(
 
 impl VhostUserServices {
     /// Whether the socket has its name; something else that has it is an error.
-    fn has_socket(&self, record: &VhostUserRecord) -> io::Result<bool> {
+    pub(super) fn has_socket(&self, record: &VhostUserRecord) -> io::Result<bool> {
         socket_file::exists(self.open_of(record)?, &record.socket)
     }
 

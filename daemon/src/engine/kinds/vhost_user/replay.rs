@@ -118,8 +118,10 @@ impl VhostUserServices {
             let done = match record.pod_listens {
                 true if port.is_some_and(|port| port.has_connection) => continue,
                 true => self.connect_to_pod(attachment, record, port, upkeep),
-                false if port.is_some() => continue,
-                false => self.serve_again(attachment, record),
+                false if port.is_some_and(|port| port.has_connection || !self.has_lost_socket(record)) => {
+                    continue;
+                }
+                false => self.serve_again(attachment, record, port.is_some()),
             };
             upkeep.is_missing = true;
             // Each by itself: one pod's directory that is gone keeps no other from its port. Said once: it is tried again soon.
@@ -148,9 +150,26 @@ impl VhostUserServices {
         upkeep.without_uplink = failed.into_keys().collect();
     }
 
-    fn serve_again(&self, attachment: &Attachment, record: &VhostUserRecord) -> Result<(), CniError> {
+    /// `has_port`: the switch has the port, and waits at a socket that nobody can find any more.
+    fn serve_again(
+        &self,
+        attachment: &Attachment,
+        record: &VhostUserRecord,
+        has_port: bool,
+    ) -> Result<(), CniError> {
         let _turn = self.turn.lock();
-        if self.is_attached(attachment) { self.serve(record) } else { Ok(()) }
+        if !self.is_attached(attachment) {
+            return Ok(());
+        }
+        if has_port {
+            self.switch.remove(&record.port.name)?;
+        }
+        self.serve(record)
+    }
+
+    /// Whether the directory of a port that nobody has connected to is there without the socket, as its pod can have removed it.
+    fn has_lost_socket(&self, record: &VhostUserRecord) -> bool {
+        matches!(self.has_socket(record), Ok(false))
     }
 
     /// Its DEL may have come since it was looked up.

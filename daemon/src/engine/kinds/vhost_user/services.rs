@@ -101,10 +101,19 @@ impl VhostUserServices {
         };
         match self.ports() {
             Ok(ports) => {
-                json!({"ports": ports.into_iter().map(row).collect::<Value>(), "uplinks": self.uplinks()})
+                let uplinks: Value = self.uplinks().iter().map(|uplink| self.uplink_row(uplink)).collect();
+                json!({"ports": ports.into_iter().map(row).collect::<Value>(), "uplinks": uplinks})
             }
             Err(e) => json!({"lacks": e.msg, "waiting": self.ports_on_record()}),
         }
+    }
+
+    fn uplink_row(&self, uplink: &UplinkView) -> Value {
+        let mut row = json!(uplink);
+        if let Some(why) = self.why_dead(&uplink.config).unwrap_or_else(|e| Some(e.msg)) {
+            row["reason"] = why.into();
+        }
+        row
     }
 
     /// The switch's uplinks; a switch from before there were any has none.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use fairlead_cni::config::vhost_user::Place;
 use fairlead_cni::{CniError, Code};
 use fairlead_host::socket_file;
+use fairlead_host::strict_path::leads_elsewhere;
 use fairlead_kube::PodRef;
 
 use super::services::VhostUserServices;
@@ -140,9 +141,9 @@ pub(super) fn short_id(container: &str) -> String {
     format!("{begin}-{hash:016x}")
 }
 
-/// Whether the error says that a socket's directory is no more. What has its name by now has nothing of ours in it.
+/// Whether the error says that a socket's directory is no more. What has its name by now, a link among others, has nothing of ours in it.
 pub(super) fn is_gone(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) || leads_elsewhere(error)
 }
 
 /// The error of a directory that cannot be opened, has no socket made in it, or something that is no socket in its place.

@@ -111,6 +111,11 @@ impl SwitchLink {
         self.call(Client::uplinks)
     }
 
+    /// The uplink of a network, where the switch answers and has it.
+    pub(super) fn uplink_of(&self, network: &str) -> Option<UplinkView> {
+        self.uplinks().ok()?.into_iter().find(|there| there.config.network == network)
+    }
+
     /// The ports that the switch has.
     pub(super) fn ports(&self) -> Result<Vec<PortView>, CniError> {
         self.call(Client::ports)

@@ -198,11 +198,17 @@ impl VhostUserServices {
         if self.store.with_uplink().iter().any(|other| other.id != attachment.id && needs(other)) {
             return Ok(());
         }
+        // Somebody may have given the interface another name meanwhile.
+        let index = self.switch.uplink_of(network).map(|view| view.config.index);
         self.switch.remove_uplink(network)?;
         failpoint::pass("del.uplink");
         let told = |e: NetError| errors::kernel(network, "giving the uplink back", &e);
         let mut host = self.kernel.host().map_err(told)?;
-        let Some(link) = host.link_by_name(&uplink.interface).map_err(told)? else { return Ok(()) };
+        let link = match index.map(|index| host.link_by_index(index)).transpose().map_err(told)?.flatten() {
+            None => host.link_by_name(&uplink.interface).map_err(told)?,
+            known => known,
+        };
+        let Some(link) = link else { return Ok(()) };
         if !uplink.was_promiscuous {
             set_promiscuous(host.as_mut(), &link, false).map_err(told)?;
         }
@@ -245,8 +251,26 @@ impl VhostUserServices {
     pub(super) fn lacks_uplink(&self, record: &VhostUserRecord) -> Result<Option<String>, CniError> {
         let Some(wanted) = &record.uplink else { return Ok(None) };
         let network = &record.port.network;
-        let is_there = self.switch.uplinks()?.iter().any(|there| there.config.network == *network);
-        Ok((!is_there).then(|| format!("network {network:?} has lost its uplink {:?}", wanted.interface)))
+        let all = self.switch.uplinks()?;
+        let why = match all.iter().find(|there| there.config.network == *network) {
+            Some(there) => self.why_dead(&there.config)?,
+            None => Some("the switch has it not".to_owned()),
+        };
+        Ok(why.map(|why| format!("network {network:?} has lost its uplink {:?}: {why}", wanted.interface)))
+    }
+
+    /// Why no frames pass an uplink that the switch has, or will not when the switch is started again; `None` where all is as it was.
+    pub(super) fn why_dead(&self, uplink: &UplinkConfig) -> Result<Option<String>, CniError> {
+        let told = |e: NetError| errors::kernel(&uplink.network, "looking at the uplink", &e);
+        let link = self.kernel.host().and_then(|mut host| host.link_by_index(uplink.index)).map_err(told)?;
+        Ok(match link {
+            None => Some("the host has the interface no more".to_owned()),
+            Some(link) if link.name != uplink.interface => {
+                Some(format!("the interface is called {:?} by now", link.name))
+            }
+            Some(link) if !link.up => Some("the interface is down".to_owned()),
+            Some(_) => None,
+        })
     }
 }
 
