@@ -92,6 +92,19 @@ pub(super) fn of_own_switch(keys: &str) -> String {
 }
 
 #[test]
+fn without_a_cluster_the_pod_is_told_by_a_file_whatever_the_configuration_says() {
+    let mut node = Node::new();
+    node.rig.cluster = None;
+    node.rig.restart();
+    let (_server, _ports) = switch(&node.rig);
+    let own = of_own_switch(r#","sharedDir":"/run/usrspcni","kubeconfig":"/etc/multus.kubeconfig""#);
+    node.call(Command::Add, &own).unwrap();
+    let file = node.on_host("/run/usrspcni").join(BEGIN).join(format!("configData-{BEGIN}-net1.json"));
+    assert!(fs::read_to_string(file).unwrap().contains("ipResult"));
+    node.call(Command::Del, &own).unwrap();
+}
+
+#[test]
 fn userspace_cnis_own_example_is_a_port_in_a_bridge_that_is_made_and_the_pod_is_told_by_annotations() {
     let node = Node::new();
     let server = node.ovs();

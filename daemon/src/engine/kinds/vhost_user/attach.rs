@@ -79,8 +79,9 @@ pub(crate) fn plan(
         },
         configuration_data: config.container_side.as_ref().map(|side| ConfigurationDataRecord {
             config: side.config.clone(),
-            // In a directory that is neither the pod's alone nor made for it nothing is put.
-            in_file: !side.by_annotation && (place.in_volume || place.own_directory_in.is_some()),
+            // Without a cluster nobody has annotations. In a directory that is neither the pod's alone nor made for it nothing is put.
+            in_file: (!side.by_annotation || services.cluster.is_none())
+                && (place.in_volume || place.own_directory_in.is_some()),
         }),
         own_directory_in: place.own_directory_in,
         pool_port: match &config.place {
