@@ -210,8 +210,11 @@ fn a_program_of_the_hosts_that_its_pod_has_attached_in_another_way_does_not_come
     let call = lend(&rig, &pod);
     pod.inside(|kernel| {
         let lent = kernel.host().unwrap().link_by_name("eth0").unwrap().unwrap().index;
-        // The same program, by no bpf_link of the host's any more.
+        // The same program, by no bpf_link of the host's any more. Whoever looks through all links of the kernel, as other tests do, holds
+        // each of them for a moment.
         drop(own);
+        let mut host = kernel.host().unwrap();
+        until("the host's link is gone", || host.attached_programs(lent).unwrap().is_empty());
         program.attach(lent).unwrap();
     });
     call.del().succeeds();
