@@ -61,6 +61,19 @@ struct Applying {
     configuration: i64,
 }
 
+impl Applying {
+    /// Whether a later request of the same port has to wait until this one is carried out. One that removes the port need not, where what
+    /// was committed can be taken back: a switch that is away would keep it from its turn until its time has passed.
+    fn holds_back(&self, later: &Request) -> bool {
+        let is_taken_back = match self.request.task {
+            Task::Remove(_) => true,
+            Task::Add(_) => self.request.is_own() && self.stage != Stage::DeleteThenAdd,
+        };
+        self.request.task.name() == later.task.name()
+            && !(is_taken_back && matches!(later.task, Task::Remove(_)))
+    }
+}
+
 /// What a request needs now.
 #[derive(Debug)]
 pub(crate) enum Plan {
@@ -68,6 +81,8 @@ pub(crate) enum Plan {
     Finish(Result<Done, OvsError>),
     /// A transaction; the row's UUID where one is to be removed.
     Transact(Stage, Option<String>),
+    /// Nothing but that OVS carries out this configuration, by which the port is removed.
+    Await(i64),
 }
 
 /// Everything under the driver's lock.
@@ -166,13 +181,13 @@ impl State {
         self.queue.push_back(request);
     }
 
-    /// The requests that can be done now: none whose port has another one before it.
+    /// The requests that can be done now: none that has to wait for another one of its port.
     pub(crate) fn take_batch(&mut self) -> Vec<Request> {
-        let mut busy: BTreeSet<PortName> =
-            self.applying.iter().map(|applying| applying.request.task.name().clone()).collect();
+        let mut earlier = BTreeSet::new();
         let (mut batch, mut rest) = (Vec::new(), VecDeque::new());
         for request in std::mem::take(&mut self.queue) {
-            let free = busy.insert(request.task.name().clone());
+            let is_first = earlier.insert(request.task.name().clone());
+            let free = is_first && !self.applying.iter().any(|applying| applying.holds_back(&request));
             if free && batch.len() < LARGEST_BATCH { batch.push(request) } else { rest.push_back(request) }
         }
         self.queue = rest;
@@ -199,7 +214,10 @@ impl State {
             Task::Remove(name) => {
                 return match self.mirror.our_port(&self.node, name.as_str()) {
                     Some(ours) => Plan::Transact(Stage::Delete, Some(ours.id.clone())),
-                    None => Plan::Finish(Ok(Done::Removed(Removal::Absent))),
+                    None => match self.removed_by(name) {
+                        Some(configuration) => Plan::Await(configuration),
+                        None => Plan::Finish(Ok(Done::Removed(Removal::Absent))),
+                    },
                 };
             }
         };
@@ -224,6 +242,15 @@ impl State {
             }
             _ => Plan::Transact(Stage::Confirm, None),
         }
+    }
+
+    /// The configuration by which a port was removed that OVS may have still.
+    fn removed_by(&self, name: &PortName) -> Option<i64> {
+        let removals = self.applying.iter().filter(|applying| applying.stage == Stage::Delete);
+        removals
+            .filter(|removal| removal.request.task.name() == name)
+            .map(|removal| removal.configuration)
+            .max()
     }
 
     /// Whether the switch and the bridge can have vhost-user ports.
@@ -269,6 +296,14 @@ impl State {
 
     /// A transaction with this request was committed as that configuration.
     pub(crate) fn committed(&mut self, request: Request, stage: Stage, configuration: i64) {
+        if stage == Stage::Delete {
+            // What the driver itself put back is not wanted any more.
+            let is_taken_back = |earlier: &Applying| {
+                earlier.request.is_own()
+                    && matches!(&earlier.request.task, Task::Add(spec) if spec.name == *request.task.name())
+            };
+            self.applying.retain(|earlier| !is_taken_back(earlier));
+        }
         self.applying.push(Applying { request, stage, configuration });
     }
 

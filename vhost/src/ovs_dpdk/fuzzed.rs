@@ -111,6 +111,7 @@ fn heard(state: &mut State, object: Value) {
         match state.plan(&request) {
             Plan::Finish(outcome) => request.finish(outcome),
             Plan::Transact(stage, id) => transact(state, request, stage, id.as_deref(), &told),
+            Plan::Await(configuration) => state.committed(request, Stage::Delete, configuration),
         }
     }
     state.batch_done();

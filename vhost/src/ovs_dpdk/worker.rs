@@ -156,6 +156,7 @@ impl Worker {
             match state.plan(&request) {
                 Plan::Finish(outcome) => request.finish(outcome),
                 Plan::Transact(stage, row) => steps.push(Step { request, stage, row }),
+                Plan::Await(configuration) => state.committed(request, Stage::Delete, configuration),
             }
         }
         drop(state);

@@ -134,6 +134,35 @@ fn a_removal_that_the_switch_does_not_confirm_is_pending() {
 }
 
 #[test]
+fn without_a_switch_a_port_is_removed_whatever_was_asked_for_it_before() {
+    let server = FakeServer::start();
+    let driver = server.driver(Limits {
+        apply: Duration::from_millis(500),
+        release: Duration::from_millis(500),
+        ..patient()
+    });
+    driver.add_port(spec("p0")).unwrap();
+    server.database.lock().switch_runs = false;
+    // Its rows are removed unasked, and the switch never confirms that.
+    driver.add_port(spec("p1")).unwrap_err();
+    assert_eq!(driver.remove_port(&name("p1")).unwrap(), Removal::Pending);
+    assert_eq!(driver.remove_port(&name("p1")).unwrap(), Removal::Pending);
+    // One that is being put back.
+    server.change(|database| database.empty_bridges());
+    until("it is put back", || server.ports() == ["p0"]);
+    assert_eq!(driver.remove_port(&name("p0")).unwrap(), Removal::Pending);
+    assert_eq!(server.ports(), [""; 0]);
+    server.change(|database| {
+        database.switch_runs = true;
+        database.apply();
+    });
+    until("the switch lets go of both", || driver.waiting() == 0);
+    assert_eq!(driver.remove_port(&name("p0")).unwrap(), Removal::Absent);
+    assert!(driver.add_port(spec("p1")).unwrap().created);
+    assert_eq!(server.ports(), ["p1"]);
+}
+
+#[test]
 fn what_the_switch_cannot_make_is_told_with_its_reason_and_removed() {
     let server = FakeServer::start();
     server.database.lock().failing = ["p0".to_owned()].into();
