@@ -260,7 +260,9 @@ nothing_is_left() {
 while_ovs_is_away() {
     add g data server
     ended ovsdb
-    eventually 20 told_by_status || { cni STATUS g "$(config data server)"; return 1; }
+    eventually 20 told_by_status "$(config data server)" ovsdb-server || { cni STATUS g "$(config data server)"; return 1; }
+    told_by_status "$(of_paths ovs ovs ovs)" ovsdb-server
+    cni STATUS g "$(of_paths ovs macvlan)"
     cni DEL g "$(cat "$NODE/g.config")"
     database_start
     eventually 20 no_port_of_ours
@@ -268,11 +270,23 @@ while_ovs_is_away() {
     ip netns del g
 }
 
-# The daemon is yet to see the end of its connection.
-told_by_status() {
+# Says what is away, and blames nobody else: an answer that comes too late is taken for that of a daemon that hangs.
+told_by_status() { # CONFIG PROGRAM
     local told
-    told=$(cni STATUS g "$(config data server)") && return 1
-    [ "$(jq .code <<<"$told")" = 50 ]
+    told=$(cni STATUS g "$1") && return 1
+    [ "$(jq .code <<<"$told")" = 50 ] && [[ $told == *"$2"* && $told != *fairleadd* ]]
+}
+
+# of_paths PATH…: a network of type fairlead with these: ovs, or macvlan.
+of_paths() {
+    local path paths=()
+    for path in "$@"; do
+        case $path in
+        ovs) paths+=('{"type":"vhost-user","switch":"ovs-dpdk","mode":"server"}') ;;
+        *) paths+=('{"type":"macvlan","master":"eth0"}') ;;
+        esac
+    done
+    printf '{"cniVersion":"1.1.0","name":"several","type":"fairlead","ipam":{},"paths":[%s]}' "$(IFS=,; echo "${paths[*]}")"
 }
 
 collected() {

@@ -160,6 +160,21 @@ fn without_ovs_or_its_bridge_an_add_is_tried_again_and_status_says_so() {
 }
 
 #[test]
+fn status_of_many_paths_waits_once_for_a_database_that_is_away() {
+    let (rig, _kubelet) = rig("server");
+    let path = format!(r#"{{"type":"vhost-user","switch":"ovs-dpdk","resourceName":"{BLUE}"}}"#);
+    let paths = [path.as_str(); 8].join(",");
+    let config = format!(r#"{{"cniVersion":"1.1.0","name":"net","type":"fairlead","paths":[{paths}]}}"#);
+    let begun = Instant::now();
+    let refused = rig.call(rig.request(Command::Status, "", &config)).unwrap_err();
+    assert!(
+        refused.code == Code::NotAvailable && refused.msg.contains("is ovsdb-server running"),
+        "{refused}"
+    );
+    assert!(begun.elapsed() < Duration::from_secs(2), "each path has waited: {:?}", begun.elapsed());
+}
+
+#[test]
 fn a_pool_whose_pods_connect_is_refused_with_what_to_take() {
     let (rig, _kubelet) = rig("client");
     let _server = ovs(&rig);

@@ -9,7 +9,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fairlead_cni::{CniError, Code};
 use fairlead_host::{BindMounts, HostRoot, failpoint};
@@ -25,6 +25,11 @@ use crate::engine::kinds::Checked;
 const DIRECTORY: &str = "ovs";
 /// So long a connection to the database that was lost is waited for.
 const CONNECTS: Duration = Duration::from_millis(500);
+/// The same for STATUS: a runtime's call takes the daemon itself for hung when it has no answer after some 95 ms, of which a switch of our own
+/// in another path may have had 50.
+const STATUS_CONNECTS: Duration = Duration::from_millis(30);
+/// So long STATUS does not wait again for a database that it has waited for in vain: each path that needs it would wait as long.
+const UNREACHABLE: Duration = Duration::from_secs(1);
 
 /// Where OVS is, and as whom it is spoken to.
 #[derive(Debug, Clone)]
@@ -46,6 +51,8 @@ pub(super) struct OvsLink {
     directory: PathBuf,
     mounts: BindMounts,
     driver: Mutex<Option<Arc<OvsDpdk>>>,
+    /// When STATUS last waited for the database in vain.
+    unreachable: Mutex<Option<Instant>>,
     /// Shared by whoever makes or removes a port: while the ports are compared with the records nobody does.
     turn: RwLock<()>,
 }
@@ -54,7 +61,8 @@ impl OvsLink {
     pub(super) fn new(access: OvsAccess, root: Arc<HostRoot>, run_dir: &Path) -> OvsLink {
         let mounts = BindMounts::new(&root.seen_at(Path::new("/")));
         let directory = run_dir.join(DIRECTORY);
-        OvsLink { access, root, directory, mounts, driver: Mutex::default(), turn: RwLock::default() }
+        let (driver, unreachable, turn) = (Mutex::default(), Mutex::default(), RwLock::default());
+        OvsLink { access, root, directory, mounts, driver, unreachable, turn }
     }
 
     /// The socket of a port, as OVS is told of it.
@@ -108,11 +116,26 @@ impl OvsLink {
 
     /// Why no port can be made in the bridge just now. `is_made`: one that is not there is made with its first port.
     pub(super) fn lacks(&self, bridge: &str, is_made: bool) -> Option<String> {
-        let looked = self.driver().and_then(|driver| match driver.check_bridge(bridge, CONNECTS) {
+        self.look(bridge, is_made, CONNECTS).err().map(|e| e.to_string())
+    }
+
+    /// The same for STATUS: it answers soon, whatever OVS does.
+    pub(super) fn lacks_now(&self, bridge: &str, is_made: bool) -> Option<String> {
+        let was_away = self.unreachable.lock().is_some_and(|since| since.elapsed() < UNREACHABLE);
+        let limit = if was_away { Duration::ZERO } else { STATUS_CONNECTS };
+        let looked = self.look(bridge, is_made, limit);
+        if !was_away {
+            let is_away = matches!(looked, Err(OvsError::Unreachable(_)));
+            *self.unreachable.lock() = is_away.then(Instant::now);
+        }
+        looked.err().map(|e| e.to_string())
+    }
+
+    fn look(&self, bridge: &str, is_made: bool, limit: Duration) -> Result<(), OvsError> {
+        match self.started()?.check_bridge(bridge, limit) {
             Err(OvsError::BridgeMissing { .. }) if is_made => Ok(()),
-            looked => looked.map_err(|e| told(&e)),
-        });
-        looked.err().map(|e| e.msg)
+            looked => looked,
+        }
     }
 
     /// How often there was a connection to the database; `None`: nothing is to be done there. `has_ports`: some record has a port of it.
@@ -141,8 +164,12 @@ impl OvsLink {
         Ok(reconciled)
     }
 
-    /// The driver, which is started where it is not.
     fn driver(&self) -> Result<Arc<OvsDpdk>, CniError> {
+        self.started().map_err(|e| told(&e))
+    }
+
+    /// The driver, which is started where it is not.
+    fn started(&self) -> Result<Arc<OvsDpdk>, OvsError> {
         let mut driver = self.driver.lock();
         if let Some(driver) = &*driver {
             return Ok(Arc::clone(driver));
@@ -152,13 +179,13 @@ impl OvsLink {
             None => Ok(self.access.database.clone()),
         };
         let options = Options {
-            address: address.map_err(|e| told(&e))?,
+            address: address?,
             tls: self.access.tls.clone(),
             node: self.access.node.clone(),
             run_dir: None,
             limits: Limits { connect: CONNECTS, ..Limits::default() },
         };
-        let started = Arc::new(OvsDpdk::start(options).map_err(|e| told(&e))?);
+        let started = Arc::new(OvsDpdk::start(options)?);
         *driver = Some(Arc::clone(&started));
         Ok(started)
     }

@@ -88,6 +88,14 @@ impl VhostUserServices {
         }
     }
 
+    /// The same for STATUS: it answers before the caller takes the daemon for hung.
+    pub(crate) fn lacks_now(&self, switch: &Switch) -> Option<String> {
+        match switch {
+            Switch::Fairlead => self.switch.lacks(),
+            Switch::OvsDpdk(bridge) => self.ovs.lacks_now(&bridge.name, bridge.is_made),
+        }
+    }
+
     /// The switch's ports as the operator sees them, each with its pod, or why they are not known.
     pub(crate) fn ports_table(&self) -> Value {
         let row = |port: KnownPort| {
