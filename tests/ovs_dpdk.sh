@@ -289,6 +289,42 @@ of_paths() {
     printf '{"cniVersion":"1.1.0","name":"several","type":"fairlead","ipam":{},"paths":[%s]}' "$(IFS=,; echo "${paths[*]}")"
 }
 
+# The database is there, and nobody does what it says.
+while_the_switch_is_away() {
+    local pod told
+    for pod in a b g; do
+        rm -rf "$(volume $pod)" # with the socket that an application has left
+        add $pod data server
+        check $pod
+    done
+    application a 1 "$(mac_of b)"
+    application b 1 "$(mac_of a)"
+    exchange a b
+    ended vswitchd
+    # STATUS has it asked, and tells some seconds later that it has not answered.
+    eventually 60 told_by_status "$(config data server)" ovs-vswitchd
+    cni STATUS g "$(of_paths ovs macvlan)"
+    told=$(check a) && return 1
+    [[ $(jq .code <<<"$told") == 11 && $told == *"ovs-vswitchd does not run"* ]] || { echo "$told"; return 1; }
+    cni DEL g "$(config data server)"
+    equal "ports" "$(our_ports)" 2
+    told=$(STARTED_BY="timeout 4" cni ADD g "$(config data server)") && return 1
+    [[ $(jq .code <<<"$told") == 11 && $told == *"ovs-vswitchd does not run"* ]] || { echo "$told"; return 1; }
+    cni DEL g "$(config data server)"
+    cni ADD g "$(of_paths ovs macvlan)" >"$NODE/g.result" || { cat "$NODE/g.result"; return 1; }
+    ip -n g -o link show net1 type macvlan
+    cni DEL g "$(of_paths ovs macvlan)"
+    switch_start
+    eventually 60 cni STATUS g "$(config data server)"
+    check a
+    eventually 30 both_served
+    taken_again switch_again
+    exchange a b
+    pods_end a b
+    ip netns del g
+    nothing_is_left
+}
+
 collected() {
     add h data server
     equal "ports" "$(our_ports)" 1
@@ -404,6 +440,7 @@ it "the daemon dies, and puts back what was lost meanwhile" the_daemon_anew
 it "OVS is led to no socket by a link of the pod's" a_pod_that_cheats
 it "DEL takes ports and mounts away, and nobody else's port" removed
 it "DEL while OVS is away is a success, and the port goes when it is back" while_ovs_is_away
+it "ovs-vswitchd is away: STATUS and CHECK tell, ADD fails at once or takes the next path, DEL is a success" while_the_switch_is_away
 it "GC removes the port of a pod that is no more" collected
 it "k29 x10 pods with nothing but what kubelet's Allocate answered exchange frames over OVS" ports_of_a_pool
 it "pods of userspace-cni's own example exchange frames over a bridge that was made for them" userspace_cnis_own

@@ -22,7 +22,10 @@ use Holds::{Many, One};
 
 /// All tables and columns that are asked for, and never more: news of statistics come each five seconds.
 const COLUMNS: [(&str, &[(&str, Holds)]); 4] = [
-    ("Open_vSwitch", &[("cur_cfg", One), ("dpdk_initialized", One), ("other_config", Many)]),
+    (
+        "Open_vSwitch",
+        &[("cur_cfg", One), ("next_cfg", One), ("dpdk_initialized", One), ("other_config", Many)],
+    ),
     ("Bridge", &[("name", One), ("datapath_type", One), ("ports", Many)]),
     (
         "Port",
@@ -172,6 +175,11 @@ impl Mirror {
     /// The number of the newest configuration that `ovs-vswitchd` has carried out.
     pub(crate) fn applied(&self) -> Option<i64> {
         self.root()?.integer("cur_cfg")
+    }
+
+    /// The number of the newest configuration that somebody waits for.
+    pub(crate) fn requested(&self) -> Option<i64> {
+        self.root()?.integer("next_cfg")
     }
 
     /// Whether OVS says that DPDK is at work; `None` where it does not say.

@@ -78,7 +78,7 @@ fn news_that_do_not_fit_are_an_error() {
 #[test]
 fn a_monitor_asks_for_known_columns_and_with_conditions_for_our_rows_alone() {
     let all = monitor_requests("here", true, |_, column| column != "dpdk_initialized");
-    assert_eq!(all["Open_vSwitch"], json!([{ "columns": ["cur_cfg", "other_config"] }]));
+    assert_eq!(all["Open_vSwitch"], json!([{ "columns": ["cur_cfg", "next_cfg", "other_config"] }]));
     assert_eq!(
         all["Port"][0]["where"],
         json!([["external_ids", "includes", ["map", [["fairlead", "here"]]]]])
@@ -86,6 +86,6 @@ fn a_monitor_asks_for_known_columns_and_with_conditions_for_our_rows_alone() {
     assert!(all["Bridge"][0]["where"].is_null());
     let plain = monitor_requests("here", false, |_, _| true);
     assert!(plain["Port"]["where"].is_null());
-    assert_eq!(plain["Open_vSwitch"]["columns"].as_array().unwrap().len(), 3);
+    assert_eq!(plain["Open_vSwitch"]["columns"].as_array().unwrap().len(), 4);
     assert!(needed_columns().all(|(_, column)| column != "dpdk_initialized"));
 }

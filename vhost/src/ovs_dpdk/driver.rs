@@ -32,6 +32,8 @@ pub struct Limits {
     pub apply: Duration,
     /// For `ovs-vswitchd`, by a port that is removed.
     pub release: Duration,
+    /// For `ovs-vswitchd`, by whoever waits for anything: one that leaves everything undone for so long is taken for one that is away.
+    pub serves: Duration,
     /// Between two attempts to connect.
     pub reconnect: Backoff,
 }
@@ -43,6 +45,7 @@ impl Default for Limits {
             answer: Duration::from_secs(5),
             apply: Duration::from_secs(10),
             release: Duration::from_secs(2),
+            serves: Duration::from_secs(5),
             reconnect: Backoff::new(Duration::from_millis(20), Duration::from_secs(2)),
         }
     }
@@ -116,7 +119,7 @@ impl OvsDpdk {
     pub fn start(options: Options) -> Result<OvsDpdk, OvsError> {
         let Options { address, tls, node, run_dir, limits } = options;
         let run_dir = run_dir.unwrap_or_else(|| default_run_dir(&address));
-        let state = State::new(node.clone(), run_dir, limits.connect, limits.reconnect);
+        let state = State::new(node.clone(), run_dir, &limits);
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         let worker = Worker {
             shared: Arc::clone(&shared),
@@ -216,12 +219,36 @@ impl OvsDpdk {
         Ok(reconciled)
     }
 
-    /// Says why no port could be made in a bridge just now. A connection that was lost is waited for as long as `limit`.
+    /// Says why no port could be made in a bridge just now. A connection that was lost is waited for as long as `limit`. Whether
+    /// `ovs-vswitchd` serves is not waited for: where that is not known it is asked, and a later call tells.
     ///
     /// # Errors
     /// [`OvsError::Unreachable`], and what the bridge or the switch lacks.
     pub fn check_bridge(&self, bridge: &str, limit: Duration) -> Result<(), OvsError> {
-        self.connected_state(limit)?.check_bridge(bridge)
+        let mut state = self.connected_state(limit)?;
+        state.service.ask(Instant::now());
+        self.shared.changed.notify_all();
+        state.check_bridge(bridge)
+    }
+
+    /// Says whether `ovs-vswitchd` serves; where that is not known, it is waited for.
+    ///
+    /// # Errors
+    /// [`OvsError::Unreachable`] and [`OvsError::NotServing`].
+    pub fn check_service(&self) -> Result<(), OvsError> {
+        let mut state = self.connected_state(self.limits.connect)?;
+        state.service.ask(Instant::now());
+        self.shared.changed.notify_all();
+        // The time of the switch begins when the database has the question.
+        let last = Instant::now() + self.limits.answer + self.limits.serves;
+        while state.connected() && !state.service.is_known(Instant::now()) && Instant::now() < last {
+            let until = state.service.ends().map_or(last, |end| end.min(last));
+            self.shared.changed.wait_until(&mut state, until);
+        }
+        match state.connected() {
+            true => state.service.check(Instant::now()),
+            false => Err(OvsError::Unreachable(Arc::clone(&state.down_because))),
+        }
     }
 
     /// Whether ports can be made, as far as is known now.

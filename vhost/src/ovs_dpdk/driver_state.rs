@@ -4,6 +4,7 @@
 //! is answered once.
 
 mod reconciliation;
+mod switch_service;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
@@ -12,11 +13,13 @@ use std::time::{Duration, Instant};
 
 use fairlead_host::backoff::{Attempts, Backoff};
 
-use super::database_mirror::Mirror;
+use super::database_mirror::{Mirror, MirrorError};
+use super::driver::Limits;
 use super::error::{ConnectError, OvsError};
 use super::port_rows::{InterfaceState, interface_state, read_spec};
 use super::port_spec::{PortName, PortSpec, VhostSocket};
 use super::request::{AddedPort, Done, Removal, Request, Task};
+use switch_service::Service;
 
 /// The most requests that go into one transaction.
 const LARGEST_BATCH: usize = 64;
@@ -62,6 +65,11 @@ struct Applying {
 }
 
 impl Applying {
+    /// Whether it is answered as soon as the switch does not serve. What the driver puts back may wait: the switch makes it when it is back.
+    fn needs_service(&self) -> bool {
+        !self.request.is_own() || matches!(self.request.task, Task::Remove(_))
+    }
+
     /// Whether a later request of the same port has to wait until this one is carried out. One that removes the port need not, where what
     /// was committed can be taken back: a switch that is away would keep it from its turn until its time has passed.
     fn holds_back(&self, later: &Request) -> bool {
@@ -92,6 +100,7 @@ pub(crate) struct State {
     pub(crate) run_dir: PathBuf,
     pub(crate) connect_limit: Duration,
     pub(crate) mirror: Mirror,
+    pub(crate) service: Service,
     pub(crate) wanted: BTreeMap<PortName, PortSpec>,
     pub(crate) counters: Counters,
     pub(crate) stopping: bool,
@@ -112,12 +121,13 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub(crate) fn new(node: String, run_dir: PathBuf, connect_limit: Duration, reconnect: Backoff) -> State {
+    pub(crate) fn new(node: String, run_dir: PathBuf, limits: &Limits) -> State {
         State {
             node,
             run_dir,
-            connect_limit,
+            connect_limit: limits.connect,
             mirror: Mirror::default(),
+            service: Service::new(limits.serves),
             wanted: BTreeMap::new(),
             counters: Counters::default(),
             stopping: false,
@@ -126,7 +136,7 @@ impl State {
             up_since: None,
             down_because: Arc::new(ConnectError::Call("no connection was made yet".to_owned())),
             connect_at: Instant::now(),
-            connecting: reconnect.start(),
+            connecting: limits.reconnect.start(),
             queue: VecDeque::new(),
             in_hand: BTreeSet::new(),
             applying: Vec::new(),
@@ -145,10 +155,18 @@ impl State {
 
     /// A connection stands, and the mirror has its first rows.
     pub(crate) fn up(&mut self, mirror: Mirror) {
+        let now = Instant::now();
         self.mirror = mirror;
-        self.up_since = Some(Instant::now());
-        self.repair_at = Instant::now();
+        self.service.begin(&self.mirror, now);
+        (self.up_since, self.repair_at) = (Some(now), now);
         self.counters.connections += 1;
+    }
+
+    /// Takes what the database tells.
+    pub(crate) fn told(&mut self, rows: &serde_json::Value) -> Result<(), MirrorError> {
+        self.mirror.update(rows)?;
+        self.service.look(&self.mirror, Instant::now());
+        Ok(())
     }
 
     /// The connection has ended, or could not be made: what was committed is to be looked at again.
@@ -256,7 +274,7 @@ impl State {
     /// Whether the switch and the bridge can have vhost-user ports.
     fn check_switch(&self, spec: &PortSpec) -> Result<(), OvsError> {
         match self.check_bridge(&spec.bridge) {
-            Err(OvsError::BridgeMissing { .. }) if spec.makes_bridge => self.check_dpdk()?,
+            Err(OvsError::BridgeMissing { .. }) if spec.makes_bridge => self.check_vswitchd()?,
             checked => checked?,
         }
         let place = PortSpec { socket: VhostSocket::PodListens(self.socket_of(spec)), ..spec.clone() };
@@ -273,10 +291,11 @@ impl State {
         if datapath_type != "netdev" {
             return Err(OvsError::BridgeNotNetdev { bridge: named(), datapath_type });
         }
-        self.check_dpdk()
+        self.check_vswitchd()
     }
 
-    fn check_dpdk(&self) -> Result<(), OvsError> {
+    fn check_vswitchd(&self) -> Result<(), OvsError> {
+        self.service.check(Instant::now())?;
         match self.mirror.dpdk_initialized() {
             Some(false) => Err(OvsError::DpdkNotInitialized),
             _ => Ok(()),
@@ -310,11 +329,14 @@ impl State {
     /// Answers what OVS has carried out, and what it has not in time.
     pub(crate) fn settle(&mut self, now: Instant) {
         let applied = self.mirror.applied().unwrap_or(0);
+        let is_served = self.service.check(now).is_ok();
         for applying in std::mem::take(&mut self.applying) {
             if applying.configuration <= applied {
                 self.applied(applying);
-            } else if applying.request.deadline.is_some_and(|deadline| deadline <= now) {
-                self.not_applied(applying);
+            } else if applying.request.deadline.is_some_and(|deadline| deadline <= now)
+                || (!is_served && applying.needs_service())
+            {
+                self.not_applied(applying, now);
             } else {
                 self.applying.push(applying);
             }
@@ -357,7 +379,7 @@ impl State {
         request.finish(Ok(Done::Added(AddedPort { ofport, socket, created })));
     }
 
-    fn not_applied(&mut self, applying: Applying) {
+    fn not_applied(&mut self, applying: Applying, now: Instant) {
         let Applying { request, stage, .. } = applying;
         if let Task::Remove(_) = request.task {
             return request.finish(Ok(Done::Removed(Removal::Pending)));
@@ -367,7 +389,8 @@ impl State {
             self.remove_unasked(&port);
         }
         let limit = request.queued.elapsed();
-        request.finish(Err(OvsError::NotApplied { port, limit }));
+        let served = self.service.check(now);
+        request.finish(Err(served.err().unwrap_or(OvsError::NotApplied { port, limit })));
     }
 
     /// Has a port removed that a failed request left, whenever that can be.
@@ -406,7 +429,9 @@ impl State {
         let queued = self.queue.iter().filter_map(|request| self.turn_ends(request));
         let connect = (!self.connected()).then_some(self.connect_at);
         let repair = (self.connected() && !self.missing().is_empty()).then_some(self.repair_at);
-        applying.chain(queued).chain(connect).chain(repair).min()
+        let waits = self.applying.iter().any(Applying::needs_service);
+        let service = self.service.ends().filter(|_| waits);
+        applying.chain(queued).chain(connect).chain(repair).chain(service).min()
     }
 
     /// Answers everybody that there is no driver any more.

@@ -141,6 +141,15 @@ pub enum OvsError {
         /// How long was waited.
         limit: Duration,
     },
+    /// `ovs-vswitchd` does nothing.
+    #[error(
+        "ovs-vswitchd does not run, or hangs: it has done nothing for {} ms that OVS's database asks for; systemctl restart ovs-vswitchd, and read its log",
+        .limit.as_millis()
+    )]
+    NotServing {
+        /// How long is waited for it.
+        limit: Duration,
+    },
     /// Somebody removed the port while it was being made.
     #[error("the port {port} was removed by somebody else while it was being made")]
     Vanished {

@@ -121,6 +121,19 @@ impl FakeServer {
         self.dir.as_ref().unwrap().path().join("db.sock")
     }
 
+    /// Starts or stops `ovs-vswitchd`.
+    ///
+    /// # Panics
+    /// When its own thread has.
+    pub fn run_switch(&self, runs: bool) {
+        self.change(|database| {
+            database.switch_runs = runs;
+            if runs {
+                database.apply();
+            }
+        });
+    }
+
     /// Empties the database but for the bridge, and hangs up.
     ///
     /// # Panics

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::ConnectError;
 use super::database_mirror::Mirror;
+use super::driver::Limits;
 use super::driver_state::{Plan, Stage, State};
 use super::jsonrpc::framing::{Framer, LARGEST_MESSAGE};
 use super::jsonrpc::message::Message;
@@ -67,8 +68,9 @@ fn spec() -> PortSpec {
 pub fn fuzzed_replies(bytes: &[u8]) {
     let whole = messages(bytes, bytes.len().max(1));
     assert_eq!(messages(bytes, 7), whole, "the cuts between reads make a difference");
-    let backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(2));
-    let mut state = State::new(NODE.to_owned(), PathBuf::from("/run"), Duration::from_secs(1), backoff);
+    let reconnect = Backoff::new(Duration::from_secs(1), Duration::from_secs(2));
+    let limits = Limits { connect: Duration::from_secs(1), reconnect, ..Limits::default() };
+    let mut state = State::new(NODE.to_owned(), PathBuf::from("/run"), &limits);
     state.up(Mirror::default());
     let later = Instant::now() + Duration::from_secs(3600);
     let mut waiting = Vec::new();
@@ -99,7 +101,7 @@ fn heard(state: &mut State, object: Value) {
     };
     let _ = describe_owner(Some(&told));
     let update = told.get(1).cloned().unwrap_or_else(|| told.clone());
-    if state.mirror.update(&update).is_err() {
+    if state.told(&update).is_err() {
         return;
     }
     for ours in state.mirror.our_ports(NODE) {

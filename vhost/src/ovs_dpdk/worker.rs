@@ -63,6 +63,7 @@ enum Next {
     Disconnect,
     Connect,
     Commit(Vec<Request>),
+    Ask,
 }
 
 impl Worker {
@@ -74,6 +75,8 @@ impl Worker {
                 // A connection is closed without the lock: its reader may be waiting for it.
                 Next::Disconnect => drop(self.connection.take()),
                 Next::Connect => self.connect(),
+                // A transaction of nothing but a new configuration number.
+                Next::Ask => self.commit_steps(Vec::new()),
                 Next::Commit(batch) => {
                     self.commit(batch);
                     self.shared.state.lock().batch_done();
@@ -104,6 +107,9 @@ impl Worker {
                 let batch = state.take_batch();
                 if !batch.is_empty() {
                     return Next::Commit(batch);
+                }
+                if state.service.take_question() {
+                    return Next::Ask;
                 }
             }
             match state.next_event() {
@@ -319,7 +325,7 @@ impl Shared {
                 let Some(rows) = told_rows(&method, &params) else { return };
                 if !state.connected() {
                     state.early.push(rows.clone());
-                } else if let Err(error) = state.mirror.update(rows) {
+                } else if let Err(error) = state.told(rows) {
                     state.down(ConnectError::Call(error.to_string()));
                 }
             }

@@ -9,7 +9,7 @@ use super::*;
 const LONG: Duration = Duration::from_secs(30);
 
 fn patient() -> Limits {
-    Limits { connect: LONG, answer: LONG, apply: LONG, release: LONG, ..Limits::default() }
+    Limits { connect: LONG, answer: LONG, apply: LONG, release: LONG, serves: LONG, ..Limits::default() }
 }
 
 fn name(name: &str) -> PortName {
@@ -160,6 +160,54 @@ fn without_a_switch_a_port_is_removed_whatever_was_asked_for_it_before() {
     assert_eq!(driver.remove_port(&name("p0")).unwrap(), Removal::Absent);
     assert!(driver.add_port(spec("p1")).unwrap().created);
     assert_eq!(server.ports(), ["p1"]);
+}
+
+#[test]
+fn a_switch_that_does_not_serve_is_known_and_asked_for_nothing_until_it_does() {
+    let server = FakeServer::start();
+    let driver = server.driver(Limits { serves: Duration::from_secs(1), ..patient() });
+    driver.add_port(spec("p0")).unwrap();
+    driver.check_service().unwrap();
+    server.database.lock().switch_runs = false;
+    let is_told = |told: Result<(), OvsError>| matches!(told, Err(OvsError::NotServing { .. }));
+    // The first one finds it out, and its rows are removed.
+    assert!(is_told(driver.add_port(spec("p1")).map(drop)));
+    until("nothing is left of it", || server.ports() == ["p0"] && driver.waiting() == 0);
+    assert!(is_told(driver.check_bridge("br0", LONG)) && is_told(driver.check_service()));
+    let transactions = || server.database.lock().transactions.len();
+    let before = transactions();
+    assert!(is_told(driver.add_port(spec("p2")).map(drop)));
+    assert_eq!(transactions(), before);
+    assert_eq!(driver.remove_port(&name("p0")).unwrap(), Removal::Pending);
+    assert_eq!((server.ports(), transactions()), (vec![], before + 1));
+    server.change(|database| {
+        database.switch_runs = true;
+        database.apply();
+    });
+    until("it serves again", || driver.check_bridge("br0", LONG).is_ok());
+    assert!(driver.add_port(spec("p1")).unwrap().created);
+}
+
+#[test]
+fn a_switch_of_which_nothing_is_known_is_asked_once() {
+    let server = FakeServer::start();
+    let limits = Limits { serves: Duration::from_secs(1), ..patient() };
+    let driver = server.driver(limits);
+    driver.check_service().unwrap();
+    for _ in 0..3 {
+        driver.check_bridge("br0", LONG).unwrap();
+        driver.check_service().unwrap();
+    }
+    assert_eq!(driver.counters().transactions, 1, "what is fresh is not asked again");
+    server.database.lock().switch_runs = false;
+    let driver = server.driver(limits);
+    assert!(driver.check_bridge("br0", LONG).is_ok(), "who is not to wait hears of it later");
+    until("it is told", || matches!(driver.check_bridge("br0", LONG), Err(OvsError::NotServing { .. })));
+    assert_eq!(driver.counters().transactions, 1);
+    drop(driver);
+    let driver = server.driver(limits);
+    assert!(matches!(driver.check_service(), Err(OvsError::NotServing { .. })), "who can wait does");
+    assert_eq!(driver.counters().transactions, 0, "the last question is not answered yet");
 }
 
 #[test]

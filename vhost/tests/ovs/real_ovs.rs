@@ -15,6 +15,11 @@ use crate::threads::allowed_cpus;
 /// How long a busy machine may take for one step.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
+/// Those of a driver that waits as long as a busy machine may take.
+fn patient() -> Limits {
+    Limits { connect: LONG, answer: LONG, apply: LONG, release: LONG, serves: LONG, ..Limits::default() }
+}
+
 /// Waits until something is so.
 #[track_caller]
 pub(crate) fn until(what: &str, mut so: impl FnMut() -> bool) {
@@ -232,7 +237,7 @@ impl RealOvs {
     /// A driver that reaches it at this address.
     pub(crate) fn driver_at(&self, address: &str, tls: Option<TlsFiles>) -> OvsDpdk {
         let address = DatabaseAddress::parse(address).unwrap();
-        let limits = Limits { connect: LONG, answer: LONG, apply: LONG, release: LONG, ..Limits::default() };
+        let limits = patient();
         OvsDpdk::start(Options { address, tls, node: "here".to_owned(), run_dir: None, limits }).unwrap()
     }
 
@@ -242,10 +247,7 @@ impl RealOvs {
     }
 
     pub(crate) fn driver_of(&self, node: &str) -> OvsDpdk {
-        self.start_driver(
-            node,
-            Limits { connect: LONG, answer: LONG, apply: LONG, release: LONG, ..Limits::default() },
-        )
+        self.start_driver(node, patient())
     }
 
     /// One that gives up soon where there is no database.

@@ -23,8 +23,13 @@ fn config(keys: &str) -> String {
     )
 }
 
-/// A node with two ports whose sockets pods make, or connect to.
+/// A node with two ports whose sockets pods make, or connect to; the pod has one.
 fn rig(mode: &str) -> (Rig, FakeKubelet) {
+    rig_with(mode, &["blue-00"])
+}
+
+/// The same; the pod has these ports.
+fn rig_with(mode: &str, ports: &[&str]) -> (Rig, FakeKubelet) {
     let mut rig = Rig::new();
     let settings = format!(
         "vhostUser: {{ovs: {{database: 'unix:/ovs.sock'}}, pools: [{{name: blue, resourceName: {BLUE}, count: 2, mode: {mode}}}]}}"
@@ -35,7 +40,7 @@ fn rig(mode: &str) -> (Rig, FakeKubelet) {
     rig.restart();
     let kubelet = FakeKubelet::running(&rig.root);
     rig.engine().offer_to_kubelet();
-    kubelet.allocate_to_pod(POD_NAME, BLUE, &["blue-00"]).unwrap();
+    kubelet.allocate_to_pod(POD_NAME, BLUE, ports).unwrap();
     (rig, kubelet)
 }
 
@@ -156,6 +161,37 @@ fn without_ovs_or_its_bridge_an_add_is_tried_again_and_status_says_so() {
     assert!(refused.code == Code::TryAgain && refused.msg.contains("ovs-vsctl add-br br1"), "{refused}");
     assert!(server.ports().is_empty() && rig.mounts().is_empty());
     assert_eq!(rig.state(), before);
+    rig.with_ovs(Command::Add, &config("")).unwrap();
+}
+
+#[test]
+fn a_switch_that_does_not_serve_is_told_and_del_is_a_success() {
+    let (rig, _kubelet) = rig_with("server", &["blue-00", "blue-01"]);
+    let server = ovs(&rig);
+    let before = rig.state();
+    let told = rig.with_ovs(Command::Add, &config("")).unwrap();
+    let with = config(&format!(r#","prevResult":{told}"#));
+    rig.with_ovs(Command::Check, &with).unwrap();
+    server.run_switch(false);
+    // Another ADD, which has the switch asked for something, finds it out.
+    let of_other = |command| {
+        let args = "K8S_POD_NAMESPACE=ran;K8S_POD_NAME=du-0;K8S_POD_UID=u-1".to_owned();
+        rig.call(Request { args, ifname: "net2".to_owned(), ..rig.request(command, "c1", &config("")) })
+    };
+    let other = of_other(Command::Add).unwrap_err();
+    assert!(other.code == Code::TryAgain && other.msg.contains("ovs-vswitchd does not run"), "{other}");
+    assert_eq!(server.ports(), [name()]);
+    let status = || rig.call(rig.request(Command::Status, "", &config("")));
+    let lacking = status().unwrap_err();
+    assert!(lacking.code == Code::NotAvailable && lacking.msg.contains("restart ovs-vswitchd"), "{lacking}");
+    let checked = rig.with_ovs(Command::Check, &with).unwrap_err();
+    assert!(checked.code == Code::TryAgain && checked.msg.contains("ovs-vswitchd does not run"), "{checked}");
+    of_other(Command::Del).unwrap();
+    rig.with_ovs(Command::Del, &config("")).unwrap();
+    assert!(server.ports().is_empty() && rig.mounts().is_empty());
+    assert_eq!(rig.state(), before);
+    server.run_switch(true);
+    until("it serves", || status().is_ok());
     rig.with_ovs(Command::Add, &config("")).unwrap();
 }
 

@@ -100,13 +100,16 @@ impl OvsLink {
 
     /// CHECK: OVS has the port, as it was asked for.
     pub(super) fn check(&self, spec: &PortSpec) -> Result<Checked, CniError> {
-        let ports = self.driver()?.ports().map_err(|e| told(&e))?;
+        let driver = self.driver()?;
+        let ports = driver.ports().map_err(|e| told(&e))?;
         let Some(port) = ports.into_iter().find(|port| port.name == spec.name.as_str()) else {
             return Ok(Checked::Changed(format!("OVS has no port {}", spec.name)));
         };
         if port.spec.as_ref() != Some(spec) {
             return Ok(Checked::Changed(format!("the port {} of OVS has other settings", spec.name)));
         }
+        // What the database says of the port stays when the switch dies.
+        driver.check_service().map_err(|e| told(&e))?;
         Ok(match (port.error, port.ofport) {
             (Some(error), _) => Checked::Changed(format!("OVS cannot serve the port {}: {error}", spec.name)),
             (None, None) => Checked::Changed(format!("ovs-vswitchd does not serve the port {}", spec.name)),
