@@ -325,6 +325,28 @@ while_the_switch_is_away() {
     nothing_is_left
 }
 
+# The ports' own words name the node that made them.
+another_name() {
+    add g data server
+    add h data server
+    daemon_kill
+    printf 'nodeName: renamed\n' >>"$NODE/config.yaml"
+    daemon_start
+    eventually 20 has_name g renamed
+    eventually 20 has_name h renamed
+    check g
+    check h
+    cni DEL g "$(cat "$NODE/g.config")"
+    daemon_kill
+    sed -i /nodeName/d "$NODE/config.yaml"
+    daemon_start
+    cni DEL h "$(cat "$NODE/h.config")"
+    nothing_is_left
+    ip netns del g
+    ip netns del h
+}
+has_name() { [ "$(vsctl get Port "$(port_of "$1")" external_ids:fairlead)" = "$2" ]; } # POD NODE
+
 collected() {
     add h data server
     equal "ports" "$(our_ports)" 1
@@ -441,6 +463,7 @@ it "OVS is led to no socket by a link of the pod's" a_pod_that_cheats
 it "DEL takes ports and mounts away, and nobody else's port" removed
 it "DEL while OVS is away is a success, and the port goes when it is back" while_ovs_is_away
 it "ovs-vswitchd is away: STATUS and CHECK tell, ADD fails at once or takes the next path, DEL is a success" while_the_switch_is_away
+it "the daemon is called otherwise, and its ports are its own" another_name
 it "GC removes the port of a pod that is no more" collected
 it "k29 x10 pods with nothing but what kubelet's Allocate answered exchange frames over OVS" ports_of_a_pool
 it "pods of userspace-cni's own example exchange frames over a bridge that was made for them" userspace_cnis_own

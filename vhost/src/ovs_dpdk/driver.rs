@@ -58,7 +58,7 @@ pub struct Options {
     pub address: DatabaseAddress,
     /// What an address `ssl:` needs; each connection reads the files anew.
     pub tls: Option<TlsFiles>,
-    /// This node's name: ports with it are ours. Not empty, and the same after each restart.
+    /// This node's name: ports with it are ours. Not empty; of an earlier name only ports are ours that are on record.
     pub node: String,
     /// Where OVS makes sockets, as Fairlead sees that directory; absent: where the database's socket is, or where that usually is.
     pub run_dir: Option<PathBuf>,
@@ -143,7 +143,9 @@ impl OvsDpdk {
     pub fn add_port(&self, spec: PortSpec) -> Result<AddedPort, OvsError> {
         spec.check()?;
         let name = spec.name.clone();
-        match wait_for(&self.ask(Task::Add(Box::new(spec)), self.limits.apply)) {
+        let (request, answer) = Request::new(Task::Add(Box::new(spec)), Instant::now() + self.limits.apply);
+        self.enqueue(request);
+        match wait_for(&answer) {
             Ok(Done::Added(added)) => Ok(added),
             Ok(Done::Removed(_)) => Err(OvsError::Stopped),
             Err(error) => {
@@ -158,7 +160,28 @@ impl OvsDpdk {
     /// # Errors
     /// [`OvsError::Unreachable`] where the database is not there: the port is then removed by a reconciliation.
     pub fn remove_port(&self, name: &PortName) -> Result<Removal, OvsError> {
-        match wait_for(&self.ask(Task::Remove(name.clone()), self.limits.release))? {
+        let (request, answer) =
+            Request::new(Task::Remove(name.clone()), Instant::now() + self.limits.release);
+        self.removal(request, &answer)
+    }
+
+    /// The same for a port that is on record, also where it was made when this node had another name.
+    ///
+    /// # Errors
+    /// As [`OvsDpdk::remove_port`].
+    pub fn remove_recorded(&self, spec: &PortSpec) -> Result<Removal, OvsError> {
+        let task = Task::Remove(spec.name.clone());
+        let (request, answer) = Request::new(task, Instant::now() + self.limits.release);
+        self.removal(request.on_record(&spec.owner), &answer)
+    }
+
+    fn removal(
+        &self,
+        request: Request,
+        answer: &Receiver<Result<Done, OvsError>>,
+    ) -> Result<Removal, OvsError> {
+        self.enqueue(request);
+        match wait_for(answer)? {
             Done::Removed(removal) => Ok(removal),
             Done::Added(_) => Err(OvsError::Stopped),
         }
@@ -189,9 +212,9 @@ impl OvsDpdk {
         Ok(ports)
     }
 
-    /// Makes OVS have exactly these ports of ours: what it lost or has otherwise is made, what nobody owns is removed. `owned` must
-    /// have each port whose add has ended. A port with a request under way is spared, whether it is in `owned` or not. What fails
-    /// is tried again as soon as OVS has the bridge.
+    /// Makes OVS have exactly these ports of ours: what it lost or has otherwise is made, what nobody owns is removed, and one that is
+    /// owned and was made when this node had another name gets the new one. `owned` must have each port whose add has ended. A port with
+    /// a request under way is spared, whether it is in `owned` or not. What fails is tried again as soon as OVS has the bridge.
     ///
     /// # Errors
     /// [`OvsError::Unreachable`], and [`OvsError::Spec`] before anything was done. What fails for one port is in the answer.
@@ -201,7 +224,9 @@ impl OvsDpdk {
         let mut state = self.connected_state(self.limits.connect)?;
         for task in state.reconciliation(owned) {
             let name = task.name().clone();
-            let (request, answer) = Request::new(task, Instant::now() + self.limits.apply);
+            let owner = if let Task::Add(spec) = &task { Some(spec.owner.clone()) } else { None };
+            let (mut request, answer) = Request::new(task, Instant::now() + self.limits.apply);
+            request.owner_on_record = owner;
             state.enqueue(request);
             answers.push((name, answer));
         }
@@ -277,11 +302,9 @@ impl OvsDpdk {
         self.shared.changed.notify_all();
     }
 
-    fn ask(&self, task: Task, limit: Duration) -> Receiver<Result<Done, OvsError>> {
-        let (request, answer) = Request::new(task, Instant::now() + limit);
+    fn enqueue(&self, request: Request) {
         self.shared.state.lock().enqueue(request);
         self.shared.changed.notify_all();
-        answer
     }
 
     /// The state, once there is a connection.

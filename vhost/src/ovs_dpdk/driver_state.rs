@@ -52,6 +52,8 @@ pub(crate) enum Stage {
     Confirm,
     /// It removed the port.
     Delete,
+    /// It gave a port this node's name, that one of its earlier names may have; what was asked for comes next.
+    Claim,
     /// It removed a port of ours that is to be another; the new one comes next.
     DeleteThenAdd,
 }
@@ -65,7 +67,8 @@ struct Applying {
 }
 
 impl Applying {
-    /// Whether it is answered as soon as the switch does not serve. What the driver puts back may wait: the switch makes it when it is back.
+    /// Whether it is answered as soon as the switch does not serve. What the driver puts back may wait: the switch makes it when it is
+    /// back.
     fn needs_service(&self) -> bool {
         !self.request.is_own() || matches!(self.request.task, Task::Remove(_))
     }
@@ -234,6 +237,7 @@ impl State {
                     Some(ours) => Plan::Transact(Stage::Delete, Some(ours.id.clone())),
                     None => match self.removed_by(name) {
                         Some(configuration) => Plan::Await(configuration),
+                        None if request.owner_on_record.is_some() => Plan::Transact(Stage::Claim, None),
                         None => Plan::Finish(Ok(Done::Removed(Removal::Absent))),
                     },
                 };
@@ -243,7 +247,8 @@ impl State {
             return Plan::Finish(Err(error));
         }
         let Some(ours) = self.mirror.our_port(&self.node, spec.name.as_str()) else {
-            return Plan::Transact(Stage::Insert, None);
+            let stage = if request.is_claimed { Stage::Claim } else { Stage::Insert };
+            return Plan::Transact(stage, None);
         };
         if read_spec(&ours).as_ref() != Some(spec) {
             let id = ours.id.clone();

@@ -150,10 +150,14 @@ impl FakeServer {
     /// A driver for the node `here`.
     #[cfg(test)]
     pub(crate) fn driver(&self, limits: Limits) -> OvsDpdk {
+        self.driver_of("here", limits)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn driver_of(&self, node: &str, limits: Limits) -> OvsDpdk {
         let address = format!("unix:{}", self.socket().display());
         let address = DatabaseAddress::parse(&address).unwrap();
-        OvsDpdk::start(Options { address, tls: None, node: "here".to_owned(), run_dir: None, limits })
-            .unwrap()
+        OvsDpdk::start(Options { address, tls: None, node: node.to_owned(), run_dir: None, limits }).unwrap()
     }
 
     /// Adds a port to the bridge: somebody else's, or one of this node's Fairlead.

@@ -125,6 +125,7 @@ fn heard(state: &mut State, object: Value) {
 fn transact(state: &mut State, request: Request, stage: Stage, id: Option<&str>, told: &Value) {
     let mut transaction = Transaction::new(NODE);
     match id {
+        _ if stage == Stage::Claim => transaction.claim(request.task.name(), &spec().owner),
         Some(id) => transaction.remove(id, PORT),
         None => transaction.add(&spec()),
     }

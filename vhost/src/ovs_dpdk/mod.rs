@@ -6,8 +6,9 @@
 //! - what the database has, by its monitor: `database_mirror` (pure)
 //! - the connection and its protocol: `database_address`, `connection`, `tls_client`, `jsonrpc`
 //!
-//! A port is ours if its `external_ids` have the key `fairlead` with this node's name. No other port is ever changed or removed:
-//! that is a condition inside each transaction, and not a question asked before it. A bridge is made only with a port that says so, and
+//! A port is ours if its `external_ids` have the key `fairlead` with this node's name. One that is on record may have another name of this
+//! node's: name, container and interface tell it, and it gets the present name. No other port is ever changed or removed: that is a
+//! condition inside each transaction, and not a question asked before it. A bridge is made only with a port that says so, and
 //! never removed. No process of OVS is started or stopped.
 
 mod connection;

@@ -84,6 +84,11 @@ fn external_ids(spec: &PortSpec, node: &str) -> Value {
     map_of(pairs.into_iter().filter_map(|(key, value)| Some((key, value?))))
 }
 
+/// What `external_ids` say of an attachment's port, whatever this node is called.
+pub(crate) fn on_record(owner: &PortOwner) -> Value {
+    map_of([(CONTAINER, owner.container.as_str()), (IFNAME, owner.ifname.as_str())])
+}
+
 /// The spec that these rows are of; `None` where no spec makes such rows.
 pub(crate) fn read_spec(ours: &OurPort<'_>) -> Option<PortSpec> {
     let OurPort { port, interface, bridge, .. } = ours;

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Instant;
 
 use super::error::OvsError;
-use super::port_spec::{PortName, PortSpec};
+use super::port_spec::{PortName, PortOwner, PortSpec};
 
 /// A port that is at work.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,6 +70,10 @@ pub(crate) struct Request {
     pub(crate) tries: u32,
     /// A transaction of it was sent, and nobody knows whether it was carried out.
     pub(crate) unknown: bool,
+    /// Whose port it is by our own records, though it may have another node's name: this node may have had that.
+    pub(crate) owner_on_record: Option<PortOwner>,
+    /// That port is to get this node's name now.
+    pub(crate) is_claimed: bool,
     answer: Option<SyncSender<Result<Done, OvsError>>>,
 }
 
@@ -83,7 +87,21 @@ impl Request {
 
     /// A request of the driver itself.
     pub(crate) fn own(task: Task, deadline: Option<Instant>) -> Request {
-        Request { task, queued: Instant::now(), deadline, tries: 0, unknown: false, answer: None }
+        Request {
+            task,
+            queued: Instant::now(),
+            deadline,
+            tries: 0,
+            unknown: false,
+            owner_on_record: None,
+            is_claimed: false,
+            answer: None,
+        }
+    }
+
+    /// The same, for a port that is on record.
+    pub(crate) fn on_record(self, owner: &PortOwner) -> Request {
+        Request { owner_on_record: Some(owner.clone()), ..self }
     }
 
     /// Whether the driver itself asked.

@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::database_mirror::OURS;
-use super::ovsdb_value::row;
-use super::port_rows::{interface_row, port_row};
-use super::port_spec::PortSpec;
+use super::ovsdb_value::{map_of, row};
+use super::port_rows::{interface_row, on_record, port_row};
+use super::port_spec::{PortName, PortOwner, PortSpec};
 
 /// The database that OVS has.
 pub(crate) const DATABASE: &str = "Open_vSwitch";
@@ -145,6 +145,22 @@ impl Transaction {
                 "mutations": [["ports", "insert", ["named-uuid", port]]],
             }),
         );
+    }
+
+    /// Gives the port of an attachment this node's name, whatever node's name it has; nothing where there is none. Another node's
+    /// attachment has another container.
+    pub(crate) fn claim(&mut self, name: &PortName, owner: &PortOwner) {
+        let of_owner = json!([["name", "==", name.as_str()], ["external_ids", "includes", on_record(owner)]]);
+        for table in ["Port", "Interface"] {
+            let name_of_node = map_of([(OURS, self.node.as_str())]);
+            self.push(
+                Purpose::Change,
+                json!({
+                    "op": "mutate", "table": table, "where": of_owner,
+                    "mutations": [["external_ids", "delete", ["set", [OURS]]], ["external_ids", "insert", name_of_node]],
+                }),
+            );
+        }
     }
 
     /// Removes the port of this row: it must still be ours.

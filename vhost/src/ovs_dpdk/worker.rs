@@ -177,7 +177,13 @@ impl Worker {
             Ok(configuration) => {
                 let mut state = self.shared.state.lock();
                 let same_connection = state.epoch == epoch;
-                for Step { request, stage, .. } in steps {
+                for Step { mut request, stage, .. } in steps {
+                    if stage == Stage::Claim {
+                        // Once: where there is no such port, there is none.
+                        (request.owner_on_record, request.is_claimed) = (None, false);
+                        state.requeue(request, false);
+                        continue;
+                    }
                     // Another database may be there by now, which counts its configurations anew.
                     match same_connection {
                         true => state.committed(request, stage, configuration),
@@ -188,7 +194,7 @@ impl Worker {
             Err(NotCommitted::Unknown(why)) => {
                 let mut state = self.shared.state.lock();
                 for Step { request, stage, .. } in steps.into_iter().rev() {
-                    state.requeue(request, stage != Stage::Confirm);
+                    state.requeue(request, !matches!(stage, Stage::Confirm | Stage::Claim));
                 }
                 if state.connected() {
                     state.down(ConnectError::Call(why));
@@ -216,6 +222,11 @@ impl Worker {
                         transaction.add_bridge(&spec.bridge);
                     }
                     transaction.add(spec);
+                }
+                (task, Stage::Claim, _) => {
+                    if let Some(owner) = &step.request.owner_on_record {
+                        transaction.claim(task.name(), owner);
+                    }
                 }
                 (task, Stage::Delete | Stage::DeleteThenAdd, Some(row)) => {
                     transaction.remove(row, task.name().as_str());
@@ -268,6 +279,10 @@ impl Worker {
             }
             (Task::Add(spec), Some(Purpose::Bridge)) => {
                 OvsError::BridgeMissing { bridge: spec.bridge.clone() }
+            }
+            (Task::Add(_), Some(Purpose::NameFree)) if request.owner_on_record.is_some() => {
+                request.is_claimed = true;
+                return self.shared.state.lock().requeue(request, false);
             }
             (Task::Add(_), Some(Purpose::NameFree)) if stage == Stage::Insert => {
                 match self.owner(port.as_str()) {

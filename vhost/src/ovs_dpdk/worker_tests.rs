@@ -303,6 +303,38 @@ fn ports_of_somebody_else_are_never_touched() {
 }
 
 #[test]
+fn a_port_on_record_is_ours_whatever_the_node_was_called_and_another_nodes_is_not() {
+    let server = FakeServer::start();
+    let of = |container: &str, port: &str| PortSpec {
+        owner: PortOwner { container: container.to_owned(), ..spec(port).owner },
+        ..spec(port)
+    };
+    let earlier = server.driver_of("earlier", patient());
+    for port in [of("c0", "p0"), of("c1", "p1"), of("c2", "p2")] {
+        earlier.add_port(port).unwrap();
+    }
+    drop(earlier);
+    let driver = server.driver(patient());
+    // An attachment that is new is not on record with a port.
+    let refused = driver.add_port(of("c0", "p0")).unwrap_err();
+    assert!(refused.to_string().contains("fairlead=earlier"), "{refused}");
+    // One of another container is another node's.
+    let reconciled = driver.reconcile(&[of("c0", "p0"), of("other", "p2")]).unwrap();
+    assert!(reconciled.removed.is_empty() && reconciled.put_back.is_empty(), "{reconciled:?}");
+    assert!(matches!(&reconciled.failed[..], [(port, OvsError::NameTaken { .. })] if port.as_str() == "p2"));
+    let ports = driver.ports().unwrap();
+    assert_eq!((ports.len(), ports[0].spec.as_ref()), (1, Some(&of("c0", "p0"))));
+    // It was never put right, as while the database was away, and is removed.
+    assert_eq!(driver.remove_recorded(&of("c1", "p1")).unwrap(), Removal::Gone);
+    assert_eq!(driver.remove_recorded(&of("c1", "p1")).unwrap(), Removal::Absent);
+    assert_eq!(driver.remove_recorded(&of("other", "p2")).unwrap(), Removal::Absent);
+    assert_eq!(driver.remove_recorded(&of("c0", "p0")).unwrap(), Removal::Gone);
+    assert_eq!(server.ports(), ["p2"]);
+    let ids = server.row("Port", "p2")["external_ids"].to_string();
+    assert!(ids.contains("earlier"), "{ids}");
+}
+
+#[test]
 fn a_reconciliation_spares_a_port_that_is_being_added() {
     let server = FakeServer::start();
     let driver = server.driver(patient());

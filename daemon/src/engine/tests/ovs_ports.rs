@@ -196,6 +196,30 @@ fn a_switch_that_does_not_serve_is_told_and_del_is_a_success() {
 }
 
 #[test]
+fn ports_on_record_stay_ours_when_the_node_has_another_name() {
+    let (mut rig, _kubelet) = rig("server");
+    let server = ovs(&rig);
+    let told = rig.with_ovs(Command::Add, &config("")).unwrap();
+    let with = config(&format!(r#","prevResult":{told}"#));
+    // Of another node's daemon, on the same database.
+    server.add_port("theirs", Some("elsewhere"));
+    let called = |rig: &mut Rig, node: &str| {
+        rig.settings.node_name = Some(node.to_owned());
+        rig.restart();
+    };
+    let has_name = |node: &str| server.row("Port", &name())["external_ids"].to_string().contains(node);
+    called(&mut rig, "renamed");
+    rig.ovs_kept_up_until(|| has_name("renamed"));
+    rig.with_ovs(Command::Check, &with).unwrap();
+    // Its DEL comes before the ports are compared with the records.
+    called(&mut rig, "again");
+    rig.with_ovs(Command::Del, &config("")).unwrap();
+    assert_eq!(server.ports(), ["theirs"]);
+    rig.with_ovs(Command::Add, &config("")).unwrap();
+    assert!(has_name("again"));
+}
+
+#[test]
 fn status_of_many_paths_waits_once_for_a_database_that_is_away() {
     let (rig, _kubelet) = rig("server");
     let path = format!(r#"{{"type":"vhost-user","switch":"ovs-dpdk","resourceName":"{BLUE}"}}"#);

@@ -33,7 +33,9 @@ impl State {
         }
         self.repair_at = now + self.repairs.failed();
         for spec in missing {
-            self.queue.push_back(Request::own(Task::Add(Box::new(spec)), Some(now + limit)));
+            let owner = spec.owner.clone();
+            let request = Request::own(Task::Add(Box::new(spec)), Some(now + limit));
+            self.queue.push_back(request.on_record(&owner));
         }
     }
 

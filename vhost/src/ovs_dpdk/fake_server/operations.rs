@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::super::ovsdb_value::{Atom, Cell};
+use super::super::ovsdb_value::{Atom, Cell, map_of};
 use super::Database;
 
 impl Database {
@@ -48,14 +48,15 @@ impl Database {
                 json!({ "uuid": ["uuid", id] })
             }
             "mutate" => {
-                let [column, mutator, value] = operation["mutations"][0].as_array().unwrap().as_slice()
-                else {
-                    panic!("a mutation has three parts")
-                };
-                for id in &found {
-                    let row = self.tables.get_mut(table).unwrap().get_mut(id).unwrap();
-                    let cell = &mut row[column.as_str().unwrap()];
-                    *cell = mutated(cell, mutator.as_str().unwrap(), &resolved(value, named));
+                for mutation in operation["mutations"].as_array().unwrap() {
+                    let [column, mutator, value] = mutation.as_array().unwrap().as_slice() else {
+                        panic!("a mutation has three parts")
+                    };
+                    for id in &found {
+                        let row = self.tables.get_mut(table).unwrap().get_mut(id).unwrap();
+                        let cell = &mut row[column.as_str().unwrap()];
+                        *cell = mutated(cell, mutator.as_str().unwrap(), &resolved(value, named));
+                    }
                 }
                 json!({ "count": found.len() })
             }
@@ -94,9 +95,17 @@ fn mutated(cell: &Value, mutator: &str, value: &Value) -> Value {
     if mutator == "+=" {
         return json!(cell.as_i64().unwrap() + value.as_i64().unwrap());
     }
-    let (Cell::Set(mut set), Cell::Set(change)) = (Cell::read(cell).unwrap(), Cell::read(value).unwrap())
-    else {
-        panic!("only sets are mutated")
+    let (mut set, change) = match (Cell::read(cell).unwrap(), Cell::read(value).unwrap()) {
+        (Cell::Set(set), Cell::Set(change)) => (set, change),
+        (Cell::Map(mut map), Cell::Set(keys)) => {
+            map.retain(|key, _| !keys.contains(key));
+            return texts(&map);
+        }
+        (Cell::Map(map), Cell::Map(mut pairs)) => {
+            pairs.extend(map); // a key that is there keeps its value
+            return texts(&pairs);
+        }
+        _ => panic!("only sets and maps are mutated"),
     };
     match mutator {
         "insert" => set.extend(change),
@@ -107,6 +116,10 @@ fn mutated(cell: &Value, mutator: &str, value: &Value) -> Value {
         other => panic!("{other:?} is no row"),
     });
     json!(["set", rows.collect::<Vec<_>>()])
+}
+
+fn texts(pairs: &BTreeMap<Atom, Atom>) -> Value {
+    map_of(pairs.iter().map(|(key, value)| (key.text().unwrap(), value.text().unwrap())))
 }
 
 /// The same with the UUIDs of rows that this transaction has inserted.

@@ -25,8 +25,8 @@ use crate::engine::kinds::Checked;
 const DIRECTORY: &str = "ovs";
 /// So long a connection to the database that was lost is waited for.
 const CONNECTS: Duration = Duration::from_millis(500);
-/// The same for STATUS: a runtime's call takes the daemon itself for hung when it has no answer after some 95 ms, of which a switch of our own
-/// in another path may have had 50.
+/// The same for STATUS: a runtime's call takes the daemon itself for hung when it has no answer after some 95 ms, of which a switch of our
+/// own in another path may have had 50.
 const STATUS_CONNECTS: Duration = Duration::from_millis(30);
 /// So long STATUS does not wait again for a database that it has waited for in vain: each path that needs it would wait as long.
 const UNREACHABLE: Duration = Duration::from_secs(1);
@@ -40,7 +40,7 @@ pub(crate) struct OvsAccess {
     pub(crate) tls: Option<TlsFiles>,
     /// The configuration has a section for it.
     pub(crate) is_configured: bool,
-    /// This node's name: ports with it are ours.
+    /// This node's name: ports with it are ours, beside those on record.
     pub(crate) node: String,
 }
 
@@ -86,7 +86,7 @@ impl OvsLink {
     /// Takes a port away. One that OVS does not have is success, and so is a database that is not there: the port goes when it is back.
     pub(super) fn remove(&self, spec: &PortSpec) -> Result<(), CniError> {
         let _turn = self.turn.read();
-        match self.driver()?.remove_port(&spec.name) {
+        match self.driver()?.remove_recorded(spec) {
             Ok(_) => {}
             Err(OvsError::Unreachable(why)) => {
                 tracing::warn!(port = %spec.name, %why, "a port of OVS is removed when its database is back");
