@@ -318,6 +318,8 @@ fn a_port_on_record_is_ours_whatever_the_node_was_called_and_another_nodes_is_no
     // An attachment that is new is not on record with a port.
     let refused = driver.add_port(of("c0", "p0")).unwrap_err();
     assert!(refused.to_string().contains("fairlead=earlier"), "{refused}");
+    // A reconciliation spares a port whose request is being answered.
+    until("it is done with", || driver.waiting() == 0);
     // One of another container is another node's.
     let reconciled = driver.reconcile(&[of("c0", "p0"), of("other", "p2")]).unwrap();
     assert!(reconciled.removed.is_empty() && reconciled.put_back.is_empty(), "{reconciled:?}");
