@@ -209,8 +209,9 @@ impl Pool {
                 ) => tasks.push(member.give_back()),
                 // Whatever the stock: where nothing was changed of it, giving it back would not bind it anew.
                 (MemberState::Ready { .. }, Some(Hold::Unclean(_))) => tasks.push(member.prepare()),
-                (MemberState::Due(_), Some(Hold::Unclean(_))) => {
-                    supply += 1;
+                (MemberState::Due(pending), Some(Hold::Unclean(_))) => {
+                    // One that kubelet has given to its next pod already is no supply for others.
+                    supply += usize::from(!pending.allocated);
                     tasks.push(member.prepare());
                 }
                 (MemberState::Ready { .. }, None) if surplus => {
