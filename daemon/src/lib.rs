@@ -21,6 +21,7 @@ mod logging;
 mod memory_health;
 pub mod metrics;
 pub mod metrics_port;
+mod named_few;
 mod netconf_summary;
 mod network_checks;
 mod node_installation;

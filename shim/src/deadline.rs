@@ -1,4 +1,5 @@
-//! The one time limit of a call. Everything that can wait does so in here, and no longer than the limit.
+//! The one time limit of a call. Everything that can wait does so in here, or in the kernel with what is left as the limit of a socket
+//! (`connection.rs`), and no longer than the limit.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;

@@ -11,11 +11,10 @@ use serde_json::{Map, Value};
 use super::{Finding, good, less, wrong};
 use crate::engine::attachment_request::OWN_TYPE;
 use crate::engine::kinds::Network;
+use crate::named_few::a_few_of;
 use crate::operator_client::{ClientError, get, status};
 
 const ABOUT: &str = "switches";
-/// So many networks are named that need a switch.
-const NAMED: usize = 3;
 
 /// A switch that networks name.
 struct Needed {
@@ -73,11 +72,7 @@ fn of_switch(socket: &Path, Needed { switch, conf, networks }: &Needed) -> Findi
             "start ovsdb-server and ovs-vswitchd with DPDK, or see their logs",
         ),
     };
-    let named = networks.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
-    let by = match networks.len().saturating_sub(NAMED) {
-        0 => format!("needed by {named}"),
-        more => format!("needed by {named} and {more} more"),
-    };
+    let by = format!("needed by {}", a_few_of(networks));
     match status(socket, &without_ipam(&conf.raw)) {
         Ok(()) => good(ABOUT, format!("{name} serves, {by}")),
         Err(ClientError::Refused(error)) => {
@@ -94,7 +89,8 @@ fn without_ipam(conf: &str) -> String {
     tree.to_string()
 }
 
-/// The ports of our own switch that pods have and it has not, and uplinks by which no frames pass. `is_told`: that it does not answer is known.
+/// The ports of our own switch that pods have and it has not, and uplinks by which no frames pass. `is_told`: that it does not answer is
+/// said already.
 fn ports(socket: &Path, is_told: bool) -> Vec<Finding> {
     let table = match get(socket, "/v1/vswitch-ports") {
         Ok(table) => table,

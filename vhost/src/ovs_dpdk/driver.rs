@@ -224,10 +224,8 @@ impl OvsDpdk {
         let mut state = self.connected_state(self.limits.connect)?;
         for task in state.reconciliation(owned) {
             let name = task.name().clone();
-            let owner = if let Task::Add(spec) = &task { Some(spec.owner.clone()) } else { None };
-            let (mut request, answer) = Request::new(task, Instant::now() + self.limits.apply);
-            request.owner_on_record = owner;
-            state.enqueue(request);
+            let (request, answer) = Request::new(task, Instant::now() + self.limits.apply);
+            state.enqueue(request.of_records());
             answers.push((name, answer));
         }
         drop(state);

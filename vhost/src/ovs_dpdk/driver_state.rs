@@ -67,8 +67,8 @@ struct Applying {
 }
 
 impl Applying {
-    /// Whether it is answered as soon as the switch does not serve. What the driver puts back may wait: the switch makes it when it is
-    /// back.
+    /// Whether it is answered as soon as the switch does not serve. What the driver puts back may wait until the switch comes again and
+    /// makes it.
     fn needs_service(&self) -> bool {
         !self.request.is_own() || matches!(self.request.task, Task::Remove(_))
     }

@@ -104,6 +104,17 @@ impl Request {
         Request { owner_on_record: Some(owner.clone()), ..self }
     }
 
+    /// The same, for a port that is on record where it is to be made.
+    pub(crate) fn of_records(self) -> Request {
+        match &self.task {
+            Task::Add(spec) => {
+                let owner = spec.owner.clone();
+                self.on_record(&owner)
+            }
+            Task::Remove(_) => self,
+        }
+    }
+
     /// Whether the driver itself asked.
     pub(crate) fn is_own(&self) -> bool {
         self.answer.is_none()

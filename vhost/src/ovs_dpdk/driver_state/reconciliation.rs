@@ -33,9 +33,8 @@ impl State {
         }
         self.repair_at = now + self.repairs.failed();
         for spec in missing {
-            let owner = spec.owner.clone();
             let request = Request::own(Task::Add(Box::new(spec)), Some(now + limit));
-            self.queue.push_back(request.on_record(&owner));
+            self.queue.push_back(request.of_records());
         }
     }
 

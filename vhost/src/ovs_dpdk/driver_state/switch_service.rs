@@ -51,8 +51,10 @@ impl Service {
         }
     }
 
+    /// Says whether the switch serves, as far as is known now.
+    ///
     /// # Errors
-    /// [`OvsError::NotServing`].
+    /// [`OvsError::NotServing`] where it has done nothing for as long as the limit, though something is asked for.
     pub(crate) fn check(&self, now: Instant) -> Result<(), OvsError> {
         match self.ends() {
             Some(end) if end <= now => Err(OvsError::NotServing { limit: self.limit }),

@@ -14,16 +14,15 @@ use fairlead_vhost::switch::PortRules;
 use super::services::VhostUserServices;
 use crate::engine::errors;
 use crate::engine::kinds::lendable;
+use crate::named_few::a_few_of;
 use crate::store::{Attachment, Key, VhostUserRecord};
 
-/// So many attachments are named to whoever is refused.
-const NAMED: usize = 3;
 /// What an administrator can do about pods of both kinds on one interface.
 const BESIDE: &str = "name another interface; for both kinds of pods on one wire take a veth pair, one end the uplink, the other in a bridge with the NIC, and the bridge as `master` of the other pods (docs/vhost-user.md, \"To the wire\")";
 
 impl VhostUserServices {
-    /// Refuses the host's link with this index below an interface, or as an uplink of `network`: another network's uplink takes every frame of the link
-    /// that it is, and of what stands on that.
+    /// Refuses the host's link with this index below an interface, or as an uplink of `network`: another network's uplink takes every frame
+    /// of the link that it is, and of what stands on that.
     pub(crate) fn must_get_frames(&self, index: u32, network: Option<&str>) -> Result<(), CniError> {
         let ports = self.store.with_uplink();
         let all = ports.iter().filter_map(|port| Some((port.uplink()?, &port.vhost_user()?.port.network)));
@@ -75,15 +74,10 @@ impl VhostUserServices {
         if holders.is_empty() {
             return Ok(());
         }
-        let more = match holders.len().saturating_sub(NAMED) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        let named: Vec<&str> = holders.iter().take(NAMED).map(String::as_str).collect();
         let msg = format!(
-            "master {:?}: an uplink takes all of its frames, and these stand on it: {}{more}",
+            "master {:?}: an uplink takes all of its frames, and these stand on it: {}",
             link.name,
-            named.join(", ")
+            a_few_of(&holders)
         );
         Err(CniError::new(Code::InvalidConfig, msg).with(BESIDE))
     }
